@@ -471,7 +471,7 @@ def test_a_function_of_many_directions_has_the_change_of_all():
     to_u = lambda theta: np.asarray(fit.back(theta - fit.vector))
     sizes = []
     for d in direction:
-        found = _asked.reach(fit, Done(), np.zeros(1), lambda theta, d=d: to_u(theta) @ d)
+        found = _asked.largest_change(fit, Done(), np.zeros(1), lambda theta, d=d: to_u(theta) @ d)
         sizes.append(found[0] / np.linalg.norm(d))
     assert np.median(sizes) >= 1.0
 

@@ -328,7 +328,7 @@ class _Values:
         None is the fit.
         """
         if self.column is not None:
-            return self.refits.parameters.at(thetas)[:, self.column, None]
+            return self.refits.parameters.values_of(thetas)[:, self.column, None]
         trees = natural(self.refits.fit, thetas)
         values = []
         for k, number in enumerate(refits):

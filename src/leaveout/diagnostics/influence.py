@@ -14,7 +14,7 @@ exact refit and the exact fit (`refit._distance`, rounding included),
     (F(θ̂_k, w_k) − F(θ̂, w_k)) / Σ w_k: how much better the remaining units are fitted by θ̂_k
 
 H and φ̂ are taken as they are computed. Of a function of the parameters the error is estimated
-(`validation.scoring.reach`).
+(`validation.scoring.largest_change`).
 """
 
 from collections.abc import Callable
@@ -42,7 +42,7 @@ from ..refit import AbstractRefit, RefitBatch, distance_of_fit, distances, lengt
 from ..validation.cross_validate import DEFAULT_REFIT, PlanLike, cache_key, refit_batches
 from ..validation.estimate import Estimate
 from ..validation.named_parameters import name_parameters, partial_refits
-from ..validation.scoring import natural, reach
+from ..validation.scoring import largest_change, natural
 from .measures import dispersion, dispersions, require_hessian, spread
 from .pairs import pairs_of
 from .result import Influence
@@ -158,8 +158,8 @@ def _make_result(
     moves = Moves(fit, plan, refit, watched, of_row)
     parameters = name_parameters(fit)
     fit_dispersion = float(dispersion(fit)[0])
-    estimates = parameters.at(fit.vector[None])[0]
-    values = np.array(parameters.at(moves.theta))
+    estimates = parameters.values_of(fit.vector[None])[0]
+    values = np.array(parameters.values_of(moves.theta))
     theta = moves.theta.copy()
     num_open = np.zeros(len(plan))
     for k, partial in partial_refits(fit, plan, moves.result, parameters).items():
@@ -246,7 +246,7 @@ class Moves:
             if watch is not None:
                 values = watch(theta)
                 value_errors = (
-                    reach(fit, outcome, values, watch)
+                    largest_change(fit, outcome, values, watch)
                     if error is None
                     else fit_value_error + error(theta, distance)
                 )
@@ -424,7 +424,7 @@ def _losses(estimate: Estimate) -> pd.DataFrame:
     The columns are the number of units left out, the mean held-out loss, the no-update loss, the
     rise, its share of the summed sizes of losses, and the error of its summed loss.
     """
-    entries = estimate._at
+    entries = estimate._places
     weight = estimate._weight
     count = estimate.plan.num_refits
     scored = entries.held & np.isfinite(estimate.losses)

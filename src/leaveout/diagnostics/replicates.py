@@ -192,7 +192,7 @@ def covariance_of(
     covariance.dof = series(dof, "dof")
     covariance.errors = series(errors, "error")
     covariance.estimate = pd.Series(
-        parameters.at(fit.vector[None])[0], covariance.index, name="coef"
+        parameters.values_of(fit.vector[None])[0], covariance.index, name="coef"
     )
     covariance.proved = bool(facts.get("proved"))
     covariance.replicates = facts.get("replicates")
@@ -270,7 +270,7 @@ class ParameterRefits:
         center = (
             mean_of(self.values[count])
             if about_mean
-            else self.parameters.at(self.fit.vector[None])[0]
+            else self.parameters.values_of(self.fit.vector[None])[0]
         )
         moves = scaled_moves(self.values, center, scale * rscales)
         errors = np.full(moves.shape[1], np.inf)
@@ -335,7 +335,7 @@ def refit_plan(caller: str, fit: Fit, plan: Any, strategy: AbstractRefit) -> Par
     parameters = name_parameters(fit)
     theta = results["theta"]
     result = results["result"].astype(int)
-    values = np.array(parameters.at(theta))
+    values = np.array(parameters.values_of(theta))
     error = results["off"]
     proved = bool((results["proved"][~among(result, NO_REFIT_CODES)] > 0).all())
     partial = partial_refits(fit, plan, result, parameters)

@@ -388,7 +388,7 @@ def _score_fits(
         return np.array([score(*fit) for fit in fits]), None
     values = np.zeros(len(weight))
     record_values = np.zeros(weight.shape)
-    for f, pseudo in enumerate(score.many(fits)):
+    for f, pseudo in enumerate(score.pseudo_of_fits(fits)):
         values[f] = np.average(pseudo, weights=fits[f][2])
         scored = np.flatnonzero(weight[f])
         record_values[f, scored] = pseudo[: len(scored)]

@@ -133,7 +133,7 @@ def _user_measure(
             f"scoring=make_scorer({name})."
         )
     if best.shape:
-        return Measure(name, needs, Mean(Picklable(function), own=True))
+        return Measure(name, needs, Mean(Picklable(function), by_fit=True))
     return Measure(name, needs, Called(Picklable(function), weighs=False))
 
 

@@ -335,7 +335,9 @@ class PosteriorEstimate(Estimate):
         k = (
             self.pareto_k
             if self.joint
-            else self.average(np.where(self._at.held, self.pareto_k[self._at.refit], np.nan))
+            else self.average(
+                np.where(self._places.held, self.pareto_k[self._places.refit], np.nan)
+            )
         )
         losses = self.per_unit()
         baseline = self.average(self.baseline)

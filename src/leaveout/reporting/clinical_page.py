@@ -317,7 +317,7 @@ def _equation(fit: Fit, measure: Any, time: Any) -> tuple[pd.DataFrame, str, boo
     model: Any = fit.objective
     known = name_parameters(fit)
     names = known.names
-    value = known.at(fit.vector[None])[0]
+    value = known.values_of(fit.vector[None])[0]
     if isinstance(model, ActiveGLM):  # its own parameters are those that the penalty does not hold
         value = model.spread(fit.vector)
         model = model.whole.model

@@ -224,7 +224,7 @@ def _answers(estimate: Estimate) -> list[tuple[str, str, str]]:
     plus = f" ± {se.value:.2g}" if np.isfinite(se.value) else ""
     proved = estimate._approximation().partition(", ")[2]
     missing = estimate._missing
-    held = int(estimate._at.held.sum())
+    held = int(estimate._places.held.sum())
     without = (
         f"; {missing} of {held} held-out losses do not exist, and are not in it" if missing else ""
     )

@@ -240,7 +240,7 @@ def prediction_errors(folds: OneFit, predicted: NDArray, method: str) -> NDArray
 def _stacked(collected: list[Predictions]) -> tuple[NDArray, NDArray]:
     """Return the predictions and errors of one problem, or those of several in columns."""
     values, off = (
-        np.stack([getattr(one, name) for one in collected], -1) for name in ("values", "off")
+        np.stack([getattr(one, name) for one in collected], -1) for name in ("values", "errors")
     )
     if len(collected) > 1:
         return values, off
@@ -277,7 +277,7 @@ def of_losses(estimate: Estimate, measure: Measure, factor: float, data: FoldDat
         mean = np.average(losses[own], weights=weight)
         off = estimate.error[k] * weight.max() / weight.sum()
         at = [
-            functional.at(factor * each, data.y[rows], weight)
+            functional.of_mean_loss(factor * each, data.y[rows], weight)
             for each in (mean, mean + off, max(mean - off, 0.0))
         ]
         out[:, k] = at[0], np.abs(np.subtract(at[1:], at[0])).max()

@@ -59,9 +59,9 @@ from ..validation.cross_validate import (
     keep_freed,
     overwrite_refits,
     read_plan,
+    refit_part,
     resolve_plan,
     run_refits,
-    some_of,
 )
 from ..validation.estimate import Estimate, PrintedResult
 from ..validation.scoring import HeldOutLoss
@@ -830,7 +830,9 @@ def _split_results(
             asked = HeldOutLoss(found[value].fit, plan, None)
             whole = found[value].judged
             rest = np.flatnonzero(every.open[k])
-            overwrite_refits(whole, some_of(asked, refit, rest, whole, len(penalty_by_label)), rest)
+            overwrite_refits(
+                whole, refit_part(asked, refit, rest, whole, len(penalty_by_label)), rest
+            )
             found[value] = replace(
                 found[value].with_estimate(whole), error=_mean_error(whole.error)
             )

@@ -196,7 +196,7 @@ def measure_units(
     assert predictions is not None
     measure = measure_of("tune", fit, metric)
     held = in_order(fit, predictions, measure)
-    held = held.some(units[held.unit])
+    held = held.take(units[held.unit])
     if (held.weight[held.unit] > 0).any():
         return sign(metric) * metric_value(measure, held).value
     return float("nan")

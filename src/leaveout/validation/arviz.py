@@ -26,12 +26,12 @@ def elpd_data(
     n. `p` is the sum of the differences between held-out and no-update losses. `k` is Pareto's of
     each unit, if draws were weighed.
     """
-    made = _class()
+    elpd_class = _elpd_class()
     n = len(losses)
     import xarray
 
     pointwise = xarray.DataArray(-losses, dims="unit", coords={"unit": np.asarray(names)})
-    known = {
+    details = {
         "se": n * se,
         "n_samples": draws,
         "n_data_points": n,
@@ -41,28 +41,30 @@ def elpd_data(
     elpd = -float(losses.sum())
     p = float(np.sum(losses - baseline))
     if k is not None:
-        known |= {
+        details |= {
             "good_k": 0.7,
             "pareto_k": xarray.DataArray(k, dims="unit", coords=pointwise.coords),
         }
-    if dataclasses.is_dataclass(made):
-        new: Any = made
+    if dataclasses.is_dataclass(elpd_class):
+        constructor: Any = elpd_class
         kind = (
-            {"kind": "loo"} if "kind" in {field.name for field in dataclasses.fields(made)} else {}
+            {"kind": "loo"}
+            if "kind" in {field.name for field in dataclasses.fields(elpd_class)}
+            else {}
         )
-        return new(**kind, elpd=elpd, p=p, elpd_i=pointwise, **{"good_k": None, **known})
+        return constructor(**kind, elpd=elpd, p=p, elpd_i=pointwise, **{"good_k": None, **details})
     # in ArviZ's own order, by which it prints
-    old = {
+    entries = {
         "elpd_loo": elpd,
-        "se": known.pop("se"),
+        "se": details.pop("se"),
         "p_loo": p,
-        **known,
+        **details,
         "loo_i": pointwise.rename("loo_i"),
     }
-    return made(data=list(old.values()), index=list(old))
+    return elpd_class(data=list(entries.values()), index=list(entries))
 
 
-def _class() -> Any:
+def _elpd_class() -> Any:
     # from version 1.3 on, from version 1 on, and before
     for module, name in (
         ("arviz_stats.utils", "ELPDDataLOO"),

@@ -70,8 +70,8 @@ def _foremost(
     if len(pool) < number:
         pool = np.arange(len(key))
     if len(pool) > number > 0:
-        among = key[pool] if first[pool].all() else np.where(first[pool], np.inf, key[pool])
-        pool = pool[among >= np.partition(among, -number)[-number]]
+        pool_keys = key[pool] if first[pool].all() else np.where(first[pool], np.inf, key[pool])
+        pool = pool[pool_keys >= np.partition(pool_keys, -number)[-number]]
     return pool[np.lexsort((-key[pool], ~first[pool]))][:number]
 
 
@@ -106,12 +106,12 @@ class Candidates:
         self.step_length[refits], self.exists[refits] = move, True
         if theta is None or not self.number:
             return
-        known = self.exists, self.step_length, self.estimate.error, self.estimate.proved
+        facts = self.exists, self.step_length, self.estimate.error, self.estimate.proved
         # those of a batch are among its own foremost
-        best = set().union(*_orders(*known, self.number))
-        mine = [place for place, refit in enumerate(refits.tolist()) if refit in best]
-        if mine:
-            self.start |= dict(zip(refits[mine].tolist(), theta(mine), strict=True))
+        best = set().union(*_orders(*facts, self.number))
+        places = [place for place, refit in enumerate(refits.tolist()) if refit in best]
+        if places:
+            self.start |= dict(zip(refits[places].tolist(), theta(places), strict=True))
             self.start = {refit: self.start[refit] for refit in best & self.start.keys()}
 
     def choose(self, number: int) -> dict[int, str]:
@@ -119,8 +119,8 @@ class Candidates:
 
         Return the reason for each.
         """
-        known = self.exists, self.step_length, self.estimate.error, self.estimate.proved
-        return choose_refits(*known, min(number, self.number))
+        facts = self.exists, self.step_length, self.estimate.error, self.estimate.proved
+        return choose_refits(*facts, min(number, self.number))
 
 
 def choose_refits(
@@ -136,9 +136,9 @@ def choose_refits(
     """
     orders = _orders(exists, move, error, is_proved, number)
     out = {}
-    for turn in range(min(number, len(orders[0]))):
-        refit = next(refit for refit in orders[turn % 3] if refit not in out)
-        out[refit] = REASONS[turn % 3]
+    for position in range(min(number, len(orders[0]))):
+        refit = next(refit for refit in orders[position % 3] if refit not in out)
+        out[refit] = REASONS[position % 3]
     return out
 
 
@@ -157,8 +157,8 @@ def affordable(gradients: float, operations: float) -> int:
 
     One repetition is always allowed if it takes no more than half of the call, or hardly any time.
     """
-    one = gradients >= REPEATING or REPEATING * operations <= TRIFLE
-    return max(int(SHARE * gradients / REPEATING), int(one))
+    allows_one = gradients >= REPEATING or REPEATING * operations <= TRIFLE
+    return max(int(SHARE * gradients / REPEATING), int(allows_one))
 
 
 def repeat_minimiser(
@@ -168,30 +168,34 @@ def repeat_minimiser(
 
     Steps avoid flat directions, along which F varies by rounding only.
     """
-    F, whitened, flat = (
+    F, whitened, flat_directions = (
         function(fit.objective, fit.theta, weights),
         fit.whiten,
         np.asarray(fit.null_space),
     )
 
-    def look(u):
-        value, slope = F.look(fit.at(u))
-        return value, whitened(slope)
+    def value_and_gradient(u):
+        value, trial_gradient = F.look(fit.at(u))
+        return value, whitened(trial_gradient)
 
     # its program is compiled already
-    formed = fit.predictors is None and fit.factor is not None and len(start) <= 64
-    u, (value, gradient) = start.copy(), look(start)
+    forms_hessian = fit.predictors is None and fit.factor is not None and len(start) <= 64
+    u, (value, gradient) = start.copy(), value_and_gradient(start)
     max_audit_newton_steps = 60  # largest number of Newton steps
     for _ in range(max_audit_newton_steps):
         size = float(np.linalg.norm(gradient))
         if not size:
             return u, True
-        product = F.hessian(fit.at(u)).__matmul__ if formed else F.products(fit.at(u))
+        product = F.hessian(fit.at(u)).__matmul__ if forms_hessian else F.products(fit.at(u))
 
         # by ∇²F, with the curvature of the coordinates along flat directions
         def multiply(v, product=product):
             move = fit.unwhiten(np.ravel(v))
-            return whitened(product(move) + (flat @ move) @ flat if len(flat) else product(move))
+            return whitened(
+                product(move) + (flat_directions @ move) @ flat_directions
+                if len(flat_directions)
+                else product(move)
+            )
 
         hessian = scipy.sparse.linalg.LinearOperator((len(u), len(u)), multiply, dtype=float)
         # rounding along undetermined directions
@@ -204,18 +208,22 @@ def repeat_minimiser(
         if np.linalg.norm(step) <= LAST_AUDIT_STEP * (1 + np.linalg.norm(u)):
             return u + step, True
         length = 1.0
-        (new, slope) = look(u + step)
-        fine = abs(step @ gradient) <= 1e-11 * max(1.0, abs(value))  # F is flat to rounding
-        while not fine and not new <= value + 1e-4 * length * (step @ gradient) and length > 1e-10:
+        (trial_value, trial_gradient) = value_and_gradient(u + step)
+        at_rounding = abs(step @ gradient) <= 1e-11 * max(1.0, abs(value))  # F is flat to rounding
+        while (
+            not at_rounding
+            and not trial_value <= value + 1e-4 * length * (step @ gradient)
+            and length > 1e-10
+        ):
             length /= 2
-            new, slope = look(u + length * step)
-        if fine and not np.linalg.norm(slope) < 0.5 * size:  # no further progress
+            trial_value, trial_gradient = value_and_gradient(u + length * step)
+        if at_rounding and not np.linalg.norm(trial_gradient) < 0.5 * size:  # no further progress
             return u, True
         if length <= 1e-10:
             return u, False
         u = u + length * step
-        value = new
-        gradient = slope
+        value = trial_value
+        gradient = trial_gradient
     return u, False
 
 
@@ -227,38 +235,39 @@ def _solve_least_squares(
 
     Returns the solution and whether rounding leaves the rank open. None for other models.
     """
-    if (known := least_norm(fit)) is None:
+    if (system := least_norm(fit)) is None:
         return None
-    p = known.x.shape[1]
-    ridge = known.ridge
-    omega = weights * known.weight
-    x = known.x[omega > 0]
-    y = known.y[omega > 0]
+    p = system.x.shape[1]
+    ridge = system.ridge
+    omega = weights * system.weight
+    x = system.x[omega > 0]
+    y = system.y[omega > 0]
     omega = omega[omega > 0]
-    mean = omega @ x / omega.sum() if known.intercept else np.zeros(p)
-    level = omega @ y / omega.sum() if known.intercept else 0.0
-    size = 32 * (max(x.shape[0] + p * known.has_penalty, p)) * 2.0**-52
-    natural = known.back if known.natural is None else np.linalg.inv(known.natural)
+    mean = omega @ x / omega.sum() if system.intercept else np.zeros(p)
+    response_mean = omega @ y / omega.sum() if system.intercept else 0.0
+    size = 32 * (max(x.shape[0] + p * system.has_penalty, p)) * 2.0**-52
+    natural = system.back if system.natural is None else np.linalg.inv(system.natural)
     for basis in (np.eye(p), natural):  # the second decides which solution is of least norm
         rows = np.sqrt(omega)[:, None] * ((x - mean) @ basis)
-        target = np.sqrt(omega) * (y - level)
-        if known.has_penalty:
+        target = np.sqrt(omega) * (y - response_mean)
+        if system.has_penalty:
             rows = np.r_[rows, np.sqrt(ridge)[:, None] * basis]
             target = np.r_[target, np.zeros(p)]
             # columns of one length: scales apart would add rounding
             length = np.linalg.norm(rows, axis=0)
             rows = rows / length
             basis = basis / length
-        found, _, _, s = scipy.linalg.lstsq(rows, target, cond=max(known.cut, size))
+        solution, _, _, s = scipy.linalg.lstsq(rows, target, cond=max(system.cut, size))
         assert s is not None
-        least = max(known.cut, size) * s.max(initial=0.0)
-        if known.has_penalty or s.min(initial=np.inf) > least:
+        smallest = max(system.cut, size) * s.max(initial=0.0)
+        if system.has_penalty or s.min(initial=np.inf) > smallest:
             break
     clear = not np.any(
-        (s > least * (0.999 if known.cut else 1.0)) & (s < least * (1.001 if known.cut else 1e3))
+        (s > smallest * (0.999 if system.cut else 1.0))
+        & (s < smallest * (1.001 if system.cut else 1e3))
     )
-    coef = basis @ found
-    return (np.append(coef, level - mean @ coef) if known.intercept else coef), clear
+    coef = basis @ solution
+    return (np.append(coef, response_mean - mean @ coef) if system.intercept else coef), clear
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,10 +280,10 @@ class RepeatedRefit:
     start: dict[int, Array]
 
     def __call__(self, refit: int) -> StepResult:
-        asked = self.held_out_loss
+        loss = self.held_out_loss
         fit = self.held_out_loss.fit
-        _, place, rows = asked.plan.one(refit, lists_all_units(fit.objective))
-        weights = weights_of(rows, asked.plan.num_units)[0]
+        _, place, rows = loss.plan.one(refit, lists_all_units(fit.objective))
+        weights = weights_of(rows, loss.plan.num_units)[0]
         if (kinked := kinks(fit.objective)) is not None:  # by coordinate descent from zero
             try:
                 theta = minimise_with_kinks(kinked.whole, weights).theta
@@ -289,8 +298,8 @@ class RepeatedRefit:
                 fit, weights, fit.back(self.start.get(refit, fit.vector) - fit.vector)
             )
             theta = fit.at(u)
-        value = asked.losses(rows, theta[None])[0]
-        exact = np.atleast_1d(value) if asked.joint else value[rows.held[0]]
+        value = loss.losses(rows, theta[None])[0]
+        exact = np.atleast_1d(value) if loss.joint else value[rows.held[0]]
         return {"exact": exact, "reached": np.asarray(reached), "place": place[rows.held]}
 
 
@@ -302,22 +311,22 @@ def audit_table(
     `beyond` marks refits whose difference exceeds their reported error. Descent begins at `start`,
     or at θ̂ for a refit that `start` does not contain.
     """
-    lines = []
+    rows = []
     with Slow("audit", len(chosen)) as bar:
-        for refit, told in steps(RepeatedRefit(loss, start), list(chosen)):
-            exact = told["exact"]
-            reached = bool(told["reached"])
+        for refit, repetition in steps(RepeatedRefit(loss, start), list(chosen)):
+            exact = repetition["exact"]
+            reached = bool(repetition["reached"])
             error = float(estimate.error[refit])
-            reported = estimate.losses[[refit] if loss.joint else told["place"]]
-            off = float(np.abs(reported - exact).sum())
-            beyond = reached and off > error * (1 + 1e-6) + PROGRAM_ROUNDING * (
+            reported = estimate.losses[[refit] if loss.joint else repetition["place"]]
+            difference = float(np.abs(reported - exact).sum())
+            beyond = reached and difference > error * (1 + 1e-6) + PROGRAM_ROUNDING * (
                 1 + np.abs(exact).sum()
             )
-            known = (exact.sum(), error, off) if reached else (np.nan, error, np.nan)
-            lines.append((refit, chosen[refit], reported.sum(), *known, bool(beyond)))
+            figures = (exact.sum(), error, difference) if reached else (np.nan, error, np.nan)
+            rows.append((refit, chosen[refit], reported.sum(), *figures, bool(beyond)))
             bar.advance()
-    names = "refit", "reason", "reported", "exact", "error", "difference", "beyond"
+    columns = "refit", "reason", "reported", "exact", "error", "difference", "beyond"
     return pd.DataFrame(
-        dict(zip(names, map(list, zip(*lines, strict=True)), strict=True)) if lines else [],
-        columns=names,
+        dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True)) if rows else [],
+        columns=columns,
     )

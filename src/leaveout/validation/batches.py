@@ -52,7 +52,7 @@ PARTS = 16  # least number of batches that are shared
 NARROW = 500
 SINGLE = 40  # numbers in memory for a refit of one row, which forms no parameters
 
-Tell = Callable[
+Summarise = Callable[
     [Batch, RefitBatch, np.ndarray], StepResult
 ]  # computes the results of a refitted batch, in this process or another
 Merge = Callable[[Batch, StepResult], None]  # merges the results of a refitted batch
@@ -72,48 +72,53 @@ class Refitter:
     scale: np.ndarray
     number: np.ndarray
     losses: Losses | None
-    tell: Tell
+    summarise: Summarise
 
     def __call__(self, batch: Batch) -> StepResult:
         rows = batch.rows._replace(scale=self.scale, num_refits=self.number)
         judged = self.refit.judged(batch.refits, int(self.number))
-        done = refit_active_set(
+        outcome = refit_active_set(
             self.refit, self.fit, rows, judge=self.losses is not None and bool(judged.all())
         )
         if self.losses is not None:
-            done = (
-                replace(done, error=infinite_if_unknown(done))
+            outcome = (
+                replace(outcome, error=infinite_if_unknown(outcome))
                 if judged.all()
-                else self._sample_errors(rows, done, judged)
+                else self._sample_errors(rows, outcome, judged)
             )
-        rows, done = fill_undetermined(self.fit, batch.rows, done)
-        values = np.zeros(0) if self.losses is None else self.losses(rows, done)
-        return {"held": np.asarray(rows.held), **self.tell(batch._replace(rows=rows), done, values)}
+        rows, outcome = fill_undetermined(self.fit, batch.rows, outcome)
+        values = np.zeros(0) if self.losses is None else self.losses(rows, outcome)
+        return {
+            "held": np.asarray(rows.held),
+            **self.summarise(batch._replace(rows=rows), outcome, values),
+        }
 
-    def _sample_errors(self, rows: RefitRows, done: RefitBatch, judged: np.ndarray) -> RefitBatch:
+    def _sample_errors(
+        self, rows: RefitRows, outcome: RefitBatch, judged: np.ndarray
+    ) -> RefitBatch:
         """Return refits with the errors of those that are `judged`; the others have NaN."""
         error = np.full(len(judged), np.nan)
         proved = np.zeros(len(judged), bool)
-        result = np.array(done.result)
+        result = np.array(outcome.result)
         gradients = 0.0
         if judged.any():
-            found = refit_active_set(
+            judged_refits = refit_active_set(
                 self.refit, self.fit, rows.take(np.flatnonzero(judged)), judge=True
             )
             error[judged], result[judged], gradients = (
-                infinite_if_unknown(found),
-                found.result,
-                found.gradients,
+                infinite_if_unknown(judged_refits),
+                judged_refits.result,
+                judged_refits.gradients,
             )
-            proved[judged] = False if found.proved is None else found.proved
-        return replace(done, error=error, proved=proved, result=result, gradients=gradients)
+            proved[judged] = False if judged_refits.proved is None else judged_refits.proved
+        return replace(outcome, error=error, proved=proved, result=result, gradients=gradients)
 
 
-def infinite_if_unknown(done: RefitBatch) -> np.ndarray:
+def infinite_if_unknown(outcome: RefitBatch) -> np.ndarray:
     """Return the errors, infinite where they could not be computed, as NaN is for errors that were
     not asked for.
     """
-    return np.where(np.isnan(done.error), np.inf, done.error)
+    return np.where(np.isnan(outcome.error), np.inf, outcome.error)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +149,7 @@ class BatchRunner:
     times: int
     forms_hessian: bool
     threads: int
-    whole: Batch | None
+    single_batch: Batch | None
     runs: Runs | None
     batch_list: list[Batch] | None
 
@@ -160,10 +165,10 @@ class BatchRunner:
         # wide products use all cores by themselves
         self.threads, self.parts = (1, 1) if linear else (cores(), PARTS)
         self.num_done = 0  # number of finished refits
-        self.whole, self.runs = self._together()
+        self.single_batch, self.runs = self._as_one_batch()
         self.batch_list = list(self._make_batches()) if len(plan.index) <= CAPACITY // 4 else None
 
-    def _together(self) -> tuple[Batch | None, Runs | None]:
+    def _as_one_batch(self) -> tuple[Batch | None, Runs | None]:
         """Return all refits as one batch, if each leaves out one short run of units; else None."""
         fit = self.fit
         plan = self.plan
@@ -172,26 +177,30 @@ class BatchRunner:
         if plan.num_refits * int(np.diff(plan.indptr).max()) > 2 * len(plan.index) + CAPACITY:
             return None, None
         (batch,) = plan.batches(plan.num_refits * plan.num_units + 1, 1, 0, uniform=True)
-        found = expandable(fit, batch.rows)
-        return (batch, found) if found is not None else (None, None)
+        runs = expandable(fit, batch.rows)
+        return (batch, runs) if runs is not None else (None, None)
 
     def _make_batches(self) -> Iterator[Batch]:
         fit = self.fit
         plan = self.plan
-        if self.whole is not None and self.refit.together:
-            yield self.whole
+        if self.single_batch is not None and self.refit.together:
+            yield self.single_batch
             return
         narrow = fit.factor is None or (is_narrow(fit, 1) and np.diff(plan.indptr).max() == 1)
-        wanted = self.refit.own_hessians or isinstance(fit.objective, AbstractLinearPredictor)
-        own = fit.num_params**2 if wanted and not narrow else 0  # one inverse for each refit
-        least = (
+        needs_inverses = self.refit.own_hessians or isinstance(
+            fit.objective, AbstractLinearPredictor
+        )
+        working_size = (
+            fit.num_params**2 if needs_inverses and not narrow else 0
+        )  # one inverse for each refit
+        min_batches = (
             self.parts
             if work(fit.objective, fit.num_params) * plan.num_refits > PARALLEL_OPERATIONS
             else 1
         )
-        closed = isinstance(fit.objective, AbstractClosedForm) and fit.objective.costs.lanes
+        closed_lanes = isinstance(fit.objective, AbstractClosedForm) and fit.objective.costs.lanes
         # the states of refits, of which eight passes' are in memory
-        own += CAPACITY // (8 * closed) if closed else 0
+        working_size += CAPACITY // (8 * closed_lanes) if closed_lanes else 0
         uniform = not fit.objective.local  # each refit passes over all units anyway
         probed = self.refit.probes and by_probes(fit) and np.diff(plan.indptr).max() == 1
         smooth = kinks(fit.objective) is None
@@ -202,9 +211,13 @@ class BatchRunner:
         # numbers for each parameter, fewer where refits in array code had better share passes over
         # an approximate inverse
         numbers = 4 if fit.objective.costs.arrays is None else 2
-        each = numbers * fit.num_params + own if model is None else SINGLE * model.design.outputs
+        refit_size = (
+            numbers * fit.num_params + working_size
+            if model is None
+            else SINGLE * model.design.outputs
+        )
         for batch in plan.batches(
-            CAPACITY, 4, each, least, uniform, lists_all_units(fit.objective)
+            CAPACITY, 4, refit_size, min_batches, uniform, lists_all_units(fit.objective)
         ):
             if fit.predictors is not None:
                 yield batch
@@ -223,43 +236,45 @@ class BatchRunner:
 
     def over(self, make: Callable[[Batch], StepResult], merge: Merge) -> None:
         """Apply `make` to every batch, and merge the results in order."""
-        with contextlib.closing(steps(make, self.batches(), self.threads)) as made:
-            for batch, told in made:
-                merge(batch, told)
+        with contextlib.closing(steps(make, self.batches(), self.threads)) as results:
+            for batch, batch_result in results:
+                merge(batch, batch_result)
 
     def refits(
         self,
-        tell: Tell,
+        summarise: Summarise,
         merge: Merge,
         losses: Losses | None = None,
         estimate: Estimate | None = None,
-        anew: Callable[[Refitter, Batch], StepResult] | None = None,
+        refit_fold: Callable[[Refitter, Batch], StepResult] | None = None,
     ) -> None:
         """Refit every batch and, if `losses` are given, estimate the errors of these; show a
         progress bar if it takes long.
 
-        `estimate` has the losses with no update, if they are known already. `anew` refits one fold
-        in another way.
+        `estimate` has the losses with no update, if they are known already. `refit_fold` refits one
+        fold in another way.
         """
-        if anew is not None:
+        if refit_fold is not None:
             self.batch_list = [self.plan.one(k) for k in range(self.plan.num_refits)]
         number = np.asarray(self.times * self.plan.num_refits)
         scale = 0.0
         # else the tolerance does not need it
         if estimate is None and self.refit.in_standard_errors:
-            own = HeldOutLoss(self.fit, self.plan, None)
-            estimate = blank(own, self.refit, self.baseline(own))
+            loss = HeldOutLoss(self.fit, self.plan, None)
+            estimate = blank(loss, self.refit, self.baseline(loss))
         if estimate is not None:
             scale = estimate.scale  # the naive standard error of the mean with no update
 
-        def merged(batch, told):
-            merge(batch._replace(rows=batch.rows._replace(held=told["held"])), told)
+        def merge_and_count(batch, batch_result):
+            merge(batch._replace(rows=batch.rows._replace(held=batch_result["held"])), batch_result)
             self.num_done += len(batch.refits)
             bar.advance(len(batch.refits))
 
         with Slow("refits", self.plan.num_refits) as bar:
-            refitter = Refitter(self.fit, self.refit, np.asarray(scale), number, losses, tell)
-            self.over(refitter if anew is None else partial(anew, refitter), merged)
+            refitter = Refitter(self.fit, self.refit, np.asarray(scale), number, losses, summarise)
+            self.over(
+                refitter if refit_fold is None else partial(refit_fold, refitter), merge_and_count
+            )
 
     @contextlib.contextmanager
     def stoppable(self, caller: str, partial: Callable[[], object] | None = None) -> Iterator[None]:
@@ -277,24 +292,25 @@ class BatchRunner:
         plan = self.plan
         if isinstance(fit.objective, AbstractLinearPredictor) and loss.evaluate is None:
             # one loss for each unit, whatever else is left out
-            every = RefitRows.of_all(plan.num_units, plan.num_refits)
-            each = (
-                scores(fit, every, fit.vector[None])[0]
+            all_units = RefitRows.of_all(plan.num_units, plan.num_refits)
+            loss_by_unit = (
+                scores(fit, all_units, fit.vector[None])[0]
                 if fit.predictors is None
                 else unit_losses(fit)
             )
-            return np.where(plan.held, each[plan.index], np.nan)
+            return np.where(plan.held, loss_by_unit[plan.index], np.nan)
         baseline = np.full(plan.num_refits if loss.joint else len(plan.index), np.nan)
-        if self.whole is not None and self.runs is not None and loss.evaluate is None:
+        if self.single_batch is not None and self.runs is not None and loss.evaluate is None:
             losses, _ = self.runs.scores(fit.vector)
             put_losses(
                 baseline,
-                self.whole,
-                self.runs.shape_losses(self.runs.place_scores(losses, self.whole.rows)),
+                self.single_batch,
+                self.runs.shape_losses(self.runs.place_scores(losses, self.single_batch.rows)),
             )
             return baseline
         self.over(
-            WholeFitLosses(loss), lambda batch, told: put_losses(baseline, batch, told["losses"])
+            WholeFitLosses(loss),
+            lambda batch, batch_result: put_losses(baseline, batch, batch_result["losses"]),
         )
         return baseline
 
@@ -330,7 +346,9 @@ def blank(loss: HeldOutLoss, refit: AbstractRefit, baseline: FloatArray) -> Esti
     score = loss.evaluate
     response = score.response if isinstance(score, NamedScore) else units.modelled
     size = f"{fit.num_params} parameters{fit.of_rank}"
-    what = f"{display_name(fit.objective)}, {size}, decrement of the fit {float(fit.decrement):.1e}"
+    model_text = (
+        f"{display_name(fit.objective)}, {size}, decrement of the fit {float(fit.decrement):.1e}"
+    )
     return Estimate(
         losses=np.full_like(baseline, np.nan),
         error=np.full(count, np.inf),
@@ -343,7 +361,7 @@ def blank(loss: HeldOutLoss, refit: AbstractRefit, baseline: FloatArray) -> Esti
         classes=units.classes > 0,
         fit=replace(fit),  # without the results that its refits cache
         call=(refit, loss.evaluate),
-        labels={"objective": what, "refit": repr(refit), "note": fit.objective.note},
+        labels={"objective": model_text, "refit": repr(refit), "note": fit.objective.note},
         proved=np.zeros(count, bool),
         elsewhere=np.full_like(baseline, np.nan) if len(fit.minima.value) > 1 else None,
     )

@@ -71,13 +71,13 @@ def certify(
     if kinked is not None:
         model = kinked.whole.smooth if kinked.whole.norms is None else None
     loss = named_loss(objective.loss_function) if isinstance(objective, GLM) else None
-    known = (
+    is_supported = (
         model is not None
         and model.norms is None
         and isinstance(model.design, DenseDesign | SparseDesign | SourcedDesign)
         and model.design.shape[0] == len(model.y)
     )
-    if model is None or not isinstance(objective, GLM) or loss is None or not known:
+    if model is None or not isinstance(objective, GLM) or loss is None or not is_supported:
         raise ValueError(
             "certificate: the verifier knows a GLM of one output with a quadratic or l1 penalty, or bounds, and a squared, "
             "logistic, probit, cloglog, Poisson, gamma, negative binomial, Tweedie or pseudo-Huber loss of its usual link; "
@@ -142,8 +142,8 @@ def certify(
     }
     if kinked is not None:
         limits = [
-            [value if np.isfinite(value) else None for value in each.tolist()]
-            for each in kinked.whole.bounds
+            [value if np.isfinite(value) else None for value in bound.tolist()]
+            for bound in kinked.whole.bounds
         ]
         statement |= {"l1": kinked.whole.slope.tolist(), "bounds": limits}
     text = json.dumps(statement, sort_keys=True)
@@ -161,12 +161,12 @@ def _folds(
     n = len(model.y)
     (base,), _ = model.weigh(np.ones((1, n)))
     for k in np.flatnonzero(proved & np.isfinite(error)):
-        some = slice(plan.indptr[k], plan.indptr[k + 1])
+        entries = slice(plan.indptr[k], plan.indptr[k + 1])
         # others have no loss
-        rows = plan.index[some]
-        held = plan.held[some] & np.isfinite(values[some])
+        rows = plan.index[entries]
+        held = plan.held[entries] & np.isfinite(values[entries])
         weight = np.ones(n)
-        weight[rows] = plan.weight[some]
+        weight[rows] = plan.weight[entries]
         (omega,), (times,) = model.weigh(weight[None])
         # weights of classes that are balanced change everywhere
         changed = np.union1d(rows, np.flatnonzero(omega != base))
@@ -181,7 +181,7 @@ def _folds(
                 fold
                 | {
                     "held": rows[held].tolist(),
-                    "losses": values[some][held].tolist(),
+                    "losses": values[entries][held].tolist(),
                     "error": float(error[k]),
                 }
             )
@@ -200,12 +200,12 @@ def _distinct(names: list[str]) -> list[str]:
 
 def write(
     path: str | os.PathLike[str],
-    whole: dict,
+    statement: dict,
     table: pd.DataFrame,
     data: str | os.PathLike[str] | None,
 ) -> None:
     """Write a certificate and, if `data` names a file, the data."""
-    Path(path).write_text(json.dumps(whole))
+    Path(path).write_text(json.dumps(statement))
     if data is None:
         return
     kind = Path(data).suffix

@@ -182,18 +182,18 @@ def reader_of(fit: Fit) -> Any:
 
 def of_data(fit: Fit, plan: Plan) -> list[Check]:
     """Check the rows and columns of the model."""
-    data = {
+    data_checks = {
         "LO101": _check_copies,
         "LO102": _check_identifiers,
         "LO104": _check_collinear,
-        "LO105": _lacking,
-        "LO106": _of_one_unit,
-        "LO107": _transformed_by_response,
-        "LO108": _dropped_by_host,
+        "LO105": _check_classes,
+        "LO106": _check_units,
+        "LO107": _check_transformers,
+        "LO108": _check_dropped_columns,
     }
-    found = data | {"LO201": _in_time, "LO203": _together}
-    told = ((code, look(fit, plan)) for code, look in found.items())
-    return [check(code, reason) for code, reason in told if reason]
+    finders = data_checks | {"LO201": _check_time_order, "LO203": _check_fold_dependence}
+    reasons = ((code, find(fit, plan)) for code, find in finders.items())
+    return [check(code, reason) for code, reason in reasons if reason]
 
 
 def of_losses(
@@ -201,31 +201,31 @@ def of_losses(
     weight: PerUnit,
     plan: Plan,
     names: pd.Index,
-    what: str,
+    unit_kind: str,
 ) -> list[Check]:
     """Check the losses of units, or the joint losses of refits."""
     size = np.nan_to_num(np.abs(losses) * weight)
     share = size / max(size.sum(), 1e-300)
     n = np.count_nonzero(weight > 0)
     heaviest = int(share.argmax())
-    found = []
+    checks = []
     if share[heaviest] > max(HEAVY, FAIR / n):
-        found.append(
+        checks.append(
             check(
                 "LO103",
-                f"{what} {label_texts(names[[heaviest]])[0]} is {share[heaviest]:.0%} of the loss",
+                f"{unit_kind} {label_texts(names[[heaviest]])[0]} is {share[heaviest]:.0%} of the loss",
             )
         )
-    if what == "row":
+    if unit_kind == "row":
         units = independent(losses, weight, plan)
         if units.enough and units.units < FEW:
-            found.append(
+            checks.append(
                 check(
                     "LO202",
                     f"the standard error is over {units.units} independent units, fewer than {FEW}",
                 )
             )
-    return found
+    return checks
 
 
 def of_refits(
@@ -239,15 +239,17 @@ def of_refits(
     refits = {code: flagged[codes == code] for code in RESULTS} | {
         RESULTS.kink: np.flatnonzero(result == RESULTS.kink)
     }
-    found = [
-        check(f"LO{300 + code}", f"{_refit_list(some, names)}: {_split_message(code)[0]}")
-        for code, some in refits.items()
-        if len(some)
+    checks = [
+        check(f"LO{300 + code}", f"{_refit_list(numbers, names)}: {_split_message(code)[0]}")
+        for code, numbers in refits.items()
+        if len(numbers)
     ]
-    made = strategy.startswith("Exact(")
+    is_exact = strategy.startswith("Exact(")
     return [
-        each._replace(remedy=EXACT_ADVICE) if made and "Exact()" in each.remedy else each
-        for each in found
+        finding._replace(remedy=EXACT_ADVICE)
+        if is_exact and "Exact()" in finding.remedy
+        else finding
+        for finding in checks
     ]
 
 
@@ -269,36 +271,43 @@ def _check_copies(fit: Fit, plan: Plan) -> str:
     if not features or plan.num_units > ROWS:
         return ""
     parts = offset, units.modelled
-    more, response = (
+    offsets, response = (
         [] if part is None else list(np.reshape(part, (len(part), -1)).T) for part in parts
     )
-    columns = features + more + response
-    own = len(response)
+    columns = features + offsets + response
+    num_responses = len(response)
     kinds = _kinds(columns)
-    leaks = _sees_copy(kinds, plan)
-    if not leaks.size:
+    copied_rows = _sees_copy(kinds, plan)
+    if not copied_rows.size:
         return ""
     # the number by chance, by the columns that measure something: for independent columns or, if
     # that is more (polynomials and splines of one column), what follows from how often different
     # rows agree in all features; the last columns are no features
     n = len(columns[0])
-    last = len(columns) - own
+    last = len(columns) - num_responses
     rows = np.unique(kinds, return_index=True)[1]
     measured = [len(np.unique(column)) >= VALUES for column in columns]
-    alike = [
-        _alike_share(column) if one else 1.0 for column, one in zip(columns, measured, strict=True)
+    equal_shares = [
+        _alike_share(column) if is_measured else 1.0
+        for column, is_measured in zip(columns, measured, strict=True)
     ]
-    features = [column[rows] for column, one in zip(columns[:last], measured, strict=False) if one]
-    together = (
-        _alike_share(_kinds(features)) * math.prod(alike[last:])
+    features = [
+        column[rows]
+        for column, is_measured in zip(columns[:last], measured, strict=False)
+        if is_measured
+    ]
+    joint_share = (
+        _alike_share(_kinds(features)) * math.prod(equal_shares[last:])
         if features and len(rows) > 1
         else 0.0
     )
-    if leaks.size <= NATURAL * n * (n - 1) * max(math.prod(alike), together):
+    if copied_rows.size <= NATURAL * n * (n - 1) * max(math.prod(equal_shares), joint_share):
         return ""
-    if leaks.size <= NATURAL * n * (n - 1) * _one_column_apart(columns, rows, _alike_share(kinds)):
+    if copied_rows.size <= NATURAL * n * (n - 1) * _one_column_apart(
+        columns, rows, _alike_share(kinds)
+    ):
         return ""
-    return f"{len(leaks)} rows are seen by their own refits in a copy: the folds leak"
+    return f"{len(copied_rows)} rows are seen by their own refits in a copy: the folds leak"
 
 
 def _one_column_apart(
@@ -311,14 +320,16 @@ def _one_column_apart(
     too. Copies of one record are equal in all columns, so that nearly no pair differs in just one.
     """
     shares = np.array([_alike_share(column[rows]) if len(rows) > 1 else 0.0 for column in columns])
-    most = 20  # columns of fewest values that are looked at, each with the cost of sorting the rows
-    natural = 0.0
-    for j in np.argsort(-shares)[:most]:
+    max_columns = (
+        20  # columns of fewest values that are looked at, each with the cost of sorting the rows
+    )
+    chance_share = 0.0
+    for j in np.argsort(-shares)[:max_columns]:
         if 0 < shares[j] < 1:
-            others = columns[:j] + columns[j + 1 :]
-            apart = _alike_share(_kinds(others)) - equal_share if others else 0.0
-            natural = max(natural, apart * shares[j] / (1 - shares[j]))
-    return natural
+            other_columns = columns[:j] + columns[j + 1 :]
+            excess = _alike_share(_kinds(other_columns)) - equal_share if other_columns else 0.0
+            chance_share = max(chance_share, excess * shares[j] / (1 - shares[j]))
+    return chance_share
 
 
 def _sees_copy(label: Int[Array, " units"], plan: Plan) -> Int[Array, " some"]:
@@ -331,7 +342,7 @@ def _sees_copy(label: Int[Array, " units"], plan: Plan) -> Int[Array, " some"]:
     return np.unique(plan.index[plan.held & (size[label[plan.index]] > out)])
 
 
-def _of_one_unit(fit: Fit, plan: Plan) -> str:
+def _check_units(fit: Fit, plan: Plan) -> str:
     """Find rows of one unit: rows equal in all features, whose residuals are more alike than those
     of near rows.
 
@@ -347,32 +358,40 @@ def _of_one_unit(fit: Fit, plan: Plan) -> str:
     ):
         return ""
     label = _kinds(features)
-    leaks = _sees_copy(label, plan)
+    copied_rows = _sees_copy(label, plan)
     chance = math.prod(map(_alike_share, features))
-    if len(np.unique(label[leaks])) < MIN_EQUAL_KINDS or _alike_share(label) <= NATURAL * chance:
+    if (
+        len(np.unique(label[copied_rows])) < MIN_EQUAL_KINDS
+        or _alike_share(label) <= NATURAL * chance
+    ):
         return ""
-    left = _residuals(fit)
-    if left is None:
+    residuals = _residuals(fit)
+    if residuals is None:
         return ""
     order = np.argsort(label, kind="stable")
     pairs = np.concatenate(
         [np.stack([order[:-lag], order[lag:]], axis=1) for lag in range(1, MAX_PARTNERS + 1)]
     )
-    alike, error = _correlation(left, *pairs[label[pairs[:, 0]] == label[pairs[:, 1]]].T)
-    if not alike > SURER * error:
+    correlation, error = _correlation(residuals, *pairs[label[pairs[:, 0]] == label[pairs[:, 1]]].T)
+    if not correlation > SURER * error:
         return ""
     # one row of each of some kinds with one row of each of the nearest other kinds, by features in
     # standard deviations
     rows = np.unique(label, return_index=True)[1]
     z = _standardised(features)[rows]
-    some = np.random.default_rng(0).permutation(len(rows))[:MAX_KINDS]
-    nearest = scipy.spatial.cKDTree(z).query(z[some], MAX_PARTNERS + 1)[1][:, 1:]
-    near, off = _correlation(left, np.repeat(rows[some], MAX_PARTNERS), rows[nearest.ravel()])
-    if not (alike - max(near, 0.0) > SURER * math.hypot(error, off) and alike > LEAST * near):
+    sample = np.random.default_rng(0).permutation(len(rows))[:MAX_KINDS]
+    nearest = scipy.spatial.cKDTree(z).query(z[sample], MAX_PARTNERS + 1)[1][:, 1:]
+    near_correlation, near_error = _correlation(
+        residuals, np.repeat(rows[sample], MAX_PARTNERS), rows[nearest.ravel()]
+    )
+    if not (
+        correlation - max(near_correlation, 0.0) > SURER * math.hypot(error, near_error)
+        and correlation > LEAST * near_correlation
+    ):
         return ""
     return (
-        f"{len(leaks)} rows have all features of others that their own refits see, and residuals that correlate {alike:.2f} "
-        f"(of the nearest other rows {near:.2f}), as if they were of one unit"
+        f"{len(copied_rows)} rows have all features of others that their own refits see, and residuals that correlate "
+        f"{correlation:.2f} (of the nearest other rows {near_correlation:.2f}), as if they were of one unit"
     )
 
 
@@ -399,13 +418,13 @@ def _nearest_pairs(columns: list[PerUnit]) -> Int[Array, "2 pairs"]:
 
 
 def _correlation(
-    remainder: PerUnit, one: Int[Array, " pairs"], other: Int[Array, " pairs"]
+    residuals: PerUnit, first: Int[Array, " pairs"], second: Int[Array, " pairs"]
 ) -> tuple[float, float]:
     """Return the correlation of the residuals of pairs, and its standard error under no
     correlation.
     """
-    a = remainder[one]
-    b = remainder[other]
+    a = residuals[first]
+    b = residuals[second]
     size = max(float(np.sum(a**2 + b**2)) / 2, 1e-300)
     return float(a @ b) / size, float(np.sqrt(np.sum((a * b) ** 2))) / size
 
@@ -477,11 +496,11 @@ def _check_identifiers(fit: Fit, plan: Plan) -> str:
     """Find columns of whole numbers that are named like ids."""
     del plan
     features = fit.objective.units.features()
-    found = [name for name, column in features.items() if is_identifier(name, column)]
-    if not found:
+    names = [name for name, column in features.items() if is_identifier(name, column)]
+    if not names:
         return ""
-    count = len(np.unique(features[found[0]]))
-    return f"{_quote_names(found)} among the features: an id, by its name and its {count} values of {fit.objective.num_units} rows"
+    count = len(np.unique(features[names[0]]))
+    return f"{_quote_names(names)} among the features: an id, by its name and its {count} values of {fit.objective.num_units} rows"
 
 
 def _check_collinear(fit: Fit, plan: Plan) -> str:
@@ -496,26 +515,28 @@ def _check_collinear(fit: Fit, plan: Plan) -> str:
         if np.ptp(column) > 0
     }
     n = fit.objective.num_units
-    many = len(features)
+    count = len(features)
     max_column_products = 10**9  # largest number of products for the comparison of columns
-    if not 2 <= many <= n - 2 or many**2 * n > max_column_products:
+    if not 2 <= count <= n - 2 or count**2 * n > max_column_products:
         return ""
     z = _standardised(list(features.values()))
     value, vector = np.linalg.eigh(z.T @ z / n)
-    if value[0] < 1e-13 * many:
+    if value[0] < 1e-13 * count:
         return ""
     inflation = (vector**2 / value).sum(1)
     # variance of a coefficient, relative to that of a column orthogonal to the others
     variance_inflation = 1e5
-    found = [
-        name for name, times in zip(features, inflation, strict=True) if times > variance_inflation
+    names = [
+        name
+        for name, factor in zip(features, inflation, strict=True)
+        if factor > variance_inflation
     ]
-    if not found:
+    if not names:
         return ""
-    return f"{_quote_names(found)}: each is told by the other columns but for {1 / inflation.max():.0e} of its variance"
+    return f"{_quote_names(names)}: each is told by the other columns but for {1 / inflation.max():.0e} of its variance"
 
 
-def _dropped_by_host(fit: Fit, plan: Plan) -> str:
+def _check_dropped_columns(fit: Fit, plan: Plan) -> str:
     """Find columns that a host's cut of singular values removed, though they are no sum of the
     others.
     """
@@ -534,13 +555,13 @@ def _dropped_by_host(fit: Fit, plan: Plan) -> str:
     repeated_column_pivot = 1e-9  # pivot of a column that the others tell, relative to the largest
     rank = int(np.sum(pivots > repeated_column_pivot * pivots.max(initial=0.0)))
     # combinations of columns that are zero, in the units of the columns
-    told = np.zeros((len(features), len(features) - rank))
-    told[order[:rank]] = -scipy.linalg.solve_triangular(
+    combinations = np.zeros((len(features), len(features) - rank))
+    combinations[order[:rank]] = -scipy.linalg.solve_triangular(
         triangle[:rank, :rank], triangle[:rank, rank:]
     )
-    told[order[rank:]] = np.eye(len(features) - rank)
-    told = np.linalg.qr(told / scale[:, None])[0]
-    values = null - told @ (told.T @ null)  # what the host leaves out beyond these
+    combinations[order[rank:]] = np.eye(len(features) - rank)
+    combinations = np.linalg.qr(combinations / scale[:, None])[0]
+    values = null - combinations @ (combinations.T @ null)  # what the host leaves out beyond these
     share = np.linalg.norm(values, axis=1)
     # most of a direction of length one
     names = [name for name, size in zip(features, share, strict=True) if size > 0.5]
@@ -555,29 +576,29 @@ def _quote_names(names: list[str]) -> str:
     )
 
 
-def _lacking(fit: Fit, plan: Plan) -> str:
+def _check_classes(fit: Fit, plan: Plan) -> str:
     """Find classes that a refit leaves out whole."""
     target = fit.objective.units.target
     if not fit.objective.units.classes or target is None:
         return ""
     kinds, label, size = np.unique(target, return_inverse=True, return_counts=True)
-    out = plan.weight == 0
+    is_out = plan.weight == 0
     key, count = np.unique(
-        plan.refit[out] * len(kinds) + label[plan.index[out]], return_counts=True
+        plan.refit[is_out] * len(kinds) + label[plan.index[is_out]], return_counts=True
     )
-    gone = key[count == size[key % len(kinds)]]
-    if not len(gone):
+    lost_keys = key[count == size[key % len(kinds)]]
+    if not len(lost_keys):
         return ""
-    lost = np.unique(gone % len(kinds))
+    lost_classes = np.unique(lost_keys % len(kinds))
     listed = ", ".join(
-        f"{kinds[k]:g} ({size[k]} row{'s' if size[k] > 1 else ''})" for k in lost[:5]
+        f"{kinds[k]:g} ({size[k]} row{'s' if size[k] > 1 else ''})" for k in lost_classes[:5]
     )
-    refits = _refit_list(np.unique(gone // len(kinds)), plan.refit_names)
-    more = ", …" if len(lost) > 5 else ""
-    return f"{refits}: all rows of class {listed}{more} are left out"
+    refits = _refit_list(np.unique(lost_keys // len(kinds)), plan.refit_names)
+    suffix = ", …" if len(lost_classes) > 5 else ""
+    return f"{refits}: all rows of class {listed}{suffix} are left out"
 
 
-def _transformed_by_response(fit: Fit, plan: Plan) -> str:
+def _check_transformers(fit: Fit, plan: Plan) -> str:
     """Name the transformers before a host's model that were fitted with the response."""
     del plan
     return getattr(reader_of(fit), "supervised", "")
@@ -587,7 +608,7 @@ def _transformed_by_response(fit: Fit, plan: Plan) -> str:
 
 
 @float64
-def _together(fit: Fit, plan: Plan) -> str:
+def _check_fold_dependence(fit: Fit, plan: Plan) -> str:
     """Describe folds whose rows belong together although the plan treats rows as independent; empty
     if there are none.
 
@@ -595,7 +616,7 @@ def _together(fit: Fit, plan: Plan) -> str:
     than in random folds. Where a fold has several groups, whose mean may be that of any, nearest
     rows share a fold too often and have residuals alike.
     """
-    said = "the standard error takes rows for independent, but "
+    opening = "the standard error takes rows for independent, but "
     number = repeats(plan)
     if (
         plan.serial is not False
@@ -612,48 +633,50 @@ def _together(fit: Fit, plan: Plan) -> str:
     scored = np.bincount(refit, minlength=count)
     np.minimum.at(first, refit, unit)
     np.maximum.at(last, refit, unit)
-    alone = scored.max() == 1 and plan.held.all()
+    single_rows = scored.max() == 1 and plan.held.all()
     # every refit scores a run of rows
-    if not alone and np.all((last - first + 1 == scored) | (scored == 0)):
+    if not single_rows and np.all((last - first + 1 == scored) | (scored == 0)):
         clock = next(_clocks(fit, plan), "")
         if clock:
-            return f"{said}folds are runs of rows in time order, by {clock}"
-        out = plan.weight == 0
-        after = np.bincount(plan.refit[out & (plan.index > last[plan.refit])], minlength=count)
+            return f"{opening}folds are runs of rows in time order, by {clock}"
+        is_out = plan.weight == 0
+        after = np.bincount(plan.refit[is_out & (plan.index > last[plan.refit])], minlength=count)
         if np.all(after == plan.num_units - 1 - last) and after.any():
-            return f"{said}each refit leaves out all that follows its fold, as windows that roll over a series do"
-    if number is None or alone:
+            return f"{opening}each refit leaves out all that follows its fold, as windows that roll over a series do"
+    if number is None or single_rows:
         return ""
-    mine = plan.held & (number[plan.refit] == 0)
-    unit = plan.index[mine]
-    fold = np.unique(plan.refit[mine], return_inverse=True)[1]
+    entries = plan.held & (number[plan.refit] == 0)
+    unit = plan.index[entries]
+    fold = np.unique(plan.refit[entries], return_inverse=True)[1]
     size = np.bincount(fold)
     within = len(unit) - len(size)
     residuals = _residuals(fit) if 1 < len(size) <= within else None
-    if residuals is None or not np.isfinite(left := residuals[unit]).all():
+    if residuals is None or not np.isfinite(fold_residuals := residuals[unit]).all():
         return ""
-    means = np.bincount(fold, left) / size
-    between = float(size @ (means - left.mean()) ** 2) / (len(size) - 1)
-    ratio = between / max(float(np.sum((left - means[fold]) ** 2)) / within, 1e-300)
+    means = np.bincount(fold, fold_residuals) / size
+    between = float(size @ (means - fold_residuals.mean()) ** 2) / (len(size) - 1)
+    ratio = between / max(float(np.sum((fold_residuals - means[fold]) ** 2)) / within, 1e-300)
     if scipy.stats.f.sf(ratio, len(size) - 1, within) <= BY_CHANCE:
-        return f"{said}residuals are alike within folds (F = {ratio:.3g}), as where whole groups are left out"
+        return f"{opening}residuals are alike within folds (F = {ratio:.3g}), as where whole groups are left out"
     features = [column[unit] for column in fit.objective.units.features().values()]
     max_entries = 10**7  # largest number of entries whose rows are compared
     if not 0 < len(features) * len(unit) <= max_entries:
         return ""
     pairs = _nearest_pairs(features)
-    one, other = pairs[:, np.equal(*fold[pairs])]
+    rows, partners = pairs[:, np.equal(*fold[pairs])]
     # of pairs that random folds leave out together
     share = size @ (size - 1) / len(unit) / (len(unit) - 1)
-    if scipy.stats.binom.sf(len(one) - 1, pairs.shape[1], share) > BY_CHANCE:
+    if scipy.stats.binom.sf(len(rows) - 1, pairs.shape[1], share) > BY_CHANCE:
         return ""
     if (
-        not scipy.stats.kendalltau(left[one], left[other], alternative="greater").pvalue
+        not scipy.stats.kendalltau(
+            fold_residuals[rows], fold_residuals[partners], alternative="greater"
+        ).pvalue
         <= ALIKE_BY_CHANCE
     ):
         return ""
     return (
-        f"{said}{len(one)} of {pairs.shape[1]} pairs of nearest rows share a fold and have residuals alike, "
+        f"{opening}{len(rows)} of {pairs.shape[1]} pairs of nearest rows share a fold and have residuals alike, "
         "as where whole groups are left out"
     )
 
@@ -661,7 +684,7 @@ def _together(fit: Fit, plan: Plan) -> str:
 # time
 
 
-def _in_time(fit: Fit, plan: Plan) -> str:
+def _check_time_order(fit: Fit, plan: Plan) -> str:
     """Find rows in time order with correlated neighbouring residuals, and refits that see both
     neighbours of a held-out row.
     """
@@ -673,15 +696,19 @@ def _in_time(fit: Fit, plan: Plan) -> str:
     refit = plan.refit[plan.held]
     unit = plan.index[plan.held]
     n = plan.num_units
-    gone = plan.weight == 0
-    out = plan.refit[gone] * n + plan.index[gone]
-    sees = lambda other: (other >= 0) & (other < n) & ~np.isin(refit * n + other, out)
+    is_out = plan.weight == 0
+    left_out_entries = plan.refit[is_out] * n + plan.index[is_out]
+    sees = lambda neighbour: (
+        (neighbour >= 0) & (neighbour < n) & ~np.isin(refit * n + neighbour, left_out_entries)
+    )
     if (sees(unit - 1) & sees(unit + 1)).mean() <= BETWEEN:
         return ""
-    left = _residuals(fit)
-    size = 0.0 if left is None else float(left @ left)
+    residuals = _residuals(fit)
+    size = 0.0 if residuals is None else float(residuals @ residuals)
     correlation = (
-        float(left[1:] @ left[:-1]) / size if left is not None and 0 < size < np.inf else 0.0
+        float(residuals[1:] @ residuals[:-1]) / size
+        if residuals is not None and 0 < size < np.inf
+        else 0.0
     )
     if not correlation > CERTAIN_CORRELATION / math.sqrt(plan.num_units):
         return ""
@@ -694,19 +721,19 @@ def _clocks(fit: Fit, plan: Plan) -> Iterator[str]:
     names = plan.names
     min_ordered_rows = 20
     if names is None:
-        given = []
+        candidates = []
     else:
-        given = [
+        candidates = [
             ("their index" if names.name is None else f"their index {str(names.name)!r}", names)
         ]
     for name, column in fit.objective.units.features().items():
-        given.append((f"the column {name!r}", pd.Index(column, name=name)))
-    for told, index in given:
+        candidates.append((f"the column {name!r}", pd.Index(column, name=name)))
+    for text, index in candidates:
         of_time = isinstance(index, pd.DatetimeIndex | pd.PeriodIndex)
         if of_time or (index.name is not None and CLOCK.fullmatch(_words(str(index.name)))):
             ordered = index.is_monotonic_increasing or index.is_monotonic_decreasing
             if ordered and index.nunique() >= min_ordered_rows:
-                yield told
+                yield text
 
 
 @float64
@@ -716,11 +743,11 @@ def _residuals(fit: Fit) -> PerUnit | None:
     None if predictions are not single numbers.
     """
     target = fit.objective.units.target
-    everyone = RefitRows.of_all(fit.objective.num_units, 1)
+    rows = RefitRows.of_all(fit.objective.num_units, 1)
     if target is None:
         return None
-    mean = predictions(fit, everyone, fit.vector[None], "response")[0]
+    mean = predictions(fit, rows, fit.vector[None], "response")[0]
     if mean.shape != target.shape:  # several outputs
         return None
-    left = target - mean
-    return left - left.mean()
+    residuals = target - mean
+    return residuals - residuals.mean()

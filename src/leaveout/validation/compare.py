@@ -39,8 +39,8 @@ class ComparableMean(NamedTuple):
     """A number to be compared with others of the same data.
 
     `spread` is the influence of the data on it (None if not known). `drawn` `[folds, draws]` are
-    its values over Monte-Carlo draws that are common to all, weighted by `weight` `[folds]`. `of`
-    names what must be the same in all.
+    its values over Monte-Carlo draws that are common to all, weighted by `weight` `[folds]`.
+    `conditions` names what must be the same in all.
     """
 
     value: float
@@ -48,7 +48,7 @@ class ComparableMean(NamedTuple):
     spread: InfluenceSpread | None
     draws: Float[Array, "folds draws"] | None
     weight: Float[Array, " folds"] | None
-    of: dict[str, str]
+    conditions: dict[str, str]
 
 
 class AbstractComparable(abc.ABC):
@@ -137,7 +137,7 @@ class Comparison(pd.DataFrame):
         Path
             The file that was written.
         """
-        if not all(isinstance(each, Estimate) for each in self.estimates.values()):
+        if not all(isinstance(estimate, Estimate) for estimate in self.estimates.values()):
             raise TypeError(
                 "report: pages are of estimates of cross_validate; show this table by its to_markdown()."
             )
@@ -235,34 +235,37 @@ def compare(
     other  2.36        1.85           0.23
     """
     if isinstance(estimates, Mapping) and any(
-        isinstance(each, AbstractComparable) for each in estimates.values()
+        isinstance(estimate, AbstractComparable) for estimate in estimates.values()
     ):
         if jacobian is not None:
             raise TypeError("compare: jacobian is of estimates of cross_validate; leave it out.")
-        return _of_numbers(estimates)
+        return _compare_numbers(estimates)
     if not isinstance(estimates, Mapping) or not all(
-        isinstance(each, Estimate) for each in estimates.values()
+        isinstance(estimate, Estimate) for estimate in estimates.values()
     ):
-        of = (
+        kinds = (
             ", ".join({type(e).__name__ for e in estimates.values()})
             if isinstance(estimates, Mapping)
             else ""
         )
         raise TypeError(
-            f"compare: give estimates by name, {{name: estimate}}; got {type(estimates).__name__}{of and ' of '}{of}."
+            f"compare: give estimates by name, {{name: estimate}}; got {type(estimates).__name__}{kinds and ' of '}{kinds}."
         )
     if len(estimates) < 2:
         raise ValueError(
             f"compare: give two or more estimates, {{name: estimate}}; got {len(estimates)}."
         )
     estimates = _add_jacobian(estimates, {} if jacobian is None else jacobian)
-    _comparable(estimates)
+    _require_comparable(estimates)
     missing = {name: estimate._missing for name, estimate in estimates.items()}
     # the losses that all have: of rows of refits if the folds are the same, so that every unit is
     # averaged over the same refits in all estimates; else of units
     plan = next(iter(estimates.values())).plan
-    same = all(_same_folds(each.plan, plan) for each in estimates.values())
-    losses = {name: each.losses if same else each.per_unit() for name, each in estimates.items()}
+    same = all(_same_folds(estimate.plan, plan) for estimate in estimates.values())
+    losses = {
+        name: estimate.losses if same else estimate.per_unit()
+        for name, estimate in estimates.items()
+    }
     seen = np.isfinite(np.stack(list(losses.values())))
     alike = bool((seen.all(0) == seen.any(0)).all())
     lacking = [
@@ -275,11 +278,11 @@ def compare(
         )
     elif not alike:
         warn("compare: some units are scored by some models only; they are left out of every mean.")
-    values = {name: each.per_unit() for name, each in estimates.items()}
+    values = {name: estimate.per_unit() for name, estimate in estimates.items()}
     if not alike:
-        common = {name: np.where(seen.all(0), each, np.nan) for name, each in losses.items()}
+        common = {name: np.where(seen.all(0), loss, np.nan) for name, loss in losses.items()}
         values = (
-            {name: estimates[name].average(each) for name, each in common.items()}
+            {name: estimates[name].average(loss) for name, loss in common.items()}
             if same
             else common
         )
@@ -287,19 +290,19 @@ def compare(
     rows = {}
     is_density = estimates[best].score in (LOG_DENSITY, LOG_PROBABILITY, LOG_LIKELIHOOD)
     for name, estimate in estimates.items():
-        own = estimate._standard_error(values[name])
+        se = estimate._standard_error(values[name])
         difference = values[name] - values[best]
-        paired = estimate._standard_error(difference)
-        apart = estimate._mean(difference)
-        count = _summed(difference, estimate)
+        paired_se = estimate._standard_error(difference)
+        mean_difference = estimate._mean(difference)
+        count = _num_differences(difference, estimate)
         rows[name] = {
             "mean": estimate._mean(values[name]),
-            "se": own.value,
-            "difference": apart,
-            "se_difference": 0.0 if name == best else paired.value,
-            "elpd_diff": -apart * count + 0.0 if is_density else np.nan,
-            "se_diff": (0.0 if name == best else paired.value * count) if is_density else np.nan,
-            "p_worse": 0.5 if name == best else _worse(apart, paired.value),
+            "se": se.value,
+            "difference": mean_difference,
+            "se_difference": 0.0 if name == best else paired_se.value,
+            "elpd_diff": -mean_difference * count + 0.0 if is_density else np.nan,
+            "se_diff": (0.0 if name == best else paired_se.value * count) if is_density else np.nan,
+            "p_worse": 0.5 if name == best else _worse(mean_difference, paired_se.value),
             "diagnosis": "" if name == best else _diagnosis(difference, estimate, is_density),
             "no_model": estimate.no_model,
             "explained": estimate.explained,
@@ -307,7 +310,7 @@ def compare(
             "approximation_error": 0.0
             if name == best
             else estimate.approximation_error + estimates[best].approximation_error,
-            "kind": own.kind,
+            "kind": se.kind,
         }
     table = pd.DataFrame.from_dict(rows, orient="index")
     if is_density:
@@ -317,52 +320,54 @@ def compare(
             place + 1, "pseudo_bma", scipy.special.softmax(table["elpd_diff"].to_numpy(float))
         )
     _warn(table, estimates, values, best)
-    found = Comparison(table.sort_values(["missing", "mean"]))
-    found.estimates = dict(estimates)
-    return found
+    comparison = Comparison(table.sort_values(["missing", "mean"]))
+    comparison.estimates = dict(estimates)
+    return comparison
 
 
-def _of_numbers(given: dict[str, Any]) -> Comparison:
+def _compare_numbers(results: dict[str, Any]) -> Comparison:
     """Compare numbers by their influences."""
-    if any(not isinstance(each, AbstractComparable) for each in given.values()):
-        kinds = ", ".join(f"{name!r}: {type(each).__name__}" for name, each in given.items())
+    if any(not isinstance(result, AbstractComparable) for result in results.values()):
+        kinds = ", ".join(f"{name!r}: {type(result).__name__}" for name, result in results.items())
         raise TypeError(
             f"compare: give results of one kind, all of leakage_corrected or all of cross_validate; got {kinds}."
         )
-    if len(given) < 2:
-        raise ValueError(f"compare: give two or more results, {{name: result}}; got {len(given)}.")
-    numbers = {name: each.as_comparable() for name, each in given.items()}
+    if len(results) < 2:
+        raise ValueError(
+            f"compare: give two or more results, {{name: result}}; got {len(results)}."
+        )
+    numbers = {name: result.as_comparable() for name, result in results.items()}
     first, reference = next(iter(numbers.items()))
     for name, number in numbers.items():
-        other = [
-            what
-            for what in reference.of | number.of
-            if reference.of.get(what) != number.of.get(what)
+        differing = [
+            condition
+            for condition in reference.conditions | number.conditions
+            if reference.conditions.get(condition) != number.conditions.get(condition)
         ]
-        if other:
+        if differing:
             raise ValueError(
-                f"compare: {first!r} and {name!r} are of another {', '.join(other)}; give both calls the same."
+                f"compare: {first!r} and {name!r} are of another {', '.join(differing)}; give both calls the same."
             )
     sign = -1.0 if reference.more_is_better else 1.0
     best = min(numbers, key=lambda name: sign * numbers[name].value)
-    found = Comparison(
+    comparison = Comparison(
         pd.DataFrame.from_dict(
-            {k: _apart(v, numbers[best]) for k, v in numbers.items()}, orient="index"
+            {k: _table_row(v, numbers[best]) for k, v in numbers.items()}, orient="index"
         )
     )
-    found = Comparison(found.sort_values("mean", ascending=not reference.more_is_better))
-    found.estimates = dict(given)
-    return found
+    comparison = Comparison(comparison.sort_values("mean", ascending=not reference.more_is_better))
+    comparison.estimates = dict(results)
+    return comparison
 
 
-def _apart(number: ComparableMean, best: ComparableMean) -> dict[str, Any]:
+def _table_row(number: ComparableMean, best: ComparableMean) -> dict[str, Any]:
     """Return the row of the table for one number."""
     same = number is best
-    apart = number.value - best.value
-    se = se_apart = float("nan")
+    difference = number.value - best.value
+    se = se_difference = float("nan")
     if number.spread is not None and best.spread is not None:
         se = number.spread.error
-        se_apart = 0.0 if same else number.spread.minus(best.spread).error
+        se_difference = 0.0 if same else number.spread.minus(best.spread).error
     error = 0.0  # the Monte-Carlo error of the difference, over the draws that both share
     if (
         not same
@@ -374,15 +379,15 @@ def _apart(number: ComparableMean, best: ComparableMean) -> dict[str, Any]:
         variance = np.var(number.draws[:, :count] - best.draws[:, :count], axis=1, ddof=1) / count
         error = float(np.sqrt(number.weight**2 @ variance))
     towards = -1.0 if number.more_is_better else 1.0
-    worse = 0.5 if same else _worse(towards * apart, float(np.hypot(se_apart, error)))
-    found = {
+    worse = 0.5 if same else _worse(towards * difference, float(np.hypot(se_difference, error)))
+    row = {
         "mean": number.value,
         "se": se,
-        "difference": apart,
-        "se_difference": se_apart,
+        "difference": difference,
+        "se_difference": se_difference,
         "p_worse": worse,
     }
-    return found | {"approximation_error": error, "kind": "over clusters, as tested and trained on"}
+    return row | {"approximation_error": error, "kind": "over clusters, as tested and trained on"}
 
 
 def _same_folds(a: Plan, b: Plan) -> bool:
@@ -395,72 +400,75 @@ def _warn(
 ) -> None:
     """Warn of differences that are less certain than they seem."""
     estimate = estimates[best]
-    told = lambda text: warn(f"compare: {text}")
-    others = table.drop(index=best)
-    for name, row in others.iterrows():
+    caution = lambda text: warn(f"compare: {text}")
+    rivals = table.drop(index=best)
+    for name, row in rivals.iterrows():
         if row.approximation_error > 0.1 * row.se_difference + ROUNDING * (1 + abs(row["mean"])):
-            made = all(
-                estimates[each].labels.get("refit", "").startswith("Exact(")
-                for each in (name, best)
+            is_exact = all(
+                estimates[model].labels.get("refit", "").startswith("Exact(")
+                for model in (name, best)
             )
-            told(
+            caution(
                 f"the approximation error of {name!r} against {best!r}, {row.approximation_error:.1g}, exceeds a tenth of the "
-                f"standard error of their difference, {row.se_difference:.1g}{'' if made else '; use Exact(), or more draws'}."
+                f"standard error of their difference, {row.se_difference:.1g}{'' if is_exact else '; use Exact(), or more draws'}."
             )
     count = np.isfinite(values[best]).sum()
-    apart = np.abs(others.difference)
-    close = others.index[
-        (apart > 0) & (apart * count < CLOSE) & ~(apart > SIGN * others.se_difference)
+    distances = np.abs(rivals.difference)
+    close = rivals.index[
+        (distances > 0) & (distances * count < CLOSE) & ~(distances > SIGN * rivals.se_difference)
     ]
     if "weight" in table and len(close):
-        told(
+        caution(
             f"{', '.join(map(repr, close))} and {best!r} differ by less than {CLOSE:g} in summed log density: they predict "
             "about alike, and the standard error of the difference is too small to say more."
         )
-    if not all(_same_folds(each.plan, estimate.plan) for each in estimates.values()):
-        told(
+    if not all(_same_folds(rival.plan, estimate.plan) for rival in estimates.values()):
+        caution(
             "the plans leave out other units: models that see other data are compared, not models alone."
         )
     if not estimate.joint:
-        found = [
+        independent_groups = [
             independent(values[name] - values[best], estimate._weight, estimate.plan)
-            for name in others.index
+            for name in rivals.index
         ]
-        for each in found:
-            if not each.enough:
-                told(f"the difference has no standard error: {each.kind}.")
-        fewest = min((each.units for each in found if each.enough), default=FEW)
+        for groups in independent_groups:
+            if not groups.enough:
+                caution(f"the difference has no standard error: {groups.kind}.")
+        fewest = min((groups.units for groups in independent_groups if groups.enough), default=FEW)
         if fewest < FEW:
-            told(
+            caution(
                 f"{fewest} independent units are fewer than {FEW}; standard errors of differences may be too small."
             )
 
 
 def _diagnosis(difference: Array, estimate: Estimate, is_density: bool) -> str:
     """List the reasons why the difference of two models may not be distributed normally."""
-    each = difference[np.isfinite(difference)]
+    differences = difference[np.isfinite(difference)]
     units = (
-        len(each)
+        len(differences)
         if estimate.joint
         else independent(difference, estimate._weight, estimate.plan).units
     )
-    tails = [tail_index(side) for side in (each - np.median(each), np.median(each) - each)]
-    found = {
+    tails = [
+        tail_index(side)
+        for side in (differences - np.median(differences), np.median(differences) - differences)
+    ]
+    reasons = {
         f"N < {FEW}": units < FEW,
         f"|elpd_diff| < {CLOSE:g}": is_density
-        and abs(estimate._mean(difference)) * _summed(difference, estimate) < CLOSE,
+        and abs(estimate._mean(difference)) * _num_differences(difference, estimate) < CLOSE,
         "heavy tails": max(tails) > HEAVY,
     }
-    return "; ".join(why for why, holds in found.items() if holds)
+    return "; ".join(why for why, holds in reasons.items() if holds)
 
 
-def _summed(difference: Array, estimate: Estimate) -> float:
+def _num_differences(difference: Array, estimate: Estimate) -> float:
     """Return the number of differences that a sum is of.
 
     Of cases that units stand for, where single cases are left out.
     """
-    known = np.isfinite(difference)
-    return float(estimate._weight[known].sum() if estimate.plan.of_cases else known.sum())
+    seen = np.isfinite(difference)
+    return float(estimate._weight[seen].sum() if estimate.plan.of_cases else seen.sum())
 
 
 def tail_index(values: Array) -> float:
@@ -509,16 +517,16 @@ def _stacking_weights(values: dict[str, Array], weight: Array) -> Float[Array, "
     weight = weight[seen] / weight[seen].sum()
     density = np.exp(losses.min(1, keepdims=True) - losses)
 
-    def criterion(free: Array) -> tuple[float, Array]:
-        share = scipy.special.softmax(free)
+    def criterion(logits: Array) -> tuple[float, Array]:
+        share = scipy.special.softmax(logits)
         mixed = density @ share
         slope = -(weight / mixed) @ density
         return float(-weight @ np.log(mixed)), share * (slope - share @ slope)
 
-    found = scipy.optimize.minimize(
+    solution = scipy.optimize.minimize(
         criterion, np.zeros(losses.shape[1]), jac=True, method="L-BFGS-B", tol=1e-12
     )
-    return scipy.special.softmax(found.x)
+    return scipy.special.softmax(solution.x)
 
 
 def _add_jacobian(
@@ -529,49 +537,49 @@ def _add_jacobian(
         raise TypeError(
             f"compare: give jacobian by name, {{name: log |dz/dy| of every unit}}; got {type(jacobian).__name__}."
         )
-    found = dict(estimates)
-    for name, given in jacobian.items():
+    converted = dict(estimates)
+    for name, column in jacobian.items():
         if name not in estimates:
             raise ValueError(
                 f"compare: jacobian names {name!r}, which is none of {', '.join(map(repr, estimates))}."
             )
         estimate = estimates[name]
         if estimate.joint or estimate.score not in (LOG_DENSITY, ""):
-            what = "joint" if estimate.joint else estimate.score
+            kind = "joint" if estimate.joint else estimate.score
             raise ValueError(
-                f"compare: jacobian is of −log densities of units; the losses of {name!r} are {what}. Ask for "
+                f"compare: jacobian is of −log densities of units; the losses of {name!r} are {kind}. Ask for "
                 "cross_validate(..., evaluate='log_density')."
             )
-        labels = getattr(given, "index", None)
+        labels = getattr(column, "index", None)
         names = estimate.plan.names
-        value = np.asarray(given, np.float64)
-        if value.shape != (estimate.plan.num_units,) or not np.isfinite(value).all():
+        values = np.asarray(column, np.float64)
+        if values.shape != (estimate.plan.num_units,) or not np.isfinite(values).all():
             raise ValueError(
                 f"compare: jacobian of {name!r} must be {estimate.plan.num_units} finite numbers, log |dz/dy| of every unit; "
-                f"got shape {value.shape}, {np.sum(~np.isfinite(value))} not finite."
+                f"got shape {values.shape}, {np.sum(~np.isfinite(values))} not finite."
             )
         if isinstance(labels, pd.Index) and names is not None and not labels.equals(names):
             raise ValueError(
                 f"compare: jacobian of {name!r} has other labels than the units, or in another order."
             )
-        each = value[estimate.plan.index]
+        log_slope = values[estimate.plan.index]
         note = "; ".join(
             filter(
                 None, [estimate.labels.get("note", ""), "log |dz/dy| of its response is subtracted"]
             )
         )
-        found[name] = replace(
+        converted[name] = replace(
             estimate,
-            losses=estimate.losses - each,
-            baseline=estimate.baseline - each,
-            null_losses=None if estimate._null is None else estimate._null - each,
+            losses=estimate.losses - log_slope,
+            baseline=estimate.baseline - log_slope,
+            null_losses=None if estimate._null is None else estimate._null - log_slope,
             response=None,
             labels=estimate.labels | {"note": note},
         )
-    return found
+    return converted
 
 
-def _comparable(estimates: dict[str, Estimate]) -> None:
+def _require_comparable(estimates: dict[str, Estimate]) -> None:
     """Raise ValueError if the responses or the scores differ."""
     if len({(len(e.per_unit()), e.joint) for e in estimates.values()}) > 1:
         raise ValueError(
@@ -582,35 +590,33 @@ def _comparable(estimates: dict[str, Estimate]) -> None:
             raise ValueError(
                 f"compare: {name!r} was stopped before all its refits were made; let it go on first."
             )
-    named = [e.plan.names for e in estimates.values() if e.plan.names is not None]
-    if any(not names.equals(named[0]) for names in named):
+    indexes = [e.plan.names for e in estimates.values() if e.plan.names is not None]
+    if any(not names.equals(indexes[0]) for names in indexes):
         raise ValueError(
             "compare: the models number their units in another order, or have others; give all the same data."
         )
-    known = {name: e for name, e in estimates.items() if e.response is not None}
-    first, own = next(iter(known.items()), ("", None))
+    with_response = {name: e for name, e in estimates.items() if e.response is not None}
+    first, reference = next(iter(with_response.items()), ("", None))
     own_score = lambda e: not e.score and "evaluate=" in e.labels.get("asked", "")
     # scores of the user, who alone knows their scale
     own_scores = all(own_score(e) for e in estimates.values())
-    for name, other in known.items():
-        if own is not None and not _alike(own, other):
-            a = own.response
-            b = other.response
+    for name, rival in with_response.items():
+        if reference is not None and not _alike(reference, rival):
+            a = reference.response
+            b = rival.response
             where = "of other shapes"
             if a is not None and b is not None and a.shape == b.shape:
-                at = np.flatnonzero(
+                unit = np.flatnonzero(
                     ~np.isclose(a, b, rtol=1e-6, atol=0, equal_nan=True).reshape(len(a), -1).all(1)
                 )[0]
-                where = (
-                    f"such as {np.ravel(a[at])[0]:.6g} and {np.ravel(b[at])[0]:.6g} of unit {at}"
-                )
-            what = f"{first!r} and {name!r} predict other responses, {where}: their losses are"
+                where = f"such as {np.ravel(a[unit])[0]:.6g} and {np.ravel(b[unit])[0]:.6g} of unit {unit}"
+            claim = f"{first!r} and {name!r} predict other responses, {where}: their losses are"
             if own_scores:
-                told = f"compare: {what} taken to be on one scale, that of evaluate=, which is asked of all."
-                warn(told)
+                message = f"compare: {claim} taken to be on one scale, that of evaluate=, which is asked of all."
+                warn(message)
                 break
             raise ValueError(
-                f"compare: {what} not of one thing. Fit all models to the response as it was measured; for one that was "
+                f"compare: {claim} not of one thing. Fit all models to the response as it was measured; for one that was "
                 "transformed, compare densities by compare(..., jacobian={name: log |dz/dy|}), or write one evaluate= for all, "
                 "in the units of the original."
             )
@@ -629,8 +635,8 @@ def _comparable(estimates: dict[str, Estimate]) -> None:
         }
     if len(set(scores.values())) > 1:
         listed = "; ".join(f"{name!r} by {score}" for name, score in scores.items())
-        both = {LOG_DENSITY, LOG_PROBABILITY} == set(scores.values())
-        why = "a density and a probability have no common scale. " if both else ""
+        mixed_kinds = {LOG_DENSITY, LOG_PROBABILITY} == set(scores.values())
+        why = "a density and a probability have no common scale. " if mixed_kinds else ""
         raise ValueError(
             f"compare: these are other scores: {listed}. {why}Ask all models for one score: cross_validate(..., evaluate="
             "'squared_error'), 'absolute_error', 'crps' or another that all have."

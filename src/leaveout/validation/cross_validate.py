@@ -55,7 +55,7 @@ from .batches import (
     Losses,
     Merge,
     Refitter,
-    Tell,
+    Summarise,
     blank,
     infinite_if_unknown,
     one_thread,
@@ -211,29 +211,35 @@ def cross_validate(
         )
     score = find_score(fit, evaluate)
     audit = count("cross_validate: audit", audit, 0)
-    by_name = measures("cross_validate", fit, metric, plan, average)
-    metrics = tuple(by_name)
-    kind = prediction_kind(by_name)
+    measures_by_name = measures("cross_validate", fit, metric, plan, average)
+    metrics = tuple(measures_by_name)
+    kind = prediction_kind(measures_by_name)
     pooled = Predictions(plan, kind, judged=True) if metrics else None
 
-    def of_fold(own: Fit) -> tuple[Losses, Tell]:
-        loss = HeldOutLoss(own, plan, find_score(own, evaluate))
+    def fold_scoring(fold_fit: Fit) -> tuple[Losses, Summarise]:
+        loss = HeldOutLoss(fold_fit, plan, find_score(fold_fit, evaluate))
         return loss.losses_of, BatchSummary(loss, False, 0, pooled)
 
-    anew = relearned_bases("cross_validate", fit, plan, bases, of_fold)
-    of = cache_key(fit, plan, strategy, evaluate=evaluate, metric=metrics, audit=audit)
-    of |= {} if anew is None else {"bases": anew.reader.table}
-    with one_thread(fit.objective, fit.num_params), keeping("cross_validate", checkpoint, of):
-        gathered = run_refits(
-            HeldOutLoss(fit, plan, score), strategy, 0 if anew else audit, pooled, anew=anew
+    fold_bases = relearned_bases("cross_validate", fit, plan, bases, fold_scoring)
+    key = cache_key(fit, plan, strategy, evaluate=evaluate, metric=metrics, audit=audit)
+    key |= {} if fold_bases is None else {"bases": fold_bases.reader.table}
+    with one_thread(fit.objective, fit.num_params), keeping("cross_validate", checkpoint, key):
+        builder = run_refits(
+            HeldOutLoss(fit, plan, score),
+            strategy,
+            0 if fold_bases else audit,
+            pooled,
+            fold_bases=fold_bases,
         )
-        with gathered.stoppable():
-            if evaluate is not None and strategy.in_standard_errors and anew is None:
-                gathered.sharpen()
-            estimate = gathered.estimate(by_name, average, improve=strategy.in_standard_errors)
+        with builder.stoppable():
+            if evaluate is not None and strategy.in_standard_errors and fold_bases is None:
+                builder.sharpen()
+            estimate = builder.estimate(
+                measures_by_name, average, improve=strategy.in_standard_errors
+            )
     if isinstance(reader := reader_of(fit), FormulaReader):
         estimate.labels["note"] = estimate.labels["note"].replace(
-            *reader.remarks(_learning(fit), anew is not None)
+            *reader.remarks(_learning(fit), fold_bases is not None)
         )
     options: dict[str, tuple[Any, Any]] = {"metric": (metrics, ()), "average": (average, None)}
     options |= {"audit": (audit, 5), "bases": (bases, "refit")}
@@ -265,10 +271,10 @@ def cross_validate(
     return estimate
 
 
-def cache_key(fit: Fit, plan: Plan, refit: AbstractRefit, **more: object) -> dict[str, object]:
+def cache_key(fit: Fit, plan: Plan, refit: AbstractRefit, **options: object) -> dict[str, object]:
     """List everything that the result of a call depends on, for the key of its checkpoint."""
-    reached = fit.vector, fit.value, fit.gradient, fit.minima.theta
-    return {"model or data": fit.objective, "fit": reached, "plan": plan, "refit": refit, **more}
+    minimum = fit.vector, fit.value, fit.gradient, fit.minima.theta
+    return {"model or data": fit.objective, "fit": minimum, "plan": plan, "refit": refit, **options}
 
 
 @float64
@@ -284,42 +290,44 @@ def scored_together(
     Collect predictions if asked for.
     """
     plan = resolve_plan("cross_validate", objective_of("cross_validate", fit), plan, refit)
-    own = HeldOutLoss(fit, plan, None)
-    walk = BatchRunner(fit, plan, refit)
-    asked = [replace(own, evaluate=find_score(fit, each)) for each in request]
-    every = [
+    model_loss = HeldOutLoss(fit, plan, None)
+    runner = BatchRunner(fit, plan, refit)
+    losses = [replace(model_loss, evaluate=find_score(fit, score)) for score in request]
+    builders = [
         EstimateBuilder(
-            each, blank(each, refit, walk.baseline(each)), predictions=None if k else predictions
+            loss, blank(loss, refit, runner.baseline(loss)), predictions=None if k else predictions
         )
-        for k, each in enumerate(asked)
+        for k, loss in enumerate(losses)
     ]
     # without their results, as another process may run them
-    tells = [gathered.tell for gathered in every]
+    summaries = [builder.summarise for builder in builders]
 
-    def tell(batch: Batch, done: RefitBatch, values: NDArray) -> StepResult:
-        of = lambda asked: (
-            values if asked.evaluate is None else asked.losses(batch.rows, done.theta)
+    def summarise(batch: Batch, outcome: RefitBatch, values: NDArray) -> StepResult:
+        values_of = lambda loss: (
+            values if loss.evaluate is None else loss.losses(batch.rows, outcome.theta)
         )
-        each = enumerate(tell(batch, done, of(tell.held_out_loss)) for tell in tells)
-        return {f"{k} {name}": part for k, told in each for name, part in told.items()}
+        results = enumerate(
+            summary(batch, outcome, values_of(summary.held_out_loss)) for summary in summaries
+        )
+        return {f"{k} {name}": part for k, result in results for name, part in result.items()}
 
-    def merge(batch: Batch, told: StepResult) -> None:
-        for k, gathered in enumerate(every):
-            gathered.merge(
+    def merge(batch: Batch, batch_result: StepResult) -> None:
+        for k, builder in enumerate(builders):
+            builder.merge(
                 batch,
                 {
                     name.removeprefix(f"{k} "): part
-                    for name, part in told.items()
+                    for name, part in batch_result.items()
                     if name.startswith(f"{k} ")
                 },
             )
 
-    with walk.stoppable("cross_validate"):
-        walk.refits(tell, merge, own.losses_of)
-    for each in every:
-        if each.held_out_loss.evaluate is not None and refit.in_standard_errors:
-            each.sharpen()
-    return [each.estimate({}, None, improve=False) for each in every]
+    with runner.stoppable("cross_validate"):
+        runner.refits(summarise, merge, model_loss.losses_of)
+    for builder in builders:
+        if builder.held_out_loss.evaluate is not None and refit.in_standard_errors:
+            builder.sharpen()
+    return [builder.estimate({}, None, improve=False) for builder in builders]
 
 
 @conventional
@@ -399,7 +407,7 @@ def cross_predict(
         raise ValueError(
             f"cross_predict: kind must be one of {', '.join(map(repr, fit.objective.units.kinds))}; got {kind!r}."
         )
-    found = held_out(
+    predictions = held_out(
         fit,
         plan,
         strategy_of_predictions(fit, plan, strategy),
@@ -408,17 +416,17 @@ def cross_predict(
         bases,
         judged=error,
     )
-    predicted = found.per_unit()
-    lost = np.unique(found.unit[found.lost[found.refit]])
-    missing = lost[np.isnan(predicted[lost]).any(tuple(range(1, predicted.ndim)))]
+    predicted = predictions.per_unit()
+    units = np.unique(predictions.unit[predictions.missing[predictions.refit]])
+    missing = units[np.isnan(predicted[units]).any(tuple(range(1, predicted.ndim)))]
     if len(missing):
         warn(
-            f"cross_predict: {len(missing)} of {len(np.unique(found.unit))} held-out predictions are missing, such as that of "
+            f"cross_predict: {len(missing)} of {len(np.unique(predictions.unit))} held-out predictions are missing, such as that of "
             f"{plan.unit_names[missing[0]]!s}: the refits without them do not determine them. A penalty does, or, where "
             "groups leave whole, effects of groups that are drawn: lo.Mixed('… + (1 | group)')."
         )
     if error:
-        return predicted, found.per_unit(found.off)
+        return predicted, predictions.per_unit(predictions.errors)
     return predicted
 
 
@@ -446,18 +454,18 @@ def held_out(
     fit.
     """
     pooled = Predictions(plan, kind, judged=judged)
-    of_fold = lambda own: (
+    fold_scoring = lambda fold_fit: (
         None,
-        lambda batch, done, _: pooled.predict(own, batch.rows, done, done.result),
+        lambda batch, outcome, _: pooled.predict(fold_fit, batch.rows, outcome, outcome.result),
     )
-    anew = relearned_bases("cross_predict", fit, plan, bases, of_fold)
-    of = cache_key(fit, plan, refit, kind=kind, judged=judged) | (
-        {} if anew is None else {"bases": anew.reader.table}
+    fold_bases = relearned_bases("cross_predict", fit, plan, bases, fold_scoring)
+    key = cache_key(fit, plan, refit, kind=kind, judged=judged) | (
+        {} if fold_bases is None else {"bases": fold_bases.reader.table}
     )
-    with one_thread(fit.objective, fit.num_params), keeping("cross_predict", checkpoint, of):
-        walk = BatchRunner(fit, plan, refit)
-        with walk.stoppable("cross_predict", pooled.per_unit):
-            walk.refits(of_fold(fit)[1], pooled.merge, anew=anew)
+    with one_thread(fit.objective, fit.num_params), keeping("cross_predict", checkpoint, key):
+        runner = BatchRunner(fit, plan, refit)
+        with runner.stoppable("cross_predict", pooled.per_unit):
+            runner.refits(fold_scoring(fit)[1], pooled.merge, refit_fold=fold_bases)
     return pooled
 
 
@@ -563,32 +571,32 @@ def fold_refits(
         f"{fit.num_params:,} parameters of {plan.num_refits:,} refits",
         "plan.some takes some refits",
     )
-    theta, result = (
+    theta, codes = (
         np.full((plan.num_refits, fit.num_params), np.nan),
         np.zeros(plan.num_refits, np.int64),
     )
 
-    def merge(batch, told):
+    def merge(batch, batch_result):
         nonlocal theta
-        if told["theta"].shape[1] != theta.shape[1]:
-            theta = np.full((plan.num_refits, told["theta"].shape[1]), np.nan)
-        theta[batch.refits], result[batch.refits] = told["theta"], told["result"]
+        if batch_result["theta"].shape[1] != theta.shape[1]:
+            theta = np.full((plan.num_refits, batch_result["theta"].shape[1]), np.nan)
+        theta[batch.refits], codes[batch.refits] = batch_result["theta"], batch_result["result"]
 
-    def tell(batch: Batch, done: RefitBatch, values: Any) -> StepResult:
-        exists = ~among(done.result, NO_REFIT_CODES)
+    def summarise(batch: Batch, outcome: RefitBatch, values: Any) -> StepResult:
+        exists = ~among(outcome.result, NO_REFIT_CODES)
         return {
-            "theta": np.where(exists[:, None], done.theta, np.nan),
-            "result": np.asarray(done.result),
+            "theta": np.where(exists[:, None], outcome.theta, np.nan),
+            "result": np.asarray(outcome.result),
         }
 
     with (
         one_thread(fit.objective, fit.num_params),
         keeping(caller, checkpoint, cache_key(fit, plan, refit)),
     ):
-        walk = BatchRunner(fit, plan, refit)
-        with walk.stoppable(caller, lambda: natural(fit, theta)):
-            walk.refits(tell, merge)
-    partial = partial_refits(fit, plan, result)
+        runner = BatchRunner(fit, plan, refit)
+        with runner.stoppable(caller, lambda: natural(fit, theta)):
+            runner.refits(summarise, merge)
+    partial = partial_refits(fit, plan, codes)
     for k, partial_refit in partial.items():
         theta[k] = partial_refit.theta
     return theta, partial
@@ -599,21 +607,21 @@ def refit_batches(
     fit: Fit,
     plan: Plan,
     refit: AbstractRefit,
-    tell: Callable[[Batch, RefitBatch], StepResult],
+    summarise: Callable[[Batch, RefitBatch], StepResult],
     merge: Merge,
     judge: bool = True,
 ) -> None:
-    """Refit every batch, apply `tell` to the refits and their error bounds, and merge the results
-    in order.
+    """Refit every batch, apply `summarise` to the refits and their bounds, and merge the results in
+    order.
 
     Unless they are to be judged by losses, none is computed: bounds are those of parameters alone.
     """
     without(caller, fit.objective)
     keep_freed()
-    walk = BatchRunner(fit, plan, refit)
+    runner = BatchRunner(fit, plan, refit)
     losses = HeldOutLoss(fit, plan, None).losses_of if judge else None
-    with one_thread(fit.objective, fit.num_params), walk.stoppable(caller):
-        walk.refits(lambda batch, done, _: tell(batch, done), merge, losses)
+    with one_thread(fit.objective, fit.num_params), runner.stoppable(caller):
+        runner.refits(lambda batch, outcome, _: summarise(batch, outcome), merge, losses)
 
 
 @functools.cache
@@ -635,31 +643,33 @@ def run_refits(
     audit: int,
     predictions: Predictions | None = None,
     times: int = 1,
-    anew: "RelearnedBases | None" = None,
+    fold_bases: "RelearnedBases | None" = None,
 ) -> "EstimateBuilder":
     """Run every refit of a plan and collect the results; `times` such plans share the work allowed
     for one.
 
-    With `anew`, each refit is a batch by itself, whose model learns the bases of its formula from
-    its own rows.
+    With `fold_bases`, each refit is a batch by itself, whose model learns the bases of its formula
+    from its own rows.
     """
     keep_freed()
-    walk = BatchRunner(
+    runner = BatchRunner(
         loss.fit,
         loss.plan,
         refit,
         times,
         formed=loss.evaluate is not None or predictions is not None,
     )
-    with walk.stoppable("cross_validate"):
-        nothing = blank(loss, refit, walk.baseline(loss))
-    gathered = EstimateBuilder(loss, nothing, audit, predictions)
-    assert gathered.emptied_refits is not None  # computed now, so that Ctrl-C need not wait for it
-    own = nothing if loss.evaluate is None else None  # tolerances refer to the model's own losses
+    with runner.stoppable("cross_validate"):
+        draft = blank(loss, refit, runner.baseline(loss))
+    builder = EstimateBuilder(loss, draft, audit, predictions)
+    assert builder.emptied_refits is not None  # computed now, so that Ctrl-C need not wait for it
+    reference = (
+        draft if loss.evaluate is None else None
+    )  # tolerances refer to the model's own losses
     log.info("%d refits by %s", loss.plan.num_refits, refit)
-    with gathered.stoppable():
-        walk.refits(gathered.tell, gathered.merge, loss.losses_of, own, anew)
-    return gathered
+    with builder.stoppable():
+        runner.refits(builder.summarise, builder.merge, loss.losses_of, reference, fold_bases)
+    return builder
 
 
 def begin_estimate(
@@ -668,8 +678,8 @@ def begin_estimate(
     """Return an estimate without its refits, and their batches, for callers that run the refits
     themselves.
     """
-    walk = BatchRunner(loss.fit, loss.plan, refit)
-    return EstimateBuilder(loss, blank(loss, refit, walk.baseline(loss))), walk.batches()
+    runner = BatchRunner(loss.fit, loss.plan, refit)
+    return EstimateBuilder(loss, blank(loss, refit, runner.baseline(loss))), runner.batches()
 
 
 def objective_of(caller: str, fit: Fit) -> AbstractObjective:
@@ -703,14 +713,14 @@ def read_plan(
         if isinstance(plan, Plan):
             return plan
         return plan.plan(caller, n, unit_weights(objective, are_cases=True).values)
-    found = (
+    clusters = (
         None
         if groups is None
         else match_plan(caller, objective, plan_of_groups(groups), refit).clusters
     )
     if isinstance(plan, int | np.integer) and not isinstance(plan, bool):
-        if found is not None:
-            return plan_of_groups(found, int(plan))
+        if clusters is not None:
+            return plan_of_groups(clusters, int(plan))
         if units.classes and units.target is not None:
             return stratified(units.target, int(plan), seed=0)
         if units.serial:
@@ -725,9 +735,9 @@ def read_plan(
     splits: Any = plan
     if not isinstance(plan, Iterable):
         try:
-            splits = list(splits.split(np.zeros((n, 1)), units.target, found))
+            splits = list(splits.split(np.zeros((n, 1)), units.target, clusters))
         except (ValueError, TypeError) as error:
-            if found is None and "groups" in str(error):
+            if clusters is None and "groups" in str(error):
                 raise ValueError(
                     f"{caller}: {plan!r} needs groups; give one label a unit as groups=."
                 ) from error
@@ -736,12 +746,14 @@ def read_plan(
                     f"{caller}: {plan!r} does not split units that have no target: {error}"
                 ) from error
             raise
-    made = "pairs (train, test)" if splits is plan else repr(plan)
-    labelled = found if found is None or units.names is None else pd.Series(found, units.names)
-    return from_splits(splits, n, groups=labelled).replace_facts(call=f"lo.from_splits of {made}")
+    origin = "pairs (train, test)" if splits is plan else repr(plan)
+    labelled = (
+        clusters if clusters is None or units.names is None else pd.Series(clusters, units.names)
+    )
+    return from_splits(splits, n, groups=labelled).replace_facts(call=f"lo.from_splits of {origin}")
 
 
-def _by_units(caller: str, plan: Plan, unit: IntArray, what: str) -> Plan:
+def _by_units(caller: str, plan: Plan, unit: IntArray, unit_kind: str) -> Plan:
     """Convert a plan of rows to one of units that are several rows.
 
     ValueError if it leaves out parts of a unit.
@@ -759,7 +771,7 @@ def _by_units(caller: str, plan: Plan, unit: IntArray, what: str) -> Plan:
     ):
         raise ValueError(
             f"{caller}: the plan is for {plan.num_units} rows and leaves out parts of the fit's {n} units, each of which "
-            f"leaves with all its rows: give labels that agree within a unit, or make it with {n}, one for each {what}."
+            f"leaves with all its rows: give labels that agree within a unit, or make it with {n}, one for each {unit_kind}."
         )
     names = None
     # each refit leaves one unit: the label is its name
@@ -804,27 +816,27 @@ def match_plan(
     if plan.of_cases:
         cases = unit_weights(objective, are_cases=True).values
         # cases that leave, whole numbers but for rounding
-        left = cases[plan.index] * (1 - plan.weight)
-        whole = np.isclose(left, np.round(left), rtol=1e-9, atol=1e-9) & (
+        removed_cases = cases[plan.index] * (1 - plan.weight)
+        are_whole = np.isclose(removed_cases, np.round(removed_cases), rtol=1e-9, atol=1e-9) & (
             cases[plan.index] % 1 == 0
         )
         plan.check_held(
             caller,
             plan.held
             & (plan.weight > 0)
-            & ~(whole & isinstance(objective, AbstractLinearPredictor)),
+            & ~(are_whole & isinstance(objective, AbstractLinearPredictor)),
         )
     if plan.num_units != count:
         if units.names is None:
             labelled = ""
         else:
             labelled = ", or of a Series labelled as the data were: units that the fit lacks then leave the plan"
-        of = getattr(
+        unit_kind = getattr(
             objective, "drop", "row" if isinstance(objective, AbstractLinearPredictor) else "unit"
         )
         raise ValueError(
             f"{caller}: the plan is for {plan.num_units} units, but the fit has {count}; make it with {count}, "
-            f"one for each {of}{labelled}."
+            f"one for each {unit_kind}{labelled}."
         )
     if not units.repeatable and np.any(plan.weight > 1):
         if units.serial is None:
@@ -926,64 +938,68 @@ class BatchSummary:
     predictions: Predictions | None
 
     def __call__(self, batch: Batch, outcome: RefitBatch, values: np.ndarray) -> StepResult:
-        asked = self.held_out_loss
+        loss = self.held_out_loss
         rows = batch.rows
         result = np.array(outcome.result)
         pointwise = values.ndim > 1
         bad = (~np.isfinite(values) & rows.held).any(1) if pointwise else ~np.isfinite(values)
         result[bad & ~among(result, NO_REFIT_CODES)] = RESULTS.nonfinite
         exists = ~among(result, NO_REFIT_CODES)
-        told = ~among(result, NO_LOSS_CODES) if pointwise else exists
+        has_loss = ~among(result, NO_LOSS_CODES) if pointwise else exists
         values = np.array(values)
-        values[~told] = np.nan
-        error = asked.error(rows, outcome, values)
-        known = told & np.isfinite(error)
-        found = {
+        values[~has_loss] = np.nan
+        error = loss.error(rows, outcome, values)
+        has_error = has_loss & np.isfinite(error)
+        summary = {
             "losses": values,
             # NaN where it was not asked for
-            "error": np.where(known | np.isnan(outcome.error), error, np.inf),
+            "error": np.where(has_error | np.isnan(outcome.error), error, np.inf),
             "exists": exists,
             "moved": np.zeros(len(error))
             if outcome.step_length is None
             else np.asarray(outcome.step_length),
         }
-        found["proved"] = known & (
-            False if outcome.proved is None or asked.evaluate is not None else outcome.proved
+        summary["proved"] = has_error & (
+            False if outcome.proved is None or loss.evaluate is not None else outcome.proved
         )
         if self.compares_minima:
-            lower, there = minima.lower(asked.fit, rows, outcome.theta, exists)
+            lower, lower_theta = minima.lower(loss.fit, rows, outcome.theta, exists)
             result[lower] = RESULTS.other_minimum
-            found |= (
-                {"lower": lower, "elsewhere": asked.losses(rows, there)[lower]}
+            summary |= (
+                {"lower": lower, "elsewhere": loss.losses(rows, lower_theta)[lower]}
                 if lower.any()
                 else {}
             )
-        leaving = asked.fit.objective.parameters.leaving
+        leaving = loss.fit.objective.parameters.leaving
         if leaving is not None:
-            at = np.where(exists[:, None], outcome.theta, asked.fit.vector)
-            weights = weights_of(rows, asked.plan.num_units)
-            result[exists & leaving(asked.fit.objective, asked.fit.theta, at, weights)] = (
+            theta = np.where(exists[:, None], outcome.theta, loss.fit.vector)
+            weights = weights_of(rows, loss.plan.num_units)
+            result[exists & leaving(loss.fit.objective, loss.fit.theta, theta, weights)] = (
                 RESULTS.leaving
             )
-        found |= {"result": result, "gradients": np.asarray(outcome.gradients)}
-        if outcome.common_error is not None and asked.evaluate is None:
-            found |= {
+        summary |= {"result": result, "gradients": np.asarray(outcome.gradients)}
+        if outcome.common_error is not None and loss.evaluate is None:
+            summary |= {
                 "draws": outcome.common_error.draws,
                 "left": np.array([outcome.common_error.distance_left, outcome.common_error.probes]),
             }
-        found |= (
+        summary |= (
             {}
             if self.predictions is None
-            else self.predictions.predict(asked.fit, rows, outcome, result)
+            else self.predictions.predict(loss.fit, rows, outcome, result)
         )
-        formed = asked.fit.predictors is None and outcome.common_error is None
+        formed = loss.fit.predictors is None and outcome.common_error is None
         if self.audit and (formed or rows.index.shape[1] > 1):  # else their θ is not formed
-            some = np.flatnonzero(exists & ~np.isnan(found["error"]))
-            move, wrong, proved = (found[name][some] for name in ("moved", "error", "proved"))
-            orders = foremost_by_reason(batch.refits[some], move, wrong, proved, self.audit)
-            found["places"] = np.unique(np.concatenate(orders))
-            found["start"] = outcome.theta[some[found["places"]]]
-        return found
+            lanes = np.flatnonzero(exists & ~np.isnan(summary["error"]))
+            step_length, errors, proved = (
+                summary[name][lanes] for name in ("moved", "error", "proved")
+            )
+            orders = foremost_by_reason(
+                batch.refits[lanes], step_length, errors, proved, self.audit
+            )
+            summary["places"] = np.unique(np.concatenate(orders))
+            summary["start"] = outcome.theta[lanes[summary["places"]]]
+        return summary
 
 
 @dataclass(frozen=True, eq=False)
@@ -995,13 +1011,15 @@ class RelearnedBases:
     fit: Fit
     plan: Plan
     reader: FormulaReader
-    of_fold: Callable[[Fit], tuple[Losses | None, Tell]]  # what to compute from the refit of a fit
+    fold_scoring: Callable[
+        [Fit], tuple[Losses | None, Summarise]
+    ]  # what to compute from the refit of a fit
 
     def __call__(self, refitter: Refitter, batch: Batch) -> StepResult:
         seen = weights_of(batch.rows, self.plan.num_units)[0] > 0
-        own = minimise(with_all_columns(self.fit).relearn(seen), self.fit.parameters)
-        losses, tell = self.of_fold(own)
-        return replace(refitter, fit=own, losses=losses, tell=tell)(batch)
+        fold_fit = minimise(with_all_columns(self.fit).relearn(seen), self.fit.parameters)
+        losses, summarise = self.fold_scoring(fold_fit)
+        return replace(refitter, fit=fold_fit, losses=losses, summarise=summarise)(batch)
 
 
 def relearned_bases(
@@ -1009,7 +1027,7 @@ def relearned_bases(
     fit: Fit,
     plan: Plan,
     bases: str,
-    of_fold: Callable[[Fit], tuple[Losses | None, Tell]],
+    fold_scoring: Callable[[Fit], tuple[Losses | None, Summarise]],
 ) -> RelearnedBases | None:
     """Return how folds are refitted whose rows teach the columns of a formula something else.
 
@@ -1018,7 +1036,7 @@ def relearned_bases(
     if bases not in ("refit", "frozen"):
         raise ValueError(f"{caller}: bases must be 'refit' or 'frozen'; got {bases!r}.")
     if bases == "refit" and _learning(fit):
-        return RelearnedBases(fit, plan, reader_of(fit), of_fold)
+        return RelearnedBases(fit, plan, reader_of(fit), fold_scoring)
     return None
 
 
@@ -1046,7 +1064,7 @@ class EstimateBuilder:
     held_out_loss: HeldOutLoss
     draft: Estimate
     predictions: Predictions | None
-    tell: BatchSummary
+    summarise: BatchSummary
     candidates: Candidates
     gradients: float
     is_made: np.ndarray
@@ -1063,7 +1081,7 @@ class EstimateBuilder:
         self.held_out_loss = loss
         self.draft = blank
         self.predictions = predictions
-        self.tell = BatchSummary(loss, blank.elsewhere is not None, audit, predictions)
+        self.summarise = BatchSummary(loss, blank.elsewhere is not None, audit, predictions)
         self.candidates = Candidates(blank, audit)
         self.gradients = 0.0
         self.is_made = np.zeros(len(blank.error), bool)
@@ -1094,34 +1112,41 @@ class EstimateBuilder:
     def add(self, batch: Batch, outcome: RefitBatch, values: np.ndarray) -> None:
         """Add a batch of refits, all of whose errors were asked for."""
         self.merge(
-            batch, self.tell(batch, replace(outcome, error=infinite_if_unknown(outcome)), values)
+            batch,
+            self.summarise(batch, replace(outcome, error=infinite_if_unknown(outcome)), values),
         )
 
-    def merge(self, batch: Batch, result: StepResult) -> None:
+    def merge(self, batch: Batch, batch_result: StepResult) -> None:
         """Add the results of a batch."""
-        found = self.draft
+        draft = self.draft
         refits = batch.refits
-        exists = result["exists"]
-        put_losses(found.losses, batch, result["losses"])
+        exists = batch_result["exists"]
+        put_losses(draft.losses, batch, batch_result["losses"])
         for name in ("error", "proved", "result"):
-            getattr(found, name)[refits] = result[name]
-        if "draws" in result:
+            getattr(draft, name)[refits] = batch_result[name]
+        if "draws" in batch_result:
             if not self.draws.size:
-                self.draws = np.full((len(found.error), result["draws"].shape[1]), np.nan)
-            self.draws[refits], self.probe_error = result["draws"], result["left"]
-        if "lower" in result:
-            assert found.elsewhere is not None
-            put_losses(found.elsewhere, batch.take(result["lower"]), result["elsewhere"])
+                self.draws = np.full((len(draft.error), batch_result["draws"].shape[1]), np.nan)
+            self.draws[refits], self.probe_error = batch_result["draws"], batch_result["left"]
+        if "lower" in batch_result:
+            assert draft.elsewhere is not None
+            put_losses(
+                draft.elsewhere, batch.take(batch_result["lower"]), batch_result["elsewhere"]
+            )
         if self.predictions is not None:
-            self.predictions.merge(batch, result)
-        self.gradients += float(result["gradients"])
+            self.predictions.merge(batch, batch_result)
+        self.gradients += float(batch_result["gradients"])
         start = (
-            (lambda mine: result["start"][np.searchsorted(result["places"], mine)])
-            if "start" in result
+            (
+                lambda refits_to_start: batch_result["start"][
+                    np.searchsorted(batch_result["places"], refits_to_start)
+                ]
+            )
+            if "start" in batch_result
             else None
         )
-        audited = exists & ~np.isnan(result["error"])
-        self.candidates.add(refits[audited], result["moved"][audited], start)
+        audited = exists & ~np.isnan(batch_result["error"])
+        self.candidates.add(refits[audited], batch_result["moved"][audited], start)
         self.is_made[refits] = True
 
     @contextlib.contextmanager
@@ -1130,23 +1155,23 @@ class EstimateBuilder:
         try:
             yield
         except KeyboardInterrupt:
-            told = (
+            message = (
                 f"cross_validate: stopped after {self.is_made.sum()} of {len(self.is_made)} refits"
             )
-            raise Interrupted(told, self.partial) from None
+            raise Interrupted(message, self.partial) from None
 
     def partial(self) -> Estimate:
         """Return the estimate so far.
 
         Refits that were not run have a code of their own and NaN losses.
         """
-        found = self.draft
-        rest = ~self.is_made
-        entries = rest if found.joint else rest[found.plan.refit]
-        for losses in (found.losses, found.baseline, found.elsewhere):
+        draft = self.draft
+        missing = ~self.is_made
+        entries = missing if draft.joint else missing[draft.plan.refit]
+        for losses in (draft.losses, draft.baseline, draft.elsewhere):
             if losses is not None:
                 losses[entries] = np.nan
-        found.error[rest], found.proved[rest], found.result[rest] = (
+        draft.error[missing], draft.proved[missing], draft.result[missing] = (
             np.inf,
             False,
             RESULTS.interrupted,
@@ -1161,27 +1186,29 @@ class EstimateBuilder:
         If the audit finds a miss and `improve` is set, the refits judged in the same way are
         iterated to convergence.
         """
-        table, said = self._run_audit(improve) if self.candidates.number else (None, "")
-        found = self.finish(table, said)
+        table, remark = self._run_audit(improve) if self.candidates.number else (None, "")
+        complete = self.finish(table, remark)
         if self.predictions is None:
-            return found
-        return replace(found, **measure(metrics, self.held_out_loss.fit, self.predictions, average))  # type: ignore[arg-type]
+            return complete
+        return replace(
+            complete, **measure(metrics, self.held_out_loss.fit, self.predictions, average)
+        )  # type: ignore[arg-type]
 
     def finish(self, table: pd.DataFrame | None, audit: str) -> Estimate:
         """Return the estimate with the table of an audit and a sentence about it."""
-        found = self.draft
-        found.result[among(found.result, MILD) & self.emptied_refits] = RESULTS.emptied
-        found = replace(found, audit=table, labels=found.labels | {"audit": audit})
+        estimate = self.draft
+        estimate.result[among(estimate.result, MILD) & self.emptied_refits] = RESULTS.emptied
+        estimate = replace(estimate, audit=table, labels=estimate.labels | {"audit": audit})
         if np.isnan(self.draws).any() or not self.draws.size:
-            return found
-        return found.sharing(self.draws, *self.probe_error.tolist())
+            return estimate
+        return estimate.sharing(self.draws, *self.probe_error.tolist())
 
     def _run_audit(self, improve: bool) -> tuple[pd.DataFrame | None, str]:
         """Run the audit, and describe it in a sentence.
 
         Refits that miss are flagged, and others of their kind iterated.
         """
-        found = self.draft
+        draft = self.draft
         candidates = self.candidates
         fit = self.held_out_loss.fit
         chosen = candidates.choose(affordable(self.gradients, work(fit.objective, fit.num_params)))
@@ -1190,58 +1217,58 @@ class EstimateBuilder:
                 None,
                 "none: one refit repeated exactly would cost more than all the rest of the call",
             )
-        table = audit_table(self.held_out_loss, found, chosen, candidates.start)
+        table = audit_table(self.held_out_loss, draft, chosen, candidates.start)
         missed = table.refit.to_numpy(int)[table.beyond.to_numpy(bool)]
-        found.result[missed] = RESULTS.missed
-        its = "its" if len(chosen) == 1 else "their"
+        draft.result[missed] = RESULTS.missed
+        possessive = "its" if len(chosen) == 1 else "their"
         count = f"{len(chosen)} refit{'s' if len(chosen) != 1 else ''}"
-        said = f"{count} repeated exactly, {len(missed)} beyond {its} error"
-        short = min(candidates.number, int(candidates.exists.sum())) - len(chosen)
-        if short:
-            said += f" ({short} more would cost above a tenth of the work)"
+        remark = f"{count} repeated exactly, {len(missed)} beyond {possessive} error"
+        num_skipped = min(candidates.number, int(candidates.exists.sum())) - len(chosen)
+        if num_skipped:
+            remark += f" ({num_skipped} more would cost above a tenth of the work)"
         if len(missed) and improve:
-            alike = ~among(found.result, NO_REFIT_CODES) & np.isin(
-                found.proved, found.proved[missed]
+            is_alike = ~among(draft.result, NO_REFIT_CODES) & np.isin(
+                draft.proved, draft.proved[missed]
             )
-            self._to_the_end(np.flatnonzero(alike))
-            said += f"; all {alike.sum()} judged like these were iterated to the end"
-        found.result[missed] = RESULTS.missed
-        return table, said
+            self._converge(np.flatnonzero(is_alike))
+            remark += f"; all {is_alike.sum()} judged like these were iterated to the end"
+        draft.result[missed] = RESULTS.missed
+        return table, remark
 
     def sharpen(self) -> None:
         """Iterate further the refits that are close enough for the model's own loss but not for the
         given loss.
         """
         wide = self.draft.flagged()
-        self._to_the_end(wide[~among(self.draft.result[wide], NO_REFIT_CODES)])
+        self._converge(wide[~among(self.draft.result[wide], NO_REFIT_CODES)])
 
-    def _to_the_end(self, refits: IntArray) -> None:
+    def _converge(self, refits: IntArray) -> None:
         if refits.size:
             overwrite_refits(
-                self.draft, some_of(self.held_out_loss, Exact(), refits, self.draft), refits
+                self.draft, refit_part(self.held_out_loss, Exact(), refits, self.draft), refits
             )
 
 
-def some_of(
+def refit_part(
     loss: HeldOutLoss, refit: AbstractRefit, refits: IntArray, estimate: Estimate, times: int = 1
 ) -> Estimate:
     """Refit some rows of a plan, by the tolerances of the whole plan.
 
     `estimate` has the losses with no update.
     """
-    some = replace(loss, plan=loss.plan.some(refits))
-    at = refits if loss.joint else np.isin(loss.plan.refit, refits)
-    own = EstimateBuilder(some, blank(some, refit, estimate.baseline[at]))
-    BatchRunner(loss.fit, some.plan, refit, times).refits(
-        own.tell, own.merge, some.losses_of, estimate
+    part = replace(loss, plan=loss.plan.some(refits))
+    entries = refits if loss.joint else np.isin(loss.plan.refit, refits)
+    builder = EstimateBuilder(part, blank(part, refit, estimate.baseline[entries]))
+    BatchRunner(loss.fit, part.plan, refit, times).refits(
+        builder.summarise, builder.merge, part.losses_of, estimate
     )
-    return own.draft
+    return builder.draft
 
 
-def overwrite_refits(estimate: Estimate, some: Estimate, refits: IntArray) -> None:
+def overwrite_refits(estimate: Estimate, part: Estimate, refits: IntArray) -> None:
     """Overwrite some refits of an estimate by those of another, in place."""
     estimate.losses[refits if estimate.joint else np.isin(estimate.plan.refit, refits)] = (
-        some.losses
+        part.losses
     )
     for name in ("error", "result", "proved"):
-        getattr(estimate, name)[refits] = getattr(some, name)
+        getattr(estimate, name)[refits] = getattr(part, name)

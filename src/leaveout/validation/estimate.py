@@ -148,14 +148,14 @@ class Estimate(PrintedResult):
         return len(self.losses) == self.plan.num_refits and len(self.losses) != len(self.plan.index)
 
     @cached_property
-    def _at(self) -> LossPlaces:
+    def _places(self) -> LossPlaces:
         """The places of the losses.
 
         A joint loss belongs to its refit, which counts as its own unit.
         """
         if self.joint:
-            everyone = np.arange(self.plan.num_refits)
-            return LossPlaces(everyone, everyone, everyone >= 0)
+            refits = np.arange(self.plan.num_refits)
+            return LossPlaces(refits, refits, refits >= 0)
         return LossPlaces(self.plan.refit, self.plan.index, self.plan.held)
 
     @cached_property
@@ -169,7 +169,11 @@ class Estimate(PrintedResult):
     def _missing(self) -> int:
         """Number of held-out losses in the mean that do not exist."""
         return int(
-            np.sum(self._at.held & ~np.isfinite(self.losses) & (self._weight[self._at.unit] > 0))
+            np.sum(
+                self._places.held
+                & ~np.isfinite(self.losses)
+                & (self._weight[self._places.unit] > 0)
+            )
         )
 
     def average(self, losses: FloatArray) -> FloatArray:
@@ -186,12 +190,12 @@ class Estimate(PrintedResult):
         ndarray, `[units]`
             The means; NaN for a unit that no refit scores.
         """
-        scored = np.isfinite(losses) & self._at.held
+        scored = np.isfinite(losses) & self._places.held
         n = len(self._weight)
         # every unit once, in order
-        if len(losses) == n and scored.all() and np.array_equal(self._at.unit, np.arange(n)):
+        if len(losses) == n and scored.all() and np.array_equal(self._places.unit, np.arange(n)):
             return losses
-        return average_by_unit(self._at.unit[scored], losses[scored], n)
+        return average_by_unit(self._places.unit[scored], losses[scored], n)
 
     def per_unit(self) -> FloatArray:
         """Return the held-out loss of each unit, averaged over the refits that score it.
@@ -386,7 +390,7 @@ class Estimate(PrintedResult):
         (0.79, 0.69, 0.89)
         """
         tail = 0.5 + share("metric_interval: level", level) / 2
-        found = {}
+        intervals = {}
         for name, value in self.metrics.items():
             low, high, freedom = self.metric_limits[name]
             half = (
@@ -394,10 +398,10 @@ class Estimate(PrintedResult):
                 + self.metric_error[name]
             )
             below, above = np.clip([value - half, value + half], low, high).tolist()
-            found[name] = Interval(
+            intervals[name] = Interval(
                 below, above, level, "clusters" if np.isfinite(freedom) else "naive"
             )
-        return found
+        return intervals
 
     @property
     def approximation_error(self) -> float:
@@ -414,7 +418,9 @@ class Estimate(PrintedResult):
             if self.joint
             else self._sum_by_refit(np.ones(len(self.losses)))
         )
-        entry = np.where(self._at.held, self._weight[self._at.unit], 0.0) / np.average(self._weight)
+        entry = np.where(self._places.held, self._weight[self._places.unit], 0.0) / np.average(
+            self._weight
+        )
         heaviest = entry if self.joint else np.maximum.reduceat(entry, self.plan.indptr[:-1])
         # the others have errors that were not asked for
         scored = np.where(np.isnan(self.error), 0.0, scored)
@@ -440,17 +446,19 @@ class Estimate(PrintedResult):
         Estimate
             A copy with `mean_error`.
         """
-        means = np.array([self._mean(self.average(each)) for each in draws.T[:, self._at.refit]])
+        means = np.array(
+            [self._mean(self.average(draw)) for draw in draws.T[:, self._places.refit]]
+        )
         spread = np.sqrt((len(means) - 1) / len(means) * np.sum((means - means.mean()) ** 2))
         labels = self.labels | {
             "probes": f"leverages by {int(probes)} probes: three of their standard errors"
         }
         return replace(self, mean_error=float(3 * spread + left), labels=labels)
 
-    def _sum_by_refit(self, each: FloatArray) -> NDArray:
+    def _sum_by_refit(self, values: FloatArray) -> NDArray:
         """Sum values of losses over the scored losses of each refit, `[refits]`."""
-        scored = self._at.held & np.isfinite(self.losses)
-        return np.bincount(self._at.refit[scored], each[scored], self.plan.num_refits)
+        scored = self._places.held & np.isfinite(self.losses)
+        return np.bincount(self._places.refit[scored], values[scored], self.plan.num_refits)
 
     @property
     def monte_carlo_error(self) -> float:
@@ -476,16 +484,18 @@ class Estimate(PrintedResult):
             return float("nan")
         # without refit k a unit's average is (total − loss) / (times − 1), and a unit that only k
         # scored is gone
-        often = times[index] > 1
+        is_repeated = times[index] > 1
         mean = total / np.maximum(times, 1)
-        other = np.where(often, (total[index] - losses) / np.maximum(times[index] - 1, 1), 0.0)
-        moved = weight[index] * np.where(often, other - mean[index], -mean[index])
-        lost = weight[index] * ~often
-        whole = np.sum(weight * mean)
-        mass = np.sum(weight[times > 0])
+        mean_without = np.where(
+            is_repeated, (total[index] - losses) / np.maximum(times[index] - 1, 1), 0.0
+        )
+        sum_change = weight[index] * np.where(is_repeated, mean_without - mean[index], -mean[index])
+        lost_weight = weight[index] * ~is_repeated
+        weighted_sum = np.sum(weight * mean)
+        total_weight = np.sum(weight[times > 0])
         refits = plan.num_refits
-        means = (whole + np.bincount(refit, moved, refits)) / (
-            mass - np.bincount(refit, lost, refits)
+        means = (weighted_sum + np.bincount(refit, sum_change, refits)) / (
+            total_weight - np.bincount(refit, lost_weight, refits)
         )
         return float(np.sqrt((refits - 1) * np.mean((means - means.mean()) ** 2)))
 
@@ -554,7 +564,7 @@ class Estimate(PrintedResult):
         CHECKS : All codes.
         """
         hidden = {*self.mute, *codes_to_mute("checks", mute)}
-        return [found for found in self._check_list if found.code not in hidden]
+        return [check for check in self._check_list if check.code not in hidden]
 
     def muted(self, *codes: str) -> "Estimate":
         """Return a copy that no longer reports some codes, as in `cv.muted("LO201")`.
@@ -581,19 +591,24 @@ class Estimate(PrintedResult):
     @cached_property
     def _check_list(self) -> list[Check]:
         refits = self.plan.refit_names
-        what = "row"
+        unit_kind = "row"
         if self.joint:
-            what = "group" if refits.name == "group" else "refit"
+            unit_kind = "group" if refits.name == "group" else "refit"
         of_units = of_losses(
-            self.per_unit(), self._weight, self.plan, refits if self.joint else self.names(), what
+            self.per_unit(),
+            self._weight,
+            self.plan,
+            refits if self.joint else self.names(),
+            unit_kind,
         )
-        found = [
+        checks = [
             *self._of_data,
             *of_units,
             *of_refits(self.flagged(), self.result, refits, self.labels.get("refit", "")),
         ]
         return sorted(
-            found, key=lambda each: (("error", "warning", "info").index(each.severity), each.code)
+            checks,
+            key=lambda check: (("error", "warning", "info").index(check.severity), check.code),
         )
 
     @cached_property
@@ -621,9 +636,9 @@ class Estimate(PrintedResult):
         Estimate
             A copy whose `fit` is None. It prints the same, but cannot refit.
         """
-        found = replace(self, fit=None, call=None, null_losses=self._null)
-        vars(found)["_of_data"] = self._of_data
-        return found
+        estimate = replace(self, fit=None, call=None, null_losses=self._null)
+        vars(estimate)["_of_data"] = self._of_data
+        return estimate
 
     def __copy__(self) -> "Estimate":
         return replace(self)
@@ -658,7 +673,7 @@ class Estimate(PrintedResult):
         3      3     3  1.724      0.845
         4      4     4  1.125      0.180
         """
-        refit, unit, held = self._at
+        refit, unit, held = self._places
         refit = refit[held]
         names = np.array([code.name for code in RESULTS])
         group = {} if self.plan.labels is None else {"group": self.plan.labels[refit]}
@@ -723,10 +738,10 @@ class Estimate(PrintedResult):
 
     def _findings(self) -> list[tuple[str, str]]:
         """List the lines of the checks, and of the muted codes, for the printed result."""
-        told = [str(found) for found in self.checks()] or ["none"]
-        muted = ", ".join(sorted({each.code for each in self._check_list} & {*self.mute}))
+        texts = [str(check) for check in self.checks()] or ["none"]
+        muted = ", ".join(sorted({check.code for check in self._check_list} & {*self.mute}))
         return [
-            *zip(("checks", *[""] * len(told)), told, strict=False),
+            *zip(("checks", *[""] * len(texts)), texts, strict=False),
             *([("muted", muted)] if muted else []),
         ]
 
@@ -735,24 +750,24 @@ class Estimate(PrintedResult):
         plan = self.plan
         se = self.standard_error
         random = self.monte_carlo_error
-        known = f" ± {se.value:.2g}" if np.isfinite(se.value) else ""
-        what = "a refit, joint" if self.joint else "a unit"
-        what += f", {self.score}" if self.score else ""
+        se_text = f" ± {se.value:.2g}" if np.isfinite(se.value) else ""
+        unit_text = "a refit, joint" if self.joint else "a unit"
+        unit_text += f", {self.score}" if self.score else ""
         missing = self._missing
         interval = ""
         elsewhere = ""
-        headline = f"{self.mean:.6g}{known} {what} (SE {se.kind})"
+        headline = f"{self.mean:.6g}{se_text} {unit_text} (SE {se.kind})"
         if not np.isfinite(self.losses).any():
             headline = "not available: no held-out loss exists (see checks)"
         if np.isnan(se.value):  # a series may be too short for a standard error by blocks
             with contextlib.suppress(ValueError):
-                found = self.interval()
+                limits = self.interval()
                 interval = (
-                    f"{found.low:.4g} to {found.high:.4g}, by the slowest cosines of the series"
+                    f"{limits.low:.4g} to {limits.high:.4g}, by the slowest cosines of the series"
                 )
         if self.elsewhere is not None:
             lower = np.isfinite(self.elsewhere)
-            count = len(np.unique(self._at.refit[lower]))
+            count = len(np.unique(self._places.refit[lower]))
             elsewhere = f"{count or 'none'} of {plan.num_refits} refits have a lower one elsewhere"
             if count:
                 mean = self._mean(self.average(np.where(lower, self.elsewhere, self.losses)))
@@ -793,8 +808,8 @@ class Estimate(PrintedResult):
         """State how many refits were run, if the run was stopped."""
         missing = int(np.sum(self.result == RESULTS.interrupted))
         count = self.plan.num_refits
-        made = f"{count - missing} of {count} refits were made: all that follows is of these, which are no random sample"
-        return made if missing else ""
+        note = f"{count - missing} of {count} refits were made: all that follows is of these, which are no random sample"
+        return note if missing else ""
 
     def _approximation(self) -> str:
         """State the error of the mean due to the refits, and how many of the errors are proved."""
@@ -804,14 +819,14 @@ class Estimate(PrintedResult):
             return "not certified: the errors of some refits are not known (see checks)"
         count = int(np.sum(self.proved))
         total = len(self.error)
-        how = {0: "estimated", total: "proved"}.get(count, f"{count} of {total} refits proved")
-        known = f"± {self.approximation_error:.1g} on that mean, {how}"
-        asked = int(np.sum(~np.isnan(self.error)))
-        if asked < total:
-            known += f"; errors of {asked} of {total} folds, sampled"
+        evidence = {0: "estimated", total: "proved"}.get(count, f"{count} of {total} refits proved")
+        text = f"± {self.approximation_error:.1g} on that mean, {evidence}"
+        num_errors = int(np.sum(~np.isnan(self.error)))
+        if num_errors < total:
+            text += f"; errors of {num_errors} of {total} folds, sampled"
         if "probes" in self.labels:
-            return f"{known} ({self.labels['probes']})"
-        return known
+            return f"{text} ({self.labels['probes']})"
+        return text
 
     def _metric(self, name: str) -> str:
         se = self.metric_se.get(name, np.nan)
@@ -841,13 +856,13 @@ class Estimate(PrintedResult):
             If ArviZ is not installed.
         """
         if self.joint or self.score not in (LOG_DENSITY, LOG_PROBABILITY):
-            what = (
+            kind = (
                 "joint losses"
                 if self.joint
                 else self.score or "a loss that is not known to be a −log density"
             )
             raise ValueError(
-                f"to_arviz: ArviZ compares log densities of units; this is {what}. See evaluate='log_density'."
+                f"to_arviz: ArviZ compares log densities of units; this is {kind}. See evaluate='log_density'."
             )
         losses = self.per_unit()
         if self.unit_weight is not None and np.ptp(self.unit_weight) > 0:
@@ -909,8 +924,8 @@ class Estimate(PrintedResult):
         >>> cv.certificate(tempfile.mkdtemp() + "/sine.cert.json").name
         'sine.cert.json'
         """
-        whole, table = certify(self.fit, self.plan, self.losses, self.error, self.proved)
-        write(path, whole, table, data)
+        statement, table = certify(self.fit, self.plan, self.losses, self.error, self.proved)
+        write(path, statement, table, data)
         return Path(path)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":

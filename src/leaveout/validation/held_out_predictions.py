@@ -34,7 +34,7 @@ from ..plans.plan import Batch, Plan, RefitRows
 from ..refit import RefitBatch
 from .metrics import Called, Measure, Ranks
 from .scorers import measure_of
-from .scoring import predictions, reach
+from .scoring import largest_change, predictions
 from .standard_errors import MIN_BLOCKS, average_by_unit, independent, standard_error
 
 Array = np.ndarray
@@ -54,16 +54,16 @@ class Predictions:
     """Predictions of one kind for every unit that a refit scores, in the order of the plan,
     `[scored, ...]`.
 
-    A missing prediction is NaN. `off` is the error of each if they are `judged`, else zero. `lost`
-    marks refits that do not exist.
+    A missing prediction is NaN. `errors` is the error of each if they are `judged`, else zero.
+    `missing` marks refits that do not exist.
     """
 
     plan: Plan
     kind: str
     has_error: bool
     values: Array
-    off: Array
-    lost: BoolArray
+    errors: Array
+    missing: BoolArray
 
     def __init__(
         self,
@@ -77,24 +77,24 @@ class Predictions:
         self.kind = kind
         self.has_error = judged
         self.values = np.zeros(0) if values is None else values
-        self.off = np.zeros_like(self.values)
-        self.lost = np.zeros(plan.num_refits, bool)
+        self.errors = np.zeros_like(self.values)
+        self.missing = np.zeros(plan.num_refits, bool)
 
     def predict(
         self, fit: Fit, rows: RefitRows, batch: RefitBatch, result: Int[Array, " refits"]
     ) -> StepResult:
         """Compute the predictions of a batch of refits, and their errors."""
-        at = lambda theta: predictions(fit, rows, theta, self.kind)
-        values = at(batch.theta)
+        predict_rows = lambda theta: predictions(fit, rows, theta, self.kind)
+        values = predict_rows(batch.theta)
         keep = (
             rows.held
             & ~among(result, NO_LOSS_CODES)[:, None]
             & np.isfinite(values).reshape(*values.shape[:2], -1).all(-1)
         )
-        found = {"predicted": keep, "values": values[keep], "lost": among(result, NO_REFIT_CODES)}
+        summary = {"predicted": keep, "values": values[keep], "lost": among(result, NO_REFIT_CODES)}
         if self.has_error:
-            return found | {"off": reach(fit, batch, values, at)[keep]}
-        return found
+            return summary | {"off": largest_change(fit, batch, values, predict_rows)[keep]}
+        return summary
 
     def merge(self, batch: Batch, result: StepResult) -> None:
         """Store the predictions of a batch, computed now or read from the checkpoint."""
@@ -102,11 +102,11 @@ class Predictions:
         values = result["values"]
         if not self.values.size:
             self.values = np.full((int(self.plan.held.sum()), *values.shape[1:]), np.nan)
-            self.off = np.zeros_like(self.values)
+            self.errors = np.zeros_like(self.values)
         self.values[place] = values
-        self.lost[batch.refits] = result["lost"]
+        self.missing[batch.refits] = result["lost"]
         if self.has_error:
-            self.off[place] = result["off"]
+            self.errors[place] = result["off"]
 
     @functools.cached_property
     def _number(self) -> Int[Array, " entries"]:
@@ -154,14 +154,14 @@ class HeldOutPredictions(NamedTuple):
     refit: IntArray
     target: Array
     prediction: FloatArray
-    off: FloatArray
+    errors: FloatArray
     weight: FloatArray
     plan: Plan
 
-    def some(self, chosen: NDArray) -> "HeldOutPredictions":
+    def take(self, chosen: NDArray) -> "HeldOutPredictions":
         """Select some of the predictions."""
-        unit, refit, target, prediction, off = (each[chosen] for each in self[:5])
-        return HeldOutPredictions(unit, refit, target, prediction, off, self.weight, self.plan)
+        unit, refit, target, prediction, errors = (column[chosen] for column in self[:5])
+        return HeldOutPredictions(unit, refit, target, prediction, errors, self.weight, self.plan)
 
 
 class Value(NamedTuple):
@@ -174,7 +174,7 @@ class Value(NamedTuple):
     value: float
     values: FloatArray
     error: float
-    how: str
+    description: str
     groups: IntArray | None = None
 
 
@@ -196,12 +196,12 @@ def measures(
             f"{caller}: average='repeat' needs a plan whose successive refits score every unit once."
         )
     several = isinstance(metric, Iterable) and not isinstance(metric, str)
-    given = () if metric is None else metric if several else (metric,)
+    choices = () if metric is None else metric if several else (metric,)
     listed = [
-        measure_of(caller, fit, each)
-        for each in (given.values() if isinstance(given, Mapping) else given)
+        measure_of(caller, fit, choice)
+        for choice in (choices.values() if isinstance(choices, Mapping) else choices)
     ]
-    names = list(given) if isinstance(given, Mapping) else [each.name for each in listed]
+    names = list(choices) if isinstance(choices, Mapping) else [measure.name for measure in listed]
     if len({*names}) < len(names):
         raise ValueError(
             f"{caller}: metric names {', '.join(names)}: give measures of one name as {{name: measure}}."
@@ -209,8 +209,8 @@ def measures(
     times = np.bincount(plan.index[plan.held])
     uneven = np.ptp(unit_weights(fit.objective).values) > 0
     uneven |= average in (None, "pooled") and np.ptp(times[times > 0]) > 0
-    for name, each in zip(names, listed, strict=True):
-        if uneven and not each.weighs:
+    for name, measure in zip(names, listed, strict=True):
+        if uneven and not measure.weighs:
             raise ValueError(
                 f"{caller}: metric={name!r} takes no sample_weight, and units have different weights or are scored unequally "
                 "often; give average='fold' for the latter."
@@ -220,7 +220,7 @@ def measures(
 
 def prediction_kind(measures: Mapping[str, Measure]) -> str:
     """Return the kind of predictions that measures take."""
-    if any(each.needs == "risk" for each in measures.values()):
+    if any(measure.needs == "risk" for measure in measures.values()):
         return "link"
     return "response"
 
@@ -233,9 +233,9 @@ def measure(
     The fields of an estimate that hold them, each by the metrics' names.
     """
     plan = predictions.plan
-    found = {
-        name: metric_value(each, in_order(fit, predictions, each), average)
-        for name, each in measures.items()
+    values = {
+        name: metric_value(measure, in_order(fit, predictions, measure), average)
+        for name, measure in measures.items()
     }
     small = (
         np.diff(plan.indptr).max() < 0.05 * plan.num_units
@@ -243,8 +243,8 @@ def measure(
     )
     pooled = [
         name
-        for name, each in measures.items()
-        if isinstance(each.functional, Ranks) and POOLING_NOTE in found[name].how
+        for name, measure in measures.items()
+        if isinstance(measure.functional, Ranks) and POOLING_NOTE in values[name].description
     ]
     if small and pooled:
         warn(
@@ -253,26 +253,29 @@ def measure(
             "intercept alone the AUC is 0, not 0.5). Compare losses, or use large folds, or folds that each hold every class."
         )
     of_units = {}
-    for name, each in found.items():
-        own = plan if each.groups is None else replace(plan, clusters=each.groups)
+    for name, value in values.items():
+        unit_plan = plan if value.groups is None else replace(plan, clusters=value.groups)
         groups = independent(
-            each.values, of_weight := unit_weights(fit.objective, plan.of_cases).values, own
+            value.values, of_weight := unit_weights(fit.objective, plan.of_cases).values, unit_plan
         )
         freedom = groups.units - 1.0 if groups.label is not None else np.inf
-        of_units[name] = standard_error(each.values, of_weight, own).value, freedom
+        of_units[name] = standard_error(value.values, of_weight, unit_plan).value, freedom
     bound = lambda end, none: none if end is None else end
     return {
-        "metrics": {name: each.value for name, each in found.items()},
+        "metrics": {name: value.value for name, value in values.items()},
         "metric_se": {name: se for name, (se, _) in of_units.items()},
-        "metric_error": {name: each.error for name, each in found.items()},
+        "metric_error": {name: value.error for name, value in values.items()},
         "metric_how": {
             name: ", ".join(
                 filter(
                     None,
-                    (each.how, measures[name].title if measures[name].needs == "label" else ""),
+                    (
+                        value.description,
+                        measures[name].title if measures[name].needs == "label" else "",
+                    ),
                 )
             )
-            for name, each in found.items()
+            for name, value in values.items()
         },
         "metric_limits": {
             name: (bound(measures[name].low, -np.inf), bound(measures[name].high, np.inf), freedom)
@@ -293,18 +296,18 @@ def in_order(fit: Fit, predictions: Predictions, measure: Measure) -> HeldOutPre
     refit = predictions.refit[order]
     target = np.asarray(units.risk if measure.needs == "risk" else units.target)[unit]
     values = predictions.values[order]
-    off = predictions.off[order]
+    errors = predictions.errors[order]
     if measure.labels is not None:
         target = measure.numbered(units, target)
         if not units.classes:  # two numbers: the nearer is the label
             low, high = map(float, measure.labels)
             values = (values - low) / (high - low)
-            off = off / (high - low)
+            errors = errors / (high - low)
         elif values.ndim > 1 and values.shape[1] == 2:
             values = values[:, 1]
-            off = off[:, 1]
+            errors = errors[:, 1]
     return HeldOutPredictions(
-        unit, refit, target, values, off, unit_weights(fit.objective, plan.of_cases).values, plan
+        unit, refit, target, values, errors, unit_weights(fit.objective, plan.of_cases).values, plan
     )
 
 
@@ -315,22 +318,22 @@ def divide(
     together = np.zeros_like(held.refit)
     plan = held.plan
     refit = held.refit
-    is_area = isinstance(measure.functional, Ranks) and measure.functional.of == "area"
+    is_area = isinstance(measure.functional, Ranks) and measure.functional.statistic == "area"
     if average == "fold":
         return refit, "folds"
     if average == "pooled" or (average is None and not is_area):
         return together, POOLING_NOTE
     repeat = repeats(plan)
     if average is None:
-        whole = _whole(refit, held.target, held.weight[held.unit], plan.num_refits)[
+        is_complete = _has_every_class(refit, held.target, held.weight[held.unit], plan.num_refits)[
             np.unique(refit)
         ]
         if repeat is None:
-            if whole.any():
+            if is_complete.any():
                 return refit, "refits"
             return together, POOLING_NOTE
         if (
-            whole.all()
+            is_complete.all()
             and np.bincount(plan.refit[plan.held]).max() <= SMALL
             and plan.clusters is None
         ):
@@ -346,17 +349,19 @@ def metric_value(
 ) -> Value:
     """Compute a metric of held-out predictions."""
     n = len(held.weight)
-    of = lambda some, weight: measure.of_means(some.target, some.prediction, some.off, weight)
+    pseudo_and_errors = lambda held, weight: measure.of_means(
+        held.target, held.prediction, held.errors, weight
+    )
     if measure.per_record and average in (None, "pooled"):
         with np.errstate(all="ignore"):
-            found = of(held, held.weight[held.unit])
-        values, error = (average_by_unit(held.unit, each, n) for each in found)
-        there = np.bincount(held.unit, minlength=n) > 0
-        mean = lambda each: float(np.average(each[there], weights=held.weight[there]))
-        how = "mean over units" + (
-            ", each its mean over refits" if len(held.unit) > there.sum() else ""
+            rows_and_errors = pseudo_and_errors(held, held.weight[held.unit])
+        values, error = (average_by_unit(held.unit, part, n) for part in rows_and_errors)
+        seen_units = np.bincount(held.unit, minlength=n) > 0
+        mean = lambda column: float(np.average(column[seen_units], weights=held.weight[seen_units]))
+        description = "mean over units" + (
+            ", each its mean over refits" if len(held.unit) > seen_units.sum() else ""
         )
-        return Value(mean(values), values, mean(error), how)
+        return Value(mean(values), values, mean(error), description)
     # The mean over all parts in which the measure is defined; of areas by default, if there are
     # none, that of all together. A unit contributes its part of each, and a share of the part's
     # difference from the mean, as contributions within a part of few rows of a class vary too
@@ -365,7 +370,7 @@ def metric_value(
     if (
         parts != POOLING_NOTE
         and average is None
-        and not _whole(part, held.target, held.weight[held.unit], part.max() + 1).any()
+        and not _has_every_class(part, held.target, held.weight[held.unit], part.max() + 1).any()
     ):
         part = np.zeros_like(part)
         parts = POOLING_NOTE
@@ -373,38 +378,50 @@ def metric_value(
     if parts == POOLING_NOTE:
         weight = weight / np.bincount(held.unit, minlength=n)[held.unit]
     rows = [
-        own for own in np.split(np.argsort(part, kind="stable"), np.cumsum(sizes)[:-1]) if len(own)
+        entries
+        for entries in np.split(np.argsort(part, kind="stable"), np.cumsum(sizes)[:-1])
+        if len(entries)
     ]
     if isinstance(measure.functional, Called):
         return _leave_groups_out(measure, held, rows, weight, parts)
-    by_part = [_of_part(measure, held.some(own), weight[own]) for own in rows]
-    each = [(*one, own) for one, own in zip(by_part, rows, strict=True) if one is not None]
-    if not each:
+    by_part = [_of_part(measure, held.take(entries), weight[entries]) for entries in rows]
+    defined = [
+        (*pseudo, entries)
+        for pseudo, entries in zip(by_part, rows, strict=True)
+        if pseudo is not None
+    ]
+    if not defined:
         return Value(
             np.nan,
             np.full(n, np.nan),
             np.nan,
             f"not defined: {_described(measure, parts, 0, len(rows))}",
         )
-    areas = np.array([np.average(one, weights=weight[own]) for one, _, own in each])
+    areas = np.array(
+        [np.average(pseudo, weights=weight[entries]) for pseudo, _, entries in defined]
+    )
     value = float(areas.mean())
-    pull = np.zeros(n)
+    contributions = np.zeros(n)
     seen = np.zeros(n, bool)
-    for (one, _, own), at in zip(each, areas, strict=True):
-        kinds = np.unique(held.target[own] if measure.classes else own * 0, return_inverse=True)[1]
-        share = np.bincount(kinds, weight[own]) / weight[own].sum()
-        apart = (at - value) / (np.sqrt(len(share)) * np.maximum(share, 1e-300)[kinds])
-        pull += np.bincount(
-            held.unit[own], weight[own] * (one - at + apart) / weight[own].sum() / len(each), n
+    for (pseudo, _, entries), area in zip(defined, areas, strict=True):
+        kinds = np.unique(
+            held.target[entries] if measure.classes else entries * 0, return_inverse=True
+        )[1]
+        share = np.bincount(kinds, weight[entries]) / weight[entries].sum()
+        offset = (area - value) / (np.sqrt(len(share)) * np.maximum(share, 1e-300)[kinds])
+        contributions += np.bincount(
+            held.unit[entries],
+            weight[entries] * (pseudo - area + offset) / weight[entries].sum() / len(defined),
+            n,
         )
-        seen[held.unit[own]] = True
+        seen[held.unit[entries]] = True
     scale = held.weight[seen].sum() / np.where(held.weight > 0, held.weight, 1.0)
-    values = np.where(seen, value + scale * pull, np.nan)
+    values = np.where(seen, value + scale * contributions, np.nan)
     return Value(
         value,
         values,
-        float(np.mean([off for _, off, _ in each])),
-        _described(measure, parts, len(each), len(rows)),
+        float(np.mean([error for _, error, _ in defined])),
+        _described(measure, parts, len(defined), len(rows)),
     )
 
 
@@ -416,13 +433,13 @@ def _of_part(
     None where it is not defined.
     """
     ranked = isinstance(measure.functional, Ranks)
-    if ranked and not _whole(held.unit * 0, held.target, weight, 1)[0]:
+    if ranked and not _has_every_class(held.unit * 0, held.target, weight, 1)[0]:
         return None
     # a share of the variance
     if measure.high == 1.0 and measure.needs == "response" and np.sum(weight > 0) < 2:
         return None
     with np.errstate(all="ignore"):
-        values, error = measure.of_means(held.target, held.prediction, held.off, weight)
+        values, error = measure.of_means(held.target, held.prediction, held.errors, weight)
         if measure.per_record:
             error = float(np.average(error, weights=weight))
     if np.isfinite(np.average(values, weights=weight)):
@@ -436,7 +453,7 @@ def _leave_groups_out(
     """Compute a measure that is only called, and the contributions of units from the measure
     without each group of units.
     """
-    functional, told, plan, n = (
+    functional, predicted, plan, n = (
         measure.functional,
         measure.form(held.prediction),
         held.plan,
@@ -444,19 +461,19 @@ def _leave_groups_out(
     )
     assert functional is not None
 
-    def value(own: IntArray) -> float:
+    def value(entries: IntArray) -> float:
         try:
-            if weight[own].sum() > 0:
-                return functional.value(held.target[own], told[own], weight[own])
+            if weight[entries].sum() > 0:
+                return functional.value(held.target[entries], predicted[entries], weight[entries])
             return np.nan
         except (ValueError, ZeroDivisionError):  # such as a class that is missing
             return np.nan
 
-    at = np.array([value(own) for own in rows])
-    kept = np.flatnonzero(np.isfinite(at))
-    how = _described(measure, parts, len(kept), len(rows))
-    if not len(kept):
-        return Value(np.nan, np.full(n, np.nan), np.nan, f"not defined: {how}")
+    part_values = np.array([value(entries) for entries in rows])
+    defined = np.flatnonzero(np.isfinite(part_values))
+    description = _described(measure, parts, len(defined), len(rows))
+    if not len(defined):
+        return Value(np.nan, np.full(n, np.nan), np.nan, f"not defined: {description}")
     seen = np.flatnonzero((np.bincount(held.unit, minlength=n) > 0) & (held.weight > 0))
     groups = plan.clusters if plan.clusters is not None else plan.blocks
     code = (
@@ -471,33 +488,40 @@ def _leave_groups_out(
         count = MOST_DELETED
     label = np.full(n, -1)
     label[seen] = code
-    without = np.tile(at[kept, None], count)
-    for k, own in enumerate(rows[part] for part in kept):
-        mine = label[held.unit[own]]
-        for g in np.unique(mine[mine >= 0]):
-            without[k, g] = value(own[mine != g])
-    result = float(at[kept].mean())
+    without = np.tile(part_values[defined, None], count)
+    for k, entries in enumerate(rows[part] for part in defined):
+        entry_labels = label[held.unit[entries]]
+        for g in np.unique(entry_labels[entry_labels >= 0]):
+            without[k, g] = value(entries[entry_labels != g])
+    result = float(part_values[defined].mean())
     exists = np.isfinite(without)
     change = result - np.where(exists, without, 0.0).sum(0) / np.where(
         exists.any(0), exists.sum(0), np.nan
     )
     values = np.full(n, np.nan)
     share = np.bincount(code, held.weight[seen]) / held.weight[seen].sum()
-    few = count >= 2 * MIN_BLOCKS and np.sum(change != 0) < MIN_BLOCKS
-    if few or not np.isfinite(change).all():
-        how += "; no SE, since " + (
-            "it depends on few units, as a maximum does" if few else "it needs each of the units"
+    depends_on_few = count >= 2 * MIN_BLOCKS and np.sum(change != 0) < MIN_BLOCKS
+    if depends_on_few or not np.isfinite(change).all():
+        description += "; no SE, since " + (
+            "it depends on few units, as a maximum does"
+            if depends_on_few
+            else "it needs each of the units"
         )
     else:
         values[seen] = result + (change * (1 - share) / share)[code]
-        how += (
+        description += (
             f"; SE by the jackknife over {count} {'groups of ' if count < len(seen) else ''}units"
         )
-    some = [(held.some(rows[k]), weight[rows[k]]) for k in kept]
+    subsets = [(held.take(rows[k]), weight[rows[k]]) for k in defined]
     error = float(
-        np.mean([measure.error(one.target, one.prediction, one.off, heavy) for one, heavy in some])
+        np.mean(
+            [
+                measure.error(part.target, part.prediction, part.errors, mass)
+                for part, mass in subsets
+            ]
+        )
     )
-    return Value(result, values, error, how, label if merged and not ordered else None)
+    return Value(result, values, error, description, label if merged and not ordered else None)
 
 
 def _described(measure: Measure, parts: str, count: int, total: int) -> str:
@@ -511,12 +535,12 @@ def _described(measure: Measure, parts: str, count: int, total: int) -> str:
     return f"mean over {count} {parts}{lacking}"
 
 
-def _whole(part: IntArray, target: NDArray, weight: FloatArray, count: int) -> BoolArray:
+def _has_every_class(part: IntArray, target: NDArray, weight: FloatArray, count: int) -> BoolArray:
     """Mark the parts that hold every class."""
-    there = weight > 0
-    classes = np.unique(target[there])
-    each = [np.bincount(part[there & (target == one)], minlength=count) > 0 for one in classes]
-    return np.all(each, axis=0) & (len(classes) > 1)
+    seen = weight > 0
+    classes = np.unique(target[seen])
+    present = [np.bincount(part[seen & (target == code)], minlength=count) > 0 for code in classes]
+    return np.all(present, axis=0) & (len(classes) > 1)
 
 
 def repeats(plan: Plan) -> IntArray | None:
@@ -529,14 +553,14 @@ def repeats(plan: Plan) -> IntArray | None:
     times = np.bincount(unit, minlength=plan.num_units)
     if times.max() == 1:
         return np.zeros(plan.num_refits, np.int64)
-    found = np.zeros(plan.num_refits, np.int64)
-    done = np.zeros(plan.num_units, np.int64)
+    repeat = np.zeros(plan.num_refits, np.int64)
+    count = np.zeros(plan.num_units, np.int64)
     filled = 0
     total = np.sum(times > 0)
-    for k, own in enumerate(np.split(unit, ends[:-1])):
-        found[k] = filled // total
-        if np.any(done[own] != found[k]):
+    for k, units in enumerate(np.split(unit, ends[:-1])):
+        repeat[k] = filled // total
+        if np.any(count[units] != repeat[k]):
             return None
-        done[own] += 1
-        filled += len(own)
-    return found if filled % total == 0 else None
+        count[units] += 1
+        filled += len(units)
+    return repeat if filled % total == 0 else None

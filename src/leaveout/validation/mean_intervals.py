@@ -68,10 +68,10 @@ def half_width(
         )
     if method == "blocks" and plan.clusters is None and plan.blocks is None:
         return _series(losses, weight, tail)
-    found: StandardError = standard_error(losses, weight, plan)
-    if np.isnan(found.value):
-        raise ValueError(f"interval: method={method!r} is {found.kind}.")
-    return float(scipy.stats.t.ppf(tail, independent(losses, weight, plan).units - 1)) * found.value
+    error: StandardError = standard_error(losses, weight, plan)
+    if np.isnan(error.value):
+        raise ValueError(f"interval: method={method!r} is {error.kind}.")
+    return float(scipy.stats.t.ppf(tail, independent(losses, weight, plan).units - 1)) * error.value
 
 
 def _series(losses: FloatArray, weight: FloatArray, tail: float) -> float:
@@ -85,13 +85,13 @@ def _series(losses: FloatArray, weight: FloatArray, tail: float) -> float:
         raise ValueError(
             f"interval: method='blocks' needs a series of {min_series_steps} scored steps or more; got {n}."
         )
-    own = (
+    contributions = (
         weight[seen]
         / np.mean(weight[seen])
         * (losses[seen] - np.average(losses[seen], weights=weight[seen]))
     )
     count = max(2, round(0.4 * n ** (2 / 3)))
-    waves = np.sqrt(2 / n) * scipy.fft.dct(own, type=2)[1 : count + 1] / 2
+    waves = np.sqrt(2 / n) * scipy.fft.dct(contributions, type=2)[1 : count + 1] / 2
     return float(scipy.stats.t.ppf(tail, count) * np.sqrt(np.mean(waves**2) / n))
 
 

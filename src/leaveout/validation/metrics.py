@@ -85,64 +85,66 @@ class AbstractFunctional(abc.ABC):
     @abc.abstractmethod
     def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> Rows: ...
 
-    def many(self, fits: Iterable[tuple[FloatArray, FloatArray, FloatArray]]) -> Iterator[Rows]:
+    def pseudo_of_fits(
+        self, fits: Iterable[tuple[FloatArray, FloatArray, FloatArray]]
+    ) -> Iterator[Rows]:
         """Compute `pseudo` of every fit's rows, predictions and weights."""
         return (self.pseudo(*fit) for fit in fits)
 
     def error(
-        self, y: FloatArray, prediction: FloatArray, off: FloatArray, weight: FloatArray
+        self, y: FloatArray, prediction: FloatArray, errors: FloatArray, weight: FloatArray
     ) -> Any:
-        """Estimate how far errors `off` of predictions can move the value: the sum of what groups
-        of rows can.
+        """Estimate how far `errors` of predictions can move the value: the sum of what groups of
+        rows can.
 
         Of one row both ends are tried. m rows move with random signs; their joint move is √m times
         as large at most.
         """
-        if not np.isfinite(off).all():
+        if not np.isfinite(errors).all():
             return np.inf
         rng = np.random.default_rng(0)
         value = self.value(y, prediction, weight)
         total = 0.0
         moving = rng.permutation(
-            np.flatnonzero((off > 0).reshape(len(y), -1).any(1) & (weight > 0))
+            np.flatnonzero((errors > 0).reshape(len(y), -1).any(1) & (weight > 0))
         )
-        for own in np.array_split(moving, min(GROUPS_MOVED, len(moving))) if len(moving) else ():
-            sign = rng.choice((-1.0, 1.0), len(own))
+        for group in np.array_split(moving, min(GROUPS_MOVED, len(moving))) if len(moving) else ():
+            sign = rng.choice((-1.0, 1.0), len(group))
             ends = []
-            for away in opposite_moves(y, off):
-                moved = prediction.copy()
-                moved[own] += (sign * away[own].T).T
-                if moved.ndim > 1:  # of several classes, whose probabilities sum to one
-                    moved[own] = np.clip(moved[own], 0.0, 1.0) / np.clip(moved[own], 0.0, 1.0).sum(
-                        1, keepdims=True
-                    )
-                ends.append(abs(self.value(y, moved, weight) - value))
-            total += np.sqrt(len(own)) * max(ends)
+            for shift in opposite_moves(y, errors):
+                shifted = prediction.copy()
+                shifted[group] += (sign * shift[group].T).T
+                if shifted.ndim > 1:  # of several classes, whose probabilities sum to one
+                    shifted[group] = np.clip(shifted[group], 0.0, 1.0) / np.clip(
+                        shifted[group], 0.0, 1.0
+                    ).sum(1, keepdims=True)
+                ends.append(abs(self.value(y, shifted, weight) - value))
+            total += np.sqrt(len(group)) * max(ends)
         return total
 
 
-def opposite_moves(y: NDArray, off: NDArray) -> tuple[NDArray, NDArray]:
+def opposite_moves(y: NDArray, errors: NDArray) -> tuple[NDArray, NDArray]:
     """Return moves of predictions by their errors, up and down.
 
     Of several classes the true one moves against the others.
     """
-    away = (
-        off
-        if off.ndim == 1
-        else np.where(np.eye(off.shape[1], dtype=bool)[y.astype(int)], off, -off)
+    shift = (
+        errors
+        if errors.ndim == 1
+        else np.where(np.eye(errors.shape[1], dtype=bool)[y.astype(int)], errors, -errors)
     )
-    return away, -away
+    return shift, -shift
 
 
 @dataclass(frozen=True)
 class Mean(AbstractFunctional):
     """Mean of a loss of single rows.
 
-    `function` is vectorised over fits or, if `own`, called fit by fit.
+    `function` is vectorised over fits or, if `by_fit`, called fit by fit.
     """
 
     function: Callable[[FloatArray, FloatArray], NDArray]
-    own: bool = False
+    by_fit: bool = False
 
     def records(
         self, y: Float[Array, "..."], prediction: Float[Array, "..."]
@@ -151,11 +153,11 @@ class Mean(AbstractFunctional):
 
         Y is `[rows]` or `[fits, rows]`.
         """
-        if not self.own:
+        if not self.by_fit:
             return self.scale * np.asarray(self.function(y, prediction), np.float64)
-        each = np.broadcast_to(y, prediction.shape[:2])
+        responses = np.broadcast_to(y, prediction.shape[:2])
         value = np.array(
-            [self.function(*pair) for pair in zip(each, prediction, strict=True)], np.float64
+            [self.function(*pair) for pair in zip(responses, prediction, strict=True)], np.float64
         )
         return self.scale * value.reshape(prediction.shape[:2])
 
@@ -163,17 +165,18 @@ class Mean(AbstractFunctional):
         return self.records(y, prediction[None])[0]
 
     def error(
-        self, y: FloatArray, prediction: FloatArray, off: FloatArray, weight: FloatArray
+        self, y: FloatArray, prediction: FloatArray, errors: FloatArray, weight: FloatArray
     ) -> Rows:
         """Return the largest change of each row's loss at the ends of its prediction, which bounds
         that of a convex loss.
         """
-        here, *ends = (
-            self.pseudo(y, prediction + away, weight) for away in (0 * off, *opposite_moves(y, off))
+        losses, *ends = (
+            self.pseudo(y, prediction + shift, weight)
+            for shift in (0 * errors, *opposite_moves(y, errors))
         )
-        return np.max([np.abs(end - here) for end in ends], axis=0)
+        return np.max([np.abs(end - losses) for end in ends], axis=0)
 
-    def at(self, mean: float, y: FloatArray, weight: FloatArray) -> float:
+    def of_mean_loss(self, mean: float, y: FloatArray, weight: FloatArray) -> float:
         """Return the value for a mean loss."""
         return self.scale * mean
 
@@ -194,47 +197,55 @@ class OfMeans(AbstractFunctional):
         )
 
     def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> Rows:
-        return next(self.many([(y, prediction, weight)]))
+        return next(self.pseudo_of_fits([(y, prediction, weight)]))
 
-    def many(self, fits: Iterable[tuple[FloatArray, FloatArray, FloatArray]]) -> Iterator[Rows]:
+    def pseudo_of_fits(
+        self, fits: Iterable[tuple[FloatArray, FloatArray, FloatArray]]
+    ) -> Iterator[Rows]:
         """Compute `pseudo` of many fits.
 
         A gradient serves for fits with similar means, as influences only give errors.
         """
-        at = None
+        anchor = None
         slope = np.zeros(0)
         for y, prediction, weight in fits:
-            each = self.statistics(y, prediction)
-            mean = weight @ each / weight.sum()
-            if at is None or np.abs(mean - at).sum() > NEARBY * np.abs(at).sum():
-                at = mean
+            numbers = self.statistics(y, prediction)
+            mean = weight @ numbers / weight.sum()
+            if anchor is None or np.abs(mean - anchor).sum() > NEARBY * np.abs(anchor).sum():
+                anchor = mean
                 slope = np.zeros(len(mean))
                 # by differences, in the means that are not all zero
-                for k in np.flatnonzero(np.abs(each).max(0) > 0):
-                    off = np.zeros(len(mean))
-                    off[k] = (
+                for k in np.flatnonzero(np.abs(numbers).max(0) > 0):
+                    step = np.zeros(len(mean))
+                    step[k] = (
                         SCORE_DIFFERENCE
                         * SCORE_DIFFERENCE
-                        * max(abs(mean[k]), np.abs(each[:, k]).max() / len(each))
+                        * max(abs(mean[k]), np.abs(numbers[:, k]).max() / len(numbers))
                     )
-                    slope[k] = (self.combine(mean + off) - self.combine(mean - off)) / (2 * off[k])
-            yield self.scale * (self.combine(mean) + (each - mean) @ slope)
+                    slope[k] = (self.combine(mean + step) - self.combine(mean - step)) / (
+                        2 * step[k]
+                    )
+            yield self.scale * (self.combine(mean) + (numbers - mean) @ slope)
 
     def error(
-        self, y: FloatArray, prediction: FloatArray, off: FloatArray, weight: FloatArray
+        self, y: FloatArray, prediction: FloatArray, errors: FloatArray, weight: FloatArray
     ) -> float:
         """Sum the changes of the value as each of the means changes by as much as its rows can."""
-        here, *ends = (
-            self.statistics(y, prediction + away) for away in (0 * off, *opposite_moves(y, off))
+        numbers_at_zero, *ends = (
+            self.statistics(y, prediction + shift)
+            for shift in (0 * errors, *opposite_moves(y, errors))
         )
         mean, most = (
-            weight @ each / weight.sum()
-            for each in (here, np.max([np.abs(end - here) for end in ends], axis=0))
+            weight @ numbers / weight.sum()
+            for numbers in (
+                numbers_at_zero,
+                np.max([np.abs(end - numbers_at_zero) for end in ends], axis=0),
+            )
         )
-        moved = [[self.combine(mean + sign * step) for sign in (1, -1)] for step in np.diag(most)]
-        return abs(self.scale) * float(np.abs(np.array(moved) - self.combine(mean)).max(1).sum())
+        shifted = [[self.combine(mean + sign * step) for sign in (1, -1)] for step in np.diag(most)]
+        return abs(self.scale) * float(np.abs(np.array(shifted) - self.combine(mean)).max(1).sum())
 
-    def at(self, mean: float, y: FloatArray, weight: FloatArray) -> float:
+    def of_mean_loss(self, mean: float, y: FloatArray, weight: FloatArray) -> float:
         """Return the value for a mean loss, if it is the first of the means, and the response,
         whose moments follow.
         """
@@ -253,27 +264,33 @@ class Ranks(AbstractFunctional):
     of two classes is the positive one. If the measure is `strict`, rows must be of every class.
     """
 
-    of: Literal["area", "precision"]
+    statistic: Literal["area", "precision"]
     flipped: bool = False
     frequent: bool = False
     strict: bool = False
 
     def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> Rows:
-        one = area if self.of == "area" else precision
+        of_class = area if self.statistic == "area" else precision
         if prediction.ndim == 1:
-            sought = (y == y.max()) != self.flipped
-            if self.strict and (weight[sought].sum() <= 0 or weight[~sought].sum() <= 0):
+            is_positive = (y == y.max()) != self.flipped
+            if self.strict and (weight[is_positive].sum() <= 0 or weight[~is_positive].sum() <= 0):
                 raise ValueError(
                     "it needs rows of both classes among those that are scored; use fewer folds."
                 )
-            return self.scale * one(sought, -prediction if self.flipped else prediction, weight)
+            return self.scale * of_class(
+                is_positive, -prediction if self.flipped else prediction, weight
+            )
         share = np.array([weight[y == k].sum() for k in range(prediction.shape[1])]) / weight.sum()
         if self.strict and (share <= 0).any():
             raise ValueError(
                 "an area of several classes needs rows of each of them; use fewer folds."
             )
         parts = np.array(
-            [one(y == k, prediction[:, k], weight) for k in range(len(share)) if (y == k).any()]
+            [
+                of_class(y == k, prediction[:, k], weight)
+                for k in range(len(share))
+                if (y == k).any()
+            ]
         )
         if not self.frequent:
             return self.scale * parts.mean(0)
@@ -281,15 +298,21 @@ class Ranks(AbstractFunctional):
         return self.scale * (share @ parts + (areas[y.astype(int)] - share @ areas))
 
     def error(
-        self, y: FloatArray, prediction: FloatArray, off: FloatArray, weight: FloatArray
+        self, y: FloatArray, prediction: FloatArray, errors: FloatArray, weight: FloatArray
     ) -> float:
         """Bound the change of the value.
 
         It is extreme where each class moves against the others.
         """
-        away = opposite_moves(y, off)[0] if off.ndim > 1 else np.where(y == y.max(), off, -off)
-        here, *ends = (self.value(y, prediction + move, weight) for move in (0 * away, away, -away))
-        return max(abs(end - here) for end in ends)
+        shift = (
+            opposite_moves(y, errors)[0]
+            if errors.ndim > 1
+            else np.where(y == y.max(), errors, -errors)
+        )
+        value, *ends = (
+            self.value(y, prediction + move, weight) for move in (0 * shift, shift, -shift)
+        )
+        return max(abs(end - value) for end in ends)
 
 
 @dataclass(frozen=True)
@@ -310,14 +333,14 @@ class Concordance(AbstractFunctional):
         return self.scale * (value + 2 * weight.sum() * (good - value * pairs) / (weight @ pairs))
 
     def error(
-        self, y: FloatArray, prediction: FloatArray, off: FloatArray, weight: FloatArray
+        self, y: FloatArray, prediction: FloatArray, errors: FloatArray, weight: FloatArray
     ) -> float:
         """Bound the change of the value, by the pairs that the errors can turn."""
         shares = []
-        for move in (0 * off, off, -off):
+        for move in (0 * errors, errors, -errors):
             good, pairs = ordered_pairs(y, prediction + move, prediction - move, weight)
             shares.append(weight @ good / (weight @ pairs))
-        return float(max(abs(each - shares[0]) for each in shares))
+        return float(max(abs(share - shares[0]) for share in shares))
 
 
 def ordered_pairs(
@@ -393,16 +416,16 @@ class Median(AbstractFunctional):
         )
 
     def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> Rows:
-        each = self.function(y, prediction)
+        losses = self.function(y, prediction)
         value = self.value(y, prediction, weight)
-        order = np.argsort(each)
+        order = np.argsort(losses)
         share = np.cumsum(weight[order]) / weight.sum()
         # of the order of the median's own standard error
-        near = min(0.5, 1 / np.sqrt(np.sum(weight > 0)))
-        low, high = np.interp([0.5 - near, 0.5 + near], share, each[order])
-        below = np.where(each < abs(value), 1.0, np.where(each == abs(value), 0.5, 0.0))
+        margin = min(0.5, 1 / np.sqrt(np.sum(weight > 0)))
+        low, high = np.interp([0.5 - margin, 0.5 + margin], share, losses[order])
+        below = np.where(losses < abs(value), 1.0, np.where(losses == abs(value), 0.5, 0.0))
         return value + self.scale * (np.average(below, weights=weight) - below) * (high - low) / (
-            2 * near
+            2 * margin
         )
 
 
@@ -434,11 +457,11 @@ class Called(AbstractFunctional):
         step = SCORE_DIFFERENCE * np.mean(weight[weight > 0])
         slope = np.zeros(len(y))
         for i in np.flatnonzero(weight > 0):
-            each = [weight.copy(), weight.copy()]
-            each[0][i] += step
-            each[1][i] -= min(step, weight[i] / 2)
-            ends = [self.value(y, prediction, w) for w in each]
-            slope[i] = (ends[0] - ends[1]) / (each[0][i] - each[1][i])
+            weights = [weight.copy(), weight.copy()]
+            weights[0][i] += step
+            weights[1][i] -= min(step, weight[i] / 2)
+            ends = [self.value(y, prediction, w) for w in weights]
+            slope[i] = (ends[0] - ends[1]) / (weights[0][i] - weights[1][i])
         if not slope.any():
             raise ValueError(
                 "it does not change with the weights of rows, as a median, so it has no influence, and no SE."
@@ -519,21 +542,23 @@ class Measure:
         if self.needs == "decision":
             return np.asarray(scipy.special.logit(mean))
         if self.needs != "label":
-            told = mean
+            predictions = mean
         else:
-            told = mean.argmax(1) if mean.ndim > 1 else mean > 1 - mean
-        return np.asarray(told, np.float64)
+            predictions = mean.argmax(1) if mean.ndim > 1 else mean > 1 - mean
+        return np.asarray(predictions, np.float64)
 
     def of_means(
-        self, y: NDArray, mean: NDArray, off: NDArray, weight: NDArray
+        self, y: NDArray, mean: NDArray, errors: NDArray, weight: NDArray
     ) -> tuple[NDArray, Any]:
         """Compute contributions from predicted means of the response, and their errors from those
         of the means.
         """
         assert self.functional is not None
-        return self.functional.pseudo(y, self.form(mean), weight), self.error(y, mean, off, weight)
+        return self.functional.pseudo(y, self.form(mean), weight), self.error(
+            y, mean, errors, weight
+        )
 
-    def error(self, y: NDArray, mean: NDArray, off: NDArray, weight: NDArray) -> Any:
+    def error(self, y: NDArray, mean: NDArray, errors: NDArray, weight: NDArray) -> Any:
         """Bound the changes of the rows' losses, or of another measure, by the errors of predicted
         means.
         """
@@ -541,23 +566,23 @@ class Measure:
         assert functional is not None
         if self.needs == "decision":
             low, high = (
-                np.abs(self.form(np.clip(mean + away, 0.0, 1.0)) - self.form(mean))
-                for away in (off, -off)
+                np.abs(self.form(np.clip(mean + shift, 0.0, 1.0)) - self.form(mean))
+                for shift in (errors, -errors)
             )
-            off = np.maximum(low, high)
+            errors = np.maximum(low, high)
         if self.needs != "label":
-            return functional.error(y, self.form(mean), off, weight)
-        unsure, second = unsure_labels(mean, off)
+            return functional.error(y, self.form(mean), errors, weight)
+        unsure, second = unsure_labels(mean, errors)
         if isinstance(functional, Mean):
             return abs(functional.scale) * unsure.astype(float)
-        told = self.form(mean)
+        codes = self.form(mean)
         rows = np.random.default_rng(0).permutation(np.flatnonzero(unsure))
-        value = functional.value(y, told, weight)
+        value = functional.value(y, codes, weight)
         moves = []
         for i in rows[:GROUPS_MOVED]:
             moves.append(
                 abs(
-                    functional.value(y, np.where(np.arange(len(y)) == i, second, told), weight)
+                    functional.value(y, np.where(np.arange(len(y)) == i, second, codes), weight)
                     - value
                 )
             )
@@ -597,32 +622,34 @@ class Measure:
 
         ValueError if rows have none (see `weighs`).
         """
-        found = self.pseudo(y, prediction, weight)
-        return found - np.average(found, weights=weight)
+        pseudo = self.pseudo(y, prediction, weight)
+        return pseudo - np.average(pseudo, weights=weight)
 
-    def many(self, fits: Iterable[tuple[FloatArray, FloatArray, FloatArray]]) -> Iterator[Rows]:
+    def pseudo_of_fits(
+        self, fits: Iterable[tuple[FloatArray, FloatArray, FloatArray]]
+    ) -> Iterator[Rows]:
         """Compute `pseudo` of the rows, predictions and weights of many fits."""
         assert self.functional is not None
         try:
-            for found in self.functional.many(fits):
-                self.check(found)
-                yield found
+            for pseudo in self.functional.pseudo_of_fits(fits):
+                self.check(pseudo)
+                yield pseudo
         except ValueError as error:
             raise ValueError(f"{self.name}: {error}") from error
 
     def _call_functional(
-        self, what: str, y: NDArray, prediction: NDArray, weight: NDArray | None
+        self, method: str, y: NDArray, prediction: NDArray, weight: NDArray | None
     ) -> Any:
         assert self.functional is not None
         weight = np.ones(len(y)) if weight is None else np.asarray(weight, np.float64)
         if weight.min(initial=0) < 0 and not self.removes:
             raise ValueError(f"{self.name}: {NO_MIXTURE}")
         try:
-            found = getattr(self.functional, what)(y, prediction, weight)
+            value = getattr(self.functional, method)(y, prediction, weight)
         except ValueError as error:
             raise ValueError(f"{self.name}: {error}") from error
-        self.check(found)
-        return found
+        self.check(value)
+        return value
 
     def check(self, value: Any) -> None:
         """Raise ValueError if the measure is not a number."""
@@ -661,17 +688,17 @@ def wrong(y: NDArray, code: NDArray) -> NDArray:
     return (y != code) * 1.0
 
 
-def unsure_labels(p: NDArray, off: NDArray) -> tuple[BoolArray, FloatArray]:
+def unsure_labels(p: NDArray, errors: NDArray) -> tuple[BoolArray, FloatArray]:
     """Mark the rows whose most probable class may be another within the errors of probabilities,
     and return that other.
     """
     if p.ndim == 1:
         p = np.c_[1 - p, p]
-        off = np.c_[off, off]
+        errors = np.c_[errors, errors]
     chosen = p.argmax(1)[:, None] == np.arange(p.shape[1])
-    best = np.where(chosen, p - off, -np.inf).max(1)
-    others = np.where(chosen, -np.inf, p + off)
-    return others.max(1) >= best, others.argmax(1).astype(float)
+    best = np.where(chosen, p - errors, -np.inf).max(1)
+    rivals = np.where(chosen, -np.inf, p + errors)
+    return rivals.max(1) >= best, rivals.argmax(1).astype(float)
 
 
 def surprise(y: NDArray, p: NDArray) -> NDArray:
@@ -705,9 +732,9 @@ def moments(y: NDArray, mu: NDArray) -> NDArray:
 
 def determination(mean: NDArray, centred: bool = False) -> float:
     """Compute R² or, without the mean of the residual, the explained share of the variance."""
-    left = mean[0] - (mean[3] ** 2 if centred else 0.0)
+    residual = mean[0] - (mean[3] ** 2 if centred else 0.0)
     spread = mean[2] - mean[1] ** 2
-    return 1 - left / spread if spread > 0 else float(left == 0)
+    return 1 - residual / spread if spread > 0 else float(residual == 0)
 
 
 def pinball(y: NDArray, mu: NDArray, alpha: float = 0.5) -> NDArray:
@@ -787,11 +814,11 @@ def _below(predictions: NDArray, mass: NDArray) -> FloatArray:
     return _mass_below(predictions, mass, predictions) / max(mass.sum(), 1e-300)
 
 
-def _mass_below(predictions: NDArray, mass: NDArray, others: NDArray) -> FloatArray:
+def _mass_below(predictions: NDArray, mass: NDArray, points: NDArray) -> FloatArray:
     """Sum the weight `mass` of others below each prediction; ties count one half."""
-    order = np.argsort(others, kind="stable")
+    order = np.argsort(points, kind="stable")
     summed = np.r_[0.0, np.cumsum(mass[order])]
-    ranked = others[order]
+    ranked = points[order]
     low, high = (np.searchsorted(ranked, predictions, side) for side in ("left", "right"))
     return 0.5 * (summed[low] + summed[high])
 
@@ -805,23 +832,23 @@ def precision(positive: NDArray, predictions: NDArray, weight: NDArray) -> Rows:
     order = np.argsort(-predictions, kind="stable")
     ranked = predictions[order]
     w = weight[order]
-    sought = positive[order]
+    is_positive = positive[order]
     last = np.append(np.flatnonzero(np.diff(ranked)), len(ranked) - 1)
     group = np.cumsum(np.append(0, np.diff(ranked) != 0))
-    hits = np.cumsum(w * sought)[last]
+    hits = np.cumsum(w * is_positive)[last]
     all_ = np.cumsum(w)[last]
     if weight.min() < 0:
         misses = np.clip(np.maximum.accumulate(all_ - hits), 0, (all_ - hits)[-1])
         hits = np.clip(np.maximum.accumulate(hits), 0, hits[-1])
         all_ = hits + misses
-    own = np.diff(hits, prepend=0.0)  # the weight of positives at each threshold
+    gains = np.diff(hits, prepend=0.0)  # the weight of positives at each threshold
     base = np.maximum(all_, 1e-300)
     share = hits / base
-    value = own @ share / hits[-1]
+    value = gains @ share / hits[-1]
     below = lambda x: np.cumsum(x[::-1])[::-1]
-    gained = below(own / base)
-    lost = below(own * share / base)
-    slope = np.where(sought, (share - value + gained)[group], 0.0) - lost[group]
+    gain_sum = below(gains / base)
+    share_sum = below(gains * share / base)
+    slope = np.where(is_positive, (share - value + gain_sum)[group], 0.0) - share_sum[group]
     out = np.empty(len(w))
     out[order] = value + w.sum() * slope / hits[-1]
     return out
@@ -836,11 +863,11 @@ def balanced(table: NDArray) -> float:
 def matthews(table: NDArray) -> float:
     """Compute the correlation of true and predicted classes."""
     true = table.sum(1)
-    said = table.sum(0)
-    whole = table.sum()
-    spread = (whole**2 - true @ true) * (whole**2 - said @ said)
+    predicted = table.sum(0)
+    total = table.sum()
+    spread = (total**2 - true @ true) * (total**2 - predicted @ predicted)
     if spread > 0:
-        return float((np.trace(table) * whole - true @ said) / np.sqrt(spread))
+        return float((np.trace(table) * total - true @ predicted) / np.sqrt(spread))
     return 0.0
 
 
@@ -861,12 +888,12 @@ class ConfusionCells:
 
     def __call__(self, cells: FloatArray) -> float:
         table = np.maximum(cells, 0.0).reshape(len(self.labels), -1)
-        known = of_function(self.metric)
-        if known is not None and known.of_table is not None and not self.keywords:
-            return known.of_table(table)
+        entry = of_function(self.metric)
+        if entry is not None and entry.of_table is not None and not self.keywords:
+            return entry.of_table(table)
         if (
-            known is None
-            or known.ratio is None
+            entry is None
+            or entry.ratio is None
             or not self.keywords.keys() <= {"average", "pos_label", "beta"}
         ):
             y, predicted = (self.labels[part.ravel()] for part in np.indices(table.shape))
@@ -890,19 +917,19 @@ class ConfusionCells:
         if average == "micro":
             parts = parts.sum(1, keepdims=True)
         t, a, b = parts
-        above, below = known.ratio(t, a, b, self.keywords.get("beta", 1.0))
+        above, below = entry.ratio(t, a, b, self.keywords.get("beta", 1.0))
         ratio = np.divide(above, below, out=np.zeros(len(above)), where=below > 0)
         return float(a @ ratio / a.sum() if average == "weighted" and a.sum() > 0 else ratio.mean())
 
 
-def quietly(function: Callable, *args: Any, **named: Any) -> Any:
+def quietly(function: Callable, *args: Any, **keywords: Any) -> Any:
     """Call a function without scikit-learn's warnings on classes that were never predicted.
 
     A ratio 0/0 is zero there.
     """
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        return function(*args, **named)
+        return function(*args, **keywords)
 
 
 def _score(
@@ -910,12 +937,12 @@ def _score(
     needs: Needs,
     functional: AbstractFunctional | None = None,
     low: float | None = 0.0,
-    **more: Any,
+    **fields: Any,
 ) -> Measure:
     """Build the entry of a score of scikit-learn's, which is at most one, and of which more is
     better.
     """
-    return Measure(function, needs, functional, True, low, 1.0, function=function, **more)
+    return Measure(function, needs, functional, True, low, 1.0, function=function, **fields)
 
 
 def _d2(name: Metric, deviance: Callable) -> Measure:
@@ -1054,10 +1081,10 @@ MEASURES = (
         None,
     ),
     *(
-        _score(f"d2_{of}_score", "response", low=None)
-        for of in ("absolute_error", "pinball", "tweedie")
+        _score(f"d2_{kind}_score", "response", low=None)
+        for kind in ("absolute_error", "pinball", "tweedie")
     ),
-    *(_score(f"d2_{of}_score", "probabilities", low=None) for of in ("log_loss", "brier")),
+    *(_score(f"d2_{kind}_score", "probabilities", low=None) for kind in ("log_loss", "brier")),
     _score(
         "average_precision_score", "probability", Ranks("precision"), metrics=("average_precision",)
     ),
@@ -1094,7 +1121,7 @@ def of_function(metric: Any) -> Measure | None:
 
     None if it is not in the table.
     """
-    theirs = getattr(metric, "__module__", "").startswith("sklearn.metrics")
-    if theirs:
+    is_sklearn = getattr(metric, "__module__", "").startswith("sklearn.metrics")
+    if is_sklearn:
         return FUNCTIONS.get(getattr(metric, "__name__", ""))
     return None

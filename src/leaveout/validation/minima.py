@@ -46,13 +46,13 @@ class Root:
 
 
 @cached_on
-def _others(fit: Fit) -> list[tuple[Array, Root | None]]:
+def _other_minima(fit: Fit) -> list[tuple[Array, Root | None]]:
     """List the other minima, raveled, with whitening coordinates at each.
 
     The coordinates are None, for those of the fit, if the Hessian is too large or not positive
     definite.
     """
-    found = []
+    minima = []
     F = function(fit.objective, fit.theta)
     flat_curvature = 1e-12  # share of the largest curvature that counts as flat
     for theta in fit.minima.theta[1:]:
@@ -64,8 +64,8 @@ def _others(fit: Fit) -> list[tuple[Array, Root | None]]:
                     vectors
                     * np.where(values > flat_curvature * values[-1], np.abs(values), np.inf) ** -0.5
                 )
-        found.append((theta, scale))
-    return found
+        minima.append((theta, scale))
+    return minima
 
 
 @float64
@@ -77,28 +77,28 @@ def lower(
 
     `theta` are the parameters of the refits that exist.
     """
-    some = np.flatnonzero(exists & _promising(fit, rows))
-    found = np.zeros(len(theta), bool)
+    lanes = np.flatnonzero(exists & _promising(fit, rows))
+    is_lower = np.zeros(len(theta), bool)
     best = np.array(theta)
-    if not some.size:
-        return found, best
-    F = functions(fit.objective, fit.theta, rows.take(some))
-    at = theta[some]
-    every = np.ones(len(some), bool)
-    _, value, promised = _descend_steps(F, fit, at, every, 0)
+    if not lanes.size:
+        return is_lower, best
+    F = functions(fit.objective, fit.theta, rows.take(lanes))
+    start = theta[lanes]
+    everywhere = np.ones(len(lanes), bool)
+    _, value, promised = _descend_steps(F, fit, start, everywhere, 0)
     least = value - DOUBT * promised - SAME_MINIMUM - START_ROUNDING * np.abs(value)
     lowest = least.copy()
-    for minimum, scale in _others(fit):
+    for minimum, scale in _other_minima(fit):
         reached, value, promised = _descend_steps(
-            F, scale or fit, np.broadcast_to(minimum, at.shape), every, LOOK
+            F, scale or fit, np.broadcast_to(minimum, start.shape), everywhere, LOOK
         )
-        worth = value - DOUBT * promised < lowest
-        if worth.any():
-            reached, value, _ = _descend_steps(F, scale or fit, reached, worth, ARRIVE)
-            better = worth & (value < lowest)
-            best[some[better]], lowest[better] = reached[better], value[better]
-    found[some] = lowest < least
-    return found, best
+        is_worth = value - DOUBT * promised < lowest
+        if is_worth.any():
+            reached, value, _ = _descend_steps(F, scale or fit, reached, is_worth, ARRIVE)
+            better = is_worth & (value < lowest)
+            best[lanes[better]], lowest[better] = reached[better], value[better]
+    is_lower[lanes] = lowest < least
+    return is_lower, best
 
 
 def _promising(fit: Fit, rows: RefitRows) -> Bool[Array, " refits"]:
@@ -107,45 +107,59 @@ def _promising(fit: Fit, rows: RefitRows) -> Bool[Array, " refits"]:
 
     All refits are marked if one pass does not give F of all of them.
     """
-    told = runs(fit.objective, fit.theta, rows)
-    if told is None:
+    fold_runs = runs(fit.objective, fit.theta, rows)
+    if fold_runs is None:
         return np.ones(len(rows.index), bool)
-    own = fit.value - told.scores(fit.vector)[1]
+    fold_values = fit.value - fold_runs.scores(fit.vector)[1]
     F = function(fit.objective, fit.theta)
     size = fit.num_params
-    found = np.zeros(len(own), bool)
-    for minimum, scale in _others(fit):
+    is_promising = np.zeros(len(fold_values), bool)
+    for minimum, scale in _other_minima(fit):
         (value, gradient) = F.look(minimum)
-        (_, joint) = told.scores(minimum)
-        at = np.tile(minimum, (size, 1))
+        (_, joint) = fold_runs.scores(minimum)
+        points = np.tile(minimum, (size, 1))
         eye = np.eye(size)
-        slopes = np.stack([first[1] for first, _ in told.derivatives((at, eye, eye))], axis=1)
-        promised = 0.5 * np.sum((scale or fit).whiten(gradient - slopes) ** 2, axis=1)
-        found |= ~(value - joint - DOUBT * promised >= own)  # also if the value is NaN
-    return found
+        slopes = np.stack(
+            [first[1] for first, _ in fold_runs.derivatives((points, eye, eye))], axis=1
+        )
+        predicted_fall = 0.5 * np.sum((scale or fit).whiten(gradient - slopes) ** 2, axis=1)
+        is_promising |= ~(
+            value - joint - DOUBT * predicted_fall >= fold_values
+        )  # also if the value is NaN
+    return is_promising
 
 
 def _descend_steps(
-    F: Functions, scale: Fit | Root, start: RefitPoints, going: Bool[Array, " refits"], most: int
+    F: Functions,
+    scale: Fit | Root,
+    start: RefitPoints,
+    going: Bool[Array, " refits"],
+    max_steps: int,
 ) -> tuple[Array, Array, Array]:
-    """Take at most `most` steps down from `start` for the refits that are `going`.
+    """Take at most `max_steps` steps down from `start` for the refits that are `going`.
 
     Returns the raveled θ, F there, and the predicted decrease of F by one more step.
     """
     theta = np.array(start)
     value, gradient = (part.copy() for part in F.look(theta, np.arange(len(theta))))
     length = np.ones(len(theta))
-    promised = 0.5 * np.sum(scale.whiten(gradient) ** 2, axis=1)
+    predicted_fall = 0.5 * np.sum(scale.whiten(gradient) ** 2, axis=1)
     resolved_fall = 1e-12  # predicted fall, relative to F, that float64 does not resolve
-    for _ in range(most):
-        lanes = np.flatnonzero(going & (promised > resolved_fall * np.abs(value)) & (length > 1e-6))
+    for _ in range(max_steps):
+        lanes = np.flatnonzero(
+            going & (predicted_fall > resolved_fall * np.abs(value)) & (length > 1e-6)
+        )
         if not lanes.size:
             break
-        there = theta[lanes] - length[lanes, None] * scale.unwhiten(scale.whiten(gradient[lanes]))
-        tried, slope = F.look(there, lanes)
-        falls = tried < value[lanes]
+        trial = theta[lanes] - length[lanes, None] * scale.unwhiten(scale.whiten(gradient[lanes]))
+        trial_value, trial_gradient = F.look(trial, lanes)
+        falls = trial_value < value[lanes]
         length[lanes] = np.where(falls, np.minimum(1.0, 2 * length[lanes]), length[lanes] / 4)
         better = lanes[falls]
-        theta[better], value[better], gradient[better] = there[falls], tried[falls], slope[falls]
-        promised[better] = 0.5 * np.sum(scale.whiten(gradient[better]) ** 2, axis=1)
-    return theta, np.where(np.isfinite(value), value, np.inf), promised
+        theta[better], value[better], gradient[better] = (
+            trial[falls],
+            trial_value[falls],
+            trial_gradient[falls],
+        )
+        predicted_fall[better] = 0.5 * np.sum(scale.whiten(gradient[better]) ** 2, axis=1)
+    return theta, np.where(np.isfinite(value), value, np.inf), predicted_fall

@@ -33,7 +33,7 @@ class NamedParameters(NamedTuple):
     """
 
     names: list[str]
-    at: Callable[[np.ndarray], np.ndarray]
+    values_of: Callable[[np.ndarray], np.ndarray]
     slope: Float[np.ndarray, "natural params"] | None
 
 
@@ -58,21 +58,24 @@ def name_parameters(fit: Fit) -> NamedParameters:
             names += features
         else:
             names += [
-                name + (f"[{', '.join(map(str, at))}]" if shape else "") for at in np.ndindex(shape)
+                name + (f"[{', '.join(map(str, index))}]" if shape else "")
+                for index in np.ndindex(shape)
             ]
 
-    def at(thetas: np.ndarray) -> np.ndarray:
+    def values_of(thetas: np.ndarray) -> np.ndarray:
         leaves = leaves_of(natural(fit, thetas))
         return np.concatenate([np.reshape(leaf, (len(thetas), -1)) for leaf in leaves], axis=1)
 
     if isinstance(objective, AbstractClosedForm):  # central differences, since `natural` is NumPy's
         steps = GRADIENT_DIFFERENCE * np.maximum(1.0, np.abs(fit.vector)) * np.eye(fit.num_params)
-        slope = (at(fit.vector + steps) - at(fit.vector - steps)).T / (2 * np.diag(steps))
+        slope = (values_of(fit.vector + steps) - values_of(fit.vector - steps)).T / (
+            2 * np.diag(steps)
+        )
     else:
         slope = np.asarray(
             _natural_jacobian(repeatable(objective), fit.theta, jnp.asarray(fit.vector))
         )
-    return NamedParameters(names, at, slope)
+    return NamedParameters(names, values_of, slope)
 
 
 class PartialRefit(NamedTuple):
@@ -88,7 +91,7 @@ class PartialRefit(NamedTuple):
 
 
 def partial_refits(
-    fit: Fit, plan: Plan, result: np.ndarray, known: NamedParameters | None = None
+    fit: Fit, plan: Plan, result: np.ndarray, parameters: NamedParameters | None = None
 ) -> dict[int, PartialRefit]:
     """Refit across the directions that are open in refits of the code "undetermined", by their
     numbers.
@@ -97,19 +100,19 @@ def partial_refits(
     if fit.predictors is None or fit.factor is None or kinks(fit.objective):
         return refits
     for k in np.flatnonzero(result == RESULTS.undetermined).tolist():
-        if known is None:
-            known = name_parameters(fit)
+        if parameters is None:
+            parameters = name_parameters(fit)
         (weights,) = plan.some(np.array([k])).matrix()
         null = undetermined_directions(fit, weights)
         refitted = refit_across(fit, weights, null)
         if refitted.converged[0]:
             free = fit.unwhiten(null)
             along, root = (
-                part if known.slope is None else part @ known.slope.T
+                part if parameters.slope is None else part @ parameters.slope.T
                 for part in (free, inverse_root(fit))
             )
             touched = np.linalg.norm(along, axis=0) > TOUCHED * np.linalg.norm(root, axis=0)
-            values = np.where(touched, np.nan, known.at(refitted.theta)[0])
+            values = np.where(touched, np.nan, parameters.values_of(refitted.theta)[0])
             refits[k] = PartialRefit(refitted.theta[0], float(refitted.size[0]), free, values)
     return refits
 
@@ -123,10 +126,10 @@ def _named_arrays(parameters: PyTree) -> list[tuple[str, Any]]:
         isinstance(leaf, np.ndarray | np.generic) for leaf in parameters.values()
     ):
         return sorted(parameters.items())
-    found = jax.tree_util.tree_flatten_with_path(parameters)[0]
+    leaves = jax.tree_util.tree_flatten_with_path(parameters)[0]
     return [
         (".".join(str(getattr(part, "key", getattr(part, "idx", part))) for part in path), leaf)
-        for path, leaf in found
+        for path, leaf in leaves
     ]
 
 

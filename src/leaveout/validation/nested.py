@@ -129,16 +129,16 @@ def nested(
         )
     # the fold that each unit is in, of every repeat
     fold = np.empty((repeats, fit.objective.num_units), np.int64)
-    for k, own in enumerate(fold):
+    for k, unit_fold in enumerate(fold):
         plan = kfold(fit.objective.num_units, num_folds, seed=seed + k)
-        own[plan.index] = plan.refit
+        unit_fold[plan.index] = plan.refit
     pair = np.transpose(np.triu_indices(num_folds, 1))
     single = _plan(fold, np.arange(num_folds)[:, None])
     with (
         stoppable("nested"),
         keeping("nested", checkpoint, cache_key(fit, single, strategy, evaluate=evaluate)),
     ):
-        found: list[Estimate] = []
+        estimates: list[Estimate] = []
         for plan in (single, _plan(fold, pair)):
             estimate = cross_validate(
                 fit, plan, strategy, evaluate=evaluate, audit=0, bases="frozen"
@@ -160,32 +160,36 @@ def nested(
                 raise ValueError(
                     f"nested: {gone} held-out losses do not exist; add a penalty, or take more folds."
                 )
-            found.append(estimate)
-    outer, inner = found
+            estimates.append(estimate)
+    outer, inner = estimates
     # sum of the pair of each loss; minus its own fold it is the other one
-    which = pair[inner.plan.refit % len(pair)].sum(1)
+    pair_sum = pair[inner.plan.refit % len(pair)].sum(1)
     first = inner.plan.refit // len(pair)
-    beside = first * num_folds + which - fold[first, inner.plan.index]
-    apart = _mean(inner.losses, beside) - _mean(outer.losses, outer.plan.refit)
+    other_fold = first * num_folds + pair_sum - fold[first, inner.plan.index]
+    gap = _mean(inner.losses, other_fold) - _mean(outer.losses, outer.plan.refit)
     spread = _mean(outer.losses**2, outer.plan.refit) - _mean(outer.losses, outer.plan.refit) ** 2
     size = np.bincount(outer.plan.refit)
-    mse = (1 - 1 / num_folds) * float(np.mean(apart**2 - spread / (size - 1)))
+    mse = (1 - 1 / num_folds) * float(np.mean(gap**2 - spread / (size - 1)))
     least = float(np.std(inner.losses, ddof=1)) / fold.shape[1] ** 0.5
     se = min(max(mse, 0.0) ** 0.5, least * num_folds**0.5)
     ratio = 2 - 2 / num_folds
     center = np.mean(inner.losses) - ratio * (np.mean(inner.losses) - np.mean(outer.losses))
-    off = abs(1 - ratio) * inner.approximation_error + ratio * outer.approximation_error
-    half = float(scipy.stats.norm.ppf(0.5 + level / 2) * max(se, least) + off)
+    error = abs(1 - ratio) * inner.approximation_error + ratio * outer.approximation_error
+    half = float(scipy.stats.norm.ppf(0.5 + level / 2) * max(se, least) + error)
     return Interval(float(center) - half, float(center) + half, level, "nested")
 
 
 def _plan(fold: Int[np.ndarray, "repeats units"], sets: Int[np.ndarray, "sets size"]) -> Plan:
     """Build the plan that leaves out each set of folds together, in every repeat."""
-    units = [np.flatnonzero(np.isin(own, some)) for own in fold for some in sets]
+    units = [np.flatnonzero(np.isin(unit_folds, folds)) for unit_folds in fold for folds in sets]
     index = np.concatenate(units)
     zeros = np.zeros(len(index))
     return Plan(
-        np.r_[0, np.cumsum([len(some) for some in units])], index, zeros, zeros == 0, fold.shape[1]
+        np.r_[0, np.cumsum([len(members) for members in units])],
+        index,
+        zeros,
+        zeros == 0,
+        fold.shape[1],
     )
 
 

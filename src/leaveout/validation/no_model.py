@@ -64,15 +64,15 @@ def losses_without_model(model: Any, plan: Plan, evaluate: Any) -> FloatArray | 
         return _of_means(model, plan)
     ones = np.ones((model.num_units, 1))
     kind: type[GLM] | type[Regression] = GLM
-    more: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if isinstance(model, Regression):
         kind = Regression
     elif model.class_code is not None:
-        more["class_weight"] = "balanced"
+        options["class_weight"] = "balanced"
     if not loss.intercept:  # thresholds alone
-        ones, more["penalty"] = 0 * ones, Ridge(1.0)
-    more |= {"sample_weight": model.sample_weight, "offset": model.offset, "intercept": False}
-    intercept = fit_model(kind(ones, np.asarray(model.y), loss, **more))
+        ones, options["penalty"] = 0 * ones, Ridge(1.0)
+    options |= {"sample_weight": model.sample_weight, "offset": model.offset, "intercept": False}
+    intercept = fit_model(kind(ones, np.asarray(model.y), loss, **options))
     strategy = Exact() if len(ones) <= EXACT_UNITS else Certified()
     return cross_validate(intercept, plan, strategy, evaluate=evaluate).losses
 

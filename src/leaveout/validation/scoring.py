@@ -11,7 +11,8 @@ The scores that `cross_validate(..., evaluate="squared_error")` names are
 
 μ is the predicted mean of the response. A dispersion that is not a parameter of the model is
 estimated from the data of each refit: under squared loss the variance is φ = Σ w r² / Σ w over the
-units that the refit sees. Errors are estimates (`reach`), unless the score is the model's own loss.
+units that the refit sees. Errors are estimates (`largest_change`), unless the score is the model's
+own loss.
 """
 
 import abc
@@ -82,10 +83,10 @@ class NamedScore(abc.ABC):
 
     def error(self, rows: RefitRows, batch: RefitBatch, losses: np.ndarray) -> FloatArray:
         """Return the error of the summed losses of each refit, `[refits]`."""
-        each = reach(
+        errors = largest_change(
             self.fit, batch, losses, lambda theta: self.losses(rows, theta), self.directions
         )
-        return each.reshape(len(each), -1).sum(1)
+        return errors.reshape(len(errors), -1).sum(1)
 
 
 @dataclass(frozen=True)
@@ -105,9 +106,11 @@ class OfPredictions(NamedScore):
         return self._measure(rows, values, np.zeros_like(values))[0]
 
     def error(self, rows: RefitRows, batch: RefitBatch, losses: np.ndarray) -> FloatArray:
-        at = lambda theta: self._predict(rows, theta)
-        values = at(batch.theta)
-        return self._measure(rows, values, reach(self.fit, batch, values, at))[1].sum(1)
+        predict = lambda theta: self._predict(rows, theta)
+        values = predict(batch.theta)
+        return self._measure(rows, values, largest_change(self.fit, batch, values, predict))[1].sum(
+            1
+        )
 
     def _predict(self, rows: RefitRows, theta: np.ndarray) -> np.ndarray:
         """Return the predictions μ; for two classes, the probability of the second."""
@@ -121,14 +124,14 @@ class OfPredictions(NamedScore):
             return values[..., 1]
         return values
 
-    def _measure(self, rows: RefitRows, predicted: np.ndarray, off: np.ndarray) -> np.ndarray:
+    def _measure(self, rows: RefitRows, predicted: np.ndarray, errors: np.ndarray) -> np.ndarray:
         """Return the values of a batch and their errors, zero where not scored."""
         target = np.asarray(self.fit.objective.units.target)
         held = rows.held
         out = np.zeros((2, *rows.index.shape))
         with np.errstate(invalid="ignore"):
             out[:, held] = self.measure.of_means(
-                target[rows.index[held]], predicted[held], off[held], np.ones(int(held.sum()))
+                target[rows.index[held]], predicted[held], errors[held], np.ones(int(held.sum()))
             )
         out[1][np.isnan(out[1])] = np.inf
         return out
@@ -175,17 +178,17 @@ def find_score(
     if measure.way_out:  # a score of the whole distribution
         if evaluate == "log_density" and units.score in (LOG_DENSITY, LOG_PROBABILITY):
             return None
-        known = units.distribution()
-        if known is None or evaluate not in known.scores:
+        distribution = units.distribution()
+        if distribution is None or evaluate not in distribution.scores:
             raise ValueError(f"cross_validate: {model} has no {evaluate}; {measure.way_out}")
         if units.inverse is not None:
             raise ValueError(
                 f"cross_validate: evaluate={evaluate!r} is not computed for a model of a transformed target: it would be in "
                 "units of the transformed one. Give 'squared_error' or 'absolute_error', which are in units of y."
             )
-        if known.note:
-            warn(f"cross_validate: the {evaluate} of {model} is {known.note}.")
-        return OfDistribution(fit, measure.title, known, known.scores[evaluate])
+        if distribution.note:
+            warn(f"cross_validate: the {evaluate} of {model} is {distribution.note}.")
+        return OfDistribution(fit, measure.title, distribution, distribution.scores[evaluate])
     if units.target is None:
         raise ValueError(
             f"cross_validate: evaluate={evaluate!r} needs a model with predictions and a target; got {model}."
@@ -254,11 +257,11 @@ class HeldOutLoss:
         seen = np.setdiff1d(np.arange(self.plan.num_units), out, assume_unique=True)
         value = np.asarray(self.evaluate(held, seen, map_arrays(lambda leaf: leaf[k], parameters)))
         # None would become NaN, like a missing loss
-        if value.dtype == object and any(each is None for each in value.ravel()):
-            called = getattr(self.evaluate, "__qualname__", type(self.evaluate).__name__)
-            what = "None" if value.ndim == 0 else "None among the losses"
+        if value.dtype == object and any(loss is None for loss in value.ravel()):
+            function_name = getattr(self.evaluate, "__qualname__", type(self.evaluate).__name__)
+            returned = "None" if value.ndim == 0 else "None among the losses"
             raise TypeError(
-                f"evaluate: {called} returned {what}; return one loss a held unit, or one number."
+                f"evaluate: {function_name} returned {returned}; return one loss a held unit, or one number."
             )
         value = np.asarray(value, np.float64)
         if value.shape not in ((), (len(held),)):
@@ -273,19 +276,19 @@ class HeldOutLoss:
             return batch.error
         if isinstance(self.evaluate, NamedScore):
             return self.evaluate.error(rows, batch, losses)
-        each = reach(self.fit, batch, losses, lambda theta: self.losses(rows, theta))
-        return each.reshape(len(each), -1).sum(1)
+        errors = largest_change(self.fit, batch, losses, lambda theta: self.losses(rows, theta))
+        return errors.reshape(len(errors), -1).sum(1)
 
 
-def reach(
+def largest_change(
     fit: Fit,
     batch: RefitBatch,
-    at: np.ndarray,
+    values: np.ndarray,
     function: Callable[[np.ndarray], np.ndarray],
     directions: Literal[2, 8] = DIRECTIONS,
 ) -> FloatArray:
-    """Estimate the largest difference of a function of θ between the reported refits, `at`, and the
-    exact refits.
+    """Estimate the largest difference of a function of θ, `values` at the reported refits, from its
+    values at the exact refits.
 
     The exact refits lie in balls around known centres. The function is evaluated at the ends of
     orthogonal steps of one length. If it is about linear there, these changes are components of its
@@ -295,31 +298,35 @@ def reach(
     tried, since a tail may be flat on one side.
     """
     if batch.ball is None:
-        return np.full(at.shape, np.inf)
+        return np.full(values.shape, np.inf)
     center, radius = batch.ball()
     rank = center.shape[1]
-    known = np.isfinite(radius)
-    placed_at = fit.at if batch.at is None else batch.at
+    is_known = np.isfinite(radius)
+    place = fit.at if batch.at is None else batch.at
     count = min(rank, directions)
-    reached = np.where(known, radius, 0.0)
+    distance = np.where(is_known, radius, 0.0)
     orthogonal = np.linalg.qr(np.random.default_rng(0).standard_normal((len(center), rank, count)))[
         0
     ]
-    start = placed_at(center)
-    middle = at if np.array_equal(start, batch.theta) else function(start)
-    squares = np.zeros(at.shape)
+    start = place(center)
+    middle = values if np.array_equal(start, batch.theta) else function(start)
+    squares = np.zeros(values.shape)
     for direction in np.moveaxis(orthogonal, -1, 0):
-        move = reached[:, None] * direction
-        both = [np.abs(function(placed_at(center + sign * move)) - middle) for sign in (1, -1)]
-        squares += np.maximum(*both) ** 2
-    if count < rank and at.ndim == 1:
-        told = (reached > 0) & np.isfinite(squares)
-        steep = np.sqrt(squares[told]) / reached[told]
-        squares = np.maximum(squares, ((np.median(steep) if told.any() else 0.0) * reached) ** 2)
-    most = np.abs(middle - at) + np.sqrt(squares * rank / count) * (
+        move = distance[:, None] * direction
+        changes = [np.abs(function(place(center + sign * move)) - middle) for sign in (1, -1)]
+        squares += np.maximum(*changes) ** 2
+    if count < rank and values.ndim == 1:
+        is_informative = (distance > 0) & np.isfinite(squares)
+        steep = np.sqrt(squares[is_informative]) / distance[is_informative]
+        squares = np.maximum(
+            squares, ((np.median(steep) if is_informative.any() else 0.0) * distance) ** 2
+        )
+    largest = np.abs(middle - values) + np.sqrt(squares * rank / count) * (
         SAFETY[count] if count < rank else 1.0
     )
-    return np.where(known.reshape(-1, *[1] * (at.ndim - 1)) & np.isfinite(most), most, np.inf)
+    return np.where(
+        is_known.reshape(-1, *[1] * (values.ndim - 1)) & np.isfinite(largest), largest, np.inf
+    )
 
 
 @compile_static
@@ -331,10 +338,10 @@ def natural(fit: Fit, theta: FloatArray) -> PyTree:
     """Return the natural parameters of many refits, with a leading axis for the refits."""
     # nothing needs to be compiled
     if fit.predictor_data is not None or isinstance(fit.objective, AbstractClosedForm):
-        each = [fit.objective.parameters.natural(unflatten(v, fit.theta)) for v in theta]
-        return {name: np.array([parameters[name] for parameters in each]) for name in each[0]}
-    found = _natural(repeatable(fit.objective), fit.theta, theta[few_more(len(theta))])
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[: len(theta)], found)
+        refits = [fit.objective.parameters.natural(unflatten(v, fit.theta)) for v in theta]
+        return {name: np.array([parameters[name] for parameters in refits]) for name in refits[0]}
+    leaves = _natural(repeatable(fit.objective), fit.theta, theta[few_more(len(theta))])
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[: len(theta)], leaves)
 
 
 @compile_static
@@ -343,13 +350,13 @@ def _predict_units(
 ) -> Array:
     """Predict the units of a batch, `size` refits at once."""
 
-    def one(args):
+    def predict_refit(args):
         index, weight, theta = args
         return objective.predict(
             unravel(theta, like), fold_weights(objective, index, weight), index, kind
         )
 
-    return jax.lax.map(one, (rows.index, rows.weight, theta), batch_size=size)
+    return jax.lax.map(predict_refit, (rows.index, rows.weight, theta), batch_size=size)
 
 
 def scores(fit: Fit, rows: RefitRows, theta: np.ndarray) -> FloatArray:
@@ -381,7 +388,7 @@ def modelled_predictions(fit: Fit, rows: RefitRows, theta: np.ndarray, kind: str
     F = derive_batch(fit.objective, fit.theta, rows)
     if isinstance(F, ClosedFormBatch):
         return F.predictions(theta, np.arange(len(theta)), kind)
-    objective, more = padded_batch(fit.objective, rows)
+    objective, padded_rows = padded_batch(fit.objective, rows)
     count, width = rows.index.shape
     if not isinstance(fit.objective, AbstractLinearPredictor):
         size = own_passes(fit.objective, width)
@@ -391,4 +398,6 @@ def modelled_predictions(fit: Fit, rows: RefitRows, theta: np.ndarray, kind: str
         size = count
     else:
         size = min(count, max(1, CAPACITY // (width * fit.num_params)))
-    return np.asarray(_predict_units(objective, fit.theta, more, theta, size, kind))[:, :width]
+    return np.asarray(_predict_units(objective, fit.theta, padded_rows, theta, size, kind))[
+        :, :width
+    ]

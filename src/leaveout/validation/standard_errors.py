@@ -99,24 +99,27 @@ class InfluenceSpread:
 
     @property
     def _over_units(self) -> Variance:
-        there = self.test_part != 0
-        if there.any():
-            return over_units(self.test_part[there], np.atleast_2d(self.unit)[:, there])
+        is_tested = self.test_part != 0
+        if is_tested.any():
+            return over_units(self.test_part[is_tested], np.atleast_2d(self.unit)[:, is_tested])
         return Variance(0.0, 1.0)
 
     def minus(self, other: "InfluenceSpread") -> "InfluenceSpread":
         """Return the influence of the data on the difference of two numbers of the same records."""
-        both = None
-        moved = None
+        training_part = None
+        fold_effects = None
         if self.training_part is not None and other.training_part is not None:
             change = self.training_part.change - other.training_part.change
-            both = self.training_part._replace(
+            training_part = self.training_part._replace(
                 change=change, noise=self.training_part.noise + other.training_part.noise
             )
         if self.fold_effects is not None and other.fold_effects is not None:
-            moved = self.fold_effects - other.fold_effects
+            fold_effects = self.fold_effects - other.fold_effects
         return replace(
-            self, test_part=self.test_part - other.test_part, training_part=both, fold_effects=moved
+            self,
+            test_part=self.test_part - other.test_part,
+            training_part=training_part,
+            fold_effects=fold_effects,
         )
 
 
@@ -128,22 +131,27 @@ def over_units(
 
     Both are averaged over partitions into units.
     """
-    found = []
+    variances = []
     for unit in partitions:
         code = np.unique(unit, return_inverse=True)[1]
         sums = np.bincount(code, influence)
         sizes = np.bincount(code)
         if len(sizes) < 2:
-            found.append((np.nan, 1.0))
+            variances.append((np.nan, 1.0))
             continue
         variance = float(np.sum(sums**2 / (1 - sizes / len(code))))
         single = np.sum(influence**2)
         joint = np.sum(sizes * (sizes - 1.0)) / len(code)
         # the correlation within units
-        alike = np.clip((np.sum(sums**2) - single) / max(single * joint, 1e-300), 0.0, 1.0)
-        each = sizes * (1 + alike * (sizes - 1.0))
-        found.append((variance, max(float(np.sum(each) ** 2 / np.sum(each**2)) - 1, 1.0)))
-    return Variance(*(float(np.mean(part)) for part in zip(*found, strict=True)))
+        correlation = np.clip((np.sum(sums**2) - single) / max(single * joint, 1e-300), 0.0, 1.0)
+        effective_sizes = sizes * (1 + correlation * (sizes - 1.0))
+        variances.append(
+            (
+                variance,
+                max(float(np.sum(effective_sizes) ** 2 / np.sum(effective_sizes**2)) - 1, 1.0),
+            )
+        )
+    return Variance(*(float(np.mean(part)) for part in zip(*variances, strict=True)))
 
 
 def as_trained(move: Float[np.ndarray, "folds folds"]) -> float:
@@ -157,8 +165,8 @@ def as_trained(move: Float[np.ndarray, "folds folds"]) -> float:
     is in no product of first order. Squares of C would count again the variance that is counted as
     tested.
     """
-    off = ~np.eye(len(move), dtype=bool)
-    C = np.where(off, move - move[off].mean(), 0.0)
+    off_diagonal = ~np.eye(len(move), dtype=bool)
+    C = np.where(off_diagonal, move - move[off_diagonal].mean(), 0.0)
     return max(float(np.sum(C * C.T)), 0.0)
 
 
@@ -178,13 +186,15 @@ def independent(losses: FloatArray, weight: FloatArray, plan: Plan) -> Independe
                 if grouped
                 else f"{count} blocks of neighbours are fewer than {MIN_BLOCKS}"
             )
-        few = "; few groups, so a rough number" if count < MIN_BLOCKS else ""
+        caveat = "; few groups, so a rough number" if count < MIN_BLOCKS else ""
         size = round(seen.sum() / count)
         if grouped:
-            what = f"groups{few}"
+            group_kind = f"groups{caveat}"
         else:
-            what = f"blocks of about {size} neighbours" if size > 1 else "units, each by itself"
-        return Independent(label[seen], count, f"over {count} {what}")
+            group_kind = (
+                f"blocks of about {size} neighbours" if size > 1 else "units, each by itself"
+            )
+        return Independent(label[seen], count, f"over {count} {group_kind}")
     if plan.serial is None:
         return missing("the objective does not say whether its units depend on one another")
     if plan.serial:
@@ -210,11 +220,11 @@ def average_by_unit(unit: IntArray, values: NDArray, count: int) -> FloatArray:
     times = np.bincount(unit, minlength=count)
     columns = values.reshape(len(values), math.prod(values.shape[1:])).T
     with np.errstate(invalid="ignore"):
-        found = [
+        means = [
             np.where(times > 0, np.bincount(unit, column, count) / np.maximum(times, 1), np.nan)
             for column in columns
         ]
-    return np.stack(found, axis=-1).reshape(count, *values.shape[1:])
+    return np.stack(means, axis=-1).reshape(count, *values.shape[1:])
 
 
 def standard_error(losses: FloatArray, weight: FloatArray, plan: Plan) -> StandardError:
@@ -222,15 +232,15 @@ def standard_error(losses: FloatArray, weight: FloatArray, plan: Plan) -> Standa
 
     NaN losses are ignored.
     """
-    found = independent(losses, weight, plan)
-    if not found.enough:
-        return StandardError(np.nan, found.kind)
-    if found.label is None:
-        return StandardError(naive(losses, weight, plan.of_cases), found.kind)
+    groups = independent(losses, weight, plan)
+    if not groups.enough:
+        return StandardError(np.nan, groups.kind)
+    if groups.label is None:
+        return StandardError(naive(losses, weight, plan.of_cases), groups.kind)
     seen = np.isfinite(losses) & (weight > 0)
-    group = np.unique(found.label, return_inverse=True)[1]
-    pull = _pull(losses[None, seen], weight[seen])[0]
-    return StandardError(float(_root(np.bincount(group, pull)[None])[0]), found.kind)
+    group = np.unique(groups.label, return_inverse=True)[1]
+    contributions = _contributions(losses[None, seen], weight[seen])[0]
+    return StandardError(float(_root(np.bincount(group, contributions)[None])[0]), groups.kind)
 
 
 def naive(losses: FloatArray, weight: FloatArray, cases: bool = False) -> float:
@@ -241,8 +251,8 @@ def naive(losses: FloatArray, weight: FloatArray, cases: bool = False) -> float:
     if cases:
         seen = np.isfinite(losses) & (weight > 0)
         n = weight[seen].sum()
-        apart = losses[seen] - np.average(losses[seen], weights=weight[seen])
-        return float(np.sqrt(np.sum(weight[seen] * apart**2) / (n * (n - 1))))
+        deviations = losses[seen] - np.average(losses[seen], weights=weight[seen])
+        return float(np.sqrt(np.sum(weight[seen] * deviations**2) / (n * (n - 1))))
     return float(naives(losses[None], weight)[0])
 
 
@@ -251,13 +261,13 @@ def naives(losses: FloatArray, weight: FloatArray) -> FloatArray:
     loss in all of them.
     """
     seen = np.isfinite(losses).all(0) & (weight > 0)
-    some = losses if seen.all() else losses[:, seen]
+    common_losses = losses if seen.all() else losses[:, seen]
     if seen.sum() > 1:
-        return _root(_pull(some, weight[seen]))
+        return _root(_contributions(common_losses, weight[seen]))
     return np.zeros(len(losses))
 
 
-def _pull(losses: FloatArray, weight: FloatArray) -> FloatArray:
+def _contributions(losses: FloatArray, weight: FloatArray) -> FloatArray:
     """Compute the contributions of units to the deviations of weighted means, `[means, units]`."""
     return weight / weight.sum() * (losses - (losses @ weight / weight.sum())[:, None])
 
