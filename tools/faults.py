@@ -815,7 +815,7 @@ FAULTS = (
     ),
     Fault(
         "a table of radii takes its masses from the wrong bins",
-        "RadiusTable.of",
+        "RadiusTable.from_tally",
         "np.pad(tally, (0, bins))[first : first + bins]",
         "np.pad(tally, (0, bins))[first + 9 : first + 9 + bins]",
         "test_scan",
@@ -2597,7 +2597,7 @@ FAULTS = (
     ),
     Fault(
         "the start that runs alone runs again with the others",
-        "StartRunner.each",
+        "StartRunner.results",
         "range(alone, count)",
         "range(count)",
         "test_minima",

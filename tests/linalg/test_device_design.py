@@ -80,7 +80,11 @@ def test_products_are_those_of_numpy(there):
         alike(one.predictors(theta[some]), other.predictors(theta[some]), 1e-13)
         alike(one.pull(weight[some]), other.pull(weight[some]), 1e-13)
         alike(one.products(weight[some]), other.products(weight[some]), 1e-13)
-        alike(one.at(units[some], theta[some]), other.at(units[some], theta[some]), 1e-13)
+        alike(
+            one.unit_predictors(units[some], theta[some]),
+            other.unit_predictors(units[some], theta[some]),
+            1e-13,
+        )
         alike(one.forms(roots[some]), other.forms(roots[some]), 1e-13)
     alike(one.extents(roots, None).size, other.extents(roots, None).size, 1e-13)
     lower = np.tril(roots[0])
@@ -92,9 +96,11 @@ def test_products_are_those_of_numpy(there):
     alike(one.lengths, other.lengths, 1e-13)
     alike(one.single().predictors(theta), other.single().predictors(theta), 1e-5)
     assert (
-        other.single().predictors(theta).dtype == other.ahead(units[0], images).dtype == np.float32
+        other.single().predictors(theta).dtype
+        == other.multiply(units[0], images).dtype
+        == np.float32
     )
-    alike(one.ahead(units[0], images), other.ahead(units[0], images), 1e-5)
+    alike(one.multiply(units[0], images), other.multiply(units[0], images), 1e-5)
     assert other.take(units[0]).source.devices() == other.source.devices()
 
 

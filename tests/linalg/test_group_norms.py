@@ -184,16 +184,16 @@ def test_a_norm_bends_no_more_than_is_said():
     for _ in range(300):
         p = int(rng.integers(2, 7))
         label = rng.integers(0, 2, p)
-        norms = Norms(rng.uniform(0.5, 2, 2), label == np.arange(2)[:, None]).of(np.arange(p))
+        norms = Norms(rng.uniform(0.5, 2, 2), label == np.arange(2)[:, None]).select(np.arange(p))
         theta, root = (
             rng.standard_normal(p),
             np.linalg.inv(np.linalg.cholesky(np.cov(rng.standard_normal((p, 9))))),
         )
         reach = norms.reach(root)
-        radius = rng.uniform(0.05, 0.9) * np.min(norms.lengths(theta) / np.sqrt(reach.each))
+        radius = rng.uniform(0.05, 0.9) * np.min(norms.lengths(theta) / np.sqrt(reach.groups))
         move = root.T @ rng.standard_normal(p)
         move *= radius / np.sqrt(move @ np.linalg.inv(root.T @ root) @ move)
-        assert np.all(norms.lengths(move) <= radius * np.sqrt(reach.each) * (1 + 1e-9))
+        assert np.all(norms.lengths(move) <= radius * np.sqrt(reach.groups) * (1 + 1e-9))
         change = norms.hessian((theta + move)[None])[0] - norms.hessian(theta[None])[0]
         share = norms.share(norms.lengths(theta), norms.lengths(move), reach)
         assert (
@@ -219,7 +219,7 @@ def test_blocks_descend_to_a_quadratics_minimum():
     slope, length = gram @ theta - pull, norms.lengths(theta)
     assert 0 < (length > 0).sum() < 4
     np.testing.assert_allclose(
-        slope[norms.each((length > 0).astype(float)) > 0],
+        slope[norms.spread((length > 0).astype(float)) > 0],
         -norms.pull(theta)[norms.among(length > 0)],
         atol=1e-8,
     )

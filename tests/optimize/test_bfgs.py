@@ -98,7 +98,7 @@ def test_a_newton_step_says_what_is_left_to_solve():
         assert rest <= _bfgs.PART
     hessian[:, 0] = hessian[0] = 0.0
     hessian[0, 0] = -1.0
-    assert newton_step(lambda v: hessian @ v, lambda g: g, gradient).rest == np.inf
+    assert newton_step(lambda v: hessian @ v, lambda g: g, gradient).remainder == np.inf
 
 
 def test_a_saddle_is_seen_whose_gradient_says_nothing_of_it():
@@ -108,7 +108,7 @@ def test_a_saddle_is_seen_whose_gradient_says_nothing_of_it():
     down = hessian - (values[7] + 0.03 * values[7]) * np.outer(vectors[:, 7], vectors[:, 7])
     gradient = (np.eye(60) - np.outer(vectors[:, 7], vectors[:, 7])) @ rng.standard_normal(60)
     metric, drawn = np.linalg.inv(hessian), rng.standard_normal(60)
-    assert newton_step(lambda v: down @ v, lambda g: metric @ g, gradient).rest < 0.1
+    assert newton_step(lambda v: down @ v, lambda g: metric @ g, gradient).remainder < 0.1
     assert curves_down(lambda v: down @ v, lambda g: metric @ g, drawn)
     assert not curves_down(lambda v: hessian @ v, lambda g: metric @ g, drawn)
 

@@ -491,7 +491,7 @@ def test_tallies_make_the_table_of_all():
         _passes.RadiusTable.tally(parts[0], *(part[some] for part in parts[1:]))
         for some in (slice(400), slice(400, N))
     ]
-    made = _passes.RadiusTable.of(at.model.loss, sum(halves))
+    made = _passes.RadiusTable.from_tally(at.model.loss, sum(halves))
     slope, kept, grown = 10.0 ** np.arange(-6, 0, 0.5), np.ones(12), np.ones(12)
     own, other = at.table.ball(slope, kept, grown), made.ball(slope, kept, grown)
     known = np.isfinite(own.after)

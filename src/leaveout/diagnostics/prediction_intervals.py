@@ -661,7 +661,9 @@ def _predict_held(fit: Fit, refits: Refits, held: Held) -> Means | Probabilities
     x = objective.design[held.unit]
     several = max(1, len(objective.classes))
     parts = np.split(theta[:, : several * x.shape[1]], several, axis=1)
-    eta = np.stack([objective.lines.at(held.unit[:, None], part)[:, 0] for part in parts], -1)
+    eta = np.stack(
+        [objective.lines.unit_predictors(held.unit[:, None], part)[:, 0] for part in parts], -1
+    )
     if not objective.classes:
         eta = eta[:, 0]
     eta += 0.0 if objective.offset is None else objective.offset[held.unit]

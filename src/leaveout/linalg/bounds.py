@@ -78,12 +78,12 @@ def leaving_signs(a: Array, theta: Array, beyond: Array) -> Vector:
 
 def solve_box(
     gram: Float[Array, "params params"],
-    pull: Vector,
+    right: Vector,
     a: Vector,
     bounds: tuple[Vector, Vector],
     theta: Vector,
 ) -> Vector:
-    """Minimise ½ θᵀGθ − pullᵀθ + Σ_j a_j |θ_j| between bounds, from a feasible θ.
+    """Minimise ½ θᵀGθ − rightᵀθ + Σ_j a_j |θ_j| between bounds, from a feasible θ.
 
     If G does not determine the minimiser, the result is a θ no worse than the start.
     """
@@ -95,11 +95,11 @@ def solve_box(
     max_bound_changes = 20  # largest number of changes of the active set for each parameter
     bound_rounding = 1e-13  # violation that counts as none, relative to the terms of the gradient
     for _ in range(max_bound_changes * (len(a) + 5)):
-        own = np.flatnonzero(free)
-        rest = np.flatnonzero(~free)
+        active = np.flatnonzero(free)
+        fixed = np.flatnonzero(~free)
         target = _solve_or_none(
-            gram[np.ix_(own, own)],
-            pull[own] - gram[np.ix_(own, rest)] @ theta[rest] - (a * sign)[own],
+            gram[np.ix_(active, active)],
+            right[active] - gram[np.ix_(active, fixed)] @ theta[fixed] - (a * sign)[active],
         )
         if target is None:
             if len(fresh) < 2:
@@ -107,31 +107,35 @@ def solve_box(
             free[fresh], fresh = False, fresh[[np.argmax(np.abs(beyond[fresh]))]]
             free[fresh] = True
             continue
-        floor, ceiling = segments(box, own, sign[own])
+        floor, ceiling = segments(box, active, sign[active])
         stop = np.where(
-            (target <= floor) & (target < theta[own]),
+            (target <= floor) & (target < theta[active]),
             floor,
             np.where((target >= ceiling), ceiling, np.inf),
         )
         met = np.isfinite(stop)
         share = np.divide(
-            stop - theta[own],
-            target - theta[own],
-            out=np.ones(len(own)),
-            where=met & (target != theta[own]),
+            stop - theta[active],
+            target - theta[active],
+            out=np.ones(len(active)),
+            where=met & (target != theta[active]),
         )
         if met.any():
             first = max(float(share[met].min()), 0.0)
-            at = met & (share <= first)
-            theta[own] += first * (target - theta[own])
-            theta[own[at]], free[own[at]], fresh = stop[at], False, fresh[~np.isin(fresh, own[at])]
+            stops = met & (share <= first)
+            theta[active] += first * (target - theta[active])
+            theta[active[stops]], free[active[stops]], fresh = (
+                stop[stops],
+                False,
+                fresh[~np.isin(fresh, active[stops])],
+            )
             continue
-        theta[own] = target
-        gradient = gram @ theta - pull
+        theta[active] = target
+        gradient = gram @ theta - right
         (least, most) = gates(box, theta)
         beyond = np.where(free, 0.0, gradient - np.clip(gradient, least, most))
         fresh = np.flatnonzero(
-            np.abs(beyond) > bound_rounding * (np.abs(gram) @ np.abs(theta) + np.abs(pull) + a)
+            np.abs(beyond) > bound_rounding * (np.abs(gram) @ np.abs(theta) + np.abs(right) + a)
         )
         if not fresh.size:
             break

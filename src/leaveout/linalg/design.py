@@ -64,8 +64,8 @@ class LossOfSeveral(Loss, Protocol):
     def third(self, eta: PerOutput, move: PerOutput) -> PerOutput:
         """Compute ∇³ℓ(η)[s, s]."""
 
-    def ratios(self, eta: PerOutput, at: PerOutput) -> tuple[Array, Array]:
-        """Bounds of the c with vᵀ∇²ℓ(η)v = c vᵀ∇²ℓ(at)v over all v: the least and the greatest."""
+    def ratios(self, eta: PerOutput, reference: PerOutput) -> tuple[Array, Array]:
+        """Least and greatest c with vᵀ∇²ℓ(η)v = c vᵀ∇²ℓ(reference)v over all v."""
 
     def within(self, eta: PerOutput, y: Array, spread: Array) -> tuple[Array, Array]:
         """Largest fall and rise of ℓ from η over moves s with max s − min s ≤ `spread`."""
@@ -93,7 +93,7 @@ class CachedLoss:
 
 
 @dataclass(frozen=True, eq=False)
-class Beside:
+class StackedLoss:
     """Loss of all rows where the last rows belong to a penalty with a loss ψ(x_jᵀθ) of its own,
     which has no y.
     """
@@ -102,61 +102,61 @@ class Beside:
     penalty: Loss
     split: tuple[int, int]  # numbers of rows of each
 
-    def _both(self, units: Array | float, penalty: Array | float) -> Float[Array, " rows"]:
+    def _all_rows(self, units: Array | float, penalty: Array | float) -> Float[Array, " rows"]:
         return np.concatenate(
             [np.broadcast_to(part, n) for part, n in zip((units, penalty), self.split, strict=True)]
         )
 
     @property
     def self_concordance(self) -> Float[Array, " rows"] | None:
-        own = self.units.self_concordance
-        beside = self.penalty.self_concordance
-        if own is None or beside is None:
+        units = self.units.self_concordance
+        penalty = self.penalty.self_concordance
+        if units is None or penalty is None:
             return None
-        return self._both(own, beside)
+        return self._all_rows(units, penalty)
 
     @property
     def fourth(self) -> Float[Array, " rows"] | None:
-        own = self.units.fourth
-        beside = self.penalty.fourth
-        if own is None or beside is None:
+        units = self.units.fourth
+        penalty = self.penalty.fourth
+        if units is None or penalty is None:
             return None
-        return self._both(own, beside)
+        return self._all_rows(units, penalty)
 
     @property
     def ceiling(self) -> Float[Array, " rows"]:
-        return self._both(self.units.ceiling, self.penalty.ceiling)
+        return self._all_rows(self.units.ceiling, self.penalty.ceiling)
 
     def peak(self, y: PerUnit) -> Float[Array, " rows"] | None:
-        own = self.units.peak(y)
-        beside = self.penalty.peak(np.zeros(()))
-        if own is None or beside is None:
+        units = self.units.peak(y)
+        penalty = self.penalty.peak(np.zeros(()))
+        if units is None or penalty is None:
             return None
-        return self._both(own, beside)
+        return self._all_rows(units, penalty)
 
     def derivatives(
         self, eta: Float[Array, "... rows"], y: PerUnit, orders: tuple[int, ...]
     ) -> tuple[Array, ...]:
-        own, beside = np.split(eta, self.split[:1], axis=-1)
+        eta_units, eta_penalty = np.split(eta, self.split[:1], axis=-1)
         parts = (
-            self.units.derivatives(own, y, orders),
-            self.penalty.derivatives(beside, np.zeros(()), orders),
+            self.units.derivatives(eta_units, y, orders),
+            self.penalty.derivatives(eta_penalty, np.zeros(()), orders),
         )
         return tuple(np.concatenate(pair, axis=-1) for pair in zip(*parts, strict=True))
 
     def terms(
         self, order: int, size: Float[Array, "... rows"], eta: Array, y: Array
     ) -> Float[Array, "... rows"]:
-        (own, beside) = np.split(eta, self.split[:1], axis=-1)
-        (mine, theirs) = np.split(size, self.split[:1], axis=-1)
+        (eta_units, eta_penalty) = np.split(eta, self.split[:1], axis=-1)
+        (size_units, size_penalty) = np.split(size, self.split[:1], axis=-1)
         parts = (
-            self.units.terms(order, mine, own, y),
-            self.penalty.terms(order, theirs, beside, np.zeros(())),
+            self.units.terms(order, size_units, eta_units, y),
+            self.penalty.terms(order, size_penalty, eta_penalty, np.zeros(())),
         )
         return np.concatenate(
             [
-                np.broadcast_to(part, at.shape)
-                for part, at in zip(parts, (mine, theirs), strict=True)
+                np.broadcast_to(part, rows.shape)
+                for part, rows in zip(parts, (size_units, size_penalty), strict=True)
             ],
             axis=-1,
         )
@@ -238,7 +238,7 @@ class SingleOutput(abc.ABC):
         """Squares ‖rootᵀ x_n‖² of all rows for the root of each refit."""
         return np.stack([self.sizes(root.T) for root in roots])
 
-    def at(
+    def unit_predictors(
         self, units: Array, theta: Float[Array, "*refits params"]
     ) -> Float[Array, "*refits width"]:
         """Compute x_nᵀθ of the listed units."""
@@ -304,7 +304,7 @@ class DenseDesign(SingleOutput):
         """Selected rows as an array."""
         return self.x[units]
 
-    def ahead(
+    def multiply(
         self, units: Array, images: Float[Array, "params some"]
     ) -> Float[Array, "units some"]:
         """Multiply the listed rows by columns, in the precision of the columns."""
@@ -321,16 +321,16 @@ class DenseDesign(SingleOutput):
 
     def below(self, rows: Float[Array, "more params"]) -> "DenseDesign":
         """Append rows; no copy is made if they already lie behind these in memory."""
-        whole = self.x.base
+        stack = self.x.base
         n = len(self.x)
         if (
-            isinstance(whole, np.ndarray)
-            and whole.shape == (n + len(rows), self.shape[1])
-            and whole.flags.c_contiguous
-            and whole.ctypes.data == self.x.ctypes.data
-            and np.array_equal(whole[n:], rows)
+            isinstance(stack, np.ndarray)
+            and stack.shape == (n + len(rows), self.shape[1])
+            and stack.flags.c_contiguous
+            and stack.ctypes.data == self.x.ctypes.data
+            and np.array_equal(stack[n:], rows)
         ):
-            return DenseDesign(whole)
+            return DenseDesign(stack)
         return DenseDesign(np.concatenate([self.x, rows]))
 
     def pair_columns(self) -> Self:
@@ -342,9 +342,9 @@ class DenseDesign(SingleOutput):
             return replace(self, pairs=self._pairs(EVERYONE))
         return self
 
-    def _pairs(self, some: slice) -> Float[Array, "pairs some"]:
+    def _pairs(self, units: slice) -> Float[Array, "pairs some"]:
         """Products of all pairs of columns, for a slice of the rows."""
-        columns = np.ascontiguousarray(self.x[some].T)
+        columns = np.ascontiguousarray(self.x[units].T)
         p = self.x.shape[1]
         out = np.empty((p * (p + 1) // 2, columns.shape[1]))
         end = 0
@@ -374,17 +374,21 @@ class DenseDesign(SingleOutput):
         out = np.empty((len(weight), p, p))
         if self.pairs is not None or blocks:
             half = 0.0 if self.pairs is None else weight @ self.pairs.T
-            for some in blocks if self.pairs is None else ():
-                half += weight[:, some] @ self._pairs(some).T
+            for block in blocks if self.pairs is None else ():
+                half += weight[:, block] @ self._pairs(block).T
             i, j = np.triu_indices(p)
             out[:, i, j] = out[:, j, i] = half
             return out
-        for k, own in enumerate(weight):
-            if (own >= 0).all():  # NumPy computes one half of a matrix times its own transpose
-                half = self.x if (own == 1).all() else self.x * np.sqrt(own)[:, None]
+        for k, refit_weight in enumerate(weight):
+            if (
+                refit_weight >= 0
+            ).all():  # NumPy computes one half of a matrix times its own transpose
+                half = (
+                    self.x if (refit_weight == 1).all() else self.x * np.sqrt(refit_weight)[:, None]
+                )
                 np.matmul(half.T, half, out=out[k])
             else:
-                np.matmul((self.x * own[:, None]).T, self.x, out=out[k])
+                np.matmul((self.x * refit_weight[:, None]).T, self.x, out=out[k])
         return out
 
     def forms(self, matrices: Float[Array, "forms params params"]) -> Float[Array, "units forms"]:
@@ -393,9 +397,9 @@ class DenseDesign(SingleOutput):
         blocks = self._pair_blocks(len(matrices))
         out = np.empty((n, len(matrices)))
         i, j = np.triu_indices(p)
-        twice = (matrices + matrices.swapaxes(1, 2))[:, i, j] * np.where(i == j, 0.5, 1.0)
-        for some in blocks:
-            np.matmul(self._pairs(some).T, twice.T, out=out[some])
+        coefficients = (matrices + matrices.swapaxes(1, 2))[:, i, j] * np.where(i == j, 0.5, 1.0)
+        for block in blocks:
+            np.matmul(self._pairs(block).T, coefficients.T, out=out[block])
         for k, matrix in enumerate(() if blocks else matrices):
             np.einsum("np,np->n", self.x @ matrix, self.x, out=out[:, k])
         return out
@@ -409,13 +413,13 @@ class DenseDesign(SingleOutput):
         size = np.empty(len(self.x))
         cached_block = 2**16  # numbers in a block that is read twice: half a core's cache
         block = min(n, max(1, cached_block // p))
-        room = np.empty((block, p))
+        buffer = np.empty((block, p))
         for start in range(0, n, block):
-            some = slice(start, start + block)
-            z = room[: len(self.x[some])]
-            z[...] = self.x[some]
+            units = slice(start, start + block)
+            z = buffer[: len(self.x[units])]
+            z[...] = self.x[units]
             scipy.linalg.blas.dtrmm(1.0, root.T, z.T, trans_a=1, overwrite_b=1)
-            np.einsum("np,np->n", z, z, out=size[some])
+            np.einsum("np,np->n", z, z, out=size[units])
         return size
 
     def sizes_by_refit(self, roots: Float[Array, "refits params rank"]) -> RefitUnits:
@@ -430,49 +434,49 @@ class DenseDesign(SingleOutput):
 class MultiOutputDesign:
     """Design of several outputs: θ is `[outputs, features]`, raveled, and η_n = θ x_n."""
 
-    each: Any  # `DenseDesign`, or `sparse_design.SparseDesign`
+    base: Any  # `DenseDesign`, or `sparse_design.SparseDesign`
     outputs: int
 
     @property
     def shape(self) -> tuple[int, int]:
-        return self.each.shape[0], self.outputs * self.features
+        return self.base.shape[0], self.outputs * self.features
 
     @property
     def features(self) -> int:
-        return self.each.shape[1]
+        return self.base.shape[1]
 
     def predictors(self, theta: RefitPoints) -> Float[Array, "refits units outputs"]:
         """Compute θ x_n of every unit."""
-        found = self.each.predictors(theta.reshape(-1, self.features))
-        return found.reshape(len(theta), self.outputs, -1).swapaxes(1, 2)
+        eta = self.base.predictors(theta.reshape(-1, self.features))
+        return eta.reshape(len(theta), self.outputs, -1).swapaxes(1, 2)
 
     def pull(self, slope: Float[Array, "refits units outputs"]) -> RefitPoints:
         """Compute Σ_n slope_n ⊗ x_n."""
-        return self.each.pull(slope.swapaxes(1, 2).reshape(-1, self.shape[0])).reshape(
+        return self.base.pull(slope.swapaxes(1, 2).reshape(-1, self.shape[0])).reshape(
             len(slope), -1
         )
 
-    def at(
+    def unit_predictors(
         self, units: Array, theta: Float[Array, "*refits params"]
     ) -> Float[Array, "*refits width outputs"]:
         """Compute θ x_n of the listed units."""
-        x = self.each.rows(units.ravel()).reshape(*units.shape, -1)
+        x = self.base.rows(units.ravel()).reshape(*units.shape, -1)
         return x @ theta.reshape(*theta.shape[:-1], self.outputs, -1).swapaxes(-1, -2)
 
     def take(self, units: Int[Array, " some"] | slice) -> "MultiOutputDesign":
         """Design of the selected rows."""
-        return MultiOutputDesign(self.each.take(units), self.outputs)
+        return MultiOutputDesign(self.base.take(units), self.outputs)
 
     def single(self) -> "MultiOutputDesign":
         """Copy of the rows in float32."""
-        return MultiOutputDesign(self.each.single(), self.outputs)
+        return MultiOutputDesign(self.base.single(), self.outputs)
 
     def whiten(self, units: Array, root: Directions) -> Float[Array, "... outputs rank"]:
         """Compute root U_nᵀ of the listed units, one row an output."""
-        each = (
+        roots = (
             root.reshape(-1, self.outputs, self.features).swapaxes(0, 1).reshape(-1, self.features)
         )
-        return self.each.whiten(units, each).reshape(*units.shape, self.outputs, len(root))
+        return self.base.whiten(units, roots).reshape(*units.shape, self.outputs, len(root))
 
     def gram(
         self,
@@ -485,40 +489,40 @@ class MultiOutputDesign:
         outputs.
         """
         curvature = np.broadcast_to(curvature, (*omega.shape, *curvature.shape[-2:]))
-        (k, other) = np.triu_indices(self.outputs, 1)
+        (k, m) = np.triu_indices(self.outputs, 1)
         q = self.features
         if (curvature == curvature[:, :1]).all():  # the same in all rows, as at the start of a fit
-            whole = self.each.products(omega)
-            return np.einsum("rkl,rpq->rkplq", curvature[:, 0], whole).reshape(
+            products = self.base.products(omega)
+            return np.einsum("rkl,rpq->rkplq", curvature[:, 0], products).reshape(
                 len(omega), self.outputs * q, -1
             )
         out = np.zeros((len(omega), self.outputs, q, self.outputs, q))
-        each = np.arange(self.outputs)
+        diagonal = np.arange(self.outputs)
         n = self.shape[0]
         size = max(1, DENSE_BLOCK // (n * len(k)))
         for start in range(0, len(omega), size):
-            some = slice(start, start + size)
-            weight = np.moveaxis(scale_units(omega[some], curvature[some][..., k, other]), -1, 1)
-            half = self.each.products(weight.reshape(-1, n)).reshape(-1, len(k), q, q)
-            out[some, k, :, other, :] = out[some, other, :, k, :] = half.swapaxes(0, 1)
-        out[:, each, :, each, :] = -out.sum(3).swapaxes(0, 1)
+            refits = slice(start, start + size)
+            weight = np.moveaxis(scale_units(omega[refits], curvature[refits][..., k, m]), -1, 1)
+            half = self.base.products(weight.reshape(-1, n)).reshape(-1, len(k), q, q)
+            out[refits, k, :, m, :] = out[refits, m, :, k, :] = half.swapaxes(0, 1)
+        out[:, diagonal, :, diagonal, :] = -out.sum(3).swapaxes(0, 1)
         return out.reshape(len(omega), self.outputs * q, -1)
 
     def blocks(
         self, omega: PerUnit, curvature: Float[Array, "units outputs outputs"]
     ) -> Float[Array, "outputs features features"]:
         """Diagonal blocks of such a sum, one for each output."""
-        own = np.einsum("nkk->kn", curvature)
-        if (own == own[:, :1]).all():
-            return np.multiply.outer(own[:, 0], self.each.products(omega[None])[0])
-        return self.each.products(omega * own)
+        diagonal = np.einsum("nkk->kn", curvature)
+        if (diagonal == diagonal[:, :1]).all():
+            return np.multiply.outer(diagonal[:, 0], self.base.products(omega[None])[0])
+        return self.base.products(omega * diagonal)
 
     def without_shifts(self, root: Directions) -> Directions:
         """Project moves of θ on those without a common shift of all outputs, which changes no
         predictor.
         """
-        each = root.reshape(len(root), self.outputs, -1)
-        return (each - each.mean(1, keepdims=True)).reshape(root.shape)
+        by_output = root.reshape(len(root), self.outputs, -1)
+        return (by_output - by_output.mean(1, keepdims=True)).reshape(root.shape)
 
     def shifts_apart(self, penalty: Float[Array, "params params"]) -> bool:
         """Whether a common shift of all outputs is orthogonal to the other moves in the norm of the
@@ -529,20 +533,20 @@ class MultiOutputDesign:
 
     def inverse(self, root: Directions) -> Float[Array, "params params"]:
         """Compute rootᵀ root without common shifts of all outputs."""
-        rest = self.without_shifts(root)
-        return rest.T @ rest
+        projected = self.without_shifts(root)
+        return projected.T @ projected
 
     def inner(
         self, units: Array | slice, inverse: Float[Array, "params params"]
     ) -> Float[Array, "some outputs outputs"]:
         """Compute U_n `inverse` U_nᵀ of the listed units."""
-        (k, other) = np.triu_indices(self.outputs)
-        some = self.each.take(units)
+        (k, m) = np.triu_indices(self.outputs)
+        rows = self.base.take(units)
         blocks = inverse.reshape(self.outputs, self.features, self.outputs, self.features)[
-            k, :, other, :
+            k, :, m, :
         ]
-        out = np.empty((some.shape[0], self.outputs, self.outputs))
-        out[:, k, other] = out[:, other, k] = some.forms(blocks)
+        out = np.empty((rows.shape[0], self.outputs, self.outputs))
+        out[:, k, m] = out[:, m, k] = rows.forms(blocks)
         return out
 
     def extent(self, root: Directions, roots: Float[Array, "units outputs outputs"]) -> Extent:
@@ -555,10 +559,11 @@ class MultiOutputDesign:
         inverse = self.inverse(root)
         shift = root.reshape(len(root), self.outputs, -1).mean(1)
         # the common shift, which `inverse` lacks
-        common = self.each.forms((shift.T @ shift)[None])[:, 0]
+        common = self.base.forms((shift.T @ shift)[None])[:, 0]
         blocks = (slice(k, k + size) for k in range(0, n, size))
         parts = [
-            self._extent(self.inner(some, inverse), common[some], roots[some]) for some in blocks
+            self._extent(self.inner(block, inverse), common[block], roots[block])
+            for block in blocks
         ]
         return Extent(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
@@ -572,18 +577,21 @@ class MultiOutputDesign:
         shifts.
         """
         square = np.einsum("nkk->nk", inner)
-        apart = square[:, :, None] + square[:, None, :] - 2 * inner
+        squared_range = square[:, :, None] + square[:, None, :] - 2 * inner
         share = np.linalg.eigvalsh(roots.swapaxes(1, 2) @ inner @ roots)[:, -1]
         length = np.sqrt(np.maximum(square.max(1), 0.0)) + np.sqrt(np.maximum(common, 0.0))
         return Extent(
-            np.sqrt(np.maximum(apart.max((1, 2)), 0.0)), np.maximum(share, 0.0), length, inner
+            np.sqrt(np.maximum(squared_range.max((1, 2)), 0.0)),
+            np.maximum(share, 0.0),
+            length,
+            inner,
         )
 
     def extents(
         self, roots: Float[Array, "refits params rank"], shares: Float[Array, "refits ..."]
     ) -> Extent:
         """Extent of all rows for each refit, in the refit's own norm and with its own factors B."""
-        parts = [self.extent(root.T, own) for root, own in zip(roots, shares, strict=True)]
+        parts = [self.extent(root.T, factors) for root, factors in zip(roots, shares, strict=True)]
         return Extent(*(np.stack(part) for part in zip(*parts, strict=True)))
 
 
@@ -649,7 +657,7 @@ class Predictors:
             return curvature
         return cast(LossOfSeveral, self.loss).roots(eta)
 
-    def at(
+    def unit_predictors(
         self, units: Int[Array, "refits width"], theta: RefitPoints
     ) -> Float[Array, "refits width ..."]:
         """Compute the linear predictors of the listed units, through those of all rows if the list
@@ -660,9 +668,9 @@ class Predictors:
         gather_cost = 16  # cost of gathering a row, in products with one
         if gather_cost * units.shape[1] >= len(self.y):
             return self.eta(theta)[np.arange(len(units))[:, None], units]
-        own = (
+        offset = (
             self.offset[units]
             if isinstance(self.offset, np.ndarray) and self.offset.ndim
             else self.offset
         )
-        return self.design.at(units, theta) + own
+        return self.design.unit_predictors(units, theta) + offset

@@ -59,24 +59,24 @@ class Resident(SourcedDesign):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the rows, for the memory or the device of another process."""
-        return _again, (np.asarray(self.source), self.ones, self.dtype)
+        return _restore, (np.asarray(self.source), self.ones, self.dtype)
 
     @functools.cached_property
-    def _whole(self) -> Array:
-        return _whole(self.source, self.ones)
+    def _dense(self) -> Array:
+        return _dense(self.source, self.ones)
 
     def as_jax_sees_it(self) -> Array:
         """Rows written out in float64 on the device, which JAX's programs see in their place."""
-        return self._whole
+        return self._dense
 
     @property
     def _step(self) -> int:
         return max(1, min(DEVICE_BLOCK // max(1, self.shape[1]), len(self)))
 
-    def _each(self, function: Any, *parts: Arrays) -> np.ndarray:
+    def _by_block(self, function: Any, *parts: Arrays) -> np.ndarray:
         """Apply a function of a block of rows and of `parts` to all rows: `[..., units]`."""
         return jax.device_get(
-            _each(function, self.source, self.ones, self.dtype, self._step, *parts)
+            _by_block(function, self.source, self.ones, self.dtype, self._step, *parts)
         )
 
     def _sum(self, function: Any, weight: Arrays) -> np.ndarray:
@@ -93,9 +93,9 @@ class Resident(SourcedDesign):
         """Selected rows in memory, or their products with columns."""
         units = np.arange(len(self))[units] if isinstance(units, slice) else np.asarray(units)
         out = np.empty((units.size, self.shape[1] if columns is None else columns.shape[1]), dtype)
-        for some in _powers(units.size, DEVICE_BLOCK // max(1, self.shape[1])):
-            out[some] = jax.device_get(
-                _select_rows(self.source, self.ones, dtype, units.ravel()[some], columns)
+        for chunk in _powers(units.size, DEVICE_BLOCK // max(1, self.shape[1])):
+            out[chunk] = jax.device_get(
+                _select_rows(self.source, self.ones, dtype, units.ravel()[chunk], columns)
             )
         return out.reshape(*units.shape, -1)
 
@@ -108,27 +108,27 @@ class Resident(SourcedDesign):
     ) -> Float[np.ndarray, "refits units"]:
         """Compute x_nᵀθ of every unit."""
         out = np.empty((len(theta), len(self)), self.dtype)
-        for some in _powers(len(theta)):
-            out[some] = self._each(_predictors, theta[some])
+        for chunk in _powers(len(theta)):
+            out[chunk] = self._by_block(_predictors, theta[chunk])
         return out
 
     def pull(self, slope: Float[np.ndarray, "refits units"]) -> Float[np.ndarray, "refits params"]:
         """Compute Σ_n slope_n x_n."""
         out = np.empty((len(slope), self.shape[1]))
-        for some in _powers(len(slope)):
-            out[some] = self._sum(_pull, slope[some])
+        for chunk in _powers(len(slope)):
+            out[chunk] = self._sum(_pull, slope[chunk])
         return out
 
-    def at(
+    def unit_predictors(
         self, units: Int[np.ndarray, "*refits width"], theta: Float[np.ndarray, "*refits params"]
     ) -> Float[np.ndarray, "*refits width"]:
         """Compute x_nᵀθ of the listed units."""
         flat = units.reshape(-1, units.shape[-1])
         theta = theta.reshape(-1, theta.shape[-1])
         out = np.empty(flat.shape)
-        for some in _powers(len(flat), DEVICE_BLOCK // max(1, flat.shape[1] * self.shape[1])):
-            out[some] = jax.device_get(
-                _at(self.source, self.ones, self.dtype, flat[some], theta[some])
+        for chunk in _powers(len(flat), DEVICE_BLOCK // max(1, flat.shape[1] * self.shape[1])):
+            out[chunk] = jax.device_get(
+                _unit_predictors(self.source, self.ones, self.dtype, flat[chunk], theta[chunk])
             )
         return out.reshape(units.shape)
 
@@ -140,7 +140,7 @@ class Resident(SourcedDesign):
             self, source=_select_rows(self.source, False, self.source.dtype, units, None)
         )
 
-    def ahead(
+    def multiply(
         self, units: np.ndarray, images: Float[np.ndarray, "params some"]
     ) -> Float[np.ndarray, "units some"]:
         """Multiply the listed rows by columns, in the precision of the columns."""
@@ -149,7 +149,7 @@ class Resident(SourcedDesign):
     @property
     def lengths(self) -> Float[np.ndarray, " units"]:
         """Norms ‖x_n‖."""
-        return np.sqrt(self._each(_squares))
+        return np.sqrt(self._by_block(_squares))
 
     def below(self, rows: Float[np.ndarray, "more params"]) -> "Resident":
         """Append rows: a copy in float64, on the device."""
@@ -166,8 +166,8 @@ class Resident(SourcedDesign):
     ) -> Float[np.ndarray, "refits params params"]:
         """Compute Σ_n weight_n x_n x_nᵀ."""
         out = np.empty((len(weight), *2 * self.shape[1:]))
-        for some in _powers(len(weight)):
-            out[some] = self._sum(_products, weight[some])
+        for chunk in _powers(len(weight)):
+            out[chunk] = self._sum(_products, weight[chunk])
         # float32 products are not symmetric to the last digit
         return 0.5 * (out + out.swapaxes(1, 2))
 
@@ -176,8 +176,8 @@ class Resident(SourcedDesign):
     ) -> Float[np.ndarray, "units forms"]:
         """Compute x_nᵀ M x_n."""
         out = np.empty((len(self), len(matrices)))
-        for some in _powers(len(matrices)):
-            out[:, some] = self._each(_forms, matrices[some]).T
+        for chunk in _powers(len(matrices)):
+            out[:, chunk] = self._by_block(_forms, matrices[chunk]).T
         return out
 
     def sizes(self, root: Float[np.ndarray, "rank params"]) -> Float[np.ndarray, " units"]:
@@ -189,8 +189,8 @@ class Resident(SourcedDesign):
     ) -> Float[np.ndarray, "refits units"]:
         """Squares ‖rootᵀ x_n‖² of all rows for the root of each refit."""
         size = np.empty((len(roots), len(self)))
-        for some in _powers(len(roots)):
-            size[some] = self._each(_sizes, roots[some])
+        for chunk in _powers(len(roots)):
+            size[chunk] = self._by_block(_sizes, roots[chunk])
         return size
 
 
@@ -204,7 +204,7 @@ def _powers(count: int, most: int = REFITS_A_CALL) -> Iterator[slice]:
 
 
 @float64
-def _again(source: np.ndarray, ones: bool, dtype: Any) -> Resident:
+def _restore(source: np.ndarray, ones: bool, dtype: Any) -> Resident:
     return Resident(jnp.asarray(source), ones, dtype)
 
 
@@ -218,7 +218,7 @@ def _cast_rows(x: Array, ones: bool, dtype: Any) -> Array:
 
 @float64
 @compile_static
-def _whole(x: Array, ones: bool) -> Array:
+def _dense(x: Array, ones: bool) -> Array:
     return _cast_rows(x, ones, float)
 
 
@@ -241,7 +241,7 @@ def _select_rows(x: Array, ones: bool, dtype: Any, units: Array, columns: Array 
 @float64
 @compile_static
 @exact
-def _at(x: Array, ones: bool, dtype: Any, units: Array, theta: Array) -> Array:
+def _unit_predictors(x: Array, ones: bool, dtype: Any, units: Array, theta: Array) -> Array:
     return (
         _cast_rows(x[units.ravel()], ones, dtype).reshape(*units.shape, -1)
         @ theta.astype(dtype)[:, :, None]
@@ -251,7 +251,7 @@ def _at(x: Array, ones: bool, dtype: Any, units: Array, theta: Array) -> Array:
 @float64
 @compile_static
 @exact
-def _each(
+def _by_block(
     function: Callable[..., Array], x: Array, ones: bool, dtype: Any, step: int, *parts: Array
 ) -> Array:
     """Apply a function to blocks of rows.
@@ -267,9 +267,9 @@ def _each(
         start = jnp.minimum(k * step, len(x) - step)
         return jax.lax.dynamic_update_slice_in_dim(out, block(start), start, -1)
 
-    known = jax.eval_shape(block, 0)
+    struct = jax.eval_shape(block, 0)
     return jax.lax.fori_loop(
-        0, -(-len(x) // step), fill, jnp.zeros((*known.shape[:-1], len(x)), known.dtype)
+        0, -(-len(x) // step), fill, jnp.zeros((*struct.shape[:-1], len(x)), struct.dtype)
     )
 
 
@@ -280,16 +280,20 @@ def _sum(
     function: Callable[..., Array], x: Array, ones: bool, dtype: Any, step: int, weight: Array
 ) -> Array:
     """Sum a function over blocks of rows, in float64."""
-    count, left = divmod(len(x), step)
+    count, remainder = divmod(len(x), step)
 
     def block(start, size):
-        own = jax.lax.dynamic_slice_in_dim(weight, start, size, -1)
+        block_weight = jax.lax.dynamic_slice_in_dim(weight, start, size, -1)
         return function(
-            _cast_rows(jax.lax.dynamic_slice_in_dim(x, start, size), ones, dtype), own.astype(dtype)
+            _cast_rows(jax.lax.dynamic_slice_in_dim(x, start, size), ones, dtype),
+            block_weight.astype(dtype),
         ).astype(float)
 
     return jax.lax.fori_loop(
-        0, count, lambda k, total: total + block(k * step, step), block(len(x) - left, left)
+        0,
+        count,
+        lambda k, total: total + block(k * step, step),
+        block(len(x) - remainder, remainder),
     )
 
 
@@ -302,7 +306,7 @@ def _pull(x: Array, slope: Array) -> Array:
 
 
 def _products(x: Array, weight: Array) -> Array:
-    return jax.lax.map(lambda own: (x.T * own) @ x, weight)
+    return jax.lax.map(lambda refit_weight: (x.T * refit_weight) @ x, weight)
 
 
 def _forms(x: Array, matrices: Array) -> Array:

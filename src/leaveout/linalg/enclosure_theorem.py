@@ -73,54 +73,54 @@ def gaps(
     loss: Loss,
     y: Array,
     eta: Array,
-    bend: CurvatureBounds,
-    reach: Array,
+    bounds: CurvatureBounds,
+    half_width: Array,
     reference: Array,
     blur: Array | float = 0.0,
 ) -> Gaps:
-    """Gaps of secants from η over |s| ≤ `reach`, where η may be off by `blur`."""
+    """Gaps of secants from η over |s| ≤ `half_width`, where η may be off by `blur`."""
     if loss.self_concordance is not None:  # (1 − e^{−x})/x ≥ 1 − x/2; its inverse bounds (eˣ − 1)/x
-        left = -0.5 * np.asarray(loss.self_concordance) * reach
-        left += 1.0
-        if not left.min() > 0:
-            np.maximum(left, 0.0, out=left)
-        low = bend.least * left
+        factor = -0.5 * np.asarray(loss.self_concordance) * half_width
+        factor += 1.0
+        if not factor.min() > 0:
+            np.maximum(factor, 0.0, out=factor)
+        low = bounds.least * factor
         with np.errstate(divide="ignore", invalid="ignore"):
-            high = np.divide(bend.most, left, out=left)
+            high = np.divide(bounds.most, factor, out=factor)
             np.fmin(high, loss.ceiling, out=high)
     else:
-        low, high = _by_ends(loss, y, eta, reach, blur)
+        low, high = _by_ends(loss, y, eta, half_width, blur)
     below = reference - low
     beyond = high - reference
     return Gaps(below, np.maximum(below, beyond, out=beyond))
 
 
 def _by_ends(
-    loss: Loss, y: Array, eta: Array, reach: Array, blur: Array | float
+    loss: Loss, y: Array, eta: Array, half_width: Array, blur: Array | float
 ) -> tuple[Array, Array]:
     """Least and greatest secant, for unimodal ℓ″; ℓ″ is least at an end."""
     peak = loss.peak(y)
     if peak is None:
         return np.zeros_like(eta), np.full_like(eta, np.inf)
-    wide = UP * reach + blur
-    (here,) = loss.derivatives(eta, y, (1,))
-    up, up2 = loss.derivatives(eta + wide, y, (1, 2))
-    down, down2 = loss.derivatives(eta - wide, y, (1, 2))
+    span = UP * half_width + blur
+    (center,) = loss.derivatives(eta, y, (1,))
+    up, up2 = loss.derivatives(eta + span, y, (1, 2))
+    down, down2 = loss.derivatives(eta - span, y, (1, 2))
     ends = np.minimum(
-        up2 - FUNCTION * loss.terms(2, up2, eta + wide, y),
-        down2 - FUNCTION * loss.terms(2, down2, eta - wide, y),
+        up2 - FUNCTION * loss.terms(2, up2, eta + span, y),
+        down2 - FUNCTION * loss.terms(2, down2, eta - span, y),
     )
-    at = np.clip(np.broadcast_to(peak, eta.shape), eta - wide, eta + wide)
-    (high,) = loss.derivatives(at, y, (2,))
-    high = high + FUNCTION * loss.terms(2, high, at, y)
+    top = np.clip(np.broadcast_to(peak, eta.shape), eta - span, eta + span)
+    (high,) = loss.derivatives(top, y, (2,))
+    high = high + FUNCTION * loss.terms(2, high, top, y)
     slopes = sum(
         loss.terms(1, np.abs(slope), place, y)
-        for slope, place in ((up, eta + wide), (down, eta - wide), (here, eta))
+        for slope, place in ((up, eta + span), (down, eta - span), (center, eta))
     )
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         # the least secant from η is that to an end
-        lost = UP * (FUNCTION * slopes + 4 * blur * high) / reach
-        low = np.fmax(ends, np.minimum(up - here, here - down) / wide - lost)
+        rounding = UP * (FUNCTION * slopes + 4 * blur * high) / half_width
+        low = np.fmax(ends, np.minimum(up - center, center - down) / span - rounding)
     # outside the domain ℓ″ is far below zero
     return np.where(ends > -1.0, np.maximum(low, 0.0), ends), high
 
@@ -164,17 +164,22 @@ class Ball(NamedTuple):
 
 
 def ball(
-    gap: Gaps, reference: Array, size: Array, slope: Array, radius: Array, more: Array | float = 0.0
+    gap: Gaps,
+    reference: Array,
+    size: Array,
+    slope: Array,
+    radius: Array,
+    penalty_share: Array | float = 0.0,
 ) -> Ball:
     """Apply the theorem to gaps over a radius.
 
-    `slope` is λ, and `more` is added to C for the penalty.
+    `slope` is λ, and `penalty_share` is added to C for the penalty.
     """
-    beyond = share(gap.beyond, reference, size) + more
+    beyond = share(gap.beyond, reference, size) + penalty_share
     below = (
         beyond
         if (beyond < 0.5).all()
-        else np.fmin(beyond, share(np.maximum(gap.below, 0.0), reference, size) + more)
+        else np.fmin(beyond, share(np.maximum(gap.below, 0.0), reference, size) + penalty_share)
     )  # the gaps at smaller radii are no larger
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         distance = UP * slope / (1 - below)
@@ -184,12 +189,12 @@ def ball(
     return Ball(distance, np.where(slope == 0, 0.0, after))
 
 
-class More(NamedTuple):
+class PenaltyShare(NamedTuple):
     """Share that a penalty adds to C, as a function of radii, and the largest relative change of
     the penalty per length.
     """
 
-    turn: float
+    relative_change: float
     share: Callable[[Array], Array]
 
 
@@ -206,7 +211,7 @@ class RadiusTable:
     below: np.ndarray
     beyond: np.ndarray
     between: np.ndarray
-    near: list[tuple[np.ndarray, np.ndarray]]
+    best_levels: list[tuple[np.ndarray, np.ndarray]]
 
     RADII = 10.0 ** np.arange(-6, 2.5, 0.12)  # in units of 1 / max M k, if the loss has an M
     TWICE = 3  # steps in the grid after which a radius is at least twice as large
@@ -226,31 +231,31 @@ class RadiusTable:
         reference: Array,
         size: Array,
         norm: Array,
-        more: "More | None" = None,
-        lost: Array | float = 0.0,
+        penalty: PenaltyShare | None = None,
+        rounding: Array | float = 0.0,
         blur: Array | float = 0.0,
     ):
         if loss.self_concordance is not None:  # the gaps relative to a_i depend on M k_i alone
-            bend = np.atleast_2d(np.asarray(loss.self_concordance) * norm)
-            count = len(bend)
+            scaled_norm = np.atleast_2d(np.asarray(loss.self_concordance) * norm)
+            count = len(scaled_norm)
             bins = len(self.BINS)
-            largest = bend.max(1)
-            if more is not None:
-                largest = np.maximum(largest, more.turn)
-            self.scale = np.where(largest > 0, largest, STRAIGHT if more is None else 1.0)
-            place = -20 * np.log10(np.maximum(bend / self.scale[:, None], 1e-300))
+            largest = scaled_norm.max(1)
+            if penalty is not None:
+                largest = np.maximum(largest, penalty.relative_change)
+            self.scale = np.where(largest > 0, largest, STRAIGHT if penalty is None else 1.0)
+            place = -20 * np.log10(np.maximum(scaled_norm / self.scale[:, None], 1e-300))
             place = np.minimum(place.astype(int), bins - 1) + bins * np.arange(count)[:, None]
             mass = np.bincount(place.ravel(), np.ravel(size * reference), count * bins).reshape(
                 count, bins
             )
-            mass[bend.max(1) == 0] = 0.0
+            mass[scaled_norm.max(1) == 0] = 0.0
             sums = [(mass @ part).reshape(count, len(self.RADII), -1) for part in self._shares()]
         else:
             self.scale, sums = (
                 np.ones(1),
                 [*self._both_sums(loss, y, eta, reference, size, norm, blur)],
             )
-        self._fill(sums, loss.self_concordance is not None, more, lost)
+        self._fill(sums, loss.self_concordance is not None, penalty, rounding)
 
     @classmethod
     def _both_sums(
@@ -265,10 +270,10 @@ class RadiusTable:
     ) -> Float[Array, "2 1 radii levels"]:
         """Both sums, from secants over every radius."""
         sums = np.empty((2, 1, len(cls.RADII), len(cls.LEVELS)))
-        here = CurvatureBounds(reference, reference)
+        curvature = CurvatureBounds(reference, reference)
         for k, radius in enumerate(cls.RADII):
-            both = gaps(loss, y, eta, here, radius * norm, reference, blur)
-            for out, part in zip(sums, both, strict=True):
+            gap = gaps(loss, y, eta, curvature, radius * norm, reference, blur)
+            for out, part in zip(sums, gap, strict=True):
                 finite = np.where(np.isfinite(part), part, 1e300)
                 out[0, k] = [
                     size @ np.maximum(finite - level * reference, 0.0) for level in cls.LEVELS
@@ -286,7 +291,7 @@ class RadiusTable:
         norm: Array,
         blur: Array | float = 0.0,
     ) -> Array:
-        """Contribution of some units to a table over all units; `of` takes the sum of these
+        """Contribution of some units to a table over all units; `from_tally` takes the sum of these
         contributions.
 
         It consists of the sums or, if the loss has an M, of the masses in bins of M k, from 1e20
@@ -294,17 +299,17 @@ class RadiusTable:
         """
         if loss.self_concordance is None:
             return cls._both_sums(loss, y, eta, reference, size, norm, blur)
-        bend = np.broadcast_to(loss.self_concordance, norm.shape) * norm
+        scaled_norm = np.broadcast_to(loss.self_concordance, norm.shape) * norm
         place = (
-            np.clip(np.floor(-20 * np.log10(np.maximum(bend, 1e-300))), -cls.FAR, cls.FAR).astype(
-                int
-            )
+            np.clip(
+                np.floor(-20 * np.log10(np.maximum(scaled_norm, 1e-300))), -cls.FAR, cls.FAR
+            ).astype(int)
             + cls.FAR
         )
-        return np.bincount(place, np.where(bend > 0, size * reference, 0.0), 2 * cls.FAR + 1)
+        return np.bincount(place, np.where(scaled_norm > 0, size * reference, 0.0), 2 * cls.FAR + 1)
 
     @classmethod
-    def of(cls, loss: Loss, tally: Array, lost: float = 0.0) -> "RadiusTable":
+    def from_tally(cls, loss: Loss, tally: Array, rounding: float = 0.0) -> "RadiusTable":
         """Table from the added contributions of all units."""
         self = cls.__new__(cls)
         if loss.self_concordance is None:
@@ -318,21 +323,23 @@ class RadiusTable:
             mass = np.pad(tally, (0, bins))[first : first + bins]
             mass[-1] += tally[first + bins :].sum()
             sums = [(mass @ part).reshape(1, len(cls.RADII), -1) for part in cls._shares()]
-        self._fill(sums, loss.self_concordance is not None, None, lost)
+        self._fill(sums, loss.self_concordance is not None, None, rounding)
         return self
 
-    def _fill(self, sums: Any, concordant: bool, more: "More | None", lost: Array | float) -> None:
+    def _fill(
+        self, sums: Any, concordant: bool, penalty: PenaltyShare | None, rounding: Array | float
+    ) -> None:
         self.below, self.beyond = (UP * np.maximum.accumulate(part, axis=1) for part in sums)
-        further = 2 * np.reshape(lost, (-1, 1, 1))
-        if more is not None:
-            further = further + more.share(self.RADII / self.scale)[:, None]
-        twice = np.minimum(np.arange(len(self.RADII)) + self.TWICE, len(self.RADII) - 1)
-        self.between = self.beyond[:, twice] if concordant else np.full_like(self.beyond, np.inf)
+        extra = 2 * np.reshape(rounding, (-1, 1, 1))
+        if penalty is not None:
+            extra = extra + penalty.share(self.RADII / self.scale)[:, None]
+        doubled = np.minimum(np.arange(len(self.RADII)) + self.TWICE, len(self.RADII) - 1)
+        self.between = self.beyond[:, doubled] if concordant else np.full_like(self.beyond, np.inf)
         self.between[:, -self.TWICE :] = np.inf
         self.below, self.beyond, self.between = (
-            part + further for part in (self.below, self.beyond, self.between)
+            part + extra for part in (self.below, self.beyond, self.between)
         )
-        self.near = [self._at_best(part) for part in (self.below, self.beyond, self.between)]
+        self.best_levels = [self._at_best(part) for part in (self.below, self.beyond, self.between)]
 
     def _at_best(self, part: Array) -> tuple[Array, Array]:
         """Find the best level if all rows stay, and the sum above it, for every radius of every
@@ -346,13 +353,13 @@ class RadiusTable:
 
         Ratios near one use the level that is best for a ratio of one.
         """
-        level, above = (part.take(place) for part in self.near[which])
+        level, above = (part.take(place) for part in self.best_levels[which])
         out = above * ratio + level
-        far = np.flatnonzero(ratio > self.ALIKE)
+        unlike = np.flatnonzero(ratio > self.ALIKE)
         part = (self.below, self.beyond, self.between)[which].reshape(-1, len(self.LEVELS))[
-            place[far]
+            place[unlike]
         ]
-        out[far] = np.min(self.LEVELS + part * ratio[far, None], axis=1)
+        out[unlike] = np.min(self.LEVELS + part * ratio[unlike, None], axis=1)
         return out
 
     @classmethod
@@ -363,11 +370,11 @@ class RadiusTable:
         below = np.where(x > 1e-9, 1 + np.expm1(-x) / x, x / 2)
         beyond = np.maximum(below, np.where(x > 1e-9, np.expm1(x) / x - 1, x / 2))
         beyond[x >= 500.0] = 1e300
-        both = (
+        tables = (
             np.maximum(part[..., None] - cls.LEVELS, 0.0).reshape(len(x), -1)
             for part in (below, beyond)
         )
-        return next(both), next(both)
+        return next(tables), next(tables)
 
     def ball(
         self,
@@ -395,18 +402,23 @@ class RadiusTable:
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             ratio = growth / keep
             k = np.searchsorted(self.RADII, start + 1.01 * slope / root)
-            for further in (0, 1, 2, 4, 8) if move is None else (0, 2):
-                wanting = ~np.isfinite(distance) & (k + further < len(self.RADII)) & (keep > 0)
-                todo = np.flatnonzero(wanting)
-                some = EVERYONE if wanting.all() else todo  # without copies
-                at = k[some] + further
-                lost = self._share(below, first[some] + at, ratio[some])
-                needed = np.where(lost < 1, UP * slope[some] / (1 - lost), np.inf)
-                good = needed < (self.RADII[at] - start[some]) * root[some]
-                todo = todo[good]
-                at = at[good]
-                distance[todo] = needed[good]
-                after[todo] = self._share(beyond, first[todo] + at, ratio[todo]) * distance[todo]
+            for offset in (0, 1, 2, 4, 8) if move is None else (0, 2):
+                is_open = ~np.isfinite(distance) & (k + offset < len(self.RADII)) & (keep > 0)
+                open_lanes = np.flatnonzero(is_open)
+                lanes = EVERYONE if is_open.all() else open_lanes  # without copies
+                index = k[lanes] + offset
+                curvature_loss = self._share(below, first[lanes] + index, ratio[lanes])
+                needed = np.where(
+                    curvature_loss < 1, UP * slope[lanes] / (1 - curvature_loss), np.inf
+                )
+                good = needed < (self.RADII[index] - start[lanes]) * root[lanes]
+                open_lanes = open_lanes[good]
+                index = index[good]
+                distance[open_lanes] = needed[good]
+                after[open_lanes] = (
+                    self._share(beyond, first[open_lanes] + index, ratio[open_lanes])
+                    * distance[open_lanes]
+                )
         return Ball(distance / scale, after / scale)
 
 
@@ -418,26 +430,26 @@ def change(loss: Loss, y: Array, reported: Array, center: Array, half: Array) ->
     """
     if center.ndim > half.ndim:
         return _change_of_several(cast(LossOfSeveral, loss), y, reported, center, half)
-    known = np.isfinite(half)
-    wide = half if known.all() else np.where(known, half, 0.0)
-    slope, most = _rise(loss, y, center, wide)
+    bounded = np.isfinite(half)
+    span = half if bounded.all() else np.where(bounded, half, 0.0)
+    slope, most = _rise(loss, y, center, span)
     (base,) = loss.derivatives(reported, y, (0,))
     with np.errstate(invalid="ignore"):
-        lost = FUNCTION * loss.terms(0, np.abs(base), reported, y) + TINY
+        rounding = FUNCTION * loss.terms(0, np.abs(base), reported, y) + TINY
         if reported is not center:  # otherwise no fall is larger than the rise on the other side
-            (here,) = loss.derivatives(center, y, (0,))
-            lost += FUNCTION * loss.terms(0, np.abs(here), center, y)
+            (center_loss,) = loss.derivatives(center, y, (0,))
+            rounding += FUNCTION * loss.terms(0, np.abs(center_loss), center, y)
             # no lower than the tangent at the center
-            most = np.maximum(most + (here - base), base - here + slope * wide)
-        most = UP * (np.maximum(most, 0.0) + lost)
+            most = np.maximum(most + (center_loss - base), base - center_loss + slope * span)
+        most = UP * (np.maximum(most, 0.0) + rounding)
     finite = 500.0  # largest predictor of losses that grow exponentially
     if np.isinf(loss.ceiling):  # exponentials that overflow
-        known &= np.maximum(np.abs(reported), np.abs(center) + wide) <= finite
-    return np.where(known & ~np.isnan(most), most, np.inf)
+        bounded &= np.maximum(np.abs(reported), np.abs(center) + span) <= finite
+    return np.where(bounded & ~np.isnan(most), most, np.inf)
 
 
-def _rise(loss: Loss, y: Array, center: Array, wide: Array) -> tuple[Array, Array]:
-    """Bound |ℓ′| at the center, and the rise of ℓ over `center ± wide`.
+def _rise(loss: Loss, y: Array, center: Array, span: Array) -> tuple[Array, Array]:
+    """Bound |ℓ′| at the center, and the rise of ℓ over `center ± span`.
 
     For short moves the bound is |ℓ′|s + ½ℓ″s²e^{Ms}, by |ℓ‴| ≤ Mℓ″. For long ones it is the rise at
     an end, or at a pole of ℓ″, which is a pole of ℓ.
@@ -445,47 +457,47 @@ def _rise(loss: Loss, y: Array, center: Array, wide: Array) -> tuple[Array, Arra
     slope, curvature = loss.derivatives(center, y, (1, 2))
     slope = np.abs(slope)
     slope = slope + FUNCTION * loss.terms(1, slope, center, y)
-    far = np.arange(len(center))
+    long_moves = np.arange(len(center))
     short_move = 0.1  # M s of a move over which ℓ″ hardly changes
     with np.errstate(invalid="ignore", over="ignore"):
-        most = slope * wide
+        most = slope * span
         if loss.self_concordance is not None:
-            reach = np.asarray(loss.self_concordance) * wide
+            relative_change = np.asarray(loss.self_concordance) * span
             most += (
                 0.5
                 * (curvature + FUNCTION * loss.terms(2, curvature, center, y))
-                * wide**2
-                * np.exp(reach)
+                * span**2
+                * np.exp(relative_change)
             )
-            far = np.flatnonzero(reach > short_move)
-        if far.size:
-            known = y if np.ndim(y) == 0 else y[far]
-            middle = center[far]
-            ends = [center[far] - wide[far], center[far] + wide[far]]
-            peak = loss.peak(known)
+            long_moves = np.flatnonzero(relative_change > short_move)
+        if long_moves.size:
+            target = y if np.ndim(y) == 0 else y[long_moves]
+            middle = center[long_moves]
+            ends = [center[long_moves] - span[long_moves], center[long_moves] + span[long_moves]]
+            peak = loss.peak(target)
             if peak is not None:
                 ends.append(np.clip(peak, *ends))
-            values = [loss.derivatives(at, known, (0,))[0] for at in (middle, *ends)]
-            lost = np.max(
+            values = [loss.derivatives(eta, target, (0,))[0] for eta in (middle, *ends)]
+            rounding = np.max(
                 [
-                    loss.terms(0, np.abs(of), at, known)
-                    for of, at in zip(values, (middle, *ends), strict=True)
+                    loss.terms(0, np.abs(value), eta, target)
+                    for value, eta in zip(values, (middle, *ends), strict=True)
                 ],
                 axis=0,
             )
-            most[far] = np.max(values[1:], axis=0) - values[0] + 2 * FUNCTION * lost
+            most[long_moves] = np.max(values[1:], axis=0) - values[0] + 2 * FUNCTION * rounding
     return slope, most
 
 
 def _change_of_several(
     loss: LossOfSeveral, y: Array, reported: Array, center: Array, half: Array
 ) -> Array:
-    known = np.isfinite(half)
-    (base,), (here,) = (loss.derivatives(at, y, (0,)) for at in (reported, center))
-    fall, rise = loss.within(center, y, np.where(known, half, 0.0))
-    lost = FUNCTION * (
+    bounded = np.isfinite(half)
+    (base,), (center_loss,) = (loss.derivatives(eta, y, (0,)) for eta in (reported, center))
+    fall, rise = loss.within(center, y, np.where(bounded, half, 0.0))
+    rounding = FUNCTION * (
         loss.terms(0, np.abs(base), reported, y)
-        + loss.terms(0, np.abs(here) + fall + rise, center, y)
+        + loss.terms(0, np.abs(center_loss) + fall + rise, center, y)
     )
-    most = np.maximum(np.maximum(here - base + rise, base - here + fall), 0.0)
-    return np.where(known, UP * (most + lost), np.inf)
+    most = np.maximum(np.maximum(center_loss - base + rise, base - center_loss + fall), 0.0)
+    return np.where(bounded, UP * (most + rounding), np.inf)

@@ -27,8 +27,8 @@ TURN = 2 / np.sqrt(3)
 class Reach(NamedTuple):
     """Largest ‖v_g‖² of each group over moves ‖v‖_A = 1, and of all groups together."""
 
-    each: Float[Array, "... groups"]
-    whole: Float[Array, "..."]
+    groups: Float[Array, "... groups"]
+    total: Float[Array, "..."]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,15 +41,15 @@ class Norms:
     weight: Float[Array, " groups"]
     member: Bool[Array, "groups params"]
 
-    def of(self, place: Int[Array, " some"]) -> "Norms":
+    def select(self, place: Int[Array, " some"]) -> "Norms":
         """Penalty on the parameters `place` where all others are zero."""
         member = self.member[:, place]
-        some = member.any(1)
-        return Norms(self.weight[some], member[some])
+        groups = member.any(1)
+        return Norms(self.weight[groups], member[groups])
 
-    def beside(self, more: int) -> "Norms":
-        """Penalty with `more` further parameters that belong to no group."""
-        return Norms(self.weight, np.pad(self.member, ((0, 0), (0, more))))
+    def pad(self, count: int) -> "Norms":
+        """Penalty with `count` further parameters that belong to no group."""
+        return Norms(self.weight, np.pad(self.member, ((0, 0), (0, count))))
 
     def times(self, kappa: float) -> "Norms":
         """Penalty κ h."""
@@ -63,13 +63,13 @@ class Norms:
         """Evaluate h."""
         return self.lengths(theta) @ self.weight
 
-    def each(self, part: Float[Array, "... groups"]) -> Float[Array, "... params"]:
+    def spread(self, part: Float[Array, "... groups"]) -> Float[Array, "... params"]:
         """Spread one number a group to the group's parameters."""
         return part @ self.member
 
-    def among(self, some: Bool[Array, "... groups"]) -> Bool[Array, "... params"]:
+    def among(self, groups: Bool[Array, "... groups"]) -> Bool[Array, "... params"]:
         """Whether each parameter belongs to one of the marked groups."""
-        return some @ self.member
+        return groups @ self.member
 
     def pull(self, theta: Float[Array, "... params"]) -> Float[Array, "... params"]:
         """Compute ∇h, zero for groups that are zero."""
@@ -77,7 +77,7 @@ class Norms:
 
     def _over(self, theta: Float[Array, "... params"], power: int) -> Float[Array, "... params"]:
         length = self.lengths(theta)
-        return self.each(
+        return self.spread(
             np.divide(self.weight, length**power, out=np.zeros_like(length), where=length > 0)
         )
 
@@ -90,76 +90,83 @@ class Norms:
 
     def reach(self, root: Float[Array, "... rank params"]) -> Reach:
         """Reach in the norm of A, where rootᵀ root = A⁻¹."""
-        largest = lambda some: np.linalg.norm(root[..., some], 2, axis=(-2, -1)) ** 2
+        largest = lambda params: np.linalg.norm(root[..., params], 2, axis=(-2, -1)) ** 2
         return Reach(
-            np.stack([largest(own) for own in self.member], axis=-1),
+            np.stack([largest(member) for member in self.member], axis=-1),
             np.asarray(largest(self.member.any(0))),
         )
 
     def share(
         self,
         length: Float[Array, "*#refits groups"],
-        apart: Float[Array, "*refits groups"],
+        distance: Float[Array, "*refits groups"],
         reach: Reach,
     ) -> Float[Array, "*refits"] | float:
         """Compute C for groups of the given lengths at the reference that are no further than
-        `apart` from there.
+        `distance` from there.
         """
-        left = length - apart
+        clearance = length - distance
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            gap = np.where(left > 0, TURN * self.weight * apart / (length * left), np.inf)
-            gap[..., self.member.sum(1) == 1] = np.where(left > 0, 0.0, np.inf)[
+            gap = np.where(
+                clearance > 0, TURN * self.weight * distance / (length * clearance), np.inf
+            )
+            gap[..., self.member.sum(1) == 1] = np.where(clearance > 0, 0.0, np.inf)[
                 ..., self.member.sum(1) == 1
             ]
-            return np.minimum(np.sum(gap * reach.each, axis=-1), gap.max(-1) * reach.whole)
+            return np.minimum(np.sum(gap * reach.groups, axis=-1), gap.max(-1) * reach.total)
 
     def excess(self, gradient: Float[Array, " params"]) -> Float[Array, " params"]:
         """Compute the part of a gradient that exceeds ‖·‖ ≤ a, group by group."""
         length = self.lengths(gradient)
-        left = np.divide(
+        factor = np.divide(
             length - self.weight, length, out=np.zeros_like(length), where=length > self.weight
         )
-        return gradient * self.each(left)
+        return gradient * self.spread(factor)
 
 
 def descend_by_groups(
     gram: Float[Array, "params params"],
-    pull: Float[Array, " params"],
+    right: Float[Array, " params"],
     norms: Norms,
     theta: Float[Array, " params"],
     tolerance: float,
 ) -> Float[Array, " params"]:
-    """Minimise ½ θᵀGθ − pullᵀθ + h(θ) by descent along one group after another; ungrouped
+    """Minimise ½ θᵀGθ − rightᵀθ + h(θ) by descent along one group after another; ungrouped
     parameters follow from the others.
 
     It ends when the violation of the optimality conditions is below `tolerance` times the largest
     a. The step of a group minimises h plus an upper bound, largest(G_gg) ‖·‖²/2 (Z. Qin, K.
     Scheinberg and D. Goldfarb, *Math. Program. Comput.* 5, 2013).
     """
-    grouped = norms.member.any(0)
-    free = np.flatnonzero(~grouped)
-    rest = np.flatnonzero(grouped)
+    is_grouped = norms.member.any(0)
+    free = np.flatnonzero(~is_grouped)
+    grouped = np.flatnonzero(is_grouped)
     along = np.linalg.lstsq(
-        gram[np.ix_(free, free)], np.c_[gram[np.ix_(free, rest)], pull[free]], rcond=None
+        gram[np.ix_(free, free)], np.c_[gram[np.ix_(free, grouped)], right[free]], rcond=None
     )[0]
-    inner = gram[np.ix_(rest, rest)] - gram[np.ix_(rest, free)] @ along[:, :-1]
-    own = theta[rest].copy()
-    slope = inner @ theta[rest] - (pull[rest] - gram[np.ix_(rest, free)] @ along[:, -1])
-    listed = [np.flatnonzero(member) for member in norms.member[:, rest]]
-    bends = [max(float(np.linalg.norm(inner[np.ix_(some, some)], 2)), 1e-300) for some in listed]
+    inner = gram[np.ix_(grouped, grouped)] - gram[np.ix_(grouped, free)] @ along[:, :-1]
+    current = theta[grouped].copy()
+    slope = inner @ theta[grouped] - (right[grouped] - gram[np.ix_(grouped, free)] @ along[:, -1])
+    groups = [np.flatnonzero(member) for member in norms.member[:, grouped]]
+    curvatures = [
+        max(float(np.linalg.norm(inner[np.ix_(members, members)], 2)), 1e-300) for members in groups
+    ]
     group_sweeps = 2000  # sweeps over all groups when h stands beside a quadratic
     for _ in range(group_sweeps):
-        moved = 0.0
-        for some, bend, a in zip(listed, bends, norms.weight.tolist(), strict=True):
-            target = own[some] - slope[some] / bend
+        change = 0.0
+        for members, curvature, a in zip(groups, curvatures, norms.weight.tolist(), strict=True):
+            target = current[members] - slope[members] / curvature
             length = float(np.sqrt(target @ target))
-            step = target * (max(1 - a / (bend * length), 0.0) if length > 0 else 0.0) - own[some]
+            step = (
+                target * (max(1 - a / (curvature * length), 0.0) if length > 0 else 0.0)
+                - current[members]
+            )
             if step.any():
-                own[some] += step
-                slope += inner[:, some] @ step
-                moved = max(moved, bend * float(np.abs(step).max()))
-        if moved <= tolerance * norms.weight.max():
+                current[members] += step
+                slope += inner[:, members] @ step
+                change = max(change, curvature * float(np.abs(step).max()))
+        if change <= tolerance * norms.weight.max():
             break
     out = theta.copy()
-    out[rest], out[free] = own, along[:, -1] - along[:, :-1] @ own
+    out[grouped], out[free] = current, along[:, -1] - along[:, :-1] @ current
     return out

@@ -51,8 +51,8 @@ class RowSelection:
     def shape(self) -> tuple[int, int]:
         return len(self.units), self.rows.shape[1]
 
-    def __getitem__(self, some: Any) -> Array:
-        return self.rows[self.units[some]]
+    def __getitem__(self, places: Any) -> Array:
+        return self.rows[self.units[places]]
 
 
 class SourcedDesign(SingleOutput, Module):
@@ -99,49 +99,51 @@ class MappedDesign(SourcedDesign):
     def blocks(self) -> Iterator[tuple[slice, DenseDesign]]:
         """Yield the slice and the rows of each block."""
         for start in range(0, len(self), self.step):
-            some = slice(start, min(start + self.step, len(self)))
-            yield some, DenseDesign(self.rows(some))
+            block = slice(start, min(start + self.step, len(self)))
+            yield block, DenseDesign(self.rows(block))
 
     def rows(self, units: Array | slice) -> Float[Array, "*some params"]:
         """Selected rows as an array."""
-        own = self.source[units]
-        out = np.empty((*own.shape[:-1], self.shape[1]), self.dtype)
-        out[..., : own.shape[-1]] = own
-        out[..., own.shape[-1] :] = 1.0
+        entries = self.source[units]
+        out = np.empty((*entries.shape[:-1], self.shape[1]), self.dtype)
+        out[..., : entries.shape[-1]] = entries
+        out[..., entries.shape[-1] :] = 1.0
         return out
 
     def predictors(self, theta: Float[Array, "refits params"]) -> Float[Array, "refits units"]:
         """Compute x_nᵀθ of every unit."""
         out = np.empty((len(theta), len(self)), np.result_type(theta.dtype, self.dtype))
-        for some, part in self.blocks():
-            out[:, some] = part.predictors(theta)
+        for block, part in self.blocks():
+            out[:, block] = part.predictors(theta)
         return out
 
     def pull(self, slope: Float[Array, "refits units"]) -> Float[Array, "refits params"]:
         """Compute Σ_n slope_n x_n."""
         return sum(
-            (part.pull(slope[:, some]) for some, part in self.blocks()),
+            (part.pull(slope[:, block]) for block, part in self.blocks()),
             np.zeros((len(slope), self.shape[1])),
         )
 
-    def at(
+    def unit_predictors(
         self, units: Array, theta: Float[Array, "*refits params"]
     ) -> Float[Array, "*refits width"]:
         """Compute x_nᵀθ of the listed units, some refits at a time."""
         if units.size * self.shape[1] <= DENSE_BLOCK:
-            return super().at(units, theta)
+            return super().unit_predictors(units, theta)
         if len(units) > 1:
-            return np.stack([self.at(own, at) for own, at in zip(units, theta, strict=True)])
+            return np.stack(
+                [self.unit_predictors(row, point) for row, point in zip(units, theta, strict=True)]
+            )
         if units.ndim > 1:
             return self.take(units[0]).predictors(theta)
         return self.take(units).predictors(theta[None])[0]
 
     def take(self, units: Int[Array, " some"] | slice) -> "MappedDesign":
         """Design of the selected rows, without copying them."""
-        whole = np.arange(len(self))[units] if isinstance(units, slice) else units
-        return replace(self, source=RowSelection(self.source, whole))
+        places = np.arange(len(self))[units] if isinstance(units, slice) else units
+        return replace(self, source=RowSelection(self.source, places))
 
-    def ahead(
+    def multiply(
         self, units: Array, images: Float[Array, "params some"]
     ) -> Float[Array, "units some"]:
         """Multiply the listed rows by columns, in the precision of the columns."""
@@ -161,8 +163,8 @@ class MappedDesign(SourcedDesign):
     ) -> Float[Array, "refits params params"]:
         """Compute Σ_n weight_n x_n x_nᵀ."""
         out = np.zeros((len(weight), *2 * self.shape[1:]))
-        for some, part in self.blocks():
-            out += part.products(weight[:, some])
+        for block, part in self.blocks():
+            out += part.products(weight[:, block])
         return out
 
     def forms(self, matrices: Float[Array, "forms params params"]) -> Float[Array, "units forms"]:

@@ -36,13 +36,13 @@ def condition(root: Array, scale: Array) -> Array:
     return np.sum(np.einsum("...ij,...j->...i", np.abs(root), scale) ** 2, axis=-1)
 
 
-def factor_error(known: Any, rows: int, columns: int) -> Any:
+def factor_error(kappa: Any, rows: int, columns: int) -> Any:
     """Bound δ for a Cholesky factor, δ ≤ (n + 4p + 8) u κ: the rounding of a sum of n products, its
     factor and the inverse.
 
     If δ ≥ ½, A is not known to have an inverse.
     """
-    return (rows + 4 * columns + 8) * UNIT * known
+    return (rows + 4 * columns + 8) * UNIT * kappa
 
 
 class Rounding(NamedTuple):
@@ -89,14 +89,15 @@ class Rounding(NamedTuple):
             * ((3 * self.columns + 11) * (self.bulk + self.root * move) * length + 4 * size)
         )
 
-    def gradient(self, pulled: Array | float, move: Array | float = 0.0) -> Any:
-        """Bound the error of a whitened gradient by its sums, for Σ ω |ℓ′| k = `pulled`, and by the
-        penalty's part.
+    def gradient(self, slope_sum: Array | float, move: Array | float = 0.0) -> Any:
+        """Bound the error of a whitened gradient by its sums, for Σ ω |ℓ′| k = `slope_sum`.
+
+        The penalty's part is added.
         """
-        own = (self.rows + self.columns + 4) * pulled + (self.columns + 4) * (
+        error = (self.rows + self.columns + 4) * slope_sum + (self.columns + 4) * (
             self.bulk + self.root * move
         )
-        return UP * UNIT * self.root * own
+        return UP * UNIT * self.root * error
 
 
 def bounded(extent: Any, rounding: Rounding, several: bool = False) -> tuple[Array, Array, Array]:
@@ -107,7 +108,13 @@ def bounded(extent: Any, rounding: Rounding, several: bool = False) -> tuple[Arr
     norm = extent.norm
     size = extent.size
     length = extent.length
-    lost = (8 * rounding.columns + 32) * UNIT * rounding.root**2 * length**2 if several else 0.0
+    cancellation = (
+        (8 * rounding.columns + 32) * UNIT * rounding.root**2 * length**2 if several else 0.0
+    )
     growth = rounding.growth
-    whole = (np.sqrt(norm**2 + lost) if several else norm) * growth
-    return whole, size * growth**2 + lost, whole if length is norm else length * growth
+    norm_bound = (np.sqrt(norm**2 + cancellation) if several else norm) * growth
+    return (
+        norm_bound,
+        size * growth**2 + cancellation,
+        norm_bound if length is norm else length * growth,
+    )

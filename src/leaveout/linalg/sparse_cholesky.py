@@ -45,7 +45,7 @@ class Group(NamedTuple):
     columns: slice  # the columns of all fronts, in the order of elimination
     # rows below the fronts, in the order of elimination; padded with the number of columns
     rows: Int[np.ndarray, "fronts r"]
-    at: slice  # place of the fronts in the workspace
+    span: slice  # place of the fronts in the workspace
     # places in the workspace to which the updated rows are added
     above: Entries
     # the same, if several rows go to one place
@@ -101,21 +101,21 @@ class Pattern:
         parts = []
         for group in self.groups:
             count, k, r = group.shape
-            front = space[:, group.at].reshape(-1, count, k + r, group.width)
+            front = space[:, group.span].reshape(-1, count, k + r, group.width)
             chol = cholesky(front[..., :k, :k])
             logdet += 2 * np.log(np.einsum("...kk->...k", chol)).sum((1, 2))
             triangles = _triangles(chol)
             below = _forward(triangles, front[..., k:, :k].swapaxes(-1, -2)).swapaxes(-1, -2)
             parts.append((triangles, below))
             if r:
-                left = _product(-below, below.swapaxes(-1, -2))
+                update = _product(-below, below.swapaxes(-1, -2))
                 if group.width > k:
-                    left += front[..., k:, k:]
-                left = left.reshape(len(values), -1)
+                    update += front[..., k:, k:]
+                update = update.reshape(len(values), -1)
                 if group.place_sums is None:
-                    space[:, group.above] += left
+                    space[:, group.above] += update
                 else:
-                    space[:, group.place_sums[0]] += (group.place_sums[1] @ left.T).T
+                    space[:, group.place_sums[0]] += (group.place_sums[1] @ update.T).T
         return FrontalFactor(self, parts, logdet)
 
 
@@ -135,39 +135,41 @@ class FrontalFactor:
         A last row stands for padding.
         """
         lanes, size, width = right.shape
-        found = np.zeros((lanes, size + 1, width))  # the last row stands for padding
-        found[:, :size] = right[:, self.pattern.order]
+        solution = np.zeros((lanes, size + 1, width))  # the last row stands for padding
+        solution[:, :size] = right[:, self.pattern.order]
         for group, (triangles, below) in zip(self.pattern.groups, self.parts, strict=True):
-            view = found[:, group.columns].reshape(lanes, *group.shape[:2], width)
-            view[...] = own = _forward(triangles, view)
+            view = solution[:, group.columns].reshape(lanes, *group.shape[:2], width)
+            view[...] = block = _forward(triangles, view)
             if group.rows.size and group.summed_rows is None:
-                found[:, group.rows] -= below @ own
+                solution[:, group.rows] -= below @ block
             elif group.rows.size:
                 flat = (
-                    (below @ own)
+                    (below @ block)
                     .reshape(lanes, -1, width)
                     .swapaxes(0, 1)
                     .reshape(group.rows.size, -1)
                 )
-                found[:, :size] -= (
+                solution[:, :size] -= (
                     (group.summed_rows @ flat).reshape(-1, lanes, width).swapaxes(0, 1)
                 )
-        return found
+        return solution
 
     def solve(
         self, right: Float[np.ndarray, "lanes size columns"]
     ) -> Float[np.ndarray, "lanes size columns"]:
         """Compute `A⁻¹ b` for each matrix."""
         (lanes, size, width) = right.shape
-        found = self.whiten(right)
+        solution = self.whiten(right)
         for group, (triangles, below) in zip(
             self.pattern.groups[::-1], self.parts[::-1], strict=True
         ):
-            view = found[:, group.columns].reshape(lanes, *group.shape[:2], width)
-            own = view - below.swapaxes(-1, -2) @ found[:, group.rows] if group.rows.size else view
-            view[...] = _backward(triangles, own)
+            view = solution[:, group.columns].reshape(lanes, *group.shape[:2], width)
+            block = (
+                view - below.swapaxes(-1, -2) @ solution[:, group.rows] if group.rows.size else view
+            )
+            view[...] = _backward(triangles, block)
         out = np.empty_like(right)
-        out[:, self.pattern.order] = found[:, :size]
+        out[:, self.pattern.order] = solution[:, :size]
         return out
 
     @cached_property
@@ -180,17 +182,19 @@ class FrontalFactor:
         ):
             count, k, r = group.shape
             # a view of the workspace, which is written to
-            front = space[:, group.at].reshape(-1, count, k + r, group.width)
-            own = _inverse_grams(triangles)
+            front = space[:, group.span].reshape(-1, count, k + r, group.width)
+            block = _inverse_grams(triangles)
             if r:
-                rest = np.take(space, group.above, axis=1, mode="clip").reshape(-1, count, r, r)
-                turned = _backward(triangles, below.swapaxes(-1, -2)).swapaxes(-1, -2)
-                between = -(rest @ turned)
-                own = own - turned.swapaxes(-1, -2) @ between
+                rows_inverse = np.take(space, group.above, axis=1, mode="clip").reshape(
+                    -1, count, r, r
+                )
+                quotient = _backward(triangles, below.swapaxes(-1, -2)).swapaxes(-1, -2)
+                between = -(rows_inverse @ quotient)
+                block = block - quotient.swapaxes(-1, -2) @ between
                 front[..., k:, :k] = between
                 if group.width > k:
-                    front[..., k:, k:], front[..., :k, k:] = rest, between.swapaxes(-1, -2)
-            front[..., :k, :k] = own
+                    front[..., k:, k:], front[..., :k, k:] = rows_inverse, between.swapaxes(-1, -2)
+            front[..., :k, :k] = block
         return space[:, self.pattern.place]
 
 
@@ -221,40 +225,43 @@ def _elimination_columns(
     minimum degree of what is left when those are eliminated.
     """
     size = full.shape[0]
-    rest = np.setdiff1d(np.arange(size), first)
-    left = full[rest][:, rest]
+    remaining = np.setdiff1d(np.arange(size), first)
+    reduced = full[remaining][:, remaining]
     if first.size:
-        left = left + full[rest][:, first] @ full[first][:, rest]
-    sure = scipy.sparse.csc_array((np.ones(left.nnz), left.indices, left.indptr), shape=left.shape)
-    sure = scipy.sparse.csc_array(sure + scipy.sparse.diags_array(sure.sum(0) + 1.0))
+        reduced = reduced + full[remaining][:, first] @ full[first][:, remaining]
+    dominant = scipy.sparse.csc_array(
+        (np.ones(reduced.nnz), reduced.indices, reduced.indptr), shape=reduced.shape
+    )
+    dominant = scipy.sparse.csc_array(dominant + scipy.sparse.diags_array(dominant.sum(0) + 1.0))
     options = {"SymmetricMode": True}
     by_degree = scipy.sparse.linalg.splu(
-        sure, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0, options=options
+        dominant, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0, options=options
     ).perm_c
-    eliminated = np.concatenate([first, rest[np.argsort(by_degree)]])
+    eliminated = np.concatenate([first, remaining[np.argsort(by_degree)]])
     position = np.argsort(eliminated)
     struct: list[set[int]] = []
     children: list[list[int]] = [[] for _ in range(size)]
     indptr = full.indptr
     indices = position[full.indices]
-    for at, own in enumerate(eliminated):
-        near = indices[indptr[own] : indptr[own + 1]]
-        rows = set(near[near > at].tolist()).union(*(struct[child] for child in children[at])) - {
-            at
-        }
+    for step, pivot in enumerate(eliminated):
+        neighbours = indices[indptr[pivot] : indptr[pivot + 1]]
+        rows = set(neighbours[neighbours > step].tolist()).union(
+            *(struct[child] for child in children[step])
+        ) - {step}
         struct.append(rows)
         if rows:
-            children[min(rows)].append(at)
+            children[min(rows)].append(step)
     post = []
-    stack = [at for at in range(size - 1, -1, -1) if not struct[at]]
+    stack = [step for step in range(size - 1, -1, -1) if not struct[step]]
     while stack:
-        post.append(at := stack.pop())
-        stack.extend(children[at])
+        post.append(step := stack.pop())
+        stack.extend(children[step])
     post = post[::-1]  # children before parents
     place = np.empty(size, np.int64)
     place[post] = np.arange(size)
     return eliminated[post], [
-        np.sort(place[list(struct[at])]) if struct[at] else np.zeros(0, np.int64) for at in post
+        np.sort(place[list(struct[step])]) if struct[step] else np.zeros(0, np.int64)
+        for step in post
     ]
 
 
@@ -264,27 +271,27 @@ def _supernodes(below: list[np.ndarray], leaf: Bool[np.ndarray, " size"]) -> lis
 
     A leaf is merged with its parent only if that adds none.
     """
-    found: list[Front] = []
-    for at, rows in enumerate(below):
-        first = at
+    fronts: list[Front] = []
+    for column, rows in enumerate(below):
+        first = column
         k = 1
-        while found:
-            start, own, its = found[-1]
-            if not (its.size and its[0] < first + k) or start + own != first:
+        while fronts:
+            start, width, front_rows = fronts[-1]
+            if not (front_rows.size and front_rows[0] < first + k) or start + width != first:
                 break
-            zeros = own * (k + len(rows) - len(its))
-            share = zeros / ((own + k) * (own + k + len(rows)))
-            alike = k + len(rows) <= (1 + ALIKE) * len(its)
-            few = alike or any(
-                own + k <= most and share <= limit for most, limit in RELAXATION_STEPS
+            zeros = width * (k + len(rows) - len(front_rows))
+            share = zeros / ((width + k) * (width + k + len(rows)))
+            alike = k + len(rows) <= (1 + ALIKE) * len(front_rows)
+            few_zeros = alike or any(
+                width + k <= most and share <= limit for most, limit in RELAXATION_STEPS
             )
-            if zeros and (leaf[start] or not few):
+            if zeros and (leaf[start] or not few_zeros):
                 break
-            found.pop()
+            fronts.pop()
             first = start
-            k = own + k
-        found.append((first, k, rows))
-    return found
+            k = width + k
+        fronts.append((first, k, rows))
+    return fronts
 
 
 def _laid_out(
@@ -293,11 +300,11 @@ def _laid_out(
     """Groups of fronts, the order of columns by groups, the places of a matrix's entries in the
     workspace, and its length.
     """
-    of = np.repeat(np.arange(len(fronts)), [k for _, k, _ in fronts])  # the front of a column
+    front_of = np.repeat(np.arange(len(fronts)), [k for _, k, _ in fronts])  # the front of a column
     height = np.zeros(len(fronts), np.int64)
-    for at, (_, _, rows) in enumerate(fronts):
+    for index, (_, _, rows) in enumerate(fronts):
         if rows.size:
-            height[of[rows[0]]] = max(height[of[rows[0]]], height[at] + 1)
+            height[front_of[rows[0]]] = max(height[front_of[rows[0]]], height[index] + 1)
     # numbers of rows, so that few shapes of small fronts remain
     padded = np.array([0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32])
     count = np.array([len(rows) for _, _, rows in fronts])
@@ -317,28 +324,28 @@ def _laid_out(
         [np.arange(fronts[s][0], fronts[s][0] + fronts[s][1]) for s in sorted_by]
     )
     # columns of a group stand together
-    turn = np.argsort(columns)
+    position = np.argsort(columns)
     groups = []
     first = 0
-    for some in range(len(kinds)):
-        mine = np.flatnonzero(kind == some)
-        (_, k, r) = kinds[some].tolist()
-        rows = np.full((len(mine), r), len(order))
-        last = first + len(mine) * k
-        above = np.full((len(mine), r, r), area.sum())
-        for at, s in enumerate(mine if r else ()):
+    for group in range(len(kinds)):
+        members = np.flatnonzero(kind == group)
+        (_, k, r) = kinds[group].tolist()
+        rows = np.full((len(members), r), len(order))
+        last = first + len(members) * k
+        above = np.full((len(members), r, r), area.sum())
+        for index, s in enumerate(members if r else ()):
             below = fronts[s][2]
-            rows[at, : len(below)] = turn[below]
-            parent = of[below[0]]
-            there = _local(fronts[parent], below)
-            above[at, : len(below), : len(below)] = (
-                base[parent] + there[:, None] * width[parent] + there
+            rows[index, : len(below)] = position[below]
+            parent = front_of[below[0]]
+            local = _local(fronts[parent], below)
+            above[index, : len(below), : len(below)] = (
+                base[parent] + local[:, None] * width[parent] + local
             )
-        span = slice(int(base[mine[0]]), int(base[mine[-1]] + area[mine[-1]]))
+        span = slice(int(base[members[0]]), int(base[members[-1]] + area[members[-1]]))
         groups.append(
             Group(
-                (len(mine), k, r),
-                int(width[mine[0]]),
+                (len(members), k, r),
+                int(width[members[0]]),
                 slice(first, last),
                 rows,
                 span,
@@ -352,7 +359,7 @@ def _laid_out(
     place[order] = np.arange(len(order))
     i = np.maximum(place[row], place[column])
     j = np.minimum(place[row], place[column])
-    s = of[j]
+    s = front_of[j]
     return groups, order[columns], base[s] + _entries(fronts, width, s, i, j), int(area.sum())
 
 
@@ -368,8 +375,8 @@ def _entries(
     """Positions of entries in the fronts of their columns, of given lengths, row by row."""
     line = np.empty(len(i), np.int64)
     by_front = np.argsort(front, kind="stable")
-    for some in np.split(by_front, np.flatnonzero(np.diff(front[by_front])) + 1):
-        line[some] = _local(fronts[front[some[0]]], i[some])
+    for entries in np.split(by_front, np.flatnonzero(np.diff(front[by_front])) + 1):
+        line[entries] = _local(fronts[front[entries[0]]], i[entries])
     return line * lengths[front] + j - np.array([first for first, _, _ in fronts])[front]
 
 
@@ -380,28 +387,28 @@ def _scatter_sums(
     sums.
     """
     lower = np.tril(np.ones(above.shape[1:], bool))
-    every = np.flatnonzero((above != padding) & lower)
-    places, which = np.unique(above.ravel()[every], return_inverse=True)
-    if len(places) == len(every):
+    targets = np.flatnonzero((above != padding) & lower)
+    places, which = np.unique(above.ravel()[targets], return_inverse=True)
+    if len(places) == len(targets):
         return None
-    return places, _sums(which, every, (len(places), above.size))
+    return places, _sums(which, targets, (len(places), above.size))
 
 
 def _product(
-    left: Float[np.ndarray, "*some m k"], right: Columns
+    matrix: Float[np.ndarray, "*some m k"], right: Columns
 ) -> Float[np.ndarray, "*some m n"]:
     """Multiply matrices, a single column by a row in one pass."""
-    if left.shape[-1] == 1:
-        return np.einsum("...ik,...kj->...ij", left, right)
-    return left @ right
+    if matrix.shape[-1] == 1:
+        return np.einsum("...ik,...kj->...ij", matrix, right)
+    return matrix @ right
 
 
 def _summed_rows(rows: Int[np.ndarray, "fronts r"], size: int) -> "scipy.sparse.csr_array | None":
     flat = rows.ravel()
-    every = np.flatnonzero(flat != size)
-    if len(np.unique(flat[every])) == len(every):
+    targets = np.flatnonzero(flat != size)
+    if len(np.unique(flat[targets])) == len(targets):
         return None
-    return _sums(flat[every], every, (size, len(flat)))
+    return _sums(flat[targets], targets, (size, len(flat)))
 
 
 def _sums(
@@ -423,10 +430,10 @@ def cholesky(matrices: Squares) -> Squares:
         pass
     k = matrices.shape[-1]
     out = np.full((int(np.prod(matrices.shape[:-2])), k, k), np.nan)
-    for at, matrix in enumerate(matrices.reshape(-1, k, k)):
+    for index, matrix in enumerate(matrices.reshape(-1, k, k)):
         if np.isfinite(matrix).all():
             factor, failed = scipy.linalg.lapack.dpotrf(matrix, lower=True)
-            out[at] = np.nan if failed else np.tril(factor)
+            out[index] = np.nan if failed else np.tril(factor)
     return out.reshape(matrices.shape)
 
 
@@ -437,9 +444,9 @@ def _triangles(lower: Squares) -> Squares:
         return lower
     if k == 1:
         return 1 / lower
-    lost = np.isnan(lower[..., -1:, -1:])  # which NumPy may take for singular
-    if lost.any():
-        return np.where(lost, np.nan, np.linalg.inv(np.where(lost, np.eye(k), lower)))
+    failed = np.isnan(lower[..., -1:, -1:])  # which NumPy may take for singular
+    if failed.any():
+        return np.where(failed, np.nan, np.linalg.inv(np.where(failed, np.eye(k), lower)))
     return np.linalg.inv(lower)
 
 
@@ -458,11 +465,13 @@ def _backward(triangles: Squares, right: Columns) -> Columns:
 
 
 def _solved(lower: np.ndarray, right: np.ndarray, transposed: int) -> np.ndarray:
-    found = np.empty_like(right)
-    for at in np.ndindex(right.shape[:-2] if right.size else (0,)):
+    solution = np.empty_like(right)
+    for index in np.ndindex(right.shape[:-2] if right.size else (0,)):
         # in LAPACK's order
-        found[at] = scipy.linalg.lapack.dtrtrs(lower[at].T, right[at], trans=transposed)[0]
-    return found
+        solution[index] = scipy.linalg.lapack.dtrtrs(
+            lower[index].T, right[index], trans=transposed
+        )[0]
+    return solution
 
 
 def _inverse_grams(triangles: Squares) -> Squares:
@@ -470,9 +479,9 @@ def _inverse_grams(triangles: Squares) -> Squares:
     k = triangles.shape[-1]
     if k < TRIANGULAR:
         return triangles.swapaxes(-1, -2) @ triangles
-    each = np.array(
+    halves = np.array(
         [scipy.linalg.lapack.dpotri(matrix.T)[0] for matrix in triangles.reshape(-1, k, k)]
     )
-    found = each + each.swapaxes(-1, -2)
-    np.einsum("lkk->lk", found)[...] /= 2
-    return found.reshape(triangles.shape)
+    grams = halves + halves.swapaxes(-1, -2)
+    np.einsum("lkk->lk", grams)[...] /= 2
+    return grams.reshape(triangles.shape)

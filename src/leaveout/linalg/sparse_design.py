@@ -31,7 +31,7 @@ class SparseDesign(SingleOutput, Module):
     longest: int = static()  # entries of the fullest row
 
     @classmethod
-    def of(cls, rows: Any, ones: bool = False) -> "SparseDesign":
+    def from_csr(cls, rows: Any, ones: bool = False) -> "SparseDesign":
         """Copy SciPy's compressed rows, with a last column of ones on request."""
         n, p = rows.shape
         data = rows.data
@@ -66,7 +66,7 @@ class SparseDesign(SingleOutput, Module):
         return self.shape[0]
 
     def __getitem__(self, units: Any) -> "SparseDesign":
-        return SparseDesign.of(self.csr[units])
+        return SparseDesign.from_csr(self.csr[units])
 
     def __abs__(self) -> "SparseDesign":
         return replace(self, data=np.abs(self.data))
@@ -101,10 +101,10 @@ class SparseDesign(SingleOutput, Module):
         start = jnp.asarray(self.indptr)[units]
         end = jnp.asarray(self.indptr)[units + 1]
         entry = start[:, None] + jnp.arange(self.longest)
-        there = entry < end[:, None]
+        stored = entry < end[:, None]
         entry = jnp.minimum(entry, max(len(self.data) - 1, 0))
-        column = jnp.where(there, jnp.asarray(self.indices)[entry], self.shape[1])
-        values = jnp.where(there, jnp.asarray(self.data)[entry], 0.0)
+        column = jnp.where(stored, jnp.asarray(self.indices)[entry], self.shape[1])
+        values = jnp.where(stored, jnp.asarray(self.data)[entry], 0.0)
         return (
             jnp.zeros((len(units), self.shape[1]))
             .at[jnp.arange(len(units))[:, None], column]
@@ -127,7 +127,7 @@ class SparseDesign(SingleOutput, Module):
             return np.ascontiguousarray((self._csc @ slope.T).T)
         return (self._csc @ slope[0])[None]
 
-    def at(
+    def unit_predictors(
         self, units: Int[np.ndarray, "*refits width"], theta: Float[np.ndarray, "*refits params"]
     ) -> Float[np.ndarray, "*refits width"]:
         """Compute x_nᵀθ of the listed units."""
@@ -144,7 +144,7 @@ class SparseDesign(SingleOutput, Module):
         """Selected rows as a dense array."""
         return self.csr[units].toarray()
 
-    def ahead(
+    def multiply(
         self, units: np.ndarray, images: Float[np.ndarray, "params some"]
     ) -> Float[np.ndarray, "units some"]:
         """Multiply the listed rows by columns, in the precision of the columns."""
@@ -161,7 +161,7 @@ class SparseDesign(SingleOutput, Module):
 
     def below(self, rows: Float[np.ndarray, "more params"]) -> "SparseDesign":
         """Append rows."""
-        return SparseDesign.of(
+        return SparseDesign.from_csr(
             scipy.sparse.vstack([self.csr, scipy.sparse.csr_array(rows)], format="csr")
         )
 
@@ -192,13 +192,14 @@ class SparseDesign(SingleOutput, Module):
     ) -> Float[np.ndarray, "refits params params"]:
         """Compute Σ_n weight_n x_n x_nᵀ."""
         out = np.zeros((len(weight), self.shape[1], self.shape[1]))
-        for some in self._blocks() if self._full else ():
-            x = self.rows(some)
-            for own, sums in zip(weight, out, strict=True):
-                sums += (x.T * own[some]) @ x
-        for own, sums in zip(weight, out, strict=True) if not self._full else ():
+        for block in self._blocks() if self._full else ():
+            x = self.rows(block)
+            for refit_weight, sums in zip(weight, out, strict=True):
+                sums += (x.T * refit_weight[block]) @ x
+        for refit_weight, sums in zip(weight, out, strict=True) if not self._full else ():
             scaled = scipy.sparse.csr_array(
-                (self.data * np.repeat(own, self.counts), self.indices, self.indptr), self.shape
+                (self.data * np.repeat(refit_weight, self.counts), self.indices, self.indptr),
+                self.shape,
             )
             (self._csc @ scaled).toarray(out=sums)
         return out
@@ -208,17 +209,17 @@ class SparseDesign(SingleOutput, Module):
     ) -> Float[np.ndarray, "units forms"]:
         """Compute x_nᵀ M x_n."""
         out = np.empty((self.shape[0], len(matrices)))
-        for some in self._blocks():
-            x = self.csr[some]
+        for block in self._blocks():
+            x = self.csr[block]
             for k, matrix in enumerate(matrices):
-                out[some, k] = x.multiply(x @ matrix).sum(1)
+                out[block, k] = x.multiply(x @ matrix).sum(1)
         return out
 
     def sizes(self, root: Float[np.ndarray, "rank params"]) -> Float[np.ndarray, " units"]:
         """Squares ‖root x_n‖² of all rows."""
         size = np.empty(self.shape[0])
         across = np.ascontiguousarray(root.T)
-        for some in self._blocks():
-            z = self.csr[some] @ across
-            np.einsum("np,np->n", z, z, out=size[some])
+        for block in self._blocks():
+            z = self.csr[block] @ across
+            np.einsum("np,np->n", z, z, out=size[block])
         return size

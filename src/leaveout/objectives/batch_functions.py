@@ -208,7 +208,7 @@ class LinearBatch:
         They serve the Hessians of steps only: gradients, in float64, decide where the steps end.
         """
         design = self.model.design
-        rows = design.each if isinstance(design, MultiOutputDesign) else design
+        rows = design.base if isinstance(design, MultiOutputDesign) else design
         single_precision = isinstance(rows, Resident) and rows.source.dtype == np.float32
         if single_precision and self.constant is None:
             return design.single()

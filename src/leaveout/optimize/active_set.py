@@ -53,7 +53,7 @@ class ActiveMinimiser(NamedTuple):
     theta: Vector
     place: Int[Array, " active"]
     sign: Float[Array, " active"]
-    at: "ActivePoint"
+    point: "ActivePoint"
 
 
 class NoMinimiser(RuntimeError):
@@ -68,24 +68,26 @@ def restrict_to_active(
 
     Returns the objective itself, and theta, if F is smooth.
     """
-    known = kinks(objective)
-    if known is None:
+    restriction = kinks(objective)
+    if restriction is None:
         return objective, theta
-    kinked = known.whole
+    kinked = restriction.whole
     start = None if theta is None else np.asarray(objective.parameters.unconstrained(theta), float)
     if start is not None and len(start) < len(kinked.slope):
         start = None
     try:
-        found = minimise_with_kinks(kinked, np.ones(objective.num_units), start)
+        minimiser = minimise_with_kinks(kinked, np.ones(objective.num_units), start)
     except NoMinimiser as error:
         raise NoMinimiser(f"{error} {far_out(objective)}".rstrip()) from None
-    if not len(found.place):
+    if not len(minimiser.place):
         raise ValueError(
             "fit: the penalty holds every coefficient at zero or a bound, and there is no intercept: nothing is left to refit. "
             "Take a smaller alpha, or wider bounds."
         )
-    simpler = kinked.restrict(found.place, found.sign, found.theta, _describe_active(kinked, found))
-    return simpler, simpler.parameters.natural(found.theta)
+    simpler = kinked.restrict(
+        minimiser.place, minimiser.sign, minimiser.theta, _describe_active(kinked, minimiser)
+    )
+    return simpler, simpler.parameters.natural(minimiser.theta)
 
 
 def above(objective: AbstractObjective, theta: PyTree, least: PyTree) -> float:
@@ -93,16 +95,20 @@ def above(objective: AbstractObjective, theta: PyTree, least: PyTree) -> float:
 
     For smooth F the decrement measures this. Parameters beyond their bounds count as on them.
     """
-    known = kinks(objective)
-    if known is None:
+    restriction = kinks(objective)
+    if restriction is None:
         return 0.0
-    kinked = known.whole
+    kinked = restriction.whole
     ones = np.ones(objective.num_units)
-    both = [np.asarray(objective.parameters.unconstrained(each), float) for each in (theta, least)]
-    if len(both[0]) < len(kinked.slope):  # a model on some of the parameters
+    vectors = [
+        np.asarray(objective.parameters.unconstrained(vector), float) for vector in (theta, least)
+    ]
+    if len(vectors[0]) < len(kinked.slope):  # a model on some of the parameters
         return 0.0
-    here, there = (look(kinked, ones, np.clip(each, *kinked.bounds)).value for each in both)
-    return max(here - there - TIE_DISTANCE * TIE_DISTANCE * abs(there), 0.0)
+    value, lowest = (
+        look(kinked, ones, np.clip(vector, *kinked.bounds)).value for vector in vectors
+    )
+    return max(value - lowest - TIE_DISTANCE * TIE_DISTANCE * abs(lowest), 0.0)
 
 
 def dual_form(objective: AbstractObjective, curvature: str, caller: str) -> AbstractObjective:
@@ -111,11 +117,11 @@ def dual_form(objective: AbstractObjective, curvature: str, caller: str) -> Abst
     """
     ridge = ridge_strengths(objective) if curvature in ("rows", "auto") else None
     if curvature == "rows" and ridge is None:
-        what = kind_of(objective)
+        description = kind_of(objective)
         if isinstance(objective, AbstractRegression):
-            what = f"{what}{' with several outputs' if objective.classes else ''}, {objective.penalty!r}"
+            description = f"{description}{' with several outputs' if objective.classes else ''}, {objective.penalty!r}"
         raise TypeError(
-            f'{caller}: curvature="rows" is for a lo.GLM of one output under lo.penalties.Ridge, above zero; got {what}.'
+            f'{caller}: curvature="rows" is for a lo.GLM of one output under lo.penalties.Ridge, above zero; got {description}.'
         )
     if ridge is None or (
         curvature == "auto" and (len(ridge) < MANY_COLUMNS or objective.num_units >= len(ridge))
@@ -131,16 +137,16 @@ def at_zeros(
 
     Unchanged if there are no kinks.
     """
-    known = kinks(objective)
-    if known is None:
+    restriction = kinks(objective)
+    if restriction is None:
         return objective, theta
-    place, sign = _active(known.whole, theta)
-    found = ActiveMinimiser(
-        theta, place, sign, look(known.whole, np.ones(objective.num_units), theta)
+    place, sign = _active(restriction.whole, theta)
+    minimiser = ActiveMinimiser(
+        theta, place, sign, look(restriction.whole, np.ones(objective.num_units), theta)
     )
-    return known.whole.restrict(place, sign, theta, _describe_active(known.whole, found)), theta[
-        place
-    ]
+    return restriction.whole.restrict(
+        place, sign, theta, _describe_active(restriction.whole, minimiser)
+    ), theta[place]
 
 
 def without(caller: str, objective: AbstractObjective) -> None:
@@ -157,7 +163,7 @@ def _describe_active(model: FullModel, minimiser: ActiveMinimiser) -> str:
     released.
     """
     theta = minimiser.theta
-    a = minimiser.at.a
+    a = minimiser.point.a
     limits = np.stack(model.bounds)
     if model.norms is not None:
         length = model.norms.lengths(minimiser.theta)
@@ -166,8 +172,8 @@ def _describe_active(model: FullModel, minimiser: ActiveMinimiser) -> str:
             length > 0,
             np.inf,
             1
-            - model.norms.lengths(minimiser.at.gradient)
-            / (minimiser.at.kappa * model.norms.weight),
+            - model.norms.lengths(minimiser.point.gradient)
+            / (minimiser.point.kappa * model.norms.weight),
         )
         if np.isinf(margin).all():
             return text
@@ -182,15 +188,18 @@ def _describe_active(model: FullModel, minimiser: ActiveMinimiser) -> str:
         text = ""
     if np.isfinite(limits).any():
         within = np.isfinite(limits).any(0)
-        at = f"{int((theta == limits).any(0).sum())} of {int(within.sum())} coefficients with bounds are at one"
-        text = f"{text}, {at}" if text else at
+        at_bounds = f"{int((theta == limits).any(0).sum())} of {int(within.sum())} coefficients with bounds are at one"
+        text = f"{text}, {at_bounds}" if text else at_bounds
     held = at_rest(model, theta)
     if not held.any():
         return text
-    least, most = _held_by(model, theta, minimiser.at)
-    apart = np.minimum(minimiser.at.gradient - least, most - minimiser.at.gradient)
+    least, most = _held_by(model, theta, minimiser.point)
+    distance = np.minimum(minimiser.point.gradient - least, most - minimiser.point.gradient)
     margin = np.divide(
-        apart, minimiser.at.unit, out=np.full(len(a), np.inf), where=held & (minimiser.at.unit > 0)
+        distance,
+        minimiser.point.unit,
+        out=np.full(len(a), np.inf),
+        where=held & (minimiser.point.unit > 0),
     )
     j = int(np.argmin(margin))
     if margin[j] <= TIE_DISTANCE:
@@ -238,8 +247,8 @@ def look(kinked: FullModel, weights: Float[Array, " units"], theta: Vector) -> A
         )
     omega, kappa = (part[0] for part in model.weigh(weights[None]))
     with np.errstate(over="ignore", invalid="ignore"):
-        told = model.loss.derivatives(model.eta(theta[None])[0], model.y, (0, 1, 2))
-        loss, slope, curvature = (weight_terms(omega, part) for part in told)
+        derivatives = model.loss.derivatives(model.eta(theta[None])[0], model.y, (0, 1, 2))
+        loss, slope, curvature = (weight_terms(omega, part) for part in derivatives)
     a = kappa * kinked.slope
     ridge = kappa * kinked.ridge
     norms = kinked.norms
@@ -251,7 +260,7 @@ def look(kinked: FullModel, weights: Float[Array, " units"], theta: Vector) -> A
     )
     unit = np.where(a > 0, a, np.abs(slope).sum() * kinked.largest)
     if norms is not None:
-        unit = np.where(norms.member.any(0), norms.each(kappa * norms.weight), unit)
+        unit = np.where(norms.member.any(0), norms.spread(kappa * norms.weight), unit)
     return ActivePoint(
         float(value) if value == value else np.inf,
         gradient,
@@ -302,19 +311,19 @@ def minimise_with_kinks(
     determined.
     """
     theta = model.start() if start is None else start.copy()
-    posed = WeightedProblem(model, weights)
+    problem = WeightedProblem(model, weights)
     # first tolerance if L is quadratic, as one round then gets nearly all signs right
     quadratic_round_tolerance = 0.1
     for tolerance in (
-        TOLERANCES if posed.second is None else (quadratic_round_tolerance, *TOLERANCES)
+        TOLERANCES if problem.second is None else (quadratic_round_tolerance, *TOLERANCES)
     ):
-        theta = _descend(posed, theta, tolerance)
-        found = _minimise_active(posed, theta)
-        if found is None:
-            theta, moved = _independent(posed, theta)
-            found = _minimise_active(posed, theta) if moved else None
-        if found is not None:
-            return found
+        theta = _descend(problem, theta, tolerance)
+        minimiser = _minimise_active(problem, theta)
+        if minimiser is None:
+            theta, changed = _independent(problem, theta)
+            minimiser = _minimise_active(problem, theta) if changed else None
+        if minimiser is not None:
+            return minimiser
     place = _active(model, theta)[0]
     rows = int((weights > 0).sum())
     raise NoMinimiser(
@@ -339,7 +348,7 @@ def _independent(problem: WeightedProblem, theta: Array) -> tuple[Vector, bool]:
     """
     kinked = problem.full_model
     theta = theta.copy()
-    moved = False
+    changed = False
     limits = np.stack(kinked.bounds)
     if (
         kinked.norms is not None
@@ -347,12 +356,12 @@ def _independent(problem: WeightedProblem, theta: Array) -> tuple[Vector, bool]:
         or np.any(np.isfinite(limits) & (limits != 0))
     ):
         return theta, False
-    at = look(kinked, problem.weights, theta)
+    point = look(kinked, problem.weights, theta)
     # least singular value, relative to the largest, of independent columns of length one
     independent_singular_value = 1e-9
     for _ in range(len(theta)):
         place, sign = _active(kinked, theta)
-        columns = _scale_columns(kinked, place, np.sqrt(at.curvature), at.ridge)
+        columns = _scale_columns(kinked, place, np.sqrt(point.curvature), point.ridge)
         length = np.sqrt(np.sum(columns**2, axis=0))
         if not len(place) or not length.all():
             break
@@ -362,20 +371,22 @@ def _independent(problem: WeightedProblem, theta: Array) -> tuple[Vector, bool]:
             scipy.linalg.null_space(r[: len(place)], rcond=independent_singular_value)
             / length[:, None]
         )
-        own = theta[place]
-        slope = at.a[place]
+        active_theta = theta[place]
+        slope = point.a[place]
         if not null.size or not np.any(null[slope > 0]):
             break
         along = null[:, np.argmax(np.abs(null[slope > 0]).max(axis=0))]
         if (slope * sign) @ along > 0:
             along = -along
-        towards = (slope > 0) & (own * along < 0)
+        towards = (slope > 0) & (active_theta * along < 0)
         if not towards.any():
-            along, towards = -along, (slope > 0) & (own * along > 0)
-        far = np.divide(-own, along, out=np.full(len(own), np.inf), where=towards)
-        theta[place] = own + far.min() * along
-        theta[place[np.argmin(far)]], moved = 0.0, True
-    return theta, moved
+            along, towards = -along, (slope > 0) & (active_theta * along > 0)
+        distance = np.divide(
+            -active_theta, along, out=np.full(len(active_theta), np.inf), where=towards
+        )
+        theta[place] = active_theta + distance.min() * along
+        theta[place[np.argmin(distance)]], changed = 0.0, True
+    return theta, changed
 
 
 def _minimise_active(problem: WeightedProblem, theta: Array) -> ActiveMinimiser | None:
@@ -394,42 +405,42 @@ def _minimise_active(problem: WeightedProblem, theta: Array) -> ActiveMinimiser 
             objective = kinked.restrict(place, sign, theta)
             F = function(objective, theta[place], weights).of
             if second is not None and kinked.norms is None and isinstance(F, LinearBatch):
-                F.constant = functools.partial(_of, second, place)
-            found = newton(F, theta[place][None], ONE, np.zeros((0, len(place))))
-            if not found.converged[0]:
+                F.constant = functools.partial(_submatrix, second, place)
+            solution = newton(F, theta[place][None], ONE, np.zeros((0, len(place))))
+            if not solution.converged[0]:
                 return None
-            theta[place] = found.theta[0]
+            theta[place] = solution.theta[0]
         floor, ceiling = segments(kinked, place, sign)
         wrong = (theta[place] <= floor) | (theta[place] >= ceiling)
         if not wrong.any():
-            at = look(kinked, weights, theta)
-            if not np.any(np.abs(_beyond(kinked, theta, at)) > TIE_DISTANCE * at.unit):
-                return ActiveMinimiser(theta, place, sign, at)
+            point = look(kinked, weights, theta)
+            if not np.any(np.abs(_beyond(kinked, theta, point)) > TIE_DISTANCE * point.unit):
+                return ActiveMinimiser(theta, place, sign, point)
             return None
         theta[place] = np.clip(theta[place], floor, ceiling)
     return None
 
 
-def _held_by(model: FullModel, theta: Array, at: ActivePoint) -> tuple[Array, Array]:
+def _held_by(model: FullModel, theta: Array, point: ActivePoint) -> tuple[Array, Array]:
     """Compute the least and greatest ∇L that hold each parameter, under the weights."""
     with np.errstate(invalid="ignore"):
         least, most = (
-            np.nan_to_num(at.kappa * part, posinf=np.inf, neginf=-np.inf)
+            np.nan_to_num(point.kappa * part, posinf=np.inf, neginf=-np.inf)
             for part in gates(model, theta)
         )
     return least, most
 
 
-def _beyond(model: FullModel, theta: Array, at: ActivePoint) -> Vector:
+def _beyond(model: FullModel, theta: Array, point: ActivePoint) -> Vector:
     """Compute the excess of ∇L over the bounds that hold each resting parameter.
 
     Zero for parameters that nothing holds.
     """
-    least, most = _held_by(model, theta, at)
+    least, most = _held_by(model, theta, point)
     if model.norms is None:
-        beyond = at.gradient - np.clip(at.gradient, least, most)
+        beyond = point.gradient - np.clip(point.gradient, least, most)
     else:
-        beyond = model.norms.times(at.kappa).excess(at.gradient)
+        beyond = model.norms.times(point.kappa).excess(point.gradient)
     return np.where(at_rest(model, theta), beyond, 0.0)
 
 
@@ -441,7 +452,7 @@ def _descend(problem: WeightedProblem, theta: Array, tolerance: float) -> Vector
     kinked = problem.full_model
     weights = problem.weights
     theta = np.clip(theta, *kinked.bounds)
-    at = look(kinked, weights, theta)
+    point = look(kinked, weights, theta)
     # gradient, relative to a_j, below which a parameter stays at zero in a round
     kept_at_zero = 0.5
     max_active_share = 0.5  # share of the parameters above which a round takes all of them
@@ -449,94 +460,106 @@ def _descend(problem: WeightedProblem, theta: Array, tolerance: float) -> Vector
     for _ in range(ROUNDS):
         held = at_rest(kinked, theta)
         norms = kinked.norms
-        pull = at.a * np.sign(theta) + (0.0 if norms is None else at.kappa * norms.pull(theta))
-        slope = np.where(held, _beyond(kinked, theta, at), at.gradient + pull)
-        largest = float(at.a.max() if norms is None else at.kappa * norms.weight.max())
-        if np.all(np.abs(slope) <= tolerance * (at.unit if largest == 0 else largest)):
-            break
-        size = at.gradient if norms is None else norms.each(norms.lengths(at.gradient))
-        some = np.flatnonzero(
-            ~held | (np.abs(size) >= kept_at_zero * (at.a if norms is None else at.unit))
+        penalty_slope = point.a * np.sign(theta) + (
+            0.0 if norms is None else point.kappa * norms.pull(theta)
         )
-        if not (len(some) < max_active_share * len(theta)):
-            some = np.arange(len(theta))
+        slope = np.where(held, _beyond(kinked, theta, point), point.gradient + penalty_slope)
+        largest = float(point.a.max() if norms is None else point.kappa * norms.weight.max())
+        if np.all(np.abs(slope) <= tolerance * (point.unit if largest == 0 else largest)):
+            break
+        size = point.gradient if norms is None else norms.spread(norms.lengths(point.gradient))
+        places = np.flatnonzero(
+            ~held | (np.abs(size) >= kept_at_zero * (point.a if norms is None else point.unit))
+        )
+        if not (len(places) < max_active_share * len(theta)):
+            places = np.arange(len(theta))
         step = np.zeros(len(theta))
         length = 1.0
-        step[some] = _quadratic_step(problem, some, theta[some], at, tolerance) - theta[some]
+        step[places] = (
+            _quadratic_step(problem, places, theta[places], point, tolerance) - theta[places]
+        )
         fall = float(
-            at.gradient @ step + at.kappa * (_worth(kinked, theta + step) - _worth(kinked, theta))
+            point.gradient @ step
+            + point.kappa * (_worth(kinked, theta + step) - _worth(kinked, theta))
         )
         new = theta + step
-        told = look(kinked, weights, theta + step)
+        candidate = look(kinked, weights, theta + step)
         while (
-            not told.value <= at.value + 1e-4 * length * min(fall, 0.0) and length > shortest_step
+            not candidate.value <= point.value + 1e-4 * length * min(fall, 0.0)
+            and length > shortest_step
         ):
             length /= 2
             new = theta + length * step
-            told = look(kinked, weights, new)
+            candidate = look(kinked, weights, new)
         if length <= shortest_step or np.array_equal(new, theta):
             break
         theta = new
-        at = told
+        point = candidate
     return theta
 
 
 def _quadratic_step(
     problem: WeightedProblem,
-    some: Int[Array, " some"],
+    places: Int[Array, " some"],
     theta: Float[Array, " some"],
-    at: ActivePoint,
+    point: ActivePoint,
     tolerance: float,
 ) -> Float[Array, " some"]:
     """Minimise ½ Σ c (x (d − θ))² + ∇L (d − θ) + a |d| over d, or with a ‖d‖ for groups, between
     bounds if there are any.
     """
     kinked = problem.full_model
-    (low, high) = (part[some] for part in problem.full_model.bounds)
+    (low, high) = (part[places] for part in problem.full_model.bounds)
     if isinstance(kinked, FullCox):
-        everywhere = np.zeros(len(at.a))
-        everywhere[some] = theta
-        own = kinked.restrict(some, np.zeros(len(some)), everywhere)
-        (gram,) = own.hessians(theta[None], problem.weights[None])
-        return solve_box(gram, gram @ theta - at.gradient[some], at.a[some], (low, high), theta)
+        full_theta = np.zeros(len(point.a))
+        full_theta[places] = theta
+        active_model = kinked.restrict(places, np.zeros(len(places)), full_theta)
+        (gram,) = active_model.hessians(theta[None], problem.weights[None])
+        return solve_box(
+            gram, gram @ theta - point.gradient[places], point.a[places], (low, high), theta
+        )
     free = kinked.norms is None and not (np.isfinite(low) | np.isfinite(high)).any()
     if free and problem.second is None:
-        return _by_columns(kinked, some, theta, at, tolerance)
+        return _by_columns(kinked, places, theta, point, tolerance)
     if problem.second is None:
-        x = kinked.smooth.design.x[:, some]
-        gram = (x.T * at.curvature) @ x + np.diag(at.ridge[some])
+        x = kinked.smooth.design.x[:, places]
+        gram = (x.T * point.curvature) @ x + np.diag(point.ridge[places])
     else:
-        gram = _of(problem.second, some)
-    pull = gram @ theta - at.gradient[some]
+        gram = _submatrix(problem.second, places)
+    right = gram @ theta - point.gradient[places]
     if kinked.norms is not None:
         return descend_by_groups(
-            gram, pull, kinked.norms.of(some).times(at.kappa), theta, 0.1 * tolerance
+            gram, right, kinked.norms.select(places).times(point.kappa), theta, 0.1 * tolerance
         )
     if not free:
-        return solve_box(gram, pull, at.a[some], (low, high), theta)
-    # Σ c (x θ − z)², z the working response, with θ zero outside `some`; for least squares z is the
-    # response
-    everywhere = np.zeros(len(at.a))
-    root = np.sqrt(at.curvature)
-    everywhere[some] = theta
-    rest = root * kinked.smooth.design.predictors(everywhere[None])[0]
+        return solve_box(gram, right, point.a[places], (low, high), theta)
+    # Σ c (x θ − z)², z the working response, with θ zero outside `places`; for least squares z is
+    # the response
+    full_theta = np.zeros(len(point.a))
+    root = np.sqrt(point.curvature)
+    full_theta[places] = theta
+    residual = root * kinked.smooth.design.predictors(full_theta[None])[0]
     size = float(
-        np.sum((rest - np.divide(at.slope, root, out=np.zeros(len(root)), where=root > 0)) ** 2)
+        np.sum(
+            (residual - np.divide(point.slope, root, out=np.zeros(len(root)), where=root > 0)) ** 2
+        )
     )
-    found = _by_products(gram, pull, at.a[some], theta, size, tolerance)
-    if found is None:
-        return _by_columns(kinked, some, theta, at, tolerance)
-    return found
+    solution = _by_products(gram, right, point.a[places], theta, size, tolerance)
+    if solution is None:
+        return _by_columns(kinked, places, theta, point, tolerance)
+    return solution
 
 
-def _of(second: Callable[[], Array], some: Int[Array, " some"]) -> Float[Array, "some some"]:
-    return second().take(some, axis=0).take(some, axis=1)
+def _submatrix(
+    second: Callable[[], Array], places: Int[Array, " some"]
+) -> Float[Array, "some some"]:
+    return second().take(places, axis=0).take(places, axis=1)
 
 
 def _by_products(
-    gram: Array, pull: Array, a: Array, theta: Array, size: float, tolerance: float
+    gram: Array, right: Array, a: Array, theta: Array, size: float, tolerance: float
 ) -> Float[Array, " some"] | None:
-    """Minimise ½ dᵀ gram d − pullᵀ d + a |d| by scikit-learn's coordinate descent on products of
+    """Minimise ½ dᵀ gram d − rightᵀ d + a |d| by scikit-learn's coordinate descent on products of
     columns.
 
     Columns without a kink are eliminated first; None if that loses too many digits. Only Σ y² of
@@ -544,26 +567,31 @@ def _by_products(
     """
     free = a == 0
     out = np.empty(len(a))
-    own = gram[np.ix_(free, free)]
+    free_gram = gram[np.ix_(free, free)]
     try:
         along = np.linalg.solve(
-            own, np.concatenate([gram[np.ix_(free, ~free)], pull[free, None]], axis=1)
+            free_gram, np.concatenate([gram[np.ix_(free, ~free)], right[free, None]], axis=1)
         )
     except np.linalg.LinAlgError:
         return None
-    left = gram[np.ix_(~free, ~free)] - gram[np.ix_(~free, free)] @ along[:, :-1]
-    if np.any(np.diag(left) < CANCELLED_PRODUCT * np.diag(gram)[~free]):
+    reduced_gram = gram[np.ix_(~free, ~free)] - gram[np.ix_(~free, free)] @ along[:, :-1]
+    if np.any(np.diag(reduced_gram) < CANCELLED_PRODUCT * np.diag(gram)[~free]):
         return None
     a = a[~free]
     if len(a):
-        known = {
-            "precompute": left / np.multiply.outer(a, a),
-            "Xy": (pull[~free] - pull[free] @ along[:, :-1]) / a,
+        arguments = {
+            "precompute": reduced_gram / np.multiply.outer(a, a),
+            "Xy": (right[~free] - right[free] @ along[:, :-1]) / a,
         }
-        y = np.sqrt(np.maximum([size - pull[free] @ along[:, -1]], 0.0))
+        y = np.sqrt(np.maximum([size - right[free] @ along[:, -1]], 0.0))
         out[~free] = (
             _coordinates(
-                np.zeros((1, len(a))), y, theta[~free] * a, tolerance, **known, check_input=False
+                np.zeros((1, len(a))),
+                y,
+                theta[~free] * a,
+                tolerance,
+                **arguments,
+                check_input=False,
             )
             / a
         )
@@ -573,21 +601,23 @@ def _by_products(
 
 def _by_columns(
     model: FullModel,
-    some: Int[Array, " some"],
+    places: Int[Array, " some"],
     theta: Float[Array, " some"],
-    at: ActivePoint,
+    point: ActivePoint,
     tolerance: float,
 ) -> Float[Array, " some"]:
     """Minimise the same by coordinate descent on the rows √c x and √ridge."""
-    root = np.sqrt(at.curvature)
-    free = at.a[some] == 0
-    known, columns = (_scale_columns(model, some[own], root, at.ridge) for own in (free, ~free))
+    root = np.sqrt(point.curvature)
+    free = point.a[places] == 0
+    free_columns, columns = (
+        _scale_columns(model, places[mask], root, point.ridge) for mask in (free, ~free)
+    )
     target = np.zeros(len(columns))
-    target[: len(root)] = np.divide(-at.slope, root, out=np.zeros(len(root)), where=root > 0)
-    target += known @ theta[free] + columns @ theta[~free]
-    out = np.empty(len(some))
-    a = at.a[some][~free]
-    (q, r) = scipy.linalg.qr(known, mode="economic")
+    target[: len(root)] = np.divide(-point.slope, root, out=np.zeros(len(root)), where=root > 0)
+    target += free_columns @ theta[free] + columns @ theta[~free]
+    out = np.empty(len(places))
+    a = point.a[places][~free]
+    (q, r) = scipy.linalg.qr(free_columns, mode="economic")
     columns /= a
     across = q.T @ columns
     level = q.T @ target
@@ -595,37 +625,41 @@ def _by_columns(
         if free.any():
             columns = scipy.linalg.blas.dgemm(-1.0, q, across, 1.0, columns, overwrite_c=True)
         precompute = bool(np.count_nonzero(root) + len(columns) - len(root) > len(a))
-        found = _coordinates(
+        solution = _coordinates(
             columns, target - q @ level, theta[~free] * a, tolerance, precompute=precompute
         )
-        out[~free], level = found / a, level - across @ found
+        out[~free], level = solution / a, level - across @ solution
     out[free] = scipy.linalg.solve_triangular(r, level)
     return out
 
 
 def _coordinates(
-    x: Array, y: Array, start: Array, tolerance: float, **more: Any
+    x: Array, y: Array, start: Array, tolerance: float, **options: Any
 ) -> Float[Array, " columns"]:
     """Solve scikit-learn's lasso with α chosen such that the penalty is Σ |coef|."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import lasso_path
 
     coordinate_sweeps = 10_000  # largest number of sweeps of coordinate descent
-    more |= {"coef_init": start, "tol": min(1e-2 * tolerance, 1e-6), "max_iter": coordinate_sweeps}
+    options |= {
+        "coef_init": start,
+        "tol": min(1e-2 * tolerance, 1e-6),
+        "max_iter": coordinate_sweeps,
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the conditions are checked later
-        return lasso_path(x, y, alphas=[1 / len(x)], **more)[1][:, 0]
+        return lasso_path(x, y, alphas=[1 / len(x)], **options)[1][:, 0]
 
 
 def _scale_columns(
-    model: FullModel, some: Int[Array, " some"], root: Float[Array, " units"], ridge: Vector
+    model: FullModel, places: Int[Array, " some"], root: Float[Array, " units"], ridge: Vector
 ) -> Array:
     """Return the columns of the rows √c x and, if there are ridges, √ridge, in column-major
     order.
     """
     x = model.smooth.design.x
-    more = np.diag(np.sqrt(ridge))[some] if ridge.any() else np.zeros((len(some), 0))
-    out = np.empty((len(some), len(x) + more.shape[1]))
-    np.multiply(x.take(some, axis=1).T, root, out=out[:, : len(x)])
-    out[:, len(x) :] = more
+    ridge_columns = np.diag(np.sqrt(ridge))[places] if ridge.any() else np.zeros((len(places), 0))
+    out = np.empty((len(places), len(x) + ridge_columns.shape[1]))
+    np.multiply(x.take(places, axis=1).T, root, out=out[:, : len(x)])
+    out[:, len(x) :] = ridge_columns
     return out.T

@@ -71,7 +71,7 @@ class BandedRows:
     weight: np.ndarray | Array
     root: np.ndarray
     bands: int
-    whole: np.ndarray
+    columns: np.ndarray
     y: np.ndarray
     x: np.ndarray
     band: np.ndarray
@@ -87,15 +87,15 @@ class BandedRows:
         self.weight = weight
         self.root = root
         self.bands = len(model.bands)
-        self.whole = within(root[:, None] * model.design)
+        self.columns = within(root[:, None] * model.design)
         self.y = within(root[:, None] * model.y)
         parts = []
         band = []
         for b in range(self.bands):
-            x = self.whole[:, model.band == b]
+            x = self.columns[:, model.band == b]
             if x.shape[1] > n:  # a square matrix with the same products replaces the columns
-                left, size, _ = scipy.linalg.svd(x, full_matrices=False)
-                x = left * size
+                basis, size, _ = scipy.linalg.svd(x, full_matrices=False)
+                x = basis * size
             parts.append(x)
             band += [b] * x.shape[1]
         self.x = np.concatenate(parts, axis=1)
@@ -105,7 +105,7 @@ class BandedRows:
         self.folds = [BandedFold(plan.index[a:z], plan.held[a:z]) for a, z in ends]
         self.total = sum(float(weight[fold.units[fold.score_mask]].sum()) for fold in self.folds)
 
-    def some(self, targets: Int[Array, " targets"]) -> list[Int[Array, " part"]]:
+    def batches(self, targets: Int[Array, " targets"]) -> list[Int[Array, " part"]]:
         target_batch_entries = 2**22  # numbers in an array of one batch of targets
         step = max(1, target_batch_entries // max(self.x.shape))
         return [targets[k : k + step] for k in range(0, len(targets), step)]
@@ -133,17 +133,17 @@ class BandedFactor:
         self.spread = float(np.abs(inner).sum(0).max())
         self.inverse = []
         for h, _ in rows.folds:
-            left = (
+            fold_matrix = (
                 np.eye(len(h)) - self.w[h] @ self.v[h].T - np.multiply.outer(rows.u[h], rows.u[h])
             )
             try:
-                own = scipy.linalg.cho_factor(left, lower=True)
+                fold_factor = scipy.linalg.cho_factor(fold_matrix, lower=True)
             except np.linalg.LinAlgError:
                 raise np.linalg.LinAlgError(
                     "BandedRidge: a fold is not determined by what is left: the penalties are too small for these columns, or "
                     "no unit is left."
                 ) from None
-            self.inverse.append(scipy.linalg.cho_solve(own, np.eye(len(h))))
+            self.inverse.append(scipy.linalg.cho_solve(fold_factor, np.eye(len(h))))
 
     @functools.cached_property
     def directions(self) -> list[Float[Array, "out params"]]:
@@ -157,26 +157,27 @@ class BandedFactor:
         self, y: Float[Array, "units targets"]
     ) -> tuple[Float[Array, "params targets"], list[Array]]:
         """Compute B, and the residuals e of every fold."""
-        pulled = self.w.T @ y
-        rest = y - self.v @ pulled
-        return pulled, [
-            inverse @ rest[h] for inverse, (h, _) in zip(self.inverse, self.rows.folds, strict=True)
+        coefficients = self.w.T @ y
+        residual = y - self.v @ coefficients
+        return coefficients, [
+            inverse @ residual[h]
+            for inverse, (h, _) in zip(self.inverse, self.rows.folds, strict=True)
         ]
 
     def losses(self, targets: Int[Array, " targets"]) -> Float[Array, " targets"]:
         """Mean held-out loss of each target."""
         out = np.zeros(len(targets))
-        for place, some in zip(
-            self.rows.some(np.arange(len(targets))), self.rows.some(targets), strict=True
+        for place, batch in zip(
+            self.rows.batches(np.arange(len(targets))), self.rows.batches(targets), strict=True
         ):
-            for (_, scored), left in zip(
-                self.rows.folds, self.residuals(self.rows.y[:, some])[1], strict=True
+            for (_, scored), residuals in zip(
+                self.rows.folds, self.residuals(self.rows.y[:, batch])[1], strict=True
             ):
-                out[place] += 0.5 * np.einsum("nt,nt->t", left[scored], left[scored])
+                out[place] += 0.5 * np.einsum("nt,nt->t", residuals[scored], residuals[scored])
         return out / self.rows.total
 
     def target_losses(self, targets: Int[Array, " targets"]) -> TargetLosses:
-        parts = [self._target_losses(self.rows.y[:, some]) for some in self.rows.some(targets)]
+        parts = [self._target_losses(self.rows.y[:, batch]) for batch in self.rows.batches(targets)]
         return TargetLosses(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
     def entries(
@@ -204,26 +205,28 @@ class BandedFactor:
     def _target_losses(self, y: Float[Array, "units targets"]) -> TargetLosses:
         count = y.shape[1]
         bands = self.rows.bands
-        own = self.rows.band
+        band = self.rows.band
         total = self.rows.total
         loss = np.zeros(count)
         slope = np.zeros((count, bands))
         curvature = np.zeros((count, bands, bands))
-        pulled, left = self.residuals(y)
-        for (h, scored), e, along in zip(self.rows.folds, left, self.directions, strict=True):
-            coef = pulled - self.w[h].T @ e
+        coefficients, residuals = self.residuals(y)
+        for (h, scored), e, along in zip(self.rows.folds, residuals, self.directions, strict=True):
+            coef = coefficients - self.w[h].T @ e
             e = e[scored]
-            moved = np.stack(
-                [along[np.ix_(scored, own == b)] @ coef[own == b] for b in range(bands)]
+            changes = np.stack(
+                [along[np.ix_(scored, band == b)] @ coef[band == b] for b in range(bands)]
             )
             loss += 0.5 * np.einsum("nt,nt->t", e, e)
-            slope += np.einsum("nt,bnt->tb", e, moved)
+            slope += np.einsum("nt,bnt->tb", e, changes)
             for b in range(bands):
                 for c in range(b + 1):
-                    curvature[:, b, c] += np.einsum("nt,nt->t", moved[b], moved[c])
+                    curvature[:, b, c] += np.einsum("nt,nt->t", changes[b], changes[c])
         upper = np.tril_indices(bands, -1)
         curvature[:, upper[1], upper[0]] = curvature[:, upper[0], upper[1]]
-        return TargetLosses(loss / total, slope / total, curvature / total, *self.entries(y, left))
+        return TargetLosses(
+            loss / total, slope / total, curvature / total, *self.entries(y, residuals)
+        )
 
 
 def _group_targets(
@@ -259,7 +262,7 @@ class Search:
         rows: BandedRows,
         ends: tuple[Float[Array, " bands"], Float[Array, " bands"]],
         shared: bool,
-        given: Float[Array, " bands"] | None,
+        start: Float[Array, " bands"] | None,
     ):
         self.rows = rows
         self.ends = ends
@@ -268,15 +271,17 @@ class Search:
         self.count = 1 if shared else len(self.everyone)
         self.rounds = 0
         self.factors = 0
-        levels = np.linspace(*self.ends, LEVELS + 2)[1:-1] if given is None else given[None]
+        levels = np.linspace(*self.ends, LEVELS + 2)[1:-1] if start is None else start[None]
         with Slow("penalties", len(levels)) as bar:
             losses = []
             for rho in levels:
                 try:
-                    own = BandedFactor(self.rows, np.exp(rho)).losses(self.everyone)
+                    target_losses = BandedFactor(self.rows, np.exp(rho)).losses(self.everyone)
                 except np.linalg.LinAlgError:
-                    own = np.full(len(self.everyone), np.inf)
-                losses.append(own.mean(keepdims=True) if self.is_shared else own)
+                    target_losses = np.full(len(self.everyone), np.inf)
+                losses.append(
+                    target_losses.mean(keepdims=True) if self.is_shared else target_losses
+                )
                 bar.advance()
         self.factors += len(levels)
         self.rho = levels[np.argmin(losses, axis=0)]
@@ -284,60 +289,60 @@ class Search:
         shape = self.count, self.rows.bands
         targets = len(self.everyone)
         entries = sum(int(fold.score_mask.sum()) for fold in self.rows.folds)
-        begun = (
+        initial = (
             np.zeros(shape),
             np.zeros((*shape, shape[1])),
             np.zeros(targets),
             np.empty((targets, entries)),
         )
-        self.best_losses = TargetLosses(np.full(self.count, np.inf), *begun)
+        self.best_losses = TargetLosses(np.full(self.count, np.inf), *initial)
         if not self._try(np.arange(self.count), self.rho).all():
             raise ValueError(
                 "tune: the folds are not determined at the penalties that it starts from: raise the bounds."
             )
 
-    def _who(self, some: Int[Array, " some"]) -> Int[Array, " targets"]:
-        return self.everyone if self.is_shared else some
+    def _who(self, places: Int[Array, " some"]) -> Int[Array, " targets"]:
+        return self.everyone if self.is_shared else places
 
     def _try(
-        self, some: Int[Array, " some"], rho: Float[Array, "some bands"]
+        self, places: Int[Array, " some"], rho: Float[Array, "some bands"]
     ) -> Bool[Array, " some"]:
         """Move the targets that are better at the proposed points there, and mark them."""
-        better = np.zeros(len(some), bool)
+        better = np.zeros(len(places), bool)
         for point, place in _group_targets(rho):
-            who = some[place]
+            members = places[place]
             self.factors += 1
             try:
-                told = BandedFactor(self.rows, np.exp(point)).target_losses(self._who(who))
+                results = BandedFactor(self.rows, np.exp(point)).target_losses(self._who(members))
             except np.linalg.LinAlgError:  # penalties too small for these columns
                 continue
             if self.is_shared:
-                loss, slope, curvature = (part.mean(0, keepdims=True) for part in told[:3])
-                told = told._replace(loss=loss, slope=slope, curvature=curvature)
+                loss, slope, curvature = (part.mean(0, keepdims=True) for part in results[:3])
+                results = results._replace(loss=loss, slope=slope, curvature=curvature)
             good = (
-                told.loss + (told.error.mean() if self.is_shared else told.error)
-                < self.best_losses.loss[who]
+                results.loss + (results.error.mean() if self.is_shared else results.error)
+                < self.best_losses.loss[members]
             )
-            for old, new in zip(self.best_losses[:3], told[:3], strict=True):
-                old[who[good]] = new[good]
+            for old, new in zip(self.best_losses[:3], results[:3], strict=True):
+                old[members[good]] = new[good]
             if good.any():
-                they = slice(None) if self.is_shared else good
-                self.best_losses.error[self._who(who[good])] = told.error[they]
-                self.best_losses.losses[self._who(who[good])] = told.losses[they]
-            self.rho[who[good]], better[place] = point, good
+                mask = slice(None) if self.is_shared else good
+                self.best_losses.error[self._who(members[good])] = results.error[mask]
+                self.best_losses.losses[self._who(members[good])] = results.losses[mask]
+            self.rho[members[good]], better[place] = point, good
         return better
 
     def descend(self, rounds: int) -> None:
         with Slow("rounds", rounds) as bar:
             for self.rounds in range(1, rounds + 1):
                 rho, gain = self._propose()
-                some = np.flatnonzero(gain > GAIN * self.best_losses.loss)
-                if not some.size or gain[some].sum() < GAIN * self.best_losses.loss.sum():
+                places = np.flatnonzero(gain > GAIN * self.best_losses.loss)
+                if not places.size or gain[places].sum() < GAIN * self.best_losses.loss.sum():
                     break
-                better = self._try(some, rho[some])
-                fall = np.maximum(self.damping[some] / DAMPING[2], DAMPING[1])
-                rise = self.damping[some] * DAMPING[3]
-                self.damping[some] = np.where(better, fall, rise)
+                better = self._try(places, rho[places])
+                fall = np.maximum(self.damping[places] / DAMPING[2], DAMPING[1])
+                rise = self.damping[places] * DAMPING[3]
+                self.damping[places] = np.where(better, fall, rise)
                 bar.advance()
 
     def _propose(self) -> tuple[Float[Array, "targets bands"], Float[Array, " targets"]]:
@@ -354,19 +359,19 @@ class Search:
         step /= np.maximum(np.abs(step).max(1, keepdims=True) / round_reach, 1.0)
         rho = np.clip(self.rho + step, *self.ends)
         gain = _gain(slope, damped, rho - self.rho)
-        some = np.flatnonzero(gain > GAIN * self.best_losses.loss)
+        places = np.flatnonzero(gain > GAIN * self.best_losses.loss)
         # points to which targets go in a round, or as many as cost no more than their products
         points_a_round = 48
-        points = max(points_a_round, 3 * len(some) // len(self.rows.x))
-        if len(some) <= points:
+        points = max(points_a_round, 3 * len(places) // len(self.rows.x))
+        if len(places) <= points:
             return rho, gain
         from scipy.cluster.vq import kmeans2
 
-        centers = kmeans2(rho[some], points, iter=8, minit="++", rng=self.rounds)[0]
-        told = np.array(
-            [_gain(slope[some], damped[some], center - self.rho[some]) for center in centers]
+        centers = kmeans2(rho[places], points, iter=8, minit="++", rng=self.rounds)[0]
+        gains = np.array(
+            [_gain(slope[places], damped[places], center - self.rho[places]) for center in centers]
         )
-        rho[some], gain[some] = centers[told.argmax(0)], told.max(0)
+        rho[places], gain[places] = centers[gains.argmax(0)], gains.max(0)
         return rho, gain
 
 
@@ -427,10 +432,10 @@ class PerTarget(PrintedResult):
     @functools.cached_property
     def mean(self) -> Float[Array, " targets"]:
         """Mean held-out loss a unit of each target, weighted by the units' weights."""
-        known = self.model.sample_weight
+        sample_weight = self.model.sample_weight
         weight = np.ones(len(self.losses))
-        if known is not None:
-            weight = known[self.plan.index[self.plan.held]]
+        if sample_weight is not None:
+            weight = sample_weight[self.plan.index[self.plan.held]]
         return weight @ self.losses / weight.sum()
 
     @conventional
@@ -443,13 +448,13 @@ class PerTarget(PrintedResult):
             Columns `mean`, the held-out loss; `r2`, the share of the loss without any column that
             the model takes away; `error`; and `alpha` of every band.
         """
-        own = {
+        columns = {
             "mean": self.mean,
             "r2": 1 - self.mean / np.where(self.null > 0, self.null, np.nan),
             "error": self.error,
         }
         bands = {f"alpha {name}": self.alpha[:, b] for b, name in enumerate(self.model.bands)}
-        return pd.DataFrame(own | bands, index=pd.Index(self.model.targets, name="target"))
+        return pd.DataFrame(columns | bands, index=pd.Index(self.model.targets, name="target"))
 
     @functools.cached_property
     def parameters(self) -> dict[str, Float[Array, "targets ..."]]:
@@ -461,15 +466,15 @@ class PerTarget(PrintedResult):
         coef = np.empty((rows.y.shape[1], model.design.shape[1]))
         # number of solves of (I + VVᵀ) e = y, each for the residual of the one before
         refinement_solves = 2
-        for rho, who in _group_targets(self.alpha):
+        for rho, targets in _group_targets(self.alpha):
             point = BandedFactor(rows, rho)
-            left = np.zeros((len(rows.y), len(who)))
+            solution = np.zeros((len(rows.y), len(targets)))
             # columns far larger than their penalties lose digits, so the residual of y is solved
             # for again
             for _ in range(refinement_solves):
-                rest = rows.y[:, who] - left - point.v @ (point.v.T @ left)
-                left += rest - point.v @ (point.w.T @ rest)
-            coef[who] = (rows.whole.T @ left / rho[model.band][:, None]).T
+                residual = rows.y[:, targets] - solution - point.v @ (point.v.T @ solution)
+                solution += residual - point.v @ (point.w.T @ residual)
+            coef[targets] = (rows.columns.T @ solution / rho[model.band][:, None]).T
         middle = rows.weight / rows.weight.sum()
         level = (
             middle @ model.y - coef @ (middle @ model.design)
@@ -516,33 +521,41 @@ def candidates(model: BandedRidge, penalties: Any, plan: Plan) -> PerTarget:
     if not (np.isfinite(alpha) & (alpha > 0)).all():
         raise ValueError("path: penalties must be positive and finite.")
     rows = BandedRows(model, _fitting(model, plan, "path"))
-    tried = []
+    candidate_losses = []
     with Slow("penalties", len(alpha)) as bar:
-        for each in alpha:
+        for penalty in alpha:
             try:
-                tried.append(BandedFactor(rows, each).losses(np.arange(rows.y.shape[1])))
+                candidate_losses.append(
+                    BandedFactor(rows, penalty).losses(np.arange(rows.y.shape[1]))
+                )
             except np.linalg.LinAlgError:
-                tried.append(np.full(rows.y.shape[1], np.nan))
-                told = "they are too small for these columns, or a fold leaves no unit"
-                warn(f"path: penalties {each.tolist()} are passed over: {told}.")
+                candidate_losses.append(np.full(rows.y.shape[1], np.nan))
+                reason = "they are too small for these columns, or a fold leaves no unit"
+                warn(f"path: penalties {penalty.tolist()} are passed over: {reason}.")
             bar.advance()
-    losses = np.array(tried)
-    known = np.where(np.isnan(losses), np.inf, losses)
-    if np.isinf(known).all():
+    losses = np.array(candidate_losses)
+    finite_losses = np.where(np.isnan(losses), np.inf, losses)
+    if np.isinf(finite_losses).all():
         raise ValueError(
             "path: the folds are not determined at any of these penalties, which are too small."
         )
-    best = np.full(losses.shape[1], known.mean(1).argmin()) if model.shared else known.argmin(0)
+    best = (
+        np.full(losses.shape[1], finite_losses.mean(1).argmin())
+        if model.shared
+        else finite_losses.argmin(0)
+    )
     error = np.empty(losses.shape[1])
-    own = np.empty((losses.shape[1], int(plan.held.sum())))
+    entry_losses = np.empty((losses.shape[1], int(plan.held.sum())))
     for k in np.unique(best):
         point = BandedFactor(rows, alpha[k])
-        for some in rows.some(np.flatnonzero(best == k)):
-            error[some], own[some] = point.entries(
-                rows.y[:, some], point.residuals(rows.y[:, some])[1]
+        for batch in rows.batches(np.flatnonzero(best == k)):
+            error[batch], entry_losses[batch] = point.entries(
+                rows.y[:, batch], point.residuals(rows.y[:, batch])[1]
             )
-    how = f"the best of {len(alpha)} candidates{_of(model)}"
-    return PerTarget(model, plan, alpha[best], own.T, error, _without(model, plan), how, losses)
+    method = f"the best of {len(alpha)} candidates{_scope(model)}"
+    return PerTarget(
+        model, plan, alpha[best], entry_losses.T, error, _without(model, plan), method, losses
+    )
 
 
 def descend_penalties(
@@ -552,13 +565,15 @@ def descend_penalties(
 
     One pair for all bands, or one a band by name.
     """
-    named = space if isinstance(space, Mapping) else dict.fromkeys(model.bands, space)
-    if set(named) != set(model.bands):
+    bounds_by_band = space if isinstance(space, Mapping) else dict.fromkeys(model.bands, space)
+    if set(bounds_by_band) != set(model.bands):
         raise ValueError(
-            f"tune: the space must have bounds for each band, {list(model.bands)}; got {list(named)}."
+            f"tune: the space must have bounds for each band, {list(model.bands)}; got {list(bounds_by_band)}."
         )
     try:
-        ends = np.array([[float(end) for end in named[name]] for name in model.bands], float)
+        ends = np.array(
+            [[float(end) for end in bounds_by_band[name]] for name in model.bands], float
+        )
     except (TypeError, ValueError):
         ends = np.zeros((0, 0))
     if (
@@ -570,29 +585,30 @@ def descend_penalties(
             f"tune: bounds are (low, high), positive and finite, for all bands or by band; got {space!r}."
         )
     low, high = np.log(ends).T
-    begun = None
+    log_start = None
     if start is not None:
         if not isinstance(start, Mapping) or set(start) != set(model.bands):
             got = list(start) if isinstance(start, Mapping) else repr(start)
             raise ValueError(
                 f"tune: start must have a penalty for each band, {list(model.bands)}, by name; got {got}."
             )
-        known = [start[name] for name in model.bands]
+        start_values = [start[name] for name in model.bands]
         if not all(
-            isinstance(value, int | float | np.number) and 0 < value < np.inf for value in known
+            isinstance(value, int | float | np.number) and 0 < value < np.inf
+            for value in start_values
         ):
             raise ValueError(f"tune: start must hold positive numbers; got {start!r}.")
-        begun = np.log(np.array(known, float))
-        if not np.all((low <= begun) & (begun <= high)):
+        log_start = np.log(np.array(start_values, float))
+        if not np.all((low <= log_start) & (log_start <= high)):
             raise ValueError(f"tune: start lies outside the bounds, {space!r}; got {start!r}.")
     search = Search(
-        BandedRows(model, _fitting(model, plan, "tune")), (low, high), model.shared, begun
+        BandedRows(model, _fitting(model, plan, "tune")), (low, high), model.shared, log_start
     )
     search.descend(rounds)
     alpha = np.exp(
         search.rho if not model.shared else np.tile(search.rho, (len(search.everyone), 1))
     )
-    how = f"by gradient in {search.rounds} rounds, {search.factors} factors{_of(model)}"
+    method = f"by gradient in {search.rounds} rounds, {search.factors} factors{_scope(model)}"
     return PerTarget(
         model,
         plan,
@@ -600,11 +616,11 @@ def descend_penalties(
         search.best_losses.losses.T,
         search.best_losses.error,
         _without(model, plan),
-        how,
+        method,
     )
 
 
-def _of(model: BandedRidge) -> str:
+def _scope(model: BandedRidge) -> str:
     if model.shared:
         return ", the same for all targets"
     return ", for each target"
@@ -634,8 +650,8 @@ def _fitting(model: BandedRidge, plan: Plan, caller: str) -> Plan:
 def _without(model: BandedRidge, plan: Plan) -> Float[Array, " targets"]:
     """Compute the mean held-out losses without any column."""
     empty = np.zeros((model.num_units, 1))
-    own = model.sample_weight
+    sample_weight = model.sample_weight
     rows = BandedRows(
-        BandedRidge(empty, model.y, sample_weight=own, intercept=model.intercept), plan
+        BandedRidge(empty, model.y, sample_weight=sample_weight, intercept=model.intercept), plan
     )
     return BandedFactor(rows, np.ones(1)).losses(np.arange(model.y.shape[1]))

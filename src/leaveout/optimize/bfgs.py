@@ -101,8 +101,8 @@ class BFGS:
         if self.count == len(self.moves):  # restart
             self.count, step = 0, self.start(gradient)
         elif change > 0:
-            turned = step - self.step
-            v = (0.5 * (1 + y @ turned / change) * s - turned) / change
+            step_change = step - self.step
+            v = (0.5 * (1 + y @ step_change / change) * s - step_change) / change
             self.moves[self.count], self.turns[self.count] = s, v
             self.count += 1
             step = step + s * (v @ gradient) + v * (s @ gradient)
@@ -157,8 +157,8 @@ def minimise_by_information(
     way = BFGS(F, theta, lambda gradient: scipy.linalg.cho_solve((factor, True), gradient), np.inf)
     # at ten times as much the error of a second-order jackknife shows that of the fit
     exact = 1e-2 * FLOOR_DECREMENT
-    found = way.descend(lambda size: size < exact, MAX_NEWTON_STEPS)
-    return Minimisation(way.value, way.theta - way.step if found else way.theta, found)
+    converged = way.descend(lambda size: size < exact, MAX_NEWTON_STEPS)
+    return Minimisation(way.value, way.theta - way.step if converged else way.theta, converged)
 
 
 def _between(low: tuple[float, float], high: tuple[float, float]) -> float:
@@ -182,7 +182,7 @@ class NewtonDirection(NamedTuple):
     """
 
     step: Vector
-    rest: float
+    remainder: float
 
 
 def curves_down(product: Solve, solve: Solve, gradient: Vector) -> bool:
@@ -191,7 +191,7 @@ def curves_down(product: Solve, solve: Solve, gradient: Vector) -> bool:
 
     The gradient of F itself need not show the saddle.
     """
-    return not np.isfinite(newton_step(product, solve, gradient, SADDLE, 0.0).rest)
+    return not np.isfinite(newton_step(product, solve, gradient, SADDLE, 0.0).remainder)
 
 
 def newton_step(
@@ -205,12 +205,12 @@ def newton_step(
     towards = solve(gradient)
     square = float(residual @ towards)
     length = 0.0
-    rest = np.inf
+    remainder = np.inf
     if square == 0:
         return NewtonDirection(step, 0.0)
     # diagonals of the Lanczos matrix
     diagonal = np.zeros(most)
-    beside = np.zeros(most)
+    off_diagonal = np.zeros(most)
     for k in range(most):
         image = product(towards)
         curvature = float(towards @ image)
@@ -225,11 +225,11 @@ def newton_step(
         square = float(residual @ next_)
         diagonal[k] += 1 / share
         least = scipy.linalg.eigvalsh_tridiagonal(
-            diagonal[: k + 1], beside[:k], select="i", select_range=(0, 0)
+            diagonal[: k + 1], off_diagonal[:k], select="i", select_range=(0, 0)
         )[0]
-        rest = np.sqrt(max(square, 0.0) / (max(least, 1e-300) * length))
-        if rest <= part or k + 1 == most:
+        remainder = np.sqrt(max(square, 0.0) / (max(least, 1e-300) * length))
+        if remainder <= part or k + 1 == most:
             break
-        beside[k], diagonal[k + 1] = np.sqrt(square / before) / share, square / before / share
+        off_diagonal[k], diagonal[k + 1] = np.sqrt(square / before) / share, square / before / share
         towards = next_ + square / before * towards
-    return NewtonDirection(step, rest)
+    return NewtonDirection(step, remainder)

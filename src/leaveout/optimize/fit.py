@@ -283,14 +283,14 @@ class Fit(Module, PrintedResult):
                 self.flat.T @ vector
             )
         columns = np.asarray(vector, float).reshape(self.num_params, -1).T
-        at = np.broadcast_to(self.vector, columns.shape)
+        points = np.broadcast_to(self.vector, columns.shape)
         F = function(self.objective, self.theta).of
         lanes = np.zeros(len(columns), int)
         u = solve_once(
             F,
             self.coordinates,
             self.null_space,
-            at,
+            points,
             self.whiten(columns),
             lanes,
             FINE,
@@ -365,11 +365,13 @@ class Fit(Module, PrintedResult):
         """
         if not isinstance(self.whitener, Scaling):
             return u @ self.whitener
-        moved = self.whitener.unwhiten(u)
+        displacement = self.whitener.unwhiten(u)
         if not len(self.null_space):
-            return moved
+            return displacement
         flat = self.null_space / np.linalg.norm(self.null_space[0])
-        return moved - (moved @ flat.T) @ flat  # these coordinates contain flat directions
+        return (
+            displacement - (displacement @ flat.T) @ flat
+        )  # these coordinates contain flat directions
 
     def newton_step(self, gradient: Vector) -> Vector:
         """Compute `H⁻¹ g` of one gradient, or approximately where H is not formed.
@@ -440,8 +442,8 @@ class Fit(Module, PrintedResult):
         assert isinstance(self.objective, AbstractLinearPredictor)
         model = cast(Predictors, self.predictors)
         n = self.objective.num_units
-        one = model is not None and model.design.outputs == 1
-        if one:
+        single_output = model is not None and model.design.outputs == 1
+        if single_output:
             return model.design.extent(self.root, None).size[:n]
         return leverage(self.objective, self.root)
 
@@ -457,7 +459,7 @@ class Fit(Module, PrintedResult):
             return influence(self.objective, self.theta, self.root)
         n = self.objective.num_units
         weight = model.weigh(np.ones((1, n)))[0][0, :n]
-        eta = model.at(np.arange(n)[None], self.vector[None])[0]
+        eta = model.unit_predictors(np.arange(n)[None], self.vector[None])[0]
         slope = weight_terms(weight, model.unit_loss.derivatives(eta, model.y, (1,))[0])
         rows = model.design.whiten(np.arange(n), self.root)
         return np.einsum("nk,nkp->np", slope.reshape(n, -1), rows.reshape(n, -1, len(self.root)))
@@ -494,14 +496,14 @@ class Fit(Module, PrintedResult):
         parts = {
             name: part for name, part in vars(self.objective).items() if isinstance(part, Module)
         }
-        said = {
+        texts = {
             name: SCALAR.sub(r"\1", repr(part))
             for name, part in parts.items()
             if name not in ("padded", "original")
         }
         short = {
             name: text if len(text) <= WORDS else kind_of(parts[name])
-            for name, text in said.items()
+            for name, text in texts.items()
             if "\n" not in text
         }
         return ", ".join(f"{name}={text}" for name, text in short.items())
@@ -511,21 +513,21 @@ class Fit(Module, PrintedResult):
         """Rank, in words, if the data leave directions undetermined that are not symmetries of the
         model; else "".
         """
-        known = len(self.objective.parameters.symmetries(self.theta))
-        if len(self.null_space) > known:
-            return f" of rank {self.num_params - len(self.null_space) + known}"
+        num_symmetries = len(self.objective.parameters.symmetries(self.theta))
+        if len(self.null_space) > num_symmetries:
+            return f" of rank {self.num_params - len(self.null_space) + num_symmetries}"
         return ""
 
     def _agreement(self) -> str:
         """Number of starts that reached this minimum, in words."""
         if self.minima.starts < 2:
             return ""
-        others = len(self.minima.value) - 1
-        if others:
-            found = f", {others} other minim{'um' if others == 1 else 'a'}"
+        num_others = len(self.minima.value) - 1
+        if num_others:
+            text = f", {num_others} other minim{'um' if num_others == 1 else 'a'}"
         else:
-            found = ""
-        return f", reached from {self.minima.reached[0]} of {self.minima.starts} starts{found}"
+            text = ""
+        return f", reached from {self.minima.reached[0]} of {self.minima.starts} starts{text}"
 
 
 @float64
@@ -631,14 +633,14 @@ def fit(
         None if num_starts is None else count("fit: num_starts", num_starts, 1),
         count("fit: seed", seed, 0),
     )
-    of = {
+    identity = {
         "model or data": objective,
         "theta0": theta0,
         "num_starts": number,
         "seed": seed,
         "curvature": curvature,
     }
-    with stoppable("fit"), keeping("fit", checkpoint, of):
+    with stoppable("fit"), keeping("fit", checkpoint, identity):
         return _without_cancellation(
             objective, lambda model: _lowest(model, theta0, number, seed, curvature)
         )
@@ -649,25 +651,25 @@ def _without_cancellation(objective: AbstractObjective, make: Callable[[Any], Fi
     (`OrthogonalGLM`).
     """
     try:
-        found = make(objective)
-        other = orthogonal_form(objective) if _is_crowded(found) else None
+        fitted = make(objective)
+        alternative = orthogonal_form(objective) if _is_crowded(fitted) else None
     except (RuntimeError, ValueError):
-        other = orthogonal_form(objective)
-        if other is None:
+        alternative = orthogonal_form(objective)
+        if alternative is None:
             raise
-    return found if other is None else make(other)
+    return fitted if alternative is None else make(alternative)
 
 
-def _is_crowded(found: Fit) -> bool:
+def _is_crowded(fitted: Fit) -> bool:
     """Tell whether columns of least squares are so nearly collinear, or far from zero, that refits
     lose digits.
     """
-    if found.factor is None or not is_least_squares(found.objective):
+    if fitted.factor is None or not is_least_squares(fitted.objective):
         return False
     # ‖|L⁻¹| s‖² of a column, from which its rounding errors reach 10⁻¹⁰ of a loss
     crowded_condition = 1e4
-    size = float(condition(found.root, np.linalg.norm(found.factor, axis=1)))
-    return size > crowded_condition * found.num_params
+    size = float(condition(fitted.root, np.linalg.norm(fitted.factor, axis=1)))
+    return size > crowded_condition * fitted.num_params
 
 
 def _lowest(
@@ -691,38 +693,38 @@ def _lowest(
         if flat is not None and len(flat) > len(objective.parameters.symmetries(starts[0])):
             # the start of least norm, which steps preserve
             starts[:] = [stored_leaves(own_start(objective, seed))]
-        told = {"starts": np.stack([np.asarray(ravel(start)) for start in starts])}
-        return told if flat is None else told | {"flat": flat}
+        record = {"starts": np.stack([np.asarray(ravel(start)) for start in starts])}
+        return record if flat is None else record | {"flat": flat}
 
     def descend(F: Function, start: Array) -> Minimisation:
         if flat is None:
             return minimise_by_products(objective, F, start)
         if isinstance(objective, AbstractClosedForm):
-            found = minimise_by_information(objective, F, start)
-            if found.converged:
-                return found
-            start = found.theta
+            solution = minimise_by_information(objective, F, start)
+            if solution.converged:
+                return solution
+            start = solution.theta
         return minimise(objective, F, start, np.ones(objective.num_units), flat)
 
-    told = read_or_make(start)
+    record = read_or_make(start)
     if not starts:
         (like,) = starts_of(objective, theta0, 1, seed)
-        starts = [unflatten(start, like) for start in told["starts"]]
-    flat = told.get("flat")
+        starts = [unflatten(start, like) for start in record["starts"]]
+    flat = record.get("flat")
     runs = descended_from(
         [np.asarray(ravel(start)) for start in starts], function(objective, starts[0]), descend
     )
     single = num_starts is None and objective.parameters.usual_starts == 1
     # if a single start ends at a boundary or no minimum
-    more = lambda: _lowest(objective, theta0, STARTS, seed, curvature)
+    with_more_starts = lambda: _lowest(objective, theta0, STARTS, seed, curvature)
     try:
-        found = _fit_at_end(objective, runs[0], starts[0], flat)
-        bounded = objective.parameters.held(found.theta)
-        if single and (bounded is not None or objective.parameters.warning(found.theta)):
-            return more()
+        fitted = _fit_at_end(objective, runs[0], starts[0], flat)
+        bounded = objective.parameters.held(fitted.theta)
+        if single and (bounded is not None or objective.parameters.warning(fitted.theta)):
+            return with_more_starts()
     except (RuntimeError, IndefiniteHessianError) as error:
         if single:
-            return more()
+            return with_more_starts()
         bounded = objective.parameters.held(
             objective.parameters.canonical(unflatten(runs[0][1], starts[0]))
         )
@@ -731,16 +733,16 @@ def _lowest(
         if not runs:
             raise
         if bounded is None:
-            found = _fit_at_end(objective, runs[0], starts[0], flat)
+            fitted = _fit_at_end(objective, runs[0], starts[0], flat)
             warn(
                 f"{error} Of {len(starts)} starts this one went lowest; the lowest minimum of the others is taken."
             )
     if bounded is not None:
-        simpler, parameters, what = bounded
-        warn(f"fit: {what}")
+        simpler, parameters, message = bounded
+        warn(f"fit: {message}")
         return fit(simpler, parameters, num_starts=1, curvature=curvature)
-    warn(objective.parameters.warning(found.theta))
-    return replace(found, minima=distinct(objective, runs, starts[0], len(starts)))
+    warn(objective.parameters.warning(fitted.theta))
+    return replace(fitted, minima=distinct(objective, runs, starts[0], len(starts)))
 
 
 def _known_flat(objective: AbstractObjective, theta: PyTree) -> Flat:
@@ -748,15 +750,15 @@ def _known_flat(objective: AbstractObjective, theta: PyTree) -> Flat:
 
     Search for them if H at θ may have more than the symmetries.
     """
-    known = np.asarray(objective.parameters.symmetries(theta), float)
+    symmetries = np.asarray(objective.parameters.symmetries(theta), float)
     if not (isinstance(objective, AbstractLinearPredictor) and objective.convex):
-        return known
+        return symmetries
     hessian = function(objective, theta).hessian(np.asarray(ravel(theta)))
-    clear = factorise(with_flat(hessian, known), DOUBTFUL) is not None and not getattr(
+    clear = factorise(with_flat(hessian, symmetries), DOUBTFUL) is not None and not getattr(
         objective, "cut", 0.0
     )
     if clear:
-        return known
+        return symmetries
     return unseen_directions(objective, theta)
 
 
@@ -788,37 +790,39 @@ def _fit_at_end(
     value, vector, converged = run
     theta = map_arrays(np.asarray, objective.parameters.canonical(unflatten(vector, like)))
     if flat is None or len(vector) > KEPT_PARAMETERS:
-        found = anchored_at(objective, theta, "fit", flat)
+        fitted = anchored_at(objective, theta, "fit", flat)
     else:
-        found = _build_fit(
+        fitted = _build_fit(
             objective,
             theta,
             read_or_make(lambda: _evaluate_curvature(objective, theta, "fit", flat)),
         )
-    if not converged and not (found.decrement <= WARN and _has_minimiser(objective)):
+    if not converged and not (fitted.decrement <= WARN and _has_minimiser(objective)):
         name = kind_of(objective)
         largest = np.abs(vector).max(initial=0)
-        if found.decrement > WARN:
-            what = f"no minimiser of {name} was reached by Newton's method "
-            what += f"(F = {float(value):.6g}, decrement {found.decrement:.2g})"
+        if fitted.decrement > WARN:
+            problem = f"no minimiser of {name} was reached by Newton's method "
+            problem += f"(F = {float(value):.6g}, decrement {fitted.decrement:.2g})"
         else:
-            what = f"the parameters of {name} run away (largest {largest:.3g}) while the loss hardly falls"
-        known = far_out(objective) or objective.parameters.warning(found.theta)
-        if known:
-            raise RuntimeError(f"fit: {what}. {known}")
-        if objective.convex and (found.decrement > WARN or largest > 1e3 or found.decrement < 1e-6):
-            what += ": are the data perfectly separated, or a class or group missing"
+            problem = f"the parameters of {name} run away (largest {largest:.3g}) while the loss hardly falls"
+        cause = far_out(objective) or objective.parameters.warning(fitted.theta)
+        if cause:
+            raise RuntimeError(f"fit: {problem}. {cause}")
+        if objective.convex and (
+            fitted.decrement > WARN or largest > 1e3 or fitted.decrement < 1e-6
+        ):
+            problem += ": are the data perfectly separated, or a class or group missing"
             target = objective.units.target
             column = _separating_column(objective)
-            what += f" (the column {column!r} alone separates the classes)" if column else ""
-            what += (
+            problem += f" (the column {column!r} alone separates the classes)" if column else ""
+            problem += (
                 f" (the response is {target[0]:g} in every unit)?"
                 if target is not None and np.ptp(target) == 0
                 else "?"
             )
         way = "Add a penalty (a prior), such as lo.penalties.Ridge(1.0), or give another start, fit(..., theta0=)."
-        raise RuntimeError(f"fit: {what}{'' if what.endswith('?') else '.'} {way}")
-    return found
+        raise RuntimeError(f"fit: {problem}{'' if problem.endswith('?') else '.'} {way}")
+    return fitted
 
 
 def _has_minimiser(objective: AbstractObjective) -> bool:
@@ -878,14 +882,14 @@ def anchor(
     >>> bool(fit.decrement < 1e-8)
     True
     """
-    found, left = standing(objective, theta, curvature)
-    if left > WARN:
-        message = describe_distance(objective, left)
-        if left > REFUSE and throw:
+    fitted, remainder = standing(objective, theta, curvature)
+    if remainder > WARN:
+        message = describe_distance(objective, remainder)
+        if remainder > REFUSE and throw:
             raise ValueError(message + " anchor(..., throw=False) takes it as it is.")
         warn(message)
-    warn(objective.parameters.warning(found.theta))
-    return found
+    warn(objective.parameters.warning(fitted.theta))
+    return fitted
 
 
 @float64
@@ -893,13 +897,13 @@ def standing(
     objective: AbstractObjective, theta: PyTree, curvature: Curvature = "auto"
 ) -> tuple[Fit, float]:
     """Return the fit at a θ found elsewhere, and its decrement."""
-    whole = dual_form(_check_objective(objective, "anchor"), curvature, "anchor")
-    objective, least = restrict_to_active(whole, theta)
+    full_model = dual_form(_check_objective(objective, "anchor"), curvature, "anchor")
+    objective, least = restrict_to_active(full_model, theta)
     leaves = stored_leaves(objective.parameters.unconstrained(theta))
     if (bounded := objective.parameters.held(leaves)) is not None:
-        objective, theta, what = bounded
-        warn(f"anchor: {what}")
-    fallen = above(whole, theta, least)
+        objective, theta, message = bounded
+        warn(f"anchor: {message}")
+    fallen = above(full_model, theta, least)
 
     def make(model: AbstractObjective) -> Fit:
         leaves = stored_leaves(model.parameters.unconstrained(theta))
@@ -908,8 +912,8 @@ def standing(
         )
         return anchored_at(model, leaves, "anchor", flat)
 
-    found = _without_cancellation(objective, make)
-    return found, max(float(found.decrement), np.sqrt(2 * fallen))
+    fitted = _without_cancellation(objective, make)
+    return fitted, max(float(fitted.decrement), np.sqrt(2 * fallen))
 
 
 def describe_distance(objective: AbstractObjective, remainder: float) -> str:
@@ -995,8 +999,12 @@ def _evaluate_curvature(
         gradient = gradient - null_space.T @ (np.linalg.pinv(null_space).T @ gradient)
     if len(null_space):
         hessian = hessian + null_space.T @ null_space
-    known = {"value": np.asarray(value), "gradient": np.asarray(gradient), "null_space": null_space}
-    return known | {"factor": cholesky(hessian, objective, theta, caller)}
+    record = {
+        "value": np.asarray(value),
+        "gradient": np.asarray(gradient),
+        "null_space": null_space,
+    }
+    return record | {"factor": cholesky(hessian, objective, theta, caller)}
 
 
 def _build_fit(objective: AbstractObjective, theta: PyTree, result: StepResult) -> Fit:
@@ -1019,7 +1027,7 @@ def _build_anchor(
     parts: tuple[Any, Any, Any],
 ) -> Fit:
     value = np.asarray(value)
-    found = Fit(
+    fitted = Fit(
         objective,
         theta,
         value,
@@ -1029,6 +1037,6 @@ def _build_anchor(
         np.asarray(RESULTS.successful),
         alone(value, theta),
     )
-    decrement = found.length(gradient)
+    decrement = fitted.length(gradient)
     result = RESULTS.successful if decrement <= WARN else RESULTS.not_converged
-    return replace(found, decrement=np.asarray(decrement), result=np.asarray(result))
+    return replace(fitted, decrement=np.asarray(decrement), result=np.asarray(result))

@@ -74,13 +74,13 @@ def far_out(objective: AbstractObjective) -> str:
     x = x[:, : len(names)]
     # spread of a column, relative to its mean, that float64 hardly tells from an intercept
     constant_column_spread = 3e-6
-    far = np.flatnonzero(
+    columns = np.flatnonzero(
         (np.ptp(x, axis=0) > 0)
         & (np.std(x, axis=0) < constant_column_spread * np.abs(np.mean(x, axis=0)))
     )
-    if not far.size:
+    if not columns.size:
         return ""
-    listed = ", ".join([*(names[j] for j in far[:3]), *(["…"] if len(far) > 3 else [])])
+    listed = ", ".join([*(names[j] for j in columns[:3]), *(["…"] if len(columns) > 3 else [])])
     return (
         f"Of {listed} the mean is so large beside the spread that in float64 they are nearly collinear with the intercept: "
         "centre them, X - X.mean(axis=0)."

@@ -95,13 +95,13 @@ class DeflationPreconditioner(NamedTuple):
 
     directions: Float[Array, "learnt params"]
     images: Float[Array, "learnt params"]
-    beside: Vector
+    diagonal: Vector
 
     def about(self, gradient: RefitPoints) -> RefitPoints:
         """Approximate `H⁻¹ g`."""
         along = gradient @ self.directions.T
-        rest = (gradient - along @ self.images) * self.beside
-        return rest + (along - rest @ self.images.T) @ self.directions
+        remainder = (gradient - along @ self.images) * self.diagonal
+        return remainder + (along - remainder @ self.images.T) @ self.directions
 
 
 class NystromPreconditioner(NamedTuple):
@@ -129,25 +129,27 @@ def sketch(F: Function, coordinates: Scaling, theta: Vector, rank: int) -> Nystr
     image = np.empty_like(along)
     with Slow("curvature", 2 * rank) as bar:
         for power in range(2):
-            for one, out in zip(along, image, strict=True):
-                out[:] = scale * products(F, theta, (scale * one)[None])[0] - one
+            for vector, out in zip(along, image, strict=True):
+                out[:] = scale * products(F, theta, (scale * vector)[None])[0] - vector
                 bar.advance(1)
             if not power:
                 along = np.ascontiguousarray(np.linalg.qr(image.T)[0].T)
-    values, turn = np.linalg.eigh((along @ image.T).astype(float))
-    known = values > SMALLEST_SINGLE_SHARE * values.max()
-    half = (turn[:, known] / np.sqrt(values[known])).T.astype(np.float32) @ image  # Â = halfᵀ half
-    values, turn = np.linalg.eigh((half @ half.T).astype(float))
-    return NystromPreconditioner((turn / np.sqrt(1 + values)).T.astype(np.float32) @ half)
+    values, vectors = np.linalg.eigh((along @ image.T).astype(float))
+    resolved = values > SMALLEST_SINGLE_SHARE * values.max()
+    half = (vectors[:, resolved] / np.sqrt(values[resolved])).T.astype(
+        np.float32
+    ) @ image  # Â = halfᵀ half
+    values, vectors = np.linalg.eigh((half @ half.T).astype(float))
+    return NystromPreconditioner((vectors / np.sqrt(1 + values)).T.astype(np.float32) @ half)
 
 
 def unlearnt(F: Function, coordinates: "Scaling", theta: Vector) -> DeflationPreconditioner:
     """Approximate inverse before any solve: D alone."""
     none = np.zeros((0, theta.size))
-    beside = np.ones(theta.size)
+    diagonal = np.ones(theta.size)
     if isinstance(F.of, HostBatch):
-        beside = 1 / np.sqrt(F.of.arrays.diagonal(theta) * coordinates.scale**2)
-    return DeflationPreconditioner(none, none, beside)
+        diagonal = 1 / np.sqrt(F.of.arrays.diagonal(theta) * coordinates.scale**2)
+    return DeflationPreconditioner(none, none, diagonal)
 
 
 def most_learnt(F: Function, size: int) -> int:
@@ -162,27 +164,27 @@ def _least(answer: list[tuple[Array, Array, Array]], count: int) -> Float[Array,
     lengths, ratios = np.full((2, len(answer), count), np.nan)
     for k, (open_, length, ratio) in enumerate(answer):
         lengths[k, open_], ratios[k, open_] = length, ratio
-    found = np.ones(count)
-    for lane, known in enumerate(np.isfinite(lengths).sum(0).tolist()):
-        a = lengths[:known, lane]
-        b = ratios[: known - 1, lane]
-        if known:
+    values = np.ones(count)
+    for lane, num_steps in enumerate(np.isfinite(lengths).sum(0).tolist()):
+        a = lengths[:num_steps, lane]
+        b = ratios[: num_steps - 1, lane]
+        if num_steps:
             diagonal = 1 / a + np.append(0.0, b / a[:-1])
-            found[lane] = scipy.linalg.eigvalsh_tridiagonal(
+            values[lane] = scipy.linalg.eigvalsh_tridiagonal(
                 diagonal, np.sqrt(b) / a[:-1], select="i", select_range=(0, 0)
             )[0]
-    return np.maximum(found, SMALLEST_RESOLVED_CURVATURE)
+    return np.maximum(values, SMALLEST_RESOLVED_CURVATURE)
 
 
 def orthonormal(
-    directions: Float[Array, "some params"], images: Float[Array, "some params"], beside: Vector
+    directions: Float[Array, "some params"], images: Float[Array, "some params"], diagonal: Vector
 ) -> DeflationPreconditioner:
     """H-orthonormal basis of the span of directions, some of which may be alike up to rounding."""
     inside = directions @ images.T
-    values, turn = np.linalg.eigh((inside + inside.T) / 2)
-    known = values > SMALLEST_RESOLVED_CURVATURE * values.max(initial=0.0)
-    turn = (turn[:, known] / np.sqrt(values[known])).T
-    return DeflationPreconditioner(turn @ directions, turn @ images, beside)
+    values, vectors = np.linalg.eigh((inside + inside.T) / 2)
+    resolved = values > SMALLEST_RESOLVED_CURVATURE * values.max(initial=0.0)
+    vectors = (vectors[:, resolved] / np.sqrt(values[resolved])).T
+    return DeflationPreconditioner(vectors @ directions, vectors @ images, diagonal)
 
 
 class Solve:
@@ -208,7 +210,7 @@ class Solve:
         self.most = max_solve_products
         self.directions: list[tuple[Vector, Vector]] = []
         # estimate of the part that is not solved, in the norm of the Hessian
-        self.rest: Float[Array, " refits"] = np.zeros(0)
+        self.remainder: Float[Array, " refits"] = np.zeros(0)
 
     def __call__(
         self,
@@ -229,7 +231,7 @@ class Solve:
         towards = np.array(about(residual))
         square = np.sum(residual * towards, axis=1)
         enough = tol**2 * square
-        told = []
+        history = []
         for k in range(self.most):
             open_ = np.flatnonzero(square > enough)
             if not open_.size:
@@ -253,13 +255,13 @@ class Solve:
             length = square[open_] / curvature
             u[open_] += length[:, None] * towards[open_]
             residual[open_] -= length[:, None] * image
-            turned = about(residual[open_])
+            preconditioned = about(residual[open_])
             before = square[open_]
-            square[open_] = np.sum(residual[open_] * turned, axis=1)
+            square[open_] = np.sum(residual[open_] * preconditioned, axis=1)
             ratio = square[open_] / before
-            towards[open_] = turned + ratio[:, None] * towards[open_]
-            told.append((open_, length, ratio))
-        self.rest = np.sqrt(np.maximum(square, 0.0) / np.minimum(1.0, _least(told, len(u))))
+            towards[open_] = preconditioned + ratio[:, None] * towards[open_]
+            history.append((open_, length, ratio))
+        self.remainder = np.sqrt(np.maximum(square, 0.0) / np.minimum(1.0, _least(history, len(u))))
         return u
 
     def extended_inverse(self) -> DeflationPreconditioner:
@@ -267,10 +269,10 @@ class Solve:
         assert isinstance(self.inverse, DeflationPreconditioner)
         if not self.directions:
             return self.inverse
-        directions, images, beside = self.inverse
-        along, made = (np.array(part) for part in zip(*self.directions, strict=True))
+        directions, images, diagonal = self.inverse
+        along, new_images = (np.array(part) for part in zip(*self.directions, strict=True))
         return orthonormal(
-            np.concatenate([directions, along]), np.concatenate([images, made]), beside
+            np.concatenate([directions, along]), np.concatenate([images, new_images]), diagonal
         )
 
 
@@ -352,15 +354,20 @@ def scaling(objective: AbstractObjective, F: Function, theta: Vector) -> Scaling
     """
     if isinstance(F.of, LinearBatch) and _has_sparse_rows(F):
         return Scaling(as_stored(F.of.diagonal(theta) ** -0.5))
-    known = np.asarray(objective.parameters.penalty_curvature(F.to_tree(theta)), float)
+    penalty_curvature = np.asarray(objective.parameters.penalty_curvature(F.to_tree(theta)), float)
     diagonal_probes = 32  # number of products for an estimate of the diagonal
-    signs = np.random.default_rng(0).choice([-1.0, 1.0], (diagonal_probes, len(known)))
-    for some in (signs[:1], signs):  # the first product decides whether all are needed
-        found = np.mean(some * products(F, theta, some), axis=0)
-        least = 1e-3 * max(float(np.median(np.abs(found))), 1e-300)
-        if (known > least).all():
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], (diagonal_probes, len(penalty_curvature)))
+    for probes in (signs[:1], signs):  # the first product decides whether all are needed
+        estimate = np.mean(probes * products(F, theta, probes), axis=0)
+        least = 1e-3 * max(float(np.median(np.abs(estimate))), 1e-300)
+        if (penalty_curvature > least).all():
             break
-    return Scaling(as_stored(np.where(known > least, known, np.maximum(found, least)) ** -0.5))
+    return Scaling(
+        as_stored(
+            np.where(penalty_curvature > least, penalty_curvature, np.maximum(estimate, least))
+            ** -0.5
+        )
+    )
 
 
 def _has_sparse_rows(F: Function) -> bool:
@@ -436,7 +443,7 @@ def _newton(objective: AbstractObjective, F: Function, theta: Vector) -> Minimis
 
     before = 0.0
 
-    def step(at: Vector, slope: Vector) -> Vector:
+    def step(point: Vector, slope: Vector) -> Vector:
         nonlocal learnt, before
         whitened = coordinates.whiten(slope)
         size = float(np.linalg.norm(whitened))
@@ -444,19 +451,19 @@ def _newton(objective: AbstractObjective, F: Function, theta: Vector) -> Minimis
         before = size
         keep = 0 if _has_sparse_rows(F) else most - len(learnt.directions)
         solve = Solve(F.of, coordinates, null_space, learnt, keep)
-        u = solve(at[None], whitened[None], ONE, tol)
+        u = solve(point[None], whitened[None], ONE, tol)
         learnt = solve.extended_inverse()
         return coordinates.unwhiten(u[0])
 
     max_product_newton_steps = 30  # largest number of Newton steps by products
-    value, found, size, _ = contract(
+    value, minimiser, size, _ = contract(
         F,
         theta,
         step,
         max_product_newton_steps,
         LAST_DECREMENT * max(1.0, abs(F.look(theta)[0])) ** 0.5,
     )
-    return Minimisation(value, found, size <= MINIMUM_DECREMENT * max(1.0, abs(value)) ** 0.5)
+    return Minimisation(value, minimiser, size <= MINIMUM_DECREMENT * max(1.0, abs(value)) ** 0.5)
 
 
 def whitened_null_space(objective: AbstractObjective, theta: PyTree, scaling: Scaling) -> Flat:

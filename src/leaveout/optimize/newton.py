@@ -96,14 +96,14 @@ def minimise(
 
     `weights` are those of F.
     """
-    theta, large, near = start, start.size > LARGE_NUM_PARAMETERS, None
+    theta, large, state = start, start.size > LARGE_NUM_PARAMETERS, None
     # largest last step, relative to a parameter or to one; a longer one means that parameters
     # diverge
     runaway_step = 1e-3
     if dear(objective, theta.size) or not objective.convex:
         for gtol in CLOSE if large else NEARBY:
-            near = walk(objective, F, theta, weights, gtol, near)
-            if near is None:  # there is no preconditioner
+            state = walk(objective, F, theta, weights, gtol, state)
+            if state is None:  # there is no preconditioner
                 bfgs = theta.size <= 500 and not objective.convex
                 ftol, maxiter = (1e-15, theta.size // 2) if large else (1e-12, 2000)
                 options = (
@@ -113,19 +113,21 @@ def minimise(
                 )
                 theta, _ = descend(F, theta, gtol=1e-6, **options)
                 break
-            theta, solve = near.theta, _shared_hessian(F, flat)
+            theta, solve = state.theta, _shared_hessian(F, flat)
             if large:
-                solve = lambda _, slope, near=near: near.newton(slope)
-            value, found, size, step = contract(
+                solve = lambda _, slope, state=state: state.newton(slope)
+            value, candidate, size, step = contract(
                 F,
                 theta,
                 solve,
                 enough=0.0 if large else QUICK * FLOOR_DECREMENT,
                 downhill=not large,
             )
-            still = large or (np.abs(step) <= runaway_step * np.maximum(1.0, np.abs(found))).all()
-            if size < FLOOR_DECREMENT and still:
-                return Minimisation(value, found, True)
+            settled = (
+                large or (np.abs(step) <= runaway_step * np.maximum(1.0, np.abs(candidate))).all()
+            )
+            if size < FLOOR_DECREMENT and settled:
+                return Minimisation(value, candidate, True)
         if large:
             return with_few_hessians(F, theta, flat)
     values, thetas, converged, _ = newton(F.of, theta[None], ONE, flat)
@@ -179,11 +181,11 @@ def _nearby(F: Function, theta: Vector, flat: Flat) -> bool:
         model.loss, model.y, eta, CurvatureBounds(reference, reference), 2 * size * norm, reference
     )
     omega = model.weigh(np.ones((1, F.of.num_units)))[0][0]
-    found = ball(gap, reference, omega * mass, np.array([size]), np.array([2 * size]))
+    enclosure = ball(gap, reference, omega * mass, np.array([size]), np.array([2 * size]))
     # proved distance from the minimiser, relative to the length of θ, at which it counts as reached
     proved_reach = 1e-6
     return bool(
-        found.distance[0] <= proved_reach * max(1.0, float(np.linalg.norm(factor.T @ theta)))
+        enclosure.distance[0] <= proved_reach * max(1.0, float(np.linalg.norm(factor.T @ theta)))
     )
 
 
@@ -219,10 +221,10 @@ def descend(
     # line searches try points where F overflows, and go back
     with np.errstate(over="ignore", invalid="ignore"):
         try:
-            found = scipy.optimize.minimize(look, first, jac=True, method=method, options=options)
+            result = scipy.optimize.minimize(look, first, jac=True, method=method, options=options)
         except StopIteration:
-            found = lowest
-    return origin + scale(found.x) if np.isfinite(found.fun) else theta, found
+            result = lowest
+    return origin + scale(result.x) if np.isfinite(result.fun) else theta, result
 
 
 class LBFGSState(NamedTuple):
@@ -257,12 +259,14 @@ def walk(
         if not parts:
             return None
         unwhitener = _unwhitener(parts)
-        theta, found = descend(
+        theta, result = descend(
             F, theta, unwhitener=unwhitener, gtol=gtol, ftol=1e-15, maxiter=STROLL, maxcor=MEMORY
         )
-        if learnt is None or found.nit >= MEMORY:  # otherwise the earlier inverse Hessian is better
-            learnt = unwhitener, found.hess_inv
-        if found.nit < STROLL:
+        if (
+            learnt is None or result.nit >= MEMORY
+        ):  # otherwise the earlier inverse Hessian is better
+            learnt = unwhitener, result.hess_inv
+        if result.nit < STROLL:
             break
     assert learnt is not None
     return LBFGSState(theta, *learnt)
@@ -308,10 +312,10 @@ def _split_blocks(part: DiagonalBlocks) -> Iterator[tuple[Array, Array]]:
     _, label = scipy.sparse.csgraph.connected_components((matrices != 0).any(0))
     sizes = np.bincount(label)[label]
     for size in np.unique(sizes):
-        some = np.flatnonzero(sizes == size)
-        here = some[np.argsort(label[some], kind="stable")].reshape(-1, size)
-        own = np.ascontiguousarray(matrices[:, here[:, :, None], here[:, None]])
-        yield entries[:, here].reshape(-1, size), own.reshape(-1, size, size)
+        members = np.flatnonzero(sizes == size)
+        groups = members[np.argsort(label[members], kind="stable")].reshape(-1, size)
+        blocks = np.ascontiguousarray(matrices[:, groups[:, :, None], groups[:, None]])
+        yield entries[:, groups].reshape(-1, size), blocks.reshape(-1, size, size)
 
 
 def with_few_hessians(F: Function, theta: Vector, flat: Flat) -> Minimisation:
@@ -405,61 +409,71 @@ def newton(
     size = np.full(len(start), np.inf)
     converged = np.zeros(len(start), bool)
     value, gradient = (part.copy() for part in F.look(theta, lanes))
-    going = np.isfinite(value) & np.isfinite(gradient).all(1)
+    is_open = np.isfinite(value) & np.isfinite(gradient).all(1)
     factors = np.empty((len(start), *2 * start.shape[1:]))
     convex = np.zeros(len(start), bool)
-    fresh = going.copy()
+    fresh = is_open.copy()
     # steps shorter than this share of θ that no longer shrink are rounding; under separation they
     # are 1e-2
     step_rounding = 1e-6
     # parameters up to which NumPy's batched solver is faster than a call of LAPACK for each matrix
     small_system = 64
     for _ in range(MAX_NEWTON_STEPS):
-        some = np.flatnonzero(going)
-        if not some.size:
+        open_lanes = np.flatnonzero(is_open)
+        if not open_lanes.size:
             break
-        renewed = some[fresh[some]]
+        renewed = open_lanes[fresh[open_lanes]]
         if renewed.size:
-            factors[renewed], convex[renewed], going[renewed] = _factorise_hessians(
+            factors[renewed], convex[renewed], is_open[renewed] = _factorise_hessians(
                 F, theta[renewed], lanes[renewed], flat
             )
             if metric is None:
                 metric = factors[0].copy() if convex[0] else np.eye(theta.shape[1])
             factors[~convex] = metric
         assert metric is not None
-        if some.size > 1 and theta.shape[1] <= small_system:
-            once = np.linalg.solve(factors[some], gradient[some, :, None])
-            step = np.linalg.solve(factors[some].swapaxes(1, 2), once)[..., 0]
+        if open_lanes.size > 1 and theta.shape[1] <= small_system:
+            once = np.linalg.solve(factors[open_lanes], gradient[open_lanes, :, None])
+            step = np.linalg.solve(factors[open_lanes].swapaxes(1, 2), once)[..., 0]
         else:
-            step = np.stack([scipy.linalg.cho_solve((factors[k], True), gradient[k]) for k in some])
-        share = _line_search(F, lanes, some, theta, value, gradient, step)
-        before = size[some]
-        size[some] = np.linalg.norm(step @ metric, axis=1)
-        moved = np.linalg.norm(
-            (theta[some] - (start[some] if origin is None else origin)) @ metric, axis=1
+            step = np.stack(
+                [scipy.linalg.cho_solve((factors[k], True), gradient[k]) for k in open_lanes]
+            )
+        share = _line_search(F, lanes, open_lanes, theta, value, gradient, step)
+        before = size[open_lanes]
+        size[open_lanes] = np.linalg.norm(step @ metric, axis=1)
+        distance = np.linalg.norm(
+            (theta[open_lanes] - (start[open_lanes] if origin is None else origin)) @ metric, axis=1
         )
-        still = (size[some] <= 1e-8 * moved) | (size[some] <= 1e-11 * np.sqrt(np.abs(value[some])))
-        short = np.abs(step).max(1, initial=0.0) <= step_rounding * np.abs(theta[some]).max(
+        still = (size[open_lanes] <= 1e-8 * distance) | (
+            size[open_lanes] <= 1e-11 * np.sqrt(np.abs(value[open_lanes]))
+        )
+        short = np.abs(step).max(1, initial=0.0) <= step_rounding * np.abs(theta[open_lanes]).max(
             1, initial=0.0
         )
-        short &= (size[some] <= step_rounding * np.linalg.norm(theta[some] @ metric, axis=1)) & (
-            size[some] > 0.5 * before
+        short &= (
+            size[open_lanes] <= step_rounding * np.linalg.norm(theta[open_lanes] @ metric, axis=1)
+        ) & (size[open_lanes] > 0.5 * before)
+        converged[open_lanes] = (
+            (still | short & fresh[open_lanes]) & (share == 1) & convex[open_lanes]
         )
-        converged[some] = (still | short & fresh[some]) & (share == 1) & convex[some]
-        going[some] &= (
-            np.isfinite(value[some]) & np.isfinite(gradient[some]).all(1) & ~converged[some]
+        is_open[open_lanes] &= (
+            np.isfinite(value[open_lanes])
+            & np.isfinite(gradient[open_lanes]).all(1)
+            & ~converged[open_lanes]
         )
         # otherwise the next step would repeat this one
-        going[some] &= (share > SMALLEST_DECREASE) | ~fresh[some]
+        is_open[open_lanes] &= (share > SMALLEST_DECREASE) | ~fresh[open_lanes]
         slow = not isinstance(F, LinearBatch | PenaltyBatch)
-        fresh[some] = ~(slow & (share == 1) & convex[some] & (size[some] <= QUICK * before))
+        fresh[open_lanes] = ~(
+            slow & (share == 1) & convex[open_lanes] & (size[open_lanes] <= QUICK * before)
+        )
     return NewtonResult(value, theta, converged, size)
 
 
 def _line_search(
     F: Functions | PenaltyBatch,
     lanes: Array,
-    some: Array,
+    open_lanes: Array,
     theta: Array,
     value: Array,
     gradient: Array,
@@ -471,22 +485,22 @@ def _line_search(
     (Hager and Zhang 2005). It is taken whole where F is too flat to decide, and not at all if no
     share of it helps.
     """
-    promised = np.sum(gradient[some] * step, axis=1)
-    before = value[some]
-    origin = theta[some]
-    slopes = gradient[some]
-    share = np.ones(len(some))
-    wanting = np.ones(len(some), bool)
+    promised = np.sum(gradient[open_lanes] * step, axis=1)
+    before = value[open_lanes]
+    origin = theta[open_lanes]
+    slopes = gradient[open_lanes]
+    share = np.ones(len(open_lanes))
+    wanting = np.ones(len(open_lanes), bool)
     cancellation_noise = 1e-10  # relative noise of F if terms 1e6 times as large cancel
     while wanting.any():
-        which = some[wanting]
+        which = open_lanes[wanting]
         theta[which] = origin[wanting] - share[wanting, None] * step[wanting]
         value[which], gradient[which] = F.look(theta[which], lanes[which])
-        enough = value[some] <= before - 1e-4 * share * promised
+        enough = value[open_lanes] <= before - 1e-4 * share * promised
         # the last digits of F are rounding where the slope has fallen enough
         with np.errstate(invalid="ignore"):  # infinite where F is
-            slope = np.abs(np.sum(gradient[some] * step, axis=1))
-        enough |= (value[some] <= before + cancellation_noise * np.abs(before)) & (
+            slope = np.abs(np.sum(gradient[open_lanes] * step, axis=1))
+        enough |= (value[open_lanes] <= before + cancellation_noise * np.abs(before)) & (
             slope <= 0.8 * promised
         )
         wanting &= (
@@ -494,7 +508,7 @@ def _line_search(
         )
         share[wanting] /= 2
     none = share <= SMALLEST_DECREASE
-    theta[some[none]], value[some[none]], gradient[some[none]] = (
+    theta[open_lanes[none]], value[open_lanes[none]], gradient[open_lanes[none]] = (
         origin[none],
         before[none],
         slopes[none],
@@ -534,7 +548,7 @@ def _factors(
     except np.linalg.LinAlgError:
         if len(hessian) == 1:
             return np.zeros_like(hessian), np.zeros(1, bool)
-        parts = [_factors(own[None], least) for own in hessian]
+        parts = [_factors(matrix[None], least) for matrix in hessian]
         return np.concatenate([part for part, _ in parts]), np.concatenate(
             [definite for _, definite in parts]
         )
@@ -568,10 +582,15 @@ def scaled_flat(
     """
     curvature = np.einsum("...pp->...p", hessian)
     lengths = np.sum(flat**2, axis=1)
-    own = curvature @ (flat**2).T / lengths
+    mean_curvature = curvature @ (flat**2).T / lengths
     return (
         flat
         * np.sqrt(
-            np.where(own > 0, own, np.mean(np.abs(curvature), axis=-1, keepdims=True)) / lengths
+            np.where(
+                mean_curvature > 0,
+                mean_curvature,
+                np.mean(np.abs(curvature), axis=-1, keepdims=True),
+            )
+            / lengths
         )[..., None]
     )

@@ -65,8 +65,10 @@ def unseen_directions(
         penalised = (
             bool(abs(model.penalty).sum() > 0) or model.design.shape[0] > objective.num_units
         )
-    for at in (theta, objective.parameters.start(0)) if penalised else ():
-        hessian = function(objective, at).hessian(np.asarray(ravel(at))) / scale / scale[:, None]
+    for point in (theta, objective.parameters.start(0)) if penalised else ():
+        hessian = (
+            function(objective, point).hessian(np.asarray(ravel(point))) / scale / scale[:, None]
+        )
         values, vectors = np.linalg.eigh(null @ hessian @ null.T)
         null = (
             vectors[
@@ -110,8 +112,10 @@ def _root(objective: AbstractLinearPredictor, size: int) -> Float[np.ndarray, "s
     root = np.zeros((0, size))
     for start in range(0, len(units), block):
         # the last unit is repeated
-        some = units[np.minimum(np.arange(start, start + min(block, len(units))), len(units) - 1)]
-        rows = _rows(objective, some) if model is None else model.design.whiten(some, np.eye(size))
+        chunk = units[np.minimum(np.arange(start, start + min(block, len(units))), len(units) - 1)]
+        rows = (
+            _rows(objective, chunk) if model is None else model.design.whiten(chunk, np.eye(size))
+        )
         root = np.asarray(
             np.linalg.qr(np.concatenate([root, np.asarray(rows).reshape(-1, size)]), mode="r")
         )
@@ -136,8 +140,8 @@ def _functionals(
     if getattr(objective, "intercept", False):
         counted[:, -1] = 0.0
     along = null * counted.ravel()
-    known = np.linalg.solve(along @ null.T, along)
+    functionals = np.linalg.solve(along @ null.T, along)
     basis = np.linalg.qr(null.T)[0]
-    left = symmetries - (symmetries @ basis) @ basis.T
-    values, vectors = np.linalg.eigh(left @ left.T)
-    return np.concatenate([known, vectors[:, values > 0.5].T @ left])
+    remaining = symmetries - (symmetries @ basis) @ basis.T
+    values, vectors = np.linalg.eigh(remaining @ remaining.T)
+    return np.concatenate([functionals, vectors[:, values > 0.5].T @ remaining])

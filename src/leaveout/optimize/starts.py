@@ -77,9 +77,11 @@ def starts_of(
     A convex F has one start, whatever `number` is. By default a model whose starts take long has
     one too.
     """
-    own = lambda seed: stored_leaves(own_start(objective, seed))
+    default_start = lambda seed: stored_leaves(own_start(objective, seed))
     first = (
-        own(seed) if theta0 is None else stored_leaves(objective.parameters.unconstrained(theta0))
+        default_start(seed)
+        if theta0 is None
+        else stored_leaves(objective.parameters.unconstrained(theta0))
     )
     usual = objective.parameters.usual_starts if ravel(first).size <= LARGE_NUM_PARAMETERS else 1
     if objective.convex:
@@ -91,11 +93,13 @@ def starts_of(
     seeds = range(seed + 1, seed + count)
     if objective.parameters.start is None:
         return [first, *_around(objective, first, seeds)]
-    others = [first if theta0 is None else own(seed), *map(own, seeds)]
-    if any(not np.array_equal(ravel(others[0]), ravel(other)) for other in others):
-        return [first, *others[1:]]
-    known = [first] if np.array_equal(ravel(others[0]), ravel(first)) else [first, others[0]]
-    return [*known, *_around(objective, first, seeds[len(known) - 1 :])]
+    candidates = [first if theta0 is None else default_start(seed), *map(default_start, seeds)]
+    if any(not np.array_equal(ravel(candidates[0]), ravel(candidate)) for candidate in candidates):
+        return [first, *candidates[1:]]
+    fixed = (
+        [first] if np.array_equal(ravel(candidates[0]), ravel(first)) else [first, candidates[0]]
+    )
+    return [*fixed, *_around(objective, first, seeds[len(fixed) - 1 :])]
 
 
 def _around(objective: AbstractObjective, first: PyTree, seeds: range) -> Iterator[PyTree]:
@@ -152,16 +156,17 @@ class StartRunner:
 
     def __call__(self, number: int) -> StepResult:
         tell = self.bar.line(f"start {number + 1}")
-        found = self.minimise(
+        solution = self.minimise(
             WatchedFunction(copy.copy(self.F.of), self.F.like, tell), self.starts[number]
         )
         tell(
-            f"{'a minimum' if found.converged else 'no minimum'}, F = {found.value:.8g}", done=True
+            f"{'a minimum' if solution.converged else 'no minimum'}, F = {solution.value:.8g}",
+            done=True,
         )
         self.bar.advance()
-        return {name: np.asarray(part) for name, part in found._asdict().items()}
+        return {name: np.asarray(part) for name, part in solution._asdict().items()}
 
-    def each(self) -> Iterator[StepResult]:
+    def results(self) -> Iterator[StepResult]:
         """Run every start, and keep the results in the checkpoint.
 
         One start runs alone, so that programs are compiled once. The others run side by side, or on
@@ -172,8 +177,8 @@ class StartRunner:
         alone = 1 if count == 1 or workers() < 2 else 0
         yield from (read_or_make(lambda: self(0)) for _ in range(alone))
         if alone < count:  # else joblib need not be imported
-            for _, told in steps(self, range(alone, count), min(count - 1, cores()) or 1):
-                yield told
+            for _, result in steps(self, range(alone, count), min(count - 1, cores()) or 1):
+                yield result
 
 
 def descended_from(
@@ -184,11 +189,13 @@ def descended_from(
     with Slow("starts", len(starts)) as bar, warnings.catch_warnings():
         # Newton steps follow
         warnings.filterwarnings("ignore", "The line search algorithm did not converge")
-        for told in StartRunner(starts, F, minimise, bar).each():
-            runs.append(Minimisation(float(told["value"]), told["theta"], bool(told["converged"])))
+        for result in StartRunner(starts, F, minimise, bar).results():
+            runs.append(
+                Minimisation(float(result["value"]), result["theta"], bool(result["converged"]))
+            )
             # counts runs from the checkpoint or another process
             bar.advance(max(len(runs) - bar.num_done, 0))
-    return sorted(runs, key=lambda found: found[0] if np.isfinite(found[0]) else np.inf)
+    return sorted(runs, key=lambda run: run[0] if np.isfinite(run[0]) else np.inf)
 
 
 def alone(value: np.ndarray, theta: PyTree) -> Minima:
@@ -206,21 +213,21 @@ def distinct(
     Values that differ by rounding belong to one minimum, whatever the order of interchangeable
     parts.
     """
-    found: list[list] = []  # F, θ and number of runs of each
+    minima: list[list] = []  # F, θ and number of runs of each
     for value, vector, converged in runs:
         if not (converged and np.isfinite(value)):
             continue
-        if found and value - found[-1][0] <= SAME_MINIMUM + START_ROUNDING * abs(value):
-            found[-1][2] += 1
+        if minima and value - minima[-1][0] <= SAME_MINIMUM + START_ROUNDING * abs(value):
+            minima[-1][2] += 1
         else:
-            found.append(
+            minima.append(
                 [
                     float(value),
                     np.asarray(ravel(objective.parameters.canonical(unflatten(vector, like)))),
                     1,
                 ]
             )
-    values, thetas, times = zip(*found, strict=True) if found else ((), (), ())
+    values, thetas, times = zip(*minima, strict=True) if minima else ((), (), ())
     return Minima(
         np.array(values),
         np.reshape(thetas, (len(values), ravel(like).size)),

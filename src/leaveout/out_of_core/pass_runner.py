@@ -159,7 +159,7 @@ class PassRunner:
         seen = self.add_up(survey, "proofs", at, together=looked_together)
         at = at._replace(
             noise=float(seen["noise"]),
-            table=RadiusTable.of(self.loss, seen["tally"], float(seen["lost"])),
+            table=RadiusTable.from_tally(self.loss, seen["tally"], float(seen["lost"])),
         )
         at = at._replace(tolerance=rtol * float(np.sqrt(seen["square"]) / fitted["weight"]))
         at = at._replace(sample=sample_of(seen) if "row" in seen else None)

@@ -24,7 +24,7 @@ from ..linalg.design import (
     scale_units,
     weight_terms,
 )
-from ..linalg.enclosure_theorem import Ball, CurvatureBounds, More, RadiusTable, ball, gaps
+from ..linalg.enclosure_theorem import Ball, CurvatureBounds, PenaltyShare, RadiusTable, ball, gaps
 from ..linalg.group_norms import Norms, Reach
 from ..linalg.rounding import FUNCTION, UNIT, Rounding, bounded, condition, factor_error
 from ..linalg.sparse_design import SparseDesign
@@ -209,7 +209,7 @@ class LinearFitCache:
         reach = self.reach
         if norms is None or reach is None:
             return 0.0
-        apart = norms.lengths(theta - self.theta) + np.multiply.outer(radius, np.sqrt(reach.each))
+        apart = norms.lengths(theta - self.theta) + np.multiply.outer(radius, np.sqrt(reach.groups))
         return norms.share(norms.lengths(self.theta), apart, reach)
 
     @property
@@ -544,12 +544,12 @@ def whitening_error(
     )
 
 
-def _norm_share(norms: Norms | None, theta: Array, reach: Reach | None) -> More | None:
+def _norm_share(norms: Norms | None, theta: Array, reach: Reach | None) -> PenaltyShare | None:
     """Share that norms of groups add to the table."""
     if norms is None or reach is None:
         return None
-    length, root = norms.lengths(theta), np.sqrt(reach.each)
-    return More(
+    length, root = norms.lengths(theta), np.sqrt(reach.groups)
+    return PenaltyShare(
         float(np.max(root / length)),
         lambda radius: np.asarray(norms.share(length, np.multiply.outer(radius, root), reach)),
     )

@@ -101,7 +101,7 @@ class Active:
         """Penalised groups among the held parameters."""
         if self.full_model.norms is None:
             return None
-        return self.full_model.norms.of(self.others)
+        return self.full_model.norms.select(self.others)
 
     def stays(
         self, theta: Float[np.ndarray, "refits active"], radius: PerRefit
@@ -112,7 +112,7 @@ class Active:
         if norms is None or reach is None:
             return np.ones(len(theta), bool)
         with np.errstate(invalid="ignore"):
-            return (norms.lengths(theta) > np.multiply.outer(radius, np.sqrt(reach.each))).all(1)
+            return (norms.lengths(theta) > np.multiply.outer(radius, np.sqrt(reach.groups))).all(1)
 
     def near(
         self, gradient: Array, off: Array, least: Array, most: Array, kappa: Array | float = 1.0
@@ -251,7 +251,7 @@ class Conditions:
     def _judged_groups(self, lanes: Array, columns: Array, size: Array, kappa: Array) -> None:
         """Judge by the largest possible gradients, of held parameters in `columns`."""
         assert self.own.groups is not None
-        norms = self.own.groups.of(columns)
+        norms = self.own.groups.select(columns)
         beyond = norms.lengths(size) - np.multiply.outer(kappa, norms.weight)
         self.keeps[lanes] = (beyond <= TIE_DISTANCE * norms.weight).all(1)
         self.ties[lanes] = self.keeps[lanes] & (beyond > 0).any(1)
@@ -313,7 +313,10 @@ class Conditions:
         length = np.linalg.norm(self.center[lanes], axis=1)
         radius = self.radius[lanes]
         pull, range_ = _slopes(
-            own, units, at.model.at(units, self.theta[lanes]), at.norm[units] * radius[:, None]
+            own,
+            units,
+            at.model.unit_predictors(units, self.theta[lanes]),
+            at.norm[units] * radius[:, None],
         )
         pull = delta * pull
         range_ = np.abs(delta) * range_

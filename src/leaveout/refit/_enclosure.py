@@ -208,7 +208,7 @@ class CertifiedBatch:
             )
         else:
             for some in passes(lanes, anchor.eta.size, self.u.shape[1]):
-                self.center[some] = anchor.model.at(
+                self.center[some] = anchor.model.unit_predictors(
                     self.units[some], anchor.theta + self.u[some] @ anchor.root
                 )
         with np.errstate(divide="ignore", invalid="ignore"):

@@ -568,7 +568,7 @@ def predictors_at(
 ) -> Float[np.ndarray, "refits width ..."]:
     """Predictors of the listed units at displacements."""
     anchor = linear_cache(fit)
-    return anchor.model.at(
+    return anchor.model.unit_predictors(
         np.where(np.asarray(rows.index) < anchor.units, rows.index, 0),
         anchor.theta + u @ anchor.root,
     )

@@ -120,7 +120,7 @@ class Following:
         loss = model.unit_loss
         y = model.y[unit]
         (move, size) = conditions.moves()
-        center = model.at(rows.index, conditions.theta)[:, 0] + move
+        center = model.unit_predictors(rows.index, conditions.theta)[:, 0] + move
         scores = loss.derivatives(center, y, (0,))[0]
         error = change(loss, y, center, center, size)
         if not self.refit.iterates:

@@ -125,7 +125,7 @@ class Products:
         for some in (slice(k, k + size) for k in range(0, len(lanes), size)):
             solve = Solve(self.F, *self.known)
             step[some] = solve(theta[some], gradient[some].astype(self.kind), lanes[some], self.tol)
-            self.rest[lanes[some]] = solve.rest
+            self.rest[lanes[some]] = solve.remainder
         return step
 
 

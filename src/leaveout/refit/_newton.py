@@ -159,7 +159,9 @@ class DampedNewton:
             return 0.0
         reach = norms.reach(root.swapaxes(1, 2))
         return self.kappa[which] * norms.share(
-            norms.lengths(self._theta(self.u[which])), radius[:, None] * np.sqrt(reach.each), reach
+            norms.lengths(self._theta(self.u[which])),
+            radius[:, None] * np.sqrt(reach.groups),
+            reach,
         )
 
     def _across(self, root: Float[np.ndarray, "lanes params rank"]) -> PerLane:

@@ -280,7 +280,7 @@ class Stack:
 
     def _whiten(self, k: int, units: Array, times: Array) -> Float[Array, "some rank"]:
         design, root = self._rough
-        return design.ahead(units, root[k]) * times[:, None].astype(root.dtype)
+        return design.multiply(units, root[k]) * times[:, None].astype(root.dtype)
 
     def _sums(
         self, rows: Array, index: Array, k: int, units: Array, whole: bool

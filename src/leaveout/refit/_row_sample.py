@@ -143,7 +143,7 @@ def _of_one(
     step = max(1, 2**17 // len(index))
     for start in range(0, len(look.unit), step):
         some = slice(start, start + step)
-        gram = design.ahead(look.unit[some], images)
+        gram = design.multiply(look.unit[some], images)
         term = gram * along[some, None]
         term -= common
         term *= term
@@ -210,8 +210,8 @@ def _across(
     design = cast(MultiOutputDesign, anchor.model.design)
     outputs = design.outputs
     features = design.features
-    inverse, x = anchor.inverse.reshape(outputs, features, -1), single(design.each.rows(rows))
-    image = lambda units: single(design.each.rows(units) @ inverse).reshape(
+    inverse, x = anchor.inverse.reshape(outputs, features, -1), single(design.base.rows(rows))
+    image = lambda units: single(design.base.rows(units) @ inverse).reshape(
         outputs, len(units), outputs, features
     )
     if len(refits) <= SAMPLED_ROWS_AT_A_TIME:
@@ -220,7 +220,7 @@ def _across(
 
     def by_rows(some: slice) -> Callable[[slice], Array]:
         back = image(rows[some]).transpose(2, 0, 1, 3).reshape(-1, features).T
-        return lambda mine: design.each.ahead(refits[mine], back)
+        return lambda mine: design.base.multiply(refits[mine], back)
 
     return by_rows
 

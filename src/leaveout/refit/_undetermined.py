@@ -146,7 +146,7 @@ def _within(
     found = refit_across(fit, weights, null)
     if not found.converged[0]:
         return None
-    eta = model.at(units[None], found.theta)[0]
+    eta = model.unit_predictors(units[None], found.theta)[0]
     losses, slope = model.unit_loss.derivatives(eta, model.y[units], (0, 1))
     reach = np.linalg.norm(np.einsum("nk,nkp->np", slope.reshape(len(index), -1), rows), axis=1)
     return inside, found.theta[0], float(found.size[0]) * float(reach[inside].sum()), losses

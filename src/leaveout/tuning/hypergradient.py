@@ -549,7 +549,7 @@ def _loss_changes(
     coef = theta[: len(change[0])]
     pull = change[0] * coef[:, None] + change[1] * np.sign(coef)[:, None]
     if norms is not None:
-        hessian += kappa * norms.of(np.flatnonzero(own)).hessian(theta[own][None])[0]
+        hessian += kappa * norms.select(np.flatnonzero(own)).hessian(theta[own][None])[0]
         length = norms.lengths(theta)[:, None]
         each = np.divide(change[2], length, out=np.zeros_like(change[2]), where=length > 0)
         pull = pull + (norms.member.T @ each)[: len(coef)] * coef[:, None]

@@ -366,7 +366,9 @@ def scores(fit: Fit, rows: RefitRows, theta: np.ndarray) -> FloatArray:
         return derive_batch(fit.objective, fit.theta, rows).losses(theta, np.arange(len(theta)))
     index = np.minimum(rows.index, len(model.y) - 1)
     return np.where(
-        rows.held, model.unit_loss.derivatives(model.at(index, theta), model.y[index], (0,))[0], 0.0
+        rows.held,
+        model.unit_loss.derivatives(model.unit_predictors(index, theta), model.y[index], (0,))[0],
+        0.0,
     )
 
 
@@ -380,7 +382,7 @@ def predictions(fit: Fit, rows: RefitRows, theta: np.ndarray, kind: str) -> Floa
 def modelled_predictions(fit: Fit, rows: RefitRows, theta: np.ndarray, kind: str) -> FloatArray:
     model = fit.predictor_data
     if model is not None:
-        eta = model.at(np.minimum(rows.index, len(model.y) - 1), theta)
+        eta = model.unit_predictors(np.minimum(rows.index, len(model.y) - 1), theta)
         with np.errstate(all="ignore"):
             if kind == "link":
                 return eta

@@ -308,7 +308,7 @@ def test_the_next_term_is_the_sum_it_says(monkeypatch):
     )
     state.look()
     look, move = linear.one_row(fit, np.arange(80), np.zeros(80)), np.zeros((80, 3))
-    x, inverse = anchor.model.design.each.x, anchor.root.T @ anchor.root
+    x, inverse = anchor.model.design.base.x, anchor.root.T @ anchor.root
     p = np.exp(anchor.eta) / np.exp(anchor.eta).sum(1, keepdims=True)
     for j in range(80):
         own = np.kron(np.eye(3), x[j])
@@ -371,7 +371,7 @@ def test_one_step_of_single_rows_is_newton_s(gone):
     look, model = linear.one_row(fit, unit, np.full(len(unit), 1 - gone)), anchor.model
     root = np.linalg.inv(np.linalg.cholesky(fit.hessian + anchor.flat))
     for k, j in enumerate(unit):
-        own = np.kron(np.eye(3), model.design.each.x[j])
+        own = np.kron(np.eye(3), model.design.base.x[j])
         hessian = fit.hessian + anchor.flat - gone * w[j] * own.T @ anchor.curvature[j] @ own
         gradient = fit.gradient - gone * w[j] * own.T @ anchor.slope[j]
         step = np.linalg.solve(hessian, gradient)
@@ -401,7 +401,7 @@ def test_extents_are_the_largest_of_moves_of_length_one(outputs, features):
     B = L.roots(rng.normal(size=(30, outputs)))
     norm, share, length, inner = design.extent(root, B)
     for n in range(30):
-        z = np.kron(np.eye(outputs), design.each.x[n]) @ root.T
+        z = np.kron(np.eye(outputs), design.base.x[n]) @ root.T
         apart = np.linalg.norm(z[:, None] - z[None, :], axis=-1)
         rest = z - z.mean(0)
         np.testing.assert_allclose(inner[n], rest @ rest.T, atol=1e-9 * norm[n] ** 2)
@@ -465,7 +465,7 @@ def test_shifts_of_all_classes_are_no_repeated_columns(monkeypatch):
     scale = np.linalg.norm(np.asarray(fit.factor), axis=1)
     assert anchor.rounding.root < 100 and anchor.floor < 1e-6
     assert factor_error(condition(anchor.root, scale), 4000, len(anchor.root)) > _anchor.CONDITION
-    x, wide = design.each.x.astype(np.longdouble), anchor.root.astype(np.longdouble)
+    x, wide = design.base.x.astype(np.longdouble), anchor.root.astype(np.longdouble)
     curved = (
         np.einsum("nkl,np,nq->kplq", anchor.curvature, x, x).reshape(penalty.shape)
         + penalty

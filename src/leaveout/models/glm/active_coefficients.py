@@ -63,7 +63,7 @@ class FullModel:
         groups = self.model.penalty.norms(self.num_features)
         if groups is None:
             return None
-        return groups.beside(len(self.slope) - self.num_features)
+        return groups.pad(len(self.slope) - self.num_features)
 
     @functools.cached_property
     def ridge(self) -> Vector:
@@ -121,7 +121,7 @@ class FullModel:
         norms = (
             Norms(np.zeros(0), np.zeros((0, len(features)), bool))
             if self.norms is None
-            else self.norms.of(features)
+            else self.norms.select(features)
         )
         penalty = self.model.penalty
         return slope, around(
@@ -160,12 +160,12 @@ class Columns(Predictors):
 
     whole: Predictors
 
-    def at(
+    def unit_predictors(
         self, units: Int[Array, "refits width"], theta: Float[Array, "refits params"]
     ) -> Float[Array, "refits width ..."]:
         if theta.shape[-1] == self.design.shape[1]:
-            return super().at(units, theta)
-        return self.whole.at(units, theta)
+            return super().unit_predictors(units, theta)
+        return self.whole.unit_predictors(units, theta)
 
 
 class ActiveGLM(GLM):

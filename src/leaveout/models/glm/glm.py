@@ -27,7 +27,14 @@ from numpy.typing import ArrayLike
 from ..._runtime.jax import Array, Arrays as Arrays, PyTree, Scalar, float64, jax, jnp, static
 from ...data.arrays import Names, codes, match_labels, numbers
 from ...data.formulas import FormulaReader, read_columns, stateful_remark
-from ...linalg.design import Beside, CachedLoss, DenseDesign, Loss, MultiOutputDesign, Predictors
+from ...linalg.design import (
+    CachedLoss,
+    DenseDesign,
+    Loss,
+    MultiOutputDesign,
+    Predictors,
+    StackedLoss,
+)
 from ...linalg.device_design import Resident
 from ...linalg.mapped_design import MappedDesign
 from ...linalg.sparse_design import SparseDesign
@@ -558,7 +565,7 @@ class AbstractRegression(AbstractLinearPredictor):
             rows = MultiOutputDesign(self.lines, self.outputs)
         elif len(curved.rows):
             rows = self.lines.below(np.pad(curved.rows, ((0, 0), (0, pad))))
-            loss = Beside(unit_loss, curved.loss, (self.num_units, len(curved.rows)))
+            loss = StackedLoss(unit_loss, curved.loss, (self.num_units, len(curved.rows)))
             offset = None if offset is None else np.append(offset, np.zeros(len(curved.rows)))
         weigh = functools.partial(self._weigh_rows, penalty_weights=curved.weight)
         norms = self.penalty.norms(self.num_features)
@@ -574,7 +581,7 @@ class AbstractRegression(AbstractLinearPredictor):
             separate,
             function.inverse_link,
         )
-        return Predictors(*parts, norms=None if norms is None else norms.beside(pad))
+        return Predictors(*parts, norms=None if norms is None else norms.pad(pad))
 
     def _weigh_rows(
         self, weights: np.ndarray, penalty_weights: np.ndarray

@@ -144,7 +144,7 @@ class ResidualVariance:
         start = np.mean(theta[np.isfinite(theta).all(1)], axis=0)
         move = theta - start
         r = self.y - self.offset - self.rows.predictors(start[None])[0]
-        residuals = r[index] - self.rows.at(index, move)
+        residuals = r[index] - self.rows.unit_predictors(index, move)
         total = self.weight @ r**2
         all_squares = (
             total

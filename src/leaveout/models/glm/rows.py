@@ -128,7 +128,7 @@ def _check_finite(caller: str, name: str, array: Any, columns: tuple[str, ...]) 
 
 def _with_ones(array: Any, intercept: bool) -> np.ndarray | SparseDesign | MappedDesign | Resident:
     if scipy.sparse.issparse(array):
-        return SparseDesign.of(array.astype(np.float64), intercept)
+        return SparseDesign.from_csr(array.astype(np.float64), intercept)
     if not isinstance(array, np.ndarray):
         return Resident(array, bool(intercept))
     if elsewhere(array):

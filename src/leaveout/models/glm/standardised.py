@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ..._runtime.jax import Array, Arrays as Arrays, PyTree, Scalar, jnp, numpy_of
-from ...linalg.design import Beside, CachedLoss, MultiOutputDesign, Predictors
+from ...linalg.design import CachedLoss, MultiOutputDesign, Predictors, StackedLoss
 from ...linalg.sparse_design import SparseDesign
 from ...objectives.objective import AbstractLinearPredictor
 from . import losses
@@ -25,7 +25,7 @@ from .glm import GLM
 CONSTANT = 1e-12  # share of a column's variance; scikit-learn does not scale constant columns
 
 
-class BesideSeveral(Beside):
+class BesideSeveral(StackedLoss):
     """Loss of several outputs whose last rows are those of a ridge, `½ Σ_k (η_k − η̄)²`.
 
     The ridge of a multinomial is that of the differences from the mean over classes, which is zero
@@ -118,7 +118,7 @@ class StandardisedGLM(GLM):
         return replace(
             model,
             design=MultiOutputDesign(rows, self.outputs) if several else rows,
-            loss=(BesideSeveral if several else Beside)(
+            loss=(BesideSeveral if several else StackedLoss)(
                 model.unit_loss, CachedLoss(losses.Squared()), split
             ),
             penalty=np.zeros_like(model.penalty),
