@@ -52,11 +52,9 @@ def compare(
     options --loss, --l2, --features and --categorical are those of models that name none. Models of
     different --loss are compared by a --score that all of them have.
 
-    leaveout compare patients.csv --target cost --model features=age --model
-    features=age,dose --report report.html
+    leaveout compare patients.csv --target cost --model features=age --model features=age,dose --report report.html
 
-    leaveout compare visits.csv --target visits --features age --model loss=poisson --model
-    loss=squared --score squared-error
+    leaveout compare visits.csv --target visits --features age --model loss=poisson --model loss=squared --score squared-error
     """
     if len(model) < 2 or len(set(model)) < len(model):
         fail("give --model twice or more, each time another: --model 'l2=1' --model 'l2=10'.")

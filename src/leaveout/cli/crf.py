@@ -66,8 +66,7 @@ def crf(
 
     leaveout crf tagged.txt --folds 10 --report report.html
 
-    leaveout crf tagged.txt --word 0 --label -1 --features 500 --penalty 0.5 --worst 10 --out
-    sentences.csv
+    leaveout crf tagged.txt --word 0 --label -1 --features 500 --penalty 0.5 --worst 10 --out sentences.csv
     """
     if not (np.isfinite(penalty) and penalty > 0):
         fail(f"--penalty {penalty:g}: it must be positive.")

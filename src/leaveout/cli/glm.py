@@ -34,11 +34,9 @@ def glm(
     Categories are coded against their first level; give --l2 in the units of the columns as they
     are.
 
-    leaveout glm patients.csv --target cost --features age,dose --categorical city --report
-    report.html
+    leaveout glm patients.csv --target cost --features age,dose --categorical city --report report.html
 
-    leaveout glm patients.csv --target ill --loss logistic --features age,dose --l2 1 --plan
-    groups:clinic --plot rows.png
+    leaveout glm patients.csv --target ill --loss logistic --features age,dose --l2 1 --plan groups:clinic --plot rows.png
     """
     rows = model.read(data, reading)
     estimate, fit, notes = answer(rows, prepare(model, rows, how.seed), how)

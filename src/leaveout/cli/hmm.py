@@ -90,8 +90,7 @@ def hmm(
     approximation, the paired difference from the lowest and its standard error, the loss with no
     update (too low), and AIC and BIC of the whole series.
 
-    leaveout hmm counts.csv --column count --emission poisson --states 1-3 --plan loo --report
-    report.html
+    leaveout hmm counts.csv --column count --emission poisson --states 1-3 --plan loo --report report.html
 
     leaveout hmm walks.csv --column speed,turn --sequence animal --states 2,3 --plot states.png
     """

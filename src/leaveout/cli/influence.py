@@ -60,8 +60,7 @@ def influence(
 
     leaveout influence prices.csv --target price --features area,age --row 12
 
-    leaveout influence visits.csv --target visits --loss poisson --plan groups:clinic --top 5 --out
-    clinics.csv
+    leaveout influence visits.csv --target visits --loss poisson --plan groups:clinic --top 5 --out clinics.csv
     """
     rows = model.read(data, reading)
     ready = prepare(model, rows, how.seed)

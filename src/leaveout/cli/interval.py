@@ -53,8 +53,7 @@ def interval(
 
     leaveout interval sold.csv offered.csv --target price --categorical city
 
-    leaveout interval old.csv new.csv --target cost --loss gamma --l2 1 --plan
-    groups:clinic --level 0.8 --out intervals.csv
+    leaveout interval old.csv new.csv --target cost --loss gamma --l2 1 --plan groups:clinic --level 0.8 --out intervals.csv
     """
     if str(data) == "-" == str(new):
         fail("one of the two files may be standard input, not both.")

@@ -94,11 +94,9 @@ def leakage(
     errors, a test whether the model exploits leakage, a verdict, and the estimate for other
     amounts.
 
-    leaveout leakage records.csv --target ill --pairs pairs.csv --id id --scoring roc_auc --report
-    report.html
+    leaveout leakage records.csv --target ill --pairs pairs.csv --id id --scoring roc_auc --report report.html
 
-    leaveout leakage benchmark.csv --target cost --duplicates copies.csv --test split=test --model
-    knn --out rows.csv
+    leaveout leakage benchmark.csv --target cost --duplicates copies.csv --test split=test --model knn --out rows.csv
     """
     links.check(report)
     listed = links.listed

@@ -96,11 +96,9 @@ def mrf(
     error of the approximation, the paired difference from the lowest and its standard error, the
     loss with no update (too low), and AIC and BIC of the whole field.
 
-    leaveout mrf counties.csv --edges borders.csv --site county --column deaths --exposure
-    population --report report.html
+    leaveout mrf counties.csv --edges borders.csv --site county --column deaths --exposure population --report report.html
 
-    leaveout mrf counties.csv --edges borders.csv --site county --column deaths --states
-    1,2 --coupling 0.5,1 --plan kfold:5
+    leaveout mrf counties.csv --edges borders.csv --site county --column deaths --states 1,2 --coupling 0.5,1 --plan kfold:5
     """
     couplings: list[tuple[str, float | lo.models.Free]] = []
     for part in coupling.replace(" ", "").split(","):

@@ -46,11 +46,9 @@ def tune(
     By default the search descends the exact gradient of the leave-one-out loss. It prints the
     penalties, their held-out loss with its errors, and the optimism of the choice.
 
-    leaveout tune patients.csv --target ill --loss logistic --features age,dose --categorical
-    city --each
+    leaveout tune patients.csv --target ill --loss logistic --features age,dose --categorical city --each
 
-    leaveout tune patients.csv --target cost --features age,dose --l2 0.1:1000 --sampler path --plot
-    curve.png
+    leaveout tune patients.csv --target cost --features age,dose --l2 0.1:1000 --sampler path --plot curve.png
     """
     rows = model.read(data, reading)
     made, said = objective(rows, model)

@@ -63,7 +63,7 @@ def losses_without_model(model: Any, plan: Plan, evaluate: Any) -> FloatArray | 
     if is_mean and evaluate is None and isinstance(model, GLM):
         return _of_means(model, plan)
     ones = np.ones((model.num_units, 1))
-    kind: type[GLM] | type[Regression] = GLM
+    kind: Any = GLM
     options: dict[str, Any] = {}
     if isinstance(model, Regression):
         kind = Regression
