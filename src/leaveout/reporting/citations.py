@@ -26,7 +26,7 @@ class Citations(PrintedResult):
     entries: dict[str, str]
 
     def _lines(self) -> list[tuple[str, str]]:
-        told = [("theorem", self.theorem)] if self.theorem else []
+        lines = [("theorem", self.theorem)] if self.theorem else []
         for key, entry in self.entries.items():
             part = {
                 name: re.sub("[{}]", "", text)
@@ -38,13 +38,13 @@ class Citations(PrintedResult):
                 if name in part
             ]
             where += [part[name] for name in ("volume", "pages", "year") if name in part]
-            told.append(
+            lines.append(
                 (
                     key,
                     f"{part['author'].replace(' and ', '; ')}. {part['title']}. {', '.join(where)}.",
                 )
             )
-        return told
+        return lines
 
     @property
     def bibtex(self) -> str:
@@ -76,20 +76,20 @@ def cite(result: Any) -> Citations:
     >>> found.bibtex.partition(",")[0]
     '@software{leaveout'
     """
-    own = "@software{leaveout,\n  author = {The leaveout developers},\n  title = {leaveout: one fit, every fold},"
-    own += f"\n  howpublished = {{version {version('leaveout')}}},\n}}"
+    software = "@software{leaveout,\n  author = {The leaveout developers},\n  title = {leaveout: one fit, every fold},"
+    software += f"\n  howpublished = {{version {version('leaveout')}}},\n}}"
     used = {
         *re.findall(r"\w+", " ".join(_names(result))),
         "numpy",
         "scipy",
         *({"jax"} & sys.modules.keys()),
     }
-    entries = {"leaveout": own}
+    entries = {"leaveout": software}
     for entry in re.findall(
         r"^@.*?^\}", files(__package__).joinpath("references.bib").read_text("utf-8"), re.M | re.S
     ):
-        named = re.findall(r"keywords = \{(.*)\}", entry)[0].split(", ")
-        if used & set(named):
+        keywords = re.findall(r"keywords = \{(.*)\}", entry)[0].split(", ")
+        if used & set(keywords):
             entries[re.findall(r"\{(\w+),", entry)[0]] = re.sub(r"\n  keywords = .*", "", entry)
     return Citations(THEOREM if _is_proved(result) else "", entries)
 
@@ -99,12 +99,14 @@ def _names(result: Any) -> list[str]:
 
     Strategy, model, penalty, plan, measures, and those of the results in it.
     """
-    said = [
-        each
-        for each in (getattr(result, "labels", None), getattr(result, "attrs", None))
-        if isinstance(each, dict)
+    records = [
+        record
+        for record in (getattr(result, "labels", None), getattr(result, "attrs", None))
+        if isinstance(record, dict)
     ]
-    texts = [each.get(name) for each in said for name in ("objective", "refit", "method", "score")]
+    texts = [
+        record.get(name) for record in records for name in ("objective", "refit", "method", "score")
+    ]
     texts += [getattr(result, name, None) for name in ("method", "refit", "call")] + [
         *getattr(result, "metrics", ())
     ]

@@ -93,8 +93,8 @@ def page_of(
             f"report: excluded must be counts of patients by the reason, {{reason: count}}; got {excluded!r}."
         )
     excluded = {
-        str(why): count(f"report: excluded[{why!r}]", number, 0)
-        for why, number in (excluded or {}).items()
+        str(reason): count(f"report: excluded[{reason!r}]", number, 0)
+        for reason, number in (excluded or {}).items()
     }
     if fit is None:
         raise ValueError(
@@ -124,24 +124,27 @@ def page_of(
     event = f"“{classes[1]}”" if len(classes) == 2 else "the event"
     until = "" if curve.time is None else f" until {curve.time:g}"
     if plan.clusters is None:
-        whom = "patients"
+        population = "patients"
     else:
-        whom = f"{len(np.unique(plan.clusters))} groups of patients who are held out whole"
+        population = f"{len(np.unique(plan.clusters))} groups of patients who are held out whole"
     name = "AUC" if "AUC" in validated.table.index else "C"
-    figures = [_calibration_figure(curve, until, whom), _decision_figure(decisions, until, whom)]
+    figures = [
+        _calibration_figure(curve, until, population),
+        _decision_figure(decisions, until, population),
+    ]
     tables = [PageTable("optimism", "Optimism", _optimism_note(validated), _optimism(validated))]
     if across is not None:
-        drawn = {"C": name, "slope": "Calibration slope", "OE": "Observed over expected events"}
-        figures += [_forest(across, each, what) for each, what in drawn.items()]
+        forests = {"C": name, "slope": "Calibration slope", "OE": "Observed over expected events"}
+        figures += [_forest(across, key, label) for key, label in forests.items()]
         tables += [PageTable("centres", "Centres", CENTRES_NOTE, _centres(across, name))]
     figures += [_stability_figure(stable, until)]
-    equation, note, whole = _equation(fit, measure, curve.time)
+    equation, note, is_complete = _equation(fit, measure, curve.time)
     items = pd.read_csv(ITEMS, keep_default_na=False)
     if across is None:
         items["on this page"] = items["on this page"].str.replace(
             r"(; |counts only: |^)Centres$", "", regex=True
         )
-    if not whole:
+    if not is_complete:
         items["on this page"] = items["on this page"].where(
             ~items["item"].isin(["12g", "22"]), "in part: Model equation"
         )
@@ -154,24 +157,27 @@ def page_of(
         "The fit": fit._lines(),
     }
     printed |= {"Resamples": validated._lines(), "Net benefit": decisions._lines()}
-    given = {
+    options = {
         "centres=...": centres is not None,
         f"excluded={excluded!r}": excluded,
         "thresholds=...": thresholds is not None,
     }
-    more = [text for text, there in given.items() if there]
+    arguments = [text for text, is_used in options.items() if is_used]
     return Page(
         title or "Does this prediction model hold for patients that it has not seen?",
         f"A model of {fit.num_params} parameters predicts the risk of {event}{until}. How well does it tell patients apart, "
         "can its risks be taken at their word, and would decisions by it do more good than harm? Risks are judged where "
         "they come from a model that was made without the patient.",
         [*_answers(measure, name, event, validated, curve, decisions, across, excluded), *null],
-        [("", each) for each in estimate.checks()],
+        [("", check) for check in estimate.checks()],
         ", ".join(estimate.mute),
         figures,
         tables,
         printed,
-        [*calls, f"lo.report(cv, 'page.html', kind='clinical', {', '.join([f'B={B}', *more])})"],
+        [
+            *calls,
+            f"lo.report(cv, 'page.html', kind='clinical', {', '.join([f'B={B}', *arguments])})",
+        ],
         list(filter(None, [decisions.note.partition("; ")[2]])),
         pictures_first=True,
     )
@@ -205,7 +211,7 @@ def _answers(
     patients = measure.case
     happened = measure.risk[:, 2] if isinstance(measure, Survival) else measure.y
     events = patients @ happened
-    left = "; ".join(f"{number} left out: {why}" for why, number in excluded.items())
+    exclusions = "; ".join(f"{number} left out: {reason}" for reason, number in excluded.items())
     weighted = f"{measure.weights.note}; " if measure.weights.note else ""
     row = validated.table.loc[name]
     slope = curve.table.loc["slope"]
@@ -219,8 +225,8 @@ def _answers(
         f"{_number(row['index.orig'], 3)}. One half is chance, one is perfect"
     )
     slopes, larges = (
-        f"{_between(of.low, of.high)} ({curve.level:.0%}), of held-out predictions"
-        for of in (slope, large)
+        f"{_between(summary.low, summary.high)} ({curve.level:.0%}), of held-out predictions"
+        for summary in (slope, large)
     )
     useful = f"of risk: there the {decisions.level:.0%} band of the net benefit is above treating all and treating none"
     error = "corrected for optimism: the mean squared error of risks, of which zero is best"
@@ -228,7 +234,7 @@ def _answers(
         (
             "Patients",
             who,
-            weighted + (left or "all rows that were given; none is said to be left out"),
+            weighted + (exclusions or "all rows that were given; none is said to be left out"),
         ),
         (f"Discrimination ({name})", _number(row["index.corrected"], 3), ranked),
         (
@@ -270,23 +276,27 @@ def _optimism(validated: Validation) -> pd.DataFrame:
     """Tabulate the measures to four decimals, and what they are."""
     words = {"index.orig": "apparent", "index.corrected": "corrected"}
     table = validated.table.rename(columns=words).round(4).rename_axis("measure").reset_index()
-    known = pd.read_csv(MEASURES, index_col="measure")["what it is"]
+    descriptions = pd.read_csv(MEASURES, index_col="measure")["what it is"]
     return table.assign(
-        **{"what it is": [known.get(each.partition("(")[0], "") for each in table["measure"]]}
+        **{
+            "what it is": [
+                descriptions.get(name.partition("(")[0], "") for name in table["measure"]
+            ]
+        }
     )
 
 
 def _optimism_note(validated: Validation) -> str:
-    lost = int((~validated.flagged["used"]).sum())
-    what = (
-        f"{lost} of {validated.plan.num_refits} resamples have no refit and leave every mean. "
-        if lost
+    num_missing = int((~validated.flagged["used"]).sum())
+    missing_note = (
+        f"{num_missing} of {validated.plan.num_refits} resamples have no refit and leave every mean. "
+        if num_missing
         else ""
     )
     return (
         f"Apparent measures are of the model on its own patients; training and test are means over {validated.plan.num_refits} "
         "models of bootstrap resamples, on their own patients and on all. The difference, optimism, is taken from the apparent "
-        f"measure. {what}Column n counts the resamples that tell of a measure; curves are smoothed for 30 at most. The limits "
+        f"measure. {missing_note}Column n counts the resamples that tell of a measure; curves are smoothed for 30 at most. The limits "
         f"low and high are of {validated.level:.0%}, for this model and new patients like these."
     )
 
@@ -304,8 +314,9 @@ def _centres(across: InternalExternal, name: str) -> pd.DataFrame:
         columns=["result"] if set(across.centres["result"]) == {"successful"} else []
     )
     heads = [
-        words.get(each.removesuffix("_se"), each.removesuffix("_se")) + " SE" * each.endswith("_se")
-        for each in table
+        words.get(column.removesuffix("_se"), column.removesuffix("_se"))
+        + " SE" * column.endswith("_se")
+        for column in table
     ]
     return table.set_axis(heads, axis=1).round(3).rename_axis("centre").reset_index()
 
@@ -315,15 +326,15 @@ def _equation(fit: Fit, measure: Any, time: Any) -> tuple[pd.DataFrame, str, boo
     whether that is all.
     """
     model: Any = fit.objective
-    known = name_parameters(fit)
-    names = known.names
-    value = known.values_of(fit.vector[None])[0]
+    parameters = name_parameters(fit)
+    names = parameters.names
+    value = parameters.values_of(fit.vector[None])[0]
     if isinstance(model, ActiveGLM):  # its own parameters are those that the penalty does not hold
         value = model.spread(fit.vector)
         model = model.whole.model
         names = model.parameters.names()
     link = getattr(model.loss_function, "link", "") if isinstance(model, GLM) else ""
-    whole = link in RISKS or isinstance(model, Cox)
+    is_complete = link in RISKS or isinstance(model, Cox)
     offset = " and the offset" if getattr(model, "offset", None) is not None else ""
     eta = f"η the sum of the coefficients times the terms{', with the intercept' * ('intercept' in names)}{offset}"
     formula, ratio = RISKS.get(link, ("", "coefficient"))
@@ -333,7 +344,7 @@ def _equation(fit: Fit, measure: Any, time: Any) -> tuple[pd.DataFrame, str, boo
         base = f"{base[0]:.6g}" if np.ptp(base) == 0 else "that of the patient's stratum"
         notes = [f"Risk until {time:g} = 1 − e^(−H e^η), {eta}, H = {base}."]
         ratio = "hazard ratio"
-    elif not whole:
+    elif not is_complete:
         notes = [
             "These are the parameters of the model. How it computes a risk from them is not on this page."
         ]
@@ -342,7 +353,7 @@ def _equation(fit: Fit, measure: Any, time: Any) -> tuple[pd.DataFrame, str, boo
         notes.append(f"The terms are the columns of the formula {read.formula}.")
         if read.learned:
             notes.append("What it learned from the patients, such as knots, is not on this page.")
-            whole = False
+            is_complete = False
     try:
         errors = covariance(fit)
         se = errors.standard_errors.to_numpy()
@@ -359,18 +370,18 @@ def _equation(fit: Fit, measure: Any, time: Any) -> tuple[pd.DataFrame, str, boo
     table[ratio], table["low"], table["high"] = map(
         shown, (value, value - Z95 * se, value + Z95 * se)
     )
-    return table, " ".join(notes), whole
+    return table, " ".join(notes), is_complete
 
 
-def _calibration_figure(found: Calibration, until: str, whom: str) -> Figure:
+def _calibration_figure(curves: Calibration, until: str, population: str) -> Figure:
     shares = {"values": [0, 0.2, 0.4, 0.6, 0.8, 1]}
-    at = lambda low, **more: {
+    place = lambda low, **options: {
         "x": axis("predicted", f"predicted risk{until}"),
         "y": axis(low, "observed share", axis=shares),
-        **more,
+        **options,
     }
-    told = tooltip(predicted="predicted", observed="observed", low="from", high="to")
-    number, edge = np.histogram(found.predicted, BINS, (0, 1))
+    hint = tooltip(predicted="predicted", observed="observed", low="from", high="to")
+    number, edge = np.histogram(curves.predicted, BINS, (0, 1))
     high = 0.12 * number / max(number.max(), 1)
     bars = pd.DataFrame(
         {
@@ -386,15 +397,15 @@ def _calibration_figure(found: Calibration, until: str, whom: str) -> Figure:
         "y2": {"field": "top"},
         "tooltip": tooltip(predicted="from", end="to", n="patients"),
     }
-    curve = data_of(found.curve)
+    curve = data_of(curves.curve)
     layers = [
         _diagonal("predicted", "observed"),
-        layer(curve, "area", at("low", y2={"field": "high"}), color=BLUE, opacity=0.2),
-        layer(curve, "line", at("observed", tooltip=told), color=BLUE, strokeWidth=2),
-        layer(data_of(bars), "rect", at("observed", **ends), color=GREY),
+        layer(curve, "area", place("low", y2={"field": "high"}), color=BLUE, opacity=0.2),
+        layer(curve, "line", place("observed", tooltip=hint), color=BLUE, strokeWidth=2),
+        layer(data_of(bars), "rect", place("observed", **ends), color=GREY),
     ]
     text = (
-        f"The share of patients with the event by their held-out risk, and its {found.level:.0%} band over {whom}. On the grey "
+        f"The share of patients with the event by their held-out risk, and its {curves.level:.0%} band over {population}. On the grey "
         "line risks are right; where the curve is below it they are too high. Bars are numbers of patients."
     )
     return Figure(
@@ -407,20 +418,22 @@ def _diagonal(across: str, up: str) -> dict[str, Any]:
     return layer(ends, "line", {"x": axis(across, ""), "y": axis(up, "")}, color=GREY)
 
 
-def _decision_figure(found: DecisionCurve, until: str, whom: str) -> Figure:
+def _decision_figure(decisions: DecisionCurve, until: str, population: str) -> Figure:
     colors = {"by the model": BLUE, "treat all": ORANGE, "treat none": GREY}
-    curves = found.table[["net_benefit", "all", "none"]].set_axis([*colors], axis=1).reset_index()
+    curves = (
+        decisions.table[["net_benefit", "all", "none"]].set_axis([*colors], axis=1).reset_index()
+    )
     curves = curves.melt("threshold", var_name="strategy").query("value >= @LEAST_BENEFIT")
-    band = found.table.assign(low=found.table["low"].clip(lower=LEAST_BENEFIT))[
-        found.table["net_benefit"] >= LEAST_BENEFIT
+    band = decisions.table.assign(low=decisions.table["low"].clip(lower=LEAST_BENEFIT))[
+        decisions.table["net_benefit"] >= LEAST_BENEFIT
     ]
     across = {"x": axis("threshold", f"threshold of risk{until} above which one treats")}
     between = across | {"y": axis("low", "net benefit"), "y2": {"field": "high"}}
-    told = tooltip(strategy="strategy", threshold="threshold", value="net benefit")
-    own = across | {
+    hint = tooltip(strategy="strategy", threshold="threshold", value="net benefit")
+    encoding = across | {
         "y": axis("value", "net benefit"),
         "color": colored("strategy", **colors),
-        "tooltip": told,
+        "tooltip": hint,
     }
     layers = [
         layer(
@@ -430,31 +443,31 @@ def _decision_figure(found: DecisionCurve, until: str, whom: str) -> Figure:
             color=BLUE,
             opacity=0.2,
         ),
-        layer(data_of(curves), "line", own, strokeWidth=2),
+        layer(data_of(curves), "line", encoding, strokeWidth=2),
     ]
     text = (
         "Net benefit is the share of all patients who are treated rightly, less the share who are treated for nothing, each of "
         "whom counts the threshold over one less the threshold. Where the blue curve is highest, deciding by the model does "
-        f"most good. The band is {found.level:.0%}, over {whom}, for held-out risks."
+        f"most good. The band is {decisions.level:.0%}, over {population}, for held-out risks."
     )
     return Figure("decision", "Net benefit: would decisions by it do good?", text, layers, 320)
 
 
-def _forest(across: InternalExternal, measure: str, what: str) -> Figure:
+def _forest(across: InternalExternal, measure: str, label: str) -> Figure:
     frame = across.forest(measure).reset_index(names="model")
     frame["model"] = frame["model"].map(str)
     ends = [_between(*row) for row in frame[["low", "high"]].to_numpy()]
-    told = [
+    texts = [
         f"{_number(value)} ({text})"
         for value, text in zip(frame["estimate"][:-1], ends, strict=False)
     ] + ends[-1:]
-    frame["told"] = told if len(frame) <= CENTRES else ""
+    frame["told"] = texts if len(frame) <= CENTRES else ""
     place = {
-        "x": axis("estimate", what),
+        "x": axis("estimate", label),
         "y": MODEL,
-        "tooltip": tooltip(model="centre", estimate=what, low="from", high="to"),
+        "tooltip": tooltip(model="centre", estimate=label, low="from", high="to"),
     }
-    own, pooled, new = (
+    centres, pooled, new = (
         data_of(frame[part]) for part in (slice(-2), slice(-2, -1), slice(-1, None))
     )
     words = {"x": {"value": 4}, "y": MODEL, "text": {"field": "told"}}
@@ -462,8 +475,8 @@ def _forest(across: InternalExternal, measure: str, what: str) -> Figure:
     layers = [  # the first names the rows in their order, also those that have no estimate
         layer(data_of(frame), "text", words, align="left", dy=-11, fontSize=11, color=GREY),
         reference(*ideal, strokeDash=[4, 4]),
-        rules(own, "low", "high", BLUE, 1),
-        layer(own, "point", place, filled=True, size=60, color=BLUE, shape="square"),
+        rules(centres, "low", "high", BLUE, 1),
+        layer(centres, "point", place, filled=True, size=60, color=BLUE, shape="square"),
         rules(pooled, "low", "high", ORANGE, 2),
         layer(pooled, "point", place, filled=True, size=110, color=ORANGE, shape="diamond"),
         rules(new, "low", "high", ORANGE, 6),
@@ -474,16 +487,16 @@ def _forest(across: InternalExternal, measure: str, what: str) -> Figure:
     ) + " On the dashed line predictions are right." * bool(ideal)
     return Figure(
         f"forest-{measure}",
-        f"{what} by centre",
+        f"{label} by centre",
         text,
         layers,
         (34 if len(frame) <= CENTRES else 26) * len(frame) + 40,
     )
 
 
-def _stability_figure(found: Stability, until: str) -> Figure:
-    units = found.units.sample(min(PATIENTS, len(found.units)), random_state=0)
-    told = tooltip(prediction="predicted risk", low="from", high="to", mape="mean difference")
+def _stability_figure(stable: Stability, until: str) -> Figure:
+    units = stable.units.sample(min(PATIENTS, len(stable.units)), random_state=0)
+    hint = tooltip(prediction="predicted risk", low="from", high="to", mape="mean difference")
     place = {
         "x": axis("prediction", f"predicted risk{until}"),
         "y": axis("low", "risk by resamples"),
@@ -491,18 +504,18 @@ def _stability_figure(found: Stability, until: str) -> Figure:
     }
     ranges = data_of(units[["prediction", "low", "high", "mape"]])
     layers = [
-        layer(ranges, "rule", place | {"tooltip": told}, color=BLUE, opacity=0.5),
+        layer(ranges, "rule", place | {"tooltip": hint}, color=BLUE, opacity=0.5),
         _diagonal("prediction", "low"),
     ]
-    some = (
-        f" Shown are {len(units)} of {len(found.units)} patients, at random."
-        if len(units) < len(found.units)
+    sample_note = (
+        f" Shown are {len(units)} of {len(stable.units)} patients, at random."
+        if len(units) < len(stable.units)
         else ""
     )
     text = (
-        f"For each patient, where {found.level:.0%} of the risks by {len(found.predictions)} models of resampled patients lie. "
-        f"They differ from the risk of the model by {found.table.loc['mape', 'mean']:.3f} for a patient on average, and by "
-        f"{found.table.loc['mape', 'max']:.3f} for the least stable.{some}"
+        f"For each patient, where {stable.level:.0%} of the risks by {len(stable.predictions)} models of resampled patients lie. "
+        f"They differ from the risk of the model by {stable.table.loc['mape', 'mean']:.3f} for a patient on average, and by "
+        f"{stable.table.loc['mape', 'max']:.3f} for the least stable.{sample_note}"
     )
     return Figure(
         "stability", "Stability: would other patients have made another model?", text, layers, 320

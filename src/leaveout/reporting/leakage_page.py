@@ -39,14 +39,14 @@ def page_of(report: LeakageReport, title: str) -> Page:
     """Build the page of a report, with the origin of each number."""
     answers = report.table.rename_axis("answer").reset_index()
     rows = report.rows.rename_axis("row").reset_index()
-    more = (
+    remainder = (
         f" The {MOST} that carry most; LeakageReport.rows has all {len(rows)}."
         if len(rows) > MOST
         else ""
     )
-    what = (
+    note = (
         "Tested rows that may have mates in training: the likeliest mate and the probability of that pair, the probability of "
-        f"any mate in training, and what the row adds to the correction.{more}"
+        f"any mate in training, and what the row adds to the correction.{remainder}"
     )
     tables = [
         PageTable(
@@ -57,7 +57,7 @@ def page_of(report: LeakageReport, title: str) -> Page:
         )
     ]
     tables += (
-        [PageTable("rows", "Rows that carry the inflation", what, rows.head(MOST))]
+        [PageTable("rows", "Rows that carry the inflation", note, rows.head(MOST))]
         if len(rows)
         else []
     )
@@ -67,7 +67,7 @@ def page_of(report: LeakageReport, title: str) -> Page:
         _answers(report),
         None,
         "",
-        [_beside(report), *_cuts(report), *_row_figures(report)],
+        [_answer_figure(report), *_cuts(report), *_row_figures(report)],
         tables,
         {"": report._lines()},
         [
@@ -87,7 +87,7 @@ def _answers(report: LeakageReport) -> list[tuple[str, str, str]]:
     level = f"{report.level:.0%} interval"
     better = "more is better" if report.more_is_better else "less is better"
     naive = report.table.loc["naive"]
-    said = [
+    cards = [
         (
             "As filed (naive)",
             f"{naive.score:.5g}",
@@ -95,7 +95,7 @@ def _answers(report: LeakageReport) -> list[tuple[str, str, str]]:
         )
     ]
     if np.isfinite(naive.exposed):
-        said.append(
+        cards.append(
             (
                 "Exposed",
                 f"{naive.exposed:.2g}",
@@ -103,9 +103,9 @@ def _answers(report: LeakageReport) -> list[tuple[str, str, str]]:
             )
         )
     if report.recommended is None:
-        return [("On new clusters", "no answer", "see the verdict"), *said]
+        return [("On new clusters", "no answer", "see the verdict"), *cards]
     row = report.table.loc[report.recommended]
-    moved = (
+    correction = (
         f"{row.correction:.3g}",
         f"{row.correction_low:.3g} to {row.correction_high:.3g}, {level}, paired over clusters",
     )
@@ -115,8 +115,8 @@ def _answers(report: LeakageReport) -> list[tuple[str, str, str]]:
             f"{row.score:.5g}",
             f"{_between(row, level)}; answer: {report.recommended}",
         ),
-        ("Correction", *moved),
-        *said,
+        ("Correction", *correction),
+        *cards,
     ]
 
 
@@ -126,12 +126,12 @@ def _between(row: pd.Series, level: str) -> str:
     return "no interval: all records score alike"
 
 
-def _beside(report: LeakageReport) -> Figure:
+def _answer_figure(report: LeakageReport) -> Figure:
     table = report.table[report.table.refusal == ""]
     frame = table.drop(columns=["assumption", "refusal"]).assign(model=list(table.index))
     frame["told"] = np.where(frame.model == report.recommended, "believed", "not believed")
     data = data_of(frame)
-    told = tooltip(
+    hint = tooltip(
         model="answer",
         score="score",
         low="from",
@@ -140,7 +140,7 @@ def _beside(report: LeakageReport) -> Figure:
         exposed="exposed",
     )
     color = colored("told", **{"believed": ORANGE, "not believed": BLUE})
-    place = {"x": axis("score", report.scoring), "y": MODEL, "color": color, "tooltip": told}
+    place = {"x": axis("score", report.scoring), "y": MODEL, "color": color, "tooltip": hint}
     dots = layer(data, "point", place, filled=True, size=80)
     filed = reference(float(report.table.score["naive"]), strokeDash=[4, 4])
     text = f"Dots with their {report.level:.0%} intervals; the dashed line is the score as filed."
@@ -163,7 +163,7 @@ def _cuts(report: LeakageReport) -> list[Figure]:
     frame["least"], frame["most"] = frame.score - 2 * frame.se, frame.score + 2 * frame.se
     names = list(report.curves)
     color = colored("model", **{name: COLORS[list(report.answers).index(name)] for name in names})
-    told = tooltip(
+    hint = tooltip(
         model="answer",
         cut="cut",
         exposed="exposed",
@@ -179,10 +179,10 @@ def _cuts(report: LeakageReport) -> list[Figure]:
     height = {"y": axis("least", ""), "y2": {"field": "most"}}
     errors = layer(data, "rule", shared | height, strokeWidth=1)
     place = shared | {"y": axis("score", report.scoring)}
-    dots = layer(data, "point", place | {"tooltip": told}, filled=True, size=60)
-    there = [name for name in names if not report.table.refusal[name]]
-    ends = [(name, naive.exposed, naive.score) for name in there] + [
-        (name, 0.0, report.answers[name].score) for name in there
+    dots = layer(data, "point", place | {"tooltip": hint}, filled=True, size=60)
+    answered = [name for name in names if not report.table.refusal[name]]
+    ends = [(name, naive.exposed, naive.score) for name in answered] + [
+        (name, 0.0, report.answers[name].score) for name in answered
     ]
     lines = data_of(pd.DataFrame(ends, columns=["model", "exposed", "score"]))
     line = layer(lines, "line", place, strokeWidth=1, strokeDash=[2, 3])
@@ -200,13 +200,13 @@ def _row_figures(report: LeakageReport) -> list[Figure]:
     frame = rows.assign(
         label=[str(name) for name in rows.index], mate=[str(name) for name in rows.mate]
     )
-    told = tooltip(
+    hint = tooltip(
         label="row",
         carries="adds to the correction",
         probability="of the likeliest pair",
         exposed="exposed",
     )
-    told.insert(1, {"field": "mate", "title": "likeliest mate", "type": "nominal"})
+    hint.insert(1, {"field": "mate", "title": "likeliest mate", "type": "nominal"})
     across = axis("carries", "adds to the correction", scale={"zero": True})
     text = f"The {len(frame)} rows that add most, of {len(report.rows)} that may have mates in training."
-    return [bars("carried", "Rows that carry the inflation", text, frame, across, told)]
+    return [bars("carried", "Rows that carry the inflation", text, frame, across, hint)]

@@ -187,13 +187,13 @@ def data_of(frame: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def axis(name: str, title: str, **more: Any) -> dict[str, Any]:
+def axis(name: str, title: str, **options: Any) -> dict[str, Any]:
     return {
         "field": name,
         "type": "quantitative",
         "title": title,
         "scale": {"zero": False, "nice": True},
-        **more,
+        **options,
     }
 
 
@@ -253,13 +253,13 @@ def bars(
     caption: str,
     frame: pd.DataFrame,
     across: dict[str, Any],
-    told: list[dict[str, str]],
+    hint: list[dict[str, str]],
 ) -> Figure:
     """Draw a bar for each row, named by its `label`."""
     place = {
         "y": {"field": "label", "type": "nominal", "sort": None, "title": None},
         "x": across,
-        "tooltip": told,
+        "tooltip": hint,
     }
     return Figure(
         name,

@@ -96,9 +96,9 @@ def _axes(ax: "Axes | None", size: tuple[float, float]) -> "Axes":
     return ax
 
 
-def _legend(ax: "Axes", loc: Any = None, fontsize: float | None = 8, **more: Any) -> "Axes":
+def _legend(ax: "Axes", loc: Any = None, fontsize: float | None = 8, **options: Any) -> "Axes":
     """Write the legend without a frame, and return the axes."""
-    ax.legend(frameon=False, loc=loc, fontsize=fontsize, **more)
+    ax.legend(frameon=False, loc=loc, fontsize=fontsize, **options)
     return ax
 
 
@@ -116,21 +116,22 @@ def _plus_minus(value: float, se: float) -> str:
     return f"{round(value, 2) + 0.0:.2f} ± {se:.2g}".replace("-", "−")
 
 
-def _of(estimate: Estimate, what: str) -> str:
+def _axis_label(estimate: Estimate, quantity: str) -> str:
     """Return the label of an axis: its name, followed by the name of the score."""
     if estimate.score:
-        return f"{what}, {estimate.score}"
-    return what
+        return f"{quantity}, {estimate.score}"
+    return quantity
 
 
 def _mean(estimate: Estimate) -> str:
     """Describe the mean, with its errors."""
     errors = {"data": estimate.se, "random folds": estimate.monte_carlo_error}
-    known = {name: value for name, value in errors.items() if np.isfinite(value)}
-    said = "".join(
-        f" ± {value:.2g}{f' ({name})' if len(known) > 1 else ''}" for name, value in known.items()
+    finite_errors = {name: value for name, value in errors.items() if np.isfinite(value)}
+    text = "".join(
+        f" ± {value:.2g}{f' ({name})' if len(finite_errors) > 1 else ''}"
+        for name, value in finite_errors.items()
     )
-    return f"{estimate.mean:.4g}{said}"
+    return f"{estimate.mean:.4g}{text}"
 
 
 def _label_points(ax: "Axes", names: Any, x: Any, y: Any) -> None:
@@ -159,7 +160,7 @@ def _label_points(ax: "Axes", names: Any, x: Any, y: Any) -> None:
         for shift, ha, va in [*order, order[0]]:
             note.set(position=shift, ha=ha, va=va)
             box = note.get_window_extent()
-            if not any(box.overlaps(other) for other in boxes):
+            if not any(box.overlaps(placed) for placed in boxes):
                 break
         boxes.append(box)
 
@@ -218,8 +219,8 @@ def losses(estimate: Estimate, ax: "Axes | None" = None, *, named: int = 5) -> "
     ax.legend(frameon=False, loc="lower right")
     title = f"held-out loss {_mean(estimate)}\nwith no update {estimate.no_update:.4g}"
     ax.set(
-        xlabel=_of(estimate, f"loss of a {label} with no update"),
-        ylabel=_of(estimate, f"held-out loss of a {label}"),
+        xlabel=_axis_label(estimate, f"loss of a {label} with no update"),
+        ylabel=_axis_label(estimate, f"held-out loss of a {label}"),
     )
     ax.set_title(title, fontsize="medium")
     return ax
@@ -347,7 +348,9 @@ def comparison(estimates: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axe
     ax.set_xticks(place, [str(name) for name in names])
     ax.margins(x=0.1)
     ax.set(
-        ylabel=_of(estimates[best], "loss a unit above the best held-out").replace(", ", ",\n", 1),
+        ylabel=_axis_label(estimates[best], "loss a unit above the best held-out").replace(
+            ", ", ",\n", 1
+        ),
         title=f"{'best' if table['missing'].any() else 'lowest'}: {best}, {table['mean'][best]:.4g} a unit",
     )
     return _legend(ax, fontsize=None)
@@ -398,18 +401,20 @@ def path(found: Any, ax: "Axes | None" = None) -> "Axes":
     by_number = table.index.dtype == float and bool((table.index > 0).all())
     place = table.index.to_numpy() if by_number else np.arange(len(table))
     order = np.argsort(place)
-    at, held, none, bars = (
+    penalties, held, none, bars = (
         part[order] for part in (place, *table[["mean", "no_update", "se"]].to_numpy().T)
     )
     bars = np.nan_to_num(bars)
-    ax.plot(at, none, color="0.6", linewidth=0.8, label="with no update")
+    ax.plot(penalties, none, color="0.6", linewidth=0.8, label="with no update")
     if by_number:
-        _band(ax, at, held - bars, held + bars, "± standard error")
-        ax.plot(at, held, "o-", color="tab:blue", markersize=3, linewidth=1, label="held out")
+        _band(ax, penalties, held - bars, held + bars, "± standard error")
+        ax.plot(
+            penalties, held, "o-", color="tab:blue", markersize=3, linewidth=1, label="held out"
+        )
         ax.set_xscale("log")
     else:
         ax.errorbar(
-            at,
+            penalties,
             held,
             bars,
             fmt="o",
@@ -445,7 +450,7 @@ def path(found: Any, ax: "Axes | None" = None) -> "Axes":
             label=label,
         )
     _legend_above(ax, 3)
-    ax.set(xlabel="penalty", ylabel=_of(best.estimate, "loss a unit"))
+    ax.set(xlabel="penalty", ylabel=_axis_label(best.estimate, "loss a unit"))
     return ax
 
 
@@ -488,7 +493,7 @@ def tuning(found: Any, ax: "Axes | None" = None, *, name: str | None = None) -> 
         raise ValueError(
             f"plot.tuning: name must be one of {', '.join(found.space)}; got {name!r}."
         )
-    made = [trial for trial in found.all_trials if np.isfinite(trial.value)]
+    trials = [trial for trial in found.all_trials if np.isfinite(trial.value)]
     by_number, sign = (
         isinstance(found.space[name], tuple),
         -1 if found.metric and more_is_better("plot", found.metric) else 1,
@@ -496,13 +501,13 @@ def tuning(found: Any, ax: "Axes | None" = None, *, name: str | None = None) -> 
     place = lambda trial: (
         trial.hyper[name] if by_number else found.space[name].index(trial.hyper[name])
     )
-    kept = [trial for trial in made if not trial.message]
-    rest = [trial for trial in made if trial.message]
-    at = np.array([place(trial) for trial in kept])
-    value = np.array([sign * trial.value for trial in kept])
-    bars = None if found.metric else np.nan_to_num([trial.estimate.se for trial in kept])
+    complete = [trial for trial in trials if not trial.message]
+    pruned = [trial for trial in trials if trial.message]
+    positions = np.array([place(trial) for trial in complete])
+    value = np.array([sign * trial.value for trial in complete])
+    bars = None if found.metric else np.nan_to_num([trial.estimate.se for trial in complete])
     ax.errorbar(
-        at,
+        positions,
         value,
         bars,
         fmt="o",
@@ -512,10 +517,10 @@ def tuning(found: Any, ax: "Axes | None" = None, *, name: str | None = None) -> 
         alpha=0.8,
         label="trials",
     )
-    if rest:
-        shown = [sign * trial.value for trial in rest]
+    if pruned:
+        shown = [sign * trial.value for trial in pruned]
         ax.plot(
-            [place(trial) for trial in rest],
+            [place(trial) for trial in pruned],
             shown,
             "o",
             mfc="none",
@@ -536,7 +541,7 @@ def tuning(found: Any, ax: "Axes | None" = None, *, name: str | None = None) -> 
     )
     if by_number:
         # linear, so that ticks have room if values are close
-        ax.set_xscale("log" if at.max() > 5 * at.min() else "linear")
+        ax.set_xscale("log" if positions.max() > 5 * positions.min() else "linear")
     else:
         ax.set_xticks(range(len(found.space[name])), [str(value) for value in found.space[name]])
     _legend_above(ax, 3)
@@ -608,7 +613,7 @@ def leverage(fit: Fit, estimate: Estimate, ax: "Axes | None" = None, *, named: i
     _label_points(ax, names[most], table.leverage[most], table.loss[most])
     ax.axvline(table.leverage.mean(), **REFERENCE)
     title = f"{table.leverage.sum():.3g} effective parameters; the line is the mean leverage"
-    ax.set(xlabel="leverage", ylabel=_of(estimate, "held-out loss"), title=title)
+    ax.set(xlabel="leverage", ylabel=_axis_label(estimate, "held-out loss"), title=title)
     return ax
 
 
@@ -659,25 +664,25 @@ def against_exact(
     """
     plan = estimate.plan
     worst = np.argsort(-np.nan_to_num(estimate.error, posinf=np.inf))[: sample // 2]
-    rest = np.setdiff1d(np.arange(plan.num_refits), worst)
-    drawn = np.random.default_rng(seed).choice(
-        rest, min(sample - len(worst), len(rest)), replace=False
+    remaining = np.setdiff1d(np.arange(plan.num_refits), worst)
+    sampled = np.random.default_rng(seed).choice(
+        remaining, min(sample - len(worst), len(remaining)), replace=False
     )
-    chosen = np.sort(np.r_[worst, drawn])
+    chosen = np.sort(np.r_[worst, sampled])
     entries = np.flatnonzero(np.isin(plan.refit, chosen))
-    some = plan.some(chosen)
+    sample_plan = plan.some(chosen)
     exact = cross_validate(
         fit,
-        some,
+        sample_plan,
         Exact(),
         bases="refit" if "learned anew" in estimate.labels.get("note", "") else "frozen",
     )
-    mine = estimate.losses[chosen if estimate.joint else entries]
+    held_out = estimate.losses[chosen if estimate.joint else entries]
     bars = estimate.error[chosen if estimate.joint else plan.refit[entries]]
     ax = _axes(ax, (6.0, 5.0))
-    seen = np.isfinite(exact.losses) & np.isfinite(mine)
+    seen = np.isfinite(exact.losses) & np.isfinite(held_out)
     truth = exact.losses[seen]
-    mine = mine[seen]
+    held_out = held_out[seen]
     bars = np.where(np.isfinite(bars), bars, 0.0)[seen]
     if not len(truth):
         raise ValueError(
@@ -685,11 +690,11 @@ def against_exact(
         )
     ax.axline((truth.min(), truth.min()), slope=1, **REFERENCE)
     ax.errorbar(
-        truth, mine, bars, fmt="o", markersize=3.5, color="tab:blue", elinewidth=0.8, alpha=0.8
+        truth, held_out, bars, fmt="o", markersize=3.5, color="tab:blue", elinewidth=0.8, alpha=0.8
     )
-    title = f"{len(chosen)} of {plan.num_refits} refits; largest difference {np.abs(mine - truth).max():.1g}"
+    title = f"{len(chosen)} of {plan.num_refits} refits; largest difference {np.abs(held_out - truth).max():.1g}"
     ax.set(
-        xlabel=_of(estimate, "held-out loss of exact refits"),
+        xlabel=_axis_label(estimate, "held-out loss of exact refits"),
         ylabel="held-out loss, as estimated",
         title=title,
     )
@@ -799,11 +804,11 @@ def estimates(found: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
     if not found:
         raise ValueError("plot.estimates: give one or more estimates, {name: estimate}.")
     ax = _axes(ax, (6.5, 0.5 * len(found) + 1.6))
-    each = [
+    rows = [
         (e.mean, e.no_update, e.se, e.monte_carlo_error, e.approximation_error)
         for e in found.values()
     ]
-    mean, no_update, *sizes = np.where(np.isfinite(each), each, np.nan).T
+    mean, no_update, *sizes = np.where(np.isfinite(rows), rows, np.nan).T
     bars: dict[str, tuple[float, dict[str, Any]]] = {
         "standard error (data)": (0.0, {"color": "tab:blue", "elinewidth": 1, "capsize": 3}),
         "another draw of folds (Monte Carlo)": (
@@ -824,7 +829,7 @@ def estimates(found: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
     scores = {estimate.score for estimate in found.values()}
     first = next(iter(found.values()))
     label = (
-        _of(first, "held-out loss a unit")
+        _axis_label(first, "held-out loss a unit")
         if len(scores) == 1
         else "held-out loss a unit, of other scores"
     )
@@ -897,23 +902,23 @@ def states(
     if isinstance(index, pd.PeriodIndex):
         index = index.to_timestamp()
     x = hmm.x[:, channel]
-    at = index.to_numpy()
+    times = index.to_numpy()
     path = np.asarray(path)
     starts = np.flatnonzero(
         np.isin(np.arange(len(x)), np.cumsum(hmm.lengths)) | np.r_[True, np.diff(path) != 0]
     )
     for start, end in zip(starts, [*starts[1:], len(x) - 1], strict=True):
-        ax.axvspan(at[start], at[end], color=f"C{path[start] % 10}", alpha=0.15, linewidth=0)
-    ax.plot(at, x, color="0.4", linewidth=0.7, zorder=1)
+        ax.axvspan(times[start], times[end], color=f"C{path[start] % 10}", alpha=0.15, linewidth=0)
+    ax.plot(times, x, color="0.4", linewidth=0.7, zorder=1)
     for k in np.unique(path):
         ax.scatter(
-            at[path == k], x[path == k], s=12, color=f"C{k % 10}", zorder=2, label=f"state {k}"
+            times[path == k], x[path == k], s=12, color=f"C{k % 10}", zorder=2, label=f"state {k}"
         )
     if estimate is not None:
         losses = pd.Series(estimate.per_unit()).dropna().nlargest(named)
         most = losses.index.to_numpy()
         ax.scatter(
-            at[most],
+            times[most],
             x[most],
             s=70,
             facecolors="none",
@@ -921,7 +926,7 @@ def states(
             zorder=3,
             label="most surprising",
         )
-        _label_points(ax, [words[t] for t in most], at[most], x[most])
+        _label_points(ax, [words[t] for t in most], times[most], x[most])
     _legend_above(ax, 4, None)
     ax.set(xlabel=index.name, ylabel=hmm.labels.name)
     return ax
@@ -990,10 +995,10 @@ def field(
         )
     effects = mrf.smoothed(fit)["effect"].to_numpy() if hasattr(mrf, "smoothed") else None
     number, sites = mrf.x.shape[:2] if effects is None else (1, len(effects))
-    at = np.asarray(coordinates, float)
-    if at.shape != (sites, 2) or not np.isfinite(at).all():
+    positions = np.asarray(coordinates, float)
+    if positions.shape != (sites, 2) or not np.isfinite(positions).all():
         raise ValueError(
-            f"plot.field: coordinates must be finite, one pair a site, shape ({sites}, 2); got shape {at.shape}."
+            f"plot.field: coordinates must be finite, one pair a site, shape ({sites}, 2); got shape {positions.shape}."
         )
     if not 0 <= which < number:
         raise ValueError(f"plot.field: which must be a field, 0 to {number - 1}; got {which}.")
@@ -1006,8 +1011,8 @@ def field(
     if isinstance(coordinates, pd.DataFrame):
         order = places("plot.field", "coordinates", coordinates.index, "x", names)
         if order is not None:
-            at = at[order]
-    ends = at[mrf.edges]
+            positions = positions[order]
+    ends = positions[mrf.edges]
     ax.plot(
         *np.insert(ends, 2, np.nan, axis=1).reshape(-1, 2).T, color="0.8", linewidth=0.7, zorder=1
     )
@@ -1019,29 +1024,36 @@ def field(
             np.clip((probable.max(1) - 1 / K) / (1 - 1 / K), 0, 1) if K > 1 else np.ones(sites)
         )
         for k in range(K):
-            mine = state == k
+            members = state == k
             ax.scatter(
-                *at[mine].T,
+                *positions[members].T,
                 s=30,
                 color=f"C{k % 10}",
-                alpha=1 - 0.75 * (1 - certain[mine]),
+                alpha=1 - 0.75 * (1 - certain[members]),
                 linewidths=0,
                 zorder=2,
             )
             ax.scatter([], [], s=30, color=f"C{k % 10}", linewidths=0, label=f"state {k}")
     else:
-        far = float(np.abs(effects).max())
-        drawn = ax.scatter(
-            *at.T, s=30, c=effects, cmap="RdBu_r", vmin=-far, vmax=far, linewidths=0, zorder=2
+        limit = float(np.abs(effects).max())
+        points = ax.scatter(
+            *positions.T,
+            s=30,
+            c=effects,
+            cmap="RdBu_r",
+            vmin=-limit,
+            vmax=limit,
+            linewidths=0,
+            zorder=2,
         )
-        ax.figure.colorbar(drawn, ax=ax, label="effect", shrink=0.7)
+        ax.figure.colorbar(points, ax=ax, label="effect", shrink=0.7)
     if estimate is not None:
         losses = (
             pd.Series(estimate.per_unit().reshape(number, sites)[which]).dropna().nlargest(named)
         )
         most = losses.index.to_numpy()
         ax.scatter(
-            *at[most].T,
+            *positions[most].T,
             s=90,
             facecolors="none",
             edgecolors="tab:red",
@@ -1053,7 +1065,7 @@ def field(
     ax.set_aspect("equal")
     ax.set_axis_off()
     if estimate is not None:
-        _label_points(ax, names[most], *at[most].T)
+        _label_points(ax, names[most], *positions[most].T)
     return ax
 
 
@@ -1125,12 +1137,12 @@ def smooth(
     if len(names) == 2:
         grid = table.pivot_table(index=names[1], columns=names[0], values="value")
         most = np.abs(grid.to_numpy()).max()
-        drawn = ax.contourf(
+        contours = ax.contourf(
             grid.columns, grid.index, grid.to_numpy(), 20, cmap="RdBu_r", vmin=-most, vmax=most
         )
         rows = np.column_stack([np.asarray(part).reshape(len(part), -1) for part in bound.columns])
         ax.plot(*rows.T, ".", color="0.2", markersize=2, alpha=0.5)
-        ax.figure.colorbar(drawn, ax=ax, label=term)
+        ax.figure.colorbar(contours, ax=ax, label=term)
         ax.set(xlabel=names[0], ylabel=names[1])
         return ax
     if len(names) > 2:
@@ -1270,9 +1282,16 @@ def forest(
         names = [*names, "pooled"]
         numbers = np.vstack([numbers, pooled])
         if prediction is not None and np.isfinite(prediction).all():
-            what = "interval for a new one, {:.3g} to {:.3g}".format(*prediction).replace("-", "−")
+            interval_label = "interval for a new one, {:.3g} to {:.3g}".format(*prediction).replace(
+                "-", "−"
+            )
             ax.hlines(
-                len(rows), *prediction, color="tab:orange", linewidth=2.5, label=what, zorder=2
+                len(rows),
+                *prediction,
+                color="tab:orange",
+                linewidth=2.5,
+                label=interval_label,
+                zorder=2,
             )
             ax.legend(
                 frameon=False,
@@ -1343,22 +1362,22 @@ def folds(fit: Fit, plan: Plan, f: Any, ax: "Axes | None" = None, *, shown: int 
     >>> lo.plot.folds(fit, lo.groups(list("aabbccdd")), "x0").get_title()
     'without d: 1.0 instead of 1.57'
     """
-    found = functional(fit, f, plan)
-    if not found.one:
-        raise ValueError(f"plot.folds: f must return one number; got {len(found.table)}.")
-    value = found.replicates.iloc[:, 0].dropna().sort_values()
-    moved = (value - found.estimate).abs()
-    most = moved.idxmax()
-    value = value[moved.rank(ascending=False, method="first") <= shown]
+    jackknife = functional(fit, f, plan)
+    if not jackknife.one:
+        raise ValueError(f"plot.folds: f must return one number; got {len(jackknife.table)}.")
+    value = jackknife.replicates.iloc[:, 0].dropna().sort_values()
+    moves = (value - jackknife.estimate).abs()
+    most = moves.idxmax()
+    value = value[moves.rank(ascending=False, method="first") <= shown]
     table = pd.DataFrame({"estimate": value, "low": value, "high": value})
-    ends = (found.estimate, *found.interval)
+    ends = (jackknife.estimate, *jackknife.interval)
     label = f if isinstance(f, str) else "estimate"
-    ax = forest(table, ax, pooled=ends, reference=found.estimate, marked=most, label=label)
+    ax = forest(table, ax, pooled=ends, reference=jackknife.estimate, marked=most, label=label)
     ax.set_yticks(
         ax.get_yticks(), [f"without {name}" for name in label_texts(value.index)] + ["all"]
     )
     ax.set_title(
-        f"without {most}: {value[most]:.3} instead of {found.estimate:.3}", fontsize="medium"
+        f"without {most}: {value[most]:.3} instead of {jackknife.estimate:.3}", fontsize="medium"
     )
     return ax
 
@@ -1536,8 +1555,8 @@ def stability(found: Stability, ax: "Axes | None" = None, *, most: int = 20_000)
     ends = [min(p.min(), found.predictions.min()), max(p.max(), found.predictions.max())]
     ax.plot(ends, ends, color="0.3", linewidth=0.8, linestyle="--", label="the fit")
     order = np.argsort(p)
-    near = max(1, len(p) // 20)  # units over which the ends are averaged
-    smooth = lambda each: pd.Series(each).rolling(near, center=True, min_periods=1).mean()
+    window = max(1, len(p) // 20)  # units over which the ends are averaged
+    smooth = lambda values: pd.Series(values).rolling(window, center=True, min_periods=1).mean()
     for name, label in (("low", f"middle {found.level:.0%}"), ("high", None)):
         ax.plot(
             p[order],
@@ -1698,9 +1717,9 @@ def _two_classes(
         raise TypeError(f"plot.{caller}: needs a response of two classes.")
     values = METRICS[metric].pseudo(rows.outcome[0], rows.score, rows.weight)
     ax = _axes(ax, (5.0, 5.0))
-    of = ", apparent" if rows.plan is None else ", held out"
+    origin = ", apparent" if rows.plan is None else ", held out"
     value = f"{np.average(values, weights=rows.weight):.3f} ± {rows.mean(values).value:.2g}"
-    ax.set_title(f"{name} {value}{of}", fontsize="medium")
+    ax.set_title(f"{name} {value}{origin}", fontsize="medium")
     return rows, ax
 
 
@@ -1783,10 +1802,10 @@ def leakage(result: Any, ax: "Axes | None" = None) -> "Axes":
     errors = {"Monte Carlo": (result.se_mc, -0.03, 2.0), "data": (result.se_data, -0.055, 1.0)}
     for name, (size, aside, width) in errors.items():
         if np.isfinite(size) and not result.refusal:
-            at = aside * share.max()
+            x = aside * share.max()
             label = f"± {size:.2g}, {name}"
             ax.errorbar(
-                at,
+                x,
                 result.estimate,
                 size,
                 color="tab:red",
@@ -1796,18 +1815,18 @@ def leakage(result: Any, ax: "Axes | None" = None) -> "Axes":
                 clip_on=False,
             )
     if result.plan[0].mechanism == "split":
-        what = "clusters of V̂ exposed"
+        unit_name = "clusters of V̂ exposed"
     else:
-        what = "records trained on that are the test clusters'"
-    known = "".join(
+        unit_name = "records trained on that are the test clusters'"
+    error_text = "".join(
         f" ± {size:.2g} ({name})" for name, (size, *_) in errors.items() if np.isfinite(size)
     )
     title = (
         "cannot be corrected"
         if result.refusal
-        else f"loss on new clusters {result.estimate:.4g}{known}"
+        else f"loss on new clusters {result.estimate:.4g}{error_text}"
     )
-    ax.set(xlabel=f"share of {what}", ylabel="loss", title=title)
+    ax.set(xlabel=f"share of {unit_name}", ylabel="loss", title=title)
     return _legend(ax)
 
 
@@ -1848,7 +1867,7 @@ def leakage_report(report: Any, ax: "Axes | None" = None) -> "Axes":
     ax = _axes(ax, (7.5, 4.8))
     table = report.table
     naive = report.answers["naive"]
-    there = [name for name in table.index[1:] if not table.refusal[name]]
+    answered = [name for name in table.index[1:] if not table.refusal[name]]
     width = max(naive.exposed, 1e-3) if np.isfinite(naive.exposed) else 1.0
     ax.axhline(naive.score, **DASHED)
     color = dict(zip(table.index, COLORS, strict=True))
@@ -1868,14 +1887,14 @@ def leakage_report(report: Any, ax: "Axes | None" = None) -> "Axes":
                 f"{cut:.2g}", (x, top), xytext=(0, 3), textcoords="offset points", rotation=90, ha="center", va="bottom",
                 fontsize=7, color=color[name],
             )  # fmt: skip
-    for place, name in enumerate(["naive", *there]):
+    for place, name in enumerate(["naive", *answered]):
         row = table.loc[name]
-        at = -width * (0.06 + 0.07 * (len(there) - place)) if place else width
+        position = -width * (0.06 + 0.07 * (len(answered) - place)) if place else width
         ends = np.abs([[row.score - row.low], [row.high - row.score]])
         between = f" ({row.low:.4g} to {row.high:.4g})" if np.isfinite(row.low) else ""
         label = f"{name}: {row.score:.4g}{between}{' *' * (name == report.recommended)}"
         ax.errorbar(
-            at,
+            position,
             row.score,
             np.nan_to_num(ends),
             fmt="D",
@@ -1898,10 +1917,10 @@ def leakage_report(report: Any, ax: "Axes | None" = None) -> "Axes":
     # the answers are left of zero
     ax.set_xticks([tick for tick in ax.get_xticks() if 0 <= tick <= limits[1]])
     ax.set_xlim(limits)
-    if there:
+    if answered:
         below = ax.get_xaxis_transform()
         ax.text(
-            -width * (0.025 + 0.035 * len(there)),
+            -width * (0.025 + 0.035 * len(answered)),
             -0.02,
             "answers",
             transform=below,

@@ -129,32 +129,36 @@ def report(
         )
     if isinstance(found, Mapping) and len(found) == 1:
         (found,) = found.values()
-    own = {"centres": centres, "excluded": excluded, "thresholds": thresholds}
+    options = {"centres": centres, "excluded": excluded, "thresholds": thresholds}
     if kind not in ("general", "clinical"):
         raise ValueError(f"report: kind must be 'general' or 'clinical'; got {kind!r}.")
     if kind == "clinical" and not isinstance(found, Estimate):
         raise TypeError(f"report: kind='clinical' is for one Estimate; got {type(found).__name__}.")
-    if kind == "general" and any(value is not None for value in own.values()):
+    if kind == "general" and any(value is not None for value in options.values()):
         raise ValueError("report: centres=, excluded= and thresholds= go with kind='clinical'.")
     if kind == "clinical":
-        page = clinical_page.page_of(found, title, _calls(found), null_answer(found), **own, B=B)  # type: ignore[arg-type]
+        page = clinical_page.page_of(
+            found, title, _calls(found), null_answer(found), **options, B=B
+        )  # type: ignore[arg-type]
     elif isinstance(found, LeakageReport):
         page = page_of(found, title)
     elif isinstance(found, Estimate):
         page = _of_one(found, title)
-    elif isinstance(found, Mapping) and all(isinstance(each, Estimate) for each in found.values()):
+    elif isinstance(found, Mapping) and all(
+        isinstance(estimate, Estimate) for estimate in found.values()
+    ):
         page = _of_several(dict(found), title)
     else:
-        what = ", ".join(
+        kinds = ", ".join(
             sorted(
                 {
-                    type(each).__name__
-                    for each in (found.values() if isinstance(found, Mapping) else [found])
+                    type(estimate).__name__
+                    for estimate in (found.values() if isinstance(found, Mapping) else [found])
                 }
             )
         )
         raise TypeError(
-            f"report: give an Estimate, or several as {{name: estimate}}, or a LeakageReport; got {what}."
+            f"report: give an Estimate, or several as {{name: estimate}}, or a LeakageReport; got {kinds}."
         )
     return write_page(page, file, notes)
 
@@ -165,9 +169,9 @@ def report(
 def _of_one(estimate: Estimate, title: str) -> Page:
     plan = estimate.plan
     model = estimate.labels.get("objective", "").partition(",")[0]
-    asked = f"Each of {plan.num_refits} refits leaves out {plan.widths}, and is asked for what it left out."
+    task = f"Each of {plan.num_refits} refits leaves out {plan.widths}, and is asked for what it left out."
     rows, missing = _rows(estimate)
-    what = (
+    remainder = (
         f"The {len(rows)} of largest loss; Estimate.table() has the other {missing}."
         if missing
         else ""
@@ -176,7 +180,7 @@ def _of_one(estimate: Estimate, title: str) -> Page:
         PageTable(
             "rows",
             "Refits" if estimate.joint else "Rows",
-            f"{what} A dash is what is not known.".strip(),
+            f"{remainder} A dash is what is not known.".strip(),
             rows,
         )
     ]
@@ -192,9 +196,9 @@ def _of_one(estimate: Estimate, title: str) -> Page:
     figures += [_in_order(estimate)] if figures and _is_series(estimate) else []
     return Page(
         title or f"{model or 'A model'} on data that it has not seen",
-        f"What does the model lose on data that it has not seen? {asked}",
+        f"What does the model lose on data that it has not seen? {task}",
         _answers(estimate),
-        [("", each) for each in estimate.checks()],
+        [("", check) for check in estimate.checks()],
         ", ".join(estimate.mute),
         figures,
         tables,
@@ -214,10 +218,10 @@ def _answers(estimate: Estimate) -> list[tuple[str, str, str]]:
     error = estimate.approximation_error
     unit = "a refit, joint" if estimate.joint else "a unit"
     try:
-        known = estimate.interval()
+        bounds = estimate.interval()
         interval = (
-            f"{known.low:.4g} to {known.high:.4g}",
-            f"for the mean on new units, method {known.method!r}",
+            f"{bounds.low:.4g} to {bounds.high:.4g}",
+            f"for the mean on new units, method {bounds.method!r}",
         )
     except ValueError as none:
         interval = "not available", str(none).partition(": ")[2]
@@ -271,7 +275,7 @@ def _calls(estimate: Estimate, file: str = "data.npz") -> list[str]:
     """Write the calls that give the same numbers, and a checksum of the response. Those of a GLM
     run; `file` has its data.
     """
-    asked = "".join(f", {part}" for part in filter(None, [estimate.labels.get("asked", "")]))
+    arguments = "".join(f", {part}" for part in filter(None, [estimate.labels.get("asked", "")]))
     settings = "" if estimate.fit is None else estimate.fit.settings
     plan = (
         estimate.plan.call
@@ -280,7 +284,7 @@ def _calls(estimate: Estimate, file: str = "data.npz") -> list[str]:
     lines = [
         f"fit = lo.fit(...)  # {'; '.join(filter(None, (estimate.labels.get('objective', ''), settings)))}",
         f"plan = {plan}",
-        f"cv = lo.cross_validate(fit, plan, lo.{estimate.labels.get('refit', 'Certified()')}{asked})",
+        f"cv = lo.cross_validate(fit, plan, lo.{estimate.labels.get('refit', 'Certified()')}{arguments})",
     ]
     if "<" not in lines[-1]:  # no function among the measures
         lines[:2] = _calls_of_glm(estimate, file) or lines[:2]
@@ -309,19 +313,21 @@ def _calls_of_glm(estimate: Estimate, file: str) -> list[str]:
     ):
         return []
     saved = {"X": "model.design[:, :model.num_features]", "y": "model.y"}
-    own = [name for name in ("sample_weight", "offset") if getattr(model, name) is not None]
+    unit_arrays = [name for name in ("sample_weight", "offset") if getattr(model, name) is not None]
     arrays = (
         ("indptr", "index", "weight", "held", "clusters", "blocks")
         if "<" in (plan.call or "<")
         else ()
     )
-    drawn = [name for name in arrays if getattr(plan, name) is not None]
-    saved |= {name: f"model.{name}" for name in own} | {name: f"cv.plan.{name}" for name in drawn}
+    plan_arrays = [name for name in arrays if getattr(plan, name) is not None]
+    saved |= {name: f"model.{name}" for name in unit_arrays} | {
+        name: f"cv.plan.{name}" for name in plan_arrays
+    }
     read = {name: f'{name}=data["{name}"]' for name in saved}
     settings = [
         _call_of(model.loss_function, losses),
         _call_of(model.penalty, penalties),
-        *map(read.__getitem__, own),
+        *map(read.__getitem__, unit_arrays),
     ]
     settings += ["intercept=False"] * (not model.intercept) + ['class_weight="balanced"'] * bool(
         model.is_balanced
@@ -335,8 +341,8 @@ def _calls_of_glm(estimate: Estimate, file: str) -> list[str]:
         f'# model = {place}; np.savez("{file}", {", ".join(f"{name}={value}" for name, value in saved.items())})',
         f'data = np.load("{file}")',
         f'fit = lo.fit(lo.GLM(data["X"], data["y"], {", ".join(settings)}))',
-        f"plan = lo.Plan({', '.join(map(read.__getitem__, drawn))}, {units})"
-        if drawn
+        f"plan = lo.Plan({', '.join(map(read.__getitem__, plan_arrays))}, {units})"
+        if plan_arrays
         else f"plan = {plan.call}",
     ]
     # objects that have no call, and long arrays
@@ -348,15 +354,17 @@ def _call_of(part: Any, room: ModuleType) -> str:
 
     "<" for others, and where its fields do not make it.
     """
-    made = vars(room).get(type(part).__name__) is type(part) and {*vars(part)} <= {
+    has_call = vars(room).get(type(part).__name__) is type(part) and {*vars(part)} <= {
         *inspect.signature(type(part)).parameters
     }
     with np.printoptions(floatmode="unique", threshold=100):
-        text = re.sub(r"\b(array|inf)\b", r"np.\1", SCALAR.sub(r"\1", repr(part))) if made else "<"
-    own = f"lo.{room.__name__.rpartition('.')[2]}"
+        text = (
+            re.sub(r"\b(array|inf)\b", r"np.\1", SCALAR.sub(r"\1", repr(part))) if has_call else "<"
+        )
+    prefix = f"lo.{room.__name__.rpartition('.')[2]}"
     return re.sub(
         r"\b([A-Z]\w*)\(",
-        lambda kind: f"{'lo.losses.links' if kind[1] in vars(links) else own}.{kind[0]}",
+        lambda kind: f"{'lo.losses.links' if kind[1] in vars(links) else prefix}.{kind[0]}",
         text,
     )
 
@@ -383,7 +391,7 @@ def _units(estimate: Estimate) -> pd.DataFrame:
     label = words if names.is_unique else [f"{name} (row {k})" for k, name in enumerate(words)]
     held = estimate.per_unit()
     none = estimate.average(estimate.baseline)
-    told = np.where(flagged, "flagged", "not flagged")
+    status = np.where(flagged, "flagged", "not flagged")
     units = pd.DataFrame(
         {
             "place": _places(names),
@@ -391,7 +399,7 @@ def _units(estimate: Estimate) -> pd.DataFrame:
             "loss": held,
             "none": none,
             "rise": held - none,
-            "told": told,
+            "told": status,
         }
     )
     units["share"] = (
@@ -418,9 +426,9 @@ def _against(estimate: Estimate) -> Figure:
     units = _units(estimate)
     flagged = units.index[units["told"] == "flagged"]
     if cut := len(units) > POINTS:
-        most = units["rise"].nlargest(POINTS // 2).index
-        others = units.sample(POINTS // 2, random_state=0).index
-        units = units.loc[[*{*flagged[: POINTS // 2], *most, *others}]].sort_index()
+        risen = units["rise"].nlargest(POINTS // 2).index
+        sampled = units.sample(POINTS // 2, random_state=0).index
+        units = units.loc[[*{*flagged[: POINTS // 2], *risen, *sampled}]].sort_index()
     low = units[["loss", "none"]].min().min()
     high = units[["loss", "none"]].max().max()
     color = (
@@ -435,9 +443,9 @@ def _against(estimate: Estimate) -> Figure:
         place,
         color=GREY,
     )
-    own = place | {"color": color, "tooltip": tooltip(**ROW_HEADINGS, told="its refit")}
+    encoding = place | {"color": color, "tooltip": tooltip(**ROW_HEADINGS, told="its refit")}
     points = layer(
-        data_of(units.drop(columns="share")), "point", own, filled=True, size=36, opacity=0.65
+        data_of(units.drop(columns="share")), "point", encoding, filled=True, size=36, opacity=0.65
     )
     shown = (
         f" Shown are {len(units)} rows: those that rise most, flagged ones, and others at random."
@@ -454,19 +462,19 @@ def _row_figure(estimate: Estimate) -> Figure:
     across = axis(
         "share", "share of the loss", scale={"zero": True}, axis={"format": ".1%", "tickCount": 5}
     )
-    told = [
+    hint = [
         *tooltip(**ROW_HEADINGS),
         {"field": "share", "title": "share", "type": "quantitative", "format": ".2%"},
     ]
-    of = int(np.isfinite(estimate.per_unit()).sum())
-    text = f"The {len(units)} rows of largest loss, of {of}, are {total:.0%} of it all."
-    return bars("carried", "Which rows carry the loss", text, units, across, told)
+    count = int(np.isfinite(estimate.per_unit()).sum())
+    text = f"The {len(units)} rows of largest loss, of {count}, are {total:.0%} of it all."
+    return bars("carried", "Which rows carry the loss", text, units, across, hint)
 
 
 def _in_order(estimate: Estimate, model: str = "") -> Figure:
     units = _units(estimate)
     name = estimate.names().name
-    some = units.iloc[:: -(-len(units) // POINTS)]
+    shown = units.iloc[:: -(-len(units) // POINTS)]
     dated = not pd.api.types.is_numeric_dtype(units["place"])
     across = {"type": "temporal", "title": name} if dated else {"title": "unit, in order"}
     place = {
@@ -474,9 +482,9 @@ def _in_order(estimate: Estimate, model: str = "") -> Figure:
         "y": axis("loss", "held-out loss"),
         "tooltip": tooltip(**ROW_HEADINGS),
     }
-    thin = f" One in {-(-len(units) // POINTS)} is shown." if len(some) < len(units) else ""
+    thin = f" One in {-(-len(units) // POINTS)} is shown." if len(shown) < len(units) else ""
     points = {"filled": True, "size": 16, "color": BLUE}
-    line = layer(data_of(some), "line", place, color=BLUE, strokeWidth=1, point=points)
+    line = layer(data_of(shown), "line", place, color=BLUE, strokeWidth=1, point=points)
     text = f"Runs of large losses are times that the model does not know.{thin}"
     title = "Losses in order" + (f", {model}" if model else "")
     return Figure("order", title, text, [line], 240)
@@ -489,15 +497,15 @@ def _of_several(estimates: dict[str, Estimate], title: str) -> Page:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         table = compare(estimates)
-    said = [
-        *(str(each.message) for each in caught),
-        *(each.labels.get("note", "") for each in estimates.values()),
+    notes = [
+        *(str(warning.message) for warning in caught),
+        *(estimate.labels.get("note", "") for estimate in estimates.values()),
     ]
     first = estimates[table.index[0]]
     rows = pd.DataFrame({"unit": first.plan.refit_names if first.joint else first.names()})
     losses = pd.DataFrame({str(name): estimates[name].per_unit() for name in table.index[:MODELS]})
     rows = pd.concat([rows, losses], axis=1)
-    what = f"The held-out loss of every unit under {'each model' if len(estimates) <= MODELS else f'the best {MODELS} models'}."
+    rows_note = f"The held-out loss of every unit under {'each model' if len(estimates) <= MODELS else f'the best {MODELS} models'}."
     cut = f" The first {MOST} of {len(rows)}." if len(rows) > MOST else ""
     if table["missing"].any():
         ranked = "Those that lack fewest losses first, then the lowest mean."
@@ -513,7 +521,7 @@ def _of_several(estimates: dict[str, Estimate], title: str) -> Page:
         f"Which of {len(estimates)} models loses least on data that they have not seen? All are asked for the same units.",
         _comparison_facts(table, first),
         _together(estimates),
-        ", ".join(sorted({code for each in estimates.values() for code in each.mute})),
+        ", ".join(sorted({code for estimate in estimates.values() for code in estimate.mute})),
         [
             _means(table, estimates),
             _differences(table),
@@ -521,15 +529,15 @@ def _of_several(estimates: dict[str, Estimate], title: str) -> Page:
         ],
         [
             PageTable("models", "Models", ranked, models),
-            PageTable("rows", "Rows", what + cut, rows.head(MOST)),
+            PageTable("rows", "Rows", rows_note + cut, rows.head(MOST)),
         ],
-        {str(name): each._facts() for name, each in estimates.items()},
+        {str(name): estimate._facts() for name, estimate in estimates.items()},
         [
             line
-            for k, (name, each) in enumerate(estimates.items(), 1)
-            for line in (f"# {name}", *_calls(each, f"data-{k}.npz"), "")
+            for k, (name, estimate) in enumerate(estimates.items(), 1)
+            for line in (f"# {name}", *_calls(estimate, f"data-{k}.npz"), "")
         ],
-        [*filter(None, dict.fromkeys(said))],
+        [*filter(None, dict.fromkeys(notes))],
     )
 
 
@@ -576,39 +584,39 @@ def _without(table: pd.DataFrame, model: pd.Series) -> str:
 
 def _together(estimates: dict[str, Estimate]) -> list[tuple[str, Check]]:
     """List the checks, one entry for all models that share it."""
-    of: dict[Check, list[str]] = {}
+    models: dict[Check, list[str]] = {}
     for name, estimate in estimates.items():
-        for each in estimate.checks():
-            of.setdefault(each, []).append(str(name))
+        for check in estimate.checks():
+            models.setdefault(check, []).append(str(name))
     order = sorted(
-        of, key=lambda each: (("error", "warning", "info").index(each.severity), each.code)
+        models, key=lambda check: (("error", "warning", "info").index(check.severity), check.code)
     )
     return [
-        ("all models" if len(of[each]) == len(estimates) else ", ".join(of[each]), each)
-        for each in order
+        ("all models" if len(models[check]) == len(estimates) else ", ".join(models[check]), check)
+        for check in order
     ]
 
 
 def _means(table: pd.DataFrame, estimates: dict[str, Estimate]) -> Figure:
-    own = [estimates[name] for name in table.index]
+    ranked = [estimates[name] for name in table.index]
     frame = table[["mean", "se"]].assign(
         model=list(map(str, table.index)),
-        error=[e.approximation_error for e in own],
-        none=[e.no_update for e in own],
+        error=[e.approximation_error for e in ranked],
+        none=[e.no_update for e in ranked],
     )
     for low, high, by in (("low", "high", "se"), ("least", "most", "error")):
         frame[low], frame[high] = (
             frame["mean"] + sign * frame[by].replace(np.inf, np.nan).fillna(0.0) for sign in (-1, 1)
         )
     data = data_of(frame)
-    told = tooltip(
+    hint = tooltip(
         model="model",
         mean="held-out loss",
         se="standard error",
         error="approximation",
         none="no update",
     )
-    place = lambda name: {"x": axis(name, "loss a unit"), "y": MODEL, "tooltip": told}
+    place = lambda name: {"x": axis(name, "loss a unit"), "y": MODEL, "tooltip": hint}
     layers = [
         rules(data, "low", "high", BLUE, 1),
         rules(data, "least", "most", ORANGE, 6),
@@ -625,10 +633,10 @@ def _differences(table: pd.DataFrame) -> Figure:
     )
     half = frame["se_difference"].fillna(0.0)
     data = data_of(frame.assign(low=frame["difference"] - half, high=frame["difference"] + half))
-    told = tooltip(
+    hint = tooltip(
         model="model", difference="difference", se_difference="standard error", p_worse="P(worse)"
     )
-    place = {"x": axis("difference", f"above {table.index[0]}"), "y": MODEL, "tooltip": told}
+    place = {"x": axis("difference", f"above {table.index[0]}"), "y": MODEL, "tooltip": hint}
     layers = [
         reference(0.0),
         rules(data, "low", "high", BLUE, 1),
