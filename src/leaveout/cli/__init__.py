@@ -29,8 +29,8 @@ for name, summary in COMMANDS.items():
     app.command(name, help=summary)(lambda: None)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(version: bool) -> None:
+    if version:
         console.print(f"leaveout {lo.__version__}")
         raise typer.Exit
 

@@ -66,12 +66,14 @@ BY_THE_FILE = Convention()
 
 def pattern(decimal: str, thousands: str | None) -> re.Pattern[str]:
     """Return the pattern of a number in a convention."""
-    whole = r"\d+" if thousands is None else rf"(?:\d{{1,3}}(?:{re.escape(thousands)}\d{{3}})+|\d+)"
+    integer = (
+        r"\d+" if thousands is None else rf"(?:\d{{1,3}}(?:{re.escape(thousands)}\d{{3}})+|\d+)"
+    )
     point = re.escape(decimal)
-    return re.compile(rf"[+-]?(?:{whole}(?:{point}\d*)?|{point}\d+)(?:[eE][+-]?\d+)?")
+    return re.compile(rf"[+-]?(?:{integer}(?:{point}\d*)?|{point}\d+)(?:[eE][+-]?\d+)?")
 
 
-WAYS = {mark: pattern(mark, other) for mark, other in OTHER.items()}
+WAYS = {mark: pattern(mark, opposite) for mark, opposite in OTHER.items()}
 
 
 @dataclass
@@ -85,19 +87,19 @@ class Signs:
     either: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, cells: Iterable[str]) -> "Signs":
+    def of_column(cls, cells: Iterable[str]) -> "Signs":
         """Read the signs of a column."""
-        found = cls()
+        signs = cls()
         for cell in cells:
             marks = [sign for sign in cell if sign in OTHER]
             if not marks:
                 continue
             if marks[0] != marks[-1] or len(marks) > 1:
-                found.thousands.setdefault(marks[0], cell)
-                found.decimal.setdefault(OTHER[marks[0]], cell)
+                signs.thousands.setdefault(marks[0], cell)
+                signs.decimal.setdefault(OTHER[marks[0]], cell)
             else:
-                (found.either if OPEN.fullmatch(cell) else found.decimal).setdefault(marks[0], cell)
-        return found
+                (signs.either if OPEN.fullmatch(cell) else signs.decimal).setdefault(marks[0], cell)
+        return signs
 
 
 Reread = Callable[[list[str]], pd.DataFrame]  # reads columns of the file again, as text
@@ -115,41 +117,55 @@ def settle(
     options.
     """
     mark, convention = way
-    words = [
+    text_columns = [
         name
         for name in frame
         if not pd.api.types.is_numeric_dtype(frame[name]) and not labels(name)
     ]
-    floats = [
+    float_columns = [
         name for name in frame if pd.api.types.is_float_dtype(frame[name]) and not labels(name)
     ]
-    told = convention.decimal or convention.thousands
-    ways = [pattern(convention.point, convention.thousands)] if told else WAYS.values()
-    columns = reread([*words, *floats]) if told and (words or floats) else frame[words]
+    has_convention = convention.decimal or convention.thousands
+    patterns = (
+        [pattern(convention.point, convention.thousands)] if has_convention else WAYS.values()
+    )
+    columns = (
+        reread([*text_columns, *float_columns])
+        if has_convention and (text_columns or float_columns)
+        else frame[text_columns]
+    )
     texts = {
-        name: cells for name in columns if (cells := _match_cells(columns[name], ways)) is not None
+        name: cells
+        for name in columns
+        if (cells := _match_cells(columns[name], patterns)) is not None
     }
-    if told:
+    if has_convention:
         frame[columns.columns] = columns  # those that are no numbers in this convention stay text
-        decided = {name: (convention.point, convention.thousands) for name in texts}
+        separators = {name: (convention.point, convention.thousands) for name in texts}
     else:
-        if texts or (mark != "," and floats and all(_thousandths(frame[name]) for name in floats)):
-            texts |= {name: cells.dropna().str.strip() for name, cells in reread(floats).items()}
-        signs = {name: Signs.of(cells.unique()) for name, cells in texts.items()}
-        found = _decimal_signs(signs, used, mark, notes)
-        decided = {
+        if texts or (
+            mark != ","
+            and float_columns
+            and all(_thousandths(frame[name]) for name in float_columns)
+        ):
+            texts |= {
+                name: cells.dropna().str.strip() for name, cells in reread(float_columns).items()
+            }
+        signs = {name: Signs.of_column(cells.unique()) for name, cells in texts.items()}
+        decimal_signs = _decimal_signs(signs, used, mark, notes)
+        separators = {
             name: (sign, OTHER[sign])
-            for name, sign in found.items()
-            if name in words or sign == ","
+            for name, sign in decimal_signs.items()
+            if name in text_columns or sign == ","
         }
-        decided |= {name: (".", None) for name in words if signs.get(name) == Signs()}
-    for name, (decimal, thousands) in decided.items():
-        plain = (
+        separators |= {name: (".", None) for name in text_columns if signs.get(name) == Signs()}
+    for name, (decimal, thousands) in separators.items():
+        digits = (
             texts[name]
             if thousands is None
             else texts[name].str.replace(thousands, "", regex=False)
         )
-        frame[name] = pd.to_numeric(plain.str.replace(decimal, ".", regex=False)).reindex(
+        frame[name] = pd.to_numeric(digits.str.replace(decimal, ".", regex=False)).reindex(
             frame.index
         )
     return frame
@@ -161,89 +177,98 @@ def _decimal_signs(
     """Decide the decimal sign of each column that has signs and is numeric by the convention of the
     file, and note it.
     """
-    own = [name for name in signs if name in used]
-    proved = {
+    used_columns = [name for name in signs if name in used]
+    proofs = {
         sign: name
-        for name in reversed([*own, *(set(signs) - set(own))])
+        for name in reversed([*used_columns, *(set(signs) - set(used_columns))])
         for sign in signs[name].decimal
     }
-    groups = {sign for name in signs for sign in signs[name].thousands}
-    for name in own:
+    thousands_signs = {sign for name in signs for sign in signs[name].thousands}
+    for name in used_columns:
         for sign in signs[name].decimal:
-            other = next((each for each in own if OTHER[sign] in signs[each].decimal), None)
-            if other is not None:
-                _refuse({name: signs[name].decimal[sign], other: signs[other].decimal[OTHER[sign]]})
-    either = {sign: name for name in own for sign in signs[name].either}
-    found: dict[str, str] = {}
-    guessed: list[str] = []
-    for name, each in signs.items():
-        decimal = next(iter(each.decimal), None)
-        for sign, cell in each.either.items():
-            # "1,234" in quotes is a thousand, unless a column proves otherwise
-            separates_cells = mark == "," == sign
-            open_sign = name in own and not separates_cells and sign not in groups
-            if open_sign and sign not in (decimal, *proved) and OTHER[sign] in proved:
+            opposite = next(
+                (column for column in used_columns if OTHER[sign] in signs[column].decimal), None
+            )
+            if opposite is not None:
                 _refuse(
                     {
-                        name: cell,
-                        proved[OTHER[sign]]: signs[proved[OTHER[sign]]].decimal[OTHER[sign]],
+                        name: signs[name].decimal[sign],
+                        opposite: signs[opposite].decimal[OTHER[sign]],
                     }
                 )
-            if name in own and not proved and OTHER[sign] in either and mark != ",":
+    ambiguous = {sign: name for name in used_columns for sign in signs[name].either}
+    decimals: dict[str, str] = {}
+    guesses: list[str] = []
+    for name, column_signs in signs.items():
+        decimal = next(iter(column_signs.decimal), None)
+        for sign, cell in column_signs.either.items():
+            # "1,234" in quotes is a thousand, unless a column proves otherwise
+            separates_cells = mark == "," == sign
+            open_sign = name in used_columns and not separates_cells and sign not in thousands_signs
+            if open_sign and sign not in (decimal, *proofs) and OTHER[sign] in proofs:
                 _refuse(
                     {
                         name: cell,
-                        either[OTHER[sign]]: signs[either[OTHER[sign]]].either[OTHER[sign]],
+                        proofs[OTHER[sign]]: signs[proofs[OTHER[sign]]].decimal[OTHER[sign]],
+                    }
+                )
+            if name in used_columns and not proofs and OTHER[sign] in ambiguous and mark != ",":
+                _refuse(
+                    {
+                        name: cell,
+                        ambiguous[OTHER[sign]]: signs[ambiguous[OTHER[sign]]].either[OTHER[sign]],
                     }
                 )
             decimal = decimal or (
-                sign if sign in proved or not (proved or separates_cells) else OTHER[sign]
+                sign if sign in proofs or not (proofs or separates_cells) else OTHER[sign]
             )
-            if not proved and mark != ",":
-                guessed.append(name)
+            if not proofs and mark != ",":
+                guesses.append(name)
         if decimal is not None:
-            found[name] = decimal
+            decimals[name] = decimal
     for sign in OTHER:
         marked = [
-            name for name in found if sign in signs[name].thousands or sign in signs[name].either
+            name for name in decimals if sign in signs[name].thousands or sign in signs[name].either
         ]
-        thousands = [name for name in marked if found[name] != sign]
-        open_ones = [name for name in guessed if found.get(name) == sign]
-        sure = [name for name in found if found[name] == sign == "," and name not in open_ones]
+        thousands = [name for name in marked if decimals[name] != sign]
+        open_columns = [name for name in guesses if decimals.get(name) == sign]
+        comma_columns = [
+            name for name in decimals if decimals[name] == sign == "," and name not in open_columns
+        ]
         if thousands:
-            way = "" if proved else f": --decimal '{sign}' if they are not"
+            way = "" if proofs else f": --decimal '{sign}' if they are not"
             notes.append(
-                f"{NAMES[sign]} in {_some(thousands)} read as separators of thousands{way}"
+                f"{NAMES[sign]} in {_abbreviate(thousands)} read as separators of thousands{way}"
             )
-        if sure:
-            notes.append(f"commas in {_some(sure)} read as decimal points")
-        if open_ones:
+        if comma_columns:
+            notes.append(f"commas in {_abbreviate(comma_columns)} read as decimal points")
+        if open_columns:
             notes.append(
-                f"{NAMES[sign]} in {_some(open_ones)} read as decimal points: --thousands '{sign}' if they are not"
+                f"{NAMES[sign]} in {_abbreviate(open_columns)} read as decimal points: --thousands '{sign}' if they are not"
             )
-    return found
+    return decimals
 
 
 def _refuse(cells: dict[str, str]) -> None:
     """End if columns contradict one another."""
-    said = " and ".join(f"{cell!r} in {name}" for name, cell in cells.items())
+    examples = " and ".join(f"{cell!r} in {name}" for name, cell in cells.items())
     fail(
-        f"numbers are written in two ways, or thousands cannot be told from decimals: {said}; say how the file writes them by "
+        f"numbers are written in two ways, or thousands cannot be told from decimals: {examples}; say how the file writes them by "
         "--decimal and --thousands, such as --decimal ',' --thousands '.', or write all alike."
     )
 
 
-def _match_cells(column: pd.Series, ways: Iterable[re.Pattern[str]]) -> pd.Series | None:
+def _match_cells(column: pd.Series, patterns: Iterable[re.Pattern[str]]) -> pd.Series | None:
     """Return the filled cells without spaces around them.
 
     None if one is not a number in these conventions.
     """
     filled = column.dropna().astype(str).str.strip().str.replace(f"[{SPACES}]", " ", regex=True)
     filled = filled.str.replace(CURRENCY, r"\1", regex=True)
-    known = np.zeros(len(filled), bool)
-    for way in ways:
-        known |= filled.str.fullmatch(way.pattern).to_numpy(bool)
-    return filled if len(filled) and known.all() else None
+    matches = np.zeros(len(filled), bool)
+    for number in patterns:
+        matches |= filled.str.fullmatch(number.pattern).to_numpy(bool)
+    return filled if len(filled) and matches.all() else None
 
 
 def _thousandths(column: pd.Series) -> bool:
@@ -270,15 +295,15 @@ def as_labels(frame: pd.DataFrame, reread: Reread, content: str, notes: list[str
         LONG.search(content) is not None
         or re.search(r"(?:^|[,;\t\"' ])0\d", content, re.MULTILINE) is not None
     )
-    whole = [
+    integer_columns = [
         name
         for name in frame
         if pd.api.types.is_numeric_dtype(frame[name]) and _is_whole(frame[name])
     ]
-    if not odd or not whole:
+    if not odd or not integer_columns:
         return frame
     padded = []
-    for name, cells in reread(whole).items():
+    for name, cells in reread(integer_columns).items():
         filled = cells.dropna().str.strip()
         zeros = filled.str.fullmatch(ZEROS.pattern).any()
         long = filled.str.fullmatch(LONG.pattern).any()
@@ -288,7 +313,7 @@ def as_labels(frame: pd.DataFrame, reread: Reread, content: str, notes: list[str
             padded.append(str(name))
     if padded:
         notes.append(
-            f"{_some(padded)} read as numbers, though zeros stand before them as in labels"
+            f"{_abbreviate(padded)} read as numbers, though zeros stand before them as in labels"
         )
     return frame
 
@@ -344,5 +369,5 @@ def parse_labels(column: pd.Series) -> pd.Series:
     return column
 
 
-def _some(names: list[str]) -> str:
+def _abbreviate(names: list[str]) -> str:
     return f"{', '.join(names[:5])}{', …' if len(names) > 5 else ''}"

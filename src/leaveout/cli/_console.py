@@ -32,34 +32,40 @@ class Commands(TyperGroup):
     """
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name, _, rest = super().resolve_command(ctx, args)
-        alone = typer.Typer(add_completion=False)
-        alone.command(name)(getattr(import_module(f".{name}", __package__), str(name)))
-        self.commands[str(name)] = command = typer.main.get_command(alone)
-        return name, command, rest
+        name, _, arguments = super().resolve_command(ctx, args)
+        subapp = typer.Typer(add_completion=False)
+        subapp.command(name)(getattr(import_module(f".{name}", __package__), str(name)))
+        self.commands[str(name)] = command = typer.main.get_command(subapp)
+        return name, command, arguments
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt as stop:
-            partial = getattr(stop, "partial", None)
+        except KeyboardInterrupt as interrupt:
+            partial = getattr(interrupt, "partial", None)
             # a result, not an array
             if hasattr(partial, "_repr_html_") or hasattr(partial, "verdict"):
                 console.print(str(partial))
             command = self.get_command(ctx, ctx.invoked_subcommand or "")
-            kept = command is not None and any(each.name == "checkpoint" for each in command.params)
-            further = "; with --checkpoint FILE the same command goes on from there" if kept else ""
-            _say(f"{getattr(stop, 'told', 'stopped')}{further}.")
+            has_checkpoint = command is not None and any(
+                option.name == "checkpoint" for option in command.params
+            )
+            advice = (
+                "; with --checkpoint FILE the same command goes on from there"
+                if has_checkpoint
+                else ""
+            )
+            _say(f"{getattr(interrupt, 'told', 'stopped')}{advice}.")
             raise typer.Exit(INTERRUPT_EXIT_CODE) from None
 
-    def main(self, *args: Any, standalone_mode: bool = True, **more: Any) -> Any:
-        given = more.get("args", args[0] if args else None)
-        words[:] = ["leaveout", *(sys.argv[1:] if given is None else given)]
+    def main(self, *args: Any, standalone_mode: bool = True, **options: Any) -> Any:
+        arguments = options.get("args", args[0] if args else None)
+        words[:] = ["leaveout", *(sys.argv[1:] if arguments is None else arguments)]
         console.quiet = "--json" in words
         if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **more)
+            return super().main(*args, standalone_mode=False, **options)
         try:
-            code = super().main(*args, standalone_mode=False, **more)
+            code = super().main(*args, standalone_mode=False, **options)
         except typer.Abort:
             code = 1
         except Exception as error:
@@ -146,9 +152,9 @@ def print_notes(*notes: str) -> None:
         console.print(note)
 
 
-def table_of(*headings: str, words: tuple[str, ...] = (), **more: Any) -> Table:
+def table_of(*headings: str, words: tuple[str, ...] = (), **options: Any) -> Table:
     """Make a table for the console: columns of `words` wrap, others are numbers."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left", **more)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left", **options)
     for heading in headings:
         table.add_column(
             heading, justify="left" if heading in words else "right", no_wrap=heading not in words

@@ -80,7 +80,7 @@ class Model:
         return split_names(self.categorical)
 
     @property
-    def named(self) -> set[str]:
+    def named_columns(self) -> set[str]:
         """Every named column; empty if all remaining ones are features."""
         if not (self.formula or self.features):
             return set()
@@ -94,14 +94,14 @@ class Model:
     def labels(self) -> set[str]:
         """The columns of labels, which are read as text."""
         names = {self.group, *self.categories, *CATEGORY_CALL.findall(self.formula or "")}
-        left, tilde, _ = (self.formula or "").partition("~")
+        left_side, tilde, _ = (self.formula or "").partition("~")
         if self.loss.lower() in (*LABELS, "multinomial"):
-            names |= {left.strip().strip("`") if tilde else self.target}
+            names |= {left_side.strip().strip("`") if tilde else self.target}
         return {*filter(None, names)}
 
     def features_of(self, rows: FileTable) -> list[str]:
         """Select the columns of features, including categories."""
-        others = (
+        exclusions = (
             self.target,
             self.offset,
             self.weights,
@@ -109,16 +109,16 @@ class Model:
             *itertools.chain(*self.omissions(rows).values()),
         )
         features = split_names(self.features) or [
-            name for name in rows.frame.columns if name not in others
+            name for name in rows.frame.columns if name not in exclusions
         ]
         return list(dict.fromkeys([*features, *self.categories]))
 
-    def omissions(self, rows: FileTable, *others: str | None) -> dict[str, list[str]]:
+    def omissions(self, rows: FileTable, *other_columns: str | None) -> dict[str, list[str]]:
         """List the ids and dates, columns that are features only where they are named so, and that
         have no other part.
         """
-        named = {self.target, self.group, *self.categories, *others}
-        parts = set(rows.frame) if self.formula or self.features else named
+        roles = {self.target, self.group, *self.categories, *other_columns}
+        parts = set(rows.frame) if self.formula or self.features else roles
         kinds = {
             "ids": identifiers(rows),
             "dates": [name for name in rows.frame if is_dates(rows.frame[name])],
@@ -127,9 +127,9 @@ class Model:
             kind: [name for name in names if name not in parts] for kind, names in kinds.items()
         }
 
-    def omission_note(self, rows: FileTable, *others: str | None) -> str:
+    def omission_note(self, rows: FileTable, *other_columns: str | None) -> str:
         """Say which columns are left out, and what they hold."""
-        kinds = self.omissions(rows, *others).items()
+        kinds = self.omissions(rows, *other_columns).items()
         return join_notes(
             *(
                 f"left out as {kind}: {shorten_names(names)}{OMISSIONS[kind]}"
@@ -143,16 +143,18 @@ class Model:
 
         Without names, all but target, weight and group.
         """
-        known = list(rows.frame.columns)
-        given = [name for name in (self.offset, self.weights, self.group) if name]
+        columns = list(rows.frame.columns)
+        extras = [name for name in (self.offset, self.weights, self.group) if name]
         if self.formula:
             words = _words(self.formula)
-            used = [name for name in known if "." in words or name in words or name == self.target]
+            used = [
+                name for name in columns if "." in words or name in words or name == self.target
+            ]
         else:
             if self.target is None:
-                fail(f"name the column to predict by --target; {rows.has}")
+                fail(f"name the column to predict by --target; {rows.column_list}")
             used = [*self.features_of(rows), self.target]
-        for name in (*used, *given):
+        for name in (*used, *extras):
             rows.column(name)
         for flag, names in (
             ("--features", split_names(self.features)),
@@ -160,7 +162,7 @@ class Model:
         ):
             if self.target in names:
                 fail(f"--target {self.target} is among {flag} too.")
-        return [*used, *given]
+        return [*used, *extras]
 
     def read(self, data: Path, reading: Reading) -> FileTable:
         """Read the complete rows of a file that the model and the plan need."""
@@ -170,9 +172,11 @@ class Model:
             )
         if self.formula and self.impute:
             fail("--formula goes without --impute: write impute(name) into it.")
-        return self.complete(read(data, self.named, self.labels.__contains__, reading), reading)
+        return self.complete(
+            read(data, self.named_columns, self.labels.__contains__, reading), reading
+        )
 
-    def complete(self, rows: FileTable, reading: Reading, *others: str) -> FileTable:
+    def complete(self, rows: FileTable, reading: Reading, *other_columns: str) -> FileTable:
         """Select the complete rows that the model, the plan and the other columns need."""
         filled = IMPUTED.findall(self.formula or "")
         if self.impute:
@@ -181,10 +185,12 @@ class Model:
                 rows,
                 frame=rows.frame.assign(**{name: rows.numbers(name, CATEGORY) for name in filled}),
             )
-        whole_columns = [name for name in (*self.columns_of(rows), *others) if name not in filled]
+        required_columns = [
+            name for name in (*self.columns_of(rows), *other_columns) if name not in filled
+        ]
         return complete(
             rows,
-            whole_columns,
+            required_columns,
             reading.drop_missing,
             f"leaveout glm --impute median fills those of features; {OTHERS}",
         )
@@ -226,17 +232,17 @@ def objective(rows: FileTable, model: Model) -> tuple[lo.GLM | lo.Regression, st
         fail(f"--loss {model.loss}: it must be one of {', '.join(LOSSES)}.")
     if not np.isfinite(model.l2) or model.l2 < 0:
         fail(f"--l2 {model.l2}: it must be finite and not negative.")
-    own = (name in lo.losses.SHARED and name not in lo.losses.NAMED) or name == "ordinal"
+    is_regression = (name in lo.losses.SHARED and name not in lo.losses.NAMED) or name == "ordinal"
     X: Any = None
     if model.formula:
-        target, right, frame = _by_formula(rows, model)
-        y, said = _target(frame[target], name, model.positive) if target in frame else (None, "")
-        X = f"{target if y is None else f'`{target}`'} ~ {right}"
+        target, right_side, frame = _by_formula(rows, model)
+        y, remark = _target(frame[target], name, model.positive) if target in frame else (None, "")
+        X = f"{target if y is None else f'`{target}`'} ~ {right_side}"
         y = frame if y is None else frame.assign(**{target: y})
     else:
         for category in model.categories:
             _check_levels(rows, category)
-        y, said = _target(rows.frame[model.target], name, model.positive)
+        y, remark = _target(rows.frame[model.target], name, model.positive)
         if model.impute:
             terms = [
                 f"C(`{name}`)" if name in model.categories else f"impute(`{name}`)"
@@ -247,7 +253,7 @@ def objective(rows: FileTable, model: Model) -> tuple[lo.GLM | lo.Regression, st
         else:
             X = _design(rows, model, drop_first=True)
     with one_line(f"--formula {model.formula!r}: " if model.formula else ""):
-        made = (lo.Regression if own else lo.GLM)(
+        regression = (lo.Regression if is_regression else lo.GLM)(
             X,
             y,
             name,
@@ -256,18 +262,21 @@ def objective(rows: FileTable, model: Model) -> tuple[lo.GLM | lo.Regression, st
             offset=rows.numbers(model.offset, NUMBERS) if model.offset else None,
             sample_weight=rows.numbers(model.weights, NUMBERS) if model.weights else None,
         )
-    if len(made.names) > WIDEST:
+    if len(regression.names) > WIDEST:
         fail(
-            f"{rows.name}: {len(made.names)} columns with all levels of the categories are too many; name fewer."
+            f"{rows.name}: {len(regression.names)} columns with all levels of the categories are too many; name fewer."
         )
     levels = Counter(
-        name for name in model.categories for column in made.names if column.startswith(f"{name}=")
+        name
+        for name in model.categories
+        for column in regression.names
+        if column.startswith(f"{name}=")
     )
-    numbers = [column for column in made.names if column.partition("=")[0] not in levels]
+    numbers = [column for column in regression.names if column.partition("=")[0] not in levels]
     features = shorten_names(
         [*numbers, *(f"{name} ({count + 1} levels)" for name, count in levels.items())]
     )
-    return made, join_notes(f"features: {features}", model.omission_note(rows), said)
+    return regression, join_notes(f"features: {features}", model.omission_note(rows), remark)
 
 
 def _design(
@@ -292,18 +301,18 @@ def _design(
 
 
 def new_design(
-    new: FileTable, rows: FileTable, model: Model, made: lo.GLM | lo.Regression
+    new: FileTable, rows: FileTable, model: Model, regression: lo.GLM | lo.Regression
 ) -> pd.DataFrame:
     """Build the columns of a model for the rows of a second file."""
     for name in model.categories:
-        known = rows.frame[name].astype(str).unique()
+        levels = rows.frame[name].astype(str).unique()
         cells = new.column(name).astype(str)
-        if len(unknown := sorted(set(cells) - set(known))):
+        if len(unknown := sorted(set(cells) - set(levels))):
             fail(
                 f"{new.name}: {name!r} has a level that {rows.name} does not have, {unknown[0]!r}: nothing is known of it."
             )
-    whole = _design(new, model, drop_first=False, features=model.features_of(rows))
-    return whole.reindex(columns=list(made.names), fill_value=0.0)
+    design = _design(new, model, drop_first=False, features=model.features_of(rows))
+    return design.reindex(columns=list(regression.names), fill_value=0.0)
 
 
 def _check_levels(rows: FileTable, name: str) -> None:
@@ -322,8 +331,8 @@ def _by_formula(rows: FileTable, model: Model) -> tuple[str, str, pd.DataFrame]:
     labels.
     """
     formula = str(model.formula)
-    left, tilde, right = formula.partition("~")
-    target = left.strip().strip("`") if tilde else model.target
+    left_side, tilde, right_side = formula.partition("~")
+    target = left_side.strip().strip("`") if tilde else model.target
     if target is None or model.target not in (None, target):
         fail(f"--formula {formula!r}: name one column to predict, on its left side or by --target.")
     frame = rows.frame.assign(
@@ -335,7 +344,7 @@ def _by_formula(rows: FileTable, model: Model) -> tuple[str, str, pd.DataFrame]:
             f"C({name}" in formula or not pd.api.types.is_numeric_dtype(rows.frame[name])
         ):
             _check_levels(rows, name)
-    return target, right if tilde else left, frame
+    return target, right_side if tilde else left_side, frame
 
 
 def _target(y: pd.Series, loss: str, positive: str | None = None) -> tuple[np.ndarray, str]:
@@ -348,13 +357,15 @@ def _target(y: pd.Series, loss: str, positive: str | None = None) -> tuple[np.nd
     text = not pd.api.types.is_numeric_dtype(y) or pd.api.types.is_bool_dtype(y)
     levels = sorted(y.unique(), key=str) if text or loss in LABELS else []
     if positive is not None:
-        hit = y.astype(str) == positive
-        others = shorten_names([repr(x) for x in sorted(y[~hit].astype(str).unique())])
-        if loss not in LABELS or not hit.any() or hit.all():
+        is_positive = y.astype(str) == positive
+        other_labels = shorten_names(
+            [repr(x) for x in sorted(y[~is_positive].astype(str).unique())]
+        )
+        if loss not in LABELS or not is_positive.any() or is_positive.all():
             fail(
                 f"--positive {positive}: it must be one of two labels or more of {y.name!r}, for {', '.join(LABELS)}."
             )
-        return hit.to_numpy(float), f"{y.name}: 1 is {positive!r}, 0 is {others}"
+        return is_positive.to_numpy(float), f"{y.name}: 1 is {positive!r}, 0 is {other_labels}"
     if loss == "multinomial":
         return (y.astype(str) if text else y).to_numpy(), ""
     if loss in LABELS and len(levels) == 1:
@@ -379,7 +390,9 @@ def _target(y: pd.Series, loss: str, positive: str | None = None) -> tuple[np.nd
     return y.to_numpy(float), ""
 
 
-def lone_levels(rows: FileTable, model: Model, plan: lo.Plan, made: lo.GLM | lo.Regression) -> str:
+def lone_levels(
+    rows: FileTable, model: Model, plan: lo.Plan, regression: lo.GLM | lo.Regression
+) -> str:
     """List levels of categories that one refit leaves out whole, so that only a penalty determines
     their coefficient.
     """
@@ -388,21 +401,21 @@ def lone_levels(rows: FileTable, model: Model, plan: lo.Plan, made: lo.GLM | lo.
     in_one_fold = lambda rows: len(np.unique(fold[rows])) == 1
     if model.formula:  # columns of zeros and ones of the design
         # the intercept, last, has no name
-        columns = zip(made.names, np.asarray(made.design).T, strict=False)
+        columns = zip(regression.names, np.asarray(regression.design).T, strict=False)
         binary = [
             (name, column) for name, column in columns if set(np.unique(column)) == {0.0, 1.0}
         ]
-        found = [
+        levels = [
             repr(name)
             for name, column in binary
             if any(in_one_fold(column == value) for value in (0, 1))
         ]
     else:
         cells = {name: rows.frame[name].astype(str).to_numpy() for name in model.categories}
-        found = [
+        levels = [
             f"{level!r} of {name!r}"
             for name, column in cells.items()
             for level in np.unique(column)
             if in_one_fold(column == level)
         ]
-    return ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
+    return ", ".join(levels[:5]) + (", …" if len(levels) > 5 else "")

@@ -60,21 +60,21 @@ class FileTable:
     def column(self, name: str) -> pd.Series:
         """Return a column, or end with the names of the columns."""
         if name not in self.frame.columns:
-            fail(f"{self.name} has no column {name!r}; {self.has}")
+            fail(f"{self.name} has no column {name!r}; {self.column_list}")
         return self.frame[name]
 
     def only(self, column: str | None) -> str:
         """Return the named column, else the only one."""
         if column is None and self.frame.shape[1] > 1:
-            fail(f"{self.name} has several columns: name one by --column; {self.has}")
+            fail(f"{self.name} has several columns: name one by --column; {self.column_list}")
         if column is None:
             return self.frame.columns[0]
         return column.strip()
 
     @property
-    def has(self) -> str:
-        known = list(self.columns or self.frame.columns)
-        return f"it has {', '.join(known[:20])}{', …' if len(known) > 20 else ''}."
+    def column_list(self) -> str:
+        names = list(self.columns or self.frame.columns)
+        return f"it has {', '.join(names[:20])}{', …' if len(names) > 20 else ''}."
 
     def numbers(self, name: str, way: str) -> np.ndarray:
         """Return a column as numbers, NaN for empty cells.
@@ -99,11 +99,11 @@ class FileTable:
         wrong = np.flatnonzero(column.notna() & number.isna())
         if (
             not len(wrong)
-            and (twice := number[column.notna()].nunique()) < column.nunique()
+            and (distinct := number[column.notna()].nunique()) < column.nunique()
             and _is_padded(column)
         ):
             fail(
-                f"column {name!r} holds {column.nunique()} labels that are {twice} numbers, as '01' and '1'; {way}."
+                f"column {name!r} holds {column.nunique()} labels that are {distinct} numbers, as '01' and '1'; {way}."
             )
         if len(wrong):
             value = str(column.iloc[wrong[0]])
@@ -152,20 +152,20 @@ def _is_padded(column: pd.Series) -> bool:
 def shorten_names(names: list[str]) -> str:
     """Join names in a line, the first ones if there are many."""
     max_names_in_line = 12  # largest number of names in a line
-    rest = len(names) - max_names_in_line
-    return (
-        f"{', '.join(names[:max_names_in_line]) or 'none'}{f', … {rest} more' if rest > 0 else ''}"
-    )
+    surplus = len(names) - max_names_in_line
+    return f"{', '.join(names[:max_names_in_line]) or 'none'}{f', … {surplus} more' if surplus > 0 else ''}"
 
 
-def content(file: Path, what: str = "a CSV or Parquet file") -> tuple[bytes, str]:
+def content(file: Path, description: str = "a CSV or Parquet file") -> tuple[bytes, str]:
     """Read the bytes of a file, or of standard input for `-`, with its name."""
     if str(file) == "-":
         return sys.stdin.buffer.read(), "standard input"
     if file.is_dir():
         fail(f"{file} is a folder; name a file in it.")
     if not file.exists():
-        fail(f"{file}: there is no such file; give the path of {what}, or - for standard input.")
+        fail(
+            f"{file}: there is no such file; give the path of {description}, or - for standard input."
+        )
     try:
         return file.read_bytes(), file.name
     except OSError as error:
@@ -181,7 +181,7 @@ def text(data: bytes, name: str, encoding: str = "utf-8") -> str:
     if data.startswith((b"\x1f\x8b", b"PK\x03\x04", b"BZh")):
         fail(f"{name}: it is compressed, or a spreadsheet; unpack it, or name it .xlsx.")
     try:
-        found = data.decode("utf-8-sig" if encoding == "utf-8" else encoding)
+        string = data.decode("utf-8-sig" if encoding == "utf-8" else encoding)
     except UnicodeDecodeError as error:
         way = (
             "save it as UTF-8, or name its --encoding, such as latin-1"
@@ -195,9 +195,9 @@ def text(data: bytes, name: str, encoding: str = "utf-8") -> str:
         fail(
             f"--encoding {encoding}: Python knows no such encoding; name another, such as latin-1 or cp1252."
         )
-    if "\0" in found:
+    if "\0" in string:
         fail(f"{name}: it holds bytes that are no text; give a text file.")
-    return found
+    return string
 
 
 def read(
@@ -216,7 +216,7 @@ def read(
     data, name = content(file)
     notes: list[str] = []
     header: list[str] = []
-    lost: list[tuple[str, str]] = []
+    missing_cells: list[tuple[str, str]] = []
     missing = split_names(convention.na)
     excel = file.suffix.lower() in EXCEL
     if not (excel or data.startswith(b"PAR1") or file.suffix.lower() in PARQUET):
@@ -224,13 +224,13 @@ def read(
         mark, header = _header(lines, name)
         frame, parse = _csv(lines, name, mark, header, used, as_text, missing)
         reread = lambda columns: parse(columns, dtype=str)
-        asked = set(filter(None, used)) if used and "." not in used else set(frame.columns)
-        frame = settle(frame, reread, as_text, asked, (mark, convention), notes)
+        used_columns = set(filter(None, used)) if used and "." not in used else set(frame.columns)
+        frame = settle(frame, reread, as_text, used_columns, (mark, convention), notes)
         frame = as_labels(frame, reread, lines, notes)
         gaps = [column for column in frame if as_text(column) and frame[column].isna().any()]
         for column, cells in parse(gaps, dtype=str, keep_default_na=False).items() if gaps else ():
             words = cells[frame[column].isna() & (cells.str.strip() != "")]
-            lost += [(str(column), cell) for cell in words.iloc[:1]]
+            missing_cells += [(str(column), cell) for cell in words.iloc[:1]]
     else:
         kind, extra = ("Excel", "excel") if excel else ("Parquet", "parquet")
         try:
@@ -245,19 +245,19 @@ def read(
         except (ValueError, OSError, zipfile.BadZipFile) as error:
             fail(f"{name}: it could not be read as {kind} ({error}).")
     frame = frame.rename(columns=str).set_axis(pd.RangeIndex(1, len(frame) + 1))
-    bare = [column for column in frame.columns if NAMELESS.fullmatch(column)]
-    if bare:
+    nameless = [column for column in frame.columns if NAMELESS.fullmatch(column)]
+    if nameless:
         notes.append(
-            f"{len(bare)} columns without names left out"
-            if len(bare) > 1
+            f"{len(nameless)} columns without names left out"
+            if len(nameless) > 1
             else "a column without a name left out"
         )
-        frame = frame.drop(columns=bare)
+        frame = frame.drop(columns=nameless)
     if frame.empty:
         fail(f"{name}: a header and no rows.")
     frame = trim_text(frame, notes)
     columns = tuple(map(str.strip, header)) if len(header) > WIDEST else ()
-    return FileTable(frame, name, join_notes(*notes), columns, tuple(lost))
+    return FileTable(frame, name, join_notes(*notes), columns, tuple(missing_cells))
 
 
 def _from_header(content: str, notes: list[str]) -> str:
@@ -296,9 +296,11 @@ def _header(content: str, name: str) -> tuple[str, list[str]]:
     mark = max(MARKS, key=lambda mark: len(cells(mark)))
     header = cells(mark)
     names = [cell.strip() for cell in header]
-    twice = [column for column, count in Counter(filter(None, names)).items() if count > 1]
-    if twice:
-        fail(f"{name}: columns that share a name: {', '.join(map(repr, twice[:5]))}; rename them.")
+    duplicates = [column for column, count in Counter(filter(None, names)).items() if count > 1]
+    if duplicates:
+        fail(
+            f"{name}: columns that share a name: {', '.join(map(repr, duplicates[:5]))}; rename them."
+        )
     filled = pd.Series(list(filter(None, names)), dtype=object)
     if np.isfinite(pd.to_numeric(filled, errors="coerce").astype(float)).all():  # or there are none
         fail(
@@ -330,9 +332,9 @@ def _csv(
     }
     options["na_values"] = missing
 
-    def parse(columns: Collection[str | None] | None, **more: Any) -> pd.DataFrame:
+    def parse(columns: Collection[str | None] | None, **extra_options: Any) -> pd.DataFrame:
         chosen = None if columns is None else lambda column: column.strip() in columns
-        part = pd.read_csv(io.StringIO(content), usecols=chosen, **options, **more)
+        part = pd.read_csv(io.StringIO(content), usecols=chosen, **options, **extra_options)
         return part.set_axis(part.columns.str.strip(), axis=1)
 
     try:
@@ -377,11 +379,11 @@ def complete(rows: FileTable, columns: Sequence[str], drop: bool, way: str = "")
         fail(
             f"{rows.name}: every row has a missing value, in {by}; {way or 'fill them, or drop those columns'}."
         )
-    left = f"{int((~keep).sum())} rows with missing values left out"
+    remark = f"{int((~keep).sum())} rows with missing values left out"
     by_column = missing.dot(missing.columns + ", ").str.rstrip(", ")[~keep].value_counts()
     excluded = {f"no {columns}": int(number) for columns, number in by_column.items()}
     return replace(
-        rows, frame=rows.frame[keep], note=join_notes(rows.note, left), excluded=excluded
+        rows, frame=rows.frame[keep], note=join_notes(rows.note, remark), excluded=excluded
     )
 
 

@@ -70,18 +70,20 @@ class Links:
 
     def check(self, report: Path | None) -> None:
         """Check that links are given in one way, without options of another."""
-        given = self.precision is not None or self.recall is not None
-        alone = self.labelled is not None and self.pairs is None
-        if (self.pairs is not None) + (self.duplicates is not None) + given + alone != 1:
+        has_rates = self.precision is not None or self.recall is not None
+        has_labels_only = self.labelled is not None and self.pairs is None
+        if (self.pairs is not None) + (
+            self.duplicates is not None
+        ) + has_rates + has_labels_only != 1:
             fail(f"give what is known of the links, once: {WAYS}.")
-        if given and (self.precision is None or self.recall is None):
+        if has_rates and (self.precision is None or self.recall is None):
             fail("give --precision and --recall, both.")
-        if (given or alone) and self.cluster is None:
-            word = "--labelled alone says" if alone else "--precision and --recall say"
+        if (has_rates or has_labels_only) and self.cluster is None:
+            word = "--labelled alone says" if has_labels_only else "--precision and --recall say"
             fail(f"{word} how good clusters are: name their column by --cluster.")
-        if (given or alone) and report is not None:
+        if (has_rates or has_labels_only) and report is not None:
             fail("--report is for --pairs and --duplicates; of rates there is no page.")
-        if self.threshold is not None and (given or self.cluster is not None):
+        if self.threshold is not None and (has_rates or self.cluster is not None):
             fail("--threshold makes clusters of pairs; leave it out where --cluster names them.")
         if self.threshold is not None and not 0 < self.threshold <= 1:
             fail(
@@ -98,16 +100,16 @@ class Links:
                 f"--listed {self.share}: it is of a list of pairs; give it with --pairs or --duplicates."
             )
         try:
-            found = [float(word) for word in self.share.split(",")]
+            shares = [float(word) for word in self.share.split(",")]
         except ValueError:
-            found = []
-        if len(found) not in (1, 3):
+            shares = []
+        if len(shares) not in (1, 3):
             fail(
                 f"--listed {self.share}: give one share, as 0.9, or it and its interval, as 0.9,0.85,0.95."
             )
-        if len(found) == 1:
-            return found[0]
-        return found[0], found[1], found[2]
+        if len(shares) == 1:
+            return shares[0]
+        return shares[0], shares[1], shares[2]
 
 
 def names_of(rows: FileTable, column: str | None) -> pd.Index:
@@ -123,9 +125,9 @@ def names_of(rows: FileTable, column: str | None) -> pd.Index:
         )
     names = pd.Index(cells.astype(str))
     if not names.is_unique:
-        twice = names[names.duplicated()][0]
+        duplicate = names[names.duplicated()][0]
         fail(
-            f"--id {column}: {twice!r} is there twice in {rows.name}; name a column of ids, or make one of several."
+            f"--id {column}: {duplicate!r} is there twice in {rows.name}; name a column of ids, or make one of several."
         )
     return names
 
@@ -147,7 +149,7 @@ class RecordNames(NamedTuple):
 
 
 def linkage_of(
-    links: Links, file: Path, of: RecordNames, written: Convention
+    links: Links, file: Path, records: RecordNames, convention: Convention
 ) -> tuple[lo.leakage.Linkage, str]:
     """Read a linkage of the kept rows from a file of pairs; return it with a sentence about it.
 
@@ -155,53 +157,63 @@ def linkage_of(
     probability of a match at each score.
     """
     probability, labelled = links.probability, links.labelled
-    pairs, frame = _table(file, probability, written)
+    pairs, frame = _table(file, probability, convention)
     if probability is not None:
         pairs.column(probability)
-    sample = None if labelled is None else _table(labelled, probability, written)[1]
+    sample = None if labelled is None else _table(labelled, probability, convention)[1]
     try:
         if sample is not None:
-            linkage = lo.leakage.Linkage.from_labelled(sample, frame, of.names, score=probability)
+            linkage = lo.leakage.Linkage.from_labelled(
+                sample, frame, records.names, score=probability
+            )
         else:
             make = (
                 lo.leakage.Linkage.from_duplicates
                 if links.pairs is None
                 else lo.leakage.Linkage.from_pairs
             )
-            linkage = make(frame, of.names, probability=probability)
+            linkage = make(frame, records.names, probability=probability)
     except (ValueError, TypeError) as error:
-        both = pairs.name if labelled is None else f"{pairs.name}, {labelled}"
+        sources = pairs.name if labelled is None else f"{pairs.name}, {labelled}"
         fail(
-            f"{both}: {str(error).partition(': ')[2]} (Names of rows here: {of.description}. Probabilities: --probability.)"
+            f"{sources}: {str(error).partition(': ')[2]} (Names of rows here: {records.description}. Probabilities: --probability.)"
         )
-    place = np.where(of.kept_rows, np.cumsum(of.kept_rows) - 1, -1)
-    left, right = place[linkage.left], place[linkage.right]
-    there = (left >= 0) & (right >= 0)
-    lost = "" if there.all() else f"; {int((~there).sum())} pairs of rows left out are left out too"
-    where = f"column {of.column!r}" if of.column else "number in the file"
-    note = f"{pairs.name}: {len(there):,} pairs of rows by {where}{lost}"
-    scores = None if linkage.scores is None else linkage.scores[there]
+    place = np.where(records.kept_rows, np.cumsum(records.kept_rows) - 1, -1)
+    left_rows, right_rows = place[linkage.left], place[linkage.right]
+    present = (left_rows >= 0) & (right_rows >= 0)
+    omission = (
+        ""
+        if present.all()
+        else f"; {int((~present).sum())} pairs of rows left out are left out too"
+    )
+    where = f"column {records.column!r}" if records.column else "number in the file"
+    note = f"{pairs.name}: {len(present):,} pairs of rows by {where}{omission}"
+    scores = None if linkage.scores is None else linkage.scores[present]
     linkage = replace(
-        linkage, num_rows=int(of.kept_rows.sum()), left=left[there], right=right[there],
-        probability=linkage.probability[there], scores=scores,
+        linkage, num_rows=int(records.kept_rows.sum()), left=left_rows[present], right=right_rows[present],
+        probability=linkage.probability[present], scores=scores,
     )  # fmt: skip
     return linkage, join_notes(note, pairs.note)
 
 
 def rates_of(
-    labelled: Path, of: RecordNames, filed: np.ndarray, written: Convention
+    labelled: Path, records: RecordNames, filed: np.ndarray, convention: Convention
 ) -> lo.leakage.Linkage:
     """Estimate precision and recall of the clusters as `filed` from a labelled sample."""
-    sample = _table(labelled, None, written)[1]
+    sample = _table(labelled, None, convention)[1]
     try:
-        return lo.leakage.Linkage.from_labelled(sample, ids=of.names[of.kept_rows], groups=filed)
+        return lo.leakage.Linkage.from_labelled(
+            sample, ids=records.names[records.kept_rows], groups=filed
+        )
     except (ValueError, TypeError) as error:
-        fail(f"{labelled}: {str(error).partition(': ')[2]} (Names of rows here: {of.description}.)")
+        fail(
+            f"{labelled}: {str(error).partition(': ')[2]} (Names of rows here: {records.description}.)"
+        )
 
 
-def _table(file: Path, score: str | None, written: Convention) -> tuple[FileTable, pd.DataFrame]:
+def _table(file: Path, score: str | None, convention: Convention) -> tuple[FileTable, pd.DataFrame]:
     """Read a file of pairs, or of labelled ones, whose names are text."""
-    rows = read(file, as_text=lambda name: name not in (*NUMBERS, score), convention=written)
+    rows = read(file, as_text=lambda name: name not in (*NUMBERS, score), convention=convention)
     if score is not None and score in rows.frame:
         rows.numbers(
             score, "it must hold probabilities, or scores that labels make probabilities of"
@@ -220,13 +232,13 @@ def mark_rows(rows: FileTable, option: str, text: str) -> np.ndarray:
     column, equals, value = (word.strip() for word in text.partition("="))
     if column in rows.frame:
         cells = rows.frame[column].astype(str).str.strip()
-        found = cells == value if equals else cells.str.lower().isin([*TRUE_MARKS, option])
-        if not found.any():
+        marks = cells == value if equals else cells.str.lower().isin([*TRUE_MARKS, option])
+        if not marks.any():
             held = shorten_names([repr(cell) for cell in cells.unique()])
             fail(
                 f"--{option} {text}: no row is marked; {column!r} holds {held}. Say which by --{option} {column}=VALUE."
             )
-        return found.to_numpy()
+        return marks.to_numpy()
     spans = [RANGE.fullmatch(word.strip()) for word in text.split(",")]
     if not all(spans):
         fail(
@@ -252,9 +264,11 @@ def split_of(
         return fail("--train needs --test: the rows to test on.")
     tested = mark_rows(rows, "test", test)
     trained = ~tested if train is None else mark_rows(rows, "train", train)
-    both = np.flatnonzero(trained & tested)
-    if len(both):
-        fail(f"row {rows.frame.index[both[0]]} is trained and tested on; see --train and --test.")
+    overlap = np.flatnonzero(trained & tested)
+    if len(overlap):
+        fail(
+            f"row {rows.frame.index[overlap[0]]} is trained and tested on; see --train and --test."
+        )
     if not trained.any():
         fail(f"--test {test}: it holds all rows; none is left to train on.")
     return [(np.flatnonzero(trained), np.flatnonzero(tested))]

@@ -56,18 +56,20 @@ class OptionsOf:
     """
 
     def __init__(self, verb: Callable[..., Any], **texts: str | typer.models.OptionInfo) -> None:
-        known = inspect.signature(verb).parameters
+        parameters = inspect.signature(verb).parameters
         kinds = get_type_hints(verb)
         self.options: dict[str, tuple[Any, Any]] = {}
         for name, text in texts.items():
             kind = kinds[name]
-            default = known[name].default
-            literals = [each for each in (kind, *get_args(kind)) if get_origin(each) is Literal]
-            choices = [choice for each in literals for choice in get_args(each)]
+            default = parameters[name].default
+            literals = [
+                literal for literal in (kind, *get_args(kind)) if get_origin(literal) is Literal
+            ]
+            choices = [choice for literal in literals for choice in get_args(literal)]
             if choices:
                 kind = str if default is not None else str | None
-            made = option(text, choices=choices) if isinstance(text, str) else text
-            self.options[name] = Annotated[kind, made], default
+            info = option(text, choices=choices) if isinstance(text, str) else text
+            self.options[name] = Annotated[kind, info], default
 
 
 def command(
@@ -86,48 +88,50 @@ def command(
         groups: dict[str, tuple[Callable[..., Any], list[str]]] = {}
         for name, parameter in inspect.signature(function).parameters.items():
             verbs = [
-                each
-                for each in getattr(hints[name], "__metadata__", ())
-                if isinstance(each, OptionsOf)
+                metadata
+                for metadata in getattr(hints[name], "__metadata__", ())
+                if isinstance(metadata, OptionsOf)
             ]
             if verbs:
-                found = verbs[0].options
-                groups[name] = dict, list(found)
+                new_options = verbs[0].options
+                groups[name] = dict, list(new_options)
             elif isinstance(kind := hints[name], type) and is_dataclass(kind):
                 kinds = get_type_hints(kind, include_extras=True)
                 chosen = [
                     field for field in fields(kind) if get_origin(kinds[field.name]) is Annotated
                 ]
-                found = {
-                    each.name: (kinds[each.name], each.default)
-                    for each in chosen
-                    if each.name not in omit.split()
+                new_options = {
+                    field.name: (kinds[field.name], field.default)
+                    for field in chosen
+                    if field.name not in omit.split()
                 }
-                groups[name] = kind, list(found)
+                groups[name] = kind, list(new_options)
             else:
-                found = {name: (hints[name], parameter.default)}
-            options |= found
+                new_options = {name: (hints[name], parameter.default)}
+            options |= new_options
         paths = {
             name: kind.__metadata__[0]
             for name, (kind, _) in options.items()
             if kind.__origin__ in (Path, Path | None)
         }
 
-        def run(**given: Any) -> None:
-            files = {name: given[name] for name in paths if given[name] is not None}
+        def run(**arguments: Any) -> None:
+            files = {name: arguments[name] for name in paths if arguments[name] is not None}
             read = {file.resolve() for name, file in files.items() if not paths[name].callback}
             for name, file in files.items():
                 if paths[name].callback and file.resolve() in read:
                     fail(f"{file}: it is the file that is read; name another.")
             for name, (group, names) in groups.items():
-                given[name] = group(**{each: given.pop(each) for each in names})
-            function(**given)
+                arguments[name] = group(
+                    **{option_name: arguments.pop(option_name) for option_name in names}
+                )
+            function(**arguments)
 
-        made: Any = run
-        made.__doc__ = function.__doc__
-        made.__name__ = function.__name__
-        made.__annotations__ = {name: kind for name, (kind, _) in options.items()}
-        made.__signature__ = inspect.Signature(
+        runner: Any = run
+        runner.__doc__ = function.__doc__
+        runner.__name__ = function.__name__
+        runner.__annotations__ = {name: kind for name, (kind, _) in options.items()}
+        runner.__signature__ = inspect.Signature(
             [
                 inspect.Parameter(
                     name,
@@ -298,6 +302,6 @@ def plan_of(
     The groups of the pattern are its arguments.
     """
     for pattern, scheme in schemes.items():
-        if found := re.fullmatch(pattern, text.strip()):
-            return scheme(*found.groups())
+        if match := re.fullmatch(pattern, text.strip()):
+            return scheme(*match.groups())
     return fail(f"it must be {plans}, such as {example}.")

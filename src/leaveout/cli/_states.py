@@ -36,25 +36,25 @@ class StateSearch(FoldOptions):
     def numbers(self) -> list[int]:
         """The numbers of states, from `2,3,4` or `2-4`."""
         text = self.states.replace(" ", "")
-        found = (
+        counts = (
             sorted({int(part) for part in text.split(",")})
             if re.fullmatch(r"\d+(,\d+)*", text)
             else []
         )
         if span := re.fullmatch(r"(\d+)-(\d+)", text):
-            found = list(range(int(span[1]), int(span[2]) + 1))
-        if not found or min(found) < 1:
+            counts = list(range(int(span[1]), int(span[2]) + 1))
+        if not counts or min(counts) < 1:
             fail(
                 f"--states {self.states}: give numbers of states, 1 or more, such as 2,3,4 or 2-4."
             )
-        return found
+        return counts
 
 
 def emission_of(
     name: str,
     x: np.ndarray,
     choices: tuple[str, ...],
-    **own: Callable[[], lo.emissions.AbstractEmission],
+    **command_emissions: Callable[[], lo.emissions.AbstractEmission],
 ) -> lo.emissions.AbstractEmission:
     """Return an emission by its name, including those of the command."""
     largest = np.nanmax(x, initial=1)
@@ -67,7 +67,7 @@ def emission_of(
     name = name.lower().replace("_", "-")
     if name not in choices:
         fail(f"--emission {name}: it must be one of {', '.join(choices)}.")
-    return (make | own)[name]()
+    return (make | command_emissions)[name]()
 
 
 @dataclass
@@ -95,23 +95,25 @@ def fit_models(
 
     The table begins with the `columns` of each model and its fit.
     """
-    found = FittedModels()
+    outcome = FittedModels()
     for number, (name, model) in enumerate(models.items(), 1):
         with warnings_as_notes() as notes:
             try:
-                found.fits[name] = lo.fit(model, num_starts=search.starts, seed=search.seed)
-                found.estimates[name] = search.cross_validate(found.fits[name], folds, number)
+                outcome.fits[name] = lo.fit(model, num_starts=search.starts, seed=search.seed)
+                outcome.estimates[name] = search.cross_validate(outcome.fits[name], folds, number)
             except (ValueError, TypeError, RuntimeError) as error:
-                found.failures.append(f"{name}: {error}")
-        found.notes += findings(name, found.estimates[name]) if name in found.estimates else []
-        found.notes += [f"{name}: {note}" for note in notes]
-    if not found.estimates:
-        fail(found.failures[0])
-    made = {name: (models[name], found.fits[name]) for name in found.estimates}
-    before = {name: columns(*both) for name, both in made.items()}
+                outcome.failures.append(f"{name}: {error}")
+        outcome.notes += (
+            findings(name, outcome.estimates[name]) if name in outcome.estimates else []
+        )
+        outcome.notes += [f"{name}: {note}" for note in notes]
+    if not outcome.estimates:
+        fail(outcome.failures[0])
+    pairs = {name: (models[name], outcome.fits[name]) for name in outcome.estimates}
+    before = {name: columns(*pair) for name, pair in pairs.items()}
     after = {
-        name: {"aic": model.aic(fit), "bic": model.bic(fit)} for name, (model, fit) in made.items()
+        name: {"aic": model.aic(fit), "bic": model.bic(fit)} for name, (model, fit) in pairs.items()
     }
-    found.table, said = compare_table(found.estimates, before, after)
-    found.notes += said
-    return found
+    outcome.table, remarks = compare_table(outcome.estimates, before, after)
+    outcome.notes += remarks
+    return outcome

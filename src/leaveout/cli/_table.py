@@ -91,7 +91,7 @@ def rank_rows(rows: pd.DataFrame) -> pd.DataFrame:
 
 def findings(name: str, estimate: lo.Estimate) -> list[str]:
     """List the checks of an estimate, without those for information."""
-    return [f"{name}: {found}" for found in estimate.checks() if found.severity != "info"]
+    return [f"{name}: {finding}" for finding in estimate.checks() if finding.severity != "info"]
 
 
 def show(rows: pd.DataFrame, headings: dict[str, Heading], notes: Iterable[str]) -> None:
@@ -110,30 +110,35 @@ def show(rows: pd.DataFrame, headings: dict[str, Heading], notes: Iterable[str])
             column.max_width = NAME
             column.overflow = "fold"
     best = first(rows) if rows["mean"].notna().any() else None
-    for at, row in zip(rows.index, rows.itertuples(), strict=True):
+    for label, row in zip(rows.index, rows.itertuples(), strict=True):
         cells = []
-        for name, (_, how) in shown.items():
+        for name, (_, number_format) in shown.items():
             value: Any = getattr(row, name)
-            if callable(how):
-                cells.append(how(row))
+            if callable(number_format):
+                cells.append(number_format(row))
             elif isinstance(value, str):
                 cells.append(value)
             elif not np.isfinite(value):
                 cells.append("–")
             else:
-                cells.append(format(value, ".6g" if how == ".4f" and abs(value) >= 1000 else how))
-        table.add_row(*cells, style="bold" if at == best else None)
+                cells.append(
+                    format(
+                        value,
+                        ".6g" if number_format == ".4f" and abs(value) >= 1000 else number_format,
+                    )
+                )
+        table.add_row(*cells, style="bold" if label == best else None)
     wide = Measurement.get(console, console.options.update(max_width=WIDE), table).maximum
     Console(
         width=max(wide, console.width), highlight=False, markup=False, quiet=console.quiet
     ).print(table)  # numbers are never truncated
     for kind, group in rows.groupby("kind", sort=False):
-        of = "" if len(group) == len(rows) else f" with {', '.join(group.index)}"
-        console.print(f"SE{of} {kind}")
+        suffix = "" if len(group) == len(rows) else f" with {', '.join(group.index)}"
+        console.print(f"SE{suffix} {kind}")
     print_notes(*notes)
 
 
-def comparison(estimates: dict[str, lo.Estimate], file: Path | None, what: str) -> None:
+def comparison(estimates: dict[str, lo.Estimate], file: Path | None, axis_label: str) -> None:
     """Draw the picture of the table, on request."""
     if file is not None and len(estimates) < 2:
         console.print("No picture: it compares two or more models.")
@@ -141,17 +146,17 @@ def comparison(estimates: dict[str, lo.Estimate], file: Path | None, what: str) 
 
     def draw() -> Any:
         axes = lo.plot.comparison(estimates)
-        axes.set_xlabel(what)
+        axes.set_xlabel(axis_label)
         return axes
 
     picture(draw, file)
 
 
-def print_document(found: dict[str, Any]) -> None:
+def print_document(document: dict[str, Any]) -> None:
     """Print a result as one document in JSON, where a number that is not finite is null."""
     typer.echo(
         json.dumps(
-            {"leaveout": lo.__version__, "command": shlex.join(words), **plain(found)},
+            {"leaveout": lo.__version__, "command": shlex.join(words), **plain(document)},
             allow_nan=False,
         )
     )
@@ -171,14 +176,14 @@ def plain(value: Any) -> Any:
             "metric_error",
             "metric_how",
         )
-        more = {
+        details = {
             "se_kind": value.standard_error.kind,
             "plan": value.plan.call,
-            "checks": [each._asdict() for each in value.checks()],
+            "checks": [check._asdict() for check in value.checks()],
         }
         return plain(
             {name: getattr(value, name) for name in names}
-            | more
+            | details
             | {"flagged": value.flagged(), "losses": value.table()}
         )
     if isinstance(value, pd.DataFrame):
@@ -197,7 +202,7 @@ def plain(value: Any) -> Any:
 
 
 def page(
-    found: lo.Estimate | dict[str, lo.Estimate] | lo.leakage.LeakageReport,
+    result: lo.Estimate | dict[str, lo.Estimate] | lo.leakage.LeakageReport,
     file: Path | None,
     notes: Iterable[str] = (),
     title: str = "",
@@ -207,23 +212,23 @@ def page(
     notes = list(notes)
     if console.quiet:
         print_document(
-            {"notes": notes, "models": found if isinstance(found, dict) else {"": found}}
+            {"notes": notes, "models": result if isinstance(result, dict) else {"": result}}
         )
     if file is None:
         return
-    said = (
-        [text for name, each in found.items() for text in findings(name, each)]
-        if isinstance(found, dict)
+    check_texts = (
+        [text for name, estimate in result.items() for text in findings(name, estimate)]
+        if isinstance(result, dict)
         else []
     )
     # the report lists checks separately
-    others = [note for note in dict.fromkeys(notes) if note not in said]
+    remarks = [note for note in dict.fromkeys(notes) if note not in check_texts]
     with writing(file):
         lo.report(
-            found,
+            result,
             file,
             title=title,
-            notes=[f"By the command: {shlex.join(words)}", *others],
+            notes=[f"By the command: {shlex.join(words)}", *remarks],
             **options,
         )
     console.print(f"Report: {file}")

@@ -38,7 +38,7 @@ def compare(
     ],
     common: Model,
     reading: Reading,
-    how: FoldOptions,
+    fold_options: FoldOptions,
     out: Table = None,
     plot: Plot = None,
     report: Report = None,
@@ -59,41 +59,46 @@ def compare(
     if len(model) < 2 or len(set(model)) < len(model):
         fail("give --model twice or more, each time another: --model 'l2=1' --model 'l2=10'.")
     models = {text: _change_model(common, text) for text in model}
-    words = {name for one in models.values() for name in one.labels}
+    words = {name for variant in models.values() for name in variant.labels}
     rows = read(
-        data, {name for one in models.values() for name in one.named}, words.__contains__, reading
+        data,
+        {name for variant in models.values() for name in variant.named_columns},
+        words.__contains__,
+        reading,
     )
     rows = complete(
         rows,
-        [name for one in models.values() for name in one.columns_of(rows)],
+        [name for variant in models.values() for name in variant.columns_of(rows)],
         reading.drop_missing,
         OTHERS,
     )
-    ready = {}
-    for text, one in models.items():
+    prepared_models = {}
+    for text, variant in models.items():
         with one_line(f"{text}: "):
-            ready[text] = prepare(one, rows, how.seed)
+            prepared_models[text] = prepare(variant, rows, fold_options.seed)
     estimates: dict[str, lo.Estimate] = {}
     notes = [rows.note]
     for number, text in enumerate(models, 1):
         with one_line(f"{text}: "):
-            estimates[text], _, said = validate(ready[text], how, number)
-        notes += [f"{text}: {said}" if said else "", *findings(text, estimates[text])]
-    measured = {text: dict(each.metrics) for text, each in estimates.items()}
+            estimates[text], _, remark = validate(prepared_models[text], fold_options, number)
+        notes += [f"{text}: {remark}" if remark else "", *findings(text, estimates[text])]
+    measured = {text: dict(estimate.metrics) for text, estimate in estimates.items()}
     try:
-        table, more = compare_table(estimates, {text: {"model": text} for text in models}, measured)
+        table, table_notes = compare_table(
+            estimates, {text: {"model": text} for text in models}, measured
+        )
     except ValueError as error:
         fail(f"{error} (here: --score squared-error)")
     table = rank_rows(table)
-    console.print(f"{rows.name}: {len(rows.frame)} rows; {common.plan}, {how.refit}\n")
+    console.print(f"{rows.name}: {len(rows.frame)} rows; {common.plan}, {fold_options.refit}\n")
     show(
         table,
-        {**HEADINGS, **{name: (name, ".4f") for each in measured.values() for name in each}},
-        [*notes, *more],
+        {**HEADINGS, **{name: (name, ".4f") for metrics in measured.values() for name in metrics}},
+        [*notes, *table_notes],
     )
     save(table, out)
     comparison(estimates, plot, "")
-    page(estimates, report, notes, how.title)
+    page(estimates, report, notes, fold_options.title)
 
 
 def _change_model(common: Model, text: str) -> Model:

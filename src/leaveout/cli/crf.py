@@ -53,7 +53,7 @@ def crf(
         int, option("How many of the sentences that surprise most to print.", least=0)
     ] = 5,
     *,
-    how: FoldOptions,
+    fold_options: FoldOptions,
     out: Annotated[Path | None, output_file("A CSV file for the losses of all sentences.")] = None,
     report: Report = None,
 ) -> None:
@@ -89,14 +89,14 @@ def crf(
     plan = lo.kfold(n, folds, seed=0) if folds else lo.leave_one_out(n)
     with warnings_as_notes() as notes:
         fit = lo.fit(model)
-        cv = how.cross_validate(fit, plan)
-        held_out = model.join(lo.cross_predict(fit, plan, how.strategy, kind="label"))
+        cv = fold_options.cross_validate(fit, plan)
+        held_out = model.join(lo.cross_predict(fit, plan, fold_options.strategy, kind="label"))
     kinds = set(tagged.labels)
-    what = f"{name}: {n} sentences, {len(tagged.words)} words, {len(kinds)} labels; {len(names)} indicators"
-    console.print(f"{what}\n{cv}")
+    description = f"{name}: {n} sentences, {len(tagged.words)} words, {len(kinds)} labels; {len(names)} indicators"
+    console.print(f"{description}\n{cv}")
     entity = all(ENTITY.fullmatch(str(label)) for label in kinds)
-    for of, predicted in (("held out", held_out), ("no update", model.decode(fit))):
-        line = f"{of:<16}{lo.models.token_accuracy(tagged.labels, predicted):.2%} of labels decoded rightly"
+    for heading_of_line, predicted in (("held out", held_out), ("no update", model.decode(fit))):
+        line = f"{heading_of_line:<16}{lo.models.token_accuracy(tagged.labels, predicted):.2%} of labels decoded rightly"
         line += (
             f", F1 of entities {lo.models.entity_f1(tagged.labels, predicted, tagged.lengths):.2%}"
             if entity
@@ -131,7 +131,7 @@ def crf(
         "no_update": cv.baseline[np.argsort(plan.index)],
     }
     save(pd.DataFrame(rows).rename_axis("sentence"), out, "Losses")
-    page(cv, report, [what], how.title)
+    page(cv, report, [description], fold_options.title)
 
 
 def indicators(
@@ -154,15 +154,15 @@ def indicators(
     table["after"] = table["word"].shift(-1).where(~last, "(end)")
     long = pd.concat([name + "=" + table[name] for name in table], axis=1).to_numpy().ravel()
     codes, names = pd.factorize(long)
-    kept = np.argsort(-np.bincount(codes), kind="stable")[:most]
+    selection = np.argsort(-np.bincount(codes), kind="stable")[:most]
     place = np.full(len(names), -1)
-    place[kept] = np.arange(len(kept))
+    place[selection] = np.arange(len(selection))
     row = np.repeat(np.arange(len(words)), table.shape[1])
     column = place[codes]
     inside = column >= 0
     entries = np.ones(inside.sum()), (row[inside], column[inside])
-    return scipy.sparse.csr_array(entries, shape=(len(words), len(kept))), [
-        str(names[k]) for k in kept
+    return scipy.sparse.csr_array(entries, shape=(len(words), len(selection))), [
+        str(names[k]) for k in selection
     ]
 
 

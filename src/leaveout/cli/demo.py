@@ -127,10 +127,10 @@ def _check(
 
     rise = certified.losses - certified.baseline
     worst = np.argsort(-rise)[: CHECK_REFITS // 2]
-    others = np.random.default_rng(0).choice(
+    random_rows = np.random.default_rng(0).choice(
         np.setdiff1d(np.arange(len(target)), worst), CHECK_REFITS - len(worst), replace=False
     )
-    rows = np.r_[worst, others]
+    rows = np.r_[worst, random_rows]
     tight = clone(host).set_params(tol=1e-12)
     margin = [
         float(_without(tight, design, target, row).decision_function(design[[row]])[0])
@@ -156,15 +156,15 @@ def _race(
 ) -> None:
     n = len(target)
     rows = np.linspace(0, n - 1, TIMING_REFITS).astype(int)
-    one = np.median(
+    refit_seconds = np.median(
         [_clock(lambda row=row: _without(host, design, target, row))[1] for row in rows]
     )
     _, warm = _warm(run)
     console.print(f"\nSpeed: from the fitted model to the result, with {n} refits")
     console.print(
-        f"  scikit-learn        {one * n:7.3f} s   ({n} times the median of {TIMING_REFITS} refits)"
+        f"  scikit-learn        {refit_seconds * n:7.3f} s   ({n} times the median of {TIMING_REFITS} refits)"
     )
     console.print(
-        f"  Certified           {warm:7.3f} s   (the second call; {one * n / warm:.0f} times faster)"
+        f"  Certified           {warm:7.3f} s   (the second call; {refit_seconds * n / warm:.0f} times faster)"
     )
     console.print(f"  Certified, at first {first:7.3f} s   (nothing made before)")

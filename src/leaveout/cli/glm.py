@@ -22,7 +22,7 @@ def glm(
     data: Data,
     model: Model,
     reading: Reading,
-    how: FoldOptions,
+    fold_options: FoldOptions,
     out: Annotated[Path | None, output_file("A CSV file for the losses of the rows.")] = None,
     plot: Plot = None,
     report: Report = None,
@@ -39,16 +39,16 @@ def glm(
     leaveout glm patients.csv --target ill --loss logistic --features age,dose --l2 1 --plan groups:clinic --plot rows.png
     """
     rows = model.read(data, reading)
-    estimate, fit, notes = answer(rows, prepare(model, rows, how.seed), how)
+    estimate, fit, notes = answer(rows, prepare(model, rows, fold_options.seed), fold_options)
     if out is not None:
         table = estimate.table().rename(columns={"unit": "row"})
         place = rows.frame.index.get_indexer(pd.Index(table["row"]))
-        prediction = lo.cross_predict(fit, estimate.plan, how.strategy)
+        prediction = lo.cross_predict(fit, estimate.plan, fold_options.strategy)
         if prediction.ndim == 1:
             table["prediction"] = prediction[place]
         save(table, out)
     picture(lambda: lo.plot.losses(estimate), plot)
-    page(estimate, report, notes, how.title)
+    page(estimate, report, notes, fold_options.title)
 
 
 @dataclass(frozen=True)
@@ -62,15 +62,15 @@ class PreparedModel:
 
 def prepare(model: Model, rows: FileTable, seed: int) -> PreparedModel:
     """Check all input that can be checked before anything is fitted."""
-    made, said = objective(rows, model)
+    regression, remark = objective(rows, model)
     folds = model.folds(rows, seed)
-    lone = lone_levels(rows, model, folds, made)
+    lone = lone_levels(rows, model, folds, regression)
     if lone and not model.l2:
         fail(
             f"the levels {lone} have all their rows in one fold: without those nothing determines their coefficients; "
             "give a penalty (--l2 1.0), merge levels, or choose another plan."
         )
-    return PreparedModel(made, folds, said)
+    return PreparedModel(regression, folds, remark)
 
 
 def fit_model(model: PreparedModel) -> lo.Fit:
@@ -82,7 +82,7 @@ def fit_model(model: PreparedModel) -> lo.Fit:
 
 
 def validate(
-    model: PreparedModel, how: FoldOptions, number: int = 1
+    model: PreparedModel, fold_options: FoldOptions, number: int = 1
 ) -> tuple[lo.Estimate, lo.Fit, str]:
     """Fit and cross-validate a model, which is one of several by its number.
 
@@ -90,15 +90,15 @@ def validate(
     """
     with warnings_as_notes() as notes:
         fit = fit_model(model)
-        estimate = how.cross_validate(fit, model.folds, number)
+        estimate = fold_options.cross_validate(fit, model.folds, number)
     return estimate, fit, join_notes(model.note, *notes)
 
 
 def answer(
-    rows: FileTable, model: PreparedModel, how: FoldOptions
+    rows: FileTable, model: PreparedModel, fold_options: FoldOptions
 ) -> tuple[lo.Estimate, lo.Fit, list[str]]:
     """Cross-validate a model of some rows, and print the result; return it with notes."""
-    estimate, fit, said = validate(model, how)
-    notes = [f"{rows.name}: {len(rows.frame)} rows, {fit.num_params} parameters", rows.note, said]
+    estimate, fit, remark = validate(model, fold_options)
+    notes = [f"{rows.name}: {len(rows.frame)} rows, {fit.num_params} parameters", rows.note, remark]
     console.print(f"{join_notes(*notes)}\n\n{estimate}")
     return estimate, fit, notes

@@ -76,7 +76,7 @@ def hmm(
     trials: Annotated[int | None, option("Number of trials, for binomial emissions.")] = None,
     *,
     search: StateSearch,
-    written: Convention,
+    convention: Convention,
     out: Table = None,
     plot: Plot = None,
     report: Report = None,
@@ -94,16 +94,14 @@ def hmm(
 
     leaveout hmm walks.csv --column speed,turn --sequence animal --states 2,3 --plot states.png
     """
-    wanted = search.numbers
+    state_counts = search.numbers
     used = [*split_names(column), *split_names(sequence), *split_names(time)]
-    rows = read(series, used, split_names(sequence).__contains__, written)
+    rows = read(series, used, split_names(sequence).__contains__, convention)
     lengths = _lengths(rows.column(sequence.strip())) if sequence else None
     rows, steps = _steps(rows, (column, sequence, time), lengths)
-    others = (
-        rows if steps is None else replace(rows, frame=rows.frame.drop(columns=str(steps.name)))
-    )
+    table = rows if steps is None else replace(rows, frame=rows.frame.drop(columns=str(steps.name)))
     x = pd.DataFrame(
-        {name: rows.numbers(name, SYMBOLS) for name in split_names(others.only(column))},
+        {name: rows.numbers(name, SYMBOLS) for name in split_names(table.only(column))},
         index=steps,
     )
     for flag, value, owner in (
@@ -124,46 +122,50 @@ def hmm(
         ),
     )
     plan = plan or (BETWEEN if sequence else PLAN)
-    whole = plan.strip() == BETWEEN
-    if whole and lengths is None:
+    leaves_sequences = plan.strip() == BETWEEN
+    if leaves_sequences and lengths is None:
         fail(f"--plan {BETWEEN} needs --sequence, the column that names the sequence of each row.")
     with one_line(f"--plan {plan}: "):
         folds = (
             lo.leave_one_out(len(lengths))
-            if whole and lengths is not None
+            if leaves_sequences and lengths is not None
             else _plan(plan, len(x), search.seed)
         )
     models: dict[str, lo.HMM] = {}
-    for K in wanted:
+    for K in state_counts:
         with one_line(f"{_state_label(K)}: "):
-            own = x if x.shape[1] > 1 else x.iloc[:, 0]
+            observations = x if x.shape[1] > 1 else x.iloc[:, 0]
             models[_state_label(K)] = lo.HMM(
-                own, kind, K, lengths=lengths, drop="sequence" if whole else "observation"
+                observations,
+                kind,
+                K,
+                lengths=lengths,
+                drop="sequence" if leaves_sequences else "observation",
             )
     missing = int(x.isna().any(axis=1).sum())
-    what = f"{rows.name}, {', '.join(x.columns)}: {len(x)} steps" + (
+    description = f"{rows.name}, {', '.join(x.columns)}: {len(x)} steps" + (
         f", {missing} missing" if missing else ""
     )
-    what += "" if steps is None else f", named by {steps.name}"
-    what += "" if lengths is None else f", {len(lengths)} sequences"
+    description += "" if steps is None else f", named by {steps.name}"
+    description += "" if lengths is None else f", {len(lengths)} sequences"
     console.print(
-        f"{what}; {type(kind).__name__} emissions; {plan}, {folds.num_refits} refits, {search.refit}\n"
+        f"{description}; {type(kind).__name__} emissions; {plan}, {folds.num_refits} refits, {search.refit}\n"
     )
-    found = fit_models(models, folds, search, lambda model, _: {"states": model.num_states})
+    outcome = fit_models(models, folds, search, lambda model, _: {"states": model.num_states})
     show(
-        found.table,
+        outcome.table,
         HEADINGS,
-        [*found.notes, rows.note, _counts(emission, x), models[list(found.estimates)[-1]].note],
+        [*outcome.notes, rows.note, _counts(emission, x), models[list(outcome.estimates)[-1]].note],
     )
-    save(found.table, out)
+    save(outcome.table, out)
     comparison(
-        {str(models[name].num_states): estimate for name, estimate in found.estimates.items()},
+        {str(models[name].num_states): estimate for name, estimate in outcome.estimates.items()},
         plot,
         "states",
     )
-    page(found.estimates, report, [what, *found.notes, rows.note], search.title)
-    if found.failures:
-        fail(f"{'; '.join(found.failures)} Leave these out of --states.")
+    page(outcome.estimates, report, [description, *outcome.notes, rows.note], search.title)
+    if outcome.failures:
+        fail(f"{'; '.join(outcome.failures)} Leave these out of --states.")
 
 
 def _counts(emission: str, x: pd.DataFrame) -> str:
@@ -187,19 +189,19 @@ def _steps(
     else those of the first column of rising dates.
     """
     column, sequence, time = names
-    whose = np.repeat(np.arange(len(lengths or [0])), lengths or [len(rows.frame)])
+    sequence_index = np.repeat(np.arange(len(lengths or [0])), lengths or [len(rows.frame)])
     if time is None:
-        others = [
+        candidates = [
             name
             for name in rows.frame.columns
             if name not in (*split_names(column), *split_names(sequence))
         ]
-        dates = [found for name in others if (found := _dates(rows.frame[name])) is not None]
-        rising = [found for found in dates if _rise(found, whose)]
+        dates = [times for name in candidates if (times := _dates(rows.frame[name])) is not None]
+        rising = [times for times in dates if _rise(times, sequence_index)]
         if dates and not rising:
             name = dates[0].name
-            said = f"the dates of {name} do not rise: rows are taken in the order of the file; --time {name} sorts them"
-            rows = replace(rows, note=join_notes(rows.note, said))
+            remark = f"the dates of {name} do not rise: rows are taken in the order of the file; --time {name} sorts them"
+            rows = replace(rows, note=join_notes(rows.note, remark))
         return rows, rising[0] if rising else None
     cells = rows.column(time.strip())
     if cells.isna().any():
@@ -208,28 +210,30 @@ def _steps(
         )
     dates_of = _dates(cells)
     steps: pd.Index = pd.Index(cells) if dates_of is None else dates_of
-    again = pd.MultiIndex.from_arrays([whose, steps]).duplicated()
-    if again.any():
-        place = np.flatnonzero(again)[0]
-        of = "" if lengths is None else " of its sequence"
+    repeated = pd.MultiIndex.from_arrays([sequence_index, steps]).duplicated()
+    if repeated.any():
+        place = np.flatnonzero(repeated)[0]
+        scope = "" if lengths is None else " of its sequence"
         fail(
-            f"--time {time}: {str(steps[place])!r} in row {cells.index[place]} is the time of another row{of} too."
+            f"--time {time}: {str(steps[place])!r} in row {cells.index[place]} is the time of another row{scope} too."
         )
-    if _rise(steps, whose):
+    if _rise(steps, sequence_index):
         return rows, steps
     if dates_of is None and not pd.api.types.is_numeric_dtype(steps):
-        said = (
+        remark = (
             f"{time} holds neither numbers nor dates as 2024-01-31: the order of the file is taken"
         )
-        return replace(rows, note=join_notes(rows.note, said)), steps
-    order = np.lexsort([np.asarray(steps), whose])
+        return replace(rows, note=join_notes(rows.note, remark)), steps
+    order = np.lexsort([np.asarray(steps), sequence_index])
     note = join_notes(rows.note, f"rows sorted by {time}")
     return replace(rows, frame=rows.frame.iloc[order], note=note), steps[order]
 
 
-def _rise(steps: pd.Index, whose: np.ndarray) -> bool:
+def _rise(steps: pd.Index, sequence_index: np.ndarray) -> bool:
     """Tell whether times rise from row to row of each sequence."""
-    return bool((np.asarray(steps[1:] > steps[:-1]) | (whose[1:] != whose[:-1])).all())
+    return bool(
+        (np.asarray(steps[1:] > steps[:-1]) | (sequence_index[1:] != sequence_index[:-1])).all()
+    )
 
 
 def _dates(column: pd.Series) -> pd.DatetimeIndex | None:
@@ -249,10 +253,10 @@ def _lengths(names: pd.Series) -> list[int]:
             f"column {names.name!r} is empty in row {names.index[names.isna()][0]}; name the sequence of every row."
         )
     starts = np.flatnonzero((names != names.shift()).to_numpy())
-    again = names.iloc[starts].duplicated()
-    if again.any():
-        name = names.iloc[starts][again].iloc[0]
-        row = names.index[starts[again]][0]
+    repeated = names.iloc[starts].duplicated()
+    if repeated.any():
+        name = names.iloc[starts][repeated].iloc[0]
+        row = names.index[starts[repeated]][0]
         fail(
             f"sequence {name!r} goes on in row {row} after another one; sort the rows, so that each stands together."
         )

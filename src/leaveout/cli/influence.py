@@ -46,7 +46,7 @@ def influence(
     *,
     listed: Annotated[dict[str, Any], LISTED],
     pairs: Annotated[int, option("Rows of which all pairs are left out; 0 for none.")] = 20,
-    how: FoldOptions,
+    fold_options: FoldOptions,
     out: Annotated[Path | None, output_file("A CSV file for what each row, or fold, does.")] = None,
     plot: Plot = None,
     report: Report = None,
@@ -63,43 +63,47 @@ def influence(
     leaveout influence visits.csv --target visits --loss poisson --plan groups:clinic --top 5 --out clinics.csv
     """
     rows = model.read(data, reading)
-    ready = prepare(model, rows, how.seed)
-    at = None
+    prepared_model = prepare(model, rows, fold_options.seed)
+    design_row = None
     if row is not None:
         place = np.flatnonzero(rows.frame.index == row)
         if not len(place):
             fail(
                 f"--row {row}: {rows.name} has no such row among those that are used, from 1 to {rows.frame.index[-1]}."
             )
-        made: Any = ready.objective
-        at = made.design[place[0], : made.num_features]
-    estimate, fit, said = validate(ready, how)
-    found = lo.influence(
-        estimate, how.strategy, prediction=at, pairs=pairs, checkpoint=how.checkpoint_of(2)
+        regression: Any = prepared_model.objective
+        design_row = regression.design[place[0], : regression.num_features]
+    estimate, fit, remark = validate(prepared_model, fold_options)
+    influences = lo.influence(
+        estimate,
+        fold_options.strategy,
+        prediction=design_row,
+        pairs=pairs,
+        checkpoint=fold_options.checkpoint_of(2),
     )
     # or the rows of the file, or the names of groups
-    index = pd.RangeIndex(1, len(found.rows) + 1, name="fold")
+    index = pd.RangeIndex(1, len(influences.rows) + 1, name="fold")
     if model.plan.strip().startswith("loo"):
         index = pd.Index(rows.frame.index, name="row")
     elif model.group:
         index = pd.Index(np.unique(rows.column(model.group).astype(str)), name=model.group)
-    names = dict(zip(found.rows.index, index, strict=True))
-    renamed = found.pairs.assign(
-        first=found.pairs["first"].map(names), second=found.pairs["second"].map(names)
+    names = dict(zip(influences.rows.index, index, strict=True))
+    renamed = influences.pairs.assign(
+        first=influences.pairs["first"].map(names), second=influences.pairs["second"].map(names)
     )
-    found = replace(
-        found,
-        rows=found.rows.set_axis(index),
-        parameters=found.parameters.set_axis(index),
+    influences = replace(
+        influences,
+        rows=influences.rows.set_axis(index),
+        parameters=influences.parameters.set_axis(index),
         pairs=renamed,
     )
     with one_line(f"--by {listed['by']}: "):
-        top = found.top(**listed)
+        top = influences.top(**listed)
     where = f"{rows.name}: {len(rows.frame)} rows, {fit.num_params} parameters"
-    console.print(f"{join_notes(where, rows.note, said)}\n\n{found}")
+    console.print(f"{join_notes(where, rows.note, remark)}\n\n{influences}")
     shown = {
-        name: each
-        for name, each in HEADINGS.items()
+        name: heading_format
+        for name, heading_format in HEADINGS.items()
         if name in top and (name != "units" or (top["units"] > 1).any())
     }
     table = table_of(
@@ -114,12 +118,17 @@ def influence(
             *(format(cell, form) for cell, (_, form) in zip(line, shown.values(), strict=True)),
         )
     console.print(table)
-    save(found.table().join(found.parameters.add_prefix("change of ")), out)
-    picture(lambda: found.plot(by=listed["by"]), plot)
-    known = str(estimate).splitlines()
+    save(influences.table().join(influences.parameters.add_prefix("change of ")), out)
+    picture(lambda: influences.plot(by=listed["by"]), plot)
+    estimate_lines = str(estimate).splitlines()
     page(
         estimate,
         report,
-        [where, rows.note, said, *(line for line in str(found).splitlines() if line not in known)],
-        how.title,
+        [
+            where,
+            rows.note,
+            remark,
+            *(line for line in str(influences).splitlines() if line not in estimate_lines),
+        ],
+        fold_options.title,
     )

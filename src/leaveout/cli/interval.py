@@ -41,7 +41,7 @@ def interval(
     intervals: Annotated[dict[str, Any], INTERVALS],
     model: Model,
     reading: Reading,
-    how: FoldOptions,
+    fold_options: FoldOptions,
     out: Annotated[Path | None, output_file("A CSV file for the intervals.")] = None,
 ) -> None:
     """Compute prediction intervals for the responses of new rows, whatever their distribution, by
@@ -61,47 +61,53 @@ def interval(
     if intervals["method"] == "cv+" and model.plan == "loo":
         model = replace(model, plan="kfold:10")
     with warnings_as_notes() as notes:
-        made = prepare(model, rows, how.seed)
+        prepared_model = prepare(model, rows, fold_options.seed)
         used = [*model.features_of(rows), *([model.offset] if model.offset else [])]
-        others = read(new, {*used, model.target}, model.labels.__contains__, reading)
+        new_rows = read(new, {*used, model.target}, model.labels.__contains__, reading)
         for name in used:
-            others.column(name)
-        others = complete(others, used, reading.drop_missing)
-        X = new_design(others, rows, model, made.objective)
-        shift = others.numbers(model.offset, NUMBERS) if model.offset else None
+            new_rows.column(name)
+        new_rows = complete(new_rows, used, reading.drop_missing)
+        X = new_design(new_rows, rows, model, prepared_model.objective)
+        shift = new_rows.numbers(model.offset, NUMBERS) if model.offset else None
         with one_line(""):
-            more: Any = {"offset": shift, "strategy": how.strategy, "checkpoint": how.checkpoint}
-            table = lo.interval(fit_model(made), X, plan=made.folds, **intervals, **more)
-    told = (
+            options: Any = {
+                "offset": shift,
+                "strategy": fold_options.strategy,
+                "checkpoint": fold_options.checkpoint,
+            }
+            table = lo.interval(
+                fit_model(prepared_model), X, plan=prepared_model.folds, **intervals, **options
+            )
+    remarks = (
         f"{rows.name}: {len(rows.frame)} rows",
         rows.note,
-        f"{others.name}: {len(X)} rows",
-        others.note,
+        f"{new_rows.name}: {len(X)} rows",
+        new_rows.note,
     )
-    console.print(f"{join_notes(*told, made.note, *notes)}\n")
-    about = table.attrs
-    (kind, what) = ("intervals", "ends") if "low" in table else ("sets", "probabilities")
+    console.print(f"{join_notes(*remarks, prepared_model.note, *notes)}\n")
+    attrs = table.attrs
+    (kind, quantity) = ("intervals", "ends") if "low" in table else ("sets", "probabilities")
     lines = {
-        "method": f"{about['method']}, {about['level']:.0%} {kind} of new responses",
-        "covered": f"{about['at_least']:.0%} or more are, if rows are exchangeable; about {about['level']:.0%} usually",
-        "approximation": f"{what} widened by {about['widened']:.1g} at most, {'proved' if about['proved'] else 'estimated'}",
-        "note": about["note"],
+        "method": f"{attrs['method']}, {attrs['level']:.0%} {kind} of new responses",
+        "covered": f"{attrs['at_least']:.0%} or more are, if rows are exchangeable; about {attrs['level']:.0%} usually",
+        "approximation": f"{quantity} widened by {attrs['widened']:.1g} at most, {'proved' if attrs['proved'] else 'estimated'}",
+        "note": attrs["note"],
     }
-    if model.target in others.frame.columns and "low" in table:
-        response = others.frame[model.target]
+    if model.target in new_rows.frame.columns and "low" in table:
+        response = new_rows.frame[model.target]
         if pd.api.types.is_numeric_dtype(response) and response.notna().all():
             inside = response.between(table["low"].to_numpy(), table["high"].to_numpy())
             lines["here"] = (
-                f"{inside.sum()} of the {len(inside)} responses that {others.name} has are inside"
+                f"{inside.sum()} of the {len(inside)} responses that {new_rows.name} has are inside"
             )
     for name, text in lines.items():
         if text:
             console.print(f"{name:<15} {text}")
-    shown = table.head(PRINTED_ROWS).set_axis(np.asarray(others.frame.index[:PRINTED_ROWS]))
+    shown = table.head(PRINTED_ROWS).set_axis(np.asarray(new_rows.frame.index[:PRINTED_ROWS]))
     console.print(f"\n{shown.to_string(float_format='{:.6g}'.format)}")
     if len(table) > PRINTED_ROWS:
         console.print(f"… {len(table) - PRINTED_ROWS} more; --out writes all of them")
-    table.insert(0, "row", np.asarray(others.frame.index))
+    table.insert(0, "row", np.asarray(new_rows.frame.index))
     save(table, out)
-    if how.json:
-        print_document({"about": dict(about), "table": table})
+    if fold_options.json:
+        print_document({"about": dict(attrs), "table": table})

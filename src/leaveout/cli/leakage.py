@@ -102,44 +102,54 @@ def leakage(
     listed = links.listed
     cluster, name = links.cluster, links.name
     split_columns = [text.partition("=")[0].strip() for text in (test, train) if text is not None]
-    beside = [word for word in (target, cluster, name, *split_columns) if word]
-    words = {*beside[1:], *([target] if model == "logistic" else ())}
+    role_columns = [word for word in (target, cluster, name, *split_columns) if word]
+    words = {*role_columns[1:], *([target] if model == "logistic" else ())}
     chosen = split_names(features)
-    whole = read(data, {*beside, *chosen} if features else (), words.__contains__, reading)
+    all_rows = read(data, {*role_columns, *chosen} if features else (), words.__contains__, reading)
     rows = _rows(
-        whole, beside, [target, *filter(None, (cluster, name))], chosen, reading.drop_missing
+        all_rows,
+        role_columns,
+        [target, *filter(None, (cluster, name))],
+        chosen,
+        reading.drop_missing,
     )
     y, classes, model = _target(rows, target, model)
-    used = [column for column in rows.frame if column not in beside]
-    of = RecordNames(names_of(whole, name), name, whole.frame.index.isin(rows.frame.index))
-    linked, said = None, ""
+    used = [column for column in rows.frame if column not in role_columns]
+    records = RecordNames(
+        names_of(all_rows, name), name, all_rows.frame.index.isin(rows.frame.index)
+    )
+    linkage, remark = None, ""
     if (file := links.pairs or links.duplicates) is not None:
-        linked, said = linkage_of(links, file, of, reading)
+        linkage, remark = linkage_of(links, file, records, reading)
     groups, split = (
         None if cluster is None else rows.frame[cluster].to_numpy(),
         split_of(rows, test, train),
     )
-    if linked is not None and groups is None and split is None:
-        groups = linked.groups(0.5 if links.threshold is None else links.threshold)
+    if linkage is not None and groups is None and split is None:
+        groups = linkage.groups(0.5 if links.threshold is None else links.threshold)
     if split is not None:
-        said = join_notes(said, f"{len(split[0][0])} rows trained on, {len(split[0][1])} tested")
-    given: dict[str, Any] = {
+        remark = join_notes(
+            remark, f"{len(split[0][0])} rows trained on, {len(split[0][1])} tested"
+        )
+    options: dict[str, Any] = {
         "groups": groups, "cv": split or folds, "scoring": scoring or ("zero_one" if classes else "mse"), "seed": seed,
         "n_jobs": jobs, "checkpoint": checkpoint, "injection": lo.leakage.Injection(**injection),
     }  # fmt: skip
-    X = pd.DataFrame(_features(rows, used, model), index=of.names[of.kept_rows])
+    X = pd.DataFrame(_features(rows, used, model), index=records.names[records.kept_rows])
     host = _model(model, classes)
-    found: Any
-    with warnings_as_notes() as warned:
-        if linked is not None:
-            wanted: dict[str, Any] = {} if answers is None else {"answers": split_names(answers)}
-            found = lo.leakage.leakage_report(
-                host, X, y, linkage=linked, listed=listed, **wanted, **given
+    result: Any
+    with warnings_as_notes() as warning_texts:
+        if linkage is not None:
+            answer_options: dict[str, Any] = (
+                {} if answers is None else {"answers": split_names(answers)}
+            )
+            result = lo.leakage.leakage_report(
+                host, X, y, linkage=linkage, listed=listed, **answer_options, **options
             )
         else:
             rates: Any
             if links.labelled is not None:
-                rates = rates_of(links.labelled, of, np.asarray(groups), reading)
+                rates = rates_of(links.labelled, records, np.asarray(groups), reading)
             else:
                 kind = (
                     lo.leakage.RecordLeakage
@@ -147,45 +157,51 @@ def leakage(
                     else lo.leakage.SplitLeakage
                 )
                 rates = kind.from_pairwise(cast(float, links.precision), cast(float, links.recall))
-            found = lo.leakage.leakage_corrected(host, X.to_numpy(), y, leakage=rates, **given)
-    console.print(f"{'features':<16}{shorten_names(used)}\n{found}")
+            result = lo.leakage.leakage_corrected(host, X.to_numpy(), y, leakage=rates, **options)
+    console.print(f"{'features':<16}{shorten_names(used)}\n{result}")
     notes = [
         note
-        for note in dict.fromkeys([rows.note, said, *warned])
-        if note and note not in str(found)
+        for note in dict.fromkeys([rows.note, remark, *warning_texts])
+        if note and note not in str(result)
     ]
     for note in notes:
-        console.print(f"{'warning' if note in warned else 'data':<15} {note}")
-    if linked is None:
-        _print_sensitivity(found)
+        console.print(f"{'warning' if note in warning_texts else 'data':<15} {note}")
+    if linkage is None:
+        _print_sensitivity(result)
     if out is not None:
-        table, what = (
-            (found.per_cluster, "By cluster")
-            if linked is None
-            else (found.rows.rename_axis("row"), "Rows")
+        table, table_name = (
+            (result.per_cluster, "By cluster")
+            if linkage is None
+            else (result.rows.rename_axis("row"), "Rows")
         )
-        save(table, out, what)
-    picture(found.plot, plot)
-    if linked is not None:
-        page(found, report, notes)
+        save(table, out, table_name)
+    picture(result.plot, plot)
+    if linkage is not None:
+        page(result, report, notes)
 
 
 def _rows(
-    rows: FileTable, beside: list[str], needed: list[str], features: list[str], drop_missing: bool
+    rows: FileTable,
+    role_columns: list[str],
+    needed: list[str],
+    features: list[str],
+    drop_missing: bool,
 ) -> FileTable:
     """Return the used columns, without missing values."""
     for name in (*needed, *features):
         rows.column(name)
     if len(set(needed)) < len(needed):
         fail("--target, --cluster and --id must name different columns.")
-    if (both := next((name for name in beside if name in features), None)) is not None:
+    if (overlap := next((name for name in role_columns if name in features), None)) is not None:
         fail(
-            f"--features {both}: it is the target, or says which rows are of one cluster, id or split; name others."
+            f"--features {overlap}: it is the target, or says which rows are of one cluster, id or split; name others."
         )
-    others = [name for name in beside if name in rows.frame]
-    used = list(dict.fromkeys([*(features or rows.frame.columns), *others]))
-    if len(used) == len(others):
-        fail(f"{rows.name} needs a target and at least one more column as a feature; {rows.has}")
+    present_roles = [name for name in role_columns if name in rows.frame]
+    used = list(dict.fromkeys([*(features or rows.frame.columns), *present_roles]))
+    if len(used) == len(present_roles):
+        fail(
+            f"{rows.name} needs a target and at least one more column as a feature; {rows.column_list}"
+        )
     if len(used) > WIDEST:
         fail(f"{rows.name}: {len(used)} columns are too many; name those to use by --features.")
     rows = FileTable(rows.frame[used], rows.name, rows.note)

@@ -75,7 +75,7 @@ def mrf(
     plan: Annotated[str, option(f"What is left out: {PLANS}.")] = "loo",
     *,
     search: StateSearch,
-    written: Convention,
+    convention: Convention,
     out: Table = None,
     plot: Plot = None,
     report: Report = None,
@@ -116,20 +116,29 @@ def mrf(
     }
     # sites of one state have no coupling
     grid = {"1 state": (1, 0.0), **several} if 1 in search.numbers else several
-    known = split_names(covariates)
-    places = split_names(coordinates)
-    if (chart is None) != (coordinates is None) or (chart is not None and len(places) != 2):
+    covariate_names = split_names(covariates)
+    coordinate_names = split_names(coordinates)
+    if (chart is None) != (coordinates is None) or (
+        chart is not None and len(coordinate_names) != 2
+    ):
         fail("--map FILE and --coordinates ACROSS,UP go together; name two columns.")
     rows = read(
-        counts, {column, exposure, site, *known, *places}, lambda name: name == site, written
+        counts,
+        {column, exposure, site, *covariate_names, *coordinate_names},
+        lambda name: name == site,
+        convention,
     )
     names = None if site is None else _names(rows, site)
     x = pd.Series(rows.numbers(rows.only(column), COUNTS), names, name=rows.only(column))
     people = None if exposure is None else rows.numbers(exposure, COUNTS)
-    told = np.stack([rows.numbers(name, COUNTS) for name in known], axis=1) if known else None
-    at = (
-        np.stack([rows.numbers(name, "give numbers") for name in places], axis=1)
-        if places
+    covariate_values = (
+        np.stack([rows.numbers(name, COUNTS) for name in covariate_names], axis=1)
+        if covariate_names
+        else None
+    )
+    positions = (
+        np.stack([rows.numbers(name, "give numbers") for name in coordinate_names], axis=1)
+        if coordinate_names
         else None
     )
     pairs = _edges(edges, names)
@@ -147,33 +156,35 @@ def mrf(
                 ),
             },
         )
-    given = [
-        name for name, value in (("exposure", people), ("covariates", told)) if value is not None
+    count_options = [
+        name
+        for name, value in (("exposure", people), ("covariates", covariate_values))
+        if value is not None
     ]
-    if given and emission.lower().replace("_", "-") not in ("poisson", "negative-binomial"):
+    if count_options and emission.lower().replace("_", "-") not in ("poisson", "negative-binomial"):
         fail(
-            f"--{given[0]} is for --emission poisson and negative-binomial; got --emission {emission}."
+            f"--{count_options[0]} is for --emission poisson and negative-binomial; got --emission {emission}."
         )
     counting = {
-        "poisson": lambda: lo.emissions.Poisson(exposure=people, covariates=told),
+        "poisson": lambda: lo.emissions.Poisson(exposure=people, covariates=covariate_values),
         "negative-binomial": lambda: lo.emissions.NegativeBinomial(
-            exposure=people, covariates=told
+            exposure=people, covariates=covariate_values
         ),
     }
     kind = emission_of(emission, x.to_numpy(), EMISSIONS, **counting)
-    how = cast(Literal["observation", "site"], drop)
+    drop_kind = cast(Literal["observation", "site"], drop)
     models = {
-        name: lo.MRF(x, pairs, kind, K, coupling=value, drop=how)
+        name: lo.MRF(x, pairs, kind, K, coupling=value, drop=drop_kind)
         for name, (K, value) in grid.items()
     }
     missing = int(x.isna().sum())
-    what = f"{rows.name}, {x.name}: {len(x)} sites, {len(pairs)} edges" + (
+    description = f"{rows.name}, {x.name}: {len(x)} sites, {len(pairs)} edges" + (
         f", {missing} missing" if missing else ""
     )
     console.print(
-        f"{what}; {type(kind).__name__} emissions; {plan}, {folds.num_refits} refits, {search.refit}\n"
+        f"{description}; {type(kind).__name__} emissions; {plan}, {folds.num_refits} refits, {search.refit}\n"
     )
-    found = fit_models(
+    outcome = fit_models(
         models,
         folds,
         search,
@@ -183,17 +194,19 @@ def mrf(
             "learned": model.learned,
         },
     )
-    learned = "* learned" if found.table["learned"].any() else ""
+    learned = "* learned" if outcome.table["learned"].any() else ""
     show(
-        found.table, HEADINGS, [learned, *found.notes, rows.note, next(iter(models.values())).note]
+        outcome.table,
+        HEADINGS,
+        [learned, *outcome.notes, rows.note, next(iter(models.values())).note],
     )
-    save(found.table, out)
-    comparison(found.estimates, plot, "model")
-    best = str(first(found.table))
-    picture(lambda: lo.plot.field(found.fits[best], at, found.estimates[best]), chart)
-    page(found.estimates, report, [what, *found.notes, rows.note], search.title)
-    if found.failures:
-        fail(f"{'; '.join(found.failures)} Leave these out of --states or --coupling.")
+    save(outcome.table, out)
+    comparison(outcome.estimates, plot, "model")
+    best = str(first(outcome.table))
+    picture(lambda: lo.plot.field(outcome.fits[best], positions, outcome.estimates[best]), chart)
+    page(outcome.estimates, report, [description, *outcome.notes, rows.note], search.title)
+    if outcome.failures:
+        fail(f"{'; '.join(outcome.failures)} Leave these out of --states or --coupling.")
 
 
 def _names(rows: FileTable, site: str) -> list[str]:

@@ -46,7 +46,7 @@ def report(
     *,
     model: Model,
     reading: Reading,
-    how: FoldOptions,
+    fold_options: FoldOptions,
 ) -> None:
     """Write one page on how well the other columns predict a column, for rows that the model has
     not seen.
@@ -67,25 +67,31 @@ def report(
         fail("--groups goes without --plan: it is --plan groups:COLUMN.")
     if groups:
         model = replace(model, plan=f"groups:{groups}")
-    named = model.named and model.named | {*filter(None, [centres])}
-    rows = read(data, named, lambda name: name in model.labels or name == centres, reading)
+    named_columns = model.named_columns and model.named_columns | {*filter(None, [centres])}
+    rows = read(data, named_columns, lambda name: name in model.labels or name == centres, reading)
     if centres:
         rows.column(centres)
-    model, said = _choose_model(rows, model, centres)
+    model, remarks = _choose_model(rows, model, centres)
     rows = model.complete(rows, reading, *filter(None, [centres]))
     y = rows.frame[model.target]
     if model.loss == "logistic" and not y.isin([0, 1]).all():  # two other numbers are labels
         rows = replace(
             rows, frame=rows.frame.assign(**{str(model.target): y.astype(str).astype("category")})
         )
-    estimate, _, notes = answer(rows, prepare(model, rows, how.seed), how)
-    print_notes(*said)
-    more = {
+    estimate, _, notes = answer(rows, prepare(model, rows, fold_options.seed), fold_options)
+    print_notes(*remarks)
+    clinical_options = {
         "kind": "clinical",
         "centres": rows.frame[centres].to_numpy() if centres else None,
         "excluded": rows.excluded,
     }
-    write(estimate, page, [*notes, *said], how.title, **(more if clinical else {}))
+    write(
+        estimate,
+        page,
+        [*notes, *remarks],
+        fold_options.title,
+        **(clinical_options if clinical else {}),
+    )
 
 
 def _choose_model(
@@ -96,10 +102,14 @@ def _choose_model(
     Return them with remarks.
     """
     model.columns_of(rows)  # raises if a column is missing
-    loss, what = (model.loss, "") if model.loss else _loss(rows, str(model.target))
-    told = [f"{model.target} holds {what}: --loss {loss}, unless another is named"] if what else []
+    loss, description = (model.loss, "") if model.loss else _loss(rows, str(model.target))
+    loss_remarks = (
+        [f"{model.target} holds {description}: --loss {loss}, unless another is named"]
+        if description
+        else []
+    )
     if model.formula:
-        return replace(model, loss=loss), told
+        return replace(model, loss=loss), loss_remarks
     names = [name for name in model.features_of(rows) if name != centres]
     for name in names:
         if name not in model.categories and (mixture := describe_mixture(rows.frame[name])):
@@ -120,8 +130,8 @@ def _choose_model(
             "to predict it by."
         )
     out = [name for name in names if name not in used]
-    said = [*told, model.omission_note(rows, centres)]
-    said += [
+    remarks = [*loss_remarks, model.omission_note(rows, centres)]
+    remarks += [
         f"left out, of one value or of more than {MAX_CATEGORY_LABELS} labels: {shorten_names(out)}"
         if out
         else ""
@@ -129,15 +139,17 @@ def _choose_model(
     labels = {
         name: rows.frame[name].nunique() for name in (*out, *model.omissions(rows, centres)["ids"])
     }
-    again = next((name for name, count in labels.items() if 1 < count <= len(rows.frame) / 2), None)
-    if again is not None and model.plan == "loo":
-        said.append(
-            f"{again} has {labels[again]} labels in {len(rows.frame)} rows: where rows of one label belong together, such as a "
-            f"patient's, --groups {again} leaves them out together"
+    column = next(
+        (name for name, count in labels.items() if 1 < count <= len(rows.frame) / 2), None
+    )
+    if column is not None and model.plan == "loo":
+        remarks.append(
+            f"{column} has {labels[column]} labels in {len(rows.frame)} rows: where rows of one label belong together, such as a "
+            f"patient's, --groups {column} leaves them out together"
         )
     categories = ",".join(name for name in used if not number[name])
     return replace(model, loss=loss, features=",".join(used), categorical=categories or None), [
-        *filter(None, said)
+        *filter(None, remarks)
     ]
 
 

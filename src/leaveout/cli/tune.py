@@ -29,13 +29,13 @@ def tune(
     penalties: Annotated[
         str, option("The least and the largest ridge penalty, LOW:HIGH.", "--l2")
     ] = "0.001:10000",
-    each: Annotated[
+    per_column: Annotated[
         bool, option("A penalty for each column; one for all levels of a category.", "--each")
     ] = False,
     *,
     search: Annotated[dict[str, Any], SEARCH],
     reading: Reading,
-    how: FoldOptions,
+    fold_options: FoldOptions,
     out: Table = None,
     plot: Plot = None,
     report: Report = None,
@@ -51,7 +51,7 @@ def tune(
     leaveout tune patients.csv --target cost --features age,dose --l2 0.1:1000 --sampler path --plot curve.png
     """
     rows = model.read(data, reading)
-    made, said = objective(rows, model)
+    regression, remark = objective(rows, model)
     low, colon, high = penalties.partition(":")
     try:
         ends = float(low), float(high)
@@ -61,34 +61,47 @@ def tune(
         fail(
             f"--l2 {penalties}: give the least and the largest penalty, above zero, as 0.001:10000."
         )
-    folds = model.folds(rows, how.seed)
+    folds = model.folds(rows, fold_options.seed)
     columns = []  # names of the penalties of the design's columns
-    if each:
-        names = [(name, name.partition("=")[0]) for name in made.names[: made.num_features]]
+    if per_column:
+        names = [
+            (name, name.partition("=")[0]) for name in regression.names[: regression.num_features]
+        ]
         columns = [
             f"l2[{column if column in model.categories else name}]" for name, column in names
         ]
 
     def build(**l2: Any) -> Any:
-        return made.under(
+        return regression.under(
             lo.penalties.Ridge([l2[name] for name in columns] if columns else l2["l2"])
         )
 
     space = dict.fromkeys(columns or ["l2"], ends)
     with warnings_as_notes() as notes:
-        found: Any = lo.tune(
-            build, space, folds, how.strategy, seed=how.seed, checkpoint=how.checkpoint, **search
+        result: Any = lo.tune(
+            build,
+            space,
+            folds,
+            fold_options.strategy,
+            seed=fold_options.seed,
+            checkpoint=fold_options.checkpoint,
+            **search,
         )
     console.print(
-        f"{rows.name}: {len(rows.frame)} rows{f'; {rows.note}' if rows.note else ''}\n{found}"
+        f"{rows.name}: {len(rows.frame)} rows{f'; {rows.note}' if rows.note else ''}\n{result}"
     )
-    print_notes(said, *notes)
-    save(found.trials, out)
-    picture(found.plot, plot)
-    known = str(found.estimate).splitlines()
+    print_notes(remark, *notes)
+    save(result.trials, out)
+    picture(result.plot, plot)
+    estimate_lines = str(result.estimate).splitlines()
     page(
-        found.estimate,
+        result.estimate,
         report,
-        [rows.note, said, *notes, *(line for line in str(found).splitlines() if line not in known)],
-        how.title,
+        [
+            rows.note,
+            remark,
+            *notes,
+            *(line for line in str(result).splitlines() if line not in estimate_lines),
+        ],
+        fold_options.title,
     )
