@@ -53,7 +53,9 @@ def prices(study: LeakageStudy) -> dict[str, int]:
     """
     count = len(study.folds)
     complete = study.fold is not None
-    num_filed = count + (count * (count - 1) // 2 if complete and count > 2 else 0)
+    num_filed = count
+    if complete and count > 2:
+        num_filed += count * (count - 1) // 2
     if not study.linkage.knows_pairs:
         return {"naive": num_filed}
     purged = sum(len(_bundles(study, k, cut)) for cut in study.cuts for k in range(count)) * (
@@ -130,19 +132,20 @@ def impute(study: LeakageStudy) -> Answer:
     draws remove less, the answer is refused before any fit.
     """
     assumption = "links are drawn from calibrated probabilities; exposed records gain alike"
+    refused = functools.partial(Answer, "imputed", assumption)
     if study.fold is None:
-        return Answer("imputed", assumption, NO_SWITCH_REASON)
+        return refused(NO_SWITCH_REASON)
     if not study.cuts:
-        return Answer("imputed", assumption, NONE)
-    if _removed_mate_share(study) < MIN_EXPOSURE_REMOVED:
-        return Answer("imputed", assumption, few_removed(_removed_mate_share(study)))
+        return refused(NONE)
+    removed_share = _removed_mate_share(study)
+    if removed_share < MIN_EXPOSURE_REMOVED:
+        return refused(few_removed(removed_share))
     points: list[ControlPoint] = []
     for clusters in study.clusters:
         new_fold = nearest_folds(study.fold, clusters)
         if new_fold is not None:
             folds = as_folds(new_fold, study.filed_clusters)
-            predicted = study.work([FitRequest(fold.train, fold.test) for fold in folds])
-            value, influence = study.score_predictions(predicted, folds)
+            value, influence = study.score_predictions(study.work.predict_folds(folds), folds)
             change = influence - study.naive.influence
             remaining = _remaining_exposure(study, folds)
             points.append(
@@ -153,13 +156,13 @@ def impute(study: LeakageStudy) -> Answer:
             if _is_small(study, noise, np.mean([p.influence for p in points], axis=0)):
                 break
     if len(points) < 2:
-        return Answer("imputed", assumption, "drawn clusters are too large for folds")
+        return refused("drawn clusters are too large for folds")
     influence = np.mean([p.influence for p in points], axis=0)
     exposed = float(np.mean([p.exposed for p in points]))
     differences = np.array([p.difference for p in points])
     removed_share = study.removed(exposed)
     if not removed_share >= MIN_EXPOSURE_REMOVED:
-        return Answer("imputed", assumption, few_removed(removed_share))
+        return refused(few_removed(removed_share))
     between = float(np.var(differences, ddof=1))
     point = ControlPoint(
         float("nan"), float(differences.mean()), influence, between / len(points), exposed
@@ -186,15 +189,15 @@ def purge(study: LeakageStudy) -> Answer:
 def average(study: LeakageStudy, purge: Answer, coarser: Answer) -> Answer:
     """Average two answers whose errors have different causes: other folds, and controls."""
     assumption = f"{study.assumption}; {TYPICAL}"
-    if purge.refusal or coarser.refusal:
-        return Answer(
-            "both", assumption, f"{'purge' if purge.refusal else 'coarser'} has no answer"
-        )
-    mean = lambda part: (getattr(purge, part) + getattr(coarser, part)) / 2
-    errors = {"monte_carlo": mean("monte_carlo") / 2, "between": mean("between")}
-    return study.correct(
-        "both", assumption, mean("correction"), mean("change"), mean("exposed"), **errors
+    for answer in (purge, coarser):
+        if answer.refusal:
+            return Answer("both", assumption, f"{answer.name} has no answer")
+    correction, change, exposed, monte_carlo, between = (
+        (getattr(purge, part) + getattr(coarser, part)) / 2
+        for part in ("correction", "change", "exposed", "monte_carlo", "between")
     )
+    errors = {"monte_carlo": monte_carlo / 2, "between": between}
+    return study.correct("both", assumption, correction, change, exposed, **errors)
 
 
 def mateless_rows(study: LeakageStudy) -> Answer:

@@ -54,7 +54,7 @@ def binomial_matrix(p: ArrayLike, n: int) -> Float[np.ndarray, "levels counts"]:
     array([[1.  , 0.  , 0.  ],
            [0.25, 0.5 , 0.25]])
     """
-    n = _whole_number("binomial_matrix: n", n, 1)
+    n = whole_number("binomial_matrix: n", n, 1)
     p = np.atleast_1d(np.asarray(p, np.float64))
     if p.ndim != 1 or not np.all((p >= 0) & (p <= 1)):
         raise ValueError(
@@ -113,7 +113,7 @@ def stratified_matrix(
     array([[0.25, 0.5 , 0.25],
            [0.  , 0.5 , 0.5 ]])
     """
-    n = _whole_number("stratified_matrix: n", n, 1)
+    n = whole_number("stratified_matrix: n", n, 1)
     check_probabilities("stratified_matrix", p_train, p_test)
     counts = np.atleast_1d(np.asarray(levels))
     if (
@@ -214,17 +214,17 @@ def residual_profile(
     >>> list(table.columns), len(table)
     (['p0', 'objective', 'estimate'], 2)
     """
-    two_sided = isinstance(levels, tuple) and isinstance(n, tuple)
-    level_sizes = (
-        list(zip(levels, n, strict=True))
-        if isinstance(levels, tuple) and isinstance(n, tuple)
-        else [(levels, n)]
-    )
+    two_sided = False
+    level_sizes: list[tuple[Any, Any]] = [(levels, n)]
+    if isinstance(levels, tuple) and isinstance(n, tuple):
+        two_sided = True
+        level_sizes = list(zip(levels, n, strict=True))
     sides = [
-        (np.atleast_1d(np.asarray(side, np.float64)), _whole_number("residual_profile: n", size, 1))
+        (np.atleast_1d(np.asarray(side, np.float64)), whole_number("residual_profile: n", size, 1))
         for side, size in level_sizes
     ]
-    b, shape = np.asarray(b, np.float64), tuple(len(side) for side, _ in sides)
+    b = np.asarray(b, np.float64)
+    shape = tuple(len(side) for side, _ in sides)
     if b.shape != shape or any(side.ndim != 1 for side, _ in sides) or not np.isfinite(b).all():
         raise ValueError(
             f"residual_profile: give one finite loss a level, shape {shape}; got {b.shape}."
@@ -260,14 +260,16 @@ def residual_profile(
             binomial_matrix(s + (1 - p - q) * side, size)
             for s, (side, size) in zip((p, q), sides, strict=False)
         ]
-        M = np.vstack([np.kron(A[0], A[1]) if two_sided else A[0], *penalties])
-        e = (
-            nonincreasing(M.reshape(-1, *columns), target).ravel()
-            if monotone
-            else np.linalg.lstsq(M, target, rcond=None)[0]
+        product = np.kron(*A) if two_sided else A[0]
+        M = np.vstack([product, *penalties])
+        if monotone:
+            e = nonincreasing(M.reshape(-1, *columns), target).ravel()
+        else:
+            e = np.linalg.lstsq(M, target, rcond=None)[0]
+        row = {"p_train": p, "p_test": q} if two_sided else {"p0": p}
+        rows.append(
+            row | {"objective": float(np.sum((M @ e - target) ** 2)), "estimate": float(e[0])}
         )
-        fit_summary = {"objective": float(np.sum((M @ e - target) ** 2)), "estimate": float(e[0])}
-        rows.append(({"p_train": p, "p_test": q} if two_sided else {"p0": p}) | fit_summary)
     return pd.DataFrame(rows)
 
 
@@ -322,7 +324,7 @@ def _hypergeometric(counts: IntArray, pool: int, marked: int, draws: int) -> Flo
     return out / out.sum()
 
 
-def _whole_number(name: str, value: Any, low: int) -> int:
+def whole_number(name: str, value: Any, low: int) -> int:
     if int(value) != value or value < low:
         raise ValueError(f"{name} must be a whole number, {low} or more; got {value}.")
     return int(value)

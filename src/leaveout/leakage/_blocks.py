@@ -31,6 +31,9 @@ PULL = 0.2  # strength of that tie
 # slope in the weights that counts as zero, and largest number of steps
 WEIGHT_SLOPE_ZERO = 1e-3
 MAX_WEIGHT_STEPS = 200
+NodeNumbers = Int[np.ndarray, " nodes"]
+BlockSubsets = Float[np.ndarray, "blocks subsets"]
+BlockPairs = Float[np.ndarray, "blocks pairs"]
 
 
 class Graph(NamedTuple):
@@ -47,7 +50,7 @@ class Graph(NamedTuple):
     target: PairNumbers
     times: PairIndices
     block: PairIndices
-    size: Int[np.ndarray, " nodes"]
+    size: NodeNumbers
     ground: float
 
     def subgraph(self, mask: Bool[np.ndarray, " pairs"]) -> "Graph":
@@ -55,7 +58,7 @@ class Graph(NamedTuple):
                              times=self.times[mask], block=self.block[mask])  # fmt: skip
 
 
-def components(nodes: int, a: IntArray, b: IntArray) -> Int[np.ndarray, " nodes"]:
+def components(nodes: int, a: IntArray, b: IntArray) -> NodeNumbers:
     """Number the connected components of a graph by first appearance, one number for each node."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
@@ -102,13 +105,13 @@ class RecordBlocks(NamedTuple):
     `times` is zero for unlisted pairs.
     """
 
-    weight: Float[np.ndarray, "blocks pairs"]
-    target: Float[np.ndarray, "blocks pairs"]
-    times: Float[np.ndarray, "blocks pairs"]
-    ground: Float[np.ndarray, "blocks pairs"]
+    weight: BlockPairs
+    target: BlockPairs
+    times: BlockPairs
+    ground: BlockPairs
     connected: Bool[np.ndarray, "blocks subsets"]  # whether the subset is connected
 
-    def clusters(self, weight: FloatArray, k: int) -> Float[np.ndarray, "blocks subsets"]:
+    def clusters(self, weight: FloatArray, k: int) -> BlockSubsets:
         """Compute log W of every subset."""
         return np.where(self.connected, (weight + self.ground) @ _inside(k), -np.inf)
 
@@ -170,7 +173,7 @@ def _dense(
     )
 
 
-def _fit_weights(blocks: RecordBlocks, k: int) -> Float[np.ndarray, "blocks pairs"]:
+def _fit_weights(blocks: RecordBlocks, k: int) -> BlockPairs:
     """Fit the weights at which `target − times · P(inside) = PULL (weight − log-odds)`, by
     Nesterov's gradient steps.
     """
@@ -196,9 +199,7 @@ def _fit_weights(blocks: RecordBlocks, k: int) -> Float[np.ndarray, "blocks pair
     return extrapolated
 
 
-def _sums(
-    weight: Float[np.ndarray, "blocks subsets"], k: int
-) -> Float[np.ndarray, "blocks subsets"]:
+def _sums(weight: BlockSubsets, k: int) -> BlockSubsets:
     """Compute log Z of every subset."""
     out = np.zeros_like(weight)
     for subset in range(1, 1 << k):

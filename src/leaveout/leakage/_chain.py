@@ -21,7 +21,7 @@ from jaxtyping import Bool, Int
 from .._runtime.arrays import FloatArray, IntArray
 from .._runtime.conventions import warn
 from .._runtime.progress import Slow
-from ._blocks import PULL, Graph, components
+from ._blocks import PULL, Graph, NodeNumbers, components
 from ._tables import PairIndices, PairNumbers
 
 # least and largest number of steps of these sweeps, and largest number of pairs that they visit
@@ -47,7 +47,7 @@ class BlockChains(NamedTuple):
     likely: PairNumbers
     eager: PairNumbers
     chain: PairIndices
-    size: Int[np.ndarray, " nodes"]
+    size: NodeNumbers
     ground: float
 
 
@@ -127,7 +127,7 @@ def _pull_weights(chains: BlockChains, graph: Graph, label: IntArray, gain: floa
 
 def _move(
     chains: BlockChains, label: IntArray, share: FloatArray, rng: np.random.Generator
-) -> tuple[Int[np.ndarray, " picked"], Int[np.ndarray, " nodes"], Bool[np.ndarray, " picked"]]:
+) -> tuple[Int[np.ndarray, " picked"], NodeNumbers, Bool[np.ndarray, " picked"]]:
     """Take one step of all chains.
 
     Return the picked `share` of pairs, the new clusters, and the pairs without conflicts.

@@ -23,7 +23,7 @@ from ..data.arrays import match_labels
 from ..interop.sklearn import SklearnEstimator
 from ..optimize.fit import Fit
 from ..validation.metrics import Measure
-from ._binomial import binomial_matrix, check_probabilities
+from ._binomial import binomial_matrix, check_probabilities, whole_number
 from ._fits import FIT_BATCH_ENTRIES, AbstractLearner
 from ._hosts import make_learner, prepare
 from ._scoring import Loss
@@ -246,11 +246,8 @@ def binomial_block_bootstrap(
         raise ValueError(
             f"{caller}: train and test must be two records or more each, with none in common."
         )
-    for name, value, low in (("size", size, 2), ("num_boot", num_boot, 2)):
-        if int(value) != value or value < low:
-            raise ValueError(
-                f"{caller}: {name} must be a whole number, {low} or more; got {value}."
-            )
+    whole_number(f"{caller}: size", size, 2)
+    whole_number(f"{caller}: num_boot", num_boot, 2)
     learner = make_learner(estimator, task, n_jobs)
     injected = (
         np.linspace(0, 1, np.asarray(levels).item())
@@ -307,7 +304,8 @@ class _Job:
         )
         # draws that are kept together
         step = 64 if test_only else max(1, 2 * FIT_BATCH_ENTRIES // draw_entries)
-        out = np.empty((len(levels), self.num_boot, len(levels) if two_sided else 1))
+        num_columns = len(levels) if two_sided else 1
+        out = np.empty((len(levels), self.num_boot, num_columns))
         sides = (self.train, self.test) if test_only else (self.test, self.train)
         with Slow("draws", self.num_boot * len(levels)) as bar:
             for number, level in enumerate(levels):
@@ -368,10 +366,8 @@ class _Job:
             unused_test, unused_train = (
                 np.flatnonzero(~np.isin(side, drawn_rows)) for side in (self.test, self.train)
             )
-            test_losses, train_losses = (
-                side_losses[0][f, rng.choice(unused_test, self.size)],
-                side_losses[1][f, rng.choice(unused_train, self.size)],
-            )
+            test_losses = side_losses[0][f, rng.choice(unused_test, self.size)]
+            train_losses = side_losses[1][f, rng.choice(unused_train, self.size)]
             values[f] = np.where(
                 rng.random(self.size) < levels[:, None], train_losses, test_losses
             ).mean(1)
@@ -422,7 +418,8 @@ def solve_unsquared(A: ArrayLike, b: ArrayLike, order: int, lam: float, monotone
     >>> round(lo.leakage.solve_unsquared(A, A @ [4.0, 3.0, 2.0, 1.0], 2, 1e-3, True).estimate, 2)
     4.0
     """
-    A, b = np.asarray(A, np.float64), np.asarray(b, np.float64)
+    A = np.asarray(A, np.float64)
+    b = np.asarray(b, np.float64)
     D = differences(A.shape[1], order)
 
     def squared_solution(mu: float) -> FloatArray:

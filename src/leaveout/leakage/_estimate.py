@@ -23,7 +23,7 @@ from ..validation.standard_errors import InfluenceSpread
 from ._hosts import make_learner, prepare
 from ._injection import Injection, make_folds, plan_injection, slope_level, unshown
 from ._models import DrawnLeakage, Leakage, check_known
-from ._pool import ORDER, matrices, pool
+from ._pool import matrices, pool
 from ._result import LeakageResult
 from ._run import FitWork, FoldLosses, describe_run, run
 from ._scoring import Loss
@@ -147,7 +147,9 @@ def leakage_corrected(
                 f"{type(leakage).__name__} is about single records; give SplitLeakage(rate), or mechanism='record'."
             )
         injection = replace(injection, mechanism="split")
-    score, shares, clusters = task.measure, leakage.shares(folds), folds[0].clusters
+    score = task.measure
+    shares = leakage.shares(folds)
+    clusters = folds[0].clusters
     outside = bool(np.any(shares.p_test > 0))
     if bins is not None and not score.per_record:
         raise ValueError(
@@ -167,7 +169,7 @@ def leakage_corrected(
     tested = len(np.unique(np.concatenate([clusters[fold.test] for fold in folds])))
     sides = ("trains", trained), ("tests", tested)
     small_sides = [
-        f"it {side} on {count} cluster{'s' if count > 1 else ''}"
+        f"it {side} on {count} cluster{'s' * (count > 1)}"
         for side, count in sides
         if count < MIN_CLUSTERS_A_SIDE
     ]
@@ -194,18 +196,23 @@ def leakage_corrected(
             "folds": fingerprint([(fold.train, fold.test, fold.clusters) for fold in folds]),
         },
     }  # fmt: skip
-    result_notes, size, num_train = list(notes), plan[0].size, len(plan[0].fold.train)
+    result_notes = list(notes)
+    size = plan[0].size
+    num_train = len(plan[0].fold.train)
     if injection.train_size is not None and size < num_train / 2:
         result_notes.append(
             f"trained on {size} of {num_train} records: this is the loss of a learner of that size, not of one that sees all."
         )
 
-    law, unit = matrices(plan, shares), units(plan)[0]
+    law = matrices(plan, shares)
+    unit = units(plan)[0]
 
     def iid() -> dict[str, np.ndarray]:
         """Cross-validate with all records as independent, with training sets of the same size."""
         records = np.unique(np.concatenate([np.r_[fold.train, fold.test] for fold in folds]))
-        rng, size, requests = np.random.default_rng([seed, 3]), min(part.size for part in plan), []
+        rng = np.random.default_rng([seed, 3])
+        size = min(part.size for part in plan)
+        requests = []
         for _ in range(IID_REPEATS):
             for test in np.array_split(rng.permutation(records), max(len(plan), 2)):
                 remainder = np.setdiff1d(records, test)
@@ -219,11 +226,16 @@ def leakage_corrected(
         ]
         return {"iid": np.asarray(np.mean(values))}
 
+    def training_effects() -> dict[str, np.ndarray]:
+        """Compute what each fold adds without another in its training, if that is known."""
+        effects = left_out(work)
+        return {} if effects is None else {"moved": effects}
+
     def enough(runs: list[FoldLosses]) -> int:
         """Estimate the number of draws at which the Monte-Carlo error is small relative to that of
         the data.
         """
-        pooled = pool(plan, runs, shares, ORDER, law)
+        pooled = pool(plan, runs, shares, law)
         weights = pooled.solve(shape_of(score)).weights
         tested = as_tested(
             plan, [run.records for run in runs], pooled.combinations, weights, shares
@@ -239,10 +251,8 @@ def leakage_corrected(
         )
 
     def result(runs: list[FoldLosses], extras: dict[str, Any], *extra_notes: str) -> LeakageResult:
-        pooled, slope = (
-            pool(plan, runs, shares, ORDER, law),
-            slope_test(plan, runs, slope_level(plan), score.more_is_better),
-        )
+        pooled = pool(plan, runs, shares, law)
+        slope = slope_test(plan, runs, slope_level(plan), score.more_is_better)
         all_notes = (*extra_notes, *result_notes)
         return LeakageResult(
             plan=plan,
@@ -263,15 +273,9 @@ def leakage_corrected(
         with keeping(caller, checkpoint, run_facts):
             extras["iid"] = float(read_or_make(iid)["iid"])
             if not draws_resolve(plan) and score.weighs:
-                step = read_or_make(
-                    lambda: {} if (effects := left_out(work)) is None else {"moved": effects}
-                )
-                extras["moved"] = step.get("moved")
-            runs = run(
-                work,
-                injection.draws,
-                enough if injection.num_boot is None and score.weighs else None,
-            )
+                extras["moved"] = read_or_make(training_effects).get("moved")
+            adaptive = injection.num_boot is None and score.weighs
+            runs = run(work, injection.draws, enough if adaptive else None)
     except KeyboardInterrupt as stop:
         runs = getattr(stop, "partial", [])
         draws = runs[0].test.shape[1] if runs else 0

@@ -19,6 +19,7 @@ matrices over the rows that they share.
 
 import abc
 import functools
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -38,10 +39,12 @@ SMALLEST_VARIANCE_SHARE = 1e-8
 
 Rows = Int[np.ndarray, "fits size"]
 SharedColumns = Int[np.ndarray, " shared"]
-ExtraRows = Int[np.ndarray, "fits own"]
+ExtraRows = Int[np.ndarray, "fits extra"]
 Responses = Float[np.ndarray, "fits size"]
 Seeds = Int[np.ndarray, " fits"]
-Predictions = tuple[Float[np.ndarray, "fits shared ..."], Float[np.ndarray, "fits own ..."]]
+Design = Float[np.ndarray, "fits size params"]
+Features = Float[np.ndarray, "fits size features"]
+Predictions = tuple[Float[np.ndarray, "fits shared ..."], Float[np.ndarray, "fits extra ..."]]
 
 
 class AbstractLearner(abc.ABC):
@@ -66,34 +69,22 @@ class AbstractLearner(abc.ABC):
         """Predict by every fit; `seeds` are for learners that draw random numbers."""
 
 
+@dataclass(eq=False)
 class AbstractLinear(AbstractLearner):
     """Linear learner: coefficients by one batched solve, and predictions that are linear in
     them.
     """
 
     cost = 2
-
-    def __init__(
-        self,
-        X: FloatArray,
-        y: FloatArray,
-        penalty: float,
-        intercept: bool,
-        scaled: bool,
-        needs: str,
-    ):
-        """Take the data; `needs` is a response or, for two classes, a label, a probability or a
-        decision value.
-        """
-        self.X = X
-        self.y = y
-        self.penalty = penalty
-        self.intercept = intercept
-        self.standardises = scaled
-        self.needs = needs
+    X: FloatArray
+    y: FloatArray
+    penalty: float
+    intercept: bool
+    standardises: bool
+    needs: str  # a response or, for two classes, a label, a probability or a decision value
 
     @abc.abstractmethod
-    def solve(self, X: Float[np.ndarray, "fits size features"], y: Responses) -> FloatArray:
+    def solve(self, X: Features, y: Responses) -> FloatArray:
         """Compute coefficients with the intercept last, `[fits, features + 1]`."""
 
     def response(self, eta: FloatArray) -> FloatArray:
@@ -112,11 +103,7 @@ class AbstractLinear(AbstractLearner):
             if len(chunk):
                 coef[chunk] = self._fit_separately(train[chunk])
         eta = coef[:, :-1] @ self.X[shared].T + coef[:, -1:]
-        outside = (
-            np.einsum("fmd,fd->fm", self.X[extra], coef[:, :-1]) + coef[:, -1:]
-            if extra.shape[1]
-            else np.zeros(extra.shape)
-        )
+        outside = np.einsum("fmd,fd->fm", self.X[extra], coef[:, :-1]) + coef[:, -1:]
         return self.response(eta), self.response(outside)
 
     @abc.abstractmethod
@@ -150,7 +137,8 @@ class LeastSquares(AbstractLinear):
 
     def together(self, train: Rows) -> tuple[FloatArray, BoolArray]:
         place = lengths(train)
-        fits, size, d = *train.shape, self.X.shape[1]
+        fits, size = train.shape
+        d = self.X.shape[1]
         coef = np.zeros((fits, d + 1))
         # 0.5: share of the fits in chains below which each is computed from its own rows
         if np.mean(place > 0) < 0.5:
@@ -171,9 +159,8 @@ class LeastSquares(AbstractLinear):
                 (variance <= SMALLEST_VARIANCE_SHARE * (U[:, :d] ** 2).mean(0)) & ~constant
             ).any(1)
         gram = gram.copy()
-        gram[:, range(d), range(d)] += self.penalty * (
-            np.where(constant, 1.0, variance) if self.standardises else 1.0
-        )
+        scale = np.where(constant, 1.0, variance) if self.standardises else 1.0
+        gram[:, range(d), range(d)] += self.penalty * scale
         gram[close] = np.eye(d)
         coef[:, :d], doubtful = _solve_stack(gram, right)
         mean_response = sums[:, d, -1] / size + shift[d] if self.intercept else 0.0
@@ -201,7 +188,7 @@ class LeastSquares(AbstractLinear):
             U[:, :-2][:, constant] = 0.0
         return U, shift, constant
 
-    def solve(self, X: Float[np.ndarray, "fits size features"], y: Responses) -> FloatArray:
+    def solve(self, X: Features, y: Responses) -> FloatArray:
         fits, _, d = X.shape
         mean = np.zeros((fits, d))
         centre = np.zeros(fits)
@@ -226,7 +213,7 @@ class AbstractClasses(AbstractLinear):
     """
 
     @abc.abstractmethod
-    def minimise(self, Z: Float[np.ndarray, "fits size params"], y: Responses) -> FloatArray:
+    def minimise(self, Z: Design, y: Responses) -> FloatArray:
         """Compute coefficients `[fits, params]` for fits with both classes.
 
         The last column of Z is that of an intercept.
@@ -243,7 +230,7 @@ class AbstractClasses(AbstractLinear):
     def together(self, train: Rows) -> tuple[FloatArray, BoolArray]:
         return np.zeros((len(train), self.X.shape[1] + 1)), np.ones(len(train), bool)
 
-    def solve(self, X: Float[np.ndarray, "fits size features"], y: Responses) -> FloatArray:
+    def solve(self, X: Features, y: Responses) -> FloatArray:
         fits, _, d = X.shape
         Z = np.concatenate([X, np.ones((*X.shape[:2], 1))], 2) if self.intercept else X
         theta = np.zeros((fits, Z.shape[2]))
@@ -284,7 +271,8 @@ class MarginFits(AbstractClasses):
         )
 
     def together(self, train: Rows) -> tuple[FloatArray, BoolArray]:
-        fits, size, d = *train.shape, self.X.shape[1]
+        fits, size = train.shape
+        d = self.X.shape[1]
         coef = np.zeros((fits, d + 1))
         none = np.ones(fits, bool)
         if fits == 1 or not self.logistic or self.standardises > self.intercept:
@@ -317,7 +305,7 @@ class MarginFits(AbstractClasses):
         coef[:, d] -= coef[:, :d] @ center
         return coef, failed | (none if self.standardises else False)
 
-    def minimise(self, Z: Float[np.ndarray, "fits size params"], y: Responses) -> FloatArray:
+    def minimise(self, Z: Design, y: Responses) -> FloatArray:
         """Iterate each fit until its decrement is at rounding; finished fits drop out."""
         theta = np.zeros((len(Z), Z.shape[2]))
         active = np.arange(len(Z))
@@ -344,7 +332,8 @@ class MarginFits(AbstractClasses):
                 if not worse.any():
                     break
                 length[worse] /= 2
-            theta[active], value = trial, after
+            theta[active] = trial
+            value = after
         return theta
 
     def _objective(
@@ -389,6 +378,7 @@ def _solve_stack(matrix: NDArray, right: NDArray) -> tuple[FloatArray, BoolArray
     return np.matmul(inverse, (right / scale)[..., None])[..., 0] / scale, np.asarray(doubtful)
 
 
+@dataclass(eq=False)
 class Neighbours(AbstractLearner):
     """Nearest neighbours with uniform weights.
 
@@ -397,14 +387,13 @@ class Neighbours(AbstractLearner):
     """
 
     cost = 4
+    X: NDArray
+    target: Float[np.ndarray, "records outputs"]
+    k: int
+    kind: str  # response, probability, probabilities or label
 
-    def __init__(self, X: NDArray, target: Float[np.ndarray, "records outputs"], k: int, kind: str):
-        # kind: response, probability, probabilities or label
-        self.X = X
-        self.target = target
-        self.k = k
-        self.kind = kind
-        self.name = f"{k} nearest neighbours, sorted once"
+    def __post_init__(self) -> None:
+        self.name = f"{self.k} nearest neighbours, sorted once"
 
     def __call__(
         self, train: Rows, shared: SharedColumns, extra: ExtraRows, seeds: Seeds
@@ -481,15 +470,17 @@ def moments(
     return out
 
 
+@dataclass(eq=False)
 class FitChains:
     """Minima of `Σ_n w_n ℓ(z_nᵀθ, y_n) + ½ Σ_j r_j θ_j²` for many w and r, by chains."""
 
-    def __init__(self, Z: FloatArray, y: FloatArray, loss: AbstractLoss):
-        self.Z = Z
-        self.y = y
-        self.loss = loss
-        self.upper = np.triu_indices(Z.shape[1])
-        self.products = Z[:, self.upper[0]] * Z[:, self.upper[1]]
+    Z: FloatArray
+    y: FloatArray
+    loss: AbstractLoss
+
+    def __post_init__(self) -> None:
+        self.upper = np.triu_indices(self.Z.shape[1])
+        self.products = self.Z[:, self.upper[0]] * self.Z[:, self.upper[1]]
 
     def solve(
         self,
@@ -511,8 +502,10 @@ class FitChains:
         for k in range(place.max() + 1):
             fits = np.flatnonzero(place == k)
             continued = fits[solved[fits - 1]] if k else fits[:0]
-            theta[fits], inverse[fits] = start, at_start
-            theta[continued], inverse[continued] = theta[continued - 1], inverse[continued - 1]
+            theta[fits] = start
+            inverse[fits] = at_start
+            theta[continued] = theta[continued - 1]
+            inverse[continued] = inverse[continued - 1]
             theta[fits], inverse[fits], failed[fits] = self._down(
                 weight[fits], ridge[fits], theta[fits], inverse[fits]
             )

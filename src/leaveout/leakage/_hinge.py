@@ -13,11 +13,10 @@ solver that changes two multipliers at a time needs millions of steps.
 """
 
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import NDArray
 
 from .._runtime.arrays import FloatArray
-from ._fits import AbstractClasses
+from ._fits import AbstractClasses, Design, Responses
 
 
 class HingeFits(AbstractClasses):
@@ -25,9 +24,7 @@ class HingeFits(AbstractClasses):
 
     name = "linear support vectors (hinge), batched"
 
-    def minimise(
-        self, Z: Float[np.ndarray, "fits size params"], y: Float[np.ndarray, "fits size"]
-    ) -> FloatArray:
+    def minimise(self, Z: Design, y: Responses) -> FloatArray:
         """Iterate each fit until its gap has closed.
 
         Finished fits drop out. Raises ArithmeticError if one does not close.
@@ -82,7 +79,7 @@ def _step(
     v: NDArray,
     margin: NDArray,
     slope: NDArray,
-) -> tuple[tuple[NDArray, NDArray, NDArray, NDArray, NDArray], NDArray]:
+) -> tuple[tuple[NDArray, ...], NDArray]:
     """Compute the changes of θ, α, 1 − α, u and v towards the centre of the path, with a corrector,
     and the step length.
     """
@@ -94,9 +91,7 @@ def _step(
     # 1e-13: share of its diagonal that is added to a matrix that may be singular
     inverse = np.linalg.inv(matrix / outer + 1e-13 * np.eye(len(ridge))) / outer
 
-    def towards(
-        low: NDArray | float, high: NDArray | float
-    ) -> tuple[NDArray, NDArray, NDArray, NDArray, NDArray]:
+    def towards(low: NDArray | float, high: NDArray | float) -> tuple[NDArray, ...]:
         """Compute the changes by which `α u` becomes `low` and `(1 − α) v` becomes `high`, to first
         order.
         """
@@ -113,7 +108,7 @@ def _step(
         )
 
     _, dalpha, _, du, dv = straight = towards(0.0, 0.0)
-    length = _length(alpha, complement, u, v, straight)
+    length = _length((alpha, complement, u, v), straight)
     before = (alpha * u + complement * v).sum(1)
     after = (
         (alpha + length * dalpha) * (u + length * du)
@@ -124,14 +119,12 @@ def _step(
     correction = length**2 * dalpha
     changes = towards(centre - correction * du, centre + correction * dv)
     # 0.995: share of the distance to the nearest bound
-    return changes, 0.995 * _length(alpha, complement, u, v, changes)
+    return changes, 0.995 * _length((alpha, complement, u, v), changes)
 
 
-def _length(
-    alpha: NDArray, complement: NDArray, u: NDArray, v: NDArray, changes: tuple[NDArray, ...]
-) -> FloatArray:
+def _length(values: tuple[NDArray, ...], changes: tuple[NDArray, ...]) -> FloatArray:
     """Compute the longest step, at most one, that keeps all of them positive, `[fits, 1]`."""
     fastest = np.maximum.reduce(
-        [-new / old for old, new in zip((alpha, complement, u, v), changes[1:], strict=True)]
+        [-new / old for old, new in zip(values, changes[1:], strict=True)]
     ).max(1)
     return 1 / np.maximum(fastest, 1.0)[:, None]

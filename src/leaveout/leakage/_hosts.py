@@ -6,6 +6,7 @@ Fits are batched if they have a closed form or a Newton's method here. Otherwise
 
 import functools
 import warnings
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -150,28 +151,27 @@ def check_columns(caller: str, estimator: SklearnEstimator, X: Any, y: NDArray) 
                 raise unreadable from error
 
 
+@dataclass(eq=False)
 class Estimator(AbstractLearner):
     """Scikit-learn estimator that is cloned and fitted by joblib, with the caller's backend."""
 
     cost = 2 * FIT_BATCH_ENTRIES  # draw by draw, so that few fits are lost when a run is stopped
+    estimator: SklearnEstimator
+    X: Any
+    y: NDArray
+    measure: Measure
+    n_jobs: int | None
 
-    def __init__(
-        self, estimator: SklearnEstimator, X: Any, y: NDArray, measure: Measure, n_jobs: int | None
-    ):
-        self.estimator = estimator
-        self.X = X
-        self.y = y
-        self.measure = measure
-        self.n_jobs = n_jobs
-        self.labels = np.unique(y) if measure.classes else np.zeros(0)
-        self.name = f"{type(estimator).__name__}, fitted anew"
+    def __post_init__(self) -> None:
+        self.labels = np.unique(self.y) if self.measure.classes else np.zeros(0)
+        self.name = f"{type(self.estimator).__name__}, fitted anew"
 
     @property
     def jobs(self) -> int:
         return workers(self.n_jobs)
 
     def alone(self) -> "Estimator":
-        return Estimator(self.estimator, self.X, self.y, self.measure, 1)
+        return replace(self, n_jobs=1)
 
     def __call__(
         self, train: Rows, shared: SharedColumns, extra: ExtraRows, seeds: Seeds
@@ -199,9 +199,9 @@ class Estimator(AbstractLearner):
                 if one_class
                 else seed_estimator(clone(self.estimator), int(seed))
             )
-            model.fit(_take(self.X, rows), self.y[rows])
+            model.fit(take_rows(self.X, rows), self.y[rows])
             predict = lambda records, model=model: predict_for_score(
-                model, _take(self.X, records), self.labels, self.measure.needs
+                model, take_rows(self.X, records), self.labels, self.measure.needs
             )
             inside.append(predict(shared))
             outside.append(
@@ -353,8 +353,7 @@ def _batch_learner(
     classes = measure.needs in ("probability", "label", "decision") and codes.max() == 1
     if type(model) is SVC:
         plain = model.kernel == "linear" and model.class_weight is None and model.max_iter == -1
-        supported = plain and measure.needs == "label" and classes
-        if supported:
+        if plain and measure.needs == "label" and classes:
             return HingeFits(data, codes, 1 / model.C, True, scaled, measure.needs)
         return None
     try:
@@ -394,5 +393,6 @@ def seed_estimator(estimator: SklearnEstimator, seed: int) -> SklearnEstimator:
     return estimator.set_params(**free) if free else estimator
 
 
-def _take(X: Any, rows: IntArray) -> Any:
+def take_rows(X: Any, rows: IntArray) -> Any:
+    """Return rows of a frame, a matrix or an array."""
     return X.iloc[rows] if hasattr(X, "iloc") else X[rows]

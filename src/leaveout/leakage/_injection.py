@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._runtime.arrays import IntArray
 from .._runtime.conventions import Rng, conventional
+from ._binomial import whole_number
 from ._models import Leakage, LeakageFold, MatePairs
 
 SLOPE_SHARE = 0.1  # share of V̂ at which the slope is tested
@@ -88,10 +89,8 @@ class Injection:
             )
         for name, low in (("num_levels", 4), ("num_boot", 2), ("train_size", 2), ("top", 1)):
             value = getattr(self, name)
-            if value is not None and (int(value) != value or value < low):
-                raise ValueError(
-                    f"Injection: {name} must be a whole number, {low} or more; got {value}."
-                )
+            if value is not None:
+                whole_number(f"Injection: {name}", value, low)
         if not 0 < self.tolerance < np.inf:
             raise ValueError(
                 f"Injection: tolerance must be a number above 0; got {self.tolerance}."
@@ -162,9 +161,10 @@ class FoldInjection:
         for r in range(start, stop):
             rng = np.random.default_rng([self.seed, self.number, r])
             train_orders.append(rng.permutation(train)[: self.size + self.num_left])
-            order = rng.permutation(len(test)) if self.mechanism == "record" else None
-            count = self.levels
-            if order is None:  # halves of clusters in random order; a single record has no half
+            if self.mechanism == "record":
+                order = rng.permutation(len(test))
+                count = self.levels
+            else:  # halves of clusters in random order; a single record has no half
                 codes = np.unique(self.fold.clusters[test], return_inverse=True)[1]
                 members = np.split(
                     np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1]
@@ -292,9 +292,9 @@ def make_folds(
         raise ValueError(
             f"{caller}: groups contain NaN; give those records a label of their own, or drop them."
         )
-    names, codes = np.unique(
-        labels.astype(str) if labels.dtype.kind == "O" else labels, return_inverse=True
-    )
+    if labels.dtype.kind == "O":
+        labels = labels.astype(str)
+    names, codes = np.unique(labels, return_inverse=True)
     if len(names) < 2:
         raise ValueError(f"{caller}: at least two clusters are needed; all labels are equal.")
     if cv is None or isinstance(cv, int):
@@ -378,10 +378,7 @@ class InjectedSplits:
         if not 0 <= share < 1:
             raise ValueError(f"InjectedSplits: share must lie in [0, 1); got {share}.")
         Injection(mechanism=mechanism)  # type: ignore[arg-type]
-        if int(num_repeats) != num_repeats or num_repeats < 1:
-            raise ValueError(
-                f"InjectedSplits: num_repeats must be a whole number, 1 or more; got {num_repeats}."
-            )
+        whole_number("InjectedSplits: num_repeats", num_repeats, 1)
         self.share = share
         self.cv = cv
         self.mechanism = mechanism
@@ -413,14 +410,8 @@ class InjectedSplits:
         if groups is None:
             raise ValueError("InjectedSplits: give groups=, the cluster of each record.")
         count = X.shape[0] if hasattr(X, "shape") else len(X)
-        folds, _ = make_folds(
-            "InjectedSplits",
-            X,
-            np.zeros(count) if y is None else np.asarray(y),
-            groups,
-            self.cv,
-            self.seed,
-        )
+        target = np.zeros(count) if y is None else np.asarray(y)
+        folds, _ = make_folds("InjectedSplits", X, target, groups, self.cv, self.seed)
         for k, fold in enumerate(folds):
             num_units = len(fold.test) if self.mechanism == "record" else _halvable_clusters(fold)
             level = np.array([round(self.share * num_units)])

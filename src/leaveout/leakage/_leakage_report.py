@@ -20,6 +20,7 @@ from ..data.arrays import match_labels, share
 from ..interop.sklearn import SklearnEstimator
 from ..optimize.fit import Fit
 from ._answers import average, coarser, extrapolate, impute, mateless_rows, naive, prices, purge
+from ._binomial import whole_number
 from ._estimate import leakage_corrected
 from ._hosts import Estimator, make_learner, prepare
 from ._injection import FEWEST, Injection, make_folds, refusal, unshown
@@ -201,12 +202,9 @@ def leakage_report(
         has_listed_pair[linkage.left[inside]] = has_listed_pair[linkage.right[inside]] = True
         several = np.bincount(filed)[filed] > 1
         joins_filed = several.any() and has_listed_pair[several].mean() < 0.5
-        join = (
-            (lambda partition: join_clusters(filed, partition))
-            if joins_filed
-            else (lambda partition: np.unique(partition, return_inverse=True)[1])
-        )
-        clusters = np.stack([join(partition) for partition in linkage.partitions(draws)])
+        clusters = linkage.partitions(draws)
+        if joins_filed:
+            clusters = np.stack([join_clusters(filed, partition) for partition in clusters])
     work = PredictionWork(learner, seed)
     share = read_rate(caller, "listed", 1.0 if listed is None else listed, None)
     study = LeakageStudy(folds, task.codes, task.measure, linkage, work, seed, clusters, share)
@@ -283,8 +281,7 @@ def _check(caller: str, linkage: Any, level: float, draws: int, answers: Collect
             f"got {type(linkage).__name__}."
         )
     share(f"{caller}: level", level)
-    if int(draws) != draws or draws < 2:
-        raise ValueError(f"{caller}: draws must be a whole number, 2 or more; got {draws!r}.")
+    whole_number(f"{caller}: draws", draws, 2)
     unknown = [name for name in answers if name not in ANSWERS]
     if isinstance(answers, str) or unknown:
         raise ValueError(

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from .._runtime.conventions import Rng, conventional
 from .._runtime.results import PrintedResult
 from ..data.arrays import codes
-from ._binomial import check_probabilities
+from ._binomial import check_probabilities, whole_number
 from ._mislinking import LeakageFold, Shares, UniformMislinking, uniform_mislinking
 from ._neighbours import distances, near_pairs, points, read_threshold
 from ._pair_calibration import (
@@ -40,6 +40,7 @@ DRAWS = 100
 LEAST = 20
 MAX_LISTED_ENTRIES = 1_000_000
 TABLES = 10  # number of redrawn calibrations over which partitions are distributed
+RowLabels = Int[np.ndarray, " rows"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -437,7 +438,7 @@ class Linkage(PrintedResult):
         )
         return (missing + 1) / (missing + spare + 3)
 
-    def groups(self, threshold: float = LINK_PROBABILITY) -> Int[np.ndarray, " rows"]:
+    def groups(self, threshold: float = LINK_PROBABILITY) -> RowLabels:
         """Cluster the rows: connect the pairs of at least some probability.
 
         Parameters
@@ -475,16 +476,13 @@ class Linkage(PrintedResult):
             The clusterings, each numbered by first appearance.
         """
         rows = self._pairs_needed("partitions")
-        if int(num) != num or num < 1:
-            raise ValueError(
-                f"Linkage.partitions: num must be a whole number, 1 or more; got {num}."
-            )
+        num = whole_number("Linkage.partitions: num", num, 1)
         if seed == 0 and num <= self._num_partitions:
             return self._draw_partitions[:num].astype(np.int64)
         rng = np.random.default_rng([seed, 5])
-        tables = 1 if self.calibration is None else min(int(num), TABLES)
+        tables = 1 if self.calibration is None else min(num, TABLES)
         out = []
-        for chunk in np.array_split(np.arange(int(num)), tables):
+        for chunk in np.array_split(np.arange(num), tables):
             p = self.probability if self.calibration is None else self.calibration(self.scores, rng)  # type: ignore[arg-type]
             out.append(
                 draw_partitions(rows, self.left, self.right, p, len(chunk), rng, self.absent)
@@ -647,9 +645,7 @@ class Linkage(PrintedResult):
         for label in self._draw_partitions:
             clusters = np.bincount(filed), np.bincount(label), _cells(filed, label)[2]
             linked, true, correct = (np.sum(count * (count - 1.0)) for count in clusters)
-            drawn_rates.append(
-                (correct / linked if linked else 1.0, correct / true if true else 1.0)
-            )
+            drawn_rates.append([correct / total if total else 1.0 for total in (linked, true)])
         return _rate_table(
             np.column_stack(
                 [np.mean(drawn_rates, axis=0), *np.quantile(drawn_rates, TAILS, axis=0)]
@@ -693,7 +689,7 @@ class Linkage(PrintedResult):
         names = [str(c) if c < 3 else f"{c // 2 + 1}-{c}" for c in classes]
         return pd.DataFrame(out, index=pd.Index(names, name="size"))
 
-    def _file_clusters(self, request: str, groups: ArrayLike | None) -> Int[np.ndarray, " rows"]:
+    def _file_clusters(self, request: str, groups: ArrayLike | None) -> RowLabels:
         rows = self._pairs_needed(request)
         filed = (
             self.groups() if groups is None else codes(f"Linkage.{request}", "groups", groups)[0]
@@ -707,12 +703,8 @@ class Linkage(PrintedResult):
     def _lines(self) -> list[tuple[str, str]]:
         rates = []
         for name, (estimate, low, high) in self.rates.iterrows():
-            rates.append(
-                (
-                    str(name),
-                    f"{estimate:.4f} ({'exact' if np.isnan(low) else f'{low:.4f} to {high:.4f}'})",
-                )
-            )
+            interval = "exact" if np.isnan(low) else f"{low:.4f} to {high:.4f}"
+            rates.append((str(name), f"{estimate:.4f} ({interval})"))
         if self.given is not None:
             return [("linkage", "precision and recall of pairs; no pairs"), *rates]
         linked = int((self.probability >= LINK_PROBABILITY).sum())

@@ -18,6 +18,7 @@ from ._tables import PairNumbers, PairTable, ends, frame_of
 METHODS = "sigmoid", "isotonic"
 SCORES = "score", "match_weight", "match_probability", "probability"
 TAILS = 0.025, 0.975
+Labels = Float[np.ndarray, " labelled"]
 
 
 class Rate(NamedTuple):
@@ -36,9 +37,11 @@ class Rate(NamedTuple):
         if not np.isfinite(self.num_labelled):
             return float("nan"), float("nan")
         low, high = beta.ppf(TAILS, *self._law())
-        return (0.0 if self.estimate == 0 else float(low)), (
-            1.0 if self.estimate == 1 else float(high)
-        )
+        if self.estimate == 0:
+            low = 0.0
+        if self.estimate == 1:
+            high = 1.0
+        return float(low), float(high)
 
     @property
     def error(self) -> float:
@@ -54,9 +57,8 @@ class Rate(NamedTuple):
         return np.full(num, self.estimate)
 
     def _law(self) -> tuple[float, float]:
-        return self.estimate * self.num_labelled + 0.5, (
-            1 - self.estimate
-        ) * self.num_labelled + 0.5
+        a = self.estimate * self.num_labelled + 0.5
+        return a, (1 - self.estimate) * self.num_labelled + 0.5
 
 
 def read_rate(caller: str, name: str, value: Any, num_labels: float | None) -> Rate:
@@ -112,10 +114,9 @@ def _ratio(caller: str, name: str, kind: str, parts: FloatArray, totals: FloatAr
         * num_observed
         / max(num_observed - 1, 1)
     )
-    kish = total**2 / np.sum(totals**2)
-    return Rate(
-        estimate, float(estimate * (1 - estimate) / variance) if variance > 0 else float(kish)
-    )
+    if variance > 0:
+        return Rate(estimate, float(estimate * (1 - estimate) / variance))
+    return Rate(estimate, float(total**2 / np.sum(totals**2)))  # Kish's number
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,9 +128,9 @@ class PairCalibration:
     1, so that few labels make no pair certain.
     """
 
-    score: Float[np.ndarray, " labelled"]
-    match: Float[np.ndarray, " labelled"]
-    weight: Float[np.ndarray, " labelled"]
+    score: Labels
+    match: Labels
+    weight: Labels
     method: str
 
     @classmethod
@@ -198,7 +199,7 @@ class PairCalibration:
         return float(distances[np.flatnonzero(above)[-1]])
 
 
-def weights(caller: str, frame: pd.DataFrame, name: str | None) -> Float[np.ndarray, " labelled"]:
+def weights(caller: str, frame: pd.DataFrame, name: str | None) -> Labels:
     """Return design weights with mean one."""
     if name is None and "weight" not in frame.columns:
         return np.ones(len(frame))

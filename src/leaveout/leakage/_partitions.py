@@ -59,7 +59,11 @@ def draw_partitions(
             "but pairs of probability 1 join them: "
             "no partition agrees with that. Correct the pairs, or keep probabilities away from 0 and 1."
         )
-    a, b, p, size = a[a != b], b[a != b], probability[a != b], np.bincount(node, minlength=1)
+    distinct = a != b
+    a = a[distinct]
+    b = b[distinct]
+    p = probability[distinct]
+    size = np.bincount(node, minlength=1)
     # pairs of the same two nodes are merged, with their evidence added; unlisted pairs count
     # equally in every cluster
     with np.errstate(divide="ignore"):

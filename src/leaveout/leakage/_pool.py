@@ -15,11 +15,12 @@ from .._runtime.arrays import FloatArray
 from ._binomial import NEGLIGIBLE, stratified_matrix
 from ._injection import FoldInjection
 from ._models import Shares
-from ._run import FoldLosses
+from ._run import FoldLosses, LevelDraws
 from ._solve import Curve, Shape, System
 
 ORDER = 3  # order of the trend filter, which extrapolates e by a parabola, as its drop slows down
 REPEATS = 200  # draws from the losses' Monte-Carlo law for the error of ê₀
+LevelPoints = Float[np.ndarray, "levels points"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,12 +34,12 @@ class PooledSystem:
     """
 
     grid: Float[np.ndarray, " points"]
-    A: Float[np.ndarray, "levels points"]
+    A: LevelPoints
     b: Float[np.ndarray, " levels"]
     noise: Float[np.ndarray, "levels levels"]
-    fold_matrices: list[Float[np.ndarray, "levels points"]]
+    fold_matrices: list[LevelPoints]
     weight: Float[np.ndarray, " folds"]
-    combinations: list[Float[np.ndarray, "levels draws"]]
+    combinations: list[LevelDraws]
     order: int
     unseen: float  # probability that a set without injection has no leak
 
@@ -111,13 +112,13 @@ class PooledSystem:
         possible = rates <= min(1.0, locality * rates[1:][fitting].max()) * (1 + 1e-9)
         deviation = np.sqrt(np.expm1(mates * self.present_share * rates**2) / clusters)
         share = np.maximum(1 - 2 * deviation, 0.0)[possible]
-        highest = (
-            self._extreme(curves[:, possible] * share, targets, spread) + floor
-            if share.all()
-            else np.inf
-        )
+        highest = np.inf
+        if share.all():
+            highest = self._extreme(curves[:, possible] * share, targets, spread) + floor
         bound = shape.low if shape.rising else shape.high
-        return sign * (highest if bound is None else min(highest, sign * bound))
+        if bound is not None:
+            highest = min(highest, sign * bound)
+        return sign * highest
 
     @staticmethod
     def _extreme(curves: FloatArray, targets: FloatArray, spread: float) -> float:
@@ -162,7 +163,7 @@ class Matrices(NamedTuple):
     """Grid and matrices A of every fold, which follow from the shares of leakage alone."""
 
     grid: Float[np.ndarray, " points"]
-    fold_matrices: list[Float[np.ndarray, "levels points"]]
+    fold_matrices: list[LevelPoints]
     unseen: float
 
 
@@ -175,12 +176,10 @@ def matrices(plan: list[FoldInjection], shares: Shares) -> Matrices:
     for part, p_train, p_test, exposed in zip(plan, *shares, strict=True):
         levels = tuple(part.levels.tolist())
         pools = {"pool_train": len(part.fold.train), "pool_test": len(part.fold.test)}
-        split = part.mechanism == "split"
-        laws.append(
-            law(levels, part.units, exposed)
-            if split
-            else law(levels, part.size, p_train, p_test, **pools)
-        )
+        if part.mechanism == "split":
+            laws.append(law(levels, part.units, exposed))
+        else:
+            laws.append(law(levels, part.size, p_train, p_test, **pools))
     max_counts = [int(np.flatnonzero(matrix.max(0) > NEGLIGIBLE)[-1]) for matrix in laws]
     sizes = {part.units for part in plan}
     max_grid_counts = 160  # counts up to which each is a point of the grid
@@ -214,13 +213,12 @@ def pool(
     plan: list[FoldInjection],
     runs: list[FoldLosses],
     shares: Shares,
-    order: int,
     facts: Matrices | None = None,
 ) -> PooledSystem:
     """Build the system of all folds at the given shares of leakage."""
     grid, fold_matrices, unseen = matrices(plan, shares) if facts is None else facts
     weight = fold_weights(plan)
-    combinations = [combine(run, run.test, shares, k) for k, run in enumerate(runs)]
+    combinations = [combine(run, run.test, run.outside, shares, k) for k, run in enumerate(runs)]
     levels = len(plan[0].levels)
     noise = np.zeros((levels, levels))
     b = np.zeros(levels)
@@ -237,7 +235,7 @@ def pool(
         fold_matrices,
         weight,
         combinations,
-        min(order, levels - 1, len(grid) - 1),
+        min(ORDER, levels - 1, len(grid) - 1),
         unseen,
     )
 
@@ -248,15 +246,17 @@ def fold_weights(plan: list[FoldInjection]) -> Float[np.ndarray, " folds"]:
     return weight / weight.sum()
 
 
-def combine(run: FoldLosses, test: FloatArray, shares: Shares, k: int) -> FloatArray:
+def combine(
+    run: FoldLosses, test: FloatArray, outside: FloatArray, shares: Shares, k: int
+) -> FloatArray:
     """Remove the leakage into V̂: `((1 − p_T) L_V̂ − p_V L_T̂) / (1 − p_T − p_V)`, as a mean loss
     is linear in what is scored.
 
-    `test` is `run.test`, or the losses of a cluster. For other scores T̂'s records were removed
-    when the losses were computed.
+    `test` is `run.test`, or the losses of clusters, and `outside` `run.outside`. For other scores
+    T̂'s records were removed when the losses were computed.
     """
     p = shares.p_train[k]
     q = shares.p_test[k]
     if q == 0 or run.mixture:
         return test
-    return ((1 - p) * test - q * run.outside) / (1 - p - q)
+    return ((1 - p) * test - q * outside) / (1 - p - q)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from .._runtime.arrays import BoolArray, IntArray
 from .._runtime.providers import provided
@@ -24,7 +24,7 @@ from .._runtime.results import PrintedResult
 from ..validation.compare import AbstractComparable, ComparableMean
 from ..validation.standard_errors import InfluenceSpread, Variance, as_trained, over_units
 from ._hosts import finite_columns
-from ._study import Answer, LeakageStudy, half_width
+from ._study import Answer, LeakageStudy, Partitions, half_width
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -199,7 +199,7 @@ class LeakageReport(PrintedResult, AbstractComparable):
     level: float
     learner: str
     fits: int
-    clusters: Int[np.ndarray, "draws rows"]
+    clusters: Partitions
     tested: BoolArray
     links: str
     pairs: int  # number of listed pairs, across folds or not
@@ -242,41 +242,36 @@ class LeakageReport(PrintedResult, AbstractComparable):
         return rows.astype(dict.fromkeys(COLUMNS, float))
 
     def _row(self, answer: Answer) -> dict[str, Any]:
-        row: dict[str, Any] = dict.fromkeys(COLUMNS, float("nan"))
-        if not answer.refusal:
-            row |= {
-                "score": answer.score,
-                "correction": answer.correction,
-                "exposed": answer.exposed,
-            }
-            missing = Variance(float("nan"), 1.0)
-            fold_effects = self.answers["naive"].fold_effects
-            data, change = (
-                missing if influence is None else self.over_clusters(influence)
-                for influence in (answer.influence, answer.change)
-            )
-            # training clusters too
-            data = data._replace(
-                value=data.value + (0.0 if fold_effects is None else as_trained(fold_effects))
-            )
-            further_variance = answer.monte_carlo + answer.between
-            score_half = (
-                half_width(data.value + further_variance, data.freedom, self.level)
-                if data.value > 0
-                else float("nan")
-            )
-            change_half = half_width(change.value + further_variance, change.freedom, self.level)
-            row |= {"low": answer.score - score_half, "high": answer.score + score_half}
-            row |= {
-                "correction_low": answer.correction - change_half,
-                "correction_high": answer.correction + change_half,
-            }
-            row |= {
-                "se_data": data.value**0.5,
-                "se_mc": answer.monte_carlo**0.5,
-                "se_links": answer.between**0.5,
-            }
-        return row | {"assumption": answer.assumption, "refusal": answer.refusal}
+        texts = {"assumption": answer.assumption, "refusal": answer.refusal}
+        if answer.refusal:
+            return dict.fromkeys(COLUMNS, float("nan")) | texts
+        missing = Variance(float("nan"), 1.0)
+        data, change = (
+            missing if influence is None else self.over_clusters(influence)
+            for influence in (answer.influence, answer.change)
+        )
+        variance = data.value
+        fold_effects = self.answers["naive"].fold_effects
+        if fold_effects is not None:  # training clusters too
+            variance += as_trained(fold_effects)
+        further_variance = answer.monte_carlo + answer.between
+        score_half = float("nan")
+        if variance > 0:
+            score_half = half_width(variance + further_variance, data.freedom, self.level)
+        change_half = half_width(change.value + further_variance, change.freedom, self.level)
+        values = (
+            answer.score,
+            answer.score - score_half,
+            answer.score + score_half,
+            answer.correction,
+            answer.correction - change_half,
+            answer.correction + change_half,
+            variance**0.5,
+            answer.monte_carlo**0.5,
+            answer.between**0.5,
+            answer.exposed,
+        )
+        return dict(zip(COLUMNS, values, strict=True)) | texts
 
     @property
     def doubt(self) -> str:
@@ -446,22 +441,15 @@ class LeakageReport(PrintedResult, AbstractComparable):
         `mate` is the likeliest, with its `probability`; `exposed` the probability that some mate is
         in training; `carries` the row's part of the correction (all rows' sum to it).
         """
-        name = next(
-            (
-                name
-                for name in ("purge", self.recommended)
-                if name and self.answers[name].change is not None
-            ),
-            None,
-        )
         frame = self.candidates.copy()
-        if name is None:
-            return frame.assign(carries=np.nan)
-        answer = self.answers[name]
-        assert answer.change is not None
-        carries = answer.change + answer.correction / self.tested.sum()
-        frame["carries"] = carries[frame.pop("place").to_numpy()]
-        return frame.reindex(frame.carries.abs().sort_values(ascending=False, kind="stable").index)
+        for name in filter(None, ("purge", self.recommended)):
+            answer = self.answers[name]
+            if answer.change is not None:
+                carries = answer.change + answer.correction / self.tested.sum()
+                frame["carries"] = carries[frame.pop("place").to_numpy()]
+                order = frame.carries.abs().sort_values(ascending=False, kind="stable").index
+                return frame.reindex(order)
+        return frame.assign(carries=np.nan)
 
     @property
     def curves(self) -> dict[str, pd.DataFrame]:
@@ -500,9 +488,9 @@ class LeakageReport(PrintedResult, AbstractComparable):
         row = self.table.loc[name]
         if row.refusal:
             return f"none: {row.refusal}"
-        errors = f"± {row.se_data:.2g} (data)" + (
-            f" ± {row.se_mc:.2g} (Monte Carlo)" if row.se_mc > 0 else ""
-        )
+        errors = f"± {row.se_data:.2g} (data)"
+        if row.se_mc > 0:
+            errors += f" ± {row.se_mc:.2g} (Monte Carlo)"
         exposed = f"; {row.exposed:.2g} exposed" if np.isfinite(row.exposed) else ""
         between = "no interval: all tested records score alike"
         if np.isfinite(row.low):

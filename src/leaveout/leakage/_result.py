@@ -32,7 +32,7 @@ from ..validation.metrics import Measure
 from ..validation.standard_errors import InfluenceSpread
 from ._injection import MOST, FoldInjection, refusal as hidden_leak
 from ._models import Shares
-from ._pool import ORDER, PooledSystem, pool
+from ._pool import PooledSystem, combine, pool
 from ._run import FoldLosses
 from ._slope import SlopeTest
 from ._solve import Curve, System, shape_of
@@ -150,7 +150,7 @@ class LeakageResult(PrintedResult, AbstractComparable):
         if any(run.mixture for run in self.runs):
             draws = [Shares(shares.p_train, self.shares.p_test, shares.exposed) for shares in draws]
         estimates = [
-            pool(self.plan, self.runs, shares, ORDER).solve(shape_of(self.measure)).estimate
+            pool(self.plan, self.runs, shares).solve(shape_of(self.measure)).estimate
             for shares in draws
         ]
         return float(np.std(estimates, ddof=1)) if estimates else 0.0
@@ -339,18 +339,15 @@ class LeakageResult(PrintedResult, AbstractComparable):
         """
         if not 0 < level < 1:
             raise ValueError(f"interval: level must lie between 0 and 1; got {level}.")
-        t = float(stats.t.ppf((1 + level) / 2, 1 if spread is None else spread.freedom))
+        freedom = 1 if spread is None else spread.freedom
+        t = float(stats.t.ppf((1 + level) / 2, freedom))
         error = float(np.sqrt(variance + self.se_p**2))
         width = t * float(np.hypot(error, self.se_extrapolation))
         sides = [width, max(width, self.overhang + t * error)]
         if self.measure.more_is_better:
             sides.reverse()
-        return Interval(
-            center - sides[0],
-            center + sides[1],
-            level,
-            "clusters" if units(self.plan)[1] else "records",
-        )
+        kind = "clusters" if units(self.plan)[1] else "records"
+        return Interval(center - sides[0], center + sides[1], level, kind)
 
     def as_comparable(self) -> ComparableMean:
         """Return the number for `lo.compare`, with other results of the same folds and clusters.
@@ -478,7 +475,7 @@ class LeakageResult(PrintedResult, AbstractComparable):
 
     def _pooled_at(self, scale: float) -> PooledSystem:
         """Build the linear system at other shares of leakage, all scaled alike."""
-        return pool(self.plan, self.runs, Shares(*(part * scale for part in self.shares)), ORDER)
+        return pool(self.plan, self.runs, Shares(*(part * scale for part in self.shares)))
 
     @property
     def _p(self) -> FloatArray:
@@ -594,11 +591,7 @@ class LeakageResult(PrintedResult, AbstractComparable):
         weights = System(self.pooled.fold_matrices[k], self.pooled.order).weights(self.solved.lam)
         p = self.shares.p_train[k]
         q = self.shares.p_test[k]
-        losses = (
-            run.cluster
-            if q == 0
-            else ((1 - p) * run.cluster - q * run.outside[:, :, None]) / (1 - p - q)
-        )
+        losses = combine(run, run.cluster, run.outside[:, :, None], self.shares, k)
         seen = np.isfinite(losses)
         records = np.bincount(run.members)
         times = seen.sum(1)

@@ -27,6 +27,8 @@ from ._injection import FoldInjection, Injection
 from ._models import LeakageFold
 
 DRAWS_A_ROUND = 10  # draws between two checks whether there are enough
+LevelRecords = Float[np.ndarray, "levels test"]
+LevelDraws = Float[np.ndarray, "levels draws"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,11 +71,11 @@ class FoldLosses:
     `[levels, draws, bins]` holds shares of the losses.
     """
 
-    test: Float[np.ndarray, "levels draws"]
-    outside: Float[np.ndarray, "levels draws"]
+    test: LevelDraws
+    outside: LevelDraws
     cluster: Float[np.ndarray, "levels draws clusters"]
-    record: Float[np.ndarray, "levels test"]
-    times: Float[np.ndarray, "levels test"]
+    record: LevelRecords
+    times: LevelRecords
     histogram: Float[np.ndarray, "levels draws bins"]
     naive: Float[np.ndarray, "1 draws"]  # scores of V̂ as filed, without injection
     naive_record: Float[np.ndarray, "1 test"]
@@ -87,7 +89,7 @@ class FoldLosses:
     BY_DRAW = "test", "outside", "cluster", "histogram", "naive"
 
     @property
-    def records(self) -> Float[np.ndarray, "levels test"]:
+    def records(self) -> LevelRecords:
         """The mean loss of each record, NaN where it was never scored."""
         return np.where(self.times > 0, self.record / np.maximum(self.times, 1), np.nan)
 
@@ -180,7 +182,8 @@ def run(work: FitWork, draws: tuple[int, int], enough: Enough | None = None) -> 
 
     Raises `Interrupted` on Ctrl-C, with the losses of the draws that all folds have.
     """
-    progress, levels = _Progress(work, draws, enough), len(work.plan[0].levels)
+    progress = _Progress(work, draws, enough)
+    levels = len(work.plan[0].levels)
     # the pieces of an earlier run with any number of draws
     checkpointed: dict[Piece, StepResult] = {}
     while there():

@@ -19,7 +19,7 @@ from .._runtime.interrupt import Interrupted
 from ..data.arrays import match_labels
 from ..interop.sklearn import SklearnEstimator
 from ..optimize.fit import Fit
-from ._hosts import check_columns, make_learner, prepare, seed_estimator
+from ._hosts import check_columns, make_learner, prepare, seed_estimator, take_rows
 from ._injection import SLOPE_SHARE, FoldInjection, Injection, make_folds, plan_injection
 from ._pool import fold_weights
 from ._run import FitWork, FoldLosses, describe_run, run
@@ -320,7 +320,7 @@ def largest_leakage_share(
             )
         records = np.concatenate([fold.train, fold.test])
         is_test = np.arange(len(records)) >= len(fold.train)
-        data = X.iloc[records] if hasattr(X, "iloc") else X[records]
+        data = take_rows(X, records)
         split = StratifiedKFold(5, shuffle=True, random_state=seed)
         score = cross_val_predict(model, data, is_test, cv=split, method="predict_proba")[:, 1]
         sides = score[~is_test], score[is_test]

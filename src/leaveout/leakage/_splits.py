@@ -97,13 +97,9 @@ def nearest_folds(fold: Rows, clusters: Rows) -> Rows | None:
     if np.bincount(cluster_fold[clusters], minlength=count).max() > room:
         filled = np.zeros(count)
         for name in np.argsort(-sizes, kind="stable"):
-            k = (
-                cluster_fold[name]
-                if filled[cluster_fold[name]] + sizes[name] <= room
-                else int(np.argmin(filled))
-            )
-            cluster_fold[name] = k
-            filled[k] += sizes[name]
+            if filled[cluster_fold[name]] + sizes[name] > room:
+                cluster_fold[name] = np.argmin(filled)
+            filled[cluster_fold[name]] += sizes[name]
     new_fold = cluster_fold[clusters].astype(np.int64)
     if np.bincount(new_fold, minlength=count).min() > 0:
         return new_fold

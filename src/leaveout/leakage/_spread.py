@@ -9,8 +9,8 @@ from jaxtyping import Float, Int
 from ..validation.standard_errors import TrainingInfluence
 from ._injection import FoldInjection
 from ._models import Shares
-from ._run import FitWork
-from ._study import PredictionWork, leave_pairs_out
+from ._run import FitWork, LevelDraws
+from ._study import FoldEffects, PredictionWork, leave_pairs_out
 
 MIN_CLUSTERS_A_SIDE = 8  # clusters on each side below which records are the independent units
 
@@ -21,17 +21,12 @@ def units(plan: list[FoldInjection]) -> tuple[Int[np.ndarray, " records"], bool]
     They are records if clusters are few.
     """
     clusters = plan[0].fold.clusters
-    sides = [
-        len(np.unique(clusters[rows]))
-        for part in plan
-        for rows in (part.fold.train, part.fold.test)
-    ]
-    by_cluster = (
-        min(sides) >= MIN_CLUSTERS_A_SIDE
-        if len(plan) == 1
-        else len(np.unique(clusters)) >= MIN_CLUSTERS_A_SIDE
-    )
-    return (clusters if by_cluster else np.arange(len(clusters))), by_cluster
+    sides = [clusters]
+    if len(plan) == 1:
+        sides = [clusters[plan[0].fold.train], clusters[plan[0].fold.test]]
+    if min(len(np.unique(side)) for side in sides) >= MIN_CLUSTERS_A_SIDE:
+        return clusters, True
+    return np.arange(len(clusters)), False
 
 
 def draws_resolve(plan: list[FoldInjection]) -> bool:
@@ -42,7 +37,7 @@ def draws_resolve(plan: list[FoldInjection]) -> bool:
     )
 
 
-def left_out(work: FitWork) -> Float[np.ndarray, "folds folds"] | None:
+def left_out(work: FitWork) -> FoldEffects | None:
     """Compute the contribution of each fold to the score without another in its training, minus its
     contribution with it.
 
@@ -66,7 +61,7 @@ def left_out(work: FitWork) -> Float[np.ndarray, "folds folds"] | None:
 def as_tested(
     plan: list[FoldInjection],
     records: list[Float[np.ndarray, "levels _"]],
-    levels: list[Float[np.ndarray, "levels draws"]],
+    levels: list[LevelDraws],
     weights: Float[np.ndarray, " levels"],
     shares: Shares | None,
 ) -> Float[np.ndarray, " records"]:
@@ -87,11 +82,9 @@ def as_tested(
             seen.sum(1, keepdims=True), 1
         )
         record = np.where(seen, losses - mean, 0.0)
-        scale = (
-            1.0
-            if shares is None
-            else (1 - shares.p_train[k]) / (1 - shares.p_train[k] - shares.p_test[k])
-        )
+        scale = 1.0
+        if shares is not None:
+            scale = (1 - shares.p_train[k]) / (1 - shares.p_train[k] - shares.p_test[k])
         value = weights @ level.mean(1) + scale * (weights @ record)
         out[part.fold.test] += (value - center) / total
     return out
@@ -99,7 +92,7 @@ def as_tested(
 
 def drawn_influence(
     plan: list[FoldInjection],
-    levels: list[Float[np.ndarray, "levels draws"]],
+    levels: list[LevelDraws],
     weights: Float[np.ndarray, " levels"],
 ) -> TrainingInfluence:
     """Estimate the influence of every unit through training, by the covariance of counts and losses
@@ -127,10 +120,8 @@ def drawn_influence(
                 injected = np.isin(trained[:, row], part.fold.test).sum(1).mean()
                 share = np.zeros(len(unit))
                 scale = np.zeros(len(unit))
-                share[part.fold.train], share[part.fold.test] = (
-                    (part.size - injected) / train,
-                    injected / test,
-                )
+                share[part.fold.train] = (part.size - injected) / train
+                share[part.fold.test] = injected / test
                 scale[part.fold.train] = (train - 1) / max(train - part.size + injected, 1.0)
                 scale[part.fold.test] = (test - 1) / max(test - injected, 1.0)
                 cell = np.arange(stop - start)[:, None] * size + unit[trained[:, row]]

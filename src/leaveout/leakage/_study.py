@@ -15,7 +15,7 @@ import functools
 import hashlib
 import itertools
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,6 +41,8 @@ Partitions = Int[np.ndarray, "draws rows"]
 SWEEP_SHARES = 0.5, 0.8, 0.95, 1.0
 MIN_EXPOSURE_REMOVED = 0.5  # least share of the exposure that an answer must remove
 Predictions = list[FloatArray]  # predictions of each fold's test rows, in their order
+Influences = Float[np.ndarray, " rows"]
+FoldEffects = Float[np.ndarray, "folds folds"]
 
 
 def half_width(variance: float, freedom: float, level: float) -> float:
@@ -97,6 +99,10 @@ class PredictionWork:
         self.seconds += time.perf_counter() - began
         return [self.predictions[key] for key in keys]
 
+    def predict_folds(self, folds: list[LeakageFold]) -> list[FloatArray]:
+        """Predict the test rows of each fold by its training rows."""
+        return self([FitRequest(fold.train, fold.test) for fold in folds])
+
 
 def _predict_batch(
     learner: AbstractLearner, seed: int, batch: list[tuple[bytes, FitRequest]]
@@ -122,13 +128,14 @@ def _predict_batch(
 
 def leave_pairs_out(
     folds: list[LeakageFold], y: FloatArray, score: Measure, work: PredictionWork
-) -> Float[np.ndarray, "folds folds"]:
+) -> FoldEffects:
     """Compute the change of fold i's contribution to the score when fold j leaves its training, by
     fits without both.
     """
-    tests, total = [fold.test for fold in folds], sum(len(fold.test) for fold in folds)
+    tests = [fold.test for fold in folds]
+    total = sum(map(len, tests))
     pairs = list(itertools.combinations(range(len(folds)), 2))
-    filed = work([FitRequest(fold.train, fold.test) for fold in folds])
+    filed = work.predict_folds(folds)
     pair_predictions = work(
         [
             FitRequest(np.setdiff1d(folds[j].train, tests[k]), np.r_[tests[j], tests[k]])
@@ -149,7 +156,7 @@ class FoldScore(NamedTuple):
     """Score over all folds, with every row's influence on it, which sum to zero."""
 
     value: float
-    influence: Float[np.ndarray, " rows"]
+    influence: Influences
 
 
 class ControlPoint(NamedTuple):
@@ -161,7 +168,7 @@ class ControlPoint(NamedTuple):
 
     cut: float
     difference: float
-    influence: Float[np.ndarray, " rows"]
+    influence: Influences
     monte_carlo: float
     exposed: float
 
@@ -181,12 +188,12 @@ class Answer:
     refusal: str = ""
     score: float = float("nan")
     correction: float = float("nan")
-    influence: Float[np.ndarray, " rows"] | None = None
-    change: Float[np.ndarray, " rows"] | None = None
+    influence: Influences | None = None
+    change: Influences | None = None
     exposed: float = float("nan")
     monte_carlo: float = 0.0
     between: float = 0.0
-    fold_effects: Float[np.ndarray, "folds folds"] | None = None
+    fold_effects: FoldEffects | None = None
     curve: pd.DataFrame | None = None
 
 
@@ -204,7 +211,7 @@ class LeakageStudy:
     linkage: Linkage
     work: PredictionWork
     seed: int
-    clusters: Int[np.ndarray, "draws rows"]
+    clusters: Partitions
     listed_rate: Rate  # share of the records with a mate across folds that have a listed one
 
     @functools.cached_property
@@ -225,7 +232,7 @@ class LeakageStudy:
     @functools.cached_property
     def predictions(self) -> Predictions:
         """Predictions of the folds as filed."""
-        return self.work([FitRequest(fold.train, fold.test) for fold in self.folds])
+        return self.work.predict_folds(self.folds)
 
     @functools.cached_property
     def naive(self) -> FoldScore:
@@ -269,7 +276,8 @@ class LeakageStudy:
         mask = np.zeros(len(self.linkage.left), bool)
         for fold in self.folds:
             side = np.zeros(len(self.y), int)
-            side[fold.train], side[fold.test] = 1, 2
+            side[fold.train] = 1
+            side[fold.test] = 2
             mask |= side[self.linkage.left] + side[self.linkage.right] * 3 == 7
             mask |= side[self.linkage.right] + side[self.linkage.left] * 3 == 7
         return mask
@@ -305,7 +313,7 @@ class LeakageStudy:
         return pairs.drop_duplicates("place").sort_values("place", ignore_index=True)
 
     @functools.cached_property
-    def fold_effects(self) -> Float[np.ndarray, "folds folds"] | None:
+    def fold_effects(self) -> FoldEffects | None:
         """The change of fold i's contribution to the score when fold j leaves its training.
 
         None for a fixed split.
@@ -411,23 +419,23 @@ class LeakageStudy:
             float(np.mean([point.monte_carlo for point in points])),
             float(curve.exposed.mean()),
         )
-        if not self.removed(mean.exposed) >= MIN_EXPOSURE_REMOVED:
-            return replace(
-                Answer(name, assumption, few_removed(self.removed(mean.exposed))), curve=curve
-            )
+        removed_share = self.removed(mean.exposed)
+        if not removed_share >= MIN_EXPOSURE_REMOVED:
+            return Answer(name, assumption, few_removed(removed_share), curve=curve)
         return self.answer(name, assumption, mean, curve=curve)
 
     def _row(self, point: ControlPoint) -> dict[str, float]:
         removed_share = self.removed(point.exposed)
         error = float(np.sqrt(self.over_clusters(point.influence).value + point.monte_carlo))
-        row = {
+        correction = float("nan")
+        if removed_share > 0:
+            correction = point.difference / removed_share
+        return {
             "cut": point.cut,
             "exposed": point.exposed,
             "removed": removed_share,
             "difference": point.difference,
-        }
-        return row | {
-            "correction": point.difference / removed_share if removed_share > 0 else float("nan"),
+            "correction": correction,
             "se": error,
         }
 
