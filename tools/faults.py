@@ -725,8 +725,8 @@ FAULTS = (
     Fault(
         "refits of a smoothing criterion keep part of the curvature left out",
         "_Metric.__init__",
-        "bend[:, :, None]",
-        "0.9 * bend[:, :, None]",
+        "weight[:, :, None]",
+        "0.9 * weight[:, :, None]",
         "test_smooth",
     ),
     Fault(
@@ -2493,7 +2493,7 @@ FAULTS = (
     Fault(
         "the slope in hyperparameters ignores that the fit moves",
         "Adjoint.slope",
-        "self.fit.solve(c) - self.pull @ root",
+        "self.fit.solve(c) - self.adjoints @ root",
         "-self.pull @ root",
         "test_tune",
     ),

@@ -48,7 +48,7 @@ class Roles(NamedTuple):
     offset: str | None
 
     @property
-    def others(self) -> list[str]:
+    def vectors(self) -> list[str]:
         return [name for name in (self.target, self.weight, self.offset) if name is not None]
 
 
@@ -56,7 +56,7 @@ class Roles(NamedTuple):
 class FilePart:
     """The rows `start` to `start + count`.
 
-    `said` describes their place, `rows` reads them, `of` identifies them.
+    `label` describes their place, `rows` reads them, `identity` identifies them.
     """
 
     number: int
@@ -64,7 +64,7 @@ class FilePart:
     count: int
     label: str
     rows: Any
-    of: Any
+    identity: Any
 
 
 @dataclass(frozen=True)
@@ -93,33 +93,33 @@ class Batches:
         """
         features = len(self.roles.features)
         start = part.start
-        for x, others in part.rows.read(self.roles, max(1, DENSE_BLOCK // (features + 1))):
-            own = (
+        for x, vectors in part.rows.read(self.roles, max(1, DENSE_BLOCK // (features + 1))):
+            design = (
                 np.empty((features + ones, len(x)), float).T
                 if x.flags.f_contiguous
                 else np.empty((len(x), features + ones))
             )
-            own[:, :features], own[:, features:] = x, 1.0
-            found = dict(zip(self.roles.others, others, strict=True))
+            design[:, :features], design[:, features:] = x, 1.0
+            vector_by_name = dict(zip(self.roles.vectors, vectors, strict=True))
             for array, names in (
-                (own, self.roles.features),
-                *((found[name][:, None], (name,)) for name in found),
+                (design, self.roles.features),
+                *((vector_by_name[name][:, None], (name,)) for name in vector_by_name),
             ):
                 self._check(part, start, array, names)
             weight, offset = (
-                None if name is None else found[name]
+                None if name is None else vector_by_name[name]
                 for name in (self.roles.weight, self.roles.offset)
             )
             if weight is not None and (weight < 0).any():
-                at = int(np.argmax(weight < 0))
+                row = int(np.argmax(weight < 0))
                 raise ValueError(
-                    f"{self.caller}: the weight {weight[at]:g} in {self.where(part, start + at)} is below zero."
+                    f"{self.caller}: the weight {weight[row]:g} in {self.where(part, start + row)} is below zero."
                 )
             if weight is None:
                 weight = np.ones(len(x))
             if offset is None:
                 offset = np.zeros(len(x))
-            yield RowBlock(start, own, found[self.roles.target], weight, offset)
+            yield RowBlock(start, design, vector_by_name[self.roles.target], weight, offset)
             start += len(x)
 
     def _check(self, part: FilePart, start: int, array: Array, names: Sequence[str]) -> None:
@@ -146,9 +146,9 @@ class Fragment:
     fragment: Any
 
     def read(self, roles: Roles, size: int) -> Iterator[tuple[Array, list[Array]]]:
-        names = list(dict.fromkeys([*roles.features, *roles.others]))
-        more = {"batch_readahead": 0, "fragment_readahead": 0, "use_threads": False}
-        for batch in self.fragment.to_batches(columns=names, batch_size=size, **more):
+        names = list(dict.fromkeys([*roles.features, *roles.vectors]))
+        options = {"batch_readahead": 0, "fragment_readahead": 0, "use_threads": False}
+        for batch in self.fragment.to_batches(columns=names, batch_size=size, **options):
             if batch.num_rows:
                 yield _columns(batch, roles)
 
@@ -158,7 +158,7 @@ def _columns(batch: Any, roles: Roles) -> tuple[Array, list[Array]]:
     x = np.empty((len(roles.features), len(batch)))
     for k, name in enumerate(roles.features):
         x[k] = _floats(batch.column(name))
-    return x.T, [_floats(batch.column(name)).astype(float) for name in roles.others]
+    return x.T, [_floats(batch.column(name)).astype(float) for name in roles.vectors]
 
 
 def _floats(column: Any) -> Array:
@@ -183,9 +183,9 @@ class Frame:
             if not isinstance(self.frame, pd.DataFrame):
                 yield _columns(self.frame.slice(start, size), roles)
                 continue
-            some = self.frame.iloc[start : start + size]
-            x = numbers("scan", "data", some[list(roles.features)])
-            yield x, [numbers("scan", name, some[name]).astype(float) for name in roles.others]
+            chunk = self.frame.iloc[start : start + size]
+            x = numbers("scan", "data", chunk[list(roles.features)])
+            yield x, [numbers("scan", name, chunk[name]).astype(float) for name in roles.vectors]
 
 
 @dataclass(frozen=True)
@@ -196,20 +196,23 @@ class Slice:
     """
 
     x: Array
-    others: tuple[Array, ...]
+    vectors: tuple[Array, ...]
 
     def read(self, roles: Roles, size: int) -> Iterator[tuple[Array, list[Array]]]:
         del roles
         for start in range(0, len(self.x), size):
-            some = slice(start, start + size)
-            yield np.asarray(self.x[some]), [np.asarray(part[some], float) for part in self.others]
+            chunk = slice(start, start + size)
+            yield (
+                np.asarray(self.x[chunk]),
+                [np.asarray(part[chunk], float) for part in self.vectors],
+            )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Slice._again, (describe_rows(self.x), tuple(map(describe_rows, self.others)))
+        return Slice._again, (describe_rows(self.x), tuple(map(describe_rows, self.vectors)))
 
     @classmethod
-    def _again(cls, x: Any, others: tuple[Any, ...]) -> "Slice":
-        return cls(map_rows(x), tuple(map(map_rows, others)))
+    def _again(cls, x: Any, vectors: tuple[Any, ...]) -> "Slice":
+        return cls(map_rows(x), tuple(map(map_rows, vectors)))
 
 
 def open_parts(
@@ -255,27 +258,29 @@ def _dataset(caller: str, name: str | os.PathLike) -> Any:
         ) from error
 
 
-def _roles(caller: str, given: tuple[Any, ...], numeric: dict[str, bool]) -> Roles:
+def _roles(caller: str, request: tuple[Any, ...], numeric: dict[str, bool]) -> Roles:
     """Assign the columns to their roles; all that have no other role are features."""
-    target, columns, weight, offset = given
-    for what, name in (("target", target), ("sample_weight", weight), ("offset", offset)):
-        if name is None and what != "target":
+    target, columns, weight, offset = request
+    for role, name in (("target", target), ("sample_weight", weight), ("offset", offset)):
+        if name is None and role != "target":
             continue
         if not isinstance(name, str):
             raise TypeError(
-                f"{caller}: {what} must be the name of a column of the data; got {type(name).__name__}."
+                f"{caller}: {role} must be the name of a column of the data; got {type(name).__name__}."
             )
-    others = {target, weight, offset}
+    role_columns = {target, weight, offset}
     features = (
-        tuple(name for name in numeric if name not in others) if columns is None else tuple(columns)
+        tuple(name for name in numeric if name not in role_columns)
+        if columns is None
+        else tuple(columns)
     )
-    missing = [name for name in [*features, *filter(None, others)] if name not in numeric]
+    missing = [name for name in [*features, *filter(None, role_columns)] if name not in numeric]
     if missing:
-        known = ", ".join(list(numeric)[:10])
+        available = ", ".join(list(numeric)[:10])
         raise ValueError(
-            f"{caller}: the data have no columns {', '.join(map(repr, missing[:5]))}; there are {known}."
+            f"{caller}: the data have no columns {', '.join(map(repr, missing[:5]))}; there are {available}."
         )
-    wrong = [name for name in [*features, *filter(None, others)] if not numeric[name]]
+    wrong = [name for name in [*features, *filter(None, role_columns)] if not numeric[name]]
     if wrong:
         raise TypeError(
             f"{caller}: these columns hold no numbers: {', '.join(map(repr, wrong[:5]))}. Leave them out by columns=[...], or "
@@ -288,16 +293,16 @@ def _roles(caller: str, given: tuple[Any, ...], numeric: dict[str, bool]) -> Rol
 
 def _number_parts(listed: Sequence[tuple[int, str, Any, Any]]) -> tuple[FilePart, ...]:
     """Number the parts from their numbers of rows; empty parts are left out."""
-    found = list[FilePart]()
+    parts = list[FilePart]()
     start = 0
-    for count, said, rows, of in listed:
+    for count, label, rows, identity in listed:
         if count:
-            found.append(FilePart(len(found), start, count, said, rows, of))
+            parts.append(FilePart(len(parts), start, count, label, rows, identity))
             start += count
-    return tuple(found)
+    return tuple(parts)
 
 
-def _of_arrow(caller: str, data: Any, given: tuple[Any, ...]) -> Batches:
+def _of_arrow(caller: str, data: Any, request: tuple[Any, ...]) -> Batches:
     import pyarrow as pa
     import pyarrow.dataset as ds
 
@@ -324,36 +329,34 @@ def _of_arrow(caller: str, data: Any, given: tuple[Any, ...]) -> Batches:
             else [fragment]
         ):
             groups = [group.id for group in getattr(piece, "row_groups", [])]
-            said = (
+            label = (
                 f"row group {groups[0]} of {Path(path).name}"
                 if groups
                 else Path(path).name or "a table in memory"
             )
-            known = Path(path)
-            stamp = (
-                (known.stat().st_size, known.stat().st_mtime_ns) if path and known.exists() else ()
-            )
+            file = Path(path)
+            stamp = (file.stat().st_size, file.stat().st_mtime_ns) if path and file.exists() else ()
             count = (
                 sum(group.num_rows for group in piece.row_groups) if groups else piece.count_rows()
             )
-            listed.append((count, said, Fragment(piece), (path, groups, stamp)))
-    return Batches(caller, _number_parts(listed), _roles(caller, given, numeric))
+            listed.append((count, label, Fragment(piece), (path, groups, stamp)))
+    return Batches(caller, _number_parts(listed), _roles(caller, request, numeric))
 
 
-def _of_dask(caller: str, data: Any, given: tuple[Any, ...]) -> Batches:
+def _of_dask(caller: str, data: Any, request: tuple[Any, ...]) -> Batches:
     import dask
 
     if hasattr(data, "columns"):
         numeric = {str(name): dtype.kind in "biuf" for name, dtype in data.dtypes.items()}
         parts = data.to_delayed()
-        roles = _roles(caller, given, numeric)
+        roles = _roles(caller, request, numeric)
         counts = dask.compute(*(dask.delayed(len)(part) for part in parts))
         listed = [
             (n, f"partition {k}", part, (data._name, k))
             for k, (n, part) in enumerate(zip(counts, parts, strict=True))
         ]
         return Batches(caller, _number_parts(listed), roles, delayed=True)
-    target, columns, weight, offset = given
+    target, columns, weight, offset = request
     if data.ndim != 2 or columns is not None:
         raise ValueError(
             f"{caller}: an array of Dask must be [rows, features], and columns= is for frames."
@@ -362,23 +365,25 @@ def _of_dask(caller: str, data: Any, given: tuple[Any, ...]) -> Batches:
     if np.isnan(data.chunks[0]).any():
         data = data.compute_chunk_sizes()
     listed_ = {"target": target, "weight": weight, "offset": offset}
-    beside = {
-        name: _beside(caller, name, part, data)
+    vectors = {
+        name: _row_vector(caller, name, part, data)
         for name, part in listed_.items()
         if part is not None
     }
     pieces = zip(
-        data.to_delayed()[:, 0], *(part.to_delayed() for part in beside.values()), strict=True
+        data.to_delayed()[:, 0], *(part.to_delayed() for part in vectors.values()), strict=True
     )
-    both = dask.delayed(lambda x, *others: (x, others), pure=False)
+    pair = dask.delayed(lambda x, *arrays: (x, arrays), pure=False)
     listed = [
-        (n, f"chunk {k}", both(*piece), (data.name, k))
+        (n, f"chunk {k}", pair(*piece), (data.name, k))
         for k, (n, piece) in enumerate(zip(data.chunks[0], pieces, strict=True))
     ]
-    return Batches(caller, _number_parts(listed), _of_no_names(data.shape[1], beside), delayed=True)
+    return Batches(
+        caller, _number_parts(listed), _of_no_names(data.shape[1], vectors), delayed=True
+    )
 
 
-def _beside(caller: str, name: str, part: Any, data: Any) -> Any:
+def _row_vector(caller: str, name: str, part: Any, data: Any) -> Any:
     """Return one number for each row, in the chunks of the rows."""
     import dask.array as da
 
@@ -391,8 +396,8 @@ def _beside(caller: str, name: str, part: Any, data: Any) -> Any:
     return part.rechunk((data.chunks[0],))
 
 
-def _of_no_names(features: int, others: Any) -> Roles:
-    weight, offset = (name if name in others else None for name in ("weight", "offset"))
+def _of_no_names(features: int, vectors: Any) -> Roles:
+    weight, offset = (name if name in vectors else None for name in ("weight", "offset"))
     return Roles(tuple(f"x{j}" for j in range(features)), "y", weight, offset)
 
 
@@ -401,26 +406,28 @@ def _of_arrays(caller: str, x: Array, y: Any, weight: Any, offset: Any) -> Batch
         raise ValueError(
             f"{caller}: an array must be [rows, features], of numbers; got {x.dtype} of shape {x.shape}."
         )
-    others = {
+    vectors = {
         name: part
         for name, part in (("y", y), ("weight", weight), ("offset", offset))
         if part is not None
     }
-    for name, part in others.items():
-        others[name] = part if is_mapped(part) else numbers(caller, name, part)
-        if others[name].shape != (len(x),):
+    for name, part in vectors.items():
+        vectors[name] = part if is_mapped(part) else numbers(caller, name, part)
+        if vectors[name].shape != (len(x),):
             raise ValueError(
                 f"{caller}: {name} must have one number for each of the {len(x)} rows; got shape {np.shape(part)}."
             )
-    if "y" not in others:
+    if "y" not in vectors:
         raise TypeError(f"{caller}: target must be given: an array of one number a row.")
     listed = []
     for start in range(0, len(x), PART):
-        some = slice(start, min(start + PART, len(x)))
-        rows = Slice(x[some], tuple(part[some] for part in others.values()))
-        of = describe_rows(x[some]) if isinstance(x, np.memmap) else x[some]
-        listed.append((some.stop - some.start, f"rows from {start} on", rows, (of, rows.others)))
-    return Batches(caller, _number_parts(listed), _of_no_names(x.shape[1], others))
+        chunk = slice(start, min(start + PART, len(x)))
+        rows = Slice(x[chunk], tuple(part[chunk] for part in vectors.values()))
+        identity = describe_rows(x[chunk]) if isinstance(x, np.memmap) else x[chunk]
+        listed.append(
+            (chunk.stop - chunk.start, f"rows from {start} on", rows, (identity, rows.vectors))
+        )
+    return Batches(caller, _number_parts(listed), _of_no_names(x.shape[1], vectors))
 
 
 def fill_part(part: FilePart, rows: Any) -> FilePart:

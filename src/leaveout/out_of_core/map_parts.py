@@ -20,19 +20,19 @@ PassResult = dict[str, np.ndarray]
 
 
 class Pass(NamedTuple):
-    """Pass over the parts.
+    """Pass over the parts: `function(blocks, *arguments, *part_arguments[part])`.
 
-    `function(blocks, *given, *each[part])`, with a column of `ones` in the blocks on request.
+    The blocks have a column of `ones` on request.
     """
 
     function: Callable[..., PassResult]
     ones: bool
     arguments: tuple[Any, ...]
-    each: list[tuple[Any, ...]] | None = None  # arguments for each part
+    part_arguments: list[tuple[Any, ...]] | None = None
 
-    def of(self, data: Batches, part: FilePart) -> PassResult:
-        own = () if self.each is None else self.each[part.number]
-        return self.function(data.blocks(part, self.ones), *self.arguments, *own)
+    def apply(self, data: Batches, part: FilePart) -> PassResult:
+        extra = () if self.part_arguments is None else self.part_arguments[part.number]
+        return self.function(data.blocks(part, self.ones), *self.arguments, *extra)
 
 
 def over(data: Batches, a: Pass, first: int = 0) -> Iterator[PassResult]:
@@ -41,8 +41,8 @@ def over(data: Batches, a: Pass, first: int = 0) -> Iterator[PassResult]:
     if data.delayed or _client() is not None:
         yield from _by_dask(data, a, parts)
         return
-    for _, told in joblibs.over(functools.partial(a.of, _bare(data)), parts):
-        yield told
+    for _, result in joblibs.over(functools.partial(a.apply, _bare(data)), parts):
+        yield result
 
 
 def _bare(data: Batches) -> Batches:
@@ -77,10 +77,11 @@ def _by_dask(data: Batches, a: Pass, parts: tuple[FilePart, ...]) -> Iterator[Pa
 
     client = _client()
     task = dask.delayed(_apply_to_part, pure=False)
-    shared = dask.delayed(functools.partial(a.of, _bare(data)), pure=False, traverse=False)
+    shared = dask.delayed(functools.partial(a.apply, _bare(data)), pure=False, traverse=False)
     rows = [part.rows if data.delayed else _HiddenRows(part.rows) for part in parts]
     tasks = [
-        task(shared, replace(part, rows=None), own) for part, own in zip(parts, rows, strict=True)
+        task(shared, replace(part, rows=None), part_rows)
+        for part, part_rows in zip(parts, rows, strict=True)
     ]
     if client is None:
         yield from dask.compute(*tasks)

@@ -26,7 +26,7 @@ from .passes import (
     PassFit,
     beginning,
     leave_rows_out,
-    looked_together,
+    merge_surveys,
     sample_of,
     sums,
     survey,
@@ -57,56 +57,56 @@ class PassRunner:
         self,
         function: Callable[..., StepResult],
         label: str,
-        *given: Any,
+        *arguments: Any,
         together: Together | None = None,
     ) -> StepResult:
         """Run a pass over all parts, and add up or combine the results."""
         together = together or (
-            lambda one, other: (
-                {name: one[name] + part for name, part in other.items()} if one else other
+            lambda first, other: (
+                {name: first[name] + part for name, part in other.items()} if first else other
             )
         )
 
         def make() -> StepResult:
             total: StepResult = {}
             with Slow(label, len(self.rows.parts)) as bar:
-                for told in over(
-                    self.rows, Pass(function, self.model.intercept, (self.loss, *given))
+                for part_result in over(
+                    self.rows, Pass(function, self.model.intercept, (self.loss, *arguments))
                 ):
-                    total = together(total, told)
+                    total = together(total, part_result)
                     bar.advance()
             return total
 
         self.passes += 1
         return read_or_make(make)
 
-    def at(self, theta: Float[Array, " params"]) -> StepResult:
+    def evaluate(self, theta: Float[Array, " params"]) -> StepResult:
         """Return F, its gradient and its Hessian at θ."""
         if not self.cache or not np.array_equal(self.cache["theta"], theta):
-            told = self.add_up(sums, "fit", theta)
+            totals = self.add_up(sums, "fit", theta)
             pushed = self.penalty @ theta
             self.cache = {
                 "theta": theta.copy(),
-                "weight": told["weight"],
-                "level": told["value"] / told["weight"],
+                "weight": totals["weight"],
+                "level": totals["value"] / totals["weight"],
             }
-            value = told["value"] + 0.5 * theta @ pushed
+            value = totals["value"] + 0.5 * theta @ pushed
             self.cache |= {
                 "value": value if value == value else np.inf,
-                "gradient": told["gradient"] + pushed,
+                "gradient": totals["gradient"] + pushed,
             }
-            self.cache |= {"hessian": told["hessian"] + self.penalty}
+            self.cache |= {"hessian": totals["hessian"] + self.penalty}
         return self.cache
 
     def look(self, theta: Array, lanes: Array) -> tuple[Array, Array]:
         """Return F and its gradient, with the signature that `newton` needs."""
         del lanes
-        found = self.at(theta[0])
-        return np.reshape(found["value"], 1), found["gradient"][None]
+        values = self.evaluate(theta[0])
+        return np.reshape(values["value"], 1), values["gradient"][None]
 
     def hessian(self, theta: Array, lanes: Array) -> Array:
         del lanes
-        return self.at(theta[0])["hessian"][None].copy()
+        return self.evaluate(theta[0])["hessian"][None].copy()
 
     def _descend(self, start: Float[Array, " params"]) -> NewtonResult:
         return newton(self, start[None], ONE, np.zeros((0, self.model.design.shape[1])))  # type: ignore[arg-type]
@@ -118,7 +118,7 @@ class PassRunner:
 
         Return the scan, the fit, the rows for a closer look, and those for the audit.
         """
-        own = np.asarray(self.model.parameters.start(0))
+        default_start = np.asarray(self.model.parameters.start(0))
 
         def begin() -> StepResult:
             """Return the minimiser of the first block, if it has one."""
@@ -129,17 +129,17 @@ class PassRunner:
                     )
                 }
             except (RuntimeError, IndefiniteHessianError):
-                return {"start": own}
+                return {"start": default_start}
 
         start = read_or_make(begin)["start"]
-        if factorise(self.at(start)["hessian"]) is None:
-            start = own
-        found = self._descend(start)
-        if not found.converged[0] and not np.array_equal(start, own):
-            found = self._descend(own)
-        fitted = self.at(found.theta[0])
+        if factorise(self.evaluate(start)["hessian"]) is None:
+            start = default_start
+        solution = self._descend(start)
+        if not solution.converged[0] and not np.array_equal(start, default_start):
+            solution = self._descend(default_start)
+        fitted = self.evaluate(solution.theta[0])
         factor = cholesky(fitted["hessian"], self.model, fitted["theta"], "scan")
-        if not found.converged[0]:
+        if not solution.converged[0]:
             raise RuntimeError(
                 f"scan: no minimiser was reached (F = {float(fitted['value']):.6g}, largest parameter "
                 f"{np.abs(fitted['theta']).max():.3g}): are the data perfectly separated? Add a penalty, such as "
@@ -149,27 +149,27 @@ class PassRunner:
         scale = np.linalg.norm(factor, axis=1)
         n = self.rows.count
         p = len(root)
-        known = float(condition(root, scale))
-        off = factor_error(known, n, p)
+        condition_number = float(condition(root, scale))
+        relative_error = factor_error(condition_number, n, p)
         bulk = float(np.abs(fitted["theta"]) @ scale)
-        rounding = Rounding(n, p, known**0.5, off, bulk)
-        at = PassFit(
+        rounding = Rounding(n, p, condition_number**0.5, relative_error, bulk)
+        anchor = PassFit(
             fitted["theta"], root, root @ fitted["gradient"], rounding, float(fitted["level"])
         )
-        seen = self.add_up(survey, "proofs", at, together=looked_together)
-        at = at._replace(
+        seen = self.add_up(survey, "proofs", anchor, together=merge_surveys)
+        anchor = anchor._replace(
             noise=float(seen["noise"]),
             table=RadiusTable.from_tally(self.loss, seen["tally"], float(seen["lost"])),
         )
-        at = at._replace(tolerance=rtol * float(np.sqrt(seen["square"]) / fitted["weight"]))
-        at = at._replace(sample=sample_of(seen) if "row" in seen else None)
-        wanted = np.sort(
+        anchor = anchor._replace(tolerance=rtol * float(np.sqrt(seen["square"]) / fitted["weight"]))
+        anchor = anchor._replace(sample=sample_of(seen) if "row" in seen else None)
+        audit_rows = np.sort(
             np.random.default_rng(0).choice(
                 self.rows.count, min(audit, self.rows.count), replace=False
             )
         )
         kinds = {"loss": float, "error": float, "proved": bool}
-        every = (
+        columns = (
             {name: np.empty(self.rows.count, kind) for name, kind in kinds.items()}
             if self.folder is None
             else None
@@ -179,38 +179,44 @@ class PassRunner:
         file = lambda number: (
             None if self.folder is None else str(self.folder / f"{number:07}.parquet")
         )
-        each = [(wanted, file(part.number)) for part in self.rows.parts]
+        part_arguments = [(audit_rows, file(part.number)) for part in self.rows.parts]
         self.passes += 1
         with Slow("rows", self.rows.count) as bar:
-            for part, told in zip(self.rows.parts, self._parts(at, each), strict=True):
-                for name, own in (every or {}).items():
-                    own[part.start : part.start + part.count] = told[f"every {name}"]
-                total += told["sums"]
-                own_rows = LeftOutRows(*(told[name] for name in LeftOutRows._fields))
-                several = [worst(LeftOutRows.join([*several, own_rows]), wanted)]
+            for part, part_result in zip(
+                self.rows.parts, self._parts(anchor, part_arguments), strict=True
+            ):
+                for name, default_start in (columns or {}).items():
+                    default_start[part.start : part.start + part.count] = part_result[
+                        f"every {name}"
+                    ]
+                total += part_result["sums"]
+                own_rows = LeftOutRows(*(part_result[name] for name in LeftOutRows._fields))
+                several = [worst(LeftOutRows.join([*several, own_rows]), audit_rows)]
                 bar.advance(part.count)
         for left_behind in (
             () if self.folder is None else self.folder.glob(beginning(Path("*.parquet"), "*").name)
         ):
             left_behind.unlink()  # a file of a worker that died
         return (
-            Scan(self.model, self.rows.count, fitted, factor, total, every, self.folder),
-            at,
+            Scan(self.model, self.rows.count, fitted, factor, total, columns, self.folder),
+            anchor,
             several[0],
-            wanted,
+            audit_rows,
         )
 
-    def _parts(self, at: PassFit, each: list[tuple]) -> Iterator[StepResult]:
+    def _parts(self, anchor: PassFit, part_arguments: list[tuple]) -> Iterator[StepResult]:
         """Yield the result of each part; parts in the checkpoint are not computed again."""
         first = min(there(), len(self.rows.parts))
         yield from (again() for _ in range(first))
-        made = over(
-            self.rows, Pass(leave_rows_out, self.model.intercept, (self.loss, at), each), first
+        results = over(
+            self.rows,
+            Pass(leave_rows_out, self.model.intercept, (self.loss, anchor), part_arguments),
+            first,
         )
         while True:
             with making():
-                told = next(made, None)
-            if told is None:
+                result = next(results, None)
+            if result is None:
                 return
-            keep(told)
-            yield told
+            keep(result)
+            yield result

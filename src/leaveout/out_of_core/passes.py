@@ -4,15 +4,13 @@ and each row's held-out loss.
 Sums are in the order of the rows. The results of the parts are added in their order, whichever
 process read them.
 
-    sums     Σ ω ℓ, Σ ω ℓ′ x, Σ ω ℓ″ x xᵀ                  a Newton step
-    looked   the weights of rows by ‖x‖_{H⁻¹}
-    the table of all rows, and a sample of them
-    left
-    every row after one step with its own Hessian, and the error of its loss: proved by the table
-    or, if that does not
-             suffice, estimated from the sample; O(p²) for each row
-    pulls    Σ ω ℓ′(xᵀθ_r) x of some θ_r                   rows that are refitted to convergence
-             and Σ ω ℓ″(xᵀθ_r) x xᵀ                        the few of them that move far
+    sums                Σ ω ℓ, Σ ω ℓ′ x, Σ ω ℓ″ x xᵀ     a Newton step
+    survey              weights of rows by ‖x‖_{H⁻¹}       the table of all rows, and a sample
+    leave_rows_out      every row after one step with its own Hessian, and the error of its loss:
+                        proved by the table or, if that does not suffice, estimated from the
+                        sample; O(p²) for each row
+    weighted_gradients  Σ ω ℓ′(xᵀθ_r) x of some θ_r        rows that are refitted to convergence
+                        and Σ ω ℓ″(xᵀθ_r) x xᵀ             the few of them that move far
 """
 
 import contextlib
@@ -79,13 +77,13 @@ class LeftOutRows(NamedTuple):
     y: Float[Array, " rows"]
     weight: Float[Array, " rows"]
     offset: Float[Array, " rows"]
-    moved: Float[Array, " rows"]
+    step_length: Float[Array, " rows"]
     loss: Float[Array, " rows"]
     error: Float[Array, " rows"]
     proved: Bool[Array, " rows"]
 
-    def take(self, some: Array) -> "LeftOutRows":
-        return LeftOutRows(*(part[some] for part in self))
+    def take(self, places: Array) -> "LeftOutRows":
+        return LeftOutRows(*(part[places] for part in self))
 
     @staticmethod
     def join(several: "list[LeftOutRows]") -> "LeftOutRows":
@@ -124,45 +122,47 @@ def sums(
 
 
 @float64
-def survey(blocks: Iterator[RowBlock], loss: Loss, at: PassFit) -> dict[str, Array]:
+def survey(blocks: Iterator[RowBlock], loss: Loss, anchor: PassFit) -> dict[str, Array]:
     """Compute the entries of the table, the rounding of the gradient, Σω²(ℓ − level)², and a sample
     of the rows.
     """
     plain = CachedLoss(loss)
     total = dict[str, Array]()
     for block in blocks:
-        eta = block.x @ at.theta + block.offset
+        eta = block.x @ anchor.theta + block.offset
         value, slope, curvature = plain.derivatives(eta, block.y, (0, 1, 2))
-        norm, size, length = bounded(DenseDesign(block.x).extent(at.root, curvature), at.rounding)
+        norm, size, length = bounded(
+            DenseDesign(block.x).extent(anchor.root, curvature), anchor.rounding
+        )
         model = SimpleNamespace(loss=plain, y=block.y)
-        blur = at.rounding.predictor(length, np.abs(eta))
-        told = {
+        blur = anchor.rounding.predictor(length, np.abs(eta))
+        block_result = {
             "noise": gradient_error(
-                model, at.rounding, block.weight, slope, curvature, eta, length, blur
+                model, anchor.rounding, block.weight, slope, curvature, eta, length, blur
             )
         }
-        told["lost"] = curvature_error(model, curvature, eta, blur)
-        told["tally"] = RadiusTable.tally(
+        block_result["lost"] = curvature_error(model, curvature, eta, blur)
+        block_result["tally"] = RadiusTable.tally(
             plain, block.y, eta, curvature, block.weight * size, norm, blur
         )
-        told["square"] = np.sum(weight_terms(block.weight**2, (value - at.level) ** 2))
+        block_result["square"] = np.sum(weight_terms(block.weight**2, (value - anchor.level) ** 2))
         if plain.self_concordance is not None:
             (third,) = plain.derivatives(eta, block.y, (3,))
-            told |= draw_sample(
+            block_result |= draw_sample(
                 block, np.abs(weight_terms(block.weight, third)) * norm * size
             )._asdict()
-        total = looked_together(total, told)
+        total = merge_surveys(total, block_result)
     return total
 
 
-def looked_together(one: dict[str, Array], other: dict[str, Array]) -> dict[str, Array]:
+def merge_surveys(first: dict[str, Array], second: dict[str, Array]) -> dict[str, Array]:
     """Combine the results of `survey` for two parts."""
-    if not one or not other:
-        return one or other
-    sums = {name: np.asarray(one[name] + other[name]) for name in ("noise", "tally", "square")}
-    sums["lost"] = np.maximum(one["lost"], other["lost"])
-    if "row" in one:
-        return sums | merge_samples(sample_of(one), sample_of(other))._asdict()
+    if not first or not second:
+        return first or second
+    sums = {name: np.asarray(first[name] + second[name]) for name in ("noise", "tally", "square")}
+    sums["lost"] = np.maximum(first["lost"], second["lost"])
+    if "row" in first:
+        return sums | merge_samples(sample_of(first), sample_of(second))._asdict()
     return sums
 
 
@@ -174,7 +174,7 @@ def sample_of(answer: dict[str, Array]) -> DrawnRows:
 def leave_rows_out(
     blocks: Iterator[RowBlock],
     loss: Loss,
-    at: PassFit,
+    anchor: PassFit,
     request: Int[Array, " rows"],
     file: str | None,
 ) -> dict[str, Array]:
@@ -184,71 +184,75 @@ def leave_rows_out(
     losses with their errors; the latter go to `file` if one is given.
     """
     plain = CachedLoss(loss)
-    kept = list[LeftOutRows]()
+    selected = list[LeftOutRows]()
     tail = list[LeftOutRows]()
     total = np.zeros(SUMS)
     with _writing(file) as write:
         for block in blocks:
-            known = _step_rows(block, plain, at)
-            kept = [worst(LeftOutRows.join([*kept, worst(known, request)]), request)]
-            write(known)
-            tail += [] if file else [known]
-            total += sum_losses(known, at.level)
-    told = kept[0]._asdict() | {"sums": total}
+            left_out = _step_rows(block, plain, anchor)
+            selected = [worst(LeftOutRows.join([*selected, worst(left_out, request)]), request)]
+            write(left_out)
+            tail += [] if file else [left_out]
+            total += sum_losses(left_out, anchor.level)
+    result = selected[0]._asdict() | {"sums": total}
     if file:
-        return told
-    return told | {
-        f"every {name}": np.concatenate([getattr(some, name) for some in tail])
+        return result
+    return result | {
+        f"every {name}": np.concatenate([getattr(rows, name) for rows in tail])
         for name in ("loss", "error", "proved")
     }
 
 
-def _step_rows(block: RowBlock, loss: CachedLoss, at: PassFit) -> LeftOutRows:
+def _step_rows(block: RowBlock, loss: CachedLoss, anchor: PassFit) -> LeftOutRows:
     """Take one step for each row with its own Hessian."""
-    assert at.table is not None
-    eta = block.x @ at.theta + block.offset
+    assert anchor.table is not None
+    eta = block.x @ anchor.theta + block.offset
     slope, curvature = loss.derivatives(eta, block.y, (1, 2))
-    norm, size, length = bounded(DenseDesign(block.x).extent(at.root, curvature), at.rounding)
-    common = block.x @ (at.leftover @ at.root)
+    norm, size, length = bounded(
+        DenseDesign(block.x).extent(anchor.root, curvature), anchor.rounding
+    )
+    common = block.x @ (anchor.leftover @ anchor.root)
     row = Row(eta, slope, curvature, norm, size, size * curvature, common)
-    rounded = lambda center, move: at.rounding.predictor(length, np.abs(center), move)
+    rounded = lambda center, move: anchor.rounding.predictor(length, np.abs(center), move)
     units = block.start + np.arange(len(eta))
     grown = np.ones(len(eta))
-    table = at.table
-    rest = float(at.leftover @ at.leftover)
-    ball = lambda slope, kept: table.ball(slope, kept, grown)
-    parts = units, block.weight, row, rest, at.noise * grown
-    one = sherman_morrison_step(*parts, ball, rounded, at.floor, at.rounding.step)
-    error = change(loss, block.y, one.center, one.center, one.half)
+    table = anchor.table
+    leftover_square = float(anchor.leftover @ anchor.leftover)
+    ball = lambda slope, share: table.ball(slope, share, grown)
+    parts = units, block.weight, row, leftover_square, anchor.noise * grown
+    step = sherman_morrison_step(*parts, ball, rounded, anchor.floor, anchor.rounding.step)
+    error = change(loss, block.y, step.center, step.center, step.half)
     proved = np.ones(len(eta), bool)
-    some = np.flatnonzero(~within(error, np.full(len(error), at.tolerance)) & one.is_determined)
-    if at.sample is not None and some.size:
-        told, good = estimate_errors(
-            at.sample, block, loss, at, one.take(some), float(table.scale[0])
+    open_rows = np.flatnonzero(
+        ~within(error, np.full(len(error), anchor.tolerance)) & step.is_determined
+    )
+    if anchor.sample is not None and open_rows.size:
+        estimates, good = estimate_errors(
+            anchor.sample, block, loss, anchor, step.take(open_rows), float(table.scale[0])
         )
-        better = good & (told < error[some])
-        error[some[better]], proved[some[better]] = told[better], False
-    value = np.where(one.is_determined, loss.derivatives(one.center, block.y, (0,))[0], np.nan)
+        better = good & (estimates < error[open_rows])
+        error[open_rows[better]], proved[open_rows[better]] = estimates[better], False
+    value = np.where(step.is_determined, loss.derivatives(step.center, block.y, (0,))[0], np.nan)
     return LeftOutRows(
         units,
         block.x,
         block.y,
         block.weight,
         block.offset,
-        one.step_length,
+        step.step_length,
         value,
         error,
         proved & np.isfinite(error),
     )
 
 
-def worst(some: LeftOutRows, request: Int[Array, " rows"]) -> LeftOutRows:
+def worst(rows: LeftOutRows, request: Int[Array, " rows"]) -> LeftOutRows:
     """Select the rows of the largest errors and of the longest steps, and those that are wanted."""
-    error = np.nan_to_num(some.weight * some.error, nan=np.inf)
-    moved = np.where(np.isfinite(some.error), some.moved, 0.0)
+    error = np.nan_to_num(rows.weight * rows.error, nan=np.inf)
+    step_length = np.where(np.isfinite(rows.error), rows.step_length, 0.0)
     first = np.argsort(-error, kind="stable")[:WORST]
-    longest = np.argsort(-moved, kind="stable")[:LONGEST]
-    return some.take(np.unique(np.r_[first, longest, np.flatnonzero(np.isin(some.row, request))]))
+    longest = np.argsort(-step_length, kind="stable")[:LONGEST]
+    return rows.take(np.unique(np.r_[first, longest, np.flatnonzero(np.isin(rows.row, request))]))
 
 
 def sum_losses(rows: LeftOutRows, level: float) -> Float[Array, "10"]:
@@ -258,25 +262,25 @@ def sum_losses(rows: LeftOutRows, level: float) -> Float[Array, "10"]:
     Three counts follow: the rows without an error, the rows whose error is proved, and the rows
     without an error that have a loss.
     """
-    there = np.isfinite(rows.loss) & np.isfinite(rows.error) & (rows.weight > 0)
-    w = rows.weight[there]
-    off = rows.loss[there] - level
-    error = rows.error[there]
-    lost = ~there & (rows.weight > 0)
-    sums = w.sum(), w @ off, w @ w, w**2 @ off, w**2 @ off**2, w @ error
+    included = np.isfinite(rows.loss) & np.isfinite(rows.error) & (rows.weight > 0)
+    w = rows.weight[included]
+    excess = rows.loss[included] - level
+    error = rows.error[included]
+    unknown = ~included & (rows.weight > 0)
+    sums = w.sum(), w @ excess, w @ w, w**2 @ excess, w**2 @ excess**2, w @ error
     return np.array(
         [
-            there.sum(),
+            included.sum(),
             *sums,
-            lost.sum(),
-            np.sum(there & rows.proved),
-            np.sum(lost & np.isfinite(rows.loss)),
+            unknown.sum(),
+            np.sum(included & rows.proved),
+            np.sum(unknown & np.isfinite(rows.loss)),
         ]
     )
 
 
 @float64
-def pulls(
+def weighted_gradients(
     blocks: Iterator[RowBlock],
     loss: Loss,
     thetas: Float[Array, "rows params"],
@@ -309,21 +313,21 @@ def beginning(file: Path, process: int | str) -> Path:
 
 
 @contextlib.contextmanager
-def whole(file: str | Path) -> Iterator[Path]:
+def atomic_file(file: str | Path) -> Iterator[Path]:
     """Yield the path under which to write a file that then appears whole or not at all."""
-    beside = beginning(Path(file), os.getpid())
+    partial = beginning(Path(file), os.getpid())
     try:
-        yield beside
-        os.replace(beside, file)
+        yield partial
+        os.replace(partial, file)
     finally:
-        beside.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def _writing(file: str | None) -> Iterator[Callable[[LeftOutRows], object]]:
     """Yield a function that writes rows, losses and errors into a Parquet file."""
     if file is None:
-        yield lambda known: None
+        yield lambda rows: None
         return
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -336,7 +340,7 @@ def _writing(file: str | None) -> Iterator[Callable[[LeftOutRows], object]]:
             ("proved", pa.bool_()),
         ]
     )
-    with whole(file) as beside, pq.ParquetWriter(beside, schema) as writer:
-        yield lambda known: writer.write_table(
-            pa.table([getattr(known, name) for name in schema.names], schema=schema)
+    with atomic_file(file) as partial, pq.ParquetWriter(partial, schema) as writer:
+        yield lambda rows: writer.write_table(
+            pa.table([getattr(rows, name) for name in schema.names], schema=schema)
         )

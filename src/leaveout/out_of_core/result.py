@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 
 from .._runtime.results import PrintedResult
 from ..objectives.objective import display_name
-from .passes import LeftOutRows, sum_losses, whole
+from .passes import LeftOutRows, atomic_file, sum_losses
 
 Array = np.ndarray
 
@@ -143,8 +143,8 @@ class Scan(PrintedResult):
             The changed copy.
         """
         if self.every is not None:
-            for name, own in self.every.items():
-                own[better.row] = getattr(better, name)
+            for name, column in self.every.items():
+                column[better.row] = getattr(better, name)
         elif len(better.row):
             for file in self.files():
                 _rewritten(file, better)
@@ -165,13 +165,13 @@ class Scan(PrintedResult):
         return sorted(self.folder.glob("[0-9]*.parquet"))
 
     def _lines(self) -> list[tuple[str, str]]:
-        what = f"{display_name(self.model)}, {len(self.factor)} parameters, {self.count} rows, {self.passes} passes over them"
+        description = f"{display_name(self.model)}, {len(self.factor)} parameters, {self.count} rows, {self.passes} passes over them"
         mean = f"{self.mean:.6g} ± {self.se:.2g} a row, {self.model.scale}"
         audit = ""
         if self.audit is not None and len(self.audit):
             audit = f"{len(self.audit)} rows refitted to the end, {int(self.audit.beyond.sum())} beyond their error"
         lines = [
-            ("model", what),
+            ("model", description),
             ("held-out loss", f"{mean} (SE rows independent; usually optimistic)"),
             ("approximation", self._approximation),
             ("no update", f"{self.no_update:.6g}"),
@@ -183,7 +183,7 @@ class Scan(PrintedResult):
 
     @property
     def _check_text(self) -> str:
-        found = []
+        messages = []
         unknown = int(self.totals[9])
         whys = {
             "the others do not determine what they predict": self.lost - unknown,
@@ -191,15 +191,15 @@ class Scan(PrintedResult):
         }
         for why, count in whys.items():
             if count:
-                found.append(
+                messages.append(
                     f"{'1 row is' if count == 1 else f'{count} rows are'} not in the mean: {why}"
                 )
         # share of a standard error of the mean
         if np.isfinite(self.approximation_error) and self.approximation_error > 0.1 * self.se:
-            found.append(
+            messages.append(
                 "errors are large beside the standard error, as where some rows are far from all others; see the audit"
             )
-        return "; ".join(found) or "none"
+        return "; ".join(messages) or "none"
 
     @property
     def _approximation(self) -> str:
@@ -207,10 +207,10 @@ class Scan(PrintedResult):
             return "not certified: the errors of some rows are not known (see checks)"
         total = int(self.totals[0])
         count = int(self.totals[8])
-        how = {0: "estimated", total: "proved"}.get(
+        status = {0: "estimated", total: "proved"}.get(
             count, f"{count} of {total} rows proved, the others estimated"
         )
-        return f"± {self.approximation_error:.1g} on that mean, {how}"
+        return f"± {self.approximation_error:.1g} on that mean, {status}"
 
 
 def _rewritten(file: Path, better: LeftOutRows) -> None:
@@ -220,13 +220,13 @@ def _rewritten(file: Path, better: LeftOutRows) -> None:
 
     table = pq.read_table(file)
     row: Int[Array, " rows"] = table.column("row").to_numpy()
-    mine = np.flatnonzero((better.row >= row[0]) & (better.row <= row[-1]))
-    if not mine.size:
+    places = np.flatnonzero((better.row >= row[0]) & (better.row <= row[-1]))
+    if not places.size:
         return
     columns = {
         name: np.array(table.column(name).to_numpy()) for name in ("loss", "error", "proved")
     }
     for name in columns:
-        columns[name][better.row[mine] - row[0]] = getattr(better, name)[mine]
-    with whole(file) as beside:
-        pq.write_table(pa.table({"row": row} | columns, schema=table.schema), beside)
+        columns[name][better.row[places] - row[0]] = getattr(better, name)[places]
+    with atomic_file(file) as partial:
+        pq.write_table(pa.table({"row": row} | columns, schema=table.schema), partial)

@@ -55,20 +55,20 @@ def draw_sample(block: RowBlock, large: Float[Array, " rows"]) -> DrawnRows:
     rng = np.random.default_rng([1, block.start])
     below = np.cumsum(np.maximum(large, 1e-300))
     first = np.searchsorted(below / below[-1], rng.random(DRAWS - EVEN), side="right")
-    some = np.append(np.minimum(first, len(large) - 1), rng.integers(len(large), size=EVEN))
-    parts = [part[some] for part in (block.x, block.y, block.weight, block.offset, large)]
+    rows = np.append(np.minimum(first, len(large) - 1), rng.integers(len(large), size=EVEN))
+    parts = [part[rows] for part in (block.x, block.y, block.weight, block.offset, large)]
     return DrawnRows(
-        block.start + some,
+        block.start + rows,
         *parts,
         total=np.asarray(large.sum()),
         number=np.asarray(float(len(large))),
     )
 
 
-def merge_samples(one: DrawnRows, other: DrawnRows) -> DrawnRows:
+def merge_samples(first: DrawnRows, other: DrawnRows) -> DrawnRows:
     """Merge two samples into one of the rows of both."""
-    total = one.total + other.total
-    count = one.number + other.number
+    total = first.total + other.total
+    count = first.number + other.number
     share = np.append(
         np.full(DRAWS - EVEN, other.total / max(float(total), 1e-300)),
         np.full(EVEN, other.number / count),
@@ -76,13 +76,13 @@ def merge_samples(one: DrawnRows, other: DrawnRows) -> DrawnRows:
     second = np.random.default_rng([2, int(count)]).random(DRAWS) < share
     parts = [
         np.where(second.reshape(-1, *[1] * (b.ndim - 1)), b, a)
-        for a, b in zip(one[:6], other[:6], strict=True)
+        for a, b in zip(first[:6], other[:6], strict=True)
     ]
     return DrawnRows(*parts, total=total, number=count)
 
 
 @dataclass(frozen=True, eq=False)
-class _Near:
+class _AnchorRows:
     """Quantities at θ̂ that the next term needs, for the left-out rows and then for the sample."""
 
     model: Any
@@ -101,28 +101,32 @@ class _Near:
 
 
 def estimate_errors(
-    sample: DrawnRows, block: RowBlock, loss: CachedLoss, at: Any, one: OneRow, turn: float
+    sample: DrawnRows, block: RowBlock, loss: CachedLoss, anchor: Any, step: OneRow, scale: float
 ) -> tuple[Float[Array, " rows"], Bool[Array, " rows"]]:
     """Estimate the errors of the losses of a block's rows by the next term, and mark where the
     estimate is usable.
     """
-    place = one.unit - block.start
+    place = step.unit - block.start
     x, y, weight, offset = (
-        np.concatenate([part[place], own])
-        for part, own in zip(
+        np.concatenate([part[place], sample_part])
+        for part, sample_part in zip(
             block[1:], (sample.x, sample.y, sample.weight, sample.offset), strict=True
         )
     )
-    eta = x @ at.theta + offset
-    order = np.argsort(one.unit, kind="stable")
-    there = order[np.minimum(np.searchsorted(one.unit, sample.row, sorter=order), len(order) - 1)]
-    index = np.where(one.unit[there] == sample.row, there, len(place) + np.arange(DRAWS))
-    known = SimpleNamespace(loss=loss, y=y, design=DenseDesign(x))
-    common = x @ (at.leftover @ at.root)
+    eta = x @ anchor.theta + offset
+    order = np.argsort(step.unit, kind="stable")
+    match = order[np.minimum(np.searchsorted(step.unit, sample.row, sorter=order), len(order) - 1)]
+    index = np.where(step.unit[match] == sample.row, match, len(place) + np.arange(DRAWS))
+    model = SimpleNamespace(loss=loss, y=y, design=DenseDesign(x))
+    common = x @ (anchor.leftover @ anchor.root)
     slope, curvature = loss.derivatives(eta, y, (1, 2))
     draws = sampled.RowSample(index, sample.chance)
-    near = _Near(known, eta, slope, curvature, weight, common, at.root, at.rounding)
-    look = one._replace(unit=np.arange(len(place)))
-    good = sampled.short(turn, look)
-    half = sampled.half(turn, look, sampled.next_term(near, look, DRAWS, draws), True)  # type: ignore[arg-type]
-    return change(loss, y[: len(place)], one.center, one.center, half), good
+    anchor_rows = _AnchorRows(
+        model, eta, slope, curvature, weight, common, anchor.root, anchor.rounding
+    )
+    local_step = step._replace(unit=np.arange(len(place)))
+    good = sampled.short(scale, local_step)
+    half_width = sampled.half(
+        scale, local_step, sampled.next_term(anchor_rows, local_step, DRAWS, draws), True
+    )  # type: ignore[arg-type]
+    return change(loss, y[: len(place)], step.center, step.center, half_width), good

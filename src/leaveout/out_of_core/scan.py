@@ -140,13 +140,13 @@ def scan(
                 f"scan: out={out} holds files of another scan, of more parts; name an empty folder."
             )
     model = _standing(rows, loss, penalty, intercept)
-    of = {
-        "data": [part.of for part in rows.parts],
+    inputs = {
+        "data": [part.identity for part in rows.parts],
         "roles": rows.roles,
         "loss": model.loss_function,
         "penalty": model.penalty,
     }
-    of |= {
+    inputs |= {
         "intercept": intercept,
         "rtol": rtol,
         "audit": audit,
@@ -154,7 +154,7 @@ def scan(
     }
     with (
         stoppable("scan"),
-        keeping("scan", checkpoint, of),
+        keeping("scan", checkpoint, inputs),
         one_thread(model, rows.count and model.design.shape[1]),
     ):
         run = PassRunner(rows, model, folder)
@@ -175,12 +175,12 @@ def _standing(rows: Batches, loss: Any, penalty: Any, intercept: bool) -> GLM:
         part = fill_part(part, dask.compute(part.rows)[0])
     block = next(rows.blocks(part, False))
     x = pd.DataFrame(block.x, columns=list(rows.roles.features))
-    known: dict[str, Any] = {
+    options: dict[str, Any] = {
         "sample_weight": block.weight if block.weight.any() else None,
         "offset": block.offset,
         "intercept": intercept,
     }
-    model = GLM(x, block.y, loss, penalty, **known)
+    model = GLM(x, block.y, loss, penalty, **options)
     closed = model.predictors
     if (
         closed is None

@@ -77,18 +77,20 @@ class CurveRequest(NamedTuple):
 
 
 def _make_request(caller: str, fit: Any, plan: Plan | None, level: float) -> CurveRequest:
-    found = fit
+    argument = fit
     if isinstance(fit, Smoothing):
         fit = fit.fit
-    own = isinstance(found, Smoothing) and plan is None
+    by_smoothing = isinstance(argument, Smoothing) and plan is None
     if not isinstance(fit, Fit) or not isinstance(fit.objective, Additive):
-        of = kind_of(fit.objective) if isinstance(fit, Fit) else type(fit).__name__
+        kind = kind_of(fit.objective) if isinstance(fit, Fit) else type(fit).__name__
         raise TypeError(
-            f"{caller}: the first argument must be what lo.smooth found, or a fit of lo.Additive; got {of}."
+            f"{caller}: the first argument must be what lo.smooth found, or a fit of lo.Additive; got {kind}."
         )
     share(f"{caller}: level", level)
-    if own:
-        return CurveRequest(fit, found.plan, found.choice if found.method == "NCV" else None)
+    if by_smoothing:
+        return CurveRequest(
+            fit, argument.plan, argument.choice if argument.method == "NCV" else None
+        )
     return CurveRequest(
         fit, None if plan is None else resolve_plan(caller, fit.objective, plan, NewtonStep()), None
     )
@@ -102,20 +104,20 @@ def spread(request: CurveRequest) -> CoefficientSpread:
     model = request.model
     plan = request.plan
     data = data_of(model)
-    here = minimum(data, np.log(np.maximum(list(model.smoothing.values()), 1e-300)), fit.vector)
-    inverse = here.root.T @ here.root
+    solution = minimum(data, np.log(np.maximum(list(model.smoothing.values()), 1e-300)), fit.vector)
+    inverse = solution.root.T @ solution.root
     spans = {name: span for name, (_, span) in model.smooths.items()}
     if plan is None:
         phi = float(dispersion(fit)[0])
-        left = np.sum(data.weight > 0) - np.sum(
-            (data.x @ here.root.T) ** 2 * here.curvature[:, None]
+        residual_degrees = np.sum(data.weight > 0) - np.sum(
+            (data.x @ solution.root.T) ** 2 * solution.curvature[:, None]
         )
-        degrees = float(left) if model.loss_function.has_dispersion else np.inf
+        degrees = float(residual_degrees) if model.loss_function.has_dispersion else np.inf
         return CoefficientSpread(phi * inverse, dict.fromkeys(["", *spans], degrees))
-    plan, alone = _scoring(plan)
-    jackknife = _jackknife(data, here, plan, alone, request.choice)
-    seen = (data.x.T * here.curvature) @ data.x
-    own = inverse @ seen @ inverse
+    plan, scored_plan = _scoring(plan)
+    jackknife = _jackknife(data, solution, plan, scored_plan, request.choice)
+    seen = (data.x.T * solution.curvature) @ data.x
+    sampling_covariance = inverse @ seen @ inverse
     scale = np.ones(len(inverse))
     smooth = {k for span in spans.values() for k in range(span.start, span.stop)}
     for span in [
@@ -123,12 +125,12 @@ def spread(request: CurveRequest) -> CoefficientSpread:
         *(slice(k, k + 1) for k in range(len(inverse)) if k not in smooth),
     ]:
         ratio = np.sum(seen[span, span] * jackknife[span, span]) / np.sum(
-            seen[span, span] * own[span, span]
+            seen[span, span] * sampling_covariance[span, span]
         )
         scale[span] = np.sqrt(max(ratio, 0.0))
-    hidden = np.multiply.outer(scale, scale) * (inverse @ here.penalty @ inverse)
+    hidden = np.multiply.outer(scale, scale) * (inverse @ solution.penalty @ inverse)
     return CoefficientSpread(
-        jackknife + hidden, _degrees(data, here, plan, alone, {"": slice(None), **spans})
+        jackknife + hidden, _degrees(data, solution, plan, scored_plan, {"": slice(None), **spans})
     )
 
 
@@ -142,52 +144,65 @@ def _scoring(plan: Plan) -> tuple[Plan, Plan]:
     return plan, Plan(indptr, plan.index[held], plan.weight[held], held[held], plan.num_units)
 
 
-def _share(alone: Plan) -> Float[Array, " refits"]:
+def _share(scored_plan: Plan) -> Float[Array, " refits"]:
     """Return the weight of each refit, so that every unit counts once."""
-    times = np.bincount(alone.index, minlength=alone.num_units)
-    return np.diff(alone.indptr) / np.bincount(alone.refit, times[alone.index])
+    times = np.bincount(scored_plan.index, minlength=scored_plan.num_units)
+    return np.diff(scored_plan.indptr) / np.bincount(scored_plan.refit, times[scored_plan.index])
 
 
 def _jackknife(
-    data: PenalisedRows, here: SmoothingMinimum, plan: Plan, alone: Plan, choice: Choice | None
+    data: PenalisedRows,
+    solution: SmoothingMinimum,
+    plan: Plan,
+    scored_plan: Plan,
+    choice: Choice | None,
 ) -> Float[Array, "params params"]:
     """Compute the jackknife covariance J."""
-    near, far = (
-        Neighbourhoods(data, some, np.zeros(len(some.index)), here.theta).moves(here)
-        for some in (alone, plan)
+    unit_changes, neighbourhood_changes = (
+        Neighbourhoods(data, subplan, np.zeros(len(subplan.index)), solution.theta).moves(solution)
+        for subplan in (scored_plan, plan)
     )
     if choice is not None:
-        by_rho = scipy.linalg.solve_triangular(here.root.T, choice.by_rho.T).T  # whitened
-        near, far = (d + choice.moves(some) @ by_rho for d, some in ((near, alone), (far, plan)))
-    total = (near.T * _share(alone)) @ far
+        by_rho = scipy.linalg.solve_triangular(solution.root.T, choice.by_rho.T).T  # whitened
+        unit_changes, neighbourhood_changes = (
+            changes + choice.moves(subplan) @ by_rho
+            for changes, subplan in ((unit_changes, scored_plan), (neighbourhood_changes, plan))
+        )
+    total = (unit_changes.T * _share(scored_plan)) @ neighbourhood_changes
     values, vectors = np.linalg.eigh((total + total.T) / 2)
-    return here.root.T @ (vectors * np.maximum(values, 0.0)) @ vectors.T @ here.root
+    return solution.root.T @ (vectors * np.maximum(values, 0.0)) @ vectors.T @ solution.root
 
 
 def _degrees(
-    data: PenalisedRows, here: SmoothingMinimum, plan: Plan, alone: Plan, spans: dict[str, slice]
+    data: PenalisedRows,
+    solution: SmoothingMinimum,
+    plan: Plan,
+    scored_plan: Plan,
+    spans: dict[str, slice],
 ) -> dict[str, float]:
     """Return the degrees of freedom of J, by terms."""
-    bent = np.sqrt(np.maximum(here.curvature, 0.0))
-    share = _share(alone)
-    found = {}
-    inverse = here.root.T @ here.root
+    root_curvature = np.sqrt(np.maximum(solution.curvature, 0.0))
+    share = _share(scored_plan)
+    degrees = {}
+    inverse = solution.root.T @ solution.root
     q = data.x.shape[1]
     for name, span in spans.items():
-        rows = (bent[:, None] * data.x[:, span]) @ np.linalg.cholesky(inverse[span, span])
+        rows = (root_curvature[:, None] * data.x[:, span]) @ np.linalg.cholesky(inverse[span, span])
         total = 0.0
-        spread = 0.0
+        squares = 0.0
         for batch in plan.batches(2**18, q, q):
             units = np.minimum(np.asarray(batch.rows.index), len(rows) - 1)
             held = np.asarray(batch.rows.held)
-            left = (1 - np.asarray(batch.rows.weight)) ** 2
+            squared_omissions = (1 - np.asarray(batch.rows.weight)) ** 2
             k = np.matmul(rows[units], rows[units].swapaxes(1, 2))
             total += share[batch.refits] @ np.sum(
                 np.where(held, np.einsum("rkk->rk", k), 0.0), axis=1
             )
-            spread += share[batch.refits] @ np.einsum("rk,rl,rkl->r", held * 1.0, left, k**2)
-        found[name] = float(total**2 / spread)
-    return found
+            squares += share[batch.refits] @ np.einsum(
+                "rk,rl,rkl->r", held * 1.0, squared_omissions, k**2
+            )
+        degrees[name] = float(total**2 / squares)
+    return degrees
 
 
 @conventional
@@ -236,34 +251,41 @@ def curves(
     >>> sorted(lo.tuning.curves(fit, points=5).columns)
     ['high', 'low', 'se', 'term', 'value', 'x']
     """
-    asked = _make_request("curves", fit, plan, level)
-    known = spread(asked)
+    request = _make_request("curves", fit, plan, level)
+    coefficient_spread = spread(request)
     tables = [
-        _curve(asked.fit, term, span, known, level, points)
-        for term, span in asked.model.smooths.values()
+        _curve(request.fit, term, span, coefficient_spread, level, points)
+        for term, span in request.model.smooths.values()
     ]
-    found = HeadedTable(pd.concat(tables, ignore_index=True))
-    found.heading = [
+    table = HeadedTable(pd.concat(tables, ignore_index=True))
+    table.heading = [
         (
             "standard errors",
-            "penalties as priors" if asked.plan is None else "jackknife by the plan, bias added",
+            "penalties as priors" if request.plan is None else "jackknife by the plan, bias added",
         )
     ]
-    return found
+    return table
 
 
 def _curve(
-    fit: Fit, term: BoundTerm, span: slice, facts: CoefficientSpread, level: float, points: int
+    fit: Fit,
+    term: BoundTerm,
+    span: slice,
+    coefficient_spread: CoefficientSpread,
+    level: float,
+    points: int,
 ) -> pd.DataFrame:
     grid = _grid(term, points)
     design = term.basis.design(*grid)
     value = design @ fit.vector[span]
-    se = np.sqrt(np.einsum("np,pq,nq->n", design, facts.covariance[span, span], design))
-    reach = _quantile(facts.degrees[term.label], level) * se
+    se = np.sqrt(
+        np.einsum("np,pq,nq->n", design, coefficient_spread.covariance[span, span], design)
+    )
+    half_width = _quantile(coefficient_spread.degrees[term.label], level) * se
     names = term.term.columns
     flat = [part for x in grid for part in (x.T if x.ndim == 2 else [x])]
     table = pd.DataFrame({"term": term.label, **dict(zip(names, flat, strict=True))})
-    return table.assign(value=value, se=se, low=value - reach, high=value + reach)
+    return table.assign(value=value, se=se, low=value - half_width, high=value + half_width)
 
 
 def _quantile(degrees: float, level: float) -> float:
@@ -278,12 +300,12 @@ def _grid(term: BoundTerm, points: int) -> list[Array]:
     axes: list[Array] = []
     for x, kind in zip(term.columns, kinds, strict=True):
         parts = x.T if x.ndim == 2 else [x]
-        if sum(len(each.T) if each.ndim == 2 else 1 for each in term.columns) == 1:
-            many = points
+        if sum(len(values.T) if values.ndim == 2 else 1 for values in term.columns) == 1:
+            count = points
         else:
-            many = SIDE
+            count = SIDE
         axes += [
-            np.unique(part) if kind in LABELS else np.linspace(part.min(), part.max(), many)
+            np.unique(part) if kind in LABELS else np.linspace(part.min(), part.max(), count)
             for part in parts
         ]
     mesh = [part.ravel() for part in np.meshgrid(*axes, indexing="ij")]
@@ -346,8 +368,8 @@ def mean_interval(
     >>> lo.tuning.mean_interval(fit, pd.DataFrame({"x": [0.25, 0.75]})).shape
     (2, 3)
     """
-    asked = _make_request("mean_interval", fit, plan, level)
-    model = asked.model
+    request = _make_request("mean_interval", fit, plan, level)
+    model = request.model
     if (offset is None) != (model.offset is None):
         raise ValueError(
             f"mean_interval: the model has {'no' if model.offset is None else 'an'} offset; give offset= like it."
@@ -355,13 +377,13 @@ def mean_interval(
     _, frame, offset = match_labels("mean_interval", X_new=X_new, offset=offset)
     design = np.asarray(model.new_rows("mean_interval", frame))
     shift = 0.0 if offset is None else column("mean_interval", "offset", offset, len(design))
-    known = spread(asked)
-    reach = _quantile(known.degrees[""], level) * np.sqrt(
-        np.einsum("np,pq,nq->n", design, known.covariance, design)
+    coefficient_spread = spread(request)
+    half_width = _quantile(coefficient_spread.degrees[""], level) * np.sqrt(
+        np.einsum("np,pq,nq->n", design, coefficient_spread.covariance, design)
     )
-    eta = design @ asked.fit.vector + shift
+    eta = design @ request.fit.vector + shift
     link = model.loss_function.inverse_link
-    ends = np.sort([np.asarray(link(eta - reach)), np.asarray(link(eta + reach))], axis=0)
+    ends = np.sort([np.asarray(link(eta - half_width)), np.asarray(link(eta + half_width))], axis=0)
     return pd.DataFrame(
         {"prediction": np.asarray(link(eta)), "low": ends[0], "high": ends[1]},
         index=index_of(X_new),

@@ -80,20 +80,20 @@ class SlopeLook(NamedTuple):
 
 def build_objective(build: Build, hyper: Mapping[str, Any]) -> AbstractObjective:
     """Build the objective, with numbers as arrays, so that new values compile nothing anew."""
-    found = build(
+    objective = build(
         **{
             name: np.float64(value) if isinstance(value, float) else value
             for name, value in hyper.items()
         }
     )
-    if not isinstance(found, AbstractObjective):
-        what = f"{type(found).__name__}" + (
-            ", give its .objective" if isinstance(found, Fit) else ""
+    if not isinstance(objective, AbstractObjective):
+        description = f"{type(objective).__name__}" + (
+            ", give its .objective" if isinstance(objective, Fit) else ""
         )
         raise TypeError(
-            f"tune: build must return an objective, such as lo.GLM(...) or lo.Separable(...); got {what}."
+            f"tune: build must return an objective, such as lo.GLM(...) or lo.Separable(...); got {description}."
         )
-    return found
+    return objective
 
 
 def shares(estimate: Estimate, among: Among) -> Float[np.ndarray, " losses"]:
@@ -102,8 +102,8 @@ def shares(estimate: Estimate, among: Among) -> Float[np.ndarray, " losses"]:
     Over all if `among` is None.
     """
     if estimate.joint:
-        some = np.ones(estimate.plan.num_refits) if among is None else among.astype(float)
-        return some / some.sum()
+        refit_weight = np.ones(estimate.plan.num_refits) if among is None else among.astype(float)
+        return refit_weight / refit_weight.sum()
     weight = (
         np.ones(estimate.plan.num_units) if estimate.unit_weight is None else estimate.unit_weight
     )
@@ -115,9 +115,9 @@ def loss_shares(plan: Plan, weight: Float[np.ndarray, " units"]) -> Float[np.nda
 
     A unit that is scored often counts once.
     """
-    times = np.bincount(plan.index[plan.held], minlength=plan.num_units)
-    each = weight / np.maximum(times, 1) / weight[times > 0].sum()
-    return np.where(plan.held, each[plan.index], 0.0)
+    counts = np.bincount(plan.index[plan.held], minlength=plan.num_units)
+    unit_share = weight / np.maximum(counts, 1) / weight[counts > 0].sum()
+    return np.where(plan.held, unit_share[plan.index], 0.0)
 
 
 def mean(estimate: Estimate, among: Among) -> float:
@@ -166,18 +166,18 @@ class LossSlopes:
                 f"tune: sampler='gradient' forms the Hessian of {fit.num_params} parameters, too many; use sampler='optuna'."
             )
         gathered, batches = begin_estimate(HeldOutLoss(fit, plan, None), criterion(fit))
-        found = gathered.draft
-        told = read_or_make(lambda: self._evaluate(fit, rho, gathered, batches, groups))
-        for name in told.keys() & REFIT_FIELDS:
-            getattr(found, name)[...] = told[name]
+        estimate = gathered.draft
+        outputs = read_or_make(lambda: self._evaluate(fit, rho, gathered, batches, groups))
+        for name in outputs.keys() & REFIT_FIELDS:
+            getattr(estimate, name)[...] = outputs[name]
         slopes = (
-            told["slope"]
-            if "slope" in told
-            else [self._beside(fit, plan, rho, among) for among in groups]
+            outputs["slope"]
+            if "slope" in outputs
+            else [self._by_differences(fit, plan, rho, among) for among in groups]
         )
-        values = np.atleast_1d(told["value"]).tolist()
+        values = np.atleast_1d(outputs["value"]).tolist()
         return [
-            SlopeLook(found, value, slope, told.get("center"))
+            SlopeLook(estimate, value, slope, outputs.get("center"))
             for value, slope in zip(values, np.reshape(slopes, (len(groups), -1)), strict=True)
         ]
 
@@ -205,21 +205,21 @@ class LossSlopes:
         """
         among = groups[0]
         if kinks(fit.objective) is not None:
-            told = self._by_refits(fit, rho, builder, batches, among)
+            outputs = self._by_refits(fit, rho, builder, batches, among)
         elif self._by_adjoints(fit, rho):
-            told = self._by_arrays(fit, rho, builder, batches, groups)
+            outputs = self._by_arrays(fit, rho, builder, batches, groups)
         elif self.pooled_criterion is not None:
             raise ValueError(
                 "tune: metric='auc' by gradient needs a GLM whose quadratic penalty alone has hyperparameters; "
                 "use sampler='optuna'."
             )
         elif isinstance(fit.objective, AbstractClosedForm):
-            told = {"value": _one_step_criterion(builder, batches, among)}
+            outputs = {"value": _one_step_criterion(builder, batches, among)}
         else:
             slope = self._derivative(fit, rho, builder, batches, among)
-            told = {"value": np.asarray(mean(builder.draft, among)), "slope": slope}
+            outputs = {"value": np.asarray(mean(builder.draft, among)), "slope": slope}
         arrays = {name: getattr(builder.draft, name) for name in REFIT_FIELDS}
-        return told | {name: part for name, part in arrays.items() if part is not None}
+        return outputs | {name: part for name, part in arrays.items() if part is not None}
 
     def _traceable(self, rho: Array | Sequence[Array]) -> AbstractObjective:
         """Return the objective as a function of hyperparameters."""
@@ -231,9 +231,9 @@ class LossSlopes:
     def _alone(self, rho: np.ndarray) -> bool:
         """Whether hyperparameters enter the penalty alone."""
 
-        def look(rho: Array) -> None:
-            each = list(rho)
-            model: Any = self._traceable(each)
+        def inspect(rho: Array) -> None:
+            hyper = list(rho)
+            model: Any = self._traceable(hyper)
             leaves = jax.tree.leaves(
                 [part for name, part in vars(model).items() if name != "penalty"]
             )
@@ -242,13 +242,13 @@ class LossSlopes:
             if (
                 self.alone
                 and type(getattr(model, "penalty", None)) is Ridge
-                and any(one is model.penalty.alpha for one in each)
+                and any(value is model.penalty.alpha for value in hyper)
             ):
-                among = np.array([one is model.penalty.alpha for one in each])
+                among = np.array([value is model.penalty.alpha for value in hyper])
                 self.constant = np.eye(model.num_features)[:, :, None] * among
 
         if self.alone is None:
-            jax.eval_shape(look, rho)
+            jax.eval_shape(inspect, rho)
         return bool(self.alone)
 
     # linear predictors under a quadratic penalty
@@ -272,47 +272,56 @@ class LossSlopes:
         groups: Sequence[Among],
     ) -> StepResult:
         model = linear_cache(fit).model
-        found = builder.draft
+        estimate = builder.draft
         adjoints = [Adjoint(fit) for _ in groups]
 
         def step(batch: Batch) -> CertifiedBatch:
             """Score a batch after one Newton step."""
             state = CertifiedBatch(fit, batch.rows)
             state.look()
-            lost = np.where(state.metric.kept_share > 0, RESULTS.successful, RESULTS.undetermined)
-            scores, none = losses_at(fit, batch.rows, state.center), np.full(len(lost), np.inf)
+            codes = np.where(state.metric.kept_share > 0, RESULTS.successful, RESULTS.undetermined)
+            scores, unbounded = (
+                losses_at(fit, batch.rows, state.center),
+                np.full(len(codes), np.inf),
+            )
             builder.add(
-                batch, RefitBatch(state.theta, none, lost, scores, step_length=state.first), scores
+                batch,
+                RefitBatch(state.theta, unbounded, codes, scores, step_length=state.first),
+                scores,
             )
             return state
 
         looks: Iterable[tuple[Batch, CertifiedBatch]] = ((batch, step(batch)) for batch in batches)
         if self.pooled_criterion is not None:  # all predictors are needed before any slope is known
             looks = list(looks)
-            told = {"center": _by_unit(found.plan, looks)}
-            weight = np.ones(len(model.y)) if found.unit_weight is None else found.unit_weight
+            outputs = {"center": _by_unit(estimate.plan, looks)}
+            weight = np.ones(len(model.y)) if estimate.unit_weight is None else estimate.unit_weight
             weights = [weight if among is None else weight * among for among in groups]
             measured = [
-                self.pooled_criterion(model.y, told["center"], weight) for weight in weights
+                self.pooled_criterion(model.y, outputs["center"], weight) for weight in weights
             ]
             values = [value for value, _ in measured]
             for batch, state in looks:
-                for adjoint, (_, each) in zip(adjoints, measured, strict=True):
-                    adjoint.add(state, np.where(batch.rows.held, each[state.units], 0.0))
+                for adjoint, (_, predictor_slope) in zip(adjoints, measured, strict=True):
+                    adjoint.add(state, np.where(batch.rows.held, predictor_slope[state.units], 0.0))
         else:
-            told = {}
-            weights = [shares(found, among) for among in groups]
+            outputs = {}
+            weights = [shares(estimate, among) for among in groups]
             for batch, state in looks:
-                (each,) = model.unit_loss.derivatives(state.center, model.y[state.units], (1,))
+                (predictor_slope,) = model.unit_loss.derivatives(
+                    state.center, model.y[state.units], (1,)
+                )
                 for adjoint, share in zip(adjoints, weights, strict=True):
-                    adjoint.add(state, np.where(batch.rows.held, share[batch.place] * each, 0.0))
-            values = [mean(found, among) for among in groups]
+                    adjoint.add(
+                        state, np.where(batch.rows.held, share[batch.place] * predictor_slope, 0.0)
+                    )
+            values = [mean(estimate, among) for among in groups]
         change = np.asarray(self._penalty(rho)) if self.constant is None else self.constant
         within = slice(len(change))
         slopes = [
             np.einsum("pq,pqh->h", adjoint.slope()[within, within], change) for adjoint in adjoints
         ]
-        return told | {"value": np.array(values), "slope": np.array(slopes)}
+        return outputs | {"value": np.array(values), "slope": np.array(slopes)}
 
     # refits under a penalty with kinks
 
@@ -352,9 +361,9 @@ class LossSlopes:
                 "tune: sampler='gradient' under an l1 penalty or bounds goes by the loss of a lo.GLM, and wants "
                 "hyperparameters in the penalty alone; use sampler='optuna', or lo.path."
             )
-        known = kinks(fit.objective)
-        assert known is not None
-        kinked = known.whole
+        active_model = kinks(fit.objective)
+        assert active_model is not None
+        kinked = active_model.whole
         share = shares(builder.draft, among)
         slope = np.zeros(len(rho))
         change = [np.asarray(part) for part in self._kinks(rho)]
@@ -363,35 +372,36 @@ class LossSlopes:
             done = along_zeros(criterion(fit), fit, batch.rows, True)
             assert done.scores is not None
             builder.add(batch, done, done.scores)
-            each = np.where(rows.held, share[batch.place], 0.0)
+            entry_share = np.where(rows.held, share[batch.place], 0.0)
             theta = done.theta
             for k in np.flatnonzero(np.isfinite(theta).all(1)):
                 weights = weights_of(rows, fit.objective.num_units, np.array([k]))
                 held = rows.held[k]
                 slope += _loss_changes(
-                    kinked, theta[k], weights, rows.index[k][held], each[k][held], change
+                    kinked, theta[k], weights, rows.index[k][held], entry_share[k][held], change
                 )
         return {"value": np.asarray(mean(builder.draft, among)), "slope": slope}
 
     # closed forms
 
-    def _beside(
+    def _by_differences(
         self, fit: Fit, plan: Plan, rho: np.ndarray, among: Among
     ) -> Float[np.ndarray, " hyper"]:
         """Compute the gradient by central differences, from fits that start at this one."""
 
-        def at(rho: np.ndarray) -> float:
+        def criterion_at(rho: np.ndarray) -> float:
             objective = build_objective(
                 self.build, dict(zip(self.names, rho.tolist(), strict=True))
             )
-            near = minimum(
+            nearby_fit = minimum(
                 objective, fit.parameters, num_starts=1, curvature=column_curvature(objective)
             )
             return float(
                 read_or_make(
                     lambda: {
                         "value": _one_step_criterion(
-                            *begin_estimate(HeldOutLoss(near, plan, None), NewtonStep()), among
+                            *begin_estimate(HeldOutLoss(nearby_fit, plan, None), NewtonStep()),
+                            among,
                         )
                     }
                 )["value"]
@@ -399,7 +409,12 @@ class LossSlopes:
 
         # step of hyperparameters to each side; slopes of closed forms have an error of its square
         steps = 1e-3 * np.diag(rho)
-        return np.array([(at(rho + step) - at(rho - step)) / (2 * step.sum()) for step in steps])
+        return np.array(
+            [
+                (criterion_at(rho + step) - criterion_at(rho - step)) / (2 * step.sum())
+                for step in steps
+            ]
+        )
 
     # everything else, by JAX
 
@@ -408,43 +423,48 @@ class LossSlopes:
 
         As constants they would be compiled with every data set.
         """
-        own, tree = jax.tree.flatten(self._traceable(rho))
-        known = zip(own, leaves, strict=True)
+        traced_leaves, tree = jax.tree.flatten(self._traceable(rho))
+        pairs = zip(traced_leaves, leaves, strict=True)
         return jax.tree.unflatten(
             tree,
-            [mine if is_traced(mine) or not _is_array(mine) else other for mine, other in known],
+            [
+                traced if is_traced(traced) or not _is_array(traced) else array
+                for traced, array in pairs
+            ],
         )
 
     @functools.cached_property
-    def _pulls(self) -> Callable[..., Array]:
+    def _loss_gradients(self) -> Callable[..., Array]:
         """Return r_o, the gradients of the held-out losses."""
 
         def program(rho, leaves, like, args, chunk):
             objective = self._build(rho, leaves)
 
-            def one(a):
+            def refit_gradient(a):
                 index, weight, held, share, theta = a
                 losses = held_out(objective, like, index, weight, held)
                 return jax.grad(lambda v: jnp.sum(share * losses(v)))(theta)
 
-            return jax.lax.map(one, args, batch_size=chunk)
+            return jax.lax.map(refit_gradient, args, batch_size=chunk)
 
         return jax.jit(program, static_argnums=4)
 
     @functools.cached_property
-    def _own(self) -> Callable[..., tuple[Array, Array]]:
+    def _refit_slopes(self) -> Callable[..., tuple[Array, Array]]:
         """Compute the sums of ∂_ρ (S_o − Φ_o) and −∇Φ_o.
 
         A local objective needs only the listed units.
         """
 
         def program(rho, leaves, like, vector, args, chunk):
-            def one(a):
+            def refit_slopes(a):
                 return jax.grad(lambda rho, v: self._value(rho, leaves, like, v, a), (0, 1))(
                     rho, vector
                 )
 
-            return jax.tree.map(lambda part: part.sum(0), jax.lax.map(one, args, batch_size=chunk))
+            return jax.tree.map(
+                lambda part: part.sum(0), jax.lax.map(refit_slopes, args, batch_size=chunk)
+            )
 
         return jax.jit(program, static_argnums=5)
 
@@ -463,19 +483,21 @@ class LossSlopes:
 
     @functools.cached_property
     def _common(self) -> Callable[..., tuple[Array, Array]]:
-        """Compute the slopes in ρ and θ of `pull`ᵀ∇F + tr(∇²F `bent`) at weights of one."""
+        """Compute the slopes in ρ and θ of `adjoint`ᵀ∇F + tr(∇²F `products`) at weights of one."""
 
-        def program(rho, leaves, like, vector, pull, bent):
+        def program(rho, leaves, like, vector, adjoint, products):
             def value(rho, v):
                 objective = self._build(rho, leaves)
                 slope = jax.grad(
                     lambda v: objective.loss(unravel(v, like), jnp.ones(objective.num_units))
                 )
-                turned = lambda pair: pair[0] @ jax.jvp(slope, (v,), (pair[1],))[1]
-                some = (
-                    0.0 if bent is None else jnp.sum(jax.lax.map(turned, (jnp.eye(len(v)), bent.T)))
+                curvature_term = lambda pair: pair[0] @ jax.jvp(slope, (v,), (pair[1],))[1]
+                trace = (
+                    0.0
+                    if products is None
+                    else jnp.sum(jax.lax.map(curvature_term, (jnp.eye(len(v)), products.T)))
                 )
-                return pull @ slope(v) + some
+                return adjoint @ slope(v) + trace
 
             return jax.grad(value, (0, 1))(rho, vector)
 
@@ -497,25 +519,25 @@ class LossSlopes:
         ]
         by_rho = np.zeros(len(rho))
         by_theta = np.zeros(size)
-        pull = np.zeros(size)
-        bent = np.zeros((size, size))
+        adjoint = np.zeros(size)
+        products = np.zeros((size, size))
         for batch in batches:
             state, done = _take_step(builder, batch)
-            each = (
+            entry_share = (
                 share[batch.refits] if joint else np.where(batch.rows.held, share[batch.place], 0.0)
             )
             chunk = own_passes(fit.objective, batch.rows.index.shape[1])
-            args = (*map(np.asarray, batch.rows[:3]), each, done.theta)
-            r = np.asarray(self._pulls(rho, leaves, fit.theta, args, chunk))
+            args = (*map(np.asarray, batch.rows[:3]), entry_share, done.theta)
+            r = np.asarray(self._loss_gradients(rho, leaves, fit.theta, args, chunk))
             p = fit.unwhiten(state.metric.solve(fit.whiten(r), state.u, np.arange(len(r))))
             q = fit.unwhiten(state.u)
-            own = self._own(rho, leaves, fit.theta, fit.vector, (*args, p, q), chunk)
-            by_rho = by_rho + np.asarray(own[0])
-            by_theta = by_theta + np.asarray(own[1]) + r.sum(0)
-            pull = pull + p.sum(0)
-            bent = bent + q.T @ p
+            sums = self._refit_slopes(rho, leaves, fit.theta, fit.vector, (*args, p, q), chunk)
+            by_rho = by_rho + np.asarray(sums[0])
+            by_theta = by_theta + np.asarray(sums[1]) + r.sum(0)
+            adjoint = adjoint + p.sum(0)
+            products = products + q.T @ p
         if fit.objective.local:
-            common = self._common(rho, leaves, fit.theta, fit.vector, pull, bent)
+            common = self._common(rho, leaves, fit.theta, fit.vector, adjoint, products)
             by_rho = by_rho - np.asarray(common[0])
             by_theta = by_theta - np.asarray(common[1])
         last = self._common(rho, leaves, fit.theta, fit.vector, fit.solve(by_theta), None)
@@ -540,22 +562,24 @@ def _loss_changes(
     """Return the changes of the losses of one refit, each weighted by `share`."""
     model = kinked.smooth
     norms = kinked.norms
-    own = ~at_rest(kinked, theta)
+    active = ~at_rest(kinked, theta)
     (omega,), (kappa,) = model.weigh(weights)
     eta = model.eta(theta[None])[0]
-    x = model.design.x[:, own]
+    x = model.design.x[:, active]
     curvature = weight_terms(omega, model.loss.derivatives(eta, model.y, (2,))[0])
-    hessian = (x.T * curvature) @ x + kappa * np.diag(kinked.ridge[own])
+    hessian = (x.T * curvature) @ x + kappa * np.diag(kinked.ridge[active])
     coef = theta[: len(change[0])]
-    pull = change[0] * coef[:, None] + change[1] * np.sign(coef)[:, None]
+    gradient_change = change[0] * coef[:, None] + change[1] * np.sign(coef)[:, None]
     if norms is not None:
-        hessian += kappa * norms.select(np.flatnonzero(own)).hessian(theta[own][None])[0]
+        hessian += kappa * norms.select(np.flatnonzero(active)).hessian(theta[active][None])[0]
         length = norms.lengths(theta)[:, None]
-        each = np.divide(change[2], length, out=np.zeros_like(change[2]), where=length > 0)
-        pull = pull + (norms.member.T @ each)[: len(coef)] * coef[:, None]
+        group_slope = np.divide(change[2], length, out=np.zeros_like(change[2]), where=length > 0)
+        gradient_change = (
+            gradient_change + (norms.member.T @ group_slope)[: len(coef)] * coef[:, None]
+        )
     slope = model.unit_loss.derivatives(eta[units], model.y[units], (1,))[0]
     adjoint = scipy.linalg.solve(hessian, x[units].T @ (share * slope), assume_a="pos")
-    return -kappa * adjoint[: int(own[: len(coef)].sum())] @ pull[own[: len(coef)]]
+    return -kappa * adjoint[: int(active[: len(coef)].sum())] @ gradient_change[active[: len(coef)]]
 
 
 def _one_step_criterion(
@@ -614,14 +638,16 @@ def smoothed_area(
             f"tune: metric='auc' by gradient compares pairs of rows, {most_pairs:.0e} at most; tune the loss instead."
         )
     mass = np.outer(weight[upper], weight[~upper])
-    apart = eta - eta.mean()
+    deviations = eta - eta.mean()
     spread = eta.std()
-    z = apart / (AREA_STEP_WIDTH * spread)
+    z = deviations / (AREA_STEP_WIDTH * spread)
     share = scipy.special.expit(z[upper][:, None] - z[~upper])
-    bend = mass / mass.sum() * share * (1 - share)
+    pair_slopes = mass / mass.sum() * share * (1 - share)
     slope = np.zeros(len(y))
-    slope[upper], slope[~upper] = -bend.sum(1), bend.sum(0)
-    slope = (slope - apart * (slope @ apart) / (len(y) * spread**2)) / (AREA_STEP_WIDTH * spread)
+    slope[upper], slope[~upper] = -pair_slopes.sum(1), pair_slopes.sum(0)
+    slope = (slope - deviations * (slope @ deviations) / (len(y) * spread**2)) / (
+        AREA_STEP_WIDTH * spread
+    )
     return -float(np.sum(mass * share) / mass.sum()), slope
 
 
@@ -634,15 +660,15 @@ class Adjoint:
 
     fit: Fit
     anchor: LinearFitCache
-    pull: np.ndarray
+    adjoints: np.ndarray
     curvature: np.ndarray
-    turn: np.ndarray
+    row_terms: np.ndarray
 
     def __init__(self, fit: Fit):
         self.fit = fit
         self.anchor = linear_cache(fit)
         rank = len(self.anchor.root)
-        self.pull, self.curvature, self.turn = (
+        self.adjoints, self.curvature, self.row_terms = (
             np.zeros(rank),
             np.zeros((rank, rank)),
             np.zeros(self.anchor.units),
@@ -651,23 +677,27 @@ class Adjoint:
     def add(self, state: CertifiedBatch, slope: Float[np.ndarray, "refits width"]) -> None:
         """Add a batch, given the gradient of the criterion in each held-out predictor."""
         metric = state.metric
-        everyone = np.arange(len(slope))
+        refits = np.arange(len(slope))
         q = state.u
         if metric.z is not None:
-            p = metric.solve(np.einsum("rk,rkp->rp", slope, metric.z), everyone)
-            moved = np.einsum("rkp,rp->rk", metric.z, p) * np.einsum("rkp,rp->rk", metric.z, q)
+            p = metric.solve(np.einsum("rk,rkp->rp", slope, metric.z), refits)
+            row_products = np.einsum("rkp,rp->rk", metric.z, p) * np.einsum(
+                "rkp,rp->rk", metric.z, q
+            )
         else:
             rows = [
                 self.anchor.model.design.whiten(units, self.anchor.root) for units in state.units
             ]
             p = metric.solve(
-                np.array([own @ z for own, z in zip(slope, rows, strict=True)]), everyone
+                np.array([row_slope @ z for row_slope, z in zip(slope, rows, strict=True)]), refits
             )
-            moved = np.array(
-                [(z @ one) * (z @ other) for z, one, other in zip(rows, p, q, strict=True)]
+            row_products = np.array(
+                [(z @ adjoint) * (z @ step) for z, adjoint, step in zip(rows, p, q, strict=True)]
             )
-        self.turn += np.bincount(state.units.ravel(), (state.delta * moved).ravel(), len(self.turn))
-        self.pull += p.sum(0)
+        self.row_terms += np.bincount(
+            state.units.ravel(), (state.delta * row_products).ravel(), len(self.row_terms)
+        )
+        self.adjoints += p.sum(0)
         self.curvature += p.T @ q
 
     def slope(self) -> Float[np.ndarray, "params params"]:
@@ -675,8 +705,8 @@ class Adjoint:
         anchor = self.anchor
         root = self.anchor.root
         (third,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
-        bent = root.T @ self.curvature @ root
+        products = root.T @ self.curvature @ root
         x = cast(DenseDesign, anchor.model.design)
-        s = x.forms(bent[None])[:, 0] + self.turn
+        s = x.forms(products[None])[:, 0] + self.row_terms
         c = x.pull(weight_terms(anchor.weight, third * s)[None])[0]
-        return np.outer(self.fit.solve(c) - self.pull @ root, anchor.theta) - bent
+        return np.outer(self.fit.solve(c) - self.adjoints @ root, anchor.theta) - products

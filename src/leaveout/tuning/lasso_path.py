@@ -59,11 +59,11 @@ SINGLE = 1e-5
 def applies(objective: object, penalties: list[AbstractPenalty], plan: Plan) -> bool:
     """Tell whether the path is of least squares under a lasso or an elastic net."""
     if not penalties or not all(
-        isinstance(each, Lasso | ElasticNet) and each.has_kinks and not each.alpha.ndim
-        for each in penalties
+        isinstance(penalty, Lasso | ElasticNet) and penalty.has_kinks and not penalty.alpha.ndim
+        for penalty in penalties
     ):
         return False
-    if not is_least_squares(objective) or len({_ratio(each) for each in penalties}) > 1:
+    if not is_least_squares(objective) or len({_ratio(penalty) for penalty in penalties}) > 1:
         return False
     weight = objective.sample_weight  # type: ignore[attr-defined]
     return bool(
@@ -88,7 +88,7 @@ class StandardisedColumns:
     mean: np.ndarray
     x: np.ndarray
     gram: np.ndarray
-    pull: np.ndarray
+    moments: np.ndarray
     largest: np.ndarray
     length: np.ndarray
     scale: np.ndarray
@@ -109,7 +109,7 @@ class StandardisedColumns:
         if large:
             x = x - mean
         self.x = x if weight is None else x * self.root[:, None]
-        self.gram, self.pull = self.x.T @ self.x, self.x.T @ self.y
+        self.gram, self.moments = self.x.T @ self.x, self.x.T @ self.y
         self.scale = np.sqrt(np.diag(self.gram))
         self.largest, self.length = (
             np.maximum(self.x.max(0), -self.x.min(0)),
@@ -127,26 +127,30 @@ class StandardisedColumns:
         """
         from sklearn.linear_model import enet_path
 
-        some = np.flatnonzero(~self.free)
+        penalised = np.flatnonzero(~self.free)
         theta = np.zeros((len(alphas), len(self.free)))
-        gram = self.gram[np.ix_(some, some)]
-        pull = self.pull[some]
+        gram = self.gram[np.ix_(penalised, penalised)]
+        moments = self.moments[penalised]
         y = self.y
         if self.free.any():
-            cross = self.gram[some, -1]
+            cross = self.gram[penalised, -1]
             size = self.gram[-1, -1]
             gram = gram - np.multiply.outer(cross / size, cross)
-            pull = pull - cross * (self.pull[-1] / size)
-            y = y - self.x[:, -1] * (self.pull[-1] / size)
-        more = {
+            moments = moments - cross * (self.moments[-1] / size)
+            y = y - self.x[:, -1] * (self.moments[-1] / size)
+        options = {
             "precompute": gram,
-            "Xy": pull,
+            "Xy": moments,
             "tol": 1e-5,
             "max_iter": 10_000,
             "check_input": False,
         }
-        theta[:, some] = enet_path(
-            self.x[:, some[0] : some[-1] + 1], y, l1_ratio=ratio, alphas=alphas / len(y), **more
+        theta[:, penalised] = enet_path(
+            self.x[:, penalised[0] : penalised[-1] + 1],
+            y,
+            l1_ratio=ratio,
+            alphas=alphas / len(y),
+            **options,
         )[1].T
         return theta
 
@@ -163,7 +167,7 @@ class PathRun:
     """
 
     rows: StandardisedColumns
-    at: Array
+    indices: Array
     a: Array
     ridge: float
     active: np.ndarray
@@ -172,43 +176,45 @@ class PathRun:
     theta: np.ndarray
     gradient: np.ndarray
     sign: np.ndarray
-    right: np.ndarray
+    converged: np.ndarray
 
     def __init__(
         self,
         rows: StandardisedColumns,
-        at: Int[Array, " alphas"],
+        indices: Int[Array, " alphas"],
         a: Array,
         ridge: float,
         sign: Float[Array, "alphas params"],
     ):
         self.rows = rows
-        self.at = at
+        self.indices = indices
         self.a = a
         self.ridge = ridge
         listed = rows.free | (sign != 0)
-        some = np.flatnonzero(listed[-1])
-        self.active = some[np.argsort(np.argmax(listed[:, some], axis=0), kind="stable")]
+        columns = np.flatnonzero(listed[-1])
+        self.active = columns[np.argsort(np.argmax(listed[:, columns], axis=0), kind="stable")]
         self.size = listed.sum(axis=1)
         gram = rows.gram.take(self.active, axis=0).take(self.active, axis=1)
         gram.flat[:: len(gram) + 1] += np.where(rows.free[self.active], 0.0, ridge)
         self.factor = scipy.linalg.cholesky(
             gram.T, lower=True, overwrite_a=True, check_finite=False
         )
-        both = self.forward(np.stack([rows.pull, sign[-1]], axis=1)[self.active])
+        solutions = self.forward(np.stack([rows.moments, sign[-1]], axis=1)[self.active])
         right = np.where(
-            np.arange(len(self.active))[:, None] < self.size, both[:, :1] - both[:, 1:] * a, 0.0
+            np.arange(len(self.active))[:, None] < self.size,
+            solutions[:, :1] - solutions[:, 1:] * a,
+            0.0,
         )
         self.theta = np.zeros(listed.shape)
-        self.theta[:, self.active] = self.back(right).T
-        self.gradient = self.theta @ rows.gram - rows.pull
+        self.theta[:, self.active] = self.backward(right).T
+        self.gradient = self.theta @ rows.gram - rows.moments
         leaving = self.theta * sign < 0
         joining = ~listed & (np.abs(self.gradient) > a[:, None] * (1 + TIE_DISTANCE))
         self.sign = np.where(leaving, 0.0, np.where(joining, -np.sign(self.gradient), sign))
-        self.right = ~(leaving | joining).any(axis=1)
+        self.converged = ~(leaving | joining).any(axis=1)
 
     @property
-    def many(self) -> bool:
+    def is_large(self) -> bool:
         """Tell whether so many columns are active that a sample of rows gives the moves, and
         float32 gives h.
         """
@@ -216,59 +222,65 @@ class PathRun:
 
     def forward(self, right: Float[Array, "some cols"]) -> Float[Array, "some cols"]:
         """Apply L⁻¹ of the first active columns."""
-        some = len(right)
+        count = len(right)
         return scipy.linalg.solve_triangular(
-            self.factor[:some, :some], right, lower=True, check_finite=False
+            self.factor[:count, :count], right, lower=True, check_finite=False
         )
 
-    def back(self, right: Float[Array, "some cols"]) -> Float[Array, "some cols"]:
+    def backward(self, right: Float[Array, "some cols"]) -> Float[Array, "some cols"]:
         """Apply L⁻ᵀ of the first active columns."""
-        some = len(right)
+        count = len(right)
         return scipy.linalg.solve_triangular(
-            self.factor[:some, :some], right, lower=True, trans=1, check_finite=False
+            self.factor[:count, :count], right, lower=True, trans=1, check_finite=False
         )
 
     def roots(self, first: int, last: int) -> Float[Array, "params some"]:
         """Return some columns of W."""
         out = np.zeros((len(self.rows.gram), last - first))
-        out[self.active[:last]] = self.back(np.eye(last)[:, first:])
+        out[self.active[:last]] = self.backward(np.eye(last)[:, first:])
         return out
 
-    def beside(self, more: Int[Array, " more"], size: int) -> Float[Array, "params more"]:
+    def schur_root(self, columns: Int[Array, " more"], size: int) -> Float[Array, "params more"]:
         """Compute W of some columns beside the first active ones. Raises LinAlgError if they are
         dependent.
         """
         gram = self.rows.gram
-        out = np.zeros((len(self.rows.gram), len(more)))
+        out = np.zeros((len(self.rows.gram), len(columns)))
         active = self.active[:size]
-        if more.size:
-            half = self.forward(gram[np.ix_(active, more)])
-            left = gram[np.ix_(more, more)] - half.T @ half + self.ridge * np.eye(len(more))
-            if np.any(np.diag(left) < CANCELLED_PRODUCT * np.diag(gram)[more]):
+        if columns.size:
+            half = self.forward(gram[np.ix_(active, columns)])
+            schur = (
+                gram[np.ix_(columns, columns)] - half.T @ half + self.ridge * np.eye(len(columns))
+            )
+            if np.any(np.diag(schur) < CANCELLED_PRODUCT * np.diag(gram)[columns]):
                 raise np.linalg.LinAlgError
             root = scipy.linalg.solve_triangular(
-                np.linalg.cholesky(left), np.eye(len(more)), lower=True
+                np.linalg.cholesky(schur), np.eye(len(columns)), lower=True
             ).T
-            out[more], out[active] = root, -self.back(half @ root)
+            out[columns], out[active] = root, -self.backward(half @ root)
         return out
 
     def after(self, before: "PathRun | None") -> "Change":
         """Return the change of the factor from the last α of another run."""
         first = int(self.size[0])
         last = int(self.size[-1])
-        if before is not None and before.ridge == self.ridge and (self.many or not before.many):
-            own = self.active[:first]
-            coming = np.setdiff1d(own, before.active)
-            going = np.setdiff1d(before.active, own)
+        if (
+            before is not None
+            and before.ridge == self.ridge
+            and (self.is_large or not before.is_large)
+        ):
+            active = self.active[:first]
+            joining = np.setdiff1d(active, before.active)
+            leaving = np.setdiff1d(before.active, active)
             with contextlib.suppress(np.linalg.LinAlgError):
                 # share of columns that change from which leverages are computed anew
-                if len(coming) + len(going) <= 0.5 * first:
+                if len(joining) + len(leaving) <= 0.5 * first:
                     parts = (
-                        before.beside(coming, len(before.active)),
-                        self.beside(going, first),
+                        before.remainder(joining, len(before.active)),
+                        self.remainder(leaving, first),
                         self.roots(first, last),
                     )
-                    sign = np.repeat([1.0, -1.0, 1.0], [len(coming), len(going), last - first])
+                    sign = np.repeat([1.0, -1.0, 1.0], [len(joining), len(leaving), last - first])
                     return Change(
                         np.concatenate(parts, axis=1), sign, self.size - last + len(sign), False
                     )
@@ -284,7 +296,7 @@ class Change(NamedTuple):
     root: Float[Array, "params some"]
     sign: Float[Array, " some"]
     ends: Int[Array, " alphas"]
-    anew: bool
+    replaces_all: bool
 
     def squares(self, rows: StandardisedColumns, rough: bool) -> Float[Array, "some units"]:
         """Compute (XW)² of every column of W, in float32 if that is accurate enough."""
@@ -300,24 +312,24 @@ class Change(NamedTuple):
         return np.square(out, out=out)
 
 
-class Few:
+class RowSample:
     """Sample of rows with V and M and, for all columns, the remaining squares and the diagonal of
     A⁻¹.
     """
 
-    some: np.ndarray
+    units: np.ndarray
     x: np.ndarray
     along: np.ndarray
-    beside: np.ndarray
+    remainder: np.ndarray
     residual_diagonal: np.ndarray
     spread: np.ndarray
 
     def __init__(self, rows: StandardisedColumns, ridge: float):
-        self.some = np.random.default_rng(0).choice(
+        self.units = np.random.default_rng(0).choice(
             len(rows.y), min(NUM_SAFETY_ROWS, len(rows.y)), replace=False
         )
-        self.x = rows.x[self.some]
-        self.along, self.beside = np.zeros_like(self.x), self.x.copy()
+        self.x = rows.x[self.units]
+        self.along, self.remainder = np.zeros_like(self.x), self.x.copy()
         self.residual_diagonal = np.diag(rows.gram) + ridge
         self.spread = np.zeros(len(rows.gram))
 
@@ -330,7 +342,7 @@ class Few:
         """Add ± W Wᵀ of some more columns; `across` is WᵀXᵀX."""
         scaled = (self.x @ root) * sign
         self.along += scaled @ root.T
-        self.beside -= scaled @ across
+        self.remainder -= scaled @ across
         self.residual_diagonal -= sign @ across**2
         self.spread += root**2 @ sign
 
@@ -343,13 +355,13 @@ class LassoMinimum:
     a: float
     residual: Array
     h: np.ndarray
-    lost: np.ndarray
+    h_error: np.ndarray
     theta: np.ndarray
     active: np.ndarray
     sign: np.ndarray
     coef: np.ndarray
     gradient: np.ndarray
-    others: np.ndarray
+    inactive: np.ndarray
 
     def __init__(
         self,
@@ -357,14 +369,14 @@ class LassoMinimum:
         k: int,
         residual: Float[Array, " units"],
         h: Float[Array, " units"],
-        lost: Float[Array, " units"],
+        h_error: Float[Array, " units"],
     ):
         self.rows = run.rows
         self.run = run
         self.a = float(run.a[k])
         self.residual = residual
         self.h = h
-        self.lost = lost
+        self.h_error = h_error
         self.theta = run.theta[k]
         self.active = run.active[: run.size[k]]
         self.sign, self.coef, self.gradient = (
@@ -372,10 +384,10 @@ class LassoMinimum:
             self.theta[self.active],
             run.gradient[k],
         )
-        self.others = np.setdiff1d(np.arange(len(self.theta)), self.active)
+        self.inactive = np.setdiff1d(np.arange(len(self.theta)), self.active)
 
     def sample_moves(
-        self, few: Few, t: Float[Array, " units"]
+        self, sample: RowSample, t: Float[Array, " units"]
     ) -> tuple[Array, Array, Bool[Array, " units"]]:
         """Compute the result of `left_out` for all rows from a sample: a row's move is about b₁ t +
         b₂ t |t|.
@@ -383,21 +395,21 @@ class LassoMinimum:
         The remainder grows for large t in proportion to |t|^{3/2}, since more parameters move, and
         each by more.
         """
-        mine = t[few.some, None]
-        along = few.along[:, self.active]
-        beside = few.beside[:, self.others]
-        h = np.einsum("up,up->u", few.along, few.x)
-        (move, size) = np.zeros((2, len(mine)))
-        gradient = self.gradient[self.others] + mine * beside
-        value = self.coef - mine * along
+        sample_t = t[sample.units, None]
+        along = sample.along[:, self.active]
+        remainder = sample.remainder[:, self.inactive]
+        h = np.einsum("up,up->u", sample.along, sample.x)
+        (move, size) = np.zeros((2, len(sample_t)))
+        gradient = self.gradient[self.inactive] + sample_t * remainder
+        value = self.coef - sample_t * along
         unit, column = np.nonzero(np.abs(gradient) > self.a)
         beyond = gradient[unit, column] - self.a * np.sign(gradient[unit, column])
         _add_moves(
             move,
             size,
             unit,
-            beside[unit, column],
-            few.residual_diagonal[self.others[column]],
+            remainder[unit, column],
+            sample.residual_diagonal[self.inactive[column]],
             beyond,
             h,
             -1.0,
@@ -408,68 +420,78 @@ class LassoMinimum:
             size,
             unit,
             along[unit, column],
-            few.spread[self.active[column]],
+            sample.spread[self.active[column]],
             value[unit, column],
             h,
             1.0,
         )
-        drawn = np.stack([t, t * np.abs(t)], axis=1)
+        basis = np.stack([t, t * np.abs(t)], axis=1)
         level = max(float(np.sqrt(np.mean(t**2))), 1e-300)
-        bend = np.linalg.lstsq(drawn[few.some], move, rcond=None)[0]
+        coefficients = np.linalg.lstsq(basis[sample.units], move, rcond=None)[0]
         length = level * np.maximum(np.abs(t) / level, 1.0) ** 1.5
-        share = np.sqrt(np.mean(((move - drawn[few.some] @ bend) / length[few.some]) ** 2))
-        return t + drawn @ bend, (SAFETY * share + SINGLE) * length, np.zeros(len(t), bool)
+        share = np.sqrt(
+            np.mean(((move - basis[sample.units] @ coefficients) / length[sample.units]) ** 2)
+        )
+        return t + basis @ coefficients, (SAFETY * share + SINGLE) * length, np.zeros(len(t), bool)
 
-    def left_out(self, few: Few | None) -> tuple[Array, Array, Bool[Array, " units"]]:
+    def left_out(self, sample: RowSample | None) -> tuple[Array, Array, Bool[Array, " units"]]:
         """Compute the residual of every row from a refit without it, its error, and whether that is
         proved.
         """
         rows = self.rows
         active = self.active
         t = self.residual / (1 - self.h)
-        if few is not None:
-            t, size, known = self.sample_moves(few, t)
-            return t, size + 4 * self._digits() / (1 - self.h), known
+        if sample is not None:
+            t, size, proved = self.sample_moves(sample, t)
+            return t, size + 4 * self._digits() / (1 - self.h), proved
         root = self.run.roots(0, len(active))[active]
         near_zero, short = self._distance(root)
         inverse = root @ root.T
-        across = rows.gram.take(active, axis=0).take(self.others, axis=1)
+        across = rows.gram.take(active, axis=0).take(self.inactive, axis=1)
         inside = inverse @ across
-        level = np.abs(self.gradient[self.others])
+        level = np.abs(self.gradient[self.inactive])
         coef = np.abs(self.coef)
-        taken = np.einsum("sj,sj->j", across, inside)
+        explained = np.einsum("sj,sj->j", across, inside)
         spread = np.sqrt(np.diag(inverse))
-        room = np.maximum(1 - self.h - self.lost, 1e-300)
+        margin = np.maximum(1 - self.h - self.h_error, 1e-300)
         rounding = (
-            self._digits() + np.sqrt(self.h + self.lost) * short + np.abs(t) * self.lost
-        ) / room
-        far = float(np.max(np.abs(t) * np.sqrt(np.maximum(self.h, 0.0)))) + short
-        level += near_zero[self.others] + short * rows.scale[self.others]
-        reach = np.abs(t).max() * rows.largest[self.others] + far * np.sqrt(np.maximum(taken, 0.0))
-        close, near = self._within(level + reach, coef - far * spread)
+            self._digits() + np.sqrt(self.h + self.h_error) * short + np.abs(t) * self.h_error
+        ) / margin
+        distance = float(np.max(np.abs(t) * np.sqrt(np.maximum(self.h, 0.0)))) + short
+        level += near_zero[self.inactive] + short * rows.scale[self.inactive]
+        change = np.abs(t).max() * rows.largest[self.inactive] + distance * np.sqrt(
+            np.maximum(explained, 0.0)
+        )
+        joining, leaving = self._within(level + change, coef - distance * spread)
         # beyond so many active columns times columns that may change, a sample of rows is used and
         # nothing is proved
-        whole = len(active) * (close.size + near.size) <= 10_000
-        if not whole:  # from a sample of rows
+        all_rows = len(active) * (joining.size + leaving.size) <= 10_000
+        if not all_rows:  # from a sample of rows
             # number of sampled rows
-            some = np.random.default_rng(0).choice(len(t), min(500, len(t)), replace=False)
-            x = rows.x[some][:, active]
-            weight = np.abs(t[some, None])
-            reach = np.max(
-                weight * np.abs(rows.x[np.ix_(some, self.others)] - x @ inside), axis=0, initial=0.0
+            units = np.random.default_rng(0).choice(len(t), min(500, len(t)), replace=False)
+            x = rows.x[units][:, active]
+            weight = np.abs(t[units, None])
+            change = np.max(
+                weight * np.abs(rows.x[np.ix_(units, self.inactive)] - x @ inside),
+                axis=0,
+                initial=0.0,
             )
-            close, near = self._within(
-                level + reach, coef - np.max(weight * np.abs(x @ inverse), axis=0)
+            joining, leaving = self._within(
+                level + change, coef - np.max(weight * np.abs(x @ inverse), axis=0)
             )
-        bent = rows.gram[self.others, self.others] + self.run.ridge - taken
+        schur = rows.gram[self.inactive, self.inactive] + self.run.ridge - explained
         move, size = self._moves(
-            rows.x if whole else rows.single,
+            rows.x if all_rows else rows.single,
             t,
-            (close, inside[:, close], bent[close]),
-            (near, inverse[:, near]),
+            (joining, inside[:, joining], schur[joining]),
+            (leaving, inverse[:, leaving]),
         )
-        known = (size == 0) & whole & (self.h + self.lost < 1)
-        return t + move, UP * ((size if whole else np.maximum(size, size.mean())) + rounding), known
+        proved = (size == 0) & all_rows & (self.h + self.h_error < 1)
+        return (
+            t + move,
+            UP * ((size if all_rows else np.maximum(size, size.mean())) + rounding),
+            proved,
+        )
 
     def _digits(self) -> Float[Array, " units"]:
         """Bound the rounding errors of the residuals, as sums, times n."""
@@ -485,16 +507,22 @@ class LassoMinimum:
         size = scale[active] @ np.abs(self.coef) + np.linalg.norm(self.rows.y)
         blur = (len(self.residual) + len(scale) + 8) * UNIT * size * scale
         ridge = np.where(self.rows.free[active], 0.0, self.run.ridge)
-        own = np.sqrt(scale[active] ** 2 + ridge)
-        left = self.gradient[active] + self.a * self.sign + ridge * self.coef
-        length = np.linalg.norm(left @ root) + np.sqrt(
-            condition(root.T, blur[active] + 4 * UNIT * (self.a + own**2 * np.abs(self.coef)))
+        column_norms = np.sqrt(scale[active] ** 2 + ridge)
+        gradient = self.gradient[active] + self.a * self.sign + ridge * self.coef
+        length = np.linalg.norm(gradient @ root) + np.sqrt(
+            condition(
+                root.T, blur[active] + 4 * UNIT * (self.a + column_norms**2 * np.abs(self.coef))
+            )
         )
-        off = factor_error(condition(root.T, own), len(self.residual), len(active))
-        return blur, float(length / np.sqrt(1 - off)) if off < 0.5 else np.inf
+        error = factor_error(condition(root.T, column_norms), len(self.residual), len(active))
+        return blur, float(length / np.sqrt(1 - error)) if error < 0.5 else np.inf
 
     def _moves(
-        self, data: Array, t: Array, close: tuple[Array, Array, Array], near: tuple[Array, Array]
+        self,
+        data: Array,
+        t: Array,
+        joining: tuple[Array, Array, Array],
+        leaving: tuple[Array, Array],
     ) -> tuple[Array, Array]:
         """Return the moves of the residuals, and the sums of the sizes of the moves.
 
@@ -502,40 +530,40 @@ class LassoMinimum:
         their columns of A⁻¹.
         """
         (move, size) = np.zeros((2, len(t)))
-        (which, inside, bent) = close
-        (stays, inverse) = near
-        joins = self.others[which]
+        (which, inside, schur) = joining
+        (stays, inverse) = leaving
+        joins = self.inactive[which]
         count = len(which)
         spread = inverse[stays, np.arange(len(stays))]
         roots = np.concatenate([inside, inverse], axis=1).astype(data.dtype)
         block = 1_000  # rows at a time, which fit into a cache
-        for some in (slice(k, k + block) for k in range(0, len(t) if roots.size else 0, block)):
-            x = data[some]
-            mine = t[some]
-            own = move[some], size[some]
-            both = x[:, self.active] @ roots
-            scale = mine[:, None].astype(data.dtype)
-            beside = x[:, joins] - both[:, :count]
-            along = both[:, count:]
-            gradient = self.gradient[joins].astype(data.dtype) + scale * beside
+        for part in (slice(k, k + block) for k in range(0, len(t) if roots.size else 0, block)):
+            x = data[part]
+            part_t = t[part]
+            sums = move[part], size[part]
+            products = x[:, self.active] @ roots
+            scale = part_t[:, None].astype(data.dtype)
+            remainder = x[:, joins] - products[:, :count]
+            along = products[:, count:]
+            gradient = self.gradient[joins].astype(data.dtype) + scale * remainder
             unit, column = np.nonzero(np.abs(gradient) > self.a * (1 - TIE_DISTANCE))
-            by = beside[unit, column]
+            direction = remainder[unit, column]
             beyond = (
                 self.gradient[joins[column]]
-                + mine[unit] * by
+                + part_t[unit] * direction
                 - self.a * np.sign(gradient[unit, column])
             )
-            _add_moves(*own, unit, by, bent[column], beyond, self.h[some], -1.0)
+            _add_moves(*sums, unit, direction, schur[column], beyond, self.h[part], -1.0)
             value = self.coef[stays].astype(data.dtype) - scale * along
             unit, column = np.nonzero(value * self.sign[stays] <= 0)
-            by = along[unit, column]
+            direction = along[unit, column]
             _add_moves(
-                *own,
+                *sums,
                 unit,
-                by,
+                direction,
                 spread[column],
-                self.coef[stays[column]] - mine[unit] * by,
-                self.h[some],
+                self.coef[stays[column]] - part_t[unit] * direction,
+                self.h[part],
                 1.0,
             )
         return move, size
@@ -556,26 +584,28 @@ def _add_moves(
     size: Array,
     unit: Int[Array, " pairs"],
     along: Array,
-    bent: Array,
+    curvature: Array,
     beyond: Array,
     h: Array,
     side: float,
 ) -> None:
-    """Add the moves of the residuals of rows, each by a parameter that moves by `beyond`/`bent`.
+    """Add the moves of the residuals of rows by parameters that move by `beyond`/`curvature`.
 
     Its direction is `along` at the row; without the row it is `along`/(1 − h). Without the row,
-    `bent` is less for parameters that join, and more for others.
+    `curvature` is less for parameters that join, and more for others.
     """
-    kept = 1 - h[unit]
-    bent = bent + side * along**2 / kept
-    each = np.divide(along / kept * beyond, bent, out=np.zeros(len(unit)), where=bent > 0)
-    np.add.at(move, unit, each)
-    np.add.at(size, unit, np.maximum(np.abs(each), 1e-300))
+    complement = 1 - h[unit]
+    curvature = curvature + side * along**2 / complement
+    moves = np.divide(
+        along / complement * beyond, curvature, out=np.zeros(len(unit)), where=curvature > 0
+    )
+    np.add.indices(move, unit, moves)
+    np.add.indices(size, unit, np.maximum(np.abs(moves), 1e-300))
 
 
 def _runs(
     rows: StandardisedColumns,
-    at: Int[Array, " some"],
+    indices: Int[Array, " some"],
     a: Array,
     ridge: Array,
     sign: Float[Array, "alphas params"],
@@ -584,23 +614,25 @@ def _runs(
 
     An α whose A has no factor is in no run.
     """
-    own = sign[at]
-    made = list[PathRun]()
-    ends = np.any((own[1:] != own[:-1]) & (own[:-1] != 0), axis=1) | (np.diff(ridge[at]) != 0)
+    chosen_sign = sign[indices]
+    runs = list[PathRun]()
+    ends = np.any((chosen_sign[1:] != chosen_sign[:-1]) & (chosen_sign[:-1] != 0), axis=1) | (
+        np.diff(ridge[indices]) != 0
+    )
     # float32 proves nothing
-    ends |= np.diff(np.sum((own != 0) | rows.free, axis=1) > SAMPLED_ACTIVE_COLUMNS)
-    for some in np.split(at, np.flatnonzero(ends) + 1):
+    ends |= np.diff(np.sum((chosen_sign != 0) | rows.free, axis=1) > SAMPLED_ACTIVE_COLUMNS)
+    for part in np.split(indices, np.flatnonzero(ends) + 1):
         try:
-            made.append(PathRun(rows, some, a[some], float(ridge[some[0]]), sign[some]))
+            runs.append(PathRun(rows, part, a[part], float(ridge[part[0]]), sign[part]))
         except np.linalg.LinAlgError:
-            for half in (some[:1], some[1:]) if len(some) > 1 else ():
-                made += _runs(rows, half, a, ridge, sign)
-    return made
+            for half in (part[:1], part[1:]) if len(part) > 1 else ():
+                runs += _runs(rows, half, a, ridge, sign)
+    return runs
 
 
 def _minima(
     rows: StandardisedColumns,
-    at: Int[Array, " some"],
+    indices: Int[Array, " some"],
     a: Array,
     ridge: Array,
     sign: Float[Array, "alphas params"],
@@ -609,60 +641,62 @@ def _minima(
     done = list[PathRun]()
     # largest number of changes of the active columns at an α
     for _ in range(50):
-        made = _runs(rows, at, a, ridge, sign)
-        done += [run for run in made if run.right.all()]
-        wrong = [run for run in made if not run.right.all()]
+        runs = _runs(rows, indices, a, ridge, sign)
+        done += [run for run in runs if run.converged.all()]
+        wrong = [run for run in runs if not run.converged.all()]
         if not wrong:
             break
-        at = np.concatenate([run.at for run in wrong])
-        sign[at] = np.concatenate([run.sign for run in wrong])
+        indices = np.concatenate([run.indices for run in wrong])
+        sign[indices] = np.concatenate([run.sign for run in wrong])
     else:
-        at = np.concatenate([run.at[run.right] for run in wrong])
+        indices = np.concatenate([run.indices[run.converged] for run in wrong])
         done += [
-            run for run in (_runs(rows, at, a, ridge, sign) if at.size else ()) if run.right.all()
+            run
+            for run in (_runs(rows, indices, a, ridge, sign) if indices.size else ())
+            if run.converged.all()
         ]
-    return sorted(done, key=lambda run: run.at[0])
+    return sorted(done, key=lambda run: run.indices[0])
 
 
 def _along(
     rows: StandardisedColumns, runs: Iterable[PathRun]
-) -> Iterator[tuple[int, LassoMinimum, Few | None]]:
+) -> Iterator[tuple[int, LassoMinimum, RowSample | None]]:
     """Yield, for one α after another, its number, its minimiser, and the sample of rows if many
     columns are active.
     """
     before = None
     h = np.zeros(len(rows.y))
-    few = None
-    lost = np.zeros(len(rows.y))
-    known = 0.0
+    sample = None
+    h_error = np.zeros(len(rows.y))
+    factor_condition = 0.0
     for run in runs:
         change = run.after(before)
         begin = 0
-        square = change.squares(rows, run.many)
-        across = change.root.T @ rows.gram if run.many else None
+        square = change.squares(rows, run.is_large)
+        across = change.root.T @ rows.gram if run.is_large else None
         residuals = rows.y - run.theta @ rows.x.T
-        if change.anew:
+        if change.replaces_all:
             h = np.zeros(len(rows.y))
-        if not (run.many and not change.anew):
-            few = None
-        known = float(condition(change.root.T, np.sqrt(rows.scale**2 + run.ridge))) + (
-            0.0 if change.anew else known
+        if not (run.is_large and not change.replaces_all):
+            sample = None
+        factor_condition = float(condition(change.root.T, np.sqrt(rows.scale**2 + run.ridge))) + (
+            0.0 if change.replaces_all else factor_condition
         )
-        if change.anew:
-            lost = 0.0 * lost
-        off = 2 * factor_error(known, len(rows.y), len(rows.gram))
+        if change.replaces_all:
+            h_error = 0.0 * h_error
+        relative_error = 2 * factor_error(factor_condition, len(rows.y), len(rows.gram))
         for k, (size, end) in enumerate(zip(run.size.tolist(), change.ends.tolist(), strict=True)):
             new = slice(begin, end)
             h = h + change.sign[new].astype(square.dtype) @ square[new]
-            lost = lost + off * square[new].sum(0)
-            if few is None and run.many:
-                few = Few(rows, run.ridge)
+            h_error = h_error + relative_error * square[new].sum(0)
+            if sample is None and run.is_large:
+                sample = RowSample(rows, run.ridge)
                 root = run.roots(0, size)
-                few.add(root, np.ones(size), root.T @ rows.gram)
-            elif few is not None and across is not None:
-                few.add(change.root[:, new], change.sign[new], across[new])
+                sample.add(root, np.ones(size), root.T @ rows.gram)
+            elif sample is not None and across is not None:
+                sample.add(change.root[:, new], change.sign[new], across[new])
             begin = end
-            yield int(run.at[k]), LassoMinimum(run, k, residuals[k], h, lost), few
+            yield int(run.indices[k]), LassoMinimum(run, k, residuals[k], h, h_error), sample
         before = run
 
 
@@ -671,7 +705,7 @@ def lassos(objective: Any, penalties: list[AbstractPenalty], plan: Plan) -> Path
     rows = StandardisedColumns(objective)
     ratio = _ratio(penalties[0])
     unit = plan.index
-    alphas = np.array([float(each.alpha) for each in penalties])  # type: ignore[attr-defined]
+    alphas = np.array([float(penalty.alpha) for penalty in penalties])  # type: ignore[attr-defined]
     order = np.argsort(-alphas)
     count = len(alphas)
     a = alphas[order] * ratio
@@ -682,18 +716,21 @@ def lassos(objective: Any, penalties: list[AbstractPenalty], plan: Plan) -> Path
     losses, error, baseline = np.full((3, count, len(unit)), np.nan)
     penalties_a_factor = 20  # largest number of α that share a factor
     proved = np.zeros((count, len(unit)), bool)
-    together = np.split(np.arange(count), range(penalties_a_factor, count, penalties_a_factor))
+    groups = np.split(np.arange(count), range(penalties_a_factor, count, penalties_a_factor))
     root = rows.root[unit]
-    for at, own, few in _along(
-        rows, (run for some in together for run in _minima(rows, some, a, ridge, sign))
+    for index, solution, sample in _along(
+        rows, (run for group in groups for run in _minima(rows, group, a, ridge, sign))
     ):
-        if not (len(own.active) and (1 - own.h).min() > OWN_HESSIAN_BELOW):
+        if not (len(solution.active) and (1 - solution.h).min() > OWN_HESSIAN_BELOW):
             continue
-        k = order[at]
-        (left, half, known) = (part[unit] for part in own.left_out(few))
-        theta[k], bad[k], proved[k] = rows.shift_back(own.theta), False, known
-        losses[k], error[k] = 0.5 * (left / root) ** 2, (np.abs(left) + 0.5 * half) * half / root**2
-        baseline[k] = 0.5 * (own.residual[unit] / root) ** 2
+        k = order[index]
+        (residual, bound, proved_rows) = (part[unit] for part in solution.left_out(sample))
+        theta[k], bad[k], proved[k] = rows.shift_back(solution.theta), False, proved_rows
+        losses[k], error[k] = (
+            0.5 * (residual / root) ** 2,
+            (np.abs(residual) + 0.5 * bound) * bound / root**2,
+        )
+        baseline[k] = 0.5 * (solution.residual[unit] / root) ** 2
     weight = root**2
     mean = losses @ (weight / weight.sum())
     return PathRefit(

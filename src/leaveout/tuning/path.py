@@ -132,13 +132,13 @@ class PathPoint:
         The estimate without the fit, which has the data.
         """
         names = "value", "penalty", "mean", "error", "gradients", "audit", "note"
-        kept = {name: getattr(self, name) for name in names} | {
+        state = {name: getattr(self, name) for name in names} | {
             "judged": self.judged.without_data()
         }
         return (
             dict.fromkeys(("make_fit", "make_estimate", "choose_audits", "fit"))
             | {"start": {}}
-            | kept
+            | state
         )
 
     def __repr__(self) -> str:
@@ -212,12 +212,12 @@ class Path(PrintedResult):
 
         Means over fewer units are not comparable.
         """
-        found = [point for point in self.points if np.isfinite(point.mean)]
-        if not found:
+        points = [point for point in self.points if np.isfinite(point.mean)]
+        if not points:
             raise ValueError(
                 "Path: under every penalty some refits do not exist: see Path.table(), or penalise more."
             )
-        return found
+        return points
 
     @functools.cached_property
     def best(self) -> PathPoint:
@@ -240,8 +240,8 @@ class Path(PrintedResult):
             raise ValueError(
                 f"Path.one_standard_error: the standard error is {kind}. Path.best needs none."
             )
-        near = [point for point in self._comparable if point.mean <= self.best.mean + value]
-        return max(near, key=lambda point: point.estimate.no_update)
+        close_points = [point for point in self._comparable if point.mean <= self.best.mean + value]
+        return max(close_points, key=lambda point: point.estimate.no_update)
 
     @conventional
     def table(self) -> pd.DataFrame:
@@ -268,14 +268,14 @@ class Path(PrintedResult):
         best = self.best
         mean = self.best.mean
         value, kind = best.estimate.standard_error
-        known = f" ± {value:.2g}" if np.isfinite(value) else ""
+        interval = f" ± {value:.2g}" if np.isfinite(value) else ""
         score = best.estimate.score
-        what = f", {score}" if score else ""
-        apart = lambda point: point.mean - point.estimate.approximation_error
+        score_text = f", {score}" if score else ""
+        lower_mean = lambda point: point.mean - point.estimate.approximation_error
         close = [
             p
             for p in self._comparable
-            if p is not best and apart(p) <= mean + best.estimate.approximation_error
+            if p is not best and lower_mean(p) <= mean + best.estimate.approximation_error
         ]
         ends = (
             best.value in (self.values.min(), self.values.max())
@@ -298,8 +298,8 @@ class Path(PrintedResult):
                     point.estimate.flagged(), point.estimate.result, self.plan.refit_names
                 )
             )
-            for found in flagged:
-                checks.setdefault(found.code, []).append(point.value)
+            for check in flagged:
+                checks.setdefault(check.code, []).append(point.value)
         missing = [point.value for point in self.points if point not in self._comparable]
         lines = [
             ("model", self.labels["model"]),
@@ -308,7 +308,7 @@ class Path(PrintedResult):
             ("refits", f"{self.plan.num_refits} under each, {self.labels['refit']}"),
             (
                 "best",
-                f"{value_text(best.value)}: held-out loss {mean:.6g}{known} a unit{what} (SE {kind})",
+                f"{value_text(best.value)}: held-out loss {mean:.6g}{interval} a unit{score_text} (SE {kind})",
             ),
             ("one SE", within or ""),
             ("approximation", f"± {worst:.1g} on a mean at most, {proved:.0%} of refits proved"),
@@ -466,89 +466,93 @@ def path(
         hasattr(objective, "design")
         and isinstance(getattr(objective, "penalty", None), AbstractPenalty)
     ):
-        what = kind_of(objective) + (
+        description = kind_of(objective) + (
             "" if not isinstance(objective, Fit) else ", give its .objective"
         )
         raise TypeError(
-            f"path: the objective must have a penalty: lo.GLM, lo.Regression or lo.Cox; got {what}."
+            f"path: the objective must have a penalty: lo.GLM, lo.Regression or lo.Cox; got {description}."
         )
-    known = kinks(objective)
+    active_model = kinks(objective)
     # the model of all columns
-    if known is not None:
-        objective = known.whole.model
+    if active_model is not None:
+        objective = active_model.whole.model
     plan, audit = (
         read_plan("path", objective, plan, strategy, groups),
         count("path: audit", audit, 0),
     )
     keep_freed()
-    named = _label_penalties(objective, penalties)
-    found = dict[Any, PathPoint]()
+    penalty_by_label = _label_penalties(objective, penalties)
+    points = dict[Any, PathPoint]()
     labels = {"model": repr(objective), "refit": repr(strategy)}
-    of = {
+    inputs = {
         "model or data": objective,
-        "penalties": named,
+        "penalties": penalty_by_label,
         "plan": plan,
         "refit": strategy,
         "audit": audit,
     }
     try:
-        with one_thread(objective, objective.design.shape[1]), keeping("path", checkpoint, of):
-            _find(found, objective, named, plan, strategy, audit)
-            said, missed = _audit_points(found, audit, work(objective, objective.design.shape[1]))
+        with one_thread(objective, objective.design.shape[1]), keeping("path", checkpoint, inputs):
+            _estimate_points(points, objective, penalty_by_label, plan, strategy, audit)
+            note, missed = _audit_points(points, audit, work(objective, objective.design.shape[1]))
             if missed:  # refits that were judged in the same way are refined
-                said = f"{said}: every penalty was cross-validated by itself"
-                for value in [*found]:
+                note = f"{note}: every penalty was cross-validated by itself"
+                for value in [*points]:
                     estimate = cross_validate(
-                        found[value].fit, plan, strategy, audit=audit, bases="frozen"
+                        points[value].fit, plan, strategy, audit=audit, bases="frozen"
                     )
-                    point = found[value].with_estimate(estimate)
-                    found[value] = replace(point, audit=point.judged.audit)
-            for point in found.values():
-                point.note = said
+                    point = points[value].with_estimate(estimate)
+                    points[value] = replace(point, audit=point.judged.audit)
+            for point in points.values():
+                point.note = note
     except KeyboardInterrupt:
-        told = f"{len(found)} of {len(named)} penalties"
+        progress = f"{len(points)} of {len(penalty_by_label)} penalties"
         labels |= {
             "audit": "none, since it was stopped",
-            "stopped": f"{told} are done: the best is one of these",
+            "stopped": f"{progress} are done: the best is one of these",
         }
         done = tuple(
-            replace(found[value], audit=None, note="") for value in named if value in found
+            replace(points[value], audit=None, note="")
+            for value in penalty_by_label
+            if value in points
         )
         raise Interrupted(
-            f"path: stopped after {told}", lambda: Path(done, plan, labels) if done else None
+            f"path: stopped after {progress}", lambda: Path(done, plan, labels) if done else None
         ) from None
-    return Path(tuple(found[value] for value in named), plan, labels | {"audit": said})
+    return Path(tuple(points[value] for value in penalty_by_label), plan, labels | {"audit": note})
 
 
 def _mean(estimate: Estimate) -> float:
     """Return the mean of an estimate, NaN if some refits have no loss."""
-    asked = estimate.losses if estimate.joint else estimate.losses[estimate.plan.held]
-    if np.isfinite(asked).all():
+    scored_losses = estimate.losses if estimate.joint else estimate.losses[estimate.plan.held]
+    if np.isfinite(scored_losses).all():
         return estimate.mean
     return float("nan")
 
 
 def _mean_error(error: Float[Array, " refits"]) -> float:
     """Return the mean of the errors over refits that exist."""
-    known = error[np.isfinite(error)]
-    return float(known.mean()) if known.size else 0.0
+    finite = error[np.isfinite(error)]
+    return float(finite.mean()) if finite.size else 0.0
 
 
 def _label_penalties(objective: Model, penalties: Penalties) -> dict[Any, AbstractPenalty]:
     """Return the penalties by their labels."""
     if isinstance(penalties, Mapping):
-        named = {label: resolve(penalty) for label, penalty in penalties.items()}
+        penalty_by_label = {label: resolve(penalty) for label, penalty in penalties.items()}
     elif isinstance(penalties, Sequence) and any(
-        isinstance(each, AbstractPenalty) for each in penalties
+        isinstance(entry, AbstractPenalty) for entry in penalties
     ):
-        found = [resolve(each) for each in penalties]
-        own = [_alpha(each) for each in found]
+        penalty_list = [resolve(entry) for entry in penalties]
+        current = [_alpha(entry) for entry in penalty_list]
         alike = (
-            len({type(each) for each in found}) == 1
-            and None not in own
-            and len(set(own)) == len(found)
+            len({type(entry) for entry in penalty_list}) == 1
+            and None not in current
+            and len(set(current)) == len(penalty_list)
         )
-        named = dict(zip(own if alike else range(len(found)), found, strict=True))
+        penalty_by_label = dict(
+            zip(current if alike else range(len(penalty_list)), penalty_list, strict=True)
+        )
     else:
         alphas = np.asarray(numbers("path", "penalties", penalties), float)
         if (
@@ -560,21 +564,22 @@ def _label_penalties(objective: Model, penalties: Penalties) -> dict[Any, Abstra
                 f"path: penalties that are numbers must be positive, finite and distinct, in one dimension; got {penalties!r}. "
                 "No penalty at all is lo.penalties.Zero(), in a sequence of penalties."
             )
-        own = objective.penalty
-        kinked = own.has_kinks and _with_alpha(own, 1.0) is not None
-        if not kinked and not isinstance(own, Zero | Ridge):
+        current = objective.penalty
+        kinked = current.has_kinks and _with_alpha(current, 1.0) is not None
+        if not kinked and not isinstance(current, Zero | Ridge):
             raise ValueError(
-                f"path: numbers mean Ridge(alpha), which would take the place of {type(own).__name__}; give penalties of "
+                f"path: numbers mean Ridge(alpha), which would take the place of {type(current).__name__}; give penalties of "
                 "that kind, such as [lo.penalties.per_weight(lo.penalties.Ridge(a)) for a in alphas]."
             )
-        named = {
-            float(alpha): _with_alpha(own, alpha) if kinked else Ridge(alpha) for alpha in alphas
+        penalty_by_label = {
+            float(alpha): _with_alpha(current, alpha) if kinked else Ridge(alpha)
+            for alpha in alphas
         }
-    if not named:
+    if not penalty_by_label:
         raise ValueError("path: give one penalty at least.")
-    for penalty in named.values():
+    for penalty in penalty_by_label.values():
         penalty.check(objective.design.shape[1] - getattr(objective, "intercept", 0))
-    return named
+    return penalty_by_label
 
 
 def _alpha(penalty: AbstractPenalty) -> float | None:
@@ -609,7 +614,7 @@ def _with_alpha(penalty: AbstractPenalty, alpha: float) -> Any:
     return Lasso(alpha) if isinstance(penalty, Lasso) else None
 
 
-def _find(
+def _estimate_points(
     points: dict[Any, PathPoint],
     objective: Model,
     penalty_by_label: dict[Any, AbstractPenalty],
@@ -637,8 +642,8 @@ def _find(
             make = lambda: lassos(objective, penalties, plan)
         elif alphas is not None and applies(objective):
             make = lambda: ridges(objective, alphas, plan)
-    every = None if make is None else _read_or_make(make)
-    points.update({} if every is None else judged(penalty_by_label, every))
+    path_refit = None if make is None else _read_or_make(make)
+    points.update({} if path_refit is None else judged(penalty_by_label, path_refit))
     order = [value for value in penalty_by_label if value not in points]
     model = _predictors(objective, [penalty_by_label[value] for value in order])
     thetas = (
@@ -657,22 +662,24 @@ def _find(
         labels = list(thetas)
         theta = np.stack(list(thetas.values()))
         second = _seconds(objective, [penalty_by_label[value] for value in labels])
-        for some in groups(len(theta), model):
+        for chunk in groups(len(theta), model):
             stack = Stack(
                 model,
-                second[some],
-                theta[some],
+                second[chunk],
+                theta[chunk],
                 Leaving(plan.index, plan.weight, plan.held),
                 len(theta),
             )
             baseline = stack.baseline if plan.held.all() else stack.baseline[:, plan.held]
             scale = naives(baseline, stack.weight[plan.index[plan.held]])
-            every = _read_or_make(
+            path_refit = _read_or_make(
                 lambda stack=stack, scale=scale: refit.refit_penalties(stack, scale)
             )
-            if every is None:
+            if path_refit is None:
                 break
-            points.update(judged({value: penalty_by_label[value] for value in labels[some]}, every))
+            points.update(
+                judged({value: penalty_by_label[value] for value in labels[chunk]}, path_refit)
+            )
     order = [value for value in order if value not in points]
     if all(isinstance(value, float) for value in order):
         order.sort(reverse=True)
@@ -681,29 +688,33 @@ def _find(
         for value in order:
             penalty = penalty_by_label[value]
             try:
-                posed = objective.under(penalty)
-                own = _fit_at(posed, thetas[value]) if value in thetas else fit(posed, before)
+                penalised = objective.under(penalty)
+                penalty_fit = (
+                    _fit_at(penalised, thetas[value]) if value in thetas else fit(penalised, before)
+                )
             except (RuntimeError, ValueError) as error:
                 error.add_note(f"In lo.path, under the penalty {value_text(value)}.")
                 raise
-            gathered = run_refits(HeldOutLoss(own, plan, None), refit, audit, times=len(order))
+            gathered = run_refits(
+                HeldOutLoss(penalty_fit, plan, None), refit, audit, times=len(order)
+            )
             # without the results that its refits cache
-            before = own.parameters
-            same = replace(own)
+            before = penalty_fit.parameters
+            same = replace(penalty_fit)
             candidates = gathered.candidates
             estimate = replace(gathered.finish(None, ""), fit=same)
             make_both: tuple[Any, Any] = (
                 lambda same=same: same,
                 lambda fit, estimate=estimate: estimate,
             )
-            known = (
+            fields = (
                 *make_both,
                 _mean(estimate),
                 _mean_error(estimate.error),
                 candidates.choose,
                 candidates.start,
             )
-            points[value] = PathPoint(value, penalty, *known, gathered.gradients)
+            points[value] = PathPoint(value, penalty, *fields, gathered.gradients)
             bar.advance()
 
 
@@ -714,8 +725,8 @@ def _seconds(
     features = objective.num_features
     params = objective.design.shape[1]
     second = np.zeros((len(penalties), params, params))
-    for own, penalty in zip(second, penalties, strict=True):
-        own[:features, :features] = penalty.second(features)
+    for block, penalty in zip(second, penalties, strict=True):
+        block[:features, :features] = penalty.second(features)
     return second
 
 
@@ -758,15 +769,15 @@ def _minimisers(
         theta[first] = newton(F, theta[first], first, flat).theta
         level = np.log(alphas)
         theta = np.stack([np.interp(level, level[first], part) for part in theta[first].T], axis=1)
-    found = newton(F, theta, lanes, flat)
-    good = found.converged
+    solution = newton(F, theta, lanes, flat)
+    good = solution.converged
     if alphas is None:
         good &= [
-            factorise(hessian, DOUBTFUL) is not None for hessian in F.hessian(found.theta, lanes)
+            factorise(hessian, DOUBTFUL) is not None for hessian in F.hessian(solution.theta, lanes)
         ]
     return {
         value: theta
-        for value, theta, arrived in zip(penalty_by_label, found.theta, good, strict=True)
+        for value, theta, arrived in zip(penalty_by_label, solution.theta, good, strict=True)
         if arrived
     }
 
@@ -774,13 +785,13 @@ def _minimisers(
 def _read_or_make(make: Callable[[], PathRefit | None]) -> PathRefit | None:
     """Compute the arrays over penalties, or read them from the checkpoint."""
 
-    def told() -> StepResult:
-        found = make()
-        if found is None:
+    def outputs() -> StepResult:
+        path_refit = make()
+        if path_refit is None:
             return {}
-        return {name: part for name, part in found._asdict().items() if part is not None}
+        return {name: part for name, part in path_refit._asdict().items() if part is not None}
 
-    parts: dict[str, Any] = read_or_make(told)
+    parts: dict[str, Any] = read_or_make(outputs)
     if parts:
         return PathRefit(**{"moved": None, **parts})
     return None
@@ -791,7 +802,7 @@ def _split_results(
     plan: Plan,
     refit: AbstractRefit,
     penalty_by_label: dict[Any, AbstractPenalty],
-    every: PathRefit,
+    path_refit: PathRefit,
 ) -> dict[Any, PathPoint]:
     """Split arrays over penalties into one result for each penalty, except for the `bad` ones.
 
@@ -799,44 +810,59 @@ def _split_results(
     """
 
     def estimate(k: int, fit: Fit) -> Estimate:
-        found = blank(HeldOutLoss(fit, plan, None), refit, every.baseline[k])
-        parts = {"losses": every.losses[k], "error": every.error[k], "proved": every.proved[k]}
-        return replace(found, **parts)
+        unfilled = blank(HeldOutLoss(fit, plan, None), refit, path_refit.baseline[k])
+        parts = {
+            "losses": path_refit.losses[k],
+            "error": path_refit.error[k],
+            "proved": path_refit.proved[k],
+        }
+        return replace(unfilled, **parts)
 
     def chosen(k: int, number: int) -> dict[int, str]:
-        if every.moved is None:
-            return {int(np.argmax(every.error[k])): "largest error"}
+        if path_refit.moved is None:
+            return {int(np.argmax(path_refit.error[k])): "largest error"}
         return choose_refits(
-            np.isfinite(every.error[k]), every.moved[k], every.error[k], every.proved[k], number
+            np.isfinite(path_refit.error[k]),
+            path_refit.moved[k],
+            path_refit.error[k],
+            path_refit.proved[k],
+            number,
         )
 
-    mean, error, wanting = (
-        part.tolist() for part in (every.mean, every.error.mean(axis=1), np.any(every.open, axis=1))
+    mean, error, has_open = (
+        part.tolist()
+        for part in (
+            path_refit.mean,
+            path_refit.error.mean(axis=1),
+            np.any(path_refit.open, axis=1),
+        )
     )
-    found = {}
+    points = {}
     for k, (value, penalty) in enumerate(penalty_by_label.items()):
-        if every.bad[k]:
+        if path_refit.bad[k]:
             continue
-        make = lambda k=k, penalty=penalty: _fit_at(objective.under(penalty), every.theta[k])
-        known = (
+        make = lambda k=k, penalty=penalty: _fit_at(objective.under(penalty), path_refit.theta[k])
+        fields = (
             make,
             functools.partial(estimate, k),
             mean[k],
             error[k],
             functools.partial(chosen, k),
         )
-        found[value] = PathPoint(value, penalty, *known, {}, float(every.gradients[k]))
-        if wanting[k]:
-            asked = HeldOutLoss(found[value].fit, plan, None)
-            whole = found[value].judged
-            rest = np.flatnonzero(every.open[k])
+        points[value] = PathPoint(value, penalty, *fields, {}, float(path_refit.gradients[k]))
+        if has_open[k]:
+            held_out_loss = HeldOutLoss(points[value].fit, plan, None)
+            judged = points[value].judged
+            open_refits = np.flatnonzero(path_refit.open[k])
             overwrite_refits(
-                whole, refit_part(asked, refit, rest, whole, len(penalty_by_label)), rest
+                judged,
+                refit_part(held_out_loss, refit, open_refits, judged, len(penalty_by_label)),
+                open_refits,
             )
-            found[value] = replace(
-                found[value].with_estimate(whole), error=_mean_error(whole.error)
+            points[value] = replace(
+                points[value].with_estimate(judged), error=_mean_error(judged.error)
             )
-    return found
+    return points
 
 
 def _fit_at(objective: Model, theta: np.ndarray) -> Fit:
@@ -853,29 +879,29 @@ def _audit_points(points: dict[Any, PathPoint], audit: int, operations: float) -
     failures.
     """
     number = (
-        min(audit, affordable(sum(each.gradients for each in points.values()), operations))
+        min(audit, affordable(sum(entry.gradients for entry in points.values()), operations))
         if audit
         else 0
     )
     order = sorted(points.values(), key=lambda point: -point.error)
-    wanted: dict[PathPoint, dict[int, str]] = {}
-    for turn in range(number):
-        point = order[turn % len(order)]
+    audits: dict[PathPoint, dict[int, str]] = {}
+    for position in range(number):
+        point = order[position % len(order)]
         listed = list(point.choose_audits(audit).items())
         if listed:  # otherwise no refit exists
-            wanted.setdefault(point, {}).update([listed[turn % len(listed)]])
+            audits.setdefault(point, {}).update([listed[position % len(listed)]])
     count = 0
     missed = 0
-    for point, chosen in wanted.items():
+    for point, chosen in audits.items():
         table = audit_table(
             HeldOutLoss(point.fit, point.judged.plan, None), point.judged, chosen, point.start
         )
         point.audit = table
         count = count + len(table)
         missed = missed + int(table["beyond"].to_numpy().sum())
-    its, refits = ("its", "refit") if count == 1 else ("their", "refits")
+    possessive, refits = ("its", "refit") if count == 1 else ("their", "refits")
     return (
-        f"{count} {refits} of the path repeated exactly, {missed} beyond {its} error"
+        f"{count} {refits} of the path repeated exactly, {missed} beyond {possessive} error"
         if number
         else "",
         missed,

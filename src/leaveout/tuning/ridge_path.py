@@ -65,9 +65,9 @@ class _Axes:
             np.linalg.norm(self.vectors.T @ self.vectors - np.eye(len(values)))
             + 4 * len(values) ** 2 * UNIT
         )
-        apart = np.linalg.norm(scatter @ self.vectors - self.vectors * self.values)
-        self.apart = apart + (n + 4 * len(values) + 16) * UNIT * np.trace(scatter)
-        self.pull = (self.omega * (self.target - self.level)) @ self.z
+        distance = np.linalg.norm(scatter @ self.vectors - self.vectors * self.values)
+        self.scatter_error = distance + (n + 4 * len(values) + 16) * UNIT * np.trace(scatter)
+        self.projection = (self.omega * (self.target - self.level)) @ self.z
         self.square = self.z**2
         self.length = np.linalg.norm(x, axis=1)
         self.diagonal = np.diag(scatter) + self.center**2 / (self.share or 1.0)  # diagonal of XᵀΩX
@@ -83,39 +83,44 @@ class _Axes:
         """
         rounding = (len(self.omega) + 4 * len(self.values) + 16) * UNIT
         largest = self.values.max(initial=0.0)
-        apart = (
-            self.apart + (largest + 2 * alpha) * self.skew
+        distance = (
+            self.scatter_error + (largest + 2 * alpha) * self.skew
             if proved
             else rounding * (largest + alpha)
         )
-        own = (self.diagonal + alpha[:, None]) * (inverse @ (self.vectors**2).T)
+        diagonal_products = (self.diagonal + alpha[:, None]) * (inverse @ (self.vectors**2).T)
         level = 1 + inverse @ (self.center @ self.vectors) ** 2 / (self.share or np.inf)
-        return apart * inverse.max(1, initial=0.0) + rounding * (own.max(1, initial=1.0) + level)
+        return distance * inverse.max(1, initial=0.0) + rounding * (
+            diagonal_products.max(1, initial=1.0) + level
+        )
 
 
 def ridges(objective: AbstractRegression, alphas: Float[Array, " alphas"], plan: Plan) -> PathRefit:
     """Leave out single rows under every α, several α at a time; `plan` names the rows."""
     axes, size = _Axes(objective), max(GROUP, PASS // objective.num_units)
-    run = lambda some, proved: [
+    run = lambda penalties, proved: [
         np.concatenate(part)
         for part in zip(
-            *(_some(axes, some[k : k + size], plan, proved) for k in range(0, len(some), size)),
+            *(
+                _leave_rows_out(axes, penalties[k : k + size], plan, proved)
+                for k in range(0, len(penalties), size)
+            ),
             strict=True,
         )
     ]
-    found = run(alphas, True)
-    proved = found[-1].copy()
+    results = run(alphas, True)
+    proved = results[-1].copy()
     if not proved.all():
-        for whole, part in zip(found, run(alphas[~proved], False), strict=True):
-            whole[~proved] = part
-    theta, baseline, losses, error, mean, resolved = found
-    known = np.broadcast_to(proved[:, None], error.shape)
+        for array, part in zip(results, run(alphas[~proved], False), strict=True):
+            array[~proved] = part
+    theta, baseline, losses, error, mean, resolved = results
+    proved_losses = np.broadcast_to(proved[:, None], error.shape)
     return PathRefit(
         theta,
         baseline,
         losses,
         error,
-        known,
+        proved_losses,
         np.zeros(error.shape, bool),
         None,
         np.ones(len(theta)),
@@ -124,50 +129,52 @@ def ridges(objective: AbstractRegression, alphas: Float[Array, " alphas"], plan:
     )
 
 
-def _some(
+def _leave_rows_out(
     axes: _Axes, alpha: Float[Array, " alphas"], plan: Plan, proved: bool
 ) -> tuple[Array, ...]:
     omega = axes.omega
     unit = plan.index
     in_order = np.array_equal(unit, np.arange(len(omega)))
-    taken = lambda part: part if in_order else part[..., unit]
+    select = lambda part: part if in_order else part[..., unit]
     inverse = 1 / (axes.values + alpha[:, None])
-    beta = inverse * axes.pull
+    beta = inverse * axes.projection
     slope = beta @ axes.z.T  # η − y, and ℓ′
     slope += axes.level - axes.target
-    pulled = slope if axes.plain else omega * slope
+    weighted_slope = slope if axes.plain else omega * slope
     # the gradient left by rounding
-    gradient = pulled @ axes.z + alpha[:, None] * beta
-    total = pulled.sum(1)
+    gradient = weighted_slope @ axes.z + alpha[:, None] * beta
+    total = weighted_slope.sum(1)
     coef = beta @ axes.vectors.T
     level = axes.level - coef @ axes.center
-    seen = taken(slope)
-    lost = (1 - plan.weight) * omega[unit]
-    kept = taken(inverse @ axes.square.T)
-    kept += axes.share
-    kept *= -lost
-    kept += 1  # 1 − ω h
-    held = taken((gradient * -inverse) @ axes.z.T)
+    seen = select(slope)
+    omitted_weight = (1 - plan.weight) * omega[unit]
+    denominator = select(inverse @ axes.square.T)
+    denominator += axes.share
+    denominator *= -omitted_weight
+    denominator += 1  # 1 − ω h
+    held = select((gradient * -inverse) @ axes.z.T)
     held += seen - (axes.share * total)[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
-        held /= kept
+        held /= denominator
         losses = 0.5 * held**2
-        off = np.abs(held)
+        residual = np.abs(held)
         # an upper bound of Σ_j |x_ij coef_j|
-        half = np.multiply.outer(np.linalg.norm(coef, axis=1), taken(axes.length))
-        half += off
-        half += np.abs(level)[:, None] + taken(axes.shift)
-        half *= (len(omega) + 4 * len(axes.values) + 16) * UNIT
+        bound = np.multiply.outer(np.linalg.norm(coef, axis=1), select(axes.length))
+        bound += residual
+        bound += np.abs(level)[:, None] + select(axes.shift)
+        bound *= (len(omega) + 4 * len(axes.values) + 16) * UNIT
         held -= seen
         np.abs(held, out=held)
-        held /= kept
+        held /= denominator
         held *= axes.step_error(alpha, inverse, proved)[:, None]
-        half += held
-        off += 0.5 * half
-        error = np.multiply(half, off, out=half)  # ½(|r| + half)² − ½r²
+        bound += held
+        residual += 0.5 * bound
+        error = np.multiply(bound, residual, out=bound)  # ½(|r| + half)² − ½r²
         scored = plan.held * omega[unit]
         mean = losses @ scored / scored.sum()
-        resolved = (kept.min(1) > OWN_HESSIAN_BELOW) & (error.max(1) <= NEGLIGIBLE * (1 + mean))
+        resolved = (denominator.min(1) > OWN_HESSIAN_BELOW) & (
+            error.max(1) <= NEGLIGIBLE * (1 + mean)
+        )
     losses[:, ~plan.held], error[:, ~plan.held] = np.nan, 0.0
     baseline = np.where(plan.held, 0.5 * seen**2, np.nan)
     theta = np.c_[coef, level] if axes.share else coef

@@ -100,11 +100,11 @@ class PenalisedRows:
 
     def along(self, rho: PerSmooth, G: Float[Array, "params params"]) -> PerSmooth:
         """Compute ⟨∂P/∂ρ_j, G⟩."""
-        each = [
+        products = [
             np.sum(matrix * G[a:b, a:b])
             for matrix, (a, b) in zip(self.matrices, self.spans, strict=True)
         ]
-        return np.exp(rho) * np.array(each)
+        return np.exp(rho) * np.array(products)
 
     def derivatives(
         self, eta: Array, orders: tuple[int, ...], units: Any = slice(None)
@@ -141,7 +141,7 @@ def minimum(
     """
     penalty = model.penalty(rho)
 
-    def at(theta: Array) -> tuple[Array, float]:
+    def evaluate(theta: Array) -> tuple[Array, float]:
         eta = model.eta(theta)
         with np.errstate(all="ignore"):
             value = float(
@@ -150,31 +150,31 @@ def minimum(
             )
         return eta, value if np.isfinite(value) else np.inf
 
-    (eta, value) = at(theta)
+    (eta, value) = evaluate(theta)
     before = np.inf
-    bent = None
+    last_curvature = None
     # largest number of Newton steps
     for _ in range(100):
         slope, curvature = (
             weight_terms(model.weight, part) for part in model.derivatives(eta, (1, 2))
         )
         # that of squared losses is the same everywhere
-        if bent is None or not np.array_equal(bent, curvature):
+        if last_curvature is None or not np.array_equal(last_curvature, curvature):
             root, logdet = _root((model.x.T * curvature) @ model.x + penalty)
-            bent = curvature
+            last_curvature = curvature
         whitened = root @ (model.x.T @ slope + penalty @ theta)
         step = root.T @ whitened
         gain = float(whitened @ whitened)
         size = 1.0
         # squared decrement, relative to F, from which Newton steps converge quadratically to
         # rounding
-        near = gain <= 1e-10 * max(1.0, abs(value))
+        is_close = gain <= 1e-10 * max(1.0, abs(value))
         # rounding, which heavy penalties amplify, allows no closer approach
-        if near and gain > before / 4:
+        if is_close and gain > before / 4:
             return SmoothingMinimum(theta, value, penalty, eta, slope, curvature, root, logdet)
         while size > 1e-10:
-            new, lower = at(theta - size * step)
-            if near or lower <= value - 1e-4 * size * gain:
+            new, lower = evaluate(theta - size * step)
+            if is_close or lower <= value - 1e-4 * size * gain:
                 break
             size /= 2
         theta = theta - size * step
@@ -232,32 +232,34 @@ class Neighbourhoods:
         model = self.model
         n = len(self.model.y)
         self.looks += 1
-        here = minimum(model, rho, self.theta)
-        self.theta = here.theta
-        z = model.x @ here.root.T
+        solution = minimum(model, rho, self.theta)
+        self.theta = solution.theta
+        z = model.x @ solution.root.T
         length = np.sum(z**2, axis=1)
         losses = np.full(len(self.plan.index), np.nan)
-        sums = _CriterionSums(n, len(here.root))
+        sums = _CriterionSums(n, len(solution.root))
         for batch in self.batches:
-            self._add(batch, here, z, length, losses, sums)
-        third = weight_terms(model.weight, model.derivatives(here.eta, (3,))[0])
-        s = np.einsum("np,np->n", z @ sums.curvature, z) + sums.own_turn
-        moved = here.solve(model.x.T @ weight_terms(third, s))
-        pull = sums.pull @ here.root
-        bent = here.root.T @ sums.curvature @ here.root
-        G = np.outer(moved - pull, here.theta) - bent
-        known = np.nan_to_num(losses)
-        scored = np.bincount(self.plan.index, np.where(self.plan.held, self.share * known, 0.0), n)
-        m = z @ sums.pull + sums.own_pull
-        by_weight = scored - here.slope * (m - model.x @ moved) - here.curvature * s
+            self._add(batch, solution, z, length, losses, sums)
+        third = weight_terms(model.weight, model.derivatives(solution.eta, (3,))[0])
+        s = np.einsum("np,np->n", z @ sums.curvature, z) + sums.unit_products
+        third_adjoint = solution.solve(model.x.T @ weight_terms(third, s))
+        adjoint = sums.adjoint @ solution.root
+        products = solution.root.T @ sums.curvature @ solution.root
+        G = np.outer(third_adjoint - adjoint, solution.theta) - products
+        finite_losses = np.nan_to_num(losses)
+        scored = np.bincount(
+            self.plan.index, np.where(self.plan.held, self.share * finite_losses, 0.0), n
+        )
+        m = z @ sums.adjoint + sums.unit_adjoint
+        by_weight = scored - solution.slope * (m - model.x @ third_adjoint) - solution.curvature * s
         return CriterionLook(
-            float(np.nan_to_num(self.share) @ known), model.along(rho, G), losses, by_weight
+            float(np.nan_to_num(self.share) @ finite_losses), model.along(rho, G), losses, by_weight
         )
 
     def _add(
         self,
         batch: Batch,
-        here: SmoothingMinimum,
+        solution: SmoothingMinimum,
         rows: Array,
         length: Array,
         losses: Array,
@@ -266,43 +268,50 @@ class Neighbourhoods:
         """Add a batch of refits."""
         n = len(self.model.y)
         held = np.asarray(batch.rows.held)
-        units, delta, z, metric = self._leave_out(batch, here, rows, length)
-        g = -_sum(delta * here.slope[units], z)[:, None]
+        units, delta, z, metric = self._leave_out(batch, solution, rows, length)
+        g = -_sum(delta * solution.slope[units], z)[:, None]
         scored = int(held.sum(1).max(initial=0))
         max_joint_units = 12  # scored units of a refit up to which one solve serves all
         joint = scored <= max_joint_units
-        whole = scored == held.shape[1]
-        few = np.argsort(~held, axis=1, kind="stable")[:, : scored * joint]
+        all_scored = scored == held.shape[1]
+        scored_columns = np.argsort(~held, axis=1, kind="stable")[:, : scored * joint]
         # scored rows, if few, which are solved for together with q
-        at = z if joint and whole else np.take_along_axis(z, few[:, :, None], 1)
-        q, *back = metric.solve(np.concatenate([g, at], axis=1)).swapaxes(0, 1)
-        eta = here.eta[units] + _along(z, q)
+        scored_rows = (
+            z if joint and all_scored else np.take_along_axis(z, scored_columns[:, :, None], 1)
+        )
+        q, *row_solutions = metric.solve(np.concatenate([g, scored_rows], axis=1)).swapaxes(0, 1)
+        eta = solution.eta[units] + _along(z, q)
         value, slope = self.model.derivatives(eta, (0, 1), units)
         losses[batch.place[held]] = value[held]
-        pulls = np.where(held, self.share[batch.place] * np.where(held, slope, 0.0), 0.0)
+        loss_slopes = np.where(held, self.share[batch.place] * np.where(held, slope, 0.0), 0.0)
         if joint:
-            weight = pulls if whole else np.take_along_axis(pulls, few, 1)
-            p = sum((weight[:, [k]] * each for k, each in enumerate(back)), np.zeros(q.shape))
+            weight = (
+                loss_slopes if all_scored else np.take_along_axis(loss_slopes, scored_columns, 1)
+            )
+            p = sum(
+                (weight[:, [k]] * row_solution for k, row_solution in enumerate(row_solutions)),
+                np.zeros(q.shape),
+            )
         else:
-            p = metric.solve(_sum(pulls, z)[:, None])[:, 0]
-        own = delta * _along(z, p)
-        sums.pull += p.sum(0)
+            p = metric.solve(_sum(loss_slopes, z)[:, None])[:, 0]
+        unit_terms = delta * _along(z, p)
+        sums.adjoint += p.sum(0)
         sums.curvature += p.T @ q
-        sums.own_pull += np.bincount(units.ravel(), own.ravel(), n)
-        sums.own_turn += np.bincount(units.ravel(), (own * _along(z, q)).ravel(), n)
+        sums.unit_adjoint += np.bincount(units.ravel(), unit_terms.ravel(), n)
+        sums.unit_products += np.bincount(units.ravel(), (unit_terms * _along(z, q)).ravel(), n)
 
-    def moves(self, here: SmoothingMinimum) -> Float[Array, "refits params"]:
+    def moves(self, solution: SmoothingMinimum) -> Float[Array, "refits params"]:
         """Compute θ_o − θ̂ of every refit, whitened."""
-        rows = self.model.x @ here.root.T
-        out = np.zeros((self.plan.num_refits, len(here.root)))
+        rows = self.model.x @ solution.root.T
+        out = np.zeros((self.plan.num_refits, len(solution.root)))
         length = np.sum(rows**2, axis=1)
         for batch in self.batches:
-            units, delta, z, metric = self._leave_out(batch, here, rows, length)
-            out[batch.refits] = -metric.solve(_sum(delta * here.slope[units], z)[:, None])[:, 0]
+            units, delta, z, metric = self._leave_out(batch, solution, rows, length)
+            out[batch.refits] = -metric.solve(_sum(delta * solution.slope[units], z)[:, None])[:, 0]
         return out
 
     def _leave_out(
-        self, batch: Batch, here: SmoothingMinimum, rows: Array, length: Array
+        self, batch: Batch, solution: SmoothingMinimum, rows: Array, length: Array
     ) -> tuple[Array, Array, Array, "_Metric"]:
         """Return the units that refits leave out, their weight changes, their whitened rows, and
         the curvature without them.
@@ -310,13 +319,15 @@ class Neighbourhoods:
         units = np.minimum(np.asarray(batch.rows.index), len(self.model.y) - 1)
         delta = np.asarray(batch.rows.weight) - 1.0
         z = rows[units]
-        bend = delta * here.curvature[units]
+        weight = delta * solution.curvature[units]
         # a matrix whose negative part has a trace below that stays positive definite
         return (
             units,
             delta,
             z,
-            _Metric(z, bend, sure=np.sum(np.maximum(-bend, 0.0) * length[units], axis=1) < 0.99),
+            _Metric(
+                z, weight, sure=np.sum(np.maximum(-weight, 0.0) * length[units], axis=1) < 0.99
+            ),
         )
 
 
@@ -327,10 +338,10 @@ class _CriterionSums:
     """
 
     def __init__(self, units: int, params: int):
-        self.pull = np.zeros(params)
+        self.adjoint = np.zeros(params)
         self.curvature = np.zeros((params, params))
-        self.own_pull = np.zeros(units)
-        self.own_turn = np.zeros(units)
+        self.unit_adjoint = np.zeros(units)
+        self.unit_products = np.zeros(units)
 
 
 def _sum(
@@ -346,7 +357,7 @@ def _along(
 
 
 class _Metric:
-    """`I + Σ bend z zᵀ` of every refit.
+    """`I + Σ weight z zᵀ` of every refit.
 
     IndefiniteHessianError if one that is not `sure` is singular.
     """
@@ -354,37 +365,45 @@ class _Metric:
     def __init__(
         self,
         z: Float[Array, "refits width params"],
-        bend: Float[Array, "refits width"],
+        weight: Float[Array, "refits width"],
         sure: Array,
     ):
         self.z = z
-        self.bend = bend
+        self.weight = weight
         self.low = z.shape[1] < z.shape[2]  # in as many dimensions as there are rows
-        turned = z.swapaxes(1, 2)
-        self.whole = np.matmul(z, turned) if self.low else np.matmul(turned * bend[:, None, :], z)
-        size = np.eye(self.whole.shape[1])
+        transposed = z.swapaxes(1, 2)
+        self.matrix = (
+            np.matmul(z, transposed) if self.low else np.matmul(transposed * weight[:, None, :], z)
+        )
+        size = np.eye(self.matrix.shape[1])
         if not sure.all():
-            gone = np.sqrt(np.maximum(-bend[~sure], 0.0))
-            inner = self.whole[~sure]
-            left = size - gone[:, :, None] * inner * gone[:, None, :] if self.low else size + inner
+            removed = np.sqrt(np.maximum(-weight[~sure], 0.0))
+            inner = self.matrix[~sure]
+            remainder = (
+                size - removed[:, :, None] * inner * removed[:, None, :]
+                if self.low
+                else size + inner
+            )
             try:
-                np.linalg.cholesky(left - 1e-12 * size)
+                np.linalg.cholesky(remainder - 1e-12 * size)
             except np.linalg.LinAlgError:
                 raise IndefiniteHessianError(
                     "smooth: without its rows some refit does not determine every coefficient. Give smaller neighbourhoods, or "
                     "fewer basis functions (k=); classes that are separated are told by no λ: give one, by "
                     "model.smoothed(10.0)."
                 ) from None
-        self.whole = size + (bend[:, :, None] * self.whole if self.low else self.whole)
+        self.matrix = size + (weight[:, :, None] * self.matrix if self.low else self.matrix)
 
     def solve(
         self, rhs: Float[Array, "refits columns params"]
     ) -> Float[Array, "refits columns params"]:
         if not self.low:
-            return np.linalg.solve(self.whole, rhs.swapaxes(1, 2)).swapaxes(1, 2)
-        inner = self.bend[:, :, None] * np.matmul(self.z, rhs.swapaxes(1, 2))
+            return np.linalg.solve(self.matrix, rhs.swapaxes(1, 2)).swapaxes(1, 2)
+        inner = self.weight[:, :, None] * np.matmul(self.z, rhs.swapaxes(1, 2))
         inner = (
-            inner / self.whole if self.whole.shape[1] == 1 else np.linalg.solve(self.whole, inner)
+            inner / self.matrix
+            if self.matrix.shape[1] == 1
+            else np.linalg.solve(self.matrix, inner)
         )
         return rhs - np.matmul(inner.swapaxes(1, 2), self.z)
 
@@ -401,24 +420,24 @@ class RestrictedLikelihood:
     def __call__(self, rho: PerSmooth) -> CriterionLook:
         model = self.model
         self.looks += 1
-        here = minimum(model, rho, self.theta)
-        self.theta = here.theta
+        solution = minimum(model, rho, self.theta)
+        self.theta = solution.theta
         logdet, inverse, rank = self._penalty(rho)
         units = int(np.sum(model.weight > 0)) - (model.x.shape[1] - rank)
-        phi = 2 * here.value / units if self.profiles_dispersion else 1.0
-        value = here.value / phi + 0.5 * (
-            here.logdet
+        phi = 2 * solution.value / units if self.profiles_dispersion else 1.0
+        value = solution.value / phi + 0.5 * (
+            solution.logdet
             - logdet
             + (units * np.log(2 * np.pi * phi) if self.profiles_dispersion else 0.0)
         )
         # ½ d log|H| = ½⟨dP, H⁻¹⟩ + ½ Σ ω ℓ‴ h_n x_nᵀdθ̂,   dθ̂ = −H⁻¹ dP θ̂,   dF = ½ θ̂ᵀ dP θ̂
-        third = weight_terms(model.weight, model.derivatives(here.eta, (3,))[0])
-        size = np.sum((model.x @ here.root.T) ** 2, axis=1)
-        moved = here.solve(model.x.T @ weight_terms(third, size))
+        third = weight_terms(model.weight, model.derivatives(solution.eta, (3,))[0])
+        size = np.sum((model.x @ solution.root.T) ** 2, axis=1)
+        third_adjoint = solution.solve(model.x.T @ weight_terms(third, size))
         G = 0.5 * (
-            np.outer(here.theta, here.theta) / phi
-            + here.root.T @ here.root
-            - np.outer(moved, here.theta)
+            np.outer(solution.theta, solution.theta) / phi
+            + solution.root.T @ solution.root
+            - np.outer(third_adjoint, solution.theta)
         )
         return CriterionLook(value, model.along(rho, G - 0.5 * inverse))
 
@@ -430,7 +449,7 @@ class RestrictedLikelihood:
         logdet = 0.0
         rank = 0
         inverse = np.zeros((model.x.shape[1],) * 2)
-        whole = model.penalty(rho)
+        penalty = model.penalty(rho)
         for a, b in {*model.spans}:
             parts = [
                 matrix / np.trace(matrix)
@@ -441,7 +460,7 @@ class RestrictedLikelihood:
             values, vectors = np.linalg.eigh(sum(parts))
             # share of the largest eigenvalue of a penalty below which one counts as zero
             seen = vectors[:, values > 1e-9 * values[-1]]
-            factor = np.linalg.cholesky(seen.T @ whole[a:b, a:b] @ seen)
+            factor = np.linalg.cholesky(seen.T @ penalty[a:b, a:b] @ seen)
             half = scipy.linalg.solve_triangular(factor, seen.T, lower=True)
             inverse[a:b, a:b] = half.T @ half
             logdet = logdet + 2 * float(np.sum(np.log(factor.diagonal())))
@@ -472,16 +491,16 @@ class Choice(NamedTuple):
         """Compute the change of ρ̂ in each refit, at most two e-folds, beyond which a first-order
         change says little.
         """
-        left = scipy.sparse.csr_array(
+        omissions = scipy.sparse.csr_array(
             (1 - plan.weight, plan.index, plan.indptr), shape=(plan.num_refits, plan.num_units)
         )
-        return np.clip(left @ self.by_unit, -LONGEST, LONGEST)
+        return np.clip(omissions @ self.by_unit, -LONGEST, LONGEST)
 
 
 class Second(NamedTuple):
     """V at ρ̂, ∂²V/∂ρ², ∂²V/∂w∂ρ, and the losses on either side along each ρ."""
 
-    here: CriterionLook
+    center: CriterionLook
     curvature: Float[Array, "smooths smooths"]
     change: Float[Array, "units smooths"]
     sides: list[tuple[Array, Array]]
@@ -559,15 +578,15 @@ class Smoothing(PrintedResult):
 
         The trace of its coefficients' part of H⁻¹ Σ ω ℓ″ x xᵀ.
         """
-        here = self._here
-        share = 1 - np.einsum("pq,qp->p", here.root.T @ here.root, here.penalty)
+        solution = self._solution
+        share = 1 - np.einsum("pq,qp->p", solution.root.T @ solution.root, solution.penalty)
         return pd.Series(
             {name: float(share[span].sum()) for name, (_, span) in self.model.smooths.items()},
             name="edf",
         )
 
     @functools.cached_property
-    def _here(self) -> SmoothingMinimum:
+    def _solution(self) -> SmoothingMinimum:
         return minimum(self.criterion.model, self.rho, self.fit.vector)
 
     @functools.cached_property
@@ -580,7 +599,7 @@ class Smoothing(PrintedResult):
         return cross_validate(self.fit, self.plan)
 
     @functools.cached_property
-    def _apart(self) -> str:
+    def _step_warning(self) -> str:
         """Return a warning if the criterion's Newton steps have another loss than exact refits.
 
         The slopes of the criterion, and all that follows from them, are then unreliable.
@@ -605,22 +624,22 @@ class Smoothing(PrintedResult):
         from the exact refits.
         """
         criterion = self._criterion_name()
-        if self._apart:
-            warn(f"smooth: {self._apart}.")
-        here = self._second.here
+        if self._step_warning:
+            warn(f"smooth: {self._step_warning}.")
+        center = self._second.center
         plan = criterion.plan
         sides = self._second.sides
         low, high = self.bounds.T
         rho = self.rho + self.choice.moves(plan)
-        moved = (np.clip(rho, low, high) - self.rho)[plan.refit]
-        assert here.losses is not None
-        losses = here.losses.copy()
+        rho_change = (np.clip(rho, low, high) - self.rho)[plan.refit]
+        assert center.losses is not None
+        losses = center.losses.copy()
         for j, (up, down) in enumerate(sides):
-            straight = (up - down) / (2 * SMOOTHING_DIFFERENCE)
-            bent = (up + down - 2 * here.losses) / SMOOTHING_DIFFERENCE**2
-            losses += moved[:, j] * straight + 0.5 * moved[:, j] ** 2 * bent
+            slope = (up - down) / (2 * SMOOTHING_DIFFERENCE)
+            curvature = (up + down - 2 * center.losses) / SMOOTHING_DIFFERENCE**2
+            losses += rho_change[:, j] * slope + 0.5 * rho_change[:, j] ** 2 * curvature
         mean = float(criterion.share @ np.nan_to_num(losses))
-        optimism = mean - here.value
+        optimism = mean - center.value
         table = pd.DataFrame(np.exp(np.clip(rho, low, high)), columns=list(self.smoothing))
         return NestedChoice(mean, optimism, losses, table)
 
@@ -631,12 +650,12 @@ class Smoothing(PrintedResult):
         Raises ValueError if λ was not chosen by a held-out loss.
         """
         self._criterion_name()
-        here = self._here
+        solution = self._solution
         data = self.criterion.model
-        by_rho = np.zeros((len(self.rho), len(here.theta)))
+        by_rho = np.zeros((len(self.rho), len(solution.theta)))
         for j, (matrix, (a, b)) in enumerate(zip(data.matrices, data.spans, strict=True)):
-            by_rho[j] = -np.exp(self.rho[j]) * here.solve(
-                np.pad(matrix @ here.theta[a:b], (a, len(here.theta) - b))
+            by_rho[j] = -np.exp(self.rho[j]) * solution.solve(
+                np.pad(matrix @ solution.theta[a:b], (a, len(solution.theta) - b))
             )
         return Choice(self._second.change @ self._inverse, by_rho)
 
@@ -688,7 +707,7 @@ class Smoothing(PrintedResult):
         ]
 
     def _lines(self) -> list[tuple[str, str]]:
-        many = [f"{name} {value:.4g}" for name, value in self.smoothing.items()]
+        strengths = [f"{name} {value:.4g}" for name, value in self.smoothing.items()]
         by = (
             "neighbourhood cross-validation, one Newton step a refit"
             if self.method == "NCV"
@@ -700,7 +719,7 @@ class Smoothing(PrintedResult):
                 f"{type(self.model).__name__} ({type(self.model.loss_function).__name__}), {self.model.num_units} units",
             ),
             ("smoothed by", f"{by}: {self.looks} looks, {self.ended}"),
-            ("λ", ", ".join(many)),
+            ("λ", ", ".join(strengths)),
             ("at a bound", ", ".join(self.at_bound)),
             ("degrees", ", ".join(f"{name} {value:.3g}" for name, value in self.edf.items())),
         ]
@@ -715,22 +734,22 @@ class Smoothing(PrintedResult):
             ]
         if self.method == "NCV":
             lines += [
-                ("check", self._apart),
-                ("nested", "" if self._apart else self._chosen_again()),
+                ("check", self._step_warning),
+                ("nested", "" if self._step_warning else self._chosen_again()),
             ]
         return [(name, text) for name, text in lines if text]
 
     def _chosen_again(self) -> str:
-        told = f"{self.estimate.mean + self.nested.optimism:.6g}: λ chosen again in every refit"
+        text = f"{self.estimate.mean + self.nested.optimism:.6g}: λ chosen again in every refit"
         assert self.plan is not None
         held = ", λ at a bound held there" if self.at_bound else ""
-        far = int(np.sum(np.abs(self.choice.moves(self.plan)).max(1) >= LONGEST))
+        num_far = int(np.sum(np.abs(self.choice.moves(self.plan)).max(1) >= LONGEST))
         held += (
-            f", which says little of {far} refits, where λ goes {LONGEST:g} e-folds or more"
-            if far
+            f", which says little of {num_far} refits, where λ goes {LONGEST:g} e-folds or more"
+            if num_far
             else ""
         )
-        return f"{told} ({self.nested.optimism:.2g} more, to first order{held})"
+        return f"{text} ({self.nested.optimism:.2g} more, to first order{held})"
 
 
 def _inverse(
@@ -834,8 +853,8 @@ def smooth(
         criterion = RestrictedLikelihood(data, kind == "Squared", begin)
     bounds = _bounds(data)
     if start is not None:
-        given = np.array(list(model.smoothed(dict(start)).smoothing.values()))
-        rho = np.log(np.maximum(given, 1e-300))
+        start_values = np.array(list(model.smoothed(dict(start)).smoothing.values()))
+        rho = np.log(np.maximum(start_values, 1e-300))
     else:
         # penalties a little larger than the curvature of the losses, as terms usually have few
         # degrees of freedom
@@ -844,9 +863,9 @@ def smooth(
             len(bounds),
             3.0 + np.log(max(float(np.average(curvature, weights=data.weight)), 1e-300)),
         )
-    found = _least(criterion, np.clip(rho, *bounds.T), bounds)
-    made = _make_result(model, method, criterion, plan, found, bounds)
-    return _exactly(made) if exact else made
+    criterion_minimum = _least(criterion, np.clip(rho, *bounds.T), bounds)
+    result = _make_result(model, method, criterion, plan, criterion_minimum, bounds)
+    return _exactly(result) if exact else result
 
 
 def _make_result(
@@ -943,17 +962,17 @@ def _exactly(smoothing: Smoothing) -> Smoothing:
             fitted(model, smoothing.fit.parameters), criterion.plan, Exact(1e-10), audit=0
         ).mean
 
-    far = 10 * SMOOTHING_DIFFERENCE
-    slope = [(value(rho + far * e) - value(rho - far * e)) / (2 * far) for e in np.eye(len(rho))]
-    there = np.clip(
+    step = 10 * SMOOTHING_DIFFERENCE
+    slope = [(value(rho + step * e) - value(rho - step * e)) / (2 * step) for e in np.eye(len(rho))]
+    refined = np.clip(
         rho - np.clip(smoothing._inverse @ slope, -LONGEST, LONGEST), *smoothing.bounds.T
     )
-    ended = f"{smoothing.ended}; then {np.abs(there - rho).max():.2g} e-folds by exact refits"
+    ended = f"{smoothing.ended}; then {np.abs(refined - rho).max():.2g} e-folds by exact refits"
     return _make_result(
         smoothing.model,
         "NCV",
         criterion,
         criterion.plan,
-        CriterionMinimum(there, criterion(there).value, ended),
+        CriterionMinimum(refined, criterion(refined).value, ended),
         smoothing.bounds,
     )

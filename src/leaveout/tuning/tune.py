@@ -2,11 +2,11 @@
 needs few.
 
 "gradient"  descends by the criterion's exact slope in log ρ (`hypergradient`), with L-BFGS-B in
-boxes of two e-folds to each
-            side: far out the criterion is flat, and a long first step would end there
-"optuna"
-samples trials by Optuna, each fit from the nearest one; a trial stops once it is known to be no
-better "path"      evaluates one penalty by `lo.path`
+            boxes of two e-folds to each side: far out the criterion is flat, and a long first step
+            would end there
+"optuna"    samples trials by Optuna, each fit from the nearest one; a trial stops once it is known
+            to be no better
+"path"      evaluates one penalty by `lo.path`
 
 The lowest of many estimates is optimistic. Nested cross-validation of the choice measures this
 optimism from one fit for each trial: with the units in three groups g, t_g chosen by the units
@@ -265,14 +265,14 @@ class Tuning(PrintedResult):
         rows = []
         for trial in self.all_trials:
             e = trial.estimate
-            known = {} if e is None else {"mean": e.mean, "se": e.se, "no_update": e.no_update}
-            known |= {} if e is None else {"approximation_error": _off(e)}
-            known |= (
+            columns = {} if e is None else {"mean": e.mean, "se": e.se, "no_update": e.no_update}
+            columns |= {} if e is None else {"approximation_error": _error_bound(e)}
+            columns |= (
                 {}
                 if self.metric is None
                 else {metric_name(self.metric): sign(self.metric) * trial.value}
             )
-            rows.append(trial.hyper | known | {"message": trial.message})
+            rows.append(trial.hyper | columns | {"message": trial.message})
         return pd.DataFrame(rows, index=pd.RangeIndex(len(rows), name="trial"))
 
     @functools.cached_property
@@ -285,14 +285,15 @@ class Tuning(PrintedResult):
         """
         if self.how.sampler == "by gradient":
             return self._excess(self.how.nested_trials)
-        told = self._comparable
+        comparable = self._comparable
         rng = np.random.default_rng(self.seed)
         labels = [
-            group_units(self.estimate, rng) for _ in range(OPTIMISM_DRAWS if len(told) > 1 else 0)
+            group_units(self.estimate, rng)
+            for _ in range(OPTIMISM_DRAWS if len(comparable) > 1 else 0)
         ]
         return self._excess(
             [
-                (label, [self._least(told, label != g) for g in range(label.max() + 1)])
+                (label, [self._least(comparable, label != g) for g in range(label.max() + 1)])
                 for label in labels
             ]
         )
@@ -311,19 +312,19 @@ class Tuning(PrintedResult):
         over = lambda trial, label: np.array(
             [self._over(trial, label == g) for g in range(label.max() + 1)]
         )
-        found = []
+        excesses = []
         for label, chosen in nested:
-            own = np.array(
+            values = np.array(
                 [
                     np.nan if trial is None else self._over(trial, label == g)
                     for g, trial in enumerate(chosen)
                 ]
             )
-            excess = own - over(self.best, label)
+            excess = values - over(self.best, label)
             size = np.bincount(label)
             if (seen := np.isfinite(excess)).any():
-                found.append(np.average(excess[seen], weights=size[seen]))
-        return float(np.mean(found)) if found else float("nan")
+                excesses.append(np.average(excess[seen], weights=size[seen]))
+        return float(np.mean(excesses)) if excesses else float("nan")
 
     @property
     def _comparable(self) -> list[Trial]:
@@ -357,38 +358,36 @@ class Tuning(PrintedResult):
     def _lines(self) -> list[tuple[str, str]]:
         e = self.estimate
         se = self.estimate.standard_error
-        known = f" ± {se.value:.2g}" if np.isfinite(se.value) else ""
-        what = "a refit, joint" if e.joint else "a unit"
-        apart = 0
+        interval = f" ± {se.value:.2g}" if np.isfinite(se.value) else ""
+        unit = "a refit, joint" if e.joint else "a unit"
+        num_close = 0
         # trials a tenth of an e-fold away or more, whose means are within both errors of the best's
         if self.metric is None:
             for trial in self._comparable:
                 pairs = [(trial.hyper[name], self.best.hyper[name]) for name in self.best.hyper]
-                other = any(
+                distinct = any(
                     a != b if not isinstance(b, float) else abs(np.log(a / b)) > 0.1
                     for a, b in pairs
                 )
-                if other and trial is not self.best and trial.estimate is not None:
-                    off = (
+                if distinct and trial is not self.best and trial.estimate is not None:
+                    error = (
                         e.approximation_error
-                        if np.isinf(_off(trial.estimate))
-                        else _off(trial.estimate)
+                        if np.isinf(_error_bound(trial.estimate))
+                        else _error_bound(trial.estimate)
                     )
-                    apart += trial.estimate.mean - off <= e.mean + e.approximation_error
-        of = "loss" if self.metric is None else metric_name(self.metric)
-        owed = self.optimism
-        if not np.isfinite(owed):
+                    num_close += trial.estimate.mean - error <= e.mean + e.approximation_error
+        measure = "loss" if self.metric is None else metric_name(self.metric)
+        optimism = self.optimism
+        if not np.isfinite(optimism):
             choosing = (
                 "not told: the best of many estimates is a little lucky"
                 if len(self._comparable) > 1
                 else ""
             )
-        elif owed <= 0:
-            choosing = (
-                f"none of that {of} is seen to be owed to choosing (nested, thirds of the units)"
-            )
+        elif optimism <= 0:
+            choosing = f"none of that {measure} is seen to be owed to choosing (nested, thirds of the units)"
         else:
-            choosing = f"about {owed:.2g}, by which that {of} is too good for having been chosen (nested, thirds of the units)"
+            choosing = f"about {optimism:.2g}, by which that {measure} is too good for having been chosen (nested, thirds of the units)"
         pruned, failed = (
             [t.message for t in self.all_trials if t.message.startswith(word)]
             for word in ("pruned", "no ")
@@ -399,7 +398,7 @@ class Tuning(PrintedResult):
             else f" of {len(ends)} choices"
         )
         alike = {
-            span(ends): [name for name, other in self.space.items() if span(other) == span(ends)]
+            span(ends): [name for name, limits in self.space.items() if span(limits) == span(ends)]
             for ends in self.space.values()
         }
         lines = [
@@ -421,12 +420,15 @@ class Tuning(PrintedResult):
             ),
             (
                 "held-out loss",
-                f"{e.mean:.6g}{known} {what}{f', {e.score}' if e.score else ''} (SE {se.kind})",
+                f"{e.mean:.6g}{interval} {unit}{f', {e.score}' if e.score else ''} (SE {se.kind})",
             ),
             ("approximation", e._approximation()),
             *((name, e._metric(name)) for name in e.metrics),
             ("optimism", choosing),
-            ("not told apart", f"{apart} trials: within refit error of the best" if apart else ""),
+            (
+                "not told apart",
+                f"{num_close} trials: within refit error of the best" if num_close else "",
+            ),
             ("pruned", f"{len(pruned)} trials, known to be no better" if pruned else ""),
             ("left out", f"{len(failed)} trials; the first: {failed[0]}" if failed else ""),
             ("audit", e.labels.get("audit", "")),
@@ -469,7 +471,7 @@ class Tuning(PrintedResult):
         return provided("plot").tuning(self, ax=ax, name=name)
 
 
-def _off(estimate: Estimate) -> float:
+def _error_bound(estimate: Estimate) -> float:
     """Return the approximation error; infinite if it was not computed."""
     if np.isfinite(estimate.error).any():
         return estimate.approximation_error
@@ -521,14 +523,15 @@ class TrialStudy:
             for name, ends in self.space.items()
             if isinstance(ends, tuple)
         }
-        near = [trial for trial in self.trials if trial.parameters is not None]
-        near = [
-            trial for trial in near if all(trial.hyper[name] is hyper[name] for name in choices)
+        similar = [trial for trial in self.trials if trial.parameters is not None]
+        similar = [
+            trial for trial in similar if all(trial.hyper[name] is hyper[name] for name in choices)
         ]
-        distance = lambda one: sum(
-            (np.log(one.hyper[name] / hyper[name]) / width) ** 2 for name, width in ranges.items()
+        distance = lambda candidate: sum(
+            (np.log(candidate.hyper[name] / hyper[name]) / width) ** 2
+            for name, width in ranges.items()
         )
-        before = min(near, key=distance, default=None)
+        before = min(similar, key=distance, default=None)
         try:
             start = None if before is None else before.parameters
             return fitted(objective, start, curvature=column_curvature(objective))
@@ -536,13 +539,13 @@ class TrialStudy:
             error.add_note(f"In lo.tune, at {describe_hyper(hyper)}.")
             raise
 
-    def judge(self, hyper: dict[str, Any], fit: Fit, estimate: Estimate, **more: Any) -> Trial:
+    def judge(self, hyper: dict[str, Any], fit: Fit, estimate: Estimate, **fields: Any) -> Trial:
         """Judge a trial by its estimate."""
-        asked = estimate.losses if estimate.joint else estimate.losses[estimate.plan.held]
-        exists = bool(np.isfinite(asked).all())
-        predicted = more.pop("predicted", None)
-        missing = f"no estimate: {np.sum(~np.isfinite(asked))} held-out losses do not exist"
-        value, said = (estimate.mean, "") if exists else (float("nan"), missing)
+        scored_losses = estimate.losses if estimate.joint else estimate.losses[estimate.plan.held]
+        exists = bool(np.isfinite(scored_losses).all())
+        predicted = fields.pop("predicted", None)
+        missing = f"no estimate: {np.sum(~np.isfinite(scored_losses))} held-out losses do not exist"
+        value, message = (estimate.mean, "") if exists else (float("nan"), missing)
         self.comparable(hyper, fit, estimate)
         if exists and self.metric is not None:
             kind = prediction_kind({"": measure_of("tune", fit, self.metric)})
@@ -553,7 +556,13 @@ class TrialStudy:
             )
         return self.add(
             Trial(
-                hyper, value, estimate, predicted, message=said, parameters=fit.parameters, **more
+                hyper,
+                value,
+                estimate,
+                predicted,
+                message=message,
+                parameters=fit.parameters,
+                **fields,
             ),
             fit,
         )
@@ -561,16 +570,18 @@ class TrialStudy:
     def comparable(self, hyper: dict[str, Any], fit: Fit, estimate: Estimate) -> None:
         """Raise unless trials have one response and, without a metric, one score."""
         loss = getattr(fit.objective, "loss_function", None)
-        known = estimate.score in (LOG_DENSITY, LOG_PROBABILITY) or not isinstance(loss, Module)
-        own = estimate.score if known else f"by {loss!r}"
-        other = estimate.response
-        self.measures[1:] = [] if self.measures else [(own, other)]
+        has_kind = estimate.score in (LOG_DENSITY, LOG_PROBABILITY) or not isinstance(loss, Module)
+        description = estimate.score if has_kind else f"by {loss!r}"
+        trial_response = estimate.response
+        self.measures[1:] = [] if self.measures else [(description, trial_response)]
         score, response = self.measures[0]
-        alike = response is None or other is None or np.array_equal(response, other)
-        if not alike or (self.metric is None and own != score):
+        alike = (
+            response is None or trial_response is None or np.array_equal(response, trial_response)
+        )
+        if not alike or (self.metric is None and description != score):
             unknown = "of a kind that is not known"
             kind = (
-                f"losses are {own or unknown}, at first {score or unknown}"
+                f"losses are {description or unknown}, at first {score or unknown}"
                 if alike
                 else "the response is another one"
             )
@@ -583,9 +594,9 @@ class TrialStudy:
     def final(self, estimate: Estimate | None) -> tuple[Trial, Fit, Estimate]:
         """Audit the best trial."""
         if not self.best:
-            said = self.trials[-1].message or "their criterion is not known"
+            message = self.trials[-1].message or "their criterion is not known"
             raise RuntimeError(
-                f"tune: none of {len(self.trials)} trials has an estimate ({said}): penalise more, or give a plan whose folds "
+                f"tune: none of {len(self.trials)} trials has an estimate ({message}): penalise more, or give a plan whose folds "
                 "leave every coefficient determined."
             )
         trial, fit = self.best[0]
@@ -598,15 +609,15 @@ class TrialStudy:
             cross_validate(fit, self.plan, self.refit, metric=metrics, bases="frozen"),
         )
 
-    def result(self, best: Trial, fit: Fit, estimate: Estimate, how: SearchEnd) -> Tuning:
+    def result(self, best: Trial, fit: Fit, estimate: Estimate, search_end: SearchEnd) -> Tuning:
         return Tuning(
-            best, fit, estimate, tuple(self.trials), self.space, self.metric, self.seed, how
+            best, fit, estimate, tuple(self.trials), self.space, self.metric, self.seed, search_end
         )
 
 
 @overload
 def tune(
-    build: BandedRidge, space: Space | tuple[float, float], plan: Plan, **more: Any
+    build: BandedRidge, space: Space | tuple[float, float], plan: Plan, **options: Any
 ) -> PerTarget: ...
 @overload
 def tune(
@@ -744,22 +755,22 @@ def tune(
         raise ValueError(
             f"tune: space must map names to (low, high) or lists of choices; got {space!r}."
         )
-    taken = [name for name in space if not isinstance(name, str) or name in (*COLUMNS, *METRICS)]
-    if taken:
+    reserved = [name for name in space if not isinstance(name, str) or name in (*COLUMNS, *METRICS)]
+    if reserved:
         raise ValueError(
-            f"tune: {taken[0]!r} cannot be the name of a hyperparameter: .trials has a column of that name."
+            f"tune: {reserved[0]!r} cannot be the name of a hyperparameter: .trials has a column of that name."
         )
     read: dict[str, Any] = {}
     for name, ends in space.items():
         if isinstance(ends, list) and ends:
             read[name] = list(ends)
             continue
-        known = (
+        is_range = (
             isinstance(ends, tuple)
             and len(ends) == 2
             and all(isinstance(end, int | float | np.number) for end in ends)
         )
-        if not known or not 0 < ends[0] < ends[1] < np.inf:
+        if not is_range or not 0 < ends[0] < ends[1] < np.inf:
             raise ValueError(
                 f"tune: space[{name!r}] must be a tuple (low, high) of positive numbers, low below high, or a list of choices; "
                 f"got {ends!r}."
@@ -780,9 +791,9 @@ def tune(
     sign(metric)  # raises for one that is unknown
     if start is not None:
         if not isinstance(start, Mapping) or set(start) != set(read):
-            came = ", ".join(map(str, start)) if isinstance(start, Mapping) else repr(start)
+            received = ", ".join(map(str, start)) if isinstance(start, Mapping) else repr(start)
             raise ValueError(
-                f"tune: start must be a value of each of {', '.join(read)}, by name; got {came}."
+                f"tune: start must be a value of each of {', '.join(read)}, by name; got {received}."
             )
         for name, value in start.items():
             ends = read[name]
@@ -795,8 +806,8 @@ def tune(
                 )
     # folds are drawn once, for a model anywhere in the space
     if not isinstance(plan, Plan) or groups is not None:
-        some = {name: ends[0] for name, ends in read.items()}
-        plan = read_plan("tune", build_objective(build, some), plan, strategy, groups)
+        first_values = {name: ends[0] for name, ends in read.items()}
+        plan = read_plan("tune", build_objective(build, first_values), plan, strategy, groups)
     study = TrialStudy(
         build, read, plan, strategy, int(trials), metric, dict(start or {}), int(seed), int(nested)
     )
@@ -807,13 +818,15 @@ def tune(
     try:
         # everything that the trials depend on
         names = "build", "space", "plan", "refit", "metric", "start", "seed", "nested"
-        of = {name: getattr(study, name) for name in names} | {
+        inputs = {name: getattr(study, name) for name in names} | {
             "trials": study.most,
             "sampler": sampler,
         }
-        with keeping("tune", checkpoint, of):
-            how = {"gradient": by_gradient, "optuna": by_optuna, "path": by_path}[sampler](study)
-            return study.result(*study.final(how.estimate), how)
+        with keeping("tune", checkpoint, inputs):
+            search_end = {"gradient": by_gradient, "optuna": by_optuna, "path": by_path}[sampler](
+                study
+            )
+            return study.result(*study.final(search_end.estimate), search_end)
     except KeyboardInterrupt:
         ended = SearchEnd(f"by {sampler}", "stopped: the best is one of these")
         best = study.best
@@ -854,42 +867,42 @@ def by_gradient(study: TrialStudy) -> SearchEnd:
 
     def looks(x: Array, groups: Sequence[Array | None]) -> list[tuple[float, Array, Trial]]:
         """Fit at hyperparameters, and take the criterion over each group of units."""
-        each = zip(study.space.items(), np.exp(x), strict=True)
-        hyper = {name: float(np.clip(value, *ends)) for (name, ends), value in each}
+        pairs = zip(study.space.items(), np.exp(x), strict=True)
+        hyper = {name: float(np.clip(value, *ends)) for (name, ends), value in pairs}
         fit, rho, out = study.fit_trial(hyper), np.array(list(hyper.values())), []
         plan = resolve_plan("tune", fit.objective, study.plan, criterion(fit))
-        for among, found in zip(groups, slopes.of_groups(fit, plan, rho, groups), strict=True):
-            along = found.slope * rho
-            plan = found.estimate.plan
-            center = found.center
+        for among, look in zip(groups, slopes.of_groups(fit, plan, rho, groups), strict=True):
+            along = look.slope * rho
+            plan = look.estimate.plan
+            center = look.center
             predicted = (
                 None
                 if center is None
                 else Predictions(plan, "link", values=center[plan.index[plan.held]])
             )
-            more: dict[str, Any] = {
+            fields: dict[str, Any] = {
                 "predicted": predicted,
                 "slope": dict(zip(hyper, along.tolist(), strict=True)),
             }
             if among is None:
-                trial = study.judge(hyper, fit, found.estimate, **more)
+                trial = study.judge(hyper, fit, look.estimate, **fields)
             else:
-                trial = Trial(hyper, found.value, found.estimate, **more)
-            if not np.isfinite([trial.value, found.value, *along]).all():
+                trial = Trial(hyper, look.value, look.estimate, **fields)
+            if not np.isfinite([trial.value, look.value, *along]).all():
                 raise ValueError(
                     f"tune: at {describe_hyper(hyper)} the criterion or its slope is not finite "
                     f"({trial.message or 'overflow'}): raise the lower bound of the penalties, give another start, or use "
                     "sampler='optuna'."
                 )
-            out.append((found.value, along, trial))
+            out.append((look.value, along, trial))
         return out
 
     def error(first: Trial) -> float:
-        known = first.known_estimate
-        return max(known.scale if study.metric is None else len(known.losses) ** -0.5, 1e-300)
+        estimate = first.known_estimate
+        return max(estimate.scale if study.metric is None else len(estimate.losses) ** -0.5, 1e-300)
 
     def run(
-        begin: Array, among: Array | None, first: Any = None, bend: float = 0.0
+        begin: Array, among: Array | None, first: Any = None, curvature: float = 0.0
     ) -> tuple[Trial, str]:
         """Descend by the criterion over the units `among`.
 
@@ -898,53 +911,56 @@ def by_gradient(study: TrialStudy) -> SearchEnd:
         look = lambda x: (
             first if first is not None and np.array_equal(x, begin) else looks(x, [among])[0]
         )
-        return descend_boxes(look, begin, low, high, error, study.most, bend=bend)
+        return descend_boxes(look, begin, low, high, error, study.most, curvature=curvature)
 
     best, ended = run(
         np.log([study.start[name] for name in names]) if study.start else (low + high) / 2, None
     )
-    known = None
+    final_estimate = None
     fit = study.best[0][1] if study.best else None
     if fit is not None and kinks(fit.objective) is not None:
-        known = cross_validate(fit, study.plan, criterion(fit), bases="frozen")
+        final_estimate = cross_validate(fit, study.plan, criterion(fit), bases="frozen")
         ended += "; the curve, of exact refits, has kinks where coefficients come and go"
     rng = np.random.default_rng(study.seed)
     start = np.log(list(best.hyper.values()))
     nested = []
-    bend = _bend(study.trials, best)
+    curvature = _criterion_curvature(study.trials, best)
     for label in [group_units(best.known_estimate, rng) for _ in range(study.nested)]:
         groups = [label == g for g in range(label.max() + 1)]
         # units of one class have no area
-        area = lambda own: measure_units(
-            study.metric or "auc", study.best[0][1], best.predicted, own
+        area = lambda units: measure_units(
+            study.metric or "auc", study.best[0][1], best.predicted, units
         )
-        some = [
+        group_numbers = [
             g
-            for g, own in enumerate(groups)
-            if study.metric is None or np.isfinite([area(own), area(~own)]).all()
+            for g, units in enumerate(groups)
+            if study.metric is None or np.isfinite([area(units), area(~units)]).all()
         ]
-        firsts = looks(start, [~groups[g] for g in some]) if some else []
+        firsts = looks(start, [~groups[g] for g in group_numbers]) if group_numbers else []
         chosen = {
-            g: run(start, ~groups[g], first, bend)[0] for g, first in zip(some, firsts, strict=True)
+            g: run(start, ~groups[g], first, curvature)[0]
+            for g, first in zip(group_numbers, firsts, strict=True)
         }
         nested.append((label, [chosen.get(g) for g in range(len(groups))]))
-    return SearchEnd("by gradient", ended, known, nested_trials=tuple(nested))
+    return SearchEnd("by gradient", ended, final_estimate, nested_trials=tuple(nested))
 
 
-def _bend(trials: Sequence[Trial], best: Trial) -> float:
+def _criterion_curvature(trials: Sequence[Trial], best: Trial) -> float:
     """Return the curvature of the criterion from the best trial to the nearest other one.
 
     Zero if it is not positive.
     """
-    apart = lambda trial: np.log(list(trial.hyper.values())) - np.log(list(best.hyper.values()))
+    log_difference = lambda trial: (
+        np.log(list(trial.hyper.values())) - np.log(list(best.hyper.values()))
+    )
     slope = lambda trial: np.array(list((trial.slope or {}).values()))
-    near = min(
-        (trial for trial in trials if apart(trial).any()),
-        key=lambda trial: float(apart(trial) @ apart(trial)),
+    nearest = min(
+        (trial for trial in trials if log_difference(trial).any()),
+        key=lambda trial: float(log_difference(trial) @ log_difference(trial)),
         default=best,
     )
-    step = apart(near)
-    return max(float((slope(near) - slope(best)) @ step / max(step @ step, 1e-300)), 0.0)
+    step = log_difference(nearest)
+    return max(float((slope(nearest) - slope(best)) @ step / max(step @ step, 1e-300)), 0.0)
 
 
 def descend_boxes(
@@ -955,7 +971,7 @@ def descend_boxes(
     error: Callable[[Any], float],
     most: int | None = None,
     fine: float = 1.0,
-    bend: float = 0.0,
+    curvature: float = 0.0,
 ) -> tuple[Any, str]:
     """Descend to a minimum by SciPy's L-BFGS-B in one box after another, each started with a step
     of one e-fold.
@@ -964,8 +980,8 @@ def descend_boxes(
     the first result. The function returns the result of the lowest value on the way, and how the
     descent ended: at a minimum, or after `most` results. A slope counts as small relative to the
     largest slope so far, as a flat start may be a tail. `fine` is a factor on the slope that counts
-    as small. `bend` is the curvature at the start, if that is near a minimum: first steps are no
-    longer than Newton's, and no tail is suspected.
+    as small. `curvature` is that at the start, if a minimum is near: first steps are no longer than
+    Newton's, and no tail is suspected.
     """
     seen: dict[bytes, tuple[float, Array, Any]] = {}
 
@@ -978,7 +994,7 @@ def descend_boxes(
         return seen[x.tobytes()][:2]
 
     with Slow("fits" if most else "looks", most or 200) as bar:
-        steepest = np.inf if bend else 0.0
+        steepest = np.inf if curvature else 0.0
         _ = look(x)
         se = error(seen[x.tobytes()][2])
         try:
@@ -987,7 +1003,7 @@ def descend_boxes(
                 steep = np.abs(slope).max()
                 box = np.maximum(low, x - LONGEST), np.minimum(high, x + LONGEST)
                 steepest = max(steepest, steep, 1e-300)
-                unit = max(steep, bend, 1e-300)
+                unit = max(steep, curvature, 1e-300)
                 scaled = lambda x, value=value, unit=unit: (
                     (look(x)[0] - value) / unit,
                     look(x)[1] / unit,
@@ -1007,22 +1023,22 @@ def descend_boxes(
                     ):
                         raise StopIteration
 
-                more: dict[str, Any] = {
+                arguments: dict[str, Any] = {
                     "bounds": np.transpose(box),
                     "options": options,
                     "callback": leave,
                 }
-                x = scipy.optimize.minimize(scaled, x, jac=True, method="L-BFGS-B", **more).x
+                x = scipy.optimize.minimize(scaled, x, jac=True, method="L-BFGS-B", **arguments).x
                 if not np.any(((x <= box[0]) & (box[0] > low)) | ((x >= box[1]) & (box[1] < high))):
                     break
             slope = look(x)[1]
-            left = np.abs(
+            remaining_slope = np.abs(
                 np.where(((x <= low) & (slope > 0)) | ((x >= high) & (slope < 0)), 0.0, slope)
             ).max()
-            ended = f"the slope left is {left / se:.1g} standard errors an e-fold"
+            ended = f"the slope left is {remaining_slope / se:.1g} standard errors an e-fold"
         except _NoTrialLeft:
             ended = f"not converged: stopped after {most} fits (trials=)"
-    return min(seen.values(), key=lambda each: each[0])[2], ended
+    return min(seen.values(), key=lambda entry: entry[0])[2], ended
 
 
 def by_path(study: TrialStudy) -> SearchEnd:
@@ -1034,32 +1050,34 @@ def by_path(study: TrialStudy) -> SearchEnd:
     (name,) = study.space
     least, largest = study.space[name]
     values = np.clip(np.geomspace(least, largest, study.most), least, largest).tolist()
-    made = {value: study.build_model({name: value}) for value in values}
-    first: Any = made[values[0]]
-    for value, other in made.items():
+    models = {value: study.build_model({name: value}) for value in values}
+    first: Any = models[values[0]]
+    for value, model in models.items():
         names = [part for part in vars(first) if part not in ("penalty", "loss_function")]
-        parts: Any = [(vars(first)[part], vars(other).get(part)) for part in names]
+        parts: Any = [(vars(first)[part], vars(model).get(part)) for part in names]
         alike = all(
             a is b or (np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b)
             for a, b in parts
         )
-        losses = [repr(getattr(each, "loss_function", "")) for each in (first, other)]
-        if type(first) is not type(other) or not alike or losses[0] != losses[1]:
+        losses = [repr(getattr(objective, "loss_function", "")) for objective in (first, model)]
+        if type(first) is not type(model) or not alike or losses[0] != losses[1]:
             raise ValueError(
                 f"tune: at {name} = {value:.4g} more than the penalty is another; use sampler='optuna'."
             )
-    penalties = {value: getattr(other, "penalty", None) for value, other in made.items()}
-    judged = lambda found: [
-        study.judge({name: point.value}, point.fit, point.estimate) for point in found.points
+    penalties = {value: getattr(model, "penalty", None) for value, model in models.items()}
+    judged = lambda path_result: [
+        study.judge({name: point.value}, point.fit, point.estimate) for point in path_result.points
     ]
     try:
-        judged(found := path(first, penalties, study.plan, study.refit))
+        judged(path_result := path(first, penalties, study.plan, study.refit))
     except Interrupted as stop:
         if stop.partial is not None:
             judged(stop.partial)
         raise
     return SearchEnd(
-        "by path", "from the least to the largest", found.best.estimate if study.best else None
+        "by path",
+        "from the least to the largest",
+        path_result.best.estimate if study.best else None,
     )
 
 
@@ -1073,7 +1091,7 @@ def by_optuna(study: TrialStudy) -> SearchEnd:
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
-        asked = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=study.seed))
+        optuna_study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=study.seed))
     finally:
         optuna.logging.set_verbosity(before)
     kinds: dict[str, Any] = {
@@ -1087,22 +1105,22 @@ def by_optuna(study: TrialStudy) -> SearchEnd:
             k: study.space[k].index(v) if isinstance(study.space[k], list) else v
             for k, v in study.start.items()
         }
-        asked.enqueue_trial(numbered)
+        optuna_study.enqueue_trial(numbered)
     states = optuna.trial.TrialState
     with Slow("fits", study.most) as bar:
         for _ in range(study.most):
-            own = asked.ask(kinds)
+            optuna_trial = optuna_study.ask(kinds)
             hyper = {
                 k: study.space[k][v] if isinstance(study.space[k], list) else float(v)
-                for k, v in own.params.items()
+                for k, v in optuna_trial.params.items()
             }
             trial = _try(study, hyper)
             if trial.message.startswith("pruned"):
-                own.report(trial.value, step=0)
-                asked.tell(own, state=states.PRUNED)
+                optuna_trial.report(trial.value, step=0)
+                optuna_study.tell(optuna_trial, state=states.PRUNED)
             else:
-                asked.tell(
-                    own,
+                optuna_study.tell(
+                    optuna_trial,
                     trial.value if not trial.message else None,
                     state=states.FAIL if trial.message else None,
                 )
