@@ -492,22 +492,26 @@ def test_runs_of_one_strength_after_another(begun, monkeypatch):
     seen, left = [], 0
     for before, run in itertools.pairwise(runs):
         left += len(np.setdiff1d(before.active, run.active[: run.size[0]]))
-    for k, own, few in _lasso._along(rows, runs):
+    for k, solution, sample in _lasso._along(rows, runs):
         coef, intercept = least_squares(X, y, w, alphas[k])
-        np.testing.assert_allclose(rows.shift_back(own.theta), [*coef, intercept], atol=1e-7)
-        x, rest = rows.x[:, own.active], rows.x[:, own.others]
+        np.testing.assert_allclose(rows.shift_back(solution.theta), [*coef, intercept], atol=1e-7)
+        x, rest = rows.x[:, solution.active], rows.x[:, solution.inactive]
         inverse = np.linalg.inv(x.T @ x)
-        np.testing.assert_allclose(own.h, np.diag(x @ inverse @ x.T), atol=1e-6 if few else 1e-10)
-        if few is not None:
-            along = x[few.some] @ inverse
-            np.testing.assert_allclose(few.along[:, own.active], along, atol=1e-8)
+        np.testing.assert_allclose(
+            solution.h, np.diag(x @ inverse @ x.T), atol=1e-6 if sample else 1e-10
+        )
+        if sample is not None:
+            along = x[sample.units] @ inverse
+            np.testing.assert_allclose(sample.along[:, solution.active], along, atol=1e-8)
             np.testing.assert_allclose(
-                few.beside[:, own.others], rest[few.some] - along @ x.T @ rest, atol=1e-8
+                sample.remainder[:, solution.inactive],
+                rest[sample.units] - along @ x.T @ rest,
+                atol=1e-8,
             )
-            np.testing.assert_allclose(few.spread[own.active], np.diag(inverse), rtol=1e-7)
+            np.testing.assert_allclose(sample.spread[solution.active], np.diag(inverse), rtol=1e-7)
             apart = rest - x @ inverse @ (x.T @ rest)
             np.testing.assert_allclose(
-                few.residual_diagonal[own.others], np.sum(apart**2, axis=0), rtol=1e-6
+                sample.residual_diagonal[solution.inactive], np.sum(apart**2, axis=0), rtol=1e-6
             )
         seen.append(k)
     assert seen == list(range(count)) and left > 0 and len(runs) < count
@@ -539,7 +543,7 @@ def test_columns_that_hang_together_come_one_after_another():
     before, after = (
         _lasso.PathRun(rows, np.array([k]), np.ones(1), 0.0, signs[[k]]) for k in (0, 1)
     )
-    assert after.after(before).anew
+    assert after.after(before).replaces_all
     for own, some in ((before, [0, 2, 6]), (after, [2, 5, 6])):
         x = rows.x[:, some]
         square = own.after(None).squares(rows, False).sum(axis=0)

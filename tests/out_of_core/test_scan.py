@@ -258,9 +258,9 @@ def test_what_rounding_hides_has_no_minimiser_and_few_passes(loss, monkeypatch):
     """
     x, center, y, heavy = far_out(0.5)
     x, more = x + center, {"sample_weight": heavy}
-    runs, look = [], _runner.PassRunner.at
+    runs, look = [], _runner.PassRunner.evaluate
     monkeypatch.setattr(
-        _runner.PassRunner, "at", lambda self, theta: runs.append(self) or look(self, theta)
+        _runner.PassRunner, "evaluate", lambda self, theta: runs.append(self) or look(self, theta)
     )
     with pytest.raises(
         lo.IndefiniteHessianError, match=r"Of x0 the mean is so large .* centre them"

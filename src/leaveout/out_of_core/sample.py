@@ -127,6 +127,9 @@ def estimate_errors(
     local_step = step._replace(unit=np.arange(len(place)))
     good = sampled.short(scale, local_step)
     half_width = sampled.half(
-        scale, local_step, sampled.next_term(anchor_rows, local_step, DRAWS, draws), True
-    )  # type: ignore[arg-type]
+        scale,
+        local_step,
+        sampled.next_term(anchor_rows, local_step, DRAWS, draws),  # type: ignore[arg-type]
+        True,
+    )
     return change(loss, y[: len(place)], step.center, step.center, half_width), good

@@ -44,11 +44,11 @@ class FoldData(NamedTuple):
     weight: NDArray | None
     score_weight: NDArray | None = None
 
-    def some(self, rows: IntArray) -> "FoldData":
+    def take(self, rows: IntArray) -> "FoldData":
         part = lambda values: _safe_indexing(values, rows)
         params = {name: part(value) for name, value in self.params.items()}
         weights = (
-            None if each is None else each[rows] for each in (self.weight, self.score_weight)
+            None if vector is None else vector[rows] for vector in (self.weight, self.score_weight)
         )
         return FoldData(part(self.X), self.y[rows], params, *weights)
 
@@ -64,26 +64,28 @@ class Scores(NamedTuple):
     seconds: FloatArray
 
 
-def fit_host(estimator: Any, data: FoldData, *, anew: bool = False) -> tuple[Any, tuple[Fit, ...]]:
+def fit_host(
+    estimator: Any, data: FoldData, *, rescaled: bool = False
+) -> tuple[Any, tuple[Fit, ...]]:
     """Return the host fitted to all rows, and the `Fit` of each problem that it solves: most have
     one.
 
     The host is used as it is if it is at its minimum there. Otherwise it is fitted, and θ̂ is the
-    minimum if its solver stopped early. If `anew`, refits standardise the columns themselves if
+    minimum if its solver stopped early. If `rescaled`, refits standardise the columns themselves if
     that is a change of their ridge.
     """
     try:
         check_is_fitted(estimator)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            for own, y in separate_problems(estimator, data.y):
-                anchor(*read(own, data.X, y, data.weight))
+            for problem, y in separate_problems(estimator, data.y):
+                anchor(*read(problem, data.X, y, data.weight))
         host = estimator
     except (NotFittedError, ValueError, TypeError, RuntimeError, Warning):
         host = clone(estimator).fit(data.X, data.y, **data.params)
     fits = []
-    for own, y in separate_problems(host, data.y):
-        model, theta = read(own, data.X, y, data.weight, scaled=anew and rescales(own))
+    for problem, y in separate_problems(host, data.y):
+        model, theta = read(problem, data.X, y, data.weight, scaled=rescaled and rescales(problem))
         # a host with a cut has its own solution
         fits.append(anchor(model, theta) if model.cut else fit(model, theta))
     warn_of_supervised("lo.sklearn", reader_of(fits[0]))
@@ -93,7 +95,8 @@ def fit_host(estimator: Any, data: FoldData, *, anew: bool = False) -> tuple[Any
 def is_rescaled(*fits: Fit) -> bool:
     """Tell whether refits standardise the columns by the rows that they see."""
     return all(
-        isinstance(each.objective, StandardisedGLM) and each.predictors is not None for each in fits
+        isinstance(problem_fit.objective, StandardisedGLM) and problem_fit.predictors is not None
+        for problem_fit in fits
     )
 
 
@@ -125,7 +128,10 @@ class OneFit:
 
     @functools.cached_property
     def _theta(self) -> list[FloatArray]:
-        return [fold_thetas(each, self.plan, self.refit, "cross_validate") for each in self.fits]
+        return [
+            fold_thetas(problem_fit, self.plan, self.refit, "cross_validate")
+            for problem_fit in self.fits
+        ]
 
     @functools.cached_property
     def lacking(self) -> set[int]:
@@ -142,51 +148,54 @@ class OneFit:
     @functools.cached_property
     def exists(self) -> BoolArray:
         """Mark the folds that have the refits of all problems."""
-        found = np.all([np.isfinite(theta).all(axis=1) for theta in self._theta], axis=0)
-        return found & ~np.isin(np.arange(len(found)), list(self.lacking))
+        determined = np.all([np.isfinite(theta).all(axis=1) for theta in self._theta], axis=0)
+        return determined & ~np.isin(np.arange(len(determined)), list(self.lacking))
 
     @functools.cached_property
     def _lost_folds(self) -> IntArray:
         return np.flatnonzero(~self.exists & (not self.is_frozen))
 
     @functools.cached_property
-    def _alone(self) -> "HostFolds":
+    def _host_folds(self) -> "HostFolds":
         return HostFolds(self.host, self.data, self.splits, self.on_failure)
 
     @functools.cached_property
     def _parameters(self) -> dict[str, NDArray]:
-        each = [natural(*pair) for pair in zip(self.fits, self._theta, strict=True)]
-        if len(each) == 1:
-            return each[0]
-        return {name: np.stack([one[name] for one in each], axis=1) for name in each[0]}
+        problems = [natural(*pair) for pair in zip(self.fits, self._theta, strict=True)]
+        if len(problems) == 1:
+            return problems[0]
+        return {
+            name: np.stack([problem[name] for problem in problems], axis=1) for name in problems[0]
+        }
 
-    def of(self, k: int) -> Any:
+    def estimator(self, k: int) -> Any:
         """Estimator of a fold; None if there is no refit."""
         if self.exists[k]:
             return with_parameters(
                 self.host, {name: values[k] for name, values in self._parameters.items()}
             )
-        return self._alone.of(k) if k in self._lost_folds else None
+        return self._host_folds.estimator(k) if k in self._lost_folds else None
 
     def predictions(self, predict: Predict) -> list[NDArray]:
         """Predictions of the estimator of every fold."""
-        return [predict(k, self.of(k)) for k in range(len(self.splits))]
+        return [predict(k, self.estimator(k)) for k in range(len(self.splits))]
 
     def complete(self, scores: Scores, score: Score) -> Scores:
         """Add the scores of folds that have a fit of their own."""
 
-        def own(k: int) -> StepResult:
-            host = self._alone.of(k)
-            value = np.nan if host is None else score(host, self.data.some(self.splits[k][1]))
+        def host_score(k: int) -> StepResult:
+            host = self._host_folds.estimator(k)
+            value = np.nan if host is None else score(host, self.data.take(self.splits[k][1]))
             return {"value": np.asarray(value), "failed": np.asarray(host is None)}
 
         if np.isnan(scores.values).any():
-            for k, found in steps(own, self._lost_folds):
-                if found["failed"] and k not in self._alone.estimators:  # read from a checkpoint
+            for k, outcome in steps(host_score, self._lost_folds):
+                # read from a checkpoint
+                if outcome["failed"] and k not in self._host_folds.estimators:
                     self.on_failure(ValueError("its fit failed in the run before"))
                 scores.values[k], scores.error[k] = (
-                    found["value"],
-                    np.where(found["failed"], np.nan, 0.0),
+                    outcome["value"],
+                    np.where(outcome["failed"], np.nan, 0.0),
                 )
         return scores
 
@@ -198,28 +207,28 @@ class CalledScorer(NamedScore):
     joint = True
     directions = 2
 
-    def __init__(self, of: OneFit, score: Score):
+    def __init__(self, folds: OneFit, score: Score):
         cached_folds = 32  # number of folds whose rows are kept while scorers are called
-        self.fit, self.of, self.score, self.rows = (
-            of.fits[0],
-            of,
+        self.fit, self.folds, self.score, self.rows = (
+            folds.fits[0],
+            folds,
             score,
             functools.lru_cache(cached_folds)(self._rows),
         )
-        self.whole = {_key(np.sort(test)) for _, test in of.splits}
+        self.test_keys = {_key(np.sort(test)) for _, test in folds.splits}
 
     def _rows(self, held: bytes) -> FoldData:
-        return self.of.data.some(np.frombuffer(held, np.int64))
+        return self.folds.data.take(np.frombuffer(held, np.int64))
 
     def losses(self, rows: RefitRows, theta: np.ndarray) -> FloatArray:
         parameters = natural(self.fit, theta)
         out = np.full(len(theta), np.nan)
         for k, (index, held) in enumerate(zip(rows.index, rows.held, strict=True)):
             key = _key(index[held])
-            if key not in self.whole:  # some of its rows have no determined prediction
+            if key not in self.test_keys:  # some of its rows have no determined prediction
                 continue
             host = with_parameters(
-                self.of.host, {name: values[k] for name, values in parameters.items()}
+                self.folds.host, {name: values[k] for name, values in parameters.items()}
             )
             out[k] = self.score(host, self.rows(key))
         return out
@@ -241,10 +250,10 @@ class HostFolds:
         self.failed = failed
         self.estimators: dict[int, Any] = {}
 
-    def of(self, k: int) -> Any:
+    def estimator(self, k: int) -> Any:
         """Estimator of a fold; None if its fit fails."""
         if k not in self.estimators:
-            rows = self.data.some(self.splits[k][0])
+            rows = self.data.take(self.splits[k][0])
             self.estimators[k] = None
             try:
                 with making():
@@ -255,18 +264,19 @@ class HostFolds:
 
     def predictions(self, predict: Predict) -> list[NDArray]:
         """Predictions of the estimator of every fold."""
-        made = (
-            told
-            for _, told in steps(
+        results = (
+            result
+            for _, result in steps(
                 functools.partial(self._predictions, predict), range(len(self.splits))
             )
         )
         return [
-            told["labels"].astype(object) if "labels" in told else told["values"] for told in made
+            result["labels"].astype(object) if "labels" in result else result["values"]
+            for result in results
         ]
 
     def _predictions(self, predict: Predict, k: int) -> StepResult:
-        found = np.asarray(predict(k, self.of(k)))
-        if found.dtype == object:
-            return {"labels": found.astype(str)}
-        return {"values": found}
+        predicted = np.asarray(predict(k, self.estimator(k)))
+        if predicted.dtype == object:
+            return {"labels": predicted.astype(str)}
+        return {"values": predicted}

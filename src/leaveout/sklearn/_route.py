@@ -68,14 +68,14 @@ def weights_name(estimator: Any) -> str:
     return "__".join([*steps, "sample_weight"])
 
 
-def reason_for_host(estimator: Any, asked: Request) -> str:
+def reason_for_host(estimator: Any, request: Request) -> str:
     """Say why the host refits the folds; the reason is empty if they come from one fit.
 
     Raises TypeError if transformers are to stay frozen, and there is no one fit.
     """
-    why = _no_one_fit(estimator, asked)
+    why = _no_one_fit(estimator, request)
     frozen = (
-        asked.frozen
+        request.frozen
         and isinstance(estimator, Pipeline | TransformedTargetRegressor)
         and learns(estimator)
     )
@@ -83,10 +83,10 @@ def reason_for_host(estimator: Any, asked: Request) -> str:
         raise TypeError(
             f"lo.sklearn: transformers='frozen' keeps what one fit learned, and here is none: {why}."
         )
-    return why or ("" if frozen else _no_gain(estimator, asked))
+    return why or ("" if frozen else _no_gain(estimator, request))
 
 
-def _no_one_fit(estimator: Any, asked: Request) -> str:
+def _no_one_fit(estimator: Any, request: Request) -> str:
     last = inner(estimator)
     name = type(last).__name__
     if searches(last) or name.endswith("CV"):
@@ -94,63 +94,65 @@ def _no_one_fit(estimator: Any, asked: Request) -> str:
     if type(last) not in READERS:
         return f"no other refits of {name} are known"
     try:
-        known = describe(last)
+        objective = describe(last)
     except TypeError as error:
         return str(error).removeprefix("from_sklearn: ").rstrip(".")
-    if isinstance(known.loss, AbstractRounded):
+    if isinstance(objective.loss, AbstractRounded):
         return f"one fit would round the kinks of {name}'s loss"
-    y = np.asarray(asked.y)
+    y = np.asarray(request.y)
     several = type(inner_step(estimator)) in SEVERAL_TARGETS
     if y.ndim != 1 and not (several and y.ndim == 2 and y.shape[1] > 1):
         return "the response is not one column"
-    apart = y.ndim > 1 or (known.labels and _num_classes(y) > 2 and takes_classes_apart(estimator))
+    by_class = y.ndim > 1 or (
+        objective.labels and _num_classes(y) > 2 and takes_classes_apart(estimator)
+    )
     called = (
-        [each for each in asked.scorings if table_measure(each, estimator, y) is None]
-        if apart
+        [scoring for scoring in request.scorings if table_measure(scoring, estimator, y) is None]
+        if by_class
         else []
     )
     if called:
         return f"the score {called[0] or 'of its own'!r} is called, and one fit is of each class or target"
-    if apart and known.class_weight is not None:
+    if by_class and objective.class_weight is not None:
         return "class weights are those of several classes"
-    if set(asked.params) - {weights_name(estimator)} or (asked.params and _routing_enabled()):
+    if set(request.params) - {weights_name(estimator)} or (request.params and _routing_enabled()):
         return "arguments of fit other than the weights of rows are the host's"
     return ""
 
 
-def _no_gain(estimator: Any, asked: Request) -> str:
+def _no_gain(estimator: Any, request: Request) -> str:
     last = inner(estimator)
     classes = 0
-    known: HostObjective = describe(last)
-    if known.labels:
-        classes = _num_classes(asked.y)
-    apart = known.labels and takes_classes_apart(estimator)
-    if learns(estimator) and (asked.visible or not rescales(estimator)):
+    objective: HostObjective = describe(last)
+    if objective.labels:
+        classes = _num_classes(request.y)
+    by_class = objective.labels and takes_classes_apart(estimator)
+    if learns(estimator) and (request.visible or not rescales(estimator)):
         return "transformers learn from the rows of each fold"
-    if asked.has_strategy:
+    if request.has_strategy:
         return ""
     if isinstance(last, SGDClassifier | SGDRegressor):
         return "its solver stops before the minimum"
-    if isinstance(known.loss, HuberScale):
+    if isinstance(objective.loss, HuberScale):
         return "its scale is fitted sooner by the host"
     try:
-        n = len(asked.y)
-        columns = num_columns(estimator, asked.X)
+        n = len(request.y)
+        columns = num_columns(estimator, request.X)
     except (TypeError, ValueError, IndexError) as error:
         return f"the columns cannot be counted ({error})"
-    shared = 2 if asked.candidates >= FEWEST_SHARED and not (apart and classes > 2) else 1
+    shared = 2 if request.candidates >= FEWEST_SHARED and not (by_class and classes > 2) else 1
     fewest = max(
         FEWEST_FOLDS * (1 if n * columns <= SMALL_TABLE else 2) // shared,
         columns / COLUMNS_PER_FOLD,
     )
     # folds of several rows cost about as much as the host's
-    one_by_one = (classes > 2 and not apart) or known.l1 or known.positive
-    if asked.num_folds < (n - 1 if one_by_one else min(fewest, n - 1)):
-        return f"its {asked.num_folds} fits of {n} x {columns} cost less than one fit that gives them all"
+    one_by_one = (classes > 2 and not by_class) or objective.l1 or objective.positive
+    if request.num_folds < (n - 1 if one_by_one else min(fewest, n - 1)):
+        return f"its {request.num_folds} fits of {n} x {columns} cost less than one fit that gives them all"
     transformed = isinstance(inner_step(estimator), TransformedTargetRegressor)
-    for scoring in asked.scorings:
+    for scoring in request.scorings:
         name = scoring or usual_score(estimator)
-        if transformed or table_measure(name, estimator, np.asarray(asked.y)) is None:
+        if transformed or table_measure(name, estimator, np.asarray(request.y)) is None:
             return f"the score {name or 'of its own'!r} is called, and as often as to cost more than a fit"
     return ""
 
@@ -175,6 +177,6 @@ def _num_classes(y: Any) -> int:
 
 def tell(caller: str, why: str) -> str:
     """Say which way the folds are refitted, and log it."""
-    said = f"by the host: {why}" if why else FROM_ONE_FIT
-    log.info("%s: folds are refitted %s", caller, said)
-    return said
+    message = f"by the host: {why}" if why else FROM_ONE_FIT
+    log.info("%s: folds are refitted %s", caller, message)
+    return message

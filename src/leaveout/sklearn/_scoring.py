@@ -39,9 +39,9 @@ Scoring = str | Callable[..., Any]
 LARGEST = -np.log(np.finfo(np.float64).eps)
 
 
-def undefined_score(what: str) -> float:
+def undefined_score(name: str) -> float:
     """Return NaN, with scikit-learn's warning, for a share of variance of a single row."""
-    warn(f"{what} is not well-defined with less than two samples.", UndefinedMetricWarning)
+    warn(f"{name} is not well-defined with less than two samples.", UndefinedMetricWarning)
     return float("nan")
 
 
@@ -56,14 +56,14 @@ def named_scorers(
         return scoring
     if callable(scoring):
         try:
-            found = scoring(host, X, y)
+            result = scoring(host, X, y)
         except Exception:  # its result is unknown; folds on which it fails are reported one by one
             if error_score == "raise":
                 raise
             return {"score": scoring}
-        one = lambda name: lambda host, X, y: scoring(host, X, y)[name]
-        if isinstance(found, dict):
-            return {name: one(name) for name in found}
+        scorer_of = lambda name: lambda host, X, y: scoring(host, X, y)[name]
+        if isinstance(result, dict):
+            return {name: scorer_of(name) for name in result}
         return {"score": scoring}
     if scoring is None or isinstance(scoring, str):
         return {"score": scoring or usual_score(host) or ""}
@@ -85,12 +85,12 @@ def table_measure(scoring: Any, host: Any, y: NDArray) -> Measure | None:
     ):
         return None
     try:
-        found = of_scorer("cross_validate: scoring", name, get_scorer(name), labels, host)
+        measure = of_scorer("cross_validate: scoring", name, get_scorer(name), labels, host)
     except (TypeError, ValueError):
         return None
-    known = found.functional is not None and not isinstance(found.functional, Called)
-    if known:
-        return replace(found, function=get_scorer(name)._score_func.__name__)
+    has_functional = measure.functional is not None and not isinstance(measure.functional, Called)
+    if has_functional:
+        return replace(measure, function=get_scorer(name)._score_func.__name__)
     return None
 
 
@@ -140,13 +140,13 @@ def scores(
     }
     collected = [Predictions(folds.plan, "link", judged=True) for _ in folds.fits]
     needed = any(measure is not None and not factors[name] for name, measure in tables.items())
-    asked = [None, *called.values()]
-    for fit, own in zip(folds.fits, collected, strict=True):
-        own_loss, *found = scored_together(
-            fit, folds.plan, folds.refit, asked, own if needed else None
+    scorers = [None, *called.values()]
+    for fit, predictions in zip(folds.fits, collected, strict=True):
+        own_loss, *called_estimates = scored_together(
+            fit, folds.plan, folds.refit, scorers, predictions if needed else None
         )
-    estimates = dict(zip(called, found, strict=True))
-    each = (time.perf_counter() - began) / (len(scorings) * folds.plan.num_refits)
+    estimates = dict(zip(called, called_estimates, strict=True))
+    seconds = (time.perf_counter() - began) / (len(scorings) * folds.plan.num_refits)
     out = {}
     for name, measure in tables.items():
         if measure is None:  # a fold with undetermined rows has no score
@@ -157,7 +157,9 @@ def scores(
             values, error = of_losses(own_loss, measure, factors[name], folds.data)
         else:
             values, error = of_predictions(measure, folds, collected)
-        out[name] = folds.complete(Scores(values, error, np.full(len(values), each)), calls[name])
+        out[name] = folds.complete(
+            Scores(values, error, np.full(len(values), seconds)), calls[name]
+        )
     return out
 
 
@@ -170,13 +172,13 @@ def of_predictions(measure: Measure, folds: OneFit, collected: list[Predictions]
     """
     y, several, out = folds.data.y, len(collected) > 1, np.full((2, len(folds.splits)), np.nan)
     functional: Any = measure.functional
-    if not all(each.values.size for each in collected):
+    if not all(entry.values.size for entry in collected):
         return out
-    eta, off = _stacked(collected)
+    eta, bound = _stacked(collected)
     if measure.classes:
         y = np.searchsorted(np.unique(y), y).astype(float)
     if measure.needs == "label":
-        eta, off = (eta, off) if eta.ndim > 1 else (np.c_[-eta, eta], np.c_[off, off])
+        eta, bound = (eta, bound) if eta.ndim > 1 else (np.c_[-eta, eta], np.c_[bound, bound])
     elif not (isinstance(functional, Ranks) and eta.ndim == 1):  # areas are of the order alone
         loss = getattr(folds.fits[0].objective, "loss_function", None)
         inverse = getattr(loss, "inverse_link", None)
@@ -184,35 +186,35 @@ def of_predictions(measure: Measure, folds: OneFit, collected: list[Predictions]
             inverse = lambda eta: eta
         mean = np.asarray(inverse(eta))
         if eta.ndim > 1 and not several:  # p_k e^{s_k} / Σ_l p_l e^{s_l} with |s| ≤ off
-            off = mean * np.expm1(off + off.max(1, keepdims=True))
+            bound = mean * np.expm1(bound + bound.max(1, keepdims=True))
         else:
-            off = np.max([np.abs(inverse(eta + sign * off) - mean) for sign in (1, -1)], axis=0)
-        eta, off = shares(mean, off) if several and measure.classes else (mean, off)
+            bound = np.max([np.abs(inverse(eta + sign * bound) - mean) for sign in (1, -1)], axis=0)
+        eta, bound = shares(mean, bound) if several and measure.classes else (mean, bound)
     if measure.needs == "decision":
         measure = replace(measure, needs="probability")  # whose order is that of decisions
-    for k, own, rows, weight in scored_rows(folds.plan, measure, folds.data):
-        if k in folds.lacking or not np.isfinite(eta[own]).all():
+    for k, place, rows, weight in scored_rows(folds.plan, measure, folds.data):
+        if k in folds.lacking or not np.isfinite(eta[place]).all():
             continue
         columns = (
-            zip(y[rows].T, eta[own].T, off[own].T, strict=True)
+            zip(y[rows].T, eta[place].T, bound[place].T, strict=True)
             if y.ndim > 1
-            else [(y[rows], eta[own], off[own])]
+            else [(y[rows], eta[place], bound[place])]
         )
-        value = lambda y, mean, off, w=weight: functional.value(y, measure.form(mean), w)
-        error = lambda y, mean, off, w=weight: np.average(
-            np.broadcast_to(measure.error(y, mean, off, w), len(w)), weights=w
+        value = lambda y, mean, bound, w=weight: functional.value(y, measure.form(mean), w)
+        error = lambda y, mean, bound, w=weight: np.average(
+            np.broadcast_to(measure.error(y, mean, bound, w), len(w)), weights=w
         )
         # areas of rows of one class are not defined
         with contextlib.suppress(ValueError), np.errstate(all="ignore"):
-            out[:, k] = np.mean([(value(*each), error(*each)) for each in columns], axis=0)
+            out[:, k] = np.mean([(value(*entry), error(*entry)) for entry in columns], axis=0)
     return out
 
 
-def shares(mean: NDArray, off: NDArray) -> tuple[NDArray, NDArray]:
+def shares(mean: NDArray, bound: NDArray) -> tuple[NDArray, NDArray]:
     """Divide probabilities of classes against the rest by their sum."""
-    total, move = (each.sum(1, keepdims=True) for each in (mean, off))
+    total, move = (array.sum(1, keepdims=True) for array in (mean, bound))
     return mean / total, np.where(
-        move < total, (off + mean / total * move) / np.abs(total - move), np.inf
+        move < total, (bound + mean / total * move) / np.abs(total - move), np.inf
     )
 
 
@@ -224,27 +226,28 @@ def prediction_errors(folds: OneFit, predicted: NDArray, method: str) -> NDArray
     """
     kind = "link" if method == "decision_function" else "response"
     collected = [held_out(fit, folds.plan, folds.refit, kind, judged=True) for fit in folds.fits]
-    mean, off = _stacked(collected)
+    mean, bound = _stacked(collected)
     if kind == "response" and is_classifier(folds.host) and len(collected) > 1:
-        off = shares(mean, off)[1]
-    off[~folds.exists[collected[0].refit]] = 0.0
-    off = off[np.argsort(collected[0].unit)]
+        bound = shares(mean, bound)[1]
+    bound[~folds.exists[collected[0].refit]] = 0.0
+    bound = bound[np.argsort(collected[0].unit)]
     # that of both classes
-    if off.ndim != predicted.ndim:
-        off = off[:, None]
+    if bound.ndim != predicted.ndim:
+        bound = bound[:, None]
     if method == "predict_log_proba":
-        return -np.log1p(-np.minimum(off / np.exp(predicted), 1))
-    return off
+        return -np.log1p(-np.minimum(bound / np.exp(predicted), 1))
+    return bound
 
 
 def _stacked(collected: list[Predictions]) -> tuple[NDArray, NDArray]:
     """Return the predictions and errors of one problem, or those of several in columns."""
-    values, off = (
-        np.stack([getattr(one, name) for one in collected], -1) for name in ("values", "errors")
+    values, bound = (
+        np.stack([getattr(predictions, name) for predictions in collected], -1)
+        for name in ("values", "errors")
     )
     if len(collected) > 1:
-        return values, off
-    return values[..., 0], off[..., 0]
+        return values, bound
+    return values[..., 0], bound[..., 0]
 
 
 def scored_rows(
@@ -256,12 +259,12 @@ def scored_rows(
     unit = plan.index[plan.held]
     ends = np.cumsum(np.bincount(plan.refit[plan.held], minlength=plan.num_refits))
     weights = np.ones(len(data.y)) if data.score_weight is None else data.score_weight
-    for k, own in enumerate(map(slice, [0, *ends[:-1]], ends)):
-        weight = weights[unit[own]]
+    for k, place in enumerate(map(slice, [0, *ends[:-1]], ends)):
+        weight = weights[unit[place]]
         if len(weight) < 2 and measure.function in ("r2_score", "explained_variance_score"):
             undefined_score(measure.name)
         elif weight.sum() > 0:
-            yield k, own, unit[own], weight
+            yield k, place, unit[place], weight
 
 
 def of_losses(estimate: Estimate, measure: Measure, factor: float, data: FoldData) -> FloatArray:
@@ -273,14 +276,14 @@ def of_losses(estimate: Estimate, measure: Measure, factor: float, data: FoldDat
     if measure.classes:
         losses = np.minimum(losses, LARGEST)
     out = np.full((2, len(estimate.error)), np.nan)
-    for k, own, rows, weight in scored_rows(estimate.plan, measure, data):
-        mean = np.average(losses[own], weights=weight)
-        off = estimate.error[k] * weight.max() / weight.sum()
-        at = [
-            functional.of_mean_loss(factor * each, data.y[rows], weight)
-            for each in (mean, mean + off, max(mean - off, 0.0))
+    for k, place, rows, weight in scored_rows(estimate.plan, measure, data):
+        mean = np.average(losses[place], weights=weight)
+        bound = estimate.error[k] * weight.max() / weight.sum()
+        measured = [
+            functional.of_mean_loss(factor * mean_loss, data.y[rows], weight)
+            for mean_loss in (mean, mean + bound, max(mean - bound, 0.0))
         ]
-        out[:, k] = at[0], np.abs(np.subtract(at[1:], at[0])).max()
+        out[:, k] = measured[0], np.abs(np.subtract(measured[1:], measured[0])).max()
     return out
 
 
@@ -292,9 +295,9 @@ def score_of(scoring: Scoring, host: Any, error_score: ErrorScore) -> Score:
         if len(rows.y) < 2 and getattr(scorer, "_score_func", None) is explained_variance_score:
             # scikit-learn's value is 1, as the variance is zero
             return undefined_score("Explained variance score")
-        more = {} if rows.score_weight is None else {"sample_weight": rows.score_weight}
+        options = {} if rows.score_weight is None else {"sample_weight": rows.score_weight}
         try:
-            return float(scorer(host, rows.X, rows.y, **more))
+            return float(scorer(host, rows.X, rows.y, **options))
         except Exception as error:
             if error_score == "raise":
                 raise

@@ -205,30 +205,32 @@ class OneFitSearchCV(GridSearchCV):
         )
         splits = splits_of(cv, data, groups)
         names = "estimator", "scoring", "strategy", "transformers", "error_score"
-        of = {"candidates": candidates, "data": data, "splits": splits} | {
+        inputs = {"candidates": candidates, "data": data, "splits": splits} | {
             name: getattr(self, name) for name in names
         }
-        with stoppable("OneFitSearchCV"), keeping("OneFitSearchCV", self.checkpoint, of):
+        with stoppable("OneFitSearchCV"), keeping("OneFitSearchCV", self.checkpoint, inputs):
             try:
                 make = self._score_by_host if why else self._score_candidates
-                found = list(make(hosts, candidates, data, splits))
+                outcomes = list(make(hosts, candidates, data, splits))
             except NoOneFit as error:
                 why = str(error)
                 if self.checkpoint is None:
                     return self._search_by_host(why, X, y, params)
-                found = list(self._score_by_host(hosts, candidates, data, splits))
+                outcomes = list(self._score_by_host(hosts, candidates, data, splits))
         self.refits_ = tell("OneFitSearchCV", why)
         keys = [f"split{k}_approximation_error" for k in range(len(splits))]
-        error = np.array([one.error for one, _ in found])
-        more = dict(zip(keys, error.T, strict=True)) | {
+        error = np.array([candidate_scores.error for candidate_scores, _ in outcomes])
+        columns = dict(zip(keys, error.T, strict=True)) | {
             "mean_approximation_error": error.mean(axis=1)
         }
         out = [
             {"test_scores": score, "fit_time": fit_seconds, "score_time": seconds}
-            for one, each in found
-            for score, fit_seconds, seconds in zip(one.values, each, one.seconds, strict=True)
+            for candidate_scores, fit_times in outcomes
+            for score, fit_seconds, seconds in zip(
+                candidate_scores.values, fit_times, candidate_scores.seconds, strict=True
+            )
         ]
-        self.cv_results_ = self._format_results(candidates, len(splits), out, more)
+        self.cv_results_ = self._format_results(candidates, len(splits), out, columns)
         self.n_splits_ = len(splits)
         self.multimetric_ = False
         self.scorer_ = check_scoring(self.estimator, scoring=self.scoring)
@@ -260,7 +262,7 @@ class OneFitSearchCV(GridSearchCV):
         family = len(hosts) if _is_family(candidates, hosts) else 1
         frozen = self.transformers == "frozen"
         visible = callable(self.scoring)
-        given = (
+        fields = (
             X,
             y,
             routed.estimator.fit,
@@ -275,7 +277,7 @@ class OneFitSearchCV(GridSearchCV):
             filter(
                 None,
                 (
-                    reason_for_host(host, Request(*given))
+                    reason_for_host(host, Request(*fields))
                     for host in hosts[: 1 if family > 1 else None]
                 ),
             ),
@@ -307,14 +309,14 @@ class OneFitSearchCV(GridSearchCV):
                 "OneFitSearchCV: checkpoint= keeps the host's refits for one unweighted scorer of test rows."
             )
         for host in hosts:
-            given = {
+            options = {
                 "scoring": self.scoring,
                 "error_score": self.error_score,
                 "params": data.params,
             }
-            found = host_scores(host, data.X, data.y, splits, **given)
-            zero = errors_of_host(found)["approximation_error"]
-            yield Scores(found["test_score"], zero, found["score_time"]), found["fit_time"]
+            result = host_scores(host, data.X, data.y, splits, **options)
+            zero = errors_of_host(result)["approximation_error"]
+            yield Scores(result["test_score"], zero, result["score_time"]), result["fit_time"]
 
     def _score_candidates(
         self, hosts: list[Any], candidates: list[dict[str, Any]], data: FoldData, splits: Splits
@@ -327,7 +329,7 @@ class OneFitSearchCV(GridSearchCV):
             first, _ = folds_of(
                 hosts[0], data, splits, self.strategy, self.transformers, self.error_score, visible
             )
-            penalties = [penalty_of(describe(inner(each))) or Zero() for each in hosts]
+            penalties = [penalty_of(describe(inner(candidate))) or Zero() for candidate in hosts]
             try:
                 yield from list(_family(first, penalties, self.scoring, self.error_score))
                 return
@@ -335,22 +337,24 @@ class OneFitSearchCV(GridSearchCV):
             except (IndefiniteHessianError, NoMinimiser):
                 pass
         for host in hosts:
-            folds, own = folds_of(
+            folds, fitted_host = folds_of(
                 host, data, splits, self.strategy, self.transformers, self.error_score, visible
             )
-            found = scores(
+            score_by_name = scores(
                 folds,
-                named_scorers(self.scoring, own, data.X, data.y, self.error_score),
-                own,
+                named_scorers(self.scoring, fitted_host, data.X, data.y, self.error_score),
+                fitted_host,
                 data.y,
                 self.error_score,
             )
-            if "score" not in found:
+            if "score" not in score_by_name:
                 raise ValueError(
                     "OneFitSearchCV: scoring must return one score, by which it chooses."
                 )
             yield (
-                found["score"]._replace(values=warn_of_missing(found["score"], self.error_score)),
+                score_by_name["score"]._replace(
+                    values=warn_of_missing(score_by_name["score"], self.error_score)
+                ),
                 folds.fit_seconds,
             )
 
@@ -374,8 +378,8 @@ def _family(
 ) -> Iterator[tuple[Scores, FloatArray]]:
     """Yield the scores of candidates that differ in their penalty alone; the first is given."""
     host, data, fits = first.host, first.data, first.plan.num_refits
-    each = named_scorers(scoring, host, data.X, data.y, error_score)["score"]
-    measure, model = table_measure(each, host, data.y), first.fits[0].objective
+    scorer = named_scorers(scoring, host, data.X, data.y, error_score)["score"]
+    measure, model = table_measure(scorer, host, data.y), first.fits[0].objective
     factor = (
         0.0
         if len(first.fits) > 1 or is_rescaled(*first.fits)
@@ -389,11 +393,11 @@ def _family(
         )
         for point in points:
             values, error = of_losses(point.estimate, measure, factor, data)
-            found = Scores(values, error, np.zeros(fits))
-            found = replace(first, fits=(point.fit,)).complete(
-                found, score_of(each, host, error_score)
+            result = Scores(values, error, np.zeros(fits))
+            result = replace(first, fits=(point.fit,)).complete(
+                result, score_of(scorer, host, error_score)
             )
-            yield found._replace(values=warn_of_missing(found, error_score)), seconds
+            yield result._replace(values=warn_of_missing(result, error_score)), seconds
         return
     starts, seconds = first.fits, first.fit_seconds
     for penalty in penalties:
@@ -403,8 +407,8 @@ def _family(
             for start in starts
         )
         seconds = seconds + (time.perf_counter() - began) / fits
-        found = scores(replace(first, fits=starts), {"score": each}, host, data.y, error_score)[
+        result = scores(replace(first, fits=starts), {"score": scorer}, host, data.y, error_score)[
             "score"
         ]
-        yield found._replace(values=warn_of_missing(found, error_score)), seconds
+        yield result._replace(values=warn_of_missing(result, error_score)), seconds
         seconds = np.zeros(fits)

@@ -167,13 +167,13 @@ def cross_validate(
         estimator,
         Request(X, y, params or {}, listed, count, strategy is not None, is_frozen, visible),
     )
-    of = {
+    inputs = {
         "estimator": estimator,
         "data": (X, y, params),
         "refit": strategy,
         "transformers": transformers,
     }
-    of |= {
+    inputs |= {
         "scoring": scoring,
         "error_score": error_score,
         "returned": (return_estimator, return_train_score),
@@ -182,21 +182,21 @@ def cross_validate(
         if not why:
             data = with_weights("cross_validate", estimator, X, y, params)
             cv = splits_of(cv, data, groups)
-            with keeping("cross_validate", checkpoint, of | {"splits": cv}):
+            with keeping("cross_validate", checkpoint, inputs | {"splits": cv}):
                 try:
                     folds, host = folds_of(
                         estimator, data, cv, strategy, transformers, error_score, visible
                     )
-                    wanted = named_scorers(scoring, host, data.X, data.y, error_score)
-                    found = scores(folds, wanted, host, data.y, error_score)
+                    scorers = named_scorers(scoring, host, data.X, data.y, error_score)
+                    scores_by_name = scores(folds, scorers, host, data.y, error_score)
                     hosts = (
-                        [folds.of(k) for k in range(len(cv))]
+                        [folds.estimator(k) for k in range(len(cv))]
                         if return_estimator or return_train_score
                         else []
                     )
                 except NoOneFit as error:
                     why = str(error)
-        said = tell("cross_validate", why)
+        message = tell("cross_validate", why)
         if why:
             ready = {
                 "scoring": scoring,
@@ -215,53 +215,57 @@ def cross_validate(
                 theirs = model_selection.cross_validate(estimator, X, y, cv=cv, **ready, **joined)
             else:
                 splits = list(cv.split(X, y, groups)) if hasattr(cv, "split") else cv
-                with keeping("cross_validate", checkpoint, of | {"splits": splits}):
+                with keeping("cross_validate", checkpoint, inputs | {"splits": splits}):
                     theirs = host_scores(estimator, X, y, splits, **ready)
-            return theirs | errors_of_host(theirs) | {"refits": said}
+            return theirs | errors_of_host(theirs) | {"refits": message}
     splits = cv
     result = {
         "fit_time": folds.fit_seconds,
-        "score_time": np.sum([one.seconds for one in found.values()], axis=0),
+        "score_time": np.sum(
+            [fold_scores.seconds for fold_scores in scores_by_name.values()], axis=0
+        ),
     }
     if return_estimator:
         result["estimator"] = hosts
     if return_indices:
         result["indices"] = _indices(splits)
     trained = [
-        None if each is None else data.some(train)
-        for each, (train, _) in zip(hosts, splits, strict=False)
+        None if fold_host is None else data.take(train)
+        for fold_host, (train, _) in zip(hosts, splits, strict=False)
     ]
-    for name, one in found.items():
-        result[f"test_{name}"] = warn_of_missing(one, error_score)
+    for name, fold_scores in scores_by_name.items():
+        result[f"test_{name}"] = warn_of_missing(fold_scores, error_score)
         if return_train_score:
-            score = score_of(wanted[name], host, error_score)
-            each = [
-                np.nan if rows is None else score(own, rows)
-                for own, rows in zip(hosts, trained, strict=True)
+            score = score_of(scorers[name], host, error_score)
+            train_scores = [
+                np.nan if rows is None else score(fold_host, rows)
+                for fold_host, rows in zip(hosts, trained, strict=True)
             ]
-            result[f"train_{name}"] = np.array(each)
-        result["approximation_error" + ("" if name == "score" else f"_{name}")] = one.error
+            result[f"train_{name}"] = np.array(train_scores)
+        result["approximation_error" + ("" if name == "score" else f"_{name}")] = fold_scores.error
     frozen = {"transformers": "frozen"} if is_frozen and learns(estimator) else {}
-    return result | frozen | {"refits": said}
+    return result | frozen | {"refits": message}
 
 
-def host_scores(estimator: Any, X: Any, y: Any, splits: Splits, **given: Any) -> dict[str, Any]:
+def host_scores(estimator: Any, X: Any, y: Any, splits: Splits, **arguments: Any) -> dict[str, Any]:
     """Compute scikit-learn's result fold by fold, so that each fold is kept in the checkpoint.
 
     Estimators are fitted again.
     """
-    more = {"return_estimator": False, "return_indices": False}
+    overrides = {"return_estimator": False, "return_indices": False}
 
     def fold(k: int) -> StepResult:
         try:
-            found = model_selection.cross_validate(estimator, X, y, cv=[splits[k]], **given | more)
+            fold_result = model_selection.cross_validate(
+                estimator, X, y, cv=[splits[k]], **arguments | overrides
+            )
         except ValueError as error:  # with one fold, it raises if this one fails
-            if given["error_score"] == "raise" or "fits failed" not in str(error):
+            if arguments["error_score"] == "raise" or "fits failed" not in str(error):
                 raise
             return {"failure": np.array(str(error))}
-        return {name: np.asarray(values) for name, values in found.items()}
+        return {name: np.asarray(values) for name, values in fold_result.items()}
 
-    parts = [found for _, found in steps(fold, range(len(splits)))]
+    parts = [fold_result for _, fold_result in steps(fold, range(len(splits)))]
     for k, part in enumerate(parts):
         if "failure" in part:
             warn(f"cross_validate: the fit of fold {k} failed: {part['failure']}", FitFailedWarning)
@@ -269,19 +273,19 @@ def host_scores(estimator: Any, X: Any, y: Any, splits: Splits, **given: Any) ->
     if names is None:
         raise ValueError(f"cross_validate: all {len(splits)} fits failed.")
     result: dict[str, Any] = {
-        name: np.concatenate([part.get(name, [given["error_score"]]) for part in parts]).astype(
+        name: np.concatenate([part.get(name, [arguments["error_score"]]) for part in parts]).astype(
             float
         )
         for name in names
     }
-    if given.get("return_estimator"):
-        options = {name: given[name] for name in ("params", "error_score", "scoring")} | {
+    if arguments.get("return_estimator"):
+        options = {name: arguments[name] for name in ("params", "error_score", "scoring")} | {
             "return_estimator": True
         }
         result["estimator"] = model_selection.cross_validate(estimator, X, y, cv=splits, **options)[
             "estimator"
         ]
-    if given.get("return_indices"):
+    if arguments.get("return_indices"):
         result["indices"] = _indices(splits)
     return result
 
@@ -291,14 +295,14 @@ def _indices(splits: Splits) -> dict[str, tuple[IntArray, ...]]:
     return dict(zip(("train", "test"), zip(*splits, strict=True), strict=True))
 
 
-def errors_of_host(found: dict[str, Any]) -> dict[str, FloatArray]:
+def errors_of_host(result: dict[str, Any]) -> dict[str, FloatArray]:
     """Return errors of zero for the scores of the host's own refits.
 
     Of a fold without a score it is not known.
     """
     scored = {
         name.removeprefix("test_"): np.asarray(values, float)
-        for name, values in found.items()
+        for name, values in result.items()
         if name[:5] == "test_"
     }
     return {
@@ -310,7 +314,7 @@ def errors_of_host(found: dict[str, Any]) -> dict[str, FloatArray]:
 
 
 def cross_val_score(
-    estimator: Any, X: Any, y: ArrayLike | None = None, *, scoring: Any = None, **more: Any
+    estimator: Any, X: Any, y: ArrayLike | None = None, *, scoring: Any = None, **options: Any
 ) -> FloatArray:
     """Test scores of `cross_validate` for one scorer, without their errors.
 
@@ -349,12 +353,12 @@ def cross_val_score(
         raise ValueError(
             f"cross_val_score: scoring must be one scorer; got {scoring!r}. cross_validate takes several."
         )
-    found = cross_validate(estimator, X, y, scoring=scoring, **more)
-    if "test_score" not in found:
+    result = cross_validate(estimator, X, y, scoring=scoring, **options)
+    if "test_score" not in result:
         raise ValueError(
             "cross_val_score: scoring returned several scores; cross_validate takes such a function."
         )
-    return found["test_score"]
+    return result["test_score"]
 
 
 @conventional
@@ -440,7 +444,7 @@ def cross_val_predict(
             "cross_val_predict: labels have no error; predictions of method='predict_proba' have."
         )
     cv = check_cv(cv, y, classifier=is_classifier(estimator))
-    asked = Request(
+    request = Request(
         X,
         y,
         params or {},
@@ -449,8 +453,8 @@ def cross_val_predict(
         strategy is not None,
         transformers == "frozen",
     )
-    why = reason_for_host(estimator, asked)
-    given = {
+    why = reason_for_host(estimator, request)
+    options = {
         "params": params,
         "method": method,
         "n_jobs": n_jobs,
@@ -461,7 +465,7 @@ def cross_val_predict(
         tell("cross_val_predict", why)
         with stoppable("cross_val_predict"):
             predicted = model_selection.cross_val_predict(
-                estimator, X, y, cv=cv, groups=groups, **given
+                estimator, X, y, cv=cv, groups=groups, **options
             )
         if error:
             return predicted, np.zeros(predicted.shape)
@@ -480,27 +484,27 @@ def cross_val_predict(
             raise ValueError(
                 f"cross_val_predict: fold {k} has no refit, as of rows that the others do not determine; penalise."
             )
-        found = getattr(host, method)(data.some(splits[k][1]).X)
-        if method not in ABSENT or len(own := host.classes_) == len(classes):
-            return found
+        output = getattr(host, method)(data.take(splits[k][1]).X)
+        if method not in ABSENT or len(fold_classes := host.classes_) == len(classes):
+            return output
         advice = (
             "To fix this, use a cross-validation technique resulting in properly stratified folds"
         )
-        if found.ndim == 1:
+        if output.ndim == 1:
             raise ValueError(
-                f"Only {len(own)} class/es in training fold, but {len(classes)} in overall dataset. This is not supported for "
-                f"{method} with imbalanced folds. {advice}"
+                f"Only {len(fold_classes)} class/es in training fold, but {len(classes)} in overall dataset. This is not "
+                f"supported for {method} with imbalanced folds. {advice}"
             )
         warn(
-            f"Number of classes in training fold ({len(own)}) does not match total number of classes ({len(classes)}). Results "
-            f"may not be appropriate for your use case. {advice}",
+            f"Number of classes in training fold ({len(fold_classes)}) does not match total number of classes "
+            f"({len(classes)}). Results may not be appropriate for your use case. {advice}",
             RuntimeWarning,
         )
-        out = np.full((len(found), len(classes)), ABSENT[method], found.dtype)
-        out[:, np.searchsorted(classes, own)] = found
+        out = np.full((len(output), len(classes)), ABSENT[method], output.dtype)
+        out[:, np.searchsorted(classes, fold_classes)] = output
         return out
 
-    of = {
+    inputs = {
         "estimator": estimator,
         "data": data,
         "splits": splits,
@@ -509,7 +513,7 @@ def cross_val_predict(
     }
     with (
         stoppable("cross_val_predict"),
-        keeping("cross_val_predict", checkpoint, of | {"method": method}),
+        keeping("cross_val_predict", checkpoint, inputs | {"method": method}),
     ):
         folds: OneFit | HostFolds = HostFolds(
             estimator, data, splits, functools.partial(fold_failed, error_score="raise")
@@ -525,10 +529,10 @@ def cross_val_predict(
             )
         tell("cross_val_predict", why)
         predicted = np.concatenate(folds.predictions(predict))[np.argsort(tests)]
-        off = np.zeros(predicted.shape)
+        errors = np.zeros(predicted.shape)
         if error and isinstance(folds, OneFit) and folds.exists.any():
-            off += prediction_errors(folds, predicted, method)
-    return (predicted, off) if error else predicted
+            errors += prediction_errors(folds, predicted, method)
+    return (predicted, errors) if error else predicted
 
 
 def check(
@@ -581,13 +585,13 @@ def folds_of(
     """
     began = time.perf_counter()
     frozen = learns(estimator) and transformers == "frozen"
-    anew = learns(estimator) and transformers == "refit"
+    rescaled = learns(estimator) and transformers == "refit"
     failed = lambda error: fold_failed(error, error_score)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         try:
             with making():  # a fit that does not serve leaves no step
-                host, fits = fit_host(estimator, data, anew=anew and not visible)
+                host, fits = fit_host(estimator, data, rescaled=rescaled and not visible)
             folds = OneFit(host, fits, data, splits, refit or DEFAULT_REFIT, failed, frozen, 0.0)
             if any(
                 len(np.unique(test)) < len(test) for _, test in splits
@@ -597,11 +601,11 @@ def folds_of(
             if frozen:
                 raise
             raise NoOneFit(f"one fit does not tell its refits ({error})") from error
-    early = any(issubclass(one.category, ConvergenceWarning) for one in seen)
+    early = any(issubclass(warning.category, ConvergenceWarning) for warning in seen)
     if refit is None and early and not frozen:
         raise NoOneFit("its solver stops before the minimum")
-    for one in seen:
-        warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    for warning in seen:
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     # the fitted host tells whether its components are approximate
     if learns(host) and not frozen and not is_rescaled(*fits):
         raise NoOneFit("transformers learn from the rows of each fold")
@@ -630,17 +634,17 @@ def with_weights(
         )
     if not hasattr(X, "shape"):
         X = np.asarray(X)
-    X, target, given = indexable(
+    X, target, raw_weight = indexable(
         X,
         y if np.ndim(y) > 1 and np.shape(y)[1] > 1 else column_or_1d(y, warn=True),
         params.get(weights),
     )
-    weight = None if given is None else np.asarray(given, np.float64)
+    weight = None if raw_weight is None else np.asarray(raw_weight, np.float64)
     if weight is not None and is_classifier(estimator):
-        lost = np.setdiff1d(target, target[weight > 0])
-        if lost.size:
+        weightless = np.setdiff1d(target, target[weight > 0])
+        if weightless.size:
             raise ValueError(
-                f"{caller}: all rows of the class {lost.tolist()[0]!r} have sample_weight 0; leave them out of X and y."
+                f"{caller}: all rows of the class {weightless.tolist()[0]!r} have sample_weight 0; leave them out of X and y."
             )
     return FoldData(X, target, {} if weight is None else {weights: weight}, weight)
 
@@ -657,10 +661,10 @@ def warn_of_missing(result: Scores, error_score: ErrorScore) -> FloatArray:
     unknown = np.isfinite(result.values) & ~np.isfinite(result.error)
     result.error[~np.isfinite(result.error)] = np.nan
     if missing.any():
-        said = f"{missing.sum()} of {len(missing)} folds have no refit, or a score that is not defined on their rows"
+        message = f"{missing.sum()} of {len(missing)} folds have no refit, or a score that is not defined on their rows"
         if error_score == "raise":
-            raise ValueError(f"cross_validate: {said}.")
-        warn(f"cross_validate: {said}: it is set to {error_score}.", FitFailedWarning)
+            raise ValueError(f"cross_validate: {message}.")
+        warn(f"cross_validate: {message}: it is set to {error_score}.", FitFailedWarning)
     if unknown.any():
         warn(
             f"cross_validate: of {unknown.sum()} of {len(unknown)} folds it is not known how far the score is from the exact "

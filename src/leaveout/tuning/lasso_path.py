@@ -276,8 +276,8 @@ class PathRun:
                 # share of columns that change from which leverages are computed anew
                 if len(joining) + len(leaving) <= 0.5 * first:
                     parts = (
-                        before.remainder(joining, len(before.active)),
-                        self.remainder(leaving, first),
+                        before.schur_root(joining, len(before.active)),
+                        self.schur_root(leaving, first),
                         self.roots(first, last),
                     )
                     sign = np.repeat([1.0, -1.0, 1.0], [len(joining), len(leaving), last - first])
@@ -599,8 +599,8 @@ def _add_moves(
     moves = np.divide(
         along / complement * beyond, curvature, out=np.zeros(len(unit)), where=curvature > 0
     )
-    np.add.indices(move, unit, moves)
-    np.add.indices(size, unit, np.maximum(np.abs(moves), 1e-300))
+    np.add.at(move, unit, moves)
+    np.add.at(size, unit, np.maximum(np.abs(moves), 1e-300))
 
 
 def _runs(
