@@ -84,9 +84,13 @@ class Bundle(NamedTuple):
 
 def naive(study: LeakageStudy) -> Answer:
     """Score the folds as filed."""
-    none = 0 * study.naive.influence
     return study.correct(
-        "naive", AS_FILED, 0.0, none, study.exposed, fold_effects=study.fold_effects
+        "naive",
+        AS_FILED,
+        0.0,
+        0 * study.naive.influence,
+        study.exposed,
+        fold_effects=study.fold_effects,
     )
 
 
@@ -196,8 +200,15 @@ def average(study: LeakageStudy, purge: Answer, coarser: Answer) -> Answer:
         (getattr(purge, part) + getattr(coarser, part)) / 2
         for part in ("correction", "change", "exposed", "monte_carlo", "between")
     )
-    errors = {"monte_carlo": monte_carlo / 2, "between": between}
-    return study.correct("both", assumption, correction, change, exposed, **errors)
+    return study.correct(
+        "both",
+        assumption,
+        correction,
+        change,
+        exposed,
+        monte_carlo=monte_carlo / 2,
+        between=between,
+    )
 
 
 def mateless_rows(study: LeakageStudy) -> Answer:
@@ -289,11 +300,8 @@ def _purge(study: LeakageStudy, cut: float) -> ControlPoint | str:
         return f"at {cut:.2g} it would drop {dropped:.0%} of a training set"
     if not parts:
         return ControlPoint(cut, 0.0, np.zeros(len(study.y)), 0.0, study.exposed)
-    clean = study.score_predictions(
-        _replace_predictions(
-            study, parts, study.work([_without(study, part, part.drop) for part in parts])
-        )
-    )
+    purged = [_without(study, part, part.drop) for part in parts]
+    clean = study.score_predictions(_replace_predictions(study, parts, study.work(purged)))
     controls: list[tuple[float, FloatArray]] = []
     for count in CONTROLS:
         for c in range(len(controls), count):
@@ -317,10 +325,8 @@ def _purge(study: LeakageStudy, cut: float) -> ControlPoint | str:
     remaining = np.zeros(len(study.y))  # exposure through pairs below the cut
     for fold, mates in zip(study.folds, study.mates, strict=True):
         remaining[fold.test] = mates
-    for part in parts:
-        remaining[part.rows] = study.linkage.mates(
-            _without(study, part, part.drop).train, part.rows
-        )
+    for request in purged:
+        remaining[request.test] = study.linkage.mates(request.train, request.test)
     return ControlPoint(cut, difference, influence, noise, float(remaining[study.test_rows].mean()))
 
 

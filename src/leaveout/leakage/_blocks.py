@@ -151,11 +151,9 @@ def _dense(
     count, k = size.shape
     low, high = np.triu_indices(k, 1)
     weight, target, times = (np.zeros((count, len(low))) for _ in range(3))
-    weight[block, pair], target[block, pair], times[block, pair] = (
-        graph.weight[chunk],
-        graph.target[chunk],
-        graph.times[chunk],
-    )
+    weight[block, pair] = graph.weight[chunk]
+    target[block, pair] = graph.target[chunk]
+    times[block, pair] = graph.times[chunk]
     neighbours = np.zeros((count, k), np.int64)
     for node, partner in ((low, high), (high, low)):
         np.bitwise_or.at(neighbours, (block, node[pair]), 1 << partner[pair])

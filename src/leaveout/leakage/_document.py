@@ -259,19 +259,17 @@ def binomial_block_bootstrap(
             f"{caller}: levels must be three or more probabilities, or how many; got {levels!r}."
         )
     job = _Job(learner, task.measure, task.codes, sides[0], sides[1], size, num_boot, seed)
-    design = {
+    run_facts = {
+        "estimator": estimator,
+        "data": (task.X, task.y, *sides),
+        "loss": task.measure,
+        "refit": task.refit,
         "direction": direction,
         "size": size,
         "levels": injected,
         "draws": num_boot,
         "seed": seed,
     }
-    run_facts = {
-        "estimator": estimator,
-        "data": (task.X, task.y, *sides),
-        "loss": task.measure,
-        "refit": task.refit,
-    } | design
     with keeping(caller, checkpoint, run_facts):
         mean, variance = job.inject(direction, injected)
     # injected records of V̂ belong to T with probability p_test, and those of T̂ to V with p_train

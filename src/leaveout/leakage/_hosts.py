@@ -92,10 +92,10 @@ def prepare(
             raise TypeError(
                 f"{caller}: {type(estimator).__name__} cannot be cloned: {error}"
             ) from error
-    if not (hasattr(X, "iloc") or hasattr(X, "tocsr")):
-        X = np.asarray(X)
     if hasattr(X, "tocsr"):
         X = X.tocsr()
+    elif not hasattr(X, "iloc"):
+        X = np.asarray(X)
     target = np.asarray(y)
     if target.ndim != 1 or not target.size:
         raise ValueError(
@@ -277,9 +277,9 @@ def make_learner(
     X, y, codes, measure, refit = task
     if isinstance(estimator, Fit):
         if not isinstance(estimator.objective, GLM) or estimator.objective.offset is not None:
-            got = kind_of(estimator.objective)
             raise TypeError(
-                f"leakage_corrected: a Fit must be of a GLM without offset; got {got}. Give an estimator instead."
+                f"leakage_corrected: a Fit must be of a GLM without offset; got {kind_of(estimator.objective)}. "
+                "Give an estimator instead."
             )
         if estimator.objective.num_units != len(y):
             raise ValueError(

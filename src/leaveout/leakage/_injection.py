@@ -311,10 +311,10 @@ def make_folds(
             np.flatnonzero(rows) if np.asarray(rows).dtype == bool else np.asarray(rows, np.int64)
             for rows in pair
         )
-        if np.intersect1d(codes[train], codes[test]).size:
-            name = names[np.intersect1d(codes[train], codes[test])[0]]
+        on_both_sides = np.intersect1d(codes[train], codes[test])
+        if on_both_sides.size:
             raise ValueError(
-                f"{caller}: fold {k} has cluster {name!r} on both sides; leave whole clusters out."
+                f"{caller}: fold {k} has cluster {names[on_both_sides[0]]!r} on both sides; leave whole clusters out."
             )
         folds.append(LeakageFold(train, test, codes.astype(np.int64)))
     if not folds:

@@ -251,9 +251,8 @@ def leakage_report(
                         work.bar.tell(f"{price}; {work.num_made} are done")
     except KeyboardInterrupt:
         done = ", ".join(finished) or "nothing"
-        raise Interrupted(
-            f"{caller}: stopped; {done} is done", build_report if finished else lambda: None
-        ) from None
+        partial = build_report if finished else lambda: None
+        raise Interrupted(f"{caller}: stopped; {done} is done", partial) from None
     return build_report()
 
 

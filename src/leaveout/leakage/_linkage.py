@@ -316,8 +316,7 @@ class Linkage(PrintedResult):
         if pairs is None:
             return Linkage(None, given=sampled_rates(caller, frame, design, ids, groups))
         rows, table, calibration = calibrate(caller, frame, design, pairs, ids, score, method)
-        probability = calibration(table.probability)
-        return Linkage(rows, table.left, table.right, probability, unlisted, ids is None, calibration=calibration,
+        return Linkage(rows, table.left, table.right, calibration(table.probability), unlisted, ids is None, calibration=calibration,
                        scores=table.probability)  # fmt: skip
 
     @staticmethod

@@ -57,20 +57,18 @@ class UniformMislinking:
     mechanism = "record"
 
     def shares(self, folds: list[LeakageFold]) -> Shares:
-        p_test = np.zeros(len(folds))
-        p_train = np.zeros(len(folds))
         sizes = np.bincount(folds[0].clusters)
+        mean_size = np.mean(sizes[sizes > 0])
         # 10: records of a cluster from which a recall far below the precision means entities cut in
         # two
-        if self.precision > self.recall + PRECISION_RECALL_GAP and np.mean(sizes[sizes > 0]) >= 10:
+        if self.precision > self.recall + PRECISION_RECALL_GAP and mean_size >= 10:
             warn(
                 f"RecordLeakage: precision {self.precision:g} with recall {self.recall:g} in clusters of "
-                f"{np.mean(sizes[sizes > 0]):.0f} records on average: large entities cut in two, not records mislinked one by "
+                f"{mean_size:.0f} records on average: large entities cut in two, not records mislinked one by "
                 "one, for which this over-corrects; use SplitLeakage.from_pairwise(precision, recall)."
             )
-        for k, fold in enumerate(folds):
-            p_test[k] = self.q * fold.share_elsewhere
-            p_train[k] = p_test[k] * len(fold.test) / len(fold.train)
+        p_test = np.array([self.q * fold.share_elsewhere for fold in folds])
+        p_train = p_test * [len(fold.test) for fold in folds] / [len(fold.train) for fold in folds]
         check_probabilities("RecordLeakage.from_pairwise", p_train, p_test)
         return Shares(p_train, p_test, np.zeros(len(folds)))
 

@@ -109,7 +109,8 @@ class RecordLeakage:
                     f"RecordLeakage: {name} must be one number, or one for each of {len(folds)} folds; got {len(p)}."
                 )
             fold_shares.append(np.broadcast_to(p, len(folds)))
-        return Shares(fold_shares[0], fold_shares[1], np.zeros(len(folds)))
+        p_train, p_test = fold_shares
+        return Shares(p_train, p_test, np.zeros(len(folds)))
 
     @staticmethod
     def from_pairwise(precision: float, recall: float) -> UniformMislinking:
@@ -233,8 +234,8 @@ class SplitLeakage:
         Shares
             `p_train`, `p_test`, and `exposed`.
         """
-        exposed = np.array([self.rate * fold.share_elsewhere for fold in folds])
-        return Shares(np.zeros(len(folds)), np.zeros(len(folds)), exposed)
+        none = np.zeros(len(folds))
+        return Shares(none, none, np.array([self.rate * fold.share_elsewhere for fold in folds]))
 
 
 def check_known(leakage: object) -> Leakage:

@@ -154,8 +154,7 @@ def _index(X: FloatArray) -> Any:
         raise ImportError(
             f"Linkage.from_embeddings: neighbours among more than {ALL:,} rows need faiss: pip install 'leaveout[neighbours]'."
         ) from error
-    centres = int(4 * np.sqrt(len(X)))
-    index: Any = faiss.index_factory(X.shape[1], f"IVF{centres},Flat")
+    index: Any = faiss.index_factory(X.shape[1], f"IVF{int(4 * np.sqrt(len(X)))},Flat")
     rows = np.ascontiguousarray(X, np.float32)
     index.train(rows)
     index.add(rows)

@@ -174,11 +174,10 @@ class PairCalibration:
         middle = np.mean(self.score)
         scale = np.std(self.score) or 1.0
         model = LogisticRegression(C=1e12, tol=1e-8, max_iter=1000)
-        soft_labels = np.repeat([1.0, 0.0], count), np.r_[weight * soft, weight * (1 - soft)]
+        labels = np.repeat([1.0, 0.0], count)
+        shares = np.r_[weight * soft, weight * (1 - soft)]
         model.fit(
-            (np.tile(labelled_score, 2)[:, None] - middle) / scale,
-            soft_labels[0],
-            sample_weight=soft_labels[1],
+            (np.tile(labelled_score, 2)[:, None] - middle) / scale, labels, sample_weight=shares
         )
         return model.predict_proba((score[:, None] - middle) / scale)[:, 1]
 

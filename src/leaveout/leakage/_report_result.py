@@ -140,8 +140,10 @@ def estimate_unlisted(X: Any, study: LeakageStudy, mates: pd.DataFrame) -> NearM
         else 1.0
     )
     # 3: standard deviations of a Poisson number, so that few neighbours by chance are no reason
-    certain = close.sum() - by_chance > 3 * np.sqrt(by_chance + 1)
-    missing = min(close.sum() - by_chance, close.sum() * mates_share) if certain else 0.0
+    excess = close.sum() - by_chance
+    missing = 0.0
+    if excess > 3 * np.sqrt(by_chance + 1):
+        missing = min(excess, close.sum() * mates_share)
     first = np.flatnonzero(close)[np.argsort(chance[close], kind="stable")]
     return NearMates(
         len(sizes), missing / near_mates_share, np.array(rows)[first], np.array(neighbours)[first]
@@ -402,33 +404,21 @@ class LeakageReport(PrintedResult, AbstractComparable):
         if self.recommended == "both":  # the answers that it is the mean of
             parts = "purge", "coarser"
             scores = " and ".join(f"{self.table.score[name]:.4g} ({name})" for name in parts)
-            parted = (
-                len(
-                    disagreements[
-                        (disagreements["first"] == parts[0]) & (disagreements["second"] == parts[1])
-                    ]
-                )
-                > 0
-            )
-            agreement = (
-                f"The two that it is the mean of part: {scores}."
-                if parted
-                else "The two that it is the mean of agree."
-            )
+            parted = (disagreements["first"] == parts[0]) & (disagreements["second"] == parts[1])
+            agreement = "The two that it is the mean of agree."
+            if parted.any():
+                agreement = f"The two that it is the mean of part: {scores}."
         else:
-            pairs = [
-                pair
+            rivals = [
+                name
                 for pair in zip(disagreements["first"], disagreements["second"], strict=True)
                 if self.recommended in pair
+                for name in pair
+                if name not in (self.recommended, "naive")
             ]
-            rivals = [
-                name for pair in pairs for name in pair if name not in (self.recommended, "naive")
-            ]
-            agreement = (
-                f"{', '.join(rivals)} part{'s' * (len(rivals) == 1)} from it."
-                if rivals
-                else "No other answer parts from it."
-            )
+            agreement = "No other answer parts from it."
+            if rivals:
+                agreement = f"{', '.join(rivals)} part{'s' * (len(rivals) == 1)} from it."
         clear = row.correction_low * row.correction_high > 0
         bias = f"the naive score is off by {-row.correction:.3g} ({-row.correction_high:.3g} to {-row.correction_low:.3g})"
         bias += "" if clear else ", which may be nothing"

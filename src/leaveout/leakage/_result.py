@@ -522,14 +522,8 @@ class LeakageResult(PrintedResult, AbstractComparable):
         for value in shares:
             pooled = self._pooled_at(float(value / base))
             curve = pooled.solve(shape_of(self.measure))
-            rows.append(
-                (
-                    value,
-                    curve.estimate,
-                    float(np.sqrt(curve.weights @ pooled.noise @ curve.weights)),
-                    pooled.unseen,
-                )
-            )
+            error = float(np.sqrt(curve.weights @ pooled.noise @ curve.weights))
+            rows.append((value, curve.estimate, error, pooled.unseen))
         return pd.DataFrame(rows, columns=["p", "estimate", "se_mc", "unseen"])
 
     def largest_p(self, cap: float) -> float:
@@ -550,20 +544,18 @@ class LeakageResult(PrintedResult, AbstractComparable):
         """
         base = float(self.pooled.weight @ self._p)
         sign = -1.0 if self.measure.more_is_better else 1.0
-        if base == 0 or any(run.mixture for run in self.runs) or sign * self.lower > sign * cap:
-            if sign * self.lower <= sign * cap:
-                return float("nan")
+        if sign * self.lower > sign * cap:
             return 0.0
+        if base == 0 or any(run.mixture for run in self.runs):
+            return float("nan")
         grid = np.linspace(0, 0.95 * base / max(np.max(self._p + self.shares.p_test), base), 20)
         previous = -np.inf
         for left, right in itertools.pairwise(grid):
             excess = sign * (self._pooled_at(right / base).solve(None).estimate - cap)
             if excess > 0:
-                return float(
-                    right
-                    if previous == -np.inf
-                    else left - (right - left) * previous / (excess - previous)
-                )
+                if previous == -np.inf:
+                    return float(right)
+                return float(left - (right - left) * previous / (excess - previous))
             previous = excess
         return float("nan")
 
@@ -579,8 +571,9 @@ class LeakageResult(PrintedResult, AbstractComparable):
             raise ValueError(
                 f"per_cluster: {self.measure.name} is not a mean over records; give a loss of one record."
             )
-        tables = [self._clusters_of(k, run) for k, run in enumerate(self.runs)]
-        frame = pd.concat(tables, ignore_index=True)
+        frame = pd.concat(
+            [self._clusters_of(k, run) for k, run in enumerate(self.runs)], ignore_index=True
+        )
         if self.refusal:
             frame["estimate"] = np.nan
         if frame["cluster"].is_unique:
@@ -631,11 +624,17 @@ class LeakageResult(PrintedResult, AbstractComparable):
             )
         weight = self.pooled.weight
         system = self.pooled.system
-        shares = sum(w * run.histogram.mean(1) for w, run in zip(weight, self.runs, strict=True))
-        estimate = np.maximum(system.linear(np.asarray(shares), self.solved.lam)[0], 0.0)
-        bins = {"low": self.edges[:-1], "high": self.edges[1:]}
+        shares = np.asarray(
+            sum(w * run.histogram.mean(1) for w, run in zip(weight, self.runs, strict=True))
+        )
+        estimate = np.maximum(system.linear(shares, self.solved.lam)[0], 0.0)
         return pd.DataFrame(
-            bins | {"naive": np.asarray(shares)[0], "estimate": estimate / estimate.sum()}
+            {
+                "low": self.edges[:-1],
+                "high": self.edges[1:],
+                "naive": shares[0],
+                "estimate": estimate / estimate.sum(),
+            }
         )
 
     @conventional

@@ -47,6 +47,10 @@ class FitWork:
     mixture: tuple[float, ...] = ()
     edges: FloatArray | None = None
 
+    def mixture_of(self, fold: int) -> float:
+        """Return the weight with which a fold removes records of T̂; zero if none are removed."""
+        return self.mixture[fold] if self.mixture else 0.0
+
     def alone(self) -> "FitWork":
         """Return a copy that works in one process."""
         return replace(self, learner=self.learner.alone())
@@ -129,7 +133,7 @@ def join_pieces(work: FitWork, fold: int, results: list[StepResult]) -> FoldLoss
         **arrays,
         members=members,
         clusters=clusters,
-        mixture=work.mixture[fold] if work.mixture else 0.0,
+        mixture=work.mixture_of(fold),
     )
 
 
@@ -312,7 +316,7 @@ def one_piece(work: FitWork, piece: Piece) -> StepResult:
         weight,
         extra,
         extra_predictions,
-        work.mixture[piece.fold] if work.mixture else 0.0,
+        work.mixture_of(piece.fold),
     )
     result = {"test": by_level(values), "naive": by_level(values)[:1]}
     if record_values is None:

@@ -97,7 +97,7 @@ def resolve(loss: Loss, response: str, y: NDArray, classifier: bool) -> Measure:
             "scikit-learn's scorers go by scoring=."
         )
     if not classifier:
-        return _user_measure(loss, "response", y, y)
+        return _user_measure(loss, "response", y, y, loss)
     labels, codes = np.unique(y, return_inverse=True)
     if response != "predict_proba":
         return _user_measure(LabelFunction(loss, labels, True), "label", codes, codes, loss)
@@ -109,7 +109,7 @@ def resolve(loss: Loss, response: str, y: NDArray, classifier: bool) -> Measure:
 
 
 def _user_measure(
-    function: Callable, needs: Needs, y: NDArray, perfect: NDArray, user_function: Any = None
+    function: Callable, needs: Needs, y: NDArray, perfect: NDArray, user_function: Callable
 ) -> Measure:
     """Examine a user's function by calls with perfect predictions, of the same records and of
     others.
@@ -122,7 +122,7 @@ def _user_measure(
         raise ValueError(
             f"leakage_corrected: loss must return one number a record, ({len(y)},), or one in all; got shape {best.shape}."
         )
-    name = function_name(function if user_function is None else user_function)
+    name = function_name(user_function)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         shuffled = np.mean(function(y, np.roll(perfect, len(y) // 2 + 1, axis=0)))

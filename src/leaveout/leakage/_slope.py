@@ -88,8 +88,7 @@ class SlopeTest:
         return f"the {change} when test records are injected: the learner does not exploit the leak"
 
     def __str__(self) -> str:
-        interval = f"{self.low:.3g} to {self.high:.3g}"
-        return f"{self.fall:.4g} ({interval}) with {self.share:.0%} of V̂ injected, {self.kind}: {self.verdict}"
+        return f"{self.fall:.4g} ({self.low:.3g} to {self.high:.3g}) with {self.share:.0%} of V̂ injected, {self.kind}: {self.verdict}"
 
 
 @conventional

@@ -329,9 +329,8 @@ def _strength(lam: float) -> float:
 
 def _finite(name: str, value: ArrayLike, ndim: int) -> FloatArray:
     array = np.asarray(value, np.float64)
-    if array.ndim != ndim or not array.size or not np.isfinite(array).all():
-        problem = (
-            f"shape {array.shape}" if array.ndim != ndim or not array.size else "NaN or infinity"
-        )
+    misshapen = array.ndim != ndim or not array.size
+    if misshapen or not np.isfinite(array).all():
+        problem = f"shape {array.shape}" if misshapen else "NaN or infinity"
         raise ValueError(f"solve_curve: {name} must be finite, with {ndim} axes; got {problem}.")
     return array

@@ -68,7 +68,7 @@ def join_capped(
         if x != y and sizes[x] + sizes[y] <= max_rows:
             root[y] = x
             sizes[x] += sizes[y]
-    roots = np.array([_root(root, k) for k in range(len(root))])
+    roots = [_root(root, k) for k in range(len(root))]
     return np.unique(roots, return_inverse=True)[1][filed]
 
 

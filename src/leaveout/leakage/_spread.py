@@ -44,8 +44,7 @@ def left_out(work: FitWork) -> FoldEffects | None:
     Returns None if the folds are not a partition, or are fewer than three, or many.
     """
     plan = work.plan
-    tested = [part.fold.test for part in work.plan]
-    rows = np.sort(np.concatenate(tested))
+    rows = np.sort(np.concatenate([part.fold.test for part in plan]))
     folds = len(plan)
     complete = all(
         np.array_equal(np.sort(np.r_[part.fold.train, part.fold.test]), rows) for part in plan

@@ -278,8 +278,7 @@ class LeakageStudy:
             side = np.zeros(len(self.y), int)
             side[fold.train] = 1
             side[fold.test] = 2
-            mask |= side[self.linkage.left] + side[self.linkage.right] * 3 == 7
-            mask |= side[self.linkage.right] + side[self.linkage.left] * 3 == 7
+            mask |= side[self.linkage.left] * side[self.linkage.right] == 2
         return mask
 
     @functools.cached_property
@@ -397,9 +396,16 @@ class LeakageStudy:
     ) -> Answer:
         """Return the naive score with a correction, whose influences are `change`, as an answer."""
         score = self.naive.value + correction
-        influence = self.naive.influence + change
         return Answer(
-            name, assumption, "", score, correction, influence, change, exposed, **details
+            name,
+            assumption,
+            "",
+            score,
+            correction,
+            self.naive.influence + change,
+            change,
+            exposed,
+            **details,
         )
 
     def line(self, name: str, assumption: str, points: list[ControlPoint], reason: str) -> Answer:

@@ -30,7 +30,11 @@ class PairTable(NamedTuple):
 
         ValueError for a row with itself, or two probabilities for one pair.
         """
-        called = lambda row: f"row {row}" if names is None else repr(names[row])
+
+        def called(row: int) -> str:
+            """Name a row."""
+            return f"row {row}" if names is None else repr(names[row])
+
         same = np.flatnonzero(self.left == self.right)
         if len(same):
             raise ValueError(
