@@ -8,7 +8,7 @@ repeated if that is no more than half of them.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -27,6 +27,8 @@ from .estimate import Estimate
 from .scoring import HeldOutLoss
 
 Array = np.ndarray
+PerRefit = Float[Array, " refits"]
+RefitMarks = Bool[Array, " refits"]
 SHARE = 0.1  # share of the operations of a call
 REPEATING = 30  # approximate number of gradients of one repetition
 TRIFLE = 2e8  # operations that take a tenth of a second or less
@@ -36,9 +38,9 @@ REASONS = "longest step", "largest error", "random"
 
 
 def foremost_by_reason(
-    refits: Int[Array, " some"],
-    move: Float[Array, " some"],
-    error: Float[Array, " some"],
+    refits: Int[Array, " refits"],
+    move: PerRefit,
+    error: PerRefit,
     is_proved: Array,
     number: int,
 ) -> list[Int[Array, " number"]]:
@@ -58,9 +60,7 @@ def foremost_by_reason(
     ]
 
 
-def _foremost(
-    key: Float[Array, " some"], first: Bool[Array, " some"], number: int
-) -> Int[Array, " number"]:
+def _foremost(key: PerRefit, first: RefitMarks, number: int) -> Int[Array, " number"]:
     """Return the positions of the largest keys, those marked `first` before all others.
 
     Only these are sorted.
@@ -80,11 +80,6 @@ class Candidates:
     reached.
     """
 
-    estimate: Estimate
-    number: int
-    step_length: np.ndarray
-    exists: np.ndarray
-
     def __init__(self, estimate: Estimate, number: int):
         self.estimate = estimate
         self.number = number
@@ -94,8 +89,8 @@ class Candidates:
 
     def add(
         self,
-        refits: Int[Array, " some"],
-        move: Float[Array, " some"],
+        refits: Int[Array, " refits"],
+        move: PerRefit,
         theta: Callable[[list[int]], Array] | None,
     ) -> None:
         """Add refits with the lengths of their first steps.
@@ -103,12 +98,16 @@ class Candidates:
         `theta` returns the parameters of some of them; it is called only for refits that may be
         repeated. It is None if no parameters are formed.
         """
-        self.step_length[refits], self.exists[refits] = move, True
+        self.step_length[refits] = move
+        self.exists[refits] = True
         if theta is None or not self.number:
             return
-        facts = self.exists, self.step_length, self.estimate.error, self.estimate.proved
         # those of a batch are among its own foremost
-        best = set().union(*_orders(*facts, self.number))
+        estimate = self.estimate
+        orders = _orders(
+            self.exists, self.step_length, estimate.error, estimate.proved, self.number
+        )
+        best = set().union(*orders)
         places = [place for place, refit in enumerate(refits.tolist()) if refit in best]
         if places:
             self.start |= dict(zip(refits[places].tolist(), theta(places), strict=True))
@@ -119,15 +118,16 @@ class Candidates:
 
         Return the reason for each.
         """
-        facts = self.exists, self.step_length, self.estimate.error, self.estimate.proved
-        return choose_refits(*facts, min(number, self.number))
+        estimate = self.estimate
+        count = min(number, self.number)
+        return choose_refits(self.exists, self.step_length, estimate.error, estimate.proved, count)
 
 
 def choose_refits(
-    exists: Bool[Array, " refits"],
-    move: Float[Array, " refits"],
-    error: Float[Array, " refits"],
-    is_proved: Bool[Array, " refits"],
+    exists: RefitMarks,
+    move: PerRefit,
+    error: PerRefit,
+    is_proved: RefitMarks,
     number: int,
 ) -> dict[int, str]:
     """Choose `number` of the refits that exist, taking the reasons in turn.
@@ -157,8 +157,8 @@ def affordable(gradients: float, operations: float) -> int:
 
     One repetition is always allowed if it takes no more than half of the call, or hardly any time.
     """
-    allows_one = gradients >= REPEATING or REPEATING * operations <= TRIFLE
-    return max(int(SHARE * gradients / REPEATING), int(allows_one))
+    least = gradients >= REPEATING or REPEATING * operations <= TRIFLE
+    return max(int(SHARE * gradients / REPEATING), int(least))
 
 
 def repeat_minimiser(
@@ -168,11 +168,9 @@ def repeat_minimiser(
 
     Steps avoid flat directions, along which F varies by rounding only.
     """
-    F, whitened, flat_directions = (
-        function(fit.objective, fit.theta, weights),
-        fit.whiten,
-        np.asarray(fit.null_space),
-    )
+    F = function(fit.objective, fit.theta, weights)
+    whitened = fit.whiten
+    flat_directions = np.asarray(fit.null_space)
 
     def value_and_gradient(u):
         value, trial_gradient = F.look(fit.at(u))
@@ -180,7 +178,8 @@ def repeat_minimiser(
 
     # its program is compiled already
     forms_hessian = fit.predictors is None and fit.factor is not None and len(start) <= 64
-    u, (value, gradient) = start.copy(), value_and_gradient(start)
+    u = start.copy()
+    value, gradient = value_and_gradient(start)
     max_audit_newton_steps = 60  # largest number of Newton steps
     for _ in range(max_audit_newton_steps):
         size = float(np.linalg.norm(gradient))
@@ -191,11 +190,10 @@ def repeat_minimiser(
         # by ∇²F, with the curvature of the coordinates along flat directions
         def multiply(v, product=product):
             move = fit.unwhiten(np.ravel(v))
-            return whitened(
-                product(move) + (flat_directions @ move) @ flat_directions
-                if len(flat_directions)
-                else product(move)
-            )
+            change = product(move)
+            if len(flat_directions):
+                change = change + (flat_directions @ move) @ flat_directions
+            return whitened(change)
 
         hessian = scipy.sparse.linalg.LinearOperator((len(u), len(u)), multiply, dtype=float)
         # rounding along undetermined directions
@@ -208,7 +206,7 @@ def repeat_minimiser(
         if np.linalg.norm(step) <= LAST_AUDIT_STEP * (1 + np.linalg.norm(u)):
             return u + step, True
         length = 1.0
-        (trial_value, trial_gradient) = value_and_gradient(u + step)
+        trial_value, trial_gradient = value_and_gradient(u + step)
         at_rounding = abs(step @ gradient) <= 1e-11 * max(1.0, abs(value))  # F is flat to rounding
         while (
             not at_rounding
@@ -245,7 +243,7 @@ def _solve_least_squares(
     omega = omega[omega > 0]
     mean = omega @ x / omega.sum() if system.intercept else np.zeros(p)
     response_mean = omega @ y / omega.sum() if system.intercept else 0.0
-    size = 32 * (max(x.shape[0] + p * system.has_penalty, p)) * 2.0**-52
+    cut = max(system.cut, 32 * max(x.shape[0] + p * system.has_penalty, p) * 2.0**-52)
     natural = system.back if system.natural is None else np.linalg.inv(system.natural)
     for basis in (np.eye(p), natural):  # the second decides which solution is of least norm
         rows = np.sqrt(omega)[:, None] * ((x - mean) @ basis)
@@ -257,50 +255,42 @@ def _solve_least_squares(
             length = np.linalg.norm(rows, axis=0)
             rows = rows / length
             basis = basis / length
-        solution, _, _, s = scipy.linalg.lstsq(rows, target, cond=max(system.cut, size))
+        solution, _, _, s = scipy.linalg.lstsq(rows, target, cond=cut)
         assert s is not None
-        smallest = max(system.cut, size) * s.max(initial=0.0)
+        smallest = cut * s.max(initial=0.0)
         if system.has_penalty or s.min(initial=np.inf) > smallest:
             break
-    clear = not np.any(
-        (s > smallest * (0.999 if system.cut else 1.0))
-        & (s < smallest * (1.001 if system.cut else 1e3))
-    )
+    low, high = (0.999, 1.001) if system.cut else (1.0, 1e3)
+    clear = not np.any((s > smallest * low) & (s < smallest * high))
     coef = basis @ solution
-    return (np.append(coef, response_mean - mean @ coef) if system.intercept else coef), clear
+    if system.intercept:
+        coef = np.append(coef, response_mean - mean @ coef)
+    return coef, clear
 
 
-@dataclass(frozen=True, eq=False)
-class RepeatedRefit:
+def repeat_refit(loss: HeldOutLoss, start: dict[int, Array], refit: int) -> StepResult:
     """Repeat one refit: descend from its candidate to its minimiser, and return the losses there
     and their places.
     """
-
-    held_out_loss: HeldOutLoss
-    start: dict[int, Array]
-
-    def __call__(self, refit: int) -> StepResult:
-        loss = self.held_out_loss
-        fit = self.held_out_loss.fit
-        _, place, rows = loss.plan.one(refit, lists_all_units(fit.objective))
-        weights = weights_of(rows, loss.plan.num_units)[0]
-        if (kinked := kinks(fit.objective)) is not None:  # by coordinate descent from zero
-            try:
-                theta = minimise_with_kinks(kinked.whole, weights).theta
-                reached = True
-            except NoMinimiser:
-                theta = fit.vector
-                reached = False
-        elif (solved := _solve_least_squares(fit, weights)) is not None:
-            theta, reached = solved
-        else:
-            u, reached = repeat_minimiser(
-                fit, weights, fit.back(self.start.get(refit, fit.vector) - fit.vector)
-            )
-            theta = fit.at(u)
-        value = loss.losses(rows, theta[None])[0]
-        exact = np.atleast_1d(value) if loss.joint else value[rows.held[0]]
-        return {"exact": exact, "reached": np.asarray(reached), "place": place[rows.held]}
+    fit = loss.fit
+    _, place, rows = loss.plan.one(refit, lists_all_units(fit.objective))
+    weights = weights_of(rows, loss.plan.num_units)[0]
+    if (kinked := kinks(fit.objective)) is not None:  # by coordinate descent from zero
+        try:
+            theta = minimise_with_kinks(kinked.whole, weights).theta
+            reached = True
+        except NoMinimiser:
+            theta = fit.vector
+            reached = False
+    elif (solved := _solve_least_squares(fit, weights)) is not None:
+        theta, reached = solved
+    else:
+        move = start.get(refit, fit.vector) - fit.vector
+        u, reached = repeat_minimiser(fit, weights, fit.back(move))
+        theta = fit.at(u)
+    value = loss.losses(rows, theta[None])[0]
+    exact = np.atleast_1d(value) if loss.joint else value[rows.held[0]]
+    return {"exact": exact, "reached": np.asarray(reached), "place": place[rows.held]}
 
 
 def audit_table(
@@ -313,7 +303,7 @@ def audit_table(
     """
     rows = []
     with Slow("audit", len(chosen)) as bar:
-        for refit, repetition in steps(RepeatedRefit(loss, start), list(chosen)):
+        for refit, repetition in steps(partial(repeat_refit, loss, start), list(chosen)):
             exact = repetition["exact"]
             reached = bool(repetition["reached"])
             error = float(estimate.error[refit])
@@ -326,7 +316,4 @@ def audit_table(
             rows.append((refit, chosen[refit], reported.sum(), *figures, bool(beyond)))
             bar.advance()
     columns = "refit", "reason", "reported", "exact", "error", "difference", "beyond"
-    return pd.DataFrame(
-        dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True)) if rows else [],
-        columns=columns,
-    )
+    return pd.DataFrame(rows, columns=columns)

@@ -80,12 +80,10 @@ class Refitter:
         outcome = refit_active_set(
             self.refit, self.fit, rows, judge=self.losses is not None and bool(judged.all())
         )
-        if self.losses is not None:
-            outcome = (
-                replace(outcome, error=infinite_if_unknown(outcome))
-                if judged.all()
-                else self._sample_errors(rows, outcome, judged)
-            )
+        if self.losses is not None and judged.all():
+            outcome = replace(outcome, error=infinite_if_unknown(outcome))
+        elif self.losses is not None:
+            outcome = self._sample_errors(rows, outcome, judged)
         rows, outcome = fill_undetermined(self.fit, batch.rows, outcome)
         values = np.zeros(0) if self.losses is None else self.losses(rows, outcome)
         return {
@@ -105,12 +103,11 @@ class Refitter:
             judged_refits = refit_active_set(
                 self.refit, self.fit, rows.take(np.flatnonzero(judged)), judge=True
             )
-            error[judged], result[judged], gradients = (
-                infinite_if_unknown(judged_refits),
-                judged_refits.result,
-                judged_refits.gradients,
-            )
-            proved[judged] = False if judged_refits.proved is None else judged_refits.proved
+            error[judged] = infinite_if_unknown(judged_refits)
+            result[judged] = judged_refits.result
+            gradients = judged_refits.gradients
+            if judged_refits.proved is not None:
+                proved[judged] = judged_refits.proved
         return replace(outcome, error=error, proved=proved, result=result, gradients=gradients)
 
 
@@ -121,19 +118,10 @@ def infinite_if_unknown(outcome: RefitBatch) -> np.ndarray:
     return np.where(np.isnan(outcome.error), np.inf, outcome.error)
 
 
-@dataclass(frozen=True, eq=False)
-class WholeFitLosses:
-    """Compute the losses of a batch at θ̂, with no update."""
-
-    held_out_loss: HeldOutLoss
-
-    def __call__(self, batch: Batch) -> StepResult:
-        fit = self.held_out_loss.fit
-        return {
-            "losses": self.held_out_loss.losses(
-                batch.rows, np.broadcast_to(fit.vector, (len(batch.refits), fit.num_params))
-            )
-        }
+def losses_with_no_update(loss: HeldOutLoss, batch: Batch) -> StepResult:
+    """Compute the losses of a batch at θ̂."""
+    theta = np.broadcast_to(loss.fit.vector, (len(batch.refits), loss.fit.num_params))
+    return {"losses": loss.losses(batch.rows, theta)}
 
 
 class BatchRunner:
@@ -142,16 +130,6 @@ class BatchRunner:
 
     If no parameters have to be `formed`, batches of single rows are large.
     """
-
-    fit: Fit
-    plan: Plan
-    refit: AbstractRefit
-    times: int
-    forms_hessian: bool
-    threads: int
-    single_batch: Batch | None
-    runs: Runs | None
-    batch_list: list[Batch] | None
 
     def __init__(
         self, fit: Fit, plan: Plan, refit: AbstractRefit, times: int = 1, *, formed: bool = True
@@ -178,7 +156,9 @@ class BatchRunner:
             return None, None
         (batch,) = plan.batches(plan.num_refits * plan.num_units + 1, 1, 0, uniform=True)
         runs = expandable(fit, batch.rows)
-        return (batch, runs) if runs is not None else (None, None)
+        if runs is None:
+            return None, None
+        return batch, runs
 
     def _make_batches(self) -> Iterator[Batch]:
         fit = self.fit
@@ -186,28 +166,23 @@ class BatchRunner:
         if self.single_batch is not None and self.refit.together:
             yield self.single_batch
             return
-        narrow = fit.factor is None or (is_narrow(fit, 1) and np.diff(plan.indptr).max() == 1)
-        needs_inverses = self.refit.own_hessians or isinstance(
-            fit.objective, AbstractLinearPredictor
-        )
-        working_size = (
-            fit.num_params**2 if needs_inverses and not narrow else 0
-        )  # one inverse for each refit
-        min_batches = (
-            self.parts
-            if work(fit.objective, fit.num_params) * plan.num_refits > PARALLEL_OPERATIONS
-            else 1
-        )
-        closed_lanes = isinstance(fit.objective, AbstractClosedForm) and fit.objective.costs.lanes
+        single_rows = np.diff(plan.indptr).max() == 1
+        narrow = fit.factor is None or (is_narrow(fit, 1) and single_rows)
+        linear = isinstance(fit.objective, AbstractLinearPredictor)
+        working_size = 0
+        if (self.refit.own_hessians or linear) and not narrow:
+            working_size = fit.num_params**2  # one inverse for each refit
+        min_batches = 1
+        if work(fit.objective, fit.num_params) * plan.num_refits > PARALLEL_OPERATIONS:
+            min_batches = self.parts
         # the states of refits, of which eight passes' are in memory
-        working_size += CAPACITY // (8 * closed_lanes) if closed_lanes else 0
+        if isinstance(fit.objective, AbstractClosedForm) and fit.objective.costs.lanes:
+            working_size += CAPACITY // (8 * fit.objective.costs.lanes)
         uniform = not fit.objective.local  # each refit passes over all units anyway
-        probed = self.refit.probes and by_probes(fit) and np.diff(plan.indptr).max() == 1
-        smooth = kinks(fit.objective) is None
-        if narrow and smooth and not self.forms_hessian:
+        model = None
+        if narrow and kinks(fit.objective) is None and not self.forms_hessian:
+            probed = self.refit.probes and by_probes(fit) and single_rows
             model = fit.predictor_data if probed else fit.predictors
-        else:
-            model = None
         # numbers for each parameter, fewer where refits in array code had better share passes over
         # an approximate inverse
         numbers = 4 if fit.objective.costs.arrays is None else 2
@@ -272,9 +247,10 @@ class BatchRunner:
 
         with Slow("refits", self.plan.num_refits) as bar:
             refitter = Refitter(self.fit, self.refit, np.asarray(scale), number, losses, summarise)
-            self.over(
-                refitter if refit_fold is None else partial(refit_fold, refitter), merge_and_count
-            )
+            make: Callable[[Batch], StepResult] = refitter
+            if refit_fold is not None:
+                make = partial(refit_fold, refitter)
+            self.over(make, merge_and_count)
 
     @contextlib.contextmanager
     def stoppable(self, caller: str, partial: Callable[[], object] | None = None) -> Iterator[None]:
@@ -299,7 +275,8 @@ class BatchRunner:
                 else unit_losses(fit)
             )
             return np.where(plan.held, loss_by_unit[plan.index], np.nan)
-        baseline = np.full(plan.num_refits if loss.joint else len(plan.index), np.nan)
+        count = plan.num_refits if loss.joint else len(plan.index)
+        baseline = np.full(count, np.nan)
         if self.single_batch is not None and self.runs is not None and loss.evaluate is None:
             losses, _ = self.runs.scores(fit.vector)
             put_losses(
@@ -309,7 +286,7 @@ class BatchRunner:
             )
             return baseline
         self.over(
-            WholeFitLosses(loss),
+            partial(losses_with_no_update, loss),
             lambda batch, batch_result: put_losses(baseline, batch, batch_result["losses"]),
         )
         return baseline
@@ -323,8 +300,7 @@ def one_thread(
     """
     # BLAS does not compute its products
     sparse = isinstance(getattr(objective, "design", None), SparseDesign)
-    linear = isinstance(objective, AbstractLinearPredictor) and (params <= NARROW or sparse)
-    if linear:
+    if isinstance(objective, AbstractLinearPredictor) and (params <= NARROW or sparse):
         return single_threaded()
     return contextlib.nullcontext()
 
@@ -345,9 +321,13 @@ def blank(loss: HeldOutLoss, refit: AbstractRefit, baseline: FloatArray) -> Esti
     units = fit.objective.units
     score = loss.evaluate
     response = score.response if isinstance(score, NamedScore) else units.modelled
-    size = f"{fit.num_params} parameters{fit.of_rank}"
+    if response is not None:
+        response = np.asarray(response)
+    unit_weight = None if units.weight is None else np.asarray(units.weight)
+    elsewhere = np.full_like(baseline, np.nan) if len(fit.minima.value) > 1 else None
     model_text = (
-        f"{display_name(fit.objective)}, {size}, decrement of the fit {float(fit.decrement):.1e}"
+        f"{display_name(fit.objective)}, {fit.num_params} parameters{fit.of_rank}, "
+        f"decrement of the fit {float(fit.decrement):.1e}"
     )
     return Estimate(
         losses=np.full_like(baseline, np.nan),
@@ -355,13 +335,13 @@ def blank(loss: HeldOutLoss, refit: AbstractRefit, baseline: FloatArray) -> Esti
         result=np.zeros(count, np.int64),
         plan=loss.plan,
         baseline=baseline,
-        unit_weight=None if units.weight is None else np.asarray(units.weight),
+        unit_weight=unit_weight,
         score=loss.title,
-        response=None if response is None else np.asarray(response),
+        response=response,
         classes=units.classes > 0,
         fit=replace(fit),  # without the results that its refits cache
         call=(refit, loss.evaluate),
         labels={"objective": model_text, "refit": repr(refit), "note": fit.objective.note},
         proved=np.zeros(count, bool),
-        elsewhere=np.full_like(baseline, np.nan) if len(fit.minima.value) > 1 else None,
+        elsewhere=elsewhere,
     )

@@ -120,10 +120,12 @@ def certify(
         "center": None,
         "labels": labels,
     }
-    penalty = np.asarray(
-        model.penalty if isinstance(model.penalty, np.ndarray) else model.penalty.toarray()
-    )
+    penalty = model.penalty
+    if not isinstance(penalty, np.ndarray):
+        penalty = penalty.toarray()
     diagonal = np.diag(penalty)
+    if np.array_equal(penalty, np.diag(diagonal)):
+        penalty = diagonal
     folds = _folds(model, plan, values, error, proved)
     statement: dict[str, Any] = {
         "format": 2,
@@ -133,7 +135,7 @@ def certify(
         "data": data,
         "intercept": bool(constant),
         "loss": loss,
-        "penalty": (diagonal if np.array_equal(penalty, np.diag(diagonal)) else penalty).tolist(),
+        "penalty": penalty.tolist(),
         "times": float(times),
         "l1": None,
         "bounds": None,
@@ -146,8 +148,8 @@ def certify(
             for bound in kinked.whole.bounds
         ]
         statement |= {"l1": kinked.whole.slope.tolist(), "bounds": limits}
-    text = json.dumps(statement, sort_keys=True)
-    return statement | {"sha256": hashlib.sha256(text.encode()).hexdigest()}, table
+    text = json.dumps(statement, sort_keys=True).encode()
+    return statement | {"sha256": hashlib.sha256(text).hexdigest()}, table
 
 
 def _folds(

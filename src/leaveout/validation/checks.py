@@ -119,6 +119,16 @@ EXACT_ADVICE = (
     "Exact() made them already: scale the columns, drop those that others tell, or add a penalty"
 )
 GRAVE = RESULTS.not_converged, RESULTS.undetermined, RESULTS.nonfinite, RESULTS.missed
+
+
+def _severity(code: RESULTS) -> str:
+    if code in GRAVE:
+        return "error"
+    if code == RESULTS.kink:
+        return "info"
+    return "warning"
+
+
 CHECKS: dict[str, tuple[str, str]] = {  # severity and remedy of every finding
     "LO101": ("warning", "drop copies, or keep them in one fold by lo.groups"),
     "LO102": (
@@ -140,13 +150,7 @@ CHECKS: dict[str, tuple[str, str]] = {  # severity and remedy of every finding
         "warning",
         "name what rows share, by lo.groups or lo.from_splits(..., groups=), or their times, by times=",
     ),
-    **{
-        f"LO{300 + code}": (
-            "error" if code in GRAVE else "info" if code == RESULTS.kink else "warning",
-            _split_message(code)[1],
-        )
-        for code in RESULTS
-    },
+    **{f"LO{300 + code}": (_severity(code), _split_message(code)[1]) for code in RESULTS},
 }
 
 
@@ -182,7 +186,7 @@ def reader_of(fit: Fit) -> Any:
 
 def of_data(fit: Fit, plan: Plan) -> list[Check]:
     """Check the rows and columns of the model."""
-    data_checks = {
+    finders = {
         "LO101": _check_copies,
         "LO102": _check_identifiers,
         "LO104": _check_collinear,
@@ -190,10 +194,11 @@ def of_data(fit: Fit, plan: Plan) -> list[Check]:
         "LO106": _check_units,
         "LO107": _check_transformers,
         "LO108": _check_dropped_columns,
+        "LO201": _check_time_order,
+        "LO203": _check_fold_dependence,
     }
-    finders = data_checks | {"LO201": _check_time_order, "LO203": _check_fold_dependence}
-    reasons = ((code, find(fit, plan)) for code, find in finders.items())
-    return [check(code, reason) for code, reason in reasons if reason]
+    reasons = {code: find(fit, plan) for code, find in finders.items()}
+    return [check(code, reason) for code, reason in reasons.items() if reason]
 
 
 def of_losses(
@@ -319,10 +324,11 @@ def _one_column_apart(
     If a share a of different rows agree in the column, a/(1 − a) times as many pairs agree in it
     too. Copies of one record are equal in all columns, so that nearly no pair differs in just one.
     """
-    shares = np.array([_alike_share(column[rows]) if len(rows) > 1 else 0.0 for column in columns])
-    max_columns = (
-        20  # columns of fewest values that are looked at, each with the cost of sorting the rows
-    )
+    if len(rows) < 2:
+        return 0.0
+    shares = np.array([_alike_share(column[rows]) for column in columns])
+    # columns of fewest values that are looked at, each with the cost of sorting the rows
+    max_columns = 20
     chance_share = 0.0
     for j in np.argsort(-shares)[:max_columns]:
         if 0 < shares[j] < 1:
@@ -494,7 +500,6 @@ def is_identifier(name: str, column: PerUnit) -> bool:
 
 def _check_identifiers(fit: Fit, plan: Plan) -> str:
     """Find columns of whole numbers that are named like ids."""
-    del plan
     features = fit.objective.units.features()
     names = [name for name, column in features.items() if is_identifier(name, column)]
     if not names:
@@ -508,7 +513,6 @@ def _check_collinear(fit: Fit, plan: Plan) -> str:
 
     A column that is predicted exactly has no coefficient of its own; the fit reports it.
     """
-    del plan
     features = {
         name: column
         for name, column in fit.objective.units.features().items()
@@ -540,7 +544,6 @@ def _check_dropped_columns(fit: Fit, plan: Plan) -> str:
     """Find columns that a host's cut of singular values removed, though they are no sum of the
     others.
     """
-    del plan
     objective: Any = fit.objective
     cut = getattr(objective, "cut", 0.0)
     features = objective.units.features()
@@ -600,7 +603,6 @@ def _check_classes(fit: Fit, plan: Plan) -> str:
 
 def _check_transformers(fit: Fit, plan: Plan) -> str:
     """Name the transformers before a host's model that were fitted with the response."""
-    del plan
     return getattr(reader_of(fit), "supervised", "")
 
 

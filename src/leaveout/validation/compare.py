@@ -255,7 +255,8 @@ def compare(
         raise ValueError(
             f"compare: give two or more estimates, {{name: estimate}}; got {len(estimates)}."
         )
-    estimates = _add_jacobian(estimates, {} if jacobian is None else jacobian)
+    if jacobian is not None:
+        estimates = _add_jacobian(estimates, jacobian)
     _require_comparable(estimates)
     missing = {name: estimate._missing for name, estimate in estimates.items()}
     # the losses that all have: of rows of refits if the folds are the same, so that every unit is
@@ -292,17 +293,17 @@ def compare(
     for name, estimate in estimates.items():
         se = estimate._standard_error(values[name])
         difference = values[name] - values[best]
-        paired_se = estimate._standard_error(difference)
+        se_difference = 0.0 if name == best else estimate._standard_error(difference).value
         mean_difference = estimate._mean(difference)
         count = _num_differences(difference, estimate)
         rows[name] = {
             "mean": estimate._mean(values[name]),
             "se": se.value,
             "difference": mean_difference,
-            "se_difference": 0.0 if name == best else paired_se.value,
+            "se_difference": se_difference,
             "elpd_diff": -mean_difference * count + 0.0 if is_density else np.nan,
-            "se_diff": (0.0 if name == best else paired_se.value * count) if is_density else np.nan,
-            "p_worse": 0.5 if name == best else _worse(mean_difference, paired_se.value),
+            "se_diff": se_difference * count if is_density else np.nan,
+            "p_worse": 0.5 if name == best else _worse(mean_difference, se_difference),
             "diagnosis": "" if name == best else _diagnosis(difference, estimate, is_density),
             "no_model": estimate.no_model,
             "explained": estimate.explained,
@@ -350,12 +351,9 @@ def _compare_numbers(results: dict[str, Any]) -> Comparison:
             )
     sign = -1.0 if reference.more_is_better else 1.0
     best = min(numbers, key=lambda name: sign * numbers[name].value)
-    comparison = Comparison(
-        pd.DataFrame.from_dict(
-            {k: _table_row(v, numbers[best]) for k, v in numbers.items()}, orient="index"
-        )
-    )
-    comparison = Comparison(comparison.sort_values("mean", ascending=not reference.more_is_better))
+    rows = {name: _table_row(number, numbers[best]) for name, number in numbers.items()}
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    comparison = Comparison(table.sort_values("mean", ascending=not reference.more_is_better))
     comparison.estimates = dict(results)
     return comparison
 
@@ -380,14 +378,15 @@ def _table_row(number: ComparableMean, best: ComparableMean) -> dict[str, Any]:
         error = float(np.sqrt(number.weight**2 @ variance))
     towards = -1.0 if number.more_is_better else 1.0
     worse = 0.5 if same else _worse(towards * difference, float(np.hypot(se_difference, error)))
-    row = {
+    return {
         "mean": number.value,
         "se": se,
         "difference": difference,
         "se_difference": se_difference,
         "p_worse": worse,
+        "approximation_error": error,
+        "kind": "over clusters, as tested and trained on",
     }
-    return row | {"approximation_error": error, "kind": "over clusters, as tested and trained on"}
 
 
 def _same_folds(a: Plan, b: Plan) -> bool:
@@ -468,7 +467,9 @@ def _num_differences(difference: Array, estimate: Estimate) -> float:
     Of cases that units stand for, where single cases are left out.
     """
     seen = np.isfinite(difference)
-    return float(estimate._weight[seen].sum() if estimate.plan.of_cases else seen.sum())
+    if estimate.plan.of_cases:
+        return float(estimate._weight[seen].sum())
+    return float(seen.sum())
 
 
 def tail_index(values: Array) -> float:
@@ -563,18 +564,15 @@ def _add_jacobian(
                 f"compare: jacobian of {name!r} has other labels than the units, or in another order."
             )
         log_slope = values[estimate.plan.index]
-        note = "; ".join(
-            filter(
-                None, [estimate.labels.get("note", ""), "log |dz/dy| of its response is subtracted"]
-            )
-        )
+        notes = estimate.labels.get("note", ""), "log |dz/dy| of its response is subtracted"
+        null_losses = None if estimate._null is None else estimate._null - log_slope
         converted[name] = replace(
             estimate,
             losses=estimate.losses - log_slope,
             baseline=estimate.baseline - log_slope,
-            null_losses=None if estimate._null is None else estimate._null - log_slope,
+            null_losses=null_losses,
             response=None,
-            labels=estimate.labels | {"note": note},
+            labels=estimate.labels | {"note": "; ".join(filter(None, notes))},
         )
     return converted
 
@@ -597,9 +595,10 @@ def _require_comparable(estimates: dict[str, Estimate]) -> None:
         )
     with_response = {name: e for name, e in estimates.items() if e.response is not None}
     first, reference = next(iter(with_response.items()), ("", None))
-    own_score = lambda e: not e.score and "evaluate=" in e.labels.get("asked", "")
     # scores of the user, who alone knows their scale
-    own_scores = all(own_score(e) for e in estimates.values())
+    own_scores = all(
+        not e.score and "evaluate=" in e.labels.get("asked", "") for e in estimates.values()
+    )
     for name, rival in with_response.items():
         if reference is not None and not _alike(reference, rival):
             a = reference.response
@@ -612,8 +611,9 @@ def _require_comparable(estimates: dict[str, Estimate]) -> None:
                 where = f"such as {np.ravel(a[unit])[0]:.6g} and {np.ravel(b[unit])[0]:.6g} of unit {unit}"
             claim = f"{first!r} and {name!r} predict other responses, {where}: their losses are"
             if own_scores:
-                message = f"compare: {claim} taken to be on one scale, that of evaluate=, which is asked of all."
-                warn(message)
+                warn(
+                    f"compare: {claim} taken to be on one scale, that of evaluate=, which is asked of all."
+                )
                 break
             raise ValueError(
                 f"compare: {claim} not of one thing. Fit all models to the response as it was measured; for one that was "

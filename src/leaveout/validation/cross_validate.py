@@ -73,6 +73,7 @@ from .held_out_predictions import (
 )
 from .metrics import AnyMetric, Measure, ScoreName
 from .named_parameters import PartialRefit, partial_refits
+from .scorers import function_name
 from .scoring import Evaluate, HeldOutLoss, NamedScore, find_score, natural
 
 MILD = (
@@ -213,8 +214,9 @@ def cross_validate(
     audit = count("cross_validate: audit", audit, 0)
     measures_by_name = measures("cross_validate", fit, metric, plan, average)
     metrics = tuple(measures_by_name)
-    kind = prediction_kind(measures_by_name)
-    pooled = Predictions(plan, kind, judged=True) if metrics else None
+    pooled = None
+    if metrics:
+        pooled = Predictions(plan, prediction_kind(measures_by_name), judged=True)
 
     def fold_scoring(fold_fit: Fit) -> tuple[Losses, Summarise]:
         loss = HeldOutLoss(fold_fit, plan, find_score(fold_fit, evaluate))
@@ -222,15 +224,11 @@ def cross_validate(
 
     fold_bases = relearned_bases("cross_validate", fit, plan, bases, fold_scoring)
     key = cache_key(fit, plan, strategy, evaluate=evaluate, metric=metrics, audit=audit)
-    key |= {} if fold_bases is None else {"bases": fold_bases.reader.table}
+    if fold_bases is not None:
+        key["bases"] = fold_bases.reader.table
     with one_thread(fit.objective, fit.num_params), keeping("cross_validate", checkpoint, key):
-        builder = run_refits(
-            HeldOutLoss(fit, plan, score),
-            strategy,
-            0 if fold_bases else audit,
-            pooled,
-            fold_bases=fold_bases,
-        )
+        loss = HeldOutLoss(fit, plan, score)
+        builder = run_refits(loss, strategy, audit, pooled, fold_bases=fold_bases)
         with builder.stoppable():
             if evaluate is not None and strategy.in_standard_errors and fold_bases is None:
                 builder.sharpen()
@@ -241,28 +239,26 @@ def cross_validate(
         estimate.labels["note"] = estimate.labels["note"].replace(
             *reader.remarks(_learning(fit), fold_bases is not None)
         )
-    options: dict[str, tuple[Any, Any]] = {"metric": (metrics, ()), "average": (average, None)}
-    options |= {"audit": (audit, 5), "bases": (bases, "refit")}
+    options: dict[str, tuple[Any, Any]] = {
+        "metric": (metrics, ()),
+        "average": (average, None),
+        "audit": (audit, 5),
+        "bases": (bases, "refit"),
+    }
     changed = [f"{name}={value!r}" for name, (value, usual) in options.items() if value != usual]
     if evaluate is not None:
-        text = (
-            repr(evaluate)
-            if isinstance(evaluate, str)
-            else getattr(evaluate, "__name__", type(evaluate).__name__)
-        )
+        text = repr(evaluate) if isinstance(evaluate, str) else function_name(evaluate)
         changed.insert(0, f"evaluate={text}")
     estimate.labels["asked"] = ", ".join(changed)
-    loss = type(getattr(fit.objective, "loss_function", None))
-    of_user = issubclass(loss, Module) and loss.__module__.split(".")[0] != __name__.split(".")[0]
+    kind = type(getattr(fit.objective, "loss_function", None))
+    of_user = issubclass(kind, Module) and kind.__module__.split(".")[0] != __name__.split(".")[0]
     if callable(evaluate) or not estimate.score or of_user:
-        # those in which a user's model defines its losses
-        parts_of_model = "unit_loss", "score_function", "loss_function"
-        defined = (getattr(fit.objective, name, None) for name in parts_of_model)
-        chosen = (
-            evaluate
-            if callable(evaluate)
-            else next((part for part in defined if part is not None), type(fit.objective))
-        )
+        chosen: Any = evaluate
+        if not callable(evaluate):
+            # those in which a user's model defines its losses
+            parts_of_model = "unit_loss", "score_function", "loss_function"
+            defined = (getattr(fit.objective, name, None) for name in parts_of_model)
+            chosen = next((part for part in defined if part is not None), type(fit.objective))
         try:
             # of its code, whatever data it holds
             estimate.labels["function"] = fingerprint(chosen, data=False)
@@ -454,14 +450,16 @@ def held_out(
     fit.
     """
     pooled = Predictions(plan, kind, judged=judged)
-    fold_scoring = lambda fold_fit: (
-        None,
-        lambda batch, outcome, _: pooled.predict(fold_fit, batch.rows, outcome, outcome.result),
-    )
+
+    def fold_scoring(fold_fit: Fit) -> tuple[None, Summarise]:
+        return None, lambda batch, outcome, _: pooled.predict(
+            fold_fit, batch.rows, outcome, outcome.result
+        )
+
     fold_bases = relearned_bases("cross_predict", fit, plan, bases, fold_scoring)
-    key = cache_key(fit, plan, refit, kind=kind, judged=judged) | (
-        {} if fold_bases is None else {"bases": fold_bases.reader.table}
-    )
+    key = cache_key(fit, plan, refit, kind=kind, judged=judged)
+    if fold_bases is not None:
+        key["bases"] = fold_bases.reader.table
     with one_thread(fit.objective, fit.num_params), keeping("cross_predict", checkpoint, key):
         runner = BatchRunner(fit, plan, refit)
         with runner.stoppable("cross_predict", pooled.per_unit):
@@ -564,28 +562,26 @@ def fold_refits(
     parameters alone.
     """
     plan = match_plan(caller, objective_of(caller, fit), plan, refit)
-    size = 2 * 8.0 * plan.num_refits * fit.num_params  # as they are fitted, and by their names
     require_memory(
         caller,
-        size,
+        2 * 8.0 * plan.num_refits * fit.num_params,  # as they are fitted, and by their names
         f"{fit.num_params:,} parameters of {plan.num_refits:,} refits",
         "plan.some takes some refits",
     )
-    theta, codes = (
-        np.full((plan.num_refits, fit.num_params), np.nan),
-        np.zeros(plan.num_refits, np.int64),
-    )
+    theta = np.full((plan.num_refits, fit.num_params), np.nan)
+    codes = np.zeros(plan.num_refits, np.int64)
 
     def merge(batch, batch_result):
         nonlocal theta
         if batch_result["theta"].shape[1] != theta.shape[1]:
             theta = np.full((plan.num_refits, batch_result["theta"].shape[1]), np.nan)
-        theta[batch.refits], codes[batch.refits] = batch_result["theta"], batch_result["result"]
+        theta[batch.refits] = batch_result["theta"]
+        codes[batch.refits] = batch_result["result"]
 
     def summarise(batch: Batch, outcome: RefitBatch, values: Any) -> StepResult:
-        exists = ~among(outcome.result, NO_REFIT_CODES)
+        is_missing = among(outcome.result, NO_REFIT_CODES)
         return {
-            "theta": np.where(exists[:, None], outcome.theta, np.nan),
+            "theta": np.where(is_missing[:, None], np.nan, outcome.theta),
             "result": np.asarray(outcome.result),
         }
 
@@ -661,11 +657,10 @@ def run_refits(
     )
     with runner.stoppable("cross_validate"):
         draft = blank(loss, refit, runner.baseline(loss))
-    builder = EstimateBuilder(loss, draft, audit, predictions)
+    builder = EstimateBuilder(loss, draft, 0 if fold_bases else audit, predictions)
     assert builder.emptied_refits is not None  # computed now, so that Ctrl-C need not wait for it
-    reference = (
-        draft if loss.evaluate is None else None
-    )  # tolerances refer to the model's own losses
+    # tolerances refer to the model's own losses
+    reference = draft if loss.evaluate is None else None
     log.info("%d refits by %s", loss.plan.num_refits, refit)
     with builder.stoppable():
         runner.refits(builder.summarise, builder.merge, loss.losses_of, reference, fold_bases)
@@ -965,11 +960,9 @@ class BatchSummary:
         if self.compares_minima:
             lower, lower_theta = minima.lower(loss.fit, rows, outcome.theta, exists)
             result[lower] = RESULTS.other_minimum
-            summary |= (
-                {"lower": lower, "elsewhere": loss.losses(rows, lower_theta)[lower]}
-                if lower.any()
-                else {}
-            )
+            if lower.any():
+                summary["lower"] = lower
+                summary["elsewhere"] = loss.losses(rows, lower_theta)[lower]
         leaving = loss.fit.objective.parameters.leaving
         if leaving is not None:
             theta = np.where(exists[:, None], outcome.theta, loss.fit.vector)
@@ -983,11 +976,8 @@ class BatchSummary:
                 "draws": outcome.common_error.draws,
                 "left": np.array([outcome.common_error.distance_left, outcome.common_error.probes]),
             }
-        summary |= (
-            {}
-            if self.predictions is None
-            else self.predictions.predict(loss.fit, rows, outcome, result)
-        )
+        if self.predictions is not None:
+            summary |= self.predictions.predict(loss.fit, rows, outcome, result)
         formed = loss.fit.predictors is None and outcome.common_error is None
         if self.audit and (formed or rows.index.shape[1] > 1):  # else their θ is not formed
             lanes = np.flatnonzero(exists & ~np.isnan(summary["error"]))
@@ -1061,16 +1051,6 @@ def _shares(fit: Fit) -> FloatArray | None:
 class EstimateBuilder:
     """The arrays of an estimate, filled as batches of refits arrive."""
 
-    held_out_loss: HeldOutLoss
-    draft: Estimate
-    predictions: Predictions | None
-    summarise: BatchSummary
-    candidates: Candidates
-    gradients: float
-    is_made: np.ndarray
-    draws: np.ndarray
-    probe_error: np.ndarray
-
     def __init__(
         self,
         loss: HeldOutLoss,
@@ -1127,7 +1107,8 @@ class EstimateBuilder:
         if "draws" in batch_result:
             if not self.draws.size:
                 self.draws = np.full((len(draft.error), batch_result["draws"].shape[1]), np.nan)
-            self.draws[refits], self.probe_error = batch_result["draws"], batch_result["left"]
+            self.draws[refits] = batch_result["draws"]
+            self.probe_error = batch_result["left"]
         if "lower" in batch_result:
             assert draft.elsewhere is not None
             put_losses(
@@ -1136,15 +1117,10 @@ class EstimateBuilder:
         if self.predictions is not None:
             self.predictions.merge(batch, batch_result)
         self.gradients += float(batch_result["gradients"])
-        start = (
-            (
-                lambda refits_to_start: batch_result["start"][
-                    np.searchsorted(batch_result["places"], refits_to_start)
-                ]
-            )
-            if "start" in batch_result
-            else None
-        )
+        start = None
+        if "start" in batch_result:
+            places = batch_result["places"]
+            start = lambda lanes: batch_result["start"][np.searchsorted(places, lanes)]
         audited = exists & ~np.isnan(batch_result["error"])
         self.candidates.add(refits[audited], batch_result["moved"][audited], start)
         self.is_made[refits] = True
@@ -1155,10 +1131,10 @@ class EstimateBuilder:
         try:
             yield
         except KeyboardInterrupt:
-            message = (
-                f"cross_validate: stopped after {self.is_made.sum()} of {len(self.is_made)} refits"
-            )
-            raise Interrupted(message, self.partial) from None
+            raise Interrupted(
+                f"cross_validate: stopped after {self.is_made.sum()} of {len(self.is_made)} refits",
+                self.partial,
+            ) from None
 
     def partial(self) -> Estimate:
         """Return the estimate so far.
@@ -1171,11 +1147,9 @@ class EstimateBuilder:
         for losses in (draft.losses, draft.baseline, draft.elsewhere):
             if losses is not None:
                 losses[entries] = np.nan
-        draft.error[missing], draft.proved[missing], draft.result[missing] = (
-            np.inf,
-            False,
-            RESULTS.interrupted,
-        )
+        draft.error[missing] = np.inf
+        draft.proved[missing] = False
+        draft.result[missing] = RESULTS.interrupted
         return self.finish(None, "none, since it was stopped")
 
     def estimate(
@@ -1213,16 +1187,16 @@ class EstimateBuilder:
         fit = self.held_out_loss.fit
         chosen = candidates.choose(affordable(self.gradients, work(fit.objective, fit.num_params)))
         if not chosen and candidates.exists.any():
-            return (
-                None,
-                "none: one refit repeated exactly would cost more than all the rest of the call",
+            remark = (
+                "none: one refit repeated exactly would cost more than all the rest of the call"
             )
+            return None, remark
         table = audit_table(self.held_out_loss, draft, chosen, candidates.start)
         missed = table.refit.to_numpy(int)[table.beyond.to_numpy(bool)]
-        draft.result[missed] = RESULTS.missed
-        possessive = "its" if len(chosen) == 1 else "their"
-        count = f"{len(chosen)} refit{'s' if len(chosen) != 1 else ''}"
-        remark = f"{count} repeated exactly, {len(missed)} beyond {possessive} error"
+        refits, possessive = (
+            ("1 refit", "its") if len(chosen) == 1 else (f"{len(chosen)} refits", "their")
+        )
+        remark = f"{refits} repeated exactly, {len(missed)} beyond {possessive} error"
         num_skipped = min(candidates.number, int(candidates.exists.sum())) - len(chosen)
         if num_skipped:
             remark += f" ({num_skipped} more would cost above a tenth of the work)"

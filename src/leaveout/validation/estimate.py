@@ -398,9 +398,8 @@ class Estimate(PrintedResult):
                 + self.metric_error[name]
             )
             below, above = np.clip([value - half, value + half], low, high).tolist()
-            intervals[name] = Interval(
-                below, above, level, "clusters" if np.isfinite(freedom) else "naive"
-            )
+            method = "clusters" if np.isfinite(freedom) else "naive"
+            intervals[name] = Interval(below, above, level, method)
         return intervals
 
     @property
@@ -592,15 +591,11 @@ class Estimate(PrintedResult):
     def _check_list(self) -> list[Check]:
         refits = self.plan.refit_names
         unit_kind = "row"
+        names = self.names()
         if self.joint:
             unit_kind = "group" if refits.name == "group" else "refit"
-        of_units = of_losses(
-            self.per_unit(),
-            self._weight,
-            self.plan,
-            refits if self.joint else self.names(),
-            unit_kind,
-        )
+            names = refits
+        of_units = of_losses(self.per_unit(), self._weight, self.plan, names, unit_kind)
         checks = [
             *self._of_data,
             *of_units,
@@ -678,6 +673,7 @@ class Estimate(PrintedResult):
         names = np.array([code.name for code in RESULTS])
         group = {} if self.plan.labels is None else {"group": self.plan.labels[refit]}
         units = {} if self.joint else {"unit": self.names()[unit[held]]}
+        index = pd.RangeIndex(len(held)) if held.all() else np.flatnonzero(held)
         return pd.DataFrame(
             {
                 "refit": refit,
@@ -685,9 +681,10 @@ class Estimate(PrintedResult):
                 **units,
                 "loss": self.losses[held],
                 "no_update": self.baseline[held],
-            }
-            | {"error": self.error[refit], "result": names[self.result[refit]]},
-            index=pd.RangeIndex(len(held)) if held.all() else np.flatnonzero(held),
+                "error": self.error[refit],
+                "result": names[self.result[refit]],
+            },
+            index=index,
         )
 
     def names(self) -> pd.Index:
@@ -710,19 +707,20 @@ class Estimate(PrintedResult):
         DataFrame
             One column, `value`.
         """
+        null = {"no model, mean": self.no_model, "share explained": self.explained}
         rows = {
             "held-out loss, mean": self.mean,
             "standard error": self.se,
             "approximation error": self.approximation_error,
             "no update, mean": self.no_update,
-            **({"no model, mean": self.no_model} if np.isfinite(self.no_model) else {}),
-            **({"share explained": self.explained} if np.isfinite(self.explained) else {}),
+            **{name: value for name, value in null.items() if np.isfinite(value)},
             "flagged refits": len(self.flagged()),
+            **self.metrics,
         }
         missing = int(np.sum(self.result == RESULTS.interrupted))
-        table = HeadedTable(
-            {"value": rows | self.metrics | ({"refits not made": missing} if missing else {})}
-        )
+        if missing:
+            rows["refits not made"] = missing
+        table = HeadedTable({"value": rows})
         table.heading = [
             ("losses", self.score or "as they were given"),
             ("standard error", self.standard_error.kind),
@@ -730,11 +728,8 @@ class Estimate(PrintedResult):
         return table
 
     def _lines(self) -> list[tuple[str, str]]:
-        return [
-            *self._facts(),
-            *self._findings(),
-            *([("note", note)] if (note := self.labels.get("note", "")) else []),
-        ]
+        lines = [*self._facts(), *self._findings(), ("note", self.labels.get("note", ""))]
+        return [(name, text) for name, text in lines if text]
 
     def _findings(self) -> list[tuple[str, str]]:
         """List the lines of the checks, and of the muted codes, for the printed result."""
@@ -751,6 +746,9 @@ class Estimate(PrintedResult):
         se = self.standard_error
         random = self.monte_carlo_error
         se_text = f" ± {se.value:.2g}" if np.isfinite(se.value) else ""
+        random_text = ""
+        if np.isfinite(random):
+            random_text = f"± {random:.2g} on that mean, by another draw of them"
         unit_text = "a refit, joint" if self.joint else "a unit"
         unit_text += f", {self.score}" if self.score else ""
         missing = self._missing
@@ -779,12 +777,7 @@ class Estimate(PrintedResult):
             ("held-out loss", headline),
             ("95% interval", interval),
             ("approximation", self._approximation()),
-            (
-                "random folds",
-                f"± {random:.2g} on that mean, by another draw of them"
-                if np.isfinite(random)
-                else "",
-            ),
+            ("random folds", random_text),
             ("no update", f"{self.no_update:.6g}"),
             ("no model", self._no_model_text()),
             ("other minimum", elsewhere),
@@ -799,17 +792,18 @@ class Estimate(PrintedResult):
         return [(name, text) for name, text in lines if text]
 
     def _no_model_text(self) -> str:
+        if not np.isfinite(self.no_model):
+            return ""
         share = f"; share explained {self.explained:.1%}" if np.isfinite(self.explained) else ""
-        if np.isfinite(self.no_model):
-            return f"{self.no_model:.6g}{share}"
-        return ""
+        return f"{self.no_model:.6g}{share}"
 
     def _stop_note(self) -> str:
         """State how many refits were run, if the run was stopped."""
         missing = int(np.sum(self.result == RESULTS.interrupted))
+        if not missing:
+            return ""
         count = self.plan.num_refits
-        note = f"{count - missing} of {count} refits were made: all that follows is of these, which are no random sample"
-        return note if missing else ""
+        return f"{count - missing} of {count} refits were made: all that follows is of these, which are no random sample"
 
     def _approximation(self) -> str:
         """State the error of the mean due to the refits, and how many of the errors are proved."""

@@ -58,13 +58,6 @@ class Predictions:
     `missing` marks refits that do not exist.
     """
 
-    plan: Plan
-    kind: str
-    has_error: bool
-    values: Array
-    errors: Array
-    missing: BoolArray
-
     def __init__(
         self,
         plan: Plan,
@@ -138,9 +131,9 @@ class Predictions:
         seen = self.existing
         if not self.values.size:
             return np.full(self.plan.num_units, np.nan)
-        return average_by_unit(
-            self.unit[seen], (self.values if values is None else values)[seen], self.plan.num_units
-        )
+        if values is None:
+            values = self.values
+        return average_by_unit(self.unit[seen], values[seen], self.plan.num_units)
 
 
 class HeldOutPredictions(NamedTuple):
@@ -160,8 +153,8 @@ class HeldOutPredictions(NamedTuple):
 
     def take(self, chosen: NDArray) -> "HeldOutPredictions":
         """Select some of the predictions."""
-        unit, refit, target, prediction, errors = (column[chosen] for column in self[:5])
-        return HeldOutPredictions(unit, refit, target, prediction, errors, self.weight, self.plan)
+        columns = (column[chosen] for column in self[:5])
+        return HeldOutPredictions(*columns, self.weight, self.plan)
 
 
 class Value(NamedTuple):
@@ -252,36 +245,28 @@ def measure(
             "refits are ranked against each other, and each refit leans away from the class it left out (of a model of an "
             "intercept alone the AUC is 0, not 0.5). Compare losses, or use large folds, or folds that each hold every class."
         )
-    of_units = {}
-    for name, value in values.items():
-        unit_plan = plan if value.groups is None else replace(plan, clusters=value.groups)
-        groups = independent(
-            value.values, of_weight := unit_weights(fit.objective, plan.of_cases).values, unit_plan
-        )
-        freedom = groups.units - 1.0 if groups.label is not None else np.inf
-        of_units[name] = standard_error(value.values, of_weight, unit_plan).value, freedom
-    bound = lambda end, none: none if end is None else end
-    return {
+    weight = unit_weights(fit.objective, plan.of_cases).values
+    fields: dict[str, dict[str, Any]] = {
         "metrics": {name: value.value for name, value in values.items()},
-        "metric_se": {name: se for name, (se, _) in of_units.items()},
+        "metric_se": {},
         "metric_error": {name: value.error for name, value in values.items()},
-        "metric_how": {
-            name: ", ".join(
-                filter(
-                    None,
-                    (
-                        value.description,
-                        measures[name].title if measures[name].needs == "label" else "",
-                    ),
-                )
-            )
-            for name, value in values.items()
-        },
-        "metric_limits": {
-            name: (bound(measures[name].low, -np.inf), bound(measures[name].high, np.inf), freedom)
-            for name, (_, freedom) in of_units.items()
-        },
+        "metric_how": {},
+        "metric_limits": {},
     }
+    for name, value in values.items():
+        measure = measures[name]
+        unit_plan = plan if value.groups is None else replace(plan, clusters=value.groups)
+        groups = independent(value.values, weight, unit_plan)
+        freedom = groups.units - 1.0 if groups.label is not None else np.inf
+        low = -np.inf if measure.low is None else measure.low
+        high = np.inf if measure.high is None else measure.high
+        notes = [value.description]
+        if measure.needs == "label" and measure.title:
+            notes.append(measure.title)
+        fields["metric_se"][name] = standard_error(value.values, weight, unit_plan).value
+        fields["metric_how"][name] = ", ".join(notes)
+        fields["metric_limits"][name] = low, high, freedom
+    return fields
 
 
 def in_order(fit: Fit, predictions: Predictions, measure: Measure) -> HeldOutPredictions:
@@ -349,18 +334,17 @@ def metric_value(
 ) -> Value:
     """Compute a metric of held-out predictions."""
     n = len(held.weight)
-    pseudo_and_errors = lambda held, weight: measure.of_means(
-        held.target, held.prediction, held.errors, weight
-    )
     if measure.per_record and average in (None, "pooled"):
         with np.errstate(all="ignore"):
-            rows_and_errors = pseudo_and_errors(held, held.weight[held.unit])
-        values, error = (average_by_unit(held.unit, part, n) for part in rows_and_errors)
+            by_row = measure.of_means(
+                held.target, held.prediction, held.errors, held.weight[held.unit]
+            )
+        values, error = (average_by_unit(held.unit, column, n) for column in by_row)
         seen_units = np.bincount(held.unit, minlength=n) > 0
         mean = lambda column: float(np.average(column[seen_units], weights=held.weight[seen_units]))
-        description = "mean over units" + (
-            ", each its mean over refits" if len(held.unit) > seen_units.sum() else ""
-        )
+        description = "mean over units"
+        if len(held.unit) > seen_units.sum():
+            description += ", each its mean over refits"
         return Value(mean(values), values, mean(error), description)
     # The mean over all parts in which the measure is defined; of areas by default, if there are
     # none, that of all together. A unit contributes its part of each, and a share of the part's
@@ -374,12 +358,12 @@ def metric_value(
     ):
         part = np.zeros_like(part)
         parts = POOLING_NOTE
-    weight, sizes = held.weight[held.unit], np.bincount(part)
+    weight = held.weight[held.unit]
     if parts == POOLING_NOTE:
         weight = weight / np.bincount(held.unit, minlength=n)[held.unit]
     rows = [
         entries
-        for entries in np.split(np.argsort(part, kind="stable"), np.cumsum(sizes)[:-1])
+        for entries in np.split(np.argsort(part, kind="stable"), np.cumsum(np.bincount(part))[:-1])
         if len(entries)
     ]
     if isinstance(measure.functional, Called):
@@ -404,9 +388,8 @@ def metric_value(
     contributions = np.zeros(n)
     seen = np.zeros(n, bool)
     for (pseudo, _, entries), area in zip(defined, areas, strict=True):
-        kinds = np.unique(
-            held.target[entries] if measure.classes else entries * 0, return_inverse=True
-        )[1]
+        classes = held.target[entries] if measure.classes else entries * 0
+        kinds = np.unique(classes, return_inverse=True)[1]
         share = np.bincount(kinds, weight[entries]) / weight[entries].sum()
         offset = (area - value) / (np.sqrt(len(share)) * np.maximum(share, 1e-300)[kinds])
         contributions += np.bincount(
@@ -453,12 +436,10 @@ def _leave_groups_out(
     """Compute a measure that is only called, and the contributions of units from the measure
     without each group of units.
     """
-    functional, predicted, plan, n = (
-        measure.functional,
-        measure.form(held.prediction),
-        held.plan,
-        len(held.weight),
-    )
+    functional = measure.functional
+    predicted = measure.form(held.prediction)
+    plan = held.plan
+    n = len(held.weight)
     assert functional is not None
 
     def value(entries: IntArray) -> float:
@@ -501,27 +482,21 @@ def _leave_groups_out(
     values = np.full(n, np.nan)
     share = np.bincount(code, held.weight[seen]) / held.weight[seen].sum()
     depends_on_few = count >= 2 * MIN_BLOCKS and np.sum(change != 0) < MIN_BLOCKS
-    if depends_on_few or not np.isfinite(change).all():
-        description += "; no SE, since " + (
-            "it depends on few units, as a maximum does"
-            if depends_on_few
-            else "it needs each of the units"
-        )
+    if depends_on_few:
+        description += "; no SE, since it depends on few units, as a maximum does"
+    elif not np.isfinite(change).all():
+        description += "; no SE, since it needs each of the units"
     else:
         values[seen] = result + (change * (1 - share) / share)[code]
         description += (
             f"; SE by the jackknife over {count} {'groups of ' if count < len(seen) else ''}units"
         )
-    subsets = [(held.take(rows[k]), weight[rows[k]]) for k in defined]
-    error = float(
-        np.mean(
-            [
-                measure.error(part.target, part.prediction, part.errors, mass)
-                for part, mass in subsets
-            ]
-        )
-    )
-    return Value(result, values, error, description, label if merged and not ordered else None)
+    errors = []
+    for k in defined:
+        part = held.take(rows[k])
+        errors.append(measure.error(part.target, part.prediction, part.errors, weight[rows[k]]))
+    units = label if merged and not ordered else None
+    return Value(result, values, float(np.mean(errors)), description, units)
 
 
 def _described(measure: Measure, parts: str, count: int, total: int) -> str:

@@ -58,6 +58,7 @@ Needs = Literal[
     "response", "label", "probability", "probabilities", "decision", "distribution", "risk"
 ]
 Rows = Float[Array, " rows"]
+Fits = Iterable[tuple[FloatArray, FloatArray, FloatArray]]  # rows, predictions, weights
 NEARBY = 0.01  # relative change of the means below which the gradient is not computed anew
 # step of central differences, relative to a mean weight or a mean; their error goes with its square
 SCORE_DIFFERENCE = 1e-3
@@ -85,9 +86,7 @@ class AbstractFunctional(abc.ABC):
     @abc.abstractmethod
     def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> Rows: ...
 
-    def pseudo_of_fits(
-        self, fits: Iterable[tuple[FloatArray, FloatArray, FloatArray]]
-    ) -> Iterator[Rows]:
+    def pseudo_of_fits(self, fits: Fits) -> Iterator[Rows]:
         """Compute `pseudo` of every fit's rows, predictions and weights."""
         return (self.pseudo(*fit) for fit in fits)
 
@@ -115,9 +114,8 @@ class AbstractFunctional(abc.ABC):
                 shifted = prediction.copy()
                 shifted[group] += (sign * shift[group].T).T
                 if shifted.ndim > 1:  # of several classes, whose probabilities sum to one
-                    shifted[group] = np.clip(shifted[group], 0.0, 1.0) / np.clip(
-                        shifted[group], 0.0, 1.0
-                    ).sum(1, keepdims=True)
+                    shares = np.clip(shifted[group], 0.0, 1.0)
+                    shifted[group] = shares / shares.sum(1, keepdims=True)
                 ends.append(abs(self.value(y, shifted, weight) - value))
             total += np.sqrt(len(group)) * max(ends)
         return total
@@ -128,12 +126,9 @@ def opposite_moves(y: NDArray, errors: NDArray) -> tuple[NDArray, NDArray]:
 
     Of several classes the true one moves against the others.
     """
-    shift = (
-        errors
-        if errors.ndim == 1
-        else np.where(np.eye(errors.shape[1], dtype=bool)[y.astype(int)], errors, -errors)
-    )
-    return shift, -shift
+    if errors.ndim > 1:
+        errors = np.where(np.eye(errors.shape[1], dtype=bool)[y.astype(int)], errors, -errors)
+    return errors, -errors
 
 
 @dataclass(frozen=True)
@@ -199,9 +194,7 @@ class OfMeans(AbstractFunctional):
     def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> Rows:
         return next(self.pseudo_of_fits([(y, prediction, weight)]))
 
-    def pseudo_of_fits(
-        self, fits: Iterable[tuple[FloatArray, FloatArray, FloatArray]]
-    ) -> Iterator[Rows]:
+    def pseudo_of_fits(self, fits: Fits) -> Iterator[Rows]:
         """Compute `pseudo` of many fits.
 
         A gradient serves for fits with similar means, as influences only give errors.
@@ -231,17 +224,13 @@ class OfMeans(AbstractFunctional):
         self, y: FloatArray, prediction: FloatArray, errors: FloatArray, weight: FloatArray
     ) -> float:
         """Sum the changes of the value as each of the means changes by as much as its rows can."""
-        numbers_at_zero, *ends = (
+        numbers, *ends = (
             self.statistics(y, prediction + shift)
             for shift in (0 * errors, *opposite_moves(y, errors))
         )
-        mean, most = (
-            weight @ numbers / weight.sum()
-            for numbers in (
-                numbers_at_zero,
-                np.max([np.abs(end - numbers_at_zero) for end in ends], axis=0),
-            )
-        )
+        changes = np.max([np.abs(end - numbers) for end in ends], axis=0)
+        mean = weight @ numbers / weight.sum()
+        most = weight @ changes / weight.sum()
         shifted = [[self.combine(mean + sign * step) for sign in (1, -1)] for step in np.diag(most)]
         return abs(self.scale) * float(np.abs(np.array(shifted) - self.combine(mean)).max(1).sum())
 
@@ -423,7 +412,7 @@ class Median(AbstractFunctional):
         # of the order of the median's own standard error
         margin = min(0.5, 1 / np.sqrt(np.sum(weight > 0)))
         low, high = np.interp([0.5 - margin, 0.5 + margin], share, losses[order])
-        below = np.where(losses < abs(value), 1.0, np.where(losses == abs(value), 0.5, 0.0))
+        below = (losses < abs(value)) + 0.5 * (losses == abs(value))
         return value + self.scale * (np.average(below, weights=weight) - below) * (high - low) / (
             2 * margin
         )
@@ -541,11 +530,9 @@ class Measure:
         """
         if self.needs == "decision":
             return np.asarray(scipy.special.logit(mean))
-        if self.needs != "label":
-            predictions = mean
-        else:
-            predictions = mean.argmax(1) if mean.ndim > 1 else mean > 1 - mean
-        return np.asarray(predictions, np.float64)
+        if self.needs == "label":
+            mean = mean.argmax(1) if mean.ndim > 1 else mean > 1 - mean
+        return np.asarray(mean, np.float64)
 
     def of_means(
         self, y: NDArray, mean: NDArray, errors: NDArray, weight: NDArray
@@ -578,14 +565,12 @@ class Measure:
         codes = self.form(mean)
         rows = np.random.default_rng(0).permutation(np.flatnonzero(unsure))
         value = functional.value(y, codes, weight)
-        moves = []
-        for i in rows[:GROUPS_MOVED]:
-            moves.append(
-                abs(
-                    functional.value(y, np.where(np.arange(len(y)) == i, second, codes), weight)
-                    - value
-                )
+        moves = [
+            abs(
+                functional.value(y, np.where(np.arange(len(y)) == i, second, codes), weight) - value
             )
+            for i in rows[:GROUPS_MOVED]
+        ]
         return float(np.mean(moves)) * len(rows) if moves else 0.0
 
     def losses(
@@ -601,7 +586,9 @@ class Measure:
 
     def target(self, y: NDArray) -> Rows:
         """Return y in the form of the measure: the numbers of classes in order, or y itself."""
-        return (np.unique(y, return_inverse=True)[1] if self.classes else y).astype(np.float64)
+        if self.classes:
+            y = np.unique(y, return_inverse=True)[1]
+        return y.astype(np.float64)
 
     def __call__(
         self, y: FloatArray, prediction: FloatArray, weight: FloatArray | None = None
@@ -625,9 +612,7 @@ class Measure:
         pseudo = self.pseudo(y, prediction, weight)
         return pseudo - np.average(pseudo, weights=weight)
 
-    def pseudo_of_fits(
-        self, fits: Iterable[tuple[FloatArray, FloatArray, FloatArray]]
-    ) -> Iterator[Rows]:
+    def pseudo_of_fits(self, fits: Fits) -> Iterator[Rows]:
         """Compute `pseudo` of the rows, predictions and weights of many fits."""
         assert self.functional is not None
         try:
@@ -909,17 +894,18 @@ class ConfusionCells:
             )
         parts = np.stack([np.diag(table), table.sum(1), table.sum(0)])
         average = self.keywords.get("average", "binary")
-        binary = average == "binary"
-        parts = parts[
-            :,
-            self.labels == self.keywords.get("pos_label", 1) if binary else parts[1] + parts[2] > 0,
-        ]
+        chosen = parts[1] + parts[2] > 0
+        if average == "binary":
+            chosen = self.labels == self.keywords.get("pos_label", 1)
+        parts = parts[:, chosen]
         if average == "micro":
             parts = parts.sum(1, keepdims=True)
         t, a, b = parts
         above, below = entry.ratio(t, a, b, self.keywords.get("beta", 1.0))
         ratio = np.divide(above, below, out=np.zeros(len(above)), where=below > 0)
-        return float(a @ ratio / a.sum() if average == "weighted" and a.sum() > 0 else ratio.mean())
+        if average == "weighted" and a.sum() > 0:
+            return float(a @ ratio / a.sum())
+        return float(ratio.mean())
 
 
 def quietly(function: Callable, *args: Any, **keywords: Any) -> Any:
@@ -1121,7 +1107,6 @@ def of_function(metric: Any) -> Measure | None:
 
     None if it is not in the table.
     """
-    is_sklearn = getattr(metric, "__module__", "").startswith("sklearn.metrics")
-    if is_sklearn:
+    if getattr(metric, "__module__", "").startswith("sklearn.metrics"):
         return FUNCTIONS.get(getattr(metric, "__name__", ""))
     return None

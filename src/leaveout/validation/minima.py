@@ -24,6 +24,7 @@ from ..optimize.starts import SAME_MINIMUM, START_ROUNDING
 from ..plans.plan import RefitRows
 
 Array = np.ndarray
+RefitMarks = Bool[Array, " refits"]
 
 # gradients from each minimum: for every refit, and for those that may be lower there
 LOOK = 3
@@ -70,8 +71,8 @@ def _other_minima(fit: Fit) -> list[tuple[Array, Root | None]]:
 
 @float64
 def lower(
-    fit: Fit, rows: RefitRows, theta: RefitPoints, exists: Bool[Array, " refits"]
-) -> tuple[Bool[Array, " refits"], RefitPoints]:
+    fit: Fit, rows: RefitRows, theta: RefitPoints, exists: RefitMarks
+) -> tuple[RefitMarks, RefitPoints]:
     """Find the refits of a batch that have a lower minimum elsewhere, and the raveled θ of the
     lowest that was found.
 
@@ -101,7 +102,7 @@ def lower(
     return is_lower, best
 
 
-def _promising(fit: Fit, rows: RefitRows) -> Bool[Array, " refits"]:
+def _promising(fit: Fit, rows: RefitRows) -> RefitMarks:
     """Mark the refits that may be lower elsewhere: those that one step from another minimum would
     take below their value at θ̂.
 
@@ -133,7 +134,7 @@ def _descend_steps(
     F: Functions,
     scale: Fit | Root,
     start: RefitPoints,
-    going: Bool[Array, " refits"],
+    going: RefitMarks,
     max_steps: int,
 ) -> tuple[Array, Array, Array]:
     """Take at most `max_steps` steps down from `start` for the refits that are `going`.

@@ -103,7 +103,7 @@ def of_scorer(
     ):
         low = 0.0
     if sign < 0:
-        low, high = None if high is None else -high, None if low is None else -low
+        low, high = (bound if bound is None else -bound for bound in (high, low))
     if labels is not None:
         needs = _needs(argument, name, methods, estimator, len(labels))
         functional = _of_classes(f"{argument}={name!r}", metric, keywords, needs, labels)
@@ -170,9 +170,9 @@ def measure_of(caller: str, fit: Fit, metric: Any) -> Measure:
             )
         return replace(entry, name=name)
     if units.target is None:
+        advice = "" if units.risk is None else ", whose measure is 'concordance'"
         raise ValueError(
-            f"{caller}: metric needs a model with predictions and a target; got {display_name(fit.objective)}"
-            + (", whose measure is 'concordance'." if units.risk is not None else ".")
+            f"{caller}: metric needs a model with predictions and a target; got {display_name(fit.objective)}{advice}."
         )
     labels = _classes(argument, name, fit, entry, scorer)
     if scorer is None:
@@ -185,12 +185,11 @@ def measure_of(caller: str, fit: Fit, metric: Any) -> Measure:
             function = getattr(sklearn.metrics, entry.function)
             if name == "f1" and labels is not None and len(labels) == 2:
                 keywords = {"pos_label": labels[1]}
-            call = f"{argument}={name!r}"
-            functional = (
-                _of_numbers(function, keywords)
-                if labels is None
-                else _of_classes(call, function, keywords, entry.needs, labels)
-            )
+            if labels is None:
+                functional = _of_numbers(function, keywords)
+            else:
+                call = f"{argument}={name!r}"
+                functional = _of_classes(call, function, keywords, entry.needs, labels)
             measure = replace(measure, functional=functional)
         level = getattr(getattr(fit.objective, "loss_function", None), "level", None)
         if name == "pinball" and level is not None:  # that of the quantile that the model is of
@@ -220,7 +219,8 @@ def measure_of(caller: str, fit: Fit, metric: Any) -> Measure:
         raise ValueError(
             f"{argument}={name!r} needs probabilities of classes; {display_name(fit.objective)} has none."
         )
-    measure = replace(measure, labels=None if labels is None else tuple(labels.tolist()))
+    if labels is not None:
+        measure = replace(measure, labels=tuple(labels.tolist()))
     if isinstance(measure.functional, Called):
         measure = replace(measure, functional=_examined(f"{argument}={name!r}", measure, fit))
     return measure
@@ -278,15 +278,16 @@ def _examined(argument: str, measure: Measure, fit: Fit) -> AbstractFunctional:
 
     An error now, or whether it returns one number for each row.
     """
-    functional, y = (
-        measure.functional,
-        measure.numbered(fit.objective.units, np.asarray(fit.objective.units.target)),
-    )
+    functional = measure.functional
+    units = fit.objective.units
+    y = measure.numbered(units, np.asarray(units.target))
     assert isinstance(functional, Called)
     prediction = y
     if measure.labels is not None and measure.needs != "label":
         p = 0.8 * np.eye(len(measure.labels))[y.astype(int)] + 0.2 / len(measure.labels)
-        prediction = measure.form(p if len(measure.labels) > 2 else p[:, 1])
+        if len(measure.labels) == 2:
+            p = p[:, 1]
+        prediction = measure.form(p)
     try:
         values = np.asarray(quietly(functional.function, y, prediction), np.float64)
     except (ValueError, TypeError, ZeroDivisionError) as error:
