@@ -1324,8 +1324,8 @@ FAULTS = (
     Fault(
         "blocks are three correlation times long",
         "_block_length",
-        "6 * tau if tau > 1.5 else tau",
-        "3 * tau if tau > 1.5 else tau",
+        "tau = 6 * tau",
+        "tau = 3 * tau",
         "test_standard_errors",
     ),
     Fault(
@@ -1366,8 +1366,8 @@ FAULTS = (
     Fault(
         "blocks of neighbours are ignored",
         "independent",
-        "plan.blocks if plan.clusters is None else plan.clusters",
-        "plan.clusters",
+        "plan.blocks is not None",
+        "False",
         "test_standard_errors",
     ),
     Fault(

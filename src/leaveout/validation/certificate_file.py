@@ -91,7 +91,6 @@ def certify(
         )
     n = len(model.y)
     features = objective.num_features
-    constant = objective.intercept
     labels = None
     if len(objective.labels.classes) == 2:
         labels = [str(label) for label in objective.labels.classes]
@@ -133,7 +132,7 @@ def certify(
         "claim": CLAIM,
         "plan": {"folds": plan.num_refits, "proved": len(folds)},
         "data": data,
-        "intercept": bool(constant),
+        "intercept": bool(objective.intercept),
         "loss": loss,
         "penalty": penalty.tolist(),
         "times": float(times),
@@ -167,6 +166,8 @@ def _folds(
         # others have no loss
         rows = plan.index[entries]
         held = plan.held[entries] & np.isfinite(values[entries])
+        if not held.any():
+            continue
         weight = np.ones(n)
         weight[rows] = plan.weight[entries]
         (omega,), (times,) = model.weigh(weight[None])
@@ -177,16 +178,11 @@ def _folds(
             "rows": changed.tolist(),
             "weights": omega[changed].tolist(),
             "times": float(times),
+            "held": rows[held].tolist(),
+            "losses": values[entries][held].tolist(),
+            "error": float(error[k]),
         }
-        if held.any():
-            out.append(
-                fold
-                | {
-                    "held": rows[held].tolist(),
-                    "losses": values[entries][held].tolist(),
-                    "error": float(error[k]),
-                }
-            )
+        out.append(fold)
     return out
 
 

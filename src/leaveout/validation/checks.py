@@ -564,8 +564,8 @@ def _check_dropped_columns(fit: Fit, plan: Plan) -> str:
     )
     combinations[order[rank:]] = np.eye(len(features) - rank)
     combinations = np.linalg.qr(combinations / scale[:, None])[0]
-    values = null - combinations @ (combinations.T @ null)  # what the host leaves out beyond these
-    share = np.linalg.norm(values, axis=1)
+    # of what the host leaves out beyond these
+    share = np.linalg.norm(null - combinations @ (combinations.T @ null), axis=1)
     # most of a direction of length one
     names = [name for name, size in zip(features, share, strict=True) if size > 0.5]
     if not names:

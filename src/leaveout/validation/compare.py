@@ -1,6 +1,7 @@
 """Comparison of several models: which predicts best, by how much, and with what uncertainty."""
 
 import abc
+import operator
 import os
 import textwrap
 from collections.abc import Mapping
@@ -243,13 +244,11 @@ def compare(
     if not isinstance(estimates, Mapping) or not all(
         isinstance(estimate, Estimate) for estimate in estimates.values()
     ):
-        kinds = (
-            ", ".join({type(e).__name__ for e in estimates.values()})
-            if isinstance(estimates, Mapping)
-            else ""
-        )
+        kinds = ""
+        if isinstance(estimates, Mapping):
+            kinds = " of " + ", ".join({type(e).__name__ for e in estimates.values()})
         raise TypeError(
-            f"compare: give estimates by name, {{name: estimate}}; got {type(estimates).__name__}{kinds and ' of '}{kinds}."
+            f"compare: give estimates by name, {{name: estimate}}; got {type(estimates).__name__}{kinds}."
         )
     if len(estimates) < 2:
         raise ValueError(
@@ -279,14 +278,11 @@ def compare(
         )
     elif not alike:
         warn("compare: some units are scored by some models only; they are left out of every mean.")
-    values = {name: estimate.per_unit() for name, estimate in estimates.items()}
     if not alike:
-        common = {name: np.where(seen.all(0), loss, np.nan) for name, loss in losses.items()}
-        values = (
-            {name: estimates[name].average(loss) for name, loss in common.items()}
-            if same
-            else common
-        )
+        losses = {name: np.where(seen.all(0), loss, np.nan) for name, loss in losses.items()}
+    values = losses
+    if same:
+        values = {name: estimates[name].average(loss) for name, loss in losses.items()}
     best = min(values, key=lambda name: (missing[name], estimates[name]._mean(values[name])))
     rows = {}
     is_density = estimates[best].score in (LOG_DENSITY, LOG_PROBABILITY, LOG_LIKELIHOOD)
@@ -390,8 +386,8 @@ def _table_row(number: ComparableMean, best: ComparableMean) -> dict[str, Any]:
 
 
 def _same_folds(a: Plan, b: Plan) -> bool:
-    parts = "index", "indptr", "weight", "held"
-    return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in parts)
+    parts = operator.attrgetter("index", "indptr", "weight", "held")
+    return all(map(np.array_equal, parts(a), parts(b)))
 
 
 def _warn(

@@ -657,7 +657,9 @@ def run_refits(
     )
     with runner.stoppable("cross_validate"):
         draft = blank(loss, refit, runner.baseline(loss))
-    builder = EstimateBuilder(loss, draft, 0 if fold_bases else audit, predictions)
+    if fold_bases is not None:
+        audit = 0
+    builder = EstimateBuilder(loss, draft, audit, predictions)
     assert builder.emptied_refits is not None  # computed now, so that Ctrl-C need not wait for it
     # tolerances refer to the model's own losses
     reference = draft if loss.evaluate is None else None
@@ -826,9 +828,8 @@ def match_plan(
             labelled = ""
         else:
             labelled = ", or of a Series labelled as the data were: units that the fit lacks then leave the plan"
-        unit_kind = getattr(
-            objective, "drop", "row" if isinstance(objective, AbstractLinearPredictor) else "unit"
-        )
+        usual = "row" if isinstance(objective, AbstractLinearPredictor) else "unit"
+        unit_kind = getattr(objective, "drop", usual)
         raise ValueError(
             f"{caller}: the plan is for {plan.num_units} units, but the fit has {count}; make it with {count}, "
             f"one for each {unit_kind}{labelled}."
@@ -967,9 +968,8 @@ class BatchSummary:
         if leaving is not None:
             theta = np.where(exists[:, None], outcome.theta, loss.fit.vector)
             weights = weights_of(rows, loss.plan.num_units)
-            result[exists & leaving(loss.fit.objective, loss.fit.theta, theta, weights)] = (
-                RESULTS.leaving
-            )
+            leaves = leaving(loss.fit.objective, loss.fit.theta, theta, weights)
+            result[exists & leaves] = RESULTS.leaving
         summary |= {"result": result, "gradients": np.asarray(outcome.gradients)}
         if outcome.common_error is not None and loss.evaluate is None:
             summary |= {
@@ -1164,9 +1164,8 @@ class EstimateBuilder:
         complete = self.finish(table, remark)
         if self.predictions is None:
             return complete
-        return replace(
-            complete, **measure(metrics, self.held_out_loss.fit, self.predictions, average)
-        )  # type: ignore[arg-type]
+        fields = measure(metrics, self.held_out_loss.fit, self.predictions, average)
+        return replace(complete, **fields)  # type: ignore[arg-type]
 
     def finish(self, table: pd.DataFrame | None, audit: str) -> Estimate:
         """Return the estimate with the table of an audit and a sentence about it."""

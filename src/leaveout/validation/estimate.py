@@ -278,12 +278,8 @@ class Estimate(PrintedResult):
             return standard_error(values, self._weight, self.plan)
         if np.bincount(self.plan.index[self.plan.held]).max() > 1:
             return StandardError(np.nan, "not available: joint losses of folds that share units")
-        folds = replace(
-            self.plan,
-            clusters=None,
-            blocks=None,
-            serial=None if self.plan.serial is None else False,
-        )
+        serial = None if self.plan.serial is None else False
+        folds = replace(self.plan, clusters=None, blocks=None, serial=serial)
         value, kind = standard_error(values, self._weight, folds)
         return StandardError(value, kind.replace("rows independent", "folds independent"))
 
@@ -525,8 +521,9 @@ class Estimate(PrintedResult):
                 f"flagged: threshold must be a number of standard errors, 0 or more; got {threshold!r}."
             )
         count = self._sum_by_refit(np.ones(len(self.losses)))
-        size = self._sum_by_refit(np.abs(self.losses))
-        allowed = threshold * self.scale * np.maximum(count, 1) + ROUNDING * (1 + size)
+        allowed = threshold * self.scale * np.maximum(count, 1) + ROUNDING * (
+            1 + self._sum_by_refit(np.abs(self.losses))
+        )
         # errors of single losses average out, so ten times as much of their standard deviation is
         # allowed
         if self.mean_error is not None:

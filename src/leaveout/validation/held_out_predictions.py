@@ -154,7 +154,7 @@ class HeldOutPredictions(NamedTuple):
     def take(self, chosen: NDArray) -> "HeldOutPredictions":
         """Select some of the predictions."""
         columns = (column[chosen] for column in self[:5])
-        return HeldOutPredictions(*columns, self.weight, self.plan)
+        return HeldOutPredictions(*columns, self.weight, self.plan)  # type: ignore[call-arg]
 
 
 class Value(NamedTuple):
@@ -188,13 +188,16 @@ def measures(
         raise ValueError(
             f"{caller}: average='repeat' needs a plan whose successive refits score every unit once."
         )
-    several = isinstance(metric, Iterable) and not isinstance(metric, str)
-    choices = () if metric is None else metric if several else (metric,)
-    listed = [
-        measure_of(caller, fit, choice)
-        for choice in (choices.values() if isinstance(choices, Mapping) else choices)
-    ]
-    names = list(choices) if isinstance(choices, Mapping) else [measure.name for measure in listed]
+    if metric is None:
+        metric = ()
+    elif isinstance(metric, str) or not isinstance(metric, Iterable):
+        metric = (metric,)
+    if isinstance(metric, Mapping):
+        listed = [measure_of(caller, fit, choice) for choice in metric.values()]
+        names = list(metric)
+    else:
+        listed = [measure_of(caller, fit, choice) for choice in metric]
+        names = [measure.name for measure in listed]
     if len({*names}) < len(names):
         raise ValueError(
             f"{caller}: metric names {', '.join(names)}: give measures of one name as {{name: measure}}."
@@ -279,7 +282,8 @@ def in_order(fit: Fit, predictions: Predictions, measure: Measure) -> HeldOutPre
     order = seen[np.argsort(predictions.unit[seen], kind="stable")]
     unit = predictions.unit[order]
     refit = predictions.refit[order]
-    target = np.asarray(units.risk if measure.needs == "risk" else units.target)[unit]
+    responses = units.risk if measure.needs == "risk" else units.target
+    target = np.asarray(responses)[unit]
     values = predictions.values[order]
     errors = predictions.errors[order]
     if measure.labels is not None:
@@ -415,8 +419,10 @@ def _of_part(
 
     None where it is not defined.
     """
-    ranked = isinstance(measure.functional, Ranks)
-    if ranked and not _has_every_class(held.unit * 0, held.target, weight, 1)[0]:
+    if (
+        isinstance(measure.functional, Ranks)
+        and not _has_every_class(held.unit * 0, held.target, weight, 1)[0]
+    ):
         return None
     # a share of the variance
     if measure.high == 1.0 and measure.needs == "response" and np.sum(weight > 0) < 2:
@@ -492,9 +498,11 @@ def _leave_groups_out(
             f"; SE by the jackknife over {count} {'groups of ' if count < len(seen) else ''}units"
         )
     errors = []
-    for k in defined:
-        part = held.take(rows[k])
-        errors.append(measure.error(part.target, part.prediction, part.errors, weight[rows[k]]))
+    for number in defined:
+        part = held.take(rows[number])
+        errors.append(
+            measure.error(part.target, part.prediction, part.errors, weight[rows[number]])
+        )
     units = label if merged and not ordered else None
     return Value(result, values, float(np.mean(errors)), description, units)
 

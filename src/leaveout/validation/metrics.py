@@ -266,9 +266,9 @@ class Ranks(AbstractFunctional):
                 raise ValueError(
                     "it needs rows of both classes among those that are scored; use fewer folds."
                 )
-            return self.scale * of_class(
-                is_positive, -prediction if self.flipped else prediction, weight
-            )
+            if self.flipped:
+                prediction = -prediction
+            return self.scale * of_class(is_positive, prediction, weight)
         share = np.array([weight[y == k].sum() for k in range(prediction.shape[1])]) / weight.sum()
         if self.strict and (share <= 0).any():
             raise ValueError(
@@ -738,14 +738,8 @@ def deviance_moments(y: NDArray, mu: NDArray, deviance: Callable) -> NDArray:
     """Return the deviance, the response, and the y log y or −log y of the deviance from a constant
     mean.
     """
-    return np.stack(
-        [
-            deviance(y, mu),
-            y,
-            scipy.special.xlogy(y, y) if deviance is poisson_deviance else -np.log(y),
-        ],
-        axis=-1,
-    )
+    log_term = scipy.special.xlogy(y, y) if deviance is poisson_deviance else -np.log(y)
+    return np.stack([deviance(y, mu), y, log_term], axis=-1)
 
 
 def explained_deviance(mean: NDArray, deviance: Callable) -> float:

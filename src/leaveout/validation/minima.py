@@ -97,7 +97,8 @@ def lower(
         if is_worth.any():
             reached, value, _ = _descend_steps(F, scale or fit, reached, is_worth, ARRIVE)
             better = is_worth & (value < lowest)
-            best[lanes[better]], lowest[better] = reached[better], value[better]
+            best[lanes[better]] = reached[better]
+            lowest[better] = value[better]
     is_lower[lanes] = lowest < least
     return is_lower, best
 
@@ -116,8 +117,8 @@ def _promising(fit: Fit, rows: RefitRows) -> RefitMarks:
     size = fit.num_params
     is_promising = np.zeros(len(fold_values), bool)
     for minimum, scale in _other_minima(fit):
-        (value, gradient) = F.look(minimum)
-        (_, joint) = fold_runs.scores(minimum)
+        value, gradient = F.look(minimum)
+        _, joint = fold_runs.scores(minimum)
         points = np.tile(minimum, (size, 1))
         eye = np.eye(size)
         slopes = np.stack(
@@ -157,10 +158,8 @@ def _descend_steps(
         falls = trial_value < value[lanes]
         length[lanes] = np.where(falls, np.minimum(1.0, 2 * length[lanes]), length[lanes] / 4)
         better = lanes[falls]
-        theta[better], value[better], gradient[better] = (
-            trial[falls],
-            trial_value[falls],
-            trial_gradient[falls],
-        )
+        theta[better] = trial[falls]
+        value[better] = trial_value[falls]
+        gradient[better] = trial_gradient[falls]
         predicted_fall[better] = 0.5 * np.sum(scale.whiten(gradient[better]) ** 2, axis=1)
     return theta, np.where(np.isfinite(value), value, np.inf), predicted_fall

@@ -126,10 +126,9 @@ def _named_arrays(parameters: PyTree) -> list[tuple[str, Any]]:
         isinstance(leaf, np.ndarray | np.generic) for leaf in parameters.values()
     ):
         return sorted(parameters.items())
-    leaves = jax.tree_util.tree_flatten_with_path(parameters)[0]
     return [
         (".".join(str(getattr(part, "key", getattr(part, "idx", part))) for part in path), leaf)
-        for path, leaf in leaves
+        for path, leaf in jax.tree_util.tree_flatten_with_path(parameters)[0]
     ]
 
 

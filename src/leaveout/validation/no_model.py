@@ -70,7 +70,8 @@ def losses_without_model(model: Any, plan: Plan, evaluate: Any) -> FloatArray | 
     elif model.class_code is not None:
         options["class_weight"] = "balanced"
     if not loss.intercept:  # thresholds alone
-        ones, options["penalty"] = 0 * ones, Ridge(1.0)
+        ones = 0 * ones
+        options["penalty"] = Ridge(1.0)
     options |= {"sample_weight": model.sample_weight, "offset": model.offset, "intercept": False}
     intercept = fit_model(kind(ones, np.asarray(model.y), loss, **options))
     strategy = Exact() if len(ones) <= EXACT_UNITS else Certified()

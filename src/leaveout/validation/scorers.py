@@ -353,9 +353,8 @@ def _of_classes(
     # scikit-learn may need to know which class, given by a word, is the positive one
     if is_binary or needs == "label":
         try:
-            quietly(
-                metric, labels, labels if needs == "label" else np.array([0.0, 1.0]), **keywords
-            )
+            predicted = labels if needs == "label" else np.array([0.0, 1.0])
+            quietly(metric, labels, predicted, **keywords)
         except ValueError as error:
             advice = ""
             if is_binary and "pos_label" in str(error):
@@ -393,8 +392,9 @@ def _of_classes(
         )
     # 1024: cells of a table of classes above which influences are computed by weights
     elif _takes_weights(metric) and len(labels) ** 2 <= 1024:
-        is_sklearn = getattr(metric, "__module__", "").startswith("sklearn.")
-        table = ConfusionCells(metric if is_sklearn else Picklable(metric), keywords, labels)
+        if not getattr(metric, "__module__", "").startswith("sklearn."):
+            metric = Picklable(metric)
+        table = ConfusionCells(metric, keywords, labels)
         return OfMeans(table.cells, table)
     return _generic(LabelFunction(function, labels, needs == "label"), metric)
 

@@ -199,8 +199,9 @@ def find_score(
         raise ValueError(
             f"cross_validate: evaluate={evaluate!r} needs a response that is a number; {model} has classes."
         )
-    brier = evaluate == "squared_error" and units.classes > 2
-    return OfPredictions(fit, measure, "Brier score" if brier else measure.title)
+    if evaluate == "squared_error" and units.classes > 2:
+        return OfPredictions(fit, measure, "Brier score")
+    return OfPredictions(fit, measure, measure.title)
 
 
 @dataclass(frozen=True)
@@ -228,7 +229,7 @@ class HeldOutLoss:
         if isinstance(self.evaluate, NamedScore):
             return self.evaluate.joint
         parameters = natural(self.fit, self.fit.vector[None])
-        return np.ndim(self._value(self.plan.one(0).rows, 0, parameters)) == 0
+        return self._value(self.plan.one(0).rows, 0, parameters).ndim == 0
 
     def losses(self, rows: RefitRows, theta: np.ndarray) -> FloatArray:
         """Return the losses of a batch, zero where not scored, `[refits, width]` or `[refits]`."""
@@ -238,7 +239,8 @@ class HeldOutLoss:
             return self.evaluate.losses(rows, theta)
         parameters = natural(self.fit, theta)
         joint = self.joint
-        out = np.zeros(len(rows.index) if joint else rows.index.shape)
+        shape = len(rows.index) if joint else rows.index.shape
+        out = np.zeros(shape)
         for k in range(len(out)):
             out[k if joint else (k, np.asarray(rows.held[k]))] = self._value(rows, k, parameters)
         return out
@@ -318,12 +320,10 @@ def largest_change(
     if count < rank and values.ndim == 1:
         is_informative = (distance > 0) & np.isfinite(squares)
         steep = np.sqrt(squares[is_informative]) / distance[is_informative]
-        squares = np.maximum(
-            squares, ((np.median(steep) if is_informative.any() else 0.0) * distance) ** 2
-        )
-    largest = np.abs(middle - values) + np.sqrt(squares * rank / count) * (
-        SAFETY[count] if count < rank else 1.0
-    )
+        if is_informative.any():
+            squares = np.maximum(squares, (np.median(steep) * distance) ** 2)
+    safety = SAFETY[count] if count < rank else 1.0
+    largest = np.abs(middle - values) + np.sqrt(squares * rank / count) * safety
     return np.where(
         is_known.reshape(-1, *[1] * (values.ndim - 1)) & np.isfinite(largest), largest, np.inf
     )

@@ -176,25 +176,21 @@ def independent(losses: FloatArray, weight: FloatArray, plan: Plan) -> Independe
     missing = lambda why: Independent(None, 0, f"not available: {why}", False)
     if seen.sum() < 2:
         return missing("fewer than two scored units")
-    label = plan.blocks if plan.clusters is None else plan.clusters
-    if label is not None:
-        grouped = plan.clusters is not None
-        count = len(np.unique(label[seen]))
-        if count < (2 if grouped else MIN_BLOCKS):
-            return missing(
-                "fewer than two groups"
-                if grouped
-                else f"{count} blocks of neighbours are fewer than {MIN_BLOCKS}"
-            )
+    if plan.clusters is not None:
+        label = plan.clusters[seen]
+        count = len(np.unique(label))
+        if count < 2:
+            return missing("fewer than two groups")
         caveat = "; few groups, so a rough number" if count < MIN_BLOCKS else ""
+        return Independent(label, count, f"over {count} groups{caveat}")
+    if plan.blocks is not None:
+        label = plan.blocks[seen]
+        count = len(np.unique(label))
+        if count < MIN_BLOCKS:
+            return missing(f"{count} blocks of neighbours are fewer than {MIN_BLOCKS}")
         size = round(seen.sum() / count)
-        if grouped:
-            group_kind = f"groups{caveat}"
-        else:
-            group_kind = (
-                f"blocks of about {size} neighbours" if size > 1 else "units, each by itself"
-            )
-        return Independent(label[seen], count, f"over {count} {group_kind}")
+        blocks = f"blocks of about {size} neighbours" if size > 1 else "units, each by itself"
+        return Independent(label, count, f"over {count} {blocks}")
     if plan.serial is None:
         return missing("the objective does not say whether its units depend on one another")
     if plan.serial:
@@ -291,5 +287,8 @@ def _block_length(losses: FloatArray) -> int:
     rho = np.fft.irfft(spectrum)[:n] / max(np.sum(x**2), 1e-300)
     time = 1 + 2 * np.cumsum(rho[1:])
     window = np.flatnonzero(np.arange(1, n) >= 5 * time)
-    tau = max(1.0, time[window[0]] if window.size else n)
-    return int(max(1, min(n, np.ceil(max(6 * tau if tau > 1.5 else tau, n ** (1 / 3))))))
+    correlated = time[window[0]] if window.size else n
+    tau = max(1.0, correlated)
+    if tau > 1.5:
+        tau = 6 * tau
+    return int(max(1, min(n, np.ceil(max(tau, n ** (1 / 3))))))
