@@ -22,6 +22,12 @@ PerUnit = Float[Array, " units"]
 PerOutput = Float[Array, "... outputs"]
 RefitPoints = Float[Array, "refits params"]
 RefitUnits = Float[Array, "refits units"]
+RowUnits = Float[Array, "... units"]
+PerRow = Float[Array, " rows"]
+RefitRoots = Float[Array, "refits params rank"]
+RefitMatrices = Float[Array, "refits params params"]
+RowValues = Float[Array, "... rows"]
+AnyShape = Float[Array, "..."]
 Directions = Float[Array, "rank params"]
 
 EVERYONE = slice(None)
@@ -102,13 +108,13 @@ class StackedLoss:
     penalty: Loss
     split: tuple[int, int]  # numbers of rows of each
 
-    def _all_rows(self, units: Array | float, penalty: Array | float) -> Float[Array, " rows"]:
+    def _all_rows(self, units: Array | float, penalty: Array | float) -> PerRow:
         return np.concatenate(
             [np.broadcast_to(part, n) for part, n in zip((units, penalty), self.split, strict=True)]
         )
 
     @property
-    def self_concordance(self) -> Float[Array, " rows"] | None:
+    def self_concordance(self) -> PerRow | None:
         units = self.units.self_concordance
         penalty = self.penalty.self_concordance
         if units is None or penalty is None:
@@ -116,7 +122,7 @@ class StackedLoss:
         return self._all_rows(units, penalty)
 
     @property
-    def fourth(self) -> Float[Array, " rows"] | None:
+    def fourth(self) -> PerRow | None:
         units = self.units.fourth
         penalty = self.penalty.fourth
         if units is None or penalty is None:
@@ -124,19 +130,17 @@ class StackedLoss:
         return self._all_rows(units, penalty)
 
     @property
-    def ceiling(self) -> Float[Array, " rows"]:
+    def ceiling(self) -> PerRow:
         return self._all_rows(self.units.ceiling, self.penalty.ceiling)
 
-    def peak(self, y: PerUnit) -> Float[Array, " rows"] | None:
+    def peak(self, y: PerUnit) -> PerRow | None:
         units = self.units.peak(y)
         penalty = self.penalty.peak(np.zeros(()))
         if units is None or penalty is None:
             return None
         return self._all_rows(units, penalty)
 
-    def derivatives(
-        self, eta: Float[Array, "... rows"], y: PerUnit, orders: tuple[int, ...]
-    ) -> tuple[Array, ...]:
+    def derivatives(self, eta: RowValues, y: PerUnit, orders: tuple[int, ...]) -> tuple[Array, ...]:
         eta_units, eta_penalty = np.split(eta, self.split[:1], axis=-1)
         parts = (
             self.units.derivatives(eta_units, y, orders),
@@ -144,9 +148,7 @@ class StackedLoss:
         )
         return tuple(np.concatenate(pair, axis=-1) for pair in zip(*parts, strict=True))
 
-    def terms(
-        self, order: int, size: Float[Array, "... rows"], eta: Array, y: Array
-    ) -> Float[Array, "... rows"]:
+    def terms(self, order: int, size: RowValues, eta: Array, y: Array) -> RowValues:
         (eta_units, eta_penalty) = np.split(eta, self.split[:1], axis=-1)
         (size_units, size_penalty) = np.split(size, self.split[:1], axis=-1)
         parts = (
@@ -170,24 +172,20 @@ class Extent(NamedTuple):
     longest ‖U_k‖_{A⁻¹}; and U A⁻¹Uᵀ without the part of a common shift.
     """
 
-    norm: Float[Array, "... units"]
-    size: Float[Array, "... units"]
-    length: Float[Array, "... units"]
-    inner: Float[Array, "..."]
+    norm: RowUnits
+    size: RowUnits
+    length: RowUnits
+    inner: AnyShape
 
 
-def scale_units(
-    weight: Float[Array, "... units"], part: Float[Array, "..."]
-) -> Float[Array, "..."]:
+def scale_units(weight: RowUnits, part: AnyShape) -> AnyShape:
     """Multiply numbers of units, one or several each, by weights."""
     if part.ndim == weight.ndim:
         return weight * part
     return weight.reshape(weight.shape + (1,) * (part.ndim - weight.ndim)) * part
 
 
-def weight_terms(
-    weight: Float[Array, "... units"], part: Float[Array, "..."]
-) -> Float[Array, "..."]:
+def weight_terms(weight: RowUnits, part: AnyShape) -> AnyShape:
     """Multiply numbers of units by weights.
 
     Zero where the weight is zero, as a left-out row may be outside the domain of ℓ.
@@ -223,7 +221,7 @@ class SingleOutput(abc.ABC):
         """Compute Σ_n slope_n x_n."""
 
     @abc.abstractmethod
-    def products(self, weight: RefitUnits) -> Float[Array, "refits params params"]:
+    def products(self, weight: RefitUnits) -> RefitMatrices:
         """Compute Σ_n weight_n x_n x_nᵀ."""
 
     @abc.abstractmethod
@@ -234,7 +232,7 @@ class SingleOutput(abc.ABC):
     def sizes(self, root: Directions) -> PerUnit:
         """Squares ‖root x_n‖² of all rows."""
 
-    def sizes_by_refit(self, roots: Float[Array, "refits params rank"]) -> RefitUnits:
+    def sizes_by_refit(self, roots: RefitRoots) -> RefitUnits:
         """Squares ‖rootᵀ x_n‖² of all rows for the root of each refit."""
         return np.stack([self.sizes(root.T) for root in roots])
 
@@ -248,7 +246,7 @@ class SingleOutput(abc.ABC):
         """Compute root x_n of the listed units."""
         return self.rows(units) @ root.T
 
-    def gram(self, omega: RefitUnits, curvature: Array) -> Float[Array, "refits params params"]:
+    def gram(self, omega: RefitUnits, curvature: Array) -> RefitMatrices:
         """Compute Σ_n ω_n c_n x_n x_nᵀ."""
         return self.products(weight_terms(omega, curvature))
 
@@ -266,7 +264,7 @@ class SingleOutput(abc.ABC):
         norm = np.sqrt(size)
         return Extent(norm, size, norm, size)
 
-    def extents(self, roots: Float[Array, "refits params rank"], shares: Array) -> Extent:
+    def extents(self, roots: RefitRoots, shares: Array) -> Extent:
         """Extent of all rows for each refit, in the refit's own norm."""
         del shares
         size = self.sizes_by_refit(roots)
@@ -367,7 +365,7 @@ class DenseDesign(SingleOutput):
             return [slice(k, k + size) for k in range(0, n, size)]
         return []
 
-    def products(self, weight: RefitUnits) -> Float[Array, "refits params params"]:
+    def products(self, weight: RefitUnits) -> RefitMatrices:
         """Compute Σ_n weight_n x_n x_nᵀ, for many refits by one product with all x xᵀ."""
         p = self.x.shape[1]
         blocks = self._pair_blocks(len(weight))
@@ -422,7 +420,7 @@ class DenseDesign(SingleOutput):
             np.einsum("np,np->n", z, z, out=size[units])
         return size
 
-    def sizes_by_refit(self, roots: Float[Array, "refits params rank"]) -> RefitUnits:
+    def sizes_by_refit(self, roots: RefitRoots) -> RefitUnits:
         """Squares ‖rootᵀ x_n‖² of all rows for the root of each refit."""
         z = self.predictors(roots.swapaxes(1, 2).reshape(-1, roots.shape[1])).reshape(
             len(roots), roots.shape[2], -1
@@ -482,7 +480,7 @@ class MultiOutputDesign:
         self,
         omega: RefitUnits,
         curvature: Float[Array, "#refits units outputs outputs"],
-    ) -> Float[Array, "refits params params"]:
+    ) -> RefitMatrices:
         """Compute Σ_n ω_n U_nᵀ C_n U_n, block by block of two outputs.
 
         Blocks on the diagonal follow from the others, as F is flat along a common shift of all
@@ -587,9 +585,7 @@ class MultiOutputDesign:
             inner,
         )
 
-    def extents(
-        self, roots: Float[Array, "refits params rank"], shares: Float[Array, "refits ..."]
-    ) -> Extent:
+    def extents(self, roots: RefitRoots, shares: Float[Array, "refits ..."]) -> Extent:
         """Extent of all rows for each refit, in the refit's own norm and with its own factors B."""
         parts = [self.extent(root.T, factors) for root, factors in zip(roots, shares, strict=True)]
         return Extent(*(np.stack(part) for part in zip(*parts, strict=True)))
@@ -649,9 +645,7 @@ class Predictors:
         out += self.offset
         return out
 
-    def shares(
-        self, eta: Float[Array, "... rows"] | Float[Array, "... rows outputs"], curvature: Array
-    ) -> Array:
+    def shares(self, eta: RowValues | Float[Array, "... rows outputs"], curvature: Array) -> Array:
         """Argument of `extent`: ℓ″, or for several outputs the factor B with B Bᵀ = ∇²ℓ."""
         if self.design.outputs == 1:
             return curvature

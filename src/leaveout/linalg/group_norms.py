@@ -21,13 +21,16 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 Array = np.ndarray
+Thetas = Float[Array, "... params"]
+Vector = Float[Array, " params"]
+PerGroup = Float[Array, "... groups"]
 TURN = 2 / np.sqrt(3)
 
 
 class Reach(NamedTuple):
     """Largest ‖v_g‖² of each group over moves ‖v‖_A = 1, and of all groups together."""
 
-    groups: Float[Array, "... groups"]
+    groups: PerGroup
     total: Float[Array, "..."]
 
 
@@ -55,15 +58,15 @@ class Norms:
         """Penalty κ h."""
         return Norms(kappa * self.weight, self.member)
 
-    def lengths(self, theta: Float[Array, "... params"]) -> Float[Array, "... groups"]:
+    def lengths(self, theta: Thetas) -> PerGroup:
         """Norms ‖θ_g‖."""
         return np.sqrt(theta**2 @ self.member.T)
 
-    def value(self, theta: Float[Array, "... params"]) -> Float[Array, "..."] | float:
+    def value(self, theta: Thetas) -> Float[Array, "..."] | float:
         """Evaluate h."""
         return self.lengths(theta) @ self.weight
 
-    def spread(self, part: Float[Array, "... groups"]) -> Float[Array, "... params"]:
+    def spread(self, part: PerGroup) -> Thetas:
         """Spread one number a group to the group's parameters."""
         return part @ self.member
 
@@ -71,11 +74,11 @@ class Norms:
         """Whether each parameter belongs to one of the marked groups."""
         return groups @ self.member
 
-    def pull(self, theta: Float[Array, "... params"]) -> Float[Array, "... params"]:
+    def pull(self, theta: Thetas) -> Thetas:
         """Compute ∇h, zero for groups that are zero."""
         return theta * self._over(theta, 1)
 
-    def _over(self, theta: Float[Array, "... params"], power: int) -> Float[Array, "... params"]:
+    def _over(self, theta: Thetas, power: int) -> Thetas:
         length = self.lengths(theta)
         return self.spread(
             np.divide(self.weight, length**power, out=np.zeros_like(length), where=length > 0)
@@ -115,7 +118,7 @@ class Norms:
             ]
             return np.minimum(np.sum(gap * reach.groups, axis=-1), gap.max(-1) * reach.total)
 
-    def excess(self, gradient: Float[Array, " params"]) -> Float[Array, " params"]:
+    def excess(self, gradient: Vector) -> Vector:
         """Compute the part of a gradient that exceeds ‖·‖ ≤ a, group by group."""
         length = self.lengths(gradient)
         factor = np.divide(
@@ -126,11 +129,11 @@ class Norms:
 
 def descend_by_groups(
     gram: Float[Array, "params params"],
-    right: Float[Array, " params"],
+    right: Vector,
     norms: Norms,
-    theta: Float[Array, " params"],
+    theta: Vector,
     tolerance: float,
-) -> Float[Array, " params"]:
+) -> Vector:
     """Minimise ½ θᵀGθ − rightᵀθ + h(θ) by descent along one group after another; ungrouped
     parameters follow from the others.
 

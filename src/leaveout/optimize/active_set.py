@@ -24,9 +24,9 @@ from jaxtyping import Bool, Float, Int
 from .._runtime.jax import PyTree
 from .._runtime.results import kind_of
 from ..linalg.bounds import gates, resting, segments, solve_box
-from ..linalg.design import weight_terms
+from ..linalg.design import PerUnit, weight_terms
 from ..linalg.group_norms import descend_by_groups
-from ..models.glm.active_coefficients import FullCox, FullModel, kinks
+from ..models.glm.active_coefficients import FullCox, FullModel, PerPlace, Places, kinks
 from ..models.glm.dual import DualGLM, ridge_strengths
 from ..models.glm.glm import AbstractRegression
 from ..objectives.batch_functions import ONE, LinearBatch, constant, function
@@ -35,6 +35,8 @@ from .hessian_factor import far_out
 from .newton import newton
 
 Array = np.ndarray
+Subset = Int[Array, " some"]
+OnSubset = Float[Array, " some"]
 # distance, relative to a_j, at which a gradient counts as at the edge of its interval
 TIE_DISTANCE = 1e-9
 # columns from which a matrix of fewer rows takes their place: theirs takes a tenth of a second
@@ -51,8 +53,8 @@ class ActiveMinimiser(NamedTuple):
     """
 
     theta: Vector
-    place: Int[Array, " active"]
-    sign: Float[Array, " active"]
+    place: Places
+    sign: PerPlace
     point: "ActivePoint"
 
 
@@ -130,9 +132,7 @@ def dual_form(objective: AbstractObjective, curvature: str, caller: str) -> Abst
     return DualGLM(cast(AbstractRegression, objective))
 
 
-def at_zeros(
-    objective: AbstractObjective, theta: Vector
-) -> tuple[AbstractObjective, Float[Array, " active"]]:
+def at_zeros(objective: AbstractObjective, theta: Vector) -> tuple[AbstractObjective, PerPlace]:
     """Model on the parameters that are not held at a minimiser, and the minimiser in it.
 
     Unchanged if there are no kinks.
@@ -225,15 +225,15 @@ class ActivePoint(NamedTuple):
 
     value: float
     gradient: Vector
-    slope: Float[Array, " units"]
-    curvature: Float[Array, " units"]
+    slope: PerUnit
+    curvature: PerUnit
     a: Vector
     ridge: Vector
     kappa: float
     unit: Vector  # scale of a gradient: a or, if that is zero, a bound of the sum over all units
 
 
-def look(kinked: FullModel, weights: Float[Array, " units"], theta: Vector) -> ActivePoint:
+def look(kinked: FullModel, weights: PerUnit, theta: Vector) -> ActivePoint:
     model = kinked.smooth
     if isinstance(kinked, FullCox):
         (value,), (gradient,), (slope,), (kappa,) = model._by_units(theta[None], weights[None])
@@ -290,7 +290,7 @@ class WeightedProblem:
     weights: Array
     second: Callable[[], np.ndarray] | None
 
-    def __init__(self, kinked: FullModel, weights: Float[Array, " units"]):
+    def __init__(self, kinked: FullModel, weights: PerUnit):
         self.full_model = kinked
         self.weights = weights
         model = kinked.smooth
@@ -305,7 +305,7 @@ class WeightedProblem:
 
 
 def minimise_with_kinks(
-    model: FullModel, weights: Float[Array, " units"], start: Vector | None = None
+    model: FullModel, weights: PerUnit, start: Vector | None = None
 ) -> ActiveMinimiser:
     """Minimise F(·, w). Raises `NoMinimiser` if the parameters that are not held are not
     determined.
@@ -332,9 +332,7 @@ def minimise_with_kinks(
     )
 
 
-def _active(
-    model: FullModel, theta: Array
-) -> tuple[Int[Array, " active"], Float[Array, " active"]]:
+def _active(model: FullModel, theta: Array) -> tuple[Places, PerPlace]:
     place = np.flatnonzero(~at_rest(model, theta))
     return place, np.where(model.slope[place] > 0, np.sign(theta[place]), 0.0)
 
@@ -500,11 +498,11 @@ def _descend(problem: WeightedProblem, theta: Array, tolerance: float) -> Vector
 
 def _quadratic_step(
     problem: WeightedProblem,
-    places: Int[Array, " some"],
-    theta: Float[Array, " some"],
+    places: Subset,
+    theta: OnSubset,
     point: ActivePoint,
     tolerance: float,
-) -> Float[Array, " some"]:
+) -> OnSubset:
     """Minimise ½ Σ c (x (d − θ))² + ∇L (d − θ) + a |d| over d, or with a ‖d‖ for groups, between
     bounds if there are any.
     """
@@ -550,15 +548,13 @@ def _quadratic_step(
     return solution
 
 
-def _submatrix(
-    second: Callable[[], Array], places: Int[Array, " some"]
-) -> Float[Array, "some some"]:
+def _submatrix(second: Callable[[], Array], places: Subset) -> Float[Array, "some some"]:
     return second().take(places, axis=0).take(places, axis=1)
 
 
 def _by_products(
     gram: Array, right: Array, a: Array, theta: Array, size: float, tolerance: float
-) -> Float[Array, " some"] | None:
+) -> OnSubset | None:
     """Minimise ½ dᵀ gram d − rightᵀ d + a |d| by scikit-learn's coordinate descent on products of
     columns.
 
@@ -601,11 +597,11 @@ def _by_products(
 
 def _by_columns(
     model: FullModel,
-    places: Int[Array, " some"],
-    theta: Float[Array, " some"],
+    places: Subset,
+    theta: OnSubset,
     point: ActivePoint,
     tolerance: float,
-) -> Float[Array, " some"]:
+) -> OnSubset:
     """Minimise the same by coordinate descent on the rows √c x and √ridge."""
     root = np.sqrt(point.curvature)
     free = point.a[places] == 0
@@ -651,9 +647,7 @@ def _coordinates(
         return lasso_path(x, y, alphas=[1 / len(x)], **options)[1][:, 0]
 
 
-def _scale_columns(
-    model: FullModel, places: Int[Array, " some"], root: Float[Array, " units"], ridge: Vector
-) -> Array:
+def _scale_columns(model: FullModel, places: Subset, root: PerUnit, ridge: Vector) -> Array:
     """Return the columns of the rows √c x and, if there are ridges, √ridge, in column-major
     order.
     """

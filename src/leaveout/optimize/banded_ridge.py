@@ -38,6 +38,12 @@ from ..models.glm.banded import BandedRidge
 from ..plans.plan import Plan
 
 Array = np.ndarray
+TargetValues = Float[Array, " targets"]
+TargetBands = Float[Array, "targets bands"]
+BandValues = Float[Array, " bands"]
+Targets = Int[Array, " targets"]
+TargetColumns = Float[Array, "units targets"]
+Subset = Int[Array, " some"]
 LEVELS = 7  # number of penalties, the same for all bands, from which targets start
 GAIN = 1e-4  # least relative gain of a target's loss that is worth a round
 # damping of the first step; the least; the factor by which it falls after a step that helps, and
@@ -57,10 +63,10 @@ class TargetLosses(NamedTuple):
     the means, and the losses of all scored entries.
     """
 
-    loss: Float[Array, " targets"]
-    slope: Float[Array, "targets bands"]
+    loss: TargetValues
+    slope: TargetBands
     curvature: Float[Array, "targets bands bands"]
-    error: Float[Array, " targets"]
+    error: TargetValues
     losses: Float[Array, "targets entries"]
 
 
@@ -105,7 +111,7 @@ class BandedRows:
         self.folds = [BandedFold(plan.index[a:z], plan.held[a:z]) for a, z in ends]
         self.total = sum(float(weight[fold.units[fold.score_mask]].sum()) for fold in self.folds)
 
-    def batches(self, targets: Int[Array, " targets"]) -> list[Int[Array, " part"]]:
+    def batches(self, targets: Targets) -> list[Int[Array, " part"]]:
         target_batch_entries = 2**22  # numbers in an array of one batch of targets
         step = max(1, target_batch_entries // max(self.x.shape))
         return [targets[k : k + step] for k in range(0, len(targets), step)]
@@ -120,7 +126,7 @@ class BandedFactor:
     spread: float
     inverse: list[tuple[np.ndarray, np.ndarray]]
 
-    def __init__(self, rows: BandedRows, alpha: Float[Array, " bands"]):
+    def __init__(self, rows: BandedRows, alpha: BandValues):
         self.rows = rows
         root = alpha[rows.band] ** -0.5
         self.v = rows.x * root
@@ -153,9 +159,7 @@ class BandedFactor:
             for inverse, (h, _) in zip(self.inverse, self.rows.folds, strict=True)
         ]
 
-    def residuals(
-        self, y: Float[Array, "units targets"]
-    ) -> tuple[Float[Array, "params targets"], list[Array]]:
+    def residuals(self, y: TargetColumns) -> tuple[Float[Array, "params targets"], list[Array]]:
         """Compute B, and the residuals e of every fold."""
         coefficients = self.w.T @ y
         residual = y - self.v @ coefficients
@@ -164,7 +168,7 @@ class BandedFactor:
             for inverse, (h, _) in zip(self.inverse, self.rows.folds, strict=True)
         ]
 
-    def losses(self, targets: Int[Array, " targets"]) -> Float[Array, " targets"]:
+    def losses(self, targets: Targets) -> TargetValues:
         """Mean held-out loss of each target."""
         out = np.zeros(len(targets))
         for place, batch in zip(
@@ -176,13 +180,11 @@ class BandedFactor:
                 out[place] += 0.5 * np.einsum("nt,nt->t", residuals[scored], residuals[scored])
         return out / self.rows.total
 
-    def target_losses(self, targets: Int[Array, " targets"]) -> TargetLosses:
+    def target_losses(self, targets: Targets) -> TargetLosses:
         parts = [self._target_losses(self.rows.y[:, batch]) for batch in self.rows.batches(targets)]
         return TargetLosses(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
-    def entries(
-        self, y: Float[Array, "units targets"], remainder: list[Array]
-    ) -> tuple[Float[Array, " targets"], Array]:
+    def entries(self, y: TargetColumns, remainder: list[Array]) -> tuple[TargetValues, Array]:
         """Bounds of the rounding errors of the mean losses, and the losses of all scored
         entries.
         """
@@ -202,7 +204,7 @@ class BandedFactor:
             losses.append(0.5 * (e[scored] / self.rows.root[h[scored], None]) ** 2)
         return error / self.rows.total, np.concatenate(losses).T
 
-    def _target_losses(self, y: Float[Array, "units targets"]) -> TargetLosses:
+    def _target_losses(self, y: TargetColumns) -> TargetLosses:
         count = y.shape[1]
         bands = self.rows.bands
         band = self.rows.band
@@ -230,8 +232,8 @@ class BandedFactor:
 
 
 def _group_targets(
-    rho: Float[Array, "targets bands"],
-) -> list[tuple[Float[Array, " bands"], Int[Array, " some"]]]:
+    rho: TargetBands,
+) -> list[tuple[BandValues, Subset]]:
     """Group targets by their point."""
     points, which = np.unique(rho, axis=0, return_inverse=True)
     order = np.argsort(which.ravel(), kind="stable")
@@ -260,9 +262,9 @@ class Search:
     def __init__(
         self,
         rows: BandedRows,
-        ends: tuple[Float[Array, " bands"], Float[Array, " bands"]],
+        ends: tuple[BandValues, BandValues],
         shared: bool,
-        start: Float[Array, " bands"] | None,
+        start: BandValues | None,
     ):
         self.rows = rows
         self.ends = ends
@@ -301,12 +303,10 @@ class Search:
                 "tune: the folds are not determined at the penalties that it starts from: raise the bounds."
             )
 
-    def _who(self, places: Int[Array, " some"]) -> Int[Array, " targets"]:
+    def _who(self, places: Subset) -> Targets:
         return self.everyone if self.is_shared else places
 
-    def _try(
-        self, places: Int[Array, " some"], rho: Float[Array, "some bands"]
-    ) -> Bool[Array, " some"]:
+    def _try(self, places: Subset, rho: Float[Array, "some bands"]) -> Bool[Array, " some"]:
         """Move the targets that are better at the proposed points there, and mark them."""
         better = np.zeros(len(places), bool)
         for point, place in _group_targets(rho):
@@ -345,7 +345,7 @@ class Search:
                 self.damping[places] = np.where(better, fall, rise)
                 bar.advance()
 
-    def _propose(self) -> tuple[Float[Array, "targets bands"], Float[Array, " targets"]]:
+    def _propose(self) -> tuple[TargetBands, TargetValues]:
         """Propose a point for each target, one of few, and predict by how much its loss falls."""
         slope = self.best_losses.slope
         curvature = self.best_losses.curvature
@@ -375,9 +375,7 @@ class Search:
         return rho, gain
 
 
-def _gain(
-    slope: Float[Array, "targets bands"], curvature: Array, step: Float[Array, "targets bands"]
-) -> Array:
+def _gain(slope: TargetBands, curvature: Array, step: TargetBands) -> Array:
     return -np.einsum("tb,tb->t", slope, step) - 0.5 * np.einsum(
         "tb,tbc,tc->t", step, curvature, step
     )
@@ -422,15 +420,15 @@ class PerTarget(PrintedResult):
 
     model: BandedRidge
     plan: Plan
-    alpha: Float[Array, "targets bands"]
+    alpha: TargetBands
     losses: Float[Array, "entries targets"]
-    error: Float[Array, " targets"]
-    null: Float[Array, " targets"]  # mean held-out loss without any column
+    error: TargetValues
+    null: TargetValues  # mean held-out loss without any column
     how: str
     tried: Float[Array, "candidates targets"] | None = None
 
     @functools.cached_property
-    def mean(self) -> Float[Array, " targets"]:
+    def mean(self) -> TargetValues:
         """Mean held-out loss a unit of each target, weighted by the units' weights."""
         sample_weight = self.model.sample_weight
         weight = np.ones(len(self.losses))
@@ -647,7 +645,7 @@ def _fitting(model: BandedRidge, plan: Plan, caller: str) -> Plan:
     return plan
 
 
-def _without(model: BandedRidge, plan: Plan) -> Float[Array, " targets"]:
+def _without(model: BandedRidge, plan: Plan) -> TargetValues:
     """Compute the mean held-out losses without any column."""
     empty = np.zeros((model.num_units, 1))
     sample_weight = model.sample_weight

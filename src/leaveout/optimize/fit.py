@@ -53,7 +53,7 @@ from .hessian_products import (
     minimise_by_products,
     solve_once,
 )
-from .newton import Flat, Minimisation, factorise, minimise, scaled_flat, with_flat
+from .newton import Flat, Matrix, Minimisation, factorise, minimise, scaled_flat, with_flat
 from .null_space import unseen_directions
 from .starts import (
     STARTS,
@@ -163,9 +163,9 @@ class Fit(Module, PrintedResult):
     value: Float[Array, ""]
     gradient: Vector
     # H + null_space.T @ null_space = factor @ factor.T, lower triangular
-    factor: Float[Array, "params params"] | None
+    factor: Matrix | None
     # factor⁻¹, or a scaling that makes H about the identity
-    whitener: Float[Array, "params params"] | Scaling
+    whitener: Matrix | Scaling
     # displacements d have null_space @ d = 0, so they avoid flat directions
     null_space: Float[Array, "flat params"]
     decrement: Float[Array, ""]
@@ -203,7 +203,7 @@ class Fit(Module, PrintedResult):
         return self.vector + self.unwhiten(u)
 
     @property
-    def root(self) -> Float[Array, "params params"]:
+    def root(self) -> Matrix:
         """L⁻¹, where H = L Lᵀ is formed."""
         assert not isinstance(self.whitener, Scaling)
         return self.whitener
@@ -255,7 +255,7 @@ class Fit(Module, PrintedResult):
         return replace(model, penalty=model.penalty.toarray())
 
     @property
-    def hessian(self) -> Float[Array, "params params"]:
+    def hessian(self) -> Matrix:
         """Hessian `H = ∇²F(θ̂, 1)`. Raises `ValueError` if it is too large to be formed."""
         if self.factor is None:
             raise ValueError(

@@ -40,6 +40,10 @@ from ..objectives.objective import (
 )
 
 Array = np.ndarray
+Matrix = Float[Array, "params params"]
+Matrices = Float[Array, "some params params"]
+AnyMatrices = Float[Array, "*some params params"]
+Marks = Bool[Array, " some"]
 
 MAX_NEWTON_STEPS = 100  # Newton steps before a minimisation counts as not converged
 LARGE_NUM_PARAMETERS = 2000  # parameters beyond which one Hessian, or its eigenvalues, take a while
@@ -394,7 +398,7 @@ def newton(
     start: RefitPoints,
     lanes: Int[Array, " refits"],
     flat: Flat,
-    metric: Float[Array, "params params"] | None = None,
+    metric: Matrix | None = None,
     origin: Vector | None = None,
 ) -> NewtonResult:
     """Run Newton's method with a backtracking line search, by descent only, for several refits side
@@ -518,7 +522,7 @@ def _line_search(
 
 def _factorise_hessians(
     F: Functions | PenaltyBatch, theta: Float[Array, "some params"], lanes: Array, flat: Flat
-) -> tuple[Float[Array, "some params params"], Bool[Array, " some"], Bool[Array, " some"]]:
+) -> tuple[Matrices, Marks, Marks]:
     """Compute factors of Hessians, whether each exists, and whether the Hessian is finite.
 
     Rows in float32 are used as long as their Hessians are accurate enough for steps.
@@ -536,9 +540,7 @@ def _factorise_hessians(
     return *_factors(hessian), np.isfinite(hessian).all((1, 2))
 
 
-def _factors(
-    hessian: Float[Array, "some params params"], least: float = PIVOT
-) -> tuple[Float[Array, "some params params"], Bool[Array, " some"]]:
+def _factors(hessian: Matrices, least: float = PIVOT) -> tuple[Matrices, Marks]:
     """Cholesky factors, and whether each matrix has one.
 
     Whether it is positive definite beyond rounding.
@@ -556,17 +558,13 @@ def _factors(
     return factors, (pivot**2 > least * diagonal).all(1)
 
 
-def factorise(
-    hessian: Float[Array, "params params"], least: float = PIVOT
-) -> Float[Array, "params params"] | None:
+def factorise(hessian: Matrix, least: float = PIVOT) -> Matrix | None:
     """Compute the Cholesky factor; None if the matrix is not positive definite beyond rounding."""
     (factor,), (definite,) = _factors(hessian[None], least)
     return factor if definite else None
 
 
-def with_flat(
-    hessian: Float[Array, "*some params params"], flat: Flat
-) -> Float[Array, "*some params params"]:
+def with_flat(hessian: AnyMatrices, flat: Flat) -> AnyMatrices:
     """Add curvature along flat directions. Steps are orthogonal to these and do not change."""
     if not len(flat):
         return hessian
@@ -574,9 +572,7 @@ def with_flat(
     return hessian + scaled.swapaxes(-1, -2) @ scaled
 
 
-def scaled_flat(
-    flat: Flat, hessian: Float[Array, "*some params params"]
-) -> Float[Array, "*some flat params"]:
+def scaled_flat(flat: Flat, hessian: AnyMatrices) -> Float[Array, "*some flat params"]:
     """Scale each flat direction by the mean curvature of its parameters, so that units of
     measurement do not matter.
     """
