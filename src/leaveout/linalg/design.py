@@ -108,37 +108,28 @@ class StackedLoss:
     penalty: Loss
     split: tuple[int, int]  # numbers of rows of each
 
-    def _all_rows(self, units: Array | float, penalty: Array | float) -> PerRow:
+    def _all_rows(self, units: Array | float | None, penalty: Array | float | None) -> Any:
+        """Numbers of all rows; None if one of the losses has none."""
+        if units is None or penalty is None:
+            return None
         return np.concatenate(
             [np.broadcast_to(part, n) for part, n in zip((units, penalty), self.split, strict=True)]
         )
 
     @property
     def self_concordance(self) -> PerRow | None:
-        units = self.units.self_concordance
-        penalty = self.penalty.self_concordance
-        if units is None or penalty is None:
-            return None
-        return self._all_rows(units, penalty)
+        return self._all_rows(self.units.self_concordance, self.penalty.self_concordance)
 
     @property
     def fourth(self) -> PerRow | None:
-        units = self.units.fourth
-        penalty = self.penalty.fourth
-        if units is None or penalty is None:
-            return None
-        return self._all_rows(units, penalty)
+        return self._all_rows(self.units.fourth, self.penalty.fourth)
 
     @property
     def ceiling(self) -> PerRow:
         return self._all_rows(self.units.ceiling, self.penalty.ceiling)
 
     def peak(self, y: PerUnit) -> PerRow | None:
-        units = self.units.peak(y)
-        penalty = self.penalty.peak(np.zeros(()))
-        if units is None or penalty is None:
-            return None
-        return self._all_rows(units, penalty)
+        return self._all_rows(self.units.peak(y), self.penalty.peak(np.zeros(())))
 
     def derivatives(self, eta: RowValues, y: PerUnit, orders: tuple[int, ...]) -> tuple[Array, ...]:
         eta_units, eta_penalty = np.split(eta, self.split[:1], axis=-1)

@@ -73,19 +73,26 @@ class Resident(SourcedDesign):
     def _step(self) -> int:
         return max(1, min(DEVICE_BLOCK // max(1, self.shape[1]), len(self)))
 
-    def _by_block(self, function: Any, *parts: Arrays) -> np.ndarray:
-        """Apply a function of a block of rows and of `parts` to all rows: `[..., units]`."""
-        return jax.device_get(
-            _by_block(function, self.source, self.ones, self.dtype, self._step, *parts)
-        )
+    @property
+    def _blocks(self) -> tuple[Any, ...]:
+        """Arguments of `_by_block` and `_sum`: the rows, and how they are cut."""
+        return self.source, self.ones, self.dtype, self._step
 
-    def _sum(self, function: Any, weight: Arrays) -> np.ndarray:
+    def _by_block(self, function: Any, parts: Arrays, dtype: Any = float) -> np.ndarray:
+        """Apply a function of a block of rows and of a part to all rows: `[parts, units]`."""
+        out = np.empty((len(parts), len(self)), dtype)
+        for chunk in _powers(len(parts)):
+            out[chunk] = jax.device_get(_by_block(function, *self._blocks, parts[chunk]))
+        return out
+
+    def _sum(self, function: Any, weight: Arrays, shape: tuple[int, ...]) -> np.ndarray:
         """Sum a function of blocks of rows and of their weights, `[refits, units]`, over all
-        blocks.
+        blocks: `[refits, *shape]`.
         """
-        return jax.device_get(
-            _sum(function, self.source, self.ones, self.dtype, self._step, weight)
-        )
+        out = np.empty((len(weight), *shape))
+        for chunk in _powers(len(weight)):
+            out[chunk] = jax.device_get(_sum(function, *self._blocks, weight[chunk]))
+        return out
 
     def _select_rows(
         self, units: Int[np.ndarray, "..."] | slice, columns: Arrays | None, dtype: Any
@@ -107,17 +114,11 @@ class Resident(SourcedDesign):
         self, theta: Float[np.ndarray, "refits params"]
     ) -> Float[np.ndarray, "refits units"]:
         """Compute x_nᵀθ of every unit."""
-        out = np.empty((len(theta), len(self)), self.dtype)
-        for chunk in _powers(len(theta)):
-            out[chunk] = self._by_block(_predictors, theta[chunk])
-        return out
+        return self._by_block(_predictors, theta, self.dtype)
 
     def pull(self, slope: Float[np.ndarray, "refits units"]) -> Float[np.ndarray, "refits params"]:
         """Compute Σ_n slope_n x_n."""
-        out = np.empty((len(slope), self.shape[1]))
-        for chunk in _powers(len(slope)):
-            out[chunk] = self._sum(_pull, slope[chunk])
-        return out
+        return self._sum(_pull, slope, self.shape[1:])
 
     def unit_predictors(
         self, units: Int[np.ndarray, "*refits width"], theta: Float[np.ndarray, "*refits params"]
@@ -149,7 +150,7 @@ class Resident(SourcedDesign):
     @property
     def lengths(self) -> Float[np.ndarray, " units"]:
         """Norms ‖x_n‖."""
-        return np.sqrt(self._by_block(_squares))
+        return np.sqrt(jax.device_get(_by_block(_squares, *self._blocks)))
 
     def below(self, rows: Float[np.ndarray, "more params"]) -> "Resident":
         """Append rows: a copy in float64, on the device."""
@@ -165,9 +166,7 @@ class Resident(SourcedDesign):
         self, weight: Float[np.ndarray, "refits units"]
     ) -> Float[np.ndarray, "refits params params"]:
         """Compute Σ_n weight_n x_n x_nᵀ."""
-        out = np.empty((len(weight), *2 * self.shape[1:]))
-        for chunk in _powers(len(weight)):
-            out[chunk] = self._sum(_products, weight[chunk])
+        out = self._sum(_products, weight, 2 * self.shape[1:])
         # float32 products are not symmetric to the last digit
         return 0.5 * (out + out.swapaxes(1, 2))
 
@@ -175,10 +174,7 @@ class Resident(SourcedDesign):
         self, matrices: Float[np.ndarray, "forms params params"]
     ) -> Float[np.ndarray, "units forms"]:
         """Compute x_nᵀ M x_n."""
-        out = np.empty((len(self), len(matrices)))
-        for chunk in _powers(len(matrices)):
-            out[:, chunk] = self._by_block(_forms, matrices[chunk]).T
-        return out
+        return np.ascontiguousarray(self._by_block(_forms, matrices).T)
 
     def sizes(self, root: Float[np.ndarray, "rank params"]) -> Float[np.ndarray, " units"]:
         """Squares ‖root x_n‖² of all rows."""
@@ -188,10 +184,7 @@ class Resident(SourcedDesign):
         self, roots: Float[np.ndarray, "refits params rank"]
     ) -> Float[np.ndarray, "refits units"]:
         """Squares ‖rootᵀ x_n‖² of all rows for the root of each refit."""
-        size = np.empty((len(roots), len(self)))
-        for chunk in _powers(len(roots)):
-            size[chunk] = self._by_block(_sizes, roots[chunk])
-        return size
+        return self._by_block(_sizes, roots)
 
 
 def _powers(count: int, most: int = REFITS_A_CALL) -> Iterator[slice]:

@@ -208,9 +208,8 @@ class RadiusTable:
     """
 
     scale: np.ndarray
-    below: np.ndarray
-    beyond: np.ndarray
-    between: np.ndarray
+    # C below and beyond, and beyond at twice the radius
+    sums: list[np.ndarray]
     best_levels: list[tuple[np.ndarray, np.ndarray]]
 
     RADII = 10.0 ** np.arange(-6, 2.5, 0.12)  # in units of 1 / max M k, if the loss has an M
@@ -329,17 +328,15 @@ class RadiusTable:
     def _fill(
         self, sums: Any, concordant: bool, penalty: PenaltyShare | None, rounding: Array | float
     ) -> None:
-        self.below, self.beyond = (UP * np.maximum.accumulate(part, axis=1) for part in sums)
+        below, beyond = (UP * np.maximum.accumulate(part, axis=1) for part in sums)
         extra = 2 * np.reshape(rounding, (-1, 1, 1))
         if penalty is not None:
             extra = extra + penalty.share(self.RADII / self.scale)[:, None]
         doubled = np.minimum(np.arange(len(self.RADII)) + self.TWICE, len(self.RADII) - 1)
-        self.between = self.beyond[:, doubled] if concordant else np.full_like(self.beyond, np.inf)
-        self.between[:, -self.TWICE :] = np.inf
-        self.below, self.beyond, self.between = (
-            part + extra for part in (self.below, self.beyond, self.between)
-        )
-        self.best_levels = [self._at_best(part) for part in (self.below, self.beyond, self.between)]
+        between = beyond[:, doubled] if concordant else np.full_like(beyond, np.inf)
+        between[:, -self.TWICE :] = np.inf
+        self.sums = [part + extra for part in (below, beyond, between)]
+        self.best_levels = [self._at_best(part) for part in self.sums]
 
     def _at_best(self, part: Array) -> tuple[Array, Array]:
         """Find the best level if all rows stay, and the sum above it, for every radius of every
@@ -356,9 +353,7 @@ class RadiusTable:
         level, above = (part.take(place) for part in self.best_levels[which])
         out = above * ratio + level
         unlike = np.flatnonzero(ratio > self.ALIKE)
-        part = (self.below, self.beyond, self.between)[which].reshape(-1, len(self.LEVELS))[
-            place[unlike]
-        ]
+        part = self.sums[which].reshape(-1, len(self.LEVELS))[place[unlike]]
         out[unlike] = np.min(self.LEVELS + part * ratio[unlike, None], axis=1)
         return out
 

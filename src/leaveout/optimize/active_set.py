@@ -286,10 +286,6 @@ class WeightedProblem:
     Keeps ∇²L if that is the same at every θ and there are fewer columns than rows.
     """
 
-    full_model: FullModel
-    weights: Array
-    second: Callable[[], np.ndarray] | None
-
     def __init__(self, kinked: FullModel, weights: PerUnit):
         self.full_model = kinked
         self.weights = weights

@@ -73,17 +73,6 @@ class TargetLosses(NamedTuple):
 class BandedRows:
     """Weighted and centred data in the form that the formulas use."""
 
-    u: np.ndarray
-    weight: np.ndarray | Array
-    root: np.ndarray
-    bands: int
-    columns: np.ndarray
-    y: np.ndarray
-    x: np.ndarray
-    band: np.ndarray
-    gram: np.ndarray | None
-    folds: list[BandedFold]
-
     def __init__(self, model: BandedRidge, plan: Plan):
         n = model.num_units
         weight = np.ones(n) if model.sample_weight is None else model.sample_weight
@@ -120,10 +109,6 @@ class BandedRows:
 class BandedFactor:
     """Factor at one α for each band, with S⁻¹ and S⁻¹W of each fold."""
 
-    rows: BandedRows
-    v: np.ndarray
-    w: np.ndarray
-    spread: float
     inverse: list[tuple[np.ndarray, np.ndarray]]
 
     def __init__(self, rows: BandedRows, alpha: BandValues):
@@ -247,17 +232,6 @@ class Search:
 
     The point of each, the results there, and the damping of its next step.
     """
-
-    rows: BandedRows
-    ends: tuple[Array, Array]
-    is_shared: bool
-    everyone: np.ndarray
-    count: int
-    rounds: int
-    factors: int
-    rho: np.ndarray
-    damping: np.ndarray
-    best_losses: TargetLosses
 
     def __init__(
         self,

@@ -46,14 +46,9 @@ class BFGS:
     `start` multiplies by P₀. A first step is at most `longest`.
     """
 
-    start: Solve
-    count: int
-    moves: np.ndarray
-    turns: np.ndarray
     theta: Vector | np.ndarray
     value: float
     gradient: np.ndarray
-    step: Vector
 
     def __init__(self, F: Function, theta: Vector, start: Solve, longest: float = 1.0):
         most = max(8, min(MOVES, NUMBERS // (2 * theta.size)))

@@ -358,7 +358,6 @@ def _of_model(caller: str, draws: NamedArrays, chains: int, model: Any) -> Poste
 
     score, constant, note = _density_of(caller, objective)
     simulate = responses_of(objective, like) if objective.units.weight is None else None
-    facts = note, score, constant, objective.units.target, simulate
     return Posterior(
         objective,
         to_theta(caller, draws),
@@ -368,7 +367,11 @@ def _of_model(caller: str, draws: NamedArrays, chains: int, model: Any) -> Poste
         to_parameters,
         labels,
         fit,
-        *facts,
+        note,
+        score,
+        constant,
+        objective.units.target,
+        simulate,
     )
 
 

@@ -42,6 +42,10 @@ MANY = 0.3
 PROPOSALS = "draws", "mixture", "t", "refit"  # in the order in which they are tried
 
 
+def _no_numbers() -> FloatArray:
+    return np.zeros(0)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class PosteriorEstimate(Estimate):
     """The elpd of every fold of a plan, with Pareto's k̂, the gap between two estimates, and
@@ -95,13 +99,13 @@ class PosteriorEstimate(Estimate):
     (True, 0)
     """
 
-    pareto_k: FloatArray = field(default_factory=lambda: np.zeros(0))
-    raw_k: FloatArray = field(default_factory=lambda: np.zeros(0))
-    gap: FloatArray = field(default_factory=lambda: np.zeros(0))
-    effective: FloatArray = field(default_factory=lambda: np.zeros(0))
+    pareto_k: FloatArray = field(default_factory=_no_numbers)
+    raw_k: FloatArray = field(default_factory=_no_numbers)
+    gap: FloatArray = field(default_factory=_no_numbers)
+    effective: FloatArray = field(default_factory=_no_numbers)
     proposal: NDArray[np.str_] = field(default_factory=lambda: np.zeros(0, "<U8"))
     sampling_error: float = np.nan
-    loss_error: FloatArray = field(default_factory=lambda: np.zeros(0))
+    loss_error: FloatArray = field(default_factory=_no_numbers)
     draws: int = 1
     posterior: Posterior | None = None
     folds: list[WeightedDraws] = field(default_factory=list)

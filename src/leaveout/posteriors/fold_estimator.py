@@ -42,9 +42,11 @@ from .importance import (
     smooth,
     summarise,
 )
-from .posterior import Posterior, batch_means
+from .posterior import Places, Posterior, batch_means
 
 TOGETHER = 2**17  # weights that are smoothed together, 1 MiB
+FoldPlaces = Float[np.ndarray, "folds places"]
+PerPlace = Float[np.ndarray, " places"]
 NO_DRAWS = np.zeros(2)  # influence of draws of its own on a fold that has none
 
 
@@ -155,9 +157,9 @@ class FoldEstimates(NamedTuple):
 class Evaluation(NamedTuple):
     """Folds at some places: F(θ, 1), F(θ, w), and log p(y_o | θ)."""
 
-    total: Float[np.ndarray, " places"]
-    reduced: Float[np.ndarray, "folds places"]
-    seen: Float[np.ndarray, "folds places"]
+    total: PerPlace
+    reduced: FoldPlaces
+    seen: FoldPlaces
 
     def joined(self, other: "Evaluation") -> "Evaluation":
         """The same folds at these and other places."""
@@ -202,7 +204,7 @@ class FoldEstimator:
         part = slice(self.plan.indptr[k], self.plan.indptr[k + 1])
         return self.plan.index[part][self.plan.held[part]]
 
-    def evaluate(self, folds: IntArray, theta: Float[np.ndarray, "places params"]) -> Evaluation:
+    def evaluate(self, folds: IntArray, theta: Places) -> Evaluation:
         """Evaluate folds at some θ."""
         rows = [matrix[folds] for matrix in self.away]
         nothing = scipy.sparse.csr_array((1, self.plan.num_units))
@@ -216,7 +218,7 @@ class FoldEstimator:
         return Evaluation(total[0], reduced, seen)
 
     def units(
-        self, k: int, places: Callable[[], np.ndarray], log_weights: Float[np.ndarray, " places"]
+        self, k: int, places: Callable[[], np.ndarray], log_weights: PerPlace
     ) -> LogDensities | None:
         """Estimate log p(y_n) of the units that a fold scores one by one, from places of weights of
         mean one.
@@ -230,8 +232,8 @@ class FoldEstimator:
     def _ratios(
         self,
         k: int,
-        theta: Float[np.ndarray, "places params"],
-        log_weights: Float[np.ndarray, " places"],
+        theta: Places,
+        log_weights: PerPlace,
     ) -> tuple[Float[np.ndarray, " scored"], Float[np.ndarray, "scored places"]]:
         """Return weighted log means of p(y_n | θ), and their derivatives by the log weights of the
         places.
@@ -288,7 +290,7 @@ class FoldEstimator:
         self,
         folds: IntArray,
         results: list[FoldResult],
-        before: Float[np.ndarray, "folds places"],
+        before: FoldPlaces,
         inverse_map: Callable[[np.ndarray], np.ndarray] | None = None,
     ) -> BoolArray:
         """Whether more of each fold than its error lies where no draw comes, nor a moved one, which
@@ -359,7 +361,7 @@ class FoldEstimator:
         name: str,
         k: int,
         extra_places: Callable[[], np.ndarray],
-        log_proposal: Float[np.ndarray, " places"],
+        log_proposal: PerPlace,
     ) -> tuple[FoldResult, float]:
         """Estimate a fold from the draws and as many other places, and return the share of the
         weights owed to these.
@@ -383,7 +385,7 @@ class FoldEstimator:
         self,
         name: str,
         folds: IntArray,
-        log_weights: Float[np.ndarray, "folds places"],
+        log_weights: FoldPlaces,
         evaluation: Evaluation,
         places: Callable[[], np.ndarray],
     ) -> list[FoldResult]:

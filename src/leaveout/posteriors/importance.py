@@ -23,7 +23,7 @@ from scipy.special import logsumexp
 from ..objectives.batch_functions import functions, whole
 from ..optimize.fit import Fit
 from ..optimize.newton import newton
-from .posterior import Posterior, batch_means
+from .posterior import Draws, Posterior, batch_means
 
 # degrees of freedom of the t, whose tails are heavier than those of posteriors of more than a few
 # units
@@ -49,6 +49,8 @@ K_OF_SHARE = 1.4
 # at most
 MAX_GAP = 0.1
 PerSet = Float[np.ndarray, " *sets"]
+SetDraws = Float[np.ndarray, "*sets draws"]
+SetPlaces = Float[np.ndarray, "*sets places"]
 
 
 class WeightedDraws(NamedTuple):
@@ -58,11 +60,11 @@ class WeightedDraws(NamedTuple):
     `places` returns the draws, so that moved ones take no memory.
     """
 
-    places: Callable[[], Float[np.ndarray, "draws params"]]
+    places: Callable[[], Draws]
     weight: Float32[np.ndarray, " draws"]
 
     @property
-    def theta(self) -> Float[np.ndarray, "draws params"]:
+    def theta(self) -> Draws:
         """The draws."""
         return self.places()
 
@@ -70,11 +72,11 @@ class WeightedDraws(NamedTuple):
 class Smoothed(NamedTuple):
     """Log weights with their tails smoothed, and k̂ of each set."""
 
-    log_weights: Float[np.ndarray, "*sets draws"]
+    log_weights: SetDraws
     k: PerSet
 
 
-def smooth(log_weights: Float[np.ndarray, "*sets draws"], efficiency: float) -> Smoothed:
+def smooth(log_weights: SetDraws, efficiency: float) -> Smoothed:
     """Smooth the tails of sets of weights by Pareto's distribution (PSIS).
 
     The scale of the weights stays.
@@ -163,8 +165,8 @@ class Normaliser(NamedTuple):
 
 
 def summarise(
-    log_weights: Float[np.ndarray, "*sets places"], posterior: Posterior
-) -> tuple[Normaliser, Float[np.ndarray, "*sets places"], Float[np.ndarray, "*sets places"]]:
+    log_weights: SetPlaces, posterior: Posterior
+) -> tuple[Normaliser, SetPlaces, SetPlaces]:
     """Estimate A, and return the smoothed weights over their mean, and the logarithms.
 
     The places of one draw are averaged.
@@ -198,18 +200,14 @@ def summarise(
     return Normaliser(value[..., 0], k, means, effective, share), ratio, smoothed - value
 
 
-def by_draw(
-    values: Float[np.ndarray, "*sets places"], draws: int
-) -> Float[np.ndarray, "*sets draws"]:
+def by_draw(values: SetPlaces, draws: int) -> SetDraws:
     """Average the places that belong to one draw."""
     if values.shape[-1] == draws:
         return values
     return values.reshape(*values.shape[:-1], -1, draws).mean(-2)
 
 
-def means_of_batches(
-    values: Float[np.ndarray, "*sets draws"], posterior: Posterior
-) -> Float[np.ndarray, "*sets batches"]:
+def means_of_batches(values: SetDraws, posterior: Posterior) -> Float[np.ndarray, "*sets batches"]:
     """Means over batches of draws."""
     return np.moveaxis(
         batch_means(np.moveaxis(values, -1, 0), posterior.chains, posterior.batches), 0, -1
@@ -241,7 +239,7 @@ class GaussianProposal(NamedTuple):
         )
         return np.reshape(log_density, len(theta))
 
-    def students(self, count: int) -> Float[np.ndarray, "draws params"]:
+    def students(self, count: int) -> Draws:
         """Draw from the multivariate t about this Gaussian, always by the same random numbers."""
         rng = np.random.default_rng(0)
         size = len(self.mean)

@@ -41,6 +41,8 @@ from ..plans.plan import CAPACITY
 from .responses import DrawResponses
 from .sampled import Integrated, Sampled
 
+Draws = Float[np.ndarray, "draws params"]
+Places = Float[np.ndarray, "places params"]
 # batches of draws, as few as tell a variance to a tenth, so that they are long beside the memory of
 # most chains
 BATCHES = 50
@@ -120,7 +122,7 @@ class Posterior(PrintedResult):
     """
 
     objective: AbstractObjective
-    draws: Float[np.ndarray, "draws params"]
+    draws: Draws
     chains: int
     like: Any
     unconstrain: Callable[[str, dict[str, np.ndarray]], np.ndarray]
@@ -185,9 +187,7 @@ class Posterior(PrintedResult):
         return self.objective.predictors
 
     @float64
-    def values(
-        self, theta: Float[np.ndarray, "draws params"], weights: Float[np.ndarray, " units"]
-    ) -> np.ndarray:
+    def values(self, theta: Draws, weights: Float[np.ndarray, " units"]) -> np.ndarray:
         """Evaluate F(·, w) at many θ.
 
         Parameters
@@ -206,7 +206,7 @@ class Posterior(PrintedResult):
 
     @float64
     def values_without(
-        self, theta: Float[np.ndarray, "places params"], away: scipy.sparse.csr_array
+        self, theta: Places, away: scipy.sparse.csr_array
     ) -> Float[np.ndarray, "sets places"]:
         """Evaluate F at many θ, each without some sets of units.
 
@@ -276,17 +276,14 @@ class Posterior(PrintedResult):
             return np.stack([self.values(theta, set_weights) for set_weights in sets])[
                 place.ravel()
             ]
-        parts = np.split(
-            theta, range(size := max(1, CAPACITY // self.objective.num_units), len(theta), size)
-        )
-        values = np.concatenate([self.objective.values(part, sets) for part in parts])
+        values = np.concatenate([self.objective.values(part, sets) for part in self._parts(theta)])
         return (values + sets @ np.broadcast_to(self.constant, self.objective.num_units)).T[
             place.ravel()
         ]
 
     @float64
     def values_and_losses(
-        self, theta: Float[np.ndarray, "draws params"], blocks: Int[np.ndarray, " some"]
+        self, theta: Draws, blocks: Int[np.ndarray, " some"]
     ) -> tuple[Float[np.ndarray, " draws"], Float[np.ndarray, "draws some"]]:
         """Evaluate F(·, 1) and the losses of some blocks of units at many θ, in one pass;
         `block_losses` says if there are any.
@@ -349,16 +346,20 @@ class Posterior(PrintedResult):
                 losses = np.asarray(unit_losses)[: len(theta)]
         return np.where(np.isnan(value), np.inf, value) + constant, losses[:, : len(blocks)]
 
+    def _parts(self, theta: np.ndarray) -> list[np.ndarray]:
+        """Split many θ into parts whose densities fit into memory."""
+        size = max(1, CAPACITY // self.objective.num_units)
+        return np.split(theta, range(size, len(theta), size))
+
     def _of_predictors(
         self, theta: np.ndarray, weights: np.ndarray, units: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Evaluate F and the losses of some units of a model of linear predictors."""
         model = self._predictors
-        size = max(1, CAPACITY // self.objective.num_units)
         omega, kappa = model.weigh(weights[None])
         values = list[np.ndarray]()
         losses = list[np.ndarray]()
-        for points in np.split(theta, range(size, len(theta), size)):
+        for points in self._parts(theta):
             eta = model.eta(points)
             with np.errstate(over="ignore", invalid="ignore"):
                 (row_losses,) = model.loss.derivatives(eta, model.y, (0,))
@@ -373,9 +374,7 @@ class Posterior(PrintedResult):
         return np.concatenate(values), np.concatenate(losses)
 
     @float64
-    def looks(
-        self, theta: Float[np.ndarray, "draws params"], weights: Float[np.ndarray, " units"]
-    ) -> tuple[Any, Any]:
+    def looks(self, theta: Draws, weights: Float[np.ndarray, " units"]) -> tuple[Any, Any]:
         """Evaluate F(·, w) and its gradient at many θ.
 
         Parameters
@@ -392,12 +391,11 @@ class Posterior(PrintedResult):
         gradient : array of float, shape (places, params)
             Its gradients.
         """
-        size = max(1, CAPACITY // self.objective.num_units)
         rows = lambda points: whole(np.broadcast_to(weights, (len(points), len(weights))))
         look = lambda points: functions(self.objective, self.like, rows(points)).look(
             points, np.arange(len(points))
         )
-        pieces = [look(points) for points in np.split(theta, range(size, len(theta), size))]
+        pieces = [look(points) for points in self._parts(theta)]
         value, slope = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
         return value + np.sum(weights * self.constant), slope
 
@@ -463,7 +461,7 @@ class Posterior(PrintedResult):
         return None
 
     def losses_at(
-        self, theta: Float[np.ndarray, "places params"], units: Int[np.ndarray, " some"]
+        self, theta: Places, units: Int[np.ndarray, " some"]
     ) -> Float[np.ndarray, "places some"]:
         """Evaluate −log p(y_n | θ) of some units at many θ, where `unit_losses` are known.
 

@@ -13,7 +13,7 @@ from ..objectives.objective import leaves_of, map_arrays
 from ..plans.plan import leave_one_out
 from ..refit import AbstractRefit
 from ..validation.cross_validate import DEFAULT_REFIT, PlanLike, resolve_plan
-from .fold_estimator import FoldEstimator
+from .fold_estimator import FoldEstimator, FoldResult
 from .posterior import Posterior
 
 
@@ -37,16 +37,16 @@ def posterior_influence(
         raise KeyboardInterrupt
     results = estimates.results
     values_at_draws = watch(posterior.draws)
-    values = (
-        values_at_draws if fold.draws.theta is posterior.draws else watch(fold.draws.theta)
-        for fold in results
-    )
-    moments = np.stack(
-        [
-            _moments(*pair)
-            for pair in zip(values, (fold.draws.weight for fold in results), strict=True)
-        ]
-    )
+
+    def fold_moments(fold: FoldResult) -> np.ndarray:
+        """Moments by the draws of a fold."""
+        theta = fold.draws.theta
+        values = values_at_draws
+        if theta is not posterior.draws:
+            values = watch(theta)
+        return _moments(values, fold.draws.weight)
+
+    moments = np.stack([fold_moments(fold) for fold in results])
     baseline = _moments(values_at_draws, np.ones(len(values_at_draws)))
     # an intercept that the model has not is zero
     varies = baseline[1] > np.sqrt(np.finfo(float).eps) * np.abs(baseline[0])

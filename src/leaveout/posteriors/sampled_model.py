@@ -3,7 +3,7 @@ draws.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -111,17 +111,6 @@ class SampledModel:
             )
             if not objective.quadratic:
                 _check_integrals(caller, effect, objective, points)
-        sampled_posterior = Posterior(
-            objective,
-            theta,
-            draws.chains,
-            like,
-            to_theta,
-            to_parameters,
-            coordinate_names(like),
-            None,
-            self.note,
-        )
         simulate = None
         of_all = self.draw_responses
         if self.response is not None and of_all is not None:
@@ -129,7 +118,19 @@ class SampledModel:
                 lambda key, u, units: of_all(key, u)[units], objective, like, effect
             )
         return check_posterior(
-            caller, replace(sampled_posterior, response=self.response, simulate=simulate)
+            caller,
+            Posterior(
+                objective,
+                theta,
+                draws.chains,
+                like,
+                to_theta,
+                to_parameters,
+                coordinate_names(like),
+                note=self.note,
+                response=self.response,
+                simulate=simulate,
+            ),
         )
 
 
