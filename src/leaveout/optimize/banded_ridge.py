@@ -96,8 +96,10 @@ class BandedRows:
         self.x = np.concatenate(parts, axis=1)
         self.band = np.array(band, int)
         self.gram = self.x.T @ self.x if self.x.shape[1] <= n else None
-        ends = zip(plan.indptr[:-1], plan.indptr[1:], strict=True)
-        self.folds = [BandedFold(plan.index[a:z], plan.held[a:z]) for a, z in ends]
+        self.folds = [
+            BandedFold(plan.index[a:z], plan.held[a:z])
+            for a, z in zip(plan.indptr[:-1], plan.indptr[1:], strict=True)
+        ]
         self.total = sum(float(weight[fold.units[fold.score_mask]].sum()) for fold in self.folds)
 
     def batches(self, targets: Targets) -> list[Int[Array, " part"]]:
@@ -502,8 +504,10 @@ def candidates(model: BandedRidge, penalties: Any, plan: Plan) -> PerTarget:
                 )
             except np.linalg.LinAlgError:
                 candidate_losses.append(np.full(rows.y.shape[1], np.nan))
-                reason = "they are too small for these columns, or a fold leaves no unit"
-                warn(f"path: penalties {penalty.tolist()} are passed over: {reason}.")
+                warn(
+                    f"path: penalties {penalty.tolist()} are passed over: they are too small for these columns, "
+                    "or a fold leaves no unit."
+                )
             bar.advance()
     losses = np.array(candidate_losses)
     finite_losses = np.where(np.isnan(losses), np.inf, losses)
@@ -524,9 +528,15 @@ def candidates(model: BandedRidge, penalties: Any, plan: Plan) -> PerTarget:
             error[batch], entry_losses[batch] = point.entries(
                 rows.y[:, batch], point.residuals(rows.y[:, batch])[1]
             )
-    method = f"the best of {len(alpha)} candidates{_scope(model)}"
     return PerTarget(
-        model, plan, alpha[best], entry_losses.T, error, _without(model, plan), method, losses
+        model,
+        plan,
+        alpha[best],
+        entry_losses.T,
+        error,
+        _without(model, plan),
+        f"the best of {len(alpha)} candidates{_scope(model)}",
+        losses,
     )
 
 
@@ -580,7 +590,6 @@ def descend_penalties(
     alpha = np.exp(
         search.rho if not model.shared else np.tile(search.rho, (len(search.everyone), 1))
     )
-    method = f"by gradient in {search.rounds} rounds, {search.factors} factors{_scope(model)}"
     return PerTarget(
         model,
         plan,
@@ -588,7 +597,7 @@ def descend_penalties(
         search.best_losses.losses.T,
         search.best_losses.error,
         _without(model, plan),
-        method,
+        f"by gradient in {search.rounds} rounds, {search.factors} factors{_scope(model)}",
     )
 
 
@@ -622,8 +631,7 @@ def _fitting(model: BandedRidge, plan: Plan, caller: str) -> Plan:
 def _without(model: BandedRidge, plan: Plan) -> TargetValues:
     """Compute the mean held-out losses without any column."""
     empty = np.zeros((model.num_units, 1))
-    sample_weight = model.sample_weight
-    rows = BandedRows(
-        BandedRidge(empty, model.y, sample_weight=sample_weight, intercept=model.intercept), plan
+    model = BandedRidge(
+        empty, model.y, sample_weight=model.sample_weight, intercept=model.intercept
     )
-    return BandedFactor(rows, np.ones(1)).losses(np.arange(model.y.shape[1]))
+    return BandedFactor(BandedRows(model, plan), np.ones(1)).losses(np.arange(model.y.shape[1]))

@@ -64,12 +64,10 @@ class BFGS:
 
     def newton(self, gradient: Vector) -> Vector:
         """Multiply a gradient by P."""
-        return self.start(gradient) + self._inverse_product(gradient)
-
-    def _inverse_product(self, gradient: Vector) -> Vector:
         moves = self.moves[: self.count]
         turns = self.turns[: self.count]
-        return turns.T @ (moves @ gradient) + moves.T @ (turns @ gradient)
+        product = turns.T @ (moves @ gradient) + moves.T @ (turns @ gradient)
+        return self.start(gradient) + product
 
     def descend(self, enough: Callable[[float], bool], most: int) -> bool:
         """Descend until the decrement √(gᵀPg) is small enough.
@@ -94,7 +92,8 @@ class BFGS:
         step = self.newton(gradient)
         change = float(s @ y)
         if self.count == len(self.moves):  # restart
-            self.count, step = 0, self.start(gradient)
+            self.count = 0
+            step = self.start(gradient)
         elif change > 0:
             step_change = step - self.step
             v = (0.5 * (1 + y @ step_change / change) * s - step_change) / change

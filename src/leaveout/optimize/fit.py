@@ -442,8 +442,7 @@ class Fit(Module, PrintedResult):
         assert isinstance(self.objective, AbstractLinearPredictor)
         model = cast(Predictors, self.predictors)
         n = self.objective.num_units
-        single_output = model is not None and model.design.outputs == 1
-        if single_output:
+        if model is not None and model.design.outputs == 1:
             return model.design.extent(self.root, None).size[:n]
         return leverage(self.objective, self.root)
 
@@ -473,10 +472,9 @@ class Fit(Module, PrintedResult):
     def _lines(self) -> list[tuple[str, str]]:
         names = self.objective.parameters.names()
         printed_parameters = 12  # names of parameters in a printed fit
+        shown = ""
         if names:
             shown = f": {', '.join(names[:printed_parameters])}{', …' if len(names) > printed_parameters else ''}"
-        else:
-            shown = ""
         lines = [
             ("model", f"{display_name(self.objective)}, {self.objective.num_units} units"),
             ("made of", self.settings),
@@ -523,18 +521,20 @@ class Fit(Module, PrintedResult):
         if self.minima.starts < 2:
             return ""
         num_others = len(self.minima.value) - 1
-        if num_others:
-            text = f", {num_others} other minim{'um' if num_others == 1 else 'a'}"
-        else:
-            text = ""
+        text = ""
+        if num_others == 1:
+            text = ", 1 other minimum"
+        elif num_others:
+            text = f", {num_others} other minima"
         return f", reached from {self.minima.reached[0]} of {self.minima.starts} starts{text}"
 
 
 @float64
 def _natural(fit: Fit) -> PyTree:
     closed = fit.predictors is not None or isinstance(fit.objective, AbstractClosedForm)
-    theta = map_arrays(np.array if closed else jnp.asarray, fit.theta)
-    return map_arrays(np.asarray, fit.objective.parameters.natural(theta))
+    convert = np.array if closed else jnp.asarray
+    natural = fit.objective.parameters.natural(map_arrays(convert, fit.theta))
+    return map_arrays(np.asarray, natural)
 
 
 @conventional
@@ -629,20 +629,19 @@ def fit(
     objective, theta0 = restrict_to_active(
         dual_form(_check_objective(objective, "fit"), curvature, "fit"), theta0
     )
-    number, seed = (
-        None if num_starts is None else count("fit: num_starts", num_starts, 1),
-        count("fit: seed", seed, 0),
-    )
+    if num_starts is not None:
+        num_starts = count("fit: num_starts", num_starts, 1)
+    seed = count("fit: seed", seed, 0)
     identity = {
         "model or data": objective,
         "theta0": theta0,
-        "num_starts": number,
+        "num_starts": num_starts,
         "seed": seed,
         "curvature": curvature,
     }
     with stoppable("fit"), keeping("fit", checkpoint, identity):
         return _without_cancellation(
-            objective, lambda model: _lowest(model, theta0, number, seed, curvature)
+            objective, lambda model: _lowest(model, theta0, num_starts, seed, curvature)
         )
 
 
@@ -668,8 +667,8 @@ def _is_crowded(fitted: Fit) -> bool:
         return False
     # ‖|L⁻¹| s‖² of a column, from which its rounding errors reach 10⁻¹⁰ of a loss
     crowded_condition = 1e4
-    size = float(condition(fitted.root, np.linalg.norm(fitted.factor, axis=1)))
-    return size > crowded_condition * fitted.num_params
+    size = condition(fitted.root, np.linalg.norm(fitted.factor, axis=1))
+    return float(size) > crowded_condition * fitted.num_params
 
 
 def _lowest(
@@ -754,10 +753,9 @@ def _known_flat(objective: AbstractObjective, theta: PyTree) -> Flat:
     if not (isinstance(objective, AbstractLinearPredictor) and objective.convex):
         return symmetries
     hessian = function(objective, theta).hessian(np.asarray(ravel(theta)))
-    clear = factorise(with_flat(hessian, symmetries), DOUBTFUL) is not None and not getattr(
+    if factorise(with_flat(hessian, symmetries), DOUBTFUL) is not None and not getattr(
         objective, "cut", 0.0
-    )
-    if clear:
+    ):
         return symmetries
     return unseen_directions(objective, theta)
 
@@ -999,12 +997,12 @@ def _evaluate_curvature(
         gradient = gradient - null_space.T @ (np.linalg.pinv(null_space).T @ gradient)
     if len(null_space):
         hessian = hessian + null_space.T @ null_space
-    record = {
+    return {
         "value": np.asarray(value),
         "gradient": np.asarray(gradient),
         "null_space": null_space,
+        "factor": cholesky(hessian, objective, theta, caller),
     }
-    return record | {"factor": cholesky(hessian, objective, theta, caller)}
 
 
 def _build_fit(objective: AbstractObjective, theta: PyTree, result: StepResult) -> Fit:
@@ -1013,10 +1011,8 @@ def _build_fit(objective: AbstractObjective, theta: PyTree, result: StepResult) 
     gradient, factor, null_space = (
         as_stored(result.pop(name)) for name in ("gradient", "factor", "null_space")
     )
-    whitener = as_stored(scipy.linalg.lapack.dtrtri(factor, lower=1)[0])
-    return _build_anchor(
-        objective, theta, result["value"], gradient, (factor, whitener, null_space)
-    )
+    parts = factor, as_stored(scipy.linalg.lapack.dtrtri(factor, lower=1)[0]), null_space
+    return _build_anchor(objective, theta, result["value"], gradient, parts)
 
 
 def _build_anchor(
@@ -1038,5 +1034,7 @@ def _build_anchor(
         alone(value, theta),
     )
     decrement = fitted.length(gradient)
-    result = RESULTS.successful if decrement <= WARN else RESULTS.not_converged
-    return replace(fitted, decrement=np.asarray(decrement), result=np.asarray(result))
+    result = fitted.result
+    if not decrement <= WARN:
+        result = np.asarray(RESULTS.not_converged)
+    return replace(fitted, decrement=np.asarray(decrement), result=result)

@@ -51,8 +51,11 @@ def indefinite(
     names = objective.parameters.names()
     if len(names) != len(vector):
         names = [f"parameter {i}" for i in range(len(vector))]
-    worst = np.argsort(-np.abs(vector))[:3]
-    dominant = ", ".join(f"{names[i]} ({vector[i]:+.2f})" for i in worst if abs(vector[i]) > 0.05)
+    dominant = ", ".join(
+        f"{names[i]} ({vector[i]:+.2f})"
+        for i in np.argsort(-np.abs(vector))[:3]
+        if abs(vector[i]) > 0.05
+    )
     message = (
         f"{caller}: the Hessian of {kind_of(objective)} at theta is not positive definite: its smallest eigenvalue "
         f"(the diagonal scaled to about one) is {least:.2g}, along {dominant}. Constant or collinear columns and separated "

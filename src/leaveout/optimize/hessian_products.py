@@ -436,11 +436,8 @@ def _newton(objective: AbstractObjective, F: Function, theta: Vector) -> Minimis
     """Run Newton steps by products as long as they contract."""
     coordinates = scaling(objective, F, theta)
     learnt = unlearnt(F, coordinates, theta)
-    null_space, most = (
-        whitened_null_space(objective, F.to_tree(theta), coordinates),
-        most_learnt(F, theta.size),
-    )
-
+    null_space = whitened_null_space(objective, F.to_tree(theta), coordinates)
+    most = most_learnt(F, theta.size)
     before = 0.0
 
     def step(point: Vector, slope: Vector) -> Vector:

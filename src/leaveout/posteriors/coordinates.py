@@ -225,10 +225,9 @@ class DrawCoordinates:
         for name, kind in self.kinds:
             outside = int(np.sum(~self._transform(name).inside(draws[name])))
             if outside:
-                domain = self._transform(name).domain
-                problem = f"{outside} draws of {name!r} are not"
                 raise ValueError(
-                    f"{caller}: by the transform {kind!r}, values are {domain}; {problem}."
+                    f"{caller}: by the transform {kind!r}, values are {self._transform(name).domain}; "
+                    f"{outside} draws of {name!r} are not."
                 )
         return {name: self._transform(name).unconstrain(array) for name, array in draws.items()}
 

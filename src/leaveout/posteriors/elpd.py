@@ -347,13 +347,12 @@ class PosteriorEstimate(Estimate):
         baseline = self.average(self.baseline)
         # units that the plan scores
         scored = np.isfinite(losses)
-        suspect = len(self.flagged()) > 0
         return elpd_data(
             losses[scored],
             baseline[scored],
             names[scored],
             self.se,
-            suspect=suspect,
+            suspect=len(self.flagged()) > 0,
             k=k[scored],
             draws=self.draws,
         )
@@ -487,7 +486,8 @@ def elpd(
     results, raw_k, within, stopped = estimates
     accepted = np.array([fold.accepted for fold in results])
     result = np.where(accepted, RESULTS.successful, RESULTS.heavy_weights).astype(np.int64)
-    accepted[stopped], result[stopped] = False, RESULTS.interrupted
+    accepted[stopped] = False
+    result[stopped] = RESULTS.interrupted
     scores = [fold.scores for fold in results]
     values = np.concatenate([densities.value for densities in scores])
     errors = np.concatenate([densities.error for densities in scores])
@@ -500,12 +500,12 @@ def elpd(
     weight = weight * accepted[fold_of_score]
     # units that several folds score are averaged
     weight /= np.maximum(np.bincount(unit, accepted[fold_of_score])[unit], 1.0)
-    losses = -values
-    baseline = -within
-    loss_error = errors
+    numbers = np.stack([-values, -within, errors])
     if single:
-        losses, baseline, loss_error = np.full((3, len(plan.index)), np.nan)
-        losses[plan.held], baseline[plan.held], loss_error[plan.held] = -values, -within, errors
+        entries = np.full((3, len(plan.index)), np.nan)
+        entries[:, plan.held] = numbers
+        numbers = entries
+    losses, baseline, loss_error = numbers
     notes = [posterior.note]
     if (
         scored.max() > 1
@@ -517,6 +517,8 @@ def elpd(
         )
     units = posterior.objective.units
     response = units.modelled
+    if response is not None:
+        response = np.asarray(response)
     title = (
         f"{display_name(posterior.objective)}, {plan.num_units} units, {len(posterior.draws)} draws"
     )
@@ -529,7 +531,7 @@ def elpd(
         baseline=baseline,
         proved=np.zeros(count, bool),
         score=posterior.score,
-        response=None if response is None else np.asarray(response),
+        response=response,
         classes=units.classes > 0,
         labels={
             "objective": title,

@@ -348,13 +348,12 @@ class FoldEstimator:
         """
         if self.start is None:
             return previous._replace(k=np.inf)
-        result = previous
         gaussian = about(self.posterior.draws)
         proposal = gaussian._replace(factor=gaussian.factor / 2)
         for _ in range(2):
-            result = self.by_students(k, proposal, self.start)
-            proposal = about(result.draws.theta, result.draws.weight)
-        return result
+            previous = self.by_students(k, proposal, self.start)
+            proposal = about(previous.draws.theta, previous.draws.weight)
+        return previous
 
     def _joined(
         self,
@@ -402,10 +401,8 @@ class FoldEstimator:
             numerator, _, _ = summarise((log_weights + evaluation.seen)[buffered], self.posterior)
             value[buffered] += numerator.value
             influence[buffered] += numerator.influence
-            worst[buffered], effective[buffered] = (
-                np.maximum(worst[buffered], numerator.k),
-                np.minimum(effective[buffered], numerator.effective),
-            )
+            worst[buffered] = np.maximum(worst[buffered], numerator.k)
+            effective[buffered] = np.minimum(effective[buffered], numerator.effective)
             share[buffered] = np.minimum(share[buffered], numerator.share)
         mean = log_mean((relative + evaluation.seen).T)
         most = max_k(len(self.posterior.draws))
@@ -508,12 +505,12 @@ class FoldEstimator:
 
     def estimate(self) -> FoldEstimates:
         """Estimate every fold, from the draws as they are if that will do."""
-        posterior, folds, results = (
-            self.posterior,
-            np.arange(self.plan.num_refits),
-            list[FoldResult](),
-        )
-        good, before, within = np.zeros(len(folds), bool), list[np.ndarray](), list[np.ndarray]()
+        posterior = self.posterior
+        folds = np.arange(self.plan.num_refits)
+        results = list[FoldResult]()
+        good = np.zeros(len(folds), bool)
+        before = list[np.ndarray]()
+        within = list[np.ndarray]()
         # what all folds share is then computed once
         together = CAPACITY if posterior.block_losses is None else TOGETHER
         for batch in _parts(folds, together // len(posterior.draws)):

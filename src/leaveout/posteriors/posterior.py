@@ -144,12 +144,11 @@ class Posterior(PrintedResult):
         """
         if self.known_fit is not None:
             return self.known_fit
-        start = unflatten(self.draws.mean(0), self.like)
-        natural = map_arrays(np.asarray, self.objective.parameters.natural(start))
+        natural = self.objective.parameters.natural(unflatten(self.draws.mean(0), self.like))
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # a mode that is doubtful is not used
-                fit = minimise(self.objective, natural, num_starts=1)
+                fit = minimise(self.objective, map_arrays(np.asarray, natural), num_starts=1)
         except (RuntimeError, IndefiniteHessianError, ValueError):
             return None
         matches = (
@@ -241,12 +240,10 @@ class Posterior(PrintedResult):
             return self._values_of_sets(theta, 1 - away.toarray())
         share.data = share.data / size
         blocks, column = np.unique(share.indices, return_inverse=True)
-        at_draws = theta is self.draws
-        value, losses = (
-            (self.value, self.block_losses[:, blocks])
-            if at_draws
-            else self.values_and_losses(theta, blocks)
-        )
+        if theta is self.draws:
+            value, losses = self.value, self.block_losses[:, blocks]
+        else:
+            value, losses = self.values_and_losses(theta, blocks)
         block_share = scipy.sparse.csr_array(
             (share.data, column, share.indptr), shape=(away.shape[0], len(blocks))
         )
@@ -561,9 +558,9 @@ def check_posterior(caller: str, posterior: Posterior) -> Posterior:
             f"{caller}: the density falls where draws are many: unit_loss is −log density, and log_prior the log of the prior."
         )
     if wrong.any():
-        name = posterior.names[int(np.argmax(wrong))]
+        place = int(np.argmax(wrong))
         warn(
-            f"{caller}: the draws are not those of the density, as {name!r} shows: E[θ ∂F/∂θ] is {size[np.argmax(wrong)]:.3g} "
+            f"{caller}: the draws are not those of the density, as {posterior.names[place]!r} shows: E[θ ∂F/∂θ] is {size[place]:.3g} "
             "instead of 1 about the mean. Look for another prior, a transform without its Jacobian, or chains that have not "
             "converged."
         )

@@ -97,13 +97,13 @@ def from_pymc(
             f"{caller}: the first argument must be a pymc.Model; got {type(model).__name__}."
         )
     if model.discrete_value_vars:
-        discrete = ", ".join(value.name for value in model.discrete_value_vars)
         raise ValueError(
-            f"{caller}: {discrete} is discrete, so its density has no gradient; sum it out."
+            f"{caller}: {', '.join(value.name for value in model.discrete_value_vars)} is discrete, "
+            "so its density has no gradient; sum it out."
         )
     free = model.free_RVs
     values = model.value_vars
-    latent = [rv.name for rv in model.free_RVs]
+    latent = [rv.name for rv in free]
     seen = {rv.name: rv for rv in model.observed_RVs if rv.ndim}
     unit = unit_variable(caller, list(seen), observed)
     terms = [*free, *model.observed_RVs, *model.potentials]
@@ -190,7 +190,10 @@ def _in_jax(
     flags = os.environ.get("XLA_FLAGS")
     from pymc.sampling.jax import get_jaxified_graph
 
-    os.environ.pop("XLA_FLAGS", None) if flags is None else os.environ.update(XLA_FLAGS=flags)
+    if flags is None:
+        os.environ.pop("XLA_FLAGS", None)
+    else:
+        os.environ["XLA_FLAGS"] = flags
     checked = rewrite_graph(
         list(outputs.values()), include=("canonicalize", "local_check_parameter_to_ninf_switch")
     )

@@ -94,8 +94,11 @@ def _keys(rng: np.random.Generator, theta: np.ndarray) -> Array:
 def _effects(
     objective: Integrated, like: PyTree, keys: Arrays, theta: Arrays, weights: Arrays, size: int
 ) -> Arrays:
-    draw_one = lambda state: objective.draw_effects(state[0], unravel(state[1], like), weights)
-    return jax.lax.map(draw_one, (keys, theta), batch_size=size)
+    return jax.lax.map(
+        lambda state: objective.draw_effects(state[0], unravel(state[1], like), weights),
+        (keys, theta),
+        batch_size=size,
+    )
 
 
 @compile_static

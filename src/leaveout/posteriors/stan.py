@@ -173,7 +173,8 @@ def from_stan(model: Any, draws: Any, *, log_lik: str = "log_lik") -> Posterior:
         names = [name + (f"[{','.join(index)}]" if index else "") for name, *index in labels]
         return dict(zip(names, columns, strict=True))
 
-    names, theta = model.param_unc_names(), to_theta(caller, named_draws.arrays)
+    names = model.param_unc_names()
+    theta = to_theta(caller, named_draws.arrays)
     objective = StanDensity(model=model, rng=model.new_rng(0), places=places)
     like = np.zeros(len(names))
     return check_posterior(
