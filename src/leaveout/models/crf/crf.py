@@ -145,8 +145,8 @@ class CRF(AbstractObjective):
         self.steps, labels, scores, features = match_labels(
             "CRF", labels=labels, scores=scores, features=features
         )
-        shape = None if scores is None else np.shape(scores)
-        columns = shape[1] if shape is not None and len(shape) == 2 else None
+        shape = np.shape(scores)
+        columns = shape[1] if len(shape) == 2 else None
         self.codes, self.num_labels, self.names = _tags.read_labels(labels, num_labels, columns)
         self.lengths = read_lengths(
             "CRF", lengths, len(self.codes), f"there are {len(self.codes)} labels"
@@ -237,13 +237,16 @@ class CRF(AbstractObjective):
         """Put the free parameters into all parameters, in their shapes."""
         if not self.free:
             return theta
-        laid = lambda name, shape: (
-            jnp.zeros(int(np.prod(shape))).at[self.free[name]].set(theta[name]).reshape(shape)
-        )
-        return {
-            name: laid(name, shape) if name in self.free else theta[name]
-            for name, shape in self._shapes.items()
-        }
+        parameters = dict(theta)
+        for name, entries in self.free.items():
+            shape = self._shapes[name]
+            zeros = jnp.zeros(int(np.prod(shape)))
+            parameters[name] = zeros.at[entries].set(theta[name]).reshape(shape)
+        return parameters
+
+    def _read_parameters(self, parameters: GivenParameters) -> PyTree:
+        """Put a fit or natural parameters into all parameters, in their shapes."""
+        return self._full_parameters(jax.tree.map(jnp.asarray, self._to_unconstrained(parameters)))
 
     def _part(self, matrix: Array) -> Array:
         """Take the free parameters' part of a matrix of all parameters."""
@@ -273,13 +276,13 @@ class CRF(AbstractObjective):
     def _to_unconstrained(self, parameters):
         free_parameters = read_parameters("CRF", parameters, self._shapes)
         for name, entries in self.free.items():
-            free_parameters[name] = free_parameters[name].ravel()
-            nonzero = np.flatnonzero(np.delete(free_parameters[name], entries))
+            values = free_parameters[name].ravel()
+            nonzero = np.flatnonzero(np.delete(values, entries))
             if nonzero.size:
                 raise ValueError(
                     f"CRF: {name} must be zero where it is not free; {nonzero.size} of its entries are not."
                 )
-            free_parameters[name] = free_parameters[name][entries]
+            free_parameters[name] = values[entries]
         return free_parameters
 
     def _start(self, seed):
@@ -295,17 +298,10 @@ class CRF(AbstractObjective):
         return _lattice.flat_directions(self.num_labels)
 
     def _names(self) -> list[str]:
-        label = self.names.label
-        names = [
-            f"{which}[{label(k)}]" for which in ("end", "start") for k in range(self.num_labels)
-        ]
-        names += [
-            f"transition[{label(j)}, {label(k)}]"
-            for j, k in np.ndindex(self.num_labels, self.num_labels)
-        ]
-        names += [
-            f"weights[{f}, {label(k)}]" for f, k in np.ndindex(self.num_features, self.num_labels)
-        ]
+        labels = [self.names.label(k) for k in range(self.num_labels)]
+        names = [f"{which}[{k}]" for which in ("end", "start") for k in labels]
+        names += [f"transition[{j}, {k}]" for j in labels for k in labels]
+        names += [f"weights[{f}, {k}]" for f in range(self.num_features) for k in labels]
         if self.free:
             return [names[place] for place in np.asarray(self._entries)]
         return names
@@ -321,7 +317,7 @@ class CRF(AbstractObjective):
     def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
         parameters = self._full_parameters(theta)
         if self.drop == "sequence":
-            value = _lattice.losses(parameters, self.block, self._per_place(weights))
+            value = _lattice.losses(parameters, self.block, _lattice.per_place(self.block, weights))
         else:
             value = _lattice.log_normaliser(parameters, self.block) - _lattice.known_score(
                 parameters, self.block, self._lay_out(weights)
@@ -329,10 +325,6 @@ class CRF(AbstractObjective):
         # otherwise a sum has underflowed, far from any minimum
         value = jnp.where(value > -jnp.inf, value, jnp.inf)
         return value + self.penalty(ravel(theta))
-
-    def _per_place(self, weights: Arrays) -> Float[Array, "rows lanes"]:
-        """Spread the weights of sequences to all their steps."""
-        return jnp.asarray(weights).at[self.block.unit].get(mode="fill", fill_value=0.0)
 
     def _lay_out(self, weights: Arrays) -> Float[Array, "rows lanes"]:
         """Lay out the weights of labels."""
@@ -342,10 +334,8 @@ class CRF(AbstractObjective):
         """Tell whether the sequences of the listed units, padded to the longest, have fewer steps
         than all sequences.
         """
-        return (
-            bool(len(index) * self.slots.shape[1] < len(self.codes))
-            and len(index) != self.num_units
-        )
+        is_part = len(index) != self.num_units
+        return is_part and len(index) * self.slots.shape[1] < len(self.codes)
 
     def _dense(self, index: Arrays, delta: Array) -> Float[Array, " units"]:
         return jnp.zeros(self.num_units).at[index].add(delta, mode="drop")
@@ -405,9 +395,8 @@ class CRF(AbstractObjective):
         delta = jnp.where(index < self.num_units, delta, 0.0)
         if self.drop == "sequence":
             if not self._is_short(index):
-                return _lattice.losses(
-                    theta, self.block, self._per_place(self._dense(index, delta))
-                )
+                worth = _lattice.per_place(self.block, self._dense(index, delta))
+                return _lattice.losses(theta, self.block, worth)
             block, _ = self._gather(index)
             return _lattice.losses(theta, block, jnp.broadcast_to(delta, block.labels.shape))
         if self._is_short(index):
@@ -440,14 +429,9 @@ class CRF(AbstractObjective):
         delta = jnp.where(index < self.num_units, delta, 0.0)
         short = self._is_short(index)
         if self.drop == "sequence":
-            return _lattice.spread(
-                theta,
-                *(
-                    (self._gather(index)[0], delta)
-                    if short
-                    else (self.block, self._dense(index, delta))
-                ),
-            )
+            if short:
+                return _lattice.spread(theta, self._gather(index)[0], delta)
+            return _lattice.spread(theta, self.block, self._dense(index, delta))
         if short:
             block, weights, counts = self._gather_labels(index, delta)
             return -_lattice.known_hessian(theta, block, weights, counts * 1.0)
@@ -548,10 +532,13 @@ class CRF(AbstractObjective):
             return super().jacobian(theta)
         theta = self._full_parameters(theta)
         block = self.block
-        count = self.num_units
-        chain = _lattice.chain(theta, block)
         expected = expected_counts(
-            chain, theta["transition"], block.layout, block.ends, block.unit, count
+            _lattice.chain(theta, block),
+            theta["transition"],
+            block.layout,
+            block.ends,
+            block.unit,
+            self.num_units,
         )
         jacobian = expected - self._observed_counts()
         return jacobian[:, self._entries] if self.free else jacobian
@@ -566,9 +553,8 @@ class CRF(AbstractObjective):
         out = jnp.zeros((count + 1, 2 * K + K * K))
         out = out.at[jnp.where(block.ends, unit, count), labels].add(1.0)
         out = out.at[jnp.where(block.starts, unit, count), K + labels].add(1.0)
-        return out.at[jnp.where(block.starts, count, unit), 2 * K + K * before + labels].add(1.0)[
-            :-1
-        ]
+        pairs = jnp.where(block.starts, count, unit), 2 * K + K * before + labels
+        return out.at[pairs].add(1.0)[:-1]
 
     def subset(self, units: Int[np.ndarray, " some"]) -> "AbstractObjective | None":
         if self.drop == "label" or self.num_features or self.free or not self.penalty.quadratic:
@@ -576,7 +562,8 @@ class CRF(AbstractObjective):
         steps = self._steps(units)
         K = self.num_labels
         scores = self.block.scores
-        scores = None if scores is None else scores.reshape(-1, K)[self.block.layout.inverse[steps]]
+        if scores is not None:
+            scores = scores.reshape(-1, K)[self.block.layout.inverse[steps]]
         return CRF(self.codes[steps], self.lengths[units], scores=scores, num_labels=K)
 
     def _steps(self, sequences: ArrayLike) -> Int[np.ndarray, " some"]:
@@ -604,8 +591,7 @@ class CRF(AbstractObjective):
             The model.
         """
         out = copy.copy(self)
-        vars(out)["names"] = _tags.named_labels(labels)
-        vars(out)["steps"] = Names(self.steps.index, read)
+        vars(out).update(names=_tags.named_labels(labels), steps=Names(self.steps.index, read))
         return out
 
     # the contract of an objective
@@ -711,7 +697,7 @@ class CRF(AbstractObjective):
         ValueError
             If there is no sequence of such a number.
         """
-        theta = self._full_parameters(jax.tree.map(jnp.asarray, self._to_unconstrained(parameters)))
+        theta = self._read_parameters(parameters)
         if sequences is None:
             return self.names.labels(np.asarray(_lattice.decode(theta, self.block)))
         index = np.atleast_1d(np.asarray(sequences, np.int64))
@@ -730,7 +716,7 @@ class CRF(AbstractObjective):
             raise ValueError(
                 f'CRF: predictions of new sequences are of kind "label" or "state"; got {kind!r}.'
             )
-        theta = self._full_parameters(jax.tree.map(jnp.asarray, self._to_unconstrained(parameters)))
+        theta = self._read_parameters(parameters)
         if self.steps.read is not None and lengths is None:
             features, lengths = self.steps.read(features)
         if (features is None) != (not self.num_features) or (scores is None) != (
@@ -828,9 +814,8 @@ class CRF(AbstractObjective):
         array
             Labels of the sequences, one after another.
         """
-        return self.names.labels(
-            self.codes if sequences is None else self.codes[self._steps(sequences)]
-        )
+        codes = self.codes if sequences is None else self.codes[self._steps(sequences)]
+        return self.names.labels(codes)
 
 
 def _arrays(crf: CRF) -> Callable[[], Indicators] | None:
@@ -847,14 +832,13 @@ def _arrays(crf: CRF) -> Callable[[], Indicators] | None:
 @cached_on
 def _make_indicators(crf: CRF) -> Indicators:
     block = crf.block
-    place = crf.block.layout.inverse
+    place = block.layout.inverse
     assert isinstance(block.features, SparseFeatures)
     scores = None if block.scores is None else np.reshape(block.scores, (-1, crf.num_labels))[place]
-    parameters = np.asarray(crf._entries), np.asarray(crf.penalty.diagonal(crf._size))
     return Indicators(
         crf.codes,
         crf.lengths,
         (block.features.compressed_rows(place), scores),
         crf._shapes,
-        parameters,
+        (np.asarray(crf._entries), np.asarray(crf.penalty.diagonal(crf._size))),
     )

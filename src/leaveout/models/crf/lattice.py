@@ -78,15 +78,16 @@ def lay_out(
     last = np.zeros(len(codes), bool)
     last[np.cumsum(lengths) - 1] = True
     sequence = np.repeat(np.arange(len(lengths)), lengths).astype(np.int32)
+    by_column = None
     if isinstance(features, SparseFeatures):
         columns = laid(features.columns, features.number).reshape(-1, features.columns.shape[1])
         features = SparseFeatures(
             columns, laid(features.values).reshape(columns.shape), features.number
         )
+        by_column = to_columns(features)
     elif features is not None:
         features = laid(features).reshape(-1, features.shape[1])
     scores = None if scores is None else laid(scores)
-    by_column = to_columns(features) if isinstance(features, SparseFeatures) else None
     block = SequenceBlock(
         where, laid(codes), laid(last), laid(sequence, len(lengths)), scores, features, by_column
     )
@@ -128,6 +129,10 @@ def emission(theta: PyTree, block: SequenceBlock) -> Scores:
     return out
 
 
+def _potentials(theta: PyTree, scores: Scores) -> Potentials:
+    return Potentials(theta["start"], theta["transition"], scores)
+
+
 def path(theta: PyTree, block: SequenceBlock, emission: Scores) -> Places:
     """Compute the contribution of each step to the score of the labels.
 
@@ -141,9 +146,7 @@ def path(theta: PyTree, block: SequenceBlock, emission: Scores) -> Places:
 
 def log_normaliser(theta: PyTree, block: SequenceBlock) -> Scalar:
     """Compute `Σ log Z` over sequences."""
-    return log_partition(
-        Potentials(theta["start"], theta["transition"], emission(theta, block)), None, block.layout
-    )
+    return log_partition(_potentials(theta, emission(theta, block)), None, block.layout)
 
 
 def losses(theta: PyTree, block: SequenceBlock, worth: Places | None) -> Scalar:
@@ -153,10 +156,10 @@ def losses(theta: PyTree, block: SequenceBlock, worth: Places | None) -> Scalar:
     """
     scores = emission(theta, block)
     label_scores = path(theta, block, scores)
-    log_normalisers = log_partition(
-        Potentials(theta["start"], theta["transition"], scores), worth, block.layout
-    )
-    return log_normalisers - jnp.sum(label_scores if worth is None else worth * label_scores)
+    log_normalisers = log_partition(_potentials(theta, scores), worth, block.layout)
+    if worth is not None:
+        label_scores = worth * label_scores
+    return log_normalisers - jnp.sum(label_scores)
 
 
 def chain(theta: PyTree, block: SequenceBlock, weights: Places | None = None) -> StatePosterior:
@@ -164,7 +167,7 @@ def chain(theta: PyTree, block: SequenceBlock, weights: Places | None = None) ->
     scores = emission(theta, block)
     if weights is not None:
         scores = _mask_scores(theta, block, scores, weights)
-    return posterior(Potentials(theta["start"], theta["transition"], scores), block.layout)
+    return posterior(_potentials(theta, scores), block.layout)
 
 
 @compile_static
@@ -201,12 +204,9 @@ def known_score(
     """Compute `Σ worth M(θ, w)` over sequences, `worth` one or zero."""
     scores = emission(theta, block)
     counts = jnp.where(block.real, 1.0 if worth is None else worth, 0.0)
-    masked = Potentials(
-        theta["start"], theta["transition"], _mask_scores(theta, block, scores, weights)
-    )
-    return log_partition(masked, counts, block.layout) + _between(
-        theta, block, jnp.where(counts > 0, weights, 1.0)
-    )
+    masked = _potentials(theta, _mask_scores(theta, block, scores, weights))
+    between = _between(theta, block, jnp.where(counts > 0, weights, 1.0))
+    return log_partition(masked, counts, block.layout) + between
 
 
 def spread(
@@ -225,12 +225,16 @@ def spread(
     )
 
 
+def per_place(block: SequenceBlock, worth: Float[Arrays, " sequences"]) -> Places:
+    """Spread numbers of sequences to all their steps."""
+    return jnp.asarray(worth).at[block.unit].get(mode="fill", fill_value=0.0)
+
+
 def known_hessian(
     theta: PyTree, block: SequenceBlock, weights: Places, worth: Float[Array, " sequences"]
 ) -> Array:
     """Compute `∇² Σ worth M(θ, w)`, which is costly for weights between 0 and 1."""
-    counts = jnp.asarray(worth).at[block.unit].get(mode="fill", fill_value=0.0)
-    weights = jnp.where(counts > 0, weights, 1.0)
+    weights = jnp.where(per_place(block, worth) > 0, weights, 1.0)
     gradient = jax.grad(lambda vector: _between(unravel(vector, theta), block, weights))
     vector = ravel(theta)
     along = lambda i: jax.jvp(gradient, (vector,), (jnp.zeros_like(vector).at[i].set(1.0),))[1]

@@ -143,11 +143,9 @@ def forward_backward(step_order: StepOrder, emission: Steps, transition: Table) 
     start = slice(0, step_order.bounds[1])
     for previous, current in [(None, start), *step_order.moves]:
         alpha = forward[current]
-        alpha[:] = (
-            epsilon[current]
-            if previous is None
-            else (forward[previous] @ matrix) * epsilon[current]
-        )
+        alpha[:] = epsilon[current]
+        if previous is not None:
+            alpha *= forward[previous] @ matrix
         total[current] = alpha.sum(1)
         alpha /= np.maximum(total[current], SMALLEST_NORMALISER)[:, None]
     epsilon /= np.maximum(total, SMALLEST_NORMALISER)[:, None]
@@ -226,9 +224,8 @@ class Indicators(AbstractByArrays):
         }
 
     def _emission(self, parts: dict[str, np.ndarray]) -> Float[np.ndarray, "steps labels"]:
-        out = (
-            self.rough_features if parts["weights"].dtype == np.float32 else self.features
-        ) @ parts["weights"]
+        weights = parts["weights"]
+        out = self._features(weights.dtype) @ weights
         out[self.start] += parts["start"]
         out[self.step_order.last] += parts["end"]
         return out
@@ -237,16 +234,21 @@ class Indicators(AbstractByArrays):
         self, states: Float[np.ndarray, "steps labels"], pairs: Float[np.ndarray, "labels labels"]
     ) -> Vector:
         """Multiply by the transpose: from numbers of steps and of pairs of steps to θ."""
-        weights = (self.rough_features if states.dtype == np.float32 else self.features).T @ states
+        return self._join(states, pairs, self._features(states.dtype).T @ states)
+
+    def _join(self, states: np.ndarray, pairs: np.ndarray, weights: np.ndarray) -> Vector:
+        """Join sums over steps, pairs of steps and features to a vector of free parameters."""
         parts = {
             "end": states[self.step_order.last].sum(0),
             "start": states[self.start].sum(0),
             "transition": pairs,
+            "weights": weights,
         }
-        parameters = np.concatenate(
-            [np.ravel((parts | {"weights": weights})[name]) for name in self.shapes]
-        )
-        return parameters[self.free]
+        return np.concatenate([np.ravel(parts[name]) for name in self.shapes])[self.free]
+
+    def _features(self, dtype: Any) -> Any:
+        """Features in single or double precision."""
+        return self.rough_features if dtype == np.float32 else self.features
 
     def _run_passes(
         self, vector: bytes
@@ -289,11 +291,10 @@ class Indicators(AbstractByArrays):
     ) -> Vector:
         """Multiply ∇²F by a vector, in the precision of that."""
         parts = self._parts(vector)
-        passes = (
-            self.rough_passes(theta.tobytes())
-            if vector.dtype == np.float32
-            else self.passes(theta.tobytes())[0]
-        )
+        if vector.dtype == np.float32:
+            passes = self.rough_passes(theta.tobytes())
+        else:
+            passes, _, _ = self.passes(theta.tobytes())
         dtype = passes.epsilon.dtype
         weight = weights[self.step_order.unit].astype(dtype)
         emission = self._emission(parts).astype(dtype, copy=False)
@@ -303,19 +304,11 @@ class Indicators(AbstractByArrays):
 
     def diagonal(self, theta: Vector) -> Vector:
         """Diagonal of ∇²F at weights of one, computed as if labels were independent."""
-        diagonal = self.passes(theta.tobytes())[0]
-        p = diagonal.states
-        pairs = diagonal.pairs(np.ones(len(self.codes)))
+        passes = self.passes(theta.tobytes())[0]
+        p = passes.states
         spread = p * (1 - p)
-        parts = {
-            "end": spread[self.step_order.last].sum(0),
-            "start": spread[self.start].sum(0),
-            "transition": pairs,
-        }
-        parts["weights"] = self.features.power(2).T @ spread
-        diagonal = (
-            np.concatenate([np.ravel(parts[name]) for name in self.shapes])[self.free] + self.alpha
-        )
+        pairs = passes.pairs(np.ones(len(self.codes)))
+        diagonal = self._join(spread, pairs, self.features.power(2).T @ spread) + self.alpha
         # share of the largest curvature given to features without information that have no penalty
         smallest_feature_curvature = 1e-12
         return np.maximum(diagonal, smallest_feature_curvature * diagonal.max())

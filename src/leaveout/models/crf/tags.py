@@ -71,11 +71,7 @@ def read_labels(
             )
         if len(names) < 2:
             raise ValueError(f"CRF: at least two labels are needed; all are {str(names[0])!r}.")
-        return (
-            codes.astype(np.int32),
-            len(names),
-            LabelNames(pd.Index(names.astype(object), dtype=object)),
-        )
+        return codes.astype(np.int32), len(names), named_labels(names.tolist())
     if array.dtype.kind not in "iu":
         raise TypeError(
             f"CRF: labels must be text or whole numbers from 0; got an array of {array.dtype}."
@@ -119,10 +115,7 @@ def read_features(features: Any, steps: int) -> Features:
     if scipy.sparse.issparse(features):
         matrix = scipy.sparse.csr_array(features).astype(np.float64)
         matrix.sum_duplicates()
-        if matrix.ndim != 2 or matrix.shape[0] != steps or not matrix.shape[1]:
-            raise ValueError(
-                f"CRF: features must be [steps, features], with {steps} steps; got shape {matrix.shape}."
-            )
+        _check_shape(matrix, steps)
         if not np.isfinite(matrix.data).all():
             raise ValueError("CRF: features hold NaN or infinite values.")
         entries = np.diff(matrix.indptr)
@@ -136,16 +129,20 @@ def read_features(features: Any, steps: int) -> Features:
             columns, as_stored(np.where(inside, data[place], 0.0)), matrix.shape[1]
         )
     array = _numbers("features", features)
-    if array.ndim != 2 or len(array) != steps or not array.shape[1]:
-        raise ValueError(
-            f"CRF: features must be [steps, features], with {steps} steps; got shape {array.shape}."
-        )
+    _check_shape(array, steps)
     if not np.isfinite(array).all():
         t, f = np.argwhere(~np.isfinite(array))[0]
         raise ValueError(
             f"CRF: features hold NaN or infinite values, the first at step {t}, feature {f}."
         )
     return as_stored(array)
+
+
+def _check_shape(features: Any, steps: int) -> None:
+    if features.ndim != 2 or features.shape[0] != steps or not features.shape[1]:
+        raise ValueError(
+            f"CRF: features must be [steps, features], with {steps} steps; got shape {features.shape}."
+        )
 
 
 def read_free(
@@ -168,9 +165,8 @@ def read_free(
 def counts(crf: Any) -> Float[np.ndarray, "units labels"]:
     """Count the steps of each unit with each label."""
     out = np.zeros((crf.num_units, crf.num_labels))
-    np.add.at(
-        out, (crf.sequence if crf.drop == "sequence" else np.arange(len(crf.codes)), crf.codes), 1.0
-    )
+    units = crf.sequence if crf.drop == "sequence" else np.arange(len(crf.codes))
+    np.add.at(out, (units, crf.codes), 1.0)
     return out
 
 
@@ -205,9 +201,9 @@ def rank_steps(
     likeliest = p.argmax(1)
     columns = {"sequence": sequence, "label": names.labels(codes), "probability": label_p}
     columns |= {"likeliest other": names.labels(likeliest), "its probability": p[steps, likeliest]}
-    table = pd.DataFrame(
-        columns, index=pd.RangeIndex(len(steps), name="step") if index is None else index
-    )
+    if index is None:
+        index = pd.RangeIndex(len(steps), name="step")
+    table = pd.DataFrame(columns, index=index)
     return table.sort_values("probability", kind="stable")
 
 
@@ -280,11 +276,8 @@ def entity_f1(labels: ArrayLike, predicted: ArrayLike, lengths: ArrayLike) -> fl
     truth, guesses = _pair("entity_f1", labels, predicted)
     true_entities = set(entities(truth, lengths))
     guessed_entities = set(entities(guesses, lengths))
-    return (
-        2
-        * len(true_entities & guessed_entities)
-        / max(len(true_entities) + len(guessed_entities), 1)
-    )
+    count = len(true_entities) + len(guessed_entities)
+    return 2 * len(true_entities & guessed_entities) / max(count, 1)
 
 
 def entities(labels: ArrayLike, lengths: ArrayLike) -> list[tuple[int, int, str]]:

@@ -266,7 +266,7 @@ class AbstractLatentModel(AbstractClosedForm):
     ) -> Bool[np.ndarray, " refits"]:
         """Say of which refits the rows leave a coefficient open, whose prior is flat."""
         # share of a direction's squares that is rounding
-        (basis, unit) = self._basis
+        basis, unit = self._basis
         rounding = 1e-10
         out = (weight == 0) & (index < self.num_units)
         leverages = np.append(np.bincount(unit, np.sum(basis**2, axis=1), self.num_units), 0.0)

@@ -18,7 +18,7 @@ from .effects import GroupingFactor, split
 from .laplace import Field, Incidence, LaplaceEngine, LaplaceMode, Latent
 from .modes import ValueAndSteps, newton
 from .quadrature import marginal_losses
-from .responses import Response, ResponseRows
+from .responses import ResponseRows
 
 SIDES = 500  # right-hand sides that are solved for at once
 
@@ -61,11 +61,8 @@ class CrossedFactors(LaplaceEngine):
             incidence = Incidence(
                 np.array(index), terms, np.arange(ends[largest], ends[largest + 1])
             )
-        count, parts = (
-            sum(len(factor.row) for factor in factors),
-            np.cumsum([0, *(factor.q for factor in factors)]),
-        )
-        bounds = np.cumsum([len(factor.row) for factor in factors])[:-1]
+        parts = np.cumsum([0, *(factor.q for factor in factors)])
+        *bounds, count = np.cumsum([len(factor.row) for factor in factors])
 
         def loadings(psi: NDArray) -> NDArray:
             free = np.split(psi, bounds, axis=1)
@@ -100,7 +97,7 @@ class CrossedFactors(LaplaceEngine):
         """
         mean, variance, tau = self.predictors(theta, weights, state)
         rows = np.concatenate([self.members[u] for u in unit])
-        place = np.repeat(np.arange(len(unit)), [len(self.members[u]) for u in unit])
+        place = np.repeat(np.arange(len(unit)), np.bincount(self.unit)[unit])
         row_lane = lane[place]
         losses = marginal_losses(
             self.data.select_rows(rows),
@@ -123,9 +120,8 @@ class CrossedFactors(LaplaceEngine):
                 rows = self.members[unit[place]]
                 data = self.data.select_rows(rows)
                 covariance = self.latent.covariance(mode, rows)
-                out[place] = joint_density(
-                    data.response, mode.eta[0, rows], covariance, mode.refits.tau[:, 0], data
-                )
+                tau = mode.refits.tau[:, 0]
+                out[place] = joint_density(mode.eta[0, rows], covariance, tau, data)
         return out
 
     @functools.cached_property
@@ -203,7 +199,7 @@ class CrossedFactors(LaplaceEngine):
 
         K is the covariance of one block or, for rows by themselves, `[rows, 1, 1]`.
         """
-        (count, size) = K.shape[:2]
+        count, size = K.shape[:2]
         data = self.data
         W, residual = (
             part[0, rows].reshape(count, size) for part in (mode.losses[2], mode.eta - data.y)
@@ -221,7 +217,6 @@ class CrossedFactors(LaplaceEngine):
 
 
 def joint_density(
-    response: Response,
     mean: np.ndarray,
     covariance: np.ndarray,
     tau: np.ndarray,
@@ -237,7 +232,7 @@ def joint_density(
         """Evaluate at η = m + K pull, for any K."""
         nonlocal low, value
         shift = covariance @ dual
-        loss, slope, curvature = response.orders(mean + shift, tau, data.y, (0, 1, 2))
+        loss, slope, curvature = data.response.orders(mean + shift, tau, data.y, (0, 1, 2))
         value = float(data.size @ loss + 0.5 * dual @ shift)
         root = np.sqrt(data.size * curvature)
         low = np.linalg.cholesky(np.eye(len(mean)) + root[:, None] * covariance * root)
@@ -246,7 +241,5 @@ def joint_density(
         return np.array(value), lambda fresh: dual - (target - root * solved)
 
     look(newton(look, np.zeros(len(mean)))[0])
-    fixed = data.size @ np.broadcast_to(
-        response.constant(tau, data.y)[0] + data.fixed, data.y.shape
-    )
+    fixed = data.size @ np.broadcast_to(data.constant(tau), data.y.shape)
     return value + float(np.sum(np.log(np.diag(low))) + fixed)

@@ -156,10 +156,9 @@ class Parts:
 def split(theta: np.ndarray, data: ResponseRows, factors: tuple[GroupingFactor, ...]) -> Parts:
     """Split θ `[refits, params]` into its parts."""
     p = data.design.shape[1]
-    num_shared = data.response.num_shared
     ends = np.cumsum([p, *(len(factor.row) for factor in factors)])
     free = tuple(theta[:, a:b] for a, b in itertools.pairwise(ends))
-    return Parts(theta[:, :p], free, theta[:, theta.shape[1] - num_shared :])
+    return Parts(theta[:, :p], free, theta[:, theta.shape[1] - data.response.num_shared :])
 
 
 def _semidefinite(matrix: np.ndarray, name: str) -> np.ndarray:
@@ -185,7 +184,7 @@ def bars(formula: str) -> tuple[str, list[Bar]]:
         if letter == "(":
             if depth == 0:
                 start = k
-            depth = depth + 1
+            depth += 1
         elif letter == ")":
             depth -= 1
             if depth < 0:
@@ -374,15 +373,11 @@ def factors(
             raise ValueError(
                 f"Mixed: the effect {columns[int(np.argmin(size))]!r} of {name} is zero in every row."
             )
-        row = list[int]()
-        column = list[int]()
+        pairs = list[tuple[int, int]]()
         first = 0
         for width in (width for block in factor_blocks for width in block.sizes):
-            pairs = [(first + i, first + j) for i in range(width) for j in range(i + 1)]
-            row = row + [i for i, _ in pairs]
-            column = column + [j for _, j in pairs]
-            first = first + width
-        place = np.array(row), np.array(column)
+            pairs += [(first + i, first + j) for i in range(width) for j in range(i + 1)]
+            first += width
         grouping_factors.append(
             GroupingFactor(
                 name,
@@ -391,7 +386,7 @@ def factors(
                 columns,
                 design / size[:, None],
                 1 / size,
-                *place,
+                *np.array(pairs).T,
             )
         )
     return tuple(grouping_factors)

@@ -191,11 +191,10 @@ class GaussianField(AbstractLatentModel):
         if (length > 1).any():
             return None
         ones = np.ones((1, self.num_units))
-        mode, first = self.engine.full_mode(np.asarray(like)), np.asarray(first, np.int64)
-        ring, start = (
-            rings(mode, first, lambda sites: self._alone(mode, sites)),
-            mode.starts(self.engine.keeps_factors),
-        )
+        mode = self.engine.full_mode(np.asarray(like))
+        sites = np.asarray(first, np.int64)
+        ring = rings(mode, sites, functools.partial(self._alone, mode))
+        start = mode.starts(self.engine.keeps_factors)
         if ring is None:
             return None
 
@@ -209,12 +208,10 @@ class GaussianField(AbstractLatentModel):
         """Leave out each of some units, one by one."""
         weights = np.ones((len(sites), self.num_units))
         weights[np.arange(len(sites)), sites] = 0.0
-        theta, start = (
-            np.repeat(part, len(sites), axis=0) for part in (mode.refits.theta, mode.starts(False))
-        )
-        losses = self.losses(theta, weights, sites[:, None], np.ones((len(sites), 1), bool), start)[
-            :, 0
-        ]
+        theta = np.repeat(mode.refits.theta, len(sites), axis=0)
+        start = np.repeat(mode.starts(False), len(sites), axis=0)
+        index = sites[:, None]
+        losses = self.losses(theta, weights, index, index >= 0, start)[:, 0]
         return RowsAlone(losses, mode.value[0] - self.engine.mode(theta, weights, start).value)
 
     @property
@@ -234,9 +231,8 @@ class GaussianField(AbstractLatentModel):
             prior_of(name, value, self._spread)
             for name, value in zip(self._hyper, hyper.T, strict=True)
         ]
-        return np.sum([value for value, _ in parts], axis=0), np.stack(
-            [slope for _, slope in parts], axis=1
-        )
+        values, slopes = zip(*parts, strict=True)
+        return np.sum(values, axis=0), np.stack(slopes, axis=1)
 
     @property
     def num_units(self) -> int:
@@ -249,9 +245,13 @@ class GaussianField(AbstractLatentModel):
     @property
     def units(self) -> Units:
         score = LOG_DENSITY if self.family == "gaussian" else LOG_PROBABILITY
-        facts: dict[str, Any] = {"target": np.where(self.observed, self.y, np.nan), "score": score}
         return Units(
-            names=self.labels.index, serial=True, blocks=self.block, observed=self.observed, **facts
+            names=self.labels.index,
+            serial=True,
+            blocks=self.block,
+            observed=self.observed,
+            target=np.where(self.observed, self.y, np.nan),
+            score=score,
         )
 
     @property
@@ -301,11 +301,8 @@ class GaussianField(AbstractLatentModel):
             "binomial": lambda: np.log((y.sum() + 0.5) / (trials.sum() - y.sum() + 0.5)),
             "gaussian": lambda: y.mean(),
         }[self.family]()
-        usual = {
-            "sd": np.log(0.5 * self._spread),
-            "noise_sd": np.log(0.5 * self._spread),
-            "range": np.log(6.0),
-        }
+        deviation = np.log(0.5 * self._spread)
+        usual = {"sd": deviation, "noise_sd": deviation, "range": np.log(6.0)}
         return np.array(
             [mean, *np.zeros(len(self.center)), *(usual.get(name, 0.0) for name in self._hyper)]
         )
@@ -414,13 +411,15 @@ def _check_response(family: str, y: np.ndarray, trials: np.ndarray) -> None:
                 "GaussianField: all values of y are the same; there is no deviation to estimate."
             )
         return
-    if (y < 0).any() or (y != np.round(y)).any():
+    wrong = (y < 0) | (y != np.round(y))
+    if wrong.any():
         raise ValueError(
-            f"GaussianField: family={family!r} needs counts 0, 1, 2, …; got {y[(y < 0) | (y != np.round(y))][0]}."
+            f"GaussianField: family={family!r} needs counts 0, 1, 2, …; got {y[wrong][0]}."
         )
-    if family == "binomial" and (y > trials).any():
+    above = y > trials
+    if family == "binomial" and above.any():
         raise ValueError(
-            f"GaussianField: y must not be above trials; got {y[y > trials][0]:g} of {trials[y > trials][0]:g}."
+            f"GaussianField: y must not be above trials; got {y[above][0]:g} of {trials[above][0]:g}."
         )
     if (y == 0).all() or (family == "binomial" and (y == trials).all()):
         raise ValueError(

@@ -159,11 +159,8 @@ class GaussianProcess(AbstractClosedForm):
             raise ValueError(f"GaussianProcess: prior must be 'default' or None; got {prior!r}.")
         self.labels, X, y = match_labels("GaussianProcess", X=X, y=y)
         count = 1 if np.ndim(X) < 2 else np.shape(X)[1]
-        self.columns = (
-            tuple(map(str, X.columns))
-            if hasattr(X, "columns")
-            else tuple(f"x{j}" for j in range(count))
-        )
+        columns = X.columns if hasattr(X, "columns") else (f"x{j}" for j in range(count))
+        self.columns = tuple(map(str, columns))
         self.X, self.y = _read(X, y)
         deviation = self.X.std(0)
         self.spread = as_stored(deviation if ard else [np.sqrt(np.mean(deviation**2))])
@@ -191,7 +188,7 @@ class GaussianProcess(AbstractClosedForm):
             raise ValueError("predict: the model has no offset, but one was given.")
         labels, X = match_labels("predict", X=X)
         rows = np.asarray(new_rows("predict", X, self.columns, False))
-        factor = self._factorise(fit.vector[None], np.ones((1, self.num_units)))
+        factor = self._factorise(fit.vector[None])
         lengths = np.broadcast_to(np.exp(fit.vector[2:-1]), rows.shape[1:])
         distances = scipy.spatial.distance.cdist(rows / lengths, self.X / lengths)
         covariance = np.exp(2 * fit.vector[1]) * KERNELS[self.kernel](distances)[0]
@@ -203,18 +200,16 @@ class GaussianProcess(AbstractClosedForm):
 
     @property
     def parameters(self) -> Parameters:
-        several = (
-            [f"length[{k}]" for k in range(len(self.spread))]
-            if len(self.spread) > 1
-            else ["length"]
-        )
+        lengths = ["length"]
+        if len(self.spread) > 1:
+            lengths = [f"length[{k}]" for k in range(len(self.spread))]
         return Parameters(
             natural=self._natural,
             unconstrained=self._to_unconstrained,
             start=lambda seed: np.array(
                 [self.y.mean(), *np.log([0.7 * self.y.std(), *self.spread, 0.5 * self.y.std()])]
             ),
-            names=lambda: ["mean", "sd", *several, "noise_sd"],
+            names=lambda: ["mean", "sd", *lengths, "noise_sd"],
             limit=self._limit,
             at_limit=self._to_limit,
         )
@@ -271,12 +266,9 @@ class GaussianProcess(AbstractClosedForm):
     @functools.cached_property
     def _squares(self) -> Float[Array, "lengths rows rows"]:
         """Compute squared distances along every feature with a length of its own."""
-        square = lambda x: np.maximum(scipy.spatial.distance.cdist(x, x, "sqeuclidean"), 0.0)
-        return np.stack(
-            [square(self.X[:, [k]]) for k in range(self.X.shape[1])]
-            if len(self.spread) > 1
-            else [square(self.X)]
-        )
+        parts = [self.X] if len(self.spread) == 1 else [column[:, None] for column in self.X.T]
+        squares = [scipy.spatial.distance.cdist(x, x, "sqeuclidean") for x in parts]
+        return np.maximum(squares, 0.0)
 
     def _pairs(self, matrices: Float[Array, "some rows rows"]) -> Float[Array, "some pairs"]:
         """Return the lower triangles."""
@@ -290,15 +282,19 @@ class GaussianProcess(AbstractClosedForm):
     def _factorise(
         self,
         theta: Points,
-        weights: Float[Array, "places rows"],
+        weights: Float[Array, "places rows"] | None = None,
         order: Int[Array, " rows"] | None = None,
     ) -> ProcessFactor:
         """Factorise the covariances at some θ, of rows in some order."""
         n = self.num_units
-        y = self.y if order is None else self.y[order]
-        squares = self._pairs(
-            self._squares if order is None else self._squares[:, order][:, :, order]
-        )
+        if weights is None:
+            weights = np.ones((1, n))
+        y = self.y
+        squares = self._squares
+        if order is not None:
+            y = y[order]
+            squares = squares[:, order][:, :, order]
+        squares = self._pairs(squares)
         shares = np.exp(-2 * theta[:, 2:-1])
         # few roots, if of one length
         r = np.sqrt(shares @ squares) if len(squares) > 1 else np.sqrt(shares) * np.sqrt(squares)
@@ -314,7 +310,8 @@ class GaussianProcess(AbstractClosedForm):
         M[:, n, :n] = right
         diagonal = np.einsum("pii->pi", M)
         # above βᵀβ̃, so that there is a factor
-        diagonal[:, :n], diagonal[:, n] = 1 + ratio * weights, 1 + 2 * np.sum(right**2, axis=1)
+        diagonal[:, :n] = 1 + ratio * weights
+        diagonal[:, n] = 1 + 2 * np.sum(right**2, axis=1)
         return ProcessFactor(k, kernel_slope, S, right, cholesky(M))
 
     def _prior(self, theta: Points) -> tuple[Float[Array, " places"], Points]:
@@ -352,8 +349,8 @@ class GaussianProcess(AbstractClosedForm):
 
     def _look(self, theta: Points, weights: Weights) -> tuple[Float[Array, " places"], Points]:
         factor = self._factorise(theta, weights)
-        (prior, slope) = self._prior(theta)
-        (inverse, beta) = factor.inverse()
+        prior, slope = self._prior(theta)
+        inverse, beta = factor.inverse()
         size = weights.sum(1)
         value = factor.terms.sum(1) + size * (theta[:, -1] + HALF_LOG) + prior
         alpha = factor.S * beta
@@ -386,13 +383,11 @@ class GaussianProcess(AbstractClosedForm):
             return super().values(theta, weights)
         size = seen.sum(1)
         order = np.argsort(-seen.sum(0), kind="stable")
-        nested = np.array_equal(seen[:, order], np.arange(self.num_units) < size[:, None])
         theta = np.asarray(theta, float)
-        ones = np.ones((1, self.num_units))
-        if nested:
+        if np.array_equal(seen[:, order], np.arange(self.num_units) < size[:, None]):  # nested
             rows = None if seen.all() else order
             (terms,) = self._in_parts(
-                lambda chunk: (self._factorise(chunk, ones, rows).terms,), theta
+                lambda chunk: (self._factorise(chunk, order=rows).terms,), theta
             )
             values = np.pad(np.cumsum(terms, axis=1), ((0, 0), (1, 0)))[:, size]
         else:
@@ -407,9 +402,9 @@ class GaussianProcess(AbstractClosedForm):
         """Compute ½ βᵀβ̃ + ½ log|M| of some sets of rows, from that of all rows and blocks of
         M⁻¹.
         """
-        factor = self._factorise(theta, np.ones((1, self.num_units)))
+        factor = self._factorise(theta)
         missing = (~seen).sum(1)
-        (inverse, beta) = factor.inverse()
+        inverse, beta = factor.inverse()
         first = np.argsort(seen, axis=1, kind="stable")
         values = np.repeat(factor.terms.sum(1)[:, None], len(seen), axis=1)
         for count in np.unique(missing[missing > 0]):
@@ -433,12 +428,10 @@ class GaussianProcess(AbstractClosedForm):
 
         def moments(theta: Points, weights: Weights) -> tuple[np.ndarray, np.ndarray]:
             factor = self._factorise(theta, weights)
-            (inverse, beta) = factor.inverse()
+            inverse, beta = factor.inverse()
             half = self._covariance(theta, factor) * factor.S[:, None, :]
-            mean, reduction = (
-                theta[:, :1] + np.einsum("pij,pj->pi", half, beta),
-                np.einsum("pij,pij->pi", half @ inverse, half),
-            )
+            mean = theta[:, :1] + np.einsum("pij,pj->pi", half, beta)
+            reduction = np.einsum("pij,pij->pi", half @ inverse, half)
             return mean, np.maximum(np.exp(2 * theta[:, 1:2]) - reduction, 0.0)
 
         mean, variance = self._in_parts(
@@ -458,7 +451,8 @@ class GaussianProcess(AbstractClosedForm):
         mean, variance = (
             np.take_along_axis(part, rows, axis=1) for part in self._conditional(theta, weights)
         )
-        return _gaussian(self.y[rows] - mean, variance + np.exp(2 * theta[:, -1:]))
+        variance = variance + np.exp(2 * theta[:, -1:])
+        return 0.5 * ((self.y[rows] - mean) ** 2 / variance + np.log(2 * np.pi * variance))
 
     def predictions(
         self,
@@ -491,9 +485,8 @@ class GaussianProcess(AbstractClosedForm):
             points: Points, state: State
         ) -> tuple[Float[np.ndarray, "points units"], State]:
             mean, variance = self._conditional(points, np.ones((len(points), self.num_units)))
-            return points[:, -1:] + 0.5 * np.exp(-2 * points[:, -1:]) * (
-                (self.y - mean) ** 2 + variance
-            ), None
+            square = (self.y - mean) ** 2 + variance
+            return points[:, -1:] + 0.5 * np.exp(-2 * points[:, -1:]) * square, None
 
         return jacobian_by_differences(by_weight, np.asarray(theta, float))
 
@@ -513,7 +506,7 @@ class GaussianProcess(AbstractClosedForm):
         array of float, shape (rows, rows)
             The matrix.
         """
-        factor = self._factorise(theta[None], np.ones((1, self.num_units)))
+        factor = self._factorise(theta[None])
         inverse = factor.inverse()[0][0]
         S = factor.S[0]
         K = self._covariance(theta[None], factor)[0]
@@ -536,12 +529,12 @@ class GaussianProcess(AbstractClosedForm):
         del like
         if (length > 1).any():
             return None
-        first = np.asarray(first, np.int64)
+        index = np.asarray(first, np.int64)[:, None]
 
         def unit_changes(theta: Float[Array, " params"]) -> tuple[Array, Array]:
             with np.errstate(all="ignore"):
-                inverse, beta = self._factorise(theta[None], np.ones((1, self.num_units))).inverse()
-                loss = _eliminate(inverse, beta, first[:, None])[0] + theta[-1] + HALF_LOG
+                inverse, beta = self._factorise(theta[None]).inverse()
+                loss = _eliminate(inverse, beta, index)[0] + theta[-1] + HALF_LOG
             return loss[:, None], loss
 
         return unit_changes
@@ -565,10 +558,6 @@ def _eliminate(
         remainder[..., k + 1 :] -= slopes * remainder[..., k, None]
         block[..., k + 1 :, k + 1 :] -= slopes[..., :, None] * block[..., k, None, k + 1 :]
     return values
-
-
-def _gaussian(residual: Array, variance: Array) -> Array:
-    return 0.5 * (residual**2 / variance + np.log(2 * np.pi * variance))
 
 
 def _read(X: Any, y: Any) -> tuple[Float[Array, "rows features"], Float[Array, " rows"]]:

@@ -9,6 +9,7 @@ for many refits.
 free entries of Λ, and the response's own.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -38,6 +39,10 @@ SCORE_NODES = {
     3: 5,
 }  # nodes for each effect in scores, by the number of effects; with more effects those of the fit
 STENCIL = (-2, -1, 1, 2), (1 / 12, -8 / 12, 8 / 12, -1 / 12)
+
+
+def _num_nodes(rule: Rule | None) -> int:
+    return 1 if rule is None else rule.nodes.shape[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +88,7 @@ class OneFactor(AbstractEngine):
     def num_clusters(self) -> int:
         return len(self.rows.first)
 
-    def make_clusters(self, theta: np.ndarray, omega: np.ndarray) -> Clusters:
+    def make_clusters(self, theta: np.ndarray, omega: np.ndarray | float = 1.0) -> Clusters:
         """Make the clusters at θ `[refits, params]`, with rows of weight ω `[refits or 1,
         rows]`.
         """
@@ -101,7 +106,7 @@ class OneFactor(AbstractEngine):
         theta: np.ndarray,
         lane: np.ndarray,
         cluster: np.ndarray,
-        omega: np.ndarray | None = None,
+        omega: np.ndarray | float = 1.0,
     ) -> tuple[Clusters, np.ndarray, np.ndarray]:
         """Gather the listed clusters, each at the θ of a refit, with the given weights of their
         rows, by default one.
@@ -109,13 +114,7 @@ class OneFactor(AbstractEngine):
         Returns them with the places of their rows among the sorted ones, and the number in the list
         of each row's cluster.
         """
-        sizes = np.diff(np.r_[self.rows.first, len(self.order)])[cluster]
-        ragged = RaggedRows.from_sizes(sizes)
-        place = (
-            np.arange(sizes.sum())
-            - ragged.first[ragged.cluster]
-            + self.rows.first[cluster][ragged.cluster]
-        )
+        ragged, place = self._gather_rows(cluster)
         parts = split(theta, self.sorted_rows, (self.factor,))
         data = self.sorted_rows.select_rows(place)
         row_lane = lane[ragged.cluster]
@@ -123,10 +122,8 @@ class OneFactor(AbstractEngine):
         a = np.zeros((self.factor.q, len(place)))
         for k, (i, j) in enumerate(zip(self.factor.row, self.factor.column, strict=True)):
             a[j] += parts.free[0][row_lane, k] * self.design[i, place]
-        weights = data.size if omega is None else data.size * omega
-        clusters = Clusters(
-            data.response, ragged, e, a, parts.tau.T[:, row_lane], data.y, weights, data.fixed
-        )
+        tau = parts.tau.T[:, row_lane]
+        clusters = Clusters(data.response, ragged, e, a, tau, data.y, data.size * omega, data.fixed)
         return clusters, place, ragged.cluster
 
     def look(
@@ -134,69 +131,70 @@ class OneFactor(AbstractEngine):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Compute F, its gradients, and the modes `[refits, effects · clusters]`."""
         if self.outer_weights and len(theta) > 1 and (theta == theta[0]).all():
-            value, gradient, modes = self.cluster_gradients(
-                theta[:1], None if state is None else state[:1]
-            )
+            start = None if state is None else state[:1]
+            value, gradient, modes = self.cluster_gradients(theta[:1], start)
             return weights @ value[0], weights @ gradient[0], np.repeat(modes, len(theta), 0)
-        omega = np.ones((1, len(self.order))) if self.outer_weights else weights[:, self.order]
-        parts = [
-            self._evaluate(
-                theta[k], weights[k], omega if self.outer_weights else omega[k], state, k
-            )
-            for k in self._chunks(len(theta))
-        ]
+        size = max(1, NODE_ENTRIES // (len(self.order) * _num_nodes(self.rule)))
+        chunks = [slice(k, k + size) for k in range(0, len(theta), size)]
+        parts = [self._evaluate(theta[k], weights[k], state, k) for k in chunks]
         value, gradient, modes = (np.concatenate(part) for part in zip(*parts, strict=True))
         return value, gradient, modes
 
     @property
     def costs(self) -> Costs:
-        return Costs(
-            work=50.0 * len(self.order) * (1 if self.rule is None else self.rule.nodes.shape[1])
-        )
+        return Costs(work=50.0 * len(self.order) * _num_nodes(self.rule))
 
-    def _chunks(self, lanes: int) -> list[slice]:
-        nodes = 1 if self.rule is None else self.rule.nodes.shape[1]
-        size = max(1, NODE_ENTRIES // (len(self.order) * nodes))
-        return [slice(k, k + size) for k in range(0, lanes, size)]
+    def _inner_weights(self, weights: NDArray) -> NDArray | float:
+        """Weights ω of the sorted rows inside the integrals."""
+        return 1.0 if self.outer_weights else weights[:, self.order]
+
+    @functools.cached_property
+    def model_order(self) -> NDArray:
+        """The place of each row among the sorted ones."""
+        return np.argsort(self.order)
+
+    def _gather_rows(self, cluster: NDArray) -> tuple[RaggedRows, NDArray]:
+        """Gather the rows of the listed clusters, with their places among the sorted ones."""
+        ragged = RaggedRows.from_sizes(self.rows.sizes[cluster])
+        offset = self.rows.first[cluster] - ragged.first
+        return ragged, np.arange(len(ragged.cluster)) + offset[ragged.cluster]
 
     def _start(self, state: NDArray | None, chunk: slice) -> NDArray | None:
         if state is None:
             return None
         return np.moveaxis(state[chunk].reshape(-1, self.factor.q, self.num_clusters), 1, 0)
 
-    def _evaluate(self, theta, weights, omega, state, chunk):
+    def _slopes(
+        self, theta: NDArray, omega: NDArray | float, state: NDArray | None, chunk: slice
+    ) -> tuple[ClusterSlopes, NDArray]:
+        """Slopes of the clusters, and the modes, `[refits, effects · clusters]`."""
         slopes = self.make_clusters(theta, omega).slopes(self.rule, self._start(state, chunk))
-        outer = weights[:, self.rows.cluster] if self.outer_weights else 1.0
-        value = np.sum(slopes.value * weights, 1) if self.outer_weights else slopes.value.sum(1)
-        return (
-            value,
-            self._gradient(slopes, outer),
-            np.moveaxis(slopes.b, 0, 1).reshape(len(theta), -1),
-        )
+        return slopes, np.moveaxis(slopes.b, 0, 1).reshape(len(theta), -1)
 
-    def _gradient(self, slopes: ClusterSlopes, outer: NDArray | float) -> NDArray:
-        """Gradient in θ of a sum over rows, with weights `outer` `[refits, rows]`."""
+    def _evaluate(self, theta, weights, state, chunk):
+        slopes, modes = self._slopes(theta, self._inner_weights(weights), state, chunk)
+        value = slopes.value
+        outer = 1.0
+        if self.outer_weights:
+            value = value * weights
+            outer = weights[:, self.rows.cluster]
         of_free = np.sum(self.factor.by_free(slopes.a, self.design) * outer, -1)
         of_tau = np.sum(slopes.tau * outer, -1)
-        return np.concatenate(
-            [(slopes.e * outer) @ self.sorted_rows.design, of_free.T, of_tau.T], axis=1
-        )
+        of_z = (slopes.e * outer) @ self.sorted_rows.design
+        return value.sum(1), np.concatenate([of_z, of_free.T, of_tau.T], axis=1), modes
 
     def cluster_gradients(
-        self, theta: np.ndarray, state: np.ndarray | None = None, omega: np.ndarray | None = None
+        self, theta: np.ndarray, state: np.ndarray | None = None, omega: np.ndarray | float = 1.0
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Compute f of every cluster `[refits, clusters]`, its gradients `[refits, clusters,
         params]`, and the modes.
         """
-        row_weights = np.ones((len(theta), len(self.order))) if omega is None else omega
-        slopes = self.make_clusters(theta, row_weights).slopes(
-            self.rule, self._start(state, slice(None))
-        )
+        slopes, modes = self._slopes(theta, omega, state, slice(None))
         total = self.rows.total
         of_z = [total(slopes.e * column) for column in self.sorted_rows.design.T]
         of_free = map(total, self.factor.by_free(slopes.a, self.design))
         gradient = np.stack([*of_z, *of_free, *map(total, slopes.tau)], axis=-1)
-        return slopes.value, gradient, np.moveaxis(slopes.b, 0, 1).reshape(len(theta), -1)
+        return slopes.value, gradient, modes
 
     def jacobian(self, theta: np.ndarray) -> np.ndarray:
         """Compute `∂²F/∂θ∂w_n` at weights one.
@@ -281,7 +279,7 @@ class OneFactor(AbstractEngine):
 
     def modes(self, theta: np.ndarray) -> np.ndarray:
         """Modes given all data, `[effects, clusters]`."""
-        return self.make_clusters(theta[None], np.ones((1, len(self.order)))).mode().b[:, 0]
+        return self.make_clusters(theta[None]).mode().b[:, 0]
 
     def alone(
         self, theta: np.ndarray, unit: np.ndarray, joint: bool, start: np.ndarray
@@ -291,17 +289,14 @@ class OneFactor(AbstractEngine):
 
         The search for modes begins at `start`, as of `modes`.
         """
-        batch, lane = theta[None], np.zeros(len(unit), np.int64)
+        batch = theta[None]
+        lane = np.zeros(len(unit), np.int64)
 
         def change_and_loss(clusters: Clusters, cluster: NDArray) -> NDArray:
             mode = clusters.mode(start[:, cluster])
             change = clusters.value(self.rule, mode)
-            return np.stack(
-                [
-                    change,
-                    clusters.score(self.scoring, mode) if joint == self.outer_weights else change,
-                ]
-            )
+            loss = clusters.score(self.scoring, mode) if joint == self.outer_weights else change
+            return np.stack([change, loss])
 
         if not self.outer_weights:
             changes, losses = self._row_difference(batch, None, lane, unit, change_and_loss)
@@ -323,23 +318,14 @@ class OneFactor(AbstractEngine):
         function: Callable[[Clusters, NDArray], NDArray],
     ) -> NDArray:
         """Compute the difference of f with and without a row."""
-        sorted_place = np.empty(len(self.order), np.int64)
-        sorted_place[self.order] = np.arange(len(self.order))
-        cluster = self.rows.cluster[sorted_place[unit]]
+        cluster = self.rows.cluster[self.model_order[unit]]
 
-        def chunk_differences(chunk):
-            out = []
-            for seen in (True, False):
-                omega = self._omega(weights, lane[chunk], cluster[chunk], unit[chunk], seen)
-                out.append(
-                    function(
-                        self.gather_clusters(theta, lane[chunk], cluster[chunk], omega)[0],
-                        cluster[chunk],
-                    )
-                )
-            return out[0] - out[1]
+        def value(chunk, seen):
+            omega = self._omega(weights, lane[chunk], cluster[chunk], unit[chunk], seen)
+            clusters, _, _ = self.gather_clusters(theta, lane[chunk], cluster[chunk], omega)
+            return function(clusters, cluster[chunk])
 
-        return self._by_chunks(cluster, chunk_differences)
+        return self._by_chunks(cluster, lambda chunk: value(chunk, True) - value(chunk, False))
 
     def _omega(
         self, weights: NDArray | None, lane: NDArray, cluster: NDArray, unit: NDArray, seen: bool
@@ -347,13 +333,7 @@ class OneFactor(AbstractEngine):
         """Return the weights of the rows of listed clusters, with a weight of one for the given
         unit.
         """
-        sizes = np.diff(np.r_[self.rows.first, len(self.order)])[cluster]
-        ragged = RaggedRows.from_sizes(sizes)
-        place = (
-            np.arange(sizes.sum())
-            - ragged.first[ragged.cluster]
-            + self.rows.first[cluster][ragged.cluster]
-        )
+        ragged, place = self._gather_rows(cluster)
         itself = self.order[place] == unit[ragged.cluster]
         if weights is None:
             return np.where(itself, float(seen), 1.0)
@@ -362,17 +342,12 @@ class OneFactor(AbstractEngine):
 
     def _by_chunks(self, cluster: NDArray, function) -> NDArray:
         """Apply a function to the listed clusters in parts that fit into memory."""
-        nodes = 1 if self.scoring is None else self.scoring.nodes.shape[1]
-        sizes = np.diff(np.r_[self.rows.first, len(self.order)])[cluster] * nodes
+        if not len(cluster):
+            return np.zeros(0)
+        sizes = self.rows.sizes[cluster] * _num_nodes(self.scoring)
         part = np.cumsum(sizes) // (8 * NODE_ENTRIES)
-        pieces = (
-            np.split(np.arange(len(cluster)), np.flatnonzero(np.diff(part)) + 1)
-            if len(cluster)
-            else []
-        )
-        if pieces:
-            return np.concatenate([function(chunk) for chunk in pieces], axis=-1)
-        return np.zeros(0)
+        chunks = np.split(np.arange(len(cluster)), np.flatnonzero(np.diff(part)) + 1)
+        return np.concatenate([function(chunk) for chunk in chunks], axis=-1)
 
     def predictors(
         self, theta: np.ndarray, weights: np.ndarray, state: np.ndarray | None = None
@@ -391,22 +366,19 @@ class OneFactor(AbstractEngine):
 
         And ωℓ″ of each row.
         """
-        clusters = self.make_clusters(theta[None], np.ones((1, len(self.order))))
+        clusters = self.make_clusters(theta[None])
         mode = clusters.mode()
         row_cluster = self.rows.cluster
         whitened = forward(np.take(mode.low, row_cluster, -1), clusters.a)[:, 0]
-        model_order = np.argsort(self.order)
+        model_order = self.model_order
         across = np.where(row_cluster[:, None] == row_cluster, whitened.T @ whitened, 0.0)
-        return across[np.ix_(model_order, model_order)], (clusters.omega * mode.orders[2])[
-            0, model_order
-        ]
+        curvature = clusters.omega * mode.orders[2]
+        return across[np.ix_(model_order, model_order)], curvature[0, model_order]
 
     def regressions(
         self, theta: np.ndarray, weights: np.ndarray, state: np.ndarray | None = None
     ) -> DesignRegressions:
-        clusters = self.make_clusters(
-            theta, np.ones((1, len(self.order))) if self.outer_weights else weights[:, self.order]
-        )
+        clusters = self.make_clusters(theta, self._inner_weights(weights))
         mode = clusters.mode(self._start(state, slice(None)))
         row_cluster = self.rows.cluster
         X = self.sorted_rows.design
@@ -419,7 +391,7 @@ class OneFactor(AbstractEngine):
             (row_cluster, weights[:, row_cluster]) if self.outer_weights else (self.order, 1.0)
         )
         return DesignRegressions(
-            mode.eta[:, np.argsort(self.order)], X, unit, outer, weight, effects, residual
+            mode.eta[:, self.model_order], X, unit, outer, weight, effects, residual
         )
 
     def by_loadings(self, slopes: np.ndarray) -> np.ndarray:
@@ -432,11 +404,10 @@ class OneFactor(AbstractEngine):
 
         −1 is a new level.
         """
-        mode = self.make_clusters(theta[None], np.ones((1, len(self.order)))).mode()
+        mode = self.make_clusters(theta[None]).mode()
         seen = codes[0] >= 0
-        a = self.factor.rotate(
-            split(theta[None], self.sorted_rows, (self.factor,)).free[0][0], designs[0]
-        )
+        (free,) = split(theta[None], self.sorted_rows, (self.factor,)).free
+        a = self.factor.rotate(free[0], designs[0])
         level = np.where(seen, codes[0], 0)
         mean = np.sum(a * mode.b[:, 0, level], 0)
         variance = np.sum(forward(mode.low[:, :, 0, level], a) ** 2, 0)

@@ -267,9 +267,7 @@ class LaplaceMode:
     def value(self) -> Lanes:
         """The objective F."""
         data = self.latent.data
-        constant = np.broadcast_to(
-            data.response.constant(self.refits.tau, data.y)[0] + data.fixed, self.eta.shape
-        )
+        constant = np.broadcast_to(data.constant(self.refits.tau), self.eta.shape)
         value = self.inner + np.sum(times(self.refits.weights, constant), 1)
         value = value + 0.5 * (self.solver.logdet - self.normaliser[0]) + self.prior[0]
         return np.where(np.isfinite(value), value, np.inf)
@@ -360,7 +358,10 @@ class Latent:
         p, q, _ = self.sizes
         psi = theta[:, p : p + q]
         c, slopes = self.field.coefficients(psi)
-        loadings = np.ones((*self.incidence.index.shape[:1], 1, len(self.data.y)))
+        if self.loadings is None:
+            loadings = np.ones((len(self.incidence.index), 1, len(self.data.y)))
+        else:
+            loadings = self.loadings(psi)
         return LatentRefits(
             theta,
             psi,
@@ -370,7 +371,7 @@ class Latent:
             slopes,
             c @ self.incidence.values,
             self.data.offset + theta[:, :p] @ self.data.design.T,
-            loadings if self.loadings is None else self.loadings(psi),
+            loadings,
         )
 
     def mode(

@@ -106,9 +106,10 @@ def _leave_out(
     """Leave out some of the rows; `tilt` is ℓ‴ v of every row, and `tilt_product` is C times it."""
     ring = rings.rows
     neighbours = rings.rows[:, : rings.num_near]
+    count = neighbours.shape[1]
     rows = rings.rows[:, 0]
     across = C[ring[:, :, None], neighbours[:, None, :]]
-    block = across[:, : neighbours.shape[1]]
+    block = across[:, :count]
     shift, delta = _solve_neighbours(mode, block, neighbours)
     q = _slopes(mode, shift, neighbours)
     d = -np.einsum("sij,sj->si", across, q)
@@ -116,38 +117,34 @@ def _leave_out(
     new_value, new_first, new_second = _weighted_orders(
         mode, mode.eta[0, ring] + d, ring, (0, 1, 2)
     )
-    data = mode.latent.data
+    data = mode.latent.data.select_rows(rows)
     loss_change = new_value - value
-    constant = data.response.constant(mode.refits.tau, data.y[rows])[0] + data.fixed[rows]
+    constant = data.constant(mode.refits.tau)
     loss_change[:, 0] = -value[:, 0] - times(mode.refits.weights[:, rows], constant)[0]
-    inner = (loss_change - first * d - 0.5 * second * d**2).sum(1) - 0.5 * np.einsum(
-        "sk,sk->s", q, d[:, : neighbours.shape[1]]
-    )
-    changed = (new_second - second)[:, neighbours.shape[1] :]  # the others, to first order
-    inside = np.eye(neighbours.shape[1]) + block * delta[:, None, :]
-    outer = across[:, neighbours.shape[1] :]
+    inner = (loss_change - first * d - 0.5 * second * d**2).sum(1)
+    inner = inner - 0.5 * np.einsum("sk,sk->s", q, d[:, :count])
+    changed = (new_second - second)[:, count:]  # the others, to first order
+    inside = np.eye(count) + block * delta[:, None, :]
+    outer = across[:, count:]
     sign, logdet = np.linalg.slogdet(inside)
-    solved = np.linalg.solve(
-        inside, np.concatenate([block[:, :, :1], outer.swapaxes(1, 2)], axis=2)
-    )
+    right = np.concatenate([block[:, :, :1], outer.swapaxes(1, 2)], axis=2)
+    solved = np.linalg.solve(inside, right)
     near_variance = solved[:, 0, 0]
-    spread = np.diag(C)[ring[:, neighbours.shape[1] :]]
+    spread = np.diag(C)[ring[:, count:]]
     # variance from the other rows, given the near ones
     spread = spread - np.einsum("sji,si,sij->sj", outer, delta, solved[:, :, 1:])
     # q of the others
-    outer_q = new_first[:, neighbours.shape[1] :] - (first + second * d)[:, neighbours.shape[1] :]
+    outer_q = (new_first - (first + second * d))[:, count:]
     full_q = np.concatenate([q, outer_q], axis=1)
     trace = (
         -np.einsum("si,si->s", full_q, tilt_product[ring])
         - np.einsum("si,si->s", tilt[ring], d)
         + (spread * changed).sum(1)
     )
-    shift = mode.eta[0, rows] + d[:, 0] - np.einsum("sj,sj->s", outer[:, :, 0], outer_q)
+    mean = mode.eta[0, rows] + d[:, 0] - np.einsum("sj,sj->s", outer[:, :, 0], outer_q)
     grown = (near_variance / block[:, 0, 0]) ** 2
     variance = near_variance - grown * np.einsum("si,si->s", outer[:, :, 0] ** 2, changed)
-    loss = marginal_losses(
-        mode.latent.data.select_rows(rows), shift, variance, mode.refits.tau[..., 0]
-    )
+    loss = marginal_losses(data, mean, variance, mode.refits.tau[..., 0])
     return RowsAlone(loss, -(inner + 0.5 * (np.where(sign > 0, logdet, np.nan) + trace)))
 
 

@@ -42,6 +42,7 @@ from .crossed import CrossedFactors
 from .effects import (
     EffectBlock,
     GroupingFactor,
+    Parts,
     align_groupings,
     array_blocks,
     factor_codes,
@@ -274,18 +275,13 @@ class Mixed(AbstractLatentModel):
         self.factors = self.full_factors = factors(blocks, codes_by_name)
         self.unit = float(y.std()) if response.quadratic else 1.0
         self.data, self.transform = self._data(X, y, response, offset, trials)
-        self.quadrature, self.joint = (
-            count("Mixed: quadrature", quadrature, 1, 101),
-            (score or self._usual(drop)) == "joint",
-        )
+        self.quadrature = count("Mixed: quadrature", quadrature, 1, 101)
+        self.joint = drop != ROWS if score is None else score == "joint"
         self._check(drop, score)
         self.drop = drop
-        unit_factor = next((factor for factor in self.factors if factor.name == drop), None)
-        self.code, self.num = (
-            (np.arange(n), n)
-            if unit_factor is None
-            else (unit_factor.code, len(unit_factor.levels))
-        )
+        units = {ROWS: (np.arange(n), n)}
+        units |= {factor.name: (factor.code, len(factor.levels)) for factor in self.factors}
+        self.code, self.num = units[drop]
         for factor in self.factors:
             self._check_levels(factor)
         self.engine  # noqa: B018  raises for factors that the engine does not support
@@ -297,10 +293,6 @@ class Mixed(AbstractLatentModel):
                 raise ValueError(
                     f"Mixed: {name}= goes with arrays; a formula says it by (… | group)."
                 )
-
-    @staticmethod
-    def _usual(drop: str) -> str:
-        return "pointwise" if drop == ROWS else "joint"
 
     def _check(self, drop: str, score: str | None) -> None:
         choices = [ROWS, *(factor.name for factor in self.factors)]
@@ -393,15 +385,17 @@ class Mixed(AbstractLatentModel):
             names=self._names,
             undetermined=self._undetermined,
             warning=self._warning,
-            limit=lambda theta: self.data.response.limit(
-                split(theta[None], self.data, self.factors).tau[0]
-            ),
+            limit=lambda theta: self.data.response.limit(self._parts(theta).tau[0]),
             held=self._without_zero_pivots,
             leaving=type(self)._leaving if self._num_held else None,
         )
 
+    def _parts(self, theta: Any) -> Parts:
+        """Split θ `[params]` into its parts."""
+        return split(np.asarray(theta)[None], self.data, self.factors)
+
     def _natural(self, theta):
-        parts = split(np.asarray(theta)[None], self.data, self.factors)
+        parts = self._parts(theta)
         response = self.data.response
         parameters = {"coef": self.transform @ parts.z[0]}
         for factor, free in zip(self.factors, parts.free, strict=True):
@@ -497,17 +491,15 @@ class Mixed(AbstractLatentModel):
         data = self.data
         regressions = self.engine.regressions(theta[None], np.ones((1, self.num)))
         eta = regressions.eta[0]
-        parts = split(theta[None], data, self.factors)
+        parts = self._parts(theta)
         tau = parts.tau[0][:, None]
         weight = data.size * response.orders(eta, tau, data.y, (2,))[0]
         blocks = [
             factor.information(free[0], weight)
             for factor, free in zip(self.factors, parts.free, strict=True)
         ]
-        scores = (
-            response.shared_derivatives(eta, tau, data.y, (0,))[0]
-            + response.constant(tau, data.y)[1]
-        )
+        (scores,) = response.shared_derivatives(eta, tau, data.y, (0,))
+        scores = scores + response.constant(tau, data.y)[1]
         scores = scores - np.average(scores, axis=1, weights=data.size)[:, None]
         block = scipy.linalg.block_diag(
             regressions.information[0], *blocks, (data.size * scores) @ scores.T
@@ -542,7 +534,7 @@ class Mixed(AbstractLatentModel):
 
     def _roots(self, theta: Any) -> list[Float[np.ndarray, "effects effects"]]:
         """Return Λ of each factor."""
-        parts = split(np.asarray(theta)[None], self.data, self.factors)
+        parts = self._parts(theta)
         return [factor.root(free[0]) for factor, free in zip(self.factors, parts.free, strict=True)]
 
     def _warning(self, theta: Any) -> str:
@@ -674,10 +666,8 @@ class Mixed(AbstractLatentModel):
         unit = index[lane, place]
         if self.drop == ROWS and self.joint:
             look = super().look  # of a density at the parameters of the refit
-            return (
-                look(theta, self._with_held(weights, index, held), state)[0]
-                - look(theta, weights, state)[0]
-            )
+            value, _, _ = look(theta, self._with_held(weights, index, held), state)
+            return value - look(theta, weights, state)[0]
         out = np.zeros(held.shape)
         out[lane, place] = self._unit_losses(theta, weights, lane, unit, state)
         return out
@@ -686,9 +676,8 @@ class Mixed(AbstractLatentModel):
         """Compute the losses of listed units, each in a refit."""
         if self.drop == ROWS:
             return self.engine.conditional(theta, weights, lane, unit, state)
-        return (self.engine.joint if self.joint else self.engine.pointwise)(
-            theta, weights, lane, unit, state
-        )
+        losses = self.engine.joint if self.joint else self.engine.pointwise
+        return losses(theta, weights, lane, unit, state)
 
     @property
     def costs(self) -> Costs:
@@ -708,10 +697,8 @@ class Mixed(AbstractLatentModel):
         engine: Any = self.engine
         start = engine.modes(np.asarray(like))
         ends = np.cumsum(length)
-        run, place = (
-            np.repeat(np.arange(len(first)), length),
-            np.arange(ends[-1]) - np.repeat(ends - length, length),
-        )
+        run = np.repeat(np.arange(len(first)), length)
+        place = np.arange(ends[-1]) - np.repeat(ends - length, length)
         unit = first[run] + place
 
         def unit_changes(theta: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
@@ -788,27 +775,22 @@ class Mixed(AbstractLatentModel):
         rows = self.drop == ROWS
         y = self.data.y * self.unit
         outer_weights = self.engine.outer_weights
-        if outer_weights:
-            blocks = None
-        else:
-            blocks = self.factors[0].code if rows else level_clusters(self.factors, self.drop)
-        levels = next(
-            (
-                pd.Index(factor.levels, name=self.drop)
-                for factor in self.factors
-                if factor.name == self.drop
-            ),
-            None,
-        )
-        names = self.labels.index if rows else levels
-        score = self.data.response.scale(y)
         facts: dict[str, Any] = {
             "serial": not outer_weights,
-            "blocks": blocks,
+            "score": self.data.response.scale(y),
             "predict_new": self._predict_new,
         }
-        facts |= {} if rows else {"rows": self.code, "row_names": self.labels.index}
-        return Units(names=names, target=y if rows else None, score=score, **facts)
+        if rows:
+            blocks = None if outer_weights else self.factors[0].code
+            return Units(names=self.labels.index, target=y, blocks=blocks, **facts)
+        (levels,) = (f.levels for f in self.factors if f.name == self.drop)
+        return Units(
+            names=pd.Index(levels, name=self.drop),
+            blocks=None if outer_weights else level_clusters(self.factors, self.drop),
+            rows=self.code,
+            row_names=self.labels.index,
+            **facts,
+        )
 
     def _predict_new(self, fit, data, kind, offset):
         """Predict the mean responses of new rows; new levels are averaged over the population."""
@@ -817,9 +799,7 @@ class Mixed(AbstractLatentModel):
                 f"predict: Mixed predicts the response of new rows, a mean over effects; got kind={kind!r}."
             )
         table = self._predict_rows(fit, data, 0.9, False, offset)
-        if "mean" in table:
-            return table["mean"].rename("prediction")
-        return table
+        return table["mean"].rename("prediction") if "mean" in table else table
 
     # for users
 
@@ -863,7 +843,7 @@ class Mixed(AbstractLatentModel):
             (predictors(theta + step)[0] - predictors(theta - step)[0]) / (2 * step.sum())
             for step in np.diag(steps)
         ]
-        tau = split(theta[None], self.data, self.factors).tau[0][:, None]
+        tau = self._parts(theta).tau[0][:, None]
         response = self.data.response
         middle = marginal_means(response, mean, variance, tau) * self.unit
         variance = variance + np.sum(fit.whiten(np.array(slopes).T) ** 2, axis=1)
@@ -900,11 +880,10 @@ class Mixed(AbstractLatentModel):
             data = pandas_of("predict", "data", data)
             X, blocks = self.spec.new(data)
             names = [str(name) for name in self.spec.X.columns]
-            X = (
-                X[:, [names.index(name) for name in self.names]]
-                if self.names
-                else np.zeros((len(data), 0))
-            )
+            if self.names:
+                X = X[:, [names.index(name) for name in self.names]]
+            else:
+                X = np.zeros((len(data), 0))
             raw = {
                 f.name: np.hstack(
                     [
@@ -928,20 +907,18 @@ class Mixed(AbstractLatentModel):
                 like = pd.DataFrame(columns=list(self.factors[0].columns[1:]))
                 slopes = match_columns("predict", "slopes", slopes, "the fit's slopes", like)
             groupings, (new, slopes) = align_groupings(data[1], X=data[0], slopes=slopes)
-            known_names = [factor.name for factor in self.factors]
-            if sorted(groupings) == sorted(known_names):
-                groupings = {name: groupings[name] for name in known_names}
-            elif len(known_names) > 1:
+            names = [factor.name for factor in self.factors]
+            if sorted(groupings) == sorted(names):
+                groupings = {name: groupings[name] for name in names}
+            elif len(names) > 1:
                 raise ValueError(
-                    f"predict: groups must be {', '.join(map(repr, known_names))}; got {', '.join(map(repr, groupings))}."
+                    f"predict: groups must be {', '.join(map(repr, names))}; got {', '.join(map(repr, groupings))}."
                 )
             covariates = np.asarray(new_rows("predict", new, self.names[ones:], False))
             X = np.hstack([np.ones((len(covariates), 1)), covariates]) if ones else covariates
             blocks, codes_by_name = array_blocks(groupings, slopes, len(X))
-            codes_by_name = dict(
-                zip([f.name for f in self.factors], codes_by_name.values(), strict=True)
-            )
-            raw = {f.name: block.design.T for f, block in zip(self.factors, blocks, strict=True)}
+            codes_by_name = dict(zip(names, codes_by_name.values(), strict=True))
+            raw = {name: block.design.T for name, block in zip(names, blocks, strict=True)}
             index = getattr(new, "index", None)
         designs = [raw[f.name] * f.scale[:, None] for f in self.factors]
         codes = []
@@ -1018,9 +995,7 @@ class Mixed(AbstractLatentModel):
         """
         theta = self._vector(fit)
         rows = []
-        for factor, free in zip(
-            self.factors, split(theta[None], self.data, self.factors).free, strict=True
-        ):
+        for factor, free in zip(self.factors, self._parts(theta).free, strict=True):
             covariance = factor.covariance(free[0], self.unit)
             sd = np.sqrt(np.diag(covariance))
             with np.errstate(invalid="ignore", divide="ignore"):
@@ -1132,17 +1107,17 @@ class Mixed(AbstractLatentModel):
             )
             scoring = f"a {self.drop} left out is scored as a new one, by {by}"
             scoring += "" if self.engine.outer_weights else ", given everything seen of the others"
-        single = [f for f in self.factors if (np.bincount(f.code) == 1).any()]
+        singles = [(f, np.sum(np.bincount(f.code) == 1)) for f in self.factors]
         alone = "".join(
-            f" {np.sum(np.bincount(f.code) == 1)} of {len(f.levels)} levels of {f.name} have one row."
-            for f in single
+            f" {count} of {len(f.levels)} levels of {f.name} have one row."
+            for f, count in singles
+            if count
         )
         zero = f" {self._num_held} entries of Λ held at zero." if self._num_held else ""
-        formulas = (
-            []
-            if self.spec is None
-            else [self.spec.fixed_part.formula, *(spec.formula for _, spec in self.spec.effects)]
-        )
+        formulas = []
+        if self.spec is not None:
+            parts = [self.spec.fixed_part, *(spec for _, spec in self.spec.effects)]
+            formulas = [part.formula for part in parts]
         remark = stateful_remark(" + ".join(map(str, formulas)))
         remark = f" {remark[:1].upper()}{remark[1:]}." if remark else ""
         kind = "Restricted" if self.restricted else "Marginal"
@@ -1156,13 +1131,13 @@ def _ordinal_levels(family: Any, y: Any) -> tuple[Any, tuple]:
     categories: Any = getattr(y, "cat", y)
     if getattr(categories, "ordered", False):
         used, codes = np.unique(np.asarray(categories.codes), return_inverse=True)
-        return pd.Series(codes.astype(float), index=getattr(y, "index", None)), tuple(
-            np.asarray(categories.categories)[used]
-        )
-    array = numbers("Mixed", "y", y)
-    all_finite("Mixed", "y", array)
-    levels, codes = np.unique(array, return_inverse=True)
-    return pd.Series(codes.astype(float), index=getattr(y, "index", None)), tuple(levels.tolist())
+        levels = tuple(np.asarray(categories.categories)[used])
+    else:
+        array = numbers("Mixed", "y", y)
+        all_finite("Mixed", "y", array)
+        values, codes = np.unique(array, return_inverse=True)
+        levels = tuple(values.tolist())
+    return pd.Series(codes.astype(float), index=getattr(y, "index", None)), levels
 
 
 def _design(X: Any, intercept: bool) -> tuple[np.ndarray, tuple[str, ...]]:

@@ -21,7 +21,7 @@ import abc
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy
@@ -57,20 +57,24 @@ def unconstrained_of(name: str, value: Array) -> Array:
 SHARES = "rho", "mixing"  # parameters between zero and one; all others are positive
 
 
+def _shares(value: Array) -> tuple[Array, Array]:
+    """Return a share, and one less it."""
+    return scipy.special.expit(value), scipy.special.expit(-value)
+
+
 def prior_of(name: str, value: Float[Array, " lanes"], scale: float) -> tuple[Array, Array]:
     """Compute −log of the density of the natural parameter, and its derivative in the unconstrained
     one.
     """
     if name in SHARES:
-        share = scipy.special.expit(value)
-        complement = scipy.special.expit(-value)
+        share, complement = _shares(value)
         return np.logaddexp(0, value) + np.logaddexp(0, -value), share - complement
     range_prior_rate = 6.0  # c: a range below two edges has probability exp(−3)
     if name == "range":
-        return 2 * value + range_prior_rate * np.exp(-value), 2 - range_prior_rate * np.exp(-value)
-    return FIELD_PRIOR_RATE / scale * np.exp(value) - value, FIELD_PRIOR_RATE / scale * np.exp(
-        value
-    ) - 1
+        inverse = range_prior_rate * np.exp(-value)
+        return 2 * value + inverse, 2 - inverse
+    deviation = FIELD_PRIOR_RATE / scale * np.exp(value)
+    return deviation - value, deviation - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,10 +110,12 @@ class AbstractStructure(abc.ABC):
             self.terms, self.coefficients, self.logdet, self.constraint, prior, len(self.names)
         )
 
+    _logdet: ClassVar[Any] = None
+
     @property
     def logdet(self) -> WithGradient | None:
         """Return log|Q| as a function of ψ, if eigenvalues are computed."""
-        return None
+        return self._logdet if self.sites <= EIGEN else None
 
     @cached_property
     def touching(self) -> "scipy.sparse.csr_array":
@@ -172,24 +178,23 @@ class Leroux(AbstractStructure):
 
     def coefficients(self, psi: Float[Array, "lanes psi"]) -> tuple[Array, Array]:
         tau = np.exp(-2 * psi[:, 0])
-        share = scipy.special.expit(psi[:, 1])
-        complement = scipy.special.expit(-psi[:, 1])
+        share, complement = _shares(psi[:, 1])
         c = np.stack([tau * share, tau * complement], axis=1)
         by_share = tau * share * complement
         return c, np.stack([-2 * c, np.stack([by_share, -by_share], axis=1)], axis=2)
 
-    @property
-    def logdet(self) -> WithGradient | None:
-        return self._logdet if self.sites <= EIGEN else None
-
     def _logdet(self, psi):
-        share = scipy.special.expit(psi[:, 1:])
-        complement = scipy.special.expit(-psi[:, 1:])
+        share, complement = _shares(psi[:, 1:])
         eigenvalues = share * self.spectrum + complement
         slope = (share * complement * (self.spectrum - 1) / eigenvalues).sum(1)
         return np.log(eigenvalues).sum(1) - 2 * self.sites * psi[:, 0], np.stack(
             [np.full(len(psi), -2.0 * self.sites), slope], axis=1
         )
+
+
+def _solver(matrix: "scipy.sparse.csr_array", constraint: Array) -> Solver:
+    nonzeros = pattern(matrix)
+    return Solver(nonzeros.factor(nonzeros.values(matrix)[None]), constraint)
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,8 +223,8 @@ class ICAR(AbstractStructure):
         """R* with a few entries added that are zero on A u = 0 and make it positive definite."""
         raw = self._pin(np.ones(self.sites))
         constraint = self.constraint
-        nonzeros = pattern(raw)
-        solver = Solver(nonzeros.factor(nonzeros.values(raw)[None]), constraint)
+        solver = _solver(raw, constraint)
+        nonzeros = solver.factor.pattern
         diagonal = solver.entries[0, nonzeros.row == nonzeros.column]
         logs = np.where(constraint.any(0), np.log(np.maximum(diagonal, 1e-300)), 0.0)
         means = np.bincount(self.components, logs) / np.bincount(self.components)
@@ -266,12 +271,7 @@ class ICAR(AbstractStructure):
     @cached_property
     def constant(self) -> float:
         """log|R*| on A u = 0."""
-        nonzeros = pattern(self.scaled_precision)
-        return float(
-            Solver(
-                nonzeros.factor(nonzeros.values(self.scaled_precision)[None]), self.constraint
-            ).logdet[0]
-        )
+        return float(_solver(self.scaled_precision, self.constraint).logdet[0])
 
     @property
     def logdet(self) -> WithGradient | None:
@@ -315,8 +315,7 @@ class BYM2(ICAR):
 
     def coefficients(self, psi: Float[Array, "lanes psi"]) -> tuple[Array, Array]:
         tau = np.exp(-2 * psi[:, 0])
-        share = scipy.special.expit(psi[:, 1])
-        complement = scipy.special.expit(-psi[:, 1])
+        share, complement = _shares(psi[:, 1])
         odds = share / complement
         ones = np.ones_like(share)
         zeros = np.zeros_like(share)
@@ -348,10 +347,6 @@ class Matern(AbstractStructure):
         scale = np.exp(-2 * psi[:, 0]) / (4 * np.pi)
         c = scale[:, None] * np.stack([square, np.full_like(square, 2.0), 1 / square], axis=1)
         return c, np.stack([-2 * c, c * np.array([-2.0, 0.0, 2.0])], axis=2)
-
-    @property
-    def logdet(self) -> WithGradient | None:
-        return self._logdet if self.sites <= EIGEN else None
 
     def _logdet(self, psi):
         square = 8 * np.exp(-2 * psi[:, 1:])

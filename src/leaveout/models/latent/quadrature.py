@@ -64,6 +64,11 @@ class RaggedRows(NamedTuple):
             np.r_[0, np.cumsum(sizes)[:-1]].astype(np.int64),
         )
 
+    @property
+    def sizes(self) -> IntArray:
+        """Number of rows of each cluster."""
+        return np.diff(np.r_[self.first, len(self.cluster)])
+
     def total(self, of_rows: np.ndarray) -> np.ndarray:
         """Sum over the rows of each cluster."""
         return np.add.reduceat(of_rows, self.first, axis=-1)
@@ -204,16 +209,16 @@ class Clusters:
             step = backward(low, forward(low, self._rmatvec(self.omega * slope) + b))
             return self.rows.total(self.omega * loss) + 0.5 * np.sum(b**2, 0), lambda fresh: step
 
-        shape = (len(self.a), *self.e.shape[:-1], len(self.rows.first))
-        b, _ = newton(look, np.zeros(shape) if start is None else start)
+        if start is None:
+            start = np.zeros((len(self.a), *self.e.shape[:-1], len(self.rows.first)))
+        b, _ = newton(look, start)
         eta = self._predictors(b)
         orders = self.response.orders(eta, self.tau, self.y, (0, 1, 2, 3))
         return ClusterMode(b, cholesky(self._information(self.omega * orders[2])), eta, orders)
 
     def value(self, rule: Rule | None, mode: ClusterMode) -> FloatArray:
         """Compute f of each cluster."""
-        nodes = _Nodes(self, mode, rule, False) if rule is not None else None
-        return self._value(mode, nodes)
+        return self._value(mode, None if rule is None else _Nodes(self, mode, rule, False))
 
     def score(self, rule: Rule | None, mode: ClusterMode | None = None) -> FloatArray:
         """Compute f of each cluster by a rule; the modes are found if they are not given.
@@ -223,16 +228,11 @@ class Clusters:
         """
         if mode is None:
             mode = self.mode()
-        nodes = _Nodes(self, mode, rule, False) if rule is not None else None
-        values = self._value(mode, nodes)
-        if nodes is None or len(self.a) > 1:
+        values = self.value(rule, mode)
+        if rule is None or len(self.a) > 1:
             return values
-        disagreement = (
-            np.abs(
-                self._value(mode, _Nodes(self, mode, Rule.product(1, CHECK_NODES), False)) - values
-            )
-            > RULE_AGREEMENT
-        )
+        coarse_values = self.value(Rule.product(1, CHECK_NODES), mode)
+        disagreement: NDArray = np.abs(coarse_values - values) > RULE_AGREEMENT
         hard = disagreement.reshape(-1, disagreement.shape[-1]).any(0)
         if hard.any():
             values[..., hard] = self._select(hard)._trapezoid_value(mode.b[0][..., hard])
@@ -241,7 +241,6 @@ class Clusters:
     def _select(self, selection: NDArray) -> "Clusters":
         """Select clusters."""
         rows = selection[self.rows.cluster]
-        sizes = np.bincount(self.rows.cluster)[selection]
         tau = self.tau if self.tau.shape[-1] == 1 else self.tau[..., rows]
         parts = (
             self.e[..., rows],
@@ -251,7 +250,7 @@ class Clusters:
             self.omega[..., rows],
             self.fixed[rows],
         )
-        return Clusters(self.response, RaggedRows.from_sizes(sizes), *parts)
+        return Clusters(self.response, RaggedRows.from_sizes(self.rows.sizes[selection]), *parts)
 
     def _trapezoid_value(self, middle: NDArray) -> NDArray:
         """Compute f of one effect by even sums about the modes.
@@ -290,9 +289,23 @@ class Clusters:
         tau_slope, tau_curvature = self.response.shared_derivatives(
             mode.eta, self.tau, self.y, (1, 2)
         )
-        nodes = None if rule is None else _Nodes(self, mode, rule, True)
-        Mbar = _adjoint(mode.low, nodes)
         rows = self.rows.cluster
+        b = np.take(mode.b, rows, -1)
+        nodes: _Nodes | None = None
+        if rule is None:
+            node_slope: FloatArray | float = 0.0
+            direct_e = omega * slope
+            direct_a = direct_e * b
+            direct_tau = (
+                omega * self.response.shared_derivatives(mode.eta, self.tau, self.y, (0,))[0]
+            )
+        else:
+            nodes = _Nodes(self, mode, rule, True)
+            node_slope = nodes.slope
+            direct_e = nodes.e
+            direct_a = nodes.a
+            direct_tau = nodes.tau
+        Mbar = _adjoint(mode.low, nodes)
         push = np.stack(
             [
                 sum(np.take(Mbar[i, j], rows, -1) * self.a[j] for j in range(len(self.a)))
@@ -301,24 +314,13 @@ class Clusters:
         )
         s = np.sum(self.a * push, 0)
         v = omega * third * s
-        mode_slope = self._rmatvec(v) + (0.0 if nodes is None else nodes.slope)
+        mode_slope = self._rmatvec(v) + node_slope
         r = np.take(backward(mode.low, forward(mode.low, mode_slope)), rows, -1)
         along = np.sum(self.a * r, 0)
-        b = np.take(mode.b, rows, -1)
         through = v - omega * curvature * along
-        e = through + (omega * slope if nodes is None else nodes.e)
-        a = (
-            through * b
-            + 2 * omega * curvature * push
-            - omega * slope * r
-            + (omega * slope * b if nodes is None else nodes.a)
-        )
-        direct = (
-            omega * self.response.shared_derivatives(mode.eta, self.tau, self.y, (0,))[0]
-            if nodes is None
-            else nodes.tau
-        )
-        tau = direct + omega * (
+        e = through + direct_e
+        a = through * b + 2 * omega * curvature * push - omega * slope * r + direct_a
+        tau = direct_tau + omega * (
             s * tau_curvature - along * tau_slope + self.response.constant(self.tau, self.y)[1]
         )
         return ClusterSlopes(self._value(mode, nodes), e, a, tau, mode.b)
@@ -331,12 +333,9 @@ class _Nodes:
         spread = [slice(None)] + [None] * (mode.b.ndim - 1)
         offsets = [backward(mode.low, z[tuple(spread)] + 0 * mode.b) for z in rule.nodes.T]
         b = mode.b[:, None] + np.stack(offsets, 1)  # [q, nodes, ..., clusters]
-        eta = clusters.e
-        for loading, effect in zip(clusters.a, b, strict=True):
-            eta = eta + loading * np.take(effect, clusters.rows.cluster, axis=-1)
-        loss, *slope = clusters.response.orders(
-            eta, clusters.tau[:, None], clusters.y, (0, 1) if slopes else (0,)
-        )
+        eta = clusters._predictors(b)
+        orders = (0, 1) if slopes else (0,)
+        loss, *slope = clusters.response.orders(eta, clusters.tau[:, None], clusters.y, orders)
         log_weight = rule.log_weight.reshape(-1, *[1] * (b.ndim - 2))
         log = log_weight - clusters.rows.total(clusters.omega * loss) - 0.5 * np.sum(b**2, 0)
         highest = log.max(0)
@@ -359,10 +358,7 @@ class _Nodes:
             eta, clusters.tau[:, None], clusters.y, (0,)
         )[0]
         self.tau = np.sum(share * tau_slope, 1)
-        gradient = (
-            np.stack([clusters.rows.total(weighted_slope * loading) for loading in clusters.a])
-            + weight * b
-        )  # π_k G_k
+        gradient = clusters._rmatvec(weighted_slope) + weight * b  # π_k G_k
         self.slope = gradient.sum(1)
         whitened = np.stack([forward(mode.low, gradient[:, k]) for k in range(len(weight))], 1)
         self.rotations = -np.einsum("ik,jk...->ij...", rule.nodes, whitened)  # −Σ π_k z_k (L⁻¹G_k)ᵀ
@@ -418,17 +414,10 @@ def marginal_losses(
     """
     single_rows = RaggedRows.from_sizes(np.ones(len(data.y), np.int64))
     spread = np.sqrt(np.maximum(variance, 0.0))[None]
-    rows = Clusters(
-        data.response,
-        single_rows,
-        mean,
-        spread,
-        tau,
-        data.y,
-        np.broadcast_to(data.size, mean.shape),
-        data.fixed,
-    )
-    return rows.score(None if data.response.quadratic else Rule.product(1, NODES))
+    omega = np.broadcast_to(data.size, mean.shape)
+    rows = Clusters(data.response, single_rows, mean, spread, tau, data.y, omega, data.fixed)
+    rule = None if data.response.quadratic else Rule.product(1, NODES)
+    return rows.score(rule)
 
 
 def marginal_means(

@@ -157,6 +157,10 @@ class ResponseRows(NamedTuple):
     fixed: FloatArray
     response: Response
 
+    def constant(self, tau: np.ndarray) -> np.ndarray:
+        """Part of ℓ that does not depend on η, with the constants."""
+        return self.response.constant(tau, self.y)[0] + self.fixed
+
     def select_rows(self, rows: np.ndarray) -> "ResponseRows":
         """Select rows, in the order given."""
         return ResponseRows(*(part[rows] for part in self[:-1]), response=self.response)
