@@ -150,10 +150,14 @@ def impute(study: LeakageStudy) -> Answer:
         if new_fold is not None:
             folds = as_folds(new_fold, study.filed_clusters)
             value, influence = study.score_predictions(study.work.predict_folds(folds), folds)
-            change = influence - study.naive.influence
-            remaining = _remaining_exposure(study, folds)
             points.append(
-                ControlPoint(float("nan"), value - study.naive.value, change, 0.0, remaining)
+                ControlPoint(
+                    float("nan"),
+                    value - study.naive.value,
+                    influence - study.naive.influence,
+                    0.0,
+                    _remaining_exposure(study, folds),
+                )
             )
         if len(points) % PARTITIONS_A_ROUND == 0 and len(points):
             noise = float(np.var([p.difference for p in points], ddof=1)) / len(points)

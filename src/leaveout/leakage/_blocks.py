@@ -77,9 +77,8 @@ def biconnected_blocks(nodes: int, a: IntArray, b: IntArray) -> PairIndices:
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import depth_first_order
 
-    part = components(nodes, a, b)
     # one node of every component, below a root of all
-    first = np.unique(part, return_index=True)[1]
+    first = np.unique(components(nodes, a, b), return_index=True)[1]
     ends = np.r_[a, np.full(len(first), nodes)], np.r_[b, first]
     tree = coo_array((np.ones(len(ends[0]), bool), ends), shape=(nodes + 1, nodes + 1)).tocsr()
     order, parent = depth_first_order(tree, nodes, directed=False)

@@ -250,16 +250,15 @@ def leakage_corrected(
             )
         )
 
-    def result(runs: list[FoldLosses], extras: dict[str, Any], *extra_notes: str) -> LeakageResult:
+    def result(runs: list[FoldLosses], *extra_notes: str) -> LeakageResult:
         pooled = pool(plan, runs, shares, law)
         slope = slope_test(plan, runs, slope_level(plan), score.more_is_better)
-        all_notes = (*extra_notes, *result_notes)
         return LeakageResult(
             plan=plan,
             runs=runs,
             pooled=pooled,
             slope_test=slope,
-            notes=all_notes,
+            notes=(*extra_notes, *result_notes),
             **extras,
             **common,
         )
@@ -280,8 +279,8 @@ def leakage_corrected(
         runs = getattr(stop, "partial", [])
         draws = runs[0].test.shape[1] if runs else 0
         message = f"stopped after {draws} of {injection.draws[1]} draws of each fold"
-        partial = functools.partial(result, runs, extras, f"{message}: this is what these say.")
+        partial = functools.partial(result, runs, f"{message}: this is what these say.")
         raise Interrupted(f"{caller}: {message}", partial if draws > 1 else lambda: None) from None
     for note in notes:
         warn(f"leakage_corrected: {note}")
-    return result(runs, extras)
+    return result(runs)

@@ -43,6 +43,8 @@ ExtraRows = Int[np.ndarray, "fits extra"]
 Responses = Float[np.ndarray, "fits size"]
 Seeds = Int[np.ndarray, " fits"]
 Design = Float[np.ndarray, "fits size params"]
+RowCounts = Float[np.ndarray, "fits rows"]
+Parameters = Float[np.ndarray, "fits params"]
 Features = Float[np.ndarray, "fits size features"]
 Predictions = tuple[Float[np.ndarray, "fits shared ..."], Float[np.ndarray, "fits extra ..."]]
 
@@ -484,10 +486,10 @@ class FitChains:
 
     def solve(
         self,
-        weight: Float[np.ndarray, "fits rows"],
-        ridge: Float[np.ndarray, "fits params"],
+        weight: RowCounts,
+        ridge: Parameters,
         place: Seeds,
-    ) -> tuple[Float[np.ndarray, "fits params"], BoolArray]:
+    ) -> tuple[Parameters, BoolArray]:
         """Compute the minima, and mark the fits that were not solved."""
         count, size = ridge.shape
         theta = np.zeros((count, size))
@@ -568,7 +570,7 @@ def _step(inverse: FloatArray, slope: FloatArray) -> tuple[FloatArray, FloatArra
     return step, np.einsum("fi,fi->f", step, slope)
 
 
-def count_rows(train: Rows, rows: Int[np.ndarray, " rows"]) -> Float[np.ndarray, "fits rows"]:
+def count_rows(train: Rows, rows: Int[np.ndarray, " rows"]) -> RowCounts:
     """Count how often each of some rows is in every training set."""
     where = np.zeros(rows[-1] + 1, np.int64)
     where[rows] = np.arange(len(rows))

@@ -383,12 +383,11 @@ class Linkage(PrintedResult):
             )
         frame = sample_of(caller, calibration)
         left, right, _ = ends(caller, frame, len(embeddings))
-        design = weights(caller, frame, None)
         fitted = PairCalibration.from_labels(
             caller,
             -distances(embeddings, left, right),
             column(caller, frame, "match"),
-            design,
+            weights(caller, frame, None),
             method,
         )
         # 0.01: probability of the farthest pairs that a calibration of distances keeps

@@ -16,6 +16,7 @@ ALL = 20_000  # rows up to which every neighbour is found; ten seconds at 64 col
 # rows whose neighbours are also searched in full, and the share of these that must be found
 FULL_SEARCH_ROWS = 200
 MIN_SEARCH_RECALL = 0.99
+Points = Float[np.ndarray, "rows features"]
 
 
 class NearPairs(NamedTuple):
@@ -30,7 +31,7 @@ class NearPairs(NamedTuple):
     found_share: float
 
 
-def points(caller: str, X: Any, metric: str) -> Float[np.ndarray, "rows features"]:
+def points(caller: str, X: Any, metric: str) -> Points:
     """Read the embeddings, scaled to length one for angles, where the squared distance is 2 (1 −
     cosine).
     """
@@ -65,7 +66,7 @@ def read_threshold(caller: str, threshold: float | None, metric: str) -> float:
     return float(threshold)
 
 
-def near_pairs(caller: str, X: Float[np.ndarray, "rows features"], radius: float) -> NearPairs:
+def near_pairs(caller: str, X: Points, radius: float) -> NearPairs:
     """Find the pairs within that distance; ValueError if there are too many."""
     sample = np.random.default_rng(0).permutation(len(X))[:FULL_SEARCH_ROWS]
     num_pairs = len(_within(X, X[sample], radius)[1])

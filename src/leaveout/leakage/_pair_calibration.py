@@ -84,16 +84,19 @@ def read_rate(caller: str, name: str, value: Any, num_labels: float | None) -> R
         raise ValueError(
             f"{caller}: labelled must be how many labelled pairs {name} rests on; got {num_labels}."
         )
+    estimate = float(parts[0])
     if len(parts) == 1:
-        return Rate(float(parts[0]), np.inf if num_labels is None else float(num_labels))
-    width = lambda log: (
-        np.diff(Rate(float(parts[0]), float(np.exp(log))).interval())[0] - (parts[2] - parts[1])
-    )
+        return Rate(estimate, np.inf if num_labels is None else float(num_labels))
+
+    def width(log: float) -> float:
+        """Return the width of the interval beyond the given one."""
+        return np.diff(Rate(estimate, float(np.exp(log))).interval())[0] - (parts[2] - parts[1])
+
     if width(-7.0) < 0 or width(25.0) > 0:
         raise ValueError(
             f"{caller}: no number of labelled pairs gives {name} the interval {parts[1]:g} to {parts[2]:g}."
         )
-    return Rate(float(parts[0]), float(np.exp(brentq(width, -7.0, 25.0))))
+    return Rate(estimate, float(np.exp(brentq(width, -7.0, 25.0))))
 
 
 def _ratio(caller: str, name: str, kind: str, parts: FloatArray, totals: FloatArray) -> Rate:

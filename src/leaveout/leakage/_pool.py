@@ -15,12 +15,13 @@ from .._runtime.arrays import FloatArray
 from ._binomial import NEGLIGIBLE, stratified_matrix
 from ._injection import FoldInjection
 from ._models import Shares
-from ._run import FoldLosses, LevelDraws
+from ._run import FoldLosses, LevelDraws, LevelNumbers
 from ._solve import Curve, Shape, System
 
 ORDER = 3  # order of the trend filter, which extrapolates e by a parabola, as its drop slows down
 REPEATS = 200  # draws from the losses' Monte-Carlo law for the error of ê₀
 LevelPoints = Float[np.ndarray, "levels points"]
+Grid = Float[np.ndarray, " points"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,9 +34,9 @@ class PooledSystem:
     records that are the test clusters' own.
     """
 
-    grid: Float[np.ndarray, " points"]
+    grid: Grid
     A: LevelPoints
-    b: Float[np.ndarray, " levels"]
+    b: LevelNumbers
     noise: Float[np.ndarray, "levels levels"]
     fold_matrices: list[LevelPoints]
     weight: Float[np.ndarray, " folds"]
@@ -144,7 +145,7 @@ class PooledSystem:
         return float(brentq(excess, fitted, top, xtol=1e-3 * spread))
 
     @functools.cached_property
-    def polynomials(self) -> dict[str, tuple[float, Float[np.ndarray, " levels"]]]:
+    def polynomials(self) -> dict[str, tuple[float, LevelNumbers]]:
         """Linear and quadratic extrapolants of the lowest levels: ê₀ and its weights on b."""
         mean = self.A @ self.grid
         multiple = 2.0  # of the present leakage, up to which polynomials are fitted, as in SIMEX
@@ -162,7 +163,7 @@ class PooledSystem:
 class Matrices(NamedTuple):
     """Grid and matrices A of every fold, which follow from the shares of leakage alone."""
 
-    grid: Float[np.ndarray, " points"]
+    grid: Grid
     fold_matrices: list[LevelPoints]
     unseen: float
 

@@ -385,14 +385,12 @@ class LeakageReport(PrintedResult, AbstractComparable):
         assumption.
         """
         if self.recommended is None:
-            refused = {
-                name: self.answers[name].refusal for name in ORDER if name not in self.price.index
-            }
-            reason = (
-                self.doubt
-                or "; ".join(f"{name}: {refusal}" for name, refusal in refused.items())
-                or "none was asked for"
+            refusals = (
+                f"{name}: {self.answers[name].refusal}"
+                for name in ORDER
+                if name not in self.price.index
             )
+            reason = self.doubt or "; ".join(refusals) or "none was asked for"
             return f"no answer: {reason}."
         if self.recommended == "naive":
             if not self.pairs:

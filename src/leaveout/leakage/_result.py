@@ -202,8 +202,12 @@ class LeakageResult(PrintedResult, AbstractComparable):
     @functools.cached_property
     def spread(self) -> InfluenceSpread | None:
         """The influence of data on the estimate; None if the score takes no weights."""
-        records = [run.records for run in self.runs]
-        return self._spread(records, self.pooled.combinations, self.solved.weights, self.shares)
+        return self._spread(
+            [run.records for run in self.runs],
+            self.pooled.combinations,
+            self.solved.weights,
+            self.shares,
+        )
 
     @functools.cached_property
     def naive_spread(self) -> InfluenceSpread | None:
@@ -299,9 +303,8 @@ class LeakageResult(PrintedResult, AbstractComparable):
         if self.spread is None or self.naive_spread is None:
             return self._around(self.correction, float("nan"), None, level)
         difference = self.spread.minus(self.naive_spread)
-        alone = self.naive_spread
-        tested = replace(alone, fold_effects=None).error
-        share = alone.error / tested if tested > 0 else 1.0
+        tested = replace(self.naive_spread, fold_effects=None).error
+        share = self.naive_spread.error / tested if tested > 0 else 1.0
         corrections = [
             self.solved.weights @ c - run.naive[0]
             for c, run in zip(self.pooled.combinations, self.runs, strict=True)
@@ -391,7 +394,7 @@ class LeakageResult(PrintedResult, AbstractComparable):
     @functools.cached_property
     def refusal(self) -> str:
         """The reason why there is no estimate; empty if there is one."""
-        if float(self.pooled.weight @ self._p) > 0 and (hidden := hidden_leak(self.unshown)):
+        if self._mean_p > 0 and (hidden := hidden_leak(self.unshown)):
             return hidden
         values = np.array(list(self.extrapolants.values()))
         spread = np.ptp(values)
@@ -459,7 +462,7 @@ class LeakageResult(PrintedResult, AbstractComparable):
     def _reservations(self) -> list[str]:
         """List what the estimate omits, and which further work would help."""
         out = []
-        if self.unshown > 0 and not self.refusal and float(self.pooled.weight @ self._p) > 0:
+        if self.unshown > 0 and not self.refusal and self._mean_p > 0:
             out.append(
                 f"{self.unshown:.2g} of what may leak falls on tested records with no mate left beside them, which injection "
                 "does not show: so much of the naive bias may remain."
@@ -483,6 +486,10 @@ class LeakageResult(PrintedResult, AbstractComparable):
             return self.shares.exposed
         return self.shares.p_train
 
+    @property
+    def _mean_p(self) -> float:
+        return float(self.pooled.weight @ self._p)
+
     @conventional
     def sensitivity(self, p: ArrayLike | None = None) -> pd.DataFrame:
         """Compute ê₀ for other mean shares of leakage, without further fits.
@@ -498,7 +505,7 @@ class LeakageResult(PrintedResult, AbstractComparable):
             `p`, `estimate`, `se_mc` (with λ held), and `unseen`, the probability of a training set
             without leaks.
         """
-        base = float(self.pooled.weight @ self._p)
+        base = self._mean_p
         if base == 0:
             raise ValueError(
                 "sensitivity: the leakage given is zero; give a small p_train, from which others are scaled."
@@ -542,7 +549,7 @@ class LeakageResult(PrintedResult, AbstractComparable):
         float
             The largest p; NaN where no p below the largest possible reaches the cap.
         """
-        base = float(self.pooled.weight @ self._p)
+        base = self._mean_p
         sign = -1.0 if self.measure.more_is_better else 1.0
         if sign * self.lower > sign * cap:
             return 0.0

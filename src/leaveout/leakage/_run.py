@@ -28,6 +28,7 @@ from ._models import LeakageFold
 
 DRAWS_A_ROUND = 10  # draws between two checks whether there are enough
 LevelRecords = Float[np.ndarray, "levels test"]
+LevelNumbers = Float[np.ndarray, " levels"]
 LevelDraws = Float[np.ndarray, "levels draws"]
 
 
@@ -203,9 +204,11 @@ def run(work: FitWork, draws: tuple[int, int], enough: Enough | None = None) -> 
                 pieces = itertools.chain([piece], pieces)
                 break
             yield piece, checkpointed[piece]
-        make = functools.partial(one_piece, work.alone())
         for piece, result in over(
-            make, pieces, jobs=work.learner.jobs, left=lambda _: progress.remaining
+            functools.partial(one_piece, work.alone()),
+            pieces,
+            jobs=work.learner.jobs,
+            left=lambda _: progress.remaining,
         ):
             if not progress.is_stopped:
                 keep({**result, "piece": np.array(piece)})

@@ -177,8 +177,8 @@ def leakage_slope_test(
     learner = make_learner(estimator, task, n_jobs)
     plan = []
     for part in plan_injection(folds, injection, seed):
-        top = max(1, round(SLOPE_SHARE * part.num_test_units))
-        plan.append(replace(part, levels=np.array([0, min(top, int(part.levels[-1]))])))
+        top = min(max(1, round(SLOPE_SHARE * part.num_test_units)), int(part.levels[-1]))
+        plan.append(replace(part, levels=np.array([0, top])))
     run_facts = describe_run(estimator, task, folds, injection, seed)
     try:
         with keeping("leakage_slope_test", checkpoint, run_facts):
@@ -320,8 +320,13 @@ def largest_leakage_share(
         records = np.concatenate([fold.train, fold.test])
         is_test = np.arange(len(records)) >= len(fold.train)
         data = take_rows(X, records)
-        split = StratifiedKFold(5, shuffle=True, random_state=seed)
-        score = cross_val_predict(model, data, is_test, cv=split, method="predict_proba")[:, 1]
+        score = cross_val_predict(
+            model,
+            data,
+            is_test,
+            cv=StratifiedKFold(5, shuffle=True, random_state=seed),
+            method="predict_proba",
+        )[:, 1]
         sides = score[~is_test], score[is_test]
         cut = np.sort(sides[1])[::-1][MIN_REGION_RECORDS - 1 :]
         above = []

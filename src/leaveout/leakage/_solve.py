@@ -140,7 +140,6 @@ def solve_curve(
                 f"solve_curve: b must be {(len(train), len(test))}, levels of the two sides; got {b.shape}."
             )
         along = System(train, order)
-        counts = train.shape[1]
         share = np.arange(test.shape[1]) / (test.shape[1] - 1)
         # linear in d, E has two curves in c: least squares over the test side, b ≈ A_train F
         # (A_test both)ᵀ
@@ -152,7 +151,7 @@ def solve_curve(
         # on the test clusters' own records; for other records more of them in training may be
         # harmful
         if monotone:
-            M = np.vstack([train, np.sqrt(lam) * differences(counts, order)])
+            M = np.vstack([train, np.sqrt(lam) * differences(train.shape[1], order)])
             padding = np.zeros(len(M) - len(train))
             for d in range(1 if linear else F.shape[1]):
                 F[:, d] = nonincreasing(M, np.concatenate([rows[:, d], padding]))
@@ -236,10 +235,8 @@ class System:
 
     def weights(self, lam: float) -> FloatArray:
         """Return the row of H_λ that gives ê₀."""
-        Q = self.parts["Q"]
-        U = self.parts["U"]
-        s = self.parts["s"]
-        return Q @ self.parts["first"] + U @ (s / (s**2 + lam) * self.parts["along"])
+        q = self.parts
+        return q["Q"] @ q["first"] + q["U"] @ (q["s"] / (q["s"] ** 2 + lam) * q["along"])
 
     def linear(self, b: FloatArray, lam: float) -> FloatArray:
         """Compute `H_λ b`; b may have columns."""

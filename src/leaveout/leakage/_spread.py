@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from ..validation.standard_errors import TrainingInfluence
 from ._injection import FoldInjection
 from ._models import Shares
-from ._run import FitWork, LevelDraws
+from ._run import FitWork, LevelDraws, LevelNumbers
 from ._study import FoldEffects, PredictionWork, leave_pairs_out
 
 MIN_CLUSTERS_A_SIDE = 8  # clusters on each side below which records are the independent units
@@ -61,7 +61,7 @@ def as_tested(
     plan: list[FoldInjection],
     records: list[Float[np.ndarray, "levels _"]],
     levels: list[LevelDraws],
-    weights: Float[np.ndarray, " levels"],
+    weights: LevelNumbers,
     shares: Shares | None,
 ) -> Float[np.ndarray, " records"]:
     """Compute the influence of every record, as tested, on `Σ_k w_k weights @ mean(levels_k)`.
@@ -92,7 +92,7 @@ def as_tested(
 def drawn_influence(
     plan: list[FoldInjection],
     levels: list[LevelDraws],
-    weights: Float[np.ndarray, " levels"],
+    weights: LevelNumbers,
 ) -> TrainingInfluence:
     """Estimate the influence of every unit through training, by the covariance of counts and losses
     over draws.

@@ -88,10 +88,13 @@ class PredictionWork:
         )
         glm = isinstance(self.learner, PlanHost)  # makes many refits of its one fit at once
         size = max(1, FIT_BATCH_ENTRIES // self.learner.cost // 64) if glm else 1
-        make = functools.partial(_predict_batch, self.learner.alone(), self.seed)
         began = time.perf_counter()
         batches = [unfitted[k : k + size] for k in range(0, len(unfitted), size)]
-        for batch, result in steps(make, batches, jobs=1 if glm else self.learner.jobs):
+        for batch, result in steps(
+            functools.partial(_predict_batch, self.learner.alone(), self.seed),
+            batches,
+            jobs=1 if glm else self.learner.jobs,
+        ):
             for number, (key, _) in enumerate(batch):
                 self.predictions[key] = result[str(number)]
                 self.num_made += 1
