@@ -711,8 +711,8 @@ FAULTS = (
     Fault(
         "automatic groups use covariances instead of correlations",
         "auto_groups.auto_groups",
-        "(covariance[some] if covariance is not None else root[some] @ root.T) / deviation[some, None] / deviation",
-        "covariance[some] if covariance is not None else root[some] @ root.T",
+        "rows_of_covariance / deviation[chunk, None] / deviation",
+        "rows_of_covariance",
         "test_auto_groups",
     ),
     Fault(

@@ -23,6 +23,7 @@ from ..objectives.objective import display_name
 from ..optimize.active_set import without
 from ..optimize.fit import Fit
 from ..plans.plan import Plan
+from ..validation.cross_validate import objective_of
 
 Root = Float[np.ndarray, "units rank"]
 
@@ -73,15 +74,11 @@ def auto_groups(fit: Fit, size: int, *, absolute: bool = True) -> Plan:
     array([[0, 1],
            [1, 0]])
     """
-    if not isinstance(fit, Fit):
-        raise TypeError(
-            f"auto_groups: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}."
-        )
-    n = fit.objective.num_units
-    units = fit.objective.units
-    without("auto_groups", fit.objective)
+    model = objective_of("auto_groups", fit)
+    n = model.num_units
+    units = model.units
+    without("auto_groups", model)
     size = count("auto_groups: size", size, 1, n - 1)
-    model = fit.objective
     covariance = None
     # largest number of units of latent Gaussian models, whose covariance is formed
     max_correlated_units = 20_000
@@ -91,10 +88,12 @@ def auto_groups(fit: Fit, size: int, *, absolute: bool = True) -> Plan:
                 f"auto_groups: correlations of {n} units with one another are too many, {max_correlated_units} at most."
             )
         covariance = model.predictor_covariance(fit.vector)
-    root = _rows(fit) if covariance is None else np.zeros((0, 0))
-    deviation = np.sqrt(
-        np.einsum("up,up->u", root, root) if covariance is None else np.diag(covariance)
-    )
+    if covariance is None:
+        root = _rows(fit)
+        variance = np.einsum("up,up->u", root, root)
+    else:
+        variance = np.diag(covariance)
+    deviation = np.sqrt(variance)
     # a certain predictor is correlated with nothing
     deviation = np.where(deviation > 0, deviation, np.inf)
     # so many correlations are in memory at once
@@ -104,26 +103,23 @@ def auto_groups(fit: Fit, size: int, *, absolute: bool = True) -> Plan:
     correlation_tie = 1e-9
     for start in range(0, n, chunk_size):
         chunk = np.arange(start, min(start + chunk_size, n))
-        correlations = (
-            (covariance[chunk] if covariance is not None else root[chunk] @ root.T)
-            / deviation[chunk, None]
-            / deviation
-        )
-        correlations = (
-            np.round((np.abs(correlations) if absolute else correlations) / correlation_tie)
-            * correlation_tie
-        )
+        rows_of_covariance = root[chunk] @ root.T if covariance is None else covariance[chunk]
+        correlations = rows_of_covariance / deviation[chunk, None] / deviation
+        if absolute:
+            correlations = np.abs(correlations)
+        correlations = np.round(correlations / correlation_tie) * correlation_tie
         correlations[np.arange(len(chunk)), chunk] = np.inf
         rows[chunk] = np.argsort(-correlations, axis=1, kind="stable")[:, :size]
     observed = np.ones(n, bool) if units.observed is None else np.asarray(units.observed)
     scored = np.flatnonzero(observed)
     index = rows[scored]
-    is_scored = np.arange(size) == 0
-    indptr = size * np.arange(len(scored) + 1)
-    plan = Plan(indptr, index.ravel(), np.zeros(index.size), np.tile(is_scored, len(scored)), n)
-    return plan.replace_facts(
-        serial=units.serial, names=units.names, call=f"lo.auto_groups(fit, {size})"
-    )
+    return Plan(
+        size * np.arange(len(scored) + 1),
+        index.ravel(),
+        np.zeros(index.size),
+        np.tile(np.arange(size) == 0, len(scored)),
+        n,
+    ).replace_facts(serial=units.serial, names=units.names, call=f"lo.auto_groups(fit, {size})")
 
 
 def _rows(fit: Fit) -> Root:

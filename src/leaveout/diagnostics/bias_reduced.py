@@ -55,8 +55,7 @@ def bias_reduced(
     residual = model.y - model.eta(fit.vector[None])[0]
     order = np.argsort(label, kind="stable")
     order = order[w[order] > 0]
-    ends = np.cumsum(np.unique(label[order], return_counts=True)[1])[:-1]
-    clusters = np.split(order, ends)
+    clusters = np.split(order, np.cumsum(np.unique(label[order], return_counts=True)[1])[:-1])
     N = np.zeros((p, p))
     for rows in clusters:
         Z = model.design.whiten(rows, root)
@@ -95,9 +94,9 @@ def _adjusted(
 ) -> Array:
     """Compute A_g W_g Z_g of a cluster."""
     target = w[:, None] * Z
-    equal = np.all(phi == phi[0])
-    if equal:
-        Q = np.linalg.qr(Z if np.all(w == w[0]) else np.hstack([Z, target]))[0]
+    if np.all(phi == phi[0]):
+        columns = Z if np.all(w == w[0]) else np.hstack([Z, target])
+        Q = np.linalg.qr(columns)[0]
         inside = Q.T @ Z
         tied = Q.T @ target
         B = (

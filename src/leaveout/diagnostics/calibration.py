@@ -202,9 +202,9 @@ def calibration(
             raise ValueError("calibration: at must lie between 0 and 1, as probabilities do.")
     Z = np.column_stack([np.ones_like(eta), eta])
     slope, slope_cov = regression(Z, y, w, rows.label, linear)
-    large, large_cov = regression(
-        Z[:, :1], y - eta if linear else y, w, rows.label, linear, 0.0 if linear else eta
-    )
+    # a line has no offset: what it predicts is taken from the outcome
+    target, offset = (y - eta, 0.0) if linear else (y, eta)
+    large, large_cov = regression(Z[:, :1], target, w, rows.label, linear, offset)
     z = scipy.stats.t.ppf((1 + level) / 2, rows.freedom)
     if smoother == "lowess" and not np.array_equal(w, np.round(w)):
         raise ValueError(

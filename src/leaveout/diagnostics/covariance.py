@@ -47,7 +47,7 @@ from ..optimize.fit import Fit, HostErrors
 from ..plans.plan import Plan, groups as plan_of_groups, leave_one_out
 from ..plans.survey import jk1, jkn
 from ..refit import AbstractRefit, inverse_root
-from ..validation.cross_validate import match_plan
+from ..validation.cross_validate import match_plan, objective_of
 from ..validation.named_parameters import name_parameters
 from ..validation.standard_errors import MIN_BLOCKS
 from .bias_reduced import bias_reduced, check_least_squares
@@ -226,11 +226,7 @@ def covariance(
     options = Options(
         groups, strata, maxlags, working_variance, use_correction, small_sample, cases, strategy
     )
-    if not isinstance(fit, Fit):
-        raise TypeError(
-            f"covariance: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}."
-        )
-    without("covariance", fit.objective)
+    without("covariance", objective_of("covariance", fit))
     host = fit.host_errors
     if cov_type is not None or host is None or cases:
         return _of_kind(fit, _usual_type(fit) if cov_type is None else cov_type, options)
@@ -625,18 +621,24 @@ def _of_two_ways(
             se - np.sqrt(np.maximum(variance - variance_errors, 0)),
         )
         flagged = pd.concat([part.flagged for part in parts])
-    dof = options.dof(
-        None
-        if by_first.dof is None
-        else np.minimum(cast(Any, by_first.dof), cast(Any, by_second.dof))
-    )
+    usual = None
+    if by_first.dof is not None:
+        usual = np.minimum(cast(Any, by_first.dof), cast(Any, by_second.dof))
+    dof = options.dof(usual)
     proved = all(part.proved for part in parts)
     clusters = [dict(part.heading)["clusters"] for part in (by_first, by_second)]
     clusters_note = f"{' and '.join(clusters)} of two ways, V₁ + V₂ − V₁₂"
     notes = dict(by_first.heading) | {"small sample": text, "clusters": clusters_note}
-    parameters = name_parameters(fit)
     return covariance_of(
-        fit, parameters, value, kind, dof, errors, proved=proved, flagged=flagged, notes=notes
+        fit,
+        name_parameters(fit),
+        value,
+        kind,
+        dof,
+        errors,
+        proved=proved,
+        flagged=flagged,
+        notes=notes,
     )
 
 
@@ -716,7 +718,7 @@ def _check_kind(fit: Fit, cov_type: str, options: Options) -> str:
         names = fit.objective.parameters.names() or [
             f"parameter {k}" for k in range(fit.num_params)
         ]
-        listed = [name for name, is_loose in zip(names, loose, strict=True) if is_loose]
+        listed = np.array(names, object)[loose]
         raise ValueError(
             f"covariance: the data do not determine every parameter, among them {', '.join(map(repr, listed[:4]))}: they have "
             "no covariance. Drop columns that repeat others, or add a penalty such as lo.penalties.Ridge(1.0)."

@@ -208,10 +208,11 @@ def _contributions(
     values = np.zeros(len(treated))
     if treated.any():
         assert rows.time is not None
-        time = rows.measure.censoring.time[rows.unit]
-        event = rows.measure.risk[rows.unit, 2]
         alive = kaplan_meier_influence(
-            time[treated], event[treated], rows.weight[treated], rows.time
+            rows.measure.censoring.time[rows.unit][treated],
+            rows.measure.risk[rows.unit, 2][treated],
+            rows.weight[treated],
+            rows.time,
         )
         values[treated] = 1 - alive * (1 + odds)
     return values

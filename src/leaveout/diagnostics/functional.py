@@ -229,11 +229,9 @@ def functional(
     estimate = evaluator.evaluate(fit.vector[None], [None])[0]
     values = evaluator.of_refits()
     slope = evaluator.slope()
-    moves_about = lambda points, center=None: scaled_moves(
-        points, mean_of(points[scales > 0]) if center is None else center, scales
-    )
-    se = np.linalg.norm(moves_about(values), axis=0)
-    bias = np.sqrt(scales) @ moves_about(values, estimate)
+    moves_about_mean = lambda points: scaled_moves(points, mean_of(points[scales > 0]), scales)
+    se = np.linalg.norm(moves_about_mean(values), axis=0)
+    bias = np.sqrt(scales) @ scaled_moves(values, estimate, scales)
     errors = np.full(len(se), np.inf)
     if fit.factor is not None:
         refit_errors = np.where(np.isfinite(refits.theta).all(axis=1), refits.error, 0.0)
@@ -243,10 +241,11 @@ def functional(
     if kind == "BCa":
         low, high = _bca(evaluator, values, estimate, strategy, level)
     else:
-        quantile = (scipy.stats.norm if dof is None else scipy.stats.t(dof)).ppf((1 + level) / 2)
-        half = quantile * (
-            np.linalg.norm(moves_about(refits.theta) @ slope.T, axis=0) if kind == "delta" else se
-        )
+        spread = se
+        if kind == "delta":
+            spread = np.linalg.norm(moves_about_mean(refits.theta) @ slope.T, axis=0)
+        law = scipy.stats.norm if dof is None else scipy.stats.t(dof)
+        half = law.ppf((1 + level) / 2) * spread
         low = estimate - half
         high = estimate + half
     columns = {

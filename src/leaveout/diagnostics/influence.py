@@ -206,14 +206,13 @@ def _make_result(
         if moves.cheap
         else "of so many refits standard errors go by the dispersion of the whole fit"
     )
-    notes = "; ".join(filter(None, (note, dispersion_note)))
     return Influence(
         estimate,
         table,
         pd.DataFrame(changes, index=index, columns=parameters.names),
         pair_table,
         repr(refit),
-        notes,
+        "; ".join(filter(None, (note, dispersion_note))),
     )
 
 
@@ -391,11 +390,10 @@ def _prediction_function(
         )
 
     def error(thetas: Array, distance: Array) -> Array:
-        half_width = lengths(fit, np.pad(x, (0, fit.num_params - q))[None])[0] * distance
         return mean_errors(
             lambda eta: to_target(np.asarray(objective.loss_function.inverse_link(eta))),
             thetas[:, :q] @ x,
-            half_width,
+            lengths(fit, np.pad(x, (0, fit.num_params - q))[None])[0] * distance,
         )[1]
 
     return of_row, None if objective.own else error

@@ -346,26 +346,25 @@ def _binary(measure: Binary, eta: Float[Array, " rows"], members: Array) -> dict
     p = scipy.special.expit(x)
     observed = w @ y
     has_both = 0 < observed < w.sum()
-    measures = (
-        rows.mean(METRICS["auc"].pseudo(y, x, w), "C")
-        if has_both
-        else {"C": np.nan, "C_se": np.nan}
-    )
+    measures = {"C": np.nan, "C_se": np.nan}
+    if has_both:
+        measures = rows.mean(METRICS["auc"].pseudo(y, x, w), "C")
     (_, slope), cov = regression(np.column_stack([np.ones_like(x), x]), y, w, None, False)
     (large,), large_cov = regression(np.ones((len(x), 1)), y, w, None, False, x)
+    ratio = observed / (w @ p)
     measures |= {
         "slope": slope,
         "slope_se": cov[1, 1] ** 0.5,
         "large": large,
         "large_se": large_cov[0, 0] ** 0.5,
-    }
-    ratio = observed / (w @ p)
-    measures |= {
         "OE": ratio,
         "OE_se": ratio * np.sqrt((1 - observed / w.sum()) / observed) if observed > 0 else np.nan,
     }
-    losses = np.logaddexp(0, (1 - 2 * y) * x)
-    return measures | rows.mean((y - p) ** 2, "brier") | rows.mean(losses, "logloss")
+    return (
+        measures
+        | rows.mean((y - p) ** 2, "brier")
+        | rows.mean(np.logaddexp(0, (1 - 2 * y) * x), "logloss")
+    )
 
 
 @np.errstate(all="ignore")

@@ -411,17 +411,17 @@ def resamples(
         check_method(caller, method, matched)
         return matched, method or ("bootstrap" if matched.draws else "crossvalidation")
     method = method or "bootstrap"
-    number = count(f"{caller}: B", DEFAULT_B.get(method, DEFAULT_RESAMPLES) if B is None else B, 2)
+    if B is None:
+        B = DEFAULT_B.get(method, DEFAULT_RESAMPLES)
+    number = count(f"{caller}: B", B, 2)
     if method == "crossvalidation":
-        return match_plan(
-            caller, objective, number if groups is None else groups_of(groups, number), strategy
-        ), method
-    options: dict[str, Any] = {} if groups is None else {"groups": groups}
-    if measure.weights.are_cases and groups is None:
+        plan = number if groups is None else groups_of(groups, number)
+    elif measure.weights.are_cases and groups is None:
         return bootstrap_of_cases(caller, measure.case, number, seed), method
-    return match_plan(
-        caller, objective, bootstrap(objective.num_units, number, **options, seed=seed), strategy
-    ), method
+    else:
+        options: dict[str, Any] = {} if groups is None else {"groups": groups}
+        plan = bootstrap(objective.num_units, number, **options, seed=seed)
+    return match_plan(caller, objective, plan, strategy), method
 
 
 def check_method(caller: str, method: Method | None, plan: Plan) -> None:
@@ -456,14 +456,14 @@ def bootstrap_of_cases(caller: str, cases: Float[Array, " units"], number: int, 
         np.random.default_rng(seed).multinomial(int(cases.sum()), cases[unit] / cases.sum(), number)
         / cases[unit]
     )
-    parts = (
+    plan = Plan(
         np.arange(number + 1) * len(unit),
         np.tile(unit, number),
         weights.ravel(),
         np.zeros(weights.size, bool),
         len(cases),
     )
-    return Plan(*parts).replace_facts(call=f"{number} bootstraps of {cases.sum():.0f} cases")
+    return plan.replace_facts(call=f"{number} bootstraps of {cases.sum():.0f} cases")
 
 
 def over_refits(

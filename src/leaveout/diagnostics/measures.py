@@ -37,7 +37,7 @@ from ..optimize.active_set import without
 from ..optimize.fit import Fit
 from ..plans.plan import Plan, leave_one_out
 from ..refit import AbstractRefit, Exact, inverse_root
-from ..validation.cross_validate import fold_refits, fold_thetas
+from ..validation.cross_validate import fold_refits, fold_thetas, objective_of
 from ..validation.named_parameters import name_parameters
 
 ROWS_AT_A_TIME = 2**20  # numbers in the rows, or in the predictions, of one batch
@@ -319,10 +319,7 @@ def spread(
 
 def require_hessian(fit: Fit, caller: str) -> Fit:
     """Return a fit that has a Hessian to measure moves by; TypeError on anything else."""
-    if not isinstance(fit, Fit):
-        raise TypeError(
-            f"{caller}: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}."
-        )
+    objective_of(caller, fit)
     if fit.factor is None:
         raise TypeError(
             f"{caller}: needs a Hessian that is formed: fit with curvature='dense', or use lo.fold_parameters()."
@@ -347,7 +344,9 @@ def dispersion(
         weights = np.ones((1, objective.num_units))
     if not has_dispersion(fit):
         return np.full(len(weights), unit_weights(objective).scale)
-    total = np.asarray(_pearson(fit, fit.vector[None] if thetas is None else thetas, weights))
+    if thetas is None:
+        thetas = fit.vector[None]
+    total = np.asarray(_pearson(fit, thetas, weights))
     free = weights @ unit_weights(objective).weigh - _effective(fit) + open_directions
     return np.where(free > 0, total / np.where(free > 0, free, 1.0), np.nan)
 

@@ -74,9 +74,8 @@ def pairs_of(
         for units, (i, j) in zip(index, pairs, strict=True)
     ]
     units = np.concatenate(index)
-    indptr = np.cumsum([0, *map(len, index)])
     joint_plan = Plan(
-        indptr,
+        np.cumsum([0, *map(len, index)]),
         units,
         np.zeros(len(units)),
         np.concatenate(held),

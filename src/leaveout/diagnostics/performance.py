@@ -35,6 +35,7 @@ from ..objectives.batch_functions import whole
 from ..objectives.objective import LOG_PROBABILITY
 from ..objectives.unit_weights import UnitWeights, unit_weights
 from ..optimize.fit import Fit
+from ..validation.cross_validate import objective_of
 from ..validation.metrics import LEAST_PROBABILITY, Concordance
 from ..validation.scoring import predictions
 
@@ -156,13 +157,12 @@ class Binary(AbstractPerformance):
     sorted: tuple[Any, Any] = (None, [])
 
     def predict(self, theta, weights):
-        loss = getattr(self.fit.objective, "loss_function", None)
-        if getattr(loss, "link", None) == "logit":
+        if getattr(getattr(self.fit.objective, "loss_function", None), "link", None) == "logit":
             return super().predict(theta, weights)
         p = predictions(self.fit, whole(weights), theta, "response")
-        return scipy.special.logit(
-            np.clip(p[..., 1] if p.ndim > 2 else p, LEAST_PROBABILITY, 1 - LEAST_PROBABILITY)
-        )
+        if p.ndim > 2:
+            p = p[..., 1]
+        return scipy.special.logit(np.clip(p, LEAST_PROBABILITY, 1 - LEAST_PROBABILITY))
 
     def __call__(self, prediction, weights, seen):
         if self.sorted[0] is not prediction:  # the same predictions are measured on several rows
@@ -234,12 +234,11 @@ class SortedPredictors:
     @np.errstate(all="ignore")
     def area(self, weights: Points) -> PerRefit:
         """Compute the area under the ROC curve of weighted rows."""
-        w = np.take_along_axis(weights, self.order, 1)
         take = np.take_along_axis
+        w = take(weights, self.order, 1)
         misses = sums_before(w * (1 - self.y))
-        events = dot(w, self.y)
         return dot(w * self.y, 0.5 * (take(misses, self.first, 1) + take(misses, self.last, 1))) / (
-            events * misses[:, -1]
+            dot(w, self.y) * misses[:, -1]
         )
 
     @np.errstate(all="ignore")
@@ -247,8 +246,8 @@ class SortedPredictors:
         """Measure the predictors on weighted rows."""
         x = self.x
         y = self.y
-        w = np.take_along_axis(weights, self.order, 1)
         take = np.take_along_axis
+        w = take(weights, self.order, 1)
         event_weight = w * y
         n = w.sum(1)
         events = event_weight.sum(1)
@@ -280,21 +279,17 @@ class SortedPredictors:
             "Dxy": 2 * auc - 1,
             "R2": np.expm1((recalibrated - null) / n) / np.expm1(-null / n),
             "Intercept": a,
-        }
-        measures |= {
             "Slope": b,
             "D": D,
             "U": U,
             "Q": D - U,
             "B": dot(w, (y - p) ** 2) / n,
             "g": np.abs(b) * spread(x),
-        }
-        measures |= {
             "gp": spread(scipy.special.expit(line)),
             "AUC": auc,
             "average_precision": precision,
+            "log_loss": deviance / (2 * n),
         }
-        measures["log_loss"] = deviance / (2 * n)
         return {
             name: np.where(np.isfinite(value), value, np.nan) for name, value in measures.items()
         }
@@ -689,8 +684,10 @@ class Survival(AbstractPerformance):
             "Slope": slope,
             "D": D,
             "U": U,
+            "Q": D - U,
+            "g": spread,
+            "C": harrell,
         }
-        measures |= {"Q": D - U, "g": spread, "C": harrell}
         if self.times.size:
             measures |= self._until_times(eta, base, weights)
         return {
@@ -725,8 +722,7 @@ class Survival(AbstractPerformance):
             late = time > t
             dead = (time <= t) & died
             mass = np.where(dead, case, np.where(late, over(G_grid[:, k : k + 1]), 0.0))
-            alive = np.exp(-hazard[:, :, k])
-            briers[:, k] = dot(mass, (late - alive) ** 2) / weights.sum(1)
+            briers[:, k] = dot(mass, (late - np.exp(-hazard[:, :, k])) ** 2) / weights.sum(1)
             if t in self.times:
                 area = SortedPredictors(
                     hazard[:, :, k], np.broadcast_to(dead * 1.0, mass.shape)
@@ -777,8 +773,7 @@ def kaplan_meier_influence(time: PerRow, event: PerRow, weight: PerRow, until: f
     """
     level, code = np.unique(time, return_inverse=True)
     died = np.bincount(code, weight * event)
-    departures = np.bincount(code, weight)
-    at_risk = np.cumsum(departures[::-1])[::-1]
+    at_risk = np.cumsum(np.bincount(code, weight)[::-1])[::-1]
     early = level <= until
     hazard = np.where(early, died / at_risk, 0.0)
     alive = float(np.prod(1 - hazard))
@@ -826,18 +821,15 @@ def performance(
 
     TypeError if it has none.
     """
-    if not isinstance(fit, Fit):
-        raise TypeError(
-            f"{caller}: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}."
-        )
-    units = fit.objective.units
-    if isinstance(fit.objective, Cox):
+    objective = objective_of(caller, fit)
+    units = objective.units
+    if isinstance(objective, Cox):
         return Survival(fit, times, are_cases, caller)
     if times is not None:
-        raise ValueError(f"{caller}: times= is for lo.Cox; got {kind_of(fit.objective)}.")
+        raise ValueError(f"{caller}: times= is for lo.Cox; got {kind_of(objective)}.")
     if units.target is None or units.classes > 2 or np.ndim(units.target) != 1:
         raise TypeError(
-            f"{caller}: needs a response of two classes, a number, or lo.Cox; got {kind_of(fit.objective)}"
+            f"{caller}: needs a response of two classes, a number, or lo.Cox; got {kind_of(objective)}"
             f"{f' of {units.classes} classes' if units.classes > 2 else ''}. lo.cross_validate scores other models."
         )
     if units.classes == 2:

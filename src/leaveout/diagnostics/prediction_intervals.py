@@ -54,7 +54,7 @@ from ..objectives.objective import display_name
 from ..optimize.fit import Fit
 from ..plans.plan import Plan, groups as groups_of, kfold, leave_one_out
 from ..refit import AbstractRefit, lengths
-from ..validation.cross_validate import DEFAULT_REFIT, cache_key, resolve_plan
+from ..validation.cross_validate import DEFAULT_REFIT, cache_key, objective_of, resolve_plan
 from .influence import mean_errors, refit_all
 
 Array = np.ndarray
@@ -430,11 +430,7 @@ def predict(
     >>> lo.predict(fit, [[10.0]]).round(6).tolist()
     [21.0]
     """
-    if not isinstance(fit, Fit):
-        raise TypeError(
-            f"predict: the first argument must be a Fit, from lo.fit or lo.from_sklearn; got {type(fit).__name__}."
-        )
-    units = fit.objective.units
+    units = objective_of("predict", fit).units
     kind = units.kinds[0] if kind is None else kind
     if kind not in units.kinds:
         raise ValueError(
@@ -467,8 +463,7 @@ def _predictions(
     theta = np.asarray(fit.theta)
     if kinks(objective) is not None:
         theta = objective.spread(theta)
-    coefficients = theta[..., : design.shape[1]]
-    eta = design @ coefficients.T
+    eta = design @ theta[..., : design.shape[1]].T
     if shift is not None:
         eta = eta + shift
     loss_parameters = (fit.vector[design.shape[1] :],) if objective.own else ()
@@ -702,11 +697,8 @@ def _response(
         with np.errstate(all="ignore"):
             return np.asarray(jax.vmap(link, (-1, 0), -1)(eta, tau) if objective.own else link(eta))
 
-    error = UP * (
-        error + 4 * UNIT * np.abs(eta).max(-1)
-        if objective.classes
-        else error + 4 * UNIT * np.abs(eta)
-    )
+    size = np.abs(eta).max(-1) if objective.classes else np.abs(eta)
+    error = UP * (error + 4 * UNIT * size)
     # each of two predictors may be off, so that the odds change by the square at most
     if objective.classes:
         value = inverse_link(eta)

@@ -343,7 +343,6 @@ def refit_plan(caller: str, fit: Fit, plan: Any, strategy: AbstractRefit) -> Par
         theta[k], error[k], values[k], proved = refit.theta, refit.error, refit.values, False
     free = {k: refit.free for k, refit in partial.items()}
     fit_error, fit_proved = distance_of_fit(fit)
-    names = plan.refit_names.rename("replicate")
     refits = ParameterRefits(
         fit,
         plan,
@@ -354,7 +353,7 @@ def refit_plan(caller: str, fit: Fit, plan: Any, strategy: AbstractRefit) -> Par
         fit_error,
         proved and fit_proved,
         result,
-        names,
+        plan.refit_names.rename("replicate"),
         free,
     )
     _warn_of_undetermined(caller, refits)
@@ -366,27 +365,18 @@ def _warn_of_undetermined(caller: str, refits: ParameterRefits) -> None:
     if not undetermined.any():
         return
     which = np.flatnonzero(undetermined.any(axis=1))
-    listed = lambda names: (
-        ", ".join(map(str, names[:LISTED])) + (", …" if len(names) > LISTED else "")
-    )
-    never = [
-        name
-        for name, gone in zip(refits.parameters.names, undetermined.all(axis=0), strict=True)
-        if gone
-    ]
+    listed = lambda labels: ", ".join(map(str, labels[:LISTED])) + ", …" * (len(labels) > LISTED)
+    names = np.array(refits.parameters.names, object)
+    never = names[undetermined.all(axis=0)]
     if len(never) == undetermined.shape[1]:
         why = list(RESULTS)[refits.result[which[0]]].message
         raise ValueError(f"{caller}: no refit determines the parameters ({why}).")
-    params = [
-        name
-        for name, gone in zip(refits.parameters.names, undetermined.any(axis=0), strict=True)
-        if gone
-    ]
+    params = names[undetermined.any(axis=0)]
     warn(
         f"{caller}: {len(which)} of {len(undetermined)} refits ({listed(refits.index[which])}) do not determine {listed(params)}. "
         "They do not count for these parameters, whose sums over the others are "
         "raised in proportion; .flagged has their codes. A penalty determines them."
-        + (f" No refit determines {listed(never)}: no covariance." if never else "")
+        + (f" No refit determines {listed(never)}: no covariance." if len(never) else "")
     )
 
 
@@ -478,9 +468,9 @@ def degrees(weights: Float[Array, "units replicates"]) -> float:
     """Return the rank of replicate weights less one, as R's survey has it."""
     # share of the largest singular value, as in R's survey; its square is seen in double precision
     tolerance = 1e-5
-    values = np.linalg.eigvalsh(
-        weights.T @ weights if weights.shape[0] >= weights.shape[1] else weights @ weights.T
-    )
+    if weights.shape[0] < weights.shape[1]:
+        weights = weights.T
+    values = np.linalg.eigvalsh(weights.T @ weights)
     return float(max((values > tolerance**2 * values.max()).sum() - 1, 1))
 
 

@@ -100,8 +100,7 @@ class Influence(PrintedResult):
         ValueError
             If there is no such column or parameter.
         """
-        values = self.column(by)
-        size = values.abs().to_numpy(float)
+        size = self.column(by).abs().to_numpy(float)
         most = count_of("top: count", count, 0)
         return self.rows.iloc[
             [k for k in np.argsort(-size, kind="stable") if not np.isnan(size[k])][:most]

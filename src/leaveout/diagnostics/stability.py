@@ -202,13 +202,10 @@ def stability(
 
     exists, result = over_refits("stability", fit, plan, strategy, collect)
     weighted = measure.weights.weigh
-    predictions = (
-        predictions[exists][:, weighted]
-        if isinstance(measure, Continuous)
-        else expit(predictions[exists][:, weighted])
-    )
-    names = fit.objective.units.names
-    units = pd.DataFrame({"prediction": rows.prediction}, index=names)[weighted]
+    predictions = predictions[exists][:, weighted]
+    if not isinstance(measure, Continuous):
+        predictions = expit(predictions)
+    units = pd.DataFrame({"prediction": rows.prediction}, index=fit.objective.units.names)[weighted]
     units["low"], units["high"] = np.nanquantile(
         predictions, [(1 - level) / 2, (1 + level) / 2], axis=0
     )

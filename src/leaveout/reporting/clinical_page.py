@@ -310,9 +310,9 @@ def _centres(across: InternalExternal, name: str) -> pd.DataFrame:
         "brier": "Brier",
         "logloss": "log loss",
     }
-    table = across.centres.drop(
-        columns=["result"] if set(across.centres["result"]) == {"successful"} else []
-    )
+    table = across.centres
+    if set(table["result"]) == {"successful"}:
+        table = table.drop(columns="result")
     heads = [
         words.get(column.removesuffix("_se"), column.removesuffix("_se"))
         + " SE" * column.endswith("_se")
@@ -429,11 +429,10 @@ def _decision_figure(decisions: DecisionCurve, until: str, population: str) -> F
     ]
     across = {"x": axis("threshold", f"threshold of risk{until} above which one treats")}
     between = across | {"y": axis("low", "net benefit"), "y2": {"field": "high"}}
-    hint = tooltip(strategy="strategy", threshold="threshold", value="net benefit")
     encoding = across | {
         "y": axis("value", "net benefit"),
         "color": colored("strategy", **colors),
-        "tooltip": hint,
+        "tooltip": tooltip(strategy="strategy", threshold="threshold", value="net benefit"),
     }
     layers = [
         layer(
@@ -502,9 +501,14 @@ def _stability_figure(stable: Stability, until: str) -> Figure:
         "y": axis("low", "risk by resamples"),
         "y2": {"field": "high"},
     }
-    ranges = data_of(units[["prediction", "low", "high", "mape"]])
     layers = [
-        layer(ranges, "rule", place | {"tooltip": hint}, color=BLUE, opacity=0.5),
+        layer(
+            data_of(units[["prediction", "low", "high", "mape"]]),
+            "rule",
+            place | {"tooltip": hint},
+            color=BLUE,
+            opacity=0.5,
+        ),
         _diagonal("prediction", "low"),
     ]
     sample_note = (

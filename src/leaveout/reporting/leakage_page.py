@@ -139,13 +139,22 @@ def _answer_figure(report: LeakageReport) -> Figure:
         correction="correction",
         exposed="exposed",
     )
-    color = colored("told", **{"believed": ORANGE, "not believed": BLUE})
-    place = {"x": axis("score", report.scoring), "y": MODEL, "color": color, "tooltip": hint}
+    place = {
+        "x": axis("score", report.scoring),
+        "y": MODEL,
+        "color": colored("told", **{"believed": ORANGE, "not believed": BLUE}),
+        "tooltip": hint,
+    }
     dots = layer(data, "point", place, filled=True, size=80)
     filed = reference(float(report.table.score["naive"]), strokeDash=[4, 4])
     text = f"Dots with their {report.level:.0%} intervals; the dashed line is the score as filed."
-    layers = [filed, rules(data, "low", "high", BLUE, 2), dots]
-    return Figure("beside", "Answers side by side", text, layers, 34 * len(frame) + 50)
+    return Figure(
+        "beside",
+        "Answers side by side",
+        text,
+        [filed, rules(data, "low", "high", BLUE, 2), dots],
+        34 * len(frame) + 50,
+    )
 
 
 def _cuts(report: LeakageReport) -> list[Figure]:

@@ -70,8 +70,7 @@ class PageTable:
 
 
 def _cells(column: pd.Series) -> list[Any]:
-    dates = pd.api.types.is_datetime64_any_dtype(column)
-    if dates:
+    if pd.api.types.is_datetime64_any_dtype(column):
         return worded(pd.Index(column))
     return [_plain(value) for value in column]
 

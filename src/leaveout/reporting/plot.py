@@ -334,11 +334,10 @@ def comparison(estimates: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axe
         linewidth=0.8,
         label="with no update",
     )
-    bars = np.nan_to_num(table["se_difference"].to_numpy())
     ax.errorbar(
         place,
         table["difference"],
-        bars,
+        np.nan_to_num(table["se_difference"].to_numpy()),
         fmt="o-",
         color="tab:blue",
         linewidth=1,
@@ -427,9 +426,8 @@ def path(found: Any, ax: "Axes | None" = None) -> "Axes":
         ax.set_xticks(place, [str(value) for value in table.index])
     marks = {"best": (best, "tab:red")}
     if np.isfinite(best.estimate.se):
-        level = best.estimate.mean + best.estimate.se
         ax.axhline(
-            level,
+            best.estimate.mean + best.estimate.se,
             color="tab:orange",
             linewidth=0.8,
             linestyle="--",
@@ -438,16 +436,14 @@ def path(found: Any, ax: "Axes | None" = None) -> "Axes":
         )
         marks["simplest below it"] = found.one_standard_error, "tab:orange"
     for name, (point, color) in marks.items():
-        x = place[found.points.index(point)]
-        label = f"{name}: {_value_text(point.value)}"
         ax.plot(
-            x,
+            place[found.points.index(point)],
             point.estimate.mean,
             "o",
             markersize=10,
             markerfacecolor="none",
             color=color,
-            label=label,
+            label=f"{name}: {_value_text(point.value)}",
         )
     _legend_above(ax, 3)
     ax.set(xlabel="penalty", ylabel=_axis_label(best.estimate, "loss a unit"))
@@ -518,26 +514,23 @@ def tuning(found: Any, ax: "Axes | None" = None, *, name: str | None = None) -> 
         label="trials",
     )
     if pruned:
-        shown = [sign * trial.value for trial in pruned]
         ax.plot(
             [place(trial) for trial in pruned],
-            shown,
+            [sign * trial.value for trial in pruned],
             "o",
             mfc="none",
             color="0.6",
             markersize=4,
             label="pruned",
         )
-    best = place(found.best)
-    label = f"best: {_value_text(found.best.hyper[name])}"
     ax.plot(
-        best,
+        place(found.best),
         sign * found.best.value,
         "o",
         markersize=10,
         markerfacecolor="none",
         color="tab:red",
-        label=label,
+        label=f"best: {_value_text(found.best.hyper[name])}",
     )
     if by_number:
         # linear, so that ticks have room if values are close
@@ -670,10 +663,9 @@ def against_exact(
     )
     chosen = np.sort(np.r_[worst, sampled])
     entries = np.flatnonzero(np.isin(plan.refit, chosen))
-    sample_plan = plan.some(chosen)
     exact = cross_validate(
         fit,
-        sample_plan,
+        plan.some(chosen),
         Exact(),
         bases="refit" if "learned anew" in estimate.labels.get("note", "") else "frozen",
     )
@@ -692,11 +684,10 @@ def against_exact(
     ax.errorbar(
         truth, held_out, bars, fmt="o", markersize=3.5, color="tab:blue", elinewidth=0.8, alpha=0.8
     )
-    title = f"{len(chosen)} of {plan.num_refits} refits; largest difference {np.abs(held_out - truth).max():.1g}"
     ax.set(
         xlabel=_axis_label(estimate, "held-out loss of exact refits"),
         ylabel="held-out loss, as estimated",
-        title=title,
+        title=f"{len(chosen)} of {plan.num_refits} refits; largest difference {np.abs(held_out - truth).max():.1g}",
     )
     return ax
 
@@ -755,8 +746,15 @@ def influence(
     x = index.to_numpy() if counted else np.arange(len(values))
     words = label_texts(values.index)
     if error is not None:
-        bars = np.where(np.isfinite(error), error, 0.0)
-        ax.errorbar(x, values, bars, fmt="none", ecolor="tab:orange", elinewidth=1.5, zorder=3)
+        ax.errorbar(
+            x,
+            values,
+            np.where(np.isfinite(error), error, 0.0),
+            fmt="none",
+            ecolor="tab:orange",
+            elinewidth=1.5,
+            zorder=3,
+        )
     ax.vlines(x, 0, values, color="tab:blue", linewidth=0.8)
     ax.axhline(0, color="0.5", linewidth=0.8)
     size = values.abs().to_numpy(float)
@@ -915,8 +913,7 @@ def states(
             times[path == k], x[path == k], s=12, color=f"C{k % 10}", zorder=2, label=f"state {k}"
         )
     if estimate is not None:
-        losses = pd.Series(estimate.per_unit()).dropna().nlargest(named)
-        most = losses.index.to_numpy()
+        most = pd.Series(estimate.per_unit()).dropna().nlargest(named).index.to_numpy()
         ax.scatter(
             times[most],
             x[most],
@@ -1012,9 +1009,11 @@ def field(
         order = places("plot.field", "coordinates", coordinates.index, "x", names)
         if order is not None:
             positions = positions[order]
-    ends = positions[mrf.edges]
     ax.plot(
-        *np.insert(ends, 2, np.nan, axis=1).reshape(-1, 2).T, color="0.8", linewidth=0.7, zorder=1
+        *np.insert(positions[mrf.edges], 2, np.nan, axis=1).reshape(-1, 2).T,
+        color="0.8",
+        linewidth=0.7,
+        zorder=1,
     )
     if effects is None:
         probable = np.asarray(mrf.state_probabilities(fit)).reshape(number, sites, -1)[which]
@@ -1154,9 +1153,14 @@ def smooth(
     if bound.term.bs[0] in LABELS:
         order = np.argsort(table["value"].to_numpy())
         value = table["value"].to_numpy()[order]
-        bars = np.abs(ends[:, order] - value)
         ax.errorbar(
-            np.arange(len(order)), value, bars, fmt="o", color="tab:blue", markersize=4, linewidth=1
+            np.arange(len(order)),
+            value,
+            np.abs(ends[:, order] - value),
+            fmt="o",
+            color="tab:blue",
+            markersize=4,
+            linewidth=1,
         )
         if len(order) <= 30:
             ax.set_xticks(
@@ -1411,11 +1415,10 @@ def calibration(found: Calibration | Estimate | Fit, ax: "Axes | None" = None) -
     'observed share'
     """
     ax = _axes(ax, (5.5, 5.5))
-    if not isinstance(found, Calibration):
-        found = calibrate(found)
-    curve = found.curve
-    p = found.predicted
-    share = np.isin(found.outcome, (0, 1)).all()
+    agreement = found if isinstance(found, Calibration) else calibrate(found)
+    curve = agreement.curve
+    p = agreement.predicted
+    share = np.isin(agreement.outcome, (0, 1)).all()
     low, high = (
         (0.0, 1.0)
         if share
@@ -1423,9 +1426,11 @@ def calibration(found: Calibration | Estimate | Fit, ax: "Axes | None" = None) -
     )
     ax.plot([low, high], [low, high], label="ideal", **DASHED)
     if curve["low"].notna().any():
-        _band(ax, curve["predicted"], curve["low"], curve["high"], f"{found.level:.0%} band")
+        _band(ax, curve["predicted"], curve["low"], curve["high"], f"{agreement.level:.0%} band")
     corrected = "corrected" in curve
-    color, label = ("0.6", "apparent") if corrected else ("tab:blue", f"observed, {found.smoother}")
+    color, label = (
+        ("0.6", "apparent") if corrected else ("tab:blue", f"observed, {agreement.smoother}")
+    )
     ax.plot(curve["predicted"], curve["observed"], color=color, linewidth=1.4, label=label)
     if corrected:
         ax.plot(
@@ -1439,8 +1444,8 @@ def calibration(found: Calibration | Estimate | Fit, ax: "Axes | None" = None) -
     bins = np.linspace(low, high, 51)
     tall = 0.12 * (high - low)
     parts = {
-        "with the event": (found.outcome == 1, "tab:orange", 1),
-        "without the event": (found.outcome == 0, "0.6", -1),
+        "with the event": (agreement.outcome == 1, "tab:orange", 1),
+        "without the event": (agreement.outcome == 0, "0.6", -1),
     }
     if not share:
         parts = {"": (np.ones(len(p), bool), "0.6", 1)}
@@ -1450,10 +1455,10 @@ def calibration(found: Calibration | Estimate | Fit, ax: "Axes | None" = None) -
     ):
         style: dict[str, Any] = {"color": color, "linewidth": 0, "label": name or None}
         ax.bar(bins[:-1], sign * number * tall, np.diff(bins), low - tall, align="edge", **style)
-    until = "" if found.time is None else f" until {found.time:g}"
+    until = "" if agreement.time is None else f" until {agreement.time:g}"
     words = ("predicted risk", "observed share") if share else ("predicted", "observed")
     slope, large = (
-        _plus_minus(*found.table.loc[key, ["estimate", "se"]]) for key in ("slope", "large")
+        _plus_minus(*agreement.table.loc[key, ["estimate", "se"]]) for key in ("slope", "large")
     )
     title = f"{'apparent ' * corrected}slope {slope}; in the large {large}"
     ax.set(xlabel=f"{words[0]}{until}", ylabel=words[1], xlim=(low, high))
@@ -1491,14 +1496,13 @@ def decision_curve(found: DecisionCurve | Estimate | Fit, ax: "Axes | None" = No
     'net benefit'
     """
     ax = _axes(ax, (6.0, 4.0))
-    if not isinstance(found, DecisionCurve):
-        found = decide(found)
-    table = found.table
-    until = "" if found.time is None else f" until {found.time:g}"
+    curve = found if isinstance(found, DecisionCurve) else decide(found)
+    table = curve.table
+    until = "" if curve.time is None else f" until {curve.time:g}"
     t = table.index.to_numpy()
     ax.axhline(0, color="0.3", linewidth=0.8, label="treat none")
     ax.plot(t, table["all"], color="tab:orange", linewidth=1.2, linestyle="--", label="treat all")
-    _band(ax, t, table["low"], table["high"], f"{found.level:.0%} interval")
+    _band(ax, t, table["low"], table["high"], f"{curve.level:.0%} interval")
     ax.plot(t, table["net_benefit"], color="tab:blue", linewidth=1.4, label="the model")
     top = max(table["net_benefit"].max(), table["all"].max(), 0.01)
     ax.set(
@@ -1542,9 +1546,8 @@ def stability(found: Stability, ax: "Axes | None" = None, *, most: int = 20_000)
     ax = _axes(ax, (5.5, 5.5))
     p = found.units["prediction"].to_numpy()
     shown = np.random.default_rng(0).permutation(found.predictions.size)[:most]
-    place = np.tile(p, len(found.predictions))[shown]
     ax.plot(
-        place,
+        np.tile(p, len(found.predictions))[shown],
         found.predictions.ravel()[shown],
         ".",
         color="tab:blue",
@@ -1773,11 +1776,10 @@ def leakage(result: Any, ax: "Axes | None" = None) -> "Axes":
         linewidth=1.2,
         label="e, the loss by what leaked",
     )
-    bars = 2 * np.sqrt(np.diag(pooled.noise))
     ax.errorbar(
         share,
         pooled.b,
-        bars,
+        2 * np.sqrt(np.diag(pooled.noise)),
         fmt="o",
         markersize=4,
         color="0.3",
@@ -1892,7 +1894,6 @@ def leakage_report(report: Any, ax: "Axes | None" = None) -> "Axes":
         position = -width * (0.06 + 0.07 * (len(answered) - place)) if place else width
         ends = np.abs([[row.score - row.low], [row.high - row.score]])
         between = f" ({row.low:.4g} to {row.high:.4g})" if np.isfinite(row.low) else ""
-        label = f"{name}: {row.score:.4g}{between}{' *' * (name == report.recommended)}"
         ax.errorbar(
             position,
             row.score,
@@ -1901,7 +1902,7 @@ def leakage_report(report: Any, ax: "Axes | None" = None) -> "Axes":
             markersize=6,
             capsize=3,
             color=color[name],
-            label=label,
+            label=f"{name}: {row.score:.4g}{between}{' *' * (name == report.recommended)}",
         )
         if place and np.isfinite(naive.exposed):
             ax.plot(
@@ -1918,12 +1919,11 @@ def leakage_report(report: Any, ax: "Axes | None" = None) -> "Axes":
     ax.set_xticks([tick for tick in ax.get_xticks() if 0 <= tick <= limits[1]])
     ax.set_xlim(limits)
     if answered:
-        below = ax.get_xaxis_transform()
         ax.text(
             -width * (0.025 + 0.035 * len(answered)),
             -0.02,
             "answers",
-            transform=below,
+            transform=ax.get_xaxis_transform(),
             ha="center",
             va="top",
             fontsize=8,

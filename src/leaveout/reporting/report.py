@@ -149,14 +149,8 @@ def report(
     ):
         page = _of_several(dict(found), title)
     else:
-        kinds = ", ".join(
-            sorted(
-                {
-                    type(estimate).__name__
-                    for estimate in (found.values() if isinstance(found, Mapping) else [found])
-                }
-            )
-        )
+        results = found.values() if isinstance(found, Mapping) else [found]
+        kinds = ", ".join(sorted({type(result).__name__ for result in results}))
         raise TypeError(
             f"report: give an Estimate, or several as {{name: estimate}}, or a LeakageReport; got {kinds}."
         )
@@ -391,7 +385,6 @@ def _units(estimate: Estimate) -> pd.DataFrame:
     label = words if names.is_unique else [f"{name} (row {k})" for k, name in enumerate(words)]
     held = estimate.per_unit()
     none = estimate.average(estimate.baseline)
-    status = np.where(flagged, "flagged", "not flagged")
     units = pd.DataFrame(
         {
             "place": _places(names),
@@ -399,7 +392,7 @@ def _units(estimate: Estimate) -> pd.DataFrame:
             "loss": held,
             "none": none,
             "rise": held - none,
-            "told": status,
+            "told": np.where(flagged, "flagged", "not flagged"),
         }
     )
     units["share"] = (
@@ -511,11 +504,9 @@ def _of_several(estimates: dict[str, Estimate], title: str) -> Page:
         ranked = "Those that lack fewest losses first, then the lowest mean."
     else:
         ranked = "The lowest mean first."
-    models = (
-        table.drop(columns="kind" if len(set(table["kind"])) == 1 else [])
-        .rename_axis("model")
-        .reset_index()
-    )
+    models = table.rename_axis("model").reset_index()
+    if len(set(table["kind"])) == 1:
+        models = models.drop(columns="kind")
     return Page(
         title or "Which model loses least on data that it has not seen",
         f"Which of {len(estimates)} models loses least on data that they have not seen? All are asked for the same units.",
