@@ -129,17 +129,15 @@ def report(
         )
     if isinstance(found, Mapping) and len(found) == 1:
         (found,) = found.values()
-    options = {"centres": centres, "excluded": excluded, "thresholds": thresholds}
+    parts = {"centres": centres, "excluded": excluded, "thresholds": thresholds}
     if kind not in ("general", "clinical"):
         raise ValueError(f"report: kind must be 'general' or 'clinical'; got {kind!r}.")
     if kind == "clinical" and not isinstance(found, Estimate):
         raise TypeError(f"report: kind='clinical' is for one Estimate; got {type(found).__name__}.")
-    if kind == "general" and any(value is not None for value in options.values()):
+    if kind == "general" and any(value is not None for value in parts.values()):
         raise ValueError("report: centres=, excluded= and thresholds= go with kind='clinical'.")
     if kind == "clinical":
-        page = clinical_page.page_of(
-            found, title, _calls(found), null_answer(found), **options, B=B
-        )  # type: ignore[arg-type]
+        page = clinical_page.page_of(found, title, _calls(found), null_answer(found), **parts, B=B)  # type: ignore[arg-type]
     elif isinstance(found, LeakageReport):
         page = page_of(found, title)
     elif isinstance(found, Estimate):
