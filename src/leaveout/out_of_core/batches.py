@@ -147,8 +147,13 @@ class Fragment:
 
     def read(self, roles: Roles, size: int) -> Iterator[tuple[Array, list[Array]]]:
         names = list(dict.fromkeys([*roles.features, *roles.vectors]))
-        options = {"batch_readahead": 0, "fragment_readahead": 0, "use_threads": False}
-        for batch in self.fragment.to_batches(columns=names, batch_size=size, **options):
+        for batch in self.fragment.to_batches(
+            columns=names,
+            batch_size=size,
+            batch_readahead=0,
+            fragment_readahead=0,
+            use_threads=False,
+        ):
             if batch.num_rows:
                 yield _columns(batch, roles)
 
@@ -316,18 +321,18 @@ def _of_arrow(caller: str, data: Any, request: tuple[Any, ...]) -> Batches:
     numeric = {field.name: any(kind(field.type) for kind in kinds) for field in data.schema}
     listed = list[tuple[int, str, Any, Any]]()
     if isinstance(data, pa.Table):
-        pieces = [data.slice(start, PART) for start in range(0, len(data), PART)]
-        listed = [
-            (len(piece), f"rows from {PART * k} on", Frame(piece), piece)
-            for k, piece in enumerate(pieces)
-        ]
-    for fragment in [] if isinstance(data, pa.Table) else data.get_fragments():
+        for start in range(0, len(data), PART):
+            piece = data.slice(start, PART)
+            listed.append((len(piece), f"rows from {start} on", Frame(piece), piece))
+        fragments = []
+    else:
+        fragments = data.get_fragments()
+    for fragment in fragments:
         path = getattr(fragment, "path", "")
-        for piece in (
-            fragment.split_by_row_group()
-            if isinstance(fragment, ds.ParquetFileFragment)
-            else [fragment]
-        ):
+        pieces = [fragment]
+        if isinstance(fragment, ds.ParquetFileFragment):
+            pieces = fragment.split_by_row_group()
+        for piece in pieces:
             groups = [group.id for group in getattr(piece, "row_groups", [])]
             label = (
                 f"row group {groups[0]} of {Path(path).name}"
@@ -364,10 +369,9 @@ def _of_dask(caller: str, data: Any, request: tuple[Any, ...]) -> Batches:
     data = data.rechunk({0: "auto", 1: -1})
     if np.isnan(data.chunks[0]).any():
         data = data.compute_chunk_sizes()
-    listed_ = {"target": target, "weight": weight, "offset": offset}
     vectors = {
         name: _row_vector(caller, name, part, data)
-        for name, part in listed_.items()
+        for name, part in (("target", target), ("weight", weight), ("offset", offset))
         if part is not None
     }
     pieces = zip(
@@ -432,4 +436,6 @@ def _of_arrays(caller: str, x: Array, y: Any, weight: Any, offset: Any) -> Batch
 
 def fill_part(part: FilePart, rows: Any) -> FilePart:
     """Return a delayed part with the rows that Dask computed."""
-    return replace(part, rows=Frame(rows) if isinstance(rows, pd.DataFrame) else Slice(*rows))
+    if isinstance(rows, pd.DataFrame):
+        return replace(part, rows=Frame(rows))
+    return replace(part, rows=Slice(*rows))

@@ -97,6 +97,6 @@ def _by_dask(data: Batches, a: Pass, parts: tuple[FilePart, ...]) -> Iterator[Pa
 def _apply_to_part(
     shared: Callable[[FilePart], PassResult], part: FilePart, rows: Any
 ) -> PassResult:
-    return shared(
-        replace(part, rows=rows.rows) if isinstance(rows, _HiddenRows) else fill_part(part, rows)
-    )
+    if isinstance(rows, _HiddenRows):
+        return shared(replace(part, rows=rows.rows))
+    return shared(fill_part(part, rows))

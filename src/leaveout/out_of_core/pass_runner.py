@@ -85,17 +85,15 @@ class PassRunner:
         if not self.cache or not np.array_equal(self.cache["theta"], theta):
             totals = self.add_up(sums, "fit", theta)
             pushed = self.penalty @ theta
+            value = totals["value"] + 0.5 * theta @ pushed
             self.cache = {
                 "theta": theta.copy(),
                 "weight": totals["weight"],
                 "level": totals["value"] / totals["weight"],
-            }
-            value = totals["value"] + 0.5 * theta @ pushed
-            self.cache |= {
                 "value": value if value == value else np.inf,
                 "gradient": totals["gradient"] + pushed,
+                "hessian": totals["hessian"] + self.penalty,
             }
-            self.cache |= {"hessian": totals["hessian"] + self.penalty}
         return self.cache
 
     def look(self, theta: Array, lanes: Array) -> tuple[Array, Array]:
@@ -160,20 +158,15 @@ class PassRunner:
         anchor = anchor._replace(
             noise=float(seen["noise"]),
             table=RadiusTable.from_tally(self.loss, seen["tally"], float(seen["lost"])),
+            tolerance=rtol * float(np.sqrt(seen["square"]) / fitted["weight"]),
         )
-        anchor = anchor._replace(tolerance=rtol * float(np.sqrt(seen["square"]) / fitted["weight"]))
-        anchor = anchor._replace(sample=sample_of(seen) if "row" in seen else None)
-        audit_rows = np.sort(
-            np.random.default_rng(0).choice(
-                self.rows.count, min(audit, self.rows.count), replace=False
-            )
-        )
-        kinds = {"loss": float, "error": float, "proved": bool}
-        columns = (
-            {name: np.empty(self.rows.count, kind) for name, kind in kinds.items()}
-            if self.folder is None
-            else None
-        )
+        if "row" in seen:
+            anchor = anchor._replace(sample=sample_of(seen))
+        audit_rows = np.sort(np.random.default_rng(0).choice(n, min(audit, n), replace=False))
+        columns = None
+        if self.folder is None:
+            kinds = {"loss": float, "error": float, "proved": bool}
+            columns = {name: np.empty(n, kind) for name, kind in kinds.items()}
         several = list[LeftOutRows]()
         total = np.zeros(SUMS)
         file = lambda number: (
@@ -181,24 +174,21 @@ class PassRunner:
         )
         part_arguments = [(audit_rows, file(part.number)) for part in self.rows.parts]
         self.passes += 1
-        with Slow("rows", self.rows.count) as bar:
+        with Slow("rows", n) as bar:
             for part, part_result in zip(
                 self.rows.parts, self._parts(anchor, part_arguments), strict=True
             ):
-                for name, default_start in (columns or {}).items():
-                    default_start[part.start : part.start + part.count] = part_result[
-                        f"every {name}"
-                    ]
+                for name, column in (columns or {}).items():
+                    column[part.start : part.start + part.count] = part_result[f"every {name}"]
                 total += part_result["sums"]
                 own_rows = LeftOutRows(*(part_result[name] for name in LeftOutRows._fields))
                 several = [worst(LeftOutRows.join([*several, own_rows]), audit_rows)]
                 bar.advance(part.count)
-        for left_behind in (
-            () if self.folder is None else self.folder.glob(beginning(Path("*.parquet"), "*").name)
-        ):
-            left_behind.unlink()  # a file of a worker that died
+        if self.folder is not None:
+            for file_part in self.folder.glob(beginning(Path("*.parquet"), "*").name):
+                file_part.unlink()  # a file of a worker that died
         return (
-            Scan(self.model, self.rows.count, fitted, factor, total, columns, self.folder),
+            Scan(self.model, n, fitted, factor, total, columns, self.folder),
             anchor,
             several[0],
             audit_rows,

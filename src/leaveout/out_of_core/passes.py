@@ -219,8 +219,17 @@ def _step_rows(block: RowBlock, loss: CachedLoss, anchor: PassFit) -> LeftOutRow
     table = anchor.table
     leftover_square = float(anchor.leftover @ anchor.leftover)
     ball = lambda slope, share: table.ball(slope, share, grown)
-    parts = units, block.weight, row, leftover_square, anchor.noise * grown
-    step = sherman_morrison_step(*parts, ball, rounded, anchor.floor, anchor.rounding.step)
+    step = sherman_morrison_step(
+        units,
+        block.weight,
+        row,
+        leftover_square,
+        anchor.noise * grown,
+        ball,
+        rounded,
+        anchor.floor,
+        anchor.rounding.step,
+    )
     error = change(loss, block.y, step.center, step.center, step.half)
     proved = np.ones(len(eta), bool)
     open_rows = np.flatnonzero(
@@ -267,11 +276,15 @@ def sum_losses(rows: LeftOutRows, level: float) -> Float[Array, "10"]:
     excess = rows.loss[included] - level
     error = rows.error[included]
     unknown = ~included & (rows.weight > 0)
-    sums = w.sum(), w @ excess, w @ w, w**2 @ excess, w**2 @ excess**2, w @ error
     return np.array(
         [
             included.sum(),
-            *sums,
+            w.sum(),
+            w @ excess,
+            w @ w,
+            w**2 @ excess,
+            w**2 @ excess**2,
+            w @ error,
             unknown.sum(),
             np.sum(included & rows.proved),
             np.sum(unknown & np.isfinite(rows.loss)),

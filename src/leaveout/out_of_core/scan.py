@@ -12,10 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from .._runtime.checkpoint import File, StepResult, keeping
+from .._runtime.checkpoint import File, keeping
 from .._runtime.interrupt import stoppable
 from .._runtime.jax import float64
 from ..data.arrays import count, share
@@ -27,10 +26,6 @@ from .batches import Batches, open_parts
 from .pass_runner import PassRunner
 from .result import Scan
 from .row_refits import refit_rows
-
-Array = np.ndarray
-
-Together = Callable[[StepResult, StepResult], StepResult]
 
 
 @float64
@@ -145,8 +140,6 @@ def scan(
         "roles": rows.roles,
         "loss": model.loss_function,
         "penalty": model.penalty,
-    }
-    inputs |= {
         "intercept": intercept,
         "rtol": rtol,
         "audit": audit,
@@ -175,12 +168,10 @@ def _standing(rows: Batches, loss: Any, penalty: Any, intercept: bool) -> GLM:
         part = fill_part(part, dask.compute(part.rows)[0])
     block = next(rows.blocks(part, False))
     x = pd.DataFrame(block.x, columns=list(rows.roles.features))
-    options: dict[str, Any] = {
-        "sample_weight": block.weight if block.weight.any() else None,
-        "offset": block.offset,
-        "intercept": intercept,
-    }
-    model = GLM(x, block.y, loss, penalty, **options)
+    weight = block.weight if block.weight.any() else None
+    model = GLM(
+        x, block.y, loss, penalty, sample_weight=weight, offset=block.offset, intercept=intercept
+    )
     closed = model.predictors
     if (
         closed is None

@@ -122,12 +122,6 @@ class OneFitSearchCV(GridSearchCV):
         transformers: Transformers = "refit",
         checkpoint: File | None = None,
     ):
-        joined = {
-            "n_jobs": n_jobs,
-            "verbose": verbose,
-            "pre_dispatch": pre_dispatch,
-            "return_train_score": return_train_score,
-        }
         super().__init__(
             estimator,
             param_grid,
@@ -135,7 +129,10 @@ class OneFitSearchCV(GridSearchCV):
             cv=cv,
             refit=refit,
             error_score=error_score,
-            **joined,
+            n_jobs=n_jobs,
+            verbose=verbose,
+            pre_dispatch=pre_dispatch,
+            return_train_score=return_train_score,
         )
         self.strategy = strategy
         self.transformers = transformers
@@ -200,9 +197,8 @@ class OneFitSearchCV(GridSearchCV):
         if why and self.checkpoint is None:
             return self._search_by_host(why, X, y, params)
         data = with_weights("OneFitSearchCV", self.estimator, X, y, routed.estimator.fit)
-        data = data._replace(
-            score_weight=None if weight is None else np.asarray(weight, np.float64)
-        )
+        if weight is not None:
+            data = data._replace(score_weight=np.asarray(weight, np.float64))
         splits = splits_of(cv, data, groups)
         names = "estimator", "scoring", "strategy", "transformers", "error_score"
         inputs = {"candidates": candidates, "data": data, "splits": splits} | {
@@ -259,30 +255,22 @@ class OneFitSearchCV(GridSearchCV):
             return SCORERS
         if self.return_train_score or set(routed.scorer.score) - {"sample_weight"}:
             return TRAINING_SCORES
-        family = len(hosts) if _is_family(candidates, hosts) else 1
-        frozen = self.transformers == "frozen"
-        visible = callable(self.scoring)
-        fields = (
+        family = 1
+        if _is_family(candidates, hosts):
+            family = len(hosts)
+            hosts = hosts[:1]
+        request = Request(
             X,
             y,
             routed.estimator.fit,
             [self.scoring],
             num_folds,
             self.strategy is not None,
-            frozen,
-            visible,
+            self.transformers == "frozen",
+            callable(self.scoring),
             family,
         )
-        return next(
-            filter(
-                None,
-                (
-                    reason_for_host(host, Request(*fields))
-                    for host in hosts[: 1 if family > 1 else None]
-                ),
-            ),
-            "",
-        )
+        return next(filter(None, (reason_for_host(host, request) for host in hosts)), "")
 
     def _search_by_host(self, why: str, X: Any, y: Any, params: dict[str, Any]) -> Any:
         """Search as GridSearchCV does."""
@@ -309,12 +297,15 @@ class OneFitSearchCV(GridSearchCV):
                 "OneFitSearchCV: checkpoint= keeps the host's refits for one unweighted scorer of test rows."
             )
         for host in hosts:
-            options = {
-                "scoring": self.scoring,
-                "error_score": self.error_score,
-                "params": data.params,
-            }
-            result = host_scores(host, data.X, data.y, splits, **options)
+            result = host_scores(
+                host,
+                data.X,
+                data.y,
+                splits,
+                scoring=self.scoring,
+                error_score=self.error_score,
+                params=data.params,
+            )
             zero = errors_of_host(result)["approximation_error"]
             yield Scores(result["test_score"], zero, result["score_time"]), result["fit_time"]
 

@@ -152,13 +152,12 @@ def cross_validate(
     'from one fit'
     """
     check("cross_validate", X, y, params, groups, transformers)
-    listed = list(
-        scoring.values()
-        if isinstance(scoring, dict)
-        else scoring
-        if isinstance(scoring, list | tuple | set)
-        else [scoring]
-    )
+    if isinstance(scoring, dict):
+        listed = list(scoring.values())
+    elif isinstance(scoring, list | tuple | set):
+        listed = list(scoring)
+    else:
+        listed = [scoring]
     visible = return_estimator or any(map(callable, listed))
     cv = check_cv(cv, y, classifier=is_classifier(estimator))
     count = cv.get_n_splits(X, y, groups)
@@ -172,8 +171,6 @@ def cross_validate(
         "data": (X, y, params),
         "refit": strategy,
         "transformers": transformers,
-    }
-    inputs |= {
         "scoring": scoring,
         "error_score": error_score,
         "returned": (return_estimator, return_train_score),
@@ -203,16 +200,21 @@ def cross_validate(
                 "return_train_score": return_train_score,
                 "error_score": error_score,
                 "params": params,
-            }
-            ready |= {"return_estimator": return_estimator, "return_indices": return_indices}
-            joined = {
-                "groups": groups,
-                "n_jobs": n_jobs,
-                "verbose": verbose,
-                "pre_dispatch": pre_dispatch,
+                "return_estimator": return_estimator,
+                "return_indices": return_indices,
             }
             if checkpoint is None:
-                theirs = model_selection.cross_validate(estimator, X, y, cv=cv, **ready, **joined)
+                theirs = model_selection.cross_validate(
+                    estimator,
+                    X,
+                    y,
+                    cv=cv,
+                    groups=groups,
+                    n_jobs=n_jobs,
+                    verbose=verbose,
+                    pre_dispatch=pre_dispatch,
+                    **ready,
+                )
             else:
                 splits = list(cv.split(X, y, groups)) if hasattr(cv, "split") else cv
                 with keeping("cross_validate", checkpoint, inputs | {"splits": splits}):
@@ -229,19 +231,16 @@ def cross_validate(
         result["estimator"] = hosts
     if return_indices:
         result["indices"] = _indices(splits)
-    trained = [
-        None if fold_host is None else data.take(train)
-        for fold_host, (train, _) in zip(hosts, splits, strict=False)
-    ]
     for name, fold_scores in scores_by_name.items():
         result[f"test_{name}"] = warn_of_missing(fold_scores, error_score)
         if return_train_score:
             score = score_of(scorers[name], host, error_score)
-            train_scores = [
-                np.nan if rows is None else score(fold_host, rows)
-                for fold_host, rows in zip(hosts, trained, strict=True)
-            ]
-            result[f"train_{name}"] = np.array(train_scores)
+            result[f"train_{name}"] = np.array(
+                [
+                    np.nan if fold_host is None else score(fold_host, data.take(train))
+                    for fold_host, (train, _) in zip(hosts, splits, strict=True)
+                ]
+            )
         result["approximation_error" + ("" if name == "score" else f"_{name}")] = fold_scores.error
     frozen = {"transformers": "frozen"} if is_frozen and learns(estimator) else {}
     return result | frozen | {"refits": message}
@@ -454,18 +453,20 @@ def cross_val_predict(
         transformers == "frozen",
     )
     why = reason_for_host(estimator, request)
-    options = {
-        "params": params,
-        "method": method,
-        "n_jobs": n_jobs,
-        "verbose": verbose,
-        "pre_dispatch": pre_dispatch,
-    }
     if why and checkpoint is None:
         tell("cross_val_predict", why)
         with stoppable("cross_val_predict"):
             predicted = model_selection.cross_val_predict(
-                estimator, X, y, cv=cv, groups=groups, **options
+                estimator,
+                X,
+                y,
+                cv=cv,
+                groups=groups,
+                params=params,
+                method=method,
+                n_jobs=n_jobs,
+                verbose=verbose,
+                pre_dispatch=pre_dispatch,
             )
         if error:
             return predicted, np.zeros(predicted.shape)
@@ -510,11 +511,9 @@ def cross_val_predict(
         "splits": splits,
         "refit": strategy,
         "transformers": transformers,
+        "method": method,
     }
-    with (
-        stoppable("cross_val_predict"),
-        keeping("cross_val_predict", checkpoint, inputs | {"method": method}),
-    ):
+    with stoppable("cross_val_predict"), keeping("cross_val_predict", checkpoint, inputs):
         folds: OneFit | HostFolds = HostFolds(
             estimator, data, splits, functools.partial(fold_failed, error_score="raise")
         )

@@ -107,7 +107,9 @@ def shares(estimate: Estimate, among: Among) -> Float[np.ndarray, " losses"]:
     weight = (
         np.ones(estimate.plan.num_units) if estimate.unit_weight is None else estimate.unit_weight
     )
-    return loss_shares(estimate.plan, weight if among is None else weight * among)
+    if among is not None:
+        weight = weight * among
+    return loss_shares(estimate.plan, weight)
 
 
 def loss_shares(plan: Plan, weight: Float[np.ndarray, " units"]) -> Float[np.ndarray, " entries"]:

@@ -45,11 +45,8 @@ from ..refit._penalty_stack import PathRefit
 from .ridge_path import applies as is_least_squares
 
 Array = np.ndarray
-SAMPLED_ACTIVE_COLUMNS = (
-    # active columns beyond which a sample of rows gives the errors of losses, and float32 the
-    # leverages
-    250
-)
+# active columns beyond which a sample of rows gives the errors of losses, and float32 the leverages
+SAMPLED_ACTIVE_COLUMNS = 250
 # sampled rows; factor on their result; rounding of float32
 NUM_SAFETY_ROWS = 200
 SAFETY = 3.0
@@ -138,19 +135,16 @@ class StandardisedColumns:
             gram = gram - np.multiply.outer(cross / size, cross)
             moments = moments - cross * (self.moments[-1] / size)
             y = y - self.x[:, -1] * (self.moments[-1] / size)
-        options = {
-            "precompute": gram,
-            "Xy": moments,
-            "tol": 1e-5,
-            "max_iter": 10_000,
-            "check_input": False,
-        }
         theta[:, penalised] = enet_path(
             self.x[:, penalised[0] : penalised[-1] + 1],
             y,
             l1_ratio=ratio,
             alphas=alphas / len(y),
-            **options,
+            precompute=gram,
+            Xy=moments,
+            tol=1e-5,
+            max_iter=10_000,
+            check_input=False,
         )[1].T
         return theta
 

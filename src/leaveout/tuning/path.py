@@ -544,15 +544,11 @@ def _label_penalties(objective: Model, penalties: Penalties) -> dict[Any, Abstra
         isinstance(entry, AbstractPenalty) for entry in penalties
     ):
         penalty_list = [resolve(entry) for entry in penalties]
-        current = [_alpha(entry) for entry in penalty_list]
-        alike = (
-            len({type(entry) for entry in penalty_list}) == 1
-            and None not in current
-            and len(set(current)) == len(penalty_list)
-        )
-        penalty_by_label = dict(
-            zip(current if alike else range(len(penalty_list)), penalty_list, strict=True)
-        )
+        labels: Sequence[Any] = [_alpha(entry) for entry in penalty_list]
+        kinds = {type(entry) for entry in penalty_list}
+        if len(kinds) > 1 or None in labels or len(set(labels)) < len(labels):
+            labels = range(len(penalty_list))
+        penalty_by_label = dict(zip(labels, penalty_list, strict=True))
     else:
         alphas = np.asarray(numbers("path", "penalties", penalties), float)
         if (
@@ -635,22 +631,20 @@ def _estimate_points(
         and bool(np.all(plan.weight <= 1))
     )
     penalties = list(penalty_by_label.values())
-    make = None
+    path_refit = None
     if refit.quadratic and rows:
         alphas = _alphas(penalties)
         if along(objective, penalties, plan):
-            make = lambda: lassos(objective, penalties, plan)
+            path_refit = _read_or_make(lambda: lassos(objective, penalties, plan))
         elif alphas is not None and applies(objective):
-            make = lambda: ridges(objective, alphas, plan)
-    path_refit = None if make is None else _read_or_make(make)
-    points.update({} if path_refit is None else judged(penalty_by_label, path_refit))
-    order = [value for value in penalty_by_label if value not in points]
-    model = _predictors(objective, [penalty_by_label[value] for value in order])
-    thetas = (
-        {}
-        if model is None
-        else _minimisers(objective, model, {value: penalty_by_label[value] for value in order})
-    )
+            path_refit = _read_or_make(lambda: ridges(objective, alphas, plan))
+    if path_refit is not None:
+        points.update(judged(penalty_by_label, path_refit))
+    remaining = {
+        value: penalty for value, penalty in penalty_by_label.items() if value not in points
+    }
+    model = _predictors(objective, list(remaining.values()))
+    thetas = {} if model is None else _minimisers(objective, model, remaining)
     if (
         model is not None
         and thetas
@@ -661,7 +655,7 @@ def _estimate_points(
         # rows leave known fits in arrays over some of the penalties at a time
         labels = list(thetas)
         theta = np.stack(list(thetas.values()))
-        second = _seconds(objective, [penalty_by_label[value] for value in labels])
+        second = _seconds(objective, [remaining[value] for value in labels])
         for chunk in groups(len(theta), model):
             stack = Stack(
                 model,
@@ -677,16 +671,14 @@ def _estimate_points(
             )
             if path_refit is None:
                 break
-            points.update(
-                judged({value: penalty_by_label[value] for value in labels[chunk]}, path_refit)
-            )
-    order = [value for value in order if value not in points]
+            points.update(judged({value: remaining[value] for value in labels[chunk]}, path_refit))
+    order = [value for value in remaining if value not in points]
     if all(isinstance(value, float) for value in order):
         order.sort(reverse=True)
     before = None
     with Slow("penalties", len(order)) as bar:
         for value in order:
-            penalty = penalty_by_label[value]
+            penalty = remaining[value]
             try:
                 penalised = objective.under(penalty)
                 penalty_fit = (
@@ -707,14 +699,16 @@ def _estimate_points(
                 lambda same=same: same,
                 lambda fit, estimate=estimate: estimate,
             )
-            fields = (
+            points[value] = PathPoint(
+                value,
+                penalty,
                 *make_both,
                 _mean(estimate),
                 _mean_error(estimate.error),
                 candidates.choose,
                 candidates.start,
+                gathered.gradients,
             )
-            points[value] = PathPoint(value, penalty, *fields, gathered.gradients)
             bar.advance()
 
 
@@ -811,12 +805,12 @@ def _split_results(
 
     def estimate(k: int, fit: Fit) -> Estimate:
         unfilled = blank(HeldOutLoss(fit, plan, None), refit, path_refit.baseline[k])
-        parts = {
-            "losses": path_refit.losses[k],
-            "error": path_refit.error[k],
-            "proved": path_refit.proved[k],
-        }
-        return replace(unfilled, **parts)
+        return replace(
+            unfilled,
+            losses=path_refit.losses[k],
+            error=path_refit.error[k],
+            proved=path_refit.proved[k],
+        )
 
     def chosen(k: int, number: int) -> dict[int, str]:
         if path_refit.moved is None:
@@ -829,39 +823,34 @@ def _split_results(
             number,
         )
 
-    mean, error, has_open = (
-        part.tolist()
-        for part in (
-            path_refit.mean,
-            path_refit.error.mean(axis=1),
-            np.any(path_refit.open, axis=1),
-        )
-    )
+    error = path_refit.error.mean(axis=1)
     points = {}
     for k, (value, penalty) in enumerate(penalty_by_label.items()):
         if path_refit.bad[k]:
             continue
         make = lambda k=k, penalty=penalty: _fit_at(objective.under(penalty), path_refit.theta[k])
-        fields = (
+        point = PathPoint(
+            value,
+            penalty,
             make,
             functools.partial(estimate, k),
-            mean[k],
-            error[k],
+            float(path_refit.mean[k]),
+            float(error[k]),
             functools.partial(chosen, k),
+            {},
+            float(path_refit.gradients[k]),
         )
-        points[value] = PathPoint(value, penalty, *fields, {}, float(path_refit.gradients[k]))
-        if has_open[k]:
-            held_out_loss = HeldOutLoss(points[value].fit, plan, None)
-            judged = points[value].judged
-            open_refits = np.flatnonzero(path_refit.open[k])
+        open_refits = np.flatnonzero(path_refit.open[k])
+        if open_refits.size:
+            held_out_loss = HeldOutLoss(point.fit, plan, None)
+            judged = point.judged
             overwrite_refits(
                 judged,
                 refit_part(held_out_loss, refit, open_refits, judged, len(penalty_by_label)),
                 open_refits,
             )
-            points[value] = replace(
-                points[value].with_estimate(judged), error=_mean_error(judged.error)
-            )
+            point = replace(point.with_estimate(judged), error=_mean_error(judged.error))
+        points[value] = point
     return points
 
 

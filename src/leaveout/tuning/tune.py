@@ -265,14 +265,13 @@ class Tuning(PrintedResult):
         rows = []
         for trial in self.all_trials:
             e = trial.estimate
-            columns = {} if e is None else {"mean": e.mean, "se": e.se, "no_update": e.no_update}
-            columns |= {} if e is None else {"approximation_error": _error_bound(e)}
-            columns |= (
-                {}
-                if self.metric is None
-                else {metric_name(self.metric): sign(self.metric) * trial.value}
-            )
-            rows.append(trial.hyper | columns | {"message": trial.message})
+            columns = dict(trial.hyper)
+            if e is not None:
+                columns |= {"mean": e.mean, "se": e.se, "no_update": e.no_update}
+                columns["approximation_error"] = _error_bound(e)
+            if self.metric is not None:
+                columns[metric_name(self.metric)] = sign(self.metric) * trial.value
+            rows.append(columns | {"message": trial.message})
         return pd.DataFrame(rows, index=pd.RangeIndex(len(rows), name="trial"))
 
     @functools.cached_property
@@ -1023,12 +1022,15 @@ def descend_boxes(
                     ):
                         raise StopIteration
 
-                arguments: dict[str, Any] = {
-                    "bounds": np.transpose(box),
-                    "options": options,
-                    "callback": leave,
-                }
-                x = scipy.optimize.minimize(scaled, x, jac=True, method="L-BFGS-B", **arguments).x
+                x = scipy.optimize.minimize(
+                    scaled,
+                    x,
+                    jac=True,
+                    method="L-BFGS-B",
+                    bounds=np.transpose(box),
+                    options=options,
+                    callback=leave,
+                ).x
                 if not np.any(((x <= box[0]) & (box[0] > low)) | ((x >= box[1]) & (box[1] < high))):
                     break
             slope = look(x)[1]
