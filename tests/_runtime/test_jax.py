@@ -166,7 +166,7 @@ def test_what_is_found_says_what_was_compiled(folder, monkeypatch):
     kept = list(folder.iterdir())
     assert len(kept) == 1
     monkeypatch.setattr(_jax.Program, "_export", lambda *args: pytest.fail("traced again"))
-    monkeypatch.setattr(_jax.Program, "anew", property(lambda self: pytest.fail("traced again")))
+    monkeypatch.setattr(_jax.Program, "jitted", property(lambda self: pytest.fail("traced again")))
     assert asked(fresh(folder), chain(X)) == first
     other = asked(fresh(folder), chain(X[::-1].copy()))  # data of the same shapes
     monkeypatch.undo()
@@ -180,7 +180,7 @@ def test_what_is_found_says_what_was_compiled(folder, monkeypatch):
 def test_results_do_not_depend_on_whether_programs_are_kept(folder, monkeypatch):
     kept = asked(fresh(folder), chain(X))
     monkeypatch.setattr(
-        _jax.Program, "anew", property(lambda self: pytest.fail("compiled in another way"))
+        _jax.Program, "jitted", property(lambda self: pytest.fail("compiled in another way"))
     )
     assert asked(fresh(None), chain(X)) == kept
 

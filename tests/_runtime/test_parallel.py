@@ -124,9 +124,9 @@ SLOW = ("starts of what JAX derives", "a tuned penalty", "a path", "nested", "le
 )
 @pytest.mark.slow_for("starts")
 def test_two_make_the_numbers_of_one(verb, monkeypatch):
-    alone, sent, elsewhere = VERBS[verb](), [], _workers._elsewhere
+    alone, sent, elsewhere = VERBS[verb](), [], _workers._by_workers
     monkeypatch.setattr(
-        _workers, "_elsewhere", lambda *given: sent.append(given) or elsewhere(*given)
+        _workers, "_by_workers", lambda *given: sent.append(given) or elsewhere(*given)
     )
     assert not sent
     with joblib.parallel_config("loky", n_jobs=2):

@@ -539,7 +539,7 @@ def test_what_a_host_minimises_is_read_before_it_is_fitted():
         True,
         False,
     )
-    assert describe(LinearSVC(C=4.0)).whole and describe(LinearSVC(C=4.0)).ridge == 0.25
+    assert describe(LinearSVC(C=4.0)).intercept_scale and describe(LinearSVC(C=4.0)).ridge == 0.25
     assert (
         describe(Ridge(2.0)).choice_note == ""
         and "alpha" in describe(RidgeCV().fit(X, Y["real"])).choice_note

@@ -35,16 +35,17 @@ StepResult = dict[str, np.ndarray]  # results of a step
 class Journal:
     """Steps of one run, which is identified by a hash of each thing that it depends on."""
 
-    def __init__(self, caller: str, file: File, of: dict[str, Any]):
+    def __init__(self, caller: str, file: File, dependencies: dict[str, Any]):
         if not isinstance(file, str | os.PathLike):
             raise TypeError(f"{caller}: checkpoint must be the name of a file; got {file!r}.")
         self.name = f"{caller}: checkpoint={os.fspath(file)}"
-        self.of = {"verb": caller, "version of leaveout": version("leaveout")} | _hash_dependencies(
-            caller, of
-        )
+        self.hashes = {
+            "verb": caller,
+            "version of leaveout": version("leaveout"),
+        } | _hash_dependencies(caller, dependencies)
         self.path = Path(file)
         self.position = 0
-        self.num_saved = time.monotonic()
+        self.commit_time = time.monotonic()
         if not self.path.parent.is_dir():
             raise ValueError(f"{self.name}: there is no folder {self.path.parent}; make it first.")
         if self.path.is_dir():
@@ -71,22 +72,24 @@ class Journal:
             base.execute(f"PRAGMA application_id = {OURS}")
             for statement in TABLES.split(";"):
                 base.execute(statement)
-            base.execute("INSERT INTO run VALUES (?)", [json.dumps(self.of)])
+            base.execute("INSERT INTO run VALUES (?)", [json.dumps(self.hashes)])
         if base.execute("PRAGMA application_id").fetchone()[0] != OURS:
             raise sqlite3.DatabaseError("a database of something else")
-        self.check(self.of, json.loads(base.execute("SELECT of FROM run").fetchone()[0]))
+        self.check(self.hashes, json.loads(base.execute("SELECT of FROM run").fetchone()[0]))
         count, last = base.execute("SELECT count(*), max(number) FROM steps").fetchone()
         if count != (0 if last is None else last + 1):
             raise sqlite3.DatabaseError("steps are missing")
         return count
 
-    def check(self, own: dict[str, str], there: dict[str, str]) -> None:
+    def check(self, hashes: dict[str, str], saved_hashes: dict[str, str]) -> None:
         """Raise ValueError if the run in the file depends on other things."""
-        other = [name for name in own | there if own.get(name) != there.get(name)]
-        if other:
+        differences = [
+            name for name in hashes | saved_hashes if hashes.get(name) != saved_hashes.get(name)
+        ]
+        if differences:
             self.base.close()
             raise ValueError(
-                f"{self.name} is of another run: other {', '.join(other)}; remove it, or name another file."
+                f"{self.name} is of another run: other {', '.join(differences)}; remove it, or name another file."
             )
 
     def _damage_error(self, why: str) -> ValueError:
@@ -96,7 +99,7 @@ class Journal:
         )
 
     @property
-    def ahead(self) -> int:
+    def num_remaining(self) -> int:
         """Number of steps in the file that were not taken yet."""
         return max(self.count - self.position, 0)
 
@@ -124,16 +127,16 @@ class Journal:
                 "INSERT INTO steps VALUES (?, ?, ?)", [self.position, blob, self._digest(blob)]
             )
             self.position += 1
-            if time.monotonic() - self.num_saved > PAUSE:
+            if time.monotonic() - self.commit_time > PAUSE:
                 self.base.execute("COMMIT")
                 self.base.execute("BEGIN EXCLUSIVE")
-                self.num_saved = time.monotonic()
+                self.commit_time = time.monotonic()
         except sqlite3.Error as error:  # the run continues if the disk is full
             warn(f"{self.name} cannot be written ({error}): what comes is not kept.")
             _journal.set(None)
 
     def _digest(self, blob: Any) -> str:
-        return fingerprint((self.of, self.position, blob))
+        return fingerprint((self.hashes, self.position, blob))
 
     def close(self) -> None:
         """Write everything to disk, and close the file."""
@@ -146,23 +149,24 @@ class Journal:
 _journal: ContextVar[Journal | None] = ContextVar("journal", default=None)
 
 
-def _hash_dependencies(caller: str, of: dict[str, Any]) -> dict[str, str]:
+def _hash_dependencies(caller: str, dependencies: dict[str, Any]) -> dict[str, str]:
     """Hash each thing that a run depends on."""
-    found = {}
-    for name, value in of.items():
+    hashes = {}
+    for name, value in dependencies.items():
         try:
-            found[name] = fingerprint(value)
+            hashes[name] = fingerprint(value)
         except (TypeError, ValueError, AttributeError) as error:
             raise TypeError(
                 f"{caller}: checkpoint= needs to know {name} again when it goes on, which it cannot ({error}); leave it out."
             ) from error
-    return found
+    return hashes
 
 
 @contextlib.contextmanager
-def keeping(caller: str, file: File | None, of: dict[str, Any]) -> Iterator[None]:
-    """Keep the steps computed inside in a file, for a run that depends on nothing but `of`; without
-    a file keep nothing.
+def keeping(caller: str, file: File | None, dependencies: dict[str, Any]) -> Iterator[None]:
+    """Keep the steps computed inside in a file, for a run that depends on `dependencies` alone.
+
+    Without a file keep nothing.
 
     Raises ValueError if the file belongs to another run, is not a checkpoint, is damaged or is in
     use.
@@ -170,35 +174,38 @@ def keeping(caller: str, file: File | None, of: dict[str, Any]) -> Iterator[None
     if file is None:
         yield
         return
-    journal = Journal(caller, file, of)
-    before = _journal.set(journal)
+    journal = Journal(caller, file, dependencies)
+    outer_journal = _journal.set(journal)
     try:
         yield
     finally:
-        _journal.reset(before)
+        _journal.reset(outer_journal)
         journal.close()
 
 
-def depends(**of: Any) -> None:
+def depends(**dependencies: Any) -> None:
     """Record that the steps from here on also depend on these values. Raises ValueError if they
     were others in the file.
     """
     journal = _journal.get()
     if journal is not None:
-        own = _hash_dependencies(
-            journal.of["verb"], {name.replace("_", " "): value for name, value in of.items()}
+        hashes = _hash_dependencies(
+            journal.hashes["verb"],
+            {name.replace("_", " "): value for name, value in dependencies.items()},
         )
-        told = read_or_make(lambda: {name: np.array(digest) for name, digest in own.items()})
-        journal.check(own, {name: str(digest) for name, digest in told.items()})
+        saved_hashes = read_or_make(
+            lambda: {name: np.array(digest) for name, digest in hashes.items()}
+        )
+        journal.check(hashes, {name: str(digest) for name, digest in saved_hashes.items()})
 
 
-def there() -> int:
+def num_saved_steps() -> int:
     """Number of the next steps that the file has already."""
     journal = _journal.get()
-    return 0 if journal is None else journal.ahead
+    return 0 if journal is None else journal.num_remaining
 
 
-def again() -> StepResult:
+def read_step() -> StepResult:
     """Result of the next step, read from the file."""
     journal = _journal.get()
     assert journal is not None
@@ -215,20 +222,20 @@ def keep(result: StepResult) -> None:
 @contextlib.contextmanager
 def making() -> Iterator[None]:
     """Mark that a step is being computed, so that no part of it counts as a step of its own."""
-    before = _journal.set(None)
+    outer_journal = _journal.set(None)
     try:
         yield
     finally:
-        _journal.reset(before)
+        _journal.reset(outer_journal)
 
 
 def read_or_make(make: Callable[[], StepResult]) -> StepResult:
     """Result of a step: read from the file if it is there, else `make()`."""
-    if there():
-        return again()
+    if num_saved_steps():
+        return read_step()
     if _journal.get() is None:
         return make()
     with making():
-        told = make()
-    keep(told)
-    return told
+        result = make()
+    keep(result)
+    return result

@@ -57,61 +57,63 @@ def conventional(function: Callable[P, T]) -> Callable[P, T]:
     """
     name = function.__qualname__.removesuffix(".__init__")
     parameters = inspect.signature(function).parameters
-    renamed, is_open = (
+    takes_old_name, is_open = (
         "refit" not in parameters,
-        any(each.kind is each.VAR_KEYWORD for each in parameters.values()),
+        any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()),
     )
 
     @functools.wraps(function)
-    def call(*args: P.args, **named: P.kwargs) -> T:
-        taken: dict[str, Any] = named  # names are checked here, types by the function
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        arguments: dict[str, Any] = kwargs  # names are checked here, types by the function
         word = next(
             (
                 word
-                for word in WORDS.keys() & taken.keys()
+                for word in WORDS.keys() & arguments.keys()
                 if word not in parameters and not is_open
             ),
             None,
         )
         if word is not None:
             raise TypeError(f"{name}: it takes no {word}=: {WORDS[word]}.")
-        if "rng" in taken:
-            if "seed" in taken:
+        if "rng" in arguments:
+            if "seed" in arguments:
                 raise TypeError(f"{name}: rng= stands in place of seed=; give one of them.")
-            rng = taken.pop("rng")
-            whole = isinstance(rng, int | np.integer)
+            rng = arguments.pop("rng")
+            is_integer = isinstance(rng, int | np.integer)
             try:
-                taken["seed"] = rng if whole else int(np.random.default_rng(rng).integers(SEEDS))
+                arguments["seed"] = (
+                    rng if is_integer else int(np.random.default_rng(rng).integers(SEEDS))
+                )
             except (TypeError, ValueError):
                 raise TypeError(
                     f"{name}: rng must be a whole number, a NumPy Generator or None; got {rng!r}."
                 ) from None
-        if renamed and "refit" in taken:
+        if takes_old_name and "refit" in arguments:
             warn(f"{name}: refit= is now strategy=.", DeprecationWarning)
-            taken["strategy"] = taken.pop("refit")
-        found = function(*args, **named)
-        if _chosen["output"] != "pandas" and isinstance(found, pd.DataFrame | pd.Series):
-            outside = not _is_ours(
+            arguments["strategy"] = arguments.pop("refit")
+        result = function(*args, **kwargs)
+        if _chosen["output"] != "pandas" and isinstance(result, pd.DataFrame | pd.Series):
+            is_user_call = not _is_ours(
                 cast(types.FrameType, cast(types.FrameType, inspect.currentframe()).f_back)
             )
-            return cast(T, _table(found)) if outside else found
-        return found
+            return cast(T, _table(result)) if is_user_call else result
+        return result
 
     return call
 
 
-def _table(found: pd.DataFrame | pd.Series) -> Any:
+def _table(table: pd.DataFrame | pd.Series) -> Any:
     """Convert a table to the kind that `config` names. Labels of rows become its first columns."""
     columns: dict[str, Any] = {}
-    if found.index.names != [None] or not isinstance(found.index, pd.RangeIndex):
-        levels = found.index.to_frame().items()
+    if table.index.names != [None] or not isinstance(table.index, pd.RangeIndex):
+        levels = table.index.to_frame().items()
         columns = {
             name if isinstance(name, str) else f"label{name or ''}": level for name, level in levels
         }
-    if isinstance(found, pd.Series):
-        frame = found.to_frame("value" if found.name is None else found.name)
+    if isinstance(table, pd.Series):
+        frame = table.to_frame("value" if table.name is None else table.name)
     else:
-        frame = found
+        frame = table
     columns |= {
         " ".join(map(str, key)) if isinstance(key, tuple) else str(key): part
         for key, part in frame.items()

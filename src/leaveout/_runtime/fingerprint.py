@@ -35,9 +35,9 @@ def fingerprint(value: Any, *, data: bool = True, trusted: Collection[str] = ())
     and functions of other packages raise `Foreign`. Objects that cannot be taken apart, such as an
     open file or a lock, raise TypeError.
     """
-    found = _Trusting(trusted) if trusted else _Hash(data)
-    found.add(value)
-    return found.sum.hexdigest()
+    hasher = _Trusting(trusted) if trusted else _Hash(data)
+    hasher.add(value)
+    return hasher.sum.hexdigest()
 
 
 class _Hash:
@@ -114,23 +114,27 @@ class _Hash:
         if dataclasses.is_dataclass(value):  # values cached beside the fields are not part of it
             names = [field.name for field in dataclasses.fields(value)]
             return self._parts(kind, [(name, getattr(value, name, None)) for name in names])
-        made = value.__reduce_ex__(4)
-        if isinstance(made, str):
-            return self._update(kind, made)
-        return self._parts(kind, map(_list_parts, made))
+        reduction = value.__reduce_ex__(4)
+        if isinstance(reduction, str):
+            return self._update(kind, reduction)
+        return self._parts(kind, map(_list_parts, reduction))
 
     def _class(self, value: type) -> None:
         """Add a class by its name, and the functions of the caller's own classes too."""
         self._update("class", f"{value.__module__}.{value.__qualname__}")
-        own = [part for part in vars(value).values() if inspect.isfunction(part) and _own(part)]
-        self._parts("functions", own)
+        functions = [
+            part
+            for part in vars(value).values()
+            if inspect.isfunction(part) and _is_user_code(part)
+        ]
+        self._parts("functions", functions)
 
     def _function(self, value: Any) -> None:
         if isinstance(value, functools.partial):
             return self._parts("partial", [value.func, value.args, value.keywords])
         if inspect.ismethod(value):
             return self._parts("method", [value.__func__, value.__self__])
-        if inspect.isfunction(value) and not _own(value):
+        if inspect.isfunction(value) and not _is_user_code(value):
             value = inspect.unwrap(value)
         # as compiled functions have
         if not inspect.isfunction(value) and hasattr(value, "__wrapped__"):
@@ -143,7 +147,7 @@ class _Hash:
                 "given",
                 [value.__defaults__, value.__kwdefaults__, *map(_content, value.__closure__ or ())],
             )
-            if _own(value):
+            if _is_user_code(value):
                 self._code(value, value.__code__)
 
     def _code(self, function: Any, code: types.CodeType) -> None:
@@ -170,12 +174,12 @@ class _Trusting(_Hash):
 
     def _class(self, value: type) -> None:
         for cls in value.__mro__:
-            there = functools.reduce(
+            definition = functools.reduce(
                 lambda part, name: getattr(part, name, None),
                 cls.__qualname__.split("."),
                 self._home(cls),
             )
-            if there is not cls:  # created by a function from its arguments
+            if definition is not cls:  # created by a function from its arguments
                 raise Foreign(cls.__qualname__)
         super()._class(value)
 
@@ -194,7 +198,7 @@ class _Trusting(_Hash):
         return sys.modules.get(value.__module__)
 
 
-def _own(function: Any) -> bool:
+def _is_user_code(function: Any) -> bool:
     """Tell whether a function is the caller's own, rather than an installed library's."""
     name = function.__module__ or ""
     file = function.__code__.co_filename

@@ -19,9 +19,11 @@ from typing import Any, TypeVar
 Item = TypeVar("Item")
 ThreadResult = TypeVar("ThreadResult")
 
-_told: contextvars.ContextVar[threading.Event | None] = contextvars.ContextVar("told", default=None)
-_beside: list[ThreadPoolExecutor] = []  # one thread, created on demand
-os.register_at_fork(after_in_child=_beside.clear)
+_stop_event: contextvars.ContextVar[threading.Event | None] = contextvars.ContextVar(
+    "told", default=None
+)
+_pools: list[ThreadPoolExecutor] = []  # one thread, created on demand
+os.register_at_fork(after_in_child=_pools.clear)
 
 
 class Interrupted(KeyboardInterrupt):
@@ -62,8 +64,8 @@ def stoppable(caller: str) -> Iterator[None]:
     """
     try:
         yield
-    except KeyboardInterrupt as stop:
-        if getattr(stop, "told", "").startswith(f"{caller}: "):
+    except KeyboardInterrupt as error:
+        if getattr(error, "told", "").startswith(f"{caller}: "):
             raise
         raise Interrupted(f"{caller}: stopped") from None
 
@@ -79,18 +81,18 @@ def run_in_thread(run: Callable[[], ThreadResult]) -> ThreadResult:
     Called from another thread it runs there, or raises `ThreadStop` if the main thread no longer
     waits.
     """
-    told = _told.get()
-    if told is not None and told.is_set():
+    stop_event = _stop_event.get()
+    if stop_event is not None and stop_event.is_set():
         raise ThreadStop
     if threading.current_thread() is not threading.main_thread():
         return run()
-    if not _beside:
-        _beside.append(ThreadPoolExecutor(1))
+    if not _pools:
+        _pools.append(ThreadPoolExecutor(1))
     try:
-        return _beside[0].submit(contextvars.copy_context().run, run).result()
+        return _pools[0].submit(contextvars.copy_context().run, run).result()
     except KeyboardInterrupt:
         # it is busy, and would delay the next call
-        _beside.pop().shutdown(wait=False, cancel_futures=True)
+        _pools.pop().shutdown(wait=False, cancel_futures=True)
         raise
 
 
@@ -102,25 +104,25 @@ def side_by_side(
     If items are many, the first runs alone, so that programs are compiled once. An error, or
     Ctrl-C, does not wait for threads that still run.
     """
-    rest = iter(items)
-    some = list(itertools.islice(rest, 2 * workers + 1)) if workers > 1 else []
-    first = 1 if len(some) > 2 * workers else 0
-    for item in itertools.chain(some[:first], rest if workers == 1 else ()):
+    remaining = iter(items)
+    first_items = list(itertools.islice(remaining, 2 * workers + 1)) if workers > 1 else []
+    num_alone = 1 if len(first_items) > 2 * workers else 0
+    for item in itertools.chain(first_items[:num_alone], remaining if workers == 1 else ()):
         yield item, run(item)
-    if workers == 1 or not some:
+    if workers == 1 or not first_items:
         return
-    told, waiting = threading.Event(), collections.deque[Any]()
-    pool = ThreadPoolExecutor(workers, initializer=lambda: _told.set(told))
+    stop_event, waiting = threading.Event(), collections.deque[Any]()
+    pool = ThreadPoolExecutor(workers, initializer=lambda: _stop_event.set(stop_event))
     try:
-        for item in itertools.chain(some[first:], rest):
+        for item in itertools.chain(first_items[num_alone:], remaining):
             waiting.append((item, pool.submit(run, item)))
             if len(waiting) > workers:
-                item, made = waiting.popleft()
-                yield item, made.result()
-        for item, made in waiting:
-            yield item, made.result()
+                item, future = waiting.popleft()
+                yield item, future.result()
+        for item, future in waiting:
+            yield item, future.result()
     except BaseException:
-        told.set()
+        stop_event.set()
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     pool.shutdown()

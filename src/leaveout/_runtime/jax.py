@@ -206,8 +206,8 @@ def _host() -> str:
 
     Machines may share a home.
     """
-    known = Path("/proc/cpuinfo")
-    lines = known.read_text().splitlines() if known.exists() else [platform.processor()]
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text().splitlines() if file.exists() else [platform.processor()]
     flags = next((line for line in lines if line.startswith(("flags", "Features"))), lines[0])
     return f"{platform.machine()}-{hashlib.sha256(flags.encode()).hexdigest()[:12]}"
 
@@ -239,7 +239,7 @@ def float64(function: Callable[P, R]) -> Callable[P, R]:
     return wrapped
 
 
-_made: dict[tuple[int, Callable], object] = {}
+_cached_values: dict[tuple[int, Callable], object] = {}
 
 
 def cached_on(make: Callable[[Any], CachedValue]) -> Callable[[Any], CachedValue]:
@@ -251,16 +251,16 @@ def cached_on(make: Callable[[Any], CachedValue]) -> Callable[[Any], CachedValue
     lock = threading.RLock()
 
     @functools.wraps(make)
-    def kept(fit):
+    def cached(fit):
         key = id(fit), make
         with lock:  # batches run in parallel
-            if key in _made:
-                return cast(CachedValue, _made[key])
-            _made[key] = float64(make)(fit)
-            weakref.finalize(fit, _made.pop, key, None)
-        return cast(CachedValue, _made[key])
+            if key in _cached_values:
+                return cast(CachedValue, _cached_values[key])
+            _cached_values[key] = float64(make)(fit)
+            weakref.finalize(fit, _cached_values.pop, key, None)
+        return cast(CachedValue, _cached_values[key])
 
-    return kept
+    return cached
 
 
 def carry_settings(function: Callable[P, R]) -> Callable[P, R]:
@@ -274,11 +274,11 @@ def carry_settings(function: Callable[P, R]) -> Callable[P, R]:
         return float64(function)
 
     @functools.wraps(function)
-    def there(*args: P.args, **kwargs: P.kwargs) -> R:
+    def on_device(*args: P.args, **kwargs: P.kwargs) -> R:
         with jax.default_device(device):
             return function(*args, **kwargs)
 
-    return float64(there)
+    return float64(on_device)
 
 
 def numpy_of(value: Any) -> Any:
@@ -304,52 +304,52 @@ def _name(function: Callable[..., Any]) -> str:
     return getattr(function, "__name__", type(function).__name__)
 
 
-def call_traced(what: str, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
+def call_traced(description: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a user's function.
 
     TypeError if it takes other arguments, or, with the line, asks for values under tracing.
     """
-    known = jax.errors
+    errors = jax.errors
     try:
-        inspect.signature(function).bind(*args, **more)
+        inspect.signature(function).bind(*args, **kwargs)
     except ValueError:  # a builtin without a signature
         pass
     except TypeError:
-        takes = inspect.signature(function)
-        given = len(args) + len(more)
+        signature = inspect.signature(function)
+        count = len(args) + len(kwargs)
         raise TypeError(
-            f"{what}, {_name(function)!r}, is called with {given} arguments; it takes {takes}."
+            f"{description}, {_name(function)!r}, is called with {count} arguments; it takes {signature}."
         ) from None
     try:
-        return function(*args, **more)
+        return function(*args, **kwargs)
     except (
-        known.ConcretizationTypeError,
-        known.TracerArrayConversionError,
-        known.TracerIntegerConversionError,
+        errors.ConcretizationTypeError,
+        errors.TracerArrayConversionError,
+        errors.TracerIntegerConversionError,
     ) as error:
         lines = traceback.extract_tb(error.__traceback__)[1:]
-        own = lines[0] if lines else None
-        where = f" (line {own.lineno} of {own.filename}: {own.line})" if own is not None else ""
+        line = lines[0] if lines else None
+        where = f" (line {line.lineno} of {line.filename}: {line.line})" if line is not None else ""
         raise TypeError(
-            f"{what}, {_name(function)!r}, must be written in JAX{where}. There an array has no value yet that NumPy, math, "
+            f"{description}, {_name(function)!r}, must be written in JAX{where}. There an array has no value yet that NumPy, math, "
             "float() or an `if` could ask for: call jax.numpy instead of numpy (jnp.exp for np.exp), and write "
             "jnp.where(condition, a, b) for `if`."
         ) from None
 
 
-def call_for_number(what: str, function: Callable[..., Any], *args: Any) -> Any:
+def call_for_number(description: str, function: Callable[..., Any], *args: Any) -> Any:
     """Call a user's function under tracing; TypeError unless it returns one real number."""
-    found = call_traced(what, function, *args)
+    result = call_traced(description, function, *args)
     with contextlib.suppress(TypeError, ValueError):  # of what is no array
-        one = jnp.asarray(found)
-        if not one.shape and one.dtype.kind in "biuf":
-            return one * 1.0
-    got = (
-        f"{found.dtype} of shape {found.shape}"
-        if isinstance(found, jax.Array | np.ndarray)
-        else type(found).__name__
+        number = jnp.asarray(result)
+        if not number.shape and number.dtype.kind in "biuf":
+            return number * 1.0
+    kind = (
+        f"{result.dtype} of shape {result.shape}"
+        if isinstance(result, jax.Array | np.ndarray)
+        else type(result).__name__
     )
-    raise TypeError(f"{what}, {_name(function)!r}, must return one real number; got {got}.")
+    raise TypeError(f"{description}, {_name(function)!r}, must return one real number; got {kind}.")
 
 
 def make_on_first_call(make: Callable[[], Callable[P, R]]) -> Callable[P, R]:
@@ -373,17 +373,17 @@ def compile_static(function: Callable[P, R]) -> Callable[P, R]:
     program = Program(function, _set_up_cache)
 
     @functools.wraps(function)
-    def called(*args: P.args, **more: P.kwargs) -> R:
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
         _ensure_programs()
         import jax  # not the placeholder, which looks for the module at every name
 
-        (leaves, tree) = jax.tree.flatten((args, more))
+        (leaves, tree) = jax.tree.flatten((args, kwargs))
         tracer = jax.core.Tracer
         if any(isinstance(leaf, tracer) for leaf in leaves):
-            return program.anew(*args, **more)
+            return program.jitted(*args, **kwargs)
         place = _place(leaves)
         if place is not None:
-            leaves, tree = jax.tree.flatten(_put_tree((args, more), place))
+            leaves, tree = jax.tree.flatten(_put_tree((args, kwargs), place))
         config: Any = jax.config  # settings by `with` apply to the caller's thread only
         double = config.jax_enable_x64
         device = config.jax_default_device
@@ -411,7 +411,7 @@ class Program:
         self.by_key = dict[Hashable, Callable | None]()
 
     @functools.cached_property
-    def anew(self) -> Callable[..., Any]:
+    def jitted(self) -> Callable[..., Any]:
         """The function as Equinox traces and compiles it."""
         import equinox
 
@@ -425,30 +425,30 @@ class Program:
         array = jax.Array
         config = cast(Any, jax.config)
 
-        def anew() -> Any:
-            args, more = jax.tree.unflatten(tree, leaves)
-            return self.anew(*args, **more)
+        def run_jitted() -> Any:
+            args, kwargs = jax.tree.unflatten(tree, leaves)
+            return self.jitted(*args, **kwargs)
 
         if not KEEPING or any(getattr(config, name) for name in DEBUGGING):
-            return anew()
+            return run_jitted()
         if any(
             device.platform != "cpu"
             for leaf in leaves
             if isinstance(leaf, array)
             for device in leaf.devices()
         ):
-            return anew()
+            return run_jitted()
         # shape, dtype and weak type for which a program is compiled; a constant by its type and
         # value
         kinds = np.ndarray, np.generic, array
         is_array = [isinstance(leaf, kinds) for leaf in leaves]
         shapes = tuple(
             (leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False))
-            if known
+            if numeric
             else (type(leaf), leaf)
-            for leaf, known in zip(leaves, is_array, strict=True)
+            for leaf, numeric in zip(leaves, is_array, strict=True)
         )
-        arrays = [leaf for leaf, known in zip(leaves, is_array, strict=True) if known]
+        arrays = [leaf for leaf, numeric in zip(leaves, is_array, strict=True) if numeric]
         key = (
             tree,
             shapes,
@@ -457,27 +457,29 @@ class Program:
             config.jax_default_matmul_precision,
         )
         try:
-            known = key in self.by_key
+            is_known = key in self.by_key
         except TypeError:  # a constant without a hash
-            return anew()
-        if not known:
+            return run_jitted()
+        if not is_known:
             described = [
-                ("array", *map(str, shape)) if array else shape[1]
-                for shape, array in zip(shapes, is_array, strict=True)
+                ("array", *map(str, shape)) if numeric else shape[1]
+                for shape, numeric in zip(shapes, is_array, strict=True)
             ]
-            rest = [None if array else leaf for leaf, array in zip(leaves, is_array, strict=True)]
-            self.by_key[key] = self._load_or_trace(folder, tree, described, rest, arrays)
+            constants = [
+                None if numeric else leaf for leaf, numeric in zip(leaves, is_array, strict=True)
+            ]
+            self.by_key[key] = self._load_or_trace(folder, tree, described, constants, arrays)
         program = self.by_key[key]
-        return anew() if program is None else program(arrays)
+        return run_jitted() if program is None else program(arrays)
 
     def _load_or_trace(
-        self, folder: Path | None, tree: Any, described: list, rest: list, arrays: list
+        self, folder: Path | None, tree: Any, described: list, constants: list, arrays: list
     ) -> Callable | None:
         """The kept program, or the function traced now and kept; None if it cannot be named or
         exported.
 
-        Of the leaves of its arguments, `described` has the arrays by shape and dtype, and `rest`
-        has None in their place.
+        Of the leaves of its arguments, `described` has the arrays by shape and dtype, and
+        `constants` has None in their place.
         """
         if jax.default_backend() != "cpu" or cast(Any, jax.config).jax_default_device is not None:
             return None
@@ -490,7 +492,7 @@ class Program:
         program = None if folder is None else _read(folder / name)
         if program is None:
             log.debug("a program is traced: %s", self.function.__name__)
-            program = self._export(tree, rest, arrays)
+            program = self._export(tree, constants, arrays)
             if folder is not None:
                 _write(folder / name, program)
         exported, like = program
@@ -502,7 +504,7 @@ class Program:
         )
         return lambda arrays: jax.tree.unflatten(structure, run(arrays))
 
-    def _export(self, tree: Any, rest: list, arrays: list) -> ExportedCall:
+    def _export(self, tree: Any, constants: list, arrays: list) -> ExportedCall:
         """Exported program, and a tree in the shape of its result; a pair of None if it cannot be
         exported.
 
@@ -511,13 +513,13 @@ class Program:
         structures = list[Any]()
 
         def flat(arrays: Iterable) -> list:
-            given = iter(arrays)
-            args, more = jax.tree.unflatten(
-                tree, [next(given) if leaf is None else leaf for leaf in rest]
+            iterator = iter(arrays)
+            args, kwargs = jax.tree.unflatten(
+                tree, [next(iterator) if leaf is None else leaf for leaf in constants]
             )
-            found, structure = jax.tree.flatten(self.function(*args, **more))
+            leaves, structure = jax.tree.flatten(self.function(*args, **kwargs))
             structures.append(structure)
-            return found
+            return leaves
 
         flat.__name__ = self.function.__name__  # JAX caches compiled code by this name
         try:
@@ -613,9 +615,9 @@ def _write(file: Path, program: ExportedCall) -> None:
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as beside:
-            beside.write(pickle.dumps((file.name, *program)))
-        os.replace(beside.name, file)
+        with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as draft:
+            draft.write(pickle.dumps((file.name, *program)))
+        os.replace(draft.name, file)
         forget_programs(file.parent)
     except Exception:  # the program is there all the same
         return
@@ -623,11 +625,13 @@ def _write(file: Path, program: ExportedCall) -> None:
 
 def forget_programs(folder: Path) -> None:
     """Delete the programs that were unused for longest, if all together are too large."""
-    found = sorted(
+    programs = sorted(
         ((file.stat().st_mtime, file.stat().st_size, file) for file in folder.iterdir()),
         reverse=True,
     )
-    for (*_, file), total in zip(found, np.cumsum([size for _, size, _ in found]), strict=True):
+    for (*_, file), total in zip(
+        programs, np.cumsum([size for _, size, _ in programs]), strict=True
+    ):
         if total > MAX_EXPORTED_BYTES:
             file.unlink(missing_ok=True)
 
@@ -681,8 +685,8 @@ def _put_tree(tree: PyTree, place: Any) -> PyTree:
     )
     loose = [k for k, part in enumerate(parts) if not settled(part)]
     with _double():
-        moved = jax.device_put([parts[k] for k in loose], place)
-    for k, part in zip(loose, moved, strict=True):
+        copies = jax.device_put([parts[k] for k in loose], place)
+    for k, part in zip(loose, copies, strict=True):
         parts[k] = part
     return jax.tree.unflatten(shape, parts)
 
@@ -704,11 +708,13 @@ def _copy_module(module: "Module", place: Any) -> Any:
         return _put_tree(module.as_jax_sees_it(), place)
     out = object.__new__(type(module))
     values = vars(module)
-    fixed = {name: field.metadata.get("static") for name, field in _fields(type(module)).items()}
+    static_fields = {
+        name: field.metadata.get("static") for name, field in _fields(type(module)).items()
+    }
     vars(out).update(
         {
-            name: values[name] if kept else _put_tree(values[name], place)
-            for name, kept in fixed.items()
+            name: values[name] if is_static else _put_tree(values[name], place)
+            for name, is_static in static_fields.items()
         }
     )
     return out
@@ -724,9 +730,9 @@ def _gather_lanes(part: "Array", lanes: "Arrays") -> "Array":
     return part[lanes]
 
 
-def static(**more: Any) -> Any:
+def static(**options: Any) -> Any:
     """Declare a field that is not an array: programs are compiled for its value."""
-    return dataclasses.field(metadata={"static": True}, **more)
+    return dataclasses.field(metadata={"static": True}, **options)
 
 
 @dataclass_transform(field_specifiers=(dataclasses.field, static))
@@ -740,8 +746,8 @@ class Module(abc.ABC):  # noqa: B024
 
     _own_init: ClassVar[bool] = False
 
-    def __init_subclass__(cls, **more: Any) -> None:
-        super().__init_subclass__(**more)
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
         # other metaclasses, such as Equinox's, register their classes
         if type(cls) is not abc.ABCMeta:
             return
@@ -756,8 +762,8 @@ class Module(abc.ABC):  # noqa: B024
         with _registering:
             _unregistered.append(cls)
 
-    def __new__(cls, *args: Any, **more: Any) -> Any:
-        del args, more
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        del args, kwargs
         if _unregistered and "jax" in sys.modules:
             ensure_jax()
         return super().__new__(cls)
@@ -770,9 +776,11 @@ class Module(abc.ABC):  # noqa: B024
         super().__setattr__(name, value)
 
     def __repr__(self) -> str:
-        own = {name: vars(self)[name] for name in _fields(type(self)) if name in vars(self)}
+        values = {name: vars(self)[name] for name in _fields(type(self)) if name in vars(self)}
         usual = {name: repr(field.default) for name, field in _fields(type(self)).items()}
-        parts = (f"{name}={value!r}" for name, value in own.items() if repr(value) != usual[name])
+        parts = (
+            f"{name}={value!r}" for name, value in values.items() if repr(value) != usual[name]
+        )
         return f"{type(self).__name__}({', '.join(parts)})"
 
 
@@ -790,16 +798,18 @@ def _register(cls: type) -> None:
             cls, lambda self: ([self.as_jax_sees_it()], None), lambda _, parts: parts[0]
         )
         return
-    kept = [name for name, field in _fields(cls).items() if field.metadata.get("static")]
-    branches = [name for name in _fields(cls) if name not in kept]
+    static_names = [name for name, field in _fields(cls).items() if field.metadata.get("static")]
+    branches = [name for name in _fields(cls) if name not in static_names]
 
     def flatten(self):
-        return [vars(self)[name] for name in branches], tuple(vars(self)[name] for name in kept)
+        return [vars(self)[name] for name in branches], tuple(
+            vars(self)[name] for name in static_names
+        )
 
     def unflatten(values, parts):
         self = object.__new__(cls)
         vars(self).update(zip(branches, parts, strict=True))
-        vars(self).update(zip(kept, values, strict=True))
+        vars(self).update(zip(static_names, values, strict=True))
         return self
 
     jax.tree_util.register_pytree_node(cls, flatten, unflatten)

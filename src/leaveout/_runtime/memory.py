@@ -30,8 +30,8 @@ def free_memory() -> float:
         1024 * int(words[1]) for words in lines if words[0] in ("MemAvailable:", "SwapFree:")
     )
     allowed = resource.getrlimit(resource.RLIMIT_AS)[0] % 2**64  # -1 is no limit
-    taken = int(STATM.read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    return float(min(machine, allowed - taken, _free_of_group()))
+    resident_bytes = int(STATM.read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    return float(min(machine, allowed - resident_bytes, _free_of_group()))
 
 
 def _free_of_group() -> float:

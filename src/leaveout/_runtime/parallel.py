@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from .checkpoint import StepResult, again, keep, making, there
+from .checkpoint import StepResult, keep, making, num_saved_steps, read_step
 from .interrupt import side_by_side
 from .jax import cached_on, carry_settings, jax
 
@@ -54,14 +54,16 @@ def steps(
 
     Read it from the checkpoint if it is there, else keep it.
     """
-    first = there()
-    rest = iter(items)
-    for item in itertools.islice(rest, first):
-        yield item, again()
-    count = len(items) - first if isinstance(items, Sized) else np.inf
-    for item, told in over(make, rest, threads=threads, jobs=jobs, left=lambda done: count - done):
-        keep(told)
-        yield item, told
+    num_saved = num_saved_steps()
+    remaining = iter(items)
+    for item in itertools.islice(remaining, num_saved):
+        yield item, read_step()
+    count = len(items) - num_saved if isinstance(items, Sized) else np.inf
+    for item, result in over(
+        make, remaining, threads=threads, jobs=jobs, remaining_count=lambda done: count - done
+    ):
+        keep(result)
+        yield item, result
 
 
 def over(
@@ -70,35 +72,35 @@ def over(
     *,
     threads: int = 1,
     jobs: int | None = None,
-    left: RemainingCount | None = None,
+    remaining_count: RemainingCount | None = None,
 ) -> Iterator[tuple[Item, PartResult]]:
     """Yield `make(item)` of every item, in order, computed in threads or by joblib's workers.
 
-    `jobs` is the number of workers, by default what joblib was configured with. If `left` is given,
-    items are computed here until the work that is left, as timed on the first ones, takes long
-    enough for sending to pay; else they are sent at once.
+    `jobs` is the number of workers, by default what joblib was configured with. If
+    `remaining_count` is given, items are computed here until the work that remains, as timed on the
+    first ones, takes long enough for sending to pay; else they are sent at once.
     """
     number = workers(jobs)
-    rest = iter(items)
+    remaining = iter(items)
     size = 1
     if number < 2 or _are_threads():
-        yield from side_by_side(_step(make), rest, number if number > 1 else threads)
+        yield from side_by_side(_step(make), remaining, number if number > 1 else threads)
         return
-    if left is not None:
-        each = 0.0
-        here = _step(make)
-        for done, item in enumerate(rest, 1):
-            began = time.perf_counter()
+    if remaining_count is not None:
+        mean_seconds = 0.0
+        local_step = _step(make)
+        for done, item in enumerate(remaining, 1):
+            start = time.perf_counter()
             with single_threaded():
-                made = here(item)
-            each += (time.perf_counter() - began - each) / done
-            yield item, made
-            if each * left(done) > STARTING:
+                result = local_step(item)
+            mean_seconds += (time.perf_counter() - start - mean_seconds) / done
+            yield item, result
+            if mean_seconds * remaining_count(done) > STARTING:
                 break
         else:
             return
-        size = max(1, round(PORTION / each))
-    yield from _elsewhere(make, rest, jobs, size, number)
+        size = max(1, round(PORTION / mean_seconds))
+    yield from _by_workers(make, remaining, jobs, size, number)
 
 
 def workers(jobs: int | None = None) -> int:
@@ -137,11 +139,11 @@ def _step(make: Callable[[Item], PartResult]) -> Callable[[Item], PartResult]:
     """
 
     @carry_settings
-    def made(item: Item) -> PartResult:
+    def compute(item: Item) -> PartResult:
         with making():
             return make(item)
 
-    return made
+    return compute
 
 
 class _Waiting:
@@ -170,7 +172,7 @@ class _Waiting:
             return _Waiting(itertools.chain(self.out, self.items))
 
 
-def _elsewhere(
+def _by_workers(
     make: Callable[[Item], PartResult],
     items: Iterator[Item],
     jobs: int | None,
@@ -182,16 +184,16 @@ def _elsewhere(
     """
     import joblib
 
-    sent = _Parcel(make)
+    parcel = _Parcel(make)
     waiting = _Waiting(items)
     tries = 0
     while True:
         pool = joblib.Parallel(
             jobs, return_as="generator", batch_size=size, pre_dispatch=2 * size * number
         )
-        made = pool(joblib.delayed(_compute)(sent, item) for item in waiting)
+        outcomes = pool(joblib.delayed(_compute)(parcel, item) for item in waiting)
         try:
-            for outcome in made:
+            for outcome in outcomes:
                 item = waiting.out.popleft()
                 tries = 0
                 for message, category in outcome.warning_list:
@@ -214,7 +216,7 @@ def _elsewhere(
         finally:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # joblib warns of a generator that is not exhausted
-                made.close()
+                outcomes.close()
 
 
 class _WorkerError(Exception):
@@ -236,20 +238,20 @@ def _compute(parcel: "_Parcel", item: Any) -> _Outcome:
     """Compute an item in a worker."""
     import joblib
 
-    made = None
+    value = None
     failed = None
     with (
-        warnings.catch_warnings(record=True) as heard,
+        warnings.catch_warnings(record=True) as caught,
         joblib.parallel_config("sequential"),
         single_threaded(),
     ):
         warnings.simplefilter("always")
         try:
-            made = _step(parcel.load())(item)
+            value = _step(parcel.load())(item)
         except Exception as error:
             failed = _portable(error)
             failed.add_note(f"In one of joblib's workers:\n{traceback.format_exc()}")
-    return _Outcome(made, failed, [(str(each.message), each.category) for each in heard])
+    return _Outcome(value, failed, [(str(warning.message), warning.category) for warning in caught])
 
 
 def _portable(error: Exception) -> Exception:
@@ -281,7 +283,7 @@ class _Parcel:
                 "to it that no lock, open file or generator goes along."
             ) from error
         self.code = stream.getvalue()
-        self.arrays = [np.asarray(each.raw()) for each in buffers]
+        self.arrays = [np.asarray(buffer.raw()) for buffer in buffers]
 
     def __sizeof__(self) -> int:
         """Size by which Dask decides which objects to put on workers."""
@@ -294,8 +296,8 @@ class _Parcel:
     def load(self) -> Any:
         """Unpickle a function once in each process; the last few are kept."""
         with _unpacking:
-            found = _unpacked.pop(self.name, self)
-            _unpacked[self.name] = found if found is not self else _Unpickler(self).load()
+            loaded = _unpacked.pop(self.name, self)
+            _unpacked[self.name] = loaded if loaded is not self else _Unpickler(self).load()
             # functions and fits that a worker keeps
             for old in list(_unpacked)[:-4]:
                 del _unpacked[old]
@@ -336,10 +338,10 @@ def _pickler(root: Any, parts: dict[str, _Parcel]) -> Any:
         def reducer_override(self, value: Any) -> Any:
             if "jax" in sys.modules and isinstance(value, jax.Array):
                 return np.asarray, (np.asarray(value),)
-            known = describe_rows(value) if isinstance(value, np.memmap) else value
-            if known is value:
+            description = describe_rows(value) if isinstance(value, np.memmap) else value
+            if description is value:
                 return super().reducer_override(value)
-            return map_rows, (known,)
+            return map_rows, (description,)
 
     return Pickler
 
@@ -351,11 +353,16 @@ def describe_rows(array: np.ndarray) -> Any:
     """
     if not isinstance(array, np.memmap) or array.filename is None or not array.flags.c_contiguous:
         return array
-    whole = array
-    at = lambda part: part.__array_interface__["data"][0]
-    while isinstance(whole.base, np.memmap):
-        whole = whole.base
-    return os.fspath(array.filename), array.dtype, whole.offset + at(array) - at(whole), array.shape
+    root = array
+    address = lambda part: part.__array_interface__["data"][0]
+    while isinstance(root.base, np.memmap):
+        root = root.base
+    return (
+        os.fspath(array.filename),
+        array.dtype,
+        root.offset + address(array) - address(root),
+        array.shape,
+    )
 
 
 def map_rows(facts: Any) -> np.ndarray:

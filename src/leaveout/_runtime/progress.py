@@ -87,11 +87,11 @@ class Slow:
     def line(self, label: str) -> Callable[..., None]:
         """Add a line for a part of the whole.
 
-        Returns `tell("what is known of it")`, and `tell(..., done=True)` at its end.
+        Returns `tell("what is status of it")`, and `tell(..., done=True)` at its end.
         """
         task = self.bar.add_task(label, total=1)
-        return lambda known, done=False: self.bar.update(
-            task, description=f"{label}: {known}", completed=int(done)
+        return lambda status, done=False: self.bar.update(
+            task, description=f"{label}: {status}", completed=int(done)
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -121,8 +121,8 @@ def _console() -> "Console":
 
 def _has_viewer() -> bool:
     """Tell whether a bar is visible: not in a file, nor in a notebook that cannot draw one."""
-    asked = {"FORCE_COLOR", "TTY_COMPATIBLE"} & os.environ.keys()
-    if not (asked or "IPython" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())):
+    forced = {"FORCE_COLOR", "TTY_COMPATIBLE"} & os.environ.keys()
+    if not (forced or "IPython" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())):
         return False  # without importing rich
     console = _console()
     if console.is_jupyter:

@@ -37,28 +37,32 @@ class HostLoss(Separable):
 
 def zero_inflated(theta: NamedParts, row: NamedParts) -> Array:
     """Compute the loss of a row; `probit` tells F."""
-    at = row["z"] @ theta["inflate"]
-    inflated, not_ = (
-        jnp.where(row["probit"] > 0, jspecial.log_ndtr(sign * at), -jax.nn.softplus(-sign * at))
+    eta_inflated = row["z"] @ theta["inflate"]
+    inflated, not_inflated = (
+        jnp.where(
+            row["probit"] > 0,
+            jspecial.log_ndtr(sign * eta_inflated),
+            -jax.nn.softplus(-sign * eta_inflated),
+        )
         for sign in (1.0, -1.0)
     )
-    told = not_ + _log_density(
+    log_density = not_inflated + _log_density(
         theta, "", row["x"] @ theta["coef"] + row["offset"], row["power"], row["y"]
     )
-    return -jnp.where(row["y"] == 0, jnp.logaddexp(inflated, told), told)
+    return -jnp.where(row["y"] == 0, jnp.logaddexp(inflated, log_density), log_density)
 
 
 def hurdle(theta: NamedParts, row: NamedParts) -> Array:
     """Compute the loss of a row."""
     y = row["y"]
-    seen = jnp.maximum(row["y"], 1.0)
-    none = _log_density(
+    count = jnp.maximum(row["y"], 1.0)
+    zero = _log_density(
         theta, "zero_", row["x"] @ theta["zero_coef"], row["zero_power"], jnp.zeros_like(y)
     )
     eta = row["x"] @ theta["coef"]
-    some = _log_density(theta, "", eta, row["power"], seen)
-    cut = _log_rest(_log_density(theta, "", eta, row["power"], jnp.zeros_like(y)))
-    return -jnp.where(y == 0, none, _log_rest(none) + some - cut)
+    positive = _log_density(theta, "", eta, row["power"], count)
+    log_positive = _log_rest(_log_density(theta, "", eta, row["power"], jnp.zeros_like(y)))
+    return -jnp.where(y == 0, zero, _log_rest(zero) + positive - log_positive)
 
 
 def conditional(theta: Array, group: NamedParts) -> Array:
@@ -69,9 +73,11 @@ def conditional(theta: Array, group: NamedParts) -> Array:
     eta = jnp.where(group["member"] > 0, group["x"] @ theta + group["offset"], NOTHING)
 
     # logarithms of elementary symmetric polynomials
-    def add(total: Array, one: Array) -> tuple[Array, None]:
-        more = jnp.maximum(jnp.concatenate([jnp.full(1, NOTHING), total[:-1] + one]), NOTHING)
-        return jnp.logaddexp(total, more), None
+    def add(total: Array, member: Array) -> tuple[Array, None]:
+        extended = jnp.maximum(
+            jnp.concatenate([jnp.full(1, NOTHING), total[:-1] + member]), NOTHING
+        )
+        return jnp.logaddexp(total, extended), None
 
     first = jnp.where(jnp.arange(group["chosen"].shape[0]) == 0, 0.0, NOTHING)
     total, _ = jax.lax.scan(add, first, eta)
@@ -82,9 +88,9 @@ def _log_density(theta: NamedParts, part: str, eta: Array, power: Array, y: Arra
     if f"{part}dispersion" not in theta:
         return y * eta - jnp.exp(eta) - jspecial.gammaln(y + 1)
     size = jnp.exp(power * eta) / theta[f"{part}dispersion"]
-    both = jnp.logaddexp(jnp.log(size), eta)
+    log_total = jnp.logaddexp(jnp.log(size), eta)
     counts = jspecial.gammaln(y + size) - jspecial.gammaln(y + 1) - jspecial.gammaln(size)
-    return counts + size * (jnp.log(size) - both) + y * (eta - both)
+    return counts + size * (jnp.log(size) - log_total) + y * (eta - log_total)
 
 
 def _log_rest(value: Array) -> Array:

@@ -35,39 +35,43 @@ def fit_at_host(
     only then, and returns whether the host's solver stopped early on these data. Raises ValueError
     if it did not. `errors` are the standard errors that the host prints.
     """
-    found, left = standing(objective, theta)
-    found = replace(found, host_errors=errors)
+    host_fit, decrement = standing(objective, theta)
+    host_fit = replace(host_fit, host_errors=errors)
 
     def at_minimum(model: AbstractObjective) -> Fit:
         return replace(fit(model, theta, num_starts=1), host_errors=errors)
 
-    if left <= WARN:
-        warn(found.objective.parameters.warning(found.theta))
-        is_minimum = not (isinstance(found.objective, OrthogonalGLM) and len(found.null_space) == 0)
+    if decrement <= WARN:
+        warn(host_fit.objective.parameters.warning(host_fit.theta))
+        is_minimum = not (
+            isinstance(host_fit.objective, OrthogonalGLM) and len(host_fit.null_space) == 0
+        )
         # as the host's digits are fewer
-        return found if is_minimum else at_minimum(found.objective)
-    if left > REFUSE and not stopped():
-        raise ValueError(describe_distance(objective, left).replace("anchor:", f"{caller}:", 1))
-    ended = at_minimum(objective)
-    kinked = kinks(objective) is not None
-    fall = left**2 / 2 if kinked else float(found.value - ended.value)
-    apart = _apart(theta, ended.parameters)
-    said = f"its loss would still fall by {fall:.2g}"
+        return host_fit if is_minimum else at_minimum(host_fit.objective)
+    if decrement > REFUSE and not stopped():
+        raise ValueError(
+            describe_distance(objective, decrement).replace("anchor:", f"{caller}:", 1)
+        )
+    minimum = at_minimum(objective)
+    has_kinks = kinks(objective) is not None
+    fall = decrement**2 / 2 if has_kinks else float(host_fit.value - minimum.value)
+    difference = _describe_difference(theta, minimum.parameters)
+    remark = f"its loss would still fall by {fall:.2g}"
     warn(
-        f"{caller}: the solver stopped before its minimum: {said}; what follows is of the minimum{apart}; {way}."
+        f"{caller}: the solver stopped before its minimum: {remark}; what follows is of the minimum{difference}; {way}."
     )
     return add_remark(
-        ended,
-        f"the host's solver stopped before its minimum: {said}; this is of the minimum{apart}",
+        minimum,
+        f"the host's solver stopped before its minimum: {remark}; this is of the minimum{difference}",
     )
 
 
 def fit_at_coefficients(
-    caller: str, objective: GLM, estimator: Any, again: Callable[[], Any]
+    caller: str, objective: GLM, estimator: Any, refit: Callable[[], Any]
 ) -> Fit:
     """Fit at the coefficients of a fitted estimator.
 
-    `again` fits it anew to these data, and returns its coefficients.
+    `refit` fits it anew to these data, and returns its coefficients.
     """
     coef = np.ravel(estimator.coef_).astype(np.float64)
     if len(coef) != objective.num_features:
@@ -79,19 +83,19 @@ def fit_at_coefficients(
         {"intercept": float(np.ravel(estimator.intercept_)[0])} if estimator.fit_intercept else {}
     )
     return fit_at_host(
-        caller, objective, {"coef": coef} | intercept, lambda: is_repeated(again, coef)
+        caller, objective, {"coef": coef} | intercept, lambda: is_repeated(refit, coef)
     )
 
 
-def _apart(theta: PyTree, there: PyTree) -> str:
+def _describe_difference(theta: PyTree, minimum: PyTree) -> str:
     """Describe by how much the host's parameters differ from the minimum."""
-    both = [
-        np.concatenate([np.ravel(np.asarray(leaf, float)) for leaf in leaves_of(each)])
-        for each in (theta, there)
+    vectors = [
+        np.concatenate([np.ravel(np.asarray(leaf, float)) for leaf in leaves_of(parameters)])
+        for parameters in (theta, minimum)
     ]
-    if len(both[0]) != len(both[1]):
+    if len(vectors[0]) != len(vectors[1]):
         return ""
-    return f", from which the host's parameters are off by up to {np.abs(both[0] - both[1]).max(initial=0):.2g}"
+    return f", from which the host's parameters are off by up to {np.abs(vectors[0] - vectors[1]).max(initial=0):.2g}"
 
 
 def add_remark(result: Fit, remark: str) -> Fit:
@@ -100,23 +104,23 @@ def add_remark(result: Fit, remark: str) -> Fit:
     if not remark or "remark" not in vars(model):
         return result
     model = copy.copy(model)
-    known = copy.copy(result)
+    copied = copy.copy(result)
     vars(model)["remark"] = "; ".join(filter(None, (model.remark, remark)))
-    vars(known)["objective"] = model
-    return known
+    vars(copied)["objective"] = model
+    return copied
 
 
-def is_repeated(again: Callable[[], Any], theta: np.ndarray) -> bool:
+def is_repeated(refit: Callable[[], Any], theta: np.ndarray) -> bool:
     """Tell whether the host, fitted again to these data, ends at the same parameters, and so was
     fitted on them.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            there = np.ravel(np.asarray(again(), float))
+            repeated = np.ravel(np.asarray(refit(), float))
         except (ValueError, TypeError, RuntimeError, np.linalg.LinAlgError):
             return False
-    own = np.ravel(np.asarray(theta, float))
-    return there.shape == own.shape and bool(
-        np.allclose(there, own, rtol=1e-6, atol=1e-9 * np.abs(own).max(initial=0))
+    parameters = np.ravel(np.asarray(theta, float))
+    return repeated.shape == parameters.shape and bool(
+        np.allclose(repeated, parameters, rtol=1e-6, atol=1e-9 * np.abs(parameters).max(initial=0))
     )

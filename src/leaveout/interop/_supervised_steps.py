@@ -93,13 +93,13 @@ def _sample(step: Step, y: Any) -> tuple[Any, np.ndarray]:
     return _safe_indexing(step.X, rows), np.asarray(y)[rows]
 
 
-def _are_equal(one: Any, other: Any) -> bool:
+def _are_equal(first: Any, second: Any) -> bool:
     """Compare transformed rows: sparse or dense numbers, or anything else."""
-    if hasattr(one, "toarray"):
-        one = one.toarray()
-        other = other.toarray()
-    one = np.asarray(one)
-    other = np.asarray(other)
-    if one.shape == other.shape and one.dtype.kind in "biuf":
-        return np.allclose(one, other, 1e-9, 1e-12, equal_nan=True)
-    return np.array_equal(one, other)
+    if hasattr(first, "toarray"):
+        first = first.toarray()
+        second = second.toarray()
+    first = np.asarray(first)
+    second = np.asarray(second)
+    if first.shape == second.shape and first.dtype.kind in "biuf":
+        return np.allclose(first, second, 1e-9, 1e-12, equal_nan=True)
+    return np.array_equal(first, second)

@@ -135,19 +135,19 @@ def from_crfsuite(
 
 
 def _constant(
-    model: Any, name: str, given: float | None, default: float | None = None
+    model: Any, name: str, argument: float | None, default: float | None = None
 ) -> float | None:
     """Return the constant c1 or c2.
 
     As given, else that of the estimator, whose None is CRFsuite's default.
     """
-    if given is not None:
-        return float(given)
+    if argument is not None:
+        return float(argument)
     if not hasattr(model, name):
         return default
-    own = getattr(model, name)
-    if own is not None:
-        return float(own)
+    constant = getattr(model, name)
+    if constant is not None:
+        return float(constant)
     return {"c1": 0.0, "c2": 1.0}[name]
 
 
@@ -177,7 +177,7 @@ def _arrays(weights: Weights) -> tuple[dict[str, np.ndarray], dict[str, np.ndarr
 
 
 def _read(
-    caller: str, facts: dict[str, int], X: Sequence[Sequence[Any]]
+    caller: str, attributes: dict[str, int], X: Sequence[Sequence[Any]]
 ) -> tuple[scipy.sparse.csr_array, np.ndarray]:
     """Read the known attributes of all steps, one sentence after another, and the lengths of the
     sentences.
@@ -204,32 +204,32 @@ def _read(
             raise ValueError(f"{caller}: sentence {number} is empty.")
         for item in items.items():
             for name, value in item.items():
-                if name in facts:
+                if name in attributes:
                     rows.append(step)
-                    columns.append(facts[name])
+                    columns.append(attributes[name])
                     values.append(value)
             step += 1
-    shape = step, len(facts)
+    shape = step, len(attributes)
     return scipy.sparse.csr_array(
         (np.array(values, float), (rows, columns)), shape=shape
     ), np.array(lengths)
 
 
-def _codes(facts: dict[str, int], y: Sequence[Sequence[str]], lengths: np.ndarray) -> np.ndarray:
-    own = np.array([len(labels) for labels in y])
-    if len(own) != len(lengths) or (own != lengths).any():
-        at = (
-            int(np.argmax(own != lengths))
-            if len(own) == len(lengths)
-            else min(len(own), len(lengths))
+def _codes(codes: dict[str, int], y: Sequence[Sequence[str]], lengths: np.ndarray) -> np.ndarray:
+    label_lengths = np.array([len(labels) for labels in y])
+    if len(label_lengths) != len(lengths) or (label_lengths != lengths).any():
+        number = (
+            int(np.argmax(label_lengths != lengths))
+            if len(label_lengths) == len(lengths)
+            else min(len(label_lengths), len(lengths))
         )
         raise ValueError(
-            f"from_crfsuite: X and y must hold the same sentences; their lengths differ from number {at}."
+            f"from_crfsuite: X and y must hold the same sentences; their lengths differ from number {number}."
         )
     flat = [str(label) for labels in y for label in labels]
-    strange = sorted(set(flat) - set(facts))
-    if strange:
+    unknown = sorted(set(flat) - set(codes))
+    if unknown:
         raise ValueError(
-            f"from_crfsuite: the model has no label {strange[0]!r}; was it trained on these y?"
+            f"from_crfsuite: the model has no label {unknown[0]!r}; was it trained on these y?"
         )
-    return np.array([facts[label] for label in flat])
+    return np.array([codes[label] for label in flat])

@@ -86,9 +86,9 @@ def from_glum(
         )
     if not hasattr(estimator, "coef_"):
         raise ValueError(f"from_glum: this {name} is not fitted.")
-    chosen = name.endswith("CV")
-    given = estimator.alpha_ if chosen else estimator.alpha
-    alpha = np.asarray(0.0 if given is None else given, np.float64)
+    is_chosen = name.endswith("CV")
+    strength = estimator.alpha_ if is_chosen else estimator.alpha
+    alpha = np.asarray(0.0 if strength is None else strength, np.float64)
     ratio = getattr(estimator, "l1_ratio_", estimator.l1_ratio)
     refused = {
         "a search over several l1_ratios": np.ndim(ratio) > 0,
@@ -99,9 +99,9 @@ def from_glum(
         ),
         "a search over several alphas": alpha.ndim > 0 or getattr(estimator, "alpha_search", False),
     }
-    for what, present in refused.items():
+    for feature, present in refused.items():
         if present:
-            raise TypeError(f"from_glum: {what} is not supported.")
+            raise TypeError(f"from_glum: {feature} is not supported.")
     columns = _columns(estimator, X)
     response = y
     if y is None and getattr(estimator, "y_model_spec_", None) is not None:
@@ -115,7 +115,7 @@ def from_glum(
         offset=offset,
         intercept=estimator.fit_intercept,
         remark=f"alpha = {float(alpha):.4g} was chosen on all rows: the choice is not left out"
-        if chosen
+        if is_chosen
         else "",
     )
     if columns is not X:
@@ -149,11 +149,11 @@ def _columns(estimator: Any, X: Any) -> Any:
 
 def _penalty(estimator: Any, alpha: float, ratio: float) -> AbstractPenalty:
     """Build the penalty α (ρ Σ P1|β| + ½ (1 − ρ) βᵀP2β)."""
-    given = estimator.P1
-    shape = 1.0 if given is None or isinstance(given, str) else np.asarray(given, np.float64)
+    weights = estimator.P1
+    weight = 1.0 if weights is None or isinstance(weights, str) else np.asarray(weights, np.float64)
     if ratio == 0:
         return _quadratic(estimator.P2, alpha)
-    return Lasso(alpha * ratio * shape) + _quadratic(estimator.P2, alpha * (1 - ratio))
+    return Lasso(alpha * ratio * weight) + _quadratic(estimator.P2, alpha * (1 - ratio))
 
 
 def _quadratic(shape: Any, alpha: float) -> Ridge | Quadratic:

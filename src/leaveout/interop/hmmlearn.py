@@ -123,7 +123,7 @@ def from_hmmlearn(
     try:
         return anchor(objective, theta, throw=False)
     except IndefiniteHessianError:
-        return _gone_on(model, objective, theta)
+        return _continue_fit(model, objective, theta)
 
 
 def _describe_host(
@@ -158,31 +158,31 @@ def _describe_host(
         initial=start if held_start else _free_or_zero(start),
         transition=_free_or_zero(moves) if "t" in model.params else moves,
     )
-    own = {**host.parameters, "initial": start, "transition": moves}
+    parameters = {**host.parameters, "initial": start, "transition": moves}
     return objective, {
         part: value
-        for part, value in own.items()
+        for part, value in parameters.items()
         if part in {**objective.states.free, **host.emission.free}
     }
 
 
-def _gone_on(model: Any, objective: HMM, theta: NamedArrays) -> Fit:
+def _continue_fit(model: Any, objective: HMM, theta: NamedArrays) -> Fit:
     """Descend from the parameters at which the host stopped, with a warning in the name of the
     caller.
     """
     name = type(model).__name__
     stopped = f"from_hmmlearn: {name} stopped where the curvature is not positive definite (tol={model.tol:g}, n_iter={model.n_iter})"
     try:
-        found = fit(objective, theta)
+        solution = fit(objective, theta)
     except (IndefiniteHessianError, RuntimeError) as error:
         raise IndefiniteHessianError(
             f"{stopped}; fit it longer first, as by tol=1e-6, n_iter=1000. Going on from there ended in: {error}"
         ) from None
-    before, after = (objective.log_likelihood(which) for which in (theta, found))
+    before, after = (objective.log_likelihood(which) for which in (theta, solution))
     warn(
         f"{stopped}; went on from there, and the log-likelihood rose from {before:.6g} to {after:.6g}."
     )
-    return found
+    return solution
 
 
 def _free_or_zero(p: np.ndarray) -> np.ndarray:
@@ -253,14 +253,17 @@ class HostGaussian(Gaussian):
         return {"mean": np.asarray(model.means_, np.float64), "covariance": covariance}
 
     def log_prior(self, parameters: Parameters) -> Scalar:
-        away = parameters["mean"] - self.mean
+        difference = parameters["mean"] - self.mean
         covariance = parameters["covariance"]
         if not self.covariance.matrices:
             variance = covariance if covariance.ndim > 1 else covariance[:, None]
-            each = self.power * jnp.log(variance) + (self.scale + self.weight * away**2) / variance
-            return -0.5 * jnp.sum(each)
+            terms = (
+                self.power * jnp.log(variance)
+                + (self.scale + self.weight * difference**2) / variance
+            )
+            return -0.5 * jnp.sum(terms)
         precision, log_det = inverse(covariance)
-        square = self.weight * away[:, :, None] * away[:, None, :]
+        square = self.weight * difference[:, :, None] * difference[:, None, :]
         square = self.scale + (jnp.sum(square, 0) if self.covariance.kind == "tied" else square)
         return -0.5 * (jnp.sum(log_det) * self.power + jnp.sum(square * precision))
 
@@ -319,9 +322,9 @@ def _categorical(model: Any) -> HostEmission:
 
 
 def _not_zero(name: str, value: np.ndarray, way_out: str) -> None:
-    for at in np.argwhere(value < BOUNDARY_PROBABILITY).tolist():
+    for place in np.argwhere(value < BOUNDARY_PROBABILITY).tolist():
         raise ValueError(
-            f"from_hmmlearn: {name}{at} is {value[*at]:.1g}: the maximum is on the boundary; {way_out}."
+            f"from_hmmlearn: {name}{place} is {value[*place]:.1g}: the maximum is on the boundary; {way_out}."
         )
 
 

@@ -83,8 +83,8 @@ def from_lifelines(fitter: Any, df: Any) -> Fit:
     df = frame_of("from_lifelines", df)
     if df.index.has_duplicates:
         raise ValueError("from_lifelines: the table's row labels must be distinct.")
-    column = lambda which: (
-        df[label] if (label := getattr(fitter, which, None)) is not None else None
+    column = lambda field: (
+        df[label] if (label := getattr(fitter, field, None)) is not None else None
     )
     time_col, entry_col = ("stop_col", "start_col") if varying else ("duration_col", "entry_col")
     time = column(time_col)
@@ -92,9 +92,11 @@ def from_lifelines(fitter: Any, df: Any) -> Fit:
     event = column("event_col")
     weights = column("weights_col")
     event = pd.Series(1.0, df.index) if event is None else event.astype(float)
-    named = time_col, entry_col, "event_col", "weights_col", "cluster_col", "id_col"
+    label_fields = time_col, entry_col, "event_col", "weights_col", "cluster_col", "id_col"
     columns = df.drop(
-        columns=[label for which in named if (label := getattr(fitter, which, None)) is not None]
+        columns=[
+            label for field in label_fields if (label := getattr(fitter, field, None)) is not None
+        ]
     )
     penalised = bool(np.any(np.asarray(fitter.penalizer) > 0))
     if name in AFT:
@@ -118,8 +120,8 @@ def from_lifelines(fitter: Any, df: Any) -> Fit:
         if penalised
         else None
     )
-    more: dict[str, Any] = {"strata": labels, "entry": entry, "sample_weight": weights}
-    model = Cox(X, time, event, penalty, **more, remark=SPREADS if penalised else "")
+    options: dict[str, Any] = {"strata": labels, "entry": entry, "sample_weight": weights}
+    model = Cox(X, time, event, penalty, **options, remark=SPREADS if penalised else "")
     coef = {"coef": np.asarray(fitter.params_, np.float64)}
     return fit_at_host("from_lifelines", model, coef, lambda: False, errors=_errors(fitter, df))
 
@@ -151,8 +153,10 @@ class MeanPenalised(HostLoss):
         return super().loss(theta, weights) + jnp.sum(jnp.asarray(weights)) * self._ridge(theta)
 
     def perturbation(self, theta: Any, index: Arrays, delta: Arrays) -> Scalar:
-        told = jnp.where(index < self.num_units, delta, 0.0)
-        return super().perturbation(theta, index, delta) + jnp.sum(told) * self._ridge(theta)
+        weight_changes = jnp.where(index < self.num_units, delta, 0.0)
+        return super().perturbation(theta, index, delta) + jnp.sum(weight_changes) * self._ridge(
+            theta
+        )
 
 
 def weibull(theta: NamedParts, row: NamedParts) -> Array:
@@ -160,10 +164,14 @@ def weibull(theta: NamedParts, row: NamedParts) -> Array:
     scale = row["lambda_"] @ theta["lambda_"]
     log_shape = row["rho_"] @ theta["rho_"]
     shape = jnp.exp(log_shape)
-    at = jnp.log(row["time"]) - scale
+    log_ratio = jnp.log(row["time"]) - scale
     entered = jnp.where(row["entry"] > 0, row["entry"], 1.0)
     before = jnp.where(row["entry"] > 0, jnp.exp(shape * (jnp.log(entered) - scale)), 0.0)
-    return jnp.exp(shape * at) - before - row["event"] * (log_shape - scale + (shape - 1) * at)
+    return (
+        jnp.exp(shape * log_ratio)
+        - before
+        - row["event"] * (log_shape - scale + (shape - 1) * log_ratio)
+    )
 
 
 def log_normal(theta: NamedParts, row: NamedParts) -> Array:

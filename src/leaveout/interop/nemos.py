@@ -94,13 +94,13 @@ def from_nemos(model: Any, X: ArrayLike, y: ArrayLike) -> Fit:
     # whose loss is the square, not half of it
     scale = 0.5 if kind[0] == "GaussianObservations" else 1.0
     size = np.zeros(()) if penalty == "UnRegularized" else scale * np.asarray(alpha, np.float64)
-    known: dict[str, AbstractPenalty] = {
+    penalties: dict[str, AbstractPenalty] = {
         "Ridge": Ridge(size),
         "Lasso": Lasso(size),
         "ElasticNet": ElasticNet(size, ratio),
     }
-    own = None if penalty == "UnRegularized" else per_row(known[penalty])
-    objective = GLM(X, y, LOSSES[kind], own, remark=remark)
+    row_penalty = None if penalty == "UnRegularized" else per_row(penalties[penalty])
+    objective = GLM(X, y, LOSSES[kind], row_penalty, remark=remark)
     coef = np.asarray(model.coef_, np.float64)
     theta = {"coef": coef, "intercept": float(np.ravel(model.intercept_)[0])}
     return fit_at_host(
@@ -124,9 +124,9 @@ def _drop_missing(X: Any, y: Any, index: pd.Index | None) -> tuple[Any, Any, str
         else pd.DataFrame(np.asarray(X), index, getattr(X, "columns", None))
     )
     response = pd.Series(np.asarray(y), rows.index)
-    gone = int(np.count_nonzero(~present))
+    count = int(np.count_nonzero(~present))
     return (
         rows[present],
         response[present],
-        f"{gone} bins with missing values are not among the units: nemos dropped them",
+        f"{count} bins with missing values are not among the units: nemos dropped them",
     )

@@ -96,7 +96,7 @@ class HostObjective:
     average: bool | Literal["rows"] = False
     # constant column whose coefficient, the intercept over it, is penalised as the others are; 0 if
     # the intercept is free
-    whole: float = 0.0
+    intercept_scale: float = 0.0
     choice_note: str = ""  # name of the choice that was made on all rows
     # whether every refit standardises the columns by the rows that it sees
     standardises: bool = False
@@ -145,14 +145,14 @@ def _least_squares(estimator: Any) -> HostObjective:
     weight = getattr(estimator, "class_weight", None)
     if hasattr(estimator, "alphas"):
         alpha = np.asarray(estimator.alpha_, np.float64)
-        chosen = _choice_remark("alpha", float(estimator.alpha_))
+        choice_note = _choice_remark("alpha", float(estimator.alpha_))
     else:
         alpha = np.asarray(getattr(estimator, "alpha", 0.0), np.float64)
-        chosen = ""
-    known = HostObjective(
-        "squared", alpha, estimator.fit_intercept, labels, weight, choice_note=chosen
+        choice_note = ""
+    host = HostObjective(
+        "squared", alpha, estimator.fit_intercept, labels, weight, choice_note=choice_note
     )
-    return replace(known, positive=bool(getattr(estimator, "positive", False)))
+    return replace(host, positive=bool(getattr(estimator, "positive", False)))
 
 
 def _net(estimator: Any) -> HostObjective:
@@ -165,17 +165,17 @@ def _net(estimator: Any) -> HostObjective:
     ratio = float(
         getattr(estimator, "l1_ratio_", 1.0) if searched else getattr(estimator, "l1_ratio", 1.0)
     )
-    chosen = _choice_remark("alpha", alpha) if searched else ""
+    choice_note = _choice_remark("alpha", alpha) if searched else ""
     ridge = alpha * (1 - ratio)
-    known = HostObjective(
+    host = HostObjective(
         "squared",
         ridge,
         estimator.fit_intercept,
         average=True,
-        choice_note=chosen,
+        choice_note=choice_note,
         l1=alpha * ratio,
     )
-    return replace(known, positive=bool(estimator.positive))
+    return replace(host, positive=bool(estimator.positive))
 
 
 def _averaging(loss: Callable[[Any], str | AbstractLoss]) -> Callable[[Any], HostObjective]:
@@ -195,36 +195,38 @@ def _tweedie(estimator: Any) -> Tweedie:
 def _logistic(estimator: Any) -> HostObjective:
     searched = hasattr(estimator, "Cs")
     style = getattr(estimator, "penalty", "deprecated")
-    given = (
+    l1_ratio = (
         getattr(estimator, "l1_ratio_", None) if searched else getattr(estimator, "l1_ratio", None)
     )
     ratios = np.unique(
-        np.asarray(0.0 if given is None or None in np.ravel(given) else given, np.float64)
+        np.asarray(0.0 if l1_ratio is None or None in np.ravel(l1_ratio) else l1_ratio, np.float64)
     )
     ratio = {"l1": 1.0, "l2": 0.0}.get(style, float(ratios[0]))
     if len(ratios) > 1:
         raise TypeError(
             "from_sklearn: LogisticRegressionCV is supported with one l1_ratio for all classes."
         )
-    each = np.unique(np.asarray(estimator.C_ if searched else estimator.C, np.float64))
-    if searched and (len(each) > 1 or not estimator.refit):
+    values = np.unique(np.asarray(estimator.C_ if searched else estimator.C, np.float64))
+    if searched and (len(values) > 1 or not estimator.refit):
         raise TypeError(
             "from_sklearn: LogisticRegressionCV is supported with one C for all classes, and refit=True."
         )
-    C = float(each[0])
-    chosen = _choice_remark("C", float(each[0])) if searched else ""
-    whole = 0.0 if style in (None, "none") else 1.0 / C
-    known = HostObjective(
+    C = float(values[0])
+    choice_note = _choice_remark("C", float(values[0])) if searched else ""
+    strength = 0.0 if style in (None, "none") else 1.0 / C
+    host = HostObjective(
         "logistic",
-        whole * (1 - ratio),
+        strength * (1 - ratio),
         estimator.fit_intercept,
         True,
         estimator.class_weight,
-        choice_note=chosen,
+        choice_note=choice_note,
     )
     constant = estimator.solver == "liblinear" and estimator.fit_intercept
     return replace(
-        known, l1=whole * ratio, whole=float(estimator.intercept_scaling) if constant else 0.0
+        host,
+        l1=strength * ratio,
+        intercept_scale=float(estimator.intercept_scaling) if constant else 0.0,
     )
 
 
@@ -240,7 +242,7 @@ def _support_vectors(estimator: Any) -> HostObjective:
         estimator.fit_intercept,
         True,
         estimator.class_weight,
-        whole=estimator.intercept_scaling,
+        intercept_scale=estimator.intercept_scaling,
     )
 
 
@@ -249,7 +251,10 @@ def _support_vector_regression(estimator: Any) -> HostObjective:
         raise TypeError("from_sklearn: LinearSVR is supported with loss='epsilon_insensitive'.")
     loss = EpsilonInsensitive(estimator.epsilon, width=1.0)
     return HostObjective(
-        loss, 1.0 / estimator.C, estimator.fit_intercept, whole=estimator.intercept_scaling
+        loss,
+        1.0 / estimator.C,
+        estimator.fit_intercept,
+        intercept_scale=estimator.intercept_scaling,
     )
 
 
@@ -411,7 +416,7 @@ def from_sklearn(
     objective, theta = read(estimator, X, y, sample_weight)
     warn_of_supervised("from_sklearn", objective.labels.read)
     if isinstance(getattr(objective, "loss_function", None), AbstractRounded):
-        return _beside(objective, theta)
+        return _fit_rounded(objective, theta)
 
     def stopped() -> bool:
         """Tell whether the host was fitted on these data.
@@ -422,9 +427,9 @@ def from_sklearn(
             "from_sklearn", X=X, y=y, sample_weight=sample_weight
         )
         last, columns, target, *_ = open_host(estimator, _columns(estimator, columns), target)
-        more = {} if weight is None else {"sample_weight": weight}
+        options = {} if weight is None else {"sample_weight": weight}
         coef = lambda host: inner(host).coef_
-        return is_repeated(lambda: coef(clone(last).fit(columns, target, **more)), coef(last))
+        return is_repeated(lambda: coef(clone(last).fit(columns, target, **options)), coef(last))
 
     return fit_at_host("from_sklearn", objective, theta, stopped)
 
@@ -437,37 +442,37 @@ def warn_of_supervised(caller: str, rows: "HostRows") -> None:
         )
 
 
-def _beside(objective: GLM | Regression, theta: NamedArrays) -> Fit:
+def _fit_rounded(objective: GLM | Regression, theta: NamedArrays) -> Fit:
     """Fit a host whose loss has kinks.
 
     The minimum with rounded kinks, which is near the host's own θ̂.
     """
-    found = fit(objective, theta, num_starts=1)
+    solution = fit(objective, theta, num_starts=1)
     vector = np.asarray(objective.parameters.unconstrained(theta), float)
-    known = kinks(objective)
+    kink_point = kinks(objective)
     ones = np.ones(objective.num_units)
     value = (
         function(objective, vector).look(vector)[0]
-        if known is None
-        else look(known[0], ones, vector).value
+        if kink_point is None
+        else look(kink_point[0], ones, vector).value
     )
     weight = (
         objective.num_units if objective.sample_weight is None else objective.sample_weight.sum()
     )
     loss: Any = objective.loss_function
     # largest excess of a minimiser with kinks
-    above = float(value - found.value)
+    excess = float(value - solution.value)
     rounding = float(loss.most * weight)
-    said = (
-        f"a minimum on these data: its objective is {value:.6g}, the least {float(found.value):.6g}, and rounding its kinks "
+    message = (
+        f"a minimum on these data: its objective is {value:.6g}, the least {float(solution.value):.6g}, and rounding its kinks "
         f"explains {rounding:.2g} of that at most. Was it fitted on these data, with these weights, and did its solver arrive?"
     )
     max_host_excess = 0.02  # largest relative excess of a host's objective over its least value
-    if above > 2 * rounding + max_host_excess * abs(float(found.value)):
-        raise ValueError(f"from_sklearn: the estimator is not near {said}")
-    if above > rounding:
-        warn(f"from_sklearn: the estimator is not at {said} The fit is at that least.")
-    return found
+    if excess > 2 * rounding + max_host_excess * abs(float(solution.value)):
+        raise ValueError(f"from_sklearn: the estimator is not near {message}")
+    if excess > rounding:
+        warn(f"from_sklearn: the estimator is not at {message} The fit is at that least.")
+    return solution
 
 
 def read(
@@ -496,10 +501,10 @@ def read(
     host = replace(describe(estimator), standardises=scaled)
     check_is_fitted(estimator)
     if isinstance(host.loss, AbstractRounded) and not host.labels:
-        off = float(np.median(np.abs(np.ravel(y) - np.ravel(estimator.predict(X)))))
+        scale = float(np.median(np.abs(np.ravel(y) - np.ravel(estimator.predict(X)))))
         # the rounded kinks are then the only curvature
         width = KINK_WIDTH if host.ridge else max(10 * KINK_WIDTH, 2 / np.size(y))
-        host = replace(host, loss=host.loss.over(width * (off or 1.0)))
+        host = replace(host, loss=host.loss.over(width * (scale or 1.0)))
     names = () if hasattr(X, "columns") else _feature_names(fitted)
     # transformed rows keep their labels
     if labels.index is not None and isinstance(X, np.ndarray) and X.ndim == 2:
@@ -559,7 +564,7 @@ class HostRows:
     supervised: str = ""
 
     def __call__(self, X: Any) -> Any:
-        return _new(self.estimator, X)
+        return _rows_to_predict(self.estimator, X)
 
     @property
     def classes(self) -> tuple[Any, ...]:
@@ -588,27 +593,27 @@ def _inverse(estimator: Any, values: np.ndarray) -> np.ndarray:
     return values
 
 
-def _new(estimator: Any, X: Any) -> Any:
+def _rows_to_predict(estimator: Any, X: Any) -> Any:
     """Read rows to predict, in the form that the regression at the end of an estimator takes."""
     if searches(estimator):
-        return _new(estimator.best_estimator_, X)
+        return _rows_to_predict(estimator.best_estimator_, X)
     if isinstance(estimator, TransformedTargetRegressor):
-        return _new(estimator.regressor_, X)
-    known = getattr(estimator, "feature_names_in_", None)
-    if known is not None and isinstance(X, pd.DataFrame):
-        missing = sorted(set(known) - set(X.columns))
+        return _rows_to_predict(estimator.regressor_, X)
+    names = getattr(estimator, "feature_names_in_", None)
+    if names is not None and isinstance(X, pd.DataFrame):
+        missing = sorted(set(names) - set(X.columns))
         # transformers of a pipeline select their own columns
         if missing and not isinstance(estimator, Pipeline):
             raise ValueError(
                 f"X_new lacks columns that the estimator was fitted on: {', '.join(missing[:5])}."
             )
         if not missing:
-            X = X[list(known)]
+            X = X[list(names)]
     if not isinstance(estimator, Pipeline) or num_component_steps(estimator) == len(
         estimator.steps
     ):
         return X
-    return _new(_last(estimator), _transform_rows(estimator, X))
+    return _rows_to_predict(_last(estimator), _transform_rows(estimator, X))
 
 
 def _transform_rows(estimator: Pipeline, X: Any) -> Any:
@@ -689,11 +694,11 @@ def open_host(estimator: Any, X: Any, y: Any) -> HostFit:
             return HostFit(estimator, X, y)
         supervised = _describe_supervised(estimator, X, y)
         inner = open_host(_last(estimator), _transform_rows(estimator, X), y)
-        said = (
+        remark = (
             "the pipeline's transformers stay as fitted on all rows: what they learned is not left out "
             "(lo.sklearn.cross_validate fits them anew in every fold)"
         )
-        remarks = ((said, supervised) if _prepares(estimator) else ()) + inner.remarks
+        remarks = ((remark, supervised) if _prepares(estimator) else ()) + inner.remarks
         return inner._replace(remarks=remarks, supervised=supervised or inner.supervised)
     if isinstance(estimator, TransformedTargetRegressor):
         check_is_fitted(estimator)
@@ -718,8 +723,8 @@ def open_host(estimator: Any, X: Any, y: Any) -> HostFit:
                 "estimator with its best_params_ and give that."
             )
         inner = open_host(estimator.best_estimator_, X, y)
-        said = f"{name} chose {estimator.best_params_} on all rows: the choice is not left out"
-        return inner._replace(remarks=(said, *inner.remarks))
+        remark = f"{name} chose {estimator.best_params_} on all rows: the choice is not left out"
+        return inner._replace(remarks=(remark, *inner.remarks))
     return HostFit(estimator, X, y)
 
 
@@ -728,10 +733,10 @@ def inner(estimator: Any) -> Any:
     if isinstance(estimator, Pipeline):
         return inner(estimator.steps[-1][1])
     if isinstance(estimator, TransformedTargetRegressor):
-        own = getattr(estimator, "regressor_", estimator.regressor)
-        if own is None:
+        regressor = getattr(estimator, "regressor_", estimator.regressor)
+        if regressor is None:
             return linear_model.LinearRegression()
-        return inner(own)
+        return inner(regressor)
     if isinstance(estimator, OneVsRestClassifier):
         return inner(estimator.estimator)
     return estimator
@@ -745,12 +750,12 @@ def takes_classes_apart(estimator: Any) -> bool:
         return isinstance(estimator, OneVsRestClassifier) or takes_classes_apart(
             estimator.steps[-1][1]
         )
-    known = describe(estimator)
+    host = describe(estimator)
     binary = (
         getattr(estimator, "solver", "") == "liblinear"
         or getattr(estimator, "multi_class", "") == "ovr"
     )
-    return known.labels and (known.loss != "logistic" or bool(known.average) or binary)
+    return host.labels and (host.loss != "logistic" or bool(host.average) or binary)
 
 
 def separate_problems(estimator: Any, y: Any) -> list[tuple[Any, np.ndarray]]:
@@ -762,39 +767,39 @@ def separate_problems(estimator: Any, y: Any) -> list[tuple[Any, np.ndarray]]:
     if isinstance(estimator, Pipeline) and not num_component_steps(estimator):
         *before, (name, last) = estimator.steps
         return [
-            (Pipeline([*before, (name, own)]), each) for own, each in separate_problems(last, y)
+            (Pipeline([*before, (name, model)]), part) for model, part in separate_problems(last, y)
         ]
     if isinstance(estimator, OneVsRestClassifier):
         classes = estimator.classes_[len(estimator.classes_) == 2 :]
         return [
-            (own, np.equal(y, c).astype(int))
-            for own, c in zip(estimator.estimators_, classes, strict=True)
+            (model, np.equal(y, c).astype(int))
+            for model, c in zip(estimator.estimators_, classes, strict=True)
         ]
     coef = getattr(estimator, "coef_", np.zeros(1))
     labels = hasattr(estimator, "classes_")
-    apart = takes_classes_apart(estimator) if labels else type(estimator) in SEVERAL_TARGETS
-    if np.ndim(coef) < 2 or len(coef) < 2 or not apart:
+    is_separate = takes_classes_apart(estimator) if labels else type(estimator) in SEVERAL_TARGETS
+    if np.ndim(coef) < 2 or len(coef) < 2 or not is_separate:
         return [(estimator, y)]
-    found = []
+    problems = []
     for k, intercept in enumerate(np.broadcast_to(estimator.intercept_, len(coef))):
-        own = copy.copy(estimator)
+        problem = copy.copy(estimator)
         if not labels:
-            own.coef_ = coef[k]
-            own.intercept_ = intercept
-            own.alpha = np.broadcast_to(getattr(estimator, "alpha", 0.0), len(coef))[k]
-            found.append((own, np.asarray(y)[:, k]))
+            problem.coef_ = coef[k]
+            problem.intercept_ = intercept
+            problem.alpha = np.broadcast_to(getattr(estimator, "alpha", 0.0), len(coef))[k]
+            problems.append((problem, np.asarray(y)[:, k]))
             continue
-        each = np.equal(y, estimator.classes_[k]).astype(int)
-        if isinstance(own, linear_model.RidgeClassifier):
-            own = linear_model.Ridge(
-                own.alpha, fit_intercept=own.fit_intercept, positive=own.positive
+        response = np.equal(y, estimator.classes_[k]).astype(int)
+        if isinstance(problem, linear_model.RidgeClassifier):
+            problem = linear_model.Ridge(
+                problem.alpha, fit_intercept=problem.fit_intercept, positive=problem.positive
             )
-            each = 2 * each - 1
-        own.coef_ = coef[k : k + 1]
-        own.intercept_ = np.array([intercept])
-        own.classes_ = np.array([0, 1])
-        found.append((own, each))
-    return found
+            response = 2 * response - 1
+        problem.coef_ = coef[k : k + 1]
+        problem.intercept_ = np.array([intercept])
+        problem.classes_ = np.array([0, 1])
+        problems.append((problem, response))
+    return problems
 
 
 def usual_score(estimator: Any) -> str | None:
@@ -848,7 +853,10 @@ def rescales(estimator: Any) -> bool:
         return False
     host = describe(last)
     plain = (
-        host.intercept and not host.whole and not isinstance(host.loss, HuberScale) and not host.l1
+        host.intercept
+        and not host.intercept_scale
+        and not isinstance(host.loss, HuberScale)
+        and not host.l1
     )
     return bool(plain and not host.positive and scaler.with_std)
 
@@ -873,21 +881,23 @@ def with_parameters(estimator: Any, parameters: NamedArrays) -> Any:
     elif isinstance(host, TransformedTargetRegressor):
         host.regressor_ = with_parameters(host.regressor_, parameters)
     elif isinstance(host, OneVsRestClassifier):
-        own = {
+        rows = {
             name: np.reshape(values, (len(host.estimators_), -1))
             for name, values in parameters.items()
         }
-        of = lambda k: {name: values[k] for name, values in own.items()}
-        host.estimators_ = [with_parameters(each, of(k)) for k, each in enumerate(host.estimators_)]
+        parameters_of = lambda k: {name: values[k] for name, values in rows.items()}
+        host.estimators_ = [
+            with_parameters(part, parameters_of(k)) for k, part in enumerate(host.estimators_)
+        ]
     else:
         coef = np.asarray(parameters["coef"])
         intercept = np.asarray(parameters.get("intercept", 0.0))
         if (
             (solver := type(host) in READERS and describe(host))
-            and solver.whole
+            and solver.intercept_scale
             and solver.intercept
         ):
-            coef, intercept = coef[..., :-1], coef[..., -1] * solver.whole
+            coef, intercept = coef[..., :-1], coef[..., -1] * solver.intercept_scale
         if isinstance(host, PLSRegression):
             intercept = intercept + coef @ host._x_mean
         host.coef_ = coef.reshape(*host.coef_.shape[:-1], coef.shape[-1])
@@ -902,7 +912,7 @@ def _one_component(steps: list[tuple[str, Any]], parameters: NamedArrays) -> lis
 
     Its components are then the predictors themselves.
     """
-    *scaler, (_, pca), (_, last) = own = [(name, copy.copy(step)) for name, step in steps]
+    *scaler, (_, pca), (_, last) = copies = [(name, copy.copy(step)) for name, step in steps]
     for _, step in scaler:
         step.with_mean = step.with_std = False
         step.scale_ = step.mean_ = None
@@ -914,7 +924,7 @@ def _one_component(steps: list[tuple[str, Any]], parameters: NamedArrays) -> lis
     last.coef_ = np.eye(len(coef)) if np.ndim(last.coef_) > 1 else np.ones(1)
     last.intercept_ = np.asarray(parameters["intercept"])[()]
     last.n_features_in_ = len(coef)
-    return own
+    return copies
 
 
 def _has_several_targets(estimator: Any) -> bool:
@@ -932,13 +942,13 @@ def _has_several_targets(estimator: Any) -> bool:
 def _component_model(estimator: Any, X: Any, y: np.ndarray, remark: str) -> AbstractComponents:
     """Read a regression on components."""
     if isinstance(estimator, PLSRegression):
-        own = {
+        options = {
             "scales": estimator.scale,
             "tol": estimator.tol,
             "max_iter": estimator.max_iter,
             "remark": remark,
         }
-        return PartialLeastSquares(X, y, estimator.n_components, **own)
+        return PartialLeastSquares(X, y, estimator.n_components, **options)
     if not isinstance(estimator, Pipeline):
         ridged = isinstance(estimator, linear_model.Ridge)
         ridge, cut = (
@@ -976,28 +986,28 @@ def _component_parameters(estimator: Any) -> NamedArrays:
             spread = step.scale_ if step.with_std else 1.0
             coef = coef / spread
             middle = middle * spread + (step.mean_ if step.with_mean else 0.0)
-    found = {"coef": coef, "intercept": level - coef @ middle}
+    parameters = {"coef": coef, "intercept": level - coef @ middle}
     if flat:
-        return {name: value[0] for name, value in found.items()}
-    return found
+        return {name: value[0] for name, value in parameters.items()}
+    return parameters
 
 
 def _columns(estimator: Any, X: Any) -> Any:
     """Put the columns of a DataFrame into the order in which the estimator was fitted."""
-    known = getattr(estimator, "feature_names_in_", None)
+    names = getattr(estimator, "feature_names_in_", None)
     if (
-        known is None
+        names is None
         or not isinstance(X, pd.DataFrame)
         or not X.columns.is_unique
-        or list(X.columns) == list(known)
+        or list(X.columns) == list(names)
     ):
         return X
-    if set(X.columns) != set(known):
-        odd = sorted(map(str, set(X.columns) ^ set(known)))
+    if set(X.columns) != set(names):
+        differences = sorted(map(str, set(X.columns) ^ set(names)))
         raise ValueError(
-            f"from_sklearn: X does not have the columns that the estimator was fitted on: {', '.join(odd[:5])}."
+            f"from_sklearn: X does not have the columns that the estimator was fitted on: {', '.join(differences[:5])}."
         )
-    return X[list(known)]
+    return X[list(names)]
 
 
 def _objective(
@@ -1021,43 +1031,49 @@ def _objective(
     ):
         X = X.toarray()  # models with kinks or bounds need dense columns
     glm: Any = StandardisedGLM if host.standardises else GLM
-    own: dict[str, Any] = {"sample_weight": weight, "intercept": host.intercept, "remark": remark}
+    options: dict[str, Any] = {
+        "sample_weight": weight,
+        "intercept": host.intercept,
+        "remark": remark,
+    }
     if isinstance(host.loss, HuberScale):
-        return Regression(X, np.ravel(y), host.loss, penalty, **own)
-    if host.whole and host.intercept:
-        X = _with_constant(X, host.whole)
-        own["intercept"] = False
+        return Regression(X, np.ravel(y), host.loss, penalty, **options)
+    if host.intercept_scale and host.intercept:
+        X = _with_constant(X, host.intercept_scale)
+        options["intercept"] = False
     if not host.labels:
-        return glm(X, np.ravel(y), host.loss, penalty, **own)
+        return glm(X, np.ravel(y), host.loss, penalty, **options)
     classes = estimator.classes_
     unknown = ~np.isin(y, classes)
     if unknown.any():
         raise ValueError(
             f"from_sklearn: y holds {y[unknown][0]!r}, which the estimator never saw: {classes}."
         )
-    if len(classes) > 2 and (host.loss != "logistic" or host.average or host.whole):
+    if len(classes) > 2 and (host.loss != "logistic" or host.average or host.intercept_scale):
         raise TypeError(
             f"from_sklearn: {name} is supported for two classes; it has {len(classes)}, one fit against the rest for each. "
             f"Take from_sklearn({name}(...).fit(X, y == c), X, y == c) for each class c, or lo.sklearn.cross_validate."
         )
     if host.class_weight == "balanced":
-        own["class_weight"] = "balanced"  # recomputed in every fold
+        options["class_weight"] = "balanced"  # recomputed in every fold
     elif host.class_weight is not None:
         of_class = host.class_weight
-        each = np.vectorize(lambda label: of_class.get(label, 1.0), otypes=[float])(
+        class_weights = np.vectorize(lambda label: of_class.get(label, 1.0), otypes=[float])(
             y.astype(object)
         )
-        own["sample_weight"] = each if weight is None else each * np.asarray(weight, float)
+        options["sample_weight"] = (
+            class_weights if weight is None else class_weights * np.asarray(weight, float)
+        )
     if len(classes) > 2:
-        return glm(X, y, "multinomial", penalty, **own)
+        return glm(X, y, "multinomial", penalty, **options)
     second = y == classes[1]
     if host.loss == "logistic":
-        return glm(X, second.astype(float), "logistic", penalty, **own)
+        return glm(X, second.astype(float), "logistic", penalty, **options)
     if host.class_weight == "balanced" and weight is not None:
         raise TypeError(
             f"from_sklearn: {name}(class_weight='balanced') with a sample_weight is not supported."
         )
-    return glm(X, np.where(second, 1.0, -1.0), host.loss, penalty, **own)
+    return glm(X, np.where(second, 1.0, -1.0), host.loss, penalty, **options)
 
 
 def _with_constant(X: Any, value: float) -> Any:
@@ -1074,23 +1090,25 @@ def _parameters(objective: GLM | Regression, host: HostObjective, estimator: Any
     """Return the parameters θ̂ of the host itself."""
     coef = np.asarray(estimator.coef_, np.float64)
     intercept = np.asarray(estimator.intercept_, np.float64)
-    ones = bool(host.whole and host.intercept)
-    wanted = objective.num_features - ones
-    if coef.shape[-1] != wanted:
+    has_constant = bool(host.intercept_scale and host.intercept)
+    num_columns = objective.num_features - has_constant
+    if coef.shape[-1] != num_columns:
         raise ValueError(
-            f"from_sklearn: the estimator has {coef.shape[-1]} coefficients, but X has {wanted} columns: "
+            f"from_sklearn: the estimator has {coef.shape[-1]} coefficients, but X has {num_columns} columns: "
             "it was fitted on other data."
         )
-    if ones:
-        return {"coef": np.append(coef, intercept / host.whole)}
+    if has_constant:
+        return {"coef": np.append(coef, intercept / host.intercept_scale)}
     if coef.size == objective.num_features:
         coef = coef.ravel()
         if intercept.ndim:
             intercept = intercept.ravel()[0]
-    found = {"coef": coef, "intercept": np.asarray(intercept)}
+    parameters = {"coef": coef, "intercept": np.asarray(intercept)}
     if isinstance(host.loss, HuberScale):
-        found = {
-            name: value for name, value in found.items() if name != "intercept" or host.intercept
+        parameters = {
+            name: value
+            for name, value in parameters.items()
+            if name != "intercept" or host.intercept
         }
-        found["scale"] = np.asarray(estimator.scale_, np.float64)
-    return found
+        parameters["scale"] = np.asarray(estimator.scale_, np.float64)
+    return parameters

@@ -57,10 +57,10 @@ def from_sksurv(estimator: Any, X: ArrayLike, y: Any) -> Fit:
     2
     """
     name = type(estimator).__name__
-    known = "CoxPHSurvivalAnalysis", "CoxnetSurvivalAnalysis"
-    if name not in known or not type(estimator).__module__.startswith("sksurv"):
+    supported = "CoxPHSurvivalAnalysis", "CoxnetSurvivalAnalysis"
+    if name not in supported or not type(estimator).__module__.startswith("sksurv"):
         raise TypeError(
-            f"from_sksurv: {name} is not supported. Supported are {' and '.join(known)}."
+            f"from_sksurv: {name} is not supported. Supported are {' and '.join(supported)}."
         )
     if not hasattr(estimator, "coef_"):
         raise ValueError(f"from_sksurv: this {name} is not fitted.")
@@ -83,6 +83,6 @@ def from_sksurv(estimator: Any, X: ArrayLike, y: Any) -> Fit:
         penalty = per_row(
             ElasticNet(estimator.alphas_[-1] * estimator.penalty_factor_, estimator.l1_ratio)
         )
-    again = lambda: np.reshape(clone(estimator).fit(X, y).coef_, (len(coef), -1))[:, -1]
+    refit = lambda: np.reshape(clone(estimator).fit(X, y).coef_, (len(coef), -1))[:, -1]
     model = Cox(X, time, event, penalty, ties=ties)
-    return fit_at_host("from_sksurv", model, {"coef": coef}, lambda: is_repeated(again, coef))
+    return fit_at_host("from_sksurv", model, {"coef": coef}, lambda: is_repeated(refit, coef))

@@ -174,19 +174,21 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str 
         raise ValueError(
             "from_statsmodels: alpha is for results of fit_regularized of OLS, WLS or GLM."
         )
-    more = {} if alpha is None else {"alpha": alpha}
-    objective, parameters = MODELS[kind](model, np.asarray(results.params, np.float64), **more)
+    options = {} if alpha is None else {"alpha": alpha}
+    objective, parameters = MODELS[kind](model, np.asarray(results.params, np.float64), **options)
     if isinstance(objective, GLM | Regression) and hasattr(model, "formula"):
-        objective = objective.reading(functools.partial(_new, results))
+        objective = objective.reading(functools.partial(_rows_to_predict, results))
     way = "raise maxiter, or centre and scale the columns"
-    known = getattr(results, "mle_retvals", None) or {}
+    solver_report = getattr(results, "mle_retvals", None) or {}
 
     def stopped() -> bool:
         """Tell whether the solver stopped early, or cut singular values of columns as given."""
         cut = kind in ("OLS", "WLS", "GLM") and alpha is None
-        return cut or not np.all(known.get("converged", getattr(results, "converged", True)))
+        return cut or not np.all(
+            solver_report.get("converged", getattr(results, "converged", True))
+        )
 
-    found = fit_at_host(
+    host_fit = fit_at_host(
         "from_statsmodels",
         objective,
         parameters,
@@ -194,10 +196,10 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str 
         way,
         None if regularized else _errors(results),
     )
-    return add_remark(found, stateful_remark(str(getattr(model, "formula", ""))))
+    return add_remark(host_fit, stateful_remark(str(getattr(model, "formula", ""))))
 
 
-def _new(results: Any, X: Any) -> np.ndarray:
+def _rows_to_predict(results: Any, X: Any) -> np.ndarray:
     """Read rows to predict by the formula, as the results' own `predict` does."""
     return results._transform_predict_exog(X)[0]
 
@@ -205,7 +207,7 @@ def _new(results: Any, X: Any) -> np.ndarray:
 def _errors(results: Any) -> HostErrors:
     """Return the kind of standard errors that results print."""
     model = results.model
-    known = dict(getattr(results, "cov_kwds", None) or {})
+    covariance_options = dict(getattr(results, "cov_kwds", None) or {})
     kind = str(getattr(results, "cov_type", "nonrobust"))
     name = type(model).__name__
     dof = None
@@ -226,19 +228,20 @@ def _errors(results: Any) -> HostErrors:
             dof,
         )
     if kind == "fixed scale":
-        return HostErrors("nonrobust", float(known["scale"]), dof)
+        return HostErrors("nonrobust", float(covariance_options["scale"]), dof)
     counts_cases = bool(np.ptp(getattr(model, "freq_weights", 1.0)) > 0)
     if kind == "HAC" and (
-        counts_cases or getattr(known.get("weights_func"), "__name__", "") != "weights_bartlett"
+        counts_cases
+        or getattr(covariance_options.get("weights_func"), "__name__", "") != "weights_bartlett"
     ):
         # which covariance refuses by this name
         kind = "HAC of another kind than Newey's and West's"
-    own = {
-        option: known[option]
+    options = {
+        option: covariance_options[option]
         for option in ("groups", "maxlags", "use_correction")
-        if option in known
+        if option in covariance_options
     }
-    return HostErrors(kind, dof=dof, cases=counts_cases and kind == "HC0", **own)
+    return HostErrors(kind, dof=dof, cases=counts_cases and kind == "HC0", **options)
 
 
 def _frame(model: Any) -> Any:
@@ -261,14 +264,14 @@ def _dropped_rows(model: Any) -> list[int]:
     return list(getattr(getattr(model, "data", None), "missing_row_idx", None) or ())
 
 
-def _remark(model: Any, *more: str) -> str:
-    gone = len(_dropped_rows(model))
+def _remark(model: Any, *remarks: str) -> str:
+    count = len(_dropped_rows(model))
     first = (
-        f"{gone} rows with missing values are not among the units: statsmodels dropped them"
-        if gone
+        f"{count} rows with missing values are not among the units: statsmodels dropped them"
+        if count
         else ""
     )
-    return "; ".join(filter(None, (first, *more)))
+    return "; ".join(filter(None, (first, *remarks)))
 
 
 def _weights(model: Any, weight: ArrayLike | None) -> np.ndarray | None:
@@ -283,13 +286,17 @@ def _glm(
     coef: np.ndarray,
     penalty: AbstractPenalty | None = None,
     offset: np.ndarray | None = None,
-    said: str = "",
+    remark: str = "",
     weight: ArrayLike | None = None,
 ) -> ReadGLM:
-    own: dict[str, Any] = {"intercept": False, "offset": offset, "remark": _remark(model, said)}
+    options: dict[str, Any] = {
+        "intercept": False,
+        "offset": offset,
+        "remark": _remark(model, remark),
+    }
     y = np.asarray(model.endog, np.float64)
     weight = _weights(model, weight)
-    return GLM(_frame(model), y, loss, penalty, sample_weight=weight, **own), {"coef": coef}
+    return GLM(_frame(model), y, loss, penalty, sample_weight=weight, **options), {"coef": coef}
 
 
 def _linear(model: Any, coef: np.ndarray, alpha: ArrayLike | None = None) -> ReadGLM:
@@ -327,8 +334,8 @@ def _estimating_equations(model: Any, coef: np.ndarray) -> ReadGLM:
             f"from_statsmodels: GEE is supported without constraints under Independence; got {structure}, whose equations are "
             "the gradient of no loss: take Independence, or lo.Mixed with an effect of the cluster."
         )
-    said = "units are rows: lo.groups leaves out clusters"
-    return _glm(model, _family(model.family), coef, None, _shift(model), said, model.weights)
+    remark = "units are rows: lo.groups leaves out clusters"
+    return _glm(model, _family(model.family), coef, None, _shift(model), remark, model.weights)
 
 
 def _read_glm(model: Any, coef: np.ndarray, alpha: ArrayLike | None = None) -> ReadGLM:
@@ -339,31 +346,37 @@ def _read_glm(model: Any, coef: np.ndarray, alpha: ArrayLike | None = None) -> R
             "parameters minimise nothing that can be stated; use OLS.fit_regularized, or a penalty of lo.GLM."
         )
     weight = model.iweights * np.asarray(model.n_trials)
-    said = (
+    remark = (
         "the loss is that of dispersion 1, whatever scale statsmodels reports"
         if family in SCALE_FAMILIES
         else ""
     )
     penalty = None if alpha is None else per_row(Ridge(alpha))
     return _glm(
-        model, _family(model.family), coef, penalty, _shift(model, "_offset_exposure"), said, weight
+        model,
+        _family(model.family),
+        coef,
+        penalty,
+        _shift(model, "_offset_exposure"),
+        remark,
+        weight,
     )
 
 
 def _family(family: Any) -> losses.AbstractLoss:
     name = type(family).__name__
     link = type(family.link)
-    known = BINOMIAL if name == "Binomial" else LINKS
+    links = BINOMIAL if name == "Binomial" else LINKS
     # old spellings in lower case subclass the classes of today; a CDFLink subclasses Logit, but is
     # not one
-    found = next((c.__name__ for c in (link, link.__bases__[0]) if c.__name__ in known), None)
-    if link.__name__ == "CDFLink" or found is None or name not in ("Binomial", *FAMILIES):
+    link_name = next((c.__name__ for c in (link, link.__bases__[0]) if c.__name__ in links), None)
+    if link.__name__ == "CDFLink" or link_name is None or name not in ("Binomial", *FAMILIES):
         raise TypeError(
             f"from_statsmodels: the {name} family with the link {link.__name__} is not supported."
         )
     if name == "Binomial":
-        return losses.Binomial(BINOMIAL[found])
-    return FAMILIES[name](family, LINKS[found](family.link))
+        return losses.Binomial(BINOMIAL[link_name])
+    return FAMILIES[name](family, LINKS[link_name](family.link))
 
 
 def _shift(model: Any, *names: str) -> np.ndarray | None:
@@ -410,11 +423,11 @@ def _additive(model: Any, coef: np.ndarray) -> ReadGLM:
         raise TypeError(
             "from_statsmodels: GLMGam with weights or numbers of trials is not supported: its own fit ignores them."
         )
-    said = "the basis stays as it was made of all rows: its knots are not left out"
+    remark = "the basis stays as it was made of all rows: its knots are not left out"
     # GLMGam's penalty is βᵀSβ, not half of it
     penalty = Quadratic(2.0 * model.penal.penalty_matrix())
     return _glm(
-        model, _family(model.family), coef, penalty, _shift(model, "_offset_exposure"), said
+        model, _family(model.family), coef, penalty, _shift(model, "_offset_exposure"), remark
     )
 
 
@@ -465,14 +478,14 @@ def _cox(model: Any, params: np.ndarray) -> tuple[Cox, dict]:
     return objective, {"coef": params}
 
 
-def _count_rows(model: Any, **more: Any) -> dict[str, Any]:
+def _count_rows(model: Any, **columns: Any) -> dict[str, Any]:
     rows = _frame(model)
     n = len(model.endog)
     y = np.asarray(model.endog, np.float64)
     x = np.asarray(model.exog, np.float64)
     return {"y": pd.Series(y, rows.index) if isinstance(rows, pd.DataFrame) else y, "x": x} | {
         name: np.broadcast_to(np.asarray(value, np.float64), (n, *np.shape(value)[1:]))
-        for name, value in more.items()
+        for name, value in columns.items()
     }
 
 
@@ -499,8 +512,8 @@ def _hurdle(model: Any, params: np.ndarray) -> tuple[AbstractObjective, dict]:
     theta = {}
     powers = []
     params = np.asarray(params)
-    for part, own in (("zero_", model.model1), ("", model.model2)):
-        theta[f"{part}coef"], params, main = params[:p], params[p:], own.model_main
+    for part, submodel in (("zero_", model.model1), ("", model.model2)):
+        theta[f"{part}coef"], params, main = params[:p], params[p:], submodel.model_main
         negative = type(main).__name__ == "NegativeBinomialP"
         powers.append(2 - main.parameterization if negative else 0.0)
         if negative:
@@ -526,10 +539,12 @@ def _conditional(model: Any, params: np.ndarray) -> tuple[AbstractObjective, np.
     )
     chosen = (np.arange(cases.max() + 1) == cases[:, None]).astype(float)
     data["chosen"] = pd.DataFrame(chosen, index=labels.index[labels > 1])
-    gone = int((labels == 1).sum())
-    said = f"{gone} groups of one outcome say nothing, and are not among the units" if gone else ""
+    count = int((labels == 1).sum())
+    remark = (
+        f"{count} groups of one outcome say nothing, and are not among the units" if count else ""
+    )
     return HostLoss(
-        conditional, data, params, "; ".join(filter(None, ("a unit is a group", said)))
+        conditional, data, params, "; ".join(filter(None, ("a unit is a group", remark)))
     ), params
 
 
@@ -538,21 +553,21 @@ def _mixed_linear(results: Any, drop: str) -> Fit:
     model = results.model
     parameters = {"coef": np.asarray(results.fe_params), "scale": np.sqrt(float(results.scale))}
     blocks = list[EffectBlock]()
-    known = dict[str, tuple[np.ndarray, np.ndarray]]()
+    codes = dict[str, tuple[np.ndarray, np.ndarray]]()
     if model.k_re:
         effects = np.asarray(model.exog_re, np.float64)
-        given = list(getattr(model.data, "exog_re_names", None) or [])
-        names = ["Intercept" if name == "Group" else str(name) for name in given]
+        host_names = list(getattr(model.data, "exog_re_names", None) or [])
+        names = ["Intercept" if name == "Group" else str(name) for name in host_names]
         if len(names) != effects.shape[1]:
             names = [f"z{j}" for j in range(effects.shape[1])]
         code, levels = pd.factorize(np.asarray(model.groups), sort=True)
         blocks.append(EffectBlock("group", tuple(names), effects, (len(names),)))
-        known["group"], parameters["covariance[group]"] = (
+        codes["group"], parameters["covariance[group]"] = (
             (code, np.asarray(levels)),
             np.asarray(results.cov_re),
         )
     for k, (name, parts) in enumerate(zip(model.exog_vc.names, model.exog_vc.mats, strict=True)):
-        own = name if name not in known else f"{name} component"
+        block_name = name if name not in codes else f"{name} component"
         places = np.concatenate(
             [np.asarray(model.row_indices[label]) for label in model.group_labels]
         )
@@ -564,12 +579,12 @@ def _mixed_linear(results: Any, drop: str) -> Fit:
             for label, part in zip(model.group_labels, parts, strict=True)
             for j in range(part.shape[1])
         ]
-        block, known[own] = _component(own, columns, np.array(levels))
+        block, codes[block_name] = _component(block_name, columns, np.array(levels))
         blocks.append(block)
-        parameters[f"covariance[{own}]"] = np.reshape(results.vcomp[k], (1, 1))
+        parameters[f"covariance[{block_name}]"] = np.reshape(results.vcomp[k], (1, 1))
     X = pd.DataFrame(np.asarray(model.exog, np.float64), columns=list(map(str, model.exog_names)))
     method = "REML" if model.reml else "ML"
-    objective = Mixed.of(X, model.endog, "gaussian", tuple(blocks), known, drop, method)
+    objective = Mixed.of(X, model.endog, "gaussian", tuple(blocks), codes, drop, method)
     stopped = lambda: not getattr(results, "converged", True)
     way = "raise maxiter or scale the columns"
     return fit_at_host("from_statsmodels", objective, parameters, stopped, way, HostErrors())
@@ -589,8 +604,8 @@ def _component(
         )
     code = np.zeros(columns.shape[0], np.int64)
     value = np.zeros(columns.shape[0])
-    here = np.diff(columns.indptr) == 1
-    code[here], value[here] = columns.indices, columns.data
+    filled = np.diff(columns.indptr) == 1
+    code[filled], value[filled] = columns.indices, columns.data
     used, code = np.unique(code, return_inverse=True)
     return EffectBlock(name, (name,), value[:, None], (1,)), (code, levels[used])
 
@@ -600,16 +615,18 @@ def _mixed_bayesian(results: Any, drop: str) -> Fit:
     model = getattr(results, "model", results)
     columns = model.exog_vc.tocsc()
     blocks = []
-    known = {}
+    codes = {}
     for k, name in enumerate(model.vcp_names):
-        own = np.asarray(model.ident) == k
-        block, known[str(name)] = _component(
-            str(name), columns[:, np.flatnonzero(own)].tocsr(), np.asarray(model.vc_names)[own]
+        is_member = np.asarray(model.ident) == k
+        block, codes[str(name)] = _component(
+            str(name),
+            columns[:, np.flatnonzero(is_member)].tocsr(),
+            np.asarray(model.vc_names)[is_member],
         )
         blocks.append(block)
     X = pd.DataFrame(np.asarray(model.exog, np.float64), columns=list(map(str, model.fep_names)))
     return fit(
-        Mixed.of(X, model.endog, MIXED_GLMS[type(model).__name__], tuple(blocks), known, drop=drop)
+        Mixed.of(X, model.endog, MIXED_GLMS[type(model).__name__], tuple(blocks), codes, drop=drop)
     )
 
 

@@ -375,7 +375,7 @@ def _batch_learner(
     if (
         classes
         and host.ridge != 0
-        and (host.loss, host.whole) in (("logistic", 0), ("squared_hinge", 1))
+        and (host.loss, host.intercept_scale) in (("logistic", 0), ("squared_hinge", 1))
     ):
         return MarginFits(
             str(host.loss), data, codes, float(host.ridge), host.intercept, scaled, measure.needs

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .._runtime.arrays import FloatArray, IntArray
-from .._runtime.checkpoint import StepResult, again, keep, there
+from .._runtime.checkpoint import StepResult, keep, num_saved_steps, read_step
 from .._runtime.interrupt import Interrupted
 from .._runtime.parallel import over
 from .._runtime.progress import Slow
@@ -191,8 +191,8 @@ def run(work: FitWork, draws: tuple[int, int], enough: Enough | None = None) -> 
     levels = len(work.plan[0].levels)
     # the pieces of an earlier run with any number of draws
     checkpointed: dict[Piece, StepResult] = {}
-    while there():
-        result = again()
+    while num_saved_steps():
+        result = read_step()
         checkpointed[Piece(*(int(x) for x in result.pop("piece")))] = result
     total = levels * len(work.plan) * progress.most
 
@@ -208,7 +208,7 @@ def run(work: FitWork, draws: tuple[int, int], enough: Enough | None = None) -> 
             functools.partial(one_piece, work.alone()),
             pieces,
             jobs=work.learner.jobs,
-            left=lambda _: progress.remaining,
+            remaining_count=lambda _: progress.remaining,
         ):
             if not progress.is_stopped:
                 keep({**result, "piece": np.array(piece)})

@@ -8,7 +8,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from .._runtime.checkpoint import StepResult, again, keep, making, read_or_make, there
+from .._runtime.checkpoint import StepResult, keep, making, num_saved_steps, read_or_make, read_step
 from .._runtime.progress import Slow
 from ..linalg.enclosure_theorem import RadiusTable
 from ..linalg.rounding import Rounding, condition, factor_error
@@ -196,8 +196,8 @@ class PassRunner:
 
     def _parts(self, anchor: PassFit, part_arguments: list[tuple]) -> Iterator[StepResult]:
         """Yield the result of each part; parts in the checkpoint are not computed again."""
-        first = min(there(), len(self.rows.parts))
-        yield from (again() for _ in range(first))
+        first = min(num_saved_steps(), len(self.rows.parts))
+        yield from (read_step() for _ in range(first))
         results = over(
             self.rows,
             Pass(leave_rows_out, self.model.intercept, (self.loss, anchor), part_arguments),

@@ -27,45 +27,47 @@ def read_edges(
     Raises TypeError for anything else, and ValueError for loops, duplicates, one-sided edges, sites
     out of range or other labels.
     """
-    own: pd.Index | None = None
+    labels: pd.Index | None = None
     if hasattr(edges, "is_directed") and hasattr(edges, "nodes"):
-        pairs, count, own = _of_networkx(caller, edges)
+        pairs, count, labels = _of_networkx(caller, edges)
     elif scipy.sparse.issparse(edges) or scipy.sparse.issparse(getattr(edges, "sparse", None)):
         pairs, count = _of_sparse(caller, edges if scipy.sparse.issparse(edges) else edges.sparse)
         # for both kinds of libpysal's graphs
         ids = getattr(edges, "unique_ids", getattr(edges, "id_order", None))
-        own = None if ids is None else pd.Index(ids)
+        labels = None if ids is None else pd.Index(ids)
     else:
-        pairs, own = _of_pairs(caller, edges, names)
+        pairs, labels = _of_pairs(caller, edges, names)
         count = int(pairs.max(initial=-1)) + 1 if num_sites is None else num_sites
     if num_sites is not None and count != num_sites:
         raise ValueError(f"{caller}: the graph has {count} sites, but the data have {num_sites}.")
-    order = None if own is None or names is None else places(caller, "the graph", own, "x", names)
+    order = (
+        None if labels is None or names is None else places(caller, "the graph", labels, "x", names)
+    )
     if order is not None:
         pairs = np.argsort(order)[pairs]
-        own = names
+        labels = names
     _check(caller, pairs, count)
-    return pairs, count, own
+    return pairs, count, labels
 
 
 def _of_pairs(
     caller: str, edges: ArrayLike, names: pd.Index | None
 ) -> tuple[Edges, pd.Index | None]:
     pairs = np.asarray(edges)
-    own = None
+    labels = None
     if pairs.ndim == 2 and pairs.shape[1] == 2 and pairs.dtype.kind in "OUS":
-        own = pd.Index(pd.unique(pairs.ravel())) if names is None else names
-        if not own.is_unique:
-            twice = own[own.duplicated()][0]
+        labels = pd.Index(pd.unique(pairs.ravel())) if names is None else names
+        if not labels.is_unique:
+            duplicate = labels[labels.duplicated()][0]
             raise ValueError(
-                f"{caller}: edges name sites, but several sites of the data are called {twice!r}."
+                f"{caller}: edges name sites, but several sites of the data are called {duplicate!r}."
             )
-        numbered = own.get_indexer(pd.Index(pairs.ravel())).reshape(-1, 2)
-        if (numbered < 0).any():
+        numbers = labels.get_indexer(pd.Index(pairs.ravel())).reshape(-1, 2)
+        if (numbers < 0).any():
             raise ValueError(
-                f"{caller}: edges name site {pairs[numbered < 0][0]!r}, which the data do not have."
+                f"{caller}: edges name site {pairs[numbers < 0][0]!r}, which the data do not have."
             )
-        pairs = numbered
+        pairs = numbers
     if pairs.size == 0:
         pairs = np.zeros((0, 2), np.int64)
     if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
@@ -75,29 +77,29 @@ def _of_pairs(
             f"{type(edges).__name__} of shape {list(pairs.shape)}, {pairs.dtype}."
             f"{' An adjacency matrix goes in as scipy.sparse.csr_array(edges).' if square else ''}"
         )
-    return pairs.astype(np.int64), own
+    return pairs.astype(np.int64), labels
 
 
 def _of_networkx(caller: str, graph: Any) -> tuple[Edges, int, pd.Index]:
     nodes = list(graph.nodes)
-    plain = all(isinstance(v, int | np.integer) for v in nodes) and set(nodes) == set(
+    is_numbered = all(isinstance(v, int | np.integer) for v in nodes) and set(nodes) == set(
         range(len(nodes))
     )
-    number = {v: int(v) if plain else at for at, v in enumerate(nodes)}
+    number = {v: int(v) if is_numbered else position for position, v in enumerate(nodes)}
     pairs = np.array([(number[s], number[t]) for s, t in graph.edges()], np.int64).reshape(-1, 2)
     if graph.is_directed():
-        there = set(map(tuple, pairs.tolist()))
-        lonely = next((pair for pair in there if pair[::-1] not in there), None)
-        if lonely is not None:
+        arcs = set(map(tuple, pairs.tolist()))
+        oneway = next((pair for pair in arcs if pair[::-1] not in arcs), None)
+        if oneway is not None:
             raise ValueError(
-                f"{caller}: the directed graph has an edge from {nodes[lonely[0]]} to {nodes[lonely[1]]} but none back; "
+                f"{caller}: the directed graph has an edge from {nodes[oneway[0]]} to {nodes[oneway[1]]} but none back; "
                 "use graph.to_undirected()."
             )
         pairs = pairs[pairs[:, 0] <= pairs[:, 1]]
     return (
         pairs,
         len(nodes),
-        pd.RangeIndex(len(nodes)) if plain else pd.Index(nodes, tupleize_cols=False),
+        pd.RangeIndex(len(nodes)) if is_numbered else pd.Index(nodes, tupleize_cols=False),
     )
 
 
@@ -115,10 +117,10 @@ def _of_sparse(caller: str, matrix: Any) -> tuple[Edges, int]:
         (matrix.data != 0, (matrix.row, matrix.col)), shape=matrix.shape
     )
     linked.eliminate_zeros()
-    lonely = scipy.sparse.coo_array(linked > linked.T)
-    if lonely.nnz:
+    oneway = scipy.sparse.coo_array(linked > linked.T)
+    if oneway.nnz:
         raise ValueError(
-            f"{caller}: {lonely.nnz} edges are one-sided, the first from site {lonely.row[0]} to {lonely.col[0]} but not back; "
+            f"{caller}: {oneway.nnz} edges are one-sided, the first from site {oneway.row[0]} to {oneway.col[0]} but not back; "
             "make the adjacency A symmetric, as by A.maximum(A.T)."
         )
     upper = scipy.sparse.coo_array(scipy.sparse.triu(linked))
@@ -147,26 +149,26 @@ def _check(caller: str, pairs: Edges, count: int) -> None:
 
 
 def adjacency(edges: Edges, num_sites: int) -> "scipy.sparse.csr_array":
-    both = np.concatenate([edges, edges[:, ::-1]])
+    arcs = np.concatenate([edges, edges[:, ::-1]])
     return scipy.sparse.csr_array(
-        (np.ones(len(both)), (both[:, 0], both[:, 1])), shape=(num_sites, num_sites)
+        (np.ones(len(arcs)), (arcs[:, 0], arcs[:, 1])), shape=(num_sites, num_sites)
     )
 
 
-def distances(edges: Edges, num_sites: int, reach: int) -> "scipy.sparse.csr_array":
-    """One plus the number of edges between sites at most `reach` apart, as a sparse matrix.
+def distances(edges: Edges, num_sites: int, radius: int) -> "scipy.sparse.csr_array":
+    """One plus the number of edges between sites at most `radius` apart, as a sparse matrix.
 
     No entry for others.
     """
-    near = found = scipy.sparse.eye_array(num_sites, format="csr")
-    step = adjacency(edges, num_sites) + near
-    for _ in range(reach):
-        near = (near @ step).sign()
-        found = found + near
+    neighbourhood = counts = scipy.sparse.eye_array(num_sites, format="csr")
+    step = adjacency(edges, num_sites) + neighbourhood
+    for _ in range(radius):
+        neighbourhood = (neighbourhood @ step).sign()
+        counts = counts + neighbourhood
     # the distance of two sites is the number of smaller neighbourhoods that lack the pair
-    found.data = reach + 2 - found.data
-    found.sort_indices()
-    return found
+    counts.data = radius + 2 - counts.data
+    counts.sort_indices()
+    return counts
 
 
 def blocks(edges: Edges, num_sites: int, count: int) -> Int[np.ndarray, " sites"]:
@@ -179,17 +181,17 @@ def blocks(edges: Edges, num_sites: int, count: int) -> Int[np.ndarray, " sites"
         if parts == 1:
             label[sites] = first
             return
-        few = parts // 2
-        order = sites[_along(graph[sites][:, sites])]
-        at = round(len(sites) * few / parts)
-        cut(order[:at], few, first)
-        cut(order[at:], parts - few, first + few)
+        first_parts = parts // 2
+        order = sites[_order_sites(graph[sites][:, sites])]
+        end = round(len(sites) * first_parts / parts)
+        cut(order[:end], first_parts, first)
+        cut(order[end:], parts - first_parts, first + first_parts)
 
     cut(np.arange(num_sites), count, 0)
     return label
 
 
-def _along(graph: "scipy.sparse.csr_array") -> Int[np.ndarray, " piece"]:
+def _order_sites(graph: "scipy.sparse.csr_array") -> Int[np.ndarray, " piece"]:
     """Order the sites of a piece from one end to the other, one connected component after
     another.
     """
@@ -198,15 +200,15 @@ def _along(graph: "scipy.sparse.csr_array") -> Int[np.ndarray, " piece"]:
     for sites in np.split(
         np.argsort(component, kind="stable"), np.cumsum(np.bincount(component))[:-1]
     ):
-        own = graph[sites][:, sites]
-        along = np.arange(len(sites))
+        subgraph = graph[sites][:, sites]
+        coordinate = np.arange(len(sites))
         # sites up to which a piece is cut by the second eigenvector of its Laplacian
         if len(sites) > 1000:
             end = scipy.sparse.csgraph.breadth_first_order(
-                own, 0, directed=False, return_predecessors=False
+                subgraph, 0, directed=False, return_predecessors=False
             )[-1]
-            along = scipy.sparse.csgraph.shortest_path(own, indices=end, unweighted=True)
+            coordinate = scipy.sparse.csgraph.shortest_path(subgraph, indices=end, unweighted=True)
         elif len(sites) > 2:
-            along = np.linalg.eigh(scipy.sparse.csgraph.laplacian(own).toarray())[1][:, 1]
-        order.append(sites[np.argsort(along, kind="stable")])
+            coordinate = np.linalg.eigh(scipy.sparse.csgraph.laplacian(subgraph).toarray())[1][:, 1]
+        order.append(sites[np.argsort(coordinate, kind="stable")])
     return np.concatenate(order)

@@ -80,8 +80,8 @@ class RefitRows(NamedTuple):
         fit itself.
         """
         index = np.arange(num_units)[None]
-        one = np.ones((1, num_units))
-        return RefitRows(index, one, one > 0, np.zeros(()), np.asarray(num_refits))
+        ones = np.ones((1, num_units))
+        return RefitRows(index, ones, ones > 0, np.zeros(()), np.asarray(num_refits))
 
 
 class Batch(NamedTuple):
@@ -207,10 +207,10 @@ class Plan(PrintedResult):
         if not len(self.index) == len(self.weight) == len(self.held):
             raise ValueError("Plan: index, weight and held must have one length.")
         for name in (*FACTS, "names"):
-            given = getattr(self, name)
-            if given is not None and len(given) != self.num_units:
+            labels = getattr(self, name)
+            if labels is not None and len(labels) != self.num_units:
                 raise ValueError(
-                    f"Plan: {name} must be one label a unit; got {len(given)} for {self.num_units} units."
+                    f"Plan: {name} must be one label a unit; got {len(labels)} for {self.num_units} units."
                 )
 
     def _check_entries(self) -> None:
@@ -223,16 +223,18 @@ class Plan(PrintedResult):
         # rows are usually sorted, and are then checked without a sort
         if np.any(np.diff(entry) <= 0):
             entry = np.sort(entry)
-        if (twice := np.flatnonzero(np.diff(entry) == 0)).size:
-            raise ValueError(f"Plan: refit {entry[twice[0]] // self.num_units} lists a unit twice.")
-        every = np.bincount(self.refit, self.weight == 0, self.num_refits) == self.num_units
-        nothing = np.diff(self.indptr) == 0
-        for wrong, what in (
-            (nothing, "leave nothing out; drop these empty folds"),
-            (every, "leave out every unit"),
+        if (repeated := np.flatnonzero(np.diff(entry) == 0)).size:
+            raise ValueError(
+                f"Plan: refit {entry[repeated[0]] // self.num_units} lists a unit twice."
+            )
+        all_units = np.bincount(self.refit, self.weight == 0, self.num_refits) == self.num_units
+        no_units = np.diff(self.indptr) == 0
+        for wrong, problem in (
+            (no_units, "leave nothing out; drop these empty folds"),
+            (all_units, "leave out every unit"),
         ):
             if wrong.any():
-                raise ValueError(f"Plan: refits {_some(np.flatnonzero(wrong))} {what}.")
+                raise ValueError(f"Plan: refits {_abbreviate(np.flatnonzero(wrong))} {problem}.")
 
     def check_held(self, caller: str, seen: BoolArray) -> None:
         """Raise ValueError if an entry is marked, which is scored although its refit sees it.
@@ -341,7 +343,7 @@ class Plan(PrintedResult):
 
         Parameters
         ----------
-        units : array of int, `[kept]`
+        units : array of int, `[selected]`
             The units to keep.
 
         Returns
@@ -357,18 +359,18 @@ class Plan(PrintedResult):
         """
         place = np.full(self.num_units, -1)
         place[units] = np.arange(len(units))
-        kept = place[self.index] >= 0
+        selected = place[self.index] >= 0
         count = lambda entries: np.bincount(self.refit[entries], minlength=self.num_refits)
         refits = np.flatnonzero(
-            (count(kept) > 0) & ((count(kept & self.held) > 0) | (count(self.held) == 0))
+            (count(selected) > 0) & ((count(selected & self.held) > 0) | (count(self.held) == 0))
         )
-        kept &= np.isin(self.refit, refits)
+        selected &= np.isin(self.refit, refits)
         return replace(
             self,
-            indptr=np.r_[0, np.cumsum(count(kept)[refits])],
-            index=place[self.index[kept]],
-            weight=self.weight[kept],
-            held=self.held[kept],
+            indptr=np.r_[0, np.cumsum(count(selected)[refits])],
+            index=place[self.index[selected]],
+            weight=self.weight[selected],
+            held=self.held[selected],
             num_units=len(units),
             names=None if self.names is None else self.names[units],
             labels=None if self.labels is None else self.labels[refits],
@@ -432,16 +434,16 @@ class Plan(PrintedResult):
         often = f"{times.min()}" if times.min() == times.max() else f"{times.min()}–{times.max()}"
         dropped = np.sum(~self.held & (self.weight == 0)) / self.num_refits
         most = self.weight.max()
-        given = {"groups": self.clusters, "blocks of neighbours": self.blocks}
-        apart = [
+        labelings = {"groups": self.clusters, "blocks of neighbours": self.blocks}
+        independent = [
             f"{len(np.unique(labels))} {name}"
-            for name, labels in given.items()
+            for name, labels in labelings.items()
             if labels is not None
         ]
         if self.serial is None:
-            known = "not known"
+            dependence = "not known"
         else:
-            known = "blocks along their order" if self.serial else "every unit by itself"
+            dependence = "blocks along their order" if self.serial else "every unit by itself"
         lines = [
             ("plan", self.call or "of its own weights"),
             (
@@ -459,15 +461,15 @@ class Plan(PrintedResult):
                 "weights",
                 f"up to {most:g} of units that are seen more than once" if most > 1 else "",
             ),
-            ("independent", ", ".join(apart) or known),
+            ("independent", ", ".join(independent) or dependence),
             ("note", self.note),
         ]
         return [(name, text) for name, text in lines if text]
 
     def __repr__(self) -> str:
-        made = self.call or "of its own weights"
+        call = self.call or "of its own weights"
         return (
-            f"Plan({made}: {self.num_refits} refits of {self.widths} each, {self.num_units} units)"
+            f"Plan({call}: {self.num_refits} refits of {self.widths} each, {self.num_units} units)"
         )
 
     def matrix(self) -> FloatArray:
@@ -525,8 +527,8 @@ class Plan(PrintedResult):
             Refits of one width.
         """
         widths = np.diff(self.indptr)
-        few = np.minimum(_few_sizes(widths), self.num_units)
-        padded = np.where((4 * widths >= self.num_units) & (widths > 8), self.num_units, few)
+        rounded = np.minimum(_few_sizes(widths), self.num_units)
+        padded = np.where((4 * widths >= self.num_units) & (widths > 8), self.num_units, rounded)
         if uniform or whole:
             padded[:] = self.num_units if whole else padded.max()
         alike = padded.min() == padded.max()
@@ -554,10 +556,10 @@ class Plan(PrintedResult):
         refits = np.arange(self.num_refits)[refits]
         size = np.diff(self.indptr)[refits]
         indptr = np.r_[0, np.cumsum(size)]
-        mine = np.repeat(self.indptr[refits] - indptr[:-1], size) + np.arange(indptr[-1])
-        index = self.index[mine]
-        weight = self.weight[mine]
-        held = self.held[mine]
+        entries = np.repeat(self.indptr[refits] - indptr[:-1], size) + np.arange(indptr[-1])
+        index = self.index[entries]
+        weight = self.weight[entries]
+        held = self.held[entries]
         labels = None if self.labels is None else self.labels[refits]
         return replace(
             self, indptr=indptr, index=index, weight=weight, held=held, labels=labels, call=""
@@ -643,7 +645,7 @@ def few_more(count: int) -> IntArray:
     return np.minimum(np.arange(few_size(count)), count - 1)
 
 
-def _some(numbers: Iterable[int]) -> str:
+def _abbreviate(numbers: Iterable[int]) -> str:
     listed = [str(int(k)) for k in numbers]
     return ", ".join(listed[:5]) + (f", … ({len(listed)} in all)" if len(listed) > 5 else "")
 
@@ -710,11 +712,16 @@ def scheme(make: Callable[P, Plan]) -> Callable[P, Plan]:
     """Decorate a function that makes plans, so that each plan records the call that made it."""
 
     @functools.wraps(make)
-    def made(*args: P.args, **more: P.kwargs) -> Plan:
-        said = [*map(_brief, args), *(f"{name}={_brief(value)}" for name, value in more.items())]
-        return make(*args, **more).replace_facts(call=f"lo.{make.__name__}({', '.join(said)})")
+    def record_call(*args: P.args, **kwargs: P.kwargs) -> Plan:
+        arguments = [
+            *map(_brief, args),
+            *(f"{name}={_brief(value)}" for name, value in kwargs.items()),
+        ]
+        return make(*args, **kwargs).replace_facts(
+            call=f"lo.{make.__name__}({', '.join(arguments)})"
+        )
 
-    return made
+    return record_call
 
 
 def _brief(value: Any) -> str:
@@ -766,19 +773,19 @@ class Cases:
         """
         cases = np.ones(num_units) if weight is None else weight
         if self.num_units not in (None, num_units) or np.any(cases % 1):
-            what = (
+            reason = (
                 f"it is for {self.num_units} units"
                 if np.any(cases % 1) == 0
                 else "sample_weight are no whole numbers"
             )
             raise ValueError(
-                f"{caller}: no plan of cases of these {num_units} units can be made: {what}."
+                f"{caller}: no plan of cases of these {num_units} units can be made: {reason}."
             )
         unit = np.flatnonzero(cases)
-        made = Plan(
+        case_plan = Plan(
             np.arange(len(unit) + 1), unit, 1 - 1 / cases[unit], np.ones(len(unit), bool), num_units
         )
-        return made.replace_facts(call="lo.leave_one_out(cases=True)")
+        return case_plan.replace_facts(call="lo.leave_one_out(cases=True)")
 
 
 @overload
@@ -830,8 +837,8 @@ def leave_one_out(num_units: int | None = None, *, cases: bool = False) -> Plan 
     n = None if cases and num_units is None else count("leave_one_out: num_units", num_units, 2)
     if cases or n is None:
         return Cases(n)
-    made = Plan(np.arange(n + 1), np.arange(n), np.zeros(n), np.ones(n, bool), n)
-    return made.replace_facts(call=f"lo.leave_one_out({n})")
+    plan = Plan(np.arange(n + 1), np.arange(n), np.zeros(n), np.ones(n, bool), n)
+    return plan.replace_facts(call=f"lo.leave_one_out({n})")
 
 
 @conventional
@@ -949,21 +956,21 @@ def stratified(
     array([[0, 0, 1, 1, 0, 1],
            [1, 1, 0, 0, 1, 0]])
     """
-    found, levels = codes("stratified", "y", y)
-    n = len(found)
+    code, levels = codes("stratified", "y", y)
+    n = len(code)
     number = pd.api.types.is_numeric_dtype(levels) and not pd.api.types.is_bool_dtype(levels)
-    if number and (np.any(levels % 1) or np.bincount(found).max() < k):
-        found = np.searchsorted(np.quantile(found, np.arange(1, 10) / 10), found)
-    k = count("stratified: k", k, 2, int(np.bincount(found).max()))
-    _, first, found = np.unique(found, return_index=True, return_inverse=True)
-    found = np.argsort(np.argsort(first))[found]  # classes are numbered as they first occur
-    dealt = [np.bincount(np.sort(found)[fold::k], minlength=len(first)) for fold in range(k)]
+    if number and (np.any(levels % 1) or np.bincount(code).max() < k):
+        code = np.searchsorted(np.quantile(code, np.arange(1, 10) / 10), code)
+    k = count("stratified: k", k, 2, int(np.bincount(code).max()))
+    _, first, code = np.unique(code, return_index=True, return_inverse=True)
+    code = np.argsort(np.argsort(first))[code]  # classes are numbered as they first occur
+    dealt = [np.bincount(np.sort(code)[fold::k], minlength=len(first)) for fold in range(k)]
 
     def draw(rng: np.random.Generator | None) -> list[IntArray]:
         folds = np.zeros(n, np.int64)
         for c in range(len(first)):
-            own = np.repeat(np.arange(k), [sizes[c] for sizes in dealt])
-            folds[found == c] = own if rng is None else rng.permutation(own)
+            class_folds = np.repeat(np.arange(k), [sizes[c] for sizes in dealt])
+            folds[code == c] = class_folds if rng is None else rng.permutation(class_folds)
         return _members(folds, k)
 
     return _plan(_repeated("stratified", draw, seed, repeats), n, names=index_of(y))
@@ -1367,12 +1374,12 @@ def purged(
     for chosen in itertools.combinations(
         blocks, count("purged: test_blocks", test_blocks, 1, k - 1)
     ):
-        near = np.zeros(n, bool)
+        overlap = np.zeros(n, bool)
         for block in chosen:
-            near |= (start <= until[block].max() + after) & (until >= start[block[0]])
-        near[np.concatenate(chosen)] = False
+            overlap |= (start <= until[block].max() + after) & (until >= start[block[0]])
+        overlap[np.concatenate(chosen)] = False
         folds.append(order[np.concatenate(chosen)])
-        dropped.append(order[near])
+        dropped.append(order[overlap])
     return _plan(folds, n, dropped, **facts | {"names": labels.index})
 
 
@@ -1428,27 +1435,27 @@ def groups(
     array([[0, 1, 0, 1],
            [1, 0, 1, 0]])
     """
-    found, levels = codes("groups", "labels", labels)
+    code, levels = codes("groups", "labels", labels)
     if len(levels) < 2:
         raise ValueError("groups: at least two groups are needed; all labels are equal.")
     k = None if k is None else count("groups: k", k, 2, len(levels))
 
     def draw(rng: np.random.Generator | None) -> list[IntArray]:
         if k is None:
-            return _members(found, len(levels))
-        fold, sizes, filled = np.zeros(len(levels), np.int64), np.bincount(found), np.zeros(k)
+            return _members(code, len(levels))
+        fold, sizes, filled = np.zeros(len(levels), np.int64), np.bincount(code), np.zeros(k)
         if rng is not None:
             fold[rng.permutation(len(levels))] = np.arange(len(levels)) % k
-            return _members(fold[found], k)
+            return _members(fold[code], k)
         for group in np.argsort(sizes, kind="stable")[::-1]:
             fold[group] = np.argmin(filled)
             filled[fold[group]] += sizes[group]
-        return _members(fold[found], k)
+        return _members(fold[code], k)
 
     folds = _repeated("groups", draw, seed, repeats)
-    kept = levels if k is None else None
+    names = levels if k is None else None
     return _plan(
-        folds, len(found), clusters=found.astype(np.int64), names=index_of(labels), labels=kept
+        folds, len(code), clusters=code.astype(np.int64), names=index_of(labels), labels=names
     )
 
 
@@ -1548,10 +1555,10 @@ def neighbourhoods(
     sites = None if num_sites is None else count("neighbourhoods: num_sites", num_sites, 2)
     pairs, n, names = read_edges("neighbourhoods", edges, sites)
     count("neighbourhoods: num_sites", n, 2)
-    near = distances(pairs, n, radius + buffer)
-    spans = [slice(*near.indptr[site : site + 2]) for site in range(n)]
-    held = [near.indices[span][near.data[span] <= radius + 1] for span in spans]
-    around = [near.indices[span][near.data[span] > radius + 1] for span in spans]
+    distance = distances(pairs, n, radius + buffer)
+    spans = [slice(*distance.indptr[site : site + 2]) for site in range(n)]
+    held = [distance.indices[span][distance.data[span] <= radius + 1] for span in spans]
+    around = [distance.indices[span][distance.data[span] > radius + 1] for span in spans]
     return _plan(held, n, around, serial=True, names=names)
 
 
@@ -1622,15 +1629,15 @@ def nearest_neighbour_matched(
     """
     caller = "nearest_neighbour_matched"
     new_points = match_columns(caller, "new_points", new_points, "points", points)
-    here, there = (
-        np.asarray(numbers(caller, name, each), np.float64)
-        for name, each in (("points", points), ("new_points", new_points))
+    data_places, new_places = (
+        np.asarray(numbers(caller, name, coordinates), np.float64)
+        for name, coordinates in (("points", points), ("new_points", new_points))
     )
-    if here.ndim != 2 or there.ndim != 2 or here.shape[1] != there.shape[1]:
+    if data_places.ndim != 2 or new_places.ndim != 2 or data_places.shape[1] != new_places.shape[1]:
         raise ValueError(
-            f"{caller}: points and new_points are [places, coordinates]; got {here.shape} and {there.shape}."
+            f"{caller}: points and new_points are [places, coordinates]; got {data_places.shape} and {new_places.shape}."
         )
-    if not (np.isfinite(here).all() and np.isfinite(there).all() and len(there)):
+    if not (np.isfinite(data_places).all() and np.isfinite(new_places).all() and len(new_places)):
         raise ValueError(
             f"{caller}: points and new_points need coordinates that are finite numbers, and a place or more."
         )
@@ -1638,16 +1645,18 @@ def nearest_neighbour_matched(
         raise ValueError(
             f"{caller}: clustering must be 'hierarchical' or 'kmeans'; got {clustering!r}."
         )
-    n, tree = len(here), scipy.spatial.KDTree(here)
+    n, tree = len(data_places), scipy.spatial.KDTree(data_places)
     k, rng = count(f"{caller}: k", k, 2, n // 2), generator(caller, seed)
-    wanted, own = tree.query(there)[0], tree.query(here, 2)[0][:, 1]
+    new_distances, data_distances = tree.query(new_places)[0], tree.query(data_places, 2)[0][:, 1]
 
     def distance(fold: IntArray) -> float:
         """Compute W of the folds."""
         nearest = np.zeros(n)
         for f in range(k):
-            nearest[fold == f] = scipy.spatial.KDTree(here[fold != f]).query(here[fold == f])[0]
-        return float(scipy.stats.wasserstein_distance(nearest, wanted))
+            nearest[fold == f] = scipy.spatial.KDTree(data_places[fold != f]).query(
+                data_places[fold == f]
+            )[0]
+        return float(scipy.stats.wasserstein_distance(nearest, new_distances))
 
     random = rng.permutation(np.arange(n) % k)
     fold, label, best = random, None, distance(random)
@@ -1655,18 +1664,20 @@ def nearest_neighbour_matched(
     # where its exact sum overflows, SciPy approximates
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
         # the level of the paper
-        clustered = scipy.stats.ks_2samp(own, wanted, alternative="greater").pvalue < 0.05
+        clustered = (
+            scipy.stats.ks_2samp(data_distances, new_distances, alternative="greater").pvalue < 0.05
+        )
     if clustered:
         # as many as in the paper
         sizes = np.unique(np.exp(np.linspace(np.log(k), np.log(n - 2), 100)).round().astype(int))
-        for found in _clusterings(here, sizes, clustering, rng):
-            merged = _merge(here, found, k)
+        for cluster in _clusterings(data_places, sizes, clustering, rng):
+            merged = _merge(data_places, cluster, k)
             # the largest share of a fold that the paper allows
             if np.bincount(merged).max() > n / 2:
                 continue
             if (W := distance(merged)) < best:
                 fold = merged
-                label = found
+                label = cluster
                 best = W
     note = f"W = {best:.3g} between the nearest-neighbour distances of folds and of new places ({note})"
     kind: dict[str, Any] = (
@@ -1751,7 +1762,7 @@ def bootstrap(
     (100, True)
     """
     n = count("bootstrap: num_units", num_units, 2)
-    wanted = count("bootstrap: num_resamples", num_resamples, 1)
+    num_draws = count("bootstrap: num_resamples", num_resamples, 1)
     rng = generator("bootstrap", seed)
     label = np.arange(n)
     size = n
@@ -1763,12 +1774,14 @@ def bootstrap(
                 f"bootstrap: groups must be one label a unit, {n}, of two groups or more; got {len(label)} labels."
             )
     # units that a resample does not see exactly once
-    _require_entries("bootstrap", wanted * n * (1 - np.exp(-1)))
-    drawn = (
+    _require_entries("bootstrap", num_draws * n * (1 - np.exp(-1)))
+    draws = (
         np.bincount(rng.integers(0, size, size), minlength=size)[label] for _ in itertools.count()
     )
-    kept = (counts for counts in drawn if not counts.all())
-    entries = (_departures(counts, counts == 0) for counts in itertools.islice(kept, wanted))
+    resamples = (counts for counts in draws if not counts.all())
+    entries = (
+        _departures(counts, counts == 0) for counts in itertools.islice(resamples, num_draws)
+    )
     return plan_of_entries(
         entries, n, clusters=None if groups is None else label, names=index_of(groups)
     )
@@ -1901,9 +1914,9 @@ def _rising(times: pd.Series) -> None:
             "leave out whole times and give them as groups="
         )
     if not times.is_monotonic_increasing:
-        back = int(np.flatnonzero(~(times.to_numpy()[1:] > times.to_numpy()[:-1]))[0]) + 1
+        unit = int(np.flatnonzero(~(times.to_numpy()[1:] > times.to_numpy()[:-1]))[0]) + 1
         raise ValueError(
-            f"from_splits: times must rise from unit to unit; unit {back} is before unit {back - 1}. Sort the data by time, "
+            f"from_splits: times must rise from unit to unit; unit {unit} is before unit {unit - 1}. Sort the data by time, "
             "then fit and split them."
         )
 
@@ -1918,16 +1931,18 @@ def _by_labels(
         index_of(part) is not None and np.asarray(part).dtype == bool for part in (train, test)
     ):
         return train, test, names
-    own, train, test = match_labels(
+    labels, train, test = match_labels(
         "from_splits", **{f"the train set of split {k}": train, f"its test set {k}": test}
     )
     order = (
-        None if names is None else places("from_splits", f"split {k}", own.index, "split 0", names)
+        None
+        if names is None
+        else places("from_splits", f"split {k}", labels.index, "split 0", names)
     )
     if order is not None:
         train = np.asarray(train)[order]
         test = np.asarray(test)[order]
-    return train, test, own.index if names is None else names
+    return train, test, labels.index if names is None else names
 
 
 def _unit_numbers(split: str, part: ArrayLike, n: int) -> IntArray:

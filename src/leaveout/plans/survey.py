@@ -139,12 +139,14 @@ def jkn(strata: ArrayLike, clusters: ArrayLike | None = None) -> ReplicateWeight
            [1., 1., 0., 2.],
            [1., 1., 2., 0.]]), array([0.5, 0.5, 0.5, 0.5]))
     """
-    labels, stratum, psu, of, names = _design("survey.jkn", strata, clusters)
-    size = np.bincount(of)
-    mine = psu[:, None] == np.arange(len(of))
-    same = stratum[:, None] == of
-    factors = np.where(mine, 0.0, np.where(same, (size / np.maximum(size - 1, 1))[of], 1.0))
-    return _weights(factors, names, 1.0, ((size - 1) / size)[of], labels)
+    labels, stratum, psu, psu_stratum, names = _design("survey.jkn", strata, clusters)
+    size = np.bincount(psu_stratum)
+    is_left_out = psu[:, None] == np.arange(len(psu_stratum))
+    same = stratum[:, None] == psu_stratum
+    factors = np.where(
+        is_left_out, 0.0, np.where(same, (size / np.maximum(size - 1, 1))[psu_stratum], 1.0)
+    )
+    return _weights(factors, names, 1.0, ((size - 1) / size)[psu_stratum], labels)
 
 
 def brr(strata: ArrayLike, clusters: ArrayLike | None = None) -> ReplicateWeights:
@@ -255,7 +257,7 @@ def bootstrap(
     >>> weights.shape, bool((weights.to_numpy().sum(axis=0) == 6).all())
     ((6, 100), True)
     """
-    wanted = count("survey.bootstrap: replicates", replicates, 2)
+    num_replicates = count("survey.bootstrap: replicates", replicates, 2)
     draw = generator("survey.bootstrap", seed)
     if strata is None:
         if clusters is None:
@@ -264,12 +266,20 @@ def bootstrap(
             )
         table = pandas_of("survey.bootstrap", "clusters", clusters)
         strata = np.zeros(np.shape(table)[0], int)
-    labels, _, psu, of, _ = _design("survey.bootstrap", strata, clusters)
-    size = np.bincount(of)
-    drawn = np.empty((len(of), wanted))
+    labels, _, psu, psu_stratum, _ = _design("survey.bootstrap", strata, clusters)
+    size = np.bincount(psu_stratum)
+    psu_factors = np.empty((len(psu_stratum), num_replicates))
     for h, n in enumerate(size):
-        drawn[of == h] = draw.multinomial(n - 1, np.full(n, 1 / n), wanted).T * (n / (n - 1))
-    return _weights(drawn[psu], np.arange(wanted), 1 / (wanted - 1), np.ones(wanted), labels)
+        psu_factors[psu_stratum == h] = draw.multinomial(
+            n - 1, np.full(n, 1 / n), num_replicates
+        ).T * (n / (n - 1))
+    return _weights(
+        psu_factors[psu],
+        np.arange(num_replicates),
+        1 / (num_replicates - 1),
+        np.ones(num_replicates),
+        labels,
+    )
 
 
 def read(
@@ -322,33 +332,41 @@ def read(
         raise TypeError(f"survey.read: frame must be a DataFrame; got {type(frame).__name__}.")
     names = [name for name in table.columns if str(name).startswith(str(prefix)) and name != weight]
     if not names or (weight is not None and weight not in table):
-        what = f"begins with {prefix!r}" if not names else f"is named {weight!r}"
+        problem = f"begins with {prefix!r}" if not names else f"is named {weight!r}"
         raise ValueError(
-            f"survey.read: no column {what}; there are {', '.join(map(str, table.columns[:8]))}."
+            f"survey.read: no column {problem}; there are {', '.join(map(str, table.columns[:8]))}."
         )
-    found = np.asarray(numbers("survey.read", "replicate weights", table[names]), np.float64)
+    replicate_weights = np.asarray(
+        numbers("survey.read", "replicate weights", table[names]), np.float64
+    )
     if weight is None:
-        base = np.ones(len(found))
+        base = np.ones(len(replicate_weights))
     else:
         base = np.asarray(numbers("survey.read", "weight", table[weight]), np.float64)
     if not (
-        np.isfinite(found).all()
+        np.isfinite(replicate_weights).all()
         and np.isfinite(base).all()
-        and (found >= 0).all()
+        and (replicate_weights >= 0).all()
         and (base >= 0).all()
     ):
         raise ValueError(
             "survey.read: weights must be finite and not negative; drop the rows where they are not."
         )
-    if (zero := (base == 0) & found.any(axis=1)).any():
+    if (zero := (base == 0) & replicate_weights.any(axis=1)).any():
         raise ValueError(
             f"survey.read: row {np.flatnonzero(zero)[0]} has weight zero and replicate weights that are not, which no factor "
             "on zero is; drop it, or give it a small weight."
         )
-    scale, each = check_scales(
+    scale, replicate_scales = check_scales(
         "survey.read", scale, np.ones(len(names)) if rscales is None else rscales, len(names)
     )
-    return _weights(found / np.where(base > 0, base, 1.0)[:, None], names, scale, each, labels)
+    return _weights(
+        replicate_weights / np.where(base > 0, base, 1.0)[:, None],
+        names,
+        scale,
+        replicate_scales,
+        labels,
+    )
 
 
 def check_scales(
@@ -359,30 +377,32 @@ def check_scales(
     Raise ValueError if they are none.
     """
     try:
-        whole = float(scale)
-        each = np.asarray(rscales, float)
+        common_scale = float(scale)
+        replicate_scales = np.asarray(rscales, float)
     except (TypeError, ValueError):
         raise ValueError(
             f"{caller}: scale and rscales must be numbers; got {scale!r} and {rscales!r}."
         ) from None
-    if each.shape != (replicates,) or not (
-        np.isfinite(each).all() and (each >= 0).all() and each.any()
+    if replicate_scales.shape != (replicates,) or not (
+        np.isfinite(replicate_scales).all()
+        and (replicate_scales >= 0).all()
+        and replicate_scales.any()
     ):
         raise ValueError(
-            f"{caller}: rscales must be {replicates} numbers, one a replicate, none negative; got {each}."
+            f"{caller}: rscales must be {replicates} numbers, one a replicate, none negative; got {replicate_scales}."
         )
-    if not (np.isfinite(whole) and whole > 0):
+    if not (np.isfinite(common_scale) and common_scale > 0):
         raise ValueError(f"{caller}: scale must be a positive number; got {scale!r}.")
-    return whole, each
+    return common_scale, replicate_scales
 
 
 def _weights(
     factors: Factors, names: ArrayLike, scale: float, rscales: Factors, labels: pd.Index | None
 ) -> ReplicateWeights:
-    found = ReplicateWeights(factors, index=labels, columns=list(np.asarray(names, object)))
-    found.scale = float(scale)
-    found.rscales = np.asarray(rscales, float)
-    return found
+    weights = ReplicateWeights(factors, index=labels, columns=list(np.asarray(names, object)))
+    weights.scale = float(scale)
+    weights.rscales = np.asarray(rscales, float)
+    return weights
 
 
 def _design(
@@ -397,17 +417,17 @@ def _design(
     stratum, levels = codes(caller, "strata", strata)
     if clusters is None:
         inside = np.arange(len(stratum))
-        own = np.arange(len(stratum))
+        psu_levels = np.arange(len(stratum))
     else:
-        inside, own = codes(caller, "clusters", clusters)
+        inside, psu_levels = codes(caller, "clusters", clusters)
     if len(inside) != len(stratum):
         raise ValueError(
             f"{caller}: strata and clusters must be one label a unit; got {len(stratum)} and {len(inside)}."
         )
-    pairs, psu = np.unique(stratum * len(own) + inside, return_inverse=True)
-    of = pairs // len(own)
-    have = np.bincount(of)
-    wrong = np.flatnonzero(have < 2 if size is None else have != size)
+    pairs, psu = np.unique(stratum * len(psu_levels) + inside, return_inverse=True)
+    psu_stratum = pairs // len(psu_levels)
+    num_psus = np.bincount(psu_stratum)
+    wrong = np.flatnonzero(num_psus < 2 if size is None else num_psus != size)
     if wrong.size:
         needs, way = (
             ("at least two", "merge it with another stratum")
@@ -415,22 +435,25 @@ def _design(
             else (f"{size}", "pair them, or use jkn")
         )
         raise ValueError(
-            f"{caller}: stratum {levels[wrong[0]]!s} has {have[wrong[0]]} cluster{'s' if have[wrong[0]] != 1 else ''}; "
+            f"{caller}: stratum {levels[wrong[0]]!s} has {num_psus[wrong[0]]} cluster{'s' if num_psus[wrong[0]] != 1 else ''}; "
             f"{needs} are needed in each: {way}."
         )
-    names = [f"{levels[h]!s}" + f" {own[c]!s}" for h, c in zip(of, pairs % len(own), strict=True)]
-    return labels.index, stratum, psu.ravel(), of, names
+    names = [
+        f"{levels[h]!s}" + f" {psu_levels[c]!s}"
+        for h, c in zip(psu_stratum, pairs % len(psu_levels), strict=True)
+    ]
+    return labels.index, stratum, psu.ravel(), psu_stratum, names
 
 
 def _half_samples(
     caller: str, strata: ArrayLike, clusters: ArrayLike | None, rho: float
 ) -> ReplicateWeights:
-    labels, _, psu, of, _ = _design(caller, strata, clusters, 2)
+    labels, _, psu, psu_stratum, _ = _design(caller, strata, clusters, 2)
     # the first column is of ones, to which the others are orthogonal
-    signs: Factors = 1.0 * _hadamard_above(of.max() + 1)[:, 1 : of.max() + 2]
-    second = np.r_[0, np.diff(of)] == 0
+    signs: Factors = 1.0 * _hadamard_above(psu_stratum.max() + 1)[:, 1 : psu_stratum.max() + 2]
+    second = np.r_[0, np.diff(psu_stratum)] == 0
     second[0] = False
-    of_psu = np.where(second, -1, 1) * signs[:, of]  # [replicates, psus]
+    of_psu = np.where(second, -1, 1) * signs[:, psu_stratum]  # [replicates, psus]
     count = len(signs)
     factors = (1 + (1 - rho) * of_psu).T[psu]
     return _weights(factors, np.arange(count), 1 / (count * (1 - rho) ** 2), np.ones(count), labels)
@@ -441,9 +464,9 @@ def _hadamard_above(columns: int) -> IntArray:
     `_hadamard` constructs.
     """
     order = 4 * (columns // 4 + 1)
-    while (found := _hadamard(order)) is None:
+    while (matrix := _hadamard(order)) is None:
         order += 4
-    return found
+    return matrix
 
 
 @functools.cache
@@ -460,7 +483,7 @@ def _hadamard(order: int) -> IntArray | None:
         return np.block([[half, half], [half, -half]])
     if _prime(order - 1):  # order − 1 ≡ 3 mod 4: I + S with S skew
         core = _jacobsthal(order - 1)
-        found = np.eye(order, dtype=np.int64) + np.block(
+        matrix = np.eye(order, dtype=np.int64) + np.block(
             [
                 [np.zeros((1, 1), int), np.ones((1, order - 1), int)],
                 [-np.ones((order - 1, 1), int), core],
@@ -472,13 +495,13 @@ def _hadamard(order: int) -> IntArray | None:
         core = np.block(
             [[np.zeros((1, 1), int), np.ones((1, q), int)], [np.ones((q, 1), int), _jacobsthal(q)]]
         )
-        one = np.eye(q + 1, dtype=np.int64)
-        found = np.kron(core, np.array([[1, 1], [1, -1]])) + np.kron(
-            one, np.array([[1, -1], [-1, -1]])
+        identity = np.eye(q + 1, dtype=np.int64)
+        matrix = np.kron(core, np.array([[1, 1], [1, -1]])) + np.kron(
+            identity, np.array([[1, -1], [-1, -1]])
         )
     else:
         return None
-    return found * found[:, :1]
+    return matrix * matrix[:, :1]
 
 
 def _jacobsthal(q: int) -> IntArray:

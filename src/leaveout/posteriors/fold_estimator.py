@@ -15,7 +15,7 @@ from jaxtyping import Float
 from scipy.special import expit
 
 from .._runtime.arrays import BoolArray, FloatArray, IntArray
-from .._runtime.checkpoint import StepResult, again, keep, making, there
+from .._runtime.checkpoint import StepResult, keep, making, num_saved_steps, read_step
 from .._runtime.jax import call_traced
 from .._runtime.progress import Slow
 from ..plans.plan import CAPACITY, Plan
@@ -559,12 +559,12 @@ class FoldEstimator:
 
         Draws that were moved for it are moved anew on demand.
         """
-        if not there():
+        if not num_saved_steps():
             with making():
                 fold = make()
             keep(fold.arrays)
             return fold
-        arrays, draws = again(), self.posterior.draws
+        arrays, draws = read_step(), self.posterior.draws
         numbers: dict[str, Any] = {
             name: arrays[name][()] for name in FoldResult._fields if name in arrays
         }
