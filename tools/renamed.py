@@ -93,6 +93,18 @@ class Scope:
         return "local", scope
 
 
+def foreign_names(module: ast.Module) -> set[str]:
+    """Names that modules of other packages, and what is imported from them, have in a module."""
+    names = set()
+    for node in ast.walk(module):
+        foreign = isinstance(node, ast.Import) or (
+            isinstance(node, ast.ImportFrom) and not node.level
+        )
+        if foreign and "leaveout" not in ast.unparse(node):
+            names |= {alias.asname or alias.name.split(".")[0] for alias in node.names}
+    return names
+
+
 class Row:
     """The syntax tree of a module as a row of tokens."""
 
@@ -102,7 +114,9 @@ class Row:
         self.scopes: dict[Scope, int] = {}
         self.line = 0
         self.around: list[str] = []
-        self.visit(ast.parse(text), Scope(symtable.symtable(text, "module", "exec")))
+        module = ast.parse(text)
+        self.foreign = foreign_names(module)
+        self.visit(module, Scope(symtable.symtable(text, "module", "exec")))
 
     def write(self, kind: str, value: object) -> None:
         """Add a token."""
@@ -232,18 +246,30 @@ class Row:
         if field in SILENT:
             return
         if field == "attr":
-            own = (
-                isinstance(node.ctx, ast.Store)
-                and isinstance(node.value, ast.Name)
-                and node.value.id in ("self", "cls")
-            )
-            self.write("field" if own else "attribute", value)
+            self.attribute(node, scope)
         elif field == "arg":
             self.write("keyword", value)
         elif binds and field in ("name", "rest") and value is not None:
             self.name(value, scope)
         else:
             self.visit(value, scope)
+
+    def attribute(self, node: ast.Attribute, scope: Scope) -> None:
+        """Add the name of an attribute.
+
+        Those of what is imported from elsewhere, such as `np.add.at`, are not ours to rename.
+        """
+        root = node.value
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        if not isinstance(root, ast.Name):
+            self.write("attribute", node.attr)
+        elif root.id in self.foreign and scope.resolve(root.id)[0] == "global":
+            self.write("value", node.attr)
+        elif node.value is root and root.id in ("self", "cls") and isinstance(node.ctx, ast.Store):
+            self.write("field", node.attr)
+        else:
+            self.write("attribute", node.attr)
 
     def alias(self, node: ast.alias, scope: Scope) -> None:
         """Add an import: the name in the module from which it comes, and the one that it has here

@@ -35,6 +35,9 @@ def _shift(own, *, at):
     except ValueError as lost:
         raise TypeError(str(lost)) from lost
 
+def spread(rows):
+    np.add.given(rows, 0, 1)
+
 def public(found):
     return getattr(found, "given"), partial(_shift, at=len(found))
 """
@@ -65,7 +68,7 @@ def compared(*changes, exported=""):
         [("as lost", "as error"), ("str(lost)", "str(error)"), ("from lost", "from error")],
         [("told", "add"), ("{own: at for own, at in kept}", "{a: b for a, b in kept}")],
         [("np", "numpy")],
-        [("self.given", "self.values"), ('"given"', '"values"')],
+        [("self.given", "self.values"), ('"given"', '"values"')],  # not that of another library
         [
             ("_shift(own, *, at)", "_shift(own, *, shift)"),
             ("> at]", "> shift]"),
@@ -102,6 +105,7 @@ def test_renames_are_no_difference(changes):
         [("if each > at", "if at < each")],
         [("{own: at for own, at in kept}", "{at: own for own, at in kept}")],
         [("from lost", "from None")],
+        [("self.given", "self.values"), ('"given"', '"values"'), ("np.add.given", "np.add.values")],
     ],
 )
 def test_anything_else_is(changes):
