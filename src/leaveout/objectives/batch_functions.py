@@ -36,6 +36,7 @@ from .objective import (
     AbstractLinearPredictor,
     AbstractObjective,
     DiagonalBlocks,
+    HeldOutLosses,
     Lanes,
     Matrices,
     PerLane,
@@ -337,7 +338,7 @@ class DerivedBatch:
         """
         return self._map_lanes(_weight_gradients, lanes, local=True)
 
-    def losses(self, theta: Points, lanes: Lanes) -> Float[np.ndarray, "lanes ..."]:
+    def losses(self, theta: Points, lanes: Lanes) -> HeldOutLosses:
         """Held-out losses, zero where not scored.
 
         `[lanes, width]`, or `[lanes]` for a joint loss.
@@ -350,7 +351,7 @@ class DerivedBatch:
 
     def around(
         self, theta: Points, moves: Float[np.ndarray, "lanes moves params"], lanes: Lanes
-    ) -> tuple[Float[np.ndarray, "lanes ..."], Float[np.ndarray, "lanes moves"]]:
+    ) -> tuple[HeldOutLosses, Float[np.ndarray, "lanes moves"]]:
         """Held-out losses, and the sum of their absolute changes along each of the given moves."""
         losses, changes = self._map_lanes(_around, lanes, theta, moves, held=True)
         return self._drop_padding(losses), changes
@@ -374,9 +375,7 @@ class DerivedBatch:
             work(objective, size_of(self.like)),
         )
 
-    def _drop_padding(
-        self, losses: Float[np.ndarray, "lanes ..."]
-    ) -> Float[np.ndarray, "lanes ..."]:
+    def _drop_padding(self, losses: HeldOutLosses) -> HeldOutLosses:
         """Drop the losses of units that are padding."""
         if losses.ndim > 1:
             return losses[:, : self.rows.index.shape[1]]
@@ -526,12 +525,12 @@ class PassBatch(DerivedBatch):
         values, gradients, _ = zip(*self._passes(theta, lanes, True), strict=True)
         return np.array(values), np.stack(gradients)
 
-    def losses(self, theta: Points, lanes: Lanes) -> Float[np.ndarray, "lanes ..."]:
+    def losses(self, theta: Points, lanes: Lanes) -> HeldOutLosses:
         return np.stack([look.losses for look in self._passes(theta, lanes, False)])
 
     def around(
         self, theta: Points, moves: Float[np.ndarray, "lanes moves params"], lanes: Lanes
-    ) -> tuple[Float[np.ndarray, "lanes ..."], Float[np.ndarray, "lanes moves"]]:
+    ) -> tuple[HeldOutLosses, Float[np.ndarray, "lanes moves"]]:
         points = np.concatenate([theta[:, None], theta[:, None] + moves], axis=1)
         flat_losses = self.losses(
             points.reshape(-1, theta.shape[1]), np.repeat(lanes, points.shape[1])

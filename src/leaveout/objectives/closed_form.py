@@ -20,7 +20,19 @@ from jaxtyping import Bool, Float, Int
 
 from .._runtime.jax import Array, Arrays as Arrays, PyTree, Scalar, cached_on
 from ..plans.plan import RefitRows
-from .objective import AbstractObjective, Lanes, Matrices, PerLane, Points, Vector
+from .objective import (
+    AbstractObjective,
+    HeldOutLosses,
+    Hessian,
+    Lanes,
+    Matrices,
+    PerLane,
+    PerListed,
+    Points,
+    UnitIndex,
+    UnitWeights,
+    Vector,
+)
 
 # step of central differences, relative to a parameter or to one; their error goes with its square
 GRADIENT_DIFFERENCE = 1e-4
@@ -154,7 +166,7 @@ class AbstractClosedForm(AbstractObjective):
         index: Entries,
         held: Scored,
         state: State = None,
-    ) -> Float[np.ndarray, "lanes ..."]:
+    ) -> HeldOutLosses:
         """Held-out losses of the listed units given all units that are seen, or one joint number a
         refit.
 
@@ -234,14 +246,12 @@ class AbstractClosedForm(AbstractObjective):
         return gradients
 
     @staticmethod
-    def _sum_held(losses: Float[np.ndarray, "lanes ..."], held: Scored) -> PerLane:
+    def _sum_held(losses: HeldOutLosses, held: Scored) -> PerLane:
         if losses.ndim > 1:
             return np.where(held, losses, 0.0).sum(1)
         return losses
 
-    def hessians(
-        self, theta: Points, weights: Weights, state: State = None
-    ) -> Float[np.ndarray, "lanes params params"]:
+    def hessians(self, theta: Points, weights: Weights, state: State = None) -> Matrices:
         """Compute ∇²F of each refit, by central differences of exact gradients.
 
         Parameters
@@ -351,20 +361,18 @@ class AbstractClosedForm(AbstractObjective):
         del theta
         return None
 
-    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
+    def loss(self, theta: PyTree, weights: UnitWeights) -> Scalar:
         return self.values(*_one_refit(theta, weights))[0, 0]
 
-    def hessian(
-        self, theta: PyTree, weights: Float[Arrays, " units"]
-    ) -> Float[Array, "params params"]:
+    def hessian(self, theta: PyTree, weights: UnitWeights) -> Hessian:
         return self.hessians(*_one_refit(theta, weights))[0]
 
     def score(
         self,
         theta: PyTree,
         weights: Float[Array, " units"],
-        index: Int[Arrays, " width"],
-        held: Float[Arrays, " width"],
+        index: UnitIndex,
+        held: PerListed,
     ) -> Array:
         return self.losses(
             *_one_refit(theta, weights), np.asarray(index)[None], np.asarray(held, bool)[None]
@@ -373,8 +381,8 @@ class AbstractClosedForm(AbstractObjective):
     def predict(
         self,
         theta: PyTree,
-        weights: Float[Arrays, " units"],
-        index: Int[Arrays, " width"],
+        weights: UnitWeights,
+        index: UnitIndex,
         kind: str,
     ) -> Array:
         return self.predictions(*_one_refit(theta, weights), np.asarray(index)[None], kind)[0]
@@ -388,7 +396,7 @@ class AbstractClosedForm(AbstractObjective):
         return type(self).losses is not AbstractClosedForm.losses
 
 
-def _one_refit(theta: PyTree, weights: Float[Arrays, " units"]) -> tuple[Points, Weights]:
+def _one_refit(theta: PyTree, weights: UnitWeights) -> tuple[Points, Weights]:
     """Write one refit as a batch of refits."""
     return np.reshape(theta, (1, -1)), np.asarray(weights, float)[None]
 
@@ -485,7 +493,7 @@ class ClosedFormBatch:
         hessian = self.hessian(theta, lanes)
         return lambda vector: np.einsum("lij,lj->li", hessian, vector)
 
-    def losses(self, theta: Points, lanes: Lanes) -> Float[np.ndarray, "lanes ..."]:
+    def losses(self, theta: Points, lanes: Lanes) -> HeldOutLosses:
         """Held-out losses, zero where not scored.
 
         `[lanes, width]`, or `[lanes]` for a joint loss.
@@ -521,7 +529,7 @@ class ClosedFormBatch:
 
     def around(
         self, theta: Points, moves: Float[np.ndarray, "lanes moves params"], lanes: Lanes
-    ) -> tuple[Float[np.ndarray, "lanes ..."], Float[np.ndarray, "lanes moves"]]:
+    ) -> tuple[HeldOutLosses, Float[np.ndarray, "lanes moves"]]:
         """Held-out losses, and the sum of their absolute changes along each of the given moves."""
         losses_at_theta = self.losses(theta, lanes)
         changes = [

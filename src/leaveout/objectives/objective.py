@@ -36,6 +36,8 @@ from ..linalg.device_design import is_finite
 
 UnitIndex = Int[Arrays, " width"]  # places of the units that a refit lists
 UnitWeights = Float[Arrays, " units"]
+PerListed = Float[Arrays, " width"]
+Hessian = Float[Array, "params params"]
 
 # Arrays of the refits in a batch that are computed together, its lanes, or of all its refits.
 Lanes = Int[np.ndarray, " lanes"]  # their places in the batch
@@ -46,6 +48,7 @@ Points = Float[np.ndarray, "lanes params"]  # parameters, gradients or steps
 RefitPoints = Float[np.ndarray, "refits params"]
 Matrices = Float[np.ndarray, "lanes params params"]
 Vector = Float[np.ndarray, " params"]
+HeldOutLosses = Float[np.ndarray, "lanes ..."]  # of the units of each refit, or joint
 LINE = 64  # bytes
 
 
@@ -559,7 +562,7 @@ class AbstractObjective(Module):
         theta: PyTree,
         weights: Float[Array, " units"],
         index: UnitIndex,
-        held: Float[Arrays, " width"],
+        held: PerListed,
     ) -> Array:
         """Held-out loss of the listed units given all units that are seen, or one joint number.
 
@@ -586,9 +589,7 @@ class AbstractObjective(Module):
         full_weights = weights.at[index].max(held, mode="drop")
         return self.loss(theta, full_weights) - self.loss(theta, weights)
 
-    def perturbation(
-        self, theta: PyTree, index: UnitIndex, delta: Float[Arrays, " width"]
-    ) -> Scalar:
+    def perturbation(self, theta: PyTree, index: UnitIndex, delta: PerListed) -> Scalar:
         """Evaluate `F(θ, 1 + δ) − F(θ, 1)`, δ zero off `index`. Override it where only the listed
         units matter.
 
@@ -628,7 +629,7 @@ class AbstractObjective(Module):
         along = lambda direction: jax.jvp(lambda v: by_weight(ones, v), (start,), (direction,))[1]
         return jax.lax.map(along, jnp.eye(len(start))).T
 
-    def hessian(self, theta: PyTree, weights: UnitWeights) -> Float[Array, "params params"]:
+    def hessian(self, theta: PyTree, weights: UnitWeights) -> Hessian:
         """Compute `∇²F(θ, w)` over the raveled parameters.
 
         Parameters
@@ -645,9 +646,7 @@ class AbstractObjective(Module):
         """
         return jax.hessian(lambda vector: self.loss(unravel(vector, theta), weights))(ravel(theta))
 
-    def hessian_change(
-        self, theta: PyTree, index: UnitIndex, delta: Float[Arrays, " width"]
-    ) -> Float[Array, "params params"]:
+    def hessian_change(self, theta: PyTree, index: UnitIndex, delta: PerListed) -> Hessian:
         """Compute `∇²F(θ, 1 + δ) − ∇²F(θ, 1)`. Override it where only the listed units matter.
 
         Parameters
@@ -909,7 +908,7 @@ class Separable(AbstractObjective):
         theta: PyTree,
         weights: Float[Array, " units"],
         index: UnitIndex,
-        held: Float[Arrays, " width"],
+        held: PerListed,
     ) -> Array:
         del weights, held  # units are independent, so the other seen units do not matter
         return self._listed(theta, index)
@@ -919,14 +918,10 @@ class Separable(AbstractObjective):
             theta, jax.tree.map(lambda x: jnp.asarray(x).at[index].get(mode="clip"), self.data)
         )
 
-    def perturbation(
-        self, theta: PyTree, index: UnitIndex, delta: Float[Arrays, " width"]
-    ) -> Scalar:
+    def perturbation(self, theta: PyTree, index: UnitIndex, delta: PerListed) -> Scalar:
         return jnp.where(index < self.num_units, delta, 0.0) @ self._listed(theta, index)
 
-    def hessian_change(
-        self, theta: PyTree, index: UnitIndex, delta: Float[Arrays, " width"]
-    ) -> Float[Array, "params params"]:
+    def hessian_change(self, theta: PyTree, index: UnitIndex, delta: PerListed) -> Hessian:
         return jax.hessian(lambda vector: self.perturbation(unravel(vector, theta), index, delta))(
             ravel(theta)
         )
@@ -1037,7 +1032,7 @@ class Objective(AbstractObjective):
         theta: PyTree,
         weights: Float[Array, " units"],
         index: UnitIndex,
-        held: Float[Arrays, " width"],
+        held: PerListed,
     ) -> Array:
         if self.score_function is None:
             return super().score(theta, weights, index, held)

@@ -44,6 +44,7 @@ Observations = Float[np.ndarray, "steps channels"]
 Past = Float[np.ndarray, "past channels"]  # observations before a step, in the same sequence
 Row = Float[np.ndarray, " channels"]  # the observation of one step
 Lengths = Int[np.ndarray, " sequences"]
+StepFlags = Bool[np.ndarray, " steps"]
 LogDensities = Float[Array, "steps states"]
 Means = Float[Array, "steps states channels"]
 
@@ -186,9 +187,7 @@ class AbstractEmission(Module):
         """
 
     @abc.abstractmethod
-    def initial(
-        self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int
-    ) -> Parameters:
+    def initial(self, data: PyTree, observed: StepFlags, num_states: int, seed: int) -> Parameters:
         """Return natural parameters from which a fit starts.
 
         Parameters
@@ -302,7 +301,7 @@ class AbstractEmission(Module):
         """
         return self
 
-    def has_density(self, x: Observations, lengths: Lengths) -> Bool[np.ndarray, " steps"]:
+    def has_density(self, x: Observations, lengths: Lengths) -> StepFlags:
         """Tell which steps have a density: those observed in all channels, with observed
         regressors. Others have weight zero.
 

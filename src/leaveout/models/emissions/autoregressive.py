@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
 from ..._runtime.jax import Arrays, PyTree, numpy_of, static
@@ -31,6 +31,7 @@ from ._base import (
     Past,
     Priors,
     Row,
+    StepFlags,
     check,
     clusters,
 )
@@ -68,7 +69,7 @@ class AbstractAutoregression(AbstractGaussian):
     def reach(self) -> int:
         return self.lags
 
-    def has_density(self, x: Observations, lengths: Lengths) -> Bool[np.ndarray, " steps"]:
+    def has_density(self, x: Observations, lengths: Lengths) -> StepFlags:
         return ~np.isnan(x).any(axis=1) & self._has_regressors(x, lengths, self.skip)
 
     def _has_regressors(self, x, lengths, skip):
@@ -281,9 +282,7 @@ class Autoregressive(AbstractAutoregression):
         order = _linear(0, channels, self.lags, channels)
         return jnp.kron(precision, gram)[order[:, None], order]
 
-    def initial(
-        self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int
-    ) -> Parameters:
+    def initial(self, data: PyTree, observed: StepFlags, num_states: int, seed: int) -> Parameters:
         x, past, scale, labels = self._clustered(data, observed, num_states, seed)
         channels = x.shape[1]
         response = x / scale
@@ -432,9 +431,7 @@ class NeuralAutoregressive(AbstractAutoregression):
         )
         return hessian[order[:, None], order]
 
-    def initial(
-        self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int
-    ) -> Parameters:
+    def initial(self, data: PyTree, observed: StepFlags, num_states: int, seed: int) -> Parameters:
         x, past, scale, labels = self._clustered(data, observed, num_states, seed)
         rng = np.random.default_rng(seed)
         channels = x.shape[1]

@@ -5,7 +5,7 @@
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Scalar
+from jaxtyping import Array, Scalar
 
 from ..._runtime.jax import PyTree, static
 from ...objectives.objective import LOG_PROBABILITY
@@ -24,6 +24,7 @@ from ._base import (
     Past,
     Priors,
     Row,
+    StepFlags,
     check,
 )
 
@@ -90,9 +91,7 @@ class Categorical(AbstractWithPrior):
     def log_densities(self, parameters: Parameters, data: PyTree) -> LogDensities:
         return jnp.log(parameters["probability"]).T[data]
 
-    def initial(
-        self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int
-    ) -> Parameters:
+    def initial(self, data: PyTree, observed: StepFlags, num_states: int, seed: int) -> Parameters:
         rng = np.random.default_rng(seed)
         frequency = (
             np.bincount(np.asarray(data)[observed], minlength=self.num_symbols)
@@ -176,9 +175,7 @@ class Observed(AbstractEmission):
         complement = jnp.where(weights <= 1, 1 - weights, 0.0) + 1e-30
         return jnp.where(jnp.isneginf(logs), jnp.log(complement), 0.0)
 
-    def initial(
-        self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int
-    ) -> Parameters:
+    def initial(self, data: PyTree, observed: StepFlags, num_states: int, seed: int) -> Parameters:
         return {}
 
     def means(self, parameters: Parameters, data: PyTree) -> Means:

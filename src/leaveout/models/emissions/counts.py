@@ -10,7 +10,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from jaxtyping import Array, Bool, Float, Int, Scalar
+from jaxtyping import Array, Float, Int, Scalar
 from numpy.typing import ArrayLike
 from scipy.special import gammaln as gammaln_of_data
 
@@ -36,6 +36,7 @@ from ._base import (
     Past,
     Priors,
     Row,
+    StepFlags,
     check,
     clusters,
 )
@@ -252,9 +253,7 @@ class AbstractCounts(AbstractWithPrior):
             )
         )
 
-    def initial(
-        self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int
-    ) -> Parameters:
+    def initial(self, data: PyTree, observed: StepFlags, num_states: int, seed: int) -> Parameters:
         return self._start(data, observed, num_states, seed)[0]
 
     def _start(self, data, observed, num_states, seed):
@@ -468,9 +467,7 @@ class NegativeBinomial(AbstractCounts):
             - data.log_factorial[:, None]
         )
 
-    def initial(
-        self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int
-    ) -> Parameters:
+    def initial(self, data: PyTree, observed: StepFlags, num_states: int, seed: int) -> Parameters:
         start, expected = self._start(data, observed, num_states, seed)
         excess = np.mean((np.asarray(data.count)[observed] - expected) ** 2 - expected, axis=0)
         size = np.clip(np.mean(expected**2, axis=0) / np.maximum(excess, 1e-3), 0.5, 50.0)
@@ -557,9 +554,7 @@ class Binomial(AbstractWithPrior):
             + data["log_ways"][:, None]
         )
 
-    def initial(
-        self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int
-    ) -> Parameters:
+    def initial(self, data: PyTree, observed: StepFlags, num_states: int, seed: int) -> Parameters:
         x = np.asarray(data["count"])[observed]
         mean, _ = cluster_means(x, num_states, seed)
         return {"probability": single(np.clip(mean / self.trials, 0.02, 0.98))}

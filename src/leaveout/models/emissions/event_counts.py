@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
-from jaxtyping import Array, Bool, Float, Int, Scalar
+from jaxtyping import Array, Float, Int, Scalar
 from numpy.typing import ArrayLike
 
 from ..._runtime.jax import Module, PyTree, static
@@ -27,6 +27,7 @@ from ._base import (
     Past,
     Priors,
     Row,
+    StepFlags,
     _log_ratios,
     _simplex,
     but_last,
@@ -208,9 +209,7 @@ class EventCounts(AbstractWithPrior):
     def log_densities(self, parameters: Parameters, data: PyTree) -> LogDensities:
         return self.table(parameters, data.length).reshape(-1, 2)[data.row]
 
-    def initial(
-        self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int
-    ) -> Parameters:
+    def initial(self, data: PyTree, observed: StepFlags, num_states: int, seed: int) -> Parameters:
         rng = np.random.default_rng(seed)
         x = np.asarray(data.row)[observed] % data.length
         season = self.season[observed]

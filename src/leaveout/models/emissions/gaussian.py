@@ -37,18 +37,20 @@ from ._base import (
     Past,
     Priors,
     Row,
+    StepFlags,
     check,
     clusters,
 )
 
 KINDS = "diagonal", "full", "spherical", "tied"
 LOG_TAU = math.log(2 * math.pi)
+MatrixArray = Float[Array, "... n n"]
 SKEW = 1e-6  # largest asymmetry by rounding of a matrix whose diagonal is one
 
 
 def _sweeps(
-    matrix: Float[Array, "... n n"],
-) -> tuple[Float[Array, "... n n"], Float[Array, "... n n"]]:
+    matrix: MatrixArray,
+) -> tuple[MatrixArray, MatrixArray]:
     """Compute the inverse and the Cholesky factor of positive definite matrices by sweeping column
     after column.
     """
@@ -74,7 +76,7 @@ def _sweeps(
 @jax.custom_jvp
 def inverse(
     matrix: Float[Array | np.ndarray, "... n n"],
-) -> tuple[Float[Array, "... n n"], Float[Array, "..."]]:
+) -> tuple[MatrixArray, Float[Array, "..."]]:
     """Compute the inverse and the log-determinant of positive definite matrices."""
     precision, factor = _sweeps(jnp.asarray(matrix))
     return precision, 2 * jnp.sum(jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), axis=-1)
@@ -91,7 +93,7 @@ def _(primals, tangents):
     )
 
 
-def _covariance(vector: Float[Array, "... entries"]) -> Float[Array, "... n n"]:
+def _covariance(vector: Float[Array, "... entries"]) -> MatrixArray:
     size = (math.isqrt(8 * vector.shape[-1] + 1) - 1) // 2
     rows, columns = np.tril_indices(size)
     place = np.full((size, size), vector.shape[-1])
@@ -398,9 +400,7 @@ class Gaussian(AbstractGaussian):
             + constant
         )
 
-    def initial(
-        self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int
-    ) -> Parameters:
+    def initial(self, data: PyTree, observed: StepFlags, num_states: int, seed: int) -> Parameters:
         x = np.asarray(data)[observed]
         labels = clusters(x, num_states, seed)
         rng = np.random.default_rng(seed)

@@ -21,7 +21,7 @@ from typing import Any, Literal, Self, cast
 import numpy as np
 import pandas as pd
 import scipy
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
 from ..._runtime.jax import Array, Arrays as Arrays, PyTree, Scalar, float64, jax, jnp, static
@@ -41,8 +41,12 @@ from ...linalg.sparse_design import SparseDesign
 from ...objectives.objective import (
     AbstractLinearPredictor,
     DiagonalBlocks,
+    Hessian,
     Parameters,
+    PerListed,
+    UnitIndex,
     Units,
+    UnitWeights,
     as_stored,
 )
 from . import losses, penalties
@@ -355,7 +359,7 @@ class AbstractRegression(AbstractLinearPredictor):
             return value
         return times(pick(self.sample_weight, index), value)
 
-    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
+    def loss(self, theta: PyTree, weights: UnitWeights) -> Scalar:
         omega, kappa = self._weigh(weights, jnp)
         z = self._predictor(theta, EVERYONE)
         # a row of weight zero may lie outside the domain of ℓ, and must not enter F or its
@@ -364,18 +368,14 @@ class AbstractRegression(AbstractLinearPredictor):
         z = jnp.where(out[:, None] if z.ndim > 1 else out, self.loss_function.inside, z)
         return omega @ self._unit_losses(z, EVERYONE) + kappa * self.penalty(self._coef(theta))
 
-    def hessian(
-        self, theta: PyTree, weights: Float[Arrays, " units"]
-    ) -> Float[Array, "params params"]:
+    def hessian(self, theta: PyTree, weights: UnitWeights) -> Hessian:
         omega, kappa = self._weigh(weights, jnp)
         curvature = self._unit_losses(self._predictor(theta, EVERYONE), EVERYONE, 2)
         return self._gram(self.design, times(omega, curvature)) + kappa * self._penalty_hessian(
             theta
         )
 
-    def preconditioner(
-        self, theta: PyTree, weights: Float[Arrays, " units"]
-    ) -> tuple[DiagonalBlocks, ...]:
+    def preconditioner(self, theta: PyTree, weights: UnitWeights) -> tuple[DiagonalBlocks, ...]:
         """Blocks of the Hessian for single classes."""
         model = self.predictors
         if not self.classes or model is None:
@@ -394,15 +394,13 @@ class AbstractRegression(AbstractLinearPredictor):
         self,
         theta: PyTree,
         weights: Float[Array, " units"],
-        index: Int[Arrays, " width"],
-        held: Float[Arrays, " width"],
+        index: UnitIndex,
+        held: PerListed,
     ) -> Array:
         del weights, held
         return self._unit_losses(self._predictor(theta, index), index)
 
-    def perturbation(
-        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
-    ) -> Scalar:
+    def perturbation(self, theta: PyTree, index: UnitIndex, delta: PerListed) -> Scalar:
         if self.class_code is not None:  # every row's weight changes with the size of its class
             return super().perturbation(theta, index, delta)
         index, delta = self._touched_units(index, delta)
@@ -412,9 +410,7 @@ class AbstractRegression(AbstractLinearPredictor):
             return value
         return value + self.penalty(self._coef(theta)) * self.penalty.times(delta, omega)
 
-    def hessian_change(
-        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
-    ) -> Float[Array, "params params"]:
+    def hessian_change(self, theta: PyTree, index: UnitIndex, delta: PerListed) -> Hessian:
         if self.class_code is not None:
             return super().hessian_change(theta, index, delta)
         index, delta = self._touched_units(index, delta)
@@ -451,8 +447,8 @@ class AbstractRegression(AbstractLinearPredictor):
     def predict(
         self,
         theta: PyTree,
-        weights: Float[Arrays, " units"],
-        index: Int[Arrays, " width"],
+        weights: UnitWeights,
+        index: UnitIndex,
         kind: str,
     ) -> Arrays:
         z = self._predictor(theta, index)
@@ -505,7 +501,7 @@ class AbstractRegression(AbstractLinearPredictor):
     def smooth(self) -> bool:
         return self.loss_function.smooth
 
-    def rows(self, index: Int[Arrays, " width"]) -> Float[Array, "width outputs params"]:
+    def rows(self, index: UnitIndex) -> Float[Array, "width outputs params"]:
         x = pick(self.design, index)
         if self.classes:
             return jnp.einsum("kl,nq->nklq", jnp.eye(self.outputs), x).reshape(
@@ -514,7 +510,7 @@ class AbstractRegression(AbstractLinearPredictor):
         identity = jnp.pad(jnp.eye(self.own), ((1, 0), (x.shape[1], 0)))
         return jnp.pad(x[:, None, :], ((0, 0), (0, self.own), (0, self.own))) + identity
 
-    def derivative(self, theta: PyTree, index: Int[Arrays, " width"] | slice, order: int) -> Arrays:
+    def derivative(self, theta: PyTree, index: UnitIndex | slice, order: int) -> Arrays:
         return self._times_weight(
             self._unit_losses(self._predictor(theta, index), index, order), index
         )

@@ -25,6 +25,8 @@ from . import distributions
 from .distributions import are_counts, domain, moments, thresholds
 from .loss import AbstractSharedLoss, positive
 
+Tau = Float[Array, " own"]
+
 
 class AbstractScaleLoss(AbstractSharedLoss):
     """Loss with one positive parameter of its own, `named`, whose logarithm is τ."""
@@ -52,7 +54,7 @@ class AbstractFamilyScale(AbstractScaleLoss):
     def parameter(self) -> str:  # type: ignore[override]
         return self.family.parameter
 
-    def __call__(self, eta: Array, tau: Float[Array, " own"], y: Array) -> Array:  # type: ignore[override]
+    def __call__(self, eta: Array, tau: Tau, y: Array) -> Array:  # type: ignore[override]
         return self.family.loss(self.inverse_link(eta, tau), eta, jnp.exp(tau[0]), tau[0], y)
 
     def inverse_link(self, eta: Arrays, tau: Arrays) -> Arrays:  # type: ignore[override]
@@ -94,7 +96,7 @@ class NegativeBinomialDispersion(AbstractFamilyScale):
     family = distributions.NEGATIVE_BINOMIAL
     linear: bool = static(default=False)
 
-    def __call__(self, eta: Array, tau: Float[Array, " own"], y: Array) -> Array:  # type: ignore[override]
+    def __call__(self, eta: Array, tau: Tau, y: Array) -> Array:  # type: ignore[override]
         return super().__call__(eta, tau - eta if self.linear else tau, y)
 
     def start(self, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
@@ -134,7 +136,7 @@ class Beta(AbstractScaleLoss):
     parameter = "precision"
     scale_name = LOG_DENSITY
 
-    def __call__(self, eta: Array, tau: Float[Array, " own"], y: Array) -> Array:  # type: ignore[override]
+    def __call__(self, eta: Array, tau: Tau, y: Array) -> Array:  # type: ignore[override]
         precision = jnp.exp(tau[0])
         a = jax.nn.sigmoid(eta) * precision
         b = jax.nn.sigmoid(-eta) * precision
@@ -233,7 +235,7 @@ class HuberScale(AbstractScaleLoss):
             raise ValueError(f"HuberScale: epsilon must be 1 or more; got {epsilon}.")
         self.epsilon = np.asarray(epsilon, np.float64)
 
-    def __call__(self, eta: Array, tau: Float[Array, " own"], y: Array) -> Array:  # type: ignore[override]
+    def __call__(self, eta: Array, tau: Tau, y: Array) -> Array:  # type: ignore[override]
         scale = jnp.exp(tau[0])
         r = y - eta
         linear = jnp.abs(r) >= self.epsilon * scale
@@ -288,7 +290,7 @@ class Ordinal(AbstractSharedLoss):
         if self.num_levels < 2:
             raise ValueError(f"Ordinal: two or more levels are needed; got {self.num_levels}.")
 
-    def __call__(self, eta: Array, tau: Float[Array, " own"], y: Array) -> Array:  # type: ignore[override]
+    def __call__(self, eta: Array, tau: Tau, y: Array) -> Array:  # type: ignore[override]
         k = y.astype(int)
         cut = jnp.concatenate([jnp.zeros(1), thresholds(tau), jnp.zeros(1)])
         upper = cut[k + 1] - eta

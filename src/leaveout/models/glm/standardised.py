@@ -13,12 +13,17 @@ from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
-from jaxtyping import Float, Int
 
 from ..._runtime.jax import Array, Arrays as Arrays, PyTree, Scalar, jnp, numpy_of
 from ...linalg.design import CachedLoss, MultiOutputDesign, Predictors, StackedLoss
 from ...linalg.sparse_design import SparseDesign
-from ...objectives.objective import AbstractLinearPredictor
+from ...objectives.objective import (
+    AbstractLinearPredictor,
+    Hessian,
+    PerListed,
+    UnitIndex,
+    UnitWeights,
+)
 from . import losses
 from .glm import GLM
 
@@ -140,16 +145,14 @@ class StandardisedGLM(GLM):
         """Growth of the ridges with the weights."""
         return self._weigh(weights, jnp)[1] * self._ridges() * (self._ratios(weights) - 1)
 
-    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
+    def loss(self, theta: PyTree, weights: UnitWeights) -> Scalar:
         if self.classes:
             theta = theta - theta.mean(0)
         return super().loss(theta, weights) + 0.5 * jnp.sum(
             self._ridge_growth(weights) * self._coef(theta) ** 2
         )
 
-    def hessian(
-        self, theta: PyTree, weights: Float[Arrays, " units"]
-    ) -> Float[Array, "params params"]:
+    def hessian(self, theta: PyTree, weights: UnitWeights) -> Hessian:
         if self.classes:
             return AbstractLinearPredictor.hessian(self, theta, weights)
         pad = self.design.shape[1] - self.num_features
@@ -157,12 +160,8 @@ class StandardisedGLM(GLM):
             jnp.pad(self._ridge_growth(weights), (0, pad))
         )
 
-    def perturbation(
-        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
-    ) -> Scalar:
+    def perturbation(self, theta: PyTree, index: UnitIndex, delta: PerListed) -> Scalar:
         return AbstractLinearPredictor.perturbation(self, theta, index, delta)
 
-    def hessian_change(
-        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
-    ) -> Float[Array, "params params"]:
+    def hessian_change(self, theta: PyTree, index: UnitIndex, delta: PerListed) -> Hessian:
         return AbstractLinearPredictor.hessian_change(self, theta, index, delta)

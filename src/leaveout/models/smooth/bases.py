@@ -31,6 +31,7 @@ from ...data.arrays import codes
 from ...plans.graph import adjacency, read_edges
 
 Array = np.ndarray
+Design = Float[Array, "rows size"]
 MAX_DENSE_POINTS = 400  # points up to which all eigenvectors of a kernel are found
 MAX_KERNEL_POINTS = 2000  # largest number of points of a thin-plate kernel; more are thinned
 
@@ -42,7 +43,7 @@ class Basis:
     `penalties` are matrices `[size, size]`.
     """
 
-    design: Callable[..., Float[Array, "rows size"]]
+    design: Callable[..., Design]
     penalties: tuple[Float[Array, "size size"], ...]
 
 
@@ -226,7 +227,7 @@ def tensor(parts: list[Basis]) -> Basis:
     return Basis(functools.partial(_products, parts), tuple(penalties))
 
 
-def _products(parts: list[Basis], *columns: Array) -> Float[Array, "rows size"]:
+def _products(parts: list[Basis], *columns: Array) -> Design:
     product = np.ones((len(columns[0]), 1))
     for part, x in zip(parts, columns, strict=True):
         product = (product[:, :, None] * part.design(x)[:, None, :]).reshape(len(product), -1)
@@ -242,11 +243,11 @@ def under(basis: Basis, matrix: Float[Array, "size fewer"]) -> Basis:
     )
 
 
-def _times(basis: Basis, matrix: Array, *columns: Any) -> Float[Array, "rows size"]:
+def _times(basis: Basis, matrix: Array, *columns: Any) -> Design:
     return basis.design(*columns) @ matrix
 
 
-def summing_to_zero(design: Float[Array, "rows size"]) -> Float[Array, "size fewer"]:
+def summing_to_zero(design: Design) -> Float[Array, "size fewer"]:
     """Restrict a basis to functions that sum to zero over the rows, as otherwise a constant could
     belong to any term.
     """
@@ -261,9 +262,7 @@ def diagonalise_roughness(basis: Basis) -> Float[Array, "size size"]:
     return np.linalg.eigh(basis.penalties[0])[1]
 
 
-def scale_basis(
-    basis: Basis, design: Float[Array, "rows size"]
-) -> tuple[Basis, Float[Array, "rows size"]]:
+def scale_basis(basis: Basis, design: Design) -> tuple[Basis, Design]:
     """Scale columns to mean square one and penalties to a unit at which they balance the rows;
     return basis and design.
 
@@ -280,9 +279,7 @@ def scale_basis(
     ), design
 
 
-def against(
-    penalty: Float[Array, "size size"], weighed: Float[Array, "rows size"]
-) -> Float[Array, " seen"]:
+def against(penalty: Float[Array, "size size"], weighed: Design) -> Float[Array, " seen"]:
     """Compute the curvature of a penalty relative to that of the rows, where both determine
     directions, in rising order.
     """

@@ -17,6 +17,7 @@ from jaxtyping import Float
 
 from ...data.arrays import codes, count, match_labels, numbers, pandas_of
 from . import bases as bases
+from .bases import Design
 
 Array = np.ndarray
 Kind = Literal["tp", "cr", "cc", "ps", "re", "mrf"]
@@ -441,15 +442,13 @@ class BoundTerm:
     columns: tuple[Array, ...]
     level: Any = None  # level of `by`, if that holds labels
 
-    def design(self, frame: pd.DataFrame) -> Float[Array, "rows size"]:
+    def design(self, frame: pd.DataFrame) -> Design:
         """Design matrix of the term, which times its coefficients is its contribution to the linear
         predictor.
         """
         return self.times(self.basis.design(*_read(self.term, frame)), frame)
 
-    def times(
-        self, design: Float[Array, "rows size"], frame: pd.DataFrame
-    ) -> Float[Array, "rows size"]:
+    def times(self, design: Design, frame: pd.DataFrame) -> Design:
         """Multiply a design by `by`, or set it to zero where `by` has another label."""
         if self.term.by is None:
             return design
@@ -478,7 +477,7 @@ def _read(term: Smooth, frame: pd.DataFrame) -> list[Array]:
     return [x[:, None] if kind == "tp" else x for x, kind in zip(columns, term.bs, strict=True)]
 
 
-def bind(term: Smooth, frame: pd.DataFrame) -> list[tuple[BoundTerm, Float[Array, "rows size"]]]:
+def bind(term: Smooth, frame: pd.DataFrame) -> list[tuple[BoundTerm, Design]]:
     """Bind a term to data, with its design.
 
     If `by` holds labels, one term for each. ValueError if the columns do not fit.

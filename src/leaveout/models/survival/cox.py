@@ -62,7 +62,17 @@ from ...objectives.objective import (
 )
 from ..glm import penalties
 from ..glm.rows import column, design, new_rows
-from .partial_likelihood import Ranges, Sums, efron, log_complement, running
+from .partial_likelihood import (
+    Ranges,
+    RefitTimes,
+    RefitUnits,
+    Sums,
+    TimeSums,
+    UnitSums,
+    efron,
+    log_complement,
+    running,
+)
 
 # largest r/A at which logarithms are expanded; it may double as θ changes
 LOG_EXPANSION_BOUND = 1 / 64
@@ -319,7 +329,7 @@ class Cox(AbstractClosedForm):
     @np.errstate(all="ignore")  # F may be infinite far from the fit
     def _by_units(
         self, theta: Points, weights: Weights
-    ) -> tuple[PerLane, Points, Float[np.ndarray, "refits units"], PerLane]:
+    ) -> tuple[PerLane, Points, RefitUnits, PerLane]:
         """Evaluate F, its gradients, its derivatives by the linear predictors, and the factor of
         the penalty.
         """
@@ -334,9 +344,7 @@ class Cox(AbstractClosedForm):
             kappa,
         )
 
-    def partial(
-        self, sums: Sums
-    ) -> tuple[PerLane, Float[np.ndarray, "refits units"], Float[np.ndarray, "refits times"]]:
+    def partial(self, sums: Sums) -> tuple[PerLane, RefitUnits, RefitTimes]:
         """Compute the negative log partial likelihood, without the penalty.
 
         Parameters
@@ -357,9 +365,7 @@ class Cox(AbstractClosedForm):
         hazard = np.where(sums.number > 0, by_risk, 0.0) * np.exp(-sums.shift)
         return value, self._pushed(sums, by_risk, by_dying), hazard
 
-    def _pushed(
-        self, sums: Sums, by_risk: np.ndarray, by_dying: np.ndarray
-    ) -> Float[np.ndarray, "refits units"]:
+    def _pushed(self, sums: Sums, by_risk: np.ndarray, by_dying: np.ndarray) -> RefitUnits:
         """Derivatives of F by the linear predictors."""
         return sums.risk * self.over_units(by_risk, by_dying) - sums.cases * self.event
 
@@ -441,7 +447,7 @@ class Cox(AbstractClosedForm):
         eta = theta @ self.design.T
         return self.sums_of(eta if self.offset is None else eta + self.offset, weights)
 
-    def sums_of(self, eta: Float[np.ndarray, "refits units"], weights: Weights) -> Sums:
+    def sums_of(self, eta: RefitUnits, weights: Weights) -> Sums:
         """Compute the sums of which the partial likelihood is made, from linear predictors.
 
         Parameters
@@ -471,13 +477,13 @@ class Cox(AbstractClosedForm):
             return weights
         return weights * self.sample_weight
 
-    def _of_risk(self, values: Float[np.ndarray, "sums units"]) -> Float[np.ndarray, "sums times"]:
+    def _of_risk(self, values: UnitSums) -> TimeSums:
         """Sums over those at risk at each time."""
         if self.spans is not None:
             return _ranges(self).sums(values)
         return running(values[:, self.order], self._opens)[:, self.last - 1]
 
-    def _of_dying(self, values: Float[np.ndarray, "sums units"]) -> Float[np.ndarray, "sums times"]:
+    def _of_dying(self, values: UnitSums) -> TimeSums:
         """Sums over those who die at each time."""
         return np.add.reduceat(values[:, self.dead], self.begin, axis=1)
 
@@ -487,9 +493,7 @@ class Cox(AbstractClosedForm):
         opens[self.first] = True
         return opens
 
-    def over_units(
-        self, of_risk: Float[np.ndarray, "sums times"], of_dying: Float[np.ndarray, "sums times"]
-    ) -> Float[np.ndarray, "sums units"]:
+    def over_units(self, of_risk: TimeSums, of_dying: TimeSums) -> UnitSums:
         """Sum, for each unit, over the times at which it is at risk, and add what belongs to the
         time of its death.
 
@@ -513,9 +517,7 @@ class Cox(AbstractClosedForm):
         totals[:, self.order] = running(placed, self._opens, reverse=True)
         return totals + self._at_deaths(of_dying)
 
-    def _at_deaths(
-        self, values: Float[np.ndarray, "sums times"]
-    ) -> Float[np.ndarray, "sums units"]:
+    def _at_deaths(self, values: TimeSums) -> UnitSums:
         """Values at the time of each unit's death, zero for units that do not die."""
         placed = np.zeros((len(values), self.num_units))
         placed[:, self.dead] = values[:, self.group[self.dead]]
@@ -546,9 +548,7 @@ class Cox(AbstractClosedForm):
         )
         return ties, m / at_risk + ties[1] * m / dying, -ties[1] * m * at_risk / dying**2
 
-    def _curvatures(
-        self, sums: Sums, ties: np.ndarray
-    ) -> tuple[Float[np.ndarray, "refits times"], ...]:
+    def _curvatures(self, sums: Sums, ties: np.ndarray) -> tuple[RefitTimes, ...]:
         """Second derivatives of F by S, by S and D, and by D."""
         c = sums.number
         m = sums.deaths

@@ -8,6 +8,11 @@ from scipy import sparse
 from scipy.linalg.lapack import dtbtrs
 from scipy.special import gammaln, polygamma, psi
 
+RefitUnits = Float[np.ndarray, "refits units"]
+RefitTimes = Float[np.ndarray, "refits times"]
+UnitSums = Float[np.ndarray, "sums units"]
+TimeSums = Float[np.ndarray, "sums times"]
+
 
 class Sums(NamedTuple):
     """Sums of the partial likelihood of a batch of refits.
@@ -17,17 +22,17 @@ class Sums(NamedTuple):
     die are left out.
     """
 
-    eta: Float[np.ndarray, "refits units"]
+    eta: RefitUnits
     shift: Float[np.ndarray, "refits 1"]
-    cases: Float[np.ndarray, "refits units"]
-    risk: Float[np.ndarray, "refits units"]
-    number: Float[np.ndarray, "refits times"]
-    deaths: Float[np.ndarray, "refits times"]
-    at_risk: Float[np.ndarray, "refits times"]
-    dying: Float[np.ndarray, "refits times"]
+    cases: RefitUnits
+    risk: RefitUnits
+    number: RefitTimes
+    deaths: RefitTimes
+    at_risk: RefitTimes
+    dying: RefitTimes
 
     @property
-    def mean(self) -> Float[np.ndarray, "refits times"]:
+    def mean(self) -> RefitTimes:
         """Mean weight of those who die at each time."""
         return np.divide(
             self.deaths, self.number, out=np.zeros_like(self.deaths), where=self.number > 0
@@ -67,13 +72,11 @@ class Ranges:
         node = np.concatenate(levels)
         self.above = sparse.csr_array((np.ones(len(time)), (time, node)), shape=(times, 2 * times))
 
-    def sums(self, values: Float[np.ndarray, "sums units"]) -> Float[np.ndarray, "sums times"]:
+    def sums(self, values: UnitSums) -> TimeSums:
         """Compute sums over the units whose range holds each time."""
         return (self.above @ (self.parts @ values.T)).T
 
-    def sums_over_times(
-        self, values: Float[np.ndarray, "sums times"]
-    ) -> Float[np.ndarray, "sums units"]:
+    def sums_over_times(self, values: TimeSums) -> UnitSums:
         """Compute sums over the times of each unit's range."""
         return (self.parts.T @ (self.above.T @ values.T)).T
 
