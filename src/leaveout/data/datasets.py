@@ -272,8 +272,12 @@ def adult() -> "pd.DataFrame":
         "relationship",
         "race",
         "sex",
+        "capital_gain",
+        "capital_loss",
+        "hours_per_week",
+        "native_country",
+        "income",
     ]
-    names += ["capital_gain", "capital_loss", "hours_per_week", "native_country", "income"]
     return pd.read_csv(
         path("adult/adult.data"), header=None, names=names, skipinitialspace=True, na_values="?"
     )

@@ -91,10 +91,6 @@ class FormulaColumns(NamedTuple):
     spec: Any
     data: pd.DataFrame
 
-    def argument(self, value: Any) -> Any:
-        """Return a column of the table, if an argument is a name."""
-        return named_column(self.data, value)
-
 
 @contextlib.contextmanager
 def reading(caller: str, formula: str) -> Iterator[Callable[..., Any]]:
@@ -182,10 +178,6 @@ class SurvivalColumns(NamedTuple):
     spec: Any
     data: pd.DataFrame
 
-    def argument(self, value: Any) -> Any:
-        """Return a column of the table, if an argument is a name."""
-        return named_column(self.data, value)
-
 
 def read_survival(caller: str, formula: str, data: Any) -> SurvivalColumns:
     """Read a formula `Surv(time, event) ~ x + strata(site)`, or one of `Surv(start, stop,
@@ -225,11 +217,8 @@ def read_survival(caller: str, formula: str, data: Any) -> SurvivalColumns:
             for name in map(str, data.columns)
             if re.search(rf"\b{re.escape(name)}\b", " ".join([lhs, *within]))
         ]
-        X = model_matrix(
-            rhs,
-            data.drop(columns=used) if EVERY_COLUMN.search(rhs) else data,
-            na_action="raise",
-        )
+        table = data.drop(columns=used) if EVERY_COLUMN.search(rhs) else data
+        X = model_matrix(rhs, table, na_action="raise")
         columns = pd.DataFrame(X).drop(columns="Intercept", errors="ignore")
         return SurvivalColumns(
             time, event, begins[0] if begins else None, strata, columns, X.model_spec, data
@@ -295,11 +284,9 @@ class FormulaReader(NamedTuple):
         )
         parts = [f"{listed(same)} spans the same columns whatever was learned"] if same else []
         if learning and relearned:
-            parts += [
+            parts.append(
                 f"{listed(learning)} learned anew from the rows of each refit; boundary knots stay"
-            ]
-        else:
-            parts += []
+            )
         remark = stateful_remark(self.formula, [*same, *(learning if relearned else ())])
         return stateful_remark(self.formula), "; ".join([*parts, *filter(None, [remark])])
 

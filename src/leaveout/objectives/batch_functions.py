@@ -151,6 +151,7 @@ def work(objective: AbstractObjective, size: int) -> float:
     return operations
 
 
+@dataclass(eq=False)
 class LinearBatch:
     """F(·, w) of a linear model in NumPy.
 
@@ -160,19 +161,7 @@ class LinearBatch:
     model: Predictors
     rows: RefitRows
     num_units: int
-    constant: Callable[[], np.ndarray] | None
-
-    def __init__(
-        self,
-        model: Predictors,
-        rows: RefitRows,
-        num_units: int,
-        constant: Callable[[], np.ndarray] | None = None,
-    ):
-        self.model = model
-        self.rows = rows
-        self.num_units = num_units
-        self.constant = constant
+    constant: Callable[[], np.ndarray] | None = None
 
     def _weighted_terms(
         self, theta: np.ndarray, lanes: np.ndarray, orders: tuple[int, ...]
@@ -257,17 +246,16 @@ class PenaltyBatch:
         self.model = model
         self.second = second
         self.weight, self.kappa = model.weigh(np.ones((1, num_units)))
-        self.theta, self.curvature = (
-            np.full(second.shape[:2], np.nan),
-            np.empty((len(second), self.weight.shape[1])),
-        )
+        self.theta = np.full(second.shape[:2], np.nan)
+        self.curvature = np.empty((len(second), self.weight.shape[1]))
 
     def look(self, theta: Points, lanes: Lanes) -> tuple[PerLane, Points]:
         """Evaluate F and its gradients."""
         *parts, curvature = self.model.loss.derivatives(
             self.model.eta(theta), self.model.y, (0, 1, 2)
         )
-        self.theta[lanes], self.curvature[lanes] = theta, curvature
+        self.theta[lanes] = theta
+        self.curvature[lanes] = curvature
         loss, slope = (weight_terms(self.weight, part) for part in parts)
         pushed = np.einsum("kp,kpq->kq", theta, self.second[lanes])
         return _assemble(
@@ -395,7 +383,10 @@ class DerivedBatch:
         """
         objective, rows = self._padded_batch
         shared, by_unit, _ = self._costs
-        together = _power(2, max(1, by_unit // 4) if held else by_unit if local else shared)
+        count = by_unit if local else shared
+        if held:
+            count = max(1, by_unit // 4)
+        together = _power(2, count)
         size = self._size(together, dear, held)
 
         def run_group(lanes: np.ndarray, *parts: np.ndarray) -> PyTree:
@@ -564,14 +555,11 @@ def derive_batch(
             objective, like, rows, lambda lanes: weights_of(rows, objective.num_units, lanes)
         )
     costs = objective.costs
-    kind = (
-        PassBatch
-        if costs.passes is not None
-        else DerivedBatch
-        if costs.arrays is None
-        else HostBatch
-    )
-    return kind(objective, like, rows)
+    if costs.passes is not None:
+        return PassBatch(objective, like, rows)
+    if costs.arrays is not None:
+        return HostBatch(objective, like, rows)
+    return DerivedBatch(objective, like, rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -653,7 +641,8 @@ def _map_refits(
 
     A single refit skips the batch axis, with which some products are slower.
     """
-    refit_program, size = functools.partial(program, objective, like), len(args[0])
+    refit_program = functools.partial(program, objective, like)
+    size = len(args[0])
 
     @jax.jit  # traced once for its shapes and the loop
     def together(args):
@@ -723,7 +712,8 @@ def leverage(
 
 @compile_static
 def _leverage(objective: AbstractLinearPredictor, root: Arrays) -> Array:
-    n, size = objective.num_units, min(8192, objective.num_units)
+    n = objective.num_units
+    size = min(8192, n)
 
     def fill(block, out):
         start = jnp.minimum(block * size, n - size)

@@ -358,7 +358,6 @@ class AbstractClosedForm(AbstractObjective):
         array of float, shape (units, units), or None
             The covariance; None, the default, if the model has no such predictors.
         """
-        del theta
         return None
 
     def loss(self, theta: PyTree, weights: UnitWeights) -> Scalar:
@@ -480,7 +479,6 @@ class ClosedFormBatch:
         """Difference between ∇²F at `like` with the weights of each refit and with weights of
         one.
         """
-        del chunk
         center = self._center()
         lanes = np.arange(len(self.rows.index))
         ones = np.ones((1, self.objective.num_units))
@@ -640,5 +638,4 @@ def _last_states(objective: AbstractClosedForm) -> dict[str, tuple[bytes, State]
     """Keep the last θ at which F was evaluated with weights of one, and the state of that, for all
     batches of refits.
     """
-    del objective
     return {}

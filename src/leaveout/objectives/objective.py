@@ -686,7 +686,6 @@ class AbstractObjective(Module):
             Blocks that together hold every parameter once; empty if the model has none, which is
             the default.
         """
-        del theta, weights
         return ()
 
     def subset(self, units: Int[np.ndarray, " some"]) -> "AbstractObjective | None":
@@ -704,7 +703,6 @@ class AbstractObjective(Module):
         AbstractObjective or None
             The objective of these units alone; None, the default, if F is no such sum.
         """
-        del units
         return None
 
     def predict(
@@ -910,7 +908,7 @@ class Separable(AbstractObjective):
         index: UnitIndex,
         held: PerListed,
     ) -> Array:
-        del weights, held  # units are independent, so the other seen units do not matter
+        # units are independent, so the other seen units do not matter
         return self._listed(theta, index)
 
     def _listed(self, theta: PyTree, index: UnitIndex) -> Float[Array, " width"]:

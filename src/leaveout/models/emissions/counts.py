@@ -122,9 +122,12 @@ class AbstractCounts(AbstractWithPrior):
     covariates: Float[np.ndarray, "steps covariates"] | None  # centred
     names: Names = static()  # labels of the steps or sites, if there are any
 
-    def _bind(
-        self, prior: Choice, exposure: ArrayLike | None, covariates: ArrayLike | None
-    ) -> None:
+    def __init__(
+        self,
+        prior: Choice = "default",
+        exposure: ArrayLike | None = None,
+        covariates: ArrayLike | None = None,
+    ):
         emission = type(self).__name__
         self.names, exposure, covariates = match_labels(
             emission, exposure=exposure, covariates=covariates
@@ -351,14 +354,6 @@ class Poisson(AbstractCounts):
 
     mean_name = "rate"
 
-    def __init__(
-        self,
-        prior: Choice = "default",
-        exposure: ArrayLike | None = None,
-        covariates: ArrayLike | None = None,
-    ):
-        self._bind(prior, exposure, covariates)
-
     def log_densities(self, parameters: Parameters, data: PyTree) -> LogDensities:
         rate = by_state(parameters["rate"])
         factor = self.log_factor(parameters, data.regressors)
@@ -415,14 +410,6 @@ class NegativeBinomial(AbstractCounts):
     """
 
     mean_name = "mean"
-
-    def __init__(
-        self,
-        prior: Choice = "default",
-        exposure: ArrayLike | None = None,
-        covariates: ArrayLike | None = None,
-    ):
-        self._bind(prior, exposure, covariates)
 
     def default_prior(self, x: Observations) -> Priors:
         mean, *coefficients = super().default_prior(x).items()

@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike
 
 from ..._runtime.jax import Array, Arrays as Arrays, PyTree, Scalar, float64, jax, jnp, static
 from ...data.arrays import Names, codes, match_labels, numbers
-from ...data.formulas import FormulaReader, read_columns, stateful_remark
+from ...data.formulas import FormulaReader, named_column, read_columns, stateful_remark
 from ...linalg.design import (
     CachedLoss,
     DenseDesign,
@@ -114,40 +114,33 @@ class AbstractRegression(AbstractLinearPredictor):
             sample_weight = weights
         if isinstance(X, str):
             remark = "; ".join(filter(None, (remark, stateful_remark(X))))
-            found = read_columns(caller, X, y)
-            sample_weight, offset, trials = map(found.argument, (sample_weight, offset, trials))
-            intercept = intercept and "Intercept" in found.X
-            reader = FormulaReader(caller, X, found.spec, found.data)
-            X = found.X.drop(columns="Intercept", errors="ignore")
-            y = found.y
+            columns = read_columns(caller, X, y)
+            sample_weight, offset, trials = (
+                named_column(columns.data, value) for value in (sample_weight, offset, trials)
+            )
+            intercept = intercept and "Intercept" in columns.X
+            reader = FormulaReader(caller, X, columns.spec, columns.data)
+            X = columns.X.drop(columns="Intercept", errors="ignore")
+            y = columns.y
         self.penalty = penalties.resolve(penalty)
         self.cut = 0.0
         self.least_norm = False
-        arguments = {
-            "X": X,
-            "y": y,
-            "sample_weight": sample_weight,
-            "offset": offset,
-            "trials": trials,
-        }
-        labels, X, y, sample_weight, offset, trials = match_labels(caller, **arguments)
+        labels, X, y, sample_weight, offset, trials = match_labels(
+            caller, X=X, y=y, sample_weight=sample_weight, offset=offset, trials=trials
+        )
         self.loss_function, y, self.levels = resolve(y)
         y, event_labels = _two_labels(caller, y, self.loss_function)
-        event = (
-            f"y is 1 where it is {event_labels[1]!s} and 0 where it is {event_labels[0]!s}"
-            if event_labels
-            else ""
-        )
+        event = ""
+        if event_labels:
+            event = f"y is 1 where it is {event_labels[1]!s} and 0 where it is {event_labels[0]!s}"
         self.labels = Names(labels.index, reader, event_labels)
         self.remark = "; ".join(filter(None, (remark, event)))
         self.intercept = bool(intercept) and self.loss_function.intercept
         self.design, self.names = design(caller, X, self.intercept)
         n = len(self.design)
-        y, self.classes = (
-            _class_codes(caller, y, n)
-            if isinstance(self.loss_function, losses.Multinomial)
-            else (y, ())
-        )
+        self.classes = ()
+        if isinstance(self.loss_function, losses.Multinomial):
+            y, self.classes = _class_codes(caller, y, n)
         self.y = column(caller, "y", y, n)
         self.loss_function.check(self.y)
         self.scale = self.loss_function.scale(self.y)
@@ -180,9 +173,12 @@ class AbstractRegression(AbstractLinearPredictor):
             raise ValueError(
                 f"{caller}: class_weight must be None or 'balanced'; got {class_weight!r}. Use sample_weight."
             )
-        code, found = _class_codes(caller, self.y, n) if class_weight else (None, ())
-        self.class_code = None if code is None else as_stored(code)
-        self.is_balanced = len(found)
+        self.class_code = None
+        self.is_balanced = 0
+        if class_weight:
+            code, levels = _class_codes(caller, self.y, n)
+            self.class_code = as_stored(code)
+            self.is_balanced = len(levels)
         self.penalty.check(self.num_features)
         _copy_to_memory(self)
 
@@ -236,7 +232,6 @@ class AbstractRegression(AbstractLinearPredictor):
         )
 
     def _start(self, seed):
-        del seed  # the usual losses are convex
         q = self.design.shape[1]
         if self.classes:
             return np.zeros((len(self.classes), q))
@@ -397,7 +392,6 @@ class AbstractRegression(AbstractLinearPredictor):
         index: UnitIndex,
         held: PerListed,
     ) -> Array:
-        del weights, held
         return self._unit_losses(self._predictor(theta, index), index)
 
     def perturbation(self, theta: PyTree, index: UnitIndex, delta: PerListed) -> Scalar:

@@ -241,7 +241,6 @@ class AbstractLoss(Module):
         array of float
             The sums; by default the sizes themselves.
         """
-        del order, eta, y
         return size
 
     @property
@@ -292,7 +291,6 @@ class AbstractLoss(Module):
         str
             Name of the scale, such as "−log probability"; "" where it is not known.
         """
-        del y
         if self.scale_name is None:
             return f"{type(self).__name__} loss"
         return self.scale_name
@@ -422,7 +420,6 @@ class AbstractSharedLoss(AbstractLoss):
         str
             A sentence; "" if there is no such limit.
         """
-        del tau
         return ""
 
     def at_limit(self, tau: np.ndarray) -> np.ndarray:

@@ -158,7 +158,6 @@ class Quadratic(AbstractPenalty):
         return 0.5 * jnp.sum(coef * (coef @ self.matrix))
 
     def second(self, features: int) -> np.ndarray:
-        del features
         return self.matrix
 
     def check(self, features: int) -> None:
@@ -488,13 +487,11 @@ class Tilted(AbstractPenalty):
         )
 
     def norms(self, features: int) -> Norms | None:
-        del features
         if len(self.weight):
             return Norms(self.weight, self.member)
         return None
 
     def second(self, features: int) -> np.ndarray:
-        del features
         return np.diag(self.ridge)
 
     def curved_terms(self, features: int) -> CurvedTerms | None:

@@ -84,7 +84,6 @@ class AbstractPenalty(Module):
         array of float
             The factor κ.
         """
-        del weights, weighted
         return np.ones(())
 
     def second(self, features: int) -> np.ndarray:
@@ -120,7 +119,6 @@ class AbstractPenalty(Module):
         array of float, shape (features,), or None
             The diagonal; None where the matrix is not known to be diagonal.
         """
-        del features
         return None
 
     def curved_terms(self, features: int) -> CurvedTerms | None:
@@ -189,7 +187,6 @@ class AbstractPenalty(Module):
         Norms or None
             The weights and the groups; None if there are none.
         """
-        del features
         return None
 
     def __add__(self, other: "AbstractPenalty") -> "AbstractPenalty":

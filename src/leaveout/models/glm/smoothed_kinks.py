@@ -171,7 +171,6 @@ class AbstractRounded(AbstractLoss):
         )
 
     def scale(self, y: np.ndarray) -> str:
-        del y
         return self.kink_name
 
 

@@ -8,6 +8,7 @@ their roughness, and its refits have the same proofs.
 """
 
 import itertools
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -56,15 +57,12 @@ class Roughness(penalties.AbstractPenalty):
         return f"Roughness({np.array2string(np.asarray(self.strengths), precision=4)})"
 
 
+@dataclass(frozen=True, eq=False)
 class Reader:
     """Columns of a design from a table: linear terms by formulaic, then the smooth terms."""
 
     linear: Any
     smooths: tuple[BoundTerm, ...]
-
-    def __init__(self, linear: Any, smooths: tuple[BoundTerm, ...]):
-        self.linear = linear
-        self.smooths = smooths
 
     def __call__(self, data: Any) -> pd.DataFrame:
         frame = frame_of(data, "X_new")
@@ -91,11 +89,8 @@ class Reader:
 
         The first term follows the linear columns.
         """
-        first = (
-            0
-            if self.linear is None
-            else sum(name != "Intercept" for name in self.linear.column_names)
-        )
+        names = () if self.linear is None else self.linear.column_names
+        first = sum(name != "Intercept" for name in names)
         ends = np.cumsum([first, *(len(term.basis.penalties[0]) for term in self.smooths)]).tolist()
         return list(itertools.pairwise(ends))
 
@@ -175,19 +170,17 @@ class Additive(GLM):
         if y is None:
             y = formula.response
         if y is None or (formula.response is not None and y is not formula.response):
-            if y is None:
-                got = "neither"
-            else:
+            got = "neither"
+            if y is not None:
                 got = f"{formula.response!r} and y={y if isinstance(y, str) else '...'!r}"
             raise ValueError(
                 f"Additive: name the response once, on the left of the formula or as y=; got {got}. Losses go by loss=."
             )
         if not formula.smooths:
             raise ValueError("Additive: there is no smooth term; that is lo.GLM.")
-        arguments = {"y": y, "sample_weight": sample_weight, "offset": offset}
         y, sample_weight, offset = (
             column(frame, argument) if isinstance(argument, str) else argument
-            for argument in arguments.values()
+            for argument in (y, sample_weight, offset)
         )
         smooths, designs = zip(
             *(part for term in formula.smooths for part in bind(term, frame)), strict=True
@@ -218,9 +211,9 @@ class Additive(GLM):
                 "Additive: the multinomial loss has several predictors; give one with one."
             )
         index = self.labels.index
-        vars(self)["labels"] = Names(
-            None if index_of(data) is None and is_default_index(index) else index, reader
-        )
+        if index_of(data) is None and is_default_index(index):
+            index = None
+        vars(self)["labels"] = Names(index, reader)
 
     @property
     def smoothing(self) -> dict[str, float]:

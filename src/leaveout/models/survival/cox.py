@@ -47,7 +47,7 @@ from numpy.typing import ArrayLike
 
 from ..._runtime.jax import cached_on, static
 from ...data.arrays import Names, codes, index_of, match_labels
-from ...data.formulas import new_columns, read_survival, stateful_remark
+from ...data.formulas import named_column, new_columns, read_survival, stateful_remark
 from ...linalg.sparse_design import SparseDesign
 from ...objectives.closed_form import AbstractClosedForm, Points, State, ValueAndGradient, Weights
 from ...objectives.objective import (
@@ -207,8 +207,9 @@ class Cox(AbstractClosedForm):
                 )
             remark = "; ".join(filter(None, (remark, stateful_remark(X))))
             survival = read_survival("Cox", X, time)
-            strata, offset, sample_weight, entry = map(
-                survival.argument, (strata, offset, sample_weight, entry)
+            strata, offset, sample_weight, entry = (
+                named_column(survival.data, value)
+                for value in (strata, offset, sample_weight, entry)
             )
             if any(
                 a is not None and b is not None
@@ -225,9 +226,15 @@ class Cox(AbstractClosedForm):
             time = survival.time
             event = survival.event
             reader = functools.partial(new_columns, "Cox", survival.spec)
-        arguments = {"X": X, "time": time, "event": event, "strata": strata, "offset": offset}
         labels, X, time, event, strata, offset, sample_weight, entry = match_labels(
-            "Cox", **arguments, sample_weight=sample_weight, entry=entry
+            "Cox",
+            X=X,
+            time=time,
+            event=event,
+            strata=strata,
+            offset=offset,
+            sample_weight=sample_weight,
+            entry=entry,
         )
         if event is None:
             raise ValueError("Cox: event is missing: 1 where it was seen, 0 where it was censored.")
@@ -305,7 +312,6 @@ class Cox(AbstractClosedForm):
         )
 
     def _start(self, seed):
-        del seed  # F is convex
         return np.zeros(self.design.shape[1])
 
     def _natural(self, theta):
