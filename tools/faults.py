@@ -697,8 +697,8 @@ FAULTS = (
     Fault(
         "second-order paths of closed forms take a first difference's step",
         "ClosedFormBatch.path",
-        "1 if direction is None else 2",
-        "1 if direction is None else 1",
+        "WEIGHT_DIFFERENCE**order",
+        "WEIGHT_DIFFERENCE",
         "test_closed_form",
     ),
     Fault(
@@ -899,9 +899,9 @@ FAULTS = (
     ),
     Fault(
         "predictors lack the coefficients that are at bounds",
-        "ActiveGLM.__init__",
-        "glm.design @ rest",
-        "0.0 * (glm.design @ rest)",
+        "ActiveModel._restrict",
+        "model.design @ fixed_values",
+        "0.0 * (model.design @ fixed_values)",
         "test_bounds",
     ),
     Fault(
@@ -3048,7 +3048,7 @@ FAULTS = (
     Fault(
         "weights are not taken with mean one",
         "unit_weights.unit_weights",
-        "values if are_cases else values / values[values > 0].mean()",
+        "values / values[values > 0].mean()",
         "values",
         "objectives/test_unit_weights",
     ),

@@ -85,9 +85,8 @@ class UnitColumn:
 
     def take(self, units: np.ndarray) -> "UnitColumn":
         """Return the column of some units."""
-        return UnitColumn(
-            self.name, self.values[units], None if self.names is None else self.names[units]
-        )
+        names = None if self.names is None else self.names[units]
+        return UnitColumn(self.name, self.values[units], names)
 
 
 class Names:
@@ -178,14 +177,16 @@ def check_times(
     """
     if index is None or index.inferred_type not in TIMES:
         return
-    ends = np.cumsum([len(index)] if lengths is None else lengths)
+    if lengths is None:
+        lengths = [len(index)]
+    ends = np.cumsum(lengths)
     for first, last in zip([0, *ends[:-1]], ends, strict=True):
         part = index[first:last]
         if part.is_monotonic_increasing and part.is_unique:
             continue
-        subject = f"{name}, whose index holds times" + (
-            "" if lengths is None or len(ends) == 1 else " in each sequence"
-        )
+        subject = f"{name}, whose index holds times"
+        if len(ends) > 1:
+            subject += " in each sequence"
         if part.hasnans:
             raise ValueError(
                 f"{caller}: the order of rows counts for {subject}, but some are missing (NaT). Drop those rows."
@@ -350,8 +351,10 @@ def numbers(caller: str, name: str, value: Any) -> np.ndarray:
         frame = pd.Series(value).to_frame(0 if getattr(value, "name", None) is None else value.name)  # type: ignore[union-attr]
     else:
         resident = on_device(caller, name, value)
+        if resident is not None:
+            value = resident
         try:
-            value = np.asarray(value if resident is None else resident)
+            value = np.asarray(value)
         except ValueError:  # of lists
             raise ValueError(
                 f"{caller}: the parts of {name} must have one length, as those of an array."

@@ -159,6 +159,5 @@ def parse(lines: Iterable[str], name: str, word: int, label: int) -> Tagged:
         documents.append(document)
     if not lengths:
         raise ValueError(f"read_conll: {name} has no sentences.")
-    return Tagged(
-        np.array(words, object), np.array(labels, object), lengths, documents if document else None
-    )
+    tagged = Tagged(np.array(words, object), np.array(labels, object), lengths)
+    return tagged._replace(documents=documents) if document else tagged

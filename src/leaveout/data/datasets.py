@@ -603,8 +603,10 @@ def philadelphia() -> Areas:
     """
     import pandas as pd
 
-    edges = pd.read_csv(path("philly_crime/philly_edges.csv")).to_numpy()
-    return Areas(pd.read_csv(path("philly_crime/philly_counts.csv"), dtype={"GEOID10": str}), edges)
+    return Areas(
+        pd.read_csv(path("philly_crime/philly_counts.csv"), dtype={"GEOID10": str}),
+        pd.read_csv(path("philly_crime/philly_edges.csv")).to_numpy(),
+    )
 
 
 def st_louis() -> Areas:

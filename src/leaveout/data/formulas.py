@@ -42,6 +42,11 @@ def stateful_remark(formula: str, exceptions: Collection[str] = ()) -> str:
     return f"the formula's {', '.join(names)} stays as made of all rows: what it learned is not left out"
 
 
+def join_remarks(*remarks: str) -> str:
+    """Join the remarks that are not empty."""
+    return "; ".join(filter(None, remarks))
+
+
 def _calls(formula: str) -> list[tuple[str, str]]:
     """Return the names and texts of the calls of a formula that learn from rows."""
     calls = [(*_parse_call(formula, call), call.start()) for call in CALL.finditer(formula)]
@@ -220,9 +225,8 @@ def read_survival(caller: str, formula: str, data: Any) -> SurvivalColumns:
         table = data.drop(columns=used) if EVERY_COLUMN.search(rhs) else data
         X = model_matrix(rhs, table, na_action="raise")
         columns = pd.DataFrame(X).drop(columns="Intercept", errors="ignore")
-        return SurvivalColumns(
-            time, event, begins[0] if begins else None, strata, columns, X.model_spec, data
-        )
+        entry = begins[0] if begins else None
+        return SurvivalColumns(time, event, entry, strata, columns, X.model_spec, data)
 
 
 def _split(text: str, mark: str) -> list[str]:
@@ -288,7 +292,7 @@ class FormulaReader(NamedTuple):
                 f"{listed(learning)} learned anew from the rows of each refit; boundary knots stay"
             )
         remark = stateful_remark(self.formula, [*same, *(learning if relearned else ())])
-        return stateful_remark(self.formula), "; ".join([*parts, *filter(None, [remark])])
+        return stateful_remark(self.formula), join_remarks(*parts, remark)
 
     def learned_from(self, seen: BoolArray) -> pd.DataFrame:
         """Return the columns of all rows by what the `seen` ones teach. Splines keep their boundary

@@ -39,7 +39,9 @@ from .objective import (
     HeldOutLosses,
     Lanes,
     Matrices,
+    Matrix,
     PerLane,
+    PerUnit,
     Points,
     Vector,
     padded_weights,
@@ -103,12 +105,15 @@ def padded_batch(
             held=np.pad(rows.held, padding),
         )
     index = np.broadcast_to(np.arange(count), (len(rows.index), count))
-    held = np.pad(rows.held, ((0, 0), (0, count - num_units)))
-    return padded, rows._replace(index=index, weight=padded_weights(padded, rows.weight), held=held)
+    return padded, rows._replace(
+        index=index,
+        weight=padded_weights(padded, rows.weight),
+        held=np.pad(rows.held, ((0, 0), (0, count - num_units))),
+    )
 
 
 def preconditioner(
-    objective: AbstractObjective, theta: PyTree, weights: Float[np.ndarray, " units"]
+    objective: AbstractObjective, theta: PyTree, weights: PerUnit
 ) -> tuple[DiagonalBlocks, ...]:
     """Blocks that approximate `∇²F(θ, w)`; empty if the model has none."""
     padded = repeatable(objective)
@@ -199,8 +204,7 @@ class LinearBatch:
         """
         design = self.model.design
         rows = design.base if isinstance(design, MultiOutputDesign) else design
-        single_precision = isinstance(rows, Resident) and rows.source.dtype == np.float32
-        if single_precision and self.constant is None:
+        if isinstance(rows, Resident) and rows.source.dtype == np.float32 and self.constant is None:
             return design.single()
         return None
 
@@ -574,7 +578,7 @@ class Function:
         value, gradient = self.of.look(vector[None], ONE)
         return float(value[0]), gradient[0]
 
-    def hessian(self, vector: Vector) -> Float[np.ndarray, "params params"]:
+    def hessian(self, vector: Vector) -> Matrix:
         """Compute ∇²F at raveled parameters."""
         return self.of.hessian(vector[None], ONE)[0]
 
@@ -592,7 +596,7 @@ ONE = np.zeros(1, int)
 
 
 def function(
-    objective: AbstractObjective, like: PyTree, weights: Float[np.ndarray, " units"] | None = None
+    objective: AbstractObjective, like: PyTree, weights: PerUnit | None = None
 ) -> Function:
     """Return F at the given weights, by default one."""
     all_weights = np.ones(objective.num_units) if weights is None else np.asarray(weights, float)
@@ -604,14 +608,12 @@ def function(
 
 
 @cached_on
-def _hessian(objective: AbstractObjective) -> Float[np.ndarray, "params params"]:
+def _hessian(objective: AbstractObjective) -> Matrix:
     """Compute ∇²F of a quadratic F at weights of one."""
     return constant(cast(Predictors, objective.predictors), np.ones(objective.num_units))
 
 
-def constant(
-    model: Predictors, weights: Float[np.ndarray, " units"]
-) -> Float[np.ndarray, "params params"]:
+def constant(model: Predictors, weights: PerUnit) -> Matrix:
     """Compute ∇²F of a quadratic model at any weights."""
     return LinearBatch(model, whole(weights[None]), len(weights)).hessian(
         np.zeros((1, model.penalty.shape[0])), ONE
@@ -689,9 +691,7 @@ def held_out(
     return losses
 
 
-def influence(
-    objective: AbstractObjective, theta: PyTree, root: Float[np.ndarray, "params params"]
-) -> np.ndarray:
+def influence(objective: AbstractObjective, theta: PyTree, root: Matrix) -> np.ndarray:
     """Whitened `∂²F/∂θ∂w_n` of every unit at weights one, `[units, params]`."""
     if isinstance(objective, AbstractClosedForm):
         return objective.jacobian(np.asarray(theta)) @ root.T
@@ -703,9 +703,7 @@ def _influence(objective: AbstractObjective, theta: PyTree, root: Arrays) -> Arr
     return objective.jacobian(theta) @ root.T
 
 
-def leverage(
-    objective: AbstractLinearPredictor, root: Float[np.ndarray, "params params"]
-) -> Float[np.ndarray, " units"]:
+def leverage(objective: AbstractLinearPredictor, root: Matrix) -> PerUnit:
     """Trace of U_n H⁻¹ U_nᵀ of every unit."""
     return np.asarray(_leverage(objective, root))
 

@@ -28,6 +28,7 @@ from .objective import (
     Matrices,
     PerLane,
     PerListed,
+    PerUnit,
     Points,
     UnitIndex,
     UnitWeights,
@@ -40,6 +41,8 @@ GRADIENT_DIFFERENCE = 1e-4
 WEIGHT_DIFFERENCE = 0.02
 # places and weights of a first derivative
 STENCIL = (-2, -1, 1, 2), (1 / 12, -8 / 12, 8 / 12, -1 / 12)
+# and of a second derivative
+SECOND_STENCIL = (-2, -1, 0, 1, 2), (-1 / 12, 16 / 12, -30 / 12, 16 / 12, -1 / 12)
 
 State = np.ndarray | None
 ValueAndGradient = tuple[PerLane, Points, State]
@@ -60,13 +63,11 @@ class AbstractByArrays(abc.ABC):
     together: int
 
     @abc.abstractmethod
-    def look(self, theta: Vector, weights: Float[np.ndarray, " units"]) -> tuple[float, Vector]:
+    def look(self, theta: Vector, weights: PerUnit) -> tuple[float, Vector]:
         """Evaluate F and its gradient; F is infinite where it has no value."""
 
     @abc.abstractmethod
-    def product(
-        self, theta: Vector, weights: Float[np.ndarray, " units"], vector: Vector
-    ) -> Vector:
+    def product(self, theta: Vector, weights: PerUnit, vector: Vector) -> Vector:
         """Multiply ∇²F by a vector."""
 
     @abc.abstractmethod
@@ -238,18 +239,18 @@ class AbstractClosedForm(AbstractObjective):
             full_weights = self._with_held(weights, index, held)
             return self.look(theta, full_weights, state)[1] - self.look(theta, weights, state)[1]
         gradients = np.empty_like(theta)
-        total = lambda point: self._sum_held(self.losses(point, weights, index, held, state), held)
+
+        def total(point: Points) -> PerLane:
+            losses = self.losses(point, weights, index, held, state)
+            if losses.ndim > 1:
+                return np.where(held, losses, 0.0).sum(1)
+            return losses
+
         for k in range(theta.shape[1]):
             step = np.zeros_like(theta)
             step[:, k] = GRADIENT_DIFFERENCE * np.maximum(1.0, np.abs(theta[:, k]))
             gradients[:, k] = (total(theta + step) - total(theta - step)) / (2 * step[:, k])
         return gradients
-
-    @staticmethod
-    def _sum_held(losses: HeldOutLosses, held: Scored) -> PerLane:
-        if losses.ndim > 1:
-            return np.where(held, losses, 0.0).sum(1)
-        return losses
 
     def hessians(self, theta: Points, weights: Weights, state: State = None) -> Matrices:
         """Compute ∇²F of each refit, by central differences of exact gradients.
@@ -449,9 +450,8 @@ class ClosedFormBatch:
 
         def evaluate(theta, group):
             unshared = self._unshared
-            value, gradient, state = self.objective.look(
-                theta, self.weigh(group), None if unshared else self._start_states(group)
-            )
+            start = None if unshared else self._start_states(group)
+            value, gradient, state = self.objective.look(theta, self.weigh(group), start)
             if unshared and np.isfinite(value).all():
                 self.states[-1] = state
             if state is not None:
@@ -481,9 +481,8 @@ class ClosedFormBatch:
         """
         center = self._center()
         lanes = np.arange(len(self.rows.index))
-        ones = np.ones((1, self.objective.num_units))
         return self.hessian(np.repeat(center, len(lanes), axis=0), lanes) - self.objective.hessians(
-            center, ones, self._anchor_states()
+            center, np.ones((1, self.objective.num_units)), self._anchor_states()
         )
 
     def products(self, theta: Points, lanes: Lanes) -> Callable[[Points], Points]:
@@ -498,14 +497,8 @@ class ClosedFormBatch:
         """
 
         def evaluate(theta, group):
-            held = np.asarray(self.rows.held)[group]
-            values = self.objective.losses(
-                theta,
-                self.weigh(group),
-                np.asarray(self.rows.index)[group],
-                held,
-                self._start_states(group),
-            )
+            weights, index, held, states = self._entries(group)
+            values = self.objective.losses(theta, weights, index, held, states)
             return (np.where(held, values, 0.0) if values.ndim > 1 else values,)
 
         return self._by_group(evaluate, lanes, theta)[0]
@@ -514,14 +507,7 @@ class ClosedFormBatch:
         """Gradients of the summed held-out losses."""
 
         def evaluate(theta, group):
-            held = np.asarray(self.rows.held)[group]
-            arguments = (
-                self.weigh(group),
-                np.asarray(self.rows.index)[group],
-                held,
-                self._start_states(group),
-            )
-            return (self.objective.steepest(theta, *arguments),)
+            return (self.objective.steepest(theta, *self._entries(group)),)
 
         return self._by_group(evaluate, lanes, theta)[0]
 
@@ -544,16 +530,15 @@ class ClosedFormBatch:
         This is the first derivative, or the second if `direction`, the first derivative of the
         path, is given.
         """
-        lanes, center = np.arange(len(self.rows.index)), self._center()
-        # places and weights of a second derivative
-        move, (places, shares) = (
-            (np.zeros_like(center), STENCIL)
-            if direction is None
-            else (direction, ((-2, -1, 0, 1, 2), (-1 / 12, 16 / 12, -30 / 12, 16 / 12, -1 / 12)))
-        )
+        lanes = np.arange(len(self.rows.index))
+        center = self._center()
+        order = 1 if direction is None else 2
+        places, shares = STENCIL if direction is None else SECOND_STENCIL
+        move = np.zeros_like(center) if direction is None else direction
 
         def evaluate(move, group):
-            delta, start = self.weigh(group) - 1.0, self._anchor_states(len(group))
+            delta = self.weigh(group) - 1.0
+            start = self._anchor_states(len(group))
             slopes = [
                 self.objective.look(
                     center + k * WEIGHT_DIFFERENCE * move,
@@ -562,10 +547,7 @@ class ClosedFormBatch:
                 )[1]
                 for k in places
             ]
-            return (
-                np.tensordot(shares, slopes, 1)
-                / WEIGHT_DIFFERENCE ** (1 if direction is None else 2),
-            )
+            return (np.tensordot(shares, slopes, 1) / WEIGHT_DIFFERENCE**order,)
 
         return self._by_group(
             evaluate, lanes, np.broadcast_to(move, (len(lanes), center.shape[1]))
@@ -614,6 +596,12 @@ class ClosedFormBatch:
         if usual is None:
             return None
         return np.stack([self.states.get(lane, usual[0]) for lane in lanes.tolist()])
+
+    def _entries(self, lanes: Lanes) -> tuple[Weights, Entries, Scored, State]:
+        """Weights, units, which of these are scored, and states of some refits."""
+        index = np.asarray(self.rows.index)[lanes]
+        held = np.asarray(self.rows.held)[lanes]
+        return self.weigh(lanes), index, held, self._start_states(lanes)
 
     def _by_group(
         self, evaluate: Callable[..., Sequence[np.ndarray]], lanes: Lanes, theta: Points

@@ -46,10 +46,9 @@ class Runs:
 
         Entries behind the end of a run or without an observation have an arbitrary value.
         """
-        closed_form = isinstance(self.objective, AbstractClosedForm)
-        return self._alike(
-            self.scores_at(theta) if closed_form else _scores(self.scores_at, self.like, theta)
-        )
+        if isinstance(self.objective, AbstractClosedForm):
+            return self._alike(self.scores_at(theta))
+        return self._alike(_scores(self.scores_at, self.like, theta))
 
     def place_scores(
         self,
@@ -90,7 +89,8 @@ class Runs:
     def bends(self, directions: Directions) -> Float[np.ndarray, "some params"]:
         """Compute ∇³F(θ, 1) along both directions, at each θ."""
         if isinstance(self.objective, AbstractClosedForm):
-            objective, ones = self.objective, np.ones((1, self.objective.num_units))
+            objective = self.objective
+            ones = np.ones((1, objective.num_units))
             start = objective.look(directions[0][:1], ones)[2]
             slope = lambda theta: objective.look(theta[None], ones, start)[1][0]
             return np.array([second for _, second in _differences(slope, directions)])
@@ -110,9 +110,9 @@ class Runs:
         For runs of one unit the joint scores are the losses, if the model gives no others.
         """
         joint = np.asarray(result[1])[: len(self.first)]
-        return joint[:, None] if result[0] is None else np.asarray(result[0])[
-            : len(self.first)
-        ], joint
+        if result[0] is None:
+            return joint[:, None], joint
+        return np.asarray(result[0])[: len(self.first)], joint
 
     def _groups(self, count: int) -> Iterator[tuple[Int[np.ndarray, " group"], int]]:
         """Split `count` places into groups of one size, for one program; return the number of real

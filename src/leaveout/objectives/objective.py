@@ -48,6 +48,8 @@ Points = Float[np.ndarray, "lanes params"]  # parameters, gradients or steps
 RefitPoints = Float[np.ndarray, "refits params"]
 Matrices = Float[np.ndarray, "lanes params params"]
 Vector = Float[np.ndarray, " params"]
+Matrix = Float[np.ndarray, "params params"]
+PerUnit = Float[np.ndarray, " units"]
 HeldOutLosses = Float[np.ndarray, "lanes ..."]  # of the units of each refit, or joint
 LINE = 64  # bytes
 
@@ -237,8 +239,8 @@ class Units:
     # (refits, units, weights) of left-out entries -> those that have a loss, if that depends on
     # other left-out units
     scorable: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] | None = None
-    weight: Float[np.ndarray, " units"] | None = None  # weights in the mean loss, if units differ
-    target: Float[np.ndarray, " units"] | None = None  # response that predictions are compared with
+    weight: PerUnit | None = None  # weights in the mean loss, if units differ
+    target: PerUnit | None = None  # response that predictions are compared with
     # response that the loss is a function of, if that is not `target`
     response: np.ndarray | None = None
     # from means of the response to predictions of the target
@@ -930,7 +932,9 @@ class Separable(AbstractObjective):
 
     @property
     def parameters(self) -> Parameters:
-        return Parameters(start=None if self.theta0 is None else lambda seed: self.theta0)
+        if self.theta0 is None:
+            return Parameters()
+        return Parameters(start=lambda seed: self.theta0)
 
 
 # by the value of `Units.serial`

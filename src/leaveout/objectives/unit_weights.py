@@ -10,9 +10,9 @@ errors and resamples. A model whose losses hold their weights already, as Cox's,
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 
-from .objective import AbstractObjective
+from .objective import AbstractObjective, PerUnit
 
 Array = np.ndarray
 
@@ -24,9 +24,9 @@ class UnitWeights:
     `of_model` are the model's own weights, beside the numbers of trials that they contain.
     """
 
-    values: Float[Array, " units"]
+    values: PerUnit
     are_cases: bool
-    of_model: Float[Array, " units"]
+    of_model: PerUnit
 
     @property
     def weigh(self) -> Bool[Array, " units"]:
@@ -43,7 +43,7 @@ class UnitWeights:
         return float(self.of_model[self.weigh].mean())
 
     @property
-    def rows(self) -> Float[Array, " units"]:
+    def rows(self) -> PerUnit:
         """The number of rows that each unit stands for, trials of one proportion being one row."""
         return self.of_model if self.are_cases else self.weigh * 1.0
 
@@ -58,7 +58,7 @@ class UnitWeights:
         return f"normalised to sum to the {len(weights)} units; cases=True counts cases"
 
     @property
-    def copies(self) -> Float[Array, " units"]:
+    def copies(self) -> PerUnit:
         """The number of independent units that each one stands for."""
         return self.values if self.are_cases else self.weigh * 1.0
 
@@ -84,6 +84,6 @@ def unit_weights(objective: AbstractObjective, are_cases: bool = False) -> UnitW
     values = np.asarray(weight, np.float64)
     trials = getattr(objective, "trials", None)
     of_model = values if trials is None else values / trials
-    return UnitWeights(
-        values if are_cases else values / values[values > 0].mean(), are_cases, of_model
-    )
+    if not are_cases:
+        values = values / values[values > 0].mean()
+    return UnitWeights(values, are_cases, of_model)

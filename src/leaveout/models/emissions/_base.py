@@ -234,8 +234,7 @@ class AbstractEmission(Module):
     @property
     def prior_note(self) -> str:
         """Prior in words, for printed results."""
-        overridden = type(self).log_prior is not AbstractEmission.log_prior
-        if overridden:
+        if type(self).log_prior is not AbstractEmission.log_prior:
             return f"{type(self).__name__}'s own"
         return f"{', '.join(self.free)} flat"
 
@@ -346,8 +345,7 @@ class AbstractEmission(Module):
                 )
             return value
 
-        states = jax.vmap(density, (axes, None))
-        return jax.vmap(states, (None, 0))(parameters, data)
+        return jax.vmap(jax.vmap(density, (axes, None)), (None, 0))(parameters, data)
 
     def weigh(self, weights: Array, logs: Array) -> Array:
         """Weigh log-densities: the contribution of observations to the log-potentials of their
@@ -539,17 +537,17 @@ class AbstractPrior(Module):
         """Compute the log-density up to a constant."""
 
     def __str__(self) -> str:
-        numbers = [getattr(self, field.name) for field in dataclasses.fields(self)]
-        listed = lambda v: f"[{', '.join(f'{entry:.4g}' for entry in v)}]"
-        shown = [
-            f"{v:.4g}"
-            if v.ndim == 0
-            else listed(v)
-            if v.ndim == 1 and len(v) < 4
-            else f"array {list(v.shape)}"
-            for v in numbers
-        ]
+        shown = [_short(getattr(self, field.name)) for field in dataclasses.fields(self)]
         return f"{type(self).__name__.removesuffix('Prior')}({', '.join(shown)})"
+
+
+def _short(array: np.ndarray) -> str:
+    """Write a number, a few numbers, or the shape of an array."""
+    if array.ndim == 0:
+        return f"{array:.4g}"
+    if array.ndim == 1 and len(array) < 4:
+        return f"[{', '.join(f'{entry:.4g}' for entry in array)}]"
+    return f"array {list(array.shape)}"
 
 
 class GammaPrior(AbstractPrior):
@@ -645,14 +643,15 @@ class AbstractWithPrior(AbstractEmission):
 
         The data will determine the scale of the `adaptive` ones.
         """
-        default, name = self.default_prior(np.full((1, channels), np.nan)), type(self).__name__
+        default = self.default_prior(np.full((1, channels), np.nan))
+        name = type(self).__name__
         if isinstance(choice, str) and choice != "default":
             raise ValueError(
                 f'{name}: prior must be "default", None (flat) or a dict; got {choice!r}.'
             )
-        chosen = (
-            {} if isinstance(choice, str) else dict.fromkeys(default) if choice is None else choice
-        )
+        if choice is None:
+            choice = dict.fromkeys(default)
+        chosen = {} if isinstance(choice, str) else choice
         if unknown := set(chosen) - set(default):
             raise ValueError(
                 f"{name}: prior for {sorted(unknown)}, but the free parameters are {list(default)}."
@@ -661,19 +660,19 @@ class AbstractWithPrior(AbstractEmission):
         choices = {
             key: type(default[key])(*values) for key, values in chosen.items() if values is not None
         }
-        self.prior, self.adaptive = {**defaults, **choices}, frozenset(defaults)
+        self.prior = {**defaults, **choices}
+        self.adaptive = frozenset(defaults)
 
     def with_data(self, x: Observations) -> AbstractEmission:
         if not self.adaptive:
             return self
         # `prepare` refuses values that are not finite
         scaled = self.default_prior(np.where(np.isfinite(x), x, np.nan))
-        prior = {
+        out = copy.copy(self)
+        vars(out)["prior"] = {
             name: scaled[name] if name in self.adaptive else value
             for name, value in self.prior.items()
         }
-        out = copy.copy(self)
-        vars(out)["prior"] = prior
         return out
 
     def log_density(self, parameters: Parameters, datum: PyTree) -> Scalar:

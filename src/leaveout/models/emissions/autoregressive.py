@@ -125,10 +125,8 @@ class AbstractAutoregression(AbstractGaussian):
         features = jnp.concatenate([jnp.ones((steps, 1)), past], axis=1)
         size = min(steps, STEPS_AT_A_TIME)
         groups = lambda a: jnp.pad(a, ((0, -steps % size), (0, 0))).reshape(-1, size, a.shape[1])
-        of_steps, expected_groups = (
-            (groups(x), groups(features)),
-            jnp.moveaxis(groups(expected * data["dense"][:, None]), 2, 0),
-        )
+        of_steps = groups(x), groups(features)
+        expected_groups = jnp.moveaxis(groups(expected * data["dense"][:, None]), 2, 0)
         state_parameters = {name: parameters[name] for name in self.free}
         width = sum(value[0].size for value in state_parameters.values())
 

@@ -72,9 +72,9 @@ def single(parameter: np.ndarray) -> np.ndarray:
 def level(x: Observations) -> np.ndarray:
     """Compute the mean count of each channel; without events half an event in total."""
     seen = x[~np.isnan(x).any(axis=1)]
-    return single(
-        np.maximum(seen.mean(axis=0), 0.5 / len(seen)) if len(seen) else np.ones(x.shape[1])
-    )
+    if not len(seen):
+        return single(np.ones(x.shape[1]))
+    return single(np.maximum(seen.mean(axis=0), 0.5 / len(seen)))
 
 
 def cluster_means(
@@ -101,7 +101,7 @@ class Counts(Module):
     there is none.
     """
 
-    count: Float[np.ndarray, "steps channels"]
+    count: Observations
     log_factorial: Float[np.ndarray, " steps"]
     regressors: dict[str, np.ndarray]
     length: int = static(default=0)
@@ -193,7 +193,9 @@ class AbstractCounts(AbstractWithPrior):
         }
         if self.covariates is not None:
             sd = 2.5 / self.covariates.std(axis=0)
-            prior["coefficients"] = Normal(0.0, sd if x.shape[1] == 1 else sd[:, None])
+            if x.shape[1] > 1:
+                sd = sd[:, None]
+            prior["coefficients"] = Normal(0.0, sd)
         return prior
 
     @property
@@ -210,7 +212,9 @@ class AbstractCounts(AbstractWithPrior):
 
     @property
     def shared(self) -> frozenset[str]:
-        return frozenset(() if self.covariates is None else ("coefficients",))
+        if self.covariates is None:
+            return frozenset()
+        return frozenset({"coefficients"})
 
     def prepare(self, x: Observations, lengths: Lengths) -> PyTree:
         emission = type(self).__name__
@@ -353,6 +357,7 @@ class Poisson(AbstractCounts):
     """
 
     mean_name = "rate"
+    __init__ = AbstractCounts.__init__
 
     def log_densities(self, parameters: Parameters, data: PyTree) -> LogDensities:
         rate = by_state(parameters["rate"])
@@ -410,6 +415,7 @@ class NegativeBinomial(AbstractCounts):
     """
 
     mean_name = "mean"
+    __init__ = AbstractCounts.__init__
 
     def default_prior(self, x: Observations) -> Priors:
         mean, *coefficients = super().default_prior(x).items()
@@ -425,8 +431,7 @@ class NegativeBinomial(AbstractCounts):
 
     def log_density(self, parameters: Parameters, datum: PyTree) -> Scalar:
         size = jnp.asarray(parameters["size"])
-        log_factor = self.log_factor(parameters, datum.regressors)
-        log_mean = jnp.log(parameters["mean"]) + log_factor
+        log_mean = jnp.log(parameters["mean"]) + self.log_factor(parameters, datum.regressors)
         return -jnp.sum(
             NEGATIVE_BINOMIAL.loss(
                 jnp.exp(log_mean), log_mean, 1 / size, -jnp.log(size), datum.count
@@ -449,10 +454,9 @@ class NegativeBinomial(AbstractCounts):
         else:
             table = table + _success(jnp.arange(data.length), mean[..., None], size[..., None])
         rows = jnp.transpose(table, (1, 2, 0))[channels, jnp.asarray(data.count).astype(int)]
-        return (
-            jnp.sum(rows + jnp.swapaxes(success_terms, 1, 2) if data.regressors else rows, axis=1)
-            - data.log_factorial[:, None]
-        )
+        if data.regressors:
+            rows = rows + jnp.swapaxes(success_terms, 1, 2)
+        return jnp.sum(rows, axis=1) - data.log_factorial[:, None]
 
     def initial(self, data: PyTree, observed: StepFlags, num_states: int, seed: int) -> Parameters:
         start, expected = self._start(data, observed, num_states, seed)
@@ -542,8 +546,7 @@ class Binomial(AbstractWithPrior):
         )
 
     def initial(self, data: PyTree, observed: StepFlags, num_states: int, seed: int) -> Parameters:
-        x = np.asarray(data["count"])[observed]
-        mean, _ = cluster_means(x, num_states, seed)
+        mean, _ = cluster_means(np.asarray(data["count"])[observed], num_states, seed)
         return {"probability": single(np.clip(mean / self.trials, 0.02, 0.98))}
 
     def means(self, parameters: Parameters, data: PyTree) -> Means:

@@ -193,10 +193,11 @@ class CovarianceKind(Module):
 
     @property
     def shared(self) -> frozenset[str]:
-        one_for_all = self.kind == "tied" or (self.value is not None and self.value.ndim == 0)
-        return frozenset({"covariance"} if one_for_all else ())
+        if self.kind == "tied" or (self.value is not None and self.value.ndim == 0):
+            return frozenset({"covariance"})
+        return frozenset()
 
-    def check(self, emission: str, x: Float[np.ndarray, "steps channels"]) -> None:
+    def check(self, emission: str, x: Observations) -> None:
         """Raise ValueError if the data do not fit the fixed value, or cannot distinguish a free one
         from zero.
         """
@@ -244,7 +245,7 @@ class CovarianceKind(Module):
 
     def start(
         self,
-        residual: Float[np.ndarray, "steps channels"],
+        residual: Observations,
         labels: Int[np.ndarray, " steps"],
         num_states: int,
     ) -> dict[str, np.ndarray]:
@@ -319,11 +320,9 @@ class AbstractGaussian(AbstractWithPrior):
             return {}
         if self.covariance.matrices:
             return {"covariance": InverseWishart(len(square) + 1.0, np.diag(square) / 5)}
-        return {
-            "covariance": InverseGamma(
-                1.0, square.mean() / 10 if self.covariance.kind == "spherical" else square / 10
-            )
-        }
+        if self.covariance.kind == "spherical":
+            square = square.mean()
+        return {"covariance": InverseGamma(1.0, square / 10)}
 
     @property
     def fixed(self) -> Parameters:
@@ -360,7 +359,10 @@ class Gaussian(AbstractGaussian):
     def __init__(self, covariance: "str | ArrayLike" = "diagonal", prior: Choice = "default"):
         self.covariance = CovarianceKind("Gaussian", covariance)
         value = self.covariance.value
-        self._choose_prior(prior, 1 if value is None or not value.ndim else value.shape[-1])
+        if value is None or not value.ndim:
+            self._choose_prior(prior)
+        else:
+            self._choose_prior(prior, value.shape[-1])
 
     def default_prior(self, x: Observations) -> Priors:
         mean = centre(x)
@@ -403,8 +405,7 @@ class Gaussian(AbstractGaussian):
     def initial(self, data: PyTree, observed: StepFlags, num_states: int, seed: int) -> Parameters:
         x = np.asarray(data)[observed]
         labels = clusters(x, num_states, seed)
-        rng = np.random.default_rng(seed)
-        alone = rng.choice(len(x), num_states)
+        alone = np.random.default_rng(seed).choice(len(x), num_states)
         mean = np.stack(
             [
                 x[labels == k].mean(axis=0) if (labels == k).any() else x[alone[k]]

@@ -12,7 +12,6 @@ Tucker). The norms of groups that are not zero are smooth, and ‖∇_g‖ ≤ �
 """
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -20,6 +19,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ..._runtime.jax import jnp, static
+from ...data.formulas import join_remarks
 from ...linalg.design import Array, Predictors
 from ...linalg.group_norms import Norms
 from ...linalg.sparse_design import SparseDesign
@@ -71,8 +71,8 @@ class FullModel:
 
     @functools.cached_property
     def smooth(self) -> Any:
-        ridge = self.ridge[: self.num_features]
-        predictors = self.model.under(around(self.model.penalty, penalties.Ridge(ridge))).predictors
+        ridge = penalties.Ridge(self.ridge[: self.num_features])
+        predictors = self.model.under(around(self.model.penalty, ridge)).predictors
         assert predictors is not None
         return predictors
 
@@ -168,13 +168,51 @@ class Columns(Predictors):
         return self.whole.unit_predictors(units, theta)
 
 
-class ActiveGLM(GLM):
-    """A `GLM` on the coefficients that its penalty, one with kinks or bounds, does not hold;
-    natural parameters are of all.
+class ActiveModel:
+    """Model on the coefficients that its penalty, one with kinks or bounds, does not hold; natural
+    parameters are of all.
 
     θ has one entry for each of `place`, numbers of the parameters of the whole model; `sign` is
     zero where there is no kink; `rest` has the values of the others, and is zero at `place`.
     """
+
+    whole: Any
+    place: Places
+    rest: Vector
+    summary: str
+
+    def _restrict(
+        self,
+        full_model: FullModel,
+        active: tuple[np.ndarray, np.ndarray, np.ndarray],
+        text: str,
+        **new: Any,
+    ) -> None:
+        """Take the fields of the whole model, but for those that are `new`."""
+        model = full_model.model
+        place, sign, fixed_values = active
+        if fixed_values.any():
+            new["offset"] = model.design @ fixed_values
+            if model.offset is not None:
+                new["offset"] += model.offset
+        new |= {"whole": full_model, "place": place, "sign": sign, "rest": fixed_values}
+        vars(self).update(vars(model) | new | {"summary": text})
+
+    def under(self, penalty: penalties.PenaltyLike) -> Any:
+        """Copy the whole model with another penalty."""
+        return self.whole.model.under(penalty)
+
+    def spread(self, theta: Any) -> Any:
+        """θ of the whole model."""
+        return self.whole.spread(theta, self.place, self.rest)
+
+    @property
+    def note(self) -> str:
+        return join_remarks(self.summary, super().note)  # type: ignore[misc]
+
+
+class ActiveGLM(ActiveModel, GLM):
+    """A `GLM` on the coefficients that its penalty does not hold."""
 
     shown = "GLM"
     whole: FullModel = static()
@@ -187,33 +225,17 @@ class ActiveGLM(GLM):
         self, full_model: FullModel, active: tuple[np.ndarray, np.ndarray, np.ndarray], text: str
     ):
         glm = full_model.model
-        (place, sign, fixed_values) = active
-        vars(self).update(vars(glm))
+        place, sign, _ = active
         features = place[place < glm.num_features]
-        (slope, penalty) = full_model.tilt(place, sign)
+        slope, penalty = full_model.tilt(place, sign)
         full_rows = cast(np.ndarray, glm.design)  # a model with kinks copies its rows into memory
         n = len(full_rows)
         rows = np.zeros((len(full_rows) + 1, len(place)), full_rows.dtype)
         # in the layout of `predictors`, so that one copy of the columns serves both
         rows[n, : len(features)] = slope
         np.take(full_rows, place, axis=1, out=rows[:n], mode="clip")
-        new = {"design": rows[:n], "penalty": penalty}
-        new["names"] = tuple(glm.names[j] for j in features)
-        if fixed_values.any():
-            new["offset"] = glm.design @ fixed_values + (0.0 if glm.offset is None else glm.offset)
-        vars(self).update(
-            new
-            | {
-                "whole": full_model,
-                "place": place,
-                "sign": sign,
-                "rest": fixed_values,
-                "summary": text,
-            }
-        )
-
-    def under(self, penalty: penalties.AbstractPenalty | Callable[..., Any] | None) -> GLM:  # type: ignore[override]
-        return self.whole.model.under(penalty)
+        names = tuple(glm.names[j] for j in features)
+        self._restrict(full_model, active, text, design=rows[:n], penalty=penalty, names=names)
 
     @property
     def predictors(self) -> Predictors | None:
@@ -227,30 +249,21 @@ class ActiveGLM(GLM):
         return self.whole.model.as_given
 
     def _natural(self, theta):
-        return self.whole.model._natural(
-            theta if theta.shape[-1] == len(self.whole.slope) else self.spread(theta)
-        )
+        if theta.shape[-1] != len(self.whole.slope):
+            theta = self.spread(theta)
+        return self.whole.model._natural(theta)
 
     def _to_unconstrained(self, parameters):
         return self.whole.model._to_unconstrained(parameters)[..., self.place]
-
-    def spread(self, theta: Any) -> Any:
-        """θ of the whole model."""
-        return self.whole.spread(theta, self.place, self.rest)
 
     def new_rows(
         self, caller: str, X: Any
     ) -> Float[np.ndarray, "rows coefficients"] | SparseDesign:
         return self.whole.model.new_rows(caller, X)
 
-    @property
-    def note(self) -> str:
-        return "; ".join(filter(None, (self.summary, super().note)))
 
-
-class ActiveCox(Cox):
-    """A `Cox` on the coefficients that its penalty, one with kinks or bounds, does not hold;
-    natural parameters are of all.
+class ActiveCox(ActiveModel, Cox):
+    """A `Cox` on the coefficients that its penalty does not hold.
 
     Losses and predictions also take θ of all.
     """
@@ -266,29 +279,11 @@ class ActiveCox(Cox):
         self, full_model: FullCox, active: tuple[np.ndarray, np.ndarray, np.ndarray], text: str
     ):
         cox = full_model.model
-        (place, sign, fixed_values) = active
-        vars(self).update(vars(cox))
-        new: dict[str, Any] = {
-            "design": cox.design[:, place],
-            "names": tuple(cox.names[j] for j in place),
-        }
-        if fixed_values.any():
-            new["offset"] = cox.design @ fixed_values + (0.0 if cox.offset is None else cox.offset)
-        new |= {
-            "penalty": full_model.tilt(place, sign)[1],
-            "whole": full_model,
-            "place": place,
-            "sign": sign,
-            "rest": fixed_values,
-        }
-        vars(self).update(new | {"summary": text})
-
-    def under(self, penalty: penalties.AbstractPenalty | Callable[..., Any] | None) -> Cox:  # type: ignore[override]
-        return self.whole.model.under(penalty)
-
-    def spread(self, theta: Any) -> Any:
-        """θ of the whole model."""
-        return self.whole.spread(theta, self.place, self.rest)
+        place, sign, _ = active
+        design = cox.design[:, place]
+        penalty = full_model.tilt(place, sign)[1]
+        names = tuple(cox.names[j] for j in place)
+        self._restrict(full_model, active, text, design=design, penalty=penalty, names=names)
 
     def _model_of(self, theta):
         if theta.shape[-1] == len(self.place):
@@ -303,10 +298,6 @@ class ActiveCox(Cox):
 
     def _predict_new(self, fit, X, kind, offset):
         return self.whole.model._predict_new(fit, X, kind, offset)
-
-    @property
-    def note(self) -> str:
-        return "; ".join(filter(None, (self.summary, super().note)))
 
 
 class Kinks(NamedTuple):
@@ -351,12 +342,8 @@ def _full_model(model: Any) -> FullModel:
             f"{kind}, {type(model.loss_function).__name__}. Use lo.penalties.Ridge, or the smooth lo.penalties.PseudoHuber."
         )
     full_model = FullModel(model)
-    if (
-        model.under(
-            around(model.penalty, penalties.Ridge(full_model.ridge[: model.num_features]))
-        ).predictors
-        is None
-    ):
+    ridge = penalties.Ridge(full_model.ridge[: model.num_features])
+    if model.under(around(model.penalty, ridge)).predictors is None:
         raise TypeError(
             f"fit: an l1 penalty, or a Box, needs a loss that declares its self_concordance or the peak of its second "
             f"derivative; {type(model.loss_function).__name__} does not."
@@ -373,7 +360,7 @@ def around(
     return inner
 
 
-def ridge_of(penalty: penalties.AbstractPenalty, features: int) -> Float[np.ndarray, " features"]:
+def ridge_of(penalty: penalties.AbstractPenalty, features: int) -> penalties.PerFeature:
     """Strengths of the ridge `½ Σ_j ridge_j β_j²` beside the kinks.
 
     TypeError if the rest of the penalty is not a ridge.
@@ -389,7 +376,7 @@ def ridge_of(penalty: penalties.AbstractPenalty, features: int) -> Float[np.ndar
     second = sum(
         np.asarray(term.second(features)) if isinstance(term, kinds) else np.nan for term in terms
     )
-    if not np.array_equal(second, np.diag(np.diagonal(second)) if np.ndim(second) == 2 else np.nan):
+    if np.ndim(second) != 2 or not np.array_equal(second, np.diag(np.diagonal(second))):
         listed = ", ".join(type(term).__name__ for term in terms)
         raise TypeError(
             f"fit: beside an l1 penalty, one GroupLasso or a Box only Ridge is supported, or a Quadratic that is diagonal; "
@@ -398,9 +385,7 @@ def ridge_of(penalty: penalties.AbstractPenalty, features: int) -> Float[np.ndar
     return np.diagonal(second).copy()
 
 
-def _append_intercept(
-    model: Any, values: Float[np.ndarray, " features"], intercept: float = 0.0
-) -> Vector:
+def _append_intercept(model: Any, values: penalties.PerFeature, intercept: float = 0.0) -> Vector:
     if getattr(model, "intercept", False):
         return np.append(values, intercept)
     return values

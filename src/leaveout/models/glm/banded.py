@@ -92,13 +92,12 @@ class BandedRidge:
         matrices: Mapping[Any, Any] = X if isinstance(X, Mapping) else {"all": X}
         if not matrices:
             raise ValueError("BandedRidge: X holds no band.")
-        labels, *read = match_labels(
+        labels, *parts, y, weight = match_labels(
             "BandedRidge",
             **{f"X{k}": part for k, part in enumerate(matrices.values())},
             Y=Y,
             w=sample_weight,
         )
-        *parts, y, weight = read
         designs = [design("BandedRidge", part, False) for part in parts]
         if any(not isinstance(x, np.ndarray) for x, _ in designs):
             raise TypeError("BandedRidge: X must be dense; give X.toarray().")
@@ -116,28 +115,25 @@ class BandedRidge:
                 )
             code, levels = codes("BandedRidge", "bands", bands)
             band_labels = tuple(levels.tolist())
-        fields = {
-            "design": x,
-            "band": np.asarray(code, int),
-            "bands": band_labels,
-            "labels": labels,
-        }
-        fields |= {"names": tuple(name for _, columns in designs for name in columns)}
-        fields |= {
-            "targets": tuple(y.columns) if hasattr(y, "columns") else None,
-            "y": _targets(y, len(x)),
-        }
-        fields |= {
-            "sample_weight": None
-            if weight is None
-            else column("BandedRidge", "sample_weight", weight, len(x))
-        }
-        if weight is not None and (fields["sample_weight"] <= 0).any():
-            raise ValueError(
-                "BandedRidge: sample_weight must be positive: leave other rows out of the data."
-            )
-        fields["targets"] = fields["targets"] or tuple(range(fields["y"].shape[1]))
-        vars(self).update(fields | {"intercept": bool(intercept), "shared": bool(shared)})
+        targets = _targets(y, len(x))
+        if weight is not None:
+            weight = column("BandedRidge", "sample_weight", weight, len(x))
+            if (weight <= 0).any():
+                raise ValueError(
+                    "BandedRidge: sample_weight must be positive: leave other rows out of the data."
+                )
+        vars(self).update(
+            design=x,
+            y=targets,
+            band=np.asarray(code, int),
+            bands=band_labels,
+            names=tuple(name for _, columns in designs for name in columns),
+            targets=tuple(getattr(y, "columns", range(targets.shape[1]))),
+            sample_weight=weight,
+            intercept=bool(intercept),
+            shared=bool(shared),
+            labels=labels,
+        )
 
     @property
     def num_units(self) -> int:

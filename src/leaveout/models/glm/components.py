@@ -129,7 +129,7 @@ class AbstractComponents(AbstractSolved):
         n = len(self.design)
         index, delta = np.minimum(index, n - 1), np.where(index < n, weight - 1.0, 0.0)
         p = self.design.shape[1]
-        solutions = np.empty((len(index), self.y.shape[1] * (self.design.shape[1] + 1)))
+        solutions = np.empty((len(index), self.y.shape[1] * (p + 1)))
         batch_size = max(1, BATCH // (p * (index.shape[1] + (p if self.forms else 8))))
         for lanes in (
             np.arange(k, min(k + batch_size, len(index))) for k in range(0, len(index), batch_size)
@@ -177,11 +177,10 @@ class AbstractComponents(AbstractSolved):
 
     @property
     def parameters(self) -> Parameters:
-        start = lambda seed: self.solve(np.zeros((1, 0), int), np.zeros((1, 0)))[0]
         return Parameters(
             natural=self._natural,
             unconstrained=self._to_unconstrained,
-            start=start,
+            start=lambda seed: self.solve(np.zeros((1, 0), int), np.zeros((1, 0)))[0],
             names=self._names,
         )
 
@@ -239,15 +238,13 @@ class AbstractComponents(AbstractSolved):
     @property
     def units(self) -> Units:
         target = self.y[:, 0] if self.flat else None
-        columns = lambda: dict(zip(self.names, self.design.T, strict=True))
-        facts: dict[str, Any] = {
-            "features": columns,
-            "predict_new": self._predict_new,
-            "score": Squared().scale(self.y),
-        }
-        return Units(names=self.labels.index, target=target, **facts).measured_as(
-            self.labels.response
-        )
+        return Units(
+            names=self.labels.index,
+            target=target,
+            features=lambda: dict(zip(self.names, self.design.T, strict=True)),
+            predict_new=self._predict_new,
+            score=Squared().scale(self.y),
+        ).measured_as(self.labels.response)
 
     def _predict_new(self, fit, X, kind, offset):
         if offset is not None:
@@ -446,12 +443,10 @@ def _sums(model: AbstractComponents) -> tuple[CrossProducts, CrossProducts]:
             for part in ((model.design - center) / spread, (model.y - middle) / size)
         )
         lengths = np.linalg.norm(x, axis=0), np.linalg.norm(y, axis=0)
-        gram = (
-            changed(x.T @ x, np.multiply.outer(lengths[0], lengths[0]))
-            if x.shape[1] <= len(x)
-            else None
-        )
-        gram = None if gram is None else (gram + gram.T) / 2
+        gram = None
+        if x.shape[1] <= len(x):
+            gram = changed(x.T @ x, np.multiply.outer(lengths[0], lengths[0]))
+            gram = (gram + gram.T) / 2
         cross = changed(x.T @ y, np.multiply.outer(*lengths))
         sums.append(CrossProducts(x, y, gram, cross, (lengths[0] ** 2, lengths[1] ** 2)))
     return sums[0], sums[1]
@@ -481,8 +476,11 @@ def _moments(
 
     def times(v: Array) -> Array:
         product = (v @ x.T) @ x if gram is None else v @ gram
-        touched = (x_change.swapaxes(1, 2) @ (x_rows @ v[..., None]))[..., 0]
-        return product + touched - scaled * np.sum(mean * v, axis=1, keepdims=True) * mean
+        return (
+            product
+            + (x_change.swapaxes(1, 2) @ (x_rows @ v[..., None]))[..., 0]
+            - scaled * np.sum(mean * v, axis=1, keepdims=True) * mean
+        )
 
     def formed() -> Array:
         full_gram = x.T @ x if gram is None else gram

@@ -128,10 +128,14 @@ class Family(abc.ABC):
     @property
     def scores(self) -> dict[str, Callable[[Array, Array, Array], Array]]:
         """Proper scores by name, functions of the mean, φ and y."""
-        density = lambda mean, phi, y: self.loss(
-            mean, np.log(mean) if self.link == "log" else mean, phi, np.log(phi), y
-        )
-        return {"log_density": density} | ({} if self.crps is None else {"crps": self.crps})
+
+        def density(mean, phi, y):
+            log_mean = np.log(mean) if self.link == "log" else mean
+            return self.loss(mean, log_mean, phi, np.log(phi), y)
+
+        if self.crps is None:
+            return {"log_density": density}
+        return {"log_density": density, "crps": self.crps}
 
 
 class GaussianFamily(Family):
@@ -159,9 +163,12 @@ class GaussianFamily(Family):
     def formulas(self, eta, phi, tau, y):
         precision = np.exp(-2 * tau)
         r = y - eta
-        curvature = lambda: np.broadcast_to(precision, r.shape)
-        zero = lambda: np.zeros_like(r)
-        return {0: lambda: 0.5 * precision * r**2, 1: lambda: -precision * r, 2: curvature, 3: zero}
+        return {
+            0: lambda: 0.5 * precision * r**2,
+            1: lambda: -precision * r,
+            2: lambda: np.broadcast_to(precision, r.shape),
+            3: lambda: np.zeros_like(r),
+        }
 
     def constant(self, phi, tau, y):
         return tau + 0.5 * np.log(2 * np.pi)
@@ -169,8 +176,11 @@ class GaussianFamily(Family):
     def formulas_of_tau(self, eta, phi, tau, y):
         precision = np.exp(-2 * tau)
         r = y - eta
-        curvature = lambda: np.broadcast_to(-2 * precision, r.shape)
-        return {0: lambda: -precision * r**2, 1: lambda: 2 * precision * r, 2: curvature}
+        return {
+            0: lambda: -precision * r**2,
+            1: lambda: 2 * precision * r,
+            2: lambda: np.broadcast_to(-2 * precision, r.shape),
+        }
 
     def constant_of_tau(self, phi, tau, y):
         return np.ones(np.broadcast_shapes(tau.shape, y.shape))
@@ -189,8 +199,12 @@ class GammaFamily(Family):
     parameter = "shape"
 
     def loss(self, mean, log_mean, nu, tau, y):
-        kernel = nu * (y * numpy_of(log_mean).exp(-log_mean) + log_mean)
-        return kernel - (nu - 1) * numpy_of(y).log(y) - nu * tau + special_of(nu).gammaln(nu)
+        return (
+            nu * (y * numpy_of(log_mean).exp(-log_mean) + log_mean)
+            - (nu - 1) * numpy_of(y).log(y)
+            - nu * tau
+            + special_of(nu).gammaln(nu)
+        )
 
     def variance(self, mean, nu):
         return mean**2 / nu
@@ -488,7 +502,8 @@ class OrdinalFamily(Family):
         _, _, a, b, va, vb = self._ends(eta, tau, y)
         of_upper = lambda: -a, lambda: -va, lambda: -va * (1 - 2 * a)
         of_lower = lambda: b, lambda: -vb, lambda: vb * (1 - 2 * b)
-        level, count = y.astype(int), len(tau)
+        level = y.astype(int)
+        count = len(tau)
 
         # c_y and c_{y−1} depend on τ_m from level m on, and from the next on
         def derivative(k: int, m: int) -> Array:

@@ -10,7 +10,6 @@ the rows z_n.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Self
 
@@ -18,14 +17,15 @@ import numpy as np
 from jaxtyping import Float
 
 from ..._runtime.jax import jnp, static
+from ...data.formulas import join_remarks
 from ...linalg.device_design import Resident
 from ...linalg.mapped_design import MappedDesign
 from ...linalg.sparse_design import SparseDesign
-from ...objectives.objective import Units, as_stored
+from ...objectives.objective import PerUnit, Units, as_stored
 from . import penalties
 from .active_coefficients import around
 from .glm import GLM, PRODUCTS_FROM, AbstractRegression
-from .penalties import PerWeight, Ridge
+from .penalties import PerFeature, PerWeight, Ridge
 
 Array = np.ndarray
 # columns whose products are summed at a time, so that rounding grows with them and not with all
@@ -40,10 +40,10 @@ class DualGLM(AbstractRegression):
 
     shown = "GLM"
     original: AbstractRegression = static()
-    ridge: Float[Array, " features"]
+    ridge: PerFeature
     # QΛ^{-½}, or with an intercept its rows less their mean by the weights
     row_basis: Float[Array, "units rank"]
-    mean: Float[Array, " features"]  # of the columns; zero without an intercept
+    mean: PerFeature  # of the columns; zero without an intercept
     further_columns: int = (
         static()
     )  # sums over columns and eigenvectors are off by so many units, which proofs count as columns
@@ -52,11 +52,7 @@ class DualGLM(AbstractRegression):
         vars(self).update(vars(original))
         ridge = ridge_strengths(original)
         assert ridge is not None
-        weight = (
-            np.ones(original.num_units)
-            if original.sample_weight is None
-            else original.sample_weight
-        )
+        weight = original.row_weights
         share = original.intercept * weight / weight.sum()
         mean = original.lines.pull(share[None])[0, : len(ridge)]
         values, vectors = np.linalg.eigh(_gram(original, ridge, mean, share))
@@ -70,10 +66,8 @@ class DualGLM(AbstractRegression):
             "row_basis": as_stored(row_basis - np.outer(share, row_basis.sum(0))),
         }
         new["design"] = as_stored(_with_ones(vectors[:, good] * root, original.intercept))
-        new["penalty"], new["names"] = (
-            around(original.penalty, Ridge(1.0)),
-            tuple(f"u{k}" for k in range(len(root))),
-        )
+        new["penalty"] = around(original.penalty, Ridge(1.0))
+        new["names"] = tuple(f"u{k}" for k in range(len(root)))
         # between norms of coordinates and of moves
         spread = np.sqrt((values[-1] + 1) / (values[good][0] + 1))
         terms = (
@@ -88,7 +82,7 @@ class DualGLM(AbstractRegression):
     def as_given(self) -> AbstractRegression:
         return self.original
 
-    def under(self, penalty: penalties.AbstractPenalty | Callable[..., Any] | None) -> Self:
+    def under(self, penalty: penalties.PenaltyLike) -> Self:
         raise TypeError(
             "a fit by a matrix of the rows has its penalty in its coordinates; give the lo.GLM itself."
         )
@@ -97,17 +91,11 @@ class DualGLM(AbstractRegression):
         u = theta[..., : self.num_features]
         p = len(self.ridge)
         weights = u @ self.row_basis.T
-        concrete = isinstance(weights, np.ndarray)
-        flat = (
-            self.original.lines.pull(weights.reshape(-1, weights.shape[-1]))[:, :p]
-            if concrete
-            else None
-        )
-        coef = (
-            weights @ jnp.asarray(self.original.design)[:, :p]
-            if flat is None
-            else flat.reshape(*weights.shape[:-1], -1)
-        )
+        if isinstance(weights, np.ndarray):
+            flat = self.original.lines.pull(weights.reshape(-1, weights.shape[-1]))[:, :p]
+            coef = flat.reshape(*weights.shape[:-1], -1)
+        else:
+            coef = weights @ jnp.asarray(self.original.design)[:, :p]
         coef = coef / self.ridge
         return {
             "intercept": theta[..., -1] - coef @ self.mean
@@ -155,12 +143,10 @@ class DualGLM(AbstractRegression):
 
     @property
     def note(self) -> str:
-        return "; ".join(
-            filter(None, (f"by a matrix of the rows, of {len(self.ridge)} columns", super().note))
-        )
+        return join_remarks(f"by a matrix of the rows, of {len(self.ridge)} columns", super().note)
 
 
-def ridge_strengths(model: Any) -> Float[Array, " features"] | None:
+def ridge_strengths(model: Any) -> PerFeature | None:
     """Strengths r of a ridge on every coefficient of a GLM of one output; None for other models."""
     if type(model) is not GLM or model.classes:
         return None
@@ -173,9 +159,9 @@ def ridge_strengths(model: Any) -> Float[Array, " features"] | None:
 
 def _gram(
     model: AbstractRegression,
-    ridge: Float[Array, " features"],
-    mean: Float[Array, " features"],
-    share: Float[Array, " units"],
+    ridge: PerFeature,
+    mean: PerFeature,
+    share: PerUnit,
 ) -> Float[Array, "units units"]:
     """Compute X R⁻¹Xᵀ of centred columns, some columns at a time."""
     n = model.num_units

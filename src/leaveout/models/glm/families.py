@@ -67,21 +67,17 @@ class AbstractFamilyLoss(AbstractMeanLoss):
         # the terms under a link of powers are, but for constants, y and powers of η times
         # logarithms of η
         power = 1 + np.abs(eta) + np.abs(1 / np.where(eta == 0, 1.0, eta))
-        constant = (
-            np.abs(self.family.constant(*self.parameter_and_log, np.maximum(y, SMALLEST_PREDICTOR)))
-            if order == 0
-            else 0.0
-        )
-        if order < 2:
-            return (
-                size
-                + (1 + float(self.parameter_and_log[0])) * (1 + np.abs(y)) * power**2
-                + constant
+        if order > 1:
+            return size
+        phi, tau = self.parameter_and_log
+        total = size + (1 + float(phi)) * (1 + np.abs(y)) * power**2
+        if order == 0:
+            total = total + np.abs(
+                self.family.constant(phi, tau, np.maximum(y, SMALLEST_PREDICTOR))
             )
-        return size
+        return total
 
-    def check(self, y: np.ndarray) -> None:
-        self.family.check(y)
+    (check,) = members_of("family", "check")
 
     def variance(self, mean: Arrays) -> Arrays:
         return self.family.variance(mean, self.parameter_and_log[0])
@@ -242,11 +238,10 @@ class Gamma(AbstractFamilyLoss):
     def _formulas_under(self, link: str, eta: np.ndarray, y: np.ndarray) -> Formulas:
         if link != "inverse":
             return {}
-        (nu, tau) = self.parameter_and_log
+        nu, tau = self.parameter_and_log
         x = np.maximum(eta, SMALLEST_PREDICTOR)
-        value = lambda: nu * (y * x - np.log(x)) + self.family.constant(nu, tau, y)
         formulas = {
-            0: value,
+            0: lambda: nu * (y * x - np.log(x)) + self.family.constant(nu, tau, y),
             1: lambda: nu * (y - 1 / x),
             2: lambda: nu / x**2,
             3: lambda: -2 * nu / x**3,
@@ -293,7 +288,8 @@ class InverseGaussian(AbstractFamilyLoss):
     def _formulas_under(self, link: str, eta: np.ndarray, y: np.ndarray) -> Formulas:
         if link != "inverse_squared":
             return {}
-        half, x = float(self.shape) / 2, np.maximum(eta, SMALLEST_PREDICTOR)
+        half = float(self.shape) / 2
+        x = np.maximum(eta, SMALLEST_PREDICTOR)
         formulas = {
             0: lambda: half * (y * x - 2 * np.sqrt(x) + 1 / y) + 0.5 * np.log(np.pi * y**3 / half),
             1: lambda: half * (y - x**-0.5),
@@ -390,10 +386,12 @@ class Tweedie(AbstractMeanLoss):
         self.power = np.asarray(power, np.float64)
         self.link = links.resolve(link)
         self.dispersion = positive("Tweedie: dispersion", dispersion)
-        kinds = {0.0: "normal", 1.0: "Poisson", 2.0: "gamma"}
-        self.kind = kinds.get(
-            float(power), "compound" if 1 < power < 2 else "positive" if power > 2 else "extreme"
-        )
+        kind = {0.0: "normal", 1.0: "Poisson", 2.0: "gamma"}.get(float(power), "extreme")
+        if 1 < power < 2:
+            kind = "compound"
+        elif power > 2:
+            kind = "positive"
+        self.kind = kind
 
     def of_mean(self, mean: Array, log_mean: Array, y: Array) -> Array:
         p = self.power
@@ -412,33 +410,36 @@ class Tweedie(AbstractMeanLoss):
             )
         return half / self.dispersion
 
+    def _powers(self, eta, y):
+        """Return p, φ, y μ^{1−p} / φ and μ^{2−p} / φ."""
+        p = float(self.power)
+        phi = float(self.dispersion)
+        return p, phi, y * exponential((1 - p) * eta) / phi, exponential((2 - p) * eta) / phi
+
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         if self.link_name != "log" or self.kind != "compound":
             return {}
-        p, phi = float(self.power), float(self.dispersion)
-        first = y * exponential((1 - p) * eta) / phi
-        second = exponential((2 - p) * eta) / phi
-        reference = lambda: np.maximum(y, 0.0) ** (2 - p) / ((1 - p) * (2 - p) * phi)
+        p, phi, first, second = self._powers(eta, y)
         return {
-            0: lambda: reference() + first / (p - 1) + second / (2 - p),
+            0: lambda: (
+                np.maximum(y, 0.0) ** (2 - p) / ((1 - p) * (2 - p) * phi)
+                + first / (p - 1)
+                + second / (2 - p)
+            ),
             1: lambda: second - first,
             2: lambda: (p - 1) * first + (2 - p) * second,
             3: lambda: (2 - p) ** 2 * second - (p - 1) ** 2 * first,
         }
 
     def terms(self, order, size, eta, y):
-        p = float(self.power)
-        phi = float(self.dispersion)
-        first = y * exponential((1 - p) * eta) / phi
-        second = exponential((2 - p) * eta) / phi
+        p, phi, first, second = self._powers(eta, y)
         amplification = 1 + np.abs(eta)  # (1 − p)η is rounded before it is an exponent
         if order == 0:
+            reference = y
             if self.kind == "compound":
                 reference = np.maximum(y, 0.0) ** (2 - p) / (
                     phi * np.maximum(np.abs((1 - p) * (2 - p)), 1e-300)
                 )
-            else:
-                reference = y
             return (
                 size + reference + first / max(abs(p - 1), 1e-3) + second / max(abs(2 - p), 1e-3)
             ) * amplification
@@ -530,7 +531,9 @@ class AbstractQuasiLoss(AbstractLoss):
     def terms(self, order, size, eta, y):
         phi = float(self.dispersion)
         total = self.likelihood.terms(order, phi * size, eta, y)
-        return (total + 4 * np.abs(self.least(y, scipy.special)) + y if order == 0 else total) / phi
+        if order == 0:
+            total = total + 4 * np.abs(self.least(y, scipy.special)) + y
+        return total / phi
 
     @property
     def ceiling(self) -> float:

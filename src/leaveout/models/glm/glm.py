@@ -26,7 +26,13 @@ from numpy.typing import ArrayLike
 
 from ..._runtime.jax import Array, Arrays as Arrays, PyTree, Scalar, float64, jax, jnp, static
 from ...data.arrays import Names, codes, match_labels, numbers
-from ...data.formulas import FormulaReader, named_column, read_columns, stateful_remark
+from ...data.formulas import (
+    FormulaReader,
+    join_remarks,
+    named_column,
+    read_columns,
+    stateful_remark,
+)
 from ...linalg.design import (
     CachedLoss,
     DenseDesign,
@@ -44,6 +50,7 @@ from ...objectives.objective import (
     Hessian,
     Parameters,
     PerListed,
+    PerUnit,
     UnitIndex,
     Units,
     UnitWeights,
@@ -66,10 +73,10 @@ class AbstractRegression(AbstractLinearPredictor):
     """
 
     design: Float[np.ndarray, "units coefficients"] | SparseDesign | MappedDesign | Resident
-    y: Float[np.ndarray, " units"]
-    sample_weight: Float[np.ndarray, " units"] | None
+    y: PerUnit
+    sample_weight: PerUnit | None
     offset: Float[np.ndarray, "units ..."] | None
-    class_code: Float[np.ndarray, " units"] | None
+    class_code: PerUnit | None
     loss_function: losses.AbstractLoss
     penalty: penalties.AbstractPenalty
     intercept: bool = static()
@@ -83,7 +90,7 @@ class AbstractRegression(AbstractLinearPredictor):
     # Cut of the host: singular values of the centred rows below this share of the largest count as
     # zero; 0 is rounding alone.
     cut: float = static()
-    trials: Float[np.ndarray, " units"] | None  # numbers of trials, which `sample_weight` contains
+    trials: PerUnit | None  # numbers of trials, which `sample_weight` contains
     # whether the host takes the solution of least norm if a refit's rows leave coefficients open
     least_norm: bool = static()
 
@@ -113,7 +120,7 @@ class AbstractRegression(AbstractLinearPredictor):
         if sample_weight is None:
             sample_weight = weights
         if isinstance(X, str):
-            remark = "; ".join(filter(None, (remark, stateful_remark(X))))
+            remark = join_remarks(remark, stateful_remark(X))
             columns = read_columns(caller, X, y)
             sample_weight, offset, trials = (
                 named_column(columns.data, value) for value in (sample_weight, offset, trials)
@@ -134,13 +141,14 @@ class AbstractRegression(AbstractLinearPredictor):
         if event_labels:
             event = f"y is 1 where it is {event_labels[1]!s} and 0 where it is {event_labels[0]!s}"
         self.labels = Names(labels.index, reader, event_labels)
-        self.remark = "; ".join(filter(None, (remark, event)))
+        self.remark = join_remarks(remark, event)
         self.intercept = bool(intercept) and self.loss_function.intercept
         self.design, self.names = design(caller, X, self.intercept)
         n = len(self.design)
-        self.classes = ()
+        class_labels = ()
         if isinstance(self.loss_function, losses.Multinomial):
-            y, self.classes = _class_codes(caller, y, n)
+            y, class_labels = _class_codes(caller, y, n)
+        self.classes = class_labels
         self.y = column(caller, "y", y, n)
         self.loss_function.check(self.y)
         self.scale = self.loss_function.scale(self.y)
@@ -173,16 +181,13 @@ class AbstractRegression(AbstractLinearPredictor):
             raise ValueError(
                 f"{caller}: class_weight must be None or 'balanced'; got {class_weight!r}. Use sample_weight."
             )
-        self.class_code = None
-        self.is_balanced = 0
-        if class_weight:
-            code, levels = _class_codes(caller, self.y, n)
-            self.class_code = as_stored(code)
-            self.is_balanced = len(levels)
+        code, levels = _class_codes(caller, self.y, n) if class_weight else (None, ())
+        self.class_code = None if code is None else as_stored(code)
+        self.is_balanced = len(levels)
         self.penalty.check(self.num_features)
         _copy_to_memory(self)
 
-    def under(self, penalty: penalties.AbstractPenalty | Callable[..., Any] | None) -> Self:
+    def under(self, penalty: penalties.PenaltyLike) -> Self:
         """Copy the model with another penalty; its data are shared, and not read again."""
         return _copy_to_memory(penalties.under(self, penalty, self.num_features))
 
@@ -204,6 +209,11 @@ class AbstractRegression(AbstractLinearPredictor):
     @property
     def num_features(self) -> int:
         return self.design.shape[1] - self.intercept
+
+    @property
+    def row_weights(self) -> np.ndarray:
+        """Sample weights, one each where there are none."""
+        return np.ones(self.num_units) if self.sample_weight is None else self.sample_weight
 
     @property
     def own(self) -> int:
@@ -235,11 +245,7 @@ class AbstractRegression(AbstractLinearPredictor):
         q = self.design.shape[1]
         if self.classes:
             return np.zeros((len(self.classes), q))
-        weight = (
-            np.ones(self.num_units)
-            if self.sample_weight is None
-            else np.asarray(self.sample_weight)
-        )
+        weight = np.asarray(self.row_weights)
         loss_start = self.loss_function.start(np.asarray(self.y), weight)
         start, tau = loss_start if self.own else (loss_start, [])
         theta = np.r_[np.zeros(q), tau]
@@ -279,9 +285,9 @@ class AbstractRegression(AbstractLinearPredictor):
         if not self.intercept and np.any(intercept != 0):
             raise ValueError(f"{caller}: this model has no intercept, yet one was given.")
         parts = [coef, np.broadcast_to(intercept, shape)[..., None]] if self.intercept else [coef]
-        return np.concatenate(
-            [*parts, self.loss_function.unconstrained(parameters)] if shared else parts, axis=-1
-        )
+        if shared:
+            parts.append(self.loss_function.unconstrained(parameters))
+        return np.concatenate(parts, axis=-1)
 
     def _names(self) -> list[str]:
         names = [*self.names, *["intercept"] * self.intercept]
@@ -360,7 +366,9 @@ class AbstractRegression(AbstractLinearPredictor):
         # a row of weight zero may lie outside the domain of ℓ, and must not enter F or its
         # derivatives
         out = omega == 0
-        z = jnp.where(out[:, None] if z.ndim > 1 else out, self.loss_function.inside, z)
+        if z.ndim > 1:
+            out = out[:, None]
+        z = jnp.where(out, self.loss_function.inside, z)
         return omega @ self._unit_losses(z, EVERYONE) + kappa * self.penalty(self._coef(theta))
 
     def hessian(self, theta: PyTree, weights: UnitWeights) -> Hessian:
@@ -471,10 +479,9 @@ class AbstractRegression(AbstractLinearPredictor):
         self, caller: str, X: Any
     ) -> Float[np.ndarray, "rows coefficients"] | SparseDesign:
         """Read rows to be predicted, other than those of the design."""
-        read = self.labels.read
-        return self.coordinates(
-            new_rows(caller, X if read is None else read(X), self.names, self.intercept)
-        )
+        if self.labels.read is not None:
+            X = self.labels.read(X)
+        return self.coordinates(new_rows(caller, X, self.names, self.intercept))
 
     @property
     def as_given(self) -> Any:
@@ -559,8 +566,10 @@ class AbstractRegression(AbstractLinearPredictor):
             offset = None if offset is None else np.append(offset, np.zeros(len(curved.rows)))
         weigh = functools.partial(self._weigh_rows, penalty_weights=curved.weight)
         norms = self.penalty.norms(self.num_features)
+        if norms is not None:
+            norms = norms.pad(pad)
         separate = self.class_code is None and not isinstance(self.penalty, penalties.PerWeight)
-        parts = (
+        return Predictors(
             rows,
             0.0 if offset is None else offset,
             self.y,
@@ -570,8 +579,8 @@ class AbstractRegression(AbstractLinearPredictor):
             weigh,
             separate,
             function.inverse_link,
+            norms=norms,
         )
-        return Predictors(*parts, norms=None if norms is None else norms.pad(pad))
 
     def _weigh_rows(
         self, weights: np.ndarray, penalty_weights: np.ndarray
@@ -581,9 +590,9 @@ class AbstractRegression(AbstractLinearPredictor):
         ω of the penalty's rows, which is κ times theirs, follows that of the units.
         """
         omega, kappa = self._weigh(weights)
-        return np.concatenate([omega, np.multiply.outer(kappa, penalty_weights)], axis=1) if len(
-            penalty_weights
-        ) else omega, kappa
+        if len(penalty_weights):
+            omega = np.concatenate([omega, np.multiply.outer(kappa, penalty_weights)], axis=1)
+        return omega, kappa
 
     def _weigh(self, weights: Any, xp: Any = np) -> tuple[Any, Any]:
         """Compute ω and κ of one refit or of many, in NumPy or in JAX."""
@@ -607,9 +616,9 @@ class AbstractRegression(AbstractLinearPredictor):
         variance = lambda: ResidualVariance(
             self.lines, self.y, self.offset, self.sample_weight, self.loss_function
         )
-        return distribution(
-            self.loss_function, self.scale, variance if self.class_code is None else None
-        )
+        if self.class_code is not None:
+            return distribution(self.loss_function, self.scale)
+        return distribution(self.loss_function, self.scale, variance)
 
     @property
     def units(self) -> Units:
@@ -628,7 +637,7 @@ class AbstractRegression(AbstractLinearPredictor):
 
     @property
     def note(self) -> str:
-        return "; ".join(filter(None, (self.remark, self.loss_function.remark)))
+        return join_remarks(self.remark, self.loss_function.remark)
 
 
 def _are_trials(loss: losses.AbstractLoss, y: np.ndarray, weight: np.ndarray) -> bool:
@@ -637,9 +646,10 @@ def _are_trials(loss: losses.AbstractLoss, y: np.ndarray, weight: np.ndarray) ->
     With them successes are whole numbers.
     """
     successes = weight * y
-    proportions = isinstance(loss, losses.Binomial) and bool((y % 1).any())
     # proportions are rounded
-    return proportions and np.allclose(successes, np.rint(successes), rtol=0, atol=1e-6)
+    return (isinstance(loss, losses.Binomial) and bool((y % 1).any())) and np.allclose(
+        successes, np.rint(successes), rtol=0, atol=1e-6
+    )
 
 
 class GLM(AbstractRegression):

@@ -313,9 +313,9 @@ class AbstractMeanLoss(AbstractLoss):
         """
 
     def __call__(self, eta: Array, y: Array) -> Array:
-        mean = self.link.inverse(eta)
-        log_mean = self.link.log_inverse(eta)
-        return self.of_mean(cast(Array, mean), cast(Array, log_mean), y)
+        return self.of_mean(
+            cast(Array, self.link.inverse(eta)), cast(Array, self.link.log_inverse(eta)), y
+        )
 
     def inverse_link(self, eta: Arrays) -> Arrays:
         return self.link.inverse(eta)
@@ -323,9 +323,7 @@ class AbstractMeanLoss(AbstractLoss):
     def start(self, y: np.ndarray, weight: np.ndarray) -> Any:
         return float(np.asarray(self.link(max(np.average(y, weights=weight), 1e-3))))
 
-    @property
-    def inside(self) -> float:
-        return self.link.inside
+    (inside,) = members_of("link", "inside")
 
     @property
     def link_name(self) -> str:

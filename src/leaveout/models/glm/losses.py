@@ -199,10 +199,11 @@ class Binomial(AbstractLoss):
         if self.link not in CLOSED:
             return {}
         link = CLOSED[self.link]
-        (eta, y) = np.broadcast_arrays(eta, y)
+        eta, y = np.broadcast_arrays(eta, y)
         has_success = y > 0
         has_failure = y < 1
-        success, failure = link.success(eta[has_success]), link.failure(eta[has_failure])
+        success = link.success(eta[has_success])
+        failure = link.failure(eta[has_failure])
 
         def total(k):
             out = np.zeros(eta.shape)
@@ -220,7 +221,8 @@ class Binomial(AbstractLoss):
             return size * (1 + eta**2)
         # u is rounded before it is an exponent; u/(1 − e⁻ᵘ) − 1 cancels
         if self.link in ("cloglog", "loglog"):
-            return size * (8 + np.exp(np.minimum(eta if self.link == "cloglog" else -eta, 7.0)))
+            u = eta if self.link == "cloglog" else -eta
+            return size * (8 + np.exp(np.minimum(u, 7.0)))
         # the terms of a success and of a failure have other signs
         if order == 1 and np.any((y > 0) & (y < 1)):
             return size + 2 * np.minimum(y, 1 - y)
@@ -243,8 +245,7 @@ class Binomial(AbstractLoss):
         array of float or None
             Places of the maxima, by the link; None for fractions, whose ℓ″ may have two maxima.
         """
-        unimodal = self.link in CLOSED and np.all((y == 0) | (y == 1))
-        if unimodal:
+        if self.link in CLOSED and np.all((y == 0) | (y == 1)):
             return np.where(y == 1, *CLOSED[self.link].peaks)
         return None
 
@@ -356,7 +357,8 @@ def _extreme(x: np.ndarray) -> Formulas:
     falls from 1 to −∞.
     """
     u = np.exp(np.minimum(x, 7.0))  # beyond this e⁻ᵘ underflows
-    failure, small = np.exp(-u), np.flatnonzero(u < 0.1)
+    failure = np.exp(-u)
+    small = np.flatnonzero(u < 0.1)
     c = u / np.maximum(-np.expm1(-u), 1e-300) - 1
     v = u[small]
     c[small] = v / 2 + v**2 / 12 - v**4 / 720 + v**6 / 30240 - v**8 / 1209600

@@ -12,7 +12,6 @@ counts this as a further column.
 
 import copy
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
@@ -22,7 +21,7 @@ from jaxtyping import Bool, Float
 
 from ..._runtime.jax import static
 from ...linalg.rounding import UNIT
-from ...objectives.objective import Units, as_stored
+from ...objectives.objective import Matrix, PerUnit, Units, as_stored
 from . import losses, penalties
 from .glm import GLM
 
@@ -42,10 +41,10 @@ class OrthogonalGLM(GLM):
     shown = "GLM"
     further_columns: ClassVar[int] = 1  # rounding of entries, which proofs count as a column
     original: GLM = static()
-    basis: Float[Array, "params params"]  # B
+    basis: Matrix  # B
     is_shift: bool = static()  # whether B only centres columns
 
-    def __init__(self, original: GLM, basis: Float[Array, "params params"], is_shift: bool):
+    def __init__(self, original: GLM, basis: Matrix, is_shift: bool):
         vars(self).update(vars(original))
         vars(self).update({"original": original, "basis": as_stored(basis), "is_shift": is_shift})
         vars(self)["design"] = as_stored(self.coordinates(original.design))
@@ -61,7 +60,7 @@ class OrthogonalGLM(GLM):
         centred[:, :-1] += self.basis[-1, :-1]
         return centred
 
-    def under(self, penalty: penalties.AbstractPenalty | Callable[..., Any] | None) -> Any:
+    def under(self, penalty: penalties.PenaltyLike) -> Any:
         model = self.original.under(penalty)
         if self.is_shift:
             return OrthogonalGLM(model, self.basis, True)
@@ -90,7 +89,7 @@ def orthogonal_form(model: Any) -> OrthogonalGLM | None:
     """
     if type(model) is not GLM or model.classes or not isinstance(model.design, np.ndarray):
         return None
-    weight = np.ones(model.num_units) if model.sample_weight is None else model.sample_weight
+    weight = model.row_weights
     plain = is_least_squares(model) and isinstance(model.penalty, penalties.Zero) and not model.cut
     basis = _orthogonal_basis(model, weight) if plain else None
     if basis is not None:
@@ -123,19 +122,13 @@ def is_least_squares(model: Any) -> bool:
     return isinstance(loss, losses.Squared) and loss.link_name == "identity"
 
 
-def _orthogonal_basis(
-    model: GLM, weight: Float[Array, " units"]
-) -> Float[Array, "params params"] | None:
+def _orthogonal_basis(model: GLM, weight: PerUnit) -> Matrix | None:
     """Return B; None if columns depend on one another, or so much cancels that entries of Z would
     lose digits.
     """
     x = np.asarray(model.design)
     count = model.num_features
-    rows = (
-        np.sqrt(weight)[:, None] * np.roll(x, 1, axis=1)
-        if model.intercept
-        else np.sqrt(weight)[:, None] * x
-    )
+    rows = np.sqrt(weight)[:, None] * (np.roll(x, 1, axis=1) if model.intercept else x)
     length = np.linalg.norm(rows, axis=0)
     if not (np.isfinite(length).all() and length.all()) or len(x) < x.shape[1]:
         return None

@@ -34,7 +34,8 @@ from .penalty import (
     AbstractPenalty,
     CurvedTerms as CurvedTerms,
     Custom,
-    PerFeature,
+    PenaltyLike as PenaltyLike,
+    PerFeature as PerFeature,
     PerWeight,
     Sum,
     Zero,
@@ -652,11 +653,10 @@ def derivatives(
         curved.weight * part
         for part in curved.loss.derivatives(theta @ curved.rows.T, np.zeros(()), (0, 1, 2))
     )
-    curved_hessian = np.einsum("rt,tp,tq->rpq", curvature, curved.rows, curved.rows)
     return (
         0.5 * np.sum(product * theta, axis=1) + value.sum(1),
         product + slope @ curved.rows,
-        second + curved_hessian,
+        second + np.einsum("rt,tp,tq->rpq", curvature, curved.rows, curved.rows),
     )
 
 

@@ -5,7 +5,7 @@ Sums, multiples, functions.
 
 import abc
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
@@ -16,6 +16,7 @@ from .loss import members_of
 from .losses import AbstractLoss, PseudoHuber as Rounded
 
 PerFeature = Float[np.ndarray, " features"]
+PenaltyLike: TypeAlias = "AbstractPenalty | Callable[..., Any] | None"
 
 
 class CurvedTerms(NamedTuple):

@@ -35,32 +35,26 @@ def distribution(
     if family is None or (family.scale == LOG_PROBABILITY and scale != LOG_PROBABILITY):
         return None
     if isinstance(loss, losses.Squared):
-        residual = None if variance is None else variance()
-        spread = lambda rows, theta: residual(rows, theta) ** 0.5  # type: ignore[misc]
-        if residual is None:
+        if variance is None:
             return None
-        return Distribution(spread, family.scores, family.draw)
+        residual = variance()
+        return Distribution(
+            lambda rows, theta: residual(rows, theta) ** 0.5, family.scores, family.draw
+        )
     if loss.own:
-        has_scores = family.crps is not None and not getattr(loss, "linear", False)
-        if has_scores:
+        if family.crps is not None and not getattr(loss, "linear", False):
             return Distribution(
                 lambda rows, theta: np.exp(theta[:, -1:]), family.scores, family.draw
             )
         return None
-    name, value = (
-        ("dispersion", attributes.dispersion)
-        if tweedie
-        else (family.parameter, getattr(loss, family.parameter, 1.0))
-    )
-    if not tweedie:
-        dispersion = value
-    else:
+    name = "dispersion" if tweedie else family.parameter
+    value = getattr(loss, name, 1.0)
+    dispersion = value
+    if tweedie:
         dispersion = 1 / value if attributes.power else value**0.5
-    note = (
-        f"of the {name} {value:g}, which is as it was given: nothing has estimated it"
-        if loss.has_dispersion
-        else ""
-    )
+    note = ""
+    if loss.has_dispersion:
+        note = f"of the {name} {value:g}, which is as it was given: nothing has estimated it"
     return Distribution(
         lambda rows, theta: np.full((len(theta), 1), float(dispersion)),
         family.scores,

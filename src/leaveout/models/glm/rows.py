@@ -27,7 +27,9 @@ def pick(array: Any, index: Any) -> Array:
     All rows in their order if as many are listed.
     """
     if isinstance(array, SparseDesign):
-        return array.dense_rows(jnp.arange(len(array)) if isinstance(index, slice) else index)
+        if isinstance(index, slice):
+            index = jnp.arange(len(array))
+        return array.dense_rows(index)
     if isinstance(index, slice) or len(index) == len(array):
         return jnp.asarray(array)
     return jnp.asarray(array).at[index].get(mode="clip")
@@ -138,7 +140,8 @@ def _with_ones(array: Any, intercept: bool) -> np.ndarray | SparseDesign | Mappe
     if not intercept:
         return as_stored(array)
     design = room((len(array), array.shape[1] + 1))
-    design[:, :-1], design[:, -1] = array, 1.0
+    design[:, :-1] = array
+    design[:, -1] = 1.0
     return design
 
 

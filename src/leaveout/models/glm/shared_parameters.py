@@ -23,7 +23,7 @@ from ..._runtime.jax import Array, Arrays, jax, jnp, jspecial, numpy_of, special
 from ...objectives.objective import LOG_DENSITY, LOG_PROBABILITY
 from . import distributions
 from .distributions import are_counts, domain, moments, thresholds
-from .loss import AbstractSharedLoss, positive
+from .loss import AbstractSharedLoss, members_of, positive
 
 Tau = Float[Array, " own"]
 
@@ -62,11 +62,7 @@ class AbstractFamilyScale(AbstractScaleLoss):
             return eta
         return jnp.exp(eta)
 
-    def start(self, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
-        return self.family.start(y, weight)
-
-    def check(self, y: np.ndarray) -> None:
-        self.family.check(y)
+    start, check = members_of("family", "start", "check")
 
     def scale(self, y: np.ndarray) -> str:
         return self.family.scale
@@ -97,7 +93,9 @@ class NegativeBinomialDispersion(AbstractFamilyScale):
     linear: bool = static(default=False)
 
     def __call__(self, eta: Array, tau: Tau, y: Array) -> Array:  # type: ignore[override]
-        return super().__call__(eta, tau - eta if self.linear else tau, y)
+        if self.linear:
+            tau = tau - eta
+        return super().__call__(eta, tau, y)
 
     def start(self, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
         if not self.linear:
@@ -239,9 +237,8 @@ class HuberScale(AbstractScaleLoss):
         scale = jnp.exp(tau[0])
         r = y - eta
         linear = jnp.abs(r) >= self.epsilon * scale
-        square = r**2 / scale
         return scale + jnp.where(
-            linear, 2 * self.epsilon * jnp.abs(r) - scale * self.epsilon**2, square
+            linear, 2 * self.epsilon * jnp.abs(r) - scale * self.epsilon**2, r**2 / scale
         )
 
     def start(self, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:

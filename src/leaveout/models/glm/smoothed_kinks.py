@@ -105,7 +105,12 @@ class AbstractRounded(AbstractLoss):
     def terms(self, order, size, eta, y):
         # (bη + c)/h is rounded before it is an exponent
         amplification = 1 + (1 + np.abs(eta) + np.abs(y)) / float(self.width)
-        return (size + sum(a for a, *_ in self.kinks(0.0)) * (order == 1)) * amplification
+        return (size + self._steepness * (order == 1)) * amplification
+
+    @property
+    def _steepness(self) -> float:
+        """Sum of the slopes a of the kinks."""
+        return sum(a for a, *_ in self.kinks(0.0))
 
     def sharp(self, eta: Array, y: Array) -> Array:
         """Compute the loss with its kinks, not rounded.
@@ -156,12 +161,12 @@ class AbstractRounded(AbstractLoss):
 
     @property
     def ceiling(self) -> float:
-        return sum(a for a, *_ in self.kinks(0.0)) / (4 * float(self.width))
+        return self._steepness / (4 * float(self.width))
 
     @property
     def most(self) -> float:
         """Bound on how far a loss may be above the one with kinks."""
-        return sum(a for a, *_ in self.kinks(0.0)) * float(self.width) * float(np.log(2))
+        return self._steepness * float(self.width) * float(np.log(2))
 
     @property
     def remark(self) -> str:

@@ -52,10 +52,11 @@ class BesideSeveral(StackedLoss):
 
     def derivatives(self, eta, y, orders):
         units, ridge = self._parts(eta)
-        unit_derivatives = self.units.derivatives(units, y, orders)
         return tuple(
             np.concatenate([derivative, ridge[order]], eta.ndim - 2)
-            for derivative, order in zip(unit_derivatives, orders, strict=True)
+            for derivative, order in zip(
+                self.units.derivatives(units, y, orders), orders, strict=True
+            )
         )
 
     def roots(self, eta):
@@ -117,15 +118,15 @@ class StandardisedGLM(GLM):
                 [omega, kappa[:, None] * ridges * self._ratios(weights)], axis=1
             ), kappa
 
-        rows = self.lines.below(np.eye(features, self.design.shape[1]))
-        split = self.num_units, features
-        several: Any = self.outputs > 1
+        rows: Any = self.lines.below(np.eye(features, self.design.shape[1]))
+        kind = StackedLoss
+        if self.outputs > 1:
+            rows = MultiOutputDesign(rows, self.outputs)
+            kind = BesideSeveral
         return replace(
             model,
-            design=MultiOutputDesign(rows, self.outputs) if several else rows,
-            loss=(BesideSeveral if several else StackedLoss)(
-                model.unit_loss, CachedLoss(losses.Squared()), split
-            ),
+            design=rows,
+            loss=kind(model.unit_loss, CachedLoss(losses.Squared()), (self.num_units, features)),
             penalty=np.zeros_like(model.penalty),
             weigh=weigh,
             separate=False,

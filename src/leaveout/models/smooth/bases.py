@@ -77,8 +77,9 @@ def cubic(
     mass[j, j] += h / 3
     mass[j + 1, j + 1] += h / 3
     mass[j, j + 1] = mass[j + 1, j] = h / 6
+    evaluate = _around if cyclic else _straight
     return Basis(
-        functools.partial(_around if cyclic else _straight, spline, knots[0], knots[-1]),
+        functools.partial(evaluate, spline, knots[0], knots[-1]),
         (curvatures.T @ mass @ curvatures,),
     )
 

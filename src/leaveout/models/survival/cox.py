@@ -36,7 +36,6 @@ pairs. With entry times every unit is left out by a pass of its own.
 """
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -47,7 +46,13 @@ from numpy.typing import ArrayLike
 
 from ..._runtime.jax import cached_on, static
 from ...data.arrays import Names, codes, index_of, match_labels
-from ...data.formulas import named_column, new_columns, read_survival, stateful_remark
+from ...data.formulas import (
+    join_remarks,
+    named_column,
+    new_columns,
+    read_survival,
+    stateful_remark,
+)
 from ...linalg.sparse_design import SparseDesign
 from ...objectives.closed_form import AbstractClosedForm, Points, State, ValueAndGradient, Weights
 from ...objectives.objective import (
@@ -55,6 +60,7 @@ from ...objectives.objective import (
     Matrices,
     Parameters,
     PerLane,
+    PerUnit,
     Units,
     Vector,
     as_stored,
@@ -155,10 +161,10 @@ class Cox(AbstractClosedForm):
     """
 
     design: Float[np.ndarray, "units features"]
-    offset: Float[np.ndarray, " units"] | None
-    sample_weight: Float[np.ndarray, " units"] | None
-    event: Float[np.ndarray, " units"]
-    time: Float[np.ndarray, " units"]
+    offset: PerUnit | None
+    sample_weight: PerUnit | None
+    event: PerUnit
+    time: PerUnit
     order: Int[np.ndarray, " units"]  # by stratum, then from the latest time to the earliest
     # in that order, the beginning of the stratum of each time of events
     first: Int[np.ndarray, " times"]
@@ -205,23 +211,18 @@ class Cox(AbstractClosedForm):
                 raise ValueError(
                     "Cox: a formula names the events itself: lo.Cox(formula, data, penalty=...)."
                 )
-            remark = "; ".join(filter(None, (remark, stateful_remark(X))))
+            remark = join_remarks(remark, stateful_remark(X))
             survival = read_survival("Cox", X, time)
             strata, offset, sample_weight, entry = (
                 named_column(survival.data, value)
                 for value in (strata, offset, sample_weight, entry)
             )
-            if any(
-                a is not None and b is not None
-                for a, b in ((entry, survival.entry), (strata, survival.strata))
-            ):
+            pairs = (entry, survival.entry), (strata, survival.strata)
+            if any(a is not None and b is not None for a, b in pairs):
                 raise ValueError(
                     "Cox: the formula has entry times, or strata, already; give them once."
                 )
-            entry, strata = (
-                a if b is None else b
-                for a, b in ((entry, survival.entry), (strata, survival.strata))
-            )
+            entry, strata = (a if b is None else b for a, b in pairs)
             X = survival.X
             time = survival.time
             event = survival.event
@@ -282,7 +283,7 @@ class Cox(AbstractClosedForm):
         self.dead = self.order[self.event[self.order] == 1]
         self.begin = np.searchsorted(self.group[self.dead], np.arange(len(self.first)))
 
-    def under(self, penalty: penalties.AbstractPenalty | Callable[..., Any] | None) -> Self:
+    def under(self, penalty: penalties.PenaltyLike) -> Self:
         """Copy the model with another penalty; its data are shared, and not read again.
 
         Parameters
@@ -397,9 +398,7 @@ class Cox(AbstractClosedForm):
     def jacobian(self, theta: Vector) -> Float[np.ndarray, "units params"]:
         sums = self.sums(theta[None], np.ones((1, self.num_units)))
         ties, by_risk, by_dying = self._slopes(sums, ones=False)
-        m = sums.deaths
-        at_risk = sums.at_risk
-        dying = sums.dying
+        *_, m, at_risk, dying = sums
         # m/D times the derivative of E_z by c, where z is c S/D
         by_number = m / dying * (at_risk / dying * ties[2] + ties[3])
         # derivatives by m; those by c are:
@@ -451,7 +450,9 @@ class Cox(AbstractClosedForm):
             The linear predictors, and the sums over those at risk and those who die at each time.
         """
         eta = theta @ self.design.T
-        return self.sums_of(eta if self.offset is None else eta + self.offset, weights)
+        if self.offset is not None:
+            eta = eta + self.offset
+        return self.sums_of(eta, weights)
 
     def sums_of(self, eta: RefitUnits, weights: Weights) -> Sums:
         """Compute the sums of which the partial likelihood is made, from linear predictors.
@@ -529,9 +530,7 @@ class Cox(AbstractClosedForm):
         placed[:, self.dead] = values[:, self.group[self.dead]]
         return placed
 
-    def _moments(
-        self, risk: Float[np.ndarray, " units"]
-    ) -> tuple[Float[np.ndarray, "features times"], ...]:
+    def _moments(self, risk: PerUnit) -> tuple[Float[np.ndarray, "features times"], ...]:
         """Sums of r x over those at risk and those who die."""
         moments = risk * self.design.T
         return self._of_risk(moments), self._of_dying(moments)
@@ -543,10 +542,7 @@ class Cox(AbstractClosedForm):
         Of a single death E is zero whatever its risk, but its derivatives by weights are not: these
         need `ones=False`.
         """
-        c = sums.number
-        m = sums.deaths
-        at_risk = sums.at_risk
-        dying = sums.dying
+        *_, c, m, at_risk, dying = sums
         ties = np.zeros((4, *m.shape))
         corrected = (c > 0) & (c != 1 if ones else True) & (self.ties == "efron")
         ties[:, corrected] = efron(
@@ -556,10 +552,7 @@ class Cox(AbstractClosedForm):
 
     def _curvatures(self, sums: Sums, ties: np.ndarray) -> tuple[RefitTimes, ...]:
         """Second derivatives of F by S, by S and D, and by D."""
-        c = sums.number
-        m = sums.deaths
-        at_risk = sums.at_risk
-        dying = sums.dying
+        *_, c, m, at_risk, dying = sums
         z = c * at_risk / dying
         bend = c * m / dying**2 * ties[2]
         mixed = -(m / dying**2) * (ties[1] + z * ties[2])
@@ -567,8 +560,9 @@ class Cox(AbstractClosedForm):
 
     @property
     def costs(self) -> Costs:
-        by_runs = self.spans is None and not isinstance(self.penalty, penalties.PerWeight)
-        return Costs(runs=self._alone if by_runs else None)
+        if self.spans is None and not isinstance(self.penalty, penalties.PerWeight):
+            return Costs(runs=self._alone)
+        return Costs()
 
     def _alone(self, theta: Vector, first: np.ndarray, length: np.ndarray) -> "UnitScores | None":
         if length.max() == 1:
@@ -591,27 +585,25 @@ class Cox(AbstractClosedForm):
     ) -> Float[np.ndarray, "refits width"]:
         units = np.minimum(index, self.num_units - 1)
         model = self._model_of(theta)
-        eta = np.einsum("rwp,rp->rw", model.design[units], theta) + (
-            0.0 if model.offset is None else model.offset[units]
-        )
+        eta = np.einsum("rwp,rp->rw", model.design[units], theta)
+        if model.offset is not None:
+            eta = eta + model.offset[units]
         return eta if kind == "link" else np.exp(eta)
 
     @property
     def units(self) -> Units:
-        facts = [
-            self.group,
-            self.event,
-            *([] if self.sample_weight is None else [self.sample_weight]),
-        ]
-        order = np.stack([*facts, *([] if self.spans is None else self.spans)], axis=1)
-        columns = lambda: dict(zip(self.names, self.design.T, strict=True))
-        functions: dict[str, Any] = {"features": columns, "predict_new": self._predict_new}
+        facts = [self.group, self.event]
+        if self.sample_weight is not None:
+            facts.append(self.sample_weight)
+        if self.spans is not None:
+            facts.extend(self.spans)
         return Units(
             names=self.labels.index,
             score="−log partial likelihood",
-            response=order,
+            response=np.stack(facts, axis=1),
             risk=self._places(),
-            **functions,
+            features=lambda: dict(zip(self.names, self.design.T, strict=True)),
+            predict_new=self._predict_new,
         )
 
     def _places(self) -> np.ndarray:
@@ -642,17 +634,15 @@ class Cox(AbstractClosedForm):
                 f"predict: the model has {'no ' if self.offset is None else 'an '}offset; give the same of new rows."
             )
         _, X, offset = match_labels("predict", X=X, offset=offset)
-        rows = np.asarray(
-            new_rows(
-                "predict", X if self.labels.read is None else self.labels.read(X), self.names, False
-            )
-        )
-        eta = rows @ fit.parameters["coef"] + (
-            0.0 if offset is None else column("predict", "offset", offset, len(rows))
-        )
-        return pd.Series(
-            eta if kind == "link" else np.exp(eta), index=index_of(X), name="prediction"
-        )
+        index = index_of(X)
+        if self.labels.read is not None:
+            X = self.labels.read(X)
+        rows = np.asarray(new_rows("predict", X, self.names, False))
+        eta = rows @ fit.parameters["coef"]
+        if offset is not None:
+            eta = eta + column("predict", "offset", offset, len(rows))
+        values = eta if kind == "link" else np.exp(eta)
+        return pd.Series(values, index=index, name="prediction")
 
     @property
     def convex(self) -> bool:
@@ -749,9 +739,7 @@ class UnitScores:
             tie_terms + m / c * efron(c, c * at_risk / dying)[0] - other_deaths / (c - 1) * without
         )
 
-    def _expand(
-        self, risk: Float[np.ndarray, " units"], at_risk: Float[np.ndarray, " rows"]
-    ) -> Float[np.ndarray, " units"]:
+    def _expand(self, risk: PerUnit, at_risk: Float[np.ndarray, " rows"]) -> PerUnit:
         """Compute −Σ (m/c) log(1 − r/A) over the rows up to the last that is expanded."""
         power = np.ones_like(risk)
         inverse = self.mean
