@@ -31,7 +31,7 @@ def test_exact_on_trees(kind, K):
     given = flat(*potentials(rng, 8, TREE, K, (3,)))
     given[2] = -np.inf  # a state that cannot be
     given[K * 3 : K * 4] -= 4e3
-    (up, down), (found, beliefs) = (sums.both(given, edges=True) for sums in (exact, near))
+    (up, down), (found, beliefs) = (sums.run(given, edges=True) for sums in (exact, near))
     np.testing.assert_allclose(found.log_partition, up.log_partition, rtol=1e-13)
     np.testing.assert_allclose(beliefs.marginals, down.marginals, atol=1e-12)
     change = rng.normal(size=(*given.shape, 2))
@@ -48,7 +48,7 @@ def test_stationary_and_consistent_on_loops(kind):
     n, graph, K = 6, random_graph(np.random.default_rng(2), 6, 0.7), 3
     near, rng = Messages(n, graph, K, kind), np.random.default_rng(1)
     given = flat(*(0.6 * part for part in potentials(rng, n, graph, K, (2,))))
-    found, down = near.both(given, edges=True)
+    found, down = near.run(given, edges=True)
     q, pairs = found.sites, found.edges
     np.testing.assert_allclose(pairs.sum(2), q[graph[:, 0]], atol=1e-10)
     np.testing.assert_allclose(pairs.sum(1), q[graph[:, 1]], atol=1e-10)
@@ -64,7 +64,7 @@ def test_stationary_and_consistent_on_loops(kind):
         else (abs(found.log_partition - exact) < 0.1).all()
     )
     change, step = rng.normal(size=given.shape), 1e-5
-    above, below = (near.both(given + sign * step * change, edges=True) for sign in (1, -1))
+    above, below = (near.run(given + sign * step * change, edges=True) for sign in (1, -1))
     slope = (above[0].log_partition - below[0].log_partition) / (2 * step)
     np.testing.assert_allclose(slope, np.sum(change * down.marginals, 0), rtol=1e-7)
     moved = (above[1].marginals - below[1].marginals) / (2 * step)
@@ -90,7 +90,7 @@ def test_messages_that_do_not_settle_are_no_numbers(monkeypatch):
     given = flat(*potentials(np.random.default_rng(0), 9, graph, 2, (1,)))
     assert (
         np.isnan(near.log_partition(given)).all()
-        and np.isnan(near.both(given, edges=True)[1].marginals).all()
+        and np.isnan(near.run(given, edges=True)[1].marginals).all()
     )
 
 

@@ -275,15 +275,15 @@ def layout(
 def _pack_lanes(lengths: np.ndarray, capacity: int) -> list[list[int]]:
     """Pack sequences into as few lanes as first-fit finds, the longest first."""
     bins: list[list[int]] = []
-    left: list[int] = []
+    free_rows: list[int] = []
     for n in np.argsort(-lengths, kind="stable"):
-        lane = next((i for i, room in enumerate(left) if room >= lengths[n]), None)
+        lane = next((i for i, room in enumerate(free_rows) if room >= lengths[n]), None)
         if lane is None:
             lane = len(bins)
             bins.append([])
-            left.append(capacity)
+            free_rows.append(capacity)
         bins[lane].append(int(n))
-        left[lane] -= int(lengths[n])
+        free_rows[lane] -= int(lengths[n])
     return bins
 
 
@@ -367,7 +367,7 @@ class _Linear:
     outside = staticmethod(lambda p: p)
     times = staticmethod(jnp.multiply)
     over = staticmethod(lambda p, c: p * (1 / jnp.maximum(c, SMALLEST_NORMALISER)))
-    one = 1.0
+    unity = 1.0
     zero = 0.0
 
     @staticmethod
@@ -396,7 +396,7 @@ class _Logarithmic:
     outside = staticmethod(jnp.exp)
     times = staticmethod(jnp.add)
     over = staticmethod(lambda p, c: p - jnp.where(jnp.isfinite(c), c, 0.0))
-    one = 0.0
+    unity = 0.0
     zero = -jnp.inf
 
     @staticmethod
@@ -405,10 +405,10 @@ class _Logarithmic:
         top = jnp.where(jnp.isfinite(top), top, 0.0)
         # `where` is used twice, as log has no derivative at zero
         value = jnp.sum(jnp.exp(p - top), axis)
-        some = value > 0
-        return jnp.where(some, jnp.log(jnp.where(some, value, 1.0)), -jnp.inf) + jnp.squeeze(
-            top, axis
-        )
+        positive = value > 0
+        return jnp.where(
+            positive, jnp.log(jnp.where(positive, value, 1.0)), -jnp.inf
+        ) + jnp.squeeze(top, axis)
 
     @staticmethod
     def through(p, matrix):
@@ -425,23 +425,25 @@ class _Inside:
 
     def __init__(self, potentials: Potentials, layout: Layout):
         initial, transition, emission = potentials
-        self.own: Arithmetic = _Logarithmic if layout.zeros else _Linear
+        self.arithmetic: Arithmetic = _Logarithmic if layout.zeros else _Linear
         self.moving = transition.ndim > 2  # whether transitions differ from step to step
         # whether the matrix multiplies the sum of pairs rather than each pair
         self.late = not (self.moving or layout.zeros)
         self.starts = jnp.asarray(layout.starts)
         self.top = _finite(jax.lax.stop_gradient(emission.max(-1)))
-        self.e = self.own.inside(jnp.moveaxis(emission - self.top[..., None], -1, 1))
+        self.e = self.arithmetic.inside(jnp.moveaxis(emission - self.top[..., None], -1, 1))
         if self.moving:
             peak = _finite(jax.lax.stop_gradient(transition.max((-1, -2))))
             self.top = self.top + peak
-            self.steps = self.own.inside(jnp.moveaxis(transition - peak[..., None, None], 1, -1))
+            self.steps = self.arithmetic.inside(
+                jnp.moveaxis(transition - peak[..., None, None], 1, -1)
+            )
         else:
             assert initial is not None
             self.steps = jnp.zeros((len(self.e), 0))
             self.start, self.matrix = (
-                self.own.inside(initial)[:, None],
-                self.own.inside(transition)[:, :, None],
+                self.arithmetic.inside(initial)[:, None],
+                self.arithmetic.inside(transition)[:, :, None],
             )
 
     def into(self, step: tuple[Array, Array]) -> Array:
@@ -450,25 +452,25 @@ class _Inside:
 
     def move(self, p: Array, step: tuple[Array, Array]) -> Array:
         """Distribution of the next state."""
-        on = self.own.through(p, self.into(step))
+        on = self.arithmetic.through(p, self.into(step))
         if self.moving:
             return on
-        return jnp.where(step[0], self.own.times(self.start, self.own.total(p)), on)
+        return jnp.where(step[0], self.arithmetic.times(self.start, self.arithmetic.total(p)), on)
 
     def forward(self, top_of: Array) -> tuple[Array, Array, Array]:
         """Distributions before each step and after it, and the normalisers of the latter."""
-        own = self.own
+        arithmetic = self.arithmetic
 
         def down(p, x):
-            joint = own.times(self.move(p, x[:2]), x[2])
-            c = own.total(joint)
-            new = own.over(joint, c)
+            joint = arithmetic.times(self.move(p, x[:2]), x[2])
+            c = arithmetic.total(joint)
+            new = arithmetic.over(joint, c)
             return new, (p, new, c)
 
         return jax.lax.scan(down, top_of, (self.starts, self.steps, self.e))[1]
 
     def backward(
-        self, rest: Array, before: Array, filtered: Array, c: Array, weigh: Array
+        self, evidence: Array, before: Array, filtered: Array, c: Array, weigh: Array
     ) -> tuple[Array, Array, Array, Array | None]:
         """Weighted sums of pairs of successive states over the steps of each lane; states; evidence
         ahead of each step.
@@ -476,36 +478,48 @@ class _Inside:
         Where transitions differ from step to step, the pairs of each step take the place of their
         sums.
         """
-        own = self.own
+        arithmetic = self.arithmetic
         (K, lanes) = self.e.shape[1:]
 
         def up(carry, x):
-            rest, count = carry
+            evidence, count = carry
             step, p, e, c, weigh = x[:2], *x[2:]
-            ahead = own.over(own.times(e, rest), c)
-            here, rest = own.outside(rest), own.through(ahead, jnp.swapaxes(self.into(step), 0, 1))
+            emitted_evidence = arithmetic.over(arithmetic.times(e, evidence), c)
+            step_evidence, evidence = (
+                arithmetic.outside(evidence),
+                arithmetic.through(emitted_evidence, jnp.swapaxes(self.into(step), 0, 1)),
+            )
             if not self.moving:
-                rest = jnp.where(step[0], own.total(own.times(self.start, ahead)), rest)
+                evidence = jnp.where(
+                    step[0],
+                    arithmetic.total(arithmetic.times(self.start, emitted_evidence)),
+                    evidence,
+                )
             if self.late:
-                return (rest, count), (here, ahead)
+                return (evidence, count), (step_evidence, emitted_evidence)
             pairs = (
-                own.outside(own.times(own.times(p[:, None], ahead[None]), self.into(step))) * weigh
+                arithmetic.outside(
+                    arithmetic.times(
+                        arithmetic.times(p[:, None], emitted_evidence[None]), self.into(step)
+                    )
+                )
+                * weigh
             )
             if self.moving:
-                return (rest, count), (here, pairs)
-            return (rest, count + jnp.where(step[0], 0.0, pairs)), (here, None)
+                return (evidence, count), (step_evidence, pairs)
+            return (evidence, count + jnp.where(step[0], 0.0, pairs)), (step_evidence, None)
 
         none = jnp.zeros((K, K, lanes) if not (self.moving or self.late) else (0,))
         xs = self.starts, self.steps, before, self.e, c, weigh
-        (_, count), (ahead, pairs) = jax.lax.scan(up, (rest, none), xs, reverse=True)
-        states = own.outside(filtered) * ahead
+        (_, count), (evidence_ahead, pairs) = jax.lax.scan(up, (evidence, none), xs, reverse=True)
+        states = arithmetic.outside(filtered) * evidence_ahead
         if self.late:  # one matrix product for each row takes less time than sums carried along
             rows = jnp.einsum(
                 "rjl,rkl->rjk", before * jnp.where(self.starts, 0.0, weigh)[:, None], pairs
             )
             count = jnp.sum(rows, 0)[..., None]
             pairs = None
-        return count, jnp.moveaxis(states, 1, -1), jnp.moveaxis(ahead, 1, -1), pairs
+        return count, jnp.moveaxis(states, 1, -1), jnp.moveaxis(evidence_ahead, 1, -1), pairs
 
 
 def posterior(
@@ -546,13 +560,13 @@ def posterior(
            [0.74, 0.26]])
     """
     inside = _Inside(potentials, layout)
-    own = inside.own
-    top_of, below = _multiply_lanes(inside) if layout.linked else _apart(inside)
+    arithmetic = inside.arithmetic
+    top_of, below = _multiply_lanes(inside) if layout.linked else _unlinked_ends(inside)
     before, filtered, c = inside.forward(top_of)
     real = layout.place < len(layout.inverse)
     weigh = jnp.where(real, 1.0 if worth is None else worth, 0.0)
-    rest = own.over(below, own.total(own.times(filtered[-1], below)))
-    count, states, ahead, pairs = inside.backward(rest, before, filtered, c, weigh)
+    evidence = arithmetic.over(below, arithmetic.total(arithmetic.times(filtered[-1], below)))
+    count, states, evidence_ahead, pairs = inside.backward(evidence, before, filtered, c, weigh)
     if pairs is not None:
         initial = None
         transition = jnp.moveaxis(pairs, -1, 1)
@@ -561,12 +575,12 @@ def posterior(
             jnp.where(inside.starts[..., None], weigh[..., None] * states, 0.0), (0, 1)
         )
         transition = count.sum(-1) * inside.matrix[..., 0] if inside.late else count.sum(-1)
-    log_normaliser = jnp.where(real, own.logarithm(c) + inside.top, 0.0)
+    log_normaliser = jnp.where(real, arithmetic.logarithm(c) + inside.top, 0.0)
     return StatePosterior(
         log_normaliser,
         states,
-        own.outside(jnp.moveaxis(filtered, 1, -1)),
-        ahead,
+        arithmetic.outside(jnp.moveaxis(filtered, 1, -1)),
+        evidence_ahead,
         initial,
         transition,
     )
@@ -576,13 +590,13 @@ def _finite(top: Array) -> Array:
     return jnp.where(jnp.isfinite(top), top, 0.0)
 
 
-def _apart(inside: _Inside) -> tuple[Array, Array]:
+def _unlinked_ends(inside: _Inside) -> tuple[Array, Array]:
     """Ends of lanes that begin with a start and end with an end.
 
     Any distribution before, no evidence below.
     """
     K, lanes = inside.e.shape[1:]
-    return inside.own.inside(jnp.full((K, lanes), -jnp.log(K))), inside.own.inside(
+    return inside.arithmetic.inside(jnp.full((K, lanes), -jnp.log(K))), inside.arithmetic.inside(
         jnp.zeros((K, lanes))
     )
 
@@ -591,30 +605,30 @@ def _multiply_lanes(inside: _Inside) -> tuple[Array, Array]:
     """Distribution at the top of each lane, and evidence below it, by the product of each lane's
     matrices.
     """
-    own = inside.own
+    arithmetic = inside.arithmetic
     (K, lanes) = inside.e.shape[1:]
-    everything = lambda m: own.total(own.total(m, 0), 0)
+    everything = lambda m: arithmetic.total(arithmetic.total(m, 0), 0)
 
     def step(product, x):
-        product = jax.vmap(lambda p: own.times(inside.move(p, x[:2]), x[2]))(product)
-        return own.over(product, everything(product)), None
+        product = jax.vmap(lambda p: arithmetic.times(inside.move(p, x[:2]), x[2]))(product)
+        return arithmetic.over(product, everything(product)), None
 
-    eye = jnp.where(jnp.eye(K)[..., None] > 0, own.one, own.zero)
+    eye = jnp.where(jnp.eye(K)[..., None] > 0, arithmetic.unity, arithmetic.zero)
     product, _ = jax.lax.scan(
         step, jnp.broadcast_to(eye, (K, K, lanes)), (inside.starts, inside.steps, inside.e)
     )
     matrices = jnp.moveaxis(product, -1, 0)[..., None]
 
     def down(p, matrix):
-        new = own.through(p, matrix)
-        return own.over(new, own.total(new)), p
+        new = arithmetic.through(p, matrix)
+        return arithmetic.over(new, arithmetic.total(new)), p
 
-    def up(rest, matrix):
-        new = own.through(rest, jnp.swapaxes(matrix, 0, 1))
-        return own.over(new, own.total(new)), rest
+    def up(evidence, matrix):
+        new = arithmetic.through(evidence, jnp.swapaxes(matrix, 0, 1))
+        return arithmetic.over(new, arithmetic.total(new)), evidence
 
-    first = own.inside(jnp.full((K, 1), -jnp.log(K)))
-    last = own.inside(jnp.zeros((K, 1)))
+    first = arithmetic.inside(jnp.full((K, 1), -jnp.log(K)))
+    last = arithmetic.inside(jnp.zeros((K, 1)))
     _, top_of = jax.lax.scan(down, first, matrices)
     _, below = jax.lax.scan(up, last, matrices, reverse=True)
     return top_of[..., 0].T, below[..., 0].T
@@ -664,16 +678,18 @@ def _log_partition_jvp(primals, tangents):
     derivatives follow.
     """
     potentials, worth, layout = primals
-    moved, worth_moved, _ = tangents
-    found = _chunked_sums(potentials, layout, worth)
-    states = found.states if worth is None else worth[..., None] * found.states
+    potential_tangents, worth_tangent, _ = tangents
+    sums = _chunked_sums(potentials, layout, worth)
+    states = sums.states if worth is None else worth[..., None] * sums.states
     change = jnp.zeros(())
-    for expected, tangent in zip((found.initial, found.transition, states), moved, strict=True):
+    for expected, tangent in zip(
+        (sums.initial, sums.transition, states), potential_tangents, strict=True
+    ):
         if tangent is not None:
             change = change + jnp.sum(expected * tangent)
-    if worth_moved is not None:
-        change = change + jnp.sum(found.log_normaliser * worth_moved)
-    return _weigh_evidence(found.log_normaliser, worth), change
+    if worth_tangent is not None:
+        change = change + jnp.sum(sums.log_normaliser * worth_tangent)
+    return _weigh_evidence(sums.log_normaliser, worth), change
 
 
 class _PosteriorSums(NamedTuple):
@@ -695,16 +711,23 @@ def _chunked_sums(
     (rows, lanes) = layout.shape
     moving = potentials.transition.ndim > 2
 
-    def one(part: tuple) -> _PosteriorSums:
+    def sum_part(part: tuple) -> _PosteriorSums:
         emission, transition, place, starts, worth = part
         if not moving:
             transition = potentials.transition
         where = Layout(place, starts, layout.inverse, layout.linked, layout.zeros)
-        found = posterior(Potentials(potentials.initial, transition, emission), where, worth)
-        return _PosteriorSums(found.log_normaliser, found.states, found.initial, found.transition)
+        part_posterior = posterior(
+            Potentials(potentials.initial, transition, emission), where, worth
+        )
+        return _PosteriorSums(
+            part_posterior.log_normaliser,
+            part_posterior.states,
+            part_posterior.initial,
+            part_posterior.transition,
+        )
 
     transition = potentials.transition if moving else None
-    whole = (
+    arrays = (
         potentials.emission,
         transition,
         jnp.asarray(layout.place),
@@ -712,13 +735,13 @@ def _chunked_sums(
         worth,
     )
     if lanes <= MAX_SCAN_LANES or lanes % MAX_SCAN_LANES or layout.linked:
-        return one(whole)
+        return sum_part(arrays)
     cut = lambda leaf: jnp.moveaxis(leaf.reshape(rows, -1, MAX_SCAN_LANES, *leaf.shape[2:]), 1, 0)
-    found = jax.lax.map(one, jax.tree.map(cut, whole))
-    back = lambda leaf: jnp.moveaxis(leaf, 0, 1).reshape(rows, lanes, *leaf.shape[3:])
-    initial = None if found.initial is None else found.initial.sum(0)
-    pairs = back(found.transition) if moving else found.transition.sum(0)
-    return _PosteriorSums(back(found.log_normaliser), back(found.states), initial, pairs)
+    sums = jax.lax.map(sum_part, jax.tree.map(cut, arrays))
+    join = lambda leaf: jnp.moveaxis(leaf, 0, 1).reshape(rows, lanes, *leaf.shape[3:])
+    initial = None if sums.initial is None else sums.initial.sum(0)
+    pairs = join(sums.transition) if moving else sums.transition.sum(0)
+    return _PosteriorSums(join(sums.log_normaliser), join(sums.states), initial, pairs)
 
 
 def _weigh_evidence(log_normaliser: Array, worth: Array | None) -> Scalar:
@@ -809,16 +832,16 @@ def stationary(transition: Float[Array, "states states"]) -> Float[Array, " stat
     >>> np.asarray(chain.stationary(np.array([[0.9, 0.1], [0.3, 0.7]])), np.float64).round(3)
     array([0.75, 0.25])
     """
-    rest = transition
+    matrix = transition
     columns = []
     for n in range(len(transition) - 1, 0, -1):
-        column = rest[:n, n] / jnp.sum(rest[n, :n])
+        column = matrix[:n, n] / jnp.sum(matrix[n, :n])
         columns.append(column)
-        rest = rest[:n, :n] + column[:, None] * rest[n, :n]
-    found = jnp.ones(1)
+        matrix = matrix[:n, :n] + column[:, None] * matrix[n, :n]
+    distribution = jnp.ones(1)
     for column in reversed(columns):
-        found = jnp.append(found, found @ column)
-    return found / jnp.sum(found)
+        distribution = jnp.append(distribution, distribution @ column)
+    return distribution / jnp.sum(distribution)
 
 
 def has_stationary(transition: Float[np.ndarray, "states states"]) -> bool:

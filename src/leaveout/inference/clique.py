@@ -350,15 +350,18 @@ def _sums_by_passes(
     potentials = _numbers_first(sites, edges, lanes, tree)
     count = potentials.shape[1]
     total = np.empty(count)
-    found = np.empty((tree.edges.stop, count if level else 0))
+    beliefs = np.empty((tree.edges.stop, count if level else 0))
     for chunk in _chunks(count, tree.lanes):
-        mine = np.ascontiguousarray(potentials[:, chunk])
+        chunk_potentials = np.ascontiguousarray(potentials[:, chunk])
         if level:
-            up, down = tree.both(mine, edges=level == 2)
-            total[chunk], found[:, chunk] = up.log_partition, down.marginals
+            up, down = tree.run(chunk_potentials, edges=level == 2)
+            total[chunk], beliefs[:, chunk] = up.log_partition, down.marginals
         else:
-            total[chunk] = tree.log_partition(mine)
-    return [total.reshape(lanes), *(_lanes_first(found, lanes, tree, level == 2) if level else ())]
+            total[chunk] = tree.log_partition(chunk_potentials)
+    return [
+        total.reshape(lanes),
+        *(_lanes_first(beliefs, lanes, tree, level == 2) if level else ()),
+    ]
 
 
 def _tangents_by_passes(
@@ -366,33 +369,37 @@ def _tangents_by_passes(
     edges: np.ndarray,
     *changes: np.ndarray,
     tree: Sums,
-    given: bool,
-    wanted: bool,
+    edges_in: bool,
+    edges_out: bool,
 ) -> list[np.ndarray]:
     """Tangents of the marginals along changes of the potentials.
 
     Axes along which only the change is long are tangents, which share the passes of the potentials.
     """
-    own = _lanes(sites.shape[:-2], edges.shape[:-3])
-    whole = _lanes(own, *(change.shape[: len(own)] for change in changes))
+    potential_lanes = _lanes(sites.shape[:-2], edges.shape[:-3])
+    lanes = _lanes(potential_lanes, *(change.shape[: len(potential_lanes)] for change in changes))
     # lanes first, tangents last
-    order = sorted(range(len(own)), key=lambda axis: own[axis] == 1 < whole[axis])
-    potentials = _numbers_first(sites, edges, own, tree)
+    order = sorted(
+        range(len(potential_lanes)), key=lambda axis: potential_lanes[axis] == 1 < lanes[axis]
+    )
+    potentials = _numbers_first(sites, edges, potential_lanes, tree)
     count = potentials.shape[1]
-    change = _numbers_first(changes[0], changes[1] if given else None, whole, tree).reshape(
-        -1, *whole
+    change = _numbers_first(changes[0], changes[1] if edges_in else None, lanes, tree).reshape(
+        -1, *lanes
     )
     change = change.transpose(0, *(1 + axis for axis in order)).reshape(len(potentials), count, -1)
-    found = np.empty_like(change)
+    tangents = np.empty_like(change)
     up: Any  # the messages of the tree
     for chunk in _chunks(count, tree.lanes):
-        up, down = tree.both(np.ascontiguousarray(potentials[:, chunk]), edges=False)
-        for some in _chunks(change.shape[2], max(1, tree.lanes // (chunk.stop - chunk.start))):
-            found[:, chunk, some] = tree.tangents(up, down, change[:, chunk, some], edges=wanted)
-    back = found.reshape(-1, *(whole[axis] for axis in order)).transpose(
-        0, *(1 + at for at in np.argsort(order))
+        up, down = tree.run(np.ascontiguousarray(potentials[:, chunk]), edges=False)
+        for columns in _chunks(change.shape[2], max(1, tree.lanes // (chunk.stop - chunk.start))):
+            tangents[:, chunk, columns] = tree.tangents(
+                up, down, change[:, chunk, columns], edges=edges_out
+            )
+    ordered = tangents.reshape(-1, *(lanes[axis] for axis in order)).transpose(
+        0, *(1 + position for position in np.argsort(order))
     )
-    return _lanes_first(back, whole, tree, wanted)
+    return _lanes_first(ordered, lanes, tree, edges_out)
 
 
 # JAX
@@ -420,11 +427,13 @@ def _sums_abstract(
 
 @tangents_p.def_abstract_eval
 def _tangents_abstract(
-    sites: Any, edges: Any, *changes: Any, tree: Sums, given: bool, wanted: bool
+    sites: Any, edges: Any, *changes: Any, tree: Sums, edges_in: bool, edges_out: bool
 ) -> list[ShapedArray]:
-    own = _lanes(sites.shape[:-2], edges.shape[:-3])
-    shapes = _shapes(_lanes(own, *(change.shape[: len(own)] for change in changes)), tree)
-    return [ShapedArray(shape, sites.dtype) for shape in shapes[: 2 if wanted else 1]]
+    potential_lanes = _lanes(sites.shape[:-2], edges.shape[:-3])
+    shapes = _shapes(
+        _lanes(potential_lanes, *(change.shape[: len(potential_lanes)] for change in changes)), tree
+    )
+    return [ShapedArray(shape, sites.dtype) for shape in shapes[: 2 if edges_out else 1]]
 
 
 def _on_host(function: Callable[..., list[np.ndarray]]) -> Callable[..., Any]:
@@ -490,16 +499,18 @@ def _sums_jvp(
     primals: Any, changes: Any, *, tree: Sums, level: int
 ) -> tuple[list[Array], list[Any]]:
     sites, edges = primals
-    given = not isinstance(changes[1], ad.Zero)
-    changes = [ad.instantiate_zeros(changes[0]), *([changes[1]] if given else [])]
-    found = sums_p.bind(sites, edges, tree=tree, level=max(level, 2 if given else 1))
-    moved = jnp.sum(found[1] * changes[0], (-2, -1))
-    if given:
-        moved = moved + jnp.sum(found[2] * changes[1], (-3, -2, -1))
-    out = [moved]
+    edges_in = not isinstance(changes[1], ad.Zero)
+    changes = [ad.instantiate_zeros(changes[0]), *([changes[1]] if edges_in else [])]
+    sums = sums_p.bind(sites, edges, tree=tree, level=max(level, 2 if edges_in else 1))
+    tangent = jnp.sum(sums[1] * changes[0], (-2, -1))
+    if edges_in:
+        tangent = tangent + jnp.sum(sums[2] * changes[1], (-3, -2, -1))
+    out = [tangent]
     if level:
-        out += tangents_p.bind(sites, edges, *changes, tree=tree, given=given, wanted=level == 2)
-    return found[: level + 1], out
+        out += tangents_p.bind(
+            sites, edges, *changes, tree=tree, edges_in=edges_in, edges_out=level == 2
+        )
+    return sums[: level + 1], out
 
 
 def _tangents_jvp(primals: Any, changes: Any, **params: Any) -> tuple[list[Array], list[Array]]:
@@ -517,13 +528,18 @@ def _tangents_jvp(primals: Any, changes: Any, **params: Any) -> tuple[list[Array
 
 
 def _tangents_transpose(
-    cotangents: Any, *operands: Any, tree: Sums, given: bool, wanted: bool
+    cotangents: Any, *operands: Any, tree: Sums, edges_in: bool, edges_out: bool
 ) -> list[Any]:
     """Transpose of the tangents, which are a Hessian and hence symmetric."""
     sites, edges = operands[:2]
-    there = wanted and not isinstance(cotangents[1], ad.Zero)
-    pulled = [ad.instantiate_zeros(cotangents[0]), *([cotangents[1]] if there else [])]
-    out = tangents_p.bind(sites, edges, *pulled, tree=tree, given=there, wanted=given)
+    edge_cotangent = edges_out and not isinstance(cotangents[1], ad.Zero)
+    cotangent_parts = [
+        ad.instantiate_zeros(cotangents[0]),
+        *([cotangents[1]] if edge_cotangent else []),
+    ]
+    out = tangents_p.bind(
+        sites, edges, *cotangent_parts, tree=tree, edges_in=edge_cotangent, edges_out=edges_in
+    )
     shapes = [operand.aval.shape for operand in operands[2:]]
     return [
         None,
@@ -536,8 +552,8 @@ def _sum_repeats(array: Array, shape: tuple[int, ...]) -> Array:
     """Sum over the axes along which an operand of this shape was repeated."""
     axes = tuple(
         axis
-        for axis, (size, own) in enumerate(zip(array.shape, shape, strict=True))
-        if own == 1 < size
+        for axis, (size, length) in enumerate(zip(array.shape, shape, strict=True))
+        if length == 1 < size
     )
     if axes:
         return jnp.sum(array, axes, keepdims=True)

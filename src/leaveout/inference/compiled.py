@@ -139,18 +139,18 @@ def loops(num_states: int) -> Loops | None:
         lanes = 4 if num_states == 4 else 1
     plain = [_function(template, num_states, lanes) for template in (FORWARD, BACKWARD)]
     compiled: Any = [
-        numba.njit(nogil=True, error_model="numpy", fastmath={"contract"}, cache=True)(each)
-        for each in plain
+        numba.njit(nogil=True, error_model="numpy", fastmath={"contract"}, cache=True)(function)
+        for function in plain
     ]
     settings: Any = numba.config
     # else lanes are not put into vector registers
     usual = settings.SLP_VECTORIZE
     settings.SLP_VECTORIZE = 1
     try:  # they are compiled at the first call
-        expected, found = (_short_chain(num_states, lanes, *pair) for pair in (plain, compiled))
+        expected, actual = (_short_chain(num_states, lanes, *pair) for pair in (plain, compiled))
     finally:
         settings.SLP_VECTORIZE = usual
-    if np.allclose(found, expected, rtol=1e-9, atol=1e-12):
+    if np.allclose(actual, expected, rtol=1e-9, atol=1e-12):
         return Loops(lanes, *compiled)
     return None
 
@@ -160,25 +160,32 @@ def _function(template: str, states: int, lanes: int) -> Callable[..., None]:
     lines = list(
         _written_out(template, states, lanes) if states <= WRITTEN_OUT else _looped(template)
     )
-    known: dict[str, Any] = {**globals(), "STATES": states, "LANES": lanes, "WIDTH": states * lanes}
+    namespace: dict[str, Any] = {
+        **globals(),
+        "STATES": states,
+        "LANES": lanes,
+        "WIDTH": states * lanes,
+    }
     lines[0] = re.sub(r"def (\w+)", rf"def \1_{states}_{lanes}", lines[0])
     # numba keeps what it compiles by this file and the name
-    exec(compile("\n".join(lines), __file__, "exec"), known)
-    return known[re.findall(r"\w+", lines[0])[1]]
+    exec(compile("\n".join(lines), __file__, "exec"), namespace)
+    return namespace[re.findall(r"\w+", lines[0])[1]]
 
 
-def _placed(text: str, states: int, lanes: int, lane: int, at: dict[str, int]) -> str:
+def _placed(text: str, states: int, lanes: int, lane: int, indices: dict[str, int]) -> str:
     """Fill in the names of numbers and the places of entries, at given states."""
-    number = lambda axes: functools.reduce(lambda place, axis: place * states + at[axis], axes, 0)
-    text = re.sub(r"(\w)<(\w*)>", lambda found: f"{found[1]}{number(found[2])}_{lane}", text)
-    return re.sub(r"<(\w*)>", lambda found: str(number(found[1]) * lanes + lane), text)
+    number = lambda axes: functools.reduce(
+        lambda place, axis: place * states + indices[axis], axes, 0
+    )
+    text = re.sub(r"(\w)<(\w*)>", lambda match: f"{match[1]}{number(match[2])}_{lane}", text)
+    return re.sub(r"<(\w*)>", lambda match: str(number(match[1]) * lanes + lane), text)
 
 
 def _lines(template: str) -> Iterator[tuple[str, list[str], str, str]]:
     """Yield each line up to its sum, the axes of that part, the axis of the sum, and the term."""
     for line in template.strip().splitlines():
-        target, _, rest = line.partition("sum ")
-        axis, _, term = rest.partition(": ")
+        target, _, summand = line.partition("sum ")
+        axis, _, term = summand.partition(": ")
         yield target, sorted(set("".join(re.findall(r"<(\w*)>", target)))), axis, term
 
 
@@ -186,13 +193,13 @@ def _written_out(template: str, states: int, lanes: int) -> Iterator[str]:
     """Write a template out for every state and lane."""
     for target, axes, axis, term in _lines(template):
         for values in itertools.product(range(states), repeat=len(axes)):
-            at = dict(zip(axes, values, strict=True))
+            indices = dict(zip(axes, values, strict=True))
             for lane in range(lanes if re.search(r"<\w*>", target) else 1):
                 terms = (
-                    _placed(term, states, lanes, lane, at | {axis: k})
+                    _placed(term, states, lanes, lane, indices | {axis: k})
                     for k in range(states if axis else 0)
                 )
-                yield _placed(target, states, lanes, lane, at) + " + ".join(terms)
+                yield _placed(target, states, lanes, lane, indices) + " + ".join(terms)
 
 
 def _looped(template: str) -> Iterator[str]:
@@ -211,8 +218,8 @@ def _looped(template: str) -> Iterator[str]:
         indent, text = re.findall(r"( *)(.*)", target)[0]
         adding = [axis, *axes], text.replace(" = ", " += ") + term
         for inner, statement in ((axes, text + "0.0"), adding) if axis else ((axes, text),):
-            for depth, each in enumerate(inner):
-                yield f"{indent}{' ' * depth}for {each} in range(STATES):"
+            for depth, index in enumerate(inner):
+                yield f"{indent}{' ' * depth}for {index} in range(STATES):"
             yield f"{indent}{' ' * len(inner)}{fill(statement)}"
         yield from (f"    {array}" for array in sorted(set(arrays)) if text.startswith("def "))
 

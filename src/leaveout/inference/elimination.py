@@ -96,19 +96,19 @@ def _orders(graph: Graph, num_states: int) -> Iterator[Scopes]:
     Least degree is always carried through, others until a table is hopeless.
     """
     yield _greedy(graph, lambda graph, v: len(graph[v]), None)
-    sites = np.array([(s, t) for s, near in enumerate(graph) for t in near], np.int64).reshape(
-        -1, 2
-    )
+    sites = np.array(
+        [(s, t) for s, adjacent in enumerate(graph) for t in adjacent], np.int64
+    ).reshape(-1, 2)
     matrix = scipy.sparse.csr_matrix(
         (np.ones(len(sites), np.int8), (sites[:, 0], sites[:, 1])), [len(graph)] * 2
     )
     along = reverse_cuthill_mckee(matrix, symmetric_mode=True)
     most = _most(num_states)
-    found = [
+    candidates = [
         _greedy(graph, _fill, most),
         *(_scopes_of_order(graph, order.tolist(), most) for order in (along, along[::-1])),
     ]
-    yield from (scopes for scopes in found if len(scopes) == len(graph))
+    yield from (scopes for scopes in candidates if len(scopes) == len(graph))
 
 
 def _most(num_states: int) -> int:
@@ -154,8 +154,8 @@ def _search_orders(graph: Graph, num_states: int, best: Scopes) -> Scopes:
 
 def _fill(graph: Graph, v: int) -> tuple[int, int]:
     """Number of edges that eliminating v adds, and its degree."""
-    near = graph[v]
-    return sum(len(near) - 1 - len(near & graph[u]) for u in near) // 2, len(near)
+    adjacent = graph[v]
+    return sum(len(adjacent) - 1 - len(adjacent & graph[u]) for u in adjacent) // 2, len(adjacent)
 
 
 def _greedy(
@@ -170,41 +170,44 @@ def _greedy(
     (states, entries) allows. `most` is None for costs that depend on a site's own neighbours only,
     the fewest first.
     """
-    states, left = budget
-    graph = [set(near) for near in graph]
-    known = [cost(graph, v) for v in range(len(graph))]
-    heap = [(known[v], v) for v in range(len(graph))]
+    states, remaining_entries = budget
+    graph = [set(adjacent) for adjacent in graph]
+    costs = [cost(graph, v) for v in range(len(graph))]
+    heap = [(costs[v], v) for v in range(len(graph))]
     heapq.heapify(heap)
     scopes: Scopes = {}
     while heap:
-        now, v = heapq.heappop(heap)
-        if v in scopes or now != known[v]:
+        priority, v = heapq.heappop(heap)
+        if v in scopes or priority != costs[v]:
             continue
-        near = graph[v]
-        if most is not None and len(near) > most:
+        adjacent = graph[v]
+        if most is not None and len(adjacent) > most:
             return scopes
         # all others are its neighbours, and so the graph is complete
-        if most is None and len(near) == len(graph) - len(scopes) - 1:
-            return _rest(graph, scopes)
-        left -= states ** (len(near) + 1)
-        if left < 0:
+        if most is None and len(adjacent) == len(graph) - len(scopes) - 1:
+            return _complete_graph_scopes(graph, scopes)
+        remaining_entries -= states ** (len(adjacent) + 1)
+        if remaining_entries < 0:
             return scopes
-        scopes[v] = near
+        scopes[v] = adjacent
         _join(graph, v)
-        for u in near if most is None else near.union(*(graph[u] for u in near)):
-            known[u] = cost(graph, u)
-            heapq.heappush(heap, (known[u], u))
+        for u in adjacent if most is None else adjacent.union(*(graph[u] for u in adjacent)):
+            costs[u] = cost(graph, u)
+            heapq.heappush(heap, (costs[u], u))
     return scopes
 
 
-def _rest(graph: Graph, scopes: Scopes) -> Scopes:
+def _complete_graph_scopes(graph: Graph, scopes: Scopes) -> Scopes:
     """Scopes of a complete graph, eliminated in any order."""
-    left = [v for v in range(len(graph)) if v not in scopes]
-    return {**scopes, **{v: set(left[at + 1 :]) for at, v in enumerate(left)}}
+    open_sites = [v for v in range(len(graph)) if v not in scopes]
+    return {
+        **scopes,
+        **{v: set(open_sites[position + 1 :]) for position, v in enumerate(open_sites)},
+    }
 
 
 def _scopes_of_order(graph: Graph, order: list[int], most: int) -> Scopes:
-    graph = [set(near) for near in graph]
+    graph = [set(adjacent) for adjacent in graph]
     scopes: Scopes = {}
     for v in order:
         if len(graph[v]) > most:
@@ -224,17 +227,17 @@ def _join(graph: Graph, v: int) -> None:
 def _merge_cliques(scopes: Scopes, num_states: int) -> list[Clique]:
     """Cliques after merging those that lie within their parent, or contain it, and small ones."""
     order = list(scopes)
-    position = {v: at for at, v in enumerate(order)}
+    position = {v: index for index, v in enumerate(order)}
     eliminated = [[v] for v in order]
     everything = [{v, *scopes[v]} for v in order]
     parent = [min((position[u] for u in scopes[v]), default=-1) for v in order]
     into = list(range(len(order)))
 
-    def owner(at: int) -> int:
-        while into[at] != at:
-            into[at] = into[into[at]]
-            at = into[at]
-        return at
+    def owner(index: int) -> int:
+        while into[index] != index:
+            into[index] = into[into[index]]
+            index = into[index]
+        return index
 
     # entries up to which cliques are merged although that makes more entries
     merged_clique_entries = 2**6
@@ -248,13 +251,19 @@ def _merge_cliques(scopes: Scopes, num_states: int) -> list[Clique]:
             everything[above] = union
             eliminated[above] = eliminated[child] + eliminated[above]
             into[child] = above
-    kept = [at for at in range(len(order)) if into[at] == at]
-    number = {at: new for new, at in enumerate(kept)}
+    representatives = [index for index in range(len(order)) if into[index] == index]
+    number = {index: new for new, index in enumerate(representatives)}
     cliques = []
-    for at in kept:
-        own = sorted(eliminated[at], key=position.__getitem__)
-        rest = sorted(everything[at] - set(own), key=position.__getitem__)
-        cliques.append(Clique(own, rest, number[owner(parent[at])] if parent[at] >= 0 else -1))
+    for index in representatives:
+        eliminated_sites = sorted(eliminated[index], key=position.__getitem__)
+        separator = sorted(everything[index] - set(eliminated_sites), key=position.__getitem__)
+        cliques.append(
+            Clique(
+                eliminated_sites,
+                separator,
+                number[owner(parent[index])] if parent[index] >= 0 else -1,
+            )
+        )
     return cliques
 
 
@@ -265,7 +274,7 @@ def _place(cliques: list[Clique], edges: Int[np.ndarray, "edges 2"]) -> None:
     edges_of: dict[int, list[tuple[int, int]]] = {}
     for s, t in edge_of:
         edges_of.setdefault(s, []).append((s, t))
-    left = dict(edge_of)
+    open_edges = dict(edge_of)
     for clique in sorted(cliques, key=lambda clique: len(clique.scope)):
         inside = set(clique.scope)
         for site in clique.scope:
@@ -273,5 +282,5 @@ def _place(cliques: list[Clique], edges: Int[np.ndarray, "edges 2"]) -> None:
                 placed.add(site)
                 clique.sites.append(site)
             for pair in edges_of.get(site, ()):
-                if pair in left and pair[1] in inside:
-                    clique.edges.append(left.pop(pair))
+                if pair in open_edges and pair[1] in inside:
+                    clique.edges.append(open_edges.pop(pair))

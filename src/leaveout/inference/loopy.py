@@ -99,12 +99,12 @@ class Messages:
     def log_partition(self, potentials: Stack) -> Float[np.ndarray, " lanes"]:
         return self._find_fixed_point(potentials).log_partition
 
-    def both(self, potentials: Stack, *, edges: bool) -> tuple[FixedPoint, Downward]:
+    def run(self, potentials: Stack, *, edges: bool) -> tuple[FixedPoint, Downward]:
         del edges  # computed with the marginals of sites in any case
-        found = self._find_fixed_point(potentials)
+        point = self._find_fixed_point(potentials)
         lanes = potentials.shape[1]
-        return found, Downward(
-            np.concatenate([found.sites.reshape(-1, lanes), found.edges.reshape(-1, lanes)]),
+        return point, Downward(
+            np.concatenate([point.sites.reshape(-1, lanes), point.edges.reshape(-1, lanes)]),
             [],
             True,
         )
@@ -124,23 +124,23 @@ class Messages:
 
         def step(m: np.ndarray) -> np.ndarray:
             out = self._out(self._total(of_sites, m), m)
-            moved = np.einsum("djkl,djkl->dkl", origin, psi + out[:, :, None])
-            return moved - moved.mean(1, keepdims=True)
+            update = np.einsum("djkl,djkl->dkl", origin, psi + out[:, :, None])
+            return update - update.mean(1, keepdims=True)
 
         m, good = self._iterate(
             step, np.zeros((2 * self.num_edges, self.num_states, of_sites.shape[-1]))
         )
         total = self._total(of_sites, m)
-        found = sites * (total - np.sum(sites * total, 1, keepdims=True))
+        site_change = sites * (total - np.sum(sites * total, 1, keepdims=True))
         result = np.zeros_like(change).reshape(len(change), -1)
-        result[self.sites] = found.reshape(-1, found.shape[-1])
+        result[self.sites] = site_change.reshape(-1, site_change.shape[-1])
         if edges:
             out = self._out(total, m)
-            moved = (
+            pair_change = (
                 psi[: self.num_edges] + out[: self.num_edges, :, None] + out[self.num_edges :, None]
             )
-            moved = pairs * (moved - np.sum(pairs * moved, (1, 2), keepdims=True))
-            result[self.edges] = moved.reshape(-1, moved.shape[-1])
+            pair_change = pairs * (pair_change - np.sum(pairs * pair_change, (1, 2), keepdims=True))
+            result[self.edges] = pair_change.reshape(-1, pair_change.shape[-1])
         return np.where(good, result, np.nan).reshape(change.shape)
 
     def walk(self, *args: object, **kwargs: object) -> Int[np.ndarray, "draws sites"]:
@@ -156,28 +156,28 @@ class Messages:
         of_sites = of_sites - top
 
         def step(m: np.ndarray) -> np.ndarray:
-            moved = _log_sum(psi + self._out(self._total(of_sites, m), m)[:, :, None], 1)
-            return moved - moved.mean(1, keepdims=True)
+            update = _log_sum(psi + self._out(self._total(of_sites, m), m)[:, :, None], 1)
+            return update - update.mean(1, keepdims=True)
 
         m, good = self._iterate(
             step, np.zeros((2 * self.num_edges, self.num_states, potentials.shape[1]))
         )
         total = self._total(of_sites, m)
-        whole = _log_sum(total, 1)
-        out = self._out(total - whole[:, None], m)
+        site_normalisers = _log_sum(total, 1)
+        out = self._out(total - site_normalisers[:, None], m)
         logs = psi + out[:, :, None]
         origin = np.exp(logs - _log_sum(logs, 1)[:, None])
         pairs = logs[: self.num_edges] + out[self.num_edges :, None]
         of_pairs = _log_sum(pairs.reshape(self.num_edges, -1, pairs.shape[-1]), 1)
-        log_partition = (whole + top[:, 0]).sum(0) + (
+        log_partition = (site_normalisers + top[:, 0]).sum(0) + (
             self.weights[: self.num_edges, 0] * of_pairs
         ).sum(0)
-        lost = np.where(good, 0.0, np.nan)
+        nan_mask = np.where(good, 0.0, np.nan)
         beliefs = (
-            np.exp(total - whole[:, None]) + lost,
-            np.exp(pairs - of_pairs[:, None, None]) + lost,
+            np.exp(total - site_normalisers[:, None]) + nan_mask,
+            np.exp(pairs - of_pairs[:, None, None]) + nan_mask,
         )
-        return FixedPoint(log_partition + lost, *beliefs, origin + lost)
+        return FixedPoint(log_partition + nan_mask, *beliefs, origin + nan_mask)
 
     def _parts(self, potentials: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Potentials φ of sites, and φ/ρ of messages `[messages, from, to, lanes]`."""

@@ -132,18 +132,18 @@ def expected_counts(
     [[0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]]
     """
 
-    def back(carry, x):
+    def step_back(carry, x):
         last, pairs, out = carry
         origin, states, end, _, write = x
         last = jnp.where(end[:, None], states, last)
         pairs = jnp.where(end[:, None, None], 0.0, pairs) + origin * states[:, None]
-        whole = jnp.concatenate([last, states, pairs.reshape(len(pairs), -1)], 1)
-        return (last, pairs, out.at[write].set(whole)), None
+        counts = jnp.concatenate([last, states, pairs.reshape(len(pairs), -1)], 1)
+        return (last, pairs, out.at[write].set(counts)), None
 
     lanes, K = found.states.shape[1:]
     init = jnp.zeros((lanes, K)), jnp.zeros((lanes, K, K)), jnp.zeros((count + 1, 2 * K + K * K))
     xs = _rows(found, transition, layout, ends, unit, count)
-    return jax.lax.scan(back, init, xs, reverse=True)[0][2][:-1]
+    return jax.lax.scan(step_back, init, xs, reverse=True)[0][2][:-1]
 
 
 def memory(lanes: int, sequences: int, K: int, F: int) -> float:
@@ -240,39 +240,43 @@ def covariance(
     weigh = jnp.asarray(worth).at[unit].get(mode="fill", fill_value=0.0)
     by_row = jax.tree.map(lambda leaf: jnp.asarray(leaf).reshape(rows, lanes, -1), features)
 
-    def back(carry, x):
-        ahead, sums, out = carry
-        origin, states, end, start, write, weigh, own = x
+    def step_back(carry, x):
+        later_counts, sums, out = carry
+        origin, states, end, start, write, weigh, step_features = x
         fresh = jnp.concatenate([states[:, :, None] * eye, jnp.zeros((lanes, K, wide - K))], 2)
         # [lanes, state, end or transition or weight]
-        ahead = jnp.where(end[:, None, None], fresh, ahead)
+        later_counts = jnp.where(end[:, None, None], fresh, later_counts)
         if F:
-            own = _dense(own)
-            weighed = weigh[:, None] * own
-            same = jnp.einsum("lk,lf,lg->kfg", states, weighed, own)
-            sums["weight"] = sums["weight"] + jnp.einsum("lf,lke->fke", weighed, ahead)
+            step_features = _dense(step_features)
+            weighed = weigh[:, None] * step_features
+            same = jnp.einsum("lk,lf,lg->kfg", states, weighed, step_features)
+            sums["weight"] = sums["weight"] + jnp.einsum("lf,lke->fke", weighed, later_counts)
             sums["same"] = sums["same"] + same
-            here = (states[:, :, None] * own[:, None])[..., None] * eye[:, None]
-            ahead = ahead + jnp.pad(here.reshape(lanes, K, F * K), ((0, 0), (0, 0), (K + K * K, 0)))
-        total = ahead.sum(1)
+            feature_counts = (states[:, :, None] * step_features[:, None])[..., None] * eye[:, None]
+            later_counts = later_counts + jnp.pad(
+                feature_counts.reshape(lanes, K, F * K), ((0, 0), (0, 0), (K + K * K, 0))
+            )
+        total = later_counts.sum(1)
         out = out.at[write].set(jnp.concatenate([total[:, :K], states, total[:, K:]], 1))
-        sums["start"] = sums["start"] + jnp.einsum("l,lke->ke", jnp.where(start, weigh, 0.0), ahead)
-        sums["pair"] = sums["pair"] + jnp.einsum(
-            "ljk,lke->kje", weigh[:, None, None] * origin, ahead
+        sums["start"] = sums["start"] + jnp.einsum(
+            "l,lke->ke", jnp.where(start, weigh, 0.0), later_counts
         )
-        both = (eye[None, :, :, None] * (origin * states[:, None])[:, None]).reshape(
+        sums["pair"] = sums["pair"] + jnp.einsum(
+            "ljk,lke->kje", weigh[:, None, None] * origin, later_counts
+        )
+        move_counts = (eye[None, :, :, None] * (origin * states[:, None])[:, None]).reshape(
             lanes, K, K * K
         )
-        ahead = jnp.einsum("ljk,lke->lje", origin, ahead) + jnp.pad(
-            both, ((0, 0), (0, 0), (K, F * K))
+        later_counts = jnp.einsum("ljk,lke->lje", origin, later_counts) + jnp.pad(
+            move_counts, ((0, 0), (0, 0), (K, F * K))
         )
-        return (ahead, sums, out), None
+        return (later_counts, sums, out), None
 
     shapes = {"start": (K, wide), "pair": (K, K, wide), "weight": (F, K, wide), "same": (K, F, F)}
     sums = {name: jnp.zeros(shape) for name, shape in shapes.items()}
     xs = (*_rows(found, transition, layout, ends, unit, count), weigh, by_row)
     (_, sums, out), _ = jax.lax.scan(
-        back,
+        step_back,
         (jnp.zeros((lanes, K, wide)), sums, jnp.zeros((count + 1, K + wide))),
         xs,
         reverse=True,
@@ -304,7 +308,7 @@ class _Steps(NamedTuple):
 
     before: Float[Array, "rows lanes states"]  # p(z_{t−1} | x_1, …, x_{t−1}), zero at starts
     states: Float[Array, "rows lanes states"]
-    own: Float[Array, "rows lanes states own"]
+    state_terms: Float[Array, "rows lanes states own"]
     common: Float[Array, "rows lanes states shared"]
     worth: Float[Array, "rows lanes"]
     # number of the sequence that starts here; else the number of sequences
@@ -322,7 +326,7 @@ def spread_of_sums(
     """Compute Σ_n worth_n Cov(s_n) where s has sums of terms over the steps.
 
     s has starts `[states]` and moves `[states, states]`, then the sums over the steps of the terms
-    that each state has for itself, `[states, own]`, and of those that states share, `[shared]`.
+    that each state has for itself, `[states, state_terms]`, and of those that states share, `[shared]`.
 
     Parameters
     ----------
@@ -332,7 +336,7 @@ def spread_of_sums(
         The log-potential of a move from row to column.
     layout : Layout
         The places of the steps.
-    terms : tuple of array, `[rows, lanes, states, own]` and `[rows, lanes, states, shared]`
+    terms : tuple of array, `[rows, lanes, states, state_terms]` and `[rows, lanes, states, shared]`
         The terms of each step in each state: those of the state alone, and those that states share.
     worth : array, `[rows, lanes]`
         The weight of each sequence, at all its steps.
@@ -363,16 +367,18 @@ def spread_of_sums(
     laid = [found.filtered, found.states, *terms, worth, starts, real]
     if layout.linked:  # otherwise each lane would wait for the lane below
         laid = [layout.restore(part)[:, None] for part in laid]
-    filtered, states, own, shared, worth, starts, real = laid
+    filtered, states, state_terms, shared, worth, starts, real = laid
     unit = jnp.where(real, jnp.cumsum(real.reshape(-1)).reshape(real.shape) - 1, count)
-    steps = _Steps(_before(filtered, starts), states, own, shared, worth, unit)
-    K = own.shape[2]
-    entries = own.shape[3] + own.shape[2]
+    steps = _Steps(_before(filtered, starts), states, state_terms, shared, worth, unit)
+    K = state_terms.shape[2]
+    entries = state_terms.shape[3] + state_terms.shape[2]
     group = max(
         n for n in range(1, K + 1) if K % n == 0 and (n == 1 or n * K * entries <= MOMENT_COLUMNS)
     )
-    some = jnp.eye(K).reshape(K, -1, group).swapaxes(0, 1)
-    cross, mean = jax.lax.map(lambda some: _columns(steps, transition, some, count, True), some)
+    indicators = jnp.eye(K).reshape(K, -1, group).swapaxes(0, 1)
+    cross, mean = jax.lax.map(
+        lambda indicators: _columns(steps, transition, indicators, count, True), indicators
+    )
     cross = jnp.moveaxis(cross, 0, 2).reshape(K, cross.shape[2], K, entries)
     mean = jnp.moveaxis(mean, 0, 1).reshape(count, K, entries)
     all_cross, all_mean = _columns(steps, transition, jnp.ones((K, 1)), count, False)
@@ -386,25 +392,29 @@ def spread_of_sums(
     mean = jnp.concatenate([start, mean], 1)
     parts = cross[:, :1], jnp.swapaxes(cross[:, 1 : K + 1], 0, 1), cross[:, K + 1 : 1 + entries]
     rows = [part.reshape(K * part.shape[1], cross.shape[-1]) for part in parts]
-    whole = jnp.concatenate([*rows, cross[:, 1 + entries :].sum(0)])
-    whole = jnp.pad(whole, ((0, 0), (K, 0)))  # a start comes after nothing
+    cross_products = jnp.concatenate([*rows, cross[:, 1 + entries :].sum(0)])
+    cross_products = jnp.pad(cross_products, ((0, 0), (K, 0)))  # a start comes after nothing
     expected = worth @ mean
     once = jnp.where(jnp.arange(len(expected)) < K + K * K, expected, 0.0)
-    return whole + whole.T + jnp.diag(once) - mean.T @ (worth[:, None] * mean)
+    return cross_products + cross_products.T + jnp.diag(once) - mean.T @ (worth[:, None] * mean)
 
 
 def _columns(
-    steps: _Steps, transition: Array, some: Float[Array, "states some"], count: int, own: bool
+    steps: _Steps,
+    transition: Array,
+    indicators: Float[Array, "states some"],
+    count: int,
+    by_state: bool,
 ) -> tuple[Float[Array, "states counted some entries"], Float[Array, "sequences some entries"]]:
     """Products of the counts in each state with what comes after it, and expectations, for some
     columns.
 
-    Counts are starts, transitions into the state, and sums. The columns are the `own` terms of
-    `some` states, after the transitions out of them; or the shared terms, if `some` is one for all.
+    Counts are starts, transitions into the state, and sums. The columns are the `by_state` terms of
+    `indicators` states, after the transitions out of them; or the shared terms, if `indicators` is one for all.
     """
     rows, lanes, K = steps.states.shape
-    terms = jnp.pad(steps.own, [(0, 0)] * 3 + [(K, 0)]) if own else steps.common
-    shape = some.shape[1], terms.shape[-1]
+    terms = jnp.pad(steps.state_terms, [(0, 0)] * 3 + [(K, 0)]) if by_state else steps.common
+    shape = indicators.shape[1], terms.shape[-1]
     size = int(np.clip(STEP_PRODUCT_ENTRIES // max(lanes * K * shape[0] * shape[1], 1), 1, rows))
     last = -rows % size
 
@@ -412,38 +422,40 @@ def _columns(
         full = jnp.pad(leaf, [(0, last), *[(0, 0)] * (leaf.ndim - 1)], constant_values=fill)
         return full.reshape((rows + last) // size, size, *leaf.shape[1:])
 
-    def back(ahead, x):
-        origin, now, states = x
-        here = ahead + some[..., None] * now[:, :, None]
-        ahead = jnp.einsum("ljk,lkse->ljse", origin, here)
-        if own:
+    def step_back(later_counts, x):
+        origin, weighted_terms, states = x
+        counts = later_counts + indicators[..., None] * weighted_terms[:, :, None]
+        later_counts = jnp.einsum("ljk,lkse->ljse", origin, counts)
+        if by_state:
             moves = jnp.pad(origin * states[:, None], ((0, 0), (0, 0), (0, shape[1] - K)))
-            ahead = ahead + some[..., None] * moves[:, :, None]
-        return ahead, here
+            later_counts = later_counts + indicators[..., None] * moves[:, :, None]
+        return later_counts, counts
 
     def block(carry, x):
-        ahead, cross, mean = carry
+        later_counts, cross, mean = carry
         steps, terms = x
         origin = _origin(steps.before, transition)
-        now = steps.states[..., None] * terms
-        ahead, here = jax.lax.scan(back, ahead, (origin, now, steps.states), reverse=True)
+        weighted_terms = steps.states[..., None] * terms
+        later_counts, counts = jax.lax.scan(
+            step_back, later_counts, (origin, weighted_terms, steps.states), reverse=True
+        )
         # half of the counts at the step itself
-        half = here - 0.5 * some[..., None] * now[..., None, :]
+        half = counts - 0.5 * indicators[..., None] * weighted_terms[..., None, :]
         weigh = steps.worth[..., None, None]
         times = lambda counted, after: jnp.einsum("tlkr,tlkse->krse", weigh * counted, after)
         start = jnp.broadcast_to(
             (steps.unit < count)[..., None, None], (*steps.states.shape, 1)
-        ).astype(here.dtype)
+        ).astype(counts.dtype)
         counted = jnp.concatenate([start, jnp.swapaxes(origin, -1, -2)], -1)
         products = [
-            times(counted, here),
-            times(jnp.concatenate([steps.own, steps.common], -1), half),
+            times(counted, counts),
+            times(jnp.concatenate([steps.state_terms, steps.common], -1), half),
         ]
-        mean = mean.at[steps.unit].set(here.sum(2), mode="drop")
-        return (ahead, cross + jnp.concatenate(products, 1), mean), None
+        mean = mean.at[steps.unit].set(counts.sum(2), mode="drop")
+        return (later_counts, cross + jnp.concatenate(products, 1), mean), None
 
     laid = jax.tree.map(blocks, steps)._replace(unit=blocks(steps.unit, count)), blocks(terms)
-    rank = 1 + K + steps.own.shape[-1] + steps.common.shape[-1]
+    rank = 1 + K + steps.state_terms.shape[-1] + steps.common.shape[-1]
     init = jnp.zeros((lanes, K, *shape)), jnp.zeros((K, rank, *shape)), jnp.zeros((count, *shape))
     return jax.lax.scan(block, init, laid, reverse=True)[0][1:]
 

@@ -44,9 +44,9 @@ class Narrow:
     configurations: int
     writes: slice
     rows: np.ndarray
-    rest: int
-    back: Any
-    back_rest: Any
+    first_edge: int
+    adjoint: Any
+    adjoint_without_edges: Any
 
     def __init__(
         self, reads: scipy.sparse.csr_array, configurations: int, writes: slice, edges: slice
@@ -57,10 +57,10 @@ class Narrow:
         rows = np.unique(reads.indices)
         of_edges = (rows >= edges.start) & (rows < edges.stop)
         self.rows = np.concatenate([rows[~of_edges], rows[of_edges]])
-        self.rest = int(np.sum(~of_edges))
-        self.back = scipy.sparse.csr_array(scipy.sparse.csr_array(reads.T)[self.rows])
+        self.first_edge = int(np.sum(~of_edges))
+        self.adjoint = scipy.sparse.csr_array(scipy.sparse.csr_array(reads.T)[self.rows])
         # without the edges, whose marginals are not always needed
-        self.back_rest = self.back[: self.rest]
+        self.adjoint_without_edges = self.adjoint[: self.first_edge]
 
     @property
     def entries(self) -> int:
@@ -70,8 +70,12 @@ class Narrow:
         table[:] = (self.reads @ stack.reshape(len(stack), -1)).reshape(table.shape)
 
     def down(self, belief: np.ndarray, out: np.ndarray, edges: bool) -> None:
-        rows, back = (self.rows, self.back) if edges else (self.rows[: self.rest], self.back_rest)
-        out[rows] = (back @ belief.reshape(self.entries, -1)).reshape(-1, *out.shape[1:])
+        rows, adjoint = (
+            (self.rows, self.adjoint)
+            if edges
+            else (self.rows[: self.first_edge], self.adjoint_without_edges)
+        )
+        out[rows] = (adjoint @ belief.reshape(self.entries, -1)).reshape(-1, *out.shape[1:])
 
 
 class CliquePass:
@@ -103,9 +107,9 @@ class CliquePass:
 
     def up(self, stack: np.ndarray, table: np.ndarray) -> None:
         table[:] = 0.0
-        whole = table.reshape(*self.shape, *stack.shape[1:])
+        grid = table.reshape(*self.shape, *stack.shape[1:])
         for place, shape in self.inputs:
-            whole += stack[place].reshape(*shape, *stack.shape[1:])
+            grid += stack[place].reshape(*shape, *stack.shape[1:])
 
     def down(self, belief: np.ndarray, out: np.ndarray, edges: bool) -> None:
         table = belief.reshape(*self.shape, *out.shape[1:])
@@ -207,12 +211,12 @@ class Passes:
 
     def _tables(self, lanes: tuple[int, ...]) -> list[np.ndarray]:
         """Allocate the tables of all steps in one piece, so that they are contiguous."""
-        whole = np.empty((self.entries, *lanes))
+        memory = np.empty((self.entries, *lanes))
         start = 0
         tables = []
         for step in self.steps:
             tables.append(
-                whole[start : start + step.entries].reshape(step.configurations, -1, *lanes)
+                memory[start : start + step.entries].reshape(step.configurations, -1, *lanes)
             )
             start += step.entries
         return tables
@@ -295,7 +299,7 @@ class Passes:
         stack[: len(potentials)] = potentials
         return stack
 
-    def both(self, potentials: Stack, *, edges: bool) -> tuple[Upward, Downward]:
+    def run(self, potentials: Stack, *, edges: bool) -> tuple[Upward, Downward]:
         """Pass up and down, or reuse the last passes over these potentials.
 
         Marginals and their tangents are usually needed one after the other.
@@ -320,15 +324,15 @@ class Passes:
 
         Or find the `best` one.
         """
-        known = self.up(self._stack(potentials), best=best)
+        upward = self.up(self._stack(potentials), best=best)
         z = np.zeros((draws, self.num_sites), np.int64)
         for step, start, clique in reversed(self.cliques):
             K = self.num_states
             m = len(clique.eliminated_sites)
             place = start + z[:, clique.separator] @ K ** np.arange(len(clique.separator))[::-1]
-            chances = np.cumsum(known.conditionals[step][:, place, 0], 0)
-            drawn = np.sum(chances < rng.random(draws) * chances[-1], 0)
-            z[:, clique.eliminated_sites] = drawn[:, None] // K ** np.arange(m)[::-1] % K
+            chances = np.cumsum(upward.conditionals[step][:, place, 0], 0)
+            configuration = np.sum(chances < rng.random(draws) * chances[-1], 0)
+            z[:, clique.eliminated_sites] = configuration[:, None] // K ** np.arange(m)[::-1] % K
         return z
 
 
@@ -357,17 +361,17 @@ def _numbers(cliques: list[Clique], layout: Passes) -> int:
 
 
 def _refuse(layout: Passes, memory: float) -> NoReturn:
-    said = lambda count: (
+    describe_bytes = lambda count: (
         f"{count / 2**30:,.3g} GiB" if count < 2**50 else f"10^{math.log10(count):.0f} bytes"
     )
-    more = math.ceil(layout.need / 2**30 * 10) / 10 if layout.need < 2**50 else math.inf
+    required_gib = math.ceil(layout.need / 2**30 * 10) / 10 if layout.need < 2**50 else math.inf
     raise ValueError(
-        f"MRF: exact inference on this graph needs {said(layout.need)}: tables over {layout.width + 1} sites (width "
+        f"MRF: exact inference on this graph needs {describe_bytes(layout.need)}: tables over {layout.width + 1} sites (width "
         f"{layout.width}) of {layout.num_states} states and less, twice where derivatives are taken. The limit is "
-        f"{said(memory)}. "
+        f"{describe_bytes(memory)}. "
         + (
-            f"Raise it by memory={more:g} if the machine has as much; take"
-            if more < 1024
+            f"Raise it by memory={required_gib:g} if the machine has as much; take"
+            if required_gib < 1024
             else "Take"
         )
         + ' an approximation (inference="bethe" or "trw"), fewer states, fewer edges (neighbours that share a border rather '
@@ -391,25 +395,25 @@ def _gather_potentials(
         if not _is_wide(clique, layout):
             emptied.append(clique)
             continue
-        position = {site: at for at, site in enumerate(clique.scope)}
-        wanted: list[tuple[set[int], list[int], list[int]]] = [
+        position = {site: place for place, site in enumerate(clique.scope)}
+        potentials: list[tuple[set[int], list[int], list[int]]] = [
             ({site}, [site], []) for site in clique.sites
         ] + [(set(edges[e].tolist()), [], [e]) for e in clique.edges]
         groups: list[tuple[set[int], list[int], list[int]]] = []
-        for over, of_sites, of_edges in sorted(
-            wanted, key=lambda entry: min(position[site] for site in entry[0])
+        for sites, of_sites, of_edges in sorted(
+            potentials, key=lambda entry: min(position[site] for site in entry[0])
         ):
             if (
                 not groups
-                or layout.num_states ** len(groups[-1][0] | over) > gathered_table_entries
+                or layout.num_states ** len(groups[-1][0] | sites) > gathered_table_entries
             ):
                 groups.append((set(), [], []))
-            groups[-1][0].update(over)
+            groups[-1][0].update(sites)
             groups[-1][1].extend(of_sites)
             groups[-1][2].extend(of_edges)
         extra += [
-            Clique([], sorted(over, key=position.__getitem__), number, s, e)
-            for over, s, e in groups
+            Clique([], sorted(sites, key=position.__getitem__), number, s, e)
+            for sites, s, e in groups
         ]
         emptied.append(replace(clique, sites=[], edges=[]))
     shift = len(extra)
@@ -461,15 +465,15 @@ class _Builder:
         """Return the step of every clique that sums something out, and the first of its separator's
         configurations there.
         """
-        found = []
+        clique_places = []
         for step, (_, members) in enumerate(self.groups):
             first = self.start[members[0]]
-            found += [
+            clique_places += [
                 (step, self.start[n] - first, self.cliques[n])
                 for n in members
                 if self.cliques[n].eliminated_sites
             ]
-        return found
+        return clique_places
 
     def _writes(self, number: int) -> slice:
         return slice(
@@ -480,11 +484,11 @@ class _Builder:
         clique = self.cliques[number]
         inputs = []
         for child in self.children[number]:
-            theirs = set(self.cliques[child].separator)
+            separator = set(self.cliques[child].separator)
             inputs.append(
                 (
                     self._writes(child),
-                    tuple(self.K if site in theirs else 1 for site in clique.scope),
+                    tuple(self.K if site in separator else 1 for site in clique.scope),
                 )
             )
         shape = (self.K,) * len(clique.scope)
@@ -495,46 +499,48 @@ class _Builder:
     def _narrow(self, members: list[int]) -> Narrow:
         configurations = self.K ** len(self.cliques[members[0]].eliminated_sites)
         sizes = [self.K ** len(self.cliques[number].separator) for number in members]
-        together = sum(sizes)
+        width = sum(sizes)
         before = np.cumsum([0, *sizes[:-1]])
         rows = []
         columns = []
         for number, size, offset in zip(members, sizes, before, strict=True):
-            own = (np.arange(configurations)[:, None] * together + offset + np.arange(size)).ravel()
+            table_rows = (
+                np.arange(configurations)[:, None] * width + offset + np.arange(size)
+            ).ravel()
             for column in self._reads(number):
-                rows.append(own)
+                rows.append(table_rows)
                 columns.append(column)
         where = (
             (np.concatenate(rows), np.concatenate(columns))
             if rows
             else (np.zeros(0, int), np.zeros(0, int))
         )
-        shape = configurations * together, self.size
+        shape = configurations * width, self.size
         reads = scipy.sparse.csr_array((np.ones(len(where[0])), where), shape=shape)
-        writes = slice(self.start[members[0]], self.start[members[0]] + together)
+        writes = slice(self.start[members[0]], self.start[members[0]] + width)
         return Narrow(reads, configurations, writes, self.layout.edges)
 
     def _reads(self, number: int) -> list[np.ndarray]:
         """Return the places in the stack that a clique reads, for each entry of the table."""
         K = self.K
         clique = self.cliques[number]
-        axis = {site: at for at, site in enumerate(clique.scope)}
+        axis = {site: position for position, site in enumerate(clique.scope)}
         shape = (K,) * len(clique.scope)
 
         def place(start: int, sites: list[int]) -> np.ndarray:
             total = np.full(shape, start)
-            for at, site in enumerate(reversed(sites)):
+            for power, site in enumerate(reversed(sites)):
                 digits = np.arange(K).reshape(
                     [K if a == axis[site] else 1 for a in range(len(shape))]
                 )
-                total += K**at * digits
+                total += K**power * digits
             return total.ravel()
 
-        found = [place(site * K, [site]) for site in clique.sites]
-        found += [
+        places = [place(site * K, [site]) for site in clique.sites]
+        places += [
             place(self.layout.edges.start + e * K * K, self.ends[e].tolist()) for e in clique.edges
         ]
-        return found + [
+        return places + [
             place(self.start[child], self.cliques[child].separator)
             for child in self.children[number]
         ]

@@ -66,8 +66,8 @@ class ColumnFeatures(Module):
             )
 
         inverse = lambda x: jnp.concatenate([x[:F], x[F:] - features @ x[:F]])
-        whole = jnp.concatenate([weights, jnp.zeros((self.number, weights.shape[1]))])
-        return jax.lax.custom_linear_solve(inverse, whole, down, up)[F:]
+        stacked = jnp.concatenate([weights, jnp.zeros((self.number, weights.shape[1]))])
+        return jax.lax.custom_linear_solve(inverse, stacked, down, up)[F:]
 
 
 def to_columns(features: SparseFeatures) -> ColumnFeatures:
@@ -78,19 +78,24 @@ def to_columns(features: SparseFeatures) -> ColumnFeatures:
     steps = steps[order]
     place = place[order]
     column = column[order]
-    each = np.bincount(column, minlength=features.number)
-    within = np.arange(len(column)) - np.repeat(np.cumsum(each) - each, each)
+    column_sizes = np.bincount(column, minlength=features.number)
+    within = np.arange(len(column)) - np.repeat(
+        np.cumsum(column_sizes) - column_sizes, column_sizes
+    )
     column_chunk = 16  # entries of a column that are added up at once
-    chunks = -(-each // column_chunk)
+    chunks = -(-column_sizes // column_chunk)
     row = (np.cumsum(chunks) - chunks)[column] + within // column_chunk
     total = int(chunks.sum())
-    where = np.full((total, column_chunk), len(features.columns), np.int32)
+    chunk_steps = np.full((total, column_chunk), len(features.columns), np.int32)
     values = np.zeros((total, column_chunk))
-    where[row, within % column_chunk] = steps
+    chunk_steps[row, within % column_chunk] = steps
     values[row, within % column_chunk] = features.values[steps, place]
-    own = np.repeat(np.arange(features.number, dtype=np.int32), chunks)
+    chunk_columns = np.repeat(np.arange(features.number, dtype=np.int32), chunks)
     return ColumnFeatures(
-        aligned_copy(where), aligned_copy(values), aligned_copy(own), len(features.columns)
+        aligned_copy(chunk_steps),
+        aligned_copy(values),
+        aligned_copy(chunk_columns),
+        len(features.columns),
     )
 
 
@@ -105,16 +110,18 @@ def _weighted_rows(
     """
     rows = jnp.concatenate([matrix, jnp.zeros((1, matrix.shape[1]))])
 
-    def one(row: tuple[Array, Array]) -> Array:
-        found = [
+    def weigh_row(row: tuple[Array, Array]) -> Array:
+        terms = [
             value * rows.at[place].get(mode="promise_in_bounds")
             for place, value in zip(*row, strict=True)
         ]
-        return sum(found, jnp.zeros(matrix.shape[1]))
+        return sum(terms, jnp.zeros(matrix.shape[1]))
 
     # features of one step beyond which the sum over them is not written out
     max_unrolled_features = 64
     if places.shape[1] > max_unrolled_features:
         return jnp.einsum("ti,tik->tk", values, rows[places])
     gathered_rows = 512  # rows that are gathered at once
-    return jax.lax.map(one, (jnp.asarray(places), jnp.asarray(values)), batch_size=gathered_rows)
+    return jax.lax.map(
+        weigh_row, (jnp.asarray(places), jnp.asarray(values)), batch_size=gathered_rows
+    )
