@@ -326,7 +326,7 @@ def spread_of_sums(
     """Compute Σ_n worth_n Cov(s_n) where s has sums of terms over the steps.
 
     s has starts `[states]` and moves `[states, states]`, then the sums over the steps of the terms
-    that each state has for itself, `[states, state_terms]`, and of those that states share, `[shared]`.
+    that each state has for itself, `[states, own]`, and of those that states share, `[shared]`.
 
     Parameters
     ----------
@@ -336,7 +336,7 @@ def spread_of_sums(
         The log-potential of a move from row to column.
     layout : Layout
         The places of the steps.
-    terms : tuple of array, `[rows, lanes, states, state_terms]` and `[rows, lanes, states, shared]`
+    terms : tuple of array, `[rows, lanes, states, own]` and `[rows, lanes, states, shared]`
         The terms of each step in each state: those of the state alone, and those that states share.
     worth : array, `[rows, lanes]`
         The weight of each sequence, at all its steps.
@@ -409,8 +409,9 @@ def _columns(
     """Products of the counts in each state with what comes after it, and expectations, for some
     columns.
 
-    Counts are starts, transitions into the state, and sums. The columns are the `by_state` terms of
-    `indicators` states, after the transitions out of them; or the shared terms, if `indicators` is one for all.
+    Counts are starts, transitions into the state, and sums. The columns are the terms `by_state`
+    of the states in `indicators`, after the transitions out of them; or the shared terms, if these
+    are one for all.
     """
     rows, lanes, K = steps.states.shape
     terms = jnp.pad(steps.state_terms, [(0, 0)] * 3 + [(K, 0)]) if by_state else steps.common

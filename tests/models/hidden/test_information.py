@@ -132,7 +132,7 @@ class Ordered(lo.emissions.AbstractEmission):
 
 def test_states_that_share_their_coordinates():
     hmm = lo.HMM(np.random.default_rng(0).standard_normal(STEPS), Ordered(), 3, lengths=LENGTHS)
-    assert hmm.by_parts and not hmm.apart
+    assert hmm.by_parts and not hmm.separate_states
     own, shared, _ = _information.places(hmm, hmm.parameters.start(0))
     assert own.size == 0 and len(shared) == 3
     found, plain = both(hmm)
@@ -152,7 +152,7 @@ def complete_data(hmm, theta, weights):
     by_sequence = hmm.drop == "sequence"
     worth = hmm.layout.arrange(weights[hmm.sequence] if by_sequence else everyone)
     seen = everyone if by_sequence else weights
-    whole, _ = hmm.whole(theta, seen)
+    whole, _ = hmm.weighted_chain(theta, seen)
     counts = jax.jit(jax.grad(lambda potentials: log_partition(potentials, worth, hmm.layout)))(
         whole
     )
@@ -281,7 +281,7 @@ def test_fits_and_far_refits_by_the_preconditioner(monkeypatch):
     np.testing.assert_allclose(
         lo.fit(hmm, fit.parameters, num_starts=1).value, fit.value, rtol=1e-12
     )
-    assert hmm.apart and fit.num_params > 30 and fit.decrement < 1e-5
+    assert hmm.separate_states and fit.num_params > 30 and fit.decrement < 1e-5
     assert hmm.costs.work == 4 * len(strange()) * fit.num_params  # by steps, not by sequences
     exact, certified = (
         lo.cross_validate(fit, plan, refit) for refit in (lo.Exact(), lo.Certified())

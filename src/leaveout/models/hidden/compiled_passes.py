@@ -67,22 +67,22 @@ def _potentials(hmm: AbstractHiddenChain, like: PyTree, thetas: Arrays) -> _Pote
     impossible.
     """
 
-    def one(theta):
-        at = unravel(theta, like)
-        densities = hmm.log_densities(at)[:, 0]
+    def potentials_at(theta):
+        parameters = unravel(theta, like)
+        densities = hmm.log_densities(parameters)[:, 0]
         densities = jnp.where(jnp.isnan(densities).any(1, keepdims=True), -jnp.inf, densities)
         top = densities.max(1)
         top = jnp.where(jnp.isfinite(top), top, 0.0)
-        initial, transition = hmm.states.logs(at)
+        initial, transition = hmm.states.logs(parameters)
         return _Potentials(
             jnp.exp(densities - top[:, None]),
             top,
             jnp.exp(initial),
             jnp.exp(transition),
-            hmm.log_prior(at),
+            hmm.log_prior(parameters),
         )
 
-    return jax.vmap(one, out_axes=-1)(thetas)
+    return jax.vmap(potentials_at, out_axes=-1)(thetas)
 
 
 @compile_static
@@ -97,14 +97,14 @@ def _gradients(
     """Compute ∇F at each θ from the expected counts."""
 
     def expected(theta, seen, moves, first):
-        at = unravel(theta, like)
-        densities = jnp.where(seen > 0, seen * hmm.log_densities(at)[:, 0], 0.0)
-        initial, transition = hmm.states.logs(at)
+        parameters = unravel(theta, like)
+        densities = jnp.where(seen > 0, seen * hmm.log_densities(parameters)[:, 0], 0.0)
+        initial, transition = hmm.states.logs(parameters)
         return (
             -jnp.sum(densities)
             - jnp.sum(first * initial)
             - jnp.sum(moves * transition)
-            - hmm.log_prior(at)
+            - hmm.log_prior(parameters)
         )
 
     return jax.vmap(jax.grad(expected), (0, -1, -1, -1))(thetas, seen, moves, first)
@@ -119,9 +119,11 @@ class ChainPasses:
             [leaf.reshape(len(hmm.dense), -1) for leaf in jax.tree.leaves(parts)], axis=1
         )
         self.code = np.arange(len(rows))
-        some = np.arange(len(rows))
+        distinct_steps = np.arange(len(rows))
         if len(np.unique(rows[:SAMPLE], axis=0)) < min(SAMPLE, len(rows)) // 2 + 1:
-            _, some, self.code = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+            _, distinct_steps, self.code = np.unique(
+                rows, axis=0, return_index=True, return_inverse=True
+            )
         self.code = self.code.reshape(-1).astype(np.int32)
         self.starts = np.asarray(hmm.position) == 0
         self.dense, self.length, self.loops = (
@@ -132,10 +134,10 @@ class ChainPasses:
         # refits that one call takes together
         self.together = self.loops.lanes
         self.distinct = copy.copy(hmm)
-        place = np.arange(len(some), dtype=np.int32)
+        place = np.arange(len(distinct_steps), dtype=np.int32)
         layout = Layout(place[:, None], place[:, None] < 0, place[:0], False, False)
         of_steps = dict.fromkeys(("x", "dense", "sequence", "position", "lengths"))
-        data = jax.tree.map(lambda leaf: aligned_copy(leaf[some]), parts)
+        data = jax.tree.map(lambda leaf: aligned_copy(leaf[distinct_steps]), parts)
         vars(self.distinct).update(of_steps, layout=layout, data=data)
         # numbers of recursions, gradients and calls
         self.room = threading.local()
@@ -173,8 +175,8 @@ class ChainPasses:
         size = next(size for size in (1, lanes // 2, lanes) if size >= count)
         theta = theta[np.minimum(np.arange(size), count - 1)]
         fill = np.arange(lanes) % size
-        given = jax.tree.map(np.asarray, _potentials(self.distinct, like, theta))
-        table, top, initial, transition = (np.take(part, fill, axis=-1) for part in given[:4])
+        potentials = jax.tree.map(np.asarray, _potentials(self.distinct, like, theta))
+        table, top, initial, transition = (np.take(part, fill, axis=-1) for part in potentials[:4])
         plain = table
         logs = top
         code = self.code
@@ -192,10 +194,16 @@ class ChainPasses:
         log_z, seen, moves, first = (
             np.zeros(size) for size in (lanes, table.shape, transition.shape, initial.shape)
         )
-        known = transition.reshape(-1), self.starts, code, weight.reshape(-1), table.reshape(-1)
-        loops.forward(initial.reshape(-1), *known, logs.reshape(-1), mask, states, log_z)
+        shared_arguments = (
+            transition.reshape(-1),
+            self.starts,
+            code,
+            weight.reshape(-1),
+            table.reshape(-1),
+        )
+        loops.forward(initial.reshape(-1), *shared_arguments, logs.reshape(-1), mask, states, log_z)
         loops.backward(
-            *known,
+            *shared_arguments,
             plain.reshape(-1),
             mask,
             states,
@@ -208,7 +216,7 @@ class ChainPasses:
         if gradients:
             if refits.tempered:
                 by_step = seen * refits.weight[:, None]
-                seen = np.zeros((*given.table.shape[:2], lanes))
+                seen = np.zeros((*potentials.table.shape[:2], lanes))
                 np.add.at(seen, self.code, by_step)
             slopes = np.asarray(
                 _gradients(
@@ -217,7 +225,9 @@ class ChainPasses:
             )
         return [
             Look(*parts)
-            for parts in zip(-log_z[:count] - given.log_prior[:count], slopes, losses, strict=False)
+            for parts in zip(
+                -log_z[:count] - potentials.log_prior[:count], slopes, losses, strict=False
+            )
         ]
 
     def _room(

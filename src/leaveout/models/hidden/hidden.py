@@ -93,7 +93,7 @@ class SeriesLabels(Names):
             return self.series(values[:, 0], self.name)
         return self.frame(values, self.columns)
 
-    def ahead(
+    def forecast_table(
         self, steps: int, parts: Mapping[Hashable, Float[np.ndarray, "horizon channels"]]
     ) -> pd.DataFrame:
         """Table of the steps after the data, a column for each part.
@@ -101,12 +101,14 @@ class SeriesLabels(Names):
         Several channels have a group of columns each.
         """
         index = self._later(steps, len(next(iter(parts.values()))))
-        one = lambda r: pd.DataFrame(
+        channel_table = lambda r: pd.DataFrame(
             {name: value[:, r] for name, value in parts.items()}, index=index
         )
         if self.columns is None or len(self.columns) == 1:
-            return one(0)
-        return pd.concat({column: one(r) for r, column in enumerate(self.columns)}, axis=1)
+            return channel_table(0)
+        return pd.concat(
+            {column: channel_table(r) for r, column in enumerate(self.columns)}, axis=1
+        )
 
     def _later(self, steps: int, horizon: int) -> pd.Index:
         """Return labels of the steps after the data; a regular index is continued."""
@@ -262,18 +264,22 @@ def read_parameters(
     model: str,
     parameters: GivenParameters,
     shapes: dict[str, tuple[int, ...]],
-    others: Collection[str] = (),
+    optional: Collection[str] = (),
 ) -> dict[str, np.ndarray]:
-    """Read natural parameters of these shapes from a `Fit` or a dict; `others` are allowed too."""
-    found = (
+    """Read natural parameters of these shapes from a `Fit` or a dict; more may be `optional`."""
+    mapping = (
         parameters
         if isinstance(parameters, dict)
         else getattr(parameters, "parameters", parameters)
     )
-    if not isinstance(found, dict) or set(shapes) - set(found) or set(found) - {*shapes, *others}:
-        got = sorted(found) if isinstance(found, dict) else type(found).__name__
+    if (
+        not isinstance(mapping, dict)
+        or set(shapes) - set(mapping)
+        or set(mapping) - {*shapes, *optional}
+    ):
+        got = sorted(mapping) if isinstance(mapping, dict) else type(mapping).__name__
         raise ValueError(f"{model}: parameters are {sorted(shapes)}; got {got}.")
-    values = {name: np.asarray(found[name], np.float64) for name in shapes}
+    values = {name: np.asarray(mapping[name], np.float64) for name in shapes}
     for name, shape in shapes.items():
         if values[name].shape != shape:
             raise ValueError(
@@ -283,7 +289,7 @@ def read_parameters(
 
 
 def read_lengths(
-    model: str, lengths: ArrayLike | None, steps: int, there: str
+    model: str, lengths: ArrayLike | None, steps: int, size_text: str
 ) -> Int[np.ndarray, " sequences"]:
     """Read the lengths of the sequences in the data; without them there is one sequence."""
     if lengths is None:
@@ -300,7 +306,7 @@ def read_lengths(
             "empty): drop empty ones."
         )
     if array.sum() != steps:
-        raise ValueError(f"{model}: lengths add up to {array.sum()}, but {there}.")
+        raise ValueError(f"{model}: lengths add up to {array.sum()}, but {size_text}.")
     return array.astype(np.int64)
 
 
@@ -371,13 +377,13 @@ class AbstractHiddenStates(AbstractObjective):
             raise ValueError(
                 f"{model}: {type(emission).__name__} has {emission.num_states} states; got num_states={num_states}."
             )
-        for name, value, known in (
+        for name, value, choices in (
             ("drop", drop, self.styles),
             ("score", score, ("pointwise", "joint")),
         ):
-            if value not in known:
+            if value not in choices:
                 raise ValueError(
-                    f"{model}: {name} must be one of {', '.join(map(repr, known))}; got {value!r}."
+                    f"{model}: {name} must be one of {', '.join(map(repr, choices))}; got {value!r}."
                 )
         self.drop = drop
         self.joint = score == "joint"
@@ -406,10 +412,10 @@ class AbstractHiddenStates(AbstractObjective):
 
     def emission_parameters(self, theta: PyTree) -> dict[str, Array]:
         """Return the emission's natural parameters, free and fixed."""
-        own = {
+        free = {
             name: constraint.natural(theta[name]) for name, constraint in self.emission.free.items()
         }
-        return {**own, **{name: jnp.asarray(value) for name, value in self.emission.fixed.items()}}
+        return {**free, **{name: jnp.asarray(value) for name, value in self.emission.fixed.items()}}
 
     @float64
     def _to_unconstrained(self, parameters):
@@ -419,28 +425,28 @@ class AbstractHiddenStates(AbstractObjective):
         for name, value in read_parameters(
             model, parameters, shapes, {*self.latent, *self.emission.fixed}
         ).items():
-            own = self.emission.free.get(name)
-            constraint = LATENT[name] if own is None else own
+            emission_constraint = self.emission.free.get(name)
+            constraint = LATENT[name] if emission_constraint is None else emission_constraint
             with np.errstate(divide="ignore", invalid="ignore"):  # logarithms of zeros are infinite
-                found = np.asarray(
+                coordinates = np.asarray(
                     self.latent_unconstrained(name, value)
-                    if own is None
-                    else own.unconstrained(value)
+                    if emission_constraint is None
+                    else emission_constraint.unconstrained(value)
                 )
-                at = _outside(value, found, constraint)
-            if at is not None:
-                got = f"{name}{at or ''} = {value[tuple(at)].tolist()}"
+                index = _outside(value, coordinates, constraint)
+            if index is not None:
+                got = f"{name}{index or ''} = {value[tuple(index)].tolist()}"
                 raise ValueError(f"{model}: {name} must be {constraint.domain}; got {got}.")
-            theta[name] = found
+            theta[name] = coordinates
         return theta
 
     def _names(self) -> list[str]:
         latent = {name: self.latent_names(name) for name in self.latent_shapes}
-        own = {
+        emission = {
             name: entries(name, self.emission.free[name].entries(shape))
             for name, shape in self.shapes
         }
-        return [entry for _, entries in sorted({**latent, **own}.items()) for entry in entries]
+        return [entry for _, entries in sorted({**latent, **emission}.items()) for entry in entries]
 
     def check_size(self, prior: bool) -> None:
         """Raise ValueError if the data cannot determine the parameters, with or without a `prior`
@@ -454,21 +460,21 @@ class AbstractHiddenStates(AbstractObjective):
                 f"{self.num_states} states; take fewer states{'' if prior else ', or a prior'}."
             )
 
-    def check_kind(self, kind: str, of: str) -> None:
+    def check_kind(self, kind: str, targets: str) -> None:
         """Raise ValueError if there are no predictions of this kind."""
         if self.local or kind not in KINDS:
             raise ValueError(
-                f'{type(self).__name__}: predictions are of {of}, kind "response" (means) or "state"; got {kind!r} with '
+                f'{type(self).__name__}: predictions are of {targets}, kind "response" (means) or "state"; got {kind!r} with '
                 f"drop={self.drop!r}."
             )
 
     def means(
-        self, states: Float[Array, "some states"], own: dict[str, Array], data: PyTree
+        self, states: Float[Array, "some states"], parameters: dict[str, Array], data: PyTree
     ) -> Float[Array, "some channels"]:
         """Compute the mean observation of each step or site from its state probabilities and the
         emission's parameters.
         """
-        return jnp.einsum("tk,tkr->tr", states, self.emission.means(own, data))
+        return jnp.einsum("tk,tkr->tr", states, self.emission.means(parameters, data))
 
     def on_boundary(
         self,
@@ -480,15 +486,15 @@ class AbstractHiddenStates(AbstractObjective):
 
         `support` marks those that are not held there.
         """
-        near = [
+        texts = [
             entry
             for name in result
             for entry in near_edge(
                 self.emission, name, result[name], spread, support.get(name, True)
             )
         ]
-        if near:
-            return f"On the boundary: {', '.join(near[:5])}{', …' if len(near) > 5 else ''}; a prior keeps them off it."
+        if texts:
+            return f"On the boundary: {', '.join(texts[:5])}{', …' if len(texts) > 5 else ''}; a prior keeps them off it."
         return ""
 
     @property
@@ -513,15 +519,15 @@ class AbstractHiddenStates(AbstractObjective):
     def units(self) -> Units:
         names = self.labels.units(self.drop)
         seen = self.seen_wholes() if self.local else np.asarray(self.dense).ravel()
-        known: dict[str, Any] = {"kinds": KINDS, "response": self.x, "score": self.emission.score}
-        known["observed"] = None if seen.all() else seen  # units with an observation to score
+        facts: dict[str, Any] = {"kinds": KINDS, "response": self.x, "score": self.emission.score}
+        facts["observed"] = None if seen.all() else seen  # units with an observation to score
         if self.drop == "sequence":
             chains: Any = self
-            known |= {"rows": chains.sequence, "row_names": chains.labels.index}
+            facts |= {"rows": chains.sequence, "row_names": chains.labels.index}
         if self.local:
-            return Units(names, **known)
+            return Units(names, **facts)
         target = self.x[..., 0].ravel() if self.x.shape[-1] == 1 else None
-        return Units(names, serial=True, target=target, **known, **self.neighbourhood)
+        return Units(names, serial=True, target=target, **facts, **self.neighbourhood)
 
     @property
     def num_specified(self) -> int:
@@ -575,13 +581,13 @@ def _outside(value: np.ndarray, result: np.ndarray, constraint: Constraint) -> l
         return illegal[0]
     if result.size == value.size:
         return next(iter(np.argwhere(np.isnan(result)).tolist()), None)
-    lost = np.argwhere(~(result < np.inf)).tolist()  # a matrix not positive definite
-    return lost[0][:-1] if lost else None
+    infinite = np.argwhere(~(result < np.inf)).tolist()  # a matrix not positive definite
+    return infinite[0][:-1] if infinite else None
 
 
 def entries(name: str, which: Bool[np.ndarray, "..."]) -> list[str]:
     """Names of the entries of a parameter where `which` is true, such as `start[0]`."""
-    return [name + (str(at) if at else "") for at in np.argwhere(which).tolist()]
+    return [name + (str(index) if index else "") for index in np.argwhere(which).tolist()]
 
 
 def mixture(
@@ -609,8 +615,8 @@ def near_edge(
     if constraint is MATRIX:
         least = _least_eigenvalue(value, spread)
         return [
-            f"{name}{at or ''} (smallest eigenvalue {least[*at]:.1g})"
-            for at in np.argwhere(least < BOUNDARY_SHARE).tolist()
+            f"{name}{index or ''} (smallest eigenvalue {least[*index]:.1g})"
+            for index in np.argwhere(least < BOUNDARY_SHARE).tolist()
         ]
     if constraint is SIMPLEX:
         where = (value < BOUNDARY_SHARE) & free
@@ -620,7 +626,7 @@ def near_edge(
         where = _small(emission, name, value, spread) | _small(emission, name, 1 - value, spread)
     else:
         return []
-    return [f"{name}{at or ''} = {value[*at]:.1g}" for at in np.argwhere(where).tolist()]
+    return [f"{name}{index or ''} = {value[*index]:.1g}" for index in np.argwhere(where).tolist()]
 
 
 def _small(

@@ -139,10 +139,12 @@ class States(Module):
     @property
     def exchangeable(self) -> bool:
         """Whether the model is the same for any order of the states."""
-        told: list[ArrayLike | None] = [self.initial, self.transition, *self.support.values()]
+        arrays: list[ArrayLike | None] = [self.initial, self.transition, *self.support.values()]
         if self.prior is not None:
-            told += [self.prior.initial, self.prior.transition]
-        return all(array is None or _is_symmetric(np.asarray(array, np.float64)) for array in told)
+            arrays += [self.prior.initial, self.prior.transition]
+        return all(
+            array is None or _is_symmetric(np.asarray(array, np.float64)) for array in arrays
+        )
 
     def logs(self, theta: PyTree) -> tuple[Float[Array, " states"], Float[Array, "states states"]]:
         """Compute the logarithms of the initial distribution and of the transition matrix."""
@@ -213,10 +215,10 @@ class States(Module):
         """The prior, in words."""
         assert self.prior is not None
         words = {"initial": "initial", "transition": "transition rows"}
-        given = {name: np.asarray(getattr(self.prior, name)) for name in self.free}
+        concentrations = {name: np.asarray(getattr(self.prior, name)) for name in self.free}
         texts = {
             name: f"{a.flat[0]:g}" if np.ptp(a) == 0 else str(a.tolist())
-            for name, a in given.items()
+            for name, a in concentrations.items()
         }
         return "; ".join(f"{words[name]} ~ Dirichlet({text})" for name, text in texts.items())
 
@@ -296,7 +298,9 @@ class AbstractHiddenChain(AbstractHiddenStates):
     slots: Int[np.ndarray, "sequences longest"] | None  # places of each sequence in the layout
     layout: Layout
     states: States
-    apart: bool = static()  # whether each state's emission depends on its own part of θ only
+    separate_states: bool = (
+        static()
+    )  # whether each state's emission depends on its own part of θ only
 
     @property
     def num_states(self) -> int:
@@ -321,7 +325,7 @@ class AbstractHiddenChain(AbstractHiddenStates):
         if (steps, sequences) == (len(self.dense), len(self.lengths)):
             return self
 
-        def longer(name: str, count: int, value: float) -> np.ndarray | None:
+        def pad(name: str, count: int, value: float) -> np.ndarray | None:
             array = getattr(self, name)
             if array is None:
                 return None
@@ -329,16 +333,15 @@ class AbstractHiddenChain(AbstractHiddenStates):
             return aligned_copy(np.pad(array, beyond, constant_values=value))
 
         of_steps = {"x": np.nan, "dense": False, "sequence": 0, "position": 0}
-        found: dict[str, Any] = {
-            name: longer(name, steps, value) for name, value in of_steps.items()
+        attributes: dict[str, Any] = {
+            name: pad(name, steps, value) for name, value in of_steps.items()
         }
-        found |= {
-            name: longer(name, sequences, value)
-            for name, value in {"lengths": 0, "slots": -1}.items()
+        attributes |= {
+            name: pad(name, sequences, value) for name, value in {"lengths": 0, "slots": -1}.items()
         }
-        found["layout"] = self.layout.pad_to(steps)
+        attributes["layout"] = self.layout.pad_to(steps)
         padded = copy.copy(self)
-        vars(padded).update(found)
+        vars(padded).update(attributes)
         return padded
 
     def log_densities(self, theta: PyTree) -> Float[Array, "rows lanes states"]:
@@ -363,7 +366,7 @@ class AbstractHiddenChain(AbstractHiddenStates):
             )
         return product
 
-    def whole(
+    def weighted_chain(
         self, theta: PyTree, weights: Array | np.ndarray
     ) -> tuple[Potentials, Float[Array, "rows lanes states"]]:
         """Return the whole chain with weighted emissions, and the emissions without weights."""
@@ -380,11 +383,11 @@ class AbstractHiddenChain(AbstractHiddenStates):
     def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
         if self.drop == "sequence":
             worth = self.layout.arrange(jnp.asarray(weights)[self.sequence])
-            whole, _ = self.whole(theta, jnp.ones(len(self.dense)))
-            return -log_partition(whole, worth, self.layout) - self.log_prior(theta)
-        whole, _ = self.whole(theta, weights)
+            potentials, _ = self.weighted_chain(theta, jnp.ones(len(self.dense)))
+            return -log_partition(potentials, worth, self.layout) - self.log_prior(theta)
+        potentials, _ = self.weighted_chain(theta, weights)
         if self.drop == "observation":
-            return -log_partition(whole, None, self.layout) - self.log_prior(theta)
+            return -log_partition(potentials, None, self.layout) - self.log_prior(theta)
         # log transitions times w_{t−1} w_t, the initial ones times w_1
         initial, transition = self.states.logs(theta)
         before = jnp.concatenate([jnp.ones(1), weights[:-1]])
@@ -393,16 +396,16 @@ class AbstractHiddenChain(AbstractHiddenStates):
         ]
         starts = jnp.asarray(self.layout.starts)[..., None, None]
         steps = times(tempered, jnp.where(starts, initial[None], transition))
-        seen_and_unseen = jnp.stack([whole.emission, jnp.zeros_like(whole.emission)])
-        both = jax.vmap(lambda e: log_partition(Potentials(None, steps, e), None, self.layout))(
-            seen_and_unseen
-        )
-        return both[1] - both[0] - self.log_prior(theta)
+        seen_and_unseen = jnp.stack([potentials.emission, jnp.zeros_like(potentials.emission)])
+        log_partitions = jax.vmap(
+            lambda e: log_partition(Potentials(None, steps, e), None, self.layout)
+        )(seen_and_unseen)
+        return log_partitions[1] - log_partitions[0] - self.log_prior(theta)
 
-    def runs(self, theta: PyTree, first: np.ndarray, length: np.ndarray) -> "Apart":
-        """Return the losses of left-out runs of steps, an `Apart`, at any θ."""
+    def runs(self, theta: PyTree, first: np.ndarray, length: np.ndarray) -> "RunLosses":
+        """Return the losses of left-out runs of steps, a `RunLosses`, at any θ."""
         del theta
-        return Apart(self, first, length, int(length.max()))
+        return RunLosses(self, first, length, int(length.max()))
 
     def log_prior(self, theta: PyTree) -> Scalar:
         if self.states.prior is None:
@@ -448,7 +451,7 @@ class AbstractHiddenChain(AbstractHiddenStates):
 
         Or return "".
         """
-        found = jax.tree.map(np.asarray, self.parameters.natural(theta))
+        natural_parameters = jax.tree.map(np.asarray, self.parameters.natural(theta))
         visited = self.visits(theta).sum(0)
         sentences = [
             f"State {k} explains nothing (expected visits {visited[k]:.2g} of {self.dense.sum()} steps): take fewer states."
@@ -456,7 +459,7 @@ class AbstractHiddenChain(AbstractHiddenStates):
         ]
         # the level of an autoregression may drift
         spread = np.nanvar(np.diff(self.x, axis=0) if self.emission.reach else self.x, axis=0)
-        free = {name: found[name] for name in (*self.states.free, *self.emission.free)}
+        free = {name: natural_parameters[name] for name in (*self.states.free, *self.emission.free)}
         return " ".join(
             filter(None, (*sentences, self.on_boundary(free, spread, self.states.support)))
         )
@@ -481,7 +484,7 @@ class AbstractHiddenChain(AbstractHiddenStates):
         return jax.lax.map(derivative, jnp.asarray(entries), batch_size=min(size, len(entries)))
 
 
-class Apart(Module):
+class RunLosses(Module):
     """Losses of runs of steps whose observations are left out, of all runs in one pass; a run has
     `length` steps from `first`.
 
@@ -506,33 +509,40 @@ class Apart(Module):
     ) -> tuple[Float[Array, "folds width"] | None, Float[Array, " folds"]]:
         chain = self.chain
         length = self.length
-        whole, densities = chain.whole(theta, jnp.ones(len(chain.dense)))
-        found = posterior(whole, chain.layout)
-        laid = found.filtered, found.ahead, found.log_normaliser, densities
-        filtered, ahead, normaliser, densities = map(chain.layout.restore, laid)
+        potentials, densities = chain.weighted_chain(theta, jnp.ones(len(chain.dense)))
+        chain_posterior = posterior(potentials, chain.layout)
+        laid = (
+            chain_posterior.filtered,
+            chain_posterior.ahead,
+            chain_posterior.log_normaliser,
+            densities,
+        )
+        filtered, evidence_ahead, normaliser, densities = map(chain.layout.restore, laid)
         initial, transition = (jnp.exp(log) for log in chain.states.logs(theta))
-        at = jnp.arange(self.width)
-        step = jnp.minimum(self.first + at[:, None], len(chain.dense) - 1)
+        offset = jnp.arange(self.width)
+        step = jnp.minimum(self.first + offset[:, None], len(chain.dense) - 1)
         starts = (jnp.asarray(chain.position) == 0)[step][..., None]
 
         def forward(p, starts):
             p = jnp.where(starts, initial * p.sum(1, keepdims=True), p @ transition)
             return p, p
 
-        def back(p, x):
-            at, step, starts = x
-            p = jnp.where((at == length - 1)[:, None], ahead[step], p)
+        def step_back(p, x):
+            offset, step, starts = x
+            p = jnp.where((offset == length - 1)[:, None], evidence_ahead[step], p)
             return jnp.where(starts, (p @ initial)[:, None], p @ transition.T), p
 
         _, left = jax.lax.scan(forward, filtered[self.first - 1], starts)
-        _, right = jax.lax.scan(back, jnp.ones_like(left[0]), (at, step, starts), reverse=True)
+        _, right = jax.lax.scan(
+            step_back, jnp.ones_like(left[0]), (offset, step, starts), reverse=True
+        )
         unseen = left * right
         total = unseen.sum(-1, keepdims=True)
         losses = -mixture(
             (unseen / total).reshape(-1, chain.num_states),
             densities[step].reshape(-1, chain.num_states),
         )
-        seen = jnp.where(at[:, None] < length, normaliser[step], 0.0).sum(0)
+        seen = jnp.where(offset[:, None] < length, normaliser[step], 0.0).sum(0)
         return None if self.width == 1 else losses.reshape(step.shape).T, jnp.log(
             total[0, :, 0]
         ) - seen
@@ -540,25 +550,27 @@ class Apart(Module):
 
 @compile_static
 def log_likelihood(hmm: AbstractHiddenChain, theta: PyTree) -> Scalar:
-    return log_partition(hmm.whole(theta, jnp.ones(len(hmm.dense)))[0], None, hmm.layout)
+    return log_partition(hmm.weighted_chain(theta, jnp.ones(len(hmm.dense)))[0], None, hmm.layout)
 
 
 def _posterior(
     hmm: AbstractHiddenChain, theta: PyTree, weights: Array | np.ndarray
 ) -> StatePosterior:
     steps = weights[hmm.sequence] if hmm.drop == "sequence" else weights
-    return posterior(hmm.whole(theta, steps)[0], hmm.layout)
+    return posterior(hmm.weighted_chain(theta, steps)[0], hmm.layout)
 
 
 def of_steps(function: Callable[..., Array]) -> Callable[..., np.ndarray]:
     """Compile a function of a chain, θ and perhaps weights that has a result for every step."""
 
     @functools.wraps(function)
-    def called(hmm: AbstractHiddenChain, theta: PyTree, *weights: Any) -> np.ndarray:
-        given = (padded_weights(hmm.padded_chain, np.asarray(of_units)) for of_units in weights)
-        return np.asarray(function(hmm.padded_chain, theta, *given))[: len(hmm.dense)]
+    def wrapper(hmm: AbstractHiddenChain, theta: PyTree, *weights: Any) -> np.ndarray:
+        unit_weights = (
+            padded_weights(hmm.padded_chain, np.asarray(of_units)) for of_units in weights
+        )
+        return np.asarray(function(hmm.padded_chain, theta, *unit_weights))[: len(hmm.dense)]
 
-    return called
+    return wrapper
 
 
 @of_steps
@@ -582,17 +594,19 @@ def expected_observations(
 ) -> Float[Array, "steps channels"]:
     states = _posterior(hmm, theta, weights).states.reshape(-1, hmm.num_states)
     means = hmm.means(states, hmm.emission_parameters(theta), hmm.data)
-    known = hmm.regressors(jnp.ones(len(hmm.dense)) if hmm.drop == "sequence" else weights) > 0
-    return jnp.where(known[:, None], means[hmm.layout.inverse], jnp.nan)
+    has_regressors = (
+        hmm.regressors(jnp.ones(len(hmm.dense)) if hmm.drop == "sequence" else weights) > 0
+    )
+    return jnp.where(has_regressors[:, None], means[hmm.layout.inverse], jnp.nan)
 
 
 @of_steps
 @compile_static
 def decode_path(hmm: AbstractHiddenChain, theta: PyTree) -> Int[Array, " steps"]:
-    whole, _ = hmm.whole(theta, jnp.ones(len(hmm.dense)))
+    potentials, _ = hmm.weighted_chain(theta, jnp.ones(len(hmm.dense)))
     initial, transition = hmm.states.logs(theta)
     return best_path(
-        initial, transition, hmm.layout.restore(whole.emission), jnp.asarray(hmm.position) == 0
+        initial, transition, hmm.layout.restore(potentials.emission), jnp.asarray(hmm.position) == 0
     )
 
 
@@ -608,8 +622,8 @@ def leaving(
     The derivative is `∂F/∂p_jk − Σ_l p_jl ∂F/∂p_jl`, as the others of the row shrink in proportion.
     At a minimum it is not negative (Karush, Kuhn & Tucker).
     """
-    some = few_more(len(thetas))
-    refits = thetas[some], padded_weights(hmm.padded_chain, weights)[some]
+    indices = few_more(len(thetas))
+    refits = thetas[indices], padded_weights(hmm.padded_chain, weights)[indices]
     return np.asarray(_least_multipliers(hmm.padded_chain, like, refits))[: len(thetas)] < 0
 
 
@@ -619,22 +633,26 @@ def _least_multipliers(
 ) -> Float[Array, " refits"]:
     barely = 1e-8  # a probability that stands for zero, where logarithms are taken
 
-    def one(args):
+    def least_multiplier(args):
         theta = unravel(args[0], like)
         least = []
         for name, log in zip(hmm.latent, hmm.states.logs(theta), strict=True):
             if name in hmm.states.edge:
                 edge = hmm.states.edge[name]
-                given = lambda p, name=name: eqx.tree_at(
+                with_probabilities = lambda p, name=name: eqx.tree_at(
                     lambda m: getattr(m.states, name), hmm, p, is_leaf=lambda x: x is None
                 )
                 p = jnp.where(edge, barely, jnp.exp(log))
-                slope = jax.grad(lambda p, given=given: given(p).loss(theta, args[1]))(p)
-                room = jnp.sum(p * slope, -1, keepdims=True)
-                least.append(jnp.min(jnp.where(edge, slope - room, jnp.inf)))
+                slope = jax.grad(
+                    lambda p, with_probabilities=with_probabilities: with_probabilities(p).loss(
+                        theta, args[1]
+                    )
+                )(p)
+                mean_slope = jnp.sum(p * slope, -1, keepdims=True)
+                least.append(jnp.min(jnp.where(edge, slope - mean_slope, jnp.inf)))
         return jnp.min(jnp.stack(least))
 
-    return jax.lax.map(one, refits, batch_size=hmm.costs.lanes)
+    return jax.lax.map(least_multiplier, refits, batch_size=hmm.costs.lanes)
 
 
 def futures(
@@ -644,10 +662,10 @@ def futures(
 
     ValueError if an observation that they regress on is missing.
     """
-    found = hmm.parameters.natural(theta)
+    natural_parameters = hmm.parameters.natural(theta)
     rng = np.random.default_rng(0)
     steps = len(hmm.x)
-    first = filtered_states(hmm, theta)[-1] @ np.asarray(found["transition"])
+    first = filtered_states(hmm, theta)[-1] @ np.asarray(natural_parameters["transition"])
     reach = hmm.emission.reach
     past = hmm.x[steps - reach :]  # what the first step ahead regresses on
     missing = steps - reach + np.flatnonzero(np.isnan(past).any(axis=1))
@@ -659,7 +677,7 @@ def futures(
     future_draws = 2000  # number of draws of the future
     return np.stack(
         [
-            draw(hmm.emission, found, first, past, steps, horizon, rng)[0]
+            draw(hmm.emission, natural_parameters, first, past, steps, horizon, rng)[0]
             for _ in range(future_draws)
         ]
     )
@@ -670,23 +688,29 @@ def draw(
     parameters: Parameters,
     first: Float[np.ndarray, " states"],
     past: Float[np.ndarray, "past channels"],
-    at: int,
+    first_step: int,
     num_steps: int,
     rng: np.random.Generator,
 ) -> tuple[Float[np.ndarray, "steps channels"], Int[np.ndarray, " steps"]]:
-    """Draw steps from `at` on and their states, the first of which has the distribution `first`."""
-    found = {name: np.asarray(value) for name, value in parameters.items()}
-    transition = found["transition"]
+    """Draw steps from `first_step` on and their states, the first of them from `first`."""
+    arrays = {name: np.asarray(value) for name, value in parameters.items()}
+    transition = arrays["transition"]
     K = len(first)
-    own = {name: value for name, value in found.items() if name not in ("initial", "transition")}
+    emission_parameters = {
+        name: value for name, value in arrays.items() if name not in ("initial", "transition")
+    }
     steps = np.concatenate([past, np.empty((num_steps, past.shape[1]))])
     states = np.empty(num_steps, int)
     chances = first
     for t in range(num_steps):
         states[t] = rng.choice(K, p=chances / chances.sum())
         chances = transition[states[t]]
-        now = len(past) + t
-        steps[now] = emission.draw(
-            own, states[t], at + t, steps[max(0, now - max(emission.reach, 1)) : now], rng
+        place = len(past) + t
+        steps[place] = emission.draw(
+            emission_parameters,
+            states[t],
+            first_step + t,
+            steps[max(0, place - max(emission.reach, 1)) : place],
+            rng,
         )
     return steps[len(past) :], states

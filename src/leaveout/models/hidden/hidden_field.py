@@ -166,34 +166,34 @@ def read_external(
         )
     design = np.ones((num_sites, 1))
     if external.covariates is not None:
-        given = np.asarray(
+        covariates = np.asarray(
             numbers("External", "covariates", _in_order("covariates", external.covariates, index)),
             np.float64,
         )
-        if given.ndim == 1:
-            given = given[:, None]
+        if covariates.ndim == 1:
+            covariates = covariates[:, None]
         if (
-            given.ndim != 2
-            or len(given) != num_sites
-            or not np.isfinite(given).all()
-            or (np.ptp(given, axis=0) == 0).any()
+            covariates.ndim != 2
+            or len(covariates) != num_sites
+            or not np.isfinite(covariates).all()
+            or (np.ptp(covariates, axis=0) == 0).any()
         ):
             raise ValueError(
                 f"External: covariates must be finite numbers that vary, one row for each of {num_sites} sites; got "
-                f"{_describe_value(given)}. An intercept is there already."
+                f"{_describe_value(covariates)}. An intercept is there already."
             )
-        design = np.concatenate([design, given - given.mean(0)], axis=1)
+        design = np.concatenate([design, covariates - covariates.mean(0)], axis=1)
     prior = None if flat else _prior("External", external.prior)
     return as_stored(np.zeros((design.shape[1], num_states))), as_stored(design), prior
 
 
 def _in_order(name: str, value: Any, index: Any) -> Any:
     """Put potentials into the order of the data's labels, if both have labels."""
-    own = index_of(value)
+    labels = index_of(value)
     value = pandas_of("MRF", name, value)
-    if own is None or index is None or len(own) != len(index):
+    if labels is None or index is None or len(labels) != len(index):
         return value
-    order = places("MRF", name, own, "x", index)
+    order = places("MRF", name, labels, "x", index)
     return value if order is None else value.iloc[order]
 
 
@@ -204,13 +204,13 @@ def _describe_value(value: np.ndarray) -> str:
     return f"an array of shape {list(value.shape)}{finite}"
 
 
-def _prior(caller: str, given: tuple[float, float] | None) -> np.ndarray | None:
-    if given is None:
+def _prior(caller: str, mean_and_sd: tuple[float, float] | None) -> np.ndarray | None:
+    if mean_and_sd is None:
         return None
-    prior = as_stored(given)
+    prior = as_stored(mean_and_sd)
     if prior.shape != (2,) or not np.isfinite(prior).all() or prior[1] <= 0:
         raise ValueError(
-            f"{caller}: prior must be a mean and a standard deviation, or None; got {given!r}."
+            f"{caller}: prior must be a mean and a standard deviation, or None; got {mean_and_sd!r}."
         )
     return prior
 
@@ -265,7 +265,7 @@ class AbstractHiddenField(AbstractHiddenStates):
         return self.learned or self.design is not None
 
     @property
-    def told_apart(self) -> bool:
+    def distinct_states(self) -> bool:
         """Whether fixed potentials distinguish the states."""
         return (not self.learned and self.coupling.ndim > 1) or (
             self.external is not None and self.design is None
@@ -273,10 +273,10 @@ class AbstractHiddenField(AbstractHiddenStates):
 
     @property
     def latent_shapes(self) -> dict[str, Shape]:
-        own = {"coupling": self.coupling.shape} if self.learned else {}
+        shapes = {"coupling": self.coupling.shape} if self.learned else {}
         if self.design is None or self.external is None:
-            return own
-        return {**own, "external": self.external.shape}
+            return shapes
+        return {**shapes, "external": self.external.shape}
 
     @property
     def _scale(self) -> Float[np.ndarray, "terms 1"]:
@@ -288,10 +288,10 @@ class AbstractHiddenField(AbstractHiddenStates):
     @property
     def _matrix_entries(self) -> Bool[np.ndarray, "states states"]:
         """Marks of the entries of a learned matrix that θ has as differences from the last one."""
-        all_ = np.ones((self.num_states, self.num_states), bool)
-        wanted = all_ if self.directed else np.triu(all_)
-        wanted[-1, -1] = False
-        return wanted
+        every_entry = np.ones((self.num_states, self.num_states), bool)
+        marks = every_entry if self.directed else np.triu(every_entry)
+        marks[-1, -1] = False
+        return marks
 
     def latent_unconstrained(self, name: str, value: np.ndarray) -> np.ndarray:
         if name == "external":
@@ -315,21 +315,21 @@ class AbstractHiddenField(AbstractHiddenStates):
         """Return the natural coupling; the entries of a learned matrix sum to zero."""
         if not self.learned:
             return self.coupling
-        own = theta["coupling"]
+        free_entries = theta["coupling"]
         if self.coupling.ndim < 2:
-            return own
-        at = np.nonzero(self._matrix_entries)
-        found = jnp.zeros((self.num_states, self.num_states)).at[at].set(own)
+            return free_entries
+        index = np.nonzero(self._matrix_entries)
+        matrix = jnp.zeros((self.num_states, self.num_states)).at[index].set(free_entries)
         if not self.directed:
-            found = found.at[at[::-1]].set(own)
-        return found - jnp.mean(found)
+            matrix = matrix.at[index[::-1]].set(free_entries)
+        return matrix - jnp.mean(matrix)
 
     def external_of(self, theta: PyTree) -> Any:
         """Return the natural external field: h, or γ, whose rows sum to zero."""
         if self.design is None:
             return self.external
-        found = jnp.pad(jnp.asarray(theta["external"]), ((0, 0), (0, 1)))
-        return (found - found.mean(-1, keepdims=True)) / self._scale
+        coefficients = jnp.pad(jnp.asarray(theta["external"]), ((0, 0), (0, 1)))
+        return (coefficients - coefficients.mean(-1, keepdims=True)) / self._scale
 
     def outside(self, theta: PyTree) -> Array | float:
         """Return h, `[sites, states]`; zero without an external field."""
@@ -432,10 +432,12 @@ class AbstractHiddenField(AbstractHiddenStates):
 
         Or return "".
         """
-        found = jax.tree.map(np.asarray, self.parameters.natural(jax.tree.map(jnp.asarray, theta)))
-        everything, pairs = (np.asarray(part) for part in expected_pairs(self, theta))
+        natural_parameters = jax.tree.map(
+            np.asarray, self.parameters.natural(jax.tree.map(jnp.asarray, theta))
+        )
+        states, pairs = (np.asarray(part) for part in expected_pairs(self, theta))
         agree = np.trace(pairs, axis1=-2, axis2=-1)
-        visits = (everything * self.dense[..., None]).sum((0, 1))
+        visits = (states * self.dense[..., None]).sum((0, 1))
         empty = np.flatnonzero(visits < IDLE_STATE_COUNT)
         sentences = []
         disagree = len(self.x) * len(self.edges) - agree.sum()
@@ -455,8 +457,10 @@ class AbstractHiddenField(AbstractHiddenStates):
                 "weaker coupling."
                 for k in empty
             ]
-        own = {name: found[name] for name in self.emission.free}
-        of_states = [value for name, value in own.items() if name not in self.emission.shared]
+        emission_parameters = {name: natural_parameters[name] for name in self.emission.free}
+        of_states = [
+            value for name, value in emission_parameters.items() if name not in self.emission.shared
+        ]
         # relative difference of the parameters of two states below which they are one
         same_state = 1e-4
         alike = lambda value, j, k: np.allclose(
@@ -474,7 +478,9 @@ class AbstractHiddenField(AbstractHiddenStates):
                 f"{self.num_states - len({k for _, k in twins})} states apart; take fewer states."
             )
         spread = np.nanvar(self.x, axis=(0, 1))
-        return " ".join(filter(None, (*sentences, self.on_boundary(own, spread, {}))))
+        return " ".join(
+            filter(None, (*sentences, self.on_boundary(emission_parameters, spread, {})))
+        )
 
 
 @compile_static
@@ -532,10 +538,13 @@ def draw(
     z = clique.draw(
         np.zeros((field.x.shape[1], field.num_states)) + outside, edges, field.tree, num_fields, rng
     )
-    own = jax.tree.map(np.asarray, field.emission_parameters(theta))
+    emission_parameters = jax.tree.map(np.asarray, field.emission_parameters(theta))
     past = np.zeros((0, field.x.shape[2]))
     x = np.array(
-        [[field.emission.draw(own, k, s, past, rng) for s, k in enumerate(row)] for row in z]
+        [
+            [field.emission.draw(emission_parameters, k, s, past, rng) for s, k in enumerate(row)]
+            for row in z
+        ]
     )
     return (x[..., 0] if field.x.shape[2] == 1 else x), z
 
@@ -555,10 +564,10 @@ def climb(
             break
         states, pairs = expected_pairs(field, theta)
         start = np.asarray(ravel(theta))
-        found = scipy.optimize.minimize(
+        solution = scipy.optimize.minimize(
             _maximand, start, (field, theta, states, pairs), "BFGS", True, options=PRECISE
         )
-        theta = jax.tree.map(np.asarray, unravel(jnp.asarray(found.x), theta))
+        theta = jax.tree.map(np.asarray, unravel(jnp.asarray(solution.x), theta))
     return jax.tree.map(np.asarray, field.parameters.natural(theta)), values
 
 

@@ -164,7 +164,7 @@ class HMM(AbstractHiddenChain):
         self.slots = self.layout.slots(self.lengths, size) if drop == "sequence" else None
         theta = self._to_unconstrained({**self.states.start(0), **start})
         self.num_params = sum(map(np.size, theta.values()))
-        self.apart = _information.apart(self.emission, theta)
+        self.separate_states = _information.separate_states(self.emission, theta)
         self.by_parts, self.stands_in = (
             _information.fits(self, theta),
             _information.stands_in(self, theta),
@@ -209,8 +209,8 @@ class HMM(AbstractHiddenChain):
     @float64
     def _start(self, seed):
         data = jax.tree.map(lambda leaf: np.asarray(leaf)[self.layout.inverse], self.data)
-        own = self.emission.initial(data, self.dense, self.num_states, seed)
-        return self._to_unconstrained({**self.states.start(seed), **own})
+        emission_parameters = self.emission.initial(data, self.dense, self.num_states, seed)
+        return self._to_unconstrained({**self.states.start(seed), **emission_parameters})
 
     @float64
     def _canonical(self, theta):
@@ -219,15 +219,19 @@ class HMM(AbstractHiddenChain):
         """
         if not self.states.exchangeable:
             return theta
-        found = jax.tree.map(np.asarray, self._natural(theta))
-        own = {name: found[name] for name in (*self.emission.free, *self.emission.fixed)}
-        # NumPy from here on, as JAX would compile a program for every operation
-        order = np.asarray(self.emission.order(own))
-        chain = {
-            "initial": found["initial"][order],
-            "transition": found["transition"][order][:, order],
+        natural_parameters = jax.tree.map(np.asarray, self._natural(theta))
+        emission_parameters = {
+            name: natural_parameters[name] for name in (*self.emission.free, *self.emission.fixed)
         }
-        return self._to_unconstrained({**chain, **self.emission.permute(own, order)})
+        # NumPy from here on, as JAX would compile a program for every operation
+        order = np.asarray(self.emission.order(emission_parameters))
+        chain = {
+            "initial": natural_parameters["initial"][order],
+            "transition": natural_parameters["transition"][order][:, order],
+        }
+        return self._to_unconstrained(
+            {**chain, **self.emission.permute(emission_parameters, order)}
+        )
 
     # F
 
@@ -242,19 +246,23 @@ class HMM(AbstractHiddenChain):
             if self.joint:
                 return super().score(theta, weights, index, held)
             return -posterior(*self.alone(theta, index)).log_normaliser.sum(0)
-        whole, densities = self.whole(theta, weights)
+        potentials, densities = self.weighted_chain(theta, weights)
         if self.joint:
-            asked = jnp.zeros_like(weights).at[index].max(held, mode="drop")
+            held_weights = jnp.zeros_like(weights).at[index].max(held, mode="drop")
             # without the steps that follow
             seen = jnp.where(
-                asked > 0,
-                self.observation_weights(jnp.maximum(weights, asked)),
+                held_weights > 0,
+                self.observation_weights(jnp.maximum(weights, held_weights)),
                 self.observation_weights(weights),
             )
-            known = self.chain(theta, seen)[0]
-            return log_partition(whole, None, self.layout) - log_partition(known, None, self.layout)
-        found = posterior(whole, self.layout)
-        return -mixture(self.take_steps(found.states, index), self.take_steps(densities, index))
+            complete_potentials = self.chain(theta, seen)[0]
+            return log_partition(potentials, None, self.layout) - log_partition(
+                complete_potentials, None, self.layout
+            )
+        chain_posterior = posterior(potentials, self.layout)
+        return -mixture(
+            self.take_steps(chain_posterior.states, index), self.take_steps(densities, index)
+        )
 
     def perturbation(
         self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
@@ -328,7 +336,7 @@ class HMM(AbstractHiddenChain):
         if weights is None:
             weights = jnp.ones(self.num_units)
         states = self.take_steps(
-            posterior(self.whole(theta, weights)[0], self.layout).states, index
+            posterior(self.weighted_chain(theta, weights)[0], self.layout).states, index
         )
         if kind == "state":
             return states
@@ -337,8 +345,8 @@ class HMM(AbstractHiddenChain):
             lambda leaf: self.take_steps(leaf.reshape(*steps, *leaf.shape[1:]), index), self.data
         )
         means = self.means(states, self.emission_parameters(theta), data)
-        known = jnp.asarray(self.regressors(weights) > 0).at[index].get(mode="clip")
-        means = jnp.where(known[:, None], means, jnp.nan)
+        has_regressors = jnp.asarray(self.regressors(weights) > 0).at[index].get(mode="clip")
+        means = jnp.where(has_regressors[:, None], means, jnp.nan)
         return means[:, 0] if means.shape[1] == 1 else means
 
     # the contract of an objective
@@ -359,11 +367,11 @@ class HMM(AbstractHiddenChain):
         """
         hmm_scan_entries = 2**10  # numbers that a step of the scan carries along, by measurement
         lanes = int(np.clip(hmm_scan_entries // (self.layout.shape[1] * self.num_states), 4, 16))
-        apart = self.drop == "observation" and not (
+        by_runs = self.drop == "observation" and not (
             self.joint or self.emission.reach or self.layout.zeros
         )
-        runs = self.runs if apart else None
-        passes = (lambda: chain_passes(self)) if apart and available(self) else None
+        runs = self.runs if by_runs else None
+        passes = (lambda: chain_passes(self)) if by_runs and available(self) else None
         return Costs(
             lanes,
             4.0 * len(self.dense) * self.num_params,
@@ -377,12 +385,14 @@ class HMM(AbstractHiddenChain):
 
         Those whose regressors, in an autoregression, are not left out.
         """
-        found = np.ones(len(index), bool)
-        here = refit.astype(np.int64) * self.num_units + index
-        left = weight == 0
+        scorable = np.ones(len(index), bool)
+        keys = refit.astype(np.int64) * self.num_units + index
+        held_out = weight == 0
         for lag in range(1, self.emission.reach + 1):
-            found = found & ~((self.position[index] >= lag) & np.isin(here - lag, here[left]))
-        return found
+            scorable = scorable & ~(
+                (self.position[index] >= lag) & np.isin(keys - lag, keys[held_out])
+            )
+        return scorable
 
     @property
     def note(self) -> str:
@@ -405,12 +415,15 @@ class HMM(AbstractHiddenChain):
         keeps them away from it.
         """
         states = self.states
-        found = jax.tree.map(np.asarray, self._natural(theta))
+        natural_parameters = jax.tree.map(np.asarray, self._natural(theta))
         free = {
             name: states.support.get(name, np.ones(shape, bool))
             for name, shape in states.free.items()
         }
-        zero = {name: where & (found[name] < BOUNDARY_SHARE) for name, where in free.items()}
+        zero = {
+            name: where & (natural_parameters[name] < BOUNDARY_SHARE)
+            for name, where in free.items()
+        }
         if states.prior is not None or not any(where.any() for where in zero.values()):
             return None
         fixed = {
@@ -435,11 +448,13 @@ class HMM(AbstractHiddenChain):
             lambda hmm: hmm.states.edge, simpler, edge, is_leaf=lambda leaf: leaf is None
         )
         for name, where in zero.items():
-            kept = np.where(where, 0.0, found[name])
-            found[name] = kept / kept.sum(-1, keepdims=True)
-        named = ", ".join(entry for name, where in zero.items() for entry in entries(name, where))
-        said = f"maximum likelihood puts {named} at zero: held there, in every refit too. A prior keeps them off it."
-        return simpler, found, said
+            probabilities = np.where(where, 0.0, natural_parameters[name])
+            natural_parameters[name] = probabilities / probabilities.sum(-1, keepdims=True)
+        zero_entries = ", ".join(
+            entry for name, where in zero.items() for entry in entries(name, where)
+        )
+        message = f"maximum likelihood puts {zero_entries} at zero: held there, in every refit too. A prior keeps them off it."
+        return simpler, natural_parameters, message
 
     # for users
 
@@ -547,11 +562,17 @@ class HMM(AbstractHiddenChain):
         tuple of array
             Observations `[steps]` or `[steps, channels]`, and states `[steps]`.
         """
-        found = self._natural(self._to_unconstrained(parameters))
+        natural_parameters = self._natural(self._to_unconstrained(parameters))
         nothing = np.zeros((0, self.x.shape[1]))
         rng = np.random.default_rng(seed)
         x, states = _hidden_chain.draw(
-            self.emission, found, np.asarray(found["initial"]), nothing, 0, num_steps, rng
+            self.emission,
+            natural_parameters,
+            np.asarray(natural_parameters["initial"]),
+            nothing,
+            0,
+            num_steps,
+            rng,
         )
         return (x[:, 0] if self.labels.columns is None else x), states
 
@@ -586,8 +607,10 @@ class HMM(AbstractHiddenChain):
         draws = _hidden_chain.futures(self, self._to_unconstrained(parameters), horizon)
         if isinstance(self.emission, emissions.Categorical):
             symbols = range(self.emission.num_symbols)
-            return self.labels.ahead(len(self.x), {s: (draws == s).mean(0) for s in symbols})
+            return self.labels.forecast_table(
+                len(self.x), {s: (draws == s).mean(0) for s in symbols}
+            )
         lower, upper = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=0)
-        return self.labels.ahead(
+        return self.labels.forecast_table(
             len(self.x), {"mean": draws.mean(0), "lower": lower, "upper": upper}
         )

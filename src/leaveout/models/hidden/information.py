@@ -42,29 +42,32 @@ class ParameterPlaces(NamedTuple):
     Each state's own, those that states share, those of the states' distribution.
     """
 
-    own: Int[np.ndarray, "states own"]
+    state_places: Int[np.ndarray, "states own"]
     shared_places: Int[np.ndarray, " shared"]
     chain: Int[np.ndarray, " chain"]
 
 
 def places(hmm: AbstractHiddenChain, theta: PyTree) -> ParameterPlaces:
-    """Find the places of the parameters in θ. An emission whose states are not `apart` shares all
-    its parameters.
+    """Find the places of the parameters in θ.
+
+    An emission shares all its parameters unless the chain has `separate_states`.
     """
-    own = [np.zeros((hmm.num_states, 0), int)]
+    state_places = [np.zeros((hmm.num_states, 0), int)]
     shared = [np.zeros(0, int)]
     chain = [np.zeros(0, int)]
     first = 0
     for name in sorted(theta):
-        here = first + np.arange(np.size(theta[name]))
+        block = first + np.arange(np.size(theta[name]))
         if name not in hmm.emission.free:
-            chain.append(here)
-        elif name in hmm.emission.shared or not hmm.apart:
-            shared.append(here)
+            chain.append(block)
+        elif name in hmm.emission.shared or not hmm.separate_states:
+            shared.append(block)
         else:
-            own.append(here.reshape(hmm.num_states, -1))
-        first += len(here)
-    return ParameterPlaces(np.concatenate(own, 1), np.concatenate(shared), np.concatenate(chain))
+            state_places.append(block.reshape(hmm.num_states, -1))
+        first += len(block)
+    return ParameterPlaces(
+        np.concatenate(state_places, 1), np.concatenate(shared), np.concatenate(chain)
+    )
 
 
 def fits(hmm: AbstractHiddenChain, theta: PyTree) -> bool:
@@ -72,7 +75,9 @@ def fits(hmm: AbstractHiddenChain, theta: PyTree) -> bool:
     sequences, not on steps.
     """
     where = places(hmm, theta)
-    scores = (where.own.size + hmm.num_states * where.shared_places.size) * hmm.layout.place.size
+    scores = (
+        where.state_places.size + hmm.num_states * where.shared_places.size
+    ) * hmm.layout.place.size
     return hmm.drop != "step" and scores <= INFORMATION_ENTRIES
 
 
@@ -80,11 +85,12 @@ def stands_in(hmm: AbstractHiddenChain, theta: PyTree) -> bool:
     """Tell whether the matrix that replaces the Hessian fits into memory."""
     where = places(hmm, theta)
     return (
-        hmm.drop != "step" and where.own.shape[1] * sum(map(np.size, where)) <= INFORMATION_ENTRIES
+        hmm.drop != "step"
+        and where.state_places.shape[1] * sum(map(np.size, where)) <= INFORMATION_ENTRIES
     )
 
 
-def apart(emission: AbstractEmission, theta: PyTree) -> bool:
+def separate_states(emission: AbstractEmission, theta: PyTree) -> bool:
     """Tell whether natural parameters of each state depend on its own part of θ only. A user's
     emission may order states.
     """
@@ -92,9 +98,9 @@ def apart(emission: AbstractEmission, theta: PyTree) -> bool:
         if name not in emission.shared:
             before = np.asarray(constraint.natural(np.asarray(theta[name], float)))
             for k in range(len(before)):
-                moved = np.array(theta[name], float)
-                moved[k] += 0.1
-                after = np.asarray(constraint.natural(moved))
+                perturbed = np.array(theta[name], float)
+                perturbed[k] += 0.1
+                after = np.asarray(constraint.natural(perturbed))
                 if np.delete(before != after, k, 0).any():
                     return False
     return True
@@ -119,10 +125,14 @@ def _evidence(
     sequences = hmm.drop == "sequence"
     seen = laid(hmm.observation_weights(everyone if sequences else weights))
     worth = laid(jnp.asarray(weights)[hmm.sequence] if sequences else everyone)
-    whole, _ = hmm.whole(theta, everyone if sequences else weights)
-    found = posterior(whole, hmm.layout, worth.reshape(hmm.layout.shape))
+    potentials, _ = hmm.weighted_chain(theta, everyone if sequences else weights)
+    path_posterior = posterior(potentials, hmm.layout, worth.reshape(hmm.layout.shape))
     return _Evidence(
-        whole, found, seen, worth, (worth * seen)[:, None] * found.states.reshape(len(worth), -1)
+        potentials,
+        path_posterior,
+        seen,
+        worth,
+        (worth * seen)[:, None] * path_posterior.states.reshape(len(worth), -1),
     )
 
 
@@ -136,23 +146,25 @@ def complete(
     distribution of states.
     """
     vector = ravel(theta)
-    (own, shared, chain) = places(hmm, theta)
-    known = _evidence(hmm, theta, weights)
-    plain, slope = _prior_and_path(hmm, theta, known), _slope(hmm, theta, known)
-    closed = None if shared.size else _closed(hmm, theta, known)
+    (state_places, shared, chain) = places(hmm, theta)
+    evidence = _evidence(hmm, theta, weights)
+    plain, slope = _prior_and_path(hmm, theta, evidence), _slope(hmm, theta, evidence)
+    closed = None if shared.size else _closed(hmm, theta, evidence)
     gradient = (
         plain
-        if closed is not None or not (own.size or shared.size)
+        if closed is not None or not (state_places.size or shared.size)
         else lambda v: plain(v) - slope(v)
     )
-    alone = np.repeat(np.concatenate([shared, chain])[:, None], hmm.num_states, 1)
+    common = np.repeat(np.concatenate([shared, chain])[:, None], hmm.num_states, 1)
     # in the parameters of all states at once
-    rows = hmm.along(gradient, vector, np.concatenate([own.T, alone]))
-    first = own.shape[1]
-    last = own.shape[1] + shared.size
-    bend = jnp.moveaxis(rows[:first, own], 0, 1)
+    rows = hmm.along(gradient, vector, np.concatenate([state_places.T, common]))
+    first = state_places.shape[1]
+    last = state_places.shape[1] + shared.size
+    curvature = jnp.moveaxis(rows[:first, state_places], 0, 1)
     return (
-        DiagonalBlocks(jnp.asarray(own), bend if closed is None else bend + closed),
+        DiagonalBlocks(
+            jnp.asarray(state_places), curvature if closed is None else curvature + closed
+        ),
         DiagonalBlocks(jnp.asarray(shared[None]), rows[None, first:last, shared]),
         DiagonalBlocks(jnp.asarray(chain[None]), rows[None, last:, chain]),
     )
@@ -184,10 +196,10 @@ def _prior_and_path(
     """
 
     def expected(v):
-        at = unravel(v, theta)
+        parameters = unravel(v, theta)
         counts = evidence.posterior.initial, evidence.posterior.transition
-        parts = zip(counts, hmm.states.logs(at), strict=True)
-        return -hmm.log_prior(at) - sum(jnp.sum(times(count, log)) for count, log in parts)
+        parts = zip(counts, hmm.states.logs(parameters), strict=True)
+        return -hmm.log_prior(parameters) - sum(jnp.sum(times(count, log)) for count, log in parts)
 
     return jax.grad(expected)
 
@@ -198,7 +210,7 @@ def _closed(
     """Compute minus the derivative of `_slope` in the own parameters of each state, if the emission
     has a closed form.
     """
-    if not places(hmm, theta).own.size:
+    if not places(hmm, theta).state_places.size:
         return None
     return hmm.emission.curvature(
         hmm.emission_parameters(theta), hmm.data, evidence.expected_observations
@@ -210,26 +222,26 @@ def hessian(
 ) -> Float[Array, "params params"]:
     """Compute ∇²F(θ, w) for an `hmm` that drops observations or sequences."""
     vector = ravel(theta)
-    (own, shared, _) = places(hmm, theta)
-    known = _evidence(hmm, theta, weights)
-    out = hmm.along(_prior_and_path(hmm, theta, known), vector, np.arange(len(vector)))
-    slope = _slope(hmm, theta, known)
-    bend = _closed(hmm, theta, known)
-    if bend is None:
-        bend = -jnp.moveaxis(hmm.along(slope, vector, own.T)[:, own], 0, 1)
-    out = out.at[own[:, :, None], own[:, None]].add(bend)
+    (state_places, shared, _) = places(hmm, theta)
+    evidence = _evidence(hmm, theta, weights)
+    out = hmm.along(_prior_and_path(hmm, theta, evidence), vector, np.arange(len(vector)))
+    slope = _slope(hmm, theta, evidence)
+    curvature = _closed(hmm, theta, evidence)
+    if curvature is None:
+        curvature = -jnp.moveaxis(hmm.along(slope, vector, state_places.T)[:, state_places], 0, 1)
+    out = out.at[state_places[:, :, None], state_places[:, None]].add(curvature)
     if shared.size:
         rows = -hmm.along(slope, vector, shared)
         out = (
             out.at[shared]
             .add(rows)
-            .at[own.reshape(-1)[:, None], shared]
-            .add(rows[:, own.reshape(-1)].T)
+            .at[state_places.reshape(-1)[:, None], shared]
+            .add(rows[:, state_places.reshape(-1)].T)
         )
-    return out - _hidden_away(hmm, theta, known)
+    return out - _lost_information(hmm, theta, evidence)
 
 
-def _hidden_away(
+def _lost_information(
     hmm: AbstractHiddenChain, theta: PyTree, evidence: "_Evidence"
 ) -> Float[Array, "params params"]:
     """Compute `Cov(s)`, the information that is lost because the states are hidden."""
@@ -254,7 +266,7 @@ def _hidden_away(
         evidence.posterior,
         evidence.potentials.transition,
         layout,
-        (all_scores(where.own.T), all_scores(where.shared_places)),
+        (all_scores(where.state_places.T), all_scores(where.shared_places)),
         evidence.worth.reshape(layout.shape),
         len(hmm.lengths),
     )
@@ -262,8 +274,12 @@ def _hidden_away(
         [part.reshape(-1) for part in hmm.states.logs(unravel(v, theta))]
     )
     # probabilities that are held at zero have no score
-    turn = jnp.nan_to_num(hmm.along(logs, vector, where.chain))
-    half = jnp.concatenate([turn @ spread[: turn.shape[1]], spread[turn.shape[1] :]])
-    spread = jnp.concatenate([half[:, : turn.shape[1]] @ turn.T, half[:, turn.shape[1] :]], 1)
-    order = np.argsort(np.concatenate([where.chain, where.own.reshape(-1), where.shared_places]))
+    jacobian = jnp.nan_to_num(hmm.along(logs, vector, where.chain))
+    half = jnp.concatenate([jacobian @ spread[: jacobian.shape[1]], spread[jacobian.shape[1] :]])
+    spread = jnp.concatenate(
+        [half[:, : jacobian.shape[1]] @ jacobian.T, half[:, jacobian.shape[1] :]], 1
+    )
+    order = np.argsort(
+        np.concatenate([where.chain, where.state_places.reshape(-1), where.shared_places])
+    )
     return spread[order][:, order]

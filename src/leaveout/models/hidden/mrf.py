@@ -233,7 +233,9 @@ class MRF(AbstractHiddenField):
 
         If fixed potentials tell the states apart, the order of states that fits best is taken.
         """
-        own = self.emission.initial(self.data, self.dense.ravel(), self.number, seed)
+        emission_parameters = self.emission.initial(
+            self.data, self.dense.ravel(), self.number, seed
+        )
         prior = {
             name: value
             for name, value in (("coupling", self.coupling), ("external", self.external))
@@ -241,11 +243,11 @@ class MRF(AbstractHiddenField):
         }
         orders = (
             itertools.permutations(range(self.number))
-            if self.told_apart and own
+            if self.distinct_states and emission_parameters
             else [range(self.number)]
         )
         starts = [
-            {**prior, **self.emission.permute(own, np.array(order))}
+            {**prior, **self.emission.permute(emission_parameters, np.array(order))}
             for order in itertools.islice(orders, ORDERS)
         ]
         em_steps = 5  # steps of expectation–maximisation before descent
@@ -256,16 +258,20 @@ class MRF(AbstractHiddenField):
     @float64
     def _canonical(self, theta):
         """Put states into the emission's order, unless fixed potentials distinguish them."""
-        if self.told_apart:
+        if self.distinct_states:
             return theta
-        found = self._natural(jax.tree.map(jnp.asarray, theta))
-        own = {name: found[name] for name in found if name not in self.latent}
-        order = np.asarray(self.emission.order(own))
+        natural_parameters = self._natural(jax.tree.map(jnp.asarray, theta))
+        emission_parameters = {
+            name: natural_parameters[name] for name in natural_parameters if name not in self.latent
+        }
+        order = np.asarray(self.emission.order(emission_parameters))
         if self.coupling.ndim > 1:
-            found["coupling"] = found["coupling"][order][:, order]
+            natural_parameters["coupling"] = natural_parameters["coupling"][order][:, order]
         if self.external is not None:
-            found["external"] = found["external"][:, order]
-        return self._to_unconstrained({**found, **self.emission.permute(own, order)})
+            natural_parameters["external"] = natural_parameters["external"][:, order]
+        return self._to_unconstrained(
+            {**natural_parameters, **self.emission.permute(emission_parameters, order)}
+        )
 
     # F
 
@@ -283,14 +289,14 @@ class MRF(AbstractHiddenField):
         pairs = self.pair_potentials(theta)
         if self.joint:
             densities = self.densities(theta)
-            known = jnp.asarray(weights).at[index].max(held, mode="drop")
-            both = jnp.stack(
+            complete_weights = jnp.asarray(weights).at[index].max(held, mode="drop")
+            emissions = jnp.stack(
                 [
                     self.weighted_emissions(weights, densities),
-                    self.weighted_emissions(known, densities),
+                    self.weighted_emissions(complete_weights, densities),
                 ]
             ) + self.outside(theta)
-            without, complete = jnp.sum(log_partition(both, pairs, self.tree), -1)
+            without, complete = jnp.sum(log_partition(emissions, pairs, self.tree), -1)
             return without - complete
         states, densities = self._posterior(theta, weights, index, pairs)
         return -mixture(states, densities)
@@ -380,20 +386,20 @@ class MRF(AbstractHiddenField):
     @property
     def note(self) -> str:
         style = f'drop="{self.drop}": {self.styles[self.drop]}'
-        told = (
+        approximation = (
             ""
             if self.inference == "exact"
             else f' inference="{self.inference}": {INFERENCE[self.inference]}; {APART}.'
         )
         if self.flat:
-            return f"{style}. Maximum likelihood, no prior.{told}"
+            return f"{style}. Maximum likelihood, no prior.{approximation}"
         priors = {"coupling": self.coupling_prior, "external": self.external_prior}
-        said = [
+        prior_texts = [
             f"{name} ~ Normal({prior[0]:g}, {prior[1]:g})"
             for name, prior in priors.items()
             if prior is not None
         ]
-        return f"{style}. Prior: {'; '.join(filter(None, (self.emission.prior_note, *said))) or 'none'}.{told}"
+        return f"{style}. Prior: {'; '.join(filter(None, (self.emission.prior_note, *prior_texts))) or 'none'}.{approximation}"
 
     # for users
 
@@ -452,8 +458,10 @@ class MRF(AbstractHiddenField):
         dict of array
             Natural parameters.
         """
-        found = self._natural(self._to_unconstrained(parameters))
-        return _hidden_field.climb(self, jax.tree.map(np.asarray, found), num_steps, tol)[0]
+        natural_parameters = self._natural(self._to_unconstrained(parameters))
+        return _hidden_field.climb(
+            self, jax.tree.map(np.asarray, natural_parameters), num_steps, tol
+        )[0]
 
     @float64
     def state_probabilities(
@@ -574,8 +582,8 @@ def _against_exact(field: AbstractHiddenField, theta: PyTree) -> pd.DataFrame:
     with Slow("parts of the field", len(parts)) as bar:
         for sites, inside, exact in parts:
             edges = _renumber_edges(field.edges[inside], sites)
-            near = tree(len(sites), edges, field.num_states, inference=field.inference)
-            found = [
+            approximate = tree(len(sites), edges, field.num_states, inference=field.inference)
+            results = [
                 _losses(
                     field,
                     densities[:, sites],
@@ -584,28 +592,30 @@ def _against_exact(field: AbstractHiddenField, theta: PyTree) -> pd.DataFrame:
                     pairs[inside],
                     sums,
                 )
-                for sums in (exact, near)
+                for sums in (exact, approximate)
             ]
-            (one, states, total), (other, beliefs, nearly) = found
-            losses.append(np.stack([one, other]))
+            (exact_losses, states, total), (approximate_losses, beliefs, approximate_total) = (
+                results
+            )
+            losses.append(np.stack([exact_losses, approximate_losses]))
             rows.append(
                 {
                     "sites": len(sites),
                     "edges": len(edges),
-                    "exact": one.mean(),
-                    "approximate": other.mean(),
-                    "largest": abs(one - other).max(),
+                    "exact": exact_losses.mean(),
+                    "approximate": approximate_losses.mean(),
+                    "largest": abs(exact_losses - approximate_losses).max(),
                     "state": abs(states - beliefs).max(),
-                    "log_likelihood": nearly - total,
+                    "log_likelihood": approximate_total - total,
                 }
             )
             bar.advance()
-    whole: dict[str, Any] = {
+    total_row: dict[str, Any] = {
         name: sum(row[name] for row in rows) for name in ("sites", "edges", "log_likelihood")
     }
-    whole |= zip(("exact", "approximate"), np.concatenate(losses, axis=1).mean(1), strict=True)
-    whole |= {name: max(row[name] for row in rows) for name in ("largest", "state")}
-    return pd.DataFrame([*rows, whole], index=[*range(len(rows)), "all"])
+    total_row |= zip(("exact", "approximate"), np.concatenate(losses, axis=1).mean(1), strict=True)
+    total_row |= {name: max(row[name] for row in rows) for name in ("largest", "state")}
+    return pd.DataFrame([*rows, total_row], index=[*range(len(rows)), "all"])
 
 
 def _parts(field: AbstractHiddenField) -> list[tuple[np.ndarray, np.ndarray, Sums]]:
@@ -617,21 +627,22 @@ def _parts(field: AbstractHiddenField) -> list[tuple[np.ndarray, np.ndarray, Sum
     count = 1
     while True:
         label = blocks(field.edges, sites, count)
-        found = []
+        parts = []
         for part in range(count):
-            mine = np.flatnonzero(label == part)
+            part_sites = np.flatnonzero(label == part)
             inside = np.flatnonzero((label[field.edges] == part).all(1))
-            edges = _renumber_edges(field.edges[inside], mine)
+            edges = _renumber_edges(field.edges[inside], part_sites)
             if (
                 table_entries(
-                    first_scopes(neighbours(len(mine), edges), field.num_states), field.num_states
+                    first_scopes(neighbours(len(part_sites), edges), field.num_states),
+                    field.num_states,
                 )
                 > MAX_PART_ENTRIES
             ):
                 break
-            found.append((mine, inside, tree(len(mine), edges, field.num_states)))
-        if len(found) == count:
-            return found
+            parts.append((part_sites, inside, tree(len(part_sites), edges, field.num_states)))
+        if len(parts) == count:
+            return parts
         count *= 2
 
 
@@ -653,15 +664,19 @@ def _losses(
 
     The state probabilities of all sites given all data, and log p(x), are returned beside it.
     """
-    weigh = lambda weights, own: field.emission.weigh(jnp.asarray(weights)[..., None], own)
+    weigh = lambda weights, field_densities: field.emission.weigh(
+        jnp.asarray(weights)[..., None], field_densities
+    )
     seen = weigh(dense * 1.0, densities) + outside
     total = log_partition(seen, pairs, sums).sum() - len(seen) * log_partition(
         jnp.zeros(outside.shape) + outside, pairs, sums
     )
     losses = []
-    for own, there in zip(densities, dense, strict=True):
-        held = np.flatnonzero(there)
-        weights = there * (1.0 - np.eye(len(there))[held])
-        states = marginals(weigh(weights, own) + outside, pairs, sums)[np.arange(len(held)), held]
-        losses.append(-np.asarray(mixture(states, own[held])))
+    for field_densities, observed in zip(densities, dense, strict=True):
+        held = np.flatnonzero(observed)
+        weights = observed * (1.0 - np.eye(len(observed))[held])
+        states = marginals(weigh(weights, field_densities) + outside, pairs, sums)[
+            np.arange(len(held)), held
+        ]
+        losses.append(-np.asarray(mixture(states, field_densities[held])))
     return np.concatenate(losses), np.asarray(marginals(seen, pairs, sums)), float(total)
