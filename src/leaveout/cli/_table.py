@@ -166,7 +166,6 @@ def plain(value: Any) -> Any:
     """Return the parts of a result as JSON has them."""
     if isinstance(value, lo.Estimate):
         names = (
-            "labels",
             "mean",
             "se",
             "approximation_error",
@@ -177,6 +176,7 @@ def plain(value: Any) -> Any:
             "metric_how",
         )
         details = {
+            "labels": vars(value.labels),
             "se_kind": value.standard_error.kind,
             "plan": value.plan.call,
             "checks": [check._asdict() for check in value.checks()],

@@ -176,7 +176,7 @@ class Influence(PrintedResult):
             f"no pair, of {len(self.pairs)} that were left out together" if len(self.pairs) else ""
         )
         lines = [
-            ("model", f"{self.estimate.labels.get('objective', '')}, {plan.num_units} units"),
+            ("model", f"{self.estimate.labels.objective}, {plan.num_units} units"),
             ("refits", f"{plan.num_refits}, named by {rows.index.name}, {self.refit}"),
             (
                 "the loss",

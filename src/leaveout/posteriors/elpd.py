@@ -29,7 +29,7 @@ from ..objectives.objective import display_name
 from ..plans.plan import Plan
 from ..validation.arviz import elpd_data
 from ..validation.cross_validate import DEFAULT_REFIT, PlanLike, resolve_plan
-from ..validation.estimate import Estimate
+from ..validation.estimate import Estimate, PrintedTexts
 from .fold_estimator import FoldEstimator, LogDensities, error_of_batches
 from .importance import MAX_K, WeightedDraws
 from .posterior import Posterior
@@ -290,7 +290,7 @@ class PosteriorEstimate(Estimate):
         if len(flagged):
             missing = f"not available: {len(flagged)} of {total} folds cannot be weighed; integrate=…, refit= or more draws"
         lines = [
-            ("model", self.labels.get("objective", "")),
+            ("model", self.labels.objective),
             ("refits", f"{total} of {plan.widths} each, by importance sampling"),
             ("elpd", missing or elpd),
             ("of the others", elpd if missing else ""),
@@ -533,11 +533,7 @@ def elpd(
         score=posterior.score,
         response=response,
         classes=units.classes > 0,
-        labels={
-            "objective": title,
-            "refit": "importance sampling",
-            "note": "; ".join(filter(None, notes)),
-        },
+        labels=PrintedTexts(title, "importance sampling", "; ".join(filter(None, notes))),
         pareto_k=np.array([fold.k for fold in results]),
         raw_k=raw_k,
         gap=np.array([abs(fold.ratio - fold.mean) for fold in results]),

@@ -268,7 +268,7 @@ def predict_left_out(
         if unpredicted
         else ""
     )
-    return PosteriorPredictions(table, level, plan, estimate.labels["objective"], missing)
+    return PosteriorPredictions(table, level, plan, estimate.labels.objective, missing)
 
 
 def _passes(posterior: Posterior, plan: Plan, as_drawn: BoolArray) -> list[list[int]]:

@@ -99,14 +99,10 @@ def _names(result: Any) -> list[str]:
 
     Strategy, model, penalty, plan, measures, and those of the results in it.
     """
-    records = [
-        record
-        for record in (getattr(result, "labels", None), getattr(result, "attrs", None))
-        if isinstance(record, dict)
-    ]
-    texts = [
-        record.get(name) for record in records for name in ("objective", "refit", "method", "score")
-    ]
+    labels = getattr(result, "labels", None)
+    attributes = getattr(result, "attrs", {})
+    texts = [getattr(labels, name, None) for name in ("objective", "refit")]
+    texts += [attributes.get(name) for name in ("objective", "refit", "method", "score")]
     texts += [getattr(result, name, None) for name in ("method", "refit", "call")] + [
         *getattr(result, "metrics", ())
     ]

@@ -667,7 +667,7 @@ def against_exact(
         fit,
         plan.some(chosen),
         Exact(),
-        bases="refit" if "learned anew" in estimate.labels.get("note", "") else "frozen",
+        bases="refit" if "learned anew" in estimate.labels.note else "frozen",
     )
     held_out = estimate.losses[chosen if estimate.joint else entries]
     bars = estimate.error[chosen if estimate.joint else plan.refit[entries]]

@@ -160,7 +160,7 @@ def report(
 
 def _of_one(estimate: Estimate, title: str) -> Page:
     plan = estimate.plan
-    model = estimate.labels.get("objective", "").partition(",")[0]
+    model = estimate.labels.objective.partition(",")[0]
     task = f"Each of {plan.num_refits} refits leaves out {plan.widths}, and is asked for what it left out."
     rows, missing = _rows(estimate)
     remainder = (
@@ -177,9 +177,7 @@ def _of_one(estimate: Estimate, title: str) -> Page:
         )
     ]
     if estimate.audit is not None and len(estimate.audit):
-        tables.append(
-            PageTable("audit", "Audit", f"{estimate.labels.get('audit', '')}.", estimate.audit)
-        )
+        tables.append(PageTable("audit", "Audit", f"{estimate.labels.audit}.", estimate.audit))
     figures = (
         [_against(estimate), _row_figure(estimate)]
         if not estimate.joint and len(_units(estimate))
@@ -197,7 +195,7 @@ def _of_one(estimate: Estimate, title: str) -> Page:
         {"": estimate._facts()}
         | ({} if estimate.fit is None else {"The fit": estimate.fit._lines()}),
         _calls(estimate),
-        list(filter(None, [estimate.labels.get("note", "")])),
+        list(filter(None, [estimate.labels.note])),
     )
 
 
@@ -267,16 +265,17 @@ def _calls(estimate: Estimate, file: str = "data.npz") -> list[str]:
     """Write the calls that give the same numbers, and a checksum of the response. Those of a GLM
     run; `file` has its data.
     """
-    arguments = "".join(f", {part}" for part in filter(None, [estimate.labels.get("asked", "")]))
+    labels = estimate.labels
+    arguments = labels.asked and f", {labels.asked}"
     settings = "" if estimate.fit is None else estimate.fit.settings
     plan = (
         estimate.plan.call
         or f"lo.Plan(...)  # {estimate.plan.num_refits} refits of {estimate.plan.widths} each"
     )
     lines = [
-        f"fit = lo.fit(...)  # {'; '.join(filter(None, (estimate.labels.get('objective', ''), settings)))}",
+        f"fit = lo.fit(...)  # {'; '.join(filter(None, (labels.objective, settings)))}",
         f"plan = {plan}",
-        f"cv = lo.cross_validate(fit, plan, lo.{estimate.labels.get('refit', 'Certified()')}{arguments})",
+        f"cv = lo.cross_validate(fit, plan, lo.{labels.refit or 'Certified()'}{arguments})",
     ]
     if "<" not in lines[-1]:  # no function among the measures
         lines[:2] = _calls_of_glm(estimate, file) or lines[:2]
@@ -490,7 +489,7 @@ def _of_several(estimates: dict[str, Estimate], title: str) -> Page:
         table = compare(estimates)
     notes = [
         *(str(warning.message) for warning in caught),
-        *(estimate.labels.get("note", "") for estimate in estimates.values()),
+        *(estimate.labels.note for estimate in estimates.values()),
     ]
     first = estimates[table.index[0]]
     rows = pd.DataFrame({"unit": first.plan.refit_names if first.joint else first.names()})

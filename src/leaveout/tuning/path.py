@@ -63,7 +63,7 @@ from ..validation.cross_validate import (
     resolve_plan,
     run_refits,
 )
-from ..validation.estimate import Estimate, PrintedResult
+from ..validation.estimate import Estimate, PrintedResult, PrintedTexts
 from ..validation.scoring import HeldOutLoss
 from ..validation.standard_errors import naives
 from .lasso_path import applies as along, lassos
@@ -113,9 +113,8 @@ class PathPoint:
     @functools.cached_property
     def estimate(self) -> Estimate:
         """The estimate under this penalty."""
-        return replace(
-            self.judged, audit=self.audit, labels=self.judged.labels | {"audit": self.note}
-        )
+        labels = replace(self.judged.labels, audit=self.note)
+        return replace(self.judged, audit=self.audit, labels=labels)
 
     def with_estimate(self, estimate: Estimate) -> "PathPoint":
         """Copy with another estimate."""
@@ -157,7 +156,7 @@ class Path(PrintedResult):
         One for each penalty, with its `value`, `penalty`, `mean`, `estimate` and `fit`.
     plan : Plan
         The plan.
-    labels : dict of str to str
+    labels : PrintedTexts
         The texts of the printed result.
 
     See Also
@@ -181,7 +180,7 @@ class Path(PrintedResult):
 
     points: tuple[PathPoint, ...]
     plan: Plan
-    labels: dict[str, str]  # model, refit, audit: for the printed result
+    labels: PrintedTexts
 
     @property
     def values(self) -> pd.Index:
@@ -302,10 +301,10 @@ class Path(PrintedResult):
                 checks.setdefault(check.code, []).append(point.value)
         missing = [point.value for point in self.points if point not in self._comparable]
         lines = [
-            ("model", self.labels["model"]),
+            ("model", self.labels.objective),
             ("penalties", f"{len(self.points)}: {join_texts(self.values)}"),
-            ("stopped", self.labels.get("stopped", "")),
-            ("refits", f"{self.plan.num_refits} under each, {self.labels['refit']}"),
+            ("stopped", self.labels.stopped),
+            ("refits", f"{self.plan.num_refits} under each, {self.labels.refit}"),
             (
                 "best",
                 f"{value_text(best.value)}: held-out loss {mean:.6g}{interval} a unit{score_text} (SE {kind})",
@@ -324,7 +323,7 @@ class Path(PrintedResult):
                 if ends
                 else "",
             ),
-            ("audit", self.labels["audit"]),
+            ("audit", self.labels.audit),
             ("not compared", f"{join_texts(missing)}: some refits do not exist" if missing else ""),
             *best.estimate._findings(),
             (
@@ -483,7 +482,7 @@ def path(
     keep_freed()
     penalty_by_label = _label_penalties(objective, penalties)
     points = dict[Any, PathPoint]()
-    labels = {"model": repr(objective), "refit": repr(strategy)}
+    labels = PrintedTexts(repr(objective), repr(strategy))
     inputs = {
         "model or data": objective,
         "penalties": penalty_by_label,
@@ -507,10 +506,11 @@ def path(
                 point.note = note
     except KeyboardInterrupt:
         progress = f"{len(points)} of {len(penalty_by_label)} penalties"
-        labels |= {
-            "audit": "none, since it was stopped",
-            "stopped": f"{progress} are done: the best is one of these",
-        }
+        labels = replace(
+            labels,
+            audit="none, since it was stopped",
+            stopped=f"{progress} are done: the best is one of these",
+        )
         done = tuple(
             replace(points[value], audit=None, note="")
             for value in penalty_by_label
@@ -519,7 +519,8 @@ def path(
         raise Interrupted(
             f"path: stopped after {progress}", lambda: Path(done, plan, labels) if done else None
         ) from None
-    return Path(tuple(points[value] for value in penalty_by_label), plan, labels | {"audit": note})
+    labels = replace(labels, audit=note)
+    return Path(tuple(points[value] for value in penalty_by_label), plan, labels)
 
 
 def _mean(estimate: Estimate) -> float:

@@ -401,7 +401,7 @@ class Tuning(PrintedResult):
             for ends in self.space.values()
         }
         lines = [
-            ("model", e.labels.get("objective", "")),
+            ("model", e.labels.objective),
             ("tuned", "; ".join(", ".join(names) + text for text, names in alike.items())),
             ("trials", f"{len(self.all_trials)} fits, {self.how.sampler}; {self.how.reason}"),
             ("best", describe_hyper(self.best.hyper)),
@@ -430,7 +430,7 @@ class Tuning(PrintedResult):
             ),
             ("pruned", f"{len(pruned)} trials, known to be no better" if pruned else ""),
             ("left out", f"{len(failed)} trials; the first: {failed[0]}" if failed else ""),
-            ("audit", e.labels.get("audit", "")),
+            ("audit", e.labels.audit),
             *e._findings(),
         ]
         return [(name, text) for name, text in lines if text]

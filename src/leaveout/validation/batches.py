@@ -41,7 +41,7 @@ from ..refit import (
 )
 from ..refit._linear import unit_losses
 from ..refit._probes import by_probes
-from .estimate import Estimate
+from .estimate import Estimate, PrintedTexts
 from .scoring import HeldOutLoss, NamedScore, scores
 
 # operations of one gradient of every refit from which cores and workers share the batches
@@ -341,7 +341,7 @@ def blank(loss: HeldOutLoss, refit: AbstractRefit, baseline: FloatArray) -> Esti
         classes=units.classes > 0,
         fit=replace(fit),  # without the results that its refits cache
         call=(refit, loss.evaluate),
-        labels={"objective": model_text, "refit": repr(refit), "note": fit.objective.note},
+        labels=PrintedTexts(model_text, repr(refit), fit.objective.note),
         proved=np.zeros(count, bool),
         elsewhere=elsewhere,
     )

@@ -400,8 +400,7 @@ def _warn(
     for name, row in rivals.iterrows():
         if row.approximation_error > 0.1 * row.se_difference + ROUNDING * (1 + abs(row["mean"])):
             is_exact = all(
-                estimates[model].labels.get("refit", "").startswith("Exact(")
-                for model in (name, best)
+                estimates[model].labels.refit.startswith("Exact(") for model in (name, best)
             )
             caution(
                 f"the approximation error of {name!r} against {best!r}, {row.approximation_error:.1g}, exceeds a tenth of the "
@@ -560,7 +559,7 @@ def _add_jacobian(
                 f"compare: jacobian of {name!r} has other labels than the units, or in another order."
             )
         log_slope = values[estimate.plan.index]
-        notes = estimate.labels.get("note", ""), "log |dz/dy| of its response is subtracted"
+        notes = estimate.labels.note, "log |dz/dy| of its response is subtracted"
         null_losses = None if estimate._null is None else estimate._null - log_slope
         converted[name] = replace(
             estimate,
@@ -568,7 +567,7 @@ def _add_jacobian(
             baseline=estimate.baseline - log_slope,
             null_losses=null_losses,
             response=None,
-            labels=estimate.labels | {"note": "; ".join(filter(None, notes))},
+            labels=replace(estimate.labels, note="; ".join(filter(None, notes))),
         )
     return converted
 
@@ -592,9 +591,7 @@ def _require_comparable(estimates: dict[str, Estimate]) -> None:
     with_response = {name: e for name, e in estimates.items() if e.response is not None}
     first, reference = next(iter(with_response.items()), ("", None))
     # scores of the user, who alone knows their scale
-    own_scores = all(
-        not e.score and "evaluate=" in e.labels.get("asked", "") for e in estimates.values()
-    )
+    own_scores = all(not e.score and "evaluate=" in e.labels.asked for e in estimates.values())
     for name, rival in with_response.items():
         if reference is not None and not _alike(reference, rival):
             a = reference.response
@@ -638,9 +635,7 @@ def _require_comparable(estimates: dict[str, Estimate]) -> None:
             "'squared_error'), 'absolute_error', 'crps' or another that all have."
         )
     unknown = {
-        name: e.labels.get("function", "")
-        for name, e in estimates.items()
-        if not e.score or "function" in e.labels
+        name: e.labels.function for name, e in estimates.items() if not e.score or e.labels.function
     }
     ours = [score for name, score in scores.items() if name not in unknown]
     if (ours and unknown) or len(set(unknown.values())) > 1:

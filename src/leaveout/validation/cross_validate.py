@@ -235,10 +235,9 @@ def cross_validate(
             estimate = builder.estimate(
                 measures_by_name, average, improve=strategy.in_standard_errors
             )
+    note = estimate.labels.note
     if isinstance(reader := reader_of(fit), FormulaReader):
-        estimate.labels["note"] = estimate.labels["note"].replace(
-            *reader.remarks(_learning(fit), fold_bases is not None)
-        )
+        note = note.replace(*reader.remarks(_learning(fit), fold_bases is not None))
     options: dict[str, tuple[Any, Any]] = {
         "metric": (metrics, ()),
         "average": (average, None),
@@ -249,7 +248,7 @@ def cross_validate(
     if evaluate is not None:
         text = repr(evaluate) if isinstance(evaluate, str) else function_name(evaluate)
         changed.insert(0, f"evaluate={text}")
-    estimate.labels["asked"] = ", ".join(changed)
+    function = ""
     kind = type(getattr(fit.objective, "loss_function", None))
     of_user = issubclass(kind, Module) and kind.__module__.split(".")[0] != __name__.split(".")[0]
     if callable(evaluate) or not estimate.score or of_user:
@@ -261,10 +260,11 @@ def cross_validate(
             chosen = next((part for part in defined if part is not None), type(fit.objective))
         try:
             # of its code, whatever data it holds
-            estimate.labels["function"] = fingerprint(chosen, data=False)
+            function = fingerprint(chosen, data=False)
         except TypeError:
-            estimate.labels["function"] = repr(chosen)
-    return estimate
+            function = repr(chosen)
+    labels = replace(estimate.labels, note=note, asked=", ".join(changed), function=function)
+    return replace(estimate, labels=labels)
 
 
 def cache_key(fit: Fit, plan: Plan, refit: AbstractRefit, **options: object) -> dict[str, object]:
@@ -1171,7 +1171,8 @@ class EstimateBuilder:
         """Return the estimate with the table of an audit and a sentence about it."""
         estimate = self.draft
         estimate.result[among(estimate.result, MILD) & self.emptied_refits] = RESULTS.emptied
-        estimate = replace(estimate, audit=table, labels=estimate.labels | {"audit": audit})
+        labels = replace(estimate.labels, audit=audit)
+        estimate = replace(estimate, audit=table, labels=labels)
         if np.isnan(self.draws).any() or not self.draws.size:
             return estimate
         return estimate.sharing(self.draws, *self.probe_error.tolist())

@@ -44,6 +44,20 @@ if TYPE_CHECKING:
     from ..refit import AbstractRefit
 
 
+@dataclass(frozen=True)
+class PrintedTexts:
+    """The texts of a printed result, empty where there is nothing to print."""
+
+    objective: str = ""  # the model
+    refit: str = ""
+    note: str = ""
+    asked: str = ""  # arguments of the call other than the usual
+    audit: str = ""
+    function: str = ""  # fingerprint of the user's score
+    probes: str = ""  # how leverages were estimated
+    stopped: str = ""
+
+
 class LossPlaces(NamedTuple):
     """The refit and the unit of every loss, and whether it is scored."""
 
@@ -119,8 +133,7 @@ class Estimate(PrintedResult):
     baseline: FloatArray
     unit_weight: FloatArray | None = None
     metrics: dict[str, float] = field(default_factory=dict)
-    # objective, refit, note: for the printed result
-    labels: dict[str, str] = field(default_factory=dict)
+    labels: PrintedTexts = PrintedTexts()
     # [refits]: whether a theorem bounds `error`
     proved: BoolArray = field(default_factory=lambda: np.zeros(0, bool))
     elsewhere: FloatArray | None = None
@@ -445,9 +458,8 @@ class Estimate(PrintedResult):
             [self._mean(self.average(draw)) for draw in draws.T[:, self._places.refit]]
         )
         spread = np.sqrt((len(means) - 1) / len(means) * np.sum((means - means.mean()) ** 2))
-        labels = self.labels | {
-            "probes": f"leverages by {int(probes)} probes: three of their standard errors"
-        }
+        probe_text = f"leverages by {int(probes)} probes: three of their standard errors"
+        labels = replace(self.labels, probes=probe_text)
         return replace(self, mean_error=float(3 * spread + left), labels=labels)
 
     def _sum_by_refit(self, values: FloatArray) -> NDArray:
@@ -596,7 +608,7 @@ class Estimate(PrintedResult):
         checks = [
             *self._of_data,
             *of_units,
-            *of_refits(self.flagged(), self.result, refits, self.labels.get("refit", "")),
+            *of_refits(self.flagged(), self.result, refits, self.labels.refit),
         ]
         return sorted(
             checks,
@@ -725,7 +737,7 @@ class Estimate(PrintedResult):
         return table
 
     def _lines(self) -> list[tuple[str, str]]:
-        lines = [*self._facts(), *self._findings(), ("note", self.labels.get("note", ""))]
+        lines = [*self._facts(), *self._findings(), ("note", self.labels.note)]
         return [(name, text) for name, text in lines if text]
 
     def _findings(self) -> list[tuple[str, str]]:
@@ -768,8 +780,8 @@ class Estimate(PrintedResult):
                 mean = self._mean(self.average(np.where(lower, self.elsewhere, self.losses)))
                 elsewhere += f"; with these the mean would be {mean:.6g} instead of {self.mean:.6g}"
         lines = [
-            ("model", f"{self.labels.get('objective', '')}, {plan.num_units} units"),
-            ("refits", f"{plan.num_refits} of {plan.widths} each, {self.labels.get('refit', '')}"),
+            ("model", f"{self.labels.objective}, {plan.num_units} units"),
+            ("refits", f"{plan.num_refits} of {plan.widths} each, {self.labels.refit}"),
             ("stopped", self._stop_note()),
             ("held-out loss", headline),
             ("95% interval", interval),
@@ -779,7 +791,7 @@ class Estimate(PrintedResult):
             ("no model", self._no_model_text()),
             ("other minimum", elsewhere),
             *((name, self._metric(name)) for name in self.metrics),
-            ("audit", self.labels.get("audit", "")),
+            ("audit", self.labels.audit),
             ("mean", "weighted by sample_weight" if self.unit_weight is not None else ""),
             (
                 "not in the mean",
@@ -815,8 +827,8 @@ class Estimate(PrintedResult):
         num_errors = int(np.sum(~np.isnan(self.error)))
         if num_errors < total:
             text += f"; errors of {num_errors} of {total} folds, sampled"
-        if "probes" in self.labels:
-            return f"{text} ({self.labels['probes']})"
+        if self.labels.probes:
+            return f"{text} ({self.labels.probes})"
         return text
 
     def _metric(self, name: str) -> str:
