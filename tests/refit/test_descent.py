@@ -220,7 +220,7 @@ def test_a_contraction_is_that_of_the_hessian_by_few_gradients(own, monkeypatch)
     (batch,) = lo.random_subsets(400, 0.2, 3, seed=0).batches(10**6, 1, 0)
     everyone = np.arange(3)
     with jax.enable_x64(True):
-        state = RefitDescent(fit, batch.rows, own=own)
+        state = RefitDescent(fit, batch.rows, fold_hessians=own)
         state.begin()
         state.steps(everyone, lambda lanes, at: np.zeros(len(lanes), bool), 2)
         point, gradient = state.seen

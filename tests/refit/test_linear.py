@@ -407,7 +407,7 @@ def test_products_in_float32_are_within_their_rounding(offset):
     moves, slopes = rng.normal(size=(8, 7)), np.exp(rng.normal(size=(8, 30_000)))
     ahead, back = (
         np.abs(part(of) - part(of, False))
-        for part, of in ((anchor.ahead, moves), (anchor.back, slopes))
+        for part, of in ((anchor.predictor_moves, moves), (anchor.gradient_of_slopes, slopes))
     )
     assert (
         ahead <= (7 + 4) * SINGLE_UNIT * anchor.length * np.linalg.norm(moves, axis=1)[:, None]

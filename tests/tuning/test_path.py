@@ -601,7 +601,7 @@ def test_tables_of_several_anchors_are_those_of_each():
                 size,
                 stack.norm[k],
             )
-            own = RadiusTable(*parts, None, stack.lost[k])
+            own = RadiusTable(*parts, None, stack.curvature_rounding[k])
             alone = own.ball(
                 slope[mine], kept[mine], np.ones(80), None if moved is None else moved[mine]
             )

@@ -81,27 +81,31 @@ class LinearFitCache:
     leftover: Float[np.ndarray, " rank"]
     noise: float  # rounding error of the gradient at θ̂, in the norm of H⁻¹
     rounding: Rounding
-    lost: float  # share by which curvatures at θ̂ may be off
+    curvature_rounding: float  # share by which curvatures at θ̂ may be off
     floor: float  # share of the information along a direction that a fold must keep to determine it
     table: RadiusTable
     norms: Norms | None  # norms of groups, at w = 1
     reach: Reach | None  # reach of these norms
 
     @functools.cached_property
-    def bent(self) -> Float[np.ndarray, "units 2"]:
+    def slope_rounding(self) -> Float[np.ndarray, "units 2"]:
         """Rounding errors of slopes for a curvature of one, times k.
 
         At θ̂, and for each length of a move.
         """
-        still = self.rounding.predictor(self.length, 0.0)
-        here = 2 * self.rounding.predictor(self.length, total(np.abs(self.eta), 1))
-        away = 2 * (self.rounding.predictor(self.length, 0.0, 1.0) - still) + 8 * UNIT * self.length
-        return np.stack([here, away], axis=1) * self.length[:, None]
+        base = self.rounding.predictor(self.length, 0.0)
+        constant = 2 * self.rounding.predictor(self.length, total(np.abs(self.eta), 1))
+        growth = (
+            2 * (self.rounding.predictor(self.length, 0.0, 1.0) - base) + 8 * UNIT * self.length
+        )
+        return np.stack([constant, growth], axis=1) * self.length[:, None]
 
     @functools.cached_property
-    def bent_slopes(self) -> Float[np.ndarray, " 2"]:
+    def slope_rounding_sums(self) -> Float[np.ndarray, " 2"]:
         """Sums of these with the curvatures at θ̂."""
-        return self.weight @ (curvature_sizes(self.curvature, self.eta)[:, None] * self.bent)
+        return self.weight @ (
+            curvature_sizes(self.curvature, self.eta)[:, None] * self.slope_rounding
+        )
 
     @functools.cached_property
     def slopes_and_changes(self) -> tuple[float, float] | None:
@@ -131,28 +135,36 @@ class LinearFitCache:
         """
         loss = self.model.loss
         several = self.roots is not None
-        turn = self.turn * move * (2 if several else 1)
-        if self.slopes_and_changes is not None and growth.max() == 1 and turn.max() < 1:
-            sums = shaky = (
-                self.slopes_and_changes[0] + move * np.exp(turn) * self.slopes_and_changes[1]
+        curvature_change = self.turn * move * (2 if several else 1)
+        if self.slopes_and_changes is not None and growth.max() == 1 and curvature_change.max() < 1:
+            sums = term_sums = (
+                self.slopes_and_changes[0]
+                + move * np.exp(curvature_change) * self.slopes_and_changes[1]
             )
         else:
             sums = total(np.abs(weight_terms(omega, slope)), 2) @ self.length
             if several:  # as `Multinomial.terms` has it, by the largest predictor
-                shaky = sums * (1 + np.abs(eta).max((1, 2)))
+                term_sums = sums * (1 + np.abs(eta).max((1, 2)))
             else:
                 size = np.abs(slope)
-                own = loss.terms(1, size, eta, self.model.y)
-                shaky = sums if own is size else weight_terms(omega, own) @ self.length
+                parts = loss.terms(1, size, eta, self.model.y)
+                term_sums = sums if parts is size else weight_terms(omega, parts) @ self.length
         with np.errstate(over="ignore", invalid="ignore"):
-            moved = growth * np.exp(turn) * (self.bent_slopes[0] + move * self.bent_slopes[1])
-        far = np.flatnonzero(~(turn < 1.0))
+            predictor_error = (
+                growth
+                * np.exp(curvature_change)
+                * (self.slope_rounding_sums[0] + move * self.slope_rounding_sums[1])
+            )
+        long_moves = np.flatnonzero(~(curvature_change < 1.0))
         # the second derivatives of several outputs sum to two at most, Σ_k 2 p_k (1 − p_k)
-        if far.size:
-            sizes = 2.0 if several else loss.derivatives(eta[far], self.model.y, (2,))[0]
-            own = weight_terms(omega[far], np.broadcast_to(sizes, omega[far].shape)) @ self.bent
-            moved[far] = own[:, 0] + move[far] * own[:, 1]
-        return self.rounding.gradient(sums, move) + FUNCTION * shaky + moved
+        if long_moves.size:
+            sizes = 2.0 if several else loss.derivatives(eta[long_moves], self.model.y, (2,))[0]
+            parts = (
+                weight_terms(omega[long_moves], np.broadcast_to(sizes, omega[long_moves].shape))
+                @ self.slope_rounding
+            )
+            predictor_error[long_moves] = parts[:, 0] + move[long_moves] * parts[:, 1]
+        return self.rounding.gradient(sums, move) + FUNCTION * term_sums + predictor_error
 
     def curvature_error(
         self, eta: Array, curvature: Array | None, blur: Any, move: PerLane
@@ -165,13 +177,13 @@ class LinearFitCache:
             longest = self.length.max()
             concordance = np.max(np.asarray(self.model.loss.self_concordance))
             largest = np.abs(self.eta).max() + longest * move
-            most = self.rounding.predictor(
+            predictor_error = self.rounding.predictor(
                 longest, largest * (1 if self.roots is None else self.eta.shape[1]), move
             )
-            moved = 4 * concordance * most + 4 * FUNCTION * (
+            error = 4 * concordance * predictor_error + 4 * FUNCTION * (
                 1 if self.roots is None else 1 + largest
             )
-            return np.where(moved < KNOWN_MOVE, moved, np.inf)
+            return np.where(error < KNOWN_MOVE, error, np.inf)
         return curvature_error(self.model, curvature, eta, blur)
 
     def blur(self, eta: Array, move: PerLane) -> Any:
@@ -184,8 +196,8 @@ class LinearFitCache:
     def is_plain(self) -> bool:
         """Whether the loss has an M, and no terms of its ℓ″ cancel."""
         loss = self.model.loss
-        known = loss.self_concordance is not None and self.roots is None
-        return known and loss.terms(2, self.curvature, self.eta, self.model.y) is self.curvature
+        has_bound = loss.self_concordance is not None and self.roots is None
+        return has_bound and loss.terms(2, self.curvature, self.eta, self.model.y) is self.curvature
 
     @functools.cached_property
     def flatness(self) -> Float[np.ndarray, " units"]:
@@ -209,11 +221,13 @@ class LinearFitCache:
         reach = self.reach
         if norms is None or reach is None:
             return 0.0
-        apart = norms.lengths(theta - self.theta) + np.multiply.outer(radius, np.sqrt(reach.groups))
-        return norms.share(norms.lengths(self.theta), apart, reach)
+        distances = norms.lengths(theta - self.theta) + np.multiply.outer(
+            radius, np.sqrt(reach.groups)
+        )
+        return norms.share(norms.lengths(self.theta), distances, reach)
 
     @property
-    def few(self) -> bool:
+    def is_small(self) -> bool:
         """Whether all rows may stay in memory whitened."""
         # largest number of entries of whitened rows that are kept; for 20,000 x 500 they would be a
         # third copy of the rows
@@ -225,7 +239,7 @@ class LinearFitCache:
 
         Those of sparse rows would be dense.
         """
-        return self.few and isinstance(self.model.design, DenseDesign)
+        return self.is_small and isinstance(self.model.design, DenseDesign)
 
     @functools.cached_property
     def rows(self) -> Float[np.ndarray, "units ..."]:
@@ -255,11 +269,11 @@ class LinearFitCache:
         if not isinstance(design, DenseDesign):
             return design.single(), self.root.astype(np.float32)
         rows = np.empty((n, p), np.float32)
-        for some in groups(np.arange(n), HERD // p):
-            rows[some] = self.whiten(some)
+        for chunk in groups(np.arange(n), HERD // p):
+            rows[chunk] = self.whiten(chunk)
         return DenseDesign(rows), None
 
-    def ahead(
+    def predictor_moves(
         self, moves: Float[np.ndarray, "lanes rank"], rough: bool = True
     ) -> Float[np.ndarray, "lanes units ..."]:
         """Moves of the predictors along moves of u; `rough` products are in float32."""
@@ -271,7 +285,7 @@ class LinearFitCache:
         moves = moves.astype(np.float32)
         return design.predictors(moves if root is None else moves @ root)
 
-    def back(
+    def gradient_of_slopes(
         self, slopes: Float[np.ndarray, "lanes units ..."], rough: bool = True
     ) -> Float[np.ndarray, "lanes rank"]:
         """Whitened gradient of slopes.
@@ -286,11 +300,11 @@ class LinearFitCache:
         slopes = slopes.astype(np.float32)
         if root is not None:
             return np.asarray(design.pull(slopes) @ root.T, float)
-        whole = np.zeros((len(slopes), len(self.root)))
+        gradient = np.zeros((len(slopes), len(self.root)))
         for k in range(0, len(self.eta), SINGLE_SUM):
-            some = slice(k, k + SINGLE_SUM)
-            whole += cast(DenseDesign, design).take(some).pull(slopes[:, some])
-        return whole
+            chunk = slice(k, k + SINGLE_SUM)
+            gradient += cast(DenseDesign, design).take(chunk).pull(slopes[:, chunk])
+        return gradient
 
     @property
     def digits(self) -> float:
@@ -308,7 +322,7 @@ class LinearFitCache:
     ) -> Float[np.ndarray, "*refits touched rank"]:
         """Whitened rows of the listed units, one row for each output."""
         # whatever was asked for before
-        z = self.rows[units] if self.few else self.model.design.whiten(units, self.root)
+        z = self.rows[units] if self.is_small else self.model.design.whiten(units, self.root)
         if self.roots is None:
             return z
         return z.reshape(*units.shape[:-1], -1, len(self.root))
@@ -316,14 +330,14 @@ class LinearFitCache:
     def carrying(
         self, units: Array, z: Float[np.ndarray, "*refits touched rank"]
     ) -> Float[np.ndarray, "*refits touched rank"]:
-        """Rows with one curvature each, to which `lost` applies.
+        """Rows with one curvature each, to which `lost_curvature` applies.
 
         The rows, or Bᵀ times those of a unit, with B Bᵀ = ℓ″.
         """
         if self.roots is None:
             return z
-        each = z.reshape(*units.shape, -1, z.shape[-1])
-        return (self.roots[units].swapaxes(-1, -2) @ each).reshape(z.shape)
+        unit_rows = z.reshape(*units.shape, -1, z.shape[-1])
+        return (self.roots[units].swapaxes(-1, -2) @ unit_rows).reshape(z.shape)
 
     def lost_curvature(self, units: Array, weight: Array) -> Float[np.ndarray, "*refits touched"]:
         """Curvature that those rows lose under the given changes of weights."""
@@ -336,36 +350,36 @@ class LinearFitCache:
         eta: Array,
         omega: Array,
         slope: PerLane,
-        kept: PerLane,
+        kept_share: PerLane,
         move: PerLane,
-        more: PerLane | float = 0.0,
+        penalty_part: PerLane | float = 0.0,
     ) -> Ball:
         """Apply the theorem to candidates of length `move`, with predictors η, by the gaps of every
         unit.
 
-        `omega` are the weights, `slope` is λ, `kept` the least eigenvalue of A, and `more` is added
-        to C for the penalty.
+        `omega` are the weights, `slope` is λ, `kept_share` the least eigenvalue of A, and
+        `penalty_part` is added to C for the penalty.
         """
         loss = self.model.loss
         y = self.model.y
         blur = self.blur(eta, move)
         if self.roots is None:
             (curvature,) = loss.derivatives(eta, y, (2,))
-            bend = CurvatureBounds(curvature, curvature)
+            bounds = CurvatureBounds(curvature, curvature)
         else:
             curvature = None
-            bend = CurvatureBounds(*cast(LossOfSeveral, loss).ratios(eta, self.eta))
-        reach = np.multiply.outer(2 * slope / np.sqrt(kept), self.norm)
+            bounds = CurvatureBounds(*cast(LossOfSeveral, loss).ratios(eta, self.eta))
+        reach = np.multiply.outer(2 * slope / np.sqrt(kept_share), self.norm)
         size = omega * self.size
-        size /= kept[:, None]
-        more = more + 2 * self.curvature_error(eta, curvature, blur, move)
+        size /= kept_share[:, None]
+        penalty_part = penalty_part + 2 * self.curvature_error(eta, curvature, blur, move)
         return ball(
-            gaps(loss, y, eta, bend, reach, self.reference, blur),
+            gaps(loss, y, eta, bounds, reach, self.reference, blur),
             self.reference,
             size,
             slope,
             2 * slope,
-            more,
+            penalty_part,
         )
 
 
@@ -392,22 +406,34 @@ def linear_cache(fit: Fit) -> LinearFitCache:
     if several and norms is None and model.design.shifts_apart(model.bending(theta[None])[0]):
         # no refit moves along the others, of which the penalty alone may know
         moves = model.design.without_shifts(root)
-    off, known = _root_rounding(
+    off, condition_square = _root_rounding(
         fit, model, root, moves, scale, weight, roots, curvature, flat, float(kappa)
     )
     columns = len(theta) + getattr(fit.objective, "further_columns", 0)
-    rounding = Rounding(len(eta), columns, float(np.sqrt(known)), off, float(np.abs(theta) @ scale))
+    rounding = Rounding(
+        len(eta), columns, float(np.sqrt(condition_square)), off, float(np.abs(theta) @ scale)
+    )
     norm, size, length = bounded(extents, rounding, several)
     blur = rounding.predictor(length, total(np.abs(eta), 1))
     noise = float(gradient_error(model, rounding, weight, slope, curvature, eta, length, blur))
-    lost = curvature_error(model, curvature, eta, blur)
-    far = _norm_share(norms, theta, reach)
-    table = RadiusTable(model.loss, model.y, eta, reference, weight * size, norm, far, lost, blur)
+    curvature_rounding = curvature_error(model, curvature, eta, blur)
+    penalty_share = _norm_share(norms, theta, reach)
+    table = RadiusTable(
+        model.loss,
+        model.y,
+        eta,
+        reference,
+        weight * size,
+        norm,
+        penalty_share,
+        curvature_rounding,
+        blur,
+    )
     floor = max(
         OWN_HESSIAN_BELOW,
         4 * off if off < 0.5 else np.inf,
         _cut(fit),
-        _required_information(fit, known),
+        _required_information(fit, condition_square),
     )
     return LinearFitCache(
         model,
@@ -429,7 +455,7 @@ def linear_cache(fit: Fit) -> LinearFitCache:
         root @ np.asarray(fit.gradient),
         noise,
         rounding,
-        lost,
+        curvature_rounding,
         floor,
         table,
         norms,
@@ -456,13 +482,15 @@ def _root_rounding(
     For such moves u, the factor's rounding changes uᵀR H Rᵀu by at most ‖|M| s‖², and that of its
     inverse by ‖|M| s‖ ‖|R| s‖; then ‖|M| s‖² is returned.
     """
-    own, whole = (float(condition(part, scale)) for part in (moves, root))
+    moves_condition, root_condition = (float(condition(part, scale)) for part in (moves, root))
     off = factor_error(
-        np.sqrt(own * whole), len(weight), len(root) + getattr(fit.objective, "further_columns", 0)
+        np.sqrt(moves_condition * root_condition),
+        len(weight),
+        len(root) + getattr(fit.objective, "further_columns", 0),
     )
     # twice what a measurement cannot tell from rounding, at least
-    clear = 4 * UNIT * len(root) ** 2 * np.sqrt(own)
-    if off > max(CONDITION, clear) and own > REPEATED_COLUMNS * len(root):
+    clear = 4 * UNIT * len(root) ** 2 * np.sqrt(moves_condition)
+    if off > max(CONDITION, clear) and moves_condition > REPEATED_COLUMNS * len(root):
         off = min(
             off,
             whitening_error(
@@ -474,7 +502,7 @@ def _root_rounding(
                 kappa * model.bending(fit.vector[None])[0] + flat,
             ),
         )
-    return off, own
+    return off, moves_condition
 
 
 def _required_information(fit: Fit, condition: float) -> float:
@@ -482,11 +510,11 @@ def _required_information(fit: Fit, condition: float) -> float:
 
     Infinite if a ridge alone decides.
     """
-    known = least_norm(fit)
-    if known is None:
+    system = least_norm(fit)
+    if system is None:
         return 0.0
     # times ‖|R| s‖²: least squares that keep less are solved by a factor of the rows instead
-    if known.has_penalty and len(fit.null_space):
+    if system.has_penalty and len(fit.null_space):
         return np.inf
     return 1e-7 * condition
 
@@ -506,8 +534,8 @@ def _cut(fit: Fit) -> float:
     # share of the largest eigenvalue of H above which an eigenvalue is not rounding
     if values[0] > 1e-8 * values[-1]:
         return cut_floor(cut, np.sqrt(values))
-    known = least_norm(fit)
-    return np.inf if known is None else known.floor
+    system = least_norm(fit)
+    return np.inf if system is None else system.floor
 
 
 def whitening_error(
@@ -531,16 +559,16 @@ def whitening_error(
         z = np.sqrt(weight)[:, None, None] * (roots.swapaxes(1, 2) @ z)
     z = z.reshape(-1, len(root))
     inner = root @ bend @ root.T
-    own = z.T @ z
+    gram = z.T @ z
     scale = np.sqrt(np.diag(model.design.gram(weight[None], curvature[None])[0]) + np.diag(bend))
     reach = float(np.linalg.norm(np.abs(root) @ scale))
-    size = float(np.trace(own + inner))
-    lost = (p + 2) * 2.0**-53 * reach * np.sqrt(size)  # rounding of Z
+    size = float(np.trace(gram + inner))
+    rounding = (p + 2) * 2.0**-53 * reach * np.sqrt(size)  # rounding of Z
     return (
-        float(np.linalg.norm(own + inner - np.eye(len(root))))
+        float(np.linalg.norm(gram + inner - np.eye(len(root))))
         + (n + 8) * 2.0**-53 * size
-        + 2 * np.sqrt(size) * lost
-        + lost**2
+        + 2 * np.sqrt(size) * rounding
+        + rounding**2
     )
 
 
@@ -566,10 +594,10 @@ def slope_error(
     """Bound the errors of units' slopes, as they are computed, where predictors are off by
     `blur`.
     """
-    own = FUNCTION * model.loss.terms(1, np.abs(slope), eta, model.y)
+    rounding = FUNCTION * model.loss.terms(1, np.abs(slope), eta, model.y)
     if curvature.ndim == eta.ndim:
-        return own + 2 * curvature * blur
-    return (own + 2 * np.abs(curvature).sum(-2) * blur[..., None]).sum(-1)
+        return rounding + 2 * curvature * blur
+    return (rounding + 2 * np.abs(curvature).sum(-2) * blur[..., None]).sum(-1)
 
 
 def gradient_error(
@@ -586,9 +614,9 @@ def gradient_error(
     `blur`.
     """
     size = total(np.abs(slope), length.ndim)
-    pulled = np.sum(weight * size * length, axis=-1, keepdims=True)
-    own = np.sum(weight * slope_error(model, slope, curvature, eta, blur) * length, axis=-1)
-    return own + rounding.gradient(pulled)[..., 0]
+    sums = np.sum(weight * size * length, axis=-1, keepdims=True)
+    slope_sums = np.sum(weight * slope_error(model, slope, curvature, eta, blur) * length, axis=-1)
+    return slope_sums + rounding.gradient(sums)[..., 0]
 
 
 def curvature_error(model: Any, curvature: Array, eta: Array, blur: Array) -> Any:
@@ -599,15 +627,15 @@ def curvature_error(model: Any, curvature: Array, eta: Array, blur: Array) -> An
     """
     concordance = model.loss.self_concordance
     if curvature.ndim > eta.ndim:  # ratios of probabilities
-        moved = 4 * blur + 4 * FUNCTION * (1 + np.abs(eta).max(-1))
+        error = 4 * blur + 4 * FUNCTION * (1 + np.abs(eta).max(-1))
     elif concordance is None:
         return np.zeros(eta.shape[:-1])
     else:
         with np.errstate(divide="ignore", invalid="ignore"):
-            own = FUNCTION * model.loss.terms(2, curvature, eta, model.y) / curvature
-        moved = 2 * np.asarray(concordance) * blur + np.where(curvature > 0, own, FUNCTION)
-    moved = np.max(moved, axis=-1, initial=0.0)
-    return np.where(moved < KNOWN_MOVE, moved, np.inf)
+            rounding = FUNCTION * model.loss.terms(2, curvature, eta, model.y) / curvature
+        error = 2 * np.asarray(concordance) * blur + np.where(curvature > 0, rounding, FUNCTION)
+    error = np.max(error, axis=-1, initial=0.0)
+    return np.where(error < KNOWN_MOVE, error, np.inf)
 
 
 def curvature_sizes(curvature: Array, eta: Array) -> Float[np.ndarray, "... units"]:
@@ -635,9 +663,11 @@ class FoldMetric:
         self.off = np.zeros(count)
         self.core = np.zeros((0, 0, 0))
         units = np.where(np.asarray(rows.index) < anchor.units, rows.index, 0)
-        self.lost = anchor.lost_curvature(units, -delta)  # curvature that is left out
-        narrow = width == 1 or 4 * self.lost.shape[1] <= rank
-        if anchor.model.separate and (narrow or (anchor.few and self.lost.size * rank <= HERD)):
+        self.lost_curvature = anchor.lost_curvature(units, -delta)  # curvature that is left out
+        narrow = width == 1 or 4 * self.lost_curvature.shape[1] <= rank
+        if anchor.model.separate and (
+            narrow or (anchor.is_small and self.lost_curvature.size * rank <= HERD)
+        ):
             self.z = anchor.whiten(units)
             self.carrying = anchor.carrying(units, self.z)
         if self.z is not None and narrow:
@@ -647,71 +677,79 @@ class FoldMetric:
 
     def _low_rank(self, anchor: LinearFitCache) -> None:
         z = self.carrying
-        lost = self.lost
-        width = lost.shape[1]
+        lost_curvature = self.lost_curvature
+        width = lost_curvature.shape[1]
         gram = z @ z.swapaxes(1, 2)
-        size = 1 + np.einsum("rk,rkk->r", np.abs(lost), gram)
+        size = 1 + np.einsum("rk,rkk->r", np.abs(lost_curvature), gram)
         self.off = anchor.rounding.step * size
         if width == 1:
-            least = 1 - lost[:, 0] * gram[:, 0, 0]
+            least = 1 - lost_curvature[:, 0] * gram[:, 0, 0]
             good = least > anchor.floor + self.off
-            self.core = np.where(good, lost[:, 0] / np.where(good, least, 1.0), 0.0)[:, None, None]
+            self.core = np.where(good, lost_curvature[:, 0] / np.where(good, least, 1.0), 0.0)[
+                :, None, None
+            ]
         else:
-            root = np.sqrt(np.abs(lost))
-            sign = np.sign(lost)
+            root = np.sqrt(np.abs(lost_curvature))
+            sign = np.sign(lost_curvature)
             inner = root[:, :, None] * gram * root[:, None, :]
-            gone = np.where(sign > 0, 1.0, 0.0)
+            is_removed = np.where(sign > 0, 1.0, 0.0)
             least = 1 - np.maximum(
-                np.linalg.eigvalsh(inner * gone[:, :, None] * gone[:, None, :])[:, -1], 0.0
+                np.linalg.eigvalsh(inner * is_removed[:, :, None] * is_removed[:, None, :])[:, -1],
+                0.0,
             )
             good = least > anchor.floor + self.off
-            whole = np.eye(width) - lost[:, :, None] * gram
-            whole[~good] = np.eye(width)
-            self.core = np.linalg.solve(whole, lost[:, :, None] * np.eye(width))
+            system = np.eye(width) - lost_curvature[:, :, None] * gram
+            system[~good] = np.eye(width)
+            self.core = np.linalg.solve(system, lost_curvature[:, :, None] * np.eye(width))
         self.kept_share = np.where(good, np.minimum(least - self.off, 1.0), 0.0)
 
     def _dense(self, anchor: LinearFitCache, rows: RefitRows, delta: Array, units: Array) -> None:
         rank = len(anchor.root)
         z = self.z
         if z is not None:
-            whole = (
+            hessian = (
                 np.eye(rank)
-                - (self.carrying * self.lost[:, :, None]).swapaxes(1, 2) @ self.carrying
+                - (self.carrying * self.lost_curvature[:, :, None]).swapaxes(1, 2) @ self.carrying
             )
         elif anchor.model.separate and rows.index.shape[1] < anchor.units:
-            whole = np.empty((len(delta), rank, rank))
+            hessian = np.empty((len(delta), rank, rank))
             self.pull = np.empty((len(delta), rank))
-            for k, (own, change) in enumerate(zip(units, delta, strict=True)):
-                some = anchor.model.design.take(own)
-                change = (change * anchor.weight[own])[None]
-                whole[k] = anchor.root @ some.gram(change, anchor.curvature[own][None])[
-                    0
-                ] @ anchor.root.T + np.eye(rank)
+            for k, (indices, change) in enumerate(zip(units, delta, strict=True)):
+                fold_design = anchor.model.design.take(indices)
+                change = (change * anchor.weight[indices])[None]
+                hessian[k] = anchor.root @ fold_design.gram(
+                    change, anchor.curvature[indices][None]
+                )[0] @ anchor.root.T + np.eye(rank)
                 self.pull[k] = (
-                    anchor.root @ some.pull(scale_units(change, anchor.slope[own][None]))[0]
+                    anchor.root
+                    @ fold_design.pull(scale_units(change, anchor.slope[indices][None]))[0]
                 )
         else:
             omega, kappa = anchor.model.weigh(weights(rows, anchor.units))
-            own = anchor.model.design.gram(omega, anchor.curvature[None])
-            own += kappa[:, None, None] * anchor.model.bending(anchor.theta[None]) + anchor.flat
-            whole = anchor.root @ own @ anchor.root.T
-        apart = np.linalg.norm(whole - np.eye(rank), axis=(1, 2))
-        least = 1 - apart
-        largest = 1 + apart
-        far = np.flatnonzero(apart > FAR)
-        least[far], largest[far] = (np.linalg.eigvalsh(whole[far])[:, k] for k in (0, -1))
+            gram = anchor.model.design.gram(omega, anchor.curvature[None])
+            gram += kappa[:, None, None] * anchor.model.bending(anchor.theta[None]) + anchor.flat
+            hessian = anchor.root @ gram @ anchor.root.T
+        distance = np.linalg.norm(hessian - np.eye(rank), axis=(1, 2))
+        least = 1 - distance
+        largest = 1 + distance
+        distant = np.flatnonzero(distance > FAR)
+        least[distant], largest[distant] = (
+            np.linalg.eigvalsh(hessian[distant])[:, k] for k in (0, -1)
+        )
         if z is not None:  # sums of rows that are whitened before
-            size = 1 + np.einsum("rk,rkp,rkp->r", np.abs(self.lost), self.carrying, self.carrying)
-            self.off = (anchor.rounding.step + 2 * self.lost.shape[1] * UNIT) * size
+            size = 1 + np.einsum(
+                "rk,rkp,rkp->r", np.abs(self.lost_curvature), self.carrying, self.carrying
+            )
+            self.off = (anchor.rounding.step + 2 * self.lost_curvature.shape[1] * UNIT) * size
         else:
             self.off = (2 * anchor.rounding.formed + anchor.rounding.step) * np.maximum(
                 largest, 1.0
             )
         good = least > anchor.floor + self.off
         self.kept_share = np.where(good, np.minimum(least - self.off, 1.0), 0.0)
-        whole[~good] = np.eye(rank)
-        self.whole = whole
-        self.inverse = np.linalg.inv(whole)
+        hessian[~good] = np.eye(rank)
+        self.hessian = hessian
+        self.inverse = np.linalg.inv(hessian)
 
     def solve(
         self, gradient: Float[np.ndarray, "refits rank"], which: Array
@@ -734,16 +772,18 @@ class FoldMetric:
         refits' metrics.
         """
         if self.inverse is not None:
-            image = np.einsum("rij,rj->ri", self.whole[which], step)
+            image = np.einsum("rij,rj->ri", self.hessian[which], step)
         else:
             z = self.carrying[which]
             image = step - np.einsum(
-                "rkp,rk->rp", z, self.lost[which] * np.einsum("rkp,rp->rk", z, step)
+                "rkp,rk->rp", z, self.lost_curvature[which] * np.einsum("rkp,rp->rk", z, step)
             )
-        left = np.linalg.norm(image + gradient, axis=1) + 2 * self.off[which] * np.linalg.norm(
+        remainder = np.linalg.norm(image + gradient, axis=1) + 2 * self.off[which] * np.linalg.norm(
             step, axis=1
         )
-        return left / np.sqrt(np.where(self.kept_share[which] > 0, self.kept_share[which], 1.0))
+        return remainder / np.sqrt(
+            np.where(self.kept_share[which] > 0, self.kept_share[which], 1.0)
+        )
 
 
 def weights(

@@ -55,32 +55,32 @@ Key = tuple[tuple[int, ...], tuple[float, ...], bytes]
 class Active:
     """Fit on some of the parameters, `place`, with their signs, in the whole model.
 
-    The others stand at `rest`.
+    The others stand at `held_values`.
     """
 
     fit: Fit
     full_model: FullModel
     place: Int[np.ndarray, " active"]
     sign: Float[np.ndarray, " active"]
-    rest: Vector
+    held_values: Vector
 
     @functools.cached_property
-    def others(self) -> Int[np.ndarray, " others"]:
+    def held(self) -> Int[np.ndarray, " others"]:
         """Parameters that are held."""
         return np.setdiff1d(np.arange(len(self.full_model.slope)), self.place)
 
     @functools.cached_property
     def gates(self) -> tuple[Float[np.ndarray, " others"], Float[np.ndarray, " others"]]:
         """Least and greatest ∇L that hold these parameters, for κ = 1."""
-        least, most = gates(self.full_model, self.rest)
-        return least[self.others], most[self.others]
+        least, most = gates(self.full_model, self.held_values)
+        return least[self.held], most[self.held]
 
     @functools.cached_property
     def tie(self) -> Float[np.ndarray, " others"]:
         """Distance from its bound within which a gradient may be at that bound."""
-        a = self.full_model.slope[self.others]
-        slope = float(self.at.weight @ np.abs(self.at.slope))
-        return TIE_DISTANCE * np.where(a > 0, a, slope * self.full_model.largest[self.others])
+        a = self.full_model.slope[self.held]
+        slope = float(self.anchor.weight @ np.abs(self.anchor.slope))
+        return TIE_DISTANCE * np.where(a > 0, a, slope * self.full_model.largest[self.held])
 
     @functools.cached_property
     def limited_parameters(self) -> Int[np.ndarray, " limited"]:
@@ -101,20 +101,20 @@ class Active:
         """Penalised groups among the held parameters."""
         if self.full_model.norms is None:
             return None
-        return self.full_model.norms.select(self.others)
+        return self.full_model.norms.select(self.held)
 
     def stays(
         self, theta: Float[np.ndarray, "refits active"], radius: PerRefit
     ) -> Bool[np.ndarray, " refits"]:
         """Whether no active group is zero within a radius."""
-        norms = self.at.model.norms
-        reach = self.at.reach
+        norms = self.anchor.model.norms
+        reach = self.anchor.reach
         if norms is None or reach is None:
             return np.ones(len(theta), bool)
         with np.errstate(invalid="ignore"):
             return (norms.lengths(theta) > np.multiply.outer(radius, np.sqrt(reach.groups))).all(1)
 
-    def near(
+    def may_release(
         self, gradient: Array, off: Array, least: Array, most: Array, kappa: Array | float = 1.0
     ) -> Bool[np.ndarray, "... others"]:
         """Held parameters that could be released, for gradients with error `off`."""
@@ -126,7 +126,7 @@ class Active:
         return self.groups.among(beyond)
 
     @functools.cached_property
-    def at(self) -> LinearFitCache:
+    def anchor(self) -> LinearFitCache:
         return linear_cache(self.fit)
 
     @property
@@ -134,55 +134,59 @@ class Active:
         return self.fit.objective.num_units
 
     @functools.cached_property
-    def bend(self) -> Float[np.ndarray, " units"]:
+    def weighted_curvature(self) -> Float[np.ndarray, " units"]:
         """Curvatures ω ℓ″."""
-        return (self.at.weight * self.at.curvature)[: self.units]
+        return (self.anchor.weight * self.anchor.curvature)[: self.units]
 
     @functools.cached_property
     def gradient(self) -> Float[np.ndarray, " others"]:
         """Gradient ∇L at θ̂ and weights of one, of the held parameters."""
-        pulled = (self.at.weight * self.at.slope)[: self.units]
+        slopes = (self.anchor.weight * self.anchor.slope)[: self.units]
         return (
-            self.full_model.smooth.design.pull(pulled[None])[0] + self.full_model.ridge * self.rest
-        )[self.others]
+            self.full_model.smooth.design.pull(slopes[None])[0]
+            + self.full_model.ridge * self.held_values
+        )[self.held]
 
     @functools.cached_property
     def size(self) -> Float[np.ndarray, " others"]:
         """Norms √(x_jᵀWx_j), no less than ‖X_SᵀWx_j‖_{H⁻¹}."""
         x = self.full_model.smooth.design.x
-        return np.sqrt(np.einsum("n,nj,nj->j", self.bend, x, x)[self.others])
+        return np.sqrt(np.einsum("n,nj,nj->j", self.weighted_curvature, x, x)[self.held])
 
     @functools.cached_property
     def gradient_rounding(self) -> Float[np.ndarray, " others"]:
         """Rounding error of a gradient."""
-        at = self.at
+        anchor = self.anchor
         n = self.units
-        blur = at.rounding.predictor(at.length, np.abs(at.eta))
-        own = at.weight @ (
-            slope_error(at.model, at.slope, at.curvature, at.eta, blur)
-            + (n + 8) * UNIT * np.abs(at.slope)
+        blur = anchor.rounding.predictor(anchor.length, np.abs(anchor.eta))
+        slope_sum = anchor.weight @ (
+            slope_error(anchor.model, anchor.slope, anchor.curvature, anchor.eta, blur)
+            + (n + 8) * UNIT * np.abs(anchor.slope)
         )
-        return float(own) * self.full_model.largest[self.others]
+        return float(slope_sum) * self.full_model.largest[self.held]
 
     @functools.cached_property
     def concordance(self) -> float:
         """Constant M, infinite if there is none."""
-        found = self.at.model.unit_loss.self_concordance
-        return np.inf if found is None else float(np.max(found))
+        constants = self.anchor.model.unit_loss.self_concordance
+        return np.inf if constants is None else float(np.max(constants))
 
     @functools.cached_property
     def spread(self) -> Float[np.ndarray, " active"]:
         """Largest change of each parameter over moves of length one."""
-        return np.sqrt(np.sum(self.at.root**2, axis=0))
+        return np.sqrt(np.sum(self.anchor.root**2, axis=0))
 
-    def beside(self, some: Int[np.ndarray, " some"]) -> Float[np.ndarray, "rank some"]:
+    def cross_curvature(self, columns: Int[np.ndarray, " some"]) -> Float[np.ndarray, "rank some"]:
         """Vectors X_SᵀWx_j of some held parameters, whitened."""
-        bent = self.bend[:, None] * self.full_model.smooth.design.x[:, self.others[some]]
-        return self.at.root @ (self.at.model.design.x[: self.units].T @ bent)
+        weighted_columns = (
+            self.weighted_curvature[:, None]
+            * self.full_model.smooth.design.x[:, self.held[columns]]
+        )
+        return self.anchor.root @ (self.anchor.model.design.x[: self.units].T @ weighted_columns)
 
-    def whole(self, theta: Float[np.ndarray, "refits active"]) -> RefitPoints:
+    def full_parameters(self, theta: Float[np.ndarray, "refits active"]) -> RefitPoints:
         """Parameters θ of the whole model."""
-        out = np.tile(self.rest, (len(theta), 1))
+        out = np.tile(self.held_values, (len(theta), 1))
         out[:, self.place] = theta
         return out
 
@@ -190,12 +194,12 @@ class Active:
 @cached_on
 def active(fit: Fit) -> Active | None:
     """Active parameters of a fit under a penalty with kinks or bounds; None for other fits."""
-    known = kinks(fit.objective)
-    if known is None:
+    kinked = kinks(fit.objective)
+    if kinked is None:
         return None
     # a fit has converged
-    assert known.place is not None and known.sign is not None and known.rest is not None
-    return Active(fit, known.whole, known.place, known.sign, known.rest)
+    assert kinked.place is not None and kinked.sign is not None and kinked.rest is not None
+    return Active(fit, kinked.whole, kinked.place, kinked.sign, kinked.rest)
 
 
 class Conditions:
@@ -205,33 +209,37 @@ class Conditions:
     The gradients of all rows are computed only if `directly`, or if nothing else decides.
     """
 
-    def __init__(self, own: Active, rows: RefitRows, batch: RefitBatch, directly: bool):
+    def __init__(self, active_fit: Active, rows: RefitRows, batch: RefitBatch, directly: bool):
         assert batch.ball is not None
-        self.own = own
+        self.active_fit = active_fit
         self.rows = rows
         self.center, self.radius = batch.ball()
         exists = np.isfinite(self.radius) & ~among(batch.result, NO_REFIT_CODES)
-        theta = own.at.theta + self.center @ own.at.root
-        (floor, ceiling) = own.segment
+        theta = active_fit.anchor.theta + self.center @ active_fit.anchor.root
+        (floor, ceiling) = active_fit.segment
         self.room = np.minimum(
-            theta[:, own.limited_parameters] - floor, ceiling - theta[:, own.limited_parameters]
+            theta[:, active_fit.limited_parameters] - floor,
+            ceiling - theta[:, active_fit.limited_parameters],
         )
         with np.errstate(invalid="ignore"):
             self.may_leave = (
-                ~(self.room > self.radius[:, None] * own.spread[own.limited_parameters])
+                ~(
+                    self.room
+                    > self.radius[:, None] * active_fit.spread[active_fit.limited_parameters]
+                )
                 & exists[:, None]
             )
-        signs = ~self.may_leave.any(1) & own.stays(theta, self.radius)
+        signs = ~self.may_leave.any(1) & active_fit.stays(theta, self.radius)
         self.theta, self.is_outside = theta, self.room <= 0
         self.keeps, self.ties = np.zeros((2, len(theta)), bool)
         # refit, parameter that may be released, ∇_jL, error of that, its bounds
         self.pairs = [np.zeros((0, 6))]
         lanes = np.flatnonzero(exists)
-        if not own.others.size:
+        if not active_fit.held.size:
             self.keeps[lanes] = True
-        elif self._few:
+        elif self._is_local:
             self._by_change(lanes)
-        if directly or not self._few:
+        if directly or not self._is_local:
             self._by_rows(lanes[~(self.keeps[lanes] | self._released(lanes))])
         self.keeps &= signs
         self.ties &= self.keeps
@@ -239,19 +247,23 @@ class Conditions:
     @property
     def single(self) -> bool:
         """Whether each refit changes the weight of a single row."""
-        return bool(self.own.at.model.separate and self.rows.index.shape[1] == 1)
+        return bool(self.active_fit.anchor.model.separate and self.rows.index.shape[1] == 1)
 
     @property
-    def _few(self) -> bool:
+    def _is_local(self) -> bool:
         """Whether the touched units and a bound of the other units' curvature can decide."""
         # largest share of the units in a refit whose gradient is computed from the changed units
-        narrow = self.rows.index.shape[1] <= 0.25 * self.own.units
-        return bool(self.own.at.model.separate and narrow and np.isfinite(self.own.concordance))
+        narrow = self.rows.index.shape[1] <= 0.25 * self.active_fit.units
+        return bool(
+            self.active_fit.anchor.model.separate
+            and narrow
+            and np.isfinite(self.active_fit.concordance)
+        )
 
     def _judged_groups(self, lanes: Array, columns: Array, size: Array, kappa: Array) -> None:
         """Judge by the largest possible gradients, of held parameters in `columns`."""
-        assert self.own.groups is not None
-        norms = self.own.groups.select(columns)
+        assert self.active_fit.groups is not None
+        norms = self.active_fit.groups.select(columns)
         beyond = norms.lengths(size) - np.multiply.outer(kappa, norms.weight)
         self.keeps[lanes] = (beyond <= TIE_DISTANCE * norms.weight).all(1)
         self.ties[lanes] = self.keeps[lanes] & (beyond > 0).any(1)
@@ -268,7 +280,7 @@ class Conditions:
         """Judge held parameters in `columns` by gradients with error `off` and the bounds of these;
         groups by κ.
         """
-        if self.own.groups is not None:
+        if self.active_fit.groups is not None:
             self._judged_groups(
                 lanes,
                 columns,
@@ -277,9 +289,9 @@ class Conditions:
             )
             return
         beyond = np.maximum(held[0] - (gradient - off), gradient + off - held[1])
-        tie = self.own.tie[columns]
-        near = 1e3  # ties within which an error is that of rounding, and counts among them
-        asking = ~(beyond <= np.where(off <= near * tie, np.maximum(tie, 2 * off), tie))
+        tie = self.active_fit.tie[columns]
+        tie_factor = 1e3  # ties within which an error is that of rounding, and counts among them
+        asking = ~(beyond <= np.where(off <= tie_factor * tie, np.maximum(tie, 2 * off), tie))
         self.keeps[lanes] = ~asking.any(1)
         self.ties[lanes] = self.keeps[lanes] & (beyond > 0).any(1)
         lane, column = np.nonzero(asking)
@@ -295,7 +307,10 @@ class Conditions:
         no closer look.
         """
         lane, column, gradient, off, low, high = np.concatenate(self.pairs).T
-        sure = np.maximum(low - gradient, gradient - high) - off > self.own.tie[column.astype(int)]
+        sure = (
+            np.maximum(low - gradient, gradient - high) - off
+            > self.active_fit.tie[column.astype(int)]
+        )
         asking, open_ = np.zeros((2, len(self.keeps)), bool)
         asking[lane.astype(int)], open_[lane[~sure].astype(int)] = True, True
         return (asking & ~open_)[lanes]
@@ -304,87 +319,105 @@ class Conditions:
         """Judge by the change that the touched units cause, and a bound of the other units'
         curvature.
         """
-        own = self.own
-        at = self.own.at
+        active_fit = self.active_fit
+        anchor = self.active_fit.anchor
         rows = self.rows
-        x = self.own.full_model.smooth.design.x
-        units = np.where(rows.index < own.units, rows.index, 0)[lanes]
-        delta = np.where(rows.index < own.units, rows.weight - 1, 0.0)[lanes] * at.weight[units]
+        x = self.active_fit.full_model.smooth.design.x
+        units = np.where(rows.index < active_fit.units, rows.index, 0)[lanes]
+        delta = (
+            np.where(rows.index < active_fit.units, rows.weight - 1, 0.0)[lanes]
+            * anchor.weight[units]
+        )
         length = np.linalg.norm(self.center[lanes], axis=1)
         radius = self.radius[lanes]
         pull, range_ = _slopes(
-            own,
+            active_fit,
             units,
-            at.model.unit_predictors(units, self.theta[lanes]),
-            at.norm[units] * radius[:, None],
+            anchor.model.unit_predictors(units, self.theta[lanes]),
+            anchor.norm[units] * radius[:, None],
         )
         pull = delta * pull
         range_ = np.abs(delta) * range_
-        largest = own.full_model.largest[own.others]
-        (low, high) = own.gates
+        largest = active_fit.full_model.largest[active_fit.held]
+        (low, high) = active_fit.gates
         beyond = (
-            own.concordance
-            * _psi(own.concordance * at.norm[: own.units].max() * (length + radius))
+            active_fit.concordance
+            * _psi(
+                active_fit.concordance * anchor.norm[: active_fit.units].max() * (length + radius)
+            )
             * (length + radius) ** 2
         )
         touched = (np.abs(pull) + range_).sum(1)
         most = [float(part.max(initial=0.0)) for part in (length + radius, beyond + touched)]
-        far = most[0] * own.size + most[1] * largest + own.gradient_rounding
-        columns = np.flatnonzero(own.near(own.gradient, far, low, high))
+        largest_change = (
+            most[0] * active_fit.size + most[1] * largest + active_fit.gradient_rounding
+        )
+        columns = np.flatnonzero(
+            active_fit.may_release(active_fit.gradient, largest_change, low, high)
+        )
         if not columns.size:
             self.keeps[lanes] = True
             return
-        beside = own.beside(columns)
+        cross_curvature = active_fit.cross_curvature(columns)
         step = max(1, CAPACITY // (units.shape[1] * len(columns)))
-        for some in (slice(k, k + step) for k in range(0, len(lanes), step)):
-            here = x[units[some][:, :, None], own.others[columns]]
+        for chunk in (slice(k, k + step) for k in range(0, len(lanes), step)):
+            entries = x[units[chunk][:, :, None], active_fit.held[columns]]
             gradient = (
-                own.gradient[columns]
-                + self.center[lanes[some]] @ beside
-                + np.einsum("lk,lkj->lj", pull[some], here)
+                active_fit.gradient[columns]
+                + self.center[lanes[chunk]] @ cross_curvature
+                + np.einsum("lk,lkj->lj", pull[chunk], entries)
             )
             off = np.multiply.outer(
-                radius[some], np.linalg.norm(beside, axis=0)
-            ) + np.multiply.outer(beyond[some], largest[columns])
+                radius[chunk], np.linalg.norm(cross_curvature, axis=0)
+            ) + np.multiply.outer(beyond[chunk], largest[columns])
             off += (
-                np.einsum("lk,lkj->lj", range_[some], np.abs(here)) + own.gradient_rounding[columns]
+                np.einsum("lk,lkj->lj", range_[chunk], np.abs(entries))
+                + active_fit.gradient_rounding[columns]
             )
-            self._judge(lanes[some], columns, gradient, off, (low[columns], high[columns]))
+            self._judge(lanes[chunk], columns, gradient, off, (low[columns], high[columns]))
 
     def _by_rows(self, lanes: Array) -> None:
         """Judge by gradients at the centre."""
-        own = self.own
-        model = self.own.full_model.smooth
-        n = self.own.units
+        active_fit = self.active_fit
+        model = self.active_fit.full_model.smooth
+        n = self.active_fit.units
         step = max(1, CAPACITY // n)
-        everyone = np.arange(len(own.others))
+        everyone = np.arange(len(active_fit.held))
         self.pairs = [part[~np.isin(part[:, 0], lanes)] for part in self.pairs]
-        for some in (lanes[k : k + step] for k in range(0, len(lanes), step)):
-            omega, kappa = model.weigh(weights_of(self.rows, n, some))
-            least, most = (np.multiply.outer(np.maximum(kappa, 1e-300), part) for part in own.gates)
-            eta = model.eta(own.whole(self.theta[some]))
+        for chunk in (lanes[k : k + step] for k in range(0, len(lanes), step)):
+            omega, kappa = model.weigh(weights_of(self.rows, n, chunk))
+            least, most = (
+                np.multiply.outer(np.maximum(kappa, 1e-300), part) for part in active_fit.gates
+            )
+            eta = model.eta(active_fit.full_parameters(self.theta[chunk]))
             slope, range_ = _slopes(
-                own, slice(None), eta, np.multiply.outer(self.radius[some], own.at.norm[:n])
+                active_fit,
+                slice(None),
+                eta,
+                np.multiply.outer(self.radius[chunk], active_fit.anchor.norm[:n]),
             )
             slope = weight_terms(omega, slope)
             range_ = weight_terms(omega, range_)
-            gradient = model.design.pull(slope)[:, own.others]
-            gradient += np.multiply.outer(kappa, (own.full_model.ridge * own.rest)[own.others])
+            gradient = model.design.pull(slope)[:, active_fit.held]
+            gradient += np.multiply.outer(
+                kappa, (active_fit.full_model.ridge * active_fit.held_values)[active_fit.held]
+            )
             off = (
-                np.multiply.outer(range_.sum(1), own.full_model.largest[own.others])
-                + own.gradient_rounding
+                np.multiply.outer(range_.sum(1), active_fit.full_model.largest[active_fit.held])
+                + active_fit.gradient_rounding
             )
-            close = np.flatnonzero(own.near(gradient, off, least, most, kappa).any(0))
+            close = np.flatnonzero(active_fit.may_release(gradient, off, least, most, kappa).any(0))
             off[:, close] = (
-                range_ @ np.abs(model.design.x[:, own.others[close]]) + own.gradient_rounding[close]
+                range_ @ np.abs(model.design.x[:, active_fit.held[close]])
+                + active_fit.gradient_rounding[close]
             )
-            self._judge(some, everyone, gradient, off, (least, most), kappa)
+            self._judge(chunk, everyone, gradient, off, (least, most), kappa)
 
     @functools.cached_property
     def joining(self) -> Float[np.ndarray, "pairs 6"]:
         """Parameters that may be released, by refits."""
-        found = np.concatenate(self.pairs)
-        return found[np.argsort(found[:, 0], kind="stable")]
+        pairs = np.concatenate(self.pairs)
+        return pairs[np.argsort(pairs[:, 0], kind="stable")]
 
     def moves(self) -> tuple[PerRefit, PerRefit]:
         """Estimate the moves of single rows' predictors if each parameter that violates its
@@ -397,51 +430,59 @@ class Conditions:
         curvature is x_jᵀWx_j + ridge_j − b_jᵀb_j − c x̃_j²/(1 − q). For a parameter of S, with r
         the column of L⁻¹, the same are zᵀr/(1 − q) and rᵀr + c (zᵀr)²/(1 − q).
         """
-        own = self.own
+        active_fit = self.active_fit
         unit = self.rows.index[:, 0]
-        z = own.at.whiten(unit)
-        lost = (1 - self.rows.weight[:, 0]) * own.bend[unit]
-        kept = np.maximum(1 - lost * np.einsum("lr,lr->l", z, z), OWN_HESSIAN_BELOW)
+        z = active_fit.anchor.whiten(unit)
+        lost_curvature = (1 - self.rows.weight[:, 0]) * active_fit.weighted_curvature[unit]
+        kept_share = np.maximum(1 - lost_curvature * np.einsum("lr,lr->l", z, z), OWN_HESSIAN_BELOW)
         total, size = np.zeros((2, len(unit)))
 
-        def add(lane: Array, along: Array, bent: Array, way: Array, most: Array) -> None:
-            each = np.divide(along / kept[lane], bent, out=np.zeros(len(lane)), where=bent > 0)
-            np.add.at(total, lane, way * each)
-            np.add.at(size, lane, np.abs(most * each))
+        def add(lane: Array, along: Array, curvature: Array, way: Array, most: Array) -> None:
+            move = np.divide(
+                along / kept_share[lane], curvature, out=np.zeros(len(lane)), where=curvature > 0
+            )
+            np.add.at(total, lane, way * move)
+            np.add.at(size, lane, np.abs(most * move))
 
         lane, column = self.joining[:, 0].astype(int), self.joining[:, 1].astype(int)
         if lane.size:
-            some, at = np.unique(column, return_inverse=True)
-            beside = own.beside(some)
-            j = own.others[column]
-            along = own.full_model.smooth.design.x[unit[lane], j] - np.einsum(
-                "lr,rl->l", z[lane], beside[:, at]
+            columns, inverse = np.unique(column, return_inverse=True)
+            cross_curvature = active_fit.cross_curvature(columns)
+            j = active_fit.held[column]
+            along = active_fit.full_model.smooth.design.x[unit[lane], j] - np.einsum(
+                "lr,rl->l", z[lane], cross_curvature[:, inverse]
             )
-            bent = (
-                own.size[some] ** 2
-                + own.full_model.ridge[own.others[some]]
-                - np.sum(beside**2, axis=0)
-            )[at]
+            curvature = (
+                active_fit.size[columns] ** 2
+                + active_fit.full_model.ridge[active_fit.held[columns]]
+                - np.sum(cross_curvature**2, axis=0)
+            )[inverse]
             _, _, gradient, off, low, high = self.joining.T
             way, most = (
                 np.clip(gradient, low, high) - gradient,
                 np.maximum(low - gradient, gradient - high) + off,
             )
-            add(lane, along, bent - lost[lane] * along**2 / kept[lane], way, most)
-        lane, free = np.nonzero(self.may_leave)
-        if lane.size:
-            column = own.limited_parameters[free]
-            root = own.at.root[:, column]
-            along = np.einsum("lr,rl->l", z[lane], root)
-            bent = np.sum(root**2, axis=0) + lost[lane] * along**2 / kept[lane]
-            value = self.theta[lane, column]
-            far = self.radius[lane] * own.spread[column]
             add(
                 lane,
                 along,
-                bent,
-                np.clip(value, *(part[free] for part in own.segment)) - value,
-                far - self.room[lane, free],
+                curvature - lost_curvature[lane] * along**2 / kept_share[lane],
+                way,
+                most,
+            )
+        lane, free = np.nonzero(self.may_leave)
+        if lane.size:
+            column = active_fit.limited_parameters[free]
+            root = active_fit.anchor.root[:, column]
+            along = np.einsum("lr,rl->l", z[lane], root)
+            curvature = np.sum(root**2, axis=0) + lost_curvature[lane] * along**2 / kept_share[lane]
+            value = self.theta[lane, column]
+            distance = self.radius[lane] * active_fit.spread[column]
+            add(
+                lane,
+                along,
+                curvature,
+                np.clip(value, *(part[free] for part in active_fit.segment)) - value,
+                distance - self.room[lane, free],
             )
         return total, size
 
@@ -450,36 +491,46 @@ class Conditions:
 
         None if they are those of the fit.
         """
-        own = self.own
-        found = self.joining
-        if own.groups is not None:
+        active_fit = self.active_fit
+        pairs = self.joining
+        if active_fit.groups is not None:
             return None
-        mine = found[slice(*np.searchsorted(found[:, 0], [lane, lane + 1]))]
-        column = mine[:, 1].astype(int)
-        excess = mine[:, 2] - np.clip(mine[:, 2], mine[:, 4], mine[:, 5])
-        asking = np.abs(excess) > own.tie[column]
-        coming = own.others[column[asking]]
-        left = np.zeros(len(own.place), bool)
-        left[own.limited_parameters] = self.is_outside[lane]
+        refit_pairs = pairs[slice(*np.searchsorted(pairs[:, 0], [lane, lane + 1]))]
+        column = refit_pairs[:, 1].astype(int)
+        excess = refit_pairs[:, 2] - np.clip(
+            refit_pairs[:, 2], refit_pairs[:, 4], refit_pairs[:, 5]
+        )
+        asking = np.abs(excess) > active_fit.tie[column]
+        coming = active_fit.held[column[asking]]
+        is_leaving = np.zeros(len(active_fit.place), bool)
+        is_leaving[active_fit.limited_parameters] = self.is_outside[lane]
         # parameters that are released or held one after another before coordinate descent decides
-        if not (left.any() or len(coming)) or left.sum() + len(coming) > 4:
+        if not (is_leaving.any() or len(coming)) or is_leaving.sum() + len(coming) > 4:
             return None
-        rest = own.rest.copy()
-        beyond = np.zeros(len(own.rest))
+        values = active_fit.held_values.copy()
+        beyond = np.zeros(len(active_fit.held_values))
         beyond[coming] = excess[asking]
-        sign = dict(zip(own.place[~left].tolist(), own.sign[~left].tolist(), strict=True))
-        sign |= dict(
+        sign = dict(
             zip(
-                coming.tolist(),
-                leaving_signs(own.full_model.slope, rest, beyond)[coming].tolist(),
+                active_fit.place[~is_leaving].tolist(),
+                active_fit.sign[~is_leaving].tolist(),
                 strict=True,
             )
         )
-        at = np.clip(self.theta[lane, own.limited_parameters], *own.segment)
-        rest[own.place[own.limited_parameters]] = np.where(self.is_outside[lane], at, 0.0)
+        sign |= dict(
+            zip(
+                coming.tolist(),
+                leaving_signs(active_fit.full_model.slope, values, beyond)[coming].tolist(),
+                strict=True,
+            )
+        )
+        boundary = np.clip(self.theta[lane, active_fit.limited_parameters], *active_fit.segment)
+        values[active_fit.place[active_fit.limited_parameters]] = np.where(
+            self.is_outside[lane], boundary, 0.0
+        )
         place = tuple(sorted(sign))
-        rest[list(place)] = 0.0
-        return place, tuple(sign[k] for k in place), rest.tobytes()
+        values[list(place)] = 0.0
+        return place, tuple(sign[k] for k in place), values.tobytes()
 
 
 def _psi(t: PerRefit) -> PerRefit:
@@ -490,12 +541,14 @@ def _psi(t: PerRefit) -> PerRefit:
     return np.where(t < 1e-2, 0.51, np.where(t > 50.0, np.inf, exact))
 
 
-def _slopes(own: Active, units: Array | slice, eta: Array, half: Array) -> tuple[Array, Array]:
+def _slopes(
+    active_fit: Active, units: Array | slice, eta: Array, half: Array
+) -> tuple[Array, Array]:
     """Compute the slope ℓ′, and its error if η has the error `half`; ℓ′ increases."""
-    model = own.at.model
+    model = active_fit.anchor.model
     with np.errstate(over="ignore", invalid="ignore"):
         low, slope, high = (
-            model.unit_loss.derivatives(at, model.y[units], (1,))[0]
-            for at in (eta - half, eta, eta + half)
+            model.unit_loss.derivatives(predictor, model.y[units], (1,))[0]
+            for predictor in (eta - half, eta, eta + half)
         )
         return slope, np.maximum(high - slope, slope - low)

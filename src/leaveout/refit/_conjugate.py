@@ -157,7 +157,9 @@ class _Group:
                 break
             own = towards[open_]
             r = residual[open_]
-            image = own + anchor.back(apply_curvature(change[open_], anchor.ahead(own)))
+            image = own + anchor.gradient_of_slopes(
+                apply_curvature(change[open_], anchor.predictor_moves(own))
+            )
             self.state.gradients += len(open_)
             share = square[open_] / np.maximum(np.einsum("rp,rp->r", own, image), 1e-300)
             step[open_] += share[:, None] * own

@@ -102,7 +102,11 @@ def settle_rows(anchor: LinearFitCache, look: OneRow) -> tuple[PerRefit, PerRefi
     at = anchor.rounding
     # share by which the sums of T are off: their rounding, that of z, three times in each term, and
     # that of ℓ‴
-    lost = (at.rows + 6 * (at.columns + 16) * (1 + at.root)) * UNIT + FUNCTION + anchor.lost
+    lost = (
+        (at.rows + 6 * (at.columns + 16) * (1 + at.root)) * UNIT
+        + FUNCTION
+        + anchor.curvature_rounding
+    )
     with np.errstate(over="ignore", invalid="ignore"):
         size = look.step_length + leftover
         reach = longest * look.distance / root

@@ -118,11 +118,13 @@ class RefitDescent:
     codes.
     """
 
-    def __init__(self, fit: Fit, rows: RefitRows, own: bool = False, expanded: bool = False):
+    def __init__(
+        self, fit: Fit, rows: RefitRows, fold_hessians: bool = False, expanded: bool = False
+    ):
         """Set up the batch.
 
-        With `own` each refit uses its own Hessian at θ̂ even if the anchor's is cheaper. With
-        `expanded` folds that are short runs are expanded.
+        With `fold_hessians` each refit uses its own Hessian at θ̂ even if the anchor's is cheaper.
+        With `expanded` folds that are short runs are expanded.
         """
         self.fit = fit
         self.rows = rows
@@ -132,7 +134,7 @@ class RefitDescent:
         self.gradients = GRADIENTS * len(rows.index)  # approximate number of gradients computed
         self.F = derive_batch(fit.objective, fit.theta, rows)
         count = len(rows.index)
-        self.metric, lost, self.start = self._choose_metric(own)
+        self.metric, singular, self.start = self._choose_metric(fold_hessians)
         self.u = np.zeros((count, fit.num_params))
         self.step = np.zeros((count, fit.num_params))
         # candidates where the last gradients were computed, and these
@@ -144,10 +146,12 @@ class RefitDescent:
         self.unsure = np.zeros(count)
         self.error, self.scores = np.full(count, np.inf), np.zeros((count, *self._width()))
         self.looked_at = np.full(count, np.inf)  # distances for which errors were computed last
-        self.result = np.where(lost, RESULTS.undetermined, RESULTS.successful)
-        self.open = ~lost
+        self.result = np.where(singular, RESULTS.undetermined, RESULTS.successful)
+        self.open = ~singular
 
-    def _choose_metric(self, own: bool) -> tuple[RefitMetric, np.ndarray, np.ndarray | None]:
+    def _choose_metric(
+        self, fold_hessians: bool
+    ) -> tuple[RefitMetric, np.ndarray, np.ndarray | None]:
         """Choose the metric: the folds' own Hessians for linear predictors and on request, else the
         anchor's.
 
@@ -156,9 +160,9 @@ class RefitDescent:
         """
         none = np.zeros(len(self.rows.index), bool)
         if self.fit.factor is None:
-            return Products(self.fit, self.F, COARSE if own else ROUGH), none, None
-        own = own or self.linear
-        if own:
+            return Products(self.fit, self.F, COARSE if fold_hessians else ROUGH), none, None
+        fold_hessians = fold_hessians or self.linear
+        if fold_hessians:
             return own_metric(self.fit, self.rows)
         return IdentityMetric(), none, None
 
@@ -204,7 +208,7 @@ class RefitDescent:
         gradient, which may cost ten times as much, is not computed.
         """
         fit = self.fit
-        known = np.isfinite(remainder)
+        finite = np.isfinite(remainder)
         theta = self.theta(lanes)
         self.looked_at[lanes] = remainder
         held = np.asarray(self.rows.held)[lanes]
@@ -215,7 +219,7 @@ class RefitDescent:
                 self.metric.change(self.u[lanes], remainder, lanes),
             )
             return self.error[lanes]
-        reach = np.where(known, remainder, 0.0)[:, None]
+        reach = np.where(finite, remainder, 0.0)[:, None]
         last = (
             self.step[lanes] / np.maximum(self.size[lanes, None], 1e-300)
             if self._sketched
@@ -242,9 +246,9 @@ class RefitDescent:
         )
         self.scores[lanes], changes = self.F.around(theta, moves, lanes)
         error = np.where(np.isnan(changes).any(1), np.inf, changes.max(1))
-        lost = LOSS_ROUNDING * np.abs(self.scores[lanes]).reshape(len(lanes), -1).sum(1)
+        rounding = LOSS_ROUNDING * np.abs(self.scores[lanes]).reshape(len(lanes), -1).sum(1)
         self.error[lanes] = (
-            np.where(known | ~held.any(1), error, np.inf) + self.unsure[lanes] + lost
+            np.where(finite | ~held.any(1), error, np.inf) + self.unsure[lanes] + rounding
         )
         return self.error[lanes]
 
@@ -300,20 +304,20 @@ class RefitDescent:
             shrinks = np.minimum(progress, 1.0) if self._sketched else np.ones(len(lanes))
             q = np.minimum((SAFETY if k else FIRST_SAFETY) * contraction[lanes] * shrinks, 0.95)
             # after a plain step nothing more is added
-            left = size * q / (1 - q) + self._unsolved_part(lanes)
-            further = np.linalg.norm(step - plain, axis=1)
-            share = np.minimum(1.0, left / np.maximum(further, 1e-300))
+            distance = size * q / (1 - q) + self._unsolved_part(lanes)
+            extra_length = np.linalg.norm(step - plain, axis=1)
+            share = np.minimum(1.0, distance / np.maximum(extra_length, 1e-300))
             self.size[lanes], self.extra[lanes], previous[lanes] = (
                 size,
-                np.where(stuck, size, share * further),
+                np.where(stuck, size, share * extra_length),
                 size,
             )
             self.first[lanes] = np.where(np.isinf(self.first[lanes]), size, self.first[lanes])
             self._take(lanes, plain + share[:, None] * (step - plain), ~stuck)
-            left = np.where(stuck | np.isinf(before), np.inf, left + share * further)
+            distance = np.where(stuck | np.isinf(before), np.inf, distance + share * extra_length)
             # largest ratio of steps at which a refit is judged after one step
             ready = (k > 0) | (contraction[lanes] * shrinks <= 0.01)
-            done, beyond = self._accept(lanes, left, ready, enough, k == most - 1)
+            done, beyond = self._accept(lanes, distance, ready, enough, k == most - 1)
             done |= floor & (progress > 0.3) & ~beyond
             # share of the gradient; if more remains after the first step of a nonconvex F, it may
             # have led to another minimum
@@ -376,11 +380,11 @@ class RefitDescent:
 
     def _take(self, lanes: np.ndarray, step: np.ndarray, good: np.ndarray) -> None:
         self.u[lanes[good]] -= step[good]
-        known = np.isfinite(step).all(1)  # otherwise the step before is used
-        self.step[lanes[known]] = step[known]
+        finite = np.isfinite(step).all(1)  # otherwise the step before is used
+        self.step[lanes[finite]] = step[finite]
 
     def _accept(
-        self, lanes: np.ndarray, left: np.ndarray, ready: np.ndarray, enough: Enough, last: bool
+        self, lanes: np.ndarray, distance: np.ndarray, ready: np.ndarray, enough: Enough, last: bool
     ) -> tuple[np.ndarray, np.ndarray]:
         """Mark refits that are near enough, and those for which the curvature is uninformative.
 
@@ -391,20 +395,28 @@ class RefitDescent:
         done = np.zeros(len(lanes), bool)
         beyond = np.zeros(len(lanes), bool)
         with np.errstate(invalid="ignore", divide="ignore"):  # zero before the first look
-            foretold = np.nan_to_num(self.error[lanes] * left / self.looked_at[lanes], posinf=0.0)
-        self.distance_left[lanes] = left
-        near = np.flatnonzero(np.isfinite(left) & ready)
-        if near.size and not (last or self._is_newton):
-            near = near[
-                enough(lanes[near], DescentLook(self, lanes[near], left[near], foretold[near]))
-            ]
-        if near.size and not self._is_newton:
-            left[near] = np.maximum(
-                left[near], self._plain_distance(lanes[near]) + self.extra[lanes[near]]
+            foretold = np.nan_to_num(
+                self.error[lanes] * distance / self.looked_at[lanes], posinf=0.0
             )
-            self.distance_left[lanes[near]], beyond[near] = left[near], np.isinf(left[near])
-        if near.size:
-            done[near] = enough(lanes[near], DescentLook(self, lanes[near], left[near]))
+        self.distance_left[lanes] = distance
+        places = np.flatnonzero(np.isfinite(distance) & ready)
+        if places.size and not (last or self._is_newton):
+            places = places[
+                enough(
+                    lanes[places],
+                    DescentLook(self, lanes[places], distance[places], foretold[places]),
+                )
+            ]
+        if places.size and not self._is_newton:
+            distance[places] = np.maximum(
+                distance[places], self._plain_distance(lanes[places]) + self.extra[lanes[places]]
+            )
+            self.distance_left[lanes[places]], beyond[places] = (
+                distance[places],
+                np.isinf(distance[places]),
+            )
+        if places.size:
+            done[places] = enough(lanes[places], DescentLook(self, lanes[places], distance[places]))
         return done, beyond
 
     def _plain_distance(self, lanes: np.ndarray) -> PerLane:
@@ -415,8 +427,8 @@ class RefitDescent:
         """
         q = self.contractions(lanes)
         size = self.size[lanes]
-        left = size * q / (1 - np.minimum(q, MAX_CONTRACTION))
-        return np.where((q < MAX_CONTRACTION) & (left <= self.first[lanes]), left, np.inf)
+        distance = size * q / (1 - np.minimum(q, MAX_CONTRACTION))
+        return np.where((q < MAX_CONTRACTION) & (distance <= self.first[lanes]), distance, np.inf)
 
     def contractions(self, lanes: Lanes) -> PerLane:
         """Contraction of steps with the metric P, the size of I − P∇²F(u, w), by Lanczos' method
@@ -430,10 +442,10 @@ class RefitDescent:
         # step of secants, relative to a length along which F changes by about one; 1e-9 of that
         # length is noise
         length = 1e-5 * self.natural
-        (point, here) = self.seen[:, lanes]
+        (point, base_gradient) = self.seen[:, lanes]
         most = min(PRODUCTS, self.u.shape[1])
         largest = np.zeros(len(lanes))
-        going = np.arange(len(lanes))
+        active = np.arange(len(lanes))
         basis, duals = np.zeros((2, len(lanes), most, self.u.shape[1]))
         ritz = np.zeros((len(lanes), most, most))
         dual = np.random.default_rng(0).standard_normal(self.u.shape[1]) * np.ones_like(point)
@@ -441,31 +453,33 @@ class RefitDescent:
         for k in range(most):
             with np.errstate(invalid="ignore", divide="ignore"):
                 size = np.sqrt(np.sum(along * dual, axis=1))[:, None]
-                basis[going, k], duals[going, k] = along / size, dual / size
-            move = length * _unit(basis[going, k])
-            image = (self.gradient(lanes[going], point[going] + move) - here[going]) / length
-            image *= np.linalg.norm(basis[going, k], axis=1, keepdims=True)
+                basis[active, k], duals[active, k] = along / size, dual / size
+            move = length * _unit(basis[active, k])
+            image = (
+                self.gradient(lanes[active], point[active] + move) - base_gradient[active]
+            ) / length
+            image *= np.linalg.norm(basis[active, k], axis=1, keepdims=True)
             sound = np.isfinite(image).all(1)  # unless P is indefinite or F undefined there
-            largest[going[~sound]] = np.inf
-            going = going[sound]
+            largest[active[~sound]] = np.inf
+            active = active[sound]
             image = image[sound]
-            entries = np.einsum("lkp,lp->lk", basis[going, : k + 1], image)
-            ritz[going, k, : k + 1] = ritz[going, : k + 1, k] = entries
-            dual = image - np.einsum("lk,lkp->lp", entries, duals[going, : k + 1])
-            along = self.metric.solve(dual, point[going], lanes[going])
-            values, vectors = np.linalg.eigh(ritz[going, : k + 1, : k + 1])
+            entries = np.einsum("lkp,lp->lk", basis[active, : k + 1], image)
+            ritz[active, k, : k + 1] = ritz[active, : k + 1, k] = entries
+            dual = image - np.einsum("lk,lkp->lp", entries, duals[active, : k + 1])
+            along = self.metric.solve(dual, point[active], lanes[active])
+            values, vectors = np.linalg.eigh(ritz[active, : k + 1, : k + 1])
             worst = np.argmax(np.abs(1 - values), axis=1)[:, None]
-            far = np.take_along_axis(np.abs(1 - values), worst, 1)[:, 0]
-            rest = np.sqrt(np.maximum(np.sum(along * dual, axis=1), 0.0))
-            untold = rest * np.abs(np.take_along_axis(vectors[:, -1], worst, 1)[:, 0])
-            largest[going] = np.maximum(largest[going], np.hypot(far, untold))
+            deviation = np.take_along_axis(np.abs(1 - values), worst, 1)[:, 0]
+            residual = np.sqrt(np.maximum(np.sum(along * dual, axis=1), 0.0))
+            ritz_error = residual * np.abs(np.take_along_axis(vectors[:, -1], worst, 1)[:, 0])
+            largest[active] = np.maximum(largest[active], np.hypot(deviation, ritz_error))
             # after three products a rest of a twentieth of the largest value is small; a rest of a
             # thousandth is noise
-            more = ((k < 2) | (untold > 0.05 * far)) & (rest > 1e-3 * far)
-            going = going[more]
-            along = along[more]
-            dual = dual[more]
-            if not going.size:
+            unsettled = ((k < 2) | (ritz_error > 0.05 * deviation)) & (residual > 1e-3 * deviation)
+            active = active[unsettled]
+            along = along[unsettled]
+            dual = dual[unsettled]
+            if not active.size:
                 break
         return CAUTION * largest
 
@@ -474,9 +488,9 @@ class RefitDescent:
 
         Returns the refits that stay open.
         """
-        left = self.distance_left[lanes] = self._plain_distance(lanes) + self.extra[lanes]
-        self.loss_change(lanes, left)
-        return lanes[~np.isfinite(left)]
+        distance = self.distance_left[lanes] = self._plain_distance(lanes) + self.extra[lanes]
+        self.loss_change(lanes, distance)
+        return lanes[~np.isfinite(distance)]
 
     def screen(self, lanes: Lanes, enough: Enough) -> Int[np.ndarray, " open"]:
         """Step by the left-out units and samples of the others.
@@ -492,13 +506,13 @@ class RefitDescent:
             first = self.first[lanes]
             ratio = length / np.maximum(first, 1e-300)
             q = np.minimum(FIRST_SAFETY * ratio, 0.95)
-            near = ratio < 0.5
-            self._take(lanes, step, near)
+            shrinks = ratio < 0.5
+            self._take(lanes, step, shrinks)
             self.size[lanes], self.unsure[lanes] = length, unsure
-            left = np.where(near & np.isfinite(first), length * q / (1 - q), np.inf)
+            distance = np.where(shrinks & np.isfinite(first), length * q / (1 - q), np.inf)
             self.first[lanes] = np.where(np.isfinite(first), first, length)
-            self.distance_left[lanes] = left
-            done = near & enough(lanes, DescentLook(self, lanes, left))
+            self.distance_left[lanes] = distance
+            done = shrinks & enough(lanes, DescentLook(self, lanes, distance))
             self.open[lanes[done]] = False
             lanes = lanes[~done]
         self.unsure[lanes] = 0.0
@@ -514,33 +528,37 @@ class RefitDescent:
         before.
         """
         params = self.fit.num_params
-        each = work(self.fit.objective, params)
+        gradient_cost = work(self.fit.objective, params)
         # Newton's method takes about ten Hessians. A chain of 5,000 steps, 11 parameters (2e5
         # operations a gradient) took 30 ms a refit, and 130 ms side by side.
-        alone = each >= 1e5 or len(lanes) * 10 * params * each <= COMPILING
+        alone = gradient_cost >= 1e5 or len(lanes) * 10 * params * gradient_cost <= COMPILING
         size = 1 if alone else max(1, HESSIAN_ENTRIES // params**2)
         finite, converged = np.zeros((2, len(self.u)), bool)
-        for some in (lanes[k : k + size] for k in range(0, len(lanes), size)):
-            F, own = (self._one(some), ONE) if size == 1 else (self.F, some)
-            found = newton(
+        for chunk in (lanes[k : k + size] for k in range(0, len(lanes), size)):
+            F, F_lanes = (self._function_of(chunk), ONE) if size == 1 else (self.F, chunk)
+            solution = newton(
                 F,
-                self._start(F, some, own),
-                own,
+                self._start(F, chunk, F_lanes),
+                F_lanes,
                 self.fit.null_space,
                 cast(np.ndarray, self.fit.factor),
                 self.center,
             )
-            self.u[some] = self.fit.back(found.theta - self.center)
-            self.distance_left[some] = found.size
-            finite[some], converged[some] = np.isfinite(found.value), found.converged
-            for k in np.flatnonzero(finite[some] & ~found.converged):
-                converged[some[k]] = self._to_limit(
-                    F, some[k : k + 1], own[k : k + 1], float(found.value[k])
+            self.u[chunk] = self.fit.back(solution.theta - self.center)
+            self.distance_left[chunk] = solution.size
+            finite[chunk], converged[chunk] = np.isfinite(solution.value), solution.converged
+            for k in np.flatnonzero(finite[chunk] & ~solution.converged):
+                converged[chunk[k]] = self._to_limit(
+                    F, chunk[k : k + 1], F_lanes[k : k + 1], float(solution.value[k])
                 )
         self._settle(lanes, finite[lanes], converged[lanes])
 
     def _to_limit(
-        self, F: Functions, one: Int[np.ndarray, " one"], own: Int[np.ndarray, " one"], value: float
+        self,
+        F: Functions,
+        refit: Int[np.ndarray, " one"],
+        F_lanes: Int[np.ndarray, " one"],
+        value: float,
     ) -> bool:
         """Finish a refit whose parameter runs to a limit that it does not reach, such as a
         dispersion to zero.
@@ -548,7 +566,7 @@ class RefitDescent:
         The parameter is held at the limit, and F is minimised over the others. Returns whether F is
         no higher there than before.
         """
-        (theta,) = self.theta(one)
+        (theta,) = self.theta(refit)
         limit = self.fit.objective.parameters.at_limit(theta)
         free = limit == theta
         if free.all():
@@ -556,48 +574,60 @@ class RefitDescent:
         flat = np.vstack([self.fit.null_space, np.eye(len(theta))[~free]])
         # the curvature along what is held is rounding, by which steps would move it
         held = SimpleNamespace(
-            look=F.look, hessian=lambda *at: F.hessian(*at) * np.outer(free, free)
+            look=F.look, hessian=lambda *arguments: F.hessian(*arguments) * np.outer(free, free)
         )
-        found = newton(
+        solution = newton(
             cast(Functions, held),
             limit[None],
-            own,
+            F_lanes,
             flat,
             cast(np.ndarray, self.fit.factor),
             self.center,
         )
-        if not found.converged[0] or found.value[0] > value + LOSS_ROUNDING * (1 + abs(value)):
+        if not solution.converged[0] or solution.value[0] > value + LOSS_ROUNDING * (
+            1 + abs(value)
+        ):
             return False
-        self.u[one], self.distance_left[one] = self.fit.back(found.theta - self.center), found.size
+        self.u[refit], self.distance_left[refit] = (
+            self.fit.back(solution.theta - self.center),
+            solution.size,
+        )
         return True
 
     def _start(
-        self, F: Functions, some: Int[np.ndarray, " some"], own: Int[np.ndarray, " some"]
+        self, F: Functions, lanes: Int[np.ndarray, " some"], F_lanes: Int[np.ndarray, " some"]
     ) -> np.ndarray:
         """Start of Newton's method.
 
         The candidates if they are nearly converged and lower than θ̂, else θ̂.
         """
         # refits whose last step was shorter than this share of the first continue from their place
-        start = np.tile(self.center, (len(some), 1))
-        near = self.size[some] <= 0.1 * self.first[some]
-        if near.any():
-            there = self.theta(some[near])
-            lower = F.look(there, own[near])[0] < F.look(start[near], own[near])[0]
-            start[np.flatnonzero(near)[lower]] = there[lower]
+        start = np.tile(self.center, (len(lanes), 1))
+        is_close = self.size[lanes] <= 0.1 * self.first[lanes]
+        if is_close.any():
+            candidates = self.theta(lanes[is_close])
+            lower = (
+                F.look(candidates, F_lanes[is_close])[0]
+                < F.look(start[is_close], F_lanes[is_close])[0]
+            )
+            start[np.flatnonzero(is_close)[lower]] = candidates[lower]
         return start
 
-    def _one(self, one: Int[np.ndarray, " one"]) -> Functions:
+    def _function_of(self, refit: Int[np.ndarray, " one"]) -> Functions:
         """Return F of one refit, with the programs of the fit."""
-        (weights,) = weights_of(self.rows, self.fit.objective.num_units, one)
+        (weights,) = weights_of(self.rows, self.fit.objective.num_units, refit)
         return function(self.fit.objective, self.fit.theta, weights).of
 
     def _settle(self, lanes: np.ndarray, finite: np.ndarray, converged: np.ndarray) -> None:
         """Judge refits at the end, and give a code to those that do not exist."""
         finite &= np.isfinite(self.loss_change(lanes, self.distance_left[lanes]))
         for which, code in ((~converged, RESULTS.not_converged), (~finite, RESULTS.nonfinite)):
-            lost = lanes[which]
-            self.result[lost], self.distance_left[lost], self.error[lost] = code, np.inf, np.inf
+            failures = lanes[which]
+            self.result[failures], self.distance_left[failures], self.error[failures] = (
+                code,
+                np.inf,
+                np.inf,
+            )
 
     def alone(self, lanes: Lanes, enough: Enough) -> None:
         """Descend from θ̂ for each refit, then take Newton steps with its own Hessian, by products.
@@ -610,21 +640,21 @@ class RefitDescent:
             lanes, weights_of(self.rows, self.fit.objective.num_units, lanes), strict=True
         ):
             F = function(self.fit.objective, self.fit.theta, weight)
-            one = np.array([lane])
+            refit = np.array([lane])
             if any(
-                self._finish(F, found, one, enough)
-                for found in self._descents(F, weight, one, enough)
+                self._finish(F, point, refit, enough)
+                for point in self._descents(F, weight, refit, enough)
             ):
-                self.open[one] = False
+                self.open[refit] = False
                 continue
-            self.distance_left[one] = UNKNOWN_DISTANCE_FACTOR * self.size[one]
-            near = self.size[one] <= LAST_STEP_RATIO * np.maximum(
-                1.0, np.linalg.norm(self.u[one], axis=1)
+            self.distance_left[refit] = UNKNOWN_DISTANCE_FACTOR * self.size[refit]
+            converged = self.size[refit] <= LAST_STEP_RATIO * np.maximum(
+                1.0, np.linalg.norm(self.u[refit], axis=1)
             )
-            self._settle(one, np.isfinite(self.size[one]), near)
+            self._settle(refit, np.isfinite(self.size[refit]), converged)
 
     def _descents(
-        self, F: Function, weight: np.ndarray, one: np.ndarray, enough: Enough
+        self, F: Function, weight: np.ndarray, refit: np.ndarray, enough: Enough
     ) -> Iterator[LBFGSState | BFGS]:
         """Yield the points of the descent of one refit, each nearer to the minimum.
 
@@ -632,41 +662,43 @@ class RefitDescent:
         from the anchor's Hessian.
         """
         fit = self.fit
-        first = float(self.first[one[0]])
-        found = None
+        first = float(self.first[refit[0]])
+        descent = None
         for share in NEAR if fit.num_params > FAR_REFIT_PARAMETERS else ():
-            found = walk(
+            descent = walk(
                 fit.objective,
                 F,
-                self.center if found is None else found.theta,
+                self.center if descent is None else descent.theta,
                 weight,
                 share * first,
-                found,
+                descent,
             )
-            if found is None:
+            if descent is None:
                 break
-            yield found
-        if found is not None:
+            yield descent
+        if descent is not None:
             return
-        way = BFGS(F, self.center, fit.newton_step)
-        looked = np.inf
+        minimiser = BFGS(F, self.center, fit.newton_step)
+        checked_size = np.inf
 
-        def near(size: float) -> bool:
-            nonlocal looked
-            if size > NEXT_LOOK_RATIO * looked:
+        def is_near_enough(size: float) -> bool:
+            nonlocal checked_size
+            if size > NEXT_LOOK_RATIO * checked_size:
                 return False
-            looked = size
-            self._stand(one, way.theta, way.step)
+            checked_size = size
+            self._stand(refit, minimiser.theta, minimiser.step)
             return size <= NEAR[-1] * first or bool(
-                enough(one, DescentLook(self, one, np.array([LEARNED_DISTANCE_FACTOR * size])))[0]
+                enough(refit, DescentLook(self, refit, np.array([LEARNED_DISTANCE_FACTOR * size])))[
+                    0
+                ]
             )
 
-        while way.descend(near, MOST):
-            yield way
-        yield way
+        while minimiser.descend(is_near_enough, MOST):
+            yield minimiser
+        yield minimiser
 
     def _finish(
-        self, F: Function, result: LBFGSState | BFGS, one: np.ndarray, enough: Enough
+        self, F: Function, result: LBFGSState | BFGS, refit: np.ndarray, enough: Enough
     ) -> bool:
         """Take Newton steps of one refit from the end of a descent while they contract.
 
@@ -675,56 +707,60 @@ class RefitDescent:
         theta = result.theta
         (_, gradient) = F.look(result.theta)
         learnt = result.newton(gradient)
-        shortest = LENGTH_NOISE * max(self.natural, float(self.first[one[0]]))
-        self._stand(one, theta, learnt)
+        shortest = LENGTH_NOISE * max(self.natural, float(self.first[refit[0]]))
+        self._stand(refit, theta, learnt)
         for _ in range(MAX_CHORD_STEPS):
             product = self._product(F, theta)
             before = max(float(gradient @ learnt), 1e-300)
-            step, rest = newton_step(product, result.newton, gradient)
-            if not np.isfinite(rest):
+            step, residual = newton_step(product, result.newton, gradient)
+            if not np.isfinite(residual):
                 return False
             theta = theta - step
             gradient = F.look(theta)[1]
             learnt = result.newton(gradient)
-            self._stand(one, theta, step)
-            kept = SAFETY * max(rest, (max(float(gradient @ learnt), 0.0) / before) ** 0.5)
-            floor = self.size[one] <= shortest
+            self._stand(refit, theta, step)
+            contraction = SAFETY * max(
+                residual, (max(float(gradient @ learnt), 0.0) / before) ** 0.5
+            )
+            floor = self.size[refit] <= shortest
             # share of a gradient; if a Newton step leaves more, no minimum is guaranteed (of 1,008
             # refits two had none)
-            if not (kept <= 0.25 or floor):
+            if not (contraction <= 0.25 or floor):
                 return False
-            self.distance_left[one] = self.size[one] if floor else self.size[one] * _beyond(kept)
-            if enough(one, DescentLook(self, one, self.distance_left[one]))[0] or floor:
+            self.distance_left[refit] = (
+                self.size[refit] if floor else self.size[refit] * _beyond(contraction)
+            )
+            if enough(refit, DescentLook(self, refit, self.distance_left[refit]))[0] or floor:
                 return self.fit.objective.convex or not self._beside_saddle(
-                    one, self._product(F, theta), result
+                    refit, self._product(F, theta), result
                 )
         return False
 
     def _product(self, F: Function, theta: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
         """Return the function that multiplies by ∇²F at θ, plus one along flat directions."""
-        of = F.products(theta)
+        product = F.products(theta)
         flat = self.fit.null_space
-        return lambda v: of(v) + (v @ flat.T) @ flat
+        return lambda v: product(v) + (v @ flat.T) @ flat
 
     def _beside_saddle(
         self,
-        one: np.ndarray,
+        refit: np.ndarray,
         product: Callable[[np.ndarray], np.ndarray],
         result: LBFGSState | BFGS,
     ) -> bool:
         """Tell whether F curves down at the point to which the Newton steps of one refit contract,
         which is then no minimum.
         """
-        drawn = np.random.default_rng(0).standard_normal(self.u.shape[1])
-        if not curves_down(product, result.newton, self.fit.raw(drawn)):
+        direction = np.random.default_rng(0).standard_normal(self.u.shape[1])
+        if not curves_down(product, result.newton, self.fit.raw(direction)):
             return False
-        self.size[one] = self.first[one]
+        self.size[refit] = self.first[refit]
         return True
 
-    def _stand(self, one: np.ndarray, theta: np.ndarray, step: np.ndarray) -> None:
+    def _stand(self, refit: np.ndarray, theta: np.ndarray, step: np.ndarray) -> None:
         """Move a refit to θ, with the step that led there or the next one."""
-        self.u[one], self.step[one] = self.fit.back(np.stack([theta - self.center, step]))
-        self.size[one] = np.linalg.norm(self.step[one], axis=1)
+        self.u[refit], self.step[refit] = self.fit.back(np.stack([theta - self.center, step]))
+        self.size[refit] = np.linalg.norm(self.step[refit], axis=1)
 
 
 def _unit(vectors: Points) -> Points:
@@ -790,38 +826,38 @@ def expand(
     gives.
     """
     assert state.expansion is not None
-    found = state.expansion.solve()
+    batch = state.expansion.solve()
     usual = state.metric
     if state.fit.objective.costs.separate:
-        theta = state.center + state.fit.unwhiten(np.nan_to_num(found.u))
-        everyone = np.arange(len(found.u))
-        error = state.expansion.change(found.u, found.distance_left, everyone)
-        found = found._replace(losses=state.F.losses(theta, everyone), error=error)
+        theta = state.center + state.fit.unwhiten(np.nan_to_num(batch.u))
+        everyone = np.arange(len(batch.u))
+        error = state.expansion.change(batch.u, batch.distance_left, everyone)
+        batch = batch._replace(losses=state.F.losses(theta, everyone), error=error)
     state.first[lanes] = np.linalg.norm(state.expansion.start[lanes], axis=1)
-    trusted = np.isfinite(found.error[lanes])
-    lanes, lost = lanes[trusted], lanes[~trusted]
+    trusted = np.isfinite(batch.error[lanes])
+    lanes, invalid = lanes[trusted], lanes[~trusted]
     if not lanes.size:
-        return lost
-    state.u[lanes] = found.u[lanes]
-    times, done = _calibration(state, lanes, enough, found)
-    some = lanes[done]
+        return invalid
+    state.u[lanes] = batch.u[lanes]
+    factor, done = _calibration(state, lanes, enough, batch)
+    settled = lanes[done]
     lanes = lanes[~done]
-    error = times * found.error[some]
-    scored = state.rows.held[some].sum(1)
-    state.distance_left[some], state.scores[some], state.open[some] = (
-        times * found.distance_left[some],
-        found.losses[some],
+    error = factor * batch.error[settled]
+    scored = state.rows.held[settled].sum(1)
+    state.distance_left[settled], state.scores[settled], state.open[settled] = (
+        factor * batch.distance_left[settled],
+        batch.losses[settled],
         False,
     )
     # share of the largest accepted error for each scored unit below which errors count as equal
-    state.error[some] = np.maximum(
+    state.error[settled] = np.maximum(
         error, 0.01 * scored * np.max(error / np.maximum(scored, 1), initial=0.0)
     )
-    state.gradients = state.expansion.gradients + GRADIENTS * (len(lanes) + len(lost))
+    state.gradients = state.expansion.gradients + GRADIENTS * (len(lanes) + len(invalid))
     state.metric = ExpandedMetric(state, lanes)
     lanes = state.steps(lanes, enough, most)
     state.metric = usual
-    return np.sort(np.concatenate([lanes, lost]))
+    return np.sort(np.concatenate([lanes, invalid]))
 
 
 def _calibration(
@@ -833,20 +869,20 @@ def _calibration(
     Full gradients of the worst refits that pass measure how good the estimates are. If the
     estimates are too small, the factor grows and other refits are the worst that pass.
     """
-    times = EXPANSION_SAFETY
+    factor = EXPANSION_SAFETY
     seen = np.zeros(len(state.u), bool)
     while True:
-        done = enough(lanes, ScaledExpansion(batch, lanes, times))
+        done = enough(lanes, ScaledExpansion(batch, lanes, factor))
         border = lanes[done & ~seen[lanes]]
         # accepted refits of largest error whose gradients measure how good the estimates are
         border = border[np.argsort(-batch.error[border], kind="stable")[:16]]
         if not border.size:
-            return times, done
+            return factor, done
         seen[border] = True
         worst = EXPANSION_SAFETY * _ratio(state, border, batch)
-        if worst <= times:
-            return times, done
-        times = worst
+        if worst <= factor:
+            return factor, done
+        factor = worst
 
 
 def _ratio(state: RefitDescent, lanes: Lanes, batch: ExpandedBatch) -> float:
@@ -855,11 +891,11 @@ def _ratio(state: RefitDescent, lanes: Lanes, batch: ExpandedBatch) -> float:
     """
     step = ExpandedMetric(state, lanes).solve(state.gradient(lanes), state.u[lanes], lanes)
     losses = state.F.losses(state.center + state.fit.unwhiten(state.u[lanes] - step), lanes)
-    total = lambda each: np.abs(each).reshape(len(lanes), -1).sum(1)
-    off = total(losses - batch.losses[lanes]), np.linalg.norm(step, axis=1)
+    total = lambda part: np.abs(part).reshape(len(lanes), -1).sum(1)
+    changes = total(losses - batch.losses[lanes]), np.linalg.norm(step, axis=1)
     expansion_rounding = 1e-9  # rounding error of a loss, and of a whitened length
-    told = (
+    estimates = (
         batch.error[lanes] + expansion_rounding * (1 + total(losses)),
         batch.distance_left[lanes] + expansion_rounding,
     )
-    return float(np.max(np.array(off) / np.array(told)))
+    return float(np.max(np.array(changes) / np.array(estimates)))

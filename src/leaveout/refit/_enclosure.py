@@ -150,7 +150,7 @@ class CertifiedBatch:
         """
         anchor = self.anchor
         metric = self.metric
-        known = anchor.few and anchor.roots is None and anchor.model.norms is None
+        known = anchor.is_small and anchor.roots is None and anchor.model.norms is None
         if (
             not lanes.size
             or metric.z is None
@@ -401,7 +401,9 @@ class CertifiedBatch:
         image = None
         before = None
         for _ in range(LANCZOS_STEPS):
-            image = anchor.back(apply_curvature(change_, anchor.ahead(v))) + turned(v)
+            image = anchor.gradient_of_slopes(
+                apply_curvature(change_, anchor.predictor_moves(v))
+            ) + turned(v)
             if before is not None:  # v = A⁻¹ before: vᵀAv is known
                 norm = np.sum(v * before, axis=1)
                 largest = np.maximum(

@@ -327,7 +327,7 @@ def _by_products(
     last, settled = np.full(len(mine), -1), np.zeros(len(mine), bool)
     rough = 4.0 * len(mine) * n * p * p > COSTLY_OPERATIONS and 4 * len(mine) > p
     rough &= isinstance(anchor.model.design, DenseDesign) and anchor.digits < ROUGH
-    whole = anchor.few and 4 * len(mine) > n
+    whole = anchor.is_small and 4 * len(mine) > n
 
     def run(near: Callable[[Array, RowSteps], Flags]) -> None:
         # NumPy computes one half of it

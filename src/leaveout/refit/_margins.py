@@ -84,7 +84,9 @@ class Following:
                 place = np.array(key[0], int)
                 sign = np.array(key[1])
                 theta = np.frombuffer(key[2]).copy()
-                theta[place] = self.conditions.whole(self.conditions.at.theta[None])[0][place]
+                theta[place] = self.conditions.full_parameters(self.conditions.anchor.theta[None])[
+                    0
+                ][place]
                 own = self._fit_near(place, sign, theta)
                 if own is None or turn == max_active_sets - 1:
                     self.alone += lanes
@@ -107,7 +109,7 @@ class Following:
         within the tolerance, and at least those that exceed the affordable operations. Returns the
         batch with these, and which they are.
         """
-        (n, p) = self.conditions.at.model.design.shape
+        (n, p) = self.conditions.anchor.model.design.shape
         rows = self.rows
         batches = max(int(rows.num_refits) / len(rows.index), 1.0)
         most = int(MAX_OTHER_FIT_WORK / (3.0 * n * p * p * batches))
@@ -115,7 +117,7 @@ class Following:
         if rest.size <= most or isinstance(self.refit, Exact) or not self.judge:
             return batch, rest[:0]
         assert batch.scores is not None and batch.proved is not None
-        model = self.conditions.at.model
+        model = self.conditions.anchor.model
         unit = rows.index[:, 0]
         loss = model.unit_loss
         y = model.y[unit]
@@ -130,7 +132,7 @@ class Following:
         allowed = CERTIFIED_REFIT.rtol * float(rows.scale) * len(rows.index)
         some = order[: max(int(np.sum(np.cumsum(error[order]) <= allowed)), len(order) - most)]
         radius = conditions.radius + (np.abs(move) + size) / np.maximum(
-            self.conditions.at.norm[unit], 1e-300
+            self.conditions.anchor.norm[unit], 1e-300
         )
         new = np.isin(np.arange(len(unit)), some)
         proved = batch.proved.copy()
@@ -210,7 +212,7 @@ class Following:
         weights = weights_of(self.rows, known.units, lanes)[0]
         try:
             found = minimise_with_kinks(
-                known.full_model, weights, known.whole(known.at.theta[None])[0]
+                known.full_model, weights, known.full_parameters(known.anchor.theta[None])[0]
             )
         except NoMinimiser:
             self.result[lane] = RESULTS.undetermined
@@ -241,12 +243,14 @@ class Following:
                 error[lanes] += np.abs(done.scores[which] - scores[lanes]).sum(1)
 
         def theta() -> Array:
-            out = self.conditions.whole(first.theta)
+            out = self.conditions.full_parameters(first.theta)
             for lanes, other, done, which, _ in self.parts if own else ():
-                out[lanes] = other.whole(done.theta[which])
+                out[lanes] = other.full_parameters(done.theta[which])
             return out
 
-        rank = max([len(self.conditions.at.root), *(len(part.own.at.root) for part in self.parts)])
+        rank = max(
+            [len(self.conditions.anchor.root), *(len(part.own.anchor.root) for part in self.parts)]
+        )
 
         @functools.cache
         def ball() -> tuple[Array, Array]:
@@ -260,7 +264,7 @@ class Following:
         def at(u: Array) -> Array:
             out = np.zeros((count, len(self.conditions.full_model.slope)))
             for lanes, other, *_ in self.parts:
-                out[lanes] = other.whole(other.fit.at(u[lanes, : len(other.at.root)]))
+                out[lanes] = other.full_parameters(other.fit.at(u[lanes, : len(other.anchor.root)]))
             return out
 
         return RefitBatch(

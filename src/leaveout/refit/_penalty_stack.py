@@ -64,7 +64,7 @@ class PathRefit(NamedTuple):
     error: Float[Array, "penalties refits"]
     proved: Bool[Array, "penalties refits"]
     open: Bool[Array, "penalties refits"]  # lanes that are not settled
-    moved: Float[Array, "penalties refits"] | None  # the length of the first step, on request
+    step_length: Float[Array, "penalties refits"] | None  # the length of the first step, on request
     gradients: Float[Array, " penalties"]  # number of gradients computed
     mean: Float[Array, " penalties"]  # mean of the losses
     bad: Bool[Array, " penalties"]
@@ -101,16 +101,18 @@ class Stack:
         hessian = (
             self.design.gram(np.broadcast_to(self.weight, self.eta.shape), self.curvature) + second
         )
-        self.root, self.bad, known = inverse_roots(hessian, len(model.y))
-        off = factor_error(known, len(model.y), hessian.shape[1])
+        self.root, self.bad, condition_square = inverse_roots(hessian, len(model.y))
+        off = factor_error(condition_square, len(model.y), hessian.shape[1])
         self.floor = np.maximum(OWN_HESSIAN_BELOW, 4 * off)
-        own = np.einsum("kpp->kp", hessian)
+        diagonal = np.einsum("kpp->kp", hessian)
         with np.errstate(divide="ignore"):
-            self.bad |= (1 / (own * np.einsum("kpp->kp", self.root) ** 2)).min(1) < DOUBTFUL
+            self.bad |= (1 / (diagonal * np.einsum("kpp->kp", self.root) ** 2)).min(1) < DOUBTFUL
         norm, self.inner = self._extents()
-        bulk = np.einsum("kp,kp->k", np.abs(theta), np.sqrt(own))
+        bulk = np.einsum("kp,kp->k", np.abs(theta), np.sqrt(diagonal))
         self.rounding = Rounding(
-            len(model.y), len(own.T), *(part[:, None] for part in (np.sqrt(known), off, bulk))
+            len(model.y),
+            len(diagonal.T),
+            *(part[:, None] for part in (np.sqrt(condition_square), off, bulk)),
         )
         self.norm, size, _ = bounded(Extent(norm, self.inner, norm, self.inner), self.rounding)
         gradient = self.design.pull(weight_terms(self.weight[None], self.slope)) + np.einsum(
@@ -119,11 +121,18 @@ class Stack:
         self.leftover = np.einsum("kp,kpr->kr", gradient, self.root)
         size = size * self.weight
         blur = self.rounding.predictor(self.norm, np.abs(self.eta))
-        told = self.slope, self.curvature, self.eta, self.norm, blur
-        self.noise = gradient_error(model, self.rounding, self.weight, *told)
-        self.lost = curvature_error(model, self.curvature, self.eta, blur)
+        arguments = self.slope, self.curvature, self.eta, self.norm, blur
+        self.noise = gradient_error(model, self.rounding, self.weight, *arguments)
+        self.curvature_rounding = curvature_error(model, self.curvature, self.eta, blur)
         self.table = RadiusTable(
-            model.loss, model.y, self.eta, self.curvature, size, self.norm, None, self.lost
+            model.loss,
+            model.y,
+            self.eta,
+            self.curvature,
+            size,
+            self.norm,
+            None,
+            self.curvature_rounding,
         )
         self.look = self._look()
 
@@ -143,7 +152,7 @@ class Stack:
             [part.size for part in parts]
         )
 
-    def at(self, part: Float[Array, "penalties units"]) -> Float[Array, " lanes"]:
+    def spread_to_lanes(self, part: Float[Array, "penalties units"]) -> Float[Array, " lanes"]:
         """Spread one number a unit to the lanes."""
         unit = self.leaving.unit
         return np.ravel(part if self.in_order else part[:, unit])
@@ -171,21 +180,32 @@ class Stack:
     @functools.cached_property
     def flat(self) -> tuple[Array, Array, Array, Array]:
         """Predictor η, ℓ′, ℓ″ and k of every lane."""
-        return self.at(self.eta), self.at(self.slope), self.at(self.curvature), self.at(self.norm)
+        return (
+            self.spread_to_lanes(self.eta),
+            self.spread_to_lanes(self.slope),
+            self.spread_to_lanes(self.curvature),
+            self.spread_to_lanes(self.norm),
+        )
 
     def _look(self) -> OneRow:
         """Take one step in every lane with the row's own Hessian."""
         unit = self.leaving.unit
-        each = lambda part: np.repeat(part, len(self.leaving.unit))
-        common = self.at(self.design.predictors(np.einsum("kpr,kr->kp", self.root, self.leftover)))
-        row = Row(*self.flat, self.at(self.inner), self.flat[2] * self.flat[-1] ** 2, common)
-        lost = np.tile((1 - self.leaving.weight) * self.weight[unit], len(self.theta))
+        per_refit = lambda part: np.repeat(part, len(self.leaving.unit))
+        common = self.spread_to_lanes(
+            self.design.predictors(np.einsum("kpr,kr->kp", self.root, self.leftover))
+        )
+        row = Row(
+            *self.flat, self.spread_to_lanes(self.inner), self.flat[2] * self.flat[-1] ** 2, common
+        )
+        lost_weight = np.tile((1 - self.leaving.weight) * self.weight[unit], len(self.theta))
         ball = lambda slope, kept: self.table.ball(slope, kept, np.ones(1), anchor=self.penalty)
         rounding = self.lane_rounding(self.penalty)
         rounded = lambda center, move: rounding.predictor(self.flat[-1], np.abs(center), move)
-        rest = each(np.sum(self.leftover**2, axis=1))
-        parts = ball, rounded, each(self.floor), rounding.step
-        return sherman_morrison_step(self.unit, lost, row, rest, each(self.noise), *parts)
+        gradient_square = per_refit(np.sum(self.leftover**2, axis=1))
+        parts = ball, rounded, per_refit(self.floor), rounding.step
+        return sherman_morrison_step(
+            self.unit, lost_weight, row, gradient_square, per_refit(self.noise), *parts
+        )
 
     def lane_rounding(self, penalty: Array) -> Rounding:
         """Rounding at the anchors of some lanes."""
@@ -260,8 +280,10 @@ class Stack:
             if start == stop:
                 continue
             rows = self._whiten(k, index, weight[k])
-            for some in (slice(at, min(at + step, stop)) for at in range(start, stop, step)):
-                sums[:, some] = self._sums(rows, index, k, look.unit[some], len(chance) == 1)
+            for chunk in (
+                slice(first, min(first + step, stop)) for first in range(start, stop, step)
+            ):
+                sums[:, chunk] = self._sums(rows, index, k, look.unit[chunk], len(chance) == 1)
         eta, slope, curvature, norm = (part[lanes] for part in self.flat)
         along = look.lost_curvature * (slope + curvature * (look.center - eta))
         scale = 0.5 * along**2 * norm**3 / look.kept_share
@@ -283,7 +305,7 @@ class Stack:
         return design.multiply(units, root[k]) * times[:, None].astype(root.dtype)
 
     def _sums(
-        self, rows: Array, index: Array, k: int, units: Array, whole: bool
+        self, rows: Array, index: Array, k: int, units: Array, is_complete: bool
     ) -> tuple[Array, Array]:
         """Sums of the cubes of products between weighted rows and the left-out rows, without their
         own, and of their squares.
@@ -294,12 +316,12 @@ class Stack:
         cube = rows @ directions.T
         place = np.full(self.eta.shape[1], -1)
         place[units] = np.arange(len(units))  # no row leaves twice, so this replaces a sort
-        own = np.flatnonzero(place[index] >= 0)
-        cube[own, place[index[own]]] = 0.0
+        matches = np.flatnonzero(place[index] >= 0)
+        cube[matches, place[index[matches]]] = 0.0
         cube *= cube * cube
-        one = np.ones(len(cube), cube.dtype)  # a product is faster than a sum
-        first = one @ cube
-        return first, one @ (np.abs if whole else np.square)(cube, out=cube)
+        ones = np.ones(len(cube), cube.dtype)  # a product is faster than a sum
+        first = ones @ cube
+        return first, ones @ (np.abs if is_complete else np.square)(cube, out=cube)
 
 
 class ChordIteration:
@@ -322,14 +344,17 @@ class ChordIteration:
         self.u = self._solve(stack.leftover[self.penalty] - pull[:, None] * self.z)
         self.lost_curvature = look.lost_curvature
 
-    def take(self, some: Bool[Array, " lanes"]) -> "ChordIteration":
-        if some.all():
+    def take(self, selection: Bool[Array, " lanes"]) -> "ChordIteration":
+        if selection.all():
             return self
-        other = object.__new__(ChordIteration)
-        vars(other).update(
-            {name: part if name == "stack" else part[some] for name, part in vars(self).items()}
+        iteration = object.__new__(ChordIteration)
+        vars(iteration).update(
+            {
+                name: part if name == "stack" else part[selection]
+                for name, part in vars(self).items()
+            }
         )
-        return other
+        return iteration
 
     def _solve(self, gradient: Float[Array, "lanes rank"]) -> Float[Array, "lanes rank"]:
         """Step for whitened gradients, by Sherman and Morrison."""
@@ -347,37 +372,45 @@ class ChordIteration:
         theta = stack.theta[self.penalty] + np.einsum("lpr,lr->lp", root, self.u)
         eta = model.eta(theta)
         slope, curvature = model.loss.derivatives(eta, model.y, (1, 2))
-        pulled = weight_terms(stack.weight[None], slope)
+        weighted_slopes = weight_terms(stack.weight[None], slope)
         away = np.linalg.norm(self.u, axis=1)
         rounding = stack.lane_rounding(self.penalty)
         norm = stack.norm[self.penalty]
-        each = np.arange(len(eta))
+        everyone = np.arange(len(eta))
         blur = rounding._replace(root=rounding.root[:, None], bulk=rounding.bulk[:, None])
-        wrong = slope_error(
+        slope_errors = slope_error(
             model, slope, curvature, eta, blur.predictor(norm, np.abs(eta), away[:, None])
         )
-        pulled[each, self.unit] *= 1 - self._share()
-        raw = stack.design.pull(pulled) + np.einsum("lp,lpq->lq", theta, stack.second[self.penalty])
+        weighted_slopes[everyone, self.unit] *= 1 - self._share()
+        raw = stack.design.pull(weighted_slopes) + np.einsum(
+            "lp,lpq->lq", theta, stack.second[self.penalty]
+        )
         gradient = np.einsum("lp,lpr->lr", raw, root)
         move = self._solve(gradient)
-        noise = rounding.gradient(np.einsum("ln,ln->l", np.abs(pulled, out=pulled), norm), away)
+        noise = rounding.gradient(
+            np.einsum("ln,ln->l", np.abs(weighted_slopes, out=weighted_slopes), norm), away
+        )
         root_kept = np.sqrt(self.kept_share)
-        noise = (noise + np.einsum("ln,ln,n->l", wrong, norm, stack.weight)) / root_kept
-        bent = self.lost_curvature * stack.curvature[self.penalty, self.unit]
-        image = gradient + move - (bent * np.einsum("lr,lr->l", self.z, move))[:, None] * self.z
-        off = 2 * rounding.step * (1 + bent * norm[each, self.unit] ** 2)
-        left = (
+        noise = (noise + np.einsum("ln,ln,n->l", slope_errors, norm, stack.weight)) / root_kept
+        curvature_loss = self.lost_curvature * stack.curvature[self.penalty, self.unit]
+        image = (
+            gradient
+            + move
+            - (curvature_loss * np.einsum("lr,lr->l", self.z, move))[:, None] * self.z
+        )
+        off = 2 * rounding.step * (1 + curvature_loss * norm[everyone, self.unit] ** 2)
+        remainder = (
             noise + (np.linalg.norm(image, axis=1) + off * np.linalg.norm(move, axis=1)) / root_kept
         )
         size = np.sqrt(np.maximum(-np.einsum("lr,lr->l", gradient, move), 0.0)) + noise
-        found = self._ball(eta, size)
+        balls = self._ball(eta, size)
         stuck = ~(
-            np.isfinite(found.after)
-            & ((size <= STALL_RATIO * self.slope) | (found.after <= 0.5 * found.distance))
+            np.isfinite(balls.after)
+            & ((size <= STALL_RATIO * self.slope) | (balls.after <= 0.5 * balls.distance))
         )
         self.u[~stuck] += move[~stuck]
         self.slope = size
-        return stuck, found.after + left
+        return stuck, balls.after + remainder
 
     def _share(self) -> Float[Array, " lanes"]:
         """Share of its weight that each row loses."""
@@ -388,51 +421,56 @@ class ChordIteration:
         """Ball from the table or, if that proves little, from the gaps of every unit."""
         stack = self.stack
         model = self.stack.model
-        moved = np.linalg.norm(self.u, axis=1)
-        found = stack.table.ball(size, self.kept_share, np.ones(len(size)), moved, self.penalty)
-        some = np.flatnonzero(~(found.after <= 0.5 * found.distance) | ~np.isfinite(found.after))
-        if some.size:
-            own = self.penalty[some]
-            kept = self.kept_share[some, None]
-            radius = 2 * size[some]
-            reference = stack.curvature[own]
-            norm = stack.norm[own]
-            (curvature,) = model.loss.derivatives(eta[some], model.y, (2,))
-            reach = norm * radius[:, None] / np.sqrt(kept)
+        length = np.linalg.norm(self.u, axis=1)
+        balls = stack.table.ball(size, self.kept_share, np.ones(len(size)), length, self.penalty)
+        chunk = np.flatnonzero(~(balls.after <= 0.5 * balls.distance) | ~np.isfinite(balls.after))
+        if chunk.size:
+            penalties = self.penalty[chunk]
+            kept_share = self.kept_share[chunk, None]
+            radius = 2 * size[chunk]
+            reference = stack.curvature[penalties]
+            norm = stack.norm[penalties]
+            (curvature,) = model.loss.derivatives(eta[chunk], model.y, (2,))
+            reach = norm * radius[:, None] / np.sqrt(kept_share)
             gap = gaps(
                 model.loss,
                 model.y,
-                eta[some],
+                eta[chunk],
                 CurvatureBounds(curvature, curvature),
                 reach,
                 reference,
             )
-            rounding = stack.lane_rounding(own)
+            rounding = stack.lane_rounding(penalties)
             rounding = rounding._replace(root=rounding.root[:, None], bulk=rounding.bulk[:, None])
-            lost = curvature_error(
+            curvature_rounding = curvature_error(
                 model,
                 curvature,
-                eta[some],
-                rounding.predictor(norm, np.abs(eta[some]), moved[some, None]),
+                eta[chunk],
+                rounding.predictor(norm, np.abs(eta[chunk]), length[chunk, None]),
             )
-            omega = np.tile(stack.weight, (len(some), 1))
-            omega[np.arange(len(some)), self.unit[some]] -= self.lost_curvature[some]
-            found.distance[some], found.after[some] = ball(
-                gap, reference, omega * norm**2 / kept, size[some], radius, 2 * lost
+            omega = np.tile(stack.weight, (len(chunk), 1))
+            omega[np.arange(len(chunk)), self.unit[chunk]] -= self.lost_curvature[chunk]
+            balls.distance[chunk], balls.after[chunk] = ball(
+                gap,
+                reference,
+                omega * norm**2 / kept_share,
+                size[chunk],
+                radius,
+                2 * curvature_rounding,
             )
-        return found
+        return balls
 
     def place(
-        self, some: Bool[Array, " lanes"], after: Float[Array, " some"]
+        self, selection: Bool[Array, " lanes"], after: Float[Array, " some"]
     ) -> tuple[Array, Array]:
         """Predictors of the left-out rows, and their errors."""
         stack = self.stack
-        penalty = self.penalty[some]
-        unit = self.unit[some]
-        move = np.einsum("lr,lr->l", self.z[some], self.u[some])
+        penalty = self.penalty[selection]
+        unit = self.unit[selection]
+        move = np.einsum("lr,lr->l", self.z[selection], self.u[selection])
         center = stack.eta[penalty, unit] + move
-        half = stack.norm[penalty, unit] * after / np.sqrt(self.kept_share[some])
-        away = np.linalg.norm(self.u[some], axis=1)
+        half = stack.norm[penalty, unit] * after / np.sqrt(self.kept_share[selection])
+        away = np.linalg.norm(self.u[selection], axis=1)
         return center, half + stack.lane_rounding(penalty).predictor(
             stack.norm[penalty, unit], np.abs(center), away
         )
@@ -476,10 +514,10 @@ class Settling:
         if self.hurry:
             lanes = lanes[~np.isfinite(self.half[lanes])]
         else:
-            moved = np.flatnonzero(self.center != self.first)
-            self.losses[moved] = stack.losses(moved, self.center[moved])
-        left = ~np.isfinite(self.wrong + self.losses)
-        left[lanes] = True
+            changed = np.flatnonzero(self.center != self.first)
+            self.losses[changed] = stack.losses(changed, self.center[changed])
+        is_open = ~np.isfinite(self.wrong + self.losses)
+        is_open[lanes] = True
         held = stack.leaving.held
         shaped = lambda part: part.reshape(len(self.tolerance), -1)
         losses = shaped(self.losses)
@@ -490,8 +528,13 @@ class Settling:
             part if held.all() else np.where(held, part, np.nan)
             for part in (losses, stack.baseline)
         )
-        told = shaped(self.proved), shaped(left), shaped(stack.look.step_length), self.gradients
-        return PathRefit(stack.theta, baseline, losses, error, *told, mean, stack.bad)
+        fields = (
+            shaped(self.proved),
+            shaped(is_open),
+            shaped(stack.look.step_length),
+            self.gradients,
+        )
+        return PathRefit(stack.theta, baseline, losses, error, *fields, mean, stack.bad)
 
     def _by_the_next_term(self) -> Int[Array, " open"]:
         """Accept lanes whose errors are together within a penalty's allowed error.
@@ -502,15 +545,15 @@ class Settling:
         n = self.stack.eta.shape[1]
         wanting = ~self._accept()
         lanes = np.flatnonzero(wanting & stack.short)
-        rest = np.flatnonzero(wanting & ~stack.short)
+        long_steps = np.flatnonzero(wanting & ~stack.short)
         for size in [*(size for size in SIZES if size < n), n]:
             if not lanes.size or stack.costs(len(lanes)) <= AFFORDABLE:
                 break
-            some = stack.look.take(lanes)
-            whole = size == n
-            term = stack.term(lanes, some, None if whole else size)
-            half = sampled.half(stack.turn[stack.penalty[lanes]], some, term, not whole)
-            center = some.center + whole * term.move
+            look = stack.look.take(lanes)
+            is_complete = size == n
+            term = stack.term(lanes, look, None if is_complete else size)
+            half = sampled.half(stack.turn[stack.penalty[lanes]], look, term, not is_complete)
+            center = look.center + is_complete * term.move
             self.judge(lanes, center, half)
             good = np.isfinite(self.wrong[lanes]) if self.hurry else self._accept()[lanes]
             settled = lanes[good]
@@ -520,12 +563,12 @@ class Settling:
                 False,
             )
             lanes = lanes[~good]
-        return np.union1d(lanes, rest)
+        return np.union1d(lanes, long_steps)
 
     def _accept(self) -> Bool[Array, " lanes"]:
         """Lanes of every penalty that are within the allowed error."""
-        each = self.wrong.reshape(len(self.tolerance), -1)
-        return within(each, np.broadcast_to(self.tolerance[:, None], each.shape)).ravel()
+        errors = self.wrong.reshape(len(self.tolerance), -1)
+        return within(errors, np.broadcast_to(self.tolerance[:, None], errors.shape)).ravel()
 
     def _by_gradients(self, lanes: Int[Array, " lanes"]) -> Int[Array, " open"]:
         """Take steps by gradients while they shrink.
@@ -547,9 +590,9 @@ class Settling:
                 # μs at 1,000 x 20
                 np.add.at(self.gradients, walk.penalty, 1 / 8)
                 stuck, after = walk.step()
-                at = walk.lanes[~stuck]
-                self.center[at], self.half[at] = walk.place(~stuck, after[~stuck])
-                self.proved[at] = True
+                improved = walk.lanes[~stuck]
+                self.center[improved], self.half[improved] = walk.place(~stuck, after[~stuck])
+                self.proved[improved] = True
                 self.judge(walk.lanes, self.center[walk.lanes], self.half[walk.lanes])
                 tolerance = self.tolerance[walk.penalty]
                 # beside the allowed error, a multiple of the known difference of the reported

@@ -75,7 +75,7 @@ class RowSteps:
         self.along = look.lost_curvature * slope
         self.lanes = np.arange(count)
         self.z = anchor.whiten(look.unit[:, None])[:, 0]
-        self.gram = anchor.ahead(self.z, False) if gram is None else gram[look.unit]
+        self.gram = anchor.predictor_moves(self.z, False) if gram is None else gram[look.unit]
         self.gram[self.lanes, look.unit] = 0.0
         self.bent, self.change = np.zeros((2, *self.gram.shape))
         self.pulled, self.step = np.zeros((2, *self.z.shape))
@@ -106,7 +106,7 @@ class RowSteps:
                     self._keep(going)
                 if k == most or not self.lanes.size:
                     break
-                self._move(self.anchor.ahead(self.step, self.rough))
+                self._move(self.anchor.predictor_moves(self.step, self.rough))
 
     def u(self) -> Points:
         """Candidates."""
@@ -144,7 +144,8 @@ class RowSteps:
             eta = anchor.eta + t
             slope, curvature = model.loss.derivatives(eta, model.y, (1, 2))
             lost[some] = 2 * (
-                anchor.lost + anchor.curvature_error(eta, curvature, anchor.blur(eta, moved), moved)
+                anchor.curvature_rounding
+                + anchor.curvature_error(eta, curvature, anchor.blur(eta, moved), moved)
             )
             omega = np.broadcast_to(anchor.weight, eta.shape)
             noise[some] = anchor.gradient_error(omega, eta, slope, moved, np.ones(len(some)))
@@ -161,7 +162,7 @@ class RowSteps:
             ratio -= 1
             ratio *= gram
             width[some] = np.sqrt(np.square(ratio, out=ratio) @ weight)
-        noise += anchor.noise + anchor.lost * self.moved
+        noise += anchor.noise + anchor.curvature_rounding * self.moved
         noise /= np.sqrt(look.kept_share)
         noise += 2 * self.off / look.kept_share * look.step_length
         self.size = size
@@ -231,11 +232,11 @@ class RowSteps:
         core = look.lost_curvature * anchor.curvature[look.unit] * look.own
         turn = lambda v: v + (core * np.vecdot(self.z, v))[:, None] * self.z
         if self.rough:
-            gradient = anchor.back(self.change)
+            gradient = anchor.gradient_of_slopes(self.change)
             summed = self.size
             self.pulled += gradient
         else:
-            whole = anchor.back(self.bent, False)
+            whole = anchor.gradient_of_slopes(self.bent, False)
             summed = self.summed
             gradient = whole - self.pulled
             self.pulled = whole

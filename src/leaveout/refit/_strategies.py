@@ -267,7 +267,7 @@ class NewtonStep(AbstractRefit):
             return one_step(fit, rows)
         if fit.predictors is not None:
             return _newton_step(fit, rows, judge)
-        state = RefitDescent(fit, rows, own=True)
+        state = RefitDescent(fit, rows, fold_hessians=True)
         state.begin()
         _flag_crossed(state)
         if judge:

@@ -595,7 +595,7 @@ def _one_step_criterion(
 
 def _take_step(builder: EstimateBuilder, batch: Batch) -> tuple[RefitDescent, RefitBatch]:
     """Take one Newton step of each refit of any model, and add the losses there to the estimate."""
-    state = RefitDescent(builder.held_out_loss.fit, batch.rows, own=True)
+    state = RefitDescent(builder.held_out_loss.fit, batch.rows, fold_hessians=True)
     state.begin()
     done = RefitBatch(
         state.theta, np.full(len(state.u), np.inf), state.result, step_length=state.first

@@ -788,7 +788,7 @@ def _read_or_make(make: Callable[[], PathRefit | None]) -> PathRefit | None:
 
     parts: dict[str, Any] = read_or_make(outputs)
     if parts:
-        return PathRefit(**{"moved": None, **parts})
+        return PathRefit(**{"step_length": None, **parts})
     return None
 
 
@@ -814,11 +814,11 @@ def _split_results(
         )
 
     def chosen(k: int, number: int) -> dict[int, str]:
-        if path_refit.moved is None:
+        if path_refit.step_length is None:
             return {int(np.argmax(path_refit.error[k])): "largest error"}
         return choose_refits(
             np.isfinite(path_refit.error[k]),
-            path_refit.moved[k],
+            path_refit.step_length[k],
             path_refit.error[k],
             path_refit.proved[k],
             number,
