@@ -1883,7 +1883,7 @@ FAULTS = (
     ),
     Fault(
         "weights do not change the gradient",
-        "CertifiedBatch._whole",
+        "CertifiedBatch._evaluate",
         "model.design.pull(pulled)",
         "model.design.pull(slope)",
         "test_enclosure_theorem test_linear",

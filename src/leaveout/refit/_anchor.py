@@ -647,7 +647,7 @@ def curvature_sizes(curvature: Array, eta: Array) -> Float[np.ndarray, "... unit
 
 class FoldMetric:
     """Inverse of each fold's own Hessian at θ̂, whitened, and that Hessian's least eigenvalue
-    `kept`, zero if it has none.
+    `kept_share`, zero if it has none.
     """
 
     def __init__(self, anchor: LinearFitCache, rows: RefitRows, delta: Array):

@@ -40,8 +40,8 @@ STALL_RATIO = 0.5  # a step that leaves a larger share of the gradient needs ano
 
 
 class CertifiedBatch:
-    """Batch in progress: candidates u, and the radius ρ around each of them, in the norm of `kept`
-    of its metric.
+    """Batch in progress: candidates u, and the radius ρ around each of them, in the norm of its
+    metric.
 
     `center` and `half` are the held units' predictors and their largest distance from those of the
     exact refit, `[refits, width]`; for several outputs `half` is the largest range of the
@@ -82,12 +82,12 @@ class CertifiedBatch:
         self.shrunk = np.zeros(count)  # share of λ that the last step left
         self.contraction = np.full(count, np.inf)  # if it was estimated
         self.proved_radius = np.full(count, np.inf)  # the radius, unless it is from another metric
-        self.wanted = np.inf if allowed is None else self._wanted(allowed)
+        self.allowed_radius = np.inf if allowed is None else self._radius_of_error(allowed)
 
     def theta(self) -> RefitPoints:
         return self.anchor.theta + self.u @ self.anchor.root
 
-    def _wanted(self, allowed: Array) -> PerLane | float:
+    def _radius_of_error(self, allowed: Array) -> PerLane | float:
         """Radius at which the losses' error is about the allowed one, from slopes at θ̂.
 
         Infinite for several outputs.
@@ -97,8 +97,8 @@ class CertifiedBatch:
         if anchor.roots is not None:
             return np.inf
         with np.errstate(divide="ignore", invalid="ignore"):
-            each = np.abs(anchor.slope) * anchor.norm, anchor.slope**2 * anchor.flatness
-            total_, square = (np.einsum("rk,rk->r", held, part[self.units]) for part in each)
+            terms = np.abs(anchor.slope) * anchor.norm, anchor.slope**2 * anchor.flatness
+            total_, square = (np.einsum("rk,rk->r", held, part[self.units]) for part in terms)
             return allowed / np.fmin(total_, np.sqrt(square))
 
     # the first look
@@ -110,37 +110,39 @@ class CertifiedBatch:
         anchor = self.anchor
         everyone = np.arange(len(self.u))
         self.metric = FoldMetric(anchor, self.rows, self.delta)
-        kept = self.metric.kept_share
+        kept_share = self.metric.kept_share
         grown = np.ones(len(self.u))
         if anchor.model.separate:
             grown += self.delta.max(1, initial=0.0)
         if self.metric.z is not None:
-            moved = scale_units(self.delta, scale_units(anchor.weight, anchor.slope)[self.units])
+            slope_changes = scale_units(
+                self.delta, scale_units(anchor.weight, anchor.slope)[self.units]
+            )
             gradient = anchor.leftover + np.einsum(
-                "rk,rkp->rp", moved.reshape(len(moved), -1), self.metric.z
+                "rk,rkp->rp", slope_changes.reshape(len(slope_changes), -1), self.metric.z
             )
         elif self.metric.pull is not None:
             gradient = anchor.leftover + self.metric.pull
         else:
             gradient, grown = self._gradients(grown)
         self.growth = grown
-        determined = kept > 0
+        determined = kept_share > 0
         step = np.where(determined[:, None], -self.metric.solve(gradient, everyone), 0.0)
-        noise = anchor.noise * grown / np.sqrt(np.where(determined, kept, 1.0))
+        noise = anchor.noise * grown / np.sqrt(np.where(determined, kept_share, 1.0))
         self.slope = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise
         self.noise = noise
-        found = anchor.table.ball(self.slope, kept, grown)
+        balls = anchor.table.ball(self.slope, kept_share, grown)
         self.u = step
         self.first = np.linalg.norm(step, axis=1)
         after = np.where(
-            determined, found.after + noise + self.metric.residual(gradient, step, everyone), np.inf
+            determined, balls.after + noise + self.metric.residual(gradient, step, everyone), np.inf
         )
         if np.isfinite(self.target):
-            far = determined & ~(after <= self.target * self.first * np.sqrt(kept))
-            self._follow_the_expansion(np.flatnonzero(far), after)
+            distant = determined & ~(after <= self.target * self.first * np.sqrt(kept_share))
+            self._follow_the_expansion(np.flatnonzero(distant), after)
         # others need no predictors yet
-        some = everyone if np.isscalar(self.wanted) else np.flatnonzero(np.isfinite(after))
-        self._place(some, after[some])
+        lanes = everyone if np.isscalar(self.allowed_radius) else np.flatnonzero(np.isfinite(after))
+        self._place(lanes, after[lanes])
 
     def _follow_the_expansion(self, lanes: Array, after: Array) -> None:
         """Move candidates to the minimiser of F(·, w) expanded to the third order at θ̂; nothing is
@@ -150,11 +152,11 @@ class CertifiedBatch:
         """
         anchor = self.anchor
         metric = self.metric
-        known = anchor.is_small and anchor.roots is None and anchor.model.norms is None
+        is_supported = anchor.is_small and anchor.roots is None and anchor.model.norms is None
         if (
             not lanes.size
             or metric.z is None
-            or not known
+            or not is_supported
             or not cubic.is_cheap(anchor, int(self.rows.num_refits))
         ):
             return
@@ -163,9 +165,9 @@ class CertifiedBatch:
         z = metric.z[lanes]
         changed = self.delta[lanes] * weight_terms(anchor.weight, third)[self.units[lanes]]
         for _ in range(2):  # what is left is then of the fourth order
-            moved = (z @ u[:, :, None])[:, :, 0]
-            bend = cubic.third(anchor, u) + ((changed * moved**2)[:, None] @ z)[:, 0]
-            u = start - 0.5 * metric.solve(bend, lanes)
+            row_moves = (z @ u[:, :, None])[:, :, 0]
+            remainder = cubic.third(anchor, u) + ((changed * row_moves**2)[:, None] @ z)[:, 0]
+            u = start - 0.5 * metric.solve(remainder, lanes)
         good = np.linalg.norm(u - start, axis=1) <= 0.1 * self.first[lanes]
         self.u[lanes[good]], after[lanes[good]] = u[good], np.inf
 
@@ -193,23 +195,23 @@ class CertifiedBatch:
         return weights(self.rows, self.anchor.units, lanes)
 
     def _place(
-        self, lanes: Array, after: Array, norm: Array | None = None, lost: Array | None = None
+        self, lanes: Array, after: Array, norm: Array | None = None, digits: Array | None = None
     ) -> None:
         """Write held predictors at the candidates, and their errors.
 
-        `norm` and the rounding `lost` are of other metrics.
+        `norm` and the rounding `digits` are of other metrics.
         """
         anchor = self.anchor
         units = self.units[lanes] if self.units.shape[1] < anchor.units else slice(anchor.units)
         if self.metric.z is not None:
-            moved = np.einsum("rkp,rp->rk", self.metric.z[lanes], self.u[lanes])
-            self.center[lanes] = anchor.eta[units] + moved.reshape(
+            moves = np.einsum("rkp,rp->rk", self.metric.z[lanes], self.u[lanes])
+            self.center[lanes] = anchor.eta[units] + moves.reshape(
                 len(lanes), *self.center.shape[1:]
             )
         else:
-            for some in passes(lanes, anchor.eta.size, self.u.shape[1]):
-                self.center[some] = anchor.model.unit_predictors(
-                    self.units[some], anchor.theta + self.u[some] @ anchor.root
+            for chunk in passes(lanes, anchor.eta.size, self.u.shape[1]):
+                self.center[chunk] = anchor.model.unit_predictors(
+                    self.units[chunk], anchor.theta + self.u[chunk] @ anchor.root
                 )
         with np.errstate(divide="ignore", invalid="ignore"):
             self.proved_radius[lanes] = np.inf
@@ -219,12 +221,12 @@ class CertifiedBatch:
                 norm = anchor.norm[units]
             half = norm * after[:, None]
         half[~np.isfinite(after)] = np.inf
-        if lost is None:
+        if digits is None:
             size = total(np.abs(self.center[lanes]), 2)
-            lost = anchor.rounding.predictor(
+            digits = anchor.rounding.predictor(
                 anchor.length[units], size, np.linalg.norm(self.u[lanes], axis=1)[:, None]
             )
-        self.half[lanes] = np.add(half, lost, out=half)
+        self.half[lanes] = np.add(half, digits, out=half)
 
     # gradients
 
@@ -241,8 +243,8 @@ class CertifiedBatch:
             if not lanes.size:
                 break
             before = self.slope[lanes]
-            for some in passes(lanes, self.anchor.eta.size, self.u.shape[1]):
-                self._step(some, *self._whole(some), k == most - 1)
+            for chunk in passes(lanes, self.anchor.eta.size, self.u.shape[1]):
+                self._step(chunk, *self._evaluate(chunk), k == most - 1)
             done = np.isfinite(self.radius[lanes])
             if done.any():
                 done[done] = enough(lanes[done])
@@ -254,25 +256,25 @@ class CertifiedBatch:
             lanes = lanes[~(done | stalled)]
         return np.sort(np.concatenate([*rejected, lanes]))
 
-    def _whole(self, lanes: Array) -> tuple[Array, Array, Array, Array]:
+    def _evaluate(self, lanes: Array) -> tuple[Array, Array, Array, Array]:
         """Predictors and weights of every unit, the whitened gradient, and its rounding error."""
         anchor = self.anchor
         model = self.anchor.model
         theta = anchor.theta + self.u[lanes] @ anchor.root
         eta = model.eta(theta)
         omega, kappa = model.weigh(self._weights(lanes))
-        pulled = np.empty_like(eta)
+        weighted_slopes = np.empty_like(eta)
         noise = np.empty(len(lanes))
         move = np.linalg.norm(self.u[lanes], axis=1)
-        for own in tiles(np.arange(len(lanes)), eta.shape[1]):
-            some = slice(own[0], own[-1] + 1)  # views
-            (slope,) = model.loss.derivatives(eta[some], model.y, (1,))
-            pulled[some] = weight_terms(omega[some], slope)
-            noise[some] = anchor.gradient_error(
-                omega[some], eta[some], slope, move[some], self.growth[lanes[some]]
+        for places in tiles(np.arange(len(lanes)), eta.shape[1]):
+            chunk = slice(places[0], places[-1] + 1)  # views
+            (slope,) = model.loss.derivatives(eta[chunk], model.y, (1,))
+            weighted_slopes[chunk] = weight_terms(omega[chunk], slope)
+            noise[chunk] = anchor.gradient_error(
+                omega[chunk], eta[chunk], slope, move[chunk], self.growth[lanes[chunk]]
             )
         gradient = (
-            model.design.pull(pulled) + kappa[:, None] * model.penalty_terms(theta)[1]
+            model.design.pull(weighted_slopes) + kappa[:, None] * model.penalty_terms(theta)[1]
         ) @ anchor.root.T
         return eta, omega, gradient, noise
 
@@ -285,51 +287,67 @@ class CertifiedBatch:
         noise /= np.sqrt(self.metric.kept_share[lanes])
         size = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise
         shrinks = size <= STALL_RATIO * before
-        near = (size <= self.target * np.maximum(self.first[lanes], 1e-300)) | (size <= 2 * noise)
-        wanted = np.asarray(self.wanted)
-        if wanted.ndim and not last:  # a step is proved to shrink twice less than it does, or worse
+        is_near = (size <= self.target * np.maximum(self.first[lanes], 1e-300)) | (
+            size <= 2 * noise
+        )
+        allowed_radius = np.asarray(self.allowed_radius)
+        if (
+            allowed_radius.ndim and not last
+        ):  # a step is proved to shrink twice less than it does, or worse
             with np.errstate(invalid="ignore"):  # no slope allows any radius
-                near &= ~(
-                    2 * size**2 > before * wanted[lanes] * np.sqrt(self.metric.kept_share[lanes])
+                is_near &= ~(
+                    2 * size**2
+                    > before * allowed_radius[lanes] * np.sqrt(self.metric.kept_share[lanes])
                 )
-        found = self._ball(lanes, eta, omega, size, near | ~shrinks)
-        good = shrinks | (np.isfinite(found.after) & (found.after <= 0.5 * found.distance))
+        balls = self._ball(lanes, eta, omega, size, is_near | ~shrinks)
+        good = shrinks | (np.isfinite(balls.after) & (balls.after <= 0.5 * balls.distance))
         self.slope[lanes], self.noise[lanes] = size, noise
         self.is_taken[lanes] = good
         self.u[lanes[good]] += step[good]  # the step itself has an error
-        moved = lanes[good]
-        after = (found.after + noise + self.metric.residual(gradient, step, lanes))[good]
-        self.proved[moved] = True
-        self.radius[moved], self.half[moved] = np.inf, np.inf
+        accepted = lanes[good]
+        after = (balls.after + noise + self.metric.residual(gradient, step, lanes))[good]
+        self.proved[accepted] = True
+        self.radius[accepted], self.half[accepted] = np.inf, np.inf
         if (placed := np.isfinite(after)).any():
-            self._place(moved[placed], after[placed])
-        told = lanes[good & ~np.isfinite(found.after) & (self.contraction[lanes] < MAX_CONTRACTION)]
-        if told.size:
-            self.contraction[told] *= 1 + self._relative_length(told, self.slope[told])
-            self._estimate_radii(told)
+            self._place(accepted[placed], after[placed])
+        estimable = lanes[
+            good & ~np.isfinite(balls.after) & (self.contraction[lanes] < MAX_CONTRACTION)
+        ]
+        if estimable.size:
+            self.contraction[estimable] *= 1 + self._relative_length(
+                estimable, self.slope[estimable]
+            )
+            self._estimate_radii(estimable)
 
-    def _ball(self, lanes: Array, eta: Array, omega: Array, size: Array, near: Array) -> Ball:
-        """Ball from the table or, if that proves little and the refit is `near`, from the gaps of
-        every unit.
-        """
+    def _ball(self, lanes: Array, eta: Array, omega: Array, size: Array, is_near: Array) -> Ball:
+        """Ball from the table or, if that proves little and `is_near`, from every unit's gaps."""
         anchor = self.anchor
-        kept = self.metric.kept_share[lanes]
-        found = Ball(*np.full((2, len(lanes)), np.inf))
+        kept_share = self.metric.kept_share[lanes]
+        balls = Ball(*np.full((2, len(lanes)), np.inf))
         growth = self.growth[lanes]
         # with larger weights its sums prove next to nothing
-        if (near.any() or np.isfinite(self.target)) and growth.min() == 1:
-            found = anchor.table.ball(size, kept, growth, np.linalg.norm(self.u[lanes], axis=1))
-        little = ~(found.after <= 0.5 * found.distance) | ~np.isfinite(found.after)
-        for some in tiles(np.flatnonzero(little & near), eta.shape[1]):
-            u = self.u[lanes[some]]
-            slope = size[some]
-            more = anchor.norm_share(
-                anchor.theta + u @ anchor.root, 2 * slope / np.sqrt(kept[some])
+        if (is_near.any() or np.isfinite(self.target)) and growth.min() == 1:
+            balls = anchor.table.ball(
+                size, kept_share, growth, np.linalg.norm(self.u[lanes], axis=1)
             )
-            more = more * self.growth[lanes[some]] / kept[some]
-            apart = eta[some], omega[some], slope, kept[some], np.linalg.norm(u, axis=1), more
-            found.distance[some], found.after[some] = anchor.ball(*apart)
-        return found
+        little = ~(balls.after <= 0.5 * balls.distance) | ~np.isfinite(balls.after)
+        for chunk in tiles(np.flatnonzero(little & is_near), eta.shape[1]):
+            u = self.u[lanes[chunk]]
+            slope = size[chunk]
+            penalty_part = anchor.norm_share(
+                anchor.theta + u @ anchor.root, 2 * slope / np.sqrt(kept_share[chunk])
+            )
+            penalty_part = penalty_part * self.growth[lanes[chunk]] / kept_share[chunk]
+            arguments = (
+                eta[chunk],
+                omega[chunk],
+                slope,
+                kept_share[chunk],
+                np.linalg.norm(u, axis=1),
+                penalty_part,
+            )
+            balls.distance[chunk], balls.after[chunk] = anchor.ball(*arguments)
+        return balls
 
     def estimate(self, lanes: Array) -> None:
         """Estimate radii from the curvature at the candidates, by products with its difference from
@@ -343,19 +361,20 @@ class CertifiedBatch:
         order = np.argsort(-length, kind="stable")
         lanes = lanes[order]
         length = np.maximum(length[order], 1e-300)
-        told = lanes[::CONTRACTION_SPACING]
+        sample = lanes[::CONTRACTION_SPACING]
         parts = [
-            self._contraction(some)
-            for some in passes(told, self.anchor.curvature.size, self.u.shape[1])
+            self._contraction(chunk)
+            for chunk in passes(sample, self.anchor.curvature.size, self.u.shape[1])
         ]
         ratio = np.concatenate([np.zeros(0), *parts]) / length[::CONTRACTION_SPACING]
-        beside = (
+        neighbour_maximum = (
             scipy.ndimage.maximum_filter1d(ratio, CONTRACTION_NEIGHBOURS, mode="nearest")
-            if told.size
+            if sample.size
             else ratio
         )
         least = np.maximum(
-            np.repeat(beside, CONTRACTION_SPACING)[: len(lanes)] * length, self.shrunk[lanes]
+            np.repeat(neighbour_maximum, CONTRACTION_SPACING)[: len(lanes)] * length,
+            self.shrunk[lanes],
         )
         self.contraction[lanes] = CAUTION * least
         self._estimate_radii(lanes)
@@ -367,15 +386,15 @@ class CertifiedBatch:
         """
         contraction = self.contraction[lanes]
         slope = self.slope[lanes]
-        whole = 1 - np.minimum(contraction, MAX_CONTRACTION)
-        apart = whole**2 - 4 * contraction * self._relative_length(lanes, slope)
-        distance = 2 * slope / (whole + np.sqrt(np.maximum(apart, 0.0)))
+        margin = 1 - np.minimum(contraction, MAX_CONTRACTION)
+        discriminant = margin**2 - 4 * contraction * self._relative_length(lanes, slope)
+        distance = 2 * slope / (margin + np.sqrt(np.maximum(discriminant, 0.0)))
         share = np.where(
             self.is_taken[lanes], contraction * (1 + self._relative_length(lanes, distance)), 1.0
         )
         self.proved[lanes] = False
-        known = (contraction < MAX_CONTRACTION) & (apart >= 0)
-        self._place(lanes, np.where(known, share * distance + self.noise[lanes], np.inf))
+        is_bounded = (contraction < MAX_CONTRACTION) & (discriminant >= 0)
+        self._place(lanes, np.where(is_bounded, share * distance + self.noise[lanes], np.inf))
 
     def _relative_length(self, lanes: Array, distance: PerLane) -> PerLane:
         """Length of a move, in the norm of the refits' metrics, relative to the move from θ̂."""
@@ -395,7 +414,7 @@ class CertifiedBatch:
             weight_terms(omega, model.loss.derivatives(eta, model.y, (2,))[0] - anchor.curvature),
             np.float32,
         )
-        turned = self._penalty_change(lanes)
+        penalty_product = self._penalty_change(lanes)
         v = np.random.default_rng(0).standard_normal(self.u.shape[1]) * np.ones((len(lanes), 1))
         largest = np.zeros(len(lanes))
         image = None
@@ -403,7 +422,7 @@ class CertifiedBatch:
         for _ in range(LANCZOS_STEPS):
             image = anchor.gradient_of_slopes(
                 apply_curvature(change_, anchor.predictor_moves(v))
-            ) + turned(v)
+            ) + penalty_product(v)
             if before is not None:  # v = A⁻¹ before: vᵀAv is known
                 norm = np.sum(v * before, axis=1)
                 largest = np.maximum(

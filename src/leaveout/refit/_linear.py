@@ -75,8 +75,13 @@ class FirstStep:
         model = self.anchor.model
         self.single = model.separate and rows.index.shape[1] == 1
         if self.single:
-            self.one = one_row(fit, np.asarray(rows.index)[:, 0], np.asarray(rows.weight)[:, 0])
-            self.center, self.lost_curvature = self.one.center[:, None], ~self.one.is_determined
+            self.row_step = one_row(
+                fit, np.asarray(rows.index)[:, 0], np.asarray(rows.weight)[:, 0]
+            )
+            self.center, self.lost_curvature = (
+                self.row_step.center[:, None],
+                ~self.row_step.is_determined,
+            )
         else:
             self.center, self.lost_curvature = (
                 self.state.center.copy(),
@@ -134,7 +139,7 @@ class Judge:
 
     The losses are at `reported` predictors, or at the candidates if none are given. Their error may
     be `allowed`, plus a part of the known difference of the losses. `error` holds the last error of
-    each refit; `left` returns the errors at the end.
+    each refit; `final_errors` returns the errors at the end.
     """
 
     def __init__(self, fit: Fit, rows: RefitRows, allowed: Array, reported: Array | None = None):
@@ -149,11 +154,11 @@ class Judge:
         self, lanes: Lanes, center: Array, half: Array, radius: PerLane | None = None
     ) -> PerLane:
         """Errors of some refits."""
-        here = (
+        reported = (
             center if self.reported_center is None else select_refits(self.reported_center, lanes)
         )
         self.error[lanes] = error(
-            self.fit, select_batch(self.rows, lanes), here, center, half, radius
+            self.fit, select_batch(self.rows, lanes), reported, center, half, radius
         )
         return select_refits(self.error, lanes)
 
@@ -163,15 +168,15 @@ class Judge:
             self.errors(refits.open, refits.center[refits.open], refits.half[refits.open])
         return self.error
 
-    def __call__(self, lanes: Lanes, at: "EnclosureLook") -> Flags:
-        off = self.errors(lanes, at.center, at.half, at.radius)
-        if self.reported_losses is None or at.center is self.reported_center:
+    def __call__(self, lanes: Lanes, look: "EnclosureLook") -> Flags:
+        off = self.errors(lanes, look.center, look.half, look.radius)
+        if self.reported_losses is None or look.center is self.reported_center:
             return off <= select_refits(self.tolerance, lanes)
-        moved = np.abs(
-            losses(self.fit, select_batch(self.rows, lanes), at.center)
+        difference = np.abs(
+            losses(self.fit, select_batch(self.rows, lanes), look.center)
             - self.reported_losses[lanes]
         ).sum(1)
-        return off <= TIGHT * moved + self.tolerance[lanes]
+        return off <= TIGHT * difference + self.tolerance[lanes]
 
 
 def select_refits(part: Array, lanes: Lanes) -> Array:
@@ -199,7 +204,7 @@ def enclose(
         return _by_rows(step, enough, hurry, allowed)
     state, lanes = _to_the_end(step.state, enough, hurry)
     ball = lambda: (state.u, state.radius)
-    known = (
+    fields = (
         state.center,
         state.half,
         state.result,
@@ -209,14 +214,14 @@ def enclose(
         state.first,
         state.gradients,
     )
-    return EnclosedRefits(*known, lanes)
+    return EnclosedRefits(*fields, lanes)
 
 
 def _by_rows(step: FirstStep, enough: Enough, hurry: bool, allowed: Array | None) -> EnclosedRefits:
     """Enclose single rows; those that the first look does not settle continue as batches do."""
     fit = step.fit
     rows = step.rows
-    look = step.one
+    look = step.row_step
     center = step.center
     half = look.half[:, None]
     everyone = np.arange(len(center))
@@ -234,13 +239,13 @@ def _by_rows(step: FirstStep, enough: Enough, hurry: bool, allowed: Array | None
     # refits, their ends, and number of gradients
     ended: list[tuple[Array, Callable[[], tuple[Array, Array]], float]] = []
     # refits for which `enough` saw a candidate that they do not have
-    tried = False
-    asked = lanes[:0]
+    uses_products = False
+    seen_refits = lanes[:0]
     if lanes.size:
         center = center.copy()
         half = half.copy()
         if allowed is not None and cubic.worthwhile(step.anchor, len(lanes)):
-            asked = lanes = _by_the_cubic(step, enough, lanes, center, half)
+            seen_refits = lanes = _by_the_cubic(step, enough, lanes, center, half)
         model = step.anchor.model
         smooth = (
             model.loss.self_concordance is not None
@@ -248,49 +253,57 @@ def _by_rows(step: FirstStep, enough: Enough, hurry: bool, allowed: Array | None
             and model.norms is None
         )
         # products of all rows cost no more than a sample
-        few = smooth and len(step.anchor.eta) <= 2 * max(sampled.SIZES)
-        if allowed is not None and not few and _costs(fit, rows, len(lanes)) > AFFORDABLE:
+        is_small = smooth and len(step.anchor.eta) <= 2 * max(sampled.SIZES)
+        if allowed is not None and not is_small and _costs(fit, rows, len(lanes)) > AFFORDABLE:
             lanes = _by_the_next_term(fit, rows, look, allowed, hurry, center, half, proved)
         # bounds at every step cost several steps of few columns, and only an allowed error ends
         # them early
-        tried = (
+        uses_products = (
             smooth
             and (allowed is not None or 4 * fit.num_params > ELEMENTWISE)
             and not np.any(rows.weight[lanes])
         )
-        if tried:
-            asked = np.union1d(asked, lanes)
-            lanes, told = _by_products(step, enough, lanes, hurry, center, half)
-            ended.append(told)
+        if uses_products:
+            seen_refits = np.union1d(seen_refits, lanes)
+            lanes, ending = _by_products(step, enough, lanes, hurry, center, half)
+            ended.append(ending)
     size = max(1, CAPACITY // (4 * len(step.anchor.root) * step.anchor.model.design.outputs))
-    for some in (lanes[start : start + size] for start in range(0, len(lanes), size)):
+    for chunk in (lanes[start : start + size] for start in range(0, len(lanes), size)):
         state = CertifiedBatch(
-            fit, rows.take(some), step.target, None if step.allowed is None else step.allowed[some]
+            fit,
+            rows.take(chunk),
+            step.target,
+            None if step.allowed is None else step.allowed[chunk],
         )
         state.look()
-        _to_the_end(state, lambda mine, seen, some=some: enough(some[mine], seen), hurry, tried)
-        center[some], half[some], result[some], proved[some] = (
+        _to_the_end(
+            state,
+            lambda places, seen, chunk=chunk: enough(chunk[places], seen),
+            hurry,
+            uses_products,
+        )
+        center[chunk], half[chunk], result[chunk], proved[chunk] = (
             state.center,
             state.half,
             state.result,
             state.proved,
         )
-        ended.append((some, lambda state=state: (state.u, state.radius), state.gradients))
+        ended.append((chunk, lambda state=state: (state.u, state.radius), state.gradients))
 
     @functools.cache
-    def whole() -> CertifiedBatch:
-        found = CertifiedBatch(fit, rows)
-        found.look()
-        for some, candidates, _ in ended:
-            found.u[some], found.radius[some] = candidates()
-        return found
+    def complete_batch() -> CertifiedBatch:
+        batch = CertifiedBatch(fit, rows)
+        batch.look()
+        for chunk, candidates, _ in ended:
+            batch.u[chunk], batch.radius[chunk] = candidates()
+        return batch
 
-    theta = lambda: whole().theta()
-    ball = lambda: (whole().u, whole().radius)
+    theta = lambda: complete_batch().theta()
+    ball = lambda: (complete_batch().u, complete_batch().radius)
     # each look costs as much as a gradient's share of a row
-    looked = len(center) / len(step.anchor.eta)
-    gradients = looked + sum(each[-1] for each in ended)
-    changed = np.union1d(np.flatnonzero(half[:, 0] != look.half), asked)
+    look_cost = len(center) / len(step.anchor.eta)
+    gradients = look_cost + sum(entry[-1] for entry in ended)
+    changed = np.union1d(np.flatnonzero(half[:, 0] != look.half), seen_refits)
     return EnclosedRefits(
         center, half, result, proved, theta, ball, look.step_length, gradients, changed
     )
@@ -303,10 +316,12 @@ def _by_the_cubic(
 
     Returns those still open. Writes into `center` and `half`.
     """
-    middle, left = (part[:, None] for part in cubic.settle_rows(step.anchor, step.one.take(lanes)))
+    middle, half_widths = (
+        part[:, None] for part in cubic.settle_rows(step.anchor, step.row_step.take(lanes))
+    )
     unknown = np.broadcast_to(np.inf, len(lanes))
-    good = enough(lanes, EnclosureLook(middle, left, *4 * [unknown]))
-    center[lanes[good]], half[lanes[good]] = middle[good], left[good]
+    good = enough(lanes, EnclosureLook(middle, half_widths, *4 * [unknown]))
+    center[lanes[good]], half[lanes[good]] = middle[good], half_widths[good]
     return lanes[~good]
 
 
@@ -322,64 +337,74 @@ def _by_products(
     anchor = step.anchor
     (n, p) = step.anchor.model.design.shape
     count = 0.0
-    mine = lanes[step.one.is_determined[lanes]]
+    determined = lanes[step.row_step.is_determined[lanes]]
     # number of the last look at each refit
-    last, settled = np.full(len(mine), -1), np.zeros(len(mine), bool)
-    rough = 4.0 * len(mine) * n * p * p > COSTLY_OPERATIONS and 4 * len(mine) > p
+    last, settled = np.full(len(determined), -1), np.zeros(len(determined), bool)
+    rough = 4.0 * len(determined) * n * p * p > COSTLY_OPERATIONS and 4 * len(determined) > p
     rough &= isinstance(anchor.model.design, DenseDesign) and anchor.digits < ROUGH
-    whole = anchor.is_small and 4 * len(mine) > n
+    uses_gram = anchor.is_small and 4 * len(determined) > n
 
-    def run(near: Callable[[Array, RowSteps], Flags]) -> None:
+    def run(judge: Callable[[Array, RowSteps], Flags]) -> None:
         # NumPy computes one half of it
-        gram = anchor.rows @ anchor.rows.T if whole and n * n <= 8 * PRODUCTS else None
-        for some in groups(np.arange(len(mine)), PRODUCTS // n):
-            at = RowSteps(anchor, step.one.take(mine[some]), rough, gram)
-            at.run(lambda at, some=some: near(some[at.lanes], at), HURRY if hurry else STEPS)
+        gram = anchor.rows @ anchor.rows.T if uses_gram and n * n <= 8 * PRODUCTS else None
+        for chunk in groups(np.arange(len(determined)), PRODUCTS // n):
+            steps = RowSteps(anchor, step.row_step.take(determined[chunk]), rough, gram)
+            steps.run(
+                lambda steps, chunk=chunk: judge(chunk[steps.lanes], steps),
+                HURRY if hurry else STEPS,
+            )
 
-    def near(place: Array, at: RowSteps) -> Flags:
+    def judge(place: Array, steps: RowSteps) -> Flags:
         nonlocal count
-        refits, count = mine[place], count + 0.5 * len(place)
+        refits, count = determined[place], count + 0.5 * len(place)
         center[refits], half[refits], last[place] = (
-            at.center[:, None],
-            at.half[:, None],
+            steps.center[:, None],
+            steps.half[:, None],
             last[place] + 1,
         )
-        seen = center[refits], half[refits], at.slope, at.noise, at.look.step_length, _radius(at)
+        seen = (
+            center[refits],
+            half[refits],
+            steps.slope,
+            steps.noise,
+            steps.look.step_length,
+            _radius(steps),
+        )
         settled[place] = enough(refits, EnclosureLook(*seen))
         return settled[place]
 
-    run(near)
-    good = settled | (hurry & np.isfinite(half[mine, 0]))
+    run(judge)
+    good = settled | (hurry & np.isfinite(half[determined, 0]))
 
     def candidates() -> tuple[Array, Array]:
         u, radius, looks = (
-            np.zeros((len(mine), len(anchor.root))),
-            np.full(len(mine), np.inf),
-            np.full(len(mine), -1),
+            np.zeros((len(determined), len(anchor.root))),
+            np.full(len(determined), np.inf),
+            np.full(len(determined), -1),
         )
 
-        def find(place: Array, at: RowSteps) -> Flags:
+        def find(place: Array, steps: RowSteps) -> Flags:
             looks[place] += 1
-            here = looks[place] == last[place]
-            u[place[here]], radius[place[here]] = at.u()[here], _radius(at)[here]
-            return here
+            is_last = looks[place] == last[place]
+            u[place[is_last]], radius[place[is_last]] = steps.u()[is_last], _radius(steps)[is_last]
+            return is_last
 
         run(find)
         return u[good], radius[good]
 
-    return np.setdiff1d(lanes, mine[good]), (mine[good], candidates, count)
+    return np.setdiff1d(lanes, determined[good]), (determined[good], candidates, count)
 
 
-def _radius(at: RowSteps) -> PerLane:
-    return at.distance / np.sqrt(at.look.kept_share)
+def _radius(steps: RowSteps) -> PerLane:
+    return steps.distance / np.sqrt(steps.look.kept_share)
 
 
 def _costs(fit: Fit, rows: RefitRows, lanes: int) -> float:
     """Operations of a gradient for so many refits of a batch, and for as many of every other
     batch.
     """
-    each = (4.0 * fit.num_params + ELEMENTWISE) * fit.objective.num_units
-    return each * lanes * int(rows.num_refits) / len(rows.index)
+    gradient_cost = (4.0 * fit.num_params + ELEMENTWISE) * fit.objective.num_units
+    return gradient_cost * lanes * int(rows.num_refits) / len(rows.index)
 
 
 def _by_the_next_term(
@@ -399,7 +424,7 @@ def _by_the_next_term(
     `is_proved`.
     """
     anchor = linear_cache(fit)
-    known = (
+    has_term = (
         anchor.model.separate
         and anchor.model.loss.self_concordance is not None
         and anchor.model.norms is None
@@ -407,26 +432,26 @@ def _by_the_next_term(
     wrong = error(fit, rows, center, center, half)
     # open rows, and those without a next term
     lanes = np.flatnonzero(~within(wrong, allowed))
-    rest = np.zeros(0, int)
-    for size in sampled.SIZES if known else ():
+    long_steps = np.zeros(0, int)
+    for size in sampled.SIZES if has_term else ():
         if _costs(fit, rows, len(lanes)) <= AFFORDABLE or size > len(anchor.eta):
             break
-        some = look.take(lanes)
-        short = sampled.short(anchor.turn, some)
+        open_look = look.take(lanes)
+        short = sampled.short(anchor.turn, open_look)
         if not short.any():
             break
-        lanes, rest, some = (
+        lanes, long_steps, open_look = (
             lanes[short],
-            np.union1d(rest, lanes[~short]),
-            some.take(np.flatnonzero(short)),
+            np.union1d(long_steps, lanes[~short]),
+            open_look.take(np.flatnonzero(short)),
         )
-        term = sampled.next_term(anchor, some, size)
-        left = sampled.half(anchor.turn, some, term, True)[:, None]
-        wrong[lanes] = error(fit, rows.take(lanes), center[lanes], center[lanes], left)
+        term = sampled.next_term(anchor, open_look, size)
+        half_widths = sampled.half(anchor.turn, open_look, term, True)[:, None]
+        wrong[lanes] = error(fit, rows.take(lanes), center[lanes], center[lanes], half_widths)
         good = np.isfinite(wrong[lanes]) if hurry else within(wrong, allowed)[lanes]
-        half[lanes[good]], is_proved[lanes[good]] = left[good], False
+        half[lanes[good]], is_proved[lanes[good]] = half_widths[good], False
         lanes = lanes[~good]
-    return np.union1d(lanes, rest)
+    return np.union1d(lanes, long_steps)
 
 
 def within(
@@ -444,11 +469,12 @@ def within(
 
 
 def _to_the_end(
-    state: CertifiedBatch, enough: Enough, hurry: bool, tried: bool = False
+    state: CertifiedBatch, enough: Enough, hurry: bool, uses_products: bool = False
 ) -> tuple[CertifiedBatch, Int[np.ndarray, " open"]]:
     """Run a batch after its first look; returns it with the refits that gradients left open.
 
-    If steps with the metric were `tried`, refits whose Hessians are not dear take those at once.
+    If it `uses_products`, steps with the metric were taken, and refits whose Hessians are not dear
+    take those at once.
     """
     parts = lambda: (
         state.center,
@@ -458,36 +484,36 @@ def _to_the_end(
         state.first,
         state.proved_radius,
     )
-    asked = lambda lanes: enough(lanes, EnclosureLook(*(part[lanes] for part in parts())))
+    is_near_enough = lambda lanes: enough(lanes, EnclosureLook(*(part[lanes] for part in parts())))
     lanes = np.arange(len(state.u))
-    lanes = lanes[~asked(lanes)]
+    lanes = lanes[~is_near_enough(lanes)]
     unsettled = lanes[state.metric.kept_share[lanes] == 0]
     n, p = state.anchor.model.design.shape
     dear = 4.0 * len(lanes) * n * p * p > COSTLY_OPERATIONS
     # an estimate can only be near enough where refits need not converge
     early = dear and np.isinf(state.target)
     for most in (
-        (HURRY,) if hurry else (HURRY, STEPS - HURRY) if early else (0 if tried else STEPS,)
+        (HURRY,) if hurry else (HURRY, STEPS - HURRY) if early else (0 if uses_products else STEPS,)
     ):
-        lanes = state.steps(lanes, asked, most)
+        lanes = state.steps(lanes, is_near_enough, most)
         if hurry or dear:
             state.estimate(lanes)
-            lanes = lanes[~asked(lanes)]
-    left = np.union1d(lanes, unsettled)
+            lanes = lanes[~is_near_enough(lanes)]
+    open_refits = np.union1d(lanes, unsettled)
     if hurry:
         lanes = lanes[~np.isfinite(state.half[lanes]).all(axis=1)]
     if dear and state.anchor.model.separate and state.anchor.model.norms is None:
-        lanes = conjugate(state, lanes, asked)
+        lanes = conjugate(state, lanes, is_near_enough)
     lanes = lanes[: 0 if hurry and dear else None]
     lanes = np.union1d(lanes, unsettled[:0] if hurry else unsettled)
     # a quadratic whose own Hessian is not known to have an inverse
     if least_norm(state.fit) is not None:
-        rest = lanes[state.metric.kept_share[lanes] == 0]
-        state.result[rest], lanes = RESULTS.undetermined, np.setdiff1d(lanes, rest)
+        undetermined = lanes[state.metric.kept_share[lanes] == 0]
+        state.result[undetermined], lanes = RESULTS.undetermined, np.setdiff1d(lanes, undetermined)
     if lanes.size:
         state.proved[lanes] = True
-        newton(state, lanes, asked)
-    return state, left
+        newton(state, lanes, is_near_enough)
+    return state, open_refits
 
 
 def error(
@@ -510,21 +536,25 @@ def error(
     scored = np.asarray(rows.held)
     if scored.shape[1] == 1 and scored.all():
         y = model.y[span(np.asarray(rows.index)[:, 0])]
-        own = center[:, 0]
+        predictor = center[:, 0]
         return change(
-            model.unit_loss, y, own if reported is center else reported[:, 0], own, half[:, 0]
+            model.unit_loss,
+            y,
+            predictor if reported is center else reported[:, 0],
+            predictor,
+            half[:, 0],
         )
-    known = np.isfinite(half).all(1)
-    place = np.flatnonzero(scored if known.all() else scored & known[:, None])  # row by row
+    is_finite = np.isfinite(half).all(1)
+    place = np.flatnonzero(scored if is_finite.all() else scored & is_finite[:, None])  # row by row
     listed = lambda part: np.reshape(part, (-1, *np.shape(part)[2:]))[place]
     if not place.size:
         return np.where(scored.any(1), np.inf, 0.0)
     middle = listed(center)
-    other = middle if reported is center else listed(reported)
+    reported_predictors = middle if reported is center else listed(reported)
     unit = listed(rows.index)
-    each = change(model.unit_loss, model.y[unit], other, middle, listed(half))
+    unit_errors = change(model.unit_loss, model.y[unit], reported_predictors, middle, listed(half))
     total = functools.partial(np.bincount, place // max(scored.shape[1], 1), minlength=len(center))
-    wrong = total(each)
+    wrong = total(unit_errors)
     if (
         radius is not None
         and reported is center
@@ -537,7 +567,7 @@ def error(
                 total(slope**2 * anchor.flatness[unit])
             )
             wrong -= np.where(np.isfinite(radius), radius, 0.0) * np.fmax(gain, 0.0)
-    return np.where(known | ~scored.any(1), wrong, np.inf)
+    return np.where(is_finite | ~scored.any(1), wrong, np.inf)
 
 
 def unit_losses(fit: Fit) -> Float[np.ndarray, " units"]:
@@ -546,19 +576,21 @@ def unit_losses(fit: Fit) -> Float[np.ndarray, " units"]:
     return anchor.loss[: anchor.units]
 
 
-def losses(fit: Fit, rows: RefitRows, at: Array) -> Float[np.ndarray, "refits width"]:
+def losses(fit: Fit, rows: RefitRows, eta: Array) -> Float[np.ndarray, "refits width"]:
     """Held-out losses at predictors, zero where not scored."""
     model = linear_cache(fit).model
     index = np.asarray(rows.index)
     held = np.asarray(rows.held)
     if index.shape[1] == 1:
         return np.where(
-            held, model.unit_loss.derivatives(at, model.y[span(index[:, 0])][:, None], (0,))[0], 0.0
+            held,
+            model.unit_loss.derivatives(eta, model.y[span(index[:, 0])][:, None], (0,))[0],
+            0.0,
         )
     out = np.zeros(held.shape)
     place = np.flatnonzero(held)
     (out.ravel()[place],) = model.unit_loss.derivatives(
-        at.reshape(-1, *at.shape[2:])[place], model.y[index.ravel()[place]], (0,)
+        eta.reshape(-1, *eta.shape[2:])[place], model.y[index.ravel()[place]], (0,)
     )
     return out
 

@@ -1,8 +1,8 @@
 """Single rows left out: one step with the row's own Hessian, in O(1) each (J. Sherman and W. J.
 Morrison, 1950).
 
-If a row z loses `lost` of its weight, the Hessian becomes H − lost ℓ″ z zᵀ, and the step follows
-from zᵀH⁻¹z alone.
+If a row z loses the weight v, the Hessian becomes H − v ℓ″ z zᵀ, and the step follows from zᵀH⁻¹z
+alone.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class OneRow(NamedTuple):
     distance: PerRefit  # D, a bound of the distance of the refit, and ρ, a bound after the step
     after: PerRefit
     kept_share: PerRefit  # 1 − q
-    own: Float[np.ndarray, "refits ..."]  # inverse of that; for several outputs of I − zᵀz ℓ″
+    inverse: Float[np.ndarray, "refits ..."]  # inverse of that; for several outputs of I − zᵀz ℓ″
     digits: PerRefit  # rounding error of the predictor
     is_determined: Bool[np.ndarray, " refits"]
 
@@ -59,22 +59,30 @@ class Row(NamedTuple):
 
 def one_row(fit: Fit, unit: Array, weight: Array) -> OneRow:
     """Take the first look at refits that each change the weight of one row."""
-    anchor, at = linear_cache(fit), span(unit)
-    rest = float(anchor.leftover @ anchor.leftover)
-    common = anchor.common[at] if rest else 0.0
-    parts = anchor.eta[at], anchor.slope[at], anchor.curvature[at], anchor.norm[at]
-    share = anchor.size[at] * (anchor.curvature[at] if anchor.roots is None else 1.0)
-    row = Row(*parts, anchor.inner[at], share, common)
+    anchor, index = linear_cache(fit), span(unit)
+    gradient_square = float(anchor.leftover @ anchor.leftover)
+    common = anchor.common[index] if gradient_square else 0.0
+    parts = anchor.eta[index], anchor.slope[index], anchor.curvature[index], anchor.norm[index]
+    share = anchor.size[index] * (anchor.curvature[index] if anchor.roots is None else 1.0)
+    row = Row(*parts, anchor.inner[index], share, common)
     grown = np.maximum(weight, 1.0)
 
     rounded = lambda center, move: anchor.rounding.predictor(
-        anchor.length[at], total(np.abs(center), 1), move
+        anchor.length[index], total(np.abs(center), 1), move
     )
     ball = lambda slope, kept: anchor.table.ball(slope, kept, grown)
-    lost = (1 - weight) * anchor.weight[at]
+    lost_weight = (1 - weight) * anchor.weight[index]
     noise = anchor.noise * grown
     return sherman_morrison_step(
-        unit, lost, row, rest, noise, ball, rounded, anchor.floor, anchor.rounding.step
+        unit,
+        lost_weight,
+        row,
+        gradient_square,
+        noise,
+        ball,
+        rounded,
+        anchor.floor,
+        anchor.rounding.step,
     )
 
 
@@ -82,7 +90,7 @@ def sherman_morrison_step(
     unit: Int[np.ndarray, " refits"],
     lost_weight: PerRefit,
     row: Row,
-    rest: PerRefit | float,
+    gradient_square: PerRefit | float,
     noise: PerRefit,
     ball: Callable[[Array, Array], Ball],
     rounded: Callable[[Array, Array], Array],
@@ -92,37 +100,49 @@ def sherman_morrison_step(
     """Step single rows with their own Hessian, I − `lost_weight` z ℓ″ zᵀ, without forming a vector
     of parameters.
 
-    `rest` is ‖gradient‖² of the fit, whitened. `ball` maps λ to proved radii; `rounded` gives the
-    rounding error of a predictor after a move of a length, and `off` what a step leaves of its
-    length.
+    `gradient_square` is ‖gradient‖² of the fit, whitened. `ball` maps λ to proved radii; `rounded`
+    gives the rounding error of a predictor after a move of a length, and `off` what a step leaves
+    of its length.
     """
     pull = scale_units(lost_weight, row.slope)
     bend = scale_units(lost_weight, row.curvature)
-    kept = 1 - lost_weight * row.share
+    kept_share = 1 - lost_weight * row.share
     off = off * (1 + np.abs(lost_weight) * row.share)
-    kept = kept - off
-    determined = kept > floor
-    kept = np.where(determined, np.minimum(kept, 1.0), 1.0)
+    kept_share = kept_share - off
+    determined = kept_share > floor
+    kept_share = np.where(determined, np.minimum(kept_share, 1.0), 1.0)
     along = row.common - apply_curvature(row.inner, pull)  # z · gradient
-    if row.inner.ndim == 1:  # as it is computed, as `kept` is a lower bound
-        own = 1 / np.where(determined, 1 - bend * row.inner, 1.0)
+    if row.inner.ndim == 1:  # as it is computed, as `kept_share` is a lower bound
+        inverse = 1 / np.where(determined, 1 - bend * row.inner, 1.0)
     else:
-        own = _invert_outputs(row.inner, np.where(determined[:, None, None], bend, 0.0))
-    step = apply_curvature(own, along)
+        inverse = _invert_outputs(row.inner, np.where(determined[:, None, None], bend, 0.0))
+    step = apply_curvature(inverse, along)
     length = (
-        rest - total(pull * (row.common + along), 1) + total(along * apply_curvature(bend, step), 1)
+        gradient_square
+        - total(pull * (row.common + along), 1)
+        + total(along * apply_curvature(bend, step), 1)
     )
-    root = np.sqrt(kept)
+    root = np.sqrt(kept_share)
     slope = np.sqrt(np.maximum(length, 0.0)) + noise / root
-    distance, after = ball(slope, kept)
+    distance, after = ball(slope, kept_share)
     center = row.eta - step
     digits = rounded(center, slope / root) + row.norm / root * (
-        noise / root + 2 * off / kept * slope
+        noise / root + 2 * off / kept_share * slope
     )
     with np.errstate(invalid="ignore"):
         half = np.where(determined, row.norm / root * after, np.inf) + digits
     return OneRow(
-        unit, lost_weight, center, half, slope, distance, after, kept, own, digits, determined
+        unit,
+        lost_weight,
+        center,
+        half,
+        slope,
+        distance,
+        after,
+        kept_share,
+        inverse,
+        digits,
+        determined,
     )
 
 

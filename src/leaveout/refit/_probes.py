@@ -57,8 +57,12 @@ def by_probes(fit: Fit) -> bool:
 
     H is not formed, and they change their own terms only.
     """
-    at = wide(fit)
-    return at is not None and at.model.separate and at.model.design.shape[0] == at.units
+    wide_model = wide(fit)
+    return (
+        wide_model is not None
+        and wide_model.model.separate
+        and wide_model.model.design.shape[0] == wide_model.units
+    )
 
 
 def alone(fit: Fit, rows: RefitRows) -> bool:
@@ -84,7 +88,7 @@ class ProbedLeverages(NamedTuple):
     There are h of all rows, from all probes and without each group, with its standard error. For
     the refitted rows there are their predictors and the errors of their losses. `bend` is the
     difference of η from one step in units of λ², `times` the factor by which errors are larger than
-    estimated, and `left` the error of the mean after the step. The standard deviation of losses
+    estimated, and `distance_left` the error of the mean after the step. The standard deviation of losses
     comes last.
     """
 
@@ -103,17 +107,19 @@ class ProbedLeverages(NamedTuple):
 class Probes:
     """Groups of probes, drawn on demand; the first groups are the same for every caller."""
 
-    def __init__(self, at: WideModel):
-        self.at = at
+    def __init__(self, wide_model: WideModel):
+        self.wide_model = wide_model
         self.groups = list[tuple[Array, ...]]()
-        weight = at.curvature
+        weight = wide_model.curvature
         # least curvature with which rows are probed, relative to the mean
         self.scale = np.sqrt(np.maximum(weight, 1e-2 * max(float(weight.mean()), 1e-300)))
-        own = at.kappa * at.own
+        penalty_curvature = wide_model.kappa * wide_model.own
         self.inverse = np.where(
-            _light(np.diff(at.back.indptr)), 1 / np.where(own > 0, own, at.diagonal), 0.0
+            _light(np.diff(wide_model.back.indptr)),
+            1 / np.where(penalty_curvature > 0, penalty_curvature, wide_model.diagonal),
+            0.0,
         )
-        self.size = self.scale**2 * (at.squares.T @ self.inverse)  # a
+        self.size = self.scale**2 * (wide_model.squares.T @ self.inverse)  # a
         self.second = self._second()
         self.leverages = functools.cache(self._leverages)
 
@@ -122,18 +128,18 @@ class Probes:
         t = 1 / (1 + self.size)
         rows = (
             scipy.sparse.diags_array(self.scale)
-            @ self.at.x
+            @ self.wide_model.x
             @ scipy.sparse.diags_array(np.sqrt(self.inverse))
         )
         rows.eliminate_zeros()
-        back = rows.T.tocsr()
-        out = np.zeros(self.at.units)
+        transpose = rows.T.tocsr()
+        out = np.zeros(self.wide_model.units)
         # upper bound of the entries of A
-        each = np.maximum(np.asarray((rows != 0) @ np.diff(back.indptr)), 1)
+        counts = np.maximum(np.asarray((rows != 0) @ np.diff(transpose.indptr)), 1)
         # number of entries of A computed at a time
-        bounds = np.searchsorted(np.cumsum(each), np.arange(0, each.sum(), 2**22))
-        for start, stop in itertools.pairwise(np.unique(np.r_[bounds, self.at.units])):
-            block = rows[start:stop] @ back
+        bounds = np.searchsorted(np.cumsum(counts), np.arange(0, counts.sum(), 2**22))
+        for start, stop in itertools.pairwise(np.unique(np.r_[bounds, self.wide_model.units])):
+            block = rows[start:stop] @ transpose
             block.data = block.data**2 * t[block.indices]
             out[start:stop] = block.sum(1)
         return t**2 * (out - self.size**2 * t)
@@ -143,22 +149,29 @@ class Probes:
 
         The means of the three numbers, and of their products with one another.
         """
-        at = self.at
+        wide_model = self.wide_model
         rng = np.random.default_rng(len(self.groups))
-        x, back = at.single
+        x, transpose = wide_model.single
         single = lambda part: part.astype(np.float32)[:, None]
-        v = rng.choice(np.array([-1.0, 1.0], np.float32), (at.units, SIZE))
+        v = rng.choice(np.array([-1.0, 1.0], np.float32), (wide_model.units, SIZE))
         s, t, a = single(self.scale), single(1 / (1 + self.size)), single(self.size)
-        solved = at.solve(
-            back @ (s * v), at.curvature[:, None], np.array([at.kappa]), PROBE_RESIDUAL
+        solved = wide_model.solve(
+            transpose @ (s * v),
+            wide_model.curvature[:, None],
+            np.array([wide_model.kappa]),
+            PROBE_RESIDUAL,
         )
         first = v * s * (x @ solved)
-        apart = lambda u: s * (x @ (single(self.inverse) * (back @ (s * u)))) - a * u
-        once = apart(t * v)
-        three = np.stack([first, v * t * once, v * t * apart(t * once) - single(self.second)])
-        at.products += 3 * SIZE
-        return three.mean(2, dtype=float), np.einsum(
-            "ink,jnk->ijn", three, three, dtype=float
+        off_diagonal_image = lambda u: (
+            s * (x @ (single(self.inverse) * (transpose @ (s * u)))) - a * u
+        )
+        image = off_diagonal_image(t * v)
+        terms = np.stack(
+            [first, v * t * image, v * t * off_diagonal_image(t * image) - single(self.second)]
+        )
+        wide_model.products += 3 * SIZE
+        return terms.mean(2, dtype=float), np.einsum(
+            "ink,jnk->ijn", terms, terms, dtype=float
         ) / SIZE
 
     def upto(self, rtol: float) -> ProbedLeverages:
@@ -180,21 +193,23 @@ class Probes:
         means, moments = (np.array(part) for part in zip(*self.groups[:count], strict=True))
         mean = means.mean(0)
         moment = moments.mean(0)
-        apart = (moment - mean[:, None] * mean).sum(-1)  # sum over all rows
-        share = np.r_[1.0, -np.linalg.lstsq(apart[1:, 1:], apart[1:, 0], rcond=1e-10)[0]]
-        each = np.einsum("i,gin->gn", share, means)
-        middle = each.mean(0)
+        covariance = (moment - mean[:, None] * mean).sum(-1)  # sum over all rows
+        share = np.r_[1.0, -np.linalg.lstsq(covariance[1:, 1:], covariance[1:, 0], rcond=1e-10)[0]]
+        group_means = np.einsum("i,gin->gn", share, means)
+        middle = group_means.mean(0)
         square = np.einsum("i,j,ijn->n", share, share, moment) - middle**2
         spread = np.sqrt(np.maximum(square, 0.0) / (count * SIZE - 1))
-        without = middle + (middle - each) / (count - 1)
+        without = middle + (middle - group_means) / (count - 1)
         return tuple(np.maximum(part, 0.0) / self.scale**2 for part in (middle, without, spread))  # type: ignore[return-value]
 
     def _error(self, count: int) -> float:
         """Error of the mean loss of all rows, in its standard errors."""
         h, without, _ = self._means(count)
-        everyone = np.arange(self.at.units)
-        losses, draws = (self.losses(part, everyone, self.at.omega) for part in (h, without))
-        scored = self.at.omega > 0
+        everyone = np.arange(self.wide_model.units)
+        losses, draws = (
+            self.losses(part, everyone, self.wide_model.omega) for part in (h, without)
+        )
+        scored = self.wide_model.omega > 0
         spread = np.sqrt(
             (count - 1) / count * np.sum((draws[:, scored].mean(1) - draws[:, scored].mean()) ** 2)
         )
@@ -204,77 +219,93 @@ class Probes:
         self, h: Array, units: Int[np.ndarray, " some"], lost_weight: Float[np.ndarray, " some"]
     ) -> tuple[Array, Array]:
         """Predictor η after one step, and 1 − h b, the curvature left along the row."""
-        at = self.at
-        slope = weight_terms(lost_weight, at.slope[units])
+        wide_model = self.wide_model
+        slope = weight_terms(lost_weight, wide_model.slope[units])
         curvature = weight_terms(
-            lost_weight, at.curvature[units] / np.where(at.omega[units] > 0, at.omega[units], 1.0)
+            lost_weight,
+            wide_model.curvature[units]
+            / np.where(wide_model.omega[units] > 0, wide_model.omega[units], 1.0),
         )
-        kept = 1 - h * curvature
+        kept_share = 1 - h * curvature
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(kept > 0, at.eta[units] + h * slope / kept, np.nan), kept
+            return np.where(
+                kept_share > 0, wide_model.eta[units] + h * slope / kept_share, np.nan
+            ), kept_share
 
     def leaving_curvature(
         self, units: Int[np.ndarray, " some"], lost_weight: Float[np.ndarray, " some"]
     ) -> Float[np.ndarray, " some"]:
         """Part of ω ℓ″ that is left out."""
-        at = self.at
+        wide_model = self.wide_model
         return weight_terms(
-            lost_weight, at.curvature[units] / np.where(at.omega[units] > 0, at.omega[units], 1.0)
+            lost_weight,
+            wide_model.curvature[units]
+            / np.where(wide_model.omega[units] > 0, wide_model.omega[units], 1.0),
         )
 
     def losses(
         self, h: Array, units: Int[np.ndarray, " some"], lost_weight: Float[np.ndarray, " some"]
     ) -> Array:
         """Losses f(h) of some rows."""
-        return self.at.model.unit_loss.derivatives(
-            self.step(h, units, lost_weight)[0], self.at.model.y[units], (0,)
+        return self.wide_model.model.unit_loss.derivatives(
+            self.step(h, units, lost_weight)[0], self.wide_model.model.y[units], (0,)
         )[0]
 
     def _leverages(self, count: int) -> ProbedLeverages:
         h, without, spread = self._means(count)
-        at, rng = self.at, np.random.default_rng(0)
-        units = np.flatnonzero(at.omega > 0)
-        length = self.length(h, units, at.omega[units])
+        wide_model, rng = self.wide_model, np.random.default_rng(0)
+        units = np.flatnonzero(wide_model.omega > 0)
+        length = self.length(h, units, wide_model.omega[units])
         random = rng.choice(units, min(RANDOM, len(units)), replace=False)
         longest = units[np.argsort(-np.nan_to_num(length, nan=np.inf), kind="stable")[:LONGEST]]
-        some = np.concatenate([random, np.setdiff1d(longest, random)])
-        known, exact, step, last = _refit_rows(self, some)
-        own = self.length(known, some, at.omega[some])
+        refit_units = np.concatenate([random, np.setdiff1d(longest, random)])
+        exact_h, exact, step, last = _refit_rows(self, refit_units)
+        lengths = self.length(exact_h, refit_units, wide_model.omega[refit_units])
         with np.errstate(divide="ignore", invalid="ignore"):
             bend = TWICE * float(
-                np.nanmax(np.where(own > 0, np.abs(exact - step) / own**2, 0.0), initial=0.0)
+                np.nanmax(
+                    np.where(lengths > 0, np.abs(exact - step) / lengths**2, 0.0), initial=0.0
+                )
             )
-        y, ell = at.model.y[some], lambda eta, y: at.model.unit_loss.derivatives(eta, y, (0,))[0]
-        whole = ell(exact, y)
-        rest = (ell(exact, y) - ell(step, y))[: len(random)]
-        left = abs(float(rest.mean())) + TWICE * float(rest.std() / np.sqrt(len(random)))
-        deviation = float(np.nanstd(self.losses(h, units, at.omega[units])))
-        found = ProbedLeverages(
+        y, ell = (
+            wide_model.model.y[refit_units],
+            lambda eta, y: wide_model.model.unit_loss.derivatives(eta, y, (0,))[0],
+        )
+        exact_losses = ell(exact, y)
+        step_errors = (ell(exact, y) - ell(step, y))[: len(random)]
+        mean_error = abs(float(step_errors.mean())) + TWICE * float(
+            step_errors.std() / np.sqrt(len(random))
+        )
+        deviation = float(np.nanstd(self.losses(h, units, wide_model.omega[units])))
+        estimates = ProbedLeverages(
             h,
             without,
             spread,
-            some,
+            refit_units,
             exact,
             np.abs(ell(exact, y) - ell(exact - last, y)),
             bend,
             1.0,
-            left,
+            mean_error,
             deviation,
         )
-        reported, error, _ = self.judge(found, random, at.omega[random])
-        off = np.abs(reported - whole[: len(random)]) / np.maximum(error, 1e-300)
-        return found._replace(times=max(1.0, float(off[np.isfinite(error)].max(initial=0.0))))
+        reported, error, _ = self.judge(estimates, random, wide_model.omega[random])
+        off = np.abs(reported - exact_losses[: len(random)]) / np.maximum(error, 1e-300)
+        return estimates._replace(times=max(1.0, float(off[np.isfinite(error)].max(initial=0.0))))
 
     def length(
         self, h: Array, units: Int[np.ndarray, " some"], lost_weight: Float[np.ndarray, " some"]
     ) -> Float[np.ndarray, " some"]:
         """Length λ of one step."""
-        kept = self.step(h[units] if len(h) == self.at.units else h, units, lost_weight)[1]
-        own = h[units] if len(h) == self.at.units else h
+        kept_share = self.step(
+            h[units] if len(h) == self.wide_model.units else h, units, lost_weight
+        )[1]
+        row_h = h[units] if len(h) == self.wide_model.units else h
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(
-                kept > 0,
-                np.abs(weight_terms(lost_weight, self.at.slope[units])) * np.sqrt(own / kept),
+                kept_share > 0,
+                np.abs(weight_terms(lost_weight, self.wide_model.slope[units]))
+                * np.sqrt(row_h / kept_share),
                 np.nan,
             )
 
@@ -285,25 +316,29 @@ class Probes:
         lost_weight: Float[np.ndarray, " some"],
     ) -> tuple[Array, Array, Array]:
         """Losses of some rows, their errors, and the losses without each group of probes."""
-        own = leverages.h[units]
+        row_h = leverages.h[units]
         count = len(leverages.without)
         draws = self.losses(leverages.without[:, units], units, lost_weight)
-        middle = self.losses(own, units, lost_weight)
+        middle = self.losses(row_h, units, lost_weight)
         reported = count * middle - (count - 1) * draws.mean(0)
         width = SAFETY * leverages.spread[units]
         ends = [
-            self.losses(np.maximum(own + sign * width, 0.0), units, lost_weight) for sign in (1, -1)
+            self.losses(np.maximum(row_h + sign * width, 0.0), units, lost_weight)
+            for sign in (1, -1)
         ]
-        eta, _ = self.step(own, units, lost_weight)
+        eta, _ = self.step(row_h, units, lost_weight)
         reach = leverages.bend * self.length(leverages.h, units, lost_weight) ** 2
-        y = self.at.model.y[units]
+        y = self.wide_model.model.y[units]
         with np.errstate(invalid="ignore"):
-            bent = [
-                np.abs(self.at.model.unit_loss.derivatives(eta + sign * reach, y, (0,))[0] - middle)
+            step_errors = [
+                np.abs(
+                    self.wide_model.model.unit_loss.derivatives(eta + sign * reach, y, (0,))[0]
+                    - middle
+                )
                 for sign in (1, -1)
             ]
             error = leverages.times * (
-                np.max(np.abs(np.array(ends) - reported), axis=0) + np.maximum(*bent)
+                np.max(np.abs(np.array(ends) - reported), axis=0) + np.maximum(*step_errors)
             )
         return reported, np.where(np.isfinite(error) & np.isfinite(reported), error, np.inf), draws
 
@@ -315,17 +350,21 @@ def _refit_rows(
 
     H, η of their refits, η after one step, and the change by the last step.
     """
-    at = probes.at
-    right = at.back[:, units].toarray().astype(np.float32)
-    solved = at.solve(right, at.curvature[:, None], np.array([at.kappa]), PROBE_RESIDUAL)
+    wide_model = probes.wide_model
+    right = wide_model.back[:, units].toarray().astype(np.float32)
+    solved = wide_model.solve(
+        right, wide_model.curvature[:, None], np.array([wide_model.kappa]), PROBE_RESIDUAL
+    )
     # accurate to the square of the residual, or float32
-    h = np.asarray(at.x[units].multiply(solved.T).sum(1)).ravel()
-    step, kept = probes.step(h, units, at.omega[units])
-    pull = weight_terms(at.omega[units], at.slope[units])
+    h = np.asarray(wide_model.x[units].multiply(solved.T).sum(1)).ravel()
+    step, kept_share = probes.step(h, units, wide_model.omega[units])
+    pull = weight_terms(wide_model.omega[units], wide_model.slope[units])
     with np.errstate(divide="ignore", invalid="ignore"):
-        start = at.theta + np.where(kept > 0, pull / kept, 0.0)[:, None] * solved.T
-    found = settle_wide(at, _rows(units), start, steps=FEW)
-    return h, found.center[:, 0], step, found.center[:, 0] - found.before[:, 0]
+        start = (
+            wide_model.theta + np.where(kept_share > 0, pull / kept_share, 0.0)[:, None] * solved.T
+        )
+    refits = settle_wide(wide_model, _rows(units), start, steps=FEW)
+    return h, refits.center[:, 0], step, refits.center[:, 0] - refits.before[:, 0]
 
 
 def _rows(units: Int[np.ndarray, " some"]) -> RefitRows:
@@ -354,42 +393,58 @@ def refit_by_probes(
     Their θ, computed on demand, is the result of `steps` Newton steps.
     """
     probes = _probes(fit)
-    at = cast(WideModel, wide(fit))
-    before = at.products
-    told = probes.upto(rtol)
+    wide_model = cast(WideModel, wide(fit))
+    before = wide_model.products
+    estimates = probes.upto(rtol)
     units = np.asarray(rows.index)[:, 0]
     weight = np.asarray(rows.weight)[:, 0]
-    lost = (1 - weight) * at.omega[units]
-    losses, error, draws = probes.judge(told, units, lost)
-    moved = np.nan_to_num(probes.length(told.h, units, lost), nan=np.inf)
-    place = np.searchsorted(np.sort(told.known_units), units)
-    order = np.argsort(told.known_units)
+    lost_weight = (1 - weight) * wide_model.omega[units]
+    losses, error, draws = probes.judge(estimates, units, lost_weight)
+    lengths = np.nan_to_num(probes.length(estimates.h, units, lost_weight), nan=np.inf)
+    place = np.searchsorted(np.sort(estimates.known_units), units)
+    order = np.argsort(estimates.known_units)
     itself = (
         (place < len(order))
-        & (told.known_units[order[np.minimum(place, len(order) - 1)]] == units)
+        & (estimates.known_units[order[np.minimum(place, len(order) - 1)]] == units)
         & (weight == 0)
     )
-    exact = told.exact[order[place[itself]]]
-    losses[itself] = at.model.unit_loss.derivatives(exact, at.model.y[units[itself]], (0,))[0]
-    error[itself] = told.unsure[order[place[itself]]] + 1e-9 * (1 + np.abs(losses[itself]))
+    exact = estimates.exact[order[place[itself]]]
+    losses[itself] = wide_model.model.unit_loss.derivatives(
+        exact, wide_model.model.y[units[itself]], (0,)
+    )[0]
+    error[itself] = estimates.unsure[order[place[itself]]] + 1e-9 * (1 + np.abs(losses[itself]))
     result = np.full(len(units), int(RESULTS.successful))
     # largest error of a loss, in standard deviations of losses, that is accepted
-    far = np.flatnonzero(~(error <= 1.0 * told.deviation) & ~itself)
+    inaccurate = np.flatnonzero(~(error <= 1.0 * estimates.deviation) & ~itself)
     # largest share of rows that are refitted because probes are too inaccurate for them
-    far = far[np.argsort(-error[far], kind="stable")][: max(RANDOM, int(0.02 * len(units)))]
-    if far.size:
-        own = exactly(fit, rows.take(far))
-        assert own.scores is not None
-        losses[far], error[far], result[far] = own.scores[:, 0], own.error, own.result
-    own_way = np.union1d(np.flatnonzero(itself), far)
-    draws[:, own_way] = losses[own_way]
+    inaccurate = inaccurate[np.argsort(-error[inaccurate], kind="stable")][
+        : max(RANDOM, int(0.02 * len(units)))
+    ]
+    if inaccurate.size:
+        exact_refits = exactly(fit, rows.take(inaccurate))
+        assert exact_refits.scores is not None
+        losses[inaccurate], error[inaccurate], result[inaccurate] = (
+            exact_refits.scores[:, 0],
+            exact_refits.error,
+            exact_refits.result,
+        )
+    settled = np.union1d(np.flatnonzero(itself), inaccurate)
+    draws[:, settled] = losses[settled]
     scored = np.where(np.asarray(rows.held), losses[:, None], 0.0)
-    make = lambda: settle_wide(at, rows, steps=steps).theta
+    make = lambda: settle_wide(wide_model, rows, steps=steps).theta
     shared = CommonError(
-        np.where(rows.held, draws.T, 0.0), told.distance_left, len(told.without) * SIZE
+        np.where(rows.held, draws.T, 0.0), estimates.distance_left, len(estimates.without) * SIZE
     )
     none = np.zeros(len(units), bool)
     # cost of a product of many vectors side by side, in gradients
     return RefitBatch(
-        make, error, result, scored, none, None, moved, 0.1 * (at.products - before), shared
+        make,
+        error,
+        result,
+        scored,
+        none,
+        None,
+        lengths,
+        0.1 * (wide_model.products - before),
+        shared,
     )

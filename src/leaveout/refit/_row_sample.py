@@ -142,17 +142,17 @@ def _of_one(
     # numbers in float32: half a core's cache
     step = max(1, 2**17 // len(index))
     for start in range(0, len(look.unit), step):
-        some = slice(start, start + step)
-        gram = design.multiply(look.unit[some], images)
-        term = gram * along[some, None]
+        chunk = slice(start, start + step)
+        gram = design.multiply(look.unit[chunk], images)
+        term = gram * along[chunk, None]
         term -= common
         term *= term
         term *= gram
-        mine = (start <= itself) & (itself < start + step)
-        term[itself[mine] - start, place[mine]] = 0.0
-        sums[0, some] = term @ third
-        sums[2, some] = np.abs(term) @ size
-        sums[1, some] = np.square(term, out=term) @ squared if sampled else 0.0
+        is_inside = (start <= itself) & (itself < start + step)
+        term[itself[is_inside] - start, place[is_inside]] = 0.0
+        sums[0, chunk] = term @ third
+        sums[2, chunk] = np.abs(term) @ size
+        sums[1, chunk] = np.square(term, out=term) @ squared if sampled else 0.0
     return sums / np.stack([look.kept_share, look.kept_share**2, look.kept_share])
 
 
@@ -172,27 +172,27 @@ def _of_several(
 ) -> Float[np.ndarray, "3 refits outputs"]:
     loss = cast(LossOfSeveral, anchor.model.loss)
     single = _precise(anchor)
-    own, along, sums = single(look.own), single(along), np.zeros((3, *along.shape))
+    inverses, along, sums = single(look.inverse), single(along), np.zeros((3, *along.shape))
     across = _across(anchor, look.unit, index, single)
-    for some in _parts(len(index), SAMPLED_ROWS_AT_A_TIME):
-        grams = across(some)
+    for chunk in _parts(len(index), SAMPLED_ROWS_AT_A_TIME):
+        grams = across(chunk)
         common, eta = (
-            np.asfortranarray(single(part[index[some]])) for part in (anchor.common, anchor.eta)
+            np.asfortranarray(single(part[index[chunk]])) for part in (anchor.common, anchor.eta)
         )
-        (itself, place) = _itself(index[some], look.unit)
+        (itself, place) = _itself(index[chunk], look.unit)
         (count, outputs) = eta.shape
         # numbers at a time, for several outputs
-        for mine in _parts(len(look.unit), max(1, 2**19 // (count * outputs**2))):
-            gram = grams(mine).reshape(-1, outputs, outputs, count)
-            move = along[mine, None] @ gram.reshape(len(gram), outputs, -1)
+        for refit_chunk in _parts(len(look.unit), max(1, 2**19 // (count * outputs**2))):
+            gram = grams(refit_chunk).reshape(-1, outputs, outputs, count)
+            move = along[refit_chunk, None] @ gram.reshape(len(gram), outputs, -1)
             bend = loss.third(eta, move.reshape(len(gram), outputs, count).swapaxes(1, 2) - common)
-            bend *= single(weight[some])[:, None]
-            both = (mine.start <= itself) & (itself < mine.stop)
-            bend[itself[both] - mine.start, place[both]] = 0.0
-            term = np.asarray(own[mine] @ np.einsum("rklm,rml->rkm", gram, bend), float)
-            sums[0, mine] += term.sum(-1)
-            sums[1, mine] += np.einsum("rki,rki->rk", term, term)
-            sums[2, mine] += np.abs(term).sum(-1)
+            bend *= single(weight[chunk])[:, None]
+            is_inside = (refit_chunk.start <= itself) & (itself < refit_chunk.stop)
+            bend[itself[is_inside] - refit_chunk.start, place[is_inside]] = 0.0
+            term = np.asarray(inverses[refit_chunk] @ np.einsum("rklm,rml->rkm", gram, bend), float)
+            sums[0, refit_chunk] += term.sum(-1)
+            sums[1, refit_chunk] += np.einsum("rki,rki->rk", term, term)
+            sums[2, refit_chunk] += np.abs(term).sum(-1)
     return sums
 
 
@@ -215,12 +215,14 @@ def _across(
         outputs, len(units), outputs, features
     )
     if len(refits) <= SAMPLED_ROWS_AT_A_TIME:
-        of = np.ascontiguousarray(image(refits).transpose(1, 0, 2, 3))
-        return lambda some: lambda mine: of[mine].reshape(-1, features) @ x[some].T
+        refit_images = np.ascontiguousarray(image(refits).transpose(1, 0, 2, 3))
+        return lambda chunk: (
+            lambda refit_chunk: refit_images[refit_chunk].reshape(-1, features) @ x[chunk].T
+        )
 
-    def by_rows(some: slice) -> Callable[[slice], Array]:
-        back = image(rows[some]).transpose(2, 0, 1, 3).reshape(-1, features).T
-        return lambda mine: design.base.multiply(refits[mine], back)
+    def by_rows(chunk: slice) -> Callable[[slice], Array]:
+        row_images = image(rows[chunk]).transpose(2, 0, 1, 3).reshape(-1, features).T
+        return lambda refit_chunk: design.base.multiply(refits[refit_chunk], row_images)
 
     return by_rows
 
@@ -229,7 +231,7 @@ def _parts(count: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def _far(turn: PerRefit | float, look: OneRow) -> PerRefit:
+def _curvature_change(turn: PerRefit | float, look: OneRow) -> PerRefit:
     """Bound the logarithmic change of the curvature along the step.
 
     M max k ‖u‖, with `turn` = M max k.
@@ -240,7 +242,7 @@ def _far(turn: PerRefit | float, look: OneRow) -> PerRefit:
 def short(turn: PerRefit | float, look: OneRow) -> Bool[np.ndarray, " refits"]:
     """Tell whether the step is short enough for the term to be valid."""
     # M max k ‖u‖, beyond which the terms after the next are not small
-    return look.is_determined & (_far(turn, look) < 1.0)
+    return look.is_determined & (_curvature_change(turn, look) < 1.0)
 
 
 def half(turn: PerRefit | float, look: OneRow, term: Term, sampled: bool) -> PerRefit:
@@ -249,7 +251,7 @@ def half(turn: PerRefit | float, look: OneRow, term: Term, sampled: bool) -> Per
 
     For several outputs it is a range.
     """
-    far = _far(turn, look)
+    curvature_change = _curvature_change(turn, look)
     move = np.abs(term.move)
     size = term.size
     sample_safety = 3.0  # standard errors of a sample that are added
@@ -263,9 +265,13 @@ def half(turn: PerRefit | float, look: OneRow, term: Term, sampled: bool) -> Per
         largest, spread = (part.reshape(len(move), -1).max(1) for part in (term.size, term.spread))
         return np.where(
             largest**2 >= LEAST_ROWS * spread**2,
-            move * (1 + far * np.exp(far)) + look.digits,
+            move * (1 + curvature_change * np.exp(curvature_change)) + look.digits,
             np.inf,
         )
     return (
-        np.minimum(2 * far * np.exp(far) * np.maximum(move, 0.3 * size), move + size) + look.digits
+        np.minimum(
+            2 * curvature_change * np.exp(curvature_change) * np.maximum(move, 0.3 * size),
+            move + size,
+        )
+        + look.digits
     )

@@ -46,8 +46,8 @@ class RowSteps:
     """Refits without one row each, in progress, at u₁ + `step`; only those that are still open, the
     `lanes`.
 
-    `moves` are t, `bent` is R there, and `change` its difference from that before the last step.
-    `center` are predictors of the left-out rows, `half` their errors, `slope` is λ, with its
+    `moves` are t, `remainder` is R there, and `change` its difference from that before the last
+    step. `center` are predictors of the left-out rows, `half` their errors, `slope` is λ, with its
     rounding error `noise`, and `distance` is D.
     """
 
@@ -77,9 +77,9 @@ class RowSteps:
         self.z = anchor.whiten(look.unit[:, None])[:, 0]
         self.gram = anchor.predictor_moves(self.z, False) if gram is None else gram[look.unit]
         self.gram[self.lanes, look.unit] = 0.0
-        self.bent, self.change = np.zeros((2, *self.gram.shape))
-        self.pulled, self.step = np.zeros((2, *self.z.shape))
-        self.left = np.zeros(count)
+        self.remainder, self.change = np.zeros((2, *self.gram.shape))
+        self.gradient, self.step = np.zeros((2, *self.z.shape))
+        self.residual = np.zeros(count)
         self.summed = np.zeros(count)
         self.slope = look.step_length
         self._move(0.0)
@@ -92,7 +92,7 @@ class RowSteps:
             for k in range(most + 1):
                 before = self.slope
                 self._evaluate()
-                self._bound(self.size + self.noise + self.left)
+                self._bound(self.size + self.noise + self.residual)
                 going = ~enough(self)
                 self._keep(going)
                 if not self.lanes.size:
@@ -112,20 +112,20 @@ class RowSteps:
         """Candidates."""
         return self.along[:, None] * self.z - self.anchor.leftover + self.step
 
-    def _keep(self, some: Flags) -> None:
-        if not some.all():
-            self.look = self.look.take(np.flatnonzero(some))
+    def _keep(self, selection: Flags) -> None:
+        if not selection.all():
+            self.look = self.look.take(np.flatnonzero(selection))
             for name, part in vars(self).items():
                 if isinstance(part, np.ndarray):
-                    setattr(self, name, part[some])
+                    setattr(self, name, part[selection])
 
-    def _move(self, further: Array | float) -> None:
-        """Set the moves to those at u₁ + `step`, where the step adds the `further` ones."""
+    def _move(self, addition: Array | float) -> None:
+        """Set the moves to those at u₁ + `step`, where the step adds the `addition` ones."""
         self.moves = self.along[:, None] * self.gram
-        self.moves += further - self.anchor.common
+        self.moves += addition - self.anchor.common
         self.moves[np.arange(len(self.lanes)), self.look.unit] = 0.0
         step = np.linalg.norm(self.step, axis=1)
-        self.moved = np.linalg.norm(self.u(), axis=1) + 2 * step
+        self.length = np.linalg.norm(self.u(), axis=1) + 2 * step
         self.rounded = (
             (len(self.anchor.root) + 4) * SINGLE_UNIT * step if self.rough else np.zeros(len(step))
         )
@@ -136,33 +136,33 @@ class RowSteps:
         model = self.anchor.model
         (weight, inverse) = self.weights
         look = self.look
-        size, least, width, peak, shift, lost, noise = np.empty((7, len(self.lanes)))
-        for some in tiles(np.arange(len(self.lanes)), len(model.y)):
-            t = self.moves[some]
-            gram = self.gram[some]
-            moved = self.moved[some]
+        size, least, width, peak, shift, curvature_rounding, noise = np.empty((7, len(self.lanes)))
+        for chunk in tiles(np.arange(len(self.lanes)), len(model.y)):
+            t = self.moves[chunk]
+            gram = self.gram[chunk]
+            length = self.length[chunk]
             eta = anchor.eta + t
             slope, curvature = model.loss.derivatives(eta, model.y, (1, 2))
-            lost[some] = 2 * (
+            curvature_rounding[chunk] = 2 * (
                 anchor.curvature_rounding
-                + anchor.curvature_error(eta, curvature, anchor.blur(eta, moved), moved)
+                + anchor.curvature_error(eta, curvature, anchor.blur(eta, length), length)
             )
             omega = np.broadcast_to(anchor.weight, eta.shape)
-            noise[some] = anchor.gradient_error(omega, eta, slope, moved, np.ones(len(some)))
-            bent = anchor.weight * (slope - anchor.slope)
-            bent -= np.multiply(t, weight, out=t)
-            change = np.subtract(bent, self.bent[some], out=t)
-            self.change[some], self.bent[some] = change, bent
-            size[some] = np.sqrt(np.square(change, out=change) @ inverse)
-            shift[some] = np.vecdot(bent, gram)
+            noise[chunk] = anchor.gradient_error(omega, eta, slope, length, np.ones(len(chunk)))
+            remainder = anchor.weight * (slope - anchor.slope)
+            remainder -= np.multiply(t, weight, out=t)
+            change = np.subtract(remainder, self.remainder[chunk], out=t)
+            self.change[chunk], self.remainder[chunk] = change, remainder
+            size[chunk] = np.sqrt(np.square(change, out=change) @ inverse)
+            shift[chunk] = np.vecdot(remainder, gram)
             # not in place: a loss of the user may keep its arrays
             ratio = curvature / anchor.curvature
-            least[some] = ratio.min(1)
-            peak[some] = np.abs(np.multiply(ratio, gram, out=t), out=t).max(1)
+            least[chunk] = ratio.min(1)
+            peak[chunk] = np.abs(np.multiply(ratio, gram, out=t), out=t).max(1)
             ratio -= 1
             ratio *= gram
-            width[some] = np.sqrt(np.square(ratio, out=ratio) @ weight)
-        noise += anchor.noise + anchor.curvature_rounding * self.moved
+            width[chunk] = np.sqrt(np.square(ratio, out=ratio) @ weight)
+        noise += anchor.noise + anchor.curvature_rounding * self.length
         noise /= np.sqrt(look.kept_share)
         noise += 2 * self.off / look.kept_share * look.step_length
         self.size = size
@@ -170,7 +170,7 @@ class RowSteps:
         self.width = width
         self.peak = peak
         self.shift = shift
-        self.lost = lost
+        self.curvature_rounding = curvature_rounding
         self.noise = noise
         self.summed = self.summed + size
 
@@ -181,76 +181,91 @@ class RowSteps:
         """
         anchor = self.anchor
         look = self.look
-        lost = self.lost
+        curvature_rounding = self.curvature_rounding
         rounding = self.anchor.rounding
-        kept = look.kept_share
+        kept_share = look.kept_share
         norm = anchor.norm[look.unit]
         root = np.sqrt(look.kept_share)
-        self.slope = slope = UP * (1 + lost) * slope
-        whole = self.least * (1 - anchor.turn * slope / root) - lost
-        self.distance = np.where(whole > 0.5, UP * slope / whole, np.inf)
-        for some in tiles(
-            np.flatnonzero(~(whole > 0.5)) if closely else np.zeros(0, int), len(anchor.eta)
+        self.slope = slope = UP * (1 + curvature_rounding) * slope
+        margin = self.least * (1 - anchor.turn * slope / root) - curvature_rounding
+        self.distance = np.where(margin > 0.5, UP * slope / margin, np.inf)
+        for chunk in tiles(
+            np.flatnonzero(~(margin > 0.5)) if closely else np.zeros(0, int), len(anchor.eta)
         ):
             omega = np.where(
-                look.unit[some, None] == np.arange(len(anchor.eta)), 0.0, anchor.weight
+                look.unit[chunk, None] == np.arange(len(anchor.eta)), 0.0, anchor.weight
             )
-            found = anchor.ball(
-                anchor.eta + self.moves[some], omega, slope[some], kept[some], self.moved[some]
+            balls = anchor.ball(
+                anchor.eta + self.moves[chunk],
+                omega,
+                slope[chunk],
+                kept_share[chunk],
+                self.length[chunk],
             )
-            self.distance[some] = found.distance
+            self.distance[chunk] = balls.distance
         off = (
-            (1 + lost) * self.distance
+            (1 + curvature_rounding) * self.distance
             + self.blur[0]
-            + self.blur[1] * self.moved
+            + self.blur[1] * self.length
             + self.spread * self.rounded
         )
-        far = np.exp(anchor.turn * (off / root + self.rounded) + lost)
-        turned = rounding.step * np.exp(anchor.turn * self.moved) * norm
-        width = (1 + lost) * self.width + lost * norm + far * self.spread * turned
+        growth = np.exp(anchor.turn * (off / root + self.rounded) + curvature_rounding)
+        row_error = rounding.step * np.exp(anchor.turn * self.length) * norm
+        width = (
+            (1 + curvature_rounding) * self.width
+            + curvature_rounding * norm
+            + growth * self.spread * row_error
+        )
         peak = np.max(np.asarray(anchor.model.loss.self_concordance)) * (
-            (1 + lost) * self.peak + anchor.norm.max() * turned
+            (1 + curvature_rounding) * self.peak + anchor.norm.max() * row_error
         )
         digits = (
             look.digits
             + norm / root * self.noise
-            + 4 * (self.off / kept + FUNCTION) * np.abs(self.shift) / kept
+            + 4 * (self.off / kept_share + FUNCTION) * np.abs(self.shift) / kept_share
         )
         digits += (
-            (rounding.step + rounding.rows * UNIT) * norm * self.spread * self.summed / kept**2
+            (rounding.step + rounding.rows * UNIT)
+            * norm
+            * self.spread
+            * self.summed
+            / kept_share**2
         )
-        half = UP * (off * (width + 0.5 * far * off * peak) / kept + digits)
+        half = UP * (off * (width + 0.5 * growth * off * peak) / kept_share + digits)
         self.half = np.where(np.isnan(half), np.inf, half)
-        self.center = look.center - look.own * self.shift
+        self.center = look.center - look.inverse * self.shift
 
     def _pull(self) -> None:
         """Compute the gradients, λ from them, and the steps."""
         anchor = self.anchor
         look = self.look
-        kept = self.look.kept_share
-        before = self.left
-        core = look.lost_curvature * anchor.curvature[look.unit] * look.own
-        turn = lambda v: v + (core * np.vecdot(self.z, v))[:, None] * self.z
+        kept_share = self.look.kept_share
+        before = self.residual
+        core = look.lost_curvature * anchor.curvature[look.unit] * look.inverse
+        apply_inverse = lambda v: v + (core * np.vecdot(self.z, v))[:, None] * self.z
         if self.rough:
             gradient = anchor.gradient_of_slopes(self.change)
             summed = self.size
-            self.pulled += gradient
+            self.gradient += gradient
         else:
-            whole = anchor.gradient_of_slopes(self.bent, False)
+            total_gradient = anchor.gradient_of_slopes(self.remainder, False)
             summed = self.summed
-            gradient = whole - self.pulled
-            self.pulled = whole
-        self.step = -turn(self.pulled)
-        known = (1 + 2 * self.off / kept) * np.sqrt(
-            np.maximum(np.vecdot(gradient, turn(gradient)), 0.0)
+            gradient = total_gradient - self.gradient
+            self.gradient = total_gradient
+        self.step = -apply_inverse(self.gradient)
+        gradient_norm = (1 + 2 * self.off / kept_share) * np.sqrt(
+            np.maximum(np.vecdot(gradient, apply_inverse(gradient)), 0.0)
         )
         single = (SINGLE_SUM + 8) * SINGLE_UNIT if self.rough else 0.0
-        lost = (
+        rounding = (
             anchor.rounding.gradient(self.spread * summed)
             + (anchor.rounding.step + single) * self.spread * summed
         )
-        self.left = (self.left if self.rough else 0.0) + lost / np.sqrt(kept)
+        self.residual = (self.residual if self.rough else 0.0) + rounding / np.sqrt(kept_share)
         self._bound(
-            np.fmin(self.size + self.noise + before, known + self.noise + self.left), closely=True
+            np.fmin(self.size + self.noise + before, gradient_norm + self.noise + self.residual),
+            closely=True,
         )
-        self.left = self.left + 4 * self.off / kept**2 * np.linalg.norm(self.pulled, axis=1)
+        self.residual = self.residual + 4 * self.off / kept_share**2 * np.linalg.norm(
+            self.gradient, axis=1
+        )

@@ -186,7 +186,7 @@ class NoUpdate(AbstractRefit):
         _check_errors(self)
 
     def __call__(self, fit: Fit, rows: RefitRows, *, judge: bool = True) -> RefitBatch:
-        return _at(fit, rows, np.zeros((len(rows.index), fit.num_params)), judge)
+        return _batch_at(fit, rows, np.zeros((len(rows.index), fit.num_params)), judge)
 
 
 class InfinitesimalJackknife(AbstractRefit):
@@ -233,7 +233,7 @@ class InfinitesimalJackknife(AbstractRefit):
             raise ValueError(f"InfinitesimalJackknife: order must be 1 or 2; got {self.order}.")
 
     def __call__(self, fit: Fit, rows: RefitRows, *, judge: bool = True) -> RefitBatch:
-        return _at(fit, rows, _expansion(fit, rows, self.order), judge)
+        return _batch_at(fit, rows, _expansion(fit, rows, self.order), judge)
 
 
 class NewtonStep(AbstractRefit):
@@ -307,13 +307,13 @@ class Exact(AbstractRefit):
         if wide(fit) is not None:
             return exactly(fit, rows)
         if fit.predictors is not None:
-            at_end = lambda at: linear.error(fit, rows, at.center, at.center, at.half)
+            at_end = lambda look: linear.error(fit, rows, look.center, look.center, look.half)
             return _enclose(fit, rows, self._is_converged, at_end, target=self.tol)
         state = RefitDescent(fit, rows)
         state.begin()
         lead(
             state,
-            lambda lanes, at: at.distance_left <= self.tol * state.first[lanes],
+            lambda lanes, look: look.distance_left <= self.tol * state.first[lanes],
             sampled=False,
         )
         if not judge:
@@ -394,7 +394,9 @@ class Certified(AbstractRefit):
         ends = np.where(state.result == RESULTS.kink, 1e-8 * state.first, np.inf)
         lead(
             state,
-            lambda lanes, at: (at.error() <= allowed[lanes]) & (at.distance_left <= ends[lanes]),
+            lambda lanes, look: (
+                (look.error() <= allowed[lanes]) & (look.distance_left <= ends[lanes])
+            ),
         )
         # share of the tolerance below which errors are not told apart
         return _batch_of(
@@ -409,22 +411,22 @@ def _solved(fit: Fit, rows: RefitRows, judge: bool) -> RefitBatch:
     """
     model: Any = fit.objective
     theta = model.solve(rows.index, rows.weight)
-    other = model.solve(rows.index, rows.weight, True) if judge else theta
+    perturbed = model.solve(rows.index, rows.weight, True) if judge else theta
     ones = np.broadcast_to(1.0, (len(theta), model.num_units))
-    scores, apart = (
-        np.where(rows.held, model.losses(at, ones, rows.index, rows.held), 0.0)
-        for at in (theta, other)
+    scores, perturbed_scores = (
+        np.where(rows.held, model.losses(parameters, ones, rows.index, rows.held), 0.0)
+        for parameters in (theta, perturbed)
     )
     safety = 10.0  # of a single draw of the last digits
     radius, error = (
-        safety * np.linalg.norm(theta - other, axis=1),
-        safety * np.abs(scores - apart).sum(1),
+        safety * np.linalg.norm(theta - perturbed, axis=1),
+        safety * np.abs(scores - perturbed_scores).sum(1),
     )
     radius, error = (part if judge else np.full(len(theta), np.inf) for part in (radius, error))
     result = np.where(np.isfinite(theta).all(1), RESULTS.successful, RESULTS.nonfinite)
     ball = lambda: (theta - fit.vector, radius)
-    moved = np.linalg.norm(theta - fit.vector, axis=1)
-    return RefitBatch(lambda: theta, error, result, scores, None, ball, moved)
+    step_length = np.linalg.norm(theta - fit.vector, axis=1)
+    return RefitBatch(lambda: theta, error, result, scores, None, ball, step_length)
 
 
 def _num_scored(fit: Fit, rows: RefitRows) -> np.ndarray:
@@ -434,7 +436,7 @@ def _num_scored(fit: Fit, rows: RefitRows) -> np.ndarray:
     return np.ones(len(rows.held))
 
 
-def _at(fit: Fit, rows: RefitRows, u: np.ndarray, judge: bool) -> RefitBatch:
+def _batch_at(fit: Fit, rows: RefitRows, u: np.ndarray, judge: bool) -> RefitBatch:
     """Return refits at the displacements u."""
     if not judge:
         return RefitBatch(lambda: fit.at(u), np.full(len(u), np.inf), np.zeros(len(u), int))
@@ -462,21 +464,27 @@ def _judge(state: RefitDescent) -> RefitBatch:
 
     The change to a better estimate, plus the error of that.
     """
-    theta, everyone, moved = state.theta(), np.arange(len(state.u)), np.linalg.norm(state.u, axis=1)
-    known, result = functools.cache(state.losses_at(theta)), state.result.copy()
-    apart = lambda some, lanes: np.abs(some - known()[lanes]).reshape(len(lanes), -1).sum(1)
+    theta, everyone, length = (
+        state.theta(),
+        np.arange(len(state.u)),
+        np.linalg.norm(state.u, axis=1),
+    )
+    reported_losses, result = functools.cache(state.losses_at(theta)), state.result.copy()
+    loss_change = lambda scores, lanes: (
+        np.abs(scores - reported_losses()[lanes]).reshape(len(lanes), -1).sum(1)
+    )
 
-    def enough(lanes, at):
-        error = at.error()
-        return error <= (linear.TIGHT - 1) * apart(at.losses(), lanes)
+    def enough(lanes, look):
+        error = look.error()
+        return error <= (linear.TIGHT - 1) * loss_change(look.losses(), lanes)
 
     lead(state, enough, hurry=True)
-    error = state.error + apart(state.scores, everyone)
+    error = state.error + loss_change(state.scores, everyone)
     return replace(
-        _batch_of(state, error, known()),
+        _batch_of(state, error, reported_losses()),
         make=lambda: theta,
         result=result,
-        step_length=np.maximum(moved, state.first),
+        step_length=np.maximum(length, state.first),
     )
 
 
@@ -491,17 +499,17 @@ def _enclose(
     """Refine linear predictors until `enough` holds, with errors that are proved from the `target`
     of a step on.
     """
-    found = linear.enclose(linear.FirstStep(fit, rows, target, allowed), enough, False, allowed)
-    scores = linear.losses(fit, rows, found.center)
+    refits = linear.enclose(linear.FirstStep(fit, rows, target, allowed), enough, False, allowed)
+    scores = linear.losses(fit, rows, refits.center)
     return RefitBatch(
-        found.theta,
-        error(found),
-        found.result,
+        refits.theta,
+        error(refits),
+        refits.result,
         scores,
-        found.proved,
-        found.ball,
-        found.step_length,
-        found.gradients,
+        refits.proved,
+        refits.ball,
+        refits.step_length,
+        refits.gradients,
     )
 
 
@@ -525,18 +533,18 @@ def _judged_by_proof(
     rows = state.rows
     floor = CLOSE_ENOUGH * float(rows.scale) * _num_scored(fit, rows)
     judge = linear.Judge(fit, rows, floor, reported)
-    found = linear.enclose(state, judge, hurry=True, allowed=floor)
-    error = judge.final_errors(found)
+    refits = linear.enclose(state, judge, hurry=True, allowed=floor)
+    error = judge.final_errors(refits)
     result = np.zeros(len(rows.index), int)
     return RefitBatch(
         theta,
         error,
         result,
         judge.reported_losses,
-        found.proved,
-        found.ball,
-        found.step_length,
-        found.gradients,
+        refits.proved,
+        refits.ball,
+        refits.step_length,
+        refits.gradients,
     )
 
 
@@ -579,27 +587,27 @@ def _expansion(fit: Fit, rows: RefitRows, order: int) -> np.ndarray:
         if order == 1:
             return first
         if closed and model is not None and model.norms is None and model.design.outputs == 1:
-            return first + 0.5 * _back(
+            return first + 0.5 * _whitened_steps(
                 fit, _second_derivative(fit, model, rows, fit.unwhiten(first))
             )
     F = derive_batch(fit.objective, fit.theta, rows)
     if isinstance(F, ClosedFormBatch):
-        first = _back(fit, F.path())
+        first = _whitened_steps(fit, F.path())
         if order == 1:
             return first
-        return first + 0.5 * _back(fit, F.path(fit.unwhiten(first)))
+        return first + 0.5 * _whitened_steps(fit, F.path(fit.unwhiten(first)))
     objective, rows = padded_batch(fit.objective, rows)
     gradients = np.asarray(
         _path(objective, fit.theta, rows.index, rows.weight, None, _chunk(fit, rows))
     )
-    first = _back(fit, gradients)
+    first = _whitened_steps(fit, gradients)
     if order == 1:
         return first
     direction = fit.unwhiten(first)
     gradients = np.asarray(
         _path(objective, fit.theta, rows.index, rows.weight, direction, _chunk(fit, rows))
     )
-    return first + 0.5 * _back(fit, gradients)
+    return first + 0.5 * _whitened_steps(fit, gradients)
 
 
 def _second_derivative(fit: Fit, model: Predictors, rows: RefitRows, direction: Points) -> Points:
@@ -609,15 +617,15 @@ def _second_derivative(fit: Fit, model: Predictors, rows: RefitRows, direction: 
     """
     (omega,), (kappa,) = model.weigh(np.ones((1, fit.objective.num_units)))
     curvature, third = model.loss.derivatives(model.eta(fit.vector[None])[0], model.y, (2, 3))
-    found = np.empty_like(direction)
-    for some in groups(np.arange(len(direction)), omega.size, direction.shape[1]):
-        weight, scale = model.weigh(weights_of(rows, fit.objective.num_units, some))
-        along = model.design.predictors(direction[some])
-        pulled = omega * third * along**2 + 2 * (weight - omega) * curvature * along
-        found[some] = model.design.pull(pulled) + 2 * (scale - kappa)[:, None] * (
-            direction[some] @ model.penalty
+    derivatives = np.empty_like(direction)
+    for chunk in groups(np.arange(len(direction)), omega.size, direction.shape[1]):
+        weight, scale = model.weigh(weights_of(rows, fit.objective.num_units, chunk))
+        along = model.design.predictors(direction[chunk])
+        slopes = omega * third * along**2 + 2 * (weight - omega) * curvature * along
+        derivatives[chunk] = model.design.pull(slopes) + 2 * (scale - kappa)[:, None] * (
+            direction[chunk] @ model.penalty
         )
-    return found
+    return derivatives
 
 
 def _chunk(fit: Fit, rows: RefitRows) -> int:
@@ -626,20 +634,20 @@ def _chunk(fit: Fit, rows: RefitRows) -> int:
     return passes(fit.objective)
 
 
-def _back(fit: Fit, gradients: np.ndarray) -> np.ndarray:
+def _whitened_steps(fit: Fit, gradients: np.ndarray) -> np.ndarray:
     """Compute minus the whitened steps by the full fit's Hessian."""
     whitened = fit.whiten(gradients)
     if fit.factor is not None:
         return -whitened
     F = function(fit.objective, fit.theta).of
-    at = np.broadcast_to(fit.vector, whitened.shape)
+    points = np.broadcast_to(fit.vector, whitened.shape)
     return -solve_once(
         F,
         fit.coordinates,
         fit.null_space,
-        at,
+        points,
         whitened,
-        np.zeros(len(at), int),
+        np.zeros(len(points), int),
         COARSE,
         fit.learned_inverse,
     )
