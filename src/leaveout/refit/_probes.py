@@ -88,8 +88,8 @@ class ProbedLeverages(NamedTuple):
     There are h of all rows, from all probes and without each group, with its standard error. For
     the refitted rows there are their predictors and the errors of their losses. `bend` is the
     difference of η from one step in units of λ², `times` the factor by which errors are larger than
-    estimated, and `distance_left` the error of the mean after the step. The standard deviation of losses
-    comes last.
+    estimated, `distance_left` the error of the mean after the step, and `deviation` the standard
+    deviation of losses.
     """
 
     h: Float[np.ndarray, " units"]
