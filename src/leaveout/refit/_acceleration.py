@@ -35,23 +35,25 @@ class Acceleration:
         Returns the steps, and the contraction ‖Δu − Δr‖ / ‖Δu‖ of the plain steps along the last
         moves, infinite if there was none.
         """
-        moved = u - self.u[lanes]
+        displacement = u - self.u[lanes]
         changed = request - self.last_step[lanes]
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.linalg.norm(moved - changed, axis=1) / np.linalg.norm(moved, axis=1)
+            ratio = np.linalg.norm(displacement - changed, axis=1) / np.linalg.norm(
+                displacement, axis=1
+            )
             length = np.linalg.norm(changed, axis=1)
-            known = self.has_begun[lanes] & np.isfinite(length) & (length > 0)
-            pair = lanes[known], self.count[lanes[known]] % DEPTH
+            is_valid = self.has_begun[lanes] & np.isfinite(length) & (length > 0)
+            pair = lanes[is_valid], self.count[lanes[is_valid]] % DEPTH
             self.moves[pair], self.changes[pair] = (
-                moved[known] / length[known, None],
-                changed[known] / length[known, None],
+                displacement[is_valid] / length[is_valid, None],
+                changed[is_valid] / length[is_valid, None],
             )
         ratio[~self.has_begun[lanes]] = np.inf
-        self.count[lanes[known]] += 1
+        self.count[lanes[is_valid]] += 1
         self.u[lanes], self.last_step[lanes], self.has_begun[lanes] = u, request, True
         changes = self.changes[lanes]
         gram = changes @ changes.swapaxes(1, 2)
         # least eigenvalue of the correlations of the changes that is used
         weight = np.linalg.pinv(gram, 1e-13, hermitian=True) @ (changes @ request[:, :, None])
-        ahead = (self.moves[lanes] - changes).swapaxes(1, 2) @ weight
-        return request + ahead[:, :, 0], ratio
+        correction = (self.moves[lanes] - changes).swapaxes(1, 2) @ weight
+        return request + correction[:, :, 0], ratio

@@ -47,12 +47,12 @@ def refit_active_cox(
     scores = np.full(len(error), np.nan) if first.scores is None else np.array(first.scores)
     alone = ~_keeps(fit, model, rows, center, radius) | among(result, NO_REFIT_CODES)
     for lane in np.flatnonzero(alone):
-        found = _refit_alone(model, rows, np.array([lane]), theta[lane])
-        result[lane] = RESULTS.undetermined if found is None else RESULTS.successful
-        if found is None:
+        solution = _refit_alone(model, rows, np.array([lane]), theta[lane])
+        result[lane] = RESULTS.undetermined if solution is None else RESULTS.successful
+        if solution is None:
             radius[lane], error[lane] = np.inf, np.inf
             continue
-        theta[lane], radius[lane], loss, error[lane] = found
+        theta[lane], radius[lane], loss, error[lane] = solution
         if refit.iterates:
             reported[lane], scores[lane] = theta[lane], loss
         else:  # the loss is reported at another point than the refit
@@ -60,15 +60,21 @@ def refit_active_cox(
     moves = np.where(alone[:, None], 0.0, center)
     base = np.where(alone[:, None], theta, model.spread(fit.vector))
 
-    def at(u: RefitPoints) -> RefitPoints:
+    def parameters_at(u: RefitPoints) -> RefitPoints:
         out = base.copy()
         out[:, model.place] += fit.unwhiten(u)
         return out
 
     ball = lambda: (moves, radius)
-    known = None if first.scores is None else scores
+    reported_scores = None if first.scores is None else scores
     return replace(
-        first, make=lambda: reported, error=error, result=result, scores=known, ball=ball, at=at
+        first,
+        make=lambda: reported,
+        error=error,
+        result=result,
+        scores=reported_scores,
+        ball=ball,
+        parameters_at=parameters_at,
     )
 
 
@@ -77,42 +83,48 @@ def _size(fit: Fit) -> Float[np.ndarray, " params"]:
     """Roots of the bound of the diagonal of ∇²L, of all coefficients."""
     model: ActiveCox = fit.objective  # type: ignore[assignment]
     _, _, pushed, _ = model._by_units(fit.vector[None], np.ones((1, model.num_units)))
-    pulled = pushed[0] + model.event * (1.0 if model.sample_weight is None else model.sample_weight)
-    return np.sqrt(pulled @ model.whole.model.design**2 + model.whole.ridge)
+    row_weights = pushed[0] + model.event * (
+        1.0 if model.sample_weight is None else model.sample_weight
+    )
+    return np.sqrt(row_weights @ model.whole.model.design**2 + model.whole.ridge)
 
 
 def _keeps(
     fit: Fit, model: ActiveCox, rows: RefitRows, center: RefitPoints, radius: PerRefit
 ) -> Flags:
     """Whether each refit keeps the active coefficients and their signs, within a distance."""
-    whole = model.whole
+    full_model = model.whole
     n = model.num_units
     theta = model.spread(fit.at(center))
-    others = np.setdiff1d(np.arange(len(whole.slope)), model.place)
+    held = np.setdiff1d(np.arange(len(full_model.slope)), model.place)
     reach = np.multiply.outer(radius, np.sqrt(np.sum(fit.root**2, axis=0)))
-    (floor, ceiling) = segments(whole, model.place, model.sign)
-    own = theta[:, model.place]
+    (floor, ceiling) = segments(full_model, model.place, model.sign)
+    active_theta = theta[:, model.place]
     with np.errstate(invalid="ignore"):
-        keeps = ((own - reach > floor) & (own + reach < ceiling)).all(1)
-    least, most = (part[others] for part in gates(whole, model.rest))
-    off = np.multiply.outer(2 * radius, _size(fit)[others])
+        keeps = ((active_theta - reach > floor) & (active_theta + reach < ceiling)).all(1)
+    least, most = (part[held] for part in gates(full_model, model.rest))
+    off = np.multiply.outer(2 * radius, _size(fit)[held])
     lanes = np.flatnonzero(keeps & np.isfinite(radius))
     keeps[~np.isfinite(radius)] = False
-    for some in (
+    for chunk in (
         lanes[k : k + max(1, CAPACITY // n)] for k in range(0, len(lanes), max(1, CAPACITY // n))
     ):
-        _, gradient, pushed, kappa = whole.smooth._by_units(theta[some], weights_of(rows, n, some))
+        _, gradient, pushed, kappa = full_model.smooth._by_units(
+            theta[chunk], weights_of(rows, n, chunk)
+        )
         scale = np.where(
-            whole.slope > 0, whole.slope, np.multiply.outer(np.abs(pushed).sum(1), whole.largest)
-        )[:, others]
+            full_model.slope > 0,
+            full_model.slope,
+            np.multiply.outer(np.abs(pushed).sum(1), full_model.largest),
+        )[:, held]
         with np.errstate(invalid="ignore"):
             low, high = (
                 np.nan_to_num(np.multiply.outer(kappa, part), posinf=np.inf, neginf=-np.inf)
                 for part in (least, most)
             )
-        apart = off[some] - TIE_DISTANCE * scale
-        keeps[some] = (
-            (gradient[:, others] - apart >= low) & (gradient[:, others] + apart <= high)
+        allowance = off[chunk] - TIE_DISTANCE * scale
+        keeps[chunk] = (
+            (gradient[:, held] - allowance >= low) & (gradient[:, held] + allowance <= high)
         ).all(1)
     return keeps
 
@@ -127,22 +139,27 @@ def _refit_alone(
     weights = weights_of(rows, model.num_units, lane)
     smooth = model.whole.smooth
     try:
-        found = minimise_with_kinks(model.whole, weights[0], start)
+        solution = minimise_with_kinks(model.whole, weights[0], start)
     except NoMinimiser:
         return None
     loss = lambda theta: float(
         smooth.losses(theta[None], weights, rows.index[lane], rows.held[lane])[0]
     )
-    moved = found.theta.copy()
-    value = loss(found.theta)
-    left = 0.0
-    if len(found.place):
-        own = model.whole.restrict(found.place, found.sign, found.theta)
-        at = found.theta[found.place][None]
-        (gradient,) = own.look(at, weights)[1]
-        (hessian,) = own.hessians(at, weights)
+    refined = solution.theta.copy()
+    value = loss(solution.theta)
+    distance = 0.0
+    if len(solution.place):
+        objective = model.whole.restrict(solution.place, solution.sign, solution.theta)
+        point = solution.theta[solution.place][None]
+        (gradient,) = objective.look(point, weights)[1]
+        (hessian,) = objective.hessians(point, weights)
         step = np.linalg.solve(hessian, gradient)
-        moved[found.place] -= step
-        left = 2 * float(np.sqrt(max(gradient @ step, 0.0)))
+        refined[solution.place] -= step
+        distance = 2 * float(np.sqrt(max(gradient @ step, 0.0)))
     # a Newton step more shows what is left; twice that
-    return found.theta, left, value, 2 * abs(loss(moved) - value) + LOSS_ROUNDING * abs(value)
+    return (
+        solution.theta,
+        distance,
+        value,
+        2 * abs(loss(refined) - value) + LOSS_ROUNDING * abs(value),
+    )

@@ -34,7 +34,7 @@ def conjugate(state: CertifiedBatch, lanes: Lanes, enough: Enough) -> Int[np.nda
     lanes = lanes[state.metric.kept_share[lanes] > 0]
     parts = passes(lanes, state.anchor.eta.size, state.u.shape[1])
     return np.sort(
-        np.concatenate([np.zeros(0, int), *(_Group(state, some).run(enough) for some in parts)])
+        np.concatenate([np.zeros(0, int), *(_Group(state, chunk).run(enough) for chunk in parts)])
     )
 
 
@@ -50,9 +50,9 @@ class _Group:
         self.F = self._value(self.omega, self.eta, self._theta(self.u))
         self.least = np.full(len(lanes), np.inf)
         anchor = np.broadcast_to(state.anchor.eta, self.eta.shape)
-        there = self._value(self.omega, anchor, self._theta(np.zeros_like(self.u)))
-        lower = there < self.F
-        self.u[lower], self.eta[lower], self.F[lower] = 0.0, state.anchor.eta, there[lower]
+        fit_value = self._value(self.omega, anchor, self._theta(np.zeros_like(self.u)))
+        lower = fit_value < self.F
+        self.u[lower], self.eta[lower], self.F[lower] = 0.0, state.anchor.eta, fit_value[lower]
 
     def _theta(self, u: Array) -> Array:
         return self.state.anchor.theta + u @ self.state.anchor.root
@@ -69,7 +69,7 @@ class _Group:
         """Run the steps; returns the lanes that are not near enough, as F stops falling or is too
         flat.
         """
-        lost = [np.zeros(0, int)]
+        rejected = [np.zeros(0, int)]
         for _ in range(ROUNDS):
             if not self.lanes.size:
                 break
@@ -84,16 +84,16 @@ class _Group:
             )
             step, least = self._solve(gradient, change)
             self.least = np.minimum(self.least, least)
-            moved = self._move(step, np.einsum("rp,rp->r", gradient, step))
+            improves = self._move(step, np.einsum("rp,rp->r", gradient, step))
             # least Ritz value; few products cannot measure a smaller curvature
-            good = moved & (self.least > 1e-3) & (size > 2 * noise)
-            lost.append(self.lanes[~good])
+            good = improves & (self.least > 1e-3) & (size > 2 * noise)
+            rejected.append(self.lanes[~good])
             self._keep(good)
-        return np.concatenate([*lost, self.lanes])
+        return np.concatenate([*rejected, self.lanes])
 
-    def _keep(self, some: Flags) -> None:
+    def _keep(self, selection: Flags) -> None:
         for name in ("lanes", "omega", "u", "eta", "F", "least"):
-            setattr(self, name, getattr(self, name)[some])
+            setattr(self, name, getattr(self, name)[selection])
 
     def _gradient(self) -> tuple[Array, Array, Array]:
         """Whitened gradients, the difference of ω ℓ″ from its value at θ̂, and the rounding error
@@ -102,18 +102,20 @@ class _Group:
         anchor = self.state.anchor
         model = self.model
         theta = self._theta(self.u)
-        pulled = np.empty_like(self.eta)
+        weighted_slopes = np.empty_like(self.eta)
         change = np.empty((len(theta), *anchor.curvature.shape), np.float32)
-        for some in tiles(np.arange(len(theta)), self.eta.shape[1]):
-            slope, curvature = model.loss.derivatives(self.eta[some], model.y, (1, 2))
-            pulled[some] = weight_terms(self.omega[some], slope)
-            change[some] = weight_terms(self.omega[some], curvature) - weight_terms(
+        for chunk in tiles(np.arange(len(theta)), self.eta.shape[1]):
+            slope, curvature = model.loss.derivatives(self.eta[chunk], model.y, (1, 2))
+            weighted_slopes[chunk] = weight_terms(self.omega[chunk], slope)
+            change[chunk] = weight_terms(self.omega[chunk], curvature) - weight_terms(
                 anchor.weight, anchor.curvature
             )
-        gradient = (model.design.pull(pulled) + theta @ model.penalty) @ anchor.root.T
+        gradient = (model.design.pull(weighted_slopes) + theta @ model.penalty) @ anchor.root.T
         move = np.linalg.norm(self.u, axis=1)
         noise = (
-            anchor.rounding.gradient(total(np.abs(pulled, out=pulled), 2) @ anchor.length, move)
+            anchor.rounding.gradient(
+                total(np.abs(weighted_slopes, out=weighted_slopes), 2) @ anchor.length, move
+            )
             + anchor.noise
         )
         # an estimate counts rounding at its usual size: signs are random, in sums and among their
@@ -133,9 +135,10 @@ class _Group:
         )
         state.u[lanes], state.slope[lanes], state.noise[lanes] = self.u, size, noise
         state.proved[lanes] = False
-        told = np.isfinite(self.least)
+        is_measured = np.isfinite(self.least)
         state._place(
-            lanes, np.where(told, CAUTION * size / np.where(told, self.least, 1.0), np.inf)
+            lanes,
+            np.where(is_measured, CAUTION * size / np.where(is_measured, self.least, 1.0), np.inf),
         )
         return size
 
@@ -149,33 +152,33 @@ class _Group:
         towards = solve(residual, self.lanes)
         square = np.einsum("rp,rp->r", residual, towards)
         length = np.zeros(len(gradient))
-        diagonal, beside = np.zeros((2, len(gradient), PRODUCTS))
+        diagonal, off_diagonal = np.zeros((2, len(gradient), PRODUCTS))
         open_ = np.flatnonzero(square > 0)
-        known = 0.0
+        carry = 0.0
         for k in range(PRODUCTS):
             if not open_.size:
                 break
-            own = towards[open_]
+            direction = towards[open_]
             r = residual[open_]
-            image = own + anchor.gradient_of_slopes(
-                apply_curvature(change[open_], anchor.predictor_moves(own))
+            image = direction + anchor.gradient_of_slopes(
+                apply_curvature(change[open_], anchor.predictor_moves(direction))
             )
             self.state.gradients += len(open_)
-            share = square[open_] / np.maximum(np.einsum("rp,rp->r", own, image), 1e-300)
-            step[open_] += share[:, None] * own
+            share = square[open_] / np.maximum(np.einsum("rp,rp->r", direction, image), 1e-300)
+            step[open_] += share[:, None] * direction
             r = residual[open_] = r - share[:, None] * image
             length[open_] += share * square[open_]
-            turned = solve(r, self.lanes[open_])
-            after = np.maximum(np.einsum("rp,rp->r", r, turned), 0.0)
-            diagonal[open_, k] = 1 / share + known
-            least[open_] = _smallest(diagonal[open_, : k + 1], beside[open_, :k])
+            preconditioned = solve(r, self.lanes[open_])
+            after = np.maximum(np.einsum("rp,rp->r", r, preconditioned), 0.0)
+            diagonal[open_, k] = 1 / share + carry
+            least[open_] = _smallest(diagonal[open_, : k + 1], off_diagonal[open_, :k])
             ratio = after / square[open_]
-            beside[open_, k] = np.sqrt(ratio) / share
-            towards[open_] = turned + ratio[:, None] * own
+            off_diagonal[open_, k] = np.sqrt(ratio) / share
+            towards[open_] = preconditioned + ratio[:, None] * direction
             square[open_] = after
-            left = np.sqrt(after / (np.maximum(least[open_], 1e-300) * length[open_])) > PART
-            known = (ratio / share)[left]
-            open_ = open_[left]
+            is_unsolved = np.sqrt(after / (np.maximum(least[open_], 1e-300) * length[open_])) > PART
+            carry = (ratio / share)[is_unsolved]
+            open_ = open_[is_unsolved]
         return step, least
 
     def _move(self, step: Array, slope: PerLane) -> Flags:
@@ -193,8 +196,8 @@ class _Group:
             reach = length[open_]
             before = self.F[open_]
             eta = self.eta[open_] + times(reach) * away[open_]
-            at = theta[open_] + reach[:, None] * along[open_]
-            value[open_] = self._value(self.omega[open_], eta, at)
+            point = theta[open_] + reach[:, None] * along[open_]
+            value[open_] = self._value(self.omega[open_], eta, point)
             falls = value[open_] <= before + FALL * reach * slope[open_] + 1e-14 * np.abs(before)
             length[open_[~falls]] /= 2
             open_ = open_[~falls & (reach > SHORTEST)]
@@ -207,12 +210,12 @@ class _Group:
 
 
 def _smallest(
-    diagonal: Float[np.ndarray, "lanes some"], beside: Float[np.ndarray, "lanes rest"]
+    diagonal: Float[np.ndarray, "lanes some"], off_diagonal: Float[np.ndarray, "lanes rest"]
 ) -> PerLane:
     """Least eigenvalue of each tridiagonal matrix."""
     size = diagonal.shape[1]
-    whole = np.zeros((len(diagonal), size, size))
+    matrix = np.zeros((len(diagonal), size, size))
     k = np.arange(size)
-    whole[:, k, k] = diagonal
-    whole[:, k[1:], k[:-1]] = beside
-    return np.linalg.eigvalsh(whole)[:, 0]
+    matrix[:, k, k] = diagonal
+    matrix[:, k[1:], k[:-1]] = off_diagonal
+    return np.linalg.eigvalsh(matrix)[:, 0]

@@ -52,11 +52,11 @@ def worthwhile(anchor: LinearFitCache, gradients: int) -> bool:
     """
     n, p = anchor.model.design.shape
     loss = anchor.model.loss
-    known = (
+    is_supported = (
         loss.self_concordance is not None and loss.fourth is not None and anchor.model.norms is None
     )
     # numbers in the products of all rows: a millisecond
-    return known and n * p * p * (p + 1) <= 2 * 2e7 and is_cheap(anchor, gradients)
+    return is_supported and n * p * p * (p + 1) <= 2 * 2e7 and is_cheap(anchor, gradients)
 
 
 @functools.cache
@@ -71,8 +71,8 @@ def _third(anchor: LinearFitCache) -> Float[np.ndarray, "pairs rank"]:
     """
     (third,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
     i, j = _pairs(len(anchor.root))
-    whole = DenseDesign(anchor.rows).products(weight_terms(anchor.weight, third) * anchor.rows.T)
-    return whole[:, i, j].T * np.where(i < j, 2.0, 1.0)[:, None]
+    products = DenseDesign(anchor.rows).products(weight_terms(anchor.weight, third) * anchor.rows.T)
+    return products[:, i, j].T * np.where(i < j, 2.0, 1.0)[:, None]
 
 
 def third(
@@ -99,11 +99,11 @@ def settle_rows(anchor: LinearFitCache, look: OneRow) -> tuple[PerRefit, PerRefi
     concordance = np.max(np.asarray(loss.self_concordance))
     fourth = np.max(np.asarray(loss.fourth))
     leftover = float(np.linalg.norm(anchor.leftover))
-    at = anchor.rounding
+    rounding = anchor.rounding
     # share by which the sums of T are off: their rounding, that of z, three times in each term, and
     # that of ℓ‴
-    lost = (
-        (at.rows + 6 * (at.columns + 16) * (1 + at.root)) * UNIT
+    tensor_error = (
+        (rounding.rows + 6 * (rounding.columns + 16) * (1 + rounding.root)) * UNIT
         + FUNCTION
         + anchor.curvature_rounding
     )
@@ -112,15 +112,15 @@ def settle_rows(anchor: LinearFitCache, look: OneRow) -> tuple[PerRefit, PerRefi
         reach = longest * look.distance / root
         beyond = (
             fourth / 6 * reach * np.exp(concordance * reach) * look.distance**2
-            + concordance * lost * size**2
+            + concordance * tensor_error * size**2
         )
         off = look.after + leftover
         for _ in range(2):
-            rest = concordance * (size + 0.5 * off) * off + beyond
-            off = np.minimum(off, (0.5 * along**2 * length + longest * rest) / root + leftover)
-        rest = longest * anchor.norm[unit] * (0.5 * concordance * off**2 + beyond)
-        far = (rest + np.abs(along) * length * off / root) / look.kept_share + look.digits
-    known = look.is_determined & (look.lost_curvature >= 0) & np.isfinite(far)
+            remainder = concordance * (size + 0.5 * off) * off + beyond
+            off = np.minimum(off, (0.5 * along**2 * length + longest * remainder) / root + leftover)
+        remainder = longest * anchor.norm[unit] * (0.5 * concordance * off**2 + beyond)
+        error = (remainder + np.abs(along) * length * off / root) / look.kept_share + look.digits
+    is_bounded = look.is_determined & (look.lost_curvature >= 0) & np.isfinite(error)
     move = -0.5 * along**2 * np.einsum("rp,rp->r", pushed, z) / look.kept_share
-    far = far + 4 * (at.step / look.kept_share + FUNCTION) * np.abs(move)
-    return look.center + move, np.where(known, far, np.inf)
+    error = error + 4 * (rounding.step / look.kept_share + FUNCTION) * np.abs(move)
+    return look.center + move, np.where(is_bounded, error, np.inf)

@@ -370,7 +370,7 @@ class RefitDescent:
         """Part of the steps that conjugate gradients left unsolved, in the norm of the Hessian."""
         # factor on the estimated rest of a solve (for a CRF the rest was 0.4 to 0.8 of this)
         if isinstance(self.metric, Products):
-            return 2.0 * self.metric.rest[lanes]
+            return 2.0 * self.metric.remainder[lanes]
         return 0.0
 
     @property

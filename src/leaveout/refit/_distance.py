@@ -37,23 +37,23 @@ def distances(fit: Fit, batch: RefitBatch, theta: RefitPoints) -> tuple[PerRefit
         return np.full(len(theta), np.inf), nowhere
     center, radius = batch.ball()
     if fit.predictors is None:
-        far = radius + np.linalg.norm(fit.back(theta - fit.vector) - center, axis=1)
+        distance = radius + np.linalg.norm(fit.back(theta - fit.vector) - center, axis=1)
         proved = nowhere
     else:
         anchor = linear_cache(fit)
         size = np.abs(theta) @ _scale(fit) + np.abs(center) @ (np.abs(anchor.root) @ _scale(fit))
         p = theta.shape[1]
-        away, lost = lengths_of_moves(fit, theta - fit.vector - center @ anchor.root)
+        length, length_error = lengths_of_moves(fit, theta - fit.vector - center @ anchor.root)
         off = (
             (1 + anchor.rounding.off) * radius
-            + away
-            + lost
+            + length
+            + length_error
             + (2 * p + 16) * UNIT * (size + anchor.rounding.bulk)
         )
-        far = UP * off
+        distance = UP * off
         proved = nowhere if batch.proved is None else batch.proved
-    far = np.where(np.isfinite(far), far, np.inf)
-    return far, proved & np.isfinite(far)
+    distance = np.where(np.isfinite(distance), distance, np.inf)
+    return distance, proved & np.isfinite(distance)
 
 
 def lengths_of_moves(fit: Fit, moves: RefitPoints) -> tuple[PerRefit, PerRefit]:
@@ -95,8 +95,8 @@ def distance_of_fit(fit: Fit) -> tuple[float, bool]:
         return float(fit.decrement), False
     anchor: LinearFitCache = linear_cache(fit)
     slope = np.array([np.linalg.norm(anchor.leftover) * anchor.rounding.growth + anchor.noise])
-    far = float(anchor.table.ball(slope, np.ones(1), np.ones(1)).distance[0])
-    return far, bool(np.isfinite(far)) and anchor.rounding.off < 0.5
+    distance = float(anchor.table.ball(slope, np.ones(1), np.ones(1)).distance[0])
+    return distance, bool(np.isfinite(distance)) and anchor.rounding.off < 0.5
 
 
 def _scale(fit: Fit) -> Float[Array, " params"]:

@@ -50,9 +50,9 @@ def expandable(fit: Fit, rows: RefitRows) -> Runs | None:
     # largest number of entries in derivatives of all folds: a gigabyte
     if rows.index.size * size**2 > 2**27:
         return None
-    found = runs(fit.objective, fit.theta, rows)
-    if found is not None and found.width <= max(1, MIN_UNIT_SHARE * units):
-        return found
+    fold_runs = runs(fit.objective, fit.theta, rows)
+    if fold_runs is not None and fold_runs.width <= max(1, MIN_UNIT_SHARE * units):
+        return fold_runs
     return None
 
 
@@ -75,7 +75,7 @@ class Beyond(NamedTuple):
     """
 
     axes: Float[np.ndarray, "params params"]
-    each: Float[np.ndarray, "params refits width"]
+    loss_derivatives: Float[np.ndarray, "params refits width"]
     joint: Float[np.ndarray, "params refits"]
     fourth: float
 
@@ -88,14 +88,14 @@ class Beyond(NamedTuple):
         length = np.linalg.norm(u, axis=1)
         along = (u @ self.axes.T).T
         joint = self.joint[:, lanes]
-        each = self.each[:, lanes]
+        loss_derivatives = self.loss_derivatives[:, lanes]
         a = np.cbrt(joint)
-        b = np.cbrt(each)
+        b = np.cbrt(loss_derivatives)
         of_one = np.linalg.norm(a, axis=0) * np.sum(a * along, axis=0) ** 2
         third = np.abs(np.einsum("iln,il->ln", b, along)) ** 3
         return (
             np.maximum(np.abs(joint).max(0) * length**2, of_one),
-            np.maximum(np.abs(each).max(0) * length[:, None] ** 3, third),
+            np.maximum(np.abs(loss_derivatives).max(0) * length[:, None] ** 3, third),
         )
 
 
@@ -138,20 +138,20 @@ class Expansion:
         self.losses, _ = result.scores(fit.vector)
         slopes = np.empty((size, count, width))
         curves = np.empty((len(i), count, width))
-        one = width == 1  # the joint scores are the losses
+        is_single = width == 1  # the joint scores are the losses
         joint_slopes, joint_curves = (
-            part[..., 0] if one else np.empty(part.shape[:2]) for part in (slopes, curves)
+            part[..., 0] if is_single else np.empty(part.shape[:2]) for part in (slopes, curves)
         )
         eye = fit.unwhiten(np.eye(size))
-        at = np.tile(fit.vector, (len(i), 1)), eye[i], eye[j]
-        for k, (first, second) in enumerate(result.derivatives(at)):
+        point = np.tile(fit.vector, (len(i), 1)), eye[i], eye[j]
+        for k, (first, second) in enumerate(result.derivatives(point)):
             if i[k] == j[k]:
                 slopes[i[k]], joint_slopes[i[k]] = first
             curves[k], joint_curves[k] = second
         self.slopes = slopes
         self.curves = curves
         self.joint_curves = joint_curves
-        self.third = fit.whiten(result.bends(at))[self.pair]
+        self.third = fit.whiten(result.bends(point))[self.pair]
         # the gradient of each refit's own F at θ̂
         self.start = fit.whiten(fit.gradient) - joint_slopes.T
         # gradients that take as long as passes pushed along two directions: 3 and 49 ms at 50,000
@@ -165,8 +165,8 @@ class Expansion:
     def curvature(self, u: Points, lanes: Lanes) -> Matrices:
         """Whitened Hessian of each refit's own F at u."""
         size = self.fit.num_params
-        bent = (u @ self.third.reshape(size, -1)).reshape(-1, size, size)
-        return np.eye(size) - self._square(self.joint_curves[:, lanes]) + bent
+        curvature_change = (u @ self.third.reshape(size, -1)).reshape(-1, size, size)
+        return np.eye(size) - self._square(self.joint_curves[:, lanes]) + curvature_change
 
     def solve(self) -> ExpandedBatch:
         """Solve the expansion of all refits."""
@@ -177,8 +177,8 @@ class Expansion:
         u = np.concatenate([self._root(lanes) for lanes in groups])
         beyond = self._beyond(u)
         parts = [self._judge(u[lanes], lanes, beyond) for lanes in groups]
-        left, losses, error = (np.concatenate(part) for part in zip(*parts, strict=True))
-        return ExpandedBatch(u, left, self.runs.shape_losses(losses), error)
+        distances, losses, error = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return ExpandedBatch(u, distances, self.runs.shape_losses(losses), error)
 
     def change(self, u: Points, remainder: PerLane, lanes: Lanes) -> PerLane:
         """Largest change of the summed losses of selected refits within a distance of u.
@@ -188,10 +188,12 @@ class Expansion:
         slopes = np.moveaxis(self.slopes[:, lanes], 0, -1)
         curves = self._square(self.curves[:, lanes])
         steep = np.linalg.norm(slopes + np.einsum("nlij,nj->nli", curves, u), axis=-1)
-        known = np.isfinite(remainder)
-        far = np.where(known, remainder, 0.0)[:, None]
-        each = far * (steep + 0.5 * far * np.linalg.norm(curves, axis=(-1, -2)))
-        return np.where(known, self.runs.place_scores(each, self.rows, lanes).sum(1), np.inf)
+        is_finite = np.isfinite(remainder)
+        distance = np.where(is_finite, remainder, 0.0)[:, None]
+        unit_changes = distance * (steep + 0.5 * distance * np.linalg.norm(curves, axis=(-1, -2)))
+        return np.where(
+            is_finite, self.runs.place_scores(unit_changes, self.rows, lanes).sum(1), np.inf
+        )
 
     def _root(self, lanes: Lanes) -> Points:
         """Stationary point of the quadratic, by Newton's method from θ̂.
@@ -205,10 +207,10 @@ class Expansion:
         moving = np.ones(len(u), bool)
         # steps of Newton's method on the quadratic
         for _ in range(20):
-            bent = (u @ self.third.reshape(size, -1)).reshape(-1, size, size)
-            residual = start + u + np.einsum("nij,nj->ni", 0.5 * bent - curves, u)
+            curvature_change = (u @ self.third.reshape(size, -1)).reshape(-1, size, size)
+            residual = start + u + np.einsum("nij,nj->ni", 0.5 * curvature_change - curves, u)
             with np.errstate(all="ignore"):
-                step = _solve(np.eye(size) - curves + bent, residual)
+                step = _solve(np.eye(size) - curves + curvature_change, residual)
                 u = u - step
                 moving = ~(np.linalg.norm(step, axis=1) <= 1e-12 * (1 + np.linalg.norm(u, axis=1)))
             if not moving.any():
@@ -217,23 +219,23 @@ class Expansion:
 
     def _beyond(self, u: RefitPoints) -> Beyond:
         """Derivatives along the principal axes of the displacements, weighted by their effect."""
-        known = np.isfinite(u).all(1)
-        weighed = u[known] * np.abs(self.slopes[:, known]).sum((0, 2))[:, None]
+        is_finite = np.isfinite(u).all(1)
+        weighed = u[is_finite] * np.abs(self.slopes[:, is_finite]).sum((0, 2))[:, None]
         axes = np.linalg.eigh(weighed.T @ weighed)[1].T
         along = self.fit.unwhiten(np.repeat(axes, 2, axis=0))
         sign = np.tile([1.0, -1.0], len(axes))
         third_difference = 0.2  # whitened step of the differences that give third derivatives
-        at = self.fit.vector + third_difference * sign[:, None] * along, along, along
-        pushed = (second for _, second in self.runs.derivatives(at))
-        each = np.empty((len(axes), *self.losses.shape))
+        points = self.fit.vector + third_difference * sign[:, None] * along, along, along
+        pushed = (second for _, second in self.runs.derivatives(points))
+        loss_derivatives = np.empty((len(axes), *self.losses.shape))
         joint = np.empty((len(axes), len(u)))
         for k, (up, down) in enumerate(zip(pushed, pushed, strict=True)):
-            each[k], joint[k] = up[0] - down[0], up[1] - down[1]
-        bends = self.fit.whiten(self.runs.bends(at))
+            loss_derivatives[k], joint[k] = up[0] - down[0], up[1] - down[1]
+        bends = self.fit.whiten(self.runs.bends(points))
         fourth = np.linalg.norm(bends[::2] - bends[1::2], axis=1).max()
         return Beyond(
             axes,
-            each / (2 * third_difference),
+            loss_derivatives / (2 * third_difference),
             joint / (2 * third_difference),
             float(fourth) / (2 * third_difference),
         )
@@ -244,25 +246,26 @@ class Expansion:
         """Remaining distances, losses and their errors."""
         length = np.linalg.norm(u, axis=1)
         away = np.linalg.norm(self.curvature(u, lanes) - np.eye(self.fit.num_params), axis=(1, 2))
-        third, each = beyond.along(u, lanes)
+        third, third_losses = beyond.along(u, lanes)
         residual = 0.5 * third + beyond.fourth * length**3 / 6
         # largest difference between the fold's curvature and the full fit's at which the expansion
         # is used
         max_curvature_change = 0.9
-        left = np.where(
+        distance = np.where(
             away < max_curvature_change,
             residual / (1 - np.minimum(away, max_curvature_change)),
             np.inf,
         )
-        left = np.where(left <= 0.5 * length, left, np.inf)
+        distance = np.where(distance <= 0.5 * length, distance, np.inf)
         slopes = np.moveaxis(self.slopes[:, lanes], 0, -1)
-        bent = np.einsum("nlij,nj->nli", self._square(self.curves[:, lanes]), u)
-        losses = self.losses[lanes] + np.einsum("nli,ni->nl", slopes + 0.5 * bent, u)
+        slope_change = np.einsum("nlij,nj->nli", self._square(self.curves[:, lanes]), u)
+        losses = self.losses[lanes] + np.einsum("nli,ni->nl", slopes + 0.5 * slope_change, u)
         error = (
-            self.change(u, left, lanes) + self.runs.place_scores(each, self.rows, lanes).sum(1) / 6
+            self.change(u, distance, lanes)
+            + self.runs.place_scores(third_losses, self.rows, lanes).sum(1) / 6
         )
         return (
-            left,
+            distance,
             self.runs.place_scores(losses, self.rows, lanes),
             np.where(np.isfinite(error), error, np.inf),
         )

@@ -82,17 +82,17 @@ class LeastNorm:
         self.weight = model.weigh(np.ones((1, n)))[0][0]
         self.has_penalty = bool(ridge.any())
         # maps the solution to β
-        self.back = np.eye(p) / np.sqrt(ridge) if self.has_penalty else np.eye(p)
+        self.coefficient_map = np.eye(p) / np.sqrt(ridge) if self.has_penalty else np.eye(p)
         if len(fit.null_space) and not self.cut and not self.has_penalty:
-            self.back = scipy.linalg.null_space(fit.null_space[:, :p])
+            self.coefficient_map = scipy.linalg.null_space(fit.null_space[:, :p])
         self.natural: Array | None = None  # maps β to the columns as given, whose norm counts
         if isinstance(fit.objective, OrthogonalGLM) and not fit.objective.is_shift:
             self.natural = fit.objective.basis[:p, :p]
-        self.z = self.x @ self.back
+        self.z = self.x @ self.coefficient_map
         self.spare = UNIT * CAUTION * (n + p)
 
     @functools.cached_property
-    def whole(self) -> "Whole":
+    def factorised_rows(self) -> "Whole":
         """The factor of all rows."""
         Q, s, V, mean, root, gap, clear = self._factor(self.weight)
         u = root / np.linalg.norm(root) if self.intercept else np.zeros(len(root))
@@ -136,12 +136,12 @@ class LeastNorm:
         if self.has_penalty:
             # centring removes one
             good = (s > 0) & (np.arange(len(s)) < np.sum(weight > 0) - self.intercept)
-        kept = s[good]
-        if len(kept):
-            gap = float(shift / max(kept.min(initial=largest), 1.0 if self.has_penalty else 0.0))
+        values = s[good]
+        if len(values):
+            gap = float(shift / max(values.min(initial=largest), 1.0 if self.has_penalty else 0.0))
         else:
             gap = 1.0
-        return Q[:, good], kept, V[good].T, mean, root, gap, bool(clear)
+        return Q[:, good], values, V[good].T, mean, root, gap, bool(clear)
 
     @functools.cached_property
     def floor(self) -> float:
@@ -158,7 +158,10 @@ class LeastNorm:
         rows are interpolated, when the fit itself is the solution of least norm.
         """
         return bool(
-            self.has_host or self.has_penalty or self.whole.full or rank >= len(self.whole.s)
+            self.has_host
+            or self.has_penalty
+            or self.factorised_rows.full
+            or rank >= len(self.factorised_rows.s)
         )
 
     def refit(
@@ -171,10 +174,10 @@ class LeastNorm:
         out = np.flatnonzero((weights == 0) & (self.weight > 0))
         if (
             np.all((weights == 1) | (weights == 0))
-            and self.whole.certain
-            and (found := self._without(out)) is not None
+            and self.factorised_rows.certain
+            and (solution := self._without(out)) is not None
         ):
-            return found
+            return solution
         omega = weights * self.weight
         if not omega.any():
             return None
@@ -193,7 +196,7 @@ class LeastNorm:
             spread = self._norm_error(along, coef)
             b -= null @ np.linalg.lstsq(along, coef, rcond=None)[0]
         return (
-            self.back @ b,
+            self.coefficient_map @ b,
             float(level - mean @ b),
             spread + self.spare * gap * size + self._digits(level),
         )
@@ -222,62 +225,62 @@ class LeastNorm:
 
         None if it does not determine the refit.
         """
-        whole = self.whole
-        root = whole.root[o]
-        Q = whole.Q[o]
-        s = whole.s
-        fuzz = self.spare * whole.gap
-        one = (
+        rows = self.factorised_rows
+        root = rows.root[o]
+        Q = rows.Q[o]
+        s = rows.s
+        fuzz = self.spare * rows.gap
+        determined_block = (
             np.zeros((len(o), len(o)))
-            if whole.full
-            else np.eye(len(o)) - np.outer(whole.u[o], whole.u[o]) - Q @ Q.T
+            if rows.full
+            else np.eye(len(o)) - np.outer(rows.u[o], rows.u[o]) - Q @ Q.T
         )
-        t = whole.Q.T @ whole.target
+        t = rows.Q.T @ rows.target
         spread = 0.0
-        apart = np.zeros(len(o)) if whole.full else whole.target[o] - Q @ t
-        if not whole.full:
-            apart = apart - whole.u[o] * (whole.u @ whole.target)
+        residual = np.zeros(len(o)) if rows.full else rows.target[o] - Q @ t
+        if not rows.full:
+            residual = residual - rows.u[o] * (rows.u @ rows.target)
         if self.has_penalty:
             ridged = Q / np.sqrt(s**2 + 1)
-            inner = one + ridged @ ridged.T
+            inner = determined_block + ridged @ ridged.T
             values, vectors = np.linalg.eigh(inner)
-            if not values[0] > NONZERO_FROM * (self.spare if whole.full else fuzz) * (
-                values[-1] if whole.full else 1.0
+            if not values[0] > NONZERO_FROM * (self.spare if rows.full else fuzz) * (
+                values[-1] if rows.full else 1.0
             ):
                 return None
-            r = vectors @ ((vectors.T @ (apart + Q @ (t / (s**2 + 1)))) / values)
-            worst = float(np.sqrt(values[-1] / values[0])) if whole.full else float(1 / values[0])
+            r = vectors @ ((vectors.T @ (residual + Q @ (t / (s**2 + 1)))) / values)
+            worst = float(np.sqrt(values[-1] / values[0])) if rows.full else float(1 / values[0])
         else:
-            values, vectors = np.linalg.eigh(one)
+            values, vectors = np.linalg.eigh(determined_block)
             seen = values > max(np.sqrt(fuzz), NONZERO_FROM * fuzz)
-            if not (whole.full or seen.all()) or (self.cut * whole.gap) ** 2 * 10 > values[
-                seen
-            ].min(initial=1.0):
+            if not (rows.full or seen.all()) or (self.cut * rows.gap) ** 2 * 10 > values[seen].min(
+                initial=1.0
+            ):
                 return None
             V1 = vectors[:, seen]
             V0 = vectors[:, ~seen]
             if not self.tells(len(s) - V0.shape[1]):
                 return None
-            r = V1 @ ((V1.T @ apart) / values[seen])
+            r = V1 @ ((V1.T @ residual) / values[seen])
             worst = float(1 / values[seen].min(initial=1.0))
             if V0.shape[1]:
-                norm = np.diag(1 / s) if self.natural is None else self.natural @ (whole.V / s)
+                norm = np.diag(1 / s) if self.natural is None else self.natural @ (rows.V / s)
                 along = norm @ (Q.T @ V0)
                 coef = norm @ (t - Q.T @ r)
                 r = r + V0 @ np.linalg.lstsq(along, coef, rcond=None)[0]
                 spread = self._norm_error(along, coef)
-        moved = -(Q.T @ r)  # change of t as predictions take the place of y
+        response_change = -(Q.T @ r)  # change of t as predictions take the place of y
         damped = s / (s**2 + 1) if self.has_penalty else 1 / s
-        b = whole.V @ (damped * (t + moved))
+        b = rows.V @ (damped * (t + response_change))
         r = r / root
         level = (
-            whole.level - float(self.weight[o] @ r) / float(self.weight.sum())
+            rows.level - float(self.weight[o] @ r) / float(self.weight.sum())
             if self.intercept
             else 0.0
         )
-        size = float(np.linalg.norm(whole.target) / np.sqrt(self.weight.max()))
+        size = float(np.linalg.norm(rows.target) / np.sqrt(self.weight.max()))
         off = spread + fuzz * worst * (size + float(np.abs(r).max(initial=0.0)))
-        return self.back @ b, level - float(whole.mean @ b), off + self._digits(level)
+        return self.coefficient_map @ b, level - float(rows.mean @ b), off + self._digits(level)
 
 
 def cut_floor(cut: float, s: Float[np.ndarray, " features"]) -> float:

@@ -41,10 +41,10 @@ def refit_active_set(refit: AbstractRefit, fit: Fit, rows: RefitRows, judge: boo
     """
     if isinstance(fit.objective, ActiveCox):
         return refit_active_cox(refit, fit, fit.objective, rows, judge)
-    known = active(fit)
-    if known is None:
+    active_fit = active(fit)
+    if active_fit is None:
         return refit(fit, rows, judge=judge)
-    return Following(refit, known, rows, judge).run()
+    return Following(refit, active_fit, rows, judge).run()
 
 
 class ActiveBatch(NamedTuple):
@@ -54,7 +54,7 @@ class ActiveBatch(NamedTuple):
     """
 
     lanes: Lanes
-    own: Active
+    active_fit: Active
     refits: RefitBatch
     which: Lanes
     is_tied: Flags  # not proved
@@ -63,9 +63,9 @@ class ActiveBatch(NamedTuple):
 class Following:
     """Batch of refits, each of which looks for a fit whose active parameters it keeps."""
 
-    def __init__(self, refit: AbstractRefit, facts: Active, rows: RefitRows, judge: bool):
+    def __init__(self, refit: AbstractRefit, active_fit: Active, rows: RefitRows, judge: bool):
         self.refit = refit
-        self.conditions = facts
+        self.active_fit = active_fit
         self.rows = rows
         self.judge = judge
         self.parts: list[ActiveBatch] = []
@@ -74,34 +74,34 @@ class Following:
         self.alone = list[int]()
 
     def run(self) -> RefitBatch:
-        first = self.refit(self.conditions.fit, self.rows)
-        wanted = self._keep_proved(self.conditions, np.arange(len(self.rows.index)), first)
+        first = self.refit(self.active_fit.fit, self.rows)
+        requests = self._keep_proved(self.active_fit, np.arange(len(self.rows.index)), first)
         # active sets that follow from one another before coordinate descent decides
         max_active_sets = 4
-        for turn in range(max_active_sets):
-            further: dict[Key, list[int]] = {}
-            for key, lanes in wanted.items():
+        for attempt in range(max_active_sets):
+            next_requests: dict[Key, list[int]] = {}
+            for key, lanes in requests.items():
                 place = np.array(key[0], int)
                 sign = np.array(key[1])
                 theta = np.frombuffer(key[2]).copy()
-                theta[place] = self.conditions.full_parameters(self.conditions.anchor.theta[None])[
+                theta[place] = self.active_fit.full_parameters(self.active_fit.anchor.theta[None])[
                     0
                 ][place]
-                own = self._fit_near(place, sign, theta)
-                if own is None or turn == max_active_sets - 1:
+                active_fit = self._fit_near(place, sign, theta)
+                if active_fit is None or attempt == max_active_sets - 1:
                     self.alone += lanes
                     continue
-                for other, more in self._keep_proved(
-                    own, np.array(lanes), self._again(own, np.array(lanes))
+                for next_key, members in self._keep_proved(
+                    active_fit, np.array(lanes), self._refit_again(active_fit, np.array(lanes))
                 ).items():
-                    further.setdefault(other, []).extend(more)
-            wanted = further
+                    next_requests.setdefault(next_key, []).extend(members)
+            requests = next_requests
         for lane in sorted(self.alone):
             self._by_itself(lane)
         return self._join(first)
 
     def _estimate(
-        self, conditions: Conditions, batch: RefitBatch, rest: Int[np.ndarray, " rest"]
+        self, conditions: Conditions, batch: RefitBatch, unproved: Int[np.ndarray, " rest"]
     ) -> tuple[RefitBatch, Int[np.ndarray, " some"]]:
         """Estimate single rows if fits on all the parameters that they need would cost too much.
 
@@ -109,15 +109,15 @@ class Following:
         within the tolerance, and at least those that exceed the affordable operations. Returns the
         batch with these, and which they are.
         """
-        (n, p) = self.conditions.anchor.model.design.shape
+        (n, p) = self.active_fit.anchor.model.design.shape
         rows = self.rows
         batches = max(int(rows.num_refits) / len(rows.index), 1.0)
         most = int(MAX_OTHER_FIT_WORK / (3.0 * n * p * p * batches))
         # fits on these parameters are affordable, or exact ones are wanted
-        if rest.size <= most or isinstance(self.refit, Exact) or not self.judge:
-            return batch, rest[:0]
+        if unproved.size <= most or isinstance(self.refit, Exact) or not self.judge:
+            return batch, unproved[:0]
         assert batch.scores is not None and batch.proved is not None
-        model = self.conditions.anchor.model
+        model = self.active_fit.anchor.model
         unit = rows.index[:, 0]
         loss = model.unit_loss
         y = model.y[unit]
@@ -128,15 +128,15 @@ class Following:
         if not self.refit.iterates:
             scores, error = batch.scores[:, 0], error + np.abs(scores - batch.scores[:, 0])
         error = np.where(rows.held[:, 0], error + batch.error, batch.error)
-        order = rest[np.argsort(error[rest])]
+        order = unproved[np.argsort(error[unproved])]
         allowed = CERTIFIED_REFIT.rtol * float(rows.scale) * len(rows.index)
-        some = order[: max(int(np.sum(np.cumsum(error[order]) <= allowed)), len(order) - most)]
+        chosen = order[: max(int(np.sum(np.cumsum(error[order]) <= allowed)), len(order) - most)]
         radius = conditions.radius + (np.abs(move) + size) / np.maximum(
-            self.conditions.anchor.norm[unit], 1e-300
+            self.active_fit.anchor.norm[unit], 1e-300
         )
-        new = np.isin(np.arange(len(unit)), some)
+        new = np.isin(np.arange(len(unit)), chosen)
         proved = batch.proved.copy()
-        proved[some] = False
+        proved[chosen] = False
         parts = (
             np.where(new, scores, batch.scores[:, 0])[:, None],
             np.where(new, error, batch.error),
@@ -144,11 +144,11 @@ class Following:
         where = conditions.center, np.where(new, radius, conditions.radius)
         return replace(
             batch, scores=parts[0], error=parts[1], proved=proved, ball=lambda: where
-        ), some
+        ), chosen
 
-    def _again(self, own: Active, lanes: Lanes) -> RefitBatch:
+    def _refit_again(self, active_fit: Active, lanes: Lanes) -> RefitBatch:
         refit = self.refit if self.refit.iterates else NEAR_EXACT_REFIT
-        return refit(own.fit, self._select(lanes))
+        return refit(active_fit.fit, self._select(lanes))
 
     def _select(self, lanes: Lanes) -> RefitRows:
         """Select refits of the batch, as part of a plan that is reduced in proportion."""
@@ -158,7 +158,7 @@ class Following:
     def _fit_near(self, place: Array, sign: Array, theta: Vector) -> Active | None:
         """Return the fit on other parameters near some θ; None if there is none."""
         try:
-            objective = self.conditions.full_model.restrict(place, sign, theta)
+            objective = self.active_fit.full_model.restrict(place, sign, theta)
             fit = anchored_at(
                 objective, as_stored(theta[place]), "cross_validate", np.zeros((0, len(place)))
             )
@@ -166,90 +166,110 @@ class Following:
             return None
         return active(fit)
 
-    def _keep_proved(self, own: Active, lanes: Lanes, batch: RefitBatch) -> dict[Key, list[int]]:
+    def _keep_proved(
+        self, active_fit: Active, lanes: Lanes, batch: RefitBatch
+    ) -> dict[Key, list[int]]:
         """Keep the refits that are proved to keep these parameters.
 
         Returns the parameters that the others need.
         """
         self.gradients += batch.gradients
         rows = self._select(lanes)
-        told = Conditions(own, rows, batch, directly=False)
-        self._keep(own, lanes, batch, np.flatnonzero(told.keeps), told.ties)
-        rest = np.flatnonzero(~told.keeps)
-        if rest.size and own is self.conditions and told.single and own.groups is None:
-            estimated, some = self._estimate(told, batch, rest)
-            self._keep(own, lanes, estimated, some, told.ties)
-            rest = np.setdiff1d(rest, some)
-        if not rest.size:
+        conditions = Conditions(active_fit, rows, batch, directly=False)
+        self._keep(active_fit, lanes, batch, np.flatnonzero(conditions.keeps), conditions.ties)
+        unproved = np.flatnonzero(~conditions.keeps)
+        if (
+            unproved.size
+            and active_fit is self.active_fit
+            and conditions.single
+            and active_fit.groups is None
+        ):
+            estimated, chosen = self._estimate(conditions, batch, unproved)
+            self._keep(active_fit, lanes, estimated, chosen, conditions.ties)
+            unproved = np.setdiff1d(unproved, chosen)
+        if not unproved.size:
             return {}
-        close = NEAR_EXACT_REFIT(own.fit, self._select(lanes[rest]))
+        close = NEAR_EXACT_REFIT(active_fit.fit, self._select(lanes[unproved]))
         self.gradients += close.gradients
-        told = Conditions(own, rows.take(rest), close, directly=True)
+        conditions = Conditions(active_fit, rows.take(unproved), close, directly=True)
         self._keep(
-            own, lanes, batch, rest[told.keeps], np.isin(np.arange(len(lanes)), rest[told.ties])
+            active_fit,
+            lanes,
+            batch,
+            unproved[conditions.keeps],
+            np.isin(np.arange(len(lanes)), unproved[conditions.ties]),
         )
-        wanted: dict[Key, list[int]] = {}
-        for k in np.flatnonzero(~told.keeps).tolist():
-            lane = int(lanes[rest[k]])
-            key = told.required_parameters(k)
+        requests: dict[Key, list[int]] = {}
+        for k in np.flatnonzero(~conditions.keeps).tolist():
+            lane = int(lanes[unproved[k]])
+            key = conditions.required_parameters(k)
             if key is None or not key[0]:
                 self.alone.append(lane)
             else:
-                wanted.setdefault(key, []).append(lane)
-        return wanted
+                requests.setdefault(key, []).append(lane)
+        return requests
 
     def _keep(
-        self, own: Active, lanes: Array, batch: RefitBatch, which: Array, tied: Array
+        self, active_fit: Active, lanes: Array, batch: RefitBatch, which: Array, tied: Array
     ) -> None:
         if which.size:
             self.result[lanes[which]] = batch.result[which]
-            self.parts.append(ActiveBatch(lanes[which], own, batch, which, tied[which]))
+            self.parts.append(ActiveBatch(lanes[which], active_fit, batch, which, tied[which]))
 
     def _by_itself(self, lane: int) -> None:
         """Refit one fold on the parameters that coordinate descent finds."""
         lanes = np.array([lane])
-        known = self.conditions
-        weights = weights_of(self.rows, known.units, lanes)[0]
+        reference = self.active_fit
+        weights = weights_of(self.rows, reference.units, lanes)[0]
         try:
-            found = minimise_with_kinks(
-                known.full_model, weights, known.full_parameters(known.anchor.theta[None])[0]
+            solution = minimise_with_kinks(
+                reference.full_model,
+                weights,
+                reference.full_parameters(reference.anchor.theta[None])[0],
             )
         except NoMinimiser:
             self.result[lane] = RESULTS.undetermined
             return
-        own = self._fit_near(found.place, found.sign, found.theta) if len(found.place) else None
-        if own is not None:
-            self._keep_proved(own, lanes, self._again(own, lanes))
-            self.alone = [other for other in self.alone if other != lane]
+        active_fit = (
+            self._fit_near(solution.place, solution.sign, solution.theta)
+            if len(solution.place)
+            else None
+        )
+        if active_fit is not None:
+            self._keep_proved(active_fit, lanes, self._refit_again(active_fit, lanes))
+            self.alone = [number for number in self.alone if number != lane]
 
     def _join(self, first: RefitBatch) -> RefitBatch:
         """Join the parts: the reported losses, and the candidate of each refit."""
         assert first.scores is not None and first.step_length is not None
         count = len(self.rows.index)
-        own = self.refit.iterates
+        iterates = self.refit.iterates
         error = np.full(count, np.inf)
         proved = np.zeros(count, bool)
-        moved = first.step_length.copy()
+        step_length = first.step_length.copy()
         scores = first.scores.copy()
-        for lanes, other, done, which, tied in self.parts:
+        for lanes, active_fit, done, which, tied in self.parts:
             assert (
                 done.scores is not None and done.proved is not None and done.step_length is not None
             )
             error[lanes], proved[lanes] = done.error[which], done.proved[which] & ~tied
-            moved[lanes] = done.step_length[which]
-            if other is self.conditions or own:
+            step_length[lanes] = done.step_length[which]
+            if active_fit is self.active_fit or iterates:
                 scores[lanes] = done.scores[which]
             else:  # the losses are reported at another point than the refit's candidate
                 error[lanes] += np.abs(done.scores[which] - scores[lanes]).sum(1)
 
         def theta() -> Array:
-            out = self.conditions.full_parameters(first.theta)
-            for lanes, other, done, which, _ in self.parts if own else ():
-                out[lanes] = other.full_parameters(done.theta[which])
+            out = self.active_fit.full_parameters(first.theta)
+            for lanes, active_fit, done, which, _ in self.parts if iterates else ():
+                out[lanes] = active_fit.full_parameters(done.theta[which])
             return out
 
         rank = max(
-            [len(self.conditions.anchor.root), *(len(part.own.anchor.root) for part in self.parts)]
+            [
+                len(self.active_fit.anchor.root),
+                *(len(part.active_fit.anchor.root) for part in self.parts),
+            ]
         )
 
         @functools.cache
@@ -261,12 +281,22 @@ class Following:
                 center[lanes, : middle.shape[1]], radius[lanes] = middle[which], reach[which]
             return center, radius
 
-        def at(u: Array) -> Array:
-            out = np.zeros((count, len(self.conditions.full_model.slope)))
-            for lanes, other, *_ in self.parts:
-                out[lanes] = other.full_parameters(other.fit.at(u[lanes, : len(other.anchor.root)]))
+        def parameters_at(u: Array) -> Array:
+            out = np.zeros((count, len(self.active_fit.full_model.slope)))
+            for lanes, active_fit, *_ in self.parts:
+                out[lanes] = active_fit.full_parameters(
+                    active_fit.fit.at(u[lanes, : len(active_fit.anchor.root)])
+                )
             return out
 
         return RefitBatch(
-            theta, error, self.result, scores, proved, ball, moved, self.gradients, at=at
+            theta,
+            error,
+            self.result,
+            scores,
+            proved,
+            ball,
+            step_length,
+            self.gradients,
+            parameters_at=parameters_at,
         )

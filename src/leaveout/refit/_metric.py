@@ -88,16 +88,16 @@ class DenseMetric:
 class Products:
     """Metric of each fold's own Hessian at u, by conjugate gradients down to `tol` of a gradient.
 
-    `rest` is the part of each last step left unsolved, in the norm of the Hessian. Rough solves
-    with products in NumPy are in single precision, which halves their time; gradients, in double
-    precision, decide where the steps end.
+    `remainder` is the part of each last step left unsolved, in the norm of the Hessian. Rough
+    solves with products in NumPy are in single precision, which halves their time; gradients, in
+    double precision, decide where the steps end.
     """
 
     def __init__(self, fit: Fit, F: DerivedBatch | ClosedFormBatch, tol: float):
         self.fit = fit
         self.F = F
         self.tol = tol
-        self.rest = np.zeros(len(F.rows.index))
+        self.remainder = np.zeros(len(F.rows.index))
         self.kind = np.float32 if isinstance(F, HostBatch) and tol >= ROUGH else np.float64
         rank = min(
             int(np.clip(RANK_OF_REFIT * F.rows.num_refits, *RANKS)),
@@ -108,24 +108,26 @@ class Products:
             F.arrays.alpha * fit.scaling.scale**2, 1.0
         )
         self.inverse = sketched(rank)(fit) if self.sketched else fit.learned_inverse
-        known = fit.scaling, fit.null_space, self.inverse
-        self.known = (
-            known
+        preconditioner = fit.scaling, fit.null_space, self.inverse
+        self.preconditioner = (
+            preconditioner
             if self.kind == np.float64
-            else jax.tree.map(lambda part: part.astype(np.float32, copy=False), known)
+            else jax.tree.map(lambda part: part.astype(np.float32, copy=False), preconditioner)
         )
 
     def solve(self, gradient, u, lanes):
         theta = self.fit.at(u)
         step = np.empty_like(gradient)
-        apart = isinstance(self.F, HostBatch) and (theta != theta[0]).any()
+        is_varied = isinstance(self.F, HostBatch) and (theta != theta[0]).any()
         # refits at different θ whose products are computed together, as the model keeps data of so
         # many
-        size = self.F.arrays.together if apart else max(len(lanes), 1)
-        for some in (slice(k, k + size) for k in range(0, len(lanes), size)):
-            solve = Solve(self.F, *self.known)
-            step[some] = solve(theta[some], gradient[some].astype(self.kind), lanes[some], self.tol)
-            self.rest[lanes[some]] = solve.remainder
+        size = self.F.arrays.together if is_varied else max(len(lanes), 1)
+        for chunk in (slice(k, k + size) for k in range(0, len(lanes), size)):
+            solve = Solve(self.F, *self.preconditioner)
+            step[chunk] = solve(
+                theta[chunk], gradient[chunk].astype(self.kind), lanes[chunk], self.tol
+            )
+            self.remainder[lanes[chunk]] = solve.remainder
         return step
 
 
@@ -208,12 +210,12 @@ def _parts(
     objective: AbstractLinearPredictor, theta: PyTree, index: Arrays
 ) -> tuple[Array, Arrays, Arrays]:
     """Rows of the listed units, and the first and second derivatives of their losses."""
-    one = lambda index: (
+    unit_parts = lambda index: (
         objective.rows(index),
         objective.derivative(theta, index, 1),
         objective.derivative(theta, index, 2),
     )
-    return jax.vmap(one)(index)
+    return jax.vmap(unit_parts)(index)
 
 
 def _dense(fit: Fit, rows: RefitRows) -> tuple[DenseMetric, Bool[np.ndarray, " refits"]]:

@@ -43,11 +43,11 @@ class DampedNewton:
         self.model = state.anchor.model
         self.omega, self.kappa = self.model.weigh(state._weights(lanes))
         start = np.zeros_like(state.u[lanes])
-        here = self._value(state.u[lanes])
-        there = self._value(start)
-        better = here < there
+        candidate_value = self._value(state.u[lanes])
+        start_value = self._value(start)
+        better = candidate_value < start_value
         self.u = np.where(better[:, None], state.u[lanes], start)
-        self.F = np.where(better, here, there)
+        self.F = np.where(better, candidate_value, start_value)
         self.open = np.ones(len(lanes), bool)
         self.has_begun = np.zeros(len(lanes), bool)
 
@@ -88,31 +88,47 @@ class DampedNewton:
         state.gradients += len(which) * (2 + theta.shape[1] / 2)
         slope, curvature = model.loss.derivatives(eta, model.y, (1, 2))
         omega = self.omega[which]
-        pulled = weight_terms(omega, slope)
-        raw = model.design.pull(pulled) + self.kappa[which, None] * model.penalty_terms(theta)[1]
+        weighted_slopes = weight_terms(omega, slope)
+        raw = (
+            model.design.pull(weighted_slopes)
+            + self.kappa[which, None] * model.penalty_terms(theta)[1]
+        )
         hessian = (
             model.design.gram(omega, curvature)
             + self.kappa[which, None, None] * model.bending(theta)
             + anchor.flat
         )
-        root, bad, known = inverse_roots(hessian, eta.shape[1])
+        root, bad, condition_square = inverse_roots(hessian, eta.shape[1])
         for k in which[bad]:
             # the curvature vanished during the steps
             self._fail(k, RESULTS.not_converged if self.has_begun[k] else RESULTS.undetermined)
         self.has_begun[which] = True
         if bad.all():
             return
-        which, root, raw, theta, eta, slope, curvature, omega, hessian, known = (
+        which, root, raw, theta, eta, slope, curvature, omega, hessian, condition_square = (
             part[~bad]
-            for part in (which, root, raw, theta, eta, slope, curvature, omega, hessian, known)
+            for part in (
+                which,
+                root,
+                raw,
+                theta,
+                eta,
+                slope,
+                curvature,
+                omega,
+                hessian,
+                condition_square,
+            )
         )
-        off = factor_error(known, eta.shape[1], theta.shape[1])
+        off = factor_error(condition_square, eta.shape[1], theta.shape[1])
         whitened = np.einsum("rp,rpk->rk", raw, root)
         extents = model.design.extents(root, model.shares(eta, curvature))
         several = anchor.roots is not None
         bulk = np.einsum("rp,rp->r", np.abs(theta), np.sqrt(np.einsum("rpp->rp", hessian)))
         rounding = Rounding(
-            eta.shape[1], theta.shape[1], *(part[:, None] for part in (np.sqrt(known), off, bulk))
+            eta.shape[1],
+            theta.shape[1],
+            *(part[:, None] for part in (np.sqrt(condition_square), off, bulk)),
         )
         norm, share, length = bounded(extents, rounding, several)
         blur = rounding.predictor(length, total(np.abs(eta), 2))
@@ -130,24 +146,34 @@ class DampedNewton:
             reference,
             blur,
         )
-        more = self._norm_share(which, root, 2 * size) + 2 * curvature_error(
+        extra_share = self._norm_share(which, root, 2 * size) + 2 * curvature_error(
             model, curvature, eta, blur
         )
-        found = ball(gap, reference, omega * share, size, 2 * size, more)
+        balls = ball(gap, reference, omega * share, size, 2 * size, extra_share)
         # the error of the step itself, and of the predictors after it
-        left = noise + rounding.step[:, 0] * decrement
+        remainder = noise + rounding.step[:, 0] * decrement
         digits = (
             rounding.predictor(length, total(np.abs(eta), 2), 2 * size[:, None])
             + 4 * UNIT * size[:, None] * norm
         )
         # the step is added to u, from which θ comes back by L⁻¹
-        turned = np.abs(step) @ np.linalg.norm(np.asarray(state.fit.factor), axis=1)
-        turned *= 2 * (theta.shape[1] + 4) * UNIT * anchor.rounding.root
-        digits += turned[:, None] * anchor.length
-        across = lambda some: self._across(root[some]) * rounding.growth[some, 0]
+        step_rounding = np.abs(step) @ np.linalg.norm(np.asarray(state.fit.factor), axis=1)
+        step_rounding *= 2 * (theta.shape[1] + 4) * UNIT * anchor.rounding.root
+        digits += step_rounding[:, None] * anchor.length
+        across = lambda places: self._across(root[places]) * rounding.growth[places, 0]
         step = np.asarray(state.fit.back(step))
         self._advance(
-            which, step, found, decrement, noise, left, norm, digits, turned, across, enough
+            which,
+            step,
+            balls,
+            decrement,
+            noise,
+            remainder,
+            norm,
+            digits,
+            step_rounding,
+            across,
+            enough,
         )
 
     def _norm_share(
@@ -173,8 +199,8 @@ class DampedNewton:
         scale = np.sqrt(np.sum(factor**2, axis=1))
         (n, p) = self.model.design.shape
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a refit that diverges
-            turned = factor.T @ root
-            square = turned.swapaxes(1, 2) @ turned
+            whitened_root = factor.T @ root
+            square = whitened_root.swapaxes(1, 2) @ whitened_root
             largest = np.trace(square, axis1=1, axis2=2)
             power = square / largest[:, None, None]
             for _ in range(SQUARINGS):
@@ -202,10 +228,10 @@ class DampedNewton:
         result: Ball,
         decrement: Array,
         noise: Array,
-        left: Array,
+        remainder: Array,
         norm: Array,
         digits: Array,
-        turned: PerLane,
+        step_rounding: PerLane,
         across: Callable[[Flags], PerLane],
         enough: Callable,
     ) -> None:
@@ -225,8 +251,10 @@ class DampedNewton:
         wanting = ~(sure | falls(new, length))
         while wanting.any():
             length[wanting] /= 2
-            some = which[wanting]
-            new[wanting] = self._value(self.u[some] + length[wanting, None] * step[wanting], some)
+            shortened = which[wanting]
+            new[wanting] = self._value(
+                self.u[shortened] + length[wanting, None] * step[wanting], shortened
+            )
             wanting &= ~falls(new, length) & (length > 1e-12)
         self.u[which] += length[:, None] * step
         self.F[which] = new
@@ -236,24 +264,24 @@ class DampedNewton:
             decrement + noise,
             noise,
         )
-        after = np.where(length == 1, result.after + left, np.inf)
+        after = np.where(length == 1, result.after + remainder, np.inf)
         units = state.units[lanes]
-        own, lost = (
+        held_norm, held_digits = (
             part if part.shape[1] == units.shape[1] else np.take_along_axis(part, units, axis=1)
             for part in (norm, digits)
         )
-        state._place(lanes, after, own, lost)
+        state._place(lanes, after, held_norm, held_digits)
         done = enough(lanes)
         # rounding allows no closer approach
         floor = ~done & (length == 1) & (decrement <= 2 * noise)
         self.open[which[done | floor]] = False
         state.radius[lanes] = np.inf
         if (closed := (done | floor) & np.isfinite(after)).any():
-            state.radius[lanes[closed]] = across(closed) * after[closed] + turned[closed]
+            state.radius[lanes[closed]] = across(closed) * after[closed] + step_rounding[closed]
         # displacement, in lengths of the first step, from which a refit diverges
         off = np.linalg.norm(self.u[which], axis=1) > 1e7 * (1 + state.first[lanes])
-        far = ~(done | floor) & (off | self._vanishing_groups(which))
-        for k in which[far | ~np.isfinite(new) | (floor & ~np.isfinite(after))]:
+        diverges = ~(done | floor) & (off | self._vanishing_groups(which))
+        for k in which[diverges | ~np.isfinite(new) | (floor & ~np.isfinite(after))]:
             self._fail(k, RESULTS.not_converged)
 
 
@@ -282,6 +310,6 @@ def inverse_roots(
     pivots = np.einsum("rpp->rp", factor).min(1) ** 2
     bad |= pivots < 1e-14
     inverse = np.stack([scipy.linalg.lapack.dtrtri(f, lower=1)[0] for f in factor])
-    known = condition(inverse, np.ones(scale.shape))
-    bad |= ~(factor_error(known, n, hessian.shape[1]) < 0.5)
-    return scale[:, :, None] * inverse.swapaxes(1, 2), bad, known
+    condition_square = condition(inverse, np.ones(scale.shape))
+    bad |= ~(factor_error(condition_square, n, hessian.shape[1]) < 0.5)
+    return scale[:, :, None] * inverse.swapaxes(1, 2), bad, condition_square

@@ -113,9 +113,9 @@ class Probes:
         weight = wide_model.curvature
         # least curvature with which rows are probed, relative to the mean
         self.scale = np.sqrt(np.maximum(weight, 1e-2 * max(float(weight.mean()), 1e-300)))
-        penalty_curvature = wide_model.kappa * wide_model.own
+        penalty_curvature = wide_model.kappa * wide_model.penalty_diagonal
         self.inverse = np.where(
-            _light(np.diff(wide_model.back.indptr)),
+            _light(np.diff(wide_model.transpose.indptr)),
             1 / np.where(penalty_curvature > 0, penalty_curvature, wide_model.diagonal),
             0.0,
         )
@@ -351,7 +351,7 @@ def _refit_rows(
     H, η of their refits, η after one step, and the change by the last step.
     """
     wide_model = probes.wide_model
-    right = wide_model.back[:, units].toarray().astype(np.float32)
+    right = wide_model.transpose[:, units].toarray().astype(np.float32)
     solved = wide_model.solve(
         right, wide_model.curvature[:, None], np.array([wide_model.kappa]), PROBE_RESIDUAL
     )

@@ -64,16 +64,16 @@ def samples(fit: Fit) -> tuple[Sample, ...]:
     size = np.sum(fit.influence**2, 1)
     chance = 0.8 * size / max(size.sum(), 1e-300) + 0.2 / n
     chance /= chance.sum()
-    drawn = np.random.default_rng(0).choice(n, max(SIZES), p=chance)
-    made = []
+    indices = np.random.default_rng(0).choice(n, max(SIZES), p=chance)
+    parts = []
     for m in SIZES:
-        units, times = np.unique(drawn[:m], return_counts=True)
+        units, times = np.unique(indices[:m], return_counts=True)
         objective = fit.objective.subset(units)
         assert objective is not None
-        made.append(
+        parts.append(
             Sample(objective, 1 / (m * chance[units]), times.astype(float), fit.influence[units])
         )
-    return tuple(made)
+    return tuple(parts)
 
 
 def whitened_gradients(
@@ -84,11 +84,11 @@ def whitened_gradients(
 
     The bound is the estimate from one of the samples plus three standard errors.
     """
-    some = _pad_lanes(lanes, len(u))
+    padded = _pad_lanes(lanes, len(u))
     chunk = max(1, own_passes(fit.objective, rows.index.shape[1]) // 8)
-    taken = rows.take(some)
+    batch = rows.take(padded)
     gradient, error = _chunked_gradients(
-        fit, samples(fit)[size], taken.index, taken.weight, taken.held, u[some], chunk
+        fit, samples(fit)[size], batch.index, batch.weight, batch.held, u[padded], chunk
     )
     return np.asarray(gradient)[: len(lanes)], np.asarray(error)[: len(lanes)]
 
@@ -107,25 +107,27 @@ def _pad_lanes(lanes: Lanes, total: int) -> Int[np.ndarray, " more"]:
 def _chunked_gradients(
     fit: Fit, sample: Sample, index: Arrays, weight: Arrays, held: Arrays, u: Arrays, chunk: int
 ) -> tuple[Array, Array]:
-    m, some = jnp.sum(sample.times), len(sample.times)
+    m, count = jnp.sum(sample.times), len(sample.times)
     whitener = jnp.asarray(fit.whitener)
     vector = lambda u: ravel(fit.theta) + u @ whitener
-    at = lambda u: unravel(vector(u), fit.theta)
+    unwhitened = lambda u: unravel(vector(u), fit.theta)
     losses = lambda u: sample.objective.score(
-        at(u), jnp.ones(some), jnp.arange(some), jnp.ones(some)
+        unwhitened(u), jnp.ones(count), jnp.arange(count), jnp.ones(count)
     )
 
-    def one(args):
+    def one_refit(args):
         index, weight, held, u = args
         delta = jnp.where(index < fit.objective.num_units, weight - 1.0, 0.0)
-        moved = ravel(jax.grad(fit.objective.perturbation)(at(u), index, delta))
+        change = ravel(jax.grad(fit.objective.perturbation)(unwhitened(u), index, delta))
         loss = held_out(fit.objective, fit.theta, index, weight, held)
         towards = jax.grad(lambda u: jnp.sum(loss(vector(u))))(u)
-        both = jax.vmap(lambda u: jax.jvp(losses, (u,), (towards,))[1])(jnp.stack([u, -u]))
-        each = (both.mean(0) - sample.influence @ towards) * sample.weight  # weight of one draw
-        total = jnp.sum(sample.times * each)
-        spread = jnp.sqrt(m * jnp.sum(sample.times * (each - total / m) ** 2) / (m - 1))
+        derivatives = jax.vmap(lambda u: jax.jvp(losses, (u,), (towards,))[1])(jnp.stack([u, -u]))
+        contributions = (
+            derivatives.mean(0) - sample.influence @ towards
+        ) * sample.weight  # weight of one draw
+        total = jnp.sum(sample.times * contributions)
+        spread = jnp.sqrt(m * jnp.sum(sample.times * (contributions - total / m) ** 2) / (m - 1))
         # standard errors of a sample that are added
-        return u + whitener @ (fit.gradient + moved), jnp.abs(total) + 3.0 * spread
+        return u + whitener @ (fit.gradient + change), jnp.abs(total) + 3.0 * spread
 
-    return jax.lax.map(one, (index, weight, held, u), batch_size=chunk)
+    return jax.lax.map(one_refit, (index, weight, held, u), batch_size=chunk)

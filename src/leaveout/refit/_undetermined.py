@@ -34,13 +34,13 @@ def fill_undetermined(fit: Fit, rows: RefitRows, done: RefitBatch) -> tuple[Refi
     if open_.any():
         done = replace(done, result=np.where(open_, int(RESULTS.undetermined), done.result))
     rows, done = _of_least_norm(fit, rows, done)
-    lost = done.result == RESULTS.undetermined
-    if not lost.any():
+    undetermined = done.result == RESULTS.undetermined
+    if not undetermined.any():
         return rows, done
     held = np.array(rows.held)
     one_row = np.sum(rows.index < fit.objective.num_units, axis=1) == 1
-    held[lost] = False
-    lanes = np.flatnonzero(lost & ~one_row)
+    held[undetermined] = False
+    lanes = np.flatnonzero(undetermined & ~one_row)
     if fit.predictors is None or kinks(fit.objective) or not lanes.size:
         return rows._replace(held=held), done
     theta, error, scores = (
@@ -51,9 +51,9 @@ def fill_undetermined(fit: Fit, rows: RefitRows, done: RefitBatch) -> tuple[Refi
     proved = None if done.proved is None else np.array(done.proved)
     for lane in lanes:
         weights = weights_of(rows, fit.objective.num_units, np.array([lane]))[0]
-        found = _within(fit, rows.index[lane], weights, rows.held[lane])
-        if found is not None:
-            held[lane], theta[lane], error[lane], losses = found
+        prediction = _within(fit, rows.index[lane], weights, rows.held[lane])
+        if prediction is not None:
+            held[lane], theta[lane], error[lane], losses = prediction
             if proved is not None:
                 proved[lane] = False  # Newton's last step tells the error
             if scores is not None:  # losses of other models are not functions of θ alone
@@ -67,31 +67,31 @@ def _of_least_norm(fit: Fit, rows: RefitRows, batch: RefitBatch) -> tuple[RefitR
     """Complete a batch with the refits of least squares that a factor of the rows determines, and
     their Hessians do not.
     """
-    lost = np.flatnonzero(batch.result == RESULTS.undetermined)
-    known = least_norm(fit) if lost.size else None
+    undetermined = np.flatnonzero(batch.result == RESULTS.undetermined)
+    system = least_norm(fit) if undetermined.size else None
     model = fit.predictors
     if (
-        known is None
+        system is None
         or model is None
-        or fit.objective.num_units * fit.num_params * len(lost) * _side(fit) > DEAR
+        or fit.objective.num_units * fit.num_params * len(undetermined) * _side(fit) > DEAR
     ):
         return rows, batch
     theta, error, result = np.array(batch.theta), np.array(batch.error), np.array(batch.result)
     proved = None if batch.proved is None else np.array(batch.proved)
     losses = np.zeros(rows.index.shape) if batch.scores is None else np.array(batch.scores)
-    near = np.zeros(len(lost))
-    for place, lane in enumerate(lost):
-        found = known.refit(weights_of(rows, fit.objective.num_units, np.array([lane]))[0])
-        if found is None:
-            near[place] = np.inf
+    distances = np.zeros(len(undetermined))
+    for place, lane in enumerate(undetermined):
+        solution = system.refit(weights_of(rows, fit.objective.num_units, np.array([lane]))[0])
+        if solution is None:
+            distances[place] = np.inf
             continue
-        coef, level, off = found
-        theta[lane] = np.append(coef, level) if known.intercept else coef
-        units = np.where(rows.index[lane] < len(known.y), rows.index[lane], 0)
-        residual = known.x[units] @ coef + level - known.y[units]
+        coef, level, off = solution
+        theta[lane] = np.append(coef, level) if system.intercept else coef
+        units = np.where(rows.index[lane] < len(system.y), rows.index[lane], 0)
+        residual = system.x[units] @ coef + level - system.y[units]
         losses[lane] = np.where(rows.held[lane], 0.5 * residual**2, 0.0)
         error[lane] = np.sum(np.where(rows.held[lane], off * (np.abs(residual) + 0.5 * off), 0.0))
-        near[place], result[lane] = off, RESULTS.successful
+        distances[place], result[lane] = off, RESULTS.successful
         if proved is not None:
             proved[lane] = False
 
@@ -99,8 +99,10 @@ def _of_least_norm(fit: Fit, rows: RefitRows, batch: RefitBatch) -> tuple[RefitR
         center, radius = np.zeros((len(theta), fit.num_params)), np.full(len(theta), np.inf)
         if batch.ball is not None:
             center, radius = (np.array(part) for part in batch.ball())
-        center[lost] = fit.back(np.where(np.isfinite(theta[lost]), theta[lost] - fit.vector, 0.0))
-        radius[lost] = near * np.sqrt(fit.objective.num_units)
+        center[undetermined] = fit.back(
+            np.where(np.isfinite(theta[undetermined]), theta[undetermined] - fit.vector, 0.0)
+        )
+        radius[undetermined] = distances * np.sqrt(fit.objective.num_units)
         return center, radius
 
     scores = losses if batch.scores is not None else None
@@ -143,13 +145,13 @@ def _within(
     inside = held & (along <= 1e-6 * np.sqrt(np.sum(rows**2, axis=(1, 2))))
     if not inside.any():
         return None
-    found = refit_across(fit, weights, null)
-    if not found.converged[0]:
+    solution = refit_across(fit, weights, null)
+    if not solution.converged[0]:
         return None
-    eta = model.unit_predictors(units[None], found.theta)[0]
+    eta = model.unit_predictors(units[None], solution.theta)[0]
     losses, slope = model.unit_loss.derivatives(eta, model.y[units], (0, 1))
     reach = np.linalg.norm(np.einsum("nk,nkp->np", slope.reshape(len(index), -1), rows), axis=1)
-    return inside, found.theta[0], float(found.size[0]) * float(reach[inside].sum()), losses
+    return inside, solution.theta[0], float(solution.size[0]) * float(reach[inside].sum()), losses
 
 
 def undetermined_directions(

@@ -54,34 +54,36 @@ class WideModel:
         self.theta = fit.vector
         self.units = len(model.y)
         self.x: Any = cast(SparseDesign, model.design).csr
-        self.back = self.x.T.tocsr()
+        self.transpose = self.x.T.tocsr()
         self.eta = model.eta(self.theta[None])[0]
         self.omega, self.kappa = (part[0] for part in model.weigh(np.ones((1, self.units))))
         self.loss, self.slope, curvature = model.loss.derivatives(self.eta, model.y, (0, 1, 2))
         self.curvature = weight_terms(self.omega, curvature)  # ω ℓ″
-        self.own = np.asarray(model.penalty.diagonal())
-        whole = isinstance(model.penalty, np.ndarray) and np.count_nonzero(
+        self.penalty_diagonal = np.asarray(model.penalty.diagonal())
+        is_dense = isinstance(model.penalty, np.ndarray) and np.count_nonzero(
             model.penalty
-        ) > np.count_nonzero(self.own)
+        ) > np.count_nonzero(self.penalty_diagonal)
         self.penalty: Any = (
-            model.penalty if whole else scipy.sparse.diags_array(self.own, format="csr")
+            model.penalty
+            if is_dense
+            else scipy.sparse.diags_array(self.penalty_diagonal, format="csr")
         )
         self.products = 0.0  # number of products with one vector
 
     @functools.cached_property
     def squares(self) -> Any:
         """Squares of the entries of the rows, one row for each parameter."""
-        return self.back.power(2)
+        return self.transpose.power(2)
 
     @functools.cached_property
     def diagonal(self) -> Vector:
         """Diagonal of H."""
-        return self.squares @ self.curvature + self.kappa * self.own
+        return self.squares @ self.curvature + self.kappa * self.penalty_diagonal
 
     @functools.cached_property
     def single(self) -> tuple[Any, Any]:
         """Rows and their transpose in float32."""
-        return self.x.astype(np.float32), self.back.astype(np.float32)
+        return self.x.astype(np.float32), self.transpose.astype(np.float32)
 
     def solve(
         self,
@@ -97,11 +99,11 @@ class WideModel:
         """
         kind = right.dtype
         penalty = self.penalty
-        x, back = self.single if kind == np.float32 else (self.x, self.back)
+        x, transpose = self.single if kind == np.float32 else (self.x, self.transpose)
         scale = (1 / self.diagonal).astype(kind)[:, None]
         curvature = curvature.astype(kind)
         kappa = kappa.astype(kind)
-        own = self.own.astype(kind)[:, None] if _diagonal(penalty) else None
+        diagonal = self.penalty_diagonal.astype(kind)[:, None] if _diagonal(penalty) else None
         out = np.zeros_like(right)
         residual = right.copy()
         towards = scale * residual
@@ -113,20 +115,20 @@ class WideModel:
         for _ in range(1000):
             if not open_.size:
                 break
-            part = lambda each, open_=open_: each[:, open_] if each.shape[1] > 1 else each
-            image = back @ (part(curvature) * (x @ towards))
+            part = lambda matrix, open_=open_: matrix[:, open_] if matrix.shape[1] > 1 else matrix
+            image = transpose @ (part(curvature) * (x @ towards))
             image += (kappa[open_] if len(kappa) > 1 else kappa) * (
-                penalty @ towards if own is None else own * towards
+                penalty @ towards if diagonal is None else diagonal * towards
             )
             self.products += len(open_)
             length = square[open_] / np.einsum("pk,pk->k", towards, image)
-            whole = len(open_) == out.shape[1]
-            some: Any = slice(None) if whole else open_
-            out[:, some] += length * towards
-            residual[:, some] -= length * image
-            turned = scale * residual[:, some]
-            after = np.einsum("pk,pk->k", residual[:, some], turned)
-            towards = turned + (after / square[open_]) * towards
+            is_complete = len(open_) == out.shape[1]
+            columns: Any = slice(None) if is_complete else open_
+            out[:, columns] += length * towards
+            residual[:, columns] -= length * image
+            preconditioned = scale * residual[:, columns]
+            after = np.einsum("pk,pk->k", residual[:, columns], preconditioned)
+            towards = preconditioned + (after / square[open_]) * towards
             square[open_] = after
             going = after > enough[open_]
             if not going.all():
@@ -145,7 +147,7 @@ class WideModel:
         self.products += len(kappa)
         return (
             np.where(np.isnan(F), np.inf, F),
-            self.back @ np.ascontiguousarray(slope.T) + kappa * pushed,
+            self.transpose @ np.ascontiguousarray(slope.T) + kappa * pushed,
             curvature.T,
         )
 
@@ -177,7 +179,7 @@ class WideRefit(NamedTuple):
 
 
 def settle_wide(
-    at: WideModel,
+    wide_model: WideModel,
     rows: RefitRows,
     start: Points | None = None,
     tol: float = 1e-9,  # length of the last step, relative to the displacement
@@ -187,31 +189,33 @@ def settle_wide(
     candidates.
     """
     # numbers in the vectors of one array, which stay near a cache
-    size = max(1, 2**20 // len(at.theta))
+    size = max(1, 2**20 // len(wide_model.theta))
     parts = []
     for first in range(0, len(rows.index), size):
         lanes = np.arange(first, min(first + size, len(rows.index)))
         parts.append(
-            _settle(at, rows.take(lanes), None if start is None else start[lanes], tol, steps)
+            _settle(
+                wide_model, rows.take(lanes), None if start is None else start[lanes], tol, steps
+            )
         )
     return WideRefit(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
 def _settle(
-    at: WideModel, rows: RefitRows, start: Array | None, tol: float, steps: int
+    wide_model: WideModel, rows: RefitRows, start: Array | None, tol: float, steps: int
 ) -> WideRefit:
-    omega, kappa = at.model.weigh(weights_of(rows, at.units))
+    omega, kappa = wide_model.model.weigh(weights_of(rows, wide_model.units))
     count = len(kappa)
-    units = np.where(rows.index < at.units, rows.index, 0)
+    units = np.where(rows.index < wide_model.units, rows.index, 0)
     place = np.arange(count)[:, None]
-    theta = np.repeat(at.theta[:, None], count, axis=1) if start is None else start.T.copy()
-    listed = lambda theta: at.predict(theta)[units, place]
-    F, gradient, curvature = at.value(theta, omega, kappa)
+    theta = np.repeat(wide_model.theta[:, None], count, axis=1) if start is None else start.T.copy()
+    listed = lambda theta: wide_model.predict(theta)[units, place]
+    F, gradient, curvature = wide_model.value(theta, omega, kappa)
     center = listed(theta)
     before = center.copy()
     arrived = np.zeros(count, bool)
     first = np.zeros(count)
-    way = np.zeros(count)
+    path_length = np.zeros(count)
     open_ = np.arange(count)
     for k in range(steps):
         if not open_.size:
@@ -220,10 +224,10 @@ def _settle(
             np.einsum(
                 "pk,pk->k",
                 gradient[:, open_] ** 2,
-                1 / at.diagonal[:, None] * np.ones((1, open_.size)),
+                1 / wide_model.diagonal[:, None] * np.ones((1, open_.size)),
             )
         )
-        left = np.minimum(
+        tolerance = np.minimum(
             MAX_SOLVE_RESIDUAL,
             np.maximum(
                 size / np.maximum(first[open_], 1e-300) if k else MAX_SOLVE_RESIDUAL,
@@ -231,22 +235,26 @@ def _settle(
             ),
         )
         if steps == 1:
-            left = np.full(len(open_), MIN_SOLVE_RESIDUAL)
+            tolerance = np.full(len(open_), MIN_SOLVE_RESIDUAL)
         # the gradient is in float64, so that later steps correct what a rough solve in float32
         # leaves
-        kind = np.float32 if left.min() >= SINGLE_RESIDUAL else np.float64
+        kind = np.float32 if tolerance.min() >= SINGLE_RESIDUAL else np.float64
         unit = np.where(size > 0, size, 1.0)
-        step = unit * at.solve(
-            (gradient[:, open_] / unit).astype(kind), curvature[:, open_], kappa[open_], left
+        step = unit * wide_model.solve(
+            (gradient[:, open_] / unit).astype(kind), curvature[:, open_], kappa[open_], tolerance
         )
         slope = np.einsum("pk,pk->k", gradient[:, open_], step)
         decrement = np.sqrt(np.maximum(slope, 0.0))
-        first = np.where(first == 0, _at(first, open_, decrement), first)
-        way[open_] += decrement
-        good = _shorten_steps(at, (theta, F, gradient, curvature), step, slope, omega, kappa, open_)
+        first = np.where(first == 0, _with_entries(first, open_, decrement), first)
+        path_length[open_] += decrement
+        good = _shorten_steps(
+            wide_model, (theta, F, gradient, curvature), step, slope, omega, kappa, open_
+        )
         before[open_] = center[open_]
-        center[open_] = at.predict(theta[:, open_])[units[open_], np.arange(len(open_))[:, None]]
-        done = (decrement <= tol * np.maximum(way[open_], 1e-300)) | (
+        center[open_] = wide_model.predict(theta[:, open_])[
+            units[open_], np.arange(len(open_))[:, None]
+        ]
+        done = (decrement <= tol * np.maximum(path_length[open_], 1e-300)) | (
             slope <= FLOOR * (1 + np.abs(F[open_]))
         )
         arrived[open_] = done & good
@@ -254,14 +262,14 @@ def _settle(
     return WideRefit(np.ascontiguousarray(theta.T), center, before, first, arrived)
 
 
-def _at(whole: Array, some: Int[np.ndarray, " some"], values: Array) -> Array:
-    out = whole.copy()
-    out[some] = values
+def _with_entries(values: Array, places: Int[np.ndarray, " some"], entries: Array) -> Array:
+    out = values.copy()
+    out[places] = entries
     return out
 
 
 def _shorten_steps(
-    at: WideModel,
+    wide_model: WideModel,
     stand: tuple[Array, Array, Array, Array],
     step: Array,
     slope: Array,
@@ -277,13 +285,13 @@ def _shorten_steps(
     wanting = np.arange(len(open_))
     length = 1.0
     while wanting.size and length > SHORTEST:
-        some = open_[wanting]
-        there = theta[:, some] - length * step[:, wanting]
-        value, own, bent = at.value(there, omega[some], kappa[some])
-        enough = value <= F[some] - FALL * length * slope[wanting] + FLOOR * (1 + np.abs(F[some]))
-        good = some[enough]
-        theta[:, good], F[good] = there[:, enough], value[enough]
-        gradient[:, good], curvature[:, good] = own[:, enough], bent[:, enough]
+        lanes = open_[wanting]
+        candidates = theta[:, lanes] - length * step[:, wanting]
+        value, gradients, curvatures = wide_model.value(candidates, omega[lanes], kappa[lanes])
+        enough = value <= F[lanes] - FALL * length * slope[wanting] + FLOOR * (1 + np.abs(F[lanes]))
+        good = lanes[enough]
+        theta[:, good], F[good] = candidates[:, enough], value[enough]
+        gradient[:, good], curvature[:, good] = gradients[:, enough], curvatures[:, enough]
         wanting = wanting[~enough]
         length = length / 2
     return ~np.isin(np.arange(len(open_)), wanting)
@@ -291,27 +299,27 @@ def _shorten_steps(
 
 def exactly(fit: Fit, rows: RefitRows, steps: int = MAX_WIDE_NEWTON_STEPS) -> RefitBatch:
     """Bring refits to their minima, with errors estimated by the change of the last step."""
-    at = cast(WideModel, wide(fit))
-    products = at.products
-    found = settle_wide(at, rows, steps=steps)
+    wide_model = cast(WideModel, wide(fit))
+    products = wide_model.products
+    refits = settle_wide(wide_model, rows, steps=steps)
     held = np.asarray(rows.held)
-    y = at.model.y[np.where(rows.index < at.units, rows.index, 0)]
+    y = wide_model.model.y[np.where(rows.index < wide_model.units, rows.index, 0)]
     losses, last = (
-        np.where(held, at.model.unit_loss.derivatives(eta, y, (0,))[0], 0.0)
-        for eta in (found.center, found.before)
+        np.where(held, wide_model.model.unit_loss.derivatives(eta, y, (0,))[0], 0.0)
+        for eta in (refits.center, refits.before)
     )
     error = np.abs(losses - last).sum(1) + 1e-12 * np.abs(losses).sum(1)
-    result = np.where(found.converged, RESULTS.successful, RESULTS.not_converged)
-    ball = lambda: (fit.back(found.theta - at.theta), np.zeros(len(error)))
+    result = np.where(refits.converged, RESULTS.successful, RESULTS.not_converged)
+    ball = lambda: (fit.back(refits.theta - wide_model.theta), np.zeros(len(error)))
     return RefitBatch(
-        lambda: found.theta,
+        lambda: refits.theta,
         error,
         result,
         losses,
         np.zeros(len(error), bool),
         ball,
-        found.first,
-        at.products - products,
+        refits.first,
+        wide_model.products - products,
     )
 
 
@@ -320,10 +328,10 @@ def one_step(fit: Fit, rows: RefitRows) -> RefitBatch:
 
     Its error is the distance to the converged refit.
     """
-    at = cast(WideModel, wide(fit))
+    wide_model = cast(WideModel, wide(fit))
     exact = exactly(fit, rows)
-    found, held = settle_wide(at, rows, steps=1), np.asarray(rows.held)
-    y = at.model.y[np.where(rows.index < at.units, rows.index, 0)]
-    losses = np.where(held, at.model.unit_loss.derivatives(found.center, y, (0,))[0], 0.0)
+    refits, held = settle_wide(wide_model, rows, steps=1), np.asarray(rows.held)
+    y = wide_model.model.y[np.where(rows.index < wide_model.units, rows.index, 0)]
+    losses = np.where(held, wide_model.model.unit_loss.derivatives(refits.center, y, (0,))[0], 0.0)
     error = np.abs(losses - exact.scores).sum(1) + exact.error
-    return replace(exact, make=lambda: found.theta, error=error, scores=losses, ball=None)
+    return replace(exact, make=lambda: refits.theta, error=error, scores=losses, ball=None)

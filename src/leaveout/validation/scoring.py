@@ -304,7 +304,7 @@ def largest_change(
     center, radius = batch.ball()
     rank = center.shape[1]
     is_known = np.isfinite(radius)
-    place = fit.at if batch.at is None else batch.at
+    place = fit.at if batch.parameters_at is None else batch.parameters_at
     count = min(rank, directions)
     distance = np.where(is_known, radius, 0.0)
     orthogonal = np.linalg.qr(np.random.default_rng(0).standard_normal((len(center), rank, count)))[
