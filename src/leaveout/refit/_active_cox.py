@@ -97,13 +97,13 @@ def _keeps(
     n = model.num_units
     theta = model.spread(fit.at(center))
     held = np.setdiff1d(np.arange(len(full_model.slope)), model.place)
-    reach = np.multiply.outer(radius, np.sqrt(np.sum(fit.root**2, axis=0)))
+    ranges = np.multiply.outer(radius, np.sqrt(np.sum(fit.root**2, axis=0)))
     (floor, ceiling) = segments(full_model, model.place, model.sign)
     active_theta = theta[:, model.place]
     with np.errstate(invalid="ignore"):
-        keeps = ((active_theta - reach > floor) & (active_theta + reach < ceiling)).all(1)
+        keeps = ((active_theta - ranges > floor) & (active_theta + ranges < ceiling)).all(1)
     least, most = (part[held] for part in gates(full_model, model.rest))
-    off = np.multiply.outer(2 * radius, _size(fit)[held])
+    gradient_error = np.multiply.outer(2 * radius, _size(fit)[held])
     lanes = np.flatnonzero(keeps & np.isfinite(radius))
     keeps[~np.isfinite(radius)] = False
     for chunk in (
@@ -122,7 +122,7 @@ def _keeps(
                 np.nan_to_num(np.multiply.outer(kappa, part), posinf=np.inf, neginf=-np.inf)
                 for part in (least, most)
             )
-        allowance = off[chunk] - TIE_DISTANCE * scale
+        allowance = gradient_error[chunk] - TIE_DISTANCE * scale
         keeps[chunk] = (
             (gradient[:, held] - allowance >= low) & (gradient[:, held] + allowance <= high)
         ).all(1)

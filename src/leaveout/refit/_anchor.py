@@ -131,11 +131,11 @@ class LinearFitCache:
         """Bound the rounding errors of whitened gradients at candidates of length `move`.
 
         No unit weighs more than `growth` times what it did, and no curvature grows by
-        more than e^{turn move}; for long moves the curvatures are computed.
+        more than e^{rate · move}; for long moves the curvatures are computed.
         """
         loss = self.model.loss
         several = self.roots is not None
-        curvature_change = self.turn * move * (2 if several else 1)
+        curvature_change = self.curvature_rate * move * (2 if several else 1)
         if self.slopes_and_changes is not None and growth.max() == 1 and curvature_change.max() < 1:
             sums = term_sums = (
                 self.slopes_and_changes[0]
@@ -247,9 +247,10 @@ class LinearFitCache:
         return self.model.design.whiten(np.arange(len(self.eta)), self.root)
 
     @functools.cached_property
-    def turn(self) -> float:
-        """M max k: along a move of length r no ℓ″ changes by more than a factor of e^{turn r}.
-        Infinite if there is no M.
+    def curvature_rate(self) -> float:
+        """M max k, infinite if there is no M.
+
+        Along a move of length r no ℓ″ changes by more than a factor of e^{rate · r}.
         """
         concordance = self.model.loss.self_concordance
         if concordance is None:
@@ -369,12 +370,12 @@ class LinearFitCache:
         else:
             curvature = None
             bounds = CurvatureBounds(*cast(LossOfSeveral, loss).ratios(eta, self.eta))
-        reach = np.multiply.outer(2 * slope / np.sqrt(kept_share), self.norm)
+        ranges = np.multiply.outer(2 * slope / np.sqrt(kept_share), self.norm)
         size = omega * self.size
         size /= kept_share[:, None]
         penalty_part = penalty_part + 2 * self.curvature_error(eta, curvature, blur, move)
         return ball(
-            gaps(loss, y, eta, bounds, reach, self.reference, blur),
+            gaps(loss, y, eta, bounds, ranges, self.reference, blur),
             self.reference,
             size,
             slope,
@@ -406,12 +407,12 @@ def linear_cache(fit: Fit) -> LinearFitCache:
     if several and norms is None and model.design.shifts_apart(model.bending(theta[None])[0]):
         # no refit moves along the others, of which the penalty alone may know
         moves = model.design.without_shifts(root)
-    off, condition_square = _root_rounding(
+    whitening, condition_square = _root_rounding(
         fit, model, root, moves, scale, weight, roots, curvature, flat, float(kappa)
     )
     columns = len(theta) + getattr(fit.objective, "further_columns", 0)
     rounding = Rounding(
-        len(eta), columns, float(np.sqrt(condition_square)), off, float(np.abs(theta) @ scale)
+        len(eta), columns, float(np.sqrt(condition_square)), whitening, float(np.abs(theta) @ scale)
     )
     norm, size, length = bounded(extents, rounding, several)
     blur = rounding.predictor(length, total(np.abs(eta), 1))
@@ -431,7 +432,7 @@ def linear_cache(fit: Fit) -> LinearFitCache:
     )
     floor = max(
         OWN_HESSIAN_BELOW,
-        4 * off if off < 0.5 else np.inf,
+        4 * whitening if whitening < 0.5 else np.inf,
         _cut(fit),
         _required_information(fit, condition_square),
     )
@@ -489,8 +490,8 @@ def _root_rounding(
         len(root) + getattr(fit.objective, "further_columns", 0),
     )
     # twice what a measurement cannot tell from rounding, at least
-    clear = 4 * UNIT * len(root) ** 2 * np.sqrt(moves_condition)
-    if off > max(CONDITION, clear) and moves_condition > REPEATED_COLUMNS * len(root):
+    measurable = 4 * UNIT * len(root) ** 2 * np.sqrt(moves_condition)
+    if off > max(CONDITION, measurable) and moves_condition > REPEATED_COLUMNS * len(root):
         off = min(
             off,
             whitening_error(
@@ -544,7 +545,7 @@ def whitening_error(
     weight: Array,
     roots: Array | None,
     curvature: Array,
-    bend: Array,
+    penalty_hessian: Array,
 ) -> float:
     """Measure δ on the whitened rows Z, where the root of the condition enters.
 
@@ -558,12 +559,14 @@ def whitening_error(
     else:
         z = np.sqrt(weight)[:, None, None] * (roots.swapaxes(1, 2) @ z)
     z = z.reshape(-1, len(root))
-    inner = root @ bend @ root.T
+    inner = root @ penalty_hessian @ root.T
     gram = z.T @ z
-    scale = np.sqrt(np.diag(model.design.gram(weight[None], curvature[None])[0]) + np.diag(bend))
-    reach = float(np.linalg.norm(np.abs(root) @ scale))
+    scale = np.sqrt(
+        np.diag(model.design.gram(weight[None], curvature[None])[0]) + np.diag(penalty_hessian)
+    )
+    condition_root = float(np.linalg.norm(np.abs(root) @ scale))
     size = float(np.trace(gram + inner))
-    rounding = (p + 2) * 2.0**-53 * reach * np.sqrt(size)  # rounding of Z
+    rounding = (p + 2) * 2.0**-53 * condition_root * np.sqrt(size)  # rounding of Z
     return (
         float(np.linalg.norm(gram + inner - np.eye(len(root))))
         + (n + 8) * 2.0**-53 * size

@@ -115,12 +115,12 @@ class Active:
             return (norms.lengths(theta) > np.multiply.outer(radius, np.sqrt(reach.groups))).all(1)
 
     def may_release(
-        self, gradient: Array, off: Array, least: Array, most: Array, kappa: Array | float = 1.0
+        self, gradient: Array, error: Array, least: Array, most: Array, kappa: Array | float = 1.0
     ) -> Bool[np.ndarray, "... others"]:
-        """Held parameters that could be released, for gradients with error `off`."""
+        """Held parameters that could be released, for gradients with an `error`."""
         if self.groups is None:
-            return ~((gradient - off > least) & (gradient + off < most))
-        beyond = self.groups.lengths(np.abs(gradient) + off) >= np.multiply.outer(
+            return ~((gradient - error > least) & (gradient + error < most))
+        beyond = self.groups.lengths(np.abs(gradient) + error) >= np.multiply.outer(
             kappa, self.groups.weight
         )
         return self.groups.among(beyond)
@@ -264,38 +264,36 @@ class Conditions:
         """Judge by the largest possible gradients, of held parameters in `columns`."""
         assert self.active_fit.groups is not None
         norms = self.active_fit.groups.select(columns)
-        beyond = norms.lengths(size) - np.multiply.outer(kappa, norms.weight)
-        self.keeps[lanes] = (beyond <= TIE_DISTANCE * norms.weight).all(1)
-        self.ties[lanes] = self.keeps[lanes] & (beyond > 0).any(1)
+        excess = norms.lengths(size) - np.multiply.outer(kappa, norms.weight)
+        self.keeps[lanes] = (excess <= TIE_DISTANCE * norms.weight).all(1)
+        self.ties[lanes] = self.keeps[lanes] & (excess > 0).any(1)
 
     def _judge(
         self,
         lanes: Array,
         columns: Array,
         gradient: Array,
-        off: Array,
+        error: Array,
         held: tuple[Array, Array],
         kappa: Array | None = None,
     ) -> None:
-        """Judge held parameters in `columns` by gradients with error `off` and the bounds of these;
-        groups by κ.
-        """
+        """Judge held parameters in `columns` by gradients with an `error`, or groups by κ."""
         if self.active_fit.groups is not None:
             self._judged_groups(
                 lanes,
                 columns,
-                np.abs(gradient) + off,
+                np.abs(gradient) + error,
                 np.ones(len(lanes)) if kappa is None else kappa,
             )
             return
-        beyond = np.maximum(held[0] - (gradient - off), gradient + off - held[1])
+        excess = np.maximum(held[0] - (gradient - error), gradient + error - held[1])
         tie = self.active_fit.tie[columns]
         tie_factor = 1e3  # ties within which an error is that of rounding, and counts among them
-        asking = ~(beyond <= np.where(off <= tie_factor * tie, np.maximum(tie, 2 * off), tie))
-        self.keeps[lanes] = ~asking.any(1)
-        self.ties[lanes] = self.keeps[lanes] & (beyond > 0).any(1)
-        lane, column = np.nonzero(asking)
-        parts = (gradient, off, *(np.broadcast_to(part, gradient.shape) for part in held))
+        may_move = ~(excess <= np.where(error <= tie_factor * tie, np.maximum(tie, 2 * error), tie))
+        self.keeps[lanes] = ~may_move.any(1)
+        self.ties[lanes] = self.keeps[lanes] & (excess > 0).any(1)
+        lane, column = np.nonzero(may_move)
+        parts = (gradient, error, *(np.broadcast_to(part, gradient.shape) for part in held))
         self.pairs.append(
             np.stack(
                 [lanes[lane], columns[column], *(part[lane, column] for part in parts)], axis=1
@@ -306,14 +304,14 @@ class Conditions:
         """Whether each parameter that may be released is released for sure, so that its refit needs
         no closer look.
         """
-        lane, column, gradient, off, low, high = np.concatenate(self.pairs).T
-        sure = (
-            np.maximum(low - gradient, gradient - high) - off
+        lane, column, gradient, error, low, high = np.concatenate(self.pairs).T
+        is_certain = (
+            np.maximum(low - gradient, gradient - high) - error
             > self.active_fit.tie[column.astype(int)]
         )
-        asking, open_ = np.zeros((2, len(self.keeps)), bool)
-        asking[lane.astype(int)], open_[lane[~sure].astype(int)] = True, True
-        return (asking & ~open_)[lanes]
+        may_move, open_ = np.zeros((2, len(self.keeps)), bool)
+        may_move[lane.astype(int)], open_[lane[~is_certain].astype(int)] = True, True
+        return (may_move & ~open_)[lanes]
 
     def _by_change(self, lanes: Array) -> None:
         """Judge by the change that the touched units cause, and a bound of the other units'
@@ -330,25 +328,27 @@ class Conditions:
         )
         length = np.linalg.norm(self.center[lanes], axis=1)
         radius = self.radius[lanes]
-        pull, range_ = _slopes(
+        slopes, range_ = _slopes(
             active_fit,
             units,
             anchor.model.unit_predictors(units, self.theta[lanes]),
             anchor.norm[units] * radius[:, None],
         )
-        pull = delta * pull
+        slopes = delta * slopes
         range_ = np.abs(delta) * range_
         largest = active_fit.full_model.largest[active_fit.held]
         (low, high) = active_fit.gates
-        beyond = (
+        curvature_error = (
             active_fit.concordance
             * _psi(
                 active_fit.concordance * anchor.norm[: active_fit.units].max() * (length + radius)
             )
             * (length + radius) ** 2
         )
-        touched = (np.abs(pull) + range_).sum(1)
-        most = [float(part.max(initial=0.0)) for part in (length + radius, beyond + touched)]
+        touched = (np.abs(slopes) + range_).sum(1)
+        most = [
+            float(part.max(initial=0.0)) for part in (length + radius, curvature_error + touched)
+        ]
         largest_change = (
             most[0] * active_fit.size + most[1] * largest + active_fit.gradient_rounding
         )
@@ -365,16 +365,16 @@ class Conditions:
             gradient = (
                 active_fit.gradient[columns]
                 + self.center[lanes[chunk]] @ cross_curvature
-                + np.einsum("lk,lkj->lj", pull[chunk], entries)
+                + np.einsum("lk,lkj->lj", slopes[chunk], entries)
             )
-            off = np.multiply.outer(
+            error = np.multiply.outer(
                 radius[chunk], np.linalg.norm(cross_curvature, axis=0)
-            ) + np.multiply.outer(beyond[chunk], largest[columns])
-            off += (
+            ) + np.multiply.outer(curvature_error[chunk], largest[columns])
+            error += (
                 np.einsum("lk,lkj->lj", range_[chunk], np.abs(entries))
                 + active_fit.gradient_rounding[columns]
             )
-            self._judge(lanes[chunk], columns, gradient, off, (low[columns], high[columns]))
+            self._judge(lanes[chunk], columns, gradient, error, (low[columns], high[columns]))
 
     def _by_rows(self, lanes: Array) -> None:
         """Judge by gradients at the centre."""
@@ -402,16 +402,18 @@ class Conditions:
             gradient += np.multiply.outer(
                 kappa, (active_fit.full_model.ridge * active_fit.held_values)[active_fit.held]
             )
-            off = (
+            error = (
                 np.multiply.outer(range_.sum(1), active_fit.full_model.largest[active_fit.held])
                 + active_fit.gradient_rounding
             )
-            close = np.flatnonzero(active_fit.may_release(gradient, off, least, most, kappa).any(0))
-            off[:, close] = (
+            close = np.flatnonzero(
+                active_fit.may_release(gradient, error, least, most, kappa).any(0)
+            )
+            error[:, close] = (
                 range_ @ np.abs(model.design.x[:, active_fit.held[close]])
                 + active_fit.gradient_rounding[close]
             )
-            self._judge(chunk, everyone, gradient, off, (least, most), kappa)
+            self._judge(chunk, everyone, gradient, error, (least, most), kappa)
 
     @functools.cached_property
     def joining(self) -> Float[np.ndarray, "pairs 6"]:
@@ -437,11 +439,11 @@ class Conditions:
         kept_share = np.maximum(1 - lost_curvature * np.einsum("lr,lr->l", z, z), OWN_HESSIAN_BELOW)
         total, size = np.zeros((2, len(unit)))
 
-        def add(lane: Array, along: Array, curvature: Array, way: Array, most: Array) -> None:
+        def add(lane: Array, along: Array, curvature: Array, change: Array, most: Array) -> None:
             move = np.divide(
                 along / kept_share[lane], curvature, out=np.zeros(len(lane)), where=curvature > 0
             )
-            np.add.at(total, lane, way * move)
+            np.add.at(total, lane, change * move)
             np.add.at(size, lane, np.abs(most * move))
 
         lane, column = self.joining[:, 0].astype(int), self.joining[:, 1].astype(int)
@@ -457,16 +459,16 @@ class Conditions:
                 + active_fit.full_model.ridge[active_fit.held[columns]]
                 - np.sum(cross_curvature**2, axis=0)
             )[inverse]
-            _, _, gradient, off, low, high = self.joining.T
-            way, most = (
+            _, _, gradient, error, low, high = self.joining.T
+            change, most = (
                 np.clip(gradient, low, high) - gradient,
-                np.maximum(low - gradient, gradient - high) + off,
+                np.maximum(low - gradient, gradient - high) + error,
             )
             add(
                 lane,
                 along,
                 curvature - lost_curvature[lane] * along**2 / kept_share[lane],
-                way,
+                change,
                 most,
             )
         lane, free = np.nonzero(self.may_leave)
@@ -500,16 +502,16 @@ class Conditions:
         excess = refit_pairs[:, 2] - np.clip(
             refit_pairs[:, 2], refit_pairs[:, 4], refit_pairs[:, 5]
         )
-        asking = np.abs(excess) > active_fit.tie[column]
-        coming = active_fit.held[column[asking]]
+        is_released = np.abs(excess) > active_fit.tie[column]
+        released = active_fit.held[column[is_released]]
         is_leaving = np.zeros(len(active_fit.place), bool)
         is_leaving[active_fit.limited_parameters] = self.is_outside[lane]
         # parameters that are released or held one after another before coordinate descent decides
-        if not (is_leaving.any() or len(coming)) or is_leaving.sum() + len(coming) > 4:
+        if not (is_leaving.any() or len(released)) or is_leaving.sum() + len(released) > 4:
             return None
         values = active_fit.held_values.copy()
-        beyond = np.zeros(len(active_fit.held_values))
-        beyond[coming] = excess[asking]
+        excesses = np.zeros(len(active_fit.held_values))
+        excesses[released] = excess[is_released]
         sign = dict(
             zip(
                 active_fit.place[~is_leaving].tolist(),
@@ -519,8 +521,8 @@ class Conditions:
         )
         sign |= dict(
             zip(
-                coming.tolist(),
-                leaving_signs(active_fit.full_model.slope, values, beyond)[coming].tolist(),
+                released.tolist(),
+                leaving_signs(active_fit.full_model.slope, values, excesses)[released].tolist(),
                 strict=True,
             )
         )

@@ -149,8 +149,8 @@ class _Group:
         step = np.zeros_like(gradient)
         residual = -gradient
         least = np.full(len(gradient), np.inf)
-        towards = solve(residual, self.lanes)
-        square = np.einsum("rp,rp->r", residual, towards)
+        directions = solve(residual, self.lanes)
+        square = np.einsum("rp,rp->r", residual, directions)
         length = np.zeros(len(gradient))
         diagonal, off_diagonal = np.zeros((2, len(gradient), PRODUCTS))
         open_ = np.flatnonzero(square > 0)
@@ -158,7 +158,7 @@ class _Group:
         for k in range(PRODUCTS):
             if not open_.size:
                 break
-            direction = towards[open_]
+            direction = directions[open_]
             r = residual[open_]
             image = direction + anchor.gradient_of_slopes(
                 apply_curvature(change[open_], anchor.predictor_moves(direction))
@@ -174,7 +174,7 @@ class _Group:
             least[open_] = _smallest(diagonal[open_, : k + 1], off_diagonal[open_, :k])
             ratio = after / square[open_]
             off_diagonal[open_, k] = np.sqrt(ratio) / share
-            towards[open_] = preconditioned + ratio[:, None] * direction
+            directions[open_] = preconditioned + ratio[:, None] * direction
             square[open_] = after
             is_unsolved = np.sqrt(after / (np.maximum(least[open_], 1e-300) * length[open_])) > PART
             carry = (ratio / share)[is_unsolved]
@@ -185,26 +185,26 @@ class _Group:
         """Take the steps, shortened until F falls, and mark the lanes in which it falls."""
         theta = self._theta(self.u)
         along = step @ self.state.anchor.root
-        away, length, open_ = (
+        predictor_moves, length, open_ = (
             self.model.design.predictors(along),
             np.ones(len(step)),
             np.arange(len(step)),
         )
-        times = lambda length: length.reshape(-1, *(1,) * (away.ndim - 1))
+        times = lambda length: length.reshape(-1, *(1,) * (predictor_moves.ndim - 1))
         value = self.F.copy()
         while open_.size:
-            reach = length[open_]
+            lengths = length[open_]
             before = self.F[open_]
-            eta = self.eta[open_] + times(reach) * away[open_]
-            point = theta[open_] + reach[:, None] * along[open_]
+            eta = self.eta[open_] + times(lengths) * predictor_moves[open_]
+            point = theta[open_] + lengths[:, None] * along[open_]
             value[open_] = self._value(self.omega[open_], eta, point)
-            falls = value[open_] <= before + FALL * reach * slope[open_] + 1e-14 * np.abs(before)
+            falls = value[open_] <= before + FALL * lengths * slope[open_] + 1e-14 * np.abs(before)
             length[open_[~falls]] /= 2
-            open_ = open_[~falls & (reach > SHORTEST)]
+            open_ = open_[~falls & (lengths > SHORTEST)]
         good = length > SHORTEST
         length = np.where(good, length, 0.0)
         self.u += length[:, None] * step
-        self.eta += times(length) * away
+        self.eta += times(length) * predictor_moves
         self.F = np.where(good, value, self.F)
         return good
 

@@ -88,8 +88,8 @@ def settle_rows(anchor: LinearFitCache, look: OneRow) -> tuple[PerRefit, PerRefi
     loss = anchor.model.loss
     unit = look.unit
     z = anchor.rows[look.unit]
-    (bend,) = loss.derivatives(anchor.eta[unit], anchor.model.y[unit], (3,))
-    pushed = third(anchor, z) - (look.lost_curvature * bend * anchor.size[unit] ** 2)[:, None] * z
+    (thirds,) = loss.derivatives(anchor.eta[unit], anchor.model.y[unit], (3,))
+    pushed = third(anchor, z) - (look.lost_curvature * thirds * anchor.size[unit] ** 2)[:, None] * z
     along = look.lost_curvature * (
         anchor.slope[unit] + anchor.curvature[unit] * (look.center - anchor.eta[unit])
     )

@@ -219,13 +219,13 @@ class RefitDescent:
                 self.metric.change(self.u[lanes], remainder, lanes),
             )
             return self.error[lanes]
-        reach = np.where(finite, remainder, 0.0)[:, None]
+        distance = np.where(finite, remainder, 0.0)[:, None]
         last = (
             self.step[lanes] / np.maximum(self.size[lanes, None], 1e-300)
             if self._sketched
             else _unit(self.step[lanes])
         )
-        directions = [reach * last]
+        directions = [distance * last]
         # units for each parameter from which a fold counts as long
         if self.linear or not fit.objective.pointwise or width < 8 * fit.num_params:
             count = (
@@ -239,7 +239,7 @@ class RefitDescent:
                 else fit.whiten(self.F.slopes(theta, lanes))
             )
             directions.append(
-                reach * np.minimum(1.0, 2 / np.sqrt(count))[:, None] * self._steepest(slopes)
+                distance * np.minimum(1.0, 2 / np.sqrt(count))[:, None] * self._steepest(slopes)
             )
         moves = fit.unwhiten(
             np.stack([sign * d for d in directions for sign in (1.0, -1.0)], axis=1)
@@ -468,10 +468,10 @@ class RefitDescent:
             dual = image - np.einsum("lk,lkp->lp", entries, duals[active, : k + 1])
             along = self.metric.solve(dual, point[active], lanes[active])
             values, vectors = np.linalg.eigh(ritz[active, : k + 1, : k + 1])
-            worst = np.argmax(np.abs(1 - values), axis=1)[:, None]
-            deviation = np.take_along_axis(np.abs(1 - values), worst, 1)[:, 0]
+            farthest = np.argmax(np.abs(1 - values), axis=1)[:, None]
+            deviation = np.take_along_axis(np.abs(1 - values), farthest, 1)[:, 0]
             residual = np.sqrt(np.maximum(np.sum(along * dual, axis=1), 0.0))
-            ritz_error = residual * np.abs(np.take_along_axis(vectors[:, -1], worst, 1)[:, 0])
+            ritz_error = residual * np.abs(np.take_along_axis(vectors[:, -1], farthest, 1)[:, 0])
             largest[active] = np.maximum(largest[active], np.hypot(deviation, ritz_error))
             # after three products a rest of a twentieth of the largest value is small; a rest of a
             # thousandth is noise
@@ -686,7 +686,7 @@ class RefitDescent:
             if size > NEXT_LOOK_RATIO * checked_size:
                 return False
             checked_size = size
-            self._stand(refit, minimiser.theta, minimiser.step)
+            self._place_refit(refit, minimiser.theta, minimiser.step)
             return size <= NEAR[-1] * first or bool(
                 enough(refit, DescentLook(self, refit, np.array([LEARNED_DISTANCE_FACTOR * size])))[
                     0
@@ -708,7 +708,7 @@ class RefitDescent:
         (_, gradient) = F.look(result.theta)
         learnt = result.newton(gradient)
         shortest = LENGTH_NOISE * max(self.natural, float(self.first[refit[0]]))
-        self._stand(refit, theta, learnt)
+        self._place_refit(refit, theta, learnt)
         for _ in range(MAX_CHORD_STEPS):
             product = self._product(F, theta)
             before = max(float(gradient @ learnt), 1e-300)
@@ -718,7 +718,7 @@ class RefitDescent:
             theta = theta - step
             gradient = F.look(theta)[1]
             learnt = result.newton(gradient)
-            self._stand(refit, theta, step)
+            self._place_refit(refit, theta, step)
             contraction = SAFETY * max(
                 residual, (max(float(gradient @ learnt), 0.0) / before) ** 0.5
             )
@@ -757,7 +757,7 @@ class RefitDescent:
         self.size[refit] = self.first[refit]
         return True
 
-    def _stand(self, refit: np.ndarray, theta: np.ndarray, step: np.ndarray) -> None:
+    def _place_refit(self, refit: np.ndarray, theta: np.ndarray, step: np.ndarray) -> None:
         """Move a refit to θ, with the step that led there or the next one."""
         self.u[refit], self.step[refit] = self.fit.back(np.stack([theta - self.center, step]))
         self.size[refit] = np.linalg.norm(self.step[refit], axis=1)
@@ -827,7 +827,7 @@ def expand(
     """
     assert state.expansion is not None
     batch = state.expansion.solve()
-    usual = state.metric
+    anchor_metric = state.metric
     if state.fit.objective.costs.separate:
         theta = state.center + state.fit.unwhiten(np.nan_to_num(batch.u))
         everyone = np.arange(len(batch.u))
@@ -856,7 +856,7 @@ def expand(
     state.gradients = state.expansion.gradients + GRADIENTS * (len(lanes) + len(invalid))
     state.metric = ExpandedMetric(state, lanes)
     lanes = state.steps(lanes, enough, most)
-    state.metric = usual
+    state.metric = anchor_metric
     return np.sort(np.concatenate([lanes, invalid]))
 
 

@@ -44,13 +44,13 @@ def distances(fit: Fit, batch: RefitBatch, theta: RefitPoints) -> tuple[PerRefit
         size = np.abs(theta) @ _scale(fit) + np.abs(center) @ (np.abs(anchor.root) @ _scale(fit))
         p = theta.shape[1]
         length, length_error = lengths_of_moves(fit, theta - fit.vector - center @ anchor.root)
-        off = (
+        bound = (
             (1 + anchor.rounding.off) * radius
             + length
             + length_error
             + (2 * p + 16) * UNIT * (size + anchor.rounding.bulk)
         )
-        distance = UP * off
+        distance = UP * bound
         proved = nowhere if batch.proved is None else batch.proved
     distance = np.where(np.isfinite(distance), distance, np.inf)
     return distance, proved & np.isfinite(distance)

@@ -179,9 +179,9 @@ class CertifiedBatch:
         out = np.empty(self.u.shape)
         for lanes in passes(np.arange(len(self.u)), anchor.eta.size, self.u.shape[1]):
             omega, kappa = anchor.model.weigh(self._weights(lanes))
-            pull = anchor.model.design.pull(scale_units(omega, anchor.slope[None]))
+            gradient = anchor.model.design.pull(scale_units(omega, anchor.slope[None]))
             out[lanes] = (
-                pull + kappa[:, None] * anchor.model.penalty_terms(anchor.theta[None])[1]
+                gradient + kappa[:, None] * anchor.model.penalty_terms(anchor.theta[None])[1]
             ) @ anchor.root.T
             if not anchor.model.separate:
                 ratio = np.divide(
@@ -330,8 +330,8 @@ class CertifiedBatch:
             balls = anchor.table.ball(
                 size, kept_share, growth, np.linalg.norm(self.u[lanes], axis=1)
             )
-        little = ~(balls.after <= 0.5 * balls.distance) | ~np.isfinite(balls.after)
-        for chunk in tiles(np.flatnonzero(little & is_near), eta.shape[1]):
+        is_wide = ~(balls.after <= 0.5 * balls.distance) | ~np.isfinite(balls.after)
+        for chunk in tiles(np.flatnonzero(is_wide & is_near), eta.shape[1]):
             u = self.u[lanes[chunk]]
             slope = size[chunk]
             penalty_part = anchor.norm_share(

@@ -94,12 +94,12 @@ class LeastNorm:
     @functools.cached_property
     def factorised_rows(self) -> "Whole":
         """The factor of all rows."""
-        Q, s, V, mean, root, gap, clear = self._factor(self.weight)
+        Q, s, V, mean, root, gap, is_clear = self._factor(self.weight)
         u = root / np.linalg.norm(root) if self.intercept else np.zeros(len(root))
         Q = Q - np.outer(u, u @ Q)  # centring leaves 1e-16 / s along u
         level = float(u @ (root * self.y) / np.linalg.norm(root)) if self.intercept else 0.0
         full = len(s) == np.sum(self.weight > 0) - self.intercept
-        certain = clear and (not self.cut or np.isfinite(cut_floor(self.cut, self._singular())))
+        certain = is_clear and (not self.cut or np.isfinite(cut_floor(self.cut, self._singular())))
         return Whole(
             Q, s, V, mean, root, gap, certain, u, bool(full), level, root * (self.y - level)
         )
@@ -132,7 +132,7 @@ class LeastNorm:
         # the distance from the cut, or from zero
         away = rounding if least > rounding else least * (NONZERO_FROM - 1)
         low = least - rounding if least > rounding else least
-        clear = self.has_penalty or not np.any((s > low) & (s < least + away))
+        is_clear = self.has_penalty or not np.any((s > low) & (s < least + away))
         if self.has_penalty:
             # centring removes one
             good = (s > 0) & (np.arange(len(s)) < np.sum(weight > 0) - self.intercept)
@@ -141,7 +141,7 @@ class LeastNorm:
             gap = float(shift / max(values.min(initial=largest), 1.0 if self.has_penalty else 0.0))
         else:
             gap = 1.0
-        return Q[:, good], values, V[good].T, mean, root, gap, bool(clear)
+        return Q[:, good], values, V[good].T, mean, root, gap, bool(is_clear)
 
     @functools.cached_property
     def floor(self) -> float:
@@ -181,8 +181,8 @@ class LeastNorm:
         omega = weights * self.weight
         if not omega.any():
             return None
-        Q, s, V, mean, root, gap, clear = self._factor(omega)
-        if not clear or not self.tells(len(s)):
+        Q, s, V, mean, root, gap, is_clear = self._factor(omega)
+        if not is_clear or not self.tells(len(s)):
             return None
         level = omega @ self.y / omega.sum() if self.intercept else 0.0
         damped = s / (s**2 + 1) if self.has_penalty else 1 / s
@@ -229,7 +229,7 @@ class LeastNorm:
         root = rows.root[o]
         Q = rows.Q[o]
         s = rows.s
-        fuzz = self.spare * rows.gap
+        rounding = self.spare * rows.gap
         determined_block = (
             np.zeros((len(o), len(o)))
             if rows.full
@@ -241,10 +241,10 @@ class LeastNorm:
         if not rows.full:
             residual = residual - rows.u[o] * (rows.u @ rows.target)
         if self.has_penalty:
-            ridged = Q / np.sqrt(s**2 + 1)
-            inner = determined_block + ridged @ ridged.T
+            ridge_rows = Q / np.sqrt(s**2 + 1)
+            inner = determined_block + ridge_rows @ ridge_rows.T
             values, vectors = np.linalg.eigh(inner)
-            if not values[0] > NONZERO_FROM * (self.spare if rows.full else fuzz) * (
+            if not values[0] > NONZERO_FROM * (self.spare if rows.full else rounding) * (
                 values[-1] if rows.full else 1.0
             ):
                 return None
@@ -252,17 +252,17 @@ class LeastNorm:
             worst = float(np.sqrt(values[-1] / values[0])) if rows.full else float(1 / values[0])
         else:
             values, vectors = np.linalg.eigh(determined_block)
-            seen = values > max(np.sqrt(fuzz), NONZERO_FROM * fuzz)
-            if not (rows.full or seen.all()) or (self.cut * rows.gap) ** 2 * 10 > values[seen].min(
-                initial=1.0
-            ):
+            is_determined = values > max(np.sqrt(rounding), NONZERO_FROM * rounding)
+            if not (rows.full or is_determined.all()) or (self.cut * rows.gap) ** 2 * 10 > values[
+                is_determined
+            ].min(initial=1.0):
                 return None
-            V1 = vectors[:, seen]
-            V0 = vectors[:, ~seen]
+            V1 = vectors[:, is_determined]
+            V0 = vectors[:, ~is_determined]
             if not self.tells(len(s) - V0.shape[1]):
                 return None
-            r = V1 @ ((V1.T @ residual) / values[seen])
-            worst = float(1 / values[seen].min(initial=1.0))
+            r = V1 @ ((V1.T @ residual) / values[is_determined])
+            worst = float(1 / values[is_determined].min(initial=1.0))
             if V0.shape[1]:
                 norm = np.diag(1 / s) if self.natural is None else self.natural @ (rows.V / s)
                 along = norm @ (Q.T @ V0)
@@ -279,7 +279,7 @@ class LeastNorm:
             else 0.0
         )
         size = float(np.linalg.norm(rows.target) / np.sqrt(self.weight.max()))
-        off = spread + fuzz * worst * (size + float(np.abs(r).max(initial=0.0)))
+        off = spread + rounding * worst * (size + float(np.abs(r).max(initial=0.0)))
         return self.coefficient_map @ b, level - float(rows.mean @ b), off + self._digits(level)
 
 
@@ -291,11 +291,11 @@ def cut_floor(cut: float, s: Float[np.ndarray, " features"]) -> float:
     that these data determine.
     """
     largest = s.max(initial=0.0)
-    seen = s > cut * largest
+    is_kept = s > cut * largest
     rounding = UNIT * CAUTION * NONZERO_FROM * len(s) * largest
-    if not seen.any() or np.any(~seen & (s > rounding)):
+    if not is_kept.any() or np.any(~is_kept & (s > rounding)):
         return np.inf
-    return float(10 * (cut * largest / s[seen].min()) ** 2)
+    return float(10 * (cut * largest / s[is_kept].min()) ** 2)
 
 
 @cached_on

@@ -169,14 +169,14 @@ class Judge:
         return self.error
 
     def __call__(self, lanes: Lanes, look: "EnclosureLook") -> Flags:
-        off = self.errors(lanes, look.center, look.half, look.radius)
+        errors = self.errors(lanes, look.center, look.half, look.radius)
         if self.reported_losses is None or look.center is self.reported_center:
-            return off <= select_refits(self.tolerance, lanes)
+            return errors <= select_refits(self.tolerance, lanes)
         difference = np.abs(
             losses(self.fit, select_batch(self.rows, lanes), look.center)
             - self.reported_losses[lanes]
         ).sum(1)
-        return off <= TIGHT * difference + self.tolerance[lanes]
+        return errors <= TIGHT * difference + self.tolerance[lanes]
 
 
 def select_refits(part: Array, lanes: Lanes) -> Array:
@@ -429,15 +429,15 @@ def _by_the_next_term(
         and anchor.model.loss.self_concordance is not None
         and anchor.model.norms is None
     )
-    wrong = error(fit, rows, center, center, half)
+    errors = error(fit, rows, center, center, half)
     # open rows, and those without a next term
-    lanes = np.flatnonzero(~within(wrong, allowed))
+    lanes = np.flatnonzero(~within(errors, allowed))
     long_steps = np.zeros(0, int)
     for size in sampled.SIZES if has_term else ():
         if _costs(fit, rows, len(lanes)) <= AFFORDABLE or size > len(anchor.eta):
             break
         open_look = look.take(lanes)
-        short = sampled.short(anchor.turn, open_look)
+        short = sampled.short(anchor.curvature_rate, open_look)
         if not short.any():
             break
         lanes, long_steps, open_look = (
@@ -446,26 +446,26 @@ def _by_the_next_term(
             open_look.take(np.flatnonzero(short)),
         )
         term = sampled.next_term(anchor, open_look, size)
-        half_widths = sampled.half(anchor.turn, open_look, term, True)[:, None]
-        wrong[lanes] = error(fit, rows.take(lanes), center[lanes], center[lanes], half_widths)
-        good = np.isfinite(wrong[lanes]) if hurry else within(wrong, allowed)[lanes]
+        half_widths = sampled.half(anchor.curvature_rate, open_look, term, True)[:, None]
+        errors[lanes] = error(fit, rows.take(lanes), center[lanes], center[lanes], half_widths)
+        good = np.isfinite(errors[lanes]) if hurry else within(errors, allowed)[lanes]
         half[lanes[good]], is_proved[lanes[good]] = half_widths[good], False
         lanes = lanes[~good]
     return np.union1d(lanes, long_steps)
 
 
 def within(
-    wrong: Float[np.ndarray, "... refits"], allowed: Float[np.ndarray, "... refits"]
+    errors: Float[np.ndarray, "... refits"], allowed: Float[np.ndarray, "... refits"]
 ) -> Bool[np.ndarray, "... refits"]:
     """Refits of smallest error that are together within the allowed error, none of them above five
     times its share.
     """
-    rising = np.sort(wrong, axis=-1)
+    rising = np.sort(errors, axis=-1)
     count = np.sum(
         np.cumsum(rising, axis=-1) <= allowed.sum(-1, keepdims=True), axis=-1, keepdims=True
     )
     rising = np.append(rising, np.full(count.shape, np.inf), axis=-1)
-    return (wrong < np.take_along_axis(rising, count, axis=-1)) & (wrong <= 5 * allowed)
+    return (errors < np.take_along_axis(rising, count, axis=-1)) & (errors <= 5 * allowed)
 
 
 def _to_the_end(
@@ -554,7 +554,7 @@ def error(
     unit = listed(rows.index)
     unit_errors = change(model.unit_loss, model.y[unit], reported_predictors, middle, listed(half))
     total = functools.partial(np.bincount, place // max(scored.shape[1], 1), minlength=len(center))
-    wrong = total(unit_errors)
+    errors = total(unit_errors)
     if (
         radius is not None
         and reported is center
@@ -566,8 +566,8 @@ def error(
             gain = total(slope * anchor.norm[unit]) - np.sqrt(
                 total(slope**2 * anchor.flatness[unit])
             )
-            wrong -= np.where(np.isfinite(radius), radius, 0.0) * np.fmax(gain, 0.0)
-    return np.where(is_finite | ~scored.any(1), wrong, np.inf)
+            errors -= np.where(np.isfinite(radius), radius, 0.0) * np.fmax(gain, 0.0)
+    return np.where(is_finite | ~scored.any(1), errors, np.inf)
 
 
 def unit_losses(fit: Fit) -> Float[np.ndarray, " units"]:

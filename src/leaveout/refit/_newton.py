@@ -120,7 +120,7 @@ class DampedNewton:
                 condition_square,
             )
         )
-        off = factor_error(condition_square, eta.shape[1], theta.shape[1])
+        factor_errors = factor_error(condition_square, eta.shape[1], theta.shape[1])
         whitened = np.einsum("rp,rpk->rk", raw, root)
         extents = model.design.extents(root, model.shares(eta, curvature))
         several = anchor.roots is not None
@@ -128,7 +128,7 @@ class DampedNewton:
         rounding = Rounding(
             eta.shape[1],
             theta.shape[1],
-            *(part[:, None] for part in (np.sqrt(condition_square), off, bulk)),
+            *(part[:, None] for part in (np.sqrt(condition_square), factor_errors, bulk)),
         )
         norm, share, length = bounded(extents, rounding, several)
         blur = rounding.predictor(length, total(np.abs(eta), 2))
@@ -240,22 +240,24 @@ class DampedNewton:
         A step is shortened until F falls, unless the full step is proved to help.
         """
         state = self.state
-        sure = result.after <= 0.5 * result.distance  # otherwise a full step may lead further away
-        sure &= np.isfinite(result.after)
+        is_proved = (
+            result.after <= 0.5 * result.distance
+        )  # otherwise a full step may lead further away
+        is_proved &= np.isfinite(result.after)
         length = np.ones(len(which))
         before = self.F[which]
         new = self._value(self.u[which] + step, which)
         falls = lambda new, length: (
             new <= before - 1e-4 * length * decrement**2 + 1e-14 * np.abs(before)
         )
-        wanting = ~(sure | falls(new, length))
-        while wanting.any():
-            length[wanting] /= 2
-            shortened = which[wanting]
-            new[wanting] = self._value(
-                self.u[shortened] + length[wanting, None] * step[wanting], shortened
+        is_long = ~(is_proved | falls(new, length))
+        while is_long.any():
+            length[is_long] /= 2
+            shortened = which[is_long]
+            new[is_long] = self._value(
+                self.u[shortened] + length[is_long, None] * step[is_long], shortened
             )
-            wanting &= ~falls(new, length) & (length > 1e-12)
+            is_long &= ~falls(new, length) & (length > 1e-12)
         self.u[which] += length[:, None] * step
         self.F[which] = new
         lanes = self.lanes[which]

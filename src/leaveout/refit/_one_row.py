@@ -104,23 +104,23 @@ def sherman_morrison_step(
     gives the rounding error of a predictor after a move of a length, and `off` what a step leaves
     of its length.
     """
-    pull = scale_units(lost_weight, row.slope)
-    bend = scale_units(lost_weight, row.curvature)
+    slopes = scale_units(lost_weight, row.slope)
+    curvatures = scale_units(lost_weight, row.curvature)
     kept_share = 1 - lost_weight * row.share
     off = off * (1 + np.abs(lost_weight) * row.share)
     kept_share = kept_share - off
     determined = kept_share > floor
     kept_share = np.where(determined, np.minimum(kept_share, 1.0), 1.0)
-    along = row.common - apply_curvature(row.inner, pull)  # z · gradient
+    along = row.common - apply_curvature(row.inner, slopes)  # z · gradient
     if row.inner.ndim == 1:  # as it is computed, as `kept_share` is a lower bound
-        inverse = 1 / np.where(determined, 1 - bend * row.inner, 1.0)
+        inverse = 1 / np.where(determined, 1 - curvatures * row.inner, 1.0)
     else:
-        inverse = _invert_outputs(row.inner, np.where(determined[:, None, None], bend, 0.0))
+        inverse = _invert_outputs(row.inner, np.where(determined[:, None, None], curvatures, 0.0))
     step = apply_curvature(inverse, along)
     length = (
         gradient_square
-        - total(pull * (row.common + along), 1)
-        + total(along * apply_curvature(bend, step), 1)
+        - total(slopes * (row.common + along), 1)
+        + total(along * apply_curvature(curvatures, step), 1)
     )
     root = np.sqrt(kept_share)
     slope = np.sqrt(np.maximum(length, 0.0)) + noise / root
@@ -157,7 +157,7 @@ def span(unit: Int[np.ndarray, " some"]) -> Int[np.ndarray, " some"] | slice:
 
 def _invert_outputs(
     inner: Float[np.ndarray, "refits outputs outputs"],
-    bend: Float[np.ndarray, "refits outputs outputs"],
+    curvatures: Float[np.ndarray, "refits outputs outputs"],
 ) -> Float[np.ndarray, "refits outputs outputs"]:
     """Compute (I − zᵀz ℓ″)⁻¹ of several outputs."""
-    return np.linalg.inv(np.eye(inner.shape[1]) - inner @ bend)
+    return np.linalg.inv(np.eye(inner.shape[1]) - inner @ curvatures)

@@ -171,7 +171,7 @@ class Stack:
         return np.repeat(np.arange(len(self.theta)), len(self.leaving.unit))
 
     @functools.cached_property
-    def turn(self) -> Float[Array, " penalties"]:
+    def curvature_rate(self) -> Float[Array, " penalties"]:
         """Largest M k of each penalty."""
         concordance = self.model.loss.self_concordance
         assert concordance is not None
@@ -240,7 +240,7 @@ class Stack:
     @functools.cached_property
     def short(self) -> Bool[Array, " lanes"]:
         """Tell whether the step is short enough for the next term to be valid."""
-        return sampled.short(self.turn[self.penalty], self.look)
+        return sampled.short(self.curvature_rate[self.penalty], self.look)
 
     @functools.cached_property
     def _third(self) -> Float[Array, "penalties units"]:
@@ -300,9 +300,9 @@ class Stack:
             kind, copy=False
         )
 
-    def _whiten(self, k: int, units: Array, times: Array) -> Float[Array, "some rank"]:
+    def _whiten(self, k: int, units: Array, factors: Array) -> Float[Array, "some rank"]:
         design, root = self._rough
-        return design.multiply(units, root[k]) * times[:, None].astype(root.dtype)
+        return design.multiply(units, root[k]) * factors[:, None].astype(root.dtype)
 
     def _sums(
         self, rows: Array, index: Array, k: int, units: Array, is_complete: bool
@@ -373,13 +373,13 @@ class ChordIteration:
         eta = model.eta(theta)
         slope, curvature = model.loss.derivatives(eta, model.y, (1, 2))
         weighted_slopes = weight_terms(stack.weight[None], slope)
-        away = np.linalg.norm(self.u, axis=1)
+        length = np.linalg.norm(self.u, axis=1)
         rounding = stack.lane_rounding(self.penalty)
         norm = stack.norm[self.penalty]
         everyone = np.arange(len(eta))
         blur = rounding._replace(root=rounding.root[:, None], bulk=rounding.bulk[:, None])
         slope_errors = slope_error(
-            model, slope, curvature, eta, blur.predictor(norm, np.abs(eta), away[:, None])
+            model, slope, curvature, eta, blur.predictor(norm, np.abs(eta), length[:, None])
         )
         weighted_slopes[everyone, self.unit] *= 1 - self._share()
         raw = stack.design.pull(weighted_slopes) + np.einsum(
@@ -388,7 +388,7 @@ class ChordIteration:
         gradient = np.einsum("lp,lpr->lr", raw, root)
         move = self._solve(gradient)
         noise = rounding.gradient(
-            np.einsum("ln,ln->l", np.abs(weighted_slopes, out=weighted_slopes), norm), away
+            np.einsum("ln,ln->l", np.abs(weighted_slopes, out=weighted_slopes), norm), length
         )
         root_kept = np.sqrt(self.kept_share)
         noise = (noise + np.einsum("ln,ln,n->l", slope_errors, norm, stack.weight)) / root_kept
@@ -398,9 +398,11 @@ class ChordIteration:
             + move
             - (curvature_loss * np.einsum("lr,lr->l", self.z, move))[:, None] * self.z
         )
-        off = 2 * rounding.step * (1 + curvature_loss * norm[everyone, self.unit] ** 2)
+        step_error = 2 * rounding.step * (1 + curvature_loss * norm[everyone, self.unit] ** 2)
         remainder = (
-            noise + (np.linalg.norm(image, axis=1) + off * np.linalg.norm(move, axis=1)) / root_kept
+            noise
+            + (np.linalg.norm(image, axis=1) + step_error * np.linalg.norm(move, axis=1))
+            / root_kept
         )
         size = np.sqrt(np.maximum(-np.einsum("lr,lr->l", gradient, move), 0.0)) + noise
         balls = self._ball(eta, size)
@@ -431,13 +433,13 @@ class ChordIteration:
             reference = stack.curvature[penalties]
             norm = stack.norm[penalties]
             (curvature,) = model.loss.derivatives(eta[chunk], model.y, (2,))
-            reach = norm * radius[:, None] / np.sqrt(kept_share)
+            ranges = norm * radius[:, None] / np.sqrt(kept_share)
             gap = gaps(
                 model.loss,
                 model.y,
                 eta[chunk],
                 CurvatureBounds(curvature, curvature),
-                reach,
+                ranges,
                 reference,
             )
             rounding = stack.lane_rounding(penalties)
@@ -470,9 +472,9 @@ class ChordIteration:
         move = np.einsum("lr,lr->l", self.z[selection], self.u[selection])
         center = stack.eta[penalty, unit] + move
         half = stack.norm[penalty, unit] * after / np.sqrt(self.kept_share[selection])
-        away = np.linalg.norm(self.u[selection], axis=1)
+        length = np.linalg.norm(self.u[selection], axis=1)
         return center, half + stack.lane_rounding(penalty).predictor(
-            stack.norm[penalty, unit], np.abs(center), away
+            stack.norm[penalty, unit], np.abs(center), length
         )
 
 
@@ -543,16 +545,18 @@ class Settling:
         """
         stack = self.stack
         n = self.stack.eta.shape[1]
-        wanting = ~self._accept()
-        lanes = np.flatnonzero(wanting & stack.short)
-        long_steps = np.flatnonzero(wanting & ~stack.short)
+        is_open = ~self._accept()
+        lanes = np.flatnonzero(is_open & stack.short)
+        long_steps = np.flatnonzero(is_open & ~stack.short)
         for size in [*(size for size in SIZES if size < n), n]:
             if not lanes.size or stack.costs(len(lanes)) <= AFFORDABLE:
                 break
             look = stack.look.take(lanes)
             is_complete = size == n
             term = stack.term(lanes, look, None if is_complete else size)
-            half = sampled.half(stack.turn[stack.penalty[lanes]], look, term, not is_complete)
+            half = sampled.half(
+                stack.curvature_rate[stack.penalty[lanes]], look, term, not is_complete
+            )
             center = look.center + is_complete * term.move
             self.judge(lanes, center, half)
             good = np.isfinite(self.wrong[lanes]) if self.hurry else self._accept()[lanes]
@@ -579,7 +583,7 @@ class Settling:
         stack = self.stack
         good = stack.look.is_determined[lanes]
         size = max(1, 2**16 // stack.eta.shape[1])
-        still = [lanes[~good]]
+        open_lanes = [lanes[~good]]
         lanes = lanes[good]
         for start in range(0, len(lanes), size):
             walk = ChordIteration(stack, lanes[start : start + size])
@@ -604,7 +608,7 @@ class Settling:
                         + tolerance
                     )
                 done = self.wrong[walk.lanes] <= tolerance
-                still.append(walk.lanes[stuck & ~done])
+                open_lanes.append(walk.lanes[stuck & ~done])
                 walk = walk.take(~(stuck | done))
-            still.append(walk.lanes)
-        return np.sort(np.concatenate(still))
+            open_lanes.append(walk.lanes)
+        return np.sort(np.concatenate(open_lanes))

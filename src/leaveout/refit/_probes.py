@@ -86,10 +86,10 @@ class ProbedLeverages(NamedTuple):
     """Estimates from a number of groups of probes.
 
     There are h of all rows, from all probes and without each group, with its standard error. For
-    the refitted rows there are their predictors and the errors of their losses. `bend` is the
-    difference of η from one step in units of λ², `times` the factor by which errors are larger than
-    estimated, `distance_left` the error of the mean after the step, and `deviation` the standard
-    deviation of losses.
+    the refitted rows there are their predictors and the errors of their losses. `step_curvature` is
+    the difference of η from one step in units of λ², `error_factor` the factor by which errors are
+    larger than estimated, `distance_left` the error of the mean after the step, and `deviation` the
+    standard deviation of losses.
     """
 
     h: Float[np.ndarray, " units"]
@@ -98,8 +98,8 @@ class ProbedLeverages(NamedTuple):
     known_units: Int[np.ndarray, " some"]
     exact: Float[np.ndarray, " some"]
     unsure: Float[np.ndarray, " some"]
-    bend: float
-    times: float
+    step_curvature: float
+    error_factor: float
     distance_left: float
     deviation: float
 
@@ -262,7 +262,7 @@ class Probes:
         exact_h, exact, step, last = _refit_rows(self, refit_units)
         lengths = self.length(exact_h, refit_units, wide_model.omega[refit_units])
         with np.errstate(divide="ignore", invalid="ignore"):
-            bend = TWICE * float(
+            step_curvature = TWICE * float(
                 np.nanmax(
                     np.where(lengths > 0, np.abs(exact - step) / lengths**2, 0.0), initial=0.0
                 )
@@ -284,14 +284,16 @@ class Probes:
             refit_units,
             exact,
             np.abs(ell(exact, y) - ell(exact - last, y)),
-            bend,
+            step_curvature,
             1.0,
             mean_error,
             deviation,
         )
         reported, error, _ = self.judge(estimates, random, wide_model.omega[random])
-        off = np.abs(reported - exact_losses[: len(random)]) / np.maximum(error, 1e-300)
-        return estimates._replace(times=max(1.0, float(off[np.isfinite(error)].max(initial=0.0))))
+        ratios = np.abs(reported - exact_losses[: len(random)]) / np.maximum(error, 1e-300)
+        return estimates._replace(
+            error_factor=max(1.0, float(ratios[np.isfinite(error)].max(initial=0.0)))
+        )
 
     def length(
         self, h: Array, units: Int[np.ndarray, " some"], lost_weight: Float[np.ndarray, " some"]
@@ -327,17 +329,17 @@ class Probes:
             for sign in (1, -1)
         ]
         eta, _ = self.step(row_h, units, lost_weight)
-        reach = leverages.bend * self.length(leverages.h, units, lost_weight) ** 2
+        step_error = leverages.step_curvature * self.length(leverages.h, units, lost_weight) ** 2
         y = self.wide_model.model.y[units]
         with np.errstate(invalid="ignore"):
             step_errors = [
                 np.abs(
-                    self.wide_model.model.unit_loss.derivatives(eta + sign * reach, y, (0,))[0]
+                    self.wide_model.model.unit_loss.derivatives(eta + sign * step_error, y, (0,))[0]
                     - middle
                 )
                 for sign in (1, -1)
             ]
-            error = leverages.times * (
+            error = leverages.error_factor * (
                 np.max(np.abs(np.array(ends) - reported), axis=0) + np.maximum(*step_errors)
             )
         return reported, np.where(np.isfinite(error) & np.isfinite(reported), error, np.inf), draws
@@ -358,10 +360,11 @@ def _refit_rows(
     # accurate to the square of the residual, or float32
     h = np.asarray(wide_model.x[units].multiply(solved.T).sum(1)).ravel()
     step, kept_share = probes.step(h, units, wide_model.omega[units])
-    pull = weight_terms(wide_model.omega[units], wide_model.slope[units])
+    slopes = weight_terms(wide_model.omega[units], wide_model.slope[units])
     with np.errstate(divide="ignore", invalid="ignore"):
         start = (
-            wide_model.theta + np.where(kept_share > 0, pull / kept_share, 0.0)[:, None] * solved.T
+            wide_model.theta
+            + np.where(kept_share > 0, slopes / kept_share, 0.0)[:, None] * solved.T
         )
     refits = settle_wide(wide_model, _rows(units), start, steps=FEW)
     return h, refits.center[:, 0], step, refits.center[:, 0] - refits.before[:, 0]

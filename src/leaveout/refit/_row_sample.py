@@ -185,11 +185,15 @@ def _of_several(
         for refit_chunk in _parts(len(look.unit), max(1, 2**19 // (count * outputs**2))):
             gram = grams(refit_chunk).reshape(-1, outputs, outputs, count)
             move = along[refit_chunk, None] @ gram.reshape(len(gram), outputs, -1)
-            bend = loss.third(eta, move.reshape(len(gram), outputs, count).swapaxes(1, 2) - common)
-            bend *= single(weight[chunk])[:, None]
+            third_terms = loss.third(
+                eta, move.reshape(len(gram), outputs, count).swapaxes(1, 2) - common
+            )
+            third_terms *= single(weight[chunk])[:, None]
             is_inside = (refit_chunk.start <= itself) & (itself < refit_chunk.stop)
-            bend[itself[is_inside] - refit_chunk.start, place[is_inside]] = 0.0
-            term = np.asarray(inverses[refit_chunk] @ np.einsum("rklm,rml->rkm", gram, bend), float)
+            third_terms[itself[is_inside] - refit_chunk.start, place[is_inside]] = 0.0
+            term = np.asarray(
+                inverses[refit_chunk] @ np.einsum("rklm,rml->rkm", gram, third_terms), float
+            )
             sums[0, refit_chunk] += term.sum(-1)
             sums[1, refit_chunk] += np.einsum("rki,rki->rk", term, term)
             sums[2, refit_chunk] += np.abs(term).sum(-1)
@@ -231,27 +235,27 @@ def _parts(count: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def _curvature_change(turn: PerRefit | float, look: OneRow) -> PerRefit:
+def _curvature_change(curvature_rate: PerRefit | float, look: OneRow) -> PerRefit:
     """Bound the logarithmic change of the curvature along the step.
 
-    M max k ‖u‖, with `turn` = M max k.
+    M max k ‖u‖, with `curvature_rate` = M max k.
     """
-    return turn * look.step_length / np.sqrt(look.kept_share)
+    return curvature_rate * look.step_length / np.sqrt(look.kept_share)
 
 
-def short(turn: PerRefit | float, look: OneRow) -> Bool[np.ndarray, " refits"]:
+def short(curvature_rate: PerRefit | float, look: OneRow) -> Bool[np.ndarray, " refits"]:
     """Tell whether the step is short enough for the term to be valid."""
     # M max k ‖u‖, beyond which the terms after the next are not small
-    return look.is_determined & (_curvature_change(turn, look) < 1.0)
+    return look.is_determined & (_curvature_change(curvature_rate, look) < 1.0)
 
 
-def half(turn: PerRefit | float, look: OneRow, term: Term, sampled: bool) -> PerRefit:
+def half(curvature_rate: PerRefit | float, look: OneRow, term: Term, sampled: bool) -> PerRefit:
     """Estimate the remaining error of the predictors of refits with a short step, rounding
     included.
 
     For several outputs it is a range.
     """
-    curvature_change = _curvature_change(turn, look)
+    curvature_change = _curvature_change(curvature_rate, look)
     move = np.abs(term.move)
     size = term.size
     sample_safety = 3.0  # standard errors of a sample that are added

@@ -93,17 +93,17 @@ class RowSteps:
                 before = self.slope
                 self._evaluate()
                 self._bound(self.size + self.noise + self.residual)
-                going = ~enough(self)
-                self._keep(going)
+                is_open = ~enough(self)
+                self._keep(is_open)
                 if not self.lanes.size:
                     break
                 self.rough &= k < ROUGH_STEPS
                 self._pull()
-                going = ~enough(self) & (self.slope <= STALL_RATIO * before[going])
-                going &= np.isfinite(self.half) | (k == 0)  # a ball is not found by shorter steps
+                is_open = ~enough(self) & (self.slope <= STALL_RATIO * before[is_open])
+                is_open &= np.isfinite(self.half) | (k == 0)  # a ball is not found by shorter steps
                 # a copy of all arrays costs more than a step of a few lanes
-                if 8 * np.count_nonzero(going) < 7 * len(going):
-                    self._keep(going)
+                if 8 * np.count_nonzero(is_open) < 7 * len(is_open):
+                    self._keep(is_open)
                 if k == most or not self.lanes.size:
                     break
                 self._move(self.anchor.predictor_moves(self.step, self.rough))
@@ -187,7 +187,7 @@ class RowSteps:
         norm = anchor.norm[look.unit]
         root = np.sqrt(look.kept_share)
         self.slope = slope = UP * (1 + curvature_rounding) * slope
-        margin = self.least * (1 - anchor.turn * slope / root) - curvature_rounding
+        margin = self.least * (1 - anchor.curvature_rate * slope / root) - curvature_rounding
         self.distance = np.where(margin > 0.5, UP * slope / margin, np.inf)
         for chunk in tiles(
             np.flatnonzero(~(margin > 0.5)) if closely else np.zeros(0, int), len(anchor.eta)
@@ -203,14 +203,16 @@ class RowSteps:
                 self.length[chunk],
             )
             self.distance[chunk] = balls.distance
-        off = (
+        distance = (
             (1 + curvature_rounding) * self.distance
             + self.blur[0]
             + self.blur[1] * self.length
             + self.spread * self.rounded
         )
-        growth = np.exp(anchor.turn * (off / root + self.rounded) + curvature_rounding)
-        row_error = rounding.step * np.exp(anchor.turn * self.length) * norm
+        growth = np.exp(
+            anchor.curvature_rate * (distance / root + self.rounded) + curvature_rounding
+        )
+        row_error = rounding.step * np.exp(anchor.curvature_rate * self.length) * norm
         width = (
             (1 + curvature_rounding) * self.width
             + curvature_rounding * norm
@@ -231,7 +233,7 @@ class RowSteps:
             * self.summed
             / kept_share**2
         )
-        half = UP * (off * (width + 0.5 * growth * off * peak) / kept_share + digits)
+        half = UP * (distance * (width + 0.5 * growth * distance * peak) / kept_share + digits)
         self.half = np.where(np.isnan(half), np.inf, half)
         self.center = look.center - look.inverse * self.shift
 

@@ -85,13 +85,17 @@ def _of_least_norm(fit: Fit, rows: RefitRows, batch: RefitBatch) -> tuple[RefitR
         if solution is None:
             distances[place] = np.inf
             continue
-        coef, level, off = solution
+        coef, level, prediction_error = solution
         theta[lane] = np.append(coef, level) if system.intercept else coef
         units = np.where(rows.index[lane] < len(system.y), rows.index[lane], 0)
         residual = system.x[units] @ coef + level - system.y[units]
         losses[lane] = np.where(rows.held[lane], 0.5 * residual**2, 0.0)
-        error[lane] = np.sum(np.where(rows.held[lane], off * (np.abs(residual) + 0.5 * off), 0.0))
-        distances[place], result[lane] = off, RESULTS.successful
+        error[lane] = np.sum(
+            np.where(
+                rows.held[lane], prediction_error * (np.abs(residual) + 0.5 * prediction_error), 0.0
+            )
+        )
+        distances[place], result[lane] = prediction_error, RESULTS.successful
         if proved is not None:
             proved[lane] = False
 
@@ -150,8 +154,15 @@ def _within(
         return None
     eta = model.unit_predictors(units[None], solution.theta)[0]
     losses, slope = model.unit_loss.derivatives(eta, model.y[units], (0, 1))
-    reach = np.linalg.norm(np.einsum("nk,nkp->np", slope.reshape(len(index), -1), rows), axis=1)
-    return inside, solution.theta[0], float(solution.size[0]) * float(reach[inside].sum()), losses
+    slope_norms = np.linalg.norm(
+        np.einsum("nk,nkp->np", slope.reshape(len(index), -1), rows), axis=1
+    )
+    return (
+        inside,
+        solution.theta[0],
+        float(solution.size[0]) * float(slope_norms[inside].sum()),
+        losses,
+    )
 
 
 def undetermined_directions(

@@ -106,33 +106,33 @@ class WideModel:
         diagonal = self.penalty_diagonal.astype(kind)[:, None] if _diagonal(penalty) else None
         out = np.zeros_like(right)
         residual = right.copy()
-        towards = scale * residual
-        square = np.einsum("pk,pk->k", residual, towards)
+        direction = scale * residual
+        square = np.einsum("pk,pk->k", residual, direction)
         enough = np.square(tol) * square
         open_ = np.flatnonzero(square > 0)
-        towards = towards[:, open_]
+        direction = direction[:, open_]
         # largest number of products in a solve
         for _ in range(1000):
             if not open_.size:
                 break
             part = lambda matrix, open_=open_: matrix[:, open_] if matrix.shape[1] > 1 else matrix
-            image = transpose @ (part(curvature) * (x @ towards))
+            image = transpose @ (part(curvature) * (x @ direction))
             image += (kappa[open_] if len(kappa) > 1 else kappa) * (
-                penalty @ towards if diagonal is None else diagonal * towards
+                penalty @ direction if diagonal is None else diagonal * direction
             )
             self.products += len(open_)
-            length = square[open_] / np.einsum("pk,pk->k", towards, image)
+            length = square[open_] / np.einsum("pk,pk->k", direction, image)
             is_complete = len(open_) == out.shape[1]
             columns: Any = slice(None) if is_complete else open_
-            out[:, columns] += length * towards
+            out[:, columns] += length * direction
             residual[:, columns] -= length * image
             preconditioned = scale * residual[:, columns]
             after = np.einsum("pk,pk->k", residual[:, columns], preconditioned)
-            towards = preconditioned + (after / square[open_]) * towards
+            direction = preconditioned + (after / square[open_]) * direction
             square[open_] = after
-            going = after > enough[open_]
-            if not going.all():
-                open_, towards = open_[going], np.ascontiguousarray(towards[:, going])
+            is_open = after > enough[open_]
+            if not is_open.all():
+                open_, direction = open_[is_open], np.ascontiguousarray(direction[:, is_open])
         return out
 
     def value(
@@ -213,7 +213,7 @@ def _settle(
     F, gradient, curvature = wide_model.value(theta, omega, kappa)
     center = listed(theta)
     before = center.copy()
-    arrived = np.zeros(count, bool)
+    converged = np.zeros(count, bool)
     first = np.zeros(count)
     path_length = np.zeros(count)
     open_ = np.arange(count)
@@ -257,9 +257,9 @@ def _settle(
         done = (decrement <= tol * np.maximum(path_length[open_], 1e-300)) | (
             slope <= FLOOR * (1 + np.abs(F[open_]))
         )
-        arrived[open_] = done & good
+        converged[open_] = done & good
         open_ = open_[~done & good]
-    return WideRefit(np.ascontiguousarray(theta.T), center, before, first, arrived)
+    return WideRefit(np.ascontiguousarray(theta.T), center, before, first, converged)
 
 
 def _with_entries(values: Array, places: Int[np.ndarray, " some"], entries: Array) -> Array:
@@ -270,7 +270,7 @@ def _with_entries(values: Array, places: Int[np.ndarray, " some"], entries: Arra
 
 def _shorten_steps(
     wide_model: WideModel,
-    stand: tuple[Array, Array, Array, Array],
+    candidate_state: tuple[Array, Array, Array, Array],
     step: Array,
     slope: Array,
     omega: Array,
@@ -279,22 +279,24 @@ def _shorten_steps(
 ) -> Bool[np.ndarray, " open"]:
     """Shorten each step until F falls enough, and mark the refits in which it falls.
 
-    `stand`, changed in place, has the candidates, and F, gradients and ω ℓ″ there.
+    `candidate_state`, changed in place, has the candidates, and F, gradients and ω ℓ″ there.
     """
-    theta, F, gradient, curvature = stand
-    wanting = np.arange(len(open_))
+    theta, F, gradient, curvature = candidate_state
+    unshortened = np.arange(len(open_))
     length = 1.0
-    while wanting.size and length > SHORTEST:
-        lanes = open_[wanting]
-        candidates = theta[:, lanes] - length * step[:, wanting]
+    while unshortened.size and length > SHORTEST:
+        lanes = open_[unshortened]
+        candidates = theta[:, lanes] - length * step[:, unshortened]
         value, gradients, curvatures = wide_model.value(candidates, omega[lanes], kappa[lanes])
-        enough = value <= F[lanes] - FALL * length * slope[wanting] + FLOOR * (1 + np.abs(F[lanes]))
+        enough = value <= F[lanes] - FALL * length * slope[unshortened] + FLOOR * (
+            1 + np.abs(F[lanes])
+        )
         good = lanes[enough]
         theta[:, good], F[good] = candidates[:, enough], value[enough]
         gradient[:, good], curvature[:, good] = gradients[:, enough], curvatures[:, enough]
-        wanting = wanting[~enough]
+        unshortened = unshortened[~enough]
         length = length / 2
-    return ~np.isin(np.arange(len(open_)), wanting)
+    return ~np.isin(np.arange(len(open_)), unshortened)
 
 
 def exactly(fit: Fit, rows: RefitRows, steps: int = MAX_WIDE_NEWTON_STEPS) -> RefitBatch:
