@@ -16,9 +16,7 @@ DEPTH = 5  # number of moves in memory
 
 
 class Acceleration:
-    """Last moves of each refit, and the changes of its steps along them, each pair scaled to a
-    change of length one.
-    """
+    """Last moves of each refit and the changes of its steps, scaled to changes of length one."""
 
     def __init__(self, u: RefitPoints, step: RefitPoints, state: Bool[np.ndarray, " refits"]):
         """Start from the plain steps at `u`, for refits that have `state`."""

@@ -355,8 +355,7 @@ class LinearFitCache:
         move: PerLane,
         penalty_part: PerLane | float = 0.0,
     ) -> Ball:
-        """Apply the theorem to candidates of length `move`, with predictors η, by the gaps of every
-        unit.
+        """Apply the theorem to candidates of length `move`, by the gaps of every unit at η.
 
         `omega` are the weights, `slope` is λ, `kept_share` the least eigenvalue of A, and
         `penalty_part` is added to C for the penalty.
@@ -521,9 +520,7 @@ def _required_information(fit: Fit, condition: float) -> float:
 
 
 def _cut(fit: Fit) -> float:
-    """Return the share of the information that a fold must keep for a host's own tolerance for rank
-    not to matter.
-    """
+    """Return the share that a fold must keep for a host's tolerance for rank not to matter."""
     objective: Any = fit.objective
     cut = getattr(objective, "cut", 0.0)
     if not cut:
@@ -594,9 +591,7 @@ def total(part: Array, units: int) -> Array:
 def slope_error(
     model: Any, slope: Array, curvature: Array, eta: Array, blur: Array
 ) -> Float[np.ndarray, "... units"]:
-    """Bound the errors of units' slopes, as they are computed, where predictors are off by
-    `blur`.
-    """
+    """Bound the errors of units' computed slopes, where predictors are off by `blur`."""
     rounding = FUNCTION * model.loss.terms(1, np.abs(slope), eta, model.y)
     if curvature.ndim == eta.ndim:
         return rounding + 2 * curvature * blur
@@ -613,9 +608,7 @@ def gradient_error(
     length: Float[np.ndarray, "... units"],
     blur: Array,
 ) -> Float[np.ndarray, "..."]:
-    """Bound the rounding errors of whitened gradients of slopes, where predictors are off by
-    `blur`.
-    """
+    """Bound the rounding errors of whitened gradients, where predictors are off by `blur`."""
     size = total(np.abs(slope), length.ndim)
     sums = np.sum(weight * size * length, axis=-1, keepdims=True)
     slope_sums = np.sum(weight * slope_error(model, slope, curvature, eta, blur) * length, axis=-1)
@@ -771,9 +764,7 @@ class FoldMetric:
         step: Float[np.ndarray, "refits rank"],
         which: Array,
     ) -> Float[np.ndarray, " refits"]:
-        """Bound what the steps leave of the gradients that they are made for, in the norms of the
-        refits' metrics.
-        """
+        """Bound what steps leave of their gradients, in the norms of the refits' metrics."""
         if self.inverse is not None:
             image = np.einsum("rij,rj->ri", self.hessian[which], step)
         else:
@@ -809,9 +800,7 @@ def tiles(lanes: Array, n: int) -> list[Array]:
 
 
 def passes(lanes: Array, n: int, p: int) -> list[Array]:
-    """Split refits into groups like `tiles`, or somewhat larger where a product with all rows takes
-    hardly longer.
-    """
+    """Split refits like `tiles`, or into larger groups where products take hardly longer."""
     return groups(lanes, max(PASS // n, min(max(GROUP, p // WIDE), HERD // n)))
 
 

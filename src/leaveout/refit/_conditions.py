@@ -65,18 +65,18 @@ class Active:
     held_values: Vector
 
     @functools.cached_property
-    def held(self) -> Int[np.ndarray, " others"]:
+    def held(self) -> Int[np.ndarray, " held"]:
         """Parameters that are held."""
         return np.setdiff1d(np.arange(len(self.full_model.slope)), self.place)
 
     @functools.cached_property
-    def gates(self) -> tuple[Float[np.ndarray, " others"], Float[np.ndarray, " others"]]:
+    def gates(self) -> tuple[Float[np.ndarray, " held"], Float[np.ndarray, " held"]]:
         """Least and greatest ∇L that hold these parameters, for κ = 1."""
         least, most = gates(self.full_model, self.held_values)
         return least[self.held], most[self.held]
 
     @functools.cached_property
-    def tie(self) -> Float[np.ndarray, " others"]:
+    def tie(self) -> Float[np.ndarray, " held"]:
         """Distance from its bound within which a gradient may be at that bound."""
         a = self.full_model.slope[self.held]
         slope = float(self.anchor.weight @ np.abs(self.anchor.slope))
@@ -116,7 +116,7 @@ class Active:
 
     def may_release(
         self, gradient: Array, error: Array, least: Array, most: Array, kappa: Array | float = 1.0
-    ) -> Bool[np.ndarray, "... others"]:
+    ) -> Bool[np.ndarray, "... held"]:
         """Held parameters that could be released, for gradients with an `error`."""
         if self.groups is None:
             return ~((gradient - error > least) & (gradient + error < most))
@@ -139,7 +139,7 @@ class Active:
         return (self.anchor.weight * self.anchor.curvature)[: self.units]
 
     @functools.cached_property
-    def gradient(self) -> Float[np.ndarray, " others"]:
+    def gradient(self) -> Float[np.ndarray, " held"]:
         """Gradient ∇L at θ̂ and weights of one, of the held parameters."""
         slopes = (self.anchor.weight * self.anchor.slope)[: self.units]
         return (
@@ -148,13 +148,13 @@ class Active:
         )[self.held]
 
     @functools.cached_property
-    def size(self) -> Float[np.ndarray, " others"]:
+    def size(self) -> Float[np.ndarray, " held"]:
         """Norms √(x_jᵀWx_j), no less than ‖X_SᵀWx_j‖_{H⁻¹}."""
         x = self.full_model.smooth.design.x
         return np.sqrt(np.einsum("n,nj,nj->j", self.weighted_curvature, x, x)[self.held])
 
     @functools.cached_property
-    def gradient_rounding(self) -> Float[np.ndarray, " others"]:
+    def gradient_rounding(self) -> Float[np.ndarray, " held"]:
         """Rounding error of a gradient."""
         anchor = self.anchor
         n = self.units
@@ -176,7 +176,9 @@ class Active:
         """Largest change of each parameter over moves of length one."""
         return np.sqrt(np.sum(self.anchor.root**2, axis=0))
 
-    def cross_curvature(self, columns: Int[np.ndarray, " some"]) -> Float[np.ndarray, "rank some"]:
+    def cross_curvature(
+        self, columns: Int[np.ndarray, " selected"]
+    ) -> Float[np.ndarray, "rank selected"]:
         """Vectors X_SᵀWx_j of some held parameters, whitened."""
         weighted_columns = (
             self.weighted_curvature[:, None]
@@ -301,9 +303,7 @@ class Conditions:
         )
 
     def _released(self, lanes: Array) -> Flags:
-        """Whether each parameter that may be released is released for sure, so that its refit needs
-        no closer look.
-        """
+        """Whether every parameter that a refit may release is certainly released."""
         lane, column, gradient, error, low, high = np.concatenate(self.pairs).T
         is_certain = (
             np.maximum(low - gradient, gradient - high) - error
@@ -314,9 +314,7 @@ class Conditions:
         return (may_move & ~open_)[lanes]
 
     def _by_change(self, lanes: Array) -> None:
-        """Judge by the change that the touched units cause, and a bound of the other units'
-        curvature.
-        """
+        """Judge by the touched units' change, and a bound of the other units' curvature."""
         active_fit = self.active_fit
         anchor = self.active_fit.anchor
         rows = self.rows
@@ -422,8 +420,7 @@ class Conditions:
         return pairs[np.argsort(pairs[:, 0], kind="stable")]
 
     def moves(self) -> tuple[PerRefit, PerRefit]:
-        """Estimate the moves of single rows' predictors if each parameter that violates its
-        condition moved by itself.
+        """Estimate the moves of single rows' predictors if violating parameters moved one by one.
 
         A parameter is released, or held. Returns the sum of the moves, and the sum of their sizes.
 

@@ -66,9 +66,7 @@ class _Group:
         return np.where(np.isnan(value), np.inf, value)
 
     def run(self, enough: Enough) -> Int[np.ndarray, " open"]:
-        """Run the steps; returns the lanes that are not near enough, as F stops falling or is too
-        flat.
-        """
+        """Run the steps; returns lanes not near enough, as F stops falling or is too flat."""
         rejected = [np.zeros(0, int)]
         for _ in range(ROUNDS):
             if not self.lanes.size:
@@ -210,7 +208,8 @@ class _Group:
 
 
 def _smallest(
-    diagonal: Float[np.ndarray, "lanes some"], off_diagonal: Float[np.ndarray, "lanes rest"]
+    diagonal: Float[np.ndarray, "lanes selected"],
+    off_diagonal: Float[np.ndarray, "lanes off_diagonal"],
 ) -> PerLane:
     """Least eigenvalue of each tridiagonal matrix."""
     size = diagonal.shape[1]

@@ -47,9 +47,7 @@ def is_cheap(anchor: LinearFitCache, gradients: int) -> bool:
 
 
 def worthwhile(anchor: LinearFitCache, gradients: int) -> bool:
-    """Tell whether the next term with its bounds takes less than so many gradients, and a
-    millisecond.
-    """
+    """Tell whether the bounded next term takes less than these gradients and a millisecond."""
     n, p = anchor.model.design.shape
     loss = anchor.model.loss
     is_supported = (
@@ -66,9 +64,7 @@ def _pairs(p: int) -> tuple[Int[np.ndarray, " pairs"], Int[np.ndarray, " pairs"]
 
 @cached_on
 def _third(anchor: LinearFitCache) -> Float[np.ndarray, "pairs rank"]:
-    """Compute the tensor T, with its first two axes as pairs, and pairs off the diagonal
-    doubled.
-    """
+    """Compute T, its first two axes as pairs, and pairs off the diagonal doubled."""
     (third,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
     i, j = _pairs(len(anchor.root))
     products = DenseDesign(anchor.rows).products(weight_terms(anchor.weight, third) * anchor.rows.T)
@@ -76,8 +72,8 @@ def _third(anchor: LinearFitCache) -> Float[np.ndarray, "pairs rank"]:
 
 
 def third(
-    anchor: LinearFitCache, moves: Float[np.ndarray, "some rank"]
-) -> Float[np.ndarray, "some rank"]:
+    anchor: LinearFitCache, moves: Float[np.ndarray, "selected rank"]
+) -> Float[np.ndarray, "selected rank"]:
     """Compute T[u, u, ·] of some moves u."""
     i, j = _pairs(len(anchor.root))
     return (moves[:, i] * moves[:, j]) @ _third(anchor)

@@ -114,9 +114,7 @@ Enough = Callable[[Lanes, "DescentLook | ScaledExpansion"], Flags]
 
 
 class RefitDescent:
-    """Batch in progress: whitened displacements, the next steps, distances, losses with errors, and
-    codes.
-    """
+    """Batch in progress: whitened displacements, steps, distances, losses, errors and codes."""
 
     def __init__(
         self, fit: Fit, rows: RefitRows, fold_hessians: bool = False, expanded: bool = False
@@ -152,8 +150,7 @@ class RefitDescent:
     def _choose_metric(
         self, fold_hessians: bool
     ) -> tuple[RefitMetric, np.ndarray, np.ndarray | None]:
-        """Choose the metric: the folds' own Hessians for linear predictors and on request, else the
-        anchor's.
+        """Choose the folds' own Hessians for linear predictors and on request, else the anchor's.
 
         Returns the metric, the refits whose Hessian is singular, and the whitened gradients at θ̂
         if they are computed with it.
@@ -253,9 +250,7 @@ class RefitDescent:
         return self.error[lanes]
 
     def losses_at(self, theta: Points) -> Callable[[], Float[np.ndarray, "refits ..."]]:
-        """Return the function that gives the held-out losses of all refits at θ, which are their
-        candidates now.
-        """
+        """Return the function that gives all held-out losses at θ, the present candidates."""
         if self.expansion is not None and not self.u.any():
             return self.expansion.whole_fit_losses
         return lambda: self.F.losses(theta, np.arange(len(theta)))
@@ -265,8 +260,7 @@ class RefitDescent:
     def steps(
         self, lanes: Lanes, enough: Enough, most: int = MAX_CHORD_STEPS, fresh: bool = False
     ) -> Int[np.ndarray, " open"]:
-        """Take accelerated steps with one metric, or Newton steps by products; returns the refits
-        that are still open.
+        """Take accelerated steps, or Newton steps by products; returns the refits still open.
 
         `fresh` tells that no step was taken with this metric yet.
         """
@@ -330,9 +324,7 @@ class RefitDescent:
 
     @property
     def _sketched(self) -> bool:
-        """Whether the metric knows an approximate inverse of H from above, by which lengths are
-        measured.
-        """
+        """Whether lengths are measured by the metric's sketch of the inverse of H, from above."""
         return isinstance(self.metric, Products) and self.metric.sketched
 
     def _length(self, step: Points, gradient: Points) -> PerLane:
@@ -420,8 +412,7 @@ class RefitDescent:
         return done, beyond
 
     def _plain_distance(self, lanes: np.ndarray) -> PerLane:
-        """Remaining distances after plain steps, by the curvature at the candidates; infinite if it
-        is uninformative.
+        """Remaining distances by the curvature at candidates; infinite if it is uninformative.
 
         A distance above the length of the first step counts as uninformative too.
         """
@@ -483,7 +474,7 @@ class RefitDescent:
                 break
         return CAUTION * largest
 
-    def estimate(self, lanes: Lanes) -> Int[np.ndarray, " lost"]:
+    def estimate(self, lanes: Lanes) -> Int[np.ndarray, " open"]:
         """Estimate distances and errors by the curvature at the candidates.
 
         Returns the refits that stay open.
@@ -519,8 +510,7 @@ class RefitDescent:
         return lanes
 
     def newton(self, lanes: Lanes) -> None:
-        """Damped Newton steps to the minimiser reached by descent, or a code that says there is
-        none.
+        """Take damped Newton steps to the minimiser reached by descent; a code says if none is.
 
         They start at the candidates if the steps there had nearly ended, else from θ̂. Refits go
         one by one, with the programs of the fit, if that takes less time than compiling others, or
@@ -556,12 +546,11 @@ class RefitDescent:
     def _to_limit(
         self,
         F: Functions,
-        refit: Int[np.ndarray, " one"],
-        F_lanes: Int[np.ndarray, " one"],
+        refit: Int[np.ndarray, " single"],
+        F_lanes: Int[np.ndarray, " single"],
         value: float,
     ) -> bool:
-        """Finish a refit whose parameter runs to a limit that it does not reach, such as a
-        dispersion to zero.
+        """Finish a refit whose parameter runs to a limit, such as a dispersion to zero.
 
         The parameter is held at the limit, and F is minimised over the others. Returns whether F is
         no higher there than before.
@@ -595,7 +584,10 @@ class RefitDescent:
         return True
 
     def _start(
-        self, F: Functions, lanes: Int[np.ndarray, " some"], F_lanes: Int[np.ndarray, " some"]
+        self,
+        F: Functions,
+        lanes: Int[np.ndarray, " selected"],
+        F_lanes: Int[np.ndarray, " selected"],
     ) -> np.ndarray:
         """Start of Newton's method.
 
@@ -613,7 +605,7 @@ class RefitDescent:
             start[np.flatnonzero(is_close)[lower]] = candidates[lower]
         return start
 
-    def _function_of(self, refit: Int[np.ndarray, " one"]) -> Functions:
+    def _function_of(self, refit: Int[np.ndarray, " single"]) -> Functions:
         """Return F of one refit, with the programs of the fit."""
         (weights,) = weights_of(self.rows, self.fit.objective.num_units, refit)
         return function(self.fit.objective, self.fit.theta, weights).of
@@ -748,9 +740,7 @@ class RefitDescent:
         product: Callable[[np.ndarray], np.ndarray],
         result: LBFGSState | BFGS,
     ) -> bool:
-        """Tell whether F curves down at the point to which the Newton steps of one refit contract,
-        which is then no minimum.
-        """
+        """Tell whether F curves down where a refit's Newton steps end, which is then no minimum."""
         direction = np.random.default_rng(0).standard_normal(self.u.shape[1])
         if not curves_down(product, result.newton, self.fit.raw(direction)):
             return False
@@ -768,8 +758,7 @@ def _unit(vectors: Points) -> Points:
 
 
 def _beyond(keep: float) -> float:
-    """Bound the distance of the minimum after a Newton step that left a share `keep` of the
-    gradient, in lengths of the step.
+    """Bound the distance after a Newton step that left `keep` of the gradient, in its lengths.
 
     It follows from Kantorovich's theorem, whose `h = L‖s‖ ≤ ½` is twice `keep`.
     """
@@ -863,8 +852,7 @@ def expand(
 def _calibration(
     state: RefitDescent, lanes: Lanes, enough: Enough, batch: ExpandedBatch
 ) -> tuple[float, Flags]:
-    """Return the factor by which estimates are multiplied, and the refits that are then near
-    enough.
+    """Return the factor on the estimates, and the refits that are then near enough.
 
     Full gradients of the worst refits that pass measure how good the estimates are. If the
     estimates are too small, the factor grows and other refits are the worst that pass.
@@ -886,9 +874,7 @@ def _calibration(
 
 
 def _ratio(state: RefitDescent, lanes: Lanes, batch: ExpandedBatch) -> float:
-    """Return the largest ratio of the changes of refits and losses in one Newton step to the
-    estimates of these changes.
-    """
+    """Return the largest ratio of changes in one Newton step to their estimates."""
     step = ExpandedMetric(state, lanes).solve(state.gradient(lanes), state.u[lanes], lanes)
     losses = state.F.losses(state.center + state.fit.unwhiten(state.u[lanes] - step), lanes)
     total = lambda part: np.abs(part).reshape(len(lanes), -1).sum(1)

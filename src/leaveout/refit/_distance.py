@@ -88,9 +88,7 @@ def lengths(fit: Fit, rows: Float[Array, "rows params"]) -> Float[Array, " rows"
 
 
 def distance_of_fit(fit: Fit) -> tuple[float, bool]:
-    """Bound the distance of θ̂ from the exact minimiser in the norm of H, and tell whether the
-    bound is proved.
-    """
+    """Bound the distance of θ̂ from the exact minimiser, and tell whether the bound is proved."""
     if fit.predictors is None:
         return float(fit.decrement), False
     anchor: LinearFitCache = linear_cache(fit)

@@ -40,8 +40,7 @@ STALL_RATIO = 0.5  # a step that leaves a larger share of the gradient needs ano
 
 
 class CertifiedBatch:
-    """Batch in progress: candidates u, and the radius ρ around each of them, in the norm of its
-    metric.
+    """Batch in progress: candidates u, and the radius ρ around each in the norm of its metric.
 
     `center` and `half` are the held units' predictors and their largest distance from those of the
     exact refit, `[refits, width]`; for several outputs `half` is the largest range of the
@@ -104,9 +103,7 @@ class CertifiedBatch:
     # the first look
 
     def look(self) -> None:
-        """Take one step with each fold's own Hessian at θ̂, and read its proved radius from the
-        table.
-        """
+        """Step with each fold's own Hessian at θ̂, and read its proved radius from the table."""
         anchor = self.anchor
         everyone = np.arange(len(self.u))
         self.metric = FoldMetric(anchor, self.rows, self.delta)
@@ -172,9 +169,7 @@ class CertifiedBatch:
         self.u[lanes[good]], after[lanes[good]] = u[good], np.inf
 
     def _gradients(self, growth: Array) -> tuple[Float[np.ndarray, "refits rank"], Array]:
-        """Whitened gradients of F(·, w) at θ̂, and the largest ratio of a unit's weight to its
-        weight in the fit.
-        """
+        """Whitened gradients of F(·, w) at θ̂, and the largest ratio of a unit's weights."""
         anchor = self.anchor
         out = np.empty(self.u.shape)
         for lanes in passes(np.arange(len(self.u)), anchor.eta.size, self.u.shape[1]):
@@ -350,8 +345,7 @@ class CertifiedBatch:
         return balls
 
     def estimate(self, lanes: Array) -> None:
-        """Estimate radii from the curvature at the candidates, by products with its difference from
-        the metric's.
+        """Estimate radii by products with the change of the curvature at the candidates.
 
         The products give the contraction of a step for one in a few refits, in order of length. For
         the others it is proportional to the length, from the largest one nearby, and is no less
@@ -436,9 +430,7 @@ class CertifiedBatch:
         return largest
 
     def _penalty_change(self, lanes: Array) -> Callable[[Array], Array | float]:
-        """Return the function that multiplies moves by the change of the penalty's Hessian,
-        whitened.
-        """
+        """Return the product of moves with the change of the penalty's Hessian, whitened."""
         anchor = self.anchor
         norms = self.anchor.model.norms
         if norms is None:

@@ -118,9 +118,7 @@ Enough = Callable[[Lanes, EnclosureLook], Flags]
 
 
 class EnclosedRefits(NamedTuple):
-    """Result of a batch: held predictors, their errors, codes, whether these are proved, and the
-    raveled θ if formed.
-    """
+    """Result of a batch: held predictors with errors, codes, proofs, and the raveled θ."""
 
     center: Float[np.ndarray, "refits width ..."]
     half: Float[np.ndarray, "refits width"]
@@ -400,9 +398,7 @@ def _radius(steps: RowSteps) -> PerLane:
 
 
 def _costs(fit: Fit, rows: RefitRows, lanes: int) -> float:
-    """Operations of a gradient for so many refits of a batch, and for as many of every other
-    batch.
-    """
+    """Operations of gradients for so many refits of this batch and of every other one."""
     gradient_cost = (4.0 * fit.num_params + ELEMENTWISE) * fit.objective.num_units
     return gradient_cost * lanes * int(rows.num_refits) / len(rows.index)
 

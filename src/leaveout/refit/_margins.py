@@ -36,9 +36,7 @@ MAX_OTHER_FIT_WORK = 1e10  # largest number of operations of fits on other param
 
 
 def refit_active_set(refit: AbstractRefit, fit: Fit, rows: RefitRows, judge: bool) -> RefitBatch:
-    """Refit a batch; under a penalty with kinks, each refit on the parameters that are active in
-    it.
-    """
+    """Refit a batch; under a penalty with kinks, each refit on its active parameters."""
     if isinstance(fit.objective, ActiveCox):
         return refit_active_cox(refit, fit, fit.objective, rows, judge)
     active_fit = active(fit)
@@ -101,8 +99,8 @@ class Following:
         return self._join(first)
 
     def _estimate(
-        self, conditions: Conditions, batch: RefitBatch, unproved: Int[np.ndarray, " rest"]
-    ) -> tuple[RefitBatch, Int[np.ndarray, " some"]]:
+        self, conditions: Conditions, batch: RefitBatch, unproved: Int[np.ndarray, " unproved"]
+    ) -> tuple[RefitBatch, Int[np.ndarray, " selected"]]:
         """Estimate single rows if fits on all the parameters that they need would cost too much.
 
         The rows that move least are estimated, each parameter by itself: as many as are together

@@ -140,9 +140,7 @@ def sketched(rank: int) -> Callable[[Fit], NystromPreconditioner]:
 
 
 def is_narrow(fit: Fit, width: int) -> bool:
-    """Tell whether Woodbury on the held-out rows is cheaper than a factor of the fold's own
-    Hessian.
-    """
+    """Tell whether Woodbury on held-out rows is cheaper than a factor of the fold's Hessian."""
     objective = fit.objective
     if fit.factor is None or not (
         isinstance(objective, AbstractLinearPredictor) and objective.low_rank

@@ -33,9 +33,7 @@ def newton(state: CertifiedBatch, lanes: Array, enough: Callable[[Array], Flags]
 
 
 class DampedNewton:
-    """Damped Newton steps of a few refits side by side, in θ with its columns scaled to curvature
-    one.
-    """
+    """Damped Newton steps of a few refits side by side, in θ with columns of curvature one."""
 
     def __init__(self, state: CertifiedBatch, lanes: Array):
         self.state = state

@@ -146,7 +146,7 @@ def sherman_morrison_step(
     )
 
 
-def span(unit: Int[np.ndarray, " some"]) -> Int[np.ndarray, " some"] | slice:
+def span(unit: Int[np.ndarray, " selected"]) -> Int[np.ndarray, " selected"] | slice:
     """Index units by a slice if they follow one another, so that nothing is gathered."""
     first = int(unit[0]) if len(unit) else 0
     follow = (

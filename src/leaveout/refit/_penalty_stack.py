@@ -231,9 +231,7 @@ class Stack:
         return self.model.unit_loss.derivatives(center, self.y[lanes], (0,))[0]
 
     def costs(self, lanes: int) -> float:
-        """Operations of a gradient for so many lanes, and for as many under the penalties of other
-        stacks.
-        """
+        """Operations of a gradient for so many lanes, and for as many of every other stack."""
         n, p = self.design.shape
         return (4.0 * p + ELEMENTWISE) * n * lanes * self.ratio
 
@@ -300,7 +298,7 @@ class Stack:
             kind, copy=False
         )
 
-    def _whiten(self, k: int, units: Array, factors: Array) -> Float[Array, "some rank"]:
+    def _whiten(self, k: int, units: Array, factors: Array) -> Float[Array, "selected rank"]:
         design, root = self._rough
         return design.multiply(units, root[k]) * factors[:, None].astype(root.dtype)
 
@@ -463,7 +461,7 @@ class ChordIteration:
         return balls
 
     def place(
-        self, selection: Bool[Array, " lanes"], after: Float[Array, " some"]
+        self, selection: Bool[Array, " lanes"], after: Float[Array, " selected"]
     ) -> tuple[Array, Array]:
         """Predictors of the left-out rows, and their errors."""
         stack = self.stack

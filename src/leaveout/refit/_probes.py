@@ -95,9 +95,9 @@ class ProbedLeverages(NamedTuple):
     h: Float[np.ndarray, " units"]
     without: Float[np.ndarray, "groups units"]
     spread: Float[np.ndarray, " units"]
-    known_units: Int[np.ndarray, " some"]
-    exact: Float[np.ndarray, " some"]
-    unsure: Float[np.ndarray, " some"]
+    known_units: Int[np.ndarray, " selected"]
+    exact: Float[np.ndarray, " selected"]
+    unsure: Float[np.ndarray, " selected"]
     step_curvature: float
     error_factor: float
     distance_left: float
@@ -187,9 +187,7 @@ class Probes:
         return self.leverages(count)
 
     def _means(self, count: int) -> tuple[Array, Array, Array]:
-        """Leverages h of all rows by the first groups, without each of them, and their standard
-        errors.
-        """
+        """Leverages h by the first groups, without each of them, and their standard errors."""
         means, moments = (np.array(part) for part in zip(*self.groups[:count], strict=True))
         mean = means.mean(0)
         moment = moments.mean(0)
@@ -216,7 +214,10 @@ class Probes:
         return float(SAFE * spread / max(losses[scored].std() / np.sqrt(scored.sum()), 1e-300))
 
     def step(
-        self, h: Array, units: Int[np.ndarray, " some"], lost_weight: Float[np.ndarray, " some"]
+        self,
+        h: Array,
+        units: Int[np.ndarray, " selected"],
+        lost_weight: Float[np.ndarray, " selected"],
     ) -> tuple[Array, Array]:
         """Predictor η after one step, and 1 − h b, the curvature left along the row."""
         wide_model = self.wide_model
@@ -233,8 +234,8 @@ class Probes:
             ), kept_share
 
     def leaving_curvature(
-        self, units: Int[np.ndarray, " some"], lost_weight: Float[np.ndarray, " some"]
-    ) -> Float[np.ndarray, " some"]:
+        self, units: Int[np.ndarray, " selected"], lost_weight: Float[np.ndarray, " selected"]
+    ) -> Float[np.ndarray, " selected"]:
         """Part of ω ℓ″ that is left out."""
         wide_model = self.wide_model
         return weight_terms(
@@ -244,7 +245,10 @@ class Probes:
         )
 
     def losses(
-        self, h: Array, units: Int[np.ndarray, " some"], lost_weight: Float[np.ndarray, " some"]
+        self,
+        h: Array,
+        units: Int[np.ndarray, " selected"],
+        lost_weight: Float[np.ndarray, " selected"],
     ) -> Array:
         """Losses f(h) of some rows."""
         return self.wide_model.model.unit_loss.derivatives(
@@ -296,8 +300,11 @@ class Probes:
         )
 
     def length(
-        self, h: Array, units: Int[np.ndarray, " some"], lost_weight: Float[np.ndarray, " some"]
-    ) -> Float[np.ndarray, " some"]:
+        self,
+        h: Array,
+        units: Int[np.ndarray, " selected"],
+        lost_weight: Float[np.ndarray, " selected"],
+    ) -> Float[np.ndarray, " selected"]:
         """Length λ of one step."""
         kept_share = self.step(
             h[units] if len(h) == self.wide_model.units else h, units, lost_weight
@@ -314,8 +321,8 @@ class Probes:
     def judge(
         self,
         leverages: ProbedLeverages,
-        units: Int[np.ndarray, " some"],
-        lost_weight: Float[np.ndarray, " some"],
+        units: Int[np.ndarray, " selected"],
+        lost_weight: Float[np.ndarray, " selected"],
     ) -> tuple[Array, Array, Array]:
         """Losses of some rows, their errors, and the losses without each group of probes."""
         row_h = leverages.h[units]
@@ -346,7 +353,7 @@ class Probes:
 
 
 def _refit_rows(
-    probes: Probes, units: Int[np.ndarray, " some"]
+    probes: Probes, units: Int[np.ndarray, " selected"]
 ) -> tuple[Array, Array, Array, Array]:
     """Refit some rows by solves of their own.
 
@@ -370,7 +377,7 @@ def _refit_rows(
     return h, refits.center[:, 0], step, refits.center[:, 0] - refits.before[:, 0]
 
 
-def _rows(units: Int[np.ndarray, " some"]) -> RefitRows:
+def _rows(units: Int[np.ndarray, " selected"]) -> RefitRows:
     """Batch that leaves out each unit by itself."""
     index = units[:, None]
     return RefitRows(

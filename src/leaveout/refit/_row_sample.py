@@ -81,9 +81,7 @@ def draw_rows(anchor: LinearFitCache) -> RowSample:
 def next_term(
     anchor: LinearFitCache, look: OneRow, size: int | None, sample: RowSample | None = None
 ) -> Term:
-    """Compute the next term of refits after their first step, from a sample of that size, or from
-    all rows.
-    """
+    """Compute the next term after the first step, from a sample of that size or all rows."""
     if size is None:
         index = np.arange(len(anchor.eta))
         chance = np.ones(len(anchor.eta))
@@ -157,8 +155,8 @@ def _of_one(
 
 
 def _itself(
-    index: Int[np.ndarray, " some"], unit: Int[np.ndarray, " refits"]
-) -> tuple[Int[np.ndarray, " both"], Int[np.ndarray, " both"]]:
+    index: Int[np.ndarray, " selected"], unit: Int[np.ndarray, " refits"]
+) -> tuple[Int[np.ndarray, " matches"], Int[np.ndarray, " matches"]]:
     """Find the refits whose own rows are among those listed, and the places of these."""
     order = np.argsort(unit)
     first, end = (np.searchsorted(unit, index, side, order) for side in ("left", "right"))
@@ -250,8 +248,7 @@ def short(curvature_rate: PerRefit | float, look: OneRow) -> Bool[np.ndarray, " 
 
 
 def half(curvature_rate: PerRefit | float, look: OneRow, term: Term, sampled: bool) -> PerRefit:
-    """Estimate the remaining error of the predictors of refits with a short step, rounding
-    included.
+    """Estimate the predictors' remaining error after a short step, rounding included.
 
     For several outputs it is a range.
     """

@@ -85,9 +85,7 @@ class RowSteps:
         self._move(0.0)
 
     def run(self, enough: Callable[["RowSteps"], Flags], most: int) -> None:
-        """Take at most so many steps, until each refit is near enough, or its steps do not
-        shrink.
-        """
+        """Step at most so often, until each refit is near enough, or steps do not shrink."""
         with np.errstate(all="ignore"):  # steps that diverge
             for k in range(most + 1):
                 before = self.slope

@@ -38,9 +38,9 @@ class Sample(NamedTuple):
     """Sampled units, the number of units each stands for, and their whitened gradients at θ̂."""
 
     objective: AbstractObjective
-    weight: Float[np.ndarray, " some"]  # 1 / (m p) of one draw
-    times: Float[np.ndarray, " some"]  # how often each was drawn
-    influence: Float[np.ndarray, "some params"]
+    weight: Float[np.ndarray, " selected"]  # 1 / (m p) of one draw
+    times: Float[np.ndarray, " selected"]  # how often each was drawn
+    influence: Float[np.ndarray, "selected params"]
 
 
 def available(fit: Fit, rows: RefitRows) -> bool:
@@ -93,7 +93,7 @@ def whitened_gradients(
     return np.asarray(gradient)[: len(lanes)], np.asarray(error)[: len(lanes)]
 
 
-def _pad_lanes(lanes: Lanes, total: int) -> Int[np.ndarray, " more"]:
+def _pad_lanes(lanes: Lanes, total: int) -> Int[np.ndarray, " padded"]:
     """Repeat the last lane up to a power of eight, or up to the total."""
     # least number of refits in one call
     size = min(

@@ -64,9 +64,7 @@ def fill_undetermined(fit: Fit, rows: RefitRows, done: RefitBatch) -> tuple[Refi
 
 
 def _of_least_norm(fit: Fit, rows: RefitRows, batch: RefitBatch) -> tuple[RefitRows, RefitBatch]:
-    """Complete a batch with the refits of least squares that a factor of the rows determines, and
-    their Hessians do not.
-    """
+    """Complete a batch with the least-squares refits that only a factor of the rows determines."""
     undetermined = np.flatnonzero(batch.result == RESULTS.undetermined)
     system = least_norm(fit) if undetermined.size else None
     model = fit.predictors

@@ -92,8 +92,7 @@ class WideModel:
         kappa: Float[np.ndarray, "..."],
         tol: float | PerLane,
     ) -> Float[np.ndarray, "params lanes"]:
-        """Multiply columns by the inverses of the refits' Hessians, in the precision of the
-        columns.
+        """Multiply columns by the refits' inverse Hessians, in the columns' precision.
 
         Each solve ends when its preconditioned residual is `tol` of the first.
         """
@@ -185,9 +184,7 @@ def settle_wide(
     tol: float = 1e-9,  # length of the last step, relative to the displacement
     steps: int = MAX_WIDE_NEWTON_STEPS,
 ) -> WideRefit:
-    """Bring refits to their minima by Newton steps of their own, from θ̂ or from their
-    candidates.
-    """
+    """Bring refits to their minima by Newton steps of their own, from θ̂ or candidates."""
     # numbers in the vectors of one array, which stay near a cache
     size = max(1, 2**20 // len(wide_model.theta))
     parts = []
@@ -262,7 +259,7 @@ def _settle(
     return WideRefit(np.ascontiguousarray(theta.T), center, before, first, converged)
 
 
-def _with_entries(values: Array, places: Int[np.ndarray, " some"], entries: Array) -> Array:
+def _with_entries(values: Array, places: Int[np.ndarray, " selected"], entries: Array) -> Array:
     out = values.copy()
     out[places] = entries
     return out
