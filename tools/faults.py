@@ -410,8 +410,8 @@ FAULTS = (
     Fault(
         "tables that the library itself reads are converted",
         "conventional",
-        "cast(T, _table(found)) if outside else found",
-        "cast(T, _table(found))",
+        "not _is_ours(frame.f_back)",
+        "True",
         "test_conventions",
     ),
     Fault(
@@ -956,8 +956,8 @@ FAULTS = (
     Fault(
         "positive estimators are read without their bound",
         "penalty_of",
-        "[Ridge(host.ridge)] * bool(np.any(np.asarray(host.ridge) > 0)) + [Box()] * host.positive",
-        "[Ridge(host.ridge)] * bool(np.any(np.asarray(host.ridge) > 0))",
+        "[Box()] * host.positive",
+        "[Box()] * False",
         "test_bounds",
     ),
     Fault(

@@ -57,10 +57,8 @@ def conventional(function: Callable[P, T]) -> Callable[P, T]:
     """
     name = function.__qualname__.removesuffix(".__init__")
     parameters = inspect.signature(function).parameters
-    takes_old_name, is_open = (
-        "refit" not in parameters,
-        any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()),
-    )
+    takes_old_name = "refit" not in parameters
+    is_open = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -93,10 +91,9 @@ def conventional(function: Callable[P, T]) -> Callable[P, T]:
             arguments["strategy"] = arguments.pop("refit")
         result = function(*args, **kwargs)
         if _chosen["output"] != "pandas" and isinstance(result, pd.DataFrame | pd.Series):
-            is_user_call = not _is_ours(
-                cast(types.FrameType, cast(types.FrameType, inspect.currentframe()).f_back)
-            )
-            return cast(T, _table(result)) if is_user_call else result
+            frame: Any = inspect.currentframe()
+            if not _is_ours(frame.f_back):
+                return cast(T, _table(result))
         return result
 
     return call
@@ -111,7 +108,8 @@ def _table(table: pd.DataFrame | pd.Series) -> Any:
             name if isinstance(name, str) else f"label{name or ''}": level for name, level in levels
         }
     if isinstance(table, pd.Series):
-        frame = table.to_frame("value" if table.name is None else table.name)
+        name = "value" if table.name is None else table.name
+        frame = table.to_frame(name)
     else:
         frame = table
     columns |= {

@@ -20,7 +20,7 @@ Item = TypeVar("Item")
 ThreadResult = TypeVar("ThreadResult")
 
 _stop_event: contextvars.ContextVar[threading.Event | None] = contextvars.ContextVar(
-    "told", default=None
+    "stop_event", default=None
 )
 _pools: list[ThreadPoolExecutor] = []  # one thread, created on demand
 os.register_at_fork(after_in_child=_pools.clear)
@@ -111,7 +111,8 @@ def side_by_side(
         yield item, run(item)
     if workers == 1 or not first_items:
         return
-    stop_event, waiting = threading.Event(), collections.deque[Any]()
+    stop_event = threading.Event()
+    waiting = collections.deque[Any]()
     pool = ThreadPoolExecutor(workers, initializer=lambda: _stop_event.set(stop_event))
     try:
         for item in itertools.chain(first_items[num_alone:], remaining):

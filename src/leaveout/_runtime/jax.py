@@ -498,10 +498,8 @@ class Program:
         exported, like = program
         if exported is None:
             return None
-        run, structure = (
-            _compile(exported, name.replace("-", "_"), arrays),
-            jax.tree.structure(like),
-        )
+        run = _compile(exported, name.replace("-", "_"), arrays)
+        structure = jax.tree.structure(like)
         return lambda arrays: jax.tree.unflatten(structure, run(arrays))
 
     def _export(self, tree: Any, constants: list, arrays: list) -> ExportedCall:
@@ -660,11 +658,9 @@ def _place(leaves: list) -> Any:
                 return foreign(*leaf.devices())
             return None
     chosen = config.jax_default_device
-    return foreign(
-        jax.local_devices(backend=chosen)[0]
-        if chosen is None or isinstance(chosen, str)
-        else chosen
-    )
+    if chosen is None or isinstance(chosen, str):
+        chosen = jax.local_devices(backend=chosen)[0]
+    return foreign(chosen)
 
 
 def resident(tree: PyTree) -> PyTree:
@@ -680,10 +676,11 @@ def _put_tree(tree: PyTree, place: Any) -> PyTree:
         return tree
     parts, shape = jax.tree.flatten(tree, is_leaf=lambda part: isinstance(part, Module))
     parts = [_twin(part, place) if isinstance(part, Module) else part for part in parts]
-    settled = lambda part: (
-        not isinstance(part, np.ndarray | jax.Array) or getattr(part, "committed", False)
-    )
-    loose = [k for k, part in enumerate(parts) if not settled(part)]
+    loose = [
+        k
+        for k, part in enumerate(parts)
+        if isinstance(part, np.ndarray | jax.Array) and not getattr(part, "committed", False)
+    ]
     with _double():
         copies = jax.device_put([parts[k] for k in loose], place)
     for k, part in zip(loose, copies, strict=True):

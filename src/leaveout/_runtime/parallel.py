@@ -84,7 +84,9 @@ def over(
     remaining = iter(items)
     size = 1
     if number < 2 or _are_threads():
-        yield from side_by_side(_step(make), remaining, number if number > 1 else threads)
+        if number > 1:
+            threads = number
+        yield from side_by_side(_step(make), remaining, threads)
         return
     if remaining_count is not None:
         mean_seconds = 0.0

@@ -13,7 +13,7 @@ from typing import Annotated
 import numpy as np
 import pandas as pd
 
-from ._console import fail
+from ._console import abbreviate, fail
 from ._options import option
 
 NAMES = {",": "commas", ".": "points", "'": "apostrophes", " ": "spaces"}
@@ -238,13 +238,13 @@ def _decimal_signs(
         if thousands:
             way = "" if proofs else f": --decimal '{sign}' if they are not"
             notes.append(
-                f"{NAMES[sign]} in {_abbreviate(thousands)} read as separators of thousands{way}"
+                f"{NAMES[sign]} in {abbreviate(thousands)} read as separators of thousands{way}"
             )
         if comma_columns:
-            notes.append(f"commas in {_abbreviate(comma_columns)} read as decimal points")
+            notes.append(f"commas in {abbreviate(comma_columns)} read as decimal points")
         if open_columns:
             notes.append(
-                f"{NAMES[sign]} in {_abbreviate(open_columns)} read as decimal points: --thousands '{sign}' if they are not"
+                f"{NAMES[sign]} in {abbreviate(open_columns)} read as decimal points: --thousands '{sign}' if they are not"
             )
     return decimals
 
@@ -313,7 +313,7 @@ def as_labels(frame: pd.DataFrame, reread: Reread, content: str, notes: list[str
             padded.append(str(name))
     if padded:
         notes.append(
-            f"{_abbreviate(padded)} read as numbers, though zeros stand before them as in labels"
+            f"{abbreviate(padded)} read as numbers, though zeros stand before them as in labels"
         )
     return frame
 
@@ -367,7 +367,3 @@ def parse_labels(column: pd.Series) -> pd.Series:
     if number.nunique() == column.nunique():
         return number
     return column
-
-
-def _abbreviate(names: list[str]) -> str:
-    return f"{', '.join(names[:5])}{', …' if len(names) > 5 else ''}"

@@ -3,7 +3,7 @@
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -160,6 +160,11 @@ def table_of(*headings: str, words: tuple[str, ...] = (), **options: Any) -> Tab
             heading, justify="left" if heading in words else "right", no_wrap=heading not in words
         )
     return table
+
+
+def abbreviate(names: Sequence[str], count: int = 5) -> str:
+    """Join the first names, with … if there are more."""
+    return f"{', '.join(names[:count])}{', …' if len(names) > count else ''}"
 
 
 def fail(message: str) -> NoReturn:

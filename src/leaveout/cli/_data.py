@@ -15,7 +15,7 @@ import pandas as pd
 import leaveout as lo
 
 from ._cells import parse_labels
-from ._console import fail, join_notes, one_line
+from ._console import abbreviate, fail, join_notes, one_line
 from ._files import WIDEST, FileTable, Reading, complete, is_dates, read, shorten_names
 from ._options import WHOLE, option, plan_of, split_names, whole_number
 
@@ -253,14 +253,18 @@ def objective(rows: FileTable, model: Model) -> tuple[lo.GLM | lo.Regression, st
         else:
             X = _design(rows, model, drop_first=True)
     with one_line(f"--formula {model.formula!r}: " if model.formula else ""):
-        regression = (lo.Regression if is_regression else lo.GLM)(
+        make = lo.Regression if is_regression else lo.GLM
+        penalty = lo.penalties.Ridge(model.l2) if model.l2 else None
+        offset = rows.numbers(model.offset, NUMBERS) if model.offset else None
+        weights = rows.numbers(model.weights, NUMBERS) if model.weights else None
+        regression = make(
             X,
             y,
             name,
-            lo.penalties.Ridge(model.l2) if model.l2 else None,
+            penalty,
             intercept=model.intercept,
-            offset=rows.numbers(model.offset, NUMBERS) if model.offset else None,
-            sample_weight=rows.numbers(model.weights, NUMBERS) if model.weights else None,
+            offset=offset,
+            sample_weight=weights,
         )
     if len(regression.names) > WIDEST:
         fail(
@@ -367,7 +371,9 @@ def _target(y: pd.Series, loss: str, positive: str | None = None) -> tuple[np.nd
             )
         return is_positive.to_numpy(float), f"{y.name}: 1 is {positive!r}, 0 is {other_labels}"
     if loss == "multinomial":
-        return (y.astype(str) if text else y).to_numpy(), ""
+        if text:
+            y = y.astype(str)
+        return y.to_numpy(), ""
     if loss in LABELS and len(levels) == 1:
         fail(f"target {y.name!r} has one value only, {levels[0]!r}: nothing to tell apart.")
     if text and loss in LABELS and len(levels) == 2:
@@ -418,4 +424,4 @@ def lone_levels(
             for level in np.unique(column)
             if in_one_fold(column == level)
         ]
-    return ", ".join(levels[:5]) + (", …" if len(levels) > 5 else "")
+    return abbreviate(levels)

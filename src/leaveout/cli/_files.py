@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from ._cells import BY_THE_FILE, Convention, as_labels, settle, trim_text
-from ._console import console, fail, join_notes, writing
+from ._console import abbreviate, console, fail, join_notes, writing
 from ._options import option, split_names
 
 PARQUET = ".parquet", ".pq"
@@ -88,14 +88,11 @@ class FileTable:
             )
         if not (pd.api.types.is_numeric_dtype(column) or pd.api.types.is_object_dtype(column)):
             column = column.astype(object)  # so that dates and times do not become nanoseconds
-        dates = (
-            column.map(lambda value: hasattr(value, "isoformat"))
-            if column.dtype == object
-            else None
-        )
-        number = pd.to_numeric(
-            column if dates is None else column.mask(dates, "date"), errors="coerce"
-        )
+        cells = column
+        if column.dtype == object:
+            dates = column.map(lambda value: hasattr(value, "isoformat"))
+            cells = column.mask(dates, "date")
+        number = pd.to_numeric(cells, errors="coerce")
         wrong = np.flatnonzero(column.notna() & number.isna())
         if (
             not len(wrong)
@@ -131,7 +128,7 @@ def describe_mixture(column: pd.Series) -> str:
         return ""
     mark = words.mode()[0]
     places = words.index[words == mark]
-    rows = ", ".join(map(str, places[:3])) + (", …" if len(places) > 3 else "")
+    rows = abbreviate([*map(str, places)], 3)
     return f"{count} of {count + len(words)} are numbers, {len(places)} are {mark!r} (rows {rows}): --na {mark!r} if missing"
 
 
@@ -362,9 +359,7 @@ def complete(rows: FileTable, columns: Sequence[str], drop: bool, way: str = "")
     count = count[count > 0]
     if not len(count):
         return rows
-    by = ", ".join(f"{name} ({number})" for name, number in count.head(8).items()) + (
-        ", …" if len(count) > 8 else ""
-    )
+    by = abbreviate([f"{name} ({number})" for name, number in count.items()], 8)
     words = [
         f"{cell!r} in {name} counts as missing; if it is a label, write it in another way"
         for name, cell in rows.missing_cells

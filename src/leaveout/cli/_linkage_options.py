@@ -156,7 +156,8 @@ def linkage_of(
     Duplicates are copies, without probabilities. A file of labelled pairs determines the
     probability of a match at each score.
     """
-    probability, labelled = links.probability, links.labelled
+    probability = links.probability
+    labelled = links.labelled
     pairs, frame = _table(file, probability, convention)
     if probability is not None:
         pairs.column(probability)

@@ -155,7 +155,8 @@ def writable(file: Path | None) -> Path | None:
         fail(f"{file}: there is no folder {file.parent}; make it first.")
     if file.is_dir():
         fail(f"{file} is a folder; name a file in it.")
-    if not os.access(file if file.exists() else file.parent, os.W_OK):
+    target = file if file.exists() else file.parent
+    if not os.access(target, os.W_OK):
         fail(f"{file}: no permission to write there; name another file.")
     return file
 

@@ -211,16 +211,15 @@ def page(
     """Write the report, with options of `lo.report`, and the document in JSON, on request."""
     notes = list(notes)
     if console.quiet:
-        print_document(
-            {"notes": notes, "models": result if isinstance(result, dict) else {"": result}}
-        )
+        models = result if isinstance(result, dict) else {"": result}
+        print_document({"notes": notes, "models": models})
     if file is None:
         return
-    check_texts = (
-        [text for name, estimate in result.items() for text in findings(name, estimate)]
-        if isinstance(result, dict)
-        else []
-    )
+    check_texts: list[str] = []
+    if isinstance(result, dict):
+        check_texts = [
+            text for name, estimate in result.items() for text in findings(name, estimate)
+        ]
     # the report lists checks separately
     remarks = [note for note in dict.fromkeys(notes) if note not in check_texts]
     with writing(file):

@@ -118,11 +118,9 @@ def crf(
                 if tagged.labels[t] != held_out[t]
             }
             sentence = " ".join(f"{tagged.words[t]}{wrong.get(t, '')}" for t in of_sentence)
-            table.add_row(
-                str(k),
-                f"{losses[k]:.2f}",
-                sentence if len(sentence) < 300 else sentence[:297] + "…",
-            )
+            if len(sentence) >= 300:
+                sentence = sentence[:297] + "…"
+            table.add_row(str(k), f"{losses[k]:.2f}", sentence)
         console.print(table)
     print_notes(*notes)
     rows = {

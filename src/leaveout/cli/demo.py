@@ -92,11 +92,13 @@ def _table(fit: lo.Fit, plan: lo.Plan) -> lo.Estimate:
     )
     for refit in STRATEGIES:
         estimate, seconds = _warm(lambda refit=refit: lo.cross_validate(fit, plan, refit))
-        error = np.mean(np.abs(estimate.per_unit() - exact.per_unit()))
+        error = "–"
+        if not isinstance(refit, lo.Exact):
+            error = f"{np.mean(np.abs(estimate.per_unit() - exact.per_unit())):.1e}"
         table.add_row(
             type(refit).__name__,
             f"{estimate.mean:.6f}",
-            "–" if isinstance(refit, lo.Exact) else f"{error:.1e}",
+            error,
             f"{estimate.approximation_error:.1e}",
             f"{seconds:.3f}",
         )

@@ -100,12 +100,14 @@ def leakage(
     """
     links.check(report)
     listed = links.listed
-    cluster, name = links.cluster, links.name
+    cluster = links.cluster
+    name = links.name
     split_columns = [text.partition("=")[0].strip() for text in (test, train) if text is not None]
     role_columns = [word for word in (target, cluster, name, *split_columns) if word]
     words = {*role_columns[1:], *([target] if model == "logistic" else ())}
     chosen = split_names(features)
-    all_rows = read(data, {*role_columns, *chosen} if features else (), words.__contains__, reading)
+    columns = {*role_columns, *chosen} if features else ()
+    all_rows = read(data, columns, words.__contains__, reading)
     rows = _rows(
         all_rows,
         role_columns,
@@ -118,15 +120,15 @@ def leakage(
     records = RecordNames(
         names_of(all_rows, name), name, all_rows.frame.index.isin(rows.frame.index)
     )
-    linkage, remark = None, ""
+    linkage = None
+    remark = ""
     if (file := links.pairs or links.duplicates) is not None:
         linkage, remark = linkage_of(links, file, records, reading)
-    groups, split = (
-        None if cluster is None else rows.frame[cluster].to_numpy(),
-        split_of(rows, test, train),
-    )
+    groups = None if cluster is None else rows.frame[cluster].to_numpy()
+    split = split_of(rows, test, train)
     if linkage is not None and groups is None and split is None:
-        groups = linkage.groups(0.5 if links.threshold is None else links.threshold)
+        threshold = 0.5 if links.threshold is None else links.threshold
+        groups = linkage.groups(threshold)
     if split is not None:
         remark = join_notes(
             remark, f"{len(split[0][0])} rows trained on, {len(split[0][1])} tested"

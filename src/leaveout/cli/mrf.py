@@ -210,10 +210,11 @@ def mrf(
 
 
 def _names(rows: FileTable, site: str) -> list[str]:
-    names = rows.column(site).astype(str)
-    if rows.column(site).isna().any():
+    column = rows.column(site)
+    names = column.astype(str)
+    if column.isna().any():
         fail(
-            f"--site {site}: row {int(np.flatnonzero(rows.column(site).isna())[0]) + 1} of {rows.name} has no name."
+            f"--site {site}: row {int(np.flatnonzero(column.isna())[0]) + 1} of {rows.name} has no name."
         )
     if names.duplicated().any():
         fail(f"--site {site}: {names[names.duplicated()].iloc[0]!r} names two rows of {rows.name}.")

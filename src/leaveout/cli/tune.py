@@ -72,9 +72,8 @@ def tune(
         ]
 
     def build(**l2: Any) -> Any:
-        return regression.under(
-            lo.penalties.Ridge([l2[name] for name in columns] if columns else l2["l2"])
-        )
+        strength = [l2[name] for name in columns] if columns else l2["l2"]
+        return regression.under(lo.penalties.Ridge(strength))
 
     space = dict.fromkeys(columns or ["l2"], ends)
     with warnings_as_notes() as notes:

@@ -161,8 +161,7 @@ def _weights(tagger: Any) -> Weights:
 def _arrays(weights: Weights) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return the parameters, and which of them the model has."""
     K = len(weights.labels)
-    F = len(weights.attributes)
-    shapes = {"start": K, "end": K, "transition": (K, K), "weights": (F, K)}
+    shapes = {"start": K, "end": K, "transition": (K, K), "weights": (len(weights.attributes), K)}
     theta, free = (
         {name: np.zeros(shape, kind) for name, shape in shapes.items()} for kind in (float, bool)
     )

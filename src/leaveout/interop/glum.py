@@ -88,7 +88,9 @@ def from_glum(
         raise ValueError(f"from_glum: this {name} is not fitted.")
     is_chosen = name.endswith("CV")
     strength = estimator.alpha_ if is_chosen else estimator.alpha
-    alpha = np.asarray(0.0 if strength is None else strength, np.float64)
+    if strength is None:
+        strength = 0.0
+    alpha = np.asarray(strength, np.float64)
     ratio = getattr(estimator, "l1_ratio_", estimator.l1_ratio)
     refused = {
         "a search over several l1_ratios": np.ndim(ratio) > 0,
@@ -106,17 +108,21 @@ def from_glum(
     response = y
     if y is None and getattr(estimator, "y_model_spec_", None) is not None:
         response = np.ravel(estimator.y_model_spec_.get_model_matrix(X).toarray())
+    remark = ""
+    if is_chosen:
+        remark = f"alpha = {float(alpha):.4g} was chosen on all rows: the choice is not left out"
+    penalty = None
+    if alpha > 0:
+        penalty = per_weight(_penalty(estimator, float(alpha), float(ratio)))
     objective = GLM(
         columns,
         response,
         _loss(estimator.family_instance, estimator.link_instance),
-        per_weight(_penalty(estimator, float(alpha), float(ratio))) if alpha > 0 else None,
+        penalty,
         sample_weight=sample_weight,
         offset=offset,
         intercept=estimator.fit_intercept,
-        remark=f"alpha = {float(alpha):.4g} was chosen on all rows: the choice is not left out"
-        if is_chosen
-        else "",
+        remark=remark,
     )
     if columns is not X:
         objective = objective.reading(functools.partial(_columns, estimator))
@@ -142,9 +148,7 @@ def _columns(estimator: Any, X: Any) -> Any:
         ):
             return X
     convert = getattr(estimator, "_convert_from_df", None) or estimator._convert_from_pandas
-    values = convert(X).toarray()
-    names = list(estimator.feature_names_)
-    return pd.DataFrame(values, index_of(X), names)
+    return pd.DataFrame(convert(X).toarray(), index_of(X), list(estimator.feature_names_))
 
 
 def _penalty(estimator: Any, alpha: float, ratio: float) -> AbstractPenalty:
@@ -172,13 +176,7 @@ def _loss(family: Any, link: Any) -> losses.AbstractLoss:
         return losses.Binomial({"LogitLink": "logit", "CloglogLink": "cloglog"}[linked])
     if linked == "TweedieLink":
         exponent = 1 - float(link.power)
-        through: Any = (
-            "log"
-            if exponent == 0
-            else "identity"
-            if exponent == 1
-            else losses.links.Power(exponent)
-        )
+        through: Any = {0.0: "log", 1.0: "identity"}.get(exponent) or losses.links.Power(exponent)
     else:
         through = {"IdentityLink": "identity", "LogLink": "log"}.get(linked)
     if through is not None and name == "NegativeBinomialDistribution":

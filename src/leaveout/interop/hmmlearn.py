@@ -148,15 +148,18 @@ def _describe_host(
     )
     flat = host.flat and np.all(prior.initial == 1) and np.all(prior.transition == 1)
     held_start = "s" not in model.params or (sequences == 1 and np.all(prior.initial == 1))
+    hmm_prior = None if flat else prior
+    initial = start if held_start else _free_or_zero(start)
+    transition = _free_or_zero(moves) if "t" in model.params else moves
     objective = HMM(
         x,
         host.emission,
         K,
         lengths=lengths,
         drop=drop,
-        prior=None if flat else prior,
-        initial=start if held_start else _free_or_zero(start),
-        transition=_free_or_zero(moves) if "t" in model.params else moves,
+        prior=hmm_prior,
+        initial=initial,
+        transition=transition,
     )
     parameters = {**host.parameters, "initial": start, "transition": moves}
     return objective, {
@@ -222,20 +225,22 @@ class HostGaussian(Gaussian):
             raise ValueError(
                 "from_hmmlearn: covars_weight, and means_weight of full and tied covariances, must be numbers."
             )
-        fixed = _matrices(model)[0] if kind == "tied" else _matrices(model)
-        super().__init__(KINDS[kind] if free else fixed, prior=None)
+        covariance = KINDS[kind]
+        scale = np.zeros(())
+        power = 0.0
+        if free:
+            scale = np.broadcast_to(np.asarray(model.covars_prior, np.float64), shape)
+            dimension = R if matrices else 1
+            power = max(float(freedom.reshape(())) - dimension, 0.0)
+        else:
+            covariance = _matrices(model)[0] if kind == "tied" else _matrices(model)
+        super().__init__(covariance, prior=None)
         self.mean = np.array(np.broadcast_to(np.asarray(model.means_prior, np.float64), (K, R)))
-        self.weight = np.array(
-            weight.reshape(()) if matrices or weight.size == 1 else np.broadcast_to(weight, (K, R))
-        )
-        self.scale = (
-            np.array(np.broadcast_to(np.asarray(model.covars_prior, np.float64), shape))
-            if free
-            else np.zeros(())
-        )
-        self.power = np.array(
-            max(float(freedom.reshape(())) - (R if matrices else 1), 0.0) if free else 0.0
-        )
+        is_number = matrices or weight.size == 1
+        weight = weight.reshape(()) if is_number else np.broadcast_to(weight, (K, R))
+        self.weight = np.array(weight)
+        self.scale = np.array(scale)
+        self.power = np.array(power)
 
     @property
     def flat(self) -> bool:

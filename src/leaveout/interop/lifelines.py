@@ -115,13 +115,13 @@ def from_lifelines(fitter: Any, df: Any) -> Fit:
         strata = [fitter.strata] if isinstance(fitter.strata, str) else list(fitter.strata)
     labels = None if strata is None else columns[strata].apply(tuple, axis=1)
     X = fitter.regressors.transform_df(columns.drop(columns=strata or []))["beta_"]
-    penalty = (
-        per_row(Ridge(np.asarray(fitter.penalizer) * np.asarray(fitter._norm_std) ** 2))
-        if penalised
-        else None
-    )
+    penalty = None
+    remark = ""
+    if penalised:
+        remark = SPREADS
+        penalty = per_row(Ridge(np.asarray(fitter.penalizer) * np.asarray(fitter._norm_std) ** 2))
     options: dict[str, Any] = {"strata": labels, "entry": entry, "sample_weight": weights}
-    model = Cox(X, time, event, penalty, **options, remark=SPREADS if penalised else "")
+    model = Cox(X, time, event, penalty, **options, remark=remark)
     coef = {"coef": np.asarray(fitter.params_, np.float64)}
     return fit_at_host("from_lifelines", model, coef, lambda: False, errors=_errors(fitter, df))
 
@@ -205,7 +205,6 @@ def _accelerated(
             free[part], 0.0, np.asarray(fitter._norm_std[part]) ** 2
         )
     penalised = any(part.any() for part in ridge.values())
-    model = MeanPenalised(
-        AFT[type(fitter).__name__], data, theta, SPREADS if penalised else "", ridge
-    )
+    remark = SPREADS if penalised else ""
+    model = MeanPenalised(AFT[type(fitter).__name__], data, theta, remark, ridge)
     return fit_at_host("from_lifelines", model, theta, lambda: False)

@@ -127,13 +127,13 @@ def describe(estimator: SklearnEstimator) -> HostObjective:
 def penalty_of(host: HostObjective) -> AbstractPenalty | None:
     """Build the penalty of a host, as a function of the weights of rows."""
     parts: list[AbstractPenalty] = [Lasso(host.l1)] * (host.l1 > 0)
-    parts += [Ridge(host.ridge)] * bool(np.any(np.asarray(host.ridge) > 0)) + [
-        Box()
-    ] * host.positive
+    parts += [Ridge(host.ridge)] * bool(np.any(np.asarray(host.ridge) > 0))
+    parts += [Box()] * host.positive
     around = {False: resolve, True: per_weight, "rows": per_row}[host.average]
-    if parts:
-        return around(parts[0] if len(parts) == 1 else Sum(tuple(parts)))
-    return None
+    if not parts:
+        return None
+    penalty = parts[0] if len(parts) == 1 else Sum(tuple(parts))
+    return around(penalty)
 
 
 def _choice_remark(name: str, value: float) -> str:
@@ -149,10 +149,15 @@ def _least_squares(estimator: Any) -> HostObjective:
     else:
         alpha = np.asarray(getattr(estimator, "alpha", 0.0), np.float64)
         choice_note = ""
-    host = HostObjective(
-        "squared", alpha, estimator.fit_intercept, labels, weight, choice_note=choice_note
+    return HostObjective(
+        "squared",
+        alpha,
+        estimator.fit_intercept,
+        labels,
+        weight,
+        choice_note=choice_note,
+        positive=bool(getattr(estimator, "positive", False)),
     )
-    return replace(host, positive=bool(getattr(estimator, "positive", False)))
 
 
 def _net(estimator: Any) -> HostObjective:
@@ -161,21 +166,19 @@ def _net(estimator: Any) -> HostObjective:
     Mean of half the squares plus `alpha (l1_ratio Σ|β| + ½ (1 − l1_ratio) ‖β‖²)`.
     """
     searched = hasattr(estimator, "alpha_")
-    alpha = float(estimator.alpha_ if searched else estimator.alpha)
-    ratio = float(
-        getattr(estimator, "l1_ratio_", 1.0) if searched else getattr(estimator, "l1_ratio", 1.0)
-    )
+    suffix = "_" if searched else ""
+    alpha = float(getattr(estimator, f"alpha{suffix}"))
+    ratio = float(getattr(estimator, f"l1_ratio{suffix}", 1.0))
     choice_note = _choice_remark("alpha", alpha) if searched else ""
-    ridge = alpha * (1 - ratio)
-    host = HostObjective(
+    return HostObjective(
         "squared",
-        ridge,
+        alpha * (1 - ratio),
         estimator.fit_intercept,
         average=True,
         choice_note=choice_note,
         l1=alpha * ratio,
+        positive=bool(estimator.positive),
     )
-    return replace(host, positive=bool(estimator.positive))
 
 
 def _averaging(loss: Callable[[Any], str | AbstractLoss]) -> Callable[[Any], HostObjective]:
@@ -195,38 +198,35 @@ def _tweedie(estimator: Any) -> Tweedie:
 def _logistic(estimator: Any) -> HostObjective:
     searched = hasattr(estimator, "Cs")
     style = getattr(estimator, "penalty", "deprecated")
-    l1_ratio = (
-        getattr(estimator, "l1_ratio_", None) if searched else getattr(estimator, "l1_ratio", None)
-    )
-    ratios = np.unique(
-        np.asarray(0.0 if l1_ratio is None or None in np.ravel(l1_ratio) else l1_ratio, np.float64)
-    )
+    suffix = "_" if searched else ""
+    l1_ratio: Any = getattr(estimator, f"l1_ratio{suffix}", None)
+    if None in np.ravel(l1_ratio):
+        l1_ratio = 0.0
+    ratios = np.unique(np.asarray(l1_ratio, np.float64))
     ratio = {"l1": 1.0, "l2": 0.0}.get(style, float(ratios[0]))
     if len(ratios) > 1:
         raise TypeError(
             "from_sklearn: LogisticRegressionCV is supported with one l1_ratio for all classes."
         )
-    values = np.unique(np.asarray(estimator.C_ if searched else estimator.C, np.float64))
+    values = np.unique(np.asarray(getattr(estimator, f"C{suffix}"), np.float64))
     if searched and (len(values) > 1 or not estimator.refit):
         raise TypeError(
             "from_sklearn: LogisticRegressionCV is supported with one C for all classes, and refit=True."
         )
     C = float(values[0])
-    choice_note = _choice_remark("C", float(values[0])) if searched else ""
+    choice_note = _choice_remark("C", C) if searched else ""
     strength = 0.0 if style in (None, "none") else 1.0 / C
-    host = HostObjective(
+    penalises_intercept = estimator.solver == "liblinear" and estimator.fit_intercept
+    intercept_scale = float(estimator.intercept_scaling) if penalises_intercept else 0.0
+    return HostObjective(
         "logistic",
         strength * (1 - ratio),
         estimator.fit_intercept,
         True,
         estimator.class_weight,
         choice_note=choice_note,
-    )
-    constant = estimator.solver == "liblinear" and estimator.fit_intercept
-    return replace(
-        host,
         l1=strength * ratio,
-        intercept_scale=float(estimator.intercept_scaling) if constant else 0.0,
+        intercept_scale=intercept_scale,
     )
 
 
@@ -249,9 +249,8 @@ def _support_vectors(estimator: Any) -> HostObjective:
 def _support_vector_regression(estimator: Any) -> HostObjective:
     if estimator.loss != "epsilon_insensitive":
         raise TypeError("from_sklearn: LinearSVR is supported with loss='epsilon_insensitive'.")
-    loss = EpsilonInsensitive(estimator.epsilon, width=1.0)
     return HostObjective(
-        loss,
+        EpsilonInsensitive(estimator.epsilon, width=1.0),
         1.0 / estimator.C,
         estimator.fit_intercept,
         intercept_scale=estimator.intercept_scaling,
@@ -259,9 +258,12 @@ def _support_vector_regression(estimator: Any) -> HostObjective:
 
 
 def _quantile(estimator: Any) -> HostObjective:
-    loss = Quantile(estimator.quantile, width=1.0)
     return HostObjective(
-        loss, 0.0, estimator.fit_intercept, average=True, l1=float(estimator.alpha)
+        Quantile(estimator.quantile, width=1.0),
+        0.0,
+        estimator.fit_intercept,
+        average=True,
+        l1=float(estimator.alpha),
     )
 
 

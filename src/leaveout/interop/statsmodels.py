@@ -126,11 +126,10 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str 
     >>> round(cv.mean, 3)
     0.65
     """
-    model = getattr(results, "model", None)
-    kind = type(getattr(results, "model", None)).__name__
-    if type(results).__name__ in MIXED_GLMS:
-        model = results
-        kind = type(results).__name__
+    model = results
+    if type(results).__name__ not in MIXED_GLMS:
+        model = getattr(results, "model", None)
+    kind = type(model).__name__
     if kind in (*MIXED_GLMS, "MixedLM") and type(model).__module__.startswith("statsmodels."):
         if kind == "MixedLM":
             return _mixed_linear(results, drop)
@@ -301,9 +300,8 @@ def _glm(
 
 def _linear(model: Any, coef: np.ndarray, alpha: ArrayLike | None = None) -> ReadGLM:
     average = per_row if type(model).__name__ == "OLS" else per_weight
-    return _least_squares(
-        model, coef, model.weights, None if alpha is None else average(Ridge(alpha))
-    )
+    penalty = None if alpha is None else average(Ridge(alpha))
+    return _least_squares(model, coef, model.weights, penalty)
 
 
 def _least_squares(
@@ -321,9 +319,8 @@ def _generalised_squares(model: Any, coef: np.ndarray) -> ReadGLM:
             "from_statsmodels: GLS is supported with a sigma of one variance a row; errors that correlate tie a row to those "
             "left in: give what correlates to lo.Mixed, lo.GaussianProcess or lo.GaussianField."
         )
-    return _least_squares(
-        model, coef, np.square(1.0 if model.cholsigmainv is None else model.cholsigmainv)
-    )
+    scale = 1.0 if model.cholsigmainv is None else model.cholsigmainv
+    return _least_squares(model, coef, np.square(scale))
 
 
 def _estimating_equations(model: Any, coef: np.ndarray) -> ReadGLM:
@@ -493,12 +490,14 @@ def _zero_inflated(model: Any, params: np.ndarray) -> tuple[AbstractObjective, d
     negative = type(model).__name__ == "ZeroInflatedNegativeBinomialP"
     k = model.k_inflate
     offset = _shift(model)
+    if offset is None:
+        offset = np.zeros(())
     power = 2 - model.model_main.parameterization if negative else 0.0
     probit = model.inflation == "probit"
     rows = _count_rows(
         model,
         z=model.exog_infl,
-        offset=0.0 if offset is None else offset,
+        offset=offset,
         power=power,
         probit=probit,
     )
@@ -515,9 +514,11 @@ def _hurdle(model: Any, params: np.ndarray) -> tuple[AbstractObjective, dict]:
     for part, submodel in (("zero_", model.model1), ("", model.model2)):
         theta[f"{part}coef"], params, main = params[:p], params[p:], submodel.model_main
         negative = type(main).__name__ == "NegativeBinomialP"
-        powers.append(2 - main.parameterization if negative else 0.0)
+        power = 0.0
         if negative:
+            power = 2 - main.parameterization
             theta[f"{part}dispersion"], params = params[0], params[1:]
+        powers.append(power)
     return HostLoss(
         hurdle, _count_rows(model, zero_power=powers[0], power=powers[1]), theta, _remark(model)
     ), theta

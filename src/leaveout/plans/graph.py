@@ -175,7 +175,8 @@ def blocks(edges: Edges, num_sites: int, count: int) -> Int[np.ndarray, " sites"
     """Label `count` blocks of neighbouring sites of nearly one size, by repeated bisection of the
     graph.
     """
-    label, graph = np.zeros(num_sites, np.int64), adjacency(edges, num_sites)
+    label = np.zeros(num_sites, np.int64)
+    graph = adjacency(edges, num_sites)
 
     def cut(sites: Int[np.ndarray, " piece"], parts: int, first: int) -> None:
         if parts == 1:

@@ -181,13 +181,13 @@ class Plan(PrintedResult):
     columns: dict[str, UnitColumn] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        weight = np.asarray(numbers("Plan", "weight", self.weight), np.float64)
-        read = {
+        entries = {
+            "weight": np.asarray(numbers("Plan", "weight", self.weight), np.float64),
             "indptr": whole("Plan", "indptr", self.indptr),
             "index": whole("Plan", "index", self.index),
-            "weight": weight,
+            "held": flags("Plan", "held", self.held),
         }
-        for name, array in {**read, "held": flags("Plan", "held", self.held)}.items():
+        for name, array in entries.items():
             object.__setattr__(self, name, np.ascontiguousarray(array))
         columns = dict(self.columns)
         for name in FACTS:
@@ -418,7 +418,9 @@ class Plan(PrintedResult):
         if len(self.index) != self.num_refits or len(np.unique(self.index)) != self.num_refits:
             return pd.RangeIndex(self.num_refits, name="refit")
         names = self.unit_names[self.index]
-        return names.rename("unit" if names.name is None else names.name)
+        if names.name is None:
+            return names.rename("unit")
+        return names
 
     @property
     def widths(self) -> str:
@@ -580,9 +582,8 @@ class Plan(PrintedResult):
         Batch
             The refit, without padding.
         """
-        return self._batch(
-            np.array([refit]), self.num_units if whole else int(np.diff(self.indptr)[refit])
-        )
+        width = self.num_units if whole else int(np.diff(self.indptr)[refit])
+        return self._batch(np.array([refit]), width)
 
     def _batch(self, refits: IntArray, width: int) -> Batch:
         first = self.indptr[refits[0]]
@@ -657,9 +658,8 @@ Entries = tuple[IntArray, FloatArray, BoolArray]
 def plan_of_entries(refits: Iterable[Entries], num_units: int, **kind: Any) -> Plan:
     """Build a plan from the entries of its refits."""
     index, weight, held = zip(*refits, strict=True)
-    indptr = np.cumsum([0, *map(len, index)])
     return Plan(
-        indptr,
+        np.cumsum([0, *map(len, index)]),
         np.concatenate(index),
         np.concatenate(weight),
         np.concatenate(held),
@@ -884,7 +884,11 @@ def kfold(
     """
     n = count("kfold: num_units", num_units, 2)
     k = count("kfold: k", k, 2, n)
-    draw = lambda rng: np.array_split(np.arange(n) if rng is None else rng.permutation(n), k)
+
+    def draw(rng: np.random.Generator | None) -> list[IntArray]:
+        order = np.arange(n) if rng is None else rng.permutation(n)
+        return np.array_split(order, k)
+
     return _plan(_repeated("kfold", draw, seed, repeats), n)
 
 
@@ -1138,10 +1142,11 @@ def leave_future_out(
     """
     steps = _number_steps("leave_future_out", num_units, groups, times)
     start = count("leave_future_out: start", start, 1, steps.shortest - 1)
-    horizon = count(
-        "leave_future_out: horizon", steps.longest if horizon is None else horizon, 1, steps.longest
-    )
-    return _forward(steps, range(start, steps.longest), horizon, steps.longest)
+    longest = steps.longest
+    if horizon is None:
+        horizon = longest
+    horizon = count("leave_future_out: horizon", horizon, 1, longest)
+    return _forward(steps, range(start, longest), horizon, longest)
 
 
 class Steps(NamedTuple):
@@ -1330,9 +1335,9 @@ def purged(
     >>> lo.purged(day, 4, test_blocks=2).num_refits
     6
     """
-    labels, start, until, series = match_labels(
-        "purged", times=times, ends=times if ends is None else ends, groups=groups
-    )
+    if ends is None:
+        ends = times
+    labels, start, until, series = match_labels("purged", times=times, ends=ends, groups=groups)
     start, until = (pd.Series(getattr(column, "array", column)) for column in (start, until))
     n = len(start)
     k = count("purged: k", k, 2, n)
@@ -1443,7 +1448,9 @@ def groups(
     def draw(rng: np.random.Generator | None) -> list[IntArray]:
         if k is None:
             return _members(code, len(levels))
-        fold, sizes, filled = np.zeros(len(levels), np.int64), np.bincount(code), np.zeros(k)
+        fold = np.zeros(len(levels), np.int64)
+        sizes = np.bincount(code)
+        filled = np.zeros(k)
         if rng is not None:
             fold[rng.permutation(len(levels))] = np.arange(len(levels)) % k
             return _members(fold[code], k)
@@ -1645,9 +1652,12 @@ def nearest_neighbour_matched(
         raise ValueError(
             f"{caller}: clustering must be 'hierarchical' or 'kmeans'; got {clustering!r}."
         )
-    n, tree = len(data_places), scipy.spatial.KDTree(data_places)
-    k, rng = count(f"{caller}: k", k, 2, n // 2), generator(caller, seed)
-    new_distances, data_distances = tree.query(new_places)[0], tree.query(data_places, 2)[0][:, 1]
+    n = len(data_places)
+    tree = scipy.spatial.KDTree(data_places)
+    k = count(f"{caller}: k", k, 2, n // 2)
+    rng = generator(caller, seed)
+    new_distances = tree.query(new_places)[0]
+    data_distances = tree.query(data_places, 2)[0][:, 1]
 
     def distance(fold: IntArray) -> float:
         """Compute W of the folds."""
@@ -1658,8 +1668,9 @@ def nearest_neighbour_matched(
             )[0]
         return float(scipy.stats.wasserstein_distance(nearest, new_distances))
 
-    random = rng.permutation(np.arange(n) % k)
-    fold, label, best = random, None, distance(random)
+    fold = rng.permutation(np.arange(n) % k)
+    label = None
+    best = distance(fold)
     note = f"{best:.3g} for random folds"
     # where its exact sum overflows, SciPy approximates
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):

@@ -264,8 +264,7 @@ def bootstrap(
             raise TypeError(
                 "survey.bootstrap: give strata, clusters, or both; lo.bootstrap(n, replicates) draws single units."
             )
-        table = pandas_of("survey.bootstrap", "clusters", clusters)
-        strata = np.zeros(np.shape(table)[0], int)
+        strata = np.zeros(np.shape(pandas_of("survey.bootstrap", "clusters", clusters))[0], int)
     labels, _, psu, psu_stratum, _ = _design("survey.bootstrap", strata, clusters)
     size = np.bincount(psu_stratum)
     psu_factors = np.empty((len(psu_stratum), num_replicates))
@@ -427,7 +426,8 @@ def _design(
     pairs, psu = np.unique(stratum * len(psu_levels) + inside, return_inverse=True)
     psu_stratum = pairs // len(psu_levels)
     num_psus = np.bincount(psu_stratum)
-    wrong = np.flatnonzero(num_psus < 2 if size is None else num_psus != size)
+    is_wrong = num_psus < 2 if size is None else num_psus != size
+    wrong = np.flatnonzero(is_wrong)
     if wrong.size:
         needs, way = (
             ("at least two", "merge it with another stratum")
@@ -495,9 +495,8 @@ def _hadamard(order: int) -> IntArray | None:
         core = np.block(
             [[np.zeros((1, 1), int), np.ones((1, q), int)], [np.ones((q, 1), int), _jacobsthal(q)]]
         )
-        identity = np.eye(q + 1, dtype=np.int64)
         matrix = np.kron(core, np.array([[1, 1], [1, -1]])) + np.kron(
-            identity, np.array([[1, -1], [-1, -1]])
+            np.eye(q + 1, dtype=np.int64), np.array([[1, -1], [-1, -1]])
         )
     else:
         return None
