@@ -81,7 +81,7 @@ class Layout(Module):
     starts: Bool[Array | np.ndarray, "rows lanes"]
     inverse: Int[np.ndarray, " steps"]
     linked: bool = static()
-    zeros: bool = static()  # whether a potential may be −∞
+    zeros: bool = static()
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -253,15 +253,9 @@ def layout(
         bins = _pack_lanes(lengths, max(int(lengths.max()), -(-total // (MAX_SCAN_LANES * parts))))
         rows = size(max(int(lengths[members].sum()) for members in bins))
         lanes = size(len(bins))
-        place = np.full(
-            (
-                rows,
-                lanes
-                if parts == 1 or lanes <= MAX_SCAN_LANES
-                else -(-lanes // MAX_SCAN_LANES) * MAX_SCAN_LANES,
-            ),
-            room,
-        )
+        if parts > 1 and lanes > MAX_SCAN_LANES:
+            lanes = -(-lanes // MAX_SCAN_LANES) * MAX_SCAN_LANES
+        place = np.full((rows, lanes), room)
         for lane, members in enumerate(bins):
             steps = np.concatenate([first[n] + np.arange(lengths[n]) for n in members])
             place[: len(steps), lane] = steps
@@ -401,8 +395,7 @@ class _Logarithmic:
 
     @staticmethod
     def total(p, axis=0):
-        top = jax.lax.stop_gradient(jnp.max(p, axis, keepdims=True))
-        top = jnp.where(jnp.isfinite(top), top, 0.0)
+        top = _finite(jax.lax.stop_gradient(jnp.max(p, axis, keepdims=True)))
         # `where` is used twice, as log has no derivative at zero
         value = jnp.sum(jnp.exp(p - top), axis)
         positive = value > 0
@@ -441,10 +434,8 @@ class _Inside:
         else:
             assert initial is not None
             self.steps = jnp.zeros((len(self.e), 0))
-            self.start, self.matrix = (
-                self.arithmetic.inside(initial)[:, None],
-                self.arithmetic.inside(transition)[:, :, None],
-            )
+            self.start = self.arithmetic.inside(initial)[:, None]
+            self.matrix = self.arithmetic.inside(transition)[:, :, None]
 
     def into(self, step: tuple[Array, Array]) -> Array:
         """Transitions into a step, given whether it starts a sequence and its own transitions."""
@@ -479,7 +470,7 @@ class _Inside:
         sums.
         """
         arithmetic = self.arithmetic
-        (K, lanes) = self.e.shape[1:]
+        K, lanes = self.e.shape[1:]
 
         def up(carry, x):
             evidence, count = carry
@@ -606,7 +597,7 @@ def _multiply_lanes(inside: _Inside) -> tuple[Array, Array]:
     matrices.
     """
     arithmetic = inside.arithmetic
-    (K, lanes) = inside.e.shape[1:]
+    K, lanes = inside.e.shape[1:]
     everything = lambda m: arithmetic.total(arithmetic.total(m, 0), 0)
 
     def step(product, x):
@@ -708,7 +699,7 @@ def _chunked_sums(
 
     A multiple of `MAX_SCAN_LANES` lanes is taken part by part, so that all arrays fit into a cache.
     """
-    (rows, lanes) = layout.shape
+    rows, lanes = layout.shape
     moving = potentials.transition.ndim > 2
 
     def sum_part(part: tuple) -> _PosteriorSums:

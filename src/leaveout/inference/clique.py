@@ -405,14 +405,15 @@ def _tangents_by_passes(
 # JAX
 
 
-@sums_p.def_impl
-def _sums_impl(*args: Array, **params: Any) -> list[Array]:
-    return [jnp.asarray(part) for part in _sums_by_passes(*map(np.asarray, args), **params)]
+def _eager(function: Callable[..., list[np.ndarray]]) -> Callable[..., list[Array]]:
+    """Make a function of NumPy arrays one of JAX's, outside of compiled programs."""
+    return lambda *args, **params: [
+        jnp.asarray(part) for part in function(*map(np.asarray, args), **params)
+    ]
 
 
-@tangents_p.def_impl
-def _tangents_impl(*args: Array, **params: Any) -> list[Array]:
-    return [jnp.asarray(part) for part in _tangents_by_passes(*map(np.asarray, args), **params)]
+sums_p.def_impl(_eager(_sums_by_passes))
+tangents_p.def_impl(_eager(_tangents_by_passes))
 
 
 @sums_p.def_abstract_eval
@@ -433,7 +434,7 @@ def _tangents_abstract(
     shapes = _shapes(
         _lanes(potential_lanes, *(change.shape[: len(potential_lanes)] for change in changes)), tree
     )
-    return [ShapedArray(shape, sites.dtype) for shape in shapes[: 2 if edges_out else 1]]
+    return [ShapedArray(shape, sites.dtype) for shape in shapes[: 1 + edges_out]]
 
 
 def _on_host(function: Callable[..., list[np.ndarray]]) -> Callable[..., Any]:

@@ -173,7 +173,7 @@ def _greedy(
     states, remaining_entries = budget
     graph = [set(adjacent) for adjacent in graph]
     costs = [cost(graph, v) for v in range(len(graph))]
-    heap = [(costs[v], v) for v in range(len(graph))]
+    heap = [(priority, v) for v, priority in enumerate(costs)]
     heapq.heapify(heap)
     scopes: Scopes = {}
     while heap:

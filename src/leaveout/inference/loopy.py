@@ -22,14 +22,14 @@ settle, all results are NaN.
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse
 from jaxtyping import Bool, Float, Int
 from scipy.sparse.csgraph import minimum_spanning_tree
 
-from .passes import Downward, Stack, Tangent
+from .passes import Downward, GraphSums, Stack, Tangent
 
 MAX_MESSAGE_ROUNDS = 5000
 TREES = 64
@@ -47,36 +47,20 @@ class FixedPoint(NamedTuple):
     origin: Float[np.ndarray, "messages states states lanes"]
 
 
-class Messages:
+class Messages(GraphSums):
     """Approximate sums for one graph, number of states and kind, with the interface of `Passes`."""
-
-    num_sites: int
-    num_edges: int
-    num_states: int
-    key: tuple[str, int, int, bytes]
-    sites: slice
-    edges: slice
-    entries: int
-    weights: np.ndarray
-    start: np.ndarray
-    end: np.ndarray
-    into: Any
 
     def __init__(
         self, num_sites: int, edges: Int[np.ndarray, "edges 2"], num_states: int, kind: str
     ):
         edges = np.ascontiguousarray(edges, np.int64).reshape(-1, 2)
-        self.num_sites = num_sites
-        self.num_edges = len(edges)
-        self.num_states = num_states
-        self.key = kind, num_sites, num_states, edges.tobytes()
-        self.sites = slice(0, num_sites * num_states)
-        self.edges = slice(self.sites.stop, self.sites.stop + len(edges) * num_states**2)
+        super().__init__(kind, num_sites, edges, num_states)
         self.entries = 2 * len(edges) * num_states**2 + num_sites * num_states
-        ones = np.ones(len(edges))
-        self.weights = np.tile(spanning(num_sites, edges) if kind == "trw" else ones, 2)[
-            :, None, None
-        ]
+        if kind == "trw":
+            edge_weights = spanning(num_sites, edges)
+        else:
+            edge_weights = np.ones(len(edges))
+        self.weights = np.tile(edge_weights, 2)[:, None, None]
         # site at which each message starts; messages against the direction of the edges come second
         self.start = np.concatenate([edges[:, 0], edges[:, 1]])
         self.end = np.roll(self.start, len(edges))
@@ -84,12 +68,6 @@ class Messages:
         self.into = scipy.sparse.csr_array(
             (self.weights.ravel(), where), shape=(num_sites, 2 * len(edges))
         )
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Messages) and self.key == other.key
 
     @property
     def lanes(self) -> int:
@@ -245,4 +223,4 @@ def spanning(num_sites: int, edges: Int[np.ndarray, "edges 2"]) -> Float[np.ndar
 
 @functools.lru_cache(maxsize=16)
 def messages(num_sites: int, edges: bytes, num_states: int, kind: str) -> Messages:
-    return Messages(num_sites, np.frombuffer(edges, np.int64).reshape(-1, 2), num_states, kind)
+    return Messages(num_sites, np.frombuffer(edges, np.int64), num_states, kind)

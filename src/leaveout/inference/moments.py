@@ -55,19 +55,12 @@ def _rows(
     """
     starts = jnp.asarray(layout.starts)
     return (
-        _origins(posterior, transition, layout),
+        _origin(_before(posterior.filtered, layout.starts), transition),
         posterior.states,
         jnp.asarray(ends),
         starts,
         jnp.where(starts, unit, count),
     )
-
-
-def _origins(
-    posterior: StatePosterior, transition: Array, layout: Layout
-) -> Float[Array, "rows lanes states states"]:
-    """Distributions Q_t of the state that each state has come from; zero at starts."""
-    return _origin(_before(posterior.filtered, layout.starts), transition)
 
 
 def _before(
@@ -81,6 +74,7 @@ def _before(
 def _origin(
     before: Float[Array, "*steps states"], transition: Array
 ) -> Float[Array, "*steps states states"]:
+    """Distributions Q_t of the state that each state has come from; zero at starts."""
     joint = before[..., None] * jnp.exp(transition - jnp.max(transition))
     return joint / jnp.maximum(joint.sum(-2, keepdims=True), SMALLEST_NORMALISER)
 
@@ -233,7 +227,7 @@ def covariance(
     0.25
     """
     count = len(worth)
-    (rows, lanes, K) = found.states.shape
+    rows, lanes, K = found.states.shape
     F = 0 if features is None else features.shape[1]
     eye = jnp.eye(K)
     wide = K + K * K + F * K

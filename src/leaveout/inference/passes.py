@@ -78,7 +78,7 @@ class Narrow:
         out[rows] = (adjoint @ belief.reshape(self.entries, -1)).reshape(-1, *out.shape[1:])
 
 
-class CliquePass:
+class CliquePass(NamedTuple):
     """One large clique; `inputs` are the places of the messages that it reads, and their shapes.
 
     A shape has a 1 for every site that is not in the message.
@@ -88,18 +88,6 @@ class CliquePass:
     configurations: int
     writes: slice
     inputs: list[tuple[slice, tuple[int, ...]]]
-
-    def __init__(
-        self,
-        shape: tuple[int, ...],
-        configurations: int,
-        writes: slice,
-        inputs: list[tuple[slice, tuple[int, ...]]],
-    ):
-        self.shape = shape
-        self.configurations = configurations
-        self.writes = writes
-        self.inputs = inputs
 
     @property
     def entries(self) -> int:
@@ -138,29 +126,36 @@ class Downward(NamedTuple):
     edges: bool
 
 
-class Passes:
-    """Steps of the passes for one graph and number of states. Equal for equal graphs, so that
-    nothing is compiled anew.
+class GraphSums:
+    """Sums of one kind over the configurations of one graph and number of states.
+
+    Equal for equal graphs, so that nothing is compiled anew.
+    """
+
+    def __init__(
+        self, kind: str, num_sites: int, edges: Int[np.ndarray, "edges 2"], num_states: int
+    ):
+        self.num_sites = num_sites
+        self.num_edges = len(edges)
+        self.num_states = num_states
+        self.key = kind, num_sites, num_states, edges.tobytes()
+        self.sites = slice(0, num_sites * num_states)
+        self.edges = slice(self.sites.stop, self.sites.stop + len(edges) * num_states**2)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GraphSums) and self.key == other.key
+
+
+class Passes(GraphSums):
+    """Steps of the passes for one graph and number of states.
 
     `need` is the number of bytes that the pass of derivatives takes, which is the largest: the
     conditional probabilities of all tables and their tangents, two tables more, the stack and its
     tangents. Raises ValueError if that is more than `memory` bytes.
     """
-
-    num_sites: int
-    num_edges: int
-    num_states: int
-    key: tuple[int, int, bytes]
-    width: int
-    wide: int
-    entries: int
-    need: int
-    sites: slice
-    edges: slice
-    steps: list[Narrow | CliquePass]
-    roots: np.ndarray
-    size: int
-    cliques: list[tuple[int, int, Clique]]
 
     def __init__(
         self,
@@ -170,10 +165,7 @@ class Passes:
         memory: float = np.inf,
     ):
         edges = np.ascontiguousarray(edges, np.int64).reshape(-1, 2)
-        self.num_sites = num_sites
-        self.num_edges = len(edges)
-        self.num_states = num_states
-        self.key = num_sites, num_states, edges.tobytes()
+        super().__init__("exact", num_sites, edges, num_states)
         scopes = _scopes(num_sites, edges.tobytes(), num_states)
         self.width = max(map(len, scopes.values()))
         cliques = clique_tree(scopes, edges, num_states)
@@ -188,8 +180,6 @@ class Passes:
         self.need = 8 * self.lanes * _numbers(cliques, self)
         if self.need > memory:
             _refuse(self, memory)
-        self.sites = slice(0, num_sites * num_states)
-        self.edges = slice(self.sites.stop, self.sites.stop + len(edges) * num_states**2)
         builder = _Builder(cliques, edges, self)
         self.steps, self.roots, self.size = builder.steps()
         self.cliques = builder.places()
@@ -197,12 +187,6 @@ class Passes:
         self.recent: collections.deque[tuple[Stack, Upward, Downward]] = collections.deque(
             maxlen=recent
         )
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Passes) and self.key == other.key
 
     @property
     def lanes(self) -> int:
@@ -339,7 +323,7 @@ class Passes:
 @functools.lru_cache(maxsize=16)
 def passes(num_sites: int, edges: bytes, num_states: int, memory: float = np.inf) -> Passes:
     """Return the passes over a graph, built once; `edges` are the bytes of int64 `[edges, 2]`."""
-    return Passes(num_sites, np.frombuffer(edges, np.int64).reshape(-1, 2), num_states, memory)
+    return Passes(num_sites, np.frombuffer(edges, np.int64), num_states, memory)
 
 
 @functools.lru_cache(maxsize=16)
@@ -501,8 +485,8 @@ class _Builder:
         sizes = [self.K ** len(self.cliques[number].separator) for number in members]
         width = sum(sizes)
         before = np.cumsum([0, *sizes[:-1]])
-        rows = []
-        columns = []
+        rows = [np.zeros(0, int)]
+        columns = [np.zeros(0, int)]
         for number, size, offset in zip(members, sizes, before, strict=True):
             table_rows = (
                 np.arange(configurations)[:, None] * width + offset + np.arange(size)
@@ -510,11 +494,7 @@ class _Builder:
             for column in self._reads(number):
                 rows.append(table_rows)
                 columns.append(column)
-        where = (
-            (np.concatenate(rows), np.concatenate(columns))
-            if rows
-            else (np.zeros(0, int), np.zeros(0, int))
-        )
+        where = np.concatenate(rows), np.concatenate(columns)
         shape = configurations * width, self.size
         reads = scipy.sparse.csr_array((np.ones(len(where[0])), where), shape=shape)
         writes = slice(self.start[members[0]], self.start[members[0]] + width)
