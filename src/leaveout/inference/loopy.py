@@ -53,7 +53,7 @@ class Messages(GraphSums):
     def __init__(
         self, num_sites: int, edges: Int[np.ndarray, "edges 2"], num_states: int, kind: str
     ):
-        edges = np.ascontiguousarray(edges, np.int64).reshape(-1, 2)
+        edges = np.ascontiguousarray(edges, np.int64)
         super().__init__(kind, num_sites, edges, num_states)
         self.entries = 2 * len(edges) * num_states**2 + num_sites * num_states
         if kind == "trw":
@@ -223,4 +223,4 @@ def spanning(num_sites: int, edges: Int[np.ndarray, "edges 2"]) -> Float[np.ndar
 
 @functools.lru_cache(maxsize=16)
 def messages(num_sites: int, edges: bytes, num_states: int, kind: str) -> Messages:
-    return Messages(num_sites, np.frombuffer(edges, np.int64), num_states, kind)
+    return Messages(num_sites, np.frombuffer(edges, np.int64).reshape(-1, 2), num_states, kind)

@@ -164,7 +164,7 @@ class Passes(GraphSums):
         num_states: int,
         memory: float = np.inf,
     ):
-        edges = np.ascontiguousarray(edges, np.int64).reshape(-1, 2)
+        edges = np.ascontiguousarray(edges, np.int64)
         super().__init__("exact", num_sites, edges, num_states)
         scopes = _scopes(num_sites, edges.tobytes(), num_states)
         self.width = max(map(len, scopes.values()))
@@ -323,7 +323,7 @@ class Passes(GraphSums):
 @functools.lru_cache(maxsize=16)
 def passes(num_sites: int, edges: bytes, num_states: int, memory: float = np.inf) -> Passes:
     """Return the passes over a graph, built once; `edges` are the bytes of int64 `[edges, 2]`."""
-    return Passes(num_sites, np.frombuffer(edges, np.int64), num_states, memory)
+    return Passes(num_sites, np.frombuffer(edges, np.int64).reshape(-1, 2), num_states, memory)
 
 
 @functools.lru_cache(maxsize=16)

@@ -33,7 +33,7 @@ def available(hmm: AbstractHiddenChain) -> bool:
     Numba is installed, the chain is long, and its arrays are not on a device.
     """
     return (
-        len(hmm.dense) > PADDED_FROM
+        hmm.num_steps > PADDED_FROM
         and jax.default_backend() == "cpu"
         and loops(hmm.num_states) is not None
     )
@@ -116,7 +116,7 @@ class ChainPasses:
     def __init__(self, hmm: AbstractHiddenChain):
         parts = jax.tree.map(lambda leaf: np.asarray(leaf)[hmm.layout.inverse], hmm.data)
         rows = np.concatenate(
-            [leaf.reshape(len(hmm.dense), -1) for leaf in jax.tree.leaves(parts)], axis=1
+            [leaf.reshape(hmm.num_steps, -1) for leaf in jax.tree.leaves(parts)], axis=1
         )
         self.code = np.arange(len(rows))
         distinct_steps = np.arange(len(rows))
@@ -126,11 +126,9 @@ class ChainPasses:
             )
         self.code = self.code.reshape(-1).astype(np.int32)
         self.starts = np.asarray(hmm.position) == 0
-        self.dense, self.length, self.loops = (
-            np.asarray(hmm.dense),
-            len(hmm.dense),
-            cast(Loops, loops(hmm.num_states)),
-        )
+        self.dense = np.asarray(hmm.dense)
+        self.length = hmm.num_steps
+        self.loops = cast(Loops, loops(hmm.num_states))
         # refits that one call takes together
         self.together = self.loops.lanes
         self.distinct = copy.copy(hmm)

@@ -307,10 +307,14 @@ class AbstractHiddenChain(AbstractHiddenStates):
         return self.states.number
 
     @property
+    def num_steps(self) -> int:
+        return len(self.dense)
+
+    @property
     def num_units(self) -> int:
         if self.drop == "sequence":
             return len(self.lengths)
-        return len(self.dense)
+        return self.num_steps
 
     @functools.cached_property
     def padded_chain(self) -> "AbstractHiddenChain":
@@ -319,10 +323,10 @@ class AbstractHiddenChain(AbstractHiddenStates):
 
         Padding has no effect on results, as padded steps are not part of the chain.
         """
-        size = few_size if len(self.dense) <= PADDED_FROM else int
-        steps = size(len(self.dense))
+        size = few_size if self.num_steps <= PADDED_FROM else int
+        steps = size(self.num_steps)
         sequences = size(len(self.lengths))
-        if (steps, sequences) == (len(self.dense), len(self.lengths)):
+        if (steps, sequences) == (self.num_steps, len(self.lengths)):
             return self
 
         def pad(name: str, count: int, value: float) -> np.ndarray | None:
@@ -358,7 +362,7 @@ class AbstractHiddenChain(AbstractHiddenStates):
 
     def regressors(self, weights: Array | np.ndarray) -> Float[Array, " steps"]:
         """Product of the weights of each step's regressors, zero for steps without regressors."""
-        product = jnp.ones(len(self.dense))
+        product = jnp.ones(self.num_steps)
         seen = jnp.where(jnp.isnan(self.x).any(1), 0.0, weights)
         for lag in range(1, self.emission.reach + 1):
             product = product * jnp.where(
@@ -383,7 +387,7 @@ class AbstractHiddenChain(AbstractHiddenStates):
     def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
         if self.drop == "sequence":
             worth = self.layout.arrange(jnp.asarray(weights)[self.sequence])
-            potentials, _ = self.weighted_chain(theta, jnp.ones(len(self.dense)))
+            potentials, _ = self.weighted_chain(theta, jnp.ones(self.num_steps))
             return -log_partition(potentials, worth, self.layout) - self.log_prior(theta)
         potentials, _ = self.weighted_chain(theta, weights)
         if self.drop == "observation":
@@ -509,7 +513,7 @@ class RunLosses(Module):
     ) -> tuple[Float[Array, "folds width"] | None, Float[Array, " folds"]]:
         chain = self.chain
         length = self.length
-        potentials, densities = chain.weighted_chain(theta, jnp.ones(len(chain.dense)))
+        potentials, densities = chain.weighted_chain(theta, jnp.ones(chain.num_steps))
         chain_posterior = posterior(potentials, chain.layout)
         laid = (
             chain_posterior.filtered,
@@ -520,7 +524,7 @@ class RunLosses(Module):
         filtered, evidence_ahead, normaliser, densities = map(chain.layout.restore, laid)
         initial, transition = (jnp.exp(log) for log in chain.states.logs(theta))
         offset = jnp.arange(self.width)
-        step = jnp.minimum(self.first + offset[:, None], len(chain.dense) - 1)
+        step = jnp.minimum(self.first + offset[:, None], chain.num_steps - 1)
         starts = (jnp.asarray(chain.position) == 0)[step][..., None]
 
         def forward(p, starts):
@@ -550,7 +554,7 @@ class RunLosses(Module):
 
 @compile_static
 def log_likelihood(hmm: AbstractHiddenChain, theta: PyTree) -> Scalar:
-    return log_partition(hmm.weighted_chain(theta, jnp.ones(len(hmm.dense)))[0], None, hmm.layout)
+    return log_partition(hmm.weighted_chain(theta, jnp.ones(hmm.num_steps))[0], None, hmm.layout)
 
 
 def _posterior(
@@ -568,7 +572,7 @@ def of_steps(function: Callable[..., Array]) -> Callable[..., np.ndarray]:
         unit_weights = (
             padded_weights(hmm.padded_chain, np.asarray(of_units)) for of_units in weights
         )
-        return np.asarray(function(hmm.padded_chain, theta, *unit_weights))[: len(hmm.dense)]
+        return np.asarray(function(hmm.padded_chain, theta, *unit_weights))[: hmm.num_steps]
 
     return wrapper
 
@@ -595,7 +599,7 @@ def expected_observations(
     states = _posterior(hmm, theta, weights).states.reshape(-1, hmm.num_states)
     means = hmm.means(states, hmm.emission_parameters(theta), hmm.data)
     has_regressors = (
-        hmm.regressors(jnp.ones(len(hmm.dense)) if hmm.drop == "sequence" else weights) > 0
+        hmm.regressors(jnp.ones(hmm.num_steps) if hmm.drop == "sequence" else weights) > 0
     )
     return jnp.where(has_regressors[:, None], means[hmm.layout.inverse], jnp.nan)
 
@@ -603,7 +607,7 @@ def expected_observations(
 @of_steps
 @compile_static
 def decode_path(hmm: AbstractHiddenChain, theta: PyTree) -> Int[Array, " steps"]:
-    potentials, _ = hmm.weighted_chain(theta, jnp.ones(len(hmm.dense)))
+    potentials, _ = hmm.weighted_chain(theta, jnp.ones(hmm.num_steps))
     initial, transition = hmm.states.logs(theta)
     return best_path(
         initial, transition, hmm.layout.restore(potentials.emission), jnp.asarray(hmm.position) == 0

@@ -255,6 +255,10 @@ class AbstractHiddenField(AbstractHiddenStates):
         return self.number
 
     @property
+    def num_sites(self) -> int:
+        return self.x.shape[1]
+
+    @property
     def num_units(self) -> int:
         if self.drop == "field":
             return len(self.x)
@@ -355,7 +359,7 @@ class AbstractHiddenField(AbstractHiddenStates):
         if data is None:
             data = self.data
         return self.emission.log_densities(self.emission_parameters(theta), data).reshape(
-            -1, self.x.shape[1], self.num_states
+            -1, self.num_sites, self.num_states
         )
 
     def weighted_emissions(
@@ -369,7 +373,7 @@ class AbstractHiddenField(AbstractHiddenStates):
     def log_prior_partition(self, pairs: Array, outside: Array | float) -> Array:
         """Compute `log Z` of fields without observations."""
         return log_partition(
-            jnp.zeros((self.x.shape[1], self.num_states)) + outside, pairs, self.tree
+            jnp.zeros((self.num_sites, self.num_states)) + outside, pairs, self.tree
         )
 
     def log_normaliser(self, theta: PyTree) -> Scalar:
@@ -386,19 +390,17 @@ class AbstractHiddenField(AbstractHiddenStates):
             return weights @ self.losses(
                 theta, densities, jnp.asarray(self.dense)
             ) - self.log_prior(theta)
+        emissions = self.weighted_emissions(weights, densities)
         if self.drop == "observation":
-            total = log_partition(
-                self.weighted_emissions(weights, densities) + outside, pairs, self.tree
-            )
+            total = log_partition(emissions + outside, pairs, self.tree)
             return len(self.x) * self.log_normaliser(theta) - jnp.sum(total) - self.log_prior(theta)
         by_site = weights.reshape(self.dense.shape)
         pairs = (by_site[:, self.edges[:, 0]] * by_site[:, self.edges[:, 1]])[
             ..., None, None
         ] * pairs
-        outside = by_site[..., None] * outside if self.external is not None else 0.0
-        total = log_partition(
-            self.weighted_emissions(weights, densities) + outside, pairs, self.tree
-        )
+        if self.external is not None:
+            outside = by_site[..., None] * outside
+        total = log_partition(emissions + outside, pairs, self.tree)
         return jnp.sum(self.log_prior_partition(pairs, outside) - total) - self.log_prior(theta)
 
     def losses(self, theta: PyTree, densities: Array, dense: Array) -> Float[Array, " fields"]:
@@ -416,7 +418,7 @@ class AbstractHiddenField(AbstractHiddenStates):
         total = self.emission.log_prior(self.emission_parameters(theta))
         if self.coupling_prior is not None:
             value = self.coupling_of(theta)
-            (mean, sd) = self.coupling_prior
+            mean, sd = self.coupling_prior
             if jnp.ndim(value) > 1:  # the prior mean of a matrix is on its diagonal, centred
                 mean = mean * (jnp.eye(len(value)) - 1 / len(value))
             total = total - 0.5 * jnp.sum(((value - mean) / sd) ** 2)
@@ -497,7 +499,7 @@ def losses(field: AbstractHiddenField, theta: PyTree) -> Float[Array, " fields"]
 def smoothed_sites(
     field: AbstractHiddenField, theta: PyTree, weights: Array | np.ndarray
 ) -> Float[Array, "fields sites states"]:
-    sites = jnp.repeat(weights, field.x.shape[1]) if field.drop == "field" else weights
+    sites = jnp.repeat(weights, field.num_sites) if field.drop == "field" else weights
     return marginals(
         field.weighted_emissions(sites, field.densities(theta)) + field.outside(theta),
         field.pair_potentials(theta),
@@ -536,7 +538,7 @@ def draw(
     outside = np.asarray(field.outside(theta))
     edges = np.asarray(_potentials_of(field, theta)[1])
     z = clique.draw(
-        np.zeros((field.x.shape[1], field.num_states)) + outside, edges, field.tree, num_fields, rng
+        np.zeros((field.num_sites, field.num_states)) + outside, edges, field.tree, num_fields, rng
     )
     emission_parameters = jax.tree.map(np.asarray, field.emission_parameters(theta))
     past = np.zeros((0, field.x.shape[2]))

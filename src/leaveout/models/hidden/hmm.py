@@ -165,10 +165,8 @@ class HMM(AbstractHiddenChain):
         theta = self._to_unconstrained({**self.states.start(0), **start})
         self.num_params = sum(map(np.size, theta.values()))
         self.separate_states = _information.separate_states(self.emission, theta)
-        self.by_parts, self.stands_in = (
-            _information.fits(self, theta),
-            _information.stands_in(self, theta),
-        )
+        self.by_parts = _information.fits(self, theta)
+        self.stands_in = _information.stands_in(self, theta)
 
     # parameters
 
@@ -374,7 +372,7 @@ class HMM(AbstractHiddenChain):
         passes = (lambda: chain_passes(self)) if by_runs and available(self) else None
         return Costs(
             lanes,
-            4.0 * len(self.dense) * self.num_params,
+            4.0 * self.num_steps * self.num_params,
             runs,
             lambda: self.padded_chain,
             passes=passes,

@@ -120,12 +120,15 @@ def _evidence(
     hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Arrays, " units"]
 ) -> _Evidence:
     """Compute the posterior for an `hmm` that drops observations or sequences."""
-    everyone = jnp.ones(len(hmm.dense))
+    everyone = jnp.ones(hmm.num_steps)
     laid = lambda of_steps: hmm.layout.arrange(of_steps).reshape(-1)
-    sequences = hmm.drop == "sequence"
-    seen = laid(hmm.observation_weights(everyone if sequences else weights))
-    worth = laid(jnp.asarray(weights)[hmm.sequence] if sequences else everyone)
-    potentials, _ = hmm.weighted_chain(theta, everyone if sequences else weights)
+    if hmm.drop == "sequence":
+        worth = laid(jnp.asarray(weights)[hmm.sequence])
+        weights = everyone
+    else:
+        worth = laid(everyone)
+    seen = laid(hmm.observation_weights(weights))
+    potentials, _ = hmm.weighted_chain(theta, weights)
     path_posterior = posterior(potentials, hmm.layout, worth.reshape(hmm.layout.shape))
     return _Evidence(
         potentials,
@@ -146,7 +149,7 @@ def complete(
     distribution of states.
     """
     vector = ravel(theta)
-    (state_places, shared, chain) = places(hmm, theta)
+    state_places, shared, chain = places(hmm, theta)
     evidence = _evidence(hmm, theta, weights)
     plain, slope = _prior_and_path(hmm, theta, evidence), _slope(hmm, theta, evidence)
     closed = None if shared.size else _closed(hmm, theta, evidence)
@@ -222,7 +225,7 @@ def hessian(
 ) -> Float[Array, "params params"]:
     """Compute ∇²F(θ, w) for an `hmm` that drops observations or sequences."""
     vector = ravel(theta)
-    (state_places, shared, _) = places(hmm, theta)
+    state_places, shared, _ = places(hmm, theta)
     evidence = _evidence(hmm, theta, weights)
     out = hmm.along(_prior_and_path(hmm, theta, evidence), vector, np.arange(len(vector)))
     slope = _slope(hmm, theta, evidence)

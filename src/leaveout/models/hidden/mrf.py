@@ -165,7 +165,7 @@ class MRF(AbstractHiddenField):
         self.number = int(num_states)
         self.x, self.labels = read_fields(x)
         directed = has_direction(edges)
-        self.edges, _, _ = read_edges("MRF", edges, self.x.shape[1], self.labels.index)
+        self.edges, _, _ = read_edges("MRF", edges, self.num_sites, self.labels.index)
         if drop == "field" and len(self.x) < 2:
             raise ValueError('MRF: drop="field" needs several fields; give x as [fields, sites].')
         self.learned = isinstance(coupling, Free)
@@ -173,7 +173,7 @@ class MRF(AbstractHiddenField):
         self.coupling, self.coupling_prior = read_coupling(
             coupling, len(self.edges), self.number, self.flat, directed
         )
-        read = read_external(external, self.labels.index, self.x.shape[1], self.number, self.flat)
+        read = read_external(external, self.labels.index, self.num_sites, self.number, self.flat)
         self.external, self.design, self.external_prior = read
         self.inference = inference
         if inference == "bethe" and self.prior_learned:
@@ -182,7 +182,7 @@ class MRF(AbstractHiddenField):
                 'messages settle at a point that is none of its optima where the coupling is strong. Take "trw" to learn them.'
             )
         rows = self.x.reshape(-1, self.x.shape[2])
-        lengths = np.full(len(self.x), self.x.shape[1])
+        lengths = np.full(len(self.x), self.num_sites)
         self.data, dense, _ = self.read_emission(emission, rows, lengths)
         self.dense = dense.reshape(self.x.shape[:2])
         if not (self.shapes or self.prior_learned):
@@ -193,17 +193,18 @@ class MRF(AbstractHiddenField):
             self.design is not None and self.external_prior is None
         )
         self.check_size(not (self.flat or flat))
-        self.tree = tree(self.x.shape[1], self.edges, self.number, memory * 2**30, inference)
+        self.tree = tree(self.num_sites, self.edges, self.number, memory * 2**30, inference)
         fixed = (
             None
             if self.prior_learned
             else self.log_prior_partition(self.pairs(self.coupling), self.outside({}))
         )
         self.normaliser = None if fixed is None else as_stored(fixed)
-        sites = self.x.shape[1]
         min_site_blocks = 20  # least number of blocks of sites for standard errors
         self.block = blocks(
-            self.edges, sites, max(1, min(max(min_site_blocks, round(sites**0.5)), sites // 2))
+            self.edges,
+            self.num_sites,
+            max(1, min(max(min_site_blocks, round(self.num_sites**0.5)), self.num_sites // 2)),
         )
 
     # parameters
@@ -310,11 +311,10 @@ class MRF(AbstractHiddenField):
         """
         densities = self.densities(theta)
         seen = self.weighted_emissions(jnp.asarray(weights), densities) + self.outside(theta)
-        sites = self.x.shape[1]
         place = jnp.minimum(index, self.num_units - 1)
         if len(index) < len(self.x):  # only the fields of the listed units
-            states = marginals(seen[place // sites], pairs, self.tree)[
-                jnp.arange(len(index)), place % sites
+            states = marginals(seen[place // self.num_sites], pairs, self.tree)[
+                jnp.arange(len(index)), place % self.num_sites
             ]
         else:
             states = marginals(seen, pairs, self.tree).reshape(-1, self.number)[place]
@@ -322,9 +322,8 @@ class MRF(AbstractHiddenField):
 
     def _listed_densities(self, theta: PyTree, index: Arrays) -> tuple[Array, Array]:
         """Return densities of the listed fields, and which of them have observations."""
-        sites = self.x.shape[1]
         place = jnp.minimum(index, len(self.x) - 1)
-        rows = (place[:, None] * sites + jnp.arange(sites)).reshape(-1)
+        rows = (place[:, None] * self.num_sites + jnp.arange(self.num_sites)).reshape(-1)
         data = jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], self.data)
         return self.densities(theta, data), jnp.asarray(self.dense)[place]
 
@@ -623,7 +622,7 @@ def _parts(field: AbstractHiddenField) -> list[tuple[np.ndarray, np.ndarray, Sum
 
     Return sites, edges and exact sums.
     """
-    sites = field.x.shape[1]
+    sites = field.num_sites
     count = 1
     while True:
         label = blocks(field.edges, sites, count)
