@@ -229,8 +229,7 @@ class LinearFitCache:
     @property
     def is_small(self) -> bool:
         """Whether all rows may stay in memory whitened."""
-        # largest number of entries of whitened rows that are kept; for 20,000 x 500 they would be a
-        # third copy of the rows
+        # largest number of entries of whitened rows in memory; 20,000 x 500 would be a third copy
         return self.eta.size * len(self.root) <= 2**22
 
     @property
@@ -322,13 +321,12 @@ class LinearFitCache:
         self, units: Int[np.ndarray, "*refits width"]
     ) -> Float[np.ndarray, "*refits touched rank"]:
         """Whitened rows of the listed units, one row for each output."""
-        # whatever was asked for before
         z = self.rows[units] if self.is_small else self.model.design.whiten(units, self.root)
         if self.roots is None:
             return z
         return z.reshape(*units.shape[:-1], -1, len(self.root))
 
-    def carrying(
+    def curvature_rows(
         self, units: Array, z: Float[np.ndarray, "*refits touched rank"]
     ) -> Float[np.ndarray, "*refits touched rank"]:
         """Rows with one curvature each, to which `lost_curvature` applies.
@@ -665,14 +663,14 @@ class FoldMetric:
             narrow or (anchor.is_small and self.lost_curvature.size * rank <= HERD)
         ):
             self.z = anchor.whiten(units)
-            self.carrying = anchor.carrying(units, self.z)
+            self.curvature_rows = anchor.curvature_rows(units, self.z)
         if self.z is not None and narrow:
             self._low_rank(anchor)
         else:
             self._dense(anchor, rows, delta, units)
 
     def _low_rank(self, anchor: LinearFitCache) -> None:
-        z = self.carrying
+        z = self.curvature_rows
         lost_curvature = self.lost_curvature
         width = lost_curvature.shape[1]
         gram = z @ z.swapaxes(1, 2)
@@ -705,7 +703,8 @@ class FoldMetric:
         if z is not None:
             hessian = (
                 np.eye(rank)
-                - (self.carrying * self.lost_curvature[:, :, None]).swapaxes(1, 2) @ self.carrying
+                - (self.curvature_rows * self.lost_curvature[:, :, None]).swapaxes(1, 2)
+                @ self.curvature_rows
             )
         elif anchor.model.separate and rows.index.shape[1] < anchor.units:
             hessian = np.empty((len(delta), rank, rank))
@@ -734,7 +733,10 @@ class FoldMetric:
         )
         if z is not None:  # sums of rows that are whitened before
             size = 1 + np.einsum(
-                "rk,rkp,rkp->r", np.abs(self.lost_curvature), self.carrying, self.carrying
+                "rk,rkp,rkp->r",
+                np.abs(self.lost_curvature),
+                self.curvature_rows,
+                self.curvature_rows,
             )
             self.off = (anchor.rounding.step + 2 * self.lost_curvature.shape[1] * UNIT) * size
         else:
@@ -752,7 +754,7 @@ class FoldMetric:
     ) -> Float[np.ndarray, "refits rank"]:
         if self.inverse is not None:
             return np.einsum("rij,rj->ri", self.inverse[which], gradient)
-        z = self.carrying[which]
+        z = self.curvature_rows[which]
         inner = np.einsum("rkp,rp->rk", z, gradient)
         return gradient + np.einsum(
             "rkp,rk->rp", z, np.einsum("rkl,rl->rk", self.core[which], inner)
@@ -768,7 +770,7 @@ class FoldMetric:
         if self.inverse is not None:
             image = np.einsum("rij,rj->ri", self.hessian[which], step)
         else:
-            z = self.carrying[which]
+            z = self.curvature_rows[which]
             image = step - np.einsum(
                 "rkp,rk->rp", z, self.lost_curvature[which] * np.einsum("rkp,rp->rk", z, step)
             )

@@ -82,7 +82,7 @@ SAFETY = 1.5
 PRODUCTS = 6  # products to estimate a ratio of lengths
 LOSS_ROUNDING = 1e-13  # relative rounding error of a loss
 LENGTH_NOISE = 1e-9  # steps shorter than this share of the natural length are rounding
-EXPANSION_SAFETY = 2.0  # factor on the worst ratio found there
+EXPANSION_SAFETY = 2.0  # factor on the worst measured ratio of an expansion
 # length of a last step, relative to the whole displacement, that counts as none; its factor if
 # steps show no distance
 LAST_STEP_RATIO = 1e-4
@@ -191,7 +191,7 @@ class RefitDescent:
         self.u = np.where(self.open[:, None], -step, 0.0)
         self.step, self.first = step, self._length(self.u, -start)
 
-    def stand(self, u: RefitPoints) -> None:
+    def begin_at(self, u: RefitPoints) -> None:
         """Begin at given displacements instead."""
         self.u = np.array(u)
 
@@ -360,7 +360,7 @@ class RefitDescent:
 
     def _unsolved_part(self, lanes: np.ndarray) -> float | PerLane:
         """Part of the steps that conjugate gradients left unsolved, in the norm of the Hessian."""
-        # factor on the estimated rest of a solve (for a CRF the rest was 0.4 to 0.8 of this)
+        # factor on the estimated remainder of a solve (for a CRF it was 0.4 to 0.8 of this)
         if isinstance(self.metric, Products):
             return 2.0 * self.metric.remainder[lanes]
         return 0.0
@@ -464,7 +464,7 @@ class RefitDescent:
             residual = np.sqrt(np.maximum(np.sum(along * dual, axis=1), 0.0))
             ritz_error = residual * np.abs(np.take_along_axis(vectors[:, -1], farthest, 1)[:, 0])
             largest[active] = np.maximum(largest[active], np.hypot(deviation, ritz_error))
-            # after three products a rest of a twentieth of the largest value is small; a rest of a
+            # after three products a residual of a twentieth of the largest value is small; one of a
             # thousandth is noise
             unsettled = ((k < 2) | (ritz_error > 0.05 * deviation)) & (residual > 1e-3 * deviation)
             active = active[unsettled]

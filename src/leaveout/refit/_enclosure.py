@@ -286,9 +286,8 @@ class CertifiedBatch:
             size <= 2 * noise
         )
         allowed_radius = np.asarray(self.allowed_radius)
-        if (
-            allowed_radius.ndim and not last
-        ):  # a step is proved to shrink twice less than it does, or worse
+        # a step is proved to shrink twice less than it does, or worse
+        if allowed_radius.ndim and not last:
             with np.errstate(invalid="ignore"):  # no slope allows any radius
                 is_near &= ~(
                     2 * size**2

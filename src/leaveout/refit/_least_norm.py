@@ -37,7 +37,7 @@ NONZERO_FROM = 1e3  # factor on its rounding error from which a number is known 
 DEAR = 1e12  # largest number of operations of a plan's refits that are computed one by one
 
 
-class Whole(NamedTuple):
+class FactorisedRows(NamedTuple):
     """Factor of all rows.
 
     It has Q, s, V, the mean of the rows and √weight, the `gap`, whether the rank is `certain`, u,
@@ -92,7 +92,7 @@ class LeastNorm:
         self.spare = UNIT * CAUTION * (n + p)
 
     @functools.cached_property
-    def factorised_rows(self) -> "Whole":
+    def factorised_rows(self) -> "FactorisedRows":
         """The factor of all rows."""
         Q, s, V, mean, root, gap, is_clear = self._factor(self.weight)
         u = root / np.linalg.norm(root) if self.intercept else np.zeros(len(root))
@@ -100,7 +100,7 @@ class LeastNorm:
         level = float(u @ (root * self.y) / np.linalg.norm(root)) if self.intercept else 0.0
         full = len(s) == np.sum(self.weight > 0) - self.intercept
         certain = is_clear and (not self.cut or np.isfinite(cut_floor(self.cut, self._singular())))
-        return Whole(
+        return FactorisedRows(
             Q, s, V, mean, root, gap, certain, u, bool(full), level, root * (self.y - level)
         )
 

@@ -238,9 +238,8 @@ class DampedNewton:
         A step is shortened until F falls, unless the full step is proved to help.
         """
         state = self.state
-        is_proved = (
-            result.after <= 0.5 * result.distance
-        )  # otherwise a full step may lead further away
+        # otherwise a full step may lead further away
+        is_proved = result.after <= 0.5 * result.distance
         is_proved &= np.isfinite(result.after)
         length = np.ones(len(which))
         before = self.F[which]

@@ -597,8 +597,7 @@ class Settling:
                 self.proved[improved] = True
                 self.judge(walk.lanes, self.center[walk.lanes], self.half[walk.lanes])
                 tolerance = self.tolerance[walk.penalty]
-                # beside the allowed error, a multiple of the known difference of the reported
-                # losses
+                # the allowed error, and a multiple of the difference of the reported losses
                 if self.hurry:
                     reported = self.losses[walk.lanes]
                     tolerance = (

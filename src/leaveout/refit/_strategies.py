@@ -398,7 +398,7 @@ class Certified(AbstractRefit):
                 (look.error() <= allowed[lanes]) & (look.distance_left <= ends[lanes])
             ),
         )
-        # share of the tolerance below which errors are not told apart
+        # share of the tolerance below which errors count as equal
         return _batch_of(
             state, np.maximum(state.error, 1e-4 * allowed * rows.held.any(1)), state.scores
         )
@@ -445,7 +445,7 @@ def _batch_at(fit: Fit, rows: RefitRows, u: np.ndarray, judge: bool) -> RefitBat
             linear.FirstStep(fit, rows), linear.predictors_at(fit, rows, u), lambda: fit.at(u)
         )
     state = RefitDescent(fit, rows, expanded=True)
-    state.stand(u)
+    state.begin_at(u)
     _flag_crossed(state)
     return _judge(state)
 
