@@ -1131,8 +1131,8 @@ FAULTS = (
     Fault(
         "a first step may pass a hill",
         "BFGS._line_search",
-        "1.0 if self.count else min(1.0, self.longest * promise**-0.5)",
-        "1.0",
+        "length = min(1.0, self.longest * promise**-0.5)",
+        "length = 1.0",
         "test_bfgs test_certificate",
     ),
     Fault(
@@ -1167,8 +1167,8 @@ FAULTS = (
     Fault(
         "the trials of a formula are lost",
         "AbstractRegression._bind",
-        "size if weight is None else as_stored(size * weight)",
-        "weight if True else as_stored(size * weight)",
+        "weight = as_stored(num_trials * weight)",
+        "pass",
         "test_formulas",
     ),
     Fault(
@@ -1597,8 +1597,8 @@ FAULTS = (
     Fault(
         "the first card does not mention rows without a loss",
         "report._answers",
-        'f"; {missing} of {held} held-out losses do not exist, and are not in it" if missing else ""',
-        'f"; {missing} of {held} held-out losses do not exist, and are not in it" if False else ""',
+        'without = f"; {missing} of {held} held-out losses do not exist, and are not in it"',
+        'without = ""',
         "test_report",
     ),
     Fault(
@@ -2922,8 +2922,8 @@ FAULTS = (
     Fault(
         "kinks: dependent active columns are left as they are",
         "minimise_with_kinks",
-        "_minimise_active(posed, theta) if moved else None",
-        "None",
+        "if changed:\n    minimiser = _minimise_active(problem, theta)",
+        "pass",
         "test_active_set",
     ),
     Fault(

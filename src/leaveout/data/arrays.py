@@ -62,7 +62,10 @@ class UnitColumn:
         """Read one value a unit; ValueError if there are more or fewer."""
         names = index_of(value)
         column = pandas_of(caller, name, value)
-        values = column if isinstance(column, pd.Categorical | pd.Index) else np.asarray(column)
+        if isinstance(column, pd.Categorical | pd.Index):
+            values = column
+        else:
+            values = np.asarray(column)
         if len(values) != num_units:
             raise ValueError(
                 f"{caller}: {name} must be one a unit, {num_units}; got {len(values)}."
@@ -85,7 +88,10 @@ class UnitColumn:
 
     def take(self, units: np.ndarray) -> "UnitColumn":
         """Return the column of some units."""
-        names = None if self.names is None else self.names[units]
+        if self.names is None:
+            names = None
+        else:
+            names = self.names[units]
         return UnitColumn(self.name, self.values[units], names)
 
 
@@ -470,7 +476,10 @@ def count(name: str, value: Any, low: int, high: int = 2**40) -> int:
         or not low <= array <= high
         or array != np.floor(array)
     ):
-        span = f"from {low} to {high}" if high < 2**40 else f"of {low} or more"
+        if high < 2**40:
+            span = f"from {low} to {high}"
+        else:
+            span = f"of {low} or more"
         raise ValueError(f"{name} must be a whole number {span}; got {_describe_value(value)}.")
     return int(array)
 
@@ -503,12 +512,14 @@ def _describe_value(value: Any) -> str:
 
 def _describe_array(array: np.ndarray) -> str:
     """Describe an array by its type and its first entry that is not a whole number."""
-    odd = (
-        array[~(np.isfinite(array) & (array == np.floor(array)))]
-        if array.dtype.kind == "f"
-        else array
-    )
-    first = odd.ravel()[0] if odd.size else array.ravel()[0]
+    if array.dtype.kind == "f":
+        odd = array[~(np.isfinite(array) & (array == np.floor(array)))]
+    else:
+        odd = array
+    if odd.size:
+        first = odd.ravel()[0]
+    else:
+        first = array.ravel()[0]
     return f"an array of {array.dtype}, in it {first}"
 
 
@@ -518,11 +529,10 @@ def codes(caller: str, name: str, value: ArrayLike) -> tuple[Int[np.ndarray, " u
     Raises ValueError if one is missing.
     """
     value = pandas_of(caller, name, value)
-    array = (
-        value
-        if isinstance(value, pd.Series | pd.Index | pd.Categorical)
-        else np.ma.asanyarray(value)
-    )
+    if isinstance(value, pd.Series | pd.Index | pd.Categorical):
+        array = value
+    else:
+        array = np.ma.asanyarray(value)
     if np.ndim(array) != 1:
         raise ValueError(
             f"{caller}: {name} must be one label a unit; got an array of shape {np.shape(array)}."

@@ -141,7 +141,10 @@ def parse(lines: Iterable[str], name: str, word: int, label: int) -> Tagged:
                 documents.append(document)
             before = len(words)
             continue
-        columns = line.rstrip("\r\n").split("\t") if "\t" in line else line.split()
+        if "\t" in line:
+            columns = line.rstrip("\r\n").split("\t")
+        else:
+            columns = line.split()
         token = columns[0]
         document += line.startswith(("# newdoc", "-DOCSTART-"))
         if line.startswith(("# ", "-DOCSTART-")) or (
@@ -160,4 +163,6 @@ def parse(lines: Iterable[str], name: str, word: int, label: int) -> Tagged:
     if not lengths:
         raise ValueError(f"read_conll: {name} has no sentences.")
     tagged = Tagged(np.array(words, object), np.array(labels, object), lengths)
-    return tagged._replace(documents=documents) if document else tagged
+    if document:
+        return tagged._replace(documents=documents)
+    return tagged

@@ -121,11 +121,10 @@ def reading(caller: str, formula: str) -> Iterator[Callable[..., Any]]:
         TypeError,
         NameError,
     ) as error:
-        lacking = (
-            " Leave these rows out, data.dropna(), or fill them in."
-            if "null values" in str(error)
-            else ""
-        )
+        if "null values" in str(error):
+            lacking = " Leave these rows out, data.dropna(), or fill them in."
+        else:
+            lacking = ""
         raise ValueError(
             f"{caller}: formula {formula!r} cannot be read: {error}{lacking}"
         ) from error
@@ -142,7 +141,10 @@ def named_column(data: pd.DataFrame, value: Any) -> Any:
 
 def frame_of(caller: str, data: Any) -> pd.DataFrame:
     """Return the table of a formula as a DataFrame."""
-    data = pd.DataFrame(data) if isinstance(data, dict) else pandas_of(caller, "data", data)
+    if isinstance(data, dict):
+        data = pd.DataFrame(data)
+    else:
+        data = pandas_of(caller, "data", data)
     if not isinstance(data, pd.DataFrame):
         raise TypeError(
             f"{caller}: with a formula, data must be a DataFrame; got {type(data).__name__}."
@@ -157,13 +159,19 @@ def read_columns(caller: str, formula: str, data: Any) -> FormulaColumns:
     """
     lhs, tilde, rhs = (part.strip() for part in formula.partition("~"))
     if not tilde or not lhs or "|" in rhs:
-        way = "; (1 | group) is for lo.Mixed" if "|" in rhs else ""
+        if "|" in rhs:
+            way = "; (1 | group) is for lo.Mixed"
+        else:
+            way = ""
         raise ValueError(
             f"{caller}: formula {formula!r} must name a response and columns: 'y ~ x + C(site)'{way}."
         )
     data = frame_of(caller, data)
     with reading(caller, formula) as model_matrix:
-        table = data.drop(columns=lhs.strip("`")) if EVERY_COLUMN.search(rhs) else data
+        if EVERY_COLUMN.search(rhs):
+            table = data.drop(columns=lhs.strip("`"))
+        else:
+            table = data
         X = model_matrix(rhs, table, na_action="raise", context=_own_calls())
         return FormulaColumns(
             response(lhs, data, model_matrix), pd.DataFrame(X), X.model_spec, data
@@ -210,19 +218,28 @@ def read_survival(caller: str, formula: str, data: Any) -> SurvivalColumns:
             data[name.strip("`")] if name.strip("`") in data.columns else data.eval(name)
         )
         *begins, time, event = (column(name) for name in arguments)
-        labels = pd.concat([column(name) for name in within], axis=1) if within else None
+        if within:
+            labels = pd.concat([column(name) for name in within], axis=1)
+        else:
+            labels = None
         if labels is not None and labels.isna().any(axis=None):
             raise ValueError("its strata have null values.")
         if labels is None:
             strata = None
         else:
-            strata = labels.iloc[:, 0] if len(within) == 1 else labels.apply(tuple, axis=1)
+            if len(within) == 1:
+                strata = labels.iloc[:, 0]
+            else:
+                strata = labels.apply(tuple, axis=1)
         used = [
             name
             for name in map(str, data.columns)
             if re.search(rf"\b{re.escape(name)}\b", " ".join([lhs, *within]))
         ]
-        table = data.drop(columns=used) if EVERY_COLUMN.search(rhs) else data
+        if EVERY_COLUMN.search(rhs):
+            table = data.drop(columns=used)
+        else:
+            table = data
         X = model_matrix(rhs, table, na_action="raise")
         columns = pd.DataFrame(X).drop(columns="Intercept", errors="ignore")
         entry = begins[0] if begins else None
@@ -286,7 +303,10 @@ class FormulaReader(NamedTuple):
         listed = lambda names: (
             f"the formula's {', '.join(f'{name}(...)' for name in dict.fromkeys(names))}"
         )
-        parts = [f"{listed(same)} spans the same columns whatever was learned"] if same else []
+        if same:
+            parts = [f"{listed(same)} spans the same columns whatever was learned"]
+        else:
+            parts = []
         if learning and relearned:
             parts.append(
                 f"{listed(learning)} learned anew from the rows of each refit; boundary knots stay"

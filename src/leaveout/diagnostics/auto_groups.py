@@ -103,14 +103,20 @@ def auto_groups(fit: Fit, size: int, *, absolute: bool = True) -> Plan:
     correlation_tie = 1e-9
     for start in range(0, n, chunk_size):
         chunk = np.arange(start, min(start + chunk_size, n))
-        rows_of_covariance = root[chunk] @ root.T if covariance is None else covariance[chunk]
+        if covariance is None:
+            rows_of_covariance = root[chunk] @ root.T
+        else:
+            rows_of_covariance = covariance[chunk]
         correlations = rows_of_covariance / deviation[chunk, None] / deviation
         if absolute:
             correlations = np.abs(correlations)
         correlations = np.round(correlations / correlation_tie) * correlation_tie
         correlations[np.arange(len(chunk)), chunk] = np.inf
         rows[chunk] = np.argsort(-correlations, axis=1, kind="stable")[:, :size]
-    observed = np.ones(n, bool) if units.observed is None else np.asarray(units.observed)
+    if units.observed is None:
+        observed = np.ones(n, bool)
+    else:
+        observed = np.asarray(units.observed)
     scored = np.flatnonzero(observed)
     index = rows[scored]
     return Plan(

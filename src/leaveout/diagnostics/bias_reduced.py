@@ -47,11 +47,10 @@ def bias_reduced(
     phi = _variances(fit, variances)
     n = fit.objective.num_units
     p = fit.num_params
-    w = (
-        np.ones(n)
-        if fit.objective.sample_weight is None
-        else np.asarray(fit.objective.sample_weight)
-    )
+    if fit.objective.sample_weight is None:
+        w = np.ones(n)
+    else:
+        w = np.asarray(fit.objective.sample_weight)
     residual = model.y - model.eta(fit.vector[None])[0]
     order = np.argsort(label, kind="stable")
     order = order[w[order] > 0]
@@ -95,7 +94,10 @@ def _adjusted(
     """Compute A_g W_g Z_g of a cluster."""
     target = w[:, None] * Z
     if np.all(phi == phi[0]):
-        columns = Z if np.all(w == w[0]) else np.hstack([Z, target])
+        if np.all(w == w[0]):
+            columns = Z
+        else:
+            columns = np.hstack([Z, target])
         Q = np.linalg.qr(columns)[0]
         inside = Q.T @ Z
         tied = Q.T @ target

@@ -129,7 +129,7 @@ def calibration(
     time : float, optional
         For Cox's model the time until which risks are predicted; the median time of events by
         default.
-    predict : array_like, optional
+    at : array_like, optional
         The predictions at which the curve is computed; by default 50 between the fifth lowest and
         the fifth highest.
     plan : Plan, optional
@@ -194,7 +194,10 @@ def calibration(
     p = rows.prediction
     eta = rows.score
     if at is None:
-        inner = np.sort(p)[BEYOND - 1 : 1 - BEYOND] if len(p) > 4 * BEYOND else np.sort(p)
+        if len(p) > 4 * BEYOND:
+            inner = np.sort(p)[BEYOND - 1 : 1 - BEYOND]
+        else:
+            inner = np.sort(p)
         grid = np.linspace(inner[0], inner[-1], POINTS)
     else:
         grid = np.asarray(numbers("calibration", "at", at), np.float64).ravel()
@@ -203,7 +206,8 @@ def calibration(
     Z = np.column_stack([np.ones_like(eta), eta])
     slope, slope_cov = regression(Z, y, w, rows.label, linear)
     # a line has no offset: what it predicts is taken from the outcome
-    target, offset = (y - eta, 0.0) if linear else (y, eta)
+    target = y - eta if linear else y
+    offset = 0.0 if linear else eta
     large, large_cov = regression(Z[:, :1], target, w, rows.label, linear, offset)
     z = scipy.stats.t.ppf((1 + level) / 2, rows.freedom)
     if smoother == "lowess" and not np.array_equal(w, np.round(w)):
@@ -215,11 +219,10 @@ def calibration(
     points = pd.DataFrame({"predicted": grid, "observed": observed, "low": low, "high": high})
     distances = np.abs(curve(eta, y, w, p, smoother, linear)[0] - p)
     defined = np.isfinite(distances) & (w > 0)
-    errors = (
-        [distances[defined].max(), np.average(distances[defined], weights=w[defined])]
-        if defined.any()
-        else [np.nan, np.nan]
-    )
+    if defined.any():
+        errors = [distances[defined].max(), np.average(distances[defined], weights=w[defined])]
+    else:
+        errors = [np.nan, np.nan]
     value = np.r_[large, slope, errors]
     se = np.sqrt([large_cov[0, 0], *np.diag(slope_cov), np.nan, np.nan])
     ends = {"estimate": value, "se": se, "low": value - z * se, "high": value + z * se}

@@ -268,9 +268,10 @@ class Options:
         else:
             bias = f"{type(getattr(penalty, 'penalty', penalty)).__name__}: standard errors do not count its bias"
         by_host = ", as the host has it" * (self.host is not None)
-        meaning = (
-            "as the host counts them" if self.host is not None and units.meaning else units.meaning
-        )
+        if self.host is not None and units.meaning:
+            meaning = "as the host counts them"
+        else:
+            meaning = units.meaning
         return (
             {"standard errors": f"{kind}: {WORDS.get(kind, 'jackknife')}{by_host}"}
             | lines
@@ -340,7 +341,10 @@ def _of_kind(fit: Fit, cov_type: str, options: Options) -> Covariance:
     )
     table = pandas_of("covariance", "groups", options.groups)
     if table is not None and np.ndim(table) == 2 and np.shape(table)[1] == 1:
-        table = table.iloc[:, 0] if isinstance(table, pd.DataFrame) else np.asarray(table)[:, 0]
+        if isinstance(table, pd.DataFrame):
+            table = table.iloc[:, 0]
+        else:
+            table = np.asarray(table)[:, 0]
     if table is not None and np.ndim(table) > 1:
         return _of_two_ways(fit, kind, table, options, units)
     if kind in JACKKNIVES:
@@ -351,11 +355,10 @@ def _of_kind(fit: Fit, cov_type: str, options: Options) -> Covariance:
     sizes = np.where(units.weigh, units.rows, 1.0)
     dof = options.dof(number - rank if _is_least_squares(fit) and number > rank else None)
     if kind in ("nonrobust", "expected"):
-        information = (
-            None
-            if kind == "nonrobust"
-            else np.linalg.inv(fit.root @ _expected_hessian(fit) @ fit.root.T)
-        )
+        if kind == "nonrobust":
+            information = None
+        else:
+            information = np.linalg.inv(fit.root @ _expected_hessian(fit) @ fit.root.T)
         value = _scale(fit, options, units) * _sandwich(
             inverse_root(fit), parameters.slope, information
         )
@@ -426,7 +429,10 @@ def _scale(fit: Fit, options: Options, units: UnitWeights) -> float:
         return options.host.scale
     if not has_dispersion(fit):
         return units.scale
-    ratio = (units.weigh.sum() - fit.rank) / (units.rows.sum() - fit.rank) if options.cases else 1.0
+    if options.cases:
+        ratio = (units.weigh.sum() - fit.rank) / (units.rows.sum() - fit.rank)
+    else:
+        ratio = 1.0
     return float(dispersion(fit)[0]) * ratio
 
 
@@ -447,7 +453,10 @@ def _cluster_factor(
         return (G - 1) / G, f"(G − 1)/G, as {program}"
     if program in ("stata", "sandwich") and not _is_least_squares(fit):
         return G / (G - 1), f"G/(G − 1), as {program}"
-    nested = _columns_within(fit, labels) if program in ("fixest", "pyfixest") else 0
+    if program in ("fixest", "pyfixest"):
+        nested = _columns_within(fit, labels)
+    else:
+        nested = 0
     N = units.rows.sum()
     K = fit.rank - nested
     text = f"G/(G − 1) · (N − 1)/(N − K), N = {N:.10g}, K = {K}, as {program}"
@@ -466,11 +475,10 @@ def _columns_within(fit: Fit, labels: list[Int[Array, " units"]]) -> int:
     if not isinstance(model, AbstractRegression) or model.classes:
         return 0
     present = np.flatnonzero(unit_weights(fit.objective).weigh)
-    rows = (
-        model.design[present]
-        if isinstance(model.design, np.ndarray)
-        else cast(Any, fit.predictors).design.rows(present)
-    )
+    if isinstance(model.design, np.ndarray):
+        rows = model.design[present]
+    else:
+        rows = cast(Any, fit.predictors).design.rows(present)
     labels = [label[present] for label in labels]
     factors = dict[str, list[int]]()
     for place, name in enumerate(model.names):
@@ -501,11 +509,10 @@ def _leave_each_out(
     jackknife = JACKKNIVES[kind]
     strategy = options.strategy
     if groups is None and objective.units.serial is not False:
-        why = (
-            "depend on their neighbours"
-            if objective.units.serial
-            else "are not known to be independent"
-        )
+        if objective.units.serial:
+            why = "depend on their neighbours"
+        else:
+            why = "are not known to be independent"
         raise ValueError(
             f"covariance: the units of this {kind_of(objective)} {why}; {kind} without groups takes them for independent. Give "
             "groups= of long blocks."
@@ -525,12 +532,18 @@ def _leave_each_out(
         return refits.covariance(kind, scale, rscales, True, degrees(weights.to_numpy()), notes)
     plan = _plan_of(fit, groups, strategy)
     count = len(plan)
-    scale, text = ((count - 1) / count, "(G − 1)/G") if jackknife.shrinks else (1.0, "1")
+    if jackknife.shrinks:
+        scale = (count - 1) / count
+        text = "(G − 1)/G"
+    else:
+        scale = 1.0
+        text = "1"
     if options.small_sample is not None:
         scale, text = _cluster_factor(fit, kind, options, [_labels(fit, groups)[0]], units)
-    notes["standard errors"] += (
-        " about the mean of the refits" if jackknife.about_mean else " about the fit"
-    )
+    if jackknife.about_mean:
+        notes["standard errors"] += " about the mean of the refits"
+    else:
+        notes["standard errors"] += " about the fit"
     notes |= {"small sample": text, "clusters": "none" if groups is None else f"{count}"}
     refits = refit_plan("covariance", fit, plan, strategy)
     return refits.covariance(kind, scale, np.ones(count), jackknife.about_mean, count - 1, notes)
@@ -569,7 +582,9 @@ def _plan_of(fit: Fit, groups: Any, strategy: AbstractRefit) -> Plan:
     )
     if groups is not None and len(refits) < 2:
         raise ValueError("covariance: at least two groups are needed; one alone has a weight.")
-    return plan if len(refits) == len(plan) else plan.some(refits)
+    if len(refits) == len(plan):
+        return plan
+    return plan.some(refits)
 
 
 def _of_two_ways(
@@ -589,7 +604,10 @@ def _of_two_ways(
     ways = pd.DataFrame(groups)
     columns = [ways.iloc[:, k] for k in (0, 1)]
     (first, _), (second, levels) = (codes("covariance", "groups", column) for column in columns)
-    raw = replace(options, small_sample=None, use_correction=False) if common else options
+    if common:
+        raw = replace(options, small_sample=None, use_correction=False)
+    else:
+        raw = options
     covariance_by = lambda labels: _of_kind(fit, kind, replace(raw, groups=labels))
     by_first, by_second, by_both = map(
         covariance_by, (*columns, pd.Series(first * len(levels) + second, ways.index))
@@ -601,7 +619,10 @@ def _of_two_ways(
             fit, kind, options, [_labels(fit, column)[0] for column in columns], units
         )
     value = factor * (by_first.to_numpy() + by_second.to_numpy() - by_both.to_numpy())
-    least = np.linalg.eigvalsh(value)[0] if np.isfinite(value).all() else 0.0
+    if np.isfinite(value).all():
+        least = np.linalg.eigvalsh(value)[0]
+    else:
+        least = 0.0
     if least < -1e-12 * np.abs(value).max():
         warn(
             "covariance: V₁ + V₂ − V₁₂ has a negative eigenvalue, as it can where the ways overlap or have few groups; "
@@ -775,11 +796,10 @@ def _refuse(fit: Fit, kind: str) -> None:
             "sites of one field, have none. Leave out whole sequences (drop='sequence'), or give cov_type='nonrobust'."
         )
     if kind not in ("cluster", "HAC"):
-        why = (
-            "depend on their neighbours"
-            if serial
-            else "are not known to be independent (dependence='independent' says so)"
-        )
+        if serial:
+            why = "depend on their neighbours"
+        else:
+            why = "are not known to be independent (dependence='independent' says so)"
         raise ValueError(
             f"covariance: the units of this {name} {why}; {kind} takes them for independent. Use cov_type='HAC' with maxlags=, "
             "or 'cluster' with groups= of long blocks."

@@ -85,11 +85,10 @@ class DecisionCurve(PerformanceTable):
     def _facts(self) -> list[tuple[str, str]]:
         best = self.useful
         above = f"the {self.level:.0%} interval is above treating all and none"
-        where = (
-            f"at {best.sum()} of {len(best)} thresholds {above}"
-            if best.any()
-            else f"nowhere: at no threshold {above}"
-        )
+        if best.any():
+            where = f"at {best.sum()} of {len(best)} thresholds {above}"
+        else:
+            where = f"nowhere: at no threshold {above}"
         return [
             ("predictions", self.note),
             ("until", "" if self.time is None else f"{self.time:g}"),
@@ -162,11 +161,10 @@ def decision_curve(
     0.2               0.37  0.35   0.0
     0.5               0.20 -0.04   0.0
     """
-    t = (
-        THRESHOLDS
-        if thresholds is None
-        else np.asarray(numbers("decision_curve", "thresholds", thresholds), float).ravel()
-    )
+    if thresholds is None:
+        t = THRESHOLDS
+    else:
+        t = np.asarray(numbers("decision_curve", "thresholds", thresholds), float).ravel()
     if not t.size or not ((t > 0) & (t < 1)).all():
         raise ValueError(
             f"decision_curve: thresholds must lie between 0 and 1; got {thresholds!r}."

@@ -144,11 +144,10 @@ class Functional(PrintedTable):
 
     def _lines(self) -> list[tuple[str, str]]:
         num_missing = int(self.replicates.isna().any(axis=1).sum())
-        law = (
-            ""
-            if self.dof is None or self.kind == "BCa"
-            else f", t of {self.dof:g} degrees of freedom"
-        )
+        if self.dof is None or self.kind == "BCa":
+            law = ""
+        else:
+            law = f", t of {self.dof:g} degrees of freedom"
         refits = f"{len(self.replicates)}" + (
             f", {num_missing} of which do not count" if num_missing else ""
         )
@@ -244,7 +243,10 @@ def functional(
         spread = se
         if kind == "delta":
             spread = np.linalg.norm(moves_about_mean(refits.theta) @ slope.T, axis=0)
-        law = scipy.stats.norm if dof is None else scipy.stats.t(dof)
+        if dof is None:
+            law = scipy.stats.norm
+        else:
+            law = scipy.stats.t(dof)
         half = law.ppf((1 + level) / 2) * spread
         low = estimate - half
         high = estimate + half
@@ -281,7 +283,12 @@ def _refits_and_scales(
             "functional: the plan must leave out every unit once, as lo.leave_one_out, lo.groups and lo.kfold do, or be a "
             "lo.bootstrap; replicate weights of another kind come from lo.survey."
         )
-    scale, dof = (1 / (count - 1), None) if is_bootstrap else ((count - 1) / count, count - 1)
+    if is_bootstrap:
+        scale = 1 / (count - 1)
+        dof = None
+    else:
+        scale = (count - 1) / count
+        dof = count - 1
     return refit_plan("functional", fit, plan, strategy), np.full(count, scale), dof, is_bootstrap
 
 
@@ -361,7 +368,10 @@ class _Values:
         fit = self.refits.fit
         plan = self.refits.plan
         weight = fit.objective.units.weight
-        weights = np.ones(plan.num_units) if weight is None else np.array(weight, float)
+        if weight is None:
+            weights = np.ones(plan.num_units)
+        else:
+            weights = np.array(weight, float)
         if number is not None:
             weights *= plan.some(np.array([number])).matrix()[0]
         parameters: Any = unravel(theta, fit.theta)  # type: ignore[arg-type]
@@ -387,9 +397,10 @@ class _Values:
     def slope(self) -> Float[Array, "values params"]:
         """Differentiate the function at θ̂ by central differences."""
         fit = self.refits.fit
-        size = (
-            np.ones(fit.num_params) if fit.factor is None else lengths(fit, np.eye(fit.num_params))
-        )
+        if fit.factor is None:
+            size = np.ones(fit.num_params)
+        else:
+            size = lengths(fit, np.eye(fit.num_params))
         step = STEP * size
         ends = [
             self.evaluate(fit.vector + side * np.diag(step), [None] * len(step)) for side in (1, -1)

@@ -60,7 +60,10 @@ class HeldOutRows:
     @property
     def label(self) -> Int[Array, " rows"] | None:
         """Label of the independent units of rows, if these are not the rows themselves."""
-        clusters = None if self.plan is None else self.plan.clusters
+        if self.plan is None:
+            clusters = None
+        else:
+            clusters = self.plan.clusters
         if clusters is not None:
             return clusters[self.unit]
         alone = len(np.unique(self.unit)) == len(self.unit) and not isinstance(
@@ -71,7 +74,10 @@ class HeldOutRows:
     @property
     def freedom(self) -> float:
         """Degrees of freedom of Student's t: of clusters one less than there are."""
-        clusters = None if self.plan is None else self.plan.clusters
+        if self.plan is None:
+            clusters = None
+        else:
+            clusters = self.plan.clusters
         if clusters is None:
             return np.inf
         return len(np.unique(clusters[self.unit])) - 1.0
@@ -96,7 +102,10 @@ def held_out_rows(
     """Return the held-out predictions of an estimate, or the predictions of a fit, whose weights
     may count cases.
     """
-    fit = source.fit if isinstance(source, Estimate | Validation) else source
+    if isinstance(source, Estimate | Validation):
+        fit = source.fit
+    else:
+        fit = source
     if fit is None:
         raise ValueError(
             f"{caller}: this estimate has no fit, as one that was pickled has none; make it again."
@@ -110,11 +119,17 @@ def held_out_rows(
             raise ValueError(
                 f"{caller}: cases= goes with a fit; what a weight counts is said where the plan was made."
             )
-        cases = source.cases if isinstance(source, Validation) else source.plan.of_cases
+        if isinstance(source, Validation):
+            cases = source.cases
+        else:
+            cases = source.plan.of_cases
     measure = performance(caller, fit, None if time is None else [time], cases)
     if isinstance(measure, Survival) and not measure.times.size:
         raise ValueError(f"{caller}: {NO_RISKS}")
-    at_time = measure.middle if isinstance(measure, Survival) else None
+    if isinstance(measure, Survival):
+        at_time = measure.middle
+    else:
+        at_time = None
     n = len(measure.case)
     unit = []
     value = []

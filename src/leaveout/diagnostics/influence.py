@@ -154,7 +154,11 @@ def _make_result(
     prediction: Any,
     pairs: int | None,
 ) -> Influence:
-    watched, of_row = (None, None) if prediction is None else _prediction_function(fit, prediction)
+    if prediction is None:
+        watched = None
+        of_row = None
+    else:
+        watched, of_row = _prediction_function(fit, prediction)
     moves = Moves(fit, plan, refit, watched, of_row)
     parameters = name_parameters(fit)
     fit_dispersion = float(dispersion(fit)[0])
@@ -169,11 +173,10 @@ def _make_result(
             partial.error,
             len(partial.free),
         )
-    phi = (
-        dispersions(fit, plan, theta, num_open)
-        if moves.cheap
-        else np.full(len(plan), fit_dispersion)
-    )
+    if moves.cheap:
+        phi = dispersions(fit, plan, theta, num_open)
+    else:
+        phi = np.full(len(plan), fit_dispersion)
     size = fit.rank * fit_dispersion
     changes = (values - estimates) / spread(fit, parameters.slope) / np.sqrt(phi)[:, None]
     table = _losses(estimate).assign(
@@ -201,11 +204,10 @@ def _make_result(
     pair_table, note = pairs_of(
         fit, plan, table, moves, size, pairs, lambda pair_plan: Moves(fit, pair_plan, refit)
     )
-    dispersion_note = (
-        ""
-        if moves.cheap
-        else "of so many refits standard errors go by the dispersion of the whole fit"
-    )
+    if moves.cheap:
+        dispersion_note = ""
+    else:
+        dispersion_note = "of so many refits standard errors go by the dispersion of the whole fit"
     return Influence(
         estimate,
         table,
@@ -236,19 +238,19 @@ class Moves:
             np.nan if watch is None else watch(fit.vector[None])[0],
             distance_of_fit(fit),
         )
-        fit_value_error = (
-            0.0 if error is None else error(fit.vector[None], np.array([fit_error]))[0]
-        )
+        if error is None:
+            fit_value_error = 0.0
+        else:
+            fit_value_error = error(fit.vector[None], np.array([fit_error]))[0]
 
         def collect(batch: Batch, outcome: RefitBatch, theta: Array, distance: Array) -> StepResult:
             columns = {}
             if watch is not None:
                 values = watch(theta)
-                value_errors = (
-                    largest_change(fit, outcome, values, watch)
-                    if error is None
-                    else fit_value_error + error(theta, distance)
-                )
+                if error is None:
+                    value_errors = largest_change(fit, outcome, values, watch)
+                else:
+                    value_errors = fit_value_error + error(theta, distance)
                 columns = {"value": values - fit_value, "value_error": value_errors}
             return columns | (
                 {"others": _objective_changes(fit, batch, theta)} if self.cheap else {}
@@ -438,7 +440,10 @@ def _losses(estimate: Estimate) -> pd.DataFrame:
         mass > 0, summed(entry_weight * values) / np.where(mass > 0, mass, 1.0), np.nan
     )
     size = summed(entry_weight * np.abs(loss) / times)
-    share = size / size.sum() if size.sum() > 0 else np.zeros(count)
+    if size.sum() > 0:
+        share = size / size.sum()
+    else:
+        share = np.zeros(count)
     columns = {
         "units": np.diff(estimate.plan.indptr),
         "loss": mean(loss),

@@ -158,12 +158,14 @@ class InternalExternal(PerformanceTable):
                 for measure in shown
                 if np.isfinite(row[measure])
             )
-            reason = (
-                ""
-                if RESULTS[row["result"]] not in NO_REFIT_CODES
-                else f"no refit: {RESULTS[row['result']].message}"
-            )
-            events = f", {row['events']:.0f} events" if "events" in row else ""
+            if RESULTS[row["result"]] not in NO_REFIT_CODES:
+                reason = ""
+            else:
+                reason = f"no refit: {RESULTS[row['result']].message}"
+            if "events" in row:
+                events = f", {row['events']:.0f} events"
+            else:
+                events = ""
             lines.append(
                 (
                     str(name),
@@ -393,11 +395,10 @@ def _linear(measure: Continuous, mean: Float[Array, " rows"], members: Array) ->
     y = measure.y[members]
     w = measure.case[members]
     rows = Rows(w, measure.weights.copies[members])
-    measures = (
-        rows.mean(METRICS["r2"].pseudo(y, x, w), "R2")
-        if np.ptp(y) > 0
-        else {"R2": np.nan, "R2_se": np.nan}
-    )
+    if np.ptp(y) > 0:
+        measures = rows.mean(METRICS["r2"].pseudo(y, x, w), "R2")
+    else:
+        measures = {"R2": np.nan, "R2_se": np.nan}
     measures |= rows.mean((y - x) ** 2, "MSE")
     (_, slope), cov = regression(np.column_stack([np.ones_like(x), x]), y, w, None, True)
     return measures | {"slope": slope, "slope_se": cov[1, 1] ** 0.5} | rows.mean(y - x, "large")

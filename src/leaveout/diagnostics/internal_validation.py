@@ -160,11 +160,12 @@ class Validation(PerformanceTable):
             for name, count in number.items()
         ]
         num_missing = int((~flagged["used"]).sum())
-        missing_note = (
-            f"{num_missing} of {len(self.result)} have no refit and leave every mean: "
-            if num_missing
-            else ""
-        )
+        if num_missing:
+            missing_note = (
+                f"{num_missing} of {len(self.result)} have no refit and leave every mean: "
+            )
+        else:
+            missing_note = ""
         return [
             (
                 "resamples",
@@ -319,7 +320,10 @@ def validate(
         name: value[0] for name, value in measure(fit_prediction, measure.case[None], True).items()
     }
     try:
-        smooth = measure.curve_errors(fit_prediction[0], measure.case) if curves else {}
+        if curves:
+            smooth = measure.curve_errors(fit_prediction[0], measure.case)
+        else:
+            smooth = {}
     except ImportError as error:
         smooth = {}
         curves = 0
@@ -427,16 +431,16 @@ def resamples(
 def check_method(caller: str, method: Method | None, plan: Plan) -> None:
     """Raise ValueError if a method of resamples is given folds, or one of folds resamples."""
     if method is not None and plan.draws == (method == "crossvalidation"):
-        required_plan, actual_plan = (
-            ("folds, such as lo.kfold", "resamples")
-            if plan.draws
-            else ("resamples, such as lo.bootstrap", "folds")
-        )
-        way = (
-            ""
-            if plan.draws
-            else " lo.cross_validate(fit, folds) has held-out predictions, which lo.calibration takes."
-        )
+        if plan.draws:
+            required_plan = "folds, such as lo.kfold"
+            actual_plan = "resamples"
+        else:
+            required_plan = "resamples, such as lo.bootstrap"
+            actual_plan = "folds"
+        if plan.draws:
+            way = ""
+        else:
+            way = " lo.cross_validate(fit, folds) has held-out predictions, which lo.calibration takes."
         raise ValueError(
             f"{caller}: {method!r} takes {required_plan}; the plan {plan.call or ''} is of {actual_plan}.{way}"
         )
@@ -504,7 +508,10 @@ def over_refits(
                     1 - weights_of(held_rows, n, lanes),
                 )
             )
-        rows = {"rows": np.concatenate(parts)} if tables is not None and parts else {}
+        if tables is not None and parts:
+            rows = {"rows": np.concatenate(parts)}
+        else:
+            rows = {}
         return {"result": np.asarray(done.result), **rows}
 
     def merge(batch, columns):
@@ -517,7 +524,10 @@ def over_refits(
         return exists, pd.Series([NAMES[code].name for code in result], name="result")
 
     walk = BatchRunner(fit, plan, strategy.of_parameters())
-    partial = None if summarise is None else lambda: summarise(*outcome())
+    if summarise is None:
+        partial = None
+    else:
+        partial = lambda: summarise(*outcome())
     with one_thread(fit.objective, fit.num_params), walk.stoppable(caller, partial):
         walk.refits(make, merge)
     exists, codes = outcome()
@@ -552,7 +562,10 @@ def _corrected(
     mean = lambda values: (
         np.sum(np.where(defined, np.nan_to_num(values) * weight, 0), 0) / weight.sum(0)
     )
-    inner = mean(train) if paired else pd.DataFrame(train).mean().to_numpy()
+    if paired:
+        inner = mean(train)
+    else:
+        inner = pd.DataFrame(train).mean().to_numpy()
     out = mean(tested)
     optimism = inner - out
     part = SHARE_SEEN
@@ -588,7 +601,10 @@ def student_quantile(plan: Plan, used: int, level: float, weights: UnitWeights) 
     )
     if not VARIANCE_OF_COUNTS[0] < counts < VARIANCE_OF_COUNTS[1]:
         return np.nan
-    clusters = np.inf if plan.clusters is None else len(np.unique(plan.clusters))
+    if plan.clusters is None:
+        clusters = np.inf
+    else:
+        clusters = len(np.unique(plan.clusters))
     return float(scipy.stats.t.ppf((1 + level) / 2, min(used, clusters) - 1))
 
 

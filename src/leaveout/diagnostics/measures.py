@@ -217,7 +217,10 @@ def dfbetas(
     for unit, refit in partial.items():
         undetermined = np.isnan(refit.values[: moves.shape[1]])
         moves[unit, undetermined if len(undetermined) == moves.shape[1] else slice(None)] = np.nan
-    columns = names if len(names) == moves.shape[1] else None
+    if len(names) == moves.shape[1]:
+        columns = names
+    else:
+        columns = None
     return pd.DataFrame(
         -moves / spread(fit, slope) / np.sqrt(phi)[:, None],
         index=objective.units.names,
@@ -364,7 +367,10 @@ def dispersions(
         return np.full(plan.num_refits, unit_weights(fit.objective).scale)
     size = max(1, ROWS_AT_A_TIME // plan.num_units)
     chunks = np.split(np.arange(plan.num_refits), range(size, plan.num_refits, size))
-    num_open = np.zeros(plan.num_refits) if open_directions is None else open_directions
+    if open_directions is None:
+        num_open = np.zeros(plan.num_refits)
+    else:
+        num_open = open_directions
     return np.concatenate(
         [
             dispersion(fit, thetas[refits], plan.some(refits).matrix(), num_open[refits])
@@ -396,11 +402,10 @@ def _pearson(fit: Fit, thetas: Arrays, weights: Arrays) -> Array:
     objective = fit.objective
     assert isinstance(objective, GLM | DualGLM)
     everyone = jnp.arange(objective.num_units)
-    sample_weight = (
-        jnp.ones(objective.num_units)
-        if objective.sample_weight is None
-        else jnp.asarray(objective.sample_weight)
-    )
+    if objective.sample_weight is None:
+        sample_weight = jnp.ones(objective.num_units)
+    else:
+        sample_weight = jnp.asarray(objective.sample_weight)
 
     def pearson_sum(theta, weights):
         mean = objective.predict(unravel(theta, fit.theta), weights, everyone, "response")

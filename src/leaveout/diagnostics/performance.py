@@ -408,7 +408,10 @@ def regression(
         theta = np.linalg.lstsq(H, Z.T @ (w * y), rcond=None)[0]
         residual = y - Z @ theta
         freedom = w.sum() - Z.shape[1]
-        variance = (w @ residual**2) / freedom if freedom > 0 else np.nan
+        if freedom > 0:
+            variance = (w @ residual**2) / freedom
+        else:
+            variance = np.nan
     else:
         theta, H = (part[0] for part in logistic(Z.T[:, None], y[None], w[None], offset, tol=1e-12))
         residual = y - scipy.special.expit(Z @ theta + offset)
@@ -442,7 +445,10 @@ def curve(
     """Return the curve at some predictions, and the ends of its band of ± z standard errors on the
     scale of η.
     """
-    inverse_link = (lambda x: x) if linear else scipy.special.expit
+    if linear:
+        inverse_link = lambda x: x
+    else:
+        inverse_link = scipy.special.expit
     if smoother == "lowess":
         return np.stack(
             [lowess_curve(inverse_link(eta), y, w, grid), *np.full((2, len(grid)), np.nan)]

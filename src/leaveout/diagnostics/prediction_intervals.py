@@ -231,7 +231,10 @@ def interval(
     0   True  True
     1  False  True
     """
-    sides = tuple(fit) if isinstance(fit, tuple | list) else (fit,)
+    if isinstance(fit, tuple | list):
+        sides = tuple(fit)
+    else:
+        sides = (fit,)
     objectives = [_regression(side) for side in sides]
     objective = objectives[0]
     classes = _classes(objectives[0])
@@ -274,15 +277,25 @@ def interval(
             parts.append((where, held))
     _check_counts(level, "rows" if chosen.clusters is None else "groups", small, len(parts))
     count = objective.num_units
-    draws = (
-        np.zeros(count + rows) if seed is None else np.random.default_rng(seed).random(count + rows)
-    )
+    if seed is None:
+        draws = np.zeros(count + rows)
+    else:
+        draws = np.random.default_rng(seed).random(count + rows)
     key = cache_key(
         sides[0], chosen, strategy, X_new=designs, offset=shifts, level=float(level), method=method
     )
-    key |= {"score": (score, *map(float, raps), draws)} if classes else {}
-    key |= {"groups": [(where, held.unit) for where, held in parts]} if members else {}
-    key |= {"high quantile": (sides[1].objective, sides[1].vector)} if len(sides) > 1 else {}
+    if classes:
+        key |= {"score": (score, *map(float, raps), draws)}
+    else:
+        key |= {}
+    if members:
+        key |= {"groups": [(where, held.unit) for where, held in parts]}
+    else:
+        key |= {}
+    if len(sides) > 1:
+        key |= {"high quantile": (sides[1].objective, sides[1].vector)}
+    else:
+        key |= {}
     result = np.zeros(((len(classes) or 2) + 1, rows))
     with stoppable("interval"), keeping("interval", checkpoint, key):
         refits = list(map(functools.partial(_refits, plan=chosen, refit=strategy), sides))
@@ -356,8 +369,14 @@ def interval(
         kind = "leave-one-group-out jackknife"
     else:
         kind = "jackknife" if by_row else "CV"
-    slack = 0.0 if by_row or grouped else (2 / int(chosen.held.sum())) ** 0.5
-    covered = level if method == "minmax" and by_row else max(0.0, 2 * level - 1 - slack)
+    if by_row or grouped:
+        slack = 0.0
+    else:
+        slack = (2 / int(chosen.held.sum())) ** 0.5
+    if method == "minmax" and by_row:
+        covered = level
+    else:
+        covered = max(0.0, 2 * level - 1 - slack)
     table.attrs |= {
         "level": level,
         "method": f"{kind}{'-minmax' if method == 'minmax' else '+'}{' in each group' if members else ''}",
@@ -527,7 +546,10 @@ def _members(
     if groups is None:
         raise ValueError("interval: new_groups needs groups, the label of each unit of the fit.")
     index = objective.labels.index
-    units = np.arange(objective.num_units) if index is None else index.to_series()
+    if index is None:
+        units = np.arange(objective.num_units)
+    else:
+        units = index.to_series()
     _, _, groups = match_labels("interval", fit=units, groups=groups)
     (group_codes, names) = codes("interval", "groups", groups)
     (new_codes, new_names) = codes("interval", "new_groups", new_groups)
@@ -568,7 +590,10 @@ def _plan(
     if groups is not None:
         plan = groups_of(groups)
     if plan is None:
-        plan = kfold(n, min(10, n), seed=0) if method == "cv+" else leave_one_out(n)
+        if method == "cv+":
+            plan = kfold(n, min(10, n), seed=0)
+        else:
+            plan = leave_one_out(n)
     plan = resolve_plan("interval", objective, plan, refit)
     if (
         plan.serial
@@ -587,11 +612,10 @@ def _shift(
 ) -> Float[Array, "rows ..."] | None:
     """Read the offsets of new rows; None if the model has none."""
     if (offset is None) != (objective.offset is None):
-        had = (
-            "has an offset: give that of the new rows as offset="
-            if offset is None
-            else "has no offset, but one was given"
-        )
+        if offset is None:
+            had = "has an offset: give that of the new rows as offset="
+        else:
+            had = "has no offset, but one was given"
         raise ValueError(f"{caller}: the model {had}.")
     shape = (len(objective.classes),) if objective.classes else ()
     if offset is None:
@@ -640,7 +664,10 @@ def _predict_by_refits(
     q = design.shape[1]
     x = design[rows]
     several = (len(objective.classes),) if objective.classes else ()
-    coefficients = refits.theta.reshape(-1, q) if several else refits.theta[:, :q]
+    if several:
+        coefficients = refits.theta.reshape(-1, q)
+    else:
+        coefficients = refits.theta[:, :q]
     eta = (x @ coefficients.T).reshape(len(rows), len(refits.theta), *several)
     if shift is not None:
         eta += shift[rows, None]
@@ -661,7 +688,10 @@ def _predict_held(fit: Fit, refits: Refits, held: Held) -> Means | Probabilities
     )
     if not objective.classes:
         eta = eta[:, 0]
-    eta += 0.0 if objective.offset is None else objective.offset[held.unit]
+    if objective.offset is None:
+        eta += 0.0
+    else:
+        eta += objective.offset[held.unit]
     return _response(
         objective, eta, theta[:, x.shape[1] :], _length(fit, x) * refits.radius[held.refit]
     )
@@ -697,7 +727,10 @@ def _response(
         with np.errstate(all="ignore"):
             return np.asarray(jax.vmap(link, (-1, 0), -1)(eta, tau) if objective.own else link(eta))
 
-    size = np.abs(eta).max(-1) if objective.classes else np.abs(eta)
+    if objective.classes:
+        size = np.abs(eta).max(-1)
+    else:
+        size = np.abs(eta)
     error = UP * (error + 4 * UNIT * size)
     # each of two predictors may be off, so that the odds change by the square at most
     if objective.classes:
@@ -727,7 +760,10 @@ def _rows_outside_span(caller: str, fit: Fit, design: Design) -> Bool[Array, " r
         return np.zeros(len(design), bool)
     q = design.shape[1]
     several = len(cast(AbstractRegression, fit.objective).classes)
-    parts = fit.flat.reshape(several, q, -1) if several else fit.flat[None, :q]
+    if several:
+        parts = fit.flat.reshape(several, q, -1)
+    else:
+        parts = fit.flat[None, :q]
     components = np.stack([design @ part for part in parts])
     if several:
         components -= components.mean(
@@ -774,14 +810,16 @@ def _check_counts(
 def _held(objective: AbstractRegression, plan: Plan, units: Bool[Array, " units"]) -> Held:
     """Return the held-out units among the given ones."""
     members = plan.held & units[plan.index]
-    members &= True if objective.sample_weight is None else objective.sample_weight[plan.index] > 0
+    if objective.sample_weight is None:
+        members &= True
+    else:
+        members &= objective.sample_weight[plan.index] > 0
     unit = plan.index[members]
     refit = plan.refit[members]
-    group = (
-        np.arange(len(unit))
-        if plan.clusters is None
-        else np.unique(plan.clusters[unit], return_inverse=True)[1]
-    )
+    if plan.clusters is None:
+        group = np.arange(len(unit))
+    else:
+        group = np.unique(plan.clusters[unit], return_inverse=True)[1]
     size = np.bincount(group)
     return Held(unit, refit, 1 / (len(size) + 1) / size[group], len(size))
 
@@ -874,9 +912,10 @@ def _sets(
             values.min(1, keepdims=True) if method == "minmax" else values[:, held.refit]
         )
         alike = np.ptp(held.weight) == 0
-        share = (
-            below.sum(1) * held.weight[0] if alike else np.einsum("u,ruc->rc", held.weight, below)
-        )
+        if alike:
+            share = below.sum(1) * held.weight[0]
+        else:
+            share = np.einsum("u,ruc->rc", held.weight, below)
         return np.vstack(
             [
                 (share < level * (1 - COUNT_ROUNDING)).T,
@@ -930,7 +969,10 @@ def _transform(table: pd.DataFrame, inverse: Callable[[Any], Any]) -> pd.DataFra
         raise ValueError(
             "interval: inverse must be monotone; between the ends it both rises and falls."
         )
-    middle, low, high = mapped.T if not (step < -rounding).any() else mapped.T[[0, 2, 1]]
+    if not (step < -rounding).any():
+        middle, low, high = mapped.T
+    else:
+        middle, low, high = mapped.T[[0, 2, 1]]
     low = np.where(np.isnan(low), -np.inf, low)
     high = np.where(np.isnan(high), np.inf, high)
     return pd.DataFrame({"prediction": middle, "low": low, "high": high}, index=table.index)

@@ -150,7 +150,10 @@ class Covariance(HeadedTable):
         """
         share("summary: level", level)
         t = "z" if self.dof is None else "t"
-        law = scipy.stats.norm if self.dof is None else scipy.stats.t(self.dof.to_numpy())
+        if self.dof is None:
+            law = scipy.stats.norm
+        else:
+            law = scipy.stats.t(self.dof.to_numpy())
         se = self.standard_errors
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = self.estimate / se
@@ -166,7 +169,10 @@ class Covariance(HeadedTable):
             f"{(1 + level) / 2:.4g}]": self.estimate + half,
         }
         table |= {} if self.dof is None else {"dof": self.dof}
-        table |= {} if self.errors is None else {"error": self.errors}
+        if self.errors is None:
+            table |= {}
+        else:
+            table |= {"error": self.errors}
         summary = HeadedTable(pd.DataFrame(table, index=self.index))
         summary.heading = self.heading
         return summary
@@ -214,12 +220,16 @@ def _heading(covariance: Covariance, notes: dict[str, str]) -> list[tuple[str, s
     if covariance.dof is not None:
         low = covariance.dof.min()
         high = covariance.dof.max()
-        lines["degrees of freedom"] = (
-            f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}, by parameter"
-        )
+        if low == high:
+            lines["degrees of freedom"] = f"{low:.4g}"
+        else:
+            lines["degrees of freedom"] = f"{low:.4g} to {high:.4g}, by parameter"
         lines["degrees of freedom"] += ", Student's t"
     if covariance.errors is not None:
-        evidence = "proved" if covariance.proved else "estimated"
+        if covariance.proved:
+            evidence = "proved"
+        else:
+            evidence = "estimated"
         lines["refits"] = (
             f"standard errors are within {covariance.errors.max():.1g} of those of exact refits, {evidence}"
         )
@@ -267,11 +277,10 @@ class ParameterRefits:
     ) -> Covariance:
         """Compute the covariance of the natural parameters."""
         count = rscales > 0
-        center = (
-            mean_of(self.values[count])
-            if about_mean
-            else self.parameters.values_of(self.fit.vector[None])[0]
-        )
+        if about_mean:
+            center = mean_of(self.values[count])
+        else:
+            center = self.parameters.values_of(self.fit.vector[None])[0]
         moves = scaled_moves(self.values, center, scale * rscales)
         errors = np.full(moves.shape[1], np.inf)
         if self.fit.factor is not None:
@@ -284,11 +293,10 @@ class ParameterRefits:
                 scale * rscales,
             )
             size = np.sqrt(scale * np.sum(rscales)) * np.abs(center) + np.linalg.norm(moves, axis=0)
-            along = (
-                np.eye(self.fit.num_params)
-                if self.parameters.slope is None
-                else self.parameters.slope
-            )
+            if self.parameters.slope is None:
+                along = np.eye(self.fit.num_params)
+            else:
+                along = self.parameters.slope
             errors = (
                 lengths(self.fit, along) * np.linalg.norm(error_moves, axis=0)
                 + (len(error) + 16) * UNIT * size
@@ -454,7 +462,10 @@ def replicates(
         raise TypeError(
             f"replicates: mse is True for squares about the fit, False for those about the mean; got {mse!r}."
         )
-    about = "the fit" if mse else "the mean of the replicates"
+    if mse:
+        about = "the fit"
+    else:
+        about = "the mean of the replicates"
     notes = {
         "standard errors": f"replicates: {len(rscales)} weights of the units, squares about {about}",
         "clusters": "",
@@ -492,9 +503,10 @@ def refit_weights(
         scale = weights.scale
     factors, columns = _factors(caller, fit, weights)
     if rscales is None:
-        rscales = (
-            weights.rscales if isinstance(weights, ReplicateWeights) else np.ones(factors.shape[1])
-        )
+        if isinstance(weights, ReplicateWeights):
+            rscales = weights.rscales
+        else:
+            rscales = np.ones(factors.shape[1])
     common_scale, scales = check_scales(caller, scale, rscales, factors.shape[1])
     if np.sum(scales > 0) < 2:
         raise ValueError(
@@ -520,11 +532,10 @@ def _factors(caller: str, fit: Fit, weights: Any) -> tuple[Float[Array, "units r
     if factors.ndim != 2 or not (
         longer or len(factors) in (units, 0 if rows is None else len(rows))
     ):
-        hint = (
-            "; it has one column a unit: transpose it"
-            if factors.ndim == 2 and factors.shape[1] == units
-            else ""
-        )
+        if factors.ndim == 2 and factors.shape[1] == units:
+            hint = "; it has one column a unit: transpose it"
+        else:
+            hint = ""
         raise ValueError(
             f"{caller}: weights must be a matrix of one row a unit, {units}, and one column a replicate; got shape "
             f"{factors.shape}{hint}."

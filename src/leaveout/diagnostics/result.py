@@ -171,7 +171,10 @@ class Influence(PrintedResult):
             f"{row.cook_first:.2g} and {row.cook_second:.2g} alone"
             for row in masked.head(PRINTED_UNITS).itertuples()
         )
-        masking += f" ({len(masked)} in all)" if len(masked) > PRINTED_UNITS else ""
+        if len(masked) > PRINTED_UNITS:
+            masking += f" ({len(masked)} in all)"
+        else:
+            masking += ""
         masking = masking or (
             f"no pair, of {len(self.pairs)} that were left out together" if len(self.pairs) else ""
         )
@@ -218,9 +221,16 @@ class Influence(PrintedResult):
         worst = self.rows[f"{column}_error"].max()
         most = self.rows[column].abs().max()
         change_rounding = 1e-8  # share of the largest change that counts as rounding
-        error = "to rounding" if worst <= change_rounding * most else f"± {worst:.1g} at most"
-        error += ", proved" if self.rows["proved"].all() and column != "prediction" else ""
-        statement = (
-            error if np.isfinite(worst) else "not certified: some refits' errors are not known"
-        )
+        if worst <= change_rounding * most:
+            error = "to rounding"
+        else:
+            error = f"± {worst:.1g} at most"
+        if self.rows["proved"].all() and column != "prediction":
+            error += ", proved"
+        else:
+            error += ""
+        if np.isfinite(worst):
+            statement = error
+        else:
+            statement = "not certified: some refits' errors are not known"
         return f"{text}{',' if unit else ''}{unit} ({statement})"

@@ -249,11 +249,10 @@ def binomial_block_bootstrap(
     whole_number(f"{caller}: size", size, 2)
     whole_number(f"{caller}: num_boot", num_boot, 2)
     learner = make_learner(estimator, task, n_jobs)
-    injected = (
-        np.linspace(0, 1, np.asarray(levels).item())
-        if np.ndim(levels) == 0
-        else np.asarray(levels, np.float64)
-    )
+    if np.ndim(levels) == 0:
+        injected = np.linspace(0, 1, np.asarray(levels).item())
+    else:
+        injected = np.asarray(levels, np.float64)
     if injected.ndim != 1 or len(injected) < 3 or not np.all((injected >= 0) & (injected <= 1)):
         raise ValueError(
             f"{caller}: levels must be three or more probabilities, or how many; got {levels!r}."
@@ -301,17 +300,26 @@ class _Job:
             len(self.test) + two_sided * len(self.train)
         )
         # draws that are kept together
-        step = 64 if test_only else max(1, 2 * FIT_BATCH_ENTRIES // draw_entries)
+        if test_only:
+            step = 64
+        else:
+            step = max(1, 2 * FIT_BATCH_ENTRIES // draw_entries)
         num_columns = len(levels) if two_sided else 1
         out = np.empty((len(levels), self.num_boot, num_columns))
-        sides = (self.train, self.test) if test_only else (self.test, self.train)
+        if test_only:
+            sides = (self.train, self.test)
+        else:
+            sides = (self.test, self.train)
         with Slow("draws", self.num_boot * len(levels)) as bar:
             for number, level in enumerate(levels):
                 rng = np.random.default_rng([self.seed, number])
                 for start in range(0, self.num_boot, step):
                     draws = range(start, min(start + step, self.num_boot))
                     # a test set has fits of its own
-                    groups = [1] * len(draws) if test_only else [len(draws)]
+                    if test_only:
+                        groups = [1] * len(draws)
+                    else:
+                        groups = [len(draws)]
                     rows = np.concatenate(
                         [self._mixture(rng, count, level, *sides) for count in groups]
                     )
@@ -320,7 +328,10 @@ class _Job:
                     )
                     out[number, draws] = read_or_make(make_losses)["losses"]
                     bar.advance(len(draws))
-        out = np.moveaxis(out, 1, 2) if two_sided else out[..., 0]
+        if two_sided:
+            out = np.moveaxis(out, 1, 2)
+        else:
+            out = out[..., 0]
         return out.mean(-1), out.var(-1, ddof=1)
 
     def _losses(

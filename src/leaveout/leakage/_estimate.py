@@ -179,10 +179,14 @@ def leakage_corrected(
     ] * bool(small_sides)
     learner = make_learner(estimator_or_fit, task, n_jobs)
     plan = plan_injection(folds, injection, seed)
-    mixture = (
-        () if score.per_record else tuple(shares.p_test / (1 - shares.p_train - shares.p_test))
-    )
-    edges = None if bins is None else np.asarray(bins, np.float64)
+    if score.per_record:
+        mixture = ()
+    else:
+        mixture = tuple(shares.p_test / (1 - shares.p_train - shares.p_test))
+    if bins is None:
+        edges = None
+    else:
+        edges = np.asarray(bins, np.float64)
     if edges is not None and (edges.ndim != 1 or len(edges) < 3 or not np.all(np.diff(edges) > 0)):
         raise ValueError(
             f"leakage_corrected: bins must be three or more rising edges; got {bins!r}."

@@ -135,7 +135,10 @@ class LeastSquares(AbstractLinear):
 
     def __init__(self, X: NDArray, y: NDArray, penalty: float, intercept: bool, scaled: bool):
         super().__init__(X, y, penalty, intercept, scaled, "response")
-        self.name = "ridge regression, batched" if penalty else "least squares, batched"
+        if penalty:
+            self.name = "ridge regression, batched"
+        else:
+            self.name = "least squares, batched"
 
     def together(self, train: Rows) -> tuple[FloatArray, BoolArray]:
         place = lengths(train)
@@ -165,7 +168,10 @@ class LeastSquares(AbstractLinear):
         gram[:, range(d), range(d)] += self.penalty * scale
         gram[close] = np.eye(d)
         coef[:, :d], doubtful = _solve_stack(gram, right)
-        mean_response = sums[:, d, -1] / size + shift[d] if self.intercept else 0.0
+        if self.intercept:
+            mean_response = sums[:, d, -1] / size + shift[d]
+        else:
+            mean_response = 0.0
         coef[:, d] = mean_response - np.einsum(
             "fd,fd->f", coef[:, :d], (mean + shift[:d]) * self.centres
         )
@@ -234,13 +240,19 @@ class AbstractClasses(AbstractLinear):
 
     def solve(self, X: Features, y: Responses) -> FloatArray:
         fits, _, d = X.shape
-        Z = np.concatenate([X, np.ones((*X.shape[:2], 1))], 2) if self.intercept else X
+        if self.intercept:
+            Z = np.concatenate([X, np.ones((*X.shape[:2], 1))], 2)
+        else:
+            Z = X
         theta = np.zeros((fits, Z.shape[2]))
         share = y.mean(1)
         mixed = (share > 0) & (share < 1)
         if mixed.any():
             theta[mixed] = self.minimise(Z[mixed], y[mixed])
-        coef = theta if self.intercept else np.column_stack([theta, np.zeros(fits)])
+        if self.intercept:
+            coef = theta
+        else:
+            coef = np.column_stack([theta, np.zeros(fits)])
         coef[~mixed, :d] = 0.0
         coef[~mixed, -1] = np.where(share[~mixed] > 0, np.inf, -np.inf)
         return coef
@@ -265,9 +277,10 @@ class MarginFits(AbstractClasses):
         super().__init__(X, y, penalty, intercept, scaled, needs)
         self.logistic = loss == "logistic"
         self.loss = resolve(loss)
-        self.name = (
-            "logistic regression, batched" if self.logistic else "linear support vectors, batched"
-        )
+        if self.logistic:
+            self.name = "logistic regression, batched"
+        else:
+            self.name = "linear support vectors, batched"
         self.ridge = np.append(
             np.full(X.shape[1], penalty), np.full(int(intercept), 0.0 if self.logistic else penalty)
         )
@@ -525,7 +538,10 @@ class FitChains:
         theta = theta.copy()
         total = 1 + weight.sum(1)
         before = np.full(fits, np.inf)
-        held = np.zeros((fits, size, size)) if inverse is None else inverse.copy()
+        if inverse is None:
+            held = np.zeros((fits, size, size))
+        else:
+            held = inverse.copy()
         old = np.full(fits, inverse is not None)
         active = np.arange(fits)
         for _ in range(MAX_CHAIN_NEWTON_STEPS):

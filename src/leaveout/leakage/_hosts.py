@@ -82,7 +82,10 @@ def prepare(
         if isinstance(estimator, type) or not (
             hasattr(estimator, "fit") and hasattr(estimator, "get_params")
         ):
-            got = estimator.__name__ if isinstance(estimator, type) else type(estimator).__name__
+            if isinstance(estimator, type):
+                got = estimator.__name__
+            else:
+                got = type(estimator).__name__
             raise TypeError(
                 f"{caller}: {got} cannot be cloned; give an estimator object with fit, predict and get_params."
             )
@@ -163,7 +166,10 @@ class Estimator(AbstractLearner):
     n_jobs: int | None
 
     def __post_init__(self) -> None:
-        self.labels = np.unique(self.y) if self.measure.classes else np.zeros(0)
+        if self.measure.classes:
+            self.labels = np.unique(self.y)
+        else:
+            self.labels = np.zeros(0)
         self.name = f"{type(self.estimator).__name__}, fitted anew"
 
     @property
@@ -194,11 +200,10 @@ class Estimator(AbstractLearner):
         outside = []
         for rows, extra_rows, seed in zip(*fits, strict=True):
             one_class = len(self.labels) and len(np.unique(self.y[rows])) == 1
-            model = (
-                DummyClassifier(strategy="prior")
-                if one_class
-                else seed_estimator(clone(self.estimator), int(seed))
-            )
+            if one_class:
+                model = DummyClassifier(strategy="prior")
+            else:
+                model = seed_estimator(clone(self.estimator), int(seed))
             model.fit(take_rows(self.X, rows), self.y[rows])
             predict = lambda records, model=model: predict_for_score(
                 model, take_rows(self.X, records), self.labels, self.measure.needs
@@ -247,7 +252,10 @@ class PlanHost(AbstractLearner):
         coef = parameters["coef"]
         intercept = parameters["intercept"]
         X = np.asarray(self.glm.as_given.design)[:, : coef.shape[-1]]
-        pattern = "fkd,{}->f{}k" if coef.ndim == 3 else "fd,{}->f{}"
+        if coef.ndim == 3:
+            pattern = "fkd,{}->f{}k"
+        else:
+            pattern = "fd,{}->f{}"
         predictors = [
             np.einsum(pattern.format("vd", "v"), coef, X[shared]),
             np.einsum(pattern.format("fvd", "v"), coef, X[extra]),
@@ -344,9 +352,10 @@ def _batch_learner(
             or len(data) ** 2 > 2**25
         ):
             return None
-        target = (
-            np.eye(int(codes.max()) + 1)[codes.astype(int)] if measure.classes else codes[:, None]
-        )
+        if measure.classes:
+            target = np.eye(int(codes.max()) + 1)[codes.astype(int)]
+        else:
+            target = codes[:, None]
         return Neighbours(data, target, model.n_neighbors, measure.needs)
     if data.shape[1] > MAX_BATCHED_FEATURES:
         return None

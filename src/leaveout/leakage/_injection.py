@@ -215,7 +215,10 @@ def plan_injection(
         # 0.05: share of T̂ that is left out at every level if the training set is as large as
         # possible
         spare = max(2, round(0.05 * num_train))
-        size = num_train - spare if injection.train_size is None else int(injection.train_size)
+        if injection.train_size is None:
+            size = num_train - spare
+        else:
+            size = int(injection.train_size)
         if size > num_train - 1 or size < 2:
             raise ValueError(
                 f"Injection: train_size = {size} needs at least {size + 1} records to train on; fold {k} has {num_train}."
@@ -410,10 +413,16 @@ class InjectedSplits:
         if groups is None:
             raise ValueError("InjectedSplits: give groups=, the cluster of each record.")
         count = X.shape[0] if hasattr(X, "shape") else len(X)
-        target = np.zeros(count) if y is None else np.asarray(y)
+        if y is None:
+            target = np.zeros(count)
+        else:
+            target = np.asarray(y)
         folds, _ = make_folds("InjectedSplits", X, target, groups, self.cv, self.seed)
         for k, fold in enumerate(folds):
-            num_units = len(fold.test) if self.mechanism == "record" else _halvable_clusters(fold)
+            if self.mechanism == "record":
+                num_units = len(fold.test)
+            else:
+                num_units = _halvable_clusters(fold)
             level = np.array([round(self.share * num_units)])
             if self.mechanism == "record" and level[0] >= min(len(fold.test), len(fold.train)):
                 raise ValueError(

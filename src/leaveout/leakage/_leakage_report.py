@@ -310,7 +310,10 @@ def _report(
         exposed = f"{study.exposed:.2g} of the records expected to have a mate in training"
         known_links = f"{int(study.across.sum())} listed pairs across, {exposed}"
     tested = f"{study.test_rows.sum()} tested records of {len(np.unique(study.filed_clusters[study.test_rows]))} clusters as filed"
-    labels = pd.RangeIndex(len(study.y)) if index is None else index
+    if index is None:
+        labels = pd.RangeIndex(len(study.y))
+    else:
+        labels = index
     rows = pd.DataFrame({
         "place": mates.place, "mate": labels[mates.mate_place], "probability": mates.probability, "exposed": mates.exposed,
     })  # fmt: skip

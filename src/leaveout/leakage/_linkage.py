@@ -689,9 +689,10 @@ class Linkage(PrintedResult):
 
     def _file_clusters(self, request: str, groups: ArrayLike | None) -> RowLabels:
         rows = self._pairs_needed(request)
-        filed = (
-            self.groups() if groups is None else codes(f"Linkage.{request}", "groups", groups)[0]
-        )
+        if groups is None:
+            filed = self.groups()
+        else:
+            filed = codes(f"Linkage.{request}", "groups", groups)[0]
         if len(filed) != rows:
             raise ValueError(
                 f"Linkage.{request}: groups must have one label for each of {rows} rows; got {len(filed)}."
@@ -701,7 +702,10 @@ class Linkage(PrintedResult):
     def _lines(self) -> list[tuple[str, str]]:
         rates = []
         for name, (estimate, low, high) in self.rates.iterrows():
-            interval = "exact" if np.isnan(low) else f"{low:.4f} to {high:.4f}"
+            if np.isnan(low):
+                interval = "exact"
+            else:
+                interval = f"{low:.4f} to {high:.4f}"
             rates.append((str(name), f"{estimate:.4f} ({interval})"))
         if self.given is not None:
             return [("linkage", "precision and recall of pairs; no pairs"), *rates]
@@ -742,7 +746,10 @@ def _rate_table(values: Float[np.ndarray, "2 3"]) -> pd.DataFrame:
 
 def _interval(values: Any) -> str:
     """Return the mean of draws, or a mean with its interval."""
-    mean, low, high = values if len(values) == 3 else (np.mean(values), *np.quantile(values, TAILS))
+    if len(values) == 3:
+        mean, low, high = values
+    else:
+        mean, low, high = (np.mean(values), *np.quantile(values, TAILS))
     return f"{mean:,.1f} ({low:,.0f} to {high:,.0f})"
 
 

@@ -160,7 +160,10 @@ class PairCalibration:
     def __call__(self, score: FloatArray, rng: np.random.Generator | None = None) -> PairNumbers:
         """Compute the probabilities; with `rng`, from labels drawn anew with replacement."""
         count = len(self.score)
-        rows = np.arange(count) if rng is None else rng.integers(0, count, count)
+        if rng is None:
+            rows = np.arange(count)
+        else:
+            rows = rng.integers(0, count, count)
         labelled_score = self.score[rows]
         match = self.match[rows]
         weight = self.weight[rows]

@@ -74,11 +74,10 @@ def draw_partitions(
     times = np.bincount(place, minlength=len(key))
     ground = float(np.log(unlisted) - np.log1p(-unlisted))
     weight = np.bincount(place, odds, len(key)) - ground * times
-    block = (
-        components(len(size), low, high)[low]
-        if ground
-        else biconnected_blocks(len(size), low, high)
-    )
+    if ground:
+        block = components(len(size), low, high)[low]
+    else:
+        block = biconnected_blocks(len(size), low, high)
     graph = Graph(low, high, weight, np.bincount(place, p, len(key)), times, block, size, ground)
     order = np.unique(np.r_[block * len(size) + low, block * len(size) + high])
     # number of nodes of each pair's block

@@ -217,7 +217,10 @@ def pool(
     facts: Matrices | None = None,
 ) -> PooledSystem:
     """Build the system of all folds at the given shares of leakage."""
-    grid, fold_matrices, unseen = matrices(plan, shares) if facts is None else facts
+    if facts is None:
+        grid, fold_matrices, unseen = matrices(plan, shares)
+    else:
+        grid, fold_matrices, unseen = facts
     weight = fold_weights(plan)
     combinations = [combine(run, run.test, run.outside, shares, k) for k, run in enumerate(runs)]
     levels = len(plan[0].levels)

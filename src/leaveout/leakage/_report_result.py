@@ -61,7 +61,10 @@ def estimate_unlisted(X: Any, study: LeakageStudy, mates: pd.DataFrame) -> NearM
     """
     from sklearn.neighbors import NearestNeighbors
 
-    data = None if hasattr(X, "tocsr") else finite_columns(X)
+    if hasattr(X, "tocsr"):
+        data = None
+    else:
+        data = finite_columns(X)
     sure = mates[mates.probability >= 0.5]
     min_listed_pairs = 5  # least number of listed pairs that shows how near mates are
     if data is None or len(sure) < min_listed_pairs:
@@ -80,9 +83,10 @@ def estimate_unlisted(X: Any, study: LeakageStudy, mates: pd.DataFrame) -> NearM
     # 2000: rows whose neighbours are searched
     sample = max(2000 // len(study.folds), 1)
     for fold, exposed in zip(study.folds, study.mates, strict=True):
-        tested = (
-            fold.test if len(fold.test) <= sample else rng.choice(fold.test, sample, replace=False)
-        )
+        if len(fold.test) <= sample:
+            tested = fold.test
+        else:
+            tested = rng.choice(fold.test, sample, replace=False)
         exposure = dict(zip(fold.test, exposed, strict=True))
         search = NearestNeighbors(n_neighbors=min(SPACING_NEIGHBOURS, len(fold.train))).fit(
             data[fold.train]
@@ -121,24 +125,25 @@ def estimate_unlisted(X: Any, study: LeakageStudy, mates: pd.DataFrame) -> NearM
     # least step
     spread_out = third > second
     ratio = np.log(third[spread_out] / np.maximum(second, 1e-12 * third)[spread_out])
-    dimensions = (
-        np.mean(spread_out) * min(1 / max(2 * np.mean(ratio), 1e-3), data.shape[1])
-        if spread_out.any()
-        else 0.0
-    )
+    if spread_out.any():
+        dimensions = np.mean(spread_out) * min(1 / max(2 * np.mean(ratio), 1e-3), data.shape[1])
+    else:
+        dimensions = 0.0
     positive = distance[distance > 0]
-    copy_distance = positive.min() if limit == 0 and len(positive) else limit
+    if limit == 0 and len(positive):
+        copy_distance = positive.min()
+    else:
+        copy_distance = limit
     chance = (
         np.where(second > copy_distance, copy_distance / np.maximum(second, 1e-300), 1.0)
         ** dimensions
     )
     by_chance = float(chance.sum())
     pair_distance = np.linalg.norm(data[link.left] - data[link.right], axis=1)
-    mates_share = (
-        float(np.mean(link.probability[pair_distance <= limit]))
-        if np.any(pair_distance <= limit)
-        else 1.0
-    )
+    if np.any(pair_distance <= limit):
+        mates_share = float(np.mean(link.probability[pair_distance <= limit]))
+    else:
+        mates_share = 1.0
     # 3: standard deviations of a Poisson number, so that few neighbours by chance are no reason
     excess = close.sum() - by_chance
     missing = 0.0
@@ -450,7 +455,10 @@ class LeakageReport(PrintedResult, AbstractComparable):
         }
 
     def _lines(self) -> list[tuple[str, str]]:
-        better = "more is better" if self.more_is_better else "less is better"
+        if self.more_is_better:
+            better = "more is better"
+        else:
+            better = "less is better"
         lines = [
             ("learner", f"{self.learner}; {self.fits} fits; score {self.scoring}, {better}"),
             ("links", self.links),
@@ -479,7 +487,10 @@ class LeakageReport(PrintedResult, AbstractComparable):
         errors = f"± {row.se_data:.2g} (data)"
         if row.se_mc > 0:
             errors += f" ± {row.se_mc:.2g} (Monte Carlo)"
-        exposed = f"; {row.exposed:.2g} exposed" if np.isfinite(row.exposed) else ""
+        if np.isfinite(row.exposed):
+            exposed = f"; {row.exposed:.2g} exposed"
+        else:
+            exposed = ""
         between = "no interval: all tested records score alike"
         if np.isfinite(row.low):
             between = f"{row.low:.5g} to {row.high:.5g} {errors}"

@@ -153,7 +153,9 @@ class LeakageResult(PrintedResult, AbstractComparable):
             pool(self.plan, self.runs, shares).solve(shape_of(self.measure)).estimate
             for shares in draws
         ]
-        return float(np.std(estimates, ddof=1)) if estimates else 0.0
+        if estimates:
+            return float(np.std(estimates, ddof=1))
+        return 0.0
 
     @functools.cached_property
     def se_extrapolation(self) -> float:
@@ -226,7 +228,10 @@ class LeakageResult(PrintedResult, AbstractComparable):
             return None
         tested = as_tested(self.plan, records, levels, weights, shares)
         unit = units(self.plan)[0]
-        trained = drawn_influence(self.plan, levels, weights) if draws_resolve(self.plan) else None
+        if draws_resolve(self.plan):
+            trained = drawn_influence(self.plan, levels, weights)
+        else:
+            trained = None
         return InfluenceSpread(tested, unit, trained, self.moved)
 
     @property
@@ -254,11 +259,10 @@ class LeakageResult(PrintedResult, AbstractComparable):
     def _over(self) -> str:
         if self.spread is None:
             return f"not available: {self.measure.name} takes no sample_weight"
-        unit_name = (
-            "clusters"
-            if units(self.plan)[1]
-            else "records within these clusters; new clusters differ more"
-        )
+        if units(self.plan)[1]:
+            unit_name = "clusters"
+        else:
+            unit_name = "records within these clusters; new clusters differ more"
         if self.moved is not None or draws_resolve(self.plan):
             return unit_name
         return f"{unit_name}, as tested"
@@ -304,7 +308,10 @@ class LeakageResult(PrintedResult, AbstractComparable):
             return self._around(self.correction, float("nan"), None, level)
         difference = self.spread.minus(self.naive_spread)
         tested = replace(self.naive_spread, fold_effects=None).error
-        share = self.naive_spread.error / tested if tested > 0 else 1.0
+        if tested > 0:
+            share = self.naive_spread.error / tested
+        else:
+            share = 1.0
         corrections = [
             self.solved.weights @ c - run.naive[0]
             for c, run in zip(self.pooled.combinations, self.runs, strict=True)
@@ -349,7 +356,10 @@ class LeakageResult(PrintedResult, AbstractComparable):
         sides = [width, max(width, self.overhang + t * error)]
         if self.measure.more_is_better:
             sides.reverse()
-        kind = "clusters" if units(self.plan)[1] else "records"
+        if units(self.plan)[1]:
+            kind = "clusters"
+        else:
+            kind = "records"
         return Interval(center - sides[0], center + sides[1], level, kind)
 
     def as_comparable(self) -> ComparableMean:
@@ -515,9 +525,10 @@ class LeakageResult(PrintedResult, AbstractComparable):
                 f"sensitivity: {self.measure.name} is no mean over records, and T̂'s records were taken out of it at the given "
                 "p_test; call leakage_corrected with another leakage."
             )
-        shares = (
-            base * np.linspace(0, 2, 9) if p is None else np.atleast_1d(np.asarray(p, np.float64))
-        )
+        if p is None:
+            shares = base * np.linspace(0, 2, 9)
+        else:
+            shares = np.atleast_1d(np.asarray(p, np.float64))
         worst = max(np.max(self._p + self.shares.p_test) / base, 1.0)
         inside = (shares >= 0) & (shares * worst < 1)
         if p is not None and not inside.all():
@@ -665,7 +676,10 @@ class LeakageResult(PrintedResult, AbstractComparable):
             "naive": self.naive,
             "correction": self.correction,
         }
-        rows |= {"ceiling": self.ceiling} if self.pooled.unseen < RARE else {}
+        if self.pooled.unseen < RARE:
+            rows |= {"ceiling": self.ceiling}
+        else:
+            rows |= {}
         rows |= {
             "correction low": change.low,
             "correction high": change.high,
@@ -682,10 +696,16 @@ class LeakageResult(PrintedResult, AbstractComparable):
         fits = sum(run.test.size for run in self.runs)
         score = self.measure
         sizes = sorted({part.size for part in self.plan})
-        trained = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]}–{sizes[-1]}"
+        if len(sizes) == 1:
+            trained = f"{sizes[0]}"
+        else:
+            trained = f"{sizes[0]}–{sizes[-1]}"
         kind = "score" if score.more_is_better else "loss"
         listing = ", ".join(f"{name} {value:.5g}" for name, value in self.extrapolants.items())
-        bound = "at most" if score.more_is_better else "at least"
+        if score.more_is_better:
+            bound = "at most"
+        else:
+            bound = "at least"
         p_train, p_test, exposed = (float(self.pooled.weight @ share) for share in self.shares)
         if self.plan[0].mechanism == "split":
             leak = f"{exposed:.3g} of V̂ has the other half of its cluster in T̂ (split)"
@@ -720,12 +740,18 @@ class LeakageResult(PrintedResult, AbstractComparable):
             (bound, f"{self.lower:.5g}, if leakage does not hurt the learner"),
         ]
         if self.pooled.unseen < RARE:
-            opposite = "at least" if score.more_is_better else "at most"
+            if score.more_is_better:
+                opposite = "at least"
+            else:
+                opposite = "at most"
             lines.append(
                 (opposite, f"{self.ceiling:.5g}, if each further mate in training does less")
             )
         if score.worst is not None and np.isfinite(most := self.largest_p(score.worst)):
-            beyond = "fall below" if score.more_is_better else "exceed"
+            if score.more_is_better:
+                beyond = "fall below"
+            else:
+                beyond = "exceed"
             lines.append(
                 ("p at most", f"{most:.2g}, as the {kind} cannot {beyond} {score.worst:g}")
             )

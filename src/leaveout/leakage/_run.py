@@ -120,11 +120,10 @@ def join_pieces(work: FitWork, fold: int, results: list[StepResult]) -> FoldLoss
     arrays = {}
     for name in FoldLosses.BY_DRAW:
         parts = [result[name] for result in results if name in result]
-        arrays[name] = (
-            np.concatenate(parts, axis=1)
-            if parts
-            else np.full((*first[name], *shapes.get(name, ())), np.nan)
-        )
+        if parts:
+            arrays[name] = np.concatenate(parts, axis=1)
+        else:
+            arrays[name] = np.full((*first[name], *shapes.get(name, ())), np.nan)
     for name in FoldLosses.SUMS:
         none = np.zeros((1 if name == "naive_record" else levels, len(part.fold.test)))
         arrays[name] = functools.reduce(
@@ -221,11 +220,10 @@ def run(work: FitWork, draws: tuple[int, int], enough: Enough | None = None) -> 
                 progress.add(piece, result)
                 bar.advance(levels * (piece.stop - piece.start))
                 seconds_per_fit = (time.perf_counter() - began) / max(bar.num_done, 1)
-                expected_draws = (
-                    progress.num_wanted
-                    if progress.num_wanted > progress.fewest or progress.is_stopped
-                    else progress.most
-                )
+                if progress.num_wanted > progress.fewest or progress.is_stopped:
+                    expected_draws = progress.num_wanted
+                else:
+                    expected_draws = progress.most
                 bar.expect(
                     levels * len(work.plan) * expected_draws,
                     f"fits, at most {total:,} in {total * seconds_per_fit:.0f} s",
@@ -347,9 +345,10 @@ def one_piece(work: FitWork, piece: Piece) -> StepResult:
             0.0,
         )
         result["naive"] = filed[None]
-        result["naive_record"] = (
-            np.zeros((1, len(test))) if filed_values is None else filed_values.sum(0)[None]
-        )
+        if filed_values is None:
+            result["naive_record"] = np.zeros((1, len(test)))
+        else:
+            result["naive_record"] = filed_values.sum(0)[None]
     if work.outside and score.per_record:
         result["outside"] = by_level(score.losses(y[extra], extra_predictions).mean(1))
     if work.edges is not None:

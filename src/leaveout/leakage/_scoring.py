@@ -61,7 +61,10 @@ def _response_measure(loss: losses.AbstractLoss) -> Measure:
                 low=None,
             )
         case losses.Huber() | losses.PseudoHuber():
-            name = "Huber's" if isinstance(loss, losses.Huber) else "pseudo-Huber"
+            if isinstance(loss, losses.Huber):
+                name = "Huber's"
+            else:
+                name = "pseudo-Huber"
             return Measure(name, "response", Mean(functools.partial(_of_residual, loss=loss)))
     raise TypeError(
         f"leakage_corrected: {type(loss).__name__} has no form on the scale of the response; give a function."
@@ -163,12 +166,18 @@ def resolve_score(scoring: Any, estimator: Any, y: NDArray) -> Measure:
             )
         scoring = sklearn.metrics.get_scorer(scoring)
     if not hasattr(scoring, "_score_func"):
-        kind = scoring.__name__ if hasattr(scoring, "__name__") else type(scoring).__name__
+        if hasattr(scoring, "__name__"):
+            kind = scoring.__name__
+        else:
+            kind = type(scoring).__name__
         raise TypeError(
             f"scoring={kind}: a name or sklearn.metrics.make_scorer(metric) is needed, whose metric can be asked with "
             "predictions; a function of (estimator, X, y) cannot."
         )
-    classes = np.unique(y) if classifies(estimator, y) else None
+    if classifies(estimator, y):
+        classes = np.unique(y)
+    else:
+        classes = None
     return of_scorer("scoring", name, scoring, classes, estimator)
 
 

@@ -143,10 +143,14 @@ def solve_curve(
         share = np.arange(test.shape[1]) / (test.shape[1] - 1)
         # linear in d, E has two curves in c: least squares over the test side, b ≈ A_train F
         # (A_test both)ᵀ
-        basis = np.column_stack([1 - share, share]) if linear else np.eye(test.shape[1])
-        rows = (
-            b @ np.linalg.pinv(test @ basis).T if linear else System(test, order).linear(b.T, lam).T
-        )
+        if linear:
+            basis = np.column_stack([1 - share, share])
+        else:
+            basis = np.eye(test.shape[1])
+        if linear:
+            rows = b @ np.linalg.pinv(test @ basis).T
+        else:
+            rows = System(test, order).linear(b.T, lam).T
         F = along.linear(rows, lam)
         # on the test clusters' own records; for other records more of them in training may be
         # harmful
@@ -167,7 +171,10 @@ def solve_curve(
         raise ValueError(
             "solve_curve: give covariance=, the covariance of b, by which λ is chosen, or lam=."
         )
-    noise = None if covariance is None else _finite("covariance", covariance, 2)
+    if covariance is None:
+        noise = None
+    else:
+        noise = _finite("covariance", covariance, 2)
     if noise is not None and (noise.shape != (len(losses),) * 2 or not np.allclose(noise, noise.T)):
         raise ValueError(
             f"solve_curve: covariance must be symmetric, {(len(losses),) * 2}; got {noise.shape}."
@@ -328,6 +335,9 @@ def _finite(name: str, value: ArrayLike, ndim: int) -> FloatArray:
     array = np.asarray(value, np.float64)
     misshapen = array.ndim != ndim or not array.size
     if misshapen or not np.isfinite(array).all():
-        problem = f"shape {array.shape}" if misshapen else "NaN or infinity"
+        if misshapen:
+            problem = f"shape {array.shape}"
+        else:
+            problem = "NaN or infinity"
         raise ValueError(f"solve_curve: {name} must be finite, with {ndim} axes; got {problem}.")
     return array

@@ -87,7 +87,10 @@ class PredictionWork:
             }.items()
         )
         glm = isinstance(self.learner, PlanHost)  # makes many refits of its one fit at once
-        size = max(1, FIT_BATCH_ENTRIES // self.learner.cost // 64) if glm else 1
+        if glm:
+            size = max(1, FIT_BATCH_ENTRIES // self.learner.cost // 64)
+        else:
+            size = 1
         began = time.perf_counter()
         batches = [unfitted[k : k + size] for k in range(0, len(unfitted), size)]
         for batch, result in steps(
@@ -451,9 +454,8 @@ class LeakageStudy:
 
 def few_removed(removed_share: float) -> str:
     """Return the reason why there is no answer."""
-    effect = (
-        f"takes out {removed_share:.0%} of"
-        if removed_share >= 0
-        else f"adds {-removed_share:.0%} to"
-    )
+    if removed_share >= 0:
+        effect = f"takes out {removed_share:.0%} of"
+    else:
+        effect = f"adds {-removed_share:.0%} to"
     return f"it {effect} the expected mates; taking out {MIN_EXPOSURE_REMOVED:.0%} is the least"

@@ -108,7 +108,10 @@ def frame_of(caller: str, pairs: Any) -> pd.DataFrame:
         and pairs.index.nlevels == 2
     ):
         # the form of recordlinkage
-        values = pairs.to_frame("probability") if isinstance(pairs, pd.Series) else pairs
+        if isinstance(pairs, pd.Series):
+            values = pairs.to_frame("probability")
+        else:
+            values = pairs
         return values.set_axis(values.index.set_names(["left", "right"])).reset_index()
     if isinstance(pairs, pd.DataFrame):
         return pairs
@@ -200,7 +203,10 @@ def _names(caller: str, ids: Any) -> pd.Index:
         return pd.RangeIndex(int(ids))
     if isinstance(ids, pd.DataFrame):
         ids = ids.index
-    names = ids if isinstance(ids, pd.Index) else pd.Index(pandas_of(caller, "ids", ids))
+    if isinstance(ids, pd.Index):
+        names = ids
+    else:
+        names = pd.Index(pandas_of(caller, "ids", ids))
     if not names.is_unique:
         raise ValueError(
             f"{caller}: ids must name each row once; {names[names.duplicated()].tolist()[0]!r} is there twice."
@@ -210,11 +216,10 @@ def _names(caller: str, ids: Any) -> pd.Index:
 
 def _row_numbers(caller: str, index: pd.Index) -> IntArray:
     values = index.to_numpy()
-    wrong = (
-        values[~((values >= 0) & (values == np.floor(values)))]
-        if values.dtype.kind in "iuf"
-        else values
-    )
+    if values.dtype.kind in "iuf":
+        wrong = values[~((values >= 0) & (values == np.floor(values)))]
+    else:
+        wrong = values
     if len(wrong):
         raise ValueError(
             f"{caller}: without ids= pairs name rows by number, from 0; got {wrong.tolist()[0]!r}. Give ids=, one name a row."
@@ -261,12 +266,14 @@ def _number_column(caller: str, column: pd.Series) -> FloatArray:
         return numbers(caller, "pairs", column).astype(np.float64)
     except TypeError:
         odd = column[pd.to_numeric(column, errors="coerce").isna()]
-        content = (
-            f"holds {odd.iloc[0]!r}"
-            if len(odd)
-            else f"holds numbers as text, such as {column.iloc[0]!r}"
-        )
-        advice = "name another by probability=" if len(odd) else "convert it by .astype(float)"
+        if len(odd):
+            content = f"holds {odd.iloc[0]!r}"
+        else:
+            content = f"holds numbers as text, such as {column.iloc[0]!r}"
+        if len(odd):
+            advice = "name another by probability="
+        else:
+            advice = "convert it by .astype(float)"
         raise TypeError(
             f"{caller}: the column {column.name!r} of the pairs {content}, where a probability is wanted; {advice}."
         ) from None

@@ -362,20 +362,22 @@ class DenseDesign(SingleOutput):
         blocks = self._pair_blocks(len(weight))
         out = np.empty((len(weight), p, p))
         if self.pairs is not None or blocks:
-            half = 0.0 if self.pairs is None else weight @ self.pairs.T
+            if self.pairs is None:
+                half = 0.0
+            else:
+                half = weight @ self.pairs.T
             for block in blocks if self.pairs is None else ():
                 half += weight[:, block] @ self._pairs(block).T
             i, j = np.triu_indices(p)
             out[:, i, j] = out[:, j, i] = half
             return out
         for k, refit_weight in enumerate(weight):
-            if (
-                refit_weight >= 0
-            ).all():  # NumPy computes one half of a matrix times its own transpose
-                half = (
-                    self.x if (refit_weight == 1).all() else self.x * np.sqrt(refit_weight)[:, None]
-                )
-                np.matmul(half.T, half, out=out[k])
+            # NumPy computes one half of a matrix times its own transpose
+            if (refit_weight >= 0).all():
+                x = self.x
+                if (refit_weight != 1).any():
+                    x = x * np.sqrt(refit_weight)[:, None]
+                np.matmul(x.T, x, out=out[k])
             else:
                 np.matmul((self.x * refit_weight[:, None]).T, self.x, out=out[k])
         return out
@@ -619,7 +621,10 @@ class Predictors:
 
     def bending(self, theta: RefitPoints) -> Float[Array, "#refits params params"]:
         """Hessian of the penalty beside the rows."""
-        penalty = self.penalty if isinstance(self.penalty, np.ndarray) else self.penalty.toarray()
+        if isinstance(self.penalty, np.ndarray):
+            penalty = self.penalty
+        else:
+            penalty = self.penalty.toarray()
         if self.norms is None:
             return penalty[None]
         return penalty + self.norms.hessian(theta)
@@ -653,9 +658,8 @@ class Predictors:
         gather_cost = 16  # cost of gathering a row, in products with one
         if gather_cost * units.shape[1] >= len(self.y):
             return self.eta(theta)[np.arange(len(units))[:, None], units]
-        offset = (
-            self.offset[units]
-            if isinstance(self.offset, np.ndarray) and self.offset.ndim
-            else self.offset
-        )
+        if isinstance(self.offset, np.ndarray) and self.offset.ndim:
+            offset = self.offset[units]
+        else:
+            offset = self.offset
         return self.design.unit_predictors(units, theta) + offset

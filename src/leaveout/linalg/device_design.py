@@ -98,7 +98,10 @@ class Resident(SourcedDesign):
         self, units: Int[np.ndarray, "..."] | slice, columns: Arrays | None, dtype: Any
     ) -> np.ndarray:
         """Selected rows in memory, or their products with columns."""
-        units = np.arange(len(self))[units] if isinstance(units, slice) else np.asarray(units)
+        if isinstance(units, slice):
+            units = np.arange(len(self))[units]
+        else:
+            units = np.asarray(units)
         out = np.empty((units.size, self.shape[1] if columns is None else columns.shape[1]), dtype)
         for chunk in _powers(units.size, DEVICE_BLOCK // max(1, self.shape[1])):
             out[chunk] = jax.device_get(

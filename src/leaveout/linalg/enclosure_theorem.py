@@ -133,11 +133,10 @@ def share(gap: Array, reference: Array, size: Array) -> Float[Array, "*refits"]:
     smallest_curvature = 1e-200  # curvature of a unit below which it counts as none
     # for these (e − τa)₊ is at most (e − τa₀)₊ + τa₀, with a₀ the smallest curvature
     clamped = reference < smallest_curvature
-    part = (
-        1 + smallest_curvature * np.sum(np.where(clamped, size, 0.0), axis=-1)
-        if clamped.any()
-        else 1.0
-    )
+    if clamped.any():
+        part = 1 + smallest_curvature * np.sum(np.where(clamped, size, 0.0), axis=-1)
+    else:
+        part = 1.0
     reference = np.maximum(reference, smallest_curvature)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio = gap / reference
@@ -176,11 +175,11 @@ def ball(
     `slope` is λ, and `penalty_share` is added to C for the penalty.
     """
     beyond = share(gap.beyond, reference, size) + penalty_share
-    below = (
-        beyond
-        if (beyond < 0.5).all()
-        else np.fmin(beyond, share(np.maximum(gap.below, 0.0), reference, size) + penalty_share)
-    )  # the gaps at smaller radii are no larger
+    # the gaps at smaller radii are no larger
+    if (beyond < 0.5).all():
+        below = beyond
+    else:
+        below = np.fmin(beyond, share(np.maximum(gap.below, 0.0), reference, size) + penalty_share)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         distance = UP * slope / (1 - below)
         proved = (below < 1) & (distance < radius) | (slope == 0)
@@ -315,9 +314,16 @@ class RadiusTable:
             self.scale = np.ones(1)
             sums = [*tally]
         else:
-            first = int(np.argmax(tally > 0)) if tally.any() else cls.FAR
+            if tally.any():
+                first = int(np.argmax(tally > 0))
+            else:
+                first = cls.FAR
             bins = len(cls.BINS)
-            largest = 10.0 ** ((cls.FAR - first) / 20) if first else 1e300  # rounded up
+            # rounded up
+            if first:
+                largest = 10.0 ** ((cls.FAR - first) / 20)
+            else:
+                largest = 1e300
             self.scale = np.array([largest if tally.any() else STRAIGHT])
             mass = np.pad(tally, (0, bins))[first : first + bins]
             mass[-1] += tally[first + bins :].sum()
@@ -333,7 +339,10 @@ class RadiusTable:
         if penalty is not None:
             extra = extra + penalty.share(self.RADII / self.scale)[:, None]
         doubled = np.minimum(np.arange(len(self.RADII)) + self.TWICE, len(self.RADII) - 1)
-        between = beyond[:, doubled] if concordant else np.full_like(beyond, np.inf)
+        if concordant:
+            between = beyond[:, doubled]
+        else:
+            between = np.full_like(beyond, np.inf)
         between[:, -self.TWICE :] = np.inf
         self.sums = [part + extra for part in (below, beyond, between)]
         self.best_levels = [self._at_best(part) for part in self.sums]
@@ -391,7 +400,10 @@ class RadiusTable:
         below, beyond = (0, 1) if move is None else (2, 2)
         scale = self.scale[anchor]
         first = np.broadcast_to(np.multiply(anchor, len(self.RADII)), slope.shape)
-        start = np.zeros(slope.shape) if move is None else move * scale
+        if move is None:
+            start = np.zeros(slope.shape)
+        else:
+            start = move * scale
         slope = slope * scale
         root = np.sqrt(keep)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -426,7 +438,10 @@ def change(loss: Loss, y: Array, reported: Array, center: Array, half: Array) ->
     if center.ndim > half.ndim:
         return _change_of_several(cast(LossOfSeveral, loss), y, reported, center, half)
     bounded = np.isfinite(half)
-    span = half if bounded.all() else np.where(bounded, half, 0.0)
+    if bounded.all():
+        span = half
+    else:
+        span = np.where(bounded, half, 0.0)
     slope, most = _rise(loss, y, center, span)
     (base,) = loss.derivatives(reported, y, (0,))
     with np.errstate(invalid="ignore"):

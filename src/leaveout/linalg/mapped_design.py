@@ -140,7 +140,10 @@ class MappedDesign(SourcedDesign):
 
     def take(self, units: Int[Array, " some"] | slice) -> "MappedDesign":
         """Design of the selected rows, without copying them."""
-        places = np.arange(len(self))[units] if isinstance(units, slice) else units
+        if isinstance(units, slice):
+            places = np.arange(len(self))[units]
+        else:
+            places = units
         return replace(self, source=RowSelection(self.source, places))
 
     def multiply(

@@ -134,7 +134,10 @@ def passes(objective: AbstractObjective) -> int:
     lanes = objective.costs.lanes
     if lanes is not None:
         return lanes
-    outputs = objective.outputs if isinstance(objective, AbstractLinearPredictor) else 1
+    if isinstance(objective, AbstractLinearPredictor):
+        outputs = objective.outputs
+    else:
+        outputs = 1
     # numbers that one pass over the data computes for a group of refits: about the size of a cache
     return max(4, 2**19 // (objective.num_units * outputs))
 
@@ -203,7 +206,10 @@ class LinearBatch:
         They serve the Hessians of steps only: gradients, in float64, decide where the steps end.
         """
         design = self.model.design
-        rows = design.base if isinstance(design, MultiOutputDesign) else design
+        if isinstance(design, MultiOutputDesign):
+            rows = design.base
+        else:
+            rows = design
         if isinstance(rows, Resident) and rows.source.dtype == np.float32 and self.constant is None:
             return design.single()
         return None
@@ -218,11 +224,10 @@ class LinearBatch:
         """Return, for each refit, the function that multiplies ∇²F by a vector."""
         (curvature,), kappa = self._weighted_terms(theta, lanes, (2,))
         norms = self.model.norms
-        multiply_norms = (
-            (lambda v: 0.0)
-            if norms is None
-            else functools.partial(np.einsum, "rpq,rq->rp", norms.hessian(theta))
-        )
+        if norms is None:
+            multiply_norms = lambda v: 0.0
+        else:
+            multiply_norms = functools.partial(np.einsum, "rpq,rq->rp", norms.hessian(theta))
 
         def multiply(vector):
             along = apply_curvature(curvature, self.model.design.predictors(vector))
@@ -430,7 +435,10 @@ class DerivedBatch:
         rounded = lambda most: 8 ** min(4, max(0, int(np.log2(max(most / self._costs[2], 1)) / 3)))
         # operations of padding, in every call, that are accepted so that other plans find the same
         # programs
-        always = min(rounded(4e6), self._padded_batch[0].num_units) if total > 1 or held else 1
+        if total > 1 or held:
+            always = min(rounded(4e6), self._padded_batch[0].num_units)
+        else:
+            always = 1
         return max(
             min(max(rounded(COMPILING / gradients), _power(8, together)), few_size(total)), always
         )
@@ -599,11 +607,17 @@ def function(
     objective: AbstractObjective, like: PyTree, weights: PerUnit | None = None
 ) -> Function:
     """Return F at the given weights, by default one."""
-    all_weights = np.ones(objective.num_units) if weights is None else np.asarray(weights, float)
+    if weights is None:
+        all_weights = np.ones(objective.num_units)
+    else:
+        all_weights = np.asarray(weights, float)
     batch = functions(objective, like, whole(all_weights[None]))
     if isinstance(batch, LinearBatch) and batch.model.quadratic:
         hessian = functools.cache(functools.partial(constant, batch.model, all_weights))
-        batch.constant = functools.partial(_hessian, objective) if weights is None else hessian
+        if weights is None:
+            batch.constant = functools.partial(_hessian, objective)
+        else:
+            batch.constant = hessian
     return Function(batch, like)
 
 

@@ -450,7 +450,10 @@ class ClosedFormBatch:
 
         def evaluate(theta, group):
             unshared = self._unshared
-            start = None if unshared else self._start_states(group)
+            if unshared:
+                start = None
+            else:
+                start = self._start_states(group)
             value, gradient, state = self.objective.look(theta, self.weigh(group), start)
             if unshared and np.isfinite(value).all():
                 self.states[-1] = state
@@ -609,7 +612,10 @@ class ClosedFormBatch:
         """Apply a function to the refits in groups, so that the weights and states of a group fit
         into memory.
         """
-        usual = None if self._unshared else self._anchor_states()
+        if self._unshared:
+            usual = None
+        else:
+            usual = self._anchor_states()
         # entries of weights and states that are in memory together
         size = self.objective.costs.lanes or max(
             1, 2**21 // (self.objective.num_units + (0 if usual is None else usual.size))

@@ -101,7 +101,10 @@ def map_arrays(function: Callable[..., Any], theta: PyTree) -> PyTree:
 
 def ravel(theta: PyTree) -> Any:
     """Concatenate the arrays of a tree to one vector, `[params]`."""
-    leaves = [theta] if isinstance(theta, np.ndarray) else jax.tree.leaves(theta)
+    if isinstance(theta, np.ndarray):
+        leaves = [theta]
+    else:
+        leaves = jax.tree.leaves(theta)
     if leaves and all(isinstance(leaf, np.ndarray) for leaf in leaves):
         return np.concatenate([leaf.ravel() for leaf in leaves])
     return jax.flatten_util.ravel_pytree(theta)[0]
@@ -335,9 +338,10 @@ class Units:
         array of bool, shape (entries,)
             True where the unit is observed and scorable.
         """
-        scored = (
-            np.ones(len(index), bool) if self.observed is None else np.asarray(self.observed)[index]
-        )
+        if self.observed is None:
+            scored = np.ones(len(index), bool)
+        else:
+            scored = np.asarray(self.observed)[index]
         if self.scorable is None:
             return scored
         return scored & self.scorable(refit, index, weight)
@@ -869,12 +873,19 @@ class Separable(AbstractObjective):
     ):
         self.unit_loss = unit_loss
         self.penalty = penalty
-        leaves, tree = ([data], None) if isinstance(data, list) else jax.tree.flatten(data)
+        if isinstance(data, list):
+            leaves = [data]
+            tree = None
+        else:
+            leaves, tree = jax.tree.flatten(data)
         self.labels, *leaves = match_labels(
             "Separable", **{f"data[{k}]": leaf for k, leaf in enumerate(leaves)}
         )
         leaves = [_checked_data(leaf) for leaf in leaves]
-        self.data = leaves[0] if tree is None else jax.tree.unflatten(tree, leaves)
+        if tree is None:
+            self.data = leaves[0]
+        else:
+            self.data = jax.tree.unflatten(tree, leaves)
         sizes = {len(leaf) for leaf in jax.tree.leaves(self.data)}
         if len(sizes) != 1:
             raise ValueError(

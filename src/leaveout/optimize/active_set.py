@@ -74,7 +74,10 @@ def restrict_to_active(
     if restriction is None:
         return objective, theta
     kinked = restriction.whole
-    start = None if theta is None else np.asarray(objective.parameters.unconstrained(theta), float)
+    if theta is None:
+        start = None
+    else:
+        start = np.asarray(objective.parameters.unconstrained(theta), float)
     if start is not None and len(start) < len(kinked.slope):
         start = None
     try:
@@ -117,7 +120,10 @@ def dual_form(objective: AbstractObjective, curvature: str, caller: str) -> Abst
     """Return the model in coordinates of its rows if `curvature` is "rows", or "auto" and rows are
     fewer; else itself.
     """
-    ridge = ridge_strengths(objective) if curvature in ("rows", "auto") else None
+    if curvature in ("rows", "auto"):
+        ridge = ridge_strengths(objective)
+    else:
+        ridge = None
     if curvature == "rows" and ridge is None:
         description = kind_of(objective)
         if isinstance(objective, AbstractRegression):
@@ -203,7 +209,10 @@ def _describe_active(model: FullModel, minimiser: ActiveMinimiser) -> str:
     )
     j = int(np.argmin(margin))
     if margin[j] <= TIE_DISTANCE:
-        where = "zero" if theta[j] == 0 and a[j] > 0 else "there"
+        if theta[j] == 0 and a[j] > 0:
+            where = "zero"
+        else:
+            where = "there"
         return f"{text}; {model.parameter_name(j)} is at a tie: whether it is {where} is within rounding"
     if not a[j] > 0:
         return f"{text}; {model.parameter_name(j)} is nearest to leaving its bound"
@@ -306,7 +315,10 @@ def minimise_with_kinks(
     """Minimise F(·, w). Raises `NoMinimiser` if the parameters that are not held are not
     determined.
     """
-    theta = model.start() if start is None else start.copy()
+    if start is None:
+        theta = model.start()
+    else:
+        theta = start.copy()
     problem = WeightedProblem(model, weights)
     # first tolerance if L is quadratic, as one round then gets nearly all signs right
     quadratic_round_tolerance = 0.1
@@ -317,7 +329,8 @@ def minimise_with_kinks(
         minimiser = _minimise_active(problem, theta)
         if minimiser is None:
             theta, changed = _independent(problem, theta)
-            minimiser = _minimise_active(problem, theta) if changed else None
+            if changed:
+                minimiser = _minimise_active(problem, theta)
         if minimiser is not None:
             return minimiser
     place = _active(model, theta)[0]
@@ -461,7 +474,10 @@ def _descend(problem: WeightedProblem, theta: Array, tolerance: float) -> Vector
         largest = float(point.a.max() if norms is None else point.kappa * norms.weight.max())
         if np.all(np.abs(slope) <= tolerance * (point.unit if largest == 0 else largest)):
             break
-        size = point.gradient if norms is None else norms.spread(norms.lengths(point.gradient))
+        if norms is None:
+            size = point.gradient
+        else:
+            size = norms.spread(norms.lengths(point.gradient))
         places = np.flatnonzero(
             ~held | (np.abs(size) >= kept_at_zero * (point.a if norms is None else point.unit))
         )
@@ -648,7 +664,10 @@ def _scale_columns(model: FullModel, places: Subset, root: PerUnit, ridge: Vecto
     order.
     """
     x = model.smooth.design.x
-    ridge_columns = np.diag(np.sqrt(ridge))[places] if ridge.any() else np.zeros((len(places), 0))
+    if ridge.any():
+        ridge_columns = np.diag(np.sqrt(ridge))[places]
+    else:
+        ridge_columns = np.zeros((len(places), 0))
     out = np.empty((len(places), len(x) + ridge_columns.shape[1]))
     np.multiply(x.take(places, axis=1).T, root, out=out[:, : len(x)])
     out[:, len(x) :] = ridge_columns

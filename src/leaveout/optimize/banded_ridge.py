@@ -75,9 +75,15 @@ class BandedRows:
 
     def __init__(self, model: BandedRidge, plan: Plan):
         n = model.num_units
-        weight = np.ones(n) if model.sample_weight is None else model.sample_weight
+        if model.sample_weight is None:
+            weight = np.ones(n)
+        else:
+            weight = model.sample_weight
         root = np.sqrt(weight)
-        self.u = root / np.linalg.norm(root) if model.intercept else np.zeros(n)
+        if model.intercept:
+            self.u = root / np.linalg.norm(root)
+        else:
+            self.u = np.zeros(n)
         within = lambda part: part - np.multiply.outer(self.u, self.u @ part)
         self.weight = weight
         self.root = root
@@ -95,7 +101,10 @@ class BandedRows:
             band += [b] * x.shape[1]
         self.x = np.concatenate(parts, axis=1)
         self.band = np.array(band, int)
-        self.gram = self.x.T @ self.x if self.x.shape[1] <= n else None
+        if self.x.shape[1] <= n:
+            self.gram = self.x.T @ self.x
+        else:
+            self.gram = None
         self.folds = [
             BandedFold(plan.index[a:z], plan.held[a:z])
             for a, z in zip(plan.indptr[:-1], plan.indptr[1:], strict=True)
@@ -117,7 +126,10 @@ class BandedFactor:
         self.rows = rows
         root = alpha[rows.band] ** -0.5
         self.v = rows.x * root
-        inner = self.v @ self.v.T if rows.gram is None else rows.gram * root * root[:, None]
+        if rows.gram is None:
+            inner = self.v @ self.v.T
+        else:
+            inner = rows.gram * root * root[:, None]
         inner[np.diag_indices(len(inner))] += 1
         factor = scipy.linalg.cho_factor(inner, lower=True)
         self.w = scipy.linalg.cho_solve(factor, self.v if rows.gram is None else self.v.T)
@@ -249,7 +261,10 @@ class Search:
         self.count = 1 if shared else len(self.everyone)
         self.rounds = 0
         self.factors = 0
-        levels = np.linspace(*self.ends, LEVELS + 2)[1:-1] if start is None else start[None]
+        if start is None:
+            levels = np.linspace(*self.ends, LEVELS + 2)[1:-1]
+        else:
+            levels = start[None]
         with Slow("penalties", len(levels)) as bar:
             losses = []
             for rho in levels:
@@ -450,11 +465,10 @@ class PerTarget(PrintedResult):
                 solution += residual - point.v @ (point.w.T @ residual)
             coef[targets] = (rows.columns.T @ solution / rho[model.band][:, None]).T
         middle = rows.weight / rows.weight.sum()
-        level = (
-            middle @ model.y - coef @ (middle @ model.design)
-            if model.intercept
-            else np.zeros(len(coef))
-        )
+        if model.intercept:
+            level = middle @ model.y - coef @ (middle @ model.design)
+        else:
+            level = np.zeros(len(coef))
         return {"intercept": level, "coef": coef}
 
     def _lines(self) -> list[tuple[str, str]]:
@@ -463,9 +477,10 @@ class PerTarget(PrintedResult):
             f"{name} {np.exp(np.median(np.log(self.alpha[:, b]))):.3g}"
             for b, name in enumerate(self.model.bands[:8])
         ]
-        low, middle, high = (
-            np.nanquantile(r2, [0.1, 0.5, 0.9]) if np.isfinite(r2).any() else [np.nan] * 3
-        )
+        if np.isfinite(r2).any():
+            low, middle, high = np.nanquantile(r2, [0.1, 0.5, 0.9])
+        else:
+            low, middle, high = [np.nan] * 3
         return [
             ("model", repr(self.model)),
             ("refits", f"{self.plan.num_refits} of each target, in closed form"),
@@ -515,11 +530,10 @@ def candidates(model: BandedRidge, penalties: Any, plan: Plan) -> PerTarget:
         raise ValueError(
             "path: the folds are not determined at any of these penalties, which are too small."
         )
-    best = (
-        np.full(losses.shape[1], finite_losses.mean(1).argmin())
-        if model.shared
-        else finite_losses.argmin(0)
-    )
+    if model.shared:
+        best = np.full(losses.shape[1], finite_losses.mean(1).argmin())
+    else:
+        best = finite_losses.argmin(0)
     error = np.empty(losses.shape[1])
     entry_losses = np.empty((losses.shape[1], int(plan.held.sum())))
     for k in np.unique(best):
@@ -547,7 +561,10 @@ def descend_penalties(
 
     One pair for all bands, or one a band by name.
     """
-    bounds_by_band = space if isinstance(space, Mapping) else dict.fromkeys(model.bands, space)
+    if isinstance(space, Mapping):
+        bounds_by_band = space
+    else:
+        bounds_by_band = dict.fromkeys(model.bands, space)
     if set(bounds_by_band) != set(model.bands):
         raise ValueError(
             f"tune: the space must have bounds for each band, {list(model.bands)}; got {list(bounds_by_band)}."
@@ -570,7 +587,10 @@ def descend_penalties(
     log_start = None
     if start is not None:
         if not isinstance(start, Mapping) or set(start) != set(model.bands):
-            got = list(start) if isinstance(start, Mapping) else repr(start)
+            if isinstance(start, Mapping):
+                got = list(start)
+            else:
+                got = repr(start)
             raise ValueError(
                 f"tune: start must have a penalty for each band, {list(model.bands)}, by name; got {got}."
             )
@@ -609,7 +629,10 @@ def _scope(model: BandedRidge) -> str:
 
 def _fitting(model: BandedRidge, plan: Plan, caller: str) -> Plan:
     if not isinstance(plan, Plan) or plan.num_units != model.num_units:
-        got = f"of {plan.num_units} units" if isinstance(plan, Plan) else type(plan).__name__
+        if isinstance(plan, Plan):
+            got = f"of {plan.num_units} units"
+        else:
+            got = type(plan).__name__
         raise ValueError(
             f"{caller}: the plan must be of the {model.num_units} units of the model; got one {got}."
         )

@@ -112,7 +112,10 @@ class BFGS:
 
         A first step is no longer than one, unless P₀ is trusted, as it may lead over a hill.
         """
-        length = 1.0 if self.count else min(1.0, self.longest * promise**-0.5)
+        if self.count:
+            length = 1.0
+        else:
+            length = min(1.0, self.longest * promise**-0.5)
         low = 0.0, -promise
         high = np.inf, np.nan
         max_line_looks = 30  # largest number of evaluations along one direction
@@ -141,11 +144,10 @@ def minimise_by_information(
     no such matrix.
     """
     parts = preconditioner(objective, F.to_tree(theta), np.ones(objective.num_units))
-    factor = (
-        factorise(np.asarray(parts[0].matrices[0]))
-        if parts and len(parts[0].entries) == 1
-        else None
-    )
+    if parts and len(parts[0].entries) == 1:
+        factor = factorise(np.asarray(parts[0].matrices[0]))
+    else:
+        factor = None
     if factor is None:
         return Minimisation(np.inf, theta, False)
     way = BFGS(F, theta, lambda gradient: scipy.linalg.cho_solve((factor, True), gradient), np.inf)
@@ -163,7 +165,10 @@ def _between(low: tuple[float, float], high: tuple[float, float]) -> float:
     (b, rising) = high
     if not np.isfinite(b):
         return 4 * a
-    zero = a - falling * (b - a) / (rising - falling) if rising > 0 else np.nan
+    if rising > 0:
+        zero = a - falling * (b - a) / (rising - falling)
+    else:
+        zero = np.nan
     if np.isfinite(zero):
         return min(max(zero, a + 0.1 * (b - a)), b - 0.1 * (b - a))
     return 0.5 * (a + b)

@@ -234,7 +234,10 @@ class Fit(Module, PrintedResult):
         """
         model = self.objective
         # rows in place of columns
-        number = len(model.as_given.names) - len(model.names) if isinstance(model, DualGLM) else 0
+        if isinstance(model, DualGLM):
+            number = len(model.as_given.names) - len(model.names)
+        else:
+            number = 0
         return self.num_params + number - len(self.null_space)
 
     @property
@@ -651,7 +654,10 @@ def _without_cancellation(objective: AbstractObjective, make: Callable[[Any], Fi
     """
     try:
         fitted = make(objective)
-        alternative = orthogonal_form(objective) if _is_crowded(fitted) else None
+        if _is_crowded(fitted):
+            alternative = orthogonal_form(objective)
+        else:
+            alternative = None
     except (RuntimeError, ValueError):
         alternative = orthogonal_form(objective)
         if alternative is None:
@@ -684,11 +690,10 @@ def _lowest(
     def start() -> StepResult:
         """Return the starts and, if H is formed, the directions in which F never changes."""
         starts[:] = starts_of(objective, theta0, num_starts, seed)
-        flat = (
-            None
-            if _by_products(objective, starts[0], curvature, "fit")
-            else _known_flat(objective, starts[0])
-        )
+        if _by_products(objective, starts[0], curvature, "fit"):
+            flat = None
+        else:
+            flat = _known_flat(objective, starts[0])
         if flat is not None and len(flat) > len(objective.parameters.symmetries(starts[0])):
             # the start of least norm, which steps preserve
             starts[:] = [stored_leaves(own_start(objective, seed))]
@@ -812,12 +817,14 @@ def _fit_at_end(
             problem += ": are the data perfectly separated, or a class or group missing"
             target = objective.units.target
             column = _separating_column(objective)
-            problem += f" (the column {column!r} alone separates the classes)" if column else ""
-            problem += (
-                f" (the response is {target[0]:g} in every unit)?"
-                if target is not None and np.ptp(target) == 0
-                else "?"
-            )
+            if column:
+                problem += f" (the column {column!r} alone separates the classes)"
+            else:
+                problem += ""
+            if target is not None and np.ptp(target) == 0:
+                problem += f" (the response is {target[0]:g} in every unit)?"
+            else:
+                problem += "?"
         way = "Add a penalty (a prior), such as lo.penalties.Ridge(1.0), or give another start, fit(..., theta0=)."
         raise RuntimeError(f"fit: {problem}{'' if problem.endswith('?') else '.'} {way}")
     return fitted
@@ -905,9 +912,10 @@ def standing(
 
     def make(model: AbstractObjective) -> Fit:
         leaves = stored_leaves(model.parameters.unconstrained(theta))
-        flat = (
-            None if _by_products(model, leaves, curvature, "anchor") else _known_flat(model, leaves)
-        )
+        if _by_products(model, leaves, curvature, "anchor"):
+            flat = None
+        else:
+            flat = _known_flat(model, leaves)
         return anchored_at(model, leaves, "anchor", flat)
 
     fitted = _without_cancellation(objective, make)

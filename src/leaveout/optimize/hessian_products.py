@@ -225,7 +225,10 @@ class Solve:
         A solve ends when its residual is `tol` of its gradient, both measured by the learnt
         inverse, or when it meets a direction along which F curves down.
         """
-        about = (lambda residual: residual) if self.inverse is None else self.inverse.about
+        if self.inverse is None:
+            about = lambda residual: residual
+        else:
+            about = self.inverse.about
         u = np.zeros_like(gradient)
         residual = gradient.copy()
         towards = np.array(about(residual))
@@ -446,7 +449,10 @@ def _newton(objective: AbstractObjective, F: Function, theta: Vector) -> Minimis
         size = float(np.linalg.norm(whitened))
         tol = max(LOOSE, min(ROUGH, size / before if before else ROUGH))
         before = size
-        keep = 0 if _has_sparse_rows(F) else most - len(learnt.directions)
+        if _has_sparse_rows(F):
+            keep = 0
+        else:
+            keep = most - len(learnt.directions)
         solve = Solve(F.of, coordinates, null_space, learnt, keep)
         u = solve(point[None], whitened[None], ONE, tol)
         learnt = solve.extended_inverse()

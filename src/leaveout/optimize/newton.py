@@ -150,14 +150,16 @@ def _shared_hessian(F: Function, flat: Flat) -> Callable[[Vector, Vector], Vecto
 
     def solve(theta: Vector, gradient: Vector) -> Vector:
         nonlocal factor, before
-        step = None if factor is None else scipy.linalg.cho_solve((factor, True), gradient)
+        if factor is None:
+            step = None
+        else:
+            step = scipy.linalg.cho_solve((factor, True), gradient)
         if step is None or max(gradient @ step, 0.0) ** 0.5 > max(QUICK * before, FLOOR_DECREMENT):
             factor = factorise(with_flat(F.hessian(theta), flat))
-            step = (
-                np.full_like(gradient, np.nan)
-                if factor is None
-                else scipy.linalg.cho_solve((factor, True), gradient)
-            )
+            if factor is None:
+                step = np.full_like(gradient, np.nan)
+            else:
+                step = scipy.linalg.cho_solve((factor, True), gradient)
         before = max(gradient @ step, 0.0) ** 0.5
         return step
 
@@ -180,7 +182,10 @@ def _nearby(F: Function, theta: Vector, flat: Flat) -> bool:
     eta = model.eta(theta[None])
     (curvature,) = model.loss.derivatives(eta[0], model.y, (2,))
     norm, mass, *_ = model.design.extent(root.T, model.shares(eta[0], curvature))
-    reference = np.ones(len(norm)) if model.design.outputs > 1 else curvature
+    if model.design.outputs > 1:
+        reference = np.ones(len(norm))
+    else:
+        reference = curvature
     gap = gaps(
         model.loss, model.y, eta, CurvatureBounds(reference, reference), 2 * size * norm, reference
     )
@@ -257,7 +262,10 @@ def walk(
     The coordinates are renewed on the way. Returns None if the model has no preconditioner.
     `before` is the walk that led to θ.
     """
-    learnt = None if before is None else (before.unwhitener, before.inverse)
+    if before is None:
+        learnt = None
+    else:
+        learnt = (before.unwhitener, before.inverse)
     for _ in range(PRECONDITIONERS):
         parts = preconditioner(objective, F.to_tree(theta), weights)
         if not parts:
@@ -432,7 +440,10 @@ def newton(
                 F, theta[renewed], lanes[renewed], flat
             )
             if metric is None:
-                metric = factors[0].copy() if convex[0] else np.eye(theta.shape[1])
+                if convex[0]:
+                    metric = factors[0].copy()
+                else:
+                    metric = np.eye(theta.shape[1])
             factors[~convex] = metric
         assert metric is not None
         if open_lanes.size > 1 and theta.shape[1] <= small_system:

@@ -89,7 +89,10 @@ def _cut(objective: Any) -> Float[np.ndarray, "flat params"]:
     weight = objective.sample_weight
     if weight is None:
         weight = np.ones(len(x))
-    mean = weight @ x / weight.sum() if objective.intercept else np.zeros(x.shape[1])
+    if objective.intercept:
+        mean = weight @ x / weight.sum()
+    else:
+        mean = np.zeros(x.shape[1])
     root = np.linalg.qr(np.sqrt(weight)[:, None] * (x - mean), mode="r")
     _, s, vectors = np.linalg.svd(root, full_matrices=True)
     null = vectors[np.sum(s > objective.cut * s.max(initial=0.0)) :]
@@ -104,18 +107,20 @@ def _root(objective: AbstractLinearPredictor, size: int) -> Float[np.ndarray, "s
     """
     weight = objective.units.weight
     model = objective.predictors
-    units = (
-        np.arange(objective.num_units) if weight is None else np.flatnonzero(np.asarray(weight) > 0)
-    )
+    if weight is None:
+        units = np.arange(objective.num_units)
+    else:
+        units = np.flatnonzero(np.asarray(weight) > 0)
     null_space_block = 2**22  # numbers in a block of rows
     block = max(size, null_space_block // (objective.outputs * size))
     root = np.zeros((0, size))
     for start in range(0, len(units), block):
         # the last unit is repeated
         chunk = units[np.minimum(np.arange(start, start + min(block, len(units))), len(units) - 1)]
-        rows = (
-            _rows(objective, chunk) if model is None else model.design.whiten(chunk, np.eye(size))
-        )
+        if model is None:
+            rows = _rows(objective, chunk)
+        else:
+            rows = model.design.whiten(chunk, np.eye(size))
         root = np.asarray(
             np.linalg.qr(np.concatenate([root, np.asarray(rows).reshape(-1, size)]), mode="r")
         )

@@ -78,12 +78,14 @@ def starts_of(
     one too.
     """
     default_start = lambda seed: stored_leaves(own_start(objective, seed))
-    first = (
-        default_start(seed)
-        if theta0 is None
-        else stored_leaves(objective.parameters.unconstrained(theta0))
-    )
-    usual = objective.parameters.usual_starts if ravel(first).size <= LARGE_NUM_PARAMETERS else 1
+    if theta0 is None:
+        first = default_start(seed)
+    else:
+        first = stored_leaves(objective.parameters.unconstrained(theta0))
+    if ravel(first).size <= LARGE_NUM_PARAMETERS:
+        usual = objective.parameters.usual_starts
+    else:
+        usual = 1
     if objective.convex:
         count = 1
     else:
@@ -96,9 +98,10 @@ def starts_of(
     candidates = [first if theta0 is None else default_start(seed), *map(default_start, seeds)]
     if any(not np.array_equal(ravel(candidates[0]), ravel(candidate)) for candidate in candidates):
         return [first, *candidates[1:]]
-    fixed = (
-        [first] if np.array_equal(ravel(candidates[0]), ravel(first)) else [first, candidates[0]]
-    )
+    if np.array_equal(ravel(candidates[0]), ravel(first)):
+        fixed = [first]
+    else:
+        fixed = [first, candidates[0]]
     return [*fixed, *_around(objective, first, seeds[len(fixed) - 1 :])]
 
 
@@ -108,7 +111,10 @@ def _around(objective: AbstractObjective, first: PyTree, seeds: range) -> Iterat
     centre = np.asarray(ravel(first))
     n = objective.num_units
     curvature = np.abs(np.diag(F.hessian(centre)))
-    usual = np.median(curvature[curvature > 0]) if (curvature > 0).any() else float(n)
+    if (curvature > 0).any():
+        usual = np.median(curvature[curvature > 0])
+    else:
+        usual = float(n)
     flat_start_curvature = 1e-3  # least curvature that moves are scaled by, relative to the median
     scale = np.sqrt(n / (len(centre) * np.maximum(curvature, flat_start_curvature * usual)))
     for k, seed in enumerate(seeds):
@@ -227,7 +233,12 @@ def distinct(
                     1,
                 ]
             )
-    values, thetas, times = zip(*minima, strict=True) if minima else ((), (), ())
+    if minima:
+        values, thetas, times = zip(*minima, strict=True)
+    else:
+        values = ()
+        thetas = ()
+        times = ()
     return Minima(
         np.array(values),
         np.reshape(thetas, (len(values), ravel(like).size)),

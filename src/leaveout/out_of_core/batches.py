@@ -94,11 +94,10 @@ class Batches:
         features = len(self.roles.features)
         start = part.start
         for x, vectors in part.rows.read(self.roles, max(1, DENSE_BLOCK // (features + 1))):
-            design = (
-                np.empty((features + ones, len(x)), float).T
-                if x.flags.f_contiguous
-                else np.empty((len(x), features + ones))
-            )
+            if x.flags.f_contiguous:
+                design = np.empty((features + ones, len(x)), float).T
+            else:
+                design = np.empty((len(x), features + ones))
             design[:, :features], design[:, features:] = x, 1.0
             vector_by_name = dict(zip(self.roles.vectors, vectors, strict=True))
             for array, names in (
@@ -251,10 +250,16 @@ def _dataset(caller: str, name: str | os.PathLike) -> Any:
             f"{caller}: Parquet files are read by pyarrow: {INSTALL.format('parquet')}"
         ) from error
     text = os.fspath(name)
-    files = sorted(glob.glob(text)) if any(sign in text for sign in "*?[") else [text]
+    if any(sign in text for sign in "*?["):
+        files = sorted(glob.glob(text))
+    else:
+        files = [text]
     if not files or not Path(files[0]).exists():
         raise ValueError(f"{caller}: there is no file {text}.")
-    kind = "csv" if files[0].endswith(".csv") else "parquet"
+    if files[0].endswith(".csv"):
+        kind = "csv"
+    else:
+        kind = "parquet"
     try:
         return ds.dataset(files if len(files) > 1 else files[0], format=kind)
     except (OSError, ValueError) as error:
@@ -274,11 +279,10 @@ def _roles(caller: str, request: tuple[Any, ...], numeric: dict[str, bool]) -> R
                 f"{caller}: {role} must be the name of a column of the data; got {type(name).__name__}."
             )
     role_columns = {target, weight, offset}
-    features = (
-        tuple(name for name in numeric if name not in role_columns)
-        if columns is None
-        else tuple(columns)
-    )
+    if columns is None:
+        features = tuple(name for name in numeric if name not in role_columns)
+    else:
+        features = tuple(columns)
     missing = [name for name in [*features, *filter(None, role_columns)] if name not in numeric]
     if missing:
         available = ", ".join(list(numeric)[:10])
@@ -416,7 +420,10 @@ def _of_arrays(caller: str, x: Array, y: Any, weight: Any, offset: Any) -> Batch
         if part is not None
     }
     for name, part in vectors.items():
-        vectors[name] = part if is_mapped(part) else numbers(caller, name, part)
+        if is_mapped(part):
+            vectors[name] = part
+        else:
+            vectors[name] = numbers(caller, name, part)
         if vectors[name].shape != (len(x),):
             raise ValueError(
                 f"{caller}: {name} must have one number for each of the {len(x)} rows; got shape {np.shape(part)}."
@@ -427,7 +434,10 @@ def _of_arrays(caller: str, x: Array, y: Any, weight: Any, offset: Any) -> Batch
     for start in range(0, len(x), PART):
         chunk = slice(start, min(start + PART, len(x)))
         rows = Slice(x[chunk], tuple(part[chunk] for part in vectors.values()))
-        identity = describe_rows(x[chunk]) if isinstance(x, np.memmap) else x[chunk]
+        if isinstance(x, np.memmap):
+            identity = describe_rows(x[chunk])
+        else:
+            identity = x[chunk]
         listed.append(
             (chunk.stop - chunk.start, f"rows from {start} on", rows, (identity, rows.vectors))
         )

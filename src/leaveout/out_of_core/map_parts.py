@@ -31,7 +31,10 @@ class Pass(NamedTuple):
     part_arguments: list[tuple[Any, ...]] | None = None
 
     def apply(self, data: Batches, part: FilePart) -> PassResult:
-        extra = () if self.part_arguments is None else self.part_arguments[part.number]
+        if self.part_arguments is None:
+            extra = ()
+        else:
+            extra = self.part_arguments[part.number]
         return self.function(data.blocks(part, self.ones), *self.arguments, *extra)
 
 

@@ -53,11 +53,10 @@ def refit_rows(
     excess = scan.totals[6] - rtol * scan.se * scan.totals[1]
     weighed = np.where(np.isfinite(selected.error), selected.weight * selected.error, 0.0)
     order = np.argsort(-weighed, kind="stable")
-    largest = (
-        order[: int(np.searchsorted(np.cumsum(weighed[order]), excess)) + 1]
-        if excess > 0
-        else order[:0]
-    )
+    if excess > 0:
+        largest = order[: int(np.searchsorted(np.cumsum(weighed[order]), excess)) + 1]
+    else:
+        largest = order[:0]
     opened = np.union1d(unknown, largest)[:WORST]
     places = np.union1d(opened, [*chosen])
     if not places.size:
@@ -183,7 +182,10 @@ def _by_newton(
     plain = CachedLoss(run.loss)
     theta = np.tile(anchor.theta, (len(rows.y), 1))
     outer = np.einsum("np,nq->npq", rows.x, rows.x)
-    scale = float(anchor.table.scale[0]) if run.loss.self_concordance is not None else np.inf
+    if run.loss.self_concordance is not None:
+        scale = float(anchor.table.scale[0])
+    else:
+        scale = np.inf
     center = rows.x @ anchor.theta + rows.offset
     error = np.full(len(center), np.inf)
     reached = np.zeros(len(center), bool)

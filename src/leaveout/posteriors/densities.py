@@ -157,7 +157,10 @@ def from_posterior(
     _try_at_one_draw(named_draws, names, log_density, data)
     effect = effect_name(caller, integrate, names)
     coordinates = DrawCoordinates.read(caller, names - {effect}, transforms or {})
-    y = data.get("y") if isinstance(data, Mapping) else data
+    if isinstance(data, Mapping):
+        y = data.get("y")
+    else:
+        y = data
     model = SampledModel(
         latent={name: named_draws.arrays[name].shape[1:] for name in names},
         num_units=len(jax.tree.leaves(data)[0]),
@@ -200,20 +203,25 @@ def _densities(
 
     def densities(u: Any, data: Any, z: Any = None) -> Conditional:
         theta = vector_or_names(coordinates.constrain(u))
-        parameters = theta if effect is None else {**theta, effect: z}
+        if effect is None:
+            parameters = theta
+        else:
+            parameters = {**theta, effect: z}
         losses = jax.vmap(
             lambda datum: call_for_number("from_posterior: unit_loss", unit_loss, parameters, datum)
         )(data)
-        prior = (
-            0.0
-            if log_prior is None
-            else call_for_number("from_posterior: log_prior", log_prior, theta)
-        )
+        if log_prior is None:
+            prior = 0.0
+        else:
+            prior = call_for_number("from_posterior: log_prior", log_prior, theta)
         effect_prior = effect_log_prior or (lambda theta, z: -0.5 * z**2 - 0.5 * np.log(2 * np.pi))
         effect_density = lambda value: call_for_number(
             "from_posterior: effect_log_prior", effect_prior, theta, value
         )
-        effects = None if effect is None else jax.vmap(effect_density)(z)
+        if effect is None:
+            effects = None
+        else:
+            effects = jax.vmap(effect_density)(z)
         return Conditional(-losses, effects, prior + coordinates.log_jacobian(u))
 
     return densities
@@ -311,7 +319,12 @@ def _of_model(caller: str, draws: NamedArrays, chains: int, model: Any) -> Poste
 
     Its θ as one array, or its natural parameters by name.
     """
-    fit, objective = (model, model.objective) if isinstance(model, Fit) else (None, model)
+    if isinstance(model, Fit):
+        fit = model
+        objective = model.objective
+    else:
+        fit = None
+        objective = model
     # the density is one of all coefficients, also of those that are held
     if isinstance(objective, ActiveGLM):
         fit = None
@@ -322,14 +335,16 @@ def _of_model(caller: str, draws: NamedArrays, chains: int, model: Any) -> Poste
     elif start is not None:
         like = start(0)
     else:
-        like = (
-            draws[""][0] * 0.0
-            if "" in draws
-            else {name: array[0] * 0.0 for name, array in draws.items()}
-        )
+        if "" in draws:
+            like = draws[""][0] * 0.0
+        else:
+            like = {name: array[0] * 0.0 for name, array in draws.items()}
     like = map_arrays(lambda leaf: np.asarray(leaf, np.float64), like)
     size, names = len(np.ravel(ravel(like))), objective.parameters.names()
-    labels = list(names) if len(names) == size else [f"theta[{k}]" for k in range(size)]
+    if len(names) == size:
+        labels = list(names)
+    else:
+        labels = [f"theta[{k}]" for k in range(size)]
     natural = lambda v: objective.parameters.natural(unflatten(v, like))
 
     def to_theta(caller: str, draws: NamedArrays) -> np.ndarray:
@@ -357,7 +372,10 @@ def _of_model(caller: str, draws: NamedArrays, chains: int, model: Any) -> Poste
         return {str(name): np.stack([np.asarray(row[name]) for row in rows]) for name in rows[0]}
 
     score, constant, note = _density_of(caller, objective)
-    simulate = responses_of(objective, like) if objective.units.weight is None else None
+    if objective.units.weight is None:
+        simulate = responses_of(objective, like)
+    else:
+        simulate = None
     return Posterior(
         objective,
         to_theta(caller, draws),
@@ -383,7 +401,10 @@ def _density_of(caller: str, objective: AbstractObjective) -> tuple[str, Any, st
     score = objective.units.score
     units = objective.units
     loss = getattr(objective, "loss_function", None)
-    weight = np.ones(1) if units.weight is None else np.asarray(units.weight)
+    if units.weight is None:
+        weight = np.ones(1)
+    else:
+        weight = np.asarray(units.weight)
     if getattr(objective, "class_code", None) is not None:
         raise ValueError(
             f"{caller}: class_weight changes the weights of other units in every fold; leave it out."
@@ -399,11 +420,10 @@ def _density_of(caller: str, objective: AbstractObjective) -> tuple[str, Any, st
             log = scipy.special.gammaln
             ways = log(weight + 1) - log(successes + 1) - log(weight - successes + 1)
             return LOG_PROBABILITY, -ways, "weights are numbers of trials"
-    note = (
-        objective.note
-        if (weight == 1).all()
-        else "a unit stands for as many equal rows as its weight"
-    )
+    if (weight == 1).all():
+        note = objective.note
+    else:
+        note = "a unit stands for as many equal rows as its weight"
     if score in (LOG_DENSITY, LOG_PROBABILITY, ""):
         return score or LOG_LIKELIHOOD, 0.0, note
     if isinstance(loss, Squared):

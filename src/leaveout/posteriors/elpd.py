@@ -268,11 +268,17 @@ class PosteriorEstimate(Estimate):
         se = self.standard_error
         bad = int(np.sum(self.raw_k >= MAX_K))
         count = self._count
-        error = f" ± {se.value * count:.3g}" if np.isfinite(se.value) else ""
+        if np.isfinite(se.value):
+            error = f" ± {se.value * count:.3g}"
+        else:
+            error = ""
         if self.joint:
             terms = "folds, joint"
         else:
-            terms = "units" if self.unit_weight is None else "cases"
+            if self.unit_weight is None:
+                terms = "units"
+            else:
+                terms = "cases"
         used = ", ".join(
             f"{np.sum(self.proposal == name)} by {name}"
             for name in PROPOSALS
@@ -285,7 +291,10 @@ class PosteriorEstimate(Estimate):
             flagged_names = f": {', '.join(names)}{', …' if len(flagged) > 8 else ''}"
         else:
             flagged_names = ""
-        elpd = f"{self.elpd:.6g}{error} of {count} {terms} (SE {se.kind})" if count else ""
+        if count:
+            elpd = f"{self.elpd:.6g}{error} of {count} {terms} (SE {se.kind})"
+        else:
+            elpd = ""
         missing = ""
         if len(flagged):
             missing = f"not available: {len(flagged)} of {total} folds cannot be weighed; integrate=…, refit= or more draws"
@@ -335,14 +344,14 @@ class PosteriorEstimate(Estimate):
             raise ValueError(
                 f"to_arviz: {self._missing} units have no held-out density; ArviZ needs one of each."
             )
-        names = self.plan.refit_names if self.joint else self.names()
-        k = (
-            self.pareto_k
-            if self.joint
-            else self.average(
-                np.where(self._places.held, self.pareto_k[self._places.refit], np.nan)
-            )
-        )
+        if self.joint:
+            names = self.plan.refit_names
+        else:
+            names = self.names()
+        if self.joint:
+            k = self.pareto_k
+        else:
+            k = self.average(np.where(self._places.held, self.pareto_k[self._places.refit], np.nan))
         losses = self.per_unit()
         baseline = self.average(self.baseline)
         # units that the plan scores
@@ -468,7 +477,10 @@ def elpd(
         plan = plan.some(np.flatnonzero(scored))
         count = plan.num_refits
         scored = scored[scored > 0]
-    cases = _cases(posterior, plan) if plan.of_cases else None
+    if plan.of_cases:
+        cases = _cases(posterior, plan)
+    else:
+        cases = None
     pointwise = score == "pointwise" and scored.max() > 1
     if pointwise and posterior.unit_losses is None:
         raise ValueError(
@@ -495,8 +507,14 @@ def elpd(
     # no mean of weights that cannot be trusted is an elpd
     values[~accepted[fold_of_score]] = np.nan
     single = pointwise or scored.max() == 1  # a score of every held-out entry of the plan
-    unit = plan.index[plan.held] if single else fold_of_score
-    weight = np.ones(len(unit)) if cases is None else cases[unit]
+    if single:
+        unit = plan.index[plan.held]
+    else:
+        unit = fold_of_score
+    if cases is None:
+        weight = np.ones(len(unit))
+    else:
+        weight = cases[unit]
     weight = weight * accepted[fold_of_score]
     # units that several folds score are averaged
     weight /= np.maximum(np.bincount(unit, accepted[fold_of_score])[unit], 1.0)

@@ -115,12 +115,14 @@ class FoldResult(NamedTuple):
     @property
     def arrays(self) -> StepResult:
         """Everything but draws that can be moved again."""
-        units = (
-            {}
-            if self.units is None
-            else {f"units {name}": value for name, value in self.units._asdict().items()}
-        )
-        theta = {"theta": self.draws.theta} if self.proposal == "refit" else {}
+        if self.units is None:
+            units = {}
+        else:
+            units = {f"units {name}": value for name, value in self.units._asdict().items()}
+        if self.proposal == "refit":
+            theta = {"theta": self.draws.theta}
+        else:
+            theta = {}
         numbers = {
             name: np.asarray(value)
             for name, value in self._asdict().items()

@@ -286,7 +286,10 @@ def gaussians_of_refits(
     None where there is none.
     """
     fit = posterior.mode
-    moments = _about_draws(posterior, weights) if fit is None else _at_modes(fit, weights)
+    if fit is None:
+        moments = _about_draws(posterior, weights)
+    else:
+        moments = _at_modes(fit, weights)
     return [_gaussian(mean, precision) for mean, precision in zip(*moments, strict=True)]
 
 
@@ -335,7 +338,9 @@ def normaliser(posterior: Posterior) -> Normaliser | None:
     ) - gaussian.log_student(theta)
     estimate, _, _ = summarise(log_weights, posterior)
     by_bridge = bridge(log_weights, -posterior.value - gaussian.log_student(posterior.draws))
-    return estimate if abs(estimate.value - by_bridge) < MAX_GAP else None
+    if abs(estimate.value - by_bridge) < MAX_GAP:
+        return estimate
+    return None
 
 
 def bridge(ratio: Float[np.ndarray, " draws"], refit_ratio: Float[np.ndarray, " others"]) -> float:

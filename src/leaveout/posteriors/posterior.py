@@ -241,7 +241,8 @@ class Posterior(PrintedResult):
         share.data = share.data / size
         blocks, column = np.unique(share.indices, return_inverse=True)
         if theta is self.draws:
-            value, losses = self.value, self.block_losses[:, blocks]
+            value = self.value
+            losses = self.block_losses[:, blocks]
         else:
             value, losses = self.values_and_losses(theta, blocks)
         block_share = scipy.sparse.csr_array(
@@ -481,7 +482,10 @@ class Posterior(PrintedResult):
 
     def _lines(self) -> list[tuple[str, str]]:
         shown = 12  # names that are printed
-        chains = f" in {self.chains} chains" if self.chains > 1 else ""
+        if self.chains > 1:
+            chains = f" in {self.chains} chains"
+        else:
+            chains = ""
         names = ", ".join(self.names[:shown]) + (", …" if len(self.names) > shown else "")
         lines = [
             ("model", f"{display_name(self.objective)}, {self.objective.num_units} units"),

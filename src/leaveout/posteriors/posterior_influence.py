@@ -97,7 +97,10 @@ def _summaries(
                 )
             )
             if number.ndim or number.dtype.kind not in "biuf" or not np.isfinite(number):
-                got = f"shape {number.shape}" if number.ndim else repr(number.item())
+                if number.ndim:
+                    got = f"shape {number.shape}"
+                else:
+                    got = repr(number.item())
                 raise ValueError(f"influence: prediction must return one finite number; got {got}.")
             return float(number)
 

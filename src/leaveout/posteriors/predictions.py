@@ -148,7 +148,10 @@ class PosteriorPredictions(PrintedResult):
         table = self._weighed_table
         n = len(self.table)
         flagged = int(self.table["flagged"].sum())
-        missing = f"; {flagged} are in folds that cannot be weighed" if flagged else ""
+        if flagged:
+            missing = f"; {flagged} are in folds that cannot be weighed"
+        else:
+            missing = ""
         lines = [
             ("model", self.title),
             ("predicted", f"{len(table)} of {n} left-out units{missing}{self.missing}"),
@@ -263,11 +266,10 @@ def predict_left_out(
     table.insert(0, "y", y)
     table = table.assign(refit=refit, flagged=np.isin(refit, estimate.flagged()))
     unpredicted = int((table["mean"].isna() & ~table["flagged"]).sum())
-    missing = (
-        f"; {unpredicted} are in folds that weigh moved draws, which only a function simulate serves"
-        if unpredicted
-        else ""
-    )
+    if unpredicted:
+        missing = f"; {unpredicted} are in folds that weigh moved draws, which only a function simulate serves"
+    else:
+        missing = ""
     return PosteriorPredictions(table, level, plan, estimate.labels.objective, missing)
 
 
@@ -279,11 +281,10 @@ def _passes(posterior: Posterior, plan: Plan, as_drawn: BoolArray) -> list[list[
     passes = list[tuple[list[int], set[int]]]()
     for k in np.flatnonzero(as_drawn):
         changed = plan.index[plan.indptr[k] : plan.indptr[k + 1]]
-        blocks = (
-            set(posterior.blocks[changed])
-            if isinstance(posterior.objective, Integrated)
-            else set[int]()
-        )
+        if isinstance(posterior.objective, Integrated):
+            blocks = set(posterior.blocks[changed])
+        else:
+            blocks = set[int]()
         folds, pass_blocks = next((entry for entry in passes if not entry[1] & blocks), ([], set()))
         if not folds:
             passes.append((folds, pass_blocks))
@@ -311,11 +312,10 @@ def _responses(posterior: Posterior, names: pd.Index, response: Any) -> FloatArr
     y = np.asarray(target, np.float64)
     n = posterior.objective.num_units
     if y.shape != (n,) or not np.isfinite(y).all():
-        got = (
-            f"shape {y.shape}"
-            if y.shape != (n,)
-            else f"{np.sum(~np.isfinite(y))} that are NaN or infinite"
-        )
+        if y.shape != (n,):
+            got = f"shape {y.shape}"
+        else:
+            got = f"{np.sum(~np.isfinite(y))} that are NaN or infinite"
         raise ValueError(f"predict: response must be {n} finite numbers, one a unit; got {got}.")
     if posterior.objective.units.classes > 2:
         raise ValueError(

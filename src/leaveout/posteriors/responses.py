@@ -33,7 +33,10 @@ def responses_of(objective: AbstractObjective, like: PyTree) -> DrawResponses | 
         del weights  # units are independent given θ
         size = min(len(theta), max(1, CAPACITY // objective.num_units))
         mean = np.asarray(_means(objective, like, theta, units, size))
-        phi = np.ones((len(theta), 1)) if squared else distribution.dispersion(None, theta)
+        if squared:
+            phi = np.ones((len(theta), 1))
+        else:
+            phi = distribution.dispersion(None, theta)
         return units_of.to_target(
             distribution.draw(rng, mean, np.broadcast_to(phi, mean.shape)).astype(np.float64)
         )

@@ -149,11 +149,10 @@ def effect_name(caller: str, integrate: Any, latent: set[str]) -> str | None:
     """
     integrated = {} if integrate is None else integrate
     if not isinstance(integrated, Mapping) or len(integrated) > 1 or integrated.keys() - latent:
-        got = (
-            ", ".join(map(str, integrated))
-            if isinstance(integrated, Mapping)
-            else type(integrated).__name__
-        )
+        if isinstance(integrated, Mapping):
+            got = ", ".join(map(str, integrated))
+        else:
+            got = type(integrated).__name__
         raise ValueError(
             f"{caller}: integrate gives the group of each unit by the name of one of {listed(latent)}, as "
             f"{{name: groups}}; got {got}."

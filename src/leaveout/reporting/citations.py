@@ -26,7 +26,10 @@ class Citations(PrintedResult):
     entries: dict[str, str]
 
     def _lines(self) -> list[tuple[str, str]]:
-        lines = [("theorem", self.theorem)] if self.theorem else []
+        if self.theorem:
+            lines = [("theorem", self.theorem)]
+        else:
+            lines = []
         for key, entry in self.entries.items():
             part = {
                 name: re.sub("[{}]", "", text)
@@ -111,7 +114,10 @@ def _names(result: Any) -> list[str]:
         getattr(result, name, None)
         for name in ("estimate", "fit", "objective", "penalty", "whole", "plan")
     ]
-    parts += several.values() if isinstance(several, dict) else several
+    if isinstance(several, dict):
+        parts += several.values()
+    else:
+        parts += several
     ours = [part for part in parts if type(part).__module__.startswith(__name__.partition(".")[0])]
     return [
         type(result).__name__,

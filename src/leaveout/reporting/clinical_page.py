@@ -118,16 +118,28 @@ def page_of(
     stable = stability(fit, B=B, cases=cases)
     curve = calibration(estimate)
     decisions = decision_curve(estimate, thresholds)
-    across = None if centres is None else internal_external(fit, centres, cases=cases)
+    if centres is None:
+        across = None
+    else:
+        across = internal_external(fit, centres, cases=cases)
     labels = getattr(fit.objective, "labels", None)
     classes = getattr(labels, "classes", ()) or getattr(fit.objective, "classes", ())
-    event = f"“{classes[1]}”" if len(classes) == 2 else "the event"
-    until = "" if curve.time is None else f" until {curve.time:g}"
+    if len(classes) == 2:
+        event = f"“{classes[1]}”"
+    else:
+        event = "the event"
+    if curve.time is None:
+        until = ""
+    else:
+        until = f" until {curve.time:g}"
     if plan.clusters is None:
         population = "patients"
     else:
         population = f"{len(np.unique(plan.clusters))} groups of patients who are held out whole"
-    name = "AUC" if "AUC" in validated.table.index else "C"
+    if "AUC" in validated.table.index:
+        name = "AUC"
+    else:
+        name = "C"
     figures = [
         _calibration_figure(curve, until, population),
         _decision_figure(decisions, until, population),
@@ -209,10 +221,16 @@ def _answers(
     a new centre.
     """
     patients = measure.case
-    happened = measure.risk[:, 2] if isinstance(measure, Survival) else measure.y
+    if isinstance(measure, Survival):
+        happened = measure.risk[:, 2]
+    else:
+        happened = measure.y
     events = patients @ happened
     exclusions = "; ".join(f"{number} left out: {reason}" for reason, number in excluded.items())
-    weighted = f"{measure.weights.note}; " if measure.weights.note else ""
+    if measure.weights.note:
+        weighted = f"{measure.weights.note}; "
+    else:
+        weighted = ""
     row = validated.table.loc[name]
     slope = curve.table.loc["slope"]
     large = curve.table.loc["large"]
@@ -288,11 +306,10 @@ def _optimism(validated: Validation) -> pd.DataFrame:
 
 def _optimism_note(validated: Validation) -> str:
     num_missing = int((~validated.flagged["used"]).sum())
-    missing_note = (
-        f"{num_missing} of {validated.plan.num_refits} resamples have no refit and leave every mean. "
-        if num_missing
-        else ""
-    )
+    if num_missing:
+        missing_note = f"{num_missing} of {validated.plan.num_refits} resamples have no refit and leave every mean. "
+    else:
+        missing_note = ""
     return (
         f"Apparent measures are of the model on its own patients; training and test are means over {validated.plan.num_refits} "
         "models of bootstrap resamples, on their own patients and on all. The difference, optimism, is taken from the apparent "
@@ -333,15 +350,24 @@ def _equation(fit: Fit, measure: Any, time: Any) -> tuple[pd.DataFrame, str, boo
         value = model.spread(fit.vector)
         model = model.whole.model
         names = model.parameters.names()
-    link = getattr(model.loss_function, "link", "") if isinstance(model, GLM) else ""
+    if isinstance(model, GLM):
+        link = getattr(model.loss_function, "link", "")
+    else:
+        link = ""
     is_complete = link in RISKS or isinstance(model, Cox)
-    offset = " and the offset" if getattr(model, "offset", None) is not None else ""
+    if getattr(model, "offset", None) is not None:
+        offset = " and the offset"
+    else:
+        offset = ""
     eta = f"η the sum of the coefficients times the terms{', with the intercept' * ('intercept' in names)}{offset}"
     formula, ratio = RISKS.get(link, ("", "coefficient"))
     notes = [f"Risk = {formula}, {eta}."]
     if isinstance(measure, Survival):
         base = measure.fit_prediction[1][0][:, np.searchsorted(measure.grid, time)]
-        base = f"{base[0]:.6g}" if np.ptp(base) == 0 else "that of the patient's stratum"
+        if np.ptp(base) == 0:
+            base = f"{base[0]:.6g}"
+        else:
+            base = "that of the patient's stratum"
         notes = [f"Risk until {time:g} = 1 − e^(−H e^η), {eta}, H = {base}."]
         ratio = "hazard ratio"
     elif not is_complete:
@@ -511,11 +537,10 @@ def _stability_figure(stable: Stability, until: str) -> Figure:
         ),
         _diagonal("prediction", "low"),
     ]
-    sample_note = (
-        f" Shown are {len(units)} of {len(stable.units)} patients, at random."
-        if len(units) < len(stable.units)
-        else ""
-    )
+    if len(units) < len(stable.units):
+        sample_note = f" Shown are {len(units)} of {len(stable.units)} patients, at random."
+    else:
+        sample_note = ""
     text = (
         f"For each patient, where {stable.level:.0%} of the risks by {len(stable.predictions)} models of resampled patients lie. "
         f"They differ from the risk of the model by {stable.table.loc['mape', 'mean']:.3f} for a patient on average, and by "

@@ -39,11 +39,10 @@ def page_of(report: LeakageReport, title: str) -> Page:
     """Build the page of a report, with the origin of each number."""
     answers = report.table.rename_axis("answer").reset_index()
     rows = report.rows.rename_axis("row").reset_index()
-    remainder = (
-        f" The {MOST} that carry most; LeakageReport.rows has all {len(rows)}."
-        if len(rows) > MOST
-        else ""
-    )
+    if len(rows) > MOST:
+        remainder = f" The {MOST} that carry most; LeakageReport.rows has all {len(rows)}."
+    else:
+        remainder = ""
     note = (
         "Tested rows that may have mates in training: the likeliest mate and the probability of that pair, the probability of "
         f"any mate in training, and what the row adds to the correction.{remainder}"
@@ -56,11 +55,10 @@ def page_of(report: LeakageReport, title: str) -> Page:
             answers,
         )
     ]
-    tables += (
-        [PageTable("rows", "Rows that carry the inflation", note, rows.head(MOST))]
-        if len(rows)
-        else []
-    )
+    if len(rows):
+        tables += [PageTable("rows", "Rows that carry the inflation", note, rows.head(MOST))]
+    else:
+        tables += []
     return Page(
         title or f"{report.scoring} on new clusters, where links between records are uncertain",
         "What is the score on entities that the model has not seen, once their records in the training sets are taken out?",
@@ -85,7 +83,10 @@ def page_of(report: LeakageReport, title: str) -> Page:
 
 def _answers(report: LeakageReport) -> list[tuple[str, str, str]]:
     level = f"{report.level:.0%} interval"
-    better = "more is better" if report.more_is_better else "less is better"
+    if report.more_is_better:
+        better = "more is better"
+    else:
+        better = "less is better"
     naive = report.table.loc["naive"]
     cards = [
         (

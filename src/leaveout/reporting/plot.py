@@ -155,7 +155,10 @@ def _label_points(ax: "Axes", names: Any, x: Any, y: Any) -> None:
             bbox=behind,
             zorder=2,
         )
-        order = sides if up >= 0 else [sides[1], sides[0], *sides[2:]]
+        if up >= 0:
+            order = sides
+        else:
+            order = [sides[1], sides[0], *sides[2:]]
         # the first again, if the name covers another everywhere
         for shift, ha, va in [*order, order[0]]:
             note.set(position=shift, ha=ha, va=va)
@@ -256,7 +259,10 @@ def agreement(estimate: Estimate, exact: Estimate, ax: "Axes | None" = None) -> 
     """
     ax = _axes(ax, (6.0, 5.0))
     difference = np.abs(estimate.losses - exact.losses)
-    refit = np.arange(len(difference)) if estimate.joint else estimate.plan.refit
+    if estimate.joint:
+        refit = np.arange(len(difference))
+    else:
+        refit = estimate.plan.refit
     scored = np.isfinite(difference) & (estimate.error[refit] > 0)
     true = np.bincount(refit[scored], difference[scored], estimate.plan.num_refits)
     seen = np.unique(refit[scored])
@@ -398,7 +404,10 @@ def path(found: Any, ax: "Axes | None" = None) -> "Axes":
     table = found.table()
     best = found.best
     by_number = table.index.dtype == float and bool((table.index > 0).all())
-    place = table.index.to_numpy() if by_number else np.arange(len(table))
+    if by_number:
+        place = table.index.to_numpy()
+    else:
+        place = np.arange(len(table))
     order = np.argsort(place)
     penalties, held, none, bars = (
         part[order] for part in (place, *table[["mean", "no_update", "se"]].to_numpy().T)
@@ -501,7 +510,10 @@ def tuning(found: Any, ax: "Axes | None" = None, *, name: str | None = None) -> 
     pruned = [trial for trial in trials if trial.message]
     positions = np.array([place(trial) for trial in complete])
     value = np.array([sign * trial.value for trial in complete])
-    bars = None if found.metric else np.nan_to_num([trial.estimate.se for trial in complete])
+    if found.metric:
+        bars = None
+    else:
+        bars = np.nan_to_num([trial.estimate.se for trial in complete])
     ax.errorbar(
         positions,
         value,
@@ -739,11 +751,15 @@ def influence(
     else:
         values = found.column(by)
         error = found.rows.get(f"{by}_error")
-    index = (
-        values.index.to_timestamp() if isinstance(values.index, pd.PeriodIndex) else values.index
-    )
+    if isinstance(values.index, pd.PeriodIndex):
+        index = values.index.to_timestamp()
+    else:
+        index = values.index
     counted = pd.api.types.is_numeric_dtype(index) or pd.api.types.is_datetime64_any_dtype(index)
-    x = index.to_numpy() if counted else np.arange(len(values))
+    if counted:
+        x = index.to_numpy()
+    else:
+        x = np.arange(len(values))
     words = label_texts(values.index)
     if error is not None:
         ax.errorbar(
@@ -826,11 +842,10 @@ def estimates(found: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
     ax.set_yticks(place, [str(name) for name in found])
     scores = {estimate.score for estimate in found.values()}
     first = next(iter(found.values()))
-    label = (
-        _axis_label(first, "held-out loss a unit")
-        if len(scores) == 1
-        else "held-out loss a unit, of other scores"
-    )
+    if len(scores) == 1:
+        label = _axis_label(first, "held-out loss a unit")
+    else:
+        label = "held-out loss a unit, of other scores"
     ax.set(xlabel=label, ylim=(len(found) - 0.5, -0.5))
     _legend_above(ax, 2)
     return ax
@@ -895,7 +910,10 @@ def states(
         )
     ax = _axes(ax, (9.0, 3.5))
     path = hmm.decode(fit)
-    index = path.index if isinstance(path, pd.Series) else pd.RangeIndex(len(path))
+    if isinstance(path, pd.Series):
+        index = path.index
+    else:
+        index = pd.RangeIndex(len(path))
     words = label_texts(index)
     if isinstance(index, pd.PeriodIndex):
         index = index.to_timestamp()
@@ -990,8 +1008,15 @@ def field(
         raise TypeError(
             f"plot.field: the first argument is a Fit of a Markov random field, or a Gaussian one; got {got}."
         )
-    effects = mrf.smoothed(fit)["effect"].to_numpy() if hasattr(mrf, "smoothed") else None
-    number, sites = mrf.x.shape[:2] if effects is None else (1, len(effects))
+    if hasattr(mrf, "smoothed"):
+        effects = mrf.smoothed(fit)["effect"].to_numpy()
+    else:
+        effects = None
+    if effects is None:
+        number, sites = mrf.x.shape[:2]
+    else:
+        number = 1
+        sites = len(effects)
     positions = np.asarray(coordinates, float)
     if positions.shape != (sites, 2) or not np.isfinite(positions).all():
         raise ValueError(
@@ -1004,7 +1029,10 @@ def field(
             "plot.field: the estimate must score sites; leave estimate= out where whole fields are held out."
         )
     ax = _axes(ax, (6.0, 6.0))
-    names = pd.RangeIndex(sites) if mrf.labels.index is None else mrf.labels.index
+    if mrf.labels.index is None:
+        names = pd.RangeIndex(sites)
+    else:
+        names = mrf.labels.index
     if isinstance(coordinates, pd.DataFrame):
         order = places("plot.field", "coordinates", coordinates.index, "x", names)
         if order is not None:
@@ -1019,9 +1047,10 @@ def field(
         probable = np.asarray(mrf.state_probabilities(fit)).reshape(number, sites, -1)[which]
         state = probable.argmax(1)
         K = probable.shape[1]
-        certain = (
-            np.clip((probable.max(1) - 1 / K) / (1 - 1 / K), 0, 1) if K > 1 else np.ones(sites)
-        )
+        if K > 1:
+            certain = np.clip((probable.max(1) - 1 / K) / (1 - 1 / K), 0, 1)
+        else:
+            certain = np.ones(sites)
         for k in range(K):
             members = state == k
             ax.scatter(
@@ -1262,7 +1291,10 @@ def forest(
     count = len(rows) + (pooled is not None)
     ax = _axes(ax, (7.0, 1.2 + 0.32 * count))
     place = np.arange(len(rows))
-    weight = rows["weight"].to_numpy(float) if "weight" in rows else np.ones(len(rows))
+    if "weight" in rows:
+        weight = rows["weight"].to_numpy(float)
+    else:
+        weight = np.ones(len(rows))
     colors = [
         "tab:orange" if marked is not None and name == marked else "tab:blue" for name in rows.index
     ]
@@ -1311,11 +1343,10 @@ def forest(
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)
     for k, (value, low, high) in enumerate(numbers):
-        text = (
-            f"{value:.3g}" + f" ({low:.3g} to {high:.3g})" * bool(low < high)
-            if np.isfinite(value)
-            else "not known"
-        )
+        if np.isfinite(value):
+            text = f"{value:.3g}" + f" ({low:.3g} to {high:.3g})" * bool(low < high)
+        else:
+            text = "not known"
         ax.text(
             1.02,
             k,
@@ -1415,22 +1446,29 @@ def calibration(found: Calibration | Estimate | Fit, ax: "Axes | None" = None) -
     'observed share'
     """
     ax = _axes(ax, (5.5, 5.5))
-    agreement = found if isinstance(found, Calibration) else calibrate(found)
+    if isinstance(found, Calibration):
+        agreement = found
+    else:
+        agreement = calibrate(found)
     curve = agreement.curve
     p = agreement.predicted
     share = np.isin(agreement.outcome, (0, 1)).all()
-    low, high = (
-        (0.0, 1.0)
-        if share
-        else (min(p.min(), curve["observed"].min()), max(p.max(), curve["observed"].max()))
-    )
+    if share:
+        low = 0.0
+        high = 1.0
+    else:
+        low = min(p.min(), curve["observed"].min())
+        high = max(p.max(), curve["observed"].max())
     ax.plot([low, high], [low, high], label="ideal", **DASHED)
     if curve["low"].notna().any():
         _band(ax, curve["predicted"], curve["low"], curve["high"], f"{agreement.level:.0%} band")
     corrected = "corrected" in curve
-    color, label = (
-        ("0.6", "apparent") if corrected else ("tab:blue", f"observed, {agreement.smoother}")
-    )
+    if corrected:
+        color = "0.6"
+        label = "apparent"
+    else:
+        color = "tab:blue"
+        label = f"observed, {agreement.smoother}"
     ax.plot(curve["predicted"], curve["observed"], color=color, linewidth=1.4, label=label)
     if corrected:
         ax.plot(
@@ -1455,8 +1493,14 @@ def calibration(found: Calibration | Estimate | Fit, ax: "Axes | None" = None) -
     ):
         style: dict[str, Any] = {"color": color, "linewidth": 0, "label": name or None}
         ax.bar(bins[:-1], sign * number * tall, np.diff(bins), low - tall, align="edge", **style)
-    until = "" if agreement.time is None else f" until {agreement.time:g}"
-    words = ("predicted risk", "observed share") if share else ("predicted", "observed")
+    if agreement.time is None:
+        until = ""
+    else:
+        until = f" until {agreement.time:g}"
+    if share:
+        words = ("predicted risk", "observed share")
+    else:
+        words = ("predicted", "observed")
     slope, large = (
         _plus_minus(*agreement.table.loc[key, ["estimate", "se"]]) for key in ("slope", "large")
     )
@@ -1496,9 +1540,15 @@ def decision_curve(found: DecisionCurve | Estimate | Fit, ax: "Axes | None" = No
     'net benefit'
     """
     ax = _axes(ax, (6.0, 4.0))
-    curve = found if isinstance(found, DecisionCurve) else decide(found)
+    if isinstance(found, DecisionCurve):
+        curve = found
+    else:
+        curve = decide(found)
     table = curve.table
-    until = "" if curve.time is None else f" until {curve.time:g}"
+    if curve.time is None:
+        until = ""
+    else:
+        until = f" until {curve.time:g}"
     t = table.index.to_numpy()
     ax.axhline(0, color="0.3", linewidth=0.8, label="treat none")
     ax.plot(t, table["all"], color="tab:orange", linewidth=1.2, linestyle="--", label="treat all")
@@ -1720,7 +1770,10 @@ def _two_classes(
         raise TypeError(f"plot.{caller}: needs a response of two classes.")
     values = METRICS[metric].pseudo(rows.outcome[0], rows.score, rows.weight)
     ax = _axes(ax, (5.0, 5.0))
-    origin = ", apparent" if rows.plan is None else ", held out"
+    if rows.plan is None:
+        origin = ", apparent"
+    else:
+        origin = ", held out"
     value = f"{np.average(values, weights=rows.weight):.3f} ± {rows.mean(values).value:.2g}"
     ax.set_title(f"{name} {value}{origin}", fontsize="medium")
     return rows, ax
@@ -1823,11 +1876,10 @@ def leakage(result: Any, ax: "Axes | None" = None) -> "Axes":
     error_text = "".join(
         f" ± {size:.2g} ({name})" for name, (size, *_) in errors.items() if np.isfinite(size)
     )
-    title = (
-        "cannot be corrected"
-        if result.refusal
-        else f"loss on new clusters {result.estimate:.4g}{error_text}"
-    )
+    if result.refusal:
+        title = "cannot be corrected"
+    else:
+        title = f"loss on new clusters {result.estimate:.4g}{error_text}"
     ax.set(xlabel=f"share of {unit_name}", ylabel="loss", title=title)
     return _legend(ax)
 
@@ -1870,7 +1922,10 @@ def leakage_report(report: Any, ax: "Axes | None" = None) -> "Axes":
     table = report.table
     naive = report.answers["naive"]
     answered = [name for name in table.index[1:] if not table.refusal[name]]
-    width = max(naive.exposed, 1e-3) if np.isfinite(naive.exposed) else 1.0
+    if np.isfinite(naive.exposed):
+        width = max(naive.exposed, 1e-3)
+    else:
+        width = 1.0
     ax.axhline(naive.score, **DASHED)
     color = dict(zip(table.index, COLORS, strict=True))
     for name, curve in report.curves.items():
@@ -1891,9 +1946,15 @@ def leakage_report(report: Any, ax: "Axes | None" = None) -> "Axes":
             )  # fmt: skip
     for place, name in enumerate(["naive", *answered]):
         row = table.loc[name]
-        position = -width * (0.06 + 0.07 * (len(answered) - place)) if place else width
+        if place:
+            position = -width * (0.06 + 0.07 * (len(answered) - place))
+        else:
+            position = width
         ends = np.abs([[row.score - row.low], [row.high - row.score]])
-        between = f" ({row.low:.4g} to {row.high:.4g})" if np.isfinite(row.low) else ""
+        if np.isfinite(row.low):
+            between = f" ({row.low:.4g} to {row.high:.4g})"
+        else:
+            between = ""
         ax.errorbar(
             position,
             row.score,

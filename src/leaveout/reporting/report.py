@@ -147,7 +147,10 @@ def report(
     ):
         page = _of_several(dict(found), title)
     else:
-        results = found.values() if isinstance(found, Mapping) else [found]
+        if isinstance(found, Mapping):
+            results = found.values()
+        else:
+            results = [found]
         kinds = ", ".join(sorted({type(result).__name__ for result in results}))
         raise TypeError(
             f"report: give an Estimate, or several as {{name: estimate}}, or a LeakageReport; got {kinds}."
@@ -163,11 +166,10 @@ def _of_one(estimate: Estimate, title: str) -> Page:
     model = estimate.labels.objective.partition(",")[0]
     task = f"Each of {plan.num_refits} refits leaves out {plan.widths}, and is asked for what it left out."
     rows, missing = _rows(estimate)
-    remainder = (
-        f"The {len(rows)} of largest loss; Estimate.table() has the other {missing}."
-        if missing
-        else ""
-    )
+    if missing:
+        remainder = f"The {len(rows)} of largest loss; Estimate.table() has the other {missing}."
+    else:
+        remainder = ""
     tables = [
         PageTable(
             "rows",
@@ -178,12 +180,14 @@ def _of_one(estimate: Estimate, title: str) -> Page:
     ]
     if estimate.audit is not None and len(estimate.audit):
         tables.append(PageTable("audit", "Audit", f"{estimate.labels.audit}.", estimate.audit))
-    figures = (
-        [_against(estimate), _row_figure(estimate)]
-        if not estimate.joint and len(_units(estimate))
-        else []
-    )
-    figures += [_in_order(estimate)] if figures and _is_series(estimate) else []
+    if not estimate.joint and len(_units(estimate)):
+        figures = [_against(estimate), _row_figure(estimate)]
+    else:
+        figures = []
+    if figures and _is_series(estimate):
+        figures += [_in_order(estimate)]
+    else:
+        figures += []
     return Page(
         title or f"{model or 'A model'} on data that it has not seen",
         f"What does the model lose on data that it has not seen? {task}",
@@ -206,7 +210,10 @@ def _is_series(estimate: Estimate) -> bool:
 def _answers(estimate: Estimate) -> list[tuple[str, str, str]]:
     se = estimate.standard_error
     error = estimate.approximation_error
-    unit = "a refit, joint" if estimate.joint else "a unit"
+    if estimate.joint:
+        unit = "a refit, joint"
+    else:
+        unit = "a unit"
     try:
         bounds = estimate.interval()
         interval = (
@@ -215,13 +222,17 @@ def _answers(estimate: Estimate) -> list[tuple[str, str, str]]:
         )
     except ValueError as none:
         interval = "not available", str(none).partition(": ")[2]
-    plus = f" ± {se.value:.2g}" if np.isfinite(se.value) else ""
+    if np.isfinite(se.value):
+        plus = f" ± {se.value:.2g}"
+    else:
+        plus = ""
     proved = estimate._approximation().partition(", ")[2]
     missing = estimate._missing
     held = int(estimate._places.held.sum())
-    without = (
-        f"; {missing} of {held} held-out losses do not exist, and are not in it" if missing else ""
-    )
+    if missing:
+        without = f"; {missing} of {held} held-out losses do not exist, and are not in it"
+    else:
+        without = ""
     metrics = [
         (name, f"{estimate.metrics[name]:.5g}", estimate._metric(name).partition(" ")[2])
         for name in estimate.metrics
@@ -250,11 +261,10 @@ def _answers(estimate: Estimate) -> list[tuple[str, str, str]]:
 
 def null_answer(estimate: Estimate) -> list[tuple[str, str, str]]:
     """Write what no model loses, if the model has such a null."""
-    share = (
-        f"; the model explains {estimate.explained:.1%} of it"
-        if np.isfinite(estimate.explained)
-        else ""
-    )
+    if np.isfinite(estimate.explained):
+        share = f"; the model explains {estimate.explained:.1%} of it"
+    else:
+        share = ""
     text = f"the held-out loss of the intercept alone, on the same folds{share}"
     if np.isfinite(estimate.no_model):
         return [("With no model", f"{estimate.no_model:.5g}", text)]
@@ -267,7 +277,10 @@ def _calls(estimate: Estimate, file: str = "data.npz") -> list[str]:
     """
     labels = estimate.labels
     arguments = labels.asked and f", {labels.asked}"
-    settings = "" if estimate.fit is None else estimate.fit.settings
+    if estimate.fit is None:
+        settings = ""
+    else:
+        settings = estimate.fit.settings
     plan = (
         estimate.plan.call
         or f"lo.Plan(...)  # {estimate.plan.num_refits} refits of {estimate.plan.widths} each"
@@ -349,9 +362,10 @@ def _call_of(part: Any, room: ModuleType) -> str:
         *inspect.signature(type(part)).parameters
     }
     with np.printoptions(floatmode="unique", threshold=100):
-        text = (
-            re.sub(r"\b(array|inf)\b", r"np.\1", SCALAR.sub(r"\1", repr(part))) if has_call else "<"
-        )
+        if has_call:
+            text = re.sub(r"\b(array|inf)\b", r"np.\1", SCALAR.sub(r"\1", repr(part)))
+        else:
+            text = "<"
     prefix = f"lo.{room.__name__.rpartition('.')[2]}"
     return re.sub(
         r"\b([A-Z]\w*)\(",
@@ -379,7 +393,10 @@ def _units(estimate: Estimate) -> pd.DataFrame:
     words = worded(names)
     flagged = np.zeros(plan.num_units, bool)
     flagged[plan.index[plan.held & np.isin(plan.refit, estimate.flagged())]] = True
-    label = words if names.is_unique else [f"{name} (row {k})" for k, name in enumerate(words)]
+    if names.is_unique:
+        label = words
+    else:
+        label = [f"{name} (row {k})" for k, name in enumerate(words)]
     held = estimate.per_unit()
     none = estimate.average(estimate.baseline)
     units = pd.DataFrame(
@@ -403,7 +420,10 @@ def _places(names: pd.Index) -> Any:
 
     Times in the form that browsers read locally, else numbers.
     """
-    times = names.to_timestamp() if isinstance(names, pd.PeriodIndex) else names
+    if isinstance(names, pd.PeriodIndex):
+        times = names.to_timestamp()
+    else:
+        times = names
     if not isinstance(times, pd.DatetimeIndex) or times.hasnans:
         return np.arange(len(names))
     return [time.isoformat() for time in times.tz_localize(None)]
@@ -421,11 +441,10 @@ def _against(estimate: Estimate) -> Figure:
         units = units.loc[[*{*flagged[: POINTS // 2], *risen, *sampled}]].sort_index()
     low = units[["loss", "none"]].min().min()
     high = units[["loss", "none"]].max().max()
-    color = (
-        colored("told", **{"not flagged": BLUE, "flagged": RED})
-        if len(flagged)
-        else {"value": BLUE}
-    )
+    if len(flagged):
+        color = colored("told", **{"not flagged": BLUE, "flagged": RED})
+    else:
+        color = {"value": BLUE}
     place = {"x": axis("none", "loss with no update"), "y": axis("loss", "held-out loss")}
     line = layer(
         {"values": [{"none": low, "loss": low}, {"none": high, "loss": high}]},
@@ -437,11 +456,10 @@ def _against(estimate: Estimate) -> Figure:
     points = layer(
         data_of(units.drop(columns="share")), "point", encoding, filled=True, size=36, opacity=0.65
     )
-    shown = (
-        f" Shown are {len(units)} rows: those that rise most, flagged ones, and others at random."
-        if cut
-        else ""
-    )
+    if cut:
+        shown = f" Shown are {len(units)} rows: those that rise most, flagged ones, and others at random."
+    else:
+        shown = ""
     text = f"Above the line a row loses more when the model has not seen it: how far, is its influence on its own loss.{shown}"
     return Figure("against", "What each row loses by being left out", text, [line, points], 360)
 
@@ -466,13 +484,19 @@ def _in_order(estimate: Estimate, model: str = "") -> Figure:
     name = estimate.names().name
     shown = units.iloc[:: -(-len(units) // POINTS)]
     dated = not pd.api.types.is_numeric_dtype(units["place"])
-    across = {"type": "temporal", "title": name} if dated else {"title": "unit, in order"}
+    if dated:
+        across = {"type": "temporal", "title": name}
+    else:
+        across = {"title": "unit, in order"}
     place = {
         "x": axis("place", "") | across,
         "y": axis("loss", "held-out loss"),
         "tooltip": tooltip(**ROW_HEADINGS),
     }
-    thin = f" One in {-(-len(units) // POINTS)} is shown." if len(shown) < len(units) else ""
+    if len(shown) < len(units):
+        thin = f" One in {-(-len(units) // POINTS)} is shown."
+    else:
+        thin = ""
     points = {"filled": True, "size": 16, "color": BLUE}
     line = layer(data_of(shown), "line", place, color=BLUE, strokeWidth=1, point=points)
     text = f"Runs of large losses are times that the model does not know.{thin}"
@@ -496,7 +520,10 @@ def _of_several(estimates: dict[str, Estimate], title: str) -> Page:
     losses = pd.DataFrame({str(name): estimates[name].per_unit() for name in table.index[:MODELS]})
     rows = pd.concat([rows, losses], axis=1)
     rows_note = f"The held-out loss of every unit under {'each model' if len(estimates) <= MODELS else f'the best {MODELS} models'}."
-    cut = f" The first {MOST} of {len(rows)}." if len(rows) > MOST else ""
+    if len(rows) > MOST:
+        cut = f" The first {MOST} of {len(rows)}."
+    else:
+        cut = ""
     if table["missing"].any():
         ranked = "Those that lack fewest losses first, then the lowest mean."
     else:
@@ -534,11 +561,10 @@ def _comparison_facts(table: pd.DataFrame, first: Estimate) -> list[tuple[str, s
     second = table.iloc[1]
     plus = lambda se: f" ± {se:.2g}" if np.isfinite(se) else ""
     score = first.score or "a loss that is not known by name"
-    sure = (
-        f"it is worse than {table.index[0]} with probability {second.p_worse:.2g}"
-        if np.isfinite(second.p_worse)
-        else ""
-    )
+    if np.isfinite(second.p_worse):
+        sure = f"it is worse than {table.index[0]} with probability {second.p_worse:.2g}"
+    else:
+        sure = ""
     return [
         (
             "Best" if table["missing"].any() else "Lowest mean",

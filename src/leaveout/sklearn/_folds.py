@@ -174,7 +174,9 @@ class OneFit:
             return with_parameters(
                 self.host, {name: values[k] for name, values in self._parameters.items()}
             )
-        return self._host_folds.estimator(k) if k in self._lost_folds else None
+        if k in self._lost_folds:
+            return self._host_folds.estimator(k)
+        return None
 
     def predictions(self, predict: Predict) -> list[NDArray]:
         """Predictions of the estimator of every fold."""
@@ -185,7 +187,10 @@ class OneFit:
 
         def host_score(k: int) -> StepResult:
             host = self._host_folds.estimator(k)
-            value = np.nan if host is None else score(host, self.data.take(self.splits[k][1]))
+            if host is None:
+                value = np.nan
+            else:
+                value = score(host, self.data.take(self.splits[k][1]))
             return {"value": np.asarray(value), "failed": np.asarray(host is None)}
 
         if np.isnan(scores.values).any():

@@ -106,11 +106,12 @@ def _no_one_fit(estimator: Any, request: Request) -> str:
     by_class = y.ndim > 1 or (
         objective.labels and _num_classes(y) > 2 and takes_classes_apart(estimator)
     )
-    called = (
-        [scoring for scoring in request.scorings if table_measure(scoring, estimator, y) is None]
-        if by_class
-        else []
-    )
+    if by_class:
+        called = [
+            scoring for scoring in request.scorings if table_measure(scoring, estimator, y) is None
+        ]
+    else:
+        called = []
     if called:
         return f"the score {called[0] or 'of its own'!r} is called, and one fit is of each class or target"
     if by_class and objective.class_weight is not None:
@@ -140,7 +141,10 @@ def _no_gain(estimator: Any, request: Request) -> str:
         columns = num_columns(estimator, request.X)
     except (TypeError, ValueError, IndexError) as error:
         return f"the columns cannot be counted ({error})"
-    shared = 2 if request.candidates >= FEWEST_SHARED and not (by_class and classes > 2) else 1
+    if request.candidates >= FEWEST_SHARED and not (by_class and classes > 2):
+        shared = 2
+    else:
+        shared = 1
     fewest = max(
         FEWEST_FOLDS * (1 if n * columns <= SMALL_TABLE else 2) // shared,
         columns / COLUMNS_PER_FOLD,
@@ -177,6 +181,9 @@ def _num_classes(y: Any) -> int:
 
 def tell(caller: str, why: str) -> str:
     """Say which way the folds are refitted, and log it."""
-    message = f"by the host: {why}" if why else FROM_ONE_FIT
+    if why:
+        message = f"by the host: {why}"
+    else:
+        message = FROM_ONE_FIT
     log.info("%s: folds are refitted %s", caller, message)
     return message

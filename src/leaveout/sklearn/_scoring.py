@@ -224,7 +224,10 @@ def prediction_errors(folds: OneFit, predicted: NDArray, method: str) -> NDArray
 
     Zero for folds with a fit of their own.
     """
-    kind = "link" if method == "decision_function" else "response"
+    if method == "decision_function":
+        kind = "link"
+    else:
+        kind = "response"
     collected = [held_out(fit, folds.plan, folds.refit, kind, judged=True) for fit in folds.fits]
     mean, bound = _stacked(collected)
     if kind == "response" and is_classifier(folds.host) and len(collected) > 1:
@@ -258,7 +261,10 @@ def scored_rows(
     """
     unit = plan.index[plan.held]
     ends = np.cumsum(np.bincount(plan.refit[plan.held], minlength=plan.num_refits))
-    weights = np.ones(len(data.y)) if data.score_weight is None else data.score_weight
+    if data.score_weight is None:
+        weights = np.ones(len(data.y))
+    else:
+        weights = data.score_weight
     for k, place in enumerate(map(slice, [0, *ends[:-1]], ends)):
         weight = weights[unit[place]]
         if len(weight) < 2 and measure.function in ("r2_score", "explained_variance_score"):
@@ -295,7 +301,10 @@ def score_of(scoring: Scoring, host: Any, error_score: ErrorScore) -> Score:
         if len(rows.y) < 2 and getattr(scorer, "_score_func", None) is explained_variance_score:
             # scikit-learn's value is 1, as the variance is zero
             return undefined_score("Explained variance score")
-        options = {} if rows.score_weight is None else {"sample_weight": rows.score_weight}
+        if rows.score_weight is None:
+            options = {}
+        else:
+            options = {"sample_weight": rows.score_weight}
         try:
             return float(scorer(host, rows.X, rows.y, **options))
         except Exception as error:

@@ -206,7 +206,10 @@ class OneFitSearchCV(GridSearchCV):
         }
         with stoppable("OneFitSearchCV"), keeping("OneFitSearchCV", self.checkpoint, inputs):
             try:
-                make = self._score_by_host if why else self._score_candidates
+                if why:
+                    make = self._score_by_host
+                else:
+                    make = self._score_candidates
                 outcomes = list(make(hosts, candidates, data, splits))
             except NoOneFit as error:
                 why = str(error)

@@ -186,11 +186,10 @@ def cross_validate(
                     )
                     scorers = named_scorers(scoring, host, data.X, data.y, error_score)
                     scores_by_name = scores(folds, scorers, host, data.y, error_score)
-                    hosts = (
-                        [folds.estimator(k) for k in range(len(cv))]
-                        if return_estimator or return_train_score
-                        else []
-                    )
+                    if return_estimator or return_train_score:
+                        hosts = [folds.estimator(k) for k in range(len(cv))]
+                    else:
+                        hosts = []
                 except NoOneFit as error:
                     why = str(error)
         message = tell("cross_validate", why)
@@ -216,7 +215,10 @@ def cross_validate(
                     **ready,
                 )
             else:
-                splits = list(cv.split(X, y, groups)) if hasattr(cv, "split") else cv
+                if hasattr(cv, "split"):
+                    splits = list(cv.split(X, y, groups))
+                else:
+                    splits = cv
                 with keeping("cross_validate", checkpoint, inputs | {"splits": splits}):
                     theirs = host_scores(estimator, X, y, splits, **ready)
             return theirs | errors_of_host(theirs) | {"refits": message}
@@ -242,7 +244,10 @@ def cross_validate(
                 ]
             )
         result["approximation_error" + ("" if name == "score" else f"_{name}")] = fold_scores.error
-    frozen = {"transformers": "frozen"} if is_frozen and learns(estimator) else {}
+    if is_frozen and learns(estimator):
+        frozen = {"transformers": "frozen"}
+    else:
+        frozen = {}
     return result | frozen | {"refits": message}
 
 
@@ -327,7 +332,7 @@ def cross_val_score(
         Response or class; several columns, or none, for a host that takes these.
     scoring : str or callable, optional
         One scorer.
-    **more : Any
+    **options : Any
         Further arguments of `cross_validate`.
 
     Returns
@@ -638,7 +643,10 @@ def with_weights(
         y if np.ndim(y) > 1 and np.shape(y)[1] > 1 else column_or_1d(y, warn=True),
         params.get(weights),
     )
-    weight = None if raw_weight is None else np.asarray(raw_weight, np.float64)
+    if raw_weight is None:
+        weight = None
+    else:
+        weight = np.asarray(raw_weight, np.float64)
     if weight is not None and is_classifier(estimator):
         weightless = np.setdiff1d(target, target[weight > 0])
         if weightless.size:

@@ -82,7 +82,10 @@ def _make_request(caller: str, fit: Any, plan: Plan | None, level: float) -> Cur
         fit = fit.fit
     by_smoothing = isinstance(argument, Smoothing) and plan is None
     if not isinstance(fit, Fit) or not isinstance(fit.objective, Additive):
-        kind = kind_of(fit.objective) if isinstance(fit, Fit) else type(fit).__name__
+        if isinstance(fit, Fit):
+            kind = kind_of(fit.objective)
+        else:
+            kind = type(fit).__name__
         raise TypeError(
             f"{caller}: the first argument must be what lo.smooth found, or a fit of lo.Additive; got {kind}."
         )
@@ -112,7 +115,10 @@ def spread(request: CurveRequest) -> CoefficientSpread:
         residual_degrees = np.sum(data.weight > 0) - np.sum(
             (data.x @ solution.root.T) ** 2 * solution.curvature[:, None]
         )
-        degrees = float(residual_degrees) if model.loss_function.has_dispersion else np.inf
+        if model.loss_function.has_dispersion:
+            degrees = float(residual_degrees)
+        else:
+            degrees = np.inf
         return CoefficientSpread(phi * inverse, dict.fromkeys(["", *spans], degrees))
     plan, scored_plan = _scoring(plan)
     jackknife = _jackknife(data, solution, plan, scored_plan, request.choice)

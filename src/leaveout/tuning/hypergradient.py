@@ -102,11 +102,15 @@ def shares(estimate: Estimate, among: Among) -> Float[np.ndarray, " losses"]:
     Over all if `among` is None.
     """
     if estimate.joint:
-        refit_weight = np.ones(estimate.plan.num_refits) if among is None else among.astype(float)
+        if among is None:
+            refit_weight = np.ones(estimate.plan.num_refits)
+        else:
+            refit_weight = among.astype(float)
         return refit_weight / refit_weight.sum()
-    weight = (
-        np.ones(estimate.plan.num_units) if estimate.unit_weight is None else estimate.unit_weight
-    )
+    if estimate.unit_weight is None:
+        weight = np.ones(estimate.plan.num_units)
+    else:
+        weight = estimate.unit_weight
     if among is not None:
         weight = weight * among
     return loss_shares(estimate.plan, weight)
@@ -297,7 +301,10 @@ class LossSlopes:
         if self.pooled_criterion is not None:  # all predictors are needed before any slope is known
             looks = list(looks)
             outputs = {"center": _by_unit(estimate.plan, looks)}
-            weight = np.ones(len(model.y)) if estimate.unit_weight is None else estimate.unit_weight
+            if estimate.unit_weight is None:
+                weight = np.ones(len(model.y))
+            else:
+                weight = estimate.unit_weight
             weights = [weight if among is None else weight * among for among in groups]
             measured = [
                 self.pooled_criterion(model.y, outputs["center"], weight) for weight in weights
@@ -318,7 +325,10 @@ class LossSlopes:
                         state, np.where(batch.rows.held, share[batch.place] * predictor_slope, 0.0)
                     )
             values = [mean(estimate, among) for among in groups]
-        change = np.asarray(self._penalty(rho)) if self.constant is None else self.constant
+        if self.constant is None:
+            change = np.asarray(self._penalty(rho))
+        else:
+            change = self.constant
         within = slice(len(change))
         slopes = [
             np.einsum("pq,pqh->h", adjoint.slope()[within, within], change) for adjoint in adjoints
@@ -337,7 +347,10 @@ class LossSlopes:
                 cast(Any, self._traceable(rho)).num_features,
             )
             norms = penalty.norms(features)
-            groups = jnp.zeros(0) if norms is None else norms.weight
+            if norms is None:
+                groups = jnp.zeros(0)
+            else:
+                groups = norms.weight
             return (
                 jnp.diagonal(jnp.asarray(penalty.second(features))),
                 jnp.asarray(penalty.kinks(features)),
@@ -494,11 +507,10 @@ class LossSlopes:
                     lambda v: objective.loss(unravel(v, like), jnp.ones(objective.num_units))
                 )
                 curvature_term = lambda pair: pair[0] @ jax.jvp(slope, (v,), (pair[1],))[1]
-                trace = (
-                    0.0
-                    if products is None
-                    else jnp.sum(jax.lax.map(curvature_term, (jnp.eye(len(v)), products.T)))
-                )
+                if products is None:
+                    trace = 0.0
+                else:
+                    trace = jnp.sum(jax.lax.map(curvature_term, (jnp.eye(len(v)), products.T)))
                 return adjoint @ slope(v) + trace
 
             return jax.grad(value, (0, 1))(rho, vector)
@@ -525,9 +537,10 @@ class LossSlopes:
         products = np.zeros((size, size))
         for batch in batches:
             state, done = _take_step(builder, batch)
-            entry_share = (
-                share[batch.refits] if joint else np.where(batch.rows.held, share[batch.place], 0.0)
-            )
+            if joint:
+                entry_share = share[batch.refits]
+            else:
+                entry_share = np.where(batch.rows.held, share[batch.place], 0.0)
             chunk = own_passes(fit.objective, batch.rows.index.shape[1])
             args = (*map(np.asarray, batch.rows[:3]), entry_share, done.theta)
             r = np.asarray(self._loss_gradients(rho, leaves, fit.theta, args, chunk))

@@ -92,8 +92,14 @@ class StandardisedColumns:
 
     def __init__(self, objective: Any):
         weight = objective.sample_weight
-        self.root = np.ones(objective.num_units) if weight is None else np.sqrt(weight)
-        offset = 0.0 if objective.offset is None else objective.offset
+        if weight is None:
+            self.root = np.ones(objective.num_units)
+        else:
+            self.root = np.sqrt(weight)
+        if objective.offset is None:
+            offset = 0.0
+        else:
+            offset = objective.offset
         # columns without a penalty
         self.free = np.arange(objective.design.shape[1]) >= objective.num_features
         x = np.asarray(objective.design)
@@ -105,7 +111,10 @@ class StandardisedColumns:
         self.mean = mean if large else np.zeros(len(mean))
         if large:
             x = x - mean
-        self.x = x if weight is None else x * self.root[:, None]
+        if weight is None:
+            self.x = x
+        else:
+            self.x = x * self.root[:, None]
         self.gram, self.moments = self.x.T @ self.x, self.x.T @ self.y
         self.scale = np.sqrt(np.diag(self.gram))
         self.largest, self.length = (
@@ -298,11 +307,10 @@ class Change(NamedTuple):
         used = np.flatnonzero(self.root.any(axis=1))
         root = self.root.T.astype(data.dtype)
         # share of nonzero rows of W below which they are selected before a product
-        out = (
-            root[:, used] @ data.take(used, axis=1).T
-            if len(used) < 0.3 * len(self.root)
-            else root @ data.T
-        )
+        if len(used) < 0.3 * len(self.root):
+            out = root[:, used] @ data.take(used, axis=1).T
+        else:
+            out = root @ data.T
         return np.square(out, out=out)
 
 
@@ -667,7 +675,10 @@ def _along(
         change = run.after(before)
         begin = 0
         square = change.squares(rows, run.is_large)
-        across = change.root.T @ rows.gram if run.is_large else None
+        if run.is_large:
+            across = change.root.T @ rows.gram
+        else:
+            across = None
         residuals = rows.y - run.theta @ rows.x.T
         if change.replaces_all:
             h = np.zeros(len(rows.y))

@@ -267,7 +267,10 @@ class Path(PrintedResult):
         best = self.best
         mean = self.best.mean
         value, kind = best.estimate.standard_error
-        interval = f" ± {value:.2g}" if np.isfinite(value) else ""
+        if np.isfinite(value):
+            interval = f" ± {value:.2g}"
+        else:
+            interval = ""
         score = best.estimate.score
         score_text = f", {score}" if score else ""
         lower_mean = lambda point: point.mean - point.estimate.approximation_error
@@ -276,27 +279,28 @@ class Path(PrintedResult):
             for p in self._comparable
             if p is not best and lower_mean(p) <= mean + best.estimate.approximation_error
         ]
-        ends = (
-            best.value in (self.values.min(), self.values.max())
-            if self.values.dtype == float
-            else False
-        )
+        if self.values.dtype == float:
+            ends = best.value in (self.values.min(), self.values.max())
+        else:
+            ends = False
         worst = max(point.estimate.approximation_error for point in self._comparable)
         proved = np.mean([np.mean(point.estimate.proved) for point in self.points])
-        simplest = self.one_standard_error if np.isfinite(best.estimate.se) else None
+        if np.isfinite(best.estimate.se):
+            simplest = self.one_standard_error
+        else:
+            simplest = None
         within = (
             simplest
             and f"{value_text(simplest.value)}: {simplest.mean:.6g}, the simplest within one SE of the best"
         )
         checks: dict[str, list[Any]] = {}  # of refits under the other penalties
         for point in self.points:
-            flagged = (
-                []
-                if point is best
-                else of_refits(
+            if point is best:
+                flagged = []
+            else:
+                flagged = of_refits(
                     point.estimate.flagged(), point.estimate.result, self.plan.refit_names
                 )
-            )
             for check in flagged:
                 checks.setdefault(check.code, []).append(point.value)
         missing = [point.value for point in self.points if point not in self._comparable]
@@ -525,7 +529,10 @@ def path(
 
 def _mean(estimate: Estimate) -> float:
     """Return the mean of an estimate, NaN if some refits have no loss."""
-    scored_losses = estimate.losses if estimate.joint else estimate.losses[estimate.plan.held]
+    if estimate.joint:
+        scored_losses = estimate.losses
+    else:
+        scored_losses = estimate.losses[estimate.plan.held]
     if np.isfinite(scored_losses).all():
         return estimate.mean
     return float("nan")
@@ -581,7 +588,10 @@ def _label_penalties(objective: Model, penalties: Penalties) -> dict[Any, Abstra
 
 def _alpha(penalty: AbstractPenalty) -> float | None:
     """Return the single number of a penalty, if it has one."""
-    inner = penalty.penalty if isinstance(penalty, PerWeight) else penalty
+    if isinstance(penalty, PerWeight):
+        inner = penalty.penalty
+    else:
+        inner = penalty
     alpha = getattr(inner, "alpha", None)
     if alpha is None or np.ndim(alpha):
         return None
@@ -645,7 +655,10 @@ def _estimate_points(
         value: penalty for value, penalty in penalty_by_label.items() if value not in points
     }
     model = _predictors(objective, list(remaining.values()))
-    thetas = {} if model is None else _minimisers(objective, model, remaining)
+    if model is None:
+        thetas = {}
+    else:
+        thetas = _minimisers(objective, model, remaining)
     if (
         model is not None
         and thetas
@@ -665,7 +678,10 @@ def _estimate_points(
                 Leaving(plan.index, plan.weight, plan.held),
                 len(theta),
             )
-            baseline = stack.baseline if plan.held.all() else stack.baseline[:, plan.held]
+            if plan.held.all():
+                baseline = stack.baseline
+            else:
+                baseline = stack.baseline[:, plan.held]
             scale = naives(baseline, stack.weight[plan.index[plan.held]])
             path_refit = _read_or_make(
                 lambda stack=stack, scale=scale: refit.refit_penalties(stack, scale)
@@ -682,9 +698,10 @@ def _estimate_points(
             penalty = remaining[value]
             try:
                 penalised = objective.under(penalty)
-                penalty_fit = (
-                    _fit_at(penalised, thetas[value]) if value in thetas else fit(penalised, before)
-                )
+                if value in thetas:
+                    penalty_fit = _fit_at(penalised, thetas[value])
+                else:
+                    penalty_fit = fit(penalised, before)
             except (RuntimeError, ValueError) as error:
                 error.add_note(f"In lo.path, under the penalty {value_text(value)}.")
                 raise
@@ -868,11 +885,12 @@ def _audit_points(points: dict[Any, PathPoint], audit: int, operations: float) -
     Writes the tables into the points. Returns a sentence about the audits, and the number of
     failures.
     """
-    number = (
-        min(audit, affordable(sum(entry.gradients for entry in points.values()), operations))
-        if audit
-        else 0
-    )
+    if audit:
+        number = min(
+            audit, affordable(sum(entry.gradients for entry in points.values()), operations)
+        )
+    else:
+        number = 0
     order = sorted(points.values(), key=lambda point: -point.error)
     audits: dict[PathPoint, dict[int, str]] = {}
     for position in range(number):
@@ -889,7 +907,12 @@ def _audit_points(points: dict[Any, PathPoint], audit: int, operations: float) -
         point.audit = table
         count = count + len(table)
         missed = missed + int(table["beyond"].to_numpy().sum())
-    possessive, refits = ("its", "refit") if count == 1 else ("their", "refits")
+    if count == 1:
+        possessive = "its"
+        refits = "refit"
+    else:
+        possessive = "their"
+        refits = "refits"
     return (
         f"{count} {refits} of the path repeated exactly, {missed} beyond {possessive} error"
         if number

@@ -45,12 +45,21 @@ class _Axes:
         x = np.asarray(objective.design)[:, : objective.num_features]
         n = objective.num_units
         self.plain = objective.sample_weight is None
-        self.omega = np.ones(n) if objective.sample_weight is None else objective.sample_weight
-        offset = np.zeros(n) if objective.offset is None else objective.offset
+        if objective.sample_weight is None:
+            self.omega = np.ones(n)
+        else:
+            self.omega = objective.sample_weight
+        if objective.offset is None:
+            offset = np.zeros(n)
+        else:
+            offset = objective.offset
         self.target = objective.y - offset
         self.shift = 1 + np.abs(offset) + np.abs(objective.y)
         # share of the intercept in a leverage
-        self.share = 1 / self.omega.sum() if objective.intercept else 0.0
+        if objective.intercept:
+            self.share = 1 / self.omega.sum()
+        else:
+            self.share = 0.0
         self.center, self.level = (
             self.share * (self.omega @ x),
             self.share * (self.omega @ self.target),
@@ -83,11 +92,10 @@ class _Axes:
         """
         rounding = (len(self.omega) + 4 * len(self.values) + 16) * UNIT
         largest = self.values.max(initial=0.0)
-        distance = (
-            self.scatter_error + (largest + 2 * alpha) * self.skew
-            if proved
-            else rounding * (largest + alpha)
-        )
+        if proved:
+            distance = self.scatter_error + (largest + 2 * alpha) * self.skew
+        else:
+            distance = rounding * (largest + alpha)
         diagonal_products = (self.diagonal + alpha[:, None]) * (inverse @ (self.vectors**2).T)
         level = 1 + inverse @ (self.center @ self.vectors) ** 2 / (self.share or np.inf)
         return distance * inverse.max(1, initial=0.0) + rounding * (
@@ -140,7 +148,10 @@ def _leave_rows_out(
     beta = inverse * axes.projection
     slope = beta @ axes.z.T  # η − y, and ℓ′
     slope += axes.level - axes.target
-    weighted_slope = slope if axes.plain else omega * slope
+    if axes.plain:
+        weighted_slope = slope
+    else:
+        weighted_slope = omega * slope
     # the gradient left by rounding
     gradient = weighted_slope @ axes.z + alpha[:, None] * beta
     total = weighted_slope.sum(1)

@@ -276,18 +276,20 @@ class Neighbourhoods:
         all_scored = scored == held.shape[1]
         scored_columns = np.argsort(~held, axis=1, kind="stable")[:, : scored * joint]
         # scored rows, if few, which are solved for together with q
-        scored_rows = (
-            z if joint and all_scored else np.take_along_axis(z, scored_columns[:, :, None], 1)
-        )
+        if joint and all_scored:
+            scored_rows = z
+        else:
+            scored_rows = np.take_along_axis(z, scored_columns[:, :, None], 1)
         q, *row_solutions = metric.solve(np.concatenate([g, scored_rows], axis=1)).swapaxes(0, 1)
         eta = solution.eta[units] + _along(z, q)
         value, slope = self.model.derivatives(eta, (0, 1), units)
         losses[batch.place[held]] = value[held]
         loss_slopes = np.where(held, self.share[batch.place] * np.where(held, slope, 0.0), 0.0)
         if joint:
-            weight = (
-                loss_slopes if all_scored else np.take_along_axis(loss_slopes, scored_columns, 1)
-            )
+            if all_scored:
+                weight = loss_slopes
+            else:
+                weight = np.take_along_axis(loss_slopes, scored_columns, 1)
             p = sum(
                 (weight[:, [k]] * row_solution for k, row_solution in enumerate(row_solutions)),
                 np.zeros(q.shape),
@@ -372,18 +374,18 @@ class _Metric:
         self.weight = weight
         self.low = z.shape[1] < z.shape[2]  # in as many dimensions as there are rows
         transposed = z.swapaxes(1, 2)
-        self.matrix = (
-            np.matmul(z, transposed) if self.low else np.matmul(transposed * weight[:, None, :], z)
-        )
+        if self.low:
+            self.matrix = np.matmul(z, transposed)
+        else:
+            self.matrix = np.matmul(transposed * weight[:, None, :], z)
         size = np.eye(self.matrix.shape[1])
         if not sure.all():
             removed = np.sqrt(np.maximum(-weight[~sure], 0.0))
             inner = self.matrix[~sure]
-            remainder = (
-                size - removed[:, :, None] * inner * removed[:, None, :]
-                if self.low
-                else size + inner
-            )
+            if self.low:
+                remainder = size - removed[:, :, None] * inner * removed[:, None, :]
+            else:
+                remainder = size + inner
             try:
                 np.linalg.cholesky(remainder - 1e-12 * size)
             except np.linalg.LinAlgError:
@@ -400,11 +402,10 @@ class _Metric:
         if not self.low:
             return np.linalg.solve(self.matrix, rhs.swapaxes(1, 2)).swapaxes(1, 2)
         inner = self.weight[:, :, None] * np.matmul(self.z, rhs.swapaxes(1, 2))
-        inner = (
-            inner / self.matrix
-            if self.matrix.shape[1] == 1
-            else np.linalg.solve(self.matrix, inner)
-        )
+        if self.matrix.shape[1] == 1:
+            inner = inner / self.matrix
+        else:
+            inner = np.linalg.solve(self.matrix, inner)
         return rhs - np.matmul(inner.swapaxes(1, 2), self.z)
 
 
@@ -424,7 +425,10 @@ class RestrictedLikelihood:
         self.theta = solution.theta
         logdet, inverse, rank = self._penalty(rho)
         units = int(np.sum(model.weight > 0)) - (model.x.shape[1] - rank)
-        phi = 2 * solution.value / units if self.profiles_dispersion else 1.0
+        if self.profiles_dispersion:
+            phi = 2 * solution.value / units
+        else:
+            phi = 1.0
         value = solution.value / phi + 0.5 * (
             solution.logdet
             - logdet
@@ -708,11 +712,10 @@ class Smoothing(PrintedResult):
 
     def _lines(self) -> list[tuple[str, str]]:
         strengths = [f"{name} {value:.4g}" for name, value in self.smoothing.items()]
-        by = (
-            "neighbourhood cross-validation, one Newton step a refit"
-            if self.method == "NCV"
-            else "restricted likelihood"
-        )
+        if self.method == "NCV":
+            by = "neighbourhood cross-validation, one Newton step a refit"
+        else:
+            by = "restricted likelihood"
         lines = [
             (
                 "model",
@@ -742,13 +745,17 @@ class Smoothing(PrintedResult):
     def _chosen_again(self) -> str:
         text = f"{self.estimate.mean + self.nested.optimism:.6g}: λ chosen again in every refit"
         assert self.plan is not None
-        held = ", λ at a bound held there" if self.at_bound else ""
+        if self.at_bound:
+            held = ", λ at a bound held there"
+        else:
+            held = ""
         num_far = int(np.sum(np.abs(self.choice.moves(self.plan)).max(1) >= LONGEST))
-        held += (
-            f", which says little of {num_far} refits, where λ goes {LONGEST:g} e-folds or more"
-            if num_far
-            else ""
-        )
+        if num_far:
+            held += (
+                f", which says little of {num_far} refits, where λ goes {LONGEST:g} e-folds or more"
+            )
+        else:
+            held += ""
         return f"{text} ({self.nested.optimism:.2g} more, to first order{held})"
 
 
@@ -838,7 +845,10 @@ def smooth(
         )
     if exact and method != "NCV":
         raise ValueError("smooth: exact=True goes with method='NCV'.")
-    plan = None if plan is None else resolve_plan("smooth", model, plan, NewtonStep())
+    if plan is None:
+        plan = None
+    else:
+        plan = resolve_plan("smooth", model, plan, NewtonStep())
     data = data_of(model)
     begin = _parameters(model)
     if method == "NCV":
@@ -897,9 +907,10 @@ def data_of(model: Additive) -> PenalisedRows:
         raise ValueError(
             f"smooth: {type(model.loss_function).__name__} has several predictors or parameters of its own: not taken."
         )
-    weight = (
-        np.ones(model.num_units) if model.sample_weight is None else np.asarray(model.sample_weight)
-    )
+    if model.sample_weight is None:
+        weight = np.ones(model.num_units)
+    else:
+        weight = np.asarray(model.sample_weight)
     offset = 0.0 if model.offset is None else np.asarray(model.offset)
     penalty: Any = model.penalty
     x = np.asarray(model.design)

@@ -162,15 +162,19 @@ def group_units(estimate: Estimate, rng: np.random.Generator) -> Array:
     Whole clusters, runs of a series, or random groups.
     """
     plan = estimate.plan
-    count = estimate.plan.num_refits if estimate.joint else estimate.plan.num_units
+    if estimate.joint:
+        count = estimate.plan.num_refits
+    else:
+        count = estimate.plan.num_units
     if plan.clusters is None or estimate.joint:
         which = np.arange(count)
     else:
         which = np.unique(plan.clusters, return_inverse=True)[1]
     total = int(which.max()) + 1
-    order = (
-        (np.arange(total) + rng.integers(total)) % total if plan.serial else rng.permutation(total)
-    )
+    if plan.serial:
+        order = (np.arange(total) + rng.integers(total)) % total
+    else:
+        order = rng.permutation(total)
     # number of groups of units for the optimism of the choice
     return (order * min(3, total) // total)[which]
 
@@ -323,7 +327,9 @@ class Tuning(PrintedResult):
             size = np.bincount(label)
             if (seen := np.isfinite(excess)).any():
                 excesses.append(np.average(excess[seen], weights=size[seen]))
-        return float(np.mean(excesses)) if excesses else float("nan")
+        if excesses:
+            return float(np.mean(excesses))
+        return float("nan")
 
     @property
     def _comparable(self) -> list[Trial]:
@@ -338,7 +344,10 @@ class Tuning(PrintedResult):
             values = trial.estimate.per_unit()
             weight = trial.estimate.unit_weight
             seen = units & np.isfinite(values)
-            heavy = np.ones(len(values)) if weight is None or trial.estimate.joint else weight
+            if weight is None or trial.estimate.joint:
+                heavy = np.ones(len(values))
+            else:
+                heavy = weight
             if heavy[seen].sum() > 0:
                 return float(np.average(values[seen], weights=heavy[seen]))
             return float("nan")
@@ -357,7 +366,10 @@ class Tuning(PrintedResult):
     def _lines(self) -> list[tuple[str, str]]:
         e = self.estimate
         se = self.estimate.standard_error
-        interval = f" ± {se.value:.2g}" if np.isfinite(se.value) else ""
+        if np.isfinite(se.value):
+            interval = f" ± {se.value:.2g}"
+        else:
+            interval = ""
         unit = "a refit, joint" if e.joint else "a unit"
         num_close = 0
         # trials a tenth of an e-fold away or more, whose means are within both errors of the best's
@@ -369,20 +381,21 @@ class Tuning(PrintedResult):
                     for a, b in pairs
                 )
                 if distinct and trial is not self.best and trial.estimate is not None:
-                    error = (
-                        e.approximation_error
-                        if np.isinf(_error_bound(trial.estimate))
-                        else _error_bound(trial.estimate)
-                    )
+                    if np.isinf(_error_bound(trial.estimate)):
+                        error = e.approximation_error
+                    else:
+                        error = _error_bound(trial.estimate)
                     num_close += trial.estimate.mean - error <= e.mean + e.approximation_error
-        measure = "loss" if self.metric is None else metric_name(self.metric)
+        if self.metric is None:
+            measure = "loss"
+        else:
+            measure = metric_name(self.metric)
         optimism = self.optimism
         if not np.isfinite(optimism):
-            choosing = (
-                "not told: the best of many estimates is a little lucky"
-                if len(self._comparable) > 1
-                else ""
-            )
+            if len(self._comparable) > 1:
+                choosing = "not told: the best of many estimates is a little lucky"
+            else:
+                choosing = ""
         elif optimism <= 0:
             choosing = f"none of that {measure} is seen to be owed to choosing (nested, thirds of the units)"
         else:
@@ -540,11 +553,19 @@ class TrialStudy:
 
     def judge(self, hyper: dict[str, Any], fit: Fit, estimate: Estimate, **fields: Any) -> Trial:
         """Judge a trial by its estimate."""
-        scored_losses = estimate.losses if estimate.joint else estimate.losses[estimate.plan.held]
+        if estimate.joint:
+            scored_losses = estimate.losses
+        else:
+            scored_losses = estimate.losses[estimate.plan.held]
         exists = bool(np.isfinite(scored_losses).all())
         predicted = fields.pop("predicted", None)
         missing = f"no estimate: {np.sum(~np.isfinite(scored_losses))} held-out losses do not exist"
-        value, message = (estimate.mean, "") if exists else (float("nan"), missing)
+        if exists:
+            value = estimate.mean
+            message = ""
+        else:
+            value = float("nan")
+            message = missing
         self.comparable(hyper, fit, estimate)
         if exists and self.metric is not None:
             kind = prediction_kind({"": measure_of("tune", fit, self.metric)})
@@ -570,20 +591,25 @@ class TrialStudy:
         """Raise unless trials have one response and, without a metric, one score."""
         loss = getattr(fit.objective, "loss_function", None)
         has_kind = estimate.score in (LOG_DENSITY, LOG_PROBABILITY) or not isinstance(loss, Module)
-        description = estimate.score if has_kind else f"by {loss!r}"
+        if has_kind:
+            description = estimate.score
+        else:
+            description = f"by {loss!r}"
         trial_response = estimate.response
-        self.measures[1:] = [] if self.measures else [(description, trial_response)]
+        if self.measures:
+            self.measures[1:] = []
+        else:
+            self.measures[1:] = [(description, trial_response)]
         score, response = self.measures[0]
         alike = (
             response is None or trial_response is None or np.array_equal(response, trial_response)
         )
         if not alike or (self.metric is None and description != score):
             unknown = "of a kind that is not known"
-            kind = (
-                f"losses are {description or unknown}, at first {score or unknown}"
-                if alike
-                else "the response is another one"
-            )
+            if alike:
+                kind = f"losses are {description or unknown}, at first {score or unknown}"
+            else:
+                kind = "the response is another one"
             raise ValueError(
                 f"tune: at {describe_hyper(hyper)} {kind}: they cannot be compared. "
                 "Trials of other losses are told apart by metric=, "
@@ -790,7 +816,10 @@ def tune(
     sign(metric)  # raises for one that is unknown
     if start is not None:
         if not isinstance(start, Mapping) or set(start) != set(read):
-            received = ", ".join(map(str, start)) if isinstance(start, Mapping) else repr(start)
+            if isinstance(start, Mapping):
+                received = ", ".join(map(str, start))
+            else:
+                received = repr(start)
             raise ValueError(
                 f"tune: start must be a value of each of {', '.join(read)}, by name; got {received}."
             )
@@ -874,11 +903,10 @@ def by_gradient(study: TrialStudy) -> SearchEnd:
             along = look.slope * rho
             plan = look.estimate.plan
             center = look.center
-            predicted = (
-                None
-                if center is None
-                else Predictions(plan, "link", values=center[plan.index[plan.held]])
-            )
+            if center is None:
+                predicted = None
+            else:
+                predicted = Predictions(plan, "link", values=center[plan.index[plan.held]])
             fields: dict[str, Any] = {
                 "predicted": predicted,
                 "slope": dict(zip(hyper, along.tolist(), strict=True)),
@@ -935,7 +963,10 @@ def by_gradient(study: TrialStudy) -> SearchEnd:
             for g, units in enumerate(groups)
             if study.metric is None or np.isfinite([area(units), area(~units)]).all()
         ]
-        firsts = looks(start, [~groups[g] for g in group_numbers]) if group_numbers else []
+        if group_numbers:
+            firsts = looks(start, [~groups[g] for g in group_numbers])
+        else:
+            firsts = []
         chosen = {
             g: run(start, ~groups[g], first, curvature)[0]
             for g, first in zip(group_numbers, firsts, strict=True)

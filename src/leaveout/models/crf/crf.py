@@ -156,11 +156,18 @@ class CRF(AbstractObjective):
                 'CRF: drop="sequence" needs several sequences; got one. Leave its labels out: drop="label".'
             )
         self.drop = drop
-        fixed_scores = (
-            None if scores is None else _tags.read_scores(scores, self.codes, self.lengths)
-        )
-        feature_rows = None if features is None else _tags.read_features(features, len(self.codes))
-        self.num_features = 0 if feature_rows is None else feature_rows.shape[1]
+        if scores is None:
+            fixed_scores = None
+        else:
+            fixed_scores = _tags.read_scores(scores, self.codes, self.lengths)
+        if features is None:
+            feature_rows = None
+        else:
+            feature_rows = _tags.read_features(features, len(self.codes))
+        if feature_rows is None:
+            self.num_features = 0
+        else:
+            self.num_features = feature_rows.shape[1]
         self.free = _tags.read_free(free or {}, self._shapes)
         self.penalty = self._check_penalty(penalty)
         self.sequence = np.repeat(np.arange(len(self.lengths)), self.lengths).astype(np.int32)
@@ -207,7 +214,10 @@ class CRF(AbstractObjective):
     @property
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         K = self.num_labels
-        feature_shapes = {"weights": (self.num_features, K)} if self.num_features else {}
+        if self.num_features:
+            feature_shapes = {"weights": (self.num_features, K)}
+        else:
+            feature_shapes = {}
         return {"end": (K,), "start": (K,), "transition": (K, K), **feature_shapes}
 
     @property
@@ -360,7 +370,10 @@ class CRF(AbstractObjective):
         )
         layout = self.block.layout.side_by_side(inside)
         unit = jnp.broadcast_to(jnp.arange(len(sequences)), slots.shape)
-        scores = None if self.block.scores is None else laid(self.block.scores)
+        if self.block.scores is None:
+            scores = None
+        else:
+            scores = laid(self.block.scores)
         return SequenceBlock(
             layout,
             laid(self.block.labels),
@@ -451,7 +464,10 @@ class CRF(AbstractObjective):
             codes = jnp.asarray(self.codes).at[index].get(mode="clip")
             return -jnp.log(jnp.take_along_axis(states, codes[:, None], 1)[:, 0])
         short = self._is_short(index)
-        block = self._gather(index)[0] if short else self.block
+        if short:
+            block = self._gather(index)[0]
+        else:
+            block = self.block
         steps = _lattice.chain(theta, block).log_normaliser - _lattice.path(
             theta, block, _lattice.emission(theta, block)
         )
@@ -647,10 +663,14 @@ class CRF(AbstractObjective):
     def note(self) -> str:
         name = type(self.penalty).__name__
         alpha = getattr(self.penalty, "alpha", None)
-        penalty = name if alpha is None or np.ndim(alpha) else f"{name}({float(alpha):g})"
-        penalty_text = (
-            "No penalty" if isinstance(self.penalty, penalties.Zero) else f"Penalty: {penalty}"
-        )
+        if alpha is None or np.ndim(alpha):
+            penalty = name
+        else:
+            penalty = f"{name}({float(alpha):g})"
+        if isinstance(self.penalty, penalties.Zero):
+            penalty_text = "No penalty"
+        else:
+            penalty_text = f"Penalty: {penalty}"
         return f'drop="{self.drop}": {STYLES[self.drop]}. {penalty_text}.'
 
     def _warning(self, theta):
@@ -764,9 +784,10 @@ class CRF(AbstractObjective):
             If the predictions are not those of every sequence.
         """
         parts = np.asarray(parts)
-        predictions = (
-            parts[self.slots >= 0] if parts.shape[:2] == self.slots.shape else np.full(1, np.nan)
-        )
+        if parts.shape[:2] == self.slots.shape:
+            predictions = parts[self.slots >= 0]
+        else:
+            predictions = np.full(1, np.nan)
         if not np.isfinite(predictions).all():
             raise ValueError(
                 f"CRF: join needs what was predicted of every sequence, {self.slots.shape}; got {parts.shape}"
@@ -814,7 +835,10 @@ class CRF(AbstractObjective):
         array
             Labels of the sequences, one after another.
         """
-        codes = self.codes if sequences is None else self.codes[self._steps(sequences)]
+        if sequences is None:
+            codes = self.codes
+        else:
+            codes = self.codes[self._steps(sequences)]
         return self.names.labels(codes)
 
 
@@ -834,7 +858,10 @@ def _make_indicators(crf: CRF) -> Indicators:
     block = crf.block
     place = block.layout.inverse
     assert isinstance(block.features, SparseFeatures)
-    scores = None if block.scores is None else np.reshape(block.scores, (-1, crf.num_labels))[place]
+    if block.scores is None:
+        scores = None
+    else:
+        scores = np.reshape(block.scores, (-1, crf.num_labels))[place]
     return Indicators(
         crf.codes,
         crf.lengths,

@@ -69,7 +69,10 @@ def lay_out(
 
     Return the layout and the places of each sequence's steps, with −1 for padding.
     """
-    finite = np.zeros((1, 1)) if scores is None else np.where(np.isfinite(scores), scores, np.nan)
+    if scores is None:
+        finite = np.zeros((1, 1))
+    else:
+        finite = np.where(np.isfinite(scores), scores, np.nan)
     zeros = bool(np.max(np.nanmax(finite, 1) - np.nanmin(finite, 1)) > RANGE)
     parts = max(1, round(len(codes) * num_labels / LATTICE_ENTRIES))
     # no lanes are linked

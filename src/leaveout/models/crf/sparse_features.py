@@ -199,7 +199,10 @@ class Indicators(AbstractByArrays):
         self.features = features[order]
         self.codes = codes[order]
         self.rough_features = self.features.astype(np.float32)
-        self.scores = None if scores is None else scores[order]
+        if scores is None:
+            self.scores = None
+        else:
+            self.scores = scores[order]
         self.free, self.alpha = parameters
         self.start = slice(0, self.step_order.bounds[1])
         cached_places = 4  # places θ whose results are kept: two for each of two threads
@@ -248,7 +251,9 @@ class Indicators(AbstractByArrays):
 
     def _features(self, dtype: Any) -> Any:
         """Features in single or double precision."""
-        return self.rough_features if dtype == np.float32 else self.features
+        if dtype == np.float32:
+            return self.rough_features
+        return self.features
 
     def _run_passes(
         self, vector: bytes
@@ -283,7 +288,10 @@ class Indicators(AbstractByArrays):
         states = passes.states * weight[:, None]
         states[steps, self.codes] -= weight
         value = weight @ (passes.log_normaliser - label_scores)
-        value = float(value + 0.5 * np.sum(self.alpha * theta**2)) if value > -np.inf else np.inf
+        if value > -np.inf:
+            value = float(value + 0.5 * np.sum(self.alpha * theta**2))
+        else:
+            value = np.inf
         return value, self._pull(states, pairs) + self.alpha * theta
 
     def product(

@@ -54,7 +54,10 @@ def read_labels(
         raise ValueError(f"CRF: num_labels must be a whole number, 2 or more; got {num_labels!r}.")
     if columns is not None and num_labels not in (None, columns):
         raise ValueError(f"CRF: scores have {columns} columns, but num_labels is {num_labels}.")
-    count = columns if num_labels is None else int(num_labels)
+    if num_labels is None:
+        count = columns
+    else:
+        count = int(num_labels)
     if array.dtype.kind in "OUS":
         if not all(isinstance(label, str | np.str_) for label in array):
             raise TypeError(
@@ -165,7 +168,10 @@ def read_free(
 def counts(crf: Any) -> Float[np.ndarray, "units labels"]:
     """Count the steps of each unit with each label."""
     out = np.zeros((crf.num_units, crf.num_labels))
-    units = crf.sequence if crf.drop == "sequence" else np.arange(len(crf.codes))
+    if crf.drop == "sequence":
+        units = crf.sequence
+    else:
+        units = np.arange(len(crf.codes))
     np.add.at(out, (units, crf.codes), 1.0)
     return out
 

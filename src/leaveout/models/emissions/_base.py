@@ -707,7 +707,10 @@ def clusters(
         return rng.permutation(num_states)[: len(x)]
     sd = x.std(axis=0)
     z = (x - x.mean(axis=0)) / np.where(sd > 0, sd, 1.0)
-    sample = z if len(z) <= 5000 else z[rng.choice(len(z), 5000, replace=False)]
+    if len(z) <= 5000:
+        sample = z
+    else:
+        sample = z[rng.choice(len(z), 5000, replace=False)]
     # a cluster is empty if there are fewer distinct rows than states
     with warnings.catch_warnings(), np.errstate(invalid="ignore"):
         warnings.simplefilter("ignore", UserWarning)

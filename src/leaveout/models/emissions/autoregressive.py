@@ -243,9 +243,10 @@ class Autoregressive(AbstractAutoregression):
 
     def default_prior(self, x: Observations) -> Priors:
         scale = np.sqrt(squares(x, 0.0))
-        coefficients = (
-            {"coefficients": MatrixNormal(1.0, scale[:, None] / scale)} if self.lags else {}
-        )
+        if self.lags:
+            coefficients = {"coefficients": MatrixNormal(1.0, scale[:, None] / scale)}
+        else:
+            coefficients = {}
         return {
             "bias": Normal(0.0, scale),
             **coefficients,

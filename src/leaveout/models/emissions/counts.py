@@ -132,7 +132,10 @@ class AbstractCounts(AbstractWithPrior):
         self.names, exposure, covariates = match_labels(
             emission, exposure=exposure, covariates=covariates
         )
-        factor = None if exposure is None else numbers(emission, "exposure", exposure)
+        if exposure is None:
+            factor = None
+        else:
+            factor = numbers(emission, "exposure", exposure)
         if factor is not None:
             if factor.ndim != 1 or factor.dtype == bool:
                 raise ValueError(
@@ -144,8 +147,14 @@ class AbstractCounts(AbstractWithPrior):
                     f"{emission}: exposure must be positive and finite; got {wrong.sum()} other values, the first "
                     f"{factor[wrong][0]:g} at step or site {np.flatnonzero(wrong)[0]}."
                 )
-        self.exposure = None if factor is None else as_stored(factor)
-        self.covariates = None if covariates is None else _read_covariates(emission, covariates)
+        if factor is None:
+            self.exposure = None
+        else:
+            self.exposure = as_stored(factor)
+        if covariates is None:
+            self.covariates = None
+        else:
+            self.covariates = _read_covariates(emission, covariates)
         if (
             self.exposure is not None
             and self.covariates is not None
@@ -159,7 +168,10 @@ class AbstractCounts(AbstractWithPrior):
     @property
     def _factors(self) -> dict[str, np.ndarray]:
         """Log exposure and covariates, if there are any."""
-        factors = {} if self.exposure is None else {"exposure": np.log(self.exposure)}
+        if self.exposure is None:
+            factors = {}
+        else:
+            factors = {"exposure": np.log(self.exposure)}
         if self.covariates is None:
             return factors
         return {**factors, "covariates": self.covariates}
@@ -180,12 +192,18 @@ class AbstractCounts(AbstractWithPrior):
         out = copy.copy(self)
         for part in ("exposure", "covariates"):
             array = getattr(self, part)
-            vars(out)[part] = None if array is None else as_stored(array[order])
+            if array is None:
+                vars(out)[part] = None
+            else:
+                vars(out)[part] = as_stored(array[order])
         return out
 
     def default_prior(self, x: Observations) -> Priors:
         seen = ~np.isnan(x).any(axis=1)
-        at_risk = np.ones(len(x)) if self.exposure is None else np.resize(self.exposure, len(x))
+        if self.exposure is None:
+            at_risk = np.ones(len(x))
+        else:
+            at_risk = np.resize(self.exposure, len(x))
         prior: Priors = {
             self.mean_name: GammaPrior(
                 2.0, at_risk[seen if seen.any() else ~seen].mean() / level(x)
@@ -222,11 +240,10 @@ class AbstractCounts(AbstractWithPrior):
         check_counts(x, emission)
         for name, array in self._factors.items():
             if not (len(array) == len(x) or (lengths == len(array)).all()):
-                size = (
-                    f"exposure has {len(array)} numbers"
-                    if name == "exposure"
-                    else f"covariates have {len(array)} rows"
-                )
+                if name == "exposure":
+                    size = f"exposure has {len(array)} numbers"
+                else:
+                    size = f"covariates have {len(array)} rows"
                 raise ValueError(f"{emission}: {size}, but the data have {len(x)} steps or sites.")
             factors[name] = np.resize(array, (len(x), *array.shape[1:]))
         x = np.where(np.isnan(x), 0.0, x)
@@ -238,7 +255,10 @@ class AbstractCounts(AbstractWithPrior):
 
         The last axis is one if channels share it.
         """
-        log = data["exposure"][..., None] if "exposure" in data else np.zeros(1)
+        if "exposure" in data:
+            log = data["exposure"][..., None]
+        else:
+            log = np.zeros(1)
         if "covariates" in data:
             b = parameters["coefficients"]
             log = log + data["covariates"] @ (b[:, None] if b.ndim == 1 else b)
@@ -248,7 +268,10 @@ class AbstractCounts(AbstractWithPrior):
         """Return the factor of one step, for draws."""
         for name, array in self._factors.items():
             if step >= len(array):
-                absence = "is no exposure" if name == "exposure" else "are no covariates"
+                if name == "exposure":
+                    absence = "is no exposure"
+                else:
+                    absence = "are no covariates"
                 raise ValueError(
                     f"{type(self).__name__}: there {absence} for step {step}; those of {len(array)} steps were given."
                 )
@@ -286,9 +309,10 @@ class AbstractCounts(AbstractWithPrior):
                     c / scale, y / risk, risk / risk.mean()
                 )
                 fitted = [regression(y).coef_ / scale for y in counts.T]
-            coefficients["coefficients"] = (
-                fitted[0] if len(fitted) == 1 else np.stack(fitted, axis=1)
-            )
+            if len(fitted) == 1:
+                coefficients["coefficients"] = fitted[0]
+            else:
+                coefficients["coefficients"] = np.stack(fitted, axis=1)
         factor = np.exp(np.asarray(self.log_factor(coefficients, data.regressors)))
         if factor.ndim > 1:
             factor = factor[observed]
@@ -314,9 +338,10 @@ def _read_covariates(emission: str, covariates: ArrayLike) -> np.ndarray:
             f"{array.dtype}, shape {list(array.shape)}{'' if array.dtype.kind not in 'f' else ', perhaps with NaN'}."
         )
     array = np.asarray(array, np.float64)
-    constant = (
-        np.flatnonzero(np.ptp(array, axis=0) == 0) if len(array) else np.arange(array.shape[1])
-    )
+    if len(array):
+        constant = np.flatnonzero(np.ptp(array, axis=0) == 0)
+    else:
+        constant = np.arange(array.shape[1])
     if constant.size:
         raise ValueError(
             f"{emission}: covariates must vary; column {constant[0]} does not. The states have "

@@ -222,9 +222,10 @@ class CovarianceKind(Module):
         """
         if self.matrices:
             return inverse(covariance)
-        variance = (
-            covariance[..., None] * jnp.ones(channels) if self.kind == "spherical" else covariance
-        )
+        if self.kind == "spherical":
+            variance = covariance[..., None] * jnp.ones(channels)
+        else:
+            variance = covariance
         return 1 / variance, jnp.sum(jnp.log(variance), axis=-1)
 
     def log_density(
@@ -298,7 +299,10 @@ def squares(x: np.ndarray, about: np.ndarray | float) -> np.ndarray:
     One if that is zero or nothing is observed.
     """
     seen = x[~np.isnan(x).any(axis=1)]
-    square = np.mean((seen - about) ** 2, axis=0) if len(seen) else np.zeros(x.shape[1])
+    if len(seen):
+        square = np.mean((seen - about) ** 2, axis=0)
+    else:
+        square = np.zeros(x.shape[1])
     return np.where(square > 0, square, 1.0)
 
 

@@ -118,11 +118,10 @@ class FullModel:
         """Slopes of the kinks of some coefficients, and the smooth penalty on these."""
         features = place[place < self.num_features]
         slope = self.slope[features] * sign[: len(features)]
-        norms = (
-            Norms(np.zeros(0), np.zeros((0, len(features)), bool))
-            if self.norms is None
-            else self.norms.select(features)
-        )
+        if self.norms is None:
+            norms = Norms(np.zeros(0), np.zeros((0, len(features)), bool))
+        else:
+            norms = self.norms.select(features)
         penalty = self.model.penalty
         return slope, around(
             penalty,

@@ -130,7 +130,10 @@ class Family(abc.ABC):
         """Proper scores by name, functions of the mean, φ and y."""
 
         def density(mean, phi, y):
-            log_mean = np.log(mean) if self.link == "log" else mean
+            if self.link == "log":
+                log_mean = np.log(mean)
+            else:
+                log_mean = mean
             return self.loss(mean, log_mean, phi, np.log(phi), y)
 
         if self.crps is None:

@@ -70,9 +70,10 @@ class DualGLM(AbstractRegression):
         new["names"] = tuple(f"u{k}" for k in range(len(root)))
         # between norms of coordinates and of moves
         spread = np.sqrt((values[-1] + 1) / (values[good][0] + 1))
-        terms = (
-            GRAM_COLUMNS + len(ridge) / GRAM_COLUMNS if len(ridge) > GRAM_COLUMNS else len(ridge)
-        )
+        if len(ridge) > GRAM_COLUMNS:
+            terms = GRAM_COLUMNS + len(ridge) / GRAM_COLUMNS
+        else:
+            terms = len(ridge)
         if isinstance(original.design, SparseDesign):
             terms = int(np.diff(original.design.csr.indptr).max())
         new["further_columns"] = math.ceil((terms + len(root)) * spread)
@@ -117,14 +118,20 @@ class DualGLM(AbstractRegression):
         return self.coordinates(self.original.new_rows(caller, X))
 
     def coordinates(self, rows: Any) -> Float[np.ndarray, "rows coefficients"]:
-        x = rows.rows(slice(None)) if isinstance(rows, SparseDesign | MappedDesign) else rows
+        if isinstance(rows, SparseDesign | MappedDesign):
+            x = rows.rows(slice(None))
+        else:
+            x = rows
         p = len(self.ridge)
         scaled = np.pad((x[:, :p] - self.mean) / self.ridge, ((0, 0), (0, int(self.intercept))))
         return _with_ones(self.original.lines.predictors(scaled) @ self.row_basis, self.intercept)
 
     @property
     def units(self) -> Units:
-        features = self.original.units.features if len(self.ridge) <= PRODUCTS_FROM else dict
+        if len(self.ridge) <= PRODUCTS_FROM:
+            features = self.original.units.features
+        else:
+            features = dict
         return replace(super().units, features=features)
 
     @property
@@ -150,7 +157,10 @@ def ridge_strengths(model: Any) -> PerFeature | None:
     """Strengths r of a ridge on every coefficient of a GLM of one output; None for other models."""
     if type(model) is not GLM or model.classes:
         return None
-    inner = model.penalty.penalty if isinstance(model.penalty, PerWeight) else model.penalty
+    if isinstance(model.penalty, PerWeight):
+        inner = model.penalty.penalty
+    else:
+        inner = model.penalty
     diagonal = inner.diagonal(model.num_features)
     if diagonal is not None and np.all(np.asarray(diagonal) > 0):
         return np.array(diagonal, float)
@@ -173,9 +183,10 @@ def _gram(
         return gram - row_means - row_means[:, None] + share @ row_means
     out = np.zeros((n, n))
     step = GRAM_COLUMNS
-    source = (
-        model.design.source if isinstance(model.design, MappedDesign | Resident) else model.design
-    )
+    if isinstance(model.design, MappedDesign | Resident):
+        source = model.design.source
+    else:
+        source = model.design
     for start in range(0, p, step):
         columns = slice(start, min(start + step, p))
         part = (np.asarray(source[:, columns], float) - mean[columns]) / np.sqrt(ridge[columns])

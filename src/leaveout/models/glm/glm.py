@@ -152,9 +152,10 @@ class AbstractRegression(AbstractLinearPredictor):
         self.y = column(caller, "y", y, n)
         self.loss_function.check(self.y)
         self.scale = self.loss_function.scale(self.y)
-        weight = (
-            None if sample_weight is None else column(caller, "sample_weight", sample_weight, n)
-        )
+        if sample_weight is None:
+            weight = None
+        else:
+            weight = column(caller, "sample_weight", sample_weight, n)
         num_trials = None
         if trials is not None:
             num_trials = column(caller, "trials", trials, n)
@@ -162,7 +163,10 @@ class AbstractRegression(AbstractLinearPredictor):
                 raise ValueError(
                     f"{caller}: trials must be positive, and are for binomial proportions y."
                 )
-            weight = num_trials if weight is None else as_stored(num_trials * weight)
+            if weight is None:
+                weight = num_trials
+            else:
+                weight = as_stored(num_trials * weight)
         elif weight is not None and _are_trials(self.loss_function, self.y, weight):
             num_trials = np.where(weight > 0, weight, 1.0)
         self.sample_weight = weight
@@ -176,13 +180,23 @@ class AbstractRegression(AbstractLinearPredictor):
             offset = np.broadcast_to(
                 numbers(caller, "offset", offset).reshape(n, -1), (n, *outputs)
             )
-        self.offset = None if offset is None else column(caller, "offset", offset, n, outputs)
+        if offset is None:
+            self.offset = None
+        else:
+            self.offset = column(caller, "offset", offset, n, outputs)
         if class_weight not in (None, "balanced"):
             raise ValueError(
                 f"{caller}: class_weight must be None or 'balanced'; got {class_weight!r}. Use sample_weight."
             )
-        code, levels = _class_codes(caller, self.y, n) if class_weight else (None, ())
-        self.class_code = None if code is None else as_stored(code)
+        if class_weight:
+            code, levels = _class_codes(caller, self.y, n)
+        else:
+            code = None
+            levels = ()
+        if code is None:
+            self.class_code = None
+        else:
+            self.class_code = as_stored(code)
         self.is_balanced = len(levels)
         self.penalty.check(self.num_features)
         _copy_to_memory(self)
@@ -213,7 +227,9 @@ class AbstractRegression(AbstractLinearPredictor):
     @property
     def row_weights(self) -> np.ndarray:
         """Sample weights, one each where there are none."""
-        return np.ones(self.num_units) if self.sample_weight is None else self.sample_weight
+        if self.sample_weight is None:
+            return np.ones(self.num_units)
+        return self.sample_weight
 
     @property
     def own(self) -> int:
@@ -247,7 +263,11 @@ class AbstractRegression(AbstractLinearPredictor):
             return np.zeros((len(self.classes), q))
         weight = np.asarray(self.row_weights)
         loss_start = self.loss_function.start(np.asarray(self.y), weight)
-        start, tau = loss_start if self.own else (loss_start, [])
+        if self.own:
+            start, tau = loss_start
+        else:
+            start = loss_start
+            tau = []
         theta = np.r_[np.zeros(q), tau]
         if self.intercept:
             theta[q - 1] = start - (
@@ -274,7 +294,10 @@ class AbstractRegression(AbstractLinearPredictor):
             *shared,
         }:
             expected = ", ".join(map(repr, ["intercept", "coef", *shared]))
-            got = sorted(parameters) if isinstance(parameters, dict) else type(parameters).__name__
+            if isinstance(parameters, dict):
+                got = sorted(parameters)
+            else:
+                got = type(parameters).__name__
             raise ValueError(f"{caller}: parameters are {{{expected}}}; got {got}.")
         coef = np.asarray(parameters["coef"], np.float64)
         intercept = np.asarray(parameters.get("intercept", 0.0), np.float64)
@@ -284,7 +307,10 @@ class AbstractRegression(AbstractLinearPredictor):
             )
         if not self.intercept and np.any(intercept != 0):
             raise ValueError(f"{caller}: this model has no intercept, yet one was given.")
-        parts = [coef, np.broadcast_to(intercept, shape)[..., None]] if self.intercept else [coef]
+        if self.intercept:
+            parts = [coef, np.broadcast_to(intercept, shape)[..., None]]
+        else:
+            parts = [coef]
         if shared:
             parts.append(self.loss_function.unconstrained(parameters))
         return np.concatenate(parts, axis=-1)
@@ -315,9 +341,10 @@ class AbstractRegression(AbstractLinearPredictor):
         if not self.classes:
             return np.zeros((0, len(theta)))
         K, q = theta.shape
-        free = (
-            range(q) if isinstance(self.penalty, penalties.Zero) else range(q - self.intercept, q)
-        )
+        if isinstance(self.penalty, penalties.Zero):
+            free = range(q)
+        else:
+            free = range(q - self.intercept, q)
         return np.concatenate(
             [
                 np.zeros((0, K * q)),
@@ -336,7 +363,10 @@ class AbstractRegression(AbstractLinearPredictor):
             isinstance(index, slice) or len(index) == self.num_units
         )
         q = self.design.shape[1]
-        x = cast(Array, self.design) if all_rows else pick(self.design, index)
+        if all_rows:
+            x = cast(Array, self.design)
+        else:
+            x = pick(self.design, index)
         if not self.own:
             return x @ theta.T + shift(self.offset, index)
         eta = x @ theta[:q] + shift(self.offset, index)
@@ -347,7 +377,10 @@ class AbstractRegression(AbstractLinearPredictor):
     def _unit_losses(self, z: Array, index: Any, order: int = 0) -> Array:
         """Compute ℓ of the listed units, or a derivative of it in z."""
         loss: Callable[..., Array] = self.loss_function
-        function = (lambda z, y: loss(z[0], z[1:], y)) if self.own else loss
+        if self.own:
+            function = lambda z, y: loss(z[0], z[1:], y)
+        else:
+            function = loss
         for _ in range(order):
             function = jax.jacfwd(function)
         return jax.vmap(function)(z, pick(self.y, index))
@@ -454,7 +487,10 @@ class AbstractRegression(AbstractLinearPredictor):
         kind: str,
     ) -> Arrays:
         z = self._predictor(theta, index)
-        eta, *tau = (z[:, 0], theta[self.design.shape[1] :]) if self.own else (z,)
+        if self.own:
+            eta, *tau = (z[:, 0], theta[self.design.shape[1] :])
+        else:
+            eta, *tau = (z,)
         if kind == "link":
             return eta
         return self.loss_function.inverse_link(eta, *tau)
@@ -548,7 +584,10 @@ class AbstractRegression(AbstractLinearPredictor):
         pad = self.design.shape[1] - self.num_features
         offset = self.offset
         wide = self.num_features > PRODUCTS_FROM and not self.classes
-        diagonal = self.penalty.diagonal(self.num_features) if wide else None
+        if wide:
+            diagonal = self.penalty.diagonal(self.num_features)
+        else:
+            diagonal = None
         matrix: Any = self.penalty.second(self.num_features) if diagonal is None else diagonal
         if pad:
             matrix = np.pad(matrix, (0, pad))
@@ -563,7 +602,10 @@ class AbstractRegression(AbstractLinearPredictor):
         elif len(curved.rows):
             rows = self.lines.below(np.pad(curved.rows, ((0, 0), (0, pad))))
             loss = StackedLoss(unit_loss, curved.loss, (self.num_units, len(curved.rows)))
-            offset = None if offset is None else np.append(offset, np.zeros(len(curved.rows)))
+            if offset is None:
+                offset = None
+            else:
+                offset = np.append(offset, np.zeros(len(curved.rows)))
         weigh = functools.partial(self._weigh_rows, penalty_weights=curved.weight)
         norms = self.penalty.norms(self.num_features)
         if norms is not None:
@@ -596,7 +638,10 @@ class AbstractRegression(AbstractLinearPredictor):
 
     def _weigh(self, weights: Any, xp: Any = np) -> tuple[Any, Any]:
         """Compute ω and κ of one refit or of many, in NumPy or in JAX."""
-        omega = weights if self.sample_weight is None else weights * self.sample_weight
+        if self.sample_weight is None:
+            omega = weights
+        else:
+            omega = weights * self.sample_weight
         kappa = xp.broadcast_to(self.penalty.times(weights, omega), omega.shape[:-1])
         if self.class_code is not None:
             member = self.class_code == np.arange(self.is_balanced)[:, None]
@@ -870,11 +915,10 @@ def _two_labels(caller: str, y: Any, loss: losses.AbstractLoss) -> tuple[Any, tu
 
     Any other y as it is, and none.
     """
-    kind = (
-        pd.api.types.infer_dtype(y, skipna=True)
-        if np.ndim(y) == 1 and isinstance(loss, losses.Binomial)
-        else ""
-    )
+    if np.ndim(y) == 1 and isinstance(loss, losses.Binomial):
+        kind = pd.api.types.infer_dtype(y, skipna=True)
+    else:
+        kind = ""
     if kind not in ("string", "categorical"):
         return y, ()
     code, levels = codes(caller, "y", y)
@@ -900,7 +944,10 @@ def _class_codes(caller: str, y: ArrayLike, n: int) -> tuple[np.ndarray, tuple]:
 def _ordinal(y: ArrayLike) -> tuple[losses.Ordinal, np.ndarray, tuple]:
     """Return the ordinal loss, the number of each unit's level, and the levels in order."""
     categories: Any = getattr(y, "cat", y)
-    names = np.asarray(categories.categories) if getattr(categories, "ordered", False) else None
+    if getattr(categories, "ordered", False):
+        names = np.asarray(categories.categories)
+    else:
+        names = None
     if names is not None:
         array = np.where(categories.codes < 0, np.nan, categories.codes)
     else:
@@ -913,5 +960,8 @@ def _ordinal(y: ArrayLike) -> tuple[losses.Ordinal, np.ndarray, tuple]:
             ) from None
     all_finite("Regression", "y", array)
     levels, code = np.unique(array, return_inverse=True)
-    labels = levels if names is None else names[levels.astype(int)]
+    if names is None:
+        labels = levels
+    else:
+        labels = names[levels.astype(int)]
     return losses.Ordinal(len(levels)), code.astype(float), tuple(labels.tolist())

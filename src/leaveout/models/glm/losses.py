@@ -801,11 +801,10 @@ def resolve(loss: "str | AbstractLoss | Callable[..., Any]") -> AbstractLoss:
             raise ValueError(
                 "GLM: the Cox partial likelihood is not a sum over rows: use lo.Cox(X, time, event)."
             )
-        way = (
-            f"it is {OTHER_NAMES[name]!r} here"
-            if name in OTHER_NAMES
-            else f"choose one of {', '.join(NAMED)}"
-        )
+        if name in OTHER_NAMES:
+            way = f"it is {OTHER_NAMES[name]!r} here"
+        else:
+            way = f"choose one of {', '.join(NAMED)}"
         raise ValueError(f"GLM: no loss is called {loss!r}; {way}, or give a function.")
     if isinstance(loss, type) and issubclass(loss, AbstractLoss):
         return resolve(loss())

@@ -91,7 +91,10 @@ def orthogonal_form(model: Any) -> OrthogonalGLM | None:
         return None
     weight = model.row_weights
     plain = is_least_squares(model) and isinstance(model.penalty, penalties.Zero) and not model.cut
-    basis = _orthogonal_basis(model, weight) if plain else None
+    if plain:
+        basis = _orthogonal_basis(model, weight)
+    else:
+        basis = None
     if basis is not None:
         return OrthogonalGLM(model, basis, False)
     if not (model.intercept or plain):

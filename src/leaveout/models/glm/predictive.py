@@ -51,7 +51,10 @@ def distribution(
     value = getattr(loss, name, 1.0)
     dispersion = value
     if tweedie:
-        dispersion = 1 / value if attributes.power else value**0.5
+        if attributes.power:
+            dispersion = 1 / value
+        else:
+            dispersion = value**0.5
     note = ""
     if loss.has_dispersion:
         note = f"of the {name} {value:g}, which is as it was given: nothing has estimated it"
@@ -96,7 +99,10 @@ class ResidualVariance:
         self.rows = rows
         self.y = np.asarray(y)
         self.offset = 0.0 if offset is None else offset
-        self.weight = np.ones(len(self.y)) if weight is None else np.asarray(weight)
+        if weight is None:
+            self.weight = np.ones(len(self.y))
+        else:
+            self.weight = np.asarray(weight)
         self.mean = loss.inverse_link
         self.linear = loss.convex
 
@@ -111,11 +117,10 @@ class ResidualVariance:
         removed_weight = np.where(
             rows.index < len(self.y), (1 - rows.weight) * self.weight[index], 0.0
         )
-        squares = (
-            self._quadratic(index, removed_weight, theta)
-            if self.linear
-            else np.full(len(theta), np.nan)
-        )
+        if self.linear:
+            squares = self._quadratic(index, removed_weight, theta)
+        else:
+            squares = np.full(len(theta), np.nan)
         for k in np.flatnonzero(np.isnan(squares)):
             seen = self.weight.copy()
             np.subtract.at(seen, index[k], removed_weight[k])

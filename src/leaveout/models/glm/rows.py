@@ -54,7 +54,10 @@ def design(
     """Return the rows, with a last column of ones if there is an intercept, and the names of the
     columns.
     """
-    names = tuple(str(c) for c in X.columns) if hasattr(X, "columns") else ()
+    if hasattr(X, "columns"):
+        names = tuple(str(c) for c in X.columns)
+    else:
+        names = ()
     if len(set(names)) < len(names):
         raise ValueError(
             f"{caller}: X has duplicate column names: {sorted({c for c in names if names.count(c) > 1})}."
@@ -62,7 +65,10 @@ def design(
     array = compress_rows(caller, "X", X)
     if array is None:  # JAX's array for many rows on a device, and NumPy's otherwise
         resident = on_device(caller, "X", X)
-        array = None if resident is None else device_copy(resident)
+        if resident is None:
+            array = None
+        else:
+            array = device_copy(resident)
     if array is None:
         array = numbers(caller, "X", X)
     if array.ndim != 2:
@@ -111,18 +117,25 @@ def _check_finite(caller: str, name: str, array: Any, columns: tuple[str, ...]) 
         if is_finite(array):
             return
         array = np.asarray(array)
-    values = array.data if scipy.sparse.issparse(array) else array
+    if scipy.sparse.issparse(array):
+        values = array.data
+    else:
+        values = array
     step = max(1, DENSE_BLOCK // max(1, values[:1].size))
     if array.dtype.kind != "f" or all(
         np.isfinite(values[k : k + step]).all() for k in range(0, len(values), step)
     ):
         return
     finite = np.isfinite(values)
-    where = (
-        np.unique(array.indices[~finite]) if values is not array else np.flatnonzero(~finite.all(0))
-    )
+    if values is not array:
+        where = np.unique(array.indices[~finite])
+    else:
+        where = np.flatnonzero(~finite.all(0))
     bad = [columns[j] if columns else int(j) for j in where]
-    first = "" if values is not array else f", the first in row {int(np.argmin(finite.all(1)))}"
+    if values is not array:
+        first = ""
+    else:
+        first = f", the first in row {int(np.argmin(finite.all(1)))}"
     raise ValueError(
         f"{caller}: {name} holds {np.sum(~finite)} NaN or infinite values, in columns {bad[:5]}{first}; drop or impute."
     )
@@ -166,7 +179,10 @@ def new_rows(
         if not missing:
             X = X[[X.columns[columns.index(name)] for name in names]]
     sparse = compress_rows(caller, "X_new", X)
-    array = numbers(caller, "X_new", X) if sparse is None else sparse
+    if sparse is None:
+        array = numbers(caller, "X_new", X)
+    else:
+        array = sparse
     if array.ndim != 2 or array.shape[1] != len(names) or not array.shape[0]:
         raise ValueError(
             f"{caller}: X_new must be [rows, {len(names)}], of one row or more; got shape {array.shape}."

@@ -149,11 +149,10 @@ class AbstractEngine(abc.ABC):
     ) -> Float[np.ndarray, "refits units"]:
         """Compute the derivatives of ½ log|XᵀV⁻¹X| by the weights of units, at weights one."""
         regressions = self.regressions(theta, weights)
-        inside = (
-            regressions.residual
-            if isinstance(regressions.outer, float)
-            else regressions.design.T[:, None]
-        )
+        if isinstance(regressions.outer, float):
+            inside = regressions.residual
+        else:
+            inside = regressions.design.T[:, None]
         slopes = 0.5 * regressions.weight * np.sum(inside * regressions.solve()[1], 0)
         return np.array(
             [

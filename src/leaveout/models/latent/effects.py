@@ -284,11 +284,10 @@ def read_formula(formula: str, data: Any) -> BoundFormula:
     blocks = []
     for bar, design in zip(effect_bars, designs, strict=True):
         terms = design.model_spec.term_slices.values()
-        sizes = (
-            (design.shape[1],)
-            if bar.is_correlated
-            else tuple(part.stop - part.start for part in terms)
-        )
+        if bar.is_correlated:
+            sizes = (design.shape[1],)
+        else:
+            sizes = tuple(part.stop - part.start for part in terms)
         blocks.append(
             EffectBlock(
                 bar.factor, tuple(map(str, design.columns)), np.asarray(design, np.float64), sizes
@@ -336,7 +335,10 @@ def array_blocks(
     design = np.ones((n, 1))
     columns = ("Intercept",)
     if slopes is not None:
-        names = tuple(map(str, slopes.columns)) if hasattr(slopes, "columns") else ()
+        if hasattr(slopes, "columns"):
+            names = tuple(map(str, slopes.columns))
+        else:
+            names = ()
         slope_columns = np.asarray(numbers("Mixed", "slopes", slopes), np.float64)
         if slope_columns.ndim == 1:
             slope_columns = slope_columns[:, None]

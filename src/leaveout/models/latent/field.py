@@ -132,7 +132,10 @@ class GaussianField(AbstractLatentModel):
         self.trials = _sizes("trials", trials, family == "binomial", count)
         self.offset = as_stored(np.log(_sizes("exposure", exposure, family == "poisson", count)))
         _check_response(family, self.y[self.observed], self.trials[self.observed])
-        self.columns = tuple(map(str, X.columns)) if isinstance(X, pd.DataFrame) else ()
+        if isinstance(X, pd.DataFrame):
+            self.columns = tuple(map(str, X.columns))
+        else:
+            self.columns = ()
         self.rows, self.center, self.scale = _covariates(X, self.observed)
         self.edges, _, _ = read_edges("GaussianField", _area_graph(edges), count, self.labels.index)
         self.family = family
@@ -152,9 +155,10 @@ class GaussianField(AbstractLatentModel):
     @functools.cached_property
     def engine(self) -> LaplaceEngine:
         y = np.where(self.observed, self.y, 0.0)
-        fixed = (
-            ways(y, self.trials) / self.trials if self.family == "binomial" else np.zeros(len(y))
-        )
+        if self.family == "binomial":
+            fixed = ways(y, self.trials) / self.trials
+        else:
+            fixed = np.zeros(len(y))
         data = ResponseRows(
             self.rows, self.offset, y / self.trials, self.trials, fixed, FAMILIES[self.family]()
         )
@@ -244,7 +248,10 @@ class GaussianField(AbstractLatentModel):
 
     @property
     def units(self) -> Units:
-        score = LOG_DENSITY if self.family == "gaussian" else LOG_PROBABILITY
+        if self.family == "gaussian":
+            score = LOG_DENSITY
+        else:
+            score = LOG_PROBABILITY
         return Units(
             names=self.labels.index,
             serial=True,
@@ -394,7 +401,10 @@ def _sizes(name: str, value: Any, request: bool, sites: int) -> Float[np.ndarray
     if value is None:
         return np.ones(sites)
     if not request:
-        family = "poisson" if name == "exposure" else "binomial"
+        if name == "exposure":
+            family = "poisson"
+        else:
+            family = "binomial"
         raise ValueError(f"GaussianField: {name} goes with family={family!r}.")
     array = np.asarray(numbers("GaussianField", name, value), float)
     if array.shape != (sites,) or not np.isfinite(array).all() or not (array > 0).all():

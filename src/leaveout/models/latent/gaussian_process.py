@@ -159,7 +159,10 @@ class GaussianProcess(AbstractClosedForm):
             raise ValueError(f"GaussianProcess: prior must be 'default' or None; got {prior!r}.")
         self.labels, X, y = match_labels("GaussianProcess", X=X, y=y)
         count = 1 if np.ndim(X) < 2 else np.shape(X)[1]
-        columns = X.columns if hasattr(X, "columns") else (f"x{j}" for j in range(count))
+        if hasattr(X, "columns"):
+            columns = X.columns
+        else:
+            columns = (f"x{j}" for j in range(count))
         self.columns = tuple(map(str, columns))
         self.X, self.y = _read(X, y)
         deviation = self.X.std(0)
@@ -266,7 +269,10 @@ class GaussianProcess(AbstractClosedForm):
     @functools.cached_property
     def _squares(self) -> Float[Array, "lengths rows rows"]:
         """Compute squared distances along every feature with a length of its own."""
-        parts = [self.X] if len(self.spread) == 1 else [column[:, None] for column in self.X.T]
+        if len(self.spread) == 1:
+            parts = [self.X]
+        else:
+            parts = [column[:, None] for column in self.X.T]
         squares = [scipy.spatial.distance.cdist(x, x, "sqeuclidean") for x in parts]
         return np.maximum(squares, 0.0)
 
@@ -297,7 +303,10 @@ class GaussianProcess(AbstractClosedForm):
         squares = self._pairs(squares)
         shares = np.exp(-2 * theta[:, 2:-1])
         # few roots, if of one length
-        r = np.sqrt(shares @ squares) if len(squares) > 1 else np.sqrt(shares) * np.sqrt(squares)
+        if len(squares) > 1:
+            r = np.sqrt(shares @ squares)
+        else:
+            r = np.sqrt(shares) * np.sqrt(squares)
         k, kernel_slope = KERNELS[self.kernel](r)
         root = np.sqrt(weights)
         ratio = np.exp(2 * (theta[:, 1:2] - theta[:, -1:]))

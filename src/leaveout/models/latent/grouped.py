@@ -65,9 +65,18 @@ class OneFactor(AbstractEngine):
     ) -> "OneFactor":
         order = np.argsort(factor.code, kind="stable")
         rows = RaggedRows.from_sizes(np.bincount(factor.code, minlength=len(factor.levels)))
-        rule = None if quadrature == 1 else Rule.product(factor.q, quadrature)
-        nodes = 1 if data.response.quadratic else max(quadrature, SCORE_NODES.get(factor.q, 1))
-        scoring = rule if nodes == quadrature else Rule.product(factor.q, nodes)
+        if quadrature == 1:
+            rule = None
+        else:
+            rule = Rule.product(factor.q, quadrature)
+        if data.response.quadratic:
+            nodes = 1
+        else:
+            nodes = max(quadrature, SCORE_NODES.get(factor.q, 1))
+        if nodes == quadrature:
+            scoring = rule
+        else:
+            scoring = Rule.product(factor.q, nodes)
         return OneFactor(
             data,
             data.select_rows(order),
@@ -295,7 +304,10 @@ class OneFactor(AbstractEngine):
         def change_and_loss(clusters: Clusters, cluster: NDArray) -> NDArray:
             mode = clusters.mode(start[:, cluster])
             change = clusters.value(self.rule, mode)
-            loss = clusters.score(self.scoring, mode) if joint == self.outer_weights else change
+            if joint == self.outer_weights:
+                loss = clusters.score(self.scoring, mode)
+            else:
+                loss = change
             return np.stack([change, loss])
 
         if not self.outer_weights:
@@ -352,7 +364,10 @@ class OneFactor(AbstractEngine):
     def predictors(
         self, theta: np.ndarray, weights: np.ndarray, state: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        omega = weights[:, self.rows.cluster] if self.outer_weights else weights[:, self.order]
+        if self.outer_weights:
+            omega = weights[:, self.rows.cluster]
+        else:
+            omega = weights[:, self.order]
         clusters = self.make_clusters(theta, omega)
         mode = clusters.mode()
         spread = np.sum(forward(np.take(mode.low, self.rows.cluster, -1), clusters.a) ** 2, 0)
@@ -387,9 +402,12 @@ class OneFactor(AbstractEngine):
         cross_products = self.rows.total(clusters.a[:, None] * (weight * columns))
         effects = np.take(backward(mode.low, forward(mode.low, cross_products)), row_cluster, -1)
         residual = columns - np.sum(clusters.a[:, None] * effects, 0)
-        unit, outer = (
-            (row_cluster, weights[:, row_cluster]) if self.outer_weights else (self.order, 1.0)
-        )
+        if self.outer_weights:
+            unit = row_cluster
+            outer = weights[:, row_cluster]
+        else:
+            unit = self.order
+            outer = np.ones(())
         return DesignRegressions(
             mode.eta[:, self.model_order], X, unit, outer, weight, effects, residual
         )

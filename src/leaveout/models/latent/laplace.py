@@ -182,7 +182,10 @@ class LaplaceMode:
     def starts(self, keep: bool) -> np.ndarray:
         """Return where searches near these modes begin; `keep` the factor of a single one."""
         starts = np.empty((len(self.u), 1), object)
-        solver = self.solver if keep and len(self.u) == 1 else None
+        if keep and len(self.u) == 1:
+            solver = self.solver
+        else:
+            solver = None
         for lane, u in enumerate(self.u):
             starts[lane, 0] = ModeStart(u, solver)
         return starts

@@ -273,10 +273,16 @@ class Mixed(AbstractLatentModel):
         if (y == y[0]).all():
             raise ValueError(f"Mixed: y is {y[0]:g} in every row: there is nothing to tell.")
         self.factors = self.full_factors = factors(blocks, codes_by_name)
-        self.unit = float(y.std()) if response.quadratic else 1.0
+        if response.quadratic:
+            self.unit = float(y.std())
+        else:
+            self.unit = 1.0
         self.data, self.transform = self._data(X, y, response, offset, trials)
         self.quadrature = count("Mixed: quadrature", quadrature, 1, 101)
-        self.joint = drop != ROWS if score is None else score == "joint"
+        if score is None:
+            self.joint = drop != ROWS
+        else:
+            self.joint = score == "joint"
         self._check(drop, score)
         self.drop = drop
         units = {ROWS: (np.arange(n), n)}
@@ -341,7 +347,10 @@ class Mixed(AbstractLatentModel):
         """
         n = len(y)
         unit = self.unit
-        shift = np.zeros(n) if offset is None else column("Mixed", "offset", offset, n)
+        if offset is None:
+            shift = np.zeros(n)
+        else:
+            shift = column("Mixed", "offset", offset, n)
         size = np.ones(n)
         fixed = np.full(n, np.log(unit))
         if trials is not None:
@@ -358,7 +367,10 @@ class Mixed(AbstractLatentModel):
         collinear_share = 1e-10
         poor = np.flatnonzero(np.abs(np.diag(R)) <= collinear_share)
         if poor.size or len(R) < X.shape[1]:
-            name = self.names[int(poor[0])] if poor.size else self.names[-1]
+            if poor.size:
+                name = self.names[int(poor[0])]
+            else:
+                name = self.names[-1]
             raise ValueError(
                 f"Mixed: column {name!r} of the fixed part is zero, or a combination of those before it: leave it out."
             )
@@ -676,7 +688,10 @@ class Mixed(AbstractLatentModel):
         """Compute the losses of listed units, each in a refit."""
         if self.drop == ROWS:
             return self.engine.conditional(theta, weights, lane, unit, state)
-        losses = self.engine.joint if self.joint else self.engine.pointwise
+        if self.joint:
+            losses = self.engine.joint
+        else:
+            losses = self.engine.pointwise
         return losses(theta, weights, lane, unit, state)
 
     @property
@@ -781,7 +796,10 @@ class Mixed(AbstractLatentModel):
             "predict_new": self._predict_new,
         }
         if rows:
-            blocks = None if outer_weights else self.factors[0].code
+            if outer_weights:
+                blocks = None
+            else:
+                blocks = self.factors[0].code
             return Units(names=self.labels.index, target=y, blocks=blocks, **facts)
         (levels,) = (f.levels for f in self.factors if f.name == self.drop)
         return Units(
@@ -799,7 +817,9 @@ class Mixed(AbstractLatentModel):
                 f"predict: Mixed predicts the response of new rows, a mean over effects; got kind={kind!r}."
             )
         table = self._predict_rows(fit, data, 0.9, False, offset)
-        return table["mean"].rename("prediction") if "mean" in table else table
+        if "mean" in table:
+            return table["mean"].rename("prediction")
+        return table
 
     # for users
 
@@ -915,7 +935,10 @@ class Mixed(AbstractLatentModel):
                     f"predict: groups must be {', '.join(map(repr, names))}; got {', '.join(map(repr, groupings))}."
                 )
             covariates = np.asarray(new_rows("predict", new, self.names[ones:], False))
-            X = np.hstack([np.ones((len(covariates), 1)), covariates]) if ones else covariates
+            if ones:
+                X = np.hstack([np.ones((len(covariates), 1)), covariates])
+            else:
+                X = covariates
             blocks, codes_by_name = array_blocks(groupings, slopes, len(X))
             codes_by_name = dict(zip(names, codes_by_name.values(), strict=True))
             raw = {name: block.design.T for name, block in zip(names, blocks, strict=True)}
@@ -1096,30 +1119,41 @@ class Mixed(AbstractLatentModel):
         if self.data.response.quadratic:
             method = "exact"
         else:
-            method = f"{self.quadrature} nodes an effect" if self.quadrature > 1 else "Laplace"
+            if self.quadrature > 1:
+                method = f"{self.quadrature} nodes an effect"
+            else:
+                method = "Laplace"
         if self.drop == ROWS:
             scoring = "a row left out is scored given what is seen of its clusters"
         else:
-            by = (
-                "the joint density of its rows"
-                if self.joint
-                else "the sum over its rows of their own densities"
-            )
+            if self.joint:
+                by = "the joint density of its rows"
+            else:
+                by = "the sum over its rows of their own densities"
             scoring = f"a {self.drop} left out is scored as a new one, by {by}"
-            scoring += "" if self.engine.outer_weights else ", given everything seen of the others"
+            if self.engine.outer_weights:
+                scoring += ""
+            else:
+                scoring += ", given everything seen of the others"
         singles = [(f, np.sum(np.bincount(f.code) == 1)) for f in self.factors]
         alone = "".join(
             f" {count} of {len(f.levels)} levels of {f.name} have one row."
             for f, count in singles
             if count
         )
-        zero = f" {self._num_held} entries of Λ held at zero." if self._num_held else ""
+        if self._num_held:
+            zero = f" {self._num_held} entries of Λ held at zero."
+        else:
+            zero = ""
         formulas = []
         if self.spec is not None:
             parts = [self.spec.fixed_part, *(spec for _, spec in self.spec.effects)]
             formulas = [part.formula for part in parts]
         remark = stateful_remark(" + ".join(map(str, formulas)))
-        remark = f" {remark[:1].upper()}{remark[1:]}." if remark else ""
+        if remark:
+            remark = f" {remark[:1].upper()}{remark[1:]}."
+        else:
+            remark = ""
         kind = "Restricted" if self.restricted else "Marginal"
         return f'drop="{self.drop}": {scoring}. {kind} likelihood ({method}), no prior.{zero}{alone}{remark}'
 

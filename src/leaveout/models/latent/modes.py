@@ -49,7 +49,10 @@ def newton(
                 fresh = True
                 size = np.max(np.abs(new_step) / (1 + np.abs(trial)), axis=0, initial=0.0)
             good &= np.isfinite(size)
-            shrinks = size if fresh else np.where(np.isfinite(before), size / before, 1.0)
+            if fresh:
+                shrinks = size
+            else:
+                shrinks = np.where(np.isfinite(before), size / before, 1.0)
             ended = good & (size * np.minimum(shrinks, 1.0) <= ROUNDING)
             lowest = np.where(good, value, lowest)
             point = np.where(good, trial, point)

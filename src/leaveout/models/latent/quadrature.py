@@ -233,7 +233,7 @@ class Clusters:
             return values
         coarse_values = self.value(Rule.product(1, CHECK_NODES), mode)
         disagreement: NDArray = np.abs(coarse_values - values) > RULE_AGREEMENT
-        hard = disagreement.reshape(-1, disagreement.shape[-1]).any(0)
+        hard = np.asarray(disagreement.reshape(-1, disagreement.shape[-1]).any(0))
         if hard.any():
             values[..., hard] = self._select(hard)._trapezoid_value(mode.b[0][..., hard])
         return values
@@ -241,7 +241,10 @@ class Clusters:
     def _select(self, selection: NDArray) -> "Clusters":
         """Select clusters."""
         rows = selection[self.rows.cluster]
-        tau = self.tau if self.tau.shape[-1] == 1 else self.tau[..., rows]
+        if self.tau.shape[-1] == 1:
+            tau = self.tau
+        else:
+            tau = self.tau[..., rows]
         parts = (
             self.e[..., rows],
             self.a[..., rows],
@@ -416,7 +419,10 @@ def marginal_losses(
     spread = np.sqrt(np.maximum(variance, 0.0))[None]
     omega = np.broadcast_to(data.size, mean.shape)
     rows = Clusters(data.response, single_rows, mean, spread, tau, data.y, omega, data.fixed)
-    rule = None if data.response.quadratic else Rule.product(1, NODES)
+    if data.response.quadratic:
+        rule = None
+    else:
+        rule = Rule.product(1, NODES)
     return rows.score(rule)
 
 
@@ -434,7 +440,10 @@ def marginal_means(
         _quadrature_mean(response, mean, spread, tau, nodes) for nodes in (NODES, CHECK_NODES)
     )
     disagreement = (np.abs(coarse_means - means) > RULE_AGREEMENT * np.abs(means)) & (means > 0)
-    hard = disagreement.any(-1) if means.ndim > mean.ndim else disagreement
+    if means.ndim > mean.ndim:
+        hard = disagreement.any(-1)
+    else:
+        hard = disagreement
     if hard.any():
         hard_tau = np.broadcast_to(tau, (len(tau), *mean.shape))[:, hard]
         means[hard] = _trapezoid_mean(

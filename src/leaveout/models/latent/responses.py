@@ -86,7 +86,10 @@ class Response:
         """Part of ℓ that does not depend on η, and its derivative in τ."""
         shape = np.broadcast_shapes(tau.shape[1:], y.shape)
         family, *parameters = self._family(tau)
-        value = family.constant(*parameters, y) if self.family_formulas else 0.0
+        if self.family_formulas:
+            value = family.constant(*parameters, y)
+        else:
+            value = 0.0
         return value, family.constant_of_tau(*parameters, y).reshape(
             self.num_shared, *shape
         ) if self.num_shared else np.zeros((0, *shape))
@@ -106,7 +109,9 @@ class Response:
                 y, weight, {"scale": 0.7, "dispersion": 0.5}.get(family.parameter, 1.0)
             )
         start = self.loss.start(y, weight)
-        return start if self.num_shared else (float(start), np.zeros(0))
+        if self.num_shared:
+            return start
+        return (float(start), np.zeros(0))
 
     def natural(self, tau: np.ndarray) -> dict[str, Any]:
         """Return τ in natural parameters, by name."""
@@ -137,7 +142,10 @@ class Response:
 
     def limit(self, tau: np.ndarray) -> str:
         """Explain why there is no minimum, if τ came out at a limit; else ""."""
-        message = self.loss.limit(tau) if isinstance(self.loss, losses.AbstractSharedLoss) else ""
+        if isinstance(self.loss, losses.AbstractSharedLoss):
+            message = self.loss.limit(tau)
+        else:
+            message = ""
         return message.replace("lo.losses.Poisson()", 'family="poisson"')
 
     def scale(self, y: np.ndarray) -> str:

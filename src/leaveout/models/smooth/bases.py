@@ -65,8 +65,14 @@ def cubic(
     The second derivative of a cubic spline is linear between knots, so the integral of its square
     is a sum.
     """
-    knots = np.linspace(*period, k) if cyclic and period is not None else spread(caller, x, k)
-    values = np.vstack([np.eye(k - 1), np.eye(k - 1)[:1]]) if cyclic else np.eye(k)
+    if cyclic and period is not None:
+        knots = np.linspace(*period, k)
+    else:
+        knots = spread(caller, x, k)
+    if cyclic:
+        values = np.vstack([np.eye(k - 1), np.eye(k - 1)[:1]])
+    else:
+        values = np.eye(k)
     spline = scipy.interpolate.CubicSpline(
         knots, values, bc_type="periodic" if cyclic else "natural"
     )
@@ -196,7 +202,10 @@ def markov(caller: str, labels: Any, edges: Any) -> Basis:
         raise ValueError(f"{caller}: bs='mrf' needs edges=, a graph of the sites.")
     levels = codes(caller, "x", labels)[1]
     pairs, count, names = read_edges(caller, edges, None, None)
-    sites = np.arange(count) if names is None else np.asarray(names)
+    if names is None:
+        sites = np.arange(count)
+    else:
+        sites = np.asarray(names)
     strangers = levels[~np.isin(levels, sites)]
     if len(strangers):
         raise ValueError(

@@ -217,8 +217,14 @@ def ti(
 
 
 def _product(call: str, columns: tuple[str, ...], k: Any, bs: Any, by: str | None) -> Smooth:
-    ks = (k,) * len(columns) if np.ndim(k) == 0 else tuple(k)
-    kinds = (bs,) * len(columns) if isinstance(bs, str) else tuple(bs)
+    if np.ndim(k) == 0:
+        ks = (k,) * len(columns)
+    else:
+        ks = tuple(k)
+    if isinstance(bs, str):
+        kinds = (bs,) * len(columns)
+    else:
+        kinds = tuple(bs)
     if len(columns) < 2 or not len(ks) == len(kinds) == len(columns):
         raise ValueError(
             f"{call}: it takes two columns or more, and k and bs one for all or one for each; got {columns}."
@@ -258,16 +264,23 @@ def parse(formula: Any) -> Formula:
 
     Raise ValueError if it is not valid.
     """
-    terms = [formula] if isinstance(formula, str | Smooth) else list(formula)
+    if isinstance(formula, str | Smooth):
+        terms = [formula]
+    else:
+        terms = list(formula)
     term_smooths = [term for term in terms if isinstance(term, Smooth)]
     pieces = [piece for piece in terms if not isinstance(piece, Smooth)]
     if not all(isinstance(piece, str) for piece in pieces):
         raise TypeError(
             f"Additive: terms are lo.s(...), lo.te(...) or pieces of a formula; got {pieces!r}."
         )
-    response, text_smooths, linear, intercept = (
-        _split(" + ".join(pieces)) if pieces else (None, [], "", True)
-    )
+    if pieces:
+        response, text_smooths, linear, intercept = _split(" + ".join(pieces))
+    else:
+        response = None
+        text_smooths = []
+        linear = ""
+        intercept = True
     smooths = (*text_smooths, *term_smooths)
     duplicates = sorted(
         {
@@ -300,7 +313,10 @@ def _split(text: str) -> tuple[str | None, list[Smooth], str, bool]:
             f"Additive: {text!r} is no formula ({_reason(text, error)}); write it as 'y ~ s(x) + z'."
         ) from error
     sides = parsed if hasattr(parsed, "lhs") else None
-    response = None if sides is None else " + ".join(map(str, sides.lhs))
+    if sides is None:
+        response = None
+    else:
+        response = " + ".join(map(str, sides.lhs))
     terms = list(parsed if sides is None else sides.rhs)
     smooths = [_call_term(term) for term in terms if _is_smooth(term)]
     linear_terms = [str(term) for term in terms if not _is_smooth(term)]
@@ -492,7 +508,10 @@ def bind(term: Smooth, frame: pd.DataFrame) -> list[tuple[BoundTerm, Design]]:
         ]
     if len(parts) > 1:
         parts = [bases.under(part, bases.diagonalise_roughness(part)) for part in parts]
-    basis = bases.tensor(parts) if len(parts) > 1 else parts[0]
+    if len(parts) > 1:
+        basis = bases.tensor(parts)
+    else:
+        basis = parts[0]
     design = basis.design(*columns)
     levels = _levels(term, frame)
     free = term.call == "ti" or term.bs == ("re",) or (term.by is not None and levels is None)
@@ -505,11 +524,10 @@ def bind(term: Smooth, frame: pd.DataFrame) -> list[tuple[BoundTerm, Design]]:
         basis = bases.under(basis, along)
         design = design @ along
     bound_term = BoundTerm(caller, term, basis, tuple(columns))
-    terms = (
-        [bound_term]
-        if levels is None
-        else [replace(bound_term, label=f"{caller}[{x}]", level=x) for x in levels]
-    )
+    if levels is None:
+        terms = [bound_term]
+    else:
+        terms = [replace(bound_term, label=f"{caller}[{x}]", level=x) for x in levels]
     scaled = [bases.scale_basis(basis, entry.times(design, frame)) for entry in terms]
     return [
         (replace(entry, basis=scaled_basis), design)

@@ -245,7 +245,10 @@ class Cox(AbstractClosedForm):
             raise TypeError(
                 "Cox: X must be dense; got a sparse matrix. Give X.toarray(), if it is not too large for that."
             )
-        self.design = rows if isinstance(rows, np.ndarray) else as_stored(rows)
+        if isinstance(rows, np.ndarray):
+            self.design = rows
+        else:
+            self.design = as_stored(rows)
         n = len(self.design)
         self.time = column("Cox", "time", time, n)
         self.event = column("Cox", "event", event, n)
@@ -255,15 +258,22 @@ class Cox(AbstractClosedForm):
             raise ValueError(
                 "Cox: event must be 1 where it was seen, 0 where it was censored, and 1 somewhere."
             )
-        self.offset = None if offset is None else column("Cox", "offset", offset, n)
-        self.sample_weight = (
-            None if sample_weight is None else column("Cox", "sample_weight", sample_weight, n)
-        )
+        if offset is None:
+            self.offset = None
+        else:
+            self.offset = column("Cox", "offset", offset, n)
+        if sample_weight is None:
+            self.sample_weight = None
+        else:
+            self.sample_weight = column("Cox", "sample_weight", sample_weight, n)
         if self.sample_weight is not None and (self.sample_weight <= 0).any():
             raise ValueError(
                 "Cox: sample_weight must be positive: leave other rows out of the data."
             )
-        begins = None if entry is None else column("Cox", "entry", entry, n)
+        if entry is None:
+            begins = None
+        else:
+            begins = column("Cox", "entry", entry, n)
         if begins is not None and (begins >= self.time).any():
             row = int(np.argmax(begins >= self.time))
             ends = f"row {row} enters at {begins[row]:g} and ends at {self.time[row]:g}"
@@ -276,7 +286,10 @@ class Cox(AbstractClosedForm):
             raise ValueError(
                 f"Cox: strata must have one label for each of the {n} rows; got shape {np.shape(strata)}."
             )
-        stratum = np.zeros(n, int) if strata is None else codes("Cox", "strata", strata)[0]
+        if strata is None:
+            stratum = np.zeros(n, int)
+        else:
+            stratum = codes("Cox", "strata", strata)[0]
         self.order, self.first, self.last, self.group, self.spans = _risk_sets(
             self.time, begins, self.event == 1, stratum
         )
@@ -416,7 +429,10 @@ class Cox(AbstractClosedForm):
         )
         if not isinstance(self.penalty, penalties.PerWeight):
             return slopes
-        grown = np.ones((self.num_units, 1)) if self.penalty.rows else sums.cases.T
+        if self.penalty.rows:
+            grown = np.ones((self.num_units, 1))
+        else:
+            grown = sums.cases.T
         return slopes + grown * penalties.derivatives(self.penalty, theta[None])[1]
 
     @property
@@ -617,9 +633,10 @@ class Cox(AbstractClosedForm):
         # the last time of events, in the order of these, at risk
         latest = np.searchsorted(last, place, side="right")
         stratum = np.searchsorted(np.unique(first), place, side="right")
-        enters = (
-            np.full(len(place), -np.inf) if self.spans is None else -2 * np.asarray(self.spans)[1]
-        )
+        if self.spans is None:
+            enters = np.full(len(place), -np.inf)
+        else:
+            enters = -2 * np.asarray(self.spans)[1]
         return np.stack(
             [stratum, np.where(event == 1, 0, 1) - 2 * latest, event, enters], axis=1
         ).astype(np.float64)
@@ -765,7 +782,10 @@ def alone(cox: Cox, theta: Vector, units: Int[np.ndarray, " folds"]) -> UnitScor
     time = np.repeat(np.arange(len(count))[::-1], count[::-1])
     begin = np.append(np.cumsum(count[::-1])[::-1] - count, 0)  # the first row of each time
     nth = np.arange(len(time)) - begin[time]
-    share = nth / count[time] if cox.ties == "efron" else np.zeros(len(time))
+    if cox.ties == "efron":
+        share = nth / count[time]
+    else:
+        share = np.zeros(len(time))
     opens = np.append(True, np.diff(cox.first[time]) != 0)
     at_risk = sums.at_risk[0, time] - share * sums.dying[0, time]
     # the last of the times at which a unit is at risk
