@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -32,6 +32,20 @@ File = str | os.PathLike[str]
 StepResult = dict[str, np.ndarray]  # results of a step
 
 
+class ArrayRecord:
+    """Base of dataclasses whose fields are arrays, or None; a step keeps them by name."""
+
+    @property
+    def arrays(self) -> StepResult:
+        """The arrays by name."""
+        return {name: array for name, array in vars(self).items() if array is not None}
+
+    @classmethod
+    def read(cls, arrays: StepResult) -> Self:
+        """Make the record from arrays by name, among which there may be others."""
+        return cls(**{name: arrays[name] for name in arrays.keys() & cls.__annotations__})
+
+
 class Journal:
     """Steps of one run, which is identified by a hash of each thing that it depends on."""
 
@@ -41,7 +55,7 @@ class Journal:
         self.name = f"{caller}: checkpoint={os.fspath(file)}"
         self.hashes = {
             "verb": caller,
-            "version of leaveout": version("leaveout"),
+            "version of leaveout": f"{version('leaveout')}, format 2",  # of the arrays of steps
         } | _hash_dependencies(caller, dependencies)
         self.path = Path(file)
         self.position = 0

@@ -95,10 +95,6 @@ class Batch(NamedTuple):
     place: IntArray
     rows: RefitRows
 
-    def take(self, lanes: IntArray) -> "Batch":
-        """Select refits by their place in the batch."""
-        return Batch(self.refits[lanes], self.place[lanes], self.rows.take(lanes))
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Plan(PrintedResult):

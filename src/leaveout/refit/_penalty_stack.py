@@ -16,11 +16,13 @@ repeat one another.
 
 import functools
 import itertools
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from .._runtime.checkpoint import ArrayRecord
 from ..linalg.design import DenseDesign, Extent, MultiOutputDesign, Predictors, weight_terms
 from ..linalg.enclosure_theorem import Ball, CurvatureBounds, RadiusTable, ball, change, gaps
 from ..linalg.rounding import Rounding, bounded, factor_error
@@ -52,7 +54,8 @@ class Leaving(NamedTuple):
     held: Bool[Array, " refits"]
 
 
-class PathRefit(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class PathRefit(ArrayRecord):
     """Result for every penalty.
 
     Held-out losses, and those with no update. The `bad` penalties have no result.
@@ -64,10 +67,10 @@ class PathRefit(NamedTuple):
     error: Float[Array, "penalties refits"]
     proved: Bool[Array, "penalties refits"]
     open: Bool[Array, "penalties refits"]  # lanes that are not settled
-    step_length: Float[Array, "penalties refits"] | None  # the length of the first step, on request
     gradients: Float[Array, " penalties"]  # number of gradients computed
     mean: Float[Array, " penalties"]  # mean of the losses
     bad: Bool[Array, " penalties"]
+    step_length: Float[Array, "penalties refits"] | None = None  # of the first step, on request
 
 
 def groups(count: int, model: Predictors) -> list[slice]:
@@ -528,13 +531,18 @@ class Settling:
             part if held.all() else np.where(held, part, np.nan)
             for part in (losses, stack.baseline)
         )
-        fields = (
+        return PathRefit(
+            stack.theta,
+            baseline,
+            losses,
+            error,
             shaped(self.proved),
             shaped(is_open),
-            shaped(stack.look.step_length),
             self.gradients,
+            mean,
+            stack.bad,
+            shaped(stack.look.step_length),
         )
-        return PathRefit(stack.theta, baseline, losses, error, *fields, mean, stack.bad)
 
     def _by_the_next_term(self) -> Int[Array, " open"]:
         """Accept lanes whose errors are together within a penalty's allowed error.

@@ -233,17 +233,6 @@ class Probes:
                 kept_share > 0, wide_model.eta[units] + h * slope / kept_share, np.nan
             ), kept_share
 
-    def leaving_curvature(
-        self, units: Int[np.ndarray, " selected"], lost_weight: Float[np.ndarray, " selected"]
-    ) -> Float[np.ndarray, " selected"]:
-        """Part of ω ℓ″ that is left out."""
-        wide_model = self.wide_model
-        return weight_terms(
-            lost_weight,
-            wide_model.curvature[units]
-            / np.where(wide_model.omega[units] > 0, wide_model.omega[units], 1.0),
-        )
-
     def losses(
         self,
         h: Array,

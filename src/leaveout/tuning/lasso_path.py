@@ -745,7 +745,6 @@ def lassos(objective: Any, penalties: list[AbstractPenalty], plan: Plan) -> Path
         error,
         proved,
         np.zeros_like(proved),
-        None,
         np.ones(count),
         mean,
         bad,

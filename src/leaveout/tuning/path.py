@@ -801,11 +801,11 @@ def _read_or_make(make: Callable[[], PathRefit | None]) -> PathRefit | None:
         path_refit = make()
         if path_refit is None:
             return {}
-        return {name: part for name, part in path_refit._asdict().items() if part is not None}
+        return path_refit.arrays
 
-    parts: dict[str, Any] = read_or_make(outputs)
-    if parts:
-        return PathRefit(**{"step_length": None, **parts})
+    arrays = read_or_make(outputs)
+    if arrays:
+        return PathRefit.read(arrays)
     return None
 
 

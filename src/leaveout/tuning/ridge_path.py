@@ -130,7 +130,6 @@ def ridges(objective: AbstractRegression, alphas: Float[Array, " alphas"], plan:
         error,
         proved_losses,
         np.zeros(error.shape, bool),
-        None,
         np.ones(len(theta)),
         mean,
         ~resolved,

@@ -7,7 +7,6 @@ error, and some at random. They take at most a tenth of the operations of the ca
 repeated if that is no more than half of them.
 """
 
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -91,27 +90,22 @@ class Candidates:
         self,
         refits: Int[Array, " refits"],
         move: PerRefit,
-        theta: Callable[[list[int]], Array] | None,
+        start: dict[int, Array],
     ) -> None:
-        """Add refits with the lengths of their first steps.
-
-        `theta` returns the parameters of some of them; it is called only for refits that may be
-        repeated. It is None if no parameters are formed.
+        """Add refits with the lengths of their first steps, and the parameters of those that are
+        foremost among them, if parameters are formed.
         """
         self.step_length[refits] = move
         self.exists[refits] = True
-        if theta is None or not self.number:
+        if not start:
             return
-        # those of a batch are among its own foremost
         estimate = self.estimate
         orders = _orders(
             self.exists, self.step_length, estimate.error, estimate.proved, self.number
         )
         best = set().union(*orders)
-        places = [place for place, refit in enumerate(refits.tolist()) if refit in best]
-        if places:
-            self.start |= dict(zip(refits[places].tolist(), theta(places), strict=True))
-            self.start = {refit: self.start[refit] for refit in best & self.start.keys()}
+        start = self.start | start
+        self.start = {refit: start[refit] for refit in best & start.keys()}
 
     def choose(self, number: int) -> dict[int, str]:
         """Choose at most `number` refits, and no more than the caller allowed.

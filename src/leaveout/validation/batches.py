@@ -77,10 +77,9 @@ class Refitter:
     def __call__(self, batch: Batch) -> StepResult:
         rows = batch.rows._replace(scale=self.scale, num_refits=self.number)
         judged = self.refit.judged(batch.refits, int(self.number))
-        outcome = refit_active_set(
-            self.refit, self.fit, rows, judge=self.losses is not None and bool(judged.all())
-        )
-        if self.losses is not None and judged.all():
+        all_judged = self.losses is not None and bool(judged.all())
+        outcome = refit_active_set(self.refit, self.fit, rows, judge=all_judged)
+        if all_judged:
             outcome = replace(outcome, error=infinite_if_unknown(outcome))
         elif self.losses is not None:
             outcome = self._sample_errors(rows, outcome, judged)

@@ -22,7 +22,7 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from .._runtime.arrays import BoolArray, FloatArray, IntArray
-from .._runtime.checkpoint import File, StepResult, keeping
+from .._runtime.checkpoint import ArrayRecord, File, StepResult, keeping
 from .._runtime.conventions import conventional, log, warn
 from .._runtime.fingerprint import fingerprint
 from .._runtime.interrupt import Interrupted
@@ -921,11 +921,29 @@ def resolve_plan(
 
 
 @dataclass(frozen=True, eq=False)
-class BatchSummary:
-    """Compute the results of a batch of refits: losses, errors and codes.
+class BatchResult(ArrayRecord):
+    """Losses, errors and codes of a batch of refits."""
 
-    `compared` adds the losses at lower minima elsewhere, `pooled` the predictions, and `audit` the
-    parameters of that many refits which may be repeated.
+    losses: FloatArray
+    error: FloatArray  # NaN where it was not asked for
+    exists: BoolArray
+    step_length: FloatArray
+    proved: BoolArray
+    result: IntArray
+    gradients: FloatArray
+    elsewhere: FloatArray | None = None  # losses at lower minima, NaN for refits without one
+    draws: FloatArray | None = None  # of refits that share probes: see `CommonError`
+    probe_error: Any = None
+    candidates: IntArray | None = None  # refits that may be repeated
+    candidate_theta: Any = None
+
+
+@dataclass(frozen=True, eq=False)
+class BatchSummary:
+    """Compute the results of a batch of refits, by name: a `BatchResult`, and predictions.
+
+    `compares_minima` adds the losses at lower minima elsewhere, and `audit` the parameters of that
+    many refits which may be repeated.
     """
 
     held_out_loss: HeldOutLoss
@@ -946,50 +964,48 @@ class BatchSummary:
         values[~has_loss] = np.nan
         error = loss.error(rows, outcome, values)
         has_error = has_loss & np.isfinite(error)
-        summary = {
-            "losses": values,
-            # NaN where it was not asked for
-            "error": np.where(has_error | np.isnan(outcome.error), error, np.inf),
-            "exists": exists,
-            "moved": np.zeros(len(error))
-            if outcome.step_length is None
-            else np.asarray(outcome.step_length),
-        }
-        summary["proved"] = has_error & (
+        error = np.where(has_error | np.isnan(outcome.error), error, np.inf)
+        step_length = outcome.step_length
+        if step_length is None:
+            step_length = np.zeros(len(error))
+        proved = has_error & (
             False if outcome.proved is None or loss.evaluate is not None else outcome.proved
         )
+        elsewhere = None
         if self.compares_minima:
             lower, lower_theta = minima.lower(loss.fit, rows, outcome.theta, exists)
             result[lower] = RESULTS.other_minimum
             if lower.any():
-                summary["lower"] = lower
-                summary["elsewhere"] = loss.losses(rows, lower_theta)[lower]
+                elsewhere = np.array(loss.losses(rows, lower_theta))
+                elsewhere[~lower] = np.nan
         leaving = loss.fit.objective.parameters.leaving
         if leaving is not None:
             theta = np.where(exists[:, None], outcome.theta, loss.fit.vector)
             weights = weights_of(rows, loss.plan.num_units)
             leaves = leaving(loss.fit.objective, loss.fit.theta, theta, weights)
             result[exists & leaves] = RESULTS.leaving
-        summary |= {"result": result, "gradients": np.asarray(outcome.gradients)}
-        if outcome.common_error is not None and loss.evaluate is None:
-            summary |= {
-                "draws": outcome.common_error.draws,
-                "left": np.array([outcome.common_error.distance_left, outcome.common_error.probes]),
-            }
-        if self.predictions is not None:
-            summary |= self.predictions.predict(loss.fit, rows, outcome, result)
-        formed = loss.fit.predictors is None and outcome.common_error is None
+        gradients = np.asarray(outcome.gradients)
+        batch_result = BatchResult(
+            values, error, exists, step_length, proved, result, gradients, elsewhere
+        )
+        common_error = outcome.common_error
+        if common_error is not None and loss.evaluate is None:
+            probe_error = np.array([common_error.distance_left, common_error.probes])
+            batch_result = replace(batch_result, draws=common_error.draws, probe_error=probe_error)
+        formed = loss.fit.predictors is None and common_error is None
         if self.audit and (formed or rows.index.shape[1] > 1):  # else their θ is not formed
-            lanes = np.flatnonzero(exists & ~np.isnan(summary["error"]))
-            step_length, errors, proved = (
-                summary[name][lanes] for name in ("moved", "error", "proved")
-            )
+            lanes = np.flatnonzero(exists & ~np.isnan(error))
             orders = foremost_by_reason(
-                batch.refits[lanes], step_length, errors, proved, self.audit
+                batch.refits[lanes], step_length[lanes], error[lanes], proved[lanes], self.audit
             )
-            summary["places"] = np.unique(np.concatenate(orders))
-            summary["start"] = outcome.theta[lanes[summary["places"]]]
-        return summary
+            places = lanes[np.unique(np.concatenate(orders))]
+            batch_result = replace(
+                batch_result, candidates=batch.refits[places], candidate_theta=outcome.theta[places]
+            )
+        arrays = batch_result.arrays
+        if self.predictions is not None:
+            arrays |= self.predictions.predict(loss.fit, rows, outcome, result)
+        return arrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -1096,33 +1112,30 @@ class EstimateBuilder:
             self.summarise(batch, replace(outcome, error=infinite_if_unknown(outcome)), values),
         )
 
-    def merge(self, batch: Batch, batch_result: StepResult) -> None:
+    def merge(self, batch: Batch, arrays: StepResult) -> None:
         """Add the results of a batch."""
         draft = self.draft
         refits = batch.refits
-        exists = batch_result["exists"]
-        put_losses(draft.losses, batch, batch_result["losses"])
-        for name in ("error", "proved", "result"):
-            getattr(draft, name)[refits] = batch_result[name]
-        if "draws" in batch_result:
+        batch_result = BatchResult.read(arrays)
+        put_losses(draft.losses, batch, batch_result.losses)
+        draft.error[refits] = batch_result.error
+        draft.proved[refits] = batch_result.proved
+        draft.result[refits] = batch_result.result
+        if (draws := batch_result.draws) is not None:
             if not self.draws.size:
-                self.draws = np.full((len(draft.error), batch_result["draws"].shape[1]), np.nan)
-            self.draws[refits] = batch_result["draws"]
-            self.probe_error = batch_result["left"]
-        if "lower" in batch_result:
-            assert draft.elsewhere is not None
-            put_losses(
-                draft.elsewhere, batch.take(batch_result["lower"]), batch_result["elsewhere"]
-            )
+                self.draws = np.full((len(draft.error), draws.shape[1]), np.nan)
+            self.draws[refits] = draws
+            self.probe_error = batch_result.probe_error
+        if draft.elsewhere is not None and batch_result.elsewhere is not None:
+            put_losses(draft.elsewhere, batch, batch_result.elsewhere)
         if self.predictions is not None:
-            self.predictions.merge(batch, batch_result)
-        self.gradients += float(batch_result["gradients"])
-        start = None
-        if "start" in batch_result:
-            places = batch_result["places"]
-            start = lambda lanes: batch_result["start"][np.searchsorted(places, lanes)]
-        audited = exists & ~np.isnan(batch_result["error"])
-        self.candidates.add(refits[audited], batch_result["moved"][audited], start)
+            self.predictions.merge(batch, arrays)
+        self.gradients += float(batch_result.gradients)
+        start = {}
+        if (candidates := batch_result.candidates) is not None:
+            start = dict(zip(candidates.tolist(), batch_result.candidate_theta, strict=True))
+        audited = batch_result.exists & ~np.isnan(batch_result.error)
+        self.candidates.add(refits[audited], batch_result.step_length[audited], start)
         self.is_made[refits] = True
 
     @contextlib.contextmanager

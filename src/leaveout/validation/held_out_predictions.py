@@ -17,7 +17,7 @@ influence of each unit or, for functions that are only called, from the measure 
 
 import functools
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -25,7 +25,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 from .._runtime.arrays import BoolArray, FloatArray, IntArray
-from .._runtime.checkpoint import StepResult
+from .._runtime.checkpoint import ArrayRecord, StepResult
 from .._runtime.conventions import warn
 from .._runtime.results import NO_REFIT_CODES, among
 from ..objectives.unit_weights import unit_weights
@@ -48,6 +48,16 @@ MOST_DELETED = 500
 
 # codes of refits without any loss; undetermined refits mark units with a loss as `held`
 NO_LOSS_CODES = NO_REFIT_CODES[1:]
+
+
+@dataclass(frozen=True, eq=False)
+class BatchPredictions(ArrayRecord):
+    """Predictions of a batch of refits."""
+
+    predicted: BoolArray  # places in the batch that have one
+    values: FloatArray
+    missing: BoolArray  # refits that do not exist
+    errors: FloatArray | None = None
 
 
 class Predictions:
@@ -79,27 +89,29 @@ class Predictions:
         """Compute the predictions of a batch of refits, and their errors."""
         predict_rows = lambda theta: predictions(fit, rows, theta, self.kind)
         values = predict_rows(batch.theta)
-        keep = (
+        predicted = (
             rows.held
             & ~among(result, NO_LOSS_CODES)[:, None]
             & np.isfinite(values).reshape(*values.shape[:2], -1).all(-1)
         )
-        summary = {"predicted": keep, "values": values[keep], "lost": among(result, NO_REFIT_CODES)}
+        errors = None
         if self.has_error:
-            return summary | {"off": largest_change(fit, batch, values, predict_rows)[keep]}
-        return summary
+            errors = largest_change(fit, batch, values, predict_rows)[predicted]
+        missing = among(result, NO_REFIT_CODES)
+        return BatchPredictions(predicted, values[predicted], missing, errors).arrays
 
-    def merge(self, batch: Batch, result: StepResult) -> None:
+    def merge(self, batch: Batch, arrays: StepResult) -> None:
         """Store the predictions of a batch, computed now or read from the checkpoint."""
-        place = self._number[batch.place[result["predicted"]]]
-        values = result["values"]
+        batch_result = BatchPredictions.read(arrays)
+        place = self._number[batch.place[batch_result.predicted]]
+        values = batch_result.values
         if not self.values.size:
             self.values = np.full((int(self.plan.held.sum()), *values.shape[1:]), np.nan)
             self.errors = np.zeros_like(self.values)
         self.values[place] = values
-        self.missing[batch.refits] = result["lost"]
-        if self.has_error:
-            self.errors[place] = result["off"]
+        self.missing[batch.refits] = batch_result.missing
+        if batch_result.errors is not None:
+            self.errors[place] = batch_result.errors
 
     @functools.cached_property
     def _number(self) -> Int[Array, " entries"]:
