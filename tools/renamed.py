@@ -105,6 +105,18 @@ def foreign_names(module: ast.Module) -> set[str]:
     return names
 
 
+def root_of(node: ast.AST) -> ast.AST:
+    """The expression whose attribute, or attribute's attribute, a node is."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node
+
+
+def is_stored(node: ast.Attribute) -> bool:
+    """Whether a value is assigned to an attribute."""
+    return isinstance(node.ctx, ast.Store)
+
+
 class Row:
     """The syntax tree of a module as a row of tokens."""
 
@@ -231,6 +243,8 @@ class Row:
             self.write("string", node.value)
         elif isinstance(node, ast.Constant):
             self.write("value", repr(node.value))
+        elif isinstance(node, ast.Call):
+            self.call(node, scope)
         elif isinstance(node, ast.Global | ast.Nonlocal):
             for name in node.names:
                 self.name(name, scope)
@@ -259,17 +273,35 @@ class Row:
 
         Those of what is imported from elsewhere, such as `np.add.at`, are not ours to rename.
         """
-        root = node.value
-        while isinstance(root, ast.Attribute):
-            root = root.value
-        if not isinstance(root, ast.Name):
-            self.write("attribute", node.attr)
-        elif root.id in self.foreign and scope.resolve(root.id)[0] == "global":
+        root = root_of(node)
+        if self.is_foreign(node, scope):
             self.write("value", node.attr)
-        elif node.value is root and root.id in ("self", "cls") and isinstance(node.ctx, ast.Store):
+        elif node.value is root and ast.unparse(root) in ("self", "cls") and is_stored(node):
             self.write("field", node.attr)
         else:
             self.write("attribute", node.attr)
+
+    def is_foreign(self, node: ast.AST, scope: Scope) -> bool:
+        """Whether an expression is an attribute of what is imported from elsewhere, or that."""
+        root = root_of(node)
+        if not isinstance(root, ast.Name) or root.id not in self.foreign:
+            return False
+        return scope.resolve(root.id)[0] == "global"
+
+    def call(self, node: ast.Call, scope: Scope) -> None:
+        """Add a call; keywords of functions that are imported from elsewhere are not ours.
+
+        Those that are handed on, by `partial` and `replace`, may be.
+        """
+        hands_on = ast.unparse(node.func).endswith(("partial", "replace"))
+        foreign = self.is_foreign(node.func, scope) and not hands_on
+        kind = "value" if foreign else "keyword"
+        self.visit(node.func, scope)
+        self.visit_all(node.args, scope)
+        for keyword in node.keywords:
+            self.line = keyword.lineno
+            self.write(kind if keyword.arg else "value", keyword.arg)
+            self.visit(keyword.value, scope)
 
     def alias(self, node: ast.alias, scope: Scope) -> None:
         """Add an import: the name in the module from which it comes, and the one that it has here
@@ -313,6 +345,21 @@ class Comparison:
                     self.differences.append(
                         f"{self.places[pair]}: {kind} {pair[0]!r} is {pair[1]!r}, and nothing so named was renamed"
                     )
+        self.find_left_behind(new)
+
+    def find_left_behind(self, new: Mapping[str, str]) -> None:
+        """Note the keywords that still have a name which nothing declares any more."""
+        gone = {old for kind in ("field", "parameter") for old, _ in self.renames[kind]}
+        if not gone:
+            return
+        tokens = [(path, token) for path, text in new.items() for token in Row(text).tokens]
+        gone -= {token.value for _, token in tokens if token.kind in DECLARED}
+        for path, token in tokens:
+            if token.kind == "keyword" and token.value in gone:
+                place = f"{path}:{token.line} ({token.around})"
+                self.differences.append(
+                    f"{place}: keyword {token.value!r}: nothing has that name any more"
+                )
 
     def compare(self, path: str, old: Row, new: Row, exported: set[str]) -> None:
         """Compare one module of the two versions."""

@@ -37,6 +37,7 @@ def _shift(own, *, at):
 
 def spread(rows):
     np.add.given(rows, 0, 1)
+    return rows.with_values(given=rows), np.sum(rows, at=0)
 
 def public(found):
     return getattr(found, "given"), partial(_shift, at=len(found))
@@ -68,7 +69,7 @@ def compared(*changes, exported=""):
         [("as lost", "as error"), ("str(lost)", "str(error)"), ("from lost", "from error")],
         [("told", "add"), ("{own: at for own, at in kept}", "{a: b for a, b in kept}")],
         [("np", "numpy")],
-        [("self.given", "self.values"), ('"given"', '"values"')],  # not that of another library
+        [("self.given", "self.values"), ('"given"', '"values"'), ("(given=", "(values=")],
         [
             ("_shift(own, *, at)", "_shift(own, *, shift)"),
             ("> at]", "> shift]"),
@@ -105,7 +106,14 @@ def test_renames_are_no_difference(changes):
         [("if each > at", "if at < each")],
         [("{own: at for own, at in kept}", "{at: own for own, at in kept}")],
         [("from lost", "from None")],
-        [("self.given", "self.values"), ('"given"', '"values"'), ("np.add.given", "np.add.values")],
+        [
+            ("self.given", "self.values"),
+            ('"given"', '"values"'),
+            ("(given=", "(values="),
+            ("np.add.given", "np.add.values"),  # of another library
+        ],
+        [("self.given", "self.values"), ('"given"', '"values"')],  # a keyword is left behind
+        [("rows, at=0", "rows, shift=0"), ("at=0):", "shift=0):"), ("given + at", "given + shift")],
     ],
 )
 def test_anything_else_is(changes):
@@ -113,13 +121,10 @@ def test_anything_else_is(changes):
 
 
 def test_the_map_says_what_was_renamed_and_how_often():
-    renames = compared(("self.given", "self.values"), ('"given"', '"values"')).renames
-    pair = ("given", "values")
-    assert (renames["field"][pair], renames["attribute"][pair], renames["string"][pair]) == (
-        1,
-        1,
-        1,
-    )
+    changes = [("self.given", "self.values"), ('"given"', '"values"'), ("(given=", "(values=")]
+    renames = compared(*changes).renames
+    kinds = ("field", "attribute", "string", "keyword")
+    assert [renames[kind][("given", "values")] for kind in kinds] == [1, 1, 1, 1]
 
 
 def test_what_is_exported_keeps_its_names():
