@@ -51,7 +51,10 @@ MAX_BATCHED_FEATURES = 200  # features from which batched normal equations save 
 
 
 class Task(NamedTuple):
-    """`y` as given, `codes` with classes numbered (or y itself), and the loss or score."""
+    """`y` as given, `codes` with classes numbered (or y itself), and the loss or score.
+
+    X is an array, a frame or a CSR matrix; `refit` serves a Fit alone.
+    """
 
     X: Any
     y: NDArray
@@ -278,9 +281,10 @@ class PlanHost(AbstractLearner):
 def make_learner(
     estimator: SklearnEstimator | Fit, task: Task, n_jobs: int | None
 ) -> AbstractLearner:
-    """Return the fastest learner with the estimator's own fits.
+    """Return the fastest learner whose fits are those of the estimator's own `fit`.
 
-    Raises TypeError if the estimator lacks the predictions that the loss needs.
+    Raises TypeError if the estimator cannot give the predictions that the loss needs, or a Fit is
+    of another model, and ValueError if a Fit is of other data.
     """
     X, y, codes, measure, refit = task
     if isinstance(estimator, Fit):
@@ -298,7 +302,9 @@ def make_learner(
         raise TypeError(
             f"leakage_corrected: the loss {measure.name} needs a classifier; got {type(estimator).__name__}."
         )
-    if measure.needs.startswith("probab") and not hasattr(estimator, "predict_proba"):
+    if measure.needs in ("probability", "probabilities") and not hasattr(
+        estimator, "predict_proba"
+    ):
         raise TypeError(
             f"leakage_corrected: the loss {measure.name} needs probabilities, which {type(estimator).__name__} has not; use "
             "loss='zero_one', or wrap it in CalibratedClassifierCV."
@@ -308,11 +314,12 @@ def make_learner(
             f"leakage_corrected: the loss {measure.name} is for regression; {type(estimator).__name__} is a classifier: use "
             "'zero_one', 'brier', 'logistic' or 'multinomial'."
         )
+    # sparse columns have no batch
     if isinstance(X, np.ndarray) or hasattr(X, "iloc"):
-        special = _batch_learner(estimator, X, codes, measure)
-        if special is not None:
-            return special
-    return Estimator(estimator, X, y, measure, n_jobs)
+        batched = _batch_learner(estimator, X, codes, measure)
+        if batched is not None:
+            return batched
+    return Estimator(estimator, X, y, measure, n_jobs)  # y, as its fit takes labels
 
 
 def finite_columns(X: Any) -> FloatArray | None:

@@ -69,7 +69,8 @@ class CertifiedBatch:
         self.u = np.zeros((count, len(self.anchor.root)))
         self.center = self.anchor.eta[self.units]
         self.half = np.full((count, width), np.inf)
-        self.slope = np.full(count, np.inf)  # λ at the last candidate, and its rounding error
+        # λ where the last gradient was computed, and its rounding error
+        self.slope = np.full(count, np.inf)
         self.noise = np.zeros(count)
         self.first = np.zeros(count)  # length of the first step
         self.result = np.full(count, int(RESULTS.successful))
@@ -276,56 +277,67 @@ class CertifiedBatch:
     def _step(
         self, lanes: Array, eta: Array, omega: Array, gradient: Array, noise: Array, last: bool
     ) -> None:
-        before = self.slope[lanes]
+        """Step by v = −A⁻¹g where λ at least halves, or a ball proves that the distance does.
+
+        `eta`, `omega`, `gradient` (whitened) and `noise`, its error, are at the candidates before
+        the step. A refit whose step is refused keeps its u. After the `last` step no better proof
+        is to be waited for. λ is that of `linalg.enclosure_theorem`.
+        """
+        slope_before = self.slope[lanes]
         self.gradients += len(lanes)
         step = -self.metric.solve(gradient, lanes)
-        noise /= np.sqrt(self.metric.kept_share[lanes])
-        size = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise
-        shrinks = size <= STALL_RATIO * before
-        is_near = (size <= self.target * np.maximum(self.first[lanes], 1e-300)) | (
-            size <= 2 * noise
+        # at most, in the norm of A⁻¹
+        noise = noise / np.sqrt(self.metric.kept_share[lanes])
+        slope = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise
+        shrinks = slope <= STALL_RATIO * slope_before
+        may_take_gaps = (slope <= self.target * np.maximum(self.first[lanes], 1e-300)) | (
+            slope <= 2 * noise
         )
         allowed_radius = np.asarray(self.allowed_radius)
-        # a step is proved to shrink twice less than it does, or worse
+        # The next λ is about λ²/λ_before, and the proof gives twice that at best. If that is more
+        # than allowed, a proof from all gaps waits for another step.
         if allowed_radius.ndim and not last:
-            with np.errstate(invalid="ignore"):  # no slope allows any radius
-                is_near &= ~(
-                    2 * size**2
-                    > before * allowed_radius[lanes] * np.sqrt(self.metric.kept_share[lanes])
+            with np.errstate(invalid="ignore"):  # 0 · ∞ where losses have no slope: any radius
+                may_take_gaps &= ~(
+                    2 * slope**2
+                    > slope_before * allowed_radius[lanes] * np.sqrt(self.metric.kept_share[lanes])
                 )
-        balls = self._ball(lanes, eta, omega, size, is_near | ~shrinks)
+        balls = self._ball(lanes, eta, omega, slope, may_take_gaps | ~shrinks)
         good = shrinks | (np.isfinite(balls.after) & (balls.after <= 0.5 * balls.distance))
-        self.slope[lanes], self.noise[lanes] = size, noise
+        self.slope[lanes], self.noise[lanes] = slope, noise
         self.is_taken[lanes] = good
-        self.u[lanes[good]] += step[good]  # the step itself has an error
+        self.u[lanes[good]] += step[good]  # its own error is in `residual`
         accepted = lanes[good]
         after = (balls.after + noise + self.metric.residual(gradient, step, lanes))[good]
-        self.proved[accepted] = True
+        self.proved[accepted] = True  # no estimate stands; the radius is ∞ until it is placed
         self.radius[accepted], self.half[accepted] = np.inf, np.inf
         if (placed := np.isfinite(after)).any():
             self._place(accepted[placed], after[placed])
         estimable = lanes[
             good & ~np.isfinite(balls.after) & (self.contraction[lanes] < MAX_CONTRACTION)
         ]
+        # the contraction grows in proportion to the distance from θ̂
         if estimable.size:
             self.contraction[estimable] *= 1 + self._relative_length(
                 estimable, self.slope[estimable]
             )
             self._estimate_radii(estimable)
 
-    def _ball(self, lanes: Array, eta: Array, omega: Array, size: Array, is_near: Array) -> Ball:
-        """Ball from the table or, if that proves little and `is_near`, from every unit's gaps."""
+    def _ball(
+        self, lanes: Array, eta: Array, omega: Array, size: Array, may_take_gaps: Array
+    ) -> Ball:
+        """Ball from the table or, if it proves little and they may be taken, from every unit's gaps."""
         anchor = self.anchor
         kept_share = self.metric.kept_share[lanes]
         balls = Ball(*np.full((2, len(lanes)), np.inf))
         growth = self.growth[lanes]
         # with larger weights its sums prove next to nothing
-        if (is_near.any() or np.isfinite(self.target)) and growth.min() == 1:
+        if (may_take_gaps.any() or np.isfinite(self.target)) and growth.min() == 1:
             balls = anchor.table.ball(
                 size, kept_share, growth, np.linalg.norm(self.u[lanes], axis=1)
             )
         is_wide = ~(balls.after <= 0.5 * balls.distance) | ~np.isfinite(balls.after)
-        for chunk in tiles(np.flatnonzero(is_wide & is_near), eta.shape[1]):
+        for chunk in tiles(np.flatnonzero(is_wide & may_take_gaps), eta.shape[1]):
             u = self.u[lanes[chunk]]
             slope = size[chunk]
             penalty_part = anchor.norm_share(

@@ -528,43 +528,49 @@ class LassoMinimum:
     ) -> tuple[Array, Array]:
         """Return the moves of the residuals, and the sums of the sizes of the moves.
 
-        Columns that may join contribute by A⁻¹A_Sj and C of each, and columns that may leave by
-        their columns of A⁻¹.
+        Columns that may join are given by their places in `inactive`, A⁻¹A_Sj and C of each, and
+        columns that may leave by their places in `active` and their columns of A⁻¹. `data` is X, in
+        float32 if a screen is enough; t is the residual if nothing changes. A sum is zero only if
+        nothing changes at its row.
         """
         (move, size) = np.zeros((2, len(t)))
         (which, inside, schur) = joining
-        (stays, inverse) = leaving
+        (leaves, inverse) = leaving
         joins = self.inactive[which]
         count = len(which)
-        spread = inverse[stays, np.arange(len(stays))]
-        roots = np.concatenate([inside, inverse], axis=1).astype(data.dtype)
+        variances = inverse[leaves, np.arange(len(leaves))]
+        solved = np.concatenate([inside, inverse], axis=1).astype(data.dtype)
         block = 1_000  # rows at a time, which fit into a cache
-        for part in (slice(k, k + block) for k in range(0, len(t) if roots.size else 0, block)):
+        for part in (
+            slice(k, k + block) for k in range(0, len(t) if solved.shape[1] else 0, block)
+        ):
             x = data[part]
             part_t = t[part]
             sums = move[part], size[part]
-            products = x[:, self.active] @ roots
-            scale = part_t[:, None].astype(data.dtype)
+            products = x[:, self.active] @ solved
+            column_t = part_t[:, None].astype(data.dtype)
+            # of M and of V
             remainder = x[:, joins] - products[:, :count]
             along = products[:, count:]
-            gradient = self.gradient[joins].astype(data.dtype) + scale * remainder
-            unit, column = np.nonzero(np.abs(gradient) > self.a * (1 - TIE_DISTANCE))
-            direction = remainder[unit, column]
+            gradient = self.gradient[joins].astype(data.dtype) + column_t * remainder
+            row, column = np.nonzero(np.abs(gradient) > self.a * (1 - TIE_DISTANCE))
+            direction = remainder[row, column]
+            # again, in float64
             beyond = (
                 self.gradient[joins[column]]
-                + part_t[unit] * direction
-                - self.a * np.sign(gradient[unit, column])
+                + part_t[row] * direction
+                - self.a * np.sign(gradient[row, column])
             )
-            _add_moves(*sums, unit, direction, schur[column], beyond, self.h[part], -1.0)
-            value = self.coef[stays].astype(data.dtype) - scale * along
-            unit, column = np.nonzero(value * self.sign[stays] <= 0)
-            direction = along[unit, column]
+            _add_moves(*sums, row, direction, schur[column], beyond, self.h[part], -1.0)
+            value = self.coef[leaves].astype(data.dtype) - column_t * along
+            row, column = np.nonzero(value * self.sign[leaves] <= 0)
+            direction = along[row, column]
             _add_moves(
                 *sums,
-                unit,
+                row,
                 direction,
-                spread[column],
-                self.coef[stays[column]] - part_t[unit] * direction,
+                variances[column],
+                self.coef[leaves[column]] - part_t[row] * direction,
                 self.h[part],
                 1.0,
             )

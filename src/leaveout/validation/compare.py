@@ -25,12 +25,10 @@ from .standard_errors import InfluenceSpread, independent
 
 Array = np.ndarray
 # independent units, and a difference of summed log densities, below which standard errors of
-# differences
+# differences are too small (Sivula, Magnusson, Matamoros & Vehtari, arXiv 2008.10296)
 FEW = 100
 CLOSE = 4.0
-SIGN = 3.0
-# are too small (Sivula, Magnusson, Matamoros & Vehtari, arXiv 2008.10296); models are alike below
-# so many standard errors
+SIGN = 3.0  # models are alike below so many standard errors
 HEAVY = 0.5  # Pareto's k of the tails of differences from which on their variance is infinite
 # columns that are always printed
 MAIN_COLUMNS = "mean", "se", "difference", "se_difference", "p_worse"
@@ -573,7 +571,9 @@ def _add_jacobian(
 
 
 def _require_comparable(estimates: dict[str, Estimate]) -> None:
-    """Raise ValueError if the responses or the scores differ."""
+    """Raise ValueError if units, their order or weights, responses or scores differ, or a run was
+    stopped; warn where only the user can know whether scores are alike.
+    """
     if len({(len(e.per_unit()), e.joint) for e in estimates.values()}) > 1:
         raise ValueError(
             "compare: the estimates must score the same units, all pointwise or all joint; use one plan for all."
@@ -583,14 +583,16 @@ def _require_comparable(estimates: dict[str, Estimate]) -> None:
             raise ValueError(
                 f"compare: {name!r} was stopped before all its refits were made; let it go on first."
             )
-    indexes = [e.plan.names for e in estimates.values() if e.plan.names is not None]
-    if any(not names.equals(indexes[0]) for names in indexes):
+    unit_names = [e.plan.names for e in estimates.values() if e.plan.names is not None]
+    if any(not names.equals(unit_names[0]) for names in unit_names):
         raise ValueError(
             "compare: the models number their units in another order, or have others; give all the same data."
         )
+    # none for a model with a jacobian, whose losses were converted
     with_response = {name: e for name, e in estimates.items() if e.response is not None}
     first, reference = next(iter(with_response.items()), ("", None))
-    # scores of the user, who alone knows their scale
+    # all by a function of the user (no known score, and evaluate= among the arguments), who alone
+    # knows their scale
     own_scores = all(not e.score and "evaluate=" in e.labels.asked for e in estimates.values())
     for name, rival in with_response.items():
         if reference is not None and not _alike(reference, rival):
@@ -607,7 +609,7 @@ def _require_comparable(estimates: dict[str, Estimate]) -> None:
                 warn(
                     f"compare: {claim} taken to be on one scale, that of evaluate=, which is asked of all."
                 )
-                break
+                break  # one warning is enough
             raise ValueError(
                 f"compare: {claim} not of one thing. Fit all models to the response as it was measured; for one that was "
                 "transformed, compare densities by compare(..., jacobian={name: log |dz/dy|}), or write one evaluate= for all, "
@@ -620,7 +622,7 @@ def _require_comparable(estimates: dict[str, Estimate]) -> None:
         )
     scores = {name: e.score for name, e in estimates.items() if e.score}
     densities = {*scores.values()} & {LOG_DENSITY, LOG_PROBABILITY}
-    # a likelihood that its user vouches for is of the same kind as the others
+    # LOG_LIKELIHOOD is a density or a probability, for which its user vouches: that of the others
     if len(densities) == 1:
         (kind,) = densities
         scores = {
@@ -634,17 +636,18 @@ def _require_comparable(estimates: dict[str, Estimate]) -> None:
             f"compare: these are other scores: {listed}. {why}Ask all models for one score: cross_validate(..., evaluate="
             "'squared_error'), 'absolute_error', 'crps' or another that all have."
         )
+    # fingerprints of the users' functions, by name of model
     unknown = {
         name: e.labels.function for name, e in estimates.items() if not e.score or e.labels.function
     }
     ours = [score for name, score in scores.items() if name not in unknown]
     if (ours and unknown) or len(set(unknown.values())) > 1:
-        alike = (
+        assumed = (
             f"{ours[0]}, as the others are" if ours else "of one score, though by other functions"
         )
         listed = ", ".join(map(repr, unknown))
         warn(
-            f"compare: what the losses of {listed} are is not known; they are taken to be {alike}."
+            f"compare: what the losses of {listed} are is not known; they are taken to be {assumed}."
         )
 
 

@@ -282,6 +282,7 @@ class GaussianProcess(AbstractClosedForm):
 
     @functools.cached_property
     def _below(self) -> Int[Array, " pairs"]:
+        """Places of the pairs, row > column, in a flattened square matrix."""
         row, column = np.tril_indices(self.num_units, -1)
         return row * self.num_units + column
 
@@ -291,7 +292,11 @@ class GaussianProcess(AbstractClosedForm):
         weights: Float[Array, "places rows"] | None = None,
         order: Int[Array, " rows"] | None = None,
     ) -> ProcessFactor:
-        """Factorise the covariances at some θ, of rows in some order."""
+        """Factorise M at every θ = (μ, log σ, log ℓ, log s), of rows in some order.
+
+        `weights`, if there are any, are already in that order. M is bordered by S(y − μ), so that
+        one factorisation gives L and L⁻¹S(y − μ).
+        """
         n = self.num_units
         if weights is None:
             weights = np.ones((1, n))
@@ -300,25 +305,27 @@ class GaussianProcess(AbstractClosedForm):
         if order is not None:
             y = y[order]
             squares = squares[:, order][:, :, order]
-        squares = self._pairs(squares)
-        shares = np.exp(-2 * theta[:, 2:-1])
-        # few roots, if of one length
+        squares = self._pairs(squares)  # [lengths, pairs], without the diagonal
+        inverse_squares = np.exp(-2 * theta[:, 2:-1])  # 1/ℓ²
+        # of one length, the roots of the squares are taken once, and not at every θ
         if len(squares) > 1:
-            r = np.sqrt(shares @ squares)
+            r = np.sqrt(inverse_squares @ squares)
         else:
-            r = np.sqrt(shares) * np.sqrt(squares)
+            r = np.sqrt(inverse_squares) * np.sqrt(squares)
         k, kernel_slope = KERNELS[self.kernel](r)
         root = np.sqrt(weights)
-        ratio = np.exp(2 * (theta[:, 1:2] - theta[:, -1:]))
+        ratio = np.exp(2 * (theta[:, 1:2] - theta[:, -1:]))  # σ²/s²
         S = root * np.exp(-theta[:, -1:])
         right = S * (y - theta[:, :1])
         pairs = ratio * k * self._pairs(root[:, :, None] * root[:, None, :])
         M = np.zeros((len(theta), n + 1, n + 1))
-        # rows of M are longer by one
+        # The lower triangle, which is all that is read. Rows of M are longer by one than those that
+        # `_below` numbers: r·n + c becomes r·(n + 1) + c.
         M.reshape(len(M), (n + 1) ** 2)[:, self._below + self._below // n] = pairs
         M[:, n, :n] = right
         diagonal = np.einsum("pii->pi", M)
-        # above βᵀβ̃, so that there is a factor
+        # The last entry has no meaning. It is above bᵀM⁻¹b ≤ |b|², b the last row, as M ≥ I: so
+        # there is a factor.
         diagonal[:, :n] = 1 + ratio * weights
         diagonal[:, n] = 1 + 2 * np.sum(right**2, axis=1)
         return ProcessFactor(k, kernel_slope, S, right, cholesky(M))
