@@ -766,9 +766,8 @@ def _rows_outside_span(caller: str, fit: Fit, design: Design) -> Bool[Array, " r
         parts = fit.flat[None, :q]
     components = np.stack([design @ part for part in parts])
     if several:
-        components -= components.mean(
-            0
-        )  # a common shift of all classes' predictors changes no probability
+        # a common shift of all classes' predictors changes no probability
+        components -= components.mean(0)
     # a share of 1e-8 of a row along unseen directions counts as rounding
     outside = (np.abs(components) > 1e-8 * sum(abs(design) @ np.abs(part) for part in parts)).any(
         (0, 2)

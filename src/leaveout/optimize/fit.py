@@ -372,9 +372,8 @@ class Fit(Module, PrintedResult):
         if not len(self.null_space):
             return displacement
         flat = self.null_space / np.linalg.norm(self.null_space[0])
-        return (
-            displacement - (displacement @ flat.T) @ flat
-        )  # these coordinates contain flat directions
+        # these coordinates contain flat directions
+        return displacement - (displacement @ flat.T) @ flat
 
     def newton_step(self, gradient: Vector) -> Vector:
         """Compute `H⁻¹ g` of one gradient, or approximately where H is not formed.

@@ -274,9 +274,8 @@ def walk(
         theta, result = descend(
             F, theta, unwhitener=unwhitener, gtol=gtol, ftol=1e-15, maxiter=STROLL, maxcor=MEMORY
         )
-        if (
-            learnt is None or result.nit >= MEMORY
-        ):  # otherwise the earlier inverse Hessian is better
+        # otherwise the earlier inverse Hessian is better
+        if learnt is None or result.nit >= MEMORY:
             learnt = unwhitener, result.hess_inv
         if result.nit < STROLL:
             break

@@ -326,7 +326,7 @@ class CertifiedBatch:
     def _ball(
         self, lanes: Array, eta: Array, omega: Array, size: Array, may_take_gaps: Array
     ) -> Ball:
-        """Ball from the table or, if it proves little and they may be taken, from every unit's gaps."""
+        """Ball from the table or, if it proves little and these may be taken, from all gaps."""
         anchor = self.anchor
         kept_share = self.metric.kept_share[lanes]
         balls = Ball(*np.full((2, len(lanes)), np.inf))

@@ -496,9 +496,8 @@ class Settling:
         self.half = stack.look.half.copy()
         self.losses = stack.losses(slice(None), self.first)  # the reported losses
         self.proved, self.wrong = np.ones(len(self.half), bool), np.zeros(len(self.half))
-        self.gradients = np.full(
-            len(allowed), len(stack.leaving.unit) / stack.eta.shape[1]
-        )  # each look costs a gradient's share of a row
+        # each look costs a gradient's share of a row
+        self.gradients = np.full(len(allowed), len(stack.leaving.unit) / stack.eta.shape[1])
         self.judge(slice(None), self.center, self.half)
 
     def judge(self, lanes: Array | slice, center: Array, half: Array) -> None:

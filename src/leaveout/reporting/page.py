@@ -31,6 +31,7 @@ GREY = "#767676"
 GREEN = "#2e7d32"
 PURPLE = "#6a3d9a"
 BROWN = "#8a6d00"
+# the same colours on dark screens
 DARK = {
     BLUE: "#8ab8f0",
     ORANGE: "#ffa657",
@@ -39,7 +40,7 @@ DARK = {
     GREEN: "#8fd694",
     PURPLE: "#c8a6ef",
     BROWN: "#dcc06a",
-}  # the same colours on dark screens
+}
 
 Lines = list[tuple[str, str]]
 

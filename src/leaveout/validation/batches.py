@@ -52,9 +52,8 @@ PARTS = 16  # least number of batches that are shared
 NARROW = 500
 SINGLE = 40  # numbers in memory for a refit of one row, which forms no parameters
 
-Summarise = Callable[
-    [Batch, RefitBatch, np.ndarray], StepResult
-]  # computes the results of a refitted batch, in this process or another
+# computes the results of a refitted batch, in this process or another
+Summarise = Callable[[Batch, RefitBatch, np.ndarray], StepResult]
 Merge = Callable[[Batch, StepResult], None]  # merges the results of a refitted batch
 Losses = Callable[[RefitRows, RefitBatch], np.ndarray]
 

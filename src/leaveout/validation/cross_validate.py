@@ -76,13 +76,14 @@ from .named_parameters import PartialRefit, partial_refits
 from .scorers import function_name
 from .scoring import Evaluate, HeldOutLoss, NamedScore, find_score, natural
 
+# codes that the code of an emptied refit replaces
 MILD = (
     RESULTS.successful,
     RESULTS.kink,
     RESULTS.not_converged,
     RESULTS.other_minimum,
     RESULTS.leaving,
-)  # codes that the code of an emptied refit replaces
+)
 DEFAULT_REFIT = Certified()
 # remaining distance of refits that predict, as a share of their first step
 PREDICTION_TOLERANCE = 1e-7
@@ -1017,9 +1018,8 @@ class RelearnedBases:
     fit: Fit
     plan: Plan
     reader: FormulaReader
-    fold_scoring: Callable[
-        [Fit], tuple[Losses | None, Summarise]
-    ]  # what to compute from the refit of a fit
+    # what to compute from the refit of a fit
+    fold_scoring: Callable[[Fit], tuple[Losses | None, Summarise]]
 
     def __call__(self, refitter: Refitter, batch: Batch) -> StepResult:
         seen = weights_of(batch.rows, self.plan.num_units)[0] > 0

@@ -125,9 +125,8 @@ def _promising(fit: Fit, rows: RefitRows) -> RefitMarks:
             [first[1] for first, _ in fold_runs.derivatives((points, eye, eye))], axis=1
         )
         predicted_fall = 0.5 * np.sum((scale or fit).whiten(gradient - slopes) ** 2, axis=1)
-        is_promising |= ~(
-            value - joint - DOUBT * predicted_fall >= fold_values
-        )  # also if the value is NaN
+        # also if the value is NaN
+        is_promising |= ~(value - joint - DOUBT * predicted_fall >= fold_values)
     return is_promising
 
 

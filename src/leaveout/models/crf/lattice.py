@@ -44,9 +44,8 @@ class SequenceBlock(Module):
     ends: Bool[Array | np.ndarray, "rows lanes"]
     unit: Int[Array | np.ndarray, "rows lanes"]  # the sequence at each place, by number
     scores: Float[Array | np.ndarray, "rows lanes labels"] | None
-    features: (
-        Float[Array | np.ndarray, "places features"] | SparseFeatures | None
-    )  # features of all places, one after another, dense or sparse
+    # features of all places, one after another, dense or sparse
+    features: Float[Array | np.ndarray, "places features"] | SparseFeatures | None
     columns: ColumnFeatures | None = None  # sparse features by column
 
     @property

@@ -81,9 +81,8 @@ class Constraint(NamedTuple):
     entries: Callable[[tuple[int, ...]], Bool[np.ndarray, "..."]] = lambda shape: np.ones(
         shape, bool
     )
-    legal: Callable[[np.ndarray], Bool[np.ndarray, "..."] | np.bool_] = (
-        np.isfinite
-    )  # tells which entries, rows or matrices are in the domain
+    # tells which entries, rows or matrices are in the domain
+    legal: Callable[[np.ndarray], Bool[np.ndarray, "..."] | np.bool_] = np.isfinite
     domain: str = "finite"  # name of the domain in messages
 
 

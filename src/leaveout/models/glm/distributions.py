@@ -390,9 +390,8 @@ class NegativeBinomialFamily(Family):
         return special.gammaln(y + 1.0) - self._rising(1 / alpha, y)
 
     def terms(self, order, size, eta, alpha, tau, y):
-        amplification = (
-            1 + np.abs(eta) + np.abs(tau)
-        )  # η + τ loses digits, which e^{η + τ} multiplies
+        # η + τ loses digits, which e^{η + τ} multiplies
+        amplification = 1 + np.abs(eta) + np.abs(tau)
         if order:
             return (size + 2 * y * (order == 1)) * amplification
         s = 1 / alpha

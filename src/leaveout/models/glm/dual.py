@@ -44,9 +44,8 @@ class DualGLM(AbstractRegression):
     # QΛ^{-½}, or with an intercept its rows less their mean by the weights
     row_basis: Float[Array, "units rank"]
     mean: PerFeature  # of the columns; zero without an intercept
-    further_columns: int = (
-        static()
-    )  # sums over columns and eigenvectors are off by so many units, which proofs count as columns
+    # sums over columns and eigenvectors are off by so many units, which proofs count as columns
+    further_columns: int = static()
 
     def __init__(self, original: AbstractRegression):
         vars(self).update(vars(original))

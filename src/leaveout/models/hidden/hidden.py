@@ -35,12 +35,13 @@ KINDS = "response", "state"  # kinds of predictions
 # share of a usual value below which a probability, a rate or a variance is at the boundary
 BOUNDARY_SHARE = 1e-6
 IDLE_STATE_COUNT = 1.0  # expected observations below which a state explains nothing
+# domains of the parameters of the states' distribution
 LATENT = {
     "initial": SIMPLEX,
     "transition": SIMPLEX,
     "coupling": REAL,
     "external": REAL,
-}  # domains of the parameters of the states' distribution
+}
 
 
 @runtime_checkable

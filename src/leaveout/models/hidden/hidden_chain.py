@@ -298,9 +298,8 @@ class AbstractHiddenChain(AbstractHiddenStates):
     slots: Int[np.ndarray, "sequences longest"] | None  # places of each sequence in the layout
     layout: Layout
     states: States
-    separate_states: bool = (
-        static()
-    )  # whether each state's emission depends on its own part of θ only
+    # whether each state's emission depends on its own part of θ only
+    separate_states: bool = static()
 
     @property
     def num_states(self) -> int:

@@ -269,9 +269,8 @@ class AbstractLatentModel(AbstractClosedForm):
         rounding = 1e-10
         out = (weight == 0) & (index < self.num_units)
         leverages = np.append(np.bincount(unit, np.sum(basis**2, axis=1), self.num_units), 0.0)
-        undetermined = (
-            np.sum(leverages[index] * out, axis=1) >= 1 - rounding
-        )  # else no direction can have left
+        # else no direction can have left
+        undetermined = np.sum(leverages[index] * out, axis=1) >= 1 - rounding
         for lane in np.flatnonzero(undetermined):
             undetermined[lane] = (
                 np.linalg.norm(basis[np.isin(unit, index[lane][out[lane]])], 2) ** 2 >= 1 - rounding

@@ -33,11 +33,12 @@ from .responses import ResponseRows
 
 # numbers of rows, nodes and refits that are computed together: about the size of a cache
 NODE_ENTRIES = 2**17
+# nodes for each effect in scores, by the number of effects; with more effects those of the fit
 SCORE_NODES = {
     1: NODES,
     2: 7,
     3: 5,
-}  # nodes for each effect in scores, by the number of effects; with more effects those of the fit
+}
 STENCIL = (-2, -1, 1, 2), (1 / 12, -8 / 12, 8 / 12, -1 / 12)
 
 
