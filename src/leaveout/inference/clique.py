@@ -320,16 +320,20 @@ def _numbers_first(
     """Potentials as `[numbers, lanes]`."""
     out = np.empty((tree.edges.stop, *lanes))
     out[tree.sites] = np.moveaxis(sites.reshape(*sites.shape[:-2], -1), -1, 0)
-    out[tree.edges] = (
-        0.0 if edges is None else np.moveaxis(edges.reshape(*edges.shape[:-3], -1), -1, 0)
-    )
+    if edges is None:
+        out[tree.edges] = 0.0
+    else:
+        out[tree.edges] = np.moveaxis(edges.reshape(*edges.shape[:-3], -1), -1, 0)
     return out.reshape(tree.edges.stop, -1)
 
 
 def _lanes_first(
     marginals: np.ndarray, lanes: tuple[int, ...], tree: Sums, edges: bool
 ) -> list[np.ndarray]:
-    parts = [marginals[tree.sites], marginals[tree.edges]] if edges else [marginals[tree.sites]]
+    if edges:
+        parts = [marginals[tree.sites], marginals[tree.edges]]
+    else:
+        parts = [marginals[tree.sites]]
     shapes = _shapes(lanes, tree)
     return [
         np.ascontiguousarray(np.moveaxis(part, 0, -1)).reshape(s)
@@ -339,7 +343,10 @@ def _lanes_first(
 
 def _chunks(count: int, size: int) -> list[slice]:
     """Split `count` items into slices of nearly one size, at most `size`."""
-    bounds = np.linspace(0, count, -(-count // size) + 1).astype(int).tolist() if count else []
+    if count:
+        bounds = np.linspace(0, count, -(-count // size) + 1).astype(int).tolist()
+    else:
+        bounds = []
     return [slice(*pair) for pair in itertools.pairwise(bounds)]
 
 

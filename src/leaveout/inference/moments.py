@@ -408,7 +408,10 @@ def _columns(
     are one for all.
     """
     rows, lanes, K = steps.states.shape
-    terms = jnp.pad(steps.state_terms, [(0, 0)] * 3 + [(K, 0)]) if by_state else steps.common
+    if by_state:
+        terms = jnp.pad(steps.state_terms, [(0, 0)] * 3 + [(K, 0)])
+    else:
+        terms = steps.common
     shape = indicators.shape[1], terms.shape[-1]
     size = int(np.clip(STEP_PRODUCT_ENTRIES // max(lanes * K * shape[0] * shape[1], 1), 1, rows))
     last = -rows % size

@@ -70,11 +70,12 @@ class Narrow:
         table[:] = (self.reads @ stack.reshape(len(stack), -1)).reshape(table.shape)
 
     def down(self, belief: np.ndarray, out: np.ndarray, edges: bool) -> None:
-        rows, adjoint = (
-            (self.rows, self.adjoint)
-            if edges
-            else (self.rows[: self.first_edge], self.adjoint_without_edges)
-        )
+        if edges:
+            rows = self.rows
+            adjoint = self.adjoint
+        else:
+            rows = self.rows[: self.first_edge]
+            adjoint = self.adjoint_without_edges
         out[rows] = (adjoint @ belief.reshape(self.entries, -1)).reshape(-1, *out.shape[1:])
 
 
@@ -348,7 +349,10 @@ def _refuse(layout: Passes, memory: float) -> NoReturn:
     describe_bytes = lambda count: (
         f"{count / 2**30:,.3g} GiB" if count < 2**50 else f"10^{math.log10(count):.0f} bytes"
     )
-    required_gib = math.ceil(layout.need / 2**30 * 10) / 10 if layout.need < 2**50 else math.inf
+    if layout.need < 2**50:
+        required_gib = math.ceil(layout.need / 2**30 * 10) / 10
+    else:
+        required_gib = math.inf
     raise ValueError(
         f"MRF: exact inference on this graph needs {describe_bytes(layout.need)}: tables over {layout.width + 1} sites (width "
         f"{layout.width}) of {layout.num_states} states and less, twice where derivatives are taken. The limit is "

@@ -40,9 +40,10 @@ def read_edges(
         count = int(pairs.max(initial=-1)) + 1 if num_sites is None else num_sites
     if num_sites is not None and count != num_sites:
         raise ValueError(f"{caller}: the graph has {count} sites, but the data have {num_sites}.")
-    order = (
-        None if labels is None or names is None else places(caller, "the graph", labels, "x", names)
-    )
+    if labels is None or names is None:
+        order = None
+    else:
+        order = places(caller, "the graph", labels, "x", names)
     if order is not None:
         pairs = np.argsort(order)[pairs]
         labels = names

@@ -429,7 +429,10 @@ class Plan(PrintedResult):
 
     def _lines(self) -> list[tuple[str, str]]:
         times = np.bincount(self.index[self.held], minlength=self.num_units)
-        often = f"{times.min()}" if times.min() == times.max() else f"{times.min()}–{times.max()}"
+        if times.min() == times.max():
+            often = f"{times.min()}"
+        else:
+            often = f"{times.min()}–{times.max()}"
         dropped = np.sum(~self.held & (self.weight == 0)) / self.num_refits
         most = self.weight.max()
         labelings = {"groups": self.clusters, "blocks of neighbours": self.blocks}
@@ -604,11 +607,10 @@ class Plan(PrintedResult):
             # if all units have a place, in their order
             place[refit, self.index[entry] if width == n else within] = entry
             real = place >= 0
-            index = (
-                np.broadcast_to(np.arange(n), place.shape)
-                if width == n
-                else np.where(real, self.index[place], n)
-            )
+            if width == n:
+                index = np.broadcast_to(np.arange(n), place.shape)
+            else:
+                index = np.where(real, self.index[place], n)
             weight = np.where(real, self.weight[place], 1.0)
             held = real & self.held[place]
         return Batch(
@@ -769,11 +771,10 @@ class Cases:
         """
         cases = np.ones(num_units) if weight is None else weight
         if self.num_units not in (None, num_units) or np.any(cases % 1):
-            reason = (
-                f"it is for {self.num_units} units"
-                if np.any(cases % 1) == 0
-                else "sample_weight are no whole numbers"
-            )
+            if np.any(cases % 1) == 0:
+                reason = f"it is for {self.num_units} units"
+            else:
+                reason = "sample_weight are no whole numbers"
             raise ValueError(
                 f"{caller}: no plan of cases of these {num_units} units can be made: {reason}."
             )
@@ -830,7 +831,10 @@ def leave_one_out(num_units: int | None = None, *, cases: bool = False) -> Plan 
     >>> cv.per_unit().round(3), round(cv.mean, 3)
     (array([0.222, 2.   ]), 0.667)
     """
-    n = None if cases and num_units is None else count("leave_one_out: num_units", num_units, 2)
+    if cases and num_units is None:
+        n = None
+    else:
+        n = count("leave_one_out: num_units", num_units, 2)
     if cases or n is None:
         return Cases(n)
     plan = Plan(np.arange(n + 1), np.arange(n), np.zeros(n), np.ones(n, bool), n)
@@ -1161,11 +1165,10 @@ def _number_steps(
     """Number the steps of every series; ValueError if times fall within one."""
     n = count(f"{caller}: num_units", num_units, 2)
     labels, groups, times = match_labels(caller, groups=groups, times=times)
-    series = (
-        np.zeros(n, np.int64)
-        if groups is None
-        else codes(caller, "groups", groups)[0].astype(np.int64)
-    )
+    if groups is None:
+        series = np.zeros(n, np.int64)
+    else:
+        series = codes(caller, "groups", groups)[0].astype(np.int64)
     clock = np.arange(n) if times is None else codes(caller, "times", times)[0]
     if not len(series) == len(clock) == n:
         raise ValueError(
@@ -1353,15 +1356,17 @@ def purged(
             "purged: times must not fall from unit to unit, and no label ends before its time; sort the data, or give groups=, "
             "the series."
         )
-    facts = {"serial": True} if groups is None else _number_steps("purged", n, series, start).facts
+    if groups is None:
+        facts = {"serial": True}
+    else:
+        facts = _number_steps("purged", n, series, start).facts
     order = np.asarray(start.argsort(kind="stable"))
     start, until = (column.iloc[order].reset_index(drop=True) for column in (start, until))
     dated = start.dtype.kind == "M"
-    length = (
-        isinstance(embargo, str | datetime.timedelta | np.timedelta64)
-        if dated
-        else isinstance(embargo, int | float)
-    )
+    if dated:
+        length = isinstance(embargo, str | datetime.timedelta | np.timedelta64)
+    else:
+        length = isinstance(embargo, int | float)
     if start.dtype.kind not in "iufM" or not (length or embargo == 0):
         raise TypeError(
             f"purged: times are numbers or dates, and embargo is a number or a pd.Timedelta; got {start.dtype}, {embargo!r}."
@@ -1555,7 +1560,10 @@ def neighbourhoods(
     """
     radius = count("neighbourhoods: radius", radius, 0)
     buffer = count("neighbourhoods: buffer", buffer, 0)
-    sites = None if num_sites is None else count("neighbourhoods: num_sites", num_sites, 2)
+    if num_sites is None:
+        sites = None
+    else:
+        sites = count("neighbourhoods: num_sites", num_sites, 2)
     pairs, n, names = read_edges("neighbourhoods", edges, sites)
     count("neighbourhoods: num_sites", n, 2)
     distance = distances(pairs, n, radius + buffer)
@@ -1941,11 +1949,10 @@ def _by_labels(
     labels, train, test = match_labels(
         "from_splits", **{f"the train set of split {k}": train, f"its test set {k}": test}
     )
-    order = (
-        None
-        if names is None
-        else places("from_splits", f"split {k}", labels.index, "split 0", names)
-    )
+    if names is None:
+        order = None
+    else:
+        order = places("from_splits", f"split {k}", labels.index, "split 0", names)
     if order is not None:
         train = np.asarray(train)[order]
         test = np.asarray(test)[order]

@@ -429,11 +429,12 @@ def _design(
     is_wrong = num_psus < 2 if size is None else num_psus != size
     wrong = np.flatnonzero(is_wrong)
     if wrong.size:
-        needs, way = (
-            ("at least two", "merge it with another stratum")
-            if size is None
-            else (f"{size}", "pair them, or use jkn")
-        )
+        if size is None:
+            needs = "at least two"
+            way = "merge it with another stratum"
+        else:
+            needs = f"{size}"
+            way = "pair them, or use jkn"
         raise ValueError(
             f"{caller}: stratum {levels[wrong[0]]!s} has {num_psus[wrong[0]]} cluster{'s' if num_psus[wrong[0]] != 1 else ''}; "
             f"{needs} are needed in each: {way}."

@@ -44,7 +44,10 @@ def refit_active_cox(
     )
     theta = model.spread(fit.at(center))
     reported = model.spread(first.theta)
-    scores = np.full(len(error), np.nan) if first.scores is None else np.array(first.scores)
+    if first.scores is None:
+        scores = np.full(len(error), np.nan)
+    else:
+        scores = np.array(first.scores)
     alone = ~_keeps(fit, model, rows, center, radius) | among(result, NO_REFIT_CODES)
     for lane in np.flatnonzero(alone):
         solution = _refit_alone(model, rows, np.array([lane]), theta[lane])

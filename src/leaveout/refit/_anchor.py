@@ -321,7 +321,10 @@ class LinearFitCache:
         self, units: Int[np.ndarray, "*refits width"]
     ) -> Float[np.ndarray, "*refits touched rank"]:
         """Whitened rows of the listed units, one row for each output."""
-        z = self.rows[units] if self.is_small else self.model.design.whiten(units, self.root)
+        if self.is_small:
+            z = self.rows[units]
+        else:
+            z = self.model.design.whiten(units, self.root)
         if self.roots is None:
             return z
         return z.reshape(*units.shape[:-1], -1, len(self.root))

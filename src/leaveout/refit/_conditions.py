@@ -169,7 +169,9 @@ class Active:
     def concordance(self) -> float:
         """Constant M, infinite if there is none."""
         constants = self.anchor.model.unit_loss.self_concordance
-        return np.inf if constants is None else float(np.max(constants))
+        if constants is None:
+            return np.inf
+        return float(np.max(constants))
 
     @functools.cached_property
     def spread(self) -> Float[np.ndarray, " active"]:

@@ -217,24 +217,21 @@ class RefitDescent:
             )
             return self.error[lanes]
         distance = np.where(finite, remainder, 0.0)[:, None]
-        last = (
-            self.step[lanes] / np.maximum(self.size[lanes, None], 1e-300)
-            if self._sketched
-            else _unit(self.step[lanes])
-        )
+        if self._sketched:
+            last = self.step[lanes] / np.maximum(self.size[lanes, None], 1e-300)
+        else:
+            last = _unit(self.step[lanes])
         directions = [distance * last]
         # units for each parameter from which a fold counts as long
         if self.linear or not fit.objective.pointwise or width < 8 * fit.num_params:
-            count = (
-                np.clip(held.sum(1), 1, fit.num_params)
-                if fit.objective.pointwise
-                else np.ones(len(lanes))
-            )
-            slopes = (
-                self.u[lanes]
-                if fit.objective.costs.falls
-                else fit.whiten(self.F.slopes(theta, lanes))
-            )
+            if fit.objective.pointwise:
+                count = np.clip(held.sum(1), 1, fit.num_params)
+            else:
+                count = np.ones(len(lanes))
+            if fit.objective.costs.falls:
+                slopes = self.u[lanes]
+            else:
+                slopes = fit.whiten(self.F.slopes(theta, lanes))
             directions.append(
                 distance * np.minimum(1.0, 2 / np.sqrt(count))[:, None] * self._steepest(slopes)
             )
@@ -270,11 +267,10 @@ class RefitDescent:
         previous = np.where(fresh, np.inf, self.first)
         contraction = np.zeros(len(self.u))
         rejected = [lanes[:0]]
-        memory = (
-            None
-            if self._is_newton
-            else Acceleration(np.zeros_like(self.u), self.step.copy(), np.isfinite(previous))
-        )
+        if self._is_newton:
+            memory = None
+        else:
+            memory = Acceleration(np.zeros_like(self.u), self.step.copy(), np.isfinite(previous))
         for k in range(most):
             if not lanes.size:
                 break
@@ -284,9 +280,11 @@ class RefitDescent:
             size = self._length(plain, gradient)
             before = previous[lanes]
             progress = size / np.maximum(before, 1e-300)
-            step, along = (
-                (plain, progress) if memory is None else memory.step(lanes, self.u[lanes], plain)
-            )
+            if memory is None:
+                step = plain
+                along = progress
+            else:
+                step, along = memory.step(lanes, self.u[lanes], plain)
             floor = size <= shortest[lanes]
             stuck = ~(progress <= STALL_RATIOS[1]) & ~floor
             ratio = np.where(
@@ -338,7 +336,10 @@ class RefitDescent:
 
     def _steepest(self, slopes: Points) -> Points:
         """Directions of length one along which numbers of these whitened gradients change most."""
-        towards = cast(Products, self.metric).inverse.about(slopes) if self._sketched else slopes
+        if self._sketched:
+            towards = cast(Products, self.metric).inverse.about(slopes)
+        else:
+            towards = slopes
         return towards / np.sqrt(
             np.maximum(np.sum(slopes * towards, axis=1, keepdims=True), 1e-300)
         )
@@ -719,9 +720,10 @@ class RefitDescent:
             # refits two had none)
             if not (contraction <= 0.25 or floor):
                 return False
-            self.distance_left[refit] = (
-                self.size[refit] if floor else self.size[refit] * _beyond(contraction)
-            )
+            if floor:
+                self.distance_left[refit] = self.size[refit]
+            else:
+                self.distance_left[refit] = self.size[refit] * _beyond(contraction)
             if enough(refit, DescentLook(self, refit, self.distance_left[refit]))[0] or floor:
                 return self.fit.objective.convex or not self._beside_saddle(
                     refit, self._product(F, theta), result

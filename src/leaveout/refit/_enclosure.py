@@ -139,7 +139,10 @@ class CertifiedBatch:
             distant = determined & ~(after <= self.target * self.first * np.sqrt(kept_share))
             self._follow_the_expansion(np.flatnonzero(distant), after)
         # others need no predictors yet
-        lanes = everyone if np.isscalar(self.allowed_radius) else np.flatnonzero(np.isfinite(after))
+        if np.isscalar(self.allowed_radius):
+            lanes = everyone
+        else:
+            lanes = np.flatnonzero(np.isfinite(after))
         self._place(lanes, after[lanes])
 
     def _follow_the_expansion(self, lanes: Array, after: Array) -> None:
@@ -198,7 +201,10 @@ class CertifiedBatch:
         `norm` and the rounding `digits` are of other metrics.
         """
         anchor = self.anchor
-        units = self.units[lanes] if self.units.shape[1] < anchor.units else slice(anchor.units)
+        if self.units.shape[1] < anchor.units:
+            units = self.units[lanes]
+        else:
+            units = slice(anchor.units)
         if self.metric.z is not None:
             moves = np.einsum("rkp,rp->rk", self.metric.z[lanes], self.u[lanes])
             self.center[lanes] = anchor.eta[units] + moves.reshape(
@@ -372,11 +378,12 @@ class CertifiedBatch:
             for chunk in passes(sample, self.anchor.curvature.size, self.u.shape[1])
         ]
         ratio = np.concatenate([np.zeros(0), *parts]) / length[::CONTRACTION_SPACING]
-        neighbour_maximum = (
-            scipy.ndimage.maximum_filter1d(ratio, CONTRACTION_NEIGHBOURS, mode="nearest")
-            if sample.size
-            else ratio
-        )
+        if sample.size:
+            neighbour_maximum = scipy.ndimage.maximum_filter1d(
+                ratio, CONTRACTION_NEIGHBOURS, mode="nearest"
+            )
+        else:
+            neighbour_maximum = ratio
         least = np.maximum(
             np.repeat(neighbour_maximum, CONTRACTION_SPACING)[: len(lanes)] * length,
             self.shrunk[lanes],

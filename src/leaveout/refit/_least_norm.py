@@ -105,11 +105,10 @@ class LeastNorm:
         )
 
     def _singular(self) -> Float[np.ndarray, " features"]:
-        mean = (
-            self.weight @ self.x / self.weight.sum()
-            if self.intercept
-            else np.zeros(self.x.shape[1])
-        )
+        if self.intercept:
+            mean = self.weight @ self.x / self.weight.sum()
+        else:
+            mean = np.zeros(self.x.shape[1])
         return np.linalg.svd(np.sqrt(self.weight)[:, None] * (self.x - mean), compute_uv=False)
 
     def _factor(
@@ -121,7 +120,10 @@ class LeastNorm:
         value is so near that rounding decides.
         """
         root = np.sqrt(weight)
-        mean = weight @ self.z / weight.sum() if self.intercept else np.zeros(self.z.shape[1])
+        if self.intercept:
+            mean = weight @ self.z / weight.sum()
+        else:
+            mean = np.zeros(self.z.shape[1])
         Q, s, V = np.linalg.svd(root[:, None] * (self.z - mean), full_matrices=False)
         largest = float(s.max(initial=0.0))
         # rounding error of centring
@@ -230,11 +232,10 @@ class LeastNorm:
         Q = rows.Q[o]
         s = rows.s
         rounding = self.spare * rows.gap
-        determined_block = (
-            np.zeros((len(o), len(o)))
-            if rows.full
-            else np.eye(len(o)) - np.outer(rows.u[o], rows.u[o]) - Q @ Q.T
-        )
+        if rows.full:
+            determined_block = np.zeros((len(o), len(o)))
+        else:
+            determined_block = np.eye(len(o)) - np.outer(rows.u[o], rows.u[o]) - Q @ Q.T
         t = rows.Q.T @ rows.target
         spread = 0.0
         residual = np.zeros(len(o)) if rows.full else rows.target[o] - Q @ t
@@ -249,7 +250,10 @@ class LeastNorm:
             ):
                 return None
             r = vectors @ ((vectors.T @ (residual + Q @ (t / (s**2 + 1)))) / values)
-            worst = float(np.sqrt(values[-1] / values[0])) if rows.full else float(1 / values[0])
+            if rows.full:
+                worst = float(np.sqrt(values[-1] / values[0]))
+            else:
+                worst = float(1 / values[0])
         else:
             values, vectors = np.linalg.eigh(determined_block)
             is_determined = values > max(np.sqrt(rounding), NONZERO_FROM * rounding)
@@ -273,11 +277,10 @@ class LeastNorm:
         damped = s / (s**2 + 1) if self.has_penalty else 1 / s
         b = rows.V @ (damped * (t + response_change))
         r = r / root
-        level = (
-            rows.level - float(self.weight[o] @ r) / float(self.weight.sum())
-            if self.intercept
-            else 0.0
-        )
+        if self.intercept:
+            level = rows.level - float(self.weight[o] @ r) / float(self.weight.sum())
+        else:
+            level = 0.0
         size = float(np.linalg.norm(rows.target) / np.sqrt(self.weight.max()))
         off = spread + rounding * worst * (size + float(np.abs(r).max(initial=0.0)))
         return self.coefficient_map @ b, level - float(rows.mean @ b), off + self._digits(level)

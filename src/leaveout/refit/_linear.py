@@ -152,9 +152,10 @@ class Judge:
         self, lanes: Lanes, center: Array, half: Array, radius: PerLane | None = None
     ) -> PerLane:
         """Errors of some refits."""
-        reported = (
-            center if self.reported_center is None else select_refits(self.reported_center, lanes)
-        )
+        if self.reported_center is None:
+            reported = center
+        else:
+            reported = select_refits(self.reported_center, lanes)
         self.error[lanes] = error(
             self.fit, select_batch(self.rows, lanes), reported, center, half, radius
         )

@@ -228,11 +228,10 @@ class Following:
         except NoMinimiser:
             self.result[lane] = RESULTS.undetermined
             return
-        active_fit = (
-            self._fit_near(solution.place, solution.sign, solution.theta)
-            if len(solution.place)
-            else None
-        )
+        if len(solution.place):
+            active_fit = self._fit_near(solution.place, solution.sign, solution.theta)
+        else:
+            active_fit = None
         if active_fit is not None:
             self._keep_proved(active_fit, lanes, self._refit_again(active_fit, lanes))
             self.alone = [number for number in self.alone if number != lane]

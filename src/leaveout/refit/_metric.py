@@ -109,11 +109,12 @@ class Products:
         )
         self.inverse = sketched(rank)(fit) if self.sketched else fit.learned_inverse
         preconditioner = fit.scaling, fit.null_space, self.inverse
-        self.preconditioner = (
-            preconditioner
-            if self.kind == np.float64
-            else jax.tree.map(lambda part: part.astype(np.float32, copy=False), preconditioner)
-        )
+        if self.kind == np.float64:
+            self.preconditioner = preconditioner
+        else:
+            self.preconditioner = jax.tree.map(
+                lambda part: part.astype(np.float32, copy=False), preconditioner
+            )
 
     def solve(self, gradient, u, lanes):
         theta = self.fit.at(u)

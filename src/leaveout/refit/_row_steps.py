@@ -75,7 +75,10 @@ class RowSteps:
         self.along = look.lost_curvature * slope
         self.lanes = np.arange(count)
         self.z = anchor.whiten(look.unit[:, None])[:, 0]
-        self.gram = anchor.predictor_moves(self.z, False) if gram is None else gram[look.unit]
+        if gram is None:
+            self.gram = anchor.predictor_moves(self.z, False)
+        else:
+            self.gram = gram[look.unit]
         self.gram[self.lanes, look.unit] = 0.0
         self.remainder, self.change = np.zeros((2, *self.gram.shape))
         self.gradient, self.step = np.zeros((2, *self.z.shape))
@@ -124,9 +127,10 @@ class RowSteps:
         self.moves[np.arange(len(self.lanes)), self.look.unit] = 0.0
         step = np.linalg.norm(self.step, axis=1)
         self.length = np.linalg.norm(self.u(), axis=1) + 2 * step
-        self.rounded = (
-            (len(self.anchor.root) + 4) * SINGLE_UNIT * step if self.rough else np.zeros(len(step))
-        )
+        if self.rough:
+            self.rounded = (len(self.anchor.root) + 4) * SINGLE_UNIT * step
+        else:
+            self.rounded = np.zeros(len(step))
 
     def _evaluate(self) -> None:
         """Compute R, and the sums over all units that bounds are made of."""

@@ -76,7 +76,10 @@ def _of_least_norm(fit: Fit, rows: RefitRows, batch: RefitBatch) -> tuple[RefitR
         return rows, batch
     theta, error, result = np.array(batch.theta), np.array(batch.error), np.array(batch.result)
     proved = None if batch.proved is None else np.array(batch.proved)
-    losses = np.zeros(rows.index.shape) if batch.scores is None else np.array(batch.scores)
+    if batch.scores is None:
+        losses = np.zeros(rows.index.shape)
+    else:
+        losses = np.array(batch.scores)
     distances = np.zeros(len(undetermined))
     for place, lane in enumerate(undetermined):
         solution = system.refit(weights_of(rows, fit.objective.num_units, np.array([lane]))[0])

@@ -102,7 +102,10 @@ class WideModel:
         scale = (1 / self.diagonal).astype(kind)[:, None]
         curvature = curvature.astype(kind)
         kappa = kappa.astype(kind)
-        diagonal = self.penalty_diagonal.astype(kind)[:, None] if _diagonal(penalty) else None
+        if _diagonal(penalty):
+            diagonal = self.penalty_diagonal.astype(kind)[:, None]
+        else:
+            diagonal = None
         out = np.zeros_like(right)
         residual = right.copy()
         direction = scale * residual
@@ -205,7 +208,10 @@ def _settle(
     count = len(kappa)
     units = np.where(rows.index < wide_model.units, rows.index, 0)
     place = np.arange(count)[:, None]
-    theta = np.repeat(wide_model.theta[:, None], count, axis=1) if start is None else start.T.copy()
+    if start is None:
+        theta = np.repeat(wide_model.theta[:, None], count, axis=1)
+    else:
+        theta = start.T.copy()
     listed = lambda theta: wide_model.predict(theta)[units, place]
     F, gradient, curvature = wide_model.value(theta, omega, kappa)
     center = listed(theta)

@@ -69,7 +69,10 @@ def _foremost(key: PerRefit, first: RefitMarks, number: int) -> Int[Array, " num
     if len(pool) < number:
         pool = np.arange(len(key))
     if len(pool) > number > 0:
-        pool_keys = key[pool] if first[pool].all() else np.where(first[pool], np.inf, key[pool])
+        if first[pool].all():
+            pool_keys = key[pool]
+        else:
+            pool_keys = np.where(first[pool], np.inf, key[pool])
         pool = pool[pool_keys >= np.partition(pool_keys, -number)[-number]]
     return pool[np.lexsort((-key[pool], ~first[pool]))][:number]
 
@@ -238,7 +241,10 @@ def _solve_least_squares(
     mean = omega @ x / omega.sum() if system.intercept else np.zeros(p)
     response_mean = omega @ y / omega.sum() if system.intercept else 0.0
     cut = max(system.cut, 32 * max(x.shape[0] + p * system.has_penalty, p) * 2.0**-52)
-    natural = system.coefficient_map if system.natural is None else np.linalg.inv(system.natural)
+    if system.natural is None:
+        natural = system.coefficient_map
+    else:
+        natural = np.linalg.inv(system.natural)
     for basis in (np.eye(p), natural):  # the second decides which solution is of least norm
         rows = np.sqrt(omega)[:, None] * ((x - mean) @ basis)
         target = np.sqrt(omega) * (y - response_mean)

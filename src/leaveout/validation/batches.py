@@ -142,7 +142,9 @@ class BatchRunner:
         self.threads, self.parts = (1, 1) if linear else (cores(), PARTS)
         self.num_done = 0  # number of finished refits
         self.single_batch, self.runs = self._as_one_batch()
-        self.batch_list = list(self._make_batches()) if len(plan.index) <= CAPACITY // 4 else None
+        self.batch_list: list[Batch] | None = None
+        if len(plan.index) <= CAPACITY // 4:
+            self.batch_list = list(self._make_batches())
 
     def _as_one_batch(self) -> tuple[Batch | None, Runs | None]:
         """Return all refits as one batch, if each leaves out one short run of units; else None."""
@@ -184,11 +186,10 @@ class BatchRunner:
         # numbers for each parameter, fewer where refits in array code had better share passes over
         # an approximate inverse
         numbers = 4 if fit.objective.costs.arrays is None else 2
-        refit_size = (
-            numbers * fit.num_params + working_size
-            if model is None
-            else SINGLE * model.design.outputs
-        )
+        if model is None:
+            refit_size = numbers * fit.num_params + working_size
+        else:
+            refit_size = SINGLE * model.design.outputs
         for batch in plan.batches(
             CAPACITY, 4, refit_size, min_batches, uniform, lists_all_units(fit.objective)
         ):
@@ -267,11 +268,10 @@ class BatchRunner:
         if isinstance(fit.objective, AbstractLinearPredictor) and loss.evaluate is None:
             # one loss for each unit, whatever else is left out
             all_units = RefitRows.of_all(plan.num_units, plan.num_refits)
-            loss_by_unit = (
-                scores(fit, all_units, fit.vector[None])[0]
-                if fit.predictors is None
-                else unit_losses(fit)
-            )
+            if fit.predictors is None:
+                loss_by_unit = scores(fit, all_units, fit.vector[None])[0]
+            else:
+                loss_by_unit = unit_losses(fit)
             return np.where(plan.held, loss_by_unit[plan.index], np.nan)
         count = plan.num_refits if loss.joint else len(plan.index)
         baseline = np.full(count, np.nan)

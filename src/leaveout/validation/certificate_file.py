@@ -101,7 +101,10 @@ def certify(
         [*map(str, objective.names[:features]), "y", "weight", "offset"]
     )
     table = pd.DataFrame(X, columns=names)
-    table[response] = model.y if labels is None else np.array(labels)[np.asarray(model.y, int)]
+    if labels is None:
+        table[response] = model.y
+    else:
+        table[response] = np.array(labels)[np.asarray(model.y, int)]
     weighted = bool((base != 1).any())
     shifted = bool(offset.any())
     if weighted:

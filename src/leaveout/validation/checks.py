@@ -301,11 +301,10 @@ def _check_copies(fit: Fit, plan: Plan) -> str:
         for column, is_measured in zip(columns[:last], measured, strict=False)
         if is_measured
     ]
-    joint_share = (
-        _alike_share(_kinds(features)) * math.prod(equal_shares[last:])
-        if features and len(rows) > 1
-        else 0.0
-    )
+    if features and len(rows) > 1:
+        joint_share = _alike_share(_kinds(features)) * math.prod(equal_shares[last:])
+    else:
+        joint_share = 0.0
     if copied_rows.size <= NATURAL * n * (n - 1) * max(math.prod(equal_shares), joint_share):
         return ""
     if copied_rows.size <= NATURAL * n * (n - 1) * _one_column_apart(
@@ -707,11 +706,10 @@ def _check_time_order(fit: Fit, plan: Plan) -> str:
         return ""
     residuals = _residuals(fit)
     size = 0.0 if residuals is None else float(residuals @ residuals)
-    correlation = (
-        float(residuals[1:] @ residuals[:-1]) / size
-        if residuals is not None and 0 < size < np.inf
-        else 0.0
-    )
+    if residuals is not None and 0 < size < np.inf:
+        correlation = float(residuals[1:] @ residuals[:-1]) / size
+    else:
+        correlation = 0.0
     if not correlation > CERTAIN_CORRELATION / math.sqrt(plan.num_units):
         return ""
     return f"rows are in time order, by {clock}, and residuals of neighbours correlate {correlation:.2f}, which refits see"

@@ -113,7 +113,10 @@ class Comparison(pd.DataFrame):
             self, main, [name for name in optional if self[name].notna().any()], 6
         )
         null = self["no_model"].dropna().unique() if "no_model" in self else []
-        notes = [f"no model loses {', '.join(f'{loss:.6g}' for loss in null)}"] if len(null) else []
+        if len(null):
+            notes = [f"no model loses {', '.join(f'{loss:.6g}' for loss in null)}"]
+        else:
+            notes = []
         notes += [f"SE: {kind}" for kind in dict.fromkeys(self.get("kind", ()))]
         doubtful = self["diagnosis"][self["diagnosis"] != ""] if "diagnosis" in self else {}
         notes += [f"diagnosis of {name}: {why}" for name, why in doubtful.items()]
@@ -371,7 +374,10 @@ def _table_row(number: ComparableMean, best: ComparableMean) -> dict[str, Any]:
         variance = np.var(number.draws[:, :count] - best.draws[:, :count], axis=1, ddof=1) / count
         error = float(np.sqrt(number.weight**2 @ variance))
     towards = -1.0 if number.more_is_better else 1.0
-    worse = 0.5 if same else _worse(towards * difference, float(np.hypot(se_difference, error)))
+    if same:
+        worse = 0.5
+    else:
+        worse = _worse(towards * difference, float(np.hypot(se_difference, error)))
     return {
         "mean": number.value,
         "se": se,
@@ -436,11 +442,10 @@ def _warn(
 def _diagnosis(difference: Array, estimate: Estimate, is_density: bool) -> str:
     """List the reasons why the difference of two models may not be distributed normally."""
     differences = difference[np.isfinite(difference)]
-    units = (
-        len(differences)
-        if estimate.joint
-        else independent(difference, estimate._weight, estimate.plan).units
-    )
+    if estimate.joint:
+        units = len(differences)
+    else:
+        units = independent(difference, estimate._weight, estimate.plan).units
     tails = [
         tail_index(side)
         for side in (differences - np.median(differences), np.median(differences) - differences)
@@ -474,7 +479,10 @@ def tail_index(values: Array) -> float:
     # of the tail, as Pareto smoothing takes it
     length = int(min(0.2 * len(values), 3 * np.sqrt(len(values))))
     ranked = np.sort(values)
-    x = ranked[len(ranked) - length :] - ranked[-length - 1] if length >= 5 else np.zeros(0)
+    if length >= 5:
+        x = ranked[len(ranked) - length :] - ranked[-length - 1]
+    else:
+        x = np.zeros(0)
     x = x[x > 1e-12 * np.abs(ranked).max()]
     if len(x) < 5:  # fewer show no tail
         return -np.inf
@@ -642,9 +650,10 @@ def _require_comparable(estimates: dict[str, Estimate]) -> None:
     }
     ours = [score for name, score in scores.items() if name not in unknown]
     if (ours and unknown) or len(set(unknown.values())) > 1:
-        assumed = (
-            f"{ours[0]}, as the others are" if ours else "of one score, though by other functions"
-        )
+        if ours:
+            assumed = f"{ours[0]}, as the others are"
+        else:
+            assumed = "of one score, though by other functions"
         listed = ", ".join(map(repr, unknown))
         warn(
             f"compare: what the losses of {listed} are is not known; they are taken to be {assumed}."

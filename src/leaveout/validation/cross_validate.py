@@ -683,7 +683,10 @@ def begin_estimate(
 def objective_of(caller: str, fit: Fit) -> AbstractObjective:
     """Return the objective of a fit; TypeError if the argument is not a fit."""
     if not isinstance(fit, Fit):
-        way = " lo.sklearn.cross_validate takes this call." if hasattr(fit, "get_params") else ""
+        if hasattr(fit, "get_params"):
+            way = " lo.sklearn.cross_validate takes this call."
+        else:
+            way = ""
         raise TypeError(
             f"{caller}: the first argument must be a Fit, from lo.fit, lo.anchor or lo.from_sklearn; got "
             f"{type(fit).__name__}.{way}"
@@ -711,11 +714,10 @@ def read_plan(
         if isinstance(plan, Plan):
             return plan
         return plan.plan(caller, n, unit_weights(objective, are_cases=True).values)
-    clusters = (
-        None
-        if groups is None
-        else match_plan(caller, objective, plan_of_groups(groups), refit).clusters
-    )
+    if groups is None:
+        clusters = None
+    else:
+        clusters = match_plan(caller, objective, plan_of_groups(groups), refit).clusters
     if isinstance(plan, int | np.integer) and not isinstance(plan, bool):
         if clusters is not None:
             return plan_of_groups(clusters, int(plan))
@@ -745,9 +747,10 @@ def read_plan(
                 ) from error
             raise
     origin = "pairs (train, test)" if splits is plan else repr(plan)
-    labelled = (
-        clusters if clusters is None or units.names is None else pd.Series(clusters, units.names)
-    )
+    if clusters is None or units.names is None:
+        labelled = clusters
+    else:
+        labelled = pd.Series(clusters, units.names)
     return from_splits(splits, n, groups=labelled).replace_facts(call=f"lo.from_splits of {origin}")
 
 
@@ -905,11 +908,10 @@ def resolve_plan(
         )
     blocks = units.blocks if plan.blocks is None else plan.blocks
     if plan.serial and units.names is not None:
-        series = (
-            np.zeros(plan.num_units, int)
-            if plan.series is None
-            else np.unique(plan.series, return_inverse=True)[1]
-        )
+        if plan.series is None:
+            series = np.zeros(plan.num_units, int)
+        else:
+            series = np.unique(plan.series, return_inverse=True)[1]
         check_times(
             caller, "the data", units.names[np.argsort(series, kind="stable")], np.bincount(series)
         )
@@ -957,7 +959,10 @@ class BatchSummary:
         rows = batch.rows
         result = np.array(outcome.result)
         pointwise = values.ndim > 1
-        bad = (~np.isfinite(values) & rows.held).any(1) if pointwise else ~np.isfinite(values)
+        if pointwise:
+            bad = (~np.isfinite(values) & rows.held).any(1)
+        else:
+            bad = ~np.isfinite(values)
         result[bad & ~among(result, NO_REFIT_CODES)] = RESULTS.nonfinite
         exists = ~among(result, NO_REFIT_CODES)
         has_loss = ~among(result, NO_LOSS_CODES) if pointwise else exists
@@ -1206,9 +1211,12 @@ class EstimateBuilder:
             return None, remark
         table = audit_table(self.held_out_loss, draft, chosen, candidates.start)
         missed = table.refit.to_numpy(int)[table.beyond.to_numpy(bool)]
-        refits, possessive = (
-            ("1 refit", "its") if len(chosen) == 1 else (f"{len(chosen)} refits", "their")
-        )
+        if len(chosen) == 1:
+            refits = "1 refit"
+            possessive = "its"
+        else:
+            refits = f"{len(chosen)} refits"
+            possessive = "their"
         remark = f"{refits} repeated exactly, {len(missed)} beyond {possessive} error"
         num_skipped = min(candidates.number, int(candidates.exists.sum())) - len(chosen)
         if num_skipped:

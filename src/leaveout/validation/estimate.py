@@ -421,15 +421,17 @@ class Estimate(PrintedResult):
         """
         if self.mean_error is not None:
             return self.mean_error
-        scored = (
-            np.ones(self.plan.num_refits)
-            if self.joint
-            else self._sum_by_refit(np.ones(len(self.losses)))
-        )
+        if self.joint:
+            scored = np.ones(self.plan.num_refits)
+        else:
+            scored = self._sum_by_refit(np.ones(len(self.losses)))
         entry = np.where(self._places.held, self._weight[self._places.unit], 0.0) / np.average(
             self._weight
         )
-        heaviest = entry if self.joint else np.maximum.reduceat(entry, self.plan.indptr[:-1])
+        if self.joint:
+            heaviest = entry
+        else:
+            heaviest = np.maximum.reduceat(entry, self.plan.indptr[:-1])
         # the others have errors that were not asked for
         scored = np.where(np.isnan(self.error), 0.0, scored)
         if not np.isfinite(self.losses).any():
@@ -803,7 +805,10 @@ class Estimate(PrintedResult):
     def _no_model_text(self) -> str:
         if not np.isfinite(self.no_model):
             return ""
-        share = f"; share explained {self.explained:.1%}" if np.isfinite(self.explained) else ""
+        if np.isfinite(self.explained):
+            share = f"; share explained {self.explained:.1%}"
+        else:
+            share = ""
         return f"{self.no_model:.6g}{share}"
 
     def _stop_note(self) -> str:
@@ -835,7 +840,10 @@ class Estimate(PrintedResult):
         se = self.metric_se.get(name, np.nan)
         error = self.metric_error.get(name, np.nan)
         sampling = f" ± {se:.2g} (SE)" if np.isfinite(se) else " (SE not available)"
-        approximation = f"± {error:.1g} for the refits" if np.isfinite(error) else "not certified"
+        if np.isfinite(error):
+            approximation = f"± {error:.1g} for the refits"
+        else:
+            approximation = "not certified"
         return f"{self.metrics[name]:.6g}{sampling}, {approximation}; {self.metric_how[name]}"
 
     def to_arviz(self) -> Any:
@@ -859,11 +867,10 @@ class Estimate(PrintedResult):
             If ArviZ is not installed.
         """
         if self.joint or self.score not in (LOG_DENSITY, LOG_PROBABILITY):
-            kind = (
-                "joint losses"
-                if self.joint
-                else self.score or "a loss that is not known to be a −log density"
-            )
+            if self.joint:
+                kind = "joint losses"
+            else:
+                kind = self.score or "a loss that is not known to be a −log density"
             raise ValueError(
                 f"to_arviz: ArviZ compares log densities of units; this is {kind}. See evaluate='log_density'."
             )

@@ -475,9 +475,10 @@ def _leave_groups_out(
         return Value(np.nan, np.full(n, np.nan), np.nan, f"not defined: {description}")
     seen = np.flatnonzero((np.bincount(held.unit, minlength=n) > 0) & (held.weight > 0))
     groups = plan.clusters if plan.clusters is not None else plan.blocks
-    code = (
-        np.arange(len(seen)) if groups is None else np.unique(groups[seen], return_inverse=True)[1]
-    )
+    if groups is None:
+        code = np.arange(len(seen))
+    else:
+        code = np.unique(groups[seen], return_inverse=True)[1]
     count = int(code.max()) + 1
     ordered = groups is None and plan.serial
     if merged := count > MOST_DELETED:

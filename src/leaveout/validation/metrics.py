@@ -293,11 +293,10 @@ class Ranks(AbstractFunctional):
 
         It is extreme where each class moves against the others.
         """
-        shift = (
-            opposite_moves(y, errors)[0]
-            if errors.ndim > 1
-            else np.where(y == y.max(), errors, -errors)
-        )
+        if errors.ndim > 1:
+            shift = opposite_moves(y, errors)[0]
+        else:
+            shift = np.where(y == y.max(), errors, -errors)
         value, *ends = (
             self.value(y, prediction + move, weight) for move in (0 * shift, shift, -shift)
         )
@@ -719,7 +718,9 @@ def determination(mean: NDArray, centred: bool = False) -> float:
     """Compute R² or, without the mean of the residual, the explained share of the variance."""
     residual = mean[0] - (mean[3] ** 2 if centred else 0.0)
     spread = mean[2] - mean[1] ** 2
-    return 1 - residual / spread if spread > 0 else float(residual == 0)
+    if spread > 0:
+        return 1 - residual / spread
+    return float(residual == 0)
 
 
 def pinball(y: NDArray, mu: NDArray, alpha: float = 0.5) -> NDArray:
@@ -744,9 +745,10 @@ def deviance_moments(y: NDArray, mu: NDArray, deviance: Callable) -> NDArray:
 
 def explained_deviance(mean: NDArray, deviance: Callable) -> float:
     """Compute D², the share of the deviance from the mean that predictions explain."""
-    at_mean = (
-        scipy.special.xlogy(mean[1], mean[1]) if deviance is poisson_deviance else -np.log(mean[1])
-    )
+    if deviance is poisson_deviance:
+        at_mean = scipy.special.xlogy(mean[1], mean[1])
+    else:
+        at_mean = -np.log(mean[1])
     return float(1 - mean[0] / (2 * (mean[2] - at_mean)))
 
 

@@ -82,7 +82,10 @@ def _of_means(model: GLM, plan: Plan) -> FloatArray:
     """Compute the losses of the mean of what each refit sees."""
     y = np.asarray(model.y)
     loss = cast(Any, model.loss_function)
-    weight = np.ones(len(y)) if model.sample_weight is None else np.asarray(model.sample_weight)
+    if model.sample_weight is None:
+        weight = np.ones(len(y))
+    else:
+        weight = np.asarray(model.sample_weight)
     change = weight[plan.index] * (plan.weight - 1)
     total = weight.sum() + np.bincount(plan.refit, change, plan.num_refits)
     with np.errstate(divide="ignore", invalid="ignore"):

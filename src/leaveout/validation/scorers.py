@@ -77,7 +77,10 @@ class LabelFunction:
     predicts_labels: bool = False  # whether predictions are labels too
 
     def __call__(self, y: NDArray, prediction: NDArray, **keywords: Any) -> Any:
-        predicted = self.labels[prediction.astype(int)] if self.predicts_labels else prediction
+        if self.predicts_labels:
+            predicted = self.labels[prediction.astype(int)]
+        else:
+            predicted = prediction
         return self.function(self.labels[y.astype(int)], predicted, **keywords)
 
 
@@ -238,7 +241,10 @@ def _scorer(argument: str, metric: Any) -> Any:
     if isinstance(metric, str) and metric in names:
         return get_scorer(metric)
     matches = difflib.get_close_matches(str(metric), names, 3, 0.4)
-    nearest = f" The nearest names are {', '.join(map(repr, matches))}." if matches else ""
+    if matches:
+        nearest = f" The nearest names are {', '.join(map(repr, matches))}."
+    else:
+        nearest = ""
     raise ValueError(
         f"{argument} must be among {', '.join(METRICS)}, a name of sklearn.metrics.get_scorer_names(), a scorer, or a function of "
         f"(y, prediction); got {metric!r}.{nearest}"
@@ -258,11 +264,10 @@ def _classes(
     if units.classes:
         return np.asarray(getattr(fit.objective, "classes", None) or range(units.classes))
     module = "" if scorer is None else getattr(scorer._score_func, "__module__", "")
-    of_classes = (
-        entry.classes
-        if entry is not None
-        else "cluster" in module or "predict" not in scorer._response_method
-    )
+    if entry is not None:
+        of_classes = entry.classes
+    else:
+        of_classes = "cluster" in module or "predict" not in scorer._response_method
     if not of_classes:
         return None
     values = np.unique(np.asarray(units.target, np.float64))
@@ -383,7 +388,10 @@ def _of_classes(
                     strict=True,
                 )
         if not is_binary and "multi_class" not in keywords:
-            advice = "use 'roc_auc_ovr'" if len(labels) > 2 else "there is nothing to tell apart"
+            if len(labels) > 2:
+                advice = "use 'roc_auc_ovr'"
+            else:
+                advice = "there is nothing to tell apart"
             raise ValueError(f"{call} is of two classes; y has {len(labels)}: {advice}.")
     function = functools.partial(metric, **keywords)
     if needs != "label":
