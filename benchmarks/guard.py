@@ -2,9 +2,9 @@
 in the same process.
 
     python benchmarks/guard.py [row ...]
-    # print the ratios, and what is more than a fifth worse than kept
+        # print the ratios, and what is more than a fifth worse than kept
     python benchmarks/guard.py --keep [row ...]
-    # put them into benchmarks/guard.json, with the commit
+        # put them into benchmarks/guard.json, with the commit
 
 A row is the least processor time of a warm call of ours, divided by that of the opponent or floor.
 The two take turns, on one thread. Rows whose opponent is not installed are left out, and named. The

@@ -1,8 +1,8 @@
 """Internal validation: how fast against loops of refits, and how often its intervals hold the
 truth.
 
-    python benchmarks/internal_validation.py [speed] [coverage] [--simulations 1000] [--patients 100
-    200 500]
+    python benchmarks/internal_validation.py [speed] [coverage] [--simulations 1000]
+        [--patients 100 200 500]
 
 speed
 1,000 bootstrap validations of a logistic regression of 2,000 × 20, by processor time in turns with

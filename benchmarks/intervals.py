@@ -2,7 +2,7 @@
 same law.
 
     python benchmarks/intervals.py [suite mean chains fields smooth responses sets] [--quick]
-    [--replications 200]
+        [--replications 200]
 
 suite
 intervals for the mean loss of a linear model on the simulated data of Schulz-Kümpel, Fischer,

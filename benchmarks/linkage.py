@@ -2,8 +2,7 @@
 score on new people.
 
     python benchmarks/linkage.py [links designs imputed extrapolated duplicates singletons large]
-    [--quick] [--draws N] [--keep
-        FOLDER] [--only DESIGN ...]
+        [--quick] [--draws N] [--keep FOLDER] [--only DESIGN ...]
 
 links          what the typos do to the links: precision, recall, singletons, calibration
 designs

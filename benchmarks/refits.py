@@ -2,7 +2,7 @@
 share no code with the library.
 
     python benchmarks/refits.py [ridge bounds rounded smooth nested philadelphia cells groups]
-    [--problems 40]
+        [--problems 40]
 
 ridge          ridge regression against numpy.linalg.solve
 bounds

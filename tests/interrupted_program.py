@@ -2,7 +2,7 @@
 of it in the end.
 
     python -m tests.interrupted_program KILLS [VERB ...]
-    a line each: how often it was killed, and whether the same came of it
+        a line each: how often it was killed, and whether the same came of it
 
 Children are forked, which is quick, and safe as long as nothing has imported JAX; of a model that
 needs it each is a program of its own.

@@ -2,7 +2,7 @@
 the nearest tests on it.
 
     python tools/mutants.py [word ...]
-    faults whose name, symbol or file holds one of the words; all by default
+        faults whose name, symbol or file holds one of the words; all by default
     python tools/mutants.py --sample 25 [--seed 1]     so many of them, drawn at random
 
 `faults.py` lists the faults. The tests must pass without a fault; a fault with which they fail is

@@ -1,8 +1,8 @@
 """Is it ready to be released? Built, checked, installed into clean environments with the oldest and
 the newest dependencies.
 
-    python tools/release.py [--python 3.11 3.12 3.13] [--tests tests/test_plan.py …] [--out
-    out/release]
+    python tools/release.py [--python 3.11 3.12 3.13] [--tests tests/test_plan.py …]
+        [--out out/release]
 
 For every interpreter (a version, or a path where `uv` would not find it) and for the newest and the
 lowest direct versions of all dependencies that pyproject.toml allows: the wheel is installed, its
