@@ -12,8 +12,8 @@ with those of another commit:
 Kernels of BLAS, NumPy and XLA for other processors sum in another order; what differs then is held
 against the reported errors:
 
-    OPENBLAS_CORETYPE=Prescott XLA_FLAGS=--xla_cpu_max_isa=SSE4_2 \\
-        python tools/frozen.py compare --within-errors here.npz
+    export OPENBLAS_CORETYPE=Prescott XLA_FLAGS=--xla_cpu_max_isa=SSE4_2
+    python tools/frozen.py compare --within-errors here.npz
 
 `compare` prints one line a model: how many losses there are, how many differ, the largest
 difference in units in the last place and in absolute terms, the same of errors (which may grow on
