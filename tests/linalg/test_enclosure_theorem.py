@@ -465,7 +465,7 @@ def test_a_function_of_many_directions_has_the_change_of_all():
     center, radius = np.zeros((1, rank)), np.ones(1)
 
     class Done:
-        theta, at = fit.vector, None
+        theta, parameters_at = fit.vector, None
         ball = staticmethod(lambda: (center, radius))
 
     to_u = lambda theta: np.asarray(fit.back(theta - fit.vector))

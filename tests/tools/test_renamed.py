@@ -138,10 +138,8 @@ def test_a_module_in_one_version_alone_is_a_difference():
     assert renamed.Comparison({"m.py": MODULE}, {"n.py": MODULE}).differences
 
 
-def test_the_library_equals_itself():
-    texts = renamed.texts(None)
-    rows = [renamed.Row(text).tokens for text in texts.values()]
-    assert len(rows) > 200 and min(map(len, rows)) > 0
-    assert not renamed.Comparison(
-        texts, {path: f"{text}# more\n" for path, text in texts.items()}
-    ).differences
+def test_a_room_of_the_library_equals_itself():
+    texts = {path: text for path, text in renamed.texts(None).items() if "/plans/" in path}
+    assert min(len(renamed.Row(text).tokens) for text in texts.values()) > 0
+    changed = {path: f"{text}# more\n" for path, text in texts.items()}
+    assert len(texts) > 3 and not renamed.Comparison(texts, changed).differences

@@ -403,12 +403,11 @@ class OneFactor(AbstractEngine):
         cross_products = self.rows.total(clusters.a[:, None] * (weight * columns))
         effects = np.take(backward(mode.low, forward(mode.low, cross_products)), row_cluster, -1)
         residual = columns - np.sum(clusters.a[:, None] * effects, 0)
+        unit = self.order
+        outer: NDArray | float = 1.0
         if self.outer_weights:
             unit = row_cluster
             outer = weights[:, row_cluster]
-        else:
-            unit = self.order
-            outer = np.ones(())
         return DesignRegressions(
             mode.eta[:, self.model_order], X, unit, outer, weight, effects, residual
         )
