@@ -434,12 +434,10 @@ def check_method(caller: str, method: Method | None, plan: Plan) -> None:
         if plan.draws:
             required_plan = "folds, such as lo.kfold"
             actual_plan = "resamples"
+            way = ""
         else:
             required_plan = "resamples, such as lo.bootstrap"
             actual_plan = "folds"
-        if plan.draws:
-            way = ""
-        else:
             way = " lo.cross_validate(fit, folds) has held-out predictions, which lo.calibration takes."
         raise ValueError(
             f"{caller}: {method!r} takes {required_plan}; the plan {plan.call or ''} is of {actual_plan}.{way}"

@@ -145,11 +145,9 @@ def solve_curve(
         # (A_test both)ᵀ
         if linear:
             basis = np.column_stack([1 - share, share])
-        else:
-            basis = np.eye(test.shape[1])
-        if linear:
             rows = b @ np.linalg.pinv(test @ basis).T
         else:
+            basis = np.eye(test.shape[1])
             rows = System(test, order).linear(b.T, lam).T
         F = along.linear(rows, lam)
         # on the test clusters' own records; for other records more of them in training may be

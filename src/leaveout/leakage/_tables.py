@@ -268,11 +268,9 @@ def _number_column(caller: str, column: pd.Series) -> FloatArray:
         odd = column[pd.to_numeric(column, errors="coerce").isna()]
         if len(odd):
             content = f"holds {odd.iloc[0]!r}"
-        else:
-            content = f"holds numbers as text, such as {column.iloc[0]!r}"
-        if len(odd):
             advice = "name another by probability="
         else:
+            content = f"holds numbers as text, such as {column.iloc[0]!r}"
             advice = "convert it by .astype(float)"
         raise TypeError(
             f"{caller}: the column {column.name!r} of the pairs {content}, where a probability is wanted; {advice}."

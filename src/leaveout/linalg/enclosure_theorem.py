@@ -249,10 +249,8 @@ class RadiusTable:
             mass[scaled_norm.max(1) == 0] = 0.0
             sums = [(mass @ part).reshape(count, len(self.RADII), -1) for part in self._shares()]
         else:
-            self.scale, sums = (
-                np.ones(1),
-                [*self._both_sums(loss, y, eta, reference, size, norm, blur)],
-            )
+            self.scale = np.ones(1)
+            sums = [*self._both_sums(loss, y, eta, reference, size, norm, blur)]
         self._fill(sums, loss.self_concordance is not None, penalty, rounding)
 
     @classmethod

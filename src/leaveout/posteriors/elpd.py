@@ -346,11 +346,9 @@ class PosteriorEstimate(Estimate):
             )
         if self.joint:
             names = self.plan.refit_names
-        else:
-            names = self.names()
-        if self.joint:
             k = self.pareto_k
         else:
+            names = self.names()
             k = self.average(np.where(self._places.held, self.pareto_k[self._places.refit], np.nan))
         losses = self.per_unit()
         baseline = self.average(self.baseline)
