@@ -28,7 +28,7 @@ test-oldest: $(VENV)/.installed-test ## the tests without the slow ones, as on a
 test-hosts: ## the tests of hosts that need an older pandas, and of samplers, in an environment of their own
 	$(PYTHON) -m venv out/hosts
 	out/hosts/bin/pip install -q -e ".[jax,formula,lifelines,sksurv,nemos,numpyro,pymc]" beartype hypothesis pytest
-	out/hosts/bin/python -m pytest tests/interop/test_lifelines.py tests/interop/test_sksurv.py tests/interop/test_nemos.py tests/posteriors
+	out/hosts/bin/python -m pytest tests/extensions/hosts/test_lifelines.py tests/extensions/hosts/test_sksurv.py tests/extensions/hosts/test_nemos.py tests/extensions/bayes
 
 lint: $(VENV)/.installed-dev ## style, format, types and measures
 	$(BIN)/ruff check

@@ -324,7 +324,7 @@ def row(pipeline: Pipeline, plan: str) -> dict[str, Any] | None:
         }
     slow, part = seconds(run(cross_validate, sampled))
     whole, scale = lo.sklearn.cross_validate, len(y) / len(sampled)
-    from leaveout.sklearn._route import Request, reason_for_host
+    from leaveout.extensions.sklearn._route import Request, reason_for_host
 
     why = reason_for_host(pipeline.host, Request(X, y, {}, [scoring], len(y), False, False))
     if why:

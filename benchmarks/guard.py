@@ -469,7 +469,7 @@ def influence_of_1000_rows() -> tuple[Call, Call]:
 IN_PROCESSES = {  # code of ours and of the opponent, each in a process of its own
     "import leaveout": ("import leaveout", "import numpy"),
     "leaveout --help": (
-        "import sys; sys.argv = ['leaveout', '--help']; from leaveout.cli import app; app()",
+        "import sys; sys.argv = ['leaveout', '--help']; from leaveout.extensions.cli import app; app()",
         "import typer",
     ),
     "first leave-one-out": (

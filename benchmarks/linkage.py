@@ -730,7 +730,7 @@ def drawn_clusters(name: str, seed: int) -> dict[str, Any]:
     """
     design, (person, filed, linkage) = DESIGNS[name], world(seed)
     X, y = design.draw(person, np.random.default_rng([14, seed, 1]), True)
-    with mock.patch("leaveout.leakage._answers.MIN_EXPOSURE_REMOVED", 0.0):
+    with mock.patch("leaveout.extensions.leakage._answers.MIN_EXPOSURE_REMOVED", 0.0):
         report = leakage_report(
             design.learner(), X, y, linkage=linkage, groups=filed, scoring=design.scoring, level=LEVEL, seed=seed,
             answers=("imputed",), listed=listed(PEOPLE, LEAST),

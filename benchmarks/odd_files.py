@@ -25,7 +25,7 @@ Generator = np.random.Generator
 def command(*words: Any) -> Any:
     from typer.testing import CliRunner
 
-    from leaveout.cli import app
+    from leaveout.extensions.cli import app
 
     return CliRunner().invoke(app, list(map(str, words)))
 

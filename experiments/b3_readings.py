@@ -32,10 +32,10 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 import leaveout as lo
-from leaveout.leakage._fits import AbstractLearner, MarginFits
-from leaveout.leakage._hinge import HingeFits
-from leaveout.leakage._hosts import Estimator
-from leaveout.leakage._scoring import resolve
+from leaveout.extensions.leakage._fits import AbstractLearner, MarginFits
+from leaveout.extensions.leakage._hinge import HingeFits
+from leaveout.extensions.leakage._hosts import Estimator
+from leaveout.extensions.leakage._scoring import resolve
 
 COUNTS = np.r_[0:11, 15, 20:101:10]
 SLOW = 10  # times fewer draws where scikit-learn fits one at a time

@@ -18,8 +18,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 import leaveout as lo
-from leaveout.leakage._fits import AbstractLearner, LeastSquares
-from leaveout.leakage._hinge import HingeFits
+from leaveout.extensions.leakage._fits import AbstractLearner, LeastSquares
+from leaveout.extensions.leakage._hinge import HingeFits
 
 HOME = ["United-States", "El-Salvador", "Germany", "Mexico", "Philippines", "Puerto-Rico"]
 CENSUS = ["age", "education_num", "hours_per_week"], ["race", "occupation"]

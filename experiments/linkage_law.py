@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from sklearn.isotonic import IsotonicRegression
 
 import leaveout as lo
-from leaveout.leakage import _blocks, _chain
-from leaveout.leakage._blocks import components
+from leaveout.extensions.leakage import _blocks, _chain
+from leaveout.extensions.leakage._blocks import components
 
 LEVELS, FIELDS, FOLDS, DRAWS, SEEDS = 300, 4, 5, 40, 4
 DESIGNS = (  # share of typos, all in a quarter of the records or evenly, the largest entity

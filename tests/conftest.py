@@ -41,12 +41,12 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # what will be
 
 SOURCE = Path(__file__).parents[1] / "src" / "leaveout"
-ELSEWHERE = {"cli", "out_of_core", "sklearn"}  # rooms whose annotations carry no shapes
+UNSHAPED = {"cli", "out_of_core", "sklearn"}  # extensions whose annotations carry no shapes
 # modules that warn in their caller's name, which the check's own frames would hide, or carry no
 # shapes
 UNCHECKED = {
     "data.datasets",
-    "leakage._estimate",
+    "extensions.leakage._estimate",
     "reporting.plot",
 }
 CHECKED = [
@@ -55,7 +55,7 @@ CHECKED = [
     if path.stem != "__init__" and path.parent != SOURCE
 ]
 MODULES = {
-    ".".join(path.with_suffix("").parts) for path in CHECKED if path.parts[0] not in ELSEWHERE
+    ".".join(path.with_suffix("").parts) for path in CHECKED if path.parts[1] not in UNSHAPED
 }
 if not os.environ.get("LEAVEOUT_UNCHECKED"):
     jaxtyping.jaxtyped = shapes.checked  # the decorator that the hook puts at every function

@@ -28,7 +28,7 @@ from sklearn.preprocessing import StandardScaler
 import leaveout as lo
 from leaveout._runtime import checkpoint as _checkpoint
 from leaveout.diagnostics import prediction_intervals as _prediction
-from leaveout.leakage import _fits, _run
+from leaveout.extensions.leakage import _fits, _run
 from leaveout.sklearn import OneFitSearchCV, cross_validate
 from leaveout.validation import batches as _walk
 from leaveout.validation.cross_validate import fold_thetas

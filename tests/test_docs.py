@@ -165,7 +165,7 @@ def test_the_first_example_is_short_and_shows_what_it_prints():
 def test_the_demo_runs(tmp_path):
     from typer.testing import CliRunner
 
-    from leaveout.cli import app
+    from leaveout.extensions.cli import app
 
     result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output

@@ -55,8 +55,6 @@ CALLS = [
         ("crossings between files in these", None),
     ],
 ]
-# all other rooms are the core
-EXTENSIONS = ("leakage", "posteriors", "cli", "interop", "sklearn", "out_of_core", "extensions")
 # Pronouns, participles and particles that stand where a noun of the field should stand.
 PRIVATE_WORDS = frozenset(
     [
@@ -459,7 +457,7 @@ def measures(found: Mapping[str, float] | None = None) -> list[Measure]:
     sources = [(library.texts[path], library.nodes[path]) for path in library.files]
     code = sum(lines_of_code(*source) for source in sources)
     tokens = [tokens_of_code(*source) for source in sources]
-    is_core = [path.relative_to(SOURCE).parts[0] not in EXTENSIONS for path in library.files]
+    is_core = [path.relative_to(SOURCE).parts[0] != "extensions" for path in library.files]
     nodes = [node for _, nodes in sources for node in nodes]
     names = [name for _, nodes in sources for name in bound_names(nodes)]
     private = np.mean([name in PRIVATE_WORDS for name in names])

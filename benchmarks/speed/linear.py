@@ -446,7 +446,7 @@ def command(rows: int = 200) -> None:
         asked = [
             sys.executable,
             "-c",
-            "from leaveout.cli import app; app()",
+            "from leaveout.extensions.cli import app; app()",
             "glm",
             file,
             "--target",

@@ -13,13 +13,9 @@ from ._runtime.interrupt import Interrupted as Interrupted
 from ._runtime.results import RESULTS as RESULTS
 from .data import datasets as datasets
 from .diagnostics.auto_groups import auto_groups as auto_groups
-from .diagnostics.calibration import calibration as calibration
 from .diagnostics.covariance import covariance as covariance
-from .diagnostics.decision_curve import decision_curve as decision_curve
 from .diagnostics.functional import functional as functional
 from .diagnostics.influence import influence as influence
-from .diagnostics.internal_external import internal_external as internal_external
-from .diagnostics.internal_validation import validate as validate
 from .diagnostics.measures import (
     cooks_distance as cooks_distance,
     dfbetas as dfbetas,
@@ -29,17 +25,28 @@ from .diagnostics.measures import (
 from .diagnostics.prediction_intervals import interval as interval, predict as predict
 from .diagnostics.replicates import replicates as replicates
 from .diagnostics.result import Influence as Influence
-from .diagnostics.stability import stability as stability
-from .interop.crfsuite import from_crfsuite as from_crfsuite
-from .interop.glum import from_glum as from_glum
-from .interop.hmmlearn import from_hmmlearn as from_hmmlearn
-from .interop.lifelines import from_lifelines as from_lifelines
-from .interop.nemos import from_nemos as from_nemos
-from .interop.pytorch_crf import from_pytorch_crf as from_pytorch_crf
-from .interop.skglm import from_skglm as from_skglm
-from .interop.sklearn import from_sklearn as from_sklearn
-from .interop.sksurv import from_sksurv as from_sksurv
-from .interop.statsmodels import from_statsmodels as from_statsmodels
+from .extensions.bayes.densities import from_posterior as from_posterior
+from .extensions.bayes.elpd import elpd as elpd
+from .extensions.bayes.numpyro import from_numpyro as from_numpyro
+from .extensions.bayes.pymc import from_pymc as from_pymc
+from .extensions.bayes.stan import from_stan as from_stan
+from .extensions.clinical.calibration import calibration as calibration
+from .extensions.clinical.decision_curve import decision_curve as decision_curve
+from .extensions.clinical.internal_external import internal_external as internal_external
+from .extensions.clinical.internal_validation import validate as validate
+from .extensions.clinical.stability import stability as stability
+from .extensions.hosts.crfsuite import from_crfsuite as from_crfsuite
+from .extensions.hosts.glum import from_glum as from_glum
+from .extensions.hosts.hmmlearn import from_hmmlearn as from_hmmlearn
+from .extensions.hosts.lifelines import from_lifelines as from_lifelines
+from .extensions.hosts.nemos import from_nemos as from_nemos
+from .extensions.hosts.pytorch_crf import from_pytorch_crf as from_pytorch_crf
+from .extensions.hosts.skglm import from_skglm as from_skglm
+from .extensions.hosts.sklearn import from_sklearn as from_sklearn
+from .extensions.hosts.sksurv import from_sksurv as from_sksurv
+from .extensions.hosts.statsmodels import from_statsmodels as from_statsmodels
+from .extensions.out_of_core.result import Scan as Scan
+from .extensions.out_of_core.scan import scan as scan
 from .models import emissions as emissions
 from .models.crf.crf import CRF as CRF
 from .models.glm import losses as losses, penalties as penalties
@@ -60,8 +67,6 @@ from .objectives.objective import (
 )
 from .optimize.fit import Fit as Fit, anchor as anchor, fit as fit
 from .optimize.hessian_factor import IndefiniteHessianError as IndefiniteHessianError
-from .out_of_core.result import Scan as Scan
-from .out_of_core.scan import scan as scan
 from .plans import survey as survey
 from .plans.plan import (
     Plan as Plan,
@@ -80,11 +85,6 @@ from .plans.plan import (
     rolling as rolling,
     stratified as stratified,
 )
-from .posteriors.densities import from_posterior as from_posterior
-from .posteriors.elpd import elpd as elpd
-from .posteriors.numpyro import from_numpyro as from_numpyro
-from .posteriors.pymc import from_pymc as from_pymc
-from .posteriors.stan import from_stan as from_stan
 from .refit import (
     AbstractRefit as AbstractRefit,
     Certified as Certified,

@@ -1,6 +1,6 @@
 """`python -m leaveout`: the command line."""
 
-from .cli import app
+from .extensions.cli import app
 
 if __name__ == "__main__":
     app(prog_name="leaveout")

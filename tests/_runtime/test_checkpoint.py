@@ -30,8 +30,8 @@ import leaveout as lo
 import leaveout.sklearn as from_one_fit
 from leaveout._runtime import checkpoint as _checkpoint
 from leaveout._runtime.fingerprint import fingerprint
-from leaveout.cli import app
-from leaveout.leakage import _run
+from leaveout.extensions.cli import app
+from leaveout.extensions.leakage import _run
 from leaveout.validation import batches as _walk
 
 N = 120
@@ -791,7 +791,7 @@ def test_a_command_ends_with_what_is_done_and_130(tmp_path):
     rows = "\n".join(f"{x:.4f},{z:.4f},{y:.4f},{k // 4}" for k, (x, z, y) in enumerate(np.c_[X, Y]))
     (tmp_path / "rows.csv").write_text(f"a,b,y,id\n{rows}\n")
     words = "leakage rows.csv --target y --cluster id --precision 0.9 --recall 0.9 --draws 100000 --levels 4"
-    code = "from leaveout.cli import app; app()"
+    code = "from leaveout.extensions.cli import app; app()"
     going = subprocess.Popen(
         [sys.executable, "-c", code, *words.split(), "--checkpoint", "run.ckpt"],
         cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

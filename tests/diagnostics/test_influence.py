@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 import leaveout as lo
 from leaveout._runtime.jax import float64
-from leaveout.cli import app
 from leaveout.diagnostics.influence import Moves
 from leaveout.diagnostics.measures import dispersion, dispersions
+from leaveout.extensions.cli import app
 from leaveout.refit._anchor import linear_cache
 from tests.helpers import fitted, glm, minimiser, toy_hmm
 from tests.oracles.balls import Refits

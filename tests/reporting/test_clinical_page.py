@@ -13,8 +13,8 @@ import scipy
 from typer.testing import CliRunner
 
 import leaveout as lo
-from leaveout.cli import app
-from leaveout.diagnostics.performance import performance
+from leaveout.extensions.cli import app
+from leaveout.extensions.clinical.performance import performance
 from leaveout.reporting import clinical_page
 from tests.reporting.test_report import WILD, read
 

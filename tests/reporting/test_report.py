@@ -21,7 +21,7 @@ from sklearn.neighbors import KNeighborsRegressor
 from typer.testing import CliRunner
 
 import leaveout as lo
-from leaveout.cli import app
+from leaveout.extensions.cli import app
 from tests.contrast import CONTRAST, LEAST
 
 vl_convert = pytest.importorskip("vl_convert", reason="needs leaveout[report]")

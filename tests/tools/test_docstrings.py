@@ -36,8 +36,8 @@ def not_fetched(*_, **__):
 @pytest.mark.slow_for(
     "inference/chain.py",
     "inference/moments.py",
-    "interop/hmmlearn.py",
-    "interop/skglm.py",
+    "extensions/hosts/hmmlearn.py",
+    "extensions/hosts/skglm.py",
     "reporting/plot.py",
     "reporting/report.py",
 )

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import leaveout as lo
 from leaveout._runtime.jax import float64
-from leaveout.cli import app
+from leaveout.extensions.cli import app
 from leaveout.tuning import hypergradient as _hyper, tune as _tune
 from leaveout.validation.cross_validate import resolve_plan
 

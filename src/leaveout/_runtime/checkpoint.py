@@ -21,7 +21,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from .._runtime.conventions import warn
+from .conventions import warn
 from .fingerprint import fingerprint
 
 PAUSE = 2.0  # seconds between commits, and so of work that a crash loses besides the current step

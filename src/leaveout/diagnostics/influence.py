@@ -30,14 +30,14 @@ from .._runtime.interrupt import stoppable
 from .._runtime.jax import float64, jax
 from .._runtime.results import NO_REFIT_CODES, RESULTS, among, kind_of
 from ..data.arrays import numbers, pandas_of
+from ..extensions.bayes.posterior import Posterior
+from ..extensions.bayes.posterior_influence import posterior_influence
 from ..linalg.rounding import FUNCTION
 from ..models.glm.glm import AbstractRegression
 from ..objectives.batch_functions import functions, weights_of, work
 from ..objectives.unit_weights import unit_weights
 from ..optimize.fit import Fit
 from ..plans.plan import CAPACITY, Batch, Plan
-from ..posteriors.posterior import Posterior
-from ..posteriors.posterior_influence import posterior_influence
 from ..refit import AbstractRefit, RefitBatch, distance_of_fit, distances, lengths, lengths_of_moves
 from ..validation.cross_validate import DEFAULT_REFIT, PlanLike, cache_key, refit_batches
 from ..validation.estimate import Estimate

@@ -15,13 +15,13 @@ from numpy.typing import ArrayLike
 from .._runtime.results import kind_of
 from ..data.arrays import count
 from ..data.formulas import FormulaReader
-from ..diagnostics.calibration import Calibration, calibration
 from ..diagnostics.covariance import covariance
-from ..diagnostics.decision_curve import DecisionCurve, decision_curve
-from ..diagnostics.internal_external import IDEAL, InternalExternal, internal_external
-from ..diagnostics.internal_validation import Validation, validate
-from ..diagnostics.performance import NO_RISKS, Continuous, Survival, performance
-from ..diagnostics.stability import Stability, stability
+from ..extensions.clinical.calibration import Calibration, calibration
+from ..extensions.clinical.decision_curve import DecisionCurve, decision_curve
+from ..extensions.clinical.internal_external import IDEAL, InternalExternal, internal_external
+from ..extensions.clinical.internal_validation import Validation, validate
+from ..extensions.clinical.performance import NO_RISKS, Continuous, Survival, performance
+from ..extensions.clinical.stability import Stability, stability
 from ..models.glm.active_coefficients import ActiveGLM
 from ..models.glm.glm import GLM
 from ..models.survival.cox import Cox

@@ -6,7 +6,7 @@ Answers with their intervals, the effect of every cut, and the rows behind it.
 import numpy as np
 import pandas as pd
 
-from ..leakage._report_result import LeakageReport
+from ..extensions.leakage._report_result import LeakageReport
 from .page import (
     BLUE,
     BROWN,

@@ -12,18 +12,18 @@ import scipy
 
 from .._runtime.conventions import Rng, conventional
 from ..data.arrays import label_texts, places
-from ..diagnostics.calibration import Calibration, calibration as calibrate
-from ..diagnostics.decision_curve import DecisionCurve, decision_curve as decide
 from ..diagnostics.functional import functional
-from ..diagnostics.held_out_rows import HeldOutRows, held_out_rows
 from ..diagnostics.measures import cooks_distance, leverage as leverage_of
-from ..diagnostics.performance import Binary
 from ..diagnostics.result import Influence
-from ..diagnostics.stability import Stability
+from ..extensions.bayes.predictions import PosteriorPredictions
+from ..extensions.clinical.calibration import Calibration, calibration as calibrate
+from ..extensions.clinical.decision_curve import DecisionCurve, decision_curve as decide
+from ..extensions.clinical.held_out_rows import HeldOutRows, held_out_rows
+from ..extensions.clinical.performance import Binary
+from ..extensions.clinical.stability import Stability
 from ..models.smooth.terms import LABELS
 from ..optimize.fit import Fit
 from ..plans.plan import Plan
-from ..posteriors.predictions import PosteriorPredictions
 from ..refit import Exact
 from ..tuning.curves import curves
 from ..tuning.smooth import Smoothing

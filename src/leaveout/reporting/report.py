@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from ..data.arrays import label_texts as worded
-from ..leakage._report_result import LeakageReport
+from ..extensions.leakage._report_result import LeakageReport
 from ..models.glm import links, losses, penalties
 from ..models.glm.glm import GLM
 from ..optimize.fit import SCALAR

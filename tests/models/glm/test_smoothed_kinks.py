@@ -12,7 +12,7 @@ from sklearn.linear_model import QuantileRegressor, Ridge
 from sklearn.svm import LinearSVC, LinearSVR
 
 import leaveout as lo
-from leaveout.leakage._hosts import Estimator, make_learner, prepare
+from leaveout.extensions.leakage._hosts import Estimator, make_learner, prepare
 
 LOSSES = {
     "quantile": lo.losses.Quantile(0.8, width=0.3),

@@ -1,0 +1,125 @@
+"""Influence of left-out units on the summaries of a posterior, by the weights that give their
+elpd.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ..._runtime.jax import call_traced
+from ...objectives.objective import leaves_of, map_arrays
+from ...plans.plan import leave_one_out
+from ...refit import AbstractRefit
+from ...validation.cross_validate import DEFAULT_REFIT, PlanLike, resolve_plan
+from .fold_estimator import FoldEstimator, FoldResult
+from .posterior import Posterior
+
+
+def posterior_influence(
+    posterior: Posterior, plan: PlanLike | AbstractRefit, prediction: Any
+) -> pd.DataFrame:
+    """Tabulate how means and standard deviations of the parameters, or of a prediction, change in
+    every fold.
+    """
+    folds = (
+        leave_one_out(posterior.objective.num_units) if isinstance(plan, AbstractRefit) else plan
+    )
+    plan = resolve_plan("influence", posterior.objective, folds, DEFAULT_REFIT)
+    if prediction is not None and not callable(prediction):
+        raise TypeError(
+            f"influence: prediction must be a function of the parameters; got {type(prediction).__name__}."
+        )
+    names, watch = _summaries(posterior, prediction)
+    estimates = FoldEstimator(posterior, plan, False).estimate()
+    if estimates.stopped.size:
+        raise KeyboardInterrupt
+    results = estimates.results
+    values_at_draws = watch(posterior.draws)
+
+    def fold_moments(fold: FoldResult) -> np.ndarray:
+        """Moments by the draws of a fold."""
+        theta = fold.draws.theta
+        values = values_at_draws
+        if theta is not posterior.draws:
+            values = watch(theta)
+        return _moments(values, fold.draws.weight)
+
+    moments = np.stack([fold_moments(fold) for fold in results])
+    baseline = _moments(values_at_draws, np.ones(len(values_at_draws)))
+    # an intercept that the model has not is zero
+    varies = baseline[1] > np.sqrt(np.finfo(float).eps) * np.abs(baseline[0])
+    if not varies.any():
+        raise ValueError(
+            "influence: the prediction is the same at all draws; it must be a function of the parameters."
+        )
+    names, baseline, moments = (
+        [name for name, varying in zip(names, varies, strict=True) if varying],
+        baseline[:, varies],
+        moments[..., varies],
+    )
+    shift, ratio = (moments[:, 0] - baseline[0]) / baseline[1], moments[:, 1] / baseline[1]
+    most = np.argmax(np.abs(shift), axis=1)
+    table = pd.DataFrame(
+        {"moved": shift[np.arange(len(shift)), most], "parameter": np.asarray(names, object)[most]}
+    )
+    columns = {f"mean[{name}]": shift[:, k] for k, name in enumerate(names)}
+    columns |= {f"sd[{name}]": ratio[:, k] for k, name in enumerate(names)}
+    diagnostics = {
+        "pareto_k": [fold.k for fold in results],
+        "good": [fold.accepted for fold in results],
+    }
+    return table.assign(**columns, **diagnostics).set_index(plan.refit_names)
+
+
+def _moments(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Mean and standard deviation of weighted columns, `[2, columns]`."""
+    share = weight / weight.sum(dtype=np.float64)
+    mean = share @ values
+    return np.stack([mean, np.sqrt(share @ (values - mean) ** 2)])
+
+
+def _summaries(
+    posterior: Posterior, prediction: Any
+) -> tuple[list[str], Callable[[np.ndarray], np.ndarray]]:
+    """Name the numbers that are watched, and return the function that computes them at many
+    places.
+    """
+    if prediction is not None:
+
+        def predict_one(theta: Any, k: int) -> float:
+            number = np.asarray(
+                call_traced(
+                    "influence: prediction",
+                    prediction,
+                    map_arrays(lambda leaf: leaf[k], theta),
+                )
+            )
+            if number.ndim or number.dtype.kind not in "biuf" or not np.isfinite(number):
+                if number.ndim:
+                    got = f"shape {number.shape}"
+                else:
+                    got = repr(number.item())
+                raise ValueError(f"influence: prediction must return one finite number; got {got}.")
+            return float(number)
+
+        return ["prediction"], lambda u: np.array(
+            [
+                [predict_one(parameters, k)]
+                for parameters in [posterior.named(u)]
+                for k in range(len(u))
+            ]
+        )
+    first = posterior.named(posterior.draws[:1])
+    leaves = dict.values if isinstance(first, dict) else leaves_of
+    stack = lambda tree: np.concatenate(
+        [np.reshape(leaf, (len(leaf), -1)) for leaf in leaves(tree)], axis=1
+    )
+    by_name = first.items() if isinstance(first, dict) else [("theta", stack(first))]
+    names = [
+        f"{name}{list(index) if index else ''}"
+        for name, leaf in by_name
+        for index in np.ndindex(np.shape(leaf)[1:])
+    ]
+    return names, lambda u: stack(posterior.named(u))

@@ -1,0 +1,1 @@
+"""Prediction models for patients: validation, calibration, decision curves, stability, centres."""

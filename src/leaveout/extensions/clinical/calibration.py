@@ -1,0 +1,274 @@
+"""Calibration: whether observed shares agree with predicted probabilities.
+
+Of held-out predictions with logit η, the calibration in the large is the intercept of a logistic
+regression of y with η as an offset (ideally 0), the slope that of one on η (ideally 1), and the
+curve that of one on a restricted cubic spline of η with five knots, or R's lowess (Van Calster et
+al., BMC Medicine 17, 2019). Standard errors are those of the regression, or sandwiches over
+clusters. Risks until a time are compared with death until then, each row weighted by one over the
+censoring's Kaplan–Meier estimate. By resamples b the curve c is corrected for optimism as c −
+mean_b (c_b on its resample − c_b on all rows); the band is, point by point, the interval of
+`internal_validation`, from the standard deviation of these differences.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+import scipy
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+
+from ..._runtime.conventions import conventional
+from ..._runtime.jax import float64
+from ...data.arrays import numbers, share
+from ...optimize.fit import Fit
+from ...plans.plan import Plan
+from ...refit import Exact
+from ...validation.cross_validate import match_plan
+from ...validation.estimate import Estimate
+from .held_out_rows import HeldOutRows, held_out_rows
+from .internal_validation import (
+    REFIT_TOL,
+    Validation,
+    check_method,
+    interval,
+    over_refits,
+    student_quantile,
+)
+from .performance import Continuous, PerformanceTable, curve, regression
+
+Array = np.ndarray
+Smoother = Literal["spline", "lowess"]
+POINTS = 50  # points of a curve
+BEYOND = 5  # predictions at each end that the curve leaves out, as rms does
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Calibration(PerformanceTable):
+    """Agreement of predictions with outcomes.
+
+    `lo.calibration` returns it.
+
+    Attributes
+    ----------
+    curve : DataFrame
+        At each point `predicted`: `observed`, the smoothed outcome, with the ends `low` and `high`
+        of its band, and, from resamples, `corrected` for optimism.
+    table : DataFrame
+        `large` (calibration in the large), `intercept` and `slope` with `estimate`, `se`, `low` and
+        `high`; `Emax` and `Eavg`, the largest and mean distance of the curve from the predictions.
+    predicted, outcome : array
+        The prediction and the outcome of each row that counts.
+    fit : Fit
+        The fit.
+    smoother : str
+        The smoother of the curve.
+    level : float
+        The coverage of the intervals.
+    time : float or None
+        The time until which risks are predicted.
+    note : str
+        What is printed of the predictions.
+
+    See Also
+    --------
+    calibration : Make it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(200, 3))
+    >>> fit = lo.fit(lo.GLM(X, (X[:, 0] + rng.normal(size=200) > 0) * 1.0, "logistic"))
+    >>> found = lo.calibration(lo.cross_validate(fit, 10))
+    >>> found.curve.columns.tolist(), len(found.curve)
+    (['predicted', 'observed', 'low', 'high'], 50)
+    """
+
+    curve: pd.DataFrame
+    predicted: Array
+    outcome: Array
+    smoother: str
+    time: float | None
+    note: str
+
+    def _facts(self) -> list[tuple[str, str]]:
+        return [
+            ("predictions", self.note),
+            ("until", "" if self.time is None else f"{self.time:g}, rows weighted for censoring"),
+            ("curve", f"by {self.smoother}, {len(self.curve)} points; intervals {self.level:.0%}"),
+        ]
+
+
+@conventional
+@float64
+def calibration(
+    cv: Estimate | Validation | Fit,
+    smoother: Smoother = "spline",
+    *,
+    time: float | None = None,
+    at: ArrayLike | None = None,
+    plan: Plan | None = None,
+    level: float = 0.95,
+    cases: bool = False,
+) -> Calibration:
+    """Compare predictions with outcomes: the calibration curve with a band, in the large, intercept
+    and slope.
+
+    Parameters
+    ----------
+    cv : Estimate, Validation or Fit
+        An estimate of `lo.cross_validate`, whose held-out predictions are judged; the result of
+        `lo.validate`, by whose resamples the apparent curve is corrected for optimism; or a fit,
+        whose own predictions are judged.
+    smoother : {"spline", "lowess"}, default "spline"
+        The smoother of the curve. "lowess" is R's, without robust iterations; it has a band only
+        from resamples.
+    time : float, optional
+        For Cox's model the time until which risks are predicted; the median time of events by
+        default.
+    at : array_like, optional
+        The predictions at which the curve is computed; by default 50 between the fifth lowest and
+        the fifth highest.
+    plan : Plan, optional
+        Resamples for a fit, as in `lo.validate`.
+    level : float, default 0.95
+        The coverage of the intervals.
+    cases : bool, default False
+        Whether `sample_weight` of a fit counts cases. Other weights are taken with mean one: c
+        times them is the same data.
+
+    Returns
+    -------
+    Calibration
+        The curve, and the table of measures.
+
+    Raises
+    ------
+    TypeError
+        If the model predicts neither two classes, a number, nor survival.
+    ValueError
+        If the estimate has lost its fit, arguments do not go together, or lowess would need rows
+        that count as whole numbers.
+    ImportError
+        If lowess is asked for without statsmodels.
+
+    See Also
+    --------
+    validate : Measures corrected for optimism.
+    leaveout.plot.calibration : The picture.
+
+    References
+    ----------
+    B. Van Calster et al., Calibration: the Achilles heel of predictive analytics, BMC Medicine
+    17, 2019.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(200, 3))
+    >>> fit = lo.fit(lo.GLM(X, (X[:, 0] + rng.normal(size=200) > 0) * 1.0, "logistic"))
+    >>> lo.calibration(lo.cross_validate(fit, 10)).table.loc[
+    ...     ["large", "slope"], ["estimate", "se"]
+    ... ].round(2)
+           estimate    se
+    large      0.02  0.17
+    slope      0.90  0.14
+    """
+    if smoother not in ("spline", "lowess"):
+        raise ValueError(f"calibration: smoother must be 'spline' or 'lowess'; got {smoother!r}.")
+    if plan is not None and not isinstance(cv, Fit):
+        raise ValueError(
+            "calibration: plan= goes with a fit; an estimate and a validation have their own."
+        )
+    level = share("calibration: level", level)
+    rows = held_out_rows("calibration", cv, time, cases)
+    if isinstance(cv, Validation):
+        plan = cv.plan
+    linear = isinstance(rows.measure, Continuous)
+    (y, w) = rows.outcome
+    p = rows.prediction
+    eta = rows.score
+    if at is None:
+        if len(p) > 4 * BEYOND:
+            inner = np.sort(p)[BEYOND - 1 : 1 - BEYOND]
+        else:
+            inner = np.sort(p)
+        grid = np.linspace(inner[0], inner[-1], POINTS)
+    else:
+        grid = np.asarray(numbers("calibration", "at", at), np.float64).ravel()
+        if not linear and not ((grid > 0) & (grid < 1)).all():
+            raise ValueError("calibration: at must lie between 0 and 1, as probabilities do.")
+    Z = np.column_stack([np.ones_like(eta), eta])
+    slope, slope_cov = regression(Z, y, w, rows.label, linear)
+    # a line has no offset: what it predicts is taken from the outcome
+    target = y - eta if linear else y
+    offset = 0.0 if linear else eta
+    large, large_cov = regression(Z[:, :1], target, w, rows.label, linear, offset)
+    z = scipy.stats.t.ppf((1 + level) / 2, rows.freedom)
+    if smoother == "lowess" and not np.array_equal(w, np.round(w)):
+        raise ValueError(
+            "calibration: lowess takes rows that count as whole numbers, not the shares of repeats or weights for censoring; "
+            "smoother='spline' takes them."
+        )
+    observed, low, high = curve(eta, y, w, grid, smoother, linear, rows.label, z)
+    points = pd.DataFrame({"predicted": grid, "observed": observed, "low": low, "high": high})
+    distances = np.abs(curve(eta, y, w, p, smoother, linear)[0] - p)
+    defined = np.isfinite(distances) & (w > 0)
+    if defined.any():
+        errors = [distances[defined].max(), np.average(distances[defined], weights=w[defined])]
+    else:
+        errors = [np.nan, np.nan]
+    value = np.r_[large, slope, errors]
+    se = np.sqrt([large_cov[0, 0], *np.diag(slope_cov), np.nan, np.nan])
+    ends = {"estimate": value, "se": se, "low": value - z * se, "high": value + z * se}
+    table = pd.DataFrame(ends, ["large", "intercept", "slope", "Emax", "Eavg"])
+    note = rows.note
+    if plan is not None:
+        plan = match_plan("calibration", rows.measure.fit.objective, plan, Exact())
+        check_method("calibration", "bootstrap", plan)
+        on_own, on_all = _resampled(rows, plan, grid, smoother)
+        differences = pd.DataFrame(on_own - on_all)
+        used = int(differences.notna().any(axis=1).sum())
+        points["corrected"] = observed - differences.mean()
+        bounds = (-np.inf, np.inf) if linear else (0.0, 1.0)
+        quantile = student_quantile(plan, used, level, rows.measure.weights)
+        pairs = zip(points["corrected"], on_own.T, on_all.T, strict=True)
+        points[["low", "high"]] = np.array(
+            [interval(*triple, bounds, quantile) for triple in pairs]
+        )
+        note = f"apparent, corrected for optimism by {used} resamples"
+    return Calibration(
+        table, rows.measure.fit, level, points, p[w > 0], y[w > 0], smoother, rows.time, note
+    )
+
+
+def _resampled(
+    rows: HeldOutRows, plan: Plan, grid: Array, smoother: str
+) -> Float[Array, "2 resamples points"]:
+    """Return the curves of resamples on their own rows, and on all.
+
+    NaN where a curve does not reach.
+    """
+    measure, linear = rows.measure, isinstance(rows.measure, Continuous)
+    y, weight = rows.outcome
+    on_own, on_all = curves = np.full((2, plan.num_refits, len(grid)), np.nan)
+
+    def collect(refits, theta, weights, held):
+        for refit, score, factors in zip(
+            refits, measure.scores(measure.predict(theta, weights)), weights, strict=True
+        ):
+            p = score if linear else scipy.special.expit(score)
+            for out, w in ((on_own, weight * factors), (on_all, weight)):
+                mask = w > 0
+                smooth = curve(score[mask], y[mask], w[mask], grid, smoother, linear)[0]
+                out[refit] = np.where(
+                    (grid >= p[mask].min()) & (grid <= p[mask].max()), smooth, np.nan
+                )
+
+    over_refits("calibration", measure.fit, plan, Exact(REFIT_TOL), collect)
+    return curves

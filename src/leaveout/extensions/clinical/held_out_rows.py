@@ -1,0 +1,181 @@
+"""Held-out predictions of risks, row by row, with what is needed to judge them.
+
+Outcomes, weights and who depends on whom.
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy
+from jaxtyping import Float, Int
+
+from ...optimize.fit import Fit
+from ...plans.plan import Plan
+from ...refit import Exact
+from ...validation.estimate import Estimate
+from ...validation.standard_errors import StandardError, average_by_unit, naive, standard_error
+from .internal_validation import REFIT_TOL, Validation, over_refits
+from .performance import NO_RISKS, AbstractPerformance, Continuous, Survival, performance
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOutRows:
+    """Predictions of some units, each by a refit that leaves it out, or by the fit itself where
+    `plan` is None.
+
+    `score` is the logit of the probability of the second class, or of the risk until `time`, or the
+    mean. A unit that several refits predict has a row for each, which share its weight.
+    """
+
+    measure: AbstractPerformance
+    unit: Int[Array, " rows"]
+    score: Float[Array, " rows"]
+    weight: Float[Array, " rows"]
+    plan: Plan | None
+    time: float | None
+    note: str
+
+    @functools.cached_property
+    def outcome(self) -> tuple[Float[Array, " rows"], Float[Array, " rows"]]:
+        """The outcome of each row and its weight.
+
+        Of survival, death until the time, weighted by 1/Ĝ.
+        """
+        if not isinstance(self.measure, Survival):
+            return self.measure.y[self.unit], self.weight  # type: ignore[attr-defined]
+        dead, case = self.measure.at_time(self.measure.middle)
+        return dead[self.unit], self.weight * (case / self.measure.case)[self.unit]
+
+    @property
+    def prediction(self) -> Float[Array, " rows"]:
+        """The probability, the risk, or the mean."""
+        if isinstance(self.measure, Continuous):
+            return self.score
+        return scipy.special.expit(self.score)
+
+    @property
+    def label(self) -> Int[Array, " rows"] | None:
+        """Label of the independent units of rows, if these are not the rows themselves."""
+        if self.plan is None:
+            clusters = None
+        else:
+            clusters = self.plan.clusters
+        if clusters is not None:
+            return clusters[self.unit]
+        alone = len(np.unique(self.unit)) == len(self.unit) and not isinstance(
+            self.measure, Survival
+        )
+        return None if alone else self.unit
+
+    @property
+    def freedom(self) -> float:
+        """Degrees of freedom of Student's t: of clusters one less than there are."""
+        if self.plan is None:
+            clusters = None
+        else:
+            clusters = self.plan.clusters
+        if clusters is None:
+            return np.inf
+        return len(np.unique(clusters[self.unit])) - 1.0
+
+    def mean(self, values: Float[Array, " rows"]) -> StandardError:
+        """Average contributions of rows over units, with the standard error over independent
+        ones.
+        """
+        n = len(self.measure.case)
+        case = self.measure.case
+        unit_values = average_by_unit(self.unit, values, n)
+        if self.plan is None:
+            return StandardError(
+                naive(unit_values, case, self.measure.weights.are_cases), "rows independent"
+            )
+        return standard_error(unit_values, case, self.plan)
+
+
+def held_out_rows(
+    caller: str, source: Any, time: float | None = None, cases: bool = False
+) -> HeldOutRows:
+    """Return the held-out predictions of an estimate, or the predictions of a fit, whose weights
+    may count cases.
+    """
+    if isinstance(source, Estimate | Validation):
+        fit = source.fit
+    else:
+        fit = source
+    if fit is None:
+        raise ValueError(
+            f"{caller}: this estimate has no fit, as one that was pickled has none; make it again."
+        )
+    if not isinstance(fit, Fit):
+        raise TypeError(
+            f"{caller}: the first argument must be an Estimate, from lo.cross_validate; got {type(source).__name__}."
+        )
+    if isinstance(source, Estimate | Validation):
+        if cases:
+            raise ValueError(
+                f"{caller}: cases= goes with a fit; what a weight counts is said where the plan was made."
+            )
+        if isinstance(source, Validation):
+            cases = source.cases
+        else:
+            cases = source.plan.of_cases
+    measure = performance(caller, fit, None if time is None else [time], cases)
+    if isinstance(measure, Survival) and not measure.times.size:
+        raise ValueError(f"{caller}: {NO_RISKS}")
+    if isinstance(measure, Survival):
+        at_time = measure.middle
+    else:
+        at_time = None
+    n = len(measure.case)
+    unit = []
+    value = []
+    if not isinstance(source, Estimate):
+        note = "; ".join(filter(None, ("apparent", measure.weights.note)))
+        return HeldOutRows(
+            measure,
+            np.arange(n),
+            measure.scores(measure.fit_prediction)[0],
+            measure.case,
+            None,
+            at_time,
+            note,
+        )
+
+    def collect(refits, theta, weights, held):
+        k, left_out = np.nonzero(held)
+        unit.append(left_out)
+        value.append(measure.scores(measure.predict(theta, weights))[k, left_out])
+
+    exists, _ = over_refits(caller, fit, source.plan, Exact(REFIT_TOL), collect)
+    units = np.concatenate(unit)
+    values = np.concatenate(value)
+    if unknown := int(np.isnan(values).sum()):
+        raise ValueError(
+            f"{caller}: {unknown} predictions are of units whose whole stratum their refit leaves out: without its baseline "
+            "there is no risk. Leave out parts of strata, or fit without strata."
+        )
+    order = np.argsort(units, kind="stable")
+    units = units[order]
+    values = values[order]
+    times = np.bincount(units, minlength=n)
+    note = "; ".join(
+        filter(
+            None, (f"held out, {source.plan.call or 'a plan that was given'}", measure.weights.note)
+        )
+    )
+    if not exists.all():
+        missing = f"{np.sum(~exists)} of {len(exists)} refits do not exist"
+        note += f"; {missing}, {np.sum(times == 0)} units have no prediction"
+    return HeldOutRows(
+        measure,
+        units,
+        values,
+        (measure.case / np.maximum(times, 1))[units],
+        source.plan,
+        at_time,
+        note,
+    )

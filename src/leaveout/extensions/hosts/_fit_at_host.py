@@ -1,0 +1,126 @@
+"""The fit of a host whose solver may have stopped before its minimum."""
+
+import copy
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..._runtime.conventions import warn
+from ..._runtime.jax import PyTree, float64
+from ...models.glm.active_coefficients import kinks
+from ...models.glm.glm import GLM
+from ...models.glm.orthogonal import OrthogonalGLM
+from ...objectives.objective import AbstractObjective, leaves_of
+from ...optimize.fit import REFUSE, WARN, Fit, HostErrors, describe_distance, fit, standing
+
+ITERATION_ADVICE = "raise max_iter or scale the columns"  # advice to the user
+
+
+@float64
+def fit_at_host(
+    caller: str,
+    objective: AbstractObjective,
+    theta: PyTree,
+    stopped: Callable[[], bool],
+    way: str = ITERATION_ADVICE,
+    errors: HostErrors | None = None,
+) -> Fit:
+    """Fit at a host's θ̂ or, if its solver stopped early, at the minimum that Newton's method
+    reaches from there.
+
+    A host may also be far from a minimum because it was fitted on other data. `stopped` is called
+    only then, and returns whether the host's solver stopped early on these data. Raises ValueError
+    if it did not. `errors` are the standard errors that the host prints.
+    """
+    host_fit, decrement = standing(objective, theta)
+    host_fit = replace(host_fit, host_errors=errors)
+
+    def at_minimum(model: AbstractObjective) -> Fit:
+        return replace(fit(model, theta, num_starts=1), host_errors=errors)
+
+    if decrement <= WARN:
+        warn(host_fit.objective.parameters.warning(host_fit.theta))
+        is_minimum = not (
+            isinstance(host_fit.objective, OrthogonalGLM) and len(host_fit.null_space) == 0
+        )
+        # as the host's digits are fewer
+        return host_fit if is_minimum else at_minimum(host_fit.objective)
+    if decrement > REFUSE and not stopped():
+        raise ValueError(
+            describe_distance(objective, decrement).replace("anchor:", f"{caller}:", 1)
+        )
+    minimum = at_minimum(objective)
+    has_kinks = kinks(objective) is not None
+    fall = decrement**2 / 2 if has_kinks else float(host_fit.value - minimum.value)
+    difference = _describe_difference(theta, minimum.parameters)
+    remark = f"its loss would still fall by {fall:.2g}"
+    warn(
+        f"{caller}: the solver stopped before its minimum: {remark}; what follows is of the minimum{difference}; {way}."
+    )
+    return add_remark(
+        minimum,
+        f"the host's solver stopped before its minimum: {remark}; this is of the minimum{difference}",
+    )
+
+
+def fit_at_coefficients(
+    caller: str, objective: GLM, estimator: Any, refit: Callable[[], Any]
+) -> Fit:
+    """Fit at the coefficients of a fitted estimator.
+
+    `refit` fits it anew to these data, and returns its coefficients.
+    """
+    coef = np.ravel(estimator.coef_).astype(np.float64)
+    if len(coef) != objective.num_features:
+        raise ValueError(
+            f"{caller}: the estimator has {len(coef)} coefficients, but X has {objective.num_features} columns: it was fitted "
+            "on other data."
+        )
+    intercept = (
+        {"intercept": float(np.ravel(estimator.intercept_)[0])} if estimator.fit_intercept else {}
+    )
+    return fit_at_host(
+        caller, objective, {"coef": coef} | intercept, lambda: is_repeated(refit, coef)
+    )
+
+
+def _describe_difference(theta: PyTree, minimum: PyTree) -> str:
+    """Describe by how much the host's parameters differ from the minimum."""
+    vectors = [
+        np.concatenate([np.ravel(np.asarray(leaf, float)) for leaf in leaves_of(parameters)])
+        for parameters in (theta, minimum)
+    ]
+    if len(vectors[0]) != len(vectors[1]):
+        return ""
+    return f", from which the host's parameters are off by up to {np.abs(vectors[0] - vectors[1]).max(initial=0):.2g}"
+
+
+def add_remark(result: Fit, remark: str) -> Fit:
+    """Add a remark to the printed results of a fit, if its model has remarks."""
+    model: Any = result.objective
+    if not remark or "remark" not in vars(model):
+        return result
+    model = copy.copy(model)
+    copied = copy.copy(result)
+    vars(model)["remark"] = "; ".join(filter(None, (model.remark, remark)))
+    vars(copied)["objective"] = model
+    return copied
+
+
+def is_repeated(refit: Callable[[], Any], theta: np.ndarray) -> bool:
+    """Tell whether the host, fitted again to these data, ends at the same parameters, and so was
+    fitted on them.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            repeated = np.ravel(np.asarray(refit(), float))
+        except (ValueError, TypeError, RuntimeError, np.linalg.LinAlgError):
+            return False
+    parameters = np.ravel(np.asarray(theta, float))
+    return repeated.shape == parameters.shape and bool(
+        np.allclose(repeated, parameters, rtol=1e-6, atol=1e-9 * np.abs(parameters).max(initial=0))
+    )

@@ -1,0 +1,451 @@
+"""Rows in batches: datasets of Arrow and Parquet files, memory maps and arrays, collections of
+Dask.
+
+They consist of parts, which other processes may read: row groups of Parquet files, other fragments
+of a dataset, partitions of a collection, slices of an array. Each part is read a block of rows at a
+time, in float64, and no two blocks are kept.
+"""
+
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from ..._runtime.parallel import describe_rows, map_rows
+from ...data.arrays import numbers
+from ...linalg.design import DENSE_BLOCK
+from ...linalg.mapped_design import is_mapped
+
+Array = np.ndarray
+PART = 2**18  # number of rows in a part of an array
+INSTALL = "pip install 'leaveout[{}]'"
+
+
+class RowBlock(NamedTuple):
+    """Consecutive rows, from number `start` on, each with a final one if the model has an
+    intercept.
+    """
+
+    start: int
+    x: Float[Array, "rows params"]
+    y: Float[Array, " rows"]
+    weight: Float[Array, " rows"]
+    offset: Float[Array, " rows"]
+
+
+class Roles(NamedTuple):
+    """Names of the columns by their roles; for arrays, whether there are weights and offsets."""
+
+    features: tuple[str, ...]
+    target: str
+    weight: str | None
+    offset: str | None
+
+    @property
+    def vectors(self) -> list[str]:
+        return [name for name in (self.target, self.weight, self.offset) if name is not None]
+
+
+@dataclass(frozen=True)
+class FilePart:
+    """The rows `start` to `start + count`.
+
+    `label` describes their place, `rows` reads them, `identity` identifies them.
+    """
+
+    number: int
+    start: int
+    count: int
+    label: str
+    rows: Any
+    identity: Any
+
+
+@dataclass(frozen=True)
+class Batches:
+    """All parts of the data and their columns.
+
+    Dask gives the blocks of parts that are `delayed`.
+    """
+
+    caller: str
+    parts: tuple[FilePart, ...]
+    roles: Roles
+    delayed: bool = False
+    number: int = 0  # number of parts, if these are elsewhere
+
+    @property
+    def count(self) -> int:
+        if self.parts:
+            return self.parts[-1].start + self.parts[-1].count
+        return 0
+
+    def blocks(self, part: FilePart, ones: bool) -> Iterator[RowBlock]:
+        """Yield the rows in checked blocks.
+
+        ValueError if a value is missing or infinite, with its row and part.
+        """
+        features = len(self.roles.features)
+        start = part.start
+        for x, vectors in part.rows.read(self.roles, max(1, DENSE_BLOCK // (features + 1))):
+            if x.flags.f_contiguous:
+                design = np.empty((features + ones, len(x)), float).T
+            else:
+                design = np.empty((len(x), features + ones))
+            design[:, :features], design[:, features:] = x, 1.0
+            vector_by_name = dict(zip(self.roles.vectors, vectors, strict=True))
+            for array, names in (
+                (design, self.roles.features),
+                *((vector_by_name[name][:, None], (name,)) for name in vector_by_name),
+            ):
+                self._check(part, start, array, names)
+            weight, offset = (
+                None if name is None else vector_by_name[name]
+                for name in (self.roles.weight, self.roles.offset)
+            )
+            if weight is not None and (weight < 0).any():
+                row = int(np.argmax(weight < 0))
+                raise ValueError(
+                    f"{self.caller}: the weight {weight[row]:g} in {self.where(part, start + row)} is below zero."
+                )
+            if weight is None:
+                weight = np.ones(len(x))
+            if offset is None:
+                offset = np.zeros(len(x))
+            yield RowBlock(start, design, vector_by_name[self.roles.target], weight, offset)
+            start += len(x)
+
+    def _check(self, part: FilePart, start: int, array: Array, names: Sequence[str]) -> None:
+        if np.isfinite(array).all():
+            return
+        row, column = np.argwhere(~np.isfinite(array))[0].tolist()
+        raise ValueError(
+            f"{self.caller}: column {names[column]!r} is {array[row, column]:g} in {self.where(part, start + row)}; drop such "
+            "rows, or impute."
+        )
+
+    def where(self, part: FilePart, row: int) -> str:
+        """Describe the place of a row in the data."""
+        inside = (
+            f"row {row - part.start} of batch {part.number} of {self.number or len(self.parts)}"
+        )
+        return f"row {row} ({inside}, {part.label})"
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """Part of an Arrow dataset."""
+
+    fragment: Any
+
+    def read(self, roles: Roles, size: int) -> Iterator[tuple[Array, list[Array]]]:
+        names = list(dict.fromkeys([*roles.features, *roles.vectors]))
+        for batch in self.fragment.to_batches(
+            columns=names,
+            batch_size=size,
+            batch_readahead=0,
+            fragment_readahead=0,
+            use_threads=False,
+        ):
+            if batch.num_rows:
+                yield _columns(batch, roles)
+
+
+def _columns(batch: Any, roles: Roles) -> tuple[Array, list[Array]]:
+    """Return features and other columns of some rows of Arrow."""
+    x = np.empty((len(roles.features), len(batch)))
+    for k, name in enumerate(roles.features):
+        x[k] = _floats(batch.column(name))
+    return x.T, [_floats(batch.column(name)).astype(float) for name in roles.vectors]
+
+
+def _floats(column: Any) -> Array:
+    """Convert a column of Arrow to numbers, with NaN for missing values."""
+    if column.null_count:
+        import pyarrow as pa
+
+        column = column.cast(pa.float64())
+    return np.asarray(column)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Rows of an Arrow table that is in memory, or of a partition of a data frame of Dask, in
+    pandas.
+    """
+
+    frame: Any
+
+    def read(self, roles: Roles, size: int) -> Iterator[tuple[Array, list[Array]]]:
+        for start in range(0, len(self.frame), size):
+            if not isinstance(self.frame, pd.DataFrame):
+                yield _columns(self.frame.slice(start, size), roles)
+                continue
+            chunk = self.frame.iloc[start : start + size]
+            x = numbers("scan", "data", chunk[list(roles.features)])
+            yield x, [numbers("scan", name, chunk[name]).astype(float) for name in roles.vectors]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Rows of arrays of features and of single numbers.
+
+    A memory map is sent to other processes by the name of its file.
+    """
+
+    x: Array
+    vectors: tuple[Array, ...]
+
+    def read(self, roles: Roles, size: int) -> Iterator[tuple[Array, list[Array]]]:
+        del roles
+        for start in range(0, len(self.x), size):
+            chunk = slice(start, start + size)
+            yield (
+                np.asarray(self.x[chunk]),
+                [np.asarray(part[chunk], float) for part in self.vectors],
+            )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Slice._again, (describe_rows(self.x), tuple(map(describe_rows, self.vectors)))
+
+    @classmethod
+    def _again(cls, x: Any, vectors: tuple[Any, ...]) -> "Slice":
+        return cls(map_rows(x), tuple(map(map_rows, vectors)))
+
+
+def open_parts(
+    caller: str, data: Any, target: Any, columns: Sequence[str] | None, weight: Any, offset: Any
+) -> Batches:
+    """Open data of any of these kinds as parts. TypeError for other data, or no numbers.
+
+    ValueError for unknown columns.
+    """
+    if isinstance(data, str | os.PathLike):
+        data = _dataset(caller, data)
+    module = type(data).__module__.split(".")[0]
+    if module == "pyarrow":
+        return _of_arrow(caller, data, (target, columns, weight, offset))
+    if module in ("dask", "dask_expr"):
+        return _of_dask(caller, data, (target, columns, weight, offset))
+    if isinstance(data, np.ndarray):
+        return _of_arrays(caller, data, target, weight, offset)
+    raise TypeError(
+        f"{caller}: data must be the name of a Parquet file, of a folder or pattern of them, a dataset of pyarrow, a memory "
+        f"map or an array, or a collection of Dask; got {type(data).__name__}. A frame in memory is read by lo.GLM."
+    )
+
+
+def _dataset(caller: str, name: str | os.PathLike) -> Any:
+    """Open the dataset of Parquet or CSV files of that name."""
+    try:
+        import pyarrow.dataset as ds
+    except ImportError as error:
+        raise ImportError(
+            f"{caller}: Parquet files are read by pyarrow: {INSTALL.format('parquet')}"
+        ) from error
+    text = os.fspath(name)
+    if any(sign in text for sign in "*?["):
+        files = sorted(glob.glob(text))
+    else:
+        files = [text]
+    if not files or not Path(files[0]).exists():
+        raise ValueError(f"{caller}: there is no file {text}.")
+    if files[0].endswith(".csv"):
+        kind = "csv"
+    else:
+        kind = "parquet"
+    try:
+        return ds.dataset(files if len(files) > 1 else files[0], format=kind)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{caller}: {text} does not read as {kind}; write it as Parquet, or as CSV that ends in .csv."
+        ) from error
+
+
+def _roles(caller: str, request: tuple[Any, ...], numeric: dict[str, bool]) -> Roles:
+    """Assign the columns to their roles; all that have no other role are features."""
+    target, columns, weight, offset = request
+    for role, name in (("target", target), ("sample_weight", weight), ("offset", offset)):
+        if name is None and role != "target":
+            continue
+        if not isinstance(name, str):
+            raise TypeError(
+                f"{caller}: {role} must be the name of a column of the data; got {type(name).__name__}."
+            )
+    role_columns = {target, weight, offset}
+    if columns is None:
+        features = tuple(name for name in numeric if name not in role_columns)
+    else:
+        features = tuple(columns)
+    missing = [name for name in [*features, *filter(None, role_columns)] if name not in numeric]
+    if missing:
+        available = ", ".join(list(numeric)[:10])
+        raise ValueError(
+            f"{caller}: the data have no columns {', '.join(map(repr, missing[:5]))}; there are {available}."
+        )
+    wrong = [name for name in [*features, *filter(None, role_columns)] if not numeric[name]]
+    if wrong:
+        raise TypeError(
+            f"{caller}: these columns hold no numbers: {', '.join(map(repr, wrong[:5]))}. Leave them out by columns=[...], or "
+            "encode them."
+        )
+    if not features:
+        raise ValueError(f"{caller}: no column is left for the features.")
+    return Roles(features, target, weight, offset)
+
+
+def _number_parts(listed: Sequence[tuple[int, str, Any, Any]]) -> tuple[FilePart, ...]:
+    """Number the parts from their numbers of rows; empty parts are left out."""
+    parts = list[FilePart]()
+    start = 0
+    for count, label, rows, identity in listed:
+        if count:
+            parts.append(FilePart(len(parts), start, count, label, rows, identity))
+            start += count
+    return tuple(parts)
+
+
+def _of_arrow(caller: str, data: Any, request: tuple[Any, ...]) -> Batches:
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    if isinstance(data, ds.InMemoryDataset):
+        data = data.to_table()
+    if not isinstance(data, pa.Table | ds.Dataset):
+        raise TypeError(
+            f"{caller}: data must be a dataset or a table of pyarrow; got {type(data).__name__}."
+        )
+    kinds = pa.types.is_floating, pa.types.is_integer, pa.types.is_boolean, pa.types.is_decimal
+    numeric = {field.name: any(kind(field.type) for kind in kinds) for field in data.schema}
+    listed = list[tuple[int, str, Any, Any]]()
+    if isinstance(data, pa.Table):
+        for start in range(0, len(data), PART):
+            piece = data.slice(start, PART)
+            listed.append((len(piece), f"rows from {start} on", Frame(piece), piece))
+        fragments = []
+    else:
+        fragments = data.get_fragments()
+    for fragment in fragments:
+        path = getattr(fragment, "path", "")
+        pieces = [fragment]
+        if isinstance(fragment, ds.ParquetFileFragment):
+            pieces = fragment.split_by_row_group()
+        for piece in pieces:
+            groups = [group.id for group in getattr(piece, "row_groups", [])]
+            label = (
+                f"row group {groups[0]} of {Path(path).name}"
+                if groups
+                else Path(path).name or "a table in memory"
+            )
+            file = Path(path)
+            stamp = (file.stat().st_size, file.stat().st_mtime_ns) if path and file.exists() else ()
+            count = (
+                sum(group.num_rows for group in piece.row_groups) if groups else piece.count_rows()
+            )
+            listed.append((count, label, Fragment(piece), (path, groups, stamp)))
+    return Batches(caller, _number_parts(listed), _roles(caller, request, numeric))
+
+
+def _of_dask(caller: str, data: Any, request: tuple[Any, ...]) -> Batches:
+    import dask
+
+    if hasattr(data, "columns"):
+        numeric = {str(name): dtype.kind in "biuf" for name, dtype in data.dtypes.items()}
+        parts = data.to_delayed()
+        roles = _roles(caller, request, numeric)
+        counts = dask.compute(*(dask.delayed(len)(part) for part in parts))
+        listed = [
+            (n, f"partition {k}", part, (data._name, k))
+            for k, (n, part) in enumerate(zip(counts, parts, strict=True))
+        ]
+        return Batches(caller, _number_parts(listed), roles, delayed=True)
+    target, columns, weight, offset = request
+    if data.ndim != 2 or columns is not None:
+        raise ValueError(
+            f"{caller}: an array of Dask must be [rows, features], and columns= is for frames."
+        )
+    data = data.rechunk({0: "auto", 1: -1})
+    if np.isnan(data.chunks[0]).any():
+        data = data.compute_chunk_sizes()
+    vectors = {
+        name: _row_vector(caller, name, part, data)
+        for name, part in (("target", target), ("weight", weight), ("offset", offset))
+        if part is not None
+    }
+    pieces = zip(
+        data.to_delayed()[:, 0], *(part.to_delayed() for part in vectors.values()), strict=True
+    )
+    pair = dask.delayed(lambda x, *arrays: (x, arrays), pure=False)
+    listed = [
+        (n, f"chunk {k}", pair(*piece), (data.name, k))
+        for k, (n, piece) in enumerate(zip(data.chunks[0], pieces, strict=True))
+    ]
+    return Batches(
+        caller, _number_parts(listed), _of_no_names(data.shape[1], vectors), delayed=True
+    )
+
+
+def _row_vector(caller: str, name: str, part: Any, data: Any) -> Any:
+    """Return one number for each row, in the chunks of the rows."""
+    import dask.array as da
+
+    if not isinstance(part, da.Array):
+        part = da.from_array(np.asarray(part))
+    if part.shape != (data.shape[0],):
+        raise ValueError(
+            f"{caller}: {name} must have one number for each of the {data.shape[0]} rows; got shape {part.shape}."
+        )
+    return part.rechunk((data.chunks[0],))
+
+
+def _of_no_names(features: int, vectors: Any) -> Roles:
+    weight, offset = (name if name in vectors else None for name in ("weight", "offset"))
+    return Roles(tuple(f"x{j}" for j in range(features)), "y", weight, offset)
+
+
+def _of_arrays(caller: str, x: Array, y: Any, weight: Any, offset: Any) -> Batches:
+    if x.ndim != 2 or x.dtype.kind not in "biuf":
+        raise ValueError(
+            f"{caller}: an array must be [rows, features], of numbers; got {x.dtype} of shape {x.shape}."
+        )
+    vectors = {
+        name: part
+        for name, part in (("y", y), ("weight", weight), ("offset", offset))
+        if part is not None
+    }
+    for name, part in vectors.items():
+        if is_mapped(part):
+            vectors[name] = part
+        else:
+            vectors[name] = numbers(caller, name, part)
+        if vectors[name].shape != (len(x),):
+            raise ValueError(
+                f"{caller}: {name} must have one number for each of the {len(x)} rows; got shape {np.shape(part)}."
+            )
+    if "y" not in vectors:
+        raise TypeError(f"{caller}: target must be given: an array of one number a row.")
+    listed = []
+    for start in range(0, len(x), PART):
+        chunk = slice(start, min(start + PART, len(x)))
+        rows = Slice(x[chunk], tuple(part[chunk] for part in vectors.values()))
+        if isinstance(x, np.memmap):
+            identity = describe_rows(x[chunk])
+        else:
+            identity = x[chunk]
+        listed.append(
+            (chunk.stop - chunk.start, f"rows from {start} on", rows, (identity, rows.vectors))
+        )
+    return Batches(caller, _number_parts(listed), _of_no_names(x.shape[1], vectors))
+
+
+def fill_part(part: FilePart, rows: Any) -> FilePart:
+    """Return a delayed part with the rows that Dask computed."""
+    if isinstance(rows, pd.DataFrame):
+        return replace(part, rows=Frame(rows))
+    return replace(part, rows=Slice(*rows))

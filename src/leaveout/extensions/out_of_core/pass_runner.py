@@ -1,0 +1,219 @@
+"""The passes of a scan over its parts, in order."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy
+from jaxtyping import Float, Int
+
+from ..._runtime.checkpoint import (
+    StepResult,
+    keep,
+    making,
+    num_saved_steps,
+    read_or_make,
+    read_step,
+)
+from ..._runtime.progress import Slow
+from ...linalg.enclosure_theorem import RadiusTable
+from ...linalg.rounding import Rounding, condition, factor_error
+from ...models.glm.glm import GLM
+from ...models.glm.loss import AbstractLoss
+from ...objectives.batch_functions import ONE
+from ...optimize.fit import fit
+from ...optimize.hessian_factor import IndefiniteHessianError, cholesky
+from ...optimize.newton import NewtonResult, factorise, newton
+from .batches import Batches
+from .map_parts import Pass, over
+from .passes import (
+    SUMS,
+    LeftOutRows,
+    PassFit,
+    beginning,
+    leave_rows_out,
+    merge_surveys,
+    sample_of,
+    sums,
+    survey,
+    worst,
+)
+from .result import Scan
+
+Array = np.ndarray
+
+Together = Callable[[StepResult, StepResult], StepResult]
+
+
+class PassRunner:
+    """The passes of a scan in order; each is a step that `checkpoint` keeps."""
+
+    def __init__(self, rows: Batches, model: GLM, folder: Path | None):
+        self.rows = rows
+        self.model = model
+        self.folder = folder
+        predictors = model.predictors
+        assert predictors is not None
+        self.loss: AbstractLoss = model.loss_function
+        self.penalty = np.asarray(predictors.penalty)
+        self.passes = 0
+        self.cache: dict[str, Any] = {}
+
+    def add_up(
+        self,
+        function: Callable[..., StepResult],
+        label: str,
+        *arguments: Any,
+        together: Together | None = None,
+    ) -> StepResult:
+        """Run a pass over all parts, and add up or combine the results."""
+        together = together or (
+            lambda first, other: (
+                {name: first[name] + part for name, part in other.items()} if first else other
+            )
+        )
+
+        def make() -> StepResult:
+            total: StepResult = {}
+            with Slow(label, len(self.rows.parts)) as bar:
+                for part_result in over(
+                    self.rows, Pass(function, self.model.intercept, (self.loss, *arguments))
+                ):
+                    total = together(total, part_result)
+                    bar.advance()
+            return total
+
+        self.passes += 1
+        return read_or_make(make)
+
+    def evaluate(self, theta: Float[Array, " params"]) -> StepResult:
+        """Return F, its gradient and its Hessian at θ."""
+        if not self.cache or not np.array_equal(self.cache["theta"], theta):
+            totals = self.add_up(sums, "fit", theta)
+            pushed = self.penalty @ theta
+            value = totals["value"] + 0.5 * theta @ pushed
+            self.cache = {
+                "theta": theta.copy(),
+                "weight": totals["weight"],
+                "level": totals["value"] / totals["weight"],
+                "value": value if value == value else np.inf,
+                "gradient": totals["gradient"] + pushed,
+                "hessian": totals["hessian"] + self.penalty,
+            }
+        return self.cache
+
+    def look(self, theta: Array, lanes: Array) -> tuple[Array, Array]:
+        """Return F and its gradient, with the signature that `newton` needs."""
+        del lanes
+        values = self.evaluate(theta[0])
+        return np.reshape(values["value"], 1), values["gradient"][None]
+
+    def hessian(self, theta: Array, lanes: Array) -> Array:
+        del lanes
+        return self.evaluate(theta[0])["hessian"][None].copy()
+
+    def _descend(self, start: Float[Array, " params"]) -> NewtonResult:
+        return newton(self, start[None], ONE, np.zeros((0, self.model.design.shape[1])))  # type: ignore[arg-type]
+
+    def left_out(
+        self, rtol: float, audit: int
+    ) -> tuple[Scan, PassFit, LeftOutRows, Int[Array, " rows"]]:
+        """Fit, and leave out every row.
+
+        Return the scan, the fit, the rows for a closer look, and those for the audit.
+        """
+        default_start = np.asarray(self.model.parameters.start(0))
+
+        def begin() -> StepResult:
+            """Return the minimiser of the first block, if it has one."""
+            try:
+                return {
+                    "start": np.asarray(
+                        self.model.parameters.unconstrained(fit(self.model).parameters)
+                    )
+                }
+            except (RuntimeError, IndefiniteHessianError):
+                return {"start": default_start}
+
+        start = read_or_make(begin)["start"]
+        if factorise(self.evaluate(start)["hessian"]) is None:
+            start = default_start
+        solution = self._descend(start)
+        if not solution.converged[0] and not np.array_equal(start, default_start):
+            solution = self._descend(default_start)
+        fitted = self.evaluate(solution.theta[0])
+        factor = cholesky(fitted["hessian"], self.model, fitted["theta"], "scan")
+        if not solution.converged[0]:
+            raise RuntimeError(
+                f"scan: no minimiser was reached (F = {float(fitted['value']):.6g}, largest parameter "
+                f"{np.abs(fitted['theta']).max():.3g}): are the data perfectly separated? Add a penalty, such as "
+                "lo.penalties.Ridge(1.0)."
+            )
+        root = scipy.linalg.lapack.dtrtri(factor, lower=1)[0]
+        scale = np.linalg.norm(factor, axis=1)
+        n = self.rows.count
+        p = len(root)
+        condition_number = float(condition(root, scale))
+        relative_error = factor_error(condition_number, n, p)
+        bulk = float(np.abs(fitted["theta"]) @ scale)
+        rounding = Rounding(n, p, condition_number**0.5, relative_error, bulk)
+        anchor = PassFit(
+            fitted["theta"], root, root @ fitted["gradient"], rounding, float(fitted["level"])
+        )
+        seen = self.add_up(survey, "proofs", anchor, together=merge_surveys)
+        anchor = anchor._replace(
+            noise=float(seen["noise"]),
+            table=RadiusTable.from_tally(self.loss, seen["tally"], float(seen["lost"])),
+            tolerance=rtol * float(np.sqrt(seen["square"]) / fitted["weight"]),
+        )
+        if "row" in seen:
+            anchor = anchor._replace(sample=sample_of(seen))
+        audit_rows = np.sort(np.random.default_rng(0).choice(n, min(audit, n), replace=False))
+        columns = None
+        if self.folder is None:
+            kinds = {"loss": float, "error": float, "proved": bool}
+            columns = {name: np.empty(n, kind) for name, kind in kinds.items()}
+        several = list[LeftOutRows]()
+        total = np.zeros(SUMS)
+        file = lambda number: (
+            None if self.folder is None else str(self.folder / f"{number:07}.parquet")
+        )
+        part_arguments = [(audit_rows, file(part.number)) for part in self.rows.parts]
+        self.passes += 1
+        with Slow("rows", n) as bar:
+            for part, part_result in zip(
+                self.rows.parts, self._parts(anchor, part_arguments), strict=True
+            ):
+                for name, column in (columns or {}).items():
+                    column[part.start : part.start + part.count] = part_result[f"every {name}"]
+                total += part_result["sums"]
+                own_rows = LeftOutRows(*(part_result[name] for name in LeftOutRows._fields))
+                several = [worst(LeftOutRows.join([*several, own_rows]), audit_rows)]
+                bar.advance(part.count)
+        if self.folder is not None:
+            for file_part in self.folder.glob(beginning(Path("*.parquet"), "*").name):
+                file_part.unlink()  # a file of a worker that died
+        return (
+            Scan(self.model, n, fitted, factor, total, columns, self.folder),
+            anchor,
+            several[0],
+            audit_rows,
+        )
+
+    def _parts(self, anchor: PassFit, part_arguments: list[tuple]) -> Iterator[StepResult]:
+        """Yield the result of each part; parts in the checkpoint are not computed again."""
+        first = min(num_saved_steps(), len(self.rows.parts))
+        yield from (read_step() for _ in range(first))
+        results = over(
+            self.rows,
+            Pass(leave_rows_out, self.model.intercept, (self.loss, anchor), part_arguments),
+            first,
+        )
+        while True:
+            with making():
+                result = next(results, None)
+            if result is None:
+                return
+            keep(result)
+            yield result

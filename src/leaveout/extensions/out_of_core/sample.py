@@ -1,0 +1,135 @@
+"""Sample of all rows for the next term of the expansion (`refit._row_sample`), drawn block by block
+in a single pass.
+
+As many rows are drawn from each block as from all. When two samples are merged, each place goes to
+the second with probability its share of the sum, so that the result is a sample of all rows. Seeds
+are numbers of rows, so every process draws the same.
+"""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from ...linalg.design import CachedLoss, DenseDesign
+from ...linalg.enclosure_theorem import change
+from ...linalg.rounding import Rounding
+from ...refit import _row_sample as sampled
+from ...refit._one_row import OneRow
+from .batches import RowBlock
+
+Array = np.ndarray
+# rows of a sample, and the number of uniform draws; others are drawn in proportion to a bound of
+# their terms
+DRAWS = 512
+EVEN = 102
+
+
+class DrawnRows(NamedTuple):
+    """Sample of rows: bounds of their terms, the sum of these over all rows, and the number of all
+    rows.
+    """
+
+    row: Int[Array, " drawn"]
+    x: Float[Array, "drawn params"]
+    y: Float[Array, " drawn"]
+    weight: Float[Array, " drawn"]
+    offset: Float[Array, " drawn"]
+    large: Float[Array, " drawn"]
+    total: Float[Array, ""]
+    number: Float[Array, ""]
+
+    @property
+    def chance(self) -> Float[Array, " drawn"]:
+        """The probability of each sampled row in a single draw."""
+        share = EVEN / DRAWS
+        return (1 - share) * self.large / max(float(self.total), 1e-300) + share / float(
+            self.number
+        )
+
+
+def draw_sample(block: RowBlock, large: Float[Array, " rows"]) -> DrawnRows:
+    """Draw a sample of one block."""
+    rng = np.random.default_rng([1, block.start])
+    below = np.cumsum(np.maximum(large, 1e-300))
+    first = np.searchsorted(below / below[-1], rng.random(DRAWS - EVEN), side="right")
+    rows = np.append(np.minimum(first, len(large) - 1), rng.integers(len(large), size=EVEN))
+    parts = [part[rows] for part in (block.x, block.y, block.weight, block.offset, large)]
+    return DrawnRows(
+        block.start + rows,
+        *parts,
+        total=np.asarray(large.sum()),
+        number=np.asarray(float(len(large))),
+    )
+
+
+def merge_samples(first: DrawnRows, other: DrawnRows) -> DrawnRows:
+    """Merge two samples into one of the rows of both."""
+    total = first.total + other.total
+    count = first.number + other.number
+    share = np.append(
+        np.full(DRAWS - EVEN, other.total / max(float(total), 1e-300)),
+        np.full(EVEN, other.number / count),
+    )
+    second = np.random.default_rng([2, int(count)]).random(DRAWS) < share
+    parts = [
+        np.where(second.reshape(-1, *[1] * (b.ndim - 1)), b, a)
+        for a, b in zip(first[:6], other[:6], strict=True)
+    ]
+    return DrawnRows(*parts, total=total, number=count)
+
+
+@dataclass(frozen=True, eq=False)
+class _AnchorRows:
+    """Quantities at θ̂ that the next term needs, for the left-out rows and then for the sample."""
+
+    model: Any
+    eta: Float[Array, " rows"]
+    slope: Float[Array, " rows"]
+    curvature: Float[Array, " rows"]
+    weight: Float[Array, " rows"]
+    common: Float[Array, " rows"]
+    root: Float[Array, "params params"]
+    rounding: Rounding
+    roots: None = None
+    by_whitened_rows: bool = False
+
+    def whiten(self, units: Array) -> Array:
+        return self.model.design.whiten(units, self.root)
+
+
+def estimate_errors(
+    sample: DrawnRows, block: RowBlock, loss: CachedLoss, anchor: Any, step: OneRow, scale: float
+) -> tuple[Float[Array, " rows"], Bool[Array, " rows"]]:
+    """Estimate the errors of the losses of a block's rows by the next term, and mark where the
+    estimate is usable.
+    """
+    place = step.unit - block.start
+    x, y, weight, offset = (
+        np.concatenate([part[place], sample_part])
+        for part, sample_part in zip(
+            block[1:], (sample.x, sample.y, sample.weight, sample.offset), strict=True
+        )
+    )
+    eta = x @ anchor.theta + offset
+    order = np.argsort(step.unit, kind="stable")
+    match = order[np.minimum(np.searchsorted(step.unit, sample.row, sorter=order), len(order) - 1)]
+    index = np.where(step.unit[match] == sample.row, match, len(place) + np.arange(DRAWS))
+    model = SimpleNamespace(loss=loss, y=y, design=DenseDesign(x))
+    common = x @ (anchor.leftover @ anchor.root)
+    slope, curvature = loss.derivatives(eta, y, (1, 2))
+    draws = sampled.RowSample(index, sample.chance)
+    anchor_rows = _AnchorRows(
+        model, eta, slope, curvature, weight, common, anchor.root, anchor.rounding
+    )
+    local_step = step._replace(unit=np.arange(len(place)))
+    good = sampled.short(scale, local_step)
+    half_width = sampled.half(
+        scale,
+        local_step,
+        sampled.next_term(anchor_rows, local_step, DRAWS, draws),  # type: ignore[arg-type]
+        True,
+    )
+    return change(loss, y[: len(place)], step.center, step.center, half_width), good

@@ -1,0 +1,3 @@
+"""The public names of leakage."""
+
+from .extensions.leakage import *  # noqa: F403

@@ -1,0 +1,3 @@
+"""The public names of sklearn."""
+
+from .extensions.sklearn import *  # noqa: F403
