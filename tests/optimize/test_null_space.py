@@ -363,6 +363,8 @@ def test_refits_beside_one_that_is_undetermined_keep_their_losses(kind):
         np.where(plan.index == 4, 0.0, np.abs(found.losses - exact.losses)), plan.indptr[:-1]
     )
     assert found.proved[known].all() and (off <= found.error + exact.error)[known].all()
+    # and the audit finds nothing
+    assert (found.result[known] == lo.RESULTS.successful).all()
     if kind == "in folds":
         rest = lo.cross_validate(
             lo.fit(lo.GLM(np.delete(X[:, :2], 4, 0), np.delete(y, 4), "poisson")),

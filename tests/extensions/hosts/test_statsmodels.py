@@ -449,6 +449,8 @@ def test_a_plan_of_all_rows_is_matched_by_label(labels):
     with pytest.warns(UserWarning, match="they leave the plan"):
         estimate = lo.cross_validate(fit, lo.groups(frame.clinic))
     assert list(estimate.names()) == list(used.index) and "SE over 7 groups" in str(estimate)
+    alone = lo.cross_validate(fit, lo.groups(used.clinic.to_numpy()))
+    assert estimate.se == pytest.approx(alone.se, rel=1e-12)
     with pytest.raises(ValueError, match="the plan is for 90 units, but the fit has 87"):
         lo.cross_predict(fit, lo.groups(frame.clinic.to_numpy()))
 

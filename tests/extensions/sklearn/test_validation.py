@@ -888,7 +888,7 @@ def test_scorers_that_know_no_positive_class_are_told_of_as_scikit_learn_does(ho
     assert np.isnan(found["test_average_precision"]).all()
 
 
-def test_scorers_and_fits_that_fail():
+def test_scorers_and_fits_that_fail(tmp_path):
     def broken(host, X, y):
         if len(y) < N:
             raise ZeroDivisionError("no")
@@ -918,11 +918,13 @@ def test_scorers_and_fits_that_fail():
         FunctionTransformer(_fails_on_few), QuantileTransformer(n_quantiles=5), Ridge()
     )
     splits = [(np.arange(20), np.arange(20, N)), (np.arange(20, N), np.arange(15))]
-    with pytest.warns(FitFailedWarning, match="too few"):
-        found = lo.sklearn.cross_validate(
-            cut, X, Y["real"], cv=splits, scoring="neg_mean_squared_error"
-        )
-    assert np.isnan(found["test_score"][0]) and np.isfinite(found["test_score"][1])
+    # kept in a checkpoint, or not
+    for options in ({}, {"checkpoint": tmp_path / "run"}):
+        with pytest.warns(FitFailedWarning, match="too few"):
+            found = lo.sklearn.cross_validate(
+                cut, X, Y["real"], cv=splits, scoring="neg_mean_squared_error", **options
+            )
+        np.testing.assert_array_equal(np.isfinite(found["test_score"]), [False, True])
 
 
 def _fails_on_few(values):
@@ -1072,10 +1074,16 @@ def test_a_search_is_grid_search(name):
     assert ours.score(X, Y[target]) == pytest.approx(theirs.score(X, Y[target]))
 
 
+def share_within(y, prediction, sample_weight=None):
+    """Share of predictions that are near, which only a call of the scorer gives."""
+    return np.average(np.abs(y - prediction) < 0.5, weights=sample_weight)
+
+
 SCORED = [
     (Ridge(), "alpha", "real", None),
     (Ridge(), "alpha", "real", "neg_root_mean_squared_error"),
     (Ridge(), "alpha", "real", "explained_variance"),
+    (Ridge(), "alpha", "real", make_scorer(share_within)),
     (LOGISTIC, "C", "two", "neg_log_loss"),
     (LOGISTIC, "C", "two", "roc_auc"),
     (make_pipeline(StandardScaler(), Ridge()), "ridge__alpha", "real", "r2"),
@@ -1086,19 +1094,16 @@ SCORED = [
 def test_a_search_weighs_its_scores_as_grid_search_does(host, name, target, scoring):
     """What is called sample_weight goes to both; that of a step of a pipeline to its fit alone."""
     given = {"sample_weight" if "__" not in name else "ridge__sample_weight": WEIGHT}
-    searches = [
-        kind({name: [0.1, 10.0]}, scoring=scoring, cv=KFold(4)).fit(X, Y[target], **given)
-        for kind in (
-            lambda *a, **k: GridSearchCV(host, *a, **k),
-            lambda *a, **k: lo.sklearn.OneFitSearchCV(host, *a, **k),
-        )
-    ]
-    theirs, ours = (search.cv_results_["mean_test_score"] for search in searches)
-    np.testing.assert_allclose(ours, theirs, atol=1e-4)
-    plain = lo.sklearn.OneFitSearchCV(host, {name: [0.1, 10.0]}, scoring=scoring, cv=KFold(4)).fit(
-        X, Y[target]
+    one_fit = functools.partial(lo.sklearn.OneFitSearchCV, strategy=EXACT)
+    theirs, ours = (
+        kind(host, {name: [0.1, 10.0]}, scoring=scoring, cv=KFold(4)).fit(X, Y[target], **given)
+        for kind in (GridSearchCV, one_fit)
     )
-    assert np.abs(plain.cv_results_["mean_test_score"] - ours).max() > 1e-3
+    scores = ours.cv_results_["mean_test_score"]
+    assert ours.refits_ == "from one fit"
+    np.testing.assert_allclose(scores, theirs.cv_results_["mean_test_score"], atol=1e-7)
+    plain = one_fit(host, {name: [0.1, 10.0]}, scoring=scoring, cv=KFold(4)).fit(X, Y[target])
+    assert np.abs(plain.cv_results_["mean_test_score"] - scores).max() > 1e-3
 
 
 def test_a_search_routes_weights_as_they_are_asked_for():
