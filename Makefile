@@ -54,8 +54,10 @@ bench-%: $(VENV)/.installed-bench ## one program of benchmarks/, as bench-peers;
 speed-%: $(VENV)/.installed-bench ## one program of benchmarks/speed/, as speed-chains
 	$(BIN)/python benchmarks/speed/$*.py $(ARGS)
 
-guard: $(VENV)/.installed-bench ## thirty calls against their opponents, and against what was kept: five minutes with nothing else running
-	$(BIN)/python benchmarks/guard.py
+AGAINST ?= $(shell git merge-base HEAD origin/main 2>/dev/null || echo HEAD~1)
+
+guard: $(VENV)/.installed-bench ## thirty calls, in turns with those of another commit, as AGAINST=v0.1.0: fifteen minutes with nothing else running
+	$(BIN)/python benchmarks/guard.py --against $(AGAINST)
 
 mutants: $(VENV)/.installed-test ## small faults planted in a copy: do the quick tests see each? (hours)
 	$(BIN)/python tools/mutants.py

@@ -1,16 +1,19 @@
-"""Whether a change made the library slower: about thirty calls, each against an opponent or a floor
-in the same process.
+"""Whether a change made the library slower: about thirty calls.
 
     python benchmarks/guard.py [row ...]
-        # print the ratios, and what is more than a fifth worse than kept
-    python benchmarks/guard.py --keep [row ...]
-        # put them into benchmarks/guard.json, with the commit
+        # each against an opponent or a floor in the same process; prints the ratios
+    python benchmarks/guard.py --against COMMIT [row ...]
+        # each against the same call of the library at COMMIT; prints the ratios, and exits with 1
+        # if a call is more than a tenth slower now
 
-A row is the least processor time of a warm call of ours, divided by that of the opponent or floor.
-The two take turns, on one thread. Rows whose opponent is not installed are left out, and named. The
-rows of the last block are processes of their own. The exit status is 1 if a ratio is more than a
-fifth above the kept one. Run it with nothing else on the machine: ratios of processor times vary by
-a few per cent then, and by a tenth if another program uses the caches.
+A row is the least processor time of a warm call. The two take turns, on one thread. Rows whose
+opponent is not installed are left out, and named. The rows of the last block are processes of their
+own.
+
+COMMIT is checked out as a temporary worktree. One process a tree times the rows of this file, in
+turns row by row, in three runs; what counts is the sum of the three. Run it with nothing else on
+the machine: processor times vary by a few per cent then, and by a tenth if another program uses the
+caches. A ratio to an opponent differs between processors by up to a half, so none is kept.
 """
 
 import os
@@ -18,15 +21,17 @@ import os
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
 
 import argparse
+import contextlib
 import functools
 import importlib.util
-import json
+import itertools
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +46,13 @@ from sklearn.preprocessing import StandardScaler
 
 import leaveout as lo
 
-KEPT = Path(__file__).with_name("guard.json")
-WORSE = 1.2  # ratio to the kept value from which a row is called slower
+ROOT = Path(__file__).resolve().parents[1]
+SLOWER = 1.1  # ratio to another commit from which a row is called slower
+RUNS = 3  # comparisons of two commits, whose times are summed
 SECONDS = 4.0  # processor time after which a row is not repeated
 Call = Callable[[], Any]
 ROWS: dict[str, tuple[str, Callable[[], tuple[Call, Call]]]] = {}
+MISSING: dict[str, str] = {}  # rows that are left out, and the packages that they need
 
 
 def row(
@@ -54,10 +61,11 @@ def row(
     """Register a function that returns our call and the opponent's, under its name in words."""
 
     def register(make: Callable[[], tuple[Call, Call]]) -> Callable[[], tuple[Call, Call]]:
+        name = make.__name__.replace("_", " ")
         if not needs or importlib.util.find_spec(needs):
-            ROWS[make.__name__.replace("_", " ")] = opponent, make
+            ROWS[name] = opponent, make
         else:
-            print(f"left out, as {needs} is not installed: {make.__name__.replace('_', ' ')}")
+            MISSING[name] = needs
         return make
 
     return register
@@ -511,25 +519,148 @@ def seconds_of_call(call: Call, servers: Callable[[], float] = float) -> float:
     return time.process_time() + servers() - start
 
 
-def least(ours: Callable[[], float], theirs: Callable[[], float]) -> tuple[float, float]:
-    """Least times of the two, which take turns at least three times."""
-    own, other, spent = [], [], 0.0
-    while len(own) < 3 or (spent < SECONDS and len(own) < 25):
-        own.append(ours())
-        other.append(theirs())
-        spent += own[-1] + other[-1]
-    return min(own), min(other)
+def least(first: Callable[[], float], second: Callable[[], float]) -> tuple[float, float]:
+    """Least times of two calls, which take turns at least three times."""
+    times: list[tuple[float, float]] = []
+    while len(times) < 3 or (np.sum(times) < SECONDS and len(times) < 25):
+        times.append((first(), second()))
+    return min(time for time, _ in times), min(time for _, time in times)
 
 
-def commit() -> str:
-    """Short hash of the commit that is checked out."""
-    return subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
+def against_opponents(names: list[str]) -> None:
+    """Print the times of rows, and their ratios to those of the opponents."""
+    print(f"{'':42} {'ours, ms':>10} {'ratio':>9}  opponent")
+    for name in names:
+        if name in ROWS:
+            opponent, make = ROWS[name]
+            calls = make()
+            for call in calls:
+                call()
+            # its server spins on when other rows are measured
+            servers = seconds_of_servers if opponent == "bbai" else float
+            ours, theirs = least(
+                functools.partial(seconds_of_call, calls[0]),
+                functools.partial(seconds_of_call, calls[1], servers),
+            )
+        else:
+            codes = IN_PROCESSES[name]
+            opponent = codes[1].splitlines()[0][:40]
+            ours, theirs = least(
+                functools.partial(seconds_of_process, codes[0]),
+                functools.partial(seconds_of_process, codes[1]),
+            )
+        print(f"{name:42} {1000 * ours:10.1f} {ours / theirs:9.3g}  {opponent}", flush=True)
+
+
+def answers(lines: Iterable[str]) -> Iterator[str]:
+    """Time our calls, as another process asks for it.
+
+    The name of a row makes its call, and is answered by what is wrong, or nothing; an empty line is
+    answered by the seconds of one more call.
+    """
+    seconds: Callable[[], float] = float
+    for line in lines:
+        name, answer = line.strip(), ""
+        if not name:
+            answer = repr(seconds())
+        elif name in IN_PROCESSES:
+            seconds = functools.partial(seconds_of_process, IN_PROCESSES[name][0])
+        else:
+            try:
+                call = ROWS[name][1]()[0]
+                call()
+            except Exception as error:  # a row may be of what a commit lacks
+                answer = repr(error).replace("\n", " ")
+            else:
+                seconds = functools.partial(seconds_of_call, call)
+        yield answer
+
+
+def serve() -> None:
+    """Say which library is timed, then answer lines of standard input."""
+    with os.fdopen(os.dup(1), "w") as out:
+        os.dup2(2, 1)  # what else is printed is no answer
+        for answer in itertools.chain([str(lo.__file__)], answers(sys.stdin)):
+            print(answer, file=out, flush=True)
+
+
+@contextlib.contextmanager
+def timer(tree: Path) -> Iterator[Callable[[str], str]]:
+    """A process that times the rows of this file with the library of a source tree: a function from
+    a line to its answer.
+    """
+    environment = os.environ | {"PYTHONPATH": str(tree / "src")}
+    command = [sys.executable, __file__, "--serve"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True) as process:
+
+        def ask(line: str) -> str:
+            print(line, file=process.stdin, flush=True)
+            return answer()
+
+        def answer() -> str:
+            line = process.stdout.readline() if process.stdout else ""
+            if not line:
+                raise RuntimeError(f"the process that times the library of {tree} ended.")
+            return line.strip()
+
+        try:
+            library = answer()
+            if not Path(library).is_relative_to(tree):
+                raise RuntimeError(f"Python imports {library}, not the library of {tree}.")
+            yield ask
+        finally:
+            process.kill()
+
+
+def seconds_of_answer(ask: Callable[[str], str]) -> float:
+    """Processor time of one call of the row that a timer was asked for last."""
+    return float(ask(""))
+
+
+@contextlib.contextmanager
+def worktree(commit: str) -> Iterator[Path]:
+    """A temporary folder in which a commit is checked out."""
+    git = ["git", "-C", str(ROOT), "worktree"]
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder).resolve() / "tree"
+        subprocess.run([*git, "add", "--quiet", "--detach", tree, commit], check=True)
+        try:
+            yield tree
+        finally:
+            subprocess.run([*git, "remove", "--force", tree], check=True)
+
+
+def against_commit(commit: str, names: list[str]) -> list[str]:
+    """Print the ratios of the times of rows to those at a commit; return the rows that became
+    slower.
+    """
+    times = {name: np.zeros(2) for name in names}
+    untimed: dict[str, str] = {}
+    with worktree(commit) as tree:
+        for _ in range(RUNS):
+            with timer(ROOT) as ask_now, timer(tree) as ask_before:
+                for name in names:
+                    untimed[name] = ask_now(name) or ask_before(name)
+                    if not untimed[name]:
+                        times[name] += least(
+                            functools.partial(seconds_of_answer, ask_now),
+                            functools.partial(seconds_of_answer, ask_before),
+                        )
+    print(f"{'sums of three runs':42} {'now, ms':>10} {'before, ms':>10} {'ratio':>9}")
+    slower = []
+    for name, (now, before) in times.items():
+        if untimed[name]:
+            print(f"{name:42} not timed: {untimed[name]}")
+        else:
+            print(f"{name:42} {1000 * now:10.1f} {1000 * before:10.1f} {now / before:9.3g}")
+            if now > SLOWER * before:
+                slower.append(f"{name} ({now / before:.3g})")
+    return slower
 
 
 def main() -> None:
-    """Measure the rows, compare them with those that are kept, and keep them on request."""
+    """Measure the rows, against opponents or against a commit."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -537,46 +668,25 @@ def main() -> None:
         "row", nargs="*", help="rows to measure, by a part of their names; all by default"
     )
     parser.add_argument(
-        "--keep", action="store_true", help="keep the ratios in benchmarks/guard.json"
+        "--against", metavar="COMMIT", help="compare with the library at this commit"
     )
-    given = parser.parse_args()
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
     warnings.simplefilter("ignore")
-    kept = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
-    wanted = [
+    if options.serve:
+        serve()
+        return
+    for name, package in MISSING.items():
+        print(f"left out, as {package} is not installed: {name}")
+    names = [
         name
         for name in [*ROWS, *IN_PROCESSES]
-        if not given.row or any(part in name for part in given.row)
+        if not options.row or any(part in name for part in options.row)
     ]
-    slower, now = [], commit()
-    print(f"{'':42} {'ours, ms':>10} {'ratio':>9} {'kept':>9}  opponent")
-    for name in wanted:
-        if name in ROWS:
-            opponent, make = ROWS[name]
-            calls = make()
-            for call in calls:
-                call()
-            own, other = calls
-            # its server spins on when other rows are measured
-            servers = seconds_of_servers if opponent == "bbai" else float
-            ours, theirs = least(
-                functools.partial(seconds_of_call, own),
-                functools.partial(seconds_of_call, other, servers),
-            )
-        else:
-            codes, opponent = IN_PROCESSES[name], IN_PROCESSES[name][1].splitlines()[0][:40]
-            ours, theirs = least(*(lambda code=code: seconds_of_process(code) for code in codes))
-        ratio, before = ours / theirs, kept.get(name, {}).get("ratio")
-        print(
-            f"{name:42} {1000 * ours:10.1f} {ratio:9.3g} {before or float('nan'):9.3g}  {opponent}",
-            flush=True,
-        )
-        if before is not None and ratio > WORSE * before:
-            slower.append(f"{name} ({ratio:.3g}, was {before:.3g} at {kept[name]['commit']})")
-        kept[name] = {"ratio": float(f"{ratio:.3g}"), "commit": now}
-    if given.keep:
-        KEPT.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
-    if slower:
-        sys.exit("more than a fifth slower: " + "; ".join(slower))
+    if options.against is None:
+        against_opponents(names)
+    elif slower := against_commit(options.against, names):
+        sys.exit(f"more than a tenth slower than at {options.against}: {'; '.join(slower)}")
 
 
 if __name__ == "__main__":
