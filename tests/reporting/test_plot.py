@@ -144,3 +144,10 @@ def test_pictures_of_risks_take_an_estimate_and_forests_any_names(cv):
     ax = lo.plot.forest(table.assign(weight=0.0))
     assert [text.get_text() for text in ax.texts] == ["1 (0.5 to 2)", "not known"]
     assert len(ax.get_yticklabels()[0].get_text().replace("\\", "")) == 40
+
+
+def test_times_stand_at_their_local_times():
+    hours = pd.date_range("2001-03-30 22:00", periods=5, freq="h")
+    for index in (hours, hours.tz_localize("+02:00"), hours.to_period("h")):
+        np.testing.assert_array_equal(lo.plot.positions(index), hours.to_numpy())
+    np.testing.assert_array_equal(lo.plot.positions(pd.Index(["a", "b"])), [0, 1])

@@ -4,6 +4,7 @@ What a clinician reads first, then optimism, stability, the equation, and TRIPOD
 """
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,28 +29,9 @@ from ..models.survival.cox import Cox
 from ..optimize.fit import Fit
 from ..validation.estimate import Estimate
 from ..validation.named_parameters import name_parameters
-from .page import (
-    BLUE,
-    GREY,
-    MODEL,
-    ORANGE,
-    Figure,
-    Lines,
-    Page,
-    PageTable,
-    axis,
-    colored,
-    data_of,
-    layer,
-    reference,
-    rules,
-    tooltip,
-)
+from . import plot
+from .page import Figure, Lines, Page, PageTable
 
-BINS = 40  # bars of the predictions below the calibration curve
-PATIENTS = 400  # patients whose range over resamples is drawn
-CENTRES = 20  # rows of a forest at most that have room for their numbers
-LEAST_BENEFIT = -0.05  # net benefit below which a curve is not drawn, as in most papers
 Z95 = float(scipy.stats.norm.ppf(0.975))
 # what each measure of `lo.validate` is, in a few words
 MEASURES = Path(__file__).parent / "measures.csv"
@@ -141,15 +123,15 @@ def page_of(
     else:
         name = "C"
     figures = [
-        _calibration_figure(curve, until, population),
-        _decision_figure(decisions, until, population),
+        _calibration_figure(curve, population),
+        _decision_figure(decisions, population),
     ]
     tables = [PageTable("optimism", "Optimism", _optimism_note(validated), _optimism(validated))]
     if across is not None:
         forests = {"C": name, "slope": "Calibration slope", "OE": "Observed over expected events"}
         figures += [_forest(across, key, label) for key, label in forests.items()]
         tables += [PageTable("centres", "Centres", CENTRES_NOTE, _centres(across, name))]
-    figures += [_stability_figure(stable, until)]
+    figures += [_stability_figure(stable)]
     equation, note, is_complete = _equation(fit, measure, curve.time)
     items = pd.read_csv(ITEMS, keep_default_na=False)
     if across is None:
@@ -399,153 +381,87 @@ def _equation(fit: Fit, measure: Any, time: Any) -> tuple[pd.DataFrame, str, boo
     return table, " ".join(notes), is_complete
 
 
-def _calibration_figure(curves: Calibration, until: str, population: str) -> Figure:
-    shares = {"values": [0, 0.2, 0.4, 0.6, 0.8, 1]}
-    place = lambda low, **options: {
-        "x": axis("predicted", f"predicted risk{until}"),
-        "y": axis(low, "observed share", axis=shares),
-        **options,
-    }
-    hint = tooltip(predicted="predicted", observed="observed", low="from", high="to")
-    number, edge = np.histogram(curves.predicted, BINS, (0, 1))
-    high = 0.12 * number / max(number.max(), 1)
-    bars = pd.DataFrame(
+def _calibration_figure(curves: Calibration, population: str) -> Figure:
+    curve = curves.curve
+    marks = pd.DataFrame(
         {
-            "predicted": edge[:-1],
-            "end": edge[1:],
-            "observed": -0.14,
-            "top": high - 0.14,
-            "n": number,
+            "x": curve["predicted"],
+            "y": curve["observed"],
+            "predicted": curve["predicted"],
+            "observed": curve["observed"],
+            "from": curve["low"],
+            "to": curve["high"],
         }
     )
-    ends = {
-        "x2": {"field": "end"},
-        "y2": {"field": "top"},
-        "tooltip": tooltip(predicted="from", end="to", n="patients"),
-    }
-    curve = data_of(curves.curve)
-    layers = [
-        _diagonal("predicted", "observed"),
-        layer(curve, "area", place("low", y2={"field": "high"}), color=BLUE, opacity=0.2),
-        layer(curve, "line", place("observed", tooltip=hint), color=BLUE, strokeWidth=2),
-        layer(data_of(bars), "rect", place("observed", **ends), color=GREY),
-    ]
     text = (
-        f"The share of patients with the event by their held-out risk, and its {curves.level:.0%} band over {population}. On the grey "
-        "line risks are right; where the curve is below it they are too high. Bars are numbers of patients."
+        f"The share of patients with the event by their held-out risk, and its {curves.level:.0%} band over {population}. On the "
+        "dashed line risks are right; where the curve is below it they are too high. Bars are numbers of patients: upwards with "
+        "the event, downwards without."
     )
     return Figure(
-        "calibration", "Calibration: can risks be taken at their word?", text, layers, 380
+        "calibration",
+        "Calibration: can risks be taken at their word?",
+        text,
+        partial(plot.calibration, curves),
+        marks,
+        5.5,
     )
 
 
-def _diagonal(across: str, up: str) -> dict[str, Any]:
-    ends = {"values": [{across: end, up: end} for end in (0, 1)]}
-    return layer(ends, "line", {"x": axis(across, ""), "y": axis(up, "")}, color=GREY)
-
-
-def _decision_figure(decisions: DecisionCurve, until: str, population: str) -> Figure:
-    colors = {"by the model": BLUE, "treat all": ORANGE, "treat none": GREY}
-    curves = (
-        decisions.table[["net_benefit", "all", "none"]].set_axis([*colors], axis=1).reset_index()
+def _decision_figure(decisions: DecisionCurve, population: str) -> Figure:
+    table = decisions.table
+    marks = pd.DataFrame(
+        {
+            "x": table.index,
+            "y": table["net_benefit"].to_numpy(),
+            "threshold": table.index,
+            "net benefit": table["net_benefit"].to_numpy(),
+            "treat all": table["all"].to_numpy(),
+        }
     )
-    curves = curves.melt("threshold", var_name="strategy").query("value >= @LEAST_BENEFIT")
-    band = decisions.table.assign(low=decisions.table["low"].clip(lower=LEAST_BENEFIT))[
-        decisions.table["net_benefit"] >= LEAST_BENEFIT
-    ]
-    across = {"x": axis("threshold", f"threshold of risk{until} above which one treats")}
-    between = across | {"y": axis("low", "net benefit"), "y2": {"field": "high"}}
-    encoding = across | {
-        "y": axis("value", "net benefit"),
-        "color": colored("strategy", **colors),
-        "tooltip": tooltip(strategy="strategy", threshold="threshold", value="net benefit"),
-    }
-    layers = [
-        layer(
-            data_of(band.reset_index()[["threshold", "low", "high"]]),
-            "area",
-            between,
-            color=BLUE,
-            opacity=0.2,
-        ),
-        layer(data_of(curves), "line", encoding, strokeWidth=2),
-    ]
     text = (
         "Net benefit is the share of all patients who are treated rightly, less the share who are treated for nothing, each of "
         "whom counts the threshold over one less the threshold. Where the blue curve is highest, deciding by the model does "
         f"most good. The band is {decisions.level:.0%}, over {population}, for held-out risks."
     )
-    return Figure("decision", "Net benefit: would decisions by it do good?", text, layers, 320)
+    return Figure(
+        "decision",
+        "Net benefit: would decisions by it do good?",
+        text,
+        partial(plot.decision_curve, decisions),
+        marks,
+    )
 
 
 def _forest(across: InternalExternal, measure: str, label: str) -> Figure:
-    frame = across.forest(measure).reset_index(names="model")
-    frame["model"] = frame["model"].map(str)
-    ends = [_between(*row) for row in frame[["low", "high"]].to_numpy()]
-    texts = [
-        f"{_number(value)} ({text})"
-        for value, text in zip(frame["estimate"][:-1], ends, strict=False)
-    ] + ends[-1:]
-    frame["told"] = texts if len(frame) <= CENTRES else ""
-    place = {
-        "x": axis("estimate", label),
-        "y": MODEL,
-        "tooltip": tooltip(model="centre", estimate=label, low="from", high="to"),
-    }
-    centres, pooled, new = (
-        data_of(frame[part]) for part in (slice(-2), slice(-2, -1), slice(-1, None))
-    )
-    words = {"x": {"value": 4}, "y": MODEL, "text": {"field": "told"}}
-    ideal = [value for value in [IDEAL[measure]] if np.isfinite(value)]
-    layers = [  # the first names the rows in their order, also those that have no estimate
-        layer(data_of(frame), "text", words, align="left", dy=-11, fontSize=11, color=GREY),
-        reference(*ideal, strokeDash=[4, 4]),
-        rules(centres, "low", "high", BLUE, 1),
-        layer(centres, "point", place, filled=True, size=60, color=BLUE, shape="square"),
-        rules(pooled, "low", "high", ORANGE, 2),
-        layer(pooled, "point", place, filled=True, size=110, color=ORANGE, shape="diamond"),
-        rules(new, "low", "high", ORANGE, 6),
-    ]
+    frame = across.forest(measure)
+    draw = partial(plot.forest, frame, reference=IDEAL[measure], label=label)
     text = (
         f"Each centre predicted by a model of the others, with {across.level:.0%} intervals; pooled by random effects; the "
         "thick bar is where that of a new centre is expected."
-    ) + " On the dashed line predictions are right." * bool(ideal)
-    return Figure(
-        f"forest-{measure}",
-        f"{label} by centre",
-        text,
-        layers,
-        (34 if len(frame) <= CENTRES else 26) * len(frame) + 40,
-    )
+    ) + " On the dashed line predictions are right." * bool(np.isfinite(IDEAL[measure]))
+    height = 0.32 * len(frame) + 1.5
+    return Figure(f"forest-{measure}", f"{label} by centre", text, draw, height=height)
 
 
-def _stability_figure(stable: Stability, until: str) -> Figure:
-    units = stable.units.sample(min(PATIENTS, len(stable.units)), random_state=0)
-    hint = tooltip(prediction="predicted risk", low="from", high="to", mape="mean difference")
-    place = {
-        "x": axis("prediction", f"predicted risk{until}"),
-        "y": axis("low", "risk by resamples"),
-        "y2": {"field": "high"},
-    }
-    layers = [
-        layer(
-            data_of(units[["prediction", "low", "high", "mape"]]),
-            "rule",
-            place | {"tooltip": hint},
-            color=BLUE,
-            opacity=0.5,
-        ),
-        _diagonal("prediction", "low"),
-    ]
-    if len(units) < len(stable.units):
-        sample_note = f" Shown are {len(units)} of {len(stable.units)} patients, at random."
-    else:
-        sample_note = ""
+def _stability_figure(stable: Stability) -> Figure:
     text = (
-        f"For each patient, where {stable.level:.0%} of the risks by {len(stable.predictions)} models of resampled patients lie. "
+        f"Dots are risks of patients by {len(stable.predictions)} models of resampled patients; {stable.level:.0%} of them lie between "
+        "the orange lines. "
         f"They differ from the risk of the model by {stable.table.loc['mape', 'mean']:.3f} for a patient on average, and by "
-        f"{stable.table.loc['mape', 'max']:.3f} for the least stable.{sample_note}"
+        f"{stable.table.loc['mape', 'max']:.3f} for the least stable."
     )
-    return Figure(
-        "stability", "Stability: would other patients have made another model?", text, layers, 320
+    units = stable.units
+    units = units.sample(min(plot.MANY, len(units)), random_state=0)
+    marks = pd.DataFrame(
+        {
+            "x": units["prediction"],
+            "y": units["prediction"],
+            "predicted risk": units["prediction"],
+            "from": units["low"],
+            "to": units["high"],
+            "mean difference": units["mape"],
+        }
     )
+    title = "Stability: would other patients have made another model?"
+    return Figure("stability", title, text, partial(plot.stability, stable), marks, 5.5)

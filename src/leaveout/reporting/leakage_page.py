@@ -3,36 +3,18 @@
 Answers with their intervals, the effect of every cut, and the rows behind it.
 """
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 
 from ..extensions.leakage._report_result import LeakageReport
-from .page import (
-    BLUE,
-    BROWN,
-    GREEN,
-    GREY,
-    MODEL,
-    ORANGE,
-    PURPLE,
-    RED,
-    Figure,
-    Page,
-    PageTable,
-    axis,
-    bars,
-    colored,
-    data_of,
-    layer,
-    reference,
-    rules,
-    tooltip,
-)
+from . import plot
+from .page import Figure, Page, PageTable, row_bars
 
 # rows in a table, rows named in a picture
 MOST = 20_000
 BARS = 15
-COLORS = GREY, BLUE, GREEN, ORANGE, PURPLE, BROWN, RED  # colours of the answers in their order
 
 
 def page_of(report: LeakageReport, title: str) -> Page:
@@ -57,8 +39,6 @@ def page_of(report: LeakageReport, title: str) -> Page:
     ]
     if len(rows):
         tables += [PageTable("rows", "Rows that carry the inflation", note, rows.head(MOST))]
-    else:
-        tables += []
     return Page(
         title or f"{report.scoring} on new clusters, where links between records are uncertain",
         "What is the score on entities that the model has not seen, once their records in the training sets are taken out?",
@@ -129,94 +109,74 @@ def _between(row: pd.Series, level: str) -> str:
 
 def _answer_figure(report: LeakageReport) -> Figure:
     table = report.table[report.table.refusal == ""]
-    frame = table.drop(columns=["assumption", "refusal"]).assign(model=list(table.index))
-    frame["told"] = np.where(frame.model == report.recommended, "believed", "not believed")
-    data = data_of(frame)
-    hint = tooltip(
-        model="answer",
-        score="score",
-        low="from",
-        high="to",
-        correction="correction",
-        exposed="exposed",
+    frame = table.rename(columns={"score": "estimate"})
+    draw = partial(
+        plot.forest,
+        frame.assign(low=frame.low.fillna(frame.estimate), high=frame.high.fillna(frame.estimate)),
+        reference=float(report.table.score["naive"]),
+        marked=report.recommended,
+        label=report.scoring,
     )
-    place = {
-        "x": axis("score", report.scoring),
-        "y": MODEL,
-        "color": colored("told", **{"believed": ORANGE, "not believed": BLUE}),
-        "tooltip": hint,
-    }
-    dots = layer(data, "point", place, filled=True, size=80)
-    filed = reference(float(report.table.score["naive"]), strokeDash=[4, 4])
-    text = f"Dots with their {report.level:.0%} intervals; the dashed line is the score as filed."
-    return Figure(
-        "beside",
-        "Answers side by side",
-        text,
-        [filed, rules(data, "low", "high", BLUE, 2), dots],
-        34 * len(frame) + 50,
+    text = (
+        f"Squares with their {report.level:.0%} intervals; the dashed line is the score as filed"
+        f"{', orange the answer that is believed' if report.recommended else ''}."
     )
+    return Figure("beside", "Answers side by side", text, draw, height=0.32 * len(frame) + 1.2)
 
 
 def _cuts(report: LeakageReport) -> list[Figure]:
     """Plot the score at every cut, from the score as filed to the cut at which nothing is
     exposed.
     """
+    if not report.curves:
+        return []
     naive = report.answers["naive"]
-    points = [
-        curve.assign(model=name, score=naive.score + curve.difference)
+    marks = [
+        pd.DataFrame(
+            {
+                "x": curve.exposed,
+                "y": naive.score + curve.difference,
+                "answer": name,
+                "cut": curve.cut,
+                "exposed": curve.exposed,
+                "score": naive.score + curve.difference,
+                "correction, enlarged": curve.correction,
+                "SE": curve.se,
+            }
+        )
         for name, curve in report.curves.items()
     ]
-    if not points:
-        return []
-    frame = pd.concat(points, ignore_index=True)
-    frame["least"], frame["most"] = frame.score - 2 * frame.se, frame.score + 2 * frame.se
-    names = list(report.curves)
-    color = colored("model", **{name: COLORS[list(report.answers).index(name)] for name in names})
-    hint = tooltip(
-        model="answer",
-        cut="cut",
-        exposed="exposed",
-        score="score",
-        correction="correction, enlarged",
-        se="SE",
-    )
-    shared = {
-        "x": axis("exposed", "tested records expected to have a mate in training"),
-        "color": color,
-    }
-    data = data_of(frame)
-    height = {"y": axis("least", ""), "y2": {"field": "most"}}
-    errors = layer(data, "rule", shared | height, strokeWidth=1)
-    place = shared | {"y": axis("score", report.scoring)}
-    dots = layer(data, "point", place | {"tooltip": hint}, filled=True, size=60)
-    answered = [name for name in names if not report.table.refusal[name]]
-    ends = [(name, naive.exposed, naive.score) for name in answered] + [
-        (name, 0.0, report.answers[name].score) for name in answered
-    ]
-    lines = data_of(pd.DataFrame(ends, columns=["model", "exposed", "score"]))
-    line = layer(lines, "line", place, strokeWidth=1, strokeDash=[2, 3])
     text = (
         "Each dot is a cut: training does without the records whose pairs with tested ones are as probable as that. Bars are "
-        "two standard errors of the difference from the score as filed; dotted lines go on to where no mate is left."
+        "two standard errors of the difference from the score as filed; lines go on to the answers, where no mate is left."
     )
-    return [Figure("cuts", "What every cut did", text, [line, errors, dots], 360)]
+    return [
+        Figure(
+            "cuts",
+            "What every cut did",
+            text,
+            partial(plot.leakage_report, report),
+            pd.concat(marks, ignore_index=True),
+            4.8,
+        )
+    ]
 
 
 def _row_figures(report: LeakageReport) -> list[Figure]:
     rows = report.rows.head(BARS)
     if rows.empty or rows.carries.isna().any():
         return []
-    frame = rows.assign(
-        label=[str(name) for name in rows.index], mate=[str(name) for name in rows.mate]
+    carries = rows.carries.set_axis(list(map(str, rows.index)))
+    marks = pd.DataFrame(
+        {
+            "row": carries.index,
+            "likeliest mate": list(map(str, rows.mate)),
+            "adds to the correction": carries.to_numpy(),
+            "probability of the likeliest pair": rows.probability.to_numpy(),
+            "exposed": rows.exposed.to_numpy(),
+        }
     )
-    hint = tooltip(
-        label="row",
-        carries="adds to the correction",
-        probability="of the likeliest pair",
-        exposed="exposed",
-    )
-    hint.insert(1, {"field": "mate", "title": "likeliest mate", "type": "nominal"})
-    across = axis("carries", "adds to the correction", scale={"zero": True})
-    text = f"The {len(frame)} rows that add most, of {len(report.rows)} that may have mates in training."
-    return [bars("carried", "Rows that carry the inflation", text, frame, across, hint)]
+    text = f"The {len(rows)} rows that add most, of {len(report.rows)} that may have mates in training."
+    return [
+        row_bars("Rows that carry the inflation", text, carries, "adds to the correction", marks)
+    ]

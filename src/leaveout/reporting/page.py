@@ -1,46 +1,34 @@
 """Self-contained pages: they need no network, no server and no Python.
 
-Jinja2 writes the text, and escapes everything that comes from data. Vega-Lite, whose program from
-vl-convert is part of the page, draws the pictures. A short script sorts and searches tables, and
-downloads them as CSV.
+Jinja2 writes the text, and escapes everything that comes from data. The pictures are those of
+`plot`, as SVG whose marks tell their numbers under the pointer. A short script sorts and searches
+tables, and downloads them as CSV.
 """
 
 import datetime
 import importlib.metadata
+import io
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
 
 from ..data.arrays import label_texts as worded
 from ..validation.checks import Check
+from . import plot
 
 TEMPLATE = Path(__file__).parent / "report.html"
 HOSTS = "numpy", "scipy", "pandas", "scikit-learn", "jax", "statsmodels", "glum", "hmmlearn"
-# rows of a picture, one for each model
-MODEL: dict[str, str | None] = {"field": "model", "type": "nominal", "sort": None, "title": None}
-BLUE = "#1f5fa8"
-ORANGE = "#c05a00"
-RED = "#b3261e"
-GREY = "#767676"
-GREEN = "#2e7d32"
-PURPLE = "#6a3d9a"
-BROWN = "#8a6d00"
-# the same colours on dark screens
-DARK = {
-    BLUE: "#8ab8f0",
-    ORANGE: "#ffa657",
-    RED: "#ff9388",
-    GREY: "#9a9a9a",
-    GREEN: "#8fd694",
-    PURPLE: "#c8a6ef",
-    BROWN: "#dcc06a",
-}
+WIDTH = 7.0  # inches
+SVG = "http://www.w3.org/2000/svg"
+XLINK = "http://www.w3.org/1999/xlink"
 
 Lines = list[tuple[str, str]]
 
@@ -89,42 +77,73 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Figure:
-    """Picture in Vega-Lite, with its title and an explanation."""
+    """Picture on axes that are handed to `draw`, with its title and an explanation.
+
+    `marks` are places in the picture, x and y, that tell their other columns under the pointer.
+    """
 
     name: str
     title: str
     caption: str
-    layers: list[dict[str, Any]]
-    height: int = 320
+    draw: Callable[[Any], Any]
+    marks: pd.DataFrame | None = None
+    height: float = 4.0  # inches
 
     @property
-    def spec(self) -> dict[str, Any]:
-        """Return the picture at the width of the page."""
-        axis = {
-            "labelFontSize": 12,
-            "titleFontSize": 12,
-            "titleFontWeight": "normal",
-            "gridColor": "#e4e4e4",
-            "labelLimit": 160,
-            "labelSeparation": 6,
+    def svg(self) -> str:
+        """Draw the picture, as an element of the page."""
+        from matplotlib import figure, rc_context
+
+        settings = {
+            "axes.spines.right": False,
+            "axes.spines.top": False,
+            "svg.fonttype": "none",
+            "svg.hashsalt": self.name,
+            "text.parse_math": False,
         }
-        config = {
-            "background": "transparent",
-            "axis": axis,
-            "legend": {"labelFontSize": 12, "title": None, "orient": "top"},
-            "view": {"stroke": None},
-        }
-        size = {
-            "width": "container",
-            "height": self.height,
-            "autosize": {"type": "fit-x", "contains": "padding"},
-        }
-        return {
-            "description": f"{self.title}. {self.caption}",
-            **size,
-            "config": config,
-            "layer": self.layers,
-        }
+        file = io.BytesIO()
+        hints: list[str] = []
+        with rc_context(settings):
+            canvas = figure.Figure((WIDTH, self.height), layout="constrained")
+            ax = canvas.subplots()
+            self.draw(ax)
+            if self.marks is not None:
+                places = self.marks.dropna(subset=["x"])
+                marks = places[places["y"].between(*sorted(ax.get_ylim()))]
+                hints = _hints(marks.drop(columns=["x", "y"]))
+                ax.autoscale(False)
+                ax.plot(marks["x"], marks["y"], "o", alpha=0, gid="marks", zorder=9)
+            canvas.savefig(file, format="svg", transparent=True)
+        ElementTree.register_namespace("", SVG)
+        ElementTree.register_namespace("xlink", XLINK)
+        root = ElementTree.fromstring(file.getvalue())
+        root.attrib |= {"role": "img", "aria-label": self.title}
+        marked = root.iterfind(f".//*[@id='marks']//{{{SVG}}}use")
+        for mark, hint in zip(marked, hints, strict=True):
+            ElementTree.SubElement(mark, f"{{{SVG}}}title").text = hint
+        for group in root.iter(f"{{{SVG}}}g"):
+            group.attrib.pop("id", None)  # pictures of one page have the same
+        for metadata in root.findall(f"{{{SVG}}}metadata"):
+            root.remove(metadata)
+        return ElementTree.tostring(root, "unicode")
+
+
+def _hints(marks: pd.DataFrame) -> list[str]:
+    """Write the columns of each mark, one a line."""
+    return [
+        "\n".join(
+            f"{name}: {value:.5g}" if isinstance(value, float) else f"{name}: {value}"
+            for name, value in row.items()
+        )
+        for row in marks.to_dict("records")
+    ]
+
+
+def row_bars(title: str, caption: str, values: pd.Series, label: str, rows: pd.DataFrame) -> Figure:
+    """Draw a bar for each row, whose end tells what is known of it."""
+    marks = rows.assign(x=values.to_numpy(), y=np.arange(len(rows)))
+    draw = partial(plot.bars, values, label)
+    return Figure("carried", title, caption, draw, marks, 0.28 * len(rows) + 0.8)
 
 
 @dataclass(frozen=True)
@@ -150,18 +169,15 @@ def write_page(page: Page, file: Path, notes: Sequence[str]) -> Path:
     page.notes.extend(note for note in notes if note and note not in page.notes)
     try:
         import jinja2
-        import vl_convert
+        import matplotlib  # noqa: F401
     except ImportError:
         raise ImportError(
-            "report needs Jinja2 and vl-convert: pip install 'leaveout[report]'."
+            "report needs Jinja2 and Matplotlib: pip install 'leaveout[report]'."
         ) from None
     template = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     template.policies["json.dumps_kwargs"] = {"allow_nan": False}  # browsers cannot read NaN
-    script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace(
-        "</script", "<\\/script"
-    )
     used = [name for name in HOSTS if name.replace("scikit-learn", "sklearn") in sys.modules]
     versions = [(name, importlib.metadata.version(name)) for name in ("leaveout", *used)]
     versions += [
@@ -170,101 +186,8 @@ def write_page(page: Page, file: Path, notes: Sequence[str]) -> Path:
     ]
     text = template.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         page=page,
-        script=script,
-        dark_colors=DARK,
         now=datetime.datetime.now().astimezone().isoformat(" ", "minutes"),
         versions=versions,
     )
     file.write_text(text, encoding="utf-8")
     return file
-
-
-def data_of(frame: pd.DataFrame) -> dict[str, Any]:
-    return {
-        "values": [
-            {name: _plain(value) for name, value in row.items()} for row in frame.to_dict("records")
-        ]
-    }
-
-
-def axis(name: str, title: str, **options: Any) -> dict[str, Any]:
-    return {
-        "field": name,
-        "type": "quantitative",
-        "title": title,
-        "scale": {"zero": False, "nice": True},
-        **options,
-    }
-
-
-def tooltip(**names: str) -> list[dict[str, str]]:
-    """Build the tooltip of a point, with its fields by their titles."""
-    words = {"type": "nominal"}
-    number = {"type": "quantitative", "format": ".5g"}
-    kinds = dict.fromkeys(("label", "told", "model", "strategy"), words)
-    return [
-        {"field": name, "title": title, **kinds.get(name, number)} for name, title in names.items()
-    ]
-
-
-def layer(
-    data: dict[str, Any], mark: str, encoding: dict[str, Any], **style: Any
-) -> dict[str, Any]:
-    """Build one layer of a picture.
-
-    Marks of one kind and style, one for each row of the data, or for each pair of them.
-    """
-    return {"data": data, "mark": {"type": mark} | style, "encoding": encoding}
-
-
-def rules(data: dict[str, Any], low: str, high: str, color: str, width: int) -> dict[str, Any]:
-    return layer(
-        data,
-        "rule",
-        {"x": axis(low, ""), "x2": {"field": high}, "y": MODEL},
-        color=color,
-        strokeWidth=width,
-    )
-
-
-def reference(*values: float, **style: Any) -> dict[str, Any]:
-    """Build grey lines across a picture."""
-    return layer(
-        {"values": [{"at": value} for value in values]},
-        "rule",
-        {"x": axis("at", "")},
-        color=GREY,
-        **style,
-    )
-
-
-def colored(name: str, **colors: str) -> dict[str, Any]:
-    """Colour marks by the words in a field."""
-    return {
-        "field": name,
-        "type": "nominal",
-        "scale": {"domain": list(colors), "range": list(colors.values())},
-    }
-
-
-def bars(
-    name: str,
-    title: str,
-    caption: str,
-    frame: pd.DataFrame,
-    across: dict[str, Any],
-    hint: list[dict[str, str]],
-) -> Figure:
-    """Draw a bar for each row, named by its `label`."""
-    place = {
-        "y": {"field": "label", "type": "nominal", "sort": None, "title": None},
-        "x": across,
-        "tooltip": hint,
-    }
-    return Figure(
-        name,
-        title,
-        caption,
-        [layer(data_of(frame), "bar", place, color=BLUE)],
-        22 * len(frame) + 40,
-    )

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 # colours of answers
 COLORS = "0.3", "tab:blue", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:orange"
 LONG = 40  # letters of a row's name that leave room for a forest
+MANY = 2_000  # marks above which they are pixels in a drawing of lines, whose file would be large
 # a line to compare with
 REFERENCE: dict[str, Any] = {"color": "0.5", "linewidth": 0.8, "zorder": 0}
 DASHED = REFERENCE | {"linestyle": "--"}
@@ -199,10 +200,11 @@ def losses(estimate: Estimate, ax: "Axes | None" = None, *, named: int = 5) -> "
     'loss of a unit with no update, half the squared error'
     """
     ax = _axes(ax, (6.0, 5.0))
-    table = estimate.table().dropna(subset=["loss"])
+    table = estimate.table()
+    table = table[np.isfinite(table[["loss", "no_update"]]).all(axis=1)]
     lowest = table.no_update.min()
     ax.axline((lowest, lowest), slope=1, label="loss unchanged", **REFERENCE)
-    ax.scatter(table.no_update, table.loss, zorder=3, **POINTS)
+    ax.scatter(table.no_update, table.loss, zorder=3, rasterized=len(table) > MANY, **POINTS)
     flagged = table[table.refit.isin(estimate.flagged())]
     if len(flagged):
         ax.scatter(
@@ -742,25 +744,36 @@ def influence(
     ax = _axes(ax, (8.0, 3.5))
     error = None
     if isinstance(found, Fit):
-        names = found.objective.units.names
-        values = pd.Series(
-            cooks_distance(found),
-            index=pd.RangeIndex(found.objective.num_units) if names is None else names,
-        )
-        values.index.name, by = values.index.name or "unit", "cook"  # type: ignore[assignment]
+        values = pd.Series(cooks_distance(found), index=found.objective.units.names)
+        by = "cook"
     else:
         values = found.column(by)
         error = found.rows.get(f"{by}_error")
-    if isinstance(values.index, pd.PeriodIndex):
-        index = values.index.to_timestamp()
-    else:
-        index = values.index
-    counted = pd.api.types.is_numeric_dtype(index) or pd.api.types.is_datetime64_any_dtype(index)
-    if counted:
-        x = index.to_numpy()
-    else:
-        x = np.arange(len(values))
-    words = label_texts(values.index)
+    units_in_order(values, ax, error, named)
+    ax.set_ylabel(INFLUENCE_LABELS.get(by, f"change of {by}, model-based standard errors"))
+    return ax
+
+
+def positions(index: pd.Index) -> np.ndarray:
+    """Return where units stand on an axis: at their own numbers or local times, else in order."""
+    if isinstance(index, pd.PeriodIndex):
+        index = index.to_timestamp()
+    if isinstance(index, pd.DatetimeIndex):
+        index = index.tz_localize(None)
+    elif not pd.api.types.is_numeric_dtype(index):
+        index = pd.RangeIndex(len(index))
+    return index.to_numpy()
+
+
+def units_in_order(
+    values: pd.Series, ax: "Axes", error: pd.Series | None = None, named: int = 5
+) -> "Axes":
+    """Draw a number of every unit as a line from zero, and the names of the largest."""
+    index = values.index
+    x = positions(index)
+    counted = pd.api.types.is_numeric_dtype(index) or not pd.api.types.is_numeric_dtype(x)
+    ax.set_xlabel(f"{index.name or 'unit'}{'' if counted else ', in order'}")
+    words = label_texts(index)
     if error is not None:
         ax.errorbar(
             x,
@@ -771,18 +784,27 @@ def influence(
             elinewidth=1.5,
             zorder=3,
         )
-    ax.vlines(x, 0, values, color="tab:blue", linewidth=0.8)
+    ax.vlines(x, 0, values, color="tab:blue", linewidth=0.8, rasterized=len(values) > MANY)
     ax.axhline(0, color="0.5", linewidth=0.8)
     size = values.abs().to_numpy(float)
     most = [k for k in np.argsort(-size)[:named] if np.isfinite(size[k])]
     _label_points(ax, [words[k] for k in most], x[most], values.to_numpy(float)[most])
     ax.margins(x=0.02, y=0.12)
+    if x.dtype.kind == "M":
+        from matplotlib.dates import ConciseDateFormatter
+
+        ax.xaxis.set_major_formatter(ConciseDateFormatter(ax.xaxis.get_major_locator()))
     if (values.dropna() >= 0).all():
         ax.set_ylim(bottom=0)
-    ax.set(
-        xlabel=f"{values.index.name}{'' if counted else ', in order'}",
-        ylabel=INFLUENCE_LABELS.get(by, f"change of {by}, model-based standard errors"),
-    )
+    return ax
+
+
+def bars(values: pd.Series, label: str, ax: "Axes") -> "Axes":
+    """Draw a bar for each row, from the top."""
+    place = np.arange(len(values))
+    ax.barh(place, values, color="tab:blue")
+    ax.set_yticks(place, label_texts(values.index))
+    ax.set(xlabel=label, ylim=(len(values) - 0.5, -0.5))
     return ax
 
 
@@ -915,10 +937,8 @@ def states(
     else:
         index = pd.RangeIndex(len(path))
     words = label_texts(index)
-    if isinstance(index, pd.PeriodIndex):
-        index = index.to_timestamp()
     x = hmm.x[:, channel]
-    times = index.to_numpy()
+    times = positions(index)
     path = np.asarray(path)
     starts = np.flatnonzero(
         np.isin(np.arange(len(x)), np.cumsum(hmm.lengths)) | np.r_[True, np.diff(path) != 0]
@@ -1284,8 +1304,7 @@ def forest(
     if "new centre" in table.index and prediction is None:
         prediction = tuple(table.loc["new centre", ["low", "high"]])
     names = [
-        (text if len(text) <= LONG else f"{text[: LONG - 1]}…").replace("$", r"\$")
-        for text in label_texts(rows.index)
+        text if len(text) <= LONG else f"{text[: LONG - 1]}…" for text in label_texts(rows.index)
     ]
     numbers = rows[["estimate", "low", "high"]].to_numpy(float)
     count = len(rows) + (pooled is not None)
@@ -1338,7 +1357,7 @@ def forest(
         ax.axhline(len(rows) - 0.5, color="0.85", linewidth=0.8)
     if reference is not None and np.isfinite(reference):
         ax.axvline(reference, **DASHED)
-    ax.set_yticks(np.arange(count), names)
+    ax.set_yticks(np.arange(count), names, parse_math=False)
     ax.set_ylim(count - 0.5, -0.5)
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)

@@ -8,6 +8,7 @@ import os
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -24,32 +25,12 @@ from ..optimize.fit import SCALAR
 from ..validation.checks import Check
 from ..validation.compare import compare
 from ..validation.estimate import Estimate
-from . import clinical_page
+from . import clinical_page, plot
 from .leakage_page import page_of
-from .page import (
-    BLUE,
-    GREY,
-    MODEL,
-    ORANGE,
-    RED,
-    Figure,
-    Page,
-    PageTable,
-    axis,
-    bars,
-    colored,
-    data_of,
-    layer,
-    reference,
-    rules,
-    tooltip,
-    write_page,
-)
+from .page import Figure, Page, PageTable, row_bars, write_page
 
-# rows in a table, points in a picture, rows named in one
-MOST = 20_000
-POINTS = 2_000
-BARS = 15
+MOST = 20_000  # rows in a table
+BARS = 15  # rows named in a picture
 MODELS = 12  # largest number of models whose losses are in one table
 
 
@@ -99,7 +80,7 @@ def report(
     Returns
     -------
     Path
-        The file that was written. Needs Jinja2 and vl-convert (`pip install 'leaveout[report]'`).
+        The file that was written. Needs Jinja2 and Matplotlib (`pip install 'leaveout[report]'`).
 
     Raises
     ------
@@ -186,8 +167,6 @@ def _of_one(estimate: Estimate, title: str) -> Page:
         figures = []
     if figures and _is_series(estimate):
         figures += [_in_order(estimate)]
-    else:
-        figures += []
     return Page(
         title or f"{model or 'A model'} on data that it has not seen",
         f"What does the model lose on data that it has not seen? {task}",
@@ -384,124 +363,68 @@ def _rows(estimate: Estimate) -> tuple[pd.DataFrame, int]:
 
 
 def _units(estimate: Estimate) -> pd.DataFrame:
-    """Tabulate every unit with a loss.
-
-    Its label, its losses held out and not, and whether its refit is flagged.
-    """
-    plan = estimate.plan
+    """Tabulate every unit with a loss: its row, its losses held out and not, its share of all."""
     names = estimate.names()
-    words = worded(names)
-    flagged = np.zeros(plan.num_units, bool)
-    flagged[plan.index[plan.held & np.isin(plan.refit, estimate.flagged())]] = True
-    if names.is_unique:
-        label = words
-    else:
-        label = [f"{name} (row {k})" for k, name in enumerate(words)]
+    rows = worded(names)
+    if not names.is_unique:
+        rows = [f"{name} (row {k})" for k, name in enumerate(rows)]
     held = estimate.per_unit()
     none = estimate.average(estimate.baseline)
-    units = pd.DataFrame(
-        {
-            "place": _places(names),
-            "label": label,
-            "loss": held,
-            "none": none,
-            "rise": held - none,
-            "told": np.where(flagged, "flagged", "not flagged"),
-        }
-    )
-    units["share"] = (
-        np.abs(held) * estimate._weight / max(np.nansum(np.abs(held) * estimate._weight), 1e-300)
-    )
+    losses = {"row": rows, "held-out loss": held, "no update": none, "rise": held - none}
+    units = pd.DataFrame(losses, names)
+    sizes = np.abs(held) * estimate._weight
+    units["share"] = sizes / max(np.nansum(sizes), 1e-300)
+    units["x"] = plot.positions(names)
+    units["y"] = held
     return units[np.isfinite(held) & np.isfinite(none)]
 
 
-def _places(names: pd.Index) -> Any:
-    """Return the positions of the units in order.
-
-    Times in the form that browsers read locally, else numbers.
-    """
-    if isinstance(names, pd.PeriodIndex):
-        times = names.to_timestamp()
-    else:
-        times = names
-    if not isinstance(times, pd.DatetimeIndex) or times.hasnans:
-        return np.arange(len(names))
-    return [time.isoformat() for time in times.tz_localize(None)]
-
-
-ROW_HEADINGS = {"label": "row", "loss": "held-out loss", "none": "no update", "rise": "rise"}
-
-
 def _against(estimate: Estimate) -> Figure:
-    units = _units(estimate)
-    flagged = units.index[units["told"] == "flagged"]
-    if cut := len(units) > POINTS:
-        risen = units["rise"].nlargest(POINTS // 2).index
-        sampled = units.sample(POINTS // 2, random_state=0).index
-        units = units.loc[[*{*flagged[: POINTS // 2], *risen, *sampled}]].sort_index()
-    low = units[["loss", "none"]].min().min()
-    high = units[["loss", "none"]].max().max()
-    if len(flagged):
-        color = colored("told", **{"not flagged": BLUE, "flagged": RED})
-    else:
-        color = {"value": BLUE}
-    place = {"x": axis("none", "loss with no update"), "y": axis("loss", "held-out loss")}
-    line = layer(
-        {"values": [{"none": low, "loss": low}, {"none": high, "loss": high}]},
-        "line",
-        place,
-        color=GREY,
+    table = estimate.table()
+    label = next(name for name in ("unit", "group", "refit") if name in table)
+    marks = pd.DataFrame(
+        {
+            "x": table["no_update"],
+            "y": table["loss"],
+            "row": worded(pd.Index(table[label])),
+            "held-out loss": table["loss"],
+            "no update": table["no_update"],
+            "rise": table["loss"] - table["no_update"],
+            "its refit": table["result"],
+        }
     )
-    encoding = place | {"color": color, "tooltip": tooltip(**ROW_HEADINGS, told="its refit")}
-    points = layer(
-        data_of(units.drop(columns="share")), "point", encoding, filled=True, size=36, opacity=0.65
+    text = "Above the line a row loses more when the model has not seen it: how far, is its influence on its own loss."
+    return Figure(
+        "against",
+        "What each row loses by being left out",
+        text,
+        partial(plot.losses, estimate),
+        marks.nlargest(plot.MANY, "rise"),
+        5.0,
     )
-    if cut:
-        shown = f" Shown are {len(units)} rows: those that rise most, flagged ones, and others at random."
-    else:
-        shown = ""
-    text = f"Above the line a row loses more when the model has not seen it: how far, is its influence on its own loss.{shown}"
-    return Figure("against", "What each row loses by being left out", text, [line, points], 360)
 
 
 def _row_figure(estimate: Estimate) -> Figure:
-    units = _units(estimate).nlargest(BARS, "share")
-    total = units["share"].sum()
-    across = axis(
-        "share", "share of the loss", scale={"zero": True}, axis={"format": ".1%", "tickCount": 5}
-    )
-    hint = [
-        *tooltip(**ROW_HEADINGS),
-        {"field": "share", "title": "share", "type": "quantitative", "format": ".2%"},
-    ]
-    count = int(np.isfinite(estimate.per_unit()).sum())
-    text = f"The {len(units)} rows of largest loss, of {count}, are {total:.0%} of it all."
-    return bars("carried", "Which rows carry the loss", text, units, across, hint)
+    units = _units(estimate)
+    count = len(units)
+    units = units.nlargest(BARS, "share").set_index("row", drop=False)
+    shares = units["share"]
+    text = f"The {len(units)} rows of largest loss, of {count}, are {shares.sum():.0%} of it all."
+    return row_bars("Which rows carry the loss", text, shares, "share of the loss", units)
 
 
 def _in_order(estimate: Estimate, model: str = "") -> Figure:
     units = _units(estimate)
-    name = estimate.names().name
-    shown = units.iloc[:: -(-len(units) // POINTS)]
-    dated = not pd.api.types.is_numeric_dtype(units["place"])
-    if dated:
-        across = {"type": "temporal", "title": name}
-    else:
-        across = {"title": "unit, in order"}
-    place = {
-        "x": axis("place", "") | across,
-        "y": axis("loss", "held-out loss"),
-        "tooltip": tooltip(**ROW_HEADINGS),
-    }
-    if len(shown) < len(units):
-        thin = f" One in {-(-len(units) // POINTS)} is shown."
-    else:
-        thin = ""
-    points = {"filled": True, "size": 16, "color": BLUE}
-    line = layer(data_of(shown), "line", place, color=BLUE, strokeWidth=1, point=points)
-    text = f"Runs of large losses are times that the model does not know.{thin}"
     title = "Losses in order" + (f", {model}" if model else "")
-    return Figure("order", title, text, [line], 240)
+    text = "Runs of large losses are times that the model does not know."
+
+    def draw(ax: Any) -> None:
+        """Draw the losses over the units."""
+        plot.units_in_order(units["held-out loss"], ax)
+        ax.set_ylabel("held-out loss")
+
+    marks = units.drop(columns="share").nlargest(plot.MANY, "rise")
+    return Figure("order", title, text, draw, marks, 3.0)
 
 
 # several
@@ -612,49 +535,34 @@ def _together(estimates: dict[str, Estimate]) -> list[tuple[str, Check]]:
 
 
 def _means(table: pd.DataFrame, estimates: dict[str, Estimate]) -> Figure:
-    ranked = [estimates[name] for name in table.index]
-    frame = table[["mean", "se"]].assign(
-        model=list(map(str, table.index)),
-        error=[e.approximation_error for e in ranked],
-        none=[e.no_update for e in ranked],
+    ranked = {str(name): estimates[name] for name in table.index}
+    marks = pd.DataFrame(
+        {
+            "x": [estimate.mean for estimate in ranked.values()],
+            "y": np.arange(len(table)),
+            "model": list(ranked),
+            "held-out loss": [estimate.mean for estimate in ranked.values()],
+            "standard error": [estimate.se for estimate in ranked.values()],
+            "approximation": [estimate.approximation_error for estimate in ranked.values()],
+            "no update": [estimate.no_update for estimate in ranked.values()],
+        }
     )
-    for low, high, by in (("low", "high", "se"), ("least", "most", "error")):
-        frame[low], frame[high] = (
-            frame["mean"] + sign * frame[by].replace(np.inf, np.nan).fillna(0.0) for sign in (-1, 1)
-        )
-    data = data_of(frame)
-    hint = tooltip(
-        model="model",
-        mean="held-out loss",
-        se="standard error",
-        error="approximation",
-        none="no update",
-    )
-    place = lambda name: {"x": axis(name, "loss a unit"), "y": MODEL, "tooltip": hint}
-    layers = [
-        rules(data, "low", "high", BLUE, 1),
-        rules(data, "least", "most", ORANGE, 6),
-        layer(data, "point", place("none"), size=60, color=GREY, filled=False),
-        layer(data, "point", place("mean"), size=60, color=BLUE, filled=True),
-    ]
     text = "Dots are held-out losses, thin lines their standard errors, thick ones the refits' errors; rings have no update."
-    return Figure("means", "Held-out losses", text, layers, 34 * len(table) + 40)
+    if table["missing"].any():
+        text += " Here each mean is of all the losses that a model has."
+    draw = partial(plot.estimates, ranked)
+    return Figure("means", "Held-out losses", text, draw, marks, 0.5 * len(table) + 1.6)
 
 
 def _differences(table: pd.DataFrame) -> Figure:
-    frame = table.iloc[1:][["difference", "se_difference", "p_worse"]].assign(
-        model=list(map(str, table.index[1:]))
+    others = table.iloc[1:]
+    difference = others["difference"]
+    half = others["se_difference"].fillna(0.0)
+    frame = pd.DataFrame(
+        {"estimate": difference, "low": difference - half, "high": difference + half}
     )
-    half = frame["se_difference"].fillna(0.0)
-    data = data_of(frame.assign(low=frame["difference"] - half, high=frame["difference"] + half))
-    hint = tooltip(
-        model="model", difference="difference", se_difference="standard error", p_worse="P(worse)"
-    )
-    place = {"x": axis("difference", f"above {table.index[0]}"), "y": MODEL, "tooltip": hint}
-    layers = [
-        reference(0.0),
-        rules(data, "low", "high", BLUE, 1),
-        layer(data, "point", place, filled=True, size=60, color=BLUE),
-    ]
     text = "How much more each loses than the best, on the same units, and the standard error of that: two of these are a sign."
-    return Figure("differences", "Differences from the best", text, layers, 34 * len(frame) + 40)
+    draw = partial(plot.forest, frame, reference=0.0, label=f"above {table.index[0]}")
+    return Figure(
+        "differences", "Differences from the best", text, draw, height=0.32 * len(frame) + 1.2
+    )

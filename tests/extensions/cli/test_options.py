@@ -18,7 +18,7 @@ from leaveout.extensions.cli import app
 from leaveout.extensions.cli.hmm import _counts
 
 pytest.importorskip("matplotlib", reason="needs leaveout[plot]")
-pytest.importorskip("vl_convert", reason="needs leaveout[report]")
+pytest.importorskip("matplotlib", reason="needs leaveout[report]")
 COMMANDS = (
     "report",
     "glm",

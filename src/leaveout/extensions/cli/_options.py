@@ -175,9 +175,9 @@ def pageable(file: Path | None) -> Path | None:
     if file is not None and file.suffix.lower() not in PAGES:
         fail(f"{file}: the name of a report must end in .html.")
     if file is not None and any(
-        importlib.util.find_spec(name) is None for name in ("jinja2", "vl_convert")
+        importlib.util.find_spec(name) is None for name in ("jinja2", "matplotlib")
     ):
-        fail("A report needs Jinja2 and vl-convert: pip install 'leaveout[report]'.")
+        fail("A report needs Jinja2 and Matplotlib: pip install 'leaveout[report]'.")
     return writable(file)
 
 
