@@ -8,7 +8,7 @@ import pytest
 
 import leaveout as lo
 from leaveout.refit import RefitBatch
-from leaveout.refit._descent import RefitDescent
+from leaveout.refit._descent import begin
 from tests.helpers import OBJECTIVES, SLOW, fitted, flat, minimiser
 
 
@@ -18,11 +18,12 @@ class Chord(lo.AbstractRefit):
     steps: int = eqx.field(static=True)
 
     def __call__(self, fit, rows, *, judge=True):
-        state = RefitDescent(fit, rows)
+        none = np.zeros(len(rows.index))
+        batch = begin(fit, rows, u=np.zeros((len(none), fit.num_params)))
+        u, lanes = batch.candidates.u, batch.candidates.lanes
         for _ in range(self.steps):
-            state.u = state.u - state.gradient(np.arange(len(state.u)))
-        none = np.zeros(len(state.u))
-        return RefitBatch(state.theta, none + np.inf, none.astype(int), step_length=none)
+            u = u - batch.gradient(u, lanes)
+        return RefitBatch(lambda: fit.at(u), none + np.inf, none.astype(int), step_length=none)
 
 
 ORDERS = {

@@ -1088,16 +1088,16 @@ FAULTS = (
     ),
     Fault(
         "an estimate is the smallest change of the losses",
-        "RefitDescent.loss_change",
+        "Descent.evaluate",
         "changes.max",
         "changes.min",
         "test_descent",
     ),
     Fault(
         "estimates are made at any contraction",
-        "RefitDescent._plain_distance",
-        "np.where((q < MAX_CONTRACTION) & (left <= self.first[lanes]), left, np.inf)",
-        "left",
+        "Descent.curvature_distance",
+        "np.where(is_informative, distance, np.inf)",
+        "distance",
         "test_descent test_certificate",
     ),
     Fault(
@@ -1109,9 +1109,9 @@ FAULTS = (
     ),
     Fault(
         "steps that did not shrink are accepted",
-        "RefitDescent.steps",
-        "self._take(lanes, plain + share[:, None] * (step - plain), ~stuck)",
-        "self._take(lanes, plain + share[:, None] * (step - plain), stuck)",
+        "_descent._step",
+        "np.where(stuck[:, None], u, u - step)",
+        "np.where(stuck[:, None], u - step, u)",
         "test_descent test_certificate",
     ),
     Fault(
@@ -1673,8 +1673,8 @@ FAULTS = (
     ),
     Fault(
         "a saddle that a descent passes is taken for a minimum",
-        "RefitDescent._finish",
-        "self.fit.objective.convex or not self._beside_saddle(one, self._product(F, theta), result)",
+        "_descent._finish",
+        "fit.objective.convex or not curves_down(product, descent.newton, direction)",
         "True",
         "test_bfgs",
     ),
@@ -2247,9 +2247,9 @@ FAULTS = (
     ),
     Fault(
         "rounding moves a parameter that is held at its limit",
-        "RefitDescent._to_limit",
-        "F.hessian(*at) * np.outer(free, free)",
-        "F.hessian(*at)",
+        "_descent._to_limit",
+        "F.hessian(*arguments) * np.outer(free, free)",
+        "F.hessian(*arguments)",
         "test_gaussian_process",
     ),
     Fault(
@@ -2422,9 +2422,9 @@ FAULTS = (
     ),
     Fault(
         "interval ends ignore how far a refit is from its proved ball",
-        "_distance.distances",
-        "(1 + anchor.rounding.off) * radius + away",
-        "(1 + anchor.rounding.off) * radius + 0 * away",
+        "_refit_batch.distances",
+        "(1 + anchor.rounding.off) * radius + length",
+        "(1 + anchor.rounding.off) * radius + 0 * length",
         "test_prediction_intervals",
     ),
     Fault(
@@ -2439,7 +2439,7 @@ FAULTS = (
         "DampedNewton._across",
         "UP * np.sqrt(largest + (n + 5 * p + 8) * UNIT * condition(root.swapaxes(1, 2), scale))",
         "1.0 + 0 * np.sqrt(largest + (n + 5 * p + 8) * UNIT * condition(root.swapaxes(1, 2), scale))",
-        "refit/test_distance",
+        "refit/test_refit_batch",
     ),
     Fault(
         "rows of large groups weigh as much as those of small ones",
@@ -2991,9 +2991,9 @@ FAULTS = (
     ),
     Fault(
         "losses of an expansion have no error",
-        "expand",
-        "state.expansion.change(found.u, found.distance_left, everyone)",
-        "state.expansion.change(found.u, 0.0 * found.distance_left, everyone)",
+        "_descent.expand",
+        "expansion.change(expanded.u, expanded.distance_left, everyone)",
+        "expansion.change(expanded.u, 0.0 * expanded.distance_left, everyone)",
         "test_mixed",
     ),
     Fault(
@@ -3033,9 +3033,9 @@ FAULTS = (
     ),
     Fault(
         "errors that were looked at earlier are foretold from a distance of another step",
-        "RefitDescent._accept",
-        "self.looked_at",
-        "self.distance_left",
+        "_descent._judge",
+        "part.looked_at",
+        "part.distance_left",
         "test_crfsuite",
     ),
     Fault(

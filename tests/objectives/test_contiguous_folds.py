@@ -173,11 +173,11 @@ def test_refits_lie_within_their_errors(plan, cheap, monkeypatch):
 
 
 def test_influential_folds_go_on_by_full_passes_and_others_do_not(cheap, monkeypatch):
-    went, steps = [], _descent.RefitDescent.steps
+    went, steps = [], _descent._take_steps
     monkeypatch.setattr(
-        _descent.RefitDescent,
-        "steps",
-        lambda self, lanes, *a, **k: went.append(lanes) or steps(self, lanes, *a, **k),
+        _descent,
+        "_take_steps",
+        lambda batch, candidates: went.append(candidates.lanes) or steps(batch, candidates),
     )
     found = lo.cross_validate(fitted(), lo.leave_one_out(80), lo.Certified(0.05), audit=0)
     assert 60 in went[0] and len(went[0]) < 40

@@ -16,7 +16,7 @@ import leaveout as lo
 from leaveout.objectives.batch_functions import DerivedBatch, function, whole
 from leaveout.optimize.newton import newton
 from leaveout.refit import _descent
-from leaveout.refit._descent import RefitDescent
+from leaveout.refit._descent import DEPTH, Descent, Moves, begin, newton_start
 from leaveout.refit._metric import LowRank, own_metric
 from leaveout.validation import minima as _minima
 
@@ -92,11 +92,7 @@ def test_an_audit_of_what_stays_at_the_fit_begins_with_the_longest_step():
 def test_refits_that_run_out_of_steps_are_judged_where_they_stand(monkeypatch):
     fit, plan = robust(), lo.kfold(60, 4)
     exact = lo.cross_validate(fit, plan, lo.Exact(1e-12), audit=0)
-    steps = _descent.RefitDescent.steps
-    once = lambda self, lanes, enough, most=1, fresh=False: steps(
-        self, lanes, enough, min(most, 1), fresh
-    )
-    monkeypatch.setattr(_descent.RefitDescent, "steps", once)
+    monkeypatch.setattr(_descent, "MAX_CHORD_STEPS", 1)
     for refit in (lo.Exact(1e-12), lo.Certified(1e-6)):
         found = lo.cross_validate(fit, plan, refit, audit=0)
         assert (found.result == lo.RESULTS.successful).all() and (found.error < 1e-2).all()
@@ -133,16 +129,16 @@ def test_an_error_is_the_largest_change_of_the_losses_within_the_distance_left()
     )
     rows = lo.leave_one_out(40).one(0).rows
     with jax.enable_x64(True):
-        state = RefitDescent(fit, rows)
-        state.begin()
+        batch = begin(fit, rows)
         towards = (2 * y[0] - 1) * fit.whiten(X[0])  # the loss falls along it, down to nothing
-        state.u = 300 * towards[None] / np.linalg.norm(towards)
-        error = state.loss_change(np.array([0]), np.array([600.0]))[0]
+        (u,) = far = 300 * towards[None] / np.linalg.norm(towards)
+        candidates = batch.candidates._replace(u=far, distance_left=np.array([600.0]))
+        error = batch.evaluate(candidates).error[0]
         losses = lambda u: float(unit_loss(fit.at(u), (X[0], y[0])))
-        along = state.step[0], fit.whiten(state.F.slopes(state.theta(), np.array([0])))[0]
+        along = candidates.step[0], fit.whiten(batch.F.slopes(fit.at(far), np.array([0])))[0]
         ways = [sign * 600 * v / np.linalg.norm(v) for v in along for sign in (1, -1)]
-        most = max(abs(losses(state.u[0] + way) - losses(state.u[0])) for way in ways)
-    assert error == pytest.approx(most, rel=1e-9) and most > 100 * losses(state.u[0])
+        most = max(abs(losses(u + way) - losses(u)) for way in ways)
+    assert error == pytest.approx(most, rel=1e-9) and most > 100 * losses(u)
 
 
 def test_a_metric_by_woodbury_inverts_the_refits_own_hessian():
@@ -219,28 +215,28 @@ def test_a_contraction_is_that_of_the_hessian_by_few_gradients(own, monkeypatch)
     fit = switching()
     (batch,) = lo.random_subsets(400, 0.2, 3, seed=0).batches(10**6, 1, 0)
     everyone = np.arange(3)
+    monkeypatch.setattr(_descent, "MAX_CHORD_STEPS", 2)
     with jax.enable_x64(True):
-        state = RefitDescent(fit, batch.rows, fold_hessians=own)
-        state.begin()
-        state.steps(everyone, lambda lanes, at: np.zeros(len(lanes), bool), 2)
-        point, gradient = state.seen
-        np.testing.assert_allclose(gradient, state.gradient(everyone, point))
+        batch = begin(fit, batch.rows, fold_hessians=own)
+        progress = _descent._take_steps(batch, batch.candidates)
+        point, gradient = progress.point, progress.gradient
+        np.testing.assert_allclose(gradient, batch.gradient(point, everyone))
         whitener = np.asarray(fit.whitener)
         left = (
             np.eye(fit.num_params)
-            - whitener @ state.F.hessian(state.center + fit.unwhiten(point), everyone) @ whitener.T
+            - whitener @ batch.F.hessian(fit.at(point), everyone) @ whitener.T
         )
         if own:  # I − PB = P(P⁻¹ − B)
-            inverse = state.metric.inverse
+            inverse = batch.metric.inverse
             left = np.eye(fit.num_params) - inverse @ (np.eye(fit.num_params) - left)
-        seen, whole_gradient = [], RefitDescent.gradient
+        seen, whole_gradient = [], Descent.gradient
 
-        def counted(self, lanes, u=None):
+        def counted(self, u, lanes):
             seen.extend(lanes)
-            return whole_gradient(self, lanes, u)
+            return whole_gradient(self, u, lanes)
 
-        monkeypatch.setattr(RefitDescent, "gradient", counted)
-        found = state.contractions(everyone)
+        monkeypatch.setattr(Descent, "gradient", counted)
+        found = batch.contractions(everyone, point, gradient)
     np.testing.assert_allclose(
         found, _descent.CAUTION * np.abs(np.linalg.eigvals(left)).max(1), rtol=0.1
     )
@@ -250,12 +246,116 @@ def test_a_contraction_is_that_of_the_hessian_by_few_gradients(own, monkeypatch)
 def test_newtons_method_goes_on_from_where_steps_had_all_but_ended():
     objective, rows, best = of_few_parameters()
     fit = lo.fit(objective)
-    state = RefitDescent(fit, rows)
-    state.begin()
-    state.u, state.size = fit.back(best - state.center), np.full(40, 1e-9)
-    state.u[0] += 100.0  # higher than where the fit is
-    state.size[1] = np.inf  # far from its end
+    u, size = fit.back(best - fit.vector), np.full(40, 1e-9)
+    u[0] += 100.0  # higher than where the fit is
+    size[1] = np.inf  # far from its end
     with jax.enable_x64(True):
-        begun = state._start(state.F, np.arange(40), np.arange(40))
+        batch = begin(fit, rows)
+        candidates = batch.candidates._replace(u=u, size=size)
+        begun = newton_start(batch, batch.F, candidates, np.arange(40))
     np.testing.assert_allclose(begun[2:], best[2:], atol=1e-9)
-    np.testing.assert_array_equal(begun[:2], np.tile(state.center, (2, 1)))
+    np.testing.assert_array_equal(begun[:2], np.tile(fit.vector, (2, 1)))
+
+
+def quadratics(size, number, spread, seed=0):
+    """Hessians in coordinates in which the metric is the identity, and minimisers."""
+    rng = np.random.default_rng(seed)
+    turns = np.linalg.qr(rng.standard_normal((number, size, size)))[0]
+    values = 1 + spread * rng.uniform(-1, 1, (number, size))
+    return np.einsum("rij,rj,rkj->rik", turns, values, turns), rng.standard_normal((number, size))
+
+
+def memory_of(u, step):
+    """Memory after steps from `u`, and no move yet."""
+    none = np.zeros((len(u), 0, u.shape[1]))
+    return Moves(u, step, none, none)
+
+
+def walked(hessian, minimiser, steps, accelerated=True):
+    """Distances to the minimisers after each step from zero, and the contractions that were
+    told.
+    """
+    asked = lambda u: np.einsum("rij,rj->ri", hessian, u - minimiser)
+    u = -asked(np.zeros_like(minimiser))
+    memory, off, ratios = memory_of(np.zeros_like(u), -u), [], []
+    for _ in range(steps):
+        memory, step, ratio = memory.accelerate(u, asked(u))
+        u = u - (step if accelerated else asked(u))
+        off.append(np.linalg.norm(u - minimiser, axis=1))
+        ratios.append(ratio)
+    return np.array(off), np.array(ratios)
+
+
+def test_a_quadratic_of_few_parameters_takes_as_many_steps():
+    hessian, minimiser = quadratics(DEPTH, 20, 0.6)
+    off, _ = walked(hessian, minimiser, DEPTH)
+    plain, _ = walked(hessian, minimiser, DEPTH, accelerated=False)
+    assert off[-1].max() < 1e-6 * np.linalg.norm(minimiser, axis=1).min() < plain[-1].max()
+
+
+def test_steps_are_those_of_gmres():
+    hessian, minimiser = quadratics(30, 3, 0.5, seed=1)
+    off, _ = walked(hessian, minimiser, 4)
+    for each, target, ours in zip(hessian, minimiser, off[-1], strict=True):
+        krylov = [each @ target]
+        for _ in range(3):
+            krylov.append(each @ krylov[-1])
+        basis = np.linalg.qr(np.array(krylov).T)[0]
+        # of the residuals over that space
+        least = basis @ np.linalg.lstsq(each @ basis, each @ target)[0]
+        step = each @ (least - target)
+        assert ours == pytest.approx(np.linalg.norm(least - step - target), rel=1e-6)
+
+
+@pytest.mark.parametrize("accelerated", [True, False])
+def test_contraction_is_that_of_the_plain_steps(accelerated):
+    hessian, minimiser = quadratics(12, 50, 0.7, seed=2)
+    _, ratios = walked(hessian, minimiser, 6, accelerated)
+    radius = np.abs(np.linalg.eigvalsh(hessian) - 1).max(1)
+    assert (ratios <= radius + 1e-9).all()
+    assert np.median(ratios.max(0) / radius) > 0.85
+
+
+def test_what_has_not_begun_has_nothing_to_go_by():
+    hessian, minimiser = quadratics(6, 2, 0.3)
+    memory = memory_of(np.zeros_like(minimiser), np.zeros_like(minimiser))
+    memory.step[0] = np.nan
+    asked = hessian.sum(1)
+    _, step, ratio = memory.accelerate(minimiser + 2, asked)
+    assert (step[0] == asked[0]).all()
+    assert np.isinf(ratio[0])
+    assert not np.allclose(step[1], asked[1])
+    assert np.isfinite(ratio[1])
+
+
+def test_what_is_not_finite_spoils_its_own_refit_only():
+    hessian, minimiser = quadratics(6, 2, 0.3)
+    memory = memory_of(np.zeros_like(minimiser), -minimiser)
+    asked = hessian[:, 0].copy()
+    asked[0] = np.nan
+    _, step, _ = memory.accelerate(minimiser, asked)
+    assert np.isnan(step[0]).all()
+    assert np.isfinite(step[1]).all()
+
+
+def test_refits_take_fewer_gradients(monkeypatch):
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((300, 4))
+    y = rng.poisson(np.exp(0.8 * x[:, 0])).astype(float)
+    loss = lambda theta, row: jnp.exp(row[0] @ theta) - row[1] * (row[0] @ theta)
+    fit = lo.fit(lo.Separable(loss, (x, y), theta0=np.zeros(4)), num_starts=1)
+    plan, looked = lo.kfold(300, 4), []
+    gradient = Descent.gradient
+    monkeypatch.setattr(
+        Descent,
+        "gradient",
+        lambda self, u, lanes: looked.append(len(lanes)) or gradient(self, u, lanes),
+    )
+    accelerated = lo.fold_parameters(fit, plan, lo.Exact())
+    quick, looked[:] = sum(looked), []
+    monkeypatch.setattr(
+        Moves, "accelerate", lambda self, u, asked: (self, asked, np.full(len(u), np.inf))
+    )
+    plain = lo.fold_parameters(fit, plan, lo.Exact())
+    assert quick < sum(looked)
+    np.testing.assert_allclose(accelerated, plain, rtol=1e-7, atol=1e-8)

@@ -2,16 +2,20 @@
 the exact one.
 """
 
-from ._distance import (
-    distance_of_fit as distance_of_fit,
-    distances as distances,
-    lengths as lengths,
-    lengths_of_moves as lengths_of_moves,
-)
 from ._expansion import expandable as expandable
 from ._margins import refit_active_set as refit_active_set
 from ._metric import is_narrow as is_narrow
-from ._refit_batch import RefitBatch as RefitBatch
+from ._refit_batch import (
+    RefitBatch as RefitBatch,
+    distance_of_fit as distance_of_fit,
+    distances as distances,
+    fill_undetermined as fill_undetermined,
+    inverse_root as inverse_root,
+    lengths as lengths,
+    lengths_of_moves as lengths_of_moves,
+    refit_across as refit_across,
+    undetermined_directions as undetermined_directions,
+)
 from ._strategies import (
     AbstractRefit as AbstractRefit,
     Certified as Certified,
@@ -19,10 +23,4 @@ from ._strategies import (
     InfinitesimalJackknife as InfinitesimalJackknife,
     NewtonStep as NewtonStep,
     NoUpdate as NoUpdate,
-)
-from ._undetermined import (
-    fill_undetermined as fill_undetermined,
-    inverse_root as inverse_root,
-    refit_across as refit_across,
-    undetermined_directions as undetermined_directions,
 )

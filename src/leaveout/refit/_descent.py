@@ -1,18 +1,17 @@
 """Refits of any model in a batch: candidates, their distances from the exact refits, and the errors
 of their losses.
 
-Coordinates are the anchor's whitened u = Lᵀ(θ − θ̂), H = L Lᵀ. There are these rungs. Each takes
-the refits that the one before left open:
+Coordinates are the anchor's whitened u = Lᵀ(θ − θ̂), H = L Lᵀ. After the first step, with the
+fold's own Hessian at θ̂ (linear predictors) or the anchor's, by the fold's units or a gradient,
+`RUNGS` lists the ways on, from the cheapest. Each takes the refits that those before left open:
 
     rung          one refit costs                            uses
-    first         its own units, or a gradient
-    the fold's own Hessian at θ̂ (linear predictors), the anchor's
-    expand        nothing: passes that all share
+    expansion     nothing: passes that all share
     derivatives of every fold's own score, where folds are short runs
-    screen        its own units and a sample of others
-    the same, where there are very many refits
+    samples       its own units and a sample of others
+    the same metric, where there are very many refits
     steps         a gradient each                            the same, accelerated
-    newton        a few Hessians, with a line search
+    Newton        a few Hessians, with a line search
     its own, where a Hessian costs few gradients
     alone         a descent from θ̂ of its own
     quasi-Newton, and its own by products, elsewhere
@@ -20,14 +19,21 @@ the refits that the one before left open:
 The remaining distance is estimated as λ/(1 − C), with λ the length of the next step and C its
 contraction by the curvature at the candidate. The error is the largest change of the losses within
 that distance, in both directions of steepest change and along the step.
+
+Steps r(u) = P ∇F(u) with a fixed metric P shrink by the same factor each time. Anderson's
+acceleration also uses the points that a refit has visited. Among their combinations
+ū = u − Σ γ_j Δu_j it takes the one whose linearised step r̄ = r − Σ γ_j Δr_j is least, and steps
+from there: u ← ū − r̄. On a quadratic F this is GMRES, which does not require P to be symmetric
+(D. G. Anderson, J. ACM 12, 1965; H. F. Walker and P. Ni, SIAM J. Numer. Anal. 49, 2011).
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from .._runtime.results import RESULTS
 from ..objectives.batch_functions import (
@@ -45,23 +51,26 @@ from ..objectives.batch_functions import (
 from ..objectives.objective import (
     AbstractLinearPredictor,
     Flags,
+    HeldOutLosses,
     Lanes,
     PerLane,
+    PerUnit,
     Points,
-    RefitPoints,
+    Vector,
 )
 from ..optimize.bfgs import BFGS, curves_down, newton_step
 from ..optimize.fit import Fit
 from ..optimize.hessian_products import COARSE, ROUGH
-from ..optimize.newton import LBFGSState, dear as is_dear, newton, walk
+from ..optimize.newton import LBFGSState, NewtonResult, dear as is_dear, newton, walk
 from ..plans.plan import RefitRows
-from ._acceleration import Acceleration
 from ._enclosure import CAUTION, MAX_CONTRACTION
 from ._expansion import GRADIENTS, ExpandedBatch, Expansion, ScaledExpansion, expandable
 from ._metric import IdentityMetric, Products, RefitMetric, own_metric
+from ._refit_batch import Rung, climb
 from ._screen import SIZES, available, whitened_gradients
 
 MAX_CHORD_STEPS = 20  # steps before a refit goes to the next rung
+DEPTH = 5  # number of moves that acceleration keeps
 # ratios of successive steps above which another metric is used, for linear predictors and others
 STALL_RATIOS = 0.5, 0.9
 # gradients, relative to the first, at which L-BFGS stops for a check; BFGS stops at the last
@@ -89,260 +98,146 @@ LAST_STEP_RATIO = 1e-4
 UNKNOWN_DISTANCE_FACTOR = 20.0
 # parameters from which the model's preconditioner may be a better metric than the anchor's Hessian
 FAR_REFIT_PARAMETERS = 500
+# gradients that Newton's method takes a parameter (about ten Hessians), and a descent in all
+NEWTON_GRADIENTS = 10
+DESCENT_GRADIENTS = 300
 
 
-class DescentLook(NamedTuple):
-    """Selected refits at their candidates, and the remaining distance of each."""
+class Candidates(NamedTuple):
+    """Some refits of a batch at their candidates, one entry of each array a refit.
 
-    state: "RefitDescent"
+    There are their numbers in the batch, whitened displacements and last steps, lengths of the
+    first steps and of the last with the batch's metric (infinite if there was none), estimated
+    distances from the exact refits, held-out losses and their errors, with the distance for which
+    these were computed, codes, numbers of gradients, and whether a refit is open.
+    """
+
     lanes: Lanes
+    u: Points
+    step: Points
+    first: PerLane
+    size: PerLane
     distance_left: PerLane
-    foretold: PerLane | None = None
+    losses: HeldOutLosses
+    error: PerLane
+    looked_at: PerLane
+    result: Lanes
+    gradients: PerLane
+    open: Flags
+
+
+def take(record: Any, which: "np.ndarray | slice") -> Any:
+    """Select refits of a record of arrays."""
+    if not isinstance(record, tuple):
+        return record[which]
+    return type(record)(*(take(part, which) for part in record))
+
+
+def put(record: Candidates, which: np.ndarray, part: Candidates) -> Candidates:
+    """Return the record with `part` in the place of the selected refits."""
+    columns = []
+    for column, entries in zip(record, part, strict=True):
+        changed = column.copy()
+        changed[which] = entries
+        columns.append(changed)
+    return Candidates(*columns)
+
+
+def join(parts: "list[Any]") -> Any:
+    """Concatenate records of arrays."""
+    if not isinstance(parts[0], tuple):
+        return np.concatenate(parts)
+    return type(parts[0])(*(join(list(columns)) for columns in zip(*parts, strict=True)))
+
+
+class Look:
+    """Some refits at their candidates, whose losses are computed when their errors are asked for,
+    unless these are foretold.
+    """
+
+    def __init__(
+        self,
+        batch: "Descent",
+        candidates: Candidates,
+        foretold: PerLane | None = None,
+        unsure: PerLane | float = 0.0,
+    ):
+        self.batch = batch
+        self.candidates = candidates
+        self.foretold = foretold
+        self.unsure = unsure
+
+    @property
+    def lanes(self) -> Lanes:
+        """Their numbers in the batch."""
+        return self.candidates.lanes
+
+    @property
+    def distance_left(self) -> PerLane:
+        """Their distances from the exact refits."""
+        return self.candidates.distance_left
 
     def error(self) -> PerLane:
         """Errors of their summed held-out losses, as foretold or by a look at the losses."""
-        if self.foretold is None:
-            return self.state.loss_change(self.lanes, self.distance_left)
-        return self.foretold
+        if self.foretold is not None:
+            return self.foretold
+        self.candidates = self.batch.evaluate(self.candidates, self.unsure)
+        return self.candidates.error
 
-    def losses(self) -> Float[np.ndarray, "lanes ..."]:
+    def losses(self) -> HeldOutLosses:
         """Held-out losses at the candidate for which errors were computed last."""
-        return self.state.scores[self.lanes]
+        return self.candidates.losses
 
 
-Enough = Callable[[Lanes, "DescentLook | ScaledExpansion"], Flags]
+Enough = Callable[["Look | ScaledExpansion"], Flags]
 
 
-class RefitDescent:
-    """Batch in progress: whitened displacements, steps, distances, losses, errors and codes."""
+@dataclass(frozen=True, eq=False)
+class Descent:
+    """Batch of refits: F(·, w) of each, the metric of their steps, and their candidates.
 
-    def __init__(
-        self, fit: Fit, rows: RefitRows, fold_hessians: bool = False, expanded: bool = False
-    ):
-        """Set up the batch.
+    `enough` marks the refits that are near enough. In a `hurry` the batch is refined only until
+    errors can be estimated. Where it is `sampled`, samples of units may stand for all.
+    """
 
-        With `fold_hessians` each refit uses its own Hessian at θ̂ even if the anchor's is cheaper.
-        With `expanded` folds that are short runs are expanded.
-        """
-        self.fit = fit
-        self.rows = rows
-        self.center = fit.vector
-        runs = expandable(fit, rows) if expanded else None
-        self.expansion = Expansion(fit, rows, runs) if runs is not None else None
-        self.gradients = GRADIENTS * len(rows.index)  # approximate number of gradients computed
-        self.F = derive_batch(fit.objective, fit.theta, rows)
-        count = len(rows.index)
-        self.metric, singular, self.start = self._choose_metric(fold_hessians)
-        self.u = np.zeros((count, fit.num_params))
-        self.step = np.zeros((count, fit.num_params))
-        # candidates where the last gradients were computed, and these
-        self.seen = np.zeros((2, count, fit.num_params))
-        self.first = np.full(count, np.inf)
-        self.distance_left = np.full(count, np.inf)
-        self.size = np.full(count, np.inf)
-        self.extra = np.zeros(count)
-        self.unsure = np.zeros(count)
-        self.error, self.scores = np.full(count, np.inf), np.zeros((count, *self._width()))
-        self.looked_at = np.full(count, np.inf)  # distances for which errors were computed last
-        self.result = np.where(singular, RESULTS.undetermined, RESULTS.successful)
-        self.open = ~singular
-
-    def _choose_metric(
-        self, fold_hessians: bool
-    ) -> tuple[RefitMetric, np.ndarray, np.ndarray | None]:
-        """Choose the folds' own Hessians for linear predictors and on request, else the anchor's.
-
-        Returns the metric, the refits whose Hessian is singular, and the whitened gradients at θ̂
-        if they are computed with it.
-        """
-        none = np.zeros(len(self.rows.index), bool)
-        if self.fit.factor is None:
-            return Products(self.fit, self.F, COARSE if fold_hessians else ROUGH), none, None
-        fold_hessians = fold_hessians or self.linear
-        if fold_hessians:
-            return own_metric(self.fit, self.rows)
-        return IdentityMetric(), none, None
-
-    def _width(self) -> tuple[int, ...]:
-        if self.fit.objective.pointwise:
-            return (self.rows.index.shape[1],)
-        return ()
-
-    def theta(self, lanes: Lanes | slice = slice(None)) -> Points:
-        """Raveled parameters of the candidates."""
-        return self.center + self.fit.unwhiten(self.u[lanes])
-
-    def gradient(self, lanes: Lanes, u: np.ndarray | None = None) -> Points:
-        """Whitened gradients of each refit's own F."""
-        theta = self.theta(lanes) if u is None else self.center + self.fit.unwhiten(u)
-        return self.fit.whiten(self.F.gradient(theta, lanes))
-
-    def begin(self) -> None:
-        """Take the first step from θ̂."""
-        everyone = np.arange(len(self.u))
-        if self.expansion is not None:
-            self.start = self.expansion.start
-        if self.start is None and self.fit.objective.local and isinstance(self.F, DerivedBatch):
-            self.start = self.fit.whiten(self.fit.gradient + self.F.weight_gradient(everyone))
-        start = self.gradient(everyone) if self.start is None else self.start
-        step = np.where(self.open[:, None], self.metric.solve(start, self.u, everyone), 0.0)
-        self.open &= np.isfinite(step).all(1)
-        self.result[~self.open] = RESULTS.undetermined
-        self.u = np.where(self.open[:, None], -step, 0.0)
-        self.step, self.first = step, self._length(self.u, -start)
-
-    def begin_at(self, u: RefitPoints) -> None:
-        """Begin at given displacements instead."""
-        self.u = np.array(u)
-
-    def loss_change(self, lanes: Lanes, remainder: PerLane) -> PerLane:
-        """Largest change of the summed losses of each refit within a given distance, evaluated at
-        the ends and not by a slope.
-
-        A slope may be zero in a flat tail. For one scored unit the direction of the gradient is the
-        worst case. For many units it is not typical of an error's direction, and twice its root
-        mean square share is used. In a long fold the losses change in every direction, and the
-        gradient, which may cost ten times as much, is not computed.
-        """
-        fit = self.fit
-        finite = np.isfinite(remainder)
-        theta = self.theta(lanes)
-        self.looked_at[lanes] = remainder
-        held = np.asarray(self.rows.held)[lanes]
-        width = held.sum(1).max(initial=0)
-        if isinstance(self.metric, ExpandedMetric):
-            self.scores[lanes], self.error[lanes] = (
-                self.F.losses(theta, lanes),
-                self.metric.change(self.u[lanes], remainder, lanes),
-            )
-            return self.error[lanes]
-        distance = np.where(finite, remainder, 0.0)[:, None]
-        if self._sketched:
-            last = self.step[lanes] / np.maximum(self.size[lanes, None], 1e-300)
-        else:
-            last = _unit(self.step[lanes])
-        directions = [distance * last]
-        # units for each parameter from which a fold counts as long
-        if self.linear or not fit.objective.pointwise or width < 8 * fit.num_params:
-            if fit.objective.pointwise:
-                count = np.clip(held.sum(1), 1, fit.num_params)
-            else:
-                count = np.ones(len(lanes))
-            if fit.objective.costs.falls:
-                slopes = self.u[lanes]
-            else:
-                slopes = fit.whiten(self.F.slopes(theta, lanes))
-            directions.append(
-                distance * np.minimum(1.0, 2 / np.sqrt(count))[:, None] * self._steepest(slopes)
-            )
-        moves = fit.unwhiten(
-            np.stack([sign * d for d in directions for sign in (1.0, -1.0)], axis=1)
-        )
-        self.scores[lanes], changes = self.F.around(theta, moves, lanes)
-        error = np.where(np.isnan(changes).any(1), np.inf, changes.max(1))
-        rounding = LOSS_ROUNDING * np.abs(self.scores[lanes]).reshape(len(lanes), -1).sum(1)
-        self.error[lanes] = (
-            np.where(finite | ~held.any(1), error, np.inf) + self.unsure[lanes] + rounding
-        )
-        return self.error[lanes]
-
-    def losses_at(self, theta: Points) -> Callable[[], Float[np.ndarray, "refits ..."]]:
-        """Return the function that gives all held-out losses at θ, the present candidates."""
-        if self.expansion is not None and not self.u.any():
-            return self.expansion.whole_fit_losses
-        return lambda: self.F.losses(theta, np.arange(len(theta)))
-
-    # the rungs
-
-    def steps(
-        self, lanes: Lanes, enough: Enough, most: int = MAX_CHORD_STEPS, fresh: bool = False
-    ) -> Int[np.ndarray, " open"]:
-        """Take accelerated steps, or Newton steps by products; returns the refits still open.
-
-        `fresh` tells that no step was taken with this metric yet.
-        """
-        first = np.where(np.isfinite(self.first), self.first, 0.0)
-        shortest = LENGTH_NOISE * np.maximum(self.natural, first)
-        stalled = STALL_RATIOS[not self.linear]
-        previous = np.where(fresh, np.inf, self.first)
-        contraction = np.zeros(len(self.u))
-        rejected = [lanes[:0]]
-        if self._is_newton:
-            memory = None
-        else:
-            memory = Acceleration(np.zeros_like(self.u), self.step.copy(), np.isfinite(previous))
-        for k in range(most):
-            if not lanes.size:
-                break
-            gradient = self.gradient(lanes)
-            self.seen[:, lanes] = self.u[lanes], gradient
-            plain = self.metric.solve(gradient, self.u[lanes], lanes)
-            size = self._length(plain, gradient)
-            before = previous[lanes]
-            progress = size / np.maximum(before, 1e-300)
-            if memory is None:
-                step = plain
-                along = progress
-            else:
-                step, along = memory.step(lanes, self.u[lanes], plain)
-            floor = size <= shortest[lanes]
-            stuck = ~(progress <= STALL_RATIOS[1]) & ~floor
-            ratio = np.where(
-                floor, 0.0, np.maximum(progress, np.where(np.isfinite(along), along, 0.0))
-            )
-            contraction[lanes] = np.maximum(contraction[lanes], ratio)
-            # what a Newton step leaves shrinks with its length: the next one leaves a smaller
-            # share, by as much
-            shrinks = np.minimum(progress, 1.0) if self._sketched else np.ones(len(lanes))
-            q = np.minimum((SAFETY if k else FIRST_SAFETY) * contraction[lanes] * shrinks, 0.95)
-            # after a plain step nothing more is added
-            distance = size * q / (1 - q) + self._unsolved_part(lanes)
-            extra_length = np.linalg.norm(step - plain, axis=1)
-            share = np.minimum(1.0, distance / np.maximum(extra_length, 1e-300))
-            self.size[lanes], self.extra[lanes], previous[lanes] = (
-                size,
-                np.where(stuck, size, share * extra_length),
-                size,
-            )
-            self.first[lanes] = np.where(np.isinf(self.first[lanes]), size, self.first[lanes])
-            self._take(lanes, plain + share[:, None] * (step - plain), ~stuck)
-            distance = np.where(stuck | np.isinf(before), np.inf, distance + share * extra_length)
-            # largest ratio of steps at which a refit is judged after one step
-            ready = (k > 0) | (contraction[lanes] * shrinks <= 0.01)
-            done, beyond = self._accept(lanes, distance, ready, enough, k == most - 1)
-            done |= floor & (progress > 0.3) & ~beyond
-            # share of the gradient; if more remains after the first step of a nonconvex F, it may
-            # have led to another minimum
-            astray = (k == 0) & (progress > 0.5) & (self.dear and not self.fit.objective.convex)
-            slow = (stuck | beyond | astray | (progress > stalled)) & ~np.isinf(before) & ~done
-            rejected.append(lanes[slow])
-            self.open[lanes[done]] = False
-            lanes = lanes[~(done | slow)]
-        return np.sort(np.concatenate([*rejected, lanes]))
+    fit: Fit
+    rows: RefitRows
+    F: Any
+    metric: RefitMetric
+    candidates: Candidates
+    expansion: Expansion | None = None
+    enough: Enough = lambda look: np.zeros(len(look.lanes), bool)
+    hurry: bool = False
+    sampled: bool = False
 
     @property
-    def _sketched(self) -> bool:
-        """Whether lengths are measured by the metric's sketch of the inverse of H, from above."""
-        return isinstance(self.metric, Products) and self.metric.sketched
+    def open(self) -> Flags:
+        """Whether each refit is open."""
+        return self.candidates.open
 
-    def _length(self, step: Points, gradient: Points) -> PerLane:
-        """Lengths of steps that were solved for whitened gradients.
+    @property
+    def open_candidates(self) -> Candidates:
+        """Candidates of the open refits."""
+        return take(self.candidates, np.flatnonzero(self.open))
 
-        By the Hessian if it is sketched.
-        """
-        return np.sqrt(
-            np.maximum(np.sum(step * (gradient if self._sketched else step), axis=1), 0.0)
-        )
+    def merge(self, part: Candidates) -> "Descent":
+        """Return the batch with these candidates."""
+        return replace(self, candidates=put(self.candidates, part.lanes, part))
 
-    def _steepest(self, slopes: Points) -> Points:
-        """Directions of length one along which numbers of these whitened gradients change most."""
-        if self._sketched:
-            towards = cast(Products, self.metric).inverse.about(slopes)
-        else:
-            towards = slopes
-        return towards / np.sqrt(
-            np.maximum(np.sum(slopes * towards, axis=1, keepdims=True), 1e-300)
-        )
+    @property
+    def theta(self) -> Points:
+        """Raveled parameters of the candidates."""
+        return self.fit.at(self.candidates.u)
+
+    def gradient(self, u: Points, lanes: Lanes) -> Points:
+        """Whitened gradients of each refit's own F."""
+        return self.fit.whiten(self.F.gradient(self.fit.at(u), lanes))
+
+    def losses(self) -> HeldOutLosses:
+        """Held-out losses at the candidates."""
+        if self.expansion is not None and not self.candidates.u.any():
+            return self.expansion.whole_fit_losses()
+        return self.F.losses(self.theta, self.candidates.lanes)
 
     @property
     def natural(self) -> float:
@@ -359,70 +254,88 @@ class RefitDescent:
         """Whether a refit's own Hessian costs too much, or is never formed."""
         return self.fit.factor is None or is_dear(self.fit.objective, self.fit.num_params)
 
-    def _unsolved_part(self, lanes: np.ndarray) -> float | PerLane:
-        """Part of the steps that conjugate gradients left unsolved, in the norm of the Hessian."""
-        # factor on the estimated remainder of a solve (for a CRF it was 0.4 to 0.8 of this)
-        if isinstance(self.metric, Products):
-            return 2.0 * self.metric.remainder[lanes]
-        return 0.0
+    @property
+    def sketched(self) -> bool:
+        """Whether lengths are measured by the metric's sketch of the inverse of H, from above."""
+        return isinstance(self.metric, Products) and self.metric.sketched
 
     @property
-    def _is_newton(self) -> bool:
+    def is_newton(self) -> bool:
         """Whether the metric is that of the candidate, so that its steps are Newton steps."""
         return isinstance(self.metric, Products | ExpandedMetric)
 
-    def _take(self, lanes: np.ndarray, step: np.ndarray, good: np.ndarray) -> None:
-        self.u[lanes[good]] -= step[good]
-        finite = np.isfinite(step).all(1)  # otherwise the step before is used
-        self.step[lanes[finite]] = step[finite]
+    def length(self, step: Points, gradient: Points) -> PerLane:
+        """Lengths of steps that were solved for whitened gradients.
 
-    def _accept(
-        self, lanes: np.ndarray, distance: np.ndarray, ready: np.ndarray, enough: Enough, last: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Mark refits that are near enough, and those for which the curvature is uninformative.
-
-        The steps decide first, unless they are the last, then the curvature at the candidates.
-        Until that tells the distance errors are foretold, from the last look at them, as a look
-        costs several losses.
+        By the Hessian if it is sketched.
         """
-        done = np.zeros(len(lanes), bool)
-        beyond = np.zeros(len(lanes), bool)
-        with np.errstate(invalid="ignore", divide="ignore"):  # zero before the first look
-            foretold = np.nan_to_num(
-                self.error[lanes] * distance / self.looked_at[lanes], posinf=0.0
-            )
-        self.distance_left[lanes] = distance
-        places = np.flatnonzero(np.isfinite(distance) & ready)
-        if places.size and not (last or self._is_newton):
-            places = places[
-                enough(
-                    lanes[places],
-                    DescentLook(self, lanes[places], distance[places], foretold[places]),
-                )
-            ]
-        if places.size and not self._is_newton:
-            distance[places] = np.maximum(
-                distance[places], self._plain_distance(lanes[places]) + self.extra[lanes[places]]
-            )
-            self.distance_left[lanes[places]], beyond[places] = (
-                distance[places],
-                np.isinf(distance[places]),
-            )
-        if places.size:
-            done[places] = enough(lanes[places], DescentLook(self, lanes[places], distance[places]))
-        return done, beyond
+        squares = np.sum(step * (gradient if self.sketched else step), axis=1)
+        return np.sqrt(np.maximum(squares, 0.0))
 
-    def _plain_distance(self, lanes: np.ndarray) -> PerLane:
+    def evaluate(self, candidates: Candidates, unsure: PerLane | float = 0.0) -> Candidates:
+        """Compute the losses, and their largest change within the distances left, evaluated at the
+        ends and not by a slope. Errors are larger by as much as is `unsure`.
+
+        A slope may be zero in a flat tail. For one scored unit the direction of the gradient is the
+        worst case. For many units it is not typical of an error's direction, and twice its root
+        mean square share is used. In a long fold the losses change in every direction, and the
+        gradient, which may cost ten times as much, is not computed.
+        """
+        fit = self.fit
+        lanes, u, step, _, size, remainder = candidates[:6]
+        theta = fit.at(u)
+        if isinstance(self.metric, ExpandedMetric):
+            losses = self.F.losses(theta, lanes)
+            error = self.metric.change(u, remainder, lanes)
+            return candidates._replace(losses=losses, error=error, looked_at=remainder)
+        held = np.asarray(self.rows.held)[lanes]
+        is_finite = np.isfinite(remainder)
+        distance = np.where(is_finite, remainder, 0.0)[:, None]
+        if self.sketched:
+            directions = [distance * step / np.maximum(size[:, None], 1e-300)]
+        else:
+            directions = [distance * _unit(step)]
+        # units for each parameter from which a fold counts as long
+        width = held.sum(1).max(initial=0)
+        if self.linear or not fit.objective.pointwise or width < 8 * fit.num_params:
+            if fit.objective.pointwise:
+                count = np.clip(held.sum(1), 1, fit.num_params)
+            else:
+                count = np.ones(len(lanes))
+            if fit.objective.costs.falls:
+                slopes = u
+            else:
+                slopes = fit.whiten(self.F.slopes(theta, lanes))
+            share = np.minimum(1.0, 2 / np.sqrt(count))[:, None]
+            directions.append(distance * share * self._steepest(slopes))
+        moves = [sign * direction for direction in directions for sign in (1.0, -1.0)]
+        losses, changes = self.F.around(theta, fit.unwhiten(np.stack(moves, axis=1)), lanes)
+        error = np.where(np.isnan(changes).any(1), np.inf, changes.max(1))
+        error = np.where(is_finite | ~held.any(1), error, np.inf)
+        error += unsure + LOSS_ROUNDING * np.abs(losses).reshape(len(lanes), -1).sum(1)
+        return candidates._replace(losses=losses, error=error, looked_at=remainder)
+
+    def _steepest(self, slopes: Points) -> Points:
+        """Directions of length one along which numbers of these whitened gradients change most."""
+        towards = slopes
+        if self.sketched:
+            towards = cast(Products, self.metric).inverse.about(slopes)
+        squares = np.sum(slopes * towards, axis=1, keepdims=True)
+        return towards / np.sqrt(np.maximum(squares, 1e-300))
+
+    def curvature_distance(
+        self, candidates: Candidates, point: Points, gradient: Points
+    ) -> PerLane:
         """Remaining distances by the curvature at candidates; infinite if it is uninformative.
 
         A distance above the length of the first step counts as uninformative too.
         """
-        q = self.contractions(lanes)
-        size = self.size[lanes]
-        distance = size * q / (1 - np.minimum(q, MAX_CONTRACTION))
-        return np.where((q < MAX_CONTRACTION) & (distance <= self.first[lanes]), distance, np.inf)
+        q = self.contractions(candidates.lanes, point, gradient)
+        distance = candidates.size * q / (1 - np.minimum(q, MAX_CONTRACTION))
+        is_informative = (q < MAX_CONTRACTION) & (distance <= candidates.first)
+        return np.where(is_informative, distance, np.inf)
 
-    def contractions(self, lanes: Lanes) -> PerLane:
+    def contractions(self, lanes: Lanes, point: Points, base_gradient: Points) -> PerLane:
         """Contraction of steps with the metric P, the size of I − P∇²F(u, w), by Lanczos' method
         from a random direction.
 
@@ -434,23 +347,20 @@ class RefitDescent:
         # step of secants, relative to a length along which F changes by about one; 1e-9 of that
         # length is noise
         length = 1e-5 * self.natural
-        (point, base_gradient) = self.seen[:, lanes]
-        most = min(PRODUCTS, self.u.shape[1])
+        most = min(PRODUCTS, point.shape[1])
         largest = np.zeros(len(lanes))
         active = np.arange(len(lanes))
-        basis, duals = np.zeros((2, len(lanes), most, self.u.shape[1]))
+        basis, duals = np.zeros((2, len(lanes), most, point.shape[1]))
         ritz = np.zeros((len(lanes), most, most))
-        dual = np.random.default_rng(0).standard_normal(self.u.shape[1]) * np.ones_like(point)
+        dual = np.random.default_rng(0).standard_normal(point.shape[1]) * np.ones_like(point)
         along = self.metric.solve(dual, point, lanes)
         for k in range(most):
             with np.errstate(invalid="ignore", divide="ignore"):
                 size = np.sqrt(np.sum(along * dual, axis=1))[:, None]
                 basis[active, k], duals[active, k] = along / size, dual / size
             move = length * _unit(basis[active, k])
-            image = (
-                self.gradient(lanes[active], point[active] + move) - base_gradient[active]
-            ) / length
-            image *= np.linalg.norm(basis[active, k], axis=1, keepdims=True)
+            image = self.gradient(point[active] + move, lanes[active]) - base_gradient[active]
+            image *= np.linalg.norm(basis[active, k], axis=1, keepdims=True) / length
             sound = np.isfinite(image).all(1)  # unless P is indefinite or F undefined there
             largest[active[~sound]] = np.inf
             active = active[sound]
@@ -475,284 +385,502 @@ class RefitDescent:
                 break
         return CAUTION * largest
 
-    def estimate(self, lanes: Lanes) -> Int[np.ndarray, " open"]:
-        """Estimate distances and errors by the curvature at the candidates.
 
-        Returns the refits that stay open.
+def begin(
+    fit: Fit,
+    rows: RefitRows,
+    fold_hessians: bool = False,
+    expanded: bool = False,
+    u: Points | None = None,
+) -> Descent:
+    """Begin a batch at the displacements `u`, by default after the first step from θ̂.
+
+    That is taken with the folds' own Hessians for linear predictors, and with `fold_hessians` for
+    all models; else with the anchor's. With `expanded` folds that are short runs are expanded.
+    """
+    lanes = np.arange(len(rows.index))
+    F = derive_batch(fit.objective, fit.theta, rows)
+    runs = expandable(fit, rows) if expanded else None
+    expansion = None if runs is None else Expansion(fit, rows, runs)
+    is_open = np.ones(len(lanes), bool)
+    start = None
+    metric: RefitMetric = IdentityMetric()
+    if fit.factor is None:
+        metric = Products(fit, F, COARSE if fold_hessians else ROUGH)
+    elif fold_hessians or isinstance(fit.objective, AbstractLinearPredictor):
+        metric, is_singular, start = own_metric(fit, rows)
+        is_open = ~is_singular
+    width = rows.index.shape[1:] if fit.objective.pointwise else ()
+    unknown = np.full(len(lanes), np.inf)
+    candidates = Candidates(
+        lanes,
+        np.zeros((len(lanes), fit.num_params)) if u is None else u,
+        np.zeros((len(lanes), fit.num_params)),
+        *3 * [unknown],
+        np.zeros((len(lanes), *width)),
+        *2 * [unknown],
+        np.where(is_open, RESULTS.successful, RESULTS.undetermined),
+        np.full(len(lanes), GRADIENTS),  # approximate number
+        is_open,
+    )
+    batch = Descent(fit, rows, F, metric, candidates, expansion)
+    if u is not None:
+        return batch
+    if expansion is not None:
+        start = expansion.start
+    if start is None and fit.objective.local and isinstance(F, DerivedBatch):
+        start = fit.whiten(fit.gradient + F.weight_gradient(lanes))
+    if start is None:
+        start = batch.gradient(candidates.u, lanes)
+    step = np.where(is_open[:, None], metric.solve(start, candidates.u, lanes), 0.0)
+    is_open &= np.isfinite(step).all(1)
+    u = np.where(is_open[:, None], -step, 0.0)
+    length = batch.length(u, -start)
+    result = np.where(is_open, candidates.result, RESULTS.undetermined)
+    return batch.merge(
+        candidates._replace(u=u, step=step, first=length, size=length, result=result, open=is_open)
+    )
+
+
+def refine(batch: Descent, enough: Enough, hurry: bool = False, sampled: bool = True) -> Descent:
+    """Refine a batch until `enough` holds, by samples of units first if these are accurate enough.
+
+    In a hurry the batch is refined only until errors can be estimated.
+    """
+    sampled = sampled and available(batch.fit, batch.rows)
+    return climb(replace(batch, enough=enough, hurry=hurry, sampled=sampled), RUNGS)
+
+
+# steps with one metric
+
+
+class Moves(NamedTuple):
+    """Memory of Anderson's acceleration: where the last steps were computed, those steps, and the
+    last moves with the changes of the steps, scaled to changes of length one.
+    """
+
+    u: Points
+    step: Points  # NaN before the first
+    moves: Float[np.ndarray, "lanes moves params"]
+    changes: Float[np.ndarray, "lanes moves params"]
+
+    def accelerate(self, u: Points, plain: Points) -> "tuple[Moves, Points, PerLane]":
+        """Accelerate the plain steps of refits at `u`.
+
+        Returns the memory after that, the steps, and the contraction ‖Δu − Δr‖ / ‖Δu‖ of the plain
+        steps along the last moves, infinite if there was none.
         """
-        distance = self.distance_left[lanes] = self._plain_distance(lanes) + self.extra[lanes]
-        self.loss_change(lanes, distance)
-        return lanes[~np.isfinite(distance)]
+        displacement = u - self.u
+        change = plain - self.step
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.linalg.norm(displacement - change, axis=1)
+            ratio /= np.linalg.norm(displacement, axis=1)
+            length = np.linalg.norm(change, axis=1)[:, None]
+            is_valid = np.isfinite(length) & (length > 0)
+            move = np.where(is_valid, displacement / length, 0.0)[:, None]
+            change = np.where(is_valid, change / length, 0.0)[:, None]
+        moves = np.concatenate([move, self.moves[:, : DEPTH - 1]], axis=1)
+        changes = np.concatenate([change, self.changes[:, : DEPTH - 1]], axis=1)
+        # least eigenvalue of the correlations of the changes that is used
+        gram = np.linalg.pinv(changes @ changes.swapaxes(1, 2), 1e-13, hermitian=True)
+        correction = (moves - changes).swapaxes(1, 2) @ (gram @ (changes @ plain[:, :, None]))
+        ratio = np.where(np.isnan(ratio), np.inf, ratio)
+        return Moves(u, plain, moves, changes), plain + correction[:, :, 0], ratio
 
-    def screen(self, lanes: Lanes, enough: Enough) -> Int[np.ndarray, " open"]:
-        """Step by the left-out units and samples of the others.
 
-        Returns the refits that samples do not settle.
-        """
-        for size in range(len(SIZES)):
-            if not lanes.size:
-                break
-            gradient, unsure = whitened_gradients(self.fit, self.rows, self.u, lanes, size)
-            step = self.metric.solve(gradient, self.u[lanes], lanes)
-            length = np.linalg.norm(step, axis=1)
-            first = self.first[lanes]
-            ratio = length / np.maximum(first, 1e-300)
-            q = np.minimum(FIRST_SAFETY * ratio, 0.95)
-            shrinks = ratio < 0.5
-            self._take(lanes, step, shrinks)
-            self.size[lanes], self.unsure[lanes] = length, unsure
-            distance = np.where(shrinks & np.isfinite(first), length * q / (1 - q), np.inf)
-            self.first[lanes] = np.where(np.isfinite(first), first, length)
-            self.distance_left[lanes] = distance
-            done = shrinks & enough(lanes, DescentLook(self, lanes, distance))
-            self.open[lanes[done]] = False
-            lanes = lanes[~done]
-        self.unsure[lanes] = 0.0
-        return lanes
+class Progress(NamedTuple):
+    """Refits that take steps with one metric.
 
-    def newton(self, lanes: Lanes) -> None:
-        """Take damped Newton steps to the minimiser reached by descent; a code says if none is.
+    There are their last moves, the points of the last gradients and these, the largest contraction
+    of their steps, and how far acceleration moved them from there.
+    """
 
-        They start at the candidates if the steps there had nearly ended, else from θ̂. Refits go
-        one by one, with the programs of the fit, if that takes less time than compiling others, or
-        if a gradient costs much: as refits converge, a call for all of them would cost as much as
-        before.
-        """
-        params = self.fit.num_params
-        gradient_cost = work(self.fit.objective, params)
-        # Newton's method takes about ten Hessians. A chain of 5,000 steps, 11 parameters (2e5
-        # operations a gradient) took 30 ms a refit, and 130 ms side by side.
-        alone = gradient_cost >= 1e5 or len(lanes) * 10 * params * gradient_cost <= COMPILING
-        size = 1 if alone else max(1, HESSIAN_ENTRIES // params**2)
-        finite, converged = np.zeros((2, len(self.u)), bool)
-        for chunk in (lanes[k : k + size] for k in range(0, len(lanes), size)):
-            F, F_lanes = (self._function_of(chunk), ONE) if size == 1 else (self.F, chunk)
-            solution = newton(
-                F,
-                self._start(F, chunk, F_lanes),
-                F_lanes,
-                self.fit.null_space,
-                cast(np.ndarray, self.fit.factor),
-                self.center,
-            )
-            self.u[chunk] = self.fit.back(solution.theta - self.center)
-            self.distance_left[chunk] = solution.size
-            finite[chunk], converged[chunk] = np.isfinite(solution.value), solution.converged
-            for k in np.flatnonzero(finite[chunk] & ~solution.converged):
-                converged[chunk[k]] = self._to_limit(
-                    F, chunk[k : k + 1], F_lanes[k : k + 1], float(solution.value[k])
-                )
-        self._settle(lanes, finite[lanes], converged[lanes])
+    candidates: Candidates
+    memory: Moves
+    point: Points
+    gradient: Points
+    contraction: PerLane
+    extra: PerLane
 
-    def _to_limit(
-        self,
-        F: Functions,
-        refit: Int[np.ndarray, " single"],
-        F_lanes: Int[np.ndarray, " single"],
-        value: float,
-    ) -> bool:
-        """Finish a refit whose parameter runs to a limit, such as a dispersion to zero.
 
-        The parameter is held at the limit, and F is minimised over the others. Returns whether F is
-        no higher there than before.
-        """
-        (theta,) = self.theta(refit)
-        limit = self.fit.objective.parameters.at_limit(theta)
-        free = limit == theta
-        if free.all():
+def take_steps(batch: Descent) -> Candidates:
+    """Take accelerated steps, or Newton steps by products, with the batch's metric.
+
+    In a hurry those still open get distances and errors by the curvature at their candidates.
+    """
+    progress = _take_steps(batch, batch.open_candidates)
+    candidates = progress.candidates
+    is_open = np.flatnonzero(candidates.open)
+    if not batch.hurry or not is_open.size:
+        return candidates
+    part, _, point, gradient, _, extra = take(progress, is_open)
+    distance = batch.curvature_distance(part, point, gradient) + extra
+    part = batch.evaluate(part._replace(distance_left=distance, open=~np.isfinite(distance)))
+    return put(candidates, is_open, part)
+
+
+def _take_steps(batch: Descent, candidates: Candidates) -> Progress:
+    zeros = np.zeros_like(candidates.u)
+    none = np.zeros(len(zeros))
+    last_step = np.where(np.isfinite(candidates.size)[:, None], candidates.step, np.nan)
+    memory = Moves(zeros, last_step, *2 * [zeros[:, None][:, :0]])
+    progress = Progress(candidates, memory, zeros, zeros, none, none)
+    ended = []
+    most = HURRY if batch.hurry else MAX_CHORD_STEPS
+    for k in range(most):
+        if not none.size:
+            break
+        progress, ends = _step(batch, progress, k, k == most - 1)
+        ended.append(take(progress._replace(memory=()), ends))
+        progress = take(progress, ~ends)
+        none = progress.extra
+    return join([*ended, progress._replace(memory=())])
+
+
+def _step(batch: Descent, progress: Progress, k: int, last: bool) -> tuple[Progress, Flags]:
+    """Take one step, and mark the refits that are near enough or need another metric."""
+    candidates, memory, *_, contraction, _ = progress
+    lanes, u, _, first, before, *_ = candidates
+    gradient = batch.gradient(u, lanes)
+    plain = batch.metric.solve(gradient, u, lanes)
+    size = batch.length(plain, gradient)
+    is_first = np.isinf(before)
+    first = np.where(np.isinf(first), size, first)
+    ratio = size / np.maximum(before, 1e-300)
+    along = ratio
+    step = plain
+    if not batch.is_newton:
+        memory, step, along = memory.accelerate(u, plain)
+    floor = size <= LENGTH_NOISE * np.maximum(batch.natural, first)
+    stuck = ~(ratio <= STALL_RATIOS[1]) & ~floor
+    along = np.maximum(ratio, np.where(np.isfinite(along), along, 0.0))
+    contraction = np.maximum(contraction, np.where(floor, 0.0, along))
+    # what a Newton step leaves shrinks with its length: the next one leaves a smaller share, by as
+    # much
+    shrinks = np.minimum(ratio, 1.0) if batch.sketched else np.ones(len(lanes))
+    q = np.minimum((SAFETY if k else FIRST_SAFETY) * contraction * shrinks, 0.95)
+    # after a plain step nothing more is added
+    distance = size * q / (1 - q)
+    if isinstance(batch.metric, Products):
+        # factor on the estimated remainder of a solve (for a CRF it was 0.4 to 0.8 of this)
+        distance += 2.0 * batch.metric.remainder[lanes]
+    extra = np.linalg.norm(step - plain, axis=1)
+    share = np.minimum(1.0, distance / np.maximum(extra, 1e-300))
+    extra *= share
+    step = plain + share[:, None] * (step - plain)
+    candidates = candidates._replace(
+        u=np.where(stuck[:, None], u, u - step),
+        # otherwise the step before is used
+        step=np.where(np.isfinite(step).all(1)[:, None], step, candidates.step),
+        first=first,
+        size=size,
+        distance_left=np.where(stuck | is_first, np.inf, distance + extra),
+    )
+    progress = Progress(candidates, memory, u, gradient, contraction, np.where(stuck, size, extra))
+    # largest ratio of steps at which a refit is judged after one step
+    ready = (k > 0) | (contraction * shrinks <= 0.01)
+    candidates, beyond = _judge(batch, progress, ready, last)
+    done = ~candidates.open | (floor & (ratio > 0.3) & ~beyond)
+    # share of the gradient; if more remains after the first step of a nonconvex F, it may have led
+    # to another minimum
+    astray = (k == 0) & (ratio > 0.5) & (batch.dear and not batch.fit.objective.convex)
+    slow = stuck | beyond | astray | (ratio > STALL_RATIOS[not batch.linear])
+    candidates = candidates._replace(open=~done)
+    return progress._replace(candidates=candidates), done | (slow & ~is_first)
+
+
+def _judge(
+    batch: Descent, progress: Progress, ready: Flags, last: bool
+) -> tuple[Candidates, Flags]:
+    """Close the refits that are near enough, and mark those whose curvature is uninformative.
+
+    The steps decide first, unless they are the `last`, then the curvature at the candidates. Until
+    that tells the distance errors are foretold, from the last look at them, as a look costs several
+    losses.
+    """
+    candidates = progress.candidates
+    beyond = np.zeros(len(ready), bool)
+    places = np.flatnonzero(np.isfinite(candidates.distance_left) & ready)
+    if not (last or batch.is_newton) and places.size:
+        part = take(candidates, places)
+        with np.errstate(invalid="ignore", divide="ignore"):  # zero before the first look
+            foretold = part.error * part.distance_left / part.looked_at
+        look = Look(batch, part, np.nan_to_num(foretold, posinf=0.0))
+        places = places[batch.enough(look)]
+    if not places.size:
+        return candidates, beyond
+    part, _, point, gradient, _, extra = take(progress, places)
+    if not batch.is_newton:
+        distance = batch.curvature_distance(part, point, gradient) + extra
+        part = part._replace(distance_left=np.maximum(part.distance_left, distance))
+        beyond[places] = np.isinf(part.distance_left)
+    look = Look(batch, part)
+    is_near = batch.enough(look)
+    return put(candidates, places, look.candidates._replace(open=~is_near)), beyond
+
+
+# samples of units
+
+
+def take_sampled_steps(batch: Descent) -> Candidates:
+    """Step by the left-out units and samples of the others."""
+    candidates = batch.open_candidates
+    ended = []
+    for size in range(len(SIZES)):
+        lanes, u, _, first, *_ = candidates
+        if not lanes.size:
+            break
+        gradient, unsure = whitened_gradients(batch.fit, batch.rows, u, lanes, size)
+        step = batch.metric.solve(gradient, u, lanes)
+        length = np.linalg.norm(step, axis=1)
+        ratio = length / np.maximum(first, 1e-300)
+        q = np.minimum(FIRST_SAFETY * ratio, 0.95)
+        shrinks = ratio < 0.5
+        part = candidates._replace(
+            u=np.where(shrinks[:, None], u - step, u),
+            step=np.where(np.isfinite(step).all(1)[:, None], step, candidates.step),
+            first=np.where(np.isfinite(first), first, length),
+            distance_left=np.where(shrinks & np.isfinite(first), length * q / (1 - q), np.inf),
+        )
+        look = Look(batch, part, unsure=unsure)
+        done = batch.enough(look) & shrinks
+        candidates = look.candidates._replace(open=~done)
+        ended.append(take(candidates, done))
+        candidates = take(candidates, ~done)
+    # none of these steps is one of the whole gradient
+    return join([*ended, candidates._replace(size=np.full(len(candidates.lanes), np.inf))])
+
+
+# Newton's method
+
+
+def take_newton_steps(batch: Descent) -> Candidates:
+    """Take damped Newton steps to the minimiser reached by descent; a code says if none is.
+
+    They start at the candidates if the steps there had nearly ended, else from θ̂. Refits go one by
+    one, with the programs of the fit, if that takes less time than compiling others, or if a
+    gradient costs much: as refits converge, a call for all of them would cost as much as before.
+    """
+    candidates = batch.open_candidates
+    objective = batch.fit.objective
+    params = batch.fit.num_params
+    count = len(candidates.lanes)
+    gradient_cost = work(objective, params)
+    # A chain of 5,000 steps, 11 parameters (2e5 operations a gradient) took 30 ms a refit, and 130
+    # ms side by side.
+    size = max(1, HESSIAN_ENTRIES // params**2)
+    if gradient_cost >= 1e5 or count * NEWTON_GRADIENTS * params * gradient_cost <= COMPILING:
+        size = 1
+    chunks = [take(candidates, slice(k, k + size)) for k in range(0, count, size)]
+    return _settle(batch, join([_minimise(batch, chunk, size == 1) for chunk in chunks]))
+
+
+def _minimise(batch: Descent, candidates: Candidates, alone: bool) -> Candidates:
+    """Run Newton's method for some refits together, or for one with the programs of the fit."""
+    fit = batch.fit
+    F = batch.F
+    lanes = candidates.lanes
+    if alone:
+        (weights,) = weights_of(batch.rows, fit.objective.num_units, lanes)
+        F = function(fit.objective, fit.theta, weights).of
+        lanes = ONE
+    start = newton_start(batch, F, candidates, lanes)
+    solution = newton(F, start, lanes, fit.null_space, fit.factor, fit.vector)
+    is_finite = np.isfinite(solution.value)
+    theta = solution.theta.copy()
+    size = solution.size.copy()
+    converged = solution.converged.copy()
+    for k in np.flatnonzero(is_finite & ~converged):
+        limit = _to_limit(fit, F, theta[k], lanes[k : k + 1], float(solution.value[k]))
+        if limit is not None:
+            (theta[k],), (size[k],) = limit.theta, limit.size
+            converged[k] = True
+    result = np.where(converged, candidates.result, RESULTS.not_converged)
+    return candidates._replace(
+        u=fit.back(theta - fit.vector),
+        distance_left=size,
+        result=np.where(is_finite, result, RESULTS.nonfinite),
+    )
+
+
+def newton_start(batch: Descent, F: Functions, candidates: Candidates, lanes: Lanes) -> Points:
+    """Start of Newton's method.
+
+    The candidates if they are nearly converged and lower than θ̂, else θ̂. `lanes` are those of F.
+    """
+    # refits whose last step was shorter than this share of the first continue from their place
+    start = np.tile(batch.fit.vector, (len(lanes), 1))
+    is_close = candidates.size <= 0.1 * candidates.first
+    if is_close.any():
+        theta = batch.fit.at(candidates.u[is_close])
+        values = F.look(theta, lanes[is_close])[0]
+        lower = values < F.look(start[is_close], lanes[is_close])[0]
+        start[np.flatnonzero(is_close)[lower]] = theta[lower]
+    return start
+
+
+def _to_limit(
+    fit: Fit, F: Functions, theta: Vector, lane: Lanes, value: float
+) -> NewtonResult | None:
+    """Finish a refit whose parameter runs to a limit, such as a dispersion to zero.
+
+    The parameter is held at the limit, and F is minimised over the others; None if it is higher
+    there than before.
+    """
+    limit = fit.objective.parameters.at_limit(theta)
+    free = limit == theta
+    if free.all():
+        return None
+    flat = np.vstack([fit.null_space, np.eye(len(theta))[~free]])
+    # the curvature along what is held is rounding, by which steps would move it
+    held: Any = SimpleNamespace(
+        look=F.look, hessian=lambda *arguments: F.hessian(*arguments) * np.outer(free, free)
+    )
+    solution = newton(held, limit[None], lane, flat, fit.factor, fit.vector)
+    is_lower = solution.value[0] <= value + LOSS_ROUNDING * (1 + abs(value))
+    return solution if solution.converged[0] and is_lower else None
+
+
+def _settle(batch: Descent, candidates: Candidates) -> Candidates:
+    """Judge refits at the end, and give a code to those that do not exist."""
+    candidates = batch.evaluate(candidates)
+    result = np.where(np.isfinite(candidates.error), candidates.result, RESULTS.nonfinite)
+    is_lost = (result == RESULTS.nonfinite) | (result == RESULTS.not_converged)
+    return candidates._replace(
+        result=result,
+        distance_left=np.where(is_lost, np.inf, candidates.distance_left),
+        error=np.where(is_lost, np.inf, candidates.error),
+        open=np.zeros(len(result), bool),
+    )
+
+
+# descents
+
+
+def descend_alone(batch: Descent) -> Candidates:
+    """Descend from θ̂ for each refit, then take Newton steps with its own Hessian, by products.
+
+    Near the minimum F itself is too flat to compare steps, and the inverse Hessian of a descent
+    understates the distance.
+    """
+    batch = replace(batch, metric=IdentityMetric())  # lengths are whitened ones
+    candidates = batch.open_candidates
+    weights = weights_of(batch.rows, batch.fit.objective.num_units, candidates.lanes)
+    refits = [_descend(batch, take(candidates, [k]), weight) for k, weight in enumerate(weights)]
+    return join(refits)
+
+
+def _descend(batch: Descent, refit: Candidates, weights: PerUnit) -> Candidates:
+    """Descend for one refit."""
+    F = function(batch.fit.objective, batch.fit.theta, weights)
+    for descent in _descents(batch, F, weights, refit):
+        refit = _finish(batch, F, descent, refit)
+        if not refit.open.any():
+            return refit
+    moved = np.maximum(1.0, np.linalg.norm(refit.u, axis=1))
+    is_converged = refit.size <= LAST_STEP_RATIO * moved
+    result = np.where(is_converged, refit.result, RESULTS.not_converged)
+    return _settle(
+        batch,
+        refit._replace(
+            distance_left=UNKNOWN_DISTANCE_FACTOR * refit.size,
+            result=np.where(np.isfinite(refit.size), result, RESULTS.nonfinite),
+        ),
+    )
+
+
+def _descents(
+    batch: Descent, F: Function, weights: PerUnit, refit: Candidates
+) -> Iterator[LBFGSState | BFGS]:
+    """Yield the points of the descent of one refit, each nearer to the minimum.
+
+    It is L-BFGS in the coordinates of the model's preconditioner or, if there is none, BFGS from
+    the anchor's Hessian.
+    """
+    fit = batch.fit
+    first = float(refit.first[0])
+    descent = None
+    for share in NEAR if fit.num_params > FAR_REFIT_PARAMETERS else ():
+        start = fit.vector if descent is None else descent.theta
+        descent = walk(fit.objective, F, start, weights, share * first, descent)
+        if descent is None:
+            break
+        yield descent
+    if descent is not None:
+        return
+    minimiser = BFGS(F, fit.vector, fit.newton_step)
+    checked_size = np.inf
+
+    def is_near_enough(size: float) -> bool:
+        nonlocal checked_size
+        if size > NEXT_LOOK_RATIO * checked_size:
             return False
-        flat = np.vstack([self.fit.null_space, np.eye(len(theta))[~free]])
-        # the curvature along what is held is rounding, by which steps would move it
-        held = SimpleNamespace(
-            look=F.look, hessian=lambda *arguments: F.hessian(*arguments) * np.outer(free, free)
-        )
-        solution = newton(
-            cast(Functions, held),
-            limit[None],
-            F_lanes,
-            flat,
-            cast(np.ndarray, self.fit.factor),
-            self.center,
-        )
-        if not solution.converged[0] or solution.value[0] > value + LOSS_ROUNDING * (
-            1 + abs(value)
-        ):
-            return False
-        self.u[refit], self.distance_left[refit] = (
-            self.fit.back(solution.theta - self.center),
-            solution.size,
-        )
-        return True
+        checked_size = size
+        point = _place(fit, refit, minimiser.theta, minimiser.step)
+        distance = np.array([LEARNED_DISTANCE_FACTOR * size])
+        look = Look(batch, point._replace(distance_left=distance))
+        return size <= NEAR[-1] * first or bool(batch.enough(look).all())
 
-    def _start(
-        self,
-        F: Functions,
-        lanes: Int[np.ndarray, " selected"],
-        F_lanes: Int[np.ndarray, " selected"],
-    ) -> np.ndarray:
-        """Start of Newton's method.
-
-        The candidates if they are nearly converged and lower than θ̂, else θ̂.
-        """
-        # refits whose last step was shorter than this share of the first continue from their place
-        start = np.tile(self.center, (len(lanes), 1))
-        is_close = self.size[lanes] <= 0.1 * self.first[lanes]
-        if is_close.any():
-            candidates = self.theta(lanes[is_close])
-            lower = (
-                F.look(candidates, F_lanes[is_close])[0]
-                < F.look(start[is_close], F_lanes[is_close])[0]
-            )
-            start[np.flatnonzero(is_close)[lower]] = candidates[lower]
-        return start
-
-    def _function_of(self, refit: Int[np.ndarray, " single"]) -> Functions:
-        """Return F of one refit, with the programs of the fit."""
-        (weights,) = weights_of(self.rows, self.fit.objective.num_units, refit)
-        return function(self.fit.objective, self.fit.theta, weights).of
-
-    def _settle(self, lanes: np.ndarray, finite: np.ndarray, converged: np.ndarray) -> None:
-        """Judge refits at the end, and give a code to those that do not exist."""
-        finite &= np.isfinite(self.loss_change(lanes, self.distance_left[lanes]))
-        for which, code in ((~converged, RESULTS.not_converged), (~finite, RESULTS.nonfinite)):
-            failures = lanes[which]
-            self.result[failures], self.distance_left[failures], self.error[failures] = (
-                code,
-                np.inf,
-                np.inf,
-            )
-
-    def alone(self, lanes: Lanes, enough: Enough) -> None:
-        """Descend from θ̂ for each refit, then take Newton steps with its own Hessian, by products.
-
-        Near the minimum F itself is too flat to compare steps, and the inverse Hessian of a descent
-        understates the distance.
-        """
-        self.metric = IdentityMetric()  # lengths are whitened ones
-        for lane, weight in zip(
-            lanes, weights_of(self.rows, self.fit.objective.num_units, lanes), strict=True
-        ):
-            F = function(self.fit.objective, self.fit.theta, weight)
-            refit = np.array([lane])
-            if any(
-                self._finish(F, point, refit, enough)
-                for point in self._descents(F, weight, refit, enough)
-            ):
-                self.open[refit] = False
-                continue
-            self.distance_left[refit] = UNKNOWN_DISTANCE_FACTOR * self.size[refit]
-            converged = self.size[refit] <= LAST_STEP_RATIO * np.maximum(
-                1.0, np.linalg.norm(self.u[refit], axis=1)
-            )
-            self._settle(refit, np.isfinite(self.size[refit]), converged)
-
-    def _descents(
-        self, F: Function, weight: np.ndarray, refit: np.ndarray, enough: Enough
-    ) -> Iterator[LBFGSState | BFGS]:
-        """Yield the points of the descent of one refit, each nearer to the minimum.
-
-        It is L-BFGS in the coordinates of the model's preconditioner or, if there is none, BFGS
-        from the anchor's Hessian.
-        """
-        fit = self.fit
-        first = float(self.first[refit[0]])
-        descent = None
-        for share in NEAR if fit.num_params > FAR_REFIT_PARAMETERS else ():
-            descent = walk(
-                fit.objective,
-                F,
-                self.center if descent is None else descent.theta,
-                weight,
-                share * first,
-                descent,
-            )
-            if descent is None:
-                break
-            yield descent
-        if descent is not None:
-            return
-        minimiser = BFGS(F, self.center, fit.newton_step)
-        checked_size = np.inf
-
-        def is_near_enough(size: float) -> bool:
-            nonlocal checked_size
-            if size > NEXT_LOOK_RATIO * checked_size:
-                return False
-            checked_size = size
-            self._place_refit(refit, minimiser.theta, minimiser.step)
-            return size <= NEAR[-1] * first or bool(
-                enough(refit, DescentLook(self, refit, np.array([LEARNED_DISTANCE_FACTOR * size])))[
-                    0
-                ]
-            )
-
-        while minimiser.descend(is_near_enough, MOST):
-            yield minimiser
+    while minimiser.descend(is_near_enough, MOST):
         yield minimiser
+    yield minimiser
 
-    def _finish(
-        self, F: Function, result: LBFGSState | BFGS, refit: np.ndarray, enough: Enough
-    ) -> bool:
-        """Take Newton steps of one refit from the end of a descent while they contract.
 
-        Returns whether it is near enough.
-        """
-        theta = result.theta
-        (_, gradient) = F.look(result.theta)
-        learnt = result.newton(gradient)
-        shortest = LENGTH_NOISE * max(self.natural, float(self.first[refit[0]]))
-        self._place_refit(refit, theta, learnt)
-        for _ in range(MAX_CHORD_STEPS):
-            product = self._product(F, theta)
-            before = max(float(gradient @ learnt), 1e-300)
-            step, residual = newton_step(product, result.newton, gradient)
-            if not np.isfinite(residual):
-                return False
-            theta = theta - step
-            gradient = F.look(theta)[1]
-            learnt = result.newton(gradient)
-            self._place_refit(refit, theta, step)
-            contraction = SAFETY * max(
-                residual, (max(float(gradient @ learnt), 0.0) / before) ** 0.5
-            )
-            floor = self.size[refit] <= shortest
-            # share of a gradient; if a Newton step leaves more, no minimum is guaranteed (of 1,008
-            # refits two had none)
-            if not (contraction <= 0.25 or floor):
-                return False
-            if floor:
-                self.distance_left[refit] = self.size[refit]
-            else:
-                self.distance_left[refit] = self.size[refit] * _beyond(contraction)
-            if enough(refit, DescentLook(self, refit, self.distance_left[refit]))[0] or floor:
-                return self.fit.objective.convex or not self._beside_saddle(
-                    refit, self._product(F, theta), result
-                )
-        return False
+def _finish(
+    batch: Descent, F: Function, descent: LBFGSState | BFGS, refit: Candidates
+) -> Candidates:
+    """Take Newton steps of one refit from the end of a descent while they contract.
 
-    def _product(self, F: Function, theta: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-        """Return the function that multiplies by ∇²F at θ, plus one along flat directions."""
-        product = F.products(theta)
-        flat = self.fit.null_space
-        return lambda v: product(v) + (v @ flat.T) @ flat
+    It is closed if it is near enough, and not beside a saddle.
+    """
+    fit = batch.fit
+    theta = descent.theta
+    gradient = F.look(theta)[1]
+    learnt = descent.newton(gradient)
+    refit = _place(fit, refit, theta, learnt)
+    product = _product(fit, F, theta)
+    for _ in range(MAX_CHORD_STEPS):
+        before = max(float(gradient @ learnt), 1e-300)
+        step, residual = newton_step(product, descent.newton, gradient)
+        if not np.isfinite(residual):
+            break
+        theta = theta - step
+        gradient = F.look(theta)[1]
+        learnt = descent.newton(gradient)
+        product = _product(fit, F, theta)
+        refit = _place(fit, refit, theta, step)
+        left_share = (max(float(gradient @ learnt), 0.0) / before) ** 0.5
+        contraction = SAFETY * max(residual, left_share)
+        floor = bool(refit.size[0] <= LENGTH_NOISE * max(batch.natural, float(refit.first[0])))
+        # share of a gradient; if a Newton step leaves more, no minimum is guaranteed (of 1,008
+        # refits two had none)
+        if not (contraction <= 0.25 or floor):
+            break
+        lengths = 1.0 if floor else _beyond(contraction)
+        look = Look(batch, refit._replace(distance_left=refit.size * lengths))
+        is_near = bool(batch.enough(look).all()) or floor
+        refit = look.candidates
+        if is_near:
+            direction = fit.raw(np.random.default_rng(0).standard_normal(theta.size))
+            # where F curves down at the end of Newton steps, that is no minimum
+            if fit.objective.convex or not curves_down(product, descent.newton, direction):
+                return refit._replace(open=np.zeros(1, bool))
+            return refit._replace(size=refit.first)
+    return refit
 
-    def _beside_saddle(
-        self,
-        refit: np.ndarray,
-        product: Callable[[np.ndarray], np.ndarray],
-        result: LBFGSState | BFGS,
-    ) -> bool:
-        """Tell whether F curves down where a refit's Newton steps end, which is then no minimum."""
-        direction = np.random.default_rng(0).standard_normal(self.u.shape[1])
-        if not curves_down(product, result.newton, self.fit.raw(direction)):
-            return False
-        self.size[refit] = self.first[refit]
-        return True
 
-    def _place_refit(self, refit: np.ndarray, theta: np.ndarray, step: np.ndarray) -> None:
-        """Move a refit to θ, with the step that led there or the next one."""
-        self.u[refit], self.step[refit] = self.fit.back(np.stack([theta - self.center, step]))
-        self.size[refit] = np.linalg.norm(self.step[refit], axis=1)
+def _product(fit: Fit, F: Function, theta: Vector) -> Callable[[Vector], Vector]:
+    """Return the function that multiplies by ∇²F at θ, plus one along flat directions."""
+    product = F.products(theta)
+    flat = fit.null_space
+    return lambda v: product(v) + (v @ flat.T) @ flat
+
+
+def _place(fit: Fit, refit: Candidates, theta: Vector, step: Vector) -> Candidates:
+    """Move a refit to θ, with the step that led there or the next one."""
+    displacement, step = fit.back(np.stack([theta - fit.vector, step]))
+    size = np.array([np.linalg.norm(step)])
+    return refit._replace(u=displacement[None], step=step[None], size=size)
 
 
 def _unit(vectors: Points) -> Points:
@@ -767,37 +895,17 @@ def _beyond(keep: float) -> float:
     return 2 / (1 + np.sqrt(1 - 4 * keep)) - 1
 
 
-def lead(state: RefitDescent, enough: Enough, hurry: bool = False, sampled: bool = True) -> None:
-    """Refine a batch after its first step until `enough` holds, by samples of units first if these
-    are accurate enough.
-
-    In a hurry the batch is refined only until errors can be estimated.
-    """
-    lanes = np.flatnonzero(state.open)
-    sampled = sampled and available(state.fit, state.rows)
-    fresh = sampled or state.expansion is not None
-    if state.expansion is not None:
-        lanes = expand(state, lanes, enough, HURRY if hurry else MAX_CHORD_STEPS)
-    if sampled:
-        lanes = state.screen(lanes, enough)
-    lanes = state.steps(lanes, enough, HURRY if hurry else MAX_CHORD_STEPS, fresh=fresh)
-    if hurry and lanes.size:
-        lanes = state.estimate(lanes)
-    if lanes.size and not state.dear:
-        state.newton(lanes)
-    elif lanes.size and not hurry:
-        state.alone(lanes, enough)
+# expansions
 
 
 class ExpandedMetric:
     """Metric of the selected refits' own Hessians at their candidates, by the expansion."""
 
-    def __init__(self, state: RefitDescent, lanes: Lanes):
-        assert state.expansion is not None
-        self.expansion = state.expansion
-        self.place = np.full(len(state.u), -1)
-        self.place[lanes] = np.arange(len(lanes))
-        self.inverse = np.linalg.inv(state.expansion.curvature(state.u[lanes], lanes))
+    def __init__(self, expansion: Expansion, candidates: Candidates):
+        self.expansion = expansion
+        self.place = np.full(len(expansion.start), -1)
+        self.place[candidates.lanes] = np.arange(len(candidates.lanes))
+        self.inverse = np.linalg.inv(expansion.curvature(candidates.u, candidates.lanes))
 
     def solve(self, gradient, u, lanes):
         del u
@@ -808,51 +916,58 @@ class ExpandedMetric:
         return EXPANSION_SAFETY * self.expansion.change(u, remainder, lanes)
 
 
-def expand(
-    state: RefitDescent, lanes: Lanes, enough: Enough, most: int
-) -> Int[np.ndarray, " open"]:
-    """Move a batch to the minimisers of the expansion; returns the refits that are still open.
+def expand(batch: Descent) -> Candidates:
+    """Move a batch to the minimisers of the expansion.
 
-    These continue from there with full gradients and their own Hessians, which the expansion also
-    gives.
+    Refits that are then not near enough continue with full gradients and their own Hessians, which
+    the expansion also gives.
     """
-    assert state.expansion is not None
-    batch = state.expansion.solve()
-    anchor_metric = state.metric
-    if state.fit.objective.costs.separate:
-        theta = state.center + state.fit.unwhiten(np.nan_to_num(batch.u))
-        everyone = np.arange(len(batch.u))
-        error = state.expansion.change(batch.u, batch.distance_left, everyone)
-        batch = batch._replace(losses=state.F.losses(theta, everyone), error=error)
-    state.first[lanes] = np.linalg.norm(state.expansion.start[lanes], axis=1)
-    trusted = np.isfinite(batch.error[lanes])
-    lanes, invalid = lanes[trusted], lanes[~trusted]
-    if not lanes.size:
-        return invalid
-    state.u[lanes] = batch.u[lanes]
-    factor, done = _calibration(state, lanes, enough, batch)
-    settled = lanes[done]
-    lanes = lanes[~done]
-    error = factor * batch.error[settled]
-    scored = state.rows.held[settled].sum(1)
-    state.distance_left[settled], state.scores[settled], state.open[settled] = (
-        factor * batch.distance_left[settled],
-        batch.losses[settled],
-        False,
-    )
+    expansion = cast(Expansion, batch.expansion)
+    expanded = expansion.solve()
+    if batch.fit.objective.costs.separate:
+        everyone = batch.candidates.lanes
+        losses = batch.F.losses(batch.fit.at(np.nan_to_num(expanded.u)), everyone)
+        error = expansion.change(expanded.u, expanded.distance_left, everyone)
+        expanded = expanded._replace(losses=losses, error=error)
+    candidates = batch.open_candidates
+    first = np.linalg.norm(expansion.start[candidates.lanes], axis=1)
+    gradients = candidates.gradients + expansion.gradients / len(batch.open)
+    candidates = candidates._replace(first=first, size=first, gradients=gradients)
+    is_valid = np.isfinite(expanded.error[candidates.lanes])
+    parts = [take(candidates, ~is_valid)]
+    if is_valid.any():
+        candidates = take(candidates, is_valid)
+        candidates = candidates._replace(u=expanded.u[candidates.lanes])
+        factor, done = _calibration(batch, candidates, expanded)
+        parts.append(_close(batch, take(candidates, done), expanded, factor))
+        candidates = take(candidates, ~done)
+        own = replace(batch, metric=ExpandedMetric(expansion, candidates))
+        parts.append(_take_steps(own, candidates).candidates)
+    candidates = join(parts)
+    # no step was taken yet with the metric of the fit
+    return candidates._replace(size=np.full(len(candidates.lanes), np.inf))
+
+
+def _close(
+    batch: Descent, candidates: Candidates, expanded: ExpandedBatch, factor: float
+) -> Candidates:
+    """Close refits whose estimates times the factor are near enough."""
+    lanes = candidates.lanes
+    error = factor * expanded.error[lanes]
     # share of the largest accepted error for each scored unit below which errors count as equal
-    state.error[settled] = np.maximum(
-        error, 0.01 * scored * np.max(error / np.maximum(scored, 1), initial=0.0)
+    scored = batch.rows.held[lanes].sum(1)
+    least = 0.01 * scored * np.max(error / np.maximum(scored, 1), initial=0.0)
+    return candidates._replace(
+        distance_left=factor * expanded.distance_left[lanes],
+        losses=expanded.losses[lanes],
+        error=np.maximum(error, least),
+        gradients=candidates.gradients - GRADIENTS,
+        open=np.zeros(len(lanes), bool),
     )
-    state.gradients = state.expansion.gradients + GRADIENTS * (len(lanes) + len(invalid))
-    state.metric = ExpandedMetric(state, lanes)
-    lanes = state.steps(lanes, enough, most)
-    state.metric = anchor_metric
-    return np.sort(np.concatenate([lanes, invalid]))
 
 
 def _calibration(
-    state: RefitDescent, lanes: Lanes, enough: Enough, batch: ExpandedBatch
+    batch: Descent, candidates: Candidates, expanded: ExpandedBatch
 ) -> tuple[float, Flags]:
     """Return the factor on the estimates, and the refits that are then near enough.
 
@@ -860,30 +975,60 @@ def _calibration(
     estimates are too small, the factor grows and other refits are the worst that pass.
     """
     factor = EXPANSION_SAFETY
-    seen = np.zeros(len(state.u), bool)
+    lanes = candidates.lanes
+    seen = np.zeros(len(lanes), bool)
     while True:
-        done = enough(lanes, ScaledExpansion(batch, lanes, factor))
-        border = lanes[done & ~seen[lanes]]
+        done = batch.enough(ScaledExpansion(expanded, lanes, factor))
+        border = np.flatnonzero(done & ~seen)
         # accepted refits of largest error whose gradients measure how good the estimates are
-        border = border[np.argsort(-batch.error[border], kind="stable")[:16]]
+        border = border[np.argsort(-expanded.error[lanes[border]], kind="stable")[:16]]
         if not border.size:
             return factor, done
         seen[border] = True
-        worst = EXPANSION_SAFETY * _ratio(state, border, batch)
+        worst = EXPANSION_SAFETY * _ratio(batch, take(candidates, border), expanded)
         if worst <= factor:
             return factor, done
         factor = worst
 
 
-def _ratio(state: RefitDescent, lanes: Lanes, batch: ExpandedBatch) -> float:
+def _ratio(batch: Descent, candidates: Candidates, expanded: ExpandedBatch) -> float:
     """Return the largest ratio of changes in one Newton step to their estimates."""
-    step = ExpandedMetric(state, lanes).solve(state.gradient(lanes), state.u[lanes], lanes)
-    losses = state.F.losses(state.center + state.fit.unwhiten(state.u[lanes] - step), lanes)
+    lanes, u, *_ = candidates
+    metric = ExpandedMetric(cast(Expansion, batch.expansion), candidates)
+    step = metric.solve(batch.gradient(u, lanes), u, lanes)
+    losses = batch.F.losses(batch.fit.at(u - step), lanes)
     total = lambda part: np.abs(part).reshape(len(lanes), -1).sum(1)
-    changes = total(losses - batch.losses[lanes]), np.linalg.norm(step, axis=1)
-    expansion_rounding = 1e-9  # rounding error of a loss, and of a whitened length
-    estimates = (
-        batch.error[lanes] + expansion_rounding * (1 + total(losses)),
-        batch.distance_left[lanes] + expansion_rounding,
-    )
-    return float(np.max(np.array(changes) / np.array(estimates)))
+    rounding = 1e-9  # error of a loss, and of a whitened length
+    estimate = expanded.error[lanes] + rounding * (1 + total(losses))
+    distance = expanded.distance_left[lanes] + rounding
+    changes = total(losses - expanded.losses[lanes]) / estimate
+    return float(np.max([changes, np.linalg.norm(step, axis=1) / distance]))
+
+
+def _gradients(batch: Descent, number: float) -> float:
+    """Operations of so many gradients of each open refit."""
+    return number * batch.open.sum() * work(batch.fit.objective, batch.fit.num_params)
+
+
+RUNGS = (
+    Rung("expansion", lambda batch: batch.expansion is not None, lambda batch: 0.0, expand),
+    Rung(
+        "samples",
+        lambda batch: batch.sampled,
+        lambda batch: _gradients(batch, sum(SIZES) / batch.fit.objective.num_units),
+        take_sampled_steps,
+    ),
+    Rung("steps", lambda batch: True, lambda batch: _gradients(batch, HURRY), take_steps),
+    Rung(
+        "Newton",
+        lambda batch: not batch.dear,
+        lambda batch: _gradients(batch, NEWTON_GRADIENTS * batch.fit.num_params),
+        take_newton_steps,
+    ),
+    Rung(
+        "alone",
+        lambda batch: batch.dear and not batch.hurry,
+        lambda batch: _gradients(batch, DESCENT_GRADIENTS),
+        descend_alone,
+    ),
+)

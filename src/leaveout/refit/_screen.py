@@ -23,7 +23,6 @@ from ..objectives.objective import (
     Lanes,
     PerLane,
     Points,
-    RefitPoints,
     ravel,
     unravel,
 )
@@ -77,30 +76,27 @@ def samples(fit: Fit) -> tuple[Sample, ...]:
 
 
 def whitened_gradients(
-    fit: Fit, rows: RefitRows, u: RefitPoints, lanes: Lanes, size: int
+    fit: Fit, rows: RefitRows, u: Points, lanes: Lanes, size: int
 ) -> tuple[Points, PerLane]:
     """Whitened gradients of selected refits' own F at u, without b, and bounds of b's effect on
     their summed losses.
 
     The bound is the estimate from one of the samples plus three standard errors.
     """
-    padded = _pad_lanes(lanes, len(u))
+    places = _pad(len(lanes), len(rows.index))
     chunk = max(1, own_passes(fit.objective, rows.index.shape[1]) // 8)
-    batch = rows.take(padded)
+    batch = rows.take(lanes[places])
     gradient, error = _chunked_gradients(
-        fit, samples(fit)[size], batch.index, batch.weight, batch.held, u[padded], chunk
+        fit, samples(fit)[size], batch.index, batch.weight, batch.held, u[places], chunk
     )
     return np.asarray(gradient)[: len(lanes)], np.asarray(error)[: len(lanes)]
 
 
-def _pad_lanes(lanes: Lanes, total: int) -> Int[np.ndarray, " padded"]:
-    """Repeat the last lane up to a power of eight, or up to the total."""
+def _pad(count: int, most: int) -> Int[np.ndarray, " padded"]:
+    """Places of some refits, the last of them repeated up to a power of eight, or up to `most`."""
     # least number of refits in one call
-    size = min(
-        max(8 ** int(np.ceil(np.log2(max(len(lanes), 1)) / 3)), 64),
-        few_size(max(total, len(lanes))),
-    )
-    return np.concatenate([lanes, np.repeat(lanes[-1:], size - len(lanes))])
+    size = min(max(8 ** int(np.ceil(np.log2(max(count, 1)) / 3)), 64), few_size(max(most, count)))
+    return np.minimum(np.arange(size), count - 1)
 
 
 @compile_static

@@ -40,7 +40,7 @@ from ..optimize.hessian_products import COARSE, solve_once
 from ..plans.plan import RefitRows
 from . import _linear as linear
 from ._anchor import passes as groups
-from ._descent import RefitDescent, lead
+from ._descent import Descent, begin, refine
 from ._penalty_stack import PathRefit, Settling, Stack
 from ._probes import alone, refit_by_probes
 from ._refit_batch import RefitBatch
@@ -267,12 +267,8 @@ class NewtonStep(AbstractRefit):
             return one_step(fit, rows)
         if fit.predictors is not None:
             return _newton_step(fit, rows, judge)
-        state = RefitDescent(fit, rows, fold_hessians=True)
-        state.begin()
-        _flag_crossed(state)
-        if judge:
-            return _judge(state)
-        return _batch_of(state, np.full(len(state.u), np.inf))
+        batch = _flag_crossed(begin(fit, rows, fold_hessians=True))
+        return _judge(batch) if judge else _batch_of(batch, unjudged=True)
 
 
 class Exact(AbstractRefit):
@@ -309,17 +305,12 @@ class Exact(AbstractRefit):
         if fit.predictors is not None:
             at_end = lambda look: linear.error(fit, rows, look.center, look.center, look.half)
             return _enclose(fit, rows, self._is_converged, at_end, target=self.tol)
-        state = RefitDescent(fit, rows)
-        state.begin()
-        lead(
-            state,
-            lambda lanes, look: look.distance_left <= self.tol * state.first[lanes],
-            sampled=False,
-        )
+        batch = begin(fit, rows)
+        ends = self.tol * batch.candidates.first
+        batch = refine(batch, lambda look: look.distance_left <= ends[look.lanes], sampled=False)
         if not judge:
-            return _batch_of(state, np.full(len(state.u), np.inf))
-        state.loss_change(np.arange(len(state.u)), state.distance_left)
-        return _batch_of(state, state.error, state.scores)
+            return _batch_of(batch, unjudged=True)
+        return _batch_of(batch.merge(batch.evaluate(batch.candidates)))
 
     def _is_converged(self, lanes, visible):
         del lanes
@@ -388,20 +379,18 @@ class Certified(AbstractRefit):
         if fit.predictors is not None:
             judged = linear.Judge(fit, rows, allowed)
             return _enclose(fit, rows, judged, judged.final_errors, allowed)
-        state = RefitDescent(fit, rows, expanded=True)
-        state.begin()
-        _flag_crossed(state)  # distances are unreliable across kinks, so iterate to convergence
-        ends = np.where(state.result == RESULTS.kink, 1e-8 * state.first, np.inf)
-        lead(
-            state,
-            lambda lanes, look: (
-                (look.error() <= allowed[lanes]) & (look.distance_left <= ends[lanes])
-            ),
-        )
+        batch = _flag_crossed(begin(fit, rows, expanded=True))
+        # distances are unreliable across kinks, so iterate to convergence
+        has_crossed = batch.candidates.result == RESULTS.kink
+        ends = np.where(has_crossed, 1e-8 * batch.candidates.first, np.inf)
+
+        def enough(look):
+            is_accurate = look.error() <= allowed[look.lanes]
+            return is_accurate & (look.distance_left <= ends[look.lanes])
+
+        refits = _batch_of(refine(batch, enough))
         # share of the tolerance below which errors count as equal
-        return _batch_of(
-            state, np.maximum(state.error, 1e-4 * allowed * rows.held.any(1)), state.scores
-        )
+        return replace(refits, error=np.maximum(refits.error, 1e-4 * allowed * rows.held.any(1)))
 
 
 def _solved(fit: Fit, rows: RefitRows, judge: bool) -> RefitBatch:
@@ -444,47 +433,48 @@ def _batch_at(fit: Fit, rows: RefitRows, u: np.ndarray, judge: bool) -> RefitBat
         return _judged_by_proof(
             linear.FirstStep(fit, rows), linear.predictors_at(fit, rows, u), lambda: fit.at(u)
         )
-    state = RefitDescent(fit, rows, expanded=True)
-    state.begin_at(u)
-    _flag_crossed(state)
-    return _judge(state)
+    return _judge(_flag_crossed(begin(fit, rows, expanded=True, u=u)))
 
 
-def _batch_of(
-    state: RefitDescent, error: np.ndarray, scores: np.ndarray | None = None
-) -> RefitBatch:
-    ball = lambda: (state.u, state.distance_left)
+def _batch_of(batch: Descent, unjudged: bool = False) -> RefitBatch:
+    """Return the candidates of a batch, without losses and errors if they are `unjudged`."""
+    candidates = batch.candidates
+    unknown = np.full(len(candidates.lanes), np.inf)
     return RefitBatch(
-        state.theta, error, state.result, scores, None, ball, state.first, state.gradients
+        lambda: batch.theta,
+        unknown if unjudged else candidates.error,
+        candidates.result,
+        None if unjudged else candidates.losses,
+        None,
+        lambda: (candidates.u, candidates.distance_left),
+        candidates.first,
+        float(candidates.gradients.sum()),
     )
 
 
-def _judge(state: RefitDescent) -> RefitBatch:
+def _judge(batch: Descent) -> RefitBatch:
     """Return refits with the errors of their reported losses.
 
     The change to a better estimate, plus the error of that.
     """
-    theta, everyone, length = (
-        state.theta(),
-        np.arange(len(state.u)),
-        np.linalg.norm(state.u, axis=1),
-    )
-    reported_losses, result = functools.cache(state.losses_at(theta)), state.result.copy()
-    loss_change = lambda scores, lanes: (
-        np.abs(scores - reported_losses()[lanes]).reshape(len(lanes), -1).sum(1)
+    reported = batch.candidates
+    reported_losses = functools.cache(batch.losses)
+    loss_change = lambda losses, lanes: (
+        np.abs(losses - reported_losses()[lanes]).reshape(len(lanes), -1).sum(1)
     )
 
-    def enough(lanes, look):
+    def enough(look):
         error = look.error()
-        return error <= (linear.TIGHT - 1) * loss_change(look.losses(), lanes)
+        return error <= (linear.TIGHT - 1) * loss_change(look.losses(), look.lanes)
 
-    lead(state, enough, hurry=True)
-    error = state.error + loss_change(state.scores, everyone)
+    refits = _batch_of(refine(batch, enough, hurry=True))
     return replace(
-        _batch_of(state, error, reported_losses()),
-        make=lambda: theta,
-        result=result,
-        step_length=np.maximum(length, state.first),
+        refits,
+        make=lambda: batch.theta,
+        error=refits.error + loss_change(refits.scores, reported.lanes),
+        result=reported.result,
+        scores=reported_losses(),
+        step_length=np.maximum(np.linalg.norm(reported.u, axis=1), refits.step_length),
     )
 
 
@@ -548,14 +538,16 @@ def _judged_by_proof(
     )
 
 
-def _flag_crossed(state: RefitDescent) -> None:
+def _flag_crossed(batch: Descent) -> Descent:
     """Flag refits whose path crosses a kink of a unit's loss."""
-    objective = state.fit.objective
-    if isinstance(objective, AbstractLinearPredictor) and not objective.smooth:
-        count = np.asarray(
-            _crossings(objective, state.fit.theta, state.theta(), passes(objective) // 16 + 1)
-        )
-        state.result[(count > 0) & state.open] = RESULTS.kink
+    objective = batch.fit.objective
+    if not isinstance(objective, AbstractLinearPredictor) or objective.smooth:
+        return batch
+    chunk = passes(objective) // 16 + 1
+    count = np.asarray(_crossings(objective, batch.fit.theta, batch.theta, chunk))
+    candidates = batch.candidates
+    result = np.where((count > 0) & candidates.open, RESULTS.kink, candidates.result)
+    return batch.merge(candidates._replace(result=result))
 
 
 @compile_static

@@ -48,7 +48,7 @@ from ..optimize.fit import Fit, column_curvature, fit as minimum
 from ..plans.plan import Batch, Plan
 from ..refit import AbstractRefit, Exact, NewtonStep, RefitBatch
 from ..refit._anchor import LinearFitCache, linear_cache
-from ..refit._descent import RefitDescent
+from ..refit._descent import Descent, begin
 from ..refit._enclosure import CertifiedBatch
 from ..refit._linear import losses as losses_at
 from ..refit._margins import refit_active_set as along_zeros
@@ -536,7 +536,8 @@ class LossSlopes:
         adjoint = np.zeros(size)
         products = np.zeros((size, size))
         for batch in batches:
-            state, done = _take_step(builder, batch)
+            descent, done = _take_step(builder, batch)
+            u = descent.candidates.u
             if joint:
                 entry_share = share[batch.refits]
             else:
@@ -544,8 +545,8 @@ class LossSlopes:
             chunk = own_passes(fit.objective, batch.rows.index.shape[1])
             args = (*map(np.asarray, batch.rows[:3]), entry_share, done.theta)
             r = np.asarray(self._loss_gradients(rho, leaves, fit.theta, args, chunk))
-            p = fit.unwhiten(state.metric.solve(fit.whiten(r), state.u, np.arange(len(r))))
-            q = fit.unwhiten(state.u)
+            p = fit.unwhiten(descent.metric.solve(fit.whiten(r), u, np.arange(len(r))))
+            q = fit.unwhiten(u)
             sums = self._refit_slopes(rho, leaves, fit.theta, fit.vector, (*args, p, q), chunk)
             by_rho = by_rho + np.asarray(sums[0])
             by_theta = by_theta + np.asarray(sums[1]) + r.sum(0)
@@ -606,15 +607,15 @@ def _one_step_criterion(
     return np.asarray(mean(builder.draft, among))
 
 
-def _take_step(builder: EstimateBuilder, batch: Batch) -> tuple[RefitDescent, RefitBatch]:
+def _take_step(builder: EstimateBuilder, batch: Batch) -> tuple[Descent, RefitBatch]:
     """Take one Newton step of each refit of any model, and add the losses there to the estimate."""
-    state = RefitDescent(builder.held_out_loss.fit, batch.rows, fold_hessians=True)
-    state.begin()
-    done = RefitBatch(
-        state.theta, np.full(len(state.u), np.inf), state.result, step_length=state.first
+    descent = begin(builder.held_out_loss.fit, batch.rows, fold_hessians=True)
+    candidates = descent.candidates
+    refits = RefitBatch(
+        lambda: descent.theta, candidates.error, candidates.result, step_length=candidates.first
     )
-    builder.add(batch, done, builder.held_out_loss.losses_of(batch.rows, done))
-    return state, done
+    builder.add(batch, refits, builder.held_out_loss.losses_of(batch.rows, refits))
+    return descent, refits
 
 
 def _by_unit(
