@@ -1053,16 +1053,16 @@ FAULTS = (
     ),
     Fault(
         "a flat refit counts as near as a steep one",
-        "_Group._judge",
-        "CAUTION * size / np.where(told, self.least, 1.0)",
+        "refit._newton._judge",
+        "CAUTION * size / np.where(measured, way.least, 1.0)",
         "CAUTION * size",
         "test_enclosure_theorem",
     ),
     Fault(
         "a Newton step ignores how curvature differs from the anchor's",
-        "_Group._solve",
-        "anchor.back(apply_curvature(change[open_], anchor.ahead(own)))",
-        "0 * anchor.back(apply_curvature(change[open_], anchor.ahead(own)))",
+        "refit._newton._solve",
+        "direction + anchor.gradient_of_slopes(apply_curvature(change[places], moves))",
+        "direction + 0 * anchor.gradient_of_slopes(apply_curvature(change[places], moves))",
         "test_enclosure_theorem",
     ),
     Fault(
@@ -1123,8 +1123,8 @@ FAULTS = (
     ),
     Fault(
         "flat directions are solved as if they were steep",
-        "newton_step",
-        "max(least, 1e-300) * length",
+        "bfgs.newton_step",
+        "max(least * length, 1e-300)",
         "length",
         "test_bfgs",
     ),
@@ -1911,9 +1911,9 @@ FAULTS = (
     ),
     Fault(
         "the penalty is no part of a candidate's Hessian",
-        "DampedNewton._round",
-        "model.design.gram(omega, curvature) + self.kappa[which, None, None] * model.bending(theta)",
-        "model.design.gram(omega, curvature)",
+        "refit._newton._step",
+        "model.design.gram(way.omega, curvature) + way.kappa[:, None, None] * model.bending(theta)",
+        "model.design.gram(way.omega, curvature)",
         "test_enclosure_theorem test_linear",
     ),
     Fault(
@@ -2135,9 +2135,9 @@ FAULTS = (
     ),
     Fault(
         "a refit of unknown state counts as converged",
-        "DampedNewton._advance",
-        "far | ~np.isfinite(new) | (floor & ~np.isfinite(after))",
-        "far | ~np.isfinite(new)",
+        "refit._newton._step",
+        "~np.isfinite(way.value) | (floor & ~np.isfinite(after))",
+        "~np.isfinite(way.value)",
         "test_null_space",
     ),
     Fault(
@@ -2436,7 +2436,7 @@ FAULTS = (
     ),
     Fault(
         "a ball in a refit's own metric is taken for one in the fit's",
-        "DampedNewton._across",
+        "across_metrics",
         "UP * np.sqrt(largest + (n + 5 * p + 8) * UNIT * condition(root.swapaxes(1, 2), scale))",
         "1.0 + 0 * np.sqrt(largest + (n + 5 * p + 8) * UNIT * condition(root.swapaxes(1, 2), scale))",
         "refit/test_refit_batch",

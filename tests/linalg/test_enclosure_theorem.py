@@ -14,7 +14,7 @@ import leaveout as lo
 from leaveout.linalg import enclosure_theorem as _proved
 from leaveout.models.glm import losses
 from leaveout.optimize import fit as _fit
-from leaveout.refit import _anchor as anchors, _conjugate, _enclosure, _linear as linear, _newton
+from leaveout.refit import _anchor as anchors, _enclosure, _linear as linear, _newton
 from leaveout.validation import scoring as _asked
 
 PLAN = lo.leave_one_out(60)
@@ -524,7 +524,7 @@ def test_wide_refits_without_hessians_are_within_their_estimates(monkeypatch, lo
     settled = []
 
     def counted(state, lanes, enough):
-        left = _conjugate.conjugate(state, lanes, enough)
+        left = _newton.conjugate(state, lanes, enough)
         settled.append((len(lanes), len(left)))
         return left
 
@@ -557,7 +557,7 @@ def test_candidates_of_conjugate_gradients_are_as_near_as_they_are_said_to_be():
         seen.append((lanes, state.u[lanes].copy(), state.radius[lanes].copy()))
         or state.slope[lanes] < 1e-7
     )
-    open_ = _conjugate.conjugate(state, np.arange(60), look)
+    open_ = _newton.conjugate(state, np.arange(60), look)
     parts = [np.concatenate(part) for part in zip(*seen, strict=True)]
     lanes, u, radius = (part[~np.isin(parts[0], open_)] for part in parts)
     away = np.linalg.norm(u - state.u[lanes], axis=1)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
+from ..linalg import conjugate_gradients
 from ..objectives.batch_functions import Function, preconditioner
 from ..objectives.closed_form import AbstractClosedForm
 from ..objectives.objective import Vector
@@ -199,36 +200,14 @@ def newton_step(
     """Compute a Newton step by at most `most` conjugate gradients preconditioned by `solve`, until
     `part` of it is unsolved.
     """
-    step = np.zeros_like(gradient)
-    residual = gradient
-    towards = solve(gradient)
-    square = float(residual @ towards)
-    length = 0.0
-    remainder = np.inf
-    if square == 0:
-        return NewtonDirection(step, 0.0)
-    # diagonals of the Lanczos matrix
-    diagonal = np.zeros(most)
-    off_diagonal = np.zeros(most)
-    for k in range(most):
-        image = product(towards)
-        curvature = float(towards @ image)
-        if not curvature > 0:
-            return NewtonDirection(step, np.inf)
-        share = square / curvature
-        step = step + share * towards
-        residual = residual - share * image
-        length += share * square
-        next_ = solve(residual)
-        before = square
-        square = float(residual @ next_)
-        diagonal[k] += 1 / share
-        least = scipy.linalg.eigvalsh_tridiagonal(
-            diagonal[: k + 1], off_diagonal[:k], select="i", select_range=(0, 0)
-        )[0]
-        remainder = np.sqrt(max(square, 0.0) / (max(least, 1e-300) * length))
-        if remainder <= part or k + 1 == most:
-            break
-        off_diagonal[k], diagonal[k + 1] = np.sqrt(square / before) / share, square / before / share
-        towards = next_ + square / before * towards
-    return NewtonDirection(step, remainder)
+    solution = conjugate_gradients.solve(
+        lambda v, _: product(v[0])[None],
+        lambda v, _: solve(v[0])[None],
+        gradient[None],
+        most,
+        part=part,
+    )
+    step, square, length, least, is_convex = (values[0] for values in solution)
+    if not is_convex:
+        return NewtonDirection(step, np.inf)
+    return NewtonDirection(step, float(np.sqrt(square / max(least * length, 1e-300))))

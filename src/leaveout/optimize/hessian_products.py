@@ -25,6 +25,7 @@ from jaxtyping import Float, Int
 
 from .._runtime.jax import Module, PyTree
 from .._runtime.progress import Slow
+from ..linalg.conjugate_gradients import solve
 from ..linalg.sparse_design import SparseDesign
 from ..objectives.batch_functions import ONE, Function, Functions, HostBatch, LinearBatch
 from ..objectives.objective import AbstractObjective, RefitPoints, Vector, as_stored
@@ -157,25 +158,6 @@ def most_learnt(F: Function, size: int) -> int:
     return min(DIRECTIONS[isinstance(F.of, HostBatch)], max(1, NUMBERS // (2 * size)), size)
 
 
-def _least(answer: list[tuple[Array, Array, Array]], count: int) -> Float[Array, " refits"]:
-    """Smallest Ritz value of each refit, from the step lengths of conjugate gradients and the
-    ratios of squares after them.
-    """
-    lengths, ratios = np.full((2, len(answer), count), np.nan)
-    for k, (open_, length, ratio) in enumerate(answer):
-        lengths[k, open_], ratios[k, open_] = length, ratio
-    values = np.ones(count)
-    for lane, num_steps in enumerate(np.isfinite(lengths).sum(0).tolist()):
-        a = lengths[:num_steps, lane]
-        b = ratios[: num_steps - 1, lane]
-        if num_steps:
-            diagonal = 1 / a + np.append(0.0, b / a[:-1])
-            values[lane] = scipy.linalg.eigvalsh_tridiagonal(
-                diagonal, np.sqrt(b) / a[:-1], select="i", select_range=(0, 0)
-            )[0]
-    return np.maximum(values, SMALLEST_RESOLVED_CURVATURE)
-
-
 def orthonormal(
     directions: Float[Array, "some params"], images: Float[Array, "some params"], diagonal: Vector
 ) -> DeflationPreconditioner:
@@ -204,10 +186,9 @@ class Solve:
         self.F = F
         self.coordinates = coordinates
         self.null_space = null_space
-        max_solve_products = 1000  # largest number of products of a solve
         self.inverse = preconditioner
         self.keep = keep
-        self.most = max_solve_products
+        self.most = 1000  # largest number of products of a solve
         self.directions: list[tuple[Vector, Vector]] = []
         # estimate of the part that is not solved, in the norm of the Hessian
         self.remainder: Float[Array, " refits"] = np.zeros(0)
@@ -225,47 +206,28 @@ class Solve:
         A solve ends when its residual is `tol` of its gradient, both measured by the learnt
         inverse, or when it meets a direction along which F curves down.
         """
-        if self.inverse is None:
-            about = lambda residual: residual
-        else:
-            about = self.inverse.about
-        u = np.zeros_like(gradient)
-        residual = gradient.copy()
-        towards = np.array(about(residual))
-        square = np.sum(residual * towards, axis=1)
-        enough = tol**2 * square
-        history = []
-        for k in range(self.most):
-            open_ = np.flatnonzero(square > enough)
-            if not open_.size:
-                break
-            step = np.asarray(self.coordinates.unwhiten(towards[open_]))
-            image = (
-                self.F.products(theta[open_], lanes[open_])(step)
-                + (step @ self.null_space.T) @ self.null_space
-            )
-            image = np.asarray(self.coordinates.whiten(image))
-            curvature = np.sum(towards[open_] * image, axis=1)
-            down = ~(curvature > 0)
-            u[open_[down & (k == 0)]] = gradient[open_[down & (k == 0)]]
-            square[open_[down]] = 0.0
-            open_ = open_[~down]
-            image = image[~down]
-            curvature = curvature[~down]
-            if len(self.directions) < self.keep and open_.size:
-                size = np.sqrt(curvature[0])
-                self.directions.append((towards[open_[0]] / size, image[0] / size))
-            length = square[open_] / curvature
-            u[open_] += length[:, None] * towards[open_]
-            residual[open_] -= length[:, None] * image
-            preconditioned = about(residual[open_])
-            before = square[open_]
-            square[open_] = np.sum(residual[open_] * preconditioned, axis=1)
-            ratio = square[open_] / before
-            towards[open_] = preconditioned + ratio[:, None] * towards[open_]
-            history.append((open_, length, ratio))
-        self.remainder = np.sqrt(np.maximum(square, 0.0) / np.minimum(1.0, _least(history, len(u))))
-        return u
+
+        def product(u: Array, places: Array) -> Array:
+            step = np.asarray(self.coordinates.unwhiten(u))
+            image = self.F.products(theta[places], lanes[places])(step)
+            image = image + (step @ self.null_space.T) @ self.null_space
+            return np.asarray(self.coordinates.whiten(image))
+
+        def precondition(residual: Array, _: Array) -> Array:
+            return residual if self.inverse is None else self.inverse.about(residual)
+
+        solution = solve(product, precondition, gradient, self.most, tol, record=self._keep)
+        least = np.maximum(solution.least, SMALLEST_RESOLVED_CURVATURE)
+        remainder = np.sqrt(solution.square / np.minimum(1.0, least))
+        self.remainder = np.where(solution.is_convex, remainder, 0.0)
+        is_downward = ~solution.is_convex & (solution.length == 0)
+        return np.where(is_downward[:, None], gradient, solution.x)
+
+    def _keep(self, direction: Array, image: Array, curvature: Array) -> None:
+        """Keep the direction of the first system."""
+        if len(self.directions) < self.keep and len(curvature):
+            size = np.sqrt(curvature[0])
+            self.directions.append((direction[0] / size, image[0] / size))
 
     def extended_inverse(self) -> DeflationPreconditioner:
         """Learnt inverse with the directions of this solve added."""
@@ -311,12 +273,12 @@ def learn(
     solves = 2
     with Slow("curvature", solves) as bar:
         for part in range(1, solves + 1):
-            solve = Solve(
+            learning = Solve(
                 F.of, scaling, null_space, learnt, most * part // solves - len(learnt.directions)
             )
-            solve.most = solve.keep
-            solve(theta[None], rng.standard_normal((1, theta.size)), ONE, LOOSE)
-            learnt = solve.extended_inverse()
+            learning.most = learning.keep
+            learning(theta[None], rng.standard_normal((1, theta.size)), ONE, LOOSE)
+            learnt = learning.extended_inverse()
             bar.advance(1)
     return DeflationPreconditioner(*map(as_stored, learnt))
 
@@ -453,9 +415,9 @@ def _newton(objective: AbstractObjective, F: Function, theta: Vector) -> Minimis
             keep = 0
         else:
             keep = most - len(learnt.directions)
-        solve = Solve(F.of, coordinates, null_space, learnt, keep)
-        u = solve(point[None], whitened[None], ONE, tol)
-        learnt = solve.extended_inverse()
+        learning = Solve(F.of, coordinates, null_space, learnt, keep)
+        u = learning(point[None], whitened[None], ONE, tol)
+        learnt = learning.extended_inverse()
         return coordinates.unwhiten(u[0])
 
     max_product_newton_steps = 30  # largest number of Newton steps by products

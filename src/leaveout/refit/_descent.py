@@ -66,7 +66,7 @@ from ..plans.plan import RefitRows
 from ._enclosure import CAUTION, MAX_CONTRACTION
 from ._expansion import GRADIENTS, ExpandedBatch, Expansion, ScaledExpansion, expandable
 from ._metric import IdentityMetric, Products, RefitMetric, own_metric
-from ._refit_batch import Rung, climb
+from ._refit_batch import Rung, climb, join, put, take
 from ._screen import SIZES, available, whitened_gradients
 
 MAX_CHORD_STEPS = 20  # steps before a refit goes to the next rung
@@ -124,30 +124,6 @@ class Candidates(NamedTuple):
     result: Lanes
     gradients: PerLane
     open: Flags
-
-
-def take(record: Any, which: "np.ndarray | slice") -> Any:
-    """Select refits of a record of arrays."""
-    if not isinstance(record, tuple):
-        return record[which]
-    return type(record)(*(take(part, which) for part in record))
-
-
-def put(record: Candidates, which: np.ndarray, part: Candidates) -> Candidates:
-    """Return the record with `part` in the place of the selected refits."""
-    columns = []
-    for column, entries in zip(record, part, strict=True):
-        changed = column.copy()
-        changed[which] = entries
-        columns.append(changed)
-    return Candidates(*columns)
-
-
-def join(parts: "list[Any]") -> Any:
-    """Concatenate records of arrays."""
-    if not isinstance(parts[0], tuple):
-        return np.concatenate(parts)
-    return type(parts[0])(*(join(list(columns)) for columns in zip(*parts, strict=True)))
 
 
 class Look:

@@ -39,10 +39,9 @@ from ..optimize.fit import Fit
 from ..plans.plan import CAPACITY, RefitRows
 from . import _cubic as cubic, _row_sample as sampled
 from ._anchor import ELEMENTWISE, groups, linear_cache
-from ._conjugate import conjugate
 from ._enclosure import HURRY, STEPS, CertifiedBatch
 from ._least_norm import least_norm
-from ._newton import newton
+from ._newton import conjugate, newton
 from ._one_row import OneRow, one_row, span
 from ._row_steps import PRODUCTS, ROUGH, RowSteps
 

@@ -1,27 +1,130 @@
 """Damped Newton steps of refits of linear predictors, each with the Hessian at its candidate.
 
-The last rung.
+They start at the candidate or at θ̂, where F is lower, and are shortened until F falls. `newton`
+factors Hessians, and its errors are proved; refits that it leaves open have no minimiser.
+`conjugate` is for Hessians that are dear, whose steps it solves for by conjugate gradients. There
+A, the refit's own Hessian at θ̂, preconditions I + Z⊤ diag(ω ℓ″(η) − ω̂ ℓ̂″) Z, the Hessian at the
+candidate in whitened coordinates. Its least Ritz value μ gives an estimate of a candidate's
+distance from the minimiser, in the norm of A: about ‖g‖_{A⁻¹} / μ.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import scipy
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from .._runtime.results import RESULTS
-from ..linalg.design import weight_terms
-from ..linalg.enclosure_theorem import Ball, CurvatureBounds, ball, gaps
+from ..linalg import conjugate_gradients
+from ..linalg.design import apply_curvature, weight_terms
+from ..linalg.enclosure_theorem import CurvatureBounds, ball, gaps
 from ..linalg.rounding import UNIT, UP, Rounding, bounded, condition, factor_error
-from ..objectives.objective import Flags, PerLane, PerRefit
-from ._anchor import PASS, curvature_error, gradient_error, total
-from ._enclosure import CertifiedBatch
+from ..linalg.sparse_cholesky import cholesky
+from ..objectives.objective import Flags, Lanes, PerLane, PerRefit, Points
+from ._anchor import PASS, curvature_error, gradient_error, passes, tiles, total
+from ._enclosure import CAUTION, CertifiedBatch
+from ._refit_batch import take
 
 Array = np.ndarray
 SQUARINGS = 2  # of a positive matrix, whose largest eigenvalue they tell to a factor of p^(1/8)
+MOST = 100  # largest number of steps by factors
+# The same by products; of products for one step; share of its length that may remain unsolved.
+ROUNDS = 12
+PRODUCTS = 24
+PART = 0.1
+LEAST = 1e-3  # least Ritz value; few products cannot measure a smaller curvature
+FALL = 1e-4  # share of the predicted fall that a step must reach
+# shortest steps, by factors and by products
+SHORTEST = 1e-12, 1e-6
+
+Enough = Callable[[Array], Flags]
 
 
-def newton(state: CertifiedBatch, lanes: Array, enough: Callable[[Array], Flags]) -> None:
+class Way(NamedTuple):
+    """Refits on their way, one entry of each array a refit: their numbers in the batch, weights of
+    rows and of the penalty, candidates and their predictors, F, and least Ritz values.
+    """
+
+    lanes: Lanes
+    omega: Float[Array, "lanes units"]
+    kappa: PerLane
+    u: Points
+    eta: Float[Array, "lanes units ..."]
+    value: PerLane
+    least: PerLane
+
+
+def _begin(state: CertifiedBatch, lanes: Lanes) -> Way:
+    """Start at the candidates, or at θ̂ where F is lower."""
+    model = state.anchor.model
+    omega, kappa = model.weigh(state._weights(lanes))
+    u = state.u[lanes]
+    theta = _theta(state, u)
+    eta = model.eta(theta)
+    value = _value(state, omega, kappa, eta, theta)
+    fit_eta = np.broadcast_to(state.anchor.eta, eta.shape)
+    fit_value = _value(state, omega, kappa, fit_eta, _theta(state, np.zeros_like(u)))
+    lower = ~(value < fit_value)
+    u[lower], eta[lower], value[lower] = 0.0, state.anchor.eta, fit_value[lower]
+    return Way(lanes, omega, kappa, u, eta, value, np.full(len(lanes), np.inf))
+
+
+def _theta(state: CertifiedBatch, u: Points) -> Points:
+    return state.anchor.theta + u @ state.anchor.root
+
+
+def _value(
+    state: CertifiedBatch, omega: Array, kappa: PerLane, eta: Array, theta: Points
+) -> PerLane:
+    model = state.anchor.model
+    with np.errstate(over="ignore", invalid="ignore"):
+        (loss,) = model.loss.derivatives(eta, model.y, (0,))
+        value = weight_terms(omega, loss).sum(1) + kappa * model.penalty_terms(theta)[0]
+    return np.where(np.isnan(value), np.inf, value)
+
+
+def _take_shares(
+    state: CertifiedBatch,
+    way: Way,
+    step: Points,
+    slope: PerLane,
+    shortest: float,
+    is_proved: Flags | None = None,
+) -> tuple[Way, PerLane]:
+    """Take steps along which F has a `slope`, halved until it falls; returns the shares taken.
+
+    The whole step is taken where it `is_proved` to help.
+    """
+    theta = _theta(state, way.u)
+    along = step @ state.anchor.root
+    moves = state.anchor.model.design.predictors(along)
+    times = lambda length: length.reshape(-1, *(1,) * (moves.ndim - 1))
+    length = np.ones(len(step))
+    value = way.value.copy()
+    open_ = np.arange(len(step))
+    while open_.size:
+        share = length[open_]
+        before = way.value[open_]
+        eta = way.eta[open_] + times(share) * moves[open_]
+        point = theta[open_] + share[:, None] * along[open_]
+        value[open_] = _value(state, way.omega[open_], way.kappa[open_], eta, point)
+        good = value[open_] <= before + FALL * share * slope[open_] + 1e-14 * np.abs(before)
+        if is_proved is not None:
+            good |= is_proved[open_]
+        length[open_[~good]] /= 2
+        open_ = open_[~good & (share > shortest)]
+    good = length > shortest
+    length = np.where(good, length, 0.0)
+    value = np.where(good, value, way.value)
+    u = way.u + length[:, None] * step
+    return way._replace(u=u, eta=way.eta + times(length) * moves, value=value), length
+
+
+# by factors
+
+
+def newton(state: CertifiedBatch, lanes: Lanes, enough: Enough) -> None:
     """Take damped Newton steps, each with the Hessian at its candidate.
 
     Refits left open then have no minimiser.
@@ -29,259 +132,139 @@ def newton(state: CertifiedBatch, lanes: Array, enough: Callable[[Array], Flags]
     n, p = state.anchor.model.design.shape
     size = max(1, PASS * 8 // (n * state.anchor.model.design.outputs * min(p, 8) + p * p))
     for start in range(0, len(lanes), size):
-        DampedNewton(state, lanes[start : start + size]).run(enough)
+        way = _begin(state, lanes[start : start + size])
+        for k in range(MOST):
+            if way.lanes.size:
+                way = _step(state, way, enough, k == 0)
+        _fail(state, way.lanes, RESULTS.not_converged)
 
 
-class DampedNewton:
-    """Damped Newton steps of a few refits side by side, in θ with columns of curvature one."""
+def _fail(state: CertifiedBatch, lanes: Lanes, code: RESULTS) -> None:
+    state.result[lanes], state.half[lanes] = code, np.inf
 
-    def __init__(self, state: CertifiedBatch, lanes: Array):
-        self.state = state
-        self.lanes = lanes
-        self.model = state.anchor.model
-        self.omega, self.kappa = self.model.weigh(state._weights(lanes))
-        start = np.zeros_like(state.u[lanes])
-        candidate_value = self._value(state.u[lanes])
-        start_value = self._value(start)
-        better = candidate_value < start_value
-        self.u = np.where(better[:, None], state.u[lanes], start)
-        self.F = np.where(better, candidate_value, start_value)
-        self.open = np.ones(len(lanes), bool)
-        self.has_begun = np.zeros(len(lanes), bool)
 
-    def _theta(self, u: Array) -> Array:
-        return self.state.anchor.theta + u @ self.state.anchor.root
+def _step(state: CertifiedBatch, way: Way, enough: Enough, is_first: bool) -> Way:
+    """Take one step of each refit, and close those for which that is enough."""
+    anchor = state.anchor
+    model = anchor.model
+    loss = model.loss
+    theta = _theta(state, way.u)
+    state.gradients += len(theta) * (2 + theta.shape[1] / 2)
+    eta = model.eta(theta)
+    curvature = loss.derivatives(eta, model.y, (2,))[0]
+    hessian = (
+        model.design.gram(way.omega, curvature)
+        + way.kappa[:, None, None] * model.bending(theta)
+        + anchor.flat
+    )
+    root, bad, condition_square = inverse_roots(hessian, eta.shape[1])
+    # the curvature may vanish during the steps
+    code = RESULTS.undetermined if is_first else RESULTS.not_converged
+    _fail(state, way.lanes[bad], code)
+    if bad.any():
+        parts = way._replace(eta=eta), theta, curvature, hessian, root, condition_square
+        way, theta, curvature, hessian, root, condition_square = take(parts, ~bad)
+        eta = way.eta
+    if not way.lanes.size:
+        return way
+    lanes, omega, kappa, *_ = way
+    slope = loss.derivatives(eta, model.y, (1,))[0]
+    gradient = (
+        model.design.pull(weight_terms(omega, slope))
+        + kappa[:, None] * model.penalty_terms(theta)[1]
+    )
+    whitened = np.einsum("rp,rpk->rk", gradient, root)
+    bulk = np.einsum("rp,rp->r", np.abs(theta), np.sqrt(np.einsum("rpp->rp", hessian)))
+    factor_errors = factor_error(condition_square, eta.shape[1], theta.shape[1])
+    errors = (part[:, None] for part in (np.sqrt(condition_square), factor_errors, bulk))
+    rounding = Rounding(eta.shape[1], theta.shape[1], *errors)
+    extents = model.design.extents(root, model.shares(eta, curvature))
+    norm, share, length = bounded(extents, rounding, anchor.roots is not None)
+    blur = rounding.predictor(length, total(np.abs(eta), 2))
+    noise = gradient_error(model, rounding, omega, slope, curvature, eta, length, blur)
+    decrement = np.linalg.norm(whitened, axis=1)
+    size = decrement + noise
+    reference = curvature if anchor.roots is None else np.ones(norm.shape)
+    bounds = CurvatureBounds(reference, reference)
+    gap = gaps(loss, model.y, eta, bounds, 2 * size[:, None] * norm, reference, blur)
+    penalty_share = _norm_share(state, kappa, theta, root, 2 * size)
+    penalty_share += 2 * curvature_error(model, curvature, eta, blur)
+    balls = ball(gap, reference, omega * share, size, 2 * size, penalty_share)
+    # the error of the step itself, and of the predictors after it
+    remainder = noise + rounding.step[:, 0] * decrement
+    digits = rounding.predictor(length, total(np.abs(eta), 2), 2 * size[:, None])
+    digits += 4 * UNIT * size[:, None] * norm
+    # the step is added to u, from which θ comes back by L⁻¹
+    step = -np.einsum("rpk,rk->rp", root, whitened)
+    step_rounding = np.abs(step) @ np.linalg.norm(np.asarray(state.fit.factor), axis=1)
+    step_rounding *= 2 * (theta.shape[1] + 4) * UNIT * anchor.rounding.root
+    digits += step_rounding[:, None] * anchor.length
+    # otherwise a full step may lead further away
+    is_proved = (balls.after <= 0.5 * balls.distance) & np.isfinite(balls.after)
+    step = np.asarray(state.fit.back(step))
+    way, taken = _take_shares(state, way, step, -(decrement**2), SHORTEST[0], is_proved)
+    state.u[lanes], state.slope[lanes], state.noise[lanes] = way.u, size, noise
+    after = np.where(taken == 1, balls.after + remainder, np.inf)
+    units = state.units[lanes]
+    if norm.shape[1] != units.shape[1]:
+        norm, digits = (np.take_along_axis(part, units, axis=1) for part in (norm, digits))
+    state._place(lanes, after, norm, digits)
+    done = enough(lanes)
+    # rounding allows no closer approach
+    floor = ~done & (taken == 1) & (decrement <= 2 * noise)
+    closed = done | floor
+    state.radius[lanes] = np.inf
+    if (good := closed & np.isfinite(after)).any():
+        across = across_metrics(state, root[good]) * rounding.growth[good, 0]
+        state.radius[lanes[good]] = across * after[good] + step_rounding[good]
+    # displacement, in lengths of the first step, from which a refit diverges
+    far = np.linalg.norm(way.u, axis=1) > 1e7 * (1 + state.first[lanes])
+    lost = ~closed & (far | (taken == 0) | _vanishing_groups(state, _theta(state, way.u)))
+    lost |= ~np.isfinite(way.value) | (floor & ~np.isfinite(after))
+    _fail(state, lanes[lost], RESULTS.not_converged)
+    return take(way, ~(closed | lost))
 
-    def _value(self, u: Array, which: Array | slice = slice(None)) -> Array:
-        theta = self._theta(u)
-        eta = self.model.eta(theta)
-        with np.errstate(over="ignore", invalid="ignore"):
-            (loss,) = self.model.loss.derivatives(eta, self.model.y, (0,))
-            omega = self.omega[which]
-            value = np.sum(np.where(omega > 0, omega * loss, 0.0), axis=1)
-            value += self.kappa[which] * self.model.penalty_terms(theta)[0]
-        return np.where(np.isnan(value), np.inf, value)
 
-    def run(self, enough: Callable[[Array], Flags]) -> None:
-        # largest number of steps of a refit
-        for _ in range(100):
-            which = np.flatnonzero(self.open)
-            if not which.size:
-                return
-            self._round(which, enough)
-        for k in np.flatnonzero(self.open):
-            self._fail(k, RESULTS.not_converged)
+def _norm_share(
+    state: CertifiedBatch, kappa: PerLane, theta: Points, root: Array, radius: PerLane
+) -> PerLane | float:
+    """Share that norms of groups add to C, from the candidates and in their own metrics."""
+    norms = state.anchor.model.norms
+    if norms is None:
+        return 0.0
+    reach = norms.reach(root.swapaxes(1, 2))
+    distances = radius[:, None] * np.sqrt(reach.groups)
+    return kappa * norms.share(norms.lengths(theta), distances, reach)
 
-    def _fail(self, k: int | np.integer, code: RESULTS) -> None:
-        self.open[k] = False
-        lane = self.lanes[k]
-        self.state.result[lane], self.state.half[lane] = code, np.inf
 
-    def _round(self, which: Array, enough: Callable[[Array], Flags]) -> None:
-        state = self.state
-        anchor = self.state.anchor
-        model = self.model
-        theta = self._theta(self.u[which])
-        eta = model.eta(theta)
-        state.gradients += len(which) * (2 + theta.shape[1] / 2)
-        slope, curvature = model.loss.derivatives(eta, model.y, (1, 2))
-        omega = self.omega[which]
-        weighted_slopes = weight_terms(omega, slope)
-        raw = (
-            model.design.pull(weighted_slopes)
-            + self.kappa[which, None] * model.penalty_terms(theta)[1]
-        )
-        hessian = (
-            model.design.gram(omega, curvature)
-            + self.kappa[which, None, None] * model.bending(theta)
-            + anchor.flat
-        )
-        root, bad, condition_square = inverse_roots(hessian, eta.shape[1])
-        for k in which[bad]:
-            # the curvature vanished during the steps
-            self._fail(k, RESULTS.not_converged if self.has_begun[k] else RESULTS.undetermined)
-        self.has_begun[which] = True
-        if bad.all():
-            return
-        which, root, raw, theta, eta, slope, curvature, omega, hessian, condition_square = (
-            part[~bad]
-            for part in (
-                which,
-                root,
-                raw,
-                theta,
-                eta,
-                slope,
-                curvature,
-                omega,
-                hessian,
-                condition_square,
-            )
-        )
-        factor_errors = factor_error(condition_square, eta.shape[1], theta.shape[1])
-        whitened = np.einsum("rp,rpk->rk", raw, root)
-        extents = model.design.extents(root, model.shares(eta, curvature))
-        several = anchor.roots is not None
-        bulk = np.einsum("rp,rp->r", np.abs(theta), np.sqrt(np.einsum("rpp->rp", hessian)))
-        rounding = Rounding(
-            eta.shape[1],
-            theta.shape[1],
-            *(part[:, None] for part in (np.sqrt(condition_square), factor_errors, bulk)),
-        )
-        norm, share, length = bounded(extents, rounding, several)
-        blur = rounding.predictor(length, total(np.abs(eta), 2))
-        noise = gradient_error(model, rounding, omega, slope, curvature, eta, length, blur)
-        decrement = np.linalg.norm(whitened, axis=1)
-        size = decrement + noise
-        step = -np.einsum("rpk,rk->rp", root, whitened)
-        reference = curvature if anchor.roots is None else np.ones(norm.shape)
-        gap = gaps(
-            model.loss,
-            model.y,
-            eta,
-            CurvatureBounds(reference, reference),
-            2 * size[:, None] * norm,
-            reference,
-            blur,
-        )
-        extra_share = self._norm_share(which, root, 2 * size) + 2 * curvature_error(
-            model, curvature, eta, blur
-        )
-        balls = ball(gap, reference, omega * share, size, 2 * size, extra_share)
-        # the error of the step itself, and of the predictors after it
-        remainder = noise + rounding.step[:, 0] * decrement
-        digits = (
-            rounding.predictor(length, total(np.abs(eta), 2), 2 * size[:, None])
-            + 4 * UNIT * size[:, None] * norm
-        )
-        # the step is added to u, from which θ comes back by L⁻¹
-        step_rounding = np.abs(step) @ np.linalg.norm(np.asarray(state.fit.factor), axis=1)
-        step_rounding *= 2 * (theta.shape[1] + 4) * UNIT * anchor.rounding.root
-        digits += step_rounding[:, None] * anchor.length
-        across = lambda places: self._across(root[places]) * rounding.growth[places, 0]
-        step = np.asarray(state.fit.back(step))
-        self._advance(
-            which,
-            step,
-            balls,
-            decrement,
-            noise,
-            remainder,
-            norm,
-            digits,
-            step_rounding,
-            across,
-            enough,
+def across_metrics(state: CertifiedBatch, root: Float[np.ndarray, "lanes params rank"]) -> PerLane:
+    """Bound the largest ratio of a length in the norm of H to that in the refit's own.
+
+    ‖LᵀR‖, and the rounding of H.
+    """
+    factor = np.asarray(state.fit.factor)
+    scale = np.sqrt(np.sum(factor**2, axis=1))
+    (n, p) = state.anchor.model.design.shape
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a refit that diverges
+        whitened_root = factor.T @ root
+        square = whitened_root.swapaxes(1, 2) @ whitened_root
+        largest = np.trace(square, axis1=1, axis2=2)
+        power = square / largest[:, None, None]
+        for _ in range(SQUARINGS):
+            power = power @ power
+        largest = largest * np.linalg.norm(power, axis=(1, 2)) ** (0.5**SQUARINGS)
+        return UP * np.sqrt(
+            largest + (n + 5 * p + 8) * UNIT * condition(root.swapaxes(1, 2), scale)
         )
 
-    def _norm_share(
-        self, which: Array, root: Float[np.ndarray, "lanes params rank"], radius: Array
-    ) -> Array | float:
-        """Share that norms of groups add to C, from the candidates and in their own metrics."""
-        norms = self.model.norms
-        if norms is None:
-            return 0.0
-        reach = norms.reach(root.swapaxes(1, 2))
-        return self.kappa[which] * norms.share(
-            norms.lengths(self._theta(self.u[which])),
-            radius[:, None] * np.sqrt(reach.groups),
-            reach,
-        )
 
-    def _across(self, root: Float[np.ndarray, "lanes params rank"]) -> PerLane:
-        """Bound the largest ratio of a length in the norm of H to that in the refit's own.
-
-        ‖LᵀR‖, and the rounding of H.
-        """
-        factor = np.asarray(self.state.fit.factor)
-        scale = np.sqrt(np.sum(factor**2, axis=1))
-        (n, p) = self.model.design.shape
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a refit that diverges
-            whitened_root = factor.T @ root
-            square = whitened_root.swapaxes(1, 2) @ whitened_root
-            largest = np.trace(square, axis1=1, axis2=2)
-            power = square / largest[:, None, None]
-            for _ in range(SQUARINGS):
-                power = power @ power
-            largest = largest * np.linalg.norm(power, axis=(1, 2)) ** (0.5**SQUARINGS)
-            return UP * np.sqrt(
-                largest + (n + 5 * p + 8) * UNIT * condition(root.swapaxes(1, 2), scale)
-            )
-
-    def _vanishing_groups(self, which: Array) -> Array:
-        """Whether a group goes to zero in the refit, where its norm is not smooth."""
-        norms = self.model.norms
-        if norms is None:
-            return np.zeros(len(which), bool)
-        length = norms.lengths(
-            np.concatenate([self.state.anchor.theta[None], self._theta(self.u[which])])
-        )
-        # length, relative to that in the fit, below which a group is on its way to zero
-        return (length[1:] < 1e-4 * length[0]).any(1)
-
-    def _advance(
-        self,
-        which: Array,
-        step: Array,
-        result: Ball,
-        decrement: Array,
-        noise: Array,
-        remainder: Array,
-        norm: Array,
-        digits: Array,
-        step_rounding: PerLane,
-        across: Callable[[Flags], PerLane],
-        enough: Callable,
-    ) -> None:
-        """Take the steps, and close the refits for which that is enough.
-
-        A step is shortened until F falls, unless the full step is proved to help.
-        """
-        state = self.state
-        # otherwise a full step may lead further away
-        is_proved = result.after <= 0.5 * result.distance
-        is_proved &= np.isfinite(result.after)
-        length = np.ones(len(which))
-        before = self.F[which]
-        new = self._value(self.u[which] + step, which)
-        falls = lambda new, length: (
-            new <= before - 1e-4 * length * decrement**2 + 1e-14 * np.abs(before)
-        )
-        is_long = ~(is_proved | falls(new, length))
-        while is_long.any():
-            length[is_long] /= 2
-            shortened = which[is_long]
-            new[is_long] = self._value(
-                self.u[shortened] + length[is_long, None] * step[is_long], shortened
-            )
-            is_long &= ~falls(new, length) & (length > 1e-12)
-        self.u[which] += length[:, None] * step
-        self.F[which] = new
-        lanes = self.lanes[which]
-        state.u[lanes], state.slope[lanes], state.noise[lanes] = (
-            self.u[which],
-            decrement + noise,
-            noise,
-        )
-        after = np.where(length == 1, result.after + remainder, np.inf)
-        units = state.units[lanes]
-        held_norm, held_digits = (
-            part if part.shape[1] == units.shape[1] else np.take_along_axis(part, units, axis=1)
-            for part in (norm, digits)
-        )
-        state._place(lanes, after, held_norm, held_digits)
-        done = enough(lanes)
-        # rounding allows no closer approach
-        floor = ~done & (length == 1) & (decrement <= 2 * noise)
-        self.open[which[done | floor]] = False
-        state.radius[lanes] = np.inf
-        if (closed := (done | floor) & np.isfinite(after)).any():
-            state.radius[lanes[closed]] = across(closed) * after[closed] + step_rounding[closed]
-        # displacement, in lengths of the first step, from which a refit diverges
-        off = np.linalg.norm(self.u[which], axis=1) > 1e7 * (1 + state.first[lanes])
-        diverges = ~(done | floor) & (off | self._vanishing_groups(which))
-        for k in which[diverges | ~np.isfinite(new) | (floor & ~np.isfinite(after))]:
-            self._fail(k, RESULTS.not_converged)
+def _vanishing_groups(state: CertifiedBatch, theta: Points) -> Flags:
+    """Whether a group goes to zero in the refit, where its norm is not smooth."""
+    norms = state.anchor.model.norms
+    if norms is None:
+        return np.zeros(len(theta), bool)
+    # length, relative to that in the fit, below which a group is on its way to zero
+    return (norms.lengths(theta) < 1e-4 * norms.lengths(state.anchor.theta[None])).any(1)
 
 
 def inverse_roots(
@@ -297,18 +280,99 @@ def inverse_roots(
     scale = 1 / np.sqrt(np.where(bad[:, None], 1.0, diagonal))
     scaled = hessian * scale[:, :, None] * scale[:, None, :]
     scaled[bad] = np.eye(hessian.shape[1])
-    factor: Array = np.empty_like(scaled)
-    try:
-        factor = np.linalg.cholesky(scaled)
-    except np.linalg.LinAlgError:
-        for k, matrix in enumerate(scaled):
-            try:
-                factor[k] = np.linalg.cholesky(matrix)
-            except np.linalg.LinAlgError:
-                factor[k], bad[k] = np.eye(len(matrix)), True
-    pivots = np.einsum("rpp->rp", factor).min(1) ** 2
-    bad |= pivots < 1e-14
+    factor = cholesky(scaled)
+    bad |= ~(np.einsum("rpp->rp", factor).min(1) ** 2 >= 1e-14)
+    factor[bad] = np.eye(hessian.shape[1])
     inverse = np.stack([scipy.linalg.lapack.dtrtri(f, lower=1)[0] for f in factor])
     condition_square = condition(inverse, np.ones(scale.shape))
     bad |= ~(factor_error(condition_square, n, hessian.shape[1]) < 0.5)
     return scale[:, :, None] * inverse.swapaxes(1, 2), bad, condition_square
+
+
+# by conjugate gradients
+
+
+def conjugate(state: CertifiedBatch, lanes: Lanes, enough: Enough) -> Int[np.ndarray, " open"]:
+    """Take Newton steps by products; returns the lanes that are not near enough, as F stops falling
+    or is too flat.
+    """
+    lanes = lanes[state.metric.kept_share[lanes] > 0]
+    rejected = [lanes[:0]]
+    for chunk in passes(lanes, state.anchor.eta.size, state.u.shape[1]):
+        way = _begin(state, chunk)
+        for _ in range(ROUNDS):
+            if not way.lanes.size:
+                break
+            gradient, change, noise = _gradient(state, way)
+            size = _judge(state, way, gradient, noise)
+            open_ = ~(np.isfinite(way.least) & enough(way.lanes))
+            way, gradient, change, size, noise = take((way, gradient, change, size, noise), open_)
+            if not way.lanes.size:
+                break
+            step, least = _solve(state, way.lanes, gradient, change)
+            slope = np.einsum("rp,rp->r", gradient, step)
+            way, length = _take_shares(state, way, step, slope, SHORTEST[1])
+            way = way._replace(least=np.minimum(way.least, least))
+            good = (length > 0) & (way.least > LEAST) & (size > 2 * noise)
+            rejected.append(way.lanes[~good])
+            way = take(way, good)
+        rejected.append(way.lanes)
+    return np.sort(np.concatenate(rejected))
+
+
+def _gradient(state: CertifiedBatch, way: Way) -> tuple[Points, Array, PerLane]:
+    """Whitened gradients, the difference of ω ℓ″ from its value at θ̂, and the rounding error of the
+    gradients' lengths.
+    """
+    anchor = state.anchor
+    model = anchor.model
+    theta = _theta(state, way.u)
+    weighted_slopes = np.empty_like(way.eta)
+    change = np.empty((len(theta), *anchor.curvature.shape), np.float32)
+    for chunk in tiles(np.arange(len(theta)), way.eta.shape[1]):
+        slope, curvature = model.loss.derivatives(way.eta[chunk], model.y, (1, 2))
+        weighted_slopes[chunk] = weight_terms(way.omega[chunk], slope)
+        change[chunk] = weight_terms(way.omega[chunk], curvature)
+        change[chunk] -= weight_terms(anchor.weight, anchor.curvature)
+    gradient = (model.design.pull(weighted_slopes) + theta @ model.penalty) @ anchor.root.T
+    sums = total(np.abs(weighted_slopes, out=weighted_slopes), 2) @ anchor.length
+    noise = anchor.rounding.gradient(sums, np.linalg.norm(way.u, axis=1)) + anchor.noise
+    # an estimate counts rounding at its usual size: signs are random, in sums and among their terms
+    scale = np.sqrt(np.sum(np.asarray(state.fit.factor) ** 2, axis=1))
+    noise *= np.linalg.norm(anchor.root * scale) / (anchor.rounding.root * anchor.rounding.rows)
+    state.gradients += len(theta)
+    return gradient, change, noise / np.sqrt(state.metric.kept_share[way.lanes])
+
+
+def _judge(state: CertifiedBatch, way: Way, gradient: Points, noise: PerLane) -> PerLane:
+    """Write candidates and their distances into the batch."""
+    lanes = way.lanes
+    square = np.sum(gradient * state.metric.solve(gradient, lanes), axis=1)
+    size = np.sqrt(np.maximum(square, 0.0)) + noise
+    state.u[lanes], state.slope[lanes], state.noise[lanes] = way.u, size, noise
+    state.proved[lanes] = False
+    measured = np.isfinite(way.least)
+    distance = CAUTION * size / np.where(measured, way.least, 1.0)
+    state._place(lanes, np.where(measured, distance, np.inf))
+    return size
+
+
+def _solve(
+    state: CertifiedBatch, lanes: Lanes, gradient: Points, change: Array
+) -> tuple[Points, PerLane]:
+    """Compute Newton steps, and the least Ritz value of each solve."""
+    anchor = state.anchor
+
+    def product(direction: Points, places: Lanes) -> Points:
+        state.gradients += len(places)
+        moves = anchor.predictor_moves(direction)
+        return direction + anchor.gradient_of_slopes(apply_curvature(change[places], moves))
+
+    solution = conjugate_gradients.solve(
+        product,
+        lambda residual, places: state.metric.solve(residual, lanes[places]),
+        -gradient,
+        PRODUCTS,
+        part=PART,
+    )
+    return solution.x, solution.least

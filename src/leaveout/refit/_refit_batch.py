@@ -32,7 +32,7 @@ from .._runtime.results import RESULTS
 from ..linalg.rounding import UNIT, UP, condition
 from ..models.glm.active_coefficients import kinks
 from ..objectives.batch_functions import ONE, function, weights_of
-from ..objectives.objective import Flags, PerRefit, RefitPoints, Vector
+from ..objectives.objective import Flags, Lanes, PerRefit, RefitPoints, Vector
 from ..optimize.fit import Fit
 from ..optimize.newton import NewtonResult, newton
 from ..plans.plan import RefitRows
@@ -70,6 +70,32 @@ def climb(batch: Any, rungs: tuple[Rung, ...]) -> Any:
         batch = batch.merge(cheapest.step(batch))
         rungs = tuple(rung for rung in rungs if rung is not cheapest)
     return batch
+
+
+def take(record: Any, which: Any) -> Any:
+    """Select refits of a record of arrays, one entry of each array a refit."""
+    if not isinstance(record, tuple):
+        return record[which]
+    return _like(record, [take(part, which) for part in record])
+
+
+def put(record: Any, which: Lanes, part: Any) -> Any:
+    """Return a record of arrays with `part` in the place of the selected refits."""
+    columns = [column.copy() for column in record]
+    for column, entries in zip(columns, part, strict=True):
+        column[which] = entries
+    return _like(record, columns)
+
+
+def join(parts: list[Any]) -> Any:
+    """Concatenate records of arrays."""
+    if not isinstance(parts[0], tuple):
+        return np.concatenate(parts)
+    return _like(parts[0], [join(list(columns)) for columns in zip(*parts, strict=True)])
+
+
+def _like(record: tuple, columns: list[Any]) -> Any:
+    return getattr(type(record), "_make", tuple)(columns)
 
 
 class CommonError(NamedTuple):

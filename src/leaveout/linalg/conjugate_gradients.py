@@ -1,0 +1,113 @@
+"""Conjugate gradients for many systems A x = b side by side, and the Ritz values that they meet.
+
+With a preconditioner P and residuals r, x goes along directions d,
+
+    x ← x + α d,   α = r·Pr / d·Ad,   r ← r − α A d,   d ← P r + β d,   β = r·Pr / r·Pr before.
+
+The α and β are the entries of a tridiagonal matrix, whose eigenvalues approach those of PA. With μ
+the least of them, √(r·Pr / μ) estimates the length, in the norm of A, of what is left to solve (J.
+Nocedal and S. J. Wright, Numerical Optimization, 2006, §5.1 and §7.1).
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+Array = np.ndarray
+Lanes = Int[Array, " lanes"]
+PerSystem = Float[Array, " systems"]
+# function of vectors and of the places of their systems
+Multiply = Callable[[Float[Array, "lanes size"], Lanes], Float[Array, "lanes size"]]
+
+
+class Solution(NamedTuple):
+    """Solutions x, the last r·Pr, x·Ax, the least Ritz value of PA, and whether no direction was
+    met along which A is not positive, where a solve ends.
+    """
+
+    x: Float[Array, "systems size"]
+    square: PerSystem
+    length: PerSystem
+    least: PerSystem
+    is_convex: Bool[Array, " systems"]
+
+
+def solve(
+    product: Multiply,
+    precondition: Multiply,
+    right: Float[Array, "systems size"],
+    most: int,
+    tol: float = 0.0,
+    part: float = 0.0,
+    record: Callable[[Array, Array, Array], None] | None = None,
+) -> Solution:
+    """Solve from zero by at most so many products.
+
+    A solve ends when its residual, measured by P, is `tol` of the first or, if `part` is given,
+    when what is left to solve is this part of x. `record` gets the directions, their images and
+    d·Ad.
+    """
+    x = np.zeros_like(right)
+    residual = right.copy()
+    towards = np.array(precondition(residual, np.arange(len(right))))
+    square = np.einsum("lp,lp->l", residual, towards)
+    enough = tol**2 * square
+    length = np.zeros(len(right))
+    least = np.ones(len(right))
+    is_convex = np.ones(len(right), bool)
+    diagonal = [np.zeros(len(right))]
+    off_diagonal = list[Array]()
+    lanes = np.flatnonzero(square > enough)
+    for k in range(most):
+        if not lanes.size:
+            break
+        direction = towards[lanes]
+        image = product(direction, lanes)
+        curvature = np.einsum("lp,lp->l", direction, image)
+        is_up = curvature > 0
+        if not is_up.all():
+            is_convex[lanes[~is_up]] = False
+            lanes, direction, image, curvature = (
+                values[is_up] for values in (lanes, direction, image, curvature)
+            )
+            if not lanes.size:
+                break
+        if record is not None:
+            record(direction, image, curvature)
+        before = square[lanes]
+        step = before / curvature
+        x[lanes] += step[:, None] * direction
+        residual[lanes] -= step[:, None] * image
+        length[lanes] += step * before
+        preconditioned = precondition(residual[lanes], lanes)
+        after = np.maximum(np.einsum("lp,lp->l", residual[lanes], preconditioned), 0.0)
+        ratio = after / before
+        square[lanes] = after
+        towards[lanes] = preconditioned + ratio[:, None] * direction
+        diagonal[k][lanes] += 1 / step
+        judged = lanes
+        if not part and k + 1 < most:
+            judged = lanes[after <= enough[lanes]]
+        least[judged] = _smallest(diagonal, off_diagonal, judged)
+        diagonal.append(np.zeros(len(right)))
+        diagonal[k + 1][lanes] = ratio / step
+        off_diagonal.append(np.zeros(len(right)))
+        off_diagonal[k][lanes] = np.sqrt(ratio) / step
+        limit = enough[lanes]
+        if part:
+            limit = part**2 * np.maximum(least[lanes], 1e-300) * length[lanes]
+        lanes = lanes[after > limit]
+    return Solution(x, square, length, least, is_convex)
+
+
+def _smallest(diagonal: list[Array], off_diagonal: list[Array], lanes: Lanes) -> PerSystem:
+    """Least eigenvalues of the tridiagonal matrices of some systems."""
+    size = len(diagonal)
+    matrix = np.zeros((len(lanes), size, size))
+    for k in range(size):
+        matrix[:, k, k] = diagonal[k][lanes]
+    for k in range(size - 1):
+        matrix[:, k + 1, k] = off_diagonal[k][lanes]
+    return np.linalg.eigvalsh(matrix)[:, 0]
