@@ -47,6 +47,9 @@ UNSHAPED = {"cli", "out_of_core", "sklearn"}  # extensions whose annotations car
 UNCHECKED = {
     "data.datasets",
     "extensions.leakage._estimate",
+    "extensions.bayes.plot",
+    "extensions.clinical.plot",
+    "extensions.leakage._plot",
     "reporting.plot",
 }
 CHECKED = [

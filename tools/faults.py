@@ -3019,17 +3019,17 @@ FAULTS = (
     ),
     Fault(
         "clinical page: the equation is that of the logit under every link",
-        "clinical_page._equation",
+        "clinical.page._equation",
         'RISKS.get(link, ("", "coefficient"))',
         'RISKS["logit"]',
-        "test_clinical_page",
+        "clinical/test_page",
     ),
     Fault(
         "clinical page: discrimination is told without its correction",
-        "clinical_page._answers",
+        "clinical.page._answers",
         '"index.corrected"',
         '"index.orig"',
-        "test_clinical_page",
+        "clinical/test_page",
     ),
     Fault(
         "errors that were looked at earlier are foretold from a distance of another step",

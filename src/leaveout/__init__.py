@@ -10,8 +10,11 @@ from ._runtime.providers import provide as _provide
 # modules are imported when one of their names is used
 _found, __dir__, __all__ = _attach(__name__, __file__)
 __version__ = _version("leaveout")
-_provide(  # results load plots and pages on demand
-    plot=lambda: _import(".reporting.plot", __name__),
+_provide(  # what the core calls of later rooms and of extensions
+    clinical_page=lambda: _import(".extensions.clinical.page", __name__),
+    leakage_page=lambda: _import(".extensions.leakage._page", __name__),
+    posterior_influence=lambda: _import(".extensions.bayes.posterior_influence", __name__),
+    plot=lambda: _import(".plot", __name__),
     report=lambda: _import(".reporting.report", __name__),
     no_model=lambda: _import(".validation.no_model", __name__),
     nested=lambda: _import(".validation.nested", __name__),

@@ -4,6 +4,7 @@ from . import (
     inference as inference,
     leakage as leakage,
     models as models,
+    plot as plot,
     sklearn as sklearn,
     tuning as tuning,
     validation as validation,
@@ -93,7 +94,6 @@ from .refit import (
     NewtonStep as NewtonStep,
     NoUpdate as NoUpdate,
 )
-from .reporting import plot as plot
 from .reporting.citations import cite as cite
 from .reporting.report import report as report
 from .tuning.path import path as path

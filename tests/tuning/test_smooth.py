@@ -17,7 +17,6 @@ from matplotlib.figure import Figure
 import leaveout as lo
 from leaveout.models.smooth import bases as bases
 from leaveout.optimize.hessian_factor import IndefiniteHessianError
-from leaveout.tuning.curves import _jackknife, _scoring
 from leaveout.tuning.hypergradient import loss_shares
 from leaveout.tuning.smooth import (
     Neighbourhoods,
@@ -27,6 +26,7 @@ from leaveout.tuning.smooth import (
     data_of,
     minimum,
 )
+from leaveout.tuning.smooth_curves import _jackknife, _scoring
 
 R = Path(os.environ.get("LEAVEOUT_DATA", "nowhere")) / "latent"
 

@@ -1,20 +1,41 @@
-"""Packages whose names are imported when they are used, from their stubs."""
+"""Modules of public names, which are imported when they are used."""
 
+import ast
+import sys
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-import lazy_loader
 
+def attach(module: str, file: str) -> Any:
+    """Return `__getattr__`, `__dir__` and `__all__` of a module, by the imports of its stub.
 
-def attach(package: str, file: str) -> Any:
-    """Return `__getattr__`, `__dir__` and `__all__` of a package.
-
-    What it hands out has signatures that can be read.
+    What it hands out has signatures that can be read. No name is that of a module beside the stub,
+    unless it is that module.
     """
-    find, *names = lazy_loader.attach_stub(package, file)
+    path = Path(file)
+    package = module
+    if path.stem != "__init__":
+        package = module.rpartition(".")[0]
+    homes = {
+        alias.name: "." * node.level + (node.module or "")
+        for node in ast.parse(path.with_suffix(".pyi").read_text("utf-8")).body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    names = sorted(homes)
 
     def hand_out(name: str) -> Any:
         from .signatures import readable  # once a name is used, for it imports NumPy
 
-        return readable(find(name))
+        if name not in homes:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        home = import_module(homes[name], package)
+        if name in vars(home):
+            value = vars(home)[name]
+        else:
+            value = import_module(f"{home.__name__}.{name}")
+        vars(sys.modules[module])[name] = readable(value)
+        return value
 
-    return hand_out, *names
+    return hand_out, names.copy, names

@@ -1,7 +1,7 @@
-"""Loaders of modules that results use but may not import, since they are in later rooms: plots,
-pages, nested intervals.
+"""Loaders of modules that the core uses but may not import, since they are in later rooms or in
+extensions: plots, pages, nested intervals.
 
-`leaveout/__init__.py` registers a loader for each such module; methods of results call `provided`.
+`leaveout/__init__.py` registers a loader for each such module; what needs one calls `provided`.
 """
 
 from collections.abc import Callable

@@ -215,6 +215,18 @@ class PrintedResult:
         )
 
 
+class PagedResult(PrintedResult):
+    """Base of printed results that `report` writes by a module of their own; `_page_module` is the
+    name under which `providers` knows it.
+    """
+
+    _page_module: ClassVar[str]
+
+
+class AbstractPosterior(PrintedResult):
+    """Base of posteriors, of which `influence` is computed by a module that `providers` knows."""
+
+
 class PrintedTable(PrintedResult):
     """Base of results that print as a few lines, and a table of numbers under them."""
 

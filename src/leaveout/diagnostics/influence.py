@@ -28,10 +28,9 @@ from .._runtime.checkpoint import File, StepResult, keeping
 from .._runtime.conventions import conventional
 from .._runtime.interrupt import stoppable
 from .._runtime.jax import float64, jax
-from .._runtime.results import NO_REFIT_CODES, RESULTS, among, kind_of
+from .._runtime.providers import provided
+from .._runtime.results import NO_REFIT_CODES, RESULTS, AbstractPosterior, among, kind_of
 from ..data.arrays import numbers, pandas_of
-from ..extensions.bayes.posterior import Posterior
-from ..extensions.bayes.posterior_influence import posterior_influence
 from ..linalg.rounding import FUNCTION
 from ..models.glm.glm import AbstractRegression
 from ..objectives.batch_functions import functions, weights_of, work
@@ -59,7 +58,7 @@ CHEAP = 5e9
 @conventional
 @float64
 def influence(
-    estimate: Estimate | Posterior,
+    estimate: Estimate | AbstractPosterior,
     strategy: AbstractRefit | PlanLike = DEFAULT_REFIT,
     *,
     prediction: Any = None,
@@ -123,8 +122,8 @@ def influence(
     >>> found.top(1).index.tolist(), found.rows["cook"].round(2).tolist()
     ([4], [0.56, 0.0, 0.05, 0.37, 2.25])
     """
-    if isinstance(estimate, Posterior):
-        return posterior_influence(estimate, strategy, prediction)
+    if isinstance(estimate, AbstractPosterior):
+        return provided("posterior_influence").posterior_influence(estimate, strategy, prediction)
     if not isinstance(estimate, Estimate):
         raise TypeError(
             "influence: the first argument must be an Estimate, from lo.cross_validate(fit, plan); got "

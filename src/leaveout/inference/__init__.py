@@ -5,9 +5,8 @@ Call `chain` for sequences, `clique` for graphs and `moments` for the covariance
 other modules serve these.
 """
 
-import lazy_loader as _lazy
-
 from .._runtime.jax import ensure_jax
+from .._runtime.namespaces import attach as _attach
 
 ensure_jax()
-__getattr__, __dir__, __all__ = _lazy.attach(__name__, ["chain", "clique", "moments"])
+__getattr__, __dir__, __all__ = _attach(__name__, __file__)

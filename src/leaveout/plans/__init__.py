@@ -2,7 +2,3 @@
 
 Replicate weights of surveys.
 """
-
-import lazy_loader as _lazy
-
-__getattr__, __dir__, __all__ = _lazy.attach(__name__, ["survey"])

@@ -17,16 +17,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from .._runtime.providers import provided
+from .._runtime.results import PagedResult
 from ..data.arrays import label_texts as worded
-from ..extensions.leakage._report_result import LeakageReport
 from ..models.glm import links, losses, penalties
 from ..models.glm.glm import GLM
 from ..optimize.fit import SCALAR
 from ..validation.checks import Check
 from ..validation.compare import compare
 from ..validation.estimate import Estimate
-from . import clinical_page, plot
-from .leakage_page import page_of
+from . import plot
 from .page import Figure, Page, PageTable, row_bars, write_page
 
 MOST = 20_000  # rows in a table
@@ -35,7 +35,7 @@ MODELS = 12  # largest number of models whose losses are in one table
 
 
 def report(
-    found: Estimate | LeakageReport | Mapping[str, Estimate],
+    found: Estimate | PagedResult | Mapping[str, Estimate],
     path: str | os.PathLike[str],
     *,
     kind: Literal["general", "clinical"] = "general",
@@ -118,9 +118,11 @@ def report(
     if kind == "general" and any(value is not None for value in parts.values()):
         raise ValueError("report: centres=, excluded= and thresholds= go with kind='clinical'.")
     if kind == "clinical":
-        page = clinical_page.page_of(found, title, _calls(found), null_answer(found), **parts, B=B)  # type: ignore[arg-type]
-    elif isinstance(found, LeakageReport):
-        page = page_of(found, title)
+        page = provided("clinical_page").page_of(
+            found, title, _calls(found), null_answer(found), **parts, B=B
+        )
+    elif isinstance(found, PagedResult):
+        page = provided(found._page_module).page_of(found, title)
     elif isinstance(found, Estimate):
         page = _of_one(found, title)
     elif isinstance(found, Mapping) and all(

@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 
 from ..._runtime.conventions import warn
 from ..._runtime.jax import Arrays, PyTree, compile_static, float64, jax, jnp
-from ..._runtime.results import RESULTS, PrintedResult
+from ..._runtime.results import RESULTS, AbstractPosterior
 from ...linalg.design import weight_terms
 from ...objectives.batch_functions import functions, whole
 from ...objectives.closed_form import AbstractClosedForm
@@ -63,7 +63,7 @@ LARGE = 0.3
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Posterior(PrintedResult):
+class Posterior(AbstractPosterior):
     """A posterior by its draws and its density; `lo.from_posterior` returns it.
 
     Attributes

@@ -12,7 +12,7 @@ import functools
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,7 +20,7 @@ from jaxtyping import Float
 
 from ..._runtime.arrays import BoolArray, IntArray
 from ..._runtime.providers import provided
-from ..._runtime.results import PrintedResult
+from ..._runtime.results import PagedResult
 from ...validation.compare import AbstractComparable, ComparableMean
 from ...validation.standard_errors import InfluenceSpread, Variance, as_trained, over_units
 from ._hosts import finite_columns
@@ -156,7 +156,7 @@ def estimate_unlisted(X: Any, study: LeakageStudy, mates: pd.DataFrame) -> NearM
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LeakageReport(PrintedResult, AbstractComparable):
+class LeakageReport(PagedResult, AbstractComparable):
     """Answers to the question of the score on new clusters, by name, including "naive".
 
     `lo.leakage.leakage_report` returns it. `table` has the answers side by side; `recommended`
@@ -200,6 +200,7 @@ class LeakageReport(PrintedResult, AbstractComparable):
     True
     """
 
+    _page_module: ClassVar[str] = "leakage_page"
     answers: dict[str, Answer]
     scoring: str
     more_is_better: bool

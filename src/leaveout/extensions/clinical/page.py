@@ -13,24 +13,25 @@ import pandas as pd
 import scipy
 from numpy.typing import ArrayLike
 
-from .._runtime.results import kind_of
-from ..data.arrays import count
-from ..data.formulas import FormulaReader
-from ..diagnostics.covariance import covariance
-from ..extensions.clinical.calibration import Calibration, calibration
-from ..extensions.clinical.decision_curve import DecisionCurve, decision_curve
-from ..extensions.clinical.internal_external import IDEAL, InternalExternal, internal_external
-from ..extensions.clinical.internal_validation import Validation, validate
-from ..extensions.clinical.performance import NO_RISKS, Continuous, Survival, performance
-from ..extensions.clinical.stability import Stability, stability
-from ..models.glm.active_coefficients import ActiveGLM
-from ..models.glm.glm import GLM
-from ..models.survival.cox import Cox
-from ..optimize.fit import Fit
-from ..validation.estimate import Estimate
-from ..validation.named_parameters import name_parameters
+from ..._runtime.results import kind_of
+from ...data.arrays import count
+from ...data.formulas import FormulaReader
+from ...diagnostics.covariance import covariance
+from ...models.glm.active_coefficients import ActiveGLM
+from ...models.glm.glm import GLM
+from ...models.survival.cox import Cox
+from ...optimize.fit import Fit
+from ...reporting.page import Figure, Lines, Page, PageTable
+from ...reporting.plot import MANY, forest
+from ...validation.estimate import Estimate
+from ...validation.named_parameters import name_parameters
 from . import plot
-from .page import Figure, Lines, Page, PageTable
+from .calibration import Calibration, calibration
+from .decision_curve import DecisionCurve, decision_curve
+from .internal_external import IDEAL, InternalExternal, internal_external
+from .internal_validation import Validation, validate
+from .performance import NO_RISKS, Continuous, Survival, performance
+from .stability import Stability, stability
 
 Z95 = float(scipy.stats.norm.ppf(0.975))
 # what each measure of `lo.validate` is, in a few words
@@ -435,7 +436,7 @@ def _decision_figure(decisions: DecisionCurve, population: str) -> Figure:
 
 def _forest(across: InternalExternal, measure: str, label: str) -> Figure:
     frame = across.forest(measure)
-    draw = partial(plot.forest, frame, reference=IDEAL[measure], label=label)
+    draw = partial(forest, frame, reference=IDEAL[measure], label=label)
     text = (
         f"Each centre predicted by a model of the others, with {across.level:.0%} intervals; pooled by random effects; the "
         "thick bar is where that of a new centre is expected."
@@ -452,7 +453,7 @@ def _stability_figure(stable: Stability) -> Figure:
         f"{stable.table.loc['mape', 'max']:.3f} for the least stable."
     )
     units = stable.units
-    units = units.sample(min(plot.MANY, len(units)), random_state=0)
+    units = units.sample(min(MANY, len(units)), random_state=0)
     marks = pd.DataFrame(
         {
             "x": units["prediction"],

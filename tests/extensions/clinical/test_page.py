@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 import leaveout as lo
 from leaveout.extensions.cli import app
+from leaveout.extensions.clinical import page as clinical_page
 from leaveout.extensions.clinical.performance import performance
-from leaveout.reporting import clinical_page
 from tests.reporting.test_report import WILD, column_of, drawn, read
 
 pytest.importorskip("matplotlib", reason="needs leaveout[report]")

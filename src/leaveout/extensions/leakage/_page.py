@@ -8,9 +8,10 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from ..extensions.leakage._report_result import LeakageReport
-from . import plot
-from .page import Figure, Page, PageTable, row_bars
+from ...reporting.page import Figure, Page, PageTable, row_bars
+from ...reporting.plot import forest
+from ._plot import leakage_report
+from ._report_result import LeakageReport
 
 # rows in a table, rows named in a picture
 MOST = 20_000
@@ -111,7 +112,7 @@ def _answer_figure(report: LeakageReport) -> Figure:
     table = report.table[report.table.refusal == ""]
     frame = table.rename(columns={"score": "estimate"})
     draw = partial(
-        plot.forest,
+        forest,
         frame.assign(low=frame.low.fillna(frame.estimate), high=frame.high.fillna(frame.estimate)),
         reference=float(report.table.score["naive"]),
         marked=report.recommended,
@@ -155,7 +156,7 @@ def _cuts(report: LeakageReport) -> list[Figure]:
             "cuts",
             "What every cut did",
             text,
-            partial(plot.leakage_report, report),
+            partial(leakage_report, report),
             pd.concat(marks, ignore_index=True),
             4.8,
         )
