@@ -1751,8 +1751,8 @@ FAULTS = (
     Fault(
         "losses of refits beside an undetermined one are computed again after one step",
         "fill_undetermined",
-        "rows._replace(held=held), done",
-        "rows._replace(held=held), replace(done, scores=None)",
+        "_with_refits(batch, refits)",
+        "replace(_with_refits(batch, refits), scores=None)",
         "test_null_space",
     ),
     Fault(

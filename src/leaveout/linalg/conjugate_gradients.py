@@ -42,12 +42,14 @@ def solve(
     tol: float = 0.0,
     part: float = 0.0,
     record: Callable[[Array, Array, Array], None] | None = None,
+    settled: Callable[[Lanes, Array, Array], Array] | None = None,
 ) -> Solution:
     """Solve from zero by at most so many products.
 
     A solve ends when its residual, measured by P, is `tol` of the first or, if `part` is given,
     when what is left to solve is this part of x. `record` gets the directions, their images and
-    d·Ad.
+    d·Ad. Instead, `settled` may mark where it ends, from the tridiagonal matrices of systems, and
+    the next entries off the diagonal.
     """
     x = np.zeros_like(right)
     residual = right.copy()
@@ -87,27 +89,30 @@ def solve(
         square[lanes] = after
         towards[lanes] = preconditioned + ratio[:, None] * direction
         diagonal[k][lanes] += 1 / step
-        judged = lanes
-        if not part and k + 1 < most:
-            judged = lanes[after <= enough[lanes]]
-        least[judged] = _smallest(diagonal, off_diagonal, judged)
+        next_off_diagonal = np.sqrt(ratio) / step
+        if settled is not None:
+            ends = settled(lanes, _tridiagonal(diagonal, off_diagonal, lanes), next_off_diagonal)
+        else:
+            ends = after <= enough[lanes]
+            judged = lanes if part or k + 1 == most else lanes[ends]
+            matrices = _tridiagonal(diagonal, off_diagonal, judged)
+            least[judged] = np.linalg.eigvalsh(matrices)[:, 0]
+            if part:
+                ends = after <= part**2 * np.maximum(least[lanes], 1e-300) * length[lanes]
         diagonal.append(np.zeros(len(right)))
         diagonal[k + 1][lanes] = ratio / step
         off_diagonal.append(np.zeros(len(right)))
-        off_diagonal[k][lanes] = np.sqrt(ratio) / step
-        limit = enough[lanes]
-        if part:
-            limit = part**2 * np.maximum(least[lanes], 1e-300) * length[lanes]
-        lanes = lanes[after > limit]
+        off_diagonal[k][lanes] = next_off_diagonal
+        lanes = lanes[~ends]
     return Solution(x, square, length, least, is_convex)
 
 
-def _smallest(diagonal: list[Array], off_diagonal: list[Array], lanes: Lanes) -> PerSystem:
-    """Least eigenvalues of the tridiagonal matrices of some systems."""
+def _tridiagonal(diagonal: list[Array], off_diagonal: list[Array], lanes: Lanes) -> Array:
+    """Lower triangles of the tridiagonal matrices of some systems."""
     size = len(diagonal)
-    matrix = np.zeros((len(lanes), size, size))
+    matrices = np.zeros((len(lanes), size, size))
     for k in range(size):
-        matrix[:, k, k] = diagonal[k][lanes]
+        matrices[:, k, k] = diagonal[k][lanes]
     for k in range(size - 1):
-        matrix[:, k + 1, k] = off_diagonal[k][lanes]
-    return np.linalg.eigvalsh(matrix)[:, 0]
+        matrices[:, k + 1, k] = off_diagonal[k][lanes]
+    return matrices

@@ -107,24 +107,6 @@ class LinearFitCache:
             curvature_sizes(self.curvature, self.eta)[:, None] * self.slope_rounding
         )
 
-    @functools.cached_property
-    def slopes_and_changes(self) -> tuple[float, float] | None:
-        """Sums Σ ω |ℓ′| k at θ̂, and Σ ω ℓ″ k², which bounds their change by a move.
-
-        None if terms of ℓ′ cancel.
-        """
-        size = np.abs(self.slope)
-        if (
-            self.roots is not None
-            or self.model.loss.terms(1, size, self.eta, self.model.y) is not size
-        ):
-            return None
-        mass = (
-            weight_terms(self.weight[None], np.stack([size, self.curvature * self.length]))
-            @ self.length
-        )
-        return mass[0], mass[1]
-
     def gradient_error(
         self, omega: Array, eta: Array, slope: Array, move: PerLane, growth: PerLane
     ) -> PerLane:
@@ -136,19 +118,14 @@ class LinearFitCache:
         loss = self.model.loss
         several = self.roots is not None
         curvature_change = self.curvature_rate * move * (2 if several else 1)
-        if self.slopes_and_changes is not None and growth.max() == 1 and curvature_change.max() < 1:
-            sums = term_sums = (
-                self.slopes_and_changes[0]
-                + move * np.exp(curvature_change) * self.slopes_and_changes[1]
-            )
+        size = np.abs(slope)
+        sums = term_sums = total(weight_terms(omega, size), 2) @ self.length
+        if several:  # as `Multinomial.terms` has it, by the largest predictor
+            term_sums = sums * (1 + np.abs(eta).max((1, 2)))
         else:
-            sums = total(np.abs(weight_terms(omega, slope)), 2) @ self.length
-            if several:  # as `Multinomial.terms` has it, by the largest predictor
-                term_sums = sums * (1 + np.abs(eta).max((1, 2)))
-            else:
-                size = np.abs(slope)
-                parts = loss.terms(1, size, eta, self.model.y)
-                term_sums = sums if parts is size else weight_terms(omega, parts) @ self.length
+            parts = loss.terms(1, size, eta, self.model.y)
+            if parts is not size:
+                term_sums = weight_terms(omega, parts) @ self.length
         with np.errstate(over="ignore", invalid="ignore"):
             predictor_error = (
                 growth
@@ -679,25 +656,13 @@ class FoldMetric:
         gram = z @ z.swapaxes(1, 2)
         size = 1 + np.einsum("rk,rkk->r", np.abs(lost_curvature), gram)
         self.off = anchor.rounding.step * size
-        if width == 1:
-            least = 1 - lost_curvature[:, 0] * gram[:, 0, 0]
-            good = least > anchor.floor + self.off
-            self.core = np.where(good, lost_curvature[:, 0] / np.where(good, least, 1.0), 0.0)[
-                :, None, None
-            ]
-        else:
-            root = np.sqrt(np.abs(lost_curvature))
-            sign = np.sign(lost_curvature)
-            inner = root[:, :, None] * gram * root[:, None, :]
-            is_removed = np.where(sign > 0, 1.0, 0.0)
-            least = 1 - np.maximum(
-                np.linalg.eigvalsh(inner * is_removed[:, :, None] * is_removed[:, None, :])[:, -1],
-                0.0,
-            )
-            good = least > anchor.floor + self.off
-            system = np.eye(width) - lost_curvature[:, :, None] * gram
-            system[~good] = np.eye(width)
-            self.core = np.linalg.solve(system, lost_curvature[:, :, None] * np.eye(width))
+        removed = np.sqrt(np.maximum(lost_curvature, 0.0))
+        inner = removed[:, :, None] * gram * removed[:, None, :]
+        least = 1 - np.maximum(np.linalg.eigvalsh(inner)[:, -1], 0.0)
+        good = least > anchor.floor + self.off
+        system = np.eye(width) - lost_curvature[:, :, None] * gram
+        system[~good] = np.eye(width)
+        self.core = np.linalg.solve(system, lost_curvature[:, :, None] * np.eye(width))
         self.kept_share = np.where(good, np.minimum(least - self.off, 1.0), 0.0)
 
     def _dense(self, anchor: LinearFitCache, rows: RefitRows, delta: Array, units: Array) -> None:

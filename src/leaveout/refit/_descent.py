@@ -25,6 +25,17 @@ acceleration also uses the points that a refit has visited. Among their combinat
 ū = u − Σ γ_j Δu_j it takes the one whose linearised step r̄ = r − Σ γ_j Δr_j is least, and steps
 from there: u ← ū − r̄. On a quadratic F this is GMRES, which does not require P to be symmetric
 (D. G. Anderson, J. ACM 12, 1965; H. F. Walker and P. Ni, SIAM J. Numer. Anal. 49, 2011).
+
+Where a gradient of every refit costs too much, the change of ∇F between θ̂ and a refit is estimated
+from a sample of units. For F(θ, w) = Σ_n w_n ℓ_n(θ) + a quadratic, and m units drawn with
+probabilities p_n,
+
+    ∇F(θ̂ + Δ, 1) = ∇F(θ̂, 1) + HΔ + b(Δ),
+    b(Δ) ≈ (1/m) Σ_drawn (½ (∇ℓ_n(θ̂ + Δ) + ∇ℓ_n(θ̂ − Δ)) − ∇ℓ_n(θ̂)) / p_n,
+
+without the part that is odd and of third order in Δ. Only the effect of b on the refit's loss is
+computed, b · H⁻¹∇S, which needs one directional derivative for every drawn unit. The contribution
+of the left-out units is not sampled.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,9 +44,11 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
+from .._runtime.jax import Array, Arrays, cached_on, compile_static, jax, jnp
 from .._runtime.results import RESULTS
+from ..linalg import conjugate_gradients
 from ..objectives.batch_functions import (
     COMPILING,
     HESSIAN_ENTRIES,
@@ -45,29 +58,34 @@ from ..objectives.batch_functions import (
     Functions,
     derive_batch,
     function,
+    held_out,
+    own_passes,
     weights_of,
     work,
 )
 from ..objectives.objective import (
     AbstractLinearPredictor,
+    AbstractObjective,
     Flags,
     HeldOutLosses,
     Lanes,
+    Matrices,
     PerLane,
     PerUnit,
     Points,
     Vector,
+    ravel,
+    unravel,
 )
 from ..optimize.bfgs import BFGS, curves_down, newton_step
 from ..optimize.fit import Fit
 from ..optimize.hessian_products import COARSE, ROUGH
 from ..optimize.newton import LBFGSState, NewtonResult, dear as is_dear, newton, walk
-from ..plans.plan import RefitRows
+from ..plans.plan import RefitRows, few_size
 from ._enclosure import CAUTION, MAX_CONTRACTION
 from ._expansion import GRADIENTS, ExpandedBatch, Expansion, ScaledExpansion, expandable
 from ._metric import IdentityMetric, Products, RefitMetric, own_metric
 from ._refit_batch import Rung, climb, join, put, take
-from ._screen import SIZES, available, whitened_gradients
 
 MAX_CHORD_STEPS = 20  # steps before a refit goes to the next rung
 DEPTH = 5  # number of moves that acceleration keeps
@@ -101,6 +119,8 @@ FAR_REFIT_PARAMETERS = 500
 # gradients that Newton's method takes a parameter (about ten Hessians), and a descent in all
 NEWTON_GRADIENTS = 10
 DESCENT_GRADIENTS = 300
+SIZES = 64, 512  # units drawn: few for every refit, more for refits that these do not settle
+MIN_SCREENED_REFITS = 200  # number of refits from which sampling saves time
 
 
 class Candidates(NamedTuple):
@@ -140,18 +160,10 @@ class Look:
     ):
         self.batch = batch
         self.candidates = candidates
+        self.lanes = candidates.lanes
+        self.distance_left = candidates.distance_left
         self.foretold = foretold
         self.unsure = unsure
-
-    @property
-    def lanes(self) -> Lanes:
-        """Their numbers in the batch."""
-        return self.candidates.lanes
-
-    @property
-    def distance_left(self) -> PerLane:
-        """Their distances from the exact refits."""
-        return self.candidates.distance_left
 
     def error(self) -> PerLane:
         """Errors of their summed held-out losses, as foretold or by a look at the losses."""
@@ -172,8 +184,11 @@ Enough = Callable[["Look | ScaledExpansion"], Flags]
 class Descent:
     """Batch of refits: F(·, w) of each, the metric of their steps, and their candidates.
 
-    `enough` marks the refits that are near enough. In a `hurry` the batch is refined only until
-    errors can be estimated. Where it is `sampled`, samples of units may stand for all.
+    `natural` is the length along which F changes by about one. For `linear` predictors a refit's
+    own Hessian at θ̂, and its units' losses, are cheap; elsewhere its own Hessian may be too `dear`,
+    or never formed. `enough` marks the refits that are near enough. In a `hurry` the batch is
+    refined only until errors can be estimated. Where it is `sampled`, samples of units may stand
+    for all.
     """
 
     fit: Fit
@@ -181,7 +196,10 @@ class Descent:
     F: Any
     metric: RefitMetric
     candidates: Candidates
-    expansion: Expansion | None = None
+    natural: float
+    linear: bool
+    dear: bool
+    expansion: Expansion | None
     enough: Enough = lambda look: np.zeros(len(look.lanes), bool)
     hurry: bool = False
     sampled: bool = False
@@ -215,37 +233,12 @@ class Descent:
             return self.expansion.whole_fit_losses()
         return self.F.losses(self.theta, self.candidates.lanes)
 
-    @property
-    def natural(self) -> float:
-        """Length along which F changes by about one."""
-        return float(np.sqrt(abs(float(self.fit.value)) / self.fit.objective.num_units))
-
-    @property
-    def linear(self) -> bool:
-        """Whether a refit's own Hessian at θ̂, and its units' losses, are cheap."""
-        return isinstance(self.fit.objective, AbstractLinearPredictor)
-
-    @property
-    def dear(self) -> bool:
-        """Whether a refit's own Hessian costs too much, or is never formed."""
-        return self.fit.factor is None or is_dear(self.fit.objective, self.fit.num_params)
-
-    @property
-    def sketched(self) -> bool:
-        """Whether lengths are measured by the metric's sketch of the inverse of H, from above."""
-        return isinstance(self.metric, Products) and self.metric.sketched
-
-    @property
-    def is_newton(self) -> bool:
-        """Whether the metric is that of the candidate, so that its steps are Newton steps."""
-        return isinstance(self.metric, Products | ExpandedMetric)
-
     def length(self, step: Points, gradient: Points) -> PerLane:
         """Lengths of steps that were solved for whitened gradients.
 
         By the Hessian if it is sketched.
         """
-        squares = np.sum(step * (gradient if self.sketched else step), axis=1)
+        squares = np.sum(step * (gradient if self.metric.sketched else step), axis=1)
         return np.sqrt(np.maximum(squares, 0.0))
 
     def evaluate(self, candidates: Candidates, unsure: PerLane | float = 0.0) -> Candidates:
@@ -267,7 +260,7 @@ class Descent:
         held = np.asarray(self.rows.held)[lanes]
         is_finite = np.isfinite(remainder)
         distance = np.where(is_finite, remainder, 0.0)[:, None]
-        if self.sketched:
+        if self.metric.sketched:
             directions = [distance * step / np.maximum(size[:, None], 1e-300)]
         else:
             directions = [distance * _unit(step)]
@@ -294,7 +287,7 @@ class Descent:
     def _steepest(self, slopes: Points) -> Points:
         """Directions of length one along which numbers of these whitened gradients change most."""
         towards = slopes
-        if self.sketched:
+        if self.metric.sketched:
             towards = cast(Products, self.metric).inverse.about(slopes)
         squares = np.sum(slopes * towards, axis=1, keepdims=True)
         return towards / np.sqrt(np.maximum(squares, 1e-300))
@@ -323,42 +316,38 @@ class Descent:
         # step of secants, relative to a length along which F changes by about one; 1e-9 of that
         # length is noise
         length = 1e-5 * self.natural
-        most = min(PRODUCTS, point.shape[1])
-        largest = np.zeros(len(lanes))
-        active = np.arange(len(lanes))
-        basis, duals = np.zeros((2, len(lanes), most, point.shape[1]))
-        ritz = np.zeros((len(lanes), most, most))
-        dual = np.random.default_rng(0).standard_normal(point.shape[1]) * np.ones_like(point)
-        along = self.metric.solve(dual, point, lanes)
-        for k in range(most):
-            with np.errstate(invalid="ignore", divide="ignore"):
-                size = np.sqrt(np.sum(along * dual, axis=1))[:, None]
-                basis[active, k], duals[active, k] = along / size, dual / size
-            move = length * _unit(basis[active, k])
-            image = self.gradient(point[active] + move, lanes[active]) - base_gradient[active]
-            image *= np.linalg.norm(basis[active, k], axis=1, keepdims=True) / length
-            sound = np.isfinite(image).all(1)  # unless P is indefinite or F undefined there
-            largest[active[~sound]] = np.inf
-            active = active[sound]
-            image = image[sound]
-            entries = np.einsum("lkp,lp->lk", basis[active, : k + 1], image)
-            ritz[active, k, : k + 1] = ritz[active, : k + 1, k] = entries
-            dual = image - np.einsum("lk,lkp->lp", entries, duals[active, : k + 1])
-            along = self.metric.solve(dual, point[active], lanes[active])
-            values, vectors = np.linalg.eigh(ritz[active, : k + 1, : k + 1])
-            farthest = np.argmax(np.abs(1 - values), axis=1)[:, None]
-            deviation = np.take_along_axis(np.abs(1 - values), farthest, 1)[:, 0]
-            residual = np.sqrt(np.maximum(np.sum(along * dual, axis=1), 0.0))
-            ritz_error = residual * np.abs(np.take_along_axis(vectors[:, -1], farthest, 1)[:, 0])
-            largest[active] = np.maximum(largest[active], np.hypot(deviation, ritz_error))
+        largest = np.full(len(lanes), np.inf)
+
+        def image(direction: Points, places: Lanes) -> Points:
+            size = np.linalg.norm(direction, axis=1, keepdims=True) / length
+            gradient = self.gradient(point[places] + direction / size, lanes[places])
+            return (gradient - base_gradient[places]) * size
+
+        def is_settled(places: Lanes, matrices: Matrices, following: PerLane) -> Flags:
+            values, vectors = np.linalg.eigh(matrices)
+            deviations = np.abs(1 - values)
+            rows = np.arange(len(places))
+            farthest = np.argmax(deviations, axis=1)
+            deviation = deviations[rows, farthest]
+            ritz_error = following * np.abs(vectors[rows, -1, farthest])
+            is_first = np.isinf(largest[places])
+            largest[places] = np.maximum(
+                np.where(is_first, 0.0, largest[places]), np.hypot(deviation, ritz_error)
+            )
             # after three products a residual of a twentieth of the largest value is small; one of a
             # thousandth is noise
-            unsettled = ((k < 2) | (ritz_error > 0.05 * deviation)) & (residual > 1e-3 * deviation)
-            active = active[unsettled]
-            along = along[unsettled]
-            dual = dual[unsettled]
-            if not active.size:
-                break
+            is_small = (matrices.shape[1] > 2) & (ritz_error <= 0.05 * deviation)
+            return is_small | (following <= 1e-3 * deviation)
+
+        solution = conjugate_gradients.solve(
+            image,
+            lambda dual, places: self.metric.solve(dual, point[places], lanes[places]),
+            np.random.default_rng(0).standard_normal(point.shape[1]) * np.ones_like(point),
+            min(PRODUCTS, point.shape[1]),
+            settled=is_settled,
+        )
+        # where P is indefinite, or F curves down or is undefined, nothing is known
+        largest[~solution.is_convex] = np.inf
         return CAUTION * largest
 
 
@@ -379,11 +368,12 @@ def begin(
     runs = expandable(fit, rows) if expanded else None
     expansion = None if runs is None else Expansion(fit, rows, runs)
     is_open = np.ones(len(lanes), bool)
+    linear = isinstance(fit.objective, AbstractLinearPredictor)
     start = None
     metric: RefitMetric = IdentityMetric()
     if fit.factor is None:
         metric = Products(fit, F, COARSE if fold_hessians else ROUGH)
-    elif fold_hessians or isinstance(fit.objective, AbstractLinearPredictor):
+    elif fold_hessians or linear:
         metric, is_singular, start = own_metric(fit, rows)
         is_open = ~is_singular
     width = rows.index.shape[1:] if fit.objective.pointwise else ()
@@ -399,7 +389,9 @@ def begin(
         np.full(len(lanes), GRADIENTS),  # approximate number
         is_open,
     )
-    batch = Descent(fit, rows, F, metric, candidates, expansion)
+    natural = float(np.sqrt(abs(float(fit.value)) / fit.objective.num_units))
+    dear = fit.factor is None or is_dear(fit.objective, fit.num_params)
+    batch = Descent(fit, rows, F, metric, candidates, natural, linear, dear, expansion)
     if u is not None:
         return batch
     if expansion is not None:
@@ -467,12 +459,11 @@ class Moves(NamedTuple):
 class Progress(NamedTuple):
     """Refits that take steps with one metric.
 
-    There are their last moves, the points of the last gradients and these, the largest contraction
-    of their steps, and how far acceleration moved them from there.
+    There are the points of the last gradients and these, the largest contraction of their steps,
+    and how far acceleration moved them from there.
     """
 
     candidates: Candidates
-    memory: Moves
     point: Points
     gradient: Points
     contraction: PerLane
@@ -489,7 +480,7 @@ def take_steps(batch: Descent) -> Candidates:
     is_open = np.flatnonzero(candidates.open)
     if not batch.hurry or not is_open.size:
         return candidates
-    part, _, point, gradient, _, extra = take(progress, is_open)
+    part, point, gradient, _, extra = take(progress, is_open)
     distance = batch.curvature_distance(part, point, gradient) + extra
     part = batch.evaluate(part._replace(distance_left=distance, open=~np.isfinite(distance)))
     return put(candidates, is_open, part)
@@ -500,22 +491,23 @@ def _take_steps(batch: Descent, candidates: Candidates) -> Progress:
     none = np.zeros(len(zeros))
     last_step = np.where(np.isfinite(candidates.size)[:, None], candidates.step, np.nan)
     memory = Moves(zeros, last_step, *2 * [zeros[:, None][:, :0]])
-    progress = Progress(candidates, memory, zeros, zeros, none, none)
+    progress = Progress(candidates, zeros, zeros, none, none)
     ended = []
     most = HURRY if batch.hurry else MAX_CHORD_STEPS
     for k in range(most):
-        if not none.size:
+        if not len(progress.extra):
             break
-        progress, ends = _step(batch, progress, k, k == most - 1)
-        ended.append(take(progress._replace(memory=()), ends))
-        progress = take(progress, ~ends)
-        none = progress.extra
-    return join([*ended, progress._replace(memory=())])
+        progress, memory, ends = _step(batch, progress, memory, k, k == most - 1)
+        ended.append(take(progress, ends))
+        progress, memory = take((progress, memory), ~ends)
+    return join([*ended, progress])
 
 
-def _step(batch: Descent, progress: Progress, k: int, last: bool) -> tuple[Progress, Flags]:
+def _step(
+    batch: Descent, progress: Progress, memory: Moves, k: int, last: bool
+) -> tuple[Progress, Moves, Flags]:
     """Take one step, and mark the refits that are near enough or need another metric."""
-    candidates, memory, *_, contraction, _ = progress
+    candidates, *_, contraction, _ = progress
     lanes, u, _, first, before, *_ = candidates
     gradient = batch.gradient(u, lanes)
     plain = batch.metric.solve(gradient, u, lanes)
@@ -525,7 +517,7 @@ def _step(batch: Descent, progress: Progress, k: int, last: bool) -> tuple[Progr
     ratio = size / np.maximum(before, 1e-300)
     along = ratio
     step = plain
-    if not batch.is_newton:
+    if not batch.metric.is_newton:
         memory, step, along = memory.accelerate(u, plain)
     floor = size <= LENGTH_NOISE * np.maximum(batch.natural, first)
     stuck = ~(ratio <= STALL_RATIOS[1]) & ~floor
@@ -533,7 +525,7 @@ def _step(batch: Descent, progress: Progress, k: int, last: bool) -> tuple[Progr
     contraction = np.maximum(contraction, np.where(floor, 0.0, along))
     # what a Newton step leaves shrinks with its length: the next one leaves a smaller share, by as
     # much
-    shrinks = np.minimum(ratio, 1.0) if batch.sketched else np.ones(len(lanes))
+    shrinks = np.minimum(ratio, 1.0) if batch.metric.sketched else np.ones(len(lanes))
     q = np.minimum((SAFETY if k else FIRST_SAFETY) * contraction * shrinks, 0.95)
     # after a plain step nothing more is added
     distance = size * q / (1 - q)
@@ -544,15 +536,12 @@ def _step(batch: Descent, progress: Progress, k: int, last: bool) -> tuple[Progr
     share = np.minimum(1.0, distance / np.maximum(extra, 1e-300))
     extra *= share
     step = plain + share[:, None] * (step - plain)
-    candidates = candidates._replace(
-        u=np.where(stuck[:, None], u, u - step),
-        # otherwise the step before is used
-        step=np.where(np.isfinite(step).all(1)[:, None], step, candidates.step),
+    candidates = _moved(candidates, step, ~stuck)._replace(
         first=first,
         size=size,
         distance_left=np.where(stuck | is_first, np.inf, distance + extra),
     )
-    progress = Progress(candidates, memory, u, gradient, contraction, np.where(stuck, size, extra))
+    progress = Progress(candidates, u, gradient, contraction, np.where(stuck, size, extra))
     # largest ratio of steps at which a refit is judged after one step
     ready = (k > 0) | (contraction * shrinks <= 0.01)
     candidates, beyond = _judge(batch, progress, ready, last)
@@ -562,7 +551,14 @@ def _step(batch: Descent, progress: Progress, k: int, last: bool) -> tuple[Progr
     astray = (k == 0) & (ratio > 0.5) & (batch.dear and not batch.fit.objective.convex)
     slow = stuck | beyond | astray | (ratio > STALL_RATIOS[not batch.linear])
     candidates = candidates._replace(open=~done)
-    return progress._replace(candidates=candidates), done | (slow & ~is_first)
+    return progress._replace(candidates=candidates), memory, done | (slow & ~is_first)
+
+
+def _moved(candidates: Candidates, step: Points, good: Flags) -> Candidates:
+    """Take the steps that are good; the step before stands for one that is not finite."""
+    u = np.where(good[:, None], candidates.u - step, candidates.u)
+    is_finite = np.isfinite(step).all(1)[:, None]
+    return candidates._replace(u=u, step=np.where(is_finite, step, candidates.step))
 
 
 def _judge(
@@ -577,7 +573,7 @@ def _judge(
     candidates = progress.candidates
     beyond = np.zeros(len(ready), bool)
     places = np.flatnonzero(np.isfinite(candidates.distance_left) & ready)
-    if not (last or batch.is_newton) and places.size:
+    if not (last or batch.metric.is_newton) and places.size:
         part = take(candidates, places)
         with np.errstate(invalid="ignore", divide="ignore"):  # zero before the first look
             foretold = part.error * part.distance_left / part.looked_at
@@ -585,8 +581,8 @@ def _judge(
         places = places[batch.enough(look)]
     if not places.size:
         return candidates, beyond
-    part, _, point, gradient, _, extra = take(progress, places)
-    if not batch.is_newton:
+    part, point, gradient, _, extra = take(progress, places)
+    if not batch.metric.is_newton:
         distance = batch.curvature_distance(part, point, gradient) + extra
         part = part._replace(distance_left=np.maximum(part.distance_left, distance))
         beyond[places] = np.isinf(part.distance_left)
@@ -596,6 +592,102 @@ def _judge(
 
 
 # samples of units
+
+
+class Sample(NamedTuple):
+    """Sampled units, the number of units each stands for, and their whitened gradients at θ̂."""
+
+    objective: AbstractObjective
+    weight: Float[np.ndarray, " selected"]  # 1 / (m p) of one draw
+    times: Float[np.ndarray, " selected"]  # how often each was drawn
+    influence: Float[np.ndarray, "selected params"]
+
+
+def available(fit: Fit, rows: RefitRows) -> bool:
+    """Whether a sample can be drawn and is much cheaper than all units."""
+    n = fit.objective.num_units
+    if not fit.objective.local or fit.factor is None or int(rows.num_refits) < MIN_SCREENED_REFITS:
+        return False
+    large = n >= max(10 * fit.num_params, 4 * max(SIZES))
+    return bool(
+        large and rows.index.shape[1] < n and fit.objective.subset(np.arange(2)) is not None
+    )
+
+
+@cached_on
+def samples(fit: Fit) -> tuple[Sample, ...]:
+    """Draw units in proportion to their part of the curvature, as estimated from their gradients.
+
+    One draw in five is uniform.
+    """
+    n = fit.objective.num_units
+    size = np.sum(fit.influence**2, 1)
+    chance = 0.8 * size / max(size.sum(), 1e-300) + 0.2 / n
+    chance /= chance.sum()
+    indices = np.random.default_rng(0).choice(n, max(SIZES), p=chance)
+    parts = []
+    for m in SIZES:
+        units, times = np.unique(indices[:m], return_counts=True)
+        objective = fit.objective.subset(units)
+        assert objective is not None
+        parts.append(
+            Sample(objective, 1 / (m * chance[units]), times.astype(float), fit.influence[units])
+        )
+    return tuple(parts)
+
+
+def whitened_gradients(
+    fit: Fit, rows: RefitRows, u: Points, lanes: Lanes, size: int
+) -> tuple[Points, PerLane]:
+    """Whitened gradients of selected refits' own F at u, without b, and bounds of b's effect on
+    their summed losses.
+
+    The bound is the estimate from one of the samples plus three standard errors.
+    """
+    places = _pad(len(lanes), len(rows.index))
+    chunk = max(1, own_passes(fit.objective, rows.index.shape[1]) // 8)
+    batch = rows.take(lanes[places])
+    gradient, error = _chunked_gradients(
+        fit, samples(fit)[size], batch.index, batch.weight, batch.held, u[places], chunk
+    )
+    return np.asarray(gradient)[: len(lanes)], np.asarray(error)[: len(lanes)]
+
+
+def _pad(count: int, most: int) -> Int[np.ndarray, " padded"]:
+    """Places of some refits, the last of them repeated up to a power of eight, or up to `most`."""
+    # least number of refits in one call
+    size = min(max(8 ** int(np.ceil(np.log2(max(count, 1)) / 3)), 64), few_size(max(most, count)))
+    return np.minimum(np.arange(size), count - 1)
+
+
+@compile_static
+def _chunked_gradients(
+    fit: Fit, sample: Sample, index: Arrays, weight: Arrays, held: Arrays, u: Arrays, chunk: int
+) -> tuple[Array, Array]:
+    m, count = jnp.sum(sample.times), len(sample.times)
+    whitener = jnp.asarray(fit.whitener)
+    vector = lambda u: ravel(fit.theta) + u @ whitener
+    unwhitened = lambda u: unravel(vector(u), fit.theta)
+    losses = lambda u: sample.objective.score(
+        unwhitened(u), jnp.ones(count), jnp.arange(count), jnp.ones(count)
+    )
+
+    def one_refit(args):
+        index, weight, held, u = args
+        delta = jnp.where(index < fit.objective.num_units, weight - 1.0, 0.0)
+        change = ravel(jax.grad(fit.objective.perturbation)(unwhitened(u), index, delta))
+        loss = held_out(fit.objective, fit.theta, index, weight, held)
+        towards = jax.grad(lambda u: jnp.sum(loss(vector(u))))(u)
+        derivatives = jax.vmap(lambda u: jax.jvp(losses, (u,), (towards,))[1])(jnp.stack([u, -u]))
+        contributions = (
+            derivatives.mean(0) - sample.influence @ towards
+        ) * sample.weight  # weight of one draw
+        total = jnp.sum(sample.times * contributions)
+        spread = jnp.sqrt(m * jnp.sum(sample.times * (contributions - total / m) ** 2) / (m - 1))
+        # standard errors of a sample that are added
+        return u + whitener @ (fit.gradient + change), jnp.abs(total) + 3.0 * spread
+
+    return jax.lax.map(one_refit, (index, weight, held, u), batch_size=chunk)
 
 
 def take_sampled_steps(batch: Descent) -> Candidates:
@@ -612,9 +704,7 @@ def take_sampled_steps(batch: Descent) -> Candidates:
         ratio = length / np.maximum(first, 1e-300)
         q = np.minimum(FIRST_SAFETY * ratio, 0.95)
         shrinks = ratio < 0.5
-        part = candidates._replace(
-            u=np.where(shrinks[:, None], u - step, u),
-            step=np.where(np.isfinite(step).all(1)[:, None], step, candidates.step),
+        part = _moved(candidates, step, shrinks)._replace(
             first=np.where(np.isfinite(first), first, length),
             distance_left=np.where(shrinks & np.isfinite(first), length * q / (1 - q), np.inf),
         )
@@ -874,8 +964,10 @@ def _beyond(keep: float) -> float:
 # expansions
 
 
-class ExpandedMetric:
+class ExpandedMetric(RefitMetric):
     """Metric of the selected refits' own Hessians at their candidates, by the expansion."""
+
+    is_newton = True
 
     def __init__(self, expansion: Expansion, candidates: Candidates):
         self.expansion = expansion
@@ -981,30 +1073,26 @@ def _ratio(batch: Descent, candidates: Candidates, expanded: ExpandedBatch) -> f
     return float(np.max([changes, np.linalg.norm(step, axis=1) / distance]))
 
 
-def _gradients(batch: Descent, number: float) -> float:
-    """Operations of so many gradients of each open refit."""
-    return number * batch.open.sum() * work(batch.fit.objective, batch.fit.num_params)
-
-
+# costs are gradients of a refit
 RUNGS = (
     Rung("expansion", lambda batch: batch.expansion is not None, lambda batch: 0.0, expand),
     Rung(
         "samples",
         lambda batch: batch.sampled,
-        lambda batch: _gradients(batch, sum(SIZES) / batch.fit.objective.num_units),
+        lambda batch: sum(SIZES) / batch.fit.objective.num_units,
         take_sampled_steps,
     ),
-    Rung("steps", lambda batch: True, lambda batch: _gradients(batch, HURRY), take_steps),
+    Rung("steps", lambda batch: True, lambda batch: HURRY, take_steps),
     Rung(
         "Newton",
         lambda batch: not batch.dear,
-        lambda batch: _gradients(batch, NEWTON_GRADIENTS * batch.fit.num_params),
+        lambda batch: NEWTON_GRADIENTS * batch.fit.num_params,
         take_newton_steps,
     ),
     Rung(
         "alone",
         lambda batch: batch.dear and not batch.hurry,
-        lambda batch: _gradients(batch, DESCENT_GRADIENTS),
+        lambda batch: DESCENT_GRADIENTS,
         descend_alone,
     ),
 )

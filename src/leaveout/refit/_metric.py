@@ -11,10 +11,11 @@ are H-norms, and a fold's Hessian at θ̂ is I + Zᵀ V Z, Z the whitened rows t
     the fold's own at its candidate, by conjugate gradients, if H is too large to be formed
 """
 
+import abc
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -42,14 +43,21 @@ RANK_OF_REFIT = 8
 SKETCHED_NUMBERS = 2**26
 
 
-class RefitMetric(Protocol):
+class RefitMetric(abc.ABC):
     """Batch of inverse Hessians."""
 
+    # whether they are those at the candidates, so that steps are Newton steps
+    is_newton: ClassVar[bool] = False
+    sketched: bool = (
+        False  # whether lengths are measured by a sketch of the inverse of H, from above
+    )
+
+    @abc.abstractmethod
     def solve(self, gradient: Points, u: Points, lanes: Lanes) -> Points:
         """Steps for the gradients of selected refits at u, all whitened."""
 
 
-class IdentityMetric:
+class IdentityMetric(RefitMetric):
     """Metric of the full fit: the identity in whitened coordinates."""
 
     def solve(self, gradient, u, lanes):
@@ -58,7 +66,7 @@ class IdentityMetric:
 
 
 @dataclass(frozen=True, eq=False)
-class LowRank:
+class LowRank(RefitMetric):
     """Metric of each fold's own Hessian by Woodbury.
 
     `(I + Zᵀ V Z)⁻¹ = I − Zᵀ C Z` with `C = (I + V Z Zᵀ)⁻¹ V`.
@@ -75,7 +83,7 @@ class LowRank:
 
 
 @dataclass(frozen=True, eq=False)
-class DenseMetric:
+class DenseMetric(RefitMetric):
     """Metric of each fold's own Hessian, inverted."""
 
     inverse: Float[np.ndarray, "refits params params"]
@@ -85,13 +93,15 @@ class DenseMetric:
         return np.einsum("rij,rj->ri", self.inverse[lanes], gradient)
 
 
-class Products:
+class Products(RefitMetric):
     """Metric of each fold's own Hessian at u, by conjugate gradients down to `tol` of a gradient.
 
     `remainder` is the part of each last step left unsolved, in the norm of the Hessian. Rough
     solves with products in NumPy are in single precision, which halves their time; gradients, in
     double precision, decide where the steps end.
     """
+
+    is_newton = True
 
     def __init__(self, fit: Fit, F: DerivedBatch | ClosedFormBatch, tol: float):
         self.fit = fit

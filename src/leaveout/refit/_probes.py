@@ -82,6 +82,13 @@ def _light(count: Int[np.ndarray, " params"]) -> Bool[np.ndarray, " params"]:
     return out
 
 
+class LeftOut(NamedTuple):
+    """Rows that lose some of their weight."""
+
+    units: Int[np.ndarray, " selected"]
+    weight: Float[np.ndarray, " selected"]  # what they lose
+
+
 class ProbedLeverages(NamedTuple):
     """Estimates from a number of groups of probes.
 
@@ -114,11 +121,9 @@ class Probes:
         # least curvature with which rows are probed, relative to the mean
         self.scale = np.sqrt(np.maximum(weight, 1e-2 * max(float(weight.mean()), 1e-300)))
         penalty_curvature = wide_model.kappa * wide_model.penalty_diagonal
-        self.inverse = np.where(
-            _light(np.diff(wide_model.transpose.indptr)),
-            1 / np.where(penalty_curvature > 0, penalty_curvature, wide_model.diagonal),
-            0.0,
-        )
+        diagonal = np.where(penalty_curvature > 0, penalty_curvature, wide_model.diagonal)
+        light = _light(np.diff(wide_model.transpose.indptr))
+        self.inverse = np.where(light, 1 / diagonal, 0.0)
         self.size = self.scale**2 * (wide_model.squares.T @ self.inverse)  # a
         self.second = self._second()
         self.leverages = functools.cache(self._leverages)
@@ -126,19 +131,16 @@ class Probes:
     def _second(self) -> Float[np.ndarray, " units"]:
         """Compute t_j² Σ_k A_jk² t_k."""
         t = 1 / (1 + self.size)
-        rows = (
-            scipy.sparse.diags_array(self.scale)
-            @ self.wide_model.x
-            @ scipy.sparse.diags_array(np.sqrt(self.inverse))
-        )
+        diagonal = scipy.sparse.diags_array
+        rows = diagonal(self.scale) @ self.wide_model.x @ diagonal(np.sqrt(self.inverse))
         rows.eliminate_zeros()
         transpose = rows.T.tocsr()
-        out = np.zeros(self.wide_model.units)
+        out = np.zeros(len(t))
         # upper bound of the entries of A
         counts = np.maximum(np.asarray((rows != 0) @ np.diff(transpose.indptr)), 1)
         # number of entries of A computed at a time
         bounds = np.searchsorted(np.cumsum(counts), np.arange(0, counts.sum(), 2**22))
-        for start, stop in itertools.pairwise(np.unique(np.r_[bounds, self.wide_model.units])):
+        for start, stop in itertools.pairwise(np.unique(np.r_[bounds, len(t)])):
             block = rows[start:stop] @ transpose
             block.data = block.data**2 * t[block.indices]
             out[start:stop] = block.sum(1)
@@ -149,30 +151,23 @@ class Probes:
 
         The means of the three numbers, and of their products with one another.
         """
-        wide_model = self.wide_model
+        model = self.wide_model
         rng = np.random.default_rng(len(self.groups))
-        x, transpose = wide_model.single
-        single = lambda part: part.astype(np.float32)[:, None]
-        v = rng.choice(np.array([-1.0, 1.0], np.float32), (wide_model.units, SIZE))
-        s, t, a = single(self.scale), single(1 / (1 + self.size)), single(self.size)
-        solved = wide_model.solve(
-            transpose @ (s * v),
-            wide_model.curvature[:, None],
-            np.array([wide_model.kappa]),
-            PROBE_RESIDUAL,
+        x, transpose = model.single
+        v = rng.choice(np.array([-1.0, 1.0], np.float32), (model.units, SIZE))
+        s, t, a, second, inverse = (
+            part.astype(np.float32)[:, None]
+            for part in (self.scale, 1 / (1 + self.size), self.size, self.second, self.inverse)
         )
-        first = v * s * (x @ solved)
-        off_diagonal_image = lambda u: (
-            s * (x @ (single(self.inverse) * (transpose @ (s * u)))) - a * u
-        )
+        kappa = np.array([model.kappa])
+        solved = model.solve(transpose @ (s * v), model.curvature[:, None], kappa, PROBE_RESIDUAL)
+        off_diagonal_image = lambda u: s * (x @ (inverse * (transpose @ (s * u)))) - a * u
         image = off_diagonal_image(t * v)
-        terms = np.stack(
-            [first, v * t * image, v * t * off_diagonal_image(t * image) - single(self.second)]
-        )
-        wide_model.products += 3 * SIZE
-        return terms.mean(2, dtype=float), np.einsum(
-            "ink,jnk->ijn", terms, terms, dtype=float
-        ) / SIZE
+        second_image = v * t * off_diagonal_image(t * image) - second
+        terms = np.stack([v * s * (x @ solved), v * t * image, second_image])
+        model.products += 3 * SIZE
+        moments = np.einsum("ink,jnk->ijn", terms, terms, dtype=float)
+        return terms.mean(2, dtype=float), moments / SIZE
 
     def upto(self, rtol: float) -> ProbedLeverages:
         """Draw groups until the error of the mean of all rows is at most `rtol` of its standard
@@ -186,7 +181,7 @@ class Probes:
                 break
         return self.leverages(count)
 
-    def _means(self, count: int) -> tuple[Array, Array, Array]:
+    def _means(self, count: int) -> list[Array]:
         """Leverages h by the first groups, without each of them, and their standard errors."""
         means, moments = (np.array(part) for part in zip(*self.groups[:count], strict=True))
         mean = means.mean(0)
@@ -198,184 +193,118 @@ class Probes:
         square = np.einsum("i,j,ijn->n", share, share, moment) - middle**2
         spread = np.sqrt(np.maximum(square, 0.0) / (count * SIZE - 1))
         without = middle + (middle - group_means) / (count - 1)
-        return tuple(np.maximum(part, 0.0) / self.scale**2 for part in (middle, without, spread))  # type: ignore[return-value]
+        return [np.maximum(part, 0.0) / self.scale**2 for part in (middle, without, spread)]
 
     def _error(self, count: int) -> float:
         """Error of the mean loss of all rows, in its standard errors."""
         h, without, _ = self._means(count)
-        everyone = np.arange(self.wide_model.units)
-        losses, draws = (
-            self.losses(part, everyone, self.wide_model.omega) for part in (h, without)
-        )
-        scored = self.wide_model.omega > 0
-        spread = np.sqrt(
-            (count - 1) / count * np.sum((draws[:, scored].mean(1) - draws[:, scored].mean()) ** 2)
-        )
-        return float(SAFE * spread / max(losses[scored].std() / np.sqrt(scored.sum()), 1e-300))
+        rows = self.rows(np.flatnonzero(self.wide_model.omega > 0))
+        losses, draws = (self.losses(part[..., rows.units], rows) for part in (h, without))
+        means = draws.mean(1)
+        spread = np.sqrt((count - 1) / count * np.sum((means - means.mean()) ** 2))
+        return float(SAFE * spread / max(losses.std() / np.sqrt(losses.size), 1e-300))
 
-    def step(
-        self,
-        h: Array,
-        units: Int[np.ndarray, " selected"],
-        lost_weight: Float[np.ndarray, " selected"],
-    ) -> tuple[Array, Array]:
-        """Predictor η after one step, and 1 − h b, the curvature left along the row."""
-        wide_model = self.wide_model
-        slope = weight_terms(lost_weight, wide_model.slope[units])
-        curvature = weight_terms(
-            lost_weight,
-            wide_model.curvature[units]
-            / np.where(wide_model.omega[units] > 0, wide_model.omega[units], 1.0),
-        )
-        kept_share = 1 - h * curvature
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(
-                kept_share > 0, wide_model.eta[units] + h * slope / kept_share, np.nan
-            ), kept_share
+    def rows(self, units: Int[np.ndarray, " selected"]) -> LeftOut:
+        """Rows that lose their whole weight."""
+        return LeftOut(units, self.wide_model.omega[units])
 
-    def losses(
-        self,
-        h: Array,
-        units: Int[np.ndarray, " selected"],
-        lost_weight: Float[np.ndarray, " selected"],
-    ) -> Array:
+    def step(self, h: Array, rows: LeftOut) -> tuple[Array, Array]:
+        """Predictor η after one step, and its length λ; NaN where no curvature is left."""
+        model = self.wide_model
+        omega = model.omega[rows.units]
+        slope = weight_terms(rows.weight, model.slope[rows.units])
+        curvature = model.curvature[rows.units] / np.where(omega > 0, omega, 1.0)
+        kept_share = 1 - h * weight_terms(rows.weight, curvature)
+        kept_share = np.where(kept_share > 0, kept_share, np.nan)
+        eta = model.eta[rows.units] + h * slope / kept_share
+        return eta, np.abs(slope) * np.sqrt(h / kept_share)
+
+    def loss(self, eta: Array, units: Int[np.ndarray, " selected"]) -> Array:
+        """Losses of some rows at their predictors."""
+        model = self.wide_model.model
+        return model.unit_loss.derivatives(eta, model.y[units], (0,))[0]
+
+    def losses(self, h: Array, rows: LeftOut) -> Array:
         """Losses f(h) of some rows."""
-        return self.wide_model.model.unit_loss.derivatives(
-            self.step(h, units, lost_weight)[0], self.wide_model.model.y[units], (0,)
-        )[0]
+        return self.loss(self.step(h, rows)[0], rows.units)
 
     def _leverages(self, count: int) -> ProbedLeverages:
         h, without, spread = self._means(count)
-        wide_model, rng = self.wide_model, np.random.default_rng(0)
-        units = np.flatnonzero(wide_model.omega > 0)
-        length = self.length(h, units, wide_model.omega[units])
-        random = rng.choice(units, min(RANDOM, len(units)), replace=False)
-        longest = units[np.argsort(-np.nan_to_num(length, nan=np.inf), kind="stable")[:LONGEST]]
-        refit_units = np.concatenate([random, np.setdiff1d(longest, random)])
-        exact_h, exact, step, last = _refit_rows(self, refit_units)
-        lengths = self.length(exact_h, refit_units, wide_model.omega[refit_units])
+        rng = np.random.default_rng(0)
+        rows = self.rows(np.flatnonzero(self.wide_model.omega > 0))
+        length = self.step(h[rows.units], rows)[1]
+        random = rng.choice(rows.units, min(RANDOM, len(rows.units)), replace=False)
+        order = np.argsort(-np.nan_to_num(length, nan=np.inf), kind="stable")
+        longest = rows.units[order[:LONGEST]]
+        units = np.concatenate([random, np.setdiff1d(longest, random)])
+        step, lengths, exact, last = self._refit_rows(units)
         with np.errstate(divide="ignore", invalid="ignore"):
-            step_curvature = TWICE * float(
-                np.nanmax(
-                    np.where(lengths > 0, np.abs(exact - step) / lengths**2, 0.0), initial=0.0
-                )
-            )
-        y, ell = (
-            wide_model.model.y[refit_units],
-            lambda eta, y: wide_model.model.unit_loss.derivatives(eta, y, (0,))[0],
-        )
-        exact_losses = ell(exact, y)
-        step_errors = (ell(exact, y) - ell(step, y))[: len(random)]
-        mean_error = abs(float(step_errors.mean())) + TWICE * float(
-            step_errors.std() / np.sqrt(len(random))
-        )
-        deviation = float(np.nanstd(self.losses(h, units, wide_model.omega[units])))
+            curvature = np.where(lengths > 0, np.abs(exact - step) / lengths**2, 0.0)
+        exact_losses = self.loss(exact, units)
+        step_errors = (exact_losses - self.loss(step, units))[: len(random)]
+        standard_error = float(step_errors.std() / np.sqrt(len(random)))
         estimates = ProbedLeverages(
             h,
             without,
             spread,
-            refit_units,
+            units,
             exact,
-            np.abs(ell(exact, y) - ell(exact - last, y)),
-            step_curvature,
+            np.abs(exact_losses - self.loss(exact - last, units)),
+            TWICE * float(np.nanmax(curvature, initial=0.0)),
             1.0,
-            mean_error,
-            deviation,
+            abs(float(step_errors.mean())) + TWICE * standard_error,
+            float(np.nanstd(self.losses(h[rows.units], rows))),
         )
-        reported, error, _ = self.judge(estimates, random, wide_model.omega[random])
+        reported, error, _ = self.judge(estimates, self.rows(random))
         ratios = np.abs(reported - exact_losses[: len(random)]) / np.maximum(error, 1e-300)
-        return estimates._replace(
-            error_factor=max(1.0, float(ratios[np.isfinite(error)].max(initial=0.0)))
-        )
+        factor = max(1.0, float(ratios[np.isfinite(error)].max(initial=0.0)))
+        return estimates._replace(error_factor=factor)
 
-    def length(
-        self,
-        h: Array,
-        units: Int[np.ndarray, " selected"],
-        lost_weight: Float[np.ndarray, " selected"],
-    ) -> Float[np.ndarray, " selected"]:
-        """Length λ of one step."""
-        kept_share = self.step(
-            h[units] if len(h) == self.wide_model.units else h, units, lost_weight
-        )[1]
-        row_h = h[units] if len(h) == self.wide_model.units else h
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(
-                kept_share > 0,
-                np.abs(weight_terms(lost_weight, self.wide_model.slope[units]))
-                * np.sqrt(row_h / kept_share),
-                np.nan,
-            )
-
-    def judge(
-        self,
-        leverages: ProbedLeverages,
-        units: Int[np.ndarray, " selected"],
-        lost_weight: Float[np.ndarray, " selected"],
-    ) -> tuple[Array, Array, Array]:
+    def judge(self, leverages: ProbedLeverages, rows: LeftOut) -> tuple[Array, Array, Array]:
         """Losses of some rows, their errors, and the losses without each group of probes."""
-        row_h = leverages.h[units]
+        units = rows.units
+        h = leverages.h[units]
         count = len(leverages.without)
-        draws = self.losses(leverages.without[:, units], units, lost_weight)
-        middle = self.losses(row_h, units, lost_weight)
+        draws = self.losses(leverages.without[:, units], rows)
+        eta, length = self.step(h, rows)
+        middle = self.loss(eta, units)
         reported = count * middle - (count - 1) * draws.mean(0)
         width = SAFETY * leverages.spread[units]
-        ends = [
-            self.losses(np.maximum(row_h + sign * width, 0.0), units, lost_weight)
-            for sign in (1, -1)
-        ]
-        eta, _ = self.step(row_h, units, lost_weight)
-        step_error = leverages.step_curvature * self.length(leverages.h, units, lost_weight) ** 2
-        y = self.wide_model.model.y[units]
+        step_error = leverages.step_curvature * length**2
+        errors = []
         with np.errstate(invalid="ignore"):
-            step_errors = [
-                np.abs(
-                    self.wide_model.model.unit_loss.derivatives(eta + sign * step_error, y, (0,))[0]
-                    - middle
-                )
-                for sign in (1, -1)
-            ]
-            error = leverages.error_factor * (
-                np.max(np.abs(np.array(ends) - reported), axis=0) + np.maximum(*step_errors)
-            )
+            for sign in (1, -1):
+                end = self.losses(np.maximum(h + sign * width, 0.0), rows)
+                beyond = self.loss(eta + sign * step_error, units)
+                errors.append((np.abs(end - reported), np.abs(beyond - middle)))
+            error = leverages.error_factor * np.max(errors, axis=0).sum(0)
         return reported, np.where(np.isfinite(error) & np.isfinite(reported), error, np.inf), draws
 
+    def _refit_rows(self, units: Int[np.ndarray, " selected"]) -> tuple[Array, ...]:
+        """Refit some rows by solves of their own.
 
-def _refit_rows(
-    probes: Probes, units: Int[np.ndarray, " selected"]
-) -> tuple[Array, Array, Array, Array]:
-    """Refit some rows by solves of their own.
-
-    H, η of their refits, η after one step, and the change by the last step.
-    """
-    wide_model = probes.wide_model
-    right = wide_model.transpose[:, units].toarray().astype(np.float32)
-    solved = wide_model.solve(
-        right, wide_model.curvature[:, None], np.array([wide_model.kappa]), PROBE_RESIDUAL
-    )
-    # accurate to the square of the residual, or float32
-    h = np.asarray(wide_model.x[units].multiply(solved.T).sum(1)).ravel()
-    step, kept_share = probes.step(h, units, wide_model.omega[units])
-    slopes = weight_terms(wide_model.omega[units], wide_model.slope[units])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        start = (
-            wide_model.theta
-            + np.where(kept_share > 0, slopes / kept_share, 0.0)[:, None] * solved.T
+        η after one step, the step's length, η of their refits, and its change by the last step.
+        """
+        model = self.wide_model
+        right = model.transpose[:, units].toarray().astype(np.float32)
+        kappa = np.array([model.kappa])
+        solved = model.solve(right, model.curvature[:, None], kappa, PROBE_RESIDUAL)
+        # accurate to the square of the residual, or float32
+        h = np.asarray(model.x[units].multiply(solved.T).sum(1)).ravel()
+        eta, length = self.step(h, self.rows(units))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = np.nan_to_num((eta - model.eta[units]) / h, posinf=0.0, neginf=0.0)
+        index = units[:, None]
+        rows = RefitRows(
+            index,
+            np.zeros(index.shape),
+            np.ones(index.shape, bool),
+            np.zeros(()),
+            np.asarray(len(units)),
         )
-    refits = settle_wide(wide_model, _rows(units), start, steps=FEW)
-    return h, refits.center[:, 0], step, refits.center[:, 0] - refits.before[:, 0]
-
-
-def _rows(units: Int[np.ndarray, " selected"]) -> RefitRows:
-    """Batch that leaves out each unit by itself."""
-    index = units[:, None]
-    return RefitRows(
-        index,
-        np.zeros(index.shape),
-        np.ones(index.shape, bool),
-        np.zeros(()),
-        np.asarray(len(units)),
-    )
+        refits = settle_wide(model, rows, model.theta + share[:, None] * solved.T, steps=FEW)
+        center = refits.center[:, 0]
+        return eta, length, center, center - refits.before[:, 0]
 
 
 @cached_on
@@ -392,58 +321,42 @@ def refit_by_probes(
     Their θ, computed on demand, is the result of `steps` Newton steps.
     """
     probes = _probes(fit)
-    wide_model = cast(WideModel, wide(fit))
-    before = wide_model.products
+    model = probes.wide_model
+    before = model.products
     estimates = probes.upto(rtol)
     units = np.asarray(rows.index)[:, 0]
     weight = np.asarray(rows.weight)[:, 0]
-    lost_weight = (1 - weight) * wide_model.omega[units]
-    losses, error, draws = probes.judge(estimates, units, lost_weight)
-    lengths = np.nan_to_num(probes.length(estimates.h, units, lost_weight), nan=np.inf)
-    place = np.searchsorted(np.sort(estimates.known_units), units)
-    order = np.argsort(estimates.known_units)
-    itself = (
-        (place < len(order))
-        & (estimates.known_units[order[np.minimum(place, len(order) - 1)]] == units)
-        & (weight == 0)
-    )
-    exact = estimates.exact[order[place[itself]]]
-    losses[itself] = wide_model.model.unit_loss.derivatives(
-        exact, wide_model.model.y[units[itself]], (0,)
-    )[0]
-    error[itself] = estimates.unsure[order[place[itself]]] + 1e-9 * (1 + np.abs(losses[itself]))
+    lost = LeftOut(units, (1 - weight) * model.omega[units])
+    losses, error, draws = probes.judge(estimates, lost)
+    lengths = np.nan_to_num(probes.step(estimates.h[units], lost)[1], nan=np.inf)
+    # rows that were refitted anyway
+    place = np.full(model.units, -1)
+    place[estimates.known_units] = np.arange(len(estimates.known_units))
+    itself = (place[units] >= 0) & (weight == 0)
+    place = place[units[itself]]
+    losses[itself] = probes.loss(estimates.exact[place], units[itself])
+    error[itself] = estimates.unsure[place] + 1e-9 * (1 + np.abs(losses[itself]))
     result = np.full(len(units), int(RESULTS.successful))
     # largest error of a loss, in standard deviations of losses, that is accepted
     inaccurate = np.flatnonzero(~(error <= 1.0 * estimates.deviation) & ~itself)
     # largest share of rows that are refitted because probes are too inaccurate for them
-    inaccurate = inaccurate[np.argsort(-error[inaccurate], kind="stable")][
-        : max(RANDOM, int(0.02 * len(units)))
-    ]
+    most = max(RANDOM, int(0.02 * len(units)))
+    inaccurate = inaccurate[np.argsort(-error[inaccurate], kind="stable")][:most]
     if inaccurate.size:
-        exact_refits = exactly(fit, rows.take(inaccurate))
-        assert exact_refits.scores is not None
-        losses[inaccurate], error[inaccurate], result[inaccurate] = (
-            exact_refits.scores[:, 0],
-            exact_refits.error,
-            exact_refits.result,
-        )
+        exact = exactly(fit, rows.take(inaccurate))
+        losses[inaccurate] = cast(Array, exact.scores)[:, 0]
+        error[inaccurate], result[inaccurate] = exact.error, exact.result
     settled = np.union1d(np.flatnonzero(itself), inaccurate)
     draws[:, settled] = losses[settled]
-    scored = np.where(np.asarray(rows.held), losses[:, None], 0.0)
-    make = lambda: settle_wide(wide_model, rows, steps=steps).theta
-    shared = CommonError(
-        np.where(rows.held, draws.T, 0.0), estimates.distance_left, len(estimates.without) * SIZE
-    )
-    none = np.zeros(len(units), bool)
-    # cost of a product of many vectors side by side, in gradients
+    count = len(estimates.without) * SIZE
     return RefitBatch(
-        make,
+        lambda: settle_wide(model, rows, steps=steps).theta,
         error,
         result,
-        scored,
-        none,
-        None,
-        lengths,
-        0.1 * (wide_model.products - before),
-        shared,
+        np.where(np.asarray(rows.held), losses[:, None], 0.0),
+        np.zeros(len(units), bool),
+        step_length=lengths,
+        # cost of a product of many vectors side by side, in gradients
+        gradients=0.1 * (model.products - before),
+        common_error=CommonError(np.where(rows.held, draws.T, 0.0), estimates.distance_left, count),
     )

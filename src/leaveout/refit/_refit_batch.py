@@ -23,12 +23,13 @@ method from θ̂ in displacements d with V Lᵀd = 0.
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._runtime.results import RESULTS
+from ..linalg.design import Predictors
 from ..linalg.rounding import UNIT, UP, condition
 from ..models.glm.active_coefficients import kinks
 from ..objectives.batch_functions import ONE, function, weights_of
@@ -76,7 +77,7 @@ def take(record: Any, which: Any) -> Any:
     """Select refits of a record of arrays, one entry of each array a refit."""
     if not isinstance(record, tuple):
         return record[which]
-    return _like(record, [take(part, which) for part in record])
+    return getattr(record, "_make", tuple)([take(part, which) for part in record])
 
 
 def put(record: Any, which: Lanes, part: Any) -> Any:
@@ -84,18 +85,15 @@ def put(record: Any, which: Lanes, part: Any) -> Any:
     columns = [column.copy() for column in record]
     for column, entries in zip(columns, part, strict=True):
         column[which] = entries
-    return _like(record, columns)
+    return record._make(columns)
 
 
 def join(parts: list[Any]) -> Any:
     """Concatenate records of arrays."""
     if not isinstance(parts[0], tuple):
         return np.concatenate(parts)
-    return _like(parts[0], [join(list(columns)) for columns in zip(*parts, strict=True)])
-
-
-def _like(record: tuple, columns: list[Any]) -> Any:
-    return getattr(type(record), "_make", tuple)(columns)
+    columns = [join(list(columns)) for columns in zip(*parts, strict=True)]
+    return getattr(parts[0], "_make", tuple)(columns)
 
 
 class CommonError(NamedTuple):
@@ -214,106 +212,104 @@ def _scale(fit: Fit) -> Float[Array, " params"]:
     return np.linalg.norm(np.asarray(fit.factor), axis=1)
 
 
-def fill_undetermined(fit: Fit, rows: RefitRows, done: RefitBatch) -> tuple[RefitRows, RefitBatch]:
+def fill_undetermined(fit: Fit, rows: RefitRows, batch: RefitBatch) -> tuple[RefitRows, RefitBatch]:
     """Complete a batch with the results of its undetermined refits.
 
     θ, errors, and as `held` the units that they predict.
     """
-    open_ = fit.objective.parameters.undetermined(np.asarray(rows.index), np.asarray(rows.weight))
-    if open_.any():
-        done = replace(done, result=np.where(open_, int(RESULTS.undetermined), done.result))
-    rows, done = _of_least_norm(fit, rows, done)
-    undetermined = done.result == RESULTS.undetermined
-    if not undetermined.any():
-        return rows, done
-    held = np.array(rows.held)
-    one_row = np.sum(rows.index < fit.objective.num_units, axis=1) == 1
-    held[undetermined] = False
-    lanes = np.flatnonzero(undetermined & ~one_row)
-    if fit.predictors is None or kinks(fit.objective) or not lanes.size:
-        return rows._replace(held=held), done
-    theta, error, scores = (
-        np.array(done.theta),
-        np.array(done.error),
-        None if done.scores is None else np.array(done.scores),
+    num_units = fit.objective.num_units
+    is_undetermined = fit.objective.parameters.undetermined(
+        np.asarray(rows.index), np.asarray(rows.weight)
     )
-    proved = None if done.proved is None else np.array(done.proved)
-    for lane in lanes:
-        weights = weights_of(rows, fit.objective.num_units, np.array([lane]))[0]
-        prediction = _within(fit, rows.index[lane], weights, rows.held[lane])
-        if prediction is not None:
-            held[lane], theta[lane], error[lane], losses = prediction
-            if proved is not None:
-                proved[lane] = False  # Newton's last step tells the error
-            if scores is not None:  # losses of other models are not functions of θ alone
-                scores[lane] = losses
-    return rows._replace(held=held), replace(
-        done, make=lambda: theta, error=error, scores=scores, proved=proved
+    is_undetermined |= batch.result == RESULTS.undetermined
+    if not is_undetermined.any():
+        return rows, batch
+    batch = replace(
+        batch, result=np.where(is_undetermined, int(RESULTS.undetermined), batch.result)
     )
+    batch = _of_least_norm(fit, rows, batch)
+    is_undetermined = batch.result == RESULTS.undetermined
+    one_row = np.sum(rows.index < num_units, axis=1) == 1
+    held = np.where(is_undetermined[:, None], False, rows.held)
+    refits = []
+    if fit.predictors is not None and not kinks(fit.objective):
+        for lane in np.flatnonzero(is_undetermined & ~one_row):
+            weights = weights_of(rows, num_units, np.array([lane]))[0]
+            refit = _within(fit, rows.index[lane], weights, rows.held[lane])
+            if refit is not None:
+                held[lane] = refit.held
+                refits.append((lane, refit))
+    return rows._replace(held=held), _with_refits(batch, refits)
 
 
-def _of_least_norm(fit: Fit, rows: RefitRows, batch: RefitBatch) -> tuple[RefitRows, RefitBatch]:
+class Undetermined(NamedTuple):
+    """One refit: θ, the error of its summed loss, the losses of its units, and those that it
+    predicts.
+    """
+
+    theta: Vector
+    error: float
+    losses: Float[np.ndarray, " width"]
+    held: Bool[np.ndarray, " width"]
+
+
+def _with_refits(batch: RefitBatch, refits: list[tuple[int, Undetermined]]) -> RefitBatch:
+    """Return a batch with these refits, whose errors Newton's last step tells."""
+    if not refits:
+        return batch
+    lanes = [lane for lane, _ in refits]
+    theta, error, losses, _ = zip(*(refit for _, refit in refits), strict=True)
+    changes = {"theta": theta, "error": error}
+    # losses of other models are not functions of θ alone
+    if batch.scores is not None:
+        changes["scores"] = losses
+    if batch.proved is not None:
+        changes["proved"] = np.zeros(len(lanes), bool)
+    parts = {}
+    for name, values in changes.items():
+        parts[name] = np.array(getattr(batch, name))
+        parts[name][lanes] = values
+    theta = parts.pop("theta")
+    return replace(batch, make=lambda: theta, **parts)
+
+
+def _of_least_norm(fit: Fit, rows: RefitRows, batch: RefitBatch) -> RefitBatch:
     """Complete a batch with the least-squares refits that only a factor of the rows determines."""
     undetermined = np.flatnonzero(batch.result == RESULTS.undetermined)
-    system = least_norm(fit) if undetermined.size else None
-    model = fit.predictors
-    if (
-        system is None
-        or model is None
-        or fit.objective.num_units * fit.num_params * len(undetermined) * _side(fit) > DEAR
-    ):
-        return rows, batch
-    theta, error, result = np.array(batch.theta), np.array(batch.error), np.array(batch.result)
-    proved = None if batch.proved is None else np.array(batch.proved)
-    if batch.scores is None:
-        losses = np.zeros(rows.index.shape)
-    else:
-        losses = np.array(batch.scores)
-    distances = np.zeros(len(undetermined))
+    num_units = fit.objective.num_units
+    system = least_norm(fit)
+    cost = num_units * fit.num_params * len(undetermined) * min(num_units, fit.num_params)
+    if system is None or fit.predictors is None or cost > DEAR:
+        return batch
+    distances = np.full(len(undetermined), np.inf)
+    result = np.array(batch.result)
+    refits = []
     for place, lane in enumerate(undetermined):
-        solution = system.refit(weights_of(rows, fit.objective.num_units, np.array([lane]))[0])
+        solution = system.refit(weights_of(rows, num_units, np.array([lane]))[0])
         if solution is None:
-            distances[place] = np.inf
             continue
-        coef, level, prediction_error = solution
-        theta[lane] = np.append(coef, level) if system.intercept else coef
+        coef, level, distance = solution
+        held = rows.held[lane]
         units = np.where(rows.index[lane] < len(system.y), rows.index[lane], 0)
         residual = system.x[units] @ coef + level - system.y[units]
-        losses[lane] = np.where(rows.held[lane], 0.5 * residual**2, 0.0)
-        error[lane] = np.sum(
-            np.where(
-                rows.held[lane], prediction_error * (np.abs(residual) + 0.5 * prediction_error), 0.0
-            )
-        )
-        distances[place], result[lane] = prediction_error, RESULTS.successful
-        if proved is not None:
-            proved[lane] = False
+        errors = np.where(held, distance * (np.abs(residual) + 0.5 * distance), 0.0)
+        theta = np.append(coef, level) if system.intercept else coef
+        losses = np.where(held, 0.5 * residual**2, 0.0)
+        refits.append((lane, Undetermined(theta, errors.sum(), losses, held)))
+        distances[place], result[lane] = distance, RESULTS.successful
+    completed = _with_refits(batch, refits)
 
     def ball():
-        center, radius = np.zeros((len(theta), fit.num_params)), np.full(len(theta), np.inf)
+        theta = completed.theta[undetermined]
+        count = len(completed.theta)
+        center, radius = np.zeros((count, fit.num_params)), np.full(count, np.inf)
         if batch.ball is not None:
             center, radius = (np.array(part) for part in batch.ball())
-        center[undetermined] = fit.back(
-            np.where(np.isfinite(theta[undetermined]), theta[undetermined] - fit.vector, 0.0)
-        )
-        radius[undetermined] = distances * np.sqrt(fit.objective.num_units)
+        center[undetermined] = fit.back(np.where(np.isfinite(theta), theta - fit.vector, 0.0))
+        radius[undetermined] = distances * np.sqrt(num_units)
         return center, radius
 
-    scores = losses if batch.scores is not None else None
-    return rows, replace(
-        batch,
-        make=lambda: theta,
-        error=error,
-        result=result,
-        scores=scores,
-        proved=proved,
-        ball=ball,
-    )
-
-
-def _side(fit: Fit) -> int:
-    """Return the smaller side of the rows of a fit."""
-    return min(fit.objective.num_units, fit.num_params)
+    return replace(completed, result=result, ball=ball)
 
 
 def _within(
@@ -321,19 +317,15 @@ def _within(
     index: Int[np.ndarray, " width"],
     weights: Float[np.ndarray, " units"],
     held: Bool[np.ndarray, " width"],
-) -> tuple[Bool[np.ndarray, " width"], Vector, float, Float[np.ndarray, " width"]] | None:
-    """Return the held-out units that one refit predicts, its raveled θ, the error of their summed
-    loss, and the losses of all.
-
-    None if it predicts none.
+) -> Undetermined | None:
+    """Refit one fold across the directions that it leaves undetermined; None if that predicts no
+    unit.
     """
-    model = fit.predictors
-    root = np.asarray(fit.whitener)
-    assert model is not None
+    model = cast(Predictors, fit.predictors)
     null = undetermined_directions(fit, weights)
     units = np.where(index < len(weights), index, 0)
     # [width, outputs, params]
-    rows = model.design.whiten(units, root).reshape(len(index), -1, len(root))
+    rows = model.design.whiten(units, fit.root).reshape(len(index), -1, len(fit.root))
     along = np.sqrt(np.sum((rows @ null.T) ** 2, axis=(1, 2)))
     # share of a unit's row along undetermined directions: a thousand times its rounding error
     inside = held & (along <= 1e-6 * np.sqrt(np.sum(rows**2, axis=(1, 2))))
@@ -344,15 +336,9 @@ def _within(
         return None
     eta = model.unit_predictors(units[None], solution.theta)[0]
     losses, slope = model.unit_loss.derivatives(eta, model.y[units], (0, 1))
-    slope_norms = np.linalg.norm(
-        np.einsum("nk,nkp->np", slope.reshape(len(index), -1), rows), axis=1
-    )
-    return (
-        inside,
-        solution.theta[0],
-        float(solution.size[0]) * float(slope_norms[inside].sum()),
-        losses,
-    )
+    slopes = np.einsum("nk,nkp->np", slope.reshape(len(index), -1), rows)
+    error = float(solution.size[0]) * float(np.linalg.norm(slopes, axis=1)[inside].sum())
+    return Undetermined(solution.theta[0], error, losses, inside)
 
 
 def undetermined_directions(

@@ -61,8 +61,8 @@ def test_refits_are_those_of_the_partial_likelihood(drop):
 
 @pytest.mark.slow
 def test_a_sample_tells_what_gradients_of_all_units_would(monkeypatch):
-    monkeypatch.setattr("leaveout.refit._screen.SIZES", (64, 100))
-    monkeypatch.setattr("leaveout.refit._screen.MIN_SCREENED_REFITS", 50)
+    monkeypatch.setattr("leaveout.refit._descent.SIZES", (64, 100))
+    monkeypatch.setattr("leaveout.refit._descent.MIN_SCREENED_REFITS", 50)
     labels, lengths, scores = drawn(400, spread=0.5)
     fit = lo.fit(lo.CRF(labels, lengths, scores=scores, penalty=RIDGE))
     plan = lo.leave_one_out(400)
