@@ -2683,8 +2683,8 @@ FAULTS = (
     Fault(
         "precision ignores the positives that a lower threshold adds",
         "metrics.precision",
-        "share - value + gained",
-        "share - value",
+        "share - value / number + gain_sum",
+        "share - value / number",
         "leakage/test_scoring",
     ),
     Fault(

@@ -771,28 +771,77 @@ def root(mean: NDArray) -> float:
     return float(np.sqrt(max(mean[0], 0.0)))
 
 
+class Ranking:
+    """Predictions of many fits `[fits, rows]` in rising order, and where the ties of each begin and
+    end.
+
+    Neighbours tie if they differ by no more than a share `tie` of their size, or of the quartiles,
+    so that one row far away ties no others. Methods take and return what is in this order.
+    """
+
+    def __init__(self, predictions: NDArray, tie: float = 0.0):
+        n = predictions.shape[1]
+        self.order = np.argsort(predictions, axis=1)
+        self.x = self.sort(predictions)
+        size = np.minimum(np.abs(self.x), np.finfo(float).max)
+        middle = np.maximum(size[:, n // 4], size[:, 3 * n // 4])[:, None]
+        with np.errstate(invalid="ignore"):
+            new = np.diff(self.x, axis=1) > tie * np.maximum(size[:, 1:], middle)
+        places = np.arange(1, n)
+        self.first = np.maximum.accumulate(
+            np.pad(np.where(new, places, 0), ((0, 0), (1, 0))), axis=1
+        )
+        ends = np.pad(np.where(new, places, n), ((0, 0), (0, 1)), constant_values=n)
+        self.last = np.minimum.accumulate(ends[:, ::-1], axis=1)[:, ::-1]
+
+    def sort(self, values: NDArray) -> FloatArray:
+        """Put values of the rows into this order."""
+        return np.take_along_axis(values, self.order, 1)
+
+    def unsort(self, values: NDArray) -> FloatArray:
+        """Put values back into the order of the rows."""
+        out = np.empty_like(values)
+        np.put_along_axis(out, self.order, values, 1)
+        return out
+
+    def sum_until(self, mass: NDArray, *ends: NDArray) -> FloatArray:
+        """Sum what stands before ends of the ties of each prediction; of both, on average."""
+        sums = np.cumsum(np.pad(mass, ((0, 0), (1, 0))), 1)
+        return sum(np.take_along_axis(sums, end, 1) for end in ends) / len(ends)
+
+    def sum_below(self, mass: NDArray) -> FloatArray:
+        """Sum what is below each prediction, and one half of what ties with it."""
+        return self.sum_until(mass, self.first, self.last)
+
+
+def dot(a: NDArray, b: NDArray) -> FloatArray:
+    """Sum products over the rows of each fit."""
+    return np.einsum("fr,fr->f", a, b)
+
+
+@np.errstate(divide="ignore", invalid="ignore")
+def areas(ranking: Ranking, positive: NDArray, weight: NDArray) -> FloatArray:
+    """Compute the area under the ROC curve of each fit."""
+    hit = weight * positive
+    miss = weight - hit
+    return dot(hit, ranking.sum_below(miss)) / (hit.sum(1) * miss.sum(1))
+
+
 def area(positive: Array, predictions: Array, weight: Array) -> FloatArray:
     """Return the contribution of each unit to the area under the ROC curve of two classes.
 
     A unit contributes the share of the other class that it is ranked above, scaled so that the mean
     is the area.
     """
-    beaten = np.where(
-        positive,
-        _below(predictions, weight * ~positive),
-        1 - _below(predictions, weight * positive),
-    )
-    value = float(np.average(beaten[positive], weights=weight[positive]))
-    share = np.where(positive, weight[positive].sum(), weight[~positive].sum()) / weight.sum()
-    return value + (beaten - value) / share
-
-
-def _below(predictions: NDArray, mass: NDArray) -> FloatArray:
-    """Return the share of the weight `mass` of predictions below each prediction.
-
-    Ties count one half.
-    """
-    return _mass_below(predictions, mass, predictions) / max(mass.sum(), 1e-300)
+    ranking = Ranking(predictions[None])
+    y, w = (ranking.sort(part[None]) for part in (positive, weight))
+    hit = w * y
+    miss = w - hit
+    lost, won = (ranking.sum_below(mass) / max(mass.sum(), 1e-300) for mass in (hit, miss))
+    beaten = np.where(y, won, 1 - lost)
+    value = np.average(beaten, weights=hit)
+    share = np.where(y, hit.sum(), miss.sum()) / weight.sum()
+    return ranking.unsort(value + (beaten - value) / share)[0]
 
 
 def _mass_below(predictions: NDArray, mass: NDArray, points: NDArray) -> FloatArray:
@@ -804,35 +853,41 @@ def _mass_below(predictions: NDArray, mass: NDArray, points: NDArray) -> FloatAr
     return 0.5 * (summed[low] + summed[high])
 
 
-def precision(positive: NDArray, predictions: NDArray, weight: NDArray) -> Rows:
-    """Compute average precision plus each row's influence.
+def thresholds(
+    ranking: Ranking, positive: NDArray, weight: NDArray
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Return average precision times the weight of positives, and of each row's threshold the
+    precision, the weight at or above it, and the positives that it gains.
 
     With negative weights, the weight above a threshold is first made to grow as the threshold
     falls, so that precisions are shares.
     """
-    order = np.argsort(-predictions, kind="stable")
-    ranked = predictions[order]
-    w = weight[order]
-    is_positive = positive[order]
-    last = np.append(np.flatnonzero(np.diff(ranked)), len(ranked) - 1)
-    group = np.cumsum(np.append(0, np.diff(ranked) != 0))
-    hits = np.cumsum(w * is_positive)[last]
-    all_ = np.cumsum(w)[last]
+    hits, misses = (
+        mass.sum(1, keepdims=True) - ranking.sum_until(mass, ranking.first)
+        for mass in (weight * positive, weight * (1 - positive))
+    )
     if weight.min() < 0:
-        misses = np.clip(np.maximum.accumulate(all_ - hits), 0, (all_ - hits)[-1])
-        hits = np.clip(np.maximum.accumulate(hits), 0, hits[-1])
-        all_ = hits + misses
-    gains = np.diff(hits, prepend=0.0)  # the weight of positives at each threshold
-    base = np.maximum(all_, 1e-300)
-    share = hits / base
-    value = gains @ share / hits[-1]
-    below = lambda x: np.cumsum(x[::-1])[::-1]
-    gain_sum = below(gains / base)
-    share_sum = below(gains * share / base)
-    slope = np.where(is_positive, (share - value + gain_sum)[group], 0.0) - share_sum[group]
-    out = np.empty(len(w))
-    out[order] = value + w.sum() * slope / hits[-1]
-    return out
+        hits, misses = (
+            np.clip(np.maximum.accumulate(mass[:, ::-1], 1)[:, ::-1], 0, mass[:, :1])
+            for mass in (hits, misses)
+        )
+    gains = -np.diff(hits, append=0.0, axis=1)
+    total = np.maximum(hits + misses, 1e-300)
+    share = hits / total
+    return dot(gains, share), share, total, gains
+
+
+def precision(positive: NDArray, predictions: NDArray, weight: NDArray) -> Rows:
+    """Compute average precision plus each row's influence."""
+    ranking = Ranking(predictions[None])
+    is_positive, w = (ranking.sort(part[None]) for part in (positive, weight))
+    value, share, total, gains = thresholds(ranking, is_positive, w)
+    number = gains.sum()
+    gain_sum, share_sum = (
+        ranking.sum_until(part, ranking.last) for part in (gains / total, gains * share / total)
+    )
+    slope = np.where(is_positive, share - value / number + gain_sum, 0.0) - share_sum
+    return ranking.unsort((value + w.sum() * slope) / number)[0]
 
 
 def balanced(table: NDArray) -> float:

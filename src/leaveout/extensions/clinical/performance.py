@@ -36,7 +36,7 @@ from ...objectives.objective import LOG_PROBABILITY
 from ...objectives.unit_weights import UnitWeights, unit_weights
 from ...optimize.fit import Fit
 from ...validation.cross_validate import objective_of
-from ...validation.metrics import LEAST_PROBABILITY, Concordance
+from ...validation.metrics import LEAST_PROBABILITY, Concordance, Ranking, areas, dot, thresholds
 from ...validation.scoring import predictions
 
 Array = np.ndarray
@@ -211,54 +211,22 @@ class Binary(AbstractPerformance):
         }
 
 
-class SortedPredictors:
-    """Linear predictors in rising order, and where the ties of each begin and end, to be measured
-    on any weights.
-    """
+class SortedPredictors(Ranking):
+    """Linear predictors and outcomes in rising order, to be measured on any weights."""
 
     def __init__(self, eta: Points, y: Points):
-        self.order = np.argsort(eta, axis=1)
-        self.x, self.y = (np.take_along_axis(values, self.order, 1) for values in (eta, y))
-        places = np.arange(1, eta.shape[1])
-        n = eta.shape[1]
-        size = np.minimum(np.abs(self.x), np.finfo(float).max)
-        # quartiles: one row far away ties no others
-        middle = np.maximum(size[:, n // 4], size[:, 3 * n // 4])[:, None]
-        new = np.diff(self.x, axis=1) > TIE * np.maximum(size[:, 1:], middle)
-        self.first = np.maximum.accumulate(
-            np.pad(np.where(new, places, 0), ((0, 0), (1, 0))), axis=1
-        )
-        ends = np.pad(np.where(new, places, n), ((0, 0), (0, 1)), constant_values=n)
-        self.last = np.minimum.accumulate(ends[:, ::-1], axis=1)[:, ::-1]
-
-    @np.errstate(all="ignore")
-    def area(self, weights: Points) -> PerRefit:
-        """Compute the area under the ROC curve of weighted rows."""
-        take = np.take_along_axis
-        w = take(weights, self.order, 1)
-        misses = sums_before(w * (1 - self.y))
-        return dot(w * self.y, 0.5 * (take(misses, self.first, 1) + take(misses, self.last, 1))) / (
-            dot(w, self.y) * misses[:, -1]
-        )
+        super().__init__(eta, TIE)
+        self.y = self.sort(y)
 
     @np.errstate(all="ignore")
     def measure(self, weights: Points) -> dict[str, PerRefit]:
         """Measure the predictors on weighted rows."""
         x = self.x
         y = self.y
-        take = np.take_along_axis
-        w = take(weights, self.order, 1)
-        event_weight = w * y
+        w = self.sort(weights)
         n = w.sum(1)
-        events = event_weight.sum(1)
-        hits = sums_before(event_weight)
-        all_ = sums_before(w)
-        auc = self.area(weights)
-        above = lambda sums: sums[:, -1:] - take(sums, self.first, 1)
-        precision = (
-            np.sum(np.where(event_weight > 0, event_weight * above(hits) / above(all_), 0.0), 1)
-            / events
-        )
+        events = dot(w, y)
+        auc = areas(self, y, w)
         a, b = logistic(np.stack([np.ones_like(x), x]), y, w)[0].T
         sign = 1 - 2 * y
         line = a[:, None] + b[:, None] * x
@@ -271,7 +239,7 @@ class SortedPredictors:
         null = (
             -2 * n * (scipy.special.xlogy(share, share) + scipy.special.xlogy(1 - share, 1 - share))
         )
-        spread = lambda values: np.abs(gini(values, w, all_[:, :-1]))
+        spread = lambda values: np.abs(gini(values, w))
         cases = np.where(n < 2, np.nan, n)  # weights that sum to one count no cases
         D = (null - recalibrated - 1) / cases
         U = (deviance - recalibrated - 2) / cases
@@ -287,7 +255,7 @@ class SortedPredictors:
             "g": np.abs(b) * spread(x),
             "gp": spread(scipy.special.expit(line)),
             "AUC": auc,
-            "average_precision": precision,
+            "average_precision": thresholds(self, y, w)[0] / events,
             "log_loss": deviance / (2 * n),
         }
         return {
@@ -319,22 +287,11 @@ def scale(least: float, most: float) -> tuple[Any, Any, Any]:
     return (lambda x: x), (lambda z: z), np.ones_like
 
 
-def dot(a: Points, b: Points) -> PerRefit:
-    """Sum products over rows."""
-    return np.einsum("rn,rn->r", a, b)
-
-
-def sums_before(mass: Points) -> Float[Array, "refits ends"]:
-    """Sum what stands before each row, and all of it."""
-    return np.cumsum(np.pad(mass, ((0, 0), (1, 0))), 1)
-
-
-def gini(x: Points, w: Points, before: Points) -> PerRefit:
-    """Compute the mean |x_i − x_j| of pairs of different cases, for sorted x with the weight before
-    each.
-    """
+def gini(x: Points, w: Points) -> PerRefit:
+    """Compute the mean |x_i − x_j| of pairs of different cases, for sorted x."""
     n = w.sum(1, keepdims=True)
-    return 2 * np.sum(w * x * (2 * before + w - n), 1) / np.where(n < 2, np.nan, n * (n - 1))[:, 0]
+    balance = 2 * np.cumsum(w, 1) - w - n
+    return 2 * np.sum(w * x * balance, 1) / np.where(n < 2, np.nan, n * (n - 1))[:, 0]
 
 
 @np.errstate(all="ignore")
@@ -531,19 +488,16 @@ class Continuous(AbstractPerformance):
 
     @np.errstate(all="ignore")
     def __call__(self, prediction, weights, seen):
-        order = np.argsort(prediction, axis=1)
-        w, x, y = (
-            np.take_along_axis(weights, order, 1),
-            np.take_along_axis(prediction, order, 1),
-            self.y[order],
-        )
-        n = w.sum(1)
-        mean = lambda values: np.sum(w * values, 1) / n
+        ranking = Ranking(prediction)
+        x = ranking.x
+        y = self.y[ranking.order]
+        w = ranking.sort(weights)
+        mean = lambda values: dot(w, values) / w.sum(1)
         squares = mean((y - x) ** 2)
         level = mean(y)
         centre = mean(x)
         slope = mean((x - centre[:, None]) * y) / mean((x - centre[:, None]) ** 2)
-        spread = np.abs(slope) * gini(x, w, np.cumsum(w, 1) - w)
+        spread = np.abs(slope) * gini(x, w)
         share = 1 - squares / mean((y - level[:, None]) ** 2)
         return {
             "R2": share,
@@ -678,9 +632,8 @@ class Survival(AbstractPerformance):
         ratio = null - 2 * best
         D = (ratio - 1) / null
         U = 2 * (loss - best - seen) / null
-        order = np.argsort(eta, axis=1)
-        w = np.take_along_axis(weights, order, 1)
-        spread = np.abs(slope) * gini(np.take_along_axis(eta, order, 1), w, np.cumsum(w, 1) - w)
+        ranking = Ranking(eta)
+        spread = np.abs(slope) * gini(ranking.x, ranking.sort(weights))
         harrell = np.array(
             [concordance(self.risk, *pair) for pair in zip(eta, weights, strict=True)]
         )
@@ -720,7 +673,7 @@ class Survival(AbstractPerformance):
     ) -> dict[str, PerRefit]:
         time = self.censoring.time
         died = self.risk[:, 2] == 1
-        areas = {}
+        by_time = {}
         briers = np.empty(G_grid.shape)
         over = lambda G: np.divide(weights, G, out=np.zeros_like(weights), where=weights > 0)
         case = over(G_own)
@@ -730,12 +683,12 @@ class Survival(AbstractPerformance):
             mass = np.where(dead, case, np.where(late, over(G_grid[:, k : k + 1]), 0.0))
             briers[:, k] = dot(mass, (late - np.exp(-hazard[:, :, k])) ** 2) / weights.sum(1)
             if t in self.times:
-                area = SortedPredictors(
-                    hazard[:, :, k], np.broadcast_to(dead * 1.0, mass.shape)
-                ).area(mass)
+                ranking = Ranking(hazard[:, :, k], TIE)
+                positive = ranking.sort(np.broadcast_to(dead * 1.0, mass.shape))
+                area = areas(ranking, positive, ranking.sort(mass))
                 # some hazards are not known
-                areas[f"AUC({t:g})"] = np.where(np.isnan(briers[:, k]), np.nan, area)
-        measures = areas | {
+                by_time[f"AUC({t:g})"] = np.where(np.isnan(briers[:, k]), np.nan, area)
+        measures = by_time | {
             f"Brier({t:g})": briers[:, k] for k, t in enumerate(self.grid) if t in self.times
         }
         return measures | (
