@@ -486,7 +486,8 @@ def test_odd_arguments_are_refused_by_the_name_of_the_call():
 
 def test_measures_are_refused_before_anything_is_refitted(monkeypatch):
     monkeypatch.setattr(
-        "leaveout.validation.cross_validate.run_refits", lambda *_: pytest.fail("refitted")
+        "leaveout.validation.cross_validate.over_refits",
+        lambda *_, **options: pytest.fail("refitted"),
     )
     fit, plan = fitted("logistic"), lo.kfold(60, 4)
     for wrong in (

@@ -63,7 +63,7 @@ FAULTS = (
     ),
     Fault(
         "resamples that were not made count as made",
-        "over_refits",
+        "over_resamples",
         "(*NO_REFIT_CODES, RESULTS.interrupted)",
         "NO_REFIT_CODES",
         "test_internal_validation",
@@ -1583,8 +1583,8 @@ FAULTS = (
     Fault(
         "refits too coarse for another score are not repeated",
         "EstimateBuilder.sharpen",
-        "self.draft.flagged()",
-        "self.draft.flagged()[:0]",
+        "estimate.flagged()",
+        "estimate.flagged()[:0]",
         "validation/test_scoring",
     ),
     Fault(
@@ -1764,7 +1764,7 @@ FAULTS = (
     ),
     Fault(
         "refits that do not exist are audited",
-        "audit._orders",
+        "choose_refits",
         "np.flatnonzero(exists)",
         "np.arange(len(exists))",
         "test_path",
@@ -2149,7 +2149,7 @@ FAULTS = (
     ),
     Fault(
         "a refit that fails the audit is not flagged",
-        "EstimateBuilder._run_audit",
+        "EstimateBuilder.audited",
         "table.beyond.to_numpy(bool)",
         "table.beyond.to_numpy(bool) & False",
         "test_enclosure_theorem test_linear",
@@ -2562,7 +2562,7 @@ FAULTS = (
     ),
     Fault(
         "a resumed run takes batches for the cores of this machine",
-        "BatchRunner._make_batches",
+        "PlanBatches._make_batches",
         "self.parts",
         "self.workers",
         "test_checkpoint",

@@ -12,7 +12,7 @@ from flint import arb
 import leaveout as lo
 from leaveout.refit import _newton, distance_of_fit, distances, lengths
 from leaveout.refit._anchor import linear_cache
-from leaveout.validation.cross_validate import refit_batches
+from leaveout.validation.batches import Collected, over_refits
 from tests.oracles.balls import SLOPES, Refits, column
 from tests.problems.proofs import DESIGNS, fit_of, plans
 
@@ -76,11 +76,11 @@ def test_what_is_proved_of_parameters_is_true(count):
 
         def tell(batch, done, fit=fit, told=told):
             told.append((batch.rows, np.array(done.theta), *distances(fit, done, done.theta)))
-            return {}
+            return Collected({}, {})
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            refit_batches("test", fit, plan, strategy, tell, lambda batch, told: None)
+            over_refits("test", fit, plan, strategy, tell, judge=True)
         exact, hessian = of_fit(fit, loss)
         new = rng.normal(size=(3, fit.num_params)) * 10 ** rng.uniform(
             -3, 3, size=(3, fit.num_params)
@@ -132,7 +132,11 @@ def test_of_other_models_it_is_estimated():
     rng = np.random.default_rng(0)
     fit = lo.fit(lo.Regression(rng.normal(size=(30, 2)), rng.normal(size=30), "gaussian"))
     found = []
-    tell = lambda batch, done: found.append(distances(fit, done, done.theta)) or {}
-    refit_batches("test", fit, lo.leave_one_out(30), lo.Exact(), tell, lambda batch, told: None)
+
+    def tell(batch, done):
+        found.append(distances(fit, done, done.theta))
+        return Collected({}, {})
+
+    over_refits("test", fit, lo.leave_one_out(30), lo.Exact(), tell, judge=True)
     far, proved = found[0]
     assert np.isfinite(far).all() and not proved.any() and not distance_of_fit(fit)[1]

@@ -327,7 +327,7 @@ def test_rows_side_by_side_are_refits(kind, affordable, refit, monkeypatch):
     """Errors hold, those that are proved without exception; and no penalty went the general way."""
     monkeypatch.setattr(_penalty_stack, "AFFORDABLE", affordable)
     monkeypatch.setattr(_penalty_stack, "SIZES", (32, 2048))
-    monkeypatch.setattr(_path, "run_refits", None)
+    monkeypatch.setattr(_path, "EstimateBuilder", None)
     objective, plan = glm(kind), lo.leave_one_out(80)
     found = lo.path(objective, [0.3, 1.0, 30.0, 3.0], plan, refit)
     assert found.values.tolist() == [0.3, 1.0, 30.0, 3.0]
@@ -368,7 +368,7 @@ def test_parts_of_some_rows(monkeypatch):
 
     Under penalties that are no ridges.
     """
-    monkeypatch.setattr(_path, "run_refits", None)
+    monkeypatch.setattr(_path, "EstimateBuilder", None)
     unit = np.random.default_rng(0).permutation(80)[:50]
     weight = np.where(np.arange(50) % 5 == 0, 0.4, 0.0)
     plan = lo.Plan(np.arange(51), unit, weight, (weight == 0) & (np.arange(50) % 3 > 0), 80)

@@ -17,7 +17,7 @@ import leaveout as lo
 from leaveout._runtime.jax import float64
 from leaveout.extensions.cli import app
 from leaveout.tuning import hypergradient as _hyper, tune as _tune
-from leaveout.validation.cross_validate import resolve_plan
+from leaveout.validation.cross_validate import EstimateBuilder, resolve_plan
 
 rng = np.random.default_rng(0)
 N, P = 60, 4
@@ -792,9 +792,7 @@ def test_ctrl_c_gives_the_best_of_the_trials_that_were_made(sampler, monkeypatch
 
 
 def test_ctrl_c_in_the_path_of_a_choice(monkeypatch):
-    from leaveout.tuning import path as _path
-
-    calls, walked = [], _path.run_refits
+    calls, walked = [], EstimateBuilder.run
 
     def stopping(*args, **more):
         if len(calls) == 2:
@@ -802,7 +800,7 @@ def test_ctrl_c_in_the_path_of_a_choice(monkeypatch):
         calls.append(1)
         return walked(*args, **more)
 
-    monkeypatch.setattr(_path, "run_refits", stopping)
+    monkeypatch.setattr(EstimateBuilder, "run", stopping)
     build = lambda a: MODEL.under(lo.penalties.Ridge(a))
     with pytest.raises(lo.Interrupted, match="tune: stopped after 2 trials") as stop:
         lo.tune(build, {"a": (1e-3, 1e3)}, PLANS["wide folds"], sampler="path", trials=5)

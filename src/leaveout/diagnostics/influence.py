@@ -35,10 +35,12 @@ from ..linalg.rounding import FUNCTION
 from ..models.glm.glm import AbstractRegression
 from ..objectives.batch_functions import functions, weights_of, work
 from ..objectives.unit_weights import unit_weights
+from ..optimize.active_set import without
 from ..optimize.fit import Fit
 from ..plans.plan import CAPACITY, Batch, Plan
 from ..refit import AbstractRefit, RefitBatch, distance_of_fit, distances, lengths, lengths_of_moves
-from ..validation.cross_validate import DEFAULT_REFIT, PlanLike, cache_key, refit_batches
+from ..validation.batches import Collected, over_refits
+from ..validation.cross_validate import DEFAULT_REFIT, PlanLike, cache_key
 from ..validation.estimate import Estimate
 from ..validation.named_parameters import name_parameters, partial_refits
 from ..validation.scoring import largest_change, natural
@@ -280,9 +282,9 @@ def refit_all(
 
     `proved` is one where the bound is proved. The numbers are NaN where there is no refit.
     """
-    results: StepResult = {}
+    without(caller, fit.objective)
 
-    def record(batch: Batch, outcome: RefitBatch) -> StepResult:
+    def record(batch: Batch, outcome: RefitBatch) -> Collected:
         exists = ~among(outcome.result, NO_REFIT_CODES)[:, None]
         theta = np.where(exists, outcome.theta, fit.vector)
         distance, proved = distances(fit, outcome, theta)
@@ -290,19 +292,10 @@ def refit_all(
             batch, outcome, theta, distance
         )
         where = {name: np.where(exists[:, 0], values, np.nan) for name, values in columns.items()}
-        return where | {
-            "theta": np.where(exists, theta, np.nan),
-            "result": np.asarray(outcome.result, float),
-        }
+        theta = np.where(exists, theta, np.nan)
+        return Collected(where | {"theta": theta, "result": outcome.result}, {})
 
-    def merge(batch: Batch, columns: StepResult) -> None:
-        for name in columns.keys() - {"held"}:
-            results.setdefault(name, np.full((plan.num_refits, *columns[name].shape[1:]), np.nan))[
-                batch.refits
-            ] = columns[name]
-
-    refit_batches(caller, fit, plan, refit, record, merge, judge)
-    return results
+    return over_refits(caller, fit, plan, refit, record, judge=judge)
 
 
 def _objective_changes(

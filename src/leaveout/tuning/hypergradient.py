@@ -28,6 +28,7 @@ does not hold at zero,
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -52,7 +53,7 @@ from ..refit._descent import Descent, begin
 from ..refit._enclosure import CertifiedBatch
 from ..refit._linear import losses as losses_at
 from ..refit._margins import refit_active_set as along_zeros
-from ..validation.cross_validate import EstimateBuilder, begin_estimate
+from ..validation.cross_validate import EstimateBuilder
 from ..validation.estimate import Estimate
 from ..validation.scoring import HeldOutLoss
 
@@ -171,11 +172,10 @@ class LossSlopes:
             raise ValueError(
                 f"tune: sampler='gradient' forms the Hessian of {fit.num_params} parameters, too many; use sampler='optuna'."
             )
-        gathered, batches = begin_estimate(HeldOutLoss(fit, plan, None), criterion(fit))
-        estimate = gathered.draft
-        outputs = read_or_make(lambda: self._evaluate(fit, rho, gathered, batches, groups))
-        for name in outputs.keys() & REFIT_FIELDS:
-            getattr(estimate, name)[...] = outputs[name]
+        builder = EstimateBuilder(HeldOutLoss(fit, plan, None), criterion(fit))
+        outputs = read_or_make(lambda: self._evaluate(fit, rho, builder, groups))
+        fields = {name: outputs[name] for name in outputs.keys() & REFIT_FIELDS}
+        estimate = replace(builder.blank, **fields)
         slopes = (
             outputs["slope"]
             if "slope" in outputs
@@ -203,7 +203,6 @@ class LossSlopes:
         fit: Fit,
         rho: np.ndarray,
         builder: EstimateBuilder,
-        batches: Iterable[Batch],
         groups: Sequence[Among],
     ) -> StepResult:
         """Run the refits; return their results, the criterion, its slope, and the pooled held-out
@@ -211,20 +210,21 @@ class LossSlopes:
         """
         among = groups[0]
         if kinks(fit.objective) is not None:
-            outputs = self._by_refits(fit, rho, builder, batches, among)
+            outputs = self._by_refits(fit, rho, builder, among)
         elif self._by_adjoints(fit, rho):
-            outputs = self._by_arrays(fit, rho, builder, batches, groups)
+            outputs = self._by_arrays(fit, rho, builder, groups)
         elif self.pooled_criterion is not None:
             raise ValueError(
                 "tune: metric='auc' by gradient needs a GLM whose quadratic penalty alone has hyperparameters; "
                 "use sampler='optuna'."
             )
         elif isinstance(fit.objective, AbstractClosedForm):
-            outputs = {"value": _one_step_criterion(builder, batches, among)}
+            outputs = {"value": _one_step_criterion(builder, among)}
         else:
-            slope = self._derivative(fit, rho, builder, batches, among)
+            slope = self._derivative(fit, rho, builder, among)
             outputs = {"value": np.asarray(mean(builder.draft, among)), "slope": slope}
-        arrays = {name: getattr(builder.draft, name) for name in REFIT_FIELDS}
+        draft = builder.draft
+        arrays = {name: getattr(draft, name) for name in REFIT_FIELDS}
         return outputs | {name: part for name, part in arrays.items() if part is not None}
 
     def _traceable(self, rho: Array | Sequence[Array]) -> AbstractObjective:
@@ -274,11 +274,10 @@ class LossSlopes:
         fit: Fit,
         rho: np.ndarray,
         builder: EstimateBuilder,
-        batches: Iterable[Batch],
         groups: Sequence[Among],
     ) -> StepResult:
         model = linear_cache(fit).model
-        estimate = builder.draft
+        estimate = builder.blank
         adjoints = [Adjoint(fit) for _ in groups]
 
         def step(batch: Batch) -> CertifiedBatch:
@@ -293,11 +292,12 @@ class LossSlopes:
             builder.add(
                 batch,
                 RefitBatch(state.theta, unbounded, codes, scores, step_length=state.first),
-                scores,
             )
             return state
 
-        looks: Iterable[tuple[Batch, CertifiedBatch]] = ((batch, step(batch)) for batch in batches)
+        looks: Iterable[tuple[Batch, CertifiedBatch]] = (
+            (batch, step(batch)) for batch in builder.batches
+        )
         if self.pooled_criterion is not None:  # all predictors are needed before any slope is known
             looks = list(looks)
             outputs = {"center": _by_unit(estimate.plan, looks)}
@@ -324,7 +324,7 @@ class LossSlopes:
                     adjoint.add(
                         state, np.where(batch.rows.held, share[batch.place] * predictor_slope, 0.0)
                     )
-            values = [mean(estimate, among) for among in groups]
+            values = [mean(builder.draft, among) for among in groups]
         if self.constant is None:
             change = np.asarray(self._penalty(rho))
         else:
@@ -364,7 +364,6 @@ class LossSlopes:
         fit: Fit,
         rho: np.ndarray,
         builder: EstimateBuilder,
-        batches: Iterable[Batch],
         among: Among,
     ) -> StepResult:
         if (
@@ -382,11 +381,11 @@ class LossSlopes:
         share = shares(builder.draft, among)
         slope = np.zeros(len(rho))
         change = [np.asarray(part) for part in self._kinks(rho)]
-        for batch in batches:
+        for batch in builder.batches:
             rows = batch.rows
             done = along_zeros(criterion(fit), fit, batch.rows, True)
             assert done.scores is not None
-            builder.add(batch, done, done.scores)
+            builder.add(batch, done)
             entry_share = np.where(rows.held, share[batch.place], 0.0)
             theta = done.theta
             for k in np.flatnonzero(np.isfinite(theta).all(1)):
@@ -415,7 +414,7 @@ class LossSlopes:
                 read_or_make(
                     lambda: {
                         "value": _one_step_criterion(
-                            *begin_estimate(HeldOutLoss(nearby_fit, plan, None), NewtonStep()),
+                            EstimateBuilder(HeldOutLoss(nearby_fit, plan, None), NewtonStep()),
                             among,
                         )
                     }
@@ -522,7 +521,6 @@ class LossSlopes:
         fit: Fit,
         rho: np.ndarray,
         builder: EstimateBuilder,
-        batches: Iterable[Batch],
         among: Among,
     ) -> np.ndarray:
         share = shares(builder.draft, among)
@@ -535,7 +533,7 @@ class LossSlopes:
         by_theta = np.zeros(size)
         adjoint = np.zeros(size)
         products = np.zeros((size, size))
-        for batch in batches:
+        for batch in builder.batches:
             descent, done = _take_step(builder, batch)
             u = descent.candidates.u
             if joint:
@@ -598,11 +596,9 @@ def _loss_changes(
     return -kappa * adjoint[: int(active[: len(coef)].sum())] @ gradient_change[active[: len(coef)]]
 
 
-def _one_step_criterion(
-    builder: EstimateBuilder, batches: Iterable[Batch], among: Among
-) -> np.ndarray:
+def _one_step_criterion(builder: EstimateBuilder, among: Among) -> np.ndarray:
     """Return the criterion, with one Newton step for each refit."""
-    for batch in batches:
+    for batch in builder.batches:
         _take_step(builder, batch)
     return np.asarray(mean(builder.draft, among))
 
@@ -614,7 +610,7 @@ def _take_step(builder: EstimateBuilder, batch: Batch) -> tuple[Descent, RefitBa
     refits = RefitBatch(
         lambda: descent.theta, candidates.error, candidates.result, step_length=candidates.first
     )
-    builder.add(batch, refits, builder.held_out_loss.losses_of(batch.rows, refits))
+    builder.add(batch, refits)
     return descent, refits
 
 

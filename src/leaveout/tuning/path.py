@@ -18,6 +18,7 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
+from .._runtime.arrays import BoolArray, FloatArray
 from .._runtime.checkpoint import File, StepResult, keeping, read_or_make
 from .._runtime.conventions import conventional
 from .._runtime.interrupt import Interrupted
@@ -49,19 +50,16 @@ from ..plans.plan import Plan
 from ..refit import AbstractRefit
 from ..refit._penalty_stack import Leaving, PathRefit, Stack, groups
 from ..validation.audit import affordable, audit_table, choose_refits
-from ..validation.batches import one_thread
+from ..validation.batches import blank, keep_freed, one_thread
 from ..validation.checks import of_refits
 from ..validation.cross_validate import (
     DEFAULT_REFIT,
+    EstimateBuilder,
     PlanLike,
-    blank,
     cross_validate,
-    keep_freed,
-    overwrite_refits,
     read_plan,
-    refit_part,
+    refitted,
     resolve_plan,
-    run_refits,
 )
 from ..validation.estimate import Estimate, PrintedResult, PrintedTexts
 from ..validation.scoring import HeldOutLoss
@@ -705,14 +703,12 @@ def _estimate_points(
             except (RuntimeError, ValueError) as error:
                 error.add_note(f"In lo.path, under the penalty {value_text(value)}.")
                 raise
-            gathered = run_refits(
-                HeldOutLoss(penalty_fit, plan, None), refit, audit, times=len(order)
-            )
+            builder = EstimateBuilder(HeldOutLoss(penalty_fit, plan, None), refit, audit)
+            builder.run(times=len(order))
             # without the results that its refits cache
             before = penalty_fit.parameters
             same = replace(penalty_fit)
-            candidates = gathered.candidates
-            estimate = replace(gathered.finish(None, ""), fit=same)
+            estimate = replace(builder.finish(builder.draft), fit=same)
             make_both: tuple[Any, Any] = (
                 lambda same=same: same,
                 lambda fit, estimate=estimate: estimate,
@@ -723,9 +719,9 @@ def _estimate_points(
                 *make_both,
                 _mean(estimate),
                 _mean_error(estimate.error),
-                candidates.choose,
-                candidates.start,
-                gathered.gradients,
+                functools.partial(builder.choose, estimate),
+                builder.starts(builder.choose(estimate, audit)),
+                builder.gradients,
             )
             bar.advance()
 
@@ -825,21 +821,17 @@ def _split_results(
         unfilled = blank(HeldOutLoss(fit, plan, None), refit, path_refit.baseline[k])
         return replace(
             unfilled,
+            result=np.zeros_like(unfilled.result),
             losses=path_refit.losses[k],
             error=path_refit.error[k],
             proved=path_refit.proved[k],
         )
 
-    def chosen(k: int, number: int) -> dict[int, str]:
+    def chosen(k: int, error: FloatArray, proved: BoolArray, number: int) -> dict[int, str]:
         if path_refit.step_length is None:
-            return {int(np.argmax(path_refit.error[k])): "largest error"}
-        return choose_refits(
-            np.isfinite(path_refit.error[k]),
-            path_refit.step_length[k],
-            path_refit.error[k],
-            path_refit.proved[k],
-            number,
-        )
+            return {int(np.argmax(error)): "largest error"}
+        step_length = path_refit.step_length[k]
+        return choose_refits(np.isfinite(error), step_length, error, proved, number)
 
     error = path_refit.error.mean(axis=1)
     points = {}
@@ -854,20 +846,21 @@ def _split_results(
             functools.partial(estimate, k),
             float(path_refit.mean[k]),
             float(error[k]),
-            functools.partial(chosen, k),
+            functools.partial(chosen, k, path_refit.error[k], path_refit.proved[k]),
             {},
             float(path_refit.gradients[k]),
         )
         open_refits = np.flatnonzero(path_refit.open[k])
         if open_refits.size:
             held_out_loss = HeldOutLoss(point.fit, plan, None)
-            judged = point.judged
-            overwrite_refits(
-                judged,
-                refit_part(held_out_loss, refit, open_refits, judged, len(penalty_by_label)),
-                open_refits,
+            judged = refitted(
+                held_out_loss, refit, open_refits, point.judged, len(penalty_by_label)
             )
-            point = replace(point.with_estimate(judged), error=_mean_error(judged.error))
+            point = replace(
+                point.with_estimate(judged),
+                error=_mean_error(judged.error),
+                choose_audits=functools.partial(chosen, k, judged.error, judged.proved),
+            )
         points[value] = point
     return points
 

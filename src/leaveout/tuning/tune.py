@@ -49,8 +49,8 @@ from ..optimize.hessian_factor import IndefiniteHessianError
 from ..plans.plan import Plan
 from ..refit import AbstractRefit, Certified, Exact, NewtonStep
 from ..validation.cross_validate import (
+    EstimateBuilder,
     PlanLike,
-    begin_estimate,
     cross_validate,
     held_out,
     read_plan,
@@ -906,7 +906,8 @@ def by_gradient(study: TrialStudy) -> SearchEnd:
             if center is None:
                 predicted = None
             else:
-                predicted = Predictions(plan, "link", values=center[plan.index[plan.held]])
+                values = center[plan.index[plan.held]]
+                predicted = Predictions(plan, "link", values, np.zeros_like(values))
             fields: dict[str, Any] = {
                 "predicted": predicted,
                 "slope": dict(zip(hyper, along.tolist(), strict=True)),
@@ -1168,13 +1169,13 @@ def _try(study: TrialStudy, hyper: dict[str, Any]) -> Trial:
     except (RuntimeError, IndefiniteHessianError) as error:
         return study.add(Trial(hyper, float("nan"), message=f"no fit: {error}"))
     plan = resolve_plan("tune", fit.objective, study.plan, study.refit)
-    gathered, _ = begin_estimate(HeldOutLoss(fit, plan, None), study.refit)
-    study.comparable(hyper, fit, gathered.draft)
+    draft = EstimateBuilder(HeldOutLoss(fit, plan, None), study.refit).blank
+    study.comparable(hyper, fit, draft)
     if study.best and study.metric is None:
         best = study.best[0][0].known_estimate
         # standard errors by which a trial must be known to be worse before it is pruned
         least = best.mean + best.approximation_error + 0.01 * best.scale
-        if (bound := floor(fit, gathered.draft)) > least:
+        if (bound := floor(fit, draft)) > least:
             return study.add(
                 Trial(hyper, bound, message="pruned by its fit", parameters=fit.parameters)
             )

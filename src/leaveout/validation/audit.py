@@ -77,49 +77,6 @@ def _foremost(key: PerRefit, first: RefitMarks, number: int) -> Int[Array, " num
     return pool[np.lexsort((-key[pool], ~first[pool]))][:number]
 
 
-class Candidates:
-    """The refits of an estimate that are most worth repeating, and the parameters that each of them
-    reached.
-    """
-
-    def __init__(self, estimate: Estimate, number: int):
-        self.estimate = estimate
-        self.number = number
-        self.step_length = np.zeros(len(estimate.error))
-        self.exists = np.zeros(len(estimate.error), bool)
-        self.start: dict[int, Array] = {}
-
-    def add(
-        self,
-        refits: Int[Array, " refits"],
-        move: PerRefit,
-        start: dict[int, Array],
-    ) -> None:
-        """Add refits with the lengths of their first steps, and the parameters of those that are
-        foremost among them, if parameters are formed.
-        """
-        self.step_length[refits] = move
-        self.exists[refits] = True
-        if not start:
-            return
-        estimate = self.estimate
-        orders = _orders(
-            self.exists, self.step_length, estimate.error, estimate.proved, self.number
-        )
-        best = set().union(*orders)
-        start = self.start | start
-        self.start = {refit: start[refit] for refit in best & start.keys()}
-
-    def choose(self, number: int) -> dict[int, str]:
-        """Choose at most `number` refits, and no more than the caller allowed.
-
-        Return the reason for each.
-        """
-        estimate = self.estimate
-        count = min(number, self.number)
-        return choose_refits(self.exists, self.step_length, estimate.error, estimate.proved, count)
-
-
 def choose_refits(
     exists: RefitMarks,
     move: PerRefit,
@@ -131,21 +88,14 @@ def choose_refits(
 
     Return the reason for each.
     """
-    orders = _orders(exists, move, error, is_proved, number)
+    refits = np.flatnonzero(exists)
+    places = foremost_by_reason(refits, move[refits], error[refits], is_proved[refits], number)
+    orders = [refits[order].tolist() for order in places]
     out = {}
-    for position in range(min(number, len(orders[0]))):
+    for position in range(min(number, len(refits))):
         refit = next(refit for refit in orders[position % 3] if refit not in out)
         out[refit] = REASONS[position % 3]
     return out
-
-
-def _orders(
-    exists: Array, move: Array, error: Array, is_proved: Array, number: int
-) -> list[list[int]]:
-    """List the foremost of the refits that exist, by each reason."""
-    refits = np.flatnonzero(exists)
-    places = foremost_by_reason(refits, move[refits], error[refits], is_proved[refits], number)
-    return [refits[order].tolist() for order in places]
 
 
 def affordable(gradients: float, operations: float) -> int:

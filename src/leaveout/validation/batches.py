@@ -1,14 +1,15 @@
-"""Run the batches of a plan in order: refit them here or in joblib's workers, and merge the results
-one by one.
+"""Refit every fold of a plan, and collect what is asked of the refits: `over_refits`.
 
-Results are kept in a checkpoint on request. The division of a plan into batches depends on the
-model and the plan only.
+The plan is cut into batches, which are refitted here or in joblib's workers, and what is collected
+of each is merged in order and kept in a checkpoint on request. The division of a plan into batches
+depends on the model and the plan only.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from .._runtime.checkpoint import StepResult
 from .._runtime.interrupt import Interrupted
 from .._runtime.parallel import single_threaded, steps
 from .._runtime.progress import Slow
+from .._runtime.results import RESULTS
 from ..linalg.sparse_design import SparseDesign
 from ..models.glm.active_coefficients import kinks
 from ..objectives.batch_functions import lists_all_units, work
@@ -52,16 +54,67 @@ PARTS = 16  # least number of batches that are shared
 NARROW = 500
 SINGLE = 40  # numbers in memory for a refit of one row, which forms no parameters
 
-# computes the results of a refitted batch, in this process or another
-Summarise = Callable[[Batch, RefitBatch, np.ndarray], StepResult]
-Merge = Callable[[Batch, StepResult], None]  # merges the results of a refitted batch
-Losses = Callable[[RefitRows, RefitBatch], np.ndarray]
+# prefix of the names of columns with a row for each entry of the plan
+ENTRY = "entries: "
+# what columns of numbers, codes and marks hold where there is no refit yet
+BLANK = {"f": np.nan, "i": RESULTS.interrupted, "b": False}
+
+
+class Collected(NamedTuple):
+    """What is collected of a batch of refits, by name.
+
+    Arrays with a row a refit, and arrays `[refits, width, ...]`, of which the entries that are
+    scored are taken.
+    """
+
+    refits: StepResult
+    entries: StepResult
+
+    def with_losses(self, name: str, losses: np.ndarray) -> "Collected":
+        """Add losses of the units of each refit, or joint ones."""
+        if losses.ndim == 1:
+            return self._replace(refits=self.refits | {name: losses})
+        return self._replace(entries=self.entries | {name: losses})
+
+    def arrays(self, held: np.ndarray) -> StepResult:
+        """The arrays of a step; `held` marks the entries that are scored."""
+        entries = {ENTRY + name: values[held] for name, values in self.entries.items()}
+        return {"held": held, **self.refits, **entries}
+
+
+# of a refitted batch, in this process or another
+Collect = Callable[[Batch, RefitBatch], Collected]
+
+
+class Columns(dict[str, np.ndarray]):
+    """Arrays with a row for each refit or each entry of a plan, filled as batches arrive."""
+
+    def __init__(self, plan: Plan):
+        super().__init__()
+        self.plan = plan
+
+    def merge(self, batch: Batch, arrays: StepResult) -> None:
+        """Put what was collected of a batch into its rows."""
+        held = arrays["held"]
+        for name, values in arrays.items():
+            rows = batch.refits
+            count = self.plan.num_refits
+            if name == "held":
+                continue
+            if name.startswith(ENTRY):
+                name = name.removeprefix(ENTRY)
+                rows = batch.place[held]
+                count = len(self.plan.index)
+            if name not in self:
+                blank = BLANK[values.dtype.kind]
+                self[name] = np.full((count, *values.shape[1:]), blank, values.dtype)
+            self[name][rows] = values
 
 
 @dataclass(frozen=True, eq=False)
 class Refitter:
-    """Refit a batch and, if `losses` are given, estimate the errors of these; return the results of
-    the batch.
+    """Refit a batch, estimate the errors of its losses if they are judged, and collect what is
+    asked for.
 
     The object contains everything that another process needs.
     """
@@ -70,24 +123,19 @@ class Refitter:
     refit: AbstractRefit
     scale: np.ndarray
     number: np.ndarray
-    losses: Losses | None
-    summarise: Summarise
+    judge: bool
+    collect: Collect
 
     def __call__(self, batch: Batch) -> StepResult:
         rows = batch.rows._replace(scale=self.scale, num_refits=self.number)
-        judged = self.refit.judged(batch.refits, int(self.number))
-        all_judged = self.losses is not None and bool(judged.all())
-        outcome = refit_active_set(self.refit, self.fit, rows, judge=all_judged)
-        if all_judged:
+        judged = self.judge & self.refit.judged(batch.refits, int(self.number))
+        outcome = refit_active_set(self.refit, self.fit, rows, judge=bool(judged.all()))
+        if judged.all():
             outcome = replace(outcome, error=infinite_if_unknown(outcome))
-        elif self.losses is not None:
+        elif self.judge:
             outcome = self._sample_errors(rows, outcome, judged)
         rows, outcome = fill_undetermined(self.fit, batch.rows, outcome)
-        values = np.zeros(0) if self.losses is None else self.losses(rows, outcome)
-        return {
-            "held": np.asarray(rows.held),
-            **self.summarise(batch._replace(rows=rows), outcome, values),
-        }
+        return self.collect(batch._replace(rows=rows), outcome).arrays(np.asarray(rows.held))
 
     def _sample_errors(
         self, rows: RefitRows, outcome: RefitBatch, judged: np.ndarray
@@ -119,28 +167,24 @@ def infinite_if_unknown(outcome: RefitBatch) -> np.ndarray:
 def losses_with_no_update(loss: HeldOutLoss, batch: Batch) -> StepResult:
     """Compute the losses of a batch at θ̂."""
     theta = np.broadcast_to(loss.fit.vector, (len(batch.refits), loss.fit.num_params))
-    return {"losses": loss.losses(batch.rows, theta)}
+    losses = loss.losses(batch.rows, theta)
+    return Collected({}, {}).with_losses("losses", losses).arrays(np.asarray(batch.rows.held))
 
 
-class BatchRunner:
-    """Run over the batches of a plan, on the available cores or in joblib's workers, and merge the
-    results in order.
+class PlanBatches:
+    """The batches of a plan.
 
     If no parameters have to be `formed`, batches of single rows are large.
     """
 
-    def __init__(
-        self, fit: Fit, plan: Plan, refit: AbstractRefit, times: int = 1, *, formed: bool = True
-    ):
+    def __init__(self, fit: Fit, plan: Plan, refit: AbstractRefit, *, formed: bool = True):
         self.fit = fit
         self.plan = plan
         self.refit = refit
-        self.times = times
-        self.forms_hessian = formed
-        linear = isinstance(fit.objective, AbstractLinearPredictor)
+        self.formed = formed
         # wide products use all cores by themselves
+        linear = isinstance(fit.objective, AbstractLinearPredictor)
         self.threads, self.parts = (1, 1) if linear else (cores(), PARTS)
-        self.num_done = 0  # number of finished refits
         self.single_batch, self.runs = self._as_one_batch()
         self.batch_list: list[Batch] | None = None
         if len(plan.index) <= CAPACITY // 4:
@@ -180,7 +224,7 @@ class BatchRunner:
             working_size += CAPACITY // (8 * fit.objective.costs.lanes)
         uniform = not fit.objective.local  # each refit passes over all units anyway
         model = None
-        if narrow and kinks(fit.objective) is None and not self.forms_hessian:
+        if narrow and kinks(fit.objective) is None and not self.formed:
             probed = self.refit.probes and by_probes(fit) and single_rows
             model = fit.predictor_data if probed else fit.predictors
         # numbers for each parameter, fewer where refits in array code had better share passes over
@@ -199,67 +243,16 @@ class BatchRunner:
             index, weight, held = map(aligned_copy, batch.rows[:3])
             yield batch._replace(rows=batch.rows._replace(index=index, weight=weight, held=held))
 
-    def batches(self) -> Iterable[Batch]:
-        """Return the batches, which may be iterated over several times.
+    def __iter__(self) -> Iterator[Batch]:
+        """Iterate over the batches, which small plans keep in memory."""
+        return self._make_batches() if self.batch_list is None else iter(self.batch_list)
 
-        Small plans keep them in memory.
-        """
-        if self.batch_list is None:
-            return self._make_batches()
-        return self.batch_list
-
-    def over(self, make: Callable[[Batch], StepResult], merge: Merge) -> None:
-        """Apply `make` to every batch, and merge the results in order."""
-        with contextlib.closing(steps(make, self.batches(), self.threads)) as results:
-            for batch, batch_result in results:
-                merge(batch, batch_result)
-
-    def refits(
-        self,
-        summarise: Summarise,
-        merge: Merge,
-        losses: Losses | None = None,
-        estimate: Estimate | None = None,
-        refit_fold: Callable[[Refitter, Batch], StepResult] | None = None,
-    ) -> None:
-        """Refit every batch and, if `losses` are given, estimate the errors of these; show a
-        progress bar if it takes long.
-
-        `estimate` has the losses with no update, if they are known already. `refit_fold` refits one
-        fold in another way.
-        """
-        if refit_fold is not None:
-            self.batch_list = [self.plan.one(k) for k in range(self.plan.num_refits)]
-        number = np.asarray(self.times * self.plan.num_refits)
-        scale = 0.0
-        # else the tolerance does not need it
-        if estimate is None and self.refit.in_standard_errors:
-            loss = HeldOutLoss(self.fit, self.plan, None)
-            estimate = blank(loss, self.refit, self.baseline(loss))
-        if estimate is not None:
-            scale = estimate.scale  # the naive standard error of the mean with no update
-
-        def merge_and_count(batch, batch_result):
-            merge(batch._replace(rows=batch.rows._replace(held=batch_result["held"])), batch_result)
-            self.num_done += len(batch.refits)
-            bar.advance(len(batch.refits))
-
-        with Slow("refits", self.plan.num_refits) as bar:
-            refitter = Refitter(self.fit, self.refit, np.asarray(scale), number, losses, summarise)
-            make: Callable[[Batch], StepResult] = refitter
-            if refit_fold is not None:
-                make = partial(refit_fold, refitter)
-            self.over(make, merge_and_count)
-
-    @contextlib.contextmanager
-    def stoppable(self, caller: str, partial: Callable[[], object] | None = None) -> Iterator[None]:
-        """Raise `Interrupted` with the result so far on Ctrl-C."""
-        try:
-            yield
-        except KeyboardInterrupt:
-            raise Interrupted(
-                f"{caller}: stopped after {self.num_done} of {self.plan.num_refits} refits", partial
-            ) from None
+    def scale(self) -> float:
+        """Compute the naive standard error of the mean with no update, if tolerances need it."""
+        if not self.refit.in_standard_errors:
+            return 0.0
+        loss = HeldOutLoss(self.fit, self.plan, None)
+        return blank(loss, self.refit, self.baseline(loss)).scale
 
     def baseline(self, loss: HeldOutLoss) -> FloatArray:
         """Compute the losses with no update."""
@@ -273,21 +266,91 @@ class BatchRunner:
             else:
                 loss_by_unit = unit_losses(fit)
             return np.where(plan.held, loss_by_unit[plan.index], np.nan)
-        count = plan.num_refits if loss.joint else len(plan.index)
-        baseline = np.full(count, np.nan)
+        columns = Columns(plan)
+        make = functools.partial(losses_with_no_update, loss)
         if self.single_batch is not None and self.runs is not None and loss.evaluate is None:
-            losses, _ = self.runs.scores(fit.vector)
-            put_losses(
-                baseline,
-                self.single_batch,
-                self.runs.shape_losses(self.runs.place_scores(losses, self.single_batch.rows)),
-            )
-            return baseline
-        self.over(
-            partial(losses_with_no_update, loss),
-            lambda batch, batch_result: put_losses(baseline, batch, batch_result["losses"]),
-        )
-        return baseline
+            rows = self.single_batch.rows
+            losses = self.runs.place_scores(self.runs.scores(fit.vector)[0], rows)
+            collected = Collected({}, {}).with_losses("losses", self.runs.shape_losses(losses))
+            columns.merge(self.single_batch, collected.arrays(rows.held))
+            return columns["losses"]
+        with contextlib.closing(steps(make, self, self.threads)) as results:
+            for batch, arrays in results:
+                columns.merge(batch, arrays)
+        return columns["losses"]
+
+
+def over_refits(
+    caller: str,
+    fit: Fit,
+    plan: Plan,
+    strategy: AbstractRefit,
+    collect: Collect,
+    *,
+    judge: bool = False,
+    batches: PlanBatches | None = None,
+    scale: float | None = None,
+    times: int = 1,
+    refit_fold: Callable[[Refitter, Batch], StepResult] | None = None,
+    partial: Callable[[Columns], object] | None = None,
+) -> Columns:
+    """Refit without each fold of a plan, and collect numbers of the refits.
+
+    `collect` gets every refitted batch, here or in another process, and `partial` what is collected
+    so far if Ctrl-C stops the call. If the refits are to be judged, their losses get errors.
+    `scale` is the naive standard error of the mean with no update, if it is known already; `times`
+    such plans share the work allowed for one. `refit_fold` refits one fold in another way.
+    """
+    keep_freed()
+    columns = Columns(plan)
+    if partial is not None:
+        partial = functools.partial(partial, columns)
+    with (
+        one_thread(fit.objective, fit.num_params),
+        Slow("refits", plan.num_refits) as bar,
+        interruptible(caller, lambda: bar.num_done, plan.num_refits, partial),
+    ):
+        if batches is None:
+            batches = PlanBatches(fit, plan, strategy)
+        if scale is None:
+            scale = batches.scale()
+        number = np.asarray(times * plan.num_refits)
+        refitter = Refitter(fit, strategy, np.asarray(scale), number, judge, collect)
+        make: Callable[[Batch], StepResult] = refitter
+        batch_list: Iterable[Batch] = batches
+        if refit_fold is not None:
+            make = functools.partial(refit_fold, refitter)
+            batch_list = [plan.one(k) for k in range(plan.num_refits)]
+        with contextlib.closing(steps(make, batch_list, batches.threads)) as results:
+            for batch, arrays in results:
+                columns.merge(batch, arrays)
+                bar.advance(len(batch.refits))
+    return columns
+
+
+@contextlib.contextmanager
+def interruptible(
+    caller: str, done: Callable[[], int], total: int, partial: Callable[[], object] | None = None
+) -> Iterator[None]:
+    """Raise `Interrupted` with the result so far on Ctrl-C."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        message = f"{caller}: stopped after {done()} of {total} refits"
+        raise Interrupted(message, partial) from None
+
+
+@functools.cache
+def keep_freed() -> None:
+    """Free an untouched block of 32 MiB, so that the C library keeps as much freed memory from then
+    on.
+
+    Otherwise it returns memory beyond twice the largest block freed before, and each step of a
+    first call fetches it again: 155,000 page faults for 1,000 groups of 20,000 rows instead of
+    4,000.
+    """
+    largest_kept = 2**25 - 2**14  # largest number of bytes that raises the C library's threshold
+    np.empty(largest_kept, np.uint8)
 
 
 def one_thread(
@@ -301,15 +364,6 @@ def one_thread(
     if isinstance(objective, AbstractLinearPredictor) and (params <= NARROW or sparse):
         return single_threaded()
     return contextlib.nullcontext()
-
-
-def put_losses(out: np.ndarray, batch: Batch, values: np.ndarray) -> None:
-    """Write the losses of a batch to their places in `out`."""
-    if values.ndim == 1:
-        out[batch.refits] = values
-    else:
-        held = np.flatnonzero(batch.rows.held)
-        out[batch.place.ravel()[held]] = values.ravel()[held]
 
 
 def blank(loss: HeldOutLoss, refit: AbstractRefit, baseline: FloatArray) -> Estimate:
@@ -330,7 +384,7 @@ def blank(loss: HeldOutLoss, refit: AbstractRefit, baseline: FloatArray) -> Esti
     return Estimate(
         losses=np.full_like(baseline, np.nan),
         error=np.full(count, np.inf),
-        result=np.zeros(count, np.int64),
+        result=np.full(count, RESULTS.interrupted),
         plan=loss.plan,
         baseline=baseline,
         unit_weight=unit_weight,

@@ -11,8 +11,8 @@ repeated exactly (`audit`), and refits are compared with the fit's other minima 
 """
 
 import contextlib
-import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -22,10 +22,9 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from .._runtime.arrays import BoolArray, FloatArray, IntArray
-from .._runtime.checkpoint import ArrayRecord, File, StepResult, keeping
+from .._runtime.checkpoint import File, StepResult, keeping
 from .._runtime.conventions import conventional, log, warn
 from .._runtime.fingerprint import fingerprint
-from .._runtime.interrupt import Interrupted
 from .._runtime.jax import Module, PyTree, cached_on, float64, jax
 from .._runtime.memory import require_memory
 from .._runtime.results import NO_REFIT_CODES, RESULTS, among, kind_of
@@ -35,9 +34,9 @@ from ..models.glm.penalty import Zero
 from ..objectives.batch_functions import weights_of, work
 from ..objectives.objective import AbstractLinearPredictor, AbstractObjective
 from ..objectives.unit_weights import unit_weights
-from ..optimize.active_set import without
 from ..optimize.fit import Fit, fit as minimise
 from ..plans.plan import (
+    CAPACITY,
     Batch,
     Cases,
     Plan,
@@ -49,29 +48,32 @@ from ..plans.plan import (
 )
 from ..refit import AbstractRefit, Certified, Exact, RefitBatch
 from . import minima as minima
-from .audit import Candidates, affordable, audit_table, foremost_by_reason
+from .audit import affordable, audit_table, choose_refits
 from .batches import (
-    BatchRunner,
-    Losses,
-    Merge,
+    Collect,
+    Collected,
+    Columns,
+    PlanBatches,
     Refitter,
-    Summarise,
     blank,
     infinite_if_unknown,
+    interruptible,
     one_thread,
-    put_losses,
+    over_refits,
 )
 from .checks import reader_of, with_all_columns
 from .estimate import Estimate
 from .held_out_predictions import (
     NO_LOSS_CODES,
     Average,
+    PredictionColumns,
     Predictions,
     measure,
     measures,
     prediction_kind,
+    predictions_of,
 )
-from .metrics import AnyMetric, Measure, ScoreName
+from .metrics import AnyMetric, ScoreName
 from .named_parameters import PartialRefit, partial_refits
 from .scorers import function_name
 from .scoring import Evaluate, HeldOutLoss, NamedScore, find_score, natural
@@ -215,27 +217,30 @@ def cross_validate(
     audit = count("cross_validate: audit", audit, 0)
     measures_by_name = measures("cross_validate", fit, metric, plan, average)
     metrics = tuple(measures_by_name)
-    pooled = None
+    predict = None
     if metrics:
-        pooled = Predictions(plan, prediction_kind(measures_by_name), judged=True)
+        predict = PredictionColumns(prediction_kind(measures_by_name), judged=True)
 
-    def fold_scoring(fold_fit: Fit) -> tuple[Losses, Summarise]:
+    def fold_columns(fold_fit: Fit) -> Collect:
         loss = HeldOutLoss(fold_fit, plan, find_score(fold_fit, evaluate))
-        return loss.losses_of, BatchSummary(loss, False, 0, pooled)
+        return EstimateColumns(loss, predict=predict)
 
-    fold_bases = relearned_bases("cross_validate", fit, plan, bases, fold_scoring)
+    fold_bases = relearned_bases("cross_validate", fit, plan, bases, fold_columns)
     key = cache_key(fit, plan, strategy, evaluate=evaluate, metric=metrics, audit=audit)
     if fold_bases is not None:
         key["bases"] = fold_bases.reader.table
+        audit = 0
     with one_thread(fit.objective, fit.num_params), keeping("cross_validate", checkpoint, key):
-        loss = HeldOutLoss(fit, plan, score)
-        builder = run_refits(loss, strategy, audit, pooled, fold_bases=fold_bases)
+        builder = EstimateBuilder(HeldOutLoss(fit, plan, score), strategy, audit, predict)
+        builder.run(refit_fold=fold_bases)
         with builder.stoppable():
+            estimate = builder.draft
             if evaluate is not None and strategy.in_standard_errors and fold_bases is None:
-                builder.sharpen()
-            estimate = builder.estimate(
-                measures_by_name, average, improve=strategy.in_standard_errors
-            )
+                estimate = builder.sharpen(estimate)
+            estimate = builder.finish(*builder.audited(estimate, strategy.in_standard_errors))
+            if metrics:
+                predictions = predictions_of(plan, predict.kind, builder.columns)
+                estimate = replace(estimate, **measure(measures_by_name, fit, predictions, average))
     note = estimate.labels.note
     if isinstance(reader := reader_of(fit), FormulaReader):
         note = note.replace(*reader.remarks(_learning(fit), fold_bases is not None))
@@ -278,53 +283,52 @@ def cache_key(fit: Fit, plan: Plan, refit: AbstractRefit, **options: object) -> 
 def scored_together(
     fit: Fit,
     plan: Plan,
-    refit: AbstractRefit,
-    request: Sequence[Evaluate | ScoreName | NamedScore | None],
-    predictions: Predictions | None = None,
-) -> list[Estimate]:
+    strategy: AbstractRefit,
+    scores: Sequence[NamedScore | None],
+    predict: PredictionColumns | None = None,
+) -> tuple[list[Estimate], Columns]:
     """Cross-validate by each of several scores, from the same refits, without audits.
 
-    Collect predictions if asked for.
+    Return the estimates, and the columns of the predictions if they are asked for.
     """
-    plan = resolve_plan("cross_validate", objective_of("cross_validate", fit), plan, refit)
-    model_loss = HeldOutLoss(fit, plan, None)
-    runner = BatchRunner(fit, plan, refit)
-    losses = [replace(model_loss, evaluate=find_score(fit, score)) for score in request]
-    builders = [
-        EstimateBuilder(
-            loss, blank(loss, refit, runner.baseline(loss)), predictions=None if k else predictions
-        )
-        for k, loss in enumerate(losses)
-    ]
-    # without their results, as another process may run them
-    summaries = [builder.summarise for builder in builders]
+    plan = resolve_plan("cross_validate", objective_of("cross_validate", fit), plan, strategy)
+    builders = [EstimateBuilder(HeldOutLoss(fit, plan, score), strategy) for score in scores]
+    builders[0].collect = replace(builders[0].collect, predict=predict)
+    collect = JointColumns(tuple(builder.collect for builder in builders))
+    columns = over_refits("cross_validate", fit, plan, strategy, collect, judge=True)
+    estimates = []
+    for k, builder in enumerate(builders):
+        builder.columns.update(collect.part(k, columns))
+        estimate = builder.draft
+        if builder.held_out_loss.evaluate is not None and strategy.in_standard_errors:
+            estimate = builder.sharpen(estimate)
+        estimates.append(builder.finish(estimate))
+    return estimates, builders[0].columns
 
-    def summarise(batch: Batch, outcome: RefitBatch, values: NDArray) -> StepResult:
-        values_of = lambda loss: (
-            values if loss.evaluate is None else loss.losses(batch.rows, outcome.theta)
-        )
-        results = enumerate(
-            summary(batch, outcome, values_of(summary.held_out_loss)) for summary in summaries
-        )
-        return {f"{k} {name}": part for k, result in results for name, part in result.items()}
 
-    def merge(batch: Batch, batch_result: StepResult) -> None:
-        for k, builder in enumerate(builders):
-            builder.merge(
-                batch,
-                {
-                    name.removeprefix(f"{k} "): part
-                    for name, part in batch_result.items()
-                    if name.startswith(f"{k} ")
-                },
-            )
+@dataclass(frozen=True, eq=False)
+class JointColumns:
+    """Collect what several functions collect, each under names of its own."""
 
-    with runner.stoppable("cross_validate"):
-        runner.refits(summarise, merge, model_loss.losses_of)
-    for builder in builders:
-        if builder.held_out_loss.evaluate is not None and refit.in_standard_errors:
-            builder.sharpen()
-    return [builder.estimate({}, None, improve=False) for builder in builders]
+    functions: tuple[Collect, ...]
+
+    def __call__(self, batch: Batch, outcome: RefitBatch) -> Collected:
+        refits: StepResult = {}
+        entries: StepResult = {}
+        for k, collect in enumerate(self.functions):
+            part = collect(batch, outcome)
+            refits |= {f"{k} {name}": values for name, values in part.refits.items()}
+            entries |= {f"{k} {name}": values for name, values in part.entries.items()}
+        return Collected(refits, entries)
+
+    def part(self, number: int, columns: Columns) -> StepResult:
+        """Return what one of the functions collected."""
+        prefix = f"{number} "
+        return {
+            name.removeprefix(prefix): values
+            for name, values in columns.items()
+            if name.startswith(prefix)
+        }
 
 
 @conventional
@@ -404,15 +408,8 @@ def cross_predict(
         raise ValueError(
             f"cross_predict: kind must be one of {', '.join(map(repr, fit.objective.units.kinds))}; got {kind!r}."
         )
-    predictions = held_out(
-        fit,
-        plan,
-        strategy_of_predictions(fit, plan, strategy),
-        kind,
-        checkpoint,
-        bases,
-        judged=error,
-    )
+    strategy = strategy_of_predictions(fit, plan, strategy)
+    predictions = held_out(fit, plan, strategy, kind, checkpoint, bases, judged=error)
     predicted = predictions.per_unit()
     units = np.unique(predictions.unit[predictions.missing[predictions.refit]])
     missing = units[np.isnan(predicted[units]).any(tuple(range(1, predicted.ndim)))]
@@ -450,22 +447,29 @@ def held_out(
     """Predict each unit by every refit that leaves it out, for a plan that is matched with the
     fit.
     """
-    pooled = Predictions(plan, kind, judged=judged)
+    predict = PredictionColumns(kind, judged)
 
-    def fold_scoring(fold_fit: Fit) -> tuple[None, Summarise]:
-        return None, lambda batch, outcome, _: pooled.predict(
-            fold_fit, batch.rows, outcome, outcome.result
+    def fold_columns(fold_fit: Fit) -> Collect:
+        return lambda batch, outcome: Collected(
+            {"result": outcome.result},
+            predict(fold_fit, batch.rows, outcome, outcome.result),
         )
 
-    fold_bases = relearned_bases("cross_predict", fit, plan, bases, fold_scoring)
+    fold_bases = relearned_bases("cross_predict", fit, plan, bases, fold_columns)
     key = cache_key(fit, plan, refit, kind=kind, judged=judged)
     if fold_bases is not None:
         key["bases"] = fold_bases.reader.table
-    with one_thread(fit.objective, fit.num_params), keeping("cross_predict", checkpoint, key):
-        runner = BatchRunner(fit, plan, refit)
-        with runner.stoppable("cross_predict", pooled.per_unit):
-            runner.refits(fold_scoring(fit)[1], pooled.merge, refit_fold=fold_bases)
-    return pooled
+    with keeping("cross_predict", checkpoint, key):
+        columns = over_refits(
+            "cross_predict",
+            fit,
+            plan,
+            refit,
+            fold_columns(fit),
+            refit_fold=fold_bases,
+            partial=lambda columns: predictions_of(plan, kind, columns).per_unit(),
+        )
+    return predictions_of(plan, kind, columns)
 
 
 @conventional
@@ -569,115 +573,28 @@ def fold_refits(
         f"{fit.num_params:,} parameters of {plan.num_refits:,} refits",
         "plan.some takes some refits",
     )
-    theta = np.full((plan.num_refits, fit.num_params), np.nan)
-    codes = np.zeros(plan.num_refits, np.int64)
-
-    def merge(batch, batch_result):
-        nonlocal theta
-        if batch_result["theta"].shape[1] != theta.shape[1]:
-            theta = np.full((plan.num_refits, batch_result["theta"].shape[1]), np.nan)
-        theta[batch.refits] = batch_result["theta"]
-        codes[batch.refits] = batch_result["result"]
-
-    def summarise(batch: Batch, outcome: RefitBatch, values: Any) -> StepResult:
-        is_missing = among(outcome.result, NO_REFIT_CODES)
-        return {
-            "theta": np.where(is_missing[:, None], np.nan, outcome.theta),
-            "result": np.asarray(outcome.result),
-        }
-
-    with (
-        one_thread(fit.objective, fit.num_params),
-        keeping(caller, checkpoint, cache_key(fit, plan, refit)),
-    ):
-        runner = BatchRunner(fit, plan, refit)
-        with runner.stoppable(caller, lambda: natural(fit, theta)):
-            runner.refits(summarise, merge)
-    partial = partial_refits(fit, plan, codes)
+    unmade = np.full((plan.num_refits, fit.num_params), np.nan)
+    with keeping(caller, checkpoint, cache_key(fit, plan, refit)):
+        columns = over_refits(
+            caller,
+            fit,
+            plan,
+            refit,
+            _existing_thetas,
+            partial=lambda columns: natural(fit, columns.get("theta", unmade)),
+        )
+    theta = columns["theta"]
+    partial = partial_refits(fit, plan, columns["result"])
     for k, partial_refit in partial.items():
         theta[k] = partial_refit.theta
     return theta, partial
 
 
-def refit_batches(
-    caller: str,
-    fit: Fit,
-    plan: Plan,
-    refit: AbstractRefit,
-    summarise: Callable[[Batch, RefitBatch], StepResult],
-    merge: Merge,
-    judge: bool = True,
-) -> None:
-    """Refit every batch, apply `summarise` to the refits and their bounds, and merge the results in
-    order.
-
-    Unless they are to be judged by losses, none is computed: bounds are those of parameters alone.
-    """
-    without(caller, fit.objective)
-    keep_freed()
-    runner = BatchRunner(fit, plan, refit)
-    losses = HeldOutLoss(fit, plan, None).losses_of if judge else None
-    with one_thread(fit.objective, fit.num_params), runner.stoppable(caller):
-        runner.refits(lambda batch, outcome, _: summarise(batch, outcome), merge, losses)
-
-
-@functools.cache
-def keep_freed() -> None:
-    """Free an untouched block of 32 MiB, so that the C library keeps as much freed memory from then
-    on.
-
-    Otherwise it returns memory beyond twice the largest block freed before, and each step of a
-    first call fetches it again: 155,000 page faults for 1,000 groups of 20,000 rows instead of
-    4,000.
-    """
-    largest_kept = 2**25 - 2**14  # largest number of bytes that raises the C library's threshold
-    np.empty(largest_kept, np.uint8)
-
-
-def run_refits(
-    loss: HeldOutLoss,
-    refit: AbstractRefit,
-    audit: int,
-    predictions: Predictions | None = None,
-    times: int = 1,
-    fold_bases: "RelearnedBases | None" = None,
-) -> "EstimateBuilder":
-    """Run every refit of a plan and collect the results; `times` such plans share the work allowed
-    for one.
-
-    With `fold_bases`, each refit is a batch by itself, whose model learns the bases of its formula
-    from its own rows.
-    """
-    keep_freed()
-    runner = BatchRunner(
-        loss.fit,
-        loss.plan,
-        refit,
-        times,
-        formed=loss.evaluate is not None or predictions is not None,
-    )
-    with runner.stoppable("cross_validate"):
-        draft = blank(loss, refit, runner.baseline(loss))
-    if fold_bases is not None:
-        audit = 0
-    builder = EstimateBuilder(loss, draft, audit, predictions)
-    assert builder.emptied_refits is not None  # computed now, so that Ctrl-C need not wait for it
-    # tolerances refer to the model's own losses
-    reference = draft if loss.evaluate is None else None
-    log.info("%d refits by %s", loss.plan.num_refits, refit)
-    with builder.stoppable():
-        runner.refits(builder.summarise, builder.merge, loss.losses_of, reference, fold_bases)
-    return builder
-
-
-def begin_estimate(
-    loss: HeldOutLoss, refit: AbstractRefit
-) -> tuple["EstimateBuilder", Iterable[Batch]]:
-    """Return an estimate without its refits, and their batches, for callers that run the refits
-    themselves.
-    """
-    runner = BatchRunner(loss.fit, loss.plan, refit)
-    return EstimateBuilder(loss, blank(loss, refit, runner.baseline(loss))), runner.batches()
+def _existing_thetas(batch: Batch, outcome: RefitBatch) -> Collected:
+    """Collect the parameters of refits, NaN where there is none, and their codes."""
+    is_missing = among(outcome.result, NO_REFIT_CODES)
+    theta = np.where(is_missing[:, None], np.nan, outcome.theta)
+    return Collected({"theta": theta, "result": outcome.result}, {})
 
 
 def objective_of(caller: str, fit: Fit) -> AbstractObjective:
@@ -924,94 +841,73 @@ def resolve_plan(
 
 
 @dataclass(frozen=True, eq=False)
-class BatchResult(ArrayRecord):
-    """Losses, errors and codes of a batch of refits."""
+class EstimateColumns:
+    """Collect the held-out losses of a batch of refits with their errors and codes, and predictions
+    if they are asked for.
 
-    losses: FloatArray
-    error: FloatArray  # NaN where it was not asked for
-    exists: BoolArray
-    step_length: FloatArray
-    proved: BoolArray
-    result: IntArray
-    gradients: FloatArray
-    elsewhere: FloatArray | None = None  # losses at lower minima, NaN for refits without one
-    draws: FloatArray | None = None  # of refits that share probes: see `CommonError`
-    probe_error: Any = None
-    candidates: IntArray | None = None  # refits that may be repeated
-    candidate_theta: Any = None
-
-
-@dataclass(frozen=True, eq=False)
-class BatchSummary:
-    """Compute the results of a batch of refits, by name: a `BatchResult`, and predictions.
-
-    `compares_minima` adds the losses at lower minima elsewhere, and `audit` the parameters of that
-    many refits which may be repeated.
+    `compares_minima` adds the losses at lower minima elsewhere, and `keeps_theta` the parameters,
+    from which refits may be repeated, unless only the losses of single rows are formed.
     """
 
     held_out_loss: HeldOutLoss
-    compares_minima: bool
-    audit: int
-    predictions: Predictions | None
+    compares_minima: bool = False
+    keeps_theta: bool = False
+    predict: PredictionColumns | None = None
 
-    def __call__(self, batch: Batch, outcome: RefitBatch, values: np.ndarray) -> StepResult:
+    def __call__(self, batch: Batch, outcome: RefitBatch) -> Collected:
         loss = self.held_out_loss
+        fit = loss.fit
         rows = batch.rows
+        losses = np.array(loss.losses_of(rows, outcome))
+        bad = ~np.isfinite(losses)
+        has_loss_code = NO_REFIT_CODES
+        if losses.ndim > 1:
+            bad = (bad & rows.held).any(1)
+            has_loss_code = NO_LOSS_CODES
         result = np.array(outcome.result)
-        pointwise = values.ndim > 1
-        if pointwise:
-            bad = (~np.isfinite(values) & rows.held).any(1)
-        else:
-            bad = ~np.isfinite(values)
         result[bad & ~among(result, NO_REFIT_CODES)] = RESULTS.nonfinite
         exists = ~among(result, NO_REFIT_CODES)
-        has_loss = ~among(result, NO_LOSS_CODES) if pointwise else exists
-        values = np.array(values)
-        values[~has_loss] = np.nan
-        error = loss.error(rows, outcome, values)
+        has_loss = ~among(result, has_loss_code)
+        losses[~has_loss] = np.nan
+        error = loss.error(rows, outcome, losses)
         has_error = has_loss & np.isfinite(error)
-        error = np.where(has_error | np.isnan(outcome.error), error, np.inf)
+        common_error = outcome.common_error
         step_length = outcome.step_length
         if step_length is None:
             step_length = np.zeros(len(error))
-        proved = has_error & (
-            False if outcome.proved is None or loss.evaluate is not None else outcome.proved
-        )
-        elsewhere = None
+        proved = outcome.proved
+        if proved is None or loss.evaluate is not None:
+            proved = np.zeros(len(error), bool)
+        refits = {
+            "error": np.where(has_error | np.isnan(outcome.error), error, np.inf),
+            "proved": has_error & proved,
+            "result": result,
+            "step_length": step_length,
+            "gradients": np.full(len(error), outcome.gradients / len(error)),
+        }
+        if common_error is not None and loss.evaluate is None:
+            refits["draws"] = common_error.draws
+            refits["distance_left"] = np.full(len(error), common_error.distance_left)
+            refits["probes"] = np.full(len(error), common_error.probes)
+        is_formed = fit.predictors is None and common_error is None
+        if self.keeps_theta and (is_formed or rows.index.shape[1] > 1):
+            refits["theta"] = outcome.theta
+        collected = Collected(refits, {}).with_losses("losses", losses)
         if self.compares_minima:
-            lower, lower_theta = minima.lower(loss.fit, rows, outcome.theta, exists)
+            lower, lower_theta = minima.lower(fit, rows, outcome.theta, exists)
             result[lower] = RESULTS.other_minimum
             if lower.any():
                 elsewhere = np.array(loss.losses(rows, lower_theta))
                 elsewhere[~lower] = np.nan
-        leaving = loss.fit.objective.parameters.leaving
+                collected = collected.with_losses("elsewhere", elsewhere)
+        leaving = fit.objective.parameters.leaving
         if leaving is not None:
-            theta = np.where(exists[:, None], outcome.theta, loss.fit.vector)
+            theta = np.where(exists[:, None], outcome.theta, fit.vector)
             weights = weights_of(rows, loss.plan.num_units)
-            leaves = leaving(loss.fit.objective, loss.fit.theta, theta, weights)
-            result[exists & leaves] = RESULTS.leaving
-        gradients = np.asarray(outcome.gradients)
-        batch_result = BatchResult(
-            values, error, exists, step_length, proved, result, gradients, elsewhere
-        )
-        common_error = outcome.common_error
-        if common_error is not None and loss.evaluate is None:
-            probe_error = np.array([common_error.distance_left, common_error.probes])
-            batch_result = replace(batch_result, draws=common_error.draws, probe_error=probe_error)
-        formed = loss.fit.predictors is None and common_error is None
-        if self.audit and (formed or rows.index.shape[1] > 1):  # else their θ is not formed
-            lanes = np.flatnonzero(exists & ~np.isnan(error))
-            orders = foremost_by_reason(
-                batch.refits[lanes], step_length[lanes], error[lanes], proved[lanes], self.audit
-            )
-            places = lanes[np.unique(np.concatenate(orders))]
-            batch_result = replace(
-                batch_result, candidates=batch.refits[places], candidate_theta=outcome.theta[places]
-            )
-        arrays = batch_result.arrays
-        if self.predictions is not None:
-            arrays |= self.predictions.predict(loss.fit, rows, outcome, result)
-        return arrays
+            result[exists & leaving(fit.objective, fit.theta, theta, weights)] = RESULTS.leaving
+        if self.predict is not None:
+            collected.entries.update(self.predict(fit, rows, outcome, result))
+        return collected
 
 
 @dataclass(frozen=True, eq=False)
@@ -1023,14 +919,12 @@ class RelearnedBases:
     fit: Fit
     plan: Plan
     reader: FormulaReader
-    # what to compute from the refit of a fit
-    fold_scoring: Callable[[Fit], tuple[Losses | None, Summarise]]
+    columns_of: Callable[[Fit], Collect]  # what is collected of refits of a fit
 
     def __call__(self, refitter: Refitter, batch: Batch) -> StepResult:
         seen = weights_of(batch.rows, self.plan.num_units)[0] > 0
         fold_fit = minimise(with_all_columns(self.fit).relearn(seen), self.fit.parameters)
-        losses, summarise = self.fold_scoring(fold_fit)
-        return replace(refitter, fit=fold_fit, losses=losses, summarise=summarise)(batch)
+        return replace(refitter, fit=fold_fit, collect=self.columns_of(fold_fit))(batch)
 
 
 def relearned_bases(
@@ -1038,7 +932,7 @@ def relearned_bases(
     fit: Fit,
     plan: Plan,
     bases: str,
-    fold_scoring: Callable[[Fit], tuple[Losses | None, Summarise]],
+    columns_of: Callable[[Fit], Collect],
 ) -> RelearnedBases | None:
     """Return how folds are refitted whose rows teach the columns of a formula something else.
 
@@ -1047,7 +941,7 @@ def relearned_bases(
     if bases not in ("refit", "frozen"):
         raise ValueError(f"{caller}: bases must be 'refit' or 'frozen'; got {bases!r}.")
     if bases == "refit" and _learning(fit):
-        return RelearnedBases(fit, plan, reader_of(fit), fold_scoring)
+        return RelearnedBases(fit, plan, reader_of(fit), columns_of)
     return None
 
 
@@ -1070,146 +964,132 @@ def _shares(fit: Fit) -> FloatArray | None:
 
 
 class EstimateBuilder:
-    """The arrays of an estimate, filled as batches of refits arrive."""
+    """An estimate whose refits arrive in batches."""
 
     def __init__(
         self,
         loss: HeldOutLoss,
-        blank: Estimate,
+        strategy: AbstractRefit,
         audit: int = 0,
-        predictions: Predictions | None = None,
+        predict: PredictionColumns | None = None,
+        baseline: FloatArray | None = None,
     ):
         self.held_out_loss = loss
-        self.draft = blank
-        self.predictions = predictions
-        self.summarise = BatchSummary(loss, blank.elsewhere is not None, audit, predictions)
-        self.candidates = Candidates(blank, audit)
-        self.gradients = 0.0
-        self.is_made = np.zeros(len(blank.error), bool)
-        # for refits that share probes: see `Shared`
-        self.draws = np.zeros((0, 0))
-        self.probe_error = np.zeros(2)
+        self.strategy = strategy
+        self.audit = audit
+        self.columns = Columns(loss.plan)
+        formed = loss.evaluate is not None or predict is not None
+        with self.stoppable():
+            self.batches = PlanBatches(loss.fit, loss.plan, strategy, formed=formed)
+            if baseline is None:
+                baseline = self.batches.baseline(loss)
+        self.blank = blank(loss, strategy, baseline)
+        keeps_theta = audit > 0 and loss.plan.num_refits * loss.fit.num_params <= CAPACITY
+        compares_minima = self.blank.elsewhere is not None
+        self.collect = EstimateColumns(loss, compares_minima, keeps_theta, predict)
 
-    @functools.cached_property
-    def emptied_refits(self) -> BoolArray:
-        """Mark refits that keep less than half an observation of a part of the model that has one
-        in the fit.
-        """
-        fit = self.held_out_loss.fit
-        plan = self.held_out_loss.plan
-        shares = _shares(fit)
-        if shares is None:
-            return np.zeros(plan.num_refits, bool)
-        change = scipy.sparse.csr_array(
-            (plan.weight - 1.0, plan.index, plan.indptr), (plan.num_refits, plan.num_units)
-        )
-        total = np.asarray(shares).sum(0)
-        # least number of observations of a part of the model that a refit must keep
-        min_observations = 0.5
-        return np.any(
-            (total + change @ shares < min_observations) & (total >= 2 * min_observations), axis=1
+    def run(self, **options: Any) -> None:
+        """Run every refit of the plan; `options` are those of `over_refits`."""
+        loss = self.held_out_loss
+        _shares(loss.fit)  # computed now, so that Ctrl-C need not wait for it
+        log.info("%d refits by %s", loss.plan.num_refits, self.strategy)
+        if loss.evaluate is None:  # tolerances refer to the model's own losses
+            options.setdefault("scale", self.blank.scale)
+        self.columns = over_refits(
+            "cross_validate",
+            loss.fit,
+            loss.plan,
+            self.strategy,
+            self.collect,
+            judge=True,
+            batches=self.batches,
+            partial=self.partial,
+            **options,
         )
 
-    def add(self, batch: Batch, outcome: RefitBatch, values: np.ndarray) -> None:
+    @property
+    def gradients(self) -> float:
+        """The number of gradients that the refits took."""
+        return float(self.columns["gradients"].sum())
+
+    def add(self, batch: Batch, outcome: RefitBatch) -> None:
         """Add a batch of refits, all of whose errors were asked for."""
-        self.merge(
-            batch,
-            self.summarise(batch, replace(outcome, error=infinite_if_unknown(outcome)), values),
-        )
+        outcome = replace(outcome, error=infinite_if_unknown(outcome))
+        self.columns.merge(batch, self.collect(batch, outcome).arrays(batch.rows.held))
 
-    def merge(self, batch: Batch, arrays: StepResult) -> None:
-        """Add the results of a batch."""
-        draft = self.draft
-        refits = batch.refits
-        batch_result = BatchResult.read(arrays)
-        put_losses(draft.losses, batch, batch_result.losses)
-        draft.error[refits] = batch_result.error
-        draft.proved[refits] = batch_result.proved
-        draft.result[refits] = batch_result.result
-        if (draws := batch_result.draws) is not None:
-            if not self.draws.size:
-                self.draws = np.full((len(draft.error), draws.shape[1]), np.nan)
-            self.draws[refits] = draws
-            self.probe_error = batch_result.probe_error
-        if draft.elsewhere is not None and batch_result.elsewhere is not None:
-            put_losses(draft.elsewhere, batch, batch_result.elsewhere)
-        if self.predictions is not None:
-            self.predictions.merge(batch, arrays)
-        self.gradients += float(batch_result.gradients)
-        start = {}
-        if (candidates := batch_result.candidates) is not None:
-            start = dict(zip(candidates.tolist(), batch_result.candidate_theta, strict=True))
-        audited = batch_result.exists & ~np.isnan(batch_result.error)
-        self.candidates.add(refits[audited], batch_result.step_length[audited], start)
-        self.is_made[refits] = True
+    @property
+    def draft(self) -> Estimate:
+        """The estimate of the refits so far."""
+        names = {"losses", "error", "result", "proved", "elsewhere"}
+        return replace(self.blank, **{name: self.columns[name] for name in names & {*self.columns}})
 
-    @contextlib.contextmanager
-    def stoppable(self) -> Iterator[None]:
-        """Raise `Interrupted` with the estimate so far on Ctrl-C."""
-        try:
-            yield
-        except KeyboardInterrupt:
-            raise Interrupted(
-                f"cross_validate: stopped after {self.is_made.sum()} of {len(self.is_made)} refits",
-                self.partial,
-            ) from None
+    def stoppable(self) -> contextlib.AbstractContextManager[None]:
+        """Raise `Interrupted` with the estimate of all refits on Ctrl-C."""
+        count = self.held_out_loss.plan.num_refits
+        done = lambda: count if self.columns else 0
+        return interruptible("cross_validate", done, count, lambda: self.partial(self.columns))
 
-    def partial(self) -> Estimate:
+    def partial(self, columns: Columns) -> Estimate:
         """Return the estimate so far.
 
         Refits that were not run have a code of their own and NaN losses.
         """
-        draft = self.draft
-        missing = ~self.is_made
-        entries = missing if draft.joint else missing[draft.plan.refit]
-        for losses in (draft.losses, draft.baseline, draft.elsewhere):
-            if losses is not None:
-                losses[entries] = np.nan
-        draft.error[missing] = np.inf
-        draft.proved[missing] = False
-        draft.result[missing] = RESULTS.interrupted
-        return self.finish(None, "none, since it was stopped")
+        self.columns = columns
+        estimate = self.draft
+        missing = estimate.result == RESULTS.interrupted
+        entries = missing if estimate.joint else missing[estimate.plan.refit]
+        error = np.where(missing, np.inf, estimate.error)
+        baseline = np.where(entries, np.nan, estimate.baseline)
+        estimate = replace(estimate, error=error, baseline=baseline)
+        return self.finish(estimate, audit="none, since it was stopped")
 
-    def estimate(
-        self, metrics: Mapping[str, Measure], average: Average | None, improve: bool
+    def finish(
+        self, estimate: Estimate, table: pd.DataFrame | None = None, audit: str = ""
     ) -> Estimate:
-        """Return the complete estimate with its audit.
+        """Return the estimate with the table of an audit and a sentence about it."""
+        result = estimate.result.copy()
+        result[among(result, MILD) & _emptied_refits(self.held_out_loss)] = RESULTS.emptied
+        labels = replace(estimate.labels, audit=audit)
+        estimate = replace(estimate, result=result, audit=table, labels=labels)
+        draws = self.columns.get("draws")
+        if draws is None or np.isnan(draws).any():
+            return estimate
+        distance_left = float(self.columns["distance_left"][-1])
+        return estimate.sharing(draws, distance_left, float(self.columns["probes"][-1]))
 
-        If the audit finds a miss and `improve` is set, the refits judged in the same way are
+    def choose(self, estimate: Estimate, number: int) -> dict[int, str]:
+        """Choose refits that are most worth repeating, with the reason for each."""
+        exists = ~among(estimate.result, NO_REFIT_CODES) & ~np.isnan(estimate.error)
+        step_length = self.columns["step_length"]
+        return choose_refits(exists, step_length, estimate.error, estimate.proved, number)
+
+    def starts(self, chosen: Iterable[int]) -> dict[int, FloatArray]:
+        """Return the parameters that chosen refits reached, as far as they are kept."""
+        theta = self.columns.get("theta")
+        if theta is None:
+            return {}
+        return {refit: theta[refit] for refit in chosen if np.isfinite(theta[refit]).all()}
+
+    def audited(
+        self, estimate: Estimate, improve: bool
+    ) -> tuple[Estimate, pd.DataFrame | None, str]:
+        """Repeat some refits exactly, and describe that in a sentence.
+
+        Refits that miss are flagged. If `improve` is set, the refits judged in the same way are
         iterated to convergence.
         """
-        table, remark = self._run_audit(improve) if self.candidates.number else (None, "")
-        complete = self.finish(table, remark)
-        if self.predictions is None:
-            return complete
-        fields = measure(metrics, self.held_out_loss.fit, self.predictions, average)
-        return replace(complete, **fields)  # type: ignore[arg-type]
-
-    def finish(self, table: pd.DataFrame | None, audit: str) -> Estimate:
-        """Return the estimate with the table of an audit and a sentence about it."""
-        estimate = self.draft
-        estimate.result[among(estimate.result, MILD) & self.emptied_refits] = RESULTS.emptied
-        labels = replace(estimate.labels, audit=audit)
-        estimate = replace(estimate, audit=table, labels=labels)
-        if np.isnan(self.draws).any() or not self.draws.size:
-            return estimate
-        return estimate.sharing(self.draws, *self.probe_error.tolist())
-
-    def _run_audit(self, improve: bool) -> tuple[pd.DataFrame | None, str]:
-        """Run the audit, and describe it in a sentence.
-
-        Refits that miss are flagged, and others of their kind iterated.
-        """
-        draft = self.draft
-        candidates = self.candidates
+        if not self.audit:
+            return estimate, None, ""
         fit = self.held_out_loss.fit
-        chosen = candidates.choose(affordable(self.gradients, work(fit.objective, fit.num_params)))
-        if not chosen and candidates.exists.any():
+        candidates = self.choose(estimate, self.audit)
+        number = affordable(self.gradients, work(fit.objective, fit.num_params))
+        chosen = dict(itertools.islice(candidates.items(), number))
+        if candidates and not chosen:
             remark = (
                 "none: one refit repeated exactly would cost more than all the rest of the call"
             )
-            return None, remark
-        table = audit_table(self.held_out_loss, draft, chosen, candidates.start)
+            return estimate, None, remark
+        table = audit_table(self.held_out_loss, estimate, chosen, self.starts(chosen))
         missed = table.refit.to_numpy(int)[table.beyond.to_numpy(bool)]
         if len(chosen) == 1:
             refits = "1 refit"
@@ -1218,52 +1098,61 @@ class EstimateBuilder:
             refits = f"{len(chosen)} refits"
             possessive = "their"
         remark = f"{refits} repeated exactly, {len(missed)} beyond {possessive} error"
-        num_skipped = min(candidates.number, int(candidates.exists.sum())) - len(chosen)
+        num_skipped = len(candidates) - len(chosen)
         if num_skipped:
             remark += f" ({num_skipped} more would cost above a tenth of the work)"
         if len(missed) and improve:
-            is_alike = ~among(draft.result, NO_REFIT_CODES) & np.isin(
-                draft.proved, draft.proved[missed]
+            is_alike = ~among(estimate.result, NO_REFIT_CODES) & np.isin(
+                estimate.proved, estimate.proved[missed]
             )
-            self._converge(np.flatnonzero(is_alike))
+            estimate = self._converge(estimate, np.flatnonzero(is_alike))
             remark += f"; all {is_alike.sum()} judged like these were iterated to the end"
-        draft.result[missed] = RESULTS.missed
-        return table, remark
+        estimate.result[missed] = RESULTS.missed
+        return estimate, table, remark
 
-    def sharpen(self) -> None:
+    def sharpen(self, estimate: Estimate) -> Estimate:
         """Iterate further the refits that are close enough for the model's own loss but not for the
         given loss.
         """
-        wide = self.draft.flagged()
-        self._converge(wide[~among(self.draft.result[wide], NO_REFIT_CODES)])
+        wide = estimate.flagged()
+        return self._converge(estimate, wide[~among(estimate.result[wide], NO_REFIT_CODES)])
 
-    def _converge(self, refits: IntArray) -> None:
-        if refits.size:
-            overwrite_refits(
-                self.draft, refit_part(self.held_out_loss, Exact(), refits, self.draft), refits
-            )
+    def _converge(self, estimate: Estimate, refits: IntArray) -> Estimate:
+        if not refits.size:
+            return estimate
+        return refitted(self.held_out_loss, Exact(), refits, estimate)
 
 
-def refit_part(
+def _emptied_refits(loss: HeldOutLoss) -> BoolArray:
+    """Mark refits that keep less than half an observation of a part of the model that has one in
+    the fit.
+    """
+    plan = loss.plan
+    shares = _shares(loss.fit)
+    if shares is None:
+        return np.zeros(plan.num_refits, bool)
+    change = scipy.sparse.csr_array(
+        (plan.weight - 1.0, plan.index, plan.indptr), (plan.num_refits, plan.num_units)
+    )
+    total = np.asarray(shares).sum(0)
+    # least number of observations of a part of the model that a refit must keep
+    min_observations = 0.5
+    return np.any(
+        (total + change @ shares < min_observations) & (total >= 2 * min_observations), axis=1
+    )
+
+
+def refitted(
     loss: HeldOutLoss, refit: AbstractRefit, refits: IntArray, estimate: Estimate, times: int = 1
 ) -> Estimate:
-    """Refit some rows of a plan, by the tolerances of the whole plan.
-
-    `estimate` has the losses with no update.
-    """
+    """Refit some refits of an estimate by another strategy, by the tolerances of the whole plan."""
     part = replace(loss, plan=loss.plan.some(refits))
     entries = refits if loss.joint else np.isin(loss.plan.refit, refits)
-    builder = EstimateBuilder(part, blank(part, refit, estimate.baseline[entries]))
-    BatchRunner(loss.fit, part.plan, refit, times).refits(
-        builder.summarise, builder.merge, part.losses_of, estimate
-    )
-    return builder.draft
-
-
-def overwrite_refits(estimate: Estimate, part: Estimate, refits: IntArray) -> None:
-    """Overwrite some refits of an estimate by those of another, in place."""
-    estimate.losses[refits if estimate.joint else np.isin(estimate.plan.refit, refits)] = (
-        part.losses
-    )
-    for name in ("error", "result", "proved"):
-        getattr(estimate, name)[refits] = getattr(part, name)
+    builder = EstimateBuilder(part, refit, baseline=estimate.baseline[entries])
+    builder.run(scale=estimate.scale, times=times)
+    draft = builder.draft
+    places = {"losses": entries, "error": refits, "result": refits, "proved": refits}
+    fields = {name: np.array(getattr(estimate, name)) for name in places}
+    for name, place in places.items():
+        fields[name][place] = getattr(draft, name)
+    return replace(estimate, **fields)

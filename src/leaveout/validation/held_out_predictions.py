@@ -15,7 +15,6 @@ influence of each unit or, for functions that are only called, from the measure 
 (the jackknife), and a bound of the effect of the refits' errors, from the error of each prediction.
 """
 
-import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
@@ -25,12 +24,12 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 from .._runtime.arrays import BoolArray, FloatArray, IntArray
-from .._runtime.checkpoint import ArrayRecord, StepResult
+from .._runtime.checkpoint import StepResult
 from .._runtime.conventions import warn
 from .._runtime.results import NO_REFIT_CODES, among
 from ..objectives.unit_weights import unit_weights
 from ..optimize.fit import Fit
-from ..plans.plan import Batch, Plan, RefitRows
+from ..plans.plan import Plan, RefitRows
 from ..refit import RefitBatch
 from .metrics import Called, Measure, Ranks
 from .scorers import measure_of
@@ -50,79 +49,57 @@ MOST_DELETED = 500
 NO_LOSS_CODES = NO_REFIT_CODES[1:]
 
 
-@dataclass(frozen=True, eq=False)
-class BatchPredictions(ArrayRecord):
-    """Predictions of a batch of refits."""
+@dataclass(frozen=True)
+class PredictionColumns:
+    """Collect predictions of one kind for every unit that a refit scores, NaN where there is none.
 
-    predicted: BoolArray  # places in the batch that have one
-    values: FloatArray
-    missing: BoolArray  # refits that do not exist
-    errors: FloatArray | None = None
-
-
-class Predictions:
-    """Predictions of one kind for every unit that a refit scores, in the order of the plan,
-    `[scored, ...]`.
-
-    A missing prediction is NaN. `errors` is the error of each if they are `judged`, else zero.
-    `missing` marks refits that do not exist.
+    If they are judged, each has an error.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        kind: str,
-        *,
-        judged: bool = False,
-        values: Float[Array, "scored ..."] | None = None,
-    ):
-        self.plan = plan
-        self.kind = kind
-        self.has_error = judged
-        self.values = np.zeros(0) if values is None else values
-        self.errors = np.zeros_like(self.values)
-        self.missing = np.zeros(plan.num_refits, bool)
+    kind: str
+    judged: bool = False
 
-    def predict(
+    def __call__(
         self, fit: Fit, rows: RefitRows, batch: RefitBatch, result: Int[Array, " refits"]
     ) -> StepResult:
-        """Compute the predictions of a batch of refits, and their errors."""
         predict_rows = lambda theta: predictions(fit, rows, theta, self.kind)
-        values = predict_rows(batch.theta)
-        predicted = (
-            rows.held
-            & ~among(result, NO_LOSS_CODES)[:, None]
-            & np.isfinite(values).reshape(*values.shape[:2], -1).all(-1)
-        )
-        errors = None
-        if self.has_error:
-            errors = largest_change(fit, batch, values, predict_rows)[predicted]
-        missing = among(result, NO_REFIT_CODES)
-        return BatchPredictions(predicted, values[predicted], missing, errors).arrays
+        values = np.array(predict_rows(batch.theta), np.float64)
+        missing = ~np.isfinite(values).reshape(*values.shape[:2], -1).all(-1)
+        columns = {"predicted": values}
+        if self.judged:
+            columns["predicted_error"] = largest_change(fit, batch, values, predict_rows)
+        values[missing | among(result, NO_LOSS_CODES)[:, None]] = np.nan
+        return columns
 
-    def merge(self, batch: Batch, arrays: StepResult) -> None:
-        """Store the predictions of a batch, computed now or read from the checkpoint."""
-        batch_result = BatchPredictions.read(arrays)
-        place = self._number[batch.place[batch_result.predicted]]
-        values = batch_result.values
-        if not self.values.size:
-            self.values = np.full((int(self.plan.held.sum()), *values.shape[1:]), np.nan)
-            self.errors = np.zeros_like(self.values)
-        self.values[place] = values
-        self.missing[batch.refits] = batch_result.missing
-        if batch_result.errors is not None:
-            self.errors[place] = batch_result.errors
 
-    @functools.cached_property
-    def _number(self) -> Int[Array, " entries"]:
-        """Number every scored entry of the plan."""
-        return np.cumsum(self.plan.held) - 1
+def predictions_of(plan: Plan, kind: str, columns: Mapping[str, Array]) -> "Predictions":
+    """Return the predictions that `PredictionColumns` collected; no errors are zeros."""
+    unmade = np.full(len(plan.index), np.nan)
+    missing = among(columns.get("result", np.zeros(plan.num_refits, int)), NO_REFIT_CODES)
+    values = columns.get("predicted", unmade)[plan.held]
+    errors = np.zeros_like(values)
+    if "predicted_error" in columns:
+        errors = columns["predicted_error"][plan.held]
+    return Predictions(plan, kind, values, errors, missing)
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """Predictions of one kind for every unit that a refit scores, in the order of the plan,
+    `[scored, ...]`, with their errors.
+
+    A missing prediction is NaN; `missing` marks refits that do not exist.
+    """
+
+    plan: Plan
+    kind: str
+    values: Float[Array, "scored ..."]
+    errors: Float[Array, "scored ..."]
+    missing: Bool[Array, " refits"] | None = None
 
     @property
     def existing(self) -> Bool[Array, " scored"]:
         """Mark the predictions that exist."""
-        if not self.values.size:
-            return np.zeros(int(self.plan.held.sum()), bool)
         return np.asarray(np.isfinite(self.values).reshape(len(self.values), -1).all(-1))
 
     @property
@@ -141,8 +118,6 @@ class Predictions:
         NaN without any.
         """
         seen = self.existing
-        if not self.values.size:
-            return np.full(self.plan.num_units, np.nan)
         if values is None:
             values = self.values
         return average_by_unit(self.unit[seen], values[seen], self.plan.num_units)

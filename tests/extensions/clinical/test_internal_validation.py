@@ -12,7 +12,7 @@ from sklearn.metrics import average_precision_score, brier_score_loss, log_loss,
 
 import leaveout as lo
 from leaveout.extensions.clinical.performance import Binary
-from leaveout.validation.batches import BatchRunner
+from leaveout.validation.batches import PlanBatches
 from tests.oracles.clinical import entries, needs_reference, read
 
 rng = np.random.default_rng(0)
@@ -293,7 +293,7 @@ def test_a_stopped_validation_is_a_part_and_goes_on_from_its_checkpoint(tmp_path
     fit = lo.fit(lo.GLM(X, (X[:, 0] + rng.normal(size=80) > 0) * 1.0, "logistic"))
     call = lambda **more: lo.validate(fit, B=40, curves=0, **more)
     monkeypatch.setattr(
-        BatchRunner,
+        PlanBatches,
         "_make_batches",
         lambda self: (self.plan.one(k) for k in range(self.plan.num_refits)),
     )

@@ -33,7 +33,7 @@ from .internal_validation import (
     Validation,
     check_method,
     interval,
-    over_refits,
+    over_resamples,
     student_quantile,
 )
 from .performance import Continuous, PerformanceTable, curve, regression
@@ -256,19 +256,19 @@ def _resampled(
     """
     measure, linear = rows.measure, isinstance(rows.measure, Continuous)
     y, weight = rows.outcome
-    on_own, on_all = curves = np.full((2, plan.num_refits, len(grid)), np.nan)
 
     def collect(refits, theta, weights, held):
-        for refit, score, factors in zip(
-            refits, measure.scores(measure.predict(theta, weights)), weights, strict=True
+        curves = np.full((len(refits), 2, len(grid)), np.nan)
+        for curve_pair, score, factors in zip(
+            curves, measure.scores(measure.predict(theta, weights)), weights, strict=True
         ):
             p = score if linear else scipy.special.expit(score)
-            for out, w in ((on_own, weight * factors), (on_all, weight)):
+            for out, w in zip(curve_pair, (weight * factors, weight), strict=True):
                 mask = w > 0
                 smooth = curve(score[mask], y[mask], w[mask], grid, smoother, linear)[0]
-                out[refit] = np.where(
-                    (grid >= p[mask].min()) & (grid <= p[mask].max()), smooth, np.nan
-                )
+                out[:] = np.where((grid >= p[mask].min()) & (grid <= p[mask].max()), smooth, np.nan)
 
-    over_refits("calibration", measure.fit, plan, Exact(REFIT_TOL), collect)
-    return curves
+        return {"curves": curves}
+
+    resampled = over_resamples("calibration", measure.fit, plan, Exact(REFIT_TOL), collect)
+    return resampled.columns["curves"].swapaxes(0, 1)

@@ -16,7 +16,7 @@ from ...plans.plan import Plan
 from ...refit import Exact
 from ...validation.estimate import Estimate
 from ...validation.standard_errors import StandardError, average_by_unit, naive, standard_error
-from .internal_validation import REFIT_TOL, Validation, over_refits
+from .internal_validation import REFIT_TOL, Validation, over_resamples
 from .performance import NO_RISKS, AbstractPerformance, Continuous, Survival, performance
 
 Array = np.ndarray
@@ -131,8 +131,6 @@ def held_out_rows(
     else:
         at_time = None
     n = len(measure.case)
-    unit = []
-    value = []
     if not isinstance(source, Estimate):
         note = "; ".join(filter(None, ("apparent", measure.weights.note)))
         return HeldOutRows(
@@ -146,13 +144,13 @@ def held_out_rows(
         )
 
     def collect(refits, theta, weights, held):
-        k, left_out = np.nonzero(held)
-        unit.append(left_out)
-        value.append(measure.scores(measure.predict(theta, weights))[k, left_out])
+        return {"score": measure.scores(measure.predict(theta, weights))}
 
-    exists, _ = over_refits(caller, fit, source.plan, Exact(REFIT_TOL), collect)
-    units = np.concatenate(unit)
-    values = np.concatenate(value)
+    plan = source.plan
+    exists, _, columns = over_resamples(caller, fit, plan, Exact(REFIT_TOL), collect, by_unit=True)
+    scored = plan.held & exists[plan.refit]
+    units = plan.index[scored]
+    values = columns["score"][scored]
     if unknown := int(np.isnan(values).sum()):
         raise ValueError(
             f"{caller}: {unknown} predictions are of units whose whole stratum their refit leaves out: without its baseline "

@@ -27,7 +27,7 @@ from ...plans.plan import groups as groups_of
 from ...refit import AbstractRefit, Exact
 from ...validation.cross_validate import match_plan
 from ...validation.metrics import METRICS
-from .internal_validation import REFIT_TOL, over_refits
+from .internal_validation import REFIT_TOL, over_resamples
 from .performance import (
     Binary,
     Continuous,
@@ -271,22 +271,25 @@ def internal_external(
     # in the order of the fit's units
     label, names = (cast(Array, column) for column in (plan.clusters, plan.labels))
     by_centre = {Binary: _binary, Survival: _survival, Continuous: _linear}[type(measure)]
-    measures: list[dict[str, float]] = [{} for _ in range(plan.num_refits)]
     counts = measure.weights.weigh
 
     def collect(refits, theta, weights, held):
         predictions = measure.predict(theta, weights)
-        for k, refit in enumerate(refits):
+        measures: list[dict[str, float]] = [{} for _ in refits]
+        for k in range(len(refits)):
             prediction = (
                 predictions[k]
                 if isinstance(predictions, np.ndarray)
                 else tuple(part[k] for part in predictions)
             )
             if (members := (held[k] > 0) & counts).any():
-                measures[refit] = by_centre(measure, prediction, members)
+                measures[k] = by_centre(measure, prediction, members)
 
-    _, result = over_refits("internal_external", fit, plan, strategy, collect)
-    table = pd.DataFrame(measures, index=pd.Index(names, name="centre"))
+        table = pd.DataFrame(measures)
+        return {name: table[name].to_numpy(float) for name in table}
+
+    _, result, columns = over_resamples("internal_external", fit, plan, strategy, collect)
+    table = pd.DataFrame(columns, index=pd.Index(names, name="centre"))
     number = counts * measure.weights.copies
     counted = {"n": np.bincount(label, number, len(names)).astype(int)}
     events = (

@@ -33,8 +33,9 @@ every mean; one whose rows do not define a measure leaves the mean of this measu
 resample is counted.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
@@ -42,7 +43,7 @@ import scipy
 from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
-from ..._runtime.checkpoint import File, keeping
+from ..._runtime.checkpoint import File, StepResult, keeping
 from ..._runtime.conventions import Rng, conventional, warn
 from ..._runtime.jax import float64
 from ..._runtime.results import NO_REFIT_CODES, RESULTS, among
@@ -50,10 +51,10 @@ from ...data.arrays import count, share
 from ...objectives.batch_functions import weights_of
 from ...objectives.unit_weights import UnitWeights
 from ...optimize.fit import Fit
-from ...plans.plan import CAPACITY, Plan, bootstrap, groups as groups_of
-from ...refit import AbstractRefit, Exact
-from ...validation.batches import BatchRunner
-from ...validation.cross_validate import PlanLike, cache_key, match_plan, one_thread
+from ...plans.plan import CAPACITY, Batch, Plan, bootstrap, groups as groups_of
+from ...refit import AbstractRefit, Exact, RefitBatch
+from ...validation.batches import Collected, Columns, over_refits
+from ...validation.cross_validate import PlanLike, cache_key, match_plan
 from .performance import AbstractPerformance, PerformanceTable, performance, scale
 
 Array = np.ndarray
@@ -329,7 +330,6 @@ def validate(
         curves = 0
         note = f"no calibration curves: {error}"
     orig = pd.Series(apparent | smooth)
-    tables = np.full((plan.num_refits, 3, len(orig)), np.nan)
 
     def collect(refits, theta, weights, held):
         prediction = measure.predict(theta, weights)
@@ -349,10 +349,13 @@ def validate(
                     measures[k, part, len(apparent) :] = list(
                         measure.curve_errors(prediction[k], rows[k]).values()
                     )
-        return measures
+        return {"measures": measures}
 
-    def summarise(exists, result):
-        training, on_all, on_held = tables.swapaxes(0, 1)
+    def summarise(resampled):
+        exists = resampled.exists
+        unmade = np.full((plan.num_refits, 3, len(orig)), np.nan)
+        measures = resampled.columns.get("measures", unmade)
+        training, on_all, on_held = measures.swapaxes(0, 1)
         test = on_all if method == "bootstrap" else on_held
         gamma = pd.Series(
             measure.no_information(measure.fit_prediction, measure.case[None])
@@ -378,7 +381,7 @@ def validate(
             level,
             inner,
             out,
-            result,
+            resampled.result,
             plan,
             method,
             "; ".join(filter(None, (note, measure.weights.note))),
@@ -387,13 +390,13 @@ def validate(
 
     key = cache_key(fit, plan, strategy, method=method, times=times, curves=curves, cases=cases)
     with keeping("validate", checkpoint, key):
-        exists, result = over_refits("validate", fit, plan, strategy, collect, tables, summarise)
-    if np.mean(exists) < 0.9:
+        resampled = over_resamples("validate", fit, plan, strategy, collect, summarise=summarise)
+    if np.mean(resampled.exists) < 0.9:
         warn(
-            f"validate: {np.sum(~exists)} of {plan.num_refits} resamples have no refit and are left out; the others are a "
+            f"validate: {np.sum(~resampled.exists)} of {plan.num_refits} resamples have no refit and are left out; the others are a "
             "kinder selection. A penalty gives each resample a refit."
         )
-    return summarise(exists, result)
+    return summarise(resampled)
 
 
 def resamples(
@@ -468,73 +471,75 @@ def bootstrap_of_cases(caller: str, cases: Float[Array, " units"], number: int, 
     return plan.replace_facts(call=f"{number} bootstraps of {cases.sum():.0f} cases")
 
 
-def over_refits(
+# refits, their θ, their weights `[refits, units]`, and the share of each unit that they leave out
+# and score, to arrays with a row for each of these refits
+RefitRowsOf = Callable[[Array, Array, Array, Array], StepResult]
+
+
+class Resampled(NamedTuple):
+    """What is collected of the refits of resamples: which exist, their codes, and columns by
+    name.
+    """
+
+    exists: Bool[Array, " refits"]
+    result: pd.Series
+    columns: StepResult
+
+
+def over_resamples(
     caller: str,
     fit: Fit,
     plan: Plan,
     strategy: AbstractRefit,
-    collect: Any,
-    tables: Any = None,
-    summarise: Any = None,
-) -> tuple[Bool[Array, " refits"], pd.Series]:
-    """Call `collect(refits, theta, weights, held)` with the refits that exist, some at a time;
-    return which do, and all codes.
+    collect: RefitRowsOf,
+    *,
+    by_unit: bool = False,
+    summarise: Callable[[Resampled], object] | None = None,
+) -> Resampled:
+    """Collect numbers of the refits that exist, some at a time; the others have NaN.
 
-    What it returns, an array with a row a refit, goes to the rows of `tables`, also if it comes
-    from a checkpoint. On Ctrl-C `summarise(exists, codes)` makes the result of the refits so far.
-
-    `weights` and `held` are `[refits, units]`: the weights of each refit, and the share of each
-    unit that it leaves out and scores. Raises ValueError if no refit exists.
+    If they are `by_unit`, `[refits, units]`, those of the scored entries of the plan are kept. On
+    Ctrl-C `summarise` makes the result of the refits so far. Raises ValueError if no refit exists.
     """
-    n, result = plan.num_units, np.full(plan.num_refits, RESULTS.interrupted, np.int64)
+    n = plan.num_units
     size = max(1, CAPACITY // (4 * n))
 
-    def make(batch, done, _):
-        exists = np.flatnonzero(~among(done.result, NO_REFIT_CODES))
-        parts = []
-        for k in range(0, len(exists), size):
-            lanes = exists[k : k + size]
-            weights = weights_of(batch.rows, n, lanes)
-            held_rows = batch.rows._replace(
-                weight=np.where(batch.rows.held, batch.rows.weight, 1.0)
+    def record(batch: Batch, outcome: RefitBatch) -> Collected:
+        rows = batch.rows
+        exists = np.flatnonzero(~among(outcome.result, NO_REFIT_CODES))
+        held_rows = rows._replace(weight=np.where(rows.held, rows.weight, 1.0))
+        columns: StepResult = {}
+        for start in range(0, len(exists), size):
+            lanes = exists[start : start + size]
+            numbers = collect(
+                batch.refits[lanes],
+                np.asarray(outcome.theta)[lanes],
+                weights_of(rows, n, lanes),
+                1 - weights_of(held_rows, n, lanes),
             )
-            parts.append(
-                collect(
-                    batch.refits[lanes],
-                    np.asarray(done.theta)[lanes],
-                    weights,
-                    1 - weights_of(held_rows, n, lanes),
-                )
-            )
-        if tables is not None and parts:
-            rows = {"rows": np.concatenate(parts)}
-        else:
-            rows = {}
-        return {"result": np.asarray(done.result), **rows}
+            for name, values in numbers.items():
+                if by_unit:
+                    values = np.take_along_axis(values, np.minimum(rows.index[lanes], n - 1), 1)
+                blank = np.full((len(rows.index), *values.shape[1:]), np.nan)
+                columns.setdefault(name, blank)[lanes] = values
+        result = {"result": outcome.result}
+        return Collected(result, columns) if by_unit else Collected(result | columns, {})
 
-    def merge(batch, columns):
-        result[batch.refits] = columns["result"]
-        if "rows" in columns:
-            tables[batch.refits[~among(columns["result"], NO_REFIT_CODES)]] = columns["rows"]
+    def resampled(columns: Columns) -> Resampled:
+        codes = columns.pop("result", np.full(plan.num_refits, RESULTS.interrupted))
+        result = pd.Series([NAMES[code].name for code in codes], name="result")
+        return Resampled(~among(codes, (*NO_REFIT_CODES, RESULTS.interrupted)), result, columns)
 
-    def outcome():
-        exists = ~among(result, (*NO_REFIT_CODES, RESULTS.interrupted))
-        return exists, pd.Series([NAMES[code].name for code in result], name="result")
-
-    walk = BatchRunner(fit, plan, strategy.of_parameters())
-    if summarise is None:
-        partial = None
-    else:
-        partial = lambda: summarise(*outcome())
-    with one_thread(fit.objective, fit.num_params), walk.stoppable(caller, partial):
-        walk.refits(make, merge)
-    exists, codes = outcome()
-    if not exists.any():
+    partial = None if summarise is None else lambda columns: summarise(resampled(columns))
+    strategy = strategy.of_parameters()
+    resamples = resampled(over_refits(caller, fit, plan, strategy, record, partial=partial))
+    if not resamples.exists.any():
+        message = RESULTS[resamples.result[0]].message
         raise ValueError(
-            f"{caller}: none of the {len(result)} refits exists: {NAMES[result[0]].message}. A penalty, such as "
+            f"{caller}: none of the {plan.num_refits} refits exists: {message}. A penalty, such as "
             "lo.penalties.Ridge(1.0), gives each one."
         )
-    return exists, codes
+    return resamples
 
 
 def left_out_shares(plan: Plan) -> Float[Array, " refits"]:

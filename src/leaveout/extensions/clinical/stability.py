@@ -21,7 +21,7 @@ from ...optimize.fit import Fit
 from ...plans.plan import Plan
 from ...refit import AbstractRefit, Exact
 from .held_out_rows import held_out_rows
-from .internal_validation import REFIT_TOL, over_refits, resamples
+from .internal_validation import REFIT_TOL, over_resamples, resamples
 from .performance import Continuous, PerformanceTable
 
 Array = np.ndarray
@@ -195,14 +195,13 @@ def stability(
         strategy = Exact(REFIT_TOL)
     measure = rows.measure
     plan, _ = resamples("stability", measure, "bootstrap", B, groups, plan, seed, strategy)
-    predictions = np.full((plan.num_refits, fit.objective.num_units), np.nan)
 
     def collect(refits, theta, weights, held):
-        predictions[refits] = measure.scores(measure.predict(theta, weights))
+        return {"prediction": measure.scores(measure.predict(theta, weights))}
 
-    exists, result = over_refits("stability", fit, plan, strategy, collect)
+    exists, result, columns = over_resamples("stability", fit, plan, strategy, collect)
     weighted = measure.weights.weigh
-    predictions = predictions[exists][:, weighted]
+    predictions = columns["prediction"][exists][:, weighted]
     if not isinstance(measure, Continuous):
         predictions = expit(predictions)
     units = pd.DataFrame({"prediction": rows.prediction}, index=fit.objective.units.names)[weighted]

@@ -27,7 +27,7 @@ from ...optimize.fit import Fit
 from ...plans.plan import Plan
 from ...validation.cross_validate import NO_REFIT_CODES, held_out, scored_together
 from ...validation.estimate import Estimate
-from ...validation.held_out_predictions import Predictions
+from ...validation.held_out_predictions import PredictionColumns, Predictions, predictions_of
 from ...validation.metrics import Called, Measure, Ranks
 from ...validation.scorers import of_scorer
 from ..hosts.sklearn import usual_score
@@ -138,13 +138,15 @@ def scores(
         for name, measure in tables.items()
         if measure is None
     }
-    collected = [Predictions(folds.plan, "link", judged=True) for _ in folds.fits]
     needed = any(measure is not None and not factors[name] for name, measure in tables.items())
+    predict = PredictionColumns("link", judged=True) if needed else None
     scorers = [None, *called.values()]
-    for fit, predictions in zip(folds.fits, collected, strict=True):
-        own_loss, *called_estimates = scored_together(
-            fit, folds.plan, folds.refit, scorers, predictions if needed else None
+    collected = []
+    for fit in folds.fits:
+        (own_loss, *called_estimates), columns = scored_together(
+            fit, folds.plan, folds.refit, scorers, predict
         )
+        collected.append(predictions_of(folds.plan, "link", columns))
     estimates = dict(zip(called, called_estimates, strict=True))
     seconds = (time.perf_counter() - began) / (len(scorings) * folds.plan.num_refits)
     out = {}
@@ -172,8 +174,6 @@ def of_predictions(measure: Measure, folds: OneFit, collected: list[Predictions]
     """
     y, several, out = folds.data.y, len(collected) > 1, np.full((2, len(folds.splits)), np.nan)
     functional: Any = measure.functional
-    if not all(entry.values.size for entry in collected):
-        return out
     eta, bound = _stacked(collected)
     if measure.classes:
         y = np.searchsorted(np.unique(y), y).astype(float)
