@@ -1180,7 +1180,7 @@ FAULTS = (
     ),
     Fault(
         "a plan of rows may leave out parts of a subject",
-        "cross_validate._by_units",
+        "PlanReader._by_units",
         "size[key % n]",
         "0",
         "test_cross_validate",

@@ -17,7 +17,7 @@ import leaveout as lo
 from leaveout._runtime.jax import float64
 from leaveout.extensions.cli import app
 from leaveout.tuning import hypergradient as _hyper, tune as _tune
-from leaveout.validation.cross_validate import EstimateBuilder, resolve_plan
+from leaveout.validation.cross_validate import EstimateBuilder, reader_for
 
 rng = np.random.default_rng(0)
 N, P = 60, 4
@@ -81,7 +81,7 @@ def looked(build, rho, plan, pooled=None):
     hyper = dict(zip("ab", rho, strict=False))
     fit, slopes = lo.fit(build(**hyper)), _hyper.LossSlopes(build, list(hyper), pooled)
     return slopes, slopes(
-        fit, resolve_plan("test", fit.objective, plan, lo.NewtonStep()), np.asarray(rho, float)
+        fit, reader_for("test", fit, lo.NewtonStep()).resolve(plan), np.asarray(rho, float)
     )
 
 

@@ -47,7 +47,7 @@ from ..optimize.fit import Fit, HostErrors
 from ..plans.plan import Plan, groups as plan_of_groups, leave_one_out
 from ..plans.survey import jk1, jkn
 from ..refit import AbstractRefit, inverse_root
-from ..validation.cross_validate import match_plan, objective_of
+from ..validation.cross_validate import objective_of, reader_for
 from ..validation.named_parameters import name_parameters
 from ..validation.standard_errors import MIN_BLOCKS
 from .bias_reduced import bias_reduced, check_least_squares
@@ -576,7 +576,7 @@ def _plan_of(fit: Fit, groups: Any, strategy: AbstractRefit) -> Plan:
         if len(levels) < 2:
             raise ValueError("covariance: at least two groups are needed; all labels are equal.")
         plan = plan_of_groups(groups)
-    plan = match_plan("covariance", objective, plan, strategy)
+    plan = reader_for("covariance", fit, strategy).match(plan)
     refits = np.flatnonzero(
         np.bincount(plan.refit, unit_weights(objective).weigh[plan.index], len(plan)) > 0
     )

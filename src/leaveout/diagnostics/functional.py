@@ -34,9 +34,10 @@ from ..data.arrays import share
 from ..objectives.objective import map_arrays, unravel
 from ..optimize.fit import Fit
 from ..plans.plan import Plan, groups as plan_of_groups, leave_one_out
+from ..plans.reading import PlanLike
 from ..plans.survey import ReplicateWeights
 from ..refit import AbstractRefit, Exact, lengths
-from ..validation.cross_validate import PlanLike, match_plan, objective_of
+from ..validation.cross_validate import reader_for
 from ..validation.scoring import natural
 from .prediction_intervals import predict
 from .replicates import ParameterRefits, degrees, mean_of, refit_plan, refit_weights, scaled_moves
@@ -273,7 +274,7 @@ def _refits_and_scales(
     if isinstance(plan, ReplicateWeights):
         refits, scale, rscales = refit_weights("functional", fit, plan, None, None, strategy)
         return refits, scale * rscales, degrees(plan.to_numpy()), False
-    plan = match_plan("functional", objective_of("functional", fit), plan, strategy)
+    plan = reader_for("functional", fit, strategy).match(plan)
     count = len(plan)
     is_bootstrap = bool((plan.weight > 1).any() and not (plan.weight % 1).any())
     if not is_bootstrap and (

@@ -38,9 +38,10 @@ from ..objectives.unit_weights import unit_weights
 from ..optimize.active_set import without
 from ..optimize.fit import Fit
 from ..plans.plan import CAPACITY, Batch, Plan
+from ..plans.reading import PlanLike
 from ..refit import AbstractRefit, RefitBatch, distance_of_fit, distances, lengths, lengths_of_moves
 from ..validation.batches import Collected, over_refits
-from ..validation.cross_validate import DEFAULT_REFIT, PlanLike, cache_key
+from ..validation.cross_validate import DEFAULT_REFIT, cache_key
 from ..validation.estimate import Estimate
 from ..validation.named_parameters import name_parameters, partial_refits
 from ..validation.scoring import largest_change, natural

@@ -54,7 +54,7 @@ from ..objectives.objective import display_name
 from ..optimize.fit import Fit
 from ..plans.plan import Plan, groups as groups_of, kfold, leave_one_out
 from ..refit import AbstractRefit, lengths
-from ..validation.cross_validate import DEFAULT_REFIT, cache_key, objective_of, resolve_plan
+from ..validation.cross_validate import DEFAULT_REFIT, cache_key, objective_of, reader_for
 from .influence import mean_errors, refit_all
 
 Array = np.ndarray
@@ -263,7 +263,7 @@ def interval(
     rows = len(designs[0])
     shifts = [_shift("interval", side, offset, rows) for side in objectives]
     members = _members(objective, groups, new_groups, rows)
-    for side in objectives:  # the plan must suit both
+    for side in sides:  # the plan must suit both
         chosen = _plan(side, method, None if members else groups, plan, strategy)
     parts = []
     small = []
@@ -572,7 +572,7 @@ def _members(
 
 
 def _plan(
-    objective: AbstractRegression,
+    fit: Fit,
     method: str,
     groups: ArrayLike | None,
     plan: Plan | None,
@@ -582,7 +582,7 @@ def _plan(
 
     Raise ValueError if the given plan does not.
     """
-    n = objective.num_units
+    n = fit.objective.num_units
     if groups is not None and plan is not None:
         raise ValueError(
             "interval: give groups or a plan, not both; groups=labels is plan=lo.groups(labels)."
@@ -594,7 +594,7 @@ def _plan(
             plan = kfold(n, min(10, n), seed=0)
         else:
             plan = leave_one_out(n)
-    plan = resolve_plan("interval", objective, plan, refit)
+    plan = reader_for("interval", fit, refit).resolve(plan)
     if (
         plan.serial
         or plan.weight.any()

@@ -31,7 +31,7 @@ from ..optimize.fit import Fit
 from ..plans.plan import Plan, plan_of_entries
 from ..plans.survey import ReplicateWeights, check_scales
 from ..refit import AbstractRefit, Exact, distance_of_fit, lengths
-from ..validation.cross_validate import match_plan, objective_of
+from ..validation.cross_validate import objective_of, reader_for
 from ..validation.named_parameters import NamedParameters, name_parameters, partial_refits
 from .influence import refit_all
 
@@ -336,7 +336,7 @@ def refit_plan(caller: str, fit: Fit, plan: Any, strategy: AbstractRefit) -> Par
 
     Warn of refits that do not exist or do not determine every parameter.
     """
-    plan = match_plan(caller, objective_of(caller, fit), plan, strategy)
+    plan = reader_for(caller, fit, strategy).match(plan)
     unscored = plan.replace_facts(held=np.zeros(len(plan.index), bool))
     strategy = strategy.of_parameters()
     results = refit_all(caller, fit, unscored, strategy, lambda *_: {}, judge=False)

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool
 
-from .objective import AbstractObjective, PerUnit
+from .._runtime.results import kind_of
+from ..plans.reading import PlanReader
+from .objective import AbstractLinearPredictor, AbstractObjective, PerUnit
 
 Array = np.ndarray
 
@@ -90,3 +92,18 @@ def unit_weights(objective: AbstractObjective, are_cases: bool = False) -> UnitW
     if not are_cases:
         values = values / values[values > 0].mean()
     return UnitWeights(values, are_cases, of_model)
+
+
+def plan_reader(caller: str, objective: AbstractObjective) -> PlanReader:
+    """Return the reader of plans for the units of an objective."""
+    linear = isinstance(objective, AbstractLinearPredictor)
+    return PlanReader(
+        caller,
+        objective.num_units,
+        objective.units,
+        getattr(objective, "drop", "row" if linear else "unit"),
+        unit_weights(objective, are_cases=True).values,
+        linear,
+        np.asarray(getattr(objective, "lengths", ()), np.int64),
+        kind_of(objective),
+    )

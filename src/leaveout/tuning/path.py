@@ -42,11 +42,13 @@ from ..models.glm.penalties import (
 )
 from ..objectives.batch_functions import HESSIAN_ENTRIES, PenaltyBatch, work
 from ..objectives.objective import as_stored
+from ..objectives.unit_weights import plan_reader
 from ..optimize.active_set import at_zeros
 from ..optimize.banded_ridge import PerTarget, candidates
 from ..optimize.fit import DOUBTFUL, Fit, anchored_at, fit
 from ..optimize.newton import factorise, newton
 from ..plans.plan import Plan
+from ..plans.reading import PlanLike
 from ..refit import AbstractRefit
 from ..refit._penalty_stack import Leaving, PathRefit, Stack, groups
 from ..validation.audit import affordable, audit_table, choose_refits
@@ -55,11 +57,8 @@ from ..validation.checks import of_refits
 from ..validation.cross_validate import (
     DEFAULT_REFIT,
     EstimateBuilder,
-    PlanLike,
     cross_validate,
-    read_plan,
     refitted,
-    resolve_plan,
 )
 from ..validation.estimate import Estimate, PrintedResult, PrintedTexts
 from ..validation.scoring import HeldOutLoss
@@ -478,7 +477,7 @@ def path(
     if active_model is not None:
         objective = active_model.whole.model
     plan, audit = (
-        read_plan("path", objective, plan, strategy, groups),
+        plan_reader("path", objective).read(plan, groups),
         count("path: audit", audit, 0),
     )
     keep_freed()
@@ -631,7 +630,7 @@ def _estimate_points(
 
     All at once for single rows where possible, else one after another, the strongest first.
     """
-    plan = resolve_plan("path", objective, plan, refit)
+    plan = plan_reader("path", objective).resolve(plan)
     judged = functools.partial(_split_results, objective, plan, refit)
     # every refit leaves out one row, or a part of it, and none twice
     rows = (

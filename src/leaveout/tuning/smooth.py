@@ -52,11 +52,12 @@ from .._runtime.jax import float64
 from ..linalg.design import weight_terms
 from ..models.smooth.additive import Additive
 from ..models.smooth.bases import against
+from ..objectives.unit_weights import plan_reader
 from ..optimize.fit import Fit, fit as fitted
 from ..optimize.hessian_factor import IndefiniteHessianError
 from ..plans.plan import Batch, Plan
-from ..refit import Exact, NewtonStep
-from ..validation.cross_validate import cross_validate, resolve_plan
+from ..refit import Exact
+from ..validation.cross_validate import cross_validate
 from ..validation.estimate import Estimate, PrintedResult
 from .hypergradient import loss_shares
 from .tune import LONGEST, descend_boxes
@@ -848,7 +849,7 @@ def smooth(
     if plan is None:
         plan = None
     else:
-        plan = resolve_plan("smooth", model, plan, NewtonStep())
+        plan = plan_reader("smooth", model).resolve(plan)
     data = data_of(model)
     begin = _parameters(model)
     if method == "NCV":

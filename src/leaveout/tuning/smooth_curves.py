@@ -35,10 +35,9 @@ from ..diagnostics.measures import dispersion
 from ..models.glm.rows import column
 from ..models.smooth.additive import Additive
 from ..models.smooth.terms import LABELS, BoundTerm
+from ..objectives.unit_weights import plan_reader
 from ..optimize.fit import Fit
 from ..plans.plan import Plan
-from ..refit import NewtonStep
-from ..validation.cross_validate import resolve_plan
 from .smooth import (
     Choice,
     Neighbourhoods,
@@ -95,7 +94,7 @@ def _make_request(caller: str, fit: Any, plan: Plan | None, level: float) -> Cur
             fit, argument.plan, argument.choice if argument.method == "NCV" else None
         )
     return CurveRequest(
-        fit, None if plan is None else resolve_plan(caller, fit.objective, plan, NewtonStep()), None
+        fit, None if plan is None else plan_reader(caller, fit.objective).resolve(plan), None
     )
 
 

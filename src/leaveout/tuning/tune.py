@@ -43,18 +43,18 @@ from ..data.arrays import count
 from ..models.glm.active_coefficients import kinks
 from ..models.glm.banded import BandedRidge
 from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY, AbstractObjective
+from ..objectives.unit_weights import plan_reader
 from ..optimize.banded_ridge import PerTarget, descend_penalties
 from ..optimize.fit import Fit, column_curvature, fit as fitted
 from ..optimize.hessian_factor import IndefiniteHessianError
 from ..plans.plan import Plan
+from ..plans.reading import PlanLike
 from ..refit import AbstractRefit, Certified, Exact, NewtonStep
 from ..validation.cross_validate import (
     EstimateBuilder,
-    PlanLike,
     cross_validate,
     held_out,
-    read_plan,
-    resolve_plan,
+    reader_for,
 )
 from ..validation.estimate import Estimate, PrintedResult
 from ..validation.held_out_predictions import Predictions, in_order, metric_value, prediction_kind
@@ -835,7 +835,7 @@ def tune(
     # folds are drawn once, for a model anywhere in the space
     if not isinstance(plan, Plan) or groups is not None:
         first_values = {name: ends[0] for name, ends in read.items()}
-        plan = read_plan("tune", build_objective(build, first_values), plan, strategy, groups)
+        plan = plan_reader("tune", build_objective(build, first_values)).read(plan, groups)
     study = TrialStudy(
         build, read, plan, strategy, int(trials), metric, dict(start or {}), int(seed), int(nested)
     )
@@ -898,7 +898,7 @@ def by_gradient(study: TrialStudy) -> SearchEnd:
         pairs = zip(study.space.items(), np.exp(x), strict=True)
         hyper = {name: float(np.clip(value, *ends)) for (name, ends), value in pairs}
         fit, rho, out = study.fit_trial(hyper), np.array(list(hyper.values())), []
-        plan = resolve_plan("tune", fit.objective, study.plan, criterion(fit))
+        plan = plan_reader("tune", fit.objective).resolve(study.plan)
         for among, look in zip(groups, slopes.of_groups(fit, plan, rho, groups), strict=True):
             along = look.slope * rho
             plan = look.estimate.plan
@@ -1168,7 +1168,7 @@ def _try(study: TrialStudy, hyper: dict[str, Any]) -> Trial:
         fit = study.fit_trial(hyper)
     except (RuntimeError, IndefiniteHessianError) as error:
         return study.add(Trial(hyper, float("nan"), message=f"no fit: {error}"))
-    plan = resolve_plan("tune", fit.objective, study.plan, study.refit)
+    plan = reader_for("tune", fit, study.refit).resolve(study.plan)
     draft = EstimateBuilder(HeldOutLoss(fit, plan, None), study.refit).blank
     study.comparable(hyper, fit, draft)
     if study.best and study.metric is None:

@@ -27,25 +27,16 @@ from .._runtime.conventions import conventional, log, warn
 from .._runtime.fingerprint import fingerprint
 from .._runtime.jax import Module, PyTree, cached_on, float64, jax
 from .._runtime.memory import require_memory
-from .._runtime.results import NO_REFIT_CODES, RESULTS, among, kind_of
-from ..data.arrays import check_times, count, is_default_index
+from .._runtime.results import NO_REFIT_CODES, RESULTS, among
+from ..data.arrays import count
 from ..data.formulas import FormulaReader
 from ..models.glm.penalty import Zero
 from ..objectives.batch_functions import weights_of, work
-from ..objectives.objective import AbstractLinearPredictor, AbstractObjective
-from ..objectives.unit_weights import unit_weights
+from ..objectives.objective import AbstractObjective
+from ..objectives.unit_weights import plan_reader
 from ..optimize.fit import Fit, fit as minimise
-from ..plans.plan import (
-    CAPACITY,
-    Batch,
-    Cases,
-    Plan,
-    Splitter,
-    from_splits,
-    groups as plan_of_groups,
-    kfold,
-    stratified,
-)
+from ..plans.plan import CAPACITY, Batch, Plan
+from ..plans.reading import PlanLike, PlanReader
 from ..refit import AbstractRefit, Certified, Exact, RefitBatch
 from . import minima as minima
 from .audit import affordable, audit_table, choose_refits
@@ -92,7 +83,6 @@ PREDICTION_TOLERANCE = 1e-7
 # products of a gradient of every refit, about a second, beyond which predictions keep the tolerance
 # of losses
 MOST_PRODUCTS = 2e9
-PlanLike = Plan | Cases | int | Splitter | Iterable[tuple[ArrayLike, ArrayLike]]
 
 
 @conventional
@@ -206,9 +196,7 @@ def cross_validate(
     >>> lo.cross_validate(fit, 5, evaluate="squared_error").plan
     Plan(lo.kfold(40, 5, seed=0): 5 refits of 8 units each, 40 units)
     """
-    plan = resolve_plan(
-        "cross_validate", objective_of("cross_validate", fit), plan, strategy, groups
-    )
+    plan = reader_for("cross_validate", fit, strategy).resolve(plan, groups)
     if evaluate is not None and getattr(strategy, "errors", "all") == "sampled":
         raise ValueError(
             "cross_validate: errors='sampled' is for the model's own loss; leave evaluate= or errors= out."
@@ -291,7 +279,7 @@ def scored_together(
 
     Return the estimates, and the columns of the predictions if they are asked for.
     """
-    plan = resolve_plan("cross_validate", objective_of("cross_validate", fit), plan, strategy)
+    plan = reader_for("cross_validate", fit, strategy).resolve(plan)
     builders = [EstimateBuilder(HeldOutLoss(fit, plan, score), strategy) for score in scores]
     builders[0].collect = replace(builders[0].collect, predict=predict)
     collect = JointColumns(tuple(builder.collect for builder in builders))
@@ -403,7 +391,7 @@ def cross_predict(
     >>> lo.cross_predict(fit, lo.leave_one_out(6)).round(6)
     array([ 1.,  3.,  5.,  7.,  9., 11.])
     """
-    plan = match_plan("cross_predict", objective_of("cross_predict", fit), plan, strategy, groups)
+    plan = reader_for("cross_predict", fit, strategy).match(plan, groups)
     if kind not in fit.objective.units.kinds:
         raise ValueError(
             f"cross_predict: kind must be one of {', '.join(map(repr, fit.objective.units.kinds))}; got {kind!r}."
@@ -566,7 +554,7 @@ def fold_refits(
     """Return θ of every refit, NaN if it does not exist, and the refits that determine some
     parameters alone.
     """
-    plan = match_plan(caller, objective_of(caller, fit), plan, refit)
+    plan = reader_for(caller, fit, refit).match(plan)
     require_memory(
         caller,
         2 * 8.0 * plan.num_refits * fit.num_params,  # as they are fitted, and by their names
@@ -611,233 +599,12 @@ def objective_of(caller: str, fit: Fit) -> AbstractObjective:
     return fit.objective
 
 
-def read_plan(
-    caller: str,
-    objective: AbstractObjective,
-    plan: PlanLike,
-    refit: AbstractRefit,
-    groups: ArrayLike | None,
-) -> Plan:
-    """Make the plan that a number of folds, a splitter, pairs of sets or
-    `lo.leave_one_out(cases=True)` stand for.
-    """
-    n = objective.num_units
-    units = objective.units
-    if isinstance(plan, Plan | Cases):
-        if groups is not None:
-            raise TypeError(
-                f"{caller}: groups= goes with a number of folds or a splitter; a Plan has its own: lo.groups(labels)."
-            )
-        if isinstance(plan, Plan):
-            return plan
-        return plan.plan(caller, n, unit_weights(objective, are_cases=True).values)
-    if groups is None:
-        clusters = None
-    else:
-        clusters = match_plan(caller, objective, plan_of_groups(groups), refit).clusters
-    if isinstance(plan, int | np.integer) and not isinstance(plan, bool):
-        if clusters is not None:
-            return plan_of_groups(clusters, int(plan))
-        if units.classes and units.target is not None:
-            return stratified(units.target, int(plan), seed=0)
-        if units.serial:
-            return kfold(n, int(plan))
-        return kfold(n, int(plan), seed=0)
-    are_labels = isinstance(plan, str | np.ndarray | pd.Series | pd.DataFrame)
-    if are_labels or not (isinstance(plan, Iterable) or hasattr(plan, "split")):
-        raise TypeError(
-            f"{caller}: plan must be a Plan, such as lo.leave_one_out(n), a number of folds, or a splitter; got "
-            f"{type(plan).__name__}."
-        )
-    splits: Any = plan
-    if not isinstance(plan, Iterable):
-        try:
-            splits = list(splits.split(np.zeros((n, 1)), units.target, clusters))
-        except (ValueError, TypeError) as error:
-            if clusters is None and "groups" in str(error):
-                raise ValueError(
-                    f"{caller}: {plan!r} needs groups; give one label a unit as groups=."
-                ) from error
-            if units.target is None:
-                raise ValueError(
-                    f"{caller}: {plan!r} does not split units that have no target: {error}"
-                ) from error
-            raise
-    origin = "pairs (train, test)" if splits is plan else repr(plan)
-    if clusters is None or units.names is None:
-        labelled = clusters
-    else:
-        labelled = pd.Series(clusters, units.names)
-    return from_splits(splits, n, groups=labelled).replace_facts(call=f"lo.from_splits of {origin}")
-
-
-def _by_units(caller: str, plan: Plan, unit: IntArray, unit_kind: str) -> Plan:
-    """Convert a plan of rows to one of units that are several rows.
-
-    ValueError if it leaves out parts of a unit.
-    """
-    size = np.bincount(unit)
-    n = len(size)
-    key, first, entry = np.unique(
-        plan.refit * n + unit[plan.index], return_index=True, return_inverse=True
-    )
-    alike = (plan.weight == plan.weight[first][entry]) & (plan.held == plan.held[first][entry])
-    wrong = np.bincount(entry, alike) < size[key % n]
-    member = np.unique(unit, return_index=True)[1]
-    if wrong.any() or (
-        plan.clusters is not None and np.any(plan.clusters != plan.clusters[member][unit])
-    ):
-        raise ValueError(
-            f"{caller}: the plan is for {plan.num_units} rows and leaves out parts of the fit's {n} units, each of which "
-            f"leaves with all its rows: give labels that agree within a unit, or make it with {n}, one for each {unit_kind}."
-        )
-    names = None
-    # each refit leaves one unit: the label is its name
-    if plan.labels is not None and len(key) == plan.num_refits == n:
-        names = pd.Index(plan.labels)[np.argsort(key % n)]
-    return replace(
-        plan,
-        indptr=np.searchsorted(key, np.arange(plan.num_refits + 1) * n),
-        index=key % n,
-        weight=plan.weight[first],
-        held=plan.held[first],
-        num_units=n,
-        names=names,
-        **plan.facts_of(member),
-    )
-
-
-def match_plan(
-    caller: str,
-    objective: AbstractObjective,
-    plan: PlanLike,
-    refit: AbstractRefit,
-    groups: ArrayLike | None = None,
-) -> Plan:
-    """Match the plan to the units, by labels if both have them.
-
-    Raise for plans and fits that cannot be cross-validated.
-    """
-    plan = read_plan(caller, objective, plan, refit, groups)
-    count = objective.num_units
-    units = objective.units
-    if units.rows is not None and plan.num_units not in (count, len(units.rows)):
-        plan = _of_units(caller, plan, units.row_names)
-    if units.rows is not None and plan.num_units == len(units.rows) > count:
-        plan = _by_units(
-            caller,
-            plan.match_labels(caller, units.row_names),
-            np.asarray(units.rows),
-            getattr(objective, "drop", "unit"),
-        )
-    plan = _of_units(caller, plan, units.names)
-    if plan.of_cases:
-        cases = unit_weights(objective, are_cases=True).values
-        # cases that leave, whole numbers but for rounding
-        removed_cases = cases[plan.index] * (1 - plan.weight)
-        are_whole = np.isclose(removed_cases, np.round(removed_cases), rtol=1e-9, atol=1e-9) & (
-            cases[plan.index] % 1 == 0
-        )
-        plan.check_held(
-            caller,
-            plan.held
-            & (plan.weight > 0)
-            & ~(are_whole & isinstance(objective, AbstractLinearPredictor)),
-        )
-    if plan.num_units != count:
-        if units.names is None:
-            labelled = ""
-        else:
-            labelled = ", or of a Series labelled as the data were: units that the fit lacks then leave the plan"
-        usual = "row" if isinstance(objective, AbstractLinearPredictor) else "unit"
-        unit_kind = getattr(objective, "drop", usual)
-        raise ValueError(
-            f"{caller}: the plan is for {plan.num_units} units, but the fit has {count}; make it with {count}, "
-            f"one for each {unit_kind}{labelled}."
-        )
-    if not units.repeatable and np.any(plan.weight > 1):
-        if units.serial is None:
-            raise ValueError(
-                f"{caller}: the plan has weights above 1, as a bootstrap has, but whether the units of this "
-                f"{kind_of(objective)} depend on one another is not known: a weight of two need not be a second copy. Where "
-                "they do not, say so, as by lo.Objective(..., dependence='independent')."
-            )
-        raise ValueError(
-            f"{caller}: the plan has weights above 1, as a bootstrap has, but the units of this "
-            f"{kind_of(objective)} depend on one another: a weight of two there is not a second copy. "
-            "Use contiguous, blocks or leave_future_out, or resample whole sequences."
-        )
-    if not isinstance(refit, AbstractRefit):
-        raise TypeError(f"{caller}: strategy must be one, such as lo.Exact(); got {refit!r}.")
-    plan = plan.match_labels(caller, units.names)
-    lengths = np.asarray(getattr(objective, "lengths", ()), np.int64)
-    if plan.series is not None and len(lengths) > 1 and lengths.sum() == count:
-        sequence = np.repeat(np.arange(len(lengths)), lengths)
-        if len(np.unique(np.stack([plan.series, sequence]), axis=1).T) > len(
-            np.unique(plan.series)
-        ):
-            raise ValueError(
-                f"{caller}: the plan takes {count} steps for one series, but the fit has {len(lengths)} (lengths=): give the "
-                "plan groups=, the series of each step, as groups=np.repeat(np.arange(len(lengths)), lengths)."
-            )
-    return plan
-
-
-def _of_units(caller: str, plan: Plan, names: pd.Index | None) -> Plan:
-    """Restrict a plan to the units of a fit that lacks some labels, as hosts drop rows with missing
-    values; warn of these.
-    """
-    if (
-        names is None
-        or plan.names is None
-        or plan.num_units <= len(names)
-        or not (names.is_unique and plan.names.is_unique)
-    ):
-        return plan
-    units = plan.names.get_indexer(names)
-    if (units < 0).any() or is_default_index(names):  # labels 0, 1, … may have been renumbered
-        return plan
-    missing = plan.names.difference(names, sort=False)
-    warn(
-        f"{caller}: {len(missing)} of the plan's {plan.num_units} units are not among those of the fit, such as "
-        f"{missing.tolist()[0]!r}; they leave the plan."
-    )
-    return plan.only(units)
-
-
-def resolve_plan(
-    caller: str,
-    objective: AbstractObjective,
-    plan: PlanLike,
-    refit: AbstractRefit,
-    groups: ArrayLike | None = None,
-) -> Plan:
-    """Return the plan with the model's facts about its units.
-
-    Labels, which have a loss, and their dependence.
-    """
-    plan = match_plan(caller, objective, plan, refit, groups)
-    units = objective.units
-    held = plan.held & units.scored_entries(plan.refit, plan.index, plan.weight)
-    if not held.any():
-        raise ValueError(
-            f"{caller}: no held-out unit has an observation; every one that the plan scores is missing."
-        )
-    blocks = units.blocks if plan.blocks is None else plan.blocks
-    if plan.serial and units.names is not None:
-        if plan.series is None:
-            series = np.zeros(plan.num_units, int)
-        else:
-            series = np.unique(plan.series, return_inverse=True)[1]
-        check_times(
-            caller, "the data", units.names[np.argsort(series, kind="stable")], np.bincount(series)
-        )
-    names = units.names
-    if names is None and plan.names is not None and not is_default_index(plan.names):
-        names = plan.names
-    return plan.replace_facts(
-        held=held, serial=plan.serial or units.serial, blocks=blocks, names=names
-    )
+def reader_for(caller: str, fit: Fit, strategy: AbstractRefit) -> PlanReader:
+    """Return the reader of plans for a fit; TypeError if the arguments are no fit and strategy."""
+    objective = objective_of(caller, fit)
+    if not isinstance(strategy, AbstractRefit):
+        raise TypeError(f"{caller}: strategy must be one, such as lo.Exact(); got {strategy!r}.")
+    return plan_reader(caller, objective)
 
 
 @dataclass(frozen=True, eq=False)

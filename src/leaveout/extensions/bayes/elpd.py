@@ -26,9 +26,10 @@ from ..._runtime.jax import float64
 from ..._runtime.results import RESULTS
 from ...data.arrays import label_texts, share
 from ...objectives.objective import display_name
+from ...objectives.unit_weights import plan_reader
 from ...plans.plan import Plan
+from ...plans.reading import PlanLike
 from ...validation.arviz import elpd_data
-from ...validation.cross_validate import DEFAULT_REFIT, PlanLike, resolve_plan
 from ...validation.estimate import Estimate, PrintedTexts
 from .fold_estimator import FoldEstimator, LogDensities, error_of_batches
 from .importance import MAX_K, WeightedDraws
@@ -468,7 +469,7 @@ def elpd(
         raise TypeError(
             f"elpd: refit must be a function of the numbers of the units that are seen; got {type(refit).__name__}."
         )
-    plan = resolve_plan("elpd", posterior.objective, plan, DEFAULT_REFIT, groups)
+    plan = plan_reader("elpd", posterior.objective).resolve(plan, groups)
     count = plan.num_refits
     scored = np.bincount(plan.refit, plan.held, count)
     if not scored.all():

@@ -10,9 +10,10 @@ import pandas as pd
 
 from ..._runtime.jax import call_traced
 from ...objectives.objective import leaves_of, map_arrays
+from ...objectives.unit_weights import plan_reader
 from ...plans.plan import leave_one_out
+from ...plans.reading import PlanLike
 from ...refit import AbstractRefit
-from ...validation.cross_validate import DEFAULT_REFIT, PlanLike, resolve_plan
 from .fold_estimator import FoldEstimator, FoldResult
 from .posterior import Posterior
 
@@ -26,7 +27,7 @@ def posterior_influence(
     folds = (
         leave_one_out(posterior.objective.num_units) if isinstance(plan, AbstractRefit) else plan
     )
-    plan = resolve_plan("influence", posterior.objective, folds, DEFAULT_REFIT)
+    plan = plan_reader("influence", posterior.objective).resolve(folds)
     if prediction is not None and not callable(prediction):
         raise TypeError(
             f"influence: prediction must be a function of the parameters; got {type(prediction).__name__}."

@@ -25,7 +25,7 @@ from ...data.arrays import numbers, share
 from ...optimize.fit import Fit
 from ...plans.plan import Plan
 from ...refit import Exact
-from ...validation.cross_validate import match_plan
+from ...validation.cross_validate import reader_for
 from ...validation.estimate import Estimate
 from .held_out_rows import HeldOutRows, held_out_rows
 from .internal_validation import (
@@ -229,7 +229,7 @@ def calibration(
     table = pd.DataFrame(ends, ["large", "intercept", "slope", "Emax", "Eavg"])
     note = rows.note
     if plan is not None:
-        plan = match_plan("calibration", rows.measure.fit.objective, plan, Exact())
+        plan = reader_for("calibration", rows.measure.fit, Exact()).match(plan)
         check_method("calibration", "bootstrap", plan)
         on_own, on_all = _resampled(rows, plan, grid, smoother)
         differences = pd.DataFrame(on_own - on_all)

@@ -25,7 +25,7 @@ from ...data.arrays import share
 from ...optimize.fit import Fit
 from ...plans.plan import groups as groups_of
 from ...refit import AbstractRefit, Exact
-from ...validation.cross_validate import match_plan
+from ...validation.cross_validate import reader_for
 from ...validation.metrics import METRICS
 from .internal_validation import REFIT_TOL, over_resamples
 from .performance import (
@@ -267,7 +267,7 @@ def internal_external(
         share("internal_external: level", level),
         Exact(REFIT_TOL) if strategy is None else strategy,
     )
-    plan = match_plan("internal_external", fit.objective, groups_of(centres), strategy)
+    plan = reader_for("internal_external", fit, strategy).match(groups_of(centres))
     # in the order of the fit's units
     label, names = (cast(Array, column) for column in (plan.clusters, plan.labels))
     by_centre = {Binary: _binary, Survival: _survival, Continuous: _linear}[type(measure)]

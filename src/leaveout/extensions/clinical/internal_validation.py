@@ -52,9 +52,10 @@ from ...objectives.batch_functions import weights_of
 from ...objectives.unit_weights import UnitWeights
 from ...optimize.fit import Fit
 from ...plans.plan import CAPACITY, Batch, Plan, bootstrap, groups as groups_of
+from ...plans.reading import PlanLike
 from ...refit import AbstractRefit, Exact, RefitBatch
 from ...validation.batches import Collected, Columns, over_refits
-from ...validation.cross_validate import PlanLike, cache_key, match_plan
+from ...validation.cross_validate import cache_key, reader_for
 from .performance import AbstractPerformance, PerformanceTable, performance, scale
 
 Array = np.ndarray
@@ -414,7 +415,7 @@ def resamples(
     if plan is not None:
         if B is not None or groups is not None:
             raise ValueError(f"{caller}: a plan has its own resamples; leave B= and groups= out.")
-        matched = match_plan(caller, objective, plan, strategy)
+        matched = reader_for(caller, measure.fit, strategy).match(plan)
         check_method(caller, method, matched)
         return matched, method or ("bootstrap" if matched.draws else "crossvalidation")
     method = method or "bootstrap"
@@ -428,7 +429,7 @@ def resamples(
     else:
         options: dict[str, Any] = {} if groups is None else {"groups": groups}
         plan = bootstrap(objective.num_units, number, **options, seed=seed)
-    return match_plan(caller, objective, plan, strategy), method
+    return reader_for(caller, measure.fit, strategy).match(plan), method
 
 
 def check_method(caller: str, method: Method | None, plan: Plan) -> None:
