@@ -1183,7 +1183,7 @@ FAULTS = (
         "PlanReader._by_units",
         "size[key % n]",
         "0",
-        "test_cross_validate",
+        "test_reading",
     ),
     Fault(
         "a label that ends in the block is not purged",
