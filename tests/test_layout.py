@@ -185,15 +185,6 @@ def test_the_table_of_contents_is_true():
     assert set(lo.__all__) <= set(dir(lo))
 
 
-@pytest.mark.parametrize(
-    "name, place", [("per_row", lo.penalties), ("Linkage", lo.leakage), ("Tuning", lo.tuning)]
-)
-def test_names_that_left_the_root_warn(name, place):
-    with pytest.warns(DeprecationWarning, match=rf"leaveout\.{name} is now leaveout\.\w+\.{name}"):
-        found = getattr(lo, name)
-    assert found is getattr(place, name) and name not in lo.__all__
-
-
 def test_names_that_never_were_are_errors():
     with pytest.raises(AttributeError, match="no_such_name"):
         lo.no_such_name

@@ -94,17 +94,6 @@ def test_seed_and_generator_together_and_odd_ones_are_refused():
         lo.leakage.InjectedSplits(0.1, rng="a")
 
 
-def test_the_old_name_of_a_strategy_warns():
-    with pytest.warns(
-        DeprecationWarning, match="cross_validate: refit= is now strategy="
-    ) as caught:
-        old = lo.cross_validate(FIT, lo.leave_one_out(20), refit=lo.Exact())
-    assert caught[0].filename == __file__
-    assert np.array_equal(
-        old.losses, lo.cross_validate(FIT, lo.leave_one_out(20), strategy=lo.Exact()).losses
-    )
-
-
 CALLS = {
     "table": lambda cv: cv.table(),
     "summary": lambda cv: cv.summary(),

@@ -48,8 +48,7 @@ SEEDS = 2**31  # seeds drawn from a generator are below: scikit-learn and optuna
 
 
 def conventional(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a public function: it takes `rng` in place of `seed`, as SPEC 7 asks, and `refit`,
-    the old name of `strategy`.
+    """Decorate a public function: it takes `rng` in place of `seed`, as SPEC 7 asks.
 
     A generator gives a seed, so that a result can name the seed that repeats it; a whole number is
     the seed. None, if it is passed, draws a seed that differs from call to call. A table is of the
@@ -57,7 +56,6 @@ def conventional(function: Callable[P, T]) -> Callable[P, T]:
     """
     name = function.__qualname__.removesuffix(".__init__")
     parameters = inspect.signature(function).parameters
-    takes_old_name = "refit" not in parameters
     is_open = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
 
     @functools.wraps(function)
@@ -86,9 +84,6 @@ def conventional(function: Callable[P, T]) -> Callable[P, T]:
                 raise TypeError(
                     f"{name}: rng must be a whole number, a NumPy Generator or None; got {rng!r}."
                 ) from None
-        if takes_old_name and "refit" in arguments:
-            warn(f"{name}: refit= is now strategy=.", DeprecationWarning)
-            arguments["strategy"] = arguments.pop("refit")
         result = function(*args, **kwargs)
         if _chosen["output"] != "pandas" and isinstance(result, pd.DataFrame | pd.Series):
             frame: Any = inspect.currentframe()

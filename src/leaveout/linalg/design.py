@@ -77,27 +77,6 @@ class LossOfSeveral(Loss, Protocol):
         """Largest fall and rise of ℓ from η over moves s with max s − min s ≤ `spread`."""
 
 
-class CachedLoss:
-    """Loss whose methods are looked up once, as a module creates a new bound method at each
-    access.
-    """
-
-    self_concordance: float | Array | None
-    fourth: float | Array | None
-    ceiling: float | Array
-    peak: Callable[[Array], Array | None]
-    derivatives: Callable[..., tuple[Array, ...]]
-    terms: Callable[..., Array]
-
-    def __init__(self, loss: Loss):
-        self.self_concordance = loss.self_concordance
-        self.fourth = loss.fourth
-        self.ceiling = loss.ceiling
-        self.peak = functools.partial(type(loss).peak, loss)
-        self.derivatives = functools.partial(type(loss).derivatives, loss)
-        self.terms = functools.partial(type(loss).terms, loss)
-
-
 @dataclass(frozen=True, eq=False)
 class StackedLoss:
     """Loss of all rows where the last rows belong to a penalty with a loss ψ(x_jᵀθ) of its own,

@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from ..._runtime.jax import float64
-from ...linalg.design import CachedLoss, DenseDesign, Loss, weight_terms
+from ...linalg.design import DenseDesign, Loss, weight_terms
 from ...linalg.enclosure_theorem import RadiusTable, change
 from ...linalg.rounding import Rounding, bounded
 from ...models.glm.losses import AbstractLoss
@@ -95,7 +95,6 @@ def sums(
     blocks: Iterator[RowBlock], loss: AbstractLoss, theta: Float[Array, " params"]
 ) -> dict[str, Array]:
     """Compute F without its penalty, its gradient and Hessian, and the sum of weights."""
-    plain = CachedLoss(loss)
     p = len(theta)
     value = np.zeros(())
     weight = np.zeros(())
@@ -112,7 +111,7 @@ def sums(
         with np.errstate(over="ignore", invalid="ignore"):
             parts = [
                 weight_terms(block.weight, part)
-                for part in plain.derivatives(eta, block.y, (0, 1, 2))
+                for part in loss.derivatives(eta, block.y, (0, 1, 2))
             ]
         value = value + parts[0].sum()
         weight = weight + block.weight.sum()
@@ -126,15 +125,14 @@ def survey(blocks: Iterator[RowBlock], loss: Loss, anchor: PassFit) -> dict[str,
     """Compute the entries of the table, the rounding of the gradient, Σω²(ℓ − level)², and a sample
     of the rows.
     """
-    plain = CachedLoss(loss)
     total = dict[str, Array]()
     for block in blocks:
         eta = block.x @ anchor.theta + block.offset
-        value, slope, curvature = plain.derivatives(eta, block.y, (0, 1, 2))
+        value, slope, curvature = loss.derivatives(eta, block.y, (0, 1, 2))
         norm, size, length = bounded(
             DenseDesign(block.x).extent(anchor.root, curvature), anchor.rounding
         )
-        model = SimpleNamespace(loss=plain, y=block.y)
+        model = SimpleNamespace(loss=loss, y=block.y)
         blur = anchor.rounding.predictor(length, np.abs(eta))
         block_result = {
             "noise": gradient_error(
@@ -143,11 +141,11 @@ def survey(blocks: Iterator[RowBlock], loss: Loss, anchor: PassFit) -> dict[str,
         }
         block_result["lost"] = curvature_error(model, curvature, eta, blur)
         block_result["tally"] = RadiusTable.tally(
-            plain, block.y, eta, curvature, block.weight * size, norm, blur
+            loss, block.y, eta, curvature, block.weight * size, norm, blur
         )
         block_result["square"] = np.sum(weight_terms(block.weight**2, (value - anchor.level) ** 2))
-        if plain.self_concordance is not None:
-            (third,) = plain.derivatives(eta, block.y, (3,))
+        if loss.self_concordance is not None:
+            (third,) = loss.derivatives(eta, block.y, (3,))
             block_result |= draw_sample(
                 block, np.abs(weight_terms(block.weight, third)) * norm * size
             )._asdict()
@@ -183,13 +181,12 @@ def leave_rows_out(
     Returns sums of the results, the rows that need a closer look (with those of `request`), and the
     losses with their errors; the latter go to `file` if one is given.
     """
-    plain = CachedLoss(loss)
     selected = list[LeftOutRows]()
     tail = list[LeftOutRows]()
     total = np.zeros(SUMS)
     with _writing(file) as write:
         for block in blocks:
-            left_out = _step_rows(block, plain, anchor)
+            left_out = _step_rows(block, loss, anchor)
             selected = [worst(LeftOutRows.join([*selected, worst(left_out, request)]), request)]
             write(left_out)
             tail += [] if file else [left_out]
@@ -203,7 +200,7 @@ def leave_rows_out(
     }
 
 
-def _step_rows(block: RowBlock, loss: CachedLoss, anchor: PassFit) -> LeftOutRows:
+def _step_rows(block: RowBlock, loss: Loss, anchor: PassFit) -> LeftOutRows:
     """Take one step for each row with its own Hessian."""
     assert anchor.table is not None
     eta = block.x @ anchor.theta + block.offset
@@ -300,7 +297,6 @@ def weighted_gradients(
     curved: bool = False,
 ) -> dict[str, Array]:
     """Compute Σ ω ℓ′(xᵀθ_r) x of some θ_r, and Σ ω ℓ″(xᵀθ_r) x xᵀ if `curved`."""
-    plain = CachedLoss(loss)
     total = {"gradient": np.zeros(thetas.shape)}
     if curved:
         total["hessian"] = np.zeros((*thetas.shape, thetas.shape[1]))
@@ -309,7 +305,7 @@ def weighted_gradients(
         weight = np.broadcast_to(block.weight, eta.shape)
         slope, *curvature = (
             weight_terms(weight, part)
-            for part in plain.derivatives(eta, block.y, (1, 2) if curved else (1,))
+            for part in loss.derivatives(eta, block.y, (1, 2) if curved else (1,))
         )
         total["gradient"] += slope @ block.x
         for part in curvature:

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
 
-from ...linalg.design import CachedLoss
 from ...linalg.enclosure_theorem import change
 from ...linalg.rounding import UNIT, UP
 from ...validation.audit import PROGRAM_ROUNDING, REASONS
@@ -107,10 +106,10 @@ def _refit(
     steps converged.
     """
     assert anchor.table is not None
-    plain = CachedLoss(run.loss)
+    loss = run.loss
     grown = np.ones(len(rows.y))
     eta = rows.x @ anchor.theta + rows.offset
-    slope, curvature = plain.derivatives(eta, rows.y, (1, 2))
+    slope, curvature = loss.derivatives(eta, rows.y, (1, 2))
     z = rows.x @ anchor.root.T
     weight = rows.weight
     size = np.einsum("np,np->n", z, z)
@@ -135,7 +134,7 @@ def _refit(
         total_gradient = (
             total_gradient
             + theta @ run.penalty
-            - (weight * plain.derivatives(current_eta, rows.y, (1,))[0])[:, None] * rows.x
+            - (weight * loss.derivatives(current_eta, rows.y, (1,))[0])[:, None] * rows.x
         )
         gradient = total_gradient @ anchor.root.T
         step = -solved(gradient)
@@ -155,11 +154,11 @@ def _refit(
             np.inf,
         )
         half += anchor.rounding.predictor(np.sqrt(size), np.abs(center), away)
-        error = np.where(going, change(plain, rows.y, center, center, half), error)
+        error = np.where(going, change(loss, rows.y, center, center, half), error)
         if not (going & (length > np.maximum(2 * noise, LAST_STEP_SHARE * first))).any():
             break
     return (
-        plain.derivatives(center, rows.y, (0,))[0],
+        loss.derivatives(center, rows.y, (0,))[0],
         error,
         determined & (length <= np.maximum(2 * noise, 1e3 * LAST_STEP_SHARE * first)),
     )
@@ -179,7 +178,7 @@ def _by_newton(
     a loss is estimated by its change in the last step.
     """
     assert anchor.table is not None
-    plain = CachedLoss(run.loss)
+    loss = run.loss
     theta = np.tile(anchor.theta, (len(rows.y), 1))
     outer = np.einsum("np,nq->npq", rows.x, rows.x)
     if run.loss.self_concordance is not None:
@@ -191,7 +190,7 @@ def _by_newton(
     reached = np.zeros(len(center), bool)
     for _ in range(STEPS):
         slope, curvature = (
-            rows.weight * part for part in plain.derivatives(center, rows.y, (1, 2))
+            rows.weight * part for part in loss.derivatives(center, rows.y, (1, 2))
         )
         totals = run.add_up(weighted_gradients, "refits", theta, True)
         gradient = totals["gradient"] + theta @ run.penalty - slope[:, None] * rows.x
@@ -217,7 +216,7 @@ def _by_newton(
         digits = UP * (theta.shape[1] + 4) * UNIT * (1 + terms)
         reached = good & (length <= np.maximum(2 * noise, LAST_STEP_SHARE))
         half = norm * np.where(contracts, after, np.where(reached, length, np.inf)) + digits
-        error = change(plain, rows.y, center, center, half)
+        error = change(loss, rows.y, center, center, half)
         if (reached | ~good).all():
             break
-    return plain.derivatives(center, rows.y, (0,))[0], error, reached, contracts
+    return loss.derivatives(center, rows.y, (0,))[0], error, reached, contracts

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ...linalg.design import CachedLoss, DenseDesign
+from ...linalg.design import DenseDesign, Loss
 from ...linalg.enclosure_theorem import change
 from ...linalg.rounding import Rounding
 from ...refit import _row_sample as sampled
@@ -101,7 +101,7 @@ class _AnchorRows:
 
 
 def estimate_errors(
-    sample: DrawnRows, block: RowBlock, loss: CachedLoss, anchor: Any, step: OneRow, scale: float
+    sample: DrawnRows, block: RowBlock, loss: Loss, anchor: Any, step: OneRow, scale: float
 ) -> tuple[Float[Array, " rows"], Bool[Array, " rows"]]:
     """Estimate the errors of the losses of a block's rows by the next term, and mark where the
     estimate is usable.

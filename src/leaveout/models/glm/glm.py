@@ -34,7 +34,6 @@ from ...data.formulas import (
     stateful_remark,
 )
 from ...linalg.design import (
-    CachedLoss,
     DenseDesign,
     Loss,
     MultiOutputDesign,
@@ -594,14 +593,13 @@ class AbstractRegression(AbstractLinearPredictor):
         if diagonal is not None:
             matrix = scipy.sparse.diags_array(matrix, format="csr")
         rows: DenseDesign | SparseDesign | MappedDesign | Resident | MultiOutputDesign = self.lines
-        unit_loss: Loss = function if self.classes else CachedLoss(function)
-        loss = unit_loss
+        loss: Loss = function
         if self.classes:
             matrix = np.kron(np.eye(self.outputs), matrix)
             rows = MultiOutputDesign(self.lines, self.outputs)
         elif len(curved.rows):
             rows = self.lines.below(np.pad(curved.rows, ((0, 0), (0, pad))))
-            loss = StackedLoss(unit_loss, curved.loss, (self.num_units, len(curved.rows)))
+            loss = StackedLoss(function, curved.loss, (self.num_units, len(curved.rows)))
             if offset is None:
                 offset = None
             else:
@@ -615,7 +613,7 @@ class AbstractRegression(AbstractLinearPredictor):
             rows,
             0.0 if offset is None else offset,
             self.y,
-            unit_loss,
+            function,
             loss,
             matrix,
             weigh,

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from ..._runtime.jax import Array, Arrays as Arrays, PyTree, Scalar, jnp, numpy_of
-from ...linalg.design import CachedLoss, MultiOutputDesign, Predictors, StackedLoss
+from ...linalg.design import MultiOutputDesign, Predictors, StackedLoss
 from ...linalg.sparse_design import SparseDesign
 from ...objectives.objective import (
     AbstractLinearPredictor,
@@ -126,7 +126,7 @@ class StandardisedGLM(GLM):
         return replace(
             model,
             design=rows,
-            loss=kind(model.unit_loss, CachedLoss(losses.Squared()), (self.num_units, features)),
+            loss=kind(model.unit_loss, losses.Squared(), (self.num_units, features)),
             penalty=np.zeros_like(model.penalty),
             weigh=weigh,
             separate=False,
