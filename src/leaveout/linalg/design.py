@@ -5,7 +5,6 @@ F(θ, w) = Σ_n ω_n(w) ℓ(η_n, y_n) + κ(w) (½ θᵀPθ + Σ_g a_g ‖θ_g�
 """
 
 import abc
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, cast

@@ -189,9 +189,7 @@ def _by_newton(
     error = np.full(len(center), np.inf)
     reached = np.zeros(len(center), bool)
     for _ in range(STEPS):
-        slope, curvature = (
-            rows.weight * part for part in loss.derivatives(center, rows.y, (1, 2))
-        )
+        slope, curvature = (rows.weight * part for part in loss.derivatives(center, rows.y, (1, 2)))
         totals = run.add_up(weighted_gradients, "refits", theta, True)
         gradient = totals["gradient"] + theta @ run.penalty - slope[:, None] * rows.x
         hessian = totals["hessian"] + run.penalty - curvature[:, None, None] * outer
