@@ -4,10 +4,10 @@
     loss of a held-out unit n = −log p(x_n | all seen units; θ_o), or `evaluate`
 
 w_o are the weights of refit o of the plan. `over_refits` refits it batch by batch. The strategy
-computes each θ_o and a bound of its distance from the exact one; `HeldOutLoss` converts that into an
-error of the loss; `EstimateColumns` collects both, and `EstimateBuilder` makes the estimate of them.
-After the last batch some refits are repeated exactly (`audit`), and refits are compared with the
-fit's other minima (`minima`). `cross_predict` and `fold_parameters` collect predictions or
+computes each θ_o and a bound of its distance from the exact one; `HeldOutLoss` converts that into
+an error of the loss; `EstimateColumns` collects both, and `EstimateBuilder` makes an estimate of
+them. After the last batch some refits are repeated exactly (`audit`), and refits are compared with
+the fit's other minima (`minima`). `cross_predict` and `fold_parameters` collect predictions or
 parameters in the same way.
 """
 
