@@ -310,12 +310,6 @@ class DerivedBatch:
         """Evaluate F and its gradients."""
         return self._map_lanes(_looks, lanes, theta)
 
-    def gradient(self, theta: Points, lanes: Lanes) -> Points:
-        """Evaluate ∇F alone, by the program that gives F too, which takes no longer and is compiled
-        already.
-        """
-        return self.look(theta, lanes)[1]
-
     def hessian(self, theta: Points, lanes: Lanes) -> Matrices:
         """Compute ∇²F."""
         return self._map_lanes(_hessians, lanes, theta, dear=theta.shape[1])
@@ -715,24 +709,6 @@ def influence(objective: AbstractObjective, theta: PyTree, root: Matrix) -> np.n
 @compile_static
 def _influence(objective: AbstractObjective, theta: PyTree, root: Arrays) -> Arrays:
     return objective.jacobian(theta) @ root.T
-
-
-def leverage(objective: AbstractLinearPredictor, root: Matrix) -> PerUnit:
-    """Trace of U_n H⁻¹ U_nᵀ of every unit."""
-    return np.asarray(_leverage(objective, root))
-
-
-@compile_static
-def _leverage(objective: AbstractLinearPredictor, root: Arrays) -> Array:
-    n = objective.num_units
-    size = min(8192, n)
-
-    def fill(block, out):
-        start = jnp.minimum(block * size, n - size)
-        z = objective.rows(start + jnp.arange(size)) @ root.T
-        return jax.lax.dynamic_update_slice_in_dim(out, jnp.sum(z**2, axis=(1, 2)), start, 0)
-
-    return jax.lax.fori_loop(0, -(-n // size), fill, jnp.zeros(n))
 
 
 def _looks(objective: AbstractObjective, like: PyTree, refit: tuple) -> PyTree:

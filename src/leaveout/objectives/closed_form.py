@@ -464,10 +464,6 @@ class ClosedFormBatch:
 
         return self._by_group(evaluate, lanes, theta)
 
-    def gradient(self, theta: Points, lanes: Lanes) -> Points:
-        """Evaluate ∇F alone."""
-        return self.look(theta, lanes)[1]
-
     def hessian(self, theta: Points, lanes: Lanes) -> Matrices:
         """Compute ∇²F."""
         return self._by_group(

@@ -9,7 +9,7 @@ H must be positive definite. The distance of θ from stationary is measured by t
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import scipy
@@ -26,7 +26,7 @@ from ..linalg.design import Predictors, weight_terms
 from ..linalg.rounding import condition
 from ..models.glm.dual import DualGLM, ridge_strengths
 from ..models.glm.orthogonal import is_least_squares, orthogonal_form
-from ..objectives.batch_functions import Function, function, influence, leverage
+from ..objectives.batch_functions import Function, function, influence
 from ..objectives.closed_form import AbstractClosedForm
 from ..objectives.objective import (
     AbstractLinearPredictor,
@@ -436,17 +436,6 @@ class Fit(Module, PrintedResult):
             return self.whitener.back(displacement)
         assert self.factor is not None
         return displacement @ self.factor
-
-    @property
-    @cached_on
-    def leverage(self) -> Float[Array, " units"]:
-        """Trace `tr(U_i H⁻¹ U_iᵀ)` of every unit's linear predictor, without its curvature ℓ″."""
-        assert isinstance(self.objective, AbstractLinearPredictor)
-        model = cast(Predictors, self.predictors)
-        n = self.objective.num_units
-        if model is not None and model.design.outputs == 1:
-            return model.design.extent(self.root, None).size[:n]
-        return leverage(self.objective, self.root)
 
     @property
     @cached_on

@@ -225,7 +225,7 @@ class Descent:
 
     def gradient(self, u: Points, lanes: Lanes) -> Points:
         """Whitened gradients of each refit's own F."""
-        return self.fit.whiten(self.F.gradient(self.fit.at(u), lanes))
+        return self.fit.whiten(self.F.look(self.fit.at(u), lanes)[1])
 
     def losses(self) -> HeldOutLosses:
         """Held-out losses at the candidates."""

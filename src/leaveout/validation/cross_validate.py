@@ -216,11 +216,12 @@ def cross_validate(
 
     fold_bases = relearned_bases("cross_validate", fit, plan, bases, fold_columns)
     key = cache_key(fit, plan, strategy, evaluate=evaluate, metric=metrics, audit=audit)
+    num_audited = audit
     if fold_bases is not None:
         key["bases"] = fold_bases.reader.table
-        audit = 0
+        num_audited = 0
     with one_thread(fit.objective, fit.num_params), keeping("cross_validate", checkpoint, key):
-        builder = EstimateBuilder(HeldOutLoss(fit, plan, score), strategy, audit, predict)
+        builder = EstimateBuilder(HeldOutLoss(fit, plan, score), strategy, num_audited, predict)
         builder.run(refit_fold=fold_bases)
         with builder.stoppable():
             estimate = builder.draft
@@ -273,18 +274,21 @@ def scored_together(
     fit: Fit,
     plan: Plan,
     strategy: AbstractRefit,
-    scores: Sequence[NamedScore | None],
+    scores: Sequence[NamedScore],
     predict: PredictionColumns | None = None,
 ) -> tuple[list[Estimate], Columns]:
-    """Cross-validate by each of several scores, from the same refits, without audits.
+    """Cross-validate by the model's own loss and by several scores, from the same refits, without
+    audits.
 
     Return the estimates, and the columns of the predictions if they are asked for.
     """
     plan = reader_for("cross_validate", fit, strategy).resolve(plan)
-    builders = [EstimateBuilder(HeldOutLoss(fit, plan, score), strategy) for score in scores]
-    builders[0].collect = replace(builders[0].collect, predict=predict)
+    model_builder = EstimateBuilder(HeldOutLoss(fit, plan, None), strategy, predict=predict)
+    builders = [model_builder]
+    builders += [EstimateBuilder(HeldOutLoss(fit, plan, score), strategy) for score in scores]
     collect = JointColumns(tuple(builder.collect for builder in builders))
-    columns = over_refits("cross_validate", fit, plan, strategy, collect, judge=True)
+    scale = model_builder.blank.scale
+    columns = over_refits("cross_validate", fit, plan, strategy, collect, judge=True, scale=scale)
     estimates = []
     for k, builder in enumerate(builders):
         builder.columns.update(collect.part(k, columns))
@@ -292,7 +296,7 @@ def scored_together(
         if builder.held_out_loss.evaluate is not None and strategy.in_standard_errors:
             estimate = builder.sharpen(estimate)
         estimates.append(builder.finish(estimate))
-    return estimates, builders[0].columns
+    return estimates, model_builder.columns
 
 
 @dataclass(frozen=True, eq=False)

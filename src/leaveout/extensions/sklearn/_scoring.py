@@ -140,7 +140,7 @@ def scores(
     }
     needed = any(measure is not None and not factors[name] for name, measure in tables.items())
     predict = PredictionColumns("link", judged=True) if needed else None
-    scorers = [None, *called.values()]
+    scorers = list(called.values())
     collected = []
     for fit in folds.fits:
         (own_loss, *called_estimates), columns = scored_together(
