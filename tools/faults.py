@@ -2198,9 +2198,9 @@ FAULTS = (
     ),
     Fault(
         "an area over folds lacks the spread of the folds in its standard error",
-        "metric_value",
-        "one - at + apart",
-        "one - at",
+        "_mean_over_parts",
+        "pseudo - value + offset",
+        "pseudo - value",
         "validation/test_estimate",
     ),
     Fault(
@@ -2226,23 +2226,23 @@ FAULTS = (
     ),
     Fault(
         "folds of whole groups are not reported",
-        "checks._check_fold_dependence",
+        "_folds_as_groups",
         "scipy.stats.f.sf(ratio, len(size) - 1, within) <= BY_CHANCE",
         "ratio > 1e300",
         "test_plan",
     ),
     Fault(
         "folds of several groups are noticed by their means alone",
-        "checks._check_fold_dependence",
+        "_folds_as_groups",
         "0 < len(features) * len(unit) <= max_entries",
         "len(features) < 0",
         "test_plan",
     ),
     Fault(
         "folds along a feature count as folds of groups whatever the residuals",
-        "checks._check_fold_dependence",
-        'scipy.stats.kendalltau(left[one], left[other], alternative="greater").pvalue <= ALIKE_BY_CHANCE',
-        "len(one) > 0",
+        "_folds_as_groups",
+        "not correlation.pvalue <= ALIKE_BY_CHANCE",
+        "number == 0",
         "test_plan",
     ),
     Fault(
@@ -2893,9 +2893,9 @@ FAULTS = (
     ),
     Fault(
         "rolling windows count as folds drawn at random",
-        "checks._check_fold_dependence",
-        "np.all(after == plan.num_units - 1 - last) and after.any()",
-        "drawn is None",
+        "_folds_as_runs",
+        "number_left_out.any() and np.all(number_left_out == plan.num_units - 1 - last)",
+        "False",
         "test_checks",
     ),
     Fault(

@@ -608,76 +608,89 @@ def _check_transformers(fit: Fit, plan: Plan) -> str:
 # folds
 
 
+def _takes_rows_as_independent(plan: Plan) -> bool:
+    return plan.serial is False and plan.clusters is None and plan.blocks is None
+
+
 @float64
 def _check_fold_dependence(fit: Fit, plan: Plan) -> str:
     """Describe folds whose rows belong together although the plan treats rows as independent; empty
     if there are none.
-
-    Such folds are runs of rows in time order, or have residuals that are more alike within folds
-    than in random folds. Where a fold has several groups, whose mean may be that of any, nearest
-    rows share a fold too often and have residuals alike.
     """
-    opening = "the standard error takes rows for independent, but "
-    number = repeats(plan)
-    if (
-        plan.serial is not False
-        or plan.clusters is not None
-        or plan.blocks is not None
-        or plan.num_refits < 2
-    ):
+    single_rows = plan.held.all() and np.bincount(plan.refit).max() == 1
+    if not _takes_rows_as_independent(plan) or plan.num_refits < 2 or single_rows:
         return ""
+    description = _folds_as_runs(fit, plan) or _folds_as_groups(fit, plan)
+    if description:
+        return f"the standard error takes rows for independent, but {description}"
+    return ""
+
+
+def _folds_as_runs(fit: Fit, plan: Plan) -> str:
+    """Describe folds that are runs of successive rows, if these are in time order or the folds roll
+    over them.
+    """
     refit = plan.refit[plan.held]
     unit = plan.index[plan.held]
     count = plan.num_refits
+    size = np.bincount(refit, minlength=count)
     first = np.full(count, plan.num_units)
     last = np.full(count, -1)
-    scored = np.bincount(refit, minlength=count)
     np.minimum.at(first, refit, unit)
     np.maximum.at(last, refit, unit)
-    single_rows = scored.max() == 1 and plan.held.all()
-    # every refit scores a run of rows
-    if not single_rows and np.all((last - first + 1 == scored) | (scored == 0)):
-        clock = next(_clocks(fit, plan), "")
-        if clock:
-            return f"{opening}folds are runs of rows in time order, by {clock}"
-        is_out = plan.weight == 0
-        after = np.bincount(plan.refit[is_out & (plan.index > last[plan.refit])], minlength=count)
-        if np.all(after == plan.num_units - 1 - last) and after.any():
-            return f"{opening}each refit leaves out all that follows its fold, as windows that roll over a series do"
-    if number is None or single_rows:
+    if np.any((last - first + 1 != size) & (size > 0)):
         return ""
-    entries = plan.held & (number[plan.refit] == 0)
+    clock = next(_clocks(fit, plan), "")
+    if clock:
+        return f"folds are runs of rows in time order, by {clock}"
+    follows = (plan.weight == 0) & (plan.index > last[plan.refit])
+    number_left_out = np.bincount(plan.refit[follows], minlength=count)
+    if number_left_out.any() and np.all(number_left_out == plan.num_units - 1 - last):
+        return (
+            "each refit leaves out all that follows its fold, as windows that roll over a series do"
+        )
+    return ""
+
+
+def _folds_as_groups(fit: Fit, plan: Plan) -> str:
+    """Describe folds whose residuals are more alike than those of random folds.
+
+    Where a fold has several groups, whose mean may be that of any, nearest rows share a fold too
+    often and have residuals alike.
+    """
+    repeat = repeats(plan)
+    if repeat is None:
+        return ""
+    entries = plan.held & (repeat[plan.refit] == 0)
     unit = plan.index[entries]
     fold = np.unique(plan.refit[entries], return_inverse=True)[1]
     size = np.bincount(fold)
     within = len(unit) - len(size)
     residuals = _residuals(fit) if 1 < len(size) <= within else None
-    if residuals is None or not np.isfinite(fold_residuals := residuals[unit]).all():
+    if residuals is None or not np.isfinite(residuals := residuals[unit]).all():
         return ""
-    means = np.bincount(fold, fold_residuals) / size
-    between = float(size @ (means - fold_residuals.mean()) ** 2) / (len(size) - 1)
-    ratio = between / max(float(np.sum((fold_residuals - means[fold]) ** 2)) / within, 1e-300)
+    means = np.bincount(fold, residuals) / size
+    variance_between = size @ (means - residuals.mean()) ** 2 / (len(size) - 1)
+    variance_within = np.sum((residuals - means[fold]) ** 2) / within
+    ratio = float(variance_between / max(variance_within, 1e-300))
     if scipy.stats.f.sf(ratio, len(size) - 1, within) <= BY_CHANCE:
-        return f"{opening}residuals are alike within folds (F = {ratio:.3g}), as where whole groups are left out"
+        return f"residuals are alike within folds (F = {ratio:.3g}), as where whole groups are left out"
     features = [column[unit] for column in fit.objective.units.features().values()]
     max_entries = 10**7  # largest number of entries whose rows are compared
     if not 0 < len(features) * len(unit) <= max_entries:
         return ""
     pairs = _nearest_pairs(features)
-    rows, partners = pairs[:, np.equal(*fold[pairs])]
+    together = pairs[:, np.equal(*fold[pairs])]
+    number = together.shape[1]
     # of pairs that random folds leave out together
     share = size @ (size - 1) / len(unit) / (len(unit) - 1)
-    if scipy.stats.binom.sf(len(rows) - 1, pairs.shape[1], share) > BY_CHANCE:
+    if scipy.stats.binom.sf(number - 1, pairs.shape[1], share) > BY_CHANCE:
         return ""
-    if (
-        not scipy.stats.kendalltau(
-            fold_residuals[rows], fold_residuals[partners], alternative="greater"
-        ).pvalue
-        <= ALIKE_BY_CHANCE
-    ):
+    correlation = scipy.stats.kendalltau(*residuals[together], alternative="greater")
+    if not correlation.pvalue <= ALIKE_BY_CHANCE:
         return ""
     return (
-        f"{opening}{len(rows)} of {pairs.shape[1]} pairs of nearest rows share a fold and have residuals alike, "
+        f"{number} of {pairs.shape[1]} pairs of nearest rows share a fold and have residuals alike, "
         "as where whole groups are left out"
     )
 
@@ -689,7 +702,7 @@ def _check_time_order(fit: Fit, plan: Plan) -> str:
     """Find rows in time order with correlated neighbouring residuals, and refits that see both
     neighbours of a held-out row.
     """
-    if plan.serial is not False or plan.clusters is not None or plan.blocks is not None:
+    if not _takes_rows_as_independent(plan):
         return ""
     clock = next(_clocks(fit, plan), "")
     if not clock:

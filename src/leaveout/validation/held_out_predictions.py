@@ -287,116 +287,127 @@ def in_order(fit: Fit, predictions: Predictions, measure: Measure) -> HeldOutPre
     )
 
 
+class Parts(NamedTuple):
+    """The parts of held-out predictions over which a measure is averaged: the entries of each, the
+    weights of all entries, and what the parts are.
+    """
+
+    entries: list[IntArray]
+    weight: FloatArray
+    name: str
+
+    def describe(self, measure: Measure, count: int) -> str:
+        """Describe a mean over those of the parts that define the measure."""
+        lacking = len(self.entries) - count
+        reason = "lack a class" if isinstance(measure.functional, Ranks) else "do not define it"
+        suffix = f" ({lacking} more {reason})" if lacking else ""
+        if self.name == POOLING_NOTE:
+            return f"{self.name}{suffix}"
+        return f"mean over {count} {self.name}{suffix}"
+
+
 def divide(
     measure: Measure, held: HeldOutPredictions, average: Average | None
 ) -> tuple[IntArray, str]:
-    """Number the parts over which a measure is averaged, and describe them."""
-    together = np.zeros_like(held.refit)
+    """Number the parts over which a measure is averaged, and describe them.
+
+    Areas by default are the mean over parts that hold every class, or that of all together.
+    """
+    together = np.zeros_like(held.refit), POOLING_NOTE
     plan = held.plan
     refit = held.refit
     is_area = isinstance(measure.functional, Ranks) and measure.functional.statistic == "area"
     if average == "fold":
         return refit, "folds"
     if average == "pooled" or (average is None and not is_area):
-        return together, POOLING_NOTE
+        return together
     repeat = repeats(plan)
     if average is None:
-        is_complete = _has_every_class(refit, held.target, held.weight[held.unit], plan.num_refits)[
-            np.unique(refit)
-        ]
+        weight = held.weight[held.unit]
+        is_complete = _has_every_class(refit, held.target, weight, plan.num_refits)
+        is_complete = is_complete[np.unique(refit)]
         if repeat is None:
-            if is_complete.any():
-                return refit, "refits"
-            return together, POOLING_NOTE
-        if (
-            is_complete.all()
-            and np.bincount(plan.refit[plan.held]).max() <= SMALL
-            and plan.clusters is None
-        ):
+            return (refit, "refits") if is_complete.any() else together
+        small = np.bincount(plan.refit[plan.held]).max() <= SMALL
+        if is_complete.all() and small and plan.clusters is None:
             return refit, "folds"
+        if not _has_every_class(repeat[refit], held.target, weight, repeat.max() + 1).any():
+            return together
     assert repeat is not None
     if repeat.max():
         return repeat[refit], f"repeats, each {POOLING_NOTE}"
-    return together, POOLING_NOTE
+    return together
 
 
 def metric_value(
     measure: Measure, held: HeldOutPredictions, average: Average | None = None
 ) -> Value:
     """Compute a metric of held-out predictions."""
-    n = len(held.weight)
     if measure.per_record and average in (None, "pooled"):
-        with np.errstate(all="ignore"):
-            by_row = measure.of_means(
-                held.target, held.prediction, held.errors, held.weight[held.unit]
-            )
-        values, error = (average_by_unit(held.unit, column, n) for column in by_row)
-        seen_units = np.bincount(held.unit, minlength=n) > 0
-        mean = lambda column: float(np.average(column[seen_units], weights=held.weight[seen_units]))
-        description = "mean over units"
-        if len(held.unit) > seen_units.sum():
-            description += ", each its mean over refits"
-        return Value(mean(values), values, mean(error), description)
-    # The mean over all parts in which the measure is defined; of areas by default, if there are
-    # none, that of all together. A unit contributes its part of each, and a share of the part's
-    # difference from the mean, as contributions within a part of few rows of a class vary too
-    # little.
-    part, parts = divide(measure, held, average)
-    if (
-        parts != POOLING_NOTE
-        and average is None
-        and not _has_every_class(part, held.target, held.weight[held.unit], part.max() + 1).any()
-    ):
-        part = np.zeros_like(part)
-        parts = POOLING_NOTE
+        return _mean_over_units(measure, held)
+    part, name = divide(measure, held, average)
     weight = held.weight[held.unit]
-    if parts == POOLING_NOTE:
-        weight = weight / np.bincount(held.unit, minlength=n)[held.unit]
-    rows = [
-        entries
-        for entries in np.split(np.argsort(part, kind="stable"), np.cumsum(np.bincount(part))[:-1])
-        if len(entries)
-    ]
+    if name == POOLING_NOTE:
+        weight = weight / np.bincount(held.unit)[held.unit]
+    entries = np.split(np.argsort(part, kind="stable"), np.cumsum(np.bincount(part))[:-1])
+    parts = Parts([rows for rows in entries if len(rows)], weight, name)
     if isinstance(measure.functional, Called):
-        return _leave_groups_out(measure, held, rows, weight, parts)
-    by_part = [_of_part(measure, held.take(entries), weight[entries]) for entries in rows]
-    defined = [
-        (*pseudo, entries)
-        for pseudo, entries in zip(by_part, rows, strict=True)
-        if pseudo is not None
-    ]
+        return _leave_groups_out(measure, held, parts)
+    return _mean_over_parts(measure, held, parts)
+
+
+def _mean_over_units(measure: Measure, held: HeldOutPredictions) -> Value:
+    """Average a measure of single predictions over units, each its mean over refits."""
+    n = len(held.weight)
+    weight = held.weight[held.unit]
+    with np.errstate(all="ignore"):
+        by_row = measure.of_means(held.target, held.prediction, held.errors, weight)
+    values, error = (average_by_unit(held.unit, column, n) for column in by_row)
+    seen = np.bincount(held.unit, minlength=n) > 0
+    mean = lambda column: float(np.average(column[seen], weights=held.weight[seen]))
+    description = "mean over units"
+    if len(held.unit) > seen.sum():
+        description += ", each its mean over refits"
+    return Value(mean(values), values, mean(error), description)
+
+
+def _mean_over_parts(measure: Measure, held: HeldOutPredictions, parts: Parts) -> Value:
+    """Average a measure over the parts in which it is defined.
+
+    A unit contributes its part of each, and a share of the part's difference from the mean, as
+    contributions within a part of few rows of a class vary too little.
+    """
+    n = len(held.weight)
+    weight = parts.weight
+    defined: list[tuple[IntArray, NDArray, float]] = []  # entries, their contributions, the error
+    for entries in parts.entries:
+        contributions = _of_part(measure, held.take(entries), weight[entries])
+        if contributions is not None:
+            defined.append((entries, *contributions))
+    description = parts.describe(measure, len(defined))
     if not defined:
-        return Value(
-            np.nan,
-            np.full(n, np.nan),
-            np.nan,
-            f"not defined: {_described(measure, parts, 0, len(rows))}",
-        )
-    areas = np.array(
-        [np.average(pseudo, weights=weight[entries]) for pseudo, _, entries in defined]
-    )
-    value = float(areas.mean())
-    contributions = np.zeros(n)
+        return _undefined(n, description)
+    values = [np.average(pseudo, weights=weight[entries]) for entries, pseudo, _ in defined]
+    mean = float(np.mean(values))
+    change = np.zeros(n)
     seen = np.zeros(n, bool)
-    for (pseudo, _, entries), area in zip(defined, areas, strict=True):
-        classes = held.target[entries] if measure.classes else entries * 0
-        kinds = np.unique(classes, return_inverse=True)[1]
-        share = np.bincount(kinds, weight[entries]) / weight[entries].sum()
-        offset = (area - value) / (np.sqrt(len(share)) * np.maximum(share, 1e-300)[kinds])
-        contributions += np.bincount(
-            held.unit[entries],
-            weight[entries] * (pseudo - area + offset) / weight[entries].sum() / len(defined),
-            n,
-        )
-        seen[held.unit[entries]] = True
+    for (entries, pseudo, _), value in zip(defined, values, strict=True):
+        share = weight[entries] / weight[entries].sum()
+        kinds = np.zeros(len(entries), int)
+        if measure.classes:
+            kinds = np.unique(held.target[entries], return_inverse=True)[1]
+        kind_share = np.bincount(kinds, share)
+        offset = (value - mean) / (np.sqrt(len(kind_share)) * np.maximum(kind_share, 1e-300)[kinds])
+        unit = held.unit[entries]
+        change += np.bincount(unit, share * (pseudo - value + offset) / len(defined), n)
+        seen[unit] = True
     scale = held.weight[seen].sum() / np.where(held.weight > 0, held.weight, 1.0)
-    values = np.where(seen, value + scale * contributions, np.nan)
-    return Value(
-        value,
-        values,
-        float(np.mean([error for _, error, _ in defined])),
-        _described(measure, parts, len(defined), len(rows)),
-    )
+    error = float(np.mean([error for _, _, error in defined]))
+    return Value(mean, np.where(seen, mean + scale * change, np.nan), error, description)
+
+
+def _undefined(n: int, description: str) -> Value:
+    return Value(np.nan, np.full(n, np.nan), np.nan, f"not defined: {description}")
 
 
 def _of_part(
@@ -423,9 +434,7 @@ def _of_part(
     return None
 
 
-def _leave_groups_out(
-    measure: Measure, held: HeldOutPredictions, rows: list[IntArray], weight: FloatArray, parts: str
-) -> Value:
+def _leave_groups_out(measure: Measure, held: HeldOutPredictions, parts: Parts) -> Value:
     """Compute a measure that is only called, and the contributions of units from the measure
     without each group of units.
     """
@@ -433,6 +442,8 @@ def _leave_groups_out(
     predicted = measure.form(held.prediction)
     plan = held.plan
     n = len(held.weight)
+    rows = parts.entries
+    weight = parts.weight
     assert functional is not None
 
     def value(entries: IntArray) -> float:
@@ -445,9 +456,9 @@ def _leave_groups_out(
 
     part_values = np.array([value(entries) for entries in rows])
     defined = np.flatnonzero(np.isfinite(part_values))
-    description = _described(measure, parts, len(defined), len(rows))
+    description = parts.describe(measure, len(defined))
     if not len(defined):
-        return Value(np.nan, np.full(n, np.nan), np.nan, f"not defined: {description}")
+        return _undefined(n, description)
     seen = np.flatnonzero((np.bincount(held.unit, minlength=n) > 0) & (held.weight > 0))
     groups = plan.clusters if plan.clusters is not None else plan.blocks
     if groups is None:
@@ -493,17 +504,6 @@ def _leave_groups_out(
         )
     units = label if merged and not ordered else None
     return Value(result, values, float(np.mean(errors)), description, units)
-
-
-def _described(measure: Measure, parts: str, count: int, total: int) -> str:
-    ranked = isinstance(measure.functional, Ranks)
-    if count < total:
-        lacking = f" ({total - count} more {'lack a class' if ranked else 'do not define it'})"
-    else:
-        lacking = ""
-    if parts == POOLING_NOTE:
-        return parts + lacking
-    return f"mean over {count} {parts}{lacking}"
 
 
 def _has_every_class(part: IntArray, target: NDArray, weight: FloatArray, count: int) -> BoolArray:
