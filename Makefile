@@ -13,6 +13,9 @@ help: ## list the targets
 demo: $(VENV)/.installed-plot ## certified leave-one-out of real data; the picture goes to out/
 	$(BIN)/leaveout demo --out out
 
+# Byte code of the tests and the library is kept: compiling it takes each worker half a minute.
+export PYTHONDONTWRITEBYTECODE =
+
 test: $(VENV)/.installed-test ## the tests, without the slow ones
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 

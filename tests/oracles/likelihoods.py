@@ -36,14 +36,18 @@ def partial_likelihood(
     s = np.ones(len(X)) if sample_weight is None else sample_weight
     entered = np.full(len(X), -np.inf) if entry is None else entry
     stratum = np.zeros(len(X)) if strata is None else strata
-    for label, t in itertools.product(np.unique(stratum), np.unique(time)):
+    risk = s * np.exp(eta)
+    for label, t in itertools.product(np.unique(stratum), np.unique(time[died])):
         at_risk = keep & (stratum == label) & (entered < t) & (t <= time)
         dies = at_risk & (time == t) & died
-        count, risk = dies.sum(), s * np.exp(eta)
+        count = dies.sum()
+        if not count:
+            continue
         total -= (s * eta)[dies].sum()
+        together, dying = risk[at_risk].sum(), risk[dies].sum()
         for k in range(count):
             share = k / count if ties == "efron" else 0.0
-            total += s[dies].mean() * np.log(risk[at_risk].sum() - share * risk[dies].sum())
+            total += s[dies].mean() * np.log(together - share * dying)
     return total
 
 

@@ -698,7 +698,7 @@ def test_the_same_response_under_other_names_or_weights():
             }
         )
     with pytest.raises(ValueError, match=r"to_arviz: units have other sample_weight"):
-        of(lo.Regression(X, y, "gaussian", sample_weight=weight)).to_arviz()
+        of(lo.GLM(X, y > 0, "logistic", sample_weight=weight)).to_arviz()
     elsewhere = lo.cross_validate(lo.fit(lo.GLM(X, y, "squared")), lo.kfold(150, 3))
     with pytest.warns(UserWarning, match="plans leave out other units"):
         lo.compare({"a": of(lo.GLM(X[:, :1], y, "squared")), "b": elsewhere})

@@ -1,6 +1,7 @@
 """Linkage: drawn partitions against the enumeration of all, shares and rates against hand and
 simulation, tables as others make them."""
 
+import functools
 import itertools
 import pickle
 
@@ -35,20 +36,28 @@ def all_partitions(count):
             yield (*rest, label)
 
 
-def law(edges, p, unlisted, pull):
-    """The probability of every partition, from the definition: clusters hang together (networkx),
-    and the weights are found by SciPy's BFGS, as the maximum of Σ p w − log Z(w) − pull/2 |w −
-    log-odds|²."""
-    graph, found, inside, ground = nx.Graph(edges.tolist()), [], [], []
+@functools.cache
+def connected_partitions(name):
+    """Partitions whose clusters hang together (networkx), the pairs inside, and the number of
+    others inside."""
+    edges = GRAPHS[name]
+    graph, found, inside, other = nx.Graph(edges.tolist()), [], [], []
     for z in all_partitions(edges.max() + 1):
         label = np.array(z)
         clusters = [np.flatnonzero(label == k).tolist() for k in range(label.max() + 1)]
         if all(nx.is_connected(graph.subgraph(cluster)) for cluster in clusters):
             found.append(z)
             inside.append(label[edges[:, 0]] == label[edges[:, 1]])
-            other = sum(len(c) * (len(c) - 1) // 2 for c in clusters) - inside[-1].sum()
-            ground.append(other * np.log(unlisted / (1 - unlisted)))
-    inside, ground, odds = np.array(inside, float), np.array(ground), np.log(p / (1 - p))
+            other.append(sum(len(c) * (len(c) - 1) // 2 for c in clusters) - inside[-1].sum())
+    return found, np.array(inside, float), np.array(other)
+
+
+def law(name, p, unlisted, pull):
+    """The probability of every partition, from the definition: clusters hang together, and the
+    weights are found by SciPy's BFGS, as the maximum of Σ p w − log Z(w) − pull/2 |w −
+    log-odds|²."""
+    found, inside, other = connected_partitions(name)
+    ground, odds = other * np.log(unlisted / (1 - unlisted)), np.log(p / (1 - p))
 
     def probabilities(w):
         weight = np.exp(inside @ w + ground)
@@ -65,6 +74,7 @@ def law(edges, p, unlisted, pull):
 @pytest.mark.parametrize("unlisted", [0.5, pytest.param(0.15, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("exact, pull", [(True, PULL), (False, PULL), (False, 5.0)])
+@pytest.mark.slow_for("False-5.0-ring-0.5", "False-5.0-clique-0.5")
 def test_drawn_partitions_have_the_law_of_the_definition(name, unlisted, exact, pull, monkeypatch):
     """By sums; by the chain, whose weights follow.
 
@@ -75,7 +85,7 @@ def test_drawn_partitions_have_the_law_of_the_definition(name, unlisted, exact, 
     if not exact:
         monkeypatch.setattr(_partitions, "MAX_ENUMERATED_RECORDS", 1)
     monkeypatch.setattr(_chain, "PULL", pull)
-    expected, inside = law(edges, p, unlisted, pull)
+    expected, inside = law(name, p, unlisted, pull)
     drawn = Linkage.from_pairs((*edges.T, p), int(edges.max()) + 1, unlisted=unlisted).partitions(
         num, seed=1
     )

@@ -508,11 +508,12 @@ def test_the_loss_of_standardised_columns_by_its_formula():
     seen = np.repeat(np.arange(N), w.astype(int))
     ratio = X[seen].var(axis=0) / X.var(axis=0)
     want = (w * WEIGHT) @ (np.logaddexp(0, eta) - y * eta) + 0.5 * ridge * ratio @ theta[:4] ** 2
+    loss = lambda v: model.loss(v, w)
     with jax.enable_x64(True):
-        assert float(model.loss(theta, w)) == pytest.approx(want, rel=1e-12)
-        np.testing.assert_allclose(
-            model.hessian(theta, w), jax.hessian(lambda v: model.loss(v, w))(theta), rtol=1e-9
-        )
+        functions = loss, lambda v: model.hessian(v, w), jax.hessian(loss)
+        value, hessian, derived = (jax.jit(function)(theta) for function in functions)
+    assert float(value) == pytest.approx(want, rel=1e-12)
+    np.testing.assert_allclose(hessian, derived, rtol=1e-9)
     known = model.predictors
     omega, kappa = known.weigh(w[None])
     value = omega[0] @ known.loss.derivatives(known.eta(theta[None])[0], y, (0,))[0]
@@ -532,9 +533,10 @@ def test_the_loss_of_standardised_columns_and_several_classes_by_its_formula():
     own = np.log(np.exp(eta).sum(1)) - eta[np.arange(N), code]
     want = w @ own + 0.5 * (ridge * ratio * apart**2).sum()
     with jax.enable_x64(True):
-        assert float(model.loss(theta, w)) == pytest.approx(want, rel=1e-12)
-        hessian = np.asarray(model.hessian(theta, w)).reshape(15, 15)
-        gradient = np.ravel(jax.grad(lambda v: model.loss(v, w))(theta))
+        loss, gradient = jax.jit(jax.value_and_grad(lambda v: model.loss(v, w)))(theta)
+        hessian = jax.jit(lambda v: model.hessian(v, w))(theta)
+    assert float(loss) == pytest.approx(want, rel=1e-12)
+    hessian, gradient = np.asarray(hessian).reshape(15, 15), np.ravel(gradient)
     known = model.predictors
     (omega,), _ = known.weigh(w[None])
     at = known.eta(theta.reshape(1, -1))

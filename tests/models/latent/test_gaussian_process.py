@@ -158,6 +158,7 @@ def density(theta, X, y):
 
 
 @pytest.mark.parametrize(("seed", "ends"), [(0, (2, 0)), (6, (2, 2)), (10, (1, 0))])
+@pytest.mark.slow_for("10-ends2")
 def test_refits_whose_likelihood_is_highest_at_no_noise_or_an_infinite_length_have_the_losses_of_that_limit(
     seed, ends
 ):
