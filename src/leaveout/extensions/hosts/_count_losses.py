@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..._runtime.jax import Array, jax, jnp, jspecial, static
+from ...models.glm.losses import NegativeBinomialDispersion, Poisson
 from ...objectives.objective import Separable
 
 NOTHING = -1e30  # logarithm of what is not there, whose derivatives are zero
@@ -86,11 +87,9 @@ def conditional(theta: Array, group: NamedParts) -> Array:
 
 def _log_density(theta: NamedParts, part: str, eta: Array, power: Array, y: Array) -> Array:
     if f"{part}dispersion" not in theta:
-        return y * eta - jnp.exp(eta) - jspecial.gammaln(y + 1)
-    size = jnp.exp(power * eta) / theta[f"{part}dispersion"]
-    log_total = jnp.logaddexp(jnp.log(size), eta)
-    counts = jspecial.gammaln(y + size) - jspecial.gammaln(y + 1) - jspecial.gammaln(size)
-    return counts + size * (jnp.log(size) - log_total) + y * (eta - log_total)
+        return -Poisson()(eta, y)
+    tau = jnp.log(theta[f"{part}dispersion"]) - power * eta
+    return -NegativeBinomialDispersion()(eta, tau[None], y)
 
 
 def _log_rest(value: Array) -> Array:

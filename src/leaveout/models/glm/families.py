@@ -125,13 +125,7 @@ class Squared(AbstractMeanLoss):
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         if not self.convex:
             return {}
-        r = eta - y
-        return {
-            0: lambda: 0.5 * r**2,
-            1: lambda: r,
-            2: lambda: np.ones_like(r),
-            3: lambda: np.zeros_like(r),
-        }
+        return self.family.formulas(eta, 1.0, 0.0, y)
 
     def start(self, y: np.ndarray, weight: np.ndarray) -> Any:
         if self.convex:

@@ -52,6 +52,7 @@ from .effects import (
     split,
 )
 from .grouped import OneFactor
+from .modes import ValueAndSteps, newton
 from .quadrature import marginal_means
 from .responses import Response, ResponseRows, read_response, ways
 
@@ -1187,26 +1188,14 @@ def _design(X: Any, intercept: bool) -> tuple[np.ndarray, tuple[str, ...]]:
 
 
 def _without_effects(data: ResponseRows, first: float, tau: np.ndarray) -> np.ndarray:
-    """Approximate the coefficients without random effects by a few Newton steps, halved if the loss
-    rises.
-    """
+    """Approximate the coefficients without random effects by a few Newton steps."""
     Q = data.design
-    response = data.response
-    z = Q.T @ np.full(len(Q), first) / len(Q)
-    derivatives = lambda z, orders: response.orders(
-        data.offset + Q @ z, tau[:, None], data.y, orders
-    )
-    step = np.zeros_like(z)
-    lowest = np.inf
-    with np.errstate(all="ignore"):
-        for _ in range(12):
-            loss, slope, curvature = derivatives(z - step, (0, 1, 2))
-            value = float(data.size @ loss)
-            if not value <= lowest:
-                step = step / 2
-                continue
-            z = z - step
-            lowest = value
-            hessian = (Q.T * (data.size * curvature)) @ Q + 1e-6 * len(Q) * np.eye(len(z))
-            step = np.linalg.solve(hessian, Q.T @ (data.size * slope))
-    return z
+
+    def look(z: np.ndarray) -> ValueAndSteps:
+        loss, slope, curvature = data.response.orders(
+            data.offset + Q @ z, tau[:, None], data.y, (0, 1, 2)
+        )
+        hessian = (Q.T * (data.size * curvature)) @ Q + 1e-6 * len(Q) * np.eye(len(z))
+        return data.size @ loss, lambda fresh: np.linalg.solve(hessian, Q.T @ (data.size * slope))
+
+    return newton(look, Q.T @ np.full(len(Q), first) / len(Q), most=12)[0]

@@ -453,12 +453,13 @@ def marginal_means(
 
 
 def _quadrature_mean(
-    response: Response, mean: NDArray, spread: NDArray, tau: NDArray, nodes: int
+    response: Response, mean: NDArray, spread: NDArray, tau: NDArray, count: int
 ) -> FloatArray:
-    z, w = np.polynomial.hermite_e.hermegauss(nodes)
+    rule = Rule.product(1, count)
+    z = rule.nodes[0]
     terms = (
         share * response.mean(mean + spread * node, tau)
-        for node, share in zip(z, w / np.sqrt(2 * np.pi), strict=True)
+        for node, share in zip(z, np.exp(rule.log_weight - 0.5 * z**2), strict=True)
     )
     return np.asarray(sum(terms))
 
