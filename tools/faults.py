@@ -1110,8 +1110,8 @@ FAULTS = (
     Fault(
         "steps that did not shrink are accepted",
         "_descent._step",
-        "np.where(stuck[:, None], u, u - step)",
-        "np.where(stuck[:, None], u - step, u)",
+        "_moved(candidates, step, ~stuck)",
+        "_moved(candidates, step, stuck)",
         "test_descent test_certificate",
     ),
     Fault(
