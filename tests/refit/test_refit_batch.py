@@ -4,6 +4,7 @@ In the norm of H, and of linear functions.
 """
 
 import warnings
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from flint import arb
 import leaveout as lo
 from leaveout.refit import _newton, distance_of_fit, distances, lengths
 from leaveout.refit._anchor import linear_cache
+from leaveout.refit._refit_batch import Rung, climb, join, put, take
 from leaveout.validation.batches import Collected, over_refits
 from tests.oracles.balls import SLOPES, Refits, column
 from tests.problems.proofs import DESIGNS, fit_of, plans
@@ -140,3 +142,43 @@ def test_of_other_models_it_is_estimated():
     over_refits("test", fit, lo.leave_one_out(30), lo.Exact(), tell, judge=True)
     far, proved = found[0]
     assert np.isfinite(far).all() and not proved.any() and not distance_of_fit(fit)[1]
+
+
+class Ladder(NamedTuple):
+    """A batch whose rungs are named where they were taken."""
+
+    open: np.ndarray
+    taken: tuple = ()
+
+    def merge(self, part):
+        name, is_open = part
+        return Ladder(is_open, (*self.taken, name))
+
+
+def rung(name, cost, leaves, applies=True):
+    """A rung after which the first `leaves` of three refits are open."""
+    return Rung(
+        name, lambda batch: applies, lambda batch: cost, lambda batch: (name, np.arange(3) < leaves)
+    )
+
+
+@pytest.mark.parametrize(
+    ("rungs", "taken"),
+    [
+        ([rung("dear", 9, 0), rung("cheap", 1, 2)], ("cheap", "dear")),
+        ([rung("dear", 9, 0), rung("cheap", 1, 0)], ("cheap",)),
+        ([rung("other", 0, 0, applies=False), rung("cheap", 1, 3)], ("cheap",)),
+    ],
+)
+def test_the_cheapest_rung_that_applies_is_taken_until_no_refit_is_open(rungs, taken):
+    assert climb(Ladder(np.ones(3, bool)), tuple(rungs)).taken == taken
+
+
+def test_some_refits_of_a_record_are_put_back_in_their_places():
+    record = Ladder(np.arange(6.0), np.arange(12).reshape(6, 2))
+    odd, even = take(record, [1, 3, 5]), take(record, [0, 2, 4])
+    changed = put(record, np.array([1, 3, 5]), odd._replace(open=np.full(3, -1.0)))
+    np.testing.assert_array_equal(changed.open, [0, -1, 2, -1, 4, -1])
+    np.testing.assert_array_equal(record.open, np.arange(6.0))
+    joined = take(join([even, odd]), [0, 3, 1, 4, 2, 5])
+    np.testing.assert_array_equal(joined.taken, record.taken)

@@ -375,27 +375,6 @@ class Fit(Module, PrintedResult):
         # these coordinates contain flat directions
         return displacement - (displacement @ flat.T) @ flat
 
-    def newton_step(self, gradient: Vector) -> Vector:
-        """Compute `H⁻¹ g` of one gradient, or approximately where H is not formed.
-
-        A formed H costs half of each of two products with triangular matrices.
-
-        Parameters
-        ----------
-        gradient : array of float, shape (params,)
-            Gradient in θ.
-
-        Returns
-        -------
-        array of float, shape (params,)
-            The step.
-        """
-        if isinstance(self.whitener, Scaling):
-            return self.unwhiten(self.learned_inverse.about(self.whiten(gradient)[None])[0])
-        return scipy.linalg.blas.dtrmv(
-            self.root.T, scipy.linalg.blas.dtrmv(self.root.T, gradient, trans=1)
-        )
-
     def length(self, gradient: Vector) -> float:
         """Compute √(gᵀH⁻¹g).
 

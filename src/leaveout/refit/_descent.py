@@ -38,12 +38,14 @@ computed, b · H⁻¹∇S, which needs one directional derivative for every draw
 of the left-out units is not sampled.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+import scipy
 from jaxtyping import Float, Int
 
 from .._runtime.jax import Array, Arrays, cached_on, compile_static, jax, jnp
@@ -874,7 +876,7 @@ def _descents(
         yield descent
     if descent is not None:
         return
-    minimiser = BFGS(F, fit.vector, fit.newton_step)
+    minimiser = BFGS(F, fit.vector, functools.partial(_anchor_step, fit))
     checked_size = np.inf
 
     def is_near_enough(size: float) -> bool:
@@ -890,6 +892,17 @@ def _descents(
     while minimiser.descend(is_near_enough, MOST):
         yield minimiser
     yield minimiser
+
+
+def _anchor_step(fit: Fit, gradient: Vector) -> Vector:
+    """Compute `H⁻¹ g` of one gradient, or approximately where H is not formed.
+
+    A formed H costs half of each of two products with triangular matrices.
+    """
+    if fit.factor is None:
+        return fit.unwhiten(fit.learned_inverse.about(fit.whiten(gradient)[None])[0])
+    half = scipy.linalg.blas.dtrmv(fit.root.T, gradient, trans=1)
+    return scipy.linalg.blas.dtrmv(fit.root.T, half)
 
 
 def _finish(

@@ -48,9 +48,8 @@ class RefitMetric(abc.ABC):
 
     # whether they are those at the candidates, so that steps are Newton steps
     is_newton: ClassVar[bool] = False
-    sketched: bool = (
-        False  # whether lengths are measured by a sketch of the inverse of H, from above
-    )
+    # whether lengths are measured by a sketch of the inverse of H, from above
+    sketched: bool = False
 
     @abc.abstractmethod
     def solve(self, gradient: Points, u: Points, lanes: Lanes) -> Points:

@@ -22,7 +22,7 @@ from ..linalg.enclosure_theorem import CurvatureBounds, ball, gaps
 from ..linalg.rounding import UNIT, UP, Rounding, bounded, condition, factor_error
 from ..linalg.sparse_cholesky import cholesky
 from ..objectives.objective import Flags, Lanes, PerLane, PerRefit, Points
-from ._anchor import PASS, curvature_error, gradient_error, passes, tiles, total
+from ._anchor import PASS, curvature_error, gradient_error, groups, passes, tiles, total
 from ._enclosure import CAUTION, CertifiedBatch
 from ._refit_batch import take
 
@@ -39,6 +39,8 @@ FALL = 1e-4  # share of the predicted fall that a step must reach
 SHORTEST = 1e-12, 1e-6
 
 Enough = Callable[[Array], Flags]
+Rejected = Int[Array, " rejected"]
+Step = Callable[[CertifiedBatch, "Way", Enough, bool], "tuple[Way, Rejected]"]
 
 
 class Way(NamedTuple):
@@ -121,6 +123,20 @@ def _take_shares(
     return way._replace(u=u, eta=way.eta + times(length) * moves, value=value), length
 
 
+def _iterate(
+    state: CertifiedBatch, lanes: Lanes, enough: Enough, step: Step, most: int
+) -> Rejected:
+    """Step until all refits have ended; returns those that are not near enough."""
+    way = _begin(state, lanes)
+    ended = [lanes[:0]]
+    for k in range(most):
+        if not way.lanes.size:
+            break
+        way, rejected = step(state, way, enough, k == 0)
+        ended.append(rejected)
+    return np.concatenate([*ended, way.lanes])
+
+
 # by factors
 
 
@@ -131,20 +147,16 @@ def newton(state: CertifiedBatch, lanes: Lanes, enough: Enough) -> None:
     """
     n, p = state.anchor.model.design.shape
     size = max(1, PASS * 8 // (n * state.anchor.model.design.outputs * min(p, 8) + p * p))
-    for start in range(0, len(lanes), size):
-        way = _begin(state, lanes[start : start + size])
-        for k in range(MOST):
-            if way.lanes.size:
-                way = _step(state, way, enough, k == 0)
-        _fail(state, way.lanes, RESULTS.not_converged)
+    for chunk in groups(lanes, size):
+        _fail(state, _iterate(state, chunk, enough, _step, MOST), RESULTS.not_converged)
 
 
 def _fail(state: CertifiedBatch, lanes: Lanes, code: RESULTS) -> None:
     state.result[lanes], state.half[lanes] = code, np.inf
 
 
-def _step(state: CertifiedBatch, way: Way, enough: Enough, is_first: bool) -> Way:
-    """Take one step of each refit, and close those for which that is enough."""
+def _step(state: CertifiedBatch, way: Way, enough: Enough, is_first: bool) -> tuple[Way, Rejected]:
+    """Take one step of each refit; returns those that go on, and those that have no minimiser."""
     anchor = state.anchor
     model = anchor.model
     loss = model.loss
@@ -158,15 +170,16 @@ def _step(state: CertifiedBatch, way: Way, enough: Enough, is_first: bool) -> Wa
         + anchor.flat
     )
     root, bad, condition_square = inverse_roots(hessian, eta.shape[1])
-    # the curvature may vanish during the steps
-    code = RESULTS.undetermined if is_first else RESULTS.not_converged
-    _fail(state, way.lanes[bad], code)
+    rejected = way.lanes[bad]  # the curvature may vanish during the steps
+    if is_first:
+        _fail(state, rejected, RESULTS.undetermined)
+        rejected = rejected[:0]
     if bad.any():
         parts = way._replace(eta=eta), theta, curvature, hessian, root, condition_square
         way, theta, curvature, hessian, root, condition_square = take(parts, ~bad)
         eta = way.eta
     if not way.lanes.size:
-        return way
+        return way, rejected
     lanes, omega, kappa, *_ = way
     slope = loss.derivatives(eta, model.y, (1,))[0]
     gradient = (
@@ -221,8 +234,7 @@ def _step(state: CertifiedBatch, way: Way, enough: Enough, is_first: bool) -> Wa
     far = np.linalg.norm(way.u, axis=1) > 1e7 * (1 + state.first[lanes])
     lost = ~closed & (far | (taken == 0) | _vanishing_groups(state, _theta(state, way.u)))
     lost |= ~np.isfinite(way.value) | (floor & ~np.isfinite(after))
-    _fail(state, lanes[lost], RESULTS.not_converged)
-    return take(way, ~(closed | lost))
+    return take(way, ~(closed | lost)), np.append(rejected, lanes[lost])
 
 
 def _norm_share(
@@ -297,27 +309,30 @@ def conjugate(state: CertifiedBatch, lanes: Lanes, enough: Enough) -> Int[np.nda
     or is too flat.
     """
     lanes = lanes[state.metric.kept_share[lanes] > 0]
-    rejected = [lanes[:0]]
-    for chunk in passes(lanes, state.anchor.eta.size, state.u.shape[1]):
-        way = _begin(state, chunk)
-        for _ in range(ROUNDS):
-            if not way.lanes.size:
-                break
-            gradient, change, noise = _gradient(state, way)
-            size = _judge(state, way, gradient, noise)
-            open_ = ~(np.isfinite(way.least) & enough(way.lanes))
-            way, gradient, change, size, noise = take((way, gradient, change, size, noise), open_)
-            if not way.lanes.size:
-                break
-            step, least = _solve(state, way.lanes, gradient, change)
-            slope = np.einsum("rp,rp->r", gradient, step)
-            way, length = _take_shares(state, way, step, slope, SHORTEST[1])
-            way = way._replace(least=np.minimum(way.least, least))
-            good = (length > 0) & (way.least > LEAST) & (size > 2 * noise)
-            rejected.append(way.lanes[~good])
-            way = take(way, good)
-        rejected.append(way.lanes)
-    return np.sort(np.concatenate(rejected))
+    chunks = passes(lanes, state.anchor.eta.size, state.u.shape[1])
+    steps = [_iterate(state, chunk, enough, _step_by_products, ROUNDS) for chunk in chunks]
+    return np.sort(np.concatenate([lanes[:0], *steps]))
+
+
+def _step_by_products(
+    state: CertifiedBatch, way: Way, enough: Enough, is_first: bool
+) -> tuple[Way, Rejected]:
+    """Close refits that are near enough, and take one step of each other; returns those that go on,
+    and those of which F stops falling or is too flat.
+    """
+    gradient, change, noise = _gradient(state, way)
+    size = _judge(state, way, gradient, noise)
+    if not is_first:
+        open_ = ~enough(way.lanes)
+        way, gradient, change, size, noise = take((way, gradient, change, size, noise), open_)
+        if not way.lanes.size:
+            return way, way.lanes
+    step, least = _solve(state, way.lanes, gradient, change)
+    slope = np.einsum("rp,rp->r", gradient, step)
+    way, length = _take_shares(state, way, step, slope, SHORTEST[1])
+    way = way._replace(least=np.minimum(way.least, least))
+    good = (length > 0) & (way.least > LEAST) & (size > 2 * noise)
+    return take(way, good), way.lanes[~good]
 
 
 def _gradient(state: CertifiedBatch, way: Way) -> tuple[Points, Array, PerLane]:
