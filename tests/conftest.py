@@ -84,10 +84,10 @@ def pytest_pycollect_makeitem():
 
 
 def pytest_collection_finish():
-    # modules and tests stay to the end: no collection of garbage looks through them again, nor, but
-    # when memory is scarce (`few_programs`), through all that programs keep
+    # modules and tests stay to the end: no collection of garbage looks through them again, and
+    # through all that programs keep it does so a dozen times, not hundreds
     gc.freeze()
-    gc.set_threshold(20_000, 20, 1_000)
+    gc.set_threshold(20_000, 20, 10)
 
 
 @pytest.fixture(autouse=True)

@@ -328,6 +328,12 @@ def everything(model, seed=0, scoring="neg_mean_squared_error", classes=False, *
     return leakage_report(model, X, y, **arguments | more)
 
 
+@functools.cache
+def nearest():
+    """The report of nearest neighbours, which several tests read."""
+    return everything(KNeighborsRegressor(1))
+
+
 @QUIET
 def test_labels_say_which_row_is_which():
     X, y, filed, linkage = linked()
@@ -357,7 +363,7 @@ def test_more_is_better_and_ratios_have_intervals():
     assert (
         row.low < row.score < row.high and row.correction_low < row.correction < row.correction_high
     )
-    flipped = everything(KNeighborsRegressor(1), scoring="neg_mean_squared_error").table
+    flipped = nearest().table
     loss = everything(KNeighborsRegressor(1), scoring="mse").table
     np.testing.assert_allclose(flipped.score.iloc[:4], -loss.score.iloc[:4])
     np.testing.assert_allclose(flipped.correction_low.iloc[1:4], -loss.correction_high.iloc[1:4])
@@ -467,7 +473,7 @@ def test_what_is_wrong_is_said(more, error, match):
 
 @pytest.mark.slow
 def test_learners_are_compared_over_the_same_clusters():
-    a, b = everything(KNeighborsRegressor(1)), everything(LinearRegression())
+    a, b = nearest(), everything(LinearRegression())
     table = lo.compare({"one": a, "line": b})
     best, other = table.index
     difference = a.table.score["both"] - b.table.score["both"]
@@ -494,10 +500,7 @@ def test_learners_are_compared_over_the_same_clusters():
 
 
 def test_what_is_not_listed_enlarges_the_correction():
-    whole, part = (
-        everything(KNeighborsRegressor(1)),
-        everything(KNeighborsRegressor(1), listed=(0.8, 0.7, 0.88)),
-    )
+    whole, part = nearest(), everything(KNeighborsRegressor(1), listed=(0.8, 0.7, 0.88))
     for name in ("purge", "coarser", "both"):
         assert part.answers[name].correction == pytest.approx(whole.answers[name].correction / 0.8)
         assert whole.table.se_links[name] == 0.0
