@@ -250,7 +250,7 @@ class AbstractRegression(AbstractLinearPredictor):
             names=self._names,
             symmetries=self._symmetries,
             penalty_curvature=self._penalty_curvature,
-            limit=lambda theta: loss.limit(tau(theta)) if self.own else "",
+            limit=lambda theta: loss.limit(tau(theta)),
             at_limit=lambda theta: (
                 np.r_[theta[: -self.own], loss.at_limit(tau(theta))] if self.own else theta
             ),

@@ -118,6 +118,37 @@ class AbstractLoss(Module):
         """
         return {}
 
+    def unconstrained(self, parameters: dict[str, Any]) -> np.ndarray:
+        """Return τ from natural parameters; the inverse of `natural`.
+
+        Parameters
+        ----------
+        parameters : dict
+            Natural parameters by name.
+
+        Returns
+        -------
+        array of float, shape (own,)
+            Unconstrained parameters τ.
+        """
+        return np.zeros(0)
+
+    def limit(self, tau: np.ndarray) -> str:
+        """Explain why there is no minimum, if the loss's own parameters came out at a limit that
+        they cannot reach.
+
+        Parameters
+        ----------
+        tau : array of float, shape (own,)
+            Parameters τ at the end of a fit.
+
+        Returns
+        -------
+        str
+            A sentence; "" if there is no such limit.
+        """
+        return ""
+
     @property
     def intercept(self) -> bool:
         """Whether a model with this loss may have an intercept."""
@@ -403,22 +434,6 @@ class AbstractSharedLoss(AbstractLoss):
         tuple of float and array of float
             The intercept, and τ.
         """
-
-    def limit(self, tau: np.ndarray) -> str:
-        """Explain why there is no minimum, if the loss's own parameters came out at a limit that
-        they cannot reach.
-
-        Parameters
-        ----------
-        tau : array of float, shape (own,)
-            Parameters τ at the end of a fit.
-
-        Returns
-        -------
-        str
-            A sentence; "" if there is no such limit.
-        """
-        return ""
 
     def at_limit(self, tau: np.ndarray) -> np.ndarray:
         """Put parameters that run to a limit so near to it that losses are those of the limit.

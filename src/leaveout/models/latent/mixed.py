@@ -260,12 +260,12 @@ class Mixed(AbstractLatentModel):
         )
         y, self.levels = _ordinal_levels(family, y)
         response = read_response(family, y)
-        if self.spec is not None and not response.intercept:
+        if self.spec is not None and not response.loss.intercept:
             X = X.drop(columns="Intercept", errors="ignore")
-        X, self.names = _design(X, intercept and response.intercept)
+        X, self.names = _design(X, intercept and response.loss.intercept)
         n = len(X)
         y = column("Mixed", "y", y, n)
-        response.check(y)
+        response.loss.check(y)
         if method not in ("ML", "REML") or (method == "REML" and not response.quadratic):
             raise ValueError(
                 f'Mixed: method is "ML" or, for a Gaussian response, "REML"; got {method!r} for {response.title}.'
@@ -398,7 +398,9 @@ class Mixed(AbstractLatentModel):
             names=self._names,
             undetermined=self._undetermined,
             warning=self._warning,
-            limit=lambda theta: self.data.response.limit(self._parts(theta).tau[0]),
+            limit=lambda theta: self.data.response.loss.limit(self._parts(theta).tau[0]).replace(
+                "lo.losses.Poisson()", 'family="poisson"'
+            ),
             held=self._without_zero_pivots,
             leaving=type(self)._leaving if self._num_held else None,
         )
@@ -413,7 +415,7 @@ class Mixed(AbstractLatentModel):
         parameters = {"coef": self.transform @ parts.z[0]}
         for factor, free in zip(self.factors, parts.free, strict=True):
             parameters[f"covariance[{factor.name}]"] = factor.covariance(free[0], self.unit)
-        shared = response.natural(parts.tau[0])
+        shared = response.loss.natural(parts.tau[0])
         return parameters | {
             name: value * self.unit if response.quadratic else value
             for name, value in shared.items()
@@ -434,7 +436,7 @@ class Mixed(AbstractLatentModel):
             for name, value in natural.items()
         }
         return np.concatenate(
-            [np.linalg.solve(self.transform, coef), *free, response.unconstrained(shared)]
+            [np.linalg.solve(self.transform, coef), *free, response.loss.unconstrained(shared)]
         )
 
     def _names(self):
@@ -793,7 +795,7 @@ class Mixed(AbstractLatentModel):
         outer_weights = self.engine.outer_weights
         facts: dict[str, Any] = {
             "serial": not outer_weights,
-            "score": self.data.response.scale(y),
+            "score": self.data.response.loss.scale(y),
             "predict_new": self._predict_new,
         }
         if rows:

@@ -39,11 +39,6 @@ class Response:
         return type(self.loss).__name__.lower()
 
     @property
-    def intercept(self) -> bool:
-        """Whether the predictor may have an intercept."""
-        return self.loss.intercept
-
-    @property
     def quadratic(self) -> bool:
         """Whether ℓ is quadratic in η, so that Laplace's approximation is exact."""
         return isinstance(self.loss, losses.GaussianScale)
@@ -94,10 +89,6 @@ class Response:
             self.num_shared, *shape
         ) if self.num_shared else np.zeros((0, *shape))
 
-    def check(self, y: np.ndarray) -> None:
-        """Raise ValueError if some y is outside the domain."""
-        self.loss.check(y)
-
     def start(self, y: np.ndarray) -> tuple[float, np.ndarray]:
         """Return an intercept and τ to start from, where random effects take a share of what
         scatters.
@@ -112,16 +103,6 @@ class Response:
         if self.num_shared:
             return start
         return (float(start), np.zeros(0))
-
-    def natural(self, tau: np.ndarray) -> dict[str, Any]:
-        """Return τ in natural parameters, by name."""
-        return self.loss.natural(tau)
-
-    def unconstrained(self, parameters: dict[str, Any]) -> np.ndarray:
-        """Return τ from natural parameters; the inverse of `natural`."""
-        if isinstance(self.loss, losses.AbstractSharedLoss):
-            return self.loss.unconstrained(parameters)
-        return np.zeros(0)
 
     def mean(self, eta: np.ndarray, tau: np.ndarray) -> np.ndarray:
         """Compute the mean of y.
@@ -139,18 +120,6 @@ class Response:
             return np.asarray(self.loss.variance(mean))
         family, phi, _ = self._family(tau)
         return family.variance(mean, phi)
-
-    def limit(self, tau: np.ndarray) -> str:
-        """Explain why there is no minimum, if τ came out at a limit; else ""."""
-        if isinstance(self.loss, losses.AbstractSharedLoss):
-            message = self.loss.limit(tau)
-        else:
-            message = ""
-        return message.replace("lo.losses.Poisson()", 'family="poisson"')
-
-    def scale(self, y: np.ndarray) -> str:
-        """Scale of ℓ, such as a −log density, for these y."""
-        return self.loss.scale(y)
 
 
 class ResponseRows(NamedTuple):
