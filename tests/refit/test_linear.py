@@ -368,11 +368,11 @@ def test_of_a_function_nothing_is_proved():
         )
 
 
-@pytest.mark.parametrize("limit", ["AFFORDABLE", "COSTLY_OPERATIONS"])
+@pytest.mark.parametrize("limit", ["_budget", "COSTLY_OPERATIONS"])
 def test_the_rungs_of_large_problems_are_estimates_and_honest(monkeypatch, limit):
     fit, X, y, w, group = fitted("weights", "logistic", 5)
-    plan = lo.leave_one_out(len(y)) if limit == "AFFORDABLE" else lo.groups(group)
-    monkeypatch.setattr(linear, limit, 0.0)
+    plan = lo.leave_one_out(len(y)) if limit == "_budget" else lo.groups(group)
+    monkeypatch.setattr(linear, limit, (lambda step: 0.0) if limit == "_budget" else 0.0)
     monkeypatch.setattr(linear.sampled, "SIZES", (16, 32))
     monkeypatch.setattr(linear.sampled, "LEAST_ROWS", 4.0)
     cv = lo.cross_validate(fit, plan, lo.Certified(0.001), audit=0)
@@ -380,11 +380,30 @@ def test_the_rungs_of_large_problems_are_estimates_and_honest(monkeypatch, limit
     assert beyond(cv, plan, "logistic", X, y, w)[1:] == (0, 0)
 
 
+def test_proofs_are_bought_on_request_where_estimates_are_cheaper():
+    rng = np.random.default_rng(1)
+    X = rng.standard_t(4, (6000, 30))
+    y = (rng.random(6000) < 1 / (1 + np.exp(-X.sum(1) / 6))) * 1.0
+    fit, plan = lo.fit(lo.GLM(X, y, "logistic")), lo.leave_one_out(6000)
+    auto, always = (
+        lo.cross_validate(fit, plan, lo.Certified(proofs=proofs), audit=0)
+        for proofs in ("auto", "always")
+    )
+    assert always.proved.all() and 0.5 < auto.proved.mean() < 1
+    assert (np.abs(auto.losses - always.losses) <= auto.error + always.error).all()
+    assert auto.approximation_error <= 0.01 * auto.scale * 1.0001
+    count = np.sum(~auto.proved)
+    assert f"{count} by a sample of rows, estimated; proofs would be dear" in str(auto)
+    assert "estimated" not in str(always) and "by the next term, proved" in str(always)
+    with pytest.raises(ValueError, match="'auto' or 'always'; got 'often'"):
+        lo.Certified(proofs="often")
+
+
 def test_errors_are_of_the_losses_reported_where_a_rung_in_between_was_tried(monkeypatch):
     """Rows that the next term by all rows would have left too far off stay where the first look put
     them.
     """
-    monkeypatch.setattr(linear, "AFFORDABLE", 0.0)
+    monkeypatch.setattr(linear, "_budget", lambda step: 0.0)
     for seed in (70, 78, 247, 382):
         rng = np.random.default_rng(seed)
         X = rng.standard_t(3, (85, 4)) / 2

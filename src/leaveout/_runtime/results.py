@@ -85,6 +85,27 @@ class RESULTS(enum.IntEnum):
     )
 
 
+class SettledBy(enum.IntEnum):
+    """The rung that gave a refit of a linear predictor its error, in words."""
+
+    words: str
+
+    def __new__(cls, number: int, words: str) -> "SettledBy":
+        rung = int.__new__(cls, number)
+        rung._value_ = number
+        rung.words = words
+        return rung
+
+    unknown = -1, "no rung"
+    one_step = 0, "one step"
+    next_term = 1, "the next term"
+    products = 2, "products of rows"
+    sample = 3, "a sample of rows"
+    steps = 4, "steps"
+    conjugate = 5, "conjugate gradients"
+    newton = 6, "Newton's method"
+
+
 # refits that do not exist
 NO_REFIT_CODES = RESULTS.undetermined, RESULTS.not_converged, RESULTS.nonfinite
 

@@ -15,14 +15,23 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
+from .._runtime.jax import cached_on
 from .._runtime.results import RESULTS
-from ..linalg.design import apply_curvature, scale_units, weight_terms
+from ..linalg.design import DenseDesign, apply_curvature, scale_units, weight_terms
 from ..linalg.enclosure_theorem import Ball
-from ..objectives.objective import Flags, PerLane, RefitPoints
+from ..objectives.objective import Flags, PerLane, Points, RefitPoints
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows
-from . import _cubic as cubic
-from ._anchor import FoldMetric, linear_cache, passes, tiles, total, weights
+from ._anchor import (
+    ELEMENTWISE,
+    FoldMetric,
+    LinearFitCache,
+    linear_cache,
+    passes,
+    tiles,
+    total,
+    weights,
+)
 
 Array = np.ndarray
 # steps with one metric before a refit needs another; or before its error is estimated
@@ -37,6 +46,29 @@ CONTRACTION_NEIGHBOURS = 5
 CAUTION = 1.3
 MAX_CONTRACTION = 0.9
 STALL_RATIO = 0.5  # a step that leaves a larger share of the gradient needs another metric
+
+
+def _is_cheap(anchor: LinearFitCache, gradients: int) -> bool:
+    """Tell whether T takes fewer operations than so many gradients."""
+    p = len(anchor.root)
+    return p * p * (p + 1) <= (4 * p + ELEMENTWISE) * gradients
+
+
+@cached_on
+def _third(anchor: LinearFitCache) -> Float[np.ndarray, "pairs rank"]:
+    """Compute T = Σ ω ℓ‴ z ⊗ z ⊗ z, its first two axes as pairs, and pairs off the diagonal
+    doubled.
+    """
+    (third,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
+    i, j = np.triu_indices(len(anchor.root))
+    products = DenseDesign(anchor.rows).products(weight_terms(anchor.weight, third) * anchor.rows.T)
+    return products[:, i, j].T * np.where(i < j, 2.0, 1.0)[:, None]
+
+
+def _third_term(anchor: LinearFitCache, u: Points) -> Points:
+    """Compute T[u, u, ·] of some moves u."""
+    i, j = np.triu_indices(len(anchor.root))
+    return (u[:, i] * u[:, j]) @ _third(anchor)
 
 
 class CertifiedBatch:
@@ -78,6 +110,7 @@ class CertifiedBatch:
         self.radius = np.full(count, np.inf)
         self.gradients = 0.0
         self.proved = np.ones(count, bool)
+        self.settled_by = np.zeros(count, np.int8)
         self.is_taken = np.ones(count, bool)
         self.shrunk = np.zeros(count)  # share of λ that the last step left
         self.contraction = np.full(count, np.inf)  # if it was estimated
@@ -158,7 +191,7 @@ class CertifiedBatch:
             not lanes.size
             or metric.z is None
             or not is_supported
-            or not cubic.is_cheap(anchor, int(self.rows.num_refits))
+            or not _is_cheap(anchor, int(self.rows.num_refits))
         ):
             return
         start = u = self.u[lanes]
@@ -167,7 +200,7 @@ class CertifiedBatch:
         changed = self.delta[lanes] * weight_terms(anchor.weight, third)[self.units[lanes]]
         for _ in range(2):  # what is left is then of the fourth order
             row_moves = (z @ u[:, :, None])[:, :, 0]
-            remainder = cubic.third(anchor, u) + ((changed * row_moves**2)[:, None] @ z)[:, 0]
+            remainder = _third_term(anchor, u) + ((changed * row_moves**2)[:, None] @ z)[:, 0]
             u = start - 0.5 * metric.solve(remainder, lanes)
         good = np.linalg.norm(u - start, axis=1) <= 0.1 * self.first[lanes]
         self.u[lanes[good]], after[lanes[good]] = u[good], np.inf

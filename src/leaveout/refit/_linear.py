@@ -26,33 +26,44 @@ Every rung gives a candidate, and the radius within which the minimiser is prove
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.results import RESULTS
+from .._runtime.results import RESULTS, SettledBy
 from ..linalg.design import DenseDesign
 from ..linalg.enclosure_theorem import change
 from ..objectives.objective import Flags, Lanes, PerLane, PerRefit, RefitPoints
 from ..optimize.fit import Fit
 from ..plans.plan import CAPACITY, RefitRows
-from . import _cubic as cubic, _row_sample as sampled
-from ._anchor import ELEMENTWISE, groups, linear_cache
+from . import _next_term as next_term, _row_sample as sampled
+from ._anchor import ELEMENTWISE, LinearFitCache, groups, linear_cache
 from ._enclosure import HURRY, STEPS, CertifiedBatch
 from ._least_norm import least_norm
 from ._newton import conjugate, newton
 from ._one_row import OneRow, one_row, span
+from ._refit_batch import Rung, climb
 from ._row_steps import PRODUCTS, ROUGH, RowSteps
 
 Array = np.ndarray
-# operations that gradients of a plan's refits may cost before single rows are estimated
-AFFORDABLE = 1e8
 COSTLY_OPERATIONS = (
     # operations that Hessians, or gradients, of the refits of a plan may cost before they are
     # estimated instead
     3e10
 )
+# Operations that proofs of the single rows of a plan may cost. A call of many rows takes two
+# microseconds for each of them anyway, in which eighty operations fit into a nanosecond: a call of
+# fewer rows may take as long.
+PROOFS_PER_COLUMN = 1.6e7
+PROOFS_LESS_PER_ROW = 1.6e5
+LEAST_PROOFS = 3e7
+# Operations, at that speed, of the sums for a product of two rows, and of a loss with bounds
+SUMS = 40.0
+LOSSES = 1600.0
+HESSIANS = 2.0  # operations of Hessians, relative to that, from which single rows are estimated
+SPEED = 4.0  # of products in float32, relative to a gradient's operations
 TIGHT = 1.5  # factor on the known difference of a loss; a smaller error needs no closer look
 
 
@@ -129,6 +140,7 @@ class EnclosedRefits(NamedTuple):
     step_length: PerRefit  # the length of the first step
     gradients: float  # number of gradients computed
     open: Int[np.ndarray, " open"]  # refits of which `enough` may not have seen the end
+    settled_by: Int[np.ndarray, " refits"]
 
 
 class Judge:
@@ -190,17 +202,23 @@ def select_batch(rows: RefitRows, lanes: Lanes) -> RefitRows:
 
 
 def enclose(
-    step: FirstStep, enough: Enough, hurry: bool, allowed: Array | None = None
+    step: FirstStep,
+    enough: Enough,
+    hurry: bool,
+    allowed: Array | None = None,
+    *,
+    always: bool = False,
 ) -> EnclosedRefits:
     """Refine every refit until `enough` holds. In a `hurry` no Hessians are computed, and errors
     are estimated.
 
-    If gradients of all refits cost too much, errors of single rows may be estimated too, within the
-    `allowed` error together.
+    If proofs of all refits cost too much, errors may be estimated too, of single rows within the
+    `allowed` error together; but not if they are `always` to be proved.
     """
     if step.single:
-        return _by_rows(step, enough, hurry, allowed)
-    state, lanes = _to_the_end(step.state, enough, hurry)
+        return _by_rows(step, enough, hurry, allowed, always)
+    dear = np.inf if always else COSTLY_OPERATIONS
+    state, lanes = _to_the_end(step.state, enough, hurry, dear)
     ball = lambda: (state.u, state.radius)
     fields = (
         state.center,
@@ -212,174 +230,277 @@ def enclose(
         state.first,
         state.gradients,
     )
-    return EnclosedRefits(*fields, lanes)
+    return EnclosedRefits(*fields, lanes, state.settled_by)
 
 
-def _by_rows(step: FirstStep, enough: Enough, hurry: bool, allowed: Array | None) -> EnclosedRefits:
-    """Enclose single rows; those that the first look does not settle continue as batches do."""
-    fit = step.fit
-    rows = step.rows
-    look = step.row_step
-    center = step.center
-    half = look.half[:, None]
-    everyone = np.arange(len(center))
-    unknown = np.full(len(center), np.inf)
-    lanes = everyone[
-        ~enough(
-            everyone,
-            EnclosureLook(
-                center, half, look.after, np.zeros(len(center)), look.step_length, unknown
-            ),
+class Candidates(NamedTuple):
+    """What a rung gives for some single rows: their predictors, and the errors of these.
+
+    `closed` are the refits that need no other rung, and `unseen` those of which `enough` was not
+    asked for the candidates that they have. `gradients` is the number of gradients that took as
+    long, and `spent` what is gone of the budget. `ball` returns refits, their u, and radii.
+    """
+
+    lanes: Lanes
+    center: Float[np.ndarray, "lanes width ..."]
+    half: Float[np.ndarray, "lanes width"]
+    settled_by: Int[np.ndarray, " lanes"] | SettledBy
+    closed: Lanes
+    unseen: Lanes
+    gradients: float = 0.0
+    spent: float = 0.0
+    proved: Flags | bool = True
+    result: Int[np.ndarray, " lanes"] | RESULTS = RESULTS.successful
+    ball: Callable[[], tuple[Lanes, Array, Array]] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class RowBatch:
+    """Single rows on their way: the first look at them, what is near enough, and the candidates.
+
+    `allowed` are the errors that their losses may have, `budget` the operations that proofs may
+    still cost, and `dear` those of Hessians from which errors are estimated.
+    """
+
+    step: FirstStep
+    enough: Enough
+    hurry: bool
+    allowed: Array | None
+    budget: float
+    dear: float
+    center: Float[np.ndarray, "refits width ..."]
+    half: Float[np.ndarray, "refits width"]
+    open: Flags
+    unseen: Flags
+    settled_by: Int[np.ndarray, " refits"]
+    result: Int[np.ndarray, " refits"]
+    proved: Flags
+    gradients: float
+    balls: tuple[Callable[[], tuple[Lanes, Array, Array]], ...] = ()
+
+    def merge(self, candidates: Candidates) -> "RowBatch":
+        """Return the batch with the candidates of a rung."""
+        columns = {
+            name: getattr(self, name).copy()
+            for name in ("center", "half", "settled_by", "result", "proved", "open", "unseen")
+        }
+        for name in ("center", "half", "settled_by", "result", "proved"):
+            columns[name][candidates.lanes] = getattr(candidates, name)
+        columns["open"][candidates.closed] = False
+        columns["unseen"][candidates.unseen] = True
+        return replace(
+            self,
+            budget=self.budget - candidates.spent,
+            gradients=self.gradients + candidates.gradients,
+            balls=self.balls + ((candidates.ball,) if candidates.ball else ()),
+            **columns,
         )
-    ]
-    result = np.full(len(center), int(RESULTS.successful))
-    proved = np.ones(len(center), bool)
-    # refits, their ends, and number of gradients
-    ended: list[tuple[Array, Callable[[], tuple[Array, Array]], float]] = []
-    # refits for which `enough` saw a candidate that they do not have
-    uses_products = False
-    seen_refits = lanes[:0]
-    if lanes.size:
-        center = center.copy()
-        half = half.copy()
-        if allowed is not None and cubic.worthwhile(step.anchor, len(lanes)):
-            seen_refits = lanes = _by_the_cubic(step, enough, lanes, center, half)
-        model = step.anchor.model
-        smooth = (
+
+    @property
+    def anchor(self) -> LinearFitCache:
+        return self.step.anchor
+
+    @property
+    def looks(self) -> OneRow:
+        return self.step.row_step
+
+    @functools.cached_property
+    def lanes(self) -> Lanes:
+        """Open refits."""
+        return np.flatnonzero(self.open)
+
+    @property
+    def gradient_cost(self) -> float:
+        """Operations of a gradient, at the speed of products in float32."""
+        return SPEED * len(self.anchor.eta) * (4.0 * self.step.fit.num_params + ELEMENTWISE)
+
+    def affordable(self, lanes: Lanes, cost: float) -> Int[np.ndarray, " chosen"]:
+        """Select the farthest of some refits, as many as the budget pays for."""
+        if cost * len(lanes) <= self.budget:
+            return lanes
+        farthest = np.argsort(-self.half[lanes, 0], kind="stable")
+        return np.sort(lanes[farthest[: int(self.budget / cost)]])
+
+    # the next term, from all rows
+
+    @functools.cached_property
+    def cost_of_term(self) -> float:
+        """Operations of products of all rows with one, and of their sums."""
+        n, p = self.anchor.model.design.shape
+        return n * (2.0 * p + SUMS)
+
+    @functools.cached_property
+    def near_lanes(self) -> Lanes:
+        """Open refits that the next term may settle, as many as are affordable."""
+        # it comes nearer to the minimiser only once
+        if self.allowed is None or self.budget < self.cost_of_term:
+            return self.lanes[:0]
+        lanes = self.lanes[next_term.promising(self.anchor, self.looks.take(self.lanes))]
+        return self.affordable(lanes, self.cost_of_term)
+
+    # steps by products of all rows
+
+    @functools.cached_property
+    def cost_of_products(self) -> float:
+        """Operations of a step of one row, whose error products of all rows bound."""
+        n, p = self.anchor.model.design.shape
+        return n * (4.0 * p + LOSSES)
+
+    @functools.cached_property
+    def stepping_lanes(self) -> Lanes:
+        """Open refits that can take such steps."""
+        model = self.anchor.model
+        has_theorem = (
             model.loss.self_concordance is not None
             and model.design.outputs == 1
             and model.norms is None
         )
-        # products of all rows cost no more than a sample
-        is_small = smooth and len(step.anchor.eta) <= 2 * max(sampled.SIZES)
-        if allowed is not None and not is_small and _costs(fit, rows, len(lanes)) > AFFORDABLE:
-            lanes = _by_the_next_term(fit, rows, look, allowed, hurry, center, half, proved)
         # bounds at every step cost several steps of few columns, and only an allowed error ends
         # them early
-        uses_products = (
-            smooth
-            and (allowed is not None or 4 * fit.num_params > ELEMENTWISE)
-            and not np.any(rows.weight[lanes])
-        )
-        if uses_products:
-            seen_refits = np.union1d(seen_refits, lanes)
-            lanes, ending = _by_products(step, enough, lanes, hurry, center, half)
-            ended.append(ending)
-    size = max(1, CAPACITY // (4 * len(step.anchor.root) * step.anchor.model.design.outputs))
-    for chunk in (lanes[start : start + size] for start in range(0, len(lanes), size)):
-        state = CertifiedBatch(
-            fit,
-            rows.take(chunk),
-            step.target,
-            None if step.allowed is None else step.allowed[chunk],
-        )
-        state.look()
-        _to_the_end(
-            state,
-            lambda places, seen, chunk=chunk: enough(chunk[places], seen),
-            hurry,
-            uses_products,
-        )
-        center[chunk], half[chunk], result[chunk], proved[chunk] = (
-            state.center,
-            state.half,
-            state.result,
-            state.proved,
-        )
-        ended.append((chunk, lambda state=state: (state.u, state.radius), state.gradients))
+        is_worthwhile = self.allowed is not None or 4 * self.step.fit.num_params > ELEMENTWISE
+        if not has_theorem or not is_worthwhile:
+            return self.lanes[:0]
+        leaves = np.asarray(self.step.rows.weight)[self.lanes, 0] == 0
+        leaves &= self.settled_by[self.lanes] != SettledBy.products
+        return self.lanes[leaves & self.looks.is_determined[self.lanes]]
+
+    @property
+    def cost_of_gradients(self) -> float:
+        """Operations of two gradients of every open refit."""
+        return 2 * self.gradient_cost * len(self.lanes)
+
+
+def _budget(step: FirstStep) -> float:
+    """Return the operations that proofs of a batch of single rows may cost."""
+    n, p = step.anchor.model.design.shape
+    share = len(step.rows.index) / int(step.rows.num_refits)
+    return share * max(PROOFS_PER_COLUMN * (p + 50) - PROOFS_LESS_PER_ROW * n, LEAST_PROOFS)
+
+
+def _by_rows(
+    step: FirstStep, enough: Enough, hurry: bool, allowed: Array | None, always: bool
+) -> EnclosedRefits:
+    """Enclose single rows: those that the first look does not settle climb the rungs."""
+    look = step.row_step
+    count = len(step.center)
+    half = look.half[:, None]
+    unknown = np.full(count, np.inf)
+    budget = np.inf if allowed is None or always else _budget(step)
+    first = EnclosureLook(step.center, half, look.after, np.zeros(count), look.step_length, unknown)
+    batch = RowBatch(
+        step,
+        enough,
+        hurry,
+        allowed,
+        budget,
+        np.inf if always else min(COSTLY_OPERATIONS, HESSIANS * budget),
+        step.center,
+        half,
+        ~enough(np.arange(count), first),
+        np.zeros(count, bool),
+        np.full(count, int(SettledBy.one_step)),
+        np.full(count, int(RESULTS.successful)),
+        np.ones(count, bool),
+        # each look costs as much as a gradient's share of a row
+        count / len(step.anchor.eta),
+    )
+    batch = climb(batch, RUNGS)
 
     @functools.cache
     def complete_batch() -> CertifiedBatch:
-        batch = CertifiedBatch(fit, rows)
-        batch.look()
-        for chunk, candidates, _ in ended:
-            batch.u[chunk], batch.radius[chunk] = candidates()
-        return batch
+        complete = CertifiedBatch(step.fit, step.rows)
+        complete.look()
+        for ball in batch.balls:
+            lanes, u, radius = ball()
+            complete.u[lanes], complete.radius[lanes] = u, radius
+        return complete
 
-    theta = lambda: complete_batch().theta()
-    ball = lambda: (complete_batch().u, complete_batch().radius)
-    # each look costs as much as a gradient's share of a row
-    look_cost = len(center) / len(step.anchor.eta)
-    gradients = look_cost + sum(entry[-1] for entry in ended)
-    changed = np.union1d(np.flatnonzero(half[:, 0] != look.half), seen_refits)
     return EnclosedRefits(
-        center, half, result, proved, theta, ball, look.step_length, gradients, changed
+        batch.center,
+        batch.half,
+        batch.result,
+        batch.proved,
+        lambda: complete_batch().theta(),
+        lambda: (complete_batch().u, complete_batch().radius),
+        look.step_length,
+        batch.gradients,
+        np.flatnonzero(batch.unseen),
+        batch.settled_by,
     )
 
 
-def _by_the_cubic(
-    step: FirstStep, enough: Enough, lanes: Array, center: Array, half: Array
-) -> Int[np.ndarray, " open"]:
-    """Accept single rows that the next term proves near enough.
-
-    Returns those still open. Writes into `center` and `half`.
-    """
+def _take_next_terms(batch: RowBatch) -> Candidates:
+    """Accept the refits that the next term, from products of all rows, proves near enough."""
+    lanes = batch.near_lanes
     middle, half_widths = (
-        part[:, None] for part in cubic.settle_rows(step.anchor, step.row_step.take(lanes))
+        part[:, None] for part in next_term.settle_rows(batch.anchor, batch.looks.take(lanes))
     )
     unknown = np.broadcast_to(np.inf, len(lanes))
-    good = enough(lanes, EnclosureLook(middle, half_widths, *4 * [unknown]))
-    center[lanes[good]], half[lanes[good]] = middle[good], half_widths[good]
-    return lanes[~good]
+    is_near = batch.enough(lanes, EnclosureLook(middle, half_widths, *4 * [unknown]))
+    good = lanes[is_near]
+    spent = len(lanes) * batch.cost_of_term
+    return Candidates(
+        good,
+        middle[is_near],
+        half_widths[is_near],
+        SettledBy.next_term,
+        good,
+        lanes[~is_near],
+        spent / batch.gradient_cost,
+        spent,
+    )
 
 
-def _by_products(
-    step: FirstStep, enough: Enough, lanes: Array, hurry: bool, center: Array, half: Array
-) -> tuple[Int[np.ndarray, " open"], tuple[Array, Callable[[], tuple[Array, Array]], float]]:
-    """Take steps of rows that are left out, bounded by products of all rows with them; returns the
-    open ones, and candidates.
+def _step_by_products(batch: RowBatch, lanes: Lanes) -> Candidates:
+    """Take steps of rows that are left out, bounded by products of all rows with them.
 
-    Writes into `center` and `half`. Candidates, which would be as large as all rows, are computed
-    again if they are wanted.
+    The candidates, which would be as large as all rows, are computed again if they are wanted.
     """
-    anchor = step.anchor
-    (n, p) = step.anchor.model.design.shape
-    count = 0.0
-    determined = lanes[step.row_step.is_determined[lanes]]
+    anchor = batch.anchor
+    n, p = anchor.model.design.shape
+    count = len(lanes)
+    middle, half_widths = np.empty((2, count, 1))
     # number of the last look at each refit
-    last, settled = np.full(len(determined), -1), np.zeros(len(determined), bool)
-    rough = 4.0 * len(determined) * n * p * p > COSTLY_OPERATIONS and 4 * len(determined) > p
+    last = np.full(count, -1)
+    settled = np.zeros(count, bool)
+    rough = 4.0 * count * n * p * p > COSTLY_OPERATIONS and 4 * count > p
     rough &= isinstance(anchor.model.design, DenseDesign) and anchor.digits < ROUGH
-    uses_gram = anchor.is_small and 4 * len(determined) > n
+    uses_gram = anchor.is_small and 4 * count > n
+    gradients = 0.0
 
     def run(judge: Callable[[Array, RowSteps], Flags]) -> None:
         # NumPy computes one half of it
         gram = anchor.rows @ anchor.rows.T if uses_gram and n * n <= 8 * PRODUCTS else None
-        for chunk in groups(np.arange(len(determined)), PRODUCTS // n):
-            steps = RowSteps(anchor, step.row_step.take(determined[chunk]), rough, gram)
+        for chunk in groups(np.arange(count), PRODUCTS // n):
+            steps = RowSteps(anchor, batch.looks.take(lanes[chunk]), rough, gram)
             steps.run(
                 lambda steps, chunk=chunk: judge(chunk[steps.lanes], steps),
-                HURRY if hurry else STEPS,
+                HURRY if batch.hurry else STEPS,
             )
 
     def judge(place: Array, steps: RowSteps) -> Flags:
-        nonlocal count
-        refits, count = determined[place], count + 0.5 * len(place)
-        center[refits], half[refits], last[place] = (
-            steps.center[:, None],
-            steps.half[:, None],
-            last[place] + 1,
-        )
+        nonlocal gradients
+        gradients += 0.5 * len(place)
+        middle[place], half_widths[place] = steps.center[:, None], steps.half[:, None]
+        last[place] += 1
         seen = (
-            center[refits],
-            half[refits],
+            middle[place],
+            half_widths[place],
             steps.slope,
             steps.noise,
             steps.look.step_length,
             _radius(steps),
         )
-        settled[place] = enough(refits, EnclosureLook(*seen))
+        settled[place] = batch.enough(lanes[place], EnclosureLook(*seen))
         return settled[place]
 
     run(judge)
-    good = settled | (hurry & np.isfinite(half[determined, 0]))
+    good = settled | (batch.hurry & np.isfinite(half_widths[:, 0]))
 
-    def candidates() -> tuple[Array, Array]:
-        u, radius, looks = (
-            np.zeros((len(determined), len(anchor.root))),
-            np.full(len(determined), np.inf),
-            np.full(len(determined), -1),
-        )
+    def ball() -> tuple[Lanes, Array, Array]:
+        u = np.zeros((count, len(anchor.root)))
+        radius = np.full(count, np.inf)
+        looks = np.full(count, -1)
 
         def find(place: Array, steps: RowSteps) -> Flags:
             looks[place] += 1
@@ -388,66 +509,141 @@ def _by_products(
             return is_last
 
         run(find)
-        return u[good], radius[good]
+        return lanes[good], u[good], radius[good]
 
-    return np.setdiff1d(lanes, determined[good]), (determined[good], candidates, count)
+    return Candidates(
+        lanes,
+        middle,
+        half_widths,
+        SettledBy.products,
+        lanes[good],
+        lanes,
+        gradients,
+        len(lanes) * batch.cost_of_products,
+        ball=ball,
+    )
 
 
 def _radius(steps: RowSteps) -> PerLane:
     return steps.distance / np.sqrt(steps.look.kept_share)
 
 
-def _costs(fit: Fit, rows: RefitRows, lanes: int) -> float:
-    """Operations of gradients for so many refits of this batch and of every other one."""
-    gradient_cost = (4.0 * fit.num_params + ELEMENTWISE) * fit.objective.num_units
-    return gradient_cost * lanes * int(rows.num_refits) / len(rows.index)
+def _take_samples(batch: RowBatch) -> Candidates:
+    """Accept single rows by proved or estimated errors that are together within the allowed error.
 
-
-def _by_the_next_term(
-    fit: Fit,
-    rows: RefitRows,
-    look: OneRow,
-    allowed: Array,
-    hurry: bool,
-    center: Array,
-    half: Array,
-    is_proved: Array,
-) -> Int[np.ndarray, " open"]:
-    """Accept single rows by proved or estimated errors that are together within the allowed error;
-    returns the open ones.
-
-    In a hurry the smallest sample's estimate is accepted. Writes into `center`, `half` and
-    `is_proved`.
+    In a hurry the smallest sample's estimate is accepted.
     """
-    anchor = linear_cache(fit)
+    anchor = batch.anchor
+    fit = batch.step.fit
+    rows = batch.step.rows
+    allowed = batch.allowed
+    assert allowed is not None
     has_term = (
         anchor.model.separate
         and anchor.model.loss.self_concordance is not None
         and anchor.model.norms is None
     )
+    center = batch.center
+    half = batch.half.copy()
     errors = error(fit, rows, center, center, half)
-    # open rows, and those without a next term
-    lanes = np.flatnonzero(~within(errors, allowed))
-    long_steps = np.zeros(0, int)
-    for size in sampled.SIZES if has_term else ():
-        if _costs(fit, rows, len(lanes)) <= AFFORDABLE or size > len(anchor.eta):
+    is_open = batch.open & ~within(errors, allowed)
+    is_estimated = np.zeros(len(center), bool)
+    has_short_step = sampled.short(anchor.curvature_rate, batch.looks) & has_term
+    for size in sampled.SIZES:
+        chosen = np.flatnonzero(is_open & has_short_step)
+        if not chosen.size or size > len(anchor.eta):
             break
-        open_look = look.take(lanes)
-        short = sampled.short(anchor.curvature_rate, open_look)
-        if not short.any():
-            break
-        lanes, long_steps, open_look = (
-            lanes[short],
-            np.union1d(long_steps, lanes[~short]),
-            open_look.take(np.flatnonzero(short)),
+        look = batch.looks.take(chosen)
+        term = sampled.next_term(anchor, look, size)
+        half_widths = sampled.half(anchor.curvature_rate, look, term, True)[:, None]
+        points = center[chosen]
+        errors[chosen] = error(fit, rows.take(chosen), points, points, half_widths)
+        if batch.hurry:
+            good = np.isfinite(errors[chosen])
+        else:
+            good = within(errors, allowed)[chosen]
+        half[chosen[good]] = half_widths[good]
+        is_estimated[chosen[good]] = True
+        is_open[chosen[good]] = False
+    estimated = np.flatnonzero(is_estimated)
+    closed = np.flatnonzero(batch.open & ~is_open)
+    parts = center[estimated], half[estimated], SettledBy.sample, closed, estimated
+    return Candidates(estimated, *parts, proved=False)
+
+
+def _iterate(batch: RowBatch) -> Candidates:
+    """Take steps by gradients, and of Newton's method."""
+    lanes = batch.lanes
+    step = batch.step
+    anchor = batch.anchor
+    size = max(1, CAPACITY // (4 * len(anchor.root) * anchor.model.design.outputs))
+    states = []
+    for start in range(0, len(lanes), size):
+        chunk = lanes[start : start + size]
+        allowed = None if step.allowed is None else step.allowed[chunk]
+        state = CertifiedBatch(step.fit, step.rows.take(chunk), step.target, allowed)
+        state.look()
+        _to_the_end(
+            state,
+            lambda places, look, chunk=chunk: batch.enough(chunk[places], look),
+            batch.hurry,
+            batch.dear,
+            took_steps=bool((batch.settled_by[lanes] == SettledBy.products).any()),
         )
-        term = sampled.next_term(anchor, open_look, size)
-        half_widths = sampled.half(anchor.curvature_rate, open_look, term, True)[:, None]
-        errors[lanes] = error(fit, rows.take(lanes), center[lanes], center[lanes], half_widths)
-        good = np.isfinite(errors[lanes]) if hurry else within(errors, allowed)[lanes]
-        half[lanes[good]], is_proved[lanes[good]] = half_widths[good], False
-        lanes = lanes[~good]
-    return np.union1d(lanes, long_steps)
+        states.append(state)
+    join = lambda name: np.concatenate([getattr(state, name) for state in states])
+    return Candidates(
+        lanes,
+        join("center"),
+        join("half"),
+        join("settled_by"),
+        lanes,
+        lanes,
+        sum(state.gradients for state in states),
+        0.0,
+        join("proved"),
+        join("result"),
+        lambda: (lanes, join("u"), join("radius")),
+    )
+
+
+def _prove_by_products(batch: RowBatch) -> Candidates:
+    return _step_by_products(batch, batch.affordable(batch.stepping_lanes, batch.cost_of_products))
+
+
+# What happens to single rows that the first look leaves open. Proofs are bought while the budget
+# lasts. Then an estimate takes the place of two gradients that would cost more, and what it cannot
+# settle takes steps whatever they cost.
+RUNGS = (
+    Rung(
+        "next term",
+        lambda batch: batch.near_lanes.size > 0,
+        lambda batch: batch.cost_of_term * len(batch.near_lanes),
+        _take_next_terms,
+        "enclosure",
+    ),
+    Rung(
+        "products",
+        lambda batch: min(len(batch.stepping_lanes), batch.budget // batch.cost_of_products) > 0,
+        lambda batch: batch.cost_of_products * len(batch.stepping_lanes),
+        _prove_by_products,
+        "enclosure",
+    ),
+    Rung(
+        "sample",
+        lambda batch: batch.cost_of_gradients > batch.budget,
+        lambda batch: batch.cost_of_gradients,
+        _take_samples,
+    ),
+    Rung(
+        "products of the others",
+        lambda batch: batch.stepping_lanes.size > 0,
+        lambda batch: 2 * batch.cost_of_gradients,
+        lambda batch: _step_by_products(batch, batch.stepping_lanes),
+        "enclosure",
+    ),
+    Rung("steps", lambda batch: True, lambda batch: np.inf, _iterate, "enclosure"),
+)
 
 
 def within(
@@ -465,12 +661,17 @@ def within(
 
 
 def _to_the_end(
-    state: CertifiedBatch, enough: Enough, hurry: bool, uses_products: bool = False
+    state: CertifiedBatch,
+    enough: Enough,
+    hurry: bool,
+    dear: float,
+    *,
+    took_steps: bool = False,
 ) -> tuple[CertifiedBatch, Int[np.ndarray, " open"]]:
     """Run a batch after its first look; returns it with the refits that gradients left open.
 
-    If it `uses_products`, steps with the metric were taken, and refits whose Hessians are not dear
-    take those at once.
+    If it `took_steps` with the metric before, refits whose Hessians are not dear take those at
+    once. They are from so many operations on.
     """
     parts = lambda: (
         state.center,
@@ -485,22 +686,24 @@ def _to_the_end(
     lanes = lanes[~is_near_enough(lanes)]
     unsettled = lanes[state.metric.kept_share[lanes] == 0]
     n, p = state.anchor.model.design.shape
-    dear = 4.0 * len(lanes) * n * p * p > COSTLY_OPERATIONS
+    is_dear = 4.0 * len(lanes) * n * p * p > dear
+    state.settled_by[lanes] = SettledBy.steps
     # an estimate can only be near enough where refits need not converge
-    early = dear and np.isinf(state.target)
+    early = is_dear and np.isinf(state.target)
     for most in (
-        (HURRY,) if hurry else (HURRY, STEPS - HURRY) if early else (0 if uses_products else STEPS,)
+        (HURRY,) if hurry else (HURRY, STEPS - HURRY) if early else (0 if took_steps else STEPS,)
     ):
         lanes = state.steps(lanes, is_near_enough, most)
-        if hurry or dear:
+        if hurry or is_dear:
             state.estimate(lanes)
             lanes = lanes[~is_near_enough(lanes)]
     open_refits = np.union1d(lanes, unsettled)
     if hurry:
         lanes = lanes[~np.isfinite(state.half[lanes]).all(axis=1)]
-    if dear and state.anchor.model.separate and state.anchor.model.norms is None:
+    if is_dear and state.anchor.model.separate and state.anchor.model.norms is None:
+        state.settled_by[lanes] = SettledBy.conjugate
         lanes = conjugate(state, lanes, is_near_enough)
-    lanes = lanes[: 0 if hurry and dear else None]
+    lanes = lanes[: 0 if hurry and is_dear else None]
     lanes = np.union1d(lanes, unsettled[:0] if hurry else unsettled)
     # a quadratic whose own Hessian is not known to have an inverse
     if least_norm(state.fit) is not None:
@@ -508,6 +711,7 @@ def _to_the_end(
         state.result[undetermined], lanes = RESULTS.undetermined, np.setdiff1d(lanes, undetermined)
     if lanes.size:
         state.proved[lanes] = True
+        state.settled_by[lanes] = SettledBy.newton
         newton(state, lanes, is_near_enough)
     return state, open_refits
 

@@ -31,11 +31,13 @@ from ..optimize.fit import DOUBTFUL
 from . import _row_sample as sampled
 from ._anchor import ELEMENTWISE, OWN_HESSIAN_BELOW, curvature_error, gradient_error, slope_error
 from ._enclosure import HURRY, STALL_RATIO, STEPS
-from ._linear import AFFORDABLE, TIGHT, within
+from ._linear import TIGHT, within
 from ._newton import inverse_roots
 from ._one_row import OneRow, Row, sherman_morrison_step
 
 Array = np.ndarray
+# operations that gradients may cost before single rows are estimated
+AFFORDABLE = 1e8
 # numbers `[penalties, units]` at a time, and numbers of whitened rows, that fit into a cache
 TOGETHER = 2**16
 WHITENED_ENTRIES = 2**17

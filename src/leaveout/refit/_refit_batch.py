@@ -117,7 +117,8 @@ class RefitBatch:
     held-out losses, if they are known. `ball` returns whitened centres and radii of balls that
     contain the exact refits. `step_length` is the length of each first step, `gradients` the number
     of gradients of all refits, and `common_error` the common part of otherwise independent errors.
-    `parameters_at` maps whitened u to θ if the coordinates are not those of the fit.
+    `parameters_at` maps whitened u to θ if the coordinates are not those of the fit. `settled_by`
+    has the rungs of linear predictors.
     """
 
     make: Callable[[], RefitPoints]
@@ -130,6 +131,7 @@ class RefitBatch:
     gradients: float = 0.0
     common_error: CommonError | None = None
     parameters_at: Callable[[Float[np.ndarray, "refits rank"]], RefitPoints] | None = None
+    settled_by: Int[np.ndarray, " refits"] | None = None
 
     @functools.cached_property
     def theta(self) -> RefitPoints:

@@ -328,13 +328,24 @@ class Certified(AbstractRefit):
 
     The error of a refit's loss is at most `rtol` standard errors of the no-update mean a scored
     unit, so the mean is off by at most `rtol` of its standard error (a scale, not an inference).
-    Errors are proved for convex losses of linear predictors, and estimated for all other models.
+    Errors are proved for convex losses of linear predictors, and estimated for all other models;
+    and for linear predictors too where a proof would cost many times what an estimate does. The
+    printed result says how many errors are proved, and by what.
     For calls that return parameters, such as `fold_parameters`, it iterates as `Exact(rtol)` does.
 
     Parameters
     ----------
     rtol : float, default: 0.01
         Tolerated error, in standard errors of the mean.
+    proofs : {"auto", "always"}, default: "auto"
+        Whether errors of linear predictors may be estimated where proofs are dear: for single rows,
+        where there are thousands of tens of columns or more; for folds, where there are hundreds of
+        columns. "always" proves every error that can be proved, at any price.
+
+    Raises
+    ------
+    ValueError
+        If `rtol` is no share, or `proofs` another word.
 
     See Also
     --------
@@ -355,17 +366,22 @@ class Certified(AbstractRefit):
     """
 
     rtol: float = 0.01
+    proofs: str = "auto"
     in_standard_errors = probes = together = quadratic = iterates = True
 
     def __post_init__(self) -> None:
         if self.rtol != 1:  # a tolerance of one standard error is allowed too
             share("Certified: rtol", self.rtol)
+        if self.proofs not in ("auto", "always"):
+            raise ValueError(f"Certified: proofs must be 'auto' or 'always'; got {self.proofs!r}.")
 
     def of_parameters(self) -> "AbstractRefit":
         # largest error of parameters, relative to the first step
         return Exact(min(self.rtol, 0.1))
 
     def refit_penalties(self, stack: Stack, scale: np.ndarray) -> PathRefit | None:
+        if self.proofs == "always":
+            return None
         return Settling(stack, self.rtol * scale, hurry=False).run()
 
     def __call__(self, fit: Fit, rows: RefitRows, *, judge: bool = True) -> RefitBatch:
@@ -378,7 +394,8 @@ class Certified(AbstractRefit):
         allowed = self.rtol * float(rows.scale) * _num_scored(fit, rows)
         if fit.predictors is not None:
             judged = linear.Judge(fit, rows, allowed)
-            return _enclose(fit, rows, judged, judged.final_errors, allowed)
+            always = self.proofs == "always"
+            return _enclose(fit, rows, judged, judged.final_errors, allowed, always=always)
         batch = _flag_crossed(begin(fit, rows, expanded=True))
         # distances are unreliable across kinks, so iterate to convergence
         has_crossed = batch.candidates.result == RESULTS.kink
@@ -485,11 +502,14 @@ def _enclose(
     error: Callable[[linear.EnclosedRefits], np.ndarray],
     allowed: np.ndarray | None = None,
     target: float = np.inf,
+    *,
+    always: bool = False,
 ) -> RefitBatch:
     """Refine linear predictors until `enough` holds, with errors that are proved from the `target`
-    of a step on.
+    of a step on, `always` or where that is not too dear.
     """
-    refits = linear.enclose(linear.FirstStep(fit, rows, target, allowed), enough, False, allowed)
+    step = linear.FirstStep(fit, rows, target, allowed)
+    refits = linear.enclose(step, enough, False, allowed, always=always)
     scores = linear.losses(fit, rows, refits.center)
     return RefitBatch(
         refits.theta,
@@ -500,6 +520,7 @@ def _enclose(
         refits.ball,
         refits.step_length,
         refits.gradients,
+        settled_by=refits.settled_by,
     )
 
 
@@ -535,6 +556,7 @@ def _judged_by_proof(
         refits.ball,
         refits.step_length,
         refits.gradients,
+        settled_by=refits.settled_by,
     )
 
 

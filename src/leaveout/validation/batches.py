@@ -18,7 +18,7 @@ from .._runtime.checkpoint import StepResult
 from .._runtime.interrupt import Interrupted
 from .._runtime.parallel import single_threaded, steps
 from .._runtime.progress import Slow
-from .._runtime.results import RESULTS
+from .._runtime.results import RESULTS, SettledBy
 from ..linalg.sparse_design import SparseDesign
 from ..models.glm.active_coefficients import kinks
 from ..objectives.batch_functions import lists_all_units, work
@@ -395,5 +395,6 @@ def blank(loss: HeldOutLoss, refit: AbstractRefit, baseline: FloatArray) -> Esti
         call=(refit, loss.evaluate),
         labels=PrintedTexts(model_text, repr(refit), fit.objective.note),
         proved=np.zeros(count, bool),
+        settled_by=np.full(count, int(SettledBy.unknown)),
         elsewhere=elsewhere,
     )

@@ -28,7 +28,7 @@ from .._runtime.conventions import conventional, log, warn
 from .._runtime.fingerprint import fingerprint
 from .._runtime.jax import Module, PyTree, cached_on, float64, jax
 from .._runtime.memory import require_memory
-from .._runtime.results import NO_REFIT_CODES, RESULTS, among
+from .._runtime.results import NO_REFIT_CODES, RESULTS, SettledBy, among
 from ..data.arrays import count
 from ..data.formulas import FormulaReader
 from ..models.glm.penalty import Zero
@@ -650,7 +650,11 @@ class EstimateColumns:
         proved = outcome.proved
         if proved is None or loss.evaluate is not None:
             proved = np.zeros(len(error), bool)
+        settled_by = outcome.settled_by
+        if settled_by is None:
+            settled_by = np.full(len(error), int(SettledBy.unknown))
         refits = {
+            "settled_by": settled_by,
             "error": np.where(has_error | np.isnan(outcome.error), error, np.inf),
             "proved": has_error & proved,
             "result": result,
@@ -792,7 +796,7 @@ class EstimateBuilder:
     @property
     def draft(self) -> Estimate:
         """The estimate of the refits so far."""
-        names = {"losses", "error", "result", "proved", "elsewhere"}
+        names = {"losses", "error", "result", "proved", "settled_by", "elsewhere"}
         return replace(self.blank, **{name: self.columns[name] for name in names & {*self.columns}})
 
     def stoppable(self) -> contextlib.AbstractContextManager[None]:
@@ -923,7 +927,13 @@ def refitted(
     builder = EstimateBuilder(part, refit, baseline=estimate.baseline[entries])
     builder.run(scale=estimate.scale, times=times)
     draft = builder.draft
-    places = {"losses": entries, "error": refits, "result": refits, "proved": refits}
+    places = {
+        "losses": entries,
+        "error": refits,
+        "result": refits,
+        "proved": refits,
+        "settled_by": refits,
+    }
     fields = {name: np.array(getattr(estimate, name)) for name in places}
     for name, place in places.items():
         fields[name][place] = getattr(draft, name)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from .._runtime.arrays import BoolArray, FloatArray, IntArray
 from .._runtime.conventions import conventional
 from .._runtime.providers import provided
-from .._runtime.results import RESULTS, HeadedTable, PrintedResult, among
+from .._runtime.results import RESULTS, HeadedTable, PrintedResult, SettledBy, among
 from ..data.arrays import share
 from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY
 from ..optimize.fit import Fit
@@ -85,6 +85,9 @@ class Estimate(PrintedResult):
         The codes of `lo.RESULTS`.
     proved : ndarray of bool, `[refits]`
         Whether a theorem bounds `error`; otherwise it is an estimate.
+    settled_by : ndarray of int, `[refits]`
+        What gave a refit of a linear predictor and its error, in words in the printed result; −1
+        for other models.
     plan : Plan
         The plan, with the model's facts about its units.
     baseline : ndarray
@@ -136,6 +139,7 @@ class Estimate(PrintedResult):
     labels: PrintedTexts = PrintedTexts()
     # [refits]: whether a theorem bounds `error`
     proved: BoolArray = field(default_factory=lambda: np.zeros(0, bool))
+    settled_by: IntArray = field(default_factory=lambda: np.zeros(0, int))
     elsewhere: FloatArray | None = None
     audit: pd.DataFrame | None = None  # the refits that were repeated exactly
     metric_se: dict[str, float] = field(default_factory=dict)
@@ -788,6 +792,7 @@ class Estimate(PrintedResult):
             ("held-out loss", headline),
             ("95% interval", interval),
             ("approximation", self._approximation()),
+            ("settled", self._settled()),
             ("random folds", random_text),
             ("no update", f"{self.no_update:.6g}"),
             ("no model", self._no_model_text()),
@@ -835,6 +840,22 @@ class Estimate(PrintedResult):
         if self.labels.probes:
             return f"{text} ({self.labels.probes})"
         return text
+
+    def _settled(self) -> str:
+        """State how many refits of linear predictors which rung settled, and how to have proofs."""
+        texts = []
+        for rung in SettledBy:
+            for evidence, marks in (("proved", self.proved), ("estimated", ~self.proved)):
+                count = (
+                    int(np.sum(marks & (self.settled_by == rung))) if len(self.settled_by) else 0
+                )
+                if count and rung != SettledBy.unknown:
+                    texts.append(f"{count} by {rung.words}, {evidence}")
+        affordable = (SettledBy.sample, SettledBy.conjugate, SettledBy.steps)
+        is_cheap = ~self.proved & np.isin(self.settled_by, affordable)
+        if self.labels.refit.startswith("Certified(") and is_cheap.any():
+            texts.append("proofs would be dear: Certified(proofs='always') has them")
+        return "; ".join(texts)
 
     def _metric(self, name: str) -> str:
         se = self.metric_se.get(name, np.nan)

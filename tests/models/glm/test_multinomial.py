@@ -347,7 +347,7 @@ def test_the_next_term_is_the_sum_it_says(monkeypatch):
 
 
 def test_samples_are_estimates_and_honest(monkeypatch):
-    monkeypatch.setattr(linear, "AFFORDABLE", 0.0)
+    monkeypatch.setattr(linear, "_budget", lambda step: 0.0)
     monkeypatch.setattr(linear.sampled, "SIZES", (32, 64))
     fit, _ = weighted_fit()
     plan = lo.leave_one_out(80)
