@@ -2,8 +2,10 @@
 more than it needs.
 """
 
+import ast
 import dataclasses
 import importlib
+import inspect
 import pickle
 import re
 import subprocess
@@ -18,6 +20,7 @@ import numpy as np
 import pytest
 
 import leaveout as lo
+from leaveout import developer
 from leaveout.extensions.cli import COMMANDS
 from tests.helpers import OBJECTIVES
 
@@ -62,13 +65,33 @@ def test_rooms_import_from_rooms_above(imports):
     assert not {module: names for module, names in wrong.items() if names}
 
 
-def test_the_command_line_takes_public_names(imports):
+def test_the_core_imports_no_extension(imports):
     for module, names in imports.items():
-        if room(module) == "extensions/cli":
-            assert all(
-                room(name) == "extensions/cli" or name == ("data", "formulas")
-                for name in names & imports.keys()
-            ), module
+        if module[0] != "extensions":
+            assert not [name for name in names if name[0] == "extensions"], module
+
+
+def test_extensions_import_public_names_and_the_contract(imports):
+    """The command line imports public names alone."""
+    public = {(name,) for name in lo.__all__}
+    for module, names in imports.items():
+        if module[0] == "extensions":
+            core = {name for name in names if name[0] != "extensions"} - public
+            assert core <= ({("developer",)} if module[1] != "cli" else set()), (module, core)
+
+
+def test_the_contract_is_what_extensions_import():
+    """Each name has its docstring where it is defined, and none is without a use."""
+    used = set()
+    for path in (SOURCE / "extensions").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").endswith("developer"):
+                used |= {alias.name for alias in node.names}
+    assert used == set(developer.__all__)
+    for name in developer.__all__:
+        value = getattr(developer, name)
+        if inspect.isfunction(value) or inspect.isclass(value):
+            assert inspect.getdoc(value), name
 
 
 def test_no_modules_import_each_other(library):

@@ -956,7 +956,7 @@ FAULTS = (
     Fault(
         "positive estimators are read without their bound",
         "penalty_of",
-        "[Box()] * host.positive",
+        "[penalties.Box()] * host.positive",
         "[Box()] * False",
         "test_bounds",
     ),
@@ -2394,7 +2394,7 @@ FAULTS = (
     ),
     Fault(
         "axes that the caller gives are replaced by a new figure",
-        "plot._axes",
+        "plot.axes_of",
         "ax is None",
         "ax is not None",
         "test_plot",

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 
-def attach(module: str, file: str) -> Any:
+def attach(module: str, file: str, for_users: bool = True) -> Any:
     """Return `__getattr__`, `__dir__` and `__all__` of a module, by the imports of its stub.
 
-    What it hands out has signatures that can be read. No name is that of a module beside the stub,
-    unless it is that module.
+    What it hands out for users has signatures that can be read. No name is that of a module beside
+    the stub, unless it is that module.
     """
     path = Path(file)
     package = module
@@ -26,8 +26,6 @@ def attach(module: str, file: str) -> Any:
     names = sorted(homes)
 
     def hand_out(name: str) -> Any:
-        from .signatures import readable  # once a name is used, for it imports NumPy
-
         if name not in homes:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         home = import_module(homes[name], package)
@@ -35,7 +33,11 @@ def attach(module: str, file: str) -> Any:
             value = vars(home)[name]
         else:
             value = import_module(f"{home.__name__}.{name}")
-        vars(sys.modules[module])[name] = readable(value)
+        if for_users:
+            from .signatures import readable  # once a name is used, for it imports NumPy
+
+            readable(value)
+        vars(sys.modules[module])[name] = value
         return value
 
     return hand_out, names.copy, names

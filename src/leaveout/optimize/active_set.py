@@ -243,6 +243,7 @@ class ActivePoint(NamedTuple):
 
 
 def look(kinked: FullModel, weights: PerUnit, theta: Vector) -> ActivePoint:
+    """Compute the value, the gradient and the curvatures of a model with kinks at θ."""
     model = kinked.smooth
     if isinstance(kinked, FullCox):
         (value,), (gradient,), (slope,), (kappa,) = model._by_units(theta[None], weights[None])

@@ -28,8 +28,6 @@ from ..validation.scorers import more_is_better
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# colours of answers
-COLORS = "0.3", "tab:blue", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:orange"
 LONG = 40  # letters of a row's name that leave room for a forest
 MANY = 2_000  # marks above which they are pixels in a drawing of lines, whose file would be large
 # a line to compare with
@@ -51,7 +49,7 @@ INFLUENCE_LABELS = {  # labels of the columns of an `Influence`
 }
 
 
-def _axes(ax: "Axes | None", size: tuple[float, float]) -> "Axes":
+def axes_of(ax: "Axes | None", size: tuple[float, float]) -> "Axes":
     """Return the given axes, else those of a new figure."""
     if ax is None:
         try:
@@ -63,18 +61,18 @@ def _axes(ax: "Axes | None", size: tuple[float, float]) -> "Axes":
     return ax
 
 
-def _legend(ax: "Axes", loc: Any = None, fontsize: float | None = 8, **options: Any) -> "Axes":
+def legend(ax: "Axes", loc: Any = None, fontsize: float | None = 8, **options: Any) -> "Axes":
     """Write the legend without a frame, and return the axes."""
     ax.legend(frameon=False, loc=loc, fontsize=fontsize, **options)
     return ax
 
 
-def _legend_above(ax: "Axes", columns: int, fontsize: float | None = 8) -> "Axes":
+def legend_above(ax: "Axes", columns: int, fontsize: float | None = 8) -> "Axes":
     """Write the legend above the picture."""
-    return _legend(ax, "lower left", fontsize, ncols=columns, bbox_to_anchor=(0, 1))
+    return legend(ax, "lower left", fontsize, ncols=columns, bbox_to_anchor=(0, 1))
 
 
-def _band(ax: "Axes", x: Any, low: Any, high: Any, label: str) -> None:
+def band(ax: "Axes", x: Any, low: Any, high: Any, label: str) -> None:
     """Shade what lies between two curves."""
     ax.fill_between(x, low, high, color="tab:blue", alpha=0.15, linewidth=0, label=label)
 
@@ -161,7 +159,7 @@ def losses(estimate: Estimate, ax: "Axes | None" = None, *, named: int = 5) -> "
     >>> lo.plot.losses(cv).get_xlabel()
     'loss of a unit with no update, half the squared error'
     """
-    ax = _axes(ax, (6.0, 5.0))
+    ax = axes_of(ax, (6.0, 5.0))
     table = estimate.table()
     table = table[np.isfinite(table[["loss", "no_update"]]).all(axis=1)]
     lowest = table.no_update.min()
@@ -221,7 +219,7 @@ def agreement(estimate: Estimate, exact: Estimate, ax: "Axes | None" = None) -> 
     >>> lo.plot.agreement(cv, lo.cross_validate(fit, lo.leave_one_out(8), lo.Exact())).get_ylabel()
     "true error of a refit's loss"
     """
-    ax = _axes(ax, (6.0, 5.0))
+    ax = axes_of(ax, (6.0, 5.0))
     difference = np.abs(estimate.losses - exact.losses)
     if estimate.joint:
         refit = np.arange(len(difference))
@@ -287,7 +285,7 @@ def comparison(estimates: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axe
     >>> [label.get_text() for label in axes.get_xticklabels()]
     ['plain', 'ridge']
     """
-    ax = _axes(ax, (6.0, 4.0))
+    ax = axes_of(ax, (6.0, 4.0))
     table = compare(estimates)
     best = table.index[0]
     names = list(estimates)
@@ -322,7 +320,7 @@ def comparison(estimates: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axe
         ),
         title=f"{'best' if table['missing'].any() else 'lowest'}: {best}, {table['mean'][best]:.4g} a unit",
     )
-    return _legend(ax, fontsize=None)
+    return legend(ax, fontsize=None)
 
 
 def _value_text(value: Any) -> str:
@@ -364,7 +362,7 @@ def path(found: Any, ax: "Axes | None" = None) -> "Axes":
     >>> lo.plot.path(found).get_xlabel()
     'penalty'
     """
-    ax = _axes(ax, (6.0, 4.0))
+    ax = axes_of(ax, (6.0, 4.0))
     table = found.table()
     best = found.best
     by_number = table.index.dtype == float and bool((table.index > 0).all())
@@ -379,7 +377,7 @@ def path(found: Any, ax: "Axes | None" = None) -> "Axes":
     bars = np.nan_to_num(bars)
     ax.plot(penalties, none, color="0.6", linewidth=0.8, label="with no update")
     if by_number:
-        _band(ax, penalties, held - bars, held + bars, "± standard error")
+        band(ax, penalties, held - bars, held + bars, "± standard error")
         ax.plot(
             penalties, held, "o-", color="tab:blue", markersize=3, linewidth=1, label="held out"
         )
@@ -418,7 +416,7 @@ def path(found: Any, ax: "Axes | None" = None) -> "Axes":
             color=color,
             label=f"{name}: {_value_text(point.value)}",
         )
-    _legend_above(ax, 3)
+    legend_above(ax, 3)
     ax.set(xlabel="penalty", ylabel=_axis_label(best.estimate, "loss a unit"))
     return ax
 
@@ -455,7 +453,7 @@ def tuning(found: Any, ax: "Axes | None" = None, *, name: str | None = None) -> 
     >>> lo.plot.tuning(found).get_xlabel()
     'l2'
     """
-    ax = _axes(ax, (6.0, 4.0))
+    ax = axes_of(ax, (6.0, 4.0))
     if name is None:
         name = next(iter(found.space))
     if name not in found.space:
@@ -513,7 +511,7 @@ def tuning(found: Any, ax: "Axes | None" = None, *, name: str | None = None) -> 
         ax.set_xscale("log" if positions.max() > 5 * positions.min() else "linear")
     else:
         ax.set_xticks(range(len(found.space[name])), [str(value) for value in found.space[name]])
-    _legend_above(ax, 3)
+    legend_above(ax, 3)
     ax.set(xlabel=name, ylabel=found.metric or "loss a unit")
     return ax
 
@@ -554,7 +552,7 @@ def leverage(fit: Fit, estimate: Estimate, ax: "Axes | None" = None, *, named: i
         raise ValueError(
             "plot.leverage: the estimate must score the units of this fit, one loss each."
         )
-    ax = _axes(ax, (6.0, 5.0))
+    ax = axes_of(ax, (6.0, 5.0))
     table = pd.DataFrame(
         {
             "leverage": leverage_of(fit),
@@ -647,7 +645,7 @@ def against_exact(
     )
     held_out = estimate.losses[chosen if estimate.joint else entries]
     bars = estimate.error[chosen if estimate.joint else plan.refit[entries]]
-    ax = _axes(ax, (6.0, 5.0))
+    ax = axes_of(ax, (6.0, 5.0))
     seen = np.isfinite(exact.losses) & np.isfinite(held_out)
     truth = exact.losses[seen]
     held_out = held_out[seen]
@@ -703,7 +701,7 @@ def influence(
     >>> lo.plot.influence(fit).get_ylabel()
     "Cook's distance"
     """
-    ax = _axes(ax, (8.0, 3.5))
+    ax = axes_of(ax, (8.0, 3.5))
     error = None
     if isinstance(found, Fit):
         values = pd.Series(cooks_distance(found), index=found.objective.units.names)
@@ -801,7 +799,7 @@ def estimates(found: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
     """
     if not found:
         raise ValueError("plot.estimates: give one or more estimates, {name: estimate}.")
-    ax = _axes(ax, (6.5, 0.5 * len(found) + 1.6))
+    ax = axes_of(ax, (6.5, 0.5 * len(found) + 1.6))
     rows = [
         (e.mean, e.no_update, e.se, e.monte_carlo_error, e.approximation_error)
         for e in found.values()
@@ -831,7 +829,7 @@ def estimates(found: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
     else:
         label = "held-out loss a unit, of other scores"
     ax.set(xlabel=label, ylim=(len(found) - 0.5, -0.5))
-    _legend_above(ax, 2)
+    legend_above(ax, 2)
     return ax
 
 
@@ -892,7 +890,7 @@ def states(
         raise ValueError(
             "plot.states: the estimate must score steps; leave estimate= out where sequences are held out."
         )
-    ax = _axes(ax, (9.0, 3.5))
+    ax = axes_of(ax, (9.0, 3.5))
     path = hmm.decode(fit)
     if isinstance(path, pd.Series):
         index = path.index
@@ -924,7 +922,7 @@ def states(
             label="most surprising",
         )
         _label_points(ax, [words[t] for t in most], times[most], x[most])
-    _legend_above(ax, 4, None)
+    legend_above(ax, 4, None)
     ax.set(xlabel=index.name, ylabel=hmm.labels.name)
     return ax
 
@@ -1010,7 +1008,7 @@ def field(
         raise ValueError(
             "plot.field: the estimate must score sites; leave estimate= out where whole fields are held out."
         )
-    ax = _axes(ax, (6.0, 6.0))
+    ax = axes_of(ax, (6.0, 6.0))
     if mrf.labels.index is None:
         names = pd.RangeIndex(sites)
     else:
@@ -1071,7 +1069,7 @@ def field(
             label="most surprising",
         )
     if ax.get_legend_handles_labels()[1]:
-        _legend_above(ax, 4, None)
+        legend_above(ax, 4, None)
     ax.set_aspect("equal")
     ax.set_axis_off()
     if estimate is not None:
@@ -1143,7 +1141,7 @@ def smooth(
     bound = model.smooths[term][0]
     names = bound.term.columns
     table = table[table["term"] == term]
-    ax = _axes(ax, (6.0, 4.0))
+    ax = axes_of(ax, (6.0, 4.0))
     if len(names) == 2:
         grid = table.pivot_table(index=names[1], columns=names[0], values="value")
         most = np.abs(grid.to_numpy()).max()
@@ -1180,7 +1178,7 @@ def smooth(
                 rotation=45,
             )
     else:
-        _band(ax, table[name], ends[0], ends[1], f"{level:.0%} interval")
+        band(ax, table[name], ends[0], ends[1], f"{level:.0%} interval")
         ax.plot(table[name], table["value"], color="tab:blue", label="term")
         rows = np.asarray(bound.columns[0]).reshape(len(bound.columns[0]), -1)[:, 0]
         ax.plot(
@@ -1192,7 +1190,7 @@ def smooth(
             alpha=0.5,
             transform=ax.get_xaxis_transform(),
         )
-        _legend_above(ax, 2)
+        legend_above(ax, 2)
     ax.axhline(0, color="0.5", linewidth=0.6, zorder=0)
     ax.set(xlabel=name, ylabel=term)
     return ax
@@ -1270,7 +1268,7 @@ def forest(
     ]
     numbers = rows[["estimate", "low", "high"]].to_numpy(float)
     count = len(rows) + (pooled is not None)
-    ax = _axes(ax, (7.0, 1.2 + 0.32 * count))
+    ax = axes_of(ax, (7.0, 1.2 + 0.32 * count))
     place = np.arange(len(rows))
     if "weight" in rows:
         weight = rows["weight"].to_numpy(float)

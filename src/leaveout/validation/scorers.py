@@ -65,6 +65,7 @@ class UnpicklableStub:
 
 
 def function_name(function: Any) -> str:
+    """Name of a function, or of the class of what is called."""
     return getattr(function, "__name__", type(function).__name__)
 
 

@@ -19,9 +19,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from ..._runtime.arrays import NamedArrays
-from ..._runtime.jax import Array, jax, jnp
-from ...data.arrays import numbers
+from ...developer import Array, NamedArrays, jax, jnp, numbers
 
 # draws below which the tail of weights, a fifth of them, has too few to be smoothed
 MIN_DRAWS = 100

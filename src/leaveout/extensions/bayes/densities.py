@@ -9,22 +9,26 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from ..._runtime.arrays import NamedArrays
-from ..._runtime.conventions import conventional
-from ..._runtime.jax import call_for_number, call_traced, float64, jax, jnp
-from ...models.glm.active_coefficients import ActiveGLM
-from ...models.glm.losses import Binomial, Squared
-from ...objectives.objective import (
+import leaveout as lo
+
+from ... import AbstractObjective, Fit
+from ...developer import (
     LOG_DENSITY,
     LOG_LIKELIHOOD,
     LOG_PROBABILITY,
-    AbstractObjective,
+    ActiveGLM,
+    NamedArrays,
+    call_for_number,
+    call_traced,
+    conventional,
     display_name,
+    float64,
+    jax,
+    jnp,
     map_arrays,
     ravel,
     unflatten,
 )
-from ...optimize.fit import Fit
 from .coordinates import DrawCoordinates, NamedDraws, by_column, listed, pick_draws, read_draws
 from .posterior import Posterior, check_posterior
 from .responses import DrawResponses, draw_by_jax, responses_of
@@ -414,7 +418,7 @@ def _density_of(caller: str, objective: AbstractObjective) -> tuple[str, Any, st
             f"{caller}: weights must be whole numbers, of trials or of rows that a unit stands for; other powers of a density "
             "are no densities. Drop rows of weight zero, and leave other weights out."
         )
-    if units.weight is not None and isinstance(loss, Binomial):
+    if units.weight is not None and isinstance(loss, lo.losses.Binomial):
         successes = weight * np.asarray(units.target)
         if np.allclose(successes, np.rint(successes), rtol=0, atol=1e-6):  # proportions are rounded
             log = scipy.special.gammaln
@@ -426,7 +430,7 @@ def _density_of(caller: str, objective: AbstractObjective) -> tuple[str, Any, st
         note = "a unit stands for as many equal rows as its weight"
     if score in (LOG_DENSITY, LOG_PROBABILITY, ""):
         return score or LOG_LIKELIHOOD, 0.0, note
-    if isinstance(loss, Squared):
+    if isinstance(loss, lo.losses.Squared):
         return (
             LOG_DENSITY,
             0.5 * np.log(2 * np.pi) * weight,

@@ -18,19 +18,23 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
-from ..._runtime.arrays import FloatArray, IntArray
-from ..._runtime.checkpoint import File, keeping
-from ..._runtime.conventions import Rng, conventional
-from ..._runtime.interrupt import Interrupted
-from ..._runtime.jax import float64
-from ..._runtime.results import RESULTS
-from ...data.arrays import label_texts, share
-from ...objectives.objective import display_name
-from ...objectives.unit_weights import plan_reader
-from ...plans.plan import Plan
-from ...plans.reading import PlanLike
-from ...validation.arviz import elpd_data
-from ...validation.estimate import Estimate, PrintedTexts
+from ... import RESULTS, Estimate, Interrupted, Plan
+from ...developer import (
+    File,
+    FloatArray,
+    IntArray,
+    PlanLike,
+    PrintedTexts,
+    Rng,
+    conventional,
+    display_name,
+    elpd_data,
+    float64,
+    keeping,
+    label_texts,
+    plan_reader,
+    share,
+)
 from .fold_estimator import FoldEstimator, LogDensities, error_of_batches
 from .importance import MAX_K, WeightedDraws
 from .posterior import Posterior

@@ -14,11 +14,20 @@ import scipy
 from jaxtyping import Float
 from scipy.special import expit
 
-from ..._runtime.arrays import BoolArray, FloatArray, IntArray
-from ..._runtime.checkpoint import StepResult, keep, making, num_saved_steps, read_step
-from ..._runtime.jax import call_traced
-from ..._runtime.progress import Slow
-from ...plans.plan import CAPACITY, Plan
+from ... import Plan
+from ...developer import (
+    CAPACITY,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Slow,
+    StepResult,
+    call_traced,
+    keep,
+    making,
+    num_saved_steps,
+    read_step,
+)
 from .coordinates import read_draws
 from .importance import (
     EVEN,

@@ -20,9 +20,8 @@ import scipy
 from jaxtyping import Float, Float32
 from scipy.special import logsumexp
 
-from ...objectives.batch_functions import functions, whole
-from ...optimize.fit import Fit
-from ...optimize.newton import newton
+from ... import Fit
+from ...developer import functions, newton, whole
 from .posterior import Draws, Posterior, batch_means
 
 # degrees of freedom of the t, whose tails are heavier than those of posteriors of more than a few

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..._runtime.conventions import conventional
-from ..._runtime.jax import float64, jax, jnp
+from ...developer import conventional, float64, jax, jnp
 from .coordinates import read_draws
 from .posterior import Posterior
 from .sampled_model import SampledModel, densities_by_name, unit_variable

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import scipy
 
-from ...reporting.plot import _axes, _legend
+from ...developer import axes_of, legend
 from .predictions import PosteriorPredictions
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def pit(found: PosteriorPredictions, ax: "Axes | None" = None) -> "Axes":
         raise TypeError(
             f"plot.pit: give lo.elpd(posterior, plan).predict(); got {type(found).__name__}."
         )
-    ax = _axes(ax, (6.0, 4.0))
+    ax = axes_of(ax, (6.0, 4.0))
     values = found.table["pit"].dropna().to_numpy()
     bars = int(np.clip(len(values) // 10, 5, 20))  # ten units or more in a bar
     low, high = scipy.stats.binom.interval(0.95, len(values), 1 / bars)
@@ -61,4 +61,4 @@ def pit(found: PosteriorPredictions, ax: "Axes | None" = None) -> "Axes":
         xlim=(0, 1),
     )
     ax.set_title(dict(found._lines()).get("PIT", ""), fontsize="medium")
-    return _legend(ax)
+    return legend(ax)

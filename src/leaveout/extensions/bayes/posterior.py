@@ -19,25 +19,29 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from ..._runtime.conventions import warn
-from ..._runtime.jax import Arrays, PyTree, compile_static, float64, jax, jnp
-from ..._runtime.results import RESULTS, AbstractPosterior
-from ...linalg.design import weight_terms
-from ...objectives.batch_functions import functions, whole
-from ...objectives.closed_form import AbstractClosedForm
-from ...objectives.objective import (
+from ... import RESULTS, AbstractObjective, Fit, IndefiniteHessianError, fit as minimise
+from ...developer import (
+    CAPACITY,
     LOG_LIKELIHOOD,
-    AbstractObjective,
+    AbstractPosterior,
+    Arrays,
+    PyTree,
+    compile_static,
     display_name,
+    float64,
+    functions,
+    jax,
+    jnp,
     map_arrays,
     padded_weights,
     repeatable,
     unflatten,
     unravel,
+    warn,
+    weight_terms,
+    whole,
 )
-from ...optimize.fit import Fit, fit as minimise
-from ...optimize.hessian_factor import IndefiniteHessianError
-from ...plans.plan import CAPACITY
+from ...models import AbstractClosedForm
 from .responses import DrawResponses
 from .sampled import Integrated, Sampled
 

@@ -8,12 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..._runtime.jax import call_traced
-from ...objectives.objective import leaves_of, map_arrays
-from ...objectives.unit_weights import plan_reader
-from ...plans.plan import leave_one_out
-from ...plans.reading import PlanLike
-from ...refit import AbstractRefit
+from ... import AbstractRefit, leave_one_out
+from ...developer import PlanLike, call_traced, leaves_of, map_arrays, plan_reader
 from .fold_estimator import FoldEstimator, FoldResult
 from .posterior import Posterior
 

@@ -21,14 +21,21 @@ import pandas as pd
 import scipy
 from jaxtyping import Float
 
-from ..._runtime.arrays import BoolArray, FloatArray, IntArray
-from ..._runtime.providers import provided
-from ..._runtime.results import PrintedResult
-from ...data.arrays import generator, match_labels, numbers
-from ...objectives.objective import display_name
-from ...plans.plan import Plan
-from ...validation.metrics import METRICS
-from ...validation.standard_errors import average_by_unit, standard_error
+from ... import Plan
+from ...developer import (
+    METRICS,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    PrintedResult,
+    average_by_unit,
+    display_name,
+    generator,
+    match_labels,
+    numbers,
+    provided,
+    standard_error,
+)
 from .coordinates import read_draws
 from .posterior import Posterior
 from .sampled import Integrated

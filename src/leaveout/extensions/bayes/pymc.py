@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..._runtime.conventions import conventional
-from ..._runtime.jax import float64, jax
-from ...objectives.objective import unravel
+from ...developer import conventional, float64, jax, unravel
 from .coordinates import read_draws
 from .posterior import Posterior
 from .responses import draw_effects

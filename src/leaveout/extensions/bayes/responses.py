@@ -5,10 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from ..._runtime.jax import Array, Arrays, PyTree, compile_static, float64, jax, jnp
-from ...models.glm.losses import Squared
-from ...objectives.objective import AbstractObjective, unravel
-from ...plans.plan import CAPACITY
+from ... import AbstractObjective, losses
+from ...developer import CAPACITY, Array, Arrays, PyTree, compile_static, float64, jax, jnp, unravel
 from .sampled import DRAWN, Integrated, Sampled
 
 # responses `[draws, some]` at θ `[draws, params]`, of some units, given units of some weights, by a
@@ -25,7 +23,7 @@ def responses_of(objective: AbstractObjective, like: PyTree) -> DrawResponses | 
     distribution = units_of.distribution()
     if distribution is None:
         return None
-    squared = isinstance(getattr(objective, "loss_function", None), Squared)
+    squared = isinstance(getattr(objective, "loss_function", None), losses.Squared)
 
     def draw(
         theta: np.ndarray, units: np.ndarray, weights: np.ndarray, rng: np.random.Generator

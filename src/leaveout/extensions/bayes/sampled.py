@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from ..._runtime.jax import Array, Arrays, PyTree, Scalar, jax, jnp, static
-from ...objectives.objective import LOG_LIKELIHOOD, AbstractObjective, Parameters, Units
+from ... import AbstractObjective
+from ...developer import LOG_LIKELIHOOD, Array, Arrays, PyTree, Scalar, jax, jnp, static
+from ...models import Parameters, Units
 from .coordinates import coordinate_names
 
 # nodes of an integral over u, z = mode + spread sinh u: a Gaussian to 6e-8, a t of 3 degrees to

@@ -10,10 +10,19 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
-from ..._runtime.arrays import NamedArrays
-from ..._runtime.jax import Arrays, PyTree, compile_static, float64, jax, jnp
-from ...data.arrays import codes
-from ...objectives.objective import map_arrays, unflatten, unravel
+from ...developer import (
+    Arrays,
+    NamedArrays,
+    PyTree,
+    codes,
+    compile_static,
+    float64,
+    jax,
+    jnp,
+    map_arrays,
+    unflatten,
+    unravel,
+)
 from .coordinates import NamedDraws, coordinate_names, listed, pick_draws
 from .posterior import Posterior, check_posterior
 from .responses import draw_by_jax

@@ -11,17 +11,18 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ..._runtime.arrays import NamedArrays
-from ..._runtime.conventions import conventional
-from ..._runtime.jax import static
-from ...objectives.closed_form import (
+from ...developer import (
     GRADIENT_DIFFERENCE,
-    AbstractClosedForm,
+    LOG_LIKELIHOOD,
+    NamedArrays,
+    Points,
     State,
     ValueAndGradient,
     Weights,
+    conventional,
+    static,
 )
-from ...objectives.objective import LOG_LIKELIHOOD, Points, Units
+from ...models import AbstractClosedForm, Units
 from .coordinates import pick_draws, read_draws
 from .posterior import Posterior, check_posterior
 

@@ -19,14 +19,8 @@ import scipy
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from ..._runtime.conventions import conventional
-from ..._runtime.jax import float64
-from ...data.arrays import numbers, share
-from ...optimize.fit import Fit
-from ...plans.plan import Plan
-from ...refit import Exact
-from ...validation.cross_validate import reader_for
-from ...validation.estimate import Estimate
+from ... import Estimate, Exact, Fit, Plan
+from ...developer import conventional, float64, numbers, reader_for, share
 from .held_out_rows import HeldOutRows, held_out_rows
 from .internal_validation import (
     REFIT_TOL,

@@ -21,11 +21,8 @@ from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from ..._runtime.conventions import conventional
-from ..._runtime.jax import float64
-from ...data.arrays import numbers, share
-from ...optimize.fit import Fit
-from ...validation.estimate import Estimate
+from ... import Estimate, Fit
+from ...developer import conventional, float64, numbers, share
 from .held_out_rows import HeldOutRows, held_out_rows
 from .performance import Continuous, PerformanceTable, Survival, kaplan_meier_influence
 

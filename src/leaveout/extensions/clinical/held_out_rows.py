@@ -11,11 +11,8 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from ...optimize.fit import Fit
-from ...plans.plan import Plan
-from ...refit import Exact
-from ...validation.estimate import Estimate
-from ...validation.standard_errors import StandardError, average_by_unit, naive, standard_error
+from ... import Estimate, Exact, Fit, Plan
+from ...developer import StandardError, average_by_unit, naive, standard_error
 from .internal_validation import REFIT_TOL, Validation, over_resamples
 from .performance import NO_RISKS, AbstractPerformance, Continuous, Survival, performance
 

@@ -18,15 +18,8 @@ import scipy
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from ..._runtime.conventions import conventional
-from ..._runtime.jax import float64
-from ..._runtime.results import NO_REFIT_CODES, RESULTS
-from ...data.arrays import share
-from ...optimize.fit import Fit
-from ...plans.plan import groups as groups_of
-from ...refit import AbstractRefit, Exact
-from ...validation.cross_validate import reader_for
-from ...validation.metrics import METRICS
+from ... import RESULTS, AbstractRefit, Exact, Fit, groups as groups_of
+from ...developer import METRICS, NO_REFIT_CODES, conventional, float64, reader_for, share
 from .internal_validation import REFIT_TOL, over_resamples
 from .performance import (
     Binary,

@@ -43,19 +43,31 @@ import scipy
 from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
-from ..._runtime.checkpoint import File, StepResult, keeping
-from ..._runtime.conventions import Rng, conventional, warn
-from ..._runtime.jax import float64
-from ..._runtime.results import NO_REFIT_CODES, RESULTS, among
-from ...data.arrays import count, share
-from ...objectives.batch_functions import weights_of
-from ...objectives.unit_weights import UnitWeights
-from ...optimize.fit import Fit
-from ...plans.plan import CAPACITY, Batch, Plan, bootstrap, groups as groups_of
-from ...plans.reading import PlanLike
-from ...refit import AbstractRefit, Exact, RefitBatch
-from ...validation.batches import Collected, Columns, over_refits
-from ...validation.cross_validate import cache_key, reader_for
+from ... import RESULTS, AbstractRefit, Exact, Fit, Plan, bootstrap, groups as groups_of
+from ...developer import (
+    CAPACITY,
+    NO_REFIT_CODES,
+    Batch,
+    Collected,
+    Columns,
+    File,
+    PlanLike,
+    RefitBatch,
+    Rng,
+    StepResult,
+    UnitWeights,
+    among,
+    cache_key,
+    conventional,
+    count,
+    float64,
+    keeping,
+    over_refits,
+    reader_for,
+    share,
+    warn,
+    weights_of,
+)
 from .performance import AbstractPerformance, PerformanceTable, performance, scale
 
 Array = np.ndarray

@@ -13,18 +13,20 @@ import pandas as pd
 import scipy
 from numpy.typing import ArrayLike
 
-from ..._runtime.results import kind_of
-from ...data.arrays import count
-from ...data.formulas import FormulaReader
-from ...diagnostics.covariance import covariance
-from ...models.glm.active_coefficients import ActiveGLM
-from ...models.glm.glm import GLM
-from ...models.survival.cox import Cox
-from ...optimize.fit import Fit
-from ...reporting.page import Figure, Lines, Page, PageTable
-from ...reporting.plot import MANY, forest
-from ...validation.estimate import Estimate
-from ...validation.named_parameters import name_parameters
+from ... import GLM, Cox, Estimate, Fit, covariance
+from ...developer import (
+    MANY,
+    ActiveGLM,
+    Figure,
+    FormulaReader,
+    Lines,
+    Page,
+    PageTable,
+    count,
+    kind_of,
+    name_parameters,
+)
+from ...plot import forest
 from . import plot
 from .calibration import Calibration, calibration
 from .decision_curve import DecisionCurve, decision_curve

@@ -28,16 +28,24 @@ import pandas as pd
 import scipy
 from jaxtyping import Float
 
-from ..._runtime.arrays import BoolArray
-from ..._runtime.results import PrintedTable, kind_of
-from ...models.survival.cox import Cox
-from ...objectives.batch_functions import whole
-from ...objectives.objective import LOG_PROBABILITY
-from ...objectives.unit_weights import UnitWeights, unit_weights
-from ...optimize.fit import Fit
-from ...validation.cross_validate import objective_of
-from ...validation.metrics import LEAST_PROBABILITY, Concordance, Ranking, areas, dot, thresholds
-from ...validation.scoring import predictions
+from ... import Cox, Fit
+from ...developer import (
+    LEAST_PROBABILITY,
+    LOG_PROBABILITY,
+    BoolArray,
+    Concordance,
+    PrintedTable,
+    Ranking,
+    UnitWeights,
+    areas,
+    dot,
+    kind_of,
+    objective_of,
+    predictions,
+    thresholds,
+    unit_weights,
+    whole,
+)
 
 Array = np.ndarray
 Points = Float[Array, "refits rows"]

@@ -5,10 +5,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from ...optimize.fit import Fit
-from ...reporting.plot import DASHED, _axes, _band, _legend, _legend_above
-from ...validation.estimate import Estimate
-from ...validation.metrics import METRICS
+from ... import Estimate, Fit
+from ...developer import DASHED, METRICS, axes_of, band, legend, legend_above
 from .calibration import Calibration, calibration as calibrate
 from .decision_curve import DecisionCurve, decision_curve as decide
 from .held_out_rows import HeldOutRows, held_out_rows
@@ -47,7 +45,7 @@ def calibration(found: Calibration | Estimate | Fit, ax: "Axes | None" = None) -
     >>> lo.plot.calibration(lo.calibration(lo.cross_validate(fit, 5))).get_ylabel()
     'observed share'
     """
-    ax = _axes(ax, (5.5, 5.5))
+    ax = axes_of(ax, (5.5, 5.5))
     if isinstance(found, Calibration):
         agreement = found
     else:
@@ -63,7 +61,7 @@ def calibration(found: Calibration | Estimate | Fit, ax: "Axes | None" = None) -
         high = max(p.max(), curve["observed"].max())
     ax.plot([low, high], [low, high], label="ideal", **DASHED)
     if curve["low"].notna().any():
-        _band(ax, curve["predicted"], curve["low"], curve["high"], f"{agreement.level:.0%} band")
+        band(ax, curve["predicted"], curve["low"], curve["high"], f"{agreement.level:.0%} band")
     corrected = "corrected" in curve
     if corrected:
         color = "0.6"
@@ -111,7 +109,7 @@ def calibration(found: Calibration | Estimate | Fit, ax: "Axes | None" = None) -
     ax.set_title(title, fontsize="medium")
     ax.set_yticks([tick for tick in ax.get_yticks() if low <= tick <= high])
     ax.set_ylim(low - 2.1 * tall, high)
-    return _legend(ax, "upper left")
+    return legend(ax, "upper left")
 
 
 def decision_curve(found: DecisionCurve | Estimate | Fit, ax: "Axes | None" = None) -> "Axes":
@@ -141,7 +139,7 @@ def decision_curve(found: DecisionCurve | Estimate | Fit, ax: "Axes | None" = No
     >>> lo.plot.decision_curve(lo.decision_curve(lo.cross_validate(fit, 5))).get_ylabel()
     'net benefit'
     """
-    ax = _axes(ax, (6.0, 4.0))
+    ax = axes_of(ax, (6.0, 4.0))
     if isinstance(found, DecisionCurve):
         curve = found
     else:
@@ -154,7 +152,7 @@ def decision_curve(found: DecisionCurve | Estimate | Fit, ax: "Axes | None" = No
     t = table.index.to_numpy()
     ax.axhline(0, color="0.3", linewidth=0.8, label="treat none")
     ax.plot(t, table["all"], color="tab:orange", linewidth=1.2, linestyle="--", label="treat all")
-    _band(ax, t, table["low"], table["high"], f"{curve.level:.0%} interval")
+    band(ax, t, table["low"], table["high"], f"{curve.level:.0%} interval")
     ax.plot(t, table["net_benefit"], color="tab:blue", linewidth=1.4, label="the model")
     top = max(table["net_benefit"].max(), table["all"].max(), 0.01)
     ax.set(
@@ -162,7 +160,7 @@ def decision_curve(found: DecisionCurve | Estimate | Fit, ax: "Axes | None" = No
         ylabel="net benefit",
         ylim=(-0.25 * top, 1.15 * top),
     )
-    return _legend_above(ax, 2)
+    return legend_above(ax, 2)
 
 
 def stability(found: Stability, ax: "Axes | None" = None, *, most: int = 20_000) -> "Axes":
@@ -195,7 +193,7 @@ def stability(found: Stability, ax: "Axes | None" = None, *, most: int = 20_000)
     >>> lo.plot.stability(lo.stability(fit, 20)).get_ylabel()
     'prediction by resamples'
     """
-    ax = _axes(ax, (5.5, 5.5))
+    ax = axes_of(ax, (5.5, 5.5))
     p = found.units["prediction"].to_numpy()
     shown = np.random.default_rng(0).permutation(found.predictions.size)[:most]
     ax.plot(
@@ -224,7 +222,7 @@ def stability(found: Stability, ax: "Axes | None" = None, *, most: int = 20_000)
     ax.set_title(
         f"mean absolute prediction error {found.units['mape'].mean():.3g}", fontsize="medium"
     )
-    return _legend(ax, "upper left", None)
+    return legend(ax, "upper left", None)
 
 
 def roc(cv: Estimate | Fit, ax: "Axes | None" = None) -> "Axes":
@@ -265,7 +263,7 @@ def roc(cv: Estimate | Fit, ax: "Axes | None" = None) -> "Axes":
         ylabel="sensitivity, share flagged of those with it",
     )
     ax.set_aspect("equal")
-    return _legend(ax, "lower right")
+    return legend(ax, "lower right")
 
 
 def precision_recall(cv: Estimate | Fit, ax: "Axes | None" = None) -> "Axes":
@@ -306,7 +304,7 @@ def precision_recall(cv: Estimate | Fit, ax: "Axes | None" = None) -> "Axes":
     ax.set(
         xlabel="recall, sensitivity", ylabel="precision, positive predictive value", ylim=(0, 1.02)
     )
-    return _legend(ax, "lower left")
+    return legend(ax, "lower left")
 
 
 def _two_classes(
@@ -319,7 +317,7 @@ def _two_classes(
     if not isinstance(rows.measure, Binary):
         raise TypeError(f"plot.{caller}: needs a response of two classes.")
     values = METRICS[metric].pseudo(rows.outcome[0], rows.score, rows.weight)
-    ax = _axes(ax, (5.0, 5.0))
+    ax = axes_of(ax, (5.0, 5.0))
     if rows.plan is None:
         origin = ", apparent"
     else:

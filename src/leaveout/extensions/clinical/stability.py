@@ -14,12 +14,8 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.special import expit
 
-from ..._runtime.conventions import Rng, conventional
-from ..._runtime.jax import float64
-from ...data.arrays import share
-from ...optimize.fit import Fit
-from ...plans.plan import Plan
-from ...refit import AbstractRefit, Exact
+from ... import AbstractRefit, Exact, Fit, Plan
+from ...developer import Rng, conventional, float64, share
 from .held_out_rows import held_out_rows
 from .internal_validation import REFIT_TOL, over_resamples, resamples
 from .performance import Continuous, PerformanceTable

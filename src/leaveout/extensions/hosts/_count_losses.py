@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ..._runtime.jax import Array, jax, jnp, jspecial, static
-from ...models.glm.losses import NegativeBinomialDispersion, Poisson
-from ...objectives.objective import Separable
+from ... import Separable, losses
+from ...developer import Array, jax, jnp, jspecial, static
 
 NOTHING = -1e30  # logarithm of what is not there, whose derivatives are zero
 NamedParts = dict[str, Array]  # parameters, or what is known of a row, by name
@@ -87,9 +86,9 @@ def conditional(theta: Array, group: NamedParts) -> Array:
 
 def _log_density(theta: NamedParts, part: str, eta: Array, power: Array, y: Array) -> Array:
     if f"{part}dispersion" not in theta:
-        return -Poisson()(eta, y)
+        return -losses.Poisson()(eta, y)
     tau = jnp.log(theta[f"{part}dispersion"]) - power * eta
-    return -NegativeBinomialDispersion()(eta, tau[None], y)
+    return -losses.NegativeBinomialDispersion()(eta, tau[None], y)
 
 
 def _log_rest(value: Array) -> Array:

@@ -8,13 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from ..._runtime.conventions import warn
-from ..._runtime.jax import PyTree, float64
-from ...models.glm.active_coefficients import kinks
-from ...models.glm.glm import GLM
-from ...models.glm.orthogonal import OrthogonalGLM
-from ...objectives.objective import AbstractObjective, leaves_of
-from ...optimize.fit import REFUSE, WARN, Fit, HostErrors, describe_distance, fit, standing
+from ... import GLM, AbstractObjective, Fit, fit
+from ...developer import (
+    REFUSE,
+    WARN,
+    HostErrors,
+    OrthogonalGLM,
+    PyTree,
+    describe_distance,
+    float64,
+    kinks,
+    leaves_of,
+    standing,
+    warn,
+)
 
 ITERATION_ADVICE = "raise max_iter or scale the columns"  # advice to the user
 

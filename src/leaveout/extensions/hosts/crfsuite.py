@@ -16,9 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import scipy.sparse
 
-from ...models.crf.crf import CRF
-from ...models.glm import penalties
-from ...optimize.fit import Fit
+from ... import CRF, Fit, penalties
 from ._fit_at_host import fit_at_host
 
 LIKELIHOOD_ALGORITHMS = "lbfgs", "l2sgd"  # algorithms that minimise a penalised likelihood

@@ -10,11 +10,8 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 
-from ...data.arrays import index_of, pandas_of
-from ...models.glm import losses
-from ...models.glm.glm import GLM
-from ...models.glm.penalties import AbstractPenalty, Lasso, Quadratic, Ridge, per_weight
-from ...optimize.fit import Fit
+from ... import GLM, Fit, losses, penalties
+from ...developer import index_of, pandas_of
 from ._fit_at_host import fit_at_coefficients
 
 POWERS = {
@@ -113,7 +110,7 @@ def from_glum(
         remark = f"alpha = {float(alpha):.4g} was chosen on all rows: the choice is not left out"
     penalty = None
     if alpha > 0:
-        penalty = per_weight(_penalty(estimator, float(alpha), float(ratio)))
+        penalty = penalties.per_weight(_penalty(estimator, float(alpha), float(ratio)))
     objective = GLM(
         columns,
         response,
@@ -151,22 +148,22 @@ def _columns(estimator: Any, X: Any) -> Any:
     return pd.DataFrame(convert(X).toarray(), index_of(X), list(estimator.feature_names_))
 
 
-def _penalty(estimator: Any, alpha: float, ratio: float) -> AbstractPenalty:
+def _penalty(estimator: Any, alpha: float, ratio: float) -> penalties.AbstractPenalty:
     """Build the penalty α (ρ Σ P1|β| + ½ (1 − ρ) βᵀP2β)."""
     weights = estimator.P1
     weight = 1.0 if weights is None or isinstance(weights, str) else np.asarray(weights, np.float64)
     if ratio == 0:
         return _quadratic(estimator.P2, alpha)
-    return Lasso(alpha * ratio * weight) + _quadratic(estimator.P2, alpha * (1 - ratio))
+    return penalties.Lasso(alpha * ratio * weight) + _quadratic(estimator.P2, alpha * (1 - ratio))
 
 
-def _quadratic(shape: Any, alpha: float) -> Ridge | Quadratic:
+def _quadratic(shape: Any, alpha: float) -> penalties.Ridge | penalties.Quadratic:
     if shape is None or isinstance(shape, str):
-        return Ridge(alpha)
+        return penalties.Ridge(alpha)
     matrix = np.asarray(shape.toarray() if hasattr(shape, "toarray") else shape, np.float64) * alpha
     if matrix.ndim == 1:
-        return Ridge(matrix)
-    return Quadratic((matrix + matrix.T) / 2)
+        return penalties.Ridge(matrix)
+    return penalties.Quadratic((matrix + matrix.T) / 2)
 
 
 def _loss(family: Any, link: Any) -> losses.AbstractLoss:

@@ -15,22 +15,16 @@ where λ = means_weight, Ψ = covars_prior (added to every entry of a matrix), a
 max(covars_weight − 1, 0), for matrices max(covars_weight − R, 0).
 """
 
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from ..._runtime.arrays import NamedArrays
-from ..._runtime.conventions import warn
-from ..._runtime.jax import Scalar, jnp
-from ...models.emissions import AbstractEmission, Categorical, Gaussian, Poisson
-from ...models.emissions._base import Parameters
-from ...models.emissions.gaussian import inverse
-from ...models.hidden.hidden_chain import Dirichlet
-from ...models.hidden.hmm import HMM
-from ...optimize.fit import Fit, anchor, fit
-from ...optimize.hessian_factor import IndefiniteHessianError
+from ... import HMM, Fit, IndefiniteHessianError, anchor, emissions, fit
+from ...developer import NamedArrays, Scalar, inverse, jnp, warn
+from ...models import Dirichlet
 
 SUPPORTED_MODELS = "GaussianHMM, PoissonHMM and CategoricalHMM"
 BOUNDARY_PROBABILITY = 1e-6  # probability below which it is at the boundary
@@ -45,7 +39,7 @@ KINDS: dict[str, Any] = {
 class HostEmission(NamedTuple):
     """Emission of a host model, its parameters, and whether their prior is flat."""
 
-    emission: AbstractEmission
+    emission: emissions.AbstractEmission
     parameters: NamedArrays
     flat: bool
 
@@ -201,7 +195,7 @@ def _concentrations(model: Any, name: str, shape: tuple[int, ...]) -> np.ndarray
     return value
 
 
-class HostGaussian(Gaussian):
+class HostGaussian(emissions.Gaussian):
     """Gaussian emissions under hmmlearn's joint prior of mean and covariance, as in the module's
     docstring.
     """
@@ -257,7 +251,7 @@ class HostGaussian(Gaussian):
         covariance = kinds.get(self.covariance.kind, matrices[:, 0, 0])
         return {"mean": np.asarray(model.means_, np.float64), "covariance": covariance}
 
-    def log_prior(self, parameters: Parameters) -> Scalar:
+    def log_prior(self, parameters: Mapping[str, Any]) -> Scalar:
         difference = parameters["mean"] - self.mean
         covariance = parameters["covariance"]
         if not self.covariance.matrices:
@@ -308,7 +302,7 @@ def _poisson(model: Any) -> HostEmission:
         "take fewer states, or fit lo.HMM(x, lo.emissions.Poisson(), ...), whose prior keeps off zero",
     )
     return HostEmission(
-        Poisson(prior=None), {"rate": rate[:, 0] if rate.shape[1] == 1 else rate}, True
+        emissions.Poisson(prior=None), {"rate": rate[:, 0] if rate.shape[1] == 1 else rate}, True
     )
 
 
@@ -322,7 +316,9 @@ def _categorical(model: Any) -> HostEmission:
     )
     prior = _concentrations(model, "emissionprob", probability.shape)
     flat = bool(np.all(prior == 1))
-    emission = Categorical(probability.shape[1], prior=None if flat else {"probability": (prior,)})
+    emission = emissions.Categorical(
+        probability.shape[1], prior=None if flat else {"probability": (prior,)}
+    )
     return HostEmission(emission, {"probability": probability}, flat)
 
 

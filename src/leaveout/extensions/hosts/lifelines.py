@@ -11,12 +11,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..._runtime.arrays import NamedArrays
-from ..._runtime.jax import Array, Arrays, Scalar, jax, jnp, jspecial
-from ...data.formulas import frame_of
-from ...models.glm.penalties import Ridge, per_row
-from ...models.survival.cox import Cox
-from ...optimize.fit import Fit, HostErrors
+from ... import Cox, Fit, penalties
+from ...developer import (
+    Array,
+    Arrays,
+    HostErrors,
+    NamedArrays,
+    Scalar,
+    frame_of,
+    jax,
+    jnp,
+    jspecial,
+)
 from ._count_losses import HostLoss, NamedParts
 from ._fit_at_host import fit_at_host
 
@@ -119,7 +125,9 @@ def from_lifelines(fitter: Any, df: Any) -> Fit:
     remark = ""
     if penalised:
         remark = SPREADS
-        penalty = per_row(Ridge(np.asarray(fitter.penalizer) * np.asarray(fitter._norm_std) ** 2))
+        penalty = penalties.per_row(
+            penalties.Ridge(np.asarray(fitter.penalizer) * np.asarray(fitter._norm_std) ** 2)
+        )
     options: dict[str, Any] = {"strata": labels, "entry": entry, "sample_weight": weights}
     model = Cox(X, time, event, penalty, **options, remark=remark)
     coef = {"coef": np.asarray(fitter.params_, np.float64)}

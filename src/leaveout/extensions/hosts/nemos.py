@@ -10,11 +10,10 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 
-from ..._runtime.jax import Array, jax, jnp, jspecial
-from ...data.arrays import match_labels
-from ...models.glm.glm import GLM
-from ...models.glm.penalties import AbstractPenalty, ElasticNet, Lasso, Ridge, per_row
-from ...optimize.fit import Fit
+import leaveout as lo
+
+from ... import GLM, Fit
+from ...developer import Array, jax, jnp, jspecial, match_labels
 from ._fit_at_host import fit_at_host, is_repeated
 
 
@@ -94,12 +93,12 @@ def from_nemos(model: Any, X: ArrayLike, y: ArrayLike) -> Fit:
     # whose loss is the square, not half of it
     scale = 0.5 if kind[0] == "GaussianObservations" else 1.0
     size = np.zeros(()) if penalty == "UnRegularized" else scale * np.asarray(alpha, np.float64)
-    penalties: dict[str, AbstractPenalty] = {
-        "Ridge": Ridge(size),
-        "Lasso": Lasso(size),
-        "ElasticNet": ElasticNet(size, ratio),
+    penalties: dict[str, lo.penalties.AbstractPenalty] = {
+        "Ridge": lo.penalties.Ridge(size),
+        "Lasso": lo.penalties.Lasso(size),
+        "ElasticNet": lo.penalties.ElasticNet(size, ratio),
     }
-    row_penalty = None if penalty == "UnRegularized" else per_row(penalties[penalty])
+    row_penalty = None if penalty == "UnRegularized" else lo.penalties.per_row(penalties[penalty])
     objective = GLM(X, y, LOSSES[kind], row_penalty, remark=remark)
     coef = np.asarray(model.coef_, np.float64)
     theta = {"coef": coef, "intercept": float(np.ravel(model.intercept_)[0])}

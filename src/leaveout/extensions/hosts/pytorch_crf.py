@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...models.crf.crf import CRF
-from ...models.glm.penalties import AbstractPenalty
-from ...optimize.fit import Fit, anchor
+from ... import CRF, Fit, anchor, penalties
 
 WEIGHTS = {"start": "start_transitions", "end": "end_transitions", "transition": "transitions"}
 
@@ -20,7 +18,7 @@ def from_pytorch_crf(
     tags: Any,
     mask: Any = None,
     *,
-    penalty: AbstractPenalty | None = None,
+    penalty: penalties.AbstractPenalty | None = None,
     throw: bool = True,
 ) -> Fit:
     """Take a trained CRF layer, with the network below it frozen; the units are whole sequences.

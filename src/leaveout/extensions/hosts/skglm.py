@@ -8,10 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 
-from ...data.arrays import match_labels
-from ...models.glm.glm import GLM
-from ...models.glm.penalties import AbstractPenalty, Box, ElasticNet, GroupLasso, Lasso, per_weight
-from ...optimize.fit import Fit
+from ... import GLM, Fit, penalties
+from ...developer import match_labels
 from ._fit_at_host import fit_at_coefficients
 
 
@@ -55,12 +53,14 @@ def from_skglm(estimator: Any, X: ArrayLike, y: ArrayLike) -> Fit:
     """
     name = type(estimator).__name__
     reader = {
-        "Lasso": lambda: Lasso(estimator.alpha),
-        "WeightedLasso": lambda: Lasso(
+        "Lasso": lambda: penalties.Lasso(estimator.alpha),
+        "WeightedLasso": lambda: penalties.Lasso(
             estimator.alpha * (1.0 if estimator.weights is None else np.asarray(estimator.weights))
         ),
-        "ElasticNet": lambda: ElasticNet(estimator.alpha, estimator.l1_ratio),
-        "SparseLogisticRegression": lambda: ElasticNet(estimator.alpha, estimator.l1_ratio),
+        "ElasticNet": lambda: penalties.ElasticNet(estimator.alpha, estimator.l1_ratio),
+        "SparseLogisticRegression": lambda: penalties.ElasticNet(
+            estimator.alpha, estimator.l1_ratio
+        ),
         "GroupLasso": lambda: _group_penalty(estimator, np.shape(X)[1]),
     }.get(name)
     if reader is None or not type(estimator).__module__.startswith("skglm"):
@@ -71,17 +71,19 @@ def from_skglm(estimator: Any, X: ArrayLike, y: ArrayLike) -> Fit:
     if not hasattr(estimator, "coef_"):
         raise ValueError(f"from_skglm: this {name} is not fitted.")
     _, X, y = match_labels("from_skglm", X=X, y=y)
-    penalty: AbstractPenalty = (
-        reader() + Box() if getattr(estimator, "positive", False) else reader()
+    penalty: penalties.AbstractPenalty = (
+        reader() + penalties.Box() if getattr(estimator, "positive", False) else reader()
     )
     target, loss = _target(estimator, np.ravel(np.asarray(y)))
-    objective = GLM(X, target, loss, per_weight(penalty), intercept=estimator.fit_intercept)
+    objective = GLM(
+        X, target, loss, penalties.per_weight(penalty), intercept=estimator.fit_intercept
+    )
     return fit_at_coefficients(
         "from_skglm", objective, estimator, lambda: clone(estimator).fit(X, y).coef_
     )
 
 
-def _group_penalty(estimator: Any, features: int) -> GroupLasso:
+def _group_penalty(estimator: Any, features: int) -> penalties.GroupLasso:
     """Build the group lasso of an estimator.
 
     skglm's groups are one size for all, a list of sizes, or lists of columns; its weights are one
@@ -101,7 +103,7 @@ def _group_penalty(estimator: Any, features: int) -> GroupLasso:
         for number, columns in enumerate(groups):
             label[columns] = number
     weights = np.ones(len(np.unique(label))) if estimator.weights is None else estimator.weights
-    return GroupLasso(estimator.alpha, label, weights)
+    return penalties.GroupLasso(estimator.alpha, label, weights)
 
 
 def _target(estimator: Any, y: np.ndarray) -> tuple[np.ndarray, str]:

@@ -27,41 +27,21 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
-from ..._runtime.arrays import NamedArrays
-from ..._runtime.conventions import warn
-from ...data.arrays import TransformedResponse, match_labels
-from ...models.glm.active_coefficients import kinks
-from ...models.glm.components import (
+from ... import GLM, Fit, Regression, fit, losses, penalties
+from ...developer import (
     AbstractComponents,
+    NamedArrays,
     PartialLeastSquares,
     PrincipalComponents,
     SeveralTargets,
+    StandardisedGLM,
+    TransformedResponse,
+    function,
+    kinks,
+    look,
+    match_labels,
+    warn,
 )
-from ...models.glm.glm import GLM, Regression
-from ...models.glm.losses import (
-    AbstractLoss,
-    AbstractRounded,
-    EpsilonInsensitive,
-    Hinge,
-    Huber,
-    HuberScale,
-    Quantile,
-    Tweedie,
-)
-from ...models.glm.penalties import (
-    AbstractPenalty,
-    Box,
-    Lasso,
-    Ridge,
-    Sum,
-    per_row,
-    per_weight,
-    resolve,
-)
-from ...models.glm.standardised import StandardisedGLM
-from ...objectives.batch_functions import function
-from ...optimize.active_set import look
-from ...optimize.fit import Fit, fit
 from ._fit_at_host import fit_at_host, is_repeated
 from ._supervised_steps import encodes_across_folds, learns_response, steps_in
 
@@ -86,7 +66,7 @@ class HostObjective:
     """
 
     # values of two labels: ±1 for "squared" and "squared_hinge", 0 and 1 for "logistic"
-    loss: str | AbstractLoss | HuberScale
+    loss: str | losses.AbstractLoss | losses.HuberScale
     ridge: float | np.ndarray
     intercept: bool
     labels: bool = False  # whether the target is a class
@@ -124,15 +104,17 @@ def describe(estimator: SklearnEstimator) -> HostObjective:
     return reader(estimator)
 
 
-def penalty_of(host: HostObjective) -> AbstractPenalty | None:
+def penalty_of(host: HostObjective) -> penalties.AbstractPenalty | None:
     """Build the penalty of a host, as a function of the weights of rows."""
-    parts: list[AbstractPenalty] = [Lasso(host.l1)] * (host.l1 > 0)
-    parts += [Ridge(host.ridge)] * bool(np.any(np.asarray(host.ridge) > 0))
-    parts += [Box()] * host.positive
-    around = {False: resolve, True: per_weight, "rows": per_row}[host.average]
+    parts: list[penalties.AbstractPenalty] = [penalties.Lasso(host.l1)] * (host.l1 > 0)
+    parts += [penalties.Ridge(host.ridge)] * bool(np.any(np.asarray(host.ridge) > 0))
+    parts += [penalties.Box()] * host.positive
+    around = {False: penalties.resolve, True: penalties.per_weight, "rows": penalties.per_row}[
+        host.average
+    ]
     if not parts:
         return None
-    penalty = parts[0] if len(parts) == 1 else Sum(tuple(parts))
+    penalty = parts[0] if len(parts) == 1 else penalties.Sum(tuple(parts))
     return around(penalty)
 
 
@@ -181,18 +163,18 @@ def _net(estimator: Any) -> HostObjective:
     )
 
 
-def _averaging(loss: Callable[[Any], str | AbstractLoss]) -> Callable[[Any], HostObjective]:
+def _averaging(loss: Callable[[Any], str | losses.AbstractLoss]) -> Callable[[Any], HostObjective]:
     return lambda estimator: HostObjective(
         loss(estimator), float(estimator.alpha), estimator.fit_intercept, average=True
     )
 
 
-def _tweedie(estimator: Any) -> Tweedie:
+def _tweedie(estimator: Any) -> losses.Tweedie:
     if estimator.link != "auto":
         link = estimator.link
     else:
         link = "identity" if estimator.power <= 0 else "log"
-    return Tweedie(float(estimator.power), 1.0, link)
+    return losses.Tweedie(float(estimator.power), 1.0, link)
 
 
 def _logistic(estimator: Any) -> HostObjective:
@@ -235,7 +217,7 @@ def _support_vectors(estimator: Any) -> HostObjective:
         raise TypeError(
             "from_sklearn: LinearSVC is supported with penalty='l2' and multi_class='ovr'."
         )
-    loss = "squared_hinge" if estimator.loss == "squared_hinge" else Hinge(width=KINK_WIDTH)
+    loss = "squared_hinge" if estimator.loss == "squared_hinge" else losses.Hinge(width=KINK_WIDTH)
     return HostObjective(
         loss,
         1.0 / estimator.C,
@@ -250,7 +232,7 @@ def _support_vector_regression(estimator: Any) -> HostObjective:
     if estimator.loss != "epsilon_insensitive":
         raise TypeError("from_sklearn: LinearSVR is supported with loss='epsilon_insensitive'.")
     return HostObjective(
-        EpsilonInsensitive(estimator.epsilon, width=1.0),
+        losses.EpsilonInsensitive(estimator.epsilon, width=1.0),
         1.0 / estimator.C,
         estimator.fit_intercept,
         intercept_scale=estimator.intercept_scaling,
@@ -259,7 +241,7 @@ def _support_vector_regression(estimator: Any) -> HostObjective:
 
 def _quantile(estimator: Any) -> HostObjective:
     return HostObjective(
-        Quantile(estimator.quantile, width=1.0),
+        losses.Quantile(estimator.quantile, width=1.0),
         0.0,
         estimator.fit_intercept,
         average=True,
@@ -292,14 +274,14 @@ DENSE = 2**27
 # width over which kinks are rounded, relative to the median residual, or to a margin of one
 KINK_WIDTH = 1e-3
 # losses of SGD, for classes and for numbers
-SMOOTH: dict[bool, dict[str, Callable[[Any], str | AbstractLoss]]] = {
+SMOOTH: dict[bool, dict[str, Callable[[Any], str | losses.AbstractLoss]]] = {
     True: {
         "log_loss": lambda estimator: "logistic",
         "squared_hinge": lambda estimator: "squared_hinge",
     },
     False: {
         "squared_error": lambda estimator: "squared",
-        "huber": lambda estimator: Huber(estimator.epsilon),
+        "huber": lambda estimator: losses.Huber(estimator.epsilon),
     },
 }
 READERS: dict[type[Any], Callable[[Any], HostObjective]] = {
@@ -312,7 +294,7 @@ READERS: dict[type[Any], Callable[[Any], HostObjective]] = {
     linear_model.GammaRegressor: _averaging(lambda estimator: "gamma"),
     linear_model.TweedieRegressor: _averaging(_tweedie),
     linear_model.HuberRegressor: lambda host: HostObjective(
-        HuberScale(host.epsilon), 2.0 * host.alpha, host.fit_intercept
+        losses.HuberScale(host.epsilon), 2.0 * host.alpha, host.fit_intercept
     ),
     linear_model.LassoCV: _net,
     linear_model.ElasticNetCV: _net,
@@ -417,7 +399,7 @@ def from_sklearn(
     """
     objective, theta = read(estimator, X, y, sample_weight)
     warn_of_supervised("from_sklearn", objective.labels.read)
-    if isinstance(getattr(objective, "loss_function", None), AbstractRounded):
+    if isinstance(getattr(objective, "loss_function", None), losses.AbstractRounded):
         return _fit_rounded(objective, theta)
 
     def stopped() -> bool:
@@ -502,7 +484,7 @@ def read(
     )
     host = replace(describe(estimator), standardises=scaled)
     check_is_fitted(estimator)
-    if isinstance(host.loss, AbstractRounded) and not host.labels:
+    if isinstance(host.loss, losses.AbstractRounded) and not host.labels:
         scale = float(np.median(np.abs(np.ravel(y) - np.ravel(estimator.predict(X)))))
         # the rounded kinks are then the only curvature
         width = KINK_WIDTH if host.ridge else max(10 * KINK_WIDTH, 2 / np.size(y))
@@ -857,7 +839,7 @@ def rescales(estimator: Any) -> bool:
     plain = (
         host.intercept
         and not host.intercept_scale
-        and not isinstance(host.loss, HuberScale)
+        and not isinstance(host.loss, losses.HuberScale)
         and not host.l1
     )
     return bool(plain and not host.positive and scaler.with_std)
@@ -1038,7 +1020,7 @@ def _objective(
         "intercept": host.intercept,
         "remark": remark,
     }
-    if isinstance(host.loss, HuberScale):
+    if isinstance(host.loss, losses.HuberScale):
         return Regression(X, np.ravel(y), host.loss, penalty, **options)
     if host.intercept_scale and host.intercept:
         X = _with_constant(X, host.intercept_scale)
@@ -1106,7 +1088,7 @@ def _parameters(objective: GLM | Regression, host: HostObjective, estimator: Any
         if intercept.ndim:
             intercept = intercept.ravel()[0]
     parameters = {"coef": coef, "intercept": np.asarray(intercept)}
-    if isinstance(host.loss, HuberScale):
+    if isinstance(host.loss, losses.HuberScale):
         parameters = {
             name: value
             for name, value in parameters.items()

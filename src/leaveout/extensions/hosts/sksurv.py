@@ -9,10 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 
-from ...data.arrays import match_labels
-from ...models.glm.penalties import AbstractPenalty, ElasticNet, Ridge, per_row
-from ...models.survival.cox import Cox
-from ...optimize.fit import Fit
+from ... import Cox, Fit, penalties
+from ...developer import match_labels
 from ._fit_at_host import fit_at_host, is_repeated
 
 
@@ -69,8 +67,8 @@ def from_sksurv(estimator: Any, X: ArrayLike, y: Any) -> Fit:
     _, X = match_labels("from_sksurv", X=X)
     coef = np.asarray(estimator.coef_, np.float64)
     if name == "CoxPHSurvivalAnalysis":
-        penalty: AbstractPenalty | None = (
-            Ridge(estimator.alpha) if np.any(np.asarray(estimator.alpha) > 0) else None
+        penalty: penalties.AbstractPenalty | None = (
+            penalties.Ridge(estimator.alpha) if np.any(np.asarray(estimator.alpha) > 0) else None
         )
         ties = estimator.ties
     else:
@@ -80,8 +78,10 @@ def from_sksurv(estimator: Any, X: ArrayLike, y: Any) -> Fit:
             )
         coef = coef[:, -1]
         ties = "breslow"
-        penalty = per_row(
-            ElasticNet(estimator.alphas_[-1] * estimator.penalty_factor_, estimator.l1_ratio)
+        penalty = penalties.per_row(
+            penalties.ElasticNet(
+                estimator.alphas_[-1] * estimator.penalty_factor_, estimator.l1_ratio
+            )
         )
     refit = lambda: np.reshape(clone(estimator).fit(X, y).coef_, (len(coef), -1))[:, -1]
     model = Cox(X, time, event, penalty, ties=ties)

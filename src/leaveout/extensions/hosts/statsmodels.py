@@ -19,16 +19,8 @@ import pandas as pd
 import scipy
 from numpy.typing import ArrayLike
 
-from ...data.arrays import is_default_index
-from ...data.formulas import stateful_remark
-from ...models.glm import losses
-from ...models.glm.glm import GLM, Regression
-from ...models.glm.penalties import AbstractPenalty, Quadratic, Ridge, per_row, per_weight
-from ...models.latent.effects import EffectBlock
-from ...models.latent.mixed import Mixed
-from ...models.survival.cox import Cox
-from ...objectives.objective import AbstractObjective
-from ...optimize.fit import Fit, HostErrors, fit
+from ... import GLM, AbstractObjective, Cox, Fit, Mixed, Regression, fit, losses, penalties
+from ...developer import EffectBlock, HostErrors, is_default_index, stateful_remark
 from ._count_losses import HostLoss, conditional, hurdle, pad_groups, zero_inflated
 from ._fit_at_host import add_remark, fit_at_host
 
@@ -283,7 +275,7 @@ def _glm(
     model: Any,
     loss: str | losses.AbstractLoss,
     coef: np.ndarray,
-    penalty: AbstractPenalty | None = None,
+    penalty: penalties.AbstractPenalty | None = None,
     offset: np.ndarray | None = None,
     remark: str = "",
     weight: ArrayLike | None = None,
@@ -299,13 +291,16 @@ def _glm(
 
 
 def _linear(model: Any, coef: np.ndarray, alpha: ArrayLike | None = None) -> ReadGLM:
-    average = per_row if type(model).__name__ == "OLS" else per_weight
-    penalty = None if alpha is None else average(Ridge(alpha))
+    average = penalties.per_row if type(model).__name__ == "OLS" else penalties.per_weight
+    penalty = None if alpha is None else average(penalties.Ridge(alpha))
     return _least_squares(model, coef, model.weights, penalty)
 
 
 def _least_squares(
-    model: Any, coef: np.ndarray, weights: ArrayLike, penalty: AbstractPenalty | None = None
+    model: Any,
+    coef: np.ndarray,
+    weights: ArrayLike,
+    penalty: penalties.AbstractPenalty | None = None,
 ) -> ReadGLM:
     objective, parameters = _glm(model, "squared", coef, penalty, weight=weights)
     vars(objective)["least_norm"] = True  # statsmodels uses the pseudoinverse
@@ -348,7 +343,7 @@ def _read_glm(model: Any, coef: np.ndarray, alpha: ArrayLike | None = None) -> R
         if family in SCALE_FAMILIES
         else ""
     )
-    penalty = None if alpha is None else per_row(Ridge(alpha))
+    penalty = None if alpha is None else penalties.per_row(penalties.Ridge(alpha))
     return _glm(
         model,
         _family(model.family),
@@ -422,7 +417,7 @@ def _additive(model: Any, coef: np.ndarray) -> ReadGLM:
         )
     remark = "the basis stays as it was made of all rows: its knots are not left out"
     # GLMGam's penalty is βᵀSβ, not half of it
-    penalty = Quadratic(2.0 * model.penal.penalty_matrix())
+    penalty = penalties.Quadratic(2.0 * model.penal.penalty_matrix())
     return _glm(
         model, _family(model.family), coef, penalty, _shift(model, "_offset_exposure"), remark
     )

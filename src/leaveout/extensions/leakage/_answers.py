@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool
 
-from ..._runtime.arrays import BoolArray, FloatArray
+from ...developer import BoolArray, FloatArray
 from ._injection import refusal, unshown
 from ._models import LeakageFold
 from ._result import LeakageResult

@@ -13,8 +13,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from ..._runtime.arrays import BoolArray, FloatArray, IntArray
-from ..._runtime.conventions import conventional
+from ...developer import BoolArray, FloatArray, IntArray, conventional
 from ._solve import differences, nonincreasing
 
 NEGLIGIBLE = 1e-18  # probabilities below it are left out of convolutions

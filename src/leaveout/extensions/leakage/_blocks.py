@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ..._runtime.arrays import FloatArray, IntArray
+from ...developer import FloatArray, IntArray
 from ._tables import PairIndices, PairNumbers
 
 # records of a block up to which it is drawn exactly; each more triples the work

@@ -18,9 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int
 
-from ..._runtime.arrays import FloatArray, IntArray
-from ..._runtime.conventions import warn
-from ..._runtime.progress import Slow
+from ...developer import FloatArray, IntArray, Slow, warn
 from ._blocks import PULL, Graph, NodeNumbers, components
 from ._tables import PairIndices, PairNumbers
 

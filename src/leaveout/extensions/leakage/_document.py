@@ -14,14 +14,21 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
-from ..._runtime.arrays import FloatArray, IntArray
-from ..._runtime.checkpoint import File, StepResult, keeping, read_or_make
-from ..._runtime.conventions import Rng, conventional
-from ..._runtime.progress import Slow
-from ..._runtime.results import PrintedResult
-from ...data.arrays import match_labels
-from ...optimize.fit import Fit
-from ...validation.metrics import Measure
+from ... import Fit
+from ...developer import (
+    File,
+    FloatArray,
+    IntArray,
+    Measure,
+    PrintedResult,
+    Rng,
+    Slow,
+    StepResult,
+    conventional,
+    keeping,
+    match_labels,
+    read_or_make,
+)
 from ..hosts.sklearn import SklearnEstimator
 from ._binomial import binomial_matrix, check_probabilities, whole_number
 from ._fits import FIT_BATCH_ENTRIES, AbstractLearner

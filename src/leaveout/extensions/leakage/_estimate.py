@@ -10,15 +10,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..._runtime.checkpoint import File, keeping, read_or_make
-from ..._runtime.conventions import Rng, conventional, warn
-from ..._runtime.fingerprint import fingerprint
-from ..._runtime.interrupt import Interrupted
-from ...data.arrays import match_labels
-from ...optimize.fit import Fit
-from ...refit import AbstractRefit
-from ...validation.metrics import NO_MIXTURE
-from ...validation.standard_errors import InfluenceSpread
+from ... import AbstractRefit, Fit, Interrupted
+from ...developer import (
+    NO_MIXTURE,
+    File,
+    InfluenceSpread,
+    Rng,
+    conventional,
+    fingerprint,
+    keeping,
+    match_labels,
+    read_or_make,
+    warn,
+)
 from ..hosts.sklearn import SklearnEstimator
 from ._hosts import make_learner, prepare
 from ._injection import Injection, make_folds, plan_injection, slope_level, unshown

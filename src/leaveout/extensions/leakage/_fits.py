@@ -25,9 +25,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from ..._runtime.arrays import BoolArray, FloatArray, IntArray
-from ..._runtime.parallel import workers
-from ...models.glm.losses import AbstractLoss, resolve
+from ... import losses
+from ...developer import BoolArray, FloatArray, IntArray, workers
 
 FIT_BATCH_ENTRIES = 2**21  # numbers in the largest array of a batch of fits (16 MiB)
 SLOW = 0.2  # largest ratio of the roots of successive decrements with an old Hessian
@@ -276,7 +275,7 @@ class MarginFits(AbstractClasses):
     ):
         super().__init__(X, y, penalty, intercept, scaled, needs)
         self.logistic = loss == "logistic"
-        self.loss = resolve(loss)
+        self.loss = losses.resolve(loss)
         if self.logistic:
             self.name = "logistic regression, batched"
         else:
@@ -491,7 +490,7 @@ class FitChains:
 
     Z: FloatArray
     y: FloatArray
-    loss: AbstractLoss
+    loss: losses.AbstractLoss
 
     def __post_init__(self) -> None:
         self.upper = np.triu_indices(self.Z.shape[1])

@@ -15,7 +15,7 @@ solver that changes two multipliers at a time needs millions of steps.
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._runtime.arrays import FloatArray
+from ...developer import FloatArray
 from ._fits import AbstractClasses, Design, Responses
 
 

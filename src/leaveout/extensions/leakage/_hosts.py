@@ -21,16 +21,8 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from ..._runtime.arrays import FloatArray, IntArray
-from ..._runtime.parallel import over, workers
-from ..._runtime.results import kind_of
-from ...data.arrays import numbers
-from ...models.glm.glm import GLM
-from ...optimize.fit import Fit
-from ...plans.plan import Plan
-from ...refit import AbstractRefit, Exact
-from ...validation.cross_validate import fold_parameters
-from ...validation.metrics import Measure
+from ... import GLM, AbstractRefit, Exact, Fit, Plan, fold_parameters
+from ...developer import FloatArray, IntArray, Measure, kind_of, numbers, over, workers
 from ..hosts.sklearn import SklearnEstimator, describe
 from ._fits import (
     FIT_BATCH_ENTRIES,

@@ -20,8 +20,7 @@ import pandas as pd
 from jaxtyping import Bool, Int
 from numpy.typing import ArrayLike, NDArray
 
-from ..._runtime.arrays import IntArray
-from ..._runtime.conventions import Rng, conventional
+from ...developer import IntArray, Rng, conventional
 from ._binomial import whole_number
 from ._models import Leakage, LeakageFold, MatePairs
 

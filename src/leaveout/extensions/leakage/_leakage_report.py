@@ -11,13 +11,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from ..._runtime.checkpoint import File, keeping
-from ..._runtime.conventions import Rng, conventional
-from ..._runtime.fingerprint import fingerprint
-from ..._runtime.interrupt import Interrupted
-from ..._runtime.progress import Slow
-from ...data.arrays import match_labels, share
-from ...optimize.fit import Fit
+from ... import Fit, Interrupted
+from ...developer import File, Rng, Slow, conventional, fingerprint, keeping, match_labels, share
 from ..hosts.sklearn import SklearnEstimator
 from ._answers import average, coarser, extrapolate, impute, mateless_rows, naive, prices, purge
 from ._binomial import whole_number

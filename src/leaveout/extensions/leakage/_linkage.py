@@ -14,9 +14,7 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike, NDArray
 
-from ..._runtime.conventions import Rng, conventional
-from ..._runtime.results import PrintedResult
-from ...data.arrays import codes
+from ...developer import PrintedResult, Rng, codes, conventional
 from ._binomial import check_probabilities, whole_number
 from ._mislinking import LeakageFold, Shares, UniformMislinking, uniform_mislinking
 from ._neighbours import distances, near_pairs, points, read_threshold

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..._runtime.arrays import FloatArray, IntArray
-from ..._runtime.conventions import warn
+from ...developer import FloatArray, IntArray, warn
 from ._binomial import check_probabilities
 
 # difference of precision and recall that uniform mislinking does not explain

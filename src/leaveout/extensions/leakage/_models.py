@@ -10,8 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..._runtime.arrays import FloatArray, IntArray
-from ..._runtime.conventions import warn
+from ...developer import FloatArray, IntArray, warn
 from ._binomial import check_probabilities
 from ._linkage import Linkage
 from ._mislinking import (

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from ..._runtime.arrays import FloatArray, IntArray
-from ...data.arrays import numbers
+from ...developer import FloatArray, IntArray, numbers
 from ._tables import PairIndices, PairNumbers
 
 ALL = 20_000  # rows up to which every neighbour is found; ten seconds at 64 columns

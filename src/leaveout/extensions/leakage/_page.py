@@ -8,8 +8,8 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from ...reporting.page import Figure, Page, PageTable, row_bars
-from ...reporting.plot import forest
+from ...developer import Figure, Page, PageTable, row_bars
+from ...plot import forest
 from ._plot import leakage_report
 from ._report_result import LeakageReport
 

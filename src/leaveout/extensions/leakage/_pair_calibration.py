@@ -10,8 +10,7 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from ..._runtime.arrays import FloatArray
-from ...data.arrays import codes, flags, numbers, pandas_of
+from ...developer import FloatArray, codes, flags, numbers, pandas_of
 from ._blocks import components
 from ._tables import PairNumbers, PairTable, ends, frame_of
 

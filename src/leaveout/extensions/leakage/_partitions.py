@@ -22,7 +22,7 @@ own probability; blocks of a few records are drawn exactly, by the sums over all
 import numpy as np
 from jaxtyping import Int
 
-from ..._runtime.arrays import FloatArray, IntArray
+from ...developer import FloatArray, IntArray
 from ._blocks import (
     MAX_ENUMERATED_RECORDS,
     NEVER,

@@ -4,10 +4,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...reporting.plot import COLORS, DASHED, _axes, _legend
+from ...developer import DASHED, axes_of, legend
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+# colours of answers
+COLORS = "0.3", "tab:blue", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:orange"
 
 
 def leakage(result: Any, ax: "Axes | None" = None) -> "Axes":
@@ -47,7 +50,7 @@ def leakage(result: Any, ax: "Axes | None" = None) -> "Axes":
     >>> lo.plot.leakage(found).get_ylabel()
     'loss'
     """
-    ax = _axes(ax, (6.5, 4.5))
+    ax = axes_of(ax, (6.5, 4.5))
     pooled = result.pooled
     curve = result.curve
     share = pooled.A @ pooled.grid
@@ -112,7 +115,7 @@ def leakage(result: Any, ax: "Axes | None" = None) -> "Axes":
     else:
         title = f"loss on new clusters {result.estimate:.4g}{error_text}"
     ax.set(xlabel=f"share of {unit_name}", ylabel="loss", title=title)
-    return _legend(ax)
+    return legend(ax)
 
 
 def leakage_report(report: Any, ax: "Axes | None" = None) -> "Axes":
@@ -149,7 +152,7 @@ def leakage_report(report: Any, ax: "Axes | None" = None) -> "Axes":
     >>> lo.plot.leakage_report(found).get_xlabel()
     'expected share of tested records with a mate in training'
     """
-    ax = _axes(ax, (7.5, 4.8))
+    ax = axes_of(ax, (7.5, 4.8))
     table = report.table
     naive = report.answers["naive"]
     answered = [name for name in table.index[1:] if not table.refusal[name]]
@@ -226,4 +229,4 @@ def leakage_report(report: Any, ax: "Axes | None" = None) -> "Axes":
     else:
         chosen = "no answer to believe"
     ax.set_title(f"{chosen}; cuts above their points", fontsize="medium")
-    return _legend(ax, title="* believed" if report.recommended else None, title_fontsize=8)
+    return legend(ax, title="* believed" if report.recommended else None, title_fontsize=8)

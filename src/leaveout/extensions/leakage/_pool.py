@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.optimize import brentq, nnls
 
-from ..._runtime.arrays import FloatArray
+from ...developer import FloatArray
 from ._binomial import NEGLIGIBLE, stratified_matrix
 from ._injection import FoldInjection
 from ._models import Shares

@@ -18,11 +18,18 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from ..._runtime.arrays import BoolArray, IntArray
-from ..._runtime.providers import provided
-from ..._runtime.results import PagedResult
-from ...validation.compare import AbstractComparable, ComparableMean
-from ...validation.standard_errors import InfluenceSpread, Variance, as_trained, over_units
+from ...developer import (
+    AbstractComparable,
+    BoolArray,
+    ComparableMean,
+    InfluenceSpread,
+    IntArray,
+    PagedResult,
+    Variance,
+    as_trained,
+    over_units,
+    provided,
+)
 from ._hosts import finite_columns
 from ._study import Answer, LeakageStudy, Partitions, half_width
 

@@ -22,14 +22,17 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from ..._runtime.arrays import FloatArray
-from ..._runtime.conventions import conventional
-from ..._runtime.providers import provided
-from ..._runtime.results import PrintedResult
-from ...validation.compare import AbstractComparable, ComparableMean
-from ...validation.mean_intervals import Interval
-from ...validation.metrics import Measure
-from ...validation.standard_errors import InfluenceSpread
+from ...developer import (
+    AbstractComparable,
+    ComparableMean,
+    FloatArray,
+    InfluenceSpread,
+    Interval,
+    Measure,
+    PrintedResult,
+    conventional,
+    provided,
+)
 from ._injection import MOST, FoldInjection, refusal as hidden_leak
 from ._models import Shares
 from ._pool import PooledSystem, combine, pool

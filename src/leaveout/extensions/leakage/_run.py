@@ -13,13 +13,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from ..._runtime.arrays import FloatArray, IntArray
-from ..._runtime.checkpoint import StepResult, keep, num_saved_steps, read_step
-from ..._runtime.interrupt import Interrupted
-from ..._runtime.parallel import over
-from ..._runtime.progress import Slow
-from ...optimize.fit import Fit
-from ...validation.metrics import Measure
+from ... import Fit, Interrupted
+from ...developer import (
+    FloatArray,
+    IntArray,
+    Measure,
+    Slow,
+    StepResult,
+    keep,
+    num_saved_steps,
+    over,
+    read_step,
+)
 from ..hosts.sklearn import SklearnEstimator
 from ._fits import FIT_BATCH_ENTRIES, AbstractLearner
 from ._hosts import Task

@@ -18,11 +18,20 @@ import sklearn.metrics
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import is_classifier
 
-from ...models.glm import losses
-from ...models.glm.losses import NAMED, AbstractLoss
-from ...optimize.fit import Fit
-from ...validation.metrics import LOSSES, Called, Mean, Measure, Needs, squares, surprise
-from ...validation.scorers import LabelFunction, Picklable, function_name, of_scorer
+from ... import Fit, losses
+from ...developer import (
+    LOSSES,
+    Called,
+    LabelFunction,
+    Mean,
+    Measure,
+    Needs,
+    Picklable,
+    function_name,
+    of_scorer,
+    squares,
+    surprise,
+)
 from ..hosts.sklearn import usual_score
 
 # a loss as users give it
@@ -153,8 +162,8 @@ def resolve_score(scoring: Any, estimator: Any, y: NDArray) -> Measure:
             raise TypeError(
                 f"scoring=None: {type(estimator).__name__} has a score of its own; name one by scoring=."
             )
-    if isinstance(scoring, AbstractLoss) or (
-        isinstance(scoring, str) and scoring in {*NAMED, *LOSSES}
+    if isinstance(scoring, losses.AbstractLoss) or (
+        isinstance(scoring, str) and scoring in {*losses.NAMED, *LOSSES}
     ):
         return resolve(scoring, "auto", y, classifies(estimator, y))
     name = scoring if isinstance(scoring, str) else ""
@@ -162,7 +171,7 @@ def resolve_score(scoring: Any, estimator: Any, y: NDArray) -> Measure:
         if scoring not in sklearn.metrics.get_scorer_names():
             raise ValueError(
                 f"scoring={scoring!r}: neither a scorer of scikit-learn's (sklearn.metrics.get_scorer_names()) nor a loss of "
-                f"ours ({', '.join([*NAMED, *LOSSES])})."
+                f"ours ({', '.join([*losses.NAMED, *LOSSES])})."
             )
         scoring = sklearn.metrics.get_scorer(scoring)
     if not hasattr(scoring, "_score_func"):

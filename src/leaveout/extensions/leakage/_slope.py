@@ -12,12 +12,8 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from ..._runtime.arrays import FloatArray
-from ..._runtime.checkpoint import File, keeping
-from ..._runtime.conventions import Rng, conventional
-from ..._runtime.interrupt import Interrupted
-from ...data.arrays import match_labels
-from ...optimize.fit import Fit
+from ... import Fit, Interrupted
+from ...developer import File, FloatArray, Rng, conventional, keeping, match_labels
 from ..hosts.sklearn import SklearnEstimator
 from ._hosts import check_columns, make_learner, prepare, seed_estimator, take_rows
 from ._injection import SLOPE_SHARE, FoldInjection, Injection, make_folds, plan_injection

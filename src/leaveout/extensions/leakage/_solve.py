@@ -8,8 +8,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from scipy.optimize import nnls
 
-from ..._runtime.arrays import FloatArray
-from ...validation.metrics import Measure
+from ...developer import FloatArray, Measure
 
 GRID = 81  # number of values of λ
 

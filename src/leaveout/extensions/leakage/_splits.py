@@ -8,7 +8,7 @@ import pandas as pd
 from jaxtyping import Bool, Int
 from scipy import sparse
 
-from ..._runtime.arrays import FloatArray, IntArray
+from ...developer import FloatArray, IntArray
 from ._blocks import components
 from ._models import LeakageFold
 

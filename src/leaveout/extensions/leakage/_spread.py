@@ -6,7 +6,7 @@ The influence of each record as tested, and as trained on.
 import numpy as np
 from jaxtyping import Float, Int
 
-from ...validation.standard_errors import TrainingInfluence
+from ...developer import TrainingInfluence
 from ._injection import FoldInjection
 from ._models import Shares
 from ._run import FitWork, LevelDraws, LevelNumbers

@@ -23,12 +23,16 @@ import pandas as pd
 from jaxtyping import Float, Int
 from scipy import stats
 
-from ..._runtime.arrays import BoolArray, FloatArray
-from ..._runtime.checkpoint import StepResult
-from ..._runtime.parallel import steps
-from ..._runtime.progress import Slow
-from ...validation.metrics import Measure
-from ...validation.standard_errors import Variance, over_units
+from ...developer import (
+    BoolArray,
+    FloatArray,
+    Measure,
+    Slow,
+    StepResult,
+    Variance,
+    over_units,
+    steps,
+)
 from ._fits import FIT_BATCH_ENTRIES, AbstractLearner
 from ._hosts import PlanHost
 from ._linkage import Linkage

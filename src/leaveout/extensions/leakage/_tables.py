@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
-from ..._runtime.arrays import FloatArray, IntArray
-from ...data.arrays import numbers, pandas_of
+from ...developer import FloatArray, IntArray, numbers, pandas_of
 
 # names of the two records in Splink, and in this library
 ENDS = ("unique_id_l", "unique_id_r"), ("left", "right")

@@ -17,10 +17,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from ..._runtime.parallel import describe_rows, map_rows
-from ...data.arrays import numbers
-from ...linalg.design import DENSE_BLOCK
-from ...linalg.mapped_design import is_mapped
+from ...developer import DENSE_BLOCK, describe_rows, is_mapped, map_rows, numbers
 
 Array = np.ndarray
 PART = 2**18  # number of rows in a part of an array

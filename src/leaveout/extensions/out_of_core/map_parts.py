@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..._runtime import parallel as joblibs
+from ...developer import over as steps_over
 from .batches import Batches, FilePart, fill_part
 
 PassResult = dict[str, np.ndarray]
@@ -44,7 +44,7 @@ def over(data: Batches, a: Pass, first: int = 0) -> Iterator[PassResult]:
     if data.delayed or _client() is not None:
         yield from _by_dask(data, a, parts)
         return
-    for _, result in joblibs.over(functools.partial(a.apply, _bare(data)), parts):
+    for _, result in steps_over(functools.partial(a.apply, _bare(data)), parts):
         yield result
 
 

@@ -8,23 +8,25 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from ..._runtime.checkpoint import (
+from ... import GLM, IndefiniteHessianError, fit, losses
+from ...developer import (
+    ONE,
+    NewtonResult,
+    RadiusTable,
+    Rounding,
+    Slow,
     StepResult,
+    cholesky,
+    condition,
+    factor_error,
+    factorise,
     keep,
     making,
+    newton,
     num_saved_steps,
     read_or_make,
     read_step,
 )
-from ..._runtime.progress import Slow
-from ...linalg.enclosure_theorem import RadiusTable
-from ...linalg.rounding import Rounding, condition, factor_error
-from ...models.glm.glm import GLM
-from ...models.glm.loss import AbstractLoss
-from ...objectives.batch_functions import ONE
-from ...optimize.fit import fit
-from ...optimize.hessian_factor import IndefiniteHessianError, cholesky
-from ...optimize.newton import NewtonResult, factorise, newton
 from .batches import Batches
 from .map_parts import Pass, over
 from .passes import (
@@ -55,7 +57,7 @@ class PassRunner:
         self.folder = folder
         predictors = model.predictors
         assert predictors is not None
-        self.loss: AbstractLoss = model.loss_function
+        self.loss: losses.AbstractLoss = model.loss_function
         self.penalty = np.asarray(predictors.penalty)
         self.passes = 0
         self.cache: dict[str, Any] = {}

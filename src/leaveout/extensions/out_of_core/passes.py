@@ -23,14 +23,23 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ..._runtime.jax import float64
-from ...linalg.design import DenseDesign, Loss, weight_terms
-from ...linalg.enclosure_theorem import RadiusTable, change
-from ...linalg.rounding import Rounding, bounded
-from ...models.glm.losses import AbstractLoss
-from ...refit._anchor import OWN_HESSIAN_BELOW, curvature_error, gradient_error
-from ...refit._linear import within
-from ...refit._one_row import Row, sherman_morrison_step
+from ... import losses
+from ...developer import (
+    OWN_HESSIAN_BELOW,
+    DenseDesign,
+    Loss,
+    RadiusTable,
+    Rounding,
+    Row,
+    bounded,
+    change,
+    curvature_error,
+    float64,
+    gradient_error,
+    sherman_morrison_step,
+    weight_terms,
+    within,
+)
 from .batches import RowBlock
 from .sample import DrawnRows, draw_sample, estimate_errors, merge_samples
 
@@ -92,7 +101,7 @@ class LeftOutRows(NamedTuple):
 
 @float64
 def sums(
-    blocks: Iterator[RowBlock], loss: AbstractLoss, theta: Float[Array, " params"]
+    blocks: Iterator[RowBlock], loss: losses.AbstractLoss, theta: Float[Array, " params"]
 ) -> dict[str, Array]:
     """Compute F without its penalty, its gradient and Hessian, and the sum of weights."""
     p = len(theta)

@@ -11,8 +11,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
 
-from ..._runtime.results import PrintedResult
-from ...objectives.objective import display_name
+from ...developer import PrintedResult, display_name
 from .passes import LeftOutRows, atomic_file, sum_losses
 
 Array = np.ndarray

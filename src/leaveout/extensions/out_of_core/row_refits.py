@@ -10,9 +10,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
 
-from ...linalg.enclosure_theorem import change
-from ...linalg.rounding import UNIT, UP
-from ...validation.audit import PROGRAM_ROUNDING, REASONS
+from ...developer import PROGRAM_ROUNDING, REASONS, UNIT, UP, change
 from .pass_runner import PassRunner
 from .passes import WORST, LeftOutRows, PassFit, weighted_gradients
 from .result import Scan

@@ -13,11 +13,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ...linalg.design import DenseDesign, Loss
-from ...linalg.enclosure_theorem import change
-from ...linalg.rounding import Rounding
-from ...refit import _row_sample as sampled
-from ...refit._one_row import OneRow
+from ...developer import (
+    DenseDesign,
+    Loss,
+    OneRow,
+    Rounding,
+    RowSample,
+    change,
+    half,
+    next_term,
+    short,
+)
 from .batches import RowBlock
 
 Array = np.ndarray
@@ -120,16 +126,16 @@ def estimate_errors(
     model = SimpleNamespace(loss=loss, y=y, design=DenseDesign(x))
     common = x @ (anchor.leftover @ anchor.root)
     slope, curvature = loss.derivatives(eta, y, (1, 2))
-    draws = sampled.RowSample(index, sample.chance)
+    draws = RowSample(index, sample.chance)
     anchor_rows = _AnchorRows(
         model, eta, slope, curvature, weight, common, anchor.root, anchor.rounding
     )
     local_step = step._replace(unit=np.arange(len(place)))
-    good = sampled.short(scale, local_step)
-    half_width = sampled.half(
+    good = short(scale, local_step)
+    half_width = half(
         scale,
         local_step,
-        sampled.next_term(anchor_rows, local_step, DRAWS, draws),  # type: ignore[arg-type]
+        next_term(anchor_rows, local_step, DRAWS, draws),  # type: ignore[arg-type]
         True,
     )
     return change(loss, y[: len(place)], step.center, step.center, half_width), good

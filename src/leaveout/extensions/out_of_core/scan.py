@@ -14,14 +14,8 @@ from typing import Any
 
 import pandas as pd
 
-from ..._runtime.checkpoint import File, keeping
-from ..._runtime.interrupt import stoppable
-from ..._runtime.jax import float64
-from ...data.arrays import count, share
-from ...models.glm.glm import GLM
-from ...models.glm.losses import AbstractLoss
-from ...models.glm.penalties import AbstractPenalty
-from ...validation.batches import one_thread
+from ... import GLM, losses, penalties
+from ...developer import File, count, float64, keeping, one_thread, share, stoppable
 from .batches import Batches, open_parts
 from .pass_runner import PassRunner
 from .result import Scan
@@ -32,8 +26,8 @@ from .row_refits import refit_rows
 def scan(
     data: Any,
     target: Any = None,
-    loss: str | AbstractLoss | Callable[..., Any] | None = None,
-    penalty: AbstractPenalty | None = None,
+    loss: str | losses.AbstractLoss | Callable[..., Any] | None = None,
+    penalty: penalties.AbstractPenalty | None = None,
     *,
     columns: Sequence[str] | None = None,
     sample_weight: Any = None,

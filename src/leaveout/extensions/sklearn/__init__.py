@@ -2,6 +2,6 @@
 score.
 """
 
-from ..._runtime.namespaces import attach as _attach
+from ...developer import attach as _attach
 
 __getattr__, __dir__, __all__ = _attach(__name__, __file__)

@@ -17,16 +17,21 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import check_is_fitted
 
-from ..._runtime.arrays import BoolArray, FloatArray, IntArray
-from ..._runtime.checkpoint import StepResult, making
-from ..._runtime.parallel import steps
-from ...models.glm.standardised import StandardisedGLM
-from ...optimize.fit import Fit, anchor, fit
-from ...plans.plan import Plan, RefitRows, from_splits
-from ...refit import AbstractRefit
-from ...validation.checks import reader_of
-from ...validation.cross_validate import fold_thetas
-from ...validation.scoring import NamedScore, natural
+from ... import AbstractRefit, Fit, Plan, anchor, fit, from_splits
+from ...developer import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    NamedScore,
+    RefitRows,
+    StandardisedGLM,
+    StepResult,
+    fold_thetas,
+    making,
+    natural,
+    reader_of,
+    steps,
+)
 from ..hosts.sklearn import read, rescales, separate_problems, warn_of_supervised, with_parameters
 
 Splits = list[tuple[IntArray, IntArray]]

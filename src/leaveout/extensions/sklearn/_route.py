@@ -6,6 +6,7 @@ rows × columns: one fit pays from a number of folds on that grows with the colu
 estimated, never timed.
 """
 
+import logging
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,8 +17,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing
 from sklearn.utils.metadata_routing import _routing_enabled
 
-from ..._runtime.conventions import log
-from ...models.glm.losses import AbstractRounded, HuberScale
+from ... import losses
 from ..hosts.sklearn import (
     READERS,
     SEVERAL_TARGETS,
@@ -97,7 +97,7 @@ def _no_one_fit(estimator: Any, request: Request) -> str:
         objective = describe(last)
     except TypeError as error:
         return str(error).removeprefix("from_sklearn: ").rstrip(".")
-    if isinstance(objective.loss, AbstractRounded):
+    if isinstance(objective.loss, losses.AbstractRounded):
         return f"one fit would round the kinks of {name}'s loss"
     y = np.asarray(request.y)
     several = type(inner_step(estimator)) in SEVERAL_TARGETS
@@ -134,7 +134,7 @@ def _no_gain(estimator: Any, request: Request) -> str:
         return ""
     if isinstance(last, SGDClassifier | SGDRegressor):
         return "its solver stops before the minimum"
-    if isinstance(objective.loss, HuberScale):
+    if isinstance(objective.loss, losses.HuberScale):
         return "its scale is fitted sooner by the host"
     try:
         n = len(request.y)
@@ -185,5 +185,5 @@ def tell(caller: str, why: str) -> str:
         message = f"by the host: {why}"
     else:
         message = FROM_ONE_FIT
-    log.info("%s: folds are refitted %s", caller, message)
+    logging.getLogger("leaveout").info("%s: folds are refitted %s", caller, message)
     return message

@@ -18,18 +18,26 @@ from sklearn.base import is_classifier
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import check_scoring, explained_variance_score, get_scorer, get_scorer_names
 
-from ..._runtime.arrays import FloatArray
-from ..._runtime.conventions import warn
-from ..._runtime.results import among
-from ...models.glm.losses import HuberScale, Squared
-from ...objectives.objective import LOG_DENSITY, LOG_PROBABILITY
-from ...optimize.fit import Fit
-from ...plans.plan import Plan
-from ...validation.cross_validate import NO_REFIT_CODES, held_out, scored_together
-from ...validation.estimate import Estimate
-from ...validation.held_out_predictions import PredictionColumns, Predictions, predictions_of
-from ...validation.metrics import Called, Measure, Ranks
-from ...validation.scorers import of_scorer
+import leaveout as lo
+
+from ... import Estimate, Fit, Plan
+from ...developer import (
+    LOG_DENSITY,
+    LOG_PROBABILITY,
+    NO_REFIT_CODES,
+    Called,
+    FloatArray,
+    Measure,
+    PredictionColumns,
+    Predictions,
+    Ranks,
+    among,
+    held_out,
+    of_scorer,
+    predictions_of,
+    scored_together,
+    warn,
+)
 from ..hosts.sklearn import usual_score
 from ._folds import CalledScorer, FoldData, OneFit, Score, Scores
 
@@ -106,7 +114,7 @@ def multiple_of_loss(measure: Measure | None, fit: Fit, y: NDArray) -> float:
             return 1.0
         return 0.0
     squared = (
-        isinstance(loss, Squared)
+        isinstance(loss, lo.losses.Squared)
         and loss.link_name == "identity"
         and np.array_equal(np.asarray(units.modelled), y)
     )
@@ -182,7 +190,7 @@ def of_predictions(measure: Measure, folds: OneFit, collected: list[Predictions]
     elif not (isinstance(functional, Ranks) and eta.ndim == 1):  # areas are of the order alone
         loss = getattr(folds.fits[0].objective, "loss_function", None)
         inverse = getattr(loss, "inverse_link", None)
-        if inverse is None or isinstance(loss, HuberScale):  # predictors are predictions
+        if inverse is None or isinstance(loss, lo.losses.HuberScale):  # predictors are predictions
             inverse = lambda eta: eta
         mean = np.asarray(inverse(eta))
         if eta.ndim > 1 and not several:  # p_k e^{s_k} / Σ_l p_l e^{s_l} with |s| ≤ off

@@ -13,16 +13,10 @@ from sklearn.metrics import check_scoring
 from sklearn.model_selection import GridSearchCV, ParameterGrid, check_cv
 from sklearn.utils import get_tags
 
-from ..._runtime.arrays import FloatArray
-from ..._runtime.checkpoint import File, keeping
-from ..._runtime.conventions import warn
-from ..._runtime.interrupt import stoppable
-from ...models.glm.penalties import AbstractPenalty, Zero
-from ...optimize.active_set import NoMinimiser
-from ...optimize.fit import fit
-from ...optimize.hessian_factor import IndefiniteHessianError
-from ...refit import AbstractRefit
-from ...tuning.path import path
+import leaveout as lo
+
+from ... import AbstractRefit, IndefiniteHessianError, fit, path
+from ...developer import File, FloatArray, NoMinimiser, keeping, stoppable, warn
 from ..hosts.sklearn import describe, inner, penalty_of
 from ._folds import FoldData, OneFit, Splits, is_rescaled
 from ._route import Request, reason_for_host, tell
@@ -323,7 +317,9 @@ class OneFitSearchCV(GridSearchCV):
             first, _ = folds_of(
                 hosts[0], data, splits, self.strategy, self.transformers, self.error_score, visible
             )
-            penalties = [penalty_of(describe(inner(candidate))) or Zero() for candidate in hosts]
+            penalties = [
+                penalty_of(describe(inner(candidate))) or lo.penalties.Zero() for candidate in hosts
+            ]
             try:
                 yield from list(_family(first, penalties, self.scoring, self.error_score))
                 return
@@ -368,7 +364,7 @@ def _is_family(candidates: list[dict[str, Any]], hosts: list[Any]) -> bool:
 
 
 def _family(
-    first: OneFit, penalties: list[AbstractPenalty], scoring: Any, error_score: Any
+    first: OneFit, penalties: list[lo.penalties.AbstractPenalty], scoring: Any, error_score: Any
 ) -> Iterator[tuple[Scores, FloatArray]]:
     """Yield the scores of candidates that differ in their penalty alone; the first is given."""
     host, data, fits = first.host, first.data, first.plan.num_refits

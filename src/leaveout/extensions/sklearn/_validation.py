@@ -16,16 +16,23 @@ from sklearn.exceptions import ConvergenceWarning, FitFailedWarning
 from sklearn.model_selection import check_cv
 from sklearn.utils import column_or_1d, indexable
 
-from ..._runtime.arrays import FloatArray, IntArray
-from ..._runtime.checkpoint import File, StepResult, keeping, making
-from ..._runtime.conventions import conventional, warn
-from ..._runtime.interrupt import stoppable
-from ..._runtime.parallel import steps
-from ...data.arrays import index_of
-from ...optimize.active_set import NoMinimiser
-from ...optimize.hessian_factor import IndefiniteHessianError
-from ...refit import AbstractRefit
-from ...validation.cross_validate import DEFAULT_REFIT, strategy_of_predictions
+from ... import AbstractRefit, IndefiniteHessianError
+from ...developer import (
+    DEFAULT_REFIT,
+    File,
+    FloatArray,
+    IntArray,
+    NoMinimiser,
+    StepResult,
+    conventional,
+    index_of,
+    keeping,
+    making,
+    steps,
+    stoppable,
+    strategy_of_predictions,
+    warn,
+)
 from ..hosts.sklearn import learns
 from ._folds import FoldData, HostFolds, OneFit, Splits, fit_host, is_rescaled
 from ._route import Request, reason_for_host, tell, weights_name

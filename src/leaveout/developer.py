@@ -1,0 +1,9 @@
+"""What an extension may import of the core beside the package's public names.
+
+`developer.pyi` lists the names by subject; each has its docstring where it is defined. Nothing is
+imported before it is used. What stands here may change between versions, as public names may not.
+"""
+
+from ._runtime.namespaces import attach as _attach
+
+__getattr__, __dir__, __all__ = _attach(__name__, __file__, for_users=False)

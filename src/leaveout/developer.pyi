@@ -1,0 +1,339 @@
+"""The contract of extensions, by subject. Each name has its docstring where it is defined."""
+
+# names of types of arrays
+from ._runtime.arrays import (
+    BoolArray as BoolArray,
+    FloatArray as FloatArray,
+    IntArray as IntArray,
+    NamedArrays as NamedArrays,
+)
+
+# steps that a file keeps, for a call that continues
+from ._runtime.checkpoint import (
+    File as File,
+    StepResult as StepResult,
+    keep as keep,
+    keeping as keeping,
+    making as making,
+    num_saved_steps as num_saved_steps,
+    read_or_make as read_or_make,
+    read_step as read_step,
+)
+
+# conventions of public functions, and warnings that point at the caller
+from ._runtime.conventions import Rng as Rng, conventional as conventional, warn as warn
+
+# hashes of what a result depends on
+from ._runtime.fingerprint import fingerprint as fingerprint
+
+# Ctrl-C
+from ._runtime.interrupt import stoppable as stoppable
+
+# JAX, imported when it is used, and compiled programs
+from ._runtime.jax import (
+    Array as Array,
+    Arrays as Arrays,
+    PyTree as PyTree,
+    Scalar as Scalar,
+    call_for_number as call_for_number,
+    call_traced as call_traced,
+    compile_static as compile_static,
+    float64 as float64,
+    jax as jax,
+    jnp as jnp,
+    jspecial as jspecial,
+    static as static,
+)
+
+# modules of public names
+from ._runtime.namespaces import attach as attach
+
+# steps in other processes
+from ._runtime.parallel import (
+    describe_rows as describe_rows,
+    map_rows as map_rows,
+    over as over,
+    steps as steps,
+    workers as workers,
+)
+
+# progress bars
+from ._runtime.progress import Slow as Slow
+
+# modules that are registered
+from ._runtime.providers import provided as provided
+
+# codes of refits, and results that print
+from ._runtime.results import (
+    NO_REFIT_CODES as NO_REFIT_CODES,
+    AbstractPosterior as AbstractPosterior,
+    PagedResult as PagedResult,
+    PrintedResult as PrintedResult,
+    PrintedTable as PrintedTable,
+    among as among,
+    kind_of as kind_of,
+)
+
+# what callers hand in: numbers, labels, frames
+from .data.arrays import (
+    TransformedResponse as TransformedResponse,
+    codes as codes,
+    count as count,
+    flags as flags,
+    generator as generator,
+    index_of as index_of,
+    is_default_index as is_default_index,
+    label_texts as label_texts,
+    match_labels as match_labels,
+    numbers as numbers,
+    pandas_of as pandas_of,
+    share as share,
+)
+
+# formulas
+from .data.formulas import (
+    FormulaReader as FormulaReader,
+    frame_of as frame_of,
+    stateful_remark as stateful_remark,
+)
+
+# rows of linear predictors, and their losses
+from .linalg.design import (
+    DENSE_BLOCK as DENSE_BLOCK,
+    DenseDesign as DenseDesign,
+    Loss as Loss,
+    weight_terms as weight_terms,
+)
+
+# the theorem that proves how near a refit is
+from .linalg.enclosure_theorem import RadiusTable as RadiusTable, change as change
+
+# arrays that are mapped from a file
+from .linalg.mapped_design import is_mapped as is_mapped
+
+# bounds of rounding
+from .linalg.rounding import (
+    UNIT as UNIT,
+    UP as UP,
+    Rounding as Rounding,
+    bounded as bounded,
+    condition as condition,
+    factor_error as factor_error,
+)
+
+# emissions
+from .models.emissions.gaussian import inverse as inverse
+
+# linear models in other coordinates, on components, and on standardised columns
+from .models.glm.active_coefficients import ActiveGLM as ActiveGLM, kinks as kinks
+from .models.glm.components import (
+    AbstractComponents as AbstractComponents,
+    PartialLeastSquares as PartialLeastSquares,
+    PrincipalComponents as PrincipalComponents,
+    SeveralTargets as SeveralTargets,
+)
+from .models.glm.orthogonal import OrthogonalGLM as OrthogonalGLM
+from .models.glm.standardised import StandardisedGLM as StandardisedGLM
+
+# effects of a formula
+from .models.latent.effects import EffectBlock as EffectBlock
+
+# F of a batch of refits
+from .objectives.batch_functions import (
+    ONE as ONE,
+    function as function,
+    functions as functions,
+    weights_of as weights_of,
+    whole as whole,
+)
+
+# objectives in NumPy
+from .objectives.closed_form import (
+    GRADIENT_DIFFERENCE as GRADIENT_DIFFERENCE,
+    State as State,
+    ValueAndGradient as ValueAndGradient,
+    Weights as Weights,
+)
+
+# parameters as trees and as vectors, and names of losses
+from .objectives.objective import (
+    LOG_DENSITY as LOG_DENSITY,
+    LOG_LIKELIHOOD as LOG_LIKELIHOOD,
+    LOG_PROBABILITY as LOG_PROBABILITY,
+    Points as Points,
+    display_name as display_name,
+    leaves_of as leaves_of,
+    map_arrays as map_arrays,
+    padded_weights as padded_weights,
+    ravel as ravel,
+    repeatable as repeatable,
+    unflatten as unflatten,
+    unravel as unravel,
+)
+
+# weights of units
+from .objectives.unit_weights import (
+    UnitWeights as UnitWeights,
+    plan_reader as plan_reader,
+    unit_weights as unit_weights,
+)
+
+# minimisers
+from .optimize.active_set import NoMinimiser as NoMinimiser, look as look
+
+# fits at parameters that another program has found
+from .optimize.fit import (
+    REFUSE as REFUSE,
+    WARN as WARN,
+    HostErrors as HostErrors,
+    describe_distance as describe_distance,
+    standing as standing,
+)
+
+# factors
+from .optimize.hessian_factor import cholesky as cholesky
+
+# Newton's method
+from .optimize.newton import NewtonResult as NewtonResult, factorise as factorise, newton as newton
+
+# plans, cut into batches
+from .plans.plan import CAPACITY as CAPACITY, Batch as Batch, RefitRows as RefitRows
+from .plans.reading import PlanLike as PlanLike
+from .refit import RefitBatch as RefitBatch
+
+# refits without single rows, and their errors
+from .refit._anchor import (
+    OWN_HESSIAN_BELOW as OWN_HESSIAN_BELOW,
+    curvature_error as curvature_error,
+    gradient_error as gradient_error,
+)
+from .refit._linear import within as within
+from .refit._one_row import (
+    OneRow as OneRow,
+    Row as Row,
+    sherman_morrison_step as sherman_morrison_step,
+)
+from .refit._row_sample import (
+    RowSample as RowSample,
+    half as half,
+    next_term as next_term,
+    short as short,
+)
+
+# pages
+from .reporting.page import (
+    Figure as Figure,
+    Lines as Lines,
+    Page as Page,
+    PageTable as PageTable,
+    row_bars as row_bars,
+)
+
+# pictures
+from .reporting.plot import (
+    DASHED as DASHED,
+    MANY as MANY,
+    axes_of as axes_of,
+    band as band,
+    legend as legend,
+    legend_above as legend_above,
+)
+
+# results of ArviZ
+from .validation.arviz import elpd_data as elpd_data
+
+# audits
+from .validation.audit import PROGRAM_ROUNDING as PROGRAM_ROUNDING, REASONS as REASONS
+
+# batches of refits, each refitted and read
+from .validation.batches import (
+    Collected as Collected,
+    Columns as Columns,
+    one_thread as one_thread,
+    over_refits as over_refits,
+)
+
+# checks
+from .validation.checks import reader_of as reader_of
+
+# results that can be compared
+from .validation.compare import (
+    AbstractComparable as AbstractComparable,
+    ComparableMean as ComparableMean,
+)
+
+# calls of a fit and a plan: plans as callers write them, and refits by them
+from .validation.cross_validate import (
+    DEFAULT_REFIT as DEFAULT_REFIT,
+    cache_key as cache_key,
+    fold_thetas as fold_thetas,
+    held_out as held_out,
+    objective_of as objective_of,
+    reader_for as reader_for,
+    scored_together as scored_together,
+    strategy_of_predictions as strategy_of_predictions,
+)
+
+# printed estimates
+from .validation.estimate import PrintedTexts as PrintedTexts
+
+# held-out predictions
+from .validation.held_out_predictions import (
+    PredictionColumns as PredictionColumns,
+    Predictions as Predictions,
+    predictions_of as predictions_of,
+)
+
+# intervals of a mean
+from .validation.mean_intervals import Interval as Interval
+
+# measures of predictions
+from .validation.metrics import (
+    LEAST_PROBABILITY as LEAST_PROBABILITY,
+    LOSSES as LOSSES,
+    METRICS as METRICS,
+    NO_MIXTURE as NO_MIXTURE,
+    Called as Called,
+    Concordance as Concordance,
+    Mean as Mean,
+    Measure as Measure,
+    Needs as Needs,
+    Ranking as Ranking,
+    Ranks as Ranks,
+    areas as areas,
+    dot as dot,
+    squares as squares,
+    surprise as surprise,
+    thresholds as thresholds,
+)
+
+# names of parameters
+from .validation.named_parameters import name_parameters as name_parameters
+
+# scikit-learn's scorers
+from .validation.scorers import (
+    LabelFunction as LabelFunction,
+    Picklable as Picklable,
+    function_name as function_name,
+    of_scorer as of_scorer,
+)
+
+# losses and predictions of a batch
+from .validation.scoring import (
+    NamedScore as NamedScore,
+    natural as natural,
+    predictions as predictions,
+)
+
+# standard errors
+from .validation.standard_errors import (
+    InfluenceSpread as InfluenceSpread,
+    StandardError as StandardError,
+    TrainingInfluence as TrainingInfluence,
+    Variance as Variance,
+    as_trained as as_trained,
+    average_by_unit as average_by_unit,
+    naive as naive,
+    over_units as over_units,
+    standard_error as standard_error,
+)
