@@ -957,7 +957,7 @@ FAULTS = (
         "positive estimators are read without their bound",
         "penalty_of",
         "[penalties.Box()] * host.positive",
-        "[Box()] * False",
+        "[penalties.Box()] * False",
         "test_bounds",
     ),
     Fault(
@@ -1040,8 +1040,8 @@ FAULTS = (
     Fault(
         "the penalty of SGD does not shrink with the rows",
         "penalty_of",
-        '{False: resolve, True: per_weight, "rows": per_row}',
-        '{False: resolve, True: per_weight, "rows": resolve}',
+        '{False: penalties.resolve, True: penalties.per_weight, "rows": penalties.per_row}',
+        '{False: penalties.resolve, True: penalties.per_weight, "rows": penalties.resolve}',
         "test_sklearn",
     ),
     Fault(

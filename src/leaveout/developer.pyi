@@ -198,6 +198,8 @@ from .optimize.newton import NewtonResult as NewtonResult, factorise as factoris
 
 # plans, cut into batches
 from .plans.plan import CAPACITY as CAPACITY, Batch as Batch, RefitRows as RefitRows
+
+# plans as callers write them
 from .plans.reading import PlanLike as PlanLike
 from .refit import RefitBatch as RefitBatch
 
@@ -262,7 +264,7 @@ from .validation.compare import (
     ComparableMean as ComparableMean,
 )
 
-# calls of a fit and a plan: plans as callers write them, and refits by them
+# refits by a fit and a plan
 from .validation.cross_validate import (
     DEFAULT_REFIT as DEFAULT_REFIT,
     cache_key as cache_key,

@@ -119,7 +119,7 @@ def report(
         raise ValueError("report: centres=, excluded= and thresholds= go with kind='clinical'.")
     if kind == "clinical":
         page = provided("clinical_page").page_of(
-            found, title, _calls(found), null_answer(found), **parts, B=B
+            found, title, _calls(found), null_answer(found), **parts, B=B  # type: ignore[arg-type]
         )
     elif isinstance(found, PagedResult):
         page = provided(found._page_module).page_of(found, title)
