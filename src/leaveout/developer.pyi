@@ -201,9 +201,9 @@ from .plans.plan import CAPACITY as CAPACITY, Batch as Batch, RefitRows as Refit
 
 # plans as callers write them
 from .plans.reading import PlanLike as PlanLike
-from .refit import RefitBatch as RefitBatch
 
-# refits without single rows, and their errors
+# steps of refits, without single rows too, and their errors
+from .refit import RefitBatch as RefitBatch
 from .refit._anchor import (
     OWN_HESSIAN_BELOW as OWN_HESSIAN_BELOW,
     curvature_error as curvature_error,

@@ -118,9 +118,8 @@ def report(
     if kind == "general" and any(value is not None for value in parts.values()):
         raise ValueError("report: centres=, excluded= and thresholds= go with kind='clinical'.")
     if kind == "clinical":
-        page = provided("clinical_page").page_of(
-            found, title, _calls(found), null_answer(found), **parts, B=B  # type: ignore[arg-type]
-        )
+        details = _calls(found), null_answer(found)  # type: ignore[arg-type]
+        page = provided("clinical_page").page_of(found, title, *details, **parts, B=B)
     elif isinstance(found, PagedResult):
         page = provided(found._page_module).page_of(found, title)
     elif isinstance(found, Estimate):
