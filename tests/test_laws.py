@@ -10,7 +10,7 @@ from scipy import integrate
 from scipy.special import logsumexp
 
 import leaveout as lo
-from tests.helpers import OBJECTIVES, fitted, glm, sample_mean, toy_hmm
+from tests.helpers import OBJECTIVES, call, fitted, glm, sample_mean, toy_hmm
 
 CRFS = ("conditional random field, sequences", "conditional random field, labels")
 MIXED = (
@@ -89,20 +89,15 @@ def deleted(objective: lo.GLM, keep: np.ndarray) -> lo.GLM:
 def test_weight_zero_is_deletion_and_weight_two_is_duplication(name):
     objective, theta = fitted(name).objective, fitted(name).theta
     n = objective.num_units
-    with jax.enable_x64(True):
-        for counts in (np.r_[0, 0, np.ones(n - 2)], np.r_[2, 0, np.ones(n - 3), 3]):
-            rows = np.repeat(np.arange(n), counts.astype(int))
-            same = deleted(objective, rows)
-            np.testing.assert_allclose(
-                objective.loss(theta, jnp.asarray(counts)),
-                same.loss(theta, jnp.ones(len(rows))),
-                rtol=1e-12,
-            )
-            np.testing.assert_allclose(
-                objective.hessian(theta, jnp.asarray(counts)),
-                same.hessian(theta, jnp.ones(len(rows))),
-                atol=1e-10,
-            )
+    for counts in (np.r_[0, 0, np.ones(n - 2)], np.r_[2, 0, np.ones(n - 3), 3]):
+        rows = np.repeat(np.arange(n), counts.astype(int))
+        same, ones = deleted(objective, rows), np.ones(len(rows))
+        np.testing.assert_allclose(
+            call(objective.loss, theta, counts), call(same.loss, theta, ones), rtol=1e-12
+        )
+        np.testing.assert_allclose(
+            call(objective.hessian, theta, counts), call(same.hessian, theta, ones), atol=1e-10
+        )
 
 
 @pytest.mark.parametrize(
@@ -128,27 +123,20 @@ def test_weight_zero_is_deletion_and_weight_two_is_duplication(name):
 @pytest.mark.slow_for("gamma", "logistic", "pseudo-huber, penalty not quadratic")
 def test_perturbation_and_hessian_change_equal_their_defaults(name):
     fit = fitted(name)
-    objective, n = fit.objective, fit.objective.num_units
+    objective, theta, n = fit.objective, fit.theta, fit.objective.num_units
     # padding must not count
     index, delta = np.array([3, 11, n, n]), np.array([-1.0, 0.7, 5.0, 5.0])
-    with jax.enable_x64(True):
-        weights = jnp.ones(n).at[3].add(-1.0).at[11].add(0.7)
-        change = objective.loss(fit.theta, weights) - objective.loss(fit.theta, jnp.ones(n))
-        np.testing.assert_allclose(
-            objective.perturbation(fit.theta, index, delta), change, rtol=1e-9, atol=1e-9
-        )
-        got = objective.hessian_change(fit.theta, index, delta)
-        want = lo.AbstractObjective.hessian_change(objective, fit.theta, index, delta)
-        np.testing.assert_allclose(got, want, atol=1e-8)
-        auto = lo.AbstractObjective.hessian(objective, fit.theta, weights)
-        np.testing.assert_allclose(objective.hessian(fit.theta, weights), auto, atol=1e-8)
-        everything = np.arange(n)  # a width of num_units means all units in order
-        np.testing.assert_allclose(
-            objective.perturbation(fit.theta, everything, np.asarray(weights) - 1),
-            change,
-            rtol=1e-9,
-            atol=1e-9,
-        )
+    weights = np.ones(n)
+    weights[[3, 11]] += -1.0, 0.7
+    change = call(objective.loss, theta, weights) - call(objective.loss, theta, np.ones(n))
+    for name, *arguments in (("hessian_change", index, delta), ("hessian", weights)):
+        got = call(getattr(objective, name), theta, *arguments)
+        default = getattr(lo.AbstractObjective, name).__get__(objective)
+        np.testing.assert_allclose(got, call(default, theta, *arguments), atol=1e-8)
+    # a width of num_units means all units in order
+    for places, changes in ((index, delta), (np.arange(n), weights - 1)):
+        got = call(objective.perturbation, theta, places, changes)
+        np.testing.assert_allclose(got, change, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -213,11 +201,9 @@ def test_hidden_markov_model_against_enumeration():
         [path(z) + sum(weights[t] * emission[t, z[t]] for t in range(6)) for z in paths]
     )
     prior = 0.5 * np.sum(theta["mean"] ** 2) / 9 + 0.5 * np.sum((theta["stay"] - 1) ** 2)
-    with jax.enable_x64(True):
-        np.testing.assert_allclose(
-            model.loss(theta, jnp.asarray(weights)), prior - logsumexp(joint), rtol=1e-12
-        )
-        got = model.score(theta, jnp.asarray(weights), np.array([1, 4]), np.ones(2))
+    loss = call(model.loss, theta, weights)
+    np.testing.assert_allclose(loss, prior - logsumexp(joint), rtol=1e-12)
+    got = call(model.score, theta, weights, np.array([1, 4]), np.ones(2))
     for value, t in zip(got, (1, 4), strict=True):
         want = logsumexp(joint) - logsumexp(joint + np.array([emission[t, z[t]] for z in paths]))
         np.testing.assert_allclose(value, want, rtol=1e-12)

@@ -74,7 +74,6 @@ def law(name, p, unlisted, pull):
 @pytest.mark.parametrize("unlisted", [0.5, pytest.param(0.15, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("exact, pull", [(True, PULL), (False, PULL), (False, 5.0)])
-@pytest.mark.slow_for("False-5.0-ring-0.5", "False-5.0-clique-0.5")
 def test_drawn_partitions_have_the_law_of_the_definition(name, unlisted, exact, pull, monkeypatch):
     """By sums; by the chain, whose weights follow.
 
