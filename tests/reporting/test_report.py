@@ -266,7 +266,7 @@ def test_pictures_show_every_row(pages):
         assert float(mark["held-out loss"]) == pytest.approx(cv.per_unit()[k], rel=1e-4)
         assert float(mark["no update"]) == pytest.approx(cv.average(cv.baseline)[k], rel=1e-4)
     bars = page.marks["carried"]
-    assert bars[0]["row"] == "p5" and float(bars[0]["share"]) == pytest.approx(
+    assert bars[0]["row"] == "p5" and float(bars[0]["share of the loss"]) == pytest.approx(
         cv.per_unit()[5] / cv.per_unit().sum(), rel=1e-4
     )
     assert drawn(pages["one"]) == 2 and drawn(pages["several"]) == 2

@@ -79,7 +79,8 @@ def _plain(value: Any) -> Any:
 class Figure:
     """Picture on axes that are handed to `draw`, with its title and an explanation.
 
-    `marks` are places in the picture, x and y, that tell their other columns under the pointer.
+    `marks` tell under the pointer what their columns and their index are, if these have a name. The
+    first two columns are where they are, and not told if their names are "x" and "y".
     """
 
     name: str
@@ -108,11 +109,11 @@ class Figure:
             ax = canvas.subplots()
             self.draw(ax)
             if self.marks is not None:
-                places = self.marks.dropna(subset=["x"])
-                marks = places[places["y"].between(*sorted(ax.get_ylim()))]
-                hints = _hints(marks.drop(columns=["x", "y"]))
+                y = self.marks.iloc[:, 1]
+                marks = self.marks[y.between(*sorted(ax.get_ylim()))]
+                hints = _hints(marks)
                 ax.autoscale(False)
-                ax.plot(marks["x"], marks["y"], "o", alpha=0, gid="marks", zorder=9)
+                ax.plot(marks.iloc[:, 0], marks.iloc[:, 1], "o", alpha=0, gid="marks", zorder=9)
             canvas.savefig(file, format="svg", transparent=True)
         ElementTree.register_namespace("", SVG)
         ElementTree.register_namespace("xlink", XLINK)
@@ -129,20 +130,24 @@ class Figure:
 
 
 def _hints(marks: pd.DataFrame) -> list[str]:
-    """Write the columns of each mark, one a line."""
+    """Write what each mark tells, one fact a line."""
+    facts = marks.drop(columns=["x", "y"], errors="ignore")
+    facts = facts.reset_index(drop=marks.index.name is None)
     return [
         "\n".join(
             f"{name}: {value:.5g}" if isinstance(value, float) else f"{name}: {value}"
             for name, value in row.items()
         )
-        for row in marks.to_dict("records")
+        for row in facts.to_dict("records")
     ]
 
 
-def row_bars(title: str, caption: str, values: pd.Series, label: str, rows: pd.DataFrame) -> Figure:
-    """Draw a bar for each row, whose end tells what is known of it."""
-    marks = rows.assign(x=values.to_numpy(), y=np.arange(len(rows)))
-    draw = partial(plot.bars, values, label)
+def row_bars(title: str, caption: str, rows: pd.DataFrame) -> Figure:
+    """Draw the first column as a bar for each row, whose end tells what is known of it."""
+    rows = rows.rename_axis("row")
+    marks = rows.copy()
+    marks.insert(1, "y", np.arange(len(rows)))
+    draw = partial(plot.bars, rows.iloc[:, 0], rows.columns[0])
     return Figure("carried", title, caption, draw, marks, 0.28 * len(rows) + 0.8)
 
 

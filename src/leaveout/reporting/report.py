@@ -364,36 +364,35 @@ def _rows(estimate: Estimate) -> tuple[pd.DataFrame, int]:
 
 
 def _units(estimate: Estimate) -> pd.DataFrame:
-    """Tabulate every unit with a loss: its row, its losses held out and not, its share of all."""
+    """Tabulate every unit with a loss: its share of all, its place, its losses held out and not."""
     names = estimate.names()
     rows = worded(names)
     if not names.is_unique:
         rows = [f"{name} (row {k})" for k, name in enumerate(rows)]
     held = estimate.per_unit()
     none = estimate.average(estimate.baseline)
-    losses = {"row": rows, "held-out loss": held, "no update": none, "rise": held - none}
-    units = pd.DataFrame(losses, names)
     sizes = np.abs(held) * estimate._weight
-    units["share"] = sizes / max(np.nansum(sizes), 1e-300)
-    units["x"] = plot.positions(names)
-    units["y"] = held
+    units = pd.DataFrame(
+        {
+            "share of the loss": sizes / max(np.nansum(sizes), 1e-300),
+            "x": plot.positions(names),
+            "held-out loss": held,
+            "no update": none,
+            "rise": held - none,
+        },
+        pd.Index(rows, name="row"),
+    )
     return units[np.isfinite(held) & np.isfinite(none)]
 
 
 def _against(estimate: Estimate) -> Figure:
     table = estimate.table()
     label = next(name for name in ("unit", "group", "refit") if name in table)
-    marks = pd.DataFrame(
-        {
-            "x": table["no_update"],
-            "y": table["loss"],
-            "row": worded(pd.Index(table[label])),
-            "held-out loss": table["loss"],
-            "no update": table["no_update"],
-            "rise": table["loss"] - table["no_update"],
-            "its refit": table["result"],
-        }
+    marks = table.assign(rise=table["loss"] - table["no_update"])
+    marks = marks[["no_update", "loss", "rise", "result"]].set_index(
+        pd.Index(worded(pd.Index(table[label])), name="row")
     )
+    marks.columns = ["no update", "held-out loss", "rise", "its refit"]
     text = "Above the line a row loses more when the model has not seen it: how far, is its influence on its own loss."
     return Figure(
         "against",
@@ -407,24 +406,22 @@ def _against(estimate: Estimate) -> Figure:
 
 def _row_figure(estimate: Estimate) -> Figure:
     units = _units(estimate)
-    count = len(units)
-    units = units.nlargest(BARS, "share").set_index("row", drop=False)
-    shares = units["share"]
-    text = f"The {len(units)} rows of largest loss, of {count}, are {shares.sum():.0%} of it all."
-    return row_bars("Which rows carry the loss", text, shares, "share of the loss", units)
+    largest = units.nlargest(BARS, "share of the loss")
+    total = largest["share of the loss"].sum()
+    text = f"The {len(largest)} rows of largest loss, of {len(units)}, are {total:.0%} of it all."
+    return row_bars("Which rows carry the loss", text, largest)
 
 
 def _in_order(estimate: Estimate, model: str = "") -> Figure:
-    units = _units(estimate)
     title = "Losses in order" + (f", {model}" if model else "")
     text = "Runs of large losses are times that the model does not know."
 
     def draw(ax: Any) -> None:
         """Draw the losses over the units."""
-        plot.units_in_order(units["held-out loss"], ax)
+        plot.units_in_order(pd.Series(estimate.per_unit(), estimate.names()), ax)
         ax.set_ylabel("held-out loss")
 
-    marks = units.drop(columns="share").nlargest(plot.MANY, "rise")
+    marks = _units(estimate).drop(columns="share of the loss").nlargest(plot.MANY, "rise")
     return Figure("order", title, text, draw, marks, 3.0)
 
 
@@ -537,17 +534,12 @@ def _together(estimates: dict[str, Estimate]) -> list[tuple[str, Check]]:
 
 def _means(table: pd.DataFrame, estimates: dict[str, Estimate]) -> Figure:
     ranked = {str(name): estimates[name] for name in table.index}
-    marks = pd.DataFrame(
-        {
-            "x": [estimate.mean for estimate in ranked.values()],
-            "y": np.arange(len(table)),
-            "model": list(ranked),
-            "held-out loss": [estimate.mean for estimate in ranked.values()],
-            "standard error": [estimate.se for estimate in ranked.values()],
-            "approximation": [estimate.approximation_error for estimate in ranked.values()],
-            "no update": [estimate.no_update for estimate in ranked.values()],
-        }
-    )
+    facts = [
+        (e.mean, place, e.se, e.approximation_error, e.no_update)
+        for place, e in enumerate(ranked.values())
+    ]
+    columns = ["held-out loss", "y", "standard error", "approximation", "no update"]
+    marks = pd.DataFrame(facts, pd.Index(ranked, name="model"), columns)
     text = "Dots are held-out losses, thin lines their standard errors, thick ones the refits' errors; rings have no update."
     if table["missing"].any():
         text += " Here each mean is of all the losses that a model has."

@@ -807,7 +807,7 @@ class Ranking:
     def sum_until(self, mass: NDArray, *ends: NDArray) -> FloatArray:
         """Sum what stands before ends of the ties of each prediction; of both, on average."""
         sums = np.cumsum(np.pad(mass, ((0, 0), (1, 0))), 1)
-        return sum(np.take_along_axis(sums, end, 1) for end in ends) / len(ends)
+        return np.asarray(sum(np.take_along_axis(sums, end, 1) for end in ends)) / len(ends)
 
     def sum_below(self, mass: NDArray) -> FloatArray:
         """Sum what is below each prediction, and one half of what ties with it."""

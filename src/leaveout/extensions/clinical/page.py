@@ -385,17 +385,7 @@ def _equation(fit: Fit, measure: Any, time: Any) -> tuple[pd.DataFrame, str, boo
 
 
 def _calibration_figure(curves: Calibration, population: str) -> Figure:
-    curve = curves.curve
-    marks = pd.DataFrame(
-        {
-            "x": curve["predicted"],
-            "y": curve["observed"],
-            "predicted": curve["predicted"],
-            "observed": curve["observed"],
-            "from": curve["low"],
-            "to": curve["high"],
-        }
-    )
+    marks = curves.curve[["predicted", "observed", "low", "high"]]
     text = (
         f"The share of patients with the event by their held-out risk, and its {curves.level:.0%} band over {population}. On the "
         "dashed line risks are right; where the curve is below it they are too high. Bars are numbers of patients: upwards with "
@@ -406,22 +396,14 @@ def _calibration_figure(curves: Calibration, population: str) -> Figure:
         "Calibration: can risks be taken at their word?",
         text,
         partial(plot.calibration, curves),
-        marks,
+        marks.rename(columns={"low": "from", "high": "to"}),
         5.5,
     )
 
 
 def _decision_figure(decisions: DecisionCurve, population: str) -> Figure:
-    table = decisions.table
-    marks = pd.DataFrame(
-        {
-            "x": table.index,
-            "y": table["net_benefit"].to_numpy(),
-            "threshold": table.index,
-            "net benefit": table["net_benefit"].to_numpy(),
-            "treat all": table["all"].to_numpy(),
-        }
-    )
+    marks = decisions.table[["net_benefit", "all"]].reset_index()
+    marks.columns = ["threshold", "net benefit", "treat all"]
     text = (
         "Net benefit is the share of all patients who are treated rightly, less the share who are treated for nothing, each of "
         "whom counts the threshold over one less the threshold. Where the blue curve is highest, deciding by the model does "
@@ -456,15 +438,7 @@ def _stability_figure(stable: Stability) -> Figure:
     )
     units = stable.units
     units = units.sample(min(MANY, len(units)), random_state=0)
-    marks = pd.DataFrame(
-        {
-            "x": units["prediction"],
-            "y": units["prediction"],
-            "predicted risk": units["prediction"],
-            "from": units["low"],
-            "to": units["high"],
-            "mean difference": units["mape"],
-        }
-    )
+    marks = units[["prediction", "prediction", "low", "high", "mape"]]
+    marks.columns = ["predicted risk", "y", "from", "to", "mean difference"]
     title = "Stability: would other patients have made another model?"
     return Figure("stability", title, text, partial(plot.stability, stable), marks, 5.5)

@@ -135,12 +135,10 @@ def _cuts(report: LeakageReport) -> list[Figure]:
     marks = [
         pd.DataFrame(
             {
-                "x": curve.exposed,
-                "y": naive.score + curve.difference,
-                "answer": name,
-                "cut": curve.cut,
                 "exposed": curve.exposed,
                 "score": naive.score + curve.difference,
+                "answer": name,
+                "cut": curve.cut,
                 "correction, enlarged": curve.correction,
                 "SE": curve.se,
             }
@@ -167,17 +165,12 @@ def _row_figures(report: LeakageReport) -> list[Figure]:
     rows = report.rows.head(BARS)
     if rows.empty or rows.carries.isna().any():
         return []
-    carries = rows.carries.set_axis(list(map(str, rows.index)))
-    marks = pd.DataFrame(
-        {
-            "row": carries.index,
-            "likeliest mate": list(map(str, rows.mate)),
-            "adds to the correction": carries.to_numpy(),
-            "probability of the likeliest pair": rows.probability.to_numpy(),
-            "exposed": rows.exposed.to_numpy(),
-        }
-    )
-    text = f"The {len(rows)} rows that add most, of {len(report.rows)} that may have mates in training."
-    return [
-        row_bars("Rows that carry the inflation", text, carries, "adds to the correction", marks)
+    frame = rows[["carries", "mate", "probability", "exposed"]].set_axis(list(map(str, rows.index)))
+    frame.columns = [
+        "adds to the correction",
+        "likeliest mate",
+        "probability of the likeliest pair",
+        "exposed",
     ]
+    text = f"The {len(rows)} rows that add most, of {len(report.rows)} that may have mates in training."
+    return [row_bars("Rows that carry the inflation", text, frame)]
