@@ -1982,7 +1982,7 @@ FAULTS = (
     Fault(
         "single rows are never estimated, however dear proofs are",
         "_linear._budget",
-        "share * max(PROOFS_PER_COLUMN * (p + 50) - PROOFS_LESS_PER_ROW * n, LEAST_PROOFS)",
+        "share * max(PROOFS_PER_COLUMN * (p + 30) - PROOFS_LESS_PER_ROW * n, LEAST_PROOFS)",
         "np.inf",
         "test_linear",
     ),

@@ -4,7 +4,6 @@ Audits find what is wrong.
 """
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -524,11 +523,9 @@ def test_the_longest_step_and_the_largest_error_are_audited_first_of_those_estim
         np.array([9.0, 0.3, 0.1, 0.4]),
         np.array([True, False, False, False]),
     )
-    candidates = _audit.Candidates(SimpleNamespace(error=error, proved=proved), 3)
-    for some in np.split(np.arange(4), 2):
-        candidates.add(some, moved[some], None)
-    assert list(candidates.choose(2).items()) == [(2, "longest step"), (3, "largest error")]
-    assert len(candidates.choose(9)) == 3
+    choose = lambda number: _audit.choose_refits(np.ones(4, bool), moved, error, proved, number)
+    assert list(choose(2).items()) == [(2, "longest step"), (3, "largest error")]
+    assert len(choose(3)) == 3
 
 
 def test_how_much_is_audited(monkeypatch):

@@ -33,7 +33,6 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._runtime.results import RESULTS, SettledBy
-from ..linalg.design import DenseDesign
 from ..linalg.enclosure_theorem import change
 from ..objectives.objective import Flags, Lanes, PerLane, PerRefit, RefitPoints
 from ..optimize.fit import Fit
@@ -45,7 +44,7 @@ from ._least_norm import least_norm
 from ._newton import conjugate, newton
 from ._one_row import OneRow, one_row, span
 from ._refit_batch import Rung, climb
-from ._row_steps import PRODUCTS, ROUGH, RowSteps
+from ._row_steps import PRODUCTS, RowSteps
 
 Array = np.ndarray
 COSTLY_OPERATIONS = (
@@ -56,7 +55,7 @@ COSTLY_OPERATIONS = (
 # Operations that proofs of the single rows of a plan may cost. A call of many rows takes two
 # microseconds for each of them anyway, in which eighty operations fit into a nanosecond: a call of
 # fewer rows may take as long.
-PROOFS_PER_COLUMN = 1.6e7
+PROOFS_PER_COLUMN = 2e7
 PROOFS_LESS_PER_ROW = 1.6e5
 LEAST_PROOFS = 3e7
 # Operations, at that speed, of the sums for a product of two rows, and of a loss with bounds
@@ -374,7 +373,7 @@ def _budget(step: FirstStep) -> float:
     """Return the operations that proofs of a batch of single rows may cost."""
     n, p = step.anchor.model.design.shape
     share = len(step.rows.index) / int(step.rows.num_refits)
-    return share * max(PROOFS_PER_COLUMN * (p + 50) - PROOFS_LESS_PER_ROW * n, LEAST_PROOFS)
+    return share * max(PROOFS_PER_COLUMN * (p + 30) - PROOFS_LESS_PER_ROW * n, LEAST_PROOFS)
 
 
 def _by_rows(
@@ -457,14 +456,12 @@ def _step_by_products(batch: RowBatch, lanes: Lanes) -> Candidates:
     The candidates, which would be as large as all rows, are computed again if they are wanted.
     """
     anchor = batch.anchor
-    n, p = anchor.model.design.shape
+    n = len(anchor.eta)
     count = len(lanes)
     middle, half_widths = np.empty((2, count, 1))
     # number of the last look at each refit
     last = np.full(count, -1)
     settled = np.zeros(count, bool)
-    rough = 4.0 * count * n * p * p > COSTLY_OPERATIONS and 4 * count > p
-    rough &= isinstance(anchor.model.design, DenseDesign) and anchor.digits < ROUGH
     uses_gram = anchor.is_small and 4 * count > n
     gradients = 0.0
 
@@ -472,7 +469,7 @@ def _step_by_products(batch: RowBatch, lanes: Lanes) -> Candidates:
         # NumPy computes one half of it
         gram = anchor.rows @ anchor.rows.T if uses_gram and n * n <= 8 * PRODUCTS else None
         for chunk in groups(np.arange(count), PRODUCTS // n):
-            steps = RowSteps(anchor, batch.looks.take(lanes[chunk]), rough, gram)
+            steps = RowSteps(anchor, batch.looks.take(lanes[chunk]), gram)
             steps.run(
                 lambda steps, chunk=chunk: judge(chunk[steps.lanes], steps),
                 HURRY if batch.hurry else STEPS,

@@ -21,8 +21,7 @@ The ball of `enclosure_theorem` around some u with predictors t gives D = λ / (
 is at least min r_i (1 − ½x) for x over its radius; gaps prove less C where a row has much leverage.
 λ has a bound before a gradient is known: ‖Σ a_i z_i‖² in the norm of A⁻¹ is at most Σ a_i² / W_i,
 as Σ W_i z_i z_iᵀ ⪯ A. The gradient at u₁ is Σ R_i(t_i) z_i, and a step to u₁ − A⁻¹ Σ R_i(t_i) z_i
-leaves Σ (R_i(t′_i) − R_i(t_i)) z_i. Steps may be computed in float32: what they leave is added to
-λ, and the distance of t from the predictors at u to D.
+leaves Σ (R_i(t′_i) − R_i(t_i)) z_i.
 """
 
 from collections.abc import Callable
@@ -31,13 +30,11 @@ import numpy as np
 
 from ..linalg.rounding import FUNCTION, UNIT, UP
 from ..objectives.objective import Flags, PerLane, Points
-from ._anchor import SINGLE_SUM, SINGLE_UNIT, LinearFitCache, tiles
+from ._anchor import LinearFitCache, tiles
 from ._enclosure import STALL_RATIO
 from ._one_row import OneRow
 
 Array = np.ndarray
-ROUGH = 1e-4  # rounding error of float32, relative to a step, up to which it is used
-ROUGH_STEPS = 3  # steps in float32, after which their errors count
 # numbers `[lanes, units]` in an array: so many lanes that matrix products run at full speed
 PRODUCTS = 2**21
 
@@ -51,12 +48,9 @@ class RowSteps:
     rounding error `noise`, and `distance` is D.
     """
 
-    def __init__(
-        self, anchor: LinearFitCache, look: OneRow, rough: bool, gram: Array | None = None
-    ):
+    def __init__(self, anchor: LinearFitCache, look: OneRow, gram: Array | None = None):
         self.anchor = anchor
         self.look = look
-        self.rough = rough
         count = len(look.unit)
         weight = anchor.weight * anchor.curvature
         length = anchor.length
@@ -98,7 +92,6 @@ class RowSteps:
                 self._keep(is_open)
                 if not self.lanes.size:
                     break
-                self.rough &= k < ROUGH_STEPS
                 self._pull()
                 is_open = ~enough(self) & (self.slope <= STALL_RATIO * before[is_open])
                 is_open &= np.isfinite(self.half) | (k == 0)  # a ball is not found by shorter steps
@@ -107,7 +100,7 @@ class RowSteps:
                     self._keep(is_open)
                 if k == most or not self.lanes.size:
                     break
-                self._move(self.anchor.predictor_moves(self.step, self.rough))
+                self._move(self.anchor.predictor_moves(self.step, False))
 
     def u(self) -> Points:
         """Candidates."""
@@ -127,10 +120,6 @@ class RowSteps:
         self.moves[np.arange(len(self.lanes)), self.look.unit] = 0.0
         step = np.linalg.norm(self.step, axis=1)
         self.length = np.linalg.norm(self.u(), axis=1) + 2 * step
-        if self.rough:
-            self.rounded = (len(self.anchor.root) + 4) * SINGLE_UNIT * step
-        else:
-            self.rounded = np.zeros(len(step))
 
     def _evaluate(self) -> None:
         """Compute R, and the sums over all units that bounds are made of."""
@@ -206,14 +195,9 @@ class RowSteps:
             )
             self.distance[chunk] = balls.distance
         distance = (
-            (1 + curvature_rounding) * self.distance
-            + self.blur[0]
-            + self.blur[1] * self.length
-            + self.spread * self.rounded
+            (1 + curvature_rounding) * self.distance + self.blur[0] + self.blur[1] * self.length
         )
-        growth = np.exp(
-            anchor.curvature_rate * (distance / root + self.rounded) + curvature_rounding
-        )
+        growth = np.exp(anchor.curvature_rate * distance / root + curvature_rounding)
         row_error = rounding.step * np.exp(anchor.curvature_rate * self.length) * norm
         width = (
             (1 + curvature_rounding) * self.width
@@ -247,25 +231,16 @@ class RowSteps:
         before = self.residual
         core = look.lost_curvature * anchor.curvature[look.unit] * look.inverse
         apply_inverse = lambda v: v + (core * np.vecdot(self.z, v))[:, None] * self.z
-        if self.rough:
-            gradient = anchor.gradient_of_slopes(self.change)
-            summed = self.size
-            self.gradient += gradient
-        else:
-            total_gradient = anchor.gradient_of_slopes(self.remainder, False)
-            summed = self.summed
-            gradient = total_gradient - self.gradient
-            self.gradient = total_gradient
+        total_gradient = anchor.gradient_of_slopes(self.remainder, False)
+        gradient = total_gradient - self.gradient
+        self.gradient = total_gradient
         self.step = -apply_inverse(self.gradient)
         gradient_norm = (1 + 2 * self.off / kept_share) * np.sqrt(
             np.maximum(np.vecdot(gradient, apply_inverse(gradient)), 0.0)
         )
-        single = (SINGLE_SUM + 8) * SINGLE_UNIT if self.rough else 0.0
-        rounding = (
-            anchor.rounding.gradient(self.spread * summed)
-            + (anchor.rounding.step + single) * self.spread * summed
-        )
-        self.residual = (self.residual if self.rough else 0.0) + rounding / np.sqrt(kept_share)
+        size = self.spread * self.summed
+        rounding = anchor.rounding.gradient(size) + anchor.rounding.step * size
+        self.residual = rounding / np.sqrt(kept_share)
         self._bound(
             np.fmin(self.size + self.noise + before, gradient_norm + self.noise + self.residual),
             closely=True,
