@@ -2990,6 +2990,27 @@ FAULTS = (
         "test_mixed",
     ),
     Fault(
+        "a step that is not accepted is tried again as it is",
+        "iteration.iterate",
+        "state.share[places[~good]] *= shrink",
+        "pass",
+        "test_iteration",
+    ),
+    Fault(
+        "a factor serves on although its steps no longer shrink",
+        "SharedFactors.propose",
+        "present & (length <= limit)",
+        "present",
+        "test_iteration",
+    ),
+    Fault(
+        "a pivot that is rounding counts as curvature",
+        "Curvature.of",
+        "least * diagonal",
+        "0.0 * diagonal",
+        "test_curvature",
+    ),
+    Fault(
         "modes: a search from an old factor ends at its first step",
         "modes.newton",
         "np.where(np.isfinite(before), size / before, 1.0)",

@@ -97,6 +97,9 @@ from .data.formulas import (
     stateful_remark as stateful_remark,
 )
 
+# factors, and whether a matrix has one
+from .linalg.curvature import Curvature as Curvature
+
 # rows of linear predictors, and their losses
 from .linalg.design import (
     DENSE_BLOCK as DENSE_BLOCK,

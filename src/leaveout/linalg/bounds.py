@@ -12,11 +12,13 @@ condition are released at once).
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import scipy
 from jaxtyping import Bool, Float, Int
+
+from .curvature import Curvature
 
 Array = np.ndarray
 Vector = Float[Array, " params"]
+Thetas = Float[Array, "... params"]
 
 
 class Limits(Protocol):
@@ -34,11 +36,11 @@ class Limits(Protocol):
 class Box(NamedTuple):
     """Limits of some parameters."""
 
-    slope: Vector
-    bounds: tuple[Vector, Vector]
+    slope: Thetas
+    bounds: tuple[Thetas, Thetas]
 
 
-def resting(limits: Limits, theta: Vector) -> Bool[Array, " params"]:
+def resting(limits: Limits, theta: Thetas) -> Bool[Array, "... params"]:
     """Whether each parameter is at a bound or a kink."""
     return (
         (theta == limits.bounds[0])
@@ -47,9 +49,9 @@ def resting(limits: Limits, theta: Vector) -> Bool[Array, " params"]:
     )
 
 
-def gates(limits: Limits, theta: Vector) -> tuple[Vector, Vector]:
-    """Least and greatest ∇_jL that hold a parameter at rest at θ_j."""
-    a = limits.slope
+def gates(limits: Limits, theta: Thetas, kappa: float = 1.0) -> tuple[Thetas, Thetas]:
+    """Least and greatest ∇_jL that hold a parameter at rest at θ_j, where the slopes are κ a."""
+    a = kappa * limits.slope
     (low, high) = limits.bounds
     least = np.where(theta == high, -np.inf, np.where(theta >= 0, -a, a))
     return least, np.where(theta == low, np.inf, np.where(theta <= 0, a, -a))
@@ -68,7 +70,13 @@ def segments(
     )
 
 
-def leaving_signs(a: Array, theta: Array, beyond: Array) -> Vector:
+def excess(limits: Limits, theta: Thetas, gradient: Thetas, kappa: float = 1.0) -> Thetas:
+    """How far ∇L is beyond the gates of each parameter at rest, which then joins the others."""
+    beyond = gradient - np.clip(gradient, *gates(limits, theta, kappa))
+    return np.where(resting(limits, theta), beyond, 0.0)
+
+
+def leaving_signs(a: Array, theta: Array, beyond: Array) -> Thetas:
     """Signs of the parameters that leave their resting place.
 
     `beyond` is how far ∇L exceeds the bound that holds them.
@@ -97,11 +105,11 @@ def solve_box(
     for _ in range(max_bound_changes * (len(a) + 5)):
         active = np.flatnonzero(free)
         fixed = np.flatnonzero(~free)
-        target = _solve_or_none(
-            gram[np.ix_(active, active)],
-            right[active] - gram[np.ix_(active, fixed)] @ theta[fixed] - (a * sign)[active],
+        least = 10 * len(active) * np.finfo(float).eps
+        target = Curvature.of(gram[np.ix_(active, active)], least).step(
+            right[active] - gram[np.ix_(active, fixed)] @ theta[fixed] - (a * sign)[active]
         )
-        if target is None:
+        if np.isnan(target).any():
             if len(fresh) < 2:
                 return theta
             free[fresh], fresh = False, fresh[[np.argmax(np.abs(beyond[fresh]))]]
@@ -131,9 +139,7 @@ def solve_box(
             )
             continue
         theta[active] = target
-        gradient = gram @ theta - right
-        (least, most) = gates(box, theta)
-        beyond = np.where(free, 0.0, gradient - np.clip(gradient, least, most))
+        beyond = np.where(free, 0.0, excess(box, theta, gram @ theta - right))
         fresh = np.flatnonzero(
             np.abs(beyond) > bound_rounding * (np.abs(gram) @ np.abs(theta) + np.abs(right) + a)
         )
@@ -141,17 +147,3 @@ def solve_box(
             break
         sign[fresh], free[fresh] = leaving_signs(a, theta, beyond)[fresh], True
     return theta
-
-
-def _solve_or_none(matrix: Array, right: Array) -> Array | None:
-    """Solve by a Cholesky factor; None if the matrix is not positive definite."""
-    if not len(right):
-        return right
-    scale = 1 / np.sqrt(np.maximum(np.diag(matrix), 1e-300))
-    try:
-        factor = scipy.linalg.cho_factor(matrix * scale * scale[:, None], lower=True)
-    except (np.linalg.LinAlgError, ValueError):
-        return None
-    if np.diag(factor[0]).min() ** 2 < 10 * len(right) * np.finfo(float).eps:
-        return None
-    return scipy.linalg.cho_solve(factor, right * scale) * scale

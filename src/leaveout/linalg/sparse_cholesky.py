@@ -18,10 +18,11 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
+from .curvature import Squares, cholesky
+
 Entries = Int[np.ndarray, " entries"]
 Places = Int[np.ndarray, " some"]
-# Stacks of matrices, and of right-hand sides of them.
-Squares = Float[np.ndarray, "*some k k"]
+# Stacks of right-hand sides of matrices.
 Columns = Float[np.ndarray, "*some k n"]
 
 # two supernodes of at most so many columns are merged if at most this share of the result is zeros
@@ -419,23 +420,6 @@ def _sums(
     return scipy.sparse.csr_array(
         (np.ones(len(row)), (row.astype(np.int32), column.astype(np.int32))), shape=shape
     )
-
-
-def cholesky(matrices: Squares) -> Squares:
-    """Lower factors; NaN where a matrix is not positive definite."""
-    if matrices.shape[-1] == 1:
-        return np.sqrt(np.where(matrices > 0, matrices, np.nan))
-    try:
-        return np.linalg.cholesky(matrices)
-    except np.linalg.LinAlgError:
-        pass
-    k = matrices.shape[-1]
-    out = np.full((int(np.prod(matrices.shape[:-2])), k, k), np.nan)
-    for index, matrix in enumerate(matrices.reshape(-1, k, k)):
-        if np.isfinite(matrix).all():
-            factor, failed = scipy.linalg.lapack.dpotrf(matrix, lower=True)
-            out[index] = np.nan if failed else np.tril(factor)
-    return out.reshape(matrices.shape)
 
 
 def _triangles(lower: Squares) -> Squares:

@@ -163,13 +163,15 @@ def work(objective: AbstractObjective, size: int) -> float:
 class LinearBatch:
     """F(·, w) of a linear model in NumPy.
 
-    `constant` returns its Hessian if that is the same at every θ and in every refit.
+    `constant` returns its Hessian if that is the same at every θ and in every refit. `second` are
+    quadratic penalties, one a refit, in the place of the model's.
     """
 
     model: Predictors
     rows: RefitRows
     num_units: int
     constant: Callable[[], np.ndarray] | None = None
+    second: Matrices | None = None
 
     def _weighted_terms(
         self, theta: np.ndarray, lanes: np.ndarray, orders: tuple[int, ...]
@@ -187,7 +189,14 @@ class LinearBatch:
     def look(self, theta: Points, lanes: Lanes) -> tuple[PerLane, Points]:
         """Evaluate F and its gradients."""
         (loss, slope), kappa = self._weighted_terms(theta, lanes, (0, 1))
-        return _assemble(self.model, loss, slope, kappa, self.model.penalty_terms(theta))
+        if self.second is None:
+            penalty, pushed = self.model.penalty_terms(theta)
+        else:
+            pushed = np.einsum("kp,kpq->kq", theta, self.second[lanes])
+            penalty = 0.5 * np.sum(pushed * theta, axis=1)
+        value = loss.sum(1) + kappa * penalty
+        gradient = self.model.design.pull(slope) + kappa[:, None] * pushed
+        return np.where(np.isnan(value), np.inf, value), gradient
 
     def hessian(self, theta: Points, lanes: Lanes, design: Any = None) -> Matrices:
         """Compute ∇²F, with the rows of `design` if these are given in another precision."""
@@ -197,7 +206,8 @@ class LinearBatch:
         omega, kappa = self.model.weigh(weights_of(self.rows, self.num_units, lanes))
         (curvature,) = self.model.loss.derivatives(eta, self.model.y, (2,))
         rows = self.model.design if design is None else design
-        return rows.gram(omega, curvature) + kappa[:, None, None] * self.model.bending(theta)
+        second = self.model.bending(theta) if self.second is None else self.second[lanes]
+        return rows.gram(omega, curvature) + kappa[:, None, None] * second
 
     @functools.cached_property
     def rough(self) -> Any:
@@ -236,66 +246,6 @@ class LinearBatch:
             )
 
         return multiply
-
-
-class PenaltyBatch:
-    """F of a linear model at weights of one under many quadratic penalties, one a lane.
-
-    Each evaluation keeps ℓ″ for the Hessian at the same place.
-    """
-
-    model: Predictors
-    second: np.ndarray
-    weight: np.ndarray
-    kappa: np.ndarray
-    theta: np.ndarray
-    curvature: np.ndarray
-
-    def __init__(self, model: Predictors, num_units: int, second: Matrices):
-        self.model = model
-        self.second = second
-        self.weight, self.kappa = model.weigh(np.ones((1, num_units)))
-        self.theta = np.full(second.shape[:2], np.nan)
-        self.curvature = np.empty((len(second), self.weight.shape[1]))
-
-    def look(self, theta: Points, lanes: Lanes) -> tuple[PerLane, Points]:
-        """Evaluate F and its gradients."""
-        *parts, curvature = self.model.loss.derivatives(
-            self.model.eta(theta), self.model.y, (0, 1, 2)
-        )
-        self.theta[lanes] = theta
-        self.curvature[lanes] = curvature
-        loss, slope = (weight_terms(self.weight, part) for part in parts)
-        pushed = np.einsum("kp,kpq->kq", theta, self.second[lanes])
-        return _assemble(
-            self.model, loss, slope, self.kappa, (0.5 * np.sum(pushed * theta, axis=1), pushed)
-        )
-
-    def hessian(self, theta: Points, lanes: Lanes) -> Matrices:
-        """Compute ∇²F."""
-        if not np.array_equal(self.theta[lanes], theta):
-            self.look(theta, lanes)
-        curvature = self.curvature[lanes]
-        return (
-            self.model.design.gram(np.broadcast_to(self.weight, curvature.shape), curvature)
-            + self.second[lanes]
-        )
-
-
-def _assemble(
-    model: Predictors,
-    loss: np.ndarray,
-    slope: np.ndarray,
-    kappa: np.ndarray,
-    penalty: tuple[np.ndarray, np.ndarray],
-) -> tuple[np.ndarray, np.ndarray]:
-    """Compute F and its gradients from the terms of the units and the penalty's value and
-    gradient.
-    """
-    value = loss.sum(1) + kappa * penalty[0]
-    return np.where(np.isnan(value), np.inf, value), model.design.pull(slope) + kappa[
-        :, None
-    ] * penalty[1]
 
 
 @dataclass(frozen=True, eq=False)

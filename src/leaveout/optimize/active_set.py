@@ -23,9 +23,11 @@ from jaxtyping import Bool, Float, Int
 
 from .._runtime.jax import PyTree
 from .._runtime.results import kind_of
-from ..linalg.bounds import gates, resting, segments, solve_box
+from ..linalg.bounds import excess, gates, resting, segments, solve_box
+from ..linalg.curvature import Curvature
 from ..linalg.design import PerUnit, weight_terms
 from ..linalg.group_norms import descend_by_groups
+from ..linalg.iteration import Lanes, Proposal, State, iterate
 from ..models.glm.active_coefficients import FullCox, FullModel, PerPlace, Places, kinks
 from ..models.glm.dual import DualGLM, ridge_strengths
 from ..models.glm.glm import AbstractRegression
@@ -199,7 +201,7 @@ def _describe_active(model: FullModel, minimiser: ActiveMinimiser) -> str:
     held = at_rest(model, theta)
     if not held.any():
         return text
-    least, most = _held_by(model, theta, minimiser.point)
+    least, most = gates(model, theta, minimiser.point.kappa)
     distance = np.minimum(minimiser.point.gradient - least, most - minimiser.point.gradient)
     margin = np.divide(
         distance,
@@ -245,42 +247,29 @@ class ActivePoint(NamedTuple):
 def look(kinked: FullModel, weights: PerUnit, theta: Vector) -> ActivePoint:
     """Compute the value, the gradient and the curvatures of a model with kinks at θ."""
     model = kinked.smooth
+    norms = kinked.norms
     if isinstance(kinked, FullCox):
         (value,), (gradient,), (slope,), (kappa,) = model._by_units(theta[None], weights[None])
-        a = kappa * kinked.slope
         curvature = np.zeros(0)
-        unit = np.where(a > 0, a, np.abs(slope).sum() * kinked.largest)
-        value = float(value + kappa * _worth(kinked, theta))
-        worth = value if value == value else np.inf
-        return ActivePoint(
-            worth, gradient, slope, curvature, a, kappa * kinked.ridge, float(kappa), unit
-        )
-    omega, kappa = (part[0] for part in model.weigh(weights[None]))
-    with np.errstate(over="ignore", invalid="ignore"):
-        derivatives = model.loss.derivatives(model.eta(theta[None])[0], model.y, (0, 1, 2))
-        loss, slope, curvature = (weight_terms(omega, part) for part in derivatives)
+        ridge = kappa * kinked.ridge
+    else:
+        omega, kappa = (part[0] for part in model.weigh(weights[None]))
+        with np.errstate(over="ignore", invalid="ignore"):
+            derivatives = model.loss.derivatives(model.eta(theta[None])[0], model.y, (0, 1, 2))
+            loss, slope, curvature = (weight_terms(omega, part) for part in derivatives)
+        ridge = kappa * kinked.ridge
+        value = loss.sum() + 0.5 * ridge @ theta**2
+        gradient = model.design.pull(slope[None])[0] + ridge * theta
+        smallest_unit_curvature = 1e-3  # least curvature of a unit, relative to the mean
+        least = smallest_unit_curvature * curvature.sum() / max(omega.sum(), 1e-300)
+        curvature = np.maximum(curvature, least * omega)
     a = kappa * kinked.slope
-    ridge = kappa * kinked.ridge
-    norms = kinked.norms
-    value = loss.sum() + 0.5 * ridge @ theta**2 + kappa * _worth(kinked, theta)
-    gradient = model.design.pull(slope[None])[0] + ridge * theta
-    smallest_unit_curvature = 1e-3  # least curvature of a unit, relative to the mean
-    curvature = np.maximum(
-        curvature, smallest_unit_curvature * curvature.sum() / max(omega.sum(), 1e-300) * omega
-    )
+    value = float(value + kappa * _worth(kinked, theta))
     unit = np.where(a > 0, a, np.abs(slope).sum() * kinked.largest)
     if norms is not None:
         unit = np.where(norms.member.any(0), norms.spread(kappa * norms.weight), unit)
-    return ActivePoint(
-        float(value) if value == value else np.inf,
-        gradient,
-        slope,
-        curvature,
-        a,
-        ridge,
-        float(kappa),
-        unit,
-    )
+    value = value if value == value else np.inf
+    return ActivePoint(value, gradient, slope, curvature, a, ridge, float(kappa), unit)
 
 
 def _worth(model: FullModel, theta: Vector) -> float:
@@ -429,26 +418,14 @@ def _minimise_active(problem: WeightedProblem, theta: Array) -> ActiveMinimiser 
     return None
 
 
-def _held_by(model: FullModel, theta: Array, point: ActivePoint) -> tuple[Array, Array]:
-    """Compute the least and greatest ∇L that hold each parameter, under the weights."""
-    with np.errstate(invalid="ignore"):
-        least, most = (
-            np.nan_to_num(point.kappa * part, posinf=np.inf, neginf=-np.inf)
-            for part in gates(model, theta)
-        )
-    return least, most
-
-
 def _beyond(model: FullModel, theta: Array, point: ActivePoint) -> Vector:
     """Compute the excess of ∇L over the bounds that hold each resting parameter.
 
     Zero for parameters that nothing holds.
     """
-    least, most = _held_by(model, theta, point)
     if model.norms is None:
-        beyond = point.gradient - np.clip(point.gradient, least, most)
-    else:
-        beyond = model.norms.times(point.kappa).excess(point.gradient)
+        return excess(model, theta, point.gradient, point.kappa)
+    beyond = model.norms.times(point.kappa).excess(point.gradient)
     return np.where(at_rest(model, theta), beyond, 0.0)
 
 
@@ -458,23 +435,25 @@ def _descend(problem: WeightedProblem, theta: Array, tolerance: float) -> Vector
     Each step is made by coordinate descent or an active set.
     """
     kinked = problem.full_model
-    weights = problem.weights
-    theta = np.clip(theta, *kinked.bounds)
-    point = look(kinked, weights, theta)
+    norms = kinked.norms
+    point: ActivePoint
     # gradient, relative to a_j, below which a parameter stays at zero in a round
     kept_at_zero = 0.5
     max_active_share = 0.5  # share of the parameters above which a round takes all of them
-    shortest_step = 1e-8  # shortest step of the line search
-    for _ in range(ROUNDS):
+
+    def evaluate(thetas: Array, lanes: Lanes) -> tuple[Array, Array]:
+        nonlocal point
+        point = look(kinked, problem.weights, thetas[0])
+        return np.array([point.value]), thetas
+
+    def propose(state: State, lanes: Lanes) -> Proposal:
+        theta = state.theta[0]
         held = at_rest(kinked, theta)
-        norms = kinked.norms
         penalty_slope = point.a * np.sign(theta) + (
             0.0 if norms is None else point.kappa * norms.pull(theta)
         )
         slope = np.where(held, _beyond(kinked, theta, point), point.gradient + penalty_slope)
         largest = float(point.a.max() if norms is None else point.kappa * norms.weight.max())
-        if np.all(np.abs(slope) <= tolerance * (point.unit if largest == 0 else largest)):
-            break
         if norms is None:
             size = point.gradient
         else:
@@ -485,28 +464,17 @@ def _descend(problem: WeightedProblem, theta: Array, tolerance: float) -> Vector
         if not (len(places) < max_active_share * len(theta)):
             places = np.arange(len(theta))
         step = np.zeros(len(theta))
-        length = 1.0
-        step[places] = (
-            _quadratic_step(problem, places, theta[places], point, tolerance) - theta[places]
-        )
-        fall = float(
-            point.gradient @ step
-            + point.kappa * (_worth(kinked, theta + step) - _worth(kinked, theta))
-        )
-        new = theta + step
-        candidate = look(kinked, weights, theta + step)
-        while (
-            not candidate.value <= point.value + 1e-4 * length * min(fall, 0.0)
-            and length > shortest_step
-        ):
-            length /= 2
-            new = theta + length * step
-            candidate = look(kinked, weights, new)
-        if length <= shortest_step or np.array_equal(new, theta):
-            break
-        theta = new
-        point = candidate
-    return theta
+        holds = np.all(np.abs(slope) <= tolerance * (point.unit if largest == 0 else largest))
+        if not holds:
+            new = _quadratic_step(problem, places, theta[places], point, tolerance)
+            step[places] = theta[places] - new
+        rise = _worth(kinked, theta - step) - _worth(kinked, theta)
+        fall = max(float(point.gradient @ step - point.kappa * rise), 0.0)
+        return Proposal(step[None], np.array([fall]), stay=not step.any())
+
+    falls = lambda state, value, _: value <= state.value - 1e-4 * state.share * state.length
+    start = np.clip(theta, *kinked.bounds)[None]
+    return iterate(evaluate, propose, start, falls, ROUNDS)[0].theta[0]
 
 
 def _quadratic_step(
@@ -520,23 +488,21 @@ def _quadratic_step(
     bounds if there are any.
     """
     kinked = problem.full_model
-    (low, high) = (part[places] for part in problem.full_model.bounds)
+    low, high = (part[places] for part in kinked.bounds)
+    free = kinked.norms is None and not (np.isfinite(low) | np.isfinite(high)).any()
     if isinstance(kinked, FullCox):
         full_theta = np.zeros(len(point.a))
         full_theta[places] = theta
         active_model = kinked.restrict(places, np.zeros(len(places)), full_theta)
         (gram,) = active_model.hessians(theta[None], problem.weights[None])
-        return solve_box(
-            gram, gram @ theta - point.gradient[places], point.a[places], (low, high), theta
-        )
-    free = kinked.norms is None and not (np.isfinite(low) | np.isfinite(high)).any()
-    if free and problem.second is None:
+        free = False
+    elif problem.second is not None:
+        gram = _submatrix(problem.second, places)
+    elif free:
         return _by_columns(kinked, places, theta, point, tolerance)
-    if problem.second is None:
+    else:
         x = kinked.smooth.design.x[:, places]
         gram = (x.T * point.curvature) @ x + np.diag(point.ridge[places])
-    else:
-        gram = _submatrix(problem.second, places)
     right = gram @ theta - point.gradient[places]
     if kinked.norms is not None:
         return descend_by_groups(
@@ -577,14 +543,11 @@ def _by_products(
     free = a == 0
     out = np.empty(len(a))
     free_gram = gram[np.ix_(free, free)]
-    try:
-        along = np.linalg.solve(
-            free_gram, np.concatenate([gram[np.ix_(free, ~free)], right[free, None]], axis=1)
-        )
-    except np.linalg.LinAlgError:
-        return None
+    along = Curvature.of(free_gram).solve(
+        np.concatenate([gram[np.ix_(free, ~free)], right[free, None]], axis=1)
+    )
     reduced_gram = gram[np.ix_(~free, ~free)] - gram[np.ix_(~free, free)] @ along[:, :-1]
-    if np.any(np.diag(reduced_gram) < CANCELLED_PRODUCT * np.diag(gram)[~free]):
+    if not np.all(np.diag(reduced_gram) >= CANCELLED_PRODUCT * np.diag(gram)[~free]):
         return None
     a = a[~free]
     if len(a):

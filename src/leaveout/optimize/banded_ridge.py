@@ -33,6 +33,7 @@ from .._runtime.conventions import conventional, warn
 from .._runtime.progress import Slow
 from .._runtime.results import PrintedResult
 from ..data.arrays import numbers
+from ..linalg.curvature import Curvature
 from ..linalg.rounding import UNIT
 from ..models.glm.banded import BandedRidge
 from ..plans.plan import Plan
@@ -118,9 +119,10 @@ class BandedRows:
 
 
 class BandedFactor:
-    """Factor at one α for each band, with S⁻¹ and S⁻¹W of each fold."""
+    """Factor at one α for each band, with S⁻¹ and S⁻¹W of each fold.
 
-    inverse: list[tuple[np.ndarray, np.ndarray]]
+    Losses are NaN if the penalties do not determine a fold, or no unit is left of it.
+    """
 
     def __init__(self, rows: BandedRows, alpha: BandValues):
         self.rows = rows
@@ -131,8 +133,7 @@ class BandedFactor:
         else:
             inner = rows.gram * root * root[:, None]
         inner[np.diag_indices(len(inner))] += 1
-        factor = scipy.linalg.cho_factor(inner, lower=True)
-        self.w = scipy.linalg.cho_solve(factor, self.v if rows.gram is None else self.v.T)
+        self.w = Curvature.of(inner).solve(self.v if rows.gram is None else self.v.T)
         if rows.gram is not None:
             self.w = np.ascontiguousarray(self.w.T)
         self.spread = float(np.abs(inner).sum(0).max())
@@ -141,14 +142,7 @@ class BandedFactor:
             fold_matrix = (
                 np.eye(len(h)) - self.w[h] @ self.v[h].T - np.multiply.outer(rows.u[h], rows.u[h])
             )
-            try:
-                fold_factor = scipy.linalg.cho_factor(fold_matrix, lower=True)
-            except np.linalg.LinAlgError:
-                raise np.linalg.LinAlgError(
-                    "BandedRidge: a fold is not determined by what is left: the penalties are too small for these columns, or "
-                    "no unit is left."
-                ) from None
-            self.inverse.append(scipy.linalg.cho_solve(fold_factor, np.eye(len(h))))
+            self.inverse.append(Curvature.of(fold_matrix, 0.0).solve(np.eye(len(h))))
 
     @functools.cached_property
     def directions(self) -> list[Float[Array, "out params"]]:
@@ -268,10 +262,8 @@ class Search:
         with Slow("penalties", len(levels)) as bar:
             losses = []
             for rho in levels:
-                try:
-                    target_losses = BandedFactor(self.rows, np.exp(rho)).losses(self.everyone)
-                except np.linalg.LinAlgError:
-                    target_losses = np.full(len(self.everyone), np.inf)
+                target_losses = BandedFactor(self.rows, np.exp(rho)).losses(self.everyone)
+                target_losses = np.where(np.isnan(target_losses), np.inf, target_losses)
                 losses.append(
                     target_losses.mean(keepdims=True) if self.is_shared else target_losses
                 )
@@ -303,10 +295,7 @@ class Search:
         for point, place in _group_targets(rho):
             members = places[place]
             self.factors += 1
-            try:
-                results = BandedFactor(self.rows, np.exp(point)).target_losses(self._who(members))
-            except np.linalg.LinAlgError:  # penalties too small for these columns
-                continue
+            results = BandedFactor(self.rows, np.exp(point)).target_losses(self._who(members))
             if self.is_shared:
                 loss, slope, curvature = (part.mean(0, keepdims=True) for part in results[:3])
                 results = results._replace(loss=loss, slope=slope, curvature=curvature)
@@ -513,12 +502,8 @@ def candidates(model: BandedRidge, penalties: Any, plan: Plan) -> PerTarget:
     candidate_losses = []
     with Slow("penalties", len(alpha)) as bar:
         for penalty in alpha:
-            try:
-                candidate_losses.append(
-                    BandedFactor(rows, penalty).losses(np.arange(rows.y.shape[1]))
-                )
-            except np.linalg.LinAlgError:
-                candidate_losses.append(np.full(rows.y.shape[1], np.nan))
+            candidate_losses.append(BandedFactor(rows, penalty).losses(np.arange(rows.y.shape[1])))
+            if np.isnan(candidate_losses[-1]).any():
                 warn(
                     f"path: penalties {penalty.tolist()} are passed over: they are too small for these columns, "
                     "or a fold leaves no unit."

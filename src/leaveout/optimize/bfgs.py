@@ -15,13 +15,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import scipy
 
 from ..linalg import conjugate_gradients
+from ..linalg.curvature import Curvature
+from ..linalg.iteration import VALUE_ROUNDING
 from ..objectives.batch_functions import Function, preconditioner
 from ..objectives.closed_form import AbstractClosedForm
 from ..objectives.objective import Vector
-from .newton import FLOOR_DECREMENT, MAX_NEWTON_STEPS, OBJECTIVE_ROUNDING, Minimisation, factorise
+from .newton import FLOOR_DECREMENT, MAX_NEWTON_STEPS, Minimisation
 
 # largest number of moves before a restart, and of numbers in them (a quarter of a gigabyte)
 MOVES = 1000
@@ -46,10 +47,6 @@ class BFGS:
 
     `start` multiplies by P₀. A first step is at most `longest`.
     """
-
-    theta: Vector | np.ndarray
-    value: float
-    gradient: np.ndarray
 
     def __init__(self, F: Function, theta: Vector, start: Solve, longest: float = 1.0):
         most = max(8, min(MOVES, NUMBERS // (2 * theta.size)))
@@ -123,9 +120,7 @@ class BFGS:
         for _ in range(max_line_looks):
             value, gradient = self.F.look(self.theta - length * self.step)
             slope = -float(gradient @ self.step)
-            if not value <= self.value - FALL * length * promise + OBJECTIVE_ROUNDING * abs(
-                self.value
-            ):
+            if not value <= self.value - FALL * length * promise + VALUE_ROUNDING * abs(self.value):
                 high = length, slope
             elif slope < -FLATTER * promise:
                 low = length, slope
@@ -145,13 +140,12 @@ def minimise_by_information(
     no such matrix.
     """
     parts = preconditioner(objective, F.to_tree(theta), np.ones(objective.num_units))
-    if parts and len(parts[0].entries) == 1:
-        factor = factorise(np.asarray(parts[0].matrices[0]))
-    else:
-        factor = None
-    if factor is None:
+    if not parts or len(parts[0].entries) > 1:
         return Minimisation(np.inf, theta, False)
-    way = BFGS(F, theta, lambda gradient: scipy.linalg.cho_solve((factor, True), gradient), np.inf)
+    curvature = Curvature.of(np.asarray(parts[0].matrices[0]))
+    if not curvature.definite:
+        return Minimisation(np.inf, theta, False)
+    way = BFGS(F, theta, curvature.step, np.inf)
     # at ten times as much the error of a second-order jackknife shows that of the fit
     exact = 1e-2 * FLOOR_DECREMENT
     converged = way.descend(lambda size: size < exact, MAX_NEWTON_STEPS)

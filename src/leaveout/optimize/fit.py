@@ -22,6 +22,7 @@ from .._runtime.jax import Module, PyTree, cached_on, float64, jnp, static
 from .._runtime.memory import require_memory
 from .._runtime.results import RESULTS, PrintedResult, kind_of
 from ..data.arrays import count
+from ..linalg.curvature import Curvature
 from ..linalg.design import Predictors, weight_terms
 from ..linalg.rounding import condition
 from ..models.glm.dual import DualGLM, ridge_strengths
@@ -53,7 +54,7 @@ from .hessian_products import (
     minimise_by_products,
     solve_once,
 )
-from .newton import Flat, Matrix, Minimisation, factorise, minimise, scaled_flat, with_flat
+from .newton import Flat, Matrix, Minimisation, minimise, scaled_flat, with_flat
 from .null_space import unseen_directions
 from .starts import (
     STARTS,
@@ -82,7 +83,7 @@ DENSE = 12_000
 KEPT_PARAMETERS = 700
 MAX_HESSIAN_BYTES = 2.0**33  # bytes that forming H may take
 
-Curvature = Literal["auto", "dense", "products", "rows"]
+HessianForm = Literal["auto", "dense", "products", "rows"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -516,7 +517,7 @@ def fit(
     num_starts: int | None = None,
     seed: int = 0,
     rng: Rng = None,
-    curvature: Curvature = "auto",
+    curvature: HessianForm = "auto",
     checkpoint: File | None = None,
 ) -> Fit:
     """Minimise `F(·, 1)` and factor its curvature at the minimum.
@@ -649,7 +650,7 @@ def _lowest(
     theta0: PyTree,
     num_starts: int | None,
     seed: int,
-    curvature: Curvature,
+    curvature: HessianForm,
 ) -> Fit:
     """Fit at the lowest minimum that a start reaches."""
     starts: list[PyTree] = []
@@ -725,9 +726,8 @@ def _known_flat(objective: AbstractObjective, theta: PyTree) -> Flat:
     if not (isinstance(objective, AbstractLinearPredictor) and objective.convex):
         return symmetries
     hessian = function(objective, theta).hessian(np.asarray(ravel(theta)))
-    if factorise(with_flat(hessian, symmetries), DOUBTFUL) is not None and not getattr(
-        objective, "cut", 0.0
-    ):
+    curvature = Curvature.of(with_flat(hessian, symmetries), DOUBTFUL)
+    if curvature.definite and not getattr(objective, "cut", 0.0):
         return symmetries
     return unseen_directions(objective, theta)
 
@@ -812,7 +812,7 @@ def anchor(
     theta: PyTree,
     *,
     throw: bool = True,
-    curvature: Curvature = "auto",
+    curvature: HessianForm = "auto",
 ) -> Fit:
     """Make a `Fit` at parameters that were found elsewhere.
 
@@ -866,7 +866,7 @@ def anchor(
 
 @float64
 def standing(
-    objective: AbstractObjective, theta: PyTree, curvature: Curvature = "auto"
+    objective: AbstractObjective, theta: PyTree, curvature: HessianForm = "auto"
 ) -> tuple[Fit, float]:
     """Return the fit at a θ found elsewhere, and its decrement."""
     full_model = dual_form(_check_objective(objective, "anchor"), curvature, "anchor")
@@ -909,7 +909,7 @@ def _check_objective(objective: AbstractObjective, caller: str) -> AbstractObjec
 
 
 def _by_products(
-    objective: AbstractObjective, theta: PyTree, curvature: Curvature, caller: str
+    objective: AbstractObjective, theta: PyTree, curvature: HessianForm, caller: str
 ) -> bool:
     """Tell whether H is left unformed."""
     if curvature not in ("auto", "dense", "products", "rows"):
@@ -929,7 +929,7 @@ def _by_products(
     return False
 
 
-def column_curvature(objective: Any) -> Curvature:
+def column_curvature(objective: Any) -> HessianForm:
     """Return the `curvature` under which rows do not take the place of columns, as derivatives in
     the penalty ask for.
     """

@@ -4,6 +4,7 @@ import numpy as np
 
 from .._runtime.jax import PyTree
 from .._runtime.results import kind_of
+from ..linalg.curvature import Curvature
 from ..objectives.batch_functions import Function
 from ..objectives.objective import AbstractObjective, as_stored
 from .hessian_products import Scaling, least_curvature, scaling, whitened_null_space
@@ -23,25 +24,15 @@ def cholesky(
     """Factor H. Its definiteness is judged with the diagonal scaled to one, so that units of
     measurement do not matter.
     """
-    scale = np.sqrt(np.maximum(np.diag(hessian), 0))
-    if (scale > 0).all():
-        correlation = hessian / scale
-        correlation /= scale[:, None]
-        try:
-            factor = np.linalg.cholesky(correlation)
-            pivot = np.diag(factor).min() ** 2
-            if (
-                pivot > 1e-9
-                or (len(factor) > LARGE_NUM_PARAMETERS and pivot > 1e-13)
-                or np.linalg.eigvalsh(correlation)[0] > 1e-13 * len(hessian)
-            ):
-                factor *= scale[:, None]
-                return factor
-        except np.linalg.LinAlgError:
-            pass
-    else:
-        correlation = hessian
-    values, vectors = np.linalg.eigh(correlation)
+    curvature = Curvature.of(hessian, 1e-13 if len(hessian) > LARGE_NUM_PARAMETERS else 1e-9)
+    if curvature.definite:
+        return curvature.factor
+    diagonal = np.diag(hessian)
+    scale = np.sqrt(diagonal if (diagonal > 0).all() else np.ones(len(hessian)))
+    values, vectors = np.linalg.eigh(hessian / np.multiply.outer(scale, scale))
+    curvature = Curvature.of(hessian, 0.0)
+    if curvature.definite and values[0] > 1e-13 * len(hessian):
+        return curvature.factor
     raise indefinite(objective, theta, caller, float(values[0]), vectors[:, 0])
 
 

@@ -26,6 +26,7 @@ from jaxtyping import Float, Int
 from .._runtime.jax import Module, PyTree
 from .._runtime.progress import Slow
 from ..linalg.conjugate_gradients import solve
+from ..linalg.iteration import Lanes, Proposal, State, decrements
 from ..linalg.sparse_design import SparseDesign
 from ..objectives.batch_functions import ONE, Function, Functions, HostBatch, LinearBatch
 from ..objectives.objective import AbstractObjective, RefitPoints, Vector, as_stored
@@ -405,9 +406,9 @@ def _newton(objective: AbstractObjective, F: Function, theta: Vector) -> Minimis
     most = most_learnt(F, theta.size)
     before = 0.0
 
-    def step(point: Vector, slope: Vector) -> Vector:
+    def propose(state: State, lanes: Lanes) -> Proposal:
         nonlocal learnt, before
-        whitened = coordinates.whiten(slope)
+        whitened = coordinates.whiten(state.gradient)
         size = float(np.linalg.norm(whitened))
         tol = max(LOOSE, min(ROUGH, size / before if before else ROUGH))
         before = size
@@ -416,19 +417,16 @@ def _newton(objective: AbstractObjective, F: Function, theta: Vector) -> Minimis
         else:
             keep = most - len(learnt.directions)
         learning = Solve(F.of, coordinates, null_space, learnt, keep)
-        u = learning(point[None], whitened[None], ONE, tol)
+        u = learning(state.theta, whitened, ONE, tol)
         learnt = learning.extended_inverse()
-        return coordinates.unwhiten(u[0])
+        return Proposal(coordinates.unwhiten(u), decrements(u, whitened))
 
     max_product_newton_steps = 30  # largest number of Newton steps by products
-    value, minimiser, size, _ = contract(
-        F,
-        theta,
-        step,
-        max_product_newton_steps,
-        LAST_DECREMENT * max(1.0, abs(F.look(theta)[0])) ** 0.5,
-    )
-    return Minimisation(value, minimiser, size <= MINIMUM_DECREMENT * max(1.0, abs(value)) ** 0.5)
+    enough = LAST_DECREMENT * max(1.0, abs(F.look(theta)[0])) ** 0.5
+    run = contract(F, theta, propose, max_product_newton_steps, enough)
+    value = float(run.value[0])
+    converged = run.length[0] <= MINIMUM_DECREMENT * max(1.0, abs(value)) ** 0.5
+    return Minimisation(value, run.theta[0], bool(converged))
 
 
 def whitened_null_space(objective: AbstractObjective, theta: PyTree, scaling: Scaling) -> Flat:

@@ -15,19 +15,34 @@ A minimisation goes down one ladder, of which each model takes the rungs that it
 """
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
+from ..linalg.curvature import Curvature
 from ..linalg.enclosure_theorem import CurvatureBounds, ball, gaps
+from ..linalg.iteration import (
+    MAX_LOOKS,
+    SMALLEST_SHARE,
+    VALUE_ROUNDING,
+    Accept,
+    Lanes,
+    Proposal,
+    Propose,
+    SharedFactors,
+    State,
+    anywhere,
+    decrements,
+    descends,
+    iterate,
+)
 from ..objectives.batch_functions import (
     ONE,
     Function,
     Functions,
     LinearBatch,
-    PenaltyBatch,
     preconditioner,
 )
 from ..objectives.objective import (
@@ -41,11 +56,10 @@ from ..objectives.objective import (
 
 Array = np.ndarray
 Matrix = Float[Array, "params params"]
-Matrices = Float[Array, "some params params"]
 AnyMatrices = Float[Array, "*some params params"]
-Marks = Bool[Array, " some"]
 
-MAX_NEWTON_STEPS = 100  # Newton steps before a minimisation counts as not converged
+# Newton steps, and halvings of them, before a minimisation counts as not converged
+MAX_NEWTON_STEPS = 150
 LARGE_NUM_PARAMETERS = 2000  # parameters beyond which one Hessian, or its eigenvalues, take a while
 # largest number of Hessians of such a model, and of steps of L-BFGS with each
 HESSIANS = 20
@@ -54,8 +68,6 @@ WALK = 200
 PRECONDITIONERS = 200
 STROLL = 50
 MEMORY = 20
-# least pivot, relative to the parameter's curvature; below it most is rounding, as under separation
-PIVOT = 1e-14
 # least curvature added to a Hessian, or left in a preconditioner, relative to the largest
 SMALLEST_ADDED_CURVATURE = 1e-8
 # slopes, in its coordinates, at which L-BFGS stops to test whether Newton steps contract
@@ -64,8 +76,6 @@ CLOSE = 1e-4, 1e-6
 NEARBY = 1.0, 0.1, 1e-2, 1e-4
 QUICK = 0.3  # ratio of successive steps above which a new Hessian is formed
 FLOOR_DECREMENT = 1e-5  # decrement at which only rounding remains
-OBJECTIVE_ROUNDING = 1e-12  # relative rounding error of F
-SMALLEST_DECREASE = 1e-12  # least share of a step that is tried
 
 Flat = Float[Array, "flat params"]
 
@@ -117,21 +127,16 @@ def minimise(
                 )
                 theta, _ = descend(F, theta, gtol=1e-6, **options)
                 break
-            theta, solve = state.theta, _shared_hessian(F, flat)
+            theta = state.theta
             if large:
-                solve = lambda _, slope, state=state: state.newton(slope)
-            value, candidate, size, step = contract(
-                F,
-                theta,
-                solve,
-                enough=0.0 if large else QUICK * FLOOR_DECREMENT,
-                downhill=not large,
-            )
-            settled = (
-                large or (np.abs(step) <= runaway_step * np.maximum(1.0, np.abs(candidate))).all()
-            )
-            if size < FLOOR_DECREMENT and settled:
-                return Minimisation(value, candidate, True)
+                run = contract(F, theta, steps_by(state.newton))
+            else:
+                propose = _SharedHessian(F, flat).propose
+                run = contract(F, theta, propose, enough=QUICK * FLOOR_DECREMENT, accept=descends)
+            limits = runaway_step * np.maximum(1.0, np.abs(run.theta))
+            settled = large or (np.abs(run.step) <= limits).all()
+            if run.length[0] < FLOOR_DECREMENT and run.share[0] > SMALLEST_SHARE and settled:
+                return Minimisation(float(run.value[0]), run.theta[0], True)
         if large:
             return with_few_hessians(F, theta, flat)
     values, thetas, converged, _ = newton(F.of, theta[None], ONE, flat)
@@ -140,30 +145,19 @@ def minimise(
     )
 
 
-def _shared_hessian(F: Function, flat: Flat) -> Callable[[Vector, Vector], Vector]:
-    """Newton steps of which each Hessian serves for as many as contract quickly with it.
+class _SharedHessian(SharedFactors):
+    """Newton steps of which each Hessian serves for as many as contract quickly with it."""
 
-    NaN where it has no factor.
-    """
-    factor = None
-    before = np.inf
+    def __init__(self, F: Function, flat: Flat):
+        super().__init__(1, QUICK, FLOOR_DECREMENT)
+        self.F = F
+        self.flat = flat
 
-    def solve(theta: Vector, gradient: Vector) -> Vector:
-        nonlocal factor, before
-        if factor is None:
-            step = None
-        else:
-            step = scipy.linalg.cho_solve((factor, True), gradient)
-        if step is None or max(gradient @ step, 0.0) ** 0.5 > max(QUICK * before, FLOOR_DECREMENT):
-            factor = factorise(with_flat(F.hessian(theta), flat))
-            if factor is None:
-                step = np.full_like(gradient, np.nan)
-            else:
-                step = scipy.linalg.cho_solve((factor, True), gradient)
-        before = max(gradient @ step, 0.0) ** 0.5
-        return step
+    def renew(self, theta: RefitPoints, lanes: Array) -> None:
+        self.curvature = Curvature.of(with_flat(self.F.hessian(theta[0]), self.flat))
 
-    return solve
+    def solve(self, gradient: RefitPoints, lanes: Array) -> RefitPoints:
+        return self.curvature.step(gradient[0])[None]
 
 
 def _nearby(F: Function, theta: Vector, flat: Flat) -> bool:
@@ -172,11 +166,10 @@ def _nearby(F: Function, theta: Vector, flat: Flat) -> bool:
     """
     if not isinstance(F.of, LinearBatch) or not np.isfinite(theta).all():
         return False
-    hessian = F.hessian(theta)
-    factor = factorise(with_flat(hessian, flat))
-    if factor is None:
+    curvature_at_end = Curvature.of(with_flat(F.hessian(theta), flat))
+    if not curvature_at_end.definite:
         return False
-    root = scipy.linalg.lapack.dtrtri(factor, lower=1)[0].T
+    root = curvature_at_end.root.T
     size = float(np.linalg.norm(F.look(theta)[1] @ root))
     model = F.of.model
     eta = model.eta(theta[None])
@@ -194,7 +187,8 @@ def _nearby(F: Function, theta: Vector, flat: Flat) -> bool:
     # proved distance from the minimiser, relative to the length of θ, at which it counts as reached
     proved_reach = 1e-6
     return bool(
-        enclosure.distance[0] <= proved_reach * max(1.0, float(np.linalg.norm(factor.T @ theta)))
+        enclosure.distance[0]
+        <= proved_reach * max(1.0, float(np.linalg.norm(curvature_at_end.factor.T @ theta)))
     )
 
 
@@ -202,7 +196,7 @@ def descend(
     F: Function,
     theta: Vector,
     method: str = "L-BFGS-B",
-    unwhitener: "np.ndarray | scipy.sparse.linalg.LinearOperator | None" = None,
+    unwhitener: Any = None,
     **options: float,
 ) -> "tuple[Vector, scipy.optimize.OptimizeResult]":
     """Descend by one of SciPy's quasi-Newton methods from a θ where F is finite.
@@ -211,13 +205,13 @@ def descend(
     displacement of θ. BFGS ends where two values differ by rounding, of which its line searches
     know nothing. Returns θ, and SciPy's result in these coordinates.
     """
-    scale = (lambda v: v) if unwhitener is None else (lambda v: unwhitener @ v)
-    origin, first = (0.0, theta) if unwhitener is None else (theta, np.zeros_like(theta))
-    lowest = scipy.optimize.OptimizeResult(x=first, fun=np.inf)
+    if unwhitener is None:
+        unwhitener = scipy.sparse.eye_array(theta.size)
+    lowest = scipy.optimize.OptimizeResult(x=np.zeros_like(theta), fun=np.inf)
 
     def look(u: Array) -> tuple[float, Array]:
-        value, gradient = F.look(origin + scale(u))
-        same = abs(value - lowest.fun) <= OBJECTIVE_ROUNDING * abs(value) and not np.array_equal(
+        value, gradient = F.look(theta + unwhitener @ u)
+        same = abs(value - lowest.fun) <= VALUE_ROUNDING * abs(value) and not np.array_equal(
             u, lowest.x
         )
         if value < lowest.fun:
@@ -225,15 +219,16 @@ def descend(
             lowest.fun = value
         if same and method == "BFGS":
             raise StopIteration
-        return value, gradient if unwhitener is None else unwhitener.T @ gradient
+        return value, unwhitener.T @ gradient
 
     # line searches try points where F overflows, and go back
     with np.errstate(over="ignore", invalid="ignore"):
+        start = np.zeros_like(theta)
         try:
-            result = scipy.optimize.minimize(look, first, jac=True, method=method, options=options)
+            result = scipy.optimize.minimize(look, start, jac=True, method=method, options=options)
         except StopIteration:
             result = lowest
-    return origin + scale(result.x) if np.isfinite(result.fun) else theta, result
+    return theta + unwhitener @ result.x if np.isfinite(result.fun) else theta, result
 
 
 class LBFGSState(NamedTuple):
@@ -292,12 +287,9 @@ def _unwhitener(parts: tuple[DiagonalBlocks, ...]) -> "scipy.sparse.linalg.Linea
         # of indefinite blocks
         floor = SMALLEST_ADDED_CURVATURE * (float(np.abs(part.matrices).max(initial=0.0)) or 1.0)
         for entries, matrices in _split_blocks(part):
-            root, indefinite = np.empty(matrices.shape), np.zeros(len(matrices), bool)
-            for k, matrix in enumerate(matrices):
-                factor, failed = scipy.linalg.lapack.dpotrf(matrix, lower=True)
-                indefinite[k] = failed > 0
-                if not indefinite[k]:
-                    root[k] = scipy.linalg.lapack.dtrtri(factor, lower=True)[0].T
+            curvature = Curvature.of(matrices, 0.0)
+            root = curvature.root.swapaxes(1, 2)
+            indefinite = ~curvature.definite
             values, vectors = np.linalg.eigh(matrices[indefinite])
             root[indefinite] = vectors / np.sqrt(np.maximum(np.abs(values), floor))[:, None, :]
             roots.append((entries, root))
@@ -338,19 +330,18 @@ def with_few_hessians(F: Function, theta: Vector, flat: Flat) -> Minimisation:
     """
     for _ in range(HESSIANS):
         hessian = with_flat(F.hessian(theta), flat)
-        factor = factorise(hessian)
-        if factor is not None:
-            solve = lambda _, slope, factor=factor: scipy.linalg.cho_solve((factor, True), slope)
-            value, vector, size, _ = contract(F, theta, solve)
-            if size < FLOOR_DECREMENT:
-                return Minimisation(value, vector, True)
+        curvature = Curvature.of(hessian)
+        if curvature.definite:
+            run = contract(F, theta, steps_by(curvature.step))
+            if run.length[0] < FLOOR_DECREMENT:
+                return Minimisation(float(run.value[0]), run.theta[0], True)
         shift = SMALLEST_ADDED_CURVATURE * np.abs(np.diag(hessian)).max()
-        while factor is None and np.isfinite(shift):
-            factor = factorise(hessian + shift * np.eye(len(hessian)))
+        while not curvature.definite and np.isfinite(shift):
+            curvature = Curvature.of(hessian + shift * np.eye(len(hessian)))
             shift = 10 * shift
-        if factor is None:
+        if not curvature.definite:
             break
-        unwhitener = scipy.linalg.solve_triangular(factor, np.eye(len(factor)), lower=True).T
+        unwhitener = curvature.root.T
         theta, _ = descend(F, theta, unwhitener=unwhitener, gtol=1e-6, ftol=1e-15, maxiter=WALK)
     return Minimisation(F.look(theta)[0], theta, False)
 
@@ -358,34 +349,34 @@ def with_few_hessians(F: Function, theta: Vector, flat: Flat) -> Minimisation:
 def contract(
     F: Function,
     theta: Vector,
-    solve: Callable[[Vector, Vector], Vector],
-    steps: int = MAX_NEWTON_STEPS,
+    propose: Propose,
+    most: int = MAX_LOOKS,
     enough: float = 0.0,
-    downhill: bool = False,
-) -> tuple[float, Vector, float, Vector]:
-    """Take steps `solve(θ, gradient)` while they contract, or until the decrement `√(gᵀ step)` is
-    small enough.
+    accept: Accept = anywhere,
+) -> State:
+    """Take steps while their lengths contract, or until one is short enough."""
 
-    If they are to go `downhill`, a rise of F ends them. Returns F, the raveled θ, the last
-    decrement, and the last step.
-    """
-    size = np.inf
-    lowest = np.inf
-    for _ in range(steps):
-        value, gradient = F.look(theta)
-        step = solve(theta, gradient)
-        before = size
-        size = max(float(gradient @ step), 0.0) ** 0.5
-        rises = downhill and not value <= lowest + OBJECTIVE_ROUNDING * abs(value)
-        if rises or not size < 0.9 * before:  # rounding, or no contraction
-            if rises:
-                size = np.inf
-            break
-        theta = theta - step
-        lowest = value
-        if size <= enough:
-            break
-    return value, theta, size, step
+    def look(points: RefitPoints, lanes: Lanes) -> tuple[Array, Array]:
+        value, gradient = F.look(points[0])
+        return np.array([value]), gradient[None]
+
+    def contracting(state: State, lanes: Lanes) -> Proposal:
+        proposal = propose(state, lanes)
+        stalls = ~(proposal.length < 0.9 * state.length)  # rounding, or no contraction
+        return proposal._replace(end=proposal.length <= enough, stay=stalls)
+
+    state, _ = iterate(look, contracting, theta[None], accept, most)
+    return state
+
+
+def steps_by(solve: Callable[[Vector], Vector]) -> Propose:
+    """Propose steps of one lane by an inverse Hessian."""
+
+    def propose(state: State, lanes: Lanes) -> Proposal:
+        step = solve(state.gradient[0])[None]
+        return Proposal(step, decrements(step, state.gradient))
+
+    return propose
 
 
 class NewtonResult(NamedTuple):
@@ -400,8 +391,67 @@ class NewtonResult(NamedTuple):
     size: PerRefit
 
 
+class _HessianSteps(SharedFactors):
+    """Newton steps of several refits, by the metric where a Hessian is not positive definite.
+
+    The metric, by default that of the first Hessian, also measures the steps.
+    """
+
+    def __init__(
+        self,
+        F: Functions,
+        start: RefitPoints,
+        lanes: Array,
+        flat: Flat,
+        metric: Matrix | None,
+    ):
+        super().__init__(len(start), 0.0 if isinstance(F, LinearBatch) else QUICK)
+        self.F = F
+        self.lanes = lanes
+        self.flat = flat
+        self.metric = metric
+        self.convex = np.zeros(len(start), bool)
+        factors = np.empty((len(start), *2 * start.shape[1:]))
+        self.curvature = Curvature(factors, self.convex.copy())
+
+    def renew(self, theta: RefitPoints, lanes: Array) -> None:
+        curvature, finite = self._curvature(theta, self.lanes[lanes])
+        if self.metric is None:
+            self.metric = curvature.factor[0]
+        definite = curvature.definite
+        self.curvature.factor[lanes] = curvature.factor
+        self.curvature.factor[lanes[~definite]] = self.metric
+        self.curvature.definite[lanes] = finite
+        self.convex[lanes] = definite
+
+    def solve(self, gradient: RefitPoints, lanes: Array) -> RefitPoints:
+        return self.curvature.take(lanes).step(gradient)
+
+    def measure(self, step: RefitPoints, gradient: RefitPoints) -> PerRefit:
+        if self.metric is None:
+            return np.full(len(step), np.inf)
+        return np.linalg.norm(step @ self.metric, axis=1)
+
+    def _curvature(self, theta: RefitPoints, lanes: Array) -> tuple[Curvature, Any]:
+        """Factor Hessians, and mark the finite ones.
+
+        Rows in float32 are used as long as their Hessians are accurate enough for steps.
+        """
+        F = self.F
+        # least pivot with products in float32, whose steps are off by at most a hundredth
+        single_precision_tolerance = 1e-3
+        if isinstance(F, LinearBatch) and F.rough is not None:
+            rough = with_flat(F.hessian(theta, lanes, F.rough), self.flat)
+            curvature = Curvature.of(rough, single_precision_tolerance)
+            if curvature.definite.all():
+                return curvature, True
+            F.rough = None
+        hessian = with_flat(F.hessian(theta, lanes), self.flat)
+        return Curvature.of(hessian), np.isfinite(hessian).all((1, 2))
+
+
 def newton(
-    F: Functions | PenaltyBatch,
+    F: Functions,
     start: RefitPoints,
     lanes: Int[Array, " refits"],
     flat: Flat,
@@ -416,162 +466,33 @@ def newton(
     default of the Hessian at the first start): under separation the decrement in the current metric
     goes to zero while the parameters run away.
     """
-    theta = start.copy()
-    size = np.full(len(start), np.inf)
-    converged = np.zeros(len(start), bool)
-    value, gradient = (part.copy() for part in F.look(theta, lanes))
-    is_open = np.isfinite(value) & np.isfinite(gradient).all(1)
-    factors = np.empty((len(start), *2 * start.shape[1:]))
-    convex = np.zeros(len(start), bool)
-    fresh = is_open.copy()
+    hessians = _HessianSteps(F, start, lanes, flat, metric)
     # steps shorter than this share of θ that no longer shrink are rounding; under separation they
     # are 1e-2
     step_rounding = 1e-6
-    # parameters up to which NumPy's batched solver is faster than a call of LAPACK for each matrix
-    small_system = 64
-    for _ in range(MAX_NEWTON_STEPS):
-        open_lanes = np.flatnonzero(is_open)
-        if not open_lanes.size:
-            break
-        renewed = open_lanes[fresh[open_lanes]]
-        if renewed.size:
-            factors[renewed], convex[renewed], is_open[renewed] = _factorise_hessians(
-                F, theta[renewed], lanes[renewed], flat
-            )
-            if metric is None:
-                if convex[0]:
-                    metric = factors[0].copy()
-                else:
-                    metric = np.eye(theta.shape[1])
-            factors[~convex] = metric
-        assert metric is not None
-        if open_lanes.size > 1 and theta.shape[1] <= small_system:
-            once = np.linalg.solve(factors[open_lanes], gradient[open_lanes, :, None])
-            step = np.linalg.solve(factors[open_lanes].swapaxes(1, 2), once)[..., 0]
-        else:
-            step = np.stack(
-                [scipy.linalg.cho_solve((factors[k], True), gradient[k]) for k in open_lanes]
-            )
-        share = _line_search(F, lanes, open_lanes, theta, value, gradient, step)
-        before = size[open_lanes]
-        size[open_lanes] = np.linalg.norm(step @ metric, axis=1)
-        distance = np.linalg.norm(
-            (theta[open_lanes] - (start[open_lanes] if origin is None else origin)) @ metric, axis=1
+
+    lengths = lambda move: np.linalg.norm(move @ hessians.metric, axis=1)
+    largest = lambda move: np.abs(move).max(1, initial=0.0)
+
+    def propose(state: State, places: Lanes) -> Proposal:
+        proposal = hessians.propose(state, places)
+        step, length, *_ = proposal
+        end = state.theta - step
+        begin = start[places] if origin is None else origin
+        still = length <= np.maximum(
+            1e-8 * lengths(end - begin), 1e-11 * np.sqrt(np.abs(state.value))
         )
-        still = (size[open_lanes] <= 1e-8 * distance) | (
-            size[open_lanes] <= 1e-11 * np.sqrt(np.abs(value[open_lanes]))
+        short = (largest(step) <= step_rounding * largest(end)) & (
+            length <= step_rounding * lengths(end)
         )
-        short = np.abs(step).max(1, initial=0.0) <= step_rounding * np.abs(theta[open_lanes]).max(
-            1, initial=0.0
-        )
-        short &= (
-            size[open_lanes] <= step_rounding * np.linalg.norm(theta[open_lanes] @ metric, axis=1)
-        ) & (size[open_lanes] > 0.5 * before)
-        converged[open_lanes] = (
-            (still | short & fresh[open_lanes]) & (share == 1) & convex[open_lanes]
-        )
-        is_open[open_lanes] &= (
-            np.isfinite(value[open_lanes])
-            & np.isfinite(gradient[open_lanes]).all(1)
-            & ~converged[open_lanes]
-        )
-        # otherwise the next step would repeat this one
-        is_open[open_lanes] &= (share > SMALLEST_DECREASE) | ~fresh[open_lanes]
-        slow = not isinstance(F, LinearBatch | PenaltyBatch)
-        fresh[open_lanes] = ~(
-            slow & (share == 1) & convex[open_lanes] & (size[open_lanes] <= QUICK * before)
-        )
-    return NewtonResult(value, theta, converged, size)
+        short &= (length > 0.5 * state.length) & hessians.fresh[places]
+        return proposal._replace(end=(still | short) & hessians.convex[places])
 
-
-def _line_search(
-    F: Functions | PenaltyBatch,
-    lanes: Array,
-    open_lanes: Array,
-    theta: Array,
-    value: Array,
-    gradient: Array,
-    step: Array,
-) -> Float[Array, " some"]:
-    """Take the steps, halved where needed; returns the share of each that was taken, or tried last.
-
-    A step is halved until F falls enough, or does not rise while its slope along the step falls
-    (Hager and Zhang 2005). It is taken whole where F is too flat to decide, and not at all if no
-    share of it helps.
-    """
-    promised = np.sum(gradient[open_lanes] * step, axis=1)
-    before = value[open_lanes]
-    origin = theta[open_lanes]
-    slopes = gradient[open_lanes]
-    share = np.ones(len(open_lanes))
-    wanting = np.ones(len(open_lanes), bool)
-    cancellation_noise = 1e-10  # relative noise of F if terms 1e6 times as large cancel
-    while wanting.any():
-        which = open_lanes[wanting]
-        theta[which] = origin[wanting] - share[wanting, None] * step[wanting]
-        value[which], gradient[which] = F.look(theta[which], lanes[which])
-        enough = value[open_lanes] <= before - 1e-4 * share * promised
-        # the last digits of F are rounding where the slope has fallen enough
-        with np.errstate(invalid="ignore"):  # infinite where F is
-            slope = np.abs(np.sum(gradient[open_lanes] * step, axis=1))
-        enough |= (value[open_lanes] <= before + cancellation_noise * np.abs(before)) & (
-            slope <= 0.8 * promised
-        )
-        wanting &= (
-            ~enough & (promised > OBJECTIVE_ROUNDING * np.abs(before)) & (share > SMALLEST_DECREASE)
-        )
-        share[wanting] /= 2
-    none = share <= SMALLEST_DECREASE
-    theta[open_lanes[none]], value[open_lanes[none]], gradient[open_lanes[none]] = (
-        origin[none],
-        before[none],
-        slopes[none],
-    )
-    return share
-
-
-def _factorise_hessians(
-    F: Functions | PenaltyBatch, theta: Float[Array, "some params"], lanes: Array, flat: Flat
-) -> tuple[Matrices, Marks, Marks]:
-    """Compute factors of Hessians, whether each exists, and whether the Hessian is finite.
-
-    Rows in float32 are used as long as their Hessians are accurate enough for steps.
-    """
-    # least pivot with products in float32, whose steps are off by at most a hundredth
-    single_precision_tolerance = 1e-3
-    if isinstance(F, LinearBatch) and F.rough is not None:
-        factors, convex = _factors(
-            with_flat(F.hessian(theta, lanes, F.rough), flat), single_precision_tolerance
-        )
-        if convex.all():
-            return factors, convex, convex
-        F.rough = None
-    hessian = with_flat(F.hessian(theta, lanes), flat)
-    return *_factors(hessian), np.isfinite(hessian).all((1, 2))
-
-
-def _factors(hessian: Matrices, least: float = PIVOT) -> tuple[Matrices, Marks]:
-    """Cholesky factors, and whether each matrix has one.
-
-    Whether it is positive definite beyond rounding.
-    """
-    try:
-        factors = np.linalg.cholesky(hessian)
-    except np.linalg.LinAlgError:
-        if len(hessian) == 1:
-            return np.zeros_like(hessian), np.zeros(1, bool)
-        parts = [_factors(matrix[None], least) for matrix in hessian]
-        return np.concatenate([part for part, _ in parts]), np.concatenate(
-            [definite for _, definite in parts]
-        )
-    pivot, diagonal = (np.einsum("rpp->rp", part) for part in (factors, hessian))
-    return factors, (pivot**2 > least * diagonal).all(1)
-
-
-def factorise(hessian: Matrix, least: float = PIVOT) -> Matrix | None:
-    """Compute the Cholesky factor; None if the matrix is not positive definite beyond rounding."""
-    (factor,), (definite,) = _factors(hessian[None], least)
-    return factor if definite else None
+    look = lambda theta, places: F.look(theta, lanes[places])
+    state, converged = iterate(look, propose, start, most=MAX_NEWTON_STEPS)
+    value, gradient = F.look(state.theta, lanes)
+    converged &= descends(state, value, gradient)
+    return NewtonResult(value, state.theta, converged, state.length)
 
 
 def with_flat(hessian: AnyMatrices, flat: Flat) -> AnyMatrices:

@@ -27,7 +27,6 @@ two such runs, are ±WWᵀ too: A⁻¹ of S ∪ J is that of S and, with C = A_J
 C^{-½}, W_S = −A⁻¹A_SJ C^{-½}.
 """
 
-import contextlib
 import functools
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -36,6 +35,8 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
+from ..linalg.bounds import Box, excess, leaving_signs
+from ..linalg.curvature import Curvature
 from ..linalg.rounding import UNIT, UP, condition, factor_error
 from ..models.glm.penalties import AbstractPenalty, ElasticNet, Lasso
 from ..optimize.active_set import CANCELLED_PRODUCT, TIE_DISTANCE
@@ -78,17 +79,6 @@ class StandardisedColumns:
     """Columns times the roots of weights, and their products, without large means if there is an
     intercept.
     """
-
-    root: np.ndarray
-    free: np.ndarray
-    y: np.ndarray
-    mean: np.ndarray
-    x: np.ndarray
-    gram: np.ndarray
-    moments: np.ndarray
-    largest: np.ndarray
-    length: np.ndarray
-    scale: np.ndarray
 
     def __init__(self, objective: Any):
         weight = objective.sample_weight
@@ -166,20 +156,9 @@ class PathRun:
     """Minimisers at some falling α along which columns only join, given the active columns and
     their signs at each.
 
-    Each A is a leading block of the last. Raises LinAlgError if that has no factor.
+    Each A is a leading block of the last. None is `converged` if that is not positive definite,
+    and then it is not `determined`.
     """
-
-    rows: StandardisedColumns
-    indices: Array
-    a: Array
-    ridge: float
-    active: np.ndarray
-    size: np.ndarray
-    factor: Array
-    theta: np.ndarray
-    gradient: np.ndarray
-    sign: np.ndarray
-    converged: np.ndarray
 
     def __init__(
         self,
@@ -199,9 +178,9 @@ class PathRun:
         self.size = listed.sum(axis=1)
         gram = rows.gram.take(self.active, axis=0).take(self.active, axis=1)
         gram.flat[:: len(gram) + 1] += np.where(rows.free[self.active], 0.0, ridge)
-        self.factor = scipy.linalg.cholesky(
-            gram.T, lower=True, overwrite_a=True, check_finite=False
-        )
+        curvature = Curvature.of(gram, 0.0)
+        self.determined = bool(curvature.definite)
+        self.factor = curvature.factor
         solutions = self.forward(np.stack([rows.moments, sign[-1]], axis=1)[self.active])
         right = np.where(
             np.arange(len(self.active))[:, None] < self.size,
@@ -211,10 +190,14 @@ class PathRun:
         self.theta = np.zeros(listed.shape)
         self.theta[:, self.active] = self.backward(right).T
         self.gradient = self.theta @ rows.gram - rows.moments
+        free = np.where(rows.free, 0.0, a[:, None])
+        ends = np.full_like(free, np.inf)
+        beyond = excess(Box(free, (-ends, ends)), self.theta, self.gradient)
         leaving = self.theta * sign < 0
-        joining = ~listed & (np.abs(self.gradient) > a[:, None] * (1 + TIE_DISTANCE))
-        self.sign = np.where(leaving, 0.0, np.where(joining, -np.sign(self.gradient), sign))
-        self.converged = ~(leaving | joining).any(axis=1)
+        joining = ~listed & (np.abs(beyond) > a[:, None] * TIE_DISTANCE)
+        signs = np.where(joining, leaving_signs(free, self.theta, beyond), sign)
+        self.sign = np.where(leaving, 0.0, signs)
+        self.converged = ~(leaving | joining).any(axis=1) & self.determined
 
     @property
     def is_large(self) -> bool:
@@ -244,9 +227,7 @@ class PathRun:
         return out
 
     def schur_root(self, columns: Int[Array, " more"], size: int) -> Float[Array, "params more"]:
-        """Compute W of some columns beside the first active ones. Raises LinAlgError if they are
-        dependent.
-        """
+        """Compute W of some columns beside the first active ones; NaN if they are dependent."""
         gram = self.rows.gram
         out = np.zeros((len(self.rows.gram), len(columns)))
         active = self.active[:size]
@@ -255,11 +236,9 @@ class PathRun:
             schur = (
                 gram[np.ix_(columns, columns)] - half.T @ half + self.ridge * np.eye(len(columns))
             )
+            root = Curvature.of(schur, 0.0).root.T
             if np.any(np.diag(schur) < CANCELLED_PRODUCT * np.diag(gram)[columns]):
-                raise np.linalg.LinAlgError
-            root = scipy.linalg.solve_triangular(
-                np.linalg.cholesky(schur), np.eye(len(columns)), lower=True
-            ).T
+                root = np.full_like(root, np.nan)
             out[columns], out[active] = root, -self.backward(half @ root)
         return out
 
@@ -275,18 +254,17 @@ class PathRun:
             active = self.active[:first]
             joining = np.setdiff1d(active, before.active)
             leaving = np.setdiff1d(before.active, active)
-            with contextlib.suppress(np.linalg.LinAlgError):
-                # share of columns that change from which leverages are computed anew
-                if len(joining) + len(leaving) <= 0.5 * first:
-                    parts = (
-                        before.schur_root(joining, len(before.active)),
-                        self.schur_root(leaving, first),
-                        self.roots(first, last),
-                    )
-                    sign = np.repeat([1.0, -1.0, 1.0], [len(joining), len(leaving), last - first])
-                    return Change(
-                        np.concatenate(parts, axis=1), sign, self.size - last + len(sign), False
-                    )
+            # share of columns that change from which leverages are computed anew
+            if len(joining) + len(leaving) <= 0.5 * first:
+                parts = (
+                    before.schur_root(joining, len(before.active)),
+                    self.schur_root(leaving, first),
+                    self.roots(first, last),
+                )
+                root = np.concatenate(parts, axis=1)
+                sign = np.repeat([1.0, -1.0, 1.0], [len(joining), len(leaving), last - first])
+                if np.isfinite(root).all():
+                    return Change(root, sign, self.size - last + len(sign), False)
         return Change(self.roots(0, last), np.ones(last), self.size, True)
 
 
@@ -319,13 +297,6 @@ class RowSample:
     A⁻¹.
     """
 
-    units: np.ndarray
-    x: np.ndarray
-    along: np.ndarray
-    remainder: np.ndarray
-    residual_diagonal: np.ndarray
-    spread: np.ndarray
-
     def __init__(self, rows: StandardisedColumns, ridge: float):
         self.units = np.random.default_rng(0).choice(
             len(rows.y), min(NUM_SAFETY_ROWS, len(rows.y)), replace=False
@@ -351,19 +322,6 @@ class RowSample:
 
 class LassoMinimum:
     """Minimiser at one α of a run, with r and h, and a bound of the rounding error of h."""
-
-    rows: StandardisedColumns
-    run: PathRun
-    a: float
-    residual: Array
-    h: np.ndarray
-    h_error: np.ndarray
-    theta: np.ndarray
-    active: np.ndarray
-    sign: np.ndarray
-    coef: np.ndarray
-    gradient: np.ndarray
-    inactive: np.ndarray
 
     def __init__(
         self,
@@ -630,11 +588,12 @@ def _runs(
     # float32 proves nothing
     ends |= np.diff(np.sum((chosen_sign != 0) | rows.free, axis=1) > SAMPLED_ACTIVE_COLUMNS)
     for part in np.split(indices, np.flatnonzero(ends) + 1):
-        try:
-            runs.append(PathRun(rows, part, a[part], float(ridge[part[0]]), sign[part]))
-        except np.linalg.LinAlgError:
-            for half in (part[:1], part[1:]) if len(part) > 1 else ():
-                runs += _runs(rows, half, a, ridge, sign)
+        run = PathRun(rows, part, a[part], float(ridge[part[0]]), sign[part])
+        if run.determined:
+            runs.append(run)
+            continue
+        for half in (part[:1], part[1:]) if len(part) > 1 else ():
+            runs += _runs(rows, half, a, ridge, sign)
     return runs
 
 

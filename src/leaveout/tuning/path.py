@@ -27,6 +27,7 @@ from .._runtime.progress import Slow
 from .._runtime.providers import provided
 from .._runtime.results import kind_of
 from ..data.arrays import count, numbers
+from ..linalg.curvature import Curvature
 from ..linalg.design import Predictors
 from ..models.glm.active_coefficients import kinks
 from ..models.glm.banded import BandedRidge
@@ -40,13 +41,13 @@ from ..models.glm.penalties import (
     Zero,
     resolve,
 )
-from ..objectives.batch_functions import HESSIAN_ENTRIES, PenaltyBatch, work
+from ..objectives.batch_functions import HESSIAN_ENTRIES, LinearBatch, whole, work
 from ..objectives.objective import as_stored
 from ..objectives.unit_weights import plan_reader
 from ..optimize.active_set import at_zeros
 from ..optimize.banded_ridge import PerTarget, candidates
 from ..optimize.fit import DOUBTFUL, Fit, anchored_at, fit
-from ..optimize.newton import factorise, newton
+from ..optimize.newton import newton
 from ..plans.plan import Plan
 from ..plans.reading import PlanLike
 from ..refit import AbstractRefit
@@ -763,9 +764,9 @@ def _minimisers(
     lanes = np.arange(len(penalty_by_label))
     if len(penalty_by_label) * (units + params**2) > HESSIAN_ENTRIES:
         return {}
-    F = PenaltyBatch(
-        model, objective.num_units, _seconds(objective, list(penalty_by_label.values()))
-    )
+    second = _seconds(objective, list(penalty_by_label.values()))
+    n = objective.num_units
+    F = LinearBatch(model, whole(np.ones((len(lanes), n))), n, second=second)
     theta = np.tile(np.ravel(objective.parameters.start(0)), (len(penalty_by_label), 1))
     flat = np.zeros((0, params))
     alphas = _alphas(list(penalty_by_label.values()))
@@ -779,9 +780,7 @@ def _minimisers(
     solution = newton(F, theta, lanes, flat)
     good = solution.converged
     if alphas is None:
-        good &= [
-            factorise(hessian, DOUBTFUL) is not None for hessian in F.hessian(solution.theta, lanes)
-        ]
+        good &= Curvature.of(F.hessian(solution.theta, lanes), DOUBTFUL).definite
     return {
         value: theta
         for value, theta, arrived in zip(penalty_by_label, solution.theta, good, strict=True)

@@ -49,6 +49,7 @@ from jaxtyping import Float
 
 from .._runtime.conventions import warn
 from .._runtime.jax import float64
+from ..linalg.curvature import Curvature
 from ..linalg.design import weight_terms
 from ..models.smooth.additive import Additive
 from ..models.smooth.bases import against
@@ -112,6 +113,10 @@ class PenalisedRows:
     ) -> tuple[Array, ...]:
         return self.loss.derivatives(eta, self.y[units], orders)
 
+    def weighted(self, eta: PerUnit, orders: tuple[int, ...]) -> list[PerUnit]:
+        """Derivatives of all units times their weights."""
+        return [weight_terms(self.weight, part) for part in self.derivatives(eta, orders)]
+
     def eta(self, theta: Float[Array, " params"]) -> PerUnit:
         return self.x @ theta + self.offset
 
@@ -145,10 +150,7 @@ def minimum(
     def evaluate(theta: Array) -> tuple[Array, float]:
         eta = model.eta(theta)
         with np.errstate(all="ignore"):
-            value = float(
-                np.sum(weight_terms(model.weight, model.derivatives(eta, (0,))[0]))
-                + 0.5 * theta @ penalty @ theta
-            )
+            value = float(np.sum(model.weighted(eta, (0,))[0]) + 0.5 * theta @ penalty @ theta)
         return eta, value if np.isfinite(value) else np.inf
 
     (eta, value) = evaluate(theta)
@@ -156,12 +158,11 @@ def minimum(
     last_curvature = None
     # largest number of Newton steps
     for _ in range(100):
-        slope, curvature = (
-            weight_terms(model.weight, part) for part in model.derivatives(eta, (1, 2))
-        )
+        slope, curvature = model.weighted(eta, (1, 2))
         # that of squared losses is the same everywhere
         if last_curvature is None or not np.array_equal(last_curvature, curvature):
-            root, logdet = _root((model.x.T * curvature) @ model.x + penalty)
+            factor = _factor((model.x.T * curvature) @ model.x + penalty)
+            root = factor.root
             last_curvature = curvature
         whitened = root @ (model.x.T @ slope + penalty @ theta)
         step = root.T @ whitened
@@ -172,7 +173,8 @@ def minimum(
         is_close = gain <= 1e-10 * max(1.0, abs(value))
         # rounding, which heavy penalties amplify, allows no closer approach
         if is_close and gain > before / 4:
-            return SmoothingMinimum(theta, value, penalty, eta, slope, curvature, root, logdet)
+            fields = theta, value, penalty, eta, slope, curvature, root
+            return SmoothingMinimum(*fields, float(factor.logdet))
         while size > 1e-10:
             new, lower = evaluate(theta - size * step)
             if is_close or lower <= value - 1e-4 * size * gain:
@@ -187,21 +189,15 @@ def minimum(
     )
 
 
-def _root(H: Array) -> tuple[Array, float]:
-    """Compute L⁻¹ and log|H|, judged with the diagonal scaled to one."""
-    size = np.sqrt(np.maximum(H.diagonal(), 1e-300))
-    try:
-        factor = np.linalg.cholesky(H / np.multiply.outer(size, size))
-    except np.linalg.LinAlgError:
-        factor = np.zeros((1, 1))
-    if factor.diagonal().min() ** 2 < 1e-13:
+def _factor(H: Array) -> Curvature:
+    """Factor a Hessian; raises IndefiniteHessianError if it is singular."""
+    curvature = Curvature.of(H, 1e-13)
+    if not curvature.definite:
         raise IndefiniteHessianError(
             "smooth: the terms repeat one another, or the rows do not determine them. A te() holds what s() of its columns "
             "say: take ti(). s(x, by=z) of numbers z holds what z alone says: leave z out of the other terms."
         )
-    return scipy.linalg.lapack.dtrtri(factor, lower=1)[0] / size, 2 * float(
-        np.sum(np.log(factor.diagonal() * size))
-    )
+    return curvature
 
 
 @dataclass(eq=False)
@@ -241,7 +237,7 @@ class Neighbourhoods:
         sums = _CriterionSums(n, len(solution.root))
         for batch in self.batches:
             self._add(batch, solution, z, length, losses, sums)
-        third = weight_terms(model.weight, model.derivatives(solution.eta, (3,))[0])
+        (third,) = model.weighted(solution.eta, (3,))
         s = np.einsum("np,np->n", z @ sums.curvature, z) + sums.unit_products
         third_adjoint = solution.solve(model.x.T @ weight_terms(third, s))
         adjoint = sums.adjoint @ solution.root
@@ -387,14 +383,12 @@ class _Metric:
                 remainder = size - removed[:, :, None] * inner * removed[:, None, :]
             else:
                 remainder = size + inner
-            try:
-                np.linalg.cholesky(remainder - 1e-12 * size)
-            except np.linalg.LinAlgError:
+            if not Curvature.of(remainder - 1e-12 * size, 0.0).definite.all():
                 raise IndefiniteHessianError(
                     "smooth: without its rows some refit does not determine every coefficient. Give smaller neighbourhoods, or "
                     "fewer basis functions (k=); classes that are separated are told by no λ: give one, by "
                     "model.smoothed(10.0)."
-                ) from None
+                )
         self.matrix = size + (weight[:, :, None] * self.matrix if self.low else self.matrix)
 
     def solve(
@@ -436,7 +430,7 @@ class RestrictedLikelihood:
             + (units * np.log(2 * np.pi * phi) if self.profiles_dispersion else 0.0)
         )
         # ½ d log|H| = ½⟨dP, H⁻¹⟩ + ½ Σ ω ℓ‴ h_n x_nᵀdθ̂,   dθ̂ = −H⁻¹ dP θ̂,   dF = ½ θ̂ᵀ dP θ̂
-        third = weight_terms(model.weight, model.derivatives(solution.eta, (3,))[0])
+        (third,) = model.weighted(solution.eta, (3,))
         size = np.sum((model.x @ solution.root.T) ** 2, axis=1)
         third_adjoint = solution.solve(model.x.T @ weight_terms(third, size))
         G = 0.5 * (
@@ -465,10 +459,10 @@ class RestrictedLikelihood:
             values, vectors = np.linalg.eigh(sum(parts))
             # share of the largest eigenvalue of a penalty below which one counts as zero
             seen = vectors[:, values > 1e-9 * values[-1]]
-            factor = np.linalg.cholesky(seen.T @ penalty[a:b, a:b] @ seen)
-            half = scipy.linalg.solve_triangular(factor, seen.T, lower=True)
+            curvature = Curvature.of(seen.T @ penalty[a:b, a:b] @ seen, 0.0)
+            half = curvature.root @ seen.T
             inverse[a:b, a:b] = half.T @ half
-            logdet = logdet + 2 * float(np.sum(np.log(factor.diagonal())))
+            logdet = logdet + float(curvature.logdet)
             rank = rank + seen.shape[1]
         return logdet, inverse, rank
 

@@ -21,7 +21,7 @@ from jaxtyping import Float, Float32
 from scipy.special import logsumexp
 
 from ... import Fit
-from ...developer import functions, newton, whole
+from ...developer import Curvature, functions, newton, whole
 from .posterior import Draws, Posterior, batch_means
 
 # degrees of freedom of the t, whose tails are heavier than those of posteriors of more than a few
@@ -263,12 +263,10 @@ def about(draws: np.ndarray, weight: np.ndarray | None = None) -> GaussianPropos
 
 
 def _gaussian(mean: np.ndarray, precision: np.ndarray) -> GaussianProposal | None:
-    try:
-        if np.isfinite(mean).all():
-            return GaussianProposal(mean, np.linalg.cholesky(precision))
-        return None
-    except np.linalg.LinAlgError:
-        return None
+    curvature = Curvature.of(precision, 0.0)
+    if curvature.definite and np.isfinite(mean).all():
+        return GaussianProposal(mean, curvature.factor)
+    return None
 
 
 def gaussian_of(posterior: Posterior) -> GaussianProposal:

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from ... import GLM, IndefiniteHessianError, fit, losses
 from ...developer import (
     ONE,
+    Curvature,
     NewtonResult,
     RadiusTable,
     Rounding,
@@ -19,7 +20,6 @@ from ...developer import (
     cholesky,
     condition,
     factor_error,
-    factorise,
     keep,
     making,
     newton,
@@ -139,7 +139,7 @@ class PassRunner:
                 return {"start": default_start}
 
         start = read_or_make(begin)["start"]
-        if factorise(self.evaluate(start)["hessian"]) is None:
+        if not Curvature.of(self.evaluate(start)["hessian"]).definite:
             start = default_start
         solution = self._descend(start)
         if not solution.converged[0] and not np.array_equal(start, default_start):

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 
 from ..._runtime.jax import PyTree, static
 from ...data.arrays import Names, match_labels, numbers
-from ...linalg.sparse_cholesky import cholesky
+from ...linalg.curvature import cholesky
 from ...objectives.closed_form import AbstractClosedForm, Points, State, ValueAndGradient, Weights
 from ...objectives.objective import LOG_DENSITY, Costs, Parameters, Units, as_stored
 from ..glm.rows import new_rows

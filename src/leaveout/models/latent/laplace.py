@@ -42,7 +42,8 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from ...linalg.sparse_cholesky import FrontalFactor, Pattern, cholesky, pattern
+from ...linalg.curvature import cholesky
+from ...linalg.sparse_cholesky import FrontalFactor, Pattern, pattern
 from ...objectives.closed_form import Points, State, ValueAndGradient, Weights
 from ...objectives.objective import Costs
 from .base import AbstractEngine, DesignRegressions, jacobian_by_differences
@@ -74,10 +75,6 @@ class Field:
 
 class Solver:
     """Solver with G, the inverse of a batch of matrices M on C u = 0: G = M⁻¹ − E Eᵀ."""
-
-    factor: FrontalFactor
-    edge: np.ndarray | None
-    logdet: np.ndarray
 
     def __init__(self, factor: FrontalFactor, constraint: np.ndarray | None):
         self.factor = factor
