@@ -111,6 +111,19 @@ from .linalg.design import (
 # the theorem that proves how near a refit is
 from .linalg.enclosure_theorem import RadiusTable as RadiusTable, change as change
 
+# the loop of all steps
+from .linalg.iteration import (
+    Lanes as Lanes,
+    LaneState as LaneState,
+    Proposal as Proposal,
+    SharedFactors as SharedFactors,
+    anywhere as anywhere,
+    decrements as decrements,
+    everyone_or as everyone_or,
+    iterate as iterate,
+    without_values as without_values,
+)
+
 # arrays that are mapped from a file
 from .linalg.mapped_design import is_mapped as is_mapped
 
@@ -197,7 +210,7 @@ from .optimize.fit import (
 from .optimize.hessian_factor import cholesky as cholesky
 
 # Newton's method
-from .optimize.newton import NewtonResult as NewtonResult, factorise as factorise, newton as newton
+from .optimize.newton import NewtonResult as NewtonResult, newton as newton
 
 # plans, cut into batches
 from .plans.plan import CAPACITY as CAPACITY, Batch as Batch, RefitRows as RefitRows

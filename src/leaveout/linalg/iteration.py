@@ -26,7 +26,7 @@ VALUE_ROUNDING = 1e-12  # relative rounding error of a value
 SMALLEST_SHARE = 1e-12  # least share of a step that is tried
 
 
-class State(NamedTuple):
+class LaneState(NamedTuple):
     """Points of some lanes, values and gradients there, the steps from there (in `propose`, those
     that led there) with their lengths, and the shares t.
     """
@@ -52,12 +52,12 @@ class Proposal(NamedTuple):
 
 
 Look = Callable[[Points, Lanes], tuple[PerLane, Points]]
-Propose = Callable[[State, Lanes], Proposal]
-Accept = Callable[[State, PerLane, Points], Flags]
+Propose = Callable[[LaneState, Lanes], Proposal]
+Accept = Callable[[LaneState, PerLane, Points], Flags]
 
 
 @np.errstate(invalid="ignore")  # infinite where a value or a gradient is
-def descends(state: State, value: PerLane, gradient: Points) -> Flags:
+def descends(state: LaneState, value: PerLane, gradient: Points) -> Flags:
     """Whether values fall enough, or do not rise while the slope along the step falls (Hager and
     Zhang 2005), or are too flat to decide.
     """
@@ -73,7 +73,7 @@ def descends(state: State, value: PerLane, gradient: Points) -> Flags:
     return falls | flattens | (promised <= VALUE_ROUNDING * level)
 
 
-def anywhere(state: State, value: PerLane, gradient: Points) -> Flags:
+def anywhere(state: LaneState, value: PerLane, gradient: Points) -> Flags:
     """Take every point."""
     del gradient
     return value == value
@@ -91,7 +91,7 @@ def iterate(
     accept: Accept = descends,
     most: int = MAX_LOOKS,
     shrink: float = 0.5,
-) -> tuple[State, Flags]:
+) -> tuple[LaneState, Flags]:
     """Step from a start until every lane has ended; return where, and the lanes that converged.
 
     A last step is taken without a look. A lane ends without convergence where no share of a step is
@@ -100,12 +100,12 @@ def iterate(
     count = len(start)
     value, length = np.full((2, count), np.inf)
     step, gradient = np.zeros((2, *start.shape))
-    state = State(np.array(start), value, gradient, step, length, np.ones(count))
+    state = LaneState(np.array(start), value, gradient, step, length, np.ones(count))
     converged = np.zeros(count, bool)
     places = np.arange(count)
     for number in range(most):
         lanes = everyone_or(places, count)
-        points = State(*(field[lanes] for field in state))
+        points = LaneState(*(field[lanes] for field in state))
         trial = points.theta - points.share[:, None] * points.step
         value, gradient = look(trial, lanes)
         good = np.isfinite(value)
@@ -120,7 +120,7 @@ def iterate(
         moved = everyone_or(places[chosen], count)
         if np.count_nonzero(good):
             fields = trial[chosen], value[chosen], gradient[chosen]
-            proposal = propose(State(*fields, *(field[moved] for field in state[3:])), moved)
+            proposal = propose(LaneState(*fields, *(field[moved] for field in state[3:])), moved)
             stay = proposal.stay | ~np.isfinite(proposal.length)
             ends = proposal.end & ~stay
             if np.count_nonzero(ends):
@@ -166,7 +166,7 @@ class SharedFactors(abc.ABC):
         """Lengths of steps: by default the decrements."""
         return decrements(step, gradient)
 
-    def propose(self, state: State, lanes: Lanes) -> Proposal:
+    def propose(self, state: LaneState, lanes: Lanes) -> Proposal:
         """Propose steps for `iterate`."""
         gradient = state.gradient
         step = np.full_like(gradient, np.nan)

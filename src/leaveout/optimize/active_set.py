@@ -27,7 +27,7 @@ from ..linalg.bounds import excess, gates, resting, segments, solve_box
 from ..linalg.curvature import Curvature
 from ..linalg.design import PerUnit, weight_terms
 from ..linalg.group_norms import descend_by_groups
-from ..linalg.iteration import Lanes, Proposal, State, iterate
+from ..linalg.iteration import Lanes, LaneState, Proposal, iterate
 from ..models.glm.active_coefficients import FullCox, FullModel, PerPlace, Places, kinks
 from ..models.glm.dual import DualGLM, ridge_strengths
 from ..models.glm.glm import AbstractRegression
@@ -446,7 +446,7 @@ def _descend(problem: WeightedProblem, theta: Array, tolerance: float) -> Vector
         point = look(kinked, problem.weights, thetas[0])
         return np.array([point.value]), thetas
 
-    def propose(state: State, lanes: Lanes) -> Proposal:
+    def propose(state: LaneState, lanes: Lanes) -> Proposal:
         theta = state.theta[0]
         held = at_rest(kinked, theta)
         penalty_slope = point.a * np.sign(theta) + (

@@ -26,7 +26,7 @@ from jaxtyping import Float, Int
 from .._runtime.jax import Module, PyTree
 from .._runtime.progress import Slow
 from ..linalg.conjugate_gradients import solve
-from ..linalg.iteration import Lanes, Proposal, State, decrements
+from ..linalg.iteration import Lanes, LaneState, Proposal, decrements
 from ..linalg.sparse_design import SparseDesign
 from ..objectives.batch_functions import ONE, Function, Functions, HostBatch, LinearBatch
 from ..objectives.objective import AbstractObjective, RefitPoints, Vector, as_stored
@@ -406,7 +406,7 @@ def _newton(objective: AbstractObjective, F: Function, theta: Vector) -> Minimis
     most = most_learnt(F, theta.size)
     before = 0.0
 
-    def propose(state: State, lanes: Lanes) -> Proposal:
+    def propose(state: LaneState, lanes: Lanes) -> Proposal:
         nonlocal learnt, before
         whitened = coordinates.whiten(state.gradient)
         size = float(np.linalg.norm(whitened))

@@ -29,10 +29,10 @@ from ..linalg.iteration import (
     VALUE_ROUNDING,
     Accept,
     Lanes,
+    LaneState,
     Proposal,
     Propose,
     SharedFactors,
-    State,
     anywhere,
     decrements,
     descends,
@@ -353,14 +353,14 @@ def contract(
     most: int = MAX_LOOKS,
     enough: float = 0.0,
     accept: Accept = anywhere,
-) -> State:
+) -> LaneState:
     """Take steps while their lengths contract, or until one is short enough."""
 
     def look(points: RefitPoints, lanes: Lanes) -> tuple[Array, Array]:
         value, gradient = F.look(points[0])
         return np.array([value]), gradient[None]
 
-    def contracting(state: State, lanes: Lanes) -> Proposal:
+    def contracting(state: LaneState, lanes: Lanes) -> Proposal:
         proposal = propose(state, lanes)
         stalls = ~(proposal.length < 0.9 * state.length)  # rounding, or no contraction
         return proposal._replace(end=proposal.length <= enough, stay=stalls)
@@ -372,7 +372,7 @@ def contract(
 def steps_by(solve: Callable[[Vector], Vector]) -> Propose:
     """Propose steps of one lane by an inverse Hessian."""
 
-    def propose(state: State, lanes: Lanes) -> Proposal:
+    def propose(state: LaneState, lanes: Lanes) -> Proposal:
         step = solve(state.gradient[0])[None]
         return Proposal(step, decrements(step, state.gradient))
 
@@ -474,7 +474,7 @@ def newton(
     lengths = lambda move: np.linalg.norm(move @ hessians.metric, axis=1)
     largest = lambda move: np.abs(move).max(1, initial=0.0)
 
-    def propose(state: State, places: Lanes) -> Proposal:
+    def propose(state: LaneState, places: Lanes) -> Proposal:
         proposal = hessians.propose(state, places)
         step, length, *_ = proposal
         end = state.theta - step

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from .._runtime.jax import cached_on
+from ..linalg.iteration import Lanes, LaneState, Proposal, iterate
 from ..objectives.batch_functions import Functions, function, functions
 from ..objectives.contiguous_folds import runs
 from ..objectives.objective import RefitPoints, float64
@@ -27,8 +28,8 @@ Array = np.ndarray
 RefitMarks = Bool[Array, " refits"]
 
 # gradients from each minimum: for every refit, and for those that may be lower there
-LOOK = 3
-ARRIVE = 50
+LOOK = 4
+ARRIVE = 51
 # factor on the predicted further fall of a refit's F, by which another value must be lower
 DOUBT = 4.0
 
@@ -85,20 +86,19 @@ def lower(
         return is_lower, best
     F = functions(fit.objective, fit.theta, rows.take(lanes))
     start = theta[lanes]
-    everywhere = np.ones(len(lanes), bool)
-    _, value, promised = _descend_steps(F, fit, start, everywhere, 0)
-    least = value - DOUBT * promised - SAME_MINIMUM - START_ROUNDING * np.abs(value)
+    everyone = np.arange(len(lanes))
+    here = _descend(F, fit, start, everyone, 1)
+    least = here.value - DOUBT * _fall(here.length)
+    least = least - SAME_MINIMUM - START_ROUNDING * np.abs(here.value)
     lowest = least.copy()
     for minimum, scale in _other_minima(fit):
-        reached, value, promised = _descend_steps(
-            F, scale or fit, np.broadcast_to(minimum, start.shape), everywhere, LOOK
-        )
-        is_worth = value - DOUBT * promised < lowest
-        if is_worth.any():
-            reached, value, _ = _descend_steps(F, scale or fit, reached, is_worth, ARRIVE)
-            better = is_worth & (value < lowest)
-            best[lanes[better]] = reached[better]
-            lowest[better] = value[better]
+        run = _descend(F, scale or fit, np.broadcast_to(minimum, start.shape), everyone, LOOK)
+        worth = np.flatnonzero(run.value - DOUBT * _fall(run.length) < lowest)
+        if worth.size:
+            run = _descend(F, scale or fit, run.theta, worth, ARRIVE)
+            better = run.value < lowest[worth]
+            best[lanes[worth[better]]] = run.theta[better]
+            lowest[worth[better]] = run.value[better]
     is_lower[lanes] = lowest < least
     return is_lower, best
 
@@ -130,35 +130,22 @@ def _promising(fit: Fit, rows: RefitRows) -> RefitMarks:
     return is_promising
 
 
-def _descend_steps(
-    F: Functions,
-    scale: Fit | Root,
-    start: RefitPoints,
-    going: RefitMarks,
-    max_steps: int,
-) -> tuple[Array, Array, Array]:
-    """Take at most `max_steps` steps down from `start` for the refits that are `going`.
-
-    Returns the raveled θ, F there, and the predicted decrease of F by one more step.
-    """
-    theta = np.array(start)
-    value, gradient = (part.copy() for part in F.look(theta, np.arange(len(theta))))
-    length = np.ones(len(theta))
-    predicted_fall = 0.5 * np.sum(scale.whiten(gradient) ** 2, axis=1)
+def _descend(
+    F: Functions, scale: Fit | Root, start: RefitPoints, lanes: Array, most: int
+) -> LaneState:
+    """Take steps down from `start` for some refits, by at most so many gradients."""
     resolved_fall = 1e-12  # predicted fall, relative to F, that float64 does not resolve
-    for _ in range(max_steps):
-        lanes = np.flatnonzero(
-            going & (predicted_fall > resolved_fall * np.abs(value)) & (length > 1e-6)
-        )
-        if not lanes.size:
-            break
-        trial = theta[lanes] - length[lanes, None] * scale.unwhiten(scale.whiten(gradient[lanes]))
-        trial_value, trial_gradient = F.look(trial, lanes)
-        falls = trial_value < value[lanes]
-        length[lanes] = np.where(falls, np.minimum(1.0, 2 * length[lanes]), length[lanes] / 4)
-        better = lanes[falls]
-        theta[better] = trial[falls]
-        value[better] = trial_value[falls]
-        gradient[better] = trial_gradient[falls]
-        predicted_fall[better] = 0.5 * np.sum(scale.whiten(gradient[better]) ** 2, axis=1)
-    return theta, np.where(np.isfinite(value), value, np.inf), predicted_fall
+
+    def propose(state: LaneState, places: Lanes) -> Proposal:
+        whitened = scale.whiten(state.gradient)
+        length = np.linalg.norm(whitened, axis=1)
+        resolved = _fall(length) <= resolved_fall * np.abs(state.value)
+        return Proposal(scale.unwhiten(whitened), length, stay=resolved)
+
+    look = lambda theta, places: F.look(theta, lanes[places])
+    return iterate(look, propose, start[lanes], most=most, shrink=0.25)[0]
+
+
+def _fall(length: Array) -> Array:
+    """Fall of F that steps of these lengths predict."""
+    return 0.5 * length**2

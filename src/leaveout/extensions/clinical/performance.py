@@ -34,17 +34,24 @@ from ...developer import (
     LOG_PROBABILITY,
     BoolArray,
     Concordance,
+    Lanes,
+    LaneState,
     PrintedTable,
+    Proposal,
     Ranking,
     UnitWeights,
+    anywhere,
     areas,
     dot,
+    everyone_or,
+    iterate,
     kind_of,
     objective_of,
     predictions,
     thresholds,
     unit_weights,
     whole,
+    without_values,
 )
 
 Array = np.ndarray
@@ -319,40 +326,40 @@ def logistic(
     columns, refits = Z.shape[:2]
     best = np.full((refits, columns), np.nan)
     curvature = np.full((refits, columns, columns), np.nan)
+
+    def propose(state: LaneState, places: Lanes) -> Proposal:
+        part = everyone_or(lanes[places], refits)
+        z = Z[:, part]
+        weight = w[part]
+        theta = state.theta
+        p = scipy.special.expit(sum(z[k] * theta[:, k, None] for k in range(columns)) + offset)
+        v = weight * p * (1 - p)
+        residual = weight * (p - y[part])
+        weighted = [v * column for column in z]
+        H = np.array(
+            [
+                [dot(weighted[min(i, j)], z[max(i, j)]) for i in range(columns)]
+                for j in range(columns)
+            ]
+        ).transpose(2, 0, 1)
+        curvature[part] = H
+        # else the classes are apart
+        sound = np.isfinite(H).all((1, 2)) & (v.sum(1) > 1e-9 * weight.sum(1))
+        # so that a solution exists
+        tiny = 1e-15 * np.trace(H, axis1=1, axis2=2)[:, None, None] * np.eye(columns)
+        matrices = np.where(sound[:, None, None], H + tiny, np.eye(columns))
+        gradient = np.stack([dot(residual, column) for column in z], axis=1)
+        step = np.linalg.solve(matrices, gradient[..., None])[..., 0]
+        done = (np.abs(step) <= tol * (1 + np.abs(theta - step))).all(1)
+        return Proposal(step, v.sum(1), done & sound, ~sound)
+
     for slope in (1.0, 0.0):
         lanes = np.flatnonzero(np.isnan(best[:, 0]))
-        theta = np.zeros((len(lanes), columns))
-        theta[:, 1:2] = slope
-        for _ in range(NEWTON_STEPS if lanes.size else 0):
-            part = slice(None) if len(lanes) == refits else lanes
-            z = Z[:, part]
-            target = y[part]
-            weight = w[part]
-            p = scipy.special.expit(sum(z[k] * theta[:, k, None] for k in range(columns)) + offset)
-            v = weight * p * (1 - p)
-            residual = weight * (target - p)
-            weighted = [v * column for column in z]
-            H = np.array(
-                [
-                    [dot(weighted[min(i, j)], z[max(i, j)]) for i in range(columns)]
-                    for j in range(columns)
-                ]
-            ).transpose(2, 0, 1)
-            # else the classes are apart
-            sound = np.isfinite(H).all((1, 2)) & (v.sum(1) > 1e-9 * weight.sum(1))
-            # so that a solution exists
-            tiny = 1e-15 * np.trace(H, axis1=1, axis2=2)[:, None, None] * np.eye(columns)
-            gradient = np.stack([dot(residual, column) for column in z], axis=1)
-            step = np.linalg.solve(
-                np.where(sound[:, None, None], H + tiny, np.eye(columns)), gradient[..., None]
-            )[..., 0]
-            theta = theta + np.where(sound[:, None], step, np.nan)
-            done = (np.abs(step) <= tol * (1 + np.abs(theta))).all(1) & sound
-            best[lanes[done]], curvature[lanes[done]] = theta[done], H[done]
-            lanes = lanes[~done & sound]
-            theta = theta[~done & sound]
-            if not lanes.size:
-                break
+        start = np.zeros((len(lanes), columns))
+        start[:, 1:2] = slope
+        state, converged = iterate(without_values, propose, start, anywhere, NEWTON_STEPS)
+        best[lanes[converged]] = state.theta[converged]
+    curvature[np.isnan(best[:, 0])] = np.nan
     return best, curvature
 
 

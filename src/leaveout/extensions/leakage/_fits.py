@@ -19,6 +19,7 @@ matrices over the rows that they share.
 
 import abc
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +27,20 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from ... import losses
-from ...developer import BoolArray, FloatArray, IntArray, workers
+from ...developer import (
+    BoolArray,
+    Curvature,
+    FloatArray,
+    IntArray,
+    Lanes,
+    LaneState,
+    Proposal,
+    SharedFactors,
+    anywhere,
+    decrements,
+    iterate,
+    workers,
+)
 
 FIT_BATCH_ENTRIES = 2**21  # numbers in the largest array of a batch of fits (16 MiB)
 SLOW = 0.2  # largest ratio of the roots of successive decrements with an old Hessian
@@ -320,48 +334,29 @@ class MarginFits(AbstractClasses):
         return coef, failed | (none if self.standardises else False)
 
     def minimise(self, Z: Design, y: Responses) -> FloatArray:
-        """Iterate each fit until its decrement is at rounding; finished fits drop out."""
-        theta = np.zeros((len(Z), Z.shape[2]))
-        active = np.arange(len(Z))
+        """Iterate each fit until its decrement is at rounding."""
         if not self.logistic:
             y = 2 * y - 1
-        value, slope, hessian = self._objective(Z, y, theta)
-        for _ in range(100):
-            step, _ = _solve_stack(hessian, slope)
-            decrement = np.einsum("fd,fd->f", step, slope)
-            going = decrement > 1e-13 * (1 + np.abs(value))
-            theta[active[~going]] -= step[~going]
-            if not going.any():
-                return theta
-            if not going.all():
-                active, Z, y, step, decrement, value = (
-                    a[going] for a in (active, Z, y, step, decrement, value)
-                )
-            length = np.ones(len(active))
-            start = theta[active]
-            for _ in range(30):
-                trial = start - length[:, None] * step
-                after, slope, hessian = self._objective(Z, y, trial)
-                worse = after > value - 1e-4 * length * decrement + 1e-12 * np.abs(value)
-                if not worse.any():
-                    break
-                length[worse] /= 2
-            theta[active] = trial
-            value = after
-        return theta
 
-    def _objective(
-        self, Z: NDArray, y: NDArray, theta: NDArray
-    ) -> tuple[NDArray, NDArray, NDArray]:
-        """Compute the objective of each fit, its gradient and its Hessian."""
-        loss, first, second = self.loss.derivatives(
-            np.matmul(Z, theta[..., None])[..., 0], y, (0, 1, 2)
-        )
-        value = loss.sum(1) + 0.5 * (self.ridge * theta**2).sum(1)
-        slope = np.matmul(first[:, None], Z)[:, 0] + self.ridge * theta
-        hessian = np.matmul(Z.transpose(0, 2, 1), second[..., None] * Z)
-        hessian[:, range(Z.shape[2]), range(Z.shape[2])] += self.ridge
-        return value, slope, hessian
+        def derivatives(theta: NDArray, fits: Lanes, orders: tuple[int, ...]) -> Sequence[NDArray]:
+            eta = np.matmul(Z[fits], theta[..., None])[..., 0]
+            return self.loss.derivatives(eta, y[fits], orders)
+
+        def look(theta: NDArray, fits: Lanes) -> tuple[NDArray, NDArray]:
+            loss, slope = derivatives(theta, fits, (0, 1))
+            value = loss.sum(1) + 0.5 * (self.ridge * theta**2).sum(1)
+            return value, np.matmul(slope[:, None], Z[fits])[:, 0] + self.ridge * theta
+
+        def propose(state: LaneState, fits: Lanes) -> Proposal:
+            (curvature,) = derivatives(state.theta, fits, (2,))
+            hessian = np.matmul(Z[fits].transpose(0, 2, 1), curvature[..., None] * Z[fits])
+            hessian += np.diag(self.ridge)
+            step, _ = _solve_stack(hessian, state.gradient)
+            length = decrements(step, state.gradient)
+            return Proposal(step, length, length**2 <= 1e-13 * (1 + np.abs(state.value)))
+
+        start = np.zeros((len(Z), Z.shape[2]))
+        return iterate(look, propose, start)[0].theta
 
 
 def _solve_stack(matrix: NDArray, right: NDArray) -> tuple[FloatArray, BoolArray]:
@@ -533,56 +528,49 @@ class FitChains:
 
         Returns the new inverses, and marks fits whose steps diverge or stall.
         """
-        fits, size = theta.shape
-        theta = theta.copy()
+        factors = _ChainFactors(self, weight, ridge, inverse)
         total = 1 + weight.sum(1)
-        before = np.full(fits, np.inf)
+
+        def look(theta: FloatArray, fits: Lanes) -> tuple[FloatArray, FloatArray]:
+            (first,) = self.loss.derivatives(theta @ self.Z.T, self.y, (1,))
+            return np.zeros(len(theta)), (weight[fits] * first) @ self.Z + ridge[fits] * theta
+
+        def propose(state: LaneState, fits: Lanes) -> Proposal:
+            proposal = factors.propose(state, fits)
+            small = proposal.length**2 <= FINAL * total[fits]
+            return proposal._replace(end=small, stay=proposal.length > 2 * state.length)
+
+        state, converged = iterate(look, propose, theta, anywhere, MAX_CHAIN_NEWTON_STEPS)
+        return state.theta, factors.inverse, ~converged
+
+
+class _ChainFactors(SharedFactors):
+    """Inverse Hessians of fits, those of the fits before to begin with."""
+
+    def __init__(
+        self, chains: FitChains, weight: FloatArray, ridge: FloatArray, inverse: NDArray | None
+    ):
+        super().__init__(len(weight), SLOW)
+        self.chains = chains
+        self.weight = weight
+        self.ridge = ridge
+        self.present[:] = inverse is not None
         if inverse is None:
-            held = np.zeros((fits, size, size))
-        else:
-            held = inverse.copy()
-        old = np.full(fits, inverse is not None)
-        active = np.arange(fits)
-        for _ in range(MAX_CHAIN_NEWTON_STEPS):
-            first, second = self.loss.derivatives(theta[active] @ self.Z.T, self.y, (1, 2))
-            slope = (weight[active] * first) @ self.Z + ridge[active] * theta[active]
-            step, decrement = _step(held[active], slope)
-            slow = ~old[active] | (decrement > SLOW * SLOW * before[active])
-            if slow.any():
-                held[active[slow]] = self._inverse(
-                    weight[active[slow]] * second[slow], ridge[active[slow]]
-                )
-                step[slow], decrement[slow] = _step(held[active[slow]], slope[slow])
-                old[active[slow]] = True
-            if not np.all(decrement <= 4 * before[active]):  # also if it is NaN
-                break
-            theta[active] -= step
-            before[active] = decrement
-            active = active[decrement > FINAL * total[active]]
-            if not len(active):
-                break
-        failed = np.zeros(fits, bool)
-        failed[active] = True
-        return theta, held, failed
+            inverse = np.zeros((*ridge.shape, ridge.shape[1]))
+        self.inverse = inverse.copy()
 
-    def _inverse(
-        self, curvature: FloatArray, ridge: FloatArray
-    ) -> Float[np.ndarray, "fits params params"]:
-        fits, size = ridge.shape
-        H = np.zeros((fits, size, size))
-        H[:, self.upper[0], self.upper[1]] = H[:, self.upper[1], self.upper[0]] = (
-            curvature @ self.products
-        )
-        H[:, range(size), range(size)] += ridge
-        try:
-            return np.linalg.inv(H)
-        except np.linalg.LinAlgError:
-            return np.full(H.shape, np.nan)
+    def renew(self, theta: FloatArray, fits: IntArray) -> None:
+        chains = self.chains
+        (second,) = chains.loss.derivatives(theta @ chains.Z.T, chains.y, (2,))
+        fits_count, size = theta.shape
+        H = np.zeros((fits_count, size, size))
+        i, j = chains.upper
+        H[:, i, j] = H[:, j, i] = (self.weight[fits] * second) @ chains.products
+        H[:, range(size), range(size)] += self.ridge[fits]
+        self.inverse[fits] = Curvature.of(H).solve(np.broadcast_to(np.eye(size), H.shape))
 
-
-def _step(inverse: FloatArray, slope: FloatArray) -> tuple[FloatArray, FloatArray]:
-    step = np.einsum("fij,fj->fi", inverse, slope)
-    return step, np.einsum("fi,fi->f", step, slope)
+    def solve(self, gradient: FloatArray, fits: IntArray) -> FloatArray:
+        return np.einsum("fij,fj->fi", self.inverse[fits], gradient)
 
 
 def count_rows(train: Rows, rows: Int[np.ndarray, " rows"]) -> RowCounts:

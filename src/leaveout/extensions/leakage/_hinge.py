@@ -15,7 +15,15 @@ solver that changes two multipliers at a time needs millions of steps.
 import numpy as np
 from numpy.typing import NDArray
 
-from ...developer import FloatArray
+from ...developer import (
+    FloatArray,
+    Lanes,
+    LaneState,
+    Proposal,
+    anywhere,
+    iterate,
+    without_values,
+)
 from ._fits import AbstractClasses, Design, Responses
 
 
@@ -27,43 +35,34 @@ class HingeFits(AbstractClasses):
     def minimise(self, Z: Design, y: Responses) -> FloatArray:
         """Iterate each fit until its gap has closed.
 
-        Finished fits drop out. Raises ArithmeticError if one does not close.
+        Raises ArithmeticError if one does not close.
         """
         Z = (2 * y - 1)[..., None] * Z
         ridge = np.append(np.full(self.X.shape[1], self.penalty), np.zeros(int(self.intercept)))
         fits, size, params = Z.shape
-        out = np.zeros((fits, params))
-        active = np.arange(fits)
-        theta = np.zeros((fits, params))
-        alpha = np.full((fits, size), 0.5)
-        complement = np.full((fits, size), 0.5)
         # u − v = −1, the margins at θ = 0
-        u = np.ones((fits, size))
-        v = np.full((fits, size), 2.0)
-        max_interior_steps = 100  # largest number of steps; about eleven are needed
-        for _ in range(max_interior_steps):
-            margin = np.matmul(Z, theta[..., None])[..., 0] - 1
-            slope = np.matmul(alpha[:, None], Z)[:, 0] - ridge * theta
+        values = np.array([0.0, 0.5, 0.5, 1.0, 2.0])
+        start = np.tile(np.repeat(values, [params, size, size, size, size]), (fits, 1))
+
+        def propose(state: LaneState, lanes: Lanes) -> Proposal:
+            theta, *duals = np.split(state.theta, params + size * np.arange(4), axis=1)
+            alpha, complement, u, v = duals
+            margin = np.matmul(Z[lanes], theta[..., None])[..., 0] - 1
+            slope = np.matmul(alpha[:, None], Z[lanes])[:, 0] - ridge * theta
             value = 0.5 * (ridge * theta**2).sum(1) + np.maximum(-margin, 0).sum(1)
+            gap = (alpha * u + complement * v).sum(1)
             # 1e-9: gap between primal and dual, relative to the objective, at which a fit is
             # finished
-            unfinished = ~((alpha * u + complement * v).sum(1) <= 1e-9 * (1 + value))
-            out[active[~unfinished]] = theta[~unfinished]
-            if not unfinished.any():
-                return out
-            if not unfinished.all():
-                open_values = (
-                    a[unfinished]
-                    for a in (active, Z, theta, alpha, complement, u, v, margin, slope)
-                )
-                active, Z, theta, alpha, complement, u, v, margin, slope = open_values
-            changes, length = _step(Z, ridge, alpha, complement, u, v, margin, slope)
-            theta, alpha, complement, u, v = (
-                old + length * new
-                for old, new in zip((theta, alpha, complement, u, v), changes, strict=True)
-            )
+            closed = gap <= 1e-9 * (1 + value)
+            changes, length = _step(Z[lanes], ridge, alpha, complement, u, v, margin, slope)
+            return Proposal(-length * np.concatenate(changes, axis=1), gap, closed, closed)
+
+        max_interior_steps = 100  # largest number of steps; about eleven are needed
+        state, converged = iterate(without_values, propose, start, anywhere, max_interior_steps)
+        if converged.all():
+            return state.theta[:, :params]
         raise ArithmeticError(
-            f"leakage_corrected: {len(active)} of {fits} fits of SVC(kernel='linear') did not settle "
+            f"leakage_corrected: {np.sum(~converged)} of {fits} fits of SVC(kernel='linear') did not settle "
             f"in {max_interior_steps} steps. "
             "Scale the features, make_pipeline(StandardScaler(), SVC(kernel='linear')), or give it max_iter=, "
             "and scikit-learn fits."

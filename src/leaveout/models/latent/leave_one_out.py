@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from ...linalg.iteration import Lanes, LaneState, Proposal, anywhere, iterate, without_values
 from .laplace import LaplaceMode, times
 from .quadrature import marginal_losses
 
@@ -110,8 +111,7 @@ def _leave_out(
     rows = rings.rows[:, 0]
     across = C[ring[:, :, None], neighbours[:, None, :]]
     block = across[:, :count]
-    shift, delta = _solve_neighbours(mode, block, neighbours)
-    q = _slopes(mode, shift, neighbours)
+    q, delta = _changes(mode, _solve_neighbours(mode, block, neighbours), neighbours)
     d = -np.einsum("sij,sj->si", across, q)
     value, first, second = (part[0, ring] for part in mode.losses)
     new_value, new_first, new_second = _weighted_orders(
@@ -159,41 +159,33 @@ def _weighted_orders(
 
 def _solve_neighbours(
     mode: LaplaceMode, block: np.ndarray, neighbours: np.ndarray
-) -> tuple[Float[np.ndarray, "some near"], Float[np.ndarray, "some near"]]:
-    """Solve for d on the near rows by Newton's method.
-
-    Return d and δ there, NaN without convergence.
-    """
-    first = mode.losses[1][0, neighbours[:, 0]]
-    curvature = mode.losses[2][0, neighbours]
-    d = block[:, :, 0] * (first / (1 - curvature[:, 0] * block[:, 0, 0]))[:, None]
-    step = np.full_like(d, np.inf)
-    for _ in range(STEPS):
-        delta = _weighted_orders(mode, mode.eta[0, neighbours] + d, neighbours, (2,))[0] - curvature
-        delta[:, 0] = -curvature[:, 0]
-        if (np.abs(step).max(1) <= CLOSE).all():
-            break
-        residual = d + np.einsum("sij,sj->si", block, _slopes(mode, d, neighbours))
-        step = np.linalg.solve(np.eye(d.shape[1]) + block * delta[:, None, :], residual[..., None])[
-            ..., 0
-        ]
-        step = np.nan_to_num(step, posinf=0.0, neginf=0.0)
-        d = d - step
-    failed = ~(np.abs(step).max(1) <= CLOSE**0.5)
-    d[failed] = np.nan
-    return d, delta
-
-
-def _slopes(
-    mode: LaplaceMode, d: Float[np.ndarray, "some near"], neighbours: np.ndarray
 ) -> Float[np.ndarray, "some near"]:
-    """Compute q at the given moves."""
-    first = mode.losses[1][0, neighbours]
-    second = mode.losses[2][0, neighbours]
-    q = (
-        _weighted_orders(mode, mode.eta[0, neighbours] + d, neighbours, (1,))[0]
-        - first
-        - second * d
-    )
-    q[:, 0] = -(first + second * d)[:, 0]
-    return q
+    """Solve for d on the near rows by Newton's method; NaN without convergence."""
+    first, second = (part[0, neighbours[:, 0]] for part in mode.losses[1:])
+
+    def propose(state: LaneState, rows: Lanes) -> Proposal:
+        q, delta = _changes(mode, state.theta, neighbours[rows])
+        residual = state.theta + np.einsum("sij,sj->si", block[rows], q)
+        matrices = np.eye(len(q[0])) + block[rows] * delta[:, None, :]
+        step = np.linalg.solve(matrices, residual[..., None])[..., 0]
+        length = np.abs(step).max(1)
+        return Proposal(step, length, length <= CLOSE)
+
+    start = block[:, :, 0] * (first / (1 - second * block[:, 0, 0]))[:, None]
+    state, converged = iterate(without_values, propose, start, anywhere, STEPS)
+    remaining = np.where(converged[:, None], 0.0, state.step)
+    return np.where((state.length <= CLOSE**0.5)[:, None], state.theta - remaining, np.nan)
+
+
+def _changes(
+    mode: LaplaceMode, d: Float[np.ndarray, "some near"], neighbours: np.ndarray
+) -> tuple[Float[np.ndarray, "some near"], Float[np.ndarray, "some near"]]:
+    """Compute q and δ at the given moves."""
+    first, second = (part[0, neighbours] for part in mode.losses[1:])
+    orders = _weighted_orders(mode, mode.eta[0, neighbours] + d, neighbours, (1, 2))
+    linear = first + second * d
+    q = orders[0] - linear
+    q[:, 0] = -linear[:, 0]
+    delta = orders[1] - second
+    delta[:, 0] = -second[:, 0]
+    return q, delta
