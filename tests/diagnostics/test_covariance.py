@@ -111,14 +111,13 @@ def derivatives(objective, fit, step=1e-4):
     with jax.enable_x64(True):
         start, unravel = ravel_pytree(jax.tree.map(jnp.asarray, fit.theta))
         F = lambda v, w: objective.loss(unravel(v), w)
-        slope, bend = jax.grad(F), jax.hessian(F)
+        slope, bend = jax.jit(jax.grad(F)), jax.jit(jax.hessian(F))
 
-        @jax.jit
         def natural(w):
             v = start
             for _ in range(4):
                 v = v - jnp.linalg.solve(bend(v, w), slope(v, w))
-            return ravel_pytree(objective.parameters.natural(unravel(v)))[0]
+            return np.asarray(ravel_pytree(objective.parameters.natural(unravel(v)))[0])
 
         moved = step * jnp.eye(objective.num_units)
         return np.array([(natural(1 + row) - natural(1 - row)) / (2 * step) for row in moved])
