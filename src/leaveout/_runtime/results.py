@@ -102,7 +102,7 @@ class SettledBy(enum.IntEnum):
     products = 2, "products of rows"
     sample = 3, "a sample of rows"
     steps = 4, "steps"
-    conjugate = 5, "conjugate gradients"
+    conjugate_gradients = 5, "conjugate gradients"
     newton = 6, "Newton's method"
 
 

@@ -698,7 +698,7 @@ def _to_the_end(
     if hurry:
         lanes = lanes[~np.isfinite(state.half[lanes]).all(axis=1)]
     if is_dear and state.anchor.model.separate and state.anchor.model.norms is None:
-        state.settled_by[lanes] = SettledBy.conjugate
+        state.settled_by[lanes] = SettledBy.conjugate_gradients
         lanes = conjugate(state, lanes, is_near_enough)
     lanes = lanes[: 0 if hurry and is_dear else None]
     lanes = np.union1d(lanes, unsettled[:0] if hurry else unsettled)

@@ -851,7 +851,7 @@ class Estimate(PrintedResult):
                 )
                 if count and rung != SettledBy.unknown:
                     texts.append(f"{count} by {rung.words}, {evidence}")
-        affordable = (SettledBy.sample, SettledBy.conjugate, SettledBy.steps)
+        affordable = (SettledBy.sample, SettledBy.conjugate_gradients, SettledBy.steps)
         is_cheap = ~self.proved & np.isin(self.settled_by, affordable)
         if self.labels.refit.startswith("Certified(") and is_cheap.any():
             texts.append("proofs would be dear: Certified(proofs='always') has them")
