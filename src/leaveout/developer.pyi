@@ -45,9 +45,6 @@ from ._runtime.jax import (
     static as static,
 )
 
-# modules of public names
-from ._runtime.namespaces import attach as attach
-
 # steps in other processes
 from ._runtime.parallel import (
     describe_rows as describe_rows,

@@ -3,4 +3,6 @@
 Inject more leakage, and extrapolate to none.
 """
 
-from .extensions.leakage import __all__ as __all__, __dir__ as __dir__, __getattr__ as __getattr__
+from ._runtime.namespaces import attach as _attach
+
+__getattr__, __dir__, __all__ = _attach(__name__, __file__)

@@ -2,4 +2,6 @@
 score.
 """
 
-from .extensions.sklearn import __all__ as __all__, __dir__ as __dir__, __getattr__ as __getattr__
+from ._runtime.namespaces import attach as _attach
+
+__getattr__, __dir__, __all__ = _attach(__name__, __file__)

@@ -2,7 +2,3 @@
 
 Inject more leakage, and extrapolate to none.
 """
-
-from ...developer import attach as _attach
-
-__getattr__, __dir__, __all__ = _attach(__name__, __file__)
