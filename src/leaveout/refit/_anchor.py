@@ -32,6 +32,7 @@ from ..objectives.objective import PerLane, Points, Vector
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows
 from ._least_norm import cut_floor, least_norm
+from ._metric import DenseMetric, LowRank, RefitMetric
 
 Array = np.ndarray
 ELEMENTWISE = 400.0  # operations of a loss, its derivatives and their gaps for one unit
@@ -632,10 +633,10 @@ class FoldMetric:
         self.kept_share: Array = np.zeros(count)
         self.z: Array | None = None
         self.pull: Array | None = None  # change of the gradient at θ̂, if it is computed on the way
-        self.inverse: Array | None = None
         # bound of the distance of the whitened Hessian from what is computed
         self.off = np.zeros(count)
-        self.core = np.zeros((0, 0, 0))
+        self.hessian: RefitMetric
+        self.inverse: RefitMetric
         units = np.where(np.asarray(rows.index) < anchor.units, rows.index, 0)
         self.lost_curvature = anchor.lost_curvature(units, -delta)  # curvature that is left out
         narrow = width == 1 or 4 * self.lost_curvature.shape[1] <= rank
@@ -662,7 +663,9 @@ class FoldMetric:
         good = least > anchor.floor + self.off
         system = np.eye(width) - lost_curvature[:, :, None] * gram
         system[~good] = np.eye(width)
-        self.core = np.linalg.solve(system, lost_curvature[:, :, None] * np.eye(width))
+        core = lost_curvature[:, :, None] * np.eye(width)
+        self.hessian = LowRank(z, core)
+        self.inverse = LowRank(z, -np.linalg.solve(system, core))
         self.kept_share = np.where(good, np.minimum(least - self.off, 1.0), 0.0)
 
     def _dense(self, anchor: LinearFitCache, rows: RefitRows, delta: Array, units: Array) -> None:
@@ -680,13 +683,10 @@ class FoldMetric:
             for k, (indices, change) in enumerate(zip(units, delta, strict=True)):
                 fold_design = anchor.model.design.take(indices)
                 change = (change * anchor.weight[indices])[None]
-                hessian[k] = anchor.root @ fold_design.gram(
-                    change, anchor.curvature[indices][None]
-                )[0] @ anchor.root.T + np.eye(rank)
-                self.pull[k] = (
-                    anchor.root
-                    @ fold_design.pull(scale_units(change, anchor.slope[indices][None]))[0]
-                )
+                gram = fold_design.gram(change, anchor.curvature[indices][None])[0]
+                hessian[k] = anchor.root @ gram @ anchor.root.T + np.eye(rank)
+                slopes = scale_units(change, anchor.slope[indices][None])
+                self.pull[k] = anchor.root @ fold_design.pull(slopes)[0]
         else:
             omega, kappa = anchor.model.weigh(weights(rows, anchor.units))
             gram = anchor.model.design.gram(omega, anchor.curvature[None])
@@ -714,19 +714,13 @@ class FoldMetric:
         good = least > anchor.floor + self.off
         self.kept_share = np.where(good, np.minimum(least - self.off, 1.0), 0.0)
         hessian[~good] = np.eye(rank)
-        self.hessian = hessian
-        self.inverse = np.linalg.inv(hessian)
+        self.hessian = DenseMetric(hessian)
+        self.inverse = DenseMetric(np.linalg.inv(hessian))
 
     def solve(
         self, gradient: Float[np.ndarray, "refits rank"], which: Array
     ) -> Float[np.ndarray, "refits rank"]:
-        if self.inverse is not None:
-            return np.einsum("rij,rj->ri", self.inverse[which], gradient)
-        z = self.curvature_rows[which]
-        inner = np.einsum("rkp,rp->rk", z, gradient)
-        return gradient + np.einsum(
-            "rkp,rk->rp", z, np.einsum("rkl,rl->rk", self.core[which], inner)
-        )
+        return self.inverse.solve(gradient, gradient, which)
 
     def residual(
         self,
@@ -735,19 +729,11 @@ class FoldMetric:
         which: Array,
     ) -> Float[np.ndarray, " refits"]:
         """Bound what steps leave of their gradients, in the norms of the refits' metrics."""
-        if self.inverse is not None:
-            image = np.einsum("rij,rj->ri", self.hessian[which], step)
-        else:
-            z = self.curvature_rows[which]
-            image = step - np.einsum(
-                "rkp,rk->rp", z, self.lost_curvature[which] * np.einsum("rkp,rp->rk", z, step)
-            )
-        remainder = np.linalg.norm(image + gradient, axis=1) + 2 * self.off[which] * np.linalg.norm(
-            step, axis=1
-        )
-        return remainder / np.sqrt(
-            np.where(self.kept_share[which] > 0, self.kept_share[which], 1.0)
-        )
+        image = self.hessian.solve(step, step, which)
+        remainder = np.linalg.norm(image + gradient, axis=1)
+        remainder += 2 * self.off[which] * np.linalg.norm(step, axis=1)
+        share = self.kept_share[which]
+        return remainder / np.sqrt(np.where(share > 0, share, 1.0))
 
 
 def weights(
