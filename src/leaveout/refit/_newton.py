@@ -276,7 +276,8 @@ def _vanishing_groups(state: CertifiedBatch, theta: Points) -> Flags:
     if norms is None:
         return np.zeros(len(theta), bool)
     # length, relative to that in the fit, below which a group is on its way to zero
-    return (norms.lengths(theta) < 1e-4 * norms.lengths(state.anchor.theta[None])).any(1)
+    shrinks = norms.lengths(theta) < 1e-4 * norms.lengths(state.anchor.theta[None])
+    return np.asarray(shrinks.any(1))
 
 
 def inverse_roots(

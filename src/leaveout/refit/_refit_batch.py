@@ -255,19 +255,19 @@ class Undetermined(NamedTuple):
     held: Bool[np.ndarray, " width"]
 
 
-def _with_refits(batch: RefitBatch, refits: list[tuple[int, Undetermined]]) -> RefitBatch:
+def _with_refits(batch: RefitBatch, refits: list[tuple[Any, Undetermined]]) -> RefitBatch:
     """Return a batch with these refits, whose errors Newton's last step tells."""
     if not refits:
         return batch
     lanes = [lane for lane, _ in refits]
     theta, error, losses, _ = zip(*(refit for _, refit in refits), strict=True)
-    changes = {"theta": theta, "error": error}
+    changes: dict[str, Any] = {"theta": theta, "error": error}
     # losses of other models are not functions of θ alone
     if batch.scores is not None:
         changes["scores"] = losses
     if batch.proved is not None:
         changes["proved"] = np.zeros(len(lanes), bool)
-    parts = {}
+    parts: dict[str, Any] = {}
     for name, values in changes.items():
         parts[name] = np.array(getattr(batch, name))
         parts[name][lanes] = values

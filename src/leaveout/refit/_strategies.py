@@ -484,14 +484,15 @@ def _judge(batch: Descent) -> RefitBatch:
         error = look.error()
         return error <= (linear.TIGHT - 1) * loss_change(look.losses(), look.lanes)
 
-    refits = _batch_of(refine(batch, enough, hurry=True))
+    refined = refine(batch, enough, hurry=True)
+    candidates = refined.candidates
     return replace(
-        refits,
+        _batch_of(refined),
         make=lambda: batch.theta,
-        error=refits.error + loss_change(refits.scores, reported.lanes),
+        error=candidates.error + loss_change(candidates.losses, reported.lanes),
         result=reported.result,
         scores=reported_losses(),
-        step_length=np.maximum(np.linalg.norm(reported.u, axis=1), refits.step_length),
+        step_length=np.maximum(np.linalg.norm(reported.u, axis=1), candidates.first),
     )
 
 
