@@ -95,7 +95,7 @@ class Figure:
         """Draw the picture, as an element of the page."""
         from matplotlib import figure, rc_context
 
-        settings = {
+        settings: dict[Any, Any] = {
             "axes.spines.right": False,
             "axes.spines.top": False,
             "svg.fonttype": "none",
