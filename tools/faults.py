@@ -1982,7 +1982,7 @@ FAULTS = (
     Fault(
         "single rows are never estimated, however dear proofs are",
         "_linear._budget",
-        "share * max(PROOFS_PER_COLUMN * (p + 30) - PROOFS_LESS_PER_ROW * n, LEAST_PROOFS)",
+        "share * max(free, PROOFS_PER_HESSIAN * n * p * (p - 50), LEAST_PROOFS)",
         "np.inf",
         "test_linear",
     ),

@@ -54,9 +54,10 @@ COSTLY_OPERATIONS = (
 )
 # Operations that proofs of the single rows of a plan may cost. A call of many rows takes two
 # microseconds for each of them anyway, in which eighty operations fit into a nanosecond: a call of
-# fewer rows may take as long.
+# fewer rows may take as long. Of many columns proofs may take an eighth of the time of the fit.
 PROOFS_PER_COLUMN = 2e7
 PROOFS_LESS_PER_ROW = 1.6e5
+PROOFS_PER_HESSIAN = 6.0
 LEAST_PROOFS = 3e7
 # Operations, at that speed, of the sums for a product of two rows, and of a loss with bounds
 SUMS = 40.0
@@ -373,7 +374,8 @@ def _budget(step: FirstStep) -> float:
     """Return the operations that proofs of a batch of single rows may cost."""
     n, p = step.anchor.model.design.shape
     share = len(step.rows.index) / int(step.rows.num_refits)
-    return share * max(PROOFS_PER_COLUMN * (p + 30) - PROOFS_LESS_PER_ROW * n, LEAST_PROOFS)
+    free = PROOFS_PER_COLUMN * (p + 30) - PROOFS_LESS_PER_ROW * n
+    return share * max(free, PROOFS_PER_HESSIAN * n * p * (p - 50), LEAST_PROOFS)
 
 
 def _by_rows(
