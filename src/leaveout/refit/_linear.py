@@ -8,18 +8,16 @@ unit takes the place of a radius.
 In the anchor's coordinates u = Lᵀ(θ − θ̂), H = L Lᵀ. There are these rungs. Each takes the refits
 that the one before left open:
 
-    rung      one refit costs                       metric A
-    look      O(1) for one row, else a solve
-    the fold's own Hessian at θ̂, from the rows that leave; where
-              third derivatives of all rows,
-              refits are iterated, it goes on to the minimiser of the
-              once for all refits
-              expansion to the third order, at which nothing is proved
-    products  n products of rows, gradients         the same; single rows only (`_row_steps`)
-    steps     a gradient each                       the same
-    conjugate a few gradients each, estimated       the same; only where Hessians are dear
-    newton    a Hessian each, with a line search    the fold's own at the candidate
+    rung       one refit costs                      metric A
+    look       O(1) for one row, else a solve       the fold's own Hessian at θ̂
+    next term  n products of rows                   the same; single rows only (`_next_term`)
+    products   n products of rows, gradients        the same; single rows only (`_row_steps`)
+    sample     some products of rows, estimated     single rows only (`_row_sample`)
+    steps      a gradient each                      the same
+    conjugate  a few gradients each, estimated      the same; only where Hessians are dear
+    newton     a Hessian each, with a line search   the fold's own at the candidate
 
+`RUNGS` has those of single rows, whose proofs a budget of operations pays for.
 Every rung gives a candidate, and the radius within which the minimiser is proved to lie
 (`linalg.enclosure_theorem`).
 """
