@@ -271,10 +271,11 @@ from .validation.batches import (
 # checks
 from .validation.checks import reader_of as reader_of
 
-# results that can be compared
+# results that can be compared, and the tails of numbers
 from .validation.compare import (
     AbstractComparable as AbstractComparable,
     ComparableMean as ComparableMean,
+    fit_pareto as fit_pareto,
 )
 
 # refits by a fit and a plan

@@ -595,11 +595,7 @@ def _plan(
         else:
             plan = leave_one_out(n)
     plan = reader_for("interval", fit, refit).resolve(plan)
-    if (
-        plan.serial
-        or plan.weight.any()
-        or (np.bincount(plan.index[plan.held], minlength=n) != 1).any()
-    ):
+    if plan.serial or plan.weight.any() or (np.bincount(plan.scored_units, minlength=n) != 1).any():
         raise ValueError(
             "interval: it needs a plan that holds out every unit once, and units that are exchangeable: lo.leave_one_out, "
             "lo.kfold or lo.groups, not resamples, random subsets, blocks or the future of a series."

@@ -413,7 +413,7 @@ class PerTarget(PrintedResult):
         sample_weight = self.model.sample_weight
         weight = np.ones(len(self.losses))
         if sample_weight is not None:
-            weight = sample_weight[self.plan.index[self.plan.held]]
+            weight = sample_weight[self.plan.scored_units]
         return weight @ self.losses / weight.sum()
 
     @conventional

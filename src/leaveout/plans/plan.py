@@ -278,6 +278,21 @@ class Plan(PrintedResult):
         """Refit to which each entry belongs, `[entries]`."""
         return np.repeat(np.arange(self.num_refits), np.diff(self.indptr))
 
+    @property
+    def scored_units(self) -> IntArray:
+        """Unit of each scored entry."""
+        return self.index[self.held]
+
+    @property
+    def scored_refits(self) -> IntArray:
+        """Refit that scores each of these units."""
+        return self.refit[self.held]
+
+    @property
+    def scored_counts(self) -> IntArray:
+        """Number of units that each refit scores, `[refits]`."""
+        return np.bincount(self.scored_refits, minlength=self.num_refits)
+
     def match_labels(self, caller: str, names: pd.Index | None) -> "Plan":
         """Renumber the units in the order of the given labels.
 
@@ -1129,7 +1144,7 @@ def leave_future_out(
     >>> plan.matrix().astype(int)
     array([[1, 1, 1, 0, 0],
            [1, 1, 1, 1, 0]])
-    >>> plan.index[plan.held]
+    >>> plan.scored_units
     array([3, 4])
 
     Two series of three steps and two:
@@ -1258,7 +1273,7 @@ def rolling(
     >>> plan.matrix().astype(int)
     array([[1, 1, 0, 0, 0, 0],
            [0, 0, 1, 1, 0, 0]])
-    >>> plan.index[plan.held]
+    >>> plan.scored_units
     array([2, 4])
     """
     steps = _number_steps("rolling", num_units, groups, times)
@@ -1499,7 +1514,7 @@ def blocks(num_units: int, size: int, *, buffer: int = 0, groups: ArrayLike | No
     array([[0, 0, 0, 1, 1, 1],
            [1, 0, 0, 0, 0, 1],
            [1, 1, 1, 0, 0, 0]])
-    >>> plan.index[plan.held]
+    >>> plan.scored_units
     array([0, 1, 2, 3, 4, 5])
     """
     steps = _number_steps("blocks", num_units, groups)

@@ -122,7 +122,7 @@ def loss_shares(plan: Plan, weight: Float[np.ndarray, " units"]) -> Float[np.nda
 
     A unit that is scored often counts once.
     """
-    counts = np.bincount(plan.index[plan.held], minlength=plan.num_units)
+    counts = np.bincount(plan.scored_units, minlength=plan.num_units)
     unit_share = weight / np.maximum(counts, 1) / weight[counts > 0].sum()
     return np.where(plan.held, unit_share[plan.index], 0.0)
 
@@ -618,7 +618,7 @@ def _by_unit(
     plan: Plan, looks: Iterable[tuple[Batch, CertifiedBatch]]
 ) -> Float[np.ndarray, " units"]:
     """Return the held-out predictors, one for each unit."""
-    if not (np.bincount(plan.index[plan.held], minlength=plan.num_units) == 1).all():
+    if not (np.bincount(plan.scored_units, minlength=plan.num_units) == 1).all():
         raise ValueError(
             "tune: metric='auc' by gradient needs a plan that scores every unit once; use sampler='optuna'."
         )

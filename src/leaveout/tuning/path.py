@@ -680,7 +680,7 @@ def _estimate_points(
                 baseline = stack.baseline
             else:
                 baseline = stack.baseline[:, plan.held]
-            scale = naives(baseline, stack.weight[plan.index[plan.held]])
+            scale = naives(baseline, stack.weight[plan.scored_units])
             path_refit = _read_or_make(
                 lambda stack=stack, scale=scale: refit.refit_penalties(stack, scale)
             )

@@ -141,7 +141,7 @@ def spread(request: CurveRequest) -> CoefficientSpread:
 
 def _scoring(plan: Plan) -> tuple[Plan, Plan]:
     """Return the refits that score something, and those that leave out only what they score."""
-    scored = np.bincount(plan.refit[plan.held], minlength=plan.num_refits) > 0
+    scored = plan.scored_counts > 0
     if not scored.all():
         plan = plan.some(np.flatnonzero(scored))
     held = plan.held

@@ -906,7 +906,7 @@ def by_gradient(study: TrialStudy) -> SearchEnd:
             if center is None:
                 predicted = None
             else:
-                values = center[plan.index[plan.held]]
+                values = center[plan.scored_units]
                 predicted = Predictions(plan, "link", values, np.zeros_like(values))
             fields: dict[str, Any] = {
                 "predicted": predicted,

@@ -630,8 +630,8 @@ def _folds_as_runs(fit: Fit, plan: Plan) -> str:
     """Describe folds that are runs of successive rows, if these are in time order or the folds roll
     over them.
     """
-    refit = plan.refit[plan.held]
-    unit = plan.index[plan.held]
+    refit = plan.scored_refits
+    unit = plan.scored_units
     count = plan.num_refits
     size = np.bincount(refit, minlength=count)
     first = np.full(count, plan.num_units)
@@ -707,8 +707,8 @@ def _check_time_order(fit: Fit, plan: Plan) -> str:
     clock = next(_clocks(fit, plan), "")
     if not clock:
         return ""
-    refit = plan.refit[plan.held]
-    unit = plan.index[plan.held]
+    refit = plan.scored_refits
+    unit = plan.scored_units
     n = plan.num_units
     is_out = plan.weight == 0
     left_out_entries = plan.refit[is_out] * n + plan.index[is_out]

@@ -478,26 +478,30 @@ def tail_index(values: Array) -> float:
     """
     # of the tail, as Pareto smoothing takes it
     length = int(min(0.2 * len(values), 3 * np.sqrt(len(values))))
-    ranked = np.sort(values)
-    if length >= 5:
-        x = ranked[len(ranked) - length :] - ranked[-length - 1]
-    else:
-        x = np.zeros(0)
-    x = x[x > 1e-12 * np.abs(ranked).max()]
-    if len(x) < 5:  # fewer show no tail
+    if length < 5:  # fewer show no tail
         return -np.inf
-    grid = 30 + int(np.sqrt(len(x)))  # the authors' points and factor 3
-    theta = 1 / x[-1] + (1 - np.sqrt(grid / (np.arange(1, grid + 1) - 0.5))) / (
-        3 * x[int(len(x) / 4 + 0.5) - 1]
-    )
-    k = np.log1p(-theta[:, None] * x).mean(1)
-    with np.errstate(all="ignore"):
-        likelihood = len(x) * (np.log(-theta / k) - k - 1)
-    return float(
-        np.log1p(
-            -(scipy.special.softmax(np.nan_to_num(likelihood, nan=-np.inf)) @ theta) * x
-        ).mean()
-    )
+    ranked = np.sort(values)
+    excess = ranked[len(ranked) - length :] - ranked[-length - 1]
+    excess = excess[excess > 1e-12 * np.abs(ranked).max()]
+    if len(excess) < 5:
+        return -np.inf
+    return fit_pareto(excess)[0]
+
+
+def fit_pareto(excess: Float[Array, " tail"]) -> tuple[float, float]:
+    """Estimate k and the scale of a generalised Pareto distribution from sorted numbers (Zhang and
+    Stephens, 2009).
+    """
+    n = len(excess)
+    grid = np.arange(0.5, 30 + int(np.sqrt(n)))  # the authors' points and factor 3
+    with np.errstate(all="ignore"):  # of numbers that are nearly equal, whose k is not finite
+        rate = (1 - np.sqrt(len(grid) / grid)) / (3 * excess[int(n / 4 + 0.5) - 1]) + 1 / excess[-1]
+        k = np.log1p(-rate[:, None] * excess).mean(1)
+        weight = scipy.special.softmax(n * (np.log(-rate / k) - k - 1))
+        weight[weight < 10 * np.finfo(float).eps] = 0.0
+        posterior_rate = rate @ weight / weight.sum()
+        k_of_rate = np.log1p(-posterior_rate * excess).mean()
+        return float(k_of_rate), float(-k_of_rate / posterior_rate)
 
 
 def _worse(difference: float, se: float) -> float:

@@ -293,7 +293,7 @@ class Estimate(PrintedResult):
     def _standard_error(self, values: FloatArray) -> StandardError:
         if not self.joint:
             return standard_error(values, self._weight, self.plan)
-        if np.bincount(self.plan.index[self.plan.held]).max() > 1:
+        if np.bincount(self.plan.scored_units).max() > 1:
             return StandardError(np.nan, "not available: joint losses of folds that share units")
         serial = None if self.plan.serial is None else False
         folds = replace(self.plan, clusters=None, blocks=None, serial=serial)

@@ -102,14 +102,6 @@ class Predictions:
         """Mark the predictions that exist."""
         return np.asarray(np.isfinite(self.values).reshape(len(self.values), -1).all(-1))
 
-    @property
-    def unit(self) -> Int[Array, " scored"]:
-        return self.plan.index[self.plan.held]
-
-    @property
-    def refit(self) -> Int[Array, " scored"]:
-        return self.plan.refit[self.plan.held]
-
     def per_unit(
         self, values: Float[Array, "scored ..."] | None = None
     ) -> Float[Array, "units ..."]:
@@ -120,7 +112,7 @@ class Predictions:
         seen = self.existing
         if values is None:
             values = self.values
-        return average_by_unit(self.unit[seen], values[seen], self.plan.num_units)
+        return average_by_unit(self.plan.scored_units[seen], values[seen], self.plan.num_units)
 
 
 class HeldOutPredictions(NamedTuple):
@@ -189,7 +181,7 @@ def measures(
         raise ValueError(
             f"{caller}: metric names {', '.join(names)}: give measures of one name as {{name: measure}}."
         )
-    times = np.bincount(plan.index[plan.held])
+    times = np.bincount(plan.scored_units)
     uneven = np.ptp(unit_weights(fit.objective).values) > 0
     uneven |= average in (None, "pooled") and np.ptp(times[times > 0]) > 0
     for name, measure in zip(names, listed, strict=True):
@@ -222,7 +214,7 @@ def measure(
     }
     small = (
         np.diff(plan.indptr).max() < 0.05 * plan.num_units
-        or np.bincount(plan.refit[plan.held]).max() <= SMALL
+        or np.bincount(plan.scored_refits).max() <= SMALL
     )
     pooled = [
         name
@@ -266,9 +258,9 @@ def in_order(fit: Fit, predictions: Predictions, measure: Measure) -> HeldOutPre
     units = fit.objective.units
     seen = np.flatnonzero(predictions.existing)
     plan = predictions.plan
-    order = seen[np.argsort(predictions.unit[seen], kind="stable")]
-    unit = predictions.unit[order]
-    refit = predictions.refit[order]
+    order = seen[np.argsort(plan.scored_units[seen], kind="stable")]
+    unit = plan.scored_units[order]
+    refit = plan.scored_refits[order]
     responses = units.risk if measure.needs == "risk" else units.target
     target = np.asarray(responses)[unit]
     values = predictions.values[order]
@@ -328,7 +320,7 @@ def divide(
         is_complete = is_complete[np.unique(refit)]
         if repeat is None:
             return (refit, "refits") if is_complete.any() else together
-        small = np.bincount(plan.refit[plan.held]).max() <= SMALL
+        small = np.bincount(plan.scored_refits).max() <= SMALL
         if is_complete.all() and small and plan.clusters is None:
             return refit, "folds"
         if not _has_every_class(repeat[refit], held.target, weight, repeat.max() + 1).any():
@@ -519,8 +511,8 @@ def repeats(plan: Plan) -> IntArray | None:
 
     Else return None.
     """
-    unit = plan.index[plan.held]
-    ends = np.cumsum(np.bincount(plan.refit[plan.held], minlength=plan.num_refits))
+    unit = plan.scored_units
+    ends = np.cumsum(plan.scored_counts)
     times = np.bincount(unit, minlength=plan.num_units)
     if times.max() == 1:
         return np.zeros(plan.num_refits, np.int64)

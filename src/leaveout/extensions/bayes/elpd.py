@@ -511,7 +511,7 @@ def elpd(
     values[~accepted[fold_of_score]] = np.nan
     single = pointwise or scored.max() == 1  # a score of every held-out entry of the plan
     if single:
-        unit = plan.index[plan.held]
+        unit = plan.scored_units
     else:
         unit = fold_of_score
     if cases is None:

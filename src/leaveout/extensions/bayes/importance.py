@@ -21,7 +21,7 @@ from jaxtyping import Float, Float32
 from scipy.special import logsumexp
 
 from ... import Fit
-from ...developer import Curvature, functions, newton, whole
+from ...developer import Curvature, fit_pareto, functions, newton, whole
 from .posterior import Draws, Posterior, batch_means
 
 # degrees of freedom of the t, whose tails are heavier than those of posteriors of more than a few
@@ -105,32 +105,16 @@ def _smooth_tail(log_weights: Float[np.ndarray, " draws"], tail: int) -> float:
     excess = np.exp(scaled[above]) - np.exp(cutoff)
     if len(excess) < FEWEST_OF_TAIL:
         return np.inf
-    k, scale = _fit_pareto(excess)
+    n = len(excess)
+    k, scale = fit_pareto(excess)
+    k = (n * k + 5) / (n + 10)  # a prior of ten numbers at k = 1/2
     if not (np.isfinite(k) and scale > 0):
         return np.inf
     # of the exponential distribution
-    quantiles = -np.log1p(-np.arange(0.5, len(excess)) / len(excess))
+    quantiles = -np.log1p(-np.arange(0.5, n) / n)
     quantiles = scale * (np.expm1(k * quantiles) / k if k else quantiles)
     log_weights[top[above]] = largest + np.minimum(np.log(quantiles + np.exp(cutoff)), 0.0)
     return float(k)
-
-
-def _fit_pareto(excess: Float[np.ndarray, " tail"]) -> tuple[float, float]:
-    """Estimate k and the scale of a generalised Pareto distribution from sorted numbers (Zhang and
-    Stephens, 2009).
-    """
-    n = len(excess)
-    grid = np.arange(0.5, 30 + int(np.sqrt(n)))
-    with np.errstate(all="ignore"):  # of numbers that are nearly equal, whose k is not finite
-        rate = (1 - np.sqrt(len(grid) / grid)) / (3 * excess[int(n / 4 + 0.5) - 1]) + 1 / excess[-1]
-        k = np.log1p(-rate[:, None] * excess).mean(1)
-        log_likelihood = n * (np.log(-rate / k) - k - 1)
-        weight = 1 / np.exp(log_likelihood - log_likelihood[:, None]).sum(1)
-        weight[weight < 10 * np.finfo(float).eps] = 0.0
-        posterior_rate = rate @ weight / weight.sum()
-        k_of_rate = np.log1p(-posterior_rate * excess).mean()
-        scale = -k_of_rate / posterior_rate
-    return float((n * k_of_rate + 5) / (n + 10)), float(scale)  # a prior of ten numbers at k = 1/2
 
 
 def max_k(draws: int) -> float:

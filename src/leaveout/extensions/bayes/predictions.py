@@ -111,7 +111,7 @@ class PosteriorPredictions(PrintedResult):
 
     @property
     def _unit(self) -> IntArray:
-        return self.plan.index[self.plan.held][self._weighed]
+        return self.plan.scored_units[self._weighed]
 
     @property
     def _weighed_table(self) -> pd.DataFrame:
@@ -240,8 +240,8 @@ def predict_left_out(
             "predict: units depend on one another given the parameters, so these alone predict none of them. Effects of groups "
             "may be integrated out of functions of your own: lo.from_posterior(draws, unit_loss, data, integrate=…)."
         )
-    unit = plan.index[plan.held]
-    refit = plan.refit[plan.held]
+    unit = plan.scored_units
+    refit = plan.scored_refits
     y = _responses(posterior, names, response)[unit]
     draw = _response_draws(posterior, simulate)
     as_drawn = np.array([fold.theta is posterior.draws for fold in estimate.folds])

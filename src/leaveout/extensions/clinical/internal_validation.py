@@ -560,8 +560,8 @@ def left_out_shares(plan: Plan) -> Float[Array, " refits"]:
 
     The mean, over units, of one over the number of refits that leave the unit out.
     """
-    refit = plan.refit[plan.held]
-    unit = plan.index[plan.held]
+    refit = plan.scored_refits
+    unit = plan.scored_units
     times = np.bincount(unit, minlength=plan.num_units)
     return np.bincount(refit, 1 / times[unit], plan.num_refits) / np.sum(times > 0)
 

@@ -240,8 +240,8 @@ def prediction_errors(folds: OneFit, predicted: NDArray, method: str) -> NDArray
     mean, bound = _stacked(collected)
     if kind == "response" and is_classifier(folds.host) and len(collected) > 1:
         bound = shares(mean, bound)[1]
-    bound[~folds.exists[collected[0].refit]] = 0.0
-    bound = bound[np.argsort(collected[0].unit)]
+    bound[~folds.exists[collected[0].plan.scored_refits]] = 0.0
+    bound = bound[np.argsort(collected[0].plan.scored_units)]
     # that of both classes
     if bound.ndim != predicted.ndim:
         bound = bound[:, None]
@@ -267,8 +267,8 @@ def scored_rows(
     """Yield the number of each fold that has a score, the place of its scored entries, their rows
     and weights.
     """
-    unit = plan.index[plan.held]
-    ends = np.cumsum(np.bincount(plan.refit[plan.held], minlength=plan.num_refits))
+    unit = plan.scored_units
+    ends = np.cumsum(plan.scored_counts)
     if data.score_weight is None:
         weights = np.ones(len(data.y))
     else:
