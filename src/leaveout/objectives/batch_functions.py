@@ -134,10 +134,9 @@ def passes(objective: AbstractObjective) -> int:
     lanes = objective.costs.lanes
     if lanes is not None:
         return lanes
+    outputs = 1
     if isinstance(objective, AbstractLinearPredictor):
         outputs = objective.outputs
-    else:
-        outputs = 1
     # numbers that one pass over the data computes for a group of refits: about the size of a cache
     return max(4, 2**19 // (objective.num_units * outputs))
 
@@ -216,10 +215,9 @@ class LinearBatch:
         They serve the Hessians of steps only: gradients, in float64, decide where the steps end.
         """
         design = self.model.design
+        rows = design
         if isinstance(design, MultiOutputDesign):
             rows = design.base
-        else:
-            rows = design
         if isinstance(rows, Resident) and rows.source.dtype == np.float32 and self.constant is None:
             return design.single()
         return None
@@ -379,10 +377,9 @@ class DerivedBatch:
         rounded = lambda most: 8 ** min(4, max(0, int(np.log2(max(most / self._costs[2], 1)) / 3)))
         # operations of padding, in every call, that are accepted so that other plans find the same
         # programs
+        always = 1
         if total > 1 or held:
             always = min(rounded(4e6), self._padded_batch[0].num_units)
-        else:
-            always = 1
         return max(
             min(max(rounded(COMPILING / gradients), _power(8, together)), few_size(total)), always
         )

@@ -85,9 +85,8 @@ def unit_weights(objective: AbstractObjective, are_cases: bool = False) -> UnitW
         return UnitWeights(ones, are_cases, ones)
     values = np.asarray(weight, np.float64)
     trials = getattr(objective, "trials", None)
-    if trials is None:
-        of_model = values
-    else:
+    of_model = values
+    if trials is not None:
         of_model = values / trials
     if not are_cases:
         values = values / values[values > 0].mean()

@@ -235,10 +235,9 @@ class Fit(Module, PrintedResult):
         """
         model = self.objective
         # rows in place of columns
+        number = 0
         if isinstance(model, DualGLM):
             number = len(model.as_given.names) - len(model.names)
-        else:
-            number = 0
         return self.num_params + number - len(self.null_space)
 
     @property
@@ -375,29 +374,6 @@ class Fit(Module, PrintedResult):
         flat = self.null_space / np.linalg.norm(self.null_space[0])
         # these coordinates contain flat directions
         return displacement - (displacement @ flat.T) @ flat
-
-    def length(self, gradient: Vector) -> float:
-        """Compute √(gᵀH⁻¹g).
-
-        Parameters
-        ----------
-        gradient : array of float, shape (params,)
-            Gradient in θ.
-
-        Returns
-        -------
-        float
-            The decrement.
-        """
-        if self.factor is not None:
-            return float(np.linalg.norm(self.root @ gradient))
-        return decrement_of(
-            function(self.objective, self.theta),
-            self.scaling,
-            self.null_space,
-            self.vector,
-            gradient,
-        )
 
     def back(self, displacement: Vectors) -> Vectors:
         """Convert displacements θ − θ̂ to coordinates u.
@@ -622,10 +598,9 @@ def _without_cancellation(objective: AbstractObjective, make: Callable[[Any], Fi
     """
     try:
         fitted = make(objective)
+        alternative = None
         if _is_crowded(fitted):
             alternative = orthogonal_form(objective)
-        else:
-            alternative = None
     except (RuntimeError, ValueError):
         alternative = orthogonal_form(objective)
         if alternative is None:
@@ -786,12 +761,9 @@ def _fit_at_end(
             column = _separating_column(objective)
             if column:
                 problem += f" (the column {column!r} alone separates the classes)"
-            else:
-                problem += ""
             if target is not None and np.ptp(target) == 0:
-                problem += f" (the response is {target[0]:g} in every unit)?"
-            else:
-                problem += "?"
+                problem += f" (the response is {target[0]:g} in every unit)"
+            problem += "?"
         way = "Add a penalty (a prior), such as lo.penalties.Ridge(1.0), or give another start, fit(..., theta0=)."
         raise RuntimeError(f"fit: {problem}{'' if problem.endswith('?') else '.'} {way}")
     return fitted
@@ -952,9 +924,10 @@ def anchored_at(objective: AbstractObjective, theta: PyTree, caller: str, flat: 
     vector = np.asarray(ravel(theta))
     value, gradient = F.look(vector)
     check_finite(objective, theta, caller, value, gradient)
-    return _build_anchor(
-        objective, theta, value, gradient, (None, *coordinates(objective, F, vector, caller))
-    )
+    scaling, null_space = coordinates(objective, F, vector, caller)
+    decrement = decrement_of(F, scaling, null_space, vector, gradient)
+    parts = None, scaling, null_space
+    return _build_anchor(objective, theta, value, gradient, parts, decrement)
 
 
 def _evaluate_curvature(
@@ -986,8 +959,10 @@ def _build_fit(objective: AbstractObjective, theta: PyTree, result: StepResult) 
     gradient, factor, null_space = (
         as_stored(result.pop(name)) for name in ("gradient", "factor", "null_space")
     )
-    parts = factor, as_stored(scipy.linalg.lapack.dtrtri(factor, lower=1)[0]), null_space
-    return _build_anchor(objective, theta, result["value"], gradient, parts)
+    whitener = as_stored(scipy.linalg.lapack.dtrtri(factor, lower=1)[0])
+    decrement = float(np.linalg.norm(whitener @ gradient))
+    parts = factor, whitener, null_space
+    return _build_anchor(objective, theta, result["value"], gradient, parts, decrement)
 
 
 def _build_anchor(
@@ -996,20 +971,11 @@ def _build_anchor(
     value: Any,
     gradient: Any,
     parts: tuple[Any, Any, Any],
+    decrement: float,
 ) -> Fit:
     value = np.asarray(value)
-    fitted = Fit(
-        objective,
-        theta,
-        value,
-        gradient,
-        *parts,
-        np.zeros(()),
-        np.asarray(RESULTS.successful),
-        alone(value, theta),
+    result = RESULTS.successful if decrement <= WARN else RESULTS.not_converged
+    minima = alone(value, theta)
+    return Fit(
+        objective, theta, value, gradient, *parts, np.asarray(decrement), np.asarray(result), minima
     )
-    decrement = fitted.length(gradient)
-    result = fitted.result
-    if not decrement <= WARN:
-        result = np.asarray(RESULTS.not_converged)
-    return replace(fitted, decrement=np.asarray(decrement), result=result)

@@ -456,9 +456,8 @@ class Plan(PrintedResult):
             for name, labels in labelings.items()
             if labels is not None
         ]
-        if self.serial is None:
-            dependence = "not known"
-        else:
+        dependence = "not known"
+        if self.serial is not None:
             dependence = "blocks along their order" if self.serial else "every unit by itself"
         lines = [
             ("plan", self.call or "of its own weights"),
@@ -786,10 +785,9 @@ class Cases:
         """
         cases = np.ones(num_units) if weight is None else weight
         if self.num_units not in (None, num_units) or np.any(cases % 1):
+            reason = "sample_weight are no whole numbers"
             if np.any(cases % 1) == 0:
                 reason = f"it is for {self.num_units} units"
-            else:
-                reason = "sample_weight are no whole numbers"
             raise ValueError(
                 f"{caller}: no plan of cases of these {num_units} units can be made: {reason}."
             )
@@ -1371,9 +1369,8 @@ def purged(
             "purged: times must not fall from unit to unit, and no label ends before its time; sort the data, or give groups=, "
             "the series."
         )
-    if groups is None:
-        facts = {"serial": True}
-    else:
+    facts = {"serial": True}
+    if groups is not None:
         facts = _number_steps("purged", n, series, start).facts
     order = np.asarray(start.argsort(kind="stable"))
     start, until = (column.iloc[order].reset_index(drop=True) for column in (start, until))
@@ -1575,9 +1572,8 @@ def neighbourhoods(
     """
     radius = count("neighbourhoods: radius", radius, 0)
     buffer = count("neighbourhoods: buffer", buffer, 0)
-    if num_sites is None:
-        sites = None
-    else:
+    sites = None
+    if num_sites is not None:
         sites = count("neighbourhoods: num_sites", num_sites, 2)
     pairs, n, names = read_edges("neighbourhoods", edges, sites)
     count("neighbourhoods: num_sites", n, 2)
@@ -1964,9 +1960,8 @@ def _by_labels(
     labels, train, test = match_labels(
         "from_splits", **{f"the train set of split {k}": train, f"its test set {k}": test}
     )
-    if names is None:
-        order = None
-    else:
+    order = None
+    if names is not None:
         order = places("from_splits", f"split {k}", labels.index, "split 0", names)
     if order is not None:
         train = np.asarray(train)[order]

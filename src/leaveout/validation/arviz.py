@@ -47,10 +47,9 @@ def elpd_data(
         }
     if dataclasses.is_dataclass(elpd_class):
         constructor: Any = elpd_class
+        kind = {}
         if "kind" in {field.name for field in dataclasses.fields(elpd_class)}:
             kind = {"kind": "loo"}
-        else:
-            kind = {}
         return constructor(**kind, elpd=elpd, p=p, elpd_i=pointwise, **{"good_k": None, **details})
     # in ArviZ's own order, by which it prints
     entries = {

@@ -191,9 +191,8 @@ def _solve_least_squares(
     mean = omega @ x / omega.sum() if system.intercept else np.zeros(p)
     response_mean = omega @ y / omega.sum() if system.intercept else 0.0
     cut = max(system.cut, 32 * max(x.shape[0] + p * system.has_penalty, p) * 2.0**-52)
-    if system.natural is None:
-        natural = system.coefficient_map
-    else:
+    natural = system.coefficient_map
+    if system.natural is not None:
         natural = np.linalg.inv(system.natural)
     for basis in (np.eye(p), natural):  # the second decides which solution is of least norm
         rows = np.sqrt(omega)[:, None] * ((x - mean) @ basis)

@@ -301,10 +301,9 @@ def _check_copies(fit: Fit, plan: Plan) -> str:
         for column, is_measured in zip(columns[:last], measured, strict=False)
         if is_measured
     ]
+    joint_share = 0.0
     if features and len(rows) > 1:
         joint_share = _alike_share(_kinds(features)) * math.prod(equal_shares[last:])
-    else:
-        joint_share = 0.0
     if copied_rows.size <= NATURAL * n * (n - 1) * max(math.prod(equal_shares), joint_share):
         return ""
     if copied_rows.size <= NATURAL * n * (n - 1) * _one_column_apart(
@@ -719,10 +718,9 @@ def _check_time_order(fit: Fit, plan: Plan) -> str:
         return ""
     residuals = _residuals(fit)
     size = 0.0 if residuals is None else float(residuals @ residuals)
+    correlation = 0.0
     if residuals is not None and 0 < size < np.inf:
         correlation = float(residuals[1:] @ residuals[:-1]) / size
-    else:
-        correlation = 0.0
     if not correlation > CERTAIN_CORRELATION / math.sqrt(plan.num_units):
         return ""
     return f"rows are in time order, by {clock}, and residuals of neighbours correlate {correlation:.2f}, which refits see"
@@ -733,9 +731,8 @@ def _clocks(fit: Fit, plan: Plan) -> Iterator[str]:
     # least number of rows that are not in time order by chance
     names = plan.names
     min_ordered_rows = 20
-    if names is None:
-        candidates = []
-    else:
+    candidates = []
+    if names is not None:
         candidates = [
             ("their index" if names.name is None else f"their index {str(names.name)!r}", names)
         ]

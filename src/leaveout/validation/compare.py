@@ -113,10 +113,9 @@ class Comparison(pd.DataFrame):
             self, main, [name for name in optional if self[name].notna().any()], 6
         )
         null = self["no_model"].dropna().unique() if "no_model" in self else []
+        notes = []
         if len(null):
             notes = [f"no model loses {', '.join(f'{loss:.6g}' for loss in null)}"]
-        else:
-            notes = []
         notes += [f"SE: {kind}" for kind in dict.fromkeys(self.get("kind", ()))]
         doubtful = self["diagnosis"][self["diagnosis"] != ""] if "diagnosis" in self else {}
         notes += [f"diagnosis of {name}: {why}" for name, why in doubtful.items()]
@@ -654,10 +653,9 @@ def _require_comparable(estimates: dict[str, Estimate]) -> None:
     }
     ours = [score for name, score in scores.items() if name not in unknown]
     if (ours and unknown) or len(set(unknown.values())) > 1:
+        assumed = "of one score, though by other functions"
         if ours:
             assumed = f"{ours[0]}, as the others are"
-        else:
-            assumed = "of one score, though by other functions"
         listed = ", ".join(map(repr, unknown))
         warn(
             f"compare: what the losses of {listed} are is not known; they are taken to be {assumed}."

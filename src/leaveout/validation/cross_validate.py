@@ -594,10 +594,9 @@ def _existing_thetas(batch: Batch, outcome: RefitBatch) -> Collected:
 def objective_of(caller: str, fit: Fit) -> AbstractObjective:
     """Return the objective of a fit; TypeError if the argument is not a fit."""
     if not isinstance(fit, Fit):
+        way = ""
         if hasattr(fit, "get_params"):
             way = " lo.sklearn.cross_validate takes this call."
-        else:
-            way = ""
         raise TypeError(
             f"{caller}: the first argument must be a Fit, from lo.fit, lo.anchor or lo.from_sklearn; got "
             f"{type(fit).__name__}.{way}"

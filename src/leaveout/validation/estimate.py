@@ -810,10 +810,9 @@ class Estimate(PrintedResult):
     def _no_model_text(self) -> str:
         if not np.isfinite(self.no_model):
             return ""
+        share = ""
         if np.isfinite(self.explained):
             share = f"; share explained {self.explained:.1%}"
-        else:
-            share = ""
         return f"{self.no_model:.6g}{share}"
 
     def _stop_note(self) -> str:
@@ -861,10 +860,9 @@ class Estimate(PrintedResult):
         se = self.metric_se.get(name, np.nan)
         error = self.metric_error.get(name, np.nan)
         sampling = f" ± {se:.2g} (SE)" if np.isfinite(se) else " (SE not available)"
+        approximation = "not certified"
         if np.isfinite(error):
             approximation = f"± {error:.1g} for the refits"
-        else:
-            approximation = "not certified"
         return f"{self.metrics[name]:.6g}{sampling}, {approximation}; {self.metric_how[name]}"
 
     def to_arviz(self) -> Any:

@@ -189,10 +189,9 @@ def independent(losses: FloatArray, weight: FloatArray, plan: Plan) -> Independe
         if count < MIN_BLOCKS:
             return missing(f"{count} blocks of neighbours are fewer than {MIN_BLOCKS}")
         size = round(seen.sum() / count)
+        blocks = "units, each by itself"
         if size > 1:
             blocks = f"blocks of about {size} neighbours"
-        else:
-            blocks = "units, each by itself"
         return Independent(label, count, f"over {count} {blocks}")
     if plan.serial is None:
         return missing("the objective does not say whether its units depend on one another")
