@@ -41,6 +41,8 @@ Array = np.ndarray
 Average = Literal["pooled", "fold", "repeat"]
 # rows of a fold up to which areas are computed fold by fold, if each fold has every class
 SMALL = 20
+# fields of an estimate that hold its metrics, each by their names
+METRIC_FIELDS = "metrics", "metric_se", "metric_error", "metric_how", "metric_limits"
 POOLING_NOTE = "pooled over held-out predictions"
 # groups of units that the jackknife leaves out: its standard error is then known to 3 %
 MOST_DELETED = 500
@@ -171,12 +173,11 @@ def measures(
         metric = ()
     elif isinstance(metric, str) or not isinstance(metric, Iterable):
         metric = (metric,)
+    choices = metric.values() if isinstance(metric, Mapping) else metric
+    listed = [measure_of(caller, fit, choice) for choice in choices]
+    names = [measure.name for measure in listed]
     if isinstance(metric, Mapping):
-        listed = [measure_of(caller, fit, choice) for choice in metric.values()]
         names = list(metric)
-    else:
-        listed = [measure_of(caller, fit, choice) for choice in metric]
-        names = [measure.name for measure in listed]
     if len({*names}) < len(names):
         raise ValueError(
             f"{caller}: metric names {', '.join(names)}: give measures of one name as {{name: measure}}."
@@ -212,10 +213,8 @@ def measure(
         name: metric_value(measure, in_order(fit, predictions, measure), average)
         for name, measure in measures.items()
     }
-    small = (
-        np.diff(plan.indptr).max() < 0.05 * plan.num_units
-        or np.bincount(plan.scored_refits).max() <= SMALL
-    )
+    width = np.diff(plan.indptr).max()
+    small = width < 0.05 * plan.num_units or plan.scored_counts.max() <= SMALL
     pooled = [
         name
         for name, measure in measures.items()
@@ -228,13 +227,7 @@ def measure(
             "intercept alone the AUC is 0, not 0.5). Compare losses, or use large folds, or folds that each hold every class."
         )
     weight = unit_weights(fit.objective, plan.of_cases).values
-    fields: dict[str, dict[str, Any]] = {
-        "metrics": {name: value.value for name, value in values.items()},
-        "metric_se": {},
-        "metric_error": {name: value.error for name, value in values.items()},
-        "metric_how": {},
-        "metric_limits": {},
-    }
+    fields: dict[str, dict[str, Any]] = {name: {} for name in METRIC_FIELDS}
     for name, value in values.items():
         measure = measures[name]
         unit_plan = plan if value.groups is None else replace(plan, clusters=value.groups)
@@ -242,12 +235,13 @@ def measure(
         freedom = groups.units - 1.0 if groups.label is not None else np.inf
         low = -np.inf if measure.low is None else measure.low
         high = np.inf if measure.high is None else measure.high
-        notes = [value.description]
+        description = value.description
         if measure.needs == "label" and measure.title:
-            notes.append(measure.title)
-        fields["metric_se"][name] = standard_error(value.values, weight, unit_plan).value
-        fields["metric_how"][name] = ", ".join(notes)
-        fields["metric_limits"][name] = low, high, freedom
+            description += f", {measure.title}"
+        se = standard_error(value.values, weight, unit_plan).value
+        entries = value.value, se, value.error, description, (low, high, freedom)
+        for field, entry in zip(METRIC_FIELDS, entries, strict=True):
+            fields[field][name] = entry
     return fields
 
 
@@ -320,7 +314,7 @@ def divide(
         is_complete = is_complete[np.unique(refit)]
         if repeat is None:
             return (refit, "refits") if is_complete.any() else together
-        small = np.bincount(plan.scored_refits).max() <= SMALL
+        small = plan.scored_counts.max() <= SMALL
         if is_complete.all() and small and plan.clusters is None:
             return refit, "folds"
         if not _has_every_class(repeat[refit], held.target, weight, repeat.max() + 1).any():
@@ -434,7 +428,6 @@ def _leave_groups_out(measure: Measure, held: HeldOutPredictions, parts: Parts) 
     predicted = measure.form(held.prediction)
     plan = held.plan
     n = len(held.weight)
-    rows = parts.entries
     weight = parts.weight
     assert functional is not None
 
@@ -446,16 +439,15 @@ def _leave_groups_out(measure: Measure, held: HeldOutPredictions, parts: Parts) 
         except (ValueError, ZeroDivisionError):  # such as a class that is missing
             return np.nan
 
-    part_values = np.array([value(entries) for entries in rows])
-    defined = np.flatnonzero(np.isfinite(part_values))
+    values_of_parts = [(value(entries), entries) for entries in parts.entries]
+    defined = [pair for pair in values_of_parts if np.isfinite(pair[0])]
     description = parts.describe(measure, len(defined))
-    if not len(defined):
+    if not defined:
         return _undefined(n, description)
     seen = np.flatnonzero((np.bincount(held.unit, minlength=n) > 0) & (held.weight > 0))
     groups = plan.clusters if plan.clusters is not None else plan.blocks
-    if groups is None:
-        code = np.arange(len(seen))
-    else:
+    code = np.arange(len(seen))
+    if groups is not None:
         code = np.unique(groups[seen], return_inverse=True)[1]
     count = int(code.max()) + 1
     ordered = groups is None and plan.serial
@@ -466,34 +458,26 @@ def _leave_groups_out(measure: Measure, held: HeldOutPredictions, parts: Parts) 
         count = MOST_DELETED
     label = np.full(n, -1)
     label[seen] = code
-    without = np.tile(part_values[defined, None], count)
-    for k, entries in enumerate(rows[part] for part in defined):
+    without = np.tile([[part_value] for part_value, _ in defined], count)
+    errors = []
+    for part_without, (_, entries) in zip(without, defined, strict=True):
         entry_labels = label[held.unit[entries]]
         for g in np.unique(entry_labels[entry_labels >= 0]):
-            without[k, g] = value(entries[entry_labels != g])
-    result = float(part_values[defined].mean())
-    exists = np.isfinite(without)
-    change = result - np.where(exists, without, 0.0).sum(0) / np.where(
-        exists.any(0), exists.sum(0), np.nan
-    )
+            part_without[g] = value(entries[entry_labels != g])
+        part = held.take(entries)
+        errors.append(measure.error(part.target, part.prediction, part.errors, weight[entries]))
+    result = float(np.mean([part_value for part_value, _ in defined]))
+    change = result - np.ma.masked_invalid(without).mean(0).filled(np.nan)
     values = np.full(n, np.nan)
     share = np.bincount(code, held.weight[seen]) / held.weight[seen].sum()
-    depends_on_few = count >= 2 * MIN_BLOCKS and np.sum(change != 0) < MIN_BLOCKS
-    if depends_on_few:
+    if count >= 2 * MIN_BLOCKS and np.sum(change != 0) < MIN_BLOCKS:
         description += "; no SE, since it depends on few units, as a maximum does"
     elif not np.isfinite(change).all():
         description += "; no SE, since it needs each of the units"
     else:
         values[seen] = result + (change * (1 - share) / share)[code]
-        description += (
-            f"; SE by the jackknife over {count} {'groups of ' if count < len(seen) else ''}units"
-        )
-    errors = []
-    for number in defined:
-        part = held.take(rows[number])
-        errors.append(
-            measure.error(part.target, part.prediction, part.errors, weight[rows[number]])
-        )
+        kind = "groups of units" if count < len(seen) else "units"
+        description += f"; SE by the jackknife over {count} {kind}"
     units = label if merged and not ordered else None
     return Value(result, values, float(np.mean(errors)), description, units)
 

@@ -1,11 +1,13 @@
 """Predictions over resamples, by refits from scratch."""
 
+import cloudpickle
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.special import expit
 
 import leaveout as lo
+from leaveout.validation import batches
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(100, 2))
@@ -50,6 +52,23 @@ def test_survival_and_resamples_without_a_refit():
     rare = np.column_stack([X[:, 0], np.arange(100) < 2])
     part = lo.stability(lo.fit(lo.GLM(rare, np.r_[0, 1, Y[2:]], "logistic")), B=20)
     assert len(part.predictions) < 20 and "no refit" in str(part)
+
+
+def test_numbers_come_back_from_other_processes(monkeypatch):
+    """A worker gets a copy of the function: what it writes elsewhere is lost."""
+    fit, steps = lo.fit(lo.GLM(X, Y, "logistic")), batches.steps
+    sent = lambda make, *more: steps(cloudpickle.loads(cloudpickle.dumps(make)), *more)
+    calls = {
+        "stability": lambda: lo.stability(fit, plan=PLAN).predictions,
+        "calibration": lambda: lo.calibration(fit, plan=PLAN).curve,
+        "held out": lambda: lo.decision_curve(lo.cross_validate(fit, 5)).table,
+        "centres": lambda: lo.internal_external(fit, np.arange(100) % 4).centres.iloc[:, :-1],
+        "validate": lambda: lo.validate(fit, plan=PLAN, curves=0).table,
+    }
+    here = {name: call() for name, call in calls.items()}
+    monkeypatch.setattr(batches, "steps", sent)
+    for name, call in calls.items():
+        np.testing.assert_array_equal(call(), here[name], err_msg=name)
 
 
 def test_wrong_input():
