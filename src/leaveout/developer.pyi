@@ -274,8 +274,8 @@ from .validation.checks import reader_of as reader_of
 # results that can be compared, and the tails of numbers
 from .validation.compare import (
     AbstractComparable as AbstractComparable,
-    ComparableMean as ComparableMean,
     fit_pareto as fit_pareto,
+    probability_of_worse as probability_of_worse,
 )
 
 # refits by a fit and a plan
@@ -343,13 +343,8 @@ from .validation.scoring import (
 
 # standard errors
 from .validation.standard_errors import (
-    InfluenceSpread as InfluenceSpread,
     StandardError as StandardError,
-    TrainingInfluence as TrainingInfluence,
-    Variance as Variance,
-    as_trained as as_trained,
     average_by_unit as average_by_unit,
     naive as naive,
-    over_units as over_units,
     standard_error as standard_error,
 )

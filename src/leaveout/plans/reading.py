@@ -78,7 +78,7 @@ class PlanReader:
         if not isinstance(plan, Iterable):
             origin = repr(plan)
             try:
-                splits = list(plan.split(np.zeros((n, 1)), units.target, clusters))
+                splits = list(splits.split(np.zeros((n, 1)), units.target, clusters))
             except (ValueError, TypeError) as error:
                 if clusters is None and "groups" in str(error):
                     raise ValueError(

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,7 @@ from .._runtime.results import RESULTS, TERMINAL_WIDTH, text_within
 from ..objectives.objective import LOG_DENSITY, LOG_LIKELIHOOD, LOG_PROBABILITY
 from ..plans.plan import Plan
 from .estimate import ROUNDING, Estimate
-from .standard_errors import InfluenceSpread, independent
+from .standard_errors import independent
 
 Array = np.ndarray
 # independent units, and a difference of summed log densities, below which standard errors of
@@ -34,28 +34,13 @@ HEAVY = 0.5  # Pareto's k of the tails of differences from which on their varian
 MAIN_COLUMNS = "mean", "se", "difference", "se_difference", "p_worse"
 
 
-class ComparableMean(NamedTuple):
-    """A number to be compared with others of the same data.
-
-    `spread` is the influence of the data on it (None if not known). `drawn` `[folds, draws]` are
-    its values over Monte-Carlo draws that are common to all, weighted by `weight` `[folds]`.
-    `conditions` names what must be the same in all.
-    """
-
-    value: float
-    more_is_better: bool
-    spread: InfluenceSpread | None
-    draws: Float[Array, "folds draws"] | None
-    weight: Float[Array, " folds"] | None
-    conditions: dict[str, str]
-
-
 class AbstractComparable(abc.ABC):
     """The interface of results other than estimates that `compare` takes."""
 
+    @staticmethod
     @abc.abstractmethod
-    def as_comparable(self) -> ComparableMean:
-        """Return the number to compare; ValueError if there is none."""
+    def _compare(results: dict[str, Any]) -> "Comparison":
+        """Compare results by name; TypeError if some are of another kind."""
 
 
 class Comparison(pd.DataFrame):
@@ -235,12 +220,12 @@ def compare(
     one    0.51        0.00           0.00
     other  2.36        1.85           0.23
     """
-    if isinstance(estimates, Mapping) and any(
-        isinstance(estimate, AbstractComparable) for estimate in estimates.values()
-    ):
+    listed = list(estimates.values()) if isinstance(estimates, Mapping) else []
+    others = [result for result in listed if isinstance(result, AbstractComparable)]
+    if others:
         if jacobian is not None:
             raise TypeError("compare: jacobian is of estimates of cross_validate; leave it out.")
-        return _compare_numbers(estimates)
+        return others[0]._compare(estimates)
     if not isinstance(estimates, Mapping) or not all(
         isinstance(estimate, Estimate) for estimate in estimates.values()
     ):
@@ -299,7 +284,9 @@ def compare(
             "se_difference": se_difference,
             "elpd_diff": -mean_difference * count + 0.0 if is_density else np.nan,
             "se_diff": se_difference * count if is_density else np.nan,
-            "p_worse": 0.5 if name == best else _worse(mean_difference, se_difference),
+            "p_worse": 0.5
+            if name == best
+            else probability_of_worse(mean_difference, se_difference),
             "diagnosis": "" if name == best else _diagnosis(difference, estimate, is_density),
             "no_model": estimate.no_model,
             "explained": estimate.explained,
@@ -320,72 +307,6 @@ def compare(
     comparison = Comparison(table.sort_values(["missing", "mean"]))
     comparison.estimates = dict(estimates)
     return comparison
-
-
-def _compare_numbers(results: dict[str, Any]) -> Comparison:
-    """Compare numbers by their influences."""
-    if any(not isinstance(result, AbstractComparable) for result in results.values()):
-        kinds = ", ".join(f"{name!r}: {type(result).__name__}" for name, result in results.items())
-        raise TypeError(
-            f"compare: give results of one kind, all of leakage_corrected or all of cross_validate; got {kinds}."
-        )
-    if len(results) < 2:
-        raise ValueError(
-            f"compare: give two or more results, {{name: result}}; got {len(results)}."
-        )
-    numbers = {name: result.as_comparable() for name, result in results.items()}
-    first, reference = next(iter(numbers.items()))
-    for name, number in numbers.items():
-        differing = [
-            condition
-            for condition in reference.conditions | number.conditions
-            if reference.conditions.get(condition) != number.conditions.get(condition)
-        ]
-        if differing:
-            raise ValueError(
-                f"compare: {first!r} and {name!r} are of another {', '.join(differing)}; give both calls the same."
-            )
-    sign = -1.0 if reference.more_is_better else 1.0
-    best = min(numbers, key=lambda name: sign * numbers[name].value)
-    rows = {name: _table_row(number, numbers[best]) for name, number in numbers.items()}
-    table = pd.DataFrame.from_dict(rows, orient="index")
-    comparison = Comparison(table.sort_values("mean", ascending=not reference.more_is_better))
-    comparison.estimates = dict(results)
-    return comparison
-
-
-def _table_row(number: ComparableMean, best: ComparableMean) -> dict[str, Any]:
-    """Return the row of the table for one number."""
-    same = number is best
-    difference = number.value - best.value
-    se = se_difference = float("nan")
-    if number.spread is not None and best.spread is not None:
-        se = number.spread.error
-        se_difference = 0.0 if same else number.spread.minus(best.spread).error
-    error = 0.0  # the Monte-Carlo error of the difference, over the draws that both share
-    if (
-        not same
-        and number.draws is not None
-        and best.draws is not None
-        and number.weight is not None
-    ):
-        count = min(number.draws.shape[1], best.draws.shape[1])
-        variance = np.var(number.draws[:, :count] - best.draws[:, :count], axis=1, ddof=1) / count
-        error = float(np.sqrt(number.weight**2 @ variance))
-    towards = -1.0 if number.more_is_better else 1.0
-    if same:
-        worse = 0.5
-    else:
-        worse = _worse(towards * difference, float(np.hypot(se_difference, error)))
-    return {
-        "mean": number.value,
-        "se": se,
-        "difference": difference,
-        "se_difference": se_difference,
-        "p_worse": worse,
-        "approximation_error": error,
-        "kind": "over clusters, as tested and trained on",
-    }
 
 
 def _same_folds(a: Plan, b: Plan) -> bool:
@@ -503,7 +424,8 @@ def fit_pareto(excess: Float[Array, " tail"]) -> tuple[float, float]:
         return float(k_of_rate), float(-k_of_rate / posterior_rate)
 
 
-def _worse(difference: float, se: float) -> float:
+def probability_of_worse(difference: float, se: float) -> float:
+    """Return the probability that a difference, by its standard error, is above zero."""
     if np.isnan(se):
         return float("nan")
     if se > 0:

@@ -24,7 +24,14 @@ from sklearn.tree import DecisionTreeRegressor
 
 import leaveout as lo
 from leaveout._runtime import parallel as _workers
-from leaveout.extensions.leakage import _blocks, _leakage_report, _page, _splits, _study
+from leaveout.extensions.leakage import (
+    _blocks,
+    _leakage_report,
+    _page,
+    _splits,
+    _study,
+    _variance as _errors,
+)
 from leaveout.extensions.leakage._fits import LeastSquares
 from leaveout.leakage import (
     Injection,
@@ -35,7 +42,6 @@ from leaveout.leakage import (
     leakage_report,
     leakage_slope_test,
 )
-from leaveout.validation import standard_errors as _errors
 
 QUIET = pytest.mark.filterwarnings("ignore:leakage_corrected:UserWarning")
 QUICK = Injection(num_boot=4, num_levels=4)

@@ -22,8 +22,8 @@ from leaveout.extensions.leakage._pool import PooledSystem
 from leaveout.extensions.leakage._scoring import predict_for_score, resolve_score
 from leaveout.extensions.leakage._solve import Shape
 from leaveout.extensions.leakage._spread import left_out, units
+from leaveout.extensions.leakage._variance import InfluenceSpread, TrainingInfluence
 from leaveout.leakage import RecordLeakage, SplitLeakage, leakage_corrected
-from leaveout.validation.standard_errors import InfluenceSpread, TrainingInfluence
 
 QUIET = pytest.mark.filterwarnings("ignore:leakage_corrected:UserWarning")
 SMALL = lo.leakage.Injection(num_boot=12, num_levels=6)

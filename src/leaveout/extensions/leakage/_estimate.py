@@ -14,7 +14,6 @@ from ... import AbstractRefit, Fit, Interrupted
 from ...developer import (
     NO_MIXTURE,
     File,
-    InfluenceSpread,
     Rng,
     conventional,
     fingerprint,
@@ -35,6 +34,7 @@ from ._slope import slope_test
 from ._solve import shape_of
 from ._spread import MIN_CLUSTERS_A_SIDE, as_tested, draws_resolve, left_out, units
 from ._study import FitRequest, PredictionWork
+from ._variance import InfluenceSpread
 
 DEFAULT = Injection()
 IID_REPEATS = 4

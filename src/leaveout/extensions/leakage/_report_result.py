@@ -19,19 +19,15 @@ import pandas as pd
 from jaxtyping import Float
 
 from ...developer import (
-    AbstractComparable,
     BoolArray,
-    ComparableMean,
-    InfluenceSpread,
     IntArray,
     PagedResult,
-    Variance,
-    as_trained,
-    over_units,
     provided,
 )
+from ._comparison import ComparableMean, ComparableResult
 from ._hosts import finite_columns
 from ._study import Answer, LeakageStudy, Partitions, half_width
+from ._variance import InfluenceSpread, Variance, as_trained, over_units
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -163,7 +159,7 @@ def estimate_unlisted(X: Any, study: LeakageStudy, mates: pd.DataFrame) -> NearM
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LeakageReport(PagedResult, AbstractComparable):
+class LeakageReport(PagedResult, ComparableResult):
     """Answers to the question of the score on new clusters, by name, including "naive".
 
     `lo.leakage.leakage_report` returns it. `table` has the answers side by side; `recommended`

@@ -23,16 +23,14 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from ...developer import (
-    AbstractComparable,
-    ComparableMean,
     FloatArray,
-    InfluenceSpread,
     Interval,
     Measure,
     PrintedResult,
     conventional,
     provided,
 )
+from ._comparison import ComparableMean, ComparableResult
 from ._injection import MOST, FoldInjection, refusal as hidden_leak
 from ._models import Shares
 from ._pool import PooledSystem, combine, pool
@@ -40,6 +38,7 @@ from ._run import FoldLosses
 from ._slope import SlopeTest
 from ._solve import Curve, System, shape_of
 from ._spread import as_tested, drawn_influence, draws_resolve, units
+from ._variance import InfluenceSpread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,7 +47,7 @@ RARE = 1e-3  # share of sets without leakage below which ê₀ is an extrapolati
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LeakageResult(PrintedResult, AbstractComparable):
+class LeakageResult(PrintedResult, ComparableResult):
     """The loss (or score) on new clusters with the leakage removed, with its errors and
     assumptions.
 

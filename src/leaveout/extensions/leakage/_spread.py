@@ -6,11 +6,11 @@ The influence of each record as tested, and as trained on.
 import numpy as np
 from jaxtyping import Float, Int
 
-from ...developer import TrainingInfluence
 from ._injection import FoldInjection
 from ._models import Shares
 from ._run import FitWork, LevelDraws, LevelNumbers
 from ._study import FoldEffects, PredictionWork, leave_pairs_out
+from ._variance import TrainingInfluence
 
 MIN_CLUSTERS_A_SIDE = 8  # clusters on each side below which records are the independent units
 

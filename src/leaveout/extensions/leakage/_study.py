@@ -29,8 +29,6 @@ from ...developer import (
     Measure,
     Slow,
     StepResult,
-    Variance,
-    over_units,
     steps,
 )
 from ._fits import FIT_BATCH_ENTRIES, AbstractLearner
@@ -39,6 +37,7 @@ from ._linkage import Linkage
 from ._models import LeakageFold
 from ._pair_calibration import Rate
 from ._splits import Rows, fold_of
+from ._variance import Variance, over_units
 
 Partitions = Int[np.ndarray, "draws rows"]
 # shares of the expected mates across folds in the pairs above each cut of the sweep
