@@ -872,7 +872,9 @@ def thresholds(
             for mass in (hits, misses)
         )
     gains = -np.diff(hits, append=0.0, axis=1)
-    total = np.maximum(hits + misses, 1e-300)
+    total = hits + misses
+    # where nothing weighs at or above a threshold, these differences of sums are rounding
+    total = np.where(total > 1e-14 * total[:, :1], total, np.inf)
     share = hits / total
     return dot(gains, share), share, total, gains
 
