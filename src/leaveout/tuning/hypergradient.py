@@ -174,7 +174,7 @@ class LossSlopes:
             )
         builder = EstimateBuilder(HeldOutLoss(fit, plan, None), criterion(fit))
         outputs = read_or_make(lambda: self._evaluate(fit, rho, builder, groups))
-        fields = {name: outputs[name] for name in outputs.keys() & REFIT_FIELDS}
+        fields: dict[str, Any] = {name: outputs[name] for name in outputs.keys() & REFIT_FIELDS}
         estimate = replace(builder.blank, **fields)
         slopes = (
             outputs["slope"]

@@ -907,7 +907,8 @@ def by_gradient(study: TrialStudy) -> SearchEnd:
                 predicted = None
             else:
                 values = center[plan.scored_units]
-                predicted = Predictions(plan, "link", values, np.zeros_like(values))
+                missing = np.zeros(plan.num_refits, bool)
+                predicted = Predictions(plan, "link", values, np.zeros_like(values), missing)
             fields: dict[str, Any] = {
                 "predicted": predicted,
                 "slope": dict(zip(hyper, along.tolist(), strict=True)),

@@ -228,7 +228,7 @@ def cross_validate(
             if evaluate is not None and strategy.in_standard_errors and fold_bases is None:
                 estimate = builder.sharpen(estimate)
             estimate = builder.finish(*builder.audited(estimate, strategy.in_standard_errors))
-            if metrics:
+            if predict is not None:
                 predictions = predictions_of(plan, predict.kind, builder.columns)
                 estimate = replace(estimate, **measure(measures_by_name, fit, predictions, average))
     note = estimate.labels.note
@@ -631,10 +631,10 @@ class EstimateColumns:
         fit = loss.fit
         rows = batch.rows
         losses = np.array(loss.losses_of(rows, outcome))
-        bad = ~np.isfinite(losses)
-        has_loss_code = NO_REFIT_CODES
+        bad: BoolArray = ~np.isfinite(losses)
+        has_loss_code: Sequence[RESULTS] = NO_REFIT_CODES
         if losses.ndim > 1:
-            bad = (bad & rows.held).any(1)
+            bad = np.any(bad & rows.held, axis=1)
             has_loss_code = NO_LOSS_CODES
         result = np.array(outcome.result)
         result[bad & ~among(result, NO_REFIT_CODES)] = RESULTS.nonfinite
@@ -797,7 +797,8 @@ class EstimateBuilder:
     def draft(self) -> Estimate:
         """The estimate of the refits so far."""
         names = {"losses", "error", "result", "proved", "settled_by", "elsewhere"}
-        return replace(self.blank, **{name: self.columns[name] for name in names & {*self.columns}})
+        fields: dict[str, Any] = {name: self.columns[name] for name in names & {*self.columns}}
+        return replace(self.blank, **fields)
 
     def stoppable(self) -> contextlib.AbstractContextManager[None]:
         """Raise `Interrupted` with the estimate of all refits on Ctrl-C."""
@@ -934,7 +935,7 @@ def refitted(
         "proved": refits,
         "settled_by": refits,
     }
-    fields = {name: np.array(getattr(estimate, name)) for name in places}
+    fields: dict[str, Any] = {name: np.array(getattr(estimate, name)) for name in places}
     for name, place in places.items():
         fields[name][place] = getattr(draft, name)
     return replace(estimate, **fields)

@@ -97,7 +97,7 @@ class Predictions:
     kind: str
     values: Float[Array, "scored ..."]
     errors: Float[Array, "scored ..."]
-    missing: Bool[Array, " refits"] | None = None
+    missing: Bool[Array, " refits"]
 
     @property
     def existing(self) -> Bool[Array, " scored"]:
@@ -203,7 +203,7 @@ def prediction_kind(measures: Mapping[str, Measure]) -> str:
 
 def measure(
     measures: Mapping[str, Measure], fit: Fit, predictions: Predictions, average: Average | None
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Any]:
     """Compute metrics of predictions.
 
     The fields of an estimate that hold them, each by the metrics' names.
