@@ -77,6 +77,7 @@ def products(anchor: LinearFitCache, look: OneRow) -> Products:
     heaviest = float(masses.max())
     scale = anchor.norm.max() * anchor.norm[unit]
     is_rough = isinstance(anchor.model.design, DenseDesign) and anchor.digits < ROUGH
+    kind: type[np.floating]
     if is_rough:
         kind, rounding_unit = np.float32, SINGLE_UNIT
         rows = cast(DenseDesign, anchor.single[0]).x
