@@ -110,7 +110,7 @@ def without_estimates_by_products() -> Iterator[None]:
     """Factor Hessians, however dear."""
     with (
         mock.patch.object(_linear, "COSTLY_OPERATIONS", np.inf),
-        mock.patch.object(_linear, "HESSIANS", np.inf),
+        mock.patch.object(_linear, "HESSIAN_BUDGET", np.inf),
     ):
         yield
 

@@ -1926,8 +1926,8 @@ FAULTS = (
     Fault(
         "an estimate of one row is reported as proved",
         "_take_samples",
-        "Candidates(estimated, *parts, proved=False)",
-        "Candidates(estimated, *parts, proved=True)",
+        "RowCandidates(estimated, *parts, proved=False)",
+        "RowCandidates(estimated, *parts, proved=True)",
         "test_enclosure_theorem test_linear",
     ),
     Fault(

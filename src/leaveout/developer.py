@@ -1,4 +1,4 @@
-"""What an extension may import of the core beside the package's public names.
+"""The one contract: names of the core that an extension may import beside the public ones.
 
 `developer.pyi` lists the names by subject; each has its docstring where it is defined. Nothing is
 imported before it is used. What stands here may change between versions, as public names may not.

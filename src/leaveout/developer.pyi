@@ -247,7 +247,7 @@ from .reporting.page import (
 # pictures
 from .reporting.plot import (
     DASHED as DASHED,
-    MANY as MANY,
+    DRAWN_POINTS as DRAWN_POINTS,
     axes_of as axes_of,
     band as band,
     legend as legend,
@@ -263,7 +263,7 @@ from .validation.audit import PROGRAM_ROUNDING as PROGRAM_ROUNDING, REASONS as R
 # batches of refits, each refitted and read
 from .validation.batches import (
     Collected as Collected,
-    Columns as Columns,
+    CollectedColumns as CollectedColumns,
     one_thread as one_thread,
     over_refits as over_refits,
 )

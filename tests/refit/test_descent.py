@@ -16,7 +16,7 @@ import leaveout as lo
 from leaveout.objectives.batch_functions import DerivedBatch, function, whole
 from leaveout.optimize.newton import newton
 from leaveout.refit import _descent
-from leaveout.refit._descent import DEPTH, Descent, Moves, begin, newton_start
+from leaveout.refit._descent import DEPTH, Descent, WeightMoves, begin, newton_start
 from leaveout.refit._metric import LowRank, own_metric
 from leaveout.validation import minima as _minima
 
@@ -268,7 +268,7 @@ def quadratics(size, number, spread, seed=0):
 def memory_of(u, step):
     """Memory after steps from `u`, and no move yet."""
     none = np.zeros((len(u), 0, u.shape[1]))
-    return Moves(u, step, none, none)
+    return WeightMoves(u, step, none, none)
 
 
 def walked(hessian, minimiser, steps, accelerated=True):
@@ -354,7 +354,7 @@ def test_refits_take_fewer_gradients(monkeypatch):
     accelerated = lo.fold_parameters(fit, plan, lo.Exact())
     quick, looked[:] = sum(looked), []
     monkeypatch.setattr(
-        Moves, "accelerate", lambda self, u, asked: (self, asked, np.full(len(u), np.inf))
+        WeightMoves, "accelerate", lambda self, u, asked: (self, asked, np.full(len(u), np.inf))
     )
     plain = lo.fold_parameters(fit, plan, lo.Exact())
     assert quick < sum(looked)

@@ -1,5 +1,5 @@
-"""What stands on the public names and on the one contract, `developer`, and what no core module
-imports.
+"""Extensions stand on the public names and on the one contract, `developer`; no core module imports
+them.
 """
 
 __all__ = ["bayes", "cli", "clinical", "hosts", "leakage", "out_of_core", "sklearn"]

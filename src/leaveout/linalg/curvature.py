@@ -57,7 +57,7 @@ class Curvature(NamedTuple):
         return cls(factor, definite)
 
     def take(self, places: Int[Array, " some"]) -> "Curvature":
-        """Some of several matrices."""
+        """The matrices at these places."""
         return Curvature(self.factor[places], self.definite[places])
 
     def _masked(self, answer: Array) -> Array:

@@ -125,8 +125,8 @@ SIZES = 64, 512  # units drawn: few for every refit, more for refits that these 
 MIN_SCREENED_REFITS = 200  # number of refits from which sampling saves time
 
 
-class Candidates(NamedTuple):
-    """Some refits of a batch at their candidates, one entry of each array a refit.
+class DescentCandidates(NamedTuple):
+    """Refits of a batch at their candidates, one entry of each array a refit.
 
     There are their numbers in the batch, whitened displacements and last steps, lengths of the
     first steps and of the last with the batch's metric (infinite if there was none), estimated
@@ -148,15 +148,15 @@ class Candidates(NamedTuple):
     open: Flags
 
 
-class Look:
-    """Some refits at their candidates, whose losses are computed when their errors are asked for,
+class DescentLook:
+    """Refits at their candidates, whose losses are computed when their errors are asked for,
     unless these are foretold.
     """
 
     def __init__(
         self,
         batch: "Descent",
-        candidates: Candidates,
+        candidates: DescentCandidates,
         foretold: PerLane | None = None,
         unsure: PerLane | float = 0.0,
     ):
@@ -179,7 +179,7 @@ class Look:
         return self.candidates.losses
 
 
-Enough = Callable[["Look | ScaledExpansion"], Flags]
+Enough = Callable[["DescentLook | ScaledExpansion"], Flags]
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,7 +197,7 @@ class Descent:
     rows: RefitRows
     F: Any
     metric: RefitMetric
-    candidates: Candidates
+    candidates: DescentCandidates
     natural: float
     linear: bool
     dear: bool
@@ -212,11 +212,11 @@ class Descent:
         return self.candidates.open
 
     @property
-    def open_candidates(self) -> Candidates:
+    def open_candidates(self) -> DescentCandidates:
         """Candidates of the open refits."""
         return take(self.candidates, np.flatnonzero(self.open))
 
-    def merge(self, part: Candidates) -> "Descent":
+    def merge(self, part: DescentCandidates) -> "Descent":
         """Return the batch with these candidates."""
         return replace(self, candidates=put(self.candidates, part.lanes, part))
 
@@ -243,7 +243,9 @@ class Descent:
         squares = np.sum(step * (gradient if self.metric.sketched else step), axis=1)
         return np.sqrt(np.maximum(squares, 0.0))
 
-    def evaluate(self, candidates: Candidates, unsure: PerLane | float = 0.0) -> Candidates:
+    def evaluate(
+        self, candidates: DescentCandidates, unsure: PerLane | float = 0.0
+    ) -> DescentCandidates:
         """Compute the losses, and their largest change within the distances left, evaluated at the
         ends and not by a slope. Errors are larger by as much as is `unsure`.
 
@@ -295,7 +297,7 @@ class Descent:
         return towards / np.sqrt(np.maximum(squares, 1e-300))
 
     def curvature_distance(
-        self, candidates: Candidates, point: Points, gradient: Points
+        self, candidates: DescentCandidates, point: Points, gradient: Points
     ) -> PerLane:
         """Remaining distances by the curvature at candidates; infinite if it is uninformative.
 
@@ -380,7 +382,7 @@ def begin(
         is_open = ~is_singular
     width = rows.index.shape[1:] if fit.objective.pointwise else ()
     unknown = np.full(len(lanes), np.inf)
-    candidates = Candidates(
+    candidates = DescentCandidates(
         lanes,
         np.zeros((len(lanes), fit.num_params)) if u is None else u,
         np.zeros((len(lanes), fit.num_params)),
@@ -427,7 +429,7 @@ def refine(batch: Descent, enough: Enough, hurry: bool = False, sampled: bool = 
 # steps with one metric
 
 
-class Moves(NamedTuple):
+class WeightMoves(NamedTuple):
     """Memory of Anderson's acceleration: where the last steps were computed, those steps, and the
     last moves with the changes of the steps, scaled to changes of length one.
     """
@@ -437,7 +439,7 @@ class Moves(NamedTuple):
     moves: Float[np.ndarray, "lanes moves params"]
     changes: Float[np.ndarray, "lanes moves params"]
 
-    def accelerate(self, u: Points, plain: Points) -> "tuple[Moves, Points, PerLane]":
+    def accelerate(self, u: Points, plain: Points) -> "tuple[WeightMoves, Points, PerLane]":
         """Accelerate the plain steps of refits at `u`.
 
         Returns the memory after that, the steps, and the contraction ‖Δu − Δr‖ / ‖Δu‖ of the plain
@@ -458,7 +460,7 @@ class Moves(NamedTuple):
         gram = np.linalg.pinv(changes @ changes.swapaxes(1, 2), 1e-13, hermitian=True)
         correction = (moves - changes).swapaxes(1, 2) @ (gram @ (changes @ plain[:, :, None]))
         ratio = np.where(np.isnan(ratio), np.inf, ratio)
-        return Moves(u, plain, moves, changes), plain + correction[:, :, 0], ratio
+        return WeightMoves(u, plain, moves, changes), plain + correction[:, :, 0], ratio
 
 
 class Progress(NamedTuple):
@@ -468,14 +470,14 @@ class Progress(NamedTuple):
     and how far acceleration moved them from there.
     """
 
-    candidates: Candidates
+    candidates: DescentCandidates
     point: Points
     gradient: Points
     contraction: PerLane
     extra: PerLane
 
 
-def take_steps(batch: Descent) -> Candidates:
+def take_steps(batch: Descent) -> DescentCandidates:
     """Take accelerated steps, or Newton steps by products, with the batch's metric.
 
     In a hurry those still open get distances and errors by the curvature at their candidates.
@@ -491,11 +493,11 @@ def take_steps(batch: Descent) -> Candidates:
     return put(candidates, is_open, part)
 
 
-def _take_steps(batch: Descent, candidates: Candidates) -> Progress:
+def _take_steps(batch: Descent, candidates: DescentCandidates) -> Progress:
     zeros = np.zeros_like(candidates.u)
     none = np.zeros(len(zeros))
     last_step = np.where(np.isfinite(candidates.size)[:, None], candidates.step, np.nan)
-    memory = Moves(zeros, last_step, *2 * [zeros[:, None][:, :0]])
+    memory = WeightMoves(zeros, last_step, *2 * [zeros[:, None][:, :0]])
     progress = Progress(candidates, zeros, zeros, none, none)
     ended = []
     most = HURRY if batch.hurry else MAX_CHORD_STEPS
@@ -509,8 +511,8 @@ def _take_steps(batch: Descent, candidates: Candidates) -> Progress:
 
 
 def _step(
-    batch: Descent, progress: Progress, memory: Moves, k: int, last: bool
-) -> tuple[Progress, Moves, Flags]:
+    batch: Descent, progress: Progress, memory: WeightMoves, k: int, last: bool
+) -> tuple[Progress, WeightMoves, Flags]:
     """Take one step, and mark the refits that are near enough or need another metric."""
     candidates, *_, contraction, _ = progress
     lanes, u, _, first, before, *_ = candidates
@@ -559,7 +561,7 @@ def _step(
     return progress._replace(candidates=candidates), memory, done | (slow & ~is_first)
 
 
-def _moved(candidates: Candidates, step: Points, good: Flags) -> Candidates:
+def _moved(candidates: DescentCandidates, step: Points, good: Flags) -> DescentCandidates:
     """Take the steps that are good; the step before stands for one that is not finite."""
     u = np.where(good[:, None], candidates.u - step, candidates.u)
     is_finite = np.isfinite(step).all(1)[:, None]
@@ -568,7 +570,7 @@ def _moved(candidates: Candidates, step: Points, good: Flags) -> Candidates:
 
 def _judge(
     batch: Descent, progress: Progress, ready: Flags, last: bool
-) -> tuple[Candidates, Flags]:
+) -> tuple[DescentCandidates, Flags]:
     """Close the refits that are near enough, and mark those whose curvature is uninformative.
 
     The steps decide first, unless they are the `last`, then the curvature at the candidates. Until
@@ -582,7 +584,7 @@ def _judge(
         part = take(candidates, places)
         with np.errstate(invalid="ignore", divide="ignore"):  # zero before the first look
             foretold = part.error * part.distance_left / part.looked_at
-        look = Look(batch, part, np.nan_to_num(foretold, posinf=0.0))
+        look = DescentLook(batch, part, np.nan_to_num(foretold, posinf=0.0))
         places = places[batch.enough(look)]
     if not places.size:
         return candidates, beyond
@@ -591,7 +593,7 @@ def _judge(
         distance = batch.curvature_distance(part, point, gradient) + extra
         part = part._replace(distance_left=np.maximum(part.distance_left, distance))
         beyond[places] = np.isinf(part.distance_left)
-    look = Look(batch, part)
+    look = DescentLook(batch, part)
     is_near = batch.enough(look)
     return put(candidates, places, look.candidates._replace(open=~is_near)), beyond
 
@@ -695,7 +697,7 @@ def _chunked_gradients(
     return jax.lax.map(one_refit, (index, weight, held, u), batch_size=chunk)
 
 
-def take_sampled_steps(batch: Descent) -> Candidates:
+def take_sampled_steps(batch: Descent) -> DescentCandidates:
     """Step by the left-out units and samples of the others."""
     candidates = batch.open_candidates
     ended = []
@@ -713,7 +715,7 @@ def take_sampled_steps(batch: Descent) -> Candidates:
             first=np.where(np.isfinite(first), first, length),
             distance_left=np.where(shrinks & np.isfinite(first), length * q / (1 - q), np.inf),
         )
-        look = Look(batch, part, unsure=unsure)
+        look = DescentLook(batch, part, unsure=unsure)
         done = batch.enough(look) & shrinks
         candidates = look.candidates._replace(open=~done)
         ended.append(take(candidates, done))
@@ -725,7 +727,7 @@ def take_sampled_steps(batch: Descent) -> Candidates:
 # Newton's method
 
 
-def take_newton_steps(batch: Descent) -> Candidates:
+def take_newton_steps(batch: Descent) -> DescentCandidates:
     """Take damped Newton steps to the minimiser reached by descent; a code says if none is.
 
     They start at the candidates if the steps there had nearly ended, else from θ̂. Refits go one by
@@ -746,7 +748,7 @@ def take_newton_steps(batch: Descent) -> Candidates:
     return _settle(batch, join([_minimise(batch, chunk, size == 1) for chunk in chunks]))
 
 
-def _minimise(batch: Descent, candidates: Candidates, alone: bool) -> Candidates:
+def _minimise(batch: Descent, candidates: DescentCandidates, alone: bool) -> DescentCandidates:
     """Run Newton's method for some refits together, or for one with the programs of the fit."""
     fit = batch.fit
     F = batch.F
@@ -774,7 +776,9 @@ def _minimise(batch: Descent, candidates: Candidates, alone: bool) -> Candidates
     )
 
 
-def newton_start(batch: Descent, F: Functions, candidates: Candidates, lanes: Lanes) -> Points:
+def newton_start(
+    batch: Descent, F: Functions, candidates: DescentCandidates, lanes: Lanes
+) -> Points:
     """Start of Newton's method.
 
     The candidates if they are nearly converged and lower than θ̂, else θ̂. `lanes` are those of F.
@@ -812,7 +816,7 @@ def _to_limit(
     return solution if solution.converged[0] and is_lower else None
 
 
-def _settle(batch: Descent, candidates: Candidates) -> Candidates:
+def _settle(batch: Descent, candidates: DescentCandidates) -> DescentCandidates:
     """Judge refits at the end, and give a code to those that do not exist."""
     candidates = batch.evaluate(candidates)
     result = np.where(np.isfinite(candidates.error), candidates.result, RESULTS.nonfinite)
@@ -828,7 +832,7 @@ def _settle(batch: Descent, candidates: Candidates) -> Candidates:
 # descents
 
 
-def descend_alone(batch: Descent) -> Candidates:
+def descend_alone(batch: Descent) -> DescentCandidates:
     """Descend from θ̂ for each refit, then take Newton steps with its own Hessian, by products.
 
     Near the minimum F itself is too flat to compare steps, and the inverse Hessian of a descent
@@ -841,7 +845,7 @@ def descend_alone(batch: Descent) -> Candidates:
     return join(refits)
 
 
-def _descend(batch: Descent, refit: Candidates, weights: PerUnit) -> Candidates:
+def _descend(batch: Descent, refit: DescentCandidates, weights: PerUnit) -> DescentCandidates:
     """Descend for one refit."""
     F = function(batch.fit.objective, batch.fit.theta, weights)
     for descent in _descents(batch, F, weights, refit):
@@ -861,7 +865,7 @@ def _descend(batch: Descent, refit: Candidates, weights: PerUnit) -> Candidates:
 
 
 def _descents(
-    batch: Descent, F: Function, weights: PerUnit, refit: Candidates
+    batch: Descent, F: Function, weights: PerUnit, refit: DescentCandidates
 ) -> Iterator[LBFGSState | BFGS]:
     """Yield the points of the descent of one refit, each nearer to the minimum.
 
@@ -889,7 +893,7 @@ def _descents(
         checked_size = size
         point = _place(fit, refit, minimiser.theta, minimiser.step)
         distance = np.array([LEARNED_DISTANCE_FACTOR * size])
-        look = Look(batch, point._replace(distance_left=distance))
+        look = DescentLook(batch, point._replace(distance_left=distance))
         return size <= NEAR[-1] * first or bool(batch.enough(look).all())
 
     while minimiser.descend(is_near_enough, MOST):
@@ -909,8 +913,8 @@ def _anchor_step(fit: Fit, gradient: Vector) -> Vector:
 
 
 def _finish(
-    batch: Descent, F: Function, descent: LBFGSState | BFGS, refit: Candidates
-) -> Candidates:
+    batch: Descent, F: Function, descent: LBFGSState | BFGS, refit: DescentCandidates
+) -> DescentCandidates:
     """Take Newton steps of one refit from the end of a descent while they contract.
 
     It is closed if it is near enough, and not beside a saddle.
@@ -939,7 +943,7 @@ def _finish(
         if not (contraction <= 0.25 or floor):
             break
         lengths = 1.0 if floor else _beyond(contraction)
-        look = Look(batch, refit._replace(distance_left=refit.size * lengths))
+        look = DescentLook(batch, refit._replace(distance_left=refit.size * lengths))
         is_near = bool(batch.enough(look).all()) or floor
         refit = look.candidates
         if is_near:
@@ -958,7 +962,7 @@ def _product(fit: Fit, F: Function, theta: Vector) -> Callable[[Vector], Vector]
     return lambda v: product(v) + (v @ flat.T) @ flat
 
 
-def _place(fit: Fit, refit: Candidates, theta: Vector, step: Vector) -> Candidates:
+def _place(fit: Fit, refit: DescentCandidates, theta: Vector, step: Vector) -> DescentCandidates:
     """Move a refit to θ, with the step that led there or the next one."""
     displacement, step = fit.back(np.stack([theta - fit.vector, step]))
     size = np.array([np.linalg.norm(step)])
@@ -985,7 +989,7 @@ class ExpandedMetric(RefitMetric):
 
     is_newton = True
 
-    def __init__(self, expansion: Expansion, candidates: Candidates):
+    def __init__(self, expansion: Expansion, candidates: DescentCandidates):
         self.expansion = expansion
         self.place = np.full(len(expansion.start), -1)
         self.place[candidates.lanes] = np.arange(len(candidates.lanes))
@@ -1000,7 +1004,7 @@ class ExpandedMetric(RefitMetric):
         return EXPANSION_SAFETY * self.expansion.change(u, remainder, lanes)
 
 
-def expand(batch: Descent) -> Candidates:
+def expand(batch: Descent) -> DescentCandidates:
     """Move a batch to the minimisers of the expansion.
 
     Refits that are then not near enough continue with full gradients and their own Hessians, which
@@ -1033,8 +1037,8 @@ def expand(batch: Descent) -> Candidates:
 
 
 def _close(
-    batch: Descent, candidates: Candidates, expanded: ExpandedBatch, factor: float
-) -> Candidates:
+    batch: Descent, candidates: DescentCandidates, expanded: ExpandedBatch, factor: float
+) -> DescentCandidates:
     """Close refits whose estimates times the factor are near enough."""
     lanes = candidates.lanes
     error = factor * expanded.error[lanes]
@@ -1051,7 +1055,7 @@ def _close(
 
 
 def _calibration(
-    batch: Descent, candidates: Candidates, expanded: ExpandedBatch
+    batch: Descent, candidates: DescentCandidates, expanded: ExpandedBatch
 ) -> tuple[float, Flags]:
     """Return the factor on the estimates, and the refits that are then near enough.
 
@@ -1075,7 +1079,7 @@ def _calibration(
         factor = worst
 
 
-def _ratio(batch: Descent, candidates: Candidates, expanded: ExpandedBatch) -> float:
+def _ratio(batch: Descent, candidates: DescentCandidates, expanded: ExpandedBatch) -> float:
     """Return the largest ratio of changes in one Newton step to their estimates."""
     lanes, u, *_ = candidates
     metric = ExpandedMetric(cast(Expansion, batch.expansion), candidates)

@@ -58,9 +58,11 @@ PROOFS_LESS_PER_ROW = 1.6e5
 PROOFS_PER_HESSIAN = 6.0
 LEAST_PROOFS = 3e7
 # Operations, at that speed, of the sums for a product of two rows, and of a loss with bounds
-SUMS = 40.0
+SUM_OPERATIONS = 40.0
 LOSSES = 1600.0
-HESSIANS = 2.0  # operations of Hessians, relative to that, from which single rows are estimated
+HESSIAN_BUDGET = (
+    2.0  # operations of Hessians, relative to that, from which single rows are estimated
+)
 SPEED = 4.0  # of products in float32, relative to a gradient's operations
 TIGHT = 1.5  # factor on the known difference of a loss; a smaller error needs no closer look
 
@@ -231,8 +233,8 @@ def enclose(
     return EnclosedRefits(*fields, lanes, state.settled_by)
 
 
-class Candidates(NamedTuple):
-    """What a rung gives for some single rows: their predictors, and the errors of these.
+class RowCandidates(NamedTuple):
+    """Results of a rung for single rows: their predictors, and the errors of these.
 
     `closed` are the refits that need no other rung, and `unseen` those of which `enough` was not
     asked for the candidates that they have. `gradients` is the number of gradients that took as
@@ -276,7 +278,7 @@ class RowBatch:
     gradients: float
     balls: tuple[Callable[[], tuple[Lanes, Array, Array]], ...] = ()
 
-    def merge(self, candidates: Candidates) -> "RowBatch":
+    def merge(self, candidates: RowCandidates) -> "RowBatch":
         """Return the batch with the candidates of a rung."""
         columns = {
             name: getattr(self, name).copy()
@@ -325,7 +327,7 @@ class RowBatch:
     def cost_of_term(self) -> float:
         """Operations of products of all rows with one, and of their sums."""
         n, p = self.anchor.model.design.shape
-        return n * (2.0 * p + SUMS)
+        return n * (2.0 * p + SUM_OPERATIONS)
 
     @functools.cached_property
     def near_lanes(self) -> Lanes:
@@ -392,7 +394,7 @@ def _by_rows(
         hurry,
         allowed,
         budget,
-        np.inf if always else min(COSTLY_OPERATIONS, HESSIANS * budget),
+        np.inf if always else min(COSTLY_OPERATIONS, HESSIAN_BUDGET * budget),
         step.center,
         half,
         ~enough(np.arange(count), first),
@@ -428,7 +430,7 @@ def _by_rows(
     )
 
 
-def _take_next_terms(batch: RowBatch) -> Candidates:
+def _take_next_terms(batch: RowBatch) -> RowCandidates:
     """Accept the refits that the next term, from products of all rows, proves near enough."""
     lanes = batch.near_lanes
     middle, half_widths = (
@@ -438,7 +440,7 @@ def _take_next_terms(batch: RowBatch) -> Candidates:
     is_near = batch.enough(lanes, EnclosureLook(middle, half_widths, *4 * [unknown]))
     good = lanes[is_near]
     spent = len(lanes) * batch.cost_of_term
-    return Candidates(
+    return RowCandidates(
         good,
         middle[is_near],
         half_widths[is_near],
@@ -450,7 +452,7 @@ def _take_next_terms(batch: RowBatch) -> Candidates:
     )
 
 
-def _step_by_products(batch: RowBatch, lanes: Lanes) -> Candidates:
+def _step_by_products(batch: RowBatch, lanes: Lanes) -> RowCandidates:
     """Take steps of rows that are left out, bounded by products of all rows with them.
 
     The candidates, which would be as large as all rows, are computed again if they are wanted.
@@ -508,7 +510,7 @@ def _step_by_products(batch: RowBatch, lanes: Lanes) -> Candidates:
         run(find)
         return lanes[good], u[good], radius[good]
 
-    return Candidates(
+    return RowCandidates(
         lanes,
         middle,
         half_widths,
@@ -525,7 +527,7 @@ def _radius(steps: RowSteps) -> PerLane:
     return steps.distance / np.sqrt(steps.look.kept_share)
 
 
-def _take_samples(batch: RowBatch) -> Candidates:
+def _take_samples(batch: RowBatch) -> RowCandidates:
     """Accept single rows by proved or estimated errors that are together within the allowed error.
 
     In a hurry the smallest sample's estimate is accepted.
@@ -565,10 +567,10 @@ def _take_samples(batch: RowBatch) -> Candidates:
     estimated = np.flatnonzero(is_estimated)
     closed = np.flatnonzero(batch.open & ~is_open)
     parts = center[estimated], half[estimated], SettledBy.sample, closed, estimated
-    return Candidates(estimated, *parts, proved=False)
+    return RowCandidates(estimated, *parts, proved=False)
 
 
-def _iterate(batch: RowBatch) -> Candidates:
+def _iterate(batch: RowBatch) -> RowCandidates:
     """Take steps by gradients, and of Newton's method."""
     lanes = batch.lanes
     step = batch.step
@@ -589,7 +591,7 @@ def _iterate(batch: RowBatch) -> Candidates:
         )
         states.append(state)
     join = lambda name: np.concatenate([getattr(state, name) for state in states])
-    return Candidates(
+    return RowCandidates(
         lanes,
         join("center"),
         join("half"),
@@ -604,7 +606,7 @@ def _iterate(batch: RowBatch) -> Candidates:
     )
 
 
-def _prove_by_products(batch: RowBatch) -> Candidates:
+def _prove_by_products(batch: RowBatch) -> RowCandidates:
     return _step_by_products(batch, batch.affordable(batch.stepping_lanes, batch.cost_of_products))
 
 

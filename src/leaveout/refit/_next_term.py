@@ -53,7 +53,7 @@ def promising(anchor: LinearFitCache, look: OneRow) -> Bool[np.ndarray, " refits
     return leaves & (change < LONG) & np.isfinite(look.after) & is_quadratic
 
 
-class Products(NamedTuple):
+class ProductSums(NamedTuple):
     """Sums of powers of the products of rows with left-out ones, as shares of the largest possible
     product, by weights that are shares of the `heaviest`, and the largest product.
 
@@ -69,7 +69,7 @@ class Products(NamedTuple):
     unit: float  # of the precision that sums have
 
 
-def products(anchor: LinearFitCache, look: OneRow) -> Products:
+def products(anchor: LinearFitCache, look: OneRow) -> ProductSums:
     """Sum powers of the products of all rows with the rows that leave."""
     unit = look.unit
     (thirds,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
@@ -111,7 +111,7 @@ def products(anchor: LinearFitCache, look: OneRow) -> Products:
     # a row of which a part stays
     staying = (anchor.weight[unit] - look.lost_curvature) / heaviest
     share = np.where(staying > 0, anchor.size[unit] / scale, 0.0)
-    return Products(
+    return ProductSums(
         third_sum + staying * thirds[unit] * share**3,
         fourth_sum + staying * anchor.curvature[unit] * share**4,
         np.maximum(np.sqrt(largest), share),

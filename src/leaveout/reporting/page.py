@@ -26,7 +26,7 @@ from . import plot
 
 TEMPLATE = Path(__file__).parent / "report.html"
 HOSTS = "numpy", "scipy", "pandas", "scikit-learn", "jax", "statsmodels", "glum", "hmmlearn"
-WIDTH = 7.0  # inches
+PAGE_WIDTH = 7.0  # inches
 SVG = "http://www.w3.org/2000/svg"
 XLINK = "http://www.w3.org/1999/xlink"
 
@@ -105,7 +105,7 @@ class Figure:
         file = io.BytesIO()
         hints: list[str] = []
         with rc_context(settings):
-            canvas = figure.Figure((WIDTH, self.height), layout="constrained")
+            canvas = figure.Figure((PAGE_WIDTH, self.height), layout="constrained")
             ax = canvas.subplots()
             self.draw(ax)
             if self.marks is not None:

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LONG = 40  # letters of a row's name that leave room for a forest
-MANY = 2_000  # marks above which they are pixels in a drawing of lines, whose file would be large
+DRAWN_POINTS = (
+    2_000  # marks above which they are pixels in a drawing of lines, whose file would be large
+)
 # a line to compare with
 REFERENCE: dict[str, Any] = {"color": "0.5", "linewidth": 0.8, "zorder": 0}
 DASHED = REFERENCE | {"linestyle": "--"}
@@ -164,7 +166,9 @@ def losses(estimate: Estimate, ax: "Axes | None" = None, *, named: int = 5) -> "
     table = table[np.isfinite(table[["loss", "no_update"]]).all(axis=1)]
     lowest = table.no_update.min()
     ax.axline((lowest, lowest), slope=1, label="loss unchanged", **REFERENCE)
-    ax.scatter(table.no_update, table.loss, zorder=3, rasterized=len(table) > MANY, **POINTS)
+    ax.scatter(
+        table.no_update, table.loss, zorder=3, rasterized=len(table) > DRAWN_POINTS, **POINTS
+    )
     flagged = table[table.refit.isin(estimate.flagged())]
     if len(flagged):
         ax.scatter(
@@ -744,7 +748,7 @@ def units_in_order(
             elinewidth=1.5,
             zorder=3,
         )
-    ax.vlines(x, 0, values, color="tab:blue", linewidth=0.8, rasterized=len(values) > MANY)
+    ax.vlines(x, 0, values, color="tab:blue", linewidth=0.8, rasterized=len(values) > DRAWN_POINTS)
     ax.axhline(0, color="0.5", linewidth=0.8)
     size = values.abs().to_numpy(float)
     most = [k for k in np.argsort(-size)[:named] if np.isfinite(size[k])]

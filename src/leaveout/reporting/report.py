@@ -399,7 +399,7 @@ def _against(estimate: Estimate) -> Figure:
         "What each row loses by being left out",
         text,
         partial(plot.losses, estimate),
-        marks.nlargest(plot.MANY, "rise"),
+        marks.nlargest(plot.DRAWN_POINTS, "rise"),
         5.0,
     )
 
@@ -421,7 +421,7 @@ def _in_order(estimate: Estimate, model: str = "") -> Figure:
         plot.units_in_order(pd.Series(estimate.per_unit(), estimate.names()), ax)
         ax.set_ylabel("held-out loss")
 
-    marks = _units(estimate).drop(columns="share of the loss").nlargest(plot.MANY, "rise")
+    marks = _units(estimate).drop(columns="share of the loss").nlargest(plot.DRAWN_POINTS, "rise")
     return Figure("order", title, text, draw, marks, 3.0)
 
 

@@ -61,7 +61,7 @@ BLANK = {"f": np.nan, "i": RESULTS.interrupted, "b": False}
 
 
 class Collected(NamedTuple):
-    """What is collected of a batch of refits, by name.
+    """Arrays collected of a batch of refits, by name.
 
     Arrays with a row a refit, and arrays `[refits, width, ...]`, of which the entries that are
     scored are taken.
@@ -86,7 +86,7 @@ class Collected(NamedTuple):
 Collect = Callable[[Batch, RefitBatch], Collected]
 
 
-class Columns(dict[str, np.ndarray]):
+class CollectedColumns(dict[str, np.ndarray]):
     """Arrays with a row for each refit or each entry of a plan, filled as batches arrive."""
 
     def __init__(self, plan: Plan):
@@ -266,7 +266,7 @@ class PlanBatches:
             else:
                 loss_by_unit = unit_losses(fit)
             return np.where(plan.held, loss_by_unit[plan.index], np.nan)
-        columns = Columns(plan)
+        columns = CollectedColumns(plan)
         make = functools.partial(losses_with_no_update, loss)
         if self.single_batch is not None and self.runs is not None and loss.evaluate is None:
             rows = self.single_batch.rows
@@ -292,8 +292,8 @@ def over_refits(
     scale: float | None = None,
     times: int = 1,
     refit_fold: Callable[[Refitter, Batch], StepResult] | None = None,
-    partial: Callable[[Columns], object] | None = None,
-) -> Columns:
+    partial: Callable[[CollectedColumns], object] | None = None,
+) -> CollectedColumns:
     """Refit without each fold of a plan, and collect numbers of the refits.
 
     `collect` gets every refitted batch, here or in another process, and `partial` what is collected
@@ -302,7 +302,7 @@ def over_refits(
     such plans share the work allowed for one. `refit_fold` refits one fold in another way.
     """
     keep_freed()
-    columns = Columns(plan)
+    columns = CollectedColumns(plan)
     if partial is not None:
         partial = functools.partial(partial, columns)
     with (

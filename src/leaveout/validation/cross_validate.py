@@ -44,7 +44,7 @@ from .audit import affordable, audit_table, choose_refits
 from .batches import (
     Collect,
     Collected,
-    Columns,
+    CollectedColumns,
     PlanBatches,
     Refitter,
     blank,
@@ -276,7 +276,7 @@ def scored_together(
     strategy: AbstractRefit,
     scores: Sequence[NamedScore],
     predict: PredictionColumns | None = None,
-) -> tuple[list[Estimate], Columns]:
+) -> tuple[list[Estimate], CollectedColumns]:
     """Cross-validate by the model's own loss and by several scores, from the same refits, without
     audits.
 
@@ -314,7 +314,7 @@ class JointColumns:
             entries |= {f"{k} {name}": values for name, values in part.entries.items()}
         return Collected(refits, entries)
 
-    def part(self, number: int, columns: Columns) -> StepResult:
+    def part(self, number: int, columns: CollectedColumns) -> StepResult:
         """Return what one of the functions collected."""
         prefix = f"{number} "
         return {
@@ -753,7 +753,7 @@ class EstimateBuilder:
         self.held_out_loss = loss
         self.strategy = strategy
         self.audit = audit
-        self.columns = Columns(loss.plan)
+        self.columns = CollectedColumns(loss.plan)
         formed = loss.evaluate is not None or predict is not None
         with self.stoppable():
             self.batches = PlanBatches(loss.fit, loss.plan, strategy, formed=formed)
@@ -806,7 +806,7 @@ class EstimateBuilder:
         done = lambda: count if self.columns else 0
         return interruptible("cross_validate", done, count, lambda: self.partial(self.columns))
 
-    def partial(self, columns: Columns) -> Estimate:
+    def partial(self, columns: CollectedColumns) -> Estimate:
         """Return the estimate so far.
 
         Refits that were not run have a code of their own and NaN losses.

@@ -273,7 +273,7 @@ def in_order(fit: Fit, predictions: Predictions, measure: Measure) -> HeldOutPre
     )
 
 
-class Parts(NamedTuple):
+class PredictionParts(NamedTuple):
     """The parts of held-out predictions over which a measure is averaged: the entries of each, the
     weights of all entries, and what the parts are.
     """
@@ -336,7 +336,7 @@ def metric_value(
     if name == POOLING_NOTE:
         weight = weight / np.bincount(held.unit)[held.unit]
     entries = np.split(np.argsort(part, kind="stable"), np.cumsum(np.bincount(part))[:-1])
-    parts = Parts([rows for rows in entries if len(rows)], weight, name)
+    parts = PredictionParts([rows for rows in entries if len(rows)], weight, name)
     if isinstance(measure.functional, Called):
         return _leave_groups_out(measure, held, parts)
     return _mean_over_parts(measure, held, parts)
@@ -357,7 +357,7 @@ def _mean_over_units(measure: Measure, held: HeldOutPredictions) -> Value:
     return Value(mean(values), values, mean(error), description)
 
 
-def _mean_over_parts(measure: Measure, held: HeldOutPredictions, parts: Parts) -> Value:
+def _mean_over_parts(measure: Measure, held: HeldOutPredictions, parts: PredictionParts) -> Value:
     """Average a measure over the parts in which it is defined.
 
     A unit contributes its part of each, and a share of the part's difference from the mean, as
@@ -420,7 +420,7 @@ def _of_part(
     return None
 
 
-def _leave_groups_out(measure: Measure, held: HeldOutPredictions, parts: Parts) -> Value:
+def _leave_groups_out(measure: Measure, held: HeldOutPredictions, parts: PredictionParts) -> Value:
     """Compute a measure that is only called, and the contributions of units from the measure
     without each group of units.
     """

@@ -49,7 +49,7 @@ from ...developer import (
     NO_REFIT_CODES,
     Batch,
     Collected,
-    Columns,
+    CollectedColumns,
     File,
     PlanLike,
     RefitBatch,
@@ -490,9 +490,7 @@ RefitRowsOf = Callable[[Array, Array, Array, Array], StepResult]
 
 
 class Resampled(NamedTuple):
-    """What is collected of the refits of resamples: which exist, their codes, and columns by
-    name.
-    """
+    """Refits of resamples: which exist, their codes, and columns by name."""
 
     exists: Bool[Array, " refits"]
     result: pd.Series
@@ -538,7 +536,7 @@ def over_resamples(
         result = {"result": outcome.result}
         return Collected(result, columns) if by_unit else Collected(result | columns, {})
 
-    def resampled(columns: Columns) -> Resampled:
+    def resampled(columns: CollectedColumns) -> Resampled:
         codes = columns.pop("result", np.full(plan.num_refits, RESULTS.interrupted))
         result = pd.Series([NAMES[code].name for code in codes], name="result")
         return Resampled(~among(codes, (*NO_REFIT_CODES, RESULTS.interrupted)), result, columns)

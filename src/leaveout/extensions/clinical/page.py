@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from ... import GLM, Cox, Estimate, Fit, covariance
 from ...developer import (
-    MANY,
+    DRAWN_POINTS,
     ActiveGLM,
     Figure,
     FormulaReader,
@@ -437,7 +437,7 @@ def _stability_figure(stable: Stability) -> Figure:
         f"{stable.table.loc['mape', 'max']:.3f} for the least stable."
     )
     units = stable.units
-    units = units.sample(min(MANY, len(units)), random_state=0)
+    units = units.sample(min(DRAWN_POINTS, len(units)), random_state=0)
     marks = units[["prediction", "prediction", "low", "high", "mape"]]
     marks.columns = ["predicted risk", "y", "from", "to", "mean difference"]
     title = "Stability: would other patients have made another model?"
