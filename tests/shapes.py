@@ -81,10 +81,15 @@ def look(value: Any) -> Hashable:
 
 
 class Check:
-    """What is checked of a function, and the looks of the calls that passed."""
+    """What is checked of a function, and the looks of the calls that passed.
+
+    It keeps the function's code, but not what a function within a function holds.
+    """
 
     def __init__(self, function: FunctionType):
-        self.function, self.hints, self.known, self.calls = function, _stated(function), set(), 0
+        self.code = function.__code__
+        self.names = function.__module__, function.__qualname__
+        self.hints, self.known, self.calls = _stated(function), set(), 0
         self.returns = "return" in self.hints
         if self.returns:
             self.hints["returned"] = self.hints.pop("return")
@@ -118,8 +123,8 @@ class Check:
     def _checker(self, *names: str) -> Callable[..., None]:
         scope: dict[str, Any] = {}
         exec(f"def check({', '.join(names)}): pass", scope)
-        check, function = scope["check"], self.function
-        check.__module__, check.__qualname__ = function.__module__, function.__qualname__
+        check = scope["check"]
+        check.__module__, check.__qualname__ = self.names
         check.__annotations__ = {name: self.hints[name] for name in names}
         return jaxtyped(check, typechecker=beartype)
 

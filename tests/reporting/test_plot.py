@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import leaveout as lo
+from leaveout.reporting import plot
 from tests.helpers import fitted
 
 
@@ -149,5 +150,5 @@ def test_pictures_of_risks_take_an_estimate_and_forests_any_names(cv):
 def test_times_stand_at_their_local_times():
     hours = pd.date_range("2001-03-30 22:00", periods=5, freq="h")
     for index in (hours, hours.tz_localize("+02:00"), hours.to_period("h")):
-        np.testing.assert_array_equal(lo.plot.positions(index), hours.to_numpy())
-    np.testing.assert_array_equal(lo.plot.positions(pd.Index(["a", "b"])), [0, 1])
+        np.testing.assert_array_equal(plot.positions(index), hours.to_numpy())
+    np.testing.assert_array_equal(plot.positions(pd.Index(["a", "b"])), [0, 1])

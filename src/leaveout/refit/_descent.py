@@ -304,7 +304,8 @@ class Descent:
         A distance above the length of the first step counts as uninformative too.
         """
         q = self.contractions(candidates.lanes, point, gradient)
-        distance = candidates.size * q / (1 - np.minimum(q, MAX_CONTRACTION))
+        with np.errstate(invalid="ignore"):  # a step without an end
+            distance = candidates.size * q / (1 - np.minimum(q, MAX_CONTRACTION))
         is_informative = (q < MAX_CONTRACTION) & (distance <= candidates.first)
         return np.where(is_informative, distance, np.inf)
 

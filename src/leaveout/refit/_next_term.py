@@ -48,7 +48,7 @@ def promising(anchor: LinearFitCache, look: OneRow) -> Bool[np.ndarray, " refits
     """Mark refits whose remainder may be small: rows that lose weight, by short steps."""
     is_bounded = anchor.model.loss.fourth is not None and np.isfinite(anchor.curvature_rate)
     change = anchor.curvature_rate * look.step_length / np.sqrt(look.kept_share)
-    leaves = look.is_determined & (look.lost_curvature >= 0)
+    leaves = look.is_determined & (look.lost_curvature >= 0) & (anchor.norm[look.unit] > 0)
     is_quadratic = is_bounded and anchor.model.norms is None and anchor.model.design.outputs == 1
     return leaves & (change < LONG) & np.isfinite(look.after) & is_quadratic
 

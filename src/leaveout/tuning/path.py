@@ -60,6 +60,7 @@ from ..validation.cross_validate import (
     EstimateBuilder,
     cross_validate,
     refitted,
+    require_strategy,
 )
 from ..validation.estimate import Estimate, PrintedResult, PrintedTexts
 from ..validation.scoring import HeldOutLoss
@@ -477,6 +478,7 @@ def path(
     # the model of all columns
     if active_model is not None:
         objective = active_model.whole.model
+    require_strategy("path", strategy)
     plan, audit = (
         plan_reader("path", objective).read(plan, groups),
         count("path: audit", audit, 0),

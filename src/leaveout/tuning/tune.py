@@ -55,6 +55,7 @@ from ..validation.cross_validate import (
     cross_validate,
     held_out,
     reader_for,
+    require_strategy,
 )
 from ..validation.estimate import Estimate, PrintedResult
 from ..validation.held_out_predictions import Predictions, in_order, metric_value, prediction_kind
@@ -805,8 +806,7 @@ def tune(
         raise TypeError(
             f"tune: build must be a function of the hyperparameters that returns an objective; got {type(build).__name__}."
         )
-    if not isinstance(strategy, AbstractRefit):
-        raise TypeError(f"tune: strategy must be one, such as lo.NewtonStep(); got {strategy!r}.")
+    require_strategy("tune", strategy)
     if not isinstance(trials, int | np.integer) or trials < 1:
         raise ValueError(f"tune: trials must be a whole number, 1 or more; got {trials!r}.")
     if not isinstance(nested, int | np.integer) or nested < 0:

@@ -607,9 +607,14 @@ def objective_of(caller: str, fit: Fit) -> AbstractObjective:
 def reader_for(caller: str, fit: Fit, strategy: AbstractRefit) -> PlanReader:
     """Return the reader of plans for a fit; TypeError if the arguments are no fit and strategy."""
     objective = objective_of(caller, fit)
+    require_strategy(caller, strategy)
+    return plan_reader(caller, objective)
+
+
+def require_strategy(caller: str, strategy: AbstractRefit) -> None:
+    """Raise a TypeError that says what a strategy is, if this is none."""
     if not isinstance(strategy, AbstractRefit):
         raise TypeError(f"{caller}: strategy must be one, such as lo.Exact(); got {strategy!r}.")
-    return plan_reader(caller, objective)
 
 
 @dataclass(frozen=True, eq=False)

