@@ -117,17 +117,19 @@ def iterate(
             state.share[places[~good]] *= shrink
             going = good | (state.share[lanes] > SMALLEST_SHARE) & (number > 0)
             chosen = good
-        moved = everyone_or(places[chosen], count)
+        stepping = everyone_or(places[chosen], count)
         if np.count_nonzero(good):
             fields = trial[chosen], value[chosen], gradient[chosen]
-            proposal = propose(LaneState(*fields, *(field[moved] for field in state[3:])), moved)
+            proposal = propose(
+                LaneState(*fields, *(field[stepping] for field in state[3:])), stepping
+            )
             stay = proposal.stay | ~np.isfinite(proposal.length)
             ends = proposal.end & ~stay
             if np.count_nonzero(ends):
                 fields = fields[0] - np.where(ends[:, None], proposal.step, 0.0), *fields[1:]
             for field, new in zip(state, (*fields, *proposal[:2], 1.0), strict=True):
-                field[moved] = new
-            converged[moved] = proposal.end
+                field[stepping] = new
+            converged[stepping] = proposal.end
             going[chosen] = ~(ends | stay)
         if np.count_nonzero(going) < len(going):
             places = places[going]

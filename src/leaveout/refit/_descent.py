@@ -853,8 +853,8 @@ def _descend(batch: Descent, refit: DescentCandidates, weights: PerUnit) -> Desc
         refit = _finish(batch, F, descent, refit)
         if not refit.open.any():
             return refit
-    moved = np.maximum(1.0, np.linalg.norm(refit.u, axis=1))
-    is_converged = refit.size <= LAST_STEP_RATIO * moved
+    length = np.maximum(1.0, np.linalg.norm(refit.u, axis=1))
+    is_converged = refit.size <= LAST_STEP_RATIO * length
     result = np.where(is_converged, refit.result, RESULTS.not_converged)
     return _settle(
         batch,
@@ -1030,8 +1030,8 @@ def expand(batch: Descent) -> DescentCandidates:
         factor, done = _calibration(batch, candidates, expanded)
         parts.append(_close(batch, take(candidates, done), expanded, factor))
         candidates = take(candidates, ~done)
-        own = replace(batch, metric=ExpandedMetric(expansion, candidates))
-        parts.append(_take_steps(own, candidates).candidates)
+        expanded_batch = replace(batch, metric=ExpandedMetric(expansion, candidates))
+        parts.append(_take_steps(expanded_batch, candidates).candidates)
     candidates = join(parts)
     # no step was taken yet with the metric of the fit
     return candidates._replace(size=np.full(len(candidates.lanes), np.inf))

@@ -215,26 +215,28 @@ def _step(state: CertifiedBatch, way: Way, enough: Enough, is_first: bool) -> tu
     # otherwise a full step may lead further away
     is_proved = (balls.after <= 0.5 * balls.distance) & np.isfinite(balls.after)
     step = np.asarray(state.fit.back(step))
-    way, taken = _take_shares(state, way, step, -(decrement**2), SHORTEST[0], is_proved)
+    way, step_share = _take_shares(state, way, step, -(decrement**2), SHORTEST[0], is_proved)
     state.u[lanes], state.slope[lanes], state.noise[lanes] = way.u, size, noise
-    after = np.where(taken == 1, balls.after + remainder, np.inf)
+    after = np.where(step_share == 1, balls.after + remainder, np.inf)
     units = state.units[lanes]
     if norm.shape[1] != units.shape[1]:
         norm, digits = (np.take_along_axis(part, units, axis=1) for part in (norm, digits))
     state._place(lanes, after, norm, digits)
     done = enough(lanes)
     # rounding allows no closer approach
-    floor = ~done & (taken == 1) & (decrement <= 2 * noise)
+    floor = ~done & (step_share == 1) & (decrement <= 2 * noise)
     closed = done | floor
     state.radius[lanes] = np.inf
     if (good := closed & np.isfinite(after)).any():
         across = across_metrics(state, root[good]) * rounding.growth[good, 0]
         state.radius[lanes[good]] = across * after[good] + step_rounding[good]
     # displacement, in lengths of the first step, from which a refit diverges
-    far = np.linalg.norm(way.u, axis=1) > 1e7 * (1 + state.first[lanes])
-    lost = ~closed & (far | (taken == 0) | _vanishing_groups(state, _theta(state, way.u)))
-    lost |= ~np.isfinite(way.value) | (floor & ~np.isfinite(after))
-    return take(way, ~(closed | lost)), np.append(rejected, lanes[lost])
+    is_distant = np.linalg.norm(way.u, axis=1) > 1e7 * (1 + state.first[lanes])
+    diverges = ~closed & (
+        is_distant | (step_share == 0) | _vanishing_groups(state, _theta(state, way.u))
+    )
+    diverges |= ~np.isfinite(way.value) | (floor & ~np.isfinite(after))
+    return take(way, ~(closed | diverges)), np.append(rejected, lanes[diverges])
 
 
 def _norm_share(

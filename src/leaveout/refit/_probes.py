@@ -326,9 +326,9 @@ def refit_by_probes(
     estimates = probes.upto(rtol)
     units = np.asarray(rows.index)[:, 0]
     weight = np.asarray(rows.weight)[:, 0]
-    lost = LeftOut(units, (1 - weight) * model.omega[units])
-    losses, error, draws = probes.judge(estimates, lost)
-    lengths = np.nan_to_num(probes.step(estimates.h[units], lost)[1], nan=np.inf)
+    left_out = LeftOut(units, (1 - weight) * model.omega[units])
+    losses, error, draws = probes.judge(estimates, left_out)
+    lengths = np.nan_to_num(probes.step(estimates.h[units], left_out)[1], nan=np.inf)
     # rows that were refitted anyway
     place = np.full(model.units, -1)
     place[estimates.known_units] = np.arange(len(estimates.known_units))
