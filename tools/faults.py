@@ -2963,7 +2963,7 @@ FAULTS = (
     ),
     Fault(
         "components: the means of a fold do not enter its products",
-        "components._moments",
+        "_components._moments",
         "sums.cross + less.swapaxes(1, 2) @ own - (scaled * mean)[:, :, None] * target[:, None, :]",
         "sums.cross + less.swapaxes(1, 2) @ own",
         "test_components",

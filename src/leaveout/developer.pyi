@@ -35,13 +35,14 @@ from ._runtime.jax import (
     Arrays as Arrays,
     PyTree as PyTree,
     Scalar as Scalar,
-    call_for_number as call_for_number,
+    cached_on as cached_on,
     call_traced as call_traced,
     compile_static as compile_static,
     float64 as float64,
     jax as jax,
     jnp as jnp,
     jspecial as jspecial,
+    numpy_of as numpy_of,
     static as static,
 )
 
@@ -73,6 +74,7 @@ from ._runtime.results import (
 
 # what callers hand in: numbers, labels, frames
 from .data.arrays import (
+    Names as Names,
     TransformedResponse as TransformedResponse,
     codes as codes,
     count as count,
@@ -102,6 +104,9 @@ from .linalg.design import (
     DENSE_BLOCK as DENSE_BLOCK,
     DenseDesign as DenseDesign,
     Loss as Loss,
+    MultiOutputDesign as MultiOutputDesign,
+    Predictors as Predictors,
+    StackedLoss as StackedLoss,
     weight_terms as weight_terms,
 )
 
@@ -134,19 +139,16 @@ from .linalg.rounding import (
     factor_error as factor_error,
 )
 
+# sparse rows
+from .linalg.sparse_design import SparseDesign as SparseDesign
+
 # emissions
 from .models.emissions.gaussian import inverse as inverse
 
-# linear models in other coordinates, on components, and on standardised columns
+# linear models in other coordinates, and how models read their columns
 from .models.glm.active_coefficients import ActiveGLM as ActiveGLM, kinks as kinks
-from .models.glm.components import (
-    AbstractComponents as AbstractComponents,
-    PartialLeastSquares as PartialLeastSquares,
-    PrincipalComponents as PrincipalComponents,
-    SeveralTargets as SeveralTargets,
-)
 from .models.glm.orthogonal import OrthogonalGLM as OrthogonalGLM
-from .models.glm.standardised import StandardisedGLM as StandardisedGLM
+from .models.glm.rows import column as column, design as design, new_rows as new_rows
 
 # effects of a formula
 from .models.latent.effects import EffectBlock as EffectBlock
@@ -163,6 +165,7 @@ from .objectives.batch_functions import (
 # objectives in NumPy
 from .objectives.closed_form import (
     GRADIENT_DIFFERENCE as GRADIENT_DIFFERENCE,
+    AbstractSolved as AbstractSolved,
     State as State,
     ValueAndGradient as ValueAndGradient,
     Weights as Weights,
@@ -173,7 +176,11 @@ from .objectives.objective import (
     LOG_DENSITY as LOG_DENSITY,
     LOG_LIKELIHOOD as LOG_LIKELIHOOD,
     LOG_PROBABILITY as LOG_PROBABILITY,
+    Hessian as Hessian,
+    PerListed as PerListed,
     Points as Points,
+    UnitIndex as UnitIndex,
+    as_stored as as_stored,
     display_name as display_name,
     leaves_of as leaves_of,
     map_arrays as map_arrays,
@@ -262,6 +269,7 @@ from .validation.audit import PROGRAM_ROUNDING as PROGRAM_ROUNDING, REASONS as R
 
 # batches of refits, each refitted and read
 from .validation.batches import (
+    Collect as Collect,
     Collected as Collected,
     CollectedColumns as CollectedColumns,
     one_thread as one_thread,
@@ -281,12 +289,12 @@ from .validation.compare import (
 # refits by a fit and a plan
 from .validation.cross_validate import (
     DEFAULT_REFIT as DEFAULT_REFIT,
+    EstimateBuilder as EstimateBuilder,
     cache_key as cache_key,
     fold_thetas as fold_thetas,
     held_out as held_out,
     objective_of as objective_of,
     reader_for as reader_for,
-    scored_together as scored_together,
     strategy_of_predictions as strategy_of_predictions,
 )
 
@@ -336,6 +344,7 @@ from .validation.scorers import (
 
 # losses and predictions of a batch
 from .validation.scoring import (
+    HeldOutLoss as HeldOutLoss,
     NamedScore as NamedScore,
     natural as natural,
     predictions as predictions,

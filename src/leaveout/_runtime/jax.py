@@ -300,7 +300,8 @@ def special_of(value: Any) -> Any:
     return jspecial
 
 
-def _name(function: Callable[..., Any]) -> str:
+def function_name(function: Any) -> str:
+    """Name of a function, or of the class of what is called."""
     return getattr(function, "__name__", type(function).__name__)
 
 
@@ -318,7 +319,7 @@ def call_traced(description: str, function: Callable[..., Any], *args: Any, **kw
         signature = inspect.signature(function)
         count = len(args) + len(kwargs)
         raise TypeError(
-            f"{description}, {_name(function)!r}, is called with {count} arguments; it takes {signature}."
+            f"{description}, {function_name(function)!r}, is called with {count} arguments; it takes {signature}."
         ) from None
     try:
         return function(*args, **kwargs)
@@ -331,25 +332,10 @@ def call_traced(description: str, function: Callable[..., Any], *args: Any, **kw
         line = lines[0] if lines else None
         where = f" (line {line.lineno} of {line.filename}: {line.line})" if line is not None else ""
         raise TypeError(
-            f"{description}, {_name(function)!r}, must be written in JAX{where}. There an array has no value yet that NumPy, math, "
-            "float() or an `if` could ask for: call jax.numpy instead of numpy (jnp.exp for np.exp), and write "
+            f"{description}, {function_name(function)!r}, must be written in JAX{where}. There an array has no value yet that NumPy, "
+            "math, float() or an `if` could ask for: call jax.numpy instead of numpy (jnp.exp for np.exp), and write "
             "jnp.where(condition, a, b) for `if`."
         ) from None
-
-
-def call_for_number(description: str, function: Callable[..., Any], *args: Any) -> Any:
-    """Call a user's function under tracing; TypeError unless it returns one real number."""
-    result = call_traced(description, function, *args)
-    with contextlib.suppress(TypeError, ValueError):  # of what is no array
-        number = jnp.asarray(result)
-        if not number.shape and number.dtype.kind in "biuf":
-            return number * 1.0
-    kind = (
-        f"{result.dtype} of shape {result.shape}"
-        if isinstance(result, jax.Array | np.ndarray)
-        else type(result).__name__
-    )
-    raise TypeError(f"{description}, {_name(function)!r}, must return one real number; got {kind}.")
 
 
 def make_on_first_call(make: Callable[[], Callable[P, R]]) -> Callable[P, R]:

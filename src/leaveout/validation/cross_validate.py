@@ -26,7 +26,7 @@ from .._runtime.arrays import BoolArray, FloatArray, IntArray
 from .._runtime.checkpoint import File, StepResult, keeping
 from .._runtime.conventions import conventional, log, warn
 from .._runtime.fingerprint import fingerprint
-from .._runtime.jax import Module, PyTree, cached_on, float64, jax
+from .._runtime.jax import Module, PyTree, cached_on, float64, function_name, jax
 from .._runtime.memory import require_memory
 from .._runtime.results import NO_REFIT_CODES, RESULTS, SettledBy, among
 from ..data.arrays import count
@@ -67,8 +67,7 @@ from .held_out_predictions import (
 )
 from .metrics import AnyMetric, ScoreName
 from .named_parameters import PartialRefit, partial_refits
-from .scorers import function_name
-from .scoring import Evaluate, HeldOutLoss, NamedScore, find_score, natural
+from .scoring import Evaluate, HeldOutLoss, find_score, natural
 
 # codes that the code of an emptied refit replaces
 MILD = (
@@ -267,61 +266,6 @@ def cache_key(fit: Fit, plan: Plan, refit: AbstractRefit, **options: object) -> 
     """List everything that the result of a call depends on, for the key of its checkpoint."""
     minimum = fit.vector, fit.value, fit.gradient, fit.minima.theta
     return {"model or data": fit.objective, "fit": minimum, "plan": plan, "refit": refit, **options}
-
-
-@float64
-def scored_together(
-    fit: Fit,
-    plan: Plan,
-    strategy: AbstractRefit,
-    scores: Sequence[NamedScore],
-    predict: PredictionColumns | None = None,
-) -> tuple[list[Estimate], CollectedColumns]:
-    """Cross-validate by the model's own loss and by several scores, from the same refits, without
-    audits.
-
-    Return the estimates, and the columns of the predictions if they are asked for.
-    """
-    plan = reader_for("cross_validate", fit, strategy).resolve(plan)
-    model_builder = EstimateBuilder(HeldOutLoss(fit, plan, None), strategy, predict=predict)
-    builders = [model_builder]
-    builders += [EstimateBuilder(HeldOutLoss(fit, plan, score), strategy) for score in scores]
-    collect = JointColumns(tuple(builder.collect for builder in builders))
-    scale = model_builder.blank.scale
-    columns = over_refits("cross_validate", fit, plan, strategy, collect, judge=True, scale=scale)
-    estimates = []
-    for k, builder in enumerate(builders):
-        builder.columns.update(collect.part(k, columns))
-        estimate = builder.draft
-        if builder.held_out_loss.evaluate is not None and strategy.in_standard_errors:
-            estimate = builder.sharpen(estimate)
-        estimates.append(builder.finish(estimate))
-    return estimates, model_builder.columns
-
-
-@dataclass(frozen=True, eq=False)
-class JointColumns:
-    """Collect what several functions collect, each under names of its own."""
-
-    functions: tuple[Collect, ...]
-
-    def __call__(self, batch: Batch, outcome: RefitBatch) -> Collected:
-        refits: StepResult = {}
-        entries: StepResult = {}
-        for k, collect in enumerate(self.functions):
-            part = collect(batch, outcome)
-            refits |= {f"{k} {name}": values for name, values in part.refits.items()}
-            entries |= {f"{k} {name}": values for name, values in part.entries.items()}
-        return Collected(refits, entries)
-
-    def part(self, number: int, columns: CollectedColumns) -> StepResult:
-        """Return what one of the functions collected."""
-        prefix = f"{number} "
-        return {
-            name.removeprefix(prefix): values
-            for name, values in columns.items()
-            if name.startswith(prefix)
-        }
 
 
 @conventional

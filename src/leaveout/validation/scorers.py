@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._runtime.jax import function_name
 from ..objectives.objective import display_name
 from ..optimize.fit import Fit
 from .metrics import (
@@ -62,11 +63,6 @@ class UnpicklableStub:
         raise TypeError(
             f"{self.name} was not kept when this was pickled; define it in a module, by def."
         )
-
-
-def function_name(function: Any) -> str:
-    """Name of a function, or of the class of what is called."""
-    return getattr(function, "__name__", type(function).__name__)
 
 
 @dataclass(frozen=True)

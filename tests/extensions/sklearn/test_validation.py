@@ -60,7 +60,7 @@ from sklearn.svm import SVC, LinearSVC
 from sklearn.utils.estimator_checks import check_estimator
 
 import leaveout as lo
-from leaveout.models.glm.standardised import StandardisedGLM
+from leaveout.extensions.hosts._standardised import StandardisedGLM
 
 N = 90
 rng = np.random.default_rng(1)

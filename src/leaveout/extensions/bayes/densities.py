@@ -1,5 +1,6 @@
 """Posteriors by draws and a density: functions in JAX, or one of the library's models."""
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -18,11 +19,11 @@ from ...developer import (
     LOG_PROBABILITY,
     ActiveGLM,
     NamedArrays,
-    call_for_number,
     call_traced,
     conventional,
     display_name,
     float64,
+    function_name,
     jax,
     jnp,
     map_arrays,
@@ -183,7 +184,7 @@ def from_posterior(
         def responses(key: Any, u: Any, units: Any) -> Any:
             theta = vector_or_names(coordinates.constrain(u))
             unit_data = jax.tree.map(lambda leaf: jnp.asarray(leaf)[units], data)
-            draw = lambda key, datum: call_for_number(
+            draw = lambda key, datum: _call_for_number(
                 "predict: simulate", simulate, key, theta, datum
             )
             return jax.vmap(draw)(jax.random.split(key, len(units)), unit_data)
@@ -191,6 +192,23 @@ def from_posterior(
         return draw_by_jax(responses, cast(Sampled, posterior.objective), posterior.like, effect)
 
     return replace(posterior, simulate_by=simulate_by)
+
+
+def _call_for_number(description: str, function: Callable[..., Any], *args: Any) -> Any:
+    """Call a user's function under tracing; TypeError unless it returns one real number."""
+    result = call_traced(description, function, *args)
+    with contextlib.suppress(TypeError, ValueError):  # of what is no array
+        number = jnp.asarray(result)
+        if not number.shape and number.dtype.kind in "biuf":
+            return number * 1.0
+    kind = (
+        f"{result.dtype} of shape {result.shape}"
+        if isinstance(result, jax.Array | np.ndarray)
+        else type(result).__name__
+    )
+    raise TypeError(
+        f"{description}, {function_name(function)!r}, must return one real number; got {kind}."
+    )
 
 
 @functools.lru_cache(maxsize=32)
@@ -212,14 +230,16 @@ def _densities(
         else:
             parameters = {**theta, effect: z}
         losses = jax.vmap(
-            lambda datum: call_for_number("from_posterior: unit_loss", unit_loss, parameters, datum)
+            lambda datum: _call_for_number(
+                "from_posterior: unit_loss", unit_loss, parameters, datum
+            )
         )(data)
         if log_prior is None:
             prior = 0.0
         else:
-            prior = call_for_number("from_posterior: log_prior", log_prior, theta)
+            prior = _call_for_number("from_posterior: log_prior", log_prior, theta)
         effect_prior = effect_log_prior or (lambda theta, z: -0.5 * z**2 - 0.5 * np.log(2 * np.pi))
-        effect_density = lambda value: call_for_number(
+        effect_density = lambda value: _call_for_number(
             "from_posterior: effect_log_prior", effect_prior, theta, value
         )
         if effect is None:

@@ -29,12 +29,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ... import GLM, Fit, Regression, fit, losses, penalties
 from ...developer import (
-    AbstractComponents,
     NamedArrays,
-    PartialLeastSquares,
-    PrincipalComponents,
-    SeveralTargets,
-    StandardisedGLM,
     TransformedResponse,
     function,
     kinks,
@@ -42,7 +37,14 @@ from ...developer import (
     match_labels,
     warn,
 )
+from ._components import (
+    AbstractComponents,
+    PartialLeastSquares,
+    PrincipalComponents,
+    SeveralTargets,
+)
 from ._fit_at_host import fit_at_host, is_repeated
+from ._standardised import StandardisedGLM
 from ._supervised_steps import encodes_across_folds, learns_response, steps_in
 
 

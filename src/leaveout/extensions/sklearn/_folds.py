@@ -24,7 +24,6 @@ from ...developer import (
     IntArray,
     NamedScore,
     RefitRows,
-    StandardisedGLM,
     StepResult,
     fold_thetas,
     making,
@@ -32,6 +31,7 @@ from ...developer import (
     reader_of,
     steps,
 )
+from ..hosts._standardised import StandardisedGLM
 from ..hosts.sklearn import read, rescales, separate_problems, warn_of_supervised, with_parameters
 
 Splits = list[tuple[IntArray, IntArray]]

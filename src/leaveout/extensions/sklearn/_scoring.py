@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,17 +25,27 @@ from ...developer import (
     LOG_DENSITY,
     LOG_PROBABILITY,
     NO_REFIT_CODES,
+    Batch,
     Called,
+    Collect,
+    Collected,
+    CollectedColumns,
+    EstimateBuilder,
     FloatArray,
+    HeldOutLoss,
     Measure,
+    NamedScore,
     PredictionColumns,
     Predictions,
     Ranks,
+    RefitBatch,
     among,
+    float64,
     held_out,
     of_scorer,
+    over_refits,
     predictions_of,
-    scored_together,
+    reader_for,
     warn,
 )
 from ..hosts.sklearn import usual_score
@@ -151,9 +161,7 @@ def scores(
     scorers = list(called.values())
     collected = []
     for fit in folds.fits:
-        (own_loss, *called_estimates), columns = scored_together(
-            fit, folds.plan, folds.refit, scorers, predict
-        )
+        (own_loss, *called_estimates), columns = _scored_together(folds, fit, scorers, predict)
         collected.append(predictions_of(folds.plan, "link", columns))
     estimates = dict(zip(called, called_estimates, strict=True))
     seconds = (time.perf_counter() - began) / (len(scorings) * folds.plan.num_refits)
@@ -171,6 +179,58 @@ def scores(
             Scores(values, error, np.full(len(values), seconds)), calls[name]
         )
     return out
+
+
+@float64
+def _scored_together(
+    folds: OneFit, fit: Fit, scores: list[NamedScore], predict: PredictionColumns | None
+) -> tuple[list[Estimate], CollectedColumns]:
+    """Cross-validate by the model's own loss and by several scores, from the same refits, without
+    audits.
+
+    Return the estimates, and the columns of the predictions if they are asked for.
+    """
+    strategy = folds.refit
+    plan = reader_for("cross_validate", fit, strategy).resolve(folds.plan)
+    model_builder = EstimateBuilder(HeldOutLoss(fit, plan, None), strategy, predict=predict)
+    builders = [model_builder]
+    builders += [EstimateBuilder(HeldOutLoss(fit, plan, score), strategy) for score in scores]
+    collect = _JointColumns([builder.collect for builder in builders])
+    scale = model_builder.blank.scale
+    columns = over_refits("cross_validate", fit, plan, strategy, collect, judge=True, scale=scale)
+    estimates = []
+    for k, builder in enumerate(builders):
+        prefix = f"{k} "
+        builder.columns.update(
+            {
+                name.removeprefix(prefix): values
+                for name, values in columns.items()
+                if name.startswith(prefix)
+            }
+        )
+        estimate = builder.draft
+        if k and strategy.in_standard_errors:
+            estimate = builder.sharpen(estimate)
+        estimates.append(builder.finish(estimate))
+    return estimates, model_builder.columns
+
+
+class _JointColumns(NamedTuple):
+    """Collect what several functions collect, each under names that begin with its number."""
+
+    functions: list[Collect]
+
+    def __call__(self, batch: Batch, outcome: RefitBatch) -> Collected:
+        parts = [collect(batch, outcome) for collect in self.functions]
+        refits, entries = (
+            {
+                f"{k} {name}": array
+                for k, columns in enumerate(kind)
+                for name, array in columns.items()
+            }
+            for kind in zip(*parts, strict=True)
+        )
+        return Collected(refits, entries)
 
 
 def of_predictions(measure: Measure, folds: OneFit, collected: list[Predictions]) -> FloatArray:

@@ -13,19 +13,25 @@ from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
+from jaxtyping import Float
 
-from ..._runtime.jax import Array, Arrays as Arrays, PyTree, Scalar, jnp, numpy_of
-from ...linalg.design import MultiOutputDesign, Predictors, StackedLoss
-from ...linalg.sparse_design import SparseDesign
-from ...objectives.objective import (
-    AbstractLinearPredictor,
+from ... import GLM, losses
+from ...developer import (
+    Array,
+    Arrays as Arrays,
     Hessian,
+    MultiOutputDesign,
     PerListed,
+    Predictors,
+    PyTree,
+    Scalar,
+    SparseDesign,
+    StackedLoss,
     UnitIndex,
-    UnitWeights,
+    jnp,
+    numpy_of,
 )
-from . import losses
-from .glm import GLM
+from ...models import AbstractLinearPredictor
 
 CONSTANT = 1e-12  # share of a column's variance; scikit-learn does not scale constant columns
 
@@ -146,14 +152,14 @@ class StandardisedGLM(GLM):
         """Growth of the ridges with the weights."""
         return self._weigh(weights, jnp)[1] * self._ridges() * (self._ratios(weights) - 1)
 
-    def loss(self, theta: PyTree, weights: UnitWeights) -> Scalar:
+    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
         if self.classes:
             theta = theta - theta.mean(0)
         return super().loss(theta, weights) + 0.5 * jnp.sum(
             self._ridge_growth(weights) * self._coef(theta) ** 2
         )
 
-    def hessian(self, theta: PyTree, weights: UnitWeights) -> Hessian:
+    def hessian(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Hessian:
         if self.classes:
             return AbstractLinearPredictor.hessian(self, theta, weights)
         pad = self.design.shape[1] - self.num_features

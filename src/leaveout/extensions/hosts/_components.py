@@ -24,12 +24,24 @@ import pandas as pd
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import cached_on, float64, static
-from ...data.arrays import Names, index_of, match_labels
-from ...objectives.closed_form import AbstractSolved, Points, State, Weights
-from ...objectives.objective import Parameters, Units, as_stored
-from .families import Squared
-from .rows import column, design, new_rows
+from ... import losses
+from ...developer import (
+    AbstractSolved,
+    Names,
+    Points,
+    State,
+    Weights,
+    as_stored,
+    cached_on,
+    column,
+    design,
+    float64,
+    index_of,
+    match_labels,
+    new_rows,
+    static,
+)
+from ...models import Parameters, Units
 
 Array = np.ndarray
 # share of a column's squares below which those of a fold have lost digits, and are summed over its
@@ -243,7 +255,7 @@ class AbstractComponents(AbstractSolved):
             target=target,
             features=lambda: dict(zip(self.names, self.design.T, strict=True)),
             predict_new=self._predict_new,
-            score=Squared().scale(self.y),
+            score=losses.Squared().scale(self.y),
         ).measured_as(self.labels.response)
 
     def _predict_new(self, fit, X, kind, offset):
