@@ -17,6 +17,9 @@ _provide(  # what the core calls of later rooms and of extensions
     report=lambda: _import(".reporting.report", __name__),
     no_model=lambda: _import(".validation.no_model", __name__),
     nested=lambda: _import(".validation.nested", __name__),
+    fit_answers=lambda: _import(".diagnostics.fit_answers", __name__),
+    covariance=lambda: _import(".diagnostics.covariance", __name__),
+    predict=lambda: _import(".diagnostics.prediction_intervals", __name__),
 )
 
 

@@ -105,6 +105,7 @@ NO_FACTOR = (
 FACTOR_LEVEL = re.compile(r"(.*)\[(?:[TS]\.)?[^\[\]]*\]")
 # relative difference of the observed and the expected information below which they are one
 CANONICAL = 1e-9
+LIKELIHOODS = LOG_DENSITY, LOG_PROBABILITY
 TWO_WAYS = "cluster", "CRV3", "CRV3J", "CR3", "jackknife"
 AFFINE = 1e-6  # share of the largest gradient above which a difference is not rounding
 Array = np.ndarray
@@ -135,8 +136,9 @@ def covariance(
     model. No covariance includes the bias of a penalty.
 
     By default the type is that of the model's field: for a fit of a host the host's own; for
-    likelihoods of regressions, Cox and mixed models without a penalty the model-based one, as in R;
-    else, as under a ridge, "HC0". The printed head names it.
+    likelihoods of regressions, Cox and mixed models without a penalty the model-based one, as in R,
+    and for those of one chain or field, whose units have no gradients of their own; else, as under
+    a ridge, "HC0". The printed head names it.
 
     Parameters
     ----------
@@ -262,8 +264,8 @@ class Options:
 
     def notes(self, fit: Fit, kind: str, units: UnitWeights, **lines: str) -> dict[str, str]:
         """Return lines of the table's head."""
-        penalty = getattr(fit.objective, "penalty", Zero())
-        if isinstance(penalty, Zero):
+        penalty = getattr(fit.objective, "penalty", None)
+        if penalty is None or isinstance(penalty, Zero):
             bias = ""
         else:
             bias = f"{type(getattr(penalty, 'penalty', penalty)).__name__}: standard errors do not count its bias"
@@ -293,14 +295,16 @@ def _usual_type(fit: Fit) -> str:
     if not isinstance(model, AbstractRegression):
         from ..models.latent.mixed import Mixed
 
-        if isinstance(model, Cox | Mixed):
+        # a chain or a field has no independent units to be summed over
+        is_one_likelihood = model.units.serial is not False and model.units.score in LIKELIHOODS
+        if isinstance(model, Cox | Mixed) or is_one_likelihood:
             return "nonrobust"
         return "HC0"
     if _has_expected_information(fit):
         if np.allclose(_expected_hessian(fit), fit.hessian, rtol=CANONICAL, atol=0):
             return "nonrobust"
         return "expected"
-    if model.scale in (LOG_DENSITY, LOG_PROBABILITY):
+    if model.scale in LIKELIHOODS:
         return "nonrobust"
     return "HC0"
 

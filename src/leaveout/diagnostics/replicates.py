@@ -109,11 +109,12 @@ class Covariance(HeadedTable):
     def standard_errors(self) -> pd.Series:
         """The roots of the diagonal.
 
-        NaN where that is negative, as it can be with clusters of two ways.
+        NaN where that is negative, as it can be with clusters of two ways, or zero: a parameter
+        that is given, or at a bound, has none.
         """
         variance = np.diag(self.to_numpy())
         return pd.Series(
-            np.sqrt(np.where(variance >= 0, variance, np.nan)), index=self.index, name="std err"
+            np.sqrt(np.where(variance > 0, variance, np.nan)), index=self.index, name="std err"
         )
 
     @conventional

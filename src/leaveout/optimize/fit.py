@@ -12,15 +12,18 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import pandas as pd
 import scipy
 from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
 
 from .._runtime.checkpoint import File, StepResult, keeping, read_or_make
 from .._runtime.conventions import Rng, conventional, warn
 from .._runtime.interrupt import stoppable
 from .._runtime.jax import Module, PyTree, cached_on, float64, jnp, static
 from .._runtime.memory import require_memory
-from .._runtime.results import RESULTS, PrintedResult, kind_of
+from .._runtime.providers import provided
+from .._runtime.results import RESULTS, HeadedTable, PrintedResult, kind_of
 from ..data.arrays import count
 from ..linalg.curvature import Curvature
 from ..linalg.design import Predictors, weight_terms
@@ -180,6 +183,101 @@ class Fit(Module, PrintedResult):
     def parameters(self) -> PyTree:
         """θ̂ in natural parameters, as named arrays."""
         return _natural(self)
+
+    @property
+    def coef(self) -> pd.Series:
+        """θ̂ in natural parameters, one number each, by name."""
+        return provided("fit_answers").coefficients(self)
+
+    @conventional
+    def summary(self, level: float = 0.95) -> HeadedTable:
+        """Tabulate the natural parameters with the standard errors of the model's field.
+
+        Parameters
+        ----------
+        level : float, default 0.95
+            The coverage of the intervals.
+
+        Returns
+        -------
+        DataFrame
+            One row a parameter: `coef`, `std err`, `t` or `z`, the p-value, and the ends of the
+            interval. Its printed head says which standard errors these are, and their degrees of
+            freedom. Where there are none, as for a lasso, it has `coef` alone, and says why.
+
+        See Also
+        --------
+        covariance : Standard errors of other kinds, which have `summary()` too.
+
+        Examples
+        --------
+        >>> import leaveout as lo
+        >>> fit = lo.fit(lo.GLM([[0.0], [1.0], [2.0], [3.0]], [1.0, 2.0, 2.0, 4.0], "squared"))
+        >>> print(fit.summary().iloc[:, :4])
+        standard errors    nonrobust: model-based, by the observed information
+        clusters           none
+        degrees of freedom 2, Student's t
+                   coef  std err     t   P>|t|
+        x0          0.9   0.2646 3.402 0.07663
+        intercept   0.9    0.495 1.818  0.2107
+        """
+        return provided("fit_answers").summary(self, level)
+
+    def covariance(
+        self, kind: str | None = None, *, groups: ArrayLike | None = None, **options: Any
+    ) -> Any:
+        """Estimate the covariance of the natural parameters, as `leaveout.covariance` does.
+
+        Parameters
+        ----------
+        kind : str, optional
+            Such as "HC3", "cluster" or "jackknife"; by default that of the model's field.
+        groups : array_like, `[units]`, optional
+            The labels of the clusters.
+        **options
+            The other arguments of `leaveout.covariance`.
+
+        Returns
+        -------
+        Covariance
+            The covariance, with `standard_errors` and `summary()`.
+
+        Examples
+        --------
+        >>> import leaveout as lo
+        >>> fit = lo.fit(lo.GLM([[0.0], [1.0], [2.0], [3.0]], [1.0, 2.0, 2.0, 4.0], "squared"))
+        >>> fit.covariance("HC1").standard_errors.round(3).tolist()
+        [0.276, 0.375]
+        """
+        return provided("covariance").covariance(self, kind, groups=groups, **options)
+
+    def predict(
+        self, X_new: Any, kind: str | None = None, *, offset: ArrayLike | None = None
+    ) -> Any:
+        """Predict the response of new rows, as `leaveout.predict` does.
+
+        Parameters
+        ----------
+        X_new : array_like, `[rows, features]`, or DataFrame
+            New rows, as the data of the fit were.
+        kind : {"response", "link", "label", "state"}, optional
+            What is predicted; the first that the model has by default.
+        offset : array_like, `[rows]`, optional
+            The offsets of the new rows, where the model has one.
+
+        Returns
+        -------
+        Series or DataFrame
+            One prediction a row, or one column a class, under the labels of `X_new`.
+
+        Examples
+        --------
+        >>> import leaveout as lo
+        >>> fit = lo.fit(lo.GLM([[0.0], [1.0], [2.0], [3.0]], [1.0, 2.0, 2.0, 4.0], "squared"))
+        >>> fit.predict([[10.0]]).round(6).tolist()
+        [9.9]
+        """
+        return provided("predict").predict(self, X_new, kind, offset=offset)
 
     @property
     def vector(self) -> Vector:
@@ -417,15 +515,15 @@ class Fit(Module, PrintedResult):
         )
 
     def _lines(self) -> list[tuple[str, str]]:
-        names = self.objective.parameters.names()
+        names = self.objective.parameters.names() or provided("fit_answers").natural_names(self)
         printed_parameters = 12  # names of parameters in a printed fit
-        shown = ""
-        if names:
-            shown = f": {', '.join(names[:printed_parameters])}{', …' if len(names) > printed_parameters else ''}"
+        shown = ", ".join(names[:printed_parameters])
+        if len(names) > printed_parameters:
+            shown += ", …"
         lines = [
             ("model", f"{display_name(self.objective)}, {self.objective.num_units} units"),
             ("made of", self.settings),
-            ("parameters", f"{self.num_params}{self.of_rank}{shown}"),
+            ("parameters", f"{self.num_params}{self.of_rank}: {shown}"),
             ("minimum", f"F = {float(self.value):.6g}, decrement {float(self.decrement):.1e}"),
             ("starts", self._agreement().removeprefix(", ")),
             ("note", self.objective.note),

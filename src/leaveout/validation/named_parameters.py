@@ -48,19 +48,6 @@ def name_parameters(fit: Fit) -> NamedParameters:
         return NamedParameters(objective.parameters.names(), lambda thetas: thetas @ basis.T, basis)
     if isinstance(objective, GLM):
         return NamedParameters(objective.parameters.names(), lambda thetas: thetas, None)
-    # by the path of an array and the index in it; coefficients take the names of their features
-    names: list[str] = []
-    # of columns; a model of one's own may call anything so
-    features = getattr(objective, "names", ())
-    for name, leaf in _named_arrays(fit.parameters):
-        shape = np.shape(leaf)
-        if name == "coef" and isinstance(features, tuple | list) and shape == (len(features),):
-            names += features
-        else:
-            names += [
-                name + (f"[{', '.join(map(str, index))}]" if shape else "")
-                for index in np.ndindex(shape)
-            ]
 
     def values_of(thetas: np.ndarray) -> np.ndarray:
         leaves = leaves_of(natural(fit, thetas))
@@ -75,7 +62,25 @@ def name_parameters(fit: Fit) -> NamedParameters:
         slope = np.asarray(
             _natural_jacobian(repeatable(objective), fit.theta, jnp.asarray(fit.vector))
         )
-    return NamedParameters(names, values_of, slope)
+    return NamedParameters(natural_names(fit), values_of, slope)
+
+
+def natural_names(fit: Fit) -> list[str]:
+    """Name the natural parameters by the paths of their arrays and the indices in these;
+    coefficients by their features.
+    """
+    names: list[str] = []
+    # of columns; a model of one's own may call anything so
+    features = getattr(fit.objective, "names", ())
+    for name, leaf in _named_arrays(fit.parameters):
+        shape = np.shape(leaf)
+        if name == "coef" and isinstance(features, tuple | list) and shape == (len(features),):
+            names += features
+        elif shape:
+            names += [f"{name or 'theta'}{list(index)}" for index in np.ndindex(shape)]
+        else:
+            names.append(name or "theta")
+    return names
 
 
 class PartialRefit(NamedTuple):
