@@ -178,6 +178,11 @@ class LinearFitCache:
         return has_bound and loss.terms(2, self.curvature, self.eta, self.model.y) is self.curvature
 
     @functools.cached_property
+    def third(self) -> Float[np.ndarray, " units"]:
+        """ℓ‴, for one output."""
+        return self.model.loss.derivatives(self.eta, self.model.y, (3,))[0]
+
+    @functools.cached_property
     def flatness(self) -> Float[np.ndarray, " units"]:
         """1 / ω ℓ″, for one output: Σ (x_nᵀδ)² / flatness_n ≤ ‖δ‖²_H (1 + δ)."""
         with np.errstate(divide="ignore"):

@@ -59,9 +59,10 @@ def _third(anchor: LinearFitCache) -> Float[np.ndarray, "pairs rank"]:
     """Compute T = Σ ω ℓ‴ z ⊗ z ⊗ z, its first two axes as pairs, and pairs off the diagonal
     doubled.
     """
-    (third,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
     i, j = np.triu_indices(len(anchor.root))
-    products = DenseDesign(anchor.rows).products(weight_terms(anchor.weight, third) * anchor.rows.T)
+    products = DenseDesign(anchor.rows).products(
+        weight_terms(anchor.weight, anchor.third) * anchor.rows.T
+    )
     return products[:, i, j].T * np.where(i < j, 2.0, 1.0)[:, None]
 
 
@@ -195,9 +196,8 @@ class CertifiedBatch:
         ):
             return
         start = u = self.u[lanes]
-        (third,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
         z = metric.z[lanes]
-        changed = self.delta[lanes] * weight_terms(anchor.weight, third)[self.units[lanes]]
+        changed = self.delta[lanes] * weight_terms(anchor.weight, anchor.third)[self.units[lanes]]
         for _ in range(2):  # what is left is then of the fourth order
             row_moves = (z @ u[:, :, None])[:, :, 0]
             remainder = _third_term(anchor, u) + ((changed * row_moves**2)[:, None] @ z)[:, 0]

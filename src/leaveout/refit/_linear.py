@@ -52,14 +52,17 @@ COSTLY_OPERATIONS = (
 )
 # Operations that proofs of the single rows of a plan may cost. A call of many rows takes two
 # microseconds for each of them anyway, in which eighty operations fit into a nanosecond: a call of
-# fewer rows may take as long. Of many columns proofs may take an eighth of the time of the fit.
+# fewer rows may take as long, so that times do not fall as rows are added. From a hundred columns
+# on the allowance falls less, as products of rows take more of the time. Of many columns proofs
+# may take an eighth of the time of the fit.
 PROOFS_PER_COLUMN = 2e7
 PROOFS_LESS_PER_ROW = 1.6e5
 PROOFS_PER_HESSIAN = 6.0
 LEAST_PROOFS = 3e7
+WORTHWHILE = 0.02  # share of the open refits from which proofs of the farthest of them are bought
 # Operations, at that speed, of the sums for a product of two rows, and of a loss with bounds
 SUM_OPERATIONS = 40.0
-LOSSES = 1600.0
+LOSSES = 2400.0
 HESSIAN_BUDGET = (
     2.0  # operations of Hessians, relative to that, from which single rows are estimated
 )
@@ -309,17 +312,32 @@ class RowBatch:
         """Open refits."""
         return np.flatnonzero(self.open)
 
+    @functools.cached_property
+    def errors(self) -> PerRefit:
+        """Errors of the losses at the candidates."""
+        return error(self.step.fit, self.step.rows, self.center, self.center, self.half)
+
     @property
     def gradient_cost(self) -> float:
         """Operations of a gradient, at the speed of products in float32."""
         return SPEED * len(self.anchor.eta) * (4.0 * self.step.fit.num_params + ELEMENTWISE)
 
     def affordable(self, lanes: Lanes, cost: float) -> Int[np.ndarray, " chosen"]:
-        """Select the farthest of some refits, as many as the budget pays for."""
+        """Select the farthest of some refits, as many as the budget pays for; none if they are few
+        of these.
+
+        If it does not pay for all, it does for none of those that are together near enough.
+        """
         if cost * len(lanes) <= self.budget:
             return lanes
-        farthest = np.argsort(-self.half[lanes, 0], kind="stable")
-        return np.sort(lanes[farthest[: int(self.budget / cost)]])
+        if self.allowed is not None:
+            lanes = lanes[~within(self.errors, self.allowed)[lanes]]
+        if cost * len(lanes) * WORTHWHILE > self.budget:
+            return lanes[:0]
+        if cost * len(lanes) <= self.budget:
+            return lanes
+        count = int(self.budget / cost)
+        return np.sort(lanes[np.argpartition(-self.half[lanes, 0], count)[:count]])
 
     # the next term, from all rows
 
@@ -374,7 +392,7 @@ def _budget(step: FirstStep) -> float:
     """Return the operations that proofs of a batch of single rows may cost."""
     n, p = step.anchor.model.design.shape
     share = len(step.rows.index) / int(step.rows.num_refits)
-    free = PROOFS_PER_COLUMN * (p + 30) - PROOFS_LESS_PER_ROW * n
+    free = PROOFS_PER_COLUMN * (p + 30) - PROOFS_LESS_PER_ROW * n * min(1.0, 100 / p)
     return share * max(free, PROOFS_PER_HESSIAN * n * p * (p - 50), LEAST_PROOFS)
 
 
@@ -544,7 +562,7 @@ def _take_samples(batch: RowBatch) -> RowCandidates:
     )
     center = batch.center
     half = batch.half.copy()
-    errors = error(fit, rows, center, center, half)
+    errors = batch.errors.copy()
     is_open = batch.open & ~within(errors, allowed)
     is_estimated = np.zeros(len(center), bool)
     has_short_step = sampled.short(anchor.curvature_rate, batch.looks) & has_term
@@ -623,7 +641,7 @@ RUNGS = (
     ),
     Rung(
         "products",
-        lambda batch: min(len(batch.stepping_lanes), batch.budget // batch.cost_of_products) > 0,
+        lambda batch: batch.affordable(batch.stepping_lanes, batch.cost_of_products).size > 0,
         lambda batch: batch.cost_of_products * len(batch.stepping_lanes),
         _prove_by_products,
         "enclosure",
@@ -689,9 +707,13 @@ def _to_the_end(
     state.settled_by[lanes] = SettledBy.steps
     # an estimate can only be near enough where refits need not converge
     early = is_dear and np.isinf(state.target)
-    for most in (
-        (HURRY,) if hurry else (HURRY, STEPS - HURRY) if early else (0 if took_steps else STEPS,)
-    ):
+    if hurry or (early and took_steps):
+        numbers_of_steps = [HURRY]
+    elif early:
+        numbers_of_steps = [HURRY, STEPS - HURRY]
+    else:
+        numbers_of_steps = [0 if took_steps else STEPS]
+    for most in numbers_of_steps:
         lanes = state.steps(lanes, is_near_enough, most)
         if hurry or is_dear:
             state.estimate(lanes)

@@ -35,9 +35,9 @@ from ._one_row import OneRow
 
 Array = np.ndarray
 LONG = 0.5  # M b from which the remainder is larger than the term
-# products computed together, which stay in a cache, and the largest number of units among them
-PRODUCTS = 2**18
-UNITS = 2048
+# left-out rows, and units, whose products are computed together and stay in a cache
+LANES = 256
+UNITS = 1024
 UNDERFLOW = 1e-30  # more than what sums of scaled products lose below the range of float32
 ROUGH = (
     1e-4  # rounding error of products in float32, relative to a row's, up to which they are used
@@ -55,7 +55,8 @@ def promising(anchor: LinearFitCache, look: OneRow) -> Bool[np.ndarray, " refits
 
 class ProductSums(NamedTuple):
     """Sums of powers of the products of rows with left-out ones, as shares of the largest possible
-    product, by weights that are shares of the `heaviest`, and the largest product.
+    product, the `scale`, by weights that are shares of the `heaviest`,
+    and the largest product.
 
     `precision` is the rounding error of a product, relative to the norms of the rows.
     """
@@ -72,7 +73,6 @@ class ProductSums(NamedTuple):
 def products(anchor: LinearFitCache, look: OneRow) -> ProductSums:
     """Sum powers of the products of all rows with the rows that leave."""
     unit = look.unit
-    (thirds,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
     masses = anchor.weight * anchor.curvature
     heaviest = float(masses.max())
     scale = anchor.norm.max() * anchor.norm[unit]
@@ -85,34 +85,33 @@ def products(anchor: LinearFitCache, look: OneRow) -> ProductSums:
         kind, rounding_unit = np.float64, UNIT
         rows = None
     weight = (masses / heaviest).astype(kind)
-    third = (anchor.weight * thirds / heaviest).astype(kind)
+    third = (anchor.weight * anchor.third / heaviest).astype(kind)
     third_sum, fourth_sum, largest = np.zeros((3, len(unit)))
-    for lanes in groups(np.arange(len(unit)), PRODUCTS // min(len(anchor.eta), UNITS)):
+    for lanes in groups(np.arange(len(unit)), LANES):
         direction = anchor.whiten(unit[lanes, None])[:, 0] / scale[lanes, None]
         if rows is None:
-            all_products = anchor.predictor_moves(direction, False)
-        else:
-            direction = direction.astype(kind)
+            all_products = anchor.predictor_moves(direction, False).T
+        direction = np.ascontiguousarray(direction.T, kind)
         for start in range(0, len(anchor.eta), UNITS):
             block = slice(start, start + UNITS)
             if rows is None:
-                product = all_products[:, block].copy()
+                product = all_products[block].copy()
             else:
-                product = direction @ rows[block].T
+                product = rows[block] @ direction
             place = unit[lanes] - start
-            inside = np.flatnonzero((place >= 0) & (place < product.shape[1]))
-            product[inside, place[inside]] = 0.0
+            inside = np.flatnonzero((place >= 0) & (place < len(product)))
+            product[place[inside], inside] = 0.0
             square = product * product
-            largest[lanes] = np.maximum(largest[lanes], square.max(1))
+            largest[lanes] = np.maximum(largest[lanes], square.max(0))
             product *= square
-            third_sum[lanes] += product @ third[block]
+            third_sum[lanes] += third[block] @ product
             square *= square
-            fourth_sum[lanes] += square @ weight[block]
+            fourth_sum[lanes] += weight[block] @ square
     # a row of which a part stays
     staying = (anchor.weight[unit] - look.lost_curvature) / heaviest
     share = np.where(staying > 0, anchor.size[unit] / scale, 0.0)
     return ProductSums(
-        third_sum + staying * thirds[unit] * share**3,
+        third_sum + staying * anchor.third[unit] * share**3,
         fourth_sum + staying * anchor.curvature[unit] * share**4,
         np.maximum(np.sqrt(largest), share),
         heaviest,

@@ -65,8 +65,7 @@ class RowSample(NamedTuple):
 def draw_rows(anchor: LinearFitCache) -> RowSample:
     """Draw the sample, with the same seed in every call."""
     if anchor.roots is None:
-        (third,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
-        largest = np.abs(anchor.weight * third) * anchor.norm * anchor.size
+        largest = np.abs(anchor.weight * anchor.third) * anchor.norm * anchor.size
     else:
         largest = anchor.weight * anchor.size * anchor.norm
     chance = 0.8 * largest / max(largest.sum(), 1e-300) + 0.2 / len(largest)
@@ -121,9 +120,7 @@ def _of_one(
     anchor: LinearFitCache, look: OneRow, along: Array, index: Array, weight: Array, sampled: bool
 ) -> Float[np.ndarray, "3 refits"]:
     single = _precise(anchor)
-    third = single(
-        weight * anchor.model.loss.derivatives(anchor.eta[index], anchor.model.y[index], (3,))[0]
-    )
+    third = single(weight * anchor.third[index])
     along = single(along)
     common = single(anchor.common[index])
     squared = third**2
