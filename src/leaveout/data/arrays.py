@@ -20,6 +20,8 @@ from pandas.api.types import infer_dtype, is_bool_dtype
 
 from .._runtime.jax import float64, foreign, jax, jnp
 
+Array = np.ndarray
+
 # pandas' types of columns of numbers
 NUMBERS = {"floating", "integer", "mixed-integer-float", "decimal", "empty"}
 MEMORY = 1, 3, 11  # DLPack's codes of memory of this machine: plain, or pinned for an accelerator
@@ -42,8 +44,8 @@ class TransformedResponse(NamedTuple):
     function.
     """
 
-    values: np.ndarray
-    inverse: Callable[[np.ndarray], np.ndarray]
+    values: Array
+    inverse: Callable[[Array], Array]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +56,7 @@ class UnitColumn:
     """
 
     name: str
-    values: np.ndarray
+    values: Array
     names: pd.Index | None
 
     @classmethod
@@ -72,9 +74,7 @@ class UnitColumn:
             )
         return cls(name, np.asarray(values), names)
 
-    def in_order(
-        self, caller: str, names: pd.Index | None, reference: str = "the fit"
-    ) -> np.ndarray:
+    def in_order(self, caller: str, names: pd.Index | None, reference: str = "the fit") -> Array:
         """Return the values in the order of the units of a fit."""
         if self.names is None or names is None:
             return self.values
@@ -86,7 +86,7 @@ class UnitColumn:
         values = self.in_order(caller, names)
         return values if names is None else pd.Series(values, names)
 
-    def take(self, units: np.ndarray) -> "UnitColumn":
+    def take(self, units: Array) -> "UnitColumn":
         """Return the column of some units."""
         if self.names is None:
             names = None
@@ -217,7 +217,7 @@ def is_default_index(index: pd.Index) -> bool:
 
 def places(
     caller: str, name: str, index: pd.Index, reference: str, request: pd.Index
-) -> Int[np.ndarray, " units"] | None:
+) -> Int[Array, " units"] | None:
     """Positions of the `request` labels, those of the argument `reference`, in the index of `name`.
 
     None if rows go by position.
@@ -335,7 +335,7 @@ def on_device(caller: str, name: str, value: Any) -> Any:
         return jax.device_put(array, array.sharding)
 
 
-def numbers(caller: str, name: str, value: Any) -> np.ndarray:
+def numbers(caller: str, name: str, value: Any) -> Array:
     """Return an argument as float64, with NaN where a number is missing or masked.
 
     Categories (also of numbers), text, dates, complex numbers and the like raise TypeError.
@@ -431,7 +431,7 @@ def compress_rows(caller: str, name: str, value: Any) -> Any:
     return rows
 
 
-def _column(column: pd.Series) -> np.ndarray | None:
+def _column(column: pd.Series) -> Array | None:
     """Return a column as float64; None if it does not hold numbers."""
     if isinstance(column.dtype, pd.CategoricalDtype):
         return None
@@ -443,7 +443,7 @@ def _column(column: pd.Series) -> np.ndarray | None:
         return None
 
 
-def flags(caller: str, name: str, value: ArrayLike) -> Bool[np.ndarray, " entries"]:
+def flags(caller: str, name: str, value: ArrayLike) -> Bool[Array, " entries"]:
     """Return an argument as booleans; zeros and ones are accepted."""
     array = np.asarray(value)
     if array.dtype != bool and (array.dtype.kind not in "iuf" or not np.isin(array, (0, 1)).all()):
@@ -451,7 +451,7 @@ def flags(caller: str, name: str, value: ArrayLike) -> Bool[np.ndarray, " entrie
     return array.astype(bool)
 
 
-def whole(caller: str, name: str, value: ArrayLike) -> Int[np.ndarray, " entries"]:
+def whole(caller: str, name: str, value: ArrayLike) -> Int[Array, " entries"]:
     """Return an argument as int64.
 
     Raise if a number is not whole, since rounding it would name another unit.
@@ -510,7 +510,7 @@ def _describe_value(value: Any) -> str:
     return repr(value)
 
 
-def _describe_array(array: np.ndarray) -> str:
+def _describe_array(array: Array) -> str:
     """Describe an array by its type and its first entry that is not a whole number."""
     if array.dtype.kind == "f":
         odd = array[~(np.isfinite(array) & (array == np.floor(array)))]
@@ -523,7 +523,7 @@ def _describe_array(array: np.ndarray) -> str:
     return f"an array of {array.dtype}, in it {first}"
 
 
-def codes(caller: str, name: str, value: ArrayLike) -> tuple[Int[np.ndarray, " units"], np.ndarray]:
+def codes(caller: str, name: str, value: ArrayLike) -> tuple[Int[Array, " units"], Array]:
     """Number labels of any kind in their order, and return the numbers with the labels.
 
     Raises ValueError if one is missing.

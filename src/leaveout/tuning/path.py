@@ -94,7 +94,7 @@ class PathPoint:
     mean: float
     error: float
     choose_audits: Callable[[int], dict[int, str]]
-    start: dict[int, np.ndarray]
+    start: dict[int, Array]
     gradients: float
     audit: pd.DataFrame | None = None
     note: str = ""
@@ -598,7 +598,7 @@ def _alpha(penalty: AbstractPenalty) -> float | None:
     return float(alpha)
 
 
-def _alphas(penalties: list[AbstractPenalty]) -> Float[np.ndarray, " penalties"] | None:
+def _alphas(penalties: list[AbstractPenalty]) -> Float[Array, " penalties"] | None:
     """Return the α of the penalties if all are ridges with α above zero; else None."""
     alphas = [_alpha(penalty) if isinstance(penalty, Ridge) else None for penalty in penalties]
     return np.array(alphas, float) if all(alphas) else None
@@ -730,7 +730,7 @@ def _estimate_points(
 
 def _seconds(
     objective: Model, penalties: list[AbstractPenalty]
-) -> Float[np.ndarray, "penalties params params"]:
+) -> Float[Array, "penalties params params"]:
     """Return ∇² of quadratic penalties."""
     features = objective.num_features
     params = objective.design.shape[1]
@@ -865,7 +865,7 @@ def _split_results(
     return points
 
 
-def _fit_at(objective: Model, theta: np.ndarray) -> Fit:
+def _fit_at(objective: Model, theta: Array) -> Fit:
     """Return the fit at given coefficients, none of which is flat."""
     objective, theta = at_zeros(objective, theta)
     return anchored_at(objective, as_stored(theta), "path", np.zeros((0, len(theta))))

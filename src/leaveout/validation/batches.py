@@ -46,6 +46,8 @@ from ..refit._probes import by_probes
 from .estimate import Estimate, PrintedTexts
 from .scoring import HeldOutLoss, NamedScore, scores
 
+Array = np.ndarray
+
 # operations of one gradient of every refit from which cores and workers share the batches
 PARALLEL_OPERATIONS = 1e7
 PARTS = 16  # least number of batches that are shared
@@ -70,13 +72,13 @@ class Collected(NamedTuple):
     refits: StepResult
     entries: StepResult
 
-    def with_losses(self, name: str, losses: np.ndarray) -> "Collected":
+    def with_losses(self, name: str, losses: Array) -> "Collected":
         """Add losses of the units of each refit, or joint ones."""
         if losses.ndim == 1:
             return self._replace(refits=self.refits | {name: losses})
         return self._replace(entries=self.entries | {name: losses})
 
-    def arrays(self, held: np.ndarray) -> StepResult:
+    def arrays(self, held: Array) -> StepResult:
         """The arrays of a step; `held` marks the entries that are scored."""
         entries = {ENTRY + name: values[held] for name, values in self.entries.items()}
         return {"held": held, **self.refits, **entries}
@@ -121,8 +123,8 @@ class Refitter:
 
     fit: Fit
     refit: AbstractRefit
-    scale: np.ndarray
-    number: np.ndarray
+    scale: Array
+    number: Array
     judge: bool
     collect: Collect
 
@@ -137,9 +139,7 @@ class Refitter:
         rows, outcome = fill_undetermined(self.fit, batch.rows, outcome)
         return self.collect(batch._replace(rows=rows), outcome).arrays(np.asarray(rows.held))
 
-    def _sample_errors(
-        self, rows: RefitRows, outcome: RefitBatch, judged: np.ndarray
-    ) -> RefitBatch:
+    def _sample_errors(self, rows: RefitRows, outcome: RefitBatch, judged: Array) -> RefitBatch:
         """Return refits with the errors of those that are `judged`; the others have NaN."""
         error = np.full(len(judged), np.nan)
         proved = np.zeros(len(judged), bool)
@@ -157,7 +157,7 @@ class Refitter:
         return replace(outcome, error=error, proved=proved, result=result, gradients=gradients)
 
 
-def infinite_if_unknown(outcome: RefitBatch) -> np.ndarray:
+def infinite_if_unknown(outcome: RefitBatch) -> Array:
     """Return the errors, infinite where they could not be computed, as NaN is for errors that were
     not asked for.
     """

@@ -53,9 +53,11 @@ from .importance import (
 )
 from .posterior import Places, Posterior, batch_means
 
+Array = np.ndarray
+
 TOGETHER = 2**17  # weights that are smoothed together, 1 MiB
-FoldPlaces = Float[np.ndarray, "folds places"]
-PerPlace = Float[np.ndarray, " places"]
+FoldPlaces = Float[Array, "folds places"]
+PerPlace = Float[Array, " places"]
 NO_DRAWS = np.zeros(2)  # influence of draws of its own on a fold that has none
 
 
@@ -64,12 +66,12 @@ class LogDensities(NamedTuple):
     and of those of this fold.
     """
 
-    value: Float[np.ndarray, " scores"]
-    influence: Float[np.ndarray, "scores batches"]
-    fold_influence: Float[np.ndarray, "scores fold_batches"]
+    value: Float[Array, " scores"]
+    influence: Float[Array, "scores batches"]
+    fold_influence: Float[Array, "scores fold_batches"]
 
     @property
-    def error(self) -> Float[np.ndarray, " scores"]:
+    def error(self) -> Float[Array, " scores"]:
         """Monte-Carlo standard error of each."""
         return np.hypot(error_of_batches(self.influence), error_of_batches(self.fold_influence))
 
@@ -97,13 +99,13 @@ class FoldResult(NamedTuple):
     units: LogDensities | None
     k: float
     max_k: float
-    influence: np.ndarray
+    influence: Array
     effective: float
     share: float
     change: float
     proposal: str
     draws: WeightedDraws
-    fold_influence: np.ndarray = NO_DRAWS
+    fold_influence: Array = NO_DRAWS
 
     @property
     def accepted(self) -> bool:
@@ -147,7 +149,7 @@ class FoldResult(NamedTuple):
         )
 
 
-def error_of_batches(means: Float[np.ndarray, "*sets batches"]) -> Any:
+def error_of_batches(means: Float[Array, "*sets batches"]) -> Any:
     """Standard error of estimates by their means over batches of draws."""
     return means.std(-1, ddof=1) / np.sqrt(means.shape[-1])
 
@@ -229,7 +231,7 @@ class FoldEstimator:
         return Evaluation(total[0], reduced, seen)
 
     def units(
-        self, k: int, places: Callable[[], np.ndarray], log_weights: PerPlace
+        self, k: int, places: Callable[[], Array], log_weights: PerPlace
     ) -> LogDensities | None:
         """Estimate log p(y_n) of the units that a fold scores one by one, from places of weights of
         mean one.
@@ -245,7 +247,7 @@ class FoldEstimator:
         k: int,
         theta: Places,
         log_weights: PerPlace,
-    ) -> tuple[Float[np.ndarray, " scored"], Float[np.ndarray, "scored places"]]:
+    ) -> tuple[Float[Array, " scored"], Float[Array, "scored places"]]:
         """Return weighted log means of p(y_n | θ), and their derivatives by the log weights of the
         places.
         """
@@ -276,7 +278,7 @@ class FoldEstimator:
         return normaliser(self.posterior)
 
     @functools.cached_property
-    def moves(self) -> tuple[BoolArray, np.ndarray, Evaluation]:
+    def moves(self) -> tuple[BoolArray, Array, Evaluation]:
         """Which draws move to where the posterior has less density than at any draw, the places,
         and all folds there.
 
@@ -302,7 +304,7 @@ class FoldEstimator:
         folds: IntArray,
         results: list[FoldResult],
         before: FoldPlaces,
-        inverse_map: Callable[[np.ndarray], np.ndarray] | None = None,
+        inverse_map: Callable[[Array], Array] | None = None,
     ) -> BoolArray:
         """Whether more of each fold than its error lies where no draw comes, nor a moved one, which
         `inverse_map` maps to a draw.
@@ -370,7 +372,7 @@ class FoldEstimator:
         self,
         name: str,
         k: int,
-        extra_places: Callable[[], np.ndarray],
+        extra_places: Callable[[], Array],
         log_proposal: PerPlace,
     ) -> tuple[FoldResult, float]:
         """Estimate a fold from the draws and as many other places, and return the share of the
@@ -397,7 +399,7 @@ class FoldEstimator:
         folds: IntArray,
         log_weights: FoldPlaces,
         evaluation: Evaluation,
-        places: Callable[[], np.ndarray],
+        places: Callable[[], Array],
     ) -> list[FoldResult]:
         """Combine the normalisers of folds and, unless it is that of the posterior, of all that
         their elpd is relative to.
@@ -467,9 +469,7 @@ class FoldEstimator:
             return result._replace(draws=as_drawn.draws)
         return result
 
-    def resample(
-        self, k: int, result: FoldResult, refit: Callable[[np.ndarray], Any]
-    ) -> FoldResult:
+    def resample(self, k: int, result: FoldResult, refit: Callable[[Array], Any]) -> FoldResult:
         """Estimate a fold from draws of its own posterior, which the caller samples.
 
         Where the fold leaves out what it scores only, the draws of both posteriors give the ratio
@@ -589,7 +589,7 @@ class FoldEstimator:
         return FoldResult(units=units, draws=WeightedDraws(places, arrays["weight"]), **numbers)
 
     def resample_folds(
-        self, estimates: FoldEstimates, refit: Callable[[np.ndarray], Any]
+        self, estimates: FoldEstimates, refit: Callable[[Array], Any]
     ) -> FoldEstimates:
         """Estimate the folds that are not accepted from draws of their own posteriors, up to
         Ctrl-C.

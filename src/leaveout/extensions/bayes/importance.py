@@ -24,6 +24,8 @@ from ... import Fit
 from ...developer import Curvature, fit_pareto, functions, newton, whole
 from .posterior import Draws, Posterior, batch_means
 
+Array = np.ndarray
+
 # degrees of freedom of the t, whose tails are heavier than those of posteriors of more than a few
 # units
 FREEDOM = 7
@@ -47,9 +49,9 @@ K_OF_SHARE = 1.4
 # difference of two estimates of one elpd from which on neither is; silent errors below it were 0.07
 # at most
 MAX_GAP = 0.1
-PerSet = Float[np.ndarray, " *sets"]
-SetDraws = Float[np.ndarray, "*sets draws"]
-SetPlaces = Float[np.ndarray, "*sets places"]
+PerSet = Float[Array, " *sets"]
+SetDraws = Float[Array, "*sets draws"]
+SetPlaces = Float[Array, "*sets places"]
 
 
 class WeightedDraws(NamedTuple):
@@ -60,7 +62,7 @@ class WeightedDraws(NamedTuple):
     """
 
     places: Callable[[], Draws]
-    weight: Float32[np.ndarray, " draws"]
+    weight: Float32[Array, " draws"]
 
     @property
     def theta(self) -> Draws:
@@ -87,7 +89,7 @@ def smooth(log_weights: SetDraws, efficiency: float) -> Smoothed:
     return Smoothed(sets.reshape(log_weights.shape), k.reshape(log_weights.shape[:-1]))
 
 
-def _smooth_tail(log_weights: Float[np.ndarray, " draws"], tail: int) -> float:
+def _smooth_tail(log_weights: Float[Array, " draws"], tail: int) -> float:
     """Smooth the largest of one set of weights in place, and return k̂.
 
     Weights that are equal to rounding need none.
@@ -124,7 +126,7 @@ def max_k(draws: int) -> float:
     return float(min(1 - 1 / np.log10(draws), MAX_K))
 
 
-def log_mean(log_values: np.ndarray) -> np.ndarray:
+def log_mean(log_values: Array) -> Array:
     """Logarithm of the mean of exponentials over the first axis."""
     top = log_values.max(axis=0)
     top = np.where(np.isfinite(top), top, 0.0)
@@ -142,7 +144,7 @@ class Normaliser(NamedTuple):
 
     value: PerSet
     k: PerSet
-    influence: Float[np.ndarray, "*sets batches"]
+    influence: Float[Array, "*sets batches"]
     effective: PerSet
     share: PerSet
 
@@ -190,7 +192,7 @@ def by_draw(values: SetPlaces, draws: int) -> SetDraws:
     return values.reshape(*values.shape[:-1], -1, draws).mean(-2)
 
 
-def means_of_batches(values: SetDraws, posterior: Posterior) -> Float[np.ndarray, "*sets batches"]:
+def means_of_batches(values: SetDraws, posterior: Posterior) -> Float[Array, "*sets batches"]:
     """Means over batches of draws."""
     return np.moveaxis(
         batch_means(np.moveaxis(values, -1, 0), posterior.chains, posterior.batches), 0, -1
@@ -200,19 +202,19 @@ def means_of_batches(values: SetDraws, posterior: Posterior) -> Float[np.ndarray
 class GaussianProposal(NamedTuple):
     """A Gaussian by its mean and the lower factor of its precision."""
 
-    mean: np.ndarray
-    factor: np.ndarray
+    mean: Array
+    factor: Array
 
     @property
     def log_det(self) -> float:
         """Logarithm of the determinant of the factor."""
         return float(np.log(np.diag(self.factor)).sum())
 
-    def map_from(self, other: "GaussianProposal", theta: np.ndarray) -> np.ndarray:
+    def map_from(self, other: "GaussianProposal", theta: Array) -> Array:
         """Map draws of another Gaussian to draws of this one."""
         return self.mean + self.unwhiten(other.factor.T @ (theta - other.mean).T).T
 
-    def log_student(self, theta: np.ndarray) -> np.ndarray:
+    def log_student(self, theta: Array) -> Array:
         """Logarithm of the density of the multivariate t about this Gaussian."""
         z = (theta - self.mean) @ self.factor
         size = len(self.mean)
@@ -232,12 +234,12 @@ class GaussianProposal(NamedTuple):
         )
         return self.mean + self.unwhiten(z.T).T
 
-    def unwhiten(self, z: np.ndarray) -> np.ndarray:
+    def unwhiten(self, z: Array) -> Array:
         """Map columns of standard normals to deviations from the mean."""
         return scipy.linalg.solve_triangular(self.factor, z, trans="T", lower=True)
 
 
-def about(draws: np.ndarray, weight: np.ndarray | None = None) -> GaussianProposal:
+def about(draws: Array, weight: Array | None = None) -> GaussianProposal:
     """Return the Gaussian of the moments of draws."""
     spread = np.atleast_2d(np.cov(draws.T, aweights=weight))
     gaussian = _gaussian(mean := np.average(draws, 0, weight), np.linalg.pinv(spread))
@@ -246,7 +248,7 @@ def about(draws: np.ndarray, weight: np.ndarray | None = None) -> GaussianPropos
     return GaussianProposal(mean, np.diag(1 / draws.std(0)))
 
 
-def _gaussian(mean: np.ndarray, precision: np.ndarray) -> GaussianProposal | None:
+def _gaussian(mean: Array, precision: Array) -> GaussianProposal | None:
     curvature = Curvature.of(precision, 0.0)
     if curvature.definite and np.isfinite(mean).all():
         return GaussianProposal(mean, curvature.factor)
@@ -260,7 +262,7 @@ def gaussian_of(posterior: Posterior) -> GaussianProposal:
 
 
 def gaussians_of_refits(
-    posterior: Posterior, weights: Float[np.ndarray, "refits units"]
+    posterior: Posterior, weights: Float[Array, "refits units"]
 ) -> list[GaussianProposal | None]:
     """Return the Gaussians at the modes of refits, or by a step from the mean of the draws.
 
@@ -274,7 +276,7 @@ def gaussians_of_refits(
     return [_gaussian(mean, precision) for mean, precision in zip(*moments, strict=True)]
 
 
-def _at_modes(fit: Fit, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _at_modes(fit: Fit, weights: Array) -> tuple[Array, Array]:
     """Descend by Newton steps from the mode.
 
     Where they end need not be exact, as weights make up for it.
@@ -288,7 +290,7 @@ def _at_modes(fit: Fit, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return theta, F.hessian(theta, lanes)
 
 
-def _about_draws(posterior: Posterior, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _about_draws(posterior: Posterior, weights: Array) -> tuple[Array, Array]:
     """Take one Newton step from the mean of the draws, by the change of F alone, from the precision
     of the draws.
     """
@@ -324,7 +326,7 @@ def normaliser(posterior: Posterior) -> Normaliser | None:
     return None
 
 
-def bridge(ratio: Float[np.ndarray, " draws"], refit_ratio: Float[np.ndarray, " others"]) -> float:
+def bridge(ratio: Float[Array, " draws"], refit_ratio: Float[Array, " others"]) -> float:
     """Estimate A(w) from log ratios F(θ, 1) − F(θ, w) at draws of both posteriors (Meng and Wong,
     1996).
     """

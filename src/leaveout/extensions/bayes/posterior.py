@@ -45,8 +45,10 @@ from ...models import AbstractClosedForm
 from .responses import DrawResponses
 from .sampled import Integrated, Sampled
 
-Draws = Float[np.ndarray, "draws params"]
-Places = Float[np.ndarray, "places params"]
+Array = np.ndarray
+
+Draws = Float[Array, "draws params"]
+Places = Float[Array, "places params"]
 # batches of draws, as few as tell a variance to a tenth, so that they are long beside the memory of
 # most chains
 BATCHES = 50
@@ -129,14 +131,14 @@ class Posterior(AbstractPosterior):
     draws: Draws
     chains: int
     like: Any
-    unconstrain: Callable[[str, dict[str, np.ndarray]], np.ndarray]
-    named: Callable[[np.ndarray], Any]
+    unconstrain: Callable[[str, dict[str, Array]], Array]
+    named: Callable[[Array], Any]
     names: list[str]
     known_fit: Fit | None = None
     note: str = ""
     score: str = LOG_LIKELIHOOD
-    constant: float | np.ndarray = 0.0
-    response: np.ndarray | None = None
+    constant: float | Array = 0.0
+    response: Array | None = None
     simulate: DrawResponses | None = None
     simulate_by: Callable[[Callable[..., Any]], DrawResponses] | None = None
 
@@ -164,7 +166,7 @@ class Posterior(AbstractPosterior):
         return None
 
     @functools.cached_property
-    def value(self) -> Float[np.ndarray, " draws"]:
+    def value(self) -> Float[Array, " draws"]:
         """F(θ, 1) at every draw."""
         return self.values(self.draws, np.ones(self.objective.num_units))
 
@@ -190,7 +192,7 @@ class Posterior(AbstractPosterior):
         return self.objective.predictors
 
     @float64
-    def values(self, theta: Draws, weights: Float[np.ndarray, " units"]) -> np.ndarray:
+    def values(self, theta: Draws, weights: Float[Array, " units"]) -> Array:
         """Evaluate F(·, w) at many θ.
 
         Parameters
@@ -210,7 +212,7 @@ class Posterior(AbstractPosterior):
     @float64
     def values_without(
         self, theta: Places, away: scipy.sparse.csr_array
-    ) -> Float[np.ndarray, "sets places"]:
+    ) -> Float[Array, "sets places"]:
         """Evaluate F at many θ, each without some sets of units.
 
         Losses of blocks of units are used where they are known and leave as a whole.
@@ -258,7 +260,7 @@ class Posterior(AbstractPosterior):
             values[:, zero] = self._values_of_infinite(theta[zero], share)
         return values
 
-    def _values_of_infinite(self, theta: np.ndarray, share: scipy.sparse.csr_array) -> np.ndarray:
+    def _values_of_infinite(self, theta: Array, share: scipy.sparse.csr_array) -> Array:
         """Evaluate F without some sets of blocks where some blocks have no density."""
         losses = self.values_and_losses(theta, np.arange(share.shape[1]))[1]
         never = ~np.isfinite(losses)
@@ -271,7 +273,7 @@ class Posterior(AbstractPosterior):
         stays = never.sum(1) - (share == 1).astype(float) @ never.T
         return np.where(stays > 0, np.inf, values)
 
-    def _values_of_sets(self, theta: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    def _values_of_sets(self, theta: Array, weights: Array) -> Array:
         """Evaluate F at many θ, each with some sets of weights, `[sets, places]`."""
         sets, place = np.unique(weights, axis=0, return_inverse=True)
         if not isinstance(self.objective, AbstractClosedForm):
@@ -285,8 +287,8 @@ class Posterior(AbstractPosterior):
 
     @float64
     def values_and_losses(
-        self, theta: Draws, blocks: Int[np.ndarray, " some"]
-    ) -> tuple[Float[np.ndarray, " draws"], Float[np.ndarray, "draws some"]]:
+        self, theta: Draws, blocks: Int[Array, " some"]
+    ) -> tuple[Float[Array, " draws"], Float[Array, "draws some"]]:
         """Evaluate F(·, 1) and the losses of some blocks of units at many θ, in one pass;
         `block_losses` says if there are any.
 
@@ -309,9 +311,7 @@ class Posterior(AbstractPosterior):
         constant = np.broadcast_to(self.constant, self.objective.num_units)[blocks]
         return value, losses * (1.0 if weight is None else np.asarray(weight)[blocks]) + constant
 
-    def _evaluate(
-        self, theta: np.ndarray, weights: np.ndarray, blocks: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _evaluate(self, theta: Array, weights: Array, blocks: Array) -> tuple[Array, Array]:
         """Evaluate F(·, w), and the losses of some blocks as the objective counts them."""
         objective, losses, constant = (
             self.objective,
@@ -348,14 +348,12 @@ class Posterior(AbstractPosterior):
                 losses = np.asarray(unit_losses)[: len(theta)]
         return np.where(np.isnan(value), np.inf, value) + constant, losses[:, : len(blocks)]
 
-    def _parts(self, theta: np.ndarray) -> list[np.ndarray]:
+    def _parts(self, theta: Array) -> list[Array]:
         """Split many θ into parts whose densities fit into memory."""
         size = max(1, CAPACITY // self.objective.num_units)
         return np.split(theta, range(size, len(theta), size))
 
-    def _of_predictors(
-        self, theta: np.ndarray, weights: np.ndarray, units: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _of_predictors(self, theta: Array, weights: Array, units: Array) -> tuple[Array, Array]:
         """Evaluate F and the losses of some units of a model of linear predictors."""
         model = self._predictors
         omega, kappa = model.weigh(weights[None])
@@ -376,7 +374,7 @@ class Posterior(AbstractPosterior):
         return np.concatenate(values), np.concatenate(losses)
 
     @float64
-    def looks(self, theta: Draws, weights: Float[np.ndarray, " units"]) -> tuple[Any, Any]:
+    def looks(self, theta: Draws, weights: Float[Array, " units"]) -> tuple[Any, Any]:
         """Evaluate F(·, w) and its gradient at many θ.
 
         Parameters
@@ -402,7 +400,7 @@ class Posterior(AbstractPosterior):
         return value + np.sum(weights * self.constant), slope
 
     @functools.cached_property
-    def blocks(self) -> Int[np.ndarray, " units"]:
+    def blocks(self) -> Int[Array, " units"]:
         """Block of each unit.
 
         Units of different blocks are independent given θ, if F has such terms at all.
@@ -412,7 +410,7 @@ class Posterior(AbstractPosterior):
         return np.arange(self.objective.num_units)
 
     @functools.cached_property
-    def block_losses(self) -> Float[np.ndarray, "draws blocks"] | None:
+    def block_losses(self) -> Float[Array, "draws blocks"] | None:
         """−log density of every block of units at every draw; None if F has no such terms.
 
         F(θ, w) must differ from F(θ, 1) by the losses of units that leave, which is tried at two
@@ -452,7 +450,7 @@ class Posterior(AbstractPosterior):
         return losses
 
     @property
-    def unit_losses(self) -> Float[np.ndarray, "draws units"] | None:
+    def unit_losses(self) -> Float[Array, "draws units"] | None:
         """−log p(y_n | θ) of every unit at every draw.
 
         None if units depend on one another given θ.
@@ -462,9 +460,7 @@ class Posterior(AbstractPosterior):
             return losses
         return None
 
-    def losses_at(
-        self, theta: Places, units: Int[np.ndarray, " some"]
-    ) -> Float[np.ndarray, "places some"]:
+    def losses_at(self, theta: Places, units: Int[Array, " some"]) -> Float[Array, "places some"]:
         """Evaluate −log p(y_n | θ) of some units at many θ, where `unit_losses` are known.
 
         Parameters
@@ -575,15 +571,13 @@ def check_posterior(caller: str, posterior: Posterior) -> Posterior:
     return posterior
 
 
-def batch_error(values: Float[np.ndarray, "draws ..."], chains: int) -> np.ndarray:
+def batch_error(values: Float[Array, "draws ..."], chains: int) -> Array:
     """Monte-Carlo standard error of means over draws, by batches of successive draws."""
     means = batch_means(values, chains)
     return means.std(0, ddof=1) / np.sqrt(len(means))
 
 
-def batch_means(
-    values: Float[np.ndarray, "draws ..."], chains: int, batches: int = BATCHES
-) -> np.ndarray:
+def batch_means(values: Float[Array, "draws ..."], chains: int, batches: int = BATCHES) -> Array:
     """Means over successive batches of draws, `[batches, ...]`.
 
     The last draws of a chain may be left over.

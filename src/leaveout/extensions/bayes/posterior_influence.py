@@ -13,6 +13,8 @@ from ...developer import PlanLike, call_traced, leaves_of, map_arrays, plan_read
 from .fold_estimator import FoldEstimator, FoldResult
 from .posterior import Posterior
 
+Array = np.ndarray
+
 
 def posterior_influence(
     posterior: Posterior, plan: PlanLike | AbstractRefit, prediction: Any
@@ -35,7 +37,7 @@ def posterior_influence(
     results = estimates.results
     values_at_draws = watch(posterior.draws)
 
-    def fold_moments(fold: FoldResult) -> np.ndarray:
+    def fold_moments(fold: FoldResult) -> Array:
         """Moments by the draws of a fold."""
         theta = fold.draws.theta
         values = values_at_draws
@@ -70,16 +72,14 @@ def posterior_influence(
     return table.assign(**columns, **diagnostics).set_index(plan.refit_names)
 
 
-def _moments(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
+def _moments(values: Array, weight: Array) -> Array:
     """Mean and standard deviation of weighted columns, `[2, columns]`."""
     share = weight / weight.sum(dtype=np.float64)
     mean = share @ values
     return np.stack([mean, np.sqrt(share @ (values - mean) ** 2)])
 
 
-def _summaries(
-    posterior: Posterior, prediction: Any
-) -> tuple[list[str], Callable[[np.ndarray], np.ndarray]]:
+def _summaries(posterior: Posterior, prediction: Any) -> tuple[list[str], Callable[[Array], Array]]:
     """Name the numbers that are watched, and return the function that computes them at many
     places.
     """

@@ -15,6 +15,8 @@ from .posterior import Posterior
 from .responses import draw_effects
 from .sampled_model import SampledModel, densities_by_name, unit_variable
 
+Array = np.ndarray
+
 
 @conventional
 @float64
@@ -143,9 +145,7 @@ def from_pymc(
     ).posterior(caller, read_draws(caller, draws), integrate)
 
     @float64
-    def simulate(
-        theta: np.ndarray, units: np.ndarray, weights: np.ndarray, rng: np.random.Generator
-    ) -> np.ndarray:
+    def simulate(theta: Array, units: Array, weights: Array, rng: np.random.Generator) -> Array:
         """Draw responses by PyMC itself."""
         effects = draw_effects(posterior.objective, posterior.like, theta, weights, rng)
         effect_by_name = lambda z: {effect: z} if effect else {}

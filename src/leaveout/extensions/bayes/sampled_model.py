@@ -28,6 +28,8 @@ from .posterior import Posterior, check_posterior
 from .responses import draw_by_jax
 from .sampled import Conditional, Integrated, Sampled
 
+Array = np.ndarray
+
 # evenly spaced places over 24 standard deviations, which tell integrals of several modes
 PLACES = 401
 
@@ -69,7 +71,7 @@ class SampledModel:
     densities: Callable[[str | None], Callable[..., Conditional]]
     data: Any = ()
     note: str = ""
-    response: np.ndarray | None = None
+    response: Array | None = None
     draw_responses: Callable[[Any, Any], Any] | None = None
 
     def posterior(
@@ -83,7 +85,7 @@ class SampledModel:
         )
 
         @float64
-        def to_theta(caller: str, draws: NamedArrays) -> np.ndarray:
+        def to_theta(caller: str, draws: NamedArrays) -> Array:
             variables = free(caller, draws)
             leaves = [
                 np.reshape(variables[name], (len(variables[name]), -1))
@@ -93,7 +95,7 @@ class SampledModel:
             return np.concatenate(leaves, axis=1).astype(np.float64)
 
         @float64
-        def to_parameters(u: np.ndarray) -> Any:
+        def to_parameters(u: Array) -> Any:
             parameters = jax.vmap(lambda v: self.constrain(unravel(v, like) | start))(u)
             return vector_or_names(
                 {name: np.asarray(leaf) for name, leaf in parameters.items() if name != effect}
@@ -175,7 +177,7 @@ def effect_name(caller: str, integrate: Any, latent: set[str]) -> str | None:
 
 def _places(
     caller: str, groups: ArrayLike, effect: str, shape: tuple[int, ...], num_units: int
-) -> np.ndarray:
+) -> Array:
     """Return the place of each unit's effect among the effects."""
     code, levels = codes(caller, "integrate", groups)
     place = code
@@ -201,7 +203,7 @@ def _places(
 
 
 def _check_groups(
-    caller: str, effect: str, objective: Integrated, place: np.ndarray, theta: PyTree
+    caller: str, effect: str, objective: Integrated, place: Array, theta: PyTree
 ) -> None:
     """ValueError unless densities of units and effects depend on the effect of their own group
     alone, and the prior on none.

@@ -26,6 +26,8 @@ from ...models import AbstractClosedForm, Units
 from .coordinates import pick_draws, read_draws
 from .posterior import Posterior, check_posterior
 
+Array = np.ndarray
+
 
 class StanDensity(AbstractClosedForm):
     """Density of a Stan model; `places` are those of the log densities of the units among all that
@@ -36,7 +38,7 @@ class StanDensity(AbstractClosedForm):
 
     model: Any = static()
     rng: Any = static()
-    places: Int[np.ndarray, " units"]
+    places: Int[Array, " units"]
 
     @property
     def num_units(self) -> int:
@@ -46,7 +48,7 @@ class StanDensity(AbstractClosedForm):
     def units(self) -> Units:
         return Units(score=LOG_LIKELIHOOD)
 
-    def _log_lik(self, theta: np.ndarray) -> Float[np.ndarray, " units"]:
+    def _log_lik(self, theta: Array) -> Float[Array, " units"]:
         try:
             return self.model.param_constrain(
                 theta, include_tp=True, include_gq=True, rng=self.rng
@@ -54,7 +56,7 @@ class StanDensity(AbstractClosedForm):
         except RuntimeError:  # Stan's, where a parameter is out of its domain
             return np.full(len(self.places), -np.inf)
 
-    def _evaluate(self, theta: np.ndarray, reduction: np.ndarray) -> tuple[float, np.ndarray]:
+    def _evaluate(self, theta: Array, reduction: Array) -> tuple[float, Array]:
         """Evaluate F, infinite where it has no value, and the gradient of the model's own term."""
         try:
             density, gradient = self.model.log_density_gradient(np.ascontiguousarray(theta))
@@ -65,7 +67,7 @@ class StanDensity(AbstractClosedForm):
             return value, -gradient
         return np.inf, np.zeros_like(theta)
 
-    def _left_out(self, theta: np.ndarray, reduction: np.ndarray) -> float:
+    def _left_out(self, theta: Array, reduction: Array) -> float:
         """Sum the log densities of the units that leave."""
         if reduction.any():
             return float(reduction[reduction != 0] @ self._log_lik(theta)[reduction != 0])
@@ -87,8 +89,8 @@ class StanDensity(AbstractClosedForm):
         return value, slope, None
 
     def values(
-        self, theta: Points, weights: Float[np.ndarray, "sets units"]
-    ) -> Float[np.ndarray, "places sets"]:
+        self, theta: Points, weights: Float[Array, "sets units"]
+    ) -> Float[Array, "places sets"]:
         return np.array(
             [[self._evaluate(point, reduction)[0] for reduction in 1 - weights] for point in theta]
         )
@@ -97,10 +99,10 @@ class StanDensity(AbstractClosedForm):
         self,
         theta: Points,
         weights: Weights,
-        index: Int[np.ndarray, "lanes width"],
-        held: Bool[np.ndarray, "lanes width"],
+        index: Int[Array, "lanes width"],
+        held: Bool[Array, "lanes width"],
         state: State = None,
-    ) -> Float[np.ndarray, "lanes width"]:
+    ) -> Float[Array, "lanes width"]:
         all_losses = np.stack([-self._log_lik(point) for point in theta])
         return np.take_along_axis(all_losses, np.minimum(index, self.num_units - 1), axis=1)
 
@@ -161,7 +163,7 @@ def from_stan(model: Any, draws: Any, *, log_lik: str = "log_lik") -> Posterior:
     # the last entry of an array tells its shape
     shapes = {name: tuple(map(int, index)) for name, *index in labels}
 
-    def to_theta(caller: str, draws: NamedArrays) -> np.ndarray:
+    def to_theta(caller: str, draws: NamedArrays) -> Array:
         draws = pick_draws(caller, draws, shapes)
         columns = [
             np.moveaxis(draws[name], 0, -1)[tuple(int(k) - 1 for k in index)]
@@ -169,7 +171,7 @@ def from_stan(model: Any, draws: Any, *, log_lik: str = "log_lik") -> Posterior:
         ]
         return np.stack([model.param_unconstrain(row) for row in np.stack(columns, axis=1)])
 
-    def to_parameters(u: np.ndarray) -> NamedArrays:
+    def to_parameters(u: Array) -> NamedArrays:
         columns = np.stack([model.param_constrain(np.ascontiguousarray(point)) for point in u]).T
         names = [name + (f"[{','.join(index)}]" if index else "") for name, *index in labels]
         return dict(zip(names, columns, strict=True))

@@ -17,6 +17,8 @@ from ._console import fail, join_notes
 from ._files import FileTable, read, shorten_names
 from ._options import input_file, option
 
+Array = np.ndarray
+
 # columns without names of rows
 NUMBERS = "match_probability", "match_weight", "probability", "score", "weight", "match", "linked"
 RANGE = re.compile(r"(\d+)(?:-(\d+))?")
@@ -139,7 +141,7 @@ class RecordNames(NamedTuple):
 
     names: pd.Index
     column: str | None
-    kept_rows: np.ndarray
+    kept_rows: Array
 
     @property
     def description(self) -> str:
@@ -198,7 +200,7 @@ def linkage_of(
 
 
 def rates_of(
-    labelled: Path, records: RecordNames, filed: np.ndarray, convention: Convention
+    labelled: Path, records: RecordNames, filed: Array, convention: Convention
 ) -> lo.leakage.Linkage:
     """Estimate precision and recall of the clusters as `filed` from a labelled sample."""
     sample = _table(labelled, None, convention)[1]
@@ -224,7 +226,7 @@ def _table(file: Path, score: str | None, convention: Convention) -> tuple[FileT
     )
 
 
-def mark_rows(rows: FileTable, option: str, text: str) -> np.ndarray:
+def mark_rows(rows: FileTable, option: str, text: str) -> Array:
     """Mark the rows that an option names.
 
     They are named by a column of 1, true, yes or the option's own name, by a value of a column,
@@ -257,7 +259,7 @@ def mark_rows(rows: FileTable, option: str, text: str) -> np.ndarray:
 
 def split_of(
     rows: FileTable, test: str | None, train: str | None
-) -> list[tuple[np.ndarray, np.ndarray]] | None:
+) -> list[tuple[Array, Array]] | None:
     """Return the rows to train and to test on in a fixed split."""
     if test is None:
         if train is None:

@@ -82,8 +82,8 @@ class Moments(NamedTuple):
 class AbstractComponents(AbstractSolved):
     """Linear regression on components of the columns; subclasses write `directions`."""
 
-    design: Float[np.ndarray, "units features"]
-    y: Float[np.ndarray, "units targets"]
+    design: Float[Array, "units features"]
+    y: Float[Array, "units targets"]
     names: tuple[str, ...] = static()
     scales: bool = static()  # whether each fold divides its columns by their spread
     flat: bool = static()  # whether there is one target, without an axis of its own
@@ -412,7 +412,7 @@ class SeveralTargets(PrincipalComponents):
     for each.
     """
 
-    ridge: Float[np.ndarray, " ..."]
+    ridge: Float[Array, " ..."]
 
     @float64
     def __init__(

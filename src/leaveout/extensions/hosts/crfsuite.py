@@ -19,6 +19,8 @@ import scipy.sparse
 from ... import CRF, Fit, penalties
 from ._fit_at_host import fit_at_host
 
+Array = np.ndarray
+
 LIKELIHOOD_ALGORITHMS = "lbfgs", "l2sgd"  # algorithms that minimise a penalised likelihood
 
 
@@ -156,7 +158,7 @@ def _weights(tagger: Any) -> Weights:
     return Weights(attributes, labels, dict(info.state_features), dict(info.transitions))
 
 
-def _arrays(weights: Weights) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def _arrays(weights: Weights) -> tuple[dict[str, Array], dict[str, Array]]:
     """Return the parameters, and which of them the model has."""
     K = len(weights.labels)
     shapes = {"start": K, "end": K, "transition": (K, K), "weights": (len(weights.attributes), K)}
@@ -175,7 +177,7 @@ def _arrays(weights: Weights) -> tuple[dict[str, np.ndarray], dict[str, np.ndarr
 
 def _read(
     caller: str, attributes: dict[str, int], X: Sequence[Sequence[Any]]
-) -> tuple[scipy.sparse.csr_array, np.ndarray]:
+) -> tuple[scipy.sparse.csr_array, Array]:
     """Read the known attributes of all steps, one sentence after another, and the lengths of the
     sentences.
     """
@@ -212,7 +214,7 @@ def _read(
     ), np.array(lengths)
 
 
-def _codes(codes: dict[str, int], y: Sequence[Sequence[str]], lengths: np.ndarray) -> np.ndarray:
+def _codes(codes: dict[str, int], y: Sequence[Sequence[str]], lengths: Array) -> Array:
     label_lengths = np.array([len(labels) for labels in y])
     if len(label_lengths) != len(lengths) or (label_lengths != lengths).any():
         number = (

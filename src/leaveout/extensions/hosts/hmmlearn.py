@@ -26,6 +26,8 @@ from ... import HMM, Fit, IndefiniteHessianError, anchor, emissions, fit
 from ...developer import NamedArrays, Scalar, inverse, jnp, warn
 from ...models import Dirichlet
 
+Array = np.ndarray
+
 SUPPORTED_MODELS = "GaussianHMM, PoissonHMM and CategoricalHMM"
 BOUNDARY_PROBABILITY = 1e-6  # probability below which it is at the boundary
 KINDS: dict[str, Any] = {
@@ -182,11 +184,11 @@ def _continue_fit(model: Any, objective: HMM, theta: NamedArrays) -> Fit:
     return solution
 
 
-def _free_or_zero(p: np.ndarray) -> np.ndarray:
+def _free_or_zero(p: Array) -> Array:
     return np.where(p < BOUNDARY_PROBABILITY, 0.0, np.nan)
 
 
-def _concentrations(model: Any, name: str, shape: tuple[int, ...]) -> np.ndarray:
+def _concentrations(model: Any, name: str, shape: tuple[int, ...]) -> Array:
     value = np.broadcast_to(np.asarray(getattr(model, f"{name}_prior"), np.float64), shape)
     if not (value >= 1).all():
         raise ValueError(
@@ -202,10 +204,10 @@ class HostGaussian(emissions.Gaussian):
 
     score = ""
 
-    mean: Float[np.ndarray, "states channels"]  # means_prior
-    weight: Float[np.ndarray, "..."]  # λ
-    scale: Float[np.ndarray, "..."]  # Ψ
-    power: Float[np.ndarray, ""]  # c₀
+    mean: Float[Array, "states channels"]  # means_prior
+    weight: Float[Array, "..."]  # λ
+    scale: Float[Array, "..."]  # Ψ
+    power: Float[Array, ""]  # c₀
 
     def __init__(self, model: Any):
         (K, R) = np.shape(model.means_)
@@ -273,7 +275,7 @@ class HostGaussian(emissions.Gaussian):
         return "mean and covariance by hmmlearn's means_prior, means_weight, covars_prior and covars_weight"
 
 
-def _matrices(model: Any) -> Float[np.ndarray, "states channels channels"]:
+def _matrices(model: Any) -> Float[Array, "states channels channels"]:
     """Return the covariance matrix of each state for every kind.
 
     Hmmlearn repeats "spherical" variances over channels.
@@ -322,7 +324,7 @@ def _categorical(model: Any) -> HostEmission:
     return HostEmission(emission, {"probability": probability}, flat)
 
 
-def _not_zero(name: str, value: np.ndarray, way_out: str) -> None:
+def _not_zero(name: str, value: Array, way_out: str) -> None:
     for place in np.argwhere(value < BOUNDARY_PROBABILITY).tolist():
         raise ValueError(
             f"from_hmmlearn: {name}{place} is {value[*place]:.1g}: the maximum is on the boundary; {way_out}."

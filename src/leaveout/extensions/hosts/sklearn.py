@@ -47,6 +47,8 @@ from ._fit_at_host import fit_at_host, is_repeated
 from ._standardised import StandardisedGLM
 from ._supervised_steps import encodes_across_folds, learns_response, steps_in
 
+Array = np.ndarray
+
 
 @runtime_checkable
 class SklearnEstimator(Protocol):
@@ -69,7 +71,7 @@ class HostObjective:
 
     # values of two labels: ±1 for "squared" and "squared_hinge", 0 and 1 for "logistic"
     loss: str | losses.AbstractLoss | losses.HuberScale
-    ridge: float | np.ndarray
+    ridge: float | Array
     intercept: bool
     labels: bool = False  # whether the target is a class
     class_weight: dict[str, Any] | Literal["balanced"] | None = None
@@ -546,7 +548,7 @@ class HostRows:
 
     estimator: Any
     # the response as it was measured, where the estimator transforms it
-    measured: np.ndarray | None = None
+    measured: Array | None = None
     supervised: str = ""
 
     def __call__(self, X: Any) -> Any:
@@ -563,12 +565,12 @@ class HostRows:
             return None
         return TransformedResponse(self.measured, self.inverse)
 
-    def inverse(self, values: np.ndarray) -> np.ndarray:
+    def inverse(self, values: Array) -> Array:
         """Transform predictions of the regression back to the estimator's own response."""
         return _inverse(self.estimator, np.ravel(values))
 
 
-def _inverse(estimator: Any, values: np.ndarray) -> np.ndarray:
+def _inverse(estimator: Any, values: Array) -> Array:
     if searches(estimator):
         return _inverse(estimator.best_estimator_, values)
     if isinstance(estimator, Pipeline):
@@ -744,7 +746,7 @@ def takes_classes_apart(estimator: Any) -> bool:
     return host.labels and (host.loss != "logistic" or bool(host.average) or binary)
 
 
-def separate_problems(estimator: Any, y: Any) -> list[tuple[Any, np.ndarray]]:
+def separate_problems(estimator: Any, y: Any) -> list[tuple[Any, Array]]:
     """Split a fitted estimator into hosts of one output, each with its response; most estimators
     are one of them.
 
@@ -925,7 +927,7 @@ def _has_several_targets(estimator: Any) -> bool:
     return estimator.fit_intercept and np.ndim(estimator.coef_) > 1 and len(estimator.coef_) > 1
 
 
-def _component_model(estimator: Any, X: Any, y: np.ndarray, remark: str) -> AbstractComponents:
+def _component_model(estimator: Any, X: Any, y: Array, remark: str) -> AbstractComponents:
     """Read a regression on components."""
     if isinstance(estimator, PLSRegression):
         options = {
@@ -1000,7 +1002,7 @@ def _objective(
     host: HostObjective,
     estimator: Any,
     X: Any,
-    y: np.ndarray,
+    y: Array,
     weight: ArrayLike | None,
     remark: str,
 ) -> GLM | Regression:

@@ -24,6 +24,8 @@ from ...developer import EffectBlock, HostErrors, is_default_index, stateful_rem
 from ._count_losses import HostLoss, conditional, hurdle, pad_groups, zero_inflated
 from ._fit_at_host import add_remark, fit_at_host
 
+Array = np.ndarray
+
 LINKS: dict[str, Callable[[Any], Any]] = {  # links by name
     "Identity": lambda link: "identity",
     "Log": lambda link: "log",
@@ -190,7 +192,7 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str 
     return add_remark(host_fit, stateful_remark(str(getattr(model, "formula", ""))))
 
 
-def _rows_to_predict(results: Any, X: Any) -> np.ndarray:
+def _rows_to_predict(results: Any, X: Any) -> Array:
     """Read rows to predict by the formula, as the results' own `predict` does."""
     return results._transform_predict_exog(X)[0]
 
@@ -265,7 +267,7 @@ def _remark(model: Any, *remarks: str) -> str:
     return "; ".join(filter(None, (first, *remarks)))
 
 
-def _weights(model: Any, weight: ArrayLike | None) -> np.ndarray | None:
+def _weights(model: Any, weight: ArrayLike | None) -> Array | None:
     if weight is None or np.all(np.equal(weight, 1)):
         return None
     return np.broadcast_to(np.asarray(weight, np.float64), len(model.endog))
@@ -274,9 +276,9 @@ def _weights(model: Any, weight: ArrayLike | None) -> np.ndarray | None:
 def _glm(
     model: Any,
     loss: str | losses.AbstractLoss,
-    coef: np.ndarray,
+    coef: Array,
     penalty: penalties.AbstractPenalty | None = None,
-    offset: np.ndarray | None = None,
+    offset: Array | None = None,
     remark: str = "",
     weight: ArrayLike | None = None,
 ) -> ReadGLM:
@@ -290,7 +292,7 @@ def _glm(
     return GLM(_frame(model), y, loss, penalty, sample_weight=weight, **options), {"coef": coef}
 
 
-def _linear(model: Any, coef: np.ndarray, alpha: ArrayLike | None = None) -> ReadGLM:
+def _linear(model: Any, coef: Array, alpha: ArrayLike | None = None) -> ReadGLM:
     average = penalties.per_row if type(model).__name__ == "OLS" else penalties.per_weight
     penalty = None if alpha is None else average(penalties.Ridge(alpha))
     return _least_squares(model, coef, model.weights, penalty)
@@ -298,7 +300,7 @@ def _linear(model: Any, coef: np.ndarray, alpha: ArrayLike | None = None) -> Rea
 
 def _least_squares(
     model: Any,
-    coef: np.ndarray,
+    coef: Array,
     weights: ArrayLike,
     penalty: penalties.AbstractPenalty | None = None,
 ) -> ReadGLM:
@@ -307,7 +309,7 @@ def _least_squares(
     return objective, parameters
 
 
-def _generalised_squares(model: Any, coef: np.ndarray) -> ReadGLM:
+def _generalised_squares(model: Any, coef: Array) -> ReadGLM:
     """Read GLS whose errors are independent: its variances by row are weights."""
     if np.ndim(model.cholsigmainv) > 1:
         raise TypeError(
@@ -318,7 +320,7 @@ def _generalised_squares(model: Any, coef: np.ndarray) -> ReadGLM:
     return _least_squares(model, coef, np.square(scale))
 
 
-def _estimating_equations(model: Any, coef: np.ndarray) -> ReadGLM:
+def _estimating_equations(model: Any, coef: Array) -> ReadGLM:
     """Read GEE under independence, whose equations are those of the GLM."""
     structure = type(model.cov_struct).__name__
     if structure != "Independence" or model.constraint is not None:
@@ -330,7 +332,7 @@ def _estimating_equations(model: Any, coef: np.ndarray) -> ReadGLM:
     return _glm(model, _family(model.family), coef, None, _shift(model), remark, model.weights)
 
 
-def _read_glm(model: Any, coef: np.ndarray, alpha: ArrayLike | None = None) -> ReadGLM:
+def _read_glm(model: Any, coef: Array, alpha: ArrayLike | None = None) -> ReadGLM:
     family = type(model.family).__name__
     if alpha is not None and family in SCALE_FAMILIES:
         raise TypeError(
@@ -371,7 +373,7 @@ def _family(family: Any) -> losses.AbstractLoss:
     return FAMILIES[name](family, LINKS[link_name](family.link))
 
 
-def _shift(model: Any, *names: str) -> np.ndarray | None:
+def _shift(model: Any, *names: str) -> Array | None:
     """Add up offsets by name.
 
     Those of a discrete model are its offset and its exposure, which is logarithmic already.
@@ -385,12 +387,12 @@ def _shift(model: Any, *names: str) -> np.ndarray | None:
     return total if np.any(total) else None
 
 
-def _discrete(model: Any, coef: np.ndarray) -> ReadGLM:
+def _discrete(model: Any, coef: Array) -> ReadGLM:
     loss = {"Logit": "logistic", "Probit": "probit", "Poisson": "poisson"}[type(model).__name__]
     return _glm(model, loss, coef, offset=_shift(model))
 
 
-def _negative_binomial(model: Any, params: np.ndarray) -> tuple[GLM | Regression, dict]:
+def _negative_binomial(model: Any, params: Array) -> tuple[GLM | Regression, dict]:
     if model.loglike_method == "geometric":
         return _glm(model, losses.NegativeBinomial(1.0), params, offset=_shift(model))
     loss = losses.NegativeBinomialDispersion(model.loglike_method == "nb1")
@@ -401,13 +403,13 @@ def _negative_binomial(model: Any, params: np.ndarray) -> tuple[GLM | Regression
     return objective, {"coef": params[:-1], "dispersion": params[-1]}
 
 
-def _multinomial(model: Any, params: np.ndarray) -> ReadGLM:
+def _multinomial(model: Any, params: Array) -> ReadGLM:
     # the coefficients of the first class are zero, as a common shift changes nothing
     coef = np.vstack([np.zeros(len(params)), params.T])
     return _glm(model, "multinomial", coef, offset=_shift(model))
 
 
-def _additive(model: Any, coef: np.ndarray) -> ReadGLM:
+def _additive(model: Any, coef: Array) -> ReadGLM:
     if any(
         np.any(np.asarray(getattr(model, name)) != 1)
         for name in ("freq_weights", "var_weights", "n_trials")
@@ -423,7 +425,7 @@ def _additive(model: Any, coef: np.ndarray) -> ReadGLM:
     )
 
 
-def _read_ordered_model(model: Any, params: np.ndarray) -> tuple[Regression, dict]:
+def _read_ordered_model(model: Any, params: Array) -> tuple[Regression, dict]:
     from scipy import stats
 
     if model.distr is not stats.logistic:
@@ -440,7 +442,7 @@ def _read_ordered_model(model: Any, params: np.ndarray) -> tuple[Regression, dic
     return objective, {"coef": params[:count], "thresholds": thresholds}
 
 
-def _beta(model: Any, params: np.ndarray) -> tuple[Regression, dict]:
+def _beta(model: Any, params: Array) -> tuple[Regression, dict]:
     precision = np.asarray(model.exog_precision)
     links = [type(link).__name__ for link in (model.link, model.link_precision)]
     if links != ["Logit", "Log"] or precision.shape[1] != 1 or not (precision == 1).all():
@@ -453,7 +455,7 @@ def _beta(model: Any, params: np.ndarray) -> tuple[Regression, dict]:
     return objective, {"coef": params[:-1], "precision": np.exp(params[-1])}
 
 
-def _cox(model: Any, params: np.ndarray) -> tuple[Cox, dict]:
+def _cox(model: Any, params: Array) -> tuple[Cox, dict]:
     entry = getattr(model, "entry", None)
     if entry is not None:  # rows of PHReg are at risk at their entry too
         entry = np.nextafter(np.asarray(entry, np.float64), -np.inf)
@@ -481,7 +483,7 @@ def _count_rows(model: Any, **columns: Any) -> dict[str, Any]:
     }
 
 
-def _zero_inflated(model: Any, params: np.ndarray) -> tuple[AbstractObjective, dict]:
+def _zero_inflated(model: Any, params: Array) -> tuple[AbstractObjective, dict]:
     negative = type(model).__name__ == "ZeroInflatedNegativeBinomialP"
     k = model.k_inflate
     offset = _shift(model)
@@ -501,7 +503,7 @@ def _zero_inflated(model: Any, params: np.ndarray) -> tuple[AbstractObjective, d
     return HostLoss(zero_inflated, rows, theta, _remark(model)), theta
 
 
-def _hurdle(model: Any, params: np.ndarray) -> tuple[AbstractObjective, dict]:
+def _hurdle(model: Any, params: Array) -> tuple[AbstractObjective, dict]:
     p = model.exog.shape[1]
     theta = {}
     powers = []
@@ -519,7 +521,7 @@ def _hurdle(model: Any, params: np.ndarray) -> tuple[AbstractObjective, dict]:
     ), theta
 
 
-def _conditional(model: Any, params: np.ndarray) -> tuple[AbstractObjective, np.ndarray]:
+def _conditional(model: Any, params: Array) -> tuple[AbstractObjective, Array]:
     y = [np.asarray(part, np.float64) for part in model._endog_grp]
     size = max(map(len, y))
     cases = np.array([part.sum() for part in y], int)
@@ -586,9 +588,7 @@ def _mixed_linear(results: Any, drop: str) -> Fit:
     return fit_at_host("from_statsmodels", objective, parameters, stopped, way, HostErrors())
 
 
-def _component(
-    name: str, columns: Any, levels: np.ndarray
-) -> tuple[EffectBlock, tuple[np.ndarray, np.ndarray]]:
+def _component(name: str, columns: Any, levels: Array) -> tuple[EffectBlock, tuple[Array, Array]]:
     """Return the block of a variance component, and the levels of its rows, from sparse columns of
     effects of one variance.
     """

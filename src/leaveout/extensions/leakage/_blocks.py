@@ -21,6 +21,8 @@ from jaxtyping import Bool, Float, Int
 from ...developer import FloatArray, IntArray
 from ._tables import PairIndices, PairNumbers
 
+Array = np.ndarray
+
 # records of a block up to which it is drawn exactly; each more triples the work
 MAX_ENUMERATED_RECORDS = 8
 NEVER = -1e9  # log-odds of a pair that is in no cluster
@@ -31,9 +33,9 @@ PULL = 0.2  # strength of that tie
 # slope in the weights that counts as zero, and largest number of steps
 WEIGHT_SLOPE_ZERO = 1e-3
 MAX_WEIGHT_STEPS = 200
-NodeNumbers = Int[np.ndarray, " nodes"]
-BlockSubsets = Float[np.ndarray, "blocks subsets"]
-BlockPairs = Float[np.ndarray, "blocks pairs"]
+NodeNumbers = Int[Array, " nodes"]
+BlockSubsets = Float[Array, "blocks subsets"]
+BlockPairs = Float[Array, "blocks pairs"]
 
 
 class Graph(NamedTuple):
@@ -53,7 +55,7 @@ class Graph(NamedTuple):
     size: NodeNumbers
     ground: float
 
-    def subgraph(self, mask: Bool[np.ndarray, " pairs"]) -> "Graph":
+    def subgraph(self, mask: Bool[Array, " pairs"]) -> "Graph":
         return self._replace(a=self.a[mask], b=self.b[mask], weight=self.weight[mask], target=self.target[mask],
                              times=self.times[mask], block=self.block[mask])  # fmt: skip
 
@@ -108,7 +110,7 @@ class RecordBlocks(NamedTuple):
     target: BlockPairs
     times: BlockPairs
     ground: BlockPairs
-    connected: Bool[np.ndarray, "blocks subsets"]  # whether the subset is connected
+    connected: Bool[Array, "blocks subsets"]  # whether the subset is connected
 
     def clusters(self, weight: FloatArray, k: int) -> BlockSubsets:
         """Compute log W of every subset."""
@@ -117,7 +119,7 @@ class RecordBlocks(NamedTuple):
 
 def draw_blocks(
     graph: Graph, k: int, num: int, rng: np.random.Generator
-) -> Bool[np.ndarray, "num pairs"]:
+) -> Bool[Array, "num pairs"]:
     """Draw partitions of blocks of `k` nodes each, and mark the pairs that are inside clusters."""
     nodes = len(graph.size)
     block = np.unique(graph.block, return_inverse=True)[1]
@@ -209,7 +211,7 @@ def _sums(weight: BlockSubsets, k: int) -> BlockSubsets:
 
 def _draw(
     weight: FloatArray, sums: FloatArray, num: int, k: int, rng: np.random.Generator
-) -> Int[np.ndarray, "blocks num k"]:
+) -> Int[Array, "blocks num k"]:
     """Draw partitions; return the least node of the cluster of each node."""
     remaining = np.full((len(weight), num), (1 << k) - 1)
     label = np.zeros((len(weight), num, k), np.int64)
@@ -231,7 +233,7 @@ def _draw(
 
 
 @functools.lru_cache
-def _pairs(k: int) -> Int[np.ndarray, "k k"]:
+def _pairs(k: int) -> Int[Array, "k k"]:
     """Number the pairs of places."""
     out = np.zeros((k, k), np.int64)
     low, high = np.triu_indices(k, 1)
@@ -240,7 +242,7 @@ def _pairs(k: int) -> Int[np.ndarray, "k k"]:
 
 
 @functools.lru_cache
-def _inside(k: int) -> Float[np.ndarray, "pairs subsets"]:
+def _inside(k: int) -> Float[Array, "pairs subsets"]:
     """Mark the subsets that hold both places of a pair."""
     held = (np.arange(1 << k) >> np.arange(k)[:, None]) & 1
     low, high = np.triu_indices(k, 1)
@@ -248,7 +250,7 @@ def _inside(k: int) -> Float[np.ndarray, "pairs subsets"]:
 
 
 @functools.lru_cache(maxsize=1 << MAX_ENUMERATED_RECORDS)
-def _first_clusters(whole_set: int) -> Int[np.ndarray, " clusters"]:
+def _first_clusters(whole_set: int) -> Int[Array, " clusters"]:
     """List the subsets of `whole_set` that hold its lowest node."""
     low = whole_set & -whole_set
     subset = np.arange(whole_set + 1)

@@ -42,6 +42,8 @@ from ...developer import (
     workers,
 )
 
+Array = np.ndarray
+
 FIT_BATCH_ENTRIES = 2**21  # numbers in the largest array of a batch of fits (16 MiB)
 SLOW = 0.2  # largest ratio of the roots of successive decrements with an old Hessian
 # decrement before the last step, relative to the objective; the step leaves at most a hundredth
@@ -50,16 +52,16 @@ MAX_CHAIN_NEWTON_STEPS = 60
 # variance, relative to a column's second moment, that differences of sums resolve
 SMALLEST_VARIANCE_SHARE = 1e-8
 
-Rows = Int[np.ndarray, "fits size"]
-SharedColumns = Int[np.ndarray, " shared"]
-ExtraRows = Int[np.ndarray, "fits extra"]
-Responses = Float[np.ndarray, "fits size"]
-Seeds = Int[np.ndarray, " fits"]
-Design = Float[np.ndarray, "fits size params"]
-RowCounts = Float[np.ndarray, "fits rows"]
-Parameters = Float[np.ndarray, "fits params"]
-Features = Float[np.ndarray, "fits size features"]
-Predictions = tuple[Float[np.ndarray, "fits shared ..."], Float[np.ndarray, "fits extra ..."]]
+Rows = Int[Array, "fits size"]
+SharedColumns = Int[Array, " shared"]
+ExtraRows = Int[Array, "fits extra"]
+Responses = Float[Array, "fits size"]
+Seeds = Int[Array, " fits"]
+Design = Float[Array, "fits size params"]
+RowCounts = Float[Array, "fits rows"]
+Parameters = Float[Array, "fits params"]
+Features = Float[Array, "fits size features"]
+Predictions = tuple[Float[Array, "fits shared ..."], Float[Array, "fits extra ..."]]
 
 
 class AbstractLearner(abc.ABC):
@@ -397,7 +399,7 @@ class Neighbours(AbstractLearner):
 
     cost = 4
     X: NDArray
-    target: Float[np.ndarray, "records outputs"]
+    target: Float[Array, "records outputs"]
     k: int
     kind: str  # response, probability, probabilities or label
 
@@ -420,7 +422,7 @@ class Neighbours(AbstractLearner):
         return np.array(inside), np.array(outside)
 
     @functools.cached_property
-    def order(self) -> Int[np.ndarray, "records records"]:
+    def order(self) -> Int[Array, "records records"]:
         """All records by their distances from each record."""
         from sklearn.metrics import pairwise_distances_chunked
 
@@ -462,9 +464,7 @@ def lengths(train: Rows) -> Seeds:
     return number - np.maximum.accumulate(np.where(close, 0, number))
 
 
-def moments(
-    U: FloatArray, train: Rows, place: IntArray
-) -> Float[np.ndarray, "fits columns columns"]:
+def moments(U: FloatArray, train: Rows, place: IntArray) -> Float[Array, "fits columns columns"]:
     """Compute `Σ u uᵀ` over the rows of every fit."""
     out = np.empty((len(train), U.shape[1], U.shape[1]))
     for f, rows in enumerate(train):
@@ -573,7 +573,7 @@ class _ChainFactors(SharedFactors):
         return np.einsum("fij,fj->fi", self.inverse[fits], gradient)
 
 
-def count_rows(train: Rows, rows: Int[np.ndarray, " rows"]) -> RowCounts:
+def count_rows(train: Rows, rows: Int[Array, " rows"]) -> RowCounts:
     """Count how often each of some rows is in every training set."""
     where = np.zeros(rows[-1] + 1, np.int64)
     where[rows] = np.arange(len(rows))

@@ -32,13 +32,15 @@ from ._pair_calibration import (
 from ._partitions import components, draw_partitions, share_listed
 from ._tables import PairIndices, PairNumbers, ends, read_pairs, read_two_sided
 
+Array = np.ndarray
+
 LINK_PROBABILITY = 0.5  # default probability from which a pair is linked
 # partitions behind every number; least number, if records and pairs in all exceed the last
 DRAWS = 100
 LEAST = 20
 MAX_LISTED_ENTRIES = 1_000_000
 TABLES = 10  # number of redrawn calibrations over which partitions are distributed
-RowLabels = Int[np.ndarray, " rows"]
+RowLabels = Int[Array, " rows"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -452,9 +454,7 @@ class Linkage(PrintedResult):
         return components(rows, self.left[linked], self.right[linked])
 
     @conventional
-    def partitions(
-        self, num: int, seed: int = 0, *, rng: Rng = None
-    ) -> Int[np.ndarray, "num rows"]:
+    def partitions(self, num: int, seed: int = 0, *, rng: Rng = None) -> Int[Array, "num rows"]:
         """Draw clusterings of the rows.
 
         Parameters
@@ -485,7 +485,7 @@ class Linkage(PrintedResult):
             )
         return np.concatenate(out)
 
-    def mates(self, train: ArrayLike, test: ArrayLike) -> Float[np.ndarray, " test"]:
+    def mates(self, train: ArrayLike, test: ArrayLike) -> Float[Array, " test"]:
         """Compute the probability that a record of each tested row's entity is among the training
         rows.
 
@@ -518,7 +518,7 @@ class Linkage(PrintedResult):
             out += is_trained[label[test]]
         return out / len(self._draw_partitions)
 
-    def candidates(self, test: ArrayLike, cut: float) -> Bool[np.ndarray, " rows"]:
+    def candidates(self, test: ArrayLike, cut: float) -> Bool[Array, " rows"]:
         """Mark the rows that are a pair, of probability `cut` or more, with some tested row.
 
         Parameters
@@ -595,7 +595,7 @@ class Linkage(PrintedResult):
         )
 
     @functools.cached_property
-    def _draw_partitions(self) -> Int[np.ndarray, "draws rows"]:
+    def _draw_partitions(self) -> Int[Array, "draws rows"]:
         # 2**32: seed of the partitions
         return self.partitions(self._num_partitions, seed=2**32).astype(np.int32)
 
@@ -736,7 +736,7 @@ class Linkage(PrintedResult):
         ]
 
 
-def _rate_table(values: Float[np.ndarray, "2 3"]) -> pd.DataFrame:
+def _rate_table(values: Float[Array, "2 3"]) -> pd.DataFrame:
     return pd.DataFrame(
         values, pd.Index(["precision", "recall"], name="rate"), ["estimate", "low", "high"]
     )
@@ -751,7 +751,7 @@ def _interval(values: Any) -> str:
     return f"{mean:,.1f} ({low:,.0f} to {high:,.0f})"
 
 
-def _rows(caller: str, name: str, value: ArrayLike, rows: int) -> Int[np.ndarray, " some"]:
+def _rows(caller: str, name: str, value: ArrayLike, rows: int) -> Int[Array, " some"]:
     """Return row numbers, from numbers or a mask."""
     array = np.asarray(value)
     if array.dtype == bool and array.shape == (rows,):

@@ -18,10 +18,12 @@ from ._models import Shares
 from ._run import FoldLosses, LevelDraws, LevelNumbers
 from ._solve import Curve, Shape, System
 
+Array = np.ndarray
+
 ORDER = 3  # order of the trend filter, which extrapolates e by a parabola, as its drop slows down
 REPEATS = 200  # draws from the losses' Monte-Carlo law for the error of ê₀
-LevelPoints = Float[np.ndarray, "levels points"]
-Grid = Float[np.ndarray, " points"]
+LevelPoints = Float[Array, "levels points"]
+Grid = Float[Array, " points"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +39,9 @@ class PooledSystem:
     grid: Grid
     A: LevelPoints
     b: LevelNumbers
-    noise: Float[np.ndarray, "levels levels"]
+    noise: Float[Array, "levels levels"]
     fold_matrices: list[LevelPoints]
-    weight: Float[np.ndarray, " folds"]
+    weight: Float[Array, " folds"]
     combinations: list[LevelDraws]
     order: int
     unseen: float  # probability that a set without injection has no leak
@@ -244,7 +246,7 @@ def pool(
     )
 
 
-def fold_weights(plan: list[FoldInjection]) -> Float[np.ndarray, " folds"]:
+def fold_weights(plan: list[FoldInjection]) -> Float[Array, " folds"]:
     """Return the share of the tested records that each fold tests."""
     weight = np.array([len(part.fold.test) for part in plan], float)
     return weight / weight.sum()

@@ -31,10 +31,12 @@ from ._hosts import Task
 from ._injection import FoldInjection, Injection
 from ._models import LeakageFold
 
+Array = np.ndarray
+
 DRAWS_A_ROUND = 10  # draws between two checks whether there are enough
-LevelRecords = Float[np.ndarray, "levels test"]
-LevelNumbers = Float[np.ndarray, " levels"]
-LevelDraws = Float[np.ndarray, "levels draws"]
+LevelRecords = Float[Array, "levels test"]
+LevelNumbers = Float[Array, " levels"]
+LevelDraws = Float[Array, "levels draws"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +50,7 @@ class FitWork:
     plan: list[FoldInjection]
     learner: AbstractLearner
     score: Measure
-    y: Float[np.ndarray, " records"]
+    y: Float[Array, " records"]
     outside: bool = False
     mixture: tuple[float, ...] = ()
     edges: FloatArray | None = None
@@ -83,12 +85,12 @@ class FoldLosses:
 
     test: LevelDraws
     outside: LevelDraws
-    cluster: Float[np.ndarray, "levels draws clusters"]
+    cluster: Float[Array, "levels draws clusters"]
     record: LevelRecords
     times: LevelRecords
-    histogram: Float[np.ndarray, "levels draws bins"]
-    naive: Float[np.ndarray, "1 draws"]  # scores of V̂ as filed, without injection
-    naive_record: Float[np.ndarray, "1 test"]
+    histogram: Float[Array, "levels draws bins"]
+    naive: Float[Array, "1 draws"]  # scores of V̂ as filed, without injection
+    naive_record: Float[Array, "1 test"]
     members: IntArray = field(repr=False)  # the position in `clusters` of each record of V̂
     clusters: IntArray = field(repr=False)  # the clusters of V̂
     # weight with which T̂'s records were removed from `test`, for a score that is not a mean over

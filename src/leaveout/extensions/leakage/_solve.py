@@ -10,6 +10,8 @@ from scipy.optimize import nnls
 
 from ...developer import FloatArray, Measure
 
+Array = np.ndarray
+
 GRID = 81  # number of values of λ
 
 
@@ -59,9 +61,9 @@ class Curve:
     array([4., 3., 2., 1.])
     """
 
-    values: Float[np.ndarray, "*counts"]
+    values: Float[Array, "*counts"]
     lam: float
-    weights: Float[np.ndarray, " levels"]
+    weights: Float[Array, " levels"]
     residual: float
     order: int
 
@@ -308,12 +310,12 @@ def nonincreasing(
     return lower + np.cumsum(x.reshape(M.shape[1:])[::-1], axis=0)[::-1]
 
 
-def differences(size: int, order: int) -> Float[np.ndarray, "rows size"]:
+def differences(size: int, order: int) -> Float[Array, "rows size"]:
     """Return D, the matrix of differences of the given order, `[size − order, size]`."""
     return np.diff(np.eye(size), order, axis=0)
 
 
-def right_inverse(size: int, order: int) -> Float[np.ndarray, "size rows"]:
+def right_inverse(size: int, order: int) -> Float[Array, "size rows"]:
     """Return R with `D R = I`, zero in its last `order` rows, by repeated sums from the end."""
     R = np.eye(size)
     for k in range(order):

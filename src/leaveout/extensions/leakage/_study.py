@@ -39,13 +39,15 @@ from ._pair_calibration import Rate
 from ._splits import Rows, fold_of
 from ._variance import Variance, over_units
 
-Partitions = Int[np.ndarray, "draws rows"]
+Array = np.ndarray
+
+Partitions = Int[Array, "draws rows"]
 # shares of the expected mates across folds in the pairs above each cut of the sweep
 SWEEP_SHARES = 0.5, 0.8, 0.95, 1.0
 MIN_EXPOSURE_REMOVED = 0.5  # least share of the exposure that an answer must remove
 Predictions = list[FloatArray]  # predictions of each fold's test rows, in their order
-Influences = Float[np.ndarray, " rows"]
-FoldEffects = Float[np.ndarray, "folds folds"]
+Influences = Float[Array, " rows"]
+FoldEffects = Float[Array, "folds folds"]
 
 
 def half_width(variance: float, freedom: float, level: float) -> float:
@@ -58,8 +60,8 @@ def half_width(variance: float, freedom: float, level: float) -> float:
 class FitRequest(NamedTuple):
     """Fit to some rows, and the rows to predict from it."""
 
-    train: Int[np.ndarray, " trained"]
-    test: Int[np.ndarray, " tested"]
+    train: Int[Array, " trained"]
+    test: Int[Array, " tested"]
 
 
 @dataclass(eq=False)

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+Array = np.ndarray
+
 
 class Variance(NamedTuple):
     """A variance and its degrees of freedom of Student's t."""
@@ -25,8 +27,8 @@ class TrainingInfluence(NamedTuple):
     `group` is the group of each record, and `noise` the Monte-Carlo variance of the squares.
     """
 
-    change: Float[np.ndarray, " groups"]
-    group: Int[np.ndarray, " records"]
+    change: Float[Array, " groups"]
+    group: Int[Array, " records"]
     noise: float = 0.0
 
 
@@ -41,10 +43,10 @@ class InfluenceSpread:
     training data, minus its contribution with it.
     """
 
-    test_part: Float[np.ndarray, " records"]
-    unit: Int[np.ndarray, "*partitions records"]
+    test_part: Float[Array, " records"]
+    unit: Int[Array, "*partitions records"]
     training_part: TrainingInfluence | None = None
-    fold_effects: Float[np.ndarray, "folds folds"] | None = None
+    fold_effects: Float[Array, "folds folds"] | None = None
 
     @property
     def error(self) -> float:
@@ -93,7 +95,7 @@ class InfluenceSpread:
 
 
 def over_units(
-    influence: Float[np.ndarray, " records"], partitions: Int[np.ndarray, "partitions records"]
+    influence: Float[Array, " records"], partitions: Int[Array, "partitions records"]
 ) -> Variance:
     """Compute the variance `Σ_c (Σ_{i ∈ c} ψ_i)² / (1 − n_c/n)` and Satterthwaite's degrees of
     freedom.
@@ -123,7 +125,7 @@ def over_units(
     return Variance(*(float(np.mean(part)) for part in zip(*variances, strict=True)))
 
 
-def as_trained(move: Float[np.ndarray, "folds folds"]) -> float:
+def as_trained(move: Float[Array, "folds folds"]) -> float:
     """Compute the part of the variance of a score that is due to training: Σ_{i ≠ j} C_ij C_ji, if
     that is positive.
 

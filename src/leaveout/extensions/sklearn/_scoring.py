@@ -9,8 +9,8 @@ test rows of every fold, also at parameters within the refit's error.
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -215,7 +215,8 @@ def _scored_together(
     return estimates, model_builder.columns
 
 
-class _JointColumns(NamedTuple):
+@dataclass(frozen=True)
+class _JointColumns:
     """Collect what several functions collect, each under names that begin with its number."""
 
     functions: list[Collect]

@@ -113,10 +113,10 @@ class DualGLM(AbstractRegression):
             along @ self.row_basis, theta[len(self.ridge) :] + theta[: len(self.ridge)] @ self.mean
         )
 
-    def new_rows(self, caller: str, X: Any) -> Float[np.ndarray, "rows coefficients"]:
+    def new_rows(self, caller: str, X: Any) -> Float[Array, "rows coefficients"]:
         return self.coordinates(self.original.new_rows(caller, X))
 
-    def coordinates(self, rows: Any) -> Float[np.ndarray, "rows coefficients"]:
+    def coordinates(self, rows: Any) -> Float[Array, "rows coefficients"]:
         if isinstance(rows, SparseDesign | MappedDesign):
             x = rows.rows(slice(None))
         else:

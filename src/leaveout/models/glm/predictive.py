@@ -82,9 +82,9 @@ class ResidualVariance:
     """Residual variance Σ w r² / Σ w of least squares over the rows that each refit sees."""
 
     rows: Any
-    y: np.ndarray
-    offset: float | np.ndarray
-    weight: np.ndarray
+    y: Array
+    offset: float | Array
+    weight: Array
     mean: Callable[[Any], Any]
     linear: bool
 

@@ -91,7 +91,7 @@ class AbstractRounded(AbstractLoss):
         )
         return jnp.asarray(sum(terms))
 
-    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
+    def formulas(self, eta: Array, y: Array) -> Formulas:
         h = float(self.width)
         kinks = [(a, b, (b * eta + c) / h) for a, b, c in self.kinks(y)]
         curvature = lambda t: scipy.special.expit(t) * scipy.special.expit(-t)
@@ -175,7 +175,7 @@ class AbstractRounded(AbstractLoss):
             f"kinks by {self.most:.2g} at most, and the objective with kinks at a refit above its least by as much a row"
         )
 
-    def scale(self, y: np.ndarray) -> str:
+    def scale(self, y: Array) -> str:
         return self.kink_name
 
 
@@ -220,7 +220,7 @@ class Quantile(AbstractRounded):
         level = float(self.level)
         return (level, -1.0, y), (1 - level, 1.0, -y)
 
-    def start(self, y: np.ndarray, weight: np.ndarray) -> Any:
+    def start(self, y: Array, weight: Array) -> Any:
         return float(np.quantile(y, float(self.level)))
 
     @property
@@ -266,7 +266,7 @@ class EpsilonInsensitive(AbstractRounded):
         epsilon = float(self.epsilon)
         return (1.0, -1.0, y - epsilon), (1.0, 1.0, -y - epsilon)
 
-    def start(self, y: np.ndarray, weight: np.ndarray) -> Any:
+    def start(self, y: Array, weight: Array) -> Any:
         return float(np.median(y))
 
     @property
@@ -305,7 +305,7 @@ class Hinge(AbstractRounded):
     def kinks(self, y: Any) -> Kinks:
         return ((1.0, -y, 1.0),)
 
-    def check(self, y: np.ndarray) -> None:
+    def check(self, y: Array) -> None:
         domain(y, np.abs(y) == 1, "hinge", "−1 or 1")
 
     @property

@@ -24,6 +24,8 @@ from ...objectives.objective import Costs
 from .quadrature import marginal_losses, marginal_means, with_coefficients
 from .responses import ResponseRows
 
+Array = np.ndarray
+
 
 class DesignRegressions(NamedTuple):
     """Regressions of the columns X of the design on the effects, given θ and w: effects U and
@@ -33,23 +35,23 @@ class DesignRegressions(NamedTuple):
     − RᵀW dA U − Uᵀ dAᵀ WR. Rows are in an order of the engine's own, except those of `eta`.
     """
 
-    eta: Float[np.ndarray, "refits rows"]  # linear predictors at the modes
-    design: Float[np.ndarray, "rows coefficients"]
-    unit: Int[np.ndarray, " rows"]
-    outer: Float[np.ndarray, "refits rows"] | float  # weights outside of the integrals
+    eta: Float[Array, "refits rows"]  # linear predictors at the modes
+    design: Float[Array, "rows coefficients"]
+    unit: Int[Array, " rows"]
+    outer: Float[Array, "refits rows"] | float  # weights outside of the integrals
     # W, the curvatures ℓ″ at the modes with the weights inside
-    weight: Float[np.ndarray, "refits rows"]
-    effects: Float[np.ndarray, "couplings coefficients refits rows"]  # U at the effects of each row
-    residual: Float[np.ndarray, "coefficients refits rows"]
+    weight: Float[Array, "refits rows"]
+    effects: Float[Array, "couplings coefficients refits rows"]  # U at the effects of each row
+    residual: Float[Array, "coefficients refits rows"]
 
     @property
-    def information(self) -> Float[np.ndarray, "refits coefficients coefficients"]:
+    def information(self) -> Float[Array, "refits coefficients coefficients"]:
         """XᵀV⁻¹X."""
         return np.moveaxis((self.residual * (self.weight * self.outer)) @ self.design, 0, 1)
 
     def solve(
         self,
-    ) -> tuple[Float[np.ndarray, " refits"], Float[np.ndarray, "coefficients refits rows"]]:
+    ) -> tuple[Float[Array, " refits"], Float[Array, "coefficients refits rows"]]:
         """Compute log|XᵀV⁻¹X|, infinite where X is collinear, and (XᵀV⁻¹X)⁻¹Rᵀ."""
         # least eigenvalue, relative to the largest, beyond rounding
         information = self.information
@@ -86,19 +88,19 @@ class AbstractEngine(abc.ABC):
         """Compute F, its gradients, and the modes."""
 
     @abc.abstractmethod
-    def jacobian(self, theta: Float[np.ndarray, " params"]) -> Float[np.ndarray, "units params"]:
+    def jacobian(self, theta: Float[Array, " params"]) -> Float[Array, "units params"]:
         """Compute ∂²F/∂θ∂w at weights one."""
 
     @abc.abstractmethod
     def predictors(
         self, theta: Points, weights: Weights, state: State = None
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    ) -> tuple[Array, Array, Array]:
         """Compute mean and variance of every row's predictor given the seen rows `[refits, rows]`,
         and τ `[shared, refits, 1]`.
         """
 
     @abc.abstractmethod
-    def covariances(self, theta: Float[np.ndarray, " params"]) -> tuple[np.ndarray, np.ndarray]:
+    def covariances(self, theta: Float[Array, " params"]) -> tuple[Array, Array]:
         """Covariance of all rows' predictors given β and all data, `[rows, rows]`.
 
         And wℓ″ of each row.
@@ -112,15 +114,13 @@ class AbstractEngine(abc.ABC):
 
     @abc.abstractmethod
     def by_loadings(
-        self, slopes: Float[np.ndarray, "couplings refits rows"]
-    ) -> Float[np.ndarray, "refits hyper"]:
+        self, slopes: Float[Array, "couplings refits rows"]
+    ) -> Float[Array, "refits hyper"]:
         """Slopes in the parameters of A, from those in the entries of A, of rows as in
         `regressions`.
         """
 
-    def restricted(
-        self, theta: Points, weights: Weights, state: State
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def restricted(self, theta: Points, weights: Weights, state: State) -> tuple[Array, Array]:
         """Compute ½ log|XᵀV⁻¹X| and its gradients, for a Gaussian response.
 
         It is infinite where X is collinear.
@@ -144,9 +144,7 @@ class AbstractEngine(abc.ABC):
             gradient[chunk, -1] = -np.sum(weight * np.sum(regressions.residual * solved, 0), 1)
         return value, gradient
 
-    def restricted_by_weight(
-        self, theta: Points, weights: Weights
-    ) -> Float[np.ndarray, "refits units"]:
+    def restricted_by_weight(self, theta: Points, weights: Weights) -> Float[Array, "refits units"]:
         """Compute the derivatives of ½ log|XᵀV⁻¹X| by the weights of units, at weights one."""
         regressions = self.regressions(theta, weights)
         if isinstance(regressions.outer, float):
@@ -163,11 +161,11 @@ class AbstractEngine(abc.ABC):
 
     def restricted_alone(
         self,
-        theta: Float[np.ndarray, " params"],
-        unit: Int[np.ndarray, " some"],
-        run: Int[np.ndarray, " some"],
+        theta: Float[Array, " params"],
+        unit: Int[Array, " some"],
+        run: Int[Array, " some"],
         units: int,
-    ) -> Float[np.ndarray, " runs"]:
+    ) -> Float[Array, " runs"]:
         """Compute what ½ log|XᵀV⁻¹X| falls by without runs of clusters that are apart, or without
         single rows.
 
@@ -206,9 +204,9 @@ RESTRICTED_ENTRIES = 2**20
 
 
 def jacobian_by_differences(
-    by_weight: Callable[[Points, State], tuple[Float[np.ndarray, "points units"], State]],
-    theta: Float[np.ndarray, " params"],
-) -> Float[np.ndarray, "units params"]:
+    by_weight: Callable[[Points, State], tuple[Float[Array, "points units"], State]],
+    theta: Float[Array, " params"],
+) -> Float[Array, "units params"]:
     """Compute ∂²F/∂θ∂w by central differences of the exact ∂F/∂w, which `by_weight` returns with
     its state.
     """
@@ -238,22 +236,22 @@ class AbstractLatentModel(AbstractClosedForm):
         with np.errstate(all="ignore"):
             return self.engine.look(np.asarray(theta, float), np.asarray(weights, float), state)
 
-    def jacobian(self, theta: PyTree) -> Float[np.ndarray, "units params"]:
+    def jacobian(self, theta: PyTree) -> Float[Array, "units params"]:
         return self.engine.jacobian(np.asarray(theta, float))
 
     def predictor_covariance(
-        self, theta: Float[np.ndarray, " params"]
-    ) -> Float[np.ndarray, "units units"] | None:
+        self, theta: Float[Array, " params"]
+    ) -> Float[Array, "units units"] | None:
         covariance, curvature = self.engine.covariances(np.asarray(theta, float))
         return with_coefficients(covariance, self.engine.data.design, curvature)
 
     @property
     @abc.abstractmethod
-    def _row_units(self) -> Int[np.ndarray, " rows"]:
+    def _row_units(self) -> Int[Array, " rows"]:
         """The unit of each row, −1 for rows without a response."""
 
     @functools.cached_property
-    def _basis(self) -> tuple[Float[np.ndarray, "rows coefficients"], Int[np.ndarray, " rows"]]:
+    def _basis(self) -> tuple[Float[Array, "rows coefficients"], Int[Array, " rows"]]:
         """Orthonormal basis of the design of the rows that have a response, and the units of these
         rows.
         """
@@ -261,8 +259,8 @@ class AbstractLatentModel(AbstractClosedForm):
         return np.linalg.qr(self.engine.data.design[observed])[0], self._row_units[observed]
 
     def _undetermined(
-        self, index: Int[np.ndarray, "refits width"], weight: Float[np.ndarray, "refits width"]
-    ) -> Bool[np.ndarray, " refits"]:
+        self, index: Int[Array, "refits width"], weight: Float[Array, "refits width"]
+    ) -> Bool[Array, " refits"]:
         """Say of which refits the rows leave a coefficient open, whose prior is flat."""
         # share of a direction's squares that is rounding
         basis, unit = self._basis
@@ -281,10 +279,10 @@ class AbstractLatentModel(AbstractClosedForm):
         self,
         theta: Points,
         weights: Weights,
-        index: Int[np.ndarray, "refits width"],
-        held: Bool[np.ndarray, "refits width"],
+        index: Int[Array, "refits width"],
+        held: Bool[Array, "refits width"],
         state: State = None,
-    ) -> Float[np.ndarray, "refits ..."]:
+    ) -> Float[Array, "refits ..."]:
         mean, variance, tau, rows = self._conditional_moments(theta, weights, index, state)
         row_tau = np.repeat(tau[..., 0], index.shape[1], axis=1)
         losses = marginal_losses(
@@ -296,18 +294,18 @@ class AbstractLatentModel(AbstractClosedForm):
         self,
         theta: Points,
         weights: Weights,
-        index: Int[np.ndarray, "refits width"],
+        index: Int[Array, "refits width"],
         kind: str,
         state: State = None,
-    ) -> Float[np.ndarray, "refits width"]:
+    ) -> Float[Array, "refits width"]:
         mean, variance, tau, _ = self._conditional_moments(theta, weights, index, state)
         if kind == "link":
             return mean
         return marginal_means(self.engine.data.response, mean, variance, tau)
 
     def _conditional_moments(
-        self, theta: Points, weights: Weights, index: np.ndarray, state: State
-    ) -> tuple[np.ndarray, ...]:
+        self, theta: Points, weights: Weights, index: Array, state: State
+    ) -> tuple[Array, ...]:
         """Compute means and variances of the linear predictors of some rows given the seen ones,
         `[refits, width]`.
 

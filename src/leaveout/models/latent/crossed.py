@@ -20,6 +20,8 @@ from .modes import ValueAndSteps, newton
 from .quadrature import marginal_losses
 from .responses import ResponseRows
 
+Array = np.ndarray
+
 SIDES = 500  # right-hand sides that are solved for at once
 
 
@@ -35,7 +37,7 @@ class CrossedFactors(LaplaceEngine):
         cls,
         data: ResponseRows,
         factors: tuple[GroupingFactor, ...],
-        unit: np.ndarray,
+        unit: Array,
         incidence: Incidence | None = None,
     ) -> Self:
         """Make the engine; `incidence` is that of the same factors with other entries of Λ
@@ -131,8 +133,8 @@ class CrossedFactors(LaplaceEngine):
         return np.split(order, np.cumsum(np.bincount(self.unit))[:-1])
 
     def effects(
-        self, theta: np.ndarray, codes: list[np.ndarray], designs: list[np.ndarray]
-    ) -> tuple[np.ndarray, np.ndarray]:
+        self, theta: Array, codes: list[Array], designs: list[Array]
+    ) -> tuple[Array, Array]:
         """Mean and variance of `zᵀu` given all data, at θ `[params]`, for rows with these levels.
 
         −1 is a new level.
@@ -160,13 +162,11 @@ class CrossedFactors(LaplaceEngine):
     def keeps_factors(self) -> bool:
         return not self.data.response.quadratic  # few refits at a time are computed then
 
-    def modes(self, theta: np.ndarray) -> State:
+    def modes(self, theta: Array) -> State:
         """Modes given all data."""
         return self.full_mode(theta).starts(False)
 
-    def alone(
-        self, theta: np.ndarray, unit: np.ndarray, joint: bool, start: State
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def alone(self, theta: Array, unit: Array, joint: bool, start: State) -> tuple[Array, Array]:
         """Leave each listed unit out by itself, for a quadratic ℓ: the change of F, and the loss of
         the unit.
 
@@ -217,9 +217,9 @@ class CrossedFactors(LaplaceEngine):
 
 
 def joint_density(
-    mean: np.ndarray,
-    covariance: np.ndarray,
-    tau: np.ndarray,
+    mean: Array,
+    covariance: Array,
+    tau: Array,
     data: ResponseRows,
 ) -> float:
     """−log ∫ Π_i p(y_i | η_i) N(η; m, K) dη, by Laplace's approximation (Rasmussen and Williams
@@ -228,7 +228,7 @@ def joint_density(
     low = np.zeros_like(covariance)
     value = np.inf
 
-    def look(dual: np.ndarray) -> ValueAndSteps:
+    def look(dual: Array) -> ValueAndSteps:
         """Evaluate at η = m + K pull, for any K."""
         nonlocal low, value
         shift = covariance @ dual

@@ -25,6 +25,8 @@ from ...data.arrays import codes, index_of, match_labels, numbers, pandas_of
 from ...data.formulas import frame_of, reading, response
 from .responses import ResponseRows
 
+Array = np.ndarray
+
 
 class Bar(NamedTuple):
     """Bar of a formula: `(effects | factor)`, or with `||`."""
@@ -42,7 +44,7 @@ class EffectBlock(NamedTuple):
 
     factor: str
     columns: tuple[str, ...]
-    design: Float[np.ndarray, "rows effects"]
+    design: Float[Array, "rows effects"]
     sizes: tuple[int, ...]
 
 
@@ -55,27 +57,27 @@ class GroupingFactor:
     """
 
     name: str
-    code: Int[np.ndarray, " rows"]
-    levels: np.ndarray
+    code: Int[Array, " rows"]
+    levels: Array
     columns: tuple[str, ...]
-    design: Float[np.ndarray, "effects rows"]
-    scale: Float[np.ndarray, " effects"]  # factor that maps the given columns to these
-    row: Int[np.ndarray, " free"]
-    column: Int[np.ndarray, " free"]
+    design: Float[Array, "effects rows"]
+    scale: Float[Array, " effects"]  # factor that maps the given columns to these
+    row: Int[Array, " free"]
+    column: Int[Array, " free"]
 
     @property
     def q(self) -> int:
         return len(self.columns)
 
-    def root(self, free: Float[np.ndarray, "... free"]) -> Float[np.ndarray, "... effects effects"]:
+    def root(self, free: Float[Array, "... free"]) -> Float[Array, "... effects effects"]:
         """Λ."""
         out = np.zeros((*free.shape[:-1], self.q, self.q))
         out[..., self.row, self.column] = free
         return out
 
     def rotate(
-        self, free: Float[np.ndarray, "... free"], design: np.ndarray
-    ) -> Float[np.ndarray, "effects ... rows"]:
+        self, free: Float[Array, "... free"], design: Array
+    ) -> Float[Array, "effects ... rows"]:
         """Compute Λᵀz of rows `[effects, rows]`."""
         out = np.zeros((self.q, *free.shape[:-1], design.shape[-1]))
         for k, (i, j) in enumerate(zip(self.row, self.column, strict=True)):
@@ -83,8 +85,8 @@ class GroupingFactor:
         return out
 
     def by_free(
-        self, slopes: Float[np.ndarray, "effects ... rows"], design: np.ndarray
-    ) -> Float[np.ndarray, "free ... rows"]:
+        self, slopes: Float[Array, "effects ... rows"], design: Array
+    ) -> Float[Array, "free ... rows"]:
         """Return each row's slopes in the free entries, from those in Λᵀz."""
         free_slopes = np.empty((len(self.row), *slopes.shape[1:]))
         for k, (i, j) in enumerate(zip(self.row, self.column, strict=True)):
@@ -92,8 +94,8 @@ class GroupingFactor:
         return free_slopes
 
     def information(
-        self, free: Float[np.ndarray, " free"], weight: Float[np.ndarray, " rows"]
-    ) -> Float[np.ndarray, "free free"]:
+        self, free: Float[Array, " free"], weight: Float[Array, " rows"]
+    ) -> Float[Array, "free free"]:
         """Information ½ tr(V⁻¹ ∂V V⁻¹ ∂V) on the free entries from rows of these weights, as if
         there were no other factor.
         """
@@ -117,13 +119,13 @@ class GroupingFactor:
         return information.sum(0)
 
     def covariance(
-        self, free: Float[np.ndarray, "... free"], unit: float
-    ) -> Float[np.ndarray, "... effects effects"]:
+        self, free: Float[Array, "... free"], unit: float
+    ) -> Float[Array, "... effects effects"]:
         """Covariance of the effects, in units of the given columns."""
         root = self.root(free) * (self.scale * unit)[:, None]
         return root @ root.swapaxes(-1, -2)
 
-    def free(self, covariance: Any, unit: float) -> Float[np.ndarray, " free"]:
+    def free(self, covariance: Any, unit: float) -> Float[Array, " free"]:
         """Return the free entries of Λ of a covariance, which may be singular."""
         scales = self.scale * unit
         entries = np.reshape(np.asarray(covariance, np.float64), (-1,))
@@ -139,7 +141,7 @@ class GroupingFactor:
         return _semidefinite(scaled, self.name)[self.row, self.column]
 
     @property
-    def diagonal(self) -> np.ndarray:
+    def diagonal(self) -> Array:
         """True for the free entries of Λ on its diagonal."""
         return self.row == self.column
 
@@ -153,7 +155,7 @@ class Parts:
     tau: FloatArray
 
 
-def split(theta: np.ndarray, data: ResponseRows, factors: tuple[GroupingFactor, ...]) -> Parts:
+def split(theta: Array, data: ResponseRows, factors: tuple[GroupingFactor, ...]) -> Parts:
     """Split θ `[refits, params]` into its parts."""
     p = data.design.shape[1]
     ends = np.cumsum([p, *(len(factor.row) for factor in factors)])
@@ -161,7 +163,7 @@ def split(theta: np.ndarray, data: ResponseRows, factors: tuple[GroupingFactor, 
     return Parts(theta[:, :p], free, theta[:, theta.shape[1] - data.response.num_shared :])
 
 
-def _semidefinite(matrix: np.ndarray, name: str) -> np.ndarray:
+def _semidefinite(matrix: Array, name: str) -> Array:
     """Cholesky factor of a semidefinite matrix, with columns of zeros for zero pivots."""
     low = np.zeros_like(matrix)
     remainder = matrix.copy()
@@ -222,7 +224,7 @@ def _bar(formula: str, inside: str) -> list[Bar]:
     return [Bar(effects, ":".join(parts[: k + 1]), correlated) for k in range(len(parts))]
 
 
-def factor_codes(data: pd.DataFrame, name: str) -> tuple[np.ndarray, np.ndarray]:
+def factor_codes(data: pd.DataFrame, name: str) -> tuple[Array, Array]:
     """Return the level of each row, and the levels; those of pairs `a:b` are text."""
     parts = [part.strip().strip("`") for part in name.split(":")]
     missing = [part for part in parts if part not in data.columns]
@@ -250,12 +252,12 @@ class BoundFormula:
     y: Any
     X: pd.DataFrame
     blocks: tuple[EffectBlock, ...]
-    codes: dict[str, tuple[np.ndarray, np.ndarray]]
+    codes: dict[str, tuple[Array, Array]]
     fixed_part: Any  # formulaic's specification
     # factors, each with formulaic's specification of the terms that vary over it
     effects: tuple[tuple[str, Any], ...]
 
-    def new(self, data: Any) -> tuple[np.ndarray, list[np.ndarray]]:
+    def new(self, data: Any) -> tuple[Array, list[Array]]:
         """Return the rows of the fixed part and of each block for new data."""
         data = pandas_of("Mixed", "data", data)
         X = np.asarray(self.fixed_part.get_model_matrix(data), np.float64)
@@ -317,7 +319,7 @@ def align_groupings(groups: Any, **arguments: Any) -> tuple[dict[str, Any], list
 
 def array_blocks(
     names_by_key: dict[str, Any], slopes: Any, n: int
-) -> tuple[tuple[EffectBlock, ...], dict[str, tuple[np.ndarray, np.ndarray]]]:
+) -> tuple[tuple[EffectBlock, ...], dict[str, tuple[Array, Array]]]:
     """Build blocks from arrays.
 
     An intercept for each grouping and, for a single grouping, slopes.
@@ -354,7 +356,7 @@ def array_blocks(
 
 
 def factors(
-    blocks: tuple[EffectBlock, ...], codes_by_name: dict[str, tuple[np.ndarray, np.ndarray]]
+    blocks: tuple[EffectBlock, ...], codes_by_name: dict[str, tuple[Array, Array]]
 ) -> tuple[GroupingFactor, ...]:
     """Build the grouping factors, each with all its blocks."""
     grouping_factors = []
@@ -396,7 +398,7 @@ def factors(
 
 def level_clusters(
     grouping_factors: tuple[GroupingFactor, ...], name: str
-) -> Int[np.ndarray, " levels"]:
+) -> Int[Array, " levels"]:
     """Label the levels of one factor by which of them share effects of the other factors, directly
     or through further levels.
 

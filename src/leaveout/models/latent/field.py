@@ -37,6 +37,8 @@ from .leave_one_out import MAX_COVARIANCE_ROWS, RowsAlone, alone, rings
 from .precisions import STRUCTURES, AbstractStructure, natural_of, prior_of, unconstrained_of
 from .responses import FAMILIES, ResponseRows, ways
 
+Array = np.ndarray
+
 Family = Literal["poisson", "binomial", "gaussian"]
 Structure = Literal["bym2", "leroux", "car", "icar", "matern"]
 
@@ -92,15 +94,15 @@ class GaussianField(AbstractLatentModel):
     (6, ('sd',))
     """
 
-    y: Float[np.ndarray, " sites"]
-    observed: Bool[np.ndarray, " sites"]
-    rows: Float[np.ndarray, "sites columns"]  # a column of ones, and standardised covariates
-    center: Float[np.ndarray, " features"]
-    scale: Float[np.ndarray, " features"]
-    offset: Float[np.ndarray, " sites"]
-    trials: Float[np.ndarray, " sites"]
-    edges: Int[np.ndarray, "edges 2"]
-    block: Int[np.ndarray, " sites"]
+    y: Float[Array, " sites"]
+    observed: Bool[Array, " sites"]
+    rows: Float[Array, "sites columns"]  # a column of ones, and standardised covariates
+    center: Float[Array, " features"]
+    scale: Float[Array, " features"]
+    offset: Float[Array, " sites"]
+    trials: Float[Array, " sites"]
+    edges: Int[Array, "edges 2"]
+    block: Int[Array, " sites"]
     family: str = static()
     structure: str = static()
     flat: bool = static()  # whether there is no prior
@@ -173,10 +175,10 @@ class GaussianField(AbstractLatentModel):
         self,
         theta: Points,
         weights: Weights,
-        index: Int[np.ndarray, "refits width"],
+        index: Int[Array, "refits width"],
         kind: str,
         state: State = None,
-    ) -> Float[np.ndarray, "refits width"]:
+    ) -> Float[Array, "refits width"]:
         means = super().predictions(theta, weights, index, kind, state)
         if kind == "link":
             return means
@@ -188,7 +190,7 @@ class GaussianField(AbstractLatentModel):
             runs=self._runs if self.num_units <= MAX_COVARIANCE_ROWS else None
         )
 
-    def _runs(self, like: Any, first: np.ndarray, length: np.ndarray) -> Any:
+    def _runs(self, like: Any, first: Array, length: Array) -> Any:
         """Return the pass over the data that computes the changes by leaving out each single
         unit.
         """
@@ -202,13 +204,13 @@ class GaussianField(AbstractLatentModel):
         if ring is None:
             return None
 
-        def unit_changes(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        def unit_changes(theta: Array) -> tuple[Array, Array]:
             changes = alone(self.engine.mode(np.reshape(theta, (1, -1)), ones, start), ring)
             return changes.losses[:, None], changes.joint
 
         return unit_changes
 
-    def _alone(self, mode: LaplaceMode, sites: Int[np.ndarray, " some"]) -> RowsAlone:
+    def _alone(self, mode: LaplaceMode, sites: Int[Array, " some"]) -> RowsAlone:
         """Leave out each of some units, one by one."""
         weights = np.ones((len(sites), self.num_units))
         weights[np.arange(len(sites)), sites] = 0.0
@@ -230,7 +232,7 @@ class GaussianField(AbstractLatentModel):
             return float(np.std(self.y[self.observed]))
         return 1.0
 
-    def _prior(self, hyper: Float[np.ndarray, "lanes hyper"]) -> tuple[np.ndarray, np.ndarray]:
+    def _prior(self, hyper: Float[Array, "lanes hyper"]) -> tuple[Array, Array]:
         parts = [
             prior_of(name, value, self._spread)
             for name, value in zip(self._hyper, hyper.T, strict=True)
@@ -243,7 +245,7 @@ class GaussianField(AbstractLatentModel):
         return len(self.y)
 
     @property
-    def _row_units(self) -> Int[np.ndarray, " rows"]:
+    def _row_units(self) -> Int[Array, " rows"]:
         return self.engine.unit
 
     @property
@@ -379,7 +381,7 @@ def _area_graph(edges: Any) -> Any:
     return Graph.build_contiguity(edges, rook=False)
 
 
-def _response(y: Any) -> tuple[Float[np.ndarray, " sites"], Bool[np.ndarray, " sites"]]:
+def _response(y: Any) -> tuple[Float[Array, " sites"], Bool[Array, " sites"]]:
     y = np.asarray(numbers("GaussianField", "y", y), float)
     if y.ndim != 1 or len(y) < 3:
         raise ValueError(
@@ -397,7 +399,7 @@ def _response(y: Any) -> tuple[Float[np.ndarray, " sites"], Bool[np.ndarray, " s
     return as_stored(y), observed
 
 
-def _sizes(name: str, value: Any, request: bool, sites: int) -> Float[np.ndarray, " sites"]:
+def _sizes(name: str, value: Any, request: bool, sites: int) -> Float[Array, " sites"]:
     if value is None:
         return np.ones(sites)
     if not request:
@@ -414,7 +416,7 @@ def _sizes(name: str, value: Any, request: bool, sites: int) -> Float[np.ndarray
     return as_stored(array)
 
 
-def _check_response(family: str, y: np.ndarray, trials: np.ndarray) -> None:
+def _check_response(family: str, y: Array, trials: Array) -> None:
     if family == "gaussian":
         if np.ptp(y) == 0:
             raise ValueError(
@@ -437,7 +439,7 @@ def _check_response(family: str, y: np.ndarray, trials: np.ndarray) -> None:
         )
 
 
-def _covariates(X: Any, observed: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _covariates(X: Any, observed: Array) -> tuple[Array, Array, Array]:
     """Read the covariates.
 
     A column of ones and the standardised columns, with their means and deviations.

@@ -57,7 +57,7 @@ def _rbf(r):
 
 
 # k(r), and a function that returns −k′(r) / r
-KERNELS: dict[str, Callable[[np.ndarray], tuple[np.ndarray, Callable[[], np.ndarray]]]] = {
+KERNELS: dict[str, Callable[[Array], tuple[Array, Callable[[], Array]]]] = {
     "rbf": _rbf,
     "matern12": _matern12,
     "matern32": _matern32,
@@ -346,8 +346,8 @@ class GaussianProcess(AbstractClosedForm):
         return np.sum(grown - theta[:, 1:], axis=1), slope
 
     def _in_parts(
-        self, function: Callable[..., tuple[np.ndarray, ...]], *arrays: np.ndarray
-    ) -> tuple[np.ndarray, ...]:
+        self, function: Callable[..., tuple[Array, ...]], *arrays: Array
+    ) -> tuple[Array, ...]:
         """Apply a function to as many places as are factorised together."""
         size = max(1, FACTORISED_ENTRIES // self.num_units**2)
         with np.errstate(all="ignore"):
@@ -391,8 +391,8 @@ class GaussianProcess(AbstractClosedForm):
         return np.where(finite, value, np.inf), np.where(finite[:, None], slope, 0.0)
 
     def values(
-        self, theta: Points, weights: Float[np.ndarray, "sets units"]
-    ) -> Float[np.ndarray, "places sets"]:
+        self, theta: Points, weights: Float[Array, "sets units"]
+    ) -> Float[Array, "places sets"]:
         # one factor at each θ gives F of all sets of rows that are seen
         seen = np.asarray(weights) > 0
         if not np.array_equal(seen, weights):
@@ -442,7 +442,7 @@ class GaussianProcess(AbstractClosedForm):
     ) -> tuple[Float[Array, "refits rows"], Float[Array, "refits rows"]]:
         """Compute means and variances of f + μ given the seen rows."""
 
-        def moments(theta: Points, weights: Weights) -> tuple[np.ndarray, np.ndarray]:
+        def moments(theta: Points, weights: Weights) -> tuple[Array, Array]:
             factor = self._factorise(theta, weights)
             inverse, beta = factor.inverse()
             half = self._covariance(theta, factor) * factor.S[:, None, :]
@@ -459,10 +459,10 @@ class GaussianProcess(AbstractClosedForm):
         self,
         theta: Points,
         weights: Weights,
-        index: Int[np.ndarray, "refits width"],
-        held: Bool[np.ndarray, "refits width"],
+        index: Int[Array, "refits width"],
+        held: Bool[Array, "refits width"],
         state: State = None,
-    ) -> Float[np.ndarray, "refits ..."]:
+    ) -> Float[Array, "refits ..."]:
         rows = np.minimum(index, self.num_units - 1)
         mean, variance = (
             np.take_along_axis(part, rows, axis=1) for part in self._conditional(theta, weights)
@@ -474,15 +474,15 @@ class GaussianProcess(AbstractClosedForm):
         self,
         theta: Points,
         weights: Weights,
-        index: Int[np.ndarray, "refits width"],
+        index: Int[Array, "refits width"],
         kind: str,
         state: State = None,
-    ) -> Float[np.ndarray, "refits width"]:
+    ) -> Float[Array, "refits width"]:
         return np.take_along_axis(
             self._conditional(theta, weights)[0], np.minimum(index, self.num_units - 1), axis=1
         )
 
-    def jacobian(self, theta: PyTree) -> Float[np.ndarray, "units params"]:
+    def jacobian(self, theta: PyTree) -> Float[Array, "units params"]:
         """Compute ∂²F/∂θ∂w, by central differences of ∂F/∂w_n = E[−log p(y_n | f)] over f given all
         rows.
 
@@ -497,9 +497,7 @@ class GaussianProcess(AbstractClosedForm):
             The mixed derivatives.
         """
 
-        def by_weight(
-            points: Points, state: State
-        ) -> tuple[Float[np.ndarray, "points units"], State]:
+        def by_weight(points: Points, state: State) -> tuple[Float[Array, "points units"], State]:
             mean, variance = self._conditional(points, np.ones((len(points), self.num_units)))
             square = (self.y - mean) ** 2 + variance
             return points[:, -1:] + 0.5 * np.exp(-2 * points[:, -1:]) * square, None
@@ -507,8 +505,8 @@ class GaussianProcess(AbstractClosedForm):
         return jacobian_by_differences(by_weight, np.asarray(theta, float))
 
     def predictor_covariance(
-        self, theta: Float[np.ndarray, " params"]
-    ) -> Float[np.ndarray, "units units"] | None:
+        self, theta: Float[Array, " params"]
+    ) -> Float[Array, "units units"] | None:
         """Covariance of the linear predictors of all rows, given all data; the prior of the
         constant mean is flat.
 

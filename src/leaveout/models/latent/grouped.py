@@ -31,6 +31,8 @@ from .quadrature import (
 )
 from .responses import ResponseRows
 
+Array = np.ndarray
+
 # numbers of rows, nodes and refits that are computed together: about the size of a cache
 NODE_ENTRIES = 2**17
 # nodes for each effect in scores, by the number of effects; with more effects those of the fit
@@ -98,7 +100,7 @@ class OneFactor(AbstractEngine):
     def num_clusters(self) -> int:
         return len(self.rows.first)
 
-    def make_clusters(self, theta: np.ndarray, omega: np.ndarray | float = 1.0) -> Clusters:
+    def make_clusters(self, theta: Array, omega: Array | float = 1.0) -> Clusters:
         """Make the clusters at θ `[refits, params]`, with rows of weight ω `[refits or 1,
         rows]`.
         """
@@ -113,11 +115,11 @@ class OneFactor(AbstractEngine):
 
     def gather_clusters(
         self,
-        theta: np.ndarray,
-        lane: np.ndarray,
-        cluster: np.ndarray,
-        omega: np.ndarray | float = 1.0,
-    ) -> tuple[Clusters, np.ndarray, np.ndarray]:
+        theta: Array,
+        lane: Array,
+        cluster: Array,
+        omega: Array | float = 1.0,
+    ) -> tuple[Clusters, Array, Array]:
         """Gather the listed clusters, each at the θ of a refit, with the given weights of their
         rows, by default one.
 
@@ -136,9 +138,7 @@ class OneFactor(AbstractEngine):
         clusters = Clusters(data.response, ragged, e, a, tau, data.y, data.size * omega, data.fixed)
         return clusters, place, ragged.cluster
 
-    def look(
-        self, theta: np.ndarray, weights: np.ndarray, state: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def look(self, theta: Array, weights: Array, state: Array | None) -> tuple[Array, Array, Array]:
         """Compute F, its gradients, and the modes `[refits, effects · clusters]`."""
         if self.outer_weights and len(theta) > 1 and (theta == theta[0]).all():
             start = None if state is None else state[:1]
@@ -194,8 +194,8 @@ class OneFactor(AbstractEngine):
         return value.sum(1), np.concatenate([of_z, of_free.T, of_tau.T], axis=1), modes
 
     def cluster_gradients(
-        self, theta: np.ndarray, state: np.ndarray | None = None, omega: np.ndarray | float = 1.0
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        self, theta: Array, state: Array | None = None, omega: Array | float = 1.0
+    ) -> tuple[Array, Array, Array]:
         """Compute f of every cluster `[refits, clusters]`, its gradients `[refits, clusters,
         params]`, and the modes.
         """
@@ -206,7 +206,7 @@ class OneFactor(AbstractEngine):
         gradient = np.stack([*of_z, *of_free, *map(total, slopes.tau)], axis=-1)
         return slopes.value, gradient, modes
 
-    def jacobian(self, theta: np.ndarray) -> np.ndarray:
+    def jacobian(self, theta: Array) -> Array:
         """Compute `∂²F/∂θ∂w_n` at weights one.
 
         For clusters these are their gradients. For rows they are differences in the weight of each
@@ -233,12 +233,12 @@ class OneFactor(AbstractEngine):
 
     def joint(
         self,
-        theta: np.ndarray,
-        weights: np.ndarray,
-        lane: np.ndarray,
-        cluster: np.ndarray,
-        state: np.ndarray | None,
-    ) -> np.ndarray:
+        theta: Array,
+        weights: Array,
+        lane: Array,
+        cluster: Array,
+        state: Array | None,
+    ) -> Array:
         """Compute −log of the density of the listed clusters as new ones, each at the θ of a
         refit.
         """
@@ -251,12 +251,12 @@ class OneFactor(AbstractEngine):
 
     def pointwise(
         self,
-        theta: np.ndarray,
-        weights: np.ndarray | None,
-        lane: np.ndarray,
-        cluster: np.ndarray,
-        state: np.ndarray | None,
-    ) -> np.ndarray:
+        theta: Array,
+        weights: Array | None,
+        lane: Array,
+        cluster: Array,
+        state: Array | None,
+    ) -> Array:
         """Compute the sum over the rows of each cluster of −log of a row's own density."""
 
         def chunk_losses(chunk):
@@ -273,12 +273,12 @@ class OneFactor(AbstractEngine):
 
     def conditional(
         self,
-        theta: np.ndarray,
-        weights: np.ndarray | None,
-        lane: np.ndarray,
-        unit: np.ndarray,
-        state: np.ndarray | None,
-    ) -> np.ndarray:
+        theta: Array,
+        weights: Array | None,
+        lane: Array,
+        unit: Array,
+        state: Array | None,
+    ) -> Array:
         """Compute −log p(y_i | seen rows of its cluster) of listed rows, each in a refit.
 
         By default all others are seen.
@@ -287,13 +287,11 @@ class OneFactor(AbstractEngine):
             theta, weights, lane, unit, lambda clusters, cluster: clusters.score(self.scoring)
         )
 
-    def modes(self, theta: np.ndarray) -> np.ndarray:
+    def modes(self, theta: Array) -> Array:
         """Modes given all data, `[effects, clusters]`."""
         return self.make_clusters(theta[None]).mode().b[:, 0]
 
-    def alone(
-        self, theta: np.ndarray, unit: np.ndarray, joint: bool, start: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def alone(self, theta: Array, unit: Array, joint: bool, start: Array) -> tuple[Array, Array]:
         """Leave each listed unit out by itself: the change of F, and the loss of the unit, which
         joint losses of rows are not.
 
@@ -363,8 +361,8 @@ class OneFactor(AbstractEngine):
         return np.concatenate([function(chunk) for chunk in chunks], axis=-1)
 
     def predictors(
-        self, theta: np.ndarray, weights: np.ndarray, state: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        self, theta: Array, weights: Array, state: Array | None = None
+    ) -> tuple[Array, Array, Array]:
         if self.outer_weights:
             omega = weights[:, self.rows.cluster]
         else:
@@ -377,7 +375,7 @@ class OneFactor(AbstractEngine):
         mean[:, self.order], variance[:, self.order] = mode.eta, spread
         return mean, variance, clusters.tau
 
-    def covariances(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def covariances(self, theta: Array) -> tuple[Array, Array]:
         """Covariance of all rows' predictors given β and all data at θ `[params]`, `[rows, rows]`.
 
         And ωℓ″ of each row.
@@ -392,7 +390,7 @@ class OneFactor(AbstractEngine):
         return across[np.ix_(model_order, model_order)], curvature[0, model_order]
 
     def regressions(
-        self, theta: np.ndarray, weights: np.ndarray, state: np.ndarray | None = None
+        self, theta: Array, weights: Array, state: Array | None = None
     ) -> DesignRegressions:
         clusters = self.make_clusters(theta, self._inner_weights(weights))
         mode = clusters.mode(self._start(state, slice(None)))
@@ -412,12 +410,12 @@ class OneFactor(AbstractEngine):
             mode.eta[:, self.model_order], X, unit, outer, weight, effects, residual
         )
 
-    def by_loadings(self, slopes: np.ndarray) -> np.ndarray:
+    def by_loadings(self, slopes: Array) -> Array:
         return np.sum(self.factor.by_free(slopes, self.design), -1).T
 
     def effects(
-        self, theta: np.ndarray, codes: list[np.ndarray], designs: list[np.ndarray]
-    ) -> tuple[np.ndarray, np.ndarray]:
+        self, theta: Array, codes: list[Array], designs: list[Array]
+    ) -> tuple[Array, Array]:
         """Mean and variance of `zᵀu` given all data, at θ `[params]`, for rows with these levels.
 
         −1 is a new level.

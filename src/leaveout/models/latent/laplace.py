@@ -50,9 +50,11 @@ from .base import AbstractEngine, DesignRegressions, jacobian_by_differences
 from .modes import ROUNDING, ValueAndSteps, newton
 from .responses import ResponseRows
 
-Lanes = Float[np.ndarray, " lanes"]
-Rows = Float[np.ndarray, "lanes rows"]
-Loadings = Float[np.ndarray, "couplings lanes rows"]
+Array = np.ndarray
+
+Lanes = Float[Array, " lanes"]
+Rows = Float[Array, "lanes rows"]
+Loadings = Float[Array, "couplings lanes rows"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,17 +68,17 @@ class Field:
     """
 
     terms: Sequence["scipy.sparse.sparray"]
-    coefficients: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-    logdet: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None
-    constraint: np.ndarray | None = None
-    prior: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None
+    coefficients: Callable[[Array], tuple[Array, Array]]
+    logdet: Callable[[Array], tuple[Array, Array]] | None = None
+    constraint: Array | None = None
+    prior: Callable[[Array], tuple[Array, Array]] | None = None
     size: int = 1  # number of entries of ψ
 
 
 class Solver:
     """Solver with G, the inverse of a batch of matrices M on C u = 0: G = M⁻¹ − E Eᵀ."""
 
-    def __init__(self, factor: FrontalFactor, constraint: np.ndarray | None):
+    def __init__(self, factor: FrontalFactor, constraint: Array | None):
         self.factor = factor
         self.edge = None
         self.logdet = factor.logdet
@@ -92,8 +94,8 @@ class Solver:
         )
 
     def solve(
-        self, right: Float[np.ndarray, "lanes size columns"]
-    ) -> Float[np.ndarray, "lanes size columns"]:
+        self, right: Float[Array, "lanes size columns"]
+    ) -> Float[Array, "lanes size columns"]:
         """G b."""
         solution = self.factor.solve(right)
         if self.edge is None:
@@ -101,7 +103,7 @@ class Solver:
         return solution - self.edge @ (self.edge.swapaxes(1, 2) @ right)
 
     @cached_property
-    def entries(self) -> Float[np.ndarray, "lanes entries"]:
+    def entries(self) -> Float[Array, "lanes entries"]:
         """Entries of G in the pattern."""
         entries = self.factor.inverse
         nonzeros = self.factor.pattern
@@ -118,9 +120,9 @@ class Incidence:
     pattern of H.
     """
 
-    index: Int[np.ndarray, "couplings rows"]
+    index: Int[Array, "couplings rows"]
     terms: list["scipy.sparse.csr_array"]
-    first: Int[np.ndarray, " some"] | None = None  # latent variables that are eliminated first
+    first: Int[Array, " some"] | None = None  # latent variables that are eliminated first
 
     @cached_property
     def gather(self) -> "scipy.sparse.csr_array":
@@ -138,7 +140,7 @@ class Incidence:
         return pattern(sum((abs(term) for term in self.terms), rows @ rows.T), self.first)
 
     @cached_property
-    def values(self) -> Float[np.ndarray, "terms entries"]:
+    def values(self) -> Float[Array, "terms entries"]:
         """Entries of every Q_k."""
         return np.array([self.pattern.values(term) for term in self.terms])
 
@@ -148,7 +150,7 @@ class Incidence:
         return [(i, j) for i in range(len(self.index)) for j in range(i + 1)]
 
     @cached_property
-    def places(self) -> Int[np.ndarray, "pairs rows"]:
+    def places(self) -> Int[Array, "pairs rows"]:
         """Entries of H to which each pair of couplings contributes."""
         return np.array([self.pattern.entries(self.index[i], self.index[j]) for i, j in self.pairs])
 
@@ -161,7 +163,7 @@ class Incidence:
 class ModeStart(NamedTuple):
     """Start of the search for the mode of a refit: a place, and a factor near it or none."""
 
-    u: Float[np.ndarray, " size"]
+    u: Float[Array, " size"]
     solver: Solver | None
 
 
@@ -174,9 +176,9 @@ class LaplaceMode:
 
     latent: "Latent"
     refits: "LatentRefits"
-    u: Float[np.ndarray, "lanes size"]
+    u: Float[Array, "lanes size"]
 
-    def starts(self, keep: bool) -> np.ndarray:
+    def starts(self, keep: bool) -> Array:
         """Return where searches near these modes begin; `keep` the factor of a single one."""
         starts = np.empty((len(self.u), 1), object)
         if keep and len(self.u) == 1:
@@ -202,7 +204,7 @@ class LaplaceMode:
         return value, slope, curvature
 
     @cached_property
-    def precision_product(self) -> Float[np.ndarray, "lanes terms size"]:
+    def precision_product(self) -> Float[Array, "lanes terms size"]:
         """Q_k u."""
         return np.stack([(term @ self.u.T).T for term in self.latent.incidence.terms], axis=1)
 
@@ -220,7 +222,7 @@ class LaplaceMode:
         return self.losses[0].sum(1) + quadratic
 
     @cached_property
-    def slope(self) -> Float[np.ndarray, "lanes size"]:
+    def slope(self) -> Float[Array, "lanes size"]:
         """Gradient of the inner objective, zero on C u = 0 at a mode."""
         loss_slope = self.latent.rmatvec(self.refits, self.losses[1])
         return loss_slope + np.einsum("lk,lkm->lm", self.refits.c, self.precision_product)
@@ -244,7 +246,7 @@ class LaplaceMode:
         return np.sum(self.refits.loadings * self.solved_loadings, axis=0)
 
     @cached_property
-    def normaliser(self) -> tuple[Lanes, Float[np.ndarray, "lanes psi"]]:
+    def normaliser(self) -> tuple[Lanes, Float[Array, "lanes psi"]]:
         """log|Q| and its gradient."""
         field = self.latent.field
         incidence = self.latent.incidence
@@ -255,7 +257,7 @@ class LaplaceMode:
         return solver.logdet, np.einsum("lk,lkq->lq", traces, self.refits.slopes)
 
     @cached_property
-    def prior(self) -> tuple[Lanes, Float[np.ndarray, "lanes hyper"]]:
+    def prior(self) -> tuple[Lanes, Float[Array, "lanes hyper"]]:
         """−log p(ψ, φ) and its gradient."""
         prior = self.latent.field.prior
         hyper = self.refits.theta[:, self.latent.sizes[0] :]
@@ -273,7 +275,7 @@ class LaplaceMode:
         return np.where(np.isfinite(value), value, np.inf)
 
     @cached_property
-    def leverage_terms(self) -> tuple[Rows, Float[np.ndarray, "lanes size"], Rows]:
+    def leverage_terms(self) -> tuple[Rows, Float[Array, "lanes size"], Rows]:
         """s, G Aᵀ s, and t = A G Aᵀ s."""
         data = self.latent.data
         if data.response.quadratic:
@@ -290,13 +292,13 @@ class LatentRefits(NamedTuple):
     Weights of rows with their sizes, c and its slopes, entries of Q, Xβ + offset, and A.
     """
 
-    theta: np.ndarray
-    psi: np.ndarray
-    tau: np.ndarray  # φ, `[phi, lanes, 1]`
+    theta: Array
+    psi: Array
+    tau: Array  # φ, `[phi, lanes, 1]`
     weights: Rows
-    c: np.ndarray
-    slopes: np.ndarray
-    precision: np.ndarray
+    c: Array
+    slopes: Array
+    precision: Array
     fixed: Rows
     loadings: Loadings
 
@@ -312,27 +314,27 @@ class Latent:
     data: ResponseRows
     incidence: Incidence
     field: Field
-    loadings: Callable[[np.ndarray], Loadings] | None = None
-    by_psi: Callable[[Loadings], np.ndarray] | None = None
+    loadings: Callable[[Array], Loadings] | None = None
+    by_psi: Callable[[Loadings], Array] | None = None
 
     @cached_property
     def sizes(self) -> tuple[int, int, int]:
         """Numbers of entries of β, ψ and φ."""
         return self.data.design.shape[1], self.field.size, self.data.response.num_shared
 
-    def matvec(self, refits: LatentRefits, u: Float[np.ndarray, "lanes size"]) -> Rows:
+    def matvec(self, refits: LatentRefits, u: Float[Array, "lanes size"]) -> Rows:
         """A u."""
         product = np.zeros_like(refits.fixed)
         for index, loadings in zip(self.incidence.index, refits.loadings, strict=True):
             product += loadings * np.take(u, index, axis=1)
         return product
 
-    def rmatvec(self, refits: LatentRefits, r: Rows) -> Float[np.ndarray, "lanes size"]:
+    def rmatvec(self, refits: LatentRefits, r: Rows) -> Float[Array, "lanes size"]:
         """Aᵀ r."""
         products = np.concatenate(list(refits.loadings * r), axis=-1)
         return (self.incidence.gather @ products.T).T
 
-    def gram(self, refits: LatentRefits, curvature: Rows) -> Float[np.ndarray, "lanes entries"]:
+    def gram(self, refits: LatentRefits, curvature: Rows) -> Float[Array, "lanes entries"]:
         """Aᵀ diag(r) A."""
         a = refits.loadings
         products = np.concatenate(
@@ -341,19 +343,19 @@ class Latent:
         return (self.incidence.gram @ products.T).T
 
     def columns(
-        self, refits: LatentRefits, rows: Int[np.ndarray, " some"]
-    ) -> Float[np.ndarray, "1 size some"]:
+        self, refits: LatentRefits, rows: Int[Array, " some"]
+    ) -> Float[Array, "1 size some"]:
         """Aᵀ of some rows, for a batch of one."""
         columns = np.zeros((1, self.incidence.gather.shape[0], len(rows)))
         for index, loadings in zip(self.incidence.index, refits.loadings, strict=True):
             columns[0, index[rows], np.arange(len(rows))] = loadings[0, rows]
         return columns
 
-    def solver(self, values: Float[np.ndarray, "lanes entries"]) -> Solver:
+    def solver(self, values: Float[Array, "lanes entries"]) -> Solver:
         """Factorise a batch of matrices."""
         return Solver(self.incidence.pattern.factor(values), self.field.constraint)
 
-    def refits(self, theta: Float[np.ndarray, "lanes params"], weights: Rows) -> LatentRefits:
+    def refits(self, theta: Float[Array, "lanes params"], weights: Rows) -> LatentRefits:
         """Split a batch of θ and w into its parts."""
         p, q, _ = self.sizes
         psi = theta[:, p : p + q]
@@ -375,7 +377,7 @@ class Latent:
         )
 
     def mode(
-        self, theta: Float[np.ndarray, "lanes params"], weights: Rows, start: State = None
+        self, theta: Float[Array, "lanes params"], weights: Rows, start: State = None
     ) -> LaplaceMode:
         """Find the modes by Newton's method from `start`, as of `LaplaceMode.starts`, or from
         zero.
@@ -394,10 +396,10 @@ class Latent:
         with np.errstate(all="ignore"):
             refits = self.refits(theta, weights)
 
-            def look(u: np.ndarray) -> ValueAndSteps:
+            def look(u: Array) -> ValueAndSteps:
                 point = LaplaceMode(self, refits, u.T)
 
-                def steps(fresh: bool) -> np.ndarray:
+                def steps(fresh: bool) -> Array:
                     nonlocal solver
                     if solver is None or (fresh and not quadratic):
                         solver = point.solver
@@ -419,7 +421,7 @@ class Latent:
             vars(mode)["value"] = np.where(ended, mode.value, np.inf)
             return mode
 
-    def gradient(self, mode: LaplaceMode) -> Float[np.ndarray, "lanes params"]:
+    def gradient(self, mode: LaplaceMode) -> Float[Array, "lanes params"]:
         """∂F/∂θ."""
         refits = mode.refits
         data = self.data
@@ -458,9 +460,7 @@ class Latent:
                 hyper_slopes[:, self.field.size :] = times(refits.weights, value).sum(2).T
             return np.concatenate([by_eta @ data.design, hyper_slopes + mode.prior[1]], axis=1)
 
-    def covariance(
-        self, mode: LaplaceMode, rows: Int[np.ndarray, " some"]
-    ) -> Float[np.ndarray, "some some"]:
+    def covariance(self, mode: LaplaceMode, rows: Int[Array, " some"]) -> Float[Array, "some some"]:
         """Compute A G Aᵀ of some rows, for a batch of one."""
         # columns of a covariance that are solved for together: about the size of a cache
         covariance_columns = 64
@@ -497,7 +497,7 @@ class LaplaceEngine(AbstractEngine):
     """
 
     latent: Latent
-    unit: Int[np.ndarray, " rows"]
+    unit: Int[Array, " rows"]
     num_units: int
 
     @property
@@ -508,7 +508,7 @@ class LaplaceEngine(AbstractEngine):
         """Refits at their modes."""
         return self.latent.mode(theta, np.where(self.unit >= 0, weights[:, self.unit], 0.0), state)
 
-    def full_mode(self, theta: Float[np.ndarray, " params"]) -> LaplaceMode:
+    def full_mode(self, theta: Float[Array, " params"]) -> LaplaceMode:
         """Mode given all data."""
         return self.mode(theta[None], np.ones((1, self.num_units)))
 
@@ -525,12 +525,10 @@ class LaplaceEngine(AbstractEngine):
             and self.latent.incidence.pattern.length * self.num_units <= kept_entries
         )
 
-    def jacobian(self, theta: Float[np.ndarray, " params"]) -> Float[np.ndarray, "units params"]:
+    def jacobian(self, theta: Float[Array, " params"]) -> Float[Array, "units params"]:
         rows = np.flatnonzero(self.unit >= 0)
 
-        def by_weight(
-            theta: Points, state: State
-        ) -> tuple[Float[np.ndarray, "points units"], State]:
+        def by_weight(theta: Points, state: State) -> tuple[Float[Array, "points units"], State]:
             mode = self.mode(theta, np.ones((len(theta), self.num_units)), state)
             row_slopes = self.latent.by_weight(mode)[:, rows]
             return np.array(
@@ -541,7 +539,7 @@ class LaplaceEngine(AbstractEngine):
 
     def predictors(
         self, theta: Points, weights: Weights, state: State = None
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    ) -> tuple[Array, Array, Array]:
         mode = self.mode(theta, weights, state)
         return (
             mode.eta + np.where(np.isfinite(mode.value), 0.0, np.nan)[:, None],
@@ -549,7 +547,7 @@ class LaplaceEngine(AbstractEngine):
             mode.refits.tau,
         )
 
-    def covariances(self, theta: Float[np.ndarray, " params"]) -> tuple[np.ndarray, np.ndarray]:
+    def covariances(self, theta: Float[Array, " params"]) -> tuple[Array, Array]:
         mode = self.full_mode(theta)
         return self.latent.covariance(mode, np.arange(len(self.unit))), mode.losses[2][0]
 
@@ -568,7 +566,7 @@ class LaplaceEngine(AbstractEngine):
         residual = columns - np.sum(mode.refits.loadings[:, None] * effects, 0)
         return DesignRegressions(mode.eta, X, self.unit, 1.0, weight, effects, residual)
 
-    def by_loadings(self, slopes: Loadings) -> Float[np.ndarray, "lanes psi"]:
+    def by_loadings(self, slopes: Loadings) -> Float[Array, "lanes psi"]:
         assert self.latent.by_psi is not None  # a field has no parameters in A
         return self.latent.by_psi(slopes)
 
@@ -580,14 +578,14 @@ class LaplaceEngine(AbstractEngine):
         return Costs(lanes=max(1, factor_entries // length), work=20.0 * length)
 
 
-def times(weights: Rows, values: np.ndarray) -> np.ndarray:
+def times(weights: Rows, values: Array) -> Array:
     """Multiply by the weights of rows; rows of weight zero give zero, whatever their values."""
     if weights.all():
         return weights * values
     return np.where(weights == 0, 0.0, weights * values)
 
 
-def _sums(places: Int[np.ndarray, "kinds rows"], count: int) -> "scipy.sparse.csr_array":
+def _sums(places: Int[Array, "kinds rows"], count: int) -> "scipy.sparse.csr_array":
     """Matrix that sums numbers at the same place."""
     columns = np.arange(places.size)
     return scipy.sparse.csr_array(

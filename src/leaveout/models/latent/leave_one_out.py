@@ -24,6 +24,8 @@ from ...linalg.iteration import Lanes, LaneState, Proposal, anywhere, iterate, w
 from .laplace import LaplaceMode, times
 from .quadrature import marginal_losses
 
+Array = np.ndarray
+
 # numbers of rows in determinants and slopes; factor on these for the rows that enter to first order
 NEAR = 32, 64, 128
 RING = 3
@@ -41,18 +43,18 @@ class RowsAlone(NamedTuple):
     −log p(y_s | the others), and F less F without the row.
     """
 
-    losses: Float[np.ndarray, " some"]
-    joint: Float[np.ndarray, " some"]
+    losses: Float[Array, " some"]
+    joint: Float[Array, " some"]
 
 
 class Rings(NamedTuple):
     """Rows, each followed by those most correlated with it; the first `num_near` are solved for."""
 
-    rows: Int[np.ndarray, "some ring"]
+    rows: Int[Array, "some ring"]
     num_near: int
 
 
-Exactly = Callable[[Int[np.ndarray, " some"]], RowsAlone]
+Exactly = Callable[[Int[Array, " some"]], RowsAlone]
 
 
 def alone(mode: LaplaceMode, rings: Rings) -> RowsAlone:
@@ -75,7 +77,7 @@ def alone(mode: LaplaceMode, rings: Rings) -> RowsAlone:
     return RowsAlone(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def rings(mode: LaplaceMode, rows: Int[np.ndarray, " some"], exactly: Exactly) -> Rings | None:
+def rings(mode: LaplaceMode, rows: Int[Array, " some"], exactly: Exactly) -> Rings | None:
     """Choose for each row the rows most correlated with it, as many as make a pass accurate enough.
 
     Accuracy is judged by `exactly` on the rows with most correlation outside their ring. None if no
@@ -102,7 +104,7 @@ def rings(mode: LaplaceMode, rows: Int[np.ndarray, " some"], exactly: Exactly) -
 
 
 def _leave_out(
-    mode: LaplaceMode, C: np.ndarray, rings: Rings, tilt: np.ndarray, tilt_product: np.ndarray
+    mode: LaplaceMode, C: Array, rings: Rings, tilt: Array, tilt_product: Array
 ) -> RowsAlone:
     """Leave out some of the rows; `tilt` is ℓ‴ v of every row, and `tilt_product` is C times it."""
     ring = rings.rows
@@ -149,8 +151,8 @@ def _leave_out(
 
 
 def _weighted_orders(
-    mode: LaplaceMode, eta: np.ndarray, rows: np.ndarray, orders: tuple[int, ...]
-) -> list[np.ndarray]:
+    mode: LaplaceMode, eta: Array, rows: Array, orders: tuple[int, ...]
+) -> list[Array]:
     """Compute derivatives of the weighted losses of some rows."""
     data = mode.latent.data
     derivatives = data.response.orders(eta, mode.refits.tau, data.y[rows], orders)
@@ -158,8 +160,8 @@ def _weighted_orders(
 
 
 def _solve_neighbours(
-    mode: LaplaceMode, block: np.ndarray, neighbours: np.ndarray
-) -> Float[np.ndarray, "some near"]:
+    mode: LaplaceMode, block: Array, neighbours: Array
+) -> Float[Array, "some near"]:
     """Solve for d on the near rows by Newton's method; NaN without convergence."""
     first, second = (part[0, neighbours[:, 0]] for part in mode.losses[1:])
 
@@ -178,8 +180,8 @@ def _solve_neighbours(
 
 
 def _changes(
-    mode: LaplaceMode, d: Float[np.ndarray, "some near"], neighbours: np.ndarray
-) -> tuple[Float[np.ndarray, "some near"], Float[np.ndarray, "some near"]]:
+    mode: LaplaceMode, d: Float[Array, "some near"], neighbours: Array
+) -> tuple[Float[Array, "some near"], Float[Array, "some near"]]:
     """Compute q and δ at the given moves."""
     first, second = (part[0, neighbours] for part in mode.losses[1:])
     orders = _weighted_orders(mode, mode.eta[0, neighbours] + d, neighbours, (1, 2))

@@ -8,9 +8,11 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Bool, Float
 
+Array = np.ndarray
+
 # values `[...]`, and a function that returns Newton steps `[variables, ...]`, by new factors if it
 # is asked for these
-ValueAndSteps = tuple[np.ndarray, Callable[[bool], np.ndarray]]
+ValueAndSteps = tuple[Array, Callable[[bool], Array]]
 
 # with halvings; far from the mode of a Poisson response ten halvings come before five steps
 MAX_STEPS = 100
@@ -19,12 +21,12 @@ ALLOWED_RISE = 1e-10  # rise of a function that counts as rounding
 
 
 def newton(
-    look: Callable[[np.ndarray], ValueAndSteps],
-    start: Float[np.ndarray, "variables ..."],
+    look: Callable[[Array], ValueAndSteps],
+    start: Float[Array, "variables ..."],
     reuse: float = 0.0,
     most: int = MAX_STEPS,
     fresh: bool = True,
-) -> tuple[Float[np.ndarray, "variables ..."], Bool[np.ndarray, "..."]]:
+) -> tuple[Float[Array, "variables ..."], Bool[Array, "..."]]:
     """Minimise convex functions by Newton's method from a start; steps are halved where a function
     rises.
 

@@ -37,6 +37,8 @@ from ..._runtime.arrays import FloatArray, IntArray
 from .modes import ValueAndSteps, newton
 from .responses import Orders, Response, ResponseRows
 
+Array = np.ndarray
+
 # Nodes of an integral over one effect, and a smaller number that must agree with them. Otherwise
 # the integral is summed at even distances: their reach from the mode, the first and the largest
 # number of intervals, the change of the logarithm at which halving ends, and the change at the
@@ -69,7 +71,7 @@ class RaggedRows(NamedTuple):
         """Number of rows of each cluster."""
         return np.diff(np.r_[self.first, len(self.cluster)])
 
-    def total(self, of_rows: np.ndarray) -> np.ndarray:
+    def total(self, of_rows: Array) -> Array:
         """Sum over the rows of each cluster."""
         return np.add.reduceat(of_rows, self.first, axis=-1)
 
@@ -121,7 +123,7 @@ class Rule:
         return Rule(nodes, log + 0.5 * np.sum(nodes**2, 0))
 
 
-def cholesky(M: np.ndarray) -> np.ndarray:
+def cholesky(M: Array) -> Array:
     """Compute the Cholesky factor L of small matrices `[q, q, ...]`, by columns."""
     q = len(M)
     low = np.zeros_like(M)
@@ -132,25 +134,23 @@ def cholesky(M: np.ndarray) -> np.ndarray:
     return low
 
 
-def forward(low: np.ndarray, v: np.ndarray) -> np.ndarray:
+def forward(low: Array, v: Array) -> Array:
     """Compute L⁻¹v."""
-    x: list[np.ndarray] = []
+    x: list[Array] = []
     for i in range(len(low)):
         x.append(_subtract_products(v[i], low[i, :i], x) / low[i, i])
     return np.array(x)
 
 
-def backward(low: np.ndarray, v: np.ndarray) -> np.ndarray:
+def backward(low: Array, v: Array) -> Array:
     """Compute L⁻ᵀv."""
-    x: list[np.ndarray] = []
+    x: list[Array] = []
     for i in reversed(range(len(low))):
         x.insert(0, _subtract_products(v[i], low[i + 1 :, i], x) / low[i, i])
     return np.array(x)
 
 
-def _subtract_products(
-    v: np.ndarray, a: Iterable[np.ndarray], b: Iterable[np.ndarray]
-) -> np.ndarray:
+def _subtract_products(v: Array, a: Iterable[Array], b: Iterable[Array]) -> Array:
     """Compute v − Σ aᵢbᵢ, without NumPy's sums, whose calls would take most of the time for one
     effect.
     """
@@ -198,10 +198,10 @@ class Clusters:
                 )
         return out
 
-    def mode(self, start: np.ndarray | None = None) -> ClusterMode:
+    def mode(self, start: Array | None = None) -> ClusterMode:
         """Find the modes by Newton's method from a start, zero by default."""
 
-        def look(b: np.ndarray) -> ValueAndSteps:
+        def look(b: Array) -> ValueAndSteps:
             loss, slope, curvature = self.response.orders(
                 self._predictors(b), self.tau, self.y, (0, 1, 2)
             )
@@ -284,7 +284,7 @@ class Clusters:
             return half - nodes.log_sum
         return half + self.rows.total(self.omega * mode.orders[0]) + 0.5 * np.sum(mode.b**2, 0)
 
-    def slopes(self, rule: Rule | None, start: np.ndarray | None = None) -> ClusterSlopes:
+    def slopes(self, rule: Rule | None, start: Array | None = None) -> ClusterSlopes:
         """Compute f and its slopes."""
         mode = self.mode(start)
         omega = self.omega
@@ -380,9 +380,7 @@ def _adjoint(low: NDArray, nodes: _Nodes | None) -> NDArray:
     return 0.5 * np.stack([backward(low, half[i]) for i in range(q)], 0)
 
 
-def log_trapezoid(
-    log: Callable[[np.ndarray], np.ndarray], reach: np.ndarray, size: int
-) -> FloatArray:
+def log_trapezoid(log: Callable[[Array], Array], reach: Array, size: int) -> FloatArray:
     """Compute log ∫ exp(log(x)) dx over ± `reach` by the trapezoidal rule.
 
     `log` takes x `[nodes, ...]`, and forms `size` numbers for each node.
@@ -408,9 +406,7 @@ def log_trapezoid(
     return np.where(change <= MODE_DISPLACEMENT, value, np.nan) + np.log(2 * reach)
 
 
-def marginal_losses(
-    data: ResponseRows, mean: np.ndarray, variance: np.ndarray, tau: np.ndarray
-) -> FloatArray:
+def marginal_losses(data: ResponseRows, mean: Array, variance: Array, tau: Array) -> FloatArray:
     """Compute −log ∫ p(y_i | η, τ) N(η; m, v) dη of each row.
 
     m and v are `[..., rows]`, τ is `[shared, ..., rows or 1]`.
@@ -426,9 +422,7 @@ def marginal_losses(
     return rows.score(rule)
 
 
-def marginal_means(
-    response: Response, mean: np.ndarray, variance: np.ndarray, tau: np.ndarray
-) -> FloatArray:
+def marginal_means(response: Response, mean: Array, variance: Array, tau: Array) -> FloatArray:
     """Compute ∫ E[y | η, τ] N(η; m, v) dη of each row.
 
     For an ordinal response the last axis has the levels' probabilities.
@@ -483,7 +477,7 @@ def _trapezoid_mean(
     return np.exp(log_trapezoid(log, reach, int(np.prod(shape)))) / np.sqrt(2 * np.pi)
 
 
-def with_coefficients(covariance: np.ndarray, X: np.ndarray, curvature: np.ndarray) -> FloatArray:
+def with_coefficients(covariance: Array, X: Array, curvature: Array) -> FloatArray:
     """Compute the covariance of predictors with the uncertainty of β, whose prior is flat.
 
     It is `C + R (XᵀWR)⁻¹ Rᵀ`, with C `[rows, rows]` the covariance given β, R = X − C W X and W =

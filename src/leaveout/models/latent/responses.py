@@ -19,6 +19,8 @@ from ..._runtime.arrays import FloatArray
 from ..glm import losses
 from ..glm.losses import AbstractLoss
 
+Array = np.ndarray
+
 Orders = tuple[FloatArray, ...]
 
 
@@ -43,7 +45,7 @@ class Response:
         """Whether ℓ is quadratic in η, so that Laplace's approximation is exact."""
         return isinstance(self.loss, losses.GaussianScale)
 
-    def _family(self, tau: np.ndarray) -> tuple[Any, Any, Any]:
+    def _family(self, tau: Array) -> tuple[Any, Any, Any]:
         """Return the family, its parameter φ and log φ = τ.
 
         A family of one parameter has no axis for it.
@@ -53,9 +55,7 @@ class Response:
             tau = tau[0]
         return family, np.exp(tau), tau
 
-    def orders(
-        self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]
-    ) -> Orders:
+    def orders(self, eta: Array, tau: Array, y: Array, orders: tuple[int, ...]) -> Orders:
         """Derivatives of ℓ in η of the given orders, 0 to 3, without the part of ℓ that does not
         depend on η.
         """
@@ -66,7 +66,7 @@ class Response:
         return tuple(formulas[order]() for order in orders)
 
     def shared_derivatives(
-        self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]
+        self, eta: Array, tau: Array, y: Array, orders: tuple[int, ...]
     ) -> Orders:
         """Derivatives in τ of ℓ, ℓ′ and ℓ″, for the given orders 0 to 2, `[shared, ..., rows]`
         each.
@@ -77,7 +77,7 @@ class Response:
         formulas = family.formulas_of_tau(eta, *parameters, y)
         return tuple(formulas[order]().reshape(self.num_shared, *eta.shape) for order in orders)
 
-    def constant(self, tau: np.ndarray, y: np.ndarray) -> tuple[np.ndarray | float, np.ndarray]:
+    def constant(self, tau: Array, y: Array) -> tuple[Array | float, Array]:
         """Part of ℓ that does not depend on η, and its derivative in τ."""
         shape = np.broadcast_shapes(tau.shape[1:], y.shape)
         family, *parameters = self._family(tau)
@@ -89,7 +89,7 @@ class Response:
             self.num_shared, *shape
         ) if self.num_shared else np.zeros((0, *shape))
 
-    def start(self, y: np.ndarray) -> tuple[float, np.ndarray]:
+    def start(self, y: Array) -> tuple[float, Array]:
         """Return an intercept and τ to start from, where random effects take a share of what
         scatters.
         """
@@ -104,7 +104,7 @@ class Response:
             return start
         return (float(start), np.zeros(0))
 
-    def mean(self, eta: np.ndarray, tau: np.ndarray) -> np.ndarray:
+    def mean(self, eta: Array, tau: Array) -> Array:
         """Compute the mean of y.
 
         For an ordinal response the last axis has the probabilities of the levels.
@@ -114,7 +114,7 @@ class Response:
             return family.mean(eta)
         return np.asarray(self.loss.inverse_link(eta, *([tau] if self.num_shared else [])))
 
-    def spread(self, mean: np.ndarray, tau: np.ndarray) -> np.ndarray:
+    def spread(self, mean: Array, tau: Array) -> Array:
         """Variance of y about its mean."""
         if not self.num_shared:
             return np.asarray(self.loss.variance(mean))
@@ -134,16 +134,16 @@ class ResponseRows(NamedTuple):
     fixed: FloatArray
     response: Response
 
-    def constant(self, tau: np.ndarray) -> np.ndarray:
+    def constant(self, tau: Array) -> Array:
         """Part of ℓ that does not depend on η, with the constants."""
         return self.response.constant(tau, self.y)[0] + self.fixed
 
-    def select_rows(self, rows: np.ndarray) -> "ResponseRows":
+    def select_rows(self, rows: Array) -> "ResponseRows":
         """Select rows, in the order given."""
         return ResponseRows(*(part[rows] for part in self[:-1]), response=self.response)
 
 
-def ways(y: np.ndarray, trials: np.ndarray) -> FloatArray:
+def ways(y: Array, trials: Array) -> FloatArray:
     """Compute minus the logarithm of the number of orders of y successes in some trials."""
     log = scipy.special.gammaln
     return log(y + 1) + log(trials - y + 1) - log(trials + 1)

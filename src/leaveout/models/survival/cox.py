@@ -80,6 +80,8 @@ from .partial_likelihood import (
     running,
 )
 
+Array = np.ndarray
+
 # largest r/A at which logarithms are expanded; it may double as θ changes
 LOG_EXPANSION_BOUND = 1 / 64
 
@@ -160,21 +162,21 @@ class Cox(AbstractClosedForm):
     array([1.33])
     """
 
-    design: Float[np.ndarray, "units features"]
+    design: Float[Array, "units features"]
     offset: PerUnit | None
     sample_weight: PerUnit | None
     event: PerUnit
     time: PerUnit
-    order: Int[np.ndarray, " units"]  # by stratum, then from the latest time to the earliest
+    order: Int[Array, " units"]  # by stratum, then from the latest time to the earliest
     # in that order, the beginning of the stratum of each time of events
-    first: Int[np.ndarray, " times"]
-    last: Int[np.ndarray, " times"]  # in that order, the end of the units at risk
+    first: Int[Array, " times"]
+    last: Int[Array, " times"]  # in that order, the end of the units at risk
     # number of the time at which a unit dies; the number of times if it does not
-    group: Int[np.ndarray, " units"]
-    dead: Int[np.ndarray, " deaths"]  # units that die, by time
-    begin: Int[np.ndarray, " times"]  # the beginning of each time among these
+    group: Int[Array, " units"]
+    dead: Int[Array, " deaths"]  # units that die, by time
+    begin: Int[Array, " times"]  # the beginning of each time among these
     # with entry times, the range of times at which each unit is at risk
-    spans: Int[np.ndarray, "2 units"] | None
+    spans: Int[Array, "2 units"] | None
     penalty: penalties.AbstractPenalty
     ties: str = static()
     names: tuple[str, ...] = static()
@@ -385,7 +387,7 @@ class Cox(AbstractClosedForm):
         hazard = np.where(sums.number > 0, by_risk, 0.0) * np.exp(-sums.shift)
         return value, self._pushed(sums, by_risk, by_dying), hazard
 
-    def _pushed(self, sums: Sums, by_risk: np.ndarray, by_dying: np.ndarray) -> RefitUnits:
+    def _pushed(self, sums: Sums, by_risk: Array, by_dying: Array) -> RefitUnits:
         """Derivatives of F by the linear predictors."""
         return sums.risk * self.over_units(by_risk, by_dying) - sums.cases * self.event
 
@@ -408,7 +410,7 @@ class Cox(AbstractClosedForm):
                 matrices[k] += mixed + mixed.T + (by_deaths * dying) @ dying.T
         return matrices
 
-    def jacobian(self, theta: Vector) -> Float[np.ndarray, "units params"]:
+    def jacobian(self, theta: Vector) -> Float[Array, "units params"]:
         sums = self.sums(theta[None], np.ones((1, self.num_units)))
         ties, by_risk, by_dying = self._slopes(sums, ones=False)
         *_, m, at_risk, dying = sums
@@ -495,7 +497,7 @@ class Cox(AbstractClosedForm):
         )
         return Sums(eta, shift, cases, risk, count, deaths, at_risk, dying)
 
-    def _cases(self, weights: Float[np.ndarray, "*sums units"]) -> Float[np.ndarray, "*sums units"]:
+    def _cases(self, weights: Float[Array, "*sums units"]) -> Float[Array, "*sums units"]:
         if self.sample_weight is None:
             return weights
         return weights * self.sample_weight
@@ -511,7 +513,7 @@ class Cox(AbstractClosedForm):
         return np.add.reduceat(values[:, self.dead], self.begin, axis=1)
 
     @property
-    def _opens(self) -> Bool[np.ndarray, " units"]:
+    def _opens(self) -> Bool[Array, " units"]:
         opens = np.zeros(self.num_units, bool)
         opens[self.first] = True
         return opens
@@ -546,12 +548,12 @@ class Cox(AbstractClosedForm):
         placed[:, self.dead] = values[:, self.group[self.dead]]
         return placed
 
-    def _moments(self, risk: PerUnit) -> tuple[Float[np.ndarray, "features times"], ...]:
+    def _moments(self, risk: PerUnit) -> tuple[Float[Array, "features times"], ...]:
         """Sums of r x over those at risk and those who die."""
         moments = risk * self.design.T
         return self._of_risk(moments), self._of_dying(moments)
 
-    def _slopes(self, sums: Sums, ones: bool = True) -> tuple[np.ndarray, ...]:
+    def _slopes(self, sums: Sums, ones: bool = True) -> tuple[Array, ...]:
         """E of each time with its derivatives, `[4, refits, times]`, and the derivatives of F by S
         and by D.
 
@@ -566,7 +568,7 @@ class Cox(AbstractClosedForm):
         )
         return ties, m / at_risk + ties[1] * m / dying, -ties[1] * m * at_risk / dying**2
 
-    def _curvatures(self, sums: Sums, ties: np.ndarray) -> tuple[RefitTimes, ...]:
+    def _curvatures(self, sums: Sums, ties: Array) -> tuple[RefitTimes, ...]:
         """Second derivatives of F by S, by S and D, and by D."""
         *_, c, m, at_risk, dying = sums
         z = c * at_risk / dying
@@ -580,7 +582,7 @@ class Cox(AbstractClosedForm):
             return Costs(runs=self._alone)
         return Costs()
 
-    def _alone(self, theta: Vector, first: np.ndarray, length: np.ndarray) -> "UnitScores | None":
+    def _alone(self, theta: Vector, first: Array, length: Array) -> "UnitScores | None":
         if length.max() == 1:
             return alone(self, theta, first)
         return None
@@ -595,10 +597,10 @@ class Cox(AbstractClosedForm):
         self,
         theta: Points,
         weights: Weights,
-        index: Int[np.ndarray, "refits width"],
+        index: Int[Array, "refits width"],
         kind: str,
         state: State = None,
-    ) -> Float[np.ndarray, "refits width"]:
+    ) -> Float[Array, "refits width"]:
         units = np.minimum(index, self.num_units - 1)
         model = self._model_of(theta)
         eta = np.einsum("rwp,rp->rw", model.design[units], theta)
@@ -622,7 +624,7 @@ class Cox(AbstractClosedForm):
             predict_new=self._predict_new,
         )
 
-    def _places(self) -> np.ndarray:
+    def _places(self) -> Array:
         """Return the stratum, the place in time, the event and the place of entry of each unit.
 
         Times of events have even places. A censored unit is at the odd place behind the last event
@@ -674,8 +676,8 @@ class Cox(AbstractClosedForm):
 
 
 def _risk_sets(
-    time: np.ndarray, entry: np.ndarray | None, dies: np.ndarray, stratum: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
+    time: Array, entry: Array | None, dies: Array, stratum: Array
+) -> tuple[Array, Array, Array, Array, Array | None]:
     """Return the order of the units, the range of it that is at risk at each time of events, and
     each unit's time and range.
     """
@@ -711,18 +713,18 @@ class UnitScores:
     """Scores s_o of some units at any θ near the one of `alone`; NaN if θ is too far."""
 
     cox: Cox
-    time: Int[np.ndarray, " rows"]
-    share: Float[np.ndarray, " rows"]  # l/c
-    mean: Float[np.ndarray, " rows"]  # m/c
-    opens: Bool[np.ndarray, " rows"]  # whether a stratum begins
-    last: Int[np.ndarray, " units"]  # last row that is expanded; −1 if none is
-    unit: Int[np.ndarray, " pairs"]
-    row: Int[np.ndarray, " pairs"]
-    tied: Int[np.ndarray, " tied"]  # units that die at the same time as others
-    units: Int[np.ndarray, " folds"]
+    time: Int[Array, " rows"]
+    share: Float[Array, " rows"]  # l/c
+    mean: Float[Array, " rows"]  # m/c
+    opens: Bool[Array, " rows"]  # whether a stratum begins
+    last: Int[Array, " units"]  # last row that is expanded; −1 if none is
+    unit: Int[Array, " pairs"]
+    row: Int[Array, " pairs"]
+    tied: Int[Array, " tied"]  # units that die at the same time as others
+    units: Int[Array, " folds"]
 
     @np.errstate(all="ignore")
-    def __call__(self, theta: Vector) -> tuple[None, Float[np.ndarray, " folds"]]:
+    def __call__(self, theta: Vector) -> tuple[None, Float[Array, " folds"]]:
         cox = self.cox
         sums = cox.sums(theta[None], np.ones((1, cox.num_units)))
         risk = sums.risk[0]
@@ -739,7 +741,7 @@ class UnitScores:
         )
         return None, (joint + pairs)[self.units]
 
-    def _tie_terms(self, sums: Sums) -> Float[np.ndarray, " tied"]:
+    def _tie_terms(self, sums: Sums) -> Float[Array, " tied"]:
         """Compute V − V' − ω log S, the part due to the others that die at the same time."""
         time = self.cox.group[self.tied]
         risk = sums.risk[0, self.tied]
@@ -756,7 +758,7 @@ class UnitScores:
             tie_terms + m / c * efron(c, c * at_risk / dying)[0] - other_deaths / (c - 1) * without
         )
 
-    def _expand(self, risk: PerUnit, at_risk: Float[np.ndarray, " rows"]) -> PerUnit:
+    def _expand(self, risk: PerUnit, at_risk: Float[Array, " rows"]) -> PerUnit:
         """Compute −Σ (m/c) log(1 − r/A) over the rows up to the last that is expanded."""
         power = np.ones_like(risk)
         inverse = self.mean
@@ -771,7 +773,7 @@ class UnitScores:
         return np.where(self.last < 0, 0.0, np.where(converges, total, np.nan))
 
 
-def alone(cox: Cox, theta: Vector, units: Int[np.ndarray, " folds"]) -> UnitScores:
+def alone(cox: Cox, theta: Vector, units: Int[Array, " folds"]) -> UnitScores:
     """Return the rows of a model, from the last stratum to the first, and each unit's expanded
     rows, at some θ.
     """

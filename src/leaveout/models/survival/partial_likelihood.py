@@ -8,10 +8,12 @@ from scipy import sparse
 from scipy.linalg.lapack import dtbtrs
 from scipy.special import gammaln, polygamma, psi
 
-RefitUnits = Float[np.ndarray, "refits units"]
-RefitTimes = Float[np.ndarray, "refits times"]
-UnitSums = Float[np.ndarray, "sums units"]
-TimeSums = Float[np.ndarray, "sums times"]
+Array = np.ndarray
+
+RefitUnits = Float[Array, "refits units"]
+RefitTimes = Float[Array, "refits times"]
+UnitSums = Float[Array, "sums units"]
+TimeSums = Float[Array, "sums times"]
 
 
 class Sums(NamedTuple):
@@ -23,7 +25,7 @@ class Sums(NamedTuple):
     """
 
     eta: RefitUnits
-    shift: Float[np.ndarray, "refits 1"]
+    shift: Float[Array, "refits 1"]
     cases: RefitUnits
     risk: RefitUnits
     number: RefitTimes
@@ -46,7 +48,7 @@ class Ranges:
     Every range is made of nodes of a binary tree over the times, two of a level at most.
     """
 
-    def __init__(self, ranges: Int[np.ndarray, "2 units"], times: int):
+    def __init__(self, ranges: Int[Array, "2 units"], times: int):
         # the leaves of the tree are the nodes from `times` on, and half of a number is above it
         low, high = ranges + times
         high = np.maximum(low, high)
@@ -82,10 +84,10 @@ class Ranges:
 
 
 def running(
-    values: Float[np.ndarray, "*sums places"],
-    opens: Bool[np.ndarray, " places"],
+    values: Float[Array, "*sums places"],
+    opens: Bool[Array, " places"],
     reverse: bool = False,
-) -> Float[np.ndarray, "*sums places"]:
+) -> Float[Array, "*sums places"]:
     """Compute running sums that restart with each stratum, as differences of sums over others would
     cancel.
 
@@ -99,13 +101,13 @@ def running(
     return solution.T.reshape(values.shape)
 
 
-def log_complement(share: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+def log_complement(share: Float[Array, "..."]) -> Float[Array, "..."]:
     """Compute `log(1 − share)`."""
     threshold = 1e-8  # share of a risk set below which differences of sums lose the rest
     return np.log1p(-np.where(share < 1 - threshold, share, np.nan))
 
 
-def efron(m: Float[np.ndarray, "..."], z: Float[np.ndarray, "..."]) -> Float[np.ndarray, "4 ..."]:
+def efron(m: Float[Array, "..."], z: Float[Array, "..."]) -> Float[Array, "4 ..."]:
     """Compute `E = Σ_{l<m} log(1 − l/z)` for any m > 0, and its derivatives E_z, E_zz and E_zm; z =
     m/ρ is m or more.
 
@@ -122,7 +124,7 @@ def efron(m: Float[np.ndarray, "..."], z: Float[np.ndarray, "..."]) -> Float[np.
     return terms
 
 
-def _by_gamma(m: np.ndarray, z: np.ndarray) -> np.ndarray:
+def _by_gamma(m: Array, z: Array) -> Array:
     difference = z - m + 1
     trigamma = polygamma(1, z - m + 1)
     value = gammaln(z + 1) - gammaln(difference) - m * np.log(z)
@@ -136,7 +138,7 @@ def _by_gamma(m: np.ndarray, z: np.ndarray) -> np.ndarray:
     )
 
 
-def _by_series(m: np.ndarray, z: np.ndarray) -> np.ndarray:
+def _by_series(m: Array, z: Array) -> Array:
     """Log Γ's ratio is the integral of digamma at y + ½, which is log y and a rest, from a − h to
     a + h.
     """
