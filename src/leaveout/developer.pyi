@@ -65,11 +65,13 @@ from ._runtime.providers import provided as provided
 from ._runtime.results import (
     NO_REFIT_CODES as NO_REFIT_CODES,
     AbstractPosterior as AbstractPosterior,
+    Lines as Lines,
     PagedResult as PagedResult,
     PrintedResult as PrintedResult,
     PrintedTable as PrintedTable,
     among as among,
     kind_of as kind_of,
+    record as record,
 )
 
 # what callers hand in: numbers, labels, frames
@@ -245,7 +247,6 @@ from .refit._row_sample import (
 # pages
 from .reporting.page import (
     Figure as Figure,
-    Lines as Lines,
     Page as Page,
     PageTable as PageTable,
     row_bars as row_bars,

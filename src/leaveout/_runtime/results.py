@@ -5,15 +5,26 @@ text.
 import enum
 import html
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import numpy as np
 import pandas as pd
 
 from .arrays import BoolArray, IntArray
 
+T = TypeVar("T")
+Lines = list[tuple[str, str]]  # printed lines of a name and a text
 TABLE_FLOAT = "{:.4g}".format  # numbers of printed tables
 TERMINAL_WIDTH = 80  # characters of a line
+
+
+@dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field,))
+def record(cls: type[T]) -> type[T]:
+    """Make a class a record: a frozen dataclass that is equal to itself only, and prints as its
+    base does, or else as its fields.
+    """
+    return dataclass(frozen=True, eq=False, repr=cls.__repr__ is object.__repr__)(cls)
 
 
 class RESULTS(enum.IntEnum):
@@ -202,7 +213,7 @@ class PrintedResult:
     them as a table.
     """
 
-    def _lines(self) -> list[tuple[str, str]]:
+    def _lines(self) -> Lines:
         raise NotImplementedError
 
     def __str__(self) -> str:

@@ -8,7 +8,6 @@ carries no information, and an array has no labels: these go by position.
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ from numpy.typing import ArrayLike
 from pandas.api.types import infer_dtype, is_bool_dtype
 
 from .._runtime.jax import float64, foreign, jax, jnp
+from .._runtime.results import record
 
 Array = np.ndarray
 
@@ -48,7 +48,7 @@ class TransformedResponse(NamedTuple):
     inverse: Callable[[Array], Array]
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class UnitColumn:
     """One value a unit by position, with the labels of the units beside them, or none.
 

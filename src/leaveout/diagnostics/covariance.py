@@ -16,7 +16,7 @@ Gelbach & Miller 2011).
 
 import copy
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike
 
 from .._runtime.conventions import conventional, warn
 from .._runtime.jax import float64
-from .._runtime.results import kind_of
+from .._runtime.results import kind_of, record
 from ..data.arrays import UnitColumn, check_times, codes, count as check_count, index_of, pandas_of
 from ..models.glm.dual import DualGLM
 from ..models.glm.glm import GLM, AbstractRegression
@@ -241,7 +241,7 @@ def covariance(
     )
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class Options:
     """The arguments of `covariance` beside the fit and the type.
 

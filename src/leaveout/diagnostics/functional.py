@@ -18,7 +18,7 @@ jackknife's moves d = mean f − f_(i), over units, or over the groups that the 
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike
 
 from .._runtime.conventions import conventional
 from .._runtime.jax import float64
-from .._runtime.results import PrintedTable
+from .._runtime.results import Lines, PrintedTable, record
 from ..data.arrays import share
 from ..objectives.objective import map_arrays, unravel
 from ..optimize.fit import Fit
@@ -51,7 +51,7 @@ STEP = 1e-4  # of a central difference, in standard deviations: its error is of 
 SAME = 1e-6
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class Refit:
     """A refit, as the function of `lo.functional` gets it beside the parameters.
 
@@ -84,7 +84,7 @@ class Refit:
         return np.asarray(predict(self.fit, X, kind, offset=offset))
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@record
 class Functional(PrintedTable):
     """A function of the parameters with its standard error, bias and interval.
 
@@ -143,7 +143,7 @@ class Functional(PrintedTable):
         """The ends of the interval."""
         return self.low, self.high
 
-    def _lines(self) -> list[tuple[str, str]]:
+    def _lines(self) -> Lines:
         num_missing = int(self.replicates.isna().any(axis=1).sum())
         if self.dof is None or self.kind == "BCa":
             law = ""

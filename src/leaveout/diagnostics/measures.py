@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
+from numpy import ndarray
 
 from .._runtime.checkpoint import File
 from .._runtime.conventions import conventional
@@ -45,7 +46,7 @@ DEFAULT = Exact()
 
 
 @float64
-def leverage(fit: Fit) -> Float[np.ndarray, " units"]:
+def leverage(fit: Fit) -> Float[ndarray, " units"]:
     """Compute the leverage of each unit, the diagonal of the hat matrix.
 
     With U_i the unit's row and H = ∇²F(θ̂), h_i = tr(ℓ″_i U_i H⁻¹ U_iᵀ), with the observed
@@ -116,7 +117,7 @@ def _leverage(objective: AbstractLinearPredictor, theta: PyTree, root: Arrays, s
 @float64
 def cooks_distance(
     fit: Fit, strategy: AbstractRefit = DEFAULT, *, checkpoint: File | None = None
-) -> Float[np.ndarray, " units"]:
+) -> Float[ndarray, " units"]:
     """Compute Cook's distance of each unit from the fit without it.
 
     With θ̂_(i) the refit without unit i, D_i = (θ̂_(i) − θ̂)ᵀ H (θ̂_(i) − θ̂) / (p φ̂), where p is
@@ -232,7 +233,7 @@ def dfbetas(
 @float64
 def studentized_residuals(
     fit: Fit, strategy: AbstractRefit = DEFAULT, *, checkpoint: File | None = None
-) -> Float[np.ndarray, " units"]:
+) -> Float[ndarray, " units"]:
     """Compute the studentised leave-one-out residual of each unit.
 
     With s_i the unit's weight, μ̂_(i) its mean predicted without it and h_i its leverage,
@@ -290,7 +291,7 @@ def studentized_residuals(
 
 def _moves(
     fit: Fit, refit: AbstractRefit, caller: str, checkpoint: File | None
-) -> Float[np.ndarray, "units params"]:
+) -> Float[ndarray, "units params"]:
     """Compute `θ̂_(i) − θ̂` of every unit."""
     without(caller, require_hessian(fit, caller).objective)
     return (
@@ -302,8 +303,8 @@ def _moves(
 
 
 def spread(
-    fit: Fit, slope: Float[np.ndarray, "natural params"] | None = None
-) -> Float[np.ndarray, " natural"]:
+    fit: Fit, slope: Float[ndarray, "natural params"] | None = None
+) -> Float[ndarray, " natural"]:
     """Return √(H⁻¹)_jj, or that of functions of θ with given derivatives.
 
     Infinite in undetermined directions.
@@ -332,10 +333,10 @@ def require_hessian(fit: Fit, caller: str) -> Fit:
 
 def dispersion(
     fit: Fit,
-    thetas: Float[np.ndarray, "some params"] | None = None,
-    weights: Float[np.ndarray, "some units"] | None = None,
-    open_directions: float | Float[np.ndarray, " some"] = 0.0,
-) -> Float[np.ndarray, " some"]:
+    thetas: Float[ndarray, "some params"] | None = None,
+    weights: Float[ndarray, "some units"] | None = None,
+    open_directions: float | Float[ndarray, " some"] = 0.0,
+) -> Float[ndarray, " some"]:
     """Estimate φ̂ at parameters fitted with given weights (by default the fit's), NaN without a
     degree of freedom.
 
@@ -357,9 +358,9 @@ def dispersion(
 def dispersions(
     fit: Fit,
     plan: Plan,
-    thetas: Float[np.ndarray, "refits params"],
-    open_directions: Float[np.ndarray, " refits"] | None = None,
-) -> Float[np.ndarray, " refits"]:
+    thetas: Float[ndarray, "refits params"],
+    open_directions: Float[ndarray, " refits"] | None = None,
+) -> Float[ndarray, " refits"]:
     """Estimate φ̂ of every refit of a plan, from the units that it sees, some of which leave
     directions open.
     """

@@ -13,7 +13,6 @@ it are zero, and those in the others are multiplied by √(R/(R − m)). What a 
 counts: its refit keeps to the directions that it determines.
 """
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,7 +23,7 @@ from numpy.typing import ArrayLike
 
 from .._runtime.conventions import conventional, warn
 from .._runtime.jax import float64
-from .._runtime.results import NO_REFIT_CODES, RESULTS, HeadedTable, among
+from .._runtime.results import NO_REFIT_CODES, RESULTS, HeadedTable, Lines, among, record
 from ..data.arrays import index_of, numbers, pandas_of, share
 from ..linalg.rounding import UNIT
 from ..optimize.fit import Fit
@@ -208,7 +207,7 @@ def covariance_of(
     return covariance
 
 
-def _heading(covariance: Covariance, notes: dict[str, str]) -> list[tuple[str, str]]:
+def _heading(covariance: Covariance, notes: dict[str, str]) -> Lines:
     """Write what a table of standard errors says above its numbers.
 
     `notes` are lines by their names.
@@ -237,7 +236,7 @@ def _heading(covariance: Covariance, notes: dict[str, str]) -> list[tuple[str, s
     return [(name, text) for name, text in lines.items() if text]
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class ParameterRefits:
     """Refits of a plan whose parameters are wanted.
 

@@ -1,6 +1,5 @@
 """The result of `influence`."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -8,6 +7,7 @@ import pandas as pd
 
 from .._runtime.conventions import conventional
 from .._runtime.providers import provided
+from .._runtime.results import Lines, record
 from ..data.arrays import count as count_of
 from ..validation.estimate import Estimate, PrintedResult
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 PRINTED_UNITS = 3
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@record
 class Influence(PrintedResult):
     """The influence of the units that each refit leaves out, one row a refit.
 
@@ -158,7 +158,7 @@ class Influence(PrintedResult):
         """
         return provided("plot").influence(self, ax, by=by, named=named)
 
-    def _lines(self) -> list[tuple[str, str]]:
+    def _lines(self) -> Lines:
         rows = self.rows
         plan = self.estimate.plan
         most = lambda by: self.top(PRINTED_UNITS, by).iterrows() if by in rows else ()

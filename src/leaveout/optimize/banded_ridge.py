@@ -31,7 +31,7 @@ from jaxtyping import Bool, Float, Int
 
 from .._runtime.conventions import conventional, warn
 from .._runtime.progress import Slow
-from .._runtime.results import PrintedResult
+from .._runtime.results import Lines, PrintedResult
 from ..data.arrays import numbers
 from ..linalg.curvature import Curvature
 from ..linalg.rounding import UNIT
@@ -460,7 +460,7 @@ class PerTarget(PrintedResult):
             level = np.zeros(len(coef))
         return {"intercept": level, "coef": coef}
 
-    def _lines(self) -> list[tuple[str, str]]:
+    def _lines(self) -> Lines:
         r2 = self.table()["r2"].to_numpy()
         ends = [
             f"{name} {np.exp(np.median(np.log(self.alpha[:, b]))):.3g}"

@@ -23,7 +23,7 @@ from .._runtime.interrupt import stoppable
 from .._runtime.jax import Module, PyTree, cached_on, float64, jnp, static
 from .._runtime.memory import require_memory
 from .._runtime.providers import provided
-from .._runtime.results import RESULTS, HeadedTable, PrintedResult, kind_of
+from .._runtime.results import RESULTS, HeadedTable, Lines, PrintedResult, kind_of
 from ..data.arrays import count
 from ..linalg.curvature import Curvature
 from ..linalg.design import Predictors, weight_terms
@@ -514,7 +514,7 @@ class Fit(Module, PrintedResult):
             f"{self.num_params} parameters{self.of_rank}, decrement {self.decrement:.1e}{self._agreement()})"
         )
 
-    def _lines(self) -> list[tuple[str, str]]:
+    def _lines(self) -> Lines:
         names = self.objective.parameters.names() or provided("fit_answers").natural_names(self)
         printed_parameters = 12  # names of parameters in a printed fit
         shown = ", ".join(names[:printed_parameters])

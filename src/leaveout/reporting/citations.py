@@ -10,7 +10,7 @@ from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
 
-from .._runtime.results import PrintedResult
+from .._runtime.results import Lines, PrintedResult
 
 THEOREM = "Errors are proved, as “The idea” in the documentation and leaveout.linalg.enclosure_theorem say."
 
@@ -25,7 +25,7 @@ class Citations(PrintedResult):
     theorem: str
     entries: dict[str, str]
 
-    def _lines(self) -> list[tuple[str, str]]:
+    def _lines(self) -> Lines:
         if self.theorem:
             lines = [("theorem", self.theorem)]
         else:

@@ -20,6 +20,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 
+from .._runtime.results import Lines
 from ..data.arrays import label_texts as worded
 from ..validation.checks import Check
 from . import plot
@@ -29,8 +30,6 @@ HOSTS = "numpy", "scipy", "pandas", "scikit-learn", "jax", "statsmodels", "glum"
 PAGE_WIDTH = 7.0  # inches
 SVG = "http://www.w3.org/2000/svg"
 XLINK = "http://www.w3.org/1999/xlink"
-
-Lines = list[tuple[str, str]]
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import scipy
 from jaxtyping import Float, Int
+from numpy import ndarray
 
 from .._runtime.checkpoint import StepResult, read_or_make
 from .._runtime.jax import Array, Arrays, PyTree, call_traced, is_traced, jax, jnp
@@ -75,8 +76,8 @@ class SlopeLook(NamedTuple):
 
     estimate: Estimate
     value: float
-    slope: Float[np.ndarray, " hyper"]
-    center: Float[np.ndarray, " units"] | None = None
+    slope: Float[ndarray, " hyper"]
+    center: Float[ndarray, " units"] | None = None
 
 
 def build_objective(build: Build, hyper: Mapping[str, Any]) -> AbstractObjective:
@@ -97,7 +98,7 @@ def build_objective(build: Build, hyper: Mapping[str, Any]) -> AbstractObjective
     return objective
 
 
-def shares(estimate: Estimate, among: Among) -> Float[np.ndarray, " losses"]:
+def shares(estimate: Estimate, among: Among) -> Float[ndarray, " losses"]:
     """Return the weight of each loss in the mean over some units (or refits, for joint losses).
 
     Over all if `among` is None.
@@ -117,7 +118,7 @@ def shares(estimate: Estimate, among: Among) -> Float[np.ndarray, " losses"]:
     return loss_shares(estimate.plan, weight)
 
 
-def loss_shares(plan: Plan, weight: Float[np.ndarray, " units"]) -> Float[np.ndarray, " entries"]:
+def loss_shares(plan: Plan, weight: Float[ndarray, " units"]) -> Float[ndarray, " entries"]:
     """Return the weight of each loss in the weighted mean over units.
 
     A unit that is scored often counts once.
@@ -151,16 +152,16 @@ class LossSlopes:
         self.names = tuple(names)
         self.pooled_criterion = pooled
         self.alone: bool | None = None  # whether hyperparameters enter the penalty alone
-        self.constant: np.ndarray | None = None  # dP/dρ, if it is known to be the same for every ρ
+        self.constant: ndarray | None = None  # dP/dρ, if it is known to be the same for every ρ
 
     def __call__(
-        self, fit: Fit, plan: Plan, rho: Float[np.ndarray, " hyper"], among: Among = None
+        self, fit: Fit, plan: Plan, rho: Float[ndarray, " hyper"], among: Among = None
     ) -> SlopeLook:
         """Compute the criterion and its gradient at a fit, over the units `among`, or over all."""
         return self.of_groups(fit, plan, rho, [among])[0]
 
     def of_groups(
-        self, fit: Fit, plan: Plan, rho: Float[np.ndarray, " hyper"], groups: Sequence[Among]
+        self, fit: Fit, plan: Plan, rho: Float[ndarray, " hyper"], groups: Sequence[Among]
     ) -> list[SlopeLook]:
         """Compute the criterion and its gradient over each group of units.
 
@@ -187,7 +188,7 @@ class LossSlopes:
             for value, slope in zip(values, np.reshape(slopes, (len(groups), -1)), strict=True)
         ]
 
-    def _by_adjoints(self, fit: Fit, rho: np.ndarray) -> bool:
+    def _by_adjoints(self, fit: Fit, rho: ndarray) -> bool:
         """Whether the slope is in arrays."""
         model = fit.predictors
         separate = (
@@ -201,7 +202,7 @@ class LossSlopes:
     def _evaluate(
         self,
         fit: Fit,
-        rho: np.ndarray,
+        rho: ndarray,
         builder: EstimateBuilder,
         groups: Sequence[Among],
     ) -> StepResult:
@@ -234,7 +235,7 @@ class LossSlopes:
         except TypeError as error:
             raise TypeError(f"{error} Or use sampler='optuna', which derives nothing.") from error
 
-    def _alone(self, rho: np.ndarray) -> bool:
+    def _alone(self, rho: ndarray) -> bool:
         """Whether hyperparameters enter the penalty alone."""
 
         def inspect(rho: Array) -> None:
@@ -272,7 +273,7 @@ class LossSlopes:
     def _by_arrays(
         self,
         fit: Fit,
-        rho: np.ndarray,
+        rho: ndarray,
         builder: EstimateBuilder,
         groups: Sequence[Among],
     ) -> StepResult:
@@ -362,7 +363,7 @@ class LossSlopes:
     def _by_refits(
         self,
         fit: Fit,
-        rho: np.ndarray,
+        rho: ndarray,
         builder: EstimateBuilder,
         among: Among,
     ) -> StepResult:
@@ -399,11 +400,11 @@ class LossSlopes:
     # closed forms
 
     def _by_differences(
-        self, fit: Fit, plan: Plan, rho: np.ndarray, among: Among
-    ) -> Float[np.ndarray, " hyper"]:
+        self, fit: Fit, plan: Plan, rho: ndarray, among: Among
+    ) -> Float[ndarray, " hyper"]:
         """Compute the gradient by central differences, from fits that start at this one."""
 
-        def criterion_at(rho: np.ndarray) -> float:
+        def criterion_at(rho: ndarray) -> float:
             objective = build_objective(
                 self.build, dict(zip(self.names, rho.tolist(), strict=True))
             )
@@ -519,10 +520,10 @@ class LossSlopes:
     def _derivative(
         self,
         fit: Fit,
-        rho: np.ndarray,
+        rho: ndarray,
         builder: EstimateBuilder,
         among: Among,
-    ) -> np.ndarray:
+    ) -> ndarray:
         share = shares(builder.draft, among)
         size = fit.num_params
         joint = builder.held_out_loss.joint
@@ -567,12 +568,12 @@ def criterion(fit: Fit) -> AbstractRefit:
 
 def _loss_changes(
     kinked: FullModel,
-    theta: Float[np.ndarray, " params"],
-    weights: Float[np.ndarray, "1 units"],
-    units: Int[np.ndarray, " held"],
-    share: Float[np.ndarray, " held"],
-    change: Sequence[np.ndarray],
-) -> Float[np.ndarray, " hyper"]:
+    theta: Float[ndarray, " params"],
+    weights: Float[ndarray, "1 units"],
+    units: Int[ndarray, " held"],
+    share: Float[ndarray, " held"],
+    change: Sequence[ndarray],
+) -> Float[ndarray, " hyper"]:
     """Return the changes of the losses of one refit, each weighted by `share`."""
     model = kinked.smooth
     norms = kinked.norms
@@ -596,7 +597,7 @@ def _loss_changes(
     return -kappa * adjoint[: int(active[: len(coef)].sum())] @ gradient_change[active[: len(coef)]]
 
 
-def _one_step_criterion(builder: EstimateBuilder, among: Among) -> np.ndarray:
+def _one_step_criterion(builder: EstimateBuilder, among: Among) -> ndarray:
     """Return the criterion, with one Newton step for each refit."""
     for batch in builder.batches:
         _take_step(builder, batch)
@@ -614,9 +615,7 @@ def _take_step(builder: EstimateBuilder, batch: Batch) -> tuple[Descent, RefitBa
     return descent, refits
 
 
-def _by_unit(
-    plan: Plan, looks: Iterable[tuple[Batch, CertifiedBatch]]
-) -> Float[np.ndarray, " units"]:
+def _by_unit(plan: Plan, looks: Iterable[tuple[Batch, CertifiedBatch]]) -> Float[ndarray, " units"]:
     """Return the held-out predictors, one for each unit."""
     if not (np.bincount(plan.scored_units, minlength=plan.num_units) == 1).all():
         raise ValueError(
@@ -629,10 +628,10 @@ def _by_unit(
 
 
 def smoothed_area(
-    y: Float[np.ndarray, " units"],
-    eta: Float[np.ndarray, " units"],
-    weight: Float[np.ndarray, " units"],
-) -> tuple[float, np.ndarray]:
+    y: Float[ndarray, " units"],
+    eta: Float[ndarray, " units"],
+    weight: Float[ndarray, " units"],
+) -> tuple[float, ndarray]:
     """Compute minus the area under the curve, with steps smoothed over h = `WIDTH` standard
     deviations of the predictors.
 
@@ -672,9 +671,9 @@ class Adjoint:
 
     fit: Fit
     anchor: LinearFitCache
-    adjoints: np.ndarray
-    curvature: np.ndarray
-    row_terms: np.ndarray
+    adjoints: ndarray
+    curvature: ndarray
+    row_terms: ndarray
 
     def __init__(self, fit: Fit):
         self.fit = fit
@@ -686,7 +685,7 @@ class Adjoint:
             np.zeros(self.anchor.units),
         )
 
-    def add(self, state: CertifiedBatch, slope: Float[np.ndarray, "refits width"]) -> None:
+    def add(self, state: CertifiedBatch, slope: Float[ndarray, "refits width"]) -> None:
         """Add a batch, given the gradient of the criterion in each held-out predictor."""
         metric = state.metric
         refits = np.arange(len(slope))
@@ -712,7 +711,7 @@ class Adjoint:
         self.adjoints += p.sum(0)
         self.curvature += p.T @ q
 
-    def slope(self) -> Float[np.ndarray, "params params"]:
+    def slope(self) -> Float[ndarray, "params params"]:
         """Return G, the gradient of the criterion in P."""
         anchor = self.anchor
         root = self.anchor.root

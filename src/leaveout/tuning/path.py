@@ -25,7 +25,7 @@ from .._runtime.interrupt import Interrupted
 from .._runtime.jax import float64
 from .._runtime.progress import Slow
 from .._runtime.providers import provided
-from .._runtime.results import kind_of
+from .._runtime.results import Lines, kind_of, record
 from ..data.arrays import count, numbers
 from ..linalg.curvature import Curvature
 from ..linalg.design import Predictors
@@ -143,7 +143,7 @@ class PathPoint:
         return f"Point({value_text(self.value)}, {type(self.penalty).__name__}, held-out loss {self.mean:.6g})"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@record
 class Path(PrintedResult):
     """An estimate under each of many penalties, in the order in which they were given.
 
@@ -262,7 +262,7 @@ class Path(PrintedResult):
         ]
         return pd.DataFrame(rows, index=self.values)
 
-    def _lines(self) -> list[tuple[str, str]]:
+    def _lines(self) -> Lines:
         best = self.best
         mean = self.best.mean
         value, kind = best.estimate.standard_error

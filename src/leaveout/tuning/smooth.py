@@ -49,6 +49,7 @@ from jaxtyping import Float
 
 from .._runtime.conventions import warn
 from .._runtime.jax import float64
+from .._runtime.results import Lines, record
 from ..linalg.curvature import Curvature
 from ..linalg.design import weight_terms
 from ..models.smooth.additive import Additive
@@ -82,7 +83,7 @@ class CriterionLook(NamedTuple):
     by_weight: PerUnit | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class PenalisedRows:
     """Rows, losses and penalties of F; `spans` are the coefficients on which each penalty acts."""
 
@@ -121,7 +122,7 @@ class PenalisedRows:
         return self.x @ theta + self.offset
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class SmoothingMinimum:
     """θ̂ at some ρ: the predictors there, ω ℓ′, ω ℓ″, and L⁻¹, H = L Lᵀ."""
 
@@ -513,7 +514,7 @@ class CriterionMinimum(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@record
 class Smoothing(PrintedResult):
     """The result of `smooth`: the model with the chosen λ, and its fit.
 
@@ -705,7 +706,7 @@ class Smoothing(PrintedResult):
             if r in (low, high)
         ]
 
-    def _lines(self) -> list[tuple[str, str]]:
+    def _lines(self) -> Lines:
         strengths = [f"{name} {value:.4g}" for name, value in self.smoothing.items()]
         if self.method == "NCV":
             by = "neighbourhood cross-validation, one Newton step a refit"

@@ -25,7 +25,7 @@ with 0.08.
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args, overload
 
 import numpy as np
@@ -39,6 +39,7 @@ from .._runtime.interrupt import Interrupted
 from .._runtime.jax import Module, PyTree, float64
 from .._runtime.progress import Slow
 from .._runtime.providers import provided
+from .._runtime.results import Lines, record
 from ..data.arrays import count
 from ..models.glm.active_coefficients import kinks
 from ..models.glm.banded import BandedRidge
@@ -82,7 +83,7 @@ SMALL = 1e-3, 1e-5
 STEP = NewtonStep()
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class Trial:
     """One trial: its hyperparameters, its criterion, and its estimate.
 
@@ -207,7 +208,7 @@ def measure_units(
     return float("nan")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@record
 class Tuning(PrintedResult):
     """The result of `tune`: the best trial, its fit and estimate, and all trials in order. A
     pickled one has no fit.
@@ -364,7 +365,7 @@ class Tuning(PrintedResult):
             name for name, (low, high) in ends.items() if not low + on < chosen[name] < high - on
         ]
 
-    def _lines(self) -> list[tuple[str, str]]:
+    def _lines(self) -> Lines:
         e = self.estimate
         se = self.estimate.standard_error
         if np.isfinite(se.value):
@@ -491,7 +492,7 @@ def _error_bound(estimate: Estimate) -> float:
     return np.inf
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class TrialStudy:
     """The arguments that all trials share, the trials so far, and the best one with its fit and
     estimate.

@@ -8,7 +8,7 @@ depends on the model and the plan only.
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from .._runtime.checkpoint import StepResult
 from .._runtime.interrupt import Interrupted
 from .._runtime.parallel import single_threaded, steps
 from .._runtime.progress import Slow
-from .._runtime.results import RESULTS, SettledBy
+from .._runtime.results import RESULTS, SettledBy, record
 from ..linalg.sparse_design import SparseDesign
 from ..models.glm.active_coefficients import kinks
 from ..objectives.batch_functions import lists_all_units, work
@@ -113,7 +113,7 @@ class CollectedColumns(dict[str, np.ndarray]):
             self[name][rows] = values
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class Refitter:
     """Refit a batch, estimate the errors of its losses if they are judged, and collect what is
     asked for.

@@ -14,7 +14,7 @@ parameters in the same way.
 import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -28,7 +28,7 @@ from .._runtime.conventions import conventional, log, warn
 from .._runtime.fingerprint import fingerprint
 from .._runtime.jax import Module, PyTree, cached_on, float64, function_name, jax
 from .._runtime.memory import require_memory
-from .._runtime.results import NO_REFIT_CODES, RESULTS, SettledBy, among
+from .._runtime.results import NO_REFIT_CODES, RESULTS, SettledBy, among, record
 from ..data.arrays import count
 from ..data.formulas import FormulaReader
 from ..models.glm.penalty import Zero
@@ -561,7 +561,7 @@ def require_strategy(caller: str, strategy: AbstractRefit) -> None:
         raise TypeError(f"{caller}: strategy must be one, such as lo.Exact(); got {strategy!r}.")
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class EstimateColumns:
     """Collect the held-out losses of a batch of refits with their errors and codes, and predictions
     if they are asked for.
@@ -635,7 +635,7 @@ class EstimateColumns:
         return collected
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class RelearnedBases:
     """Refit one fold from a fit of its own, whose columns are by what the rows of the fold
     teach.

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from .._runtime.arrays import BoolArray, FloatArray, IntArray
 from .._runtime.conventions import conventional
 from .._runtime.providers import provided
-from .._runtime.results import RESULTS, HeadedTable, PrintedResult, SettledBy, among
+from .._runtime.results import RESULTS, HeadedTable, Lines, PrintedResult, SettledBy, among, record
 from ..data.arrays import share
 from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY
 from ..optimize.fit import Fit
@@ -66,7 +66,7 @@ class LossPlaces(NamedTuple):
     held: BoolArray
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@record
 class Estimate(PrintedResult):
     """The held-out loss of every scored unit, with an error and a code for every refit.
 
@@ -742,11 +742,11 @@ class Estimate(PrintedResult):
         ]
         return table
 
-    def _lines(self) -> list[tuple[str, str]]:
+    def _lines(self) -> Lines:
         lines = [*self._facts(), *self._findings(), ("note", self.labels.note)]
         return [(name, text) for name, text in lines if text]
 
-    def _findings(self) -> list[tuple[str, str]]:
+    def _findings(self) -> Lines:
         """List the lines of the checks, and of the muted codes, for the printed result."""
         texts = [str(check) for check in self.checks()] or ["none"]
         muted = ", ".join(sorted({check.code for check in self._check_list} & {*self.mute}))
@@ -755,7 +755,7 @@ class Estimate(PrintedResult):
             *([("muted", muted)] if muted else []),
         ]
 
-    def _facts(self) -> list[tuple[str, str]]:
+    def _facts(self) -> Lines:
         """List all printed lines except the checks and the note."""
         plan = self.plan
         se = self.standard_error

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from .._runtime.arrays import BoolArray, FloatArray, IntArray
 from .._runtime.checkpoint import StepResult
 from .._runtime.conventions import warn
-from .._runtime.results import NO_REFIT_CODES, among
+from .._runtime.results import NO_REFIT_CODES, among, record
 from ..objectives.unit_weights import unit_weights
 from ..optimize.fit import Fit
 from ..plans.plan import Plan, RefitRows
@@ -85,7 +85,7 @@ def predictions_of(plan: Plan, kind: str, columns: Mapping[str, Array]) -> "Pred
     return Predictions(plan, kind, values, errors, missing)
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class Predictions:
     """Predictions of one kind for every unit that a refit scores, in the order of the plan,
     `[scored, ...]`, with their errors.

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+from numpy import ndarray
 
 from .._runtime.jax import Array, PyTree, compile_static, jax, jnp
 from .._runtime.results import RESULTS
@@ -33,8 +34,8 @@ class NamedParameters(NamedTuple):
     """
 
     names: list[str]
-    values_of: Callable[[np.ndarray], np.ndarray]
-    slope: Float[np.ndarray, "natural params"] | None
+    values_of: Callable[[ndarray], ndarray]
+    slope: Float[ndarray, "natural params"] | None
 
 
 def name_parameters(fit: Fit) -> NamedParameters:
@@ -49,7 +50,7 @@ def name_parameters(fit: Fit) -> NamedParameters:
     if isinstance(objective, GLM):
         return NamedParameters(objective.parameters.names(), lambda thetas: thetas, None)
 
-    def values_of(thetas: np.ndarray) -> np.ndarray:
+    def values_of(thetas: ndarray) -> ndarray:
         leaves = leaves_of(natural(fit, thetas))
         return np.concatenate([np.reshape(leaf, (len(thetas), -1)) for leaf in leaves], axis=1)
 
@@ -89,14 +90,14 @@ class PartialRefit(NamedTuple):
     One of its minimisers, and what all of them have in common.
     """
 
-    theta: Float[np.ndarray, " params"]
+    theta: Float[ndarray, " params"]
     error: float  # Newton's last step
-    free: Float[np.ndarray, "null params"]
-    values: Float[np.ndarray, " natural"]  # natural parameters, NaN where they are not determined
+    free: Float[ndarray, "null params"]
+    values: Float[ndarray, " natural"]  # natural parameters, NaN where they are not determined
 
 
 def partial_refits(
-    fit: Fit, plan: Plan, result: np.ndarray, parameters: NamedParameters | None = None
+    fit: Fit, plan: Plan, result: ndarray, parameters: NamedParameters | None = None
 ) -> dict[int, PartialRefit]:
     """Refit across the directions that are open in refits of the code "undetermined", by their
     numbers.

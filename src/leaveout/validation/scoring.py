@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
+from numpy import ndarray
 from numpy.typing import ArrayLike, NDArray
 
 from .._runtime.arrays import FloatArray, IntArray
@@ -70,18 +71,18 @@ class NamedScore(abc.ABC):
     directions: Literal[2, 8] = DIRECTIONS
 
     @property
-    def response(self) -> np.ndarray | None:
+    def response(self) -> ndarray | None:
         """The response that the score is of."""
         return self.fit.objective.units.modelled
 
     @abc.abstractmethod
-    def losses(self, rows: RefitRows, theta: np.ndarray) -> FloatArray:
+    def losses(self, rows: RefitRows, theta: ndarray) -> FloatArray:
         """Return the losses of a batch, `[refits, width]`, zero where not scored.
 
         Joint ones `[refits]`.
         """
 
-    def error(self, rows: RefitRows, batch: RefitBatch, losses: np.ndarray) -> FloatArray:
+    def error(self, rows: RefitRows, batch: RefitBatch, losses: ndarray) -> FloatArray:
         """Return the error of the summed losses of each refit, `[refits]`."""
         errors = largest_change(
             self.fit, batch, losses, lambda theta: self.losses(rows, theta), self.directions
@@ -98,21 +99,21 @@ class OfPredictions(NamedScore):
     title: str = ""
 
     @property
-    def response(self) -> np.ndarray | None:
+    def response(self) -> ndarray | None:
         return self.fit.objective.units.target
 
-    def losses(self, rows: RefitRows, theta: np.ndarray) -> FloatArray:
+    def losses(self, rows: RefitRows, theta: ndarray) -> FloatArray:
         values = self._predict(rows, theta)
         return self._measure(rows, values, np.zeros_like(values))[0]
 
-    def error(self, rows: RefitRows, batch: RefitBatch, losses: np.ndarray) -> FloatArray:
+    def error(self, rows: RefitRows, batch: RefitBatch, losses: ndarray) -> FloatArray:
         predict = lambda theta: self._predict(rows, theta)
         values = predict(batch.theta)
         return self._measure(rows, values, largest_change(self.fit, batch, values, predict))[1].sum(
             1
         )
 
-    def _predict(self, rows: RefitRows, theta: np.ndarray) -> np.ndarray:
+    def _predict(self, rows: RefitRows, theta: ndarray) -> ndarray:
         """Return the predictions μ; for two classes, the probability of the second."""
         values = predictions(self.fit, rows, theta, "response")
         classes = self.fit.objective.units.classes
@@ -124,7 +125,7 @@ class OfPredictions(NamedScore):
             return values[..., 1]
         return values
 
-    def _measure(self, rows: RefitRows, predicted: np.ndarray, errors: np.ndarray) -> np.ndarray:
+    def _measure(self, rows: RefitRows, predicted: ndarray, errors: ndarray) -> ndarray:
         """Return the values of a batch and their errors, zero where not scored."""
         target = np.asarray(self.fit.objective.units.target)
         held = rows.held
@@ -144,9 +145,9 @@ class OfDistribution(NamedScore):
     fit: Fit
     title: str
     distribution: Distribution
-    score: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+    score: Callable[[ndarray, ndarray, ndarray], ndarray]
 
-    def losses(self, rows: RefitRows, theta: np.ndarray) -> FloatArray:
+    def losses(self, rows: RefitRows, theta: ndarray) -> FloatArray:
         y = np.asarray(self.fit.objective.units.target)
         mean = predictions(self.fit, rows, theta, "response")
         with np.errstate(all="ignore"):
@@ -231,7 +232,7 @@ class HeldOutLoss:
         parameters = natural(self.fit, self.fit.vector[None])
         return self._value(self.plan.one(0).rows, 0, parameters).ndim == 0
 
-    def losses(self, rows: RefitRows, theta: np.ndarray) -> FloatArray:
+    def losses(self, rows: RefitRows, theta: ndarray) -> FloatArray:
         """Return the losses of a batch, zero where not scored, `[refits, width]` or `[refits]`."""
         if self.evaluate is None:
             return scores(self.fit, rows, theta)
@@ -272,7 +273,7 @@ class HeldOutLoss:
             )
         return value
 
-    def error(self, rows: RefitRows, batch: RefitBatch, losses: np.ndarray) -> FloatArray:
+    def error(self, rows: RefitRows, batch: RefitBatch, losses: ndarray) -> FloatArray:
         """Return the error of the summed losses of each refit; infinite if it is not known."""
         if self.evaluate is None:
             return batch.error
@@ -285,8 +286,8 @@ class HeldOutLoss:
 def largest_change(
     fit: Fit,
     batch: RefitBatch,
-    values: np.ndarray,
-    function: Callable[[np.ndarray], np.ndarray],
+    values: ndarray,
+    function: Callable[[ndarray], ndarray],
     directions: Literal[2, 8] = DIRECTIONS,
 ) -> FloatArray:
     """Estimate the largest difference of a function of θ, `values` at the reported refits, from its
@@ -359,7 +360,7 @@ def _predict_units(
     return jax.lax.map(predict_refit, (rows.index, rows.weight, theta), batch_size=size)
 
 
-def scores(fit: Fit, rows: RefitRows, theta: np.ndarray) -> FloatArray:
+def scores(fit: Fit, rows: RefitRows, theta: ndarray) -> FloatArray:
     """Return the model's own losses of a batch, zero where not scored."""
     model = fit.predictor_data
     if model is None:
@@ -372,14 +373,14 @@ def scores(fit: Fit, rows: RefitRows, theta: np.ndarray) -> FloatArray:
     )
 
 
-def predictions(fit: Fit, rows: RefitRows, theta: np.ndarray, kind: str) -> FloatArray:
+def predictions(fit: Fit, rows: RefitRows, theta: ndarray, kind: str) -> FloatArray:
     """Return the predictions of a batch's units; a response is in the units of the target."""
     if kind != "response":
         return modelled_predictions(fit, rows, theta, kind)
     return fit.objective.units.to_target(modelled_predictions(fit, rows, theta, kind))
 
 
-def modelled_predictions(fit: Fit, rows: RefitRows, theta: np.ndarray, kind: str) -> FloatArray:
+def modelled_predictions(fit: Fit, rows: RefitRows, theta: ndarray, kind: str) -> FloatArray:
     model = fit.predictor_data
     if model is not None:
         eta = model.unit_predictors(np.minimum(rows.index, len(model.y) - 1), theta)

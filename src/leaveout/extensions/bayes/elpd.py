@@ -10,7 +10,7 @@ multivariate t. A fold for which none will do is flagged, and sampled anew if th
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -23,6 +23,7 @@ from ...developer import (
     File,
     FloatArray,
     IntArray,
+    Lines,
     PlanLike,
     PrintedTexts,
     Rng,
@@ -33,6 +34,7 @@ from ...developer import (
     keeping,
     label_texts,
     plan_reader,
+    record,
     share,
 )
 from .fold_estimator import FoldEstimator, LogDensities, error_of_batches
@@ -51,7 +53,7 @@ def _no_numbers() -> FloatArray:
     return np.zeros(0)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@record
 class PosteriorEstimate(Estimate):
     """The elpd of every fold of a plan, with Pareto's k̂, the gap between two estimates, and
     Monte-Carlo errors.
@@ -268,7 +270,7 @@ class PosteriorEstimate(Estimate):
             **{name: values[refit] for name, values in columns.items()}, result=result
         )
 
-    def _facts(self) -> list[tuple[str, str]]:
+    def _facts(self) -> Lines:
         plan = self.plan
         se = self.standard_error
         bad = int(np.sum(self.raw_k >= MAX_K))

@@ -6,7 +6,6 @@ From the draws as they are, from moved draws too, or from those of a multivariat
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +26,7 @@ from ...developer import (
     making,
     num_saved_steps,
     read_step,
+    record,
 )
 from .coordinates import read_draws
 from .importance import (
@@ -181,7 +181,7 @@ class Evaluation(NamedTuple):
         )
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class FoldEstimator:
     """Estimate the folds of a plan.
 

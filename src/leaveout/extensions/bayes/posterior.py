@@ -12,7 +12,7 @@ whether they do,
 import functools
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from ...developer import (
     LOG_LIKELIHOOD,
     AbstractPosterior,
     Arrays,
+    Lines,
     PyTree,
     compile_static,
     display_name,
@@ -34,6 +35,7 @@ from ...developer import (
     jnp,
     map_arrays,
     padded_weights,
+    record,
     repeatable,
     unflatten,
     unravel,
@@ -68,7 +70,7 @@ SURE = 6.0
 LARGE = 0.3
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@record
 class Posterior(AbstractPosterior):
     """A posterior by its draws and its density; `lo.from_posterior` returns it.
 
@@ -480,7 +482,7 @@ class Posterior(AbstractPosterior):
             return self.block_losses[:, units]
         return self.values_and_losses(theta, units)[1]
 
-    def _lines(self) -> list[tuple[str, str]]:
+    def _lines(self) -> Lines:
         shown = 12  # names that are printed
         if self.chains > 1:
             chains = f" in {self.chains} chains"

@@ -13,7 +13,6 @@ Effects that are integrated out are drawn given θ_s and the units of their grou
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from ...developer import (
     BoolArray,
     FloatArray,
     IntArray,
+    Lines,
     PrintedResult,
     average_by_unit,
     display_name,
@@ -34,6 +34,7 @@ from ...developer import (
     match_labels,
     numbers,
     provided,
+    record,
     standard_error,
 )
 from .coordinates import read_draws
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 SURE = 0.05  # p below which the printed line calls PITs not uniform
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@record
 class PosteriorPredictions(PrintedResult):
     """Predictive distributions of left-out units, against their responses.
 
@@ -151,7 +152,7 @@ class PosteriorPredictions(PrintedResult):
             message = f"predictions are too {'sure' if spread > 0 else 'wide'}"
         return float(scipy.stats.chi2.sf(place**2 + spread**2, 2)), message
 
-    def _lines(self) -> list[tuple[str, str]]:
+    def _lines(self) -> Lines:
         table = self._weighed_table
         n = len(self.table)
         flagged = int(self.table["flagged"].sum())

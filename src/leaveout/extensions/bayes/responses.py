@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from ... import AbstractObjective, losses
 from ...developer import CAPACITY, Array, Arrays, PyTree, compile_static, float64, jax, jnp, unravel
@@ -25,9 +26,7 @@ def responses_of(objective: AbstractObjective, like: PyTree) -> DrawResponses | 
         return None
     squared = isinstance(getattr(objective, "loss_function", None), losses.Squared)
 
-    def draw(
-        theta: np.ndarray, units: np.ndarray, weights: np.ndarray, rng: np.random.Generator
-    ) -> np.ndarray:
+    def draw(theta: ndarray, units: ndarray, weights: ndarray, rng: np.random.Generator) -> ndarray:
         del weights  # units are independent given θ
         size = min(len(theta), max(1, CAPACITY // objective.num_units))
         mean = np.asarray(_means(objective, like, theta, units, size))
@@ -59,9 +58,7 @@ def draw_by_jax(
         )
 
     @float64
-    def draw(
-        theta: np.ndarray, units: np.ndarray, weights: np.ndarray, rng: np.random.Generator
-    ) -> np.ndarray:
+    def draw(theta: ndarray, units: ndarray, weights: ndarray, rng: np.random.Generator) -> ndarray:
         effects = draw_effects(objective, like, theta, weights, rng)
         padded = np.resize(units, 2 ** int(np.ceil(np.log2(len(units)))))  # few programs
         return np.asarray(respond_at_all(_keys(rng, theta), theta, effects, padded), np.float64)[
@@ -74,10 +71,10 @@ def draw_by_jax(
 def draw_effects(
     objective: AbstractObjective,
     like: PyTree,
-    theta: np.ndarray,
-    weights: np.ndarray,
+    theta: ndarray,
+    weights: ndarray,
     rng: np.random.Generator,
-) -> np.ndarray:
+) -> ndarray:
     """Draw effects that are integrated out, `[draws, effects]`, given θ and the units that
     weigh.
     """
@@ -87,7 +84,7 @@ def draw_effects(
     return np.asarray(_effects(objective, like, _keys(rng, theta), theta, weights, size))
 
 
-def _keys(rng: np.random.Generator, theta: np.ndarray) -> Array:
+def _keys(rng: np.random.Generator, theta: ndarray) -> Array:
     return jax.random.split(jax.random.PRNGKey(int(rng.integers(2**31))), len(theta))
 
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
+from numpy import ndarray
 
 from ... import AbstractObjective
 from ...developer import LOG_LIKELIHOOD, Array, Arrays, PyTree, Scalar, jax, jnp, static
@@ -103,10 +104,10 @@ class Integrated(Sampled):
     `quadratic` says whether log densities of units and effects are quadratic in the effects.
     """
 
-    code: Int[np.ndarray, " units"]
-    present: Int[np.ndarray, " groups"]
-    start: Float[np.ndarray, " effects"]
-    scale: Float[np.ndarray, " effects"]
+    code: Int[ndarray, " units"]
+    present: Int[ndarray, " groups"]
+    start: Float[ndarray, " effects"]
+    scale: Float[ndarray, " effects"]
     quadratic: bool = static()
 
     def terms(self, theta: PyTree, weights: UnitWeights) -> tuple[Float[Array, " blocks"], Scalar]:

@@ -10,7 +10,6 @@ mean_b (c_b on its resample − c_b on all rows); the band is, point by point, t
 `internal_validation`, from the standard deviation of these differences.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -20,7 +19,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from ... import Estimate, Exact, Fit, Plan
-from ...developer import conventional, float64, numbers, reader_for, share
+from ...developer import Lines, conventional, float64, numbers, reader_for, record, share
 from .held_out_rows import HeldOutRows, held_out_rows
 from .internal_validation import (
     REFIT_TOL,
@@ -38,7 +37,7 @@ POINTS = 50  # points of a curve
 BEYOND = 5  # predictions at each end that the curve leaves out, as rms does
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@record
 class Calibration(PerformanceTable):
     """Agreement of predictions with outcomes.
 
@@ -88,7 +87,7 @@ class Calibration(PerformanceTable):
     time: float | None
     note: str
 
-    def _facts(self) -> list[tuple[str, str]]:
+    def _facts(self) -> Lines:
         return [
             ("predictions", self.note),
             ("until", "" if self.time is None else f"{self.time:g}, rows weighted for censoring"),

@@ -13,8 +13,6 @@ the Kaplan–Meier estimate of the treated,
 whose contributions of units are those of Kaplan–Meier's influence function.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float
@@ -22,7 +20,7 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from ... import Estimate, Fit
-from ...developer import conventional, float64, numbers, share
+from ...developer import Lines, conventional, float64, numbers, record, share
 from .held_out_rows import HeldOutRows, held_out_rows
 from .performance import Continuous, PerformanceTable, Survival, kaplan_meier_influence
 
@@ -31,7 +29,7 @@ THRESHOLDS = np.arange(1, 100) / 100
 PRINTED = 10  # rows of a printed table at most
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@record
 class DecisionCurve(PerformanceTable):
     """Net benefit at each threshold.
 
@@ -79,7 +77,7 @@ class DecisionCurve(PerformanceTable):
         """
         return (self.table["low"] > np.maximum(self.table["all"], 0)).rename("useful")
 
-    def _facts(self) -> list[tuple[str, str]]:
+    def _facts(self) -> Lines:
         best = self.useful
         above = f"the {self.level:.0%} interval is above treating all and none"
         if best.any():

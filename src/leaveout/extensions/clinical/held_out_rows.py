@@ -4,7 +4,6 @@ Outcomes, weights and who depends on whom.
 """
 
 import functools
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,14 +11,14 @@ import scipy
 from jaxtyping import Float, Int
 
 from ... import Estimate, Exact, Fit, Plan
-from ...developer import StandardError, average_by_unit, naive, standard_error
+from ...developer import StandardError, average_by_unit, naive, record, standard_error
 from .internal_validation import REFIT_TOL, Validation, over_resamples
 from .performance import NO_RISKS, AbstractPerformance, Continuous, Survival, performance
 
 Array = np.ndarray
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class HeldOutRows:
     """Predictions of some units, each by a refit that leaves it out, or by the fit itself where
     `plan` is None.

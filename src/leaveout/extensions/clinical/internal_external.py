@@ -9,7 +9,6 @@ concordance and the logarithm of O/E (Debray et al. 2017; Snell, Ensor, Debray, 
 """
 
 import contextlib
-from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -19,7 +18,16 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from ... import RESULTS, AbstractRefit, Exact, Fit, groups as groups_of
-from ...developer import METRICS, NO_REFIT_CODES, conventional, float64, reader_for, share
+from ...developer import (
+    METRICS,
+    NO_REFIT_CODES,
+    Lines,
+    conventional,
+    float64,
+    reader_for,
+    record,
+    share,
+)
 from .internal_validation import REFIT_TOL, over_resamples
 from .performance import (
     Binary,
@@ -43,7 +51,7 @@ LINE = -np.inf, np.inf
 IDEAL = {"C": np.nan, "slope": 1.0, "large": 0.0, "OE": 1.0}
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@record
 class InternalExternal(PerformanceTable):
     """Measures in each centre by the refit without it, and pooled over centres.
 
@@ -134,7 +142,7 @@ class InternalExternal(PerformanceTable):
             rows.loc[name] = [*self.table.loc[measure, columns], np.nan]
         return rows
 
-    def _facts(self) -> list[tuple[str, str]]:
+    def _facts(self) -> Lines:
         shown = [
             name for name in self.table.index if name in ("C", "slope", "large", "OE", "R2", "MSE")
         ]

@@ -34,7 +34,6 @@ resample is counted.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -51,6 +50,7 @@ from ...developer import (
     Collected,
     CollectedColumns,
     File,
+    Lines,
     PlanLike,
     RefitBatch,
     Rng,
@@ -64,6 +64,7 @@ from ...developer import (
     keeping,
     over_refits,
     reader_for,
+    record,
     share,
     warn,
     weights_of,
@@ -87,7 +88,7 @@ NAMES = tuple(RESULTS)
 COLUMNS = "index.orig", "training", "test", "optimism", "index.corrected", "low", "high", "n"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@record
 class Validation(PerformanceTable):
     """Measures of a model on its own data, and corrected for optimism.
 
@@ -166,7 +167,7 @@ class Validation(PerformanceTable):
         used = [RESULTS[name] not in NO_REFIT_CODES for name in codes]
         return pd.DataFrame({"result": codes, "message": message, "used": used}, index=codes.index)
 
-    def _facts(self) -> list[tuple[str, str]]:
+    def _facts(self) -> Lines:
         flagged = self.flagged
         number = flagged["result"].value_counts()
         codes = [

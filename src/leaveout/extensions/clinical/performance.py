@@ -20,7 +20,6 @@ one class, it is NaN.
 import abc
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -36,6 +35,7 @@ from ...developer import (
     Concordance,
     Lanes,
     LaneState,
+    Lines,
     PrintedTable,
     Proposal,
     Ranking,
@@ -48,6 +48,7 @@ from ...developer import (
     kind_of,
     objective_of,
     predictions,
+    record,
     thresholds,
     unit_weights,
     whole,
@@ -73,7 +74,7 @@ NO_RISKS = (
 TIMES = 0.25, 0.5, 0.75
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@record
 class PerformanceTable(PrintedTable):
     """Base of results that tell how a fit predicts: a table, and the level of its intervals."""
 
@@ -81,11 +82,11 @@ class PerformanceTable(PrintedTable):
     fit: Fit
     level: float
 
-    def _facts(self) -> list[tuple[str, str]]:
+    def _facts(self) -> Lines:
         """Return the printed lines below that of the model; one without a text is left out."""
         raise NotImplementedError
 
-    def _lines(self) -> list[tuple[str, str]]:
+    def _lines(self) -> Lines:
         objective = self.fit.objective
         params = self.fit.num_params
         model = f"{kind_of(objective)}, {params} parameters, {objective.num_units} units"

@@ -7,15 +7,13 @@ p is the fit's prediction of unit i and p_b that of resample b. The instability 
 p_b(x_i) over p(x_i).
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.special import expit
 
 from ... import AbstractRefit, Exact, Fit, Plan
-from ...developer import Rng, conventional, float64, share
+from ...developer import Lines, Rng, conventional, float64, record, share
 from .held_out_rows import held_out_rows
 from .internal_validation import REFIT_TOL, over_resamples, resamples
 from .performance import Continuous, PerformanceTable
@@ -23,7 +21,7 @@ from .performance import Continuous, PerformanceTable
 Array = np.ndarray
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@record
 class Stability(PerformanceTable):
     """Each unit's predictions over resamples.
 
@@ -94,7 +92,7 @@ class Stability(PerformanceTable):
             (disagree & defined).sum(0) / defined.sum(0), self.units.index, name="reclassified"
         )
 
-    def _facts(self) -> list[tuple[str, str]]:
+    def _facts(self) -> Lines:
         num_missing = len(self.result) - len(self.predictions)
         return [
             (

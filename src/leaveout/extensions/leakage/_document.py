@@ -7,7 +7,7 @@ goes the other way. Use `leakage_corrected`; this estimator is for comparison wi
 """
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +19,7 @@ from ...developer import (
     File,
     FloatArray,
     IntArray,
+    Lines,
     Measure,
     PrintedResult,
     Rng,
@@ -28,6 +29,7 @@ from ...developer import (
     keeping,
     match_labels,
     read_or_make,
+    record,
 )
 from ..hosts.sklearn import SklearnEstimator
 from ._binomial import binomial_matrix, check_probabilities, whole_number
@@ -39,7 +41,7 @@ from ._solve import Curve, differences, nonincreasing, solve_curve
 Direction = Literal["train", "test", "both"]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@record
 class BlockBootstrap(PrintedResult):
     """The linear system of the block bootstrap with binomial injection.
 
@@ -80,7 +82,7 @@ class BlockBootstrap(PrintedResult):
     num_boot: int
     direction: Direction = field(default="train")
 
-    def _lines(self) -> list[tuple[str, str]]:
+    def _lines(self) -> Lines:
         curve = self.solve()
         direction = {"train": "V̂ into T̂", "test": "T̂ into V̂", "both": "both ways"}[self.direction]
         size = len(curve.values) - 1
@@ -288,7 +290,7 @@ def binomial_block_bootstrap(
     return BlockBootstrap(injected, mean, variance, A, num_boot, direction)
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class _Job:
     learner: AbstractLearner
     measure: Measure

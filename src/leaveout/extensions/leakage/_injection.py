@@ -20,7 +20,7 @@ import pandas as pd
 from jaxtyping import Bool, Int
 from numpy.typing import ArrayLike, NDArray
 
-from ...developer import IntArray, Rng, conventional
+from ...developer import IntArray, Rng, conventional, record
 from ._binomial import whole_number
 from ._models import Leakage, LeakageFold, MatePairs
 
@@ -115,7 +115,7 @@ class Draws(NamedTuple):
     outside: Int[np.ndarray, "draws outside"]  # type: ignore[assignment]
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class FoldInjection:
     """The injection into one fold.
 

@@ -6,7 +6,7 @@ precision and recall.
 """
 
 import functools
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike, NDArray
 
-from ...developer import PrintedResult, Rng, codes, conventional
+from ...developer import Lines, PrintedResult, Rng, codes, conventional, record
 from ._binomial import check_probabilities, whole_number
 from ._mislinking import LeakageFold, Shares, UniformMislinking, uniform_mislinking
 from ._neighbours import distances, near_pairs, points, read_threshold
@@ -43,7 +43,7 @@ TABLES = 10  # number of redrawn calibrations over which partitions are distribu
 RowLabels = Int[Array, " rows"]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@record
 class Linkage(PrintedResult):
     """The knowledge of which records are of one entity: pairs with the probability that they match,
     or rates.
@@ -697,7 +697,7 @@ class Linkage(PrintedResult):
             )
         return filed
 
-    def _lines(self) -> list[tuple[str, str]]:
+    def _lines(self) -> Lines:
         rates = []
         for name, (estimate, low, high) in self.rates.iterrows():
             if np.isnan(low):

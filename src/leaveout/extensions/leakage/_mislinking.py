@@ -2,12 +2,11 @@
 uniformly.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from ...developer import FloatArray, IntArray, warn
+from ...developer import FloatArray, IntArray, record, warn
 from ._binomial import check_probabilities
 
 # difference of precision and recall that uniform mislinking does not explain
@@ -44,7 +43,7 @@ class Shares(NamedTuple):
     exposed: FloatArray
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class UniformMislinking:
     """Leakage model in which every record is filed under another cluster, chosen uniformly, with
     probability q.

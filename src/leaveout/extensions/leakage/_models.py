@@ -4,13 +4,12 @@ For each fold, T̂ is the training set and V̂ the test set: `p_train` is the sh
 to V̂'s clusters, and `p_test` the share of V̂ that belongs to T̂'s.
 """
 
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...developer import FloatArray, IntArray, warn
+from ...developer import FloatArray, IntArray, record, warn
 from ._binomial import check_probabilities
 from ._linkage import Linkage
 from ._mislinking import (
@@ -51,7 +50,7 @@ class DrawnLeakage(Protocol):
     def shares_drawn(self, folds: list[LeakageFold]) -> list[Shares]: ...
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class RecordLeakage:
     """A leakage model in which single records are filed under a wrong cluster: a share `p_train` of
     T̂ and `p_test` of V̂.
@@ -158,7 +157,7 @@ class RecordLeakage:
         return Linkage.from_pairs(pairs, ids)
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class SplitLeakage:
     """A leakage model in which whole entities are cut in two, and their halves filed as two
     clusters.

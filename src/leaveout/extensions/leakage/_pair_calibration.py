@@ -2,7 +2,6 @@
 score.
 """
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +9,7 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from ...developer import FloatArray, codes, flags, numbers, pandas_of
+from ...developer import FloatArray, codes, flags, numbers, pandas_of, record
 from ._blocks import components
 from ._tables import PairNumbers, PairTable, ends, frame_of
 
@@ -121,7 +120,7 @@ def _ratio(caller: str, name: str, kind: str, parts: FloatArray, totals: FloatAr
     return Rate(estimate, float(total**2 / np.sum(totals**2)))  # Kish's number
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class PairCalibration:
     """Probability of a match as a function of the score: Platt's sigmoid, or an isotonic step
     function, from labelled pairs.

@@ -4,14 +4,13 @@ The share of leaked records on one grid, losses weighted by the numbers tested.
 """
 
 import functools
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 from scipy.optimize import brentq, nnls
 
-from ...developer import FloatArray
+from ...developer import FloatArray, record
 from ._binomial import NEGLIGIBLE, stratified_matrix
 from ._injection import FoldInjection
 from ._models import Shares
@@ -26,7 +25,7 @@ LevelPoints = Float[Array, "levels points"]
 Grid = Float[Array, " points"]
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class PooledSystem:
     """The linear system `b = A e` over all folds.
 

@@ -10,7 +10,7 @@ probability (l/r)^d; and of listed pairs that are as near only some are mates.
 
 import functools
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -21,8 +21,10 @@ from jaxtyping import Float
 from ...developer import (
     BoolArray,
     IntArray,
+    Lines,
     PagedResult,
     provided,
+    record,
 )
 from ._comparison import ComparableMean, ComparableResult
 from ._hosts import finite_columns
@@ -158,7 +160,7 @@ def estimate_unlisted(X: Any, study: LeakageStudy, mates: pd.DataFrame) -> NearM
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@record
 class LeakageReport(PagedResult, ComparableResult):
     """Answers to the question of the score on new clusters, by name, including "naive".
 
@@ -458,7 +460,7 @@ class LeakageReport(PagedResult, ComparableResult):
             name: answer.curve for name, answer in self.answers.items() if answer.curve is not None
         }
 
-    def _lines(self) -> list[tuple[str, str]]:
+    def _lines(self) -> Lines:
         if self.more_is_better:
             better = "more is better"
         else:

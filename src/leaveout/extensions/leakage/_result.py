@@ -14,7 +14,7 @@ the harm.
 
 import functools
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,10 +25,12 @@ from scipy import stats
 from ...developer import (
     FloatArray,
     Interval,
+    Lines,
     Measure,
     PrintedResult,
     conventional,
     provided,
+    record,
 )
 from ._comparison import ComparableMean, ComparableResult
 from ._injection import MOST, FoldInjection, refusal as hidden_leak
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
 RARE = 1e-3  # share of sets without leakage below which ê₀ is an extrapolation
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@record
 class LeakageResult(PrintedResult, ComparableResult):
     """The loss (or score) on new clusters with the leakage removed, with its errors and
     assumptions.
@@ -694,7 +696,7 @@ class LeakageResult(PrintedResult, ComparableResult):
         extrapolants = {f"extrapolant, {name}": value for name, value in self.extrapolants.items()}
         return pd.DataFrame({"value": rows | {"unseen": self.pooled.unseen} | extrapolants})
 
-    def _lines(self) -> list[tuple[str, str]]:
+    def _lines(self) -> Lines:
         fits = sum(run.test.size for run in self.runs)
         score = self.measure
         sizes = sorted({part.size for part in self.plan})

@@ -24,6 +24,7 @@ from ...developer import (
     num_saved_steps,
     over,
     read_step,
+    record,
 )
 from ..hosts.sklearn import SklearnEstimator
 from ._fits import FIT_BATCH_ENTRIES, AbstractLearner
@@ -39,7 +40,7 @@ LevelNumbers = Float[Array, " levels"]
 LevelDraws = Float[Array, "levels draws"]
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class FitWork:
     """The injected fits, and how they are scored.
 

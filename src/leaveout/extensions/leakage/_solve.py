@@ -1,6 +1,6 @@
 """The loss with no leakage, from the losses at all levels of injection: solve b = A e for e."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 import numpy as np
@@ -8,7 +8,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from scipy.optimize import nnls
 
-from ...developer import FloatArray, Measure
+from ...developer import FloatArray, Measure, record
 
 Array = np.ndarray
 
@@ -30,7 +30,7 @@ def shape_of(measure: Measure) -> Shape:
     return Shape(measure.more_is_better, measure.low, measure.high)
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class Curve:
     """Loss by the number of leaked records, from `solve_curve`.
 
@@ -185,7 +185,7 @@ def solve_curve(
     return system.solve(losses, system.choose(losses, noise), shape)
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class System:
     """Linear system with one matrix A and order of differences, factorised once, so that each b and
     λ is cheap.

@@ -29,6 +29,7 @@ from ...developer import (
     Measure,
     Slow,
     StepResult,
+    record,
     steps,
 )
 from ._fits import FIT_BATCH_ENTRIES, AbstractLearner
@@ -184,7 +185,7 @@ class ControlPoint(NamedTuple):
     exposed: float
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class Answer:
     """Score with no mates in training, or `refusal`, the reason why there is none, with its
     difference and influences.
@@ -208,7 +209,7 @@ class Answer:
     curve: pd.DataFrame | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class LeakageStudy:
     """The folds as filed, and the links between rows.
 

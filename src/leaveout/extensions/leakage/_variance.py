@@ -5,11 +5,13 @@
 The variance over units is Σ_c (Σ_{i ∈ c} ψ_i)² / (1 − n_c/n), averaged over partitions into units.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
+
+from ...developer import record
 
 Array = np.ndarray
 
@@ -32,7 +34,7 @@ class TrainingInfluence(NamedTuple):
     noise: float = 0.0
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class InfluenceSpread:
     """The influence of the data on a number, and the standard error that follows from it.
 

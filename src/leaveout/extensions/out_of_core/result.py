@@ -3,7 +3,7 @@
 The fit, the mean of the losses with its errors, and the losses, in memory or in files.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,13 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
 
-from ...developer import PrintedResult, display_name
+from ...developer import Lines, PrintedResult, display_name, record
 from .passes import LeftOutRows, atomic_file, sum_losses
 
 Array = np.ndarray
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@record
 class Scan(PrintedResult):
     """Fit of rows in batches, and its leave-one-out.
 
@@ -163,7 +163,7 @@ class Scan(PrintedResult):
             return []
         return sorted(self.folder.glob("[0-9]*.parquet"))
 
-    def _lines(self) -> list[tuple[str, str]]:
+    def _lines(self) -> Lines:
         description = f"{display_name(self.model)}, {len(self.factor)} parameters, {self.count} rows, {self.passes} passes over them"
         mean = f"{self.mean:.6g} ± {self.se:.2g} a row, {self.model.scale}"
         audit = ""

@@ -6,7 +6,6 @@ the second with probability its share of the sum, so that the result is a sample
 are numbers of rows, so every process draws the same.
 """
 
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from ...developer import (
     change,
     half,
     next_term,
+    record,
     short,
 )
 from .batches import RowBlock
@@ -87,7 +87,7 @@ def merge_samples(first: DrawnRows, other: DrawnRows) -> DrawnRows:
     return DrawnRows(*parts, total=total, number=count)
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class _AnchorRows:
     """Quantities at θ̂ that the next term needs, for the left-out rows and then for the sample."""
 

@@ -7,7 +7,6 @@ fold that the whole fit does not determine is fitted by the host.
 import functools
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +28,7 @@ from ...developer import (
     making,
     natural,
     reader_of,
+    record,
     steps,
 )
 from ..hosts._standardised import StandardisedGLM
@@ -105,7 +105,7 @@ def is_rescaled(*fits: Fit) -> bool:
     )
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class OneFit:
     """Refits from one fit of a host, which may solve several problems: a class against the rest
     each, or a target each.

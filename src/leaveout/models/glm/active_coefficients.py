@@ -12,13 +12,14 @@ Tucker). The norms of groups that are not zero are smooth, and ‖∇_g‖ ≤ �
 """
 
 import functools
-from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Float, Int
+from numpy import ndarray
 
 from ..._runtime.jax import jnp, static
+from ..._runtime.results import record
 from ...data.formulas import join_remarks
 from ...linalg.design import Array, Predictors
 from ...linalg.group_norms import Norms
@@ -33,7 +34,7 @@ Places = Int[np.ndarray, " active"]
 PerPlace = Float[np.ndarray, " active"]
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class FullModel:
     """The model of all columns.
 
@@ -114,7 +115,7 @@ class FullModel:
 
     def tilt(
         self, place: Places, sign: PerPlace
-    ) -> tuple[Float[np.ndarray, " own"], penalties.AbstractPenalty]:
+    ) -> tuple[Float[ndarray, " own"], penalties.AbstractPenalty]:
         """Slopes of the kinks of some coefficients, and the smooth penalty on these."""
         features = place[place < self.num_features]
         slope = self.slope[features] * sign[: len(features)]
@@ -140,7 +141,7 @@ class FullModel:
         return {"model": self.model}
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class FullCox(FullModel):
     """The Cox model of all columns; its smooth part is a `Cox` under a ridge."""
 
@@ -153,7 +154,7 @@ class FullCox(FullModel):
         return ActiveCox
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class Columns(Predictors):
     """The model on some of the columns, which also takes θ of all."""
 
@@ -183,7 +184,7 @@ class ActiveModel:
     def _restrict(
         self,
         full_model: FullModel,
-        active: tuple[np.ndarray, np.ndarray, np.ndarray],
+        active: tuple[ndarray, ndarray, ndarray],
         text: str,
         **new: Any,
     ) -> None:
@@ -220,9 +221,7 @@ class ActiveGLM(ActiveModel, GLM):
     rest: Vector
     summary: str = static()
 
-    def __init__(
-        self, full_model: FullModel, active: tuple[np.ndarray, np.ndarray, np.ndarray], text: str
-    ):
+    def __init__(self, full_model: FullModel, active: tuple[ndarray, ndarray, ndarray], text: str):
         glm = full_model.model
         place, sign, _ = active
         features = place[place < glm.num_features]
@@ -255,9 +254,7 @@ class ActiveGLM(ActiveModel, GLM):
     def _to_unconstrained(self, parameters):
         return self.whole.model._to_unconstrained(parameters)[..., self.place]
 
-    def new_rows(
-        self, caller: str, X: Any
-    ) -> Float[np.ndarray, "rows coefficients"] | SparseDesign:
+    def new_rows(self, caller: str, X: Any) -> Float[ndarray, "rows coefficients"] | SparseDesign:
         return self.whole.model.new_rows(caller, X)
 
 
@@ -274,9 +271,7 @@ class ActiveCox(ActiveModel, Cox):
     rest: Vector
     summary: str = static()
 
-    def __init__(
-        self, full_model: FullCox, active: tuple[np.ndarray, np.ndarray, np.ndarray], text: str
-    ):
+    def __init__(self, full_model: FullCox, active: tuple[ndarray, ndarray, ndarray], text: str):
         cox = full_model.model
         place, sign, _ = active
         design = cox.design[:, place]

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import scipy
+from numpy import ndarray
 
 from ..._runtime.jax import Array, Arrays, jnp, jspecial, numpy_of, static
 from ...objectives.objective import LOG_DENSITY
@@ -47,7 +48,7 @@ class AbstractFamilyLoss(AbstractMeanLoss):
     def of_mean(self, mean: Array, log_mean: Array, y: Array) -> Array:
         return self.family.loss(mean, log_mean, *self.parameter_and_log, y)
 
-    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
+    def formulas(self, eta: ndarray, y: ndarray) -> Formulas:
         link = self.link_name
         if link != self.family.link:
             return self._formulas_under(link, eta, y)
@@ -57,7 +58,7 @@ class AbstractFamilyLoss(AbstractMeanLoss):
         functions[0] = lambda: value() + self.family.constant(*parameters, y)
         return functions
 
-    def _formulas_under(self, link: str, eta: np.ndarray, y: np.ndarray) -> Formulas:
+    def _formulas_under(self, link: str, eta: ndarray, y: ndarray) -> Formulas:
         """Return `formulas` under a link that is not that of the family."""
         return {}
 
@@ -82,7 +83,7 @@ class AbstractFamilyLoss(AbstractMeanLoss):
     def variance(self, mean: Arrays) -> Arrays:
         return self.family.variance(mean, self.parameter_and_log[0])
 
-    def scale(self, y: np.ndarray) -> str:
+    def scale(self, y: ndarray) -> str:
         if self.family.scale == LOG_DENSITY:  # the parameter is given, not estimated
             return f"−log density of {self.family.parameter} {float(self.parameter_and_log[0]):g}"
         return probability(y, f"{self.family.title} loss of numbers that are not whole")
@@ -122,12 +123,12 @@ class Squared(AbstractMeanLoss):
     def of_mean(self, mean: Array, log_mean: Array, y: Array) -> Array:
         return 0.5 * (y - mean) ** 2
 
-    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
+    def formulas(self, eta: ndarray, y: ndarray) -> Formulas:
         if not self.convex:
             return {}
         return self.family.formulas(eta, 1.0, 0.0, y)
 
-    def start(self, y: np.ndarray, weight: np.ndarray) -> Any:
+    def start(self, y: ndarray, weight: ndarray) -> Any:
         if self.convex:
             return float(np.average(y, weights=weight))
         return super().start(y, weight)
@@ -172,7 +173,7 @@ class Poisson(AbstractFamilyLoss):
     def __init__(self, link: str | links.AbstractLink = "log"):
         self.link = links.resolve(link)
 
-    def _formulas_under(self, link: str, eta: np.ndarray, y: np.ndarray) -> Formulas:
+    def _formulas_under(self, link: str, eta: ndarray, y: ndarray) -> Formulas:
         constant = lambda: scipy.special.gammaln(y + 1.0)
         if link == "sqrt":
             x = np.copysign(np.maximum(np.abs(eta), SMALLEST_PREDICTOR), eta)
@@ -229,7 +230,7 @@ class Gamma(AbstractFamilyLoss):
         self.shape = positive("Gamma: shape", shape)
         self.link = links.resolve(link)
 
-    def _formulas_under(self, link: str, eta: np.ndarray, y: np.ndarray) -> Formulas:
+    def _formulas_under(self, link: str, eta: ndarray, y: ndarray) -> Formulas:
         if link != "inverse":
             return {}
         nu, tau = self.parameter_and_log
@@ -279,7 +280,7 @@ class InverseGaussian(AbstractFamilyLoss):
         self.shape = positive("InverseGaussian: shape", shape)
         self.link = links.resolve(link)
 
-    def _formulas_under(self, link: str, eta: np.ndarray, y: np.ndarray) -> Formulas:
+    def _formulas_under(self, link: str, eta: ndarray, y: ndarray) -> Formulas:
         if link != "inverse_squared":
             return {}
         half = float(self.shape) / 2
@@ -332,7 +333,7 @@ class NegativeBinomial(AbstractFamilyLoss):
         self.dispersion = positive("NegativeBinomial: dispersion", dispersion)
         self.link = links.resolve(link)
 
-    def check(self, y: np.ndarray) -> None:
+    def check(self, y: ndarray) -> None:
         domain(y, y >= 0, "negative binomial", "not negative")
 
 
@@ -410,7 +411,7 @@ class Tweedie(AbstractMeanLoss):
         phi = float(self.dispersion)
         return p, phi, y * exponential((1 - p) * eta) / phi, exponential((2 - p) * eta) / phi
 
-    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
+    def formulas(self, eta: ndarray, y: ndarray) -> Formulas:
         if self.link_name != "log" or self.kind != "compound":
             return {}
         p, phi, first, second = self._powers(eta, y)
@@ -439,7 +440,7 @@ class Tweedie(AbstractMeanLoss):
             ) * amplification
         return (size + first + second) * amplification
 
-    def check(self, y: np.ndarray) -> None:
+    def check(self, y: ndarray) -> None:
         if self.kind in ("Poisson", "compound"):
             domain(y, y >= 0, f"Tweedie ({self.power:g})", "not negative")
         elif self.kind in ("gamma", "positive"):
@@ -448,7 +449,7 @@ class Tweedie(AbstractMeanLoss):
     def variance(self, mean: Arrays) -> Arrays:
         return self.dispersion * mean**self.power
 
-    def scale(self, y: np.ndarray) -> str:
+    def scale(self, y: ndarray) -> str:
         return f"half the Tweedie deviance of power {float(self.power):g} over {float(self.dispersion):g}"
 
     @property
@@ -515,7 +516,7 @@ class AbstractQuasiLoss(AbstractLoss):
     def __call__(self, eta: Array, y: Array) -> Array:
         return (self.likelihood(eta, y) - self.least(y, jspecial)) / self.dispersion
 
-    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
+    def formulas(self, eta: ndarray, y: ndarray) -> Formulas:
         functions = self.likelihood.formulas(eta, y)
         least = lambda k: 0.0 if k else self.least(y, scipy.special)
         return {
@@ -536,10 +537,10 @@ class AbstractQuasiLoss(AbstractLoss):
     def variance(self, mean: Arrays) -> Arrays:
         return self.dispersion * self.likelihood.variance(mean)
 
-    def scale(self, y: np.ndarray) -> str:
+    def scale(self, y: ndarray) -> str:
         return f"half the {type(self.likelihood).__name__} deviance over {float(self.dispersion):g}"
 
-    def peak(self, y: np.ndarray) -> np.ndarray | None:
+    def peak(self, y: ndarray) -> ndarray | None:
         return self.likelihood.peak(y)
 
     inverse_link, check, start, inside, self_concordance, fourth, convex = members_of(
@@ -595,5 +596,5 @@ class QuasiPoisson(AbstractQuasiLoss):
     def least(self, y: Arrays, special: Any) -> Arrays:
         return y - special.xlogy(y, y) + special.gammaln(y + 1.0)
 
-    def check(self, y: np.ndarray) -> None:
+    def check(self, y: ndarray) -> None:
         domain(y, y >= 0, "quasi-Poisson", "not negative")

@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 import scipy
 from jaxtyping import Bool, Float
+from numpy import ndarray
 from numpy.typing import ArrayLike
 
 from ..._runtime.jax import Array, Arrays as Arrays, PyTree, Scalar, float64, jax, jnp, static
@@ -71,10 +72,10 @@ class AbstractRegression(AbstractLinearPredictor):
     The base of `GLM` and `Regression`, which take different losses.
     """
 
-    design: Float[np.ndarray, "units coefficients"] | SparseDesign | MappedDesign | Resident
+    design: Float[ndarray, "units coefficients"] | SparseDesign | MappedDesign | Resident
     y: PerUnit
     sample_weight: PerUnit | None
-    offset: Float[np.ndarray, "units ..."] | None
+    offset: Float[ndarray, "units ..."] | None
     class_code: PerUnit | None
     loss_function: losses.AbstractLoss
     penalty: penalties.AbstractPenalty
@@ -204,7 +205,7 @@ class AbstractRegression(AbstractLinearPredictor):
         """Copy the model with another penalty; its data are shared, and not read again."""
         return _copy_to_memory(penalties.under(self, penalty, self.num_features))
 
-    def relearn(self, seen: Bool[np.ndarray, " units"]) -> Self:
+    def relearn(self, seen: Bool[ndarray, " units"]) -> Self:
         """Copy the model, with the columns of its formula by what the `seen` rows teach."""
         model = copy.copy(self)
         reader = cast(FormulaReader, self.labels.read)
@@ -224,7 +225,7 @@ class AbstractRegression(AbstractLinearPredictor):
         return self.design.shape[1] - self.intercept
 
     @property
-    def row_weights(self) -> np.ndarray:
+    def row_weights(self) -> ndarray:
         """Sample weights, one each where there are none."""
         if self.sample_weight is None:
             return np.ones(self.num_units)
@@ -510,9 +511,7 @@ class AbstractRegression(AbstractLinearPredictor):
             vars(out)["names"] = names + self.names[len(names) :]
         return out
 
-    def new_rows(
-        self, caller: str, X: Any
-    ) -> Float[np.ndarray, "rows coefficients"] | SparseDesign:
+    def new_rows(self, caller: str, X: Any) -> Float[ndarray, "rows coefficients"] | SparseDesign:
         """Read rows to be predicted, other than those of the design."""
         if self.labels.read is not None:
             X = self.labels.read(X)
@@ -622,9 +621,7 @@ class AbstractRegression(AbstractLinearPredictor):
             norms=norms,
         )
 
-    def _weigh_rows(
-        self, weights: np.ndarray, penalty_weights: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _weigh_rows(self, weights: ndarray, penalty_weights: ndarray) -> tuple[ndarray, ndarray]:
         """Compute ω and κ of many refits.
 
         ω of the penalty's rows, which is κ times theirs, follows that of the units.
@@ -683,7 +680,7 @@ class AbstractRegression(AbstractLinearPredictor):
         return join_remarks(self.remark, self.loss_function.remark)
 
 
-def _are_trials(loss: losses.AbstractLoss, y: np.ndarray, weight: np.ndarray) -> bool:
+def _are_trials(loss: losses.AbstractLoss, y: ndarray, weight: ndarray) -> bool:
     """Tell whether weights of proportions are their numbers of trials, as in R.
 
     With them successes are whole numbers.
@@ -927,7 +924,7 @@ def _two_labels(caller: str, y: Any, loss: losses.AbstractLoss) -> tuple[Any, tu
     return code.astype(float), tuple(levels.tolist())
 
 
-def _class_codes(caller: str, y: ArrayLike, n: int) -> tuple[np.ndarray, tuple]:
+def _class_codes(caller: str, y: ArrayLike, n: int) -> tuple[ndarray, tuple]:
     """Number the class of each unit; return the numbers and the classes."""
     if np.shape(y) != (n,):
         raise ValueError(
@@ -939,7 +936,7 @@ def _class_codes(caller: str, y: ArrayLike, n: int) -> tuple[np.ndarray, tuple]:
     return code, tuple(classes.tolist())
 
 
-def _ordinal(y: ArrayLike) -> tuple[losses.Ordinal, np.ndarray, tuple]:
+def _ordinal(y: ArrayLike) -> tuple[losses.Ordinal, ndarray, tuple]:
     """Return the ordinal loss, the number of each unit's level, and the levels in order."""
     categories: Any = getattr(y, "cat", y)
     if getattr(categories, "ordered", False):

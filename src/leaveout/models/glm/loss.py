@@ -10,6 +10,7 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 from jaxtyping import Float
+from numpy import ndarray
 
 from ..._runtime.jax import Array, Arrays, Module, Scalar, compile_static, jax, jnp
 from ...objectives.objective import LOG_PROBABILITY
@@ -67,7 +68,7 @@ class AbstractLoss(Module):
         """Whether `inverse_link` gives predictions that responses are compared with."""
         return True
 
-    def check(self, y: np.ndarray) -> None:
+    def check(self, y: ndarray) -> None:
         """Raise if responses lie outside the domain of the loss.
 
         Parameters
@@ -81,7 +82,7 @@ class AbstractLoss(Module):
             If some y lies outside.
         """
 
-    def start(self, y: np.ndarray, weight: np.ndarray) -> Any:
+    def start(self, y: ndarray, weight: ndarray) -> Any:
         """Return an intercept from which a fit starts, inside the domain.
 
         Parameters
@@ -118,7 +119,7 @@ class AbstractLoss(Module):
         """
         return {}
 
-    def unconstrained(self, parameters: dict[str, Any]) -> np.ndarray:
+    def unconstrained(self, parameters: dict[str, Any]) -> ndarray:
         """Return τ from natural parameters; the inverse of `natural`.
 
         Parameters
@@ -133,7 +134,7 @@ class AbstractLoss(Module):
         """
         return np.zeros(0)
 
-    def limit(self, tau: np.ndarray) -> str:
+    def limit(self, tau: ndarray) -> str:
         """Explain why there is no minimum, if the loss's own parameters came out at a limit that
         they cannot reach.
 
@@ -196,7 +197,7 @@ class AbstractLoss(Module):
         """Constant K with `|ℓ⁗| ≤ K ℓ″` for all η; None if it is not known."""
         return None
 
-    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
+    def formulas(self, eta: ndarray, y: ndarray) -> Formulas:
         """Return the loss and its derivatives in η, in NumPy, if there is a closed form.
 
         Outside the domain of η, the loss is NaN and a derivative is `OUTSIDE_DOMAIN`.
@@ -216,9 +217,7 @@ class AbstractLoss(Module):
         """
         return {}
 
-    def derivatives(
-        self, eta: np.ndarray, y: np.ndarray, orders: tuple[int, ...]
-    ) -> tuple[np.ndarray, ...]:
+    def derivatives(self, eta: ndarray, y: ndarray, orders: tuple[int, ...]) -> tuple[ndarray, ...]:
         """Compute the loss and its derivatives in η, in NumPy by a closed form, or else by JAX.
 
         Parameters
@@ -250,7 +249,7 @@ class AbstractLoss(Module):
             ]
         return tuple(part[: eta.size].reshape(eta.shape) for part in values)
 
-    def terms(self, order: int, size: np.ndarray, eta: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def terms(self, order: int, size: ndarray, eta: ndarray, y: ndarray) -> ndarray:
         """Bound the sum of the sizes of the terms that ℓ, or a derivative of it, is computed from.
 
         Rounding is at most 64 units of the last place of it, which proofs count. Override it where
@@ -279,7 +278,7 @@ class AbstractLoss(Module):
         """Upper bound on ℓ″."""
         return np.inf
 
-    def peak(self, y: np.ndarray) -> np.ndarray | None:
+    def peak(self, y: ndarray) -> ndarray | None:
         """Return the η at which ℓ″ is largest, if ℓ″ rises up to there and falls from there on.
 
         Parameters
@@ -309,7 +308,7 @@ class AbstractLoss(Module):
         """Sentence to show with printed results."""
         return ""
 
-    def scale(self, y: np.ndarray) -> str:
+    def scale(self, y: ndarray) -> str:
         """Name the scale of ℓ for these y. Only losses on one scale can be compared.
 
         Parameters
@@ -351,7 +350,7 @@ class AbstractMeanLoss(AbstractLoss):
     def inverse_link(self, eta: Arrays) -> Arrays:
         return self.link.inverse(eta)
 
-    def start(self, y: np.ndarray, weight: np.ndarray) -> Any:
+    def start(self, y: ndarray, weight: ndarray) -> Any:
         return float(np.asarray(self.link(max(np.average(y, weights=weight), 1e-3))))
 
     (inside,) = members_of("link", "inside")
@@ -369,7 +368,7 @@ class AbstractMeanLoss(AbstractLoss):
     def self_concordance(self) -> float | Number | None:
         return self.convex_links.get(self.link_name)
 
-    def peak(self, y: np.ndarray) -> np.ndarray | None:
+    def peak(self, y: ndarray) -> ndarray | None:
         if self.convex and self.self_concordance is None:
             return np.zeros_like(y)
         return None
@@ -404,7 +403,7 @@ class AbstractSharedLoss(AbstractLoss):
         """
 
     @abc.abstractmethod
-    def unconstrained(self, parameters: dict[str, Any]) -> np.ndarray:
+    def unconstrained(self, parameters: dict[str, Any]) -> ndarray:
         """Return τ from natural parameters; the inverse of `natural`.
 
         Parameters
@@ -419,7 +418,7 @@ class AbstractSharedLoss(AbstractLoss):
         """
 
     @abc.abstractmethod
-    def start(self, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
+    def start(self, y: ndarray, weight: ndarray) -> tuple[float, ndarray]:
         """Return an intercept and τ from which a fit starts.
 
         Parameters
@@ -435,7 +434,7 @@ class AbstractSharedLoss(AbstractLoss):
             The intercept, and τ.
         """
 
-    def at_limit(self, tau: np.ndarray) -> np.ndarray:
+    def at_limit(self, tau: ndarray) -> ndarray:
         """Put parameters that run to a limit so near to it that losses are those of the limit.
 
         Parameters
@@ -470,7 +469,7 @@ class AbstractSharedLoss(AbstractLoss):
 
 @compile_static
 def _vmapped_derivative(
-    loss: AbstractLoss, eta: Array | np.ndarray, y: Array | np.ndarray, order: int
+    loss: AbstractLoss, eta: Array | ndarray, y: Array | ndarray, order: int
 ) -> Array:
     function = loss.__call__
     for _ in range(order):
@@ -478,14 +477,14 @@ def _vmapped_derivative(
     return jax.vmap(function)(jnp.asarray(eta), jnp.asarray(y))
 
 
-def probability(y: np.ndarray, otherwise: str) -> str:
+def probability(y: ndarray, otherwise: str) -> str:
     """Return the scale of −log probabilities if y are whole numbers."""
     if np.all(y == np.floor(y)):
         return LOG_PROBABILITY
     return otherwise
 
 
-def within(inside: np.ndarray, formulas: Formulas) -> Formulas:
+def within(inside: ndarray, formulas: Formulas) -> Formulas:
     """Formulas of a loss, with their values outside its domain."""
     return {
         k: lambda k=k: np.where(inside, formulas[k](), OUTSIDE_DOMAIN if k else np.nan)
@@ -493,7 +492,7 @@ def within(inside: np.ndarray, formulas: Formulas) -> Formulas:
     }
 
 
-def positive(name: str, value: float) -> np.ndarray:
+def positive(name: str, value: float) -> ndarray:
     array = np.asarray(value)
     if array.ndim or array.dtype.kind not in "biuf" or not 0 < array < np.inf:
         raise ValueError(f"{name} must be positive and finite; got {value}.")

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import scipy
+from numpy import ndarray
 
 from ..._runtime.jax import (
     Array,
@@ -193,7 +194,7 @@ class Binomial(AbstractLoss):
         success, failure = LINKS[self.link][0](eta)
         return -y * success - (1 - y) * failure
 
-    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
+    def formulas(self, eta: ndarray, y: ndarray) -> Formulas:
         if self.link == "logit":
             return _logistic(eta, y)
         if self.link not in CLOSED:
@@ -232,7 +233,7 @@ class Binomial(AbstractLoss):
     def ceiling(self) -> float:
         return {"logit": 0.25, "probit": 1.0}.get(self.link, np.inf)
 
-    def peak(self, y: np.ndarray) -> np.ndarray | None:
+    def peak(self, y: ndarray) -> ndarray | None:
         """Return the η at which ℓ″ is largest, for y of 0 and 1.
 
         Parameters
@@ -252,7 +253,7 @@ class Binomial(AbstractLoss):
     def inverse_link(self, eta: Arrays) -> Arrays:
         return LINKS[self.link][1](eta)
 
-    def check(self, y: np.ndarray) -> None:
+    def check(self, y: ndarray) -> None:
         domain(
             y,
             (y >= 0) & (y <= 1),
@@ -260,7 +261,7 @@ class Binomial(AbstractLoss):
             "in [0, 1]",
         )
 
-    def start(self, y: np.ndarray, weight: np.ndarray) -> Any:
+    def start(self, y: ndarray, weight: ndarray) -> Any:
         mean = float(np.clip(np.average(y, weights=weight), 1e-3, 1 - 1e-3))
         starts = {
             "logit": np.log(mean / (1 - mean)),
@@ -273,7 +274,7 @@ class Binomial(AbstractLoss):
     def variance(self, mean: Arrays) -> Arrays:
         return distributions.BERNOULLI.variance(mean, 1.0)
 
-    def scale(self, y: np.ndarray) -> str:
+    def scale(self, y: ndarray) -> str:
         return probability(y, "binomial loss of proportions")
 
     @property
@@ -293,14 +294,14 @@ class Binomial(AbstractLoss):
         return self.link != "cauchit"
 
 
-def _logistic(eta: np.ndarray, y: np.ndarray) -> Formulas:
+def _logistic(eta: ndarray, y: ndarray) -> Formulas:
     """Derivatives of log(1 + e^η) − yη, from μ and 1 − μ, each computed without a subtraction from
     one.
 
     If all y are zero or one, these are the probabilities of the other class and of y. It works in
     place, since each pass over large arrays takes as long as the exponential.
     """
-    cache: list[np.ndarray] = []
+    cache: list[ndarray] = []
     sign = 1 - 2 * np.asarray(y)
     binary = bool((np.abs(sign) == 1).all())
 
@@ -337,7 +338,7 @@ def _logistic(eta: np.ndarray, y: np.ndarray) -> Formulas:
     return {0: value, 1: slope, 2: second, 3: third}
 
 
-def _normal(x: np.ndarray) -> Formulas:
+def _normal(x: ndarray) -> Formulas:
     """Compute −log Φ(x), by m = φ/Φ and s = x + m: m′ = −ms."""
     m = np.sqrt(2 / np.pi) / scipy.special.erfcx(-x / np.sqrt(2))
     s = np.where(x < -1e4, -1 / np.minimum(x, -1.0), x + m)  # otherwise digits cancel
@@ -349,7 +350,7 @@ def _normal(x: np.ndarray) -> Formulas:
     }
 
 
-def _extreme(x: np.ndarray) -> Formulas:
+def _extreme(x: ndarray) -> Formulas:
     """−log(1 − e⁻ᵘ), u = eˣ, by b = u/(eᵘ − 1) and c = u/(1 − e⁻ᵘ) − 1: ℓ′ = −b, ℓ″ = bc, ℓ‴ = bc
     (u/c − 2c − 1 + u).
 
@@ -372,13 +373,13 @@ def _extreme(x: np.ndarray) -> Formulas:
     return {0: value, 1: lambda: -b, 2: lambda: b * c, 3: lambda: b * (u - c * (2 * c + 1 - u))}
 
 
-def _growing(x: np.ndarray) -> Formulas:
+def _growing(x: ndarray) -> Formulas:
     """Compute eˣ."""
     u = exponential(x)
     return dict.fromkeys(range(4), lambda: u)
 
 
-def _log_complement(x: np.ndarray) -> Formulas:
+def _log_complement(x: ndarray) -> Formulas:
     """−log(1 − eˣ), x < 0, by v = 1/(e⁻ˣ − 1), v′ = v + v².
 
     ℓ″ = v + v² grows with v, and so with x.
@@ -393,7 +394,7 @@ def _log_complement(x: np.ndarray) -> Formulas:
     }
 
 
-def _line(x: np.ndarray) -> Formulas:
+def _line(x: ndarray) -> Formulas:
     """Compute −x."""
     return {
         0: lambda: -x,
@@ -403,13 +404,13 @@ def _line(x: np.ndarray) -> Formulas:
     }
 
 
-def _log(x: np.ndarray) -> Formulas:
+def _log(x: ndarray) -> Formulas:
     """Compute −log x."""
     x = np.maximum(x, SMALLEST_PREDICTOR)
     return {0: lambda: -np.log(x), 1: lambda: -1 / x, 2: lambda: x**-2.0, 3: lambda: -2 * x**-3.0}
 
 
-def _mirror(function: Callable[[np.ndarray], Formulas], x: np.ndarray) -> Formulas:
+def _mirror(function: Callable[[ndarray], Formulas], x: ndarray) -> Formulas:
     """Return the derivatives of f(c − η) in η, from those of f."""
     formulas = function(x)
     return {k: lambda k=k: (-1.0) ** k * formulas[k]() for k in formulas}
@@ -436,8 +437,8 @@ class ClosedLink(NamedTuple):
     (-inf, 0.0)
     """
 
-    success: Callable[[np.ndarray], Formulas]
-    failure: Callable[[np.ndarray], Formulas]
+    success: Callable[[ndarray], Formulas]
+    failure: Callable[[ndarray], Formulas]
     peaks: tuple[float, float]
     domain: tuple[float, float] = (-np.inf, np.inf)
 
@@ -513,13 +514,13 @@ class AbstractRobust(AbstractLoss):
     ceiling: ClassVar[float] = 1.0
     title: ClassVar[str]
 
-    def peak(self, y: np.ndarray) -> np.ndarray | None:
+    def peak(self, y: ndarray) -> ndarray | None:
         return y
 
-    def start(self, y: np.ndarray, weight: np.ndarray) -> Any:
+    def start(self, y: ndarray, weight: ndarray) -> Any:
         return float(np.median(y))
 
-    def scale(self, y: np.ndarray) -> str:
+    def scale(self, y: ndarray) -> str:
         return f"{self.title} loss of δ = {float(self.delta):g}"
 
 
@@ -564,7 +565,7 @@ class Huber(AbstractRobust):
         r = jnp.abs(y - eta)
         return jnp.where(r <= self.delta, 0.5 * r**2, self.delta * r - 0.5 * self.delta**2)
 
-    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
+    def formulas(self, eta: ndarray, y: ndarray) -> Formulas:
         delta = float(self.delta)
         r = eta - y
         inner = np.abs(r) <= delta
@@ -611,7 +612,7 @@ class PseudoHuber(AbstractRobust):
     def __call__(self, eta: Array, y: Array) -> Array:
         return (jnp.sqrt(1 + ((y - eta) / self.delta) ** 2) - 1) * self.delta**2
 
-    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
+    def formulas(self, eta: ndarray, y: ndarray) -> Formulas:
         delta = float(self.delta)
         t = (eta - y) / delta
         root = np.sqrt(1 + t**2)
@@ -648,11 +649,11 @@ class Straight(AbstractLoss):
     def __call__(self, eta: Array, y: Array) -> Array:
         return eta
 
-    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
+    def formulas(self, eta: ndarray, y: ndarray) -> Formulas:
         zero = lambda: np.zeros_like(eta)
         return {0: lambda: eta, 1: lambda: np.ones_like(eta), 2: zero, 3: zero}
 
-    def peak(self, y: np.ndarray) -> np.ndarray | None:
+    def peak(self, y: ndarray) -> ndarray | None:
         return np.zeros_like(y)
 
 
@@ -678,7 +679,7 @@ class SquaredHinge(AbstractLoss):
     def __call__(self, eta: Array, y: Array) -> Array:
         return jnp.maximum(1 - y * eta, 0.0) ** 2
 
-    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
+    def formulas(self, eta: ndarray, y: ndarray) -> Formulas:
         short = np.maximum(1 - y * eta, 0.0)
         return {
             0: lambda: short**2,
@@ -687,10 +688,10 @@ class SquaredHinge(AbstractLoss):
             3: lambda: np.zeros_like(short),
         }
 
-    def check(self, y: np.ndarray) -> None:
+    def check(self, y: ndarray) -> None:
         domain(y, np.abs(y) == 1, "squared_hinge", "−1 or 1")
 
-    def peak(self, y: np.ndarray) -> np.ndarray | None:
+    def peak(self, y: ndarray) -> ndarray | None:
         return -np.inf * y  # ℓ″ is two up to the margin, and zero beyond
 
 

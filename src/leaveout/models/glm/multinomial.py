@@ -4,6 +4,7 @@ from typing import ClassVar
 
 import numpy as np
 import scipy
+from numpy import ndarray
 
 from ..._runtime.jax import Array, Arrays, jax, special_of
 from ...objectives.objective import LOG_PROBABILITY
@@ -35,7 +36,7 @@ class Multinomial(AbstractLoss):
     def inverse_link(self, eta: Arrays) -> Arrays:
         return special_of(eta).softmax(eta, axis=-1)
 
-    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
+    def formulas(self, eta: ndarray, y: ndarray) -> Formulas:
         """Return the loss ℓ, p − e_y and diag(p) − p pᵀ, in NumPy.
 
         Where a probability is close to one, its difference from one is computed as a sum of the
@@ -60,7 +61,7 @@ class Multinomial(AbstractLoss):
         total, other_sum = e.sum(-1, keepdims=True), np.where(hot, 0.0, e).sum(-1, keepdims=True)
         response_eta = np.where(hot, eta - top, 0.0).sum(-1, keepdims=True)
 
-        def second() -> np.ndarray:  # diag(p) − p pᵀ
+        def second() -> ndarray:  # diag(p) − p pᵀ
             p, complement = e / total, e @ (1 - np.eye(e.shape[-1])) / total
             out, k = -p[..., :, None] * p[..., None, :], np.arange(p.shape[-1])
             out[..., k, k] = p * complement
@@ -81,7 +82,7 @@ class Multinomial(AbstractLoss):
             amplification.shape + (1,) * (size.ndim - amplification.ndim)
         )
 
-    def roots(self, eta: np.ndarray) -> np.ndarray:
+    def roots(self, eta: ndarray) -> ndarray:
         """Compute the root diag(√p) − p √pᵀ of the second derivative.
 
         Parameters
@@ -102,7 +103,7 @@ class Multinomial(AbstractLoss):
         root[..., k, k] = np.sqrt(p) * (e @ (1 - np.eye(len(k))) / total)
         return root
 
-    def third(self, eta: np.ndarray, move: np.ndarray) -> np.ndarray:
+    def third(self, eta: ndarray, move: ndarray) -> ndarray:
         """Compute the third derivative along a direction s twice, p_k ((s_k − s̄)² − Var s).
 
         Parameters
@@ -125,7 +126,7 @@ class Multinomial(AbstractLoss):
         deviations *= p
         return deviations
 
-    def ratios(self, eta: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def ratios(self, eta: ndarray, at: ndarray) -> tuple[ndarray, ndarray]:
         """Bound how ℓ″ changes between two linear predictors, by the ratios of their probabilities.
 
         Since vᵀ∇²ℓ v = min over m of Σ_k p_k (v_k − m)², ℓ″ at `eta` lies between `low` and `high`
@@ -145,9 +146,7 @@ class Multinomial(AbstractLoss):
         change = scipy.special.log_softmax(eta, axis=-1) - scipy.special.log_softmax(at, axis=-1)
         return np.exp(change.min(-1)), np.exp(np.minimum(change.max(-1), 700.0))
 
-    def within(
-        self, eta: np.ndarray, y: np.ndarray, spread: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def within(self, eta: ndarray, y: ndarray, spread: ndarray) -> tuple[ndarray, ndarray]:
         """Bound the change of the loss within a spread of the linear predictors.
 
         ℓ(η + s) − ℓ(η) = log Σ_k p_k e^{s_k − s_y} lies between log(p_y + (1 − p_y) e^{∓spread}).
@@ -176,7 +175,7 @@ class Multinomial(AbstractLoss):
             ), rise
 
 
-def _exponentials(eta: np.ndarray) -> np.ndarray:
+def _exponentials(eta: ndarray) -> ndarray:
     """Compute the probabilities up to their sum."""
     e = eta - eta.max(-1, keepdims=True)
     return np.exp(e, out=e)

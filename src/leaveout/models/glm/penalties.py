@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float
+from numpy import ndarray
 from numpy.typing import ArrayLike
 
 from ..._runtime.jax import Array, Scalar, compile_static, is_traced, jax, jnp, numpy_of
@@ -100,7 +101,7 @@ class Ridge(AbstractPenalty):
     def __call__(self, coef: Array) -> Array:
         return 0.5 * jnp.sum(self.alpha * coef**2)
 
-    def second(self, features: int) -> np.ndarray:
+    def second(self, features: int) -> ndarray:
         xp = numpy_of(self.alpha)
         return xp.diag(xp.broadcast_to(self.alpha, (features,)))
 
@@ -138,7 +139,7 @@ class Quadratic(AbstractPenalty):
     2.0
     """
 
-    matrix: Float[np.ndarray, "features features"]
+    matrix: Float[ndarray, "features features"]
     quadratic = True
 
     def __init__(self, matrix: ArrayLike):
@@ -158,7 +159,7 @@ class Quadratic(AbstractPenalty):
     def __call__(self, coef: Array) -> Array:
         return 0.5 * jnp.sum(coef * (coef @ self.matrix))
 
-    def second(self, features: int) -> np.ndarray:
+    def second(self, features: int) -> ndarray:
         return self.matrix
 
     def check(self, features: int) -> None:
@@ -294,7 +295,7 @@ class ElasticNet(AbstractAbsolute):
     def steepness(self) -> AnyShape:
         return self.alpha * self.l1_ratio
 
-    def second(self, features: int) -> np.ndarray:
+    def second(self, features: int) -> ndarray:
         strength = self.alpha * (1 - self.l1_ratio)
         return numpy_of(strength).diag(numpy_of(strength).broadcast_to(strength, (features,)))
 
@@ -337,8 +338,8 @@ class GroupLasso(AbstractKinked):
     """
 
     alpha: Number
-    member: Bool[np.ndarray, "groups features"]
-    weights: Float[np.ndarray, " groups"]
+    member: Bool[ndarray, "groups features"]
+    weights: Float[ndarray, " groups"]
 
     def __init__(self, alpha: float, groups: ArrayLike, weights: ArrayLike | None = None):
         self.alpha = _not_negative("GroupLasso: alpha", alpha)
@@ -478,8 +479,8 @@ class Tilted(AbstractPenalty):
     whole: AbstractPenalty
     slope: PerFeature
     ridge: PerFeature
-    weight: Float[np.ndarray, " groups"]
-    member: Bool[np.ndarray, "groups features"]
+    weight: Float[ndarray, " groups"]
+    member: Bool[ndarray, "groups features"]
     quadratic = False
 
     def __call__(self, coef: Array) -> Array:
@@ -493,7 +494,7 @@ class Tilted(AbstractPenalty):
             return Norms(self.weight, self.member)
         return None
 
-    def second(self, features: int) -> np.ndarray:
+    def second(self, features: int) -> ndarray:
         return np.diag(self.ridge)
 
     def curved_terms(self, features: int) -> CurvedTerms | None:
@@ -634,11 +635,11 @@ def curvature(
 
 
 def derivatives(
-    penalty: AbstractPenalty, theta: Float[np.ndarray, "refits features"]
+    penalty: AbstractPenalty, theta: Float[ndarray, "refits features"]
 ) -> tuple[
-    Float[np.ndarray, " refits"],
-    Float[np.ndarray, "refits features"],
-    Float[np.ndarray, "refits features features"],
+    Float[ndarray, " refits"],
+    Float[ndarray, "refits features"],
+    Float[ndarray, "refits features features"],
 ]:
     """Compute a smooth penalty of each refit, its gradient and its Hessian.
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
+from numpy import ndarray
 
 from ..._runtime.jax import Array, Arrays, Module, Scalar, call_traced, jnp, static
 from ...linalg.group_norms import Norms
@@ -38,8 +39,8 @@ class CurvedTerms(NamedTuple):
     array([1., 1.])
     """
 
-    rows: Float[np.ndarray, "terms features"]
-    weight: Float[np.ndarray, " terms"]
+    rows: Float[ndarray, "terms features"]
+    weight: Float[ndarray, " terms"]
     loss: AbstractLoss = Rounded(1.0)
 
 
@@ -87,7 +88,7 @@ class AbstractPenalty(Module):
         """
         return np.ones(())
 
-    def second(self, features: int) -> np.ndarray:
+    def second(self, features: int) -> ndarray:
         """Return the Hessian of the quadratic part of the penalty.
 
         Parameters
@@ -197,7 +198,7 @@ class AbstractPenalty(Module):
 class AbstractCurved(AbstractPenalty):
     """Penalty without a quadratic part."""
 
-    def second(self, features: int) -> np.ndarray:
+    def second(self, features: int) -> ndarray:
         return np.zeros((features, features))
 
 
@@ -273,7 +274,7 @@ class Sum(AbstractPenalty):
     def __call__(self, coef: Array) -> Array:
         return sum((term(coef) for term in self.terms), jnp.zeros(()))
 
-    def second(self, features: int) -> np.ndarray:
+    def second(self, features: int) -> ndarray:
         return sum((term.second(features) for term in self.terms), np.zeros((features, features)))
 
     @property

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import scipy
 from jaxtyping import Float
+from numpy import ndarray
 from numpy.typing import ArrayLike
 
 from ..._runtime.jax import Array, Arrays, jnp
@@ -50,7 +51,7 @@ def times(weight: Arrays, value: Arrays) -> Arrays:
 
 def design(
     caller: str, X: ArrayLike, intercept: bool
-) -> tuple[np.ndarray | SparseDesign | MappedDesign | Resident, tuple[str, ...]]:
+) -> tuple[ndarray | SparseDesign | MappedDesign | Resident, tuple[str, ...]]:
     """Return the rows, with a last column of ones if there is an intercept, and the names of the
     columns.
     """
@@ -88,7 +89,7 @@ def design(
     return _with_ones(array, intercept), names
 
 
-def check_range(caller: str, names: Sequence[str], largest: Float[np.ndarray, " columns"]) -> None:
+def check_range(caller: str, names: Sequence[str], largest: Float[ndarray, " columns"]) -> None:
     """Raise ValueError if the largest absolute value of a column is so far from one that products
     with its square are lost.
     """
@@ -101,7 +102,7 @@ def check_range(caller: str, names: Sequence[str], largest: Float[np.ndarray, " 
         )
 
 
-def by_name(rows: Any, names: tuple[str, ...]) -> dict[str, np.ndarray]:
+def by_name(rows: Any, names: tuple[str, ...]) -> dict[str, ndarray]:
     """Return the columns of rows in memory."""
     if isinstance(rows, np.ndarray):
         return dict(zip(names, rows.T, strict=False))
@@ -141,7 +142,7 @@ def _check_finite(caller: str, name: str, array: Any, columns: tuple[str, ...]) 
     )
 
 
-def _with_ones(array: Any, intercept: bool) -> np.ndarray | SparseDesign | MappedDesign | Resident:
+def _with_ones(array: Any, intercept: bool) -> ndarray | SparseDesign | MappedDesign | Resident:
     if scipy.sparse.issparse(array):
         return SparseDesign.from_csr(array.astype(np.float64), intercept)
     if not isinstance(array, np.ndarray):
@@ -160,7 +161,7 @@ def _with_ones(array: Any, intercept: bool) -> np.ndarray | SparseDesign | Mappe
 
 def new_rows(
     caller: str, X: Any, names: tuple[str, ...], intercept: bool
-) -> np.ndarray | SparseDesign:
+) -> ndarray | SparseDesign:
     """Read other rows of a model whose columns are called `names`.
 
     The columns of a DataFrame are found by their names, in any order and among others. They are
@@ -196,7 +197,7 @@ def new_rows(
 
 def column(
     caller: str, name: str, value: ArrayLike, n: int, outputs: tuple[int, ...] = ()
-) -> np.ndarray:
+) -> ndarray:
     """Read one finite number a row, or one for each of its outputs."""
     array = numbers(caller, name, value)
     if array.shape == (n, 1) and not outputs:
@@ -210,7 +211,7 @@ def column(
     return as_stored(array)
 
 
-def all_finite(caller: str, name: str, array: np.ndarray) -> None:
+def all_finite(caller: str, name: str, array: ndarray) -> None:
     """Raise a ValueError that names the first row with a value that is not finite."""
     bad = ~np.isfinite(array.astype(np.float64))
     if bad.any():

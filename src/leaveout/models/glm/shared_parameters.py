@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float
+from numpy import ndarray
 
 from ..._runtime.jax import Array, Arrays, jax, jnp, jspecial, numpy_of, special_of, static
 from ...objectives.objective import LOG_DENSITY, LOG_PROBABILITY
@@ -36,7 +37,7 @@ class AbstractScaleLoss(AbstractSharedLoss):
     def natural(self, tau: Float[Arrays, "own ..."]) -> dict[str, Arrays]:
         return {self.parameter: numpy_of(tau).exp(tau[0])}
 
-    def unconstrained(self, parameters: dict[str, Any]) -> np.ndarray:
+    def unconstrained(self, parameters: dict[str, Any]) -> ndarray:
         return np.log(
             positive(f"{type(self).__name__}: {self.parameter}", parameters[self.parameter])
         )[None]
@@ -64,7 +65,7 @@ class AbstractFamilyScale(AbstractScaleLoss):
 
     start, check = members_of("family", "start", "check")
 
-    def scale(self, y: np.ndarray) -> str:
+    def scale(self, y: ndarray) -> str:
         return self.family.scale
 
 
@@ -97,14 +98,14 @@ class NegativeBinomialDispersion(AbstractFamilyScale):
             tau = tau - eta
         return super().__call__(eta, tau, y)
 
-    def start(self, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
+    def start(self, y: ndarray, weight: ndarray) -> tuple[float, ndarray]:
         if not self.linear:
             return super().start(y, weight)
         mean, variance = moments(y, weight)
         mean = max(mean, 1e-3)
         return float(np.log(mean)), np.log([max(variance / mean - 1, 0.1)])
 
-    def limit(self, tau: np.ndarray) -> str:
+    def limit(self, tau: ndarray) -> str:
         if tau[0] > np.log(1e-6):  # a dispersion that can be told from zero
             return ""
         return (
@@ -112,7 +113,7 @@ class NegativeBinomialDispersion(AbstractFamilyScale):
             "Take lo.losses.Poisson()."
         )
 
-    def at_limit(self, tau: np.ndarray) -> np.ndarray:
+    def at_limit(self, tau: ndarray) -> ndarray:
         # losses of this dispersion are Poisson's, as they differ by half of it times the squared
         # mean
         return np.log([1e-16]) if self.limit(tau) else tau
@@ -141,7 +142,7 @@ class Beta(AbstractScaleLoss):
         constant = jspecial.gammaln(a) + jspecial.gammaln(b) - jspecial.gammaln(precision)
         return constant - (a - 1) * jnp.log(y) - (b - 1) * jnp.log1p(-y)
 
-    def start(self, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
+    def start(self, y: ndarray, weight: ndarray) -> tuple[float, ndarray]:
         mean, variance = moments(y, weight)
         return float(np.log(mean / (1 - mean))), np.log(
             [max(mean * (1 - mean) / max(variance, 1e-12) - 1, 0.5)]
@@ -150,7 +151,7 @@ class Beta(AbstractScaleLoss):
     def inverse_link(self, eta: Arrays, tau: Arrays) -> Arrays:  # type: ignore[override]
         return jax.nn.sigmoid(eta)
 
-    def check(self, y: np.ndarray) -> None:
+    def check(self, y: ndarray) -> None:
         domain(y, (y > 0) & (y < 1), "beta", "strictly between 0 and 1")
 
 
@@ -226,7 +227,7 @@ class HuberScale(AbstractScaleLoss):
     parameter = "scale"
     smooth = False
 
-    epsilon: Float[np.ndarray, ""]
+    epsilon: Float[ndarray, ""]
 
     def __init__(self, epsilon: float = 1.35):
         if not (np.isfinite(epsilon) and epsilon >= 1):
@@ -241,11 +242,11 @@ class HuberScale(AbstractScaleLoss):
             linear, 2 * self.epsilon * jnp.abs(r) - scale * self.epsilon**2, r**2 / scale
         )
 
-    def start(self, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
+    def start(self, y: ndarray, weight: ndarray) -> tuple[float, ndarray]:
         median = float(np.median(y))
         return median, np.log([max(1.48 * float(np.median(np.abs(y - median))), 1e-6)])
 
-    def scale(self, y: np.ndarray) -> str:
+    def scale(self, y: ndarray) -> str:
         return f"Huber loss of ε = {float(self.epsilon):g} with its scale"
 
 
@@ -309,7 +310,7 @@ class Ordinal(AbstractSharedLoss):
     def natural(self, tau: Float[Arrays, " own"]) -> dict[str, Arrays]:
         return {"thresholds": thresholds(tau)}
 
-    def unconstrained(self, parameters: dict[str, Any]) -> np.ndarray:
+    def unconstrained(self, parameters: dict[str, Any]) -> ndarray:
         cut = np.asarray(parameters["thresholds"], np.float64)
         if (
             cut.shape != (self.num_levels - 1,)
@@ -321,7 +322,7 @@ class Ordinal(AbstractSharedLoss):
             )
         return np.r_[cut[0], np.log(np.diff(cut))]
 
-    def start(self, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
+    def start(self, y: ndarray, weight: ndarray) -> tuple[float, ndarray]:
         share = np.cumsum(np.bincount(y.astype(int), weight, self.num_levels))[:-1] / weight.sum()
         share = np.clip(share, 1e-3, 1 - 1e-3)
         cut = np.log(share / (1 - share)) + 1e-3 * np.arange(len(share))
@@ -350,7 +351,7 @@ class Ordinal(AbstractSharedLoss):
         edge = xp.zeros((*seen.shape[:-1], 1))
         return xp.diff(xp.concatenate([edge, seen, edge + 1], axis=-1), axis=-1)
 
-    def check(self, y: np.ndarray) -> None:
+    def check(self, y: ndarray) -> None:
         domain(
             y,
             are_counts(y) & (y < self.num_levels),

@@ -6,13 +6,13 @@ is the same for all levels of a factor. This is exact for a Gaussian response.
 """
 
 import functools
-from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from ..._runtime.results import record
 from ...objectives.closed_form import State
 from .effects import GroupingFactor, split
 from .laplace import Field, Incidence, LaplaceEngine, LaplaceMode, Latent
@@ -25,7 +25,7 @@ Array = np.ndarray
 SIDES = 500  # right-hand sides that are solved for at once
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class CrossedFactors(LaplaceEngine):
     """Rows, their factors, and the unit of each row."""
 

@@ -12,7 +12,6 @@ reads the fixed part and the terms before bars.
 
 import itertools
 import re
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +20,7 @@ import scipy
 from jaxtyping import Float, Int
 
 from ..._runtime.arrays import FloatArray
+from ..._runtime.results import record
 from ...data.arrays import codes, index_of, match_labels, numbers, pandas_of
 from ...data.formulas import frame_of, reading, response
 from .responses import ResponseRows
@@ -48,7 +48,7 @@ class EffectBlock(NamedTuple):
     sizes: tuple[int, ...]
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class GroupingFactor:
     """Grouping factor: the level of each row, and the columns of its effects, of about unit size.
 
@@ -146,7 +146,7 @@ class GroupingFactor:
         return self.row == self.column
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class Parts:
     """Parts of θ of some refits, each `[refits, part]`."""
 
@@ -242,7 +242,7 @@ def factor_codes(data: pd.DataFrame, name: str) -> tuple[Array, Array]:
     return codes("Mixed", name, joined)
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class BoundFormula:
     """Formula bound to data.
 

@@ -11,11 +11,11 @@ free entries of Λ, and the response's own.
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..._runtime.results import record
 from ...objectives.objective import Costs
 from .base import AbstractEngine, DesignRegressions
 from .effects import GroupingFactor, split
@@ -48,7 +48,7 @@ def _num_nodes(rule: Rule | None) -> int:
     return 1 if rule is None else rule.nodes.shape[1]
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class OneFactor(AbstractEngine):
     """Rows sorted by the levels of one factor."""
 

@@ -34,7 +34,6 @@ one weight, on all its rows.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -42,6 +41,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
+from ..._runtime.results import record
 from ...linalg.curvature import cholesky
 from ...linalg.sparse_cholesky import FrontalFactor, Pattern, pattern
 from ...objectives.closed_form import Points, State, ValueAndGradient, Weights
@@ -57,7 +57,7 @@ Rows = Float[Array, "lanes rows"]
 Loadings = Float[Array, "couplings lanes rows"]
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class Field:
     """Gaussian field u ~ N(0, Q(ψ)⁻¹), Q = Σ_k c_k(ψ) Q_k, with C u = 0.
 
@@ -114,7 +114,7 @@ class Solver:
         )
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class Incidence:
     """Latent variables of each row, `index` `[couplings, rows]`, none of them twice, and the
     pattern of H.
@@ -167,7 +167,7 @@ class ModeStart(NamedTuple):
     solver: Solver | None
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class LaplaceMode:
     """Batch of θ and w at u, most often its modes.
 
@@ -303,7 +303,7 @@ class LatentRefits(NamedTuple):
     loadings: Loadings
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class Latent:
     """Latent Gaussian model: rows, the latent variables of each of them, and a field.
 
@@ -489,7 +489,7 @@ class Latent:
             return data.size * (value + 0.5 * mode.variance * curvature - t * slope)
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class LaplaceEngine(AbstractEngine):
     """F(θ, w) of a latent Gaussian model.
 

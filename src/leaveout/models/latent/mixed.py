@@ -27,6 +27,7 @@ import numpy as np
 import pandas as pd
 import scipy
 from jaxtyping import Bool, Float, Int
+from numpy import ndarray
 from numpy.typing import ArrayLike, NDArray
 
 from ..._runtime.conventions import conventional
@@ -131,7 +132,7 @@ class Mixed(AbstractLatentModel):
     factors: tuple[GroupingFactor, ...] = static()
     # the factors before entries of Λ were held at zero
     full_factors: tuple[GroupingFactor, ...] = static()
-    transform: Float[np.ndarray, "coefficients coefficients"]
+    transform: Float[ndarray, "coefficients coefficients"]
     unit: float = static()
     code: Any = static()  # the unit of each row
     num: int = static()
@@ -206,7 +207,7 @@ class Mixed(AbstractLatentModel):
         y: ArrayLike,
         family: Any,
         blocks: tuple[EffectBlock, ...],
-        known: dict[str, tuple[np.ndarray, np.ndarray]],
+        known: dict[str, tuple[ndarray, ndarray]],
         drop: str = ROWS,
         method: str = "ML",
     ) -> Self:
@@ -341,8 +342,8 @@ class Mixed(AbstractLatentModel):
             )
 
     def _data(
-        self, X: np.ndarray, y: np.ndarray, response: Response, offset: Any, trials: Any
-    ) -> tuple[ResponseRows, np.ndarray]:
+        self, X: ndarray, y: ndarray, response: Response, offset: Any, trials: Any
+    ) -> tuple[ResponseRows, ndarray]:
         """Return the rows in coordinates of unit size, and the matrix that maps coefficients in
         these to the natural ones.
         """
@@ -547,7 +548,7 @@ class Mixed(AbstractLatentModel):
             )
         return new
 
-    def _roots(self, theta: Any) -> list[Float[np.ndarray, "effects effects"]]:
+    def _roots(self, theta: Any) -> list[Float[ndarray, "effects effects"]]:
         """Return Λ of each factor."""
         parts = self._parts(theta)
         return [factor.root(free[0]) for factor, free in zip(self.factors, parts.free, strict=True)]
@@ -605,9 +606,9 @@ class Mixed(AbstractLatentModel):
     def _leaving(
         self,
         like: Any,
-        thetas: Float[np.ndarray, "refits params"],
-        weights: Float[np.ndarray, "refits units"],
-    ) -> Bool[np.ndarray, " refits"]:
+        thetas: Float[ndarray, "refits params"],
+        weights: Float[ndarray, "refits units"],
+    ) -> Bool[ndarray, " refits"]:
         """Tell for which refits F would fall if an entry that is held at zero left it.
 
         As F(Σ) = F(ΛΛᵀ), ∂F/∂Λ = 2GΛ with G = ∂F/∂Σ. A pivot would leave zero where G, on the
@@ -658,7 +659,7 @@ class Mixed(AbstractLatentModel):
             )
         return value + restricted_value - fixed, gradient + slope, state
 
-    def jacobian(self, theta: PyTree) -> Float[np.ndarray, "units params"]:
+    def jacobian(self, theta: PyTree) -> Float[ndarray, "units params"]:
         jacobian = super().jacobian(theta)
         if not self.restricted:
             return jacobian
@@ -672,10 +673,10 @@ class Mixed(AbstractLatentModel):
         self,
         theta: Points,
         weights: Weights,
-        index: Int[np.ndarray, "refits width"],
-        held: Bool[np.ndarray, "refits width"],
+        index: Int[ndarray, "refits width"],
+        held: Bool[ndarray, "refits width"],
         state: State = None,
-    ) -> Float[np.ndarray, "refits ..."]:
+    ) -> Float[ndarray, "refits ..."]:
         held = np.asarray(held, bool) & (index < self.num)
         lane, place = np.nonzero(held)
         unit = index[lane, place]
@@ -704,7 +705,7 @@ class Mixed(AbstractLatentModel):
         costs = self.engine.costs._replace(separate=len(self.factors) == 1, falls=True)
         return costs._replace(runs=self._runs if separable else None)
 
-    def _runs(self, like: Any, first: np.ndarray, length: np.ndarray) -> Any:
+    def _runs(self, like: Any, first: ndarray, length: ndarray) -> Any:
         """Return the pass over the data that computes the fall of F by leaving out single units, or
         runs of clusters.
         """
@@ -719,7 +720,7 @@ class Mixed(AbstractLatentModel):
         place = np.arange(ends[-1]) - np.repeat(ends - length, length)
         unit = first[run] + place
 
-        def unit_changes(theta: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
+        def unit_changes(theta: ndarray) -> tuple[ndarray | None, ndarray]:
             changes, unit_losses = engine.alone(np.asarray(theta), unit, self.joint, start)
             joint = np.bincount(run, changes, len(first))
             if self.restricted:
@@ -740,10 +741,10 @@ class Mixed(AbstractLatentModel):
         self,
         theta: Points,
         weights: Weights,
-        index: Int[np.ndarray, "refits width"],
+        index: Int[ndarray, "refits width"],
         kind: str,
         state: State = None,
-    ) -> Float[np.ndarray, "refits width"]:
+    ) -> Float[ndarray, "refits width"]:
         """Predict the response of rows, or their linear predictors, given the seen rows of their
         clusters.
 
@@ -778,14 +779,14 @@ class Mixed(AbstractLatentModel):
         return self.unit * super().predictions(theta, weights, index, kind, state)
 
     def predictor_covariance(
-        self, theta: Float[np.ndarray, " params"]
-    ) -> Float[np.ndarray, "units units"] | None:
+        self, theta: Float[ndarray, " params"]
+    ) -> Float[ndarray, "units units"] | None:
         if self.drop == ROWS:
             return super().predictor_covariance(theta)
         return None
 
     @property
-    def _row_units(self) -> Int[np.ndarray, " rows"]:
+    def _row_units(self) -> Int[ndarray, " rows"]:
         return self.code
 
     @property
@@ -826,7 +827,7 @@ class Mixed(AbstractLatentModel):
 
     # for users
 
-    def _vector(self, fit: Any) -> np.ndarray:
+    def _vector(self, fit: Any) -> ndarray:
         """Return θ of a fit of the model."""
         if not isinstance(getattr(fit, "objective", None), AbstractObjective):
             raise TypeError(f"Mixed: give the Fit, from lo.fit; got {type(fit).__name__}.")
@@ -1177,7 +1178,7 @@ def _ordinal_levels(family: Any, y: Any) -> tuple[Any, tuple]:
     return pd.Series(codes.astype(float), index=getattr(y, "index", None)), levels
 
 
-def _design(X: Any, intercept: bool) -> tuple[np.ndarray, tuple[str, ...]]:
+def _design(X: Any, intercept: bool) -> tuple[ndarray, tuple[str, ...]]:
     """Return the fixed part, with the intercept first if there is one."""
     if hasattr(X, "columns") and not len(X.columns):
         return np.zeros((len(X), 0)), ()
@@ -1189,11 +1190,11 @@ def _design(X: Any, intercept: bool) -> tuple[np.ndarray, tuple[str, ...]]:
     return np.hstack([np.ones((len(columns), 1)), columns]), ("Intercept", *names)
 
 
-def _without_effects(data: ResponseRows, first: float, tau: np.ndarray) -> np.ndarray:
+def _without_effects(data: ResponseRows, first: float, tau: ndarray) -> ndarray:
     """Approximate the coefficients without random effects by a few Newton steps."""
     Q = data.design
 
-    def look(z: np.ndarray) -> ValueAndSteps:
+    def look(z: ndarray) -> ValueAndSteps:
         loss, slope, curvature = data.response.orders(
             data.offset + Q @ z, tau[:, None], data.y, (0, 1, 2)
         )

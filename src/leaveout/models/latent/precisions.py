@@ -19,7 +19,6 @@ boundaries.
 
 import abc
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -27,6 +26,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
+from ..._runtime.results import record
 from ...linalg.sparse_cholesky import pattern
 from ...plans.graph import adjacency
 from .laplace import Field, Solver
@@ -77,7 +77,7 @@ def prior_of(name: str, value: Float[Array, " lanes"], scale: float) -> tuple[Ar
     return deviation - value, deviation - 1
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class AbstractStructure(abc.ABC):
     """Structure of a field on a graph of edges `[edges, 2]`."""
 
@@ -138,7 +138,7 @@ class AbstractStructure(abc.ABC):
         return np.maximum(np.linalg.eigvalsh(self.laplacian.toarray()), 0.0)
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class CAR(AbstractStructure):
     """Conditional autoregression: each site about ρ times the mean of its neighbours."""
 
@@ -168,7 +168,7 @@ class CAR(AbstractStructure):
         )
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class Leroux(AbstractStructure):
     """Leroux's field, between independence and the intrinsic field."""
 
@@ -197,7 +197,7 @@ def _solver(matrix: "scipy.sparse.csr_array", constraint: Array) -> Solver:
     return Solver(nonzeros.factor(nonzeros.values(matrix)[None]), constraint)
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class ICAR(AbstractStructure):
     """R* / σ², of variance about σ²."""
 
@@ -281,7 +281,7 @@ class ICAR(AbstractStructure):
         return self.constant - 2 * self.free * psi[:, 0], np.full_like(psi, -2.0 * self.free)
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class BYM2(ICAR):
     """Field of which a share φ of the variance is spatial; the latent variables are x, then u."""
 
@@ -332,7 +332,7 @@ class BYM2(ICAR):
         return value, self.sites * slope
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class Matern(AbstractStructure):
     """Matérn field with precision ∝ (κ²I + R)², of smoothness one on a grid."""
 

@@ -27,13 +27,13 @@ M) in front.
 import functools
 import itertools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..._runtime.arrays import FloatArray, IntArray
+from ..._runtime.results import record
 from .modes import ValueAndSteps, newton
 from .responses import Orders, Response, ResponseRows
 
@@ -99,7 +99,7 @@ class ClusterMode(NamedTuple):
     orders: Orders
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class Rule:
     """Nodes z `[q, nodes]` and log weights of φ(b)-free integrals.
 
@@ -159,7 +159,7 @@ def _subtract_products(v: Array, a: Iterable[Array], b: Iterable[Array]) -> Arra
     return v
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class Clusters:
     """Arguments of the integrals, row by row.
 

@@ -8,7 +8,6 @@ not once a node. Arrays are `[..., rows]`, τ is `[shared, ..., rows or 1]`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ import scipy
 from numpy.typing import ArrayLike
 
 from ..._runtime.arrays import FloatArray
+from ..._runtime.results import record
 from ..glm import losses
 from ..glm.losses import AbstractLoss
 
@@ -24,7 +24,7 @@ Array = np.ndarray
 Orders = tuple[FloatArray, ...]
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class Response:
     """Family of responses, by its loss; with `family_formulas`, closed forms are the family's."""
 

@@ -8,15 +8,16 @@ their roughness, and its refits have the same proofs.
 """
 
 import itertools
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
+from numpy import ndarray
 from numpy.typing import ArrayLike
 
 from ..._runtime.jax import Array, float64, is_traced, jnp, numpy_of, static
+from ..._runtime.results import record
 from ...data.arrays import Names, index_of, is_default_index
 from ...data.formulas import stateful_remark
 from ..glm import losses, penalties
@@ -31,8 +32,8 @@ class Roughness(penalties.AbstractPenalty):
     `spans`.
     """
 
-    strengths: Float[np.ndarray, " smooths"]
-    matrices: tuple[Float[np.ndarray, "_ _"], ...]
+    strengths: Float[ndarray, " smooths"]
+    matrices: tuple[Float[ndarray, "_ _"], ...]
     spans: tuple[tuple[int, int], ...] = static(default=())
 
     def __call__(self, coef: Array) -> Array:
@@ -42,7 +43,7 @@ class Roughness(penalties.AbstractPenalty):
             (0.5 * s * part for s, part in zip(self.strengths, forms, strict=True)), jnp.zeros(())
         )
 
-    def second(self, features: int) -> np.ndarray:
+    def second(self, features: int) -> ndarray:
         xp = numpy_of(self.strengths)
         total = xp.zeros((features, features))
         for strength, matrix, (a, b) in zip(self.strengths, self.matrices, self.spans, strict=True):
@@ -57,7 +58,7 @@ class Roughness(penalties.AbstractPenalty):
         return f"Roughness({np.array2string(np.asarray(self.strengths), precision=4)})"
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class Reader:
     """Columns of a design from a table: linear terms by formulaic, then the smooth terms."""
 
@@ -68,7 +69,7 @@ class Reader:
         frame = frame_of(data, "X_new")
         return self.join(frame, [term.design(frame) for term in self.smooths])
 
-    def join(self, frame: pd.DataFrame, designs: list[Float[np.ndarray, "rows _"]]) -> pd.DataFrame:
+    def join(self, frame: pd.DataFrame, designs: list[Float[ndarray, "rows _"]]) -> pd.DataFrame:
         """Join the linear columns and designs of the smooth terms."""
         names = [
             f"{term.label}.{k + 1}"

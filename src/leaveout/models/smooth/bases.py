@@ -20,13 +20,13 @@ smoothing with B-splines*, 1996.) Splines are SciPy's. Beyond the data `cr` and 
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy
 from jaxtyping import Float
 
+from ..._runtime.results import record
 from ...data.arrays import codes
 from ...plans.graph import adjacency, read_edges
 
@@ -36,7 +36,7 @@ MAX_DENSE_POINTS = 400  # points up to which all eigenvectors of a kernel are fo
 MAX_KERNEL_POINTS = 2000  # largest number of points of a thin-plate kernel; more are thinned
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class Basis:
     """Basis: `design` maps columns of data to `[rows, size]`.
 

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from ..._runtime.results import record
 from ...data.arrays import codes, count, match_labels, numbers, pandas_of
 from . import bases as bases
 from .bases import Design
@@ -26,7 +27,7 @@ LABELS = "re", "mrf"  # bases whose column holds labels
 LEAST = {"tp": 3, "cr": 3, "cc": 4, "ps": 5}
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class Smooth:
     """Smooth function of columns, from `lo.s`, `lo.te` or `lo.ti`."""
 
@@ -445,7 +446,7 @@ def _labels(caller: str, frame: pd.DataFrame, name: str) -> Array:
     return np.asarray(labels)
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class BoundTerm:
     """Smooth term bound to data.
 

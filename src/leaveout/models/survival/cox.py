@@ -36,7 +36,6 @@ pairs. With entry times every unit is left out by a pass of its own.
 """
 
 import functools
-from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -45,6 +44,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from ..._runtime.jax import cached_on, static
+from ..._runtime.results import record
 from ...data.arrays import Names, codes, index_of, match_labels
 from ...data.formulas import (
     join_remarks,
@@ -708,7 +708,7 @@ def _ranges(cox: Cox) -> Ranges:
     return Ranges(cox.spans, len(cox.first))
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class UnitScores:
     """Scores s_o of some units at any θ near the one of `alone`; NaN if θ is too far."""
 
