@@ -325,13 +325,7 @@ class RowBatch:
     def affordable(self, lanes: Lanes, cost: float) -> Int[np.ndarray, " chosen"]:
         """Select the farthest of some refits, as many as the budget pays for; none if they are few
         of these.
-
-        If it does not pay for all, it does for none of those that are together near enough.
         """
-        if cost * len(lanes) <= self.budget:
-            return lanes
-        if self.allowed is not None:
-            lanes = lanes[~within(self.errors, self.allowed)[lanes]]
         if cost * len(lanes) * WORTHWHILE > self.budget:
             return lanes[:0]
         if cost * len(lanes) <= self.budget:
@@ -423,6 +417,9 @@ def _by_rows(
         # each look costs as much as a gradient's share of a row
         count / len(step.anchor.eta),
     )
+    # where they are dear, proofs are for refits that are not together near enough
+    if allowed is not None and (hurry or batch.cost_of_term * len(batch.lanes) > budget):
+        batch = replace(batch, open=batch.open & ~within(batch.errors, allowed))
     batch = climb(batch, RUNGS)
 
     @functools.cache

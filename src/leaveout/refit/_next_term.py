@@ -36,8 +36,8 @@ from ._one_row import OneRow
 Array = np.ndarray
 LONG = 0.5  # M b from which the remainder is larger than the term
 # left-out rows, and units, whose products are computed together and stay in a cache
-LANES = 256
-UNITS = 1024
+LANES = 128
+UNITS = 512
 UNDERFLOW = 1e-30  # more than what sums of scaled products lose below the range of float32
 ROUGH = (
     1e-4  # rounding error of products in float32, relative to a row's, up to which they are used
