@@ -18,7 +18,7 @@ from jax.experimental.compilation_cache import compilation_cache
 import leaveout as lo
 from leaveout._runtime import jax as _jax
 from leaveout._runtime.fingerprint import Foreign, fingerprint
-from leaveout.models.hidden.hidden_chain import log_likelihood
+from leaveout.models.hidden.complete_data import DerivedData, _tables
 
 WHERE = "import jax; from leaveout._runtime import jax as _jax; _jax.ensure_jax(); print(jax.config.jax_compilation_cache_dir)"
 FIT = """
@@ -136,22 +136,23 @@ def folder(tmp_path, monkeypatch):
 
 
 def chain(x, states=2, **more):
-    return lo.HMM(np.asarray(x, float), lo.emissions.Poisson(**more), states).padded_chain
+    emission = lo.emissions.Poisson(**more)
+    return DerivedData(lo.HMM(np.asarray(x, float), emission, states)).model
 
 
 def called(program, *args):
     return program(*jax.tree.flatten((args, {})))
 
 
-def asked(program, hmm):
+def asked(program, model):
     """As a process would that has just begun: nothing is known but what the folder holds."""
-    theta = hmm.parameters.start(0)
+    thetas = np.linspace(0.1, 1.0, model.like["rate"].size)[None]
     with jax.enable_x64(True):
-        return np.asarray(called(program, hmm, theta))
+        return float(np.asarray(called(program, model, thetas)).sum())
 
 
 def fresh(folder):
-    return _jax.Program(log_likelihood.__wrapped__, lambda: folder)
+    return _jax.Program(_tables.__wrapped__.__wrapped__, lambda: folder)
 
 
 X = np.arange(12) % 5
@@ -261,8 +262,8 @@ def test_code_of_others_is_never_kept(folder):
     class Mine(lo.emissions.Poisson):
         pass
 
-    hmm = lo.HMM(X.astype(float), Mine(), 2).padded_chain
-    assert np.isfinite(asked(fresh(folder), hmm))
+    model = DerivedData(lo.HMM(X.astype(float), Mine(), 2)).model
+    assert np.isfinite(asked(fresh(folder), model))
     program = _jax.Program(lambda scale, x: scale(x), lambda: folder)
     assert called(program, lambda x: 2 * x, np.ones(2)).tolist() == [2, 2]
     assert not folder.exists()

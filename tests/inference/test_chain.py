@@ -13,17 +13,14 @@ from leaveout.inference import chain
 
 
 def paths(initial, transition, emission, lengths, worth):
-    """`Σ_n worth_n log Σ_paths`, in NumPy; `transition` is `[K, K]` or one matrix a step."""
+    """`Σ_n worth_n log Σ_paths`, in NumPy."""
     total, start = 0.0, 0
     for length, w in zip(lengths, worth, strict=True):
         logs = []
         for z in itertools.product(range(len(emission.T)), repeat=length):
-            value = (
-                initial[z[0]] if initial is not None else transition[start][0, z[0]]
-            ) + emission[start, z[0]]
+            value = (initial[z[0]]) + emission[start, z[0]]
             for t in range(1, length):
-                matrix = transition if transition.ndim == 2 else transition[start + t]
-                value = value + matrix[z[t - 1], z[t]] + emission[start + t, z[t]]
+                value = value + transition[z[t - 1], z[t]] + emission[start + t, z[t]]
             logs.append(value)
         total += w * np.logaddexp.reduce(logs)
         start += length
@@ -56,16 +53,13 @@ CASES = {
     "one": ([6], 3),
     "several": ([3, 4, 1], 2),
     "several, many states": ([3, 2, 3], 6),
-    "linked": ([8], 2),
-    "linked, several": ([5, 3], 3),
+    "one long": ([8], 2),
+    "several long": ([5, 3], 3),
 }
 
 
 @pytest.fixture(params=CASES)
-def case(request, monkeypatch):
-    if request.param.startswith("linked"):
-        monkeypatch.setattr(chain, "MIN_SPLIT_ROWS", 2)
-        monkeypatch.setattr(chain, "LINKED_FROM", 1)
+def case(request):
     lengths, K = CASES[request.param]
     return np.array(lengths), K
 
@@ -77,7 +71,7 @@ def test_enumeration(case, zeros):
     if zeros and K > 1:
         transition[0, 1] = -np.inf
     with jax.enable_x64(True):
-        layout = chain.layout(lengths, K, zeros)
+        layout = chain.layout(lengths, zeros)
         ours = lambda i, a, e, w: chain.log_partition(
             chain.Potentials(i, a, layout.arrange(e)), layout.arrange(w), layout
         )
@@ -87,49 +81,20 @@ def test_enumeration(case, zeros):
     )
 
 
-def test_enumeration_with_a_matrix_for_each_step(case):
-    lengths, K = case
-    _, _, emission, _ = potentials(lengths, K)
-    rng, first = np.random.default_rng(1), np.cumsum(lengths) - lengths
-    transition = rng.standard_normal((len(emission), K, K))
-    # where a sequence starts, the state before matters not
-    transition[first] = rng.standard_normal((len(first), 1, K))
-    with jax.enable_x64(True):
-        layout = chain.layout(lengths, K)
-        value = lambda m, e: chain.log_partition(
-            chain.Potentials(None, layout.arrange(m), layout.arrange(e)), None, layout
-        )
-        got, gradient = jax.jit(jax.value_and_grad(value))(
-            jnp.asarray(transition), jnp.asarray(emission)
-        )
-    want = lambda m: paths(None, m, emission, lengths, np.ones(len(lengths)))
-    np.testing.assert_allclose(got, want(transition), rtol=1e-12)
-    t = int(first[-1]) + int(lengths[-1] > 1)
-    step = np.zeros_like(transition)
-    step[t, :, -1] = 1e-5
-    np.testing.assert_allclose(
-        np.sum(np.asarray(gradient) * step),
-        want(transition + step / 2) - want(transition - step / 2),
-        rtol=1e-6,
-    )
-
-
 @pytest.mark.parametrize(
     ("name", "zeros", "highest"),
     [
         ("several", False, 2),
         pytest.param("several", True, 2, marks=pytest.mark.slow),
-        pytest.param("linked, several", False, 3, marks=pytest.mark.slow),
+        pytest.param("several long", False, 3, marks=pytest.mark.slow),
     ],
 )
-def test_derivatives_are_those_of_a_plain_loop(name, zeros, highest, monkeypatch):
+def test_derivatives_are_those_of_a_plain_loop(name, zeros, highest):
     """The gradient, second and third derivatives along a direction."""
-    monkeypatch.setattr(chain, "MIN_SPLIT_ROWS", 2)
-    monkeypatch.setattr(chain, "LINKED_FROM", 1)
     lengths, K = np.array(CASES[name][0]), CASES[name][1]
     initial, transition, emission, _ = potentials(lengths, K)
     with jax.enable_x64(True):
-        layout = chain.layout(lengths, K, zeros)
+        layout = chain.layout(lengths, zeros)
         starts = np.isin(np.arange(len(emission)), np.cumsum(lengths) - lengths)
         point = tuple(jnp.asarray(a) for a in (initial, transition, emission))
         ours = lambda i, a, e: chain.log_partition(
@@ -155,7 +120,7 @@ def test_structural_zeros_force_a_path_through_tiny_densities():
             jnp.log(jnp.array([[0.0, 1.0], [0.0, 1.0]])),
         )
         emission = jnp.array([[0.0, 0.0], [0.0, -2000.0], [0.0, -3000.0]])
-        layout = chain.layout(np.array([3]), 2, zeros=True)
+        layout = chain.layout(np.array([3]), zeros=True)
         value = lambda e: chain.log_partition(
             chain.Potentials(initial, transition, layout.arrange(e)), None, layout
         )
@@ -171,7 +136,7 @@ def test_posteriors(case):
     lengths, K = case
     initial, transition, emission, _ = potentials(lengths, K)
     with jax.enable_x64(True):
-        layout = chain.layout(lengths, K)
+        layout = chain.layout(lengths)
         ours = lambda i, a, e: chain.posterior(chain.Potentials(i, a, layout.arrange(e)), layout)
         found = jax.jit(ours)(initial, transition, emission)
         states, filtered = (
@@ -197,8 +162,7 @@ def test_vmapped_equals_looped():
     lengths = np.array([300])
     initial, transition, emission, _ = potentials(lengths, 2)
     with jax.enable_x64(True):
-        layout = chain.layout(lengths, 2)
-        assert layout.linked
+        layout = chain.layout(lengths)
         many = jnp.asarray(np.random.default_rng(3).standard_normal((5, 300, 2)))
         one = jax.value_and_grad(
             lambda e: chain.log_partition(
@@ -239,41 +203,29 @@ def test_best_path(case):
 
 
 def test_layout_places_every_step_once():
-    for lengths, K in (
-        ([7, 3, 9, 1, 1, 4], 5),
-        ([1000], 2),
-        ([5] * 40, 3),
-        ([50_400], 2),
-        ([300, 2000], 4),
-    ):
-        layout = chain.layout(np.array(lengths), K)
+    for lengths in ([7, 3, 9, 1, 1, 4], [1000], [5] * 40, [300, 2000]):
+        layout = chain.layout(np.array(lengths))
         total = sum(lengths)
         real = np.sort(layout.place[layout.place < total])
         np.testing.assert_array_equal(real, np.arange(total))
         np.testing.assert_array_equal(layout.place.reshape(-1)[layout.inverse], np.arange(total))
 
 
-@pytest.mark.parametrize("moving", [pytest.param(False, marks=pytest.mark.slow), True])
-@pytest.mark.slow_for("True")
-def test_sums_in_parts_are_those_of_one(moving, monkeypatch):
+@pytest.mark.slow
+def test_sums_in_parts_are_those_of_one(monkeypatch):
     """Value, gradient and a product with the Hessian, by lanes a few at a time and by a layout of
     few lanes.
     """
     rng, lengths, K = np.random.default_rng(0), np.array([3, 1, 4, 2, 4, 3, 1]), 3
     sequence, steps = np.repeat(np.arange(7), lengths), int(lengths.sum())
-    shape = (steps, K, K) if moving else (K, K)
-    start, A = rng.standard_normal(K), rng.standard_normal(shape)
-    starts = np.isin(np.arange(steps), np.cumsum(lengths) - lengths)[:, None, None]
+    start, A = rng.standard_normal(K), rng.standard_normal((K, K))
     emission, weights = rng.standard_normal((steps, K)), rng.uniform(0.2, 2.0, 7)
 
     def summed(parts):
-        where = chain.layout(lengths, 9, parts=parts)
+        where = chain.layout(lengths, parts=parts)
         worth = where.arrange(jnp.asarray(weights)[sequence])
-        # a start's in every row
-        laid = lambda A: where.arrange(jnp.where(starts, A[:, :1], A)) if moving else A
-        first = None if moving else jnp.asarray(start)
         F = lambda A, e: chain.log_partition(
-            chain.Potentials(first, laid(A), where.arrange(e)), worth, where
+            chain.Potentials(jnp.asarray(start), A, where.arrange(e)), worth, where
         )
         args = jnp.asarray(A), jnp.asarray(emission)
         value, slope = jax.value_and_grad(F, (0, 1))(*args)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import leaveout as lo
-from leaveout.objectives.batch_functions import DerivedBatch, function
+from leaveout.objectives.batch_functions import derive_batch, function
 from leaveout.objectives.contiguous_folds import Runs, runs
 from leaveout.refit import _descent, _expansion
 from leaveout.refit._expansion import Expansion
@@ -77,7 +77,7 @@ def test_one_pass_says_what_a_pass_of_each_fold_says(plan):
     with jax.enable_x64(True):
         found = runs(objective, fit.theta, rows)
         losses, joint = found.scores(theta)
-        each = DerivedBatch(objective, fit.theta, rows)
+        each = derive_batch(objective, fit.theta, rows)
         at, everyone = np.tile(theta, (len(joint), 1)), np.arange(len(joint))
         wanted, value = each.losses(at, everyone), each.look(at, everyone)[0]
         full = function(objective, fit.theta).look(theta)[0]
@@ -113,7 +113,7 @@ def test_expansions_are_of_second_order_in_gradients_and_of_third_in_losses():
     fit, rows = fitted(), whole(windows())
     with jax.enable_x64(True):
         told = runs(fit.objective, fit.theta, rows)
-        expansion, each = Expansion(fit, rows, told), DerivedBatch(fit.objective, fit.theta, rows)
+        expansion, each = Expansion(fit, rows, told), derive_batch(fit.objective, fit.theta, rows)
         lanes, off = np.arange(len(rows.index)), []
         direction = np.random.default_rng(2).standard_normal((len(lanes), fit.num_params))
         direction /= np.linalg.norm(direction, axis=1, keepdims=True)
@@ -163,7 +163,7 @@ def test_refits_lie_within_their_errors(plan, cheap, monkeypatch):
     theta = minimiser(fit.objective, fit.theta, plan.matrix()[outlier])
     with jax.enable_x64(True):
         rows = plan.one(outlier).rows
-        from_scratch = DerivedBatch(fit.objective, fit.theta, rows).losses(
+        from_scratch = derive_batch(fit.objective, fit.theta, rows).losses(
             theta[None], np.zeros(1, int)
         )[0]
     at = slice(*plan.indptr[outlier : outlier + 2])

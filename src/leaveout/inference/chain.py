@@ -5,16 +5,12 @@
 
 Several sequences are one chain that starts anew: where a step starts, the state before it does not
 matter. The steps are laid out in `[rows, lanes]`, a scan down the rows taking all lanes along. A
-lane begins where a sequence does; or, for one long sequence of few states, lanes are `linked`: a
-first scan multiplies each lane's matrices, which gives the distribution at its top and the evidence
-below it, and the lanes then run side by side. Inside, states come before lanes, `[rows, states,
-lanes]`.
+lane begins where a sequence does. Inside, states come before lanes, `[rows, states, lanes]`.
 
 Where no potential is −∞ the recursions run in probabilities that are normalised at every step
 (Rabiner 1989); structural zeros need logarithms.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -22,8 +18,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Scalar, Shaped
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order
 
 from .._runtime.jax import Arrays, Module, static
 from ..objectives.objective import aligned_copy
@@ -33,19 +27,13 @@ __all__ = [
     "Potentials",
     "StatePosterior",
     "best_path",
-    "has_stationary",
     "layout",
     "log_partition",
     "posterior",
-    "stationary",
 ]
 __dir__ = __all__.copy
 
-FEW_STATES = 4  # states up to which linking lanes is worth its matrix products
 MAX_SCAN_LANES = 128  # lanes of one scan; more lanes go in parts
-MIN_SPLIT_ROWS = 64  # rows below which a scan is not split further
-# times as many rows, of the longest sequence, below which linking compiles for longer than it saves
-LINKED_FROM = 4
 SMALLEST_NORMALISER = 1e-300  # a normaliser that underflows makes log Z infinite, not its gradient
 
 
@@ -60,8 +48,6 @@ class Layout(Module):
         Whether a sequence starts at that place.
     inverse : array of int, `[steps]`
         The place of each step in the table, counted row by row.
-    linked : bool
-        Whether lanes are parts of one sequence.
     zeros : bool
         Whether a potential may be −∞.
 
@@ -73,14 +59,13 @@ class Layout(Module):
     --------
     >>> import numpy as np
     >>> from leaveout.inference import chain
-    >>> chain.layout(np.array([3, 2]), 5).shape
+    >>> chain.layout(np.array([3, 2])).shape
     (3, 2)
     """
 
     place: Int[Array | np.ndarray, "rows lanes"]
     starts: Bool[Array | np.ndarray, "rows lanes"]
     inverse: Int[np.ndarray, " steps"]
-    linked: bool = static()
     zeros: bool = static()
 
     @property
@@ -139,48 +124,25 @@ class Layout(Module):
         padding = np.full((1, *steps.shape[1:]), fill, steps.dtype)
         return aligned_copy(np.concatenate([steps, padding])[self.place])
 
-    def slots(
-        self, lengths: Int[np.ndarray, " sequences"], size: Callable[[int], int] = int
-    ) -> Int[np.ndarray, "sequences longest"]:
+    def slots(self, lengths: Int[np.ndarray, " sequences"]) -> Int[np.ndarray, "sequences longest"]:
         """Find the places of the steps of each sequence.
 
         Parameters
         ----------
         lengths : array of int, `[sequences]`
             The length of each sequence.
-        size : callable, default `int`
-            Function that rounds up the length of the longest.
 
         Returns
         -------
         array of int, `[sequences, longest]`
             The places, counted row by row; −1 is padding.
         """
-        step = np.arange(size(int(lengths.max())))
+        step = np.arange(int(lengths.max()))
         place = (np.cumsum(lengths) - lengths)[:, None] + step
         inside = step < lengths[:, None]
         return np.where(inside, self.inverse[np.minimum(place, len(self.inverse) - 1)], -1).astype(
             np.int32
         )
-
-    def pad_to(self, steps: int) -> "Layout":
-        """Extend the layout to more steps, which stand at places of padding.
-
-        Parameters
-        ----------
-        steps : int
-            The number of steps.
-
-        Returns
-        -------
-        Layout
-            The layout.
-        """
-        slots = np.flatnonzero(self.place.reshape(-1) >= len(self.inverse)).astype(np.int32)
-        inverse = aligned_copy(
-            np.concatenate([self.inverse, np.resize(slots, steps - len(self.inverse))])
-        )
-        return Layout(self.place, self.starts, inverse, self.linked, self.zeros)
 
     def side_by_side(self, real: Bool[Array, "longest some"]) -> "Layout":
         """Lay out some sequences alone, one in each lane.
@@ -196,14 +158,12 @@ class Layout(Module):
             The layout.
         """
         starts = ~real | (jnp.arange(len(real)) == 0)[:, None]
-        return Layout(jnp.where(real, 0, 1), starts, np.zeros(1, np.int32), False, self.zeros)
+        return Layout(jnp.where(real, 0, 1), starts, np.zeros(1, np.int32), self.zeros)
 
 
 def layout(
     lengths: Int[np.ndarray, " sequences"],
-    num_states: int,
     zeros: bool = False,
-    size: Callable[[int], int] = int,
     parts: int = 1,
 ) -> Layout:
     """Find the quickest layout of sequences of given lengths.
@@ -212,12 +172,8 @@ def layout(
     ----------
     lengths : array of int, `[sequences]`
         The length of each sequence.
-    num_states : int
-        The number of states.
     zeros : bool, default False
         Whether a potential may be −∞.
-    size : callable, default `int`
-        Function that rounds up the sizes of the table, so that few programs are compiled.
     parts : int, default 1
         The number of parts in which sums may be computed, if sequences are short enough.
 
@@ -230,7 +186,7 @@ def layout(
     --------
     >>> import numpy as np
     >>> from leaveout.inference import chain
-    >>> chain.layout(np.array([3, 2]), 5).place
+    >>> chain.layout(np.array([3, 2])).place
     array([[0, 3],
            [1, 4],
            [2, 5]], dtype=int32)
@@ -238,32 +194,20 @@ def layout(
     lengths = np.asarray(lengths)
     total = int(lengths.sum())
     first = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-    room = size(total)
-    linked = (
-        num_states <= FEW_STATES
-        and len(lengths) < 8
-        and int(lengths.max()) > LINKED_FROM * MIN_SPLIT_ROWS
-    )
-    if linked:
-        lanes = min(MAX_SCAN_LANES, room // MIN_SPLIT_ROWS)
-        rows = -(-room // lanes)
-        step = np.arange(rows * lanes).reshape(lanes, rows).T
-        place = np.where(step < total, step, room)
-    else:
-        bins = _pack_lanes(lengths, max(int(lengths.max()), -(-total // (MAX_SCAN_LANES * parts))))
-        rows = size(max(int(lengths[members].sum()) for members in bins))
-        lanes = size(len(bins))
-        if parts > 1 and lanes > MAX_SCAN_LANES:
-            lanes = -(-lanes // MAX_SCAN_LANES) * MAX_SCAN_LANES
-        place = np.full((rows, lanes), room)
-        for lane, members in enumerate(bins):
-            steps = np.concatenate([first[n] + np.arange(lengths[n]) for n in members])
-            place[: len(steps), lane] = steps
-    starts = np.isin(place, np.append(first, room))
+    bins = _pack_lanes(lengths, max(int(lengths.max()), -(-total // (MAX_SCAN_LANES * parts))))
+    rows = max(int(lengths[members].sum()) for members in bins)
+    lanes = len(bins)
+    if parts > 1 and lanes > MAX_SCAN_LANES:
+        lanes = -(-lanes // MAX_SCAN_LANES) * MAX_SCAN_LANES
+    place = np.full((rows, lanes), total)
+    for lane, members in enumerate(bins):
+        steps = np.concatenate([first[n] + np.arange(lengths[n]) for n in members])
+        place[: len(steps), lane] = steps
+    starts = np.isin(place, np.append(first, total))
     inverse = np.empty(total, np.int32)
     real = place.reshape(-1) < total
     inverse[place.reshape(-1)[real]] = np.flatnonzero(real)
-    return Layout(place.astype(np.int32), starts, inverse, linked, zeros)
+    return Layout(place.astype(np.int32), starts, inverse, zeros)
 
 
 def _pack_lanes(lengths: np.ndarray, capacity: int) -> list[list[int]]:
@@ -286,11 +230,10 @@ class Potentials(NamedTuple):
 
     Parameters
     ----------
-    initial : array, `[states]`, or None
-        The log-potential of the first state of a sequence; None if `transition` has it.
-    transition : array, `[states, states]` or `[rows, lanes, states, states]`
-        The log-potential of a move from row to column. With one matrix for each step, every row of
-        the matrix of a first step is the initial log-potential.
+    initial : array, `[states]`
+        The log-potential of the first state of a sequence.
+    transition : array, `[states, states]`
+        The log-potential of a move from row to column.
     emission : array, `[rows, lanes, states]`
         The log-likelihood of each step in each state.
 
@@ -298,15 +241,15 @@ class Potentials(NamedTuple):
     --------
     >>> import numpy as np
     >>> from leaveout.inference import chain
-    >>> layout = chain.layout(np.array([3]), 2)
+    >>> layout = chain.layout(np.array([3]))
     >>> chain.Potentials(
     ...     np.zeros(2), np.zeros((2, 2)), layout.arrange(np.zeros((3, 2)))
     ... ).emission.shape
     (3, 1, 2)
     """
 
-    initial: Float[Array, " states"] | None
-    transition: Float[Array, "*steps states states"]
+    initial: Float[Array, " states"]
+    transition: Float[Array, "states states"]
     emission: Float[Array, "rows lanes states"]
 
 
@@ -324,9 +267,9 @@ class StatePosterior(NamedTuple):
     ahead : array, `[rows, lanes, states]`
         The likelihood of later observations given the state, by their likelihood given the
         observations so far.
-    initial : array, `[states]`, or None
+    initial : array, `[states]`
         The expected counts of first states, weighted by `worth`.
-    transition : array, in the shape of the potentials
+    transition : array, `[states, states]`
         The expected counts of moves, weighted by `worth`.
 
     See Also
@@ -337,7 +280,7 @@ class StatePosterior(NamedTuple):
     --------
     >>> import numpy as np
     >>> from leaveout.inference import chain
-    >>> layout = chain.layout(np.array([3]), 2)
+    >>> layout = chain.layout(np.array([3]))
     >>> potentials = chain.Potentials(
     ...     np.zeros(2), np.zeros((2, 2)), layout.arrange(np.zeros((3, 2)))
     ... )
@@ -349,8 +292,8 @@ class StatePosterior(NamedTuple):
     states: Float[Array, "rows lanes states"]  # p(z_t | x)
     filtered: Float[Array, "rows lanes states"]  # p(z_t | x_1, …, x_t)
     ahead: Float[Array, "rows lanes states"]  # p(x_{t+1}, … | z_t) / p(x_{t+1}, … | x_1, …, x_t)
-    initial: Float[Array, " states"] | None
-    transition: Float[Array, "*steps states states"]
+    initial: Float[Array, " states"]
+    transition: Float[Array, "states states"]
 
 
 class _Linear:
@@ -419,89 +362,54 @@ class _Inside:
     def __init__(self, potentials: Potentials, layout: Layout):
         initial, transition, emission = potentials
         self.arithmetic: Arithmetic = _Logarithmic if layout.zeros else _Linear
-        self.moving = transition.ndim > 2  # whether transitions differ from step to step
         # whether the matrix multiplies the sum of pairs rather than each pair
-        self.late = not (self.moving or layout.zeros)
+        self.late = not layout.zeros
         self.starts = jnp.asarray(layout.starts)
         self.top = _finite(jax.lax.stop_gradient(emission.max(-1)))
         self.e = self.arithmetic.inside(jnp.moveaxis(emission - self.top[..., None], -1, 1))
-        if self.moving:
-            peak = _finite(jax.lax.stop_gradient(transition.max((-1, -2))))
-            self.top = self.top + peak
-            self.steps = self.arithmetic.inside(
-                jnp.moveaxis(transition - peak[..., None, None], 1, -1)
-            )
-        else:
-            assert initial is not None
-            self.steps = jnp.zeros((len(self.e), 0))
-            self.start = self.arithmetic.inside(initial)[:, None]
-            self.matrix = self.arithmetic.inside(transition)[:, :, None]
-
-    def into(self, step: tuple[Array, Array]) -> Array:
-        """Transitions into a step, given whether it starts a sequence and its own transitions."""
-        return step[1] if self.moving else self.matrix
-
-    def move(self, p: Array, step: tuple[Array, Array]) -> Array:
-        """Distribution of the next state."""
-        on = self.arithmetic.through(p, self.into(step))
-        if self.moving:
-            return on
-        return jnp.where(step[0], self.arithmetic.times(self.start, self.arithmetic.total(p)), on)
+        self.start = self.arithmetic.inside(initial)[:, None]
+        self.matrix = self.arithmetic.inside(transition)[:, :, None]
 
     def forward(self, top_of: Array) -> tuple[Array, Array, Array]:
         """Distributions before each step and after it, and the normalisers of the latter."""
         arithmetic = self.arithmetic
 
         def down(p, x):
-            joint = arithmetic.times(self.move(p, x[:2]), x[2])
+            start, e = x
+            first = arithmetic.times(self.start, arithmetic.total(p))
+            moved = jnp.where(start, first, arithmetic.through(p, self.matrix))
+            joint = arithmetic.times(moved, e)
             c = arithmetic.total(joint)
             new = arithmetic.over(joint, c)
             return new, (p, new, c)
 
-        return jax.lax.scan(down, top_of, (self.starts, self.steps, self.e))[1]
+        return jax.lax.scan(down, top_of, (self.starts, self.e))[1]
 
     def backward(
         self, evidence: Array, before: Array, filtered: Array, c: Array, weigh: Array
-    ) -> tuple[Array, Array, Array, Array | None]:
+    ) -> tuple[Array, Array, Array]:
         """Weighted sums of pairs of successive states over the steps of each lane; states; evidence
         ahead of each step.
-
-        Where transitions differ from step to step, the pairs of each step take the place of their
-        sums.
         """
         arithmetic = self.arithmetic
         K, lanes = self.e.shape[1:]
 
         def up(carry, x):
             evidence, count = carry
-            step, p, e, c, weigh = x[:2], *x[2:]
+            start, p, e, c, weigh = x
             emitted_evidence = arithmetic.over(arithmetic.times(e, evidence), c)
-            step_evidence, evidence = (
-                arithmetic.outside(evidence),
-                arithmetic.through(emitted_evidence, jnp.swapaxes(self.into(step), 0, 1)),
-            )
-            if not self.moving:
-                evidence = jnp.where(
-                    step[0],
-                    arithmetic.total(arithmetic.times(self.start, emitted_evidence)),
-                    evidence,
-                )
+            first = arithmetic.total(arithmetic.times(self.start, emitted_evidence))
+            moved = arithmetic.through(emitted_evidence, jnp.swapaxes(self.matrix, 0, 1))
+            step_evidence = arithmetic.outside(evidence)
+            evidence = jnp.where(start, first, moved)
             if self.late:
                 return (evidence, count), (step_evidence, emitted_evidence)
-            pairs = (
-                arithmetic.outside(
-                    arithmetic.times(
-                        arithmetic.times(p[:, None], emitted_evidence[None]), self.into(step)
-                    )
-                )
-                * weigh
-            )
-            if self.moving:
-                return (evidence, count), (step_evidence, pairs)
-            return (evidence, count + jnp.where(step[0], 0.0, pairs)), (step_evidence, None)
+            both = arithmetic.times(p[:, None], emitted_evidence[None])
+            pairs = arithmetic.outside(arithmetic.times(both, self.matrix)) * weigh
+            return (evidence, count + jnp.where(start, 0.0, pairs)), (step_evidence, None)
 
-        none = jnp.zeros((K, K, lanes) if not (self.moving or self.late) else (0,))
-        xs = self.starts, self.steps, before, self.e, c, weigh
+        none = jnp.zeros((0,) if self.late else (K, K, lanes))
+        xs = self.starts, before, self.e, c, weigh
         (_, count), (evidence_ahead, pairs) = jax.lax.scan(up, (evidence, none), xs, reverse=True)
         states = arithmetic.outside(filtered) * evidence_ahead
         if self.late:  # one matrix product for each row takes less time than sums carried along
@@ -509,8 +417,7 @@ class _Inside:
                 "rjl,rkl->rjk", before * jnp.where(self.starts, 0.0, weigh)[:, None], pairs
             )
             count = jnp.sum(rows, 0)[..., None]
-            pairs = None
-        return count, jnp.moveaxis(states, 1, -1), jnp.moveaxis(evidence_ahead, 1, -1), pairs
+        return count, jnp.moveaxis(states, 1, -1), jnp.moveaxis(evidence_ahead, 1, -1)
 
 
 def posterior(
@@ -541,7 +448,7 @@ def posterior(
     --------
     >>> import numpy as np
     >>> from leaveout.inference import chain
-    >>> layout = chain.layout(np.array([2]), 2)
+    >>> layout = chain.layout(np.array([2]))
     >>> emission = np.log([[0.9, 0.1], [0.5, 0.5]])
     >>> potentials = chain.Potentials(
     ...     np.log([0.5, 0.5]), np.log([[0.8, 0.2], [0.2, 0.8]]), layout.arrange(emission)
@@ -552,20 +459,17 @@ def posterior(
     """
     inside = _Inside(potentials, layout)
     arithmetic = inside.arithmetic
-    top_of, below = _multiply_lanes(inside) if layout.linked else _unlinked_ends(inside)
+    K, lanes = inside.e.shape[1:]
+    # any distribution before a start, no evidence after an end
+    top_of = arithmetic.inside(jnp.full((K, lanes), -jnp.log(K)))
+    below = arithmetic.inside(jnp.zeros((K, lanes)))
     before, filtered, c = inside.forward(top_of)
     real = layout.place < len(layout.inverse)
     weigh = jnp.where(real, 1.0 if worth is None else worth, 0.0)
     evidence = arithmetic.over(below, arithmetic.total(arithmetic.times(filtered[-1], below)))
-    count, states, evidence_ahead, pairs = inside.backward(evidence, before, filtered, c, weigh)
-    if pairs is not None:
-        initial = None
-        transition = jnp.moveaxis(pairs, -1, 1)
-    else:
-        initial = jnp.sum(
-            jnp.where(inside.starts[..., None], weigh[..., None] * states, 0.0), (0, 1)
-        )
-        transition = count.sum(-1) * inside.matrix[..., 0] if inside.late else count.sum(-1)
+    count, states, evidence_ahead = inside.backward(evidence, before, filtered, c, weigh)
+    initial = jnp.sum(jnp.where(inside.starts[..., None], weigh[..., None] * states, 0.0), (0, 1))
+    transition = count.sum(-1) * inside.matrix[..., 0] if inside.late else count.sum(-1)
     log_normaliser = jnp.where(real, arithmetic.logarithm(c) + inside.top, 0.0)
     return StatePosterior(
         log_normaliser,
@@ -579,50 +483,6 @@ def posterior(
 
 def _finite(top: Array) -> Array:
     return jnp.where(jnp.isfinite(top), top, 0.0)
-
-
-def _unlinked_ends(inside: _Inside) -> tuple[Array, Array]:
-    """Ends of lanes that begin with a start and end with an end.
-
-    Any distribution before, no evidence below.
-    """
-    K, lanes = inside.e.shape[1:]
-    return inside.arithmetic.inside(jnp.full((K, lanes), -jnp.log(K))), inside.arithmetic.inside(
-        jnp.zeros((K, lanes))
-    )
-
-
-def _multiply_lanes(inside: _Inside) -> tuple[Array, Array]:
-    """Distribution at the top of each lane, and evidence below it, by the product of each lane's
-    matrices.
-    """
-    arithmetic = inside.arithmetic
-    K, lanes = inside.e.shape[1:]
-    everything = lambda m: arithmetic.total(arithmetic.total(m, 0), 0)
-
-    def step(product, x):
-        product = jax.vmap(lambda p: arithmetic.times(inside.move(p, x[:2]), x[2]))(product)
-        return arithmetic.over(product, everything(product)), None
-
-    eye = jnp.where(jnp.eye(K)[..., None] > 0, arithmetic.unity, arithmetic.zero)
-    product, _ = jax.lax.scan(
-        step, jnp.broadcast_to(eye, (K, K, lanes)), (inside.starts, inside.steps, inside.e)
-    )
-    matrices = jnp.moveaxis(product, -1, 0)[..., None]
-
-    def down(p, matrix):
-        new = arithmetic.through(p, matrix)
-        return arithmetic.over(new, arithmetic.total(new)), p
-
-    def up(evidence, matrix):
-        new = arithmetic.through(evidence, jnp.swapaxes(matrix, 0, 1))
-        return arithmetic.over(new, arithmetic.total(new)), evidence
-
-    first = arithmetic.inside(jnp.full((K, 1), -jnp.log(K)))
-    last = arithmetic.inside(jnp.zeros((K, 1)))
-    _, top_of = jax.lax.scan(down, first, matrices)
-    _, below = jax.lax.scan(up, last, matrices, reverse=True)
-    return top_of[..., 0].T, below[..., 0].T
 
 
 @eqx.filter_custom_jvp
@@ -653,7 +513,7 @@ def log_partition(
 
     >>> import numpy as np
     >>> from leaveout.inference import chain
-    >>> layout = chain.layout(np.array([3]), 2)
+    >>> layout = chain.layout(np.array([3]))
     >>> potentials = chain.Potentials(
     ...     np.zeros(2), np.zeros((2, 2)), layout.arrange(np.zeros((3, 2)))
     ... )
@@ -688,8 +548,8 @@ class _PosteriorSums(NamedTuple):
 
     log_normaliser: Float[Array, "rows lanes"]
     states: Float[Array, "rows lanes states"]
-    initial: Float[Array, " states"] | None
-    transition: Float[Array, "*steps states states"]
+    initial: Float[Array, " states"]
+    transition: Float[Array, "states states"]
 
 
 def _chunked_sums(
@@ -700,16 +560,11 @@ def _chunked_sums(
     A multiple of `MAX_SCAN_LANES` lanes is taken part by part, so that all arrays fit into a cache.
     """
     rows, lanes = layout.shape
-    moving = potentials.transition.ndim > 2
 
     def sum_part(part: tuple) -> _PosteriorSums:
-        emission, transition, place, starts, worth = part
-        if not moving:
-            transition = potentials.transition
-        where = Layout(place, starts, layout.inverse, layout.linked, layout.zeros)
-        part_posterior = posterior(
-            Potentials(potentials.initial, transition, emission), where, worth
-        )
+        emission, place, starts, worth = part
+        where = Layout(place, starts, layout.inverse, layout.zeros)
+        part_posterior = posterior(potentials._replace(emission=emission), where, worth)
         return _PosteriorSums(
             part_posterior.log_normaliser,
             part_posterior.states,
@@ -717,22 +572,15 @@ def _chunked_sums(
             part_posterior.transition,
         )
 
-    transition = potentials.transition if moving else None
-    arrays = (
-        potentials.emission,
-        transition,
-        jnp.asarray(layout.place),
-        jnp.asarray(layout.starts),
-        worth,
-    )
-    if lanes <= MAX_SCAN_LANES or lanes % MAX_SCAN_LANES or layout.linked:
+    places = jnp.asarray(layout.place), jnp.asarray(layout.starts)
+    arrays = potentials.emission, *places, worth
+    if lanes <= MAX_SCAN_LANES or lanes % MAX_SCAN_LANES:
         return sum_part(arrays)
     cut = lambda leaf: jnp.moveaxis(leaf.reshape(rows, -1, MAX_SCAN_LANES, *leaf.shape[2:]), 1, 0)
     sums = jax.lax.map(sum_part, jax.tree.map(cut, arrays))
     join = lambda leaf: jnp.moveaxis(leaf, 0, 1).reshape(rows, lanes, *leaf.shape[3:])
-    initial = None if sums.initial is None else sums.initial.sum(0)
-    pairs = join(sums.transition) if moving else sums.transition.sum(0)
-    return _PosteriorSums(join(sums.log_normaliser), join(sums.states), initial, pairs)
+    totals = sums.initial.sum(0), sums.transition.sum(0)
+    return _PosteriorSums(join(sums.log_normaliser), join(sums.states), *totals)
 
 
 def _weigh_evidence(log_normaliser: Array, worth: Array | None) -> Scalar:
@@ -790,71 +638,3 @@ def best_path(
         lambda z, origin: (origin[z], z), jnp.argmax(last), origins, reverse=True
     )
     return path
-
-
-def stationary(transition: Float[Array, "states states"]) -> Float[Array, " states"]:
-    """Compute the stationary distribution of a transition matrix.
-
-    States are eliminated one by one from the last on, which needs no subtraction and no LAPACK.
-
-    Parameters
-    ----------
-    transition : array, `[states, states]`
-        The probability of a move from row to column.
-
-    Returns
-    -------
-    array, `[states]`
-        The distribution p with p = p @ transition.
-
-    See Also
-    --------
-    has_stationary : Whether the elimination is possible.
-
-    References
-    ----------
-    W. K. Grassmann, M. I. Taksar and D. P. Heyman, Regenerative analysis and steady state
-    distributions for Markov chains, Operations Research 33, 1985.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from leaveout.inference import chain
-    >>> np.asarray(chain.stationary(np.array([[0.9, 0.1], [0.3, 0.7]])), np.float64).round(3)
-    array([0.75, 0.25])
-    """
-    matrix = transition
-    columns = []
-    for n in range(len(transition) - 1, 0, -1):
-        column = matrix[:n, n] / jnp.sum(matrix[n, :n])
-        columns.append(column)
-        matrix = matrix[:n, :n] + column[:, None] * matrix[n, :n]
-    distribution = jnp.ones(1)
-    for column in reversed(columns):
-        distribution = jnp.append(distribution, distribution @ column)
-    return distribution / jnp.sum(distribution)
-
-
-def has_stationary(transition: Float[np.ndarray, "states states"]) -> bool:
-    """Tell whether every state leads to the first, as the elimination in `stationary` needs.
-
-    Parameters
-    ----------
-    transition : ndarray, `[states, states]`
-        The probability of a move from row to column.
-
-    Returns
-    -------
-    bool
-        True if it does.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from leaveout.inference import chain
-    >>> chain.has_stationary(np.eye(2))
-    False
-    """
-    return len(breadth_first_order(csr_array(transition.T), 0, return_predecessors=False)) == len(
-        transition
-    )

@@ -12,11 +12,8 @@ after t,
     E[s sᵀ]       = C + Cᵀ + diag E[s],           C_{(j, k), d} = Σ_t Q_t(j | k) G_t(k, d):
 
 one pass from the end, with two products of matrices a step (Mann & McCallum 2007 have the recursion
-for entropies). Sums of anything that depends on a step and its state are counted in the same way,
-with a half at the step itself.
+for entropies). Sums of features of the steps are counted in the same way.
 """
-
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,13 +29,8 @@ __all__ = [
     "covariance",
     "expected_counts",
     "memory",
-    "spread_of_sums",
 ]
 __dir__ = __all__.copy
-
-# numbers that a step of the recursion carries along, for the columns of some states
-MOMENT_COLUMNS = 2**14
-STEP_PRODUCT_ENTRIES = 2**18  # numbers of the steps that go into one product
 
 
 def _rows(
@@ -114,7 +106,7 @@ def expected_counts(
     >>> import jax
     >>> import numpy as np
     >>> from leaveout.inference import chain, moments
-    >>> layout = chain.layout(np.array([3]), 2)
+    >>> layout = chain.layout(np.array([3]))
     >>> transition = np.zeros((2, 2))
     >>> potentials = chain.Potentials(np.zeros(2), transition, np.zeros((3, 1, 2)))
     >>> ends = np.array([[False], [False], [True]])
@@ -215,7 +207,7 @@ def covariance(
     >>> import jax
     >>> import numpy as np
     >>> from leaveout.inference import chain, moments
-    >>> layout = chain.layout(np.array([3]), 2)
+    >>> layout = chain.layout(np.array([3]))
     >>> transition = np.zeros((2, 2))
     >>> potentials = chain.Potentials(np.zeros(2), transition, np.zeros((3, 1, 2)))
     >>> ends = np.array([[False], [False], [True]])
@@ -295,167 +287,6 @@ def _square(
     once = jnp.diag(jnp.where(jnp.arange(K + wide) < counts, mean, 0.0))
     features = jnp.einsum("kfg,kl->fkgl", sums["same"], jnp.eye(K)).reshape(F * K, F * K)
     return cross + cross.T + once.at[counts:, counts:].add(features)
-
-
-class _Steps(NamedTuple):
-    """Inputs of the recursion from a chain, row by row."""
-
-    before: Float[Array, "rows lanes states"]  # p(z_{t−1} | x_1, …, x_{t−1}), zero at starts
-    states: Float[Array, "rows lanes states"]
-    state_terms: Float[Array, "rows lanes states own"]
-    common: Float[Array, "rows lanes states shared"]
-    worth: Float[Array, "rows lanes"]
-    # number of the sequence that starts here; else the number of sequences
-    unit: Int[Array, "rows lanes"]
-
-
-def spread_of_sums(
-    found: StatePosterior,
-    transition: Float[Array, "states states"],
-    layout: Layout,
-    terms: tuple[Float[Array, "rows lanes states own"], Float[Array, "rows lanes states shared"]],
-    worth: Float[Array, "rows lanes"],
-    count: int,
-) -> Float[Array, "params params"]:
-    """Compute Σ_n worth_n Cov(s_n) where s has sums of terms over the steps.
-
-    s has starts `[states]` and moves `[states, states]`, then the sums over the steps of the terms
-    that each state has for itself, `[states, own]`, and of those that states share, `[shared]`.
-
-    Parameters
-    ----------
-    found : StatePosterior
-        The posterior of the chain.
-    transition : array, `[states, states]`
-        The log-potential of a move from row to column.
-    layout : Layout
-        The places of the steps.
-    terms : tuple of array, `[rows, lanes, states, own]` and `[rows, lanes, states, shared]`
-        The terms of each step in each state: those of the state alone, and those that states share.
-    worth : array, `[rows, lanes]`
-        The weight of each sequence, at all its steps.
-    count : int
-        The number of sequences.
-
-    Returns
-    -------
-    array, `[params, params]`
-        The sum of the covariances.
-
-    Examples
-    --------
-    >>> import jax
-    >>> import numpy as np
-    >>> from leaveout.inference import chain, moments
-    >>> layout = chain.layout(np.array([3]), 2)
-    >>> transition = np.zeros((2, 2))
-    >>> potentials = chain.Potentials(np.zeros(2), transition, np.zeros((3, 1, 2)))
-    >>> terms = np.ones((3, 1, 2, 1)), np.ones((3, 1, 2, 0))
-    >>> with jax.enable_x64(True):
-    ...     found = chain.posterior(potentials, layout)
-    ...     moments.spread_of_sums(found, transition, layout, terms, np.ones((3, 1)), 1).shape
-    (8, 8)
-    """
-    starts = jnp.asarray(layout.starts)
-    real = starts & (jnp.asarray(layout.place) < len(layout.inverse))
-    laid = [found.filtered, found.states, *terms, worth, starts, real]
-    if layout.linked:  # otherwise each lane would wait for the lane below
-        laid = [layout.restore(part)[:, None] for part in laid]
-    filtered, states, state_terms, shared, worth, starts, real = laid
-    unit = jnp.where(real, jnp.cumsum(real.reshape(-1)).reshape(real.shape) - 1, count)
-    steps = _Steps(_before(filtered, starts), states, state_terms, shared, worth, unit)
-    K = state_terms.shape[2]
-    entries = state_terms.shape[3] + state_terms.shape[2]
-    group = max(
-        n for n in range(1, K + 1) if K % n == 0 and (n == 1 or n * K * entries <= MOMENT_COLUMNS)
-    )
-    indicators = jnp.eye(K).reshape(K, -1, group).swapaxes(0, 1)
-    cross, mean = jax.lax.map(
-        lambda indicators: _columns(steps, transition, indicators, count, True), indicators
-    )
-    cross = jnp.moveaxis(cross, 0, 2).reshape(K, cross.shape[2], K, entries)
-    mean = jnp.moveaxis(mean, 0, 1).reshape(count, K, entries)
-    all_cross, all_mean = _columns(steps, transition, jnp.ones((K, 1)), count, False)
-    listed = lambda x, rest: jnp.concatenate(
-        [part.reshape(*x.shape[:-2], -1) for part in (x[..., :K], x[..., K:], rest)], -1
-    )
-    cross = listed(cross, all_cross)
-    mean = listed(mean, all_mean)
-    worth = jnp.zeros(count).at[unit].set(worth, mode="drop")
-    start = jnp.zeros((count, K)).at[unit].set(states, mode="drop")
-    mean = jnp.concatenate([start, mean], 1)
-    parts = cross[:, :1], jnp.swapaxes(cross[:, 1 : K + 1], 0, 1), cross[:, K + 1 : 1 + entries]
-    rows = [part.reshape(K * part.shape[1], cross.shape[-1]) for part in parts]
-    cross_products = jnp.concatenate([*rows, cross[:, 1 + entries :].sum(0)])
-    cross_products = jnp.pad(cross_products, ((0, 0), (K, 0)))  # a start comes after nothing
-    expected = worth @ mean
-    once = jnp.where(jnp.arange(len(expected)) < K + K * K, expected, 0.0)
-    return cross_products + cross_products.T + jnp.diag(once) - mean.T @ (worth[:, None] * mean)
-
-
-def _columns(
-    steps: _Steps,
-    transition: Array,
-    indicators: Float[Array, "states some"],
-    count: int,
-    by_state: bool,
-) -> tuple[Float[Array, "states counted some entries"], Float[Array, "sequences some entries"]]:
-    """Products of the counts in each state with what comes after it, and expectations, for some
-    columns.
-
-    Counts are starts, transitions into the state, and sums. The columns are the terms `by_state`
-    of the states in `indicators`, after the transitions out of them; or the shared terms, if these
-    are one for all.
-    """
-    rows, lanes, K = steps.states.shape
-    if by_state:
-        terms = jnp.pad(steps.state_terms, [(0, 0)] * 3 + [(K, 0)])
-    else:
-        terms = steps.common
-    shape = indicators.shape[1], terms.shape[-1]
-    size = int(np.clip(STEP_PRODUCT_ENTRIES // max(lanes * K * shape[0] * shape[1], 1), 1, rows))
-    last = -rows % size
-
-    def blocks(leaf, fill=0):
-        full = jnp.pad(leaf, [(0, last), *[(0, 0)] * (leaf.ndim - 1)], constant_values=fill)
-        return full.reshape((rows + last) // size, size, *leaf.shape[1:])
-
-    def step_back(later_counts, x):
-        origin, weighted_terms, states = x
-        counts = later_counts + indicators[..., None] * weighted_terms[:, :, None]
-        later_counts = jnp.einsum("ljk,lkse->ljse", origin, counts)
-        if by_state:
-            moves = jnp.pad(origin * states[:, None], ((0, 0), (0, 0), (0, shape[1] - K)))
-            later_counts = later_counts + indicators[..., None] * moves[:, :, None]
-        return later_counts, counts
-
-    def block(carry, x):
-        later_counts, cross, mean = carry
-        steps, terms = x
-        origin = _origin(steps.before, transition)
-        weighted_terms = steps.states[..., None] * terms
-        later_counts, counts = jax.lax.scan(
-            step_back, later_counts, (origin, weighted_terms, steps.states), reverse=True
-        )
-        # half of the counts at the step itself
-        half = counts - 0.5 * indicators[..., None] * weighted_terms[..., None, :]
-        weigh = steps.worth[..., None, None]
-        times = lambda counted, after: jnp.einsum("tlkr,tlkse->krse", weigh * counted, after)
-        start = jnp.broadcast_to(
-            (steps.unit < count)[..., None, None], (*steps.states.shape, 1)
-        ).astype(counts.dtype)
-        counted = jnp.concatenate([start, jnp.swapaxes(origin, -1, -2)], -1)
-        products = [
-            times(counted, counts),
-            times(jnp.concatenate([steps.state_terms, steps.common], -1), half),
-        ]
-        mean = mean.at[steps.unit].set(counts.sum(2), mode="drop")
-        return (later_counts, cross + jnp.concatenate(products, 1), mean), None
-
-    laid = jax.tree.map(blocks, steps)._replace(unit=blocks(steps.unit, count)), blocks(terms)
-    rank = 1 + K + steps.state_terms.shape[-1] + steps.common.shape[-1]
-    init = jnp.zeros((lanes, K, *shape)), jnp.zeros((K, rank, *shape)), jnp.zeros((count, *shape))
-    return jax.lax.scan(block, init, laid, reverse=True)[0][1:]
 
 
 def _dense(

@@ -10,18 +10,16 @@ time.
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime.interrupt import run_in_thread
 from .._runtime.jax import (
     Array,
     Arrays,
     PyTree,
     cached_on,
-    carry_settings,
     compile_static,
     jax,
     jnp,
@@ -54,9 +52,6 @@ from .objective import (
 
 COMPILING = 5e7  # operations that cost less than compiling a program for fewer refits
 HESSIAN_ENTRIES = 2**23  # numbers in Hessians that are held at the same time
-# groups of refits that are kept as passes lay them out, which takes memory for every unit
-KEPT_GROUPS = 4
-KEPT_LOSSES = 2**22  # losses that are kept with gradients at the same place
 
 
 def weights_of(
@@ -408,81 +403,6 @@ class HostBatch(DerivedBatch):
         )
 
 
-class Look(NamedTuple):
-    """F of one refit at one θ, its gradient if that was asked for, and its held-out losses, zero
-    where not scored.
-    """
-
-    value: float
-    gradient: Vector | None
-    losses: Float[np.ndarray, " width"]
-
-
-class PassBatch(DerivedBatch):
-    """F(·, w) of a model that has passes of its own (`Costs.passes`), of a few refits in one
-    call.
-    """
-
-    @functools.cached_property
-    def _looks(self) -> dict[tuple[int, bytes], Look]:
-        """Looks with gradients by refit and θ.
-
-        Losses at the same place are those of the same pass.
-        """
-        return {}
-
-    @functools.cached_property
-    def _layouts(self) -> dict[bytes, Any]:
-        """Groups of refits as the passes lay them out."""
-        return {}
-
-    def _passes(self, theta: Points, lanes: Lanes, gradients: bool) -> list[Look]:
-        """Look at each refit, at its θ."""
-        keys = [(int(lane), point.tobytes()) for lane, point in zip(lanes, theta, strict=True)]
-        new_looks = dict[tuple[int, bytes], Look]()
-        new = np.array([k for k, key in enumerate(keys) if key not in self._looks], int)
-        passes = cast(Any, self.objective.costs.passes)()
-
-        def run() -> None:
-            for group in (
-                new[k : k + passes.together] for k in range(0, len(new), passes.together)
-            ):
-                key = lanes[group].tobytes()
-                if key not in self._layouts:
-                    while len(self._layouts) >= KEPT_GROUPS:
-                        self._layouts.pop(next(iter(self._layouts)))
-                    self._layouts[key] = passes.laid(
-                        *(part[lanes[group]] for part in self.rows[:3])
-                    )
-                looks = passes(self.like, theta[group], self._layouts[key], gradients)
-                new_looks.update(zip((keys[k] for k in group), looks, strict=True))
-
-        run_in_thread(carry_settings(run))  # one change of threads for all programs
-        looks = [new_looks[key] if key in new_looks else self._looks[key] for key in keys]
-        if gradients:
-            self._looks.update(new_looks)
-        while len(self._looks) * self.rows.index.shape[1] > KEPT_LOSSES:
-            self._looks.pop(next(iter(self._looks)))
-        return looks
-
-    def look(self, theta: Points, lanes: Lanes) -> tuple[PerLane, Points]:
-        values, gradients, _ = zip(*self._passes(theta, lanes, True), strict=True)
-        return np.array(values), np.stack(gradients)
-
-    def losses(self, theta: Points, lanes: Lanes) -> HeldOutLosses:
-        return np.stack([look.losses for look in self._passes(theta, lanes, False)])
-
-    def around(
-        self, theta: Points, moves: Float[np.ndarray, "lanes moves params"], lanes: Lanes
-    ) -> tuple[HeldOutLosses, Float[np.ndarray, "lanes moves"]]:
-        points = np.concatenate([theta[:, None], theta[:, None] + moves], axis=1)
-        flat_losses = self.losses(
-            points.reshape(-1, theta.shape[1]), np.repeat(lanes, points.shape[1])
-        )
-        losses = flat_losses.reshape(*points.shape[:2], -1)
-        return losses[:, 0], np.abs(losses[:, 1:] - losses[:, :1]).sum(2)
-
-
 def _power(base: int, number: int) -> int:
     """Power of `base` nearest to a number, by ratio."""
     return base ** round(np.log(number) / np.log(base))
@@ -508,8 +428,6 @@ def derive_batch(
             objective, like, rows, lambda lanes: weights_of(rows, objective.num_units, lanes)
         )
     costs = objective.costs
-    if costs.passes is not None:
-        return PassBatch(objective, like, rows)
     if costs.arrays is not None:
         return HostBatch(objective, like, rows)
     return DerivedBatch(objective, like, rows)
@@ -649,7 +567,7 @@ def held_out(
 def influence(objective: AbstractObjective, theta: PyTree, root: Matrix) -> np.ndarray:
     """Whitened `∂²F/∂θ∂w_n` of every unit at weights one, `[units, params]`."""
     if isinstance(objective, AbstractClosedForm):
-        return objective.jacobian(np.asarray(theta)) @ root.T
+        return objective.jacobian(ravel(theta)) @ root.T
     return np.asarray(_influence(repeatable(objective), theta, root))[: objective.num_units]
 
 

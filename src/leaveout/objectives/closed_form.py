@@ -13,7 +13,7 @@ scale), unless the author gives it.
 import abc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -33,6 +33,7 @@ from .objective import (
     UnitIndex,
     UnitWeights,
     Vector,
+    ravel,
 )
 
 # step of central differences, relative to a parameter or to one; their error goes with its square
@@ -290,6 +291,9 @@ class AbstractClosedForm(AbstractObjective):
         ).swapaxes(0, 1)
         return (derivatives + derivatives.swapaxes(1, 2)) / 2
 
+    # step of differences of refits of runs along a direction; their error goes with its square
+    difference: ClassVar[float] = 0.05
+
     def jacobian(self, theta: PyTree) -> Float[np.ndarray, "units params"]:
         """Compute `∂²F/∂θ∂w_n` at weights one, by differences of gradients along the weight of each
         unit.
@@ -398,7 +402,7 @@ class AbstractClosedForm(AbstractObjective):
 
 def _one_refit(theta: PyTree, weights: UnitWeights) -> tuple[Points, Weights]:
     """Write one refit as a batch of refits."""
-    return np.reshape(theta, (1, -1)), np.asarray(weights, float)[None]
+    return ravel(theta)[None], np.asarray(weights, float)[None]
 
 
 class AbstractSolved(AbstractClosedForm):
@@ -565,7 +569,7 @@ class ClosedFormBatch:
         return self._by_group(evaluate, lanes, theta)[0]
 
     def _center(self) -> Float[np.ndarray, "1 params"]:
-        return np.reshape(np.asarray(self.like, float), (1, -1))
+        return np.asarray(ravel(self.like), float)[None]
 
     def _anchor_states(self, count: int = 1) -> State:
         """State of the evaluation at `like` with weights of one, from which refits without a state

@@ -74,7 +74,7 @@ class Runs:
             scores = lambda theta: np.concatenate(
                 [part.reshape(len(self.first), -1) for part in self.scores(theta)], axis=1
             )
-            for pair in _differences(scores, directions):
+            for pair in _differences(scores, directions, self.objective.difference):
                 first, second = ((part[:, :-1], part[:, -1]) for part in pair)
                 yield first, second
             return
@@ -93,7 +93,8 @@ class Runs:
             ones = np.ones((1, objective.num_units))
             start = objective.look(directions[0][:1], ones)[2]
             slope = lambda theta: objective.look(theta[None], ones, start)[1][0]
-            return np.array([second for _, second in _differences(slope, directions)])
+            pairs = _differences(slope, directions, objective.difference)
+            return np.array([second for _, second in pairs])
         pieces = [
             np.asarray(
                 _third_derivatives(
@@ -154,7 +155,7 @@ def runs(objective: AbstractObjective, like: PyTree, rows: RefitRows) -> Runs | 
 
 
 def _differences(
-    function: Callable[[np.ndarray], np.ndarray], directions: Directions
+    function: Callable[[np.ndarray], np.ndarray], directions: Directions, length: float
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Derivatives of a function at each θ along its first direction and along both, by central
     differences.
@@ -169,7 +170,6 @@ def _differences(
             cache[key] = function(theta)
         return cache[key]
 
-    length = 0.05  # step of differences along a direction; their error goes with its square
     for theta, a, b in zip(*directions, strict=True):
         a = length * a
         b = length * b

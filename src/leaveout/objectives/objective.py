@@ -101,11 +101,8 @@ def map_arrays(function: Callable[..., Any], theta: PyTree) -> PyTree:
 
 def ravel(theta: PyTree) -> Any:
     """Concatenate the arrays of a tree to one vector, `[params]`."""
-    if isinstance(theta, np.ndarray):
-        leaves = [theta]
-    else:
-        leaves = jax.tree.leaves(theta)
-    if leaves and all(isinstance(leaf, np.ndarray) for leaf in leaves):
+    leaves = leaves_of(theta)
+    if leaves and all(isinstance(leaf, np.ndarray | np.generic) for leaf in leaves):
         return np.concatenate([leaf.ravel() for leaf in leaves])
     return jax.flatten_util.ravel_pytree(theta)[0]
 
@@ -126,6 +123,12 @@ def unflatten(vector: np.ndarray, like: PyTree) -> PyTree:
         if like.ndim == 1:
             return vector
         return vector.reshape(like.shape)
+    if type(like) is dict and all(isinstance(leaf, np.ndarray) for leaf in like.values()):
+        names = sorted(like)
+        parts = np.split(vector, np.cumsum([like[name].size for name in names])[:-1])
+        return {
+            name: part.reshape(like[name].shape) for name, part in zip(names, parts, strict=True)
+        }
     leaves, tree = jax.tree.flatten(like)
     parts = np.split(vector, np.cumsum([np.size(leaf) for leaf in leaves])[:-1])
     return jax.tree.unflatten(
@@ -452,11 +455,6 @@ class Costs(NamedTuple):
         compiled. Units behind its own contribute nothing.
     arrays : callable, optional
         Returns F in array code, an `AbstractByArrays`.
-    passes : callable, optional
-        Returns a function of `like`, raveled θ of a few refits, at most its attribute `together`,
-        these refits as its method `laid` lays them out (from units, weights and which are held
-        out), and whether gradients are wanted. It returns a `Look` at each refit, in less time than
-        compiled programs.
     formed : float, default 0
         Bytes of memory that forming ∇²F takes, where they are more than a few times its own.
     separate : bool, default: False
@@ -494,7 +492,6 @@ class Costs(NamedTuple):
     # contribute nothing
     padded: "Callable[[], AbstractObjective] | None" = None
     arrays: Callable[[], Any] | None = None  # returns F in array code, an `AbstractByArrays`
-    passes: Callable[[], Any] | None = None  # returns quicker passes over the data
     formed: float = 0.0  # bytes that forming ∇²F takes, if they are more than a few times its own
     # whether losses of runs, each at a θ of its own, cost no more than the pass of `runs`
     separate: bool = False

@@ -140,7 +140,7 @@ def minimise_by_information(
     no such matrix.
     """
     parts = preconditioner(objective, F.to_tree(theta), np.ones(objective.num_units))
-    if not parts or len(parts[0].entries) > 1:
+    if not parts or parts[0].matrices.shape != (1, theta.size, theta.size):
         return Minimisation(np.inf, theta, False)
     curvature = Curvature.of(np.asarray(parts[0].matrices[0]))
     if not curvature.definite:

@@ -13,7 +13,6 @@ from jaxtyping import Array, Bool, Float, Int, Scalar
 
 from ..._runtime.jax import Arrays, Module, PyTree, compile_static
 from ...inference.chain import (
-    FEW_STATES,
     SMALLEST_NORMALISER,
     Layout,
     Potentials,
@@ -74,8 +73,7 @@ def lay_out(
         finite = np.where(np.isfinite(scores), scores, np.nan)
     zeros = bool(np.max(np.nanmax(finite, 1) - np.nanmin(finite, 1)) > RANGE)
     parts = max(1, round(len(codes) * num_labels / LATTICE_ENTRIES))
-    # no lanes are linked
-    where = layout(lengths, max(num_labels, FEW_STATES + 1), zeros, parts=parts)
+    where = layout(lengths, zeros, parts=parts)
     laid = where.lay_out
     last = np.zeros(len(codes), bool)
     last[np.cumsum(lengths) - 1] = True

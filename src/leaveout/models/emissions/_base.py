@@ -16,8 +16,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
-import scipy
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Inexact, Int
 from numpy.typing import ArrayLike
 from scipy.cluster import vq
 
@@ -32,7 +31,6 @@ from ..._runtime.jax import (
     jax,
     jnp,
     numpy_of,
-    special_of,
     static,
 )
 from ...objectives.objective import as_stored
@@ -45,7 +43,7 @@ Past = Float[np.ndarray, "past channels"]  # observations before a step, in the 
 Row = Float[np.ndarray, " channels"]  # the observation of one step
 Lengths = Int[np.ndarray, " sequences"]
 StepFlags = Bool[np.ndarray, " steps"]
-LogDensities = Float[Array, "steps states"]
+LogDensities = Inexact[Arrays, "steps states"]
 Means = Float[Array, "steps states channels"]
 
 
@@ -56,7 +54,7 @@ class Constraint(NamedTuple):
     ----------
     natural : callable
         Function from the unconstrained array to the parameter, in JAX; ours compute arrays of NumPy
-        in NumPy.
+        in NumPy, with any leading axes, and are analytic.
     unconstrained : callable
         Function from the parameter to the unconstrained array, in NumPy or JAX.
     entries : callable, optional
@@ -67,6 +65,8 @@ class Constraint(NamedTuple):
         The default is finite numbers.
     domain : str, default: "finite"
         Domain in words, for messages.
+    leading : bool, default: True
+        Whether `natural` takes arrays of NumPy with further leading axes.
 
     Examples
     --------
@@ -84,6 +84,7 @@ class Constraint(NamedTuple):
     # tells which entries, rows or matrices are in the domain
     legal: Callable[[np.ndarray], Bool[np.ndarray, "..."] | np.bool_] = np.isfinite
     domain: str = "finite"  # name of the domain in messages
+    leading: bool = True  # whether arrays of NumPy may have further leading axes
 
 
 def _log_ratios(p: np.ndarray) -> np.ndarray:
@@ -102,9 +103,15 @@ def with_last(ratios: Arrays) -> Arrays:
 
 
 def _simplex(ratios: Arrays) -> Arrays:
-    return (scipy.special if isinstance(ratios, np.ndarray) else jax.nn).softmax(
-        with_last(ratios), axis=-1
-    )
+    return numpy_of(ratios).exp(log_simplex(with_last(ratios)))
+
+
+def log_simplex(logits: Arrays) -> Arrays:
+    """Logarithms of the probabilities of logits, over the last axis."""
+    if not isinstance(logits, np.ndarray):
+        return jax.nn.log_softmax(logits, axis=-1)
+    shifted = logits - logits.real.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
 def _sums_to_one(p: np.ndarray) -> Bool[np.ndarray, "*rows"] | np.bool_:
@@ -119,7 +126,7 @@ POSITIVE = Constraint(
     domain="positive and finite",
 )
 PROBABILITY = Constraint(
-    lambda v: special_of(v).expit(v),
+    lambda v: 1 / (1 + numpy_of(v).exp(-v)),
     lambda p: np.log(p) - np.log1p(-p),
     legal=lambda p: (p >= 0) & (p <= 1),
     domain="between zero and one",
@@ -152,7 +159,8 @@ def times(weights: Array, logs: Array) -> Array:
     """Compute `w log p`, zero if both are zero, as a zero probability to the power of zero is
     one.
     """
-    return weights * jnp.where((weights == 0) & ~jnp.isfinite(logs), 0.0, logs)
+    xp = numpy_of(logs)
+    return weights * xp.where((weights == 0) & ~xp.isfinite(logs), 0.0, logs)
 
 
 class AbstractEmission(Module):
@@ -220,7 +228,7 @@ class AbstractEmission(Module):
         scalar
             The log-density.
         """
-        return jnp.zeros(())
+        return 0.0
 
     @property
     def score(self) -> str:
@@ -346,6 +354,72 @@ class AbstractEmission(Module):
 
         return jax.vmap(jax.vmap(density, (axes, None)), (None, 0))(parameters, data)
 
+    def statistics(self, data: PyTree) -> Float[np.ndarray, "steps statistics"] | None:
+        """Return numbers of each step of which its log-densities are sums, weighted by the
+        coefficients that `table` returns; None, the default, if that has the log-densities.
+
+        Parameters
+        ----------
+        data : pytree
+            Data of all steps.
+
+        Returns
+        -------
+        array of float, shape (steps, statistics), or None
+            The statistics.
+        """
+        return None
+
+    def table(self, parameters: Parameters, data: PyTree) -> Any:
+        """Compute the coefficients of the statistics in the log-densities of each state, in NumPy.
+
+        Parameters
+        ----------
+        parameters : dict of array
+            Natural parameters of all states, real or complex.
+        data : pytree
+            Data of all steps.
+
+        Returns
+        -------
+        array, shape (states, statistics)
+            The coefficients; without statistics, the log-densities of the steps.
+        """
+        return self.log_densities(parameters, data).T
+
+    def tables(self, parameters: Parameters, data: PyTree) -> Any:
+        """Compute `table` of many sets of free parameters, the first axis of each array.
+
+        Parameters
+        ----------
+        parameters : dict of array
+            Sets of the free parameters.
+        data : pytree
+            Data of all steps.
+
+        Returns
+        -------
+        array, shape (sets, states, statistics)
+            The coefficients.
+        """
+        sets = len(next(iter(parameters.values())))
+        if self.shared & set(self.free):
+            return np.array(
+                [
+                    self.table(
+                        {**{name: value[k] for name, value in parameters.items()}, **self.fixed},
+                        data,
+                    )
+                    for k in range(sets)
+                ]
+            )
+        # the sets as so many more states
+        states = {name: value.reshape(-1, *value.shape[2:]) for name, value in parameters.items()}
+        for name, value in self.fixed.items():
+            states[name] = value if name in self.shared else np.concatenate([value] * sets)
+        table = self.table(states, data)
+        return table.reshape(sets, -1, table.shape[1])
+
     def weigh(self, weights: Array, logs: Array) -> Array:
         """Weigh log-densities: the contribution of observations to the log-potentials of their
         states, zero at weight zero.
@@ -364,9 +438,31 @@ class AbstractEmission(Module):
         """
         return times(weights, logs)
 
+    closed_slopes: ClassVar[bool] = False  # whether `slopes` is there
+
+    def slopes(self, parameters: Parameters, data: PyTree, expected: np.ndarray) -> Parameters:
+        """Differentiate `Σ_t expected_{kt} log e_t(k)` in the natural parameters, where these are
+        many.
+
+        Parameters
+        ----------
+        parameters : dict of array
+            Natural parameters of all states.
+        data : pytree
+            Data of all steps.
+        expected : array of float, shape (states, steps)
+            Expected observations of each state.
+
+        Returns
+        -------
+        dict of array
+            Derivatives in the free parameters.
+        """
+        raise NotImplementedError
+
     def curvature(
-        self, parameters: Parameters, data: PyTree, expected: LogDensities
-    ) -> Float[Array, "states own own"] | None:
+        self, parameters: Parameters, data: PyTree, expected: Float[np.ndarray, "steps states"]
+    ) -> Float[np.ndarray, "states own own"] | None:
         """Compute `−Σ_t expected_{tk} ∇² log e_t(k)` in the unconstrained parameters of each state
         k.
 
@@ -380,7 +476,7 @@ class AbstractEmission(Module):
         data : pytree
             Data of all steps.
         expected : array of float, shape (steps, states)
-            Expected observations of each state.
+            Expected observations of each state, or the sums of `statistics` over these.
 
         Returns
         -------
@@ -516,7 +612,9 @@ Numbers = Any  # a number or an array of hyperparameters, which is stored as an 
 
 
 class AbstractPrior(Module):
-    """Density of one parameter in all states together, from one number or array for each field."""
+    """Density of one parameter, from one number or array for each field, which may have leading
+    axes.
+    """
 
     signed: ClassVar[str] = ""  # the field that need not be positive, if there is one
 
@@ -532,8 +630,8 @@ class AbstractPrior(Module):
             setattr(self, name, array)
 
     @abc.abstractmethod
-    def __call__(self, value: Arrays) -> Scalar:
-        """Compute the log-density up to a constant."""
+    def __call__(self, value: Arrays) -> Arrays:
+        """Compute the log-density up to a constant, of each entry or matrix."""
 
     def __str__(self) -> str:
         shown = [_short(getattr(self, field.name)) for field in dataclasses.fields(self)]
@@ -555,8 +653,8 @@ class GammaPrior(AbstractPrior):
     shape: Numbers
     rate: Numbers
 
-    def __call__(self, value: Arrays) -> Scalar:
-        return jnp.sum((self.shape - 1) * jnp.log(value) - self.rate * value)
+    def __call__(self, value: Arrays) -> Arrays:
+        return (self.shape - 1) * numpy_of(value).log(value) - self.rate * value
 
 
 class InverseGamma(AbstractPrior):
@@ -565,8 +663,8 @@ class InverseGamma(AbstractPrior):
     shape: Numbers
     scale: Numbers
 
-    def __call__(self, value: Arrays) -> Scalar:
-        return jnp.sum(-(self.shape + 1) * jnp.log(value) - self.scale / value)
+    def __call__(self, value: Arrays) -> Arrays:
+        return -(self.shape + 1) * numpy_of(value).log(value) - self.scale / value
 
 
 class Normal(AbstractPrior):
@@ -580,8 +678,8 @@ class Normal(AbstractPrior):
     mean: Numbers
     sd: Numbers
 
-    def __call__(self, value: Arrays) -> Scalar:
-        return -0.5 * jnp.sum(((value - self.mean) / self.sd) ** 2)
+    def __call__(self, value: Arrays) -> Arrays:
+        return -0.5 * ((value - self.mean) / self.sd) ** 2
 
 
 class MatrixNormal(AbstractPrior):
@@ -596,10 +694,10 @@ class MatrixNormal(AbstractPrior):
     identity: Numbers
     sd: Numbers
 
-    def __call__(self, value: Arrays) -> Scalar:
+    def __call__(self, value: Arrays) -> Arrays:
         centre = np.zeros(value.shape[-3:])
         centre[0] = np.eye(value.shape[-1])
-        return -0.5 * jnp.sum(((value - self.identity * centre) / self.sd) ** 2)
+        return -0.5 * ((value - self.identity * centre) / self.sd) ** 2
 
 
 class BetaPrior(AbstractPrior):
@@ -608,8 +706,9 @@ class BetaPrior(AbstractPrior):
     a: Numbers
     b: Numbers
 
-    def __call__(self, value: Arrays) -> Scalar:
-        return jnp.sum((self.a - 1) * jnp.log(value) + (self.b - 1) * jnp.log1p(-value))
+    def __call__(self, value: Arrays) -> Arrays:
+        xp = numpy_of(value)
+        return (self.a - 1) * xp.log(value) + (self.b - 1) * xp.log1p(-value)
 
 
 class DirichletPrior(AbstractPrior):
@@ -617,8 +716,8 @@ class DirichletPrior(AbstractPrior):
 
     concentration: Numbers
 
-    def __call__(self, value: Arrays) -> Scalar:
-        return jnp.sum((self.concentration - 1) * jnp.log(value))
+    def __call__(self, value: Arrays) -> Arrays:
+        return (self.concentration - 1) * numpy_of(value).log(value)
 
 
 Priors = dict[str, AbstractPrior]
@@ -684,7 +783,7 @@ class AbstractWithPrior(AbstractEmission):
         )[0, 0]
 
     def log_prior(self, parameters: Parameters) -> Scalar:
-        return sum((prior(parameters[name]) for name, prior in self.prior.items()), jnp.zeros(()))
+        return sum((prior(parameters[name]).sum() for name, prior in self.prior.items()), 0.0)
 
     @property
     def prior_note(self) -> str:

@@ -10,10 +10,8 @@ their losses are of the same observations.
 import abc
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
 from ..._runtime.jax import Arrays, PyTree, numpy_of, static
@@ -108,37 +106,54 @@ class AbstractAutoregression(AbstractGaussian):
     def means(self, parameters: Parameters, data: PyTree) -> Means:
         return self.predictions(parameters, data["past"])
 
+    closed_slopes = True
+
+    def slopes(self, parameters: Parameters, data: PyTree, expected: np.ndarray) -> Parameters:
+        residual = data["x"][:, None] - self.predictions(parameters, data["past"])
+        seen = expected.T * data["dense"][:, None]
+        precision = self._precisions(parameters, *residual.shape[1:])
+        pull = seen[..., None] * np.einsum("krs,tks->tkr", precision, residual)
+        slopes = self.prediction_slopes(parameters, data["past"], pull)
+        if self.covariance.value is None:
+            products = np.einsum("tkr,tks->krs", pull, residual) @ precision
+            by_state = 0.5 * (products - seen.sum(0)[:, None, None] * precision)
+            if not self.covariance.matrices:
+                by_state = np.diagonal(by_state, axis1=1, axis2=2)
+            if self.covariance.kind == "spherical":
+                by_state = by_state.sum(1)
+            if self.covariance.kind == "tied":
+                by_state = by_state.sum(0)
+            slopes["covariance"] = by_state
+        return slopes
+
+    @abc.abstractmethod
+    def prediction_slopes(
+        self,
+        parameters: Parameters,
+        past: Float[np.ndarray, "steps lags channels"],
+        pull: Float[np.ndarray, "steps states channels"],
+    ) -> dict[str, np.ndarray]:
+        """Differentiate `Σ pull · predictions` in the parameters of the predictions."""
+
     def curvature(
-        self, parameters: Parameters, data: PyTree, expected: LogDensities
-    ) -> Float[Array, "states own own"] | None:
+        self, parameters: Parameters, data: PyTree, expected: Float[np.ndarray, "steps states"]
+    ) -> Float[np.ndarray, "states own own"] | None:
         if self.covariance.value is None:
             return None
         x = data["x"]
-        past = data["past"].reshape(len(data["x"]), -1)
-        steps = len(x)
-        states = expected.shape[1]
-        channels = x.shape[1]
-        precision = self.covariance.precision(parameters["covariance"], channels)[0]
-        if not self.covariance.matrices:
-            precision = jnp.diag(precision)
-        precision = jnp.broadcast_to(precision, (states, channels, channels))
-        features = jnp.concatenate([jnp.ones((steps, 1)), past], axis=1)
-        size = min(steps, STEPS_AT_A_TIME)
-        groups = lambda a: jnp.pad(a, ((0, -steps % size), (0, 0))).reshape(-1, size, a.shape[1])
-        of_steps = groups(x), groups(features)
-        expected_groups = jnp.moveaxis(groups(expected * data["dense"][:, None]), 2, 0)
-        state_parameters = {name: parameters[name] for name in self.free}
-        width = sum(value[0].size for value in state_parameters.values())
-
-        def state_curvature(state):
-            state_parameters, precision, expected = state
-            add = lambda total, group: (
-                total + self._curvature(state_parameters, precision, *group),
-                None,
+        past = data["past"].reshape(len(x), self.lags * x.shape[1])
+        features = np.concatenate([np.ones((len(x), 1)), past], axis=1)
+        seen = expected * data["dense"][:, None]
+        curvatures = []
+        for k, precision in enumerate(self._precisions(parameters, seen.shape[1], x.shape[1])):
+            state = {name: parameters[name][k] for name in self.free}
+            groups = (slice(t, t + STEPS_AT_A_TIME) for t in range(0, len(x), STEPS_AT_A_TIME))
+            parts = (
+                self._curvature(state, precision, x[group], features[group], seen[group, k])
+                for group in groups
             )
-            return jax.lax.scan(add, jnp.zeros((width, width)), (*of_steps, expected))[0]
-
-        return jax.lax.map(state_curvature, (state_parameters, precision, expected_groups))
+            curvatures.append(sum(parts))
+        return np.array(curvatures)
 
     @abc.abstractmethod
     def _curvature(self, parameters, precision, x, features, expected):
@@ -146,6 +161,14 @@ class AbstractAutoregression(AbstractGaussian):
 
         `features` are a one and the past.
         """
+
+    def _precisions(
+        self, parameters: Parameters, states: int, channels: int
+    ) -> Float[np.ndarray, "states channels channels"]:
+        precision = self.covariance.precision(parameters["covariance"], channels)[0]
+        if not self.covariance.matrices:
+            precision = precision[..., None] * np.eye(channels)
+        return np.broadcast_to(precision, (states, channels, channels))
 
     def _clustered(self, data, observed, num_states, seed):
         """Return the steps with a density, those before each, the scale of the channels, and labels
@@ -275,11 +298,22 @@ class Autoregressive(AbstractAutoregression):
         )
         return (past.reshape(len(past), -1) @ matrix).reshape(len(past), states, channels) + bias
 
+    def prediction_slopes(
+        self,
+        parameters: Parameters,
+        past: Float[np.ndarray, "steps lags channels"],
+        pull: Float[np.ndarray, "steps states channels"],
+    ) -> dict[str, np.ndarray]:
+        slopes = {"bias": pull.sum(0)}
+        if self.lags:
+            slopes["coefficients"] = np.tensordot(pull, past, (0, 0)).swapaxes(1, 2)
+        return slopes
+
     def _curvature(self, parameters, precision, x, features, expected):
         channels = x.shape[1]
         gram = (expected[:, None] * features).T @ features
         order = _linear(0, channels, self.lags, channels)
-        return jnp.kron(precision, gram)[order[:, None], order]
+        return np.kron(precision, gram)[order[:, None], order]
 
     def initial(self, data: PyTree, observed: StepFlags, num_states: int, seed: int) -> Parameters:
         x, past, scale, labels = self._clustered(data, observed, num_states, seed)
@@ -378,17 +412,35 @@ class NeuralAutoregressive(AbstractAutoregression):
     def predictions(
         self, parameters: Parameters, past: Float[Arrays, "steps lags channels"]
     ) -> Any:
-        weights = parameters["input_weights"]
-        states, lags, hidden, channels = weights.shape
-        matrix = weights.transpose(1, 3, 0, 2).reshape(lags * channels, states * hidden)
-        inner = (past.reshape(len(past), -1) @ matrix).reshape(
-            len(past), states, hidden
-        ) + parameters["input_bias"]
+        inner = self._inner(parameters, past)
         xp = numpy_of(inner)
         return (
             xp.einsum("tkh,krh->tkr", xp.tanh(inner), parameters["output_weights"])
             + parameters["output_bias"]
         )
+
+    def _inner(self, parameters: Parameters, past: Float[Arrays, "steps lags channels"]) -> Any:
+        """Inputs of the hidden units of each step in every state."""
+        weights = parameters["input_weights"]
+        states, lags, hidden, channels = weights.shape
+        matrix = weights.transpose(1, 3, 0, 2).reshape(lags * channels, states * hidden)
+        inner = (past.reshape(len(past), -1) @ matrix).reshape(len(past), states, hidden)
+        return inner + parameters["input_bias"]
+
+    def prediction_slopes(
+        self,
+        parameters: Parameters,
+        past: Float[np.ndarray, "steps lags channels"],
+        pull: Float[np.ndarray, "steps states channels"],
+    ) -> dict[str, np.ndarray]:
+        layer = np.tanh(self._inner(parameters, past))
+        inner = np.einsum("tkr,krh->tkh", pull, parameters["output_weights"]) * (1 - layer**2)
+        return {
+            "output_bias": pull.sum(0),
+            "output_weights": np.einsum("tkr,tkh->krh", pull, layer),
+            "input_bias": inner.sum(0),
+            "input_weights": np.tensordot(inner, past, (0, 0)).swapaxes(1, 2),
+        }
 
     def _curvature(self, parameters, precision, x, features, expected):
         """Compute the negative Hessian of −½ rᵀ Σ⁻¹ r in V, in W, and in both.
@@ -399,9 +451,9 @@ class NeuralAutoregressive(AbstractAutoregression):
         channels = x.shape[1]
         weights = parameters["input_weights"]
         weighted_output = precision @ parameters["output_weights"]
-        matrix = jnp.moveaxis(weights, 0, 1).reshape(hidden, -1)
-        layer = jnp.tanh(features[:, 1:] @ matrix.T + parameters["input_bias"])
-        units = jnp.concatenate([jnp.ones((len(x), 1)), layer], axis=1)
+        matrix = np.moveaxis(weights, 0, 1).reshape(hidden, -1)
+        layer = np.tanh(features[:, 1:] @ matrix.T + parameters["input_bias"])
+        units = np.concatenate([np.ones((len(x), 1)), layer], axis=1)
         slope = 1 - layer**2
         error = (x - layer @ parameters["output_weights"].T - parameters["output_bias"]) @ precision
         layer_slope = error @ parameters["output_weights"]  # ∂/∂h
@@ -409,7 +461,7 @@ class NeuralAutoregressive(AbstractAutoregression):
             slope[:, :, None] * slope[:, None] * (parameters["output_weights"].T @ weighted_output)
         )
         layer_curvature = (
-            layer_curvature + jnp.eye(hidden) * (2 * layer * slope * layer_slope)[:, None]
+            layer_curvature + np.eye(hidden) * (2 * layer * slope * layer_slope)[:, None]
         )
         summed = lambda a, b: (expected[:, None] * a.reshape(len(x), -1)).T @ b.reshape(len(x), -1)
         outer = lambda a, b: a[:, :, None] * b[:, None]
@@ -420,11 +472,11 @@ class NeuralAutoregressive(AbstractAutoregression):
         meet = summed(units, outer(slope, features)).reshape(1, 1 + hidden, hidden, width)
         between = weighted_output[:, None, :, None] * meet
         missed = summed(error, outer(slope, features)).reshape(channels, hidden, width)
-        between = between.at[:, 1 + np.arange(hidden), np.arange(hidden)].add(-missed)
-        inside = jnp.swapaxes(inside, 1, 2).reshape(hidden * width, -1)
+        between[:, 1 + np.arange(hidden), np.arange(hidden)] -= missed
+        inside = np.swapaxes(inside, 1, 2).reshape(hidden * width, -1)
         between = between.reshape(channels * (1 + hidden), -1)
-        outside = jnp.kron(precision, summed(units, units))
-        hessian = jnp.block([[inside, between.T], [between, outside]])
+        outside = np.kron(precision, summed(units, units))
+        hessian = np.block([[inside, between.T], [between, outside]])
         order = np.concatenate(
             [_linear(0, hidden, self.lags, channels), _linear(hidden * width, channels, 1, hidden)]
         )

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Scalar
 
-from ..._runtime.jax import PyTree, static
+from ..._runtime.jax import PyTree, numpy_of, static
 from ...objectives.objective import LOG_PROBABILITY
 from ._base import (
     SIMPLEX,
@@ -89,7 +89,7 @@ class Categorical(AbstractWithPrior):
         return read_symbols(x, self.num_symbols, "Categorical", "symbols")
 
     def log_densities(self, parameters: Parameters, data: PyTree) -> LogDensities:
-        return jnp.log(parameters["probability"]).T[data]
+        return numpy_of(parameters["probability"]).log(parameters["probability"]).T[data]
 
     def initial(self, data: PyTree, observed: StepFlags, num_states: int, seed: int) -> Parameters:
         rng = np.random.default_rng(seed)
@@ -101,9 +101,8 @@ class Categorical(AbstractWithPrior):
         return {"probability": p / p.sum(axis=1, keepdims=True)}
 
     def means(self, parameters: Parameters, data: PyTree) -> Means:
-        return jnp.broadcast_to(
-            parameters["probability"], (len(data), *parameters["probability"].shape)
-        )
+        probability = parameters["probability"]
+        return numpy_of(probability).broadcast_to(probability, (len(data), *probability.shape))
 
     def draw(
         self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator

@@ -10,11 +10,11 @@ from typing import ClassVar
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from jaxtyping import Array, Float, Int, Scalar
+from jaxtyping import Float, Inexact, Int, Scalar
 from numpy.typing import ArrayLike
-from scipy.special import gammaln as gammaln_of_data
+from scipy.special import gammaln as gammaln_of_data, loggamma
 
-from ..._runtime.jax import Arrays, Module, PyTree, static
+from ..._runtime.jax import Arrays, Module, PyTree, numpy_of, static
 from ...data.arrays import Names, match_labels, numbers, places
 from ...objectives.objective import LOG_PROBABILITY, as_stored
 from ..glm.distributions import NEGATIVE_BINOMIAL
@@ -55,7 +55,7 @@ def table_length(x: np.ndarray) -> int:
     return int(-(-(x.max(initial=0) + 1) // 32) * 32)
 
 
-def by_state(parameter: Array | np.ndarray) -> Float[Array | np.ndarray, "states channels"]:
+def by_state(parameter: Arrays) -> Inexact[Arrays, "states channels"]:
     """Reshape `[K]` of one channel to `[K, 1]`."""
     if parameter.ndim == 1:
         return parameter[:, None]
@@ -221,11 +221,11 @@ class AbstractCounts(AbstractWithPrior):
         """Free parameters; `coefficients` are in standard deviations of their covariates."""
         if self.covariates is None:
             return {self.mean_name: POSITIVE}
-        scale = jnp.std(jnp.asarray(self.covariates), axis=0)
+        scale = self.covariates.std(axis=0)
         wide = lambda value: scale if value.ndim == 1 else scale[:, None]
         return {
             self.mean_name: POSITIVE,
-            "coefficients": Constraint(lambda v: v / wide(v), lambda b: b * wide(b)),
+            "coefficients": Constraint(lambda v: v / wide(v), lambda b: b * wide(b), leading=False),
         }
 
     @property
@@ -250,7 +250,7 @@ class AbstractCounts(AbstractWithPrior):
         return Counts(x, gammaln_of_data(x + 1).sum(axis=1), factors)
 
     @staticmethod
-    def log_factor(parameters: Parameters, data: dict) -> Float[Arrays, "*steps channels"]:
+    def log_factor(parameters: Parameters, data: dict) -> Inexact[Arrays, "*steps channels"]:
         """Compute the logarithm of the factor of all states' means.
 
         The last axis is one if channels share it.
@@ -301,7 +301,7 @@ class AbstractCounts(AbstractWithPrior):
             if len(counts):
                 from sklearn.linear_model import PoissonRegressor
 
-                scale = np.asarray(jnp.std(jnp.asarray(self.covariates), axis=0))
+                scale = self.covariates.std(axis=0)
                 risk = np.exp(np.asarray(data.regressors.get("exposure", np.zeros(len(observed)))))[
                     observed
                 ]
@@ -321,8 +321,9 @@ class AbstractCounts(AbstractWithPrior):
         return {self.mean_name: single(mean / usual), **coefficients}, mean[labels] * factor / usual
 
     def means(self, parameters: Parameters, data: PyTree) -> Means:
-        factor = jnp.exp(self.log_factor(parameters, data.regressors))
-        return jnp.broadcast_to(factor, data.count.shape)[:, None] * by_state(
+        xp = numpy_of(parameters[self.mean_name])
+        factor = xp.exp(self.log_factor(parameters, data.regressors))
+        return xp.broadcast_to(factor, data.count.shape)[:, None] * by_state(
             parameters[self.mean_name]
         )
 
@@ -387,9 +388,10 @@ class Poisson(AbstractCounts):
     def log_densities(self, parameters: Parameters, data: PyTree) -> LogDensities:
         rate = by_state(parameters["rate"])
         factor = self.log_factor(parameters, data.regressors)
-        expected = jnp.broadcast_to(jnp.exp(factor), data.count.shape) @ rate.T
-        common = jnp.sum(data.count * factor, axis=1) - data.log_factorial
-        return data.count @ jnp.log(rate).T - expected + common[:, None]
+        xp = numpy_of(rate)
+        expected = xp.broadcast_to(xp.exp(factor), data.count.shape) @ rate.T
+        common = xp.sum(data.count * factor, axis=1) - data.log_factorial
+        return data.count @ xp.log(rate).T - expected + common[:, None]
 
     def draw(
         self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator
@@ -464,24 +466,24 @@ class NegativeBinomial(AbstractCounts):
         )
 
     def log_densities(self, parameters: Parameters, data: PyTree) -> LogDensities:
-        if data.length > LARGEST_TABLE:
-            return AbstractEmission.log_densities(self, parameters, data)
         mean = by_state(parameters["mean"])
         size = by_state(parameters["size"])
-        channels = np.arange(data.count.shape[1])
-        # log Γ(x + size) − log Γ(size) for x = 0, 1, … as a running sum, without cancellation
-        steps = jnp.log(size[..., None] + jnp.arange(data.length - 1))
-        table = jnp.concatenate([jnp.zeros((*size.shape, 1)), jnp.cumsum(steps, axis=-1)], axis=-1)
-        success_terms: Array | float = 0.0
-        if data.regressors:
-            factor = jnp.exp(self.log_factor(parameters, data.regressors))[:, None]
-            success_terms = _success(jnp.asarray(data.count)[:, None], mean * factor, size)
+        xp = numpy_of(mean)
+        count = xp.asarray(data.count)[:, None]
+        factor = xp.exp(self.log_factor(parameters, data.regressors))[..., None, :]
+        if data.length <= LARGEST_TABLE:
+            # log Γ(x + size) − log Γ(size) for x = 0, 1, … as a running sum, without cancellation
+            steps = xp.log(size[..., None] + np.arange(data.length - 1))
+            table = xp.concatenate([xp.zeros((*size.shape, 1)), xp.cumsum(steps, -1)], axis=-1)
+            channels = np.arange(data.count.shape[1])
+            rows = xp.transpose(table, (1, 2, 0))[channels, xp.asarray(data.count).astype(int)]
+            rows = xp.swapaxes(rows, 1, 2)
+        elif xp is np:
+            rows = loggamma(count + size) - loggamma(size)
         else:
-            table = table + _success(jnp.arange(data.length), mean[..., None], size[..., None])
-        rows = jnp.transpose(table, (1, 2, 0))[channels, jnp.asarray(data.count).astype(int)]
-        if data.regressors:
-            rows = rows + jnp.swapaxes(success_terms, 1, 2)
-        return jnp.sum(rows, axis=1) - data.log_factorial[:, None]
+            return AbstractEmission.log_densities(self, parameters, data)
+        terms = rows + _success(count, mean * factor, size)
+        return xp.sum(terms, axis=2) - data.log_factorial[:, None]
 
     def initial(self, data: PyTree, observed: StepFlags, num_states: int, seed: int) -> Parameters:
         start, expected = self._start(data, observed, num_states, seed)
@@ -499,9 +501,10 @@ class NegativeBinomial(AbstractCounts):
         return rng.poisson(rng.gamma(size, mean / size)).astype(float)
 
 
-def _success(x: Array, mean: Arrays, size: Arrays) -> Array:
+def _success(x: Arrays, mean: Arrays, size: Arrays) -> Arrays:
     """Compute `x log(m / (s + m)) + s log(s / (s + m))`."""
-    return x * (jnp.log(mean) - jnp.log(size + mean)) - size * jnp.log1p(mean / size)
+    xp = numpy_of(mean)
+    return x * (xp.log(mean) - xp.log(size + mean)) - size * xp.log1p(mean / size)
 
 
 class Binomial(AbstractWithPrior):
@@ -564,9 +567,10 @@ class Binomial(AbstractWithPrior):
 
     def log_densities(self, parameters: Parameters, data: PyTree) -> LogDensities:
         p = by_state(parameters["probability"])
+        xp = numpy_of(p)
         return (
-            data["count"] @ jnp.log(p).T
-            + data["failures"] @ jnp.log1p(-p).T
+            data["count"] @ xp.log(p).T
+            + data["failures"] @ xp.log1p(-p).T
             + data["log_ways"][:, None]
         )
 
@@ -576,7 +580,7 @@ class Binomial(AbstractWithPrior):
 
     def means(self, parameters: Parameters, data: PyTree) -> Means:
         mean = self.trials * by_state(parameters["probability"])
-        return jnp.broadcast_to(mean, (len(data["count"]), *mean.shape))
+        return numpy_of(mean).broadcast_to(mean, (len(data["count"]), *mean.shape))
 
     def draw(
         self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator

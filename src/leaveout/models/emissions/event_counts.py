@@ -3,14 +3,16 @@
 Ihler, Hutchins & Smyth (2006), as in the time-varying Poisson model.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import gammaln
-from jaxtyping import Array, Float, Int, Scalar
+from jaxtyping import Inexact, Int, Scalar
 from numpy.typing import ArrayLike
+from scipy.special import gammaln
 
-from ..._runtime.jax import Module, PyTree, static
+from ..._runtime.jax import Arrays, Module, PyTree, numpy_of, static
 from ...objectives.objective import LOG_PROBABILITY
 from ._base import (
     POSITIVE,
@@ -157,7 +159,9 @@ class EventCounts(AbstractWithPrior):
         length = table_length(np.nan_to_num(x))
         return SeasonCounts(self.season * length + count, length)
 
-    def table(self, parameters: Parameters, length: int) -> Float[Array, "seasons length 2"]:
+    def by_season(
+        self, parameters: Parameters, length: int
+    ) -> Inexact[Arrays, "*sets seasons length 2"]:
         """Compute the log-densities of the counts 0, 1, … in each season, without and with an
         event.
 
@@ -173,41 +177,50 @@ class EventCounts(AbstractWithPrior):
         Parameters
         ----------
         parameters : dict of array
-            Natural parameters.
+            Natural parameters, perhaps of many sets.
         length : int
             Number of counts.
 
         Returns
         -------
-        array of float, shape (seasons, length, 2)
+        array of float, shape (..., seasons, length, 2)
             The log-densities.
         """
-        rate = parameters["rate"] * parameters["seasonal"]
-        a = parameters["excess_shape"]
-        b = parameters["excess_rate"]
-        n = jnp.arange(length)
-        background = n * jnp.log(rate)[:, None] - rate[:, None] - gammaln(n + 1.0)
+        a = parameters["excess_shape"][..., None]
+        b = parameters["excess_rate"][..., None]
+        rate = parameters["rate"][..., None] * parameters["seasonal"]
+        xp = numpy_of(rate)
+        n = np.arange(length)
+        background = n * xp.log(rate)[..., None] - rate[..., None] - gammaln(n + 1.0)
 
         def ratio(before, n):
             value = (n + a + rate * (1 + b) - rate / before) / ((1 + b) * (n + 1))
             return value, value
 
         first = rate + a / (1 + b)
-        ratios = jnp.concatenate(
-            [first[None], jax.lax.scan(ratio, first, jnp.arange(1.0, length - 1))[1]]
-        )
-        zero = -rate - a * jnp.log1p(1 / b)
-        event = jnp.concatenate(
-            [zero[:, None], zero[:, None] + jnp.cumsum(jnp.log(ratios), axis=0).T], axis=1
-        )
-        return jnp.stack([background, event], axis=-1)
+        if xp is np:
+            ratios = [first]
+            for k in range(1, length - 1):
+                ratios.append(ratio(ratios[-1], k)[0])
+            logs = np.log(np.stack(ratios, axis=-1))
+        else:
+            ratios = jax.lax.scan(ratio, first, np.arange(1.0, length - 1))[1]
+            logs = jnp.log(jnp.moveaxis(jnp.concatenate([first[None], ratios]), 0, -1))
+        zero = (-rate - a * xp.log1p(1 / b))[..., None]
+        event = xp.concatenate([zero, zero + xp.cumsum(logs, axis=-1)], axis=-1)
+        return xp.stack([background, event], axis=-1)
+
+    def tables(self, parameters: Parameters, data: PyTree) -> Any:
+        sets = len(parameters["rate"])
+        rows = self.by_season(parameters, data.length).reshape(sets, -1, 2)[:, data.row]
+        return rows.swapaxes(1, 2)
 
     def log_density(self, parameters: Parameters, datum: PyTree) -> Scalar:
-        rows = self.table(parameters, datum.length).reshape(-1, 2)[datum.row]
+        rows = self.by_season(parameters, datum.length).reshape(-1, 2)[datum.row]
         return jnp.where(parameters["event"] > 0, rows[1], rows[0])
 
     def log_densities(self, parameters: Parameters, data: PyTree) -> LogDensities:
-        return self.table(parameters, data.length).reshape(-1, 2)[data.row]
+        return self.by_season(parameters, data.length).reshape(-1, 2)[data.row]
 
     def initial(self, data: PyTree, observed: StepFlags, num_states: int, seed: int) -> Parameters:
         rng = np.random.default_rng(seed)
@@ -234,7 +247,7 @@ class EventCounts(AbstractWithPrior):
     def means(self, parameters: Parameters, data: PyTree) -> Means:
         rate = (parameters["rate"] * parameters["seasonal"])[data.row // data.length]
         excess = parameters["excess_shape"] / parameters["excess_rate"]
-        return jnp.stack([rate, rate + excess], axis=1)[..., None]
+        return numpy_of(rate).stack([rate, rate + excess], axis=1)[..., None]
 
     def draw(
         self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator

@@ -8,16 +8,18 @@ XLA's calls of LAPACK on the CPU can deadlock inside a compiled loop over folds,
 inverted by sweeps of elementwise operations, and differentiated by matrix products.
 """
 
+import contextlib
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Scalar
+from jaxtyping import Array, Bool, Float, Inexact, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import Arrays, Module, PyTree, static
+from ..._runtime.jax import Arrays, Module, PyTree, numpy_of, static
 from ...objectives.objective import LOG_DENSITY, as_stored
 from ._base import (
     POSITIVE,
@@ -73,41 +75,50 @@ def _sweeps(
     return -swept, jnp.moveaxis(columns, 0, -1)
 
 
-@jax.custom_jvp
-def inverse(
-    matrix: Float[Array | np.ndarray, "... n n"],
-) -> tuple[MatrixArray, Float[Array, "..."]]:
+def inverse(matrix: Arrays) -> tuple[Arrays, Arrays]:
     """Compute the inverse and the log-determinant of positive definite matrices."""
-    precision, factor = _sweeps(jnp.asarray(matrix))
+    if not isinstance(matrix, np.ndarray):
+        return _swept_inverse(matrix)
+    sign, log_det = np.linalg.slogdet(matrix)
+    return np.linalg.inv(matrix), log_det + np.log(sign)
+
+
+@jax.custom_jvp
+def _swept_inverse(matrix: MatrixArray) -> tuple[MatrixArray, Float[Array, "..."]]:
+    precision, factor = _sweeps(matrix)
     return precision, 2 * jnp.sum(jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), axis=-1)
 
 
-@inverse.defjvp
+@_swept_inverse.defjvp
 def _(primals, tangents):
     (matrix,) = primals
     (change,) = tangents
-    precision, log_det = inverse(matrix)
+    precision, log_det = _swept_inverse(matrix)
     return (precision, log_det), (
         -precision @ change @ precision,
         jnp.sum(precision * change, axis=(-2, -1)),
     )
 
 
-def _covariance(vector: Float[Array, "... entries"]) -> MatrixArray:
+def _covariance(vector: Arrays) -> Arrays:
+    xp = numpy_of(vector)
     size = (math.isqrt(8 * vector.shape[-1] + 1) - 1) // 2
     rows, columns = np.tril_indices(size)
     place = np.full((size, size), vector.shape[-1])
     place[rows, columns] = np.arange(vector.shape[-1])
-    lower = jnp.concatenate([vector, jnp.zeros((*vector.shape[:-1], 1))], axis=-1)[..., place]
-    factor = jnp.where(np.eye(size, dtype=bool), jnp.exp(lower), lower)
-    return factor @ jnp.swapaxes(factor, -1, -2)
+    lower = xp.concatenate([vector, xp.zeros((*vector.shape[:-1], 1))], axis=-1)[..., place]
+    factor = xp.where(np.eye(size, dtype=bool), xp.exp(lower), lower)
+    return factor @ xp.swapaxes(factor, -1, -2)
 
 
-def _log_cholesky(matrix: Float[Array | np.ndarray, "... n n"]) -> Float[Array, "... entries"]:
-    factor = _sweeps(jnp.asarray(matrix))[1]
-    size = factor.shape[-1]
+def _log_cholesky(matrix: Float[np.ndarray, "... n n"]) -> Float[np.ndarray, "... entries"]:
+    size = matrix.shape[-1]
+    factors = np.full(matrix.shape, np.nan)
+    for place in np.ndindex(matrix.shape[:-2]):
+        with contextlib.suppress(np.linalg.LinAlgError):
+            factors[place] = np.linalg.cholesky(matrix[place])
     diagonal = np.eye(size, dtype=bool)
-    lower = jnp.where(diagonal, jnp.log(jnp.where(diagonal, factor, 1.0)), factor)
+    lower = np.where(diagonal, np.log(np.where(diagonal, factors, 1.0)), factors)
     return lower[(..., *np.tril_indices(size))]
 
 
@@ -135,12 +146,11 @@ class InverseWishart(AbstractPrior):
     freedom: Numbers
     scale: Numbers
 
-    def __call__(self, value: Arrays) -> Scalar:
+    def __call__(self, value: Arrays) -> Arrays:
         precision, log_det = inverse(value)
         channels = value.shape[-1]
-        return -0.5 * jnp.sum(
-            (self.freedom + channels + 1) * log_det + jnp.sum(self.scale * precision, axis=(-2, -1))
-        )
+        trace = (self.scale * precision).sum((-2, -1))
+        return -0.5 * ((self.freedom + channels + 1) * log_det + trace)
 
 
 class CovarianceKind(Module):
@@ -216,32 +226,33 @@ class CovarianceKind(Module):
                     "leave the channel out, or give a fixed covariance."
                 )
 
-    def precision(self, covariance: Arrays, channels: int) -> tuple[Arrays, Array]:
+    def precision(self, covariance: Arrays, channels: int) -> tuple[Arrays, Arrays]:
         """Compute the inverse of the covariance, `[..., R, R]` or its diagonal `[..., R]`, and its
         log-determinant `[...]`.
         """
         if self.matrices:
             return inverse(covariance)
         if self.kind == "spherical":
-            variance = covariance[..., None] * jnp.ones(channels)
+            variance = covariance[..., None] * np.ones(channels)
         else:
             variance = covariance
-        return 1 / variance, jnp.sum(jnp.log(variance), axis=-1)
+        return 1 / variance, numpy_of(variance).log(variance).sum(-1)
 
     def log_density(
-        self, residual: Float[Array, "... channels"], covariance: Arrays
-    ) -> Float[Array, "..."]:
+        self, residual: Inexact[Arrays, "... channels"], covariance: Arrays
+    ) -> Inexact[Arrays, "..."]:
         """`−½ (rᵀ Σ⁻¹ r + log |2πΣ|)`.
 
         Residuals `[..., K, R]` for a covariance with a state axis, else `[..., R]`.
         """
         precision, log_det = self.precision(covariance, residual.shape[-1])
         if precision.ndim < 2 or not self.matrices:
-            square = jnp.sum(precision * residual**2, axis=-1)
+            square = (precision * residual**2).sum(-1)
         elif precision.ndim == 2:
-            square = jnp.sum((residual @ precision) * residual, axis=-1)
+            square = ((residual @ precision) * residual).sum(-1)
         else:
-            square = jnp.einsum("...kr,krs,...ks->...k", residual, precision, residual)
+            einsum = numpy_of(residual).einsum
+            square = einsum("...kr,krs,...ks->...k", residual, precision, residual)
         return -0.5 * (square + log_det + residual.shape[-1] * LOG_TAU)
 
     def start(
@@ -383,28 +394,36 @@ class Gaussian(AbstractGaussian):
         return np.where(np.isnan(x), 0.0, x)
 
     def log_densities(self, parameters: Parameters, data: PyTree) -> LogDensities:
-        # an exponential family: one matrix product with the features [x, xxᵀ], centred against
-        # cancellation
-        origin = jnp.mean(data, axis=0)
-        x = data - origin
-        mean = parameters["mean"] - origin
+        return self.statistics(data) @ self.table(parameters, data).T
+
+    def statistics(self, data: PyTree) -> Any:
+        # an exponential family: 1, x and xxᵀ, centred against cancellation
+        x = data - data.mean(0)
+        i, j = self._pairs(x.shape[1])
+        ones = np.ones((len(x), 1))
+        return numpy_of(x).concatenate([ones, x, x[:, i] * x[:, j]], axis=1)
+
+    def table(self, parameters: Parameters, data: PyTree) -> Any:
+        mean = parameters["mean"] - data.mean(0)
+        xp = numpy_of(mean)
         states, channels = mean.shape
         precision, log_det = self.covariance.precision(parameters["covariance"], channels)
+        i, j = self._pairs(channels)
         if self.covariance.matrices:
-            precision = jnp.broadcast_to(precision, (states, channels, channels))
-            i, j = np.tril_indices(channels)
-            second = x[:, i] * x[:, j]
+            precision = xp.broadcast_to(precision, (states, channels, channels))
             weight = precision[:, i, j] * np.where(i == j, 0.5, 1.0)
-            first = jnp.einsum("krs,ks->kr", precision, mean)
+            first = xp.einsum("krs,ks->kr", precision, mean)
         else:
-            second = x**2
-            weight = jnp.broadcast_to(precision, (states, channels)) / 2
-            first = jnp.asarray(precision * mean)
-        constant = -0.5 * (jnp.sum(first * mean, axis=1) + log_det + channels * LOG_TAU)
-        return (
-            jnp.concatenate([x, second], axis=1) @ jnp.concatenate([first, -weight], axis=1).T
-            + constant
-        )
+            weight = xp.broadcast_to(precision, (states, channels)) / 2
+            first = precision * mean
+        constant = -0.5 * ((first * mean).sum(1) + log_det + channels * LOG_TAU)
+        return xp.concatenate([constant[:, None], first, -weight], axis=1)
+
+    def _pairs(self, channels: int) -> tuple[np.ndarray, np.ndarray]:
+        """Pairs of channels whose products the log-density depends on."""
+        if self.covariance.matrices:
+            return np.tril_indices(channels)
+        return np.arange(channels), np.arange(channels)
 
     def initial(self, data: PyTree, observed: StepFlags, num_states: int, seed: int) -> Parameters:
         x = np.asarray(data)[observed]
@@ -419,7 +438,8 @@ class Gaussian(AbstractGaussian):
         return {"mean": mean, **self.covariance.start(x - mean[labels], labels, num_states)}
 
     def means(self, parameters: Parameters, data: PyTree) -> Means:
-        return jnp.broadcast_to(parameters["mean"], (len(data), *parameters["mean"].shape))
+        mean = parameters["mean"]
+        return numpy_of(mean).broadcast_to(mean, (len(data), *mean.shape))
 
     def draw(
         self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator

@@ -8,13 +8,12 @@ from collections.abc import Collection, Hashable, Mapping
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Inexact, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import PyTree, static
+from ..._runtime.jax import Arrays, PyTree, numpy_of, static
 from ...data.arrays import Names, index_of, numbers, pandas_of, places
 from ...objectives.objective import AbstractObjective, Units, as_stored, float64
 from ..emissions._base import (
@@ -416,7 +415,7 @@ class AbstractHiddenStates(AbstractObjective):
         free = {
             name: constraint.natural(theta[name]) for name, constraint in self.emission.free.items()
         }
-        return {**free, **{name: jnp.asarray(value) for name, value in self.emission.fixed.items()}}
+        return {**free, **self.emission.fixed}
 
     @float64
     def _to_unconstrained(self, parameters):
@@ -475,7 +474,8 @@ class AbstractHiddenStates(AbstractObjective):
         """Compute the mean observation of each step or site from its state probabilities and the
         emission's parameters.
         """
-        return jnp.einsum("tk,tkr->tr", states, self.emission.means(parameters, data))
+        means = self.emission.means(parameters, data)
+        return numpy_of(means).einsum("tk,tkr->tr", states, means)
 
     def on_boundary(
         self,
@@ -592,12 +592,16 @@ def entries(name: str, which: Bool[np.ndarray, "..."]) -> list[str]:
 
 
 def mixture(
-    states: Float[Array, "units states"], densities: Float[Array, "units states"]
-) -> Float[Array, " units"]:
+    states: Inexact[Arrays, "*units states"], densities: Inexact[Arrays, "*units states"]
+) -> Inexact[Arrays, " *units"]:
     """Compute `log Σ_k p_k e_k`."""
-    top = jax.lax.stop_gradient(densities.max(-1))
-    top = jnp.where(jnp.isfinite(top), top, 0.0)
-    return jnp.log(jnp.sum(states * jnp.exp(densities - top[:, None]), -1)) + top
+    xp = numpy_of(densities)
+    top = densities.real.max(-1, keepdims=True)
+    if xp is not np:
+        top = jax.lax.stop_gradient(top)
+    top = xp.where(xp.isfinite(top), top, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return xp.log((states * xp.exp(densities - top)).sum(-1)) + top[..., 0]
 
 
 def near_edge(

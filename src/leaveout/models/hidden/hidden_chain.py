@@ -5,33 +5,44 @@ The states have an initial distribution and a transition matrix, each free or fi
 these.
 """
 
-import copy
-import functools
-from collections.abc import Callable
 from typing import Any, ClassVar
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
-import scipy
-from jaxtyping import Array, Bool, Float, Int, Scalar
+from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import Module, PyTree, compile_static, static
-from ...inference.chain import (
-    Layout,
-    Potentials,
-    StatePosterior,
-    best_path,
-    has_stationary,
-    log_partition,
-    posterior,
-    stationary,
+from ..._runtime.jax import Module, PyTree, static
+from ...inference.lanes import ChainSums, has_stationary, stationary
+from ...objectives.closed_form import (
+    AbstractClosedForm,
+    Entries,
+    Scored,
+    State,
+    ValueAndGradient,
+    Weights,
 )
-from ...objectives.objective import Arrays, aligned_copy, float64, padded_weights, unravel
-from ...plans.plan import PADDED_FROM, few_more, few_size
-from ..emissions._base import SIMPLEX, AbstractEmission, Parameters, times, with_last
+from ...objectives.objective import (
+    DiagonalBlocks,
+    HeldOutLosses,
+    Matrices,
+    PerUnit,
+    Points,
+    Vector,
+    float64,
+    map_arrays,
+    ravel,
+    unflatten,
+)
+from ..emissions._base import SIMPLEX, AbstractEmission, Parameters, log_simplex, with_last
+from .complete_data import Numbers, complete_data
+from .expected_counts import (
+    chain_posterior,
+    evaluate,
+    hessian,
+    jacobian,
+    observation_weights,
+    regressors,
+)
 from .hidden import IDLE_STATE_COUNT, AbstractHiddenStates, entries, mixture
 
 
@@ -146,29 +157,31 @@ class States(Module):
             array is None or _is_symmetric(np.asarray(array, np.float64)) for array in arrays
         )
 
-    def logs(self, theta: PyTree) -> tuple[Float[Array, " states"], Float[Array, "states states"]]:
-        """Compute the logarithms of the initial distribution and of the transition matrix."""
-        K = self.number
-        if "transition" in self.free:
-            transition = self._logs("transition", theta)
-        else:
-            transition = jnp.log(jnp.ones((1, 1)) if self.transition is None else self.transition)
-        if "initial" in self.free:
-            return self._logs("initial", theta), transition
-        if self.stationary and K > 1:
-            return jnp.log(stationary(jnp.exp(transition))), transition
-        return jnp.log(jnp.ones(1) if self.initial is None else self.initial), transition
+    def logs(self, theta: PyTree) -> tuple[Numbers, Numbers]:
+        """Compute the logarithms of the initial distribution and of the transition matrix; the
+        parts of θ may have leading axes.
+        """
+        with np.errstate(divide="ignore"):
+            if "transition" in self.free:
+                transition = self._logs("transition", theta)
+            else:
+                transition = np.log(np.ones((1, 1)) if self.transition is None else self.transition)
+            if "initial" in self.free:
+                return self._logs("initial", theta), transition
+            if self.stationary and self.number > 1:
+                return np.log(stationary(np.exp(transition))), transition
+            return np.log(np.ones(1) if self.initial is None else self.initial), transition
 
-    def _logs(self, name: str, theta: PyTree) -> Array:
+    def _logs(self, name: str, theta: PyTree) -> Numbers:
+        ratios = np.asarray(theta[name])
         if name not in self.support:
-            ratios = theta[name]
-            return (scipy.special if isinstance(ratios, np.ndarray) else jax.nn).log_softmax(
-                with_last(ratios), axis=-1
-            )
+            return log_simplex(with_last(ratios))
         free = self.support[name]
         last = _last(free)
-        logits = jnp.where(last, 0.0, -jnp.inf).at[np.nonzero(free & ~last)].set(theta[name])
-        return jax.nn.log_softmax(logits, axis=-1)
+        logits = np.full((*ratios.shape[:-1], *free.shape), -np.inf, ratios.dtype)
+        logits[..., last] = 0.0
+        logits[..., free & ~last] = ratios
+        return log_simplex(logits)
 
     def to_unconstrained(self, name: str, value: np.ndarray) -> np.ndarray:
         """Compute the part of θ of a natural parameter."""
@@ -184,15 +197,13 @@ class States(Module):
         free = self.support.get(name, np.ones(self.free[name], bool))
         return entries(name, free & ~_last(free))
 
-    def log_prior(self, theta: PyTree) -> Scalar:
-        total = jnp.zeros(())
-        if self.prior is not None:
-            for name, log in zip(("initial", "transition"), self.logs(theta), strict=True):
-                if name in self.free:
-                    if name in self.support:
-                        log = jnp.where(self.support[name], log, 0.0)
-                    total = total + jnp.sum((getattr(self.prior, name) - 1) * log)
-        return total
+    def pseudo_counts(self, name: str) -> np.ndarray | float:
+        """Counts of first states or moves that the prior adds."""
+        if self.prior is None or name not in self.free:
+            return 0.0
+        return np.where(
+            self.support.get(name, True), np.asarray(getattr(self.prior, name)) - 1, 0.0
+        )
 
     def start(self, seed: int) -> dict[str, np.ndarray]:
         """Return natural parameters to start a fit from, with persistent states."""
@@ -281,23 +292,23 @@ def _is_symmetric(array: np.ndarray) -> bool:
     return True
 
 
-class AbstractHiddenChain(AbstractHiddenStates):
+class AbstractHiddenChain(AbstractHiddenStates, AbstractClosedForm):
     """Objective whose hidden states form chains.
 
     `F(θ, w)` as in `hmm`, from the densities of an emission.
     """
 
     latent: ClassVar[tuple[str, ...]] = ("initial", "transition")
+    difference: ClassVar[float] = 2e-3
 
     x: Float[np.ndarray, "steps channels"]
-    data: PyTree  # x as prepared by the emission, in the layout
+    data: PyTree  # x as prepared by the emission
     dense: Bool[np.ndarray, " steps"]  # whether the step has a density
     sequence: Int[np.ndarray, " steps"]
     position: Int[np.ndarray, " steps"]  # position of each step in its sequence
     lengths: Int[np.ndarray, " sequences"]
-    slots: Int[np.ndarray, "sequences longest"] | None  # places of each sequence in the layout
-    layout: Layout
     states: States
+    parts: tuple[Any, ...] = static()  # names and shapes of the parts of θ
     # whether each state's emission depends on its own part of θ only
     separate_states: bool = static()
 
@@ -315,135 +326,110 @@ class AbstractHiddenChain(AbstractHiddenStates):
             return len(self.lengths)
         return self.num_steps
 
-    @functools.cached_property
-    def padded_chain(self) -> "AbstractHiddenChain":
-        """Pad the chain to one of few numbers of steps and sequences, so that few programs are
-        compiled.
+    @property
+    def num_params(self) -> int:
+        """Number of free parameters."""
+        return sum(int(np.prod(shape)) for _, shape in self.parts)
 
-        Padding has no effect on results, as padded steps are not part of the chain.
-        """
-        size = few_size if self.num_steps <= PADDED_FROM else int
-        steps = size(self.num_steps)
-        sequences = size(len(self.lengths))
-        if (steps, sequences) == (self.num_steps, len(self.lengths)):
-            return self
+    def look(self, theta: Points, weights: Weights, state: State = None) -> ValueAndGradient:
+        evaluation = evaluate(self, theta, weights)
+        gradient = -complete_data(self).slopes(theta, evaluation.counts)
+        state = None
+        if self.drop != "step":
+            state = np.concatenate([theta, evaluation.losses], axis=1)
+        return -evaluation.log_z - complete_data(self).log_prior(theta), gradient, state
 
-        def pad(name: str, count: int, value: float) -> np.ndarray | None:
-            array = getattr(self, name)
-            if array is None:
-                return None
-            beyond = [(0, count - len(array)), *[(0, 0)] * (array.ndim - 1)]
-            return aligned_copy(np.pad(array, beyond, constant_values=value))
+    def values(
+        self, theta: Points, weights: Float[np.ndarray, "sets units"]
+    ) -> Float[np.ndarray, "places sets"]:
+        values = np.empty((len(theta), len(weights)))
+        for k, row in enumerate(weights):
+            evaluation = evaluate(self, theta, np.broadcast_to(row, (len(theta), len(row))))
+            values[:, k] = -evaluation.log_z - complete_data(self).log_prior(theta)
+        return np.where(np.isnan(values), np.inf, values)
 
-        of_steps = {"x": np.nan, "dense": False, "sequence": 0, "position": 0}
-        attributes: dict[str, Any] = {
-            name: pad(name, steps, value) for name, value in of_steps.items()
-        }
-        attributes |= {
-            name: pad(name, sequences, value) for name, value in {"lengths": 0, "slots": -1}.items()
-        }
-        attributes["layout"] = self.layout.pad_to(steps)
-        padded = copy.copy(self)
-        vars(padded).update(attributes)
-        return padded
-
-    def log_densities(self, theta: PyTree) -> Float[Array, "rows lanes states"]:
-        return self.emission.log_densities(self.emission_parameters(theta), self.data).reshape(
-            *self.layout.shape, self.num_states
-        )
-
-    def observation_weights(self, weights: Array | np.ndarray) -> Float[Array, " steps"]:
-        """Weights of the observations.
-
-        Zero for the missing, and for those whose regressors are left out.
-        """
-        return jnp.where(self.dense, weights, 0.0) * self.regressors(weights)
-
-    def regressors(self, weights: Array | np.ndarray) -> Float[Array, " steps"]:
-        """Product of the weights of each step's regressors, zero for steps without regressors."""
-        product = jnp.ones(self.num_steps)
-        seen = jnp.where(jnp.isnan(self.x).any(1), 0.0, weights)
-        for lag in range(1, self.emission.reach + 1):
-            product = product * jnp.where(
-                self.position >= lag, jnp.concatenate([jnp.zeros(lag), seen[:-lag]]), 0.0
-            )
-        return product
-
-    def weighted_chain(
-        self, theta: PyTree, weights: Array | np.ndarray
-    ) -> tuple[Potentials, Float[Array, "rows lanes states"]]:
-        """Return the whole chain with weighted emissions, and the emissions without weights."""
-        return self.chain(theta, self.observation_weights(weights))
-
-    def chain(
-        self, theta: PyTree, visible: Array
-    ) -> tuple[Potentials, Float[Array, "rows lanes states"]]:
-        """Potentials of the chain and log-densities, where `visible` weighs each observation."""
-        densities = self.log_densities(theta)
-        weighted = times(self.layout.arrange(visible)[..., None], densities)
-        return Potentials(*self.states.logs(theta), weighted), densities
-
-    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
+    def losses(
+        self, theta: Points, weights: Weights, index: Entries, held: Scored, state: State = None
+    ) -> HeldOutLosses:
+        if not self.joint:
+            size = theta.shape[1]
+            if self.drop == "step":  # in the whole chain
+                sums, densities = chain_posterior(self, theta, observation_weights(self, weights))
+                losses = -mixture(sums.states, densities)
+            elif state is not None and np.array_equal(state[:, :size], theta):
+                losses = state[:, size:]
+            else:
+                losses = evaluate(self, theta, weights).losses
+            return np.take_along_axis(losses, np.minimum(index, self.num_units - 1), axis=1)
         if self.drop == "sequence":
-            worth = self.layout.arrange(jnp.asarray(weights)[self.sequence])
-            potentials, _ = self.weighted_chain(theta, jnp.ones(self.num_steps))
-            return -log_partition(potentials, worth, self.layout) - self.log_prior(theta)
-        potentials, _ = self.weighted_chain(theta, weights)
-        if self.drop == "observation":
-            return -log_partition(potentials, None, self.layout) - self.log_prior(theta)
-        # log transitions times w_{t−1} w_t, the initial ones times w_1
-        initial, transition = self.states.logs(theta)
-        before = jnp.concatenate([jnp.ones(1), weights[:-1]])
-        tempered = self.layout.arrange(jnp.where(self.position == 0, weights, before * weights))[
-            ..., None, None
-        ]
-        starts = jnp.asarray(self.layout.starts)[..., None, None]
-        steps = times(tempered, jnp.where(starts, initial[None], transition))
-        seen_and_unseen = jnp.stack([potentials.emission, jnp.zeros_like(potentials.emission)])
-        log_partitions = jax.vmap(
-            lambda e: log_partition(Potentials(None, steps, e), None, self.layout)
-        )(seen_and_unseen)
-        return log_partitions[1] - log_partitions[0] - self.log_prior(theta)
+            return super().losses(theta, weights, index, held, state)
+        full = self._with_held(weights, index, held)
+        seen = observation_weights(self, weights)
+        # without the steps that follow
+        more = np.where(full > weights, observation_weights(self, full), seen)
+        (without, _), (complete, _) = (chain_posterior(self, theta, w) for w in (seen, more))
+        return (without.log_normaliser - complete.log_normaliser).sum(1)
+
+    def steepest(
+        self, theta: Points, weights: Weights, index: Entries, held: Scored, state: State = None
+    ) -> Points:
+        full = self._with_held(weights, index, held)
+        return self.look(theta, full)[1] - self.look(theta, weights)[1]
+
+    def hessians(self, theta: Points, weights: Weights, state: State = None) -> Matrices:
+        return np.array([hessian(self, *refit) for refit in zip(theta, weights, strict=True)])
+
+    @float64
+    def jacobian(self, theta: PyTree) -> Float[np.ndarray, "units params"]:
+        return jacobian(self, ravel(theta))
+
+    @float64
+    def preconditioner(self, theta: PyTree, weights: PerUnit) -> tuple[DiagonalBlocks, ...]:
+        vector = ravel(theta)
+        counts = evaluate(self, vector[None], np.asarray(weights)[None]).counts
+        return complete_data(self).blocks(vector, counts)
+
+    def predictions(
+        self, theta: Points, weights: Weights, index: Entries, kind: str, state: State = None
+    ) -> Float[np.ndarray, "lanes width ..."]:
+        self.check_kind(kind, "steps")
+        sums, _ = chain_posterior(self, theta, observation_weights(self, weights))
+        place = np.minimum(index, self.num_steps - 1)
+        states = np.take_along_axis(sums.states, place[..., None], axis=1)
+        if kind == "state":
+            return states
+        known = np.take_along_axis(regressors(self, weights) > 0, place, axis=1)
+        means = np.array([self._means(*refit) for refit in zip(theta, states, place, strict=True)])
+        means = np.where(known[..., None], means, np.nan)
+        return means[..., 0] if means.shape[2] == 1 else means
+
+    def _means(self, vector: Vector, states: np.ndarray, steps: np.ndarray) -> np.ndarray:
+        """Mean observations of some steps from the probabilities of their states."""
+        parameters = self.emission_parameters(unflatten(vector, self._template))
+        data = map_arrays(lambda leaf: leaf[steps], self.data)
+        return np.asarray(self.means(states, parameters, data))
+
+    @property
+    def _template(self) -> dict[str, np.ndarray]:
+        return {name: np.zeros(shape) for name, shape in self.parts}
 
     def runs(self, theta: PyTree, first: np.ndarray, length: np.ndarray) -> "RunLosses":
         """Return the losses of left-out runs of steps, a `RunLosses`, at any θ."""
         del theta
-        return RunLosses(self, first, length, int(length.max()))
+        return RunLosses(self, first, length)
 
-    def log_prior(self, theta: PyTree) -> Scalar:
-        if self.states.prior is None:
-            return jnp.zeros(())
-        return self.states.log_prior(theta) + self.emission.log_prior(
-            self.emission_parameters(theta)
-        )
-
-    def take_steps(self, layout_steps: Array, index: Arrays) -> Array:
-        """Select the listed steps of an array in the layout; any step for padding."""
-        flat = layout_steps.reshape(-1, *layout_steps.shape[2:])
-        inverse = jnp.asarray(self.layout.inverse)
-        return flat[inverse if len(index) == len(inverse) else inverse.at[index].get(mode="clip")]
-
-    def alone(self, theta: PyTree, index: Arrays) -> tuple[Potentials, Layout]:
-        """Return the potentials of the listed sequences, one in each lane."""
-        slots = jnp.asarray(self.slots).at[index].get(mode="clip").T
-        data = jax.tree.map(lambda leaf: jnp.asarray(leaf)[slots.reshape(-1)], self.data)
-        densities = self.emission.log_densities(self.emission_parameters(theta), data).reshape(
-            *slots.shape, self.num_states
-        )
-        real = slots >= 0
-        dense = (
-            real & jnp.asarray(self.dense).at[self.layout.place].get(mode="clip").reshape(-1)[slots]
-        )
-        return Potentials(
-            *self.states.logs(theta), times(dense[..., None], densities)
-        ), self.layout.side_by_side(real)
+    def posterior_at(self, theta: PyTree, weights: np.ndarray | None = None) -> ChainSums:
+        """Run the passes at one θ."""
+        steps = np.ones(self.num_steps) if weights is None else weights
+        if weights is not None and self.drop == "sequence":
+            steps = weights[self.sequence]
+        visible = observation_weights(self, np.asarray(steps, float)[None])
+        return chain_posterior(self, ravel(theta)[None], visible)[0]
 
     @float64
     def visits(self, theta: PyTree) -> Float[np.ndarray, "units states"]:
         """Compute the expected visits of every state by each unit, a step or a sequence."""
-        steps = np.where(
-            self.dense[:, None], smoothed_states(self, theta, np.ones(self.num_units)), 0.0
-        )
+        steps = np.where(self.dense[:, None], self.posterior_at(theta).states[0], 0.0)
         if self.local:
             return np.add.reduceat(steps, np.cumsum(self.lengths) - self.lengths, axis=0)
         return steps
@@ -454,7 +440,7 @@ class AbstractHiddenChain(AbstractHiddenStates):
 
         Or return "".
         """
-        natural_parameters = jax.tree.map(np.asarray, self.parameters.natural(theta))
+        natural_parameters = map_arrays(np.asarray, self.parameters.natural(theta))
         visited = self.visits(theta).sum(0)
         sentences = [
             f"State {k} explains nothing (expected visits {visited[k]:.2g} of {self.dense.sum()} steps): take fewer states."
@@ -467,27 +453,8 @@ class AbstractHiddenChain(AbstractHiddenStates):
             filter(None, (*sentences, self.on_boundary(free, spread, self.states.support)))
         )
 
-    def along(
-        self,
-        function: Callable[[Array], Array],
-        vector: Array,
-        entries: Int[Array | np.ndarray, "some ..."],
-    ) -> Float[Array, "some ..."]:
-        """Differentiate a function of the raveled θ by some of its entries, or by sums of several.
 
-        The tangents are computed in groups.
-        """
-        tangent_entries = 2**18  # numbers in one array of a group of tangents of a Hessian
-        size = max(1, tangent_entries // (self.layout.place.size * self.num_states))
-        derivative = lambda i: jax.jvp(
-            function, (vector,), (jnp.zeros_like(vector).at[i].set(1.0),)
-        )[1]
-        if not len(entries):
-            return jnp.zeros((0, *jax.eval_shape(function, vector).shape))
-        return jax.lax.map(derivative, jnp.asarray(entries), batch_size=min(size, len(entries)))
-
-
-class RunLosses(Module):
+class RunLosses:
     """Losses of runs of steps whose observations are left out, of all runs in one pass; a run has
     `length` steps from `first`.
 
@@ -502,115 +469,45 @@ class RunLosses(Module):
     normalises each step.
     """
 
-    chain: AbstractHiddenChain
-    first: Int[Arrays, " folds"]
-    length: Int[Arrays, " folds"]
-    width: int = static()
+    def __init__(
+        self,
+        chain: AbstractHiddenChain,
+        first: Int[np.ndarray, " folds"],
+        length: Int[np.ndarray, " folds"],
+    ):
+        self.chain = chain
+        self.length = length
+        offset = np.arange(length.max())
+        self.step = np.minimum(first + offset[:, None], chain.num_steps - 1)
+        self.before = first - 1
 
     def __call__(
-        self, theta: PyTree
-    ) -> tuple[Float[Array, "folds width"] | None, Float[Array, " folds"]]:
+        self, theta: Vector
+    ) -> tuple[Float[np.ndarray, "folds width"] | None, Float[np.ndarray, " folds"]]:
         chain = self.chain
-        length = self.length
-        potentials, densities = chain.weighted_chain(theta, jnp.ones(chain.num_steps))
-        chain_posterior = posterior(potentials, chain.layout)
-        laid = (
-            chain_posterior.filtered,
-            chain_posterior.ahead,
-            chain_posterior.log_normaliser,
-            densities,
-        )
-        filtered, evidence_ahead, normaliser, densities = map(chain.layout.restore, laid)
-        initial, transition = (jnp.exp(log) for log in chain.states.logs(theta))
-        offset = jnp.arange(self.width)
-        step = jnp.minimum(self.first + offset[:, None], chain.num_steps - 1)
-        starts = (jnp.asarray(chain.position) == 0)[step][..., None]
-
-        def forward(p, starts):
-            p = jnp.where(starts, initial * p.sum(1, keepdims=True), p @ transition)
-            return p, p
-
-        def step_back(p, x):
-            offset, step, starts = x
-            p = jnp.where((offset == length - 1)[:, None], evidence_ahead[step], p)
-            return jnp.where(starts, (p @ initial)[:, None], p @ transition.T), p
-
-        _, left = jax.lax.scan(forward, filtered[self.first - 1], starts)
-        _, right = jax.lax.scan(
-            step_back, jnp.ones_like(left[0]), (offset, step, starts), reverse=True
-        )
-        unseen = left * right
+        visible = observation_weights(chain, np.ones((1, chain.num_steps)))
+        sums, densities = chain_posterior(chain, theta[None], visible)
+        initial, transition = (np.exp(log[0]) for log in complete_data(chain).logs(theta[None]))
+        starts = (chain.position == 0)[self.step][..., None]
+        width = len(self.step)
+        unseen = np.empty((*self.step.shape, chain.num_states))
+        p = sums.filtered[0, self.before]
+        for k in range(width):
+            p = np.where(starts[k], initial * p.sum(1, keepdims=True), p @ transition)
+            unseen[k] = p
+        for k in reversed(range(width)):
+            last = (k == self.length - 1)[:, None]
+            evidence = sums.ahead[0, self.step[k]]
+            p = evidence if k == width - 1 else np.where(last, evidence, p)
+            unseen[k] *= p
+            p = np.where(starts[k], (p @ initial)[:, None], p @ transition.T)
         total = unseen.sum(-1, keepdims=True)
-        losses = -mixture(
-            (unseen / total).reshape(-1, chain.num_states),
-            densities[step].reshape(-1, chain.num_states),
-        )
-        seen = jnp.where(offset[:, None] < length, normaliser[step], 0.0).sum(0)
-        return None if self.width == 1 else losses.reshape(step.shape).T, jnp.log(
-            total[0, :, 0]
-        ) - seen
-
-
-@compile_static
-def log_likelihood(hmm: AbstractHiddenChain, theta: PyTree) -> Scalar:
-    return log_partition(hmm.weighted_chain(theta, jnp.ones(hmm.num_steps))[0], None, hmm.layout)
-
-
-def _posterior(
-    hmm: AbstractHiddenChain, theta: PyTree, weights: Array | np.ndarray
-) -> StatePosterior:
-    steps = weights[hmm.sequence] if hmm.drop == "sequence" else weights
-    return posterior(hmm.weighted_chain(theta, steps)[0], hmm.layout)
-
-
-def of_steps(function: Callable[..., Array]) -> Callable[..., np.ndarray]:
-    """Compile a function of a chain, θ and perhaps weights that has a result for every step."""
-
-    @functools.wraps(function)
-    def wrapper(hmm: AbstractHiddenChain, theta: PyTree, *weights: Any) -> np.ndarray:
-        unit_weights = (
-            padded_weights(hmm.padded_chain, np.asarray(of_units)) for of_units in weights
-        )
-        return np.asarray(function(hmm.padded_chain, theta, *unit_weights))[: hmm.num_steps]
-
-    return wrapper
-
-
-@of_steps
-@compile_static
-def smoothed_states(
-    hmm: AbstractHiddenChain, theta: PyTree, weights: Array | np.ndarray
-) -> Float[Array, "steps states"]:
-    return hmm.layout.restore(_posterior(hmm, theta, weights).states)
-
-
-@of_steps
-@compile_static
-def filtered_states(hmm: AbstractHiddenChain, theta: PyTree) -> Float[Array, "steps states"]:
-    return hmm.layout.restore(_posterior(hmm, theta, jnp.ones(hmm.num_units)).filtered)
-
-
-@of_steps
-@compile_static
-def expected_observations(
-    hmm: AbstractHiddenChain, theta: PyTree, weights: Array | np.ndarray
-) -> Float[Array, "steps channels"]:
-    states = _posterior(hmm, theta, weights).states.reshape(-1, hmm.num_states)
-    means = hmm.means(states, hmm.emission_parameters(theta), hmm.data)
-    has_regressors = (
-        hmm.regressors(jnp.ones(hmm.num_steps) if hmm.drop == "sequence" else weights) > 0
-    )
-    return jnp.where(has_regressors[:, None], means[hmm.layout.inverse], jnp.nan)
-
-
-@of_steps
-@compile_static
-def decode_path(hmm: AbstractHiddenChain, theta: PyTree) -> Int[Array, " steps"]:
-    potentials, _ = hmm.weighted_chain(theta, jnp.ones(hmm.num_steps))
-    initial, transition = hmm.states.logs(theta)
-    return best_path(
-        initial, transition, hmm.layout.restore(potentials.emission), jnp.asarray(hmm.position) == 0
-    )
+        normaliser = sums.log_normaliser[0, self.step]
+        seen = np.where(np.arange(width)[:, None] < self.length, normaliser, 0.0).sum(0)
+        joint = np.log(total[0, :, 0]) - seen
+        if width == 1:
+            return None, joint
+        return -mixture(unseen / total, densities[0, self.step]).T, joint
 
 
 @float64
@@ -625,37 +522,15 @@ def leaving(
     The derivative is `∂F/∂p_jk − Σ_l p_jl ∂F/∂p_jl`, as the others of the row shrink in proportion.
     At a minimum it is not negative (Karush, Kuhn & Tucker).
     """
-    indices = few_more(len(thetas))
-    refits = thetas[indices], padded_weights(hmm.padded_chain, weights)[indices]
-    return np.asarray(_least_multipliers(hmm.padded_chain, like, refits))[: len(thetas)] < 0
-
-
-@compile_static
-def _least_multipliers(
-    hmm: AbstractHiddenChain, like: PyTree, refits: tuple[Arrays, Arrays]
-) -> Float[Array, " refits"]:
+    del like
     barely = 1e-8  # a probability that stands for zero, where logarithms are taken
-
-    def least_multiplier(args):
-        theta = unravel(args[0], like)
-        least = []
-        for name, log in zip(hmm.latent, hmm.states.logs(theta), strict=True):
-            if name in hmm.states.edge:
-                edge = hmm.states.edge[name]
-                with_probabilities = lambda p, name=name: eqx.tree_at(
-                    lambda m: getattr(m.states, name), hmm, p, is_leaf=lambda x: x is None
-                )
-                p = jnp.where(edge, barely, jnp.exp(log))
-                slope = jax.grad(
-                    lambda p, with_probabilities=with_probabilities: with_probabilities(p).loss(
-                        theta, args[1]
-                    )
-                )(p)
-                mean_slope = jnp.sum(p * slope, -1, keepdims=True)
-                least.append(jnp.min(jnp.where(edge, slope - mean_slope, jnp.inf)))
-        return jnp.min(jnp.stack(least))
-
-    return jax.lax.map(least_multiplier, refits, batch_size=hmm.costs.lanes)
+    counts = evaluate(hmm, thetas, weights, barely).counts
+    falls = np.zeros(len(thetas), bool)
+    for name, expected in (("initial", counts.first), ("transition", counts.moves)):
+        edge = (hmm.states.edge or {}).get(name, False)
+        slopes = expected.sum(-1, keepdims=True) - expected / barely
+        falls |= (edge & (slopes < 0)).reshape(len(thetas), -1).any(1)
+    return falls
 
 
 def futures(
@@ -668,7 +543,7 @@ def futures(
     natural_parameters = hmm.parameters.natural(theta)
     rng = np.random.default_rng(0)
     steps = len(hmm.x)
-    first = filtered_states(hmm, theta)[-1] @ np.asarray(natural_parameters["transition"])
+    first = hmm.posterior_at(theta).filtered[0, -1] @ natural_parameters["transition"]
     reach = hmm.emission.reach
     past = hmm.x[steps - reach :]  # what the first step ahead regresses on
     missing = steps - reach + np.flatnonzero(np.isnan(past).any(axis=1))

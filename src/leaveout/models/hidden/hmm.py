@@ -13,35 +13,31 @@ Scores are computed in the whole chain with the held-out observation unseen:
     −log p(x_t | everything seen; θ) = −log Σ_k p(z_t = k | everything seen) e_t(k).
 """
 
-from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any, ClassVar, Literal
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from ..._runtime.conventions import Rng, conventional
-from ..._runtime.jax import Arrays as Arrays, PyTree, Scalar, numpy_of, static
+from ..._runtime.jax import Arrays as Arrays, PyTree, static
 from ...data.arrays import check_times
-from ...inference.chain import layout, log_partition, posterior
+from ...inference.lanes import best_path
 from ...objectives.objective import (
     Costs,
-    DiagonalBlocks,
     Parameters,
-    aligned_copy,
     as_stored,
     float64,
+    map_arrays,
     ravel,
-    unravel,
 )
-from ...plans.plan import PADDED_FROM, few_size
 from .. import emissions
-from ..emissions._base import AbstractEmission
-from . import hidden_chain as _hidden_chain, information as _information
-from .compiled_passes import available, chain_passes
+from ..emissions._base import AbstractEmission, times
+from . import hidden_chain as _hidden_chain
+from .complete_data import separate_states
+from .expected_counts import LONG, chain_posterior, observation_weights, regressors
 from .hidden import (
     BOUNDARY_SHARE,
     GivenParameters,
@@ -50,12 +46,13 @@ from .hidden import (
     Steps,
     Table,
     entries,
-    mixture,
     read_lengths,
     read_series,
     read_weights,
 )
 from .hidden_chain import AbstractHiddenChain, Dirichlet, States
+
+PASS_ENTRIES = 2**17  # numbers in one array of a pass, by measurement
 
 
 class HMM(AbstractHiddenChain):
@@ -118,10 +115,6 @@ class HMM(AbstractHiddenChain):
         "sequence": "whole sequences are left out",
     }
 
-    num_params: int = static()
-    # whether the Hessian is the complete data's minus that of the hidden states
-    by_parts: bool = static()
-    stands_in: bool = static()  # whether the complete data's Hessian replaces it
     labels: SeriesLabels = static()
 
     @float64
@@ -153,20 +146,13 @@ class HMM(AbstractHiddenChain):
             )
         data, self.dense, start = self.read_emission(emission, x, self.lengths)
         self.check_size(prior is not None)
-        size = few_size if len(x) <= PADDED_FROM else int
-        self.layout = layout(self.lengths, self.num_states, self.states.zeros, size)
         self.sequence = np.repeat(np.arange(len(self.lengths)), self.lengths).astype(np.int32)
         first = np.cumsum(self.lengths) - self.lengths
         self.position = (np.arange(len(x)) - first[self.sequence]).astype(np.int32)
-        # padding repeats a step, whose values are valid
-        place = np.minimum(self.layout.place.reshape(-1), len(x) - 1)
-        self.data = jax.tree.map(lambda leaf: aligned_copy(leaf[place]), data)
-        self.slots = self.layout.slots(self.lengths, size) if drop == "sequence" else None
+        self.data = data
         theta = self._to_unconstrained({**self.states.start(0), **start})
-        self.num_params = sum(map(np.size, theta.values()))
-        self.separate_states = _information.separate_states(self.emission, theta)
-        self.by_parts = _information.fits(self, theta)
-        self.stands_in = _information.stands_in(self, theta)
+        self.parts = tuple((name, np.shape(theta[name])) for name in sorted(theta))
+        self.separate_states = separate_states(self.emission, theta)
 
     # parameters
 
@@ -191,7 +177,7 @@ class HMM(AbstractHiddenChain):
         )
 
     def _natural(self, theta):
-        initial, transition = (numpy_of(log).exp(log) for log in self.states.logs(theta))
+        initial, transition = (np.exp(log) for log in self.states.logs(theta))
         return {"initial": initial, "transition": transition, **self.emission_parameters(theta)}
 
     @property
@@ -206,8 +192,7 @@ class HMM(AbstractHiddenChain):
 
     @float64
     def _start(self, seed):
-        data = jax.tree.map(lambda leaf: np.asarray(leaf)[self.layout.inverse], self.data)
-        emission_parameters = self.emission.initial(data, self.dense, self.num_states, seed)
+        emission_parameters = self.emission.initial(self.data, self.dense, self.num_states, seed)
         return self._to_unconstrained({**self.states.start(seed), **emission_parameters})
 
     @float64
@@ -217,11 +202,10 @@ class HMM(AbstractHiddenChain):
         """
         if not self.states.exchangeable:
             return theta
-        natural_parameters = jax.tree.map(np.asarray, self._natural(theta))
+        natural_parameters = map_arrays(np.asarray, self._natural(theta))
         emission_parameters = {
             name: natural_parameters[name] for name in (*self.emission.free, *self.emission.fixed)
         }
-        # NumPy from here on, as JAX would compile a program for every operation
         order = np.asarray(self.emission.order(emission_parameters))
         chain = {
             "initial": natural_parameters["initial"][order],
@@ -230,75 +214,6 @@ class HMM(AbstractHiddenChain):
         return self._to_unconstrained(
             {**chain, **self.emission.permute(emission_parameters, order)}
         )
-
-    # F
-
-    def score(
-        self,
-        theta: PyTree,
-        weights: Float[Array, " units"],
-        index: Int[Arrays, " width"],
-        held: Float[Arrays, " width"],
-    ) -> Array:
-        if self.drop == "sequence":
-            if self.joint:
-                return super().score(theta, weights, index, held)
-            return -posterior(*self.alone(theta, index)).log_normaliser.sum(0)
-        potentials, densities = self.weighted_chain(theta, weights)
-        if self.joint:
-            held_weights = jnp.zeros_like(weights).at[index].max(held, mode="drop")
-            # without the steps that follow
-            seen = jnp.where(
-                held_weights > 0,
-                self.observation_weights(jnp.maximum(weights, held_weights)),
-                self.observation_weights(weights),
-            )
-            complete_potentials = self.chain(theta, seen)[0]
-            return log_partition(potentials, None, self.layout) - log_partition(
-                complete_potentials, None, self.layout
-            )
-        chain_posterior = posterior(potentials, self.layout)
-        return -mixture(
-            self.take_steps(chain_posterior.states, index), self.take_steps(densities, index)
-        )
-
-    def perturbation(
-        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
-    ) -> Scalar:
-        if self.drop != "sequence" or len(index) == self.num_units:
-            return super().perturbation(theta, index, delta)
-        potentials, lanes = self.alone(theta, index)
-        worth = jnp.broadcast_to(jnp.where(index < self.num_units, delta, 0.0), lanes.place.shape)
-        return -log_partition(potentials, worth, lanes)
-
-    def hessian(
-        self, theta: PyTree, weights: Float[Arrays, " units"]
-    ) -> Float[Array, "params params"]:
-        if self.by_parts:
-            return _information.hessian(self, theta, weights)
-        return self._hessian(lambda theta: self.loss(theta, weights), theta)
-
-    def preconditioner(
-        self, theta: PyTree, weights: Float[Arrays, " units"]
-    ) -> tuple[DiagonalBlocks, ...]:
-        return _information.complete(self, theta, weights) if self.stands_in else ()
-
-    def hessian_change(
-        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
-    ) -> Float[Array, "params params"]:
-        if self.drop != "sequence" or len(index) == self.num_units:
-            return super().hessian_change(theta, index, delta)
-        return self._hessian(lambda theta: self.perturbation(theta, index, delta), theta)
-
-    def _hessian(
-        self, function: Callable[[PyTree], Array], theta: PyTree
-    ) -> Float[Array, "params params"]:
-        """Compute a Hessian, forward over reverse."""
-        vector = ravel(theta)
-        hessian = self.along(
-            jax.grad(lambda v: function(unravel(v, theta))), vector, np.arange(len(vector))
-        )
-        return (hessian + hessian.T) / 2
 
     def predict(
         self,
@@ -330,22 +245,9 @@ class HMM(AbstractHiddenChain):
             return (self.state_probabilities if kind == "state" else self.predictive_means)(
                 theta, weights
             )
-        self.check_kind(kind, "steps")
         if weights is None:
-            weights = jnp.ones(self.num_units)
-        states = self.take_steps(
-            posterior(self.weighted_chain(theta, weights)[0], self.layout).states, index
-        )
-        if kind == "state":
-            return states
-        steps = self.layout.shape
-        data = jax.tree.map(
-            lambda leaf: self.take_steps(leaf.reshape(*steps, *leaf.shape[1:]), index), self.data
-        )
-        means = self.means(states, self.emission_parameters(theta), data)
-        has_regressors = jnp.asarray(self.regressors(weights) > 0).at[index].get(mode="clip")
-        means = jnp.where(has_regressors[:, None], means, jnp.nan)
-        return means[:, 0] if means.shape[1] == 1 else means
+            weights = np.ones(self.num_units)
+        return super().predict(theta, weights, index, kind)
 
     # the contract of an objective
 
@@ -358,25 +260,13 @@ class HMM(AbstractHiddenChain):
 
     @property
     def costs(self) -> Costs:
-        """Cost in steps, also where units are sequences.
-
-        The refits that share a pass fill a vector register and fit into the cache. Sixteen leave
-        few places empty in ten folds.
-        """
-        hmm_scan_entries = 2**10  # numbers that a step of the scan carries along, by measurement
-        lanes = int(np.clip(hmm_scan_entries // (self.layout.shape[1] * self.num_states), 4, 16))
+        """Cost in steps, also where units are sequences."""
         by_runs = self.drop == "observation" and not (
-            self.joint or self.emission.reach or self.layout.zeros
+            self.joint or self.emission.reach or self.states.zeros
         )
-        runs = self.runs if by_runs else None
-        passes = (lambda: chain_passes(self)) if by_runs and available(self) else None
-        return Costs(
-            lanes,
-            4.0 * self.num_steps * self.num_params,
-            runs,
-            lambda: self.padded_chain,
-            passes=passes,
-        )
+        lanes = int(np.clip(PASS_ENTRIES // (self.num_steps * self.num_states), 8, 64))
+        work = 4.0 * self.num_steps * self.num_params
+        return Costs(lanes, work, self.runs if by_runs else None)
 
     def _scorable(self, refit, index, weight):
         """Mark steps that can be scored.
@@ -400,6 +290,8 @@ class HMM(AbstractHiddenChain):
             style += (
                 "" if self.joint else ", nor are held-out steps of which a regressor is held out"
             )
+        if self.num_steps > LONG and self.drop == "observation" and not find_spec("numba"):
+            style += ". Refits of so long a series are quicker with numba: pip install 'leaveout[chains]'"
         if self.states.prior is None:
             return f"{style}. Maximum likelihood, no prior."
         return f"{style}. Prior: {'; '.join(filter(None, (self.states.note, self.emission.prior_note)))}."
@@ -413,7 +305,7 @@ class HMM(AbstractHiddenChain):
         keeps them away from it.
         """
         states = self.states
-        natural_parameters = jax.tree.map(np.asarray, self._natural(theta))
+        natural_parameters = map_arrays(np.asarray, self._natural(theta))
         free = {
             name: states.support.get(name, np.ones(shape, bool))
             for name, shape in states.free.items()
@@ -470,9 +362,7 @@ class HMM(AbstractHiddenChain):
         float
             The log-likelihood.
         """
-        return float(
-            _hidden_chain.log_likelihood(self.padded_chain, self._to_unconstrained(parameters))
-        )
+        return float(self.posterior_at(self._to_unconstrained(parameters)).log_normaliser.sum())
 
     @float64
     def decode(self, parameters: GivenParameters) -> Steps:
@@ -488,9 +378,13 @@ class HMM(AbstractHiddenChain):
         array or Series, shape (steps,)
             The states.
         """
-        return self.labels.series(
-            _hidden_chain.decode_path(self, self._to_unconstrained(parameters)), "state"
-        )
+        theta = self._to_unconstrained(parameters)
+        visible = observation_weights(self, np.ones((1, self.num_steps)))
+        vector = ravel(theta)[None]
+        _, densities = chain_posterior(self, vector, visible)
+        seen = times(visible[..., None], densities)[0]
+        path = best_path(*self.states.logs(theta), seen, self.position == 0)
+        return self.labels.series(path, "state")
 
     @float64
     def state_probabilities(
@@ -511,7 +405,7 @@ class HMM(AbstractHiddenChain):
             The probabilities.
         """
         weights = read_weights("HMM", weights, self.num_units, self.labels.units(self.drop))
-        states = _hidden_chain.smoothed_states(self, self._to_unconstrained(parameters), weights)
+        states = self.posterior_at(self._to_unconstrained(parameters), weights).states[0]
         return self.labels.frame(states, range(self.num_states))
 
     @float64
@@ -533,9 +427,12 @@ class HMM(AbstractHiddenChain):
             The means, in the type of `x`; for symbols their probabilities, `[steps, symbols]`.
         """
         weights = read_weights("HMM", weights, self.num_units, self.labels.units(self.drop))
-        return self.labels.channels(
-            _hidden_chain.expected_observations(self, self._to_unconstrained(parameters), weights)
-        )
+        theta = self._to_unconstrained(parameters)
+        states = self.posterior_at(theta, weights).states[0]
+        means = self.means(states, self.emission_parameters(theta), self.data)
+        seen = np.ones(self.num_steps) if self.drop == "sequence" else weights
+        known = regressors(self, seen[None])[0] > 0
+        return self.labels.channels(np.where(known[:, None], np.asarray(means), np.nan))
 
     @conventional
     @float64

@@ -1,0 +1,462 @@
+"""The complete data's expected log-density of a hidden Markov model, and its derivatives in θ.
+
+    Q(θ) = Σ_rk n_rk log e_r(k) + Σ_k n_k log π_k + Σ_jk n_jk log A_jk + log p(θ)
+
+n are expected counts: of distinct observations r in each state, of first states, and of moves. At
+the counts of θ itself ∇F = −∇Q (Fisher's identity), and ∇²F = −∇²Q − Σ ∂n/∂θ ∂log/∂θ, the complete
+data's curvature without the information that is lost as the states are hidden (Louis 1982).
+
+First derivatives of the library's emissions come from complex steps, `Im f(θ + ih)/h`, which are
+exact to rounding (Squire & Trapp 1998), taken in one parameter of all states at once; second ones
+from differences of these. JAX derives the emissions of a user.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Float, Scalar
+from scipy.sparse import csr_array
+
+from ..._runtime.jax import (
+    Arrays,
+    Module,
+    PyTree,
+    cached_on,
+    compile_static,
+    float64,
+    jax,
+    jnp,
+    static,
+)
+from ...objectives.closed_form import STENCIL
+from ...objectives.objective import DiagonalBlocks, Matrix, Vector, unravel
+from ..emissions._base import AbstractEmission, times
+
+TINY = 1e-100  # length of a complex step
+DIFFERENCE = (
+    1e-3  # step of differences of first derivatives, whose error goes with its fourth power
+)
+SAMPLE = 2**10  # steps that tell whether observations repeat
+TABLE_ENTRIES = 2**22  # numbers in the tables of one group of complex steps
+Numbers = np.ndarray  # real or complex
+
+
+class Counts(NamedTuple):
+    """Expected counts of a batch of refits: of the statistics of the observations of each state, of
+    first states and of moves.
+    """
+
+    seen: Numbers  # [refits, states, statistics]
+    first: Numbers  # [refits, states]
+    moves: Numbers  # [refits, states, states]
+
+    def tangents(self) -> "Counts":
+        """Derivatives along the directions of complex steps."""
+        return Counts(*(part.imag / TINY for part in self))
+
+
+class CompleteData:
+    """Distinct observations of a chain, and Q as a function of θ, a vector for each refit."""
+
+    def __init__(self, hmm: Any):
+        self.emission = hmm.emission
+        self.states = hmm.states
+        self.num_states = hmm.num_states
+        self.has_prior = hmm.states.prior is not None
+        self.parts = dict[str, tuple[slice, tuple[int, ...]]]()
+        start = 0
+        for name, shape in hmm.parts:
+            self.parts[name] = slice(start, start + int(np.prod(shape))), shape
+            start += int(np.prod(shape))
+        self.num_params = start
+        place = lambda name: np.arange(start)[self.parts[name][0]]
+        stacked = lambda names: np.concatenate([np.zeros(0, int), *map(place, names)])
+        names = [name for name in self.parts if name in self.emission.free]
+        shared = [n for n in names if n in self.emission.shared or not hmm.separate_states]
+        self.chain = stacked(name for name in self.parts if name not in names)
+        self.shared = stacked(shared)
+        self.by_state = np.concatenate(
+            [np.zeros((self.num_states, 0), int)]
+            + [place(name).reshape(self.num_states, -1) for name in names if name not in shared],
+            axis=1,
+        )
+        # the parameter of each state that a complex step changes
+        self.places = np.concatenate(
+            [self.by_state.T, np.repeat(self.shared[:, None], self.num_states, axis=1)]
+        )
+        self._read(hmm)
+
+    def _read(self, hmm: Any) -> None:
+        """Find the distinct observations, and the row of each step among them."""
+        leaves = jax.tree.leaves(hmm.data)
+        size = lambda leaf: int(np.prod(leaf.shape[1:]))
+        rows = np.concatenate([leaf.reshape(len(leaf), size(leaf)) for leaf in leaves], axis=1)
+        self.code = distinct = np.arange(len(rows))
+        sample = rows[:SAMPLE]
+        if len(np.unique(sample, axis=0)) < len(sample) // 2 + 1:
+            _, distinct, code = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+            self.code = code.reshape(-1)
+        self.data = jax.tree.map(lambda leaf: leaf[distinct], hmm.data)
+        self.num_rows = len(distinct)
+        shape = self.num_rows, len(rows)
+        self.gather = csr_array((np.ones(len(rows)), (self.code, np.arange(len(rows)))), shape)
+        self.statistics = self.emission.statistics(self.data)
+
+    def seen(self, expected: Numbers) -> Numbers:
+        """Sums of the statistics over steps that are `expected` `[refits, states, rows]`."""
+        return expected if self.statistics is None else expected @ self.statistics
+
+    def densities(self, points: Numbers) -> Numbers:
+        """Log-densities of the distinct observations, `[refits, states, rows]`."""
+        tables = self.tables(points)
+        return tables if self.statistics is None else tables @ self.statistics.T
+
+    def tables(self, points: Numbers) -> Numbers:
+        """Compute the coefficients of the statistics, `[refits, states, statistics]`."""
+        parameters = {name: self.natural(points, name) for name in self.emission.free}
+        with np.errstate(all="ignore"):
+            return self.emission.tables(parameters, self.data)
+
+    def natural(self, points: Numbers, name: str) -> Numbers:
+        """Return a natural parameter of the emission, of each refit."""
+        constraint = self.emission.free[name]
+        place, shape = self.parts[name]
+        part = points[:, place].reshape(len(points), *shape)
+        with np.errstate(all="ignore"):
+            if constraint.leading:
+                return constraint.natural(part)
+            return np.array([constraint.natural(value) for value in part])
+
+    def parameters(self, point: Vector) -> dict[str, np.ndarray]:
+        """Natural parameters of the emission at one θ, free and fixed."""
+        free = {name: self.natural(point[None], name)[0] for name in self.emission.free}
+        return {**free, **self.emission.fixed}
+
+    def prior(self, points: Numbers) -> np.ndarray:
+        """Log-density of the prior of the emission's parameters."""
+        if not self.has_prior:
+            return np.zeros(len(points))
+        return np.array([self.emission.log_prior(self.parameters(point)) for point in points])
+
+    def emission_slopes(self, points: Numbers, seen: Numbers) -> Numbers:
+        """Derivatives of the emission's part of Q at given counts, without the prior."""
+        out = np.zeros((self.num_params, len(points)))
+        if self.emission.closed_slopes:
+            for k, point in enumerate(points):
+                slopes = self.emission.slopes(self.parameters(point), self.data, seen[k])
+                for name, slope in slopes.items():
+                    out[self.parts[name][0], k] = self._pull(point[None], name, slope[None])[0]
+            return out.T
+        directions = np.zeros((len(self.places), self.num_params))
+        directions[np.arange(len(self.places))[:, None], self.places] = TINY
+        size = max(1, TABLE_ENTRIES // max(1, len(self.places) * seen[0].size))
+        for group in (slice(k, k + size) for k in range(0, len(points), size)):
+            steps = points[group] + 1j * directions[:, None]
+            tables = self.tables(steps.reshape(-1, self.num_params))
+            slopes = _finite(tables.imag / TINY).reshape(*steps.shape[:2], *seen.shape[1:])
+            by_place = np.einsum("grkf,rkf->gkr", slopes, seen[group])
+            np.add.at(out[:, group], self.places, by_place)
+        return out.T
+
+    def _pull(self, points: Numbers, name: str, slope: Any) -> Numbers:
+        """Derivatives in a part of θ, from those of each refit in the natural parameter, or from a
+        function of that, if it is a sum of terms of its entries or rows.
+        """
+        place, shape = self.parts[name]
+        terms = slope if callable(slope) else lambda value: slope * value
+        # entries of a row that are not alone in the natural parameter
+        mixed = self.natural(points[:1], name).shape[1:] != shape
+        out = np.empty((len(points), *shape))
+        for k in range(shape[-1] if mixed else 1):
+            direction = np.zeros(shape)
+            if mixed:
+                direction[..., k] = TINY
+            else:
+                direction[...] = TINY
+            steps = points.astype(complex)
+            steps[:, place] += 1j * direction.ravel()
+            changes = _finite(np.asarray(terms(self.natural(steps, name))).imag / TINY)
+            if mixed:
+                out[..., k] = changes.reshape(*out.shape[:-1], -1).sum(-1)
+            else:
+                out = changes.reshape(out.shape)
+        return out.reshape(len(points), -1)
+
+    def prior_slopes(self, points: Numbers) -> Numbers:
+        """Derivatives of the log-density of the prior of the emission's parameters."""
+        out = np.zeros((len(points), self.num_params))
+        if self.has_prior:
+            for name, prior in self.emission.prior.items():
+                out[:, self.parts[name][0]] = self._pull(points, name, prior)
+        return out
+
+    def bend(self, point: Vector, seen: Numbers) -> tuple[np.ndarray, np.ndarray]:
+        """Second derivatives of the emission's part of Q at counts `[states, statistics]`: in the
+        parameters of each state, `[states, own, own]`, and rows of what states share.
+        """
+        closed = None
+        if not self.shared.size:
+            closed = self.emission.curvature(self.parameters(point), self.data, seen.T)
+
+        def slopes(places: np.ndarray) -> np.ndarray:
+            length = DIFFERENCE * np.maximum(1.0, np.abs(point[places]))
+            points = np.repeat(point[None], 4, axis=0)
+            points[:, places] += np.array(STENCIL[0])[:, None] * length
+            values = self.prior_slopes(points)
+            if closed is None:
+                values = values + self.emission_slopes(points, np.repeat(seen[None], 4, axis=0))
+            # the places of one group belong to different states
+            scale = np.ones(self.num_params)
+            if len(places) > 1:
+                scale[self.by_state] = length[:, None]
+            else:
+                scale[:] = length
+            return np.array(STENCIL[1]) @ values / scale
+
+        K, own = self.by_state.shape
+        blocks = np.zeros((K, own, own))
+        for k in range(own):
+            if self.shared.size:
+                rows = [slopes(self.by_state[state, [k]]) for state in range(K)]
+            else:
+                rows = [slopes(self.by_state[:, k])] * K
+            for state, row in enumerate(rows):
+                blocks[state, k] = row[self.by_state[state]]
+        if closed is not None:
+            blocks -= closed
+        rows = np.array([slopes(place) for place in self.shared[:, None]])
+        return (blocks + blocks.swapaxes(1, 2)) / 2, rows.reshape(-1, self.num_params)
+
+    # the distribution of states
+
+    def logs(self, points: Numbers) -> tuple[Numbers, Numbers]:
+        """Logarithms of the initial distribution and of the transition matrix of each refit."""
+        parts = {}
+        for name in self.states.free:
+            place, shape = self.parts[name]
+            parts[name] = points[:, place].reshape(len(points), *shape)
+        shapes = (len(points), self.num_states), (len(points), self.num_states, self.num_states)
+        initial, transition = self.states.logs(parts)
+        return np.broadcast_to(initial, shapes[0]), np.broadcast_to(transition, shapes[1])
+
+    def chain_slopes(self, points: Numbers) -> Numbers:
+        """Derivatives of the logarithms, `[refits, chain, states + states²]`."""
+        directions = TINY * np.eye(self.num_params)[self.chain]
+        steps = (points[:, None] + 1j * directions).reshape(-1, self.num_params)
+        initial, transition = self.logs(steps)
+        K = self.num_states
+        slopes = np.concatenate([initial, transition.reshape(len(steps), K * K)], axis=1)
+        return _finite(slopes.imag / TINY).reshape(len(points), len(self.chain), K + K * K)
+
+    def with_prior(self, counts: Counts) -> np.ndarray:
+        """Counts of first states and moves, with those of the prior, `[refits, logarithms]`."""
+        pairs = zip(("initial", "transition"), counts[1:], strict=True)
+        total = [
+            (part + self.states.pseudo_counts(name)).reshape(len(part), -1) for name, part in pairs
+        ]
+        return np.concatenate(total, axis=1)
+
+    def log_prior(self, points: Numbers) -> np.ndarray:
+        """Log-density of the prior of each refit."""
+        total = self.prior(points)
+        for name, logs in zip(("initial", "transition"), self.logs(points), strict=True):
+            pseudo = np.broadcast_to(self.states.pseudo_counts(name), logs.shape)
+            total = total + times(pseudo, logs).reshape(len(points), -1).sum(1)
+        return total
+
+    def slopes(self, points: Numbers, counts: Counts) -> Numbers:
+        """Gradients of Q at given counts."""
+        out = self.emission_slopes(points, counts.seen) + self.prior_slopes(points)
+        out[:, self.chain] += np.einsum(
+            "rcf,rf->rc", self.chain_slopes(points), self.with_prior(counts)
+        )
+        return out
+
+    def hessian(self, point: Vector, counts: Counts) -> Matrix:
+        """Second derivatives of Q at the counts of one refit."""
+        out = np.zeros((self.num_params, self.num_params))
+        blocks, rows = self.bend(point, counts.seen[0])
+        out[self.by_state[:, :, None], self.by_state[:, None]] = blocks
+        out[self.shared] = rows
+        out[:, self.shared] = rows.T
+        out[np.ix_(self.chain, self.chain)] = self.chain_bend(point, counts)
+        return out
+
+    def chain_bend(self, point: Vector, counts: Counts) -> Numbers:
+        """Second derivatives of Q in the parameters of the distribution of states."""
+        K = self.num_states
+        total = self.with_prior(counts)[0]
+        slopes = self.chain_slopes(point[None])[0]
+        initial, transition = (np.exp(log[0]) for log in self.logs(point[None]))
+        # Σ_k n_k ∇² log p_k = −Σ_k n_k Σ_l p_l ∇ log p_l ∇ log p_lᵀ, for log-ratios
+        first = total[:K].sum() * initial
+        moves = total[K:].reshape(K, K).sum(1)[:, None] * transition
+        if self.states.stationary:
+            first = 0.0 * first
+        curvature = (slopes * np.concatenate([first, moves.ravel()])) @ slopes.T
+        if self.states.stationary:
+            return self._stationary(point, total[:K]) - curvature
+        return -curvature
+
+    def _stationary(self, point: Vector, first: Numbers) -> Numbers:
+        """Second derivatives of the stationary distribution's part of Q, by differences."""
+        rows = []
+        for place in self.chain:
+            moves = np.zeros((4, self.num_params))
+            moves[:, place] = DIFFERENCE * np.array(STENCIL[0])
+            slopes = self.chain_slopes(point + moves)[..., : self.num_states] @ first
+            rows.append(np.array(STENCIL[1]) @ slopes / DIFFERENCE)
+        return (np.array(rows) + np.array(rows).T) / 2
+
+    def lost(self, point: Vector, tangents: Counts) -> Numbers:
+        """Sum of the tangents of counts along each direction times the derivatives of their
+        logarithms, `[directions, params]`.
+        """
+        points = np.broadcast_to(point, (len(tangents.seen), len(point)))
+        out = self.emission_slopes(points, tangents.seen)
+        flat = [part.reshape(len(part), -1) for part in tangents[1:]]
+        out[:, self.chain] += np.concatenate(flat, axis=1) @ self.chain_slopes(point[None])[0].T
+        return out
+
+    def blocks(self, point: Vector, counts: Counts) -> tuple[DiagonalBlocks, ...]:
+        """Diagonal blocks of −∇²Q: of each state, of what states share, and of their
+        distribution.
+        """
+        by_state, rows = self.bend(point, counts.seen[0])
+        return (
+            DiagonalBlocks(self.by_state, -by_state),
+            DiagonalBlocks(self.shared[None], -rows[None][:, :, self.shared]),
+            DiagonalBlocks(self.chain[None], -self.chain_bend(point, counts)[None]),
+        )
+
+
+def _finite(slopes: np.ndarray) -> np.ndarray:
+    return np.where(np.isfinite(slopes), slopes, 0.0)
+
+
+class DerivedData(CompleteData):
+    """The same for an emission that is written in JAX."""
+
+    def __init__(self, hmm: Any):
+        super().__init__(hmm)
+        places = {name: part for name, part in self.parts.items() if name in self.emission.free}
+        like = {name: np.zeros(shape) for name, (_, shape) in places.items()}
+        numbers = np.arange(self.num_params)
+        self.columns = np.concatenate(
+            [numbers[:0], *(numbers[place] for place, _ in places.values())]
+        )
+        self.model = UserEmission(self.emission, self.data, like, self.has_prior)
+
+    def tables(self, points: Numbers) -> Numbers:
+        thetas = points[:, self.columns]
+        if not np.iscomplexobj(points):
+            return np.asarray(_tables(self.model, thetas))
+        real, slopes = _table_slopes(self.model, thetas.real, thetas.imag / TINY)
+        return np.asarray(real) + 1j * TINY * np.asarray(slopes)
+
+    def prior(self, points: Numbers) -> np.ndarray:
+        return np.asarray(_priors(self.model, points[:, self.columns])).real
+
+    def emission_slopes(self, points: Numbers, seen: Numbers) -> Numbers:
+        return self._spread(_slopes(self.model, points[:, self.columns], seen, 0.0))
+
+    def prior_slopes(self, points: Numbers) -> Numbers:
+        zeros = np.zeros((len(points), self.num_states, self.num_rows))
+        return self._spread(_slopes(self.model, points[:, self.columns], zeros, 1.0))
+
+    def _spread(self, slopes: Array) -> Numbers:
+        out = np.zeros((len(slopes), self.num_params))
+        out[:, self.columns] = slopes
+        return out
+
+    def bend(self, point: Vector, seen: Numbers) -> tuple[np.ndarray, np.ndarray]:
+        closed = None
+        if not self.shared.size:
+            closed = self.emission.curvature(self.parameters(point), self.data, seen.T)
+        counts = seen if closed is None else np.zeros_like(seen)
+        out = np.zeros((self.num_params, self.num_params))
+        out[np.ix_(self.columns, self.columns)] = _bend(self.model, point[self.columns], counts)
+        blocks = out[self.by_state[:, :, None], self.by_state[:, None]]
+        return blocks if closed is None else blocks - np.asarray(closed), out[self.shared]
+
+
+class UserEmission(Module):
+    """An emission in JAX, with its data and a template of its parameters."""
+
+    emission: AbstractEmission
+    data: PyTree
+    like: PyTree
+    has_prior: bool = static()
+
+    def natural(self, vector: Array) -> dict[str, Array]:
+        """Return all natural parameters."""
+        parts = unravel(vector, self.like)
+        free = self.emission.free
+        parameters = {name: free[name].natural(parts[name]) for name in free}
+        return parameters | {k: jnp.asarray(value) for k, value in self.emission.fixed.items()}
+
+    def table(self, vector: Array) -> Float[Array, "states rows"]:
+        """Compute the log-densities of the observations."""
+        return self.emission.log_densities(self.natural(vector), self.data).T
+
+    def prior(self, vector: Array) -> Scalar:
+        """Compute the log-density of the prior."""
+        return self.emission.log_prior(self.natural(vector)) if self.has_prior else jnp.zeros(())
+
+    def expected(self, vector: Array, seen: Array, prior: Array | float) -> Scalar:
+        """Compute the emission's part of Q, and some of the prior."""
+        table = jnp.where(seen == 0, 0.0, self.table(vector))
+        return jnp.sum(seen * table) + prior * self.prior(vector)
+
+
+@float64
+@compile_static
+def _tables(model: UserEmission, thetas: Arrays) -> Array:
+    return jax.vmap(model.table)(thetas)
+
+
+@float64
+@compile_static
+def _table_slopes(model: UserEmission, thetas: Arrays, directions: Arrays) -> tuple[Array, Array]:
+    return jax.vmap(lambda v, along: jax.jvp(model.table, (v,), (along,)))(thetas, directions)
+
+
+@float64
+@compile_static
+def _priors(model: UserEmission, thetas: Arrays) -> Array:
+    return jax.vmap(model.prior)(thetas)
+
+
+@float64
+@compile_static
+def _slopes(model: UserEmission, thetas: Arrays, seen: Arrays, prior: Arrays) -> Array:
+    return jax.vmap(jax.grad(model.expected), (0, 0, None))(thetas, seen, prior)
+
+
+@float64
+@compile_static
+def _bend(model: UserEmission, theta: Arrays, seen: Arrays) -> Array:
+    return jax.hessian(model.expected)(theta, seen, 1.0)
+
+
+@cached_on
+def complete_data(hmm: Any) -> CompleteData:
+    """Return Q of a chain."""
+    library = type(hmm.emission).__module__.startswith(__name__.partition(".")[0] + ".")
+    return CompleteData(hmm) if library else DerivedData(hmm)
+
+
+def separate_states(emission: AbstractEmission, theta: PyTree) -> bool:
+    """Tell whether natural parameters of each state depend on its own part of θ only. A user's
+    emission may order states.
+    """
+    for name, constraint in emission.free.items():
+        if name not in emission.shared:
+            before = np.asarray(constraint.natural(np.asarray(theta[name], float)))
+            for k in range(len(before)):
+                perturbed = np.array(theta[name], float)
+                perturbed[k] += 0.1
+                after = np.asarray(constraint.natural(perturbed))
+                if np.delete(before != after, k, 0).any():
+                    return False
+    return True

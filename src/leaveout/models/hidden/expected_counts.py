@@ -1,0 +1,307 @@
+"""Passes over a hidden Markov chain: F, expected counts and held-out losses of many refits, and
+tangents of these along every parameter.
+
+Each refit has its own θ and weights of the units. The passes are those of `inference.lanes`, or
+compiled loops over the steps (`inference.compiled`) where numba is installed, the chain is long and
+observations are left out.
+"""
+
+import threading
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from ..._runtime.jax import cached_on
+from ...inference.compiled import Loops, loops
+from ...inference.lanes import ChainSums, chain_sums
+from ...objectives.closed_form import STENCIL
+from ...objectives.objective import Matrix, PerUnit, Vector
+from ..emissions._base import times
+from .complete_data import TINY, Counts, Numbers, complete_data
+from .hidden import mixture
+
+LONG = 2**12  # steps beyond which loops are compiled
+RARE = 1e-30  # least probability with which four steps without a normaliser cannot underflow
+COUNT_DIFFERENCE = 1e-4  # step of differences of counts, whose error goes with its fourth power
+TANGENT_ENTRIES = 2**18  # numbers in one array of a group of tangents
+UnitWeights = Float[np.ndarray, "refits units"]
+
+
+class Evaluation(NamedTuple):
+    """log Z of each refit, its expected counts, and the loss of every unit given what
+    the refit sees (of steps, in the latent chain of F).
+    """
+
+    log_z: Numbers
+    counts: Counts
+    losses: Float[np.ndarray, "refits units"]
+
+
+def observation_weights(hmm: Any, weights: UnitWeights) -> Float[np.ndarray, "refits steps"]:
+    """Weights of the observations.
+
+    Zero for the missing, and for those whose regressors are left out.
+    """
+    return np.where(hmm.dense, weights, 0.0) * regressors(hmm, weights)
+
+
+def regressors(hmm: Any, weights: UnitWeights) -> Float[np.ndarray, "refits steps"]:
+    """Product of the weights of each step's regressors, zero for steps without regressors."""
+    product = np.ones_like(weights)
+    seen = np.where(np.isnan(hmm.x).any(1), 0.0, weights)
+    for lag in range(1, hmm.emission.reach + 1):
+        earlier = np.zeros_like(seen)
+        earlier[:, lag:] = seen[:, :-lag]
+        product = product * np.where(hmm.position >= lag, earlier, 0.0)
+    return product
+
+
+def chain_posterior(
+    hmm: Any, points: Numbers, visible: Numbers, **moves: Any
+) -> tuple[ChainSums, Numbers]:
+    """Run the passes of each refit, where `visible` weighs each observation; return the
+    log-densities `[refits, steps, states]` too.
+    """
+    complete = complete_data(hmm)
+    densities = complete.densities(points)[:, :, complete.code].swapaxes(1, 2)
+    return _chain(hmm, points, times(visible[..., None], densities), **moves), densities
+
+
+def _chain(
+    hmm: Any, points: Numbers, emission: Numbers, barely: float = 0.0, **moves: Any
+) -> ChainSums:
+    logs = dict(zip(hmm.latent, complete_data(hmm).logs(points), strict=True))
+    if barely:
+        for name, edge in hmm.states.edge.items():
+            logs[name] = np.where(edge, np.log(barely), logs[name])
+    return chain_sums(*logs.values(), emission, hmm.position == 0, zeros=hmm.states.zeros, **moves)
+
+
+def step_powers(hmm: Any, weights: UnitWeights) -> Float[np.ndarray, "refits steps"]:
+    """Powers of moves between steps with weights, w_{t−1} w_t, and of first states, w_1."""
+    before = np.concatenate([np.ones((len(weights), 1)), weights[:, :-1]], axis=1)
+    return np.where(hmm.position == 0, weights, before * weights)
+
+
+def evaluate(hmm: Any, points: Numbers, weights: UnitWeights, barely: float = 0.0) -> Evaluation:
+    """Evaluate the refits at their θ, real or after complex steps.
+
+    Probabilities that the fit holds at zero are `barely` above it.
+    """
+    compiled = compiled_passes(hmm)
+    if compiled is not None and not np.iscomplexobj(points):
+        return compiled(points, weights)
+    complete = complete_data(hmm)
+    moves: dict[str, Any] = {"barely": barely}
+    worth = 1.0
+    if hmm.drop == "sequence":
+        visible = observation_weights(hmm, np.ones((len(points), hmm.num_steps)))
+        worth = moves["worth"] = weights[:, hmm.sequence]
+    else:
+        visible = observation_weights(hmm, weights)
+    if hmm.drop == "step":
+        moves["power"] = moves["worth"] = step_powers(hmm, weights)
+    sums, densities = chain_posterior(hmm, points, visible, **moves)
+    expected = (worth * visible)[..., None] * sums.states
+    by_row = complete.gather @ np.moveaxis(expected, 1, 0).reshape(hmm.num_steps, -1)
+    by_row = by_row.reshape(-1, len(points), hmm.num_states).transpose(1, 2, 0)
+    counts = Counts(complete.seen(by_row), sums.initial, sums.transition)
+    log_z = (worth * sums.log_normaliser).sum(1)
+    if hmm.drop == "sequence":
+        first = np.flatnonzero(hmm.position == 0)
+        losses = -np.add.reduceat(sums.log_normaliser, first, axis=1)
+    else:
+        losses = -mixture(sums.states, densities)
+    if hmm.drop == "step":
+        # the latent chain is not normalised when it is cut
+        cut = _chain(hmm, points, np.zeros_like(densities), **moves)
+        log_z = log_z - cut.log_normaliser.sum(1)
+        counts = Counts(counts.seen, counts.first - cut.initial, counts.moves - cut.transition)
+    return Evaluation(log_z, counts, losses)
+
+
+def _tangent_groups(hmm: Any, point: Vector) -> list[tuple[slice, Numbers]]:
+    """Complex steps along every parameter, in groups."""
+    steps = point + 1j * TINY * np.eye(len(point))
+    size = max(1, TANGENT_ENTRIES // (hmm.num_steps * hmm.num_states))
+    groups = [slice(k, k + size) for k in range(0, len(point), size)]
+    return [(group, steps[group]) for group in groups]
+
+
+def hessian(hmm: Any, point: Vector, weights: PerUnit) -> Matrix:
+    """Compute ∇²F(θ, w)."""
+    complete = complete_data(hmm)
+    out = -complete.hessian(point, evaluate(hmm, point[None], weights[None]).counts)
+    by_groups = _count_tangents if compiled_passes(hmm) is None else _count_differences
+    for group, tangents in by_groups(hmm, point, weights):
+        out[group] -= complete.lost(point, tangents)
+    return (out + out.T) / 2
+
+
+def _count_tangents(hmm: Any, point: Vector, weights: PerUnit) -> Iterator[tuple[slice, Counts]]:
+    """Derivatives of the expected counts along every parameter, in groups."""
+    for group, steps in _tangent_groups(hmm, point):
+        counts = evaluate(hmm, steps, np.repeat(weights[None], len(steps), axis=0)).counts
+        yield group, counts.tangents()
+
+
+def _count_differences(hmm: Any, point: Vector, weights: PerUnit) -> Iterator[tuple[slice, Counts]]:
+    """The same by differences, as compiled passes are of real numbers."""
+    lengths = COUNT_DIFFERENCE * np.maximum(1.0, np.abs(point))
+    size = 2  # parameters whose four places fill the lanes of a pass
+    for group in (slice(k, k + size) for k in range(0, len(point), size)):
+        moves = lengths * np.eye(len(point))[group]
+        points = point + np.multiply.outer(STENCIL[0], moves)
+        flat = points.reshape(-1, len(point))
+        counts = evaluate(hmm, flat, np.repeat(weights[None], len(flat), axis=0)).counts
+        parts = (part.reshape(*points.shape[:2], *part.shape[1:]) for part in counts)
+        yield (
+            group,
+            Counts(*((np.tensordot(STENCIL[1], part, 1).T / lengths[group]).T for part in parts)),
+        )
+
+
+def jacobian(hmm: Any, point: Vector) -> Float[np.ndarray, "units params"]:
+    """Compute ∂²F/∂θ∂w_n at weights one."""
+    slopes = [_weight_slopes(hmm, steps).imag / TINY for _, steps in _tangent_groups(hmm, point)]
+    return -np.concatenate(slopes).T
+
+
+def _weight_slopes(hmm: Any, points: Numbers) -> Numbers:
+    """Compute ∂ log Z/∂w_n of every unit at weights one, `[refits, units]`."""
+    ones = np.ones((len(points), hmm.num_steps))
+    visible = observation_weights(hmm, ones)
+    if hmm.drop == "sequence":
+        return -evaluate(hmm, points, np.ones((len(points), hmm.num_units))).losses
+    sums, densities = chain_posterior(hmm, points, visible)
+    slopes = np.where(visible > 0, times(sums.states, densities).sum(2), 0.0)
+    total = slopes.copy()
+    for lag in range(1, hmm.emission.reach + 1):  # a step is a regressor of later ones
+        total[:, :-lag] += np.where(hmm.position >= lag, slopes, 0.0)[:, lag:]
+    if hmm.drop == "step":
+        emission = times(visible[..., None], densities)
+        moves = _move_slopes(hmm, points, emission, sums)
+        cut = np.zeros_like(emission)
+        moves = moves - _move_slopes(hmm, points, cut, _chain(hmm, points, cut))
+        total = total + moves
+        total[:, :-1] += np.where(hmm.position == 0, 0.0, moves)[:, 1:]
+    return total
+
+
+def _move_slopes(hmm: Any, points: Numbers, emission: Numbers, sums: ChainSums) -> Numbers:
+    """Compute the expected logarithm of each step's move or first state, `[refits, steps]`."""
+    initial, transition = complete_data(hmm).logs(points)
+    ahead = np.exp(emission - sums.log_normaliser[..., None]) * sums.ahead
+    by_state = np.exp(transition) * np.where(np.isfinite(transition), transition, 0.0)
+    slopes = np.zeros_like(sums.log_normaliser)
+    slopes[:, 1:] = np.einsum("rtj,rjk,rtk->rt", sums.filtered[:, :-1], by_state, ahead[:, 1:])
+    return np.where(hmm.position == 0, times(sums.states, initial[:, None]).sum(2), slopes)
+
+
+@cached_on
+def compiled_passes(hmm: Any) -> "CompiledPasses | None":
+    """Return compiled passes over a chain, where they are quicker and can be had."""
+    suitable = hmm.drop == "observation" and not hmm.states.zeros and hmm.num_steps > LONG
+    compiled = loops(hmm.num_states) if suitable else None
+    return None if compiled is None else CompiledPasses(hmm, compiled)
+
+
+class CompiledPasses:
+    """Passes over a chain, by its steps: the row of the distinct observations of each."""
+
+    def __init__(self, hmm: Any, compiled: Loops):
+        self.hmm = hmm
+        self.loops = compiled
+        self.complete = complete_data(hmm)
+        self.code = self.complete.code.astype(np.int32)
+        self.starts = hmm.position == 0
+        self.room = threading.local()
+
+    def __call__(self, points: Numbers, weights: UnitWeights) -> Evaluation:
+        densities = self.complete.densities(points)
+        logs = self.complete.logs(points)
+        visible = observation_weights(self.hmm, weights)
+        lanes = self.loops.lanes
+        parts = [
+            self._pass(densities[group], *(part[group] for part in logs), visible[group])
+            for group in (slice(k, k + lanes) for k in range(0, len(points), lanes))
+        ]
+        log_z, losses, seen, first, moves = map(np.concatenate, zip(*parts, strict=True))
+        counts = Counts(self.complete.seen(seen), first, moves)
+        return Evaluation(log_z, counts, losses)
+
+    def _pass(
+        self, densities: Numbers, initial: Numbers, transition: Numbers, weights: Numbers
+    ) -> tuple[np.ndarray, ...]:
+        """Evaluate a few refits: log Z, losses of all steps, and expected counts."""
+        count = len(densities)
+        lanes = self.loops.lanes
+        fill = np.minimum(np.arange(lanes), count - 1)
+        lay = lambda part: np.ascontiguousarray(np.moveaxis(part[fill], 0, -1))
+        # an observation whose density is not a number is impossible
+        invalid = np.isnan(densities).any(1, keepdims=True)
+        densities = np.where(invalid, -np.inf, densities)
+        top = densities.max(1)
+        top = np.where(np.isfinite(top), top, 0.0)
+        plain = lay(np.exp(densities - top[:, None]).swapaxes(1, 2))
+        initial, transition, top, weight = map(
+            lay, (np.exp(initial), np.exp(transition), top, weights)
+        )
+        table = plain
+        logs = top
+        code = self.code
+        tempered = bool(((weight != 0) & (weight != 1)).any())
+        if tempered:  # rows for every step, with their weights
+            plain = plain[code]
+            logs = weight * top[code]
+            code = np.arange(len(code), dtype=np.int32)
+            table = np.where(weight[:, None] == 0, 1.0, plain ** weight[:, None])
+        shared_arguments = (
+            transition.reshape(-1),
+            self.starts,
+            code,
+            np.ones(weight.size) if tempered else weight.reshape(-1),
+            table.reshape(-1),
+        )
+        # a step multiplies probabilities by no less than the least transition
+        # the steps that are normalised
+        mask = 3 if min(initial.min(), transition.min()) > RARE else 0
+        states, mixed = self._room(len(initial))
+        log_z, seen, moves, first = (
+            np.zeros(part.shape) for part in (top[0], table, transition, initial)
+        )
+        self.loops.forward(
+            initial.reshape(-1), *shared_arguments, logs.reshape(-1), mask, states, log_z
+        )
+        self.loops.backward(
+            *shared_arguments,
+            plain.reshape(-1),
+            mask,
+            states,
+            mixed,
+            *(part.reshape(-1) for part in (seen, moves, first)),
+        )
+        if tempered:
+            by_step = (seen * weight[:, None]).reshape(len(code), -1)
+            seen = (self.complete.gather @ by_step).reshape(-1, len(initial), lanes)
+        with np.errstate(divide="ignore"):
+            losses = -np.log(mixed.reshape(-1, lanes)[:, :count]) - top[self.code, :count]
+        return (
+            log_z[:count],
+            losses.T,
+            *(
+                np.moveaxis(part[..., :count], -1, 0)
+                for part in (seen.swapaxes(0, 1), first, moves)
+            ),
+        )
+
+    def _room(self, num_states: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return memory of the passes, once for each thread, as new memory takes half as long as a
+        recursion.
+        """
+        if not hasattr(self.room, "both"):
+            size = len(self.code) * self.loops.lanes
+            self.room.both = np.empty(size * num_states), np.empty(size)
+        return self.room.both
