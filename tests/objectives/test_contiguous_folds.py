@@ -9,6 +9,7 @@ import pytest
 
 import leaveout as lo
 from leaveout.objectives.batch_functions import derive_batch, function
+from leaveout.objectives.closed_form import ClosedFormBatch
 from leaveout.objectives.contiguous_folds import Runs, runs
 from leaveout.refit import _descent, _expansion
 from leaveout.refit._expansion import Expansion
@@ -187,7 +188,7 @@ def test_influential_folds_go_on_by_full_passes_and_others_do_not(cheap, monkeyp
 def test_no_update_takes_one_pass(cheap, monkeypatch):
     passes, scores = [], Runs.scores
     monkeypatch.setattr(Runs, "scores", lambda self, theta: passes.append(1) or scores(self, theta))
-    monkeypatch.setattr(DerivedBatch, "losses", lambda *args: pytest.fail("a pass of each fold"))
+    monkeypatch.setattr(ClosedFormBatch, "losses", lambda *args: pytest.fail("a pass of each fold"))
     found = lo.fold_parameters(fitted(), lo.leave_one_out(80), lo.NoUpdate())
     assert len(found["rate"]) == 80
     estimate = lo.cross_validate(fitted(), lo.leave_one_out(80), lo.Exact(1e-3), audit=0)
