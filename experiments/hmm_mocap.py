@@ -28,8 +28,8 @@ With `--made` the sequences of orders, within and future are simulated, of the d
 length: 100 of 100 steps to fit and 24 to test (its 124, split 80/20) from an autoregression of
 order one in 16 states, whose chain is held fixed, and one of 1,484 steps in 5 states.
 
-The exact refits to compare with are SciPy's L-BFGS, from θ̂, on the compiled objective and its
-gradient, in coordinates in which the anchor's Hessian is the identity, or, of many parameters, that
+The exact refits to compare with are SciPy's L-BFGS, from θ̂, on the passes that ours take, in
+coordinates in which the anchor's Hessian is the identity, or, of many parameters, that
 of the complete data, made anew every hundred steps.
 """
 
@@ -44,16 +44,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import saved
 import scipy.optimize
 import scipy.sparse
-from jax.flatten_util import ravel_pytree
 
 import leaveout as lo
+from leaveout.objectives.objective import unflatten
 
 ORDERS = ("AR(0)", "AR(1)", "AR(2)", "AR(3)", "AR(4)", "AR(5)", "NAR(1)")
 LONGEST = 5  # lags: steps at the start of every sequence that no order scores
@@ -142,10 +141,7 @@ def gigabytes() -> float:
 
 
 def descent(hmm: lo.HMM) -> Callable[..., scipy.optimize.OptimizeResult]:
-    """L-BFGS on F(·, w), of raveled θ, compiled once for all starts and weights."""
-    with jax.enable_x64(True):
-        _, unravel = ravel_pytree(jax.tree.map(jnp.asarray, hmm.parameters.start(0)))
-        both = jax.jit(jax.value_and_grad(lambda v, w, hmm: hmm.loss(unravel(v), w)))
+    """L-BFGS on F(·, w), of raveled θ."""
 
     def down(
         start: np.ndarray,
@@ -158,20 +154,19 @@ def descent(hmm: lo.HMM) -> Callable[..., scipy.optimize.OptimizeResult]:
         place = lambda u: start + (u if scale is None else scale @ u)
 
         def function(u: np.ndarray) -> tuple[float, np.ndarray]:
-            value, gradient = (np.asarray(part) for part in both(place(u), weights, hmm))
-            return float(value), gradient if scale is None else scale.T @ gradient
+            value, gradient, _ = hmm.look(place(u)[None], weights[None])
+            return float(value[0]), gradient[0] if scale is None else scale.T @ gradient[0]
 
-        with jax.enable_x64(True):
-            options = {
-                "gtol": gtol,
-                "ftol": 1e-15,
-                "maxiter": steps,
-                "maxfun": 20 * steps,
-                "maxcor": 20,
-            }
-            found = scipy.optimize.minimize(
-                function, np.zeros_like(start), jac=True, method="L-BFGS-B", options=options
-            )
+        options = {
+            "gtol": gtol,
+            "ftol": 1e-15,
+            "maxiter": steps,
+            "maxfun": 20 * steps,
+            "maxcor": 20,
+        }
+        found = scipy.optimize.minimize(
+            function, np.zeros_like(start), jac=True, method="L-BFGS-B", options=options
+        )
         return scipy.optimize.OptimizeResult(
             x=place(found.x), fun=found.fun, ended=found.nit < steps
         )
@@ -180,15 +175,8 @@ def descent(hmm: lo.HMM) -> Callable[..., scipy.optimize.OptimizeResult]:
 
 
 def coordinates(hmm: lo.HMM, vector: np.ndarray, weights: np.ndarray) -> Any:
-    """S in whose coordinates the Hessian of the complete data is the identity.
-
-    None for models of few parameters.
-    """
-    with jax.enable_x64(True):
-        _, unravel = ravel_pytree(jax.tree.map(jnp.asarray, hmm.parameters.start(0)))
-        parts = hmm.preconditioner(unravel(jnp.asarray(vector)), weights)
-    if not parts:
-        return None
+    """S in whose coordinates the Hessian of the complete data is the identity."""
+    parts = hmm.preconditioner(unflatten(vector, hmm.parameters.start(0)), weights)
     size, rows, columns, values = len(vector), [], [], []
     for entries, matrices in parts:
         try:
@@ -228,20 +216,12 @@ def fitted(name: str, hmm: lo.HMM, num_starts: int) -> tuple[lo.Fit, dict[str, A
 def refitted(
     fit: lo.Fit, plan: lo.Plan, places: list[np.ndarray] | None = None
 ) -> tuple[float, lo.Estimate, np.ndarray]:
-    """Seconds, held-out losses and minima of F of refits by L-BFGS, from θ̂ or a place for each.
-
-    Compiling is not counted.
-    """
+    """Seconds, held-out losses and minima of F of refits by L-BFGS, from θ̂ or a place for each."""
     hmm, start, losses = fit.objective, raveled(fit.theta), np.full(len(plan.index), np.nan)
     down = descent(hmm)
-    with jax.enable_x64(True):
-        _, unravel = ravel_pytree(jax.tree.map(jnp.asarray, fit.theta))
-        score = jax.jit(
-            lambda v, w, index, hmm: hmm.score(unravel(v), w, index, jnp.ones(len(index)))
-        )
     weights = plan.matrix()
     down(start, weights[0], 1e30)
-    large = coordinates(hmm, start, weights[0]) is not None
+    large = fit.num_params >= 500
 
     def refit(place: np.ndarray, w: np.ndarray) -> scipy.optimize.OptimizeResult:
         if not large:
@@ -255,8 +235,7 @@ def refitted(
     for k, w in enumerate(weights):
         took, found = timed(lambda k=k, w=w: refit(start if places is None else places[k], w))
         mine = np.flatnonzero((plan.refit == k) & plan.held)
-        with jax.enable_x64(True):
-            losses[mine] = np.asarray(score(found.x, jnp.asarray(w), plan.index[mine], hmm))
+        losses[mine] = scores(hmm, found.x, w, plan.index[mine])
         seconds, lowest[k] = seconds + took, found.fun
     seen = plan.held if hmm.units.observed is None else plan.held & hmm.units.observed[plan.index]
     zero = np.zeros(plan.num_refits)
@@ -264,6 +243,12 @@ def refitted(
         np.where(seen, losses, np.nan), zero, zero.astype(int), replace(plan, held=seen), losses
     )
     return seconds, estimate, lowest
+
+
+def scores(hmm: lo.HMM, vector: np.ndarray, weights: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """Held-out losses of units at raveled θ."""
+    held = np.ones((1, len(index)), bool)
+    return hmm.losses(vector[None], weights[None], index[None], held)[0]
 
 
 def minima(
@@ -275,12 +260,7 @@ def minima(
         raveled(hmm.parameters.unconstrained(jax.tree.map(lambda leaf, k=k: leaf[k], found)))
         for k in range(plan.num_refits)
     ]
-    with jax.enable_x64(True):
-        _, unravel = ravel_pytree(jax.tree.map(jnp.asarray, fit.theta))
-        value = jax.jit(lambda v, w: hmm.loss(unravel(v), w))
-        return each, np.array(
-            [float(value(v, w)) for v, w in zip(each, plan.matrix(), strict=True)]
-        )
+    return each, hmm.look(np.array(each), plan.matrix())[0]
 
 
 def agreed(
@@ -846,28 +826,23 @@ def basins(settings: argparse.Namespace) -> None:
     plan, down, rows = lo.contiguous(len(x), 0.1, folds, seed=0), descent(hmm), []
     exact = lo.cross_validate(fit, plan, lo.Exact())
     parameters, lowest = minima(fit, plan, lo.Exact())
-    with jax.enable_x64(True):
-        _, unravel = ravel_pytree(jax.tree.map(jnp.asarray, fit.theta))
-        score = jax.jit(
-            lambda v, w, index: jnp.mean(hmm.score(unravel(v), w, index, jnp.ones(len(index))))
-        )
-        for k, w in enumerate(plan.matrix()):
-            reached, own = parameters[k], float(lowest[k])
-            runs = [down(raveled(hmm.parameters.start(seed)), w) for seed in range(restarts)]
-            best = min(runs, key=lambda run: run.fun)
-            index = plan.index[plan.refit == k]
-            ends = np.array([run.fun for run in runs])
-            row = {
-                "fold": k,
-                "F from θ̂": own,
-                "best restart": best.fun,
-                "same": np.mean(np.abs(ends - own) < 1e-3),
-            }
-            losses = {
-                "loss from θ̂": float(score(reached, w, index)),
-                "loss of the best": float(score(best.x, w, index)),
-            }
-            rows.append({**row, "better": np.mean(ends < own - 1e-3), **losses})
+    for k, w in enumerate(plan.matrix()):
+        reached, own = parameters[k], float(lowest[k])
+        runs = [down(raveled(hmm.parameters.start(seed)), w) for seed in range(restarts)]
+        best = min(runs, key=lambda run: run.fun)
+        index = plan.index[plan.refit == k]
+        ends = np.array([run.fun for run in runs])
+        row = {
+            "fold": k,
+            "F from θ̂": own,
+            "best restart": best.fun,
+            "same": np.mean(np.abs(ends - own) < 1e-3),
+        }
+        losses = {
+            "loss from θ̂": scores(hmm, reached, w, index).mean(),
+            "loss of the best": scores(hmm, best.x, w, index).mean(),
+        }
+        rows.append({**row, "better": np.mean(ends < own - 1e-3), **losses})
     table = pd.DataFrame(rows)
     show(
         f"Basins: {folds} folds of 10 % in a block, {restarts} restarts each, T = {len(x)}, K = {states}",

@@ -29,7 +29,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
@@ -73,15 +72,13 @@ def loops(quick: bool, out: Path) -> None:
         "J": once(lambda: slow.influence(loss, theta, ones)),
         "refit": once(lambda: slow.refit(loss, theta, plan.matrix()[0])),
     }
-    with jax.enable_x64(True):
-        hessian = eqx.filter_jit(lambda objective, theta: objective.hessian(theta, jnp.ones(steps)))
-        mine = {
-            "Hessian": lambda: np.asarray(hessian(objective, fit.theta)),
-            "J": lambda: fit.factor @ replace(fit).influence.T,
-            "refit": lambda: lo.fold_parameters(fit, plan, lo.Exact()),
-        }
-        times = race(25, **mine, anchor=lambda: lo.anchor(objective, fit.parameters).influence)
-        found = {name: run() for name, run in mine.items()}
+    mine = {
+        "Hessian": lambda: objective.hessian(fit.theta, ones),
+        "J": lambda: fit.factor @ replace(fit).influence.T,
+        "refit": lambda: lo.fold_parameters(fit, plan, lo.Exact()),
+    }
+    times = race(25, **mine, anchor=lambda: lo.anchor(objective, fit.parameters).influence)
+    found = {name: run() for name, run in mine.items()}
     found["refit"] = flat(
         objective.parameters.unconstrained(jax.tree.map(lambda leaf: leaf[0], found["refit"]))
     )
@@ -155,10 +152,8 @@ def against(
         lo.contiguous(steps, 0.1, 1, seed=0).matrix()[0] == 0,
         model.parameters.unconstrained(parameters),
     )
-    score = eqx.filter_jit(
-        lambda model, theta, held: model.score(theta, 1 - held, jnp.arange(steps), held)
-    )
-    fold = race(repeats, fold=lambda: np.asarray(score(model, theta, held.astype(float))))["fold"]
+    score = lambda: model.score(theta, 1.0 - held, np.arange(steps), held)
+    fold = race(repeats, fold=score)["fold"]
 
     whole = {"leaveout": lambda: model.log_likelihood(parameters)}
     states_of = {"leaveout": lambda: model.state_probabilities(parameters)}

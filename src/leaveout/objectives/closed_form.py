@@ -40,6 +40,10 @@ from .objective import (
 GRADIENT_DIFFERENCE = 1e-4
 # step of differences along the path of a refit; their error goes with its fourth power
 WEIGHT_DIFFERENCE = 0.02
+# step of differences of gradients along a vector, relative to the parameter that it changes most;
+# their error goes with its fourth power
+PRODUCT_DIFFERENCE = 1e-3
+FORMED = 2**8  # parameters up to which ∇²F is formed for its products
 # places and weights of a first derivative
 STENCIL = (-2, -1, 1, 2), (1 / 12, -8 / 12, 8 / 12, -1 / 12)
 # and of a second derivative
@@ -490,8 +494,20 @@ class ClosedFormBatch:
 
     def products(self, theta: Points, lanes: Lanes) -> Callable[[Points], Points]:
         """Return, for each refit, the function that multiplies ∇²F by a vector."""
-        hessian = self.hessian(theta, lanes)
-        return lambda vector: np.einsum("lij,lj->li", hessian, vector)
+        if theta.shape[1] <= FORMED:
+            hessian = self.hessian(theta, lanes)
+            return lambda vector: np.einsum("lij,lj->li", hessian, vector)
+
+        def differentiate(points, vectors, group):
+            units = np.maximum(1.0, np.abs(points))
+            length = np.abs(vectors / units).max(1, keepdims=True) / PRODUCT_DIFFERENCE
+            move = vectors / np.where(length > 0, length, 1.0)
+            places = np.concatenate([points + k * move for k in STENCIL[0]])
+            start = self._start_states(np.tile(group, 4))
+            slopes = self.objective.look(places, np.tile(self.weigh(group), (4, 1)), start)[1]
+            return (length * np.tensordot(STENCIL[1], slopes.reshape(4, *points.shape), 1),)
+
+        return lambda vectors: self._by_group(differentiate, lanes, theta, vectors)[0]
 
     def losses(self, theta: Points, lanes: Lanes) -> HeldOutLosses:
         """Held-out losses, zero where not scored.
@@ -607,7 +623,7 @@ class ClosedFormBatch:
         return self.weigh(lanes), index, held, self._start_states(lanes)
 
     def _by_group(
-        self, evaluate: Callable[..., Sequence[np.ndarray]], lanes: Lanes, theta: Points
+        self, evaluate: Callable[..., Sequence[np.ndarray]], lanes: Lanes, *points: Points
     ) -> Any:
         """Apply a function to the refits in groups, so that the weights and states of a group fit
         into memory.
@@ -621,7 +637,7 @@ class ClosedFormBatch:
             1, 2**21 // (self.objective.num_units + (0 if usual is None else usual.size))
         )
         pieces = [
-            evaluate(theta[k : k + size], lanes[k : k + size])
+            evaluate(*(part[k : k + size] for part in (*points, lanes)))
             for k in range(0, max(len(lanes), 1), size)
         ]
         return tuple(np.concatenate(parts) for parts in zip(*pieces, strict=True))

@@ -4,6 +4,8 @@ import numpy as np
 
 import leaveout as lo
 from leaveout.models.hidden.hidden_chain import RunLosses
+from leaveout.objectives import closed_form
+from leaveout.objectives.batch_functions import derive_batch
 from leaveout.plans.plan import _few_sizes, few_size
 from tests.helpers import flat
 
@@ -54,6 +56,19 @@ def test_losses_at_another_place_are_computed_anew():
     for place in (theta, theta + 0.3):
         with_state, without = (hmm.losses(place, w, index, index >= 0, s) for s in (state, None))
         np.testing.assert_array_equal(with_state, without)
+
+
+def test_products_are_those_of_the_hessian_where_that_is_not_formed(monkeypatch):
+    hmm = lo.HMM(counts(43), lo.emissions.Poisson(), 2)
+    like, rng = hmm.parameters.start(1), np.random.default_rng(0)
+    (rows,) = lo.contiguous(43, 0.2, 3, seed=0).batches(10**9, 1, 0, uniform=True)
+    batch = derive_batch(hmm, like, rows.rows)
+    theta = flat(like) + 0.1 * rng.standard_normal((3, 5))
+    vectors, lanes = 1e3 * rng.standard_normal((3, 5)), np.arange(3)
+    vectors[1] = 0.0
+    product = np.einsum("rij,rj->ri", batch.hessian(theta, lanes), vectors)
+    monkeypatch.setattr(closed_form, "FORMED", 0)
+    np.testing.assert_allclose(batch.products(theta, lanes)(vectors), product, rtol=1e-8)
 
 
 def test_refits_are_no_wider_than_there_are_units():
