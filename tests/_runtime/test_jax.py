@@ -158,6 +158,10 @@ def fresh(folder):
 X = np.arange(12) % 5
 
 
+class Mine(lo.emissions.Poisson):
+    """An emission of a user, which JAX derives."""
+
+
 def test_the_compiler_knows_the_options_for_quick_compilation():
     assert _jax._quick_compilation() == _jax.QUICK_COMPILATION
 
@@ -259,9 +263,6 @@ def test_a_damaged_file_is_made_anew(folder, damage):
 
 
 def test_code_of_others_is_never_kept(folder):
-    class Mine(lo.emissions.Poisson):
-        pass
-
     model = DerivedData(lo.HMM(X.astype(float), Mine(), 2)).model
     assert np.isfinite(asked(fresh(folder), model))
     program = _jax.Program(lambda scale, x: scale(x), lambda: folder)
@@ -318,7 +319,7 @@ def test_a_forked_child_of_a_process_that_used_jax_is_told_so():
             said += (
                 f"{lo.fit(lo.GLM(np.eye(6)[:, :1], np.arange(6.0), 'squared')).vector.tolist()} "
             )
-            lo.fit(lo.HMM(X.astype(float), lo.emissions.Poisson(), 2))
+            lo.fit(lo.HMM(X.astype(float), Mine(), 2))
         except BaseException as error:
             said += f"{type(error).__name__}: {error}"
         finally:

@@ -449,9 +449,19 @@ class ClosedFormBatch:
     weigh: Callable[[np.ndarray], np.ndarray]  # returns the weights of some refits over all units
     # state from which the next evaluation of each refit begins
     states: dict[int, Any] = field(default_factory=dict)
+    # the last refits that were weighed, and their weights
+    weighed: tuple[bytes, np.ndarray] = (b"", np.zeros((0, 0)))
 
     def __copy__(self) -> "ClosedFormBatch":
         return replace(self, states={})  # each start of a fit has states of its own
+
+    def weights(self, lanes: Lanes) -> Weights:
+        """Weights of some refits over all units."""
+        key, weights = self.weighed
+        if key != lanes.tobytes() or not lanes.size:
+            weights = self.weigh(lanes)
+            self.weighed = lanes.tobytes(), weights
+        return weights
 
     def look(self, theta: Points, lanes: Lanes) -> tuple[PerLane, Points]:
         """Evaluate F and its gradients."""
@@ -462,7 +472,7 @@ class ClosedFormBatch:
                 start = None
             else:
                 start = self._start_states(group)
-            value, gradient, state = self.objective.look(theta, self.weigh(group), start)
+            value, gradient, state = self.objective.look(theta, self.weights(group), start)
             if unshared and np.isfinite(value).all():
                 self.states[-1] = state
             if state is not None:
@@ -476,7 +486,7 @@ class ClosedFormBatch:
         """Compute ∇²F."""
         return self._by_group(
             lambda points, group: (
-                self.objective.hessians(points, self.weigh(group), self._start_states(group)),
+                self.objective.hessians(points, self.weights(group), self._start_states(group)),
             ),
             lanes,
             theta,
@@ -504,7 +514,7 @@ class ClosedFormBatch:
             move = vectors / np.where(length > 0, length, 1.0)
             places = np.concatenate([points + k * move for k in STENCIL[0]])
             start = self._start_states(np.tile(group, 4))
-            slopes = self.objective.look(places, np.tile(self.weigh(group), (4, 1)), start)[1]
+            slopes = self.objective.look(places, np.tile(self.weights(group), (4, 1)), start)[1]
             return (length * np.tensordot(STENCIL[1], slopes.reshape(4, *points.shape), 1),)
 
         return lambda vectors: self._by_group(differentiate, lanes, theta, vectors)[0]
@@ -534,14 +544,11 @@ class ClosedFormBatch:
         self, theta: Points, moves: Float[np.ndarray, "lanes moves params"], lanes: Lanes
     ) -> tuple[HeldOutLosses, Float[np.ndarray, "lanes moves"]]:
         """Held-out losses, and the sum of their absolute changes along each of the given moves."""
-        losses_at_theta = self.losses(theta, lanes)
-        changes = [
-            np.abs(self.losses(theta + move, lanes) - losses_at_theta)
-            .reshape(len(losses_at_theta), -1)
-            .sum(1)
-            for move in moves.swapaxes(0, 1)
-        ]
-        return losses_at_theta, np.stack(changes, axis=1)
+        places = np.concatenate([theta[:, None], theta[:, None] + moves], axis=1)
+        flat = self.losses(places.reshape(-1, theta.shape[1]), np.repeat(lanes, places.shape[1]))
+        losses = flat.reshape(*places.shape[:2], -1)
+        changes = np.abs(losses[:, 1:] - losses[:, :1]).sum(2)
+        return flat[:: places.shape[1]], changes
 
     def path(self, direction: Points | None = None) -> Points:
         """Compute the derivative of ∇F along the path s ↦ θ̂(1 + s δ) at s = 0.
@@ -556,7 +563,7 @@ class ClosedFormBatch:
         move = np.zeros_like(center) if direction is None else direction
 
         def evaluate(move, group):
-            delta = self.weigh(group) - 1.0
+            delta = self.weights(group) - 1.0
             start = self._anchor_states(len(group))
             slopes = [
                 self.objective.look(
@@ -579,7 +586,7 @@ class ClosedFormBatch:
         index = np.asarray(self.rows.index)
         evaluate = lambda points, group: (
             self.objective.predictions(
-                points, self.weigh(group), index[group], kind, self._start_states(group)
+                points, self.weights(group), index[group], kind, self._start_states(group)
             ),
         )
         return self._by_group(evaluate, lanes, theta)[0]
@@ -620,7 +627,7 @@ class ClosedFormBatch:
         """Weights, units, which of these are scored, and states of some refits."""
         index = np.asarray(self.rows.index)[lanes]
         held = np.asarray(self.rows.held)[lanes]
-        return self.weigh(lanes), index, held, self._start_states(lanes)
+        return self.weights(lanes), index, held, self._start_states(lanes)
 
     def _by_group(
         self, evaluate: Callable[..., Sequence[np.ndarray]], lanes: Lanes, *points: Points

@@ -219,9 +219,10 @@ class PlanBatches:
         min_batches = 1
         if work(fit.objective, fit.num_params) * plan.num_refits > PARALLEL_OPERATIONS:
             min_batches = self.parts
-        # the states of refits, of which eight passes' are in memory
+        # the states of refits, of which eight passes' are in memory, and none is for few
         if isinstance(fit.objective, AbstractClosedForm) and fit.objective.costs.lanes:
             working_size += CAPACITY // (8 * fit.objective.costs.lanes)
+            min_batches = min(min_batches, -(-plan.num_refits // fit.objective.costs.lanes))
         uniform = not fit.objective.local  # each refit passes over all units anyway
         model = None
         if narrow and kinks(fit.objective) is None and not self.formed:

@@ -29,8 +29,8 @@ def test_enumeration(name, repeats, monkeypatch):
     index = rows.index[0][rows.held[0]]
     w = np.ones(n)
     w[index] = 0.0
-    value, gradient, state = hmm.look(vector, w[None])
-    losses = hmm.losses(vector, w[None], index[None], np.ones((1, len(index)), bool), state)[0]
+    value, gradient, _ = hmm.look(vector, w[None])
+    losses = hmm.losses(vector, w[None], index[None], np.ones((1, len(index)), bool))[0]
     np.testing.assert_allclose(value[0], oracle(hmm, parameters, x, w), rtol=1e-12)
     for place, t in enumerate(index):
         if not np.isnan(x[t]):
@@ -55,16 +55,26 @@ def test_as_in_numpy(monkeypatch):
     vector = flat(events(n).parameters.start(0))
     theta = vector + 0.1 * rng.standard_normal((11, vector.size))
     weights = rng.choice([0.0, 1.0, 0.25], (11, n))
-    ours = expected_counts.evaluate(events(n), theta, weights)
-    whole = expected_counts.evaluate(events(n), theta, (weights > 0) * 1.0)
+    units = np.tile(np.arange(n), (11, 1))
+    ours = expected_counts.evaluate(events(n), theta, weights, units)
+    whole = expected_counts.evaluate(events(n), theta, (weights > 0) * 1.0, units)
     hessian = events(n).hessians(vector[None], np.ones((1, n)))
     monkeypatch.setattr(expected_counts, "LONG", n)
     plain = events(n).hessians(vector[None], np.ones((1, n)))
     np.testing.assert_allclose(hessian, plain, rtol=1e-8, atol=1e-8 * np.abs(plain).max())
     for found, w in ((ours, weights), (whole, (weights > 0) * 1.0)):
-        plain = expected_counts.evaluate(events(n), theta, w)
+        plain = expected_counts.evaluate(events(n), theta, w, units)
         for a, b in zip((*found.counts, *found[::2]), (*plain.counts, *plain[::2]), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
+def test_refits_with_other_weights_get_weights_of_their_own():
+    hmm, rng = events(60), np.random.default_rng(2)
+    theta = flat(hmm.parameters.start(0))[None]
+    for _ in range(2):
+        weights = rng.choice([0.0, 1.0], (1, 60))
+        value = hmm.look(theta, weights)[0]
+        np.testing.assert_array_equal(value, events(60).look(theta, weights)[0])
 
 
 @pytest.mark.slow

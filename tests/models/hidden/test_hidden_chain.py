@@ -48,16 +48,6 @@ def test_runs_are_those_of_refits_at_the_same_parameters():
         np.testing.assert_allclose(joint[k], fall[0], rtol=1e-10, atol=1e-11)
 
 
-def test_losses_at_another_place_are_computed_anew():
-    hmm = lo.HMM(counts(43), lo.emissions.Poisson(), 2)
-    theta, w = flat(hmm.parameters.start(1))[None], np.ones((1, 43))
-    index = np.arange(5)[None]
-    state = hmm.look(theta, w)[2]
-    for place in (theta, theta + 0.3):
-        with_state, without = (hmm.losses(place, w, index, index >= 0, s) for s in (state, None))
-        np.testing.assert_array_equal(with_state, without)
-
-
 def test_products_are_those_of_the_hessian_where_that_is_not_formed(monkeypatch):
     hmm = lo.HMM(counts(43), lo.emissions.Poisson(), 2)
     like, rng = hmm.parameters.start(1), np.random.default_rng(0)

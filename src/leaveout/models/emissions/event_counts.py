@@ -12,7 +12,7 @@ from jaxtyping import Inexact, Int, Scalar
 from numpy.typing import ArrayLike
 from scipy.special import gammaln
 
-from ..._runtime.jax import Arrays, Module, PyTree, numpy_of, static
+from ..._runtime.jax import Array, Arrays, Module, PyTree, numpy_of, static
 from ...objectives.objective import LOG_PROBABILITY
 from ._base import (
     POSITIVE,
@@ -193,18 +193,24 @@ class EventCounts(AbstractWithPrior):
         n = np.arange(length)
         background = n * xp.log(rate)[..., None] - rate[..., None] - gammaln(n + 1.0)
 
-        def ratio(before, n):
-            value = (n + a + rate * (1 + b) - rate / before) / ((1 + b) * (n + 1))
-            return value, value
-
+        # ρ_n = base_n − share_n / ρ_{n−1}
+        later = n[1:-1].reshape(-1, *[1] * rate.ndim)
+        scale = 1 / ((1 + b) * (later + 1))
+        base = (later + a + rate * (1 + b)) * scale
+        share = rate * scale
         first = rate + a / (1 + b)
         if xp is np:
             ratios = [first]
-            for k in range(1, length - 1):
-                ratios.append(ratio(ratios[-1], k)[0])
+            for k in range(len(base)):
+                ratios.append(base[k] - share[k] / ratios[k])
             logs = np.log(np.stack(ratios, axis=-1))
         else:
-            ratios = jax.lax.scan(ratio, first, np.arange(1.0, length - 1))[1]
+
+            def ratio(before: Array, parts: tuple[Array, Array]) -> tuple[Array, Array]:
+                value = parts[0] - parts[1] / before
+                return value, value
+
+            ratios = jax.lax.scan(ratio, first, (base, share))[1]
             logs = jnp.log(jnp.moveaxis(jnp.concatenate([first[None], ratios]), 0, -1))
         zero = (-rate - a * xp.log1p(1 / b))[..., None]
         event = xp.concatenate([zero, zero + xp.cumsum(logs, axis=-1)], axis=-1)

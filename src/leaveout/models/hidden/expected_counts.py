@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from ..._runtime.jax import cached_on
 from ...inference.compiled import Loops, loops
@@ -27,16 +27,17 @@ RARE = 1e-30  # least probability with which four steps without a normaliser can
 COUNT_DIFFERENCE = 1e-4  # step of differences of counts, whose error goes with its fourth power
 TANGENT_ENTRIES = 2**18  # numbers in one array of a group of tangents
 UnitWeights = Float[np.ndarray, "refits units"]
+Units = Int[np.ndarray, "refits width"]
 
 
 class Evaluation(NamedTuple):
-    """log Z of each refit, its expected counts, and the loss of every unit given what
-    the refit sees (of steps, in the latent chain of F).
+    """log Z of each refit, its expected counts, and the losses of the units that were asked for,
+    given what the refit sees (of steps, in the latent chain of F).
     """
 
     log_z: Numbers
     counts: Counts
-    losses: Float[np.ndarray, "refits units"]
+    losses: Float[np.ndarray, "refits width"]
 
 
 def observation_weights(hmm: Any, weights: UnitWeights) -> Float[np.ndarray, "refits steps"]:
@@ -44,7 +45,8 @@ def observation_weights(hmm: Any, weights: UnitWeights) -> Float[np.ndarray, "re
 
     Zero for the missing, and for those whose regressors are left out.
     """
-    return np.where(hmm.dense, weights, 0.0) * regressors(hmm, weights)
+    visible = np.where(hmm.dense, weights, 0.0)
+    return visible * regressors(hmm, weights) if hmm.emission.reach else visible
 
 
 def regressors(hmm: Any, weights: UnitWeights) -> Float[np.ndarray, "refits steps"]:
@@ -85,14 +87,23 @@ def step_powers(hmm: Any, weights: UnitWeights) -> Float[np.ndarray, "refits ste
     return np.where(hmm.position == 0, weights, before * weights)
 
 
-def evaluate(hmm: Any, points: Numbers, weights: UnitWeights, barely: float = 0.0) -> Evaluation:
-    """Evaluate the refits at their θ, real or after complex steps.
+def evaluate(
+    hmm: Any,
+    points: Numbers,
+    weights: UnitWeights,
+    units: Units | None = None,
+    *,
+    barely: float = 0.0,
+) -> Evaluation:
+    """Evaluate the refits at their θ, real or after complex steps, with the losses of `units`.
 
     Probabilities that the fit holds at zero are `barely` above it.
     """
+    if units is None:
+        units = np.zeros((len(points), 0), int)
     compiled = compiled_passes(hmm)
     if compiled is not None and not np.iscomplexobj(points):
-        return compiled(points, weights)
+        return compiled(points, weights, units)
     complete = complete_data(hmm)
     moves: dict[str, Any] = {"barely": barely}
     worth = 1.0
@@ -110,16 +121,21 @@ def evaluate(hmm: Any, points: Numbers, weights: UnitWeights, barely: float = 0.
     counts = Counts(complete.seen(by_row), sums.initial, sums.transition)
     log_z = (worth * sums.log_normaliser).sum(1)
     if hmm.drop == "sequence":
-        first = np.flatnonzero(hmm.position == 0)
-        losses = -np.add.reduceat(sums.log_normaliser, first, axis=1)
+        losses = np.take_along_axis(-sequence_evidence(hmm, sums), units, 1)
     else:
-        losses = -mixture(sums.states, densities)
+        parts = sums.states, densities
+        losses = -mixture(*(np.take_along_axis(part, units[..., None], 1) for part in parts))
     if hmm.drop == "step":
         # the latent chain is not normalised when it is cut
         cut = _chain(hmm, points, np.zeros_like(densities), **moves)
         log_z = log_z - cut.log_normaliser.sum(1)
         counts = Counts(counts.seen, counts.first - cut.initial, counts.moves - cut.transition)
     return Evaluation(log_z, counts, losses)
+
+
+def sequence_evidence(hmm: Any, sums: ChainSums) -> Numbers:
+    """Log-likelihood of each sequence, `[refits, sequences]`."""
+    return np.add.reduceat(sums.log_normaliser, np.flatnonzero(hmm.position == 0), axis=1)
 
 
 def _tangent_groups(hmm: Any, point: Vector) -> list[tuple[slice, Numbers]]:
@@ -173,9 +189,9 @@ def _weight_slopes(hmm: Any, points: Numbers) -> Numbers:
     """Compute ∂ log Z/∂w_n of every unit at weights one, `[refits, units]`."""
     ones = np.ones((len(points), hmm.num_steps))
     visible = observation_weights(hmm, ones)
-    if hmm.drop == "sequence":
-        return -evaluate(hmm, points, np.ones((len(points), hmm.num_units))).losses
     sums, densities = chain_posterior(hmm, points, visible)
+    if hmm.drop == "sequence":
+        return sequence_evidence(hmm, sums)
     slopes = np.where(visible > 0, times(sums.states, densities).sum(2), 0.0)
     total = slopes.copy()
     for lag in range(1, hmm.emission.reach + 1):  # a step is a regressor of later ones
@@ -200,11 +216,15 @@ def _move_slopes(hmm: Any, points: Numbers, emission: Numbers, sums: ChainSums) 
     return np.where(hmm.position == 0, times(sums.states, initial[:, None]).sum(2), slopes)
 
 
+def is_long(hmm: Any) -> bool:
+    """Tell whether compiled passes would be quicker."""
+    return hmm.drop == "observation" and not hmm.states.zeros and hmm.num_steps > LONG
+
+
 @cached_on
 def compiled_passes(hmm: Any) -> "CompiledPasses | None":
     """Return compiled passes over a chain, where they are quicker and can be had."""
-    suitable = hmm.drop == "observation" and not hmm.states.zeros and hmm.num_steps > LONG
-    compiled = loops(hmm.num_states) if suitable else None
+    compiled = loops(hmm.num_states) if is_long(hmm) else None
     return None if compiled is None else CompiledPasses(hmm, compiled)
 
 
@@ -219,36 +239,52 @@ class CompiledPasses:
         self.starts = hmm.position == 0
         self.room = threading.local()
 
-    def __call__(self, points: Numbers, weights: UnitWeights) -> Evaluation:
+    def __call__(self, points: Numbers, weights: UnitWeights, units: Units) -> Evaluation:
         densities = self.complete.densities(points)
         logs = self.complete.logs(points)
-        visible = observation_weights(self.hmm, weights)
         lanes = self.loops.lanes
+        groups = [slice(k, k + lanes) for k in range(0, len(points), lanes)]
         parts = [
-            self._pass(densities[group], *(part[group] for part in logs), visible[group])
-            for group in (slice(k, k + lanes) for k in range(0, len(points), lanes))
+            self._pass(densities[group], *(part[group] for part in logs), weight, units[group])
+            for group, weight in zip(groups, self._weights(weights, groups), strict=True)
         ]
         log_z, losses, seen, first, moves = map(np.concatenate, zip(*parts, strict=True))
         counts = Counts(self.complete.seen(seen), first, moves)
         return Evaluation(log_z, counts, losses)
 
+    def _lay(self, part: np.ndarray) -> np.ndarray:
+        """Put the refits, the last one repeated, into the lanes, which are the last axis."""
+        lanes = self.loops.lanes
+        if len(part) < lanes:
+            part = part[np.minimum(np.arange(lanes), len(part) - 1)]
+        return np.ascontiguousarray(np.moveaxis(part, 0, -1))
+
+    def _weights(self, weights: UnitWeights, groups: list[slice]) -> list[np.ndarray]:
+        """Weights of the observations in lanes, those of the last call if refits are the same."""
+        if getattr(self.room, "weights", None) is not weights:
+            visible = observation_weights(self.hmm, weights)
+            self.room.laid = [self._lay(visible[group]) for group in groups]
+            self.room.weights = weights
+        return self.room.laid
+
     def _pass(
-        self, densities: Numbers, initial: Numbers, transition: Numbers, weights: Numbers
+        self,
+        densities: Numbers,
+        initial: Numbers,
+        transition: Numbers,
+        weight: Float[np.ndarray, "steps lanes"],
+        units: Units,
     ) -> tuple[np.ndarray, ...]:
-        """Evaluate a few refits: log Z, losses of all steps, and expected counts."""
+        """Evaluate a few refits: log Z, losses of the units, and expected counts."""
         count = len(densities)
         lanes = self.loops.lanes
-        fill = np.minimum(np.arange(lanes), count - 1)
-        lay = lambda part: np.ascontiguousarray(np.moveaxis(part[fill], 0, -1))
         # an observation whose density is not a number is impossible
         invalid = np.isnan(densities).any(1, keepdims=True)
         densities = np.where(invalid, -np.inf, densities)
         top = densities.max(1)
         top = np.where(np.isfinite(top), top, 0.0)
-        plain = lay(np.exp(densities - top[:, None]).swapaxes(1, 2))
-        initial, transition, top, weight = map(
-            lay, (np.exp(initial), np.exp(transition), top, weights)
-        )
+        plain = self._lay(np.exp(densities - top[:, None]).swapaxes(1, 2))
+        initial, transition, top = map(self._lay, (np.exp(initial), np.exp(transition), top))
         table = plain
         logs = top
         code = self.code
@@ -286,11 +322,12 @@ class CompiledPasses:
         if tempered:
             by_step = (seen * weight[:, None]).reshape(len(code), -1)
             seen = (self.complete.gather @ by_step).reshape(-1, len(initial), lanes)
+        refit = np.arange(count)[:, None]
         with np.errstate(divide="ignore"):
-            losses = -np.log(mixed.reshape(-1, lanes)[:, :count]) - top[self.code, :count]
+            losses = -np.log(mixed.reshape(-1, lanes)[units, refit]) - top[self.code[units], refit]
         return (
             log_z[:count],
-            losses.T,
+            losses,
             *(
                 np.moveaxis(part[..., :count], -1, 0)
                 for part in (seen.swapaxes(0, 1), first, moves)

@@ -334,10 +334,7 @@ class AbstractHiddenChain(AbstractHiddenStates, AbstractClosedForm):
     def look(self, theta: Points, weights: Weights, state: State = None) -> ValueAndGradient:
         evaluation = evaluate(self, theta, weights)
         gradient = -complete_data(self).slopes(theta, evaluation.counts)
-        state = None
-        if self.drop != "step":
-            state = np.concatenate([theta, evaluation.losses], axis=1)
-        return -evaluation.log_z - complete_data(self).log_prior(theta), gradient, state
+        return -evaluation.log_z - complete_data(self).log_prior(theta), gradient, None
 
     def values(
         self, theta: Points, weights: Float[np.ndarray, "sets units"]
@@ -352,15 +349,12 @@ class AbstractHiddenChain(AbstractHiddenStates, AbstractClosedForm):
         self, theta: Points, weights: Weights, index: Entries, held: Scored, state: State = None
     ) -> HeldOutLosses:
         if not self.joint:
-            size = theta.shape[1]
-            if self.drop == "step":  # in the whole chain
-                sums, densities = chain_posterior(self, theta, observation_weights(self, weights))
-                losses = -mixture(sums.states, densities)
-            elif state is not None and np.array_equal(state[:, :size], theta):
-                losses = state[:, size:]
-            else:
-                losses = evaluate(self, theta, weights).losses
-            return np.take_along_axis(losses, np.minimum(index, self.num_units - 1), axis=1)
+            units = np.minimum(index, self.num_units - 1)
+            if self.drop != "step":
+                return evaluate(self, theta, weights, units).losses
+            # in the whole chain
+            sums, densities = chain_posterior(self, theta, observation_weights(self, weights))
+            return np.take_along_axis(-mixture(sums.states, densities), units, axis=1)
         if self.drop == "sequence":
             return super().losses(theta, weights, index, held, state)
         full = self._with_held(weights, index, held)
@@ -524,7 +518,7 @@ def leaving(
     """
     del like
     barely = 1e-8  # a probability that stands for zero, where logarithms are taken
-    counts = evaluate(hmm, thetas, weights, barely).counts
+    counts = evaluate(hmm, thetas, weights, barely=barely).counts
     falls = np.zeros(len(thetas), bool)
     for name, expected in (("initial", counts.first), ("transition", counts.moves)):
         edge = (hmm.states.edge or {}).get(name, False)

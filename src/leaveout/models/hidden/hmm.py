@@ -37,7 +37,7 @@ from .. import emissions
 from ..emissions._base import AbstractEmission, times
 from . import hidden_chain as _hidden_chain
 from .complete_data import separate_states
-from .expected_counts import LONG, chain_posterior, observation_weights, regressors
+from .expected_counts import chain_posterior, is_long, observation_weights, regressors
 from .hidden import (
     BOUNDARY_SHARE,
     GivenParameters,
@@ -290,7 +290,7 @@ class HMM(AbstractHiddenChain):
             style += (
                 "" if self.joint else ", nor are held-out steps of which a regressor is held out"
             )
-        if self.num_steps > LONG and self.drop == "observation" and not find_spec("numba"):
+        if is_long(self) and not find_spec("numba"):
             style += ". Refits of so long a series are quicker with numba: pip install 'leaveout[chains]'"
         if self.states.prior is None:
             return f"{style}. Maximum likelihood, no prior."
