@@ -82,6 +82,9 @@ class _Logarithmic:
         return _Logarithmic.total(a[..., None] + p[..., None, :, :], -2)[..., 0, :]
 
 
+ARITHMETIC: dict[bool, Any] = {False: _Linear, True: _Logarithmic}  # if potentials may be −∞
+
+
 class ChainSums(NamedTuple):
     """Results of a forward and a backward pass.
 
@@ -135,7 +138,7 @@ class _Segments:
         power: Float[np.ndarray, "refits steps"] | None,
         zeros: bool,
     ):
-        self.arithmetic: Any = _Logarithmic if zeros else _Linear
+        self.arithmetic = ARITHMETIC[zeros]
         inside = self.arithmetic.inside
         self.steps = emission.shape[1]
         self.rows = -(-self.steps // max(1, 2 * math.isqrt(self.steps)))

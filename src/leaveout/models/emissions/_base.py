@@ -155,7 +155,7 @@ def check(x: np.ndarray, inside: np.ndarray, emission: str, domain: str) -> None
         )
 
 
-def times(weights: Array, logs: Array) -> Array:
+def times(weights: Any, logs: Any) -> Any:
     """Compute `w log p`, zero if both are zero, as a zero probability to the power of zero is
     one.
     """
@@ -214,7 +214,7 @@ class AbstractEmission(Module):
             Natural parameters.
         """
 
-    def log_prior(self, parameters: Parameters) -> Scalar:
+    def log_prior(self, parameters: Parameters) -> Scalar | float:
         """Compute the log-density of the prior of the natural parameters, up to a constant. The
         default is flat.
 
@@ -782,7 +782,7 @@ class AbstractWithPrior(AbstractEmission):
             state, jax.tree.map(lambda value: jnp.asarray(value)[None], datum)
         )[0, 0]
 
-    def log_prior(self, parameters: Parameters) -> Scalar:
+    def log_prior(self, parameters: Parameters) -> Scalar | float:
         return sum((prior(parameters[name]).sum() for name, prior in self.prior.items()), 0.0)
 
     @property

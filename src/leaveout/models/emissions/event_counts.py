@@ -12,7 +12,7 @@ from jaxtyping import Inexact, Int, Scalar
 from numpy.typing import ArrayLike
 from scipy.special import gammaln
 
-from ..._runtime.jax import Array, Arrays, Module, PyTree, numpy_of, static
+from ..._runtime.jax import Arrays, Module, PyTree, numpy_of, static
 from ...objectives.objective import LOG_PROBABILITY
 from ._base import (
     POSITIVE,
@@ -206,12 +206,12 @@ class EventCounts(AbstractWithPrior):
             logs = np.log(np.stack(ratios, axis=-1))
         else:
 
-            def ratio(before: Array, parts: tuple[Array, Array]) -> tuple[Array, Array]:
+            def ratio(before: Any, parts: Any) -> tuple[Any, Any]:
                 value = parts[0] - parts[1] / before
                 return value, value
 
-            ratios = jax.lax.scan(ratio, first, (base, share))[1]
-            logs = jnp.log(jnp.moveaxis(jnp.concatenate([first[None], ratios]), 0, -1))
+            following = jax.lax.scan(ratio, first, (base, share))[1]
+            logs = jnp.log(jnp.moveaxis(jnp.concatenate([first[None], following]), 0, -1))
         zero = (-rate - a * xp.log1p(1 / b))[..., None]
         event = xp.concatenate([zero, zero + xp.cumsum(logs, axis=-1)], axis=-1)
         return xp.stack([background, event], axis=-1)

@@ -14,7 +14,7 @@ from differences of these. JAX derives the emissions of a user.
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Float, Scalar
+from jaxtyping import Array, Scalar
 from scipy.sparse import csr_array
 
 from ..._runtime.jax import (
@@ -224,8 +224,8 @@ class CompleteData:
                 blocks[state, k] = row[self.by_state[state]]
         if closed is not None:
             blocks -= closed
-        rows = np.array([slopes(place) for place in self.shared[:, None]])
-        return (blocks + blocks.swapaxes(1, 2)) / 2, rows.reshape(-1, self.num_params)
+        shared = np.array([slopes(place) for place in self.shared[:, None]])
+        return (blocks + blocks.swapaxes(1, 2)) / 2, shared.reshape(-1, self.num_params)
 
     # the distribution of states
 
@@ -388,22 +388,22 @@ class UserEmission(Module):
     like: PyTree
     has_prior: bool = static()
 
-    def natural(self, vector: Array) -> dict[str, Array]:
+    def natural(self, vector: Any) -> dict[str, Any]:
         """Return all natural parameters."""
         parts = unravel(vector, self.like)
         free = self.emission.free
         parameters = {name: free[name].natural(parts[name]) for name in free}
         return parameters | {k: jnp.asarray(value) for k, value in self.emission.fixed.items()}
 
-    def table(self, vector: Array) -> Float[Array, "states rows"]:
+    def table(self, vector: Arrays) -> Any:
         """Compute the log-densities of the observations."""
         return self.emission.log_densities(self.natural(vector), self.data).T
 
-    def prior(self, vector: Array) -> Scalar:
+    def prior(self, vector: Arrays) -> Any:
         """Compute the log-density of the prior."""
         return self.emission.log_prior(self.natural(vector)) if self.has_prior else jnp.zeros(())
 
-    def expected(self, vector: Array, seen: Array, prior: Array | float) -> Scalar:
+    def expected(self, vector: Arrays, seen: Arrays, prior: float) -> Scalar:
         """Compute the emission's part of Q, and some of the prior."""
         table = jnp.where(seen == 0, 0.0, self.table(vector))
         return jnp.sum(seen * table) + prior * self.prior(vector)
@@ -429,7 +429,7 @@ def _priors(model: UserEmission, thetas: Arrays) -> Array:
 
 @float64
 @compile_static
-def _slopes(model: UserEmission, thetas: Arrays, seen: Arrays, prior: Arrays) -> Array:
+def _slopes(model: UserEmission, thetas: Arrays, seen: Arrays, prior: float) -> Array:
     return jax.vmap(jax.grad(model.expected), (0, 0, None))(thetas, seen, prior)
 
 

@@ -106,7 +106,7 @@ def evaluate(
         return compiled(points, weights, units)
     complete = complete_data(hmm)
     moves: dict[str, Any] = {"barely": barely}
-    worth = 1.0
+    worth: float | np.ndarray = 1.0
     if hmm.drop == "sequence":
         visible = observation_weights(hmm, np.ones((len(points), hmm.num_steps)))
         worth = moves["worth"] = weights[:, hmm.sequence]
@@ -124,7 +124,8 @@ def evaluate(
         losses = np.take_along_axis(-sequence_evidence(hmm, sums), units, 1)
     else:
         parts = sums.states, densities
-        losses = -mixture(*(np.take_along_axis(part, units[..., None], 1) for part in parts))
+        listed = (np.take_along_axis(part, units[..., None], 1) for part in parts)
+        losses = -mixture(*listed)
     if hmm.drop == "step":
         # the latent chain is not normalised when it is cut
         cut = _chain(hmm, points, np.zeros_like(densities), **moves)
@@ -241,11 +242,11 @@ class CompiledPasses:
 
     def __call__(self, points: Numbers, weights: UnitWeights, units: Units) -> Evaluation:
         densities = self.complete.densities(points)
-        logs = self.complete.logs(points)
+        initial, transition = self.complete.logs(points)
         lanes = self.loops.lanes
         groups = [slice(k, k + lanes) for k in range(0, len(points), lanes)]
         parts = [
-            self._pass(densities[group], *(part[group] for part in logs), weight, units[group])
+            self._pass(densities[group], initial[group], transition[group], weight, units[group])
             for group, weight in zip(groups, self._weights(weights, groups), strict=True)
         ]
         log_z, losses, seen, first, moves = map(np.concatenate, zip(*parts, strict=True))

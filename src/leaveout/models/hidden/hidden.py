@@ -469,8 +469,8 @@ class AbstractHiddenStates(AbstractObjective):
             )
 
     def means(
-        self, states: Float[Array, "some states"], parameters: dict[str, Array], data: PyTree
-    ) -> Float[Array, "some channels"]:
+        self, states: Float[Arrays, "some states"], parameters: dict[str, Any], data: PyTree
+    ) -> Float[Arrays, "some channels"]:
         """Compute the mean observation of each step or site from its state probabilities and the
         emission's parameters.
         """
@@ -593,7 +593,7 @@ def entries(name: str, which: Bool[np.ndarray, "..."]) -> list[str]:
 
 def mixture(
     states: Inexact[Arrays, "*units states"], densities: Inexact[Arrays, "*units states"]
-) -> Inexact[Arrays, " *units"]:
+) -> Any:
     """Compute `log Σ_k p_k e_k`."""
     xp = numpy_of(densities)
     top = densities.real.max(-1, keepdims=True)

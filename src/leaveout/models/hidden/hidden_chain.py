@@ -25,8 +25,8 @@ from ...objectives.objective import (
     DiagonalBlocks,
     HeldOutLosses,
     Matrices,
-    PerUnit,
     Points,
+    UnitWeights,
     Vector,
     float64,
     map_arrays,
@@ -175,13 +175,13 @@ class States(Module):
     def _logs(self, name: str, theta: PyTree) -> Numbers:
         ratios = np.asarray(theta[name])
         if name not in self.support:
-            return log_simplex(with_last(ratios))
+            return np.asarray(log_simplex(with_last(ratios)))
         free = self.support[name]
         last = _last(free)
         logits = np.full((*ratios.shape[:-1], *free.shape), -np.inf, ratios.dtype)
         logits[..., last] = 0.0
         logits[..., free & ~last] = ratios
-        return log_simplex(logits)
+        return np.asarray(log_simplex(logits))
 
     def to_unconstrained(self, name: str, value: np.ndarray) -> np.ndarray:
         """Compute the part of θ of a natural parameter."""
@@ -378,7 +378,7 @@ class AbstractHiddenChain(AbstractHiddenStates, AbstractClosedForm):
         return jacobian(self, ravel(theta))
 
     @float64
-    def preconditioner(self, theta: PyTree, weights: PerUnit) -> tuple[DiagonalBlocks, ...]:
+    def preconditioner(self, theta: PyTree, weights: UnitWeights) -> tuple[DiagonalBlocks, ...]:
         vector = ravel(theta)
         counts = evaluate(self, vector[None], np.asarray(weights)[None]).counts
         return complete_data(self).blocks(vector, counts)
@@ -482,7 +482,7 @@ class RunLosses:
         visible = observation_weights(chain, np.ones((1, chain.num_steps)))
         sums, densities = chain_posterior(chain, theta[None], visible)
         initial, transition = (np.exp(log[0]) for log in complete_data(chain).logs(theta[None]))
-        starts = (chain.position == 0)[self.step][..., None]
+        starts = np.equal(chain.position, 0)[self.step][..., None]
         width = len(self.step)
         unseen = np.empty((*self.step.shape, chain.num_states))
         p = sums.filtered[0, self.before]
@@ -490,7 +490,7 @@ class RunLosses:
             p = np.where(starts[k], initial * p.sum(1, keepdims=True), p @ transition)
             unseen[k] = p
         for k in reversed(range(width)):
-            last = (k == self.length - 1)[:, None]
+            last = np.equal(self.length - 1, k)[:, None]
             evidence = sums.ahead[0, self.step[k]]
             p = evidence if k == width - 1 else np.where(last, evidence, p)
             unseen[k] *= p

@@ -358,9 +358,8 @@ class AbstractHiddenField(AbstractHiddenStates):
     def densities(self, theta: PyTree, data: PyTree = None) -> Float[Array, "fields sites states"]:
         if data is None:
             data = self.data
-        return self.emission.log_densities(self.emission_parameters(theta), data).reshape(
-            -1, self.num_sites, self.num_states
-        )
+        logs = self.emission.log_densities(self.emission_parameters(theta), data)
+        return jnp.asarray(logs).reshape(-1, self.num_sites, self.num_states)
 
     def weighted_emissions(
         self, weights: Array | np.ndarray, densities: Array
@@ -415,7 +414,7 @@ class AbstractHiddenField(AbstractHiddenStates):
     def log_prior(self, theta: PyTree) -> Scalar:
         if self.flat:
             return jnp.zeros(())
-        total = self.emission.log_prior(self.emission_parameters(theta))
+        total = jnp.asarray(self.emission.log_prior(self.emission_parameters(theta)))
         if self.coupling_prior is not None:
             value = self.coupling_of(theta)
             mean, sd = self.coupling_prior

@@ -358,7 +358,7 @@ class MRF(AbstractHiddenField):
             return states
         place = jnp.minimum(index, self.num_units - 1)
         data = jax.tree.map(lambda leaf: jnp.asarray(leaf)[place], self.data)
-        means = self.means(states, self.emission_parameters(theta), data)
+        means = jnp.asarray(self.means(states, self.emission_parameters(theta), data))
         return means[:, 0] if means.shape[1] == 1 else means
 
     # the contract of an objective
