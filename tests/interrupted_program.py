@@ -63,7 +63,7 @@ def values(estimate: lo.Estimate) -> list:
         [] if estimate.audit is None else [estimate.audit.drop(columns="reason").to_numpy(float)]
     )
     parts = estimate.losses, estimate.error, estimate.result, estimate.proved, estimate.baseline
-    return [*parts, *audit, np.array([*estimate.metrics.values(), *estimate.metric_error.values()])]
+    return [*parts, *audit, estimate.metrics[["value", "error"]].to_numpy().ravel()]
 
 
 def path(**more):

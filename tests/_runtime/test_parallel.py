@@ -71,7 +71,7 @@ def values(found) -> list:
     """All numbers of a result."""
     if isinstance(found, lo.Estimate):
         audit = [] if found.audit is None else [found.audit.drop(columns="reason").to_numpy(float)]
-        metrics = np.array([*found.metrics.values(), *found.metric_error.values()])
+        metrics = found.metrics[["value", "error"]].to_numpy()[2:].ravel()
         return [
             found.losses,
             found.error,

@@ -135,7 +135,7 @@ def test_bases_are_learned_in_every_fold(name, loss):
     off = np.abs(np.bincount(FOLD, certified.per_unit()) - np.bincount(FOLD, truth))
     assert (off <= certified.error + 1e-6).all() and certified.audit is None
     if loss == "squared":
-        assert exact.metrics["mse"] == pytest.approx(2 * truth.mean())
+        assert exact.metrics.loc["mse", "value"] == pytest.approx(2 * truth.mean())
     frozen = lo.cross_validate(fit, plan, lo.Exact(), bases="frozen", evaluate=score).per_unit()
     assert np.abs(frozen - exact.per_unit()).max() > 1e-5
     if loss == "squared":

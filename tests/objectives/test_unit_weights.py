@@ -35,7 +35,7 @@ TABLES = {
     "its curve": lambda fit, cv: lo.calibration(cv).curve,
     "apparent calibration": lambda fit, cv: lo.calibration(fit).table,
     "stability": lambda fit, cv: lo.stability(fit, plan=DRAWN).table,
-    "metrics": lambda fit, cv: pd.concat([pd.Series(cv.metrics), pd.Series(cv.metric_se)]),
+    "metrics": lambda fit, cv: pd.concat([cv.metrics["value"], cv.metrics["standard_error"]]),
     "Cook": lambda fit, cv: lo.cooks_distance(fit),
     "covariance": lambda fit, cv: lo.covariance(fit, "nonrobust"),
     "moves": lambda fit, cv: lo.influence(cv, strategy=lo.Exact(1e-10), pairs=0).rows[
@@ -86,7 +86,7 @@ def test_cases_are_so_many_rows():
             lo.decision_curve(heavy, [0.4], cases=True).table,
             lo.decision_curve(copies, [0.4]).table,
         ),
-        "errors": (pd.Series(cases.metric_se), pd.Series(alone.metric_se)),
+        "errors": (cases.metrics["standard_error"], alone.metrics["standard_error"]),
         "centres": (
             lo.internal_external(heavy, CENTRE, cases=True).table,
             lo.internal_external(copies, CENTRE[rows]).table,

@@ -653,7 +653,7 @@ def test_pickled_checkpointed_and_measured(tmp_path):
             lo.cross_validate(fit, plan, checkpoint=tmp_path / "kept").losses, known.losses
         )
     found = lo.cross_validate(fit, plan, metric="mse")
-    assert found.metrics["mse"] == pytest.approx(2 * found.mean)
+    assert found.metrics.loc["mse", "value"] == pytest.approx(2 * found.mean)
     count = lo.cross_validate(
         fit, plan, lo.Exact(), evaluate=lambda held, seen, theta: float(np.sum(theta["coef"] != 0))
     )

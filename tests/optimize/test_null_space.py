@@ -161,7 +161,7 @@ def test_predictions_exist_where_they_are_determined():
         found = lo.cross_predict(fit, plan)
     assert np.array_equal(np.isnan(found), LEVEL == 4)
     cv = lo.cross_validate(fit, plan, metric="mse")
-    assert cv.metrics["mse"] == pytest.approx(2 * np.nanmean(cv.per_unit()))
+    assert cv.metrics.loc["mse", "value"] == pytest.approx(2 * np.nanmean(cv.per_unit()))
     assert (cv.result == lo.RESULTS.undetermined).sum() == 1 and cv.approximation_error < 1e-8
     assert "not in the mean 1 held-out losses that do not exist" in str(cv)
 

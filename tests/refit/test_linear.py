@@ -480,17 +480,23 @@ def test_measures_have_standard_errors_and_errors():
     plan = lo.groups(group)
     cv = lo.cross_validate(fit, plan, lo.NewtonStep(), metric=("auc", "accuracy", "brier"))
     true = lo.cross_validate(fit, plan, lo.Exact(1e-12), metric=("auc", "accuracy", "brier"))
-    for name in cv.metrics:
-        assert abs(cv.metrics[name] - true.metrics[name]) <= cv.metric_error[name] + 1e-12, name
-        assert true.metric_error[name] < 1e-6 and 0 < cv.metric_se[name] < 0.5
+    for name in cv.measured:
+        assert (
+            abs(cv.metrics.loc[name, "value"] - true.metrics.loc[name, "value"])
+            <= cv.metrics.loc[name, "error"] + 1e-12
+        ), name
+        assert (
+            true.metrics.loc[name, "error"] < 1e-6
+            and 0 < cv.metrics.loc[name, "standard_error"] < 0.5
+        )
     predicted = lo.cross_predict(fit, plan, lo.Exact(1e-12))
     area = lambda keep: np.mean(
         predicted[keep & (y == 1)][:, None] > predicted[keep & (y == 0)][None]
     )
     everyone = np.ones(len(y), bool)
-    assert true.metrics["auc"] == pytest.approx(area(everyone), abs=1e-9)
+    assert true.metrics.loc["auc", "value"] == pytest.approx(area(everyone), abs=1e-9)
     left = np.array([area(group != g) for g in range(5)])  # the jackknife over what is independent
-    assert true.metric_se["auc"] == pytest.approx(
+    assert true.metrics.loc["auc", "standard_error"] == pytest.approx(
         np.sqrt(4 / 5 * np.sum((left - left.mean()) ** 2)), rel=0.25
     )
 

@@ -444,11 +444,11 @@ def test_optuna_takes_choices_and_goes_on_after_failures():
     assert failed and all(
         "no minimiser" in trial.message and trial.estimate is None for trial in failed
     )
-    assert found.trials["auc"].max() == pytest.approx(found.estimate.metrics["auc"])
+    assert found.trials["auc"].max() == pytest.approx(found.estimate.metrics.loc["auc", "value"])
     areas = [
         lo.cross_validate(
             lo.fit(build(**trial.hyper)), plan, lo.NewtonStep(), metric="auc", audit=0
-        ).metrics["auc"]
+        ).metrics.loc["auc", "value"]
         for trial in found.all_trials
         if not trial.message
     ]

@@ -74,9 +74,11 @@ def test_cases_are_those_of_the_table_written_out(refit):
         assert np.all(np.abs(np.repeat(cv.per_unit(), times) - truth.per_unit()) <= off + 1e-7)
         close = 1e-6 if refit == lo.Exact() else 0.01
         interval, true_interval = cv.interval(), truth.interval()
-        ours = cv.mean, cv.se, cv.metric_se["mse"], interval.low, interval.high
+        ours = cv.mean, cv.se, cv.metrics.loc["mse", "standard_error"], interval.low, interval.high
         np.testing.assert_allclose(
-            ours, (truth.mean, truth.se, truth.metric_se["mse"], *true_interval[:2]), rtol=close
+            ours,
+            (truth.mean, truth.se, truth.metrics.loc["mse", "standard_error"], *true_interval[:2]),
+            rtol=close,
         )
         assert "cases independent" in cv.standard_error.kind
         path = lo.path(fit.objective, [1.0], lo.leave_one_out(cases=True), refit)

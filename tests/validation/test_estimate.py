@@ -135,15 +135,16 @@ def test_metrics_of_held_out_predictions():
     plan = lo.kfold(60, 2, seed=0)
     cv = lo.cross_validate(fit, plan, metric=["auc", "accuracy", "brier"])
     predicted, y = lo.cross_predict(fit, plan), np.asarray(fit.objective.y)
-    np.testing.assert_allclose(cv.metrics["auc"], roc_auc_score(y, predicted))
+    np.testing.assert_allclose(cv.metrics.loc["auc", "value"], roc_auc_score(y, predicted))
     brier = np.mean((y - predicted) ** 2)
     np.testing.assert_allclose(
-        lo.cross_validate(fit, plan, lo.Exact(), metric="brier").metrics["brier"], brier
+        lo.cross_validate(fit, plan, lo.Exact(), metric="brier").metrics.loc["brier", "value"],
+        brier,
     )
     # refits have the tolerance of losses
-    assert 0 < abs(cv.metrics["brier"] - brier) <= cv.metric_error["brier"]
+    assert 0 < abs(cv.metrics.loc["brier", "value"] - brier) <= cv.metrics.loc["brier", "error"]
     assert "auc" in str(cv)
-    assert lo.cross_validate(fitted("ridge"), plan, metric="mse").metrics["mse"] > 0
+    assert lo.cross_validate(fitted("ridge"), plan, metric="mse").metrics.loc["mse", "value"] > 0
     probabilities = lo.cross_predict(fitted("multinomial"), plan)
     np.testing.assert_allclose(probabilities.sum(1), 1)
 
@@ -178,13 +179,17 @@ def test_a_measure_of_repeats_is_of_the_refits_not_of_their_committee():
             )
             left[k // 2, test] = y[test] - host.predict(X[test])
         np.testing.assert_allclose(
-            cv.metrics["mse"], np.average((left**2).mean(0), weights=heavy), rtol=1e-9
+            cv.metrics.loc["mse", "value"], np.average((left**2).mean(0), weights=heavy), rtol=1e-9
         )
         np.testing.assert_allclose(
-            cv.metrics["mae"], np.average(np.abs(left).mean(0), weights=heavy), rtol=1e-9
+            cv.metrics.loc["mae", "value"],
+            np.average(np.abs(left).mean(0), weights=heavy),
+            rtol=1e-9,
         )
         np.testing.assert_allclose(
-            [cv.metrics["mse"], cv.metric_se["mse"]], [2 * cv.mean, 2 * cv.se], rtol=1e-12
+            [cv.metrics.loc["mse", "value"], cv.metrics.loc["mse", "standard_error"]],
+            [2 * cv.mean, 2 * cv.se],
+            rtol=1e-12,
         )
     assert "mean over units, each its mean over refits" in str(cv)
 
@@ -206,23 +211,30 @@ def test_an_area_of_repeats_is_the_mean_of_theirs():
     for k, (_, test) in enumerate(splits):
         held[k // 2, test] = each[k]
     np.testing.assert_allclose(
-        cv.metrics["auc"], np.mean([roc_auc_score(z, one) for one in held]), rtol=1e-9
+        cv.metrics.loc["auc", "value"], np.mean([roc_auc_score(z, one) for one in held]), rtol=1e-9
     )
-    np.testing.assert_allclose(cv.metrics["brier"], np.mean((held - z) ** 2), rtol=1e-9)
-    np.testing.assert_allclose(cv.metrics["accuracy"], np.mean((held > 0.5) == z), rtol=1e-9)
-    assert "mean over 8 repeats, each pooled" in str(cv) and 0.02 < cv.metric_se["auc"] < 0.15
+    np.testing.assert_allclose(
+        cv.metrics.loc["brier", "value"], np.mean((held - z) ** 2), rtol=1e-9
+    )
+    np.testing.assert_allclose(
+        cv.metrics.loc["accuracy", "value"], np.mean((held > 0.5) == z), rtol=1e-9
+    )
+    assert (
+        "mean over 8 repeats, each pooled" in str(cv)
+        and 0.02 < cv.metrics.loc["auc", "standard_error"] < 0.15
+    )
     uneven = [*splits[:3], splits[4]]  # some rows are tested once, some twice: by refit
     cv = lo.cross_validate(fit, lo.from_splits(uneven, 60), lo.Exact(), metric="auc")
     areas = [
         roc_auc_score(z[test], p)
         for (_, test), p in zip(uneven, probabilities(fit, X, uneven), strict=True)
     ]
-    np.testing.assert_allclose(cv.metrics["auc"], np.mean(areas), rtol=1e-9)
+    np.testing.assert_allclose(cv.metrics.loc["auc", "value"], np.mean(areas), rtol=1e-9)
     assert "mean over 4 refits" in str(cv)
     lone = [*uneven, (np.flatnonzero(z == 0), np.flatnonzero(z == 1)[:2])]
     lone[-1] = (np.setdiff1d(np.arange(60), lone[-1][1]), lone[-1][1])
     cv = lo.cross_validate(fit, lo.from_splits(lone, 60), lo.Exact(), metric="auc")
-    np.testing.assert_allclose(cv.metrics["auc"], np.mean(areas), rtol=1e-9)
+    np.testing.assert_allclose(cv.metrics.loc["auc", "value"], np.mean(areas), rtol=1e-9)
     assert "mean over 4 refits (1 more lack a class)" in str(cv)
 
 
@@ -239,13 +251,18 @@ def test_an_area_over_few_small_folds_is_the_mean_over_them():
         cv = lo.cross_validate(fit, lo.from_splits(splits, 40), lo.Exact(), metric="auc", audit=0)
         each = zip(probabilities(fit, X, splits), splits, strict=True) if not areas else ()
         own = [roc_auc_score(z[test], p) for p, (_, test) in each]
-        assert not own or cv.metrics["auc"] == pytest.approx(np.mean(own), rel=1e-9)
-        areas.append(cv.metrics["auc"])
-        errors.append(cv.metric_se["auc"])
+        assert not own or cv.metrics.loc["auc", "value"] == pytest.approx(np.mean(own), rel=1e-9)
+        areas.append(cv.metrics.loc["auc", "value"])
+        errors.append(cv.metrics.loc["auc", "standard_error"])
     assert "mean over 20 folds" in str(cv)
     assert 0.8 * np.std(areas) < np.mean(errors) < 1.25 * np.std(areas)
     nothing = lo.fit(lo.GLM(np.zeros((40, 0)), z, "logistic"))
-    assert lo.cross_validate(nothing, lo.kfold(40, 4, seed=0), metric="auc").metrics["auc"] == 0.5
+    assert (
+        lo.cross_validate(nothing, lo.kfold(40, 4, seed=0), metric="auc").metrics.loc[
+            "auc", "value"
+        ]
+        == 0.5
+    )
     with pytest.warns(UserWarning, match="biased"):  # a fold of one class: all are ranked together
         lo.cross_validate(nothing, lo.kfold(40, 4), metric="auc")
 
@@ -266,7 +283,7 @@ def test_tune_by_a_measure_chooses_by_refits():
         sampler="optuna",
     )
     np.testing.assert_allclose(found.trials["mse"], 2 * found.trials["mean"], rtol=1e-9)
-    assert found.estimate.metrics["mse"] == pytest.approx(found.best.value, rel=1e-9)
+    assert found.estimate.metrics.loc["mse", "value"] == pytest.approx(found.best.value, rel=1e-9)
 
 
 def test_a_pooled_leave_one_out_auc_is_warned_of():
@@ -274,7 +291,7 @@ def test_a_pooled_leave_one_out_auc_is_warned_of():
     alone = lo.fit(lo.GLM(np.zeros((45, 0)), y, "logistic"))
     with pytest.warns(UserWarning, match="biased"):
         cv = lo.cross_validate(alone, lo.leave_one_out(45), metric="auc")
-    assert cv.metrics["auc"] == 0.0
+    assert cv.metrics.loc["auc", "value"] == 0.0
 
 
 def test_predictions_by_link():

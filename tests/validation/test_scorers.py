@@ -69,14 +69,14 @@ def test_scikit_learns_names_give_its_values(host, y, name):
         host, y, "predict_proba" if "predict_proba" in scorer._response_method else "predict"
     )
     truth = scorer._sign * scorer._score_func(y, predicted, **scorer._kwargs)
-    assert pooled.metrics[name] == pytest.approx(truth, rel=1e-5)
-    assert by_fold.metrics[name] == pytest.approx(
+    assert pooled.metrics.loc[name, "value"] == pytest.approx(truth, rel=1e-5)
+    assert by_fold.metrics.loc[name, "value"] == pytest.approx(
         cross_val_score(host, X, y, cv=KF, scoring=name).mean(), rel=1e-5
     )
-    assert "mean over 3 folds" in str(by_fold) and (0 < pooled.metric_se[name] < 0.5 * N) == (
-        name != "neg_max_error"
-    )
-    assert 0 <= pooled.metric_error[name] < 1e-3
+    assert "mean over 3 folds" in str(by_fold) and (
+        0 < pooled.metrics.loc[name, "standard_error"] < 0.5 * N
+    ) == (name != "neg_max_error")
+    assert 0 <= pooled.metrics.loc[name, "error"] < 1e-3
 
 
 @pytest.mark.parametrize("name", SHORT)
@@ -89,7 +89,7 @@ def test_short_names_keep_the_sign_of_their_function(name):
     predicted = held(
         host, y, "predict" if METRICS[name].needs in ("response", "label") else "predict_proba"
     )
-    assert measured(host, y, name).metrics[name] == pytest.approx(
+    assert measured(host, y, name).metrics.loc[name, "value"] == pytest.approx(
         SHORT[name](y, predicted), rel=1e-5
     )
 
@@ -107,7 +107,7 @@ def test_a_function_a_scorer_and_a_dict_of_them():
         np.abs(COUNT - predicted).mean(),
         M.mean_pinball_loss(COUNT, predicted, alpha=0.9),
     ]
-    np.testing.assert_allclose([found.metrics[name] for name in own], truth, rtol=1e-5)
+    np.testing.assert_allclose([found.metrics.loc[name, "value"] for name in own], truth, rtol=1e-5)
     labels = measured(
         LOGISTIC, TWO, [M.f1_score, M.roc_auc_score, lambda y, code: np.mean(y == code)]
     )
@@ -115,12 +115,12 @@ def test_a_function_a_scorer_and_a_dict_of_them():
         M.f1_score(TWO, held(LOGISTIC, TWO, "predict")),
         M.roc_auc_score(TWO, held(LOGISTIC, TWO, "predict_proba")),
     ]
-    np.testing.assert_allclose(list(labels.metrics.values())[:2], truth)
+    np.testing.assert_allclose(labels.metrics["value"][-3:-1], truth)
     assert (
-        "of predicted classes" in labels.metric_how["<lambda>"]
-        and "classes" not in labels.metric_how["f1_score"]
+        "of predicted classes" in labels.metrics.loc["<lambda>", "averaged"]
+        and "classes" not in labels.metrics.loc["f1_score", "averaged"]
     )
-    assert labels.metrics["<lambda>"] == pytest.approx(
+    assert labels.metrics.loc["<lambda>", "value"] == pytest.approx(
         np.mean(held(LOGISTIC, TWO, "predict") == TWO)
     )
 
@@ -139,12 +139,15 @@ def test_the_jackknife_leaves_out_what_is_independent(groups):
     for name, of in (("r", correlation), ("rmse", M.root_mean_squared_error)):
         left = np.array([of(COUNT[label != g], mu[label != g]) for g in range(count)])
         by_hand = np.sqrt((count - 1) / count * np.sum((left - left.mean()) ** 2))
-        assert found.metric_se[name] == pytest.approx(by_hand, rel=1e-3 if name == "r" else 0.03)
+        assert found.metrics.loc[name, "standard_error"] == pytest.approx(
+            by_hand, rel=1e-3 if name == "r" else 0.03
+        )
     assert (
-        f"jackknife over {count} {'units' if groups is None else 'groups'}" in found.metric_how["r"]
+        f"jackknife over {count} {'units' if groups is None else 'groups'}"
+        in found.metrics.loc["r", "averaged"]
     )
-    interval = found.metric_interval(0.9)["r"]
-    assert interval.low < found.metrics["r"] < interval.high and interval.method == (
+    interval = found.interval(0.9, metric="r")
+    assert interval.low < found.metrics.loc["r", "value"] < interval.high and interval.method == (
         "naive" if groups is None else "clusters"
     )
 
@@ -158,11 +161,18 @@ def test_many_units_are_left_out_in_groups():
     found = lo.cross_validate(
         fit, lo.kfold(2000, 5, seed=0), metric={"called": root, "known": "rmse"}
     )
-    assert found.metrics["called"] == pytest.approx(found.metrics["known"], rel=1e-12)
-    assert found.metric_se["called"] == pytest.approx(found.metric_se["known"], rel=0.1)
+    assert found.metrics.loc["called", "value"] == pytest.approx(
+        found.metrics.loc["known", "value"], rel=1e-12
+    )
+    assert found.metrics.loc["called", "standard_error"] == pytest.approx(
+        found.metrics.loc["known", "standard_error"], rel=0.1
+    )
     assert "jackknife over 500 groups of units" in str(found)
     np.testing.assert_allclose(
-        found.metric_error["called"], found.metric_error["known"], rtol=0.5, atol=1e-12
+        found.metrics.loc["called", "error"],
+        found.metrics.loc["known", "error"],
+        rtol=0.5,
+        atol=1e-12,
     )
 
 
@@ -178,11 +188,11 @@ def test_repeats_are_pooled_one_by_one():
         for seed in range(4)
     ]
     ask = lambda average: lo.cross_validate(fit, plan, lo.Exact(), metric="r2", average=average)
-    assert ask("repeat").metrics["r2"] == pytest.approx(
+    assert ask("repeat").metrics.loc["r2", "value"] == pytest.approx(
         np.mean([M.r2_score(y, each) for each in predicted])
     )
     assert "mean over 4 repeats" in str(ask("repeat"))
-    assert ask("pooled").metrics["r2"] == pytest.approx(
+    assert ask("pooled").metrics.loc["r2", "value"] == pytest.approx(
         M.r2_score(np.tile(y, 4), np.concatenate(predicted))
     )
     with pytest.raises(ValueError, match="average='repeat' needs a plan"):
@@ -201,17 +211,17 @@ def test_concordance_of_cox_is_harrells():
     )
     good = (risk[:, None] > risk) + 0.5 * (risk[:, None] == risk)
     found = lo.cross_validate(fit, PLAN, lo.Exact(), metric="concordance")
-    assert found.metrics["concordance"] == pytest.approx(good[pair].mean(), abs=1e-12)
+    assert found.metrics.loc["concordance", "value"] == pytest.approx(good[pair].mean(), abs=1e-12)
     default = lo.cross_validate(fit, PLAN, metric="concordance")
     assert (
-        abs(default.metrics["concordance"] - good[pair].mean())
-        <= default.metric_error["concordance"] + 1e-12
+        abs(default.metrics.loc["concordance", "value"] - good[pair].mean())
+        <= default.metrics.loc["concordance", "error"] + 1e-12
     )
     each = np.arange(N)
     left = [
         good[np.ix_(each != i, each != i)][pair[np.ix_(each != i, each != i)]].mean() for i in each
     ]
-    assert found.metric_se["concordance"] == pytest.approx(
+    assert found.metrics.loc["concordance", "standard_error"] == pytest.approx(
         np.sqrt((N - 1) * np.var(left)), rel=0.03
     )
     with pytest.raises(ValueError, match="whose measure is 'concordance'"):

@@ -107,7 +107,7 @@ def _names(result: Any) -> list[str]:
     texts = [getattr(labels, name, None) for name in ("objective", "refit")]
     texts += [attributes.get(name) for name in ("objective", "refit", "method", "score")]
     texts += [getattr(result, name, None) for name in ("method", "refit", "call")] + [
-        *getattr(result, "metrics", ())
+        *getattr(result, "measured", ())
     ]
     several: Any = getattr(result, "estimates", ())
     parts = [

@@ -214,8 +214,8 @@ def _answers(estimate: Estimate) -> list[tuple[str, str, str]]:
     else:
         without = ""
     metrics = [
-        (name, f"{estimate.metrics[name]:.5g}", estimate._metric(name).partition(" ")[2])
-        for name in estimate.metrics
+        (name, f"{metric.value:.5g}", str(metric).partition(" ")[2])
+        for name, metric in estimate.measured.items()
     ]
     return [
         (

@@ -437,7 +437,7 @@ class Tuning(PrintedResult):
                 f"{e.mean:.6g}{interval} {unit}{f', {e.score}' if e.score else ''} (SE {se.kind})",
             ),
             ("approximation", e._approximation()),
-            *((name, e._metric(name)) for name in e.metrics),
+            *((name, str(metric)) for name, metric in e.measured.items()),
             ("optimism", choosing),
             (
                 "not told apart",

@@ -143,7 +143,7 @@ def cross_validate(
         each one's. By default measures are pooled, except for the area under the ROC curve ("auc",
         "roc_auc"): it is pooled if every unit is scored once, the mean over repeats of k-fold, and
         otherwise, or if no fold has more than 20 rows and each holds every class, the mean over
-        refits. `Estimate.metric_how` says which.
+        refits. `Estimate.metrics` says which.
     audit : int, default 5
         The number of refits to repeat exactly by another method (0 for none). A tenth of the
         operations of the call pays for them; one is repeated if that is no more than half of them.
@@ -229,7 +229,8 @@ def cross_validate(
             estimate = builder.finish(*builder.audited(estimate, strategy.in_standard_errors))
             if predict is not None:
                 predictions = predictions_of(plan, predict.kind, builder.columns)
-                estimate = replace(estimate, **measure(measures_by_name, fit, predictions, average))
+                measured = measure(measures_by_name, fit, predictions, average)
+                estimate = replace(estimate, measured=measured)
     note = estimate.labels.note
     if isinstance(reader := reader_of(fit), FormulaReader):
         note = note.replace(*reader.remarks(_learning(fit), fold_bases is not None))

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import scipy
 from numpy.typing import NDArray
 
 from .._runtime.arrays import BoolArray, FloatArray, IntArray
@@ -32,10 +31,11 @@ from ..plans.plan import Plan
 from .arviz import elpd_data
 from .certificate_file import certify, write
 from .checks import Check, codes_to_mute, of_data, of_losses, of_refits
-from .mean_intervals import METHODS, Interval, Method, half_width, of_folds, usual
+from .mean_intervals import METHODS, Interval, Method, MetricValue, half_width, of_folds, usual
 from .standard_errors import StandardError, average_by_unit, naive, standard_error
 
 ROUNDING = 1e-8  # relative rounding error of a loss
+METRIC_COLUMNS = ["value", "standard_error", "lower", "upper", "error", "averaged"]
 
 
 if TYPE_CHECKING:
@@ -92,12 +92,6 @@ class Estimate(PrintedResult):
         The plan, with the model's facts about its units.
     baseline : ndarray
         The losses with no update, in the order of `losses`.
-    metrics, metric_se, metric_error : dict of str to float
-        The metrics of the call, their standard errors, and the effect of the refits' errors on
-        them.
-    metric_how, metric_limits : dict
-        How each metric is pooled or averaged; its bounds and the degrees of freedom of its standard
-        error.
     audit : DataFrame or None
         The refits that were repeated exactly.
     elsewhere : ndarray or None
@@ -106,10 +100,11 @@ class Estimate(PrintedResult):
     fit : Fit or None
         The fit, which holds the data. A pickled estimate has it too, unless a function in it cannot
         be pickled.
-    unit_weight, response, classes, score, labels, mute, call, mean_error
+    unit_weight, response, classes, score, labels, mute, call, mean_error, measured
         The weights of units in the mean, the response and whether it is of classes, the name of the
-        loss, the texts of the printed result, the muted codes, the arguments of the call, and the
-        error of the mean if it is estimated by probes.
+        loss, the texts of the printed result, the muted codes, the arguments of the call, the error
+        of the mean if it is estimated by probes, and the metrics of the call by name, of which
+        `metrics` is the table.
 
     See Also
     --------
@@ -135,19 +130,13 @@ class Estimate(PrintedResult):
     plan: Plan
     baseline: FloatArray
     unit_weight: FloatArray | None = None
-    metrics: dict[str, float] = field(default_factory=dict)
+    measured: dict[str, MetricValue] = field(default_factory=dict)
     labels: PrintedTexts = PrintedTexts()
     # [refits]: whether a theorem bounds `error`
     proved: BoolArray = field(default_factory=lambda: np.zeros(0, bool))
     settled_by: IntArray = field(default_factory=lambda: np.zeros(0, int))
     elsewhere: FloatArray | None = None
     audit: pd.DataFrame | None = None  # the refits that were repeated exactly
-    metric_se: dict[str, float] = field(default_factory=dict)
-    metric_error: dict[str, float] = field(default_factory=dict)
-    # description of how each metric is averaged or pooled
-    metric_how: dict[str, str] = field(default_factory=dict)
-    # the bounds of each metric, and the degrees of freedom of its standard error
-    metric_limits: dict[str, tuple[float, float, float]] = field(default_factory=dict)
     score: str = ""  # name of the loss, "" if it is not known
     response: np.ndarray | None = None  # response of the losses, if the model has one
     classes: bool = False  # whether `response` has numbers of classes
@@ -305,8 +294,11 @@ class Estimate(PrintedResult):
         """The standard error of `mean`; NaN if it is not available."""
         return self.standard_error.value
 
-    def interval(self, level: float = 0.95, method: Method | None = None) -> Interval:
-        """Compute an interval for the mean loss, on new units, of the models that were refitted.
+    def interval(
+        self, level: float = 0.95, method: Method | None = None, *, metric: str | None = None
+    ) -> Interval:
+        """Compute an interval for the mean loss, or a metric, on new units, of the models that were
+        refitted.
 
         It is not an interval for a new response, which `lo.interval` gives. The approximation error
         of the refits is added on both sides.
@@ -321,17 +313,21 @@ class Estimate(PrintedResult):
             "corrected" is for random folds (Nadeau & Bengio, 2003). "nested" is `lo.nested` with
             its defaults, whose refits are of other folds than the plan's. By default the method
             follows from what is independent in the plan.
+        metric : str, optional
+            A metric of the call. Its interval is Student's t over groups, or the normal
+            distribution's where rows are independent, and passes no bound of the metric.
 
         Returns
         -------
         Interval
-            A named tuple `low`, `high`, `level`, `method`.
+            A named tuple `low`, `high`, `level`, `method`; NaN where a metric has no standard
+            error.
 
         Raises
         ------
         ValueError
-            If the plan does not have what the method needs, losses are joint, or the run was
-            stopped.
+            If the plan does not have what the method needs, losses are joint, the run was stopped,
+            or the call had no such metric.
 
         Examples
         --------
@@ -343,6 +339,12 @@ class Estimate(PrintedResult):
         >>> round(found.low, 2), round(found.high, 2), found.method
         (0.35, 0.64, 'naive')
         """
+        if metric is not None:
+            if metric not in self.measured or method is not None:
+                raise ValueError(
+                    f"interval: metric must be one of {[*self.measured]}, which have no other method; got {metric!r}, {method!r}."
+                )
+            return self.measured[metric].interval(share("interval: level", level))
         if self.joint:
             raise ValueError(
                 "interval: it needs a loss of every unit, not joint ones; make it again with score='pointwise'."
@@ -372,48 +374,32 @@ class Estimate(PrintedResult):
         half += self.approximation_error
         return Interval(self.mean - half, self.mean + half, level, method)
 
-    def metric_interval(self, level: float = 0.95) -> dict[str, Interval]:
-        """Compute an interval for each metric, on new units, of the models that were refitted.
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """The mean held-out loss, that of no model, and every metric of the call, one row each.
 
-        It is Student's t over groups, or the normal distribution's where rows are independent,
-        times the standard error. The approximation error of the refits is added on both sides. No
-        end passes a bound of the metric.
-
-        Parameters
-        ----------
-        level : float, default 0.95
-            The coverage of the intervals.
-
-        Returns
-        -------
-        dict of str to Interval
-            Named tuples `low`, `high`, `level`, `method` by the metrics' names; NaN where a metric
-            has no standard error.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import leaveout as lo
-        >>> rng = np.random.default_rng(0)
-        >>> X = rng.normal(size=(50, 2))
-        >>> fit = lo.fit(lo.GLM(X, (X[:, 0] + rng.normal(size=50) > 0) * 1.0, "logistic"))
-        >>> cv = lo.cross_validate(fit, lo.kfold(50, 5, seed=0), metric=["f1", "log_loss"])
-        >>> found = cv.metric_interval(0.9)["f1"]
-        >>> round(cv.metrics["f1"], 2), round(found.low, 2), round(found.high, 2)
-        (0.79, 0.69, 0.89)
+        The columns are `value`, `standard_error`, the ends `lower` and `upper` of the interval at
+        level 0.95, the `error` that is due to the refits, and how it is `averaged`. `interval` has
+        other levels.
         """
-        tail = 0.5 + share("metric_interval: level", level) / 2
-        intervals = {}
-        for name, value in self.metrics.items():
-            low, high, freedom = self.metric_limits[name]
-            half = (
-                float(scipy.stats.t.ppf(tail, freedom)) * self.metric_se[name]
-                + self.metric_error[name]
+        limits = (math.nan, math.nan)
+        with contextlib.suppress(ValueError):  # of joint losses, a plan without independent parts
+            limits = self.interval()[:2]
+        averaged = f"mean over {'refits, joint' if self.joint else 'units'}"
+        rows = {"held-out loss": (self.mean, self.se, *limits, self.approximation_error, averaged)}
+        if self._null is not None:
+            se = self._standard_error(self.average(self._null)).value
+            rows["no model"] = (self.no_model, se, math.nan, math.nan, math.nan, averaged)
+        for name, metric in self.measured.items():
+            limits = metric.interval(0.95)[:2]
+            rows[name] = (
+                metric.value,
+                metric.standard_error,
+                *limits,
+                metric.error,
+                metric.averaged,
             )
-            below, above = np.clip([value - half, value + half], low, high).tolist()
-            method = "clusters" if np.isfinite(freedom) else "naive"
-            intervals[name] = Interval(below, above, level, method)
-        return intervals
+        return pd.DataFrame.from_dict(rows, orient="index", columns=METRIC_COLUMNS)
 
     @property
     def approximation_error(self) -> float:
@@ -730,7 +716,7 @@ class Estimate(PrintedResult):
             "no update, mean": self.no_update,
             **{name: value for name, value in null.items() if np.isfinite(value)},
             "flagged refits": len(self.flagged()),
-            **self.metrics,
+            **{name: metric.value for name, metric in self.measured.items()},
         }
         missing = int(np.sum(self.result == RESULTS.interrupted))
         if missing:
@@ -797,7 +783,7 @@ class Estimate(PrintedResult):
             ("no update", f"{self.no_update:.6g}"),
             ("no model", self._no_model_text()),
             ("other minimum", elsewhere),
-            *((name, self._metric(name)) for name in self.metrics),
+            *((name, str(metric)) for name, metric in self.measured.items()),
             ("audit", self.labels.audit),
             ("mean", "weighted by sample_weight" if self.unit_weight is not None else ""),
             (
@@ -855,15 +841,6 @@ class Estimate(PrintedResult):
         if self.labels.refit.startswith("Certified(") and is_cheap.any():
             texts.append("proofs would be dear: Certified(proofs='always') has them")
         return "; ".join(texts)
-
-    def _metric(self, name: str) -> str:
-        se = self.metric_se.get(name, np.nan)
-        error = self.metric_error.get(name, np.nan)
-        sampling = f" ± {se:.2g} (SE)" if np.isfinite(se) else " (SE not available)"
-        approximation = "not certified"
-        if np.isfinite(error):
-            approximation = f"± {error:.1g} for the refits"
-        return f"{self.metrics[name]:.6g}{sampling}, {approximation}; {self.metric_how[name]}"
 
     def to_arviz(self) -> Any:
         """Convert to ArviZ's `ELPDData` of kind "loo", for `arviz.compare({"name": ...})`. Needs

@@ -31,6 +31,7 @@ from ..objectives.unit_weights import unit_weights
 from ..optimize.fit import Fit
 from ..plans.plan import Plan, RefitRows
 from ..refit import RefitBatch
+from .mean_intervals import MetricValue
 from .metrics import Called, Measure, Ranks
 from .scorers import measure_of
 from .scoring import largest_change, predictions
@@ -41,8 +42,6 @@ Array = np.ndarray
 Average = Literal["pooled", "fold", "repeat"]
 # rows of a fold up to which areas are computed fold by fold, if each fold has every class
 SMALL = 20
-# fields of an estimate that hold its metrics, each by their names
-METRIC_FIELDS = "metrics", "metric_se", "metric_error", "metric_how", "metric_limits"
 POOLING_NOTE = "pooled over held-out predictions"
 # groups of units that the jackknife leaves out: its standard error is then known to 3 %
 MOST_DELETED = 500
@@ -203,11 +202,8 @@ def prediction_kind(measures: Mapping[str, Measure]) -> str:
 
 def measure(
     measures: Mapping[str, Measure], fit: Fit, predictions: Predictions, average: Average | None
-) -> dict[str, Any]:
-    """Compute metrics of predictions.
-
-    The fields of an estimate that hold them, each by the metrics' names.
-    """
+) -> dict[str, MetricValue]:
+    """Compute metrics of predictions, by their names."""
     plan = predictions.plan
     values = {
         name: metric_value(measure, in_order(fit, predictions, measure), average)
@@ -227,7 +223,7 @@ def measure(
             "intercept alone the AUC is 0, not 0.5). Compare losses, or use large folds, or folds that each hold every class."
         )
     weight = unit_weights(fit.objective, plan.of_cases).values
-    fields: dict[str, dict[str, Any]] = {name: {} for name in METRIC_FIELDS}
+    measured = dict[str, MetricValue]()
     for name, value in values.items():
         measure = measures[name]
         unit_plan = plan if value.groups is None else replace(plan, clusters=value.groups)
@@ -239,10 +235,10 @@ def measure(
         if measure.needs == "label" and measure.title:
             description += f", {measure.title}"
         se = standard_error(value.values, weight, unit_plan).value
-        entries = value.value, se, value.error, description, (low, high, freedom)
-        for field, entry in zip(METRIC_FIELDS, entries, strict=True):
-            fields[field][name] = entry
-    return fields
+        measured[name] = MetricValue(
+            value.value, se, value.error, description, (low, high), freedom
+        )
+    return measured
 
 
 def in_order(fit: Fit, predictions: Predictions, measure: Measure) -> HeldOutPredictions:

@@ -10,6 +10,7 @@ about 0.4 n^{2/3}, whose
             of blocks of neighbours as of groups
 """
 
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -30,6 +31,40 @@ class Interval(NamedTuple):
     high: float
     level: float
     method: str
+
+
+@dataclass(frozen=True)
+class MetricValue:
+    """A metric of held-out predictions.
+
+    `error` is the effect of the refits' errors on it, `averaged` says how it is pooled or averaged,
+    `bounds` are those of the metric, and `dof` the degrees of freedom of its standard error.
+    """
+
+    value: float
+    standard_error: float
+    error: float
+    averaged: str
+    bounds: tuple[float, float]
+    dof: float
+
+    def interval(self, level: float) -> Interval:
+        """Return the interval by Student's t, with the error of the refits on both sides, within
+        the bounds.
+        """
+        quantile = float(scipy.stats.t.ppf(0.5 + level / 2, self.dof))
+        half = quantile * self.standard_error + self.error
+        low, high = np.clip([self.value - half, self.value + half], *self.bounds).tolist()
+        return Interval(low, high, level, "clusters" if np.isfinite(self.dof) else "naive")
+
+    def __str__(self) -> str:
+        sampling = " (SE not available)"
+        if np.isfinite(self.standard_error):
+            sampling = f" ± {self.standard_error:.2g} (SE)"
+        approximation = "not certified"
+        if np.isfinite(self.error):
+            approximation = f"± {self.error:.1g} for the refits"
+        return f"{self.value:.6g}{sampling}, {approximation}; {self.averaged}"
 
 
 def usual(plan: Plan) -> Method:

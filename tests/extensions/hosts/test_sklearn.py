@@ -474,9 +474,9 @@ def test_a_target_that_is_transformed():
 IN_UNITS_OF_Y = {
     "predictions": lambda fit: lo.cross_predict(fit, 4, lo.Exact()),
     "new rows": lambda fit: lo.predict(fit, X[:3]),
-    "metrics": lambda fit: pd.Series(
-        lo.cross_validate(fit, 4, metric=["rmse", "mape", "r2", "neg_mean_squared_error"]).metrics
-    ),
+    "metrics": lambda fit: lo.cross_validate(
+        fit, 4, metric=["rmse", "mape", "r2", "neg_mean_squared_error"]
+    ).metrics["value"][-4:],
     "losses": lambda fit: lo.cross_validate(fit, 4, evaluate="absolute_error").per_unit(),
     "validation": lambda fit: lo.validate(fit, B=5).table.iloc[:, :5],
     "calibration": lambda fit: lo.calibration(lo.cross_validate(fit, 4)).table,

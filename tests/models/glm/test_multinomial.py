@@ -260,7 +260,7 @@ def test_predictions_parameters_and_measures():
     np.testing.assert_allclose(p.sum(1), 1)
     cv = lo.cross_validate(fit, plan, metric=("accuracy", "brier"))
     np.testing.assert_allclose(-np.log(p[np.arange(60), y]), cv.losses, atol=1e-3)
-    assert all(np.isfinite(cv.metric_error[name]) for name in cv.metrics)
+    assert np.isfinite(cv.metrics.loc[list(cv.measured), "error"]).all()
     own = lambda held, seen, at: value(
         X[held] @ at["coef"].T + at["intercept"] + offset[held], y[held]
     )

@@ -170,12 +170,9 @@ def plain(value: Any) -> Any:
             "se",
             "approximation_error",
             "no_update",
-            "metrics",
-            "metric_se",
-            "metric_error",
-            "metric_how",
         )
         details = {
+            "metrics": value.metrics.to_dict("index"),
             "labels": vars(value.labels),
             "se_kind": value.standard_error.kind,
             "plan": value.plan.call,

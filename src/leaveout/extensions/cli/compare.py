@@ -82,7 +82,10 @@ def compare(
         with one_line(f"{text}: "):
             estimates[text], _, remark = validate(prepared_models[text], fold_options, number)
         notes += [f"{text}: {remark}" if remark else "", *findings(text, estimates[text])]
-    measured = {text: dict(estimate.metrics) for text, estimate in estimates.items()}
+    measured = {
+        text: {name: metric.value for name, metric in estimate.measured.items()}
+        for text, estimate in estimates.items()
+    }
     try:
         table, table_notes = compare_table(
             estimates, {text: {"model": text} for text in models}, measured
