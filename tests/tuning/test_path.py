@@ -574,16 +574,24 @@ def test_columns_that_nearly_repeat_lose_no_digits_of_the_next_term(offset):
     assert not stack.bad.any() and np.abs(off).max() < 1e-4 * np.abs(found.move).max()
 
 
-def test_balls_of_a_path_are_around_its_candidates(monkeypatch):
-    """A gradient's ball is as far from θ̂ as its candidate, in the norm of H."""
-    stack, seen, ball = stack_of(glm("poisson"), [1.0], lo.leave_one_out(80)), [], RadiusTable.ball
-    monkeypatch.setattr(RadiusTable, "ball", lambda *args: (seen.append(args[4]), ball(*args))[1])
-    _penalty_stack.ChordIteration(stack, np.arange(80)).step()
-    X, hessian = stack.design.x, np.linalg.inv(stack.root[0] @ stack.root[0].T)
-    for i in range(80):
-        own = hessian - stack.curvature[0, i] * np.outer(X[i], X[i])
-        move = np.linalg.solve(own, X[i] * stack.slope[0, i])
-        assert seen[0][i] == pytest.approx(np.sqrt(move @ hessian @ move), rel=1e-6, abs=1e-9)
+def test_what_refits_under_a_penalty_share_is_that_of_its_fit():
+    objective, alphas = glm("poisson, weights"), [0.5, 2.0, 40.0]
+    stack = stack_of(objective, alphas, lo.leave_one_out(80))
+    for k, alpha in enumerate(alphas):
+        fit = lo.fit(
+            lo.GLM(*rows_of(objective), **settings(objective), penalty=lo.penalties.Ridge(alpha))
+        )
+        anchor, other = stack.anchor(k), linear_cache(fit)
+        for name in ("theta", "eta", "weight", "loss", "slope", "curvature", "norm", "size"):
+            np.testing.assert_allclose(
+                getattr(anchor, name), getattr(other, name), rtol=1e-6, atol=1e-9
+            )
+        np.testing.assert_allclose(
+            anchor.rows @ anchor.rows.T, other.rows @ other.rows.T, rtol=1e-6, atol=1e-9
+        )
+        assert np.linalg.norm(anchor.leftover) < 1e-6
+        assert 0.1 < anchor.rounding.step / other.rounding.step < 10
+        assert 0.1 < anchor.noise / other.noise < 10
 
 
 def test_tables_of_several_anchors_are_those_of_each():
