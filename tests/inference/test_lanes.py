@@ -41,10 +41,11 @@ def test_enumeration(K, steps, zeros, powers):
     emission = 3 * rng.standard_normal((2, steps, K))
     starts = np.isin(np.arange(steps), (0, 4))
     power = rng.choice([0.0, 1.0, 0.5], (2, steps)) if powers else np.ones((2, steps))
-    more = {"power": power, "worth": power} if powers else {}
+    more = {"power": power} if powers else {}
     with np.errstate(divide="ignore"):
         logs = np.log(initial), np.log(transition)
-    found = lanes.chain_sums(*logs, emission, starts, zeros=zeros, **more)
+    table = emission.swapaxes(1, 2)
+    found = lanes.chain_sums(*logs, table, starts, zeros=zeros, **more)
     for k in range(2):
         want = paths(initial[k], transition[k], emission[k], starts, power[k])
         got = found.log_normaliser[k].sum(), found.states[k], found.initial[k], found.transition[k]
@@ -52,16 +53,40 @@ def test_enumeration(K, steps, zeros, powers):
             np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-12)
     direction = rng.standard_normal(emission.shape)
     parts = (part.astype(complex) for part in logs)
-    tangent = lanes.chain_sums(*parts, emission + 1e-100j * direction, starts, zeros=zeros, **more)
+    tangent = lanes.chain_sums(
+        *parts, table + 1e-100j * direction.swapaxes(1, 2), starts, zeros=zeros, **more
+    )
     change = tangent.log_normaliser.imag.sum(1) / 1e-100
     np.testing.assert_allclose(change, (found.states * direction).sum((1, 2)), rtol=1e-9)
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+def test_weights_are_powers_of_likelihoods_and_equal_observations_share_a_row(zeros):
+    rng = np.random.default_rng(3)
+    logs = np.log(rng.dirichlet(np.ones(2), 3)), np.log(rng.dirichlet(np.ones(2), (3, 2)))
+    table, code = rng.standard_normal((3, 2, 4)), rng.integers(0, 4, 20)
+    weight, worth = rng.choice([0.0, 1.0, 0.25], (3, 20)), np.repeat([[0.0], [1.0], [2.0]], 20, 1)
+    starts = np.isin(np.arange(20), (0, 7))
+    more = {"zeros": zeros, "worth": worth}
+    found = lanes.chain_sums(*logs, table, starts, code=code, weight=weight, **more)
+    plain = lanes.chain_sums(*logs, weight[:, None] * table[..., code], starts, **more)
+    for name in ("log_normaliser", "states", "initial", "transition"):
+        np.testing.assert_allclose(
+            getattr(found, name), getattr(plain, name), rtol=1e-11, atol=1e-14
+        )
+    counts = np.zeros((3, 2, 4))
+    np.add.at(counts, (slice(None), slice(None), code), weight[:, None] * plain.emission)
+    np.testing.assert_allclose(found.emission, counts, rtol=1e-11)
+    steps = rng.integers(0, 20, (3, 5))
+    states = np.take_along_axis(plain.states, steps[..., None], 1)
+    np.testing.assert_allclose(found.states_at(steps), states, rtol=1e-11)
 
 
 def test_structural_zeros_force_a_path_through_tiny_densities():
     """A chain that only moves on: probabilities would underflow where logarithms do not."""
     with np.errstate(divide="ignore"):
         initial, transition = np.log([[1.0, 0.0]]), np.log([[[0.0, 1.0], [0.0, 1.0]]])
-    emission = np.array([[[0.0, 0.0], [0.0, -2000.0], [0.0, -3000.0]]])
+    emission = np.array([[[0.0, 0.0, 0.0], [0.0, -2000.0, -3000.0]]])
     found = lanes.chain_sums(initial, transition, emission, np.arange(3) == 0, zeros=True)
     assert found.log_normaliser.sum() == pytest.approx(-5000.0)
     np.testing.assert_allclose(found.states[0], [[1, 0], [0, 1], [0, 1]], atol=1e-12)
@@ -70,10 +95,10 @@ def test_structural_zeros_force_a_path_through_tiny_densities():
 def test_filtered_probabilities_are_those_of_the_steps_so_far():
     rng = np.random.default_rng(0)
     logs = np.log(rng.dirichlet(np.ones(3), 1)), np.log(rng.dirichlet(np.ones(3), (1, 3)))
-    emission, starts = rng.standard_normal((1, 40, 3)), np.isin(np.arange(40), (0, 13))
+    emission, starts = rng.standard_normal((1, 3, 40)), np.isin(np.arange(40), (0, 13))
     found = lanes.chain_sums(*logs, emission, starts)
     for t in (0, 12, 13, 30, 39):
-        so_far = lanes.chain_sums(*logs, emission[:, : t + 1], starts[: t + 1])
+        so_far = lanes.chain_sums(*logs, emission[..., : t + 1], starts[: t + 1])
         np.testing.assert_allclose(found.filtered[0, t], so_far.states[0, t], rtol=1e-11)
     np.testing.assert_allclose((found.filtered * found.ahead).sum(2), 1.0, rtol=1e-11)
 

@@ -1,12 +1,12 @@
 """Forward and backward passes over the steps of chains in NumPy, for many refits at once.
 
-    log Z = log Σ_z π(z_1) Π_t A(z_{t−1}, z_t)^{c_t} exp ℓ_t(z_t)
+    log Z = log Σ_z π(z_1) Π_t A(z_{t−1}, z_t)^{c_t} e_t(z_t)^{w_t}
 
-The steps of all sequences, one after another, are cut into segments of one length that run side by
-side. A first pass multiplies the matrices of each segment, doubling (Hillis & Steele 1986) gives
-the distribution above each segment and the evidence below it, and a second pass goes down and up
-again. A step that starts a sequence forgets the state before. Inside, arrays are `[rows, refits,
-states, segments]`.
+Steps with equal observations share a row of a table of likelihoods. The steps of all sequences, one
+after another, are cut into segments of one length that run side by side. A first pass multiplies
+the matrices of each segment, doubling (Hillis & Steele 1986) gives the distribution above each
+segment and the evidence below it, and a second pass goes down and up again. A step that starts a
+sequence forgets the state before. Inside, arrays are `[rows, refits, states, segments]`.
 
 Results are analytic functions of the potentials. Complex potentials whose imaginary parts are tiny
 therefore carry tangents along, exact to rounding (Squire & Trapp 1998). Where no potential is −∞
@@ -15,14 +15,15 @@ zeros need logarithms.
 """
 
 import math
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order
 
-__all__ = ["ChainSums", "best_path", "chain_sums", "has_stationary", "stationary"]
+__all__ = ["ChainSums", "best_path", "chain_sums", "has_stationary", "stationary", "sum_by_row"]
 __dir__ = __all__.copy
 
 SMALLEST_NORMALISER = 1e-300  # a normaliser that underflows makes log Z infinite
@@ -34,6 +35,7 @@ class _Linear:
 
     inside = staticmethod(np.exp)
     logarithm = staticmethod(np.log)
+    power = staticmethod(np.power)
     times = staticmethod(np.multiply)
     product = staticmethod(np.matmul)
     unity = 1.0
@@ -56,6 +58,7 @@ class _Logarithmic:
     """Arithmetic of log-probabilities."""
 
     outside = staticmethod(np.exp)
+    power = staticmethod(np.multiply)
     times = staticmethod(np.add)
     unity = 0.0
     zero = -np.inf
@@ -85,24 +88,24 @@ class _Logarithmic:
 ARITHMETIC: dict[bool, Any] = {False: _Linear, True: _Logarithmic}  # if potentials may be −∞
 
 
-class ChainSums(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class ChainSums:
     """Results of a forward and a backward pass.
 
     Parameters
     ----------
     log_normaliser : array, `[refits, steps]`
         What each step adds to log Z.
-    states : array, `[refits, steps, states]`
-        The probability of each state given all observations.
-    filtered : array, `[refits, steps, states]`
-        The probability of each state given the observations up to its step.
-    ahead : array, `[refits, steps, states]`
-        The likelihood of later observations given the state, by their likelihood given the
-        observations so far.
     initial : array, `[refits, states]`
-        The expected counts of first states, weighted by `worth`.
+        The derivative of log Z in the initial log-potentials: expected counts of first states.
     transition : array, `[refits, states, states]`
-        The expected counts of moves, weighted by `worth`.
+        The derivative in the log-potentials of moves: their expected counts.
+    emission : array, `[refits, states, rows]`
+        The derivative in the table of log-likelihoods: expected observations of each state.
+    segments : object
+        The potentials as the recursions take them.
+    passed : tuple of array
+        The results of the passes in segments: `filtered` and `ahead`.
 
     See Also
     --------
@@ -113,17 +116,55 @@ class ChainSums(NamedTuple):
     >>> import numpy as np
     >>> from leaveout.inference import lanes
     >>> starts = np.array([True, False, False])
-    >>> sums = lanes.chain_sums(np.zeros((1, 2)), np.zeros((1, 2, 2)), np.zeros((1, 3, 2)), starts)
+    >>> sums = lanes.chain_sums(np.zeros((1, 2)), np.zeros((1, 2, 2)), np.zeros((1, 2, 3)), starts)
     >>> sums.transition.round(3).tolist()
     [[[0.5, 0.5], [0.5, 0.5]]]
     """
 
     log_normaliser: Numbers
-    states: Numbers
-    filtered: Numbers
-    ahead: Numbers
     initial: Numbers
     transition: Numbers
+    emission: Numbers
+    segments: "_Segments"
+    passed: tuple[Numbers, Numbers]
+
+    @property
+    def states(self) -> Numbers:
+        """The probability of each state given all observations, `[refits, steps, states]`."""
+        return self._restore(self.segments.arithmetic.times(*self.passed))
+
+    @property
+    def filtered(self) -> Numbers:
+        """The probability of each state given the observations up to its step."""
+        return self._restore(self.passed[0])
+
+    @property
+    def ahead(self) -> Numbers:
+        """The likelihood of later observations given the state, by their likelihood given the
+        observations so far.
+        """
+        return self._restore(self.passed[1])
+
+    def _restore(self, laid: Numbers) -> Numbers:
+        return self.segments.restore(self.segments.arithmetic.outside(laid)).swapaxes(1, 2)
+
+    def states_at(self, steps: Int[np.ndarray, "refits width"]) -> Numbers:
+        """Find the probabilities of the states of some steps of each refit.
+
+        Parameters
+        ----------
+        steps : array of int, `[refits, width]`
+            The steps.
+
+        Returns
+        -------
+        array, `[refits, width, states]`
+            The probabilities.
+        """
+        segment, row = np.divmod(steps, self.segments.rows)
+        refit = np.arange(len(steps))[:, None]
+        parts = (part[row, refit, :, segment] for part in self.passed)
+        return self.segments.arithmetic.outside(self.segments.arithmetic.times(*parts))
 
 
 class _Segments:
@@ -135,38 +176,54 @@ class _Segments:
         transition: Numbers,
         emission: Numbers,
         starts: Bool[np.ndarray, " steps"],
+        code: Int[np.ndarray, " steps"],
+        weight: Float[np.ndarray, "refits steps"],
         power: Float[np.ndarray, "refits steps"] | None,
         zeros: bool,
     ):
         self.arithmetic = ARITHMETIC[zeros]
         inside = self.arithmetic.inside
-        self.steps = emission.shape[1]
+        self.steps = len(starts)
         self.rows = -(-self.steps // max(1, 2 * math.isqrt(self.steps)))
-        top = finite(emission.real.max(-1))
-        self.top = top
-        self.emission = self.lay(inside(emission - top[..., None]), self.arithmetic.unity)
+        top = finite(emission.real.max(1))
+        self.top = weight * top[:, code]
+        self.weight = self.lay(weight, 0.0)
+        self.emission = self._emissions(inside(emission - top[:, None]), code)
         self.starts = self.lay(starts[None], True)[:, 0]
         self.columns = [np.flatnonzero(row) for row in self.starts]
         self.initial = inside(initial)[:, None, :, None]
         self.matrix = inside(transition)
         self.matrices = None  # of each step, where they differ
         if power is not None:
-            logs = np.where(starts[:, None, None], initial[:, None, None], transition[:, None])
-            weighed = np.where(power[..., None, None] == 0, 0.0, power[..., None, None] * logs)
+            logs = np.where(starts, initial[..., None, :, None], transition[..., None])
+            exponent = power[:, None, None]
+            weighed = np.where(exponent == 0, 0.0, exponent * logs)
             self.matrices = self.lay(inside(weighed), self.arithmetic.unity)
 
+    def _emissions(self, table: Numbers, code: Int[np.ndarray, " steps"]) -> Numbers:
+        """Likelihoods of the steps to the power of their weights, one where these are zero."""
+        rows = self.lay(code[None], 0)[:, 0]
+        emission = np.empty((self.rows, *table.shape[:2], rows.shape[1]), table.dtype)
+        for row, out in zip(rows, emission, strict=True):
+            table.take(row, axis=2, out=out, mode="clip")
+        weight = self.weight[:, :, None]
+        if ((weight != 0) & (weight != 1)).any():
+            emission = self.arithmetic.power(emission, weight)
+        np.copyto(emission, self.arithmetic.unity, where=weight == 0)
+        return emission
+
     def lay(self, steps: Numbers, fill: Any) -> Numbers:
-        """Lay out `[refits, steps, ...]` as `[rows, refits, ..., segments]`."""
+        """Lay out `[refits, ..., steps]` as `[rows, refits, ..., segments]`."""
         beyond = -self.steps % self.rows
-        padding = np.full((len(steps), beyond, *steps.shape[2:]), fill, steps.dtype)
-        padded = np.concatenate([steps, padding], axis=1)
-        cut = padded.reshape(len(steps), -1, self.rows, *steps.shape[2:])
-        return np.ascontiguousarray(np.moveaxis(cut, (2, 1), (0, -1)))
+        padding = np.full((*steps.shape[:-1], beyond), fill, steps.dtype)
+        padded = np.concatenate([steps, padding], axis=-1)
+        cut = padded.reshape(*steps.shape[:-1], -1, self.rows)
+        return np.ascontiguousarray(np.moveaxis(cut, -1, 0))
 
     def restore(self, laid: Numbers) -> Numbers:
         """Put an array `[rows, refits, ..., segments]` back into the order of the steps."""
-        cut = np.moveaxis(laid, (-1, 0), (1, 2))
-        return cut.reshape(len(cut), -1, *cut.shape[3:])[:, : self.steps]
+        cut = np.moveaxis(laid, 0, -1)
+        return cut.reshape(*cut.shape[:-2], -1)[..., : self.steps]
 
     def forward(self, p: Numbers, row: int) -> Numbers:
         """Move distributions `[refits, some, states, segments]` on to the states of a row."""
@@ -201,6 +258,23 @@ class _Segments:
         joint = self.arithmetic.times(self.forward(p, row), self.emission[row][:, None])
         c = self.arithmetic.total(joint, (1, 2))
         return self.arithmetic.over(joint, c), c
+
+    @property
+    def plain(self) -> bool:
+        """Whether the matrix multiplies the sum of pairs rather than each pair."""
+        return self.arithmetic is _Linear and self.matrices is None
+
+    def moves(self, before: Numbers, emitted: Numbers, count: Numbers, row: int) -> Numbers:
+        """Expected moves to a row, `[refits, states, states]`, of pairs alone if `plain`."""
+        if self.plain:
+            return (before * count) @ emitted.swapaxes(1, 2)
+        arithmetic = self.arithmetic
+        matrix = self.matrix[..., None]
+        if self.matrices is not None:
+            matrix = self.matrices[row]
+        pairs = arithmetic.times(before[:, :, None], emitted[:, None])
+        pairs = arithmetic.outside(arithmetic.times(pairs, matrix))
+        return (pairs * count[:, None]).sum(-1)
 
     def ends(self) -> tuple[Numbers, Numbers]:
         """Distributions above each segment and evidence below it, `[refits, states, segments]`."""
@@ -237,6 +311,8 @@ def chain_sums(
     emission: Numbers,
     starts: Bool[np.ndarray, " steps"],
     *,
+    code: Int[np.ndarray, " steps"] | None = None,
+    weight: Float[np.ndarray, "refits steps"] | None = None,
     power: Float[np.ndarray, "refits steps"] | None = None,
     worth: Float[np.ndarray, "refits steps"] | None = None,
     zeros: bool = False,
@@ -249,14 +325,18 @@ def chain_sums(
         The log-potential of the first state of a sequence.
     transition : array, `[refits, states, states]`
         The log-potential of a move from row to column.
-    emission : array, `[refits, steps, states]`
-        The log-likelihood of each step in each state.
+    emission : array, `[refits, states, rows]`
+        The log-likelihood of each distinct observation in each state.
     starts : array of bool, `[steps]`
         Whether a sequence starts at that step.
+    code : array of int, `[steps]`, optional
+        The row of each step's observation; by default each has its own.
+    weight : array, `[refits, steps]`, optional
+        The power of each step's likelihood; one by default.
     power : array, `[refits, steps]`, optional
         The power of each step's move or, where it starts a sequence, of its initial potential.
     worth : array, `[refits, steps]`, optional
-        The weight of each step's move or start in the expected counts; one by default.
+        The weight of each step's sequence in the expected counts; one by default.
     zeros : bool, default False
         Whether a potential may be −∞.
 
@@ -282,70 +362,91 @@ def chain_sums(
     >>> sums = lanes.chain_sums(
     ...     np.log([[0.5, 0.5]]),
     ...     np.log([[[0.8, 0.2], [0.2, 0.8]]]),
-    ...     np.log([[[0.9, 0.1], [0.5, 0.5]]]),
+    ...     np.log([[[0.9, 0.5], [0.1, 0.5]]]),
     ...     np.array([True, False]),
     ... )
     >>> sums.states[0].round(2)
     array([[0.9 , 0.1 ],
            [0.74, 0.26]])
     """
+    ones = np.ones((len(emission), len(starts)))
+    if code is None:
+        code = np.arange(len(starts))
+    weight = ones if weight is None else weight
     with np.errstate(divide="ignore", over="ignore", invalid="ignore", under="ignore"):
-        segments = _Segments(initial, transition, emission, starts, power, zeros)
+        segments = _Segments(initial, transition, emission, starts, code, weight, power, zeros)
         arithmetic = segments.arithmetic
-        p, below = segments.ends()
-        p = p[:, None]
-        before = np.empty_like(segments.emission, np.result_type(p, segments.emission))
-        filtered = np.empty_like(before)
-        normaliser = np.empty_like(before[:, :, :1])
+        above, below = segments.ends()
+        filtered = np.empty_like(segments.emission, np.result_type(above, segments.emission))
+        ahead = np.empty_like(filtered)
+        normaliser = np.empty_like(filtered[:, :, :1])
+        p = above[:, None]
         for row in range(segments.rows):
-            before[row] = p[:, 0]
             p, c = segments.down(p, row)
             filtered[row] = p[:, 0]
             normaliser[row] = c[:, 0]
-        ahead = np.empty_like(before)
-        emitted = np.empty_like(before)
+        worth = ones if worth is None else worth
+        counts = segments.lay(worth if power is None else worth * power, 0.0)
+        first = np.zeros_like(segments.initial[:, 0, :, 0], filtered.dtype)
+        moves = np.zeros_like(segments.matrix, filtered.dtype)
         evidence = arithmetic.over(
             below, arithmetic.total(arithmetic.times(filtered[-1], below), 1)
         )
         for row in reversed(range(segments.rows)):
             ahead[row] = evidence
-            emitted[row] = arithmetic.over(
+            columns = segments.columns[row]
+            if len(columns):
+                parts = (part[row][..., columns] for part in (filtered, ahead))
+                states = arithmetic.outside(arithmetic.times(*parts))
+                first += (states * counts[row][:, None, columns]).sum(-1)
+            emitted = arithmetic.over(
                 arithmetic.times(segments.emission[row], evidence), normaliser[row]
             )
-            evidence = segments.backward(emitted[row], row)
-        filtered, ahead, states = (
-            segments.restore(arithmetic.outside(laid))
-            for laid in (filtered, ahead, arithmetic.times(filtered, ahead))
-        )
-        moves = np.ones((len(states), segments.steps)) if worth is None else worth
-        first = np.einsum("rt,rtk->rk", np.where(starts, moves, 0.0), states)
-        moves = segments.lay(np.where(starts, 0.0, moves), 0.0)
+            evidence = segments.backward(emitted, row)
+            count = np.where(segments.starts[row], 0.0, counts[row])[:, None]
+            moves += segments.moves(filtered[row - 1] if row else above, emitted, count, row)
+        if segments.plain:
+            moves *= segments.matrix
+        expected = arithmetic.outside(arithmetic.times(filtered, ahead))
+        expected *= (segments.weight * segments.lay(worth, 0.0))[:, :, None]
         return ChainSums(
-            segments.restore(arithmetic.logarithm(normaliser))[..., 0] + segments.top,
-            states,
-            filtered,
-            ahead,
+            segments.restore(arithmetic.logarithm(normaliser))[:, 0] + segments.top,
             first,
-            _moves(segments, before, emitted, moves),
+            moves,
+            sum_by_row(segments.restore(expected), code, emission.shape[2]),
+            segments,
+            (filtered, ahead),
         )
 
 
-def _moves(segments: _Segments, before: Numbers, emitted: Numbers, weight: Numbers) -> Numbers:
-    """Sum the expected moves of all steps, `[refits, states, states]`."""
-    arithmetic = segments.arithmetic
-    count = np.zeros_like(segments.matrix)
-    plain = arithmetic is _Linear and segments.matrices is None
-    for row, moves in enumerate(weight):
-        if plain:  # the matrix multiplies the sum of pairs rather than each pair
-            count = count + (before[row] * moves[:, None]) @ emitted[row].swapaxes(1, 2)
-            continue
-        matrix = segments.matrix[..., None]
-        if segments.matrices is not None:
-            matrix = segments.matrices[row]
-        pairs = arithmetic.times(before[row][:, :, None], emitted[row][:, None])
-        pairs = arithmetic.outside(arithmetic.times(pairs, matrix))
-        count = count + (pairs * moves[:, None, None]).sum(-1)
-    return count * segments.matrix if plain else count
+def sum_by_row(
+    steps: Shaped[np.ndarray, "refits states steps"], code: Int[np.ndarray, " steps"], rows: int
+) -> Shaped[np.ndarray, "refits states rows"]:
+    """Sum numbers of the steps over those with the same observation.
+
+    Parameters
+    ----------
+    steps : array, `[refits, states, steps]`
+        The numbers.
+    code : array of int, `[steps]`
+        The row of each step's observation.
+    rows : int
+        The number of rows.
+
+    Returns
+    -------
+    array, `[refits, states, rows]`
+        The sums.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from leaveout.inference import lanes
+    >>> lanes.sum_by_row(np.array([[[1.0, 2.0, 4.0]]]), np.array([1, 0, 1]), 2)
+    array([[[2., 5.]]])
+    """
+    table = csr_array((np.ones(len(code)), code, np.arange(len(code) + 1)), (len(code), rows))
+    return (steps.reshape(-1, len(code)) @ table).reshape(*steps.shape[:2], rows)
 
 
 def finite(top: Numbers) -> Numbers:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Scalar
-from scipy.sparse import csr_array
 
 from ..._runtime.jax import (
     Arrays,
@@ -98,8 +97,6 @@ class CompleteData:
             self.code = code.reshape(-1)
         self.data = jax.tree.map(lambda leaf: leaf[distinct], hmm.data)
         self.num_rows = len(distinct)
-        shape = self.num_rows, len(rows)
-        self.gather = csr_array((np.ones(len(rows)), (self.code, np.arange(len(rows)))), shape)
         self.statistics = self.emission.statistics(self.data)
 
     def seen(self, expected: Numbers) -> Numbers:

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 
 from ..._runtime.jax import cached_on
 from ...inference.compiled import Loops, loops
-from ...inference.lanes import ChainSums, chain_sums
+from ...inference.lanes import ChainSums, chain_sums, sum_by_row
 from ...objectives.closed_form import STENCIL
 from ...objectives.objective import Matrix, PerUnit, Vector
 from ..emissions._base import times
@@ -64,21 +64,40 @@ def chain_posterior(
     hmm: Any, points: Numbers, visible: Numbers, **moves: Any
 ) -> tuple[ChainSums, Numbers]:
     """Run the passes of each refit, where `visible` weighs each observation; return the
-    log-densities `[refits, steps, states]` too.
+    log-densities of the distinct observations, `[refits, states, rows]`, too.
     """
-    complete = complete_data(hmm)
-    densities = complete.densities(points)[:, :, complete.code].swapaxes(1, 2)
-    return _chain(hmm, points, times(visible[..., None], densities), **moves), densities
+    densities = complete_data(hmm).densities(points)
+    return _chain(hmm, points, densities, visible, **moves), densities
 
 
 def _chain(
-    hmm: Any, points: Numbers, emission: Numbers, barely: float = 0.0, **moves: Any
+    hmm: Any,
+    points: Numbers,
+    densities: Numbers,
+    visible: Numbers,
+    *,
+    barely: float = 0.0,
+    **moves: Any,
 ) -> ChainSums:
-    logs = dict(zip(hmm.latent, complete_data(hmm).logs(points), strict=True))
+    complete = complete_data(hmm)
+    logs = dict(zip(hmm.latent, complete.logs(points), strict=True))
     if barely:
         for name, edge in hmm.states.edge.items():
             logs[name] = np.where(edge, np.log(barely), logs[name])
-    return chain_sums(*logs.values(), emission, hmm.position == 0, zeros=hmm.states.zeros, **moves)
+    starts = hmm.position == 0
+    moves |= {"code": complete.code, "weight": visible, "zeros": hmm.states.zeros}
+    return chain_sums(*logs.values(), densities, starts, **moves)
+
+
+def densities_at(hmm: Any, densities: Numbers, steps: Units) -> Numbers:
+    """Log-densities of some steps of each refit, `[refits, width, states]`."""
+    rows = complete_data(hmm).code[steps]
+    return densities.swapaxes(1, 2)[np.arange(len(steps))[:, None], rows]
+
+
+def held_out_losses(hmm: Any, sums: ChainSums, densities: Numbers, steps: Units) -> Numbers:
+    """Losses of some steps of each refit given what it sees."""
+    return -mixture(sums.states_at(steps), densities_at(hmm, densities, steps))
 
 
 def step_powers(hmm: Any, weights: UnitWeights) -> Float[np.ndarray, "refits steps"]:
@@ -104,7 +123,6 @@ def evaluate(
     compiled = compiled_passes(hmm)
     if compiled is not None and not np.iscomplexobj(points):
         return compiled(points, weights, units)
-    complete = complete_data(hmm)
     moves: dict[str, Any] = {"barely": barely}
     worth: float | np.ndarray = 1.0
     if hmm.drop == "sequence":
@@ -113,22 +131,17 @@ def evaluate(
     else:
         visible = observation_weights(hmm, weights)
     if hmm.drop == "step":
-        moves["power"] = moves["worth"] = step_powers(hmm, weights)
+        moves["power"] = step_powers(hmm, weights)
     sums, densities = chain_posterior(hmm, points, visible, **moves)
-    expected = (worth * visible)[..., None] * sums.states
-    by_row = complete.gather @ np.moveaxis(expected, 1, 0).reshape(hmm.num_steps, -1)
-    by_row = by_row.reshape(-1, len(points), hmm.num_states).transpose(1, 2, 0)
-    counts = Counts(complete.seen(by_row), sums.initial, sums.transition)
     log_z = (worth * sums.log_normaliser).sum(1)
+    counts = Counts(complete_data(hmm).seen(sums.emission), sums.initial, sums.transition)
     if hmm.drop == "sequence":
         losses = np.take_along_axis(-sequence_evidence(hmm, sums), units, 1)
     else:
-        parts = sums.states, densities
-        listed = (np.take_along_axis(part, units[..., None], 1) for part in parts)
-        losses = -mixture(*listed)
+        losses = held_out_losses(hmm, sums, densities, units)
     if hmm.drop == "step":
         # the latent chain is not normalised when it is cut
-        cut = _chain(hmm, points, np.zeros_like(densities), **moves)
+        cut = _chain(hmm, points, densities, np.zeros_like(visible), **moves)
         log_z = log_z - cut.log_normaliser.sum(1)
         counts = Counts(counts.seen, counts.first - cut.initial, counts.moves - cut.transition)
     return Evaluation(log_z, counts, losses)
@@ -190,9 +203,11 @@ def _weight_slopes(hmm: Any, points: Numbers) -> Numbers:
     """Compute ∂ log Z/∂w_n of every unit at weights one, `[refits, units]`."""
     ones = np.ones((len(points), hmm.num_steps))
     visible = observation_weights(hmm, ones)
-    sums, densities = chain_posterior(hmm, points, visible)
+    sums, table = chain_posterior(hmm, points, visible)
     if hmm.drop == "sequence":
         return sequence_evidence(hmm, sums)
+    steps = np.broadcast_to(np.arange(hmm.num_steps), ones.shape)
+    densities = densities_at(hmm, table, steps)
     slopes = np.where(visible > 0, times(sums.states, densities).sum(2), 0.0)
     total = slopes.copy()
     for lag in range(1, hmm.emission.reach + 1):  # a step is a regressor of later ones
@@ -200,8 +215,8 @@ def _weight_slopes(hmm: Any, points: Numbers) -> Numbers:
     if hmm.drop == "step":
         emission = times(visible[..., None], densities)
         moves = _move_slopes(hmm, points, emission, sums)
-        cut = np.zeros_like(emission)
-        moves = moves - _move_slopes(hmm, points, cut, _chain(hmm, points, cut))
+        cut = _chain(hmm, points, table, np.zeros_like(visible))
+        moves = moves - _move_slopes(hmm, points, np.zeros_like(emission), cut)
         total = total + moves
         total[:, :-1] += np.where(hmm.position == 0, 0.0, moves)[:, 1:]
     return total
@@ -321,8 +336,8 @@ class CompiledPasses:
             *(part.reshape(-1) for part in (seen, moves, first)),
         )
         if tempered:
-            by_step = (seen * weight[:, None]).reshape(len(code), -1)
-            seen = (self.complete.gather @ by_step).reshape(-1, len(initial), lanes)
+            by_step = np.moveaxis(seen * weight[:, None], 0, -1)
+            seen = np.moveaxis(sum_by_row(by_step, self.code, self.complete.num_rows), -1, 0)
         refit = np.arange(count)[:, None]
         with np.errstate(divide="ignore"):
             losses = -np.log(mixed.reshape(-1, lanes)[units, refit]) - top[self.code[units], refit]

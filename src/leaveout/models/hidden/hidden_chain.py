@@ -37,7 +37,9 @@ from ..emissions._base import SIMPLEX, AbstractEmission, Parameters, log_simplex
 from .complete_data import Numbers, complete_data
 from .expected_counts import (
     chain_posterior,
+    densities_at,
     evaluate,
+    held_out_losses,
     hessian,
     jacobian,
     observation_weights,
@@ -354,7 +356,7 @@ class AbstractHiddenChain(AbstractHiddenStates, AbstractClosedForm):
                 return evaluate(self, theta, weights, units).losses
             # in the whole chain
             sums, densities = chain_posterior(self, theta, observation_weights(self, weights))
-            return np.take_along_axis(-mixture(sums.states, densities), units, axis=1)
+            return held_out_losses(self, sums, densities, units)
         if self.drop == "sequence":
             return super().losses(theta, weights, index, held, state)
         full = self._with_held(weights, index, held)
@@ -389,7 +391,7 @@ class AbstractHiddenChain(AbstractHiddenStates, AbstractClosedForm):
         self.check_kind(kind, "steps")
         sums, _ = chain_posterior(self, theta, observation_weights(self, weights))
         place = np.minimum(index, self.num_steps - 1)
-        states = np.take_along_axis(sums.states, place[..., None], axis=1)
+        states = sums.states_at(place)
         if kind == "state":
             return states
         known = np.take_along_axis(regressors(self, weights) > 0, place, axis=1)
@@ -485,13 +487,14 @@ class RunLosses:
         starts = np.equal(chain.position, 0)[self.step][..., None]
         width = len(self.step)
         unseen = np.empty((*self.step.shape, chain.num_states))
-        p = sums.filtered[0, self.before]
+        filtered, ahead = sums.filtered[0], sums.ahead[0]
+        p = filtered[self.before]
         for k in range(width):
             p = np.where(starts[k], initial * p.sum(1, keepdims=True), p @ transition)
             unseen[k] = p
         for k in reversed(range(width)):
             last = np.equal(self.length - 1, k)[:, None]
-            evidence = sums.ahead[0, self.step[k]]
+            evidence = ahead[self.step[k]]
             p = evidence if k == width - 1 else np.where(last, evidence, p)
             unseen[k] *= p
             p = np.where(starts[k], (p @ initial)[:, None], p @ transition.T)
@@ -501,7 +504,9 @@ class RunLosses:
         joint = np.log(total[0, :, 0]) - seen
         if width == 1:
             return None, joint
-        return -mixture(unseen / total, densities[0, self.step]).T, joint
+        steps = self.step.reshape(1, -1)
+        likelihoods = densities_at(chain, densities, steps).reshape(unseen.shape)
+        return -mixture(unseen / total, likelihoods).T, joint
 
 
 @float64

@@ -36,8 +36,8 @@ from ...objectives.objective import (
 from .. import emissions
 from ..emissions._base import AbstractEmission, times
 from . import hidden_chain as _hidden_chain
-from .complete_data import separate_states
-from .expected_counts import chain_posterior, is_long, observation_weights, regressors
+from .complete_data import complete_data, separate_states
+from .expected_counts import densities_at, is_long, observation_weights, regressors
 from .hidden import (
     BOUNDARY_SHARE,
     GivenParameters,
@@ -380,9 +380,9 @@ class HMM(AbstractHiddenChain):
         """
         theta = self._to_unconstrained(parameters)
         visible = observation_weights(self, np.ones((1, self.num_steps)))
-        vector = ravel(theta)[None]
-        _, densities = chain_posterior(self, vector, visible)
-        seen = times(visible[..., None], densities)[0]
+        densities = complete_data(self).densities(ravel(theta)[None])
+        steps = np.arange(self.num_steps)[None]
+        seen = times(visible[..., None], densities_at(self, densities, steps))[0]
         path = best_path(*self.states.logs(theta), seen, self.position == 0)
         return self.labels.series(path, "state")
 
