@@ -52,11 +52,6 @@ def broken(value, where=(3, 1)):
         (lambda: lo.GLM(X, -Y, "poisson"), ValueError, "Poisson loss needs y not negative"),
         (lambda: lo.GLM(X, Y, "gamma"), ValueError, "gamma loss needs y positive"),
         (lambda: lo.GLM(X, np.zeros(40), "multinomial"), ValueError, "one class only"),
-        (
-            lambda: lo.GLM(X, Y, "logit"),
-            ValueError,
-            "no loss is called 'logit'; it is 'logistic' here",
-        ),
         (lambda: lo.GLM(X, Y, "logits"), ValueError, "no loss is called 'logits'; choose one of"),
         (lambda: lo.GLM(X, Y, 3), TypeError, "loss must be a name"),
         (lambda: lo.GLM(X, Y, "logistic", 0.5), TypeError, "penalty must be None"),

@@ -713,7 +713,8 @@ class GLM(AbstractRegression):
         Responses, or labels of classes for "multinomial"; of a binary loss also two labels, the
         second of which is the event. The table of a formula.
     loss : str, loss of lo.losses or callable
-        Name such as "squared", "logistic", "poisson" or "multinomial"; an object; or a JAX function
+        Name such as "squared", "logistic", "poisson" or "multinomial", or the one of its
+        distribution, such as "gaussian" or "binomial"; an object; or a JAX function
         `(linear_predictor, y) -> scalar`.
     penalty : penalty of lo.penalties, callable or None, default: None
         Penalty on the coefficients; a callable is a JAX function of them. The intercept is not
@@ -878,7 +879,7 @@ class Regression(AbstractRegression):
         remark: str = "",
         weights: ArrayLike | str | None = None,
     ):
-        ordinal = isinstance(loss, str) and loss.lower() == "ordinal"
+        ordinal = isinstance(loss, str) and losses.name_among(loss, ("ordinal",)) == "ordinal"
         resolve = _ordinal if ordinal else lambda y: (losses.resolve_shared(loss), y, ())
         self._bind(
             X, y, resolve, penalty, sample_weight, offset, intercept, None, remark, None, weights

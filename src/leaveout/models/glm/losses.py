@@ -6,7 +6,7 @@ also knows its inverse link, the domain of y, and, where there is one, the const
 ℓ″`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -765,19 +765,27 @@ SHARED: dict[str, Callable[[], AbstractSharedLoss]] = {
 }
 
 
-def canonical_name(loss: str) -> str:
-    """Return a name of a loss as users may write it in the form of `NAMED`."""
-    return loss.lower().replace("-", "_").replace(" ", "_")
+def name_among(word: str, names: Collection[str]) -> str:
+    """Return the one of `names` that means the same distribution or loss as a word.
+
+    The word itself, in the form of these names, if none does.
+    """
+    word = word.lower().replace("-", "_").replace(" ", "_")
+    meanings = next((words for words in SYNONYMS if word in words), (word,))
+    return next((name for name in names if name in meanings), word)
 
 
-OTHER_NAMES = {  # names of losses in other libraries
-    **dict.fromkeys(
-        ("binomial", "bernoulli", "logit", "log_loss", "binary_crossentropy"), "logistic"
-    ),
-    **dict.fromkeys(("squared_error", "mse", "ols", "least_squares", "linear"), "squared"),
-    **dict.fromkeys(("categorical", "softmax", "cross_entropy"), "multinomial"),
-    "hinge_loss": "hinge",
-}
+SYNONYMS = (  # words for one distribution, or for the loss of it
+    ("squared", "gaussian", "normal", "squared_error", "mse", "ols", "least_squares", "linear"),
+    ("logistic", "binomial", "bernoulli", "logit", "log_loss", "binary_crossentropy"),
+    ("multinomial", "categorical", "softmax", "cross_entropy"),
+    ("negative_binomial", "negativebinomial", "negbin", "nbinom2"),
+    ("inverse_gaussian", "inversegaussian", "inverse.gaussian"),
+    ("quasi_poisson", "quasipoisson"),
+    ("quasi_binomial", "quasibinomial"),
+    ("ordinal", "cumulative"),
+    ("hinge", "hinge_loss"),
+)
 
 
 def resolve(loss: "str | AbstractLoss | Callable[..., Any]") -> AbstractLoss:
@@ -791,7 +799,7 @@ def resolve(loss: "str | AbstractLoss | Callable[..., Any]") -> AbstractLoss:
     if isinstance(loss, AbstractLoss):
         return loss
     if isinstance(loss, str):
-        name = canonical_name(loss)
+        name = name_among(loss, (*NAMED, *SHARED, "ordinal"))
         if name in NAMED:
             return NAMED[name]()
         if name in SHARED or name == "ordinal":
@@ -802,11 +810,9 @@ def resolve(loss: "str | AbstractLoss | Callable[..., Any]") -> AbstractLoss:
             raise ValueError(
                 "GLM: the Cox partial likelihood is not a sum over rows: use lo.Cox(X, time, event)."
             )
-        if name in OTHER_NAMES:
-            way = f"it is {OTHER_NAMES[name]!r} here"
-        else:
-            way = f"choose one of {', '.join(NAMED)}"
-        raise ValueError(f"GLM: no loss is called {loss!r}; {way}, or give a function.")
+        raise ValueError(
+            f"GLM: no loss is called {loss!r}; choose one of {', '.join(NAMED)}, or give a function."
+        )
     if isinstance(loss, type) and issubclass(loss, AbstractLoss):
         return resolve(loss())
     if callable(loss) and not isinstance(loss, type):
@@ -825,9 +831,10 @@ def resolve_shared(loss: str | AbstractSharedLoss) -> AbstractSharedLoss:
             f"Regression: loss must be a name, or a loss of lo.losses with parameters of its own such as "
             f"lo.losses.Beta(); got {type(loss).__name__}. Losses without are for lo.GLM."
         )
-    if canonical_name(loss) not in SHARED:
+    name = name_among(loss, SHARED)
+    if name not in SHARED:
         raise ValueError(
             f"Regression: no loss with parameters of its own is called {loss!r}; choose one of "
             f"{', '.join([*SHARED, 'ordinal'])}. Losses without are for lo.GLM."
         )
-    return SHARED[canonical_name(loss)]()
+    return SHARED[name]()

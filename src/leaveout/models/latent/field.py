@@ -9,7 +9,7 @@ everything seen): its likelihood, integrated over the posterior of η_s given th
 """
 
 import functools
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import pandas as pd
@@ -31,6 +31,7 @@ from ...objectives.objective import (
     float64,
 )
 from ...plans.graph import blocks, read_edges
+from ..glm.losses import name_among
 from .base import AbstractLatentModel
 from .laplace import Incidence, LaplaceEngine, LaplaceMode, Latent
 from .leave_one_out import MAX_COVARIANCE_ROWS, RowsAlone, alone, rings
@@ -122,7 +123,9 @@ class GaussianField(AbstractLatentModel):
         trials: ArrayLike | None = None,
         prior: Literal["default"] | None = "default",
     ):
-        _check_choice("family", family, ("poisson", "binomial", "gaussian"))
+        if isinstance(family, str):
+            family = name_among(family, get_args(Family))
+        _check_choice("family", family, get_args(Family))
         _check_choice("structure", structure, tuple(STRUCTURES))
         if not (prior is None or (isinstance(prior, str) and prior == "default")):
             raise ValueError(f"GaussianField: prior must be 'default' or None; got {prior!r}.")

@@ -37,6 +37,7 @@ from ...data.arrays import Names, count, match_columns, match_labels, numbers, p
 from ...data.formulas import frame_of, named_column, stateful_remark
 from ...objectives.closed_form import Points, State, ValueAndGradient, Weights
 from ...objectives.objective import AbstractObjective, Costs, DiagonalBlocks, Parameters, Units
+from ..glm import losses
 from ..glm.rows import all_finite, column, design, new_rows
 from .base import AbstractLatentModel, jacobian_by_differences
 from .crossed import CrossedFactors
@@ -1164,7 +1165,7 @@ class Mixed(AbstractLatentModel):
 
 def _ordinal_levels(family: Any, y: Any) -> tuple[Any, tuple]:
     """Return y, as numbers of levels for an ordinal family, and the levels."""
-    if not (isinstance(family, str) and family.lower() in ("ordinal", "cumulative")):
+    if not (isinstance(family, str) and losses.name_among(family, ("ordinal",)) == "ordinal"):
         return y, ()
     categories: Any = getattr(y, "cat", y)
     if getattr(categories, "ordered", False):

@@ -152,7 +152,6 @@ def ways(y: Array, trials: Array) -> FloatArray:
 FAMILIES: dict[str, Callable[[], Response]] = {
     "gaussian": lambda: Response(losses.GaussianScale()),
     "binomial": lambda: Response(losses.Binomial(), False),
-    "bernoulli": lambda: Response(losses.Binomial(), False),
     "poisson": lambda: Response(losses.Poisson()),
     "gamma": lambda: Response(losses.GammaShape()),
     "negative_binomial": lambda: Response(losses.NegativeBinomialDispersion()),
@@ -164,8 +163,8 @@ def read_response(family: Any, y: ArrayLike) -> Response:
     `lo.losses`.
     """
     if isinstance(family, str):
-        name = losses.canonical_name(family).replace("negativebinomial", "negative_binomial")
-        if name in ("ordinal", "cumulative"):
+        name = losses.name_among(family, (*FAMILIES, "ordinal"))
+        if name == "ordinal":
             return Response(losses.Ordinal(len(np.unique(np.asarray(y)))))
         if name in FAMILIES:
             return FAMILIES[name]()
