@@ -149,21 +149,21 @@ def folds_of_host(X: np.ndarray, y: np.ndarray, plan: lo.Plan, weighted: bool = 
 @row("scikit-learn's ten fits")
 def ten_folds_20000_x_50_exact() -> tuple[Call, Call]:
     X, y, fit = logistic(20_000, 50)
-    plan = lo.kfold(len(X), 10, seed=0)
+    plan = lo.kfold(len(X), 10, rng=0)
     return lambda: lo.cross_validate(fit, plan, lo.Exact()), folds_of_host(X, y, plan)
 
 
 @row("scikit-learn's ten fits")
 def ten_folds_1000_x_10_certified() -> tuple[Call, Call]:
     X, y, fit = logistic(1000, 10)
-    plan = lo.kfold(len(X), 10, seed=0)
+    plan = lo.kfold(len(X), 10, rng=0)
     return lambda: lo.cross_validate(fit, plan), folds_of_host(X, y, plan)
 
 
 @row("scikit-learn's fits, warm")
 def bootstrap_200_of_2000_x_20() -> tuple[Call, Call]:
     X, y, fit = logistic(2000, 20)
-    plan = lo.bootstrap(len(X), 200, seed=0)
+    plan = lo.bootstrap(len(X), 200, rng=0)
     return lambda: lo.cross_validate(fit, plan), folds_of_host(X, y, plan, weighted=True)
 
 
@@ -256,7 +256,7 @@ def chain() -> tuple[np.ndarray, lo.Fit, Call]:
 
 def one_fold_of_a_chain(refit: lo.AbstractRefit) -> tuple[Call, Call]:
     _, fit, passes = chain()
-    plan = lo.random_subsets(20_000, 0.1, 4, seed=0)
+    plan = lo.random_subsets(20_000, 0.1, 4, rng=0)
     return lambda: lo.cross_validate(fit, plan, refit, audit=0), lambda: [
         passes() for _ in range(4)
     ]
@@ -308,7 +308,7 @@ def field_of_64_sites_eight_folds() -> tuple[Call, Call]:
     fit = lo.fit(lo.MRF(x, edges, lo.emissions.Gaussian(), 2, coupling=0.5))
     tree = clique.tree(side**2, edges, 2)
     potentials = random.standard_normal((side**2 * 2 + len(edges) * 4, 1))
-    return lambda: lo.cross_validate(fit, lo.kfold(side**2, 8, seed=0)), lambda: tree.log_partition(
+    return lambda: lo.cross_validate(fit, lo.kfold(side**2, 8, rng=0)), lambda: tree.log_partition(
         potentials
     )
 

@@ -99,14 +99,14 @@ SUITE: dict[str, tuple[Callable, str, tuple[int, ...]]] = {
 
 def folds(fit: lo.Fit, n: int, seed: int) -> tuple[float, float]:
     """What is usual: Student's t over ten folds."""
-    cv = lo.cross_validate(fit, lo.kfold(n, 10, seed=seed), audit=0)
+    cv = lo.cross_validate(fit, lo.kfold(n, 10, rng=seed), audit=0)
     each = np.array([cv.losses[cv.plan.refit == k].mean() for k in range(10)])
     half = scipy.stats.t.ppf(0.975, 9) * each.std(ddof=1) / np.sqrt(10)
     return each.mean() - half, each.mean() + half
 
 
 def corrected(fit: lo.Fit, n: int, seed: int) -> tuple[float, float]:
-    found = lo.cross_validate(fit, lo.random_subsets(n, 0.1, 25, seed=seed), audit=0).interval(
+    found = lo.cross_validate(fit, lo.random_subsets(n, 0.1, 25, rng=seed), audit=0).interval(
         method="corrected"
     )
     return found.low, found.high
@@ -283,7 +283,7 @@ def one_chain(
     fit = lo.fit(lo.HMM(x[:, None], lo.emissions.Gaussian(), 2), start)
     elsewhere = replace(fit, objective=lo.HMM(fresh[:, None], lo.emissions.Gaussian(), 2))
     plans = {
-        "at random": (lo.kfold(steps, 10, seed=seed), lo.kfold(ahead, 10, seed=seed)),
+        "at random": (lo.kfold(steps, 10, rng=seed), lo.kfold(ahead, 10, rng=seed)),
         "blocks": (lo.kfold(steps, 10), lo.groups(np.arange(ahead) // (steps // 10) % 10)),
     }
     found = {}
@@ -349,7 +349,7 @@ def one_field(
     elsewhere = replace(fit, objective=make(x[1:]))
     found = {}
     for scheme, plan in {
-        "at random": lo.kfold(sites, 10, seed=seed),
+        "at random": lo.kfold(sites, 10, rng=seed),
         "rows": lo.kfold(sites, 10),
     }.items():
         estimate = lo.cross_validate(fit, plan)

@@ -34,7 +34,7 @@ def plans(rng: Generator, n: int, resamples: int = 6) -> list[lo.Plan]:
     return [
         lo.leave_one_out(n),
         lo.groups(rng.permutation(np.arange(n) % 5)),
-        lo.bootstrap(n, resamples, seed=seed),
+        lo.bootstrap(n, resamples, rng=seed),
     ]
 
 
@@ -163,7 +163,7 @@ def nine_distinct_rows(rng: Generator) -> Tally:
     """Resamples of twelve rows have about eight distinct ones, for ten coefficients."""
     X = rng.standard_normal((12, 9))
     y = response(rng, X)
-    plan = lo.bootstrap(12, 20, seed=int(rng.integers(2**31)))
+    plan = lo.bootstrap(12, 20, rng=int(rng.integers(2**31)))
     host = LinearRegression()
     return each_plan(
         lambda: lo.from_sklearn(clone(host).fit(X, y), X, y), [plan], host_truth(host, X, y)
@@ -542,7 +542,7 @@ def kinked(rng: Generator, host: Any, X: Array) -> Tally:
     fit = lambda: lo.from_sklearn(clone(host).fit(X, y), X, y)
     return each_plan(
         fit,
-        [lo.leave_one_out(len(y)), lo.kfold(len(y), 4, seed=1)],
+        [lo.leave_one_out(len(y)), lo.kfold(len(y), 4, rng=1)],
         lambda plan: Truth.of(plan, fold),
     )
 

@@ -89,9 +89,9 @@ def overlapping(rng: Generator, n: int) -> lo.Plan:
             n,
         )
     return (
-        lo.bootstrap(n, 12, seed=seed(rng))
+        lo.bootstrap(n, 12, rng=seed(rng))
         if which == 1
-        else lo.random_subsets(n, 0.3, 12, seed=seed(rng))
+        else lo.random_subsets(n, 0.3, 12, rng=seed(rng))
     )
 
 
@@ -631,7 +631,7 @@ def pairs_at_risk(rng: Generator) -> Tally:
         total += pairs.sum()
         good += pairs @ ((risk[i] > risk) + 0.5 * (risk[i] == risk))
     apparent, b = (
-        lo.validate(fit, plan=lo.bootstrap(len(rows), 2, seed=0), curves=0).apparent,
+        lo.validate(fit, plan=lo.bootstrap(len(rows), 2, rng=0), curves=0).apparent,
         fit.parameters["coef"],
     )
     ours = Z @ b
@@ -655,9 +655,9 @@ def folds_validated(rng: Generator) -> Tally:
     y = (X[:, 0] + rng.standard_normal(n) > 0) * 1.0
     fit, folds = (
         lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0))),
-        lo.kfold(n, 5, seed=seed(rng)),
+        lo.kfold(n, 5, rng=seed(rng)),
     )
-    drawn, brier, on_all = lo.bootstrap(n, 5, seed=seed(rng)), [], []
+    drawn, brier, on_all = lo.bootstrap(n, 5, rng=seed(rng)), [], []
     for training in trainings(folds):
         p = (
             LogisticRegression(C=1.0, tol=1e-10, max_iter=1000)
@@ -721,7 +721,7 @@ def weights_scaled(rng: Generator) -> Tally:
             )
         return float(theta[1]), float(np.linalg.inv(H)[1, 1] ** 0.5)
 
-    folds = lo.kfold(n, 5, seed=seed(rng))
+    folds = lo.kfold(n, 5, rng=seed(rng))
     eta = lo.cross_predict(fit, folds, lo.Exact(1e-12), kind="link")
     row = lo.calibration(lo.cross_validate(fit, folds, lo.Exact())).table.loc[
         "slope", ["estimate", "se"]
@@ -751,7 +751,7 @@ def useful_thresholds(rng: Generator) -> Tally:
         np.arange(n) % 40 if grouped else np.arange(n),
     )
     fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.1), sample_weight=w))
-    plan = lo.groups(label) if grouped else lo.kfold(n, 5, seed=seed(rng))
+    plan = lo.groups(label) if grouped else lo.kfold(n, 5, rng=seed(rng))
     p, t = lo.cross_predict(fit, plan, lo.Exact(1e-12)), np.array([0.2, 0.35, 0.5, 0.65])
     found = lo.decision_curve(lo.cross_validate(fit, plan), t)
     lows, best = [], []
@@ -877,7 +877,7 @@ def out_of_order(rng: Generator) -> Tally:
     order = rng.permutation(n)
     plans = (
         lambda: lo.blocks(n, 5, buffer=1),
-        lambda: lo.contiguous(n, 0.2, 8, seed=1),
+        lambda: lo.contiguous(n, 0.2, 8, rng=1),
         lambda: lo.leave_future_out(n, 20, 3),
     )
     make = plans[int(rng.integers(len(plans)))]
@@ -964,7 +964,7 @@ def dependent_resampled(rng: Generator) -> Tally:
 
     fit = lo.fit(lo.Objective(F, 30), np.zeros(()))
     try:
-        cv, said = told(lambda: lo.cross_validate(fit, lo.bootstrap(30, 6, seed=1)))
+        cv, said = told(lambda: lo.cross_validate(fit, lo.bootstrap(30, 6, rng=1)))
     except ValueError:
         return Tally(1)
     return holds("bootstrap", bool(said), f"accepted: {cv.mean}")
@@ -1024,7 +1024,7 @@ def small_process(rng: Generator) -> Tally:
     """
     X = rng.standard_normal((25, 3))
     y = np.sin(2 * X).sum(1) + 0.3 * rng.standard_normal(25)
-    plan = lo.kfold(25, 5, seed=1)
+    plan = lo.kfold(25, 5, rng=1)
     ways: dict[str, dict[str, float]] = {
         "BFGS": {"gtol": 1e-7},
         "L-BFGS-B": {"ftol": 1e-14, "gtol": 1e-7},  # scikit-learn's
@@ -1092,7 +1092,7 @@ def underflow_raised(rng: Generator) -> Tally:
     X = rng.standard_normal((24, 2)) * [10.0 ** rng.uniform(2, 4), 1.0]
     y = (X[:, 1] + rng.logistic(size=24) > 0) * 1.0
     y[:2] = [0.0, 1.0]
-    plan = lo.kfold(24, 6, seed=seed(rng)) if rng.random() < 0.5 else lo.leave_one_out(24)
+    plan = lo.kfold(24, 6, rng=seed(rng)) if rng.random() < 0.5 else lo.leave_one_out(24)
     with np.errstate(all="raise"):
         fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0)))
         cv = lo.cross_validate(fit, plan)
@@ -1120,7 +1120,7 @@ def pointwise_densities(rng: Generator) -> Tally:
     mean, cov = posterior(np.ones(n))
     draws = mean + rng.normal(size=(4, 500, p)) @ np.linalg.cholesky(cov).T
     model = lo.GLM(X, y, "squared", lo.penalties.Ridge(spread**-2), intercept=False)
-    plan = lo.kfold(n, int(rng.integers(2, 6)), seed=seed(rng), repeats=int(rng.integers(1, 3)))
+    plan = lo.kfold(n, int(rng.integers(2, 6)), rng=seed(rng), num_repeats=int(rng.integers(1, 3)))
     found = lo.elpd(lo.from_posterior(draws, model), plan, score="pointwise")
     true = np.empty(len(plan.index))
     for training in trainings(plan):
@@ -1155,7 +1155,7 @@ def held_coefficients(rng: Generator) -> Tally:
     fit = lo.fit(
         lo.GLM(X, y, "squared", lo.penalties.Lasso(a) if a else lo.penalties.Box(low, high))
     )
-    plan = lo.kfold(n, 4, seed=seed(rng))
+    plan = lo.kfold(n, 4, rng=seed(rng))
 
     def fold(training: Training) -> tuple[Array, Array, bool]:
         rows, held = training.rows, training.held
@@ -1193,7 +1193,7 @@ def altered_certificate(rng: Generator) -> Tally:
     n = int(rng.integers(10, 20))
     X, y = pd.DataFrame(rng.normal(size=(n, 2)), columns=["a, b", 'say "y"']), rng.normal(size=n)
     cv = lo.cross_validate(
-        lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(1.0))), lo.kfold(n, 3, seed=seed(rng))
+        lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(1.0))), lo.kfold(n, 3, rng=seed(rng))
     )
     with tempfile.TemporaryDirectory() as folder:
         certificate, data = Path(folder) / "a.json", Path(folder) / "a.csv"
@@ -1227,7 +1227,7 @@ def held_out_probabilities(rng: Generator) -> Tally:
     X = np.c_[np.eye(levels)[rng.integers(0, levels, n)], rng.normal(size=(n, 2))]
     y = (rng.random(n) < 0.45) * 1.0
     fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1e-3), intercept=False))
-    plan = lo.leave_one_out(n) if rng.random() < 0.5 else lo.kfold(n, 6, seed=seed(rng))
+    plan = lo.leave_one_out(n) if rng.random() < 0.5 else lo.kfold(n, 6, rng=seed(rng))
     eta, error = lo.cross_predict(fit, plan, kind="link", error=True)
     true = np.empty(n)
     for training in trainings(plan):
@@ -1322,7 +1322,7 @@ def no_model_loss(rng: Generator) -> Tally:
     """What no model loses on the same folds: refits of the intercept, with weights and offsets."""
     n, X = 36, rng.standard_normal((36, 2))
     w, exposure = rng.uniform(0.5, 2.0, n), rng.uniform(0.5, 2.0, n)
-    plan = lo.groups(np.arange(n) % 6) if rng.random() < 0.5 else lo.kfold(n, 5, seed=seed(rng))
+    plan = lo.groups(np.arange(n) % 6) if rng.random() < 0.5 else lo.kfold(n, 5, rng=seed(rng))
     if rng.random() < 0.5:
         y = X[:, 0] + rng.standard_normal(n)
         model = lo.GLM(X, y, "squared", sample_weight=w)

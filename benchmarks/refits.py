@@ -91,7 +91,7 @@ def bounds(problems: int) -> None:
                 X, y, loss, lo.penalties.Ridge(ridge) + lo.penalties.Box(), sample_weight=w
             )
             fit = lo.fit(model)
-            for plan in (lo.leave_one_out(n), lo.kfold(n, 5, seed=seed)):
+            for plan in (lo.leave_one_out(n), lo.kfold(n, 5, rng=seed)):
                 found = lo.cross_validate(fit, plan)
                 for k, own in enumerate(plan.matrix()):
                     coef, intercept = not_negative(X, y, w * own, ridge, loss)
@@ -206,7 +206,7 @@ def smooth(count=8, n=120):
         chosen = np.array(list(lo.smooth(model, lo.leave_one_out(n)).smoothing.values()))
         for factor in (0.01, 1.0, 100.0):
             fit = lo.fit(model.smoothed(factor * chosen))
-            for plan in (lo.kfold(n, 8, seed=seed), lo.groups(data.g)):
+            for plan in (lo.kfold(n, 8, rng=seed), lo.groups(data.g)):
                 cv = lo.cross_validate(fit, plan)
                 for k in range(plan.num_refits):
                     mine = plan.refit == k

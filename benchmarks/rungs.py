@@ -70,7 +70,7 @@ def left_out(
 ) -> Callable[[], lo.Estimate]:
     """Leave out every row, or folds."""
     count = fit.objective.num_units
-    plan = lo.kfold(count, folds, seed=0) if folds else lo.leave_one_out(count)
+    plan = lo.kfold(count, folds, rng=0) if folds else lo.leave_one_out(count)
     return lambda: lo.cross_validate(fit, plan, strategy or lo.Certified())
 
 

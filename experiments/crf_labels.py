@@ -47,7 +47,7 @@ def main() -> None:
         f"{steps:,} labels of {options.sentences:,} sentences, D = {fit.num_params}; fit {time.perf_counter() - start:.0f} s"
     )
     plans = {
-        "at random": lo.random_subsets(steps, options.share, options.folds, seed=0),
+        "at random": lo.random_subsets(steps, options.share, options.folds, rng=0),
         "blocks of 5": blocks(steps, options.share, options.folds, 5),
         "blocks of 20": blocks(steps, options.share, options.folds, 20),
     }

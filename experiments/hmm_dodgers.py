@@ -327,7 +327,7 @@ def inexact(out: Path, folds: int) -> None:
     """Section 4 and proposition 2: fits stopped at twelve points along the way."""
     frame = series()[SUBSET].reset_index(drop=True)
     fit = lo.fit(model(frame))
-    plan = lo.contiguous(len(frame), 0.02, 10, seed=0)
+    plan = lo.contiguous(len(frame), 0.02, 10, rng=0)
     truth, objective = lo.cross_validate(fit, plan, lo.Exact()), fit.objective
     path = stops(fit)
     rows = []
@@ -397,7 +397,7 @@ def basins(out: Path, folds: int) -> None:
     """How often does a restart find a better optimum of a fold than the one reached from θ̂?"""
     frame = series()[SUBSET].reset_index(drop=True)
     fit = lo.fit(model(frame))
-    objective, plan = fit.objective, lo.contiguous(len(frame), 0.1, 20, seed=0)
+    objective, plan = fit.objective, lo.contiguous(len(frame), 0.1, 20, rng=0)
     exact = lo.cross_validate(fit, plan, lo.Exact())
     reached = optima(fit, plan)
     starts = [raveled(objective.parameters.start(seed)) for seed in range(20)]

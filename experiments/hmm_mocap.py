@@ -823,7 +823,7 @@ def basins(settings: argparse.Namespace) -> None:
     states, folds, restarts = (2, 3, 3) if settings.quick else (5, 20, 20)
     hmm = lo.HMM(x, lo.emissions.Gaussian(), states)
     fit, _ = fitted("Gaussian", hmm, restarts)
-    plan, down, rows = lo.contiguous(len(x), 0.1, folds, seed=0), descent(hmm), []
+    plan, down, rows = lo.contiguous(len(x), 0.1, folds, rng=0), descent(hmm), []
     exact = lo.cross_validate(fit, plan, lo.Exact())
     parameters, lowest = minima(fit, plan, lo.Exact())
     for k, w in enumerate(plan.matrix()):

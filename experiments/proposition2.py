@@ -266,7 +266,7 @@ def by_fold(cv: lo.Estimate) -> float:
 
 def counts() -> list[dict[str, Any]]:
     frame = series()[SUBSET].reset_index(drop=True)
-    return sampled("counts", lo.fit(model(frame)), lo.contiguous(len(frame), 0.02, 10, seed=0), 12)
+    return sampled("counts", lo.fit(model(frame)), lo.contiguous(len(frame), 0.02, 10, rng=0), 12)
 
 
 def picture(table: pd.DataFrame, file: Path) -> None:

@@ -43,7 +43,7 @@ LINEAR = lo.fit(
 )
 PIPELINE = make_pipeline(StandardScaler(), SelectKBest(k=2), LogisticRegression())
 TABLES = "SELECT count(*) FROM sqlite_master WHERE name = 'steps'"
-TOGETHER, ALONE = lo.kfold(N, 180, seed=0), lo.leave_one_out(N)
+TOGETHER, ALONE = lo.kfold(N, 180, rng=0), lo.leave_one_out(N)
 LEVELS = {
     "size": 30,
     "levels": 9,
@@ -119,7 +119,7 @@ def tuned(build, space, plan, **more):
 def ridges(**more):
     build = lambda **penalty: FIT.objective.under(lo.penalties.Ridge([*penalty.values()]))
     return tuned(
-        build, dict.fromkeys("abc", (1e-2, 1e4)), lo.kfold(N, 10, seed=0), metric="auc", **more
+        build, dict.fromkeys("abc", (1e-2, 1e4)), lo.kfold(N, 10, rng=0), metric="auc", **more
     )
 
 
@@ -135,7 +135,7 @@ def network(**more):
         return lo.Separable(loss, np.c_[X, y][:200], penalty, start)
 
     return tuned(
-        build, {"alpha": (1e-2, 1e2)}, lo.kfold(200, 20, seed=0), trials=8, nested=0, **more
+        build, {"alpha": (1e-2, 1e2)}, lo.kfold(200, 20, rng=0), trials=8, nested=0, **more
     )
 
 

@@ -164,7 +164,7 @@ def test_permuting_units_permutes_scores(name):
 
 def test_batches_do_not_matter(monkeypatch):
     fit = fitted("logistic")
-    plan = lo.bootstrap(fit.objective.num_units, 20, seed=2)
+    plan = lo.bootstrap(fit.objective.num_units, 20, rng=2)
     whole = lo.cross_validate(fit, plan, lo.Exact())
     monkeypatch.setattr("leaveout.validation.batches.CAPACITY", 500)
     pieces = lo.cross_validate(fit, plan, lo.Exact())

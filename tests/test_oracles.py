@@ -63,7 +63,7 @@ def test_refits_are_minima(oracle):
         )
     else:
         made, size = oracles.Classes(X, y, 0.1), 9
-    plan = lo.bootstrap(30, 3, seed=0)
+    plan = lo.bootstrap(30, 3, rng=0)
     theta, reached = oracles.refits(made, np.zeros(size), plan)
     function = made.bound(plan)
     assert reached.all()

@@ -97,7 +97,7 @@ QUICK = ("logistic", "ridge", "two functions", "separable", "gamma")
 )
 def test_exact_is_the_refit(name):
     fit = fitted(name)
-    plan = lo.random_subsets(fit.objective.num_units, 0.1, 4, seed=1)
+    plan = lo.random_subsets(fit.objective.num_units, 0.1, 4, rng=1)
     got = lo.fold_parameters(fit, plan, lo.Exact(1e-10))
     for k, weights in enumerate(plan.matrix()):
         want = minimiser(fit.objective, fit.theta, weights)

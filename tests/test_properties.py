@@ -51,7 +51,7 @@ def plans(draw):
     kind, seed = draw(st.sampled_from(("leave one out", "folds", "bootstrap"))), draw(seeds)
     if kind == "leave one out":
         return lo.leave_one_out(N)
-    return lo.kfold(N, 4, seed=seed) if kind == "folds" else lo.bootstrap(N, 4, seed=seed)
+    return lo.kfold(N, 4, rng=seed) if kind == "folds" else lo.bootstrap(N, 4, rng=seed)
 
 
 def fitted(loss, X, y, weight):
@@ -125,7 +125,7 @@ def test_rows_in_another_order(problem, seed):
 def test_a_plan_in_another_order(problem, seed):
     """Entries within a refit, and refits within the plan."""
     fit, rng = fitted(*problem), np.random.default_rng(seed)
-    plan = lo.kfold(N, 4, seed=seed)
+    plan = lo.kfold(N, 4, rng=seed)
     refits = rng.permutation(4)
     entries = np.concatenate(
         [rng.permutation(np.arange(plan.indptr[k], plan.indptr[k + 1])) for k in refits]
@@ -296,7 +296,7 @@ def test_comparisons_are_of_pairs(problem):
 @given(st.integers(3, 60), st.integers(2, 9), st.integers(0, 5), seeds)
 def test_plans_score_what_they_say(n, size, buffer, seed):
     size = min(size, n - 1)
-    for plan in (lo.leave_one_out(n), lo.kfold(n, min(size, n), seed=seed), lo.blocks(n, size)):
+    for plan in (lo.leave_one_out(n), lo.kfold(n, min(size, n), rng=seed), lo.blocks(n, size)):
         assert np.array_equal(np.sort(plan.index[plan.held]), np.arange(n)) and plan.held.all()
     if size + 2 * buffer < n:
         plan = lo.blocks(n, size, buffer=buffer)
@@ -306,9 +306,9 @@ def test_plans_score_what_they_say(n, size, buffer, seed):
             held = plan.index[mine][plan.held[mine]]
             near = np.arange(max(0, held.min() - buffer), min(n, held.max() + buffer + 1))
             assert np.array_equal(np.sort(plan.index[mine]), near)
-    drawn = lo.bootstrap(n, 3, seed=seed)
+    drawn = lo.bootstrap(n, 3, rng=seed)
     assert np.all(drawn.matrix().sum(1) == n) and np.array_equal(drawn.held, drawn.weight == 0)
-    for plan in (lo.random_subsets(n, 0.3, 3, seed=seed), lo.contiguous(n, 0.3, 3, seed=seed)):
+    for plan in (lo.random_subsets(n, 0.3, 3, rng=seed), lo.contiguous(n, 0.3, 3, rng=seed)):
         assert np.all((plan.matrix() == 0).sum(1) == max(1, round(0.3 * n)))
 
 
@@ -316,7 +316,7 @@ def test_plans_score_what_they_say(n, size, buffer, seed):
 @given(st.integers(3, 40), seeds)
 def test_a_plan_is_its_splits(n, seed):
     """There and back: a bootstrap as pairs of train and test."""
-    plan = lo.bootstrap(n, 3, seed=seed)
+    plan = lo.bootstrap(n, 3, rng=seed)
     splits = [
         (np.repeat(np.arange(n), row.astype(int)), np.flatnonzero(row == 0))
         for row in plan.matrix()

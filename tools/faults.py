@@ -1173,9 +1173,9 @@ FAULTS = (
     ),
     Fault(
         "a whole row leaves with its cases",
-        "Cases.plan",
-        "1 - 1 / cases[unit]",
-        "0.0 * cases[unit]",
+        "plan.leave_one_out",
+        "1 - 1 / numbers_of_cases[unit]",
+        "0.0 * numbers_of_cases[unit]",
         "test_cross_validate",
     ),
     Fault(
@@ -1195,8 +1195,8 @@ FAULTS = (
     Fault(
         "classes are spread in one order only",
         "plan.stratified",
-        "own if rng is None else rng.permutation(own)",
-        "own",
+        "random.permutation(class_folds)",
+        "class_folds",
         "test_plan",
     ),
     Fault(

@@ -215,10 +215,10 @@ MODELS: dict[str, tuple[Callable[[], lo.AbstractObjective], tuple[str, ...]]] = 
 }
 PLANS: dict[str, Callable[[int], lo.Plan]] = {
     "one": lo.leave_one_out,
-    "kfold": lambda n: lo.kfold(n, 5, seed=1),
+    "kfold": lambda n: lo.kfold(n, 5, rng=1),
     "groups": lambda n: lo.groups(np.arange(n) % 7),
     "blocks": lambda n: lo.blocks(n, 8, buffer=1),
-    "bootstrap": lambda n: lo.bootstrap(n, 12, seed=2),
+    "bootstrap": lambda n: lo.bootstrap(n, 12, rng=2),
 }
 
 

@@ -64,7 +64,7 @@ def loops(quick: bool, out: Path) -> None:
     fit = lo.fit(lo.HMM(x, lo.emissions.Autoregressive(0), 2))
     flat = lambda theta: np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(theta)])
     objective, theta, ones = fit.objective, flat(fit.theta), np.ones(steps)
-    plan = lo.contiguous(steps, 0.1, 1, seed=0)
+    plan = lo.contiguous(steps, 0.1, 1, rng=0)
 
     loss = slow.chain_objective(x, 2)
     theirs = {
@@ -149,7 +149,7 @@ def against(
     x = mean[path] + np.sqrt(variance[path]) * rng.standard_normal((steps, channels))
     model = lo.HMM(x, lo.emissions.Gaussian(), states)
     held, theta = (
-        lo.contiguous(steps, 0.1, 1, seed=0).matrix()[0] == 0,
+        lo.contiguous(steps, 0.1, 1, rng=0).matrix()[0] == 0,
         model.parameters.unconstrained(parameters),
     )
     score = lambda: model.score(theta, 1.0 - held, np.arange(steps), held)
@@ -585,7 +585,7 @@ def growth_study(quick: bool) -> list[dict]:
 
 
 def measured(size: Size) -> list[dict]:
-    fit, plan, rows = separated_chain(size), lo.contiguous(size.steps, 0.05, size.folds, seed=0), []
+    fit, plan, rows = separated_chain(size), lo.contiguous(size.steps, 0.05, size.folds, rng=0), []
     for name, refit in REFITS.items():
         # of a fit that has not yet made J
         run = lambda refit=refit: lo.cross_validate(replace(fit), plan, refit)

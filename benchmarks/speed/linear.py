@@ -286,11 +286,11 @@ def folds() -> None:
     """Ten folds of many rows, and a thousand bootstrap resamples of few, against scikit-learn's
     refits.
     """
-    against_refits(100_000, 100, lo.kfold(100_000, 10, seed=0), 10, {"Exact": 5, "Certified": None})
+    against_refits(100_000, 100, lo.kfold(100_000, 10, rng=0), 10, {"Exact": 5, "Certified": None})
     against_refits(
         2000,
         20,
-        lo.bootstrap(2000, 1000, seed=0),
+        lo.bootstrap(2000, 1000, rng=0),
         100,
         {"Exact": 8, "NewtonStep": 20, "Certified": None},
     )
@@ -497,8 +497,8 @@ print(json.dumps(dict(zip(("first call", "another plan", "the first again"), tim
 """
 PLANS = {
     "1,000 groups": "[lo.groups(np.arange(20_000) % 1000), lo.groups(np.arange(20_000) // 20)]",
-    "ten folds": "[lo.kfold(20_000, 10, seed=0), lo.kfold(20_000, 10, seed=1)]",
-    "200 resamples": "[lo.bootstrap(20_000, 200, seed=0), lo.bootstrap(20_000, 200, seed=1)]",
+    "ten folds": "[lo.kfold(20_000, 10, rng=0), lo.kfold(20_000, 10, rng=1)]",
+    "200 resamples": "[lo.bootstrap(20_000, 200, rng=0), lo.bootstrap(20_000, 200, rng=1)]",
 }
 
 

@@ -83,12 +83,12 @@ JOBS = {
         n=100_000, p=100, plan="lo.leave_one_out(100_000)"
     ),
     "rows: 1,000 resamples of 2,000 x 20": LINEAR.format(
-        n=2_000, p=20, plan="lo.bootstrap(2_000, 1_000, seed=0)"
+        n=2_000, p=20, plan="lo.bootstrap(2_000, 1_000, rng=0)"
     ),
     "chain: 10,000 event counts left out one by one": CHAIN
     + "job = lambda: lo.cross_validate(dataclasses.replace(fit), lo.leave_one_out(10_000))",
     "chain: 100 folds of a tenth": CHAIN
-    + "job = lambda: lo.cross_validate(dataclasses.replace(fit), lo.random_subsets(10_000, 0.1, 100, seed=0))",
+    + "job = lambda: lo.cross_validate(dataclasses.replace(fit), lo.random_subsets(10_000, 0.1, 100, rng=0))",
     "chain: fit of eight states, four starts, T = 20,000": STATES,
     "field: every site of Philadelphia": FIELD,
     "leakage: ridge, default draws": LEAKAGE
@@ -162,7 +162,7 @@ def linear(quick: bool) -> None:
         X, y = logistic_data(*size)
         plans = {
             "leave-one-out": lo.leave_one_out(size[0]),
-            "10 folds": lo.kfold(size[0], 10, seed=0),
+            "10 folds": lo.kfold(size[0], 10, rng=0),
         }
         for kind in (np.float32, np.float64):
             own = X.astype(kind)
@@ -187,7 +187,7 @@ def separable(quick: bool) -> None:
     device, rows = elsewhere(), []
     for size in SIZES[quick] if device is not None else ():
         X, y = logistic_data(*size)
-        penalty, plan = lambda theta: 0.5 * jnp.sum(theta**2), lo.kfold(size[0], 10, seed=0)
+        penalty, plan = lambda theta: 0.5 * jnp.sum(theta**2), lo.kfold(size[0], 10, rng=0)
 
         def run(X: Any, place: Any, y=y, penalty=penalty, plan=plan) -> lo.Estimate:
             with jax.default_device(place):

@@ -130,7 +130,7 @@ def reached(fit: lo.Fit, plan: lo.Plan) -> np.ndarray:
 
 
 def compared(fit: lo.Fit, folds: int, sample: int) -> pd.DataFrame:
-    plan = lo.kfold(ROWS, folds, seed=0)
+    plan = lo.kfold(ROWS, folds, rng=0)
     looked = np.linspace(0, folds - 1, min(sample, folds)).astype(int)
     some = plan.some(looked)
     table = [{"": "Certified, first call", "folds": folds, "seconds": timed(fit, plan)[0]}]

@@ -113,7 +113,7 @@ def folds(quick: bool) -> dict[str, Any]:
     """A fit, and folds of many rows."""
     fit, first = fitted(quick)
     start, n = time.process_time(), fit.objective.num_units
-    found = lo.cross_validate(fit, lo.kfold(n, FOLDS, seed=0), audit=0)
+    found = lo.cross_validate(fit, lo.kfold(n, FOLDS, rng=0), audit=0)
     return {
         "fit": first,
         "seconds": time.process_time() - start,
@@ -155,7 +155,7 @@ def exact(quick: bool) -> dict[str, Any]:
 def exact_folds(quick: bool) -> dict[str, Any]:
     """Folds of many rows, each refitted."""
     X, y = data(quick)
-    start, plan, losses = np.zeros(X.shape[1] + 1), lo.kfold(len(y), FOLDS, seed=0), []
+    start, plan, losses = np.zeros(X.shape[1] + 1), lo.kfold(len(y), FOLDS, rng=0), []
     began = time.process_time()
     for k in range(FOLDS):
         losses.append(_refit(X, y, plan.index[plan.indptr[k] : plan.indptr[k + 1]], start))
@@ -390,9 +390,7 @@ def _network(n: int, folds: int) -> tuple[lo.Fit, lo.Plan]:
     penalty = lambda theta: 0.5 * (jnp.sum(theta["in"] ** 2) + jnp.sum(theta["out"] ** 2))
     start = {"in": 0.3 * rng.standard_normal((5, 8)), "out": np.ones(8)}
     data = np.c_[X, np.sin(X[:, 0]) + X[:, 1] ** 2 + 0.3 * rng.standard_normal(n)]
-    return lo.fit(lo.Separable(loss, data, penalty, start), num_starts=1), lo.kfold(
-        n, folds, seed=0
-    )
+    return lo.fit(lo.Separable(loss, data, penalty, start), num_starts=1), lo.kfold(n, folds, rng=0)
 
 
 def _compared(
@@ -512,7 +510,7 @@ def features_ours(quick: bool) -> dict[str, Any]:
     units = np.random.default_rng(0).choice(n, LEFT[quick], replace=False)
     count = len(units)
     single = lo.Plan(np.arange(count + 1), units, np.zeros(count), np.ones(count, bool), n)
-    for name, plan in (("sentences", single), ("folds", lo.kfold(n, TENTH, seed=0))):
+    for name, plan in (("sentences", single), ("folds", lo.kfold(n, TENTH, rng=0))):
         start = time.process_time()
         found = lo.cross_validate(fit, plan, audit=1)
         told[name] = {"seconds": time.process_time() - start, "refits": plan.num_refits}
@@ -581,7 +579,7 @@ def million_ours(quick: bool) -> dict[str, Any]:
     start = time.process_time()
     fit = lo.fit(objective, np.zeros(X.shape[1]))
     first, began = time.process_time() - start, time.process_time()
-    found = lo.cross_validate(fit, lo.kfold(ACTIVE, 20, seed=0), audit=1)
+    found = lo.cross_validate(fit, lo.kfold(ACTIVE, 20, rng=0), audit=1)
     told = {
         "fit": first,
         "decrement": float(fit.decrement),
@@ -590,7 +588,7 @@ def million_ours(quick: bool) -> dict[str, Any]:
     }
     return told | {
         "error": found.error,
-        "index": lo.kfold(ACTIVE, 20, seed=0).index,
+        "index": lo.kfold(ACTIVE, 20, rng=0).index,
         "audit": str(found.audit),
     }
 
@@ -602,7 +600,7 @@ def million_exact(quick: bool) -> dict[str, Any]:
     """
     X, y = designed(quick)
     own = np.exp(np.linspace(-1, 1, X.shape[1]))
-    gram, plan, losses = (X / own) @ X.T, lo.kfold(ACTIVE, 20, seed=0), []
+    gram, plan, losses = (X / own) @ X.T, lo.kfold(ACTIVE, 20, rng=0), []
     for k in range(20):
         held = plan.index[plan.indptr[k] : plan.indptr[k + 1]]
         seen = np.setdiff1d(np.arange(ACTIVE), held)

@@ -38,7 +38,7 @@ N = 120
 rng = np.random.default_rng(0)
 X = rng.standard_normal((N, 2))
 Y = (X[:, 0] + rng.standard_normal(N) > 0) * 1.0
-PLAN = lo.kfold(N, 30, seed=0)
+PLAN = lo.kfold(N, 30, rng=0)
 LEAKAGE = {"groups": np.arange(N) // 4, "leakage": lo.leakage.RecordLeakage(0.05), "loss": "mse"}
 MODEL = lo.GLM(X, Y, "logistic", lo.penalties.Ridge(1.0))
 SPACE = {"a": (1e-2, 1e3)}
@@ -188,7 +188,7 @@ def test_a_checkpoint_of_another_run_is_refused(file, monkeypatch):
     moved = np.where(np.arange(N) == 7, 1 - Y, Y)
     others = {
         "model or data, fit": lambda: lo.cross_validate(logistic(y=moved), PLAN, **f),
-        "plan": lambda: lo.cross_validate(fit, lo.kfold(N, 30, seed=1), **f),
+        "plan": lambda: lo.cross_validate(fit, lo.kfold(N, 30, rng=1), **f),
         "refit": lambda: lo.cross_validate(fit, PLAN, lo.Certified(0.02), **f),
         "evaluate": lambda: lo.cross_validate(fit, PLAN, evaluate="squared_error", **f),
         "metric": lambda: lo.cross_validate(fit, PLAN, metric="mse", **f),
@@ -316,7 +316,7 @@ def test_what_a_function_uses_is_part_of_it(monkeypatch):
     plan = lo.kfold(9, 3)
     before = fingerprint(plan)
     assert len(plan.refit) == 9 and fingerprint(plan) == before != fingerprint(
-        lo.kfold(9, 3, seed=1)
+        lo.kfold(9, 3, rng=1)
     )
 
 
@@ -599,7 +599,7 @@ def test_a_long_verb_of_other_data_is_refused(file):
             {
                 "build": lambda a: MODEL.under(lo.penalties.Ridge(2 * a)),
                 "space": {"a": (1e-2, 1e2)},
-                "plan": lo.kfold(N, 30, seed=1),
+                "plan": lo.kfold(N, 30, rng=1),
                 "trials": 4,
                 "sampler": "gradient",
             },

@@ -24,7 +24,7 @@ rng = np.random.default_rng(0)
 X = rng.standard_normal((N, 3))
 Y = (X[:, 0] + rng.standard_normal(N) > 0) * 1.0
 FIT = lo.fit(lo.GLM(X, Y, "logistic", lo.penalties.Ridge(1.0)))
-PLAN = lo.kfold(N, 60, seed=0)
+PLAN = lo.kfold(N, 60, rng=0)
 HERE = os.getpid()
 
 

@@ -25,7 +25,7 @@ def results():
     X = pd.DataFrame(rng.standard_normal((N, 2)), columns=["age", "dose"])
     y = X["age"] + rng.standard_normal(N)
     model = lo.GLM(X, y, "squared", lo.penalties.Ridge(1.0))
-    fit, plan = lo.fit(model), lo.kfold(N, 6, seed=0)
+    fit, plan = lo.fit(model), lo.kfold(N, 6, rng=0)
     cv, build = (
         lo.cross_validate(fit, plan, metric="mse"),
         lambda a: model.under(lo.penalties.Ridge(a)),

@@ -51,7 +51,7 @@ def test_what_no_update_reports_is_no_multiple_of_its_error(name):
 def test_the_tolerance_is_kept():
     for name in ("logistic", "multinomial", "hidden Markov"):
         fit = fitted(name)
-        plan = lo.kfold(fit.objective.num_units, 5, seed=1)
+        plan = lo.kfold(fit.objective.num_units, 5, rng=1)
         exact = lo.cross_validate(fit, plan, lo.Exact(1e-12))
         for rtol in (1.0, 0.1, 0.001):
             cv = lo.cross_validate(fit, plan, lo.Certified(rtol))

@@ -34,7 +34,7 @@ def given(request):
 
 
 def mean(x, y, plan=None):
-    return lo.cross_validate(lo.fit(lo.GLM(x, y, "squared")), plan or lo.kfold(N, 5, seed=0)).mean
+    return lo.cross_validate(lo.fit(lo.GLM(x, y, "squared")), plan or lo.kfold(N, 5, rng=0)).mean
 
 
 def test_regressions_are_the_same(given):

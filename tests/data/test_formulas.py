@@ -30,7 +30,7 @@ def test_a_formula_is_its_columns():
     data, rng = table(), np.random.default_rng(1)
     site = pd.get_dummies(data["site"], dtype=float)[["b", "c"]].to_numpy()
     X = np.column_stack([data["x"], site, data[["x"]].to_numpy() * site])
-    plan = lo.kfold(80, 5, seed=0)
+    plan = lo.kfold(80, 5, rng=0)
     ours = lo.fit(lo.GLM("count ~ x * site", data, "poisson", offset="o", weights="w"))
     plain = lo.fit(
         lo.GLM(X, data["count"].to_numpy(), "poisson", offset=data["o"], sample_weight=data["w"])
@@ -236,7 +236,7 @@ def test_a_survival_formula_is_its_columns():
     for ours, columns in pairs:
         fit, known = lo.fit(ours), lo.fit(columns)
         np.testing.assert_allclose(fit.parameters["coef"], known.parameters["coef"], rtol=1e-9)
-        losses = [lo.cross_validate(each, lo.kfold(n, 4, seed=1)).losses for each in (fit, known)]
+        losses = [lo.cross_validate(each, lo.kfold(n, 4, rng=1)).losses for each in (fit, known)]
         np.testing.assert_allclose(*losses, rtol=1e-9)
     plain = lo.fit(lo.Cox("Surv(stop, status == 2) ~ age + bs(far, 4) + sex", data))
     np.testing.assert_allclose(

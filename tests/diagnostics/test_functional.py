@@ -102,7 +102,7 @@ def test_bca_intervals_of_scipy(groups):
     y = rng.gamma(1.0, 1.0, N)
     fit = lo.fit(lo.GLM(np.ones((N, 1)), y, "squared", intercept=False))
     cube = lambda parameters: parameters["coef"][0] ** 3
-    found = lo.functional(fit, cube, lo.bootstrap(N, 400, groups=groups, seed=2), level=0.9)
+    found = lo.functional(fit, cube, lo.bootstrap(N, 400, groups=groups, rng=2), level=0.9)
     draws = found.replicates["f"].to_numpy()
     label = np.arange(N) if groups is None else pd.factorize(groups)[0]
     alone = np.array([y[label != k].mean() ** 3 for k in range(label.max() + 1)])

@@ -135,7 +135,7 @@ def test_outliers_that_nothing_but_their_leverage_betrays():
 
 
 def test_shares_of_units_that_are_scored_often(linear):
-    plan = lo.random_subsets(N, 0.3, 9, seed=2)
+    plan = lo.random_subsets(N, 0.3, 9, rng=2)
     cv = lo.cross_validate(linear[0], plan, lo.Exact())
     times = np.bincount(plan.index, minlength=N)
     size = np.bincount(plan.refit, np.abs(cv.losses) / times[plan.index])
@@ -253,7 +253,7 @@ def test_errors_of_coarse_refits_are_kept():
     prediction.
     """
     fit = fitted("logistic")
-    cv = lo.cross_validate(fit, lo.kfold(60, 12, seed=1))
+    cv = lo.cross_validate(fit, lo.kfold(60, 12, rng=1))
     watched = lambda p: 1 / (1 + np.exp(-p["intercept"] - p["coef"].sum()))
     coarse = lo.influence(cv, lo.NewtonStep(), prediction=watched, pairs=0)
     exact = lo.influence(cv, lo.Exact(1e-10), prediction=watched, pairs=0)

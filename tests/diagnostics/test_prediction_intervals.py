@@ -60,7 +60,7 @@ def ranked(values, level):
 @pytest.mark.parametrize("level", [0.5, 0.9, 0.95])
 def test_they_are_the_papers(level):
     fit = lo.from_sklearn(LinearRegression().fit(X, Y), X, Y)
-    plan = lo.kfold(N, 7, seed=1)
+    plan = lo.kfold(N, 7, rng=1)
     for folds, how in (
         ([[i] for i in range(N)], {}),
         (np.split(plan.index, plan.indptr[1:-1]), {"plan": plan}),
@@ -84,7 +84,7 @@ def test_they_are_the_papers(level):
         found.prediction, LinearRegression().fit(X, Y).predict(Z), rtol=1e-12
     )
     ten = lo.interval(fit, Z, level, "cv+")
-    pd.testing.assert_frame_equal(ten, lo.interval(fit, Z, level, plan=lo.kfold(N, 10, seed=0)))
+    pd.testing.assert_frame_equal(ten, lo.interval(fit, Z, level, plan=lo.kfold(N, 10, rng=0)))
     assert ten.attrs["method"] == "CV+" and ten.attrs["at_least"] == max(
         0, 2 * level - 1 - np.sqrt(2 / N)
     )
@@ -143,7 +143,7 @@ def test_they_hold_what_exact_refits_give(refit):
     x = np.r_[X, [[4.0, 0, 0], [0, -5.0, 0]]]
     y = np.r_[COUNTS, 3.0, 9.0]
     fit = lo.fit(lo.GLM(x, y, "poisson"))
-    for how in ({}, {"method": "minmax"}, {"plan": lo.kfold(N + 2, 5, seed=0)}):
+    for how in ({}, {"method": "minmax"}, {"plan": lo.kfold(N + 2, 5, rng=0)}):
         exact = lo.interval(fit, Z, strategy=lo.Exact(), **how)
         found = lo.interval(fit, Z, strategy=refit, **how)
         assert (found.low <= exact.low + 1e-9).all() and (found.high >= exact.high - 1e-9).all()
@@ -339,7 +339,7 @@ def test_sets_are_the_papers(kind, score, seed):
         LogisticRegression(tol=1e-10, max_iter=5000).fit(FEATURES, y), FEATURES, y
     )
     new = pd.DataFrame(PLACES, index=[f"place {k}" for k in range(12)])
-    plan = lo.kfold(N, 6, seed=1)
+    plan = lo.kfold(N, 6, rng=1)
     folds = np.split(plan.index, plan.indptr[1:-1])
     for own, method, how in (
         (np.arange(N)[:, None], "plus", {}),
@@ -450,7 +450,7 @@ def test_two_quantiles_are_conformalised():
     """
     make = lambda q: lo.GLM(X, Y, lo.losses.Quantile(q, width=0.5))
     fits = tuple(lo.fit(make(q)) for q in (0.1, 0.9))
-    plan = lo.kfold(N, 5, seed=2)
+    plan = lo.kfold(N, 5, rng=2)
     low, high = (np.zeros((len(Z), N)), np.zeros(N)), (np.zeros((len(Z), N)), np.zeros(N))
     for fold in np.split(plan.index, plan.indptr[1:-1]):
         for q, (new, own) in ((0.1, low), (0.9, high)):

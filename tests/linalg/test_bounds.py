@@ -61,7 +61,7 @@ def test_every_refit_is_that_of_another_solver(seed):
     np.testing.assert_allclose(fit.parameters["coef"], coef, atol=1e-10)
     np.testing.assert_allclose(fit.parameters["intercept"], intercept, atol=1e-10)
     assert f"{np.sum(coef == 0)} of 12 coefficients with bounds are at one" in str(fit)
-    for plan in (lo.leave_one_out(60), lo.kfold(60, 4, seed=seed), lo.bootstrap(60, 6, seed=seed)):
+    for plan in (lo.leave_one_out(60), lo.kfold(60, 4, rng=seed), lo.bootstrap(60, 6, rng=seed)):
         found, theta = lo.cross_validate(fit, plan), lo.fold_parameters(fit, plan, lo.Exact())
         refits = [nnls(X, y, w * own, ridge) for own in plan.matrix()]
         assert found.proved.all() and any(np.any((one != 0) != (coef != 0)) for one, _ in refits)
@@ -93,7 +93,7 @@ def test_bounds_of_both_sides_beside_other_penalties(loss, a):
     assert coef[6] == pytest.approx(0.2) and np.any(coef != fit.parameters["coef"].round(12))
     np.testing.assert_allclose(fit.parameters["coef"], coef, atol=1e-6)
     np.testing.assert_allclose(fit.parameters["intercept"], intercept, atol=1e-6)
-    for plan in (lo.leave_one_out(50), lo.kfold(50, 4, seed=0)):
+    for plan in (lo.leave_one_out(50), lo.kfold(50, 4, rng=0)):
         found = lo.cross_validate(fit, plan, lo.Exact())
         assert found.proved.all()
         for k, own in enumerate(plan.matrix()):
@@ -117,7 +117,7 @@ def test_refits_are_the_hosts_own(name):
     host = HOSTS[name]
     X, y, w = made(n=70, p=15, spread=0.5)
     fitted = clone(host).fit(X, y, sample_weight=w)
-    fit, plan = lo.from_sklearn(fitted, X, y, w), lo.kfold(70, 5, seed=0)
+    fit, plan = lo.from_sklearn(fitted, X, y, w), lo.kfold(70, 5, rng=0)
     atol = 1e-5 if name == "ridge" else 1e-7  # L-BFGS-B's
     np.testing.assert_allclose(fit.parameters["coef"], fitted.coef_, atol=atol)
     theta = lo.fold_parameters(fit, plan, lo.Exact())
@@ -163,7 +163,7 @@ def test_a_quadratic_between_bounds(seed):
 
 def test_more_columns_than_rows_and_paths():
     X, y, _ = made(n=40, p=50, seed=5)
-    fit, plan = lo.fit(lo.GLM(X, y, "squared", Box(), intercept=False)), lo.kfold(40, 5, seed=0)
+    fit, plan = lo.fit(lo.GLM(X, y, "squared", Box(), intercept=False)), lo.kfold(40, 5, rng=0)
     np.testing.assert_allclose(fit.parameters["coef"], scipy.optimize.nnls(X, y)[0], atol=1e-9)
     found, theta = lo.cross_validate(fit, plan), lo.fold_parameters(fit, plan, lo.Exact())
     assert found.proved.all()

@@ -140,7 +140,7 @@ def test_what_is_proved_holds_for_refits_from_scratch(there):
     y = (rng.random(N) < 1 / (1 + np.exp(-(X[:, 0] - 1e4)))).astype(float)
     fit, plan = (
         lo.fit(lo.GLM(put(X), y, "logistic", lo.penalties.Ridge(0.1))),
-        lo.kfold(N, 6, seed=1),
+        lo.kfold(N, 6, rng=1),
     )
     found, z = lo.cross_validate(fit, plan), np.c_[X.astype(float) - 1e4, np.ones(N)]
     assert found.proved.all()
@@ -290,7 +290,7 @@ def unit(theta, datum):
     x, y = datum
     return jnp.logaddexp(0.0, x @ theta) - y * (x @ theta)
 
-plan, ridge = lo.kfold(n, 40, seed=0), lambda theta: 0.5 * jnp.sum(theta**2)
+plan, ridge = lo.kfold(n, 40, rng=0), lambda theta: 0.5 * jnp.sum(theta**2)
 model = lo.Separable(unit, (own(X, second), y), ridge, np.zeros(3))
 assert model.data[0].devices() == {second} and isinstance(model.data[1], np.ndarray)
 fit = lo.fit(model, num_starts=1)

@@ -215,7 +215,7 @@ def test_no_error_is_below_the_rounding_of_the_loss(name):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("short", [0.05, 1e-3, 1e-5])
-@pytest.mark.parametrize("plan", [PLAN, lo.kfold(60, 5, seed=0)], ids=["rows", "folds"])
+@pytest.mark.parametrize("plan", [PLAN, lo.kfold(60, 5, rng=0)], ids=["rows", "folds"])
 def test_what_a_fit_left_is_no_error(plan, short):
     X, y = some()
     model = lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.5))
@@ -307,7 +307,7 @@ def test_the_table_reaches_no_further_than_it_was_made_for():
     assert known.mean() > 0.3 and (share >= np.expm1((moved + found.distance)[known])).all()
 
 
-@pytest.mark.parametrize("plan", [lo.groups(np.arange(60) % 4), lo.kfold(60, 3, seed=1)])
+@pytest.mark.parametrize("plan", [lo.groups(np.arange(60) % 4), lo.kfold(60, 3, rng=1)])
 def test_the_metric_is_the_folds_own(plan):
     X, y = some(2)
     for penalty in (lo.penalties.Ridge(3.0), lo.penalties.per_weight(lo.penalties.Ridge(0.05))):
@@ -334,7 +334,7 @@ def test_the_metric_is_the_folds_own(plan):
 def test_estimates_of_large_problems_are_called_so(monkeypatch):
     X, y = some(3)
     fit = lo.fit(lo.GLM(X, y, "poisson", lo.penalties.Ridge(0.05)))
-    plan = lo.kfold(60, 6, seed=0)
+    plan = lo.kfold(60, 6, rng=0)
     true, called = lo.cross_validate(fit, plan, lo.Exact(1e-12), audit=0), []
     monkeypatch.setattr(linear, "COSTLY_OPERATIONS", 0.0)
     monkeypatch.setattr(linear, "STEPS", 1)

@@ -88,7 +88,7 @@ def test_every_refit_is_that_of_proximal_gradients(loss, seed):
     alpha = rng.choice([1.0, 2.0, 4.0]) * (1.0 if loss == "logistic" else 2.0)
     fit = lo.fit(lo.GLM(X, y, loss, lo.penalties.GroupLasso(alpha, labels), sample_weight=w))
     active, changed = fit.parameters["coef"] != 0, 0
-    for plan in (lo.leave_one_out(n), lo.kfold(n, 4, seed=seed)):
+    for plan in (lo.leave_one_out(n), lo.kfold(n, 4, rng=seed)):
         found, theta = lo.cross_validate(fit, plan), lo.fold_parameters(fit, plan, lo.Exact())
         assert found.proved.all() and not len(found.flagged())
         refits = [proximal(X, y, w * own, alpha * size, member, loss) for own in plan.matrix()]
@@ -128,7 +128,7 @@ def test_other_plans_and_penalties_that_go_with_the_weights(loss):
         lo.penalties.GroupLasso(0.05, labels, 2 * size) + lo.penalties.Ridge(0.01)
     )
     fit = lo.fit(lo.GLM(X, y, loss, penalty, sample_weight=w))
-    for plan in (lo.bootstrap(40, 6, seed=0), lo.leave_one_out(40)):
+    for plan in (lo.bootstrap(40, 6, rng=0), lo.leave_one_out(40)):
         found = lo.cross_validate(fit, plan)
         assert found.proved.all()
 
@@ -149,7 +149,7 @@ def test_other_plans_and_penalties_that_go_with_the_weights(loss):
 def test_other_strategies_know_how_far_they_are_off(refit):
     X, y, _ = made(seed=1, n=30, p=12)
     fit = lo.fit(lo.GLM(X, y, "squared", lo.penalties.GroupLasso(4.0, grouped(0, 12)[0])))
-    for plan in (lo.leave_one_out(30), lo.kfold(30, 5, seed=0)):
+    for plan in (lo.leave_one_out(30), lo.kfold(30, 5, rng=0)):
         exact, found = (lo.cross_validate(fit, plan, one, audit=0) for one in (lo.Exact(), refit))
         total = np.bincount(plan.refit, np.abs(found.losses - exact.losses))
         assert np.all(total <= found.error * (1 + 1e-6) + 1e-9)
@@ -231,7 +231,7 @@ def test_a_path_and_what_a_fit_says():
     labels, _, size = grouped()
     model, plan = (
         lo.GLM(X, y, "squared", lo.penalties.GroupLasso(1.0, labels, 3 * size)),
-        lo.kfold(60, 4, seed=0),
+        lo.kfold(60, 4, rng=0),
     )
     path = lo.path(model, [2.0, 5.0, 12.0], plan)
     for point in path.points:

@@ -23,7 +23,7 @@ REFITS = (
 
 @pytest.mark.parametrize("refit", REFITS, ids=repr)
 @pytest.mark.parametrize(
-    "plan", [lo.leave_one_out(40), lo.kfold(40, 4, seed=0)], ids=["one", "folds"]
+    "plan", [lo.leave_one_out(40), lo.kfold(40, 4, rng=0)], ids=["one", "folds"]
 )
 def test_refits_are_those_that_jax_derives(refit, plan):
     given, derived = (
@@ -100,7 +100,7 @@ class Remembered(Moments):
 @pytest.mark.parametrize("refit", [lo.NewtonStep(), lo.Exact(), lo.Certified()], ids=repr)
 def test_each_refit_begins_where_its_own_last_evaluation_ended(refit):
     Remembered.seen.clear()
-    lo.cross_validate(lo.fit(Remembered(sample_mean().data)), lo.kfold(40, 4, seed=0), refit)
+    lo.cross_validate(lo.fit(Remembered(sample_mean().data)), lo.kfold(40, 4, rng=0), refit)
     state, weights = (np.concatenate(part) for part in zip(*Remembered.seen, strict=True))
     own = (state == weights).all(axis=1)
     # a refit without an evaluation begins at the fit

@@ -91,7 +91,7 @@ def test_what_is_no_run_of_observations_is_told():
     fit = fitted()
     with jax.enable_x64(True):
         for plan in (
-            lo.kfold(80, 20, seed=0),
+            lo.kfold(80, 20, rng=0),
             lo.Plan([0, 1, 2], [3, 4], [0.5, 0.0], [False, True], 80),
         ):
             assert runs(fit.objective, fit.theta, whole(plan)) is None

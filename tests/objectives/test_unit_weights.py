@@ -16,7 +16,7 @@ X, CENTRE = rng.normal(size=(N, 2)), np.arange(N) % 3
 COUNT = rng.integers(0, 4, N)
 TIME, EVENT = rng.exponential(np.exp(-X[:, 0])) + 0.01, (rng.random(N) < 0.7) * 1.0
 CLASS, NUMBER = (X[:, 0] + rng.normal(size=N) > 0) * 1.0, X[:, 0] + rng.normal(size=N)
-FOLDS, DRAWN = lo.kfold(N, 4, seed=0), lo.bootstrap(N, 4, seed=0)
+FOLDS, DRAWN = lo.kfold(N, 4, rng=0), lo.bootstrap(N, 4, rng=0)
 MODELS = {
     "classes": lambda rows, w, c: lo.GLM(
         X[rows], CLASS[rows], "logistic", lo.penalties.Ridge(c), sample_weight=w
@@ -109,7 +109,7 @@ def test_units_of_weight_zero_are_none():
     heavy, fewer = (
         lo.fit(MODELS["classes"](rows, COUNT[rows] * 1.0, 1.0)) for rows in (slice(None), some)
     )
-    plan = lo.bootstrap(len(some), 4, seed=0)
+    plan = lo.bootstrap(len(some), 4, rng=0)
     weight = np.ones((4, N))
     weight[:, some] = plan.matrix()
     whole = lo.Plan(

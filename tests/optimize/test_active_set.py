@@ -172,7 +172,7 @@ def test_every_refit_is_scikit_learns(seed):
     alpha, ratio = rng.choice([1.0, 4.0, 15.0]), rng.choice([1.0, 0.7])
     fit = lo.fit(lo.GLM(X, y, "squared", lo.penalties.ElasticNet(alpha, ratio), sample_weight=w))
     active = fit.parameters["coef"] != 0
-    for plan in (lo.leave_one_out(60), lo.kfold(60, 4, seed=seed)):
+    for plan in (lo.leave_one_out(60), lo.kfold(60, 4, rng=seed)):
         found, theta = lo.cross_validate(fit, plan), lo.fold_parameters(fit, plan, lo.Exact())
         assert found.proved.all() and not len(found.flagged())
         refits = [least_squares(X, y, w * own, alpha, ratio) for own in plan.matrix()]
@@ -206,7 +206,7 @@ def test_refits_of_other_losses(loss):
         coef, intercept = by_halves(X, y, w * own, 2.0, loss)
         return SLOPES[loss](X[held] @ coef + intercept, y[held])[0]
 
-    for plan in (lo.leave_one_out(40), lo.kfold(40, 4, seed=0), lo.bootstrap(40, 3, seed=0)):
+    for plan in (lo.leave_one_out(40), lo.kfold(40, 4, rng=0), lo.bootstrap(40, 3, rng=0)):
         found = lo.cross_validate(fit, plan, lo.Exact())
         assert found.proved.all()
         for k, own in enumerate(plan.matrix()):
@@ -282,7 +282,7 @@ def test_single_rows_that_are_told_by_what_each_parameter_does(loss, monkeypatch
 def test_other_strategies_know_how_far_they_are_off(refit):
     X, y, _ = made(seed=1)
     fit = lo.fit(lo.GLM(X, y, "squared", lo.penalties.Lasso(4.0)))
-    for plan in (lo.leave_one_out(60), lo.kfold(60, 5, seed=0)):
+    for plan in (lo.leave_one_out(60), lo.kfold(60, 5, rng=0)):
         exact, found = (lo.cross_validate(fit, plan, one, audit=0) for one in (lo.Exact(), refit))
         total = np.bincount(plan.refit, np.abs(found.losses - exact.losses))
         assert np.all(total <= found.error * (1 + 1e-6) + 1e-9)
@@ -355,7 +355,7 @@ def test_refits_are_the_hosts_own(name):
     w = None if "balanced" in name else w
     seen = lambda keep: {} if w is None else {"sample_weight": w[keep]}
     fitted = clone(host).fit(X, y, **seen(slice(None)))
-    fit, plan = lo.from_sklearn(fitted, X, y, w), lo.kfold(70, 4, seed=0)
+    fit, plan = lo.from_sklearn(fitted, X, y, w), lo.kfold(70, 4, rng=0)
     np.testing.assert_allclose(fit.parameters["coef"], np.ravel(fitted.coef_), atol=1e-8)
     theta = lo.fold_parameters(fit, plan, lo.Exact())
     alone = host
@@ -396,7 +396,7 @@ def test_glum_with_l1():
         "gradient_tol": 1e-10,
     }
     host = lambda: glum.GeneralizedLinearRegressor(max_iter=2000, P1=np.r_[0.0, np.ones(9)], **more)
-    fit, plan = lo.from_glum(host().fit(X, y), X, y), lo.kfold(60, 3, seed=0)
+    fit, plan = lo.from_glum(host().fit(X, y), X, y), lo.kfold(60, 3, rng=0)
     theta = lo.fold_parameters(fit, plan, lo.Exact())
     assert np.sum(fit.parameters["coef"] == 0) > 0
     for k, own in enumerate(plan.matrix()):
@@ -554,7 +554,7 @@ def test_a_path_of_other_losses_and_plans():
     X, y, _ = made(loss="logistic", p=10)
     model, plan = (
         lo.GLM(X, y, "logistic", lo.penalties.per_weight(lo.penalties.Lasso(1.0))),
-        lo.kfold(60, 4, seed=0),
+        lo.kfold(60, 4, rng=0),
     )
     path = lo.path(model, [0.02, 0.05, 0.1], plan)
     for point in path.points:
@@ -585,7 +585,7 @@ def test_the_slope_of_the_held_out_loss_by_differences(net, loss):
     """Of exact refits, none of which has other zeros as close to the strength as that."""
     X, y, w = made(n=40, p=9, loss=loss, spread=0.3)
     penalty, at = NETS[net]
-    model, plan = lo.GLM(X, y, loss, penalty(*at), sample_weight=w), lo.kfold(40, 4, seed=0)
+    model, plan = lo.GLM(X, y, loss, penalty(*at), sample_weight=w), lo.kfold(40, 4, rng=0)
     names = [f"rho{k}" for k in range(len(at))]
     space = {name: (0.5 * value, 2.0 * value) for name, value in zip(names, at, strict=True)}
     build, start = (
@@ -627,7 +627,7 @@ def test_the_slope_of_exact_refits_that_keep_their_zeros():
 
 def test_down_the_slope_to_the_lowest_of_a_path():
     X, y, _ = made(n=60, p=12)
-    model, plan = lo.GLM(X, y, "squared", lo.penalties.Lasso(1.0)), lo.kfold(60, 5, seed=0)
+    model, plan = lo.GLM(X, y, "squared", lo.penalties.Lasso(1.0)), lo.kfold(60, 5, rng=0)
     found = lo.tune(
         lambda a: model.under(lo.penalties.Lasso(a)), {"a": (0.5, 60.0)}, plan, nested=0, trials=20
     )
@@ -644,7 +644,7 @@ def test_down_the_slope_to_the_lowest_of_a_path():
 
 def test_pickled_checkpointed_and_measured(tmp_path):
     X, y, _ = made()
-    fit, plan = lo.fit(lo.GLM(X, y, "squared", lo.penalties.Lasso(6.0))), lo.kfold(60, 5, seed=0)
+    fit, plan = lo.fit(lo.GLM(X, y, "squared", lo.penalties.Lasso(6.0))), lo.kfold(60, 5, rng=0)
     again = pickle.loads(pickle.dumps(fit))
     known = lo.cross_validate(fit, plan)
     np.testing.assert_array_equal(lo.cross_validate(again, plan).losses, known.losses)
@@ -671,7 +671,7 @@ def test_ties_and_columns_that_repeat():
     fit = lo.fit(model)
     assert "at a tie" in fit.objective.note
     alone = lo.fit(lo.GLM(X, y, "squared", lo.penalties.Lasso(5.0)))
-    twice, once = (lo.cross_validate(one, lo.kfold(60, 5, seed=0)) for one in (fit, alone))
+    twice, once = (lo.cross_validate(one, lo.kfold(60, 5, rng=0)) for one in (fit, alone))
     np.testing.assert_allclose(twice.losses, once.losses, atol=1e-6)
     assert not twice.proved.any() and once.proved.all()
 

@@ -173,7 +173,7 @@ def network():
     ids=repr,
 )
 def test_far_refits_of_a_network_are_as_near_to_refits_as_they_say(network, refit):
-    plan = lo.kfold(120, 8, seed=1)
+    plan = lo.kfold(120, 8, rng=1)
     found = lo.cross_validate(network, plan, refit, audit=0)
     theta = lo.fold_parameters(network, plan, refit)
     assert (found.result == lo.RESULTS.successful).all()

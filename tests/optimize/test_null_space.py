@@ -100,7 +100,7 @@ def test_least_squares_is_the_hosts(name):
         return 0.5 * (Y[units] - refit.predict(X[units])) ** 2
 
     agree_with_the_host(lo.cross_validate(taken, lo.leave_one_out(N)), X, loss, 1e-6)
-    for plan in (lo.kfold(N, 5), lo.groups(LEVEL), lo.bootstrap(N, 4, seed=0)):
+    for plan in (lo.kfold(N, 5), lo.groups(LEVEL), lo.bootstrap(N, 4, rng=0)):
         agree_with_the_host(lo.cross_validate(ours, plan), X, loss, 1e-6)
 
 
@@ -189,7 +189,7 @@ def test_linear_regression_is_refitted_as_its_host_does(name, weighted):
     X = WIDTHS[name](rng.standard_normal((N, 100)))
     weight = rng.gamma(2.0, 1.0, N) if weighted else None
     fit = lo.from_sklearn(LinearRegression().fit(X, Y, weight), X, Y, weight)
-    for plan in (lo.leave_one_out(N), lo.kfold(N, 7, seed=0), lo.bootstrap(N, 3, seed=0)):
+    for plan in (lo.leave_one_out(N), lo.kfold(N, 7, rng=0), lo.bootstrap(N, 3, rng=0)):
         cv, theta = lo.cross_validate(fit, plan), lo.fold_parameters(fit, plan)["coef"]
         for k, (times, place) in enumerate(left(plan)):
             omega = times if weight is None else times * weight

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import GroupKFold, KFold, StratifiedKFold
 
 import leaveout as lo
@@ -20,7 +21,7 @@ def test_numbers_of_folds_and_splitters_are_plans(kind):
     X, y = random.normal(size=(60, 2)), random.normal(size=60)
     fit, group = fit_of(kind, X, y), random.integers(0, 9, 60)
     same = lambda a, b: np.testing.assert_allclose(a.per_unit(), b.per_unit(), rtol=1e-12)
-    drawn = lo.stratified(y > 0, 5, seed=0) if kind == "classes" else lo.kfold(60, 5, seed=0)
+    drawn = lo.stratified(y > 0, k=5) if kind == "classes" else lo.kfold(k=5)
     same(lo.cross_validate(fit, 5), lo.cross_validate(fit, drawn))
     splitter = StratifiedKFold(4) if kind == "classes" else KFold(4)
     splits = list(splitter.split(X, y > 0))
@@ -30,7 +31,7 @@ def test_numbers_of_folds_and_splitters_are_plans(kind):
         lo.cross_predict(fit, splitter), lo.cross_predict(fit, lo.from_splits(splits, 60))
     )
     by_group = lo.cross_validate(fit, GroupKFold(3), groups=group)
-    same(by_group, lo.cross_validate(fit, 3, groups=group))
+    same(lo.cross_validate(fit, 3, groups=group), lo.cross_validate(fit, lo.groups(group, k=3)))
     assert "over 9 groups" in by_group.standard_error.kind
     with pytest.raises(ValueError, match="needs groups; give one label a unit"):
         lo.cross_validate(fit, GroupKFold(3))
@@ -60,7 +61,7 @@ def test_a_series_is_cut_into_successive_folds():
     fit = lo.fit(
         lo.HMM(random.normal(3.0 * (np.arange(60) // 10 % 2), 1.0), lo.emissions.Gaussian(), 2)
     )
-    assert lo.cross_validate(fit, 5, audit=0).plan.call == "lo.kfold(60, 5)"
+    assert lo.cross_validate(fit, 5, audit=0).plan.call == "lo.blocks(60, k=5)"
 
 
 def test_models_of_subjects_take_labels_of_rows():
@@ -98,10 +99,10 @@ def test_models_of_subjects_take_labels_of_rows():
 def test_cases_are_whole():
     X, y = np.arange(6.0)[:, None], np.array([0.0, 1.0, 3.0, 2.0, 5.0, 4.0])
     half = lo.fit(lo.GLM(X, y, "squared", sample_weight=[1, 1, 1.5, 1, 1, 1]))
-    with pytest.raises(ValueError, match="no whole numbers"):
+    with pytest.raises(ValueError, match="must be whole numbers"):
         lo.cross_validate(half, lo.leave_one_out(cases=True))
     single = lo.fit(lo.GLM(X, y, "squared"))
-    with pytest.raises(ValueError, match="for 5 units"):
+    with pytest.raises(ValueError, match="each of 5 units"):
         lo.cross_validate(single, lo.leave_one_out(5, cases=True))
     ones, rows = (
         lo.cross_validate(single, plan)
@@ -110,3 +111,68 @@ def test_cases_are_whole():
     np.testing.assert_allclose(ones.losses, rows.losses, rtol=1e-12)
     with pytest.raises(ValueError, match=r"refit 0 scores unit 1, which has weight 0\.5"):
         lo.cross_validate(single, lo.Plan([0, 1], [1], [0.5], [True], 6))
+
+
+N = 24
+RANDOM = np.random.default_rng(5)
+X = RANDOM.normal(size=(N, 2))
+Y = X[:, 0] + RANDOM.normal(size=N)
+SICK = RANDOM.random(N) < 1 / (1 + np.exp(-X[:, 0]))
+DRAWS = (Y.sum() / (N + 1) + RANDOM.normal(size=(200, 1)) / np.sqrt(N + 1)) * 1.0
+
+
+def linear():
+    return lo.fit(lo.GLM(X, Y, "squared"))
+
+
+def logistic():
+    return lo.fit(lo.GLM(X, SICK, "logistic", lo.penalties.Ridge(1.0)))
+
+
+def posterior():
+    loss = lambda theta, y: 0.5 * (y - theta[0]) ** 2
+    return lo.from_posterior(DRAWS, loss, Y, log_prior=lambda theta: -0.5 * theta[0] ** 2)
+
+
+def additive():
+    return lo.Additive([lo.s("x", k=5)], {"x": X[:, 0]}, Y)
+
+
+def tuned(plan):
+    model = lambda alpha: lo.GLM(X, Y, "squared", lo.penalties.Ridge(alpha))
+    return lo.tune(model, {"alpha": (0.1, 10.0)}, plan, trials=3, nested=0).estimate.mean
+
+
+VERBS = {
+    "cross_validate": lambda plan: lo.cross_validate(linear(), plan).per_unit(),
+    "cross_predict": lambda plan: lo.cross_predict(linear(), plan),
+    "fold_parameters": lambda plan: lo.fold_parameters(linear(), plan)["coef"],
+    "functional": lambda plan: lo.functional(linear(), lambda p: p["coef"][0], plan).standard_error,
+    "interval": lambda plan: lo.interval(linear(), X, plan=plan),
+    "path": lambda plan: lo.path(lo.GLM(X, Y, "squared"), [0.1, 1.0], plan).best.mean,
+    "path of bands": lambda plan: lo.path(lo.BandedRidge(X, Y), [0.1, 1.0], plan).losses,
+    "tune": tuned,
+    "tune of bands": lambda plan: lo.tune(lo.BandedRidge(X, Y), (0.1, 10.0), plan, trials=3).losses,
+    "smooth": lambda plan: lo.smooth(additive(), plan).edf,
+    "curves": lambda plan: lo.tuning.curves(lo.fit(additive()), plan),
+    "validate": lambda plan: lo.validate(logistic(), plan=plan).table,
+    "stability": lambda plan: lo.stability(logistic(), plan=plan).table,
+    "calibration": lambda plan: lo.calibration(logistic(), plan=plan).curve,
+    "elpd": lambda plan: lo.elpd(posterior(), plan).elpd,
+    "influence": lambda plan: lo.influence(posterior(), plan),
+    "sklearn": lambda plan: lo.sklearn.cross_validate(LinearRegression(), X, Y, cv=plan)[
+        "test_score"
+    ],
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("verb", VERBS)
+def test_verbs_give_plans_their_units(verb):
+    plans = lo.kfold(k=4, rng=3), lo.kfold(N, k=4, rng=3)
+    if verb == "tune of bands" or verb == "smooth":
+        plans = lo.leave_one_out(), lo.leave_one_out(N)
+    if verb in ("stability", "calibration"):
+        plans = lo.bootstrap(num_resamples=5), lo.bootstrap(N, num_resamples=5)
+    unbound, bound = (np.asarray(VERBS[verb](plan)).tolist() for plan in plans)
+    assert str(unbound) == str(bound)

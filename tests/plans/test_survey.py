@@ -60,7 +60,7 @@ def test_half_samples_give_the_variance_of_a_stratified_mean():
 
 
 def test_the_bootstrap_draws_one_cluster_fewer():
-    weights = lo.survey.bootstrap(STRATA, CLUSTERS, 400, seed=1)
+    weights = lo.survey.bootstrap(STRATA, CLUSTERS, 400, rng=1)
     psus = pd.DataFrame(weights.to_numpy()).groupby([STRATA, CLUSTERS]).first()
     for _, own in psus.groupby(level=0):
         n = len(own)

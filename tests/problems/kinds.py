@@ -87,7 +87,7 @@ def three_plans(rng: np.random.Generator, n: int, resamples: int = 60) -> list[l
     return [
         lo.leave_one_out(n),
         lo.groups(labels),
-        lo.bootstrap(n, resamples, seed=int(rng.integers(2**31))),
+        lo.bootstrap(n, resamples, rng=int(rng.integers(2**31))),
     ]
 
 
@@ -172,7 +172,7 @@ def rare_category(rng):
 
 
 def resampled(rng):
-    plan = lo.bootstrap(120, 200, seed=int(rng.integers(2**31)))
+    plan = lo.bootstrap(120, 200, rng=int(rng.integers(2**31)))
     return rows(
         rng, rng.normal(size=(120, 6)), ("logistic", "poisson")[rng.integers(2)], plans=[plan]
     )
@@ -245,7 +245,7 @@ def student(rng):
     model = lo.Separable(student_loss, (X, y), penalty=half_square, theta0=np.zeros(2))
     fit = lo.fit(model)
     oracle = oracles.Rows(X, y, oracles.student(3.0), oracles.ridge(0.1), convex=False)
-    plans = [lo.leave_one_out(n), lo.kfold(n, 5, seed=int(rng.integers(2**31)))]
+    plans = [lo.leave_one_out(n), lo.kfold(n, 5, rng=int(rng.integers(2**31)))]
     return Problem(fit, plans, oracle, np.asarray(fit.parameters))
 
 
@@ -257,7 +257,7 @@ def multinomial(rng):
     X = rng.normal(size=(120, 5))
     y = np.argmax(X @ rng.normal(size=(5, 3)) + rng.gumbel(size=(120, 3)), axis=1)
     fit = lo.fit(lo.GLM(X, y, "multinomial", lo.penalties.Ridge(0.5), intercept=False))
-    plans = [lo.leave_one_out(120), lo.kfold(120, 6, seed=int(rng.integers(2**31)))]
+    plans = [lo.leave_one_out(120), lo.kfold(120, 6, rng=int(rng.integers(2**31)))]
     return Problem(fit, plans, oracles.Classes(X, y, 0.5), np.ravel(fit.parameters["coef"]))
 
 
@@ -272,7 +272,7 @@ def cox(rng):
     oracle = oracles.Written(likelihoods.cox, None, data, convex=True)
     return Problem(
         fit,
-        [lo.leave_one_out(100), lo.kfold(100, 5, seed=1)],
+        [lo.leave_one_out(100), lo.kfold(100, 5, rng=1)],
         oracle,
         np.asarray(fit.parameters["coef"]),
     )
@@ -296,7 +296,7 @@ def regression(rng, X, y, loss, own: str, unconstrained, weight=None, score=None
     oracle = oracles.Written(
         getattr(likelihoods, loss), getattr(likelihoods, f"{loss}_score"), data
     )
-    plans = [lo.leave_one_out(len(X)), lo.kfold(len(X), 5, seed=1)]
+    plans = [lo.leave_one_out(len(X)), lo.kfold(len(X), 5, rng=1)]
     return Problem(fit, plans, oracle, np.r_[coef, unconstrained(np.asarray(known[own]))])
 
 
@@ -337,7 +337,7 @@ def _serial_plans(rng, n):
     return [
         lo.leave_one_out(n),
         lo.blocks(n, 6),
-        lo.random_subsets(n, 0.1, 20, seed=int(rng.integers(2**31))),
+        lo.random_subsets(n, 0.1, 20, rng=int(rng.integers(2**31))),
     ]
 
 
@@ -377,7 +377,7 @@ def field(rng):
     every = likelihoods.configurations(12)
     data = x, every, 1.0 * (every[:, edges[:, 0]] == every[:, edges[:, 1]]).sum(1), 0.0, 2.0
     start = np.r_[fit.parameters["coupling"], np.ravel(fit.parameters["mean"])]
-    plans = [lo.leave_one_out(12), lo.random_subsets(12, 0.25, 12, seed=int(rng.integers(2**31)))]
+    plans = [lo.leave_one_out(12), lo.random_subsets(12, 0.25, 12, rng=int(rng.integers(2**31)))]
     return Problem(
         fit, plans, oracles.Written(likelihoods.field, likelihoods.field_score, data), start
     )
@@ -395,7 +395,7 @@ def sequences(rng):
     )
     data = features, labels, likelihoods.configurations(4), 0.5
     oracle = oracles.Written(likelihoods.sequences, likelihoods.sequences_score, data, convex=True)
-    return Problem(fit, [lo.leave_one_out(40), lo.kfold(40, 5, seed=1)], oracle, start)
+    return Problem(fit, [lo.leave_one_out(40), lo.kfold(40, 5, rng=1)], oracle, start)
 
 
 KINDS: dict[str, Kind] = {

@@ -174,7 +174,7 @@ def fit_of(kind: tuple[str, str], seed: int) -> lo.Fit:
 
 
 def plans(n: int, seed: int) -> list[lo.Plan]:
-    return [lo.leave_one_out(n), lo.groups(np.arange(n) % 6), lo.bootstrap(n, 12, seed=seed)]
+    return [lo.leave_one_out(n), lo.groups(np.arange(n) % 6), lo.bootstrap(n, 12, rng=seed)]
 
 
 def estimates(seed: int) -> Iterator[tuple[tuple[str, str], lo.Estimate]]:

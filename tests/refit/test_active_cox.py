@@ -65,7 +65,7 @@ def test_refits_are_minima_over_all_coefficients(penalty, kind):
     X, time, event, more = problem(len(kind), **kind)
     n, s = len(X), more.get("sample_weight", np.ones(len(X)))
     fit, active = lo.fit(lo.Cox(X, time, event, penalty, **more)), set()
-    for plan in (lo.leave_one_out(n), lo.kfold(n, 8, seed=0)):
+    for plan in (lo.leave_one_out(n), lo.kfold(n, 8, rng=0)):
         exact, certified, *others = (
             lo.cross_validate(fit, plan, strategy, audit=0)
             for strategy in (
@@ -97,7 +97,7 @@ def test_refits_are_minima_over_all_coefficients(penalty, kind):
 
 def test_verbs_of_a_cox_lasso():
     X, time, event, _ = problem(3, 60)
-    model, plan = lo.Cox(X, time, event, P.Lasso(13.0)), lo.kfold(60, 6, seed=0)
+    model, plan = lo.Cox(X, time, event, P.Lasso(13.0)), lo.kfold(60, 6, rng=0)
     fit = lo.fit(model)
     assert (
         0 < np.count_nonzero(fit.parameters["coef"]) < 6

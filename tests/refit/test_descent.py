@@ -148,7 +148,7 @@ def test_a_metric_by_woodbury_inverts_the_refits_own_hessian():
     loss = lambda eta, y: 2 * jnp.log1p((y - eta) ** 2 / 3)
     fit, plan = (
         lo.fit(lo.GLM(X, y, loss, lo.penalties.Ridge(1.0)), num_starts=1),
-        lo.kfold(80, 20, seed=0),
+        lo.kfold(80, 20, rng=0),
     )
     with jax.enable_x64(True):
         rows = plan.one(3).rows
@@ -213,7 +213,7 @@ def switching(steps=400):
 @pytest.mark.parametrize("own", [False, True], ids=["the fit's metric", "the refit's own"])
 def test_a_contraction_is_that_of_the_hessian_by_few_gradients(own, monkeypatch):
     fit = switching()
-    (batch,) = lo.random_subsets(400, 0.2, 3, seed=0).batches(10**6, 1, 0)
+    (batch,) = lo.random_subsets(400, 0.2, 3, rng=0).batches(10**6, 1, 0)
     everyone = np.arange(3)
     monkeypatch.setattr(_descent, "MAX_CHORD_STEPS", 2)
     with jax.enable_x64(True):

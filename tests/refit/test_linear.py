@@ -109,7 +109,7 @@ def beyond(cv, plan, loss, X, y, w, theta0=None):
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_proved_holds(kind, loss):
     fit, X, y, w, group = fitted(kind, loss, 7)
-    for plan in (lo.leave_one_out(len(y)), lo.groups(group), lo.bootstrap(len(y), 8, seed=1)):
+    for plan in (lo.leave_one_out(len(y)), lo.groups(group), lo.bootstrap(len(y), 8, rng=1)):
         cv = lo.cross_validate(fit, plan)
         count, wrong, silent = beyond(cv, plan, loss, X, y, w)
         assert count >= 0.5 * plan.num_refits and not wrong and silent <= 0.02 * count, (
@@ -237,7 +237,7 @@ def test_other_links_are_proved_too(name):
     y, penalty = 1.0 * draw(0.25 * X @ np.array([1.0, -0.5, 0.5]), rng), lo.penalties.Ridge(1.0)
     fit, design = lo.fit(lo.GLM(X, y, loss, penalty)), np.c_[X, np.ones(60)]
     assert fit.predictors is not None
-    for plan in (lo.leave_one_out(60), lo.kfold(60, 6, seed=0), lo.bootstrap(60, 6, seed=0)):
+    for plan in (lo.leave_one_out(60), lo.kfold(60, 6, rng=0), lo.bootstrap(60, 6, rng=0)):
         cv, exact = lo.cross_validate(fit, plan), lo.cross_validate(fit, plan, lo.Exact(1e-12))
         found = 0
         for k, w in enumerate(plan.matrix()):
@@ -328,7 +328,7 @@ def test_a_penalty_that_bends_is_rows_that_never_leave(loss, averaged):
     of = SquaredHinge() if loss == "declared" else loss
     make = lambda keep: lo.fit(lo.GLM(X[keep], y[keep], of, penalty, offset=offset[keep]))
     fit = make(np.ones(60, bool))
-    for plan in (lo.leave_one_out(60), lo.kfold(60, 5, seed=0), lo.bootstrap(60, 8, seed=0)):
+    for plan in (lo.leave_one_out(60), lo.kfold(60, 5, rng=0), lo.bootstrap(60, 8, rng=0)):
         cv, exact = (
             lo.cross_validate(fit, plan, audit=5),
             lo.cross_validate(fit, plan, lo.Exact(1e-12)),
@@ -363,7 +363,7 @@ def test_of_a_function_nothing_is_proved():
         fit = lo.fit(lo.GLM(X, y, loss, penalty))
         assert (
             fit.predictors is None
-            and not lo.cross_validate(fit, lo.kfold(80, 4, seed=0)).proved.any()
+            and not lo.cross_validate(fit, lo.kfold(80, 4, rng=0)).proved.any()
         )
 
 
@@ -641,7 +641,7 @@ def test_exact_proves_a_bootstrap_only_near_its_minimum(monkeypatch):
     X = random.normal(size=(200, 4))
     y = (random.random(200) < 1 / (1 + np.exp(-X[:, 0]))) * 1.0
     fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0)))
-    plan, proofs, gaps = lo.bootstrap(200, 40, seed=0), [], _anchor.gaps
+    plan, proofs, gaps = lo.bootstrap(200, 40, rng=0), [], _anchor.gaps
     monkeypatch.setattr(_anchor, "gaps", lambda *args: proofs.append(len(args[2])) or gaps(*args))
     cv = lo.cross_validate(fit, plan, lo.Exact(1e-3), audit=0)
     assert sum(proofs) <= 1.5 * 40 and cv.proved.all()
@@ -662,7 +662,7 @@ def test_the_error_of_many_losses_holds_all_over_the_ball_and_is_nearly_reached(
         np.random.default_rng(1).integers(0, 2, 400) * 1.0,
     )
     fit = lo.fit(lo.GLM(X, y, loss, lo.penalties.Ridge(0.1), intercept=False))
-    rows, radius = next(lo.bootstrap(400, 1, seed=0).batches(10**6, 1, 1)).rows, 1e-3
+    rows, radius = next(lo.bootstrap(400, 1, rng=0).batches(10**6, 1, 1)).rows, 1e-3
     held, root = np.flatnonzero(rows.held[0]), np.linalg.cholesky(np.linalg.inv(fit.hessian))
     z, eta = X[held] @ root, X @ fit.vector
     slope = (1 / (1 + np.exp(-eta)) if loss == "logistic" else np.exp(eta))[held] - y[held]
@@ -701,9 +701,9 @@ def test_resamples_need_no_hessians_and_folds_no_copy_in_float32(monkeypatch):
         lambda state, lanes, asked: hessians.extend(lanes) or newton(state, lanes, asked),
     )
     for plan, dear in (
-        (lo.bootstrap(1000, 20, seed=0), False),
-        (lo.kfold(1000, 2, seed=0), True),
-        (lo.kfold(1000, 20, seed=0), True),
+        (lo.bootstrap(1000, 20, rng=0), False),
+        (lo.kfold(1000, 2, rng=0), True),
+        (lo.kfold(1000, 20, rng=0), True),
     ):
         if dear:
             monkeypatch.setattr(linear, "COSTLY_OPERATIONS", 0.0)
@@ -722,7 +722,7 @@ def test_proved_losses_of_several_outputs_are_those_of_300_bits(strategy):
     X = rng.normal(size=(24, 2)) * [1.0, 1e3]
     y = np.r_[np.arange(4), rng.integers(0, 4, 20)]
     fit, seen = lo.fit(lo.GLM(X, y, "multinomial", lo.penalties.Ridge(0.01), intercept=False)), 0
-    for plan in (lo.kfold(24, 8, seed=0).some(np.arange(3)), lo.bootstrap(24, 2, seed=1)):
+    for plan in (lo.kfold(24, 8, rng=0).some(np.arange(3)), lo.bootstrap(24, 2, rng=1)):
         cv = lo.cross_validate(fit, plan, strategy, audit=0)
         for k in np.flatnonzero(cv.proved):
             own, weights = slice(plan.indptr[k], plan.indptr[k + 1]), np.ones(24)

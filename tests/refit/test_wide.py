@@ -116,7 +116,7 @@ def test_rough_steps_of_refits_are_in_float32(monkeypatch):
     X, y, _ = table(3)
     fit, plan = (
         lo.fit(lo.GLM(X, y, "logistic", RIDGE), curvature="products"),
-        lo.kfold(N, 4, seed=0),
+        lo.kfold(N, 4, rng=0),
     )
     solve, made = _wide.WideModel.solve, {}
 
@@ -144,7 +144,7 @@ def test_rough_steps_of_refits_are_in_float32(monkeypatch):
 def test_folds_of_many_rows():
     X, y, _ = table(3)
     weight = np.random.default_rng(0).random(N) + 0.5
-    model, plan = lo.GLM(X, y, "logistic", RIDGE, sample_weight=weight), lo.kfold(N, 4, seed=0)
+    model, plan = lo.GLM(X, y, "logistic", RIDGE, sample_weight=weight), lo.kfold(N, 4, rng=0)
     fit = lo.fit(model, curvature="products")
     outs = [plan.index[a:b] for a, b in zip(plan.indptr[:-1], plan.indptr[1:], strict=True)]
     exact = [refit(X, y, "logistic", out, weights=weight) for out in outs]

@@ -21,7 +21,7 @@ def cv():
 
 @pytest.fixture(scope="module")
 def random_folds():
-    return lo.cross_validate(fitted("logistic"), lo.random_subsets(60, 0.2, 12, seed=0))
+    return lo.cross_validate(fitted("logistic"), lo.random_subsets(60, 0.2, 12, rng=0))
 
 
 def pictures(cv):

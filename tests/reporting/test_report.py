@@ -39,7 +39,7 @@ def estimate(label="p", penalty=0.1, column="age"):
     y = X[column] + rng.standard_normal(N)
     y.iloc[5] = 60
     fit = lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(penalty)))
-    return lo.cross_validate(fit, lo.kfold(N, 10, seed=3), metric="mse")
+    return lo.cross_validate(fit, lo.kfold(N, 10, rng=3), metric="mse")
 
 
 @functools.cache
@@ -156,7 +156,7 @@ def test_it_says_what_the_estimate_says(pages):
         "LO102 warning" in page.text and "LO103 warning" in page.text and "row p5 is" in page.text
     )
     assert (
-        f"lo.kfold({N}, 10, seed=3)" in page.text
+        f"lo.kfold({N}, 10, rng=3)" in page.text
         and "metric=('mse',)" in page.text
         and lo.__version__ in page.text
     )

@@ -128,7 +128,7 @@ def test_plans_may_be_numbers_splitters_and_groups():
     model, site = logistic(), np.arange(50) % 7
     folds = lambda **given: lo.path(model, [0.5, 5.0], **given)
     for given, plan in (
-        ({"plan": 5}, lo.stratified(model.y, 5, seed=0)),
+        ({"plan": 5}, lo.stratified(model.y, 5, rng=0)),
         ({"plan": KFold(4)}, lo.from_splits(KFold(4).split(site), 50)),
         ({"plan": 3, "groups": site}, lo.groups(site, 3)),
         ({"plan": LeaveOneGroupOut(), "groups": site}, lo.groups(site)),
@@ -206,7 +206,7 @@ def _residual(X, y, alpha, row):
 
 
 @pytest.mark.parametrize(
-    "plan", [lo.leave_one_out(50), lo.kfold(50, 5, seed=0)], ids=["rows", "folds"]
+    "plan", [lo.leave_one_out(50), lo.kfold(50, 5, rng=0)], ids=["rows", "folds"]
 )
 def test_logistic_is_refits(plan):
     objective = logistic()
@@ -668,7 +668,7 @@ def test_one_standard_error_by_its_definition():
 )
 def test_of_each_model(make):
     objective = make()
-    plan = lo.kfold(objective.num_units, 4, seed=0)
+    plan = lo.kfold(objective.num_units, 4, rng=0)
     for point in lo.path(objective, [1.0, 4.0], plan).points:
         one = lo.cross_validate(lo.fit(point.fit.objective), plan)
         assert point.estimate.mean == pytest.approx(one.mean, abs=0.02 * one.scale)
@@ -678,7 +678,7 @@ def test_of_each_penalty():
     penalties = [lo.penalties.PseudoHuber(a, 0.1) for a in (1.0, 5.0)]
     assert lo.path(logistic(), penalties, lo.leave_one_out(50)).values.tolist() == [1.0, 5.0]
     averaged = [lo.penalties.per_weight(lo.penalties.Ridge(a)) for a in (0.01, 0.1)]
-    plan = lo.kfold(50, 5, seed=0)
+    plan = lo.kfold(50, 5, rng=0)
     found = lo.path(logistic(), averaged, plan, lo.Exact())
     one = lo.cross_validate(
         lo.fit(lo.GLM(*rows_of(logistic()), "logistic", averaged[1])), plan, lo.Exact()
@@ -794,7 +794,7 @@ def test_printed_and_drawn():
         "best" in text.get_text() for text in ax.get_legend().get_texts()
     )
     named = {"a": lo.penalties.Ridge(1.0), "b": lo.penalties.Ridge(2.0)}
-    drawn = lo.path(logistic(), named, lo.kfold(50, 5, seed=0)).plot()
+    drawn = lo.path(logistic(), named, lo.kfold(50, 5, rng=0)).plot()
     assert [text.get_text() for text in drawn.get_xticklabels()] == ["a", "b"]
 
 

@@ -194,8 +194,8 @@ def test_new_rows_are_read_as_those_of_the_fit_were(found):
 PLANS = {
     "rows": lambda: lo.leave_one_out(60),
     "windows": lambda: lo.blocks(60, 1, buffer=4),
-    "folds": lambda: lo.kfold(60, 4, seed=0),
-    "resamples": lambda: lo.bootstrap(60, 12, seed=1),
+    "folds": lambda: lo.kfold(60, 4, rng=0),
+    "resamples": lambda: lo.bootstrap(60, 12, rng=1),
 }
 
 
@@ -521,7 +521,7 @@ def test_what_a_first_order_says_little_of_is_told():
     model = lo.Additive("y ~ s(v, k=6)", table())
     stuck = lo.smooth(model, lo.leave_one_out(60), start={"s(v)": 1e300})
     assert stuck.at_bound and "λ at a bound held there" in str(stuck)
-    found = lo.smooth(lo.Additive("y ~ s(z, k=6)", table(30)), lo.kfold(30, 5, seed=0))
+    found = lo.smooth(lo.Additive("y ~ s(z, k=6)", table(30)), lo.kfold(30, 5, rng=0))
     far = np.sum(abs(np.log(found.nested.smoothing["s(z)"] / found.smoothing["s(z)"])) > 1.999)
     assert far and f"which says little of {far} refits" in str(found)
 

@@ -27,8 +27,8 @@ MODEL = lo.GLM(X, Y, "logistic")
 LOO = lo.leave_one_out(N)
 PLANS = {
     "loo": LOO,
-    "wide folds": lo.kfold(N, 4, seed=0),
-    "narrow folds": lo.kfold(N, 30, seed=0),
+    "wide folds": lo.kfold(N, 4, rng=0),
+    "narrow folds": lo.kfold(N, 30, rng=0),
     "bootstrap": lo.bootstrap(N, 6),
     "buffers": lo.blocks(N, 5, buffer=2),
 }
@@ -191,7 +191,7 @@ class Started(lo.Objective):
 )
 def test_slopes_that_jax_derives(name):
     build, rho = DERIVED[name], np.array([0.3, 1.4])
-    plan = LOO if name == "separable" else lo.kfold(N, 4, seed=0)
+    plan = LOO if name == "separable" else lo.kfold(N, 4, rng=0)
     slopes, found = looked(build, rho, plan)
     criterion = refitted(build, plan)
     assert not slopes.alone and found.value == pytest.approx(criterion(rho), abs=1e-12)
@@ -209,7 +209,7 @@ def test_slopes_of_more_models(name):
         "gamma": (lo.Regression(X, r.gamma(2.0, size=N), "gamma"), ridge),
         "pseudo-Huber": (MODEL, bent),
     }[name]
-    build, plan = lambda a, b: model.under(penalty(a, b)), lo.kfold(N, 5, seed=0)
+    build, plan = lambda a, b: model.under(penalty(a, b)), lo.kfold(N, 5, rng=0)
     _, found = looked(build, [1.0, 0.5], plan)
     np.testing.assert_allclose(
         found.slope, differences(refitted(build, plan), np.array([1.0, 0.5])), rtol=1e-5
@@ -336,7 +336,7 @@ def test_ten_penalties_take_some_dozens_of_fits():
     found = lo.tune(
         lambda **a: model.under(lo.penalties.Ridge([*a.values()])),
         dict.fromkeys(names, (1e-2, 1e4)),
-        lo.kfold(150, 10, seed=0),
+        lo.kfold(150, 10, rng=0),
     )
     assert len(found.all_trials) < 50 and "not converged" not in str(found)
     slope = found.all_trials[[trial is found.best for trial in found.all_trials].index(True)].slope
@@ -363,7 +363,7 @@ def test_bounds_budgets_and_what_does_nothing_are_said():
 
 
 def test_the_path_is_that_of_path():
-    build, plan = lambda a: MODEL.under(lo.penalties.Ridge(a)), lo.kfold(N, 6, seed=0)
+    build, plan = lambda a: MODEL.under(lo.penalties.Ridge(a)), lo.kfold(N, 6, rng=0)
     found = lo.tune(build, {"a": (0.1, 100.0)}, plan, lo.Exact(), "path", trials=7)
     known = lo.path(MODEL, np.geomspace(0.1, 100.0, 7), plan, lo.Exact())
     assert found.hyper["a"] == pytest.approx(known.best.value)
@@ -388,7 +388,7 @@ def test_what_a_fit_alone_proves():
 
     Nothing is said where a fold drops more than it scores.
     """
-    for plan in (LOO, lo.kfold(N, 4, seed=0)):
+    for plan in (LOO, lo.kfold(N, 4, rng=0)):
         for a in (0.05, 1.0, 30.0):
             fit = lo.fit(two(a, 2 * a))
             found = lo.cross_validate(fit, plan, lo.NoUpdate(), audit=0)
@@ -429,7 +429,7 @@ def test_optuna_takes_choices_and_goes_on_after_failures():
         return lo.GLM(X[:, columns], Y, "logistic", lo.penalties.Ridge(a))
 
     space = {"a": (1.0, 100.0), "columns": [[0], [0, 1], [2, 3]]}
-    plan = lo.kfold(N, 4, seed=0)
+    plan = lo.kfold(N, 4, rng=0)
     found = lo.tune(
         build,
         space,
@@ -497,7 +497,7 @@ def test_optimism_down_a_slope_is_that_of_descents_on_the_others():
 
     The criterion of the other two at its minimum, found by another program.
     """
-    build, plan = lambda a: MODEL.under(lo.penalties.Ridge(a)), lo.kfold(N, 6, seed=0)
+    build, plan = lambda a: MODEL.under(lo.penalties.Ridge(a)), lo.kfold(N, 6, rng=0)
     found = lo.tune(build, {"a": (1e-1, 1e3)}, plan)
     ((label, chosen),) = found.how.nested_trials
     losses = lambda x: lo.cross_validate(
@@ -706,7 +706,7 @@ def test_from_a_shell(tmp_path):
         "--trials",
         5,
     )
-    plan, model = lo.kfold(N, 5, seed=0), lo.GLM(X[:, :2], Y, "logistic")
+    plan, model = lo.kfold(N, 5, rng=0), lo.GLM(X[:, :2], Y, "logistic")
     best = lo.path(model, np.geomspace(0.1, 100, 5), plan, lo.NewtonStep()).best
     assert one.exit_code == 0 and f"l2 = {best.value:.4g}" in one.output, one.output
     for words, message in (
@@ -730,7 +730,7 @@ def test_an_area_over_few_of_one_class_is_told_or_not_but_never_fails(sampler, p
     if sampler == "optuna":
         pytest.importorskip("optuna")
     model = lo.GLM(X, np.arange(N) < positives, "logistic")
-    build, plan = lambda a: model.under(lo.penalties.Ridge(a)), lo.kfold(N, 10, seed=0)
+    build, plan = lambda a: model.under(lo.penalties.Ridge(a)), lo.kfold(N, 10, rng=0)
     for seed in range(2):
         found = lo.tune(
             build, {"a": (0.1, 1e3)}, plan, sampler=sampler, metric="auc", trials=6, seed=seed

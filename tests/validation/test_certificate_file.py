@@ -41,7 +41,7 @@ def claims(cv):
 def test_what_is_proved_is_true(loss, strategy):
     rng = np.random.default_rng(0)
     beside = {"sample_weight": rng.uniform(0.5, 2, 40), "offset": 0.1 * rng.normal(size=40)}
-    for plan in (lo.leave_one_out(40), lo.kfold(40, 5, seed=0), lo.bootstrap(40, 5, seed=1)):
+    for plan in (lo.leave_one_out(40), lo.kfold(40, 5, rng=0), lo.bootstrap(40, 5, rng=1)):
         _, cv = written(loss=loss, plan=plan, strategy=strategy, **beside)
         verdicts = verify(parse(*claims(cv)))
         assert cv.proved.all() and len(verdicts) == plan.num_refits
@@ -94,7 +94,7 @@ def corrupt(rng, says, table):
 @pytest.mark.parametrize("count", [24, pytest.param(200, marks=pytest.mark.slow)])
 def test_corruptions_are_rejected(count):
     rng = np.random.default_rng(count)
-    says, table = claims(written(plan=lo.kfold(40, 8, seed=0))[1])
+    says, table = claims(written(plan=lo.kfold(40, 8, rng=0))[1])
     for _ in range(count):
         kind, other, data = corrupt(rng, says, table)
         try:
@@ -165,7 +165,7 @@ def test_kinks_and_bounds_are_part_of_the_problem(penalty, loss):
     X = rng.normal(size=(40, 3))
     y = X @ [1.0, -0.5, 0.1] + rng.normal(size=40)
     fit = lo.fit(lo.GLM(X, (y > 0) * 1.0 if loss == "logistic" else y, loss, penalty))
-    cv = lo.cross_validate(fit, lo.kfold(40, 4, seed=0))
+    cv = lo.cross_validate(fit, lo.kfold(40, 4, rng=0))
     says, table = claims(cv)
     assert len(says["data"]["features"]) == 3 and len(says["folds"]) == cv.proved.sum() > 0
     assert {verdict.status for verdict in verify(parse(says, table))} == {"accepted"}
@@ -203,7 +203,7 @@ def test_labels_and_odd_names_are_written_as_they_are_read(tmp_path, kind):
                 sample_weight=rng.uniform(1, 2, 40),
             )
         )
-        cv = lo.cross_validate(fit, lo.kfold(40, 4, seed=0))
+        cv = lo.cross_validate(fit, lo.kfold(40, 4, rng=0))
         cv.certificate(tmp_path / "a.json", data=tmp_path / f"a.{kind}")
         assert {
             verdict.status for verdict in verify(read(tmp_path / "a.json", tmp_path / f"a.{kind}"))
@@ -255,7 +255,7 @@ def test_nothing_that_is_altered_is_accepted_or_ends_raw(sealed):
     X = pd.DataFrame(rng.normal(size=(12, 2)), columns=["a", "b"])
     y = np.where(X["a"] + rng.normal(size=12) > 0, "ill", "well")
     fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0)))
-    says, table = claims(lo.cross_validate(fit, lo.kfold(12, 3, seed=0)))
+    says, table = claims(lo.cross_validate(fit, lo.kfold(12, 3, rng=0)))
     assert {verdict.status for verdict in verify(parse(says, table))} == {"accepted"}
     places = [
         path for path in paths(says) if not ("folds" in path[:1] and path[1:2] not in ((), (0,)))
@@ -287,7 +287,7 @@ def test_nothing_that_is_altered_is_accepted_or_ends_raw(sealed):
 
 
 def test_chosen_folds_are_counted(tmp_path, capsys):
-    _, cv = written(plan=lo.kfold(40, 8, seed=0))
+    _, cv = written(plan=lo.kfold(40, 8, rng=0))
     cv.certificate(tmp_path / "a.json", data=tmp_path / "a.csv")
     says = json.loads((tmp_path / "a.json").read_text())
     for folds, stated, code in (

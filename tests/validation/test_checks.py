@@ -48,8 +48,8 @@ def test_clean_data_say_nothing():
         X, y = clean(seed=seed)
         for plan in (
             lo.leave_one_out(N),
-            lo.kfold(N, 5, seed=seed),
-            lo.bootstrap(N, 20, seed=seed),
+            lo.kfold(N, 5, rng=seed),
+            lo.bootstrap(N, 20, rng=seed),
         ):
             assert codes(X, y, plan) == []
     assert "checks          none" in str(told(*clean()))
@@ -89,7 +89,7 @@ def test_copies_across_folds():
         and found.reason.startswith("14 rows ")
     )
     assert codes(X, y, lo.groups(twice)) == []
-    shared = lo.cross_validate(lo.fit(lo.Regression(X, y, "gaussian")), lo.kfold(N + 7, 10, seed=1))
+    shared = lo.cross_validate(lo.fit(lo.Regression(X, y, "gaussian")), lo.kfold(N + 7, 10, rng=1))
     assert [each.code for each in shared.checks()] == ["LO101"]
     offset = np.r_[np.zeros(N), np.ones(7)]  # the same but for an offset
     fit = lo.fit(lo.GLM(X, y, "squared", offset=offset))
@@ -210,7 +210,7 @@ def test_a_class_in_one_fold_only():
     assert "1 refit (5): all rows of class 2 (1 row) are left out" in lacking.reason
     assert codes(X, np.arange(N) % 3, loss="multinomial", penalty=lo.penalties.Ridge(1.0)) == []
     assert "LO105" in codes(
-        X, np.arange(N) >= 60, lo.kfold(N, 2), loss="logistic", penalty=lo.penalties.Ridge(1.0)
+        X, np.arange(N) >= 60, lo.blocks(k=2), loss="logistic", penalty=lo.penalties.Ridge(1.0)
     )
 
 
@@ -232,7 +232,7 @@ def patients(count, times, share, seed=0):
 
 def test_patients_who_never_change():
     X, y, who = patients(150, 4, 0.7)
-    for plan in (lo.leave_one_out(600), lo.kfold(600, 10, seed=0)):
+    for plan in (lo.leave_one_out(600), lo.kfold(600, 10, rng=0)):
         (found,) = told(X, y, plan).checks()
         assert found.code == "LO106" and found.reason.startswith(
             "600 rows have all features of others"
@@ -298,13 +298,13 @@ def test_persons_of_the_rand_experiment_come_again():
     data = statsmodels.datasets.randhie.load_pandas().data
     X = data.drop(columns="mdvis").loc[:, lambda x: x.std() > 0]
     assert "LO106" in codes(
-        (X - X.mean()) / X.std(), data["mdvis"], lo.kfold(len(X), 10, seed=0), "poisson", audit=0
+        (X - X.mean()) / X.std(), data["mdvis"], lo.kfold(len(X), 10, rng=0), "poisson", audit=0
     )
 
 
 def test_rows_in_time_order_under_random_folds():
     X, y = series(0.7)
-    for plan in (lo.leave_one_out(N), lo.kfold(N, 10, seed=0), lo.random_subsets(N, 0.1, 20)):
+    for plan in (lo.leave_one_out(N), lo.kfold(N, 10, rng=0), lo.random_subsets(N, 0.1, 20)):
         (found,) = told(X, y, plan).checks()
         assert found.code == "LO201" and "'month'" in found.reason
     fit = lo.fit(lo.GLM(X, y, "squared"))
@@ -313,13 +313,12 @@ def test_rows_in_time_order_under_random_folds():
     )
     assert f"correlate {left[1:] @ left[:-1] / (left @ left):.2f}," in found.reason
     for plan in (
-        lo.kfold(N, 10),
         lo.blocks(N, 12, buffer=2),
         lo.leave_future_out(N, 60),
         lo.groups(np.arange(N) // 12),
     ):
         assert "LO201" not in codes(X, y, plan)
-    shared = lo.cross_validate(lo.fit(lo.Regression(X, y, "gaussian")), lo.kfold(N, 10, seed=0))
+    shared = lo.cross_validate(lo.fit(lo.Regression(X, y, "gaussian")), lo.kfold(N, 10, rng=0))
     assert [each.code for each in shared.checks()] == ["LO201"] and found.reason == shared.checks()[
         0
     ].reason
@@ -416,8 +415,8 @@ def test_models_without_columns_are_checked_too():
 
 def test_a_plan_and_a_fit_are_shown():
     X, y = clean()
-    plan, fit = lo.kfold(N, 5, seed=3), lo.fit(lo.GLM(X, y, "squared"))
-    assert f"lo.kfold({N}, 5, seed=3)" in str(plan) and "array" not in repr(plan)
+    plan, fit = lo.kfold(N, 5, rng=3), lo.fit(lo.GLM(X, y, "squared"))
+    assert f"lo.kfold({N}, 5, rng=3)" in str(plan) and "array" not in repr(plan)
     assert plan.some(np.array([1])).call == ""
     assert "lo.groups(<Series of 120>)" in repr(lo.groups(pd.Series(np.arange(N) % 7)))
     assert "age, dose, price index, intercept" in str(fit) and repr(fit).startswith(
@@ -441,7 +440,7 @@ def test_exact_is_not_advised_where_it_made_the_refits(code):
     X, y = clean()
     fit = lo.fit(lo.GLM(X, y, "squared"))
     for strategy, advised in ((lo.Certified(), True), (lo.Exact(), False)):
-        found = lo.cross_validate(fit, lo.kfold(N, 6, seed=0), strategy, audit=0)
+        found = lo.cross_validate(fit, lo.kfold(N, 6, rng=0), strategy, audit=0)
         result, error = found.result.copy(), found.error.copy()
         result[2], error[2] = code, 10.0
         (check,) = [

@@ -35,7 +35,7 @@ def test_a_strategy_without_lengths_of_steps_is_audited(folds):
     random = np.random.default_rng(0)
     X = random.standard_normal((30, 2))
     fit = lo.fit(lo.GLM(X, X[:, 0] + random.standard_normal(30), "squared"))
-    plan = lo.kfold(30, folds, seed=0)
+    plan = lo.kfold(30, folds, rng=0)
     own, exact = (lo.cross_validate(fit, plan, refit) for refit in (Host(), lo.Exact()))
     np.testing.assert_allclose(own.losses, exact.losses, atol=1e-9)
     assert own.audit is not None and not own.audit.beyond.any()
@@ -52,9 +52,7 @@ def test_what_a_fit_says_of_its_states_is_computed_once(monkeypatch):
         AbstractHiddenChain, "visits", lambda *args: passes.append(args) or visits(*args)
     )
     for seed in range(2):
-        lo.cross_validate(
-            fit, lo.random_subsets(60, 0.1, 2, seed=seed), lo.InfinitesimalJackknife()
-        )
+        lo.cross_validate(fit, lo.random_subsets(60, 0.1, 2, rng=seed), lo.InfinitesimalJackknife())
     assert len(passes) == 1
 
 
@@ -109,7 +107,7 @@ def test_errors_of_a_sample(refit):
         and "sampled" not in str(every).split("approximation")[1]
     )
     assert set(some.flagged()) <= set(every.flagged()) and set(some.audit.refit) <= set(asked)
-    few = lo.cross_validate(fit, lo.kfold(80, 10, seed=0), refit(errors="sampled"))
+    few = lo.cross_validate(fit, lo.kfold(80, 10, rng=0), refit(errors="sampled"))
     assert not np.isnan(few.error).any()
     with pytest.raises(ValueError, match="own loss"):
         lo.cross_validate(fit, plan, refit(errors="sampled"), evaluate="squared_error")
@@ -118,7 +116,7 @@ def test_errors_of_a_sample(refit):
 
 
 @pytest.mark.parametrize(
-    "plan", [lo.leave_one_out(90), lo.kfold(90, 5, seed=0)], ids=["rows", "folds"]
+    "plan", [lo.leave_one_out(90), lo.kfold(90, 5, rng=0)], ids=["rows", "folds"]
 )
 def test_predictions_have_a_tolerance_and_errors_of_their_own(plan):
     """One-hot columns without a penalty, whose losses forgive 1e-3 of a probability."""
@@ -153,7 +151,7 @@ def test_what_a_function_does_not_say_is_refused():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(40, 2)), (rng.random(40) < 0.5) * 1.0
     loss = lambda eta, y: jnp.logaddexp(0.0, eta) - y * eta
-    fit, plan = lo.fit(lo.GLM(X, y, loss, lo.penalties.Ridge(1.0))), lo.kfold(40, 4, seed=0)
+    fit, plan = lo.fit(lo.GLM(X, y, loss, lo.penalties.Ridge(1.0))), lo.kfold(40, 4, rng=0)
     for call in (lambda: lo.cross_predict(fit, plan), lambda: lo.predict(fit, X[:2])):
         with pytest.raises(
             TypeError, match=r"^GLM: a loss that is a function does not say what the response is"

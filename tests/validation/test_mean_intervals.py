@@ -69,7 +69,7 @@ def test_they_are_their_formulas():
     ]
     half = scipy.stats.t.ppf(0.975, count) * np.sqrt(np.mean(np.square(waves)) / 60)
     np.testing.assert_allclose(steps.interval().high - steps.mean, half)
-    folds = lo.random_subsets(60, 0.2, 9, seed=0)
+    folds = lo.random_subsets(60, 0.2, 9, rng=0)
     own = rng.standard_normal(len(folds.index))
     cv = estimate(own, folds)
     half = (
@@ -107,7 +107,7 @@ def test_nested_is_its_papers_by_refits_from_scratch():
     )
     a, b, inside, outside = [], [], [], []
     for seed in (5, 6):
-        plan, fold = lo.kfold(30, K, seed=seed), np.empty(30, int)
+        plan, fold = lo.kfold(30, K, rng=seed), np.empty(30, int)
         fold[plan.index] = plan.refit
         for k in range(K):
             own = loss(fold == k, fold == k)
@@ -127,7 +127,7 @@ def test_nested_is_its_papers_by_refits_from_scratch():
     np.testing.assert_allclose((found.low, found.high), (center - half, center + half), rtol=1e-6)
     twice = lo.nested(fit, 0.9, num_folds=K, repeats=2, seed=5, evaluate="squared_error")
     cv = lo.cross_validate(
-        fit, lo.kfold(fit.objective.num_units, 5, seed=0), lo.NewtonStep(), evaluate="squared_error"
+        fit, lo.kfold(fit.objective.num_units, 5, rng=0), lo.NewtonStep(), evaluate="squared_error"
     )
     assert cv.interval(0.9, "nested") == lo.nested(
         fit, 0.9, strategy=lo.NewtonStep(), evaluate="squared_error"

@@ -159,7 +159,7 @@ def test_many_units_are_left_out_in_groups():
     fit = lo.fit(lo.GLM(x, y, "squared"))
     root = lambda y, mu: float(np.sqrt(np.mean((y - mu) ** 2)))
     found = lo.cross_validate(
-        fit, lo.kfold(2000, 5, seed=0), metric={"called": root, "known": "rmse"}
+        fit, lo.kfold(2000, 5, rng=0), metric={"called": root, "known": "rmse"}
     )
     assert found.metrics.loc["called", "value"] == pytest.approx(
         found.metrics.loc["known", "value"], rel=1e-12
@@ -196,7 +196,7 @@ def test_repeats_are_pooled_one_by_one():
         M.r2_score(np.tile(y, 4), np.concatenate(predicted))
     )
     with pytest.raises(ValueError, match="average='repeat' needs a plan"):
-        lo.cross_validate(fit, lo.random_subsets(N, 0.3, 5, seed=0), metric="r2", average="repeat")
+        lo.cross_validate(fit, lo.random_subsets(N, 0.3, 5, rng=0), metric="r2", average="repeat")
 
 
 def test_concordance_of_cox_is_harrells():

@@ -29,7 +29,7 @@ def least_squares(weights=None):
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(
-    "plan", [lo.leave_one_out(N), lo.kfold(N, 5, seed=0), lo.bootstrap(N, 4, seed=0)]
+    "plan", [lo.leave_one_out(N), lo.kfold(N, 5, rng=0), lo.bootstrap(N, 4, rng=0)]
 )
 def test_normal_scores_take_the_variance_of_what_a_refit_sees(plan, weighted):
     weights = np.random.default_rng(5).gamma(2.0, 1.0, N) if weighted else None
@@ -145,7 +145,7 @@ def test_crps_is_the_integral(name):
         "negative_binomial": lambda: lo.Regression(X, counts, "negative_binomial"),
         "gamma shape": lambda: lo.Regression(X, sizes, "gamma"),
     }
-    fit, plan = lo.fit(models[name]()), lo.kfold(N, 4, seed=1)
+    fit, plan = lo.fit(models[name]()), lo.kfold(N, 4, rng=1)
     cv = lo.cross_validate(fit, plan, lo.Exact(), evaluate="crps")
     theta, y = lo.fold_parameters(fit, plan, lo.Exact()), np.asarray(fit.objective.y)
     for place in range(0, N, 5):
@@ -167,7 +167,7 @@ def test_crps_is_the_integral(name):
 )
 def test_measures_of_predictions(model):
     objective = regression("ordinal") if model == "ordinal" else glm(model)
-    fit, plan = lo.fit(objective), lo.kfold(60, 6, seed=0)
+    fit, plan = lo.fit(objective), lo.kfold(60, 6, rng=0)
     predicted, y = lo.cross_predict(fit, plan, lo.Exact()), np.asarray(objective.units.target)
     classes = predicted.ndim > 1
     wanted = {
@@ -538,6 +538,7 @@ def test_differences_of_cases_are_summed_as_those_of_rows():
         np.testing.assert_allclose(ours[column], rows[column], rtol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:compare")
 def test_stacking_finds_the_mixture_of_lowest_loss():
     """Each of two models knows half of the units: neither is left out.
 
@@ -547,7 +548,7 @@ def test_stacking_finds_the_mixture_of_lowest_loss():
     half = np.arange(400) % 2 == 0
     X = rng.standard_normal((400, 2))
     y = (rng.random(400) < 1 / (1 + np.exp(-3 * np.where(half, X[:, 0], X[:, 1])))).astype(float)
-    plan = lo.kfold(400, 5)
+    plan = lo.kfold(k=5, rng=1)
     parts = {"first": X[:, :1], "second": X[:, 1:], "none": rng.standard_normal((400, 1))}
     found = {
         name: lo.cross_validate(lo.fit(lo.GLM(x, y, "logistic")), plan) for name, x in parts.items()

@@ -28,14 +28,14 @@ def test_groups_are_the_independent_units():
 
 def test_more_folds_of_the_same_data_do_not_shrink_it():
     fit = lo.fit(glm("logistic", lo.penalties.Ridge(1.0)))
-    few, many = (lo.cross_validate(fit, lo.random_subsets(60, 0.2, k, seed=0)) for k in (60, 600))
+    few, many = (lo.cross_validate(fit, lo.random_subsets(60, 0.2, k, rng=0)) for k in (60, 600))
     assert 0.8 < few.se / many.se < 1.25
 
 
 def test_the_error_of_random_folds_is_their_spread():
     fit = lo.fit(glm("logistic", lo.penalties.Ridge(1.0)))
     cvs = [
-        lo.cross_validate(fit, lo.random_subsets(60, 0.2, 40, seed=s), lo.NewtonStep())
+        lo.cross_validate(fit, lo.random_subsets(60, 0.2, 40, rng=s), lo.NewtonStep())
         for s in range(60)
     ]
     spread, reported = (
@@ -77,7 +77,7 @@ def test_blocks_in_a_series():
 @pytest.mark.slow
 def test_a_chain_goes_by_blocks_whatever_the_plan():
     model = toy_hmm(400, seed=2)
-    cv = lo.cross_validate(lo.fit(model), lo.random_subsets(400, 0.1, 20, seed=0))
+    cv = lo.cross_validate(lo.fit(model), lo.random_subsets(400, 0.1, 20, rng=0))
     assert "blocks" in cv.standard_error.kind
 
 

@@ -35,8 +35,11 @@ WORDS = {  # words of other libraries, and what is written for them
     "link": "it is one of the loss, such as loss=lo.losses.Poisson(link='identity')",
     "max_iter": "fits iterate until they are at the minimum",
     "n_jobs": "processes come from `with joblib.parallel_config(n_jobs=...)` around the call",
-    "n_splits": "the number of folds has no name, cross_validate(fit, 5), or is k, kfold(n, 5)",
-    "random_state": "it is seed= or rng=",
+    "n_splits": "the number of folds has no name, cross_validate(fit, 5), or is k, kfold(k=5)",
+    "n_repeats": "it is num_repeats=",
+    "shuffle": "kfold shuffles, by rng=; successive folds are blocks(k=5)",
+    "random_state": "it is rng=",
+    "seed": "it is rng=",
     "solver": "the way to the minimum follows from the model",
     "tol": "fits iterate until they are at the minimum, and refits by strategy=, such as lo.Exact(rtol)",
     "scoring": "it is metric=; lo.sklearn.cross_validate takes scoring=",
@@ -76,8 +79,9 @@ def conventional(function: Callable[P, T]) -> Callable[P, T]:
                 raise TypeError(f"{name}: rng= stands in place of seed=; give one of them.")
             rng = arguments.pop("rng")
             is_integer = isinstance(rng, int | np.integer)
+            word = "seed" if "seed" in parameters else "rng"
             try:
-                arguments["seed"] = (
+                arguments[word] = (
                     rng if is_integer else int(np.random.default_rng(rng).integers(SEEDS))
                 )
             except (TypeError, ValueError):
@@ -134,7 +138,7 @@ class config:
     >>> import leaveout as lo
     >>> fit = lo.fit(lo.GLM(np.eye(6)[:, :1], np.arange(6.0), "squared"))
     >>> with lo.config(output="polars"):
-    ...     table = lo.cross_validate(fit, lo.leave_one_out(6)).table()
+    ...     table = lo.cross_validate(fit, lo.leave_one_out()).table()
     >>> type(table).__module__.partition(".")[0], table.shape
     ('polars', (6, 6))
     """

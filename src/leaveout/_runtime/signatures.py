@@ -15,7 +15,7 @@ MAX_CHOICES = 3  # values of a Literal that are printed
 # of a signature that prints types: records of more are results, which nobody calls
 MAX_PARAMETERS = 20
 NAMES = {"NoneType": "None", "Ellipsis": "...", "Callable": "callable"}
-PLAN = "Plan | Cases | int | Splitter | Iterable[tuple[ArrayLike, ArrayLike]]"
+PLAN = "Plan | int | Splitter | Iterable[tuple[ArrayLike, ArrayLike]]"
 
 _holders: set[object] = set()  # classes and modules that have been gone through
 

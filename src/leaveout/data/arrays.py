@@ -498,7 +498,7 @@ def generator(caller: str, seed: Any) -> np.random.Generator:
         return np.random.default_rng(seed)
     except (TypeError, ValueError):
         raise ValueError(
-            f"{caller}: seed must be a whole number of 0 or more; got {_describe_value(seed)}."
+            f"{caller}: rng must be a whole number of 0 or more; got {_describe_value(seed)}."
         ) from None
 
 

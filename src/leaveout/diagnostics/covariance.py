@@ -568,7 +568,7 @@ def _by_fit(objective: AbstractObjective, name: str, labels: Any) -> Any:
 def _plan_of(fit: Fit, groups: Any, strategy: AbstractRefit) -> Plan:
     """Return the plan that leaves out every unit or every group that has a weight."""
     objective = fit.objective
-    plan = leave_one_out(fit.objective.num_units)
+    plan = leave_one_out()
     if groups is not None:
         _, levels = codes("covariance", "groups", groups)
         # what the fit lacks leaves by its label

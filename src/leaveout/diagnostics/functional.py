@@ -117,7 +117,7 @@ class Functional(PrintedTable):
     >>> x = np.arange(6.0)
     >>> fit = lo.fit(lo.GLM(x[:, None], [0, 1, 3, 2, 5, 4], "squared"))
     >>> found = lo.functional(
-    ...     fit, lambda parameters: parameters["coef"][0] ** 2, lo.leave_one_out(6)
+    ...     fit, lambda parameters: parameters["coef"][0] ** 2, lo.leave_one_out()
     ... )
     >>> round(found.estimate, 3), round(found.bias, 3)
     (0.784, 0.109)
@@ -213,7 +213,7 @@ def functional(
     >>> x = np.arange(6.0)
     >>> fit = lo.fit(lo.GLM(x[:, None], [0, 0, 1, 0, 1, 1], "logistic", lo.penalties.Ridge(0.1)))
     >>> found = lo.functional(
-    ...     fit, lambda parameters: np.exp(parameters["coef"][0]), lo.leave_one_out(6)
+    ...     fit, lambda parameters: np.exp(parameters["coef"][0]), lo.leave_one_out()
     ... )
     >>> round(found.estimate, 2), round(found.standard_error, 2)
     (3.08, 10.68)

@@ -121,7 +121,7 @@ def influence(
     >>> fit = lo.fit(
     ...     lo.GLM(np.arange(5.0)[:, None], np.array([0.0, 1.0, 2.0, 3.0, 9.0]), "squared")
     ... )
-    >>> found = lo.influence(lo.cross_validate(fit, lo.leave_one_out(5)), pairs=0)
+    >>> found = lo.influence(lo.cross_validate(fit, lo.leave_one_out()), pairs=0)
     >>> found.top(1).index.tolist(), found.rows["cook"].round(2).tolist()
     ([4], [0.56, 0.0, 0.05, 0.37, 2.25])
     """

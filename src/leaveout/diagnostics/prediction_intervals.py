@@ -591,9 +591,9 @@ def _plan(
         plan = groups_of(groups)
     if plan is None:
         if method == "cv+":
-            plan = kfold(n, min(10, n), seed=0)
+            plan = kfold(k=min(10, n))
         else:
-            plan = leave_one_out(n)
+            plan = leave_one_out()
     plan = reader_for("interval", fit, refit).resolve(plan)
     if plan.serial or plan.weight.any() or (np.bincount(plan.scored_units, minlength=n) != 1).any():
         raise ValueError(

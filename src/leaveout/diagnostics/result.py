@@ -55,7 +55,7 @@ class Influence(PrintedResult):
     >>> fit = lo.fit(
     ...     lo.GLM(np.arange(5.0)[:, None], np.array([0.0, 1.0, 2.0, 3.0, 9.0]), "squared")
     ... )
-    >>> found = lo.influence(lo.cross_validate(fit, lo.leave_one_out(5)), pairs=0)
+    >>> found = lo.influence(lo.cross_validate(fit, lo.leave_one_out()), pairs=0)
     >>> found.column("rise").round(2).tolist()
     [2.62, 0.0, 0.28, 2.08, 10.5]
     """

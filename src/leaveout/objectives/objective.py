@@ -850,7 +850,7 @@ class Separable(AbstractObjective):
     >>> x = jnp.array([0.0, 1.0, 2.0, 3.0, 4.0])
     >>> model = lo.Separable(lambda theta, datum: (datum - theta) ** 2, x, theta0=jnp.zeros(()))
     >>> fit = lo.fit(model)
-    >>> cv = lo.cross_validate(fit, lo.leave_one_out(5))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out())
     >>> round(cv.mean, 3)
     3.125
     """
@@ -988,7 +988,7 @@ class Objective(AbstractObjective):
     >>> x = jnp.array([0.0, 1.0, 2.0, 3.0, 4.0])
     >>> F = lambda theta, weights: weights @ (x - theta) ** 2
     >>> fit = lo.fit(lo.Objective(F, 5, dependence="independent"), jnp.zeros(()))
-    >>> cv = lo.cross_validate(fit, lo.leave_one_out(5))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out())
     >>> round(cv.mean, 3)
     3.125
     """

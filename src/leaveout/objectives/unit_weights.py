@@ -96,6 +96,7 @@ def unit_weights(objective: AbstractObjective, are_cases: bool = False) -> UnitW
 def plan_reader(caller: str, objective: AbstractObjective) -> PlanReader:
     """Return the reader of plans for the units of an objective."""
     linear = isinstance(objective, AbstractLinearPredictor)
+    labels = getattr(getattr(getattr(objective, "whole", None), "model", objective), "labels", None)
     return PlanReader(
         caller,
         objective.num_units,
@@ -105,4 +106,5 @@ def plan_reader(caller: str, objective: AbstractObjective) -> PlanReader:
         linear,
         np.asarray(getattr(objective, "lengths", ()), np.int64),
         kind_of(objective),
+        getattr(getattr(labels, "read", None), "table", None),
     )

@@ -393,7 +393,7 @@ class PerTarget(PrintedResult):
     >>> rng = np.random.default_rng(0)
     >>> X, Y = rng.standard_normal((30, 4)), rng.standard_normal((30, 2))
     >>> Y[:, 0] += 2 * X[:, 0]
-    >>> found = lo.path(lo.BandedRidge(X, Y), [1.0, 100.0], lo.kfold(30, 5))
+    >>> found = lo.path(lo.BandedRidge(X, Y), [1.0, 100.0], lo.kfold(k=5))
     >>> found.alpha.ravel()
     array([  1., 100.])
     """
@@ -498,7 +498,8 @@ def candidates(model: BandedRidge, penalties: Any, plan: Plan) -> PerTarget:
         )
     if not (np.isfinite(alpha) & (alpha > 0)).all():
         raise ValueError("path: penalties must be positive and finite.")
-    rows = BandedRows(model, _fitting(model, plan, "path"))
+    plan = _fitting(model, plan, "path")
+    rows = BandedRows(model, plan)
     candidate_losses = []
     with Slow("penalties", len(alpha)) as bar:
         for penalty in alpha:
@@ -588,9 +589,8 @@ def descend_penalties(
         log_start = np.log(np.array(start_values, float))
         if not np.all((low <= log_start) & (log_start <= high)):
             raise ValueError(f"tune: start lies outside the bounds, {space!r}; got {start!r}.")
-    search = Search(
-        BandedRows(model, _fitting(model, plan, "tune")), (low, high), model.shared, log_start
-    )
+    plan = _fitting(model, plan, "tune")
+    search = Search(BandedRows(model, plan), (low, high), model.shared, log_start)
     search.descend(rounds)
     alpha = np.exp(
         search.rho if not model.shared else np.tile(search.rho, (len(search.everyone), 1))
@@ -613,6 +613,8 @@ def _scope(model: BandedRidge) -> str:
 
 
 def _fitting(model: BandedRidge, plan: Plan, caller: str) -> Plan:
+    if isinstance(plan, Plan):
+        plan = plan.bind(model.num_units)
     if not isinstance(plan, Plan) or plan.num_units != model.num_units:
         if isinstance(plan, Plan):
             got = f"of {plan.num_units} units"

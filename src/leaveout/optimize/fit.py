@@ -667,7 +667,7 @@ def fit(
     >>> fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0)))
     >>> fit.objective.num_units, fit.num_params
     (40, 3)
-    >>> cv = lo.cross_validate(fit, lo.leave_one_out(40))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out())
     >>> len(cv.losses)
     40
     """

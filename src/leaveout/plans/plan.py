@@ -9,11 +9,12 @@ function that returns a `Plan`.
 import copy
 import datetime
 import functools
+import inspect
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, ParamSpec, Protocol, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, ParamSpec, Protocol, cast
 
 import numpy as np
 import pandas as pd
@@ -36,16 +37,20 @@ from ..data.arrays import (
     match_columns,
     match_labels,
     numbers,
+    pandas_of,
     places,
     share,
     whole,
 )
+from ..data.formulas import named_column
 from .graph import distances, read_edges
 
 # of a unit that a refit leaves out, while the plan is built: number, weight and mark, twice
 ENTRY_BYTES = 34
 CAPACITY = 2**21  # numbers in all arrays of a batch of refits (16 MiB)
 FACTS = "clusters", "blocks", "series"  # attributes of a plan that have a label a unit
+# arguments with an entry a unit, which may be names of columns
+COLUMNS = "groups", "labels", "times", "ends", "y", "cases"
 # steps, units, refits up to which padding, an eighth of the work on average, costs less than
 # compiling anew
 PADDED_FROM = 2**11
@@ -102,7 +107,8 @@ class Plan(PrintedResult):
 
     Refit `k` gives unit `index[j]` the weight `weight[j]` for `indptr[k] <= j < indptr[k + 1]`, and
     every other unit the weight one. The functions of this module make plans; call the class itself
-    for weights of your own. `clusters`, `serial` and `blocks` are used for standard errors only.
+    for weights of your own. A plan is also a splitter of scikit-learn, and an iterable of pairs
+    (train, test). `clusters`, `serial` and `blocks` are used for standard errors only.
 
     Parameters
     ----------
@@ -138,6 +144,8 @@ class Plan(PrintedResult):
     columns : dict of str to UnitColumn
         Facts with labels of their own beside numbers of units; `match_labels` puts them in the
         order of the fit.
+    rng : int, optional
+        Seed of the random numbers that drew the plan, for printed results.
 
     Raises
     ------
@@ -175,6 +183,148 @@ class Plan(PrintedResult):
     note: str = ""
     series: IntArray | None = None
     columns: dict[str, UnitColumn] = field(default_factory=dict)
+    rng: int | None = None
+    # makes the plan when there are units; None of a plan that has some
+    _scheme: ClassVar[functools.partial["Plan"] | None] = None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if self._scheme is None or name.startswith("_"):
+                return object.__getattribute__(self, name)  # raises what it raised before
+            raise AttributeError(
+                f"Plan: {self.call} has no units yet, and so no {name}: lo.cross_validate(fit, plan) gives it those of the fit, "
+                "plan.split(X) the rows of X; or give num_units= first."
+            )
+
+    @property
+    def has_units(self) -> bool:
+        """Whether the plan has units, or waits for those of a fit."""
+        return self._scheme is None
+
+    def bind(
+        self, num_units: int, table: pd.DataFrame | None = None, cases: FloatArray | None = None
+    ) -> "Plan":
+        """Give a plan that was made without units the units of a fit.
+
+        Parameters
+        ----------
+        num_units : int
+            Number of units.
+        table : DataFrame, optional
+            Table whose columns the plan may name.
+        cases : array of float, shape (units,), optional
+            Number of cases of each unit; one by default.
+
+        Returns
+        -------
+        Plan
+            The plan over these units; the plan itself if it has units.
+        """
+        if self._scheme is None:
+            return self
+        arguments = dict(self._scheme.keywords)
+        if arguments.get("cases") is True:
+            arguments["cases"] = np.ones(num_units) if cases is None else cases
+        for name in COLUMNS:
+            if isinstance(column := arguments.get(name), str):
+                if table is None:
+                    raise ValueError(
+                        f"Plan: {self.call} names the column {column!r}, but the fit is not of a formula and its table; give the "
+                        f"column itself, as {name}=table[{column!r}]."
+                    )
+                arguments[name] = named_column(table, column)
+        if not any(isinstance(arguments.get(name), Sized) for name in COLUMNS):
+            arguments["num_units"] = num_units
+        return self._scheme.func(**arguments).replace_facts(call=self.call)
+
+    def __iter__(self) -> Iterator[tuple[IntArray, IntArray]]:
+        if not (np.isin(self.weight, (0, 1)).all() and self.scored_counts.all()):
+            raise ValueError(
+                f"Plan: {self.call or 'the plan'} has no train and test sets: it gives units other weights than 0 and 1, as a "
+                "bootstrap does, or scores none. Leave out folds, or use lo.cross_validate, which takes weights."
+            )
+        for k in range(self.num_refits):
+            rows = self.one(k, whole=True).rows
+            yield np.flatnonzero(rows.weight), np.flatnonzero(rows.held)
+
+    def split(
+        self, X: Any = None, y: Any = None, groups: None = None
+    ) -> Iterator[tuple[IntArray, IntArray]]:
+        """Split rows as a splitter of scikit-learn does.
+
+        Parameters
+        ----------
+        X : array-like or DataFrame, optional
+            The rows. They are the units of a plan that has none, and their labels are matched with
+            those of a plan that has some.
+        y : Any, optional
+            Not used.
+        groups : None
+            A plan has its own, as by `lo.groups(labels)`.
+
+        Yields
+        ------
+        tuple of array
+            Numbers of the rows that each refit sees, and of those that it scores.
+
+        Raises
+        ------
+        ValueError
+            If the plan has other units than the rows, or weights other than 0 and 1.
+        TypeError
+            If `groups` are given.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import leaveout as lo
+        >>> for train, test in lo.blocks(size=2).split(np.zeros((4, 1))):
+        ...     print(train, test)
+        [2 3] [0 1]
+        [0 1] [2 3]
+        """
+        return iter(self._of_rows(X, groups))
+
+    def get_n_splits(self, X: Any = None, y: Any = None, groups: None = None) -> int:
+        """Count the splits.
+
+        Parameters
+        ----------
+        X : array-like or DataFrame, optional
+            The rows, which a plan without units needs.
+        y : Any, optional
+            Not used.
+        groups : None
+            A plan has its own.
+
+        Returns
+        -------
+        int
+            Number of refits.
+
+        Examples
+        --------
+        >>> import leaveout as lo
+        >>> lo.kfold(k=5).get_n_splits(range(20))
+        5
+        """
+        return len(self._of_rows(X, groups))
+
+    def _of_rows(self, X: Any, groups: None) -> "Plan":
+        """Return the plan for the rows of scikit-learn's call."""
+        if groups is not None:
+            raise TypeError("Plan: a plan takes no groups=; it has its own: lo.groups(labels).")
+        if X is None:
+            return self
+        table = pandas_of("Plan", "X", X)
+        num_rows = table.shape[0] if hasattr(table, "shape") else len(table)
+        plan = self.bind(num_rows, table if isinstance(table, pd.DataFrame) else None)
+        if plan.num_units != num_rows:
+            raise ValueError(
+                f"Plan: {self.call or 'the plan'} is for {plan.num_units} units, but X has {num_rows} rows."
+            )
+        return plan.match_labels("Plan", index_of(X))
 
     def __post_init__(self) -> None:
         entries = {
@@ -365,7 +515,7 @@ class Plan(PrintedResult):
         Examples
         --------
         >>> import leaveout as lo
-        >>> lo.kfold(6, 3, seed=0).only(np.arange(4)).num_units
+        >>> lo.kfold(6, k=3).only(np.arange(4)).num_units
         4
         """
         place = np.full(self.num_units, -1)
@@ -442,7 +592,22 @@ class Plan(PrintedResult):
             return f"{low} unit{'s' if low != 1 else ''}"
         return f"{low}–{high} units"
 
+    @property
+    def summary(self) -> str:
+        """What the plan is, in words."""
+        if not self.has_units:
+            return "of the units of the fit that takes it"
+        refits = "resamples" if self.draws else "folds"
+        order = ""
+        if self.rng is not None:
+            times = np.bincount(self.scored_units, minlength=self.num_units)
+            way = "shuffled" if np.ptp(times) == 0 and times[0] else "drawn"
+            order = f", {way} (rng={self.rng})"
+        return f"{self.num_refits} {refits} of {self.num_units} units{order}"
+
     def _lines(self) -> list[tuple[str, str]]:
+        if not self.has_units:
+            return [("plan", self.summary), ("made by", self.call)]
         times = np.bincount(self.index[self.held], minlength=self.num_units)
         if times.min() == times.max():
             often = f"{times.min()}"
@@ -459,13 +624,13 @@ class Plan(PrintedResult):
         dependence = "not known"
         if self.serial is not None:
             dependence = "blocks along their order" if self.serial else "every unit by itself"
+        units = f"{self.num_units}"
+        if self.names is not None:
+            units += f", {self.names[0]} to {self.names[-1]}"
         lines = [
-            ("plan", self.call or "of its own weights"),
-            (
-                "units",
-                f"{self.num_units}"
-                + ("" if self.names is None else f", {self.names[0]} to {self.names[-1]}"),
-            ),
+            ("plan", self.summary),
+            ("made by", self.call or "its own weights"),
+            ("units", units),
             ("refits", f"{self.num_refits} of {self.widths} each"),
             (
                 "scored",
@@ -482,10 +647,7 @@ class Plan(PrintedResult):
         return [(name, text) for name, text in lines if text]
 
     def __repr__(self) -> str:
-        call = self.call or "of its own weights"
-        return (
-            f"Plan({call}: {self.num_refits} refits of {self.widths} each, {self.num_units} units)"
-        )
+        return f"Plan({self.call or 'its own weights'}: {self.summary})"
 
     def matrix(self) -> FloatArray:
         """Weights as a dense matrix.
@@ -720,20 +882,61 @@ def _departures(counts: IntArray, scored: BoolArray) -> Entries:
 P = ParamSpec("P")
 
 
-def scheme(make: Callable[P, Plan]) -> Callable[P, Plan]:
-    """Decorate a function that makes plans, so that each plan records the call that made it."""
+def scheme(*required: str) -> Callable[[Callable[P, Plan]], Callable[P, Plan]]:
+    """Decorate a function that makes plans, so that each plan records the call that made it.
 
-    @functools.wraps(make)
-    def record_call(*args: P.args, **kwargs: P.kwargs) -> Plan:
-        arguments = [
-            *map(_brief, args),
-            *(f"{name}={_brief(value)}" for name, value in kwargs.items()),
-        ]
-        return make(*args, **kwargs).replace_facts(
-            call=f"lo.{make.__name__}({', '.join(arguments)})"
-        )
+    A call that lacks the number of units, or names columns, makes a plan that a fit binds to its
+    units. The arguments that are `required` beside it are named where they lack.
+    """
 
-    return record_call
+    def decorate(make: Callable[P, Plan]) -> Callable[P, Plan]:
+        signature = inspect.signature(make)
+        name = make.__name__
+
+        @conventional
+        @functools.wraps(make)
+        def make_or_wait(*args: P.args, **kwargs: P.kwargs) -> Plan:
+            try:
+                call_arguments = signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{name}: {error}") from None
+            call_arguments.apply_defaults()
+            arguments = call_arguments.arguments
+            texts = [*map(_brief, args), *(f"{k}={_brief(value)}" for k, value in kwargs.items())]
+            call = f"lo.{name}({', '.join(texts)})"
+            if any(arguments[word] is None for word in required):
+                raise TypeError(
+                    f"{name}: give {' and '.join(f'{word}=' for word in required)}; a number that stands first is num_units=, "
+                    f"which a fit knows by itself; got {call}."
+                )
+            columns = [
+                arguments[word] for word in COLUMNS if isinstance(arguments.get(word), Sized)
+            ]
+            waits = arguments.get("cases") is True or any(isinstance(c, str) for c in columns)
+            if arguments.get("num_units", 0) is None and columns and not waits:
+                arguments["num_units"] = len(columns[0])
+            if waits and arguments.get("num_units") is not None:
+                count(f"{name}: num_units", arguments["num_units"], 2)
+            if waits or arguments.get("num_units", 0) is None:
+                return _waiting(call, functools.partial(make_or_wait, **arguments))
+            facts = {"call": call}
+            if arguments.get("k", 0) is not None:
+                facts["rng"] = arguments.get("rng")
+            return cast(Any, make)(**arguments).replace_facts(**facts)
+
+        return make_or_wait
+
+    return decorate
+
+
+def _waiting(call: str, scheme: functools.partial[Plan]) -> Plan:
+    """Return a plan without units, which the scheme makes when there are some."""
+    splits = scheme.keywords.get("splits")
+    if isinstance(splits, Iterator):  # it gives its splits once
+        scheme = functools.partial(scheme, splits=list(splits))
+    plan = object.__new__(Plan)
+    vars(plan).update(call=call, _scheme=scheme)
+    return plan
 
 
 def _brief(value: Any) -> str:
@@ -756,66 +959,19 @@ class Splitter(Protocol):
     ) -> Iterable[tuple[ArrayLike, ArrayLike]]: ...
 
 
-@dataclass(frozen=True)
-class Cases:
-    """Leave-one-out of the cases that the rows of a fit stand for.
-
-    A plan as soon as their weights are known.
-    """
-
-    num_units: int | None = None
-
-    def plan(self, caller: str, num_units: int, weight: FloatArray | None) -> Plan:
-        """Make the plan: a row of f cases keeps the weight (f − 1) / f, and is scored as the case
-        that left.
-
-        Parameters
-        ----------
-        caller : str
-            Name of the calling function, for messages.
-        num_units : int
-            Number of rows.
-        weight : array of float, shape (units,), or None
-            Number of cases of each row; None means one.
-
-        Returns
-        -------
-        Plan
-            One refit for each row that stands for a case or more.
-        """
-        cases = np.ones(num_units) if weight is None else weight
-        if self.num_units not in (None, num_units) or np.any(cases % 1):
-            reason = "sample_weight are no whole numbers"
-            if np.any(cases % 1) == 0:
-                reason = f"it is for {self.num_units} units"
-            raise ValueError(
-                f"{caller}: no plan of cases of these {num_units} units can be made: {reason}."
-            )
-        unit = np.flatnonzero(cases)
-        case_plan = Plan(
-            np.arange(len(unit) + 1), unit, 1 - 1 / cases[unit], np.ones(len(unit), bool), num_units
-        )
-        return case_plan.replace_facts(call="lo.leave_one_out(cases=True)")
-
-
-@overload
-def leave_one_out(num_units: int) -> Plan: ...
-@overload
-def leave_one_out(num_units: int | None = None, *, cases: Literal[True]) -> Cases: ...
-@overload
-def leave_one_out(num_units: int, *, cases: Literal[False]) -> Plan: ...
-def leave_one_out(num_units: int | None = None, *, cases: bool = False) -> Plan | Cases:
+@scheme()
+def leave_one_out(num_units: int | None = None, *, cases: bool | ArrayLike = False) -> Plan:
     """Leave out every unit by itself: n refits of one unit each.
 
     Parameters
     ----------
-    num_units : int
-        Number of units n, 2 or more. It may be left out with `cases=True`.
-    cases : bool, default: False
+    num_units : int, optional
+        Number of units n, 2 or more; by default that of the fit which takes the plan.
+    cases : bool or array-like, shape (units,), default: False
         Whether rows of whole `sample_weight` f, such as `freq_weights` of statsmodels, stand for f
-        cases, one of which is left out. The row keeps the weight f − 1, its loss is that of the
-        case which left, and means and standard errors are over cases. The fit is then one of a
-        linear predictor, as `lo.GLM`.
+        cases, one of which is left out; or the numbers f. The row keeps the weight f − 1, its loss
+        is that of the case which left, and means and standard errors are over cases. The fit is
+        then one of a linear predictor, as `lo.GLM`.
 
     Returns
     -------
@@ -844,34 +1000,36 @@ def leave_one_out(num_units: int | None = None, *, cases: bool = False) -> Plan 
     >>> cv.per_unit().round(3), round(cv.mean, 3)
     (array([0.222, 2.   ]), 0.667)
     """
-    if cases and num_units is None:
-        n = None
-    else:
+    if cases is False:
         n = count("leave_one_out: num_units", num_units, 2)
-    if cases or n is None:
-        return Cases(n)
-    plan = Plan(np.arange(n + 1), np.arange(n), np.zeros(n), np.ones(n, bool), n)
-    return plan.replace_facts(call=f"lo.leave_one_out({n})")
+        numbers_of_cases = np.ones(n)
+    else:
+        n = count("leave_one_out: num_units", num_units, 1)
+        numbers_of_cases = np.asarray(numbers("leave_one_out", "cases", cases), np.float64)
+        if numbers_of_cases.shape != (n,) or np.any(numbers_of_cases % 1):
+            raise ValueError(
+                f"leave_one_out: cases must be whole numbers, as sample_weight, one for each of {n} units."
+            )
+    unit = np.flatnonzero(numbers_of_cases)
+    weight = 1 - 1 / numbers_of_cases[unit]
+    return Plan(np.arange(len(unit) + 1), unit, weight, np.ones(len(unit), bool), n)
 
 
-@conventional
-@scheme
+@scheme("k")
 def kfold(
-    num_units: int, k: int, *, seed: int | None = None, rng: Rng = None, repeats: int = 1
+    num_units: int | None = None, k: int | None = None, *, rng: Rng = 0, num_repeats: int = 1
 ) -> Plan:
-    """Split the units into k folds of nearly equal size, each left out once.
+    """Split the shuffled units into k folds of nearly equal size, each left out once.
 
     Parameters
     ----------
-    num_units : int
-        Number of units n, 2 or more.
+    num_units : int, optional
+        Number of units n, 2 or more; by default that of the fit which takes the plan.
     k : int
         Number of folds, from 2 to n.
-    seed : int, optional
-        Seed by which units are shuffled. Without it folds are contiguous.
-    rng : int, numpy.random.Generator or None, optional
-        In place of `seed`: a generator draws it, and None draws another one in each call.
-    repeats : int, default: 1
+    rng : int, numpy.random.Generator or None, default: 0
+        Random numbers: a whole number repeats them, and None draws others in each call.
+    num_repeats : int, default: 1
         Number of times that folds are drawn anew. The loss of a unit is its mean over the repeats.
 
     Returns
@@ -881,6 +1039,7 @@ def kfold(
 
     See Also
     --------
+    blocks : Folds of successive units.
     stratified : Folds that hold every class in equal shares.
     groups : Folds of whole groups.
     from_splits : Plans of any scikit-learn splitter.
@@ -888,40 +1047,35 @@ def kfold(
     Examples
     --------
     >>> import leaveout as lo
-    >>> lo.kfold(6, 3).matrix().astype(int)
-    array([[0, 0, 1, 1, 1, 1],
-           [1, 1, 0, 0, 1, 1],
-           [1, 1, 1, 1, 0, 0]])
-    >>> lo.kfold(6, 3, seed=0, repeats=10)
-    Plan(lo.kfold(6, 3, seed=0, repeats=10): 30 refits of 2 units each, 6 units)
+    >>> lo.kfold(6, k=3).matrix().astype(int)
+    array([[1, 1, 0, 0, 1, 1],
+           [1, 1, 1, 1, 0, 0],
+           [0, 0, 1, 1, 1, 1]])
+    >>> lo.kfold(6, k=3, num_repeats=10)
+    Plan(lo.kfold(6, k=3, num_repeats=10): 30 folds of 6 units, shuffled (rng=0))
+
+    A fit that takes a plan without a number of units gives it its own:
+
+    >>> lo.kfold(k=10)
+    Plan(lo.kfold(k=10): of the units of the fit that takes it)
     """
     n = count("kfold: num_units", num_units, 2)
     k = count("kfold: k", k, 2, n)
 
-    def draw(rng: np.random.Generator | None) -> list[IntArray]:
-        order = np.arange(n) if rng is None else rng.permutation(n)
-        return np.array_split(order, k)
-
-    return _plan(_repeated("kfold", draw, seed, repeats), n)
+    draw = lambda random: np.array_split(random.permutation(n), k)
+    return _plan(_repeated("kfold", draw, rng, num_repeats), n)
 
 
 def _repeated(
     caller: str,
-    draw: Callable[[np.random.Generator | None], Sequence[IntArray]],
-    seed: Any,
-    repeats: int,
+    draw: Callable[[np.random.Generator], Sequence[IntArray]],
+    rng: Rng,
+    num_repeats: int,
 ) -> list[IntArray]:
-    """Draw the folds of every repeat, one repeat after the other.
-
-    Without a seed there is one, that is not random.
-    """
-    repeats = count(f"{caller}: repeats", repeats, 1)
-    if seed is None and repeats > 1:
-        raise ValueError(
-            f"{caller}: folds that are not random are the same in every repeat; give seed=, as seed=0."
-        )
-    rng = None if seed is None else generator(caller, seed)
-    return [fold for _ in range(repeats) for fold in draw(rng)]
+    """Draw the folds of every repeat, one repeat after the other."""
+    random = generator(caller, rng)
+    num_repeats = count(f"{caller}: num_repeats", num_repeats, 1)
+    return [fold for _ in range(num_repeats) for fold in draw(random)]
 
 
 def _members(fold: IntArray, k: int) -> list[IntArray]:
@@ -929,16 +1083,13 @@ def _members(fold: IntArray, k: int) -> list[IntArray]:
     return np.split(np.argsort(fold, kind="stable"), np.cumsum(np.bincount(fold, minlength=k))[:-1])
 
 
-@conventional
-@scheme
-def stratified(
-    y: ArrayLike, k: int, *, seed: int | None = None, rng: Rng = None, repeats: int = 1
-) -> Plan:
+@scheme()
+def stratified(y: ArrayLike, k: int, *, rng: Rng = 0, num_repeats: int = 1) -> Plan:
     """Split the units into k folds, each of which holds every class in its share of the whole.
 
-    Classes are spread over folds as scikit-learn's StratifiedKFold spreads them. Numbers with
-    fractions, and numbers none of which occurs k times, are cut at their deciles first, and the ten
-    parts are the classes.
+    Shuffled classes are spread over folds as scikit-learn's StratifiedKFold spreads them. Numbers
+    with fractions, and numbers none of which occurs k times, are cut at their deciles first, and
+    the ten parts are the classes.
 
     Parameters
     ----------
@@ -947,12 +1098,9 @@ def stratified(
         labels of the fit.
     k : int
         Number of folds, from 2 to the number of units of the largest class.
-    seed : int, optional
-        Seed by which the units of each class are shuffled. Without it they go to folds in their
-        order.
-    rng : int, numpy.random.Generator or None, optional
-        In place of `seed`: a generator draws it, and None draws another one in each call.
-    repeats : int, default: 1
+    rng : int, numpy.random.Generator or None, default: 0
+        Random numbers: a whole number repeats them, and None draws others in each call.
+    num_repeats : int, default: 1
         Number of times that folds are drawn anew. The loss of a unit is its mean over the repeats.
 
     Returns
@@ -963,15 +1111,14 @@ def stratified(
     Raises
     ------
     ValueError
-        If a label is missing, no class has k units, or folds that are not random are to be
-        repeated.
+        If a label is missing, or no class has k units.
 
     Examples
     --------
     >>> import leaveout as lo
-    >>> lo.stratified(["a", "a", "a", "a", "b", "b"], 2).matrix().astype(int)
-    array([[0, 0, 1, 1, 0, 1],
-           [1, 1, 0, 0, 1, 0]])
+    >>> lo.stratified(["a", "a", "a", "a", "b", "b"], k=2).matrix().astype(int)
+    array([[1, 0, 0, 1, 1, 0],
+           [0, 1, 1, 0, 0, 1]])
     """
     code, levels = codes("stratified", "y", y)
     n = len(code)
@@ -983,36 +1130,37 @@ def stratified(
     code = np.argsort(np.argsort(first))[code]  # classes are numbered as they first occur
     dealt = [np.bincount(np.sort(code)[fold::k], minlength=len(first)) for fold in range(k)]
 
-    def draw(rng: np.random.Generator | None) -> list[IntArray]:
+    def draw(random: np.random.Generator) -> list[IntArray]:
         folds = np.zeros(n, np.int64)
         for c in range(len(first)):
             class_folds = np.repeat(np.arange(k), [sizes[c] for sizes in dealt])
-            folds[code == c] = class_folds if rng is None else rng.permutation(class_folds)
+            folds[code == c] = random.permutation(class_folds)
         return _members(folds, k)
 
-    return _plan(_repeated("stratified", draw, seed, repeats), n, names=index_of(y))
+    return _plan(_repeated("stratified", draw, rng, num_repeats), n, names=index_of(y))
 
 
-@conventional
-@scheme
+@scheme("fraction", "num_folds")
 def random_subsets(
-    num_units: int, fraction: float, num_folds: int, *, seed: int = 0, rng: Rng = None
+    num_units: int | None = None,
+    fraction: float | None = None,
+    num_folds: int | None = None,
+    *,
+    rng: Rng = 0,
 ) -> Plan:
     """Leave out random subsets of `round(fraction · n)` units, drawn without replacement and
     independently of one another.
 
     Parameters
     ----------
-    num_units : int
-        Number of units n, 2 or more.
+    num_units : int, optional
+        Number of units n, 2 or more; by default that of the fit which takes the plan.
     fraction : float
         Share of the units that each fold leaves out, between 0 and 1.
     num_folds : int
         Number of folds.
-    seed : int, default: 0
-        Seed of the draws.
-    rng : int, numpy.random.Generator or None, optional
-        In place of `seed`: a generator draws it, and None draws another one in each call.
+    rng : int, numpy.random.Generator or None, default: 0
+        Random numbers: a whole number repeats them, and None draws others in each call.
 
     Returns
     -------
@@ -1023,25 +1171,23 @@ def random_subsets(
     --------
     >>> import leaveout as lo
     >>> lo.random_subsets(20, 0.25, 3)
-    Plan(lo.random_subsets(20, 0.25, 3): 3 refits of 5 units each, 20 units)
+    Plan(lo.random_subsets(20, 0.25, 3): 3 folds of 20 units, drawn (rng=0))
     """
     n = count("random_subsets: num_units", num_units, 2)
     size = _subset_size("random_subsets", n, fraction)
-    rng = generator("random_subsets", seed)
+    random = generator("random_subsets", rng)
     folds = count("random_subsets: num_folds", num_folds, 1)
     _require_entries("random_subsets", folds * size)
-    return _plan([rng.choice(n, size, replace=False) for _ in range(folds)], n)
+    return _plan([random.choice(n, size, replace=False) for _ in range(folds)], n)
 
 
-@conventional
-@scheme
+@scheme("fraction", "num_folds")
 def contiguous(
-    num_units: int,
-    fraction: float,
-    num_folds: int,
+    num_units: int | None = None,
+    fraction: float | None = None,
+    num_folds: int | None = None,
     *,
-    seed: int = 0,
-    rng: Rng = None,
+    rng: Rng = 0,
     groups: ArrayLike | None = None,
 ) -> Plan:
     """Leave out runs of `round(fraction · n)` successive units, which start at uniformly drawn
@@ -1051,16 +1197,15 @@ def contiguous(
 
     Parameters
     ----------
-    num_units : int
-        Number of units n, 2 or more, in their order.
+    num_units : int, optional
+        Number of units n, 2 or more, in their order; by default that of the fit which takes the
+        plan.
     fraction : float
         Share of the units that each fold leaves out, between 0 and 1.
     num_folds : int
         Number of folds.
-    seed : int, default: 0
-        Seed of the draws.
-    rng : int, numpy.random.Generator or None, optional
-        In place of `seed`: a generator draws it, and None draws another one in each call.
+    rng : int, numpy.random.Generator or None, default: 0
+        Random numbers: a whole number repeats them, and None draws others in each call.
     groups : array-like, shape (units,), optional
         The series of each unit, where several stand in the data, as by `lengths=`. The index of a
         Series is matched with the labels of the fit.
@@ -1078,10 +1223,10 @@ def contiguous(
     --------
     >>> import leaveout as lo
     >>> lo.contiguous(20, 0.25, 2)
-    Plan(lo.contiguous(20, 0.25, 2): 2 refits of 5 units each, 20 units)
+    Plan(lo.contiguous(20, 0.25, 2): 2 folds of 20 units, drawn (rng=0))
     """
     steps = _number_steps("contiguous", num_units, groups)
-    random = generator("contiguous", seed)
+    random = generator("contiguous", rng)
     number = count("contiguous: num_folds", num_folds, 1)
     runs = []
     for units in _members(steps.series, steps.series.max() + 1):
@@ -1097,14 +1242,14 @@ def contiguous(
     return _plan(folds, len(steps.step), **steps.facts)
 
 
-def _subset_size(caller: str, num_units: int, fraction: float) -> int:
+def _subset_size(caller: str, num_units: int, fraction: float | None) -> int:
     return min(max(1, round(share(f"{caller}: fraction", fraction) * num_units)), num_units - 1)
 
 
-@scheme
+@scheme("start")
 def leave_future_out(
-    num_units: int,
-    start: int,
+    num_units: int | None = None,
+    start: int | None = None,
     horizon: int | None = None,
     *,
     groups: ArrayLike | None = None,
@@ -1117,8 +1262,9 @@ def leave_future_out(
 
     Parameters
     ----------
-    num_units : int
-        Number of units n, 2 or more, in their order.
+    num_units : int, optional
+        Number of units n, 2 or more, in their order; by default that of the fit which takes the
+        plan.
     start : int
         First origin: the number of units that the first refit sees.
     horizon : int, optional
@@ -1173,7 +1319,7 @@ class Steps(NamedTuple):
 
 
 def _number_steps(
-    caller: str, num_units: int, groups: ArrayLike | None, times: ArrayLike | None = None
+    caller: str, num_units: int | None, groups: ArrayLike | None, times: ArrayLike | None = None
 ) -> Steps:
     """Number the steps of every series; ValueError if times fall within one."""
     n = count(f"{caller}: num_units", num_units, 2)
@@ -1221,10 +1367,10 @@ def _forward(steps: Steps, origins: range, horizon: int, window: int) -> Plan:
     return _plan(folds, len(steps.step), dropped, **{"series": steps.series} | steps.facts)
 
 
-@scheme
+@scheme("window")
 def rolling(
-    num_units: int,
-    window: int,
+    num_units: int | None = None,
+    window: int | None = None,
     horizon: int = 1,
     step: int = 1,
     *,
@@ -1239,8 +1385,9 @@ def rolling(
 
     Parameters
     ----------
-    num_units : int
-        Number of units n, 2 or more, in their order.
+    num_units : int, optional
+        Number of units n, 2 or more, in their order; by default that of the fit which takes the
+        plan.
     window : int
         Number of units that each refit sees.
     horizon : int, default: 1
@@ -1281,14 +1428,14 @@ def rolling(
     return _forward(steps, origins, horizon, window)
 
 
-@scheme
+@scheme()
 def purged(
     times: ArrayLike,
     k: int,
     embargo: Any = 0,
     *,
     ends: ArrayLike | None = None,
-    test_blocks: int = 1,
+    num_test_blocks: int = 1,
     groups: ArrayLike | None = None,
 ) -> Plan:
     """Leave out each of k successive blocks of time, and purge the units whose labels overlap with
@@ -1310,7 +1457,7 @@ def purged(
         Length of time after a block within which units are dropped, in the unit of `times`.
     ends : array-like, shape (units,), optional
         Time at which the label of each unit is known. By default this is its own time.
-    test_blocks : int, default: 1
+    num_test_blocks : int, default: 1
         Number of blocks that each refit leaves out and scores.
     groups : array-like, shape (units,), optional
         The series of each unit. Times then must not fall within a series, and blocks hold the units
@@ -1344,7 +1491,7 @@ def purged(
     array([[0, 0, 0, 0, 1, 1],
            [1, 0, 0, 0, 0, 0],
            [1, 1, 1, 0, 0, 0]])
-    >>> lo.purged(day, 4, test_blocks=2).num_refits
+    >>> lo.purged(day, 4, num_test_blocks=2).num_refits
     6
     """
     if ends is None:
@@ -1390,7 +1537,7 @@ def purged(
     dropped = []
     blocks = np.array_split(np.arange(n), k)
     for chosen in itertools.combinations(
-        blocks, count("purged: test_blocks", test_blocks, 1, k - 1)
+        blocks, count("purged: num_test_blocks", num_test_blocks, 1, k - 1)
     ):
         overlap = np.zeros(n, bool)
         for block in chosen:
@@ -1401,16 +1548,8 @@ def purged(
     return _plan(folds, n, dropped, **facts | {"names": labels.index})
 
 
-@conventional
-@scheme
-def groups(
-    labels: ArrayLike,
-    k: int | None = None,
-    *,
-    seed: int | None = None,
-    rng: Rng = None,
-    repeats: int = 1,
-) -> Plan:
+@scheme()
+def groups(labels: ArrayLike, k: int | None = None, *, rng: Rng = 0, num_repeats: int = 1) -> Plan:
     """Leave out every group of units that share a label, or k folds of whole groups. Standard
     errors are over groups.
 
@@ -1421,14 +1560,11 @@ def groups(
         fit. A model whose units are whole subjects also takes the labels of its rows, where those
         of one unit agree.
     k : int, optional
-        Number of folds. By default every group is a fold of its own.
-    seed : int, optional
-        Seed by which groups are shuffled and dealt to folds in equal numbers. Without it the
-        largest group goes first, each to the fold of the fewest units, as GroupKFold of
-        scikit-learn has it.
-    rng : int, numpy.random.Generator or None, optional
-        In place of `seed`: a generator draws it, and None draws another one in each call.
-    repeats : int, default: 1
+        Number of folds. By default every group is a fold of its own. Large groups are dealt first,
+        those of the same power of two in random order, each to the fold of the fewest units.
+    rng : int, numpy.random.Generator or None, default: 0
+        Random numbers: a whole number repeats them, and None draws others in each call.
+    num_repeats : int, default: 1
         Number of times that folds are drawn anew. The loss of a unit is its mean over the repeats.
 
     Returns
@@ -1439,8 +1575,8 @@ def groups(
     Raises
     ------
     ValueError
-        If a label is missing, there are fewer than two groups, or folds that are not random are to
-        be repeated.
+        If a label is missing, there are fewer than two groups, or groups by themselves, which no
+        draw changes, are to be repeated.
 
     Examples
     --------
@@ -1449,38 +1585,45 @@ def groups(
     array([[1, 0, 1, 1],
            [0, 1, 0, 1],
            [1, 1, 1, 0]])
-    >>> lo.groups(["b", "a", "b", "c"], 2).matrix().astype(int)
+    >>> lo.groups(["b", "a", "b", "c"], k=2).matrix().astype(int)
     array([[0, 1, 0, 1],
            [1, 0, 1, 0]])
     """
     code, levels = codes("groups", "labels", labels)
     if len(levels) < 2:
         raise ValueError("groups: at least two groups are needed; all labels are equal.")
-    k = None if k is None else count("groups: k", k, 2, len(levels))
-
-    def draw(rng: np.random.Generator | None) -> list[IntArray]:
-        if k is None:
-            return _members(code, len(levels))
-        fold = np.zeros(len(levels), np.int64)
+    if k is None:
+        if num_repeats != 1:
+            raise ValueError("groups: every group by itself is the same in every repeat; give k=.")
+        folds = _members(code, len(levels))
+    else:
+        k = count("groups: k", k, 2, len(levels))
         sizes = np.bincount(code)
-        filled = np.zeros(k)
-        if rng is not None:
-            fold[rng.permutation(len(levels))] = np.arange(len(levels)) % k
-            return _members(fold[code], k)
-        for group in np.argsort(sizes, kind="stable")[::-1]:
-            fold[group] = np.argmin(filled)
-            filled[fold[group]] += sizes[group]
-        return _members(fold[code], k)
 
-    folds = _repeated("groups", draw, seed, repeats)
+        def draw(random: np.random.Generator) -> list[IntArray]:
+            fold = np.zeros(len(levels), np.int64)
+            filled = np.zeros(k)
+            for group in np.lexsort((random.random(len(levels)), -np.frexp(sizes)[1])):
+                fold[group] = np.argmin(filled)
+                filled[fold[group]] += sizes[group]
+            return _members(fold[code], k)
+
+        folds = _repeated("groups", draw, rng, num_repeats)
     names = levels if k is None else None
     return _plan(
         folds, len(code), clusters=code.astype(np.int64), names=index_of(labels), labels=names
     )
 
 
-@scheme
-def blocks(num_units: int, size: int, *, buffer: int = 0, groups: ArrayLike | None = None) -> Plan:
+@scheme()
+def blocks(
+    num_units: int | None = None,
+    size: int | None = None,
+    *,
+    k: int | None = None,
+    buffer: int = 0,
+    groups: ArrayLike | None = None,
+) -> Plan:
     """Leave out successive blocks of units. Units near a block may be dropped with it, without
     being scored.
 
@@ -1488,10 +1631,13 @@ def blocks(num_units: int, size: int, *, buffer: int = 0, groups: ArrayLike | No
 
     Parameters
     ----------
-    num_units : int
-        Number of units n, 2 or more, in their order.
-    size : int
+    num_units : int, optional
+        Number of units n, 2 or more, in their order; by default that of the fit which takes the
+        plan.
+    size : int, optional
         Units in a block; the last block may be shorter.
+    k : int, optional
+        In place of `size`: number of blocks of nearly equal size, k of each series.
     buffer : int, default: 0
         Units on either side of the block that are dropped and not scored.
     groups : array-like, shape (units,), optional
@@ -1516,19 +1662,30 @@ def blocks(num_units: int, size: int, *, buffer: int = 0, groups: ArrayLike | No
     """
     steps = _number_steps("blocks", num_units, groups)
     n = len(steps.step)
-    size = count("blocks: size", size, 1, n - 1)
+    if (size is None) == (k is None):
+        raise TypeError(
+            "blocks: give size= or k=; a number that stands first is num_units=, which a fit knows by itself."
+        )
+    if size is not None:
+        size = count("blocks: size", size, 1, n - 1)
+    else:
+        k = count("blocks: k", k, 2, steps.shortest)
     buffer = count("blocks: buffer", buffer, 0, n)
     folds = []
     around = []
     for units in _members(steps.series, steps.series.max() + 1):
-        for start in range(0, len(units), size):
-            end = start + size
-            folds.append(units[start:end])
+        cuts: Any = k
+        if size is not None:
+            cuts = range(size, len(units), size)
+        for block in np.array_split(np.arange(len(units)), cuts):
+            start = block[0]
+            end = block[-1] + 1
+            folds.append(units[block])
             around.append(np.r_[units[max(0, start - buffer) : start], units[end : end + buffer]])
     return _plan(folds, n, around, **steps.facts)
 
 
-@scheme
+@scheme()
 def neighbourhoods(
     edges: Any, radius: int, *, buffer: int = 0, num_sites: int | None = None
 ) -> Plan:
@@ -1584,15 +1741,13 @@ def neighbourhoods(
     return _plan(held, n, around, serial=True, names=names)
 
 
-@conventional
-@scheme
+@scheme()
 def nearest_neighbour_matched(
     points: ArrayLike,
     new_points: ArrayLike,
     k: int,
     *,
-    seed: int = 0,
-    rng: Rng = None,
+    rng: Rng = 0,
     clustering: Literal["hierarchical", "kmeans"] = "hierarchical",
 ) -> Plan:
     """Split places into k folds that are as far from one another as the places to predict are from
@@ -1614,10 +1769,8 @@ def nearest_neighbour_matched(
         Places where the model is to predict, such as the cells of a map.
     k : int
         Number of folds.
-    seed : int, default: 0
-        Seed of random folds, and of k-means.
-    rng : int, numpy.random.Generator or None, optional
-        In place of `seed`: a generator draws it, and None draws another one in each call.
+    rng : int, numpy.random.Generator or None, default: 0
+        Random numbers: a whole number repeats them, and None draws others in each call.
     clustering : {"hierarchical", "kmeans"}, default: "hierarchical"
         Clustering of the places: Ward's, which takes memory for all pairs of places, or k-means.
 
@@ -1670,7 +1823,7 @@ def nearest_neighbour_matched(
     n = len(data_places)
     tree = scipy.spatial.KDTree(data_places)
     k = count(f"{caller}: k", k, 2, n // 2)
-    rng = generator(caller, seed)
+    random = generator(caller, rng)
     new_distances = tree.query(new_places)[0]
     data_distances = tree.query(data_places, 2)[0][:, 1]
 
@@ -1683,7 +1836,7 @@ def nearest_neighbour_matched(
             )[0]
         return float(scipy.stats.wasserstein_distance(nearest, new_distances))
 
-    fold = rng.permutation(np.arange(n) % k)
+    fold = random.permutation(np.arange(n) % k)
     label = None
     best = distance(fold)
     note = f"{best:.3g} for random folds"
@@ -1696,7 +1849,7 @@ def nearest_neighbour_matched(
     if clustered:
         # as many as in the paper
         sizes = np.unique(np.exp(np.linspace(np.log(k), np.log(n - 2), 100)).round().astype(int))
-        for cluster in _clusterings(data_places, sizes, clustering, rng):
+        for cluster in _clusterings(data_places, sizes, clustering, random):
             merged = _merge(data_places, cluster, k)
             # the largest share of a fold that the paper allows
             if np.bincount(merged).max() > n / 2:
@@ -1747,15 +1900,13 @@ def _merge(points: FloatArray, cluster: IntArray, k: int) -> IntArray:
     return fold[cluster]
 
 
-@conventional
-@scheme
+@scheme("num_resamples")
 def bootstrap(
-    num_units: int,
-    num_resamples: int,
+    num_units: int | None = None,
+    num_resamples: int | None = None,
     *,
     groups: ArrayLike | None = None,
-    seed: int = 0,
-    rng: Rng = None,
+    rng: Rng = 0,
 ) -> Plan:
     """Draw n units with replacement, again and again: weights are counts, and units that were never
     drawn are scored.
@@ -1764,16 +1915,14 @@ def bootstrap(
 
     Parameters
     ----------
-    num_units : int
-        Number of units n, 2 or more.
+    num_units : int, optional
+        Number of units n, 2 or more; by default that of the fit which takes the plan.
     num_resamples : int
         Number of resamples.
     groups : array-like, shape (units,), optional
         Labels of groups, such as centres, which are drawn whole: as many as there are.
-    seed : int, default: 0
-        Seed of the draws.
-    rng : int, numpy.random.Generator or None, optional
-        In place of `seed`: a generator draws it, and None draws another one in each call.
+    rng : int, numpy.random.Generator or None, default: 0
+        Random numbers: a whole number repeats them, and None draws others in each call.
 
     Returns
     -------
@@ -1789,7 +1938,7 @@ def bootstrap(
     """
     n = count("bootstrap: num_units", num_units, 2)
     num_draws = count("bootstrap: num_resamples", num_resamples, 1)
-    rng = generator("bootstrap", seed)
+    random = generator("bootstrap", rng)
     label = np.arange(n)
     size = n
     if groups is not None:
@@ -1802,7 +1951,8 @@ def bootstrap(
     # units that a resample does not see exactly once
     _require_entries("bootstrap", num_draws * n * (1 - np.exp(-1)))
     draws = (
-        np.bincount(rng.integers(0, size, size), minlength=size)[label] for _ in itertools.count()
+        np.bincount(random.integers(0, size, size), minlength=size)[label]
+        for _ in itertools.count()
     )
     resamples = (counts for counts in draws if not counts.all())
     entries = (
@@ -1813,15 +1963,15 @@ def bootstrap(
     )
 
 
-@scheme
+@scheme()
 def from_splits(
     splits: Iterable[tuple[ArrayLike, ArrayLike]],
-    num_units: int,
+    num_units: int | None = None,
     *,
     groups: ArrayLike | None = None,
     times: ArrayLike | None = None,
 ) -> Plan:
-    """Plan of any scikit-learn splitter: `from_splits(splitter.split(X, y, groups), len(y))`.
+    """Plan of any scikit-learn splitter: `from_splits(splitter.split(X, y, groups))`.
 
     Units that are in neither the train nor the test set of a split are dropped and not scored. A
     unit that is twice in the train set weighs two.
@@ -1831,8 +1981,8 @@ def from_splits(
     splits : iterable of (train, test)
         Sets of units of each split, as numbers of units or as one truth a unit. The index of a
         Series of truths is matched with the labels of the fit.
-    num_units : int
-        Number of units n, 2 or more.
+    num_units : int, optional
+        Number of units n, 2 or more; by default that of the fit which takes the plan.
     groups : array-like [units], optional
         A label of each unit. Units of one label depend on one another: standard errors are over
         groups, as those of `groups`.

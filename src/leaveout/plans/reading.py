@@ -1,7 +1,7 @@
 """Read what a call is given as a plan, and match it with the units of a fit.
 
-A plan may be a number of folds, a splitter of scikit-learn, pairs (train, test), all cases, or a
-`Plan`, whose units have labels or not.
+A plan may be a number of folds, a splitter of scikit-learn, pairs (train, test), or a `Plan`, whose
+units have labels or not, or which gets those of the fit.
 """
 
 from collections.abc import Iterable
@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike
 from .._runtime.arrays import FloatArray, IntArray
 from .._runtime.conventions import warn
 from ..data.arrays import check_times, is_default_index
-from .plan import Cases, Plan, Splitter, from_splits, groups as plan_of_groups, kfold, stratified
+from .plan import Plan, Splitter, blocks, from_splits, groups as plan_of_groups, kfold, stratified
 
-PlanLike = Plan | Cases | int | Splitter | Iterable[tuple[ArrayLike, ArrayLike]]
+PlanLike = Plan | int | Splitter | Iterable[tuple[ArrayLike, ArrayLike]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,8 @@ class PlanReader:
 
     `units` are the facts about them, `unit_kind` is the word for one, and `cases` has the number of
     cases of each. `leaves_cases` says whether units of a refit may lose some of their cases, and
-    `lengths` has those of several series.
+    `lengths` has those of several series. `table` is that of a formula, whose columns a plan may
+    name.
     """
 
     caller: str
@@ -37,22 +38,21 @@ class PlanReader:
     leaves_cases: bool
     lengths: IntArray
     model: str
+    table: pd.DataFrame | None
 
     def read(self, plan: PlanLike, groups: ArrayLike | None = None) -> Plan:
-        """Make the plan that a number of folds, a splitter, pairs of sets or
-        `lo.leave_one_out(cases=True)` stand for.
+        """Make the plan that a number of folds, a splitter, pairs of sets or a plan without units
+        stand for.
         """
         caller = self.caller
         n = self.num_units
         units = self.units
-        if isinstance(plan, Plan | Cases):
+        if isinstance(plan, Plan):
             if groups is not None:
                 raise TypeError(
                     f"{caller}: groups= goes with a number of folds or a splitter; a Plan has its own: lo.groups(labels)."
                 )
-            if isinstance(plan, Plan):
-                return plan
-            return plan.plan(caller, n, self.cases)
+            return plan.bind(n, self.table, self.cases)
         clusters = None
         labelled: ArrayLike | None = None
         if groups is not None:
@@ -61,16 +61,16 @@ class PlanReader:
                 labelled = pd.Series(clusters, units.names)
         if isinstance(plan, int | np.integer) and not isinstance(plan, bool):
             if clusters is not None:
-                return plan_of_groups(clusters, int(plan))
+                return plan_of_groups(clusters, k=int(plan))
             if units.classes and units.target is not None:
-                return stratified(units.target, int(plan), seed=0)
+                return stratified(units.target, k=int(plan))
             if units.serial:
-                return kfold(n, int(plan))
-            return kfold(n, int(plan), seed=0)
+                return blocks(n, k=int(plan))
+            return kfold(n, k=int(plan))
         are_labels = isinstance(plan, str | np.ndarray | pd.Series | pd.DataFrame)
         if are_labels or not (isinstance(plan, Iterable) or hasattr(plan, "split")):
             raise TypeError(
-                f"{caller}: plan must be a Plan, such as lo.leave_one_out(n), a number of folds, or a splitter; got "
+                f"{caller}: plan must be a Plan, such as lo.leave_one_out(), a number of folds, or a splitter; got "
                 f"{type(plan).__name__}."
             )
         splits: Any = plan
@@ -136,13 +136,11 @@ class PlanReader:
                 "Use contiguous, blocks or leave_future_out, or resample whole sequences."
             )
         plan = plan.match_labels(caller, units.names)
-        lengths = self.lengths
-        if plan.series is not None and len(lengths) > 1 and lengths.sum() == count:
-            sequence = np.repeat(np.arange(len(lengths)), lengths)
-            pieces = np.unique(np.stack([plan.series, sequence]), axis=1)
+        if plan.series is not None:
+            pieces = np.unique(np.stack([plan.series, self.series]), axis=1)
             if pieces.shape[1] > len(np.unique(plan.series)):
                 raise ValueError(
-                    f"{caller}: the plan takes {count} steps for one series, but the fit has {len(lengths)} (lengths=): give the "
+                    f"{caller}: the plan takes {count} steps for one series, but the fit has {len(self.lengths)} (lengths=): give the "
                     "plan groups=, the series of each step, as groups=np.repeat(np.arange(len(lengths)), lengths)."
                 )
         return plan
@@ -160,7 +158,7 @@ class PlanReader:
             )
         names = units.names
         if plan.serial and names is not None:
-            series = np.zeros(plan.num_units, int)
+            series = self.series
             if plan.series is not None:
                 series = np.unique(plan.series, return_inverse=True)[1]
             order = np.argsort(series, kind="stable")
@@ -171,6 +169,13 @@ class PlanReader:
         return plan.replace_facts(
             held=held, serial=plan.serial or units.serial, blocks=blocks, names=names
         )
+
+    @property
+    def series(self) -> IntArray:
+        """The number of the series of each unit, of which there is one if the model has no more."""
+        if self.lengths.sum() == self.num_units:
+            return np.repeat(np.arange(len(self.lengths)), self.lengths)
+        return np.zeros(self.num_units, np.int64)
 
     def _by_units(self, plan: Plan) -> Plan:
         """Convert a plan of rows to one of units that are several rows.

@@ -218,10 +218,9 @@ def fay(strata: ArrayLike, clusters: ArrayLike | None = None, rho: float = 0.3) 
 def bootstrap(
     strata: ArrayLike | None,
     clusters: ArrayLike | None = None,
-    replicates: int = 500,
+    num_replicates: int = 500,
     *,
-    seed: int = 0,
-    rng: Rng = None,
+    rng: Rng = 0,
 ) -> ReplicateWeights:
     """Draw clusters with replacement within strata, one fewer than there are (Rao, Wu & Yue).
 
@@ -231,12 +230,10 @@ def bootstrap(
         The stratum of each unit; None for a design without strata.
     clusters : array-like, `[units]`, optional
         The cluster of each unit, within its stratum. By default every unit is one.
-    replicates : int, default 500
+    num_replicates : int, default 500
         The number of replicates.
-    seed : int, default 0
-        The seed of the draws.
-    rng : int, numpy.random.Generator or None, optional
-        In place of `seed`: a generator draws it, and None draws another one in each call.
+    rng : int, numpy.random.Generator or None, default 0
+        Random numbers: a whole number repeats them, and None draws others in each call.
 
     Returns
     -------
@@ -253,16 +250,16 @@ def bootstrap(
     Examples
     --------
     >>> import leaveout as lo
-    >>> weights = lo.survey.bootstrap(["s"] * 3 + ["t"] * 3, replicates=100)
+    >>> weights = lo.survey.bootstrap(["s"] * 3 + ["t"] * 3, num_replicates=100)
     >>> weights.shape, bool((weights.to_numpy().sum(axis=0) == 6).all())
     ((6, 100), True)
     """
-    num_replicates = count("survey.bootstrap: replicates", replicates, 2)
-    draw = generator("survey.bootstrap", seed)
+    num_replicates = count("survey.bootstrap: num_replicates", num_replicates, 2)
+    draw = generator("survey.bootstrap", rng)
     if strata is None:
         if clusters is None:
             raise TypeError(
-                "survey.bootstrap: give strata, clusters, or both; lo.bootstrap(n, replicates) draws single units."
+                "survey.bootstrap: give strata, clusters, or both; lo.bootstrap(num_resamples=...) draws single units."
             )
         strata = np.zeros(np.shape(pandas_of("survey.bootstrap", "clusters", clusters))[0], int)
     labels, _, psu, psu_stratum, _ = _design("survey.bootstrap", strata, clusters)

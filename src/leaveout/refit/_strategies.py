@@ -171,7 +171,7 @@ class NoUpdate(AbstractRefit):
     >>> fit = lo.fit(
     ...     lo.GLM(np.array([[0.0], [1.0], [2.0], [3.0]]), [1.0, 2.0, 2.0, 4.0], "squared")
     ... )
-    >>> plan = lo.leave_one_out(4)
+    >>> plan = lo.leave_one_out()
     >>> (
     ...     round(lo.cross_validate(fit, plan, lo.NoUpdate()).mean, 4),
     ...     round(lo.cross_validate(fit, plan, lo.Exact()).mean, 4),
@@ -220,7 +220,7 @@ class InfinitesimalJackknife(AbstractRefit):
     >>> fit = lo.fit(
     ...     lo.GLM(np.array([[0.0], [1.0], [2.0], [3.0]]), [1.0, 2.0, 2.0, 4.0], "squared")
     ... )
-    >>> round(lo.cross_validate(fit, lo.leave_one_out(4), lo.InfinitesimalJackknife()).mean, 4)
+    >>> round(lo.cross_validate(fit, lo.leave_one_out(), lo.InfinitesimalJackknife()).mean, 4)
     0.1734
     """
 
@@ -249,7 +249,7 @@ class NewtonStep(AbstractRefit):
     >>> fit = lo.fit(
     ...     lo.GLM(np.array([[0.0], [1.0], [2.0], [3.0]]), [1.0, 2.0, 2.0, 4.0], "squared")
     ... )
-    >>> round(lo.cross_validate(fit, lo.leave_one_out(4), lo.NewtonStep()).mean, 4)
+    >>> round(lo.cross_validate(fit, lo.leave_one_out(), lo.NewtonStep()).mean, 4)
     0.3713
     """
 
@@ -287,7 +287,7 @@ class Exact(AbstractRefit):
     >>> fit = lo.fit(
     ...     lo.GLM(np.array([[0.0], [1.0], [2.0], [3.0]]), [1.0, 2.0, 2.0, 4.0], "squared")
     ... )
-    >>> round(lo.cross_validate(fit, lo.leave_one_out(4), lo.Exact()).mean, 4)
+    >>> round(lo.cross_validate(fit, lo.leave_one_out(), lo.Exact()).mean, 4)
     0.3713
     """
 
@@ -357,9 +357,9 @@ class Certified(AbstractRefit):
     >>> import leaveout as lo
     >>> X = np.array([[0.0], [1.0], [2.0], [3.0], [4.0]])
     >>> fit = lo.fit(lo.GLM(X, [1, 0, 3, 2, 9], "poisson", lo.penalties.Ridge(0.1)))
-    >>> cv = lo.cross_validate(fit, lo.leave_one_out(5))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out())
     >>> bool(
-    ...     abs(cv.mean - lo.cross_validate(fit, lo.leave_one_out(5), lo.Exact()).mean)
+    ...     abs(cv.mean - lo.cross_validate(fit, lo.leave_one_out(), lo.Exact()).mean)
     ...     < 0.01 * cv.se
     ... )
     True

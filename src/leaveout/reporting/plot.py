@@ -157,7 +157,7 @@ def losses(estimate: Estimate, ax: "Axes | None" = None, *, named: int = 5) -> "
     >>> import numpy as np
     >>> import leaveout as lo
     >>> fit = lo.fit(lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared"))
-    >>> cv = lo.cross_validate(fit, lo.leave_one_out(8))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out())
     >>> lo.plot.losses(cv).get_xlabel()
     'loss of a unit with no update, half the squared error'
     """
@@ -219,8 +219,8 @@ def agreement(estimate: Estimate, exact: Estimate, ax: "Axes | None" = None) -> 
     >>> import numpy as np
     >>> import leaveout as lo
     >>> fit = lo.fit(lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared"))
-    >>> cv = lo.cross_validate(fit, lo.leave_one_out(8))
-    >>> lo.plot.agreement(cv, lo.cross_validate(fit, lo.leave_one_out(8), lo.Exact())).get_ylabel()
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out())
+    >>> lo.plot.agreement(cv, lo.cross_validate(fit, lo.leave_one_out(), lo.Exact())).get_ylabel()
     "true error of a refit's loss"
     """
     ax = axes_of(ax, (6.0, 5.0))
@@ -277,12 +277,12 @@ def comparison(estimates: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axe
     >>> import numpy as np
     >>> import leaveout as lo
     >>> fit = lo.fit(lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared"))
-    >>> cv = lo.cross_validate(fit, lo.leave_one_out(8))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out())
     >>> import warnings
     >>> ridge = lo.GLM(
     ...     np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared", lo.penalties.Ridge(10.0)
     ... )
-    >>> other = lo.cross_validate(lo.fit(ridge), lo.leave_one_out(8))
+    >>> other = lo.cross_validate(lo.fit(ridge), lo.leave_one_out())
     >>> with warnings.catch_warnings():
     ...     warnings.simplefilter("ignore")  # 8 rows are few
     ...     axes = lo.plot.comparison({"plain": cv, "ridge": other})
@@ -361,7 +361,7 @@ def path(found: Any, ax: "Axes | None" = None) -> "Axes":
     >>> found = lo.path(
     ...     lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared"),
     ...     [1.0, 10.0],
-    ...     lo.leave_one_out(8),
+    ...     lo.leave_one_out(),
     ... )
     >>> lo.plot.path(found).get_xlabel()
     'penalty'
@@ -453,7 +453,7 @@ def tuning(found: Any, ax: "Axes | None" = None, *, name: str | None = None) -> 
     >>> import leaveout as lo
     >>> model = lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared")
     >>> build = lambda l2: model.under(lo.penalties.Ridge(l2))
-    >>> found = lo.tune(build, {"l2": (0.1, 10.0)}, lo.leave_one_out(8), sampler="path", trials=3)
+    >>> found = lo.tune(build, {"l2": (0.1, 10.0)}, lo.leave_one_out(), sampler="path", trials=3)
     >>> lo.plot.tuning(found).get_xlabel()
     'l2'
     """
@@ -547,7 +547,7 @@ def leverage(fit: Fit, estimate: Estimate, ax: "Axes | None" = None, *, named: i
     >>> import numpy as np
     >>> import leaveout as lo
     >>> fit = lo.fit(lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared"))
-    >>> cv = lo.cross_validate(fit, lo.leave_one_out(8))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out())
     >>> lo.plot.leverage(fit, cv).get_xlabel()
     'leverage'
     """
@@ -629,7 +629,7 @@ def against_exact(
     >>> import numpy as np
     >>> import leaveout as lo
     >>> fit = lo.fit(lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared"))
-    >>> cv = lo.cross_validate(fit, lo.leave_one_out(8))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out())
     >>> lo.plot.against_exact(fit, cv, sample=4).get_xlabel()
     'held-out loss of exact refits, half the squared error'
     """
@@ -701,7 +701,7 @@ def influence(
     >>> import numpy as np
     >>> import leaveout as lo
     >>> fit = lo.fit(lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared"))
-    >>> cv = lo.cross_validate(fit, lo.leave_one_out(8))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out())
     >>> lo.plot.influence(fit).get_ylabel()
     "Cook's distance"
     """
@@ -797,7 +797,7 @@ def estimates(found: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
     >>> import numpy as np
     >>> import leaveout as lo
     >>> fit = lo.fit(lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared"))
-    >>> cv = lo.cross_validate(fit, lo.leave_one_out(8))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out())
     >>> lo.plot.estimates({"line": cv}).get_xlabel()
     'held-out loss a unit, half the squared error'
     """

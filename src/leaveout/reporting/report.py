@@ -97,7 +97,7 @@ def report(
     >>> import leaveout as lo
     >>> fit = lo.fit(lo.GLM(np.arange(9.0)[:, None], np.arange(9.0) ** 2, "squared"))
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     page = lo.report(lo.cross_validate(fit, lo.leave_one_out(9)), f"{folder}/page.html")
+    ...     page = lo.report(lo.cross_validate(fit, lo.leave_one_out()), f"{folder}/page.html")
     >>> page.name
     'page.html'
     """

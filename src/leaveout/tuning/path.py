@@ -171,7 +171,7 @@ class Path(PrintedResult):
     >>> found = lo.path(
     ...     lo.GLM(X, X[:, 0] + rng.normal(size=30), "squared"),
     ...     [0.1, 1.0, 10.0],
-    ...     lo.leave_one_out(30),
+    ...     lo.leave_one_out(),
     ... )
     >>> found.table()["mean"].round(3).tolist()
     [0.564, 0.557, 0.561]
@@ -455,7 +455,7 @@ def path(
     >>> found = lo.path(
     ...     lo.GLM(X, X[:, 0] + rng.normal(size=30), "squared"),
     ...     [0.1, 1.0, 10.0],
-    ...     lo.leave_one_out(30),
+    ...     lo.leave_one_out(),
     ... )
     >>> found.best.value, round(found.best.mean, 3)
     (1.0, 0.557)

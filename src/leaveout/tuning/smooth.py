@@ -546,7 +546,7 @@ class Smoothing(PrintedResult):
     >>> import leaveout as lo
     >>> x = np.linspace(0, 1, 40)
     >>> y = np.sin(6 * x) + np.random.default_rng(0).normal(scale=0.3, size=40)
-    >>> found = lo.smooth(lo.Additive([lo.s("x", k=8)], {"x": x}, y), lo.leave_one_out(40))
+    >>> found = lo.smooth(lo.Additive([lo.s("x", k=8)], {"x": x}, y), lo.leave_one_out())
     >>> list(found.smoothing), found.nested.optimism > 0
     (['s(x)'], True)
     """
@@ -786,7 +786,7 @@ def smooth(
     model : Additive
         The model.
     plan : Plan, optional
-        The refits of "NCV": `lo.leave_one_out(n)` for independent rows, `lo.blocks(n, 1, buffer=h)`
+        The refits of "NCV": `lo.leave_one_out()` for independent rows, `lo.blocks(size=1, buffer=h)`
         for a series whose errors depend on one another up to `h` steps apart,
         `lo.neighbourhoods(graph, 0, buffer=r)` for sites, `lo.groups` for clusters. "REML" needs no
         plan; one that is given is used to cross-validate the result.
@@ -827,7 +827,7 @@ def smooth(
     >>> import leaveout as lo
     >>> x = np.linspace(0, 1, 40)
     >>> y = np.sin(6 * x) + np.random.default_rng(0).normal(scale=0.3, size=40)
-    >>> found = lo.smooth(lo.Additive([lo.s("x", k=8)], {"x": x}, y), lo.leave_one_out(40))
+    >>> found = lo.smooth(lo.Additive([lo.s("x", k=8)], {"x": x}, y), lo.leave_one_out())
     >>> bool(3 < found.edf.iloc[0] < 8)
     True
     """

@@ -240,7 +240,7 @@ class Tuning(PrintedResult):
     >>> X = rng.normal(size=(30, 4))
     >>> model = lo.GLM(X, X[:, 0] + rng.normal(size=30), "squared")
     >>> build = lambda l2: model.under(lo.penalties.Ridge(l2))
-    >>> found = lo.tune(build, {"l2": (1e-2, 1e2)}, lo.leave_one_out(30), sampler="path", trials=4)
+    >>> found = lo.tune(build, {"l2": (1e-2, 1e2)}, lo.leave_one_out(), sampler="path", trials=4)
     >>> found.trials["l2"].round(2).tolist()
     [0.01, 0.22, 4.64, 100.0]
     """
@@ -761,7 +761,7 @@ def tune(
     >>> X = rng.normal(size=(30, 4))
     >>> model = lo.GLM(X, X[:, 0] + rng.normal(size=30), "squared")
     >>> build = lambda l2: model.under(lo.penalties.Ridge(l2))
-    >>> found = lo.tune(build, {"l2": (1e-2, 1e2)}, lo.leave_one_out(30), trials=10, nested=0)
+    >>> found = lo.tune(build, {"l2": (1e-2, 1e2)}, lo.leave_one_out(), trials=10, nested=0)
     >>> sorted(found.hyper), 0.01 < found.hyper["l2"] < 100
     (['l2'], True)
     """
@@ -834,7 +834,7 @@ def tune(
                     f"tune: start[{name!r}] must be in the space, {ends!r}; got {value!r}."
                 )
     # folds are drawn once, for a model anywhere in the space
-    if not isinstance(plan, Plan) or groups is not None:
+    if not (isinstance(plan, Plan) and plan.has_units) or groups is not None:
         first_values = {name: ends[0] for name, ends in read.items()}
         plan = plan_reader("tune", build_objective(build, first_values)).read(plan, groups)
     study = TrialStudy(

@@ -67,8 +67,7 @@ class Comparison(pd.DataFrame):
     ...     "none": lo.GLM(0 * x, y, "squared", lo.penalties.Ridge(1.0)),
     ... }
     >>> cv = {
-    ...     name: lo.cross_validate(lo.fit(model), lo.kfold(30, 10, seed=0))
-    ...     for name, model in models.items()
+    ...     name: lo.cross_validate(lo.fit(model), lo.kfold(k=10)) for name, model in models.items()
     ... }
     >>> import warnings
     >>> with warnings.catch_warnings():
@@ -213,7 +212,7 @@ def compare(
     ...     "other": lo.fit(lo.GLM(X[:, 1:], y, "squared")),
     ... }
     >>> table = lo.compare(
-    ...     {name: lo.cross_validate(fit, lo.leave_one_out(200)) for name, fit in fits.items()}
+    ...     {name: lo.cross_validate(fit, lo.leave_one_out()) for name, fit in fits.items()}
     ... )
     >>> table[["mean", "difference", "se_difference"]].round(2)
            mean  difference  se_difference

@@ -111,10 +111,10 @@ def cross_validate(
     fit : Fit
         The fitted model, from `lo.fit`, `lo.anchor` or `lo.from_sklearn` and the like.
     plan : Plan, int or splitter
-        The units to leave out in each refit, such as `lo.leave_one_out(n)`. If plan and fit have
-        labels, they are matched by these. A number k means k folds, drawn with the seed 0:
-        `lo.stratified` if the response is a class, successive ones for a series, `lo.groups` if
-        there are `groups`, and otherwise `lo.kfold`. A splitter of scikit-learn, or pairs (train,
+        The units to leave out in each refit, such as `lo.leave_one_out()`. If plan and fit have
+        labels, they are matched by these. A number k means k folds: of `lo.stratified` if the
+        response is a class, of `lo.blocks` for a series, of `lo.groups` if there are `groups`, and
+        otherwise of `lo.kfold`. A splitter of scikit-learn, or pairs (train,
         test), are taken as `lo.from_splits` takes them.
     strategy : AbstractRefit, default `Certified()`
         The strategy of the refits.
@@ -190,11 +190,11 @@ def cross_validate(
     >>> X = rng.normal(size=(40, 2))
     >>> y = X @ [1.0, -1.0] + rng.normal(size=40)
     >>> fit = lo.fit(lo.GLM(X, y, "squared"))
-    >>> cv = lo.cross_validate(fit, lo.leave_one_out(40))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out())
     >>> round(cv.mean, 3), round(cv.se, 2)
     (0.501, 0.09)
     >>> lo.cross_validate(fit, 5, evaluate="squared_error").plan
-    Plan(lo.kfold(40, 5, seed=0): 5 refits of 8 units each, 40 units)
+    Plan(lo.kfold(40, k=5): 5 folds of 40 units, shuffled (rng=0))
     """
     plan = reader_for("cross_validate", fit, strategy).resolve(plan, groups)
     if evaluate is not None and getattr(strategy, "errors", "all") == "sampled":
@@ -338,7 +338,7 @@ def cross_predict(
     >>> import leaveout as lo
     >>> x = np.arange(6.0)
     >>> fit = lo.fit(lo.GLM(x[:, None], 2 * x + 1, "squared"))
-    >>> lo.cross_predict(fit, lo.leave_one_out(6)).round(6)
+    >>> lo.cross_predict(fit, lo.leave_one_out()).round(6)
     array([ 1.,  3.,  5.,  7.,  9., 11.])
     """
     plan = reader_for("cross_predict", fit, strategy).match(plan, groups)
@@ -463,7 +463,7 @@ def fold_parameters(
     >>> import leaveout as lo
     >>> x = np.arange(4.0)
     >>> fit = lo.fit(lo.GLM(x[:, None], x**2, "squared"))
-    >>> lo.fold_parameters(fit, lo.leave_one_out(4))["coef"].ravel().round(3)
+    >>> lo.fold_parameters(fit, lo.leave_one_out())["coef"].ravel().round(3)
     array([4.   , 2.857, 3.143, 2.   ])
     """
     theta, partial = fold_refits(fit, plan, strategy.of_parameters(), "fold_parameters", checkpoint)

@@ -130,7 +130,7 @@ def nested(
     # the fold that each unit is in, of every repeat
     fold = np.empty((repeats, fit.objective.num_units), np.int64)
     for k, unit_fold in enumerate(fold):
-        plan = kfold(fit.objective.num_units, num_folds, seed=seed + k)
+        plan = kfold(fit.objective.num_units, num_folds, rng=seed + k)
         unit_fold[plan.index] = plan.refit
     pair = np.transpose(np.triu_indices(num_folds, 1))
     single = _plan(fold, np.arange(num_folds)[:, None])

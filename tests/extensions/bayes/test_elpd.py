@@ -45,7 +45,7 @@ def regression(n=30, p=2, seed=0, outlier=0.0):
 
 PLANS = {
     "rows": lo.leave_one_out(30),
-    "folds": lo.kfold(30, 5, seed=0),
+    "folds": lo.kfold(30, 5, rng=0),
     "neighbours": lo.blocks(30, 3, buffer=2),
     "future": lo.leave_future_out(30, 15, 3),
 }
@@ -191,7 +191,7 @@ def intercept_prior(theta):
     [
         pytest.param(lo.groups(GROUP), 0.0, id="groups"),
         pytest.param(lo.groups(GROUP), 4.0, id="an odd group", marks=pytest.mark.slow),
-        pytest.param(lo.kfold(32, 16, seed=1), 4.0, id="parts of groups", marks=pytest.mark.slow),
+        pytest.param(lo.kfold(32, 16, rng=1), 4.0, id="parts of groups", marks=pytest.mark.slow),
     ],
 )
 def test_groups_with_their_effects_integrated_out(plan, outlier):
@@ -425,7 +425,7 @@ def test_errors_of_pointwise_scores_are_those_of_each_unit():
 
     Units scored one by one are off by more than their joint density is.
     """
-    plan = lo.kfold(30, 2, seed=0, repeats=2)
+    plan = lo.kfold(30, 2, rng=0, num_repeats=2)
     off, printed, z = [], [], []
     for seed in range(8):
         posterior, truth = regression(outlier=2.0)
@@ -519,7 +519,7 @@ def test_two_modes():
     posterior = lo.from_posterior(
         draws, cauchy_loss, y, log_prior=lambda theta: -0.5 * (theta[0] / 10) ** 2
     )
-    plan = lo.kfold(12, 3, seed=0)
+    plan = lo.kfold(12, 3, rng=0)
     found = lo.elpd(posterior, plan)
     of_fold = [plan.refit == k for k in range(3)]
     integral = lambda rows: logsumexp(each[rows].sum(0) + prior)

@@ -31,7 +31,7 @@ def test_rows_of_a_regression():
 
 def test_a_prediction_and_groups():
     posterior, _ = regression()
-    plan = lo.kfold(30, 5, seed=0)
+    plan = lo.kfold(30, 5, rng=0)
     both = (
         lo.influence(posterior, plan),
         lo.influence(posterior, plan, prediction=lambda p: p["coef"][0] * 3.0),

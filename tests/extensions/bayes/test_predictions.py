@@ -287,7 +287,7 @@ def test_wrong_calls():
     assert np.array_equal(estimate.predict(response=turned).table["y"], posterior.response)
     # responses that do not scatter
     assert np.isnan(estimate.predict(response=np.ones(30)).scores.loc["r2"]).all()
-    with pytest.raises(ValueError, match="predict: seed must be"):
+    with pytest.raises(ValueError, match="predict: rng must be"):
         estimate.predict(seed=-1)
     with pytest.raises(ValueError, match="got arrays a, b"):
         estimate.predict({"a": np.zeros((4000, 30)), "b": np.zeros((4000, 30))})

@@ -51,7 +51,7 @@ def test_a_table_over_the_number_of_states(series, tmp_path):
         1,
     )
     fit = lo.fit(hmm)
-    plan = lo.contiguous(60, 0.1, 20, seed=0)
+    plan = lo.contiguous(60, 0.1, 20, rng=0)
     assert table["mean"][1] == pytest.approx(
         lo.cross_validate(fit, plan, lo.NoUpdate()).mean, rel=1e-9
     )

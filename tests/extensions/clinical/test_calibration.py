@@ -16,7 +16,7 @@ rng = np.random.default_rng(0)
 X = rng.normal(size=(200, 3))
 Y = (rng.random(200) < expit(X @ [1.0, -0.5, 0.2])) * 1.0
 FIT = lo.fit(lo.GLM(X, Y, "logistic"))
-PLAN = lo.kfold(200, 5, seed=1)
+PLAN = lo.kfold(200, 5, rng=1)
 CV = lo.cross_validate(FIT, PLAN)
 HELD = lo.cross_predict(FIT, PLAN, lo.Exact(1e-10))
 
@@ -58,7 +58,7 @@ def test_the_band_of_a_corrected_curve():
     """The differences of a resample's curve on its own rows and on all, written out by
     statsmodels.
     """
-    plan, at = lo.bootstrap(200, 12, seed=3), np.array([0.4, 0.6])
+    plan, at = lo.bootstrap(200, 12, rng=3), np.array([0.4, 0.6])
     found = lo.calibration(FIT, plan=plan, at=at).curve
     each = []
     for w in plan.matrix():
@@ -97,7 +97,7 @@ def test_clusters_widen_the_errors_and_repeats_do_not_shrink_them():
         found.table.loc["slope", "se"], theirs.bse[1] * np.sqrt(20 / 19), rtol=1e-6
     )
     once, often = (
-        lo.calibration(lo.cross_validate(FIT, lo.kfold(200, 5, seed=1, repeats=k))).table
+        lo.calibration(lo.cross_validate(FIT, lo.kfold(200, 5, rng=1, num_repeats=k))).table
         for k in (1, 6)
     )
     assert 0.8 < often.loc["slope", "se"] / once.loc["slope", "se"] < 1.25
@@ -134,7 +134,7 @@ def test_numbers():
         (lambda: lo.calibration(CV, time=1.0), "times= is for lo.Cox"),
         (
             lambda: lo.calibration(
-                lo.cross_validate(FIT, lo.kfold(200, 5, seed=1, repeats=2)), "lowess"
+                lo.cross_validate(FIT, lo.kfold(200, 5, rng=1, num_repeats=2)), "lowess"
             ),
             "whole numbers",
         ),

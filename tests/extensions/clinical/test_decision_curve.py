@@ -39,7 +39,7 @@ def test_r_for_survival():
 
 
 def test_counts_and_their_standard_error():
-    plan = lo.kfold(120, 5, seed=1)
+    plan = lo.kfold(120, 5, rng=1)
     found = lo.decision_curve(lo.cross_validate(FIT, plan), [0.3]).table.loc[0.3]
     p = lo.cross_predict(FIT, plan, lo.Exact(1e-10))
     each = (p >= 0.3) * (Y - (1 - Y) * 0.3 / 0.7)
@@ -48,7 +48,7 @@ def test_counts_and_their_standard_error():
     )
     np.testing.assert_allclose(found["high"] - found["low"], 2 * 1.959964 * found["se"], rtol=1e-6)
     repeated = lo.decision_curve(
-        lo.cross_validate(FIT, lo.kfold(120, 5, seed=1, repeats=4)), [0.3]
+        lo.cross_validate(FIT, lo.kfold(120, 5, rng=1, num_repeats=4)), [0.3]
     ).table.loc[0.3]
     assert 0.8 < repeated["se"] / found["se"] < 1.2
 

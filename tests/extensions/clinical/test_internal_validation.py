@@ -69,7 +69,7 @@ def by_hand(plan, method):
 
 @pytest.mark.parametrize("method", ["bootstrap", ".632", "crossvalidation"])
 def test_a_loop_of_scikit_learn(method):
-    plan = lo.stratified(Y, 5, seed=1) if method == "crossvalidation" else lo.bootstrap(len(Y), 12)
+    plan = lo.stratified(Y, 5, rng=1) if method == "crossvalidation" else lo.bootstrap(len(Y), 12)
     found = lo.validate(FIT, method, plan=plan, curves=0)
     train, test = by_hand(plan, method)
     np.testing.assert_allclose(found.training[train.columns], train, atol=1e-7)
@@ -165,7 +165,7 @@ def test_resamples_that_separate_or_lose_a_level_are_counted():
     y = np.r_[1.0, 1, 0, np.tile([0.0, 1], 19)[:37]]
     data = np.column_stack([level, np.random.default_rng(1).normal(size=40)])
     fit = lo.fit(lo.GLM(data, y, "logistic"))
-    plan = lo.bootstrap(40, 60, seed=2)
+    plan = lo.bootstrap(40, 60, rng=2)
     with pytest.warns(UserWarning, match="of 60 resamples have no refit"):
         found = lo.validate(fit, plan=plan, curves=0)
     lacks = np.array([len(np.unique(y[(w > 0) & (level == 1)])) < 2 for w in plan.matrix()])
@@ -211,7 +211,7 @@ def test_rows_of_weight_two_are_two_rows():
 
 
 def test_the_plan_decides_whether_rows_are_held_out_or_drawn():
-    folds, drawn = lo.kfold(120, 5, seed=0), lo.bootstrap(120, 5, seed=0)
+    folds, drawn = lo.kfold(120, 5, rng=0), lo.bootstrap(120, 5, rng=0)
     named = lo.validate(FIT, "crossvalidation", plan=folds, curves=0)
     np.testing.assert_array_equal(lo.validate(FIT, plan=folds, curves=0).test, named.test)
     assert (

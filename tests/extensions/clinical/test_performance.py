@@ -214,7 +214,7 @@ def test_entry_at_zero_changes_no_measure():
     time, event = rng.exponential(np.exp(-X[:, 0])) + 0.01, rng.random(40) < 0.7
     fits = [lo.fit(lo.Cox(X, time, event, entry=entry)) for entry in (None, np.zeros(40))]
     whole, entering = (
-        lo.validate(fit, plan=lo.bootstrap(40, 3, seed=0), curves=0).table.iloc[:, :5]
+        lo.validate(fit, plan=lo.bootstrap(40, 3, rng=0), curves=0).table.iloc[:, :5]
         for fit in fits
     )
     assert list(entering.index) == ["Dxy", "R2", "Slope", "D", "U", "Q", "g", "C"]

@@ -54,7 +54,7 @@ def test_counts_left_out_are_the_hosts_refits(kind):
     fit = lo.from_statsmodels(whole)
     everyone = model(np.arange(N))
     assert float(fit.value) == pytest.approx(-everyone.loglike(whole.params), rel=1e-10)
-    plan = lo.kfold(N, 20, seed=0)
+    plan = lo.kfold(N, 20, rng=0)
     found = lo.cross_validate(fit, plan)
     losses = found.per_unit()
     for fold in range(0, 20, 6):

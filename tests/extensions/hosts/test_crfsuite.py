@@ -137,7 +137,7 @@ def test_held_out_probabilities_of_tokens_find_a_wrong_label():
 @pytest.mark.slow
 def test_labels_are_left_out_of_a_host_too():
     _, fit = fitted(drop="label")
-    cv = lo.cross_validate(fit, lo.kfold(fit.objective.num_units, 5, seed=0), lo.Exact())
+    cv = lo.cross_validate(fit, lo.kfold(fit.objective.num_units, 5, rng=0), lo.Exact())
     assert fit.objective.drop == "label" and np.isfinite(cv.losses).all()
 
 

@@ -80,7 +80,7 @@ def test_refits_are_its_own(name):
     make, y = HOSTS[name]
     fit = lo.from_glum(make().fit(X, y, sample_weight=WEIGHT, offset=OFFSET), X, y, WEIGHT, OFFSET)
     assert fit.decrement < 1e-4
-    plan = lo.kfold(N, 3, seed=0)
+    plan = lo.kfold(N, 3, rng=0)
     got = lo.fold_parameters(fit, plan, lo.Exact(1e-10))
     for k, w in enumerate(plan.matrix()):
         keep = w > 0
@@ -97,7 +97,7 @@ def test_a_penalty_that_was_chosen_stays():
     host.set_params(gradient_tol=1e-9, max_iter=1000)
     fit = lo.from_glum(host.fit(X, COUNT, sample_weight=WEIGHT), X, COUNT, WEIGHT)
     assert "was chosen on all rows" in fit.objective.note and fit.decrement < 1e-4
-    plan = lo.kfold(N, 3, seed=0)
+    plan = lo.kfold(N, 3, rng=0)
     got = lo.fold_parameters(fit, plan, lo.Exact(1e-10))
     for k, w in enumerate(plan.matrix()):
         fixed = glum.GeneralizedLinearRegressor(alpha=host.alpha_, family="poisson", **TIGHT)
@@ -135,7 +135,7 @@ def test_categories_and_formulas_are_the_columns_that_glum_makes(formula):
     )
     X = data.drop(columns=[] if formula else "count")
     y = None if formula and "~" in formula else data["count"]
-    plan = lo.kfold(60, 4, seed=0)
+    plan = lo.kfold(60, 4, rng=0)
     fit = lo.from_glum(model.fit(X, y), X, y)
     predictions = lo.cross_predict(fit, plan, lo.Exact())
     for fold in range(4):

@@ -25,7 +25,7 @@ def table(n: int = 120, seed: int = 0) -> pd.DataFrame:
     return data.assign(start=data.time * rng.uniform(0.0, 0.6, n), weight=rng.integers(1, 4, n))
 
 
-PLAN = lo.kfold(120, 20, seed=0)
+PLAN = lo.kfold(120, 20, rng=0)
 KINDS = {
     "plain": ({}, {}),
     "strata": ({}, {"strata": ["site"]}),

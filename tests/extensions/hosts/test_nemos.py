@@ -23,7 +23,7 @@ import jax  # noqa: E402
     ],
 )
 def test_models_left_out_are_the_hosts_refits(observations, link, penalty, strength):
-    rng, plan = np.random.default_rng(0), lo.kfold(120, 20, seed=0)
+    rng, plan = np.random.default_rng(0), lo.kfold(120, 20, rng=0)
     X = rng.standard_normal((120, 4))
     eta = 0.5 + X @ np.array([0.6, -0.3, 0.0, 0.1])
     y = {

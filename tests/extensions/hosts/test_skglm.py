@@ -41,7 +41,7 @@ def test_refits_are_its_own(name):
     host, loss = HOSTS[name]
     X, y, _ = made(n=70, p=12, loss=loss)
     fitted = host().fit(X, y)
-    fit, plan = lo.from_skglm(fitted, X, y), lo.kfold(70, 4, seed=0)
+    fit, plan = lo.from_skglm(fitted, X, y), lo.kfold(70, 4, rng=0)
     np.testing.assert_allclose(fit.parameters["coef"], np.ravel(fitted.coef_), atol=1e-6)
     theta = lo.fold_parameters(fit, plan, lo.Exact())
     assert np.any(theta["coef"] == 0) and lo.cross_validate(fit, plan).proved.all()

@@ -123,7 +123,7 @@ def test_exact_is_the_hosts_own_refit(name, weighted):
     fit = lo.from_sklearn(clone(host).fit(X, y, weight), X, y, sample_weight=weight)
     slack = 20.0 if name.startswith("HuberRegressor") else 1.0  # its L-BFGS stops early
     assert fit.decrement < 1e-5 * slack
-    plan = lo.kfold(N, 4, seed=1)
+    plan = lo.kfold(N, 4, rng=1)
     got = lo.fold_parameters(fit, plan, lo.Exact(1e-10))
     predicted = lo.cross_predict(fit, plan, lo.Exact(1e-10))
     for k, w in enumerate(plan.matrix()):
@@ -160,7 +160,7 @@ def test_exact_is_the_hosts_own_refit(name, weighted):
 )
 def test_penalised_intercepts_are_the_hosts(host):
     y = Y["binary"]
-    fit, plan = lo.from_sklearn(clone(host).fit(X, y), X, y), lo.kfold(N, 20, seed=2)
+    fit, plan = lo.from_sklearn(clone(host).fit(X, y), X, y), lo.kfold(N, 20, rng=2)
     got = lo.fold_parameters(fit, plan, lo.Exact(1e-10))
     apart = []
     for k, w in enumerate(plan.matrix()):
@@ -223,7 +223,7 @@ def test_penalties_that_were_chosen_on_all_rows(name, weighted):
     chosen = clone(host).fit(X, y, sample_weight=weight)
     fit = lo.from_sklearn(chosen, X, y, weight)
     assert fit.decrement < 1e-5 and "chosen on all rows" in fit.objective.note
-    plan = lo.kfold(N, 3, seed=0)
+    plan = lo.kfold(N, 3, rng=0)
     coef = lo.fold_parameters(fit, plan, lo.Exact(1e-10))["coef"]
     for k, w in enumerate(plan.matrix()):
         again = fixed(chosen).fit(
@@ -236,7 +236,7 @@ def test_balanced_class_weights_of_a_ridge_classifier_are_recomputed_in_every_fo
     host = RidgeClassifier(2.0, class_weight="balanced")
     fit = lo.from_sklearn(clone(host).fit(X, Y["binary"]), X, Y["binary"])
     assert fit.decrement < 1e-6
-    plan = lo.kfold(N, 3, seed=0)
+    plan = lo.kfold(N, 3, rng=0)
     coef = lo.fold_parameters(fit, plan, lo.Exact(1e-10))["coef"]
     for k, w in enumerate(plan.matrix()):
         np.testing.assert_allclose(
@@ -247,7 +247,7 @@ def test_balanced_class_weights_of_a_ridge_classifier_are_recomputed_in_every_fo
 def test_the_scale_of_huber_is_refitted():
     host = HuberRegressor(tol=1e-9, max_iter=5000)
     fit = lo.from_sklearn(clone(host).fit(X, Y["heavy"]), X, Y["heavy"])
-    plan = lo.kfold(N, 3, seed=0)
+    plan = lo.kfold(N, 3, rng=0)
     scale = lo.fold_parameters(fit, plan, lo.Exact())["scale"]
     for k, w in enumerate(plan.matrix()):
         np.testing.assert_allclose(
@@ -358,7 +358,7 @@ def test_names_after_a_selection_before_components():
 
 def _binary_folds(host, refitted, y=Y["binary"], weight=None):
     """Decisions about held-out rows, by our refits and by the host's."""
-    plan = lo.kfold(N, 4, seed=1)
+    plan = lo.kfold(N, 4, rng=1)
     fit = lo.from_sklearn(host, X, y, weight)
     assert fit.decrement < 1e-2
     ours = lo.cross_predict(fit, plan, lo.Exact(1e-10), "link")
@@ -392,7 +392,7 @@ def test_one_class_after_another_is_the_way_out_of_one_against_the_rest():
     everyone = RidgeClassifier(2.0).fit(X, Y["three"])
     with pytest.raises(TypeError, match="for each class c"):
         lo.from_sklearn(everyone, X, Y["three"])
-    plan = lo.kfold(N, 4, seed=1)
+    plan = lo.kfold(N, 4, rng=1)
     fits = [
         lo.from_sklearn(RidgeClassifier(2.0).fit(X, Y["three"] == c), X, Y["three"] == c)
         for c in everyone.classes_
@@ -423,7 +423,7 @@ def test_stochastic_gradients_where_they_arrived(name):
     np.testing.assert_allclose(
         lo.fit(fit.objective).parameters["coef"], other.parameters["coef"], atol=1e-5
     )
-    keep = lo.kfold(N, 4, seed=1).matrix()[0] > 0
+    keep = lo.kfold(N, 4, rng=1).matrix()[0] > 0
     again = (Ridge if target == "real" else LogisticRegression)(
         **(
             {"alpha": keep.sum() * 0.1}
@@ -431,7 +431,7 @@ def test_stochastic_gradients_where_they_arrived(name):
             else {"C": 1 / (keep.sum() * 0.1), **TIGHT}
         )
     ).fit(X[keep], Y[target][keep])
-    coef = lo.fold_parameters(fit, lo.kfold(N, 4, seed=1), lo.Exact(1e-10))["coef"][0]
+    coef = lo.fold_parameters(fit, lo.kfold(N, 4, rng=1), lo.Exact(1e-10))["coef"][0]
     np.testing.assert_allclose(coef, np.ravel(again.coef_), atol=1e-5)
 
 
@@ -444,7 +444,7 @@ def test_a_search_is_taken_at_what_it_chose():
         "GridSearchCV chose {'ridge__alpha':" in fit.objective.note
         and "as fitted" not in fit.objective.note
     )
-    plan, best = lo.kfold(N, 3, seed=0), clone(search.best_estimator_)
+    plan, best = lo.kfold(N, 3, rng=0), clone(search.best_estimator_)
     predicted = lo.cross_predict(fit, plan, lo.Exact())
     for w in plan.matrix():
         np.testing.assert_allclose(
@@ -459,7 +459,7 @@ def test_a_target_that_is_transformed():
     fit = lo.from_sklearn(host, X, Y["positive"])
     assert "transformed target" in fit.objective.note
     np.testing.assert_allclose(fit.objective.units.modelled, np.log(Y["positive"]))
-    plan = lo.kfold(N, 3, seed=0)
+    plan = lo.kfold(N, 3, rng=0)
     predicted = lo.cross_predict(fit, plan, lo.Exact())
     for w in plan.matrix():
         again = clone(host).fit(X[w > 0], Y["positive"][w > 0])
@@ -707,7 +707,7 @@ def test_columns_far_from_zero_are_as_near_it(host):
     near, y = rng.standard_normal((24, 3)), rng.standard_normal(24)
     X = 1e8 + near
     near = X - 1e8  # without what the shift has rounded
-    plan = lo.kfold(24, 6, seed=0)
+    plan = lo.kfold(24, 6, rng=0)
     fits = [lo.from_sklearn(host.fit(x, y), x, y) for x in (X, near)]
     far, close = (lo.cross_validate(fit, plan, lo.Exact()) for fit in fits)
     np.testing.assert_allclose(far.losses, close.losses, rtol=1e-9)
@@ -730,7 +730,7 @@ def test_words_of_scikit_learn_point_to_ours():
         (lambda: lo.cross_validate(fit, cv=5), "lo.sklearn.cross_validate takes cv="),
         (lambda: lo.cross_validate(fit, 5, scoring="r2"), "it is metric="),
         (lambda: lo.kfold(N, n_splits=5), "or is k"),
-        (lambda: lo.bootstrap(N, random_state=0), "it is seed= or rng="),
+        (lambda: lo.bootstrap(N, random_state=0), "it is rng="),
         (lambda: lo.cross_validate(host, 5), "lo.sklearn.cross_validate takes this call"),
         (
             lambda: lo.from_sklearn(GaussianProcessRegressor(optimizer=None).fit(X, y), X, y),

@@ -34,7 +34,7 @@ ESTIMATORS = {
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_models_left_out_are_the_hosts_refits(name):
-    (X, y), make, plan = data(), ESTIMATORS[name], lo.kfold(120, 20, seed=0)
+    (X, y), make, plan = data(), ESTIMATORS[name], lo.kfold(120, 20, rng=0)
     fit = lo.from_sksurv(make().fit(X, y), X, y)
     found = lo.fold_parameters(fit, plan, lo.Exact(1e-10))["coef"]
     for fold in range(20):

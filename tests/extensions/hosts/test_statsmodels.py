@@ -116,7 +116,7 @@ MORE = {
     "var_weights": WEIGHT,
     "freq_weights": FREQUENCY,
 }
-plan = lo.kfold(N, 3, seed=1)
+plan = lo.kfold(N, 3, rng=1)
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_proportional_hazards_from_an_entry_on(ties):
         entry=entry[k],
         offset=X[k][:, 1] / 4,
     ).fit()
-    fit, plan = lo.from_statsmodels(cut(np.ones(N, bool))), lo.kfold(N, 20, seed=0)
+    fit, plan = lo.from_statsmodels(cut(np.ones(N, bool))), lo.kfold(N, 20, rng=0)
     assert fit.decrement < 1e-5
     coef = lo.fold_parameters(fit, plan, lo.Exact(1e-10))["coef"]
     for k, w in enumerate(plan.matrix()):

@@ -145,7 +145,7 @@ def test_held_out_labels_and_metrics():
 def test_probabilities_of_held_out_labels():
     fit = fitted("label")
     labels, ij = fit.objective.codes, lo.InfinitesimalJackknife()
-    plan = lo.kfold(len(labels), 6, seed=0)
+    plan = lo.kfold(len(labels), 6, rng=0)
     states = lo.cross_predict(fit, plan, ij, kind="state")
     np.testing.assert_allclose(states.sum(1), 1.0)
     own = {name: value[2] for name, value in lo.fold_parameters(fit, plan, ij).items()}

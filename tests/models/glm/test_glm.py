@@ -543,7 +543,7 @@ def test_a_refit_whose_dispersion_goes_to_zero_has_poissons_loss(linear):
     y[20] = 30.0
     fit, plan = (
         lo.fit(lo.Regression(x[:, None], y, L.NegativeBinomialDispersion(linear=linear))),
-        lo.kfold(40, 8, seed=0),
+        lo.kfold(40, 8, rng=0),
     )
     poisson = lo.fit(lo.GLM(x[:, None], y, "poisson"))
     wanted = lo.cross_validate(poisson, plan, lo.Exact(1e-13))

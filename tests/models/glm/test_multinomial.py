@@ -107,7 +107,7 @@ def attack(seed, refit=None):
     full, _ = newton(design, y, w, alpha, np.zeros((K, design.shape[1])))
     counts, proved, told, true_error = np.zeros(5, int), [], [], []
     se = float(np.std(value(design @ full.T, y))) / np.sqrt(n)
-    plans = [lo.leave_one_out(n), lo.groups(group), lo.bootstrap(n, 6, seed=seed)]
+    plans = [lo.leave_one_out(n), lo.groups(group), lo.bootstrap(n, 6, rng=seed)]
     for plan in plans:
         cv = lo.cross_validate(fit, plan, *([] if refit is None else [refit]))
         flagged = set(cv.flagged().tolist())
@@ -218,7 +218,7 @@ def test_weights_of_its_own(options):
     Refits of the rest from scratch are as told.
     """
     X, y, offset, make = hard(**dict(options))
-    fit, plan = lo.fit(make(np.arange(60))), lo.kfold(60, 6, seed=0)
+    fit, plan = lo.fit(make(np.arange(60))), lo.kfold(60, 6, rng=0)
     found = lo.cross_validate(fit, plan), lo.cross_validate(fit, plan, lo.Exact())
     for k in range(plan.num_refits):
         out = plan.index[plan.indptr[k] : plan.indptr[k + 1]]
@@ -236,7 +236,7 @@ def test_weights_of_its_own(options):
 def test_every_strategy_tells_how_far_it_is(refit):
     *_, make = hard()
     fit = lo.fit(make(np.arange(60)))
-    for plan in (lo.leave_one_out(60), lo.kfold(60, 5, seed=0), lo.bootstrap(60, 5, seed=0)):
+    for plan in (lo.leave_one_out(60), lo.kfold(60, 5, rng=0), lo.bootstrap(60, 5, rng=0)):
         exact, cv = (
             lo.cross_validate(fit, plan, lo.Exact(1e-12)),
             lo.cross_validate(fit, plan, refit),
@@ -273,7 +273,7 @@ def test_predictions_parameters_and_measures():
 
 def test_a_common_shift_of_the_intercepts_changes_nothing():
     *_, make = hard()
-    fit, plan = lo.fit(make(np.arange(60))), lo.kfold(60, 5, seed=0)
+    fit, plan = lo.fit(make(np.arange(60))), lo.kfold(60, 5, rng=0)
     moved = lo.anchor(
         fit.objective, fit.parameters | {"intercept": fit.parameters["intercept"] + 3.0}
     )

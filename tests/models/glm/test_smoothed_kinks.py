@@ -82,7 +82,7 @@ def least(X, y, w, level):
 def test_how_far_the_objective_with_kinks_is_off(level, spread):
     """Of the fit and of every fold, against a linear program."""
     X, y, w = made(spread=spread)
-    loss, plan = lo.losses.Quantile(level, width=0.02), lo.kfold(100, 5, seed=0)
+    loss, plan = lo.losses.Quantile(level, width=0.02), lo.kfold(100, 5, rng=0)
     fit = lo.fit(lo.GLM(X, y, loss, sample_weight=w))
     theta = lo.fold_parameters(fit, plan, lo.Exact())
     assert lo.cross_validate(fit, plan).proved.all()
@@ -137,7 +137,7 @@ def test_refits_are_near_the_hosts_own(name):
     host, atol = HOSTS[name]
     X, y, w = made(n=150, labels="vectors" in name, spread=0.5)
     fitted = clone(host).fit(X, y, sample_weight=w)
-    fit, plan = lo.from_sklearn(fitted, X, y, w), lo.kfold(150, 4, seed=0)
+    fit, plan = lo.from_sklearn(fitted, X, y, w), lo.kfold(150, 4, rng=0)
     assert "rounded over a width" in str(fit)
     predicted, mine = np.empty(150), lo.cross_predict(fit, plan, lo.Exact(), "link")
     for own in plan.matrix():

@@ -374,7 +374,7 @@ def test_order_of_accuracy(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_exact_is_the_refit(name):
     fit = fitted(name)
-    plan = lo.random_subsets(fit.objective.num_units, 0.1, 2, seed=1)
+    plan = lo.random_subsets(fit.objective.num_units, 0.1, 2, rng=1)
     got = lo.fold_parameters(fit, plan, lo.Exact(1e-10))
     for k, w in enumerate(plan.matrix()):
         own = flat(
@@ -527,7 +527,7 @@ def test_what_users_ask():
     assert (ahead["a"]["lower"] < ahead["a"]["mean"]).all() and (
         ahead["a"]["mean"] < ahead["a"]["upper"]
     ).all()
-    predicted = lo.cross_predict(fit, lo.contiguous(60, 0.1, 12, seed=0), lo.NoUpdate())
+    predicted = lo.cross_predict(fit, lo.contiguous(60, 0.1, 12, rng=0), lo.NoUpdate())
     assert predicted.shape == (60, 2) and np.isfinite(predicted).any()
     alone = HMM(simulated(), emissions.Poisson(), 2)
     assert isinstance(alone.predictive_means(GIVEN), np.ndarray) and alone.predictive_means(

@@ -518,7 +518,7 @@ def test_standard_errors_go_by_blocks_of_neighbours():
     assert len(np.unique(labels)) == 20 and np.ptp(np.bincount(labels)) <= 1
     inside = np.mean(labels[edges[:, 0]] == labels[edges[:, 1]])
     assert inside > 0.35  # 64 sites in 20 blocks of three: at random it would be 0.05
-    cv = lo.cross_validate(lo.fit(field), lo.kfold(64, 4, seed=0), lo.NoUpdate())
+    cv = lo.cross_validate(lo.fit(field), lo.kfold(64, 4, rng=0), lo.NoUpdate())
     assert "over 20 blocks of about 3 neighbours" in cv.standard_error.kind
     losses = cv.per_unit()
     pull = np.array([np.sum(losses[labels == b] - losses.mean()) for b in range(20)]) / 64
@@ -538,7 +538,7 @@ def test_predictions_and_labels():
     np.testing.assert_allclose(states.sum(axis=1), 1, atol=1e-12)
     left = np.arange(36) % 6 < 3
     assert states[1][left].mean() < 0.2 < 0.8 < states[1][~left].mean()
-    plan = lo.kfold(36, 6, seed=0)
+    plan = lo.kfold(36, 6, rng=0)
     predicted, probable = (
         lo.cross_predict(fit, plan, lo.NoUpdate()),
         lo.cross_predict(fit, plan, lo.NoUpdate(), kind="state"),

@@ -114,7 +114,7 @@ def test_refits_and_scores():
     np.testing.assert_allclose(told[1][:4], fit.value - model.look(each, w)[0], atol=1e-8)
     held = model.losses(each, w, np.arange(4)[:, None], np.ones((4, 1), bool))[:, 0]
     np.testing.assert_allclose(told[0][:4, 0], held, atol=1e-8)
-    predicted = lo.cross_predict(fit, lo.kfold(n, 4, seed=0), lo.NewtonStep())
+    predicted = lo.cross_predict(fit, lo.kfold(n, 4, rng=0), lo.NewtonStep())
     assert np.corrcoef(predicted, y)[0, 1] > 0.8
     groups = lo.auto_groups(fit, 4)
     assert groups.num_refits == n and (groups.index[::4] == np.arange(n)).all()
@@ -164,7 +164,7 @@ def test_refits_whose_likelihood_is_highest_at_no_noise_or_an_infinite_length_ha
 ):
     X, y = uneven(seed)
     fit = lo.fit(lo.GaussianProcess(X, y, kernel="rbf", ard=True, prior=None))
-    plan = lo.kfold(25, 5, seed=1)
+    plan = lo.kfold(25, 5, rng=1)
     cv, refits = lo.cross_validate(fit, plan), lo.fold_parameters(fit, plan)
     at_ends = (refits["noise_sd"] < 1e-6).sum(), (refits["length"] > 1e6).sum()
     assert at_ends == ends and (cv.result == 0).all()

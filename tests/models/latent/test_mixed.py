@@ -414,7 +414,7 @@ def test_the_restricted_likelihood_is_that_of_dense_algebra(data, form, drop):
 def test_restricted_refits_are_those_from_scratch(data, form):
     fit, plan = (
         lo.fit(lo.Mixed(f"gaussian ~ x + {form}", data, method="REML")),
-        lo.kfold(len(data), 5, seed=0),
+        lo.kfold(len(data), 5, rng=0),
     )
     found = lo.fold_parameters(fit, plan, lo.Certified())
     held = plan.index[plan.refit == 0]
@@ -562,7 +562,7 @@ def test_cross_validation_is_that_of_refits_from_scratch():
     for drop in ("row", "patient"):
         whole = mixed(drop, "gaussian", n=100)
         fit = lo.fit(whole)
-        plan = lo.kfold(whole.num_units, 5, seed=0)
+        plan = lo.kfold(whole.num_units, 5, rng=0)
         cv = lo.cross_validate(fit, plan, lo.Exact())
         X, y, code = (
             whole.data.design @ np.linalg.inv(whole.transform) * whole.unit,

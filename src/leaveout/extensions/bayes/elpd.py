@@ -101,7 +101,7 @@ class PosteriorEstimate(Estimate):
     >>> draws = y.sum() / 21 + rng.normal(size=(2000, 1)) / 21**0.5
     >>> loss = lambda theta, y: 0.5 * (y - theta[0]) ** 2 + 0.5 * np.log(2 * np.pi)
     >>> posterior = lo.from_posterior(draws, loss, y, log_prior=lambda theta: -0.5 * theta[0] ** 2)
-    >>> found = lo.elpd(posterior, lo.leave_one_out(20))
+    >>> found = lo.elpd(posterior, lo.leave_one_out())
     >>> bool(found.pareto_k.max() < 0.7), len(found.flagged())
     (True, 0)
     """
@@ -221,14 +221,14 @@ class PosteriorEstimate(Estimate):
         >>> posterior = lo.from_posterior(
         ...     draws, loss, y, log_prior=lambda theta: -0.5 * theta[0] ** 2
         ... )
-        >>> found = lo.elpd(posterior, lo.leave_one_out(20))
+        >>> found = lo.elpd(posterior, lo.leave_one_out())
         >>> predicted = found.predict(lambda key, theta, y: theta[0] + jax.random.normal(key))
         >>> bool(predicted.table["pit"].between(0, 1).all())
         True
         """
         if self.unit_weight is not None:
             raise ValueError(
-                "predict: the plan leaves out single cases of units; leave out whole units, as lo.leave_one_out(n)."
+                "predict: the plan leaves out single cases of units; leave out whole units, as lo.leave_one_out()."
             )
         if self.posterior is None:
             raise ValueError(
@@ -403,7 +403,7 @@ def elpd(
     posterior : Posterior
         The posterior, from `lo.from_posterior`, `lo.from_numpyro` or `lo.from_pymc`.
     plan : Plan, int or splitter
-        The units to leave out, such as `lo.leave_one_out(n)` or `lo.groups(labels)`, as in
+        The units to leave out, such as `lo.leave_one_out()` or `lo.groups(labels)`, as in
         `lo.cross_validate`.
     score : {"joint", "pointwise"}, default "joint"
         Of a fold with several scored units, their joint density given all that is seen, or the
@@ -459,8 +459,8 @@ def elpd(
     >>> draws = fit.at(
     ...     rng.normal(size=(4, 500, 3))
     ... )  # of the Gaussian at the mode, which is near the posterior
-    >>> found = lo.elpd(lo.from_posterior(draws, fit), lo.leave_one_out(60))
-    >>> cv = lo.cross_validate(fit, lo.leave_one_out(60))
+    >>> found = lo.elpd(lo.from_posterior(draws, fit), lo.leave_one_out())
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out())
     >>> round(found.mean, 1), round(cv.mean, 1)
     (1.5, 1.5)
     """

@@ -75,7 +75,7 @@ def from_numpyro(
     >>> rng = np.random.default_rng(0)
     >>> y = rng.normal(size=30)
     >>> draws = {"mean": y.sum() / 31 + rng.normal(size=(4, 500)) / 31**0.5}
-    >>> found = lo.elpd(lo.from_numpyro(model, draws, y), lo.leave_one_out(30))
+    >>> found = lo.elpd(lo.from_numpyro(model, draws, y), lo.leave_one_out())
     >>> len(found.flagged())
     0
     """

@@ -38,7 +38,7 @@ def pit(found: PosteriorPredictions, ax: "Axes | None" = None) -> "Axes":
     >>> X = rng.normal(size=(60, 2))
     >>> fit = lo.fit(lo.GLM(X, rng.poisson(np.exp(X[:, 0])), "poisson", lo.penalties.Ridge(1.0)))
     >>> posterior = lo.from_posterior(fit.at(rng.normal(size=(4, 500, 3))), fit)
-    >>> lo.plot.pit(lo.elpd(posterior, lo.leave_one_out(60)).predict()).get_xlabel()
+    >>> lo.plot.pit(lo.elpd(posterior, lo.leave_one_out()).predict()).get_xlabel()
     'PIT, place of a response in its predictive distribution'
     """
     if not isinstance(found, PosteriorPredictions):

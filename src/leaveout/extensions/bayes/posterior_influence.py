@@ -22,10 +22,9 @@ def posterior_influence(
     """Tabulate how means and standard deviations of the parameters, or of a prediction, change in
     every fold.
     """
-    folds = (
-        leave_one_out(posterior.objective.num_units) if isinstance(plan, AbstractRefit) else plan
-    )
-    plan = plan_reader("influence", posterior.objective).resolve(folds)
+    if isinstance(plan, AbstractRefit):
+        plan = leave_one_out()
+    plan = plan_reader("influence", posterior.objective).resolve(plan)
     if prediction is not None and not callable(prediction):
         raise TypeError(
             f"influence: prediction must be a function of the parameters; got {type(prediction).__name__}."

@@ -83,7 +83,7 @@ class PosteriorPredictions(PrintedResult):
     >>> y = rng.poisson(np.exp(X[:, 0]))
     >>> fit = lo.fit(lo.GLM(X, y, "poisson", lo.penalties.Ridge(1.0)))
     >>> posterior = lo.from_posterior(fit.at(rng.normal(size=(4, 500, 3))), fit)
-    >>> found = lo.elpd(posterior, lo.leave_one_out(60)).predict(level=0.9)
+    >>> found = lo.elpd(posterior, lo.leave_one_out()).predict(level=0.9)
     >>> found.table.shape, found.table.columns[:6].tolist()
     ((60, 8), ['y', 'mean', 'low', 'high', 'pit', 'crps'])
     """

@@ -146,7 +146,7 @@ def from_stan(model: Any, draws: Any, *, log_lik: str = "log_lik") -> Posterior:
     ...
     ...     return lo.elpd(
     ...         lo.from_stan(bridgestan.StanModel(stan_file, data), draws),
-    ...         lo.leave_one_out(data["N"]),
+    ...         lo.leave_one_out(),
     ...     )
     """
     caller = "from_stan"

@@ -205,7 +205,7 @@ class Model:
                 "kfold:10",
                 {
                     "loo:?": lambda: lo.leave_one_out(n),
-                    f"kfold:{WHOLE}": lambda k: lo.kfold(n, whole_number(k), seed=seed),
+                    f"kfold:{WHOLE}": lambda k: lo.kfold(n, whole_number(k), rng=seed),
                     "groups(?::(.*))?": lambda name: lo.groups(
                         rows.column(name or "").astype(str).to_numpy()
                     ),

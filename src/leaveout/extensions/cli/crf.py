@@ -86,7 +86,7 @@ def crf(
         )
     x, names = indicators(tagged.words, tagged.lengths, features)
     model = lo.CRF(tagged.labels, tagged.lengths, features=x, penalty=lo.penalties.Ridge(penalty))
-    plan = lo.kfold(n, folds, seed=0) if folds else lo.leave_one_out(n)
+    plan = lo.kfold(k=folds) if folds else lo.leave_one_out()
     with warnings_as_notes() as notes:
         fit = lo.fit(model)
         cv = fold_options.cross_validate(fit, plan)

@@ -54,7 +54,7 @@ def demo(
     # its fastest solver for these data
     host = LogisticRegression(C=1.0, solver="newton-cholesky", tol=1e-8)
     model = make_pipeline(StandardScaler(), host).fit(X, y)
-    plan = lo.leave_one_out(len(y))
+    plan = lo.leave_one_out()
     run = lambda: lo.cross_validate(lo.from_sklearn(model, X, y), plan)
     certified, first = _clock(run)
     console.print(f"{certified}\n")

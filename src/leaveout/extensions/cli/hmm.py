@@ -270,10 +270,10 @@ def _plan(text: str, steps: int, seed: int) -> lo.Plan:
         "contiguous:0.1x1000",
         {
             f"contiguous:{NUMBER}x{WHOLE}": lambda share, k: lo.contiguous(
-                steps, float(share), whole_number(k), seed=seed
+                steps, float(share), whole_number(k), rng=seed
             ),
             f"iid:{NUMBER}x{WHOLE}": lambda share, k: lo.random_subsets(
-                steps, float(share), whole_number(k), seed=seed
+                steps, float(share), whole_number(k), rng=seed
             ),
             f"blocks:{WHOLE}": lambda size: lo.blocks(steps, whole_number(size)),
             f"future:{WHOLE}(?:x{WHOLE})?": lambda start, horizon: lo.leave_future_out(

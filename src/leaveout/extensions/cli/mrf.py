@@ -150,7 +150,7 @@ def mrf(
             "near:1+1",
             {
                 "loo:?": lambda: lo.leave_one_out(n),
-                f"kfold:{WHOLE}": lambda k: lo.kfold(n, whole_number(k), seed=search.seed),
+                f"kfold:{WHOLE}": lambda k: lo.kfold(n, whole_number(k), rng=search.seed),
                 r"near:(\d+)(?:\+(\d+))?": lambda radius, buffer: lo.neighbourhoods(
                     pairs, int(radius), buffer=int(buffer or 0), num_sites=n
                 ),

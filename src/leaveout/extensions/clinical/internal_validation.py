@@ -441,7 +441,7 @@ def resamples(
         return bootstrap_of_cases(caller, measure.case, number, seed), method
     else:
         options: dict[str, Any] = {} if groups is None else {"groups": groups}
-        plan = bootstrap(objective.num_units, number, **options, seed=seed)
+        plan = bootstrap(objective.num_units, number, **options, rng=seed)
     return reader_for(caller, measure.fit, strategy).match(plan), method
 
 

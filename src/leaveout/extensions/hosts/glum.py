@@ -72,7 +72,7 @@ def from_glum(
     >>> from glum import GeneralizedLinearRegressor
     >>> X, y = np.arange(8.0)[:, None], np.array([1.0, 0, 2, 1, 3, 2, 4, 5])
     >>> model = GeneralizedLinearRegressor(family="poisson", alpha=0.1, gradient_tol=1e-9).fit(X, y)
-    >>> cv = lo.cross_validate(lo.from_glum(model, X, y), lo.leave_one_out(8))
+    >>> cv = lo.cross_validate(lo.from_glum(model, X, y), lo.leave_one_out())
     >>> len(cv.losses)
     8
     """

@@ -397,7 +397,7 @@ def from_sklearn(
     >>> from sklearn.linear_model import Ridge
     >>> X, y = lo.datasets.diabetes()
     >>> fit = lo.from_sklearn(Ridge(alpha=0.1).fit(X, y), X, y)
-    >>> cv = lo.cross_validate(fit, lo.leave_one_out(len(y)), metric="mse")
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out(), metric="mse")
     >>> len(cv.losses)
     442
     """

@@ -116,7 +116,7 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str 
     >>> import leaveout as lo
     >>> X, y = sm.add_constant(np.arange(6.0)), np.array([1.0, 2.0, 2.0, 4.0, 3.0, 6.0])
     >>> fit = lo.from_statsmodels(sm.OLS(y, X).fit())
-    >>> cv = lo.cross_validate(fit, lo.leave_one_out(6))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out())
     >>> round(cv.mean, 3)
     0.65
     """

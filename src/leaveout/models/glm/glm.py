@@ -764,7 +764,7 @@ class GLM(AbstractRegression):
     >>> fit = lo.fit(lo.GLM(X, y, "poisson", lo.penalties.Ridge(1.0)))
     >>> fit.parameters["coef"].round(2)
     array([ 0.55, -0.07])
-    >>> round(lo.cross_validate(fit, lo.leave_one_out(60)).mean, 3)
+    >>> round(lo.cross_validate(fit, lo.leave_one_out()).mean, 3)
     1.427
 
     A formula, whose response has two labels:
