@@ -41,6 +41,7 @@ import pandas as pd
 import scipy
 import statsmodels.api as sm
 import statsmodels.formula.api as smf
+from sklearn.model_selection import KFold
 from speed.common import grid, main, show, sticky
 
 import leaveout as lo
@@ -284,7 +285,7 @@ def one_chain(
     elsewhere = replace(fit, objective=lo.HMM(fresh[:, None], lo.emissions.Gaussian(), 2))
     plans = {
         "at random": (lo.kfold(steps, 10, rng=seed), lo.kfold(ahead, 10, rng=seed)),
-        "blocks": (lo.kfold(steps, 10), lo.groups(np.arange(ahead) // (steps // 10) % 10)),
+        "blocks": (lo.blocks(k=10), lo.groups(np.arange(ahead) // (steps // 10) % 10)),
     }
     found = {}
     for scheme, (plan, there) in plans.items():
@@ -350,7 +351,7 @@ def one_field(
     found = {}
     for scheme, plan in {
         "at random": lo.kfold(sites, 10, rng=seed),
-        "rows": lo.kfold(sites, 10),
+        "rows": lo.from_splits(KFold(10).split(x[0]), sites),
     }.items():
         estimate = lo.cross_validate(fit, plan)
         naive = estimate.per_unit().std(ddof=1) / np.sqrt(sites)

@@ -83,7 +83,7 @@ def passages() -> dict[str, Passage]:
     hmm = lo.fit(lo.HMM(series, lo.emissions.Gaussian(), 2))
     return {
         "leave-one-out of a GLM": passage(lambda: lo.cross_validate(glm, lo.leave_one_out(200))),
-        "ten folds of an HMM": passage(lambda: lo.cross_validate(hmm, lo.kfold(200, 10))),
+        "ten folds of an HMM": passage(lambda: lo.cross_validate(hmm, lo.blocks(k=10))),
     }
 
 

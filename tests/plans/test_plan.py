@@ -1,17 +1,23 @@
 """Plans: what they leave out, what they score, and what they refuse."""
 
+import copy
 import itertools
+import pickle
 
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.linear_model import Ridge
 from sklearn.model_selection import (
+    GridSearchCV,
     GroupKFold,
     KFold,
     RepeatedKFold,
     ShuffleSplit,
     StratifiedKFold,
     TimeSeriesSplit,
+    cross_val_predict,
+    cross_val_score,
 )
 
 import leaveout as lo
@@ -593,3 +599,114 @@ def test_times_and_ends_of_purged_plans_are_of_one_kind():
     for ends in (times.dt.tz_localize(None), np.arange(6)):
         with pytest.raises(TypeError, match=r"ends\.dt\.tz_localize\(times\.dt\.tz\)"):
             lo.purged(times, 3, ends=ends)
+
+
+RANDOM = np.random.default_rng(7)
+FEATURES = pd.DataFrame(RANDOM.normal(size=(40, 2)), columns=["a", "b"]).assign(
+    site=np.arange(40) % 8
+)
+TARGET = FEATURES["a"].to_numpy() + RANDOM.normal(size=40)
+SPLITTERS = {
+    "folds": (lo.kfold(k=4), lo.kfold(40, k=4)),
+    "each": (lo.leave_one_out(), lo.leave_one_out(40)),
+    "buffered": (lo.blocks(size=8, buffer=1), lo.blocks(40, size=8, buffer=1)),
+    "sites": (lo.groups("site"), lo.groups(FEATURES["site"])),
+    "future": (lo.leave_future_out(start=30, horizon=2), lo.leave_future_out(40, 30, 2)),
+}
+
+
+@pytest.mark.parametrize("name", SPLITTERS)
+def test_scikit_learn_takes_a_plan_as_a_splitter(name):
+    unbound, bound = SPLITTERS[name]
+    folds = [(np.array(seen), np.array(scored)) for scored, seen in splits_of(bound)]
+    assert (
+        len(bound) == bound.get_n_splits() == unbound.get_n_splits(FEATURES, TARGET) == len(folds)
+    )
+    for plan in (bound, list(bound), unbound):
+        pairs = plan if isinstance(plan, list) else plan.split(FEATURES, TARGET)
+        for pair, expected in zip(pairs, folds, strict=True):
+            np.testing.assert_array_equal(pair[0], expected[0])
+            np.testing.assert_array_equal(pair[1], expected[1])
+    scoring = "neg_mean_squared_error"
+    search = lambda cv: (
+        GridSearchCV(Ridge(), {"alpha": [0.1, 1.0]}, cv=cv, scoring=scoring)
+        .fit(FEATURES, TARGET)
+        .cv_results_["mean_test_score"]
+    )
+    score = lambda cv: cross_val_score(Ridge(), FEATURES, TARGET, cv=cv, scoring=scoring)
+    for call in (search, score):
+        for plan in (unbound, bound):
+            np.testing.assert_array_equal(call(plan), call(folds))
+    if name != "future":  # whose folds score some rows only
+        predict = lambda cv: cross_val_predict(Ridge(), FEATURES, TARGET, cv=cv)
+        np.testing.assert_array_equal(predict(unbound), predict(folds))
+
+
+def test_labels_say_which_row_is_which_unit():
+    labelled = FEATURES.set_axis([f"u{k}" for k in range(40)])
+    plan = lo.groups(labelled["site"])
+    mixed = labelled.sample(frac=1, random_state=0)
+    for train, test in plan.split(mixed):
+        assert len(set(mixed["site"].iloc[test])) == 1
+        assert not set(mixed.index[train]) & set(mixed.index[test])
+
+
+@pytest.mark.parametrize(
+    "call, error, message",
+    [
+        (lambda: len(lo.kfold(k=4)), AttributeError, "has no units yet.* give num_units= first"),
+        (lambda: list(lo.kfold(k=4)), AttributeError, "has no units yet"),
+        (lambda: lo.kfold(k=4).matrix(), AttributeError, "has no units yet"),
+        (lambda: lo.kfold(k=4).get_n_splits(), AttributeError, "has no units yet"),
+        (lambda: lo.kfold(8, k=4).speed, AttributeError, "has no attribute 'speed'"),
+        (lambda: list(lo.bootstrap(9, 3)), ValueError, "other weights than 0 and 1"),
+        (
+            lambda: cross_val_score(Ridge(), FEATURES, TARGET, cv=lo.bootstrap(num_resamples=3)),
+            ValueError,
+            "other weights than 0 and 1",
+        ),
+        (lambda: lo.kfold(9, k=3).split(FEATURES), ValueError, "for 9 units, but X has 40 rows"),
+        (lambda: lo.kfold(k=3).split(FEATURES, TARGET, TARGET), TypeError, "lo.groups"),
+        (lambda: lo.groups("clinic").split(FEATURES), ValueError, "no column is named 'clinic'"),
+        (lambda: lo.groups("site").split(TARGET), ValueError, "names the column 'site'"),
+        (lambda: lo.kfold(k=41).split(FEATURES), ValueError, "from 2 to 40"),
+        (lambda: lo.kfold(k=2).split([]), ValueError, "num_units must be"),
+        (lambda: lo.kfold(10), TypeError, "give k=; .* num_units="),
+        (lambda: lo.blocks(20), TypeError, "give size= or k=; .* num_units="),
+        (lambda: lo.bootstrap(1000), TypeError, "give num_resamples=; .* num_units="),
+        (lambda: lo.leave_future_out(100), TypeError, "give start=; .* num_units="),
+        (lambda: lo.random_subsets(9), TypeError, "give fraction= and num_folds=;"),
+        (lambda: lo.kfold(k=4, folds=3), TypeError, "kfold: .* 'folds'"),
+        (lambda: lo.leave_one_out("a", cases=True), ValueError, "num_units must be"),
+    ],
+)
+def test_what_plans_without_units_and_splitters_refuse(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_a_generator_is_drawn_from_once():
+    plan = lo.kfold(k=4, rng=np.random.default_rng(1))
+    splits = lo.from_splits(iter(list(lo.kfold(12, k=3))))
+    for unbound in (plan, splits, pickle.loads(pickle.dumps(plan)), copy.deepcopy(plan)):
+        one, two = unbound.bind(12), unbound.bind(12)
+        np.testing.assert_array_equal(one.matrix(), two.matrix())
+    np.testing.assert_array_equal(plan.bind(12).matrix(), copy.deepcopy(plan).bind(12).matrix())
+
+
+def test_columns_give_the_number_of_units():
+    series = np.repeat([0, 1], [7, 5])
+    plan = lo.blocks(size=3, groups=series)
+    assert plan.num_units == 12 and plan.num_refits == 5
+    assert lo.leave_one_out(cases=[1, 3, 0]).num_refits == 2
+    sizes = [len(test) for _, test in lo.blocks(11, k=3)]
+    assert sizes == [4, 4, 3]
+
+
+def test_plans_say_what_they_are():
+    assert str(lo.kfold(500, k=10)).startswith(
+        "plan            10 folds of 500 units, shuffled (rng=0)\n"
+    )
+    assert "30 resamples of 9 units, drawn (rng=2)" in str(lo.bootstrap(9, 30, rng=2))
+    assert repr(lo.kfold(k=3)) == "Plan(lo.kfold(k=3): of the units of the fit that takes it)"
+    assert "lo.kfold(k=3)" in str(lo.kfold(k=3))

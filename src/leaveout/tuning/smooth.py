@@ -786,10 +786,10 @@ def smooth(
     model : Additive
         The model.
     plan : Plan, optional
-        The refits of "NCV": `lo.leave_one_out()` for independent rows, `lo.blocks(size=1, buffer=h)`
-        for a series whose errors depend on one another up to `h` steps apart,
-        `lo.neighbourhoods(graph, 0, buffer=r)` for sites, `lo.groups` for clusters. "REML" needs no
-        plan; one that is given is used to cross-validate the result.
+        The refits of "NCV": `lo.leave_one_out()` for independent rows,
+        `lo.blocks(size=1, buffer=h)` for a series whose errors depend on one another up to `h`
+        steps apart, `lo.neighbourhoods(graph, 0, buffer=r)` for sites, `lo.groups` for clusters.
+        "REML" needs no plan; one that is given is used to cross-validate the result.
     method : {"NCV", "REML"}, default "NCV"
         "NCV" minimises the held-out loss with every refit by one Newton step (neighbourhood
         cross-validation). "REML" maximises the restricted likelihood, which takes errors as
