@@ -75,7 +75,7 @@ def gradients(fit: lo.Fit, label: np.ndarray, strategy: Any) -> float:
 
     No Hessian of all rows is formed.
     """
-    batches = list(lo.groups(label).batches(2**21, 4, 64))
+    batches = list(lo.groups(label)._batches(2**21, 4, 64))
     return sum(strategy(fit, batch.rows).gradients for batch in batches) / (label.max() + 1)
 
 

@@ -255,7 +255,7 @@ def test_splits_by_labelled_truths():
         [(shuffled(~test, k), shuffled(test, k + 5)) for k, test in enumerate(tests)], N
     )
     np.testing.assert_array_equal(
-        got.match_labels("here", fit.objective.units.names).matrix(), want.matrix()
+        got._match_labels("here", fit.objective.units.names).matrix(), want.matrix()
     )
 
 
@@ -271,7 +271,7 @@ def test_nodes_of_a_graph_are_sites():
     plan = lo.neighbourhoods(graph, 1)
     # a refit a node, in the order of the graph
     rows = lambda plan: sorted(map(tuple, plan.matrix()))
-    assert rows(plan.match_labels("here", SITES)) == rows(lo.neighbourhoods(RING, 1))
+    assert rows(plan._match_labels("here", SITES)) == rows(lo.neighbourhoods(RING, 1))
     with pytest.raises(ValueError, match="the graph and x do not have the same labels"):
         lo.MRF(CASES.rename({"a": "z"}), graph, lo.emissions.Poisson(), 2, coupling=0.4)
     with pytest.raises(ValueError, match="edges name site 'j', which the data do not have"):

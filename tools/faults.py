@@ -1222,7 +1222,7 @@ FAULTS = (
     ),
     Fault(
         "refits are wider than there are units",
-        "Plan.batches",
+        "Plan._batches",
         "np.minimum(_few_sizes(widths), self.num_units)",
         "_few_sizes(widths)",
         "test_hidden_chain",
@@ -2844,7 +2844,7 @@ FAULTS = (
     ),
     Fault(
         "groups stay in the plan's order though the fit lacks rows",
-        "Plan.facts_of",
+        "Plan._facts_of",
         "labels[units]",
         "labels[: len(units)]",
         "test_statsmodels",

@@ -314,7 +314,7 @@ def test_the_metric_is_the_folds_own(plan):
         fit = lo.fit(lo.GLM(X, y, "logistic", penalty))
         anchor = anchors.linear_cache(fit)
         for k in range(plan.num_refits):
-            rows = plan.one(k).rows
+            rows = plan._one(k).rows
             weights = np.ones((1, 60))
             weights[0, rows.index[0]] = rows.weight[0]
             omega, kappa = anchor.model.weigh(weights)
@@ -550,7 +550,7 @@ def test_candidates_of_conjugate_gradients_are_as_near_as_they_are_said_to_be():
             intercept=False,
         )
     )
-    (batch,) = lo.leave_one_out(60).batches(10_000, 1, 0)
+    (batch,) = lo.leave_one_out(60)._batches(10_000, 1, 0)
     state, seen = _enclosure.CertifiedBatch(fit, batch.rows), []
     state.look()
     look = lambda lanes: (

@@ -315,7 +315,7 @@ def test_a_margin_is_proved_by_no_less_than_it_is():
     X, y, _ = made(n=80, p=30, seed=4, correlated=0.5)
     for alpha in (2.0, 6.0, 12.0):
         fit, plan = lo.fit(lo.GLM(X, y, "squared", lo.penalties.Lasso(alpha))), lo.leave_one_out(80)
-        (batch,) = plan.batches(10**6, 1, 0)
+        (batch,) = plan._batches(10**6, 1, 0)
         known = _margins.active(fit)
         rows = batch.rows._replace(scale=np.asarray(1.0))
         told = _margins.Conditions(known, rows, lo.Certified()(fit, rows), directly=False)

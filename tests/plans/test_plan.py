@@ -92,7 +92,7 @@ def test_seeds_and_sizes():
 def test_padded_batches_hold_every_entry():
     plan = lo.bootstrap(50, 7, rng=0)
     seen = np.zeros(len(plan.index), bool)
-    for refits, place, rows in plan.batches(2000, 4, 100):
+    for refits, place, rows in plan._batches(2000, 4, 100):
         seen[place[place >= 0]] = True
         dense = np.ones((len(refits), 51))
         np.put_along_axis(dense, rows.index, rows.weight, axis=1)
@@ -173,12 +173,12 @@ def test_a_part_of_a_plan_keeps_its_weights():
     for turned in ([2, 0], [1, 1, 0], [-1], [False, True, True]):
         np.testing.assert_array_equal(plan.some(np.array(turned)).matrix(), plan.matrix()[turned])
     units = np.array([0, 2, 3, 4])  # without unit 1, the second refit scores none, and goes
-    only = plan.only(units)
+    only = plan._only(units)
     np.testing.assert_array_equal(only.matrix(), plan.matrix()[[0, 2]][:, units])
     assert [scored_and_dropped(only, k)[0] for k in range(2)] == [{0}, {3}]
     # no refit scores anything: those with units stay
     unscored = lo.Plan([0, 1, 2], [0, 1], [2.0, 3.0], [False, False], 3)
-    np.testing.assert_array_equal(unscored.only(np.array([0, 2])).matrix(), [[2, 1]])
+    np.testing.assert_array_equal(unscored._only(np.array([0, 2])).matrix(), [[2, 1]])
 
 
 @pytest.mark.parametrize("cases", [False, True])
@@ -218,7 +218,7 @@ def test_padding_is_no_unit():
     """Padding is not held, weighs one, has a number that no unit has, and no entry of the plan."""
     # 44 units, padded to a width of six
     plan = lo.groups(np.repeat(np.arange(10), [1, 3, 5, 5, 5, 5, 5, 5, 5, 5]))
-    ((refits, place, rows),) = plan.batches(10**6, 1, 1, uniform=True)
+    ((refits, place, rows),) = plan._batches(10**6, 1, 1, uniform=True)
     padding = place < 0
     np.testing.assert_array_equal((~padding).sum(1), np.diff(plan.indptr)[refits])
     assert padding.sum() == 60 - 44 and np.all(rows.index[padding] == 44)
@@ -267,7 +267,7 @@ def test_splits_of_groups_or_of_a_series_say_so():
     told = lo.cross_validate(fit, series, lo.Exact())
     assert "blocks of" in told.standard_error.kind
     labelled = lo.from_splits(rolling, 180, times=pd.Series(days, index=days))
-    assert labelled.match_labels("fit", days[::-1].sort_values()).columns == {}
+    assert labelled._match_labels("fit", days[::-1].sort_values()).columns == {}
     noise = lo.fit(
         lo.GLM(pd.DataFrame(rng.normal(size=(180, 2)), index=days), rng.normal(size=180), "squared")
     )
@@ -689,9 +689,9 @@ def test_a_generator_is_drawn_from_once():
     plan = lo.kfold(k=4, rng=np.random.default_rng(1))
     splits = lo.from_splits(iter(list(lo.kfold(12, k=3))))
     for unbound in (plan, splits, pickle.loads(pickle.dumps(plan)), copy.deepcopy(plan)):
-        one, two = unbound.bind(12), unbound.bind(12)
+        one, two = unbound._bind(12), unbound._bind(12)
         np.testing.assert_array_equal(one.matrix(), two.matrix())
-    np.testing.assert_array_equal(plan.bind(12).matrix(), copy.deepcopy(plan).bind(12).matrix())
+    np.testing.assert_array_equal(plan._bind(12).matrix(), copy.deepcopy(plan)._bind(12).matrix())
 
 
 def test_columns_give_the_number_of_units():

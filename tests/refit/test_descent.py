@@ -127,7 +127,7 @@ def test_an_error_is_the_largest_change_of_the_losses_within_the_distance_left()
             unit_loss, (X, y), penalty=lambda theta: 0.5 * theta @ theta, theta0=np.zeros(2)
         )
     )
-    rows = lo.leave_one_out(40).one(0).rows
+    rows = lo.leave_one_out(40)._one(0).rows
     with jax.enable_x64(True):
         batch = begin(fit, rows)
         towards = (2 * y[0] - 1) * fit.whiten(X[0])  # the loss falls along it, down to nothing
@@ -151,7 +151,7 @@ def test_a_metric_by_woodbury_inverts_the_refits_own_hessian():
         lo.kfold(80, 20, rng=0),
     )
     with jax.enable_x64(True):
-        rows = plan.one(3).rows
+        rows = plan._one(3).rows
         metric, lost, _ = own_metric(fit, rows)
         weights = np.ones(80)
         weights[rows.index[0]] = 0.0
@@ -213,7 +213,7 @@ def switching(steps=400):
 @pytest.mark.parametrize("own", [False, True], ids=["the fit's metric", "the refit's own"])
 def test_a_contraction_is_that_of_the_hessian_by_few_gradients(own, monkeypatch):
     fit = switching()
-    (batch,) = lo.random_subsets(400, 0.2, 3, rng=0).batches(10**6, 1, 0)
+    (batch,) = lo.random_subsets(400, 0.2, 3, rng=0)._batches(10**6, 1, 0)
     everyone = np.arange(3)
     monkeypatch.setattr(_descent, "MAX_CHORD_STEPS", 2)
     with jax.enable_x64(True):

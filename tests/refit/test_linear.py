@@ -662,7 +662,7 @@ def test_the_error_of_many_losses_holds_all_over_the_ball_and_is_nearly_reached(
         np.random.default_rng(1).integers(0, 2, 400) * 1.0,
     )
     fit = lo.fit(lo.GLM(X, y, loss, lo.penalties.Ridge(0.1), intercept=False))
-    rows, radius = next(lo.bootstrap(400, 1, rng=0).batches(10**6, 1, 1)).rows, 1e-3
+    rows, radius = next(lo.bootstrap(400, 1, rng=0)._batches(10**6, 1, 1)).rows, 1e-3
     held, root = np.flatnonzero(rows.held[0]), np.linalg.cholesky(np.linalg.inv(fit.hessian))
     z, eta = X[held] @ root, X @ fit.vector
     slope = (1 / (1 + np.exp(-eta)) if loss == "logistic" else np.exp(eta))[held] - y[held]
@@ -749,7 +749,7 @@ def test_parameters_of_clusters_take_hardly_more_than_a_gradient():
     X = random.normal(size=(960, 3)) + 0.5 * random.normal(size=(12, 3))[label]
     y = (random.random(960) < 1 / (1 + np.exp(0.5 - X[:, 0]))) * 1.0
     fit, plan = lo.fit(lo.GLM(X, y, "logistic")), lo.groups(label)
-    (batch,) = plan.batches(2**21, 1, 1)
+    (batch,) = plan._batches(2**21, 1, 1)
     near, exact = (lo.Exact(tol)(fit, batch.rows) for tol in (1e-4, 1e-12))
     assert near.gradients <= 1.5 * 12 and near.proved.all()
     (center, radius), (there, rest) = near.ball(), exact.ball()

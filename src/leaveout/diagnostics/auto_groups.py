@@ -125,7 +125,10 @@ def auto_groups(fit: Fit, size: int, *, absolute: bool = True) -> Plan:
         np.zeros(index.size),
         np.tile(np.arange(size) == 0, len(scored)),
         n,
-    ).replace_facts(serial=units.serial, names=units.names, call=f"lo.auto_groups(fit, {size})")
+        serial=units.serial,
+        names=units.names,
+        call=f"lo.auto_groups(fit, {size})",
+    )
 
 
 def _rows(fit: Fit) -> Root:

@@ -614,7 +614,7 @@ def _scope(model: BandedRidge) -> str:
 
 def _fitting(model: BandedRidge, plan: Plan, caller: str) -> Plan:
     if isinstance(plan, Plan):
-        plan = plan.bind(model.num_units)
+        plan = plan._bind(model.num_units)
     if not isinstance(plan, Plan) or plan.num_units != model.num_units:
         if isinstance(plan, Plan):
             got = f"of {plan.num_units} units"

@@ -142,7 +142,7 @@ class Plan(PrintedResult):
         Label of the series of each unit, of plans in which the units of one label follow one
         another.
     columns : dict of str to UnitColumn
-        Facts with labels of their own beside numbers of units; `match_labels` puts them in the
+        Facts with labels of their own beside numbers of units; `_match_labels` puts them in the
         order of the fit.
     rng : int, optional
         Seed of the random numbers that drew the plan, for printed results.
@@ -198,11 +198,11 @@ class Plan(PrintedResult):
             )
 
     @property
-    def has_units(self) -> bool:
+    def _has_units(self) -> bool:
         """Whether the plan has units, or waits for those of a fit."""
         return self._scheme is None
 
-    def bind(
+    def _bind(
         self, num_units: int, table: pd.DataFrame | None = None, cases: FloatArray | None = None
     ) -> "Plan":
         """Give a plan that was made without units the units of a fit.
@@ -236,7 +236,7 @@ class Plan(PrintedResult):
                 arguments[name] = named_column(table, column)
         if not any(isinstance(arguments.get(name), Sized) for name in COLUMNS):
             arguments["num_units"] = num_units
-        return self._scheme.func(**arguments).replace_facts(call=self.call)
+        return self._scheme.func(**arguments)._replace_facts(call=self.call)
 
     def __iter__(self) -> Iterator[tuple[IntArray, IntArray]]:
         if not (np.isin(self.weight, (0, 1)).all() and self.scored_counts.all()):
@@ -245,7 +245,7 @@ class Plan(PrintedResult):
                 "bootstrap does, or scores none. Leave out folds, or use lo.cross_validate, which takes weights."
             )
         for k in range(self.num_refits):
-            rows = self.one(k, whole=True).rows
+            rows = self._one(k, whole=True).rows
             yield np.flatnonzero(rows.weight), np.flatnonzero(rows.held)
 
     def split(
@@ -319,12 +319,12 @@ class Plan(PrintedResult):
             return self
         table = pandas_of("Plan", "X", X)
         num_rows = table.shape[0] if hasattr(table, "shape") else len(table)
-        plan = self.bind(num_rows, table if isinstance(table, pd.DataFrame) else None)
+        plan = self._bind(num_rows, table if isinstance(table, pd.DataFrame) else None)
         if plan.num_units != num_rows:
             raise ValueError(
                 f"Plan: {self.call or 'the plan'} is for {plan.num_units} units, but X has {num_rows} rows."
             )
-        return plan.match_labels("Plan", index_of(X))
+        return plan._match_labels("Plan", index_of(X))
 
     def __post_init__(self) -> None:
         entries = {
@@ -364,7 +364,7 @@ class Plan(PrintedResult):
             raise ValueError(f"Plan: unit numbers must lie in [0, {self.num_units}).")
         if not np.all(np.isfinite(self.weight)) or np.any(self.weight < 0):
             raise ValueError("Plan: weights must be finite and not negative.")
-        self.check_held("Plan", self.held & (self.weight >= 1))
+        self._check_held("Plan", self.held & (self.weight >= 1))
         entry = self.refit * self.num_units + self.index
         # rows are usually sorted, and are then checked without a sort
         if np.any(np.diff(entry) <= 0):
@@ -382,7 +382,7 @@ class Plan(PrintedResult):
             if wrong.any():
                 raise ValueError(f"Plan: refits {_abbreviate(np.flatnonzero(wrong))} {problem}.")
 
-    def check_held(self, caller: str, seen: BoolArray) -> None:
+    def _check_held(self, caller: str, seen: BoolArray) -> None:
         """Raise ValueError if an entry is marked, which is scored although its refit sees it.
 
         Parameters
@@ -443,7 +443,7 @@ class Plan(PrintedResult):
         """Number of units that each refit scores, `[refits]`."""
         return np.bincount(self.scored_refits, minlength=self.num_refits)
 
-    def match_labels(self, caller: str, names: pd.Index | None) -> "Plan":
+    def _match_labels(self, caller: str, names: pd.Index | None) -> "Plan":
         """Renumber the units in the order of the given labels.
 
         Parameters
@@ -467,19 +467,19 @@ class Plan(PrintedResult):
         plan = self
         if names is not None and self.names is not None:
             order = places(caller, "plan", self.names, "fit", names)
-            plan = self.replace_facts(names=names)
+            plan = self._replace_facts(names=names)
             if order is not None:
                 plan = replace(
-                    self, index=np.argsort(order)[self.index], names=names, **self.facts_of(order)
+                    self, index=np.argsort(order)[self.index], names=names, **self._facts_of(order)
                 )
         if not self.columns:
             return plan
         facts = {name: column.in_order(caller, names) for name, column in self.columns.items()}
         if "times" in facts:
             _rising(pd.Series(facts.pop("times")))
-        return plan.replace_facts(columns={}, **facts)
+        return plan._replace_facts(columns={}, **facts)
 
-    def facts_of(self, units: IntArray) -> dict[str, Any]:
+    def _facts_of(self, units: IntArray) -> dict[str, Any]:
         """Return the labels of some units.
 
         Parameters
@@ -496,7 +496,7 @@ class Plan(PrintedResult):
         facts = {name: getattr(self, name) for name in FACTS}
         return {name: labels[units] for name, labels in facts.items() if labels is not None}
 
-    def only(self, units: IntArray) -> "Plan":
+    def _only(self, units: IntArray) -> "Plan":
         """Restrict the plan to some of its units, in the order given.
 
         Refits that then leave nothing out, or that no longer score a unit although they did, are
@@ -515,7 +515,7 @@ class Plan(PrintedResult):
         Examples
         --------
         >>> import leaveout as lo
-        >>> lo.kfold(6, k=3).only(np.arange(4)).num_units
+        >>> lo.kfold(6, k=3)._only(np.arange(4)).num_units
         4
         """
         place = np.full(self.num_units, -1)
@@ -536,10 +536,10 @@ class Plan(PrintedResult):
             names=None if self.names is None else self.names[units],
             labels=None if self.labels is None else self.labels[refits],
             columns={name: column.take(units) for name, column in self.columns.items()},
-            **self.facts_of(units),
+            **self._facts_of(units),
         )
 
-    def replace_facts(self, **facts: Any) -> "Plan":
+    def _replace_facts(self, **facts: Any) -> "Plan":
         """Copy the plan with some attributes replaced, without checking it again.
 
         The caller vouches for what it replaces: fewer `held` entries, or other `serial`, `blocks`
@@ -560,7 +560,7 @@ class Plan(PrintedResult):
         return plan
 
     @property
-    def unit_names(self) -> pd.Index:
+    def _unit_names(self) -> pd.Index:
         """The labels of the units, or their numbers."""
         if self.names is None:
             return pd.RangeIndex(self.num_units)
@@ -578,7 +578,7 @@ class Plan(PrintedResult):
             return pd.Index(self.labels, name="group")
         if len(self.index) != self.num_refits or len(np.unique(self.index)) != self.num_refits:
             return pd.RangeIndex(self.num_refits, name="refit")
-        names = self.unit_names[self.index]
+        names = self._unit_names[self.index]
         if names.name is None:
             return names.rename("unit")
         return names
@@ -593,9 +593,9 @@ class Plan(PrintedResult):
         return f"{low}–{high} units"
 
     @property
-    def summary(self) -> str:
+    def _summary(self) -> str:
         """What the plan is, in words."""
-        if not self.has_units:
+        if not self._has_units:
             return "of the units of the fit that takes it"
         refits = "resamples" if self.draws else "folds"
         order = ""
@@ -606,8 +606,8 @@ class Plan(PrintedResult):
         return f"{self.num_refits} {refits} of {self.num_units} units{order}"
 
     def _lines(self) -> list[tuple[str, str]]:
-        if not self.has_units:
-            return [("plan", self.summary), ("made by", self.call)]
+        if not self._has_units:
+            return [("plan", self._summary), ("made by", self.call)]
         times = np.bincount(self.index[self.held], minlength=self.num_units)
         if times.min() == times.max():
             often = f"{times.min()}"
@@ -628,7 +628,7 @@ class Plan(PrintedResult):
         if self.names is not None:
             units += f", {self.names[0]} to {self.names[-1]}"
         lines = [
-            ("plan", self.summary),
+            ("plan", self._summary),
             ("made by", self.call or "its own weights"),
             ("units", units),
             ("refits", f"{self.num_refits} of {self.widths} each"),
@@ -647,7 +647,7 @@ class Plan(PrintedResult):
         return [(name, text) for name, text in lines if text]
 
     def __repr__(self) -> str:
-        return f"Plan({self.call or 'its own weights'}: {self.summary})"
+        return f"Plan({self.call or 'its own weights'}: {self._summary})"
 
     def matrix(self) -> FloatArray:
         """Weights as a dense matrix.
@@ -668,7 +668,7 @@ class Plan(PrintedResult):
         dense[self.refit, self.index] = self.weight
         return dense
 
-    def batches(
+    def _batches(
         self,
         capacity: int,
         cost_per_entry: int,
@@ -742,7 +742,7 @@ class Plan(PrintedResult):
             self, indptr=indptr, index=index, weight=weight, held=held, labels=labels, call=""
         )
 
-    def one(self, refit: int, whole: bool = False) -> Batch:
+    def _one(self, refit: int, whole: bool = False) -> Batch:
         """Batch of a single refit.
 
         Parameters
@@ -919,10 +919,10 @@ def scheme(*required: str) -> Callable[[Callable[P, Plan]], Callable[P, Plan]]:
                 count(f"{name}: num_units", arguments["num_units"], 2)
             if waits or arguments.get("num_units", 0) is None:
                 return _waiting(call, functools.partial(make_or_wait, **arguments))
-            facts = {"call": call}
+            facts: dict[str, Any] = {"call": call}
             if arguments.get("k", 0) is not None:
                 facts["rng"] = arguments.get("rng")
-            return cast(Any, make)(**arguments).replace_facts(**facts)
+            return cast(Any, make)(**arguments)._replace_facts(**facts)
 
         return make_or_wait
 

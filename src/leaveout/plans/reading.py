@@ -52,7 +52,7 @@ class PlanReader:
                 raise TypeError(
                     f"{caller}: groups= goes with a number of folds or a splitter; a Plan has its own: lo.groups(labels)."
                 )
-            return plan.bind(n, self.table, self.cases)
+            return plan._bind(n, self.table, self.cases)
         clusters = None
         labelled: ArrayLike | None = None
         if groups is not None:
@@ -90,7 +90,7 @@ class PlanReader:
                     ) from error
                 raise
         read = from_splits(splits, n, groups=labelled)
-        return read.replace_facts(call=f"lo.from_splits of {origin}")
+        return read._replace_facts(call=f"lo.from_splits of {origin}")
 
     def match(self, plan: PlanLike, groups: ArrayLike | None = None) -> Plan:
         """Read a plan and match it with the units, by labels if both have them.
@@ -104,7 +104,7 @@ class PlanReader:
         if units.rows is not None and plan.num_units not in (count, len(units.rows)):
             plan = self._without_missing(plan, units.row_names)
         if units.rows is not None and plan.num_units == len(units.rows) > count:
-            plan = self._by_units(plan.match_labels(caller, units.row_names))
+            plan = self._by_units(plan._match_labels(caller, units.row_names))
         plan = self._without_missing(plan, units.names)
         if plan.of_cases:
             # cases that leave, whole numbers but for rounding
@@ -112,7 +112,7 @@ class PlanReader:
             removed = cases * (1 - plan.weight)
             are_whole = np.isclose(removed, np.round(removed), rtol=1e-9, atol=1e-9)
             are_whole &= (cases % 1 == 0) & self.leaves_cases
-            plan.check_held(caller, plan.held & (plan.weight > 0) & ~are_whole)
+            plan._check_held(caller, plan.held & (plan.weight > 0) & ~are_whole)
         if plan.num_units != count:
             labelled = ""
             if units.names is not None:
@@ -135,7 +135,7 @@ class PlanReader:
                 f"{problem}: a weight of two there is not a second copy. "
                 "Use contiguous, blocks or leave_future_out, or resample whole sequences."
             )
-        plan = plan.match_labels(caller, units.names)
+        plan = plan._match_labels(caller, units.names)
         if plan.series is not None:
             pieces = np.unique(np.stack([plan.series, self.series]), axis=1)
             if pieces.shape[1] > len(np.unique(plan.series)):
@@ -166,7 +166,7 @@ class PlanReader:
         if names is None and plan.names is not None and not is_default_index(plan.names):
             names = plan.names
         blocks = units.blocks if plan.blocks is None else plan.blocks
-        return plan.replace_facts(
+        return plan._replace_facts(
             held=held, serial=plan.serial or units.serial, blocks=blocks, names=names
         )
 
@@ -210,7 +210,7 @@ class PlanReader:
             held=plan.held[first],
             num_units=n,
             names=names,
-            **plan.facts_of(member),
+            **plan._facts_of(member),
         )
 
     def _without_missing(self, plan: Plan, names: pd.Index | None) -> Plan:
@@ -232,4 +232,4 @@ class PlanReader:
             f"{self.caller}: {len(missing)} of the plan's {plan.num_units} units are not among those of the fit, such as "
             f"{missing.tolist()[0]!r}; they leave the plan."
         )
-        return plan.only(units)
+        return plan._only(units)

@@ -214,7 +214,7 @@ class Neighbourhoods:
 
     def __post_init__(self) -> None:
         q = self.model.x.shape[1]
-        self.batches = list(self.plan.batches(2**18, q, q * q))
+        self.batches = list(self.plan._batches(2**18, q, q * q))
 
     def without(self, units: Array) -> "Neighbourhoods":
         """Return the criterion without some units, which have weight zero in every fit and are not

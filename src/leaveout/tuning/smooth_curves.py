@@ -195,7 +195,7 @@ def _degrees(
         rows = (root_curvature[:, None] * data.x[:, span]) @ np.linalg.cholesky(inverse[span, span])
         total = 0.0
         squares = 0.0
-        for batch in plan.batches(2**18, q, q):
+        for batch in plan._batches(2**18, q, q):
             units = np.minimum(np.asarray(batch.rows.index), len(rows) - 1)
             held = np.asarray(batch.rows.held)
             squared_omissions = (1 - np.asarray(batch.rows.weight)) ** 2

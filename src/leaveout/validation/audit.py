@@ -222,7 +222,7 @@ def repeat_refit(loss: HeldOutLoss, start: dict[int, Array], refit: int) -> Step
     and their places.
     """
     fit = loss.fit
-    _, place, rows = loss.plan.one(refit, lists_all_units(fit.objective))
+    _, place, rows = loss.plan._one(refit, lists_all_units(fit.objective))
     weights = weights_of(rows, loss.plan.num_units)[0]
     if (kinked := kinks(fit.objective)) is not None:  # by coordinate descent from zero
         try:

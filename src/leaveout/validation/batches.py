@@ -198,7 +198,7 @@ class PlanBatches:
             return None, None
         if plan.num_refits * int(np.diff(plan.indptr).max()) > 2 * len(plan.index) + CAPACITY:
             return None, None
-        (batch,) = plan.batches(plan.num_refits * plan.num_units + 1, 1, 0, uniform=True)
+        (batch,) = plan._batches(plan.num_refits * plan.num_units + 1, 1, 0, uniform=True)
         runs = expandable(fit, batch.rows)
         if runs is None:
             return None, None
@@ -235,7 +235,7 @@ class PlanBatches:
             refit_size = numbers * fit.num_params + working_size
         else:
             refit_size = SINGLE * model.design.outputs
-        for batch in plan.batches(
+        for batch in plan._batches(
             CAPACITY, 4, refit_size, min_batches, uniform, lists_all_units(fit.objective)
         ):
             if fit.predictors is not None:
@@ -321,7 +321,7 @@ def over_refits(
         batch_list: Iterable[Batch] = batches
         if refit_fold is not None:
             make = functools.partial(refit_fold, refitter)
-            batch_list = [plan.one(k) for k in range(plan.num_refits)]
+            batch_list = [plan._one(k) for k in range(plan.num_refits)]
         with contextlib.closing(steps(make, batch_list, batches.threads)) as results:
             for batch, arrays in results:
                 columns.merge(batch, arrays)

@@ -355,7 +355,7 @@ def cross_predict(
     if len(missing):
         warn(
             f"cross_predict: {len(missing)} of {len(np.unique(scored))} held-out predictions are missing, such as that of "
-            f"{plan.unit_names[missing[0]]!s}: the refits without them do not determine them. A penalty does, or, where "
+            f"{plan._unit_names[missing[0]]!s}: the refits without them do not determine them. A penalty does, or, where "
             "groups leave whole, effects of groups that are drawn: lo.Mixed('… + (1 | group)')."
         )
     if error:

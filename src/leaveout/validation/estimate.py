@@ -696,7 +696,7 @@ class Estimate(PrintedResult):
         Index
             One name a unit.
         """
-        return self.plan.unit_names
+        return self.plan._unit_names
 
     @conventional
     def summary(self) -> HeadedTable:

@@ -230,7 +230,7 @@ class HeldOutLoss:
         if isinstance(self.evaluate, NamedScore):
             return self.evaluate.joint
         parameters = natural(self.fit, self.fit.vector[None])
-        return self._value(self.plan.one(0).rows, 0, parameters).ndim == 0
+        return self._value(self.plan._one(0).rows, 0, parameters).ndim == 0
 
     def losses(self, rows: RefitRows, theta: ndarray) -> FloatArray:
         """Return the losses of a batch, zero where not scored, `[refits, width]` or `[refits]`."""

@@ -295,7 +295,7 @@ def test_a_stopped_validation_is_a_part_and_goes_on_from_its_checkpoint(tmp_path
     monkeypatch.setattr(
         PlanBatches,
         "_make_batches",
-        lambda self: (self.plan.one(k) for k in range(self.plan.num_refits)),
+        lambda self: (self.plan._one(k) for k in range(self.plan.num_refits)),
     )
     whole, values, count = call(), Binary.__call__, [0]
 

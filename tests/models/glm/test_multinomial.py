@@ -304,7 +304,7 @@ def test_the_next_term_is_the_sum_it_says(monkeypatch):
     (fit, w), plan = weighted_fit(), lo.leave_one_out(80)
     anchor, state = (
         linear.linear_cache(fit),
-        linear.CertifiedBatch(fit, next(iter(plan.batches(10**9, 4, 1, 1, True))).rows),
+        linear.CertifiedBatch(fit, next(iter(plan._batches(10**9, 4, 1, 1, True))).rows),
     )
     state.look()
     look, move = linear.one_row(fit, np.arange(80), np.zeros(80)), np.zeros((80, 3))

@@ -48,7 +48,7 @@ def model(
 
 def whole(objective: lo.Cox):
     """All units, each left out, in one batch."""
-    (batch,) = lo.leave_one_out(objective.num_units).batches(10**9, 1, 0, uniform=True)
+    (batch,) = lo.leave_one_out(objective.num_units)._batches(10**9, 1, 0, uniform=True)
     return batch.rows
 
 
@@ -82,7 +82,7 @@ def test_what_sums_cannot_say_is_not_said():
     found = runs(objective, fit.theta, rows)
     assert np.isfinite(found.scores(fit.vector)[1]).all()
     assert np.isnan(found.scores(60 * fit.vector)[1]).any()
-    assert runs(objective, fit.theta, lo.kfold(60, 12).one(0).rows) is None
+    assert runs(objective, fit.theta, lo.kfold(60, 12)._one(0).rows) is None
     scaled = lo.Cox(
         objective.design,
         np.arange(60.0),

@@ -475,14 +475,14 @@ def bootstrap_of_cases(caller: str, cases: Float[Array, " units"], number: int, 
         np.random.default_rng(seed).multinomial(int(cases.sum()), cases[unit] / cases.sum(), number)
         / cases[unit]
     )
-    plan = Plan(
+    return Plan(
         np.arange(number + 1) * len(unit),
         np.tile(unit, number),
         weights.ravel(),
         np.zeros(weights.size, bool),
         len(cases),
+        call=f"{number} bootstraps of {cases.sum():.0f} cases",
     )
-    return plan.replace_facts(call=f"{number} bootstraps of {cases.sum():.0f} cases")
 
 
 # refits, their θ, their weights `[refits, units]`, and the share of each unit that they leave out
