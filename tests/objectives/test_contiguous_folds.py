@@ -42,7 +42,7 @@ def cheap(monkeypatch):
 
 def whole(plan: lo.Plan):
     """All refits in one batch."""
-    (batch,) = plan.batches(10**9, 1, 0, uniform=True)
+    (batch,) = plan._batches(10**9, 1, 0, uniform=True)
     return batch.rows
 
 
@@ -163,7 +163,7 @@ def test_refits_lie_within_their_errors(plan, cheap, monkeypatch):
     )
     theta = minimiser(fit.objective, fit.theta, plan.matrix()[outlier])
     with jax.enable_x64(True):
-        rows = plan.one(outlier).rows
+        rows = plan._one(outlier).rows
         from_scratch = derive_batch(fit.objective, fit.theta, rows).losses(
             theta[None], np.zeros(1, int)
         )[0]

@@ -13,7 +13,7 @@ from tests.helpers import fitted, glm, toy_hmm
 
 def test_losses_stand_in_the_order_of_the_plan():
     fit = fitted("logistic")
-    plan = lo.bootstrap(60, 12, seed=3)
+    plan = lo.bootstrap(60, 12, rng=3)
     cv = lo.cross_validate(fit, plan, lo.Exact())
     assert cv.losses.shape == plan.index.shape
     np.testing.assert_array_equal(np.isnan(cv.losses), ~plan.held)
@@ -26,7 +26,7 @@ def test_losses_stand_in_the_order_of_the_plan():
 
 
 def test_a_unit_scored_often_counts_once():
-    plan = lo.bootstrap(60, 30, seed=0)
+    plan = lo.bootstrap(60, 30, rng=0)
     cv = lo.cross_validate(fitted("logistic"), plan)
     per_unit = cv.per_unit()
     mine = (plan.index == 7) & plan.held
@@ -59,7 +59,7 @@ def test_table_summary_and_notebook_view():
 
 def test_a_bare_loss_has_one_joint_loss_a_fold():
     fit = fitted("two functions")
-    plan = lo.kfold(50, 5)
+    plan = lo.blocks(k=5)
     cv = lo.cross_validate(fit, plan, lo.Exact())
     assert cv.joint and cv.losses.shape == (5,) and np.isfinite(cv.losses).all()
     assert list(cv.table().columns) == ["refit", "loss", "no_update", "error", "result"]
@@ -75,10 +75,10 @@ def test_a_joint_score_keeps_its_tolerance():
     model = glm("logistic", lo.penalties.Ridge(1.0), n=300, p=10)
     joint = lo.Objective(lambda theta, w: model.loss(theta, w), 300)
     fit = lo.anchor(joint, lo.fit(model).theta)
-    plan = lo.kfold(300, 6, seed=0)
+    plan = lo.kfold(300, 6, rng=0)
     cv, exact = lo.cross_validate(fit, plan), lo.cross_validate(fit, plan, lo.Exact(1e-10))
     assert np.all(np.abs(cv.losses - exact.losses) <= 0.01 * cv.scale) and not len(cv.flagged())
-    overlapping = lo.cross_validate(fit, lo.random_subsets(300, 0.1, 20, seed=0), lo.NoUpdate())
+    overlapping = lo.cross_validate(fit, lo.random_subsets(300, 0.1, 20, rng=0), lo.NoUpdate())
     assert np.isnan(overlapping.se) and "share units" in str(overlapping)
 
 
@@ -107,7 +107,7 @@ def test_evaluate_replaces_the_score():
         assert len(held) + len(seen) == 60
         return np.abs(y[held] - X[held] @ parameters["coef"] - parameters["intercept"])
 
-    plan = lo.kfold(60, 6, seed=0)
+    plan = lo.kfold(60, 6, rng=0)
     cv = lo.cross_validate(fit, plan, lo.Exact(), evaluate=absolute)
     np.testing.assert_allclose(
         cv.per_unit(), np.abs(y - lo.cross_predict(fit, plan, lo.Exact())), rtol=1e-6
@@ -132,7 +132,7 @@ def test_metrics_of_held_out_predictions():
     from sklearn.metrics import roc_auc_score
 
     fit = fitted("logistic")
-    plan = lo.kfold(60, 2, seed=0)
+    plan = lo.kfold(60, 2, rng=0)
     cv = lo.cross_validate(fit, plan, metric=["auc", "accuracy", "brier"])
     predicted, y = lo.cross_predict(fit, plan), np.asarray(fit.objective.y)
     np.testing.assert_allclose(cv.metrics.loc["auc", "value"], roc_auc_score(y, predicted))
@@ -258,13 +258,11 @@ def test_an_area_over_few_small_folds_is_the_mean_over_them():
     assert 0.8 * np.std(areas) < np.mean(errors) < 1.25 * np.std(areas)
     nothing = lo.fit(lo.GLM(np.zeros((40, 0)), z, "logistic"))
     assert (
-        lo.cross_validate(nothing, lo.kfold(40, 4, seed=0), metric="auc").metrics.loc[
-            "auc", "value"
-        ]
+        lo.cross_validate(nothing, lo.kfold(40, 4, rng=0), metric="auc").metrics.loc["auc", "value"]
         == 0.5
     )
     with pytest.warns(UserWarning, match="biased"):  # a fold of one class: all are ranked together
-        lo.cross_validate(nothing, lo.kfold(40, 4), metric="auc")
+        lo.cross_validate(nothing, lo.blocks(k=4), metric="auc")
 
 
 def test_tune_by_a_measure_chooses_by_refits():
@@ -300,7 +298,7 @@ def test_predictions_by_link():
         lo.cross_predict(fit, lo.kfold(60, 4), kind=kind) for kind in ("link", "response")
     )
     np.testing.assert_allclose(np.exp(link), response)
-    subsets = lo.cross_predict(fit, lo.random_subsets(60, 0.1, 2, seed=0))
+    subsets = lo.cross_predict(fit, lo.random_subsets(60, 0.1, 2, rng=0))
     assert np.isnan(subsets).any() and np.isfinite(subsets).any()
 
 
@@ -367,7 +365,7 @@ def test_a_model_that_lacks_rows_is_not_ranked_first():
     "ignore:compare. .* has no loss", "ignore:compare. 60 independent units"
 )
 def test_a_unit_is_not_averaged_over_fewer_refits_of_one_model():
-    plan = lo.random_subsets(60, 0.3, 20, seed=0)
+    plan = lo.random_subsets(60, 0.3, 20, rng=0)
     found = lo.cross_validate(fitted("logistic"), plan, lo.Exact())
     table = lo.compare({"all": found, "less": lacking(found, [0, 1])})
     assert table.difference["less"] == 0 and table.missing["less"] == np.sum(
@@ -378,7 +376,7 @@ def test_a_unit_is_not_averaged_over_fewer_refits_of_one_model():
 def test_parameters_of_refits():
     for name in ("logistic", "multinomial", "two functions"):
         fit = fitted(name)
-        theta = lo.fold_parameters(fit, lo.kfold(fit.objective.num_units, 4, seed=0))
+        theta = lo.fold_parameters(fit, lo.kfold(fit.objective.num_units, 4, rng=0))
         assert set(theta) == set(fit.parameters)
         assert all(theta[key].shape == (4, *np.shape(fit.parameters[key])) for key in theta)
 
@@ -441,7 +439,7 @@ def made(plan, weights=False, seed=0):
     return replace(cv, losses=losses, error=rng.gamma(2.0, 1e-4, plan.num_refits))
 
 
-PLANS = {"bootstrap": lo.bootstrap(60, 9, seed=4), "subsets": lo.random_subsets(60, 0.2, 7, seed=1)}
+PLANS = {"bootstrap": lo.bootstrap(60, 9, rng=4), "subsets": lo.random_subsets(60, 0.2, 7, rng=1)}
 
 
 def mean_of(cv, refits):
@@ -483,7 +481,7 @@ def test_the_approximation_error_is_a_unit_s(name):
 
 
 def test_the_approximation_error_has_the_weights_of_the_mean():
-    cv = made(lo.kfold(60, 6), weights=True)
+    cv = made(lo.blocks(60, k=6), weights=True)
     share = (
         np.array([cv.unit_weight[10 * k : 10 * k + 10].max() for k in range(6)])
         / cv.unit_weight.mean()
@@ -497,7 +495,7 @@ def test_folds_with_buffers_are_not_drawn():
 
 
 def test_every_row_of_the_table_has_its_own_refit():
-    cv = made(lo.bootstrap(60, 8, seed=2))
+    cv = made(lo.bootstrap(60, 8, rng=2))
     for row in cv.table().itertuples():
         assert row.error == cv.error[row.refit]
         assert row.loss == cv.losses[(cv.plan.refit == row.refit) & (cv.plan.index == row.unit)][0]

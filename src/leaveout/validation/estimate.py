@@ -117,7 +117,7 @@ class Estimate(PrintedResult):
     >>> import leaveout as lo
     >>> x = np.arange(30.0)
     >>> fit = lo.fit(lo.GLM(x[:, None], np.sin(x), "squared"))
-    >>> cv = lo.cross_validate(fit, lo.leave_one_out(30))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out())
     >>> cv.per_unit().shape, bool(cv.proved.all()), len(cv.flagged())
     ((30,), True, 0)
     >>> round(cv.mean, 4), round(cv.no_update, 4)
@@ -335,7 +335,7 @@ class Estimate(PrintedResult):
         >>> import leaveout as lo
         >>> rng = np.random.default_rng(0)
         >>> fit = lo.fit(lo.GLM(rng.normal(size=(50, 2)), rng.normal(size=50), "squared"))
-        >>> found = lo.cross_validate(fit, lo.leave_one_out(50)).interval(0.9)
+        >>> found = lo.cross_validate(fit, lo.leave_one_out()).interval(0.9)
         >>> round(found.low, 2), round(found.high, 2), found.method
         (0.35, 0.64, 'naive')
         """
@@ -659,7 +659,7 @@ class Estimate(PrintedResult):
         >>> fit = lo.fit(
         ...     lo.GLM(np.arange(5.0)[:, None], np.array([0.0, 1.0, 3.0, 2.0, 5.0]), "squared")
         ... )
-        >>> lo.cross_validate(fit, lo.leave_one_out(5)).table()[
+        >>> lo.cross_validate(fit, lo.leave_one_out()).table()[
         ...     ["refit", "unit", "loss", "no_update"]
         ... ].round(3)
            refit  unit   loss  no_update
@@ -925,7 +925,7 @@ class Estimate(PrintedResult):
         >>> import leaveout as lo
         >>> x = np.arange(30.0)
         >>> cv = lo.cross_validate(
-        ...     lo.fit(lo.GLM(x[:, None], np.sin(x), "squared")), lo.leave_one_out(30)
+        ...     lo.fit(lo.GLM(x[:, None], np.sin(x), "squared")), lo.leave_one_out()
         ... )
         >>> cv.certificate(tempfile.mkdtemp() + "/sine.cert.json").name
         'sine.cert.json'

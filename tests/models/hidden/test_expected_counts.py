@@ -25,7 +25,7 @@ def test_enumeration(name, repeats, monkeypatch):
     hmm = built(x, parameters, lengths=lengths)
     assert expected_counts.compiled_passes(hmm) is not None
     vector, n = flat(at(hmm, parameters))[None], len(x)
-    rows = lo.kfold(n, 3, seed=0).one(1).rows
+    rows = lo.kfold(n, 3, rng=0)._one(1).rows
     index = rows.index[0][rows.held[0]]
     w = np.ones(n)
     w[index] = 0.0

@@ -51,7 +51,7 @@ def test_runs_are_those_of_refits_at_the_same_parameters():
 def test_products_are_those_of_the_hessian_where_that_is_not_formed(monkeypatch):
     hmm = lo.HMM(counts(43), lo.emissions.Poisson(), 2)
     like, rng = hmm.parameters.start(1), np.random.default_rng(0)
-    (rows,) = lo.contiguous(43, 0.2, 3, seed=0).batches(10**9, 1, 0, uniform=True)
+    (rows,) = lo.contiguous(43, 0.2, 3, rng=0)._batches(10**9, 1, 0, uniform=True)
     batch = derive_batch(hmm, like, rows.rows)
     theta = flat(like) + 0.1 * rng.standard_normal((3, 5))
     vectors, lanes = 1e3 * rng.standard_normal((3, 5)), np.arange(3)
@@ -64,5 +64,5 @@ def test_products_are_those_of_the_hessian_where_that_is_not_formed(monkeypatch)
 def test_refits_are_no_wider_than_there_are_units():
     """Of padded units wider ones would be taken for lists of all."""
     plan = lo.Plan([0, 5], np.arange(5), [0.0, 2.0, 0.5, 3.0, 2.0], np.arange(5) == 0, 5)
-    (batch,) = plan.batches(10**6, 1, 0)
+    (batch,) = plan._batches(10**6, 1, 0)
     assert batch.rows.index.shape == (1, 5) and few_size(5) == 6
