@@ -1011,7 +1011,7 @@ FAULTS = (
     ),
     Fault(
         "two sampled directions get no safety factor",
-        "scoring.SAFETY",
+        "scoring.DIRECTION_SAFETY",
         "{8: 1.5, 2: 3.0}",
         "{8: 1.5, 2: 0.01}",
         "test_validation",
@@ -2745,7 +2745,7 @@ FAULTS = (
     ),
     Fault(
         "the printed error of the block bootstrap is that of one draw",
-        "BlockBootstrap._lines",
+        "BlockBootstrap._facts",
         "np.sum(curve.weights**2 * self.variance) / self.num_boot",
         "np.sum(curve.weights**2 * self.variance)",
         "leakage/test_estimate",

@@ -262,6 +262,9 @@ from .reporting.plot import (
     legend_above as legend_above,
 )
 
+# lengths of tables and pictures
+from .reporting.report import DRAWN_BARS as DRAWN_BARS, TABLE_ROWS as TABLE_ROWS
+
 # results of ArviZ
 from .validation.arviz import elpd_data as elpd_data
 

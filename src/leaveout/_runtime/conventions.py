@@ -106,11 +106,10 @@ def _table(table: pd.DataFrame | pd.Series) -> Any:
         columns = {
             name if isinstance(name, str) else f"label{name or ''}": level for name, level in levels
         }
+    frame = table
     if isinstance(table, pd.Series):
         name = "value" if table.name is None else table.name
         frame = table.to_frame(name)
-    else:
-        frame = table
     columns |= {
         " ".join(map(str, key)) if isinstance(key, tuple) else str(key): part
         for key, part in frame.items()

@@ -213,8 +213,12 @@ class PrintedResult:
     them as a table.
     """
 
-    def _lines(self) -> Lines:
+    def _facts(self) -> Lines:
+        """Return the lines; one without a text is not printed."""
         raise NotImplementedError
+
+    def _lines(self) -> Lines:
+        return [(name, text) for name, text in self._facts() if text]
 
     def __str__(self) -> str:
         return lines_as_text(self._lines())

@@ -24,7 +24,11 @@ Array = np.ndarray
 
 # pandas' types of columns of numbers
 NUMBERS = {"floating", "integer", "mixed-integer-float", "decimal", "empty"}
-MEMORY = 1, 3, 11  # DLPack's codes of memory of this machine: plain, or pinned for an accelerator
+HOST_MEMORY = (
+    1,
+    3,
+    11,
+)  # DLPack's codes of memory of this machine: plain, or pinned for an accelerator
 DOUBLE = "cpu", "gpu", "cuda", "rocm"  # platforms of devices that have float64
 # pandas' types of labels that have an order in time
 TIMES = {"datetime64", "datetime", "date", "period", "timedelta64"}
@@ -88,9 +92,8 @@ class UnitColumn:
 
     def take(self, units: Array) -> "UnitColumn":
         """Return the column of some units."""
-        if self.names is None:
-            names = None
-        else:
+        names = None
+        if self.names is not None:
             names = self.names[units]
         return UnitColumn(self.name, self.values[units], names)
 
@@ -316,7 +319,7 @@ def on_device(caller: str, name: str, value: Any) -> Any:
     shared = getattr(value, "__dlpack_device__", None)
     if "jax" in sys.modules and isinstance(value, jax.Array):
         array = value
-    elif isinstance(value, np.ndarray) or shared is None or shared()[0] in MEMORY:
+    elif isinstance(value, np.ndarray) or shared is None or shared()[0] in HOST_MEMORY:
         return None
     else:
         try:
@@ -512,10 +515,9 @@ def _describe_value(value: Any) -> str:
 
 def _describe_array(array: Array) -> str:
     """Describe an array by its type and its first entry that is not a whole number."""
+    odd = array
     if array.dtype.kind == "f":
         odd = array[~(np.isfinite(array) & (array == np.floor(array)))]
-    else:
-        odd = array
     if odd.size:
         first = odd.ravel()[0]
     else:

@@ -121,10 +121,9 @@ def reading(caller: str, formula: str) -> Iterator[Callable[..., Any]]:
         TypeError,
         NameError,
     ) as error:
+        lacking = ""
         if "null values" in str(error):
             lacking = " Leave these rows out, data.dropna(), or fill them in."
-        else:
-            lacking = ""
         raise ValueError(
             f"{caller}: formula {formula!r} cannot be read: {error}{lacking}"
         ) from error
@@ -159,19 +158,17 @@ def read_columns(caller: str, formula: str, data: Any) -> FormulaColumns:
     """
     lhs, tilde, rhs = (part.strip() for part in formula.partition("~"))
     if not tilde or not lhs or "|" in rhs:
+        way = ""
         if "|" in rhs:
             way = "; (1 | group) is for lo.Mixed"
-        else:
-            way = ""
         raise ValueError(
             f"{caller}: formula {formula!r} must name a response and columns: 'y ~ x + C(site)'{way}."
         )
     data = frame_of(caller, data)
     with reading(caller, formula) as model_matrix:
+        table = data
         if EVERY_COLUMN.search(rhs):
             table = data.drop(columns=lhs.strip("`"))
-        else:
-            table = data
         X = model_matrix(rhs, table, na_action="raise", context=_own_calls())
         return FormulaColumns(
             response(lhs, data, model_matrix), pd.DataFrame(X), X.model_spec, data
@@ -218,10 +215,9 @@ def read_survival(caller: str, formula: str, data: Any) -> SurvivalColumns:
             data[name.strip("`")] if name.strip("`") in data.columns else data.eval(name)
         )
         *begins, time, event = (column(name) for name in arguments)
+        labels = None
         if within:
             labels = pd.concat([column(name) for name in within], axis=1)
-        else:
-            labels = None
         if labels is not None and labels.isna().any(axis=None):
             raise ValueError("its strata have null values.")
         if labels is None:
@@ -236,10 +232,9 @@ def read_survival(caller: str, formula: str, data: Any) -> SurvivalColumns:
             for name in map(str, data.columns)
             if re.search(rf"\b{re.escape(name)}\b", " ".join([lhs, *within]))
         ]
+        table = data
         if EVERY_COLUMN.search(rhs):
             table = data.drop(columns=used)
-        else:
-            table = data
         X = model_matrix(rhs, table, na_action="raise")
         columns = pd.DataFrame(X).drop(columns="Intercept", errors="ignore")
         entry = begins[0] if begins else None

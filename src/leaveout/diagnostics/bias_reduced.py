@@ -45,12 +45,8 @@ def bias_reduced(
     root = fit.root
     assert model is not None and isinstance(fit.objective, GLM)
     phi = _variances(fit, variances)
-    n = fit.objective.num_units
     p = fit.num_params
-    if fit.objective.sample_weight is None:
-        w = np.ones(n)
-    else:
-        w = np.asarray(fit.objective.sample_weight)
+    w = np.asarray(fit.objective.row_weights)
     residual = model.y - model.eta(fit.vector[None])[0]
     order = np.argsort(label, kind="stable")
     order = order[w[order] > 0]

@@ -359,9 +359,8 @@ def _of_kind(fit: Fit, cov_type: str, options: Options) -> Covariance:
     sizes = np.where(units.weigh, units.rows, 1.0)
     dof = options.dof(number - rank if _is_least_squares(fit) and number > rank else None)
     if kind in ("nonrobust", "expected"):
-        if kind == "nonrobust":
-            information = None
-        else:
+        information = None
+        if kind != "nonrobust":
             information = np.linalg.inv(fit.root @ _expected_hessian(fit) @ fit.root.T)
         value = _scale(fit, options, units) * _sandwich(
             inverse_root(fit), parameters.slope, information
@@ -433,10 +432,9 @@ def _scale(fit: Fit, options: Options, units: UnitWeights) -> float:
         return options.host.scale
     if not has_dispersion(fit):
         return units.scale
+    ratio = 1.0
     if options.cases:
         ratio = (units.weigh.sum() - fit.rank) / (units.rows.sum() - fit.rank)
-    else:
-        ratio = 1.0
     return float(dispersion(fit)[0]) * ratio
 
 
@@ -457,10 +455,9 @@ def _cluster_factor(
         return (G - 1) / G, f"(G − 1)/G, as {program}"
     if program in ("stata", "sandwich") and not _is_least_squares(fit):
         return G / (G - 1), f"G/(G − 1), as {program}"
+    nested = 0
     if program in ("fixest", "pyfixest"):
         nested = _columns_within(fit, labels)
-    else:
-        nested = 0
     N = units.rows.sum()
     K = fit.rank - nested
     text = f"G/(G − 1) · (N − 1)/(N − K), N = {N:.10g}, K = {K}, as {program}"
@@ -513,10 +510,9 @@ def _leave_each_out(
     jackknife = JACKKNIVES[kind]
     strategy = options.strategy
     if groups is None and objective.units.serial is not False:
+        why = "are not known to be independent"
         if objective.units.serial:
             why = "depend on their neighbours"
-        else:
-            why = "are not known to be independent"
         raise ValueError(
             f"covariance: the units of this {kind_of(objective)} {why}; {kind} without groups takes them for independent. Give "
             "groups= of long blocks."
@@ -536,18 +532,17 @@ def _leave_each_out(
         return refits.covariance(kind, scale, rscales, True, degrees(weights.to_numpy()), notes)
     plan = _plan_of(fit, groups, strategy)
     count = len(plan)
+    scale = 1.0
+    text = "1"
     if jackknife.shrinks:
         scale = (count - 1) / count
         text = "(G − 1)/G"
-    else:
-        scale = 1.0
-        text = "1"
     if options.small_sample is not None:
         scale, text = _cluster_factor(fit, kind, options, [_labels(fit, groups)[0]], units)
+    middle = "the fit"
     if jackknife.about_mean:
-        notes["standard errors"] += " about the mean of the refits"
-    else:
-        notes["standard errors"] += " about the fit"
+        middle = "the mean of the refits"
+    notes["standard errors"] += f" about {middle}"
     notes |= {"small sample": text, "clusters": "none" if groups is None else f"{count}"}
     refits = refit_plan("covariance", fit, plan, strategy)
     return refits.covariance(kind, scale, np.ones(count), jackknife.about_mean, count - 1, notes)
@@ -608,10 +603,9 @@ def _of_two_ways(
     ways = pd.DataFrame(groups)
     columns = [ways.iloc[:, k] for k in (0, 1)]
     (first, _), (second, levels) = (codes("covariance", "groups", column) for column in columns)
+    raw = options
     if common:
         raw = replace(options, small_sample=None, use_correction=False)
-    else:
-        raw = options
     covariance_by = lambda labels: _of_kind(fit, kind, replace(raw, groups=labels))
     by_first, by_second, by_both = map(
         covariance_by, (*columns, pd.Series(first * len(levels) + second, ways.index))
@@ -623,10 +617,9 @@ def _of_two_ways(
             fit, kind, options, [_labels(fit, column)[0] for column in columns], units
         )
     value = factor * (by_first.to_numpy() + by_second.to_numpy() - by_both.to_numpy())
+    least = 0.0
     if np.isfinite(value).all():
         least = np.linalg.eigvalsh(value)[0]
-    else:
-        least = 0.0
     if least < -1e-12 * np.abs(value).max():
         warn(
             "covariance: V₁ + V₂ − V₁₂ has a negative eigenvalue, as it can where the ways overlap or have few groups; "
@@ -800,10 +793,9 @@ def _refuse(fit: Fit, kind: str) -> None:
             "sites of one field, have none. Leave out whole sequences (drop='sequence'), or give cov_type='nonrobust'."
         )
     if kind not in ("cluster", "HAC"):
+        why = "are not known to be independent (dependence='independent' says so)"
         if serial:
             why = "depend on their neighbours"
-        else:
-            why = "are not known to be independent (dependence='independent' says so)"
         raise ValueError(
             f"covariance: the units of this {name} {why}; {kind} takes them for independent. Use cov_type='HAC' with maxlags=, "
             "or 'cluster' with groups= of long blocks."

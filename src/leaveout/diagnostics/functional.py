@@ -143,7 +143,7 @@ class Functional(PrintedTable):
         """The ends of the interval."""
         return self.low, self.high
 
-    def _lines(self) -> Lines:
+    def _facts(self) -> Lines:
         num_missing = int(self.replicates.isna().any(axis=1).sum())
         if self.dof is None or self.kind == "BCa":
             law = ""

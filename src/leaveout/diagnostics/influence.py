@@ -206,10 +206,9 @@ def _make_result(
     pair_table, note = pairs_of(
         fit, plan, table, moves, size, pairs, lambda pair_plan: Moves(fit, pair_plan, refit)
     )
+    dispersion_note = "of so many refits standard errors go by the dispersion of the whole fit"
     if moves.cheap:
         dispersion_note = ""
-    else:
-        dispersion_note = "of so many refits standard errors go by the dispersion of the whole fit"
     return Influence(
         estimate,
         table,
@@ -240,9 +239,8 @@ class Moves:
             np.nan if watch is None else watch(fit.vector[None])[0],
             distance_of_fit(fit),
         )
-        if error is None:
-            fit_value_error = 0.0
-        else:
+        fit_value_error = 0.0
+        if error is not None:
             fit_value_error = error(fit.vector[None], np.array([fit_error]))[0]
 
         def collect(batch: Batch, outcome: RefitBatch, theta: Array, distance: Array) -> StepResult:

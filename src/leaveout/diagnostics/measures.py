@@ -218,10 +218,9 @@ def dfbetas(
     for unit, refit in partial.items():
         undetermined = np.isnan(refit.values[: moves.shape[1]])
         moves[unit, undetermined if len(undetermined) == moves.shape[1] else slice(None)] = np.nan
+    columns = None
     if len(names) == moves.shape[1]:
         columns = names
-    else:
-        columns = None
     return pd.DataFrame(
         -moves / spread(fit, slope) / np.sqrt(phi)[:, None],
         index=objective.units.names,
@@ -279,7 +278,7 @@ def studentized_residuals(
         )
     theta = fit.vector + _moves(fit, strategy, "studentized_residuals", checkpoint)
     mean, variance = (np.asarray(part) for part in _own_prediction(fit, theta))
-    weight = 1.0 if objective.sample_weight is None else np.asarray(objective.sample_weight)
+    weight = np.asarray(objective.row_weights)
     square = (
         dispersions(fit, leave_one_out(len(theta)), theta)
         * variance
@@ -369,12 +368,10 @@ def dispersions(
     size = max(1, ROWS_AT_A_TIME // plan.num_units)
     chunks = np.split(np.arange(plan.num_refits), range(size, plan.num_refits, size))
     if open_directions is None:
-        num_open = np.zeros(plan.num_refits)
-    else:
-        num_open = open_directions
+        open_directions = np.zeros(plan.num_refits)
     return np.concatenate(
         [
-            dispersion(fit, thetas[refits], plan.some(refits).matrix(), num_open[refits])
+            dispersion(fit, thetas[refits], plan.some(refits).matrix(), open_directions[refits])
             for refits in chunks
         ]
     )
@@ -403,10 +400,7 @@ def _pearson(fit: Fit, thetas: Arrays, weights: Arrays) -> Array:
     objective = fit.objective
     assert isinstance(objective, GLM | DualGLM)
     everyone = jnp.arange(objective.num_units)
-    if objective.sample_weight is None:
-        sample_weight = jnp.ones(objective.num_units)
-    else:
-        sample_weight = jnp.asarray(objective.sample_weight)
+    sample_weight = jnp.asarray(objective.row_weights)
 
     def pearson_sum(theta, weights):
         mean = objective.predict(unravel(theta, fit.theta), weights, everyone, "response")

@@ -20,7 +20,7 @@ from ..optimize.fit import Fit
 from ..plans.plan import Plan
 from .measures import leverage
 
-TIMES = 1.5
+MASKING_RATIO = 1.5
 COLUMNS = [
     "first",
     "second",
@@ -85,11 +85,11 @@ def pairs_of(
     joint = moves(joint_plan)
     (i, j) = np.array(pairs).T
     separate = single.length[i] + single.length[j]
-    error = joint.error + TIMES * (single.error[i] + single.error[j])
+    error = joint.error + MASKING_RATIO * (single.error[i] + single.error[j])
     with np.errstate(invalid="ignore", divide="ignore"):
         times = joint.length / separate
     cook = joint.length**2 / size
-    masked = (joint.length - error > TIMES * separate) & (cook > 4 / plan.num_units)
+    masked = (joint.length - error > MASKING_RATIO * separate) & (cook > 4 / plan.num_units)
     cooks = table["cook"].to_numpy()
     names = table.index
     columns = (

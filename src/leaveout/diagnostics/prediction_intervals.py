@@ -66,7 +66,7 @@ SCORES = get_args(Score)
 PREDICTIONS_AT_A_TIME = 2**16  # predictions of some new rows by every refit that fit into a cache
 BLOCKS_AT_A_TIME = 64  # blocks in one entry of the checkpoint
 COUNT_ROUNDING = 1e-12  # rounding of a number of units
-ROUNDING = 4 * UNIT  # of ends and residuals, relative to their terms: two or three additions
+END_ROUNDING = 4 * UNIT  # of ends and residuals, relative to their terms: two or three additions
 # error of a linear predictor whose exponential is still a float64 when squared
 LARGEST_REACH = 300.0
 
@@ -277,25 +277,18 @@ def interval(
             parts.append((where, held))
     _check_counts(level, "rows" if chosen.clusters is None else "groups", small, len(parts))
     count = objective.num_units
-    if seed is None:
-        draws = np.zeros(count + rows)
-    else:
+    draws = np.zeros(count + rows)
+    if seed is not None:
         draws = np.random.default_rng(seed).random(count + rows)
     key = cache_key(
         sides[0], chosen, strategy, X_new=designs, offset=shifts, level=float(level), method=method
     )
     if classes:
         key |= {"score": (score, *map(float, raps), draws)}
-    else:
-        key |= {}
     if members:
         key |= {"groups": [(where, held.unit) for where, held in parts]}
-    else:
-        key |= {}
     if len(sides) > 1:
         key |= {"high quantile": (sides[1].objective, sides[1].vector)}
-    else:
-        key |= {}
     result = np.zeros(((len(classes) or 2) + 1, rows))
     with stoppable("interval"), keeping("interval", checkpoint, key):
         refits = list(map(functools.partial(_refits, plan=chosen, refit=strategy), sides))
@@ -608,10 +601,9 @@ def _shift(
 ) -> Float[Array, "rows ..."] | None:
     """Read the offsets of new rows; None if the model has none."""
     if (offset is None) != (objective.offset is None):
+        had = "has no offset, but one was given"
         if offset is None:
             had = "has an offset: give that of the new rows as offset="
-        else:
-            had = "has no offset, but one was given"
         raise ValueError(f"{caller}: the model {had}.")
     shape = (len(objective.classes),) if objective.classes else ()
     if offset is None:
@@ -684,9 +676,7 @@ def _predict_held(fit: Fit, refits: Refits, held: Held) -> Means | Probabilities
     )
     if not objective.classes:
         eta = eta[:, 0]
-    if objective.offset is None:
-        eta += 0.0
-    else:
+    if objective.offset is not None:
         eta += objective.offset[held.unit]
     return _response(
         objective, eta, theta[:, x.shape[1] :], _length(fit, x) * refits.radius[held.refit]
@@ -805,9 +795,7 @@ def _check_counts(
 def _held(objective: AbstractRegression, plan: Plan, units: Bool[Array, " units"]) -> Held:
     """Return the held-out units among the given ones."""
     members = plan.held & units[plan.index]
-    if objective.sample_weight is None:
-        members &= True
-    else:
+    if objective.sample_weight is not None:
         members &= objective.sample_weight[plan.index] > 0
     unit = plan.index[members]
     refit = plan.refit[members]
@@ -836,7 +824,7 @@ def _ends(
     below = held_means[0].value - y + held_means[0].error
     above = y - held_means[-1].value + held_means[-1].error
     distance = np.maximum(below, above)
-    distance = _beyond(distance + ROUNDING * (np.abs(y) + np.abs(distance)))
+    distance = _beyond(distance + END_ROUNDING * (np.abs(y) + np.abs(distance)))
     in_order = (
         len(held.unit) == len(refits[0].theta) and (held.refit == np.arange(len(held.refit))).all()
     )
@@ -871,7 +859,7 @@ def _ends(
         low = means[0]
         high = means[-1]
         outer = np.stack([end(low.error - low.value), end(high.error + high.value)])
-        outer += ROUNDING * np.abs(outer)
+        outer += END_ROUNDING * np.abs(outer)
         return np.stack([-outer[0], outer[1], np.maximum(low.error, high.error).max(1) + most])
 
     return ends

@@ -37,7 +37,7 @@ from .influence import refit_all
 Array = np.ndarray
 DEFAULT = Exact(1e-5)  # of its own move: a standard error then has five digits, most often eight
 NAMES = np.array([code.name for code in RESULTS], object)
-LISTED = 4  # names of replicates that a warning lists
+LISTED_REPLICATES = 4  # names of replicates that a warning lists
 
 
 class Covariance(HeadedTable):
@@ -168,11 +168,8 @@ class Covariance(HeadedTable):
             f"[{(1 - level) / 2:.4g}": self.estimate - half,
             f"{(1 + level) / 2:.4g}]": self.estimate + half,
         }
-        table |= {} if self.dof is None else {"dof": self.dof}
-        if self.errors is None:
-            table |= {}
-        else:
-            table |= {"error": self.errors}
+        columns = {"dof": self.dof, "error": self.errors}
+        table |= {name: values for name, values in columns.items() if values is not None}
         summary = HeadedTable(pd.DataFrame(table, index=self.index))
         summary.heading = self.heading
         return summary
@@ -226,10 +223,9 @@ def _heading(covariance: Covariance, notes: dict[str, str]) -> Lines:
             lines["degrees of freedom"] = f"{low:.4g} to {high:.4g}, by parameter"
         lines["degrees of freedom"] += ", Student's t"
     if covariance.errors is not None:
+        evidence = "estimated"
         if covariance.proved:
             evidence = "proved"
-        else:
-            evidence = "estimated"
         lines["refits"] = (
             f"standard errors are within {covariance.errors.max():.1g} of those of exact refits, {evidence}"
         )
@@ -373,7 +369,9 @@ def _warn_of_undetermined(caller: str, refits: ParameterRefits) -> None:
     if not undetermined.any():
         return
     which = np.flatnonzero(undetermined.any(axis=1))
-    listed = lambda labels: ", ".join(map(str, labels[:LISTED])) + ", …" * (len(labels) > LISTED)
+    listed = lambda labels: (
+        ", ".join(map(str, labels[:LISTED_REPLICATES])) + ", …" * (len(labels) > LISTED_REPLICATES)
+    )
     names = np.array(refits.parameters.names, object)
     never = names[undetermined.all(axis=0)]
     if len(never) == undetermined.shape[1]:
@@ -462,10 +460,9 @@ def replicates(
         raise TypeError(
             f"replicates: mse is True for squares about the fit, False for those about the mean; got {mse!r}."
         )
+    about = "the mean of the replicates"
     if mse:
         about = "the fit"
-    else:
-        about = "the mean of the replicates"
     notes = {
         "standard errors": f"replicates: {len(rscales)} weights of the units, squares about {about}",
         "clusters": "",
@@ -532,10 +529,9 @@ def _factors(caller: str, fit: Fit, weights: Any) -> tuple[Float[Array, "units r
     if factors.ndim != 2 or not (
         longer or len(factors) in (units, 0 if rows is None else len(rows))
     ):
+        hint = ""
         if factors.ndim == 2 and factors.shape[1] == units:
             hint = "; it has one column a unit: transpose it"
-        else:
-            hint = ""
         raise ValueError(
             f"{caller}: weights must be a matrix of one row a unit, {units}, and one column a replicate; got shape "
             f"{factors.shape}{hint}."

@@ -158,7 +158,7 @@ class Influence(PrintedResult):
         """
         return provided("plot").influence(self, ax, by=by, named=named)
 
-    def _lines(self) -> Lines:
+    def _facts(self) -> Lines:
         rows = self.rows
         plan = self.estimate.plan
         most = lambda by: self.top(PRINTED_UNITS, by).iterrows() if by in rows else ()
@@ -173,12 +173,10 @@ class Influence(PrintedResult):
         )
         if len(masked) > PRINTED_UNITS:
             masking += f" ({len(masked)} in all)"
-        else:
-            masking += ""
         masking = masking or (
             f"no pair, of {len(self.pairs)} that were left out together" if len(self.pairs) else ""
         )
-        lines = [
+        return [
             ("model", f"{self.estimate.labels.objective}, {plan.num_units} units"),
             ("refits", f"{plan.num_refits}, named by {rows.index.name}, {self.refit}"),
             (
@@ -212,7 +210,6 @@ class Influence(PrintedResult):
             ),
             ("note", self.note),
         ]
-        return [(name, text) for name, text in lines if text]
 
     def _with_error(self, column: str, text: str, unit: str = "") -> str:
         """State the error due to the refits."""
@@ -227,10 +224,7 @@ class Influence(PrintedResult):
             error = f"± {worst:.1g} at most"
         if self.rows["proved"].all() and column != "prediction":
             error += ", proved"
-        else:
-            error += ""
+        statement = "not certified: some refits' errors are not known"
         if np.isfinite(worst):
             statement = error
-        else:
-            statement = "not certified: some refits' errors are not known"
         return f"{text}{',' if unit else ''}{unit} ({statement})"

@@ -460,7 +460,7 @@ class PerTarget(PrintedResult):
             level = np.zeros(len(coef))
         return {"intercept": level, "coef": coef}
 
-    def _lines(self) -> Lines:
+    def _facts(self) -> Lines:
         r2 = self.table()["r2"].to_numpy()
         ends = [
             f"{name} {np.exp(np.median(np.log(self.alpha[:, b]))):.3g}"

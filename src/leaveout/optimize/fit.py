@@ -514,13 +514,13 @@ class Fit(Module, PrintedResult):
             f"{self.num_params} parameters{self.of_rank}, decrement {self.decrement:.1e}{self._agreement()})"
         )
 
-    def _lines(self) -> Lines:
+    def _facts(self) -> Lines:
         names = self.objective.parameters.names() or provided("fit_answers").natural_names(self)
         printed_parameters = 12  # names of parameters in a printed fit
         shown = ", ".join(names[:printed_parameters])
         if len(names) > printed_parameters:
             shown += ", …"
-        lines = [
+        return [
             ("model", f"{display_name(self.objective)}, {self.objective.num_units} units"),
             ("made of", self.settings),
             ("parameters", f"{self.num_params}{self.of_rank}: {shown}"),
@@ -528,7 +528,6 @@ class Fit(Module, PrintedResult):
             ("starts", self._agreement().removeprefix(", ")),
             ("note", self.objective.note),
         ]
-        return [(name, text) for name, text in lines if text]
 
     @property
     def settings(self) -> str:

@@ -25,7 +25,7 @@ class Citations(PrintedResult):
     theorem: str
     entries: dict[str, str]
 
-    def _lines(self) -> Lines:
+    def _facts(self) -> Lines:
         if self.theorem:
             lines = [("theorem", self.theorem)]
         else:
@@ -115,9 +115,8 @@ def _names(result: Any) -> list[str]:
         for name in ("estimate", "fit", "objective", "penalty", "whole", "plan")
     ]
     if isinstance(several, dict):
-        parts += several.values()
-    else:
-        parts += several
+        several = several.values()
+    parts += several
     ours = [part for part in parts if type(part).__module__.startswith(__name__.partition(".")[0])]
     return [
         type(result).__name__,

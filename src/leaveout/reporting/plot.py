@@ -28,7 +28,7 @@ from ..validation.scorers import more_is_better
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LONG = 40  # letters of a row's name that leave room for a forest
+LONGEST_NAME = 40  # letters of a row's name that leave room for a forest
 DRAWN_POINTS = (
     2_000  # marks above which they are pixels in a drawing of lines, whose file would be large
 )
@@ -36,7 +36,7 @@ DRAWN_POINTS = (
 REFERENCE: dict[str, Any] = {"color": "0.5", "linewidth": 0.8, "zorder": 0}
 DASHED = REFERENCE | {"linestyle": "--"}
 # one a unit or a refit
-POINTS: dict[str, Any] = {"s": 14, "alpha": 0.6, "linewidths": 0, "color": "tab:blue"}
+POINT_STYLE: dict[str, Any] = {"s": 14, "alpha": 0.6, "linewidths": 0, "color": "tab:blue"}
 INFLUENCE_LABELS = {  # labels of the columns of an `Influence`
     "cook": "Cook's distance",
     "loss": "held-out loss",
@@ -167,7 +167,7 @@ def losses(estimate: Estimate, ax: "Axes | None" = None, *, named: int = 5) -> "
     lowest = table.no_update.min()
     ax.axline((lowest, lowest), slope=1, label="loss unchanged", **REFERENCE)
     ax.scatter(
-        table.no_update, table.loss, zorder=3, rasterized=len(table) > DRAWN_POINTS, **POINTS
+        table.no_update, table.loss, zorder=3, rasterized=len(table) > DRAWN_POINTS, **POINT_STYLE
     )
     flagged = table[table.refit.isin(estimate.flagged())]
     if len(flagged):
@@ -236,7 +236,7 @@ def agreement(estimate: Estimate, exact: Estimate, ax: "Axes | None" = None) -> 
     reported, true = (
         np.maximum(part[seen], smallest_drawn_error) for part in (estimate.error, true)
     )
-    ax.scatter(reported, true, **POINTS)
+    ax.scatter(reported, true, **POINT_STYLE)
     ends = [np.min(reported), np.max(reported)]
     ax.plot(ends, ends, label="equal", **REFERENCE)
     ax.legend(frameon=False, loc="upper left")
@@ -564,7 +564,7 @@ def leverage(fit: Fit, estimate: Estimate, ax: "Axes | None" = None, *, named: i
             "rise": per_unit - estimate.average(estimate.baseline),
         }
     )
-    ax.scatter(table.leverage, table.loss, **POINTS)
+    ax.scatter(table.leverage, table.loss, **POINT_STYLE)
     plan = estimate.plan
     names = estimate.names()
     flagged = table.loc[
@@ -828,10 +828,9 @@ def estimates(found: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
     ax.set_yticks(place, [str(name) for name in found])
     scores = {estimate.score for estimate in found.values()}
     first = next(iter(found.values()))
+    label = "held-out loss a unit, of other scores"
     if len(scores) == 1:
         label = _axis_label(first, "held-out loss a unit")
-    else:
-        label = "held-out loss a unit, of other scores"
     ax.set(xlabel=label, ylim=(len(found) - 0.5, -0.5))
     legend_above(ax, 2)
     return ax
@@ -992,10 +991,9 @@ def field(
         raise TypeError(
             f"plot.field: the first argument is a Fit of a Markov random field, or a Gaussian one; got {got}."
         )
+    effects = None
     if hasattr(mrf, "smoothed"):
         effects = mrf.smoothed(fit)["effect"].to_numpy()
-    else:
-        effects = None
     if effects is None:
         number, sites = mrf.x.shape[:2]
     else:
@@ -1268,7 +1266,8 @@ def forest(
     if "new centre" in table.index and prediction is None:
         prediction = tuple(table.loc["new centre", ["low", "high"]])
     names = [
-        text if len(text) <= LONG else f"{text[: LONG - 1]}…" for text in label_texts(rows.index)
+        text if len(text) <= LONGEST_NAME else f"{text[: LONGEST_NAME - 1]}…"
+        for text in label_texts(rows.index)
     ]
     numbers = rows[["estimate", "low", "high"]].to_numpy(float)
     count = len(rows) + (pooled is not None)
@@ -1326,10 +1325,9 @@ def forest(
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)
     for k, (value, low, high) in enumerate(numbers):
+        text = "not known"
         if np.isfinite(value):
             text = f"{value:.3g}" + f" ({low:.3g} to {high:.3g})" * bool(low < high)
-        else:
-            text = "not known"
         ax.text(
             1.02,
             k,

@@ -29,8 +29,8 @@ from ..validation.estimate import Estimate
 from . import plot
 from .page import Figure, Page, PageTable, row_bars, write_page
 
-MOST = 20_000  # rows in a table
-BARS = 15  # rows named in a picture
+TABLE_ROWS = 20_000  # rows in a table
+DRAWN_BARS = 15  # rows named in a picture
 MODELS = 12  # largest number of models whose losses are in one table
 
 
@@ -148,10 +148,9 @@ def _of_one(estimate: Estimate, title: str) -> Page:
     model = estimate.labels.objective.partition(",")[0]
     task = f"Each of {plan.num_refits} refits leaves out {plan.widths}, and is asked for what it left out."
     rows, missing = _rows(estimate)
+    remainder = ""
     if missing:
         remainder = f"The {len(rows)} of largest loss; Estimate.table() has the other {missing}."
-    else:
-        remainder = ""
     tables = [
         PageTable(
             "rows",
@@ -176,7 +175,7 @@ def _of_one(estimate: Estimate, title: str) -> Page:
         ", ".join(estimate.mute),
         figures,
         tables,
-        {"": estimate._facts()}
+        {"": estimate._numbers()}
         | ({} if estimate.fit is None else {"The fit": estimate.fit._lines()}),
         _calls(estimate),
         list(filter(None, [estimate.labels.note])),
@@ -190,10 +189,9 @@ def _is_series(estimate: Estimate) -> bool:
 def _answers(estimate: Estimate) -> list[tuple[str, str, str]]:
     se = estimate.standard_error
     error = estimate.approximation_error
+    unit = "a unit"
     if estimate.joint:
         unit = "a refit, joint"
-    else:
-        unit = "a unit"
     try:
         bounds = estimate.interval()
         interval = (
@@ -202,17 +200,15 @@ def _answers(estimate: Estimate) -> list[tuple[str, str, str]]:
         )
     except ValueError as none:
         interval = "not available", str(none).partition(": ")[2]
+    plus = ""
     if np.isfinite(se.value):
         plus = f" ± {se.value:.2g}"
-    else:
-        plus = ""
     proved = estimate._approximation().partition(", ")[2]
     missing = estimate._missing
     held = int(estimate._places.held.sum())
+    without = ""
     if missing:
         without = f"; {missing} of {held} held-out losses do not exist, and are not in it"
-    else:
-        without = ""
     metrics = [
         (name, f"{metric.value:.5g}", str(metric).partition(" ")[2])
         for name, metric in estimate.measured.items()
@@ -241,10 +237,9 @@ def _answers(estimate: Estimate) -> list[tuple[str, str, str]]:
 
 def null_answer(estimate: Estimate) -> list[tuple[str, str, str]]:
     """Write what no model loses, if the model has such a null."""
+    share = ""
     if np.isfinite(estimate.explained):
         share = f"; the model explains {estimate.explained:.1%} of it"
-    else:
-        share = ""
     text = f"the held-out loss of the intercept alone, on the same folds{share}"
     if np.isfinite(estimate.no_model):
         return [("With no model", f"{estimate.no_model:.5g}", text)]
@@ -257,9 +252,8 @@ def _calls(estimate: Estimate, file: str = "data.npz") -> list[str]:
     """
     labels = estimate.labels
     arguments = labels.asked and f", {labels.asked}"
-    if estimate.fit is None:
-        settings = ""
-    else:
+    settings = ""
+    if estimate.fit is not None:
         settings = estimate.fit.settings
     plan = (
         estimate.plan.call
@@ -342,10 +336,9 @@ def _call_of(part: Any, room: ModuleType) -> str:
         *inspect.signature(type(part)).parameters
     }
     with np.printoptions(floatmode="unique", threshold=100):
+        text = "<"
         if has_call:
             text = re.sub(r"\b(array|inf)\b", r"np.\1", SCALAR.sub(r"\1", repr(part)))
-        else:
-            text = "<"
     prefix = f"lo.{room.__name__.rpartition('.')[2]}"
     return re.sub(
         r"\b([A-Z]\w*)\(",
@@ -360,7 +353,9 @@ def _rows(estimate: Estimate) -> tuple[pd.DataFrame, int]:
     table.insert(table.columns.get_loc("no_update") + 1, "rise", table["loss"] - table["no_update"])
     table = table.sort_values("loss", ascending=False, kind="stable", na_position="first")
     first = ["unit", "group", "loss", "no_update", "rise", "refit", "error", "result"]
-    return table[[name for name in first if name in table]].head(MOST), max(0, len(table) - MOST)
+    return table[[name for name in first if name in table]].head(TABLE_ROWS), max(
+        0, len(table) - TABLE_ROWS
+    )
 
 
 def _units(estimate: Estimate) -> pd.DataFrame:
@@ -406,7 +401,7 @@ def _against(estimate: Estimate) -> Figure:
 
 def _row_figure(estimate: Estimate) -> Figure:
     units = _units(estimate)
-    largest = units.nlargest(BARS, "share of the loss")
+    largest = units.nlargest(DRAWN_BARS, "share of the loss")
     total = largest["share of the loss"].sum()
     text = f"The {len(largest)} rows of largest loss, of {len(units)}, are {total:.0%} of it all."
     return row_bars("Which rows carry the loss", text, largest)
@@ -441,14 +436,12 @@ def _of_several(estimates: dict[str, Estimate], title: str) -> Page:
     losses = pd.DataFrame({str(name): estimates[name].per_unit() for name in table.index[:MODELS]})
     rows = pd.concat([rows, losses], axis=1)
     rows_note = f"The held-out loss of every unit under {'each model' if len(estimates) <= MODELS else f'the best {MODELS} models'}."
-    if len(rows) > MOST:
-        cut = f" The first {MOST} of {len(rows)}."
-    else:
-        cut = ""
+    cut = ""
+    if len(rows) > TABLE_ROWS:
+        cut = f" The first {TABLE_ROWS} of {len(rows)}."
+    ranked = "The lowest mean first."
     if table["missing"].any():
         ranked = "Those that lack fewest losses first, then the lowest mean."
-    else:
-        ranked = "The lowest mean first."
     models = table.rename_axis("model").reset_index()
     if len(set(table["kind"])) == 1:
         models = models.drop(columns="kind")
@@ -465,9 +458,9 @@ def _of_several(estimates: dict[str, Estimate], title: str) -> Page:
         ],
         [
             PageTable("models", "Models", ranked, models),
-            PageTable("rows", "Rows", rows_note + cut, rows.head(MOST)),
+            PageTable("rows", "Rows", rows_note + cut, rows.head(TABLE_ROWS)),
         ],
-        {str(name): estimate._facts() for name, estimate in estimates.items()},
+        {str(name): estimate._numbers() for name, estimate in estimates.items()},
         [
             line
             for k, (name, estimate) in enumerate(estimates.items(), 1)
@@ -482,10 +475,9 @@ def _comparison_facts(table: pd.DataFrame, first: Estimate) -> list[tuple[str, s
     second = table.iloc[1]
     plus = lambda se: f" ± {se:.2g}" if np.isfinite(se) else ""
     score = first.score or "a loss that is not known by name"
+    sure = ""
     if np.isfinite(second.p_worse):
         sure = f"it is worse than {table.index[0]} with probability {second.p_worse:.2g}"
-    else:
-        sure = ""
     return [
         (
             "Best" if table["missing"].any() else "Lowest mean",

@@ -109,10 +109,7 @@ def shares(estimate: Estimate, among: Among) -> Float[ndarray, " losses"]:
         else:
             refit_weight = among.astype(float)
         return refit_weight / refit_weight.sum()
-    if estimate.unit_weight is None:
-        weight = np.ones(estimate.plan.num_units)
-    else:
-        weight = estimate.unit_weight
+    weight = estimate._weight
     if among is not None:
         weight = weight * among
     return loss_shares(estimate.plan, weight)
@@ -302,10 +299,7 @@ class LossSlopes:
         if self.pooled_criterion is not None:  # all predictors are needed before any slope is known
             looks = list(looks)
             outputs = {"center": _by_unit(estimate.plan, looks)}
-            if estimate.unit_weight is None:
-                weight = np.ones(len(model.y))
-            else:
-                weight = estimate.unit_weight
+            weight = estimate._weight
             weights = [weight if among is None else weight * among for among in groups]
             measured = [
                 self.pooled_criterion(model.y, outputs["center"], weight) for weight in weights
@@ -507,9 +501,8 @@ class LossSlopes:
                     lambda v: objective.loss(unravel(v, like), jnp.ones(objective.num_units))
                 )
                 curvature_term = lambda pair: pair[0] @ jax.jvp(slope, (v,), (pair[1],))[1]
-                if products is None:
-                    trace = 0.0
-                else:
+                trace = 0.0
+                if products is not None:
                     trace = jnp.sum(jax.lax.map(curvature_term, (jnp.eye(len(v)), products.T)))
                 return adjoint @ slope(v) + trace
 

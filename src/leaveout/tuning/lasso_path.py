@@ -50,8 +50,8 @@ Array = np.ndarray
 SAMPLED_ACTIVE_COLUMNS = 250
 # sampled rows; factor on their result; rounding of float32
 NUM_SAFETY_ROWS = 200
-SAFETY = 3.0
-SINGLE = 1e-5
+SAMPLE_SAFETY = 3.0
+FLOAT32_ROUNDING = 1e-5
 
 
 def applies(objective: object, penalties: list[AbstractPenalty], plan: Plan) -> bool:
@@ -63,10 +63,8 @@ def applies(objective: object, penalties: list[AbstractPenalty], plan: Plan) -> 
         return False
     if not is_least_squares(objective) or len({_ratio(penalty) for penalty in penalties}) > 1:
         return False
-    weight = objective.sample_weight  # type: ignore[attr-defined]
-    return bool(
-        (plan.weight == 0).all() and plan.held.all() and (weight is None or (weight > 0).all())
-    )
+    weight = objective.row_weights  # type: ignore[attr-defined]
+    return bool((plan.weight == 0).all() and plan.held.all() and (weight > 0).all())
 
 
 def _ratio(penalty: AbstractPenalty) -> float:
@@ -81,14 +79,9 @@ class StandardisedColumns:
     """
 
     def __init__(self, objective: Any):
-        weight = objective.sample_weight
-        if weight is None:
-            self.root = np.ones(objective.num_units)
-        else:
-            self.root = np.sqrt(weight)
-        if objective.offset is None:
-            offset = 0.0
-        else:
+        self.root = np.sqrt(objective.row_weights)
+        offset = 0.0
+        if objective.offset is not None:
             offset = objective.offset
         # columns without a penalty
         self.free = np.arange(objective.design.shape[1]) >= objective.num_features
@@ -101,10 +94,7 @@ class StandardisedColumns:
         self.mean = mean if large else np.zeros(len(mean))
         if large:
             x = x - mean
-        if weight is None:
-            self.x = x
-        else:
-            self.x = x * self.root[:, None]
+        self.x = x * self.root[:, None]
         self.gram, self.moments = self.x.T @ self.x, self.x.T @ self.y
         self.scale = np.sqrt(np.diag(self.gram))
         self.largest, self.length = (
@@ -292,7 +282,7 @@ class Change(NamedTuple):
         return np.square(out, out=out)
 
 
-class RowSample:
+class SampledProducts:
     """Sample of rows with V and M and, for all columns, the remaining squares and the diagonal of
     A⁻¹.
     """
@@ -347,7 +337,7 @@ class LassoMinimum:
         self.inactive = np.setdiff1d(np.arange(len(self.theta)), self.active)
 
     def sample_moves(
-        self, sample: RowSample, t: Float[Array, " units"]
+        self, sample: SampledProducts, t: Float[Array, " units"]
     ) -> tuple[Array, Array, Bool[Array, " units"]]:
         """Compute the result of `left_out` for all rows from a sample: a row's move is about b₁ t +
         b₂ t |t|.
@@ -392,9 +382,15 @@ class LassoMinimum:
         share = np.sqrt(
             np.mean(((move - basis[sample.units] @ coefficients) / length[sample.units]) ** 2)
         )
-        return t + basis @ coefficients, (SAFETY * share + SINGLE) * length, np.zeros(len(t), bool)
+        return (
+            t + basis @ coefficients,
+            (SAMPLE_SAFETY * share + FLOAT32_ROUNDING) * length,
+            np.zeros(len(t), bool),
+        )
 
-    def left_out(self, sample: RowSample | None) -> tuple[Array, Array, Bool[Array, " units"]]:
+    def left_out(
+        self, sample: SampledProducts | None
+    ) -> tuple[Array, Array, Bool[Array, " units"]]:
         """Compute the residual of every row from a refit without it, its error, and whether that is
         proved.
         """
@@ -627,7 +623,7 @@ def _minima(
 
 def _along(
     rows: StandardisedColumns, runs: Iterable[PathRun]
-) -> Iterator[tuple[int, LassoMinimum, RowSample | None]]:
+) -> Iterator[tuple[int, LassoMinimum, SampledProducts | None]]:
     """Yield, for one α after another, its number, its minimiser, and the sample of rows if many
     columns are active.
     """
@@ -640,10 +636,9 @@ def _along(
         change = run.after(before)
         begin = 0
         square = change.squares(rows, run.is_large)
+        across = None
         if run.is_large:
             across = change.root.T @ rows.gram
-        else:
-            across = None
         residuals = rows.y - run.theta @ rows.x.T
         if change.replaces_all:
             h = np.zeros(len(rows.y))
@@ -660,7 +655,7 @@ def _along(
             h = h + change.sign[new].astype(square.dtype) @ square[new]
             h_error = h_error + relative_error * square[new].sum(0)
             if sample is None and run.is_large:
-                sample = RowSample(rows, run.ridge)
+                sample = SampledProducts(rows, run.ridge)
                 root = run.roots(0, size)
                 sample.add(root, np.ones(size), root.T @ rows.gram)
             elif sample is not None and across is not None:

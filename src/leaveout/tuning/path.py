@@ -262,14 +262,13 @@ class Path(PrintedResult):
         ]
         return pd.DataFrame(rows, index=self.values)
 
-    def _lines(self) -> Lines:
+    def _facts(self) -> Lines:
         best = self.best
         mean = self.best.mean
         value, kind = best.estimate.standard_error
+        interval = ""
         if np.isfinite(value):
             interval = f" ± {value:.2g}"
-        else:
-            interval = ""
         score = best.estimate.score
         score_text = f", {score}" if score else ""
         lower_mean = lambda point: point.mean - point.estimate.approximation_error
@@ -278,16 +277,14 @@ class Path(PrintedResult):
             for p in self._comparable
             if p is not best and lower_mean(p) <= mean + best.estimate.approximation_error
         ]
+        ends = False
         if self.values.dtype == float:
             ends = best.value in (self.values.min(), self.values.max())
-        else:
-            ends = False
         worst = max(point.estimate.approximation_error for point in self._comparable)
         proved = np.mean([np.mean(point.estimate.proved) for point in self.points])
+        simplest = None
         if np.isfinite(best.estimate.se):
             simplest = self.one_standard_error
-        else:
-            simplest = None
         within = (
             simplest
             and f"{value_text(simplest.value)}: {simplest.mean:.6g}, the simplest within one SE of the best"
@@ -303,7 +300,7 @@ class Path(PrintedResult):
             for check in flagged:
                 checks.setdefault(check.code, []).append(point.value)
         missing = [point.value for point in self.points if point not in self._comparable]
-        lines = [
+        return [
             ("model", self.labels.objective),
             ("penalties", f"{len(self.points)}: {join_texts(self.values)}"),
             ("stopped", self.labels.stopped),
@@ -337,7 +334,6 @@ class Path(PrintedResult):
             ),
             ("note", "the best's mean is a little optimistic: it was chosen by the same losses"),
         ]
-        return [(name, text) for name, text in lines if text]
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Plot the held-out loss ± its standard error against the penalty, with both choices
@@ -588,10 +584,9 @@ def _label_penalties(objective: Model, penalties: Penalties) -> dict[Any, Abstra
 
 def _alpha(penalty: AbstractPenalty) -> float | None:
     """Return the single number of a penalty, if it has one."""
+    inner = penalty
     if isinstance(penalty, PerWeight):
         inner = penalty.penalty
-    else:
-        inner = penalty
     alpha = getattr(inner, "alpha", None)
     if alpha is None or np.ndim(alpha):
         return None
@@ -878,12 +873,11 @@ def _audit_points(points: dict[Any, PathPoint], audit: int, operations: float) -
     Writes the tables into the points. Returns a sentence about the audits, and the number of
     failures.
     """
+    number = 0
     if audit:
         number = min(
             audit, affordable(sum(entry.gradients for entry in points.values()), operations)
         )
-    else:
-        number = 0
     order = sorted(points.values(), key=lambda point: -point.error)
     audits: dict[PathPoint, dict[int, str]] = {}
     for position in range(number):
@@ -900,12 +894,11 @@ def _audit_points(points: dict[Any, PathPoint], audit: int, operations: float) -
         point.audit = table
         count = count + len(table)
         missed = missed + int(table["beyond"].to_numpy().sum())
+    possessive = "their"
+    refits = "refits"
     if count == 1:
         possessive = "its"
         refits = "refit"
-    else:
-        possessive = "their"
-        refits = "refits"
     return (
         f"{count} {refits} of the path repeated exactly, {missed} beyond {possessive} error"
         if number

@@ -21,7 +21,7 @@ from ..models.glm.losses import Squared
 from ..plans.plan import Plan
 from ..refit._anchor import GROUP, OWN_HESSIAN_BELOW, PASS
 from ..refit._penalty_stack import PathRefit
-from ..validation.estimate import ROUNDING as NEGLIGIBLE
+from ..validation.estimate import LOSS_ROUNDING as NEGLIGIBLE
 
 Array = np.ndarray
 
@@ -45,21 +45,14 @@ class _Axes:
         x = np.asarray(objective.design)[:, : objective.num_features]
         n = objective.num_units
         self.plain = objective.sample_weight is None
-        if objective.sample_weight is None:
-            self.omega = np.ones(n)
-        else:
-            self.omega = objective.sample_weight
-        if objective.offset is None:
-            offset = np.zeros(n)
-        else:
+        self.omega = objective.row_weights
+        offset = np.zeros(n)
+        if objective.offset is not None:
             offset = objective.offset
         self.target = objective.y - offset
         self.shift = 1 + np.abs(offset) + np.abs(objective.y)
         # share of the intercept in a leverage
-        if objective.intercept:
-            self.share = 1 / self.omega.sum()
-        else:
-            self.share = 0.0
+        self.share = objective.intercept / self.omega.sum()
         self.center, self.level = (
             self.share * (self.omega @ x),
             self.share * (self.omega @ self.target),

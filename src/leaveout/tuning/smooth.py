@@ -62,7 +62,7 @@ from ..refit import Exact
 from ..validation.cross_validate import cross_validate
 from ..validation.estimate import Estimate, PrintedResult
 from .hypergradient import loss_shares
-from .tune import LONGEST, descend_boxes
+from .tune import LONGEST_STEP, descend_boxes
 
 Array = np.ndarray
 PerSmooth = Float[Array, " smooths"]
@@ -421,10 +421,9 @@ class RestrictedLikelihood:
         self.theta = solution.theta
         logdet, inverse, rank = self._penalty(rho)
         units = int(np.sum(model.weight > 0)) - (model.x.shape[1] - rank)
+        phi = 1.0
         if self.profiles_dispersion:
             phi = 2 * solution.value / units
-        else:
-            phi = 1.0
         value = solution.value / phi + 0.5 * (
             solution.logdet
             - logdet
@@ -494,7 +493,7 @@ class Choice(NamedTuple):
         omissions = scipy.sparse.csr_array(
             (1 - plan.weight, plan.index, plan.indptr), shape=(plan.num_refits, plan.num_units)
         )
-        return np.clip(omissions @ self.by_unit, -LONGEST, LONGEST)
+        return np.clip(omissions @ self.by_unit, -LONGEST_STEP, LONGEST_STEP)
 
 
 class Second(NamedTuple):
@@ -706,12 +705,11 @@ class Smoothing(PrintedResult):
             if r in (low, high)
         ]
 
-    def _lines(self) -> Lines:
+    def _facts(self) -> Lines:
         strengths = [f"{name} {value:.4g}" for name, value in self.smoothing.items()]
+        by = "restricted likelihood"
         if self.method == "NCV":
             by = "neighbourhood cross-validation, one Newton step a refit"
-        else:
-            by = "restricted likelihood"
         lines = [
             (
                 "model",
@@ -736,22 +734,17 @@ class Smoothing(PrintedResult):
                 ("check", self._step_warning),
                 ("nested", "" if self._step_warning else self._chosen_again()),
             ]
-        return [(name, text) for name, text in lines if text]
+        return lines
 
     def _chosen_again(self) -> str:
         text = f"{self.estimate.mean + self.nested.optimism:.6g}: λ chosen again in every refit"
         assert self.plan is not None
+        held = ""
         if self.at_bound:
             held = ", λ at a bound held there"
-        else:
-            held = ""
-        num_far = int(np.sum(np.abs(self.choice.moves(self.plan)).max(1) >= LONGEST))
+        num_far = int(np.sum(np.abs(self.choice.moves(self.plan)).max(1) >= LONGEST_STEP))
         if num_far:
-            held += (
-                f", which says little of {num_far} refits, where λ goes {LONGEST:g} e-folds or more"
-            )
-        else:
-            held += ""
+            held += f", which says little of {num_far} refits, where λ goes {LONGEST_STEP:g} e-folds or more"
         return f"{text} ({self.nested.optimism:.2g} more, to first order{held})"
 
 
@@ -841,9 +834,7 @@ def smooth(
         )
     if exact and method != "NCV":
         raise ValueError("smooth: exact=True goes with method='NCV'.")
-    if plan is None:
-        plan = None
-    else:
+    if plan is not None:
         plan = plan_reader("smooth", model).resolve(plan)
     data = data_of(model)
     begin = _parameters(model)
@@ -903,10 +894,7 @@ def data_of(model: Additive) -> PenalisedRows:
         raise ValueError(
             f"smooth: {type(model.loss_function).__name__} has several predictors or parameters of its own: not taken."
         )
-    if model.sample_weight is None:
-        weight = np.ones(model.num_units)
-    else:
-        weight = np.asarray(model.sample_weight)
+    weight = np.asarray(model.row_weights)
     offset = 0.0 if model.offset is None else np.asarray(model.offset)
     penalty: Any = model.penalty
     x = np.asarray(model.design)
@@ -972,7 +960,7 @@ def _exactly(smoothing: Smoothing) -> Smoothing:
     step = 10 * SMOOTHING_DIFFERENCE
     slope = [(value(rho + step * e) - value(rho - step * e)) / (2 * step) for e in np.eye(len(rho))]
     refined = np.clip(
-        rho - np.clip(smoothing._inverse @ slope, -LONGEST, LONGEST), *smoothing.bounds.T
+        rho - np.clip(smoothing._inverse @ slope, -LONGEST_STEP, LONGEST_STEP), *smoothing.bounds.T
     )
     ended = f"{smoothing.ended}; then {np.abs(refined - rho).max():.2g} e-folds by exact refits"
     return _make_result(

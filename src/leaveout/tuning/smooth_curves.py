@@ -50,7 +50,7 @@ from .smooth import (
 
 Array = np.ndarray
 # number of points of a curve; along each side of a surface
-POINTS = 200
+SMOOTH_POINTS = 200
 SIDE = 40
 
 
@@ -114,10 +114,9 @@ def spread(request: CurveRequest) -> CoefficientSpread:
         residual_degrees = np.sum(data.weight > 0) - np.sum(
             (data.x @ solution.root.T) ** 2 * solution.curvature[:, None]
         )
+        degrees = np.inf
         if model.loss_function.has_dispersion:
             degrees = float(residual_degrees)
-        else:
-            degrees = np.inf
         return CoefficientSpread(phi * inverse, dict.fromkeys(["", *spans], degrees))
     plan, scored_plan = _scoring(plan)
     jackknife = _jackknife(data, solution, plan, scored_plan, request.choice)
@@ -213,7 +212,11 @@ def _degrees(
 @conventional
 @float64
 def curves(
-    fit: Fit | Smoothing, plan: Plan | None = None, level: float = 0.95, *, points: int = POINTS
+    fit: Fit | Smoothing,
+    plan: Plan | None = None,
+    level: float = 0.95,
+    *,
+    points: int = SMOOTH_POINTS,
 ) -> HeadedTable:
     """Compute the smooth terms of an additive model on a grid, with intervals, under a line that
     says which they are.
@@ -305,10 +308,9 @@ def _grid(term: BoundTerm, points: int) -> list[Array]:
     axes: list[Array] = []
     for x, kind in zip(term.columns, kinds, strict=True):
         parts = x.T if x.ndim == 2 else [x]
+        count = SIDE
         if sum(len(values.T) if values.ndim == 2 else 1 for values in term.columns) == 1:
             count = points
-        else:
-            count = SIDE
         axes += [
             np.unique(part) if kind in LABELS else np.linspace(part.min(), part.max(), count)
             for part in parts

@@ -76,10 +76,10 @@ Space = Mapping[str, tuple[float, float] | list[Any]]
 OPTIMISM_DRAWS = 20  # draws of groups of the units for the optimism of choosing among trials
 # columns of the table besides the hyperparameters
 COLUMNS = "mean", "se", "no_update", "approximation_error", "message"
-LONGEST = 2.0  # largest step of the descent in each hyperparameter, in e-folds
+LONGEST_STEP = 2.0  # largest step of the descent in each hyperparameter, in e-folds
 # standard errors of the criterion by which an e-fold, or another step, must improve it for the
 # descent to continue
-SMALL = 1e-3, 1e-5
+SMALL_GAINS = 1e-3, 1e-5
 STEP = NewtonStep()
 
 
@@ -344,14 +344,10 @@ class Tuning(PrintedResult):
         assert trial.estimate is not None
         if self.metric is None:
             values = trial.estimate.per_unit()
-            weight = trial.estimate.unit_weight
+            weight = trial.estimate._weight
             seen = units & np.isfinite(values)
-            if weight is None or trial.estimate.joint:
-                heavy = np.ones(len(values))
-            else:
-                heavy = weight
-            if heavy[seen].sum() > 0:
-                return float(np.average(values[seen], weights=heavy[seen]))
+            if weight[seen].sum() > 0:
+                return float(np.average(values[seen], weights=weight[seen]))
             return float("nan")
         return measure_units(self.metric, self.fit, trial.predicted, units)
 
@@ -365,13 +361,12 @@ class Tuning(PrintedResult):
             name for name, (low, high) in ends.items() if not low + on < chosen[name] < high - on
         ]
 
-    def _lines(self) -> Lines:
+    def _facts(self) -> Lines:
         e = self.estimate
         se = self.estimate.standard_error
+        interval = ""
         if np.isfinite(se.value):
             interval = f" ± {se.value:.2g}"
-        else:
-            interval = ""
         unit = "a refit, joint" if e.joint else "a unit"
         num_close = 0
         # trials a tenth of an e-fold away or more, whose means are within both errors of the best's
@@ -388,16 +383,14 @@ class Tuning(PrintedResult):
                     else:
                         error = _error_bound(trial.estimate)
                     num_close += trial.estimate.mean - error <= e.mean + e.approximation_error
-        if self.metric is None:
-            measure = "loss"
-        else:
+        measure = "loss"
+        if self.metric is not None:
             measure = metric_name(self.metric)
         optimism = self.optimism
         if not np.isfinite(optimism):
+            choosing = ""
             if len(self._comparable) > 1:
                 choosing = "not told: the best of many estimates is a little lucky"
-            else:
-                choosing = ""
         elif optimism <= 0:
             choosing = f"none of that {measure} is seen to be owed to choosing (nested, thirds of the units)"
         else:
@@ -415,7 +408,7 @@ class Tuning(PrintedResult):
             span(ends): [name for name, limits in self.space.items() if span(limits) == span(ends)]
             for ends in self.space.values()
         }
-        lines = [
+        return [
             ("model", e.labels.objective),
             ("tuned", "; ".join(", ".join(names) + text for text, names in alike.items())),
             ("trials", f"{len(self.all_trials)} fits, {self.how.sampler}; {self.how.reason}"),
@@ -448,7 +441,6 @@ class Tuning(PrintedResult):
             ("audit", e.labels.audit),
             *e._findings(),
         ]
-        return [(name, text) for name, text in lines if text]
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for another process, with the optimism computed first, since the fit is
@@ -460,7 +452,7 @@ class Tuning(PrintedResult):
     def _flat(self) -> list[str]:
         """Name hyperparameters along which no trial had a slope worth a step."""
         slopes = [trial.slope for trial in self.all_trials if trial.slope is not None]
-        least = SMALL[0] * self.estimate.scale
+        least = SMALL_GAINS[0] * self.estimate.scale
         return [
             name
             for name in self.space
@@ -598,20 +590,17 @@ class TrialStudy:
         else:
             description = f"by {loss!r}"
         trial_response = estimate.response
-        if self.measures:
-            self.measures[1:] = []
-        else:
-            self.measures[1:] = [(description, trial_response)]
+        if not self.measures:
+            self.measures.append((description, trial_response))
         score, response = self.measures[0]
         alike = (
             response is None or trial_response is None or np.array_equal(response, trial_response)
         )
         if not alike or (self.metric is None and description != score):
             unknown = "of a kind that is not known"
+            kind = "the response is another one"
             if alike:
                 kind = f"losses are {description or unknown}, at first {score or unknown}"
-            else:
-                kind = "the response is another one"
             raise ValueError(
                 f"tune: at {describe_hyper(hyper)} {kind}: they cannot be compared. "
                 "Trials of other losses are told apart by metric=, "
@@ -1034,15 +1023,19 @@ def descend_boxes(
             for _ in range(100):
                 value, slope = look(x)
                 steep = np.abs(slope).max()
-                box = np.maximum(low, x - LONGEST), np.minimum(high, x + LONGEST)
+                box = np.maximum(low, x - LONGEST_STEP), np.minimum(high, x + LONGEST_STEP)
                 steepest = max(steepest, steep, 1e-300)
                 unit = max(steep, curvature, 1e-300)
                 scaled = lambda x, value=value, unit=unit: (
                     (look(x)[0] - value) / unit,
                     look(x)[1] / unit,
                 )
-                least = fine * min(se, steepest / SMALL[0] / 10) / unit
-                options = {"gtol": SMALL[0] * least, "ftol": SMALL[1] * least, "maxcor": 20}
+                least = fine * min(se, steepest / SMALL_GAINS[0] / 10) / unit
+                options = {
+                    "gtol": SMALL_GAINS[0] * least,
+                    "ftol": SMALL_GAINS[1] * least,
+                    "maxcor": 20,
+                }
 
                 def leave(x: Array, box: tuple[Array, Array] = box) -> None:
                     """Stop where the slope out of the box is all that matters."""

@@ -54,7 +54,7 @@ PARTS = 16  # least number of batches that are shared
 # columns up to which threads of BLAS do not speed up products of blocks of rows, and wait for a
 # busy core
 NARROW = 500
-SINGLE = 40  # numbers in memory for a refit of one row, which forms no parameters
+ROW_REFIT_NUMBERS = 40  # numbers in memory for a refit of one row, which forms no parameters
 
 # prefix of the names of columns with a row for each entry of the plan
 ENTRY = "entries: "
@@ -234,7 +234,7 @@ class PlanBatches:
         if model is None:
             refit_size = numbers * fit.num_params + working_size
         else:
-            refit_size = SINGLE * model.design.outputs
+            refit_size = ROW_REFIT_NUMBERS * model.design.outputs
         for batch in plan._batches(
             CAPACITY, 4, refit_size, min_batches, uniform, lists_all_units(fit.objective)
         ):

@@ -40,14 +40,14 @@ VALUES = 10  # least number of values of a column that measures something; fewer
 NATURAL = 10  # ratio of copies to those expected by chance that counts as not by chance
 IDS = 20  # least number of whole numbers in a column that is named like an id
 # share of the loss of one unit that is reported, and the least ratio to its equal share
-HEAVY = 0.3
+HEAVY_SHARE = 0.3
 FAIR = 10
 # kinds of equal rows at least; partners of a row; kinds that are asked for near ones
 MIN_EQUAL_KINDS = 10
 MAX_PARTNERS = 4
 MAX_KINDS = 5000
 # ratio of likeness to that of near rows that no curve explains; standard errors of both
-LEAST = 3
+LIKENESS_RATIO = 3
 SURER = 4.0
 BETWEEN = 0.1  # share of the held-out rows whose refits see the row before and the row after
 BY_CHANCE = 1e-3  # probability that residuals are as much alike within random folds
@@ -56,7 +56,7 @@ ALIKE_BY_CHANCE = 0.01
 CERTAIN_CORRELATION = 3.0  # standard errors from which a correlation is certain
 # number of independent units below which standard errors are rough (Sivula and others, arXiv
 # 2008.10296)
-FEW = 100
+FEW_UNITS = 100
 ID = re.compile(
     r"(.*[^a-z])?(id|ids|uid|uuid|guid)|id[^a-z].*|index|idx|rownum|row number|unnamed: \d+"
 )
@@ -214,7 +214,7 @@ def of_losses(
     n = np.count_nonzero(weight > 0)
     heaviest = int(share.argmax())
     checks = []
-    if share[heaviest] > max(HEAVY, FAIR / n):
+    if share[heaviest] > max(HEAVY_SHARE, FAIR / n):
         checks.append(
             check(
                 "LO103",
@@ -223,11 +223,11 @@ def of_losses(
         )
     if unit_kind == "row":
         units = independent(losses, weight, plan)
-        if units.enough and units.units < FEW:
+        if units.enough and units.units < FEW_UNITS:
             checks.append(
                 check(
                     "LO202",
-                    f"the standard error is over {units.units} independent units, fewer than {FEW}",
+                    f"the standard error is over {units.units} independent units, fewer than {FEW_UNITS}",
                 )
             )
     return checks
@@ -390,7 +390,7 @@ def _check_units(fit: Fit, plan: Plan) -> str:
     )
     if not (
         correlation - max(near_correlation, 0.0) > SURER * math.hypot(error, near_error)
-        and correlation > LEAST * near_correlation
+        and correlation > LIKENESS_RATIO * near_correlation
     ):
         return ""
     return (

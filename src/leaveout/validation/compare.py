@@ -20,16 +20,16 @@ from .._runtime.providers import provided
 from .._runtime.results import RESULTS, TERMINAL_WIDTH, text_within
 from ..objectives.objective import LOG_DENSITY, LOG_LIKELIHOOD, LOG_PROBABILITY
 from ..plans.plan import Plan
-from .estimate import ROUNDING, Estimate
+from .checks import FEW_UNITS
+from .estimate import LOSS_ROUNDING, Estimate
 from .standard_errors import independent
 
 Array = np.ndarray
-# independent units, and a difference of summed log densities, below which standard errors of
-# differences are too small (Sivula, Magnusson, Matamoros & Vehtari, arXiv 2008.10296)
-FEW = 100
-CLOSE = 4.0
+# difference of summed log densities below which its standard error is too small (Sivula, Magnusson,
+# Matamoros & Vehtari, arXiv 2008.10296)
+CLOSE_DENSITIES = 4.0
 SIGN = 3.0  # models are alike below so many standard errors
-HEAVY = 0.5  # Pareto's k of the tails of differences from which on their variance is infinite
+HEAVY_TAIL = 0.5  # Pareto's k of the tails of differences from which on their variance is infinite
 # columns that are always printed
 MAIN_COLUMNS = "mean", "se", "difference", "se_difference", "p_worse"
 
@@ -321,7 +321,9 @@ def _warn(
     caution = lambda text: warn(f"compare: {text}")
     rivals = table.drop(index=best)
     for name, row in rivals.iterrows():
-        if row.approximation_error > 0.1 * row.se_difference + ROUNDING * (1 + abs(row["mean"])):
+        if row.approximation_error > 0.1 * row.se_difference + LOSS_ROUNDING * (
+            1 + abs(row["mean"])
+        ):
             is_exact = all(
                 estimates[model].labels.refit.startswith("Exact(") for model in (name, best)
             )
@@ -332,11 +334,13 @@ def _warn(
     count = np.isfinite(values[best]).sum()
     distances = np.abs(rivals.difference)
     close = rivals.index[
-        (distances > 0) & (distances * count < CLOSE) & ~(distances > SIGN * rivals.se_difference)
+        (distances > 0)
+        & (distances * count < CLOSE_DENSITIES)
+        & ~(distances > SIGN * rivals.se_difference)
     ]
     if "weight" in table and len(close):
         caution(
-            f"{', '.join(map(repr, close))} and {best!r} differ by less than {CLOSE:g} in summed log density: they predict "
+            f"{', '.join(map(repr, close))} and {best!r} differ by less than {CLOSE_DENSITIES:g} in summed log density: they predict "
             "about alike, and the standard error of the difference is too small to say more."
         )
     if not all(_same_folds(rival.plan, estimate.plan) for rival in estimates.values()):
@@ -351,10 +355,12 @@ def _warn(
         for groups in independent_groups:
             if not groups.enough:
                 caution(f"the difference has no standard error: {groups.kind}.")
-        fewest = min((groups.units for groups in independent_groups if groups.enough), default=FEW)
-        if fewest < FEW:
+        fewest = min(
+            (groups.units for groups in independent_groups if groups.enough), default=FEW_UNITS
+        )
+        if fewest < FEW_UNITS:
             caution(
-                f"{fewest} independent units are fewer than {FEW}; standard errors of differences may be too small."
+                f"{fewest} independent units are fewer than {FEW_UNITS}; standard errors of differences may be too small."
             )
 
 
@@ -370,10 +376,11 @@ def _diagnosis(difference: Array, estimate: Estimate, is_density: bool) -> str:
         for side in (differences - np.median(differences), np.median(differences) - differences)
     ]
     reasons = {
-        f"N < {FEW}": units < FEW,
-        f"|elpd_diff| < {CLOSE:g}": is_density
-        and abs(estimate._mean(difference)) * _num_differences(difference, estimate) < CLOSE,
-        "heavy tails": max(tails) > HEAVY,
+        f"N < {FEW_UNITS}": units < FEW_UNITS,
+        f"|elpd_diff| < {CLOSE_DENSITIES:g}": is_density
+        and abs(estimate._mean(difference)) * _num_differences(difference, estimate)
+        < CLOSE_DENSITIES,
+        "heavy tails": max(tails) > HEAVY_TAIL,
     }
     return "; ".join(why for why, holds in reasons.items() if holds)
 

@@ -34,7 +34,7 @@ from .checks import Check, codes_to_mute, of_data, of_losses, of_refits
 from .mean_intervals import METHODS, Interval, Method, MetricValue, half_width, of_folds, usual
 from .standard_errors import StandardError, average_by_unit, naive, standard_error
 
-ROUNDING = 1e-8  # relative rounding error of a loss
+LOSS_ROUNDING = 1e-8  # relative rounding error of a loss
 METRIC_COLUMNS = ["value", "standard_error", "lower", "upper", "error", "averaged"]
 
 
@@ -525,7 +525,7 @@ class Estimate(PrintedResult):
                 f"flagged: threshold must be a number of standard errors, 0 or more; got {threshold!r}."
             )
         count = self._sum_by_refit(np.ones(len(self.losses)))
-        allowed = threshold * self.scale * np.maximum(count, 1) + ROUNDING * (
+        allowed = threshold * self.scale * np.maximum(count, 1) + LOSS_ROUNDING * (
             1 + self._sum_by_refit(np.abs(self.losses))
         )
         # errors of single losses average out, so ten times as much of their standard deviation is
@@ -728,9 +728,8 @@ class Estimate(PrintedResult):
         ]
         return table
 
-    def _lines(self) -> Lines:
-        lines = [*self._facts(), *self._findings(), ("note", self.labels.note)]
-        return [(name, text) for name, text in lines if text]
+    def _facts(self) -> Lines:
+        return [*self._numbers(), *self._findings(), ("note", self.labels.note)]
 
     def _findings(self) -> Lines:
         """List the lines of the checks, and of the muted codes, for the printed result."""
@@ -741,7 +740,7 @@ class Estimate(PrintedResult):
             *([("muted", muted)] if muted else []),
         ]
 
-    def _facts(self) -> Lines:
+    def _numbers(self) -> Lines:
         """List all printed lines except the checks and the note."""
         plan = self.plan
         se = self.standard_error

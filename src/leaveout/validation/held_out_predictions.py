@@ -41,7 +41,7 @@ Array = np.ndarray
 
 Average = Literal["pooled", "fold", "repeat"]
 # rows of a fold up to which areas are computed fold by fold, if each fold has every class
-SMALL = 20
+SMALL_FOLD = 20
 POOLING_NOTE = "pooled over held-out predictions"
 # groups of units that the jackknife leaves out: its standard error is then known to 3 %
 MOST_DELETED = 500
@@ -210,7 +210,7 @@ def measure(
         for name, measure in measures.items()
     }
     width = np.diff(plan.indptr).max()
-    small = width < 0.05 * plan.num_units or plan.scored_counts.max() <= SMALL
+    small = width < 0.05 * plan.num_units or plan.scored_counts.max() <= SMALL_FOLD
     pooled = [
         name
         for name, measure in measures.items()
@@ -310,7 +310,7 @@ def divide(
         is_complete = is_complete[np.unique(refit)]
         if repeat is None:
             return (refit, "refits") if is_complete.any() else together
-        small = plan.scored_counts.max() <= SMALL
+        small = plan.scored_counts.max() <= SMALL_FOLD
         if is_complete.all() and small and plan.clusters is None:
             return refit, "folds"
         if not _has_every_class(repeat[refit], held.target, weight, repeat.max() + 1).any():

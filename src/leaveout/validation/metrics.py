@@ -59,7 +59,7 @@ Needs = Literal[
 ]
 Rows = Float[Array, " rows"]
 Fits = Iterable[tuple[FloatArray, FloatArray, FloatArray]]  # rows, predictions, weights
-NEARBY = 0.01  # relative change of the means below which the gradient is not computed anew
+NEARBY_MEANS = 0.01  # relative change of the means below which the gradient is not computed anew
 # step of central differences, relative to a mean weight or a mean; their error goes with its square
 SCORE_DIFFERENCE = 1e-3
 # least distance of probabilities from 0 and 1, as in scikit-learn
@@ -204,7 +204,7 @@ class OfMeans(AbstractFunctional):
         for y, prediction, weight in fits:
             numbers = self.statistics(y, prediction)
             mean = weight @ numbers / weight.sum()
-            if anchor is None or np.abs(mean - anchor).sum() > NEARBY * np.abs(anchor).sum():
+            if anchor is None or np.abs(mean - anchor).sum() > NEARBY_MEANS * np.abs(anchor).sum():
                 anchor = mean
                 slope = np.zeros(len(mean))
                 # by differences, in the means that are not all zero

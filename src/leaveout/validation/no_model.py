@@ -82,10 +82,7 @@ def _of_means(model: GLM, plan: Plan) -> FloatArray:
     """Compute the losses of the mean of what each refit sees."""
     y = np.asarray(model.y)
     loss = cast(Any, model.loss_function)
-    if model.sample_weight is None:
-        weight = np.ones(len(y))
-    else:
-        weight = np.asarray(model.sample_weight)
+    weight = np.asarray(model.row_weights)
     change = weight[plan.index] * (plan.weight - 1)
     total = weight.sum() + np.bincount(plan.refit, change, plan.num_refits)
     with np.errstate(divide="ignore", invalid="ignore"):

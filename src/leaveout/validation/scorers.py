@@ -74,10 +74,9 @@ class LabelFunction:
     predicts_labels: bool = False  # whether predictions are labels too
 
     def __call__(self, y: NDArray, prediction: NDArray, **keywords: Any) -> Any:
+        predicted = prediction
         if self.predicts_labels:
             predicted = self.labels[prediction.astype(int)]
-        else:
-            predicted = prediction
         return self.function(self.labels[y.astype(int)], predicted, **keywords)
 
 
@@ -238,10 +237,9 @@ def _scorer(argument: str, metric: Any) -> Any:
     if isinstance(metric, str) and metric in names:
         return get_scorer(metric)
     matches = difflib.get_close_matches(str(metric), names, 3, 0.4)
+    nearest = ""
     if matches:
         nearest = f" The nearest names are {', '.join(map(repr, matches))}."
-    else:
-        nearest = ""
     raise ValueError(
         f"{argument} must be among {', '.join(METRICS)}, a name of sklearn.metrics.get_scorer_names(), a scorer, or a function of "
         f"(y, prediction); got {metric!r}.{nearest}"
@@ -385,10 +383,9 @@ def _of_classes(
                     strict=True,
                 )
         if not is_binary and "multi_class" not in keywords:
+            advice = "there is nothing to tell apart"
             if len(labels) > 2:
                 advice = "use 'roc_auc_ovr'"
-            else:
-                advice = "there is nothing to tell apart"
             raise ValueError(f"{call} is of two classes; y has {len(labels)}: {advice}.")
     function = functools.partial(metric, **keywords)
     if needs != "label":

@@ -54,10 +54,10 @@ from ..refit import RefitBatch
 from .metrics import SCORES, Measure, ScoreName
 
 # directions in which an unknown function is evaluated within the remaining distance
-DIRECTIONS: Literal[8] = 8
+MOVE_DIRECTIONS: Literal[8] = 8
 # factor on the result of so few directions, if there are more; for a linear function too small once
 # in ten
-SAFETY = {8: 1.5, 2: 3.0}
+DIRECTION_SAFETY = {8: 1.5, 2: 3.0}
 
 Evaluate = Callable[[IntArray, IntArray, PyTree], ArrayLike]
 
@@ -68,7 +68,7 @@ class NamedScore(abc.ABC):
     fit: Fit
     title: str
     joint = False  # whether there is one number for each refit, not for each held-out unit
-    directions: Literal[2, 8] = DIRECTIONS
+    directions: Literal[2, 8] = MOVE_DIRECTIONS
 
     @property
     def response(self) -> ndarray | None:
@@ -288,7 +288,7 @@ def largest_change(
     batch: RefitBatch,
     values: ndarray,
     function: Callable[[ndarray], ndarray],
-    directions: Literal[2, 8] = DIRECTIONS,
+    directions: Literal[2, 8] = MOVE_DIRECTIONS,
 ) -> FloatArray:
     """Estimate the largest difference of a function of θ, `values` at the reported refits, from its
     values at the exact refits.
@@ -323,7 +323,7 @@ def largest_change(
         steep = np.sqrt(squares[is_informative]) / distance[is_informative]
         if is_informative.any():
             squares = np.maximum(squares, (np.median(steep) * distance) ** 2)
-    safety = SAFETY[count] if count < rank else 1.0
+    safety = DIRECTION_SAFETY[count] if count < rank else 1.0
     largest = np.abs(middle - values) + np.sqrt(squares * rank / count) * safety
     return np.where(
         is_known.reshape(-1, *[1] * (values.ndim - 1)) & np.isfinite(largest), largest, np.inf

@@ -135,10 +135,9 @@ def read_draws(caller: str, draws: Any) -> NamedDraws:
         raise ValueError(
             f"{caller}: draws of each parameter need an axis of draws; got a single number."
         )
+    chains = 1
     if by_chain:
         chains = next(iter(arrays.values())).shape[0]
-    else:
-        chains = 1
     flat = {
         name: np.asarray(a, np.float64).reshape(-1, *a.shape[1 + by_chain :])
         for name, a in arrays.items()
@@ -210,10 +209,9 @@ class DrawCoordinates:
             )
         parameters = sorted(set(names) - {""})
         if wrong := [name for name in transforms if name not in parameters]:
+            advice = "parameters of one array have none: give draws by name"
             if parameters:
                 advice = f"the parameters are {', '.join(parameters)}"
-            else:
-                advice = "parameters of one array have none: give draws by name"
             raise ValueError(f"{caller}: transforms name {wrong[0]!r}; {advice}.")
         return cls(tuple(transforms.items()))
 

@@ -162,10 +162,9 @@ def from_posterior(
     _try_at_one_draw(named_draws, names, log_density, data)
     effect = effect_name(caller, integrate, names)
     coordinates = DrawCoordinates.read(caller, names - {effect}, transforms or {})
+    y = data
     if isinstance(data, Mapping):
         y = data.get("y")
-    else:
-        y = data
     model = SampledModel(
         latent={name: named_draws.arrays[name].shape[1:] for name in names},
         num_units=len(jax.tree.leaves(data)[0]),
@@ -225,26 +224,23 @@ def _densities(
 
     def densities(u: Any, data: Any, z: Any = None) -> Conditional:
         theta = vector_or_names(coordinates.constrain(u))
-        if effect is None:
-            parameters = theta
-        else:
+        parameters = theta
+        if effect is not None:
             parameters = {**theta, effect: z}
         losses = jax.vmap(
             lambda datum: _call_for_number(
                 "from_posterior: unit_loss", unit_loss, parameters, datum
             )
         )(data)
-        if log_prior is None:
-            prior = 0.0
-        else:
+        prior = 0.0
+        if log_prior is not None:
             prior = _call_for_number("from_posterior: log_prior", log_prior, theta)
         effect_prior = effect_log_prior or (lambda theta, z: -0.5 * z**2 - 0.5 * np.log(2 * np.pi))
         effect_density = lambda value: _call_for_number(
             "from_posterior: effect_log_prior", effect_prior, theta, value
         )
-        if effect is None:
-            effects = None
-        else:
+        effects = None
+        if effect is not None:
             effects = jax.vmap(effect_density)(z)
         return Conditional(-losses, effects, prior + coordinates.log_jacobian(u))
 
@@ -343,12 +339,11 @@ def _of_model(caller: str, draws: NamedArrays, chains: int, model: Any) -> Poste
 
     Its θ as one array, or its natural parameters by name.
     """
+    fit = None
+    objective = model
     if isinstance(model, Fit):
         fit = model
         objective = model.objective
-    else:
-        fit = None
-        objective = model
     # the density is one of all coefficients, also of those that are held
     if isinstance(objective, ActiveGLM):
         fit = None
@@ -396,10 +391,9 @@ def _of_model(caller: str, draws: NamedArrays, chains: int, model: Any) -> Poste
         return {str(name): np.stack([np.asarray(row[name]) for row in rows]) for name in rows[0]}
 
     score, constant, note = _density_of(caller, objective)
+    simulate = None
     if objective.units.weight is None:
         simulate = responses_of(objective, like)
-    else:
-        simulate = None
     return Posterior(
         objective,
         to_theta(caller, draws),
@@ -444,10 +438,9 @@ def _density_of(caller: str, objective: AbstractObjective) -> tuple[str, Any, st
             log = scipy.special.gammaln
             ways = log(weight + 1) - log(successes + 1) - log(weight - successes + 1)
             return LOG_PROBABILITY, -ways, "weights are numbers of trials"
+    note = "a unit stands for as many equal rows as its weight"
     if (weight == 1).all():
         note = objective.note
-    else:
-        note = "a unit stands for as many equal rows as its weight"
     if score in (LOG_DENSITY, LOG_PROBABILITY, ""):
         return score or LOG_LIKELIHOOD, 0.0, note
     if isinstance(loss, lo.losses.Squared):

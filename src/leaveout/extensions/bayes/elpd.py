@@ -270,22 +270,20 @@ class PosteriorEstimate(Estimate):
             **{name: values[refit] for name, values in columns.items()}, result=result
         )
 
-    def _facts(self) -> Lines:
+    def _numbers(self) -> Lines:
         plan = self.plan
         se = self.standard_error
         bad = int(np.sum(self.raw_k >= MAX_K))
         count = self._count
+        error = ""
         if np.isfinite(se.value):
             error = f" ± {se.value * count:.3g}"
-        else:
-            error = ""
         if self.joint:
             terms = "folds, joint"
         else:
+            terms = "cases"
             if self.unit_weight is None:
                 terms = "units"
-            else:
-                terms = "cases"
         used = ", ".join(
             f"{np.sum(self.proposal == name)} by {name}"
             for name in PROPOSALS
@@ -294,14 +292,12 @@ class PosteriorEstimate(Estimate):
         flagged = self.flagged()
         total = plan.num_refits
         names = label_texts(plan.refit_names[flagged[:8]])
+        flagged_names = ""
         if len(flagged):
             flagged_names = f": {', '.join(names)}{', …' if len(flagged) > 8 else ''}"
-        else:
-            flagged_names = ""
+        elpd = ""
         if count:
             elpd = f"{self.elpd:.6g}{error} of {count} {terms} (SE {se.kind})"
-        else:
-            elpd = ""
         missing = ""
         if len(flagged):
             missing = f"not available: {len(flagged)} of {total} folds cannot be weighed; integrate=…, refit= or more draws"
@@ -482,10 +478,9 @@ def elpd(
         plan = plan.some(np.flatnonzero(scored))
         count = plan.num_refits
         scored = scored[scored > 0]
+    cases = None
     if plan.of_cases:
         cases = _cases(posterior, plan)
-    else:
-        cases = None
     pointwise = score == "pointwise" and scored.max() > 1
     if pointwise and posterior.unit_losses is None:
         raise ValueError(
@@ -512,10 +507,9 @@ def elpd(
     # no mean of weights that cannot be trusted is an elpd
     values[~accepted[fold_of_score]] = np.nan
     single = pointwise or scored.max() == 1  # a score of every held-out entry of the plan
+    unit = fold_of_score
     if single:
         unit = plan.scored_units
-    else:
-        unit = fold_of_score
     if cases is None:
         weight = np.ones(len(unit))
     else:

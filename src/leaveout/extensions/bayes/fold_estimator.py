@@ -30,7 +30,7 @@ from ...developer import (
 )
 from .coordinates import read_draws
 from .importance import (
-    EVEN,
+    EVEN_SPREAD,
     FINITE_K,
     GOOD_K,
     K_OF_SHARE,
@@ -55,7 +55,7 @@ from .posterior import Places, Posterior, batch_means
 
 Array = np.ndarray
 
-TOGETHER = 2**17  # weights that are smoothed together, 1 MiB
+SMOOTHED_WEIGHTS = 2**17  # weights that are smoothed together, 1 MiB
 FoldPlaces = Float[Array, "folds places"]
 PerPlace = Float[Array, " places"]
 NO_DRAWS = np.zeros(2)  # influence of draws of its own on a fold that has none
@@ -523,7 +523,7 @@ class FoldEstimator:
         before = list[np.ndarray]()
         within = list[np.ndarray]()
         # what all folds share is then computed once
-        together = CAPACITY if posterior.block_losses is None else TOGETHER
+        together = CAPACITY if posterior.block_losses is None else SMOOTHED_WEIGHTS
         for batch in _parts(folds, together // len(posterior.draws)):
             evaluation = self.evaluate(batch, posterior.draws)
             log_weights = posterior.value - evaluation.reduced
@@ -531,7 +531,7 @@ class FoldEstimator:
                 "draws", batch, log_weights, evaluation, lambda: posterior.draws
             )
             with np.errstate(invalid="ignore"):  # of weights that are zero
-                even = log_weights.std(-1) < EVEN
+                even = log_weights.std(-1) < EVEN_SPREAD
             good[batch] = even & [fold.accepted and fold.k < GOOD_K for fold in estimates]
             for j in np.flatnonzero(~good[batch]):
                 self._evaluations[int(batch[j])] = Evaluation(

@@ -32,7 +32,7 @@ FREEDOM = 7
 FINITE_K = 0.5  # Pareto's k below which weights have a variance
 # standard deviation of log weights below which their mean is nearly normal; unlike k̂ it does not
 # select by errors
-EVEN = 0.3
+EVEN_SPREAD = 0.3
 FLAT = 1e-9  # difference of log weights that is rounding
 # log weight, beside the largest, below which none is in a tail
 LEAST = np.log(np.finfo(float).tiny)

@@ -125,10 +125,9 @@ def from_numpyro(
     unit = sites[unit_variable(caller, seen, observed)]
     shape = np.shape(unit["fn"].log_prob(unit["value"]))
     if not shape or unit["scale"] is not None:
+        wrong = "are scaled, by handlers.scale or a plate that draws some of them"
         if not shape:
             wrong = "have one density together"
-        else:
-            wrong = "are scaled, by handlers.scale or a plate that draws some of them"
         raise ValueError(f"{caller}: the entries of {unit['name']!r} are no units: they {wrong}.")
     draws = read_draws(caller, mcmc)
 

@@ -57,16 +57,16 @@ BATCHES = 50
 # batches beyond which intervals of 1.96 errors do not gain a third of a per cent any more
 MAX_BATCHES = 200
 # length of a batch, in draws that are worth one, beside which the memory of chains is short
-MEMORY = 10
+BATCH_LENGTH = 10
 # numbers of an array that stays in a processor's cache with the other temporaries of a density
 CACHED = 2**14
 # draws together from which programs run in vector instructions, whether or not their arrays stay in
 # the cache
-FEWEST = 16
+MIN_VECTOR_DRAWS = 16
 CHECKED_DRAWS = 1000  # draws, evenly spaced, at which draws and density are compared
 # error of an identity that warns: so many standard errors, and so large a share of its size for
 # draws of the density
-SURE = 6.0
+IDENTITY_ERRORS = 6.0
 LARGE = 0.3
 
 
@@ -187,7 +187,7 @@ class Posterior(AbstractPosterior):
     @property
     def batches(self) -> int:
         """Number of batches of draws whose means are nearly independent."""
-        return int(np.clip(len(self.draws) * self.efficiency / MEMORY, 4, MAX_BATCHES))
+        return int(np.clip(len(self.draws) * self.efficiency / BATCH_LENGTH, 4, MAX_BATCHES))
 
     @functools.cached_property
     def _predictors(self) -> Any:
@@ -341,7 +341,7 @@ class Posterior(AbstractPosterior):
             size, most = (
                 max(1, capacity // self.objective.num_units) for capacity in (CACHED, CAPACITY // 4)
             )
-            size = min(max(FEWEST, size), most, len(places))
+            size = min(max(MIN_VECTOR_DRAWS, size), most, len(places))
             values, unit_losses = _values_and_losses(
                 objective, self.like, places, padded_weights(objective, weights), padded, size
             )
@@ -482,20 +482,18 @@ class Posterior(AbstractPosterior):
             return self.block_losses[:, units]
         return self.values_and_losses(theta, units)[1]
 
-    def _lines(self) -> Lines:
+    def _facts(self) -> Lines:
         shown = 12  # names that are printed
+        chains = ""
         if self.chains > 1:
             chains = f" in {self.chains} chains"
-        else:
-            chains = ""
         names = ", ".join(self.names[:shown]) + (", …" if len(self.names) > shown else "")
-        lines = [
+        return [
             ("model", f"{display_name(self.objective)}, {self.objective.num_units} units"),
             ("draws", f"{len(self.draws)}{chains}"),
             ("parameters", f"{self.draws.shape[1]}, unconstrained: {names}"),
             ("note", self.note),
         ]
-        return [(name, text) for name, text in lines if text]
 
     def __repr__(self) -> str:
         return str(self)
@@ -549,8 +547,8 @@ def check_posterior(caller: str, posterior: Posterior) -> Posterior:
     error = lambda values: np.maximum(batch_error(values, posterior.chains), 1e-12)
     size = product.mean(0)
     shift = slope.mean(0) * spread
-    wrong = (np.abs(size - 1) > SURE * error(product)) & (np.abs(size - 1) > LARGE)
-    wrong |= (np.abs(shift) > SURE * error(slope * spread)) & (np.abs(shift) > LARGE / 3)
+    wrong = (np.abs(size - 1) > IDENTITY_ERRORS * error(product)) & (np.abs(size - 1) > LARGE)
+    wrong |= (np.abs(shift) > IDENTITY_ERRORS * error(slope * spread)) & (np.abs(shift) > LARGE / 3)
     if (
         wrong.any()
         and np.isposinf(

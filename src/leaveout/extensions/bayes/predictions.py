@@ -44,7 +44,7 @@ from .sampled import Integrated
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SURE = 0.05  # p below which the printed line calls PITs not uniform
+PIT_SIGNIFICANCE = 0.05  # p below which the printed line calls PITs not uniform
 
 
 @record
@@ -152,14 +152,13 @@ class PosteriorPredictions(PrintedResult):
             message = f"predictions are too {'sure' if spread > 0 else 'wide'}"
         return float(scipy.stats.chi2.sf(place**2 + spread**2, 2)), message
 
-    def _lines(self) -> Lines:
+    def _facts(self) -> Lines:
         table = self._weighed_table
         n = len(self.table)
         flagged = int(self.table["flagged"].sum())
+        missing = ""
         if flagged:
             missing = f"; {flagged} are in folds that cannot be weighed"
-        else:
-            missing = ""
         lines = [
             ("model", self.title),
             ("predicted", f"{len(table)} of {n} left-out units{missing}{self.missing}"),
@@ -180,7 +179,7 @@ class PosteriorPredictions(PrintedResult):
                 (
                     "PIT",
                     f"not uniform (p = {p:.1g}): {message}"
-                    if p < SURE
+                    if p < PIT_SIGNIFICANCE
                     else f"as uniform as expected (p = {p:.2f})",
                 ),
             ]
@@ -274,10 +273,9 @@ def predict_left_out(
     table.insert(0, "y", y)
     table = table.assign(refit=refit, flagged=np.isin(refit, estimate.flagged()))
     unpredicted = int((table["mean"].isna() & ~table["flagged"]).sum())
+    missing = ""
     if unpredicted:
         missing = f"; {unpredicted} are in folds that weigh moved draws, which only a function simulate serves"
-    else:
-        missing = ""
     return PosteriorPredictions(table, level, plan, estimate.labels.objective, missing)
 
 
@@ -349,10 +347,11 @@ def _response_draws(posterior: Posterior, simulate: Any) -> Callable[..., Any]:
         return simulate_by(simulate)
     if simulate is None:
         if posterior.simulate is None:
+            advice = (
+                "give simulate=, a function (key, theta, datum) in JAX that draws one response, or"
+            )
             if simulate_by is None:
                 advice = f"{title} draws no responses; give"
-            else:
-                advice = "give simulate=, a function (key, theta, datum) in JAX that draws one response, or"
             raise ValueError(
                 f"predict: {advice} predictive draws [draws, units], such as idata.posterior_predictive."
             )

@@ -110,10 +110,9 @@ def from_pymc(
     densities = dict(
         zip([term.name for term in terms], model.logp(vars=terms, sum=False), strict=True)
     )
+    wrong = ""
     if not densities[unit].ndim:
         wrong = "have one density together"
-    else:
-        wrong = ""
     if f"{unit.removesuffix('_observed')}_unobserved" in latent:
         wrong = (
             "are partly missing, and PyMC draws them; build the model of the rows that have them"

@@ -26,16 +26,18 @@ from .coordinates import coordinate_names
 
 # nodes of an integral over u, z = mode + spread sinh u: a Gaussian to 6e-8, a t of 3 degrees to
 # 3e-7
-NODES = 41
+EFFECT_NODES = 41
 WIDTH = 0.3
 # places over the range of all effects from which modes are looked for, beside the mean of the draws
 # of each
-STARTS = 9
+MODE_STARTS = 9
 DRAWN = 15  # nodes, one standard deviation apart, one of which is drawn
 # Newton steps to the mode of a log-concave integrand, which needs fewer than ten from the mean of
 # the draws
-STEPS = 12
-NEAR = 1e-5  # length of a step in standard deviations that is the last: its square is what remains
+MAX_MODE_STEPS = 12
+LAST_STEP = (
+    1e-5  # length of a step in standard deviations that is the last: its square is what remains
+)
 # length of a step in standard deviations of the integrand, beyond which it is cut
 LONGEST_MOVE = 5.0
 UnitWeights = Float[Arrays, " units"]
@@ -142,9 +144,9 @@ class Integrated(Sampled):
         ones, centre, scale = (jnp.ones(len(self.present)), *self._start_and_scale)
         height = self._height(*jax.lax.stop_gradient((theta, weights)))
         # without its units an effect lies where effects lie, and not near its own draws
-        grid = jnp.linspace(jnp.min(centre - 2 * scale), jnp.max(centre + 2 * scale), STARTS)
+        grid = jnp.linspace(jnp.min(centre - 2 * scale), jnp.max(centre + 2 * scale), MODE_STARTS)
         places = jnp.concatenate(
-            [centre[None], jnp.broadcast_to(grid[:, None], (STARTS, len(centre)))]
+            [centre[None], jnp.broadcast_to(grid[:, None], (MODE_STARTS, len(centre)))]
         )
         best = jnp.argmax(jnp.nan_to_num(jax.vmap(height)(places), nan=-jnp.inf), axis=0)
         start = jnp.take_along_axis(places, best[None], axis=0)[0]
@@ -158,7 +160,7 @@ class Integrated(Sampled):
             move = jnp.clip(g / root, -LONGEST_MOVE, LONGEST_MOVE)
             return step + 1, z + move / root, 1 / root, jnp.max(jnp.abs(move))
 
-        unfinished = lambda state: (state[0] < STEPS) & (state[3] > NEAR)
+        unfinished = lambda state: (state[0] < MAX_MODE_STEPS) & (state[3] > LAST_STEP)
         return jax.lax.while_loop(
             unfinished, newton, (0, start, scale, jnp.asarray(jnp.inf, start.dtype))
         )[1:3]
@@ -185,7 +187,7 @@ class Integrated(Sampled):
             )
         # where nodes lie changes the integral by its quadrature error only
         mode, spread = self._peaks(theta, weights)
-        u = WIDTH * (np.arange(NODES) - NODES // 2)
+        u = WIDTH * (np.arange(EFFECT_NODES) - EFFECT_NODES // 2)
         heights = jax.vmap(lambda node: height(mode + spread * node))(jnp.asarray(np.sinh(u)))
         return jax.scipy.special.logsumexp(
             heights + np.log(WIDTH * np.cosh(u))[:, None], axis=0

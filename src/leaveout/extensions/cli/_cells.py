@@ -23,7 +23,7 @@ SEPARATORS = tuple(NAMES)  # signs between thousands
 MAX_NUMBER_DIGITS = 15
 OPEN = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")  # either decimals or thousands
 ZEROS = re.compile(r"0\d+")
-LONG = re.compile(rf"\d{{{MAX_NUMBER_DIGITS + 1},}}")
+LONG_DIGITS = re.compile(rf"\d{{{MAX_NUMBER_DIGITS + 1},}}")
 CURRENCY = r"^([+-]?)\s?[$€£¥]\s?|\s?[$€£¥]$"
 SPACES = "\u00a0\u202f\u2009"  # spaces between thousands
 
@@ -292,7 +292,7 @@ def as_labels(frame: pd.DataFrame, reread: Reread, content: str, notes: list[str
     Ids of many digits, and numbers with leading zeros.
     """
     odd = (
-        LONG.search(content) is not None
+        LONG_DIGITS.search(content) is not None
         or re.search(r"(?:^|[,;\t\"' ])0\d", content, re.MULTILINE) is not None
     )
     integer_columns = [
@@ -306,7 +306,7 @@ def as_labels(frame: pd.DataFrame, reread: Reread, content: str, notes: list[str
     for name, cells in reread(integer_columns).items():
         filled = cells.dropna().str.strip()
         zeros = filled.str.fullmatch(ZEROS.pattern).any()
-        long = filled.str.fullmatch(LONG.pattern).any()
+        long = filled.str.fullmatch(LONG_DIGITS.pattern).any()
         if long or (zeros and filled.nunique() > frame[name].nunique()):
             frame[name] = filled.reindex(frame.index)
         elif zeros:
@@ -362,7 +362,7 @@ def parse_labels(column: pd.Series) -> pd.Series:
     if pd.api.types.is_numeric_dtype(column) or isinstance(column.dtype, pd.CategoricalDtype):
         return column
     number = pd.to_numeric(column, errors="coerce")
-    if number.isna().any() or column.astype(str).str.fullmatch(LONG.pattern).any():
+    if number.isna().any() or column.astype(str).str.fullmatch(LONG_DIGITS.pattern).any():
         return column
     if number.nunique() == column.nunique():
         return number

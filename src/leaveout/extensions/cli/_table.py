@@ -37,7 +37,7 @@ LOSSES: dict[str, Heading] = {
 }
 # largest width of the name of a model, and of a table
 NAME = 40
-WIDE = 400
+MAX_TABLE_WIDTH = 400
 # columns over the units that all models score
 PAIR_COLUMNS = "mean", "se", "difference", "se_difference", "p_worse", "weight", "kind"
 
@@ -128,7 +128,9 @@ def show(rows: pd.DataFrame, headings: dict[str, Heading], notes: Iterable[str])
                     )
                 )
         table.add_row(*cells, style="bold" if label == best else None)
-    wide = Measurement.get(console, console.options.update(max_width=WIDE), table).maximum
+    wide = Measurement.get(
+        console, console.options.update(max_width=MAX_TABLE_WIDTH), table
+    ).maximum
     Console(
         width=max(wide, console.width), highlight=False, markup=False, quiet=console.quiet
     ).print(table)  # numbers are never truncated

@@ -33,7 +33,7 @@ STRATEGIES = (
 # refits by scikit-learn for the check and for timing, runs of this library for timing
 CHECK_REFITS = 10
 TIMING_REFITS = 20
-REPEATS = 7
+TIMING_REPEATS = 7
 
 
 def demo(
@@ -81,7 +81,7 @@ def _clock(call: Callable[[], T]) -> tuple[T, float]:
 def _warm(call: Callable[[], T]) -> tuple[T, float]:
     """Return the median time of a repeated call."""
     value = call()
-    return value, float(np.median([_clock(call)[1] for _ in range(REPEATS)]))
+    return value, float(np.median([_clock(call)[1] for _ in range(TIMING_REPEATS)]))
 
 
 def _table(fit: lo.Fit, plan: lo.Plan) -> lo.Estimate:

@@ -33,7 +33,7 @@ from .performance import Continuous, PerformanceTable, curve, regression
 
 Array = np.ndarray
 Smoother = Literal["spline", "lowess"]
-POINTS = 50  # points of a curve
+CURVE_POINTS = 50  # points of a curve
 BEYOND = 5  # predictions at each end that the curve leaves out, as rms does
 
 
@@ -191,7 +191,7 @@ def calibration(
             inner = np.sort(p)[BEYOND - 1 : 1 - BEYOND]
         else:
             inner = np.sort(p)
-        grid = np.linspace(inner[0], inner[-1], POINTS)
+        grid = np.linspace(inner[0], inner[-1], CURVE_POINTS)
     else:
         grid = np.asarray(numbers("calibration", "at", at), np.float64).ravel()
         if not linear and not ((grid > 0) & (grid < 1)).all():

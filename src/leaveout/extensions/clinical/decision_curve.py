@@ -156,9 +156,8 @@ def decision_curve(
     0.2               0.37  0.35   0.0
     0.5               0.20 -0.04   0.0
     """
-    if thresholds is None:
-        t = THRESHOLDS
-    else:
+    t = THRESHOLDS
+    if thresholds is not None:
         t = np.asarray(numbers("decision_curve", "thresholds", thresholds), float).ravel()
     if not t.size or not ((t > 0) & (t < 1)).all():
         raise ValueError(

@@ -56,9 +56,8 @@ class HeldOutRows:
     @property
     def label(self) -> Int[Array, " rows"] | None:
         """Label of the independent units of rows, if these are not the rows themselves."""
-        if self.plan is None:
-            clusters = None
-        else:
+        clusters = None
+        if self.plan is not None:
             clusters = self.plan.clusters
         if clusters is not None:
             return clusters[self.unit]
@@ -70,9 +69,8 @@ class HeldOutRows:
     @property
     def freedom(self) -> float:
         """Degrees of freedom of Student's t: of clusters one less than there are."""
-        if self.plan is None:
-            clusters = None
-        else:
+        clusters = None
+        if self.plan is not None:
             clusters = self.plan.clusters
         if clusters is None:
             return np.inf
@@ -98,10 +96,9 @@ def held_out_rows(
     """Return the held-out predictions of an estimate, or the predictions of a fit, whose weights
     may count cases.
     """
+    fit = source
     if isinstance(source, Estimate | Validation):
         fit = source.fit
-    else:
-        fit = source
     if fit is None:
         raise ValueError(
             f"{caller}: this estimate has no fit, as one that was pickled has none; make it again."
@@ -122,10 +119,9 @@ def held_out_rows(
     measure = performance(caller, fit, None if time is None else [time], cases)
     if isinstance(measure, Survival) and not measure.times.size:
         raise ValueError(f"{caller}: {NO_RISKS}")
+    at_time = None
     if isinstance(measure, Survival):
         at_time = measure.middle
-    else:
-        at_time = None
     n = len(measure.case)
     if not isinstance(source, Estimate):
         note = "; ".join(filter(None, ("apparent", measure.weights.note)))

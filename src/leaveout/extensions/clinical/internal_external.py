@@ -163,10 +163,9 @@ class InternalExternal(PerformanceTable):
                 reason = ""
             else:
                 reason = f"no refit: {RESULTS[row['result']].message}"
+            events = ""
             if "events" in row:
                 events = f", {row['events']:.0f} events"
-            else:
-                events = ""
             lines.append(
                 (
                     str(name),

@@ -175,12 +175,11 @@ class Validation(PerformanceTable):
             for name, count in number.items()
         ]
         num_missing = int((~flagged["used"]).sum())
+        missing_note = ""
         if num_missing:
             missing_note = (
                 f"{num_missing} of {len(self.result)} have no refit and leave every mean: "
             )
-        else:
-            missing_note = ""
         return [
             (
                 "resamples",
@@ -448,14 +447,13 @@ def resamples(
 def check_method(caller: str, method: Method | None, plan: Plan) -> None:
     """Raise ValueError if a method of resamples is given folds, or one of folds resamples."""
     if method is not None and plan.draws == (method == "crossvalidation"):
+        required_plan = "resamples, such as lo.bootstrap"
+        actual_plan = "folds"
+        way = " lo.cross_validate(fit, folds) has held-out predictions, which lo.calibration takes."
         if plan.draws:
             required_plan = "folds, such as lo.kfold"
             actual_plan = "resamples"
             way = ""
-        else:
-            required_plan = "resamples, such as lo.bootstrap"
-            actual_plan = "folds"
-            way = " lo.cross_validate(fit, folds) has held-out predictions, which lo.calibration takes."
         raise ValueError(
             f"{caller}: {method!r} takes {required_plan}; the plan {plan.call or ''} is of {actual_plan}.{way}"
         )
@@ -616,9 +614,8 @@ def student_quantile(plan: Plan, used: int, level: float, weights: UnitWeights) 
     )
     if not VARIANCE_OF_COUNTS[0] < counts < VARIANCE_OF_COUNTS[1]:
         return np.nan
-    if plan.clusters is None:
-        clusters = np.inf
-    else:
+    clusters = np.inf
+    if plan.clusters is not None:
         clusters = len(np.unique(plan.clusters))
     return float(scipy.stats.t.ppf((1 + level) / 2, min(used, clusters) - 1))
 

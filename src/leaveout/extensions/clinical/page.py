@@ -103,28 +103,23 @@ def page_of(
     stable = stability(fit, B=B, cases=cases)
     curve = calibration(estimate)
     decisions = decision_curve(estimate, thresholds)
-    if centres is None:
-        across = None
-    else:
+    across = None
+    if centres is not None:
         across = internal_external(fit, centres, cases=cases)
     labels = getattr(fit.objective, "labels", None)
     classes = getattr(labels, "classes", ()) or getattr(fit.objective, "classes", ())
+    event = "the event"
     if len(classes) == 2:
         event = f"“{classes[1]}”"
-    else:
-        event = "the event"
-    if curve.time is None:
-        until = ""
-    else:
+    until = ""
+    if curve.time is not None:
         until = f" until {curve.time:g}"
-    if plan.clusters is None:
-        population = "patients"
-    else:
+    population = "patients"
+    if plan.clusters is not None:
         population = f"{len(np.unique(plan.clusters))} groups of patients who are held out whole"
+    name = "C"
     if "AUC" in validated.table.index:
         name = "AUC"
-    else:
-        name = "C"
     figures = [
         _calibration_figure(curve, population),
         _decision_figure(decisions, population),
@@ -150,7 +145,7 @@ def page_of(
         PageTable("items", "TRIPOD+AI", ITEMS_NOTE, items),
     ]
     printed: dict[str, Lines] = {
-        "All that is known of the cross-validation": estimate._facts(),
+        "All that is known of the cross-validation": estimate._numbers(),
         "The fit": fit._lines(),
     }
     printed |= {"Resamples": validated._lines(), "Net benefit": decisions._lines()}
@@ -212,10 +207,9 @@ def _answers(
         happened = measure.y
     events = patients @ happened
     exclusions = "; ".join(f"{number} left out: {reason}" for reason, number in excluded.items())
+    weighted = ""
     if measure.weights.note:
         weighted = f"{measure.weights.note}; "
-    else:
-        weighted = ""
     row = validated.table.loc[name]
     slope = curve.table.loc["slope"]
     large = curve.table.loc["large"]
@@ -291,10 +285,9 @@ def _optimism(validated: Validation) -> pd.DataFrame:
 
 def _optimism_note(validated: Validation) -> str:
     num_missing = int((~validated.flagged["used"]).sum())
+    missing_note = ""
     if num_missing:
         missing_note = f"{num_missing} of {validated.plan.num_refits} resamples have no refit and leave every mean. "
-    else:
-        missing_note = ""
     return (
         f"Apparent measures are of the model on its own patients; training and test are means over {validated.plan.num_refits} "
         "models of bootstrap resamples, on their own patients and on all. The difference, optimism, is taken from the apparent "
@@ -335,15 +328,13 @@ def _equation(fit: Fit, measure: Any, time: Any) -> tuple[pd.DataFrame, str, boo
         value = model.spread(fit.vector)
         model = model.whole.model
         names = model.parameters.names()
+    link = ""
     if isinstance(model, GLM):
         link = getattr(model.loss_function, "link", "")
-    else:
-        link = ""
     is_complete = link in RISKS or isinstance(model, Cox)
+    offset = ""
     if getattr(model, "offset", None) is not None:
         offset = " and the offset"
-    else:
-        offset = ""
     eta = f"η the sum of the coefficients times the terms{', with the intercept' * ('intercept' in names)}{offset}"
     formula, ratio = RISKS.get(link, ("", "coefficient"))
     notes = [f"Risk = {formula}, {eta}."]

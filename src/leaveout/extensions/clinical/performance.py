@@ -71,7 +71,7 @@ NO_RISKS = (
     "lo.validate and lo.internal_external measure its concordance, slope and explained deviance."
 )
 # quantiles of the times of events at which survival is measured by default
-TIMES = 0.25, 0.5, 0.75
+EVENT_QUANTILES = 0.25, 0.5, 0.75
 
 
 @record
@@ -82,15 +82,11 @@ class PerformanceTable(PrintedTable):
     fit: Fit
     level: float
 
-    def _facts(self) -> Lines:
-        """Return the printed lines below that of the model; one without a text is left out."""
-        raise NotImplementedError
-
     def _lines(self) -> Lines:
         objective = self.fit.objective
         params = self.fit.num_params
         model = f"{kind_of(objective)}, {params} parameters, {objective.num_units} units"
-        return [("model", model), *((name, text) for name, text in self._facts() if text)]
+        return [("model", model), *super()._lines()]
 
 
 class AbstractPerformance(abc.ABC):
@@ -381,10 +377,9 @@ def regression(
         theta = np.linalg.lstsq(H, Z.T @ (w * y), rcond=None)[0]
         residual = y - Z @ theta
         freedom = w.sum() - Z.shape[1]
+        variance = np.nan
         if freedom > 0:
             variance = (w @ residual**2) / freedom
-        else:
-            variance = np.nan
     else:
         theta, H = (part[0] for part in logistic(Z.T[:, None], y[None], w[None], offset, tol=1e-12))
         residual = y - scipy.special.expit(Z @ theta + offset)
@@ -531,7 +526,7 @@ def times_and_grid(
     where it is integrated.
     """
     chosen = np.unique(
-        np.quantile(died, TIMES, method="nearest")
+        np.quantile(died, EVENT_QUANTILES, method="nearest")
         if times is None
         else np.asarray(times, np.float64)
     )

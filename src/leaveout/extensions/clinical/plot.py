@@ -93,9 +93,8 @@ def calibration(found: Calibration | Estimate | Fit, ax: "Axes | None" = None) -
     ):
         style: dict[str, Any] = {"color": color, "linewidth": 0, "label": name or None}
         ax.bar(bins[:-1], sign * number * tall, np.diff(bins), low - tall, align="edge", **style)
-    if agreement.time is None:
-        until = ""
-    else:
+    until = ""
+    if agreement.time is not None:
         until = f" until {agreement.time:g}"
     if share:
         words = ("predicted risk", "observed share")
@@ -145,9 +144,8 @@ def decision_curve(found: DecisionCurve | Estimate | Fit, ax: "Axes | None" = No
     else:
         curve = decide(found)
     table = curve.table
-    if curve.time is None:
-        until = ""
-    else:
+    until = ""
+    if curve.time is not None:
         until = f" until {curve.time:g}"
     t = table.index.to_numpy()
     ax.axhline(0, color="0.3", linewidth=0.8, label="treat none")
@@ -318,10 +316,9 @@ def _two_classes(
         raise TypeError(f"plot.{caller}: needs a response of two classes.")
     values = METRICS[metric].pseudo(rows.outcome[0], rows.score, rows.weight)
     ax = axes_of(ax, (5.0, 5.0))
+    origin = ", held out"
     if rows.plan is None:
         origin = ", apparent"
-    else:
-        origin = ", held out"
     value = f"{np.average(values, weights=rows.weight):.3f} ± {rows.mean(values).value:.2g}"
     ax.set_title(f"{name} {value}{origin}", fontsize="medium")
     return rows, ax

@@ -54,14 +54,12 @@ def pool(
     hksj = np.sqrt(np.sum(a * (t - mu) ** 2) / ((k - 1) * a.sum()))
     tail = (1 + level) / 2
     half = stats.t.ppf(tail, k - 1) * hksj
+    wide = np.nan
     if k > 2:
         wide = stats.t.ppf(tail, k - 2) * np.sqrt(between + mu_se**2)
-    else:
-        wide = np.nan
+    inconsistent = 0.0
     if Q > 0:
         inconsistent = max(0.0, 1 - (k - 1) / Q)
-    else:
-        inconsistent = 0.0
     return pd.Series(
         [mu, between, Q, inconsistent, mu_se, hksj, mu - half, mu + half, mu - wide, mu + wide, k],
         names,

@@ -115,9 +115,8 @@ def from_lifelines(fitter: Any, df: Any) -> Fit:
         raise TypeError(
             "from_lifelines: CoxPHFitter is supported with baseline_estimation_method='breslow' only."
         )
-    if fitter.strata is None:
-        strata = None
-    else:
+    strata = None
+    if fitter.strata is not None:
         strata = [fitter.strata] if isinstance(fitter.strata, str) else list(fitter.strata)
     labels = None if strata is None else columns[strata].apply(tuple, axis=1)
     X = fitter.regressors.transform_df(columns.drop(columns=strata or []))["beta_"]

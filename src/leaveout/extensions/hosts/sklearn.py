@@ -274,7 +274,7 @@ def _describe_sgd(estimator: Any) -> HostObjective:
 
 # largest number of entries (a gibibyte) of sparse columns that are written out for a model that
 # needs dense ones
-DENSE = 2**27
+MAX_DENSE_ENTRIES = 2**27
 # width over which kinks are rounded, relative to the median residual, or to a margin of one
 KINK_WIDTH = 1e-3
 # losses of SGD, for classes and for numbers
@@ -1015,7 +1015,7 @@ def _objective(
         penalty is not None
         and (host.l1 or host.positive)
         and scipy.sparse.issparse(X)
-        and np.prod(np.shape(X)) <= DENSE
+        and np.prod(np.shape(X)) <= MAX_DENSE_ENTRIES
     ):
         X = X.toarray()  # models with kinks or bounds need dense columns
     glm: Any = StandardisedGLM if host.standardises else GLM

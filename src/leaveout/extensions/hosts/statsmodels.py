@@ -26,7 +26,7 @@ from ._fit_at_host import add_remark, fit_at_host
 
 Array = np.ndarray
 
-LINKS: dict[str, Callable[[Any], Any]] = {  # links by name
+LINK_READERS: dict[str, Callable[[Any], Any]] = {  # links by name
     "Identity": lambda link: "identity",
     "Log": lambda link: "log",
     "InversePower": lambda link: "inverse",
@@ -360,7 +360,7 @@ def _read_glm(model: Any, coef: Array, alpha: ArrayLike | None = None) -> ReadGL
 def _family(family: Any) -> losses.AbstractLoss:
     name = type(family).__name__
     link = type(family.link)
-    links = BINOMIAL if name == "Binomial" else LINKS
+    links = BINOMIAL if name == "Binomial" else LINK_READERS
     # old spellings in lower case subclass the classes of today; a CDFLink subclasses Logit, but is
     # not one
     link_name = next((c.__name__ for c in (link, link.__bases__[0]) if c.__name__ in links), None)
@@ -370,7 +370,7 @@ def _family(family: Any) -> losses.AbstractLoss:
         )
     if name == "Binomial":
         return losses.Binomial(BINOMIAL[link_name])
-    return FAMILIES[name](family, LINKS[link_name](family.link))
+    return FAMILIES[name](family, LINK_READERS[link_name](family.link))
 
 
 def _shift(model: Any, *names: str) -> Array | None:

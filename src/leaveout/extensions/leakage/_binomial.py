@@ -283,9 +283,8 @@ def check_probabilities(caller: str, p_train: ArrayLike, p_test: ArrayLike) -> N
             raise ValueError(f"{caller}: {name} must lie in [0, 1); got {_worst(p, inside)}.")
     if np.any(train + test >= 1):
         bad = np.flatnonzero(train + test >= 1)
-        if len(train) == 1:
-            where = ""
-        else:
+        where = ""
+        if len(train) != 1:
             where = f" in folds {', '.join(map(str, bad[:5]))}"
         raise ValueError(
             f"{caller}: p_train + p_test must be below 1{where}; got {train[bad[0]]:g} + {test[bad[0]]:g}. Then V̂ holds no "

@@ -23,12 +23,12 @@ from ._blocks import PULL, Graph, NodeNumbers, components
 from ._tables import PairIndices, PairNumbers
 
 # least and largest number of steps of these sweeps, and largest number of pairs that they visit
-FEWEST = 300
-MOST = 2000
+MIN_SWEEP_STEPS = 300
+MAX_SWEEP_STEPS = 2000
 LOOKS = 4e7
 SPARSE = 4  # labels for each node from which labels are numbered anew
 # change of a weight by one visit of its pair, and number of steps after which it is half
-GAIN = 0.1
+WEIGHT_GAIN = 0.1
 SLOWS = 50
 
 
@@ -75,7 +75,7 @@ def draw_chain(graph: Graph, num: int, rng: np.random.Generator) -> Bool[np.ndar
     # first draw
     burn_in_sweeps = 10
     needed = burn_in_sweeps * np.bincount(chains.chain, chains.eager)
-    max_steps = int(np.clip(LOOKS / len(chains.a), FEWEST, MOST))
+    max_steps = int(np.clip(LOOKS / len(chains.a), MIN_SWEEP_STEPS, MAX_SWEEP_STEPS))
     label = np.arange(len(chains.size))
     share = np.full(len(needed), 0.1)
     proposals = np.zeros(len(needed))
@@ -94,7 +94,7 @@ def draw_chain(graph: Graph, num: int, rng: np.random.Generator) -> Bool[np.ndar
             share = np.minimum(
                 share * 1.5 ** (np.sign(2 * num_free - num_picked) / np.sqrt(steps)), 1.0
             )
-            chains = _pull_weights(chains, graph, label, GAIN)
+            chains = _pull_weights(chains, graph, label, WEIGHT_GAIN)
         bar.advance()
         if (burn_in_sweeps * proposals < needed).any():
             warn(
@@ -103,7 +103,7 @@ def draw_chain(graph: Graph, num: int, rng: np.random.Generator) -> Bool[np.ndar
             )
         for step in range(steps):
             label = _move(chains, label, share, rng)[1]
-            chains = _pull_weights(chains, graph, label, GAIN / (1 + step / SLOWS))
+            chains = _pull_weights(chains, graph, label, WEIGHT_GAIN / (1 + step / SLOWS))
         out = [(label[chains.a] == label[chains.b]).reshape(copies, -1)]
         while len(out) * copies < num:
             bar.advance()

@@ -82,7 +82,7 @@ class BlockBootstrap(PrintedResult):
     num_boot: int
     direction: Direction = field(default="train")
 
-    def _lines(self) -> Lines:
+    def _facts(self) -> Lines:
         curve = self.solve()
         direction = {"train": "V̂ into T̂", "test": "T̂ into V̂", "both": "both ways"}[self.direction]
         size = len(curve.values) - 1

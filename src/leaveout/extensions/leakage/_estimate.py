@@ -187,9 +187,8 @@ def leakage_corrected(
         mixture = ()
     else:
         mixture = tuple(shares.p_test / (1 - shares.p_train - shares.p_test))
-    if bins is None:
-        edges = None
-    else:
+    edges = None
+    if bins is not None:
         edges = np.asarray(bins, np.float64)
     if edges is not None and (edges.ndim != 1 or len(edges) < 3 or not np.all(np.diff(edges) > 0)):
         raise ValueError(

@@ -183,10 +183,9 @@ class LeastSquares(AbstractLinear):
         gram[:, range(d), range(d)] += self.penalty * scale
         gram[close] = np.eye(d)
         coef[:, :d], doubtful = _solve_stack(gram, right)
+        mean_response = 0.0
         if self.intercept:
             mean_response = sums[:, d, -1] / size + shift[d]
-        else:
-            mean_response = 0.0
         coef[:, d] = mean_response - np.einsum(
             "fd,fd->f", coef[:, :d], (mean + shift[:d]) * self.centres
         )
@@ -255,10 +254,9 @@ class AbstractClasses(AbstractLinear):
 
     def solve(self, X: Features, y: Responses) -> FloatArray:
         fits, _, d = X.shape
+        Z = X
         if self.intercept:
             Z = np.concatenate([X, np.ones((*X.shape[:2], 1))], 2)
-        else:
-            Z = X
         theta = np.zeros((fits, Z.shape[2]))
         share = y.mean(1)
         mixed = (share > 0) & (share < 1)

@@ -247,10 +247,9 @@ class PlanHost(AbstractLearner):
         coef = parameters["coef"]
         intercept = parameters["intercept"]
         X = np.asarray(self.glm.as_given.design)[:, : coef.shape[-1]]
+        pattern = "fd,{}->f{}"
         if coef.ndim == 3:
             pattern = "fkd,{}->f{}k"
-        else:
-            pattern = "fd,{}->f{}"
         predictors = [
             np.einsum(pattern.format("vd", "v"), coef, X[shared]),
             np.einsum(pattern.format("fvd", "v"), coef, X[extra]),

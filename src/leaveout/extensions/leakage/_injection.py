@@ -26,8 +26,8 @@ from ._models import Leakage, LeakageFold, MatePairs
 
 SLOPE_SHARE = 0.1  # share of V̂ at which the slope is tested
 # least and largest number of draws at each level, if the errors decide
-FEWEST = 20
-MOST = 200
+MIN_DRAWS = 20
+MAX_DRAWS = 200
 NEVER = np.iinfo(np.int64).max
 MAX_UNCORRECTED_SHARE = (
     # share of possible leakage that injection may fail to show; the estimate keeps that share of
@@ -99,7 +99,7 @@ class Injection:
     def draws(self) -> tuple[int, int]:
         """The least and the largest number of draws at each level."""
         if self.num_boot is None:
-            return FEWEST, MOST
+            return MIN_DRAWS, MAX_DRAWS
         return self.num_boot, self.num_boot
 
 
@@ -299,14 +299,13 @@ def make_folds(
     names, codes = np.unique(labels, return_inverse=True)
     if len(names) < 2:
         raise ValueError(f"{caller}: at least two clusters are needed; all labels are equal.")
+    split_labels = codes
     if cv is None or isinstance(cv, int):
         count = min(5, len(names)) if cv is None else cv
         if not 2 <= count <= len(names):
             raise ValueError(f"{caller}: cv must be from 2 to the {len(names)} clusters; got {cv}.")
         cv = GroupKFold(count)
         split_labels = np.random.default_rng([seed, 4]).permutation(len(names))[codes]
-    else:
-        split_labels = codes
     folds = []
     for k, pair in enumerate(check_cv(cv).split(X, y, split_labels)):
         train, test = (

@@ -18,7 +18,7 @@ from ._answers import average, coarser, extrapolate, impute, mateless_rows, naiv
 from ._binomial import whole_number
 from ._estimate import leakage_corrected
 from ._hosts import Estimator, make_learner, prepare
-from ._injection import FEWEST, Injection, make_folds, refusal, unshown
+from ._injection import MIN_DRAWS, Injection, make_folds, refusal, unshown
 from ._linkage import Linkage
 from ._pair_calibration import read_rate
 from ._report_result import LeakageReport, estimate_unlisted
@@ -206,7 +206,9 @@ def leakage_report(
     # fits are costly: half as many levels, and few draws
     if injection is None and isinstance(learner, Estimator):
         # 20_000: rows scored at each level of injection, over draws
-        injection = Injection(num_levels=6, num_boot=int(np.clip(20_000 // len(task.y), 2, FEWEST)))
+        injection = Injection(
+            num_levels=6, num_boot=int(np.clip(20_000 // len(task.y), 2, MIN_DRAWS))
+        )
     injection = injection or Injection()
     corrected = functools.partial(
         leakage_corrected, estimator, task.X, task.y, groups=study.filed_clusters, leakage=linkage, scoring=task.measure,
@@ -306,11 +308,9 @@ def _report(
         known_links = f"{int(study.across.sum())} listed pairs across, {exposed}"
     tested = f"{study.test_rows.sum()} tested records of {len(np.unique(study.filed_clusters[study.test_rows]))} clusters as filed"
     if index is None:
-        labels = pd.RangeIndex(len(study.y))
-    else:
-        labels = index
+        index = pd.RangeIndex(len(study.y))
     rows = pd.DataFrame({
-        "place": mates.place, "mate": labels[mates.mate_place], "probability": mates.probability, "exposed": mates.exposed,
+        "place": mates.place, "mate": index[mates.mate_place], "probability": mates.probability, "exposed": mates.exposed,
     })  # fmt: skip
     cv = len(study.folds) if several else "[(train, test)]"
     rate = study.listed_rate.estimate
@@ -326,8 +326,8 @@ def _report(
         tested=study.test_rows,
         links=f"{tested}, in {f'{len(study.folds)} folds' if several else 'one split'}; {known_links}",
         pairs=len(study.linkage.left) if pairs else 1,
-        candidates=rows.set_axis(labels[mates.place]),
-        names=labels,
+        candidates=rows.set_axis(index[mates.place]),
+        names=index,
         near_mates=estimate_unlisted(X, study, mates) if pairs and judged else None,
         facts=facts,
         arguments=f"scoring={study.score.name!r}, cv={cv}, level={level:g}, draws={len(study.clusters)}, seed={study.seed}{listed}",

@@ -36,8 +36,8 @@ Array = np.ndarray
 
 LINK_PROBABILITY = 0.5  # default probability from which a pair is linked
 # partitions behind every number; least number, if records and pairs in all exceed the last
-DRAWS = 100
-LEAST = 20
+NUM_PARTITIONS = 100
+MIN_PARTITIONS = 20
 MAX_LISTED_ENTRIES = 1_000_000
 TABLES = 10  # number of redrawn calibrations over which partitions are distributed
 RowLabels = Int[Array, " rows"]
@@ -578,7 +578,7 @@ class Linkage(PrintedResult):
             One a draw.
         """
         if self.given is not None:
-            recall = self.given[1].draw(DRAWS, np.random.default_rng(6))
+            recall = self.given[1].draw(NUM_PARTITIONS, np.random.default_rng(6))
             return [UniformMislinking(1 - float(np.sqrt(r)), r, r).shares(folds) for r in recall]
         linkage = self.for_rows(len(folds[0].clusters))
         return [_shares(label, folds) for label in linkage._draw_partitions]
@@ -589,8 +589,8 @@ class Linkage(PrintedResult):
         return int(
             np.clip(
                 MAX_LISTED_ENTRIES // (self._pairs_needed("draws") + len(self.left) + 1),
-                LEAST,
-                DRAWS,
+                MIN_PARTITIONS,
+                NUM_PARTITIONS,
             )
         )
 
@@ -697,7 +697,7 @@ class Linkage(PrintedResult):
             )
         return filed
 
-    def _lines(self) -> Lines:
+    def _facts(self) -> Lines:
         rates = []
         for name, (estimate, low, high) in self.rates.iterrows():
             if np.isnan(low):

@@ -57,10 +57,9 @@ def read_threshold(caller: str, threshold: float | None, metric: str) -> float:
     if threshold is None or not (
         np.isfinite(threshold) and least <= threshold and (metric != "cosine" or threshold <= 1)
     ):
+        between = "a distance from 0"
         if metric == "cosine":
             between = "a cosine from -1 to 1"
-        else:
-            between = "a distance from 0"
         raise ValueError(f"{caller}: threshold must be {between}; got {threshold}.")
     # 1e-7: distance of unit vectors that differ by rounding
     if metric == "cosine":

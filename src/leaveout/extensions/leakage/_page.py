@@ -8,24 +8,19 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from ...developer import Figure, Page, PageTable, row_bars
+from ...developer import DRAWN_BARS, TABLE_ROWS, Figure, Page, PageTable, row_bars
 from ...plot import forest
 from ._plot import leakage_report
 from ._report_result import LeakageReport
-
-# rows in a table, rows named in a picture
-MOST = 20_000
-BARS = 15
 
 
 def page_of(report: LeakageReport, title: str) -> Page:
     """Build the page of a report, with the origin of each number."""
     answers = report.table.rename_axis("answer").reset_index()
     rows = report.rows.rename_axis("row").reset_index()
-    if len(rows) > MOST:
-        remainder = f" The {MOST} that carry most; LeakageReport.rows has all {len(rows)}."
-    else:
-        remainder = ""
+    remainder = ""
+    if len(rows) > TABLE_ROWS:
+        remainder = f" The {TABLE_ROWS} that carry most; LeakageReport.rows has all {len(rows)}."
     note = (
         "Tested rows that may have mates in training: the likeliest mate and the probability of that pair, the probability of "
         f"any mate in training, and what the row adds to the correction.{remainder}"
@@ -39,7 +34,7 @@ def page_of(report: LeakageReport, title: str) -> Page:
         )
     ]
     if len(rows):
-        tables += [PageTable("rows", "Rows that carry the inflation", note, rows.head(MOST))]
+        tables += [PageTable("rows", "Rows that carry the inflation", note, rows.head(TABLE_ROWS))]
     return Page(
         title or f"{report.scoring} on new clusters, where links between records are uncertain",
         "What is the score on entities that the model has not seen, once their records in the training sets are taken out?",
@@ -64,10 +59,9 @@ def page_of(report: LeakageReport, title: str) -> Page:
 
 def _answers(report: LeakageReport) -> list[tuple[str, str, str]]:
     level = f"{report.level:.0%} interval"
+    better = "less is better"
     if report.more_is_better:
         better = "more is better"
-    else:
-        better = "less is better"
     naive = report.table.loc["naive"]
     cards = [
         (
@@ -162,7 +156,7 @@ def _cuts(report: LeakageReport) -> list[Figure]:
 
 
 def _row_figures(report: LeakageReport) -> list[Figure]:
-    rows = report.rows.head(BARS)
+    rows = report.rows.head(DRAWN_BARS)
     if rows.empty or rows.carries.isna().any():
         return []
     frame = rows[["carries", "mate", "probability", "exposed"]].set_axis(list(map(str, rows.index)))

@@ -103,10 +103,9 @@ def leakage(result: Any, ax: "Axes | None" = None) -> "Axes":
                 label=label,
                 clip_on=False,
             )
+    unit_name = "records trained on that are the test clusters'"
     if result.plan[0].mechanism == "split":
         unit_name = "clusters of V̂ exposed"
-    else:
-        unit_name = "records trained on that are the test clusters'"
     error_text = "".join(
         f" ± {size:.2g} ({name})" for name, (size, *_) in errors.items() if np.isfinite(size)
     )
@@ -156,10 +155,9 @@ def leakage_report(report: Any, ax: "Axes | None" = None) -> "Axes":
     table = report.table
     naive = report.answers["naive"]
     answered = [name for name in table.index[1:] if not table.refusal[name]]
+    width = 1.0
     if np.isfinite(naive.exposed):
         width = max(naive.exposed, 1e-3)
-    else:
-        width = 1.0
     ax.axhline(naive.score, **DASHED)
     color = dict(zip(table.index, COLORS, strict=True))
     for name, curve in report.curves.items():
@@ -180,15 +178,13 @@ def leakage_report(report: Any, ax: "Axes | None" = None) -> "Axes":
             )  # fmt: skip
     for place, name in enumerate(["naive", *answered]):
         row = table.loc[name]
+        position = width
         if place:
             position = -width * (0.06 + 0.07 * (len(answered) - place))
-        else:
-            position = width
         ends = np.abs([[row.score - row.low], [row.high - row.score]])
+        between = ""
         if np.isfinite(row.low):
             between = f" ({row.low:.4g} to {row.high:.4g})"
-        else:
-            between = ""
         ax.errorbar(
             position,
             row.score,
@@ -224,9 +220,8 @@ def leakage_report(report: Any, ax: "Axes | None" = None) -> "Axes":
             fontsize=8,
         )
     ax.set(xlabel="expected share of tested records with a mate in training", ylabel=report.scoring)
+    chosen = "no answer to believe"
     if report.recommended:
         chosen = f"{report.recommended}: {table.score[report.recommended]:.4g}"
-    else:
-        chosen = "no answer to believe"
     ax.set_title(f"{chosen}; cuts above their points", fontsize="medium")
     return legend(ax, title="* believed" if report.recommended else None, title_fontsize=8)

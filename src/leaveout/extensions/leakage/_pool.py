@@ -20,7 +20,7 @@ from ._solve import Curve, Shape, System
 Array = np.ndarray
 
 ORDER = 3  # order of the trend filter, which extrapolates e by a parabola, as its drop slows down
-REPEATS = 200  # draws from the losses' Monte-Carlo law for the error of ê₀
+NOISE_DRAWS = 200  # draws from the losses' Monte-Carlo law for the error of ê₀
 LevelPoints = Float[Array, "levels points"]
 Grid = Float[Array, " points"]
 
@@ -71,7 +71,7 @@ class PooledSystem:
         sign = -1.0 if shape.rising else 1.0
         simulated = (
             self.A @ self.solve(shape).values
-            + sign * rng.standard_normal((REPEATS, len(self.b))) @ root.T
+            + sign * rng.standard_normal((NOISE_DRAWS, len(self.b))) @ root.T
         )
         estimates = [
             system.solve(b, system.choose(b, self.noise), shape).estimate for b in simulated

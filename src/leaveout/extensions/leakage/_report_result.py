@@ -130,25 +130,22 @@ def estimate_unlisted(X: Any, study: LeakageStudy, mates: pd.DataFrame) -> NearM
     # least step
     spread_out = third > second
     ratio = np.log(third[spread_out] / np.maximum(second, 1e-12 * third)[spread_out])
+    dimensions = 0.0
     if spread_out.any():
         dimensions = np.mean(spread_out) * min(1 / max(2 * np.mean(ratio), 1e-3), data.shape[1])
-    else:
-        dimensions = 0.0
     positive = distance[distance > 0]
+    copy_distance = limit
     if limit == 0 and len(positive):
         copy_distance = positive.min()
-    else:
-        copy_distance = limit
     chance = (
         np.where(second > copy_distance, copy_distance / np.maximum(second, 1e-300), 1.0)
         ** dimensions
     )
     by_chance = float(chance.sum())
     pair_distance = np.linalg.norm(data[link.left] - data[link.right], axis=1)
+    mates_share = 1.0
     if np.any(pair_distance <= limit):
         mates_share = float(np.mean(link.probability[pair_distance <= limit]))
-    else:
-        mates_share = 1.0
     # 3: standard deviations of a Poisson number, so that few neighbours by chance are no reason
     excess = close.sum() - by_chance
     missing = 0.0
@@ -460,11 +457,10 @@ class LeakageReport(PagedResult, ComparableResult):
             name: answer.curve for name, answer in self.answers.items() if answer.curve is not None
         }
 
-    def _lines(self) -> Lines:
+    def _facts(self) -> Lines:
+        better = "less is better"
         if self.more_is_better:
             better = "more is better"
-        else:
-            better = "less is better"
         lines = [
             ("learner", f"{self.learner}; {self.fits} fits; score {self.scoring}, {better}"),
             ("links", self.links),
@@ -493,10 +489,9 @@ class LeakageReport(PagedResult, ComparableResult):
         errors = f"± {row.se_data:.2g} (data)"
         if row.se_mc > 0:
             errors += f" ± {row.se_mc:.2g} (Monte Carlo)"
+        exposed = ""
         if np.isfinite(row.exposed):
             exposed = f"; {row.exposed:.2g} exposed"
-        else:
-            exposed = ""
         between = "no interval: all tested records score alike"
         if np.isfinite(row.low):
             between = f"{row.low:.5g} to {row.high:.5g} {errors}"

@@ -33,7 +33,7 @@ from ...developer import (
     record,
 )
 from ._comparison import ComparableMean, ComparableResult
-from ._injection import MOST, FoldInjection, refusal as hidden_leak
+from ._injection import MAX_DRAWS, FoldInjection, refusal as hidden_leak
 from ._models import Shares
 from ._pool import PooledSystem, combine, pool
 from ._run import FoldLosses
@@ -45,7 +45,7 @@ from ._variance import InfluenceSpread
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-RARE = 1e-3  # share of sets without leakage below which ê₀ is an extrapolation
+RARE_SHARE = 1e-3  # share of sets without leakage below which ê₀ is an extrapolation
 
 
 @record
@@ -167,7 +167,7 @@ class LeakageResult(PrintedResult, ComparableResult):
 
         0 if no leakage is observed.
         """
-        if self.pooled.unseen < RARE:
+        if self.pooled.unseen < RARE_SHARE:
             return float(np.ptp(list(self.extrapolants.values())))
         return 0.0
 
@@ -201,7 +201,7 @@ class LeakageResult(PrintedResult, ComparableResult):
     @property
     def overhang(self) -> float:
         """The distance of the ceiling from the estimate; 0 if no leakage is observed."""
-        if self.pooled.unseen < RARE:
+        if self.pooled.unseen < RARE_SHARE:
             return abs(self.ceiling - self.solved.estimate)
         return 0.0
 
@@ -232,10 +232,9 @@ class LeakageResult(PrintedResult, ComparableResult):
             return None
         tested = as_tested(self.plan, records, levels, weights, shares)
         unit = units(self.plan)[0]
+        trained = None
         if draws_resolve(self.plan):
             trained = drawn_influence(self.plan, levels, weights)
-        else:
-            trained = None
         return InfluenceSpread(tested, unit, trained, self.moved)
 
     @property
@@ -263,10 +262,9 @@ class LeakageResult(PrintedResult, ComparableResult):
     def _over(self) -> str:
         if self.spread is None:
             return f"not available: {self.measure.name} takes no sample_weight"
+        unit_name = "records within these clusters; new clusters differ more"
         if units(self.plan)[1]:
             unit_name = "clusters"
-        else:
-            unit_name = "records within these clusters; new clusters differ more"
         if self.moved is not None or draws_resolve(self.plan):
             return unit_name
         return f"{unit_name}, as tested"
@@ -312,10 +310,9 @@ class LeakageResult(PrintedResult, ComparableResult):
             return self._around(self.correction, float("nan"), None, level)
         difference = self.spread.minus(self.naive_spread)
         tested = replace(self.naive_spread, fold_effects=None).error
+        share = 1.0
         if tested > 0:
             share = self.naive_spread.error / tested
-        else:
-            share = 1.0
         corrections = [
             self.solved.weights @ c - run.naive[0]
             for c, run in zip(self.pooled.combinations, self.runs, strict=True)
@@ -360,10 +357,9 @@ class LeakageResult(PrintedResult, ComparableResult):
         sides = [width, max(width, self.overhang + t * error)]
         if self.measure.more_is_better:
             sides.reverse()
+        kind = "records"
         if units(self.plan)[1]:
             kind = "clusters"
-        else:
-            kind = "records"
         return Interval(center - sides[0], center + sides[1], level, kind)
 
     def as_comparable(self) -> ComparableMean:
@@ -418,7 +414,7 @@ class LeakageResult(PrintedResult, ComparableResult):
             np.sqrt((u - v) @ self.pooled.noise @ (u - v)) for u in weights for v in weights
         )
         best = (self.measure.high if self.measure.more_is_better else self.measure.low) or 0.0
-        if self.pooled.unseen >= RARE or spread <= max(
+        if self.pooled.unseen >= RARE_SHARE or spread <= max(
             # 0.5: share of the correction beyond which extrapolants disagree
             # 0.05: share of the naive loss below which extrapolants agree
             0.5 * correction,
@@ -439,7 +435,7 @@ class LeakageResult(PrintedResult, ComparableResult):
             return f"cannot be corrected: {self.refusal}."
         if self.slope_test.exploits is False:
             return f"nothing to correct in training: {self.slope_test.verdict}."
-        if self.pooled.unseen < RARE:
+        if self.pooled.unseen < RARE_SHARE:
             # leaked records (clusters) in the training sets without injection
             held = [
                 matrix[0] @ self.pooled.grid * part.units
@@ -461,7 +457,7 @@ class LeakageResult(PrintedResult, ComparableResult):
     def flags(self) -> list[str]:
         """Reservations about the estimate, in sentences."""
         out = list(self.notes)
-        if self.refusal or self.pooled.unseen < RARE or self.slope_test.exploits is False:
+        if self.refusal or self.pooled.unseen < RARE_SHARE or self.slope_test.exploits is False:
             out.append(self.verdict)
         if self.slope_test.exploits is None:
             out.append(f"slope test: {self.slope_test}.")
@@ -483,7 +479,7 @@ class LeakageResult(PrintedResult, ComparableResult):
             )
         draws = self.runs[0].test.shape[1]
         # 0.5: share of the data error from which the Monte-Carlo error is reported
-        if draws >= MOST and self.se_mc > 0.5 * self.se_data:
+        if draws >= MAX_DRAWS and self.se_mc > 0.5 * self.se_data:
             out.append(
                 f"Monte-Carlo error {self.se_mc:.2g} against a data error of {self.se_data:.2g} after {draws} draws; more of "
                 "them make it smaller: Injection(num_boot=)."
@@ -680,10 +676,8 @@ class LeakageResult(PrintedResult, ComparableResult):
             "naive": self.naive,
             "correction": self.correction,
         }
-        if self.pooled.unseen < RARE:
-            rows |= {"ceiling": self.ceiling}
-        else:
-            rows |= {}
+        if self.pooled.unseen < RARE_SHARE:
+            rows["ceiling"] = self.ceiling
         rows |= {
             "correction low": change.low,
             "correction high": change.high,
@@ -696,7 +690,7 @@ class LeakageResult(PrintedResult, ComparableResult):
         extrapolants = {f"extrapolant, {name}": value for name, value in self.extrapolants.items()}
         return pd.DataFrame({"value": rows | {"unseen": self.pooled.unseen} | extrapolants})
 
-    def _lines(self) -> Lines:
+    def _facts(self) -> Lines:
         fits = sum(run.test.size for run in self.runs)
         score = self.measure
         sizes = sorted({part.size for part in self.plan})
@@ -706,10 +700,9 @@ class LeakageResult(PrintedResult, ComparableResult):
             trained = f"{sizes[0]}–{sizes[-1]}"
         kind = "score" if score.more_is_better else "loss"
         listing = ", ".join(f"{name} {value:.5g}" for name, value in self.extrapolants.items())
+        bound = "at least"
         if score.more_is_better:
             bound = "at most"
-        else:
-            bound = "at least"
         p_train, p_test, exposed = (float(self.pooled.weight @ share) for share in self.shares)
         if self.plan[0].mechanism == "split":
             leak = f"{exposed:.3g} of V̂ has the other half of its cluster in T̂ (split)"
@@ -743,19 +736,17 @@ class LeakageResult(PrintedResult, ComparableResult):
             ("extrapolants", listing),
             (bound, f"{self.lower:.5g}, if leakage does not hurt the learner"),
         ]
-        if self.pooled.unseen < RARE:
+        if self.pooled.unseen < RARE_SHARE:
+            opposite = "at most"
             if score.more_is_better:
                 opposite = "at least"
-            else:
-                opposite = "at most"
             lines.append(
                 (opposite, f"{self.ceiling:.5g}, if each further mate in training does less")
             )
         if score.worst is not None and np.isfinite(most := self.largest_p(score.worst)):
+            beyond = "exceed"
             if score.more_is_better:
                 beyond = "fall below"
-            else:
-                beyond = "exceed"
             lines.append(
                 ("p at most", f"{most:.2g}, as the {kind} cannot {beyond} {score.worst:g}")
             )

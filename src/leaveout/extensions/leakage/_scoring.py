@@ -70,10 +70,9 @@ def _response_measure(loss: losses.AbstractLoss) -> Measure:
                 low=None,
             )
         case losses.Huber() | losses.PseudoHuber():
+            name = "pseudo-Huber"
             if isinstance(loss, losses.Huber):
                 name = "Huber's"
-            else:
-                name = "pseudo-Huber"
             return Measure(name, "response", Mean(functools.partial(_of_residual, loss=loss)))
     raise TypeError(
         f"leakage_corrected: {type(loss).__name__} has no form on the scale of the response; give a function."
@@ -183,10 +182,9 @@ def resolve_score(scoring: Any, estimator: Any, y: NDArray) -> Measure:
             f"scoring={kind}: a name or sklearn.metrics.make_scorer(metric) is needed, whose metric can be asked with "
             "predictions; a function of (estimator, X, y) cannot."
         )
+    classes = None
     if classifies(estimator, y):
         classes = np.unique(y)
-    else:
-        classes = None
     return of_scorer("scoring", name, scoring, classes, estimator)
 
 

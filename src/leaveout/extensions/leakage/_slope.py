@@ -80,10 +80,9 @@ class SlopeTest:
             return "no verdict: the interval holds zero, which is no sign that nothing leaks"
         if self.exploits:
             return "the learner exploits leakage"
+        change = "loss rises"
         if self.rising:
             change = "score falls"
-        else:
-            change = "loss rises"
         return f"the {change} when test records are injected: the learner does not exploit the leak"
 
     def __str__(self) -> str:

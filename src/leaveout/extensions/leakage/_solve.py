@@ -170,9 +170,8 @@ def solve_curve(
         raise ValueError(
             "solve_curve: give covariance=, the covariance of b, by which λ is chosen, or lam=."
         )
-    if covariance is None:
-        noise = None
-    else:
+    noise = None
+    if covariance is not None:
         noise = _finite("covariance", covariance, 2)
     if noise is not None and (noise.shape != (len(losses),) * 2 or not np.allclose(noise, noise.T)):
         raise ValueError(
@@ -334,9 +333,8 @@ def _finite(name: str, value: ArrayLike, ndim: int) -> FloatArray:
     array = np.asarray(value, np.float64)
     misshapen = array.ndim != ndim or not array.size
     if misshapen or not np.isfinite(array).all():
+        problem = "NaN or infinity"
         if misshapen:
             problem = f"shape {array.shape}"
-        else:
-            problem = "NaN or infinity"
         raise ValueError(f"solve_curve: {name} must be finite, with {ndim} axes; got {problem}.")
     return array

@@ -93,10 +93,9 @@ class PredictionWork:
             }.items()
         )
         glm = isinstance(self.learner, PlanHost)  # makes many refits of its one fit at once
+        size = 1
         if glm:
             size = max(1, FIT_BATCH_ENTRIES // self.learner.cost // 64)
-        else:
-            size = 1
         began = time.perf_counter()
         batches = [unfitted[k : k + size] for k in range(0, len(unfitted), size)]
         for batch, result in steps(

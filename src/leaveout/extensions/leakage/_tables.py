@@ -107,10 +107,9 @@ def frame_of(caller: str, pairs: Any) -> pd.DataFrame:
         and pairs.index.nlevels == 2
     ):
         # the form of recordlinkage
+        values = pairs
         if isinstance(pairs, pd.Series):
             values = pairs.to_frame("probability")
-        else:
-            values = pairs
         return values.set_axis(values.index.set_names(["left", "right"])).reset_index()
     if isinstance(pairs, pd.DataFrame):
         return pairs
@@ -215,10 +214,9 @@ def _names(caller: str, ids: Any) -> pd.Index:
 
 def _row_numbers(caller: str, index: pd.Index) -> IntArray:
     values = index.to_numpy()
+    wrong = values
     if values.dtype.kind in "iuf":
         wrong = values[~((values >= 0) & (values == np.floor(values)))]
-    else:
-        wrong = values
     if len(wrong):
         raise ValueError(
             f"{caller}: without ids= pairs name rows by number, from 0; got {wrong.tolist()[0]!r}. Give ids=, one name a row."

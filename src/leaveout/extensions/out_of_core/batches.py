@@ -20,7 +20,7 @@ from jaxtyping import Float
 from ...developer import DENSE_BLOCK, describe_rows, is_mapped, map_rows, numbers
 
 Array = np.ndarray
-PART = 2**18  # number of rows in a part of an array
+PART_ROWS = 2**18  # number of rows in a part of an array
 INSTALL = "pip install 'leaveout[{}]'"
 
 
@@ -253,10 +253,9 @@ def _dataset(caller: str, name: str | os.PathLike) -> Any:
         files = [text]
     if not files or not Path(files[0]).exists():
         raise ValueError(f"{caller}: there is no file {text}.")
+    kind = "parquet"
     if files[0].endswith(".csv"):
         kind = "csv"
-    else:
-        kind = "parquet"
     try:
         return ds.dataset(files if len(files) > 1 else files[0], format=kind)
     except (OSError, ValueError) as error:
@@ -322,8 +321,8 @@ def _of_arrow(caller: str, data: Any, request: tuple[Any, ...]) -> Batches:
     numeric = {field.name: any(kind(field.type) for kind in kinds) for field in data.schema}
     listed = list[tuple[int, str, Any, Any]]()
     if isinstance(data, pa.Table):
-        for start in range(0, len(data), PART):
-            piece = data.slice(start, PART)
+        for start in range(0, len(data), PART_ROWS):
+            piece = data.slice(start, PART_ROWS)
             listed.append((len(piece), f"rows from {start} on", Frame(piece), piece))
         fragments = []
     else:
@@ -428,8 +427,8 @@ def _of_arrays(caller: str, x: Array, y: Any, weight: Any, offset: Any) -> Batch
     if "y" not in vectors:
         raise TypeError(f"{caller}: target must be given: an array of one number a row.")
     listed = []
-    for start in range(0, len(x), PART):
-        chunk = slice(start, min(start + PART, len(x)))
+    for start in range(0, len(x), PART_ROWS):
+        chunk = slice(start, min(start + PART_ROWS, len(x)))
         rows = Slice(x[chunk], tuple(part[chunk] for part in vectors.values()))
         if isinstance(x, np.memmap):
             identity = describe_rows(x[chunk])

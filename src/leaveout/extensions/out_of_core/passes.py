@@ -47,7 +47,7 @@ Array = np.ndarray
 SUMS = 10  # number of sums in `sum_losses`
 # numbers of rows with the largest errors, and with the longest steps, that are kept to be refitted
 WORST = 64
-LONGEST = 4
+LONGEST_STEPS = 4
 
 
 class PassFit(NamedTuple):
@@ -266,7 +266,7 @@ def worst(rows: LeftOutRows, request: Int[Array, " rows"]) -> LeftOutRows:
     error = np.nan_to_num(rows.weight * rows.error, nan=np.inf)
     step_length = np.where(np.isfinite(rows.error), rows.step_length, 0.0)
     first = np.argsort(-error, kind="stable")[:WORST]
-    longest = np.argsort(-step_length, kind="stable")[:LONGEST]
+    longest = np.argsort(-step_length, kind="stable")[:LONGEST_STEPS]
     return rows.take(np.unique(np.r_[first, longest, np.flatnonzero(np.isin(rows.row, request))]))
 
 

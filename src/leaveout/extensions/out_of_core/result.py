@@ -163,13 +163,13 @@ class Scan(PrintedResult):
             return []
         return sorted(self.folder.glob("[0-9]*.parquet"))
 
-    def _lines(self) -> Lines:
+    def _facts(self) -> Lines:
         description = f"{display_name(self.model)}, {len(self.factor)} parameters, {self.count} rows, {self.passes} passes over them"
         mean = f"{self.mean:.6g} ± {self.se:.2g} a row, {self.model.scale}"
         audit = ""
         if self.audit is not None and len(self.audit):
             audit = f"{len(self.audit)} rows refitted to the end, {int(self.audit.beyond.sum())} beyond their error"
-        lines = [
+        return [
             ("model", description),
             ("held-out loss", f"{mean} (SE rows independent; usually optimistic)"),
             ("approximation", self._approximation),
@@ -178,7 +178,6 @@ class Scan(PrintedResult):
             ("losses", "in memory" if self.folder is None else str(self.folder)),
             ("checks", self._check_text),
         ]
-        return [(name, text) for name, text in lines if text]
 
     @property
     def _check_text(self) -> str:

@@ -18,8 +18,8 @@ from .result import Scan
 Array = np.ndarray
 MAX_PASSES = 8  # largest number of passes over the data
 # largest number of rows with Hessians of their own, and of their steps
-FAR = 16
-STEPS = 30
+MAX_FAR_ROWS = 16
+MAX_ROW_STEPS = 30
 LAST_STEP_SHARE = 1e-7  # length of a last step, relative to the first
 
 
@@ -62,7 +62,7 @@ def refit_rows(
     loss, error, reached = _refit(run, anchor, rows)
     proved = np.isfinite(error)
     distant = np.flatnonzero(~np.isfinite(error) & np.isin(places, opened) & (rows.weight > 0))
-    distant = distant[np.argsort(-rows.error[distant], kind="stable")][:FAR]
+    distant = distant[np.argsort(-rows.error[distant], kind="stable")][:MAX_FAR_ROWS]
     if distant.size:
         loss[distant], error[distant], reached[distant], proved[distant] = _by_newton(
             run, anchor, rows.take(distant)
@@ -179,14 +179,13 @@ def _by_newton(
     loss = run.loss
     theta = np.tile(anchor.theta, (len(rows.y), 1))
     outer = np.einsum("np,nq->npq", rows.x, rows.x)
+    scale = np.inf
     if run.loss.self_concordance is not None:
         scale = float(anchor.table.scale[0])
-    else:
-        scale = np.inf
     center = rows.x @ anchor.theta + rows.offset
     error = np.full(len(center), np.inf)
     reached = np.zeros(len(center), bool)
-    for _ in range(STEPS):
+    for _ in range(MAX_ROW_STEPS):
         slope, curvature = (rows.weight * part for part in loss.derivatives(center, rows.y, (1, 2)))
         totals = run.add_up(weighted_gradients, "refits", theta, True)
         gradient = totals["gradient"] + theta @ run.penalty - slope[:, None] * rows.x

@@ -30,7 +30,7 @@ Array = np.ndarray
 # rows of a sample, and the number of uniform draws; others are drawn in proportion to a bound of
 # their terms
 DRAWS = 512
-EVEN = 102
+EVEN_DRAWS = 102
 
 
 class DrawnRows(NamedTuple):
@@ -50,7 +50,7 @@ class DrawnRows(NamedTuple):
     @property
     def chance(self) -> Float[Array, " drawn"]:
         """The probability of each sampled row in a single draw."""
-        share = EVEN / DRAWS
+        share = EVEN_DRAWS / DRAWS
         return (1 - share) * self.large / max(float(self.total), 1e-300) + share / float(
             self.number
         )
@@ -60,8 +60,8 @@ def draw_sample(block: RowBlock, large: Float[Array, " rows"]) -> DrawnRows:
     """Draw a sample of one block."""
     rng = np.random.default_rng([1, block.start])
     below = np.cumsum(np.maximum(large, 1e-300))
-    first = np.searchsorted(below / below[-1], rng.random(DRAWS - EVEN), side="right")
-    rows = np.append(np.minimum(first, len(large) - 1), rng.integers(len(large), size=EVEN))
+    first = np.searchsorted(below / below[-1], rng.random(DRAWS - EVEN_DRAWS), side="right")
+    rows = np.append(np.minimum(first, len(large) - 1), rng.integers(len(large), size=EVEN_DRAWS))
     parts = [part[rows] for part in (block.x, block.y, block.weight, block.offset, large)]
     return DrawnRows(
         block.start + rows,
@@ -76,8 +76,8 @@ def merge_samples(first: DrawnRows, other: DrawnRows) -> DrawnRows:
     total = first.total + other.total
     count = first.number + other.number
     share = np.append(
-        np.full(DRAWS - EVEN, other.total / max(float(total), 1e-300)),
-        np.full(EVEN, other.number / count),
+        np.full(DRAWS - EVEN_DRAWS, other.total / max(float(total), 1e-300)),
+        np.full(EVEN_DRAWS, other.number / count),
     )
     second = np.random.default_rng([2, int(count)]).random(DRAWS) < share
     parts = [

@@ -192,9 +192,8 @@ class OneFit:
 
         def host_score(k: int) -> StepResult:
             host = self._host_folds.estimator(k)
-            if host is None:
-                value = np.nan
-            else:
+            value = np.nan
+            if host is not None:
                 value = score(host, self.data.take(self.splits[k][1]))
             return {"value": np.asarray(value), "failed": np.asarray(host is None)}
 

@@ -141,10 +141,9 @@ def _no_gain(estimator: Any, request: Request) -> str:
         columns = num_columns(estimator, request.X)
     except (TypeError, ValueError, IndexError) as error:
         return f"the columns cannot be counted ({error})"
+    shared = 1
     if request.candidates >= FEWEST_SHARED and not (by_class and classes > 2):
         shared = 2
-    else:
-        shared = 1
     fewest = max(
         FEWEST_FOLDS * (1 if n * columns <= SMALL_TABLE else 2) // shared,
         columns / COLUMNS_PER_FOLD,
@@ -181,9 +180,8 @@ def _num_classes(y: Any) -> int:
 
 def tell(caller: str, why: str) -> str:
     """Say which way the folds are refitted, and log it."""
+    message = FROM_ONE_FIT
     if why:
         message = f"by the host: {why}"
-    else:
-        message = FROM_ONE_FIT
     logging.getLogger("leaveout").info("%s: folds are refitted %s", caller, message)
     return message

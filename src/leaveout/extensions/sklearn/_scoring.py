@@ -293,10 +293,9 @@ def prediction_errors(folds: OneFit, predicted: NDArray, method: str) -> NDArray
 
     Zero for folds with a fit of their own.
     """
+    kind = "response"
     if method == "decision_function":
         kind = "link"
-    else:
-        kind = "response"
     collected = [held_out(fit, folds.plan, folds.refit, kind, judged=True) for fit in folds.fits]
     mean, bound = _stacked(collected)
     if kind == "response" and is_classifier(folds.host) and len(collected) > 1:

@@ -222,10 +222,9 @@ def cross_validate(
                     **ready,
                 )
             else:
+                splits = cv
                 if hasattr(cv, "split"):
                     splits = list(cv.split(X, y, groups))
-                else:
-                    splits = cv
                 with keeping("cross_validate", checkpoint, inputs | {"splits": splits}):
                     theirs = host_scores(estimator, X, y, splits, **ready)
             return theirs | errors_of_host(theirs) | {"refits": message}
@@ -650,9 +649,8 @@ def with_weights(
         y if np.ndim(y) > 1 and np.shape(y)[1] > 1 else column_or_1d(y, warn=True),
         params.get(weights),
     )
-    if raw_weight is None:
-        weight = None
-    else:
+    weight = None
+    if raw_weight is not None:
         weight = np.asarray(raw_weight, np.float64)
     if weight is not None and is_classifier(estimator):
         weightless = np.setdiff1d(target, target[weight > 0])

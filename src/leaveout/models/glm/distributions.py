@@ -130,10 +130,9 @@ class Family(abc.ABC):
         """Proper scores by name, functions of the mean, φ and y."""
 
         def density(mean, phi, y):
+            log_mean = mean
             if self.link == "log":
                 log_mean = np.log(mean)
-            else:
-                log_mean = mean
             return self.loss(mean, log_mean, phi, np.log(phi), y)
 
         if self.crps is None:

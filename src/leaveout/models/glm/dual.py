@@ -117,20 +117,18 @@ class DualGLM(AbstractRegression):
         return self.coordinates(self.original.new_rows(caller, X))
 
     def coordinates(self, rows: Any) -> Float[Array, "rows coefficients"]:
+        x = rows
         if isinstance(rows, SparseDesign | MappedDesign):
             x = rows.rows(slice(None))
-        else:
-            x = rows
         p = len(self.ridge)
         scaled = np.pad((x[:, :p] - self.mean) / self.ridge, ((0, 0), (0, int(self.intercept))))
         return _with_ones(self.original.lines.predictors(scaled) @ self.row_basis, self.intercept)
 
     @property
     def units(self) -> Units:
+        features: Any = dict
         if len(self.ridge) <= PRODUCTS_FROM:
             features = self.original.units.features
-        else:
-            features = dict
         return replace(super().units, features=features)
 
     @property

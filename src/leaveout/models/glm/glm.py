@@ -152,9 +152,8 @@ class AbstractRegression(AbstractLinearPredictor):
         self.y = column(caller, "y", y, n)
         self.loss_function.check(self.y)
         self.scale = self.loss_function.scale(self.y)
-        if sample_weight is None:
-            weight = None
-        else:
+        weight = None
+        if sample_weight is not None:
             weight = column(caller, "sample_weight", sample_weight, n)
         num_trials = None
         if trials is not None:
@@ -188,15 +187,12 @@ class AbstractRegression(AbstractLinearPredictor):
             raise ValueError(
                 f"{caller}: class_weight must be None or 'balanced'; got {class_weight!r}. Use sample_weight."
             )
+        class_code = None
+        levels: tuple[Any, ...] = ()
         if class_weight:
             code, levels = _class_codes(caller, self.y, n)
-        else:
-            code = None
-            levels = ()
-        if code is None:
-            self.class_code = None
-        else:
-            self.class_code = as_stored(code)
+            class_code = as_stored(code)
+        self.class_code = class_code
         self.is_balanced = len(levels)
         self.penalty.check(self.num_features)
         _copy_to_memory(self)
@@ -377,10 +373,9 @@ class AbstractRegression(AbstractLinearPredictor):
     def _unit_losses(self, z: Array, index: Any, order: int = 0) -> Array:
         """Compute ℓ of the listed units, or a derivative of it in z."""
         loss: Callable[..., Array] = self.loss_function
+        function = loss
         if self.own:
             function = lambda z, y: loss(z[0], z[1:], y)
-        else:
-            function = loss
         for _ in range(order):
             function = jax.jacfwd(function)
         return jax.vmap(function)(z, pick(self.y, index))
@@ -582,10 +577,9 @@ class AbstractRegression(AbstractLinearPredictor):
         pad = self.design.shape[1] - self.num_features
         offset = self.offset
         wide = self.num_features > PRODUCTS_FROM and not self.classes
+        diagonal = None
         if wide:
             diagonal = self.penalty.diagonal(self.num_features)
-        else:
-            diagonal = None
         matrix: Any = self.penalty.second(self.num_features) if diagonal is None else diagonal
         if pad:
             matrix = np.pad(matrix, (0, pad))
@@ -599,9 +593,7 @@ class AbstractRegression(AbstractLinearPredictor):
         elif len(curved.rows):
             rows = self.lines.below(np.pad(curved.rows, ((0, 0), (0, pad))))
             loss = StackedLoss(function, curved.loss, (self.num_units, len(curved.rows)))
-            if offset is None:
-                offset = None
-            else:
+            if offset is not None:
                 offset = np.append(offset, np.zeros(len(curved.rows)))
         weigh = functools.partial(self._weigh_rows, penalty_weights=curved.weight)
         norms = self.penalty.norms(self.num_features)
@@ -633,9 +625,8 @@ class AbstractRegression(AbstractLinearPredictor):
 
     def _weigh(self, weights: Any, xp: Any = np) -> tuple[Any, Any]:
         """Compute ω and κ of one refit or of many, in NumPy or in JAX."""
-        if self.sample_weight is None:
-            omega = weights
-        else:
+        omega = weights
+        if self.sample_weight is not None:
             omega = weights * self.sample_weight
         kappa = xp.broadcast_to(self.penalty.times(weights, omega), omega.shape[:-1])
         if self.class_code is not None:
@@ -911,10 +902,9 @@ def _two_labels(caller: str, y: Any, loss: losses.AbstractLoss) -> tuple[Any, tu
 
     Any other y as it is, and none.
     """
+    kind = ""
     if np.ndim(y) == 1 and isinstance(loss, losses.Binomial):
         kind = pd.api.types.infer_dtype(y, skipna=True)
-    else:
-        kind = ""
     if kind not in ("string", "categorical"):
         return y, ()
     code, levels = codes(caller, "y", y)
@@ -940,10 +930,9 @@ def _class_codes(caller: str, y: ArrayLike, n: int) -> tuple[ndarray, tuple]:
 def _ordinal(y: ArrayLike) -> tuple[losses.Ordinal, ndarray, tuple]:
     """Return the ordinal loss, the number of each unit's level, and the levels in order."""
     categories: Any = getattr(y, "cat", y)
+    names = None
     if getattr(categories, "ordered", False):
         names = np.asarray(categories.categories)
-    else:
-        names = None
     if names is not None:
         array = np.where(categories.codes < 0, np.nan, categories.codes)
     else:
@@ -956,8 +945,7 @@ def _ordinal(y: ArrayLike) -> tuple[losses.Ordinal, ndarray, tuple]:
             ) from None
     all_finite("Regression", "y", array)
     levels, code = np.unique(array, return_inverse=True)
-    if names is None:
-        labels = levels
-    else:
+    labels = levels
+    if names is not None:
         labels = names[levels.astype(int)]
     return losses.Ordinal(len(levels)), code.astype(float), tuple(labels.tolist())

@@ -28,7 +28,7 @@ from .glm import GLM
 Array = np.ndarray
 SLICES = 5  # slices of a number: 100 bits, so that 10¹³ may cancel
 # mean by standard deviation, from which a column beside others that span the constant is centred
-FAR = 100
+CENTRED_FROM = 100
 DEPENDENT = 1e-11  # pivot of columns of length one, below which one depends on those before
 
 
@@ -91,10 +91,9 @@ def orthogonal_form(model: Any) -> OrthogonalGLM | None:
         return None
     weight = model.row_weights
     plain = is_least_squares(model) and isinstance(model.penalty, penalties.Zero) and not model.cut
+    basis = None
     if plain:
         basis = _orthogonal_basis(model, weight)
-    else:
-        basis = None
     if basis is not None:
         return OrthogonalGLM(model, basis, False)
     if not (model.intercept or plain):
@@ -102,7 +101,7 @@ def orthogonal_form(model: Any) -> OrthogonalGLM | None:
     x = model.design[:, : model.num_features]
     basis = np.eye(model.design.shape[1])
     mean = weight @ x / weight.sum()
-    off_centre = np.abs(mean) > (1 if model.intercept else FAR) * np.sqrt(
+    off_centre = np.abs(mean) > (1 if model.intercept else CENTRED_FROM) * np.sqrt(
         weight @ (x - mean) ** 2 / weight.sum()
     )
     places: Array = np.array([-1])

@@ -66,9 +66,8 @@ def design(
     array = compress_rows(caller, "X", X)
     if array is None:  # JAX's array for many rows on a device, and NumPy's otherwise
         resident = on_device(caller, "X", X)
-        if resident is None:
-            array = None
-        else:
+        array = None
+        if resident is not None:
             array = device_copy(resident)
     if array is None:
         array = numbers(caller, "X", X)
@@ -118,10 +117,9 @@ def _check_finite(caller: str, name: str, array: Any, columns: tuple[str, ...]) 
         if is_finite(array):
             return
         array = np.asarray(array)
+    values = array
     if scipy.sparse.issparse(array):
         values = array.data
-    else:
-        values = array
     step = max(1, DENSE_BLOCK // max(1, values[:1].size))
     if array.dtype.kind != "f" or all(
         np.isfinite(values[k : k + step]).all() for k in range(0, len(values), step)
@@ -133,9 +131,8 @@ def _check_finite(caller: str, name: str, array: Any, columns: tuple[str, ...]) 
     else:
         where = np.flatnonzero(~finite.all(0))
     bad = [columns[j] if columns else int(j) for j in where]
-    if values is not array:
-        first = ""
-    else:
+    first = ""
+    if values is array:
         first = f", the first in row {int(np.argmin(finite.all(1)))}"
     raise ValueError(
         f"{caller}: {name} holds {np.sum(~finite)} NaN or infinite values, in columns {bad[:5]}{first}; drop or impute."
@@ -180,10 +177,9 @@ def new_rows(
         if not missing:
             X = X[[X.columns[columns.index(name)] for name in names]]
     sparse = compress_rows(caller, "X_new", X)
+    array = sparse
     if sparse is None:
         array = numbers(caller, "X_new", X)
-    else:
-        array = sparse
     if array.ndim != 2 or array.shape[1] != len(names) or not array.shape[0]:
         raise ValueError(
             f"{caller}: X_new must be [rows, {len(names)}], of one row or more; got shape {array.shape}."

@@ -253,10 +253,9 @@ class GaussianField(AbstractLatentModel):
 
     @property
     def units(self) -> Units:
+        score = LOG_PROBABILITY
         if self.family == "gaussian":
             score = LOG_DENSITY
-        else:
-            score = LOG_PROBABILITY
         return Units(
             names=self.labels.index,
             serial=True,
@@ -406,10 +405,9 @@ def _sizes(name: str, value: Any, request: bool, sites: int) -> Float[Array, " s
     if value is None:
         return np.ones(sites)
     if not request:
+        family = "binomial"
         if name == "exposure":
             family = "poisson"
-        else:
-            family = "binomial"
         raise ValueError(f"GaussianField: {name} goes with family={family!r}.")
     array = np.asarray(numbers("GaussianField", name, value), float)
     if array.shape != (sites,) or not np.isfinite(array).all() or not (array > 0).all():

@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..._runtime.results import record
+from ...objectives.closed_form import STENCIL
 from ...objectives.objective import Costs
 from .base import AbstractEngine, DesignRegressions
 from .effects import GroupingFactor, split
 from .quadrature import (
-    NODES,
+    RULE_NODES,
     Clusters,
     ClusterSlopes,
     RaggedRows,
@@ -37,11 +38,10 @@ Array = np.ndarray
 NODE_ENTRIES = 2**17
 # nodes for each effect in scores, by the number of effects; with more effects those of the fit
 SCORE_NODES = {
-    1: NODES,
+    1: RULE_NODES,
     2: 7,
     3: 5,
 }
-STENCIL = (-2, -1, 1, 2), (1 / 12, -8 / 12, 8 / 12, -1 / 12)
 
 
 def _num_nodes(rule: Rule | None) -> int:
@@ -68,17 +68,15 @@ class OneFactor(AbstractEngine):
     ) -> "OneFactor":
         order = np.argsort(factor.code, kind="stable")
         rows = RaggedRows.from_sizes(np.bincount(factor.code, minlength=len(factor.levels)))
-        if quadrature == 1:
-            rule = None
-        else:
+        rule = None
+        if quadrature != 1:
             rule = Rule.product(factor.q, quadrature)
         if data.response.quadratic:
             nodes = 1
         else:
             nodes = max(quadrature, SCORE_NODES.get(factor.q, 1))
-        if nodes == quadrature:
-            scoring = rule
-        else:
+        scoring = rule
+        if nodes != quadrature:
             scoring = Rule.product(factor.q, nodes)
         return OneFactor(
             data,
@@ -303,10 +301,9 @@ class OneFactor(AbstractEngine):
         def change_and_loss(clusters: Clusters, cluster: NDArray) -> NDArray:
             mode = clusters.mode(start[:, cluster])
             change = clusters.value(self.rule, mode)
+            loss = change
             if joint == self.outer_weights:
                 loss = clusters.score(self.scoring, mode)
-            else:
-                loss = change
             return np.stack([change, loss])
 
         if not self.outer_weights:

@@ -47,7 +47,7 @@ from ...linalg.sparse_cholesky import FrontalFactor, Pattern, pattern
 from ...objectives.closed_form import Points, State, ValueAndGradient, Weights
 from ...objectives.objective import Costs
 from .base import AbstractEngine, DesignRegressions, jacobian_by_differences
-from .modes import ROUNDING, ValueAndSteps, newton
+from .modes import MODE_ROUNDING, ValueAndSteps, newton
 from .responses import ResponseRows
 
 Array = np.ndarray
@@ -181,10 +181,9 @@ class LaplaceMode:
     def starts(self, keep: bool) -> Array:
         """Return where searches near these modes begin; `keep` the factor of a single one."""
         starts = np.empty((len(self.u), 1), object)
+        solver = None
         if keep and len(self.u) == 1:
             solver = self.solver
-        else:
-            solver = None
         for lane, u in enumerate(self.u):
             starts[lane, 0] = ModeStart(u, solver)
         return starts
@@ -406,7 +405,7 @@ class Latent:
                     if (
                         quadratic
                         and self.loadings is not None
-                        and np.abs(point.slope).max(initial=0.0) <= ROUNDING
+                        and np.abs(point.slope).max(initial=0.0) <= MODE_ROUNDING
                     ):
                         # as H is the identity or more, steps are no longer than slopes
                         return 0.0 * u

@@ -27,14 +27,14 @@ from .quadrature import marginal_losses
 Array = np.ndarray
 
 # numbers of rows in determinants and slopes; factor on these for the rows that enter to first order
-NEAR = 32, 64, 128
+NEAR_ROWS = 32, 64, 128
 RING = 3
 # largest errors of a loss and of F in the rows with most correlation outside their ring
 CLOSE_BY = 2e-5, 3e-4
 MAX_COVARIANCE_ROWS = 5000  # largest number of rows whose covariances are formed
 # largest number of Newton steps, and length of the last
-STEPS = 12
-CLOSE = 1e-10
+MAX_RING_STEPS = 12
+LAST_STEP_LENGTH = 1e-10
 
 
 class RowsAlone(NamedTuple):
@@ -86,9 +86,9 @@ def rings(mode: LaplaceMode, rows: Int[Array, " some"], exactly: Exactly) -> Rin
     C = mode.latent.covariance(mode, np.arange(len(mode.eta[0])))
     share = np.abs(C[rows]) / np.sqrt(np.diag(C))
     share[np.arange(len(rows)), rows] = np.inf
-    ranking = np.argsort(-share, axis=1, kind="stable")[:, : RING * NEAR[-1]]
+    ranking = np.argsort(-share, axis=1, kind="stable")[:, : RING * NEAR_ROWS[-1]]
     probed_factors = 8  # number of such rows that are checked
-    for num_near in NEAR:
+    for num_near in NEAR_ROWS:
         reached = np.take_along_axis(C[rows], ranking[:, :num_near], axis=1)
         beyond = np.sum(np.abs(C[rows]), axis=1) - np.abs(reached).sum(1)
         probes = np.argsort(-beyond, kind="stable")[:probed_factors]
@@ -171,12 +171,14 @@ def _solve_neighbours(
         matrices = np.eye(len(q[0])) + block[rows] * delta[:, None, :]
         step = np.linalg.solve(matrices, residual[..., None])[..., 0]
         length = np.abs(step).max(1)
-        return Proposal(step, length, length <= CLOSE)
+        return Proposal(step, length, length <= LAST_STEP_LENGTH)
 
     start = block[:, :, 0] * (first / (1 - second * block[:, 0, 0]))[:, None]
-    state, converged = iterate(without_values, propose, start, anywhere, STEPS)
+    state, converged = iterate(without_values, propose, start, anywhere, MAX_RING_STEPS)
     remaining = np.where(converged[:, None], 0.0, state.step)
-    return np.where((state.length <= CLOSE**0.5)[:, None], state.theta - remaining, np.nan)
+    return np.where(
+        (state.length <= LAST_STEP_LENGTH**0.5)[:, None], state.theta - remaining, np.nan
+    )
 
 
 def _changes(

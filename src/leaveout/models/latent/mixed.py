@@ -59,7 +59,7 @@ from .quadrature import marginal_means
 from .responses import Response, ResponseRows, read_response, ways
 
 ROWS = "row"
-NODES = 400  # largest number of nodes of a cluster
+MAX_NODES = 400  # largest number of nodes of a cluster
 # standard deviation, relative to the predictor's usual size, that counts as zero
 ZERO_DEVIATION = 1e-4
 TABLE_DIFFERENCE = 1e-4
@@ -316,7 +316,7 @@ class Mixed(AbstractLatentModel):
                 "Mixed: quadrature= is for one grouping factor; with several leave it at 1, Laplace's approximation."
             )
         nodes = self.quadrature ** self.factors[0].q
-        if nodes > NODES:
+        if nodes > MAX_NODES:
             raise ValueError(
                 f"Mixed: {self.quadrature} nodes in {self.factors[0].q} effects are {nodes} a cluster; take fewer."
             )
@@ -940,10 +940,9 @@ class Mixed(AbstractLatentModel):
                     f"predict: groups must be {', '.join(map(repr, names))}; got {', '.join(map(repr, groupings))}."
                 )
             covariates = np.asarray(new_rows("predict", new, self.names[ones:], False))
+            X = covariates
             if ones:
                 X = np.hstack([np.ones((len(covariates), 1)), covariates])
-            else:
-                X = covariates
             blocks, codes_by_name = array_blocks(groupings, slopes, len(X))
             codes_by_name = dict(zip(names, codes_by_name.values(), strict=True))
             raw = {name: block.design.T for name, block in zip(names, blocks, strict=True)}
@@ -1124,21 +1123,17 @@ class Mixed(AbstractLatentModel):
         if self.data.response.quadratic:
             method = "exact"
         else:
+            method = "Laplace"
             if self.quadrature > 1:
                 method = f"{self.quadrature} nodes an effect"
-            else:
-                method = "Laplace"
         if self.drop == ROWS:
             scoring = "a row left out is scored given what is seen of its clusters"
         else:
+            by = "the sum over its rows of their own densities"
             if self.joint:
                 by = "the joint density of its rows"
-            else:
-                by = "the sum over its rows of their own densities"
             scoring = f"a {self.drop} left out is scored as a new one, by {by}"
-            if self.engine.outer_weights:
-                scoring += ""
-            else:
+            if not self.engine.outer_weights:
                 scoring += ", given everything seen of the others"
         singles = [(f, np.sum(np.bincount(f.code) == 1)) for f in self.factors]
         alone = "".join(
@@ -1146,10 +1141,9 @@ class Mixed(AbstractLatentModel):
             for f, count in singles
             if count
         )
+        zero = ""
         if self._num_held:
             zero = f" {self._num_held} entries of Λ held at zero."
-        else:
-            zero = ""
         formulas = []
         if self.spec is not None:
             parts = [self.spec.fixed_part, *(spec for _, spec in self.spec.effects)]

@@ -16,7 +16,7 @@ ValueAndSteps = tuple[Array, Callable[[bool], Array]]
 
 # with halvings; far from the mode of a Poisson response ten halvings come before five steps
 MAX_STEPS = 100
-ROUNDING = 1e-13  # distance from a mode, relative to a variable or to one, that is rounding
+MODE_ROUNDING = 1e-13  # distance from a mode, relative to a variable or to one, that is rounding
 ALLOWED_RISE = 1e-10  # rise of a function that counts as rounding
 
 
@@ -46,7 +46,7 @@ def newton(
             good = value <= lowest + ALLOWED_RISE * (
                 1 + np.abs(np.where(np.isfinite(lowest), lowest, 0.0))
             )
-            if not fresh and (good & ~(size <= np.maximum(reuse * before, ROUNDING))).any():
+            if not fresh and (good & ~(size <= np.maximum(reuse * before, MODE_ROUNDING))).any():
                 new_step = steps(True)
                 fresh = True
                 size = np.max(np.abs(new_step) / (1 + np.abs(trial)), axis=0, initial=0.0)
@@ -55,14 +55,14 @@ def newton(
                 shrinks = size
             else:
                 shrinks = np.where(np.isfinite(before), size / before, 1.0)
-            ended = good & (size * np.minimum(shrinks, 1.0) <= ROUNDING)
+            ended = good & (size * np.minimum(shrinks, 1.0) <= MODE_ROUNDING)
             lowest = np.where(good, value, lowest)
             point = np.where(good, trial, point)
             step = np.where(good, new_step, step / 2)
             # a search from where a function has no value, and one whose steps have become rounding,
             # lead nowhere
             stuck = np.isinf(lowest) | (
-                np.max(np.abs(step) / (1 + np.abs(point)), axis=0, initial=0.0) <= ROUNDING
+                np.max(np.abs(step) / (1 + np.abs(point)), axis=0, initial=0.0) <= MODE_ROUNDING
             )
             if (ended | stuck).all():
                 break

@@ -43,12 +43,12 @@ Array = np.ndarray
 # the integral is summed at even distances: their reach from the mode, the first and the largest
 # number of intervals, the change of the logarithm at which halving ends, and the change at the
 # largest number from which the result is NaN.
-NODES = 25
+RULE_NODES = 25
 CHECK_NODES = 15
 RULE_AGREEMENT = 1e-6
 REACH = 9.0
 INTERVALS = 64
-MOST = 2**15
+MAX_INTERVALS = 2**15
 STAYS = 1e-10
 MODE_DISPLACEMENT = 1e-6
 
@@ -397,7 +397,7 @@ def log_trapezoid(log: Callable[[Array], Array], reach: Array, size: int) -> Flo
         total = log_sum(np.linspace(-1, 1, INTERVALS + 1))
         value = total - np.log(count)
         change = np.full(reach.shape, np.inf)
-        while change.max(initial=0.0) > STAYS and count < MOST:
+        while change.max(initial=0.0) > STAYS and count < MAX_INTERVALS:
             total = np.logaddexp(total, log_sum((2 * np.arange(count) + 1) / count - 1))
             count = 2 * count
             previous = value
@@ -418,7 +418,7 @@ def marginal_losses(data: ResponseRows, mean: Array, variance: Array, tau: Array
     if data.response.quadratic:
         rule = None
     else:
-        rule = Rule.product(1, NODES)
+        rule = Rule.product(1, RULE_NODES)
     return rows.score(rule)
 
 
@@ -431,13 +431,12 @@ def marginal_means(response: Response, mean: Array, variance: Array, tau: Array)
         return mean
     spread = np.sqrt(np.maximum(variance, 0.0))
     means, coarse_means = (
-        _quadrature_mean(response, mean, spread, tau, nodes) for nodes in (NODES, CHECK_NODES)
+        _quadrature_mean(response, mean, spread, tau, nodes) for nodes in (RULE_NODES, CHECK_NODES)
     )
     disagreement = (np.abs(coarse_means - means) > RULE_AGREEMENT * np.abs(means)) & (means > 0)
+    hard = disagreement
     if means.ndim > mean.ndim:
-        hard = disagreement.any(-1)
-    else:
-        hard = disagreement
+        hard = np.asarray(disagreement.any(-1))
     if hard.any():
         hard_tau = np.broadcast_to(tau, (len(tau), *mean.shape))[:, hard]
         means[hard] = _trapezoid_mean(

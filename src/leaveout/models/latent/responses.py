@@ -81,10 +81,9 @@ class Response:
         """Part of ℓ that does not depend on η, and its derivative in τ."""
         shape = np.broadcast_shapes(tau.shape[1:], y.shape)
         family, *parameters = self._family(tau)
+        value = 0.0
         if self.family_formulas:
             value = family.constant(*parameters, y)
-        else:
-            value = 0.0
         return value, family.constant_of_tau(*parameters, y).reshape(
             self.num_shared, *shape
         ) if self.num_shared else np.zeros((0, *shape))

@@ -24,7 +24,7 @@ Array = np.ndarray
 Kind = Literal["tp", "cr", "cc", "ps", "re", "mrf"]
 KINDS: tuple[Kind, ...] = ("tp", "cr", "cc", "ps", "re", "mrf")
 LABELS = "re", "mrf"  # bases whose column holds labels
-LEAST = {"tp": 3, "cr": 3, "cc": 4, "ps": 5}
+MIN_BASIS_SIZE = {"tp": 3, "cr": 3, "cc": 4, "ps": 5}
 
 
 @record
@@ -116,7 +116,7 @@ def s(
         k = 10 if len(columns) == 1 else 30
     elif bs in LABELS:
         raise ValueError(f"s: bs={bs!r} has a function a level, and takes no k.")
-    least = LEAST.get(bs, 0)
+    least = MIN_BASIS_SIZE.get(bs, 0)
     return Smooth(
         "s", _check_columns("s", columns), (count("s: k", k, least),), (bs,), by, period, edges
     )
@@ -233,7 +233,8 @@ def _product(call: str, columns: tuple[str, ...], k: Any, bs: Any, by: str | Non
     if not {*kinds} <= {*KINDS} - {"mrf"}:
         raise ValueError(f"{call}: bs must be among 'tp', 'cr', 'cc', 'ps', 're'; got {bs!r}.")
     sizes = tuple(
-        count(f"{call}: k", size, LEAST.get(kind, 1)) for size, kind in zip(ks, kinds, strict=True)
+        count(f"{call}: k", size, MIN_BASIS_SIZE.get(kind, 1))
+        for size, kind in zip(ks, kinds, strict=True)
     )
     return Smooth(call, _check_columns(call, columns), sizes, kinds, by)
 
@@ -314,9 +315,8 @@ def _split(text: str) -> tuple[str | None, list[Smooth], str, bool]:
             f"Additive: {text!r} is no formula ({_reason(text, error)}); write it as 'y ~ s(x) + z'."
         ) from error
     sides = parsed if hasattr(parsed, "lhs") else None
-    if sides is None:
-        response = None
-    else:
+    response = None
+    if sides is not None:
         response = " + ".join(map(str, sides.lhs))
     terms = list(parsed if sides is None else sides.rhs)
     smooths = [_call_term(term) for term in terms if _is_smooth(term)]

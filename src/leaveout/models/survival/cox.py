@@ -272,9 +272,8 @@ class Cox(AbstractClosedForm):
             raise ValueError(
                 "Cox: sample_weight must be positive: leave other rows out of the data."
             )
-        if entry is None:
-            begins = None
-        else:
+        begins = None
+        if entry is not None:
             begins = column("Cox", "entry", entry, n)
         if begins is not None and (begins >= self.time).any():
             row = int(np.argmax(begins >= self.time))
