@@ -797,12 +797,9 @@ def tune(
             f"tune: build must be a function of the hyperparameters that returns an objective; got {type(build).__name__}."
         )
     require_strategy("tune", strategy)
-    if not isinstance(trials, int | np.integer) or trials < 1:
-        raise ValueError(f"tune: trials must be a whole number, 1 or more; got {trials!r}.")
-    if not isinstance(nested, int | np.integer) or nested < 0:
-        raise ValueError(f"tune: nested must be a whole number, 0 or more; got {nested!r}.")
-    if not isinstance(seed, int | np.integer) or seed < 0:
-        raise ValueError(f"tune: seed must be a whole number, 0 or more; got {seed!r}.")
+    trials = count("tune: trials", trials, 1)
+    nested = count("tune: nested", nested, 0)
+    seed = count("tune: seed", seed, 0)
     sign(metric)  # raises for one that is unknown
     if start is not None:
         if not isinstance(start, Mapping) or set(start) != set(read):
@@ -826,9 +823,7 @@ def tune(
     if not (isinstance(plan, Plan) and plan._has_units) or groups is not None:
         first_values = {name: ends[0] for name, ends in read.items()}
         plan = plan_reader("tune", build_objective(build, first_values)).read(plan, groups)
-    study = TrialStudy(
-        build, read, plan, strategy, int(trials), metric, dict(start or {}), int(seed), int(nested)
-    )
+    study = TrialStudy(build, read, plan, strategy, trials, metric, dict(start or {}), seed, nested)
     if sampler not in get_args(Sampler):
         raise ValueError(
             f"tune: sampler must be one of {', '.join(map(repr, get_args(Sampler)))}; got {sampler!r}."

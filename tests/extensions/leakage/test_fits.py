@@ -343,7 +343,7 @@ def test_joblib_gives_the_numbers_of_one_process_and_every_level_the_same_seed()
         (lambda: next(InjectedSplits(0.1).split(X, Y)), "give groups="),
         (
             lambda: lo.leakage.Injection(num_levels=3),
-            "num_levels must be a whole number, 4 or more",
+            "num_levels must be a whole number of 4 or more",
         ),
         (lambda: lo.leakage.Injection(num_boot=2.5), "num_boot must be a whole number"),
         (lambda: lo.leakage.Injection(mechanism="all"), "mechanism must be"),

@@ -526,7 +526,7 @@ BAD = [
     ),
     (
         lambda: Linkage.from_pairs([(0, 1, 0.5)], unlisted=1.0),
-        "unlisted must be a probability between 0 and 1",
+        "unlisted must lie between 0 and 1",
     ),
     (
         lambda: Linkage.from_duplicates([(0, 5)], sides=(3, 2)),
@@ -588,7 +588,7 @@ BAD = [
     ),
     (
         lambda: Linkage.from_pairs([(0, 1, 0.5)]).partitions(0),
-        "num must be a whole number, 1 or more; got 0",
+        "num must be a whole number of 1 or more; got 0",
     ),
 ]
 
@@ -626,6 +626,6 @@ def test_chains_that_have_not_settled_say_so(monkeypatch):
     monkeypatch.setattr(_partitions, "MAX_ENUMERATED_RECORDS", 1)
     links = lambda: Linkage.from_pairs((*GRAPHS["clique"].T, np.full(len(GRAPHS["clique"]), 0.4)))
     links().partitions(10)
-    monkeypatch.setattr(_chain, "MOST", 1)
+    monkeypatch.setattr(_chain, "MAX_SWEEP_STEPS", 1)
     with pytest.warns(UserWarning, match="have not settled.*not each was asked once"):
         links().partitions(10)

@@ -37,7 +37,7 @@ BLOCK = _batches.DENSE_BLOCK
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Parts of 250 rows, read 80 at a time."""
-    monkeypatch.setattr(_batches, "PART", 250)
+    monkeypatch.setattr(_batches, "PART_ROWS", 250)
     monkeypatch.setattr(_batches, "DENSE_BLOCK", 80 * (P + 1))
 
 
@@ -460,7 +460,7 @@ def test_a_full_disk_leaves_a_state_that_goes_on(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_nothing_of_the_size_of_the_rows_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(_batches, "PART", 2**12)
+    monkeypatch.setattr(_batches, "PART_ROWS", 2**12)
     monkeypatch.setattr(_batches, "DENSE_BLOCK", 2**14)
     peaks, rng = [], np.random.default_rng(0)
     for n in (2**13, 2**13, 2**15):  # the first imports
@@ -556,7 +556,7 @@ def test_rows_that_are_worth_most_are_in_the_mean(loss):
 
 def test_where_nothing_is_known_of_some_rows_nothing_is_certified(monkeypatch):
     """Steps that are cut short leave such rows; a mean without them is none of all."""
-    monkeypatch.setattr(_iterated, "FAR", 0)
+    monkeypatch.setattr(_iterated, "MAX_FAR_ROWS", 0)
     monkeypatch.setattr(_iterated, "MAX_PASSES", 1)
     frame = table("poisson", 300)
     frame.loc[299, NAMES] = 60 * np.sign(frame[NAMES].corrwith(frame.y))

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from ...developer import BoolArray, FloatArray, IntArray, conventional
+from ...developer import BoolArray, FloatArray, IntArray, conventional, count
 from ._solve import differences, nonincreasing
 
 NEGLIGIBLE = 1e-18  # probabilities below it are left out of convolutions
@@ -53,7 +53,7 @@ def binomial_matrix(p: ArrayLike, n: int) -> Float[np.ndarray, "levels counts"]:
     array([[1.  , 0.  , 0.  ],
            [0.25, 0.5 , 0.25]])
     """
-    n = whole_number("binomial_matrix: n", n, 1)
+    n = count("binomial_matrix: n", n, 1)
     p = np.atleast_1d(np.asarray(p, np.float64))
     if p.ndim != 1 or not np.all((p >= 0) & (p <= 1)):
         raise ValueError(
@@ -112,7 +112,7 @@ def stratified_matrix(
     array([[0.25, 0.5 , 0.25],
            [0.  , 0.5 , 0.5 ]])
     """
-    n = whole_number("stratified_matrix: n", n, 1)
+    n = count("stratified_matrix: n", n, 1)
     check_probabilities("stratified_matrix", p_train, p_test)
     counts = np.atleast_1d(np.asarray(levels))
     if (
@@ -219,7 +219,7 @@ def residual_profile(
         two_sided = True
         level_sizes = list(zip(levels, n, strict=True))
     sides = [
-        (np.atleast_1d(np.asarray(side, np.float64)), whole_number("residual_profile: n", size, 1))
+        (np.atleast_1d(np.asarray(side, np.float64)), count("residual_profile: n", size, 1))
         for side, size in level_sizes
     ]
     b = np.asarray(b, np.float64)
@@ -323,12 +323,6 @@ def _hypergeometric(counts: IntArray, pool: int, marked: int, draws: int) -> Flo
     out = np.zeros(len(counts))
     out[possible] = np.exp(logs - logs.max())
     return out / out.sum()
-
-
-def whole_number(name: str, value: Any, low: int) -> int:
-    if int(value) != value or value < low:
-        raise ValueError(f"{name} must be a whole number, {low} or more; got {value}.")
-    return int(value)
 
 
 def _worst(p: FloatArray, inside: BoolArray) -> str:

@@ -26,13 +26,14 @@ from ...developer import (
     Slow,
     StepResult,
     conventional,
+    count,
     keeping,
     match_labels,
     read_or_make,
     record,
 )
 from ..hosts.sklearn import SklearnEstimator
-from ._binomial import binomial_matrix, check_probabilities, whole_number
+from ._binomial import binomial_matrix, check_probabilities
 from ._fits import FIT_BATCH_ENTRIES, AbstractLearner
 from ._hosts import make_learner, prepare
 from ._scoring import Loss
@@ -255,8 +256,8 @@ def binomial_block_bootstrap(
         raise ValueError(
             f"{caller}: train and test must be two records or more each, with none in common."
         )
-    whole_number(f"{caller}: size", size, 2)
-    whole_number(f"{caller}: num_boot", num_boot, 2)
+    count(f"{caller}: size", size, 2)
+    count(f"{caller}: num_boot", num_boot, 2)
     learner = make_learner(estimator, task, n_jobs)
     if np.ndim(levels) == 0:
         injected = np.linspace(0, 1, np.asarray(levels).item())

@@ -20,8 +20,7 @@ import pandas as pd
 from jaxtyping import Bool, Int
 from numpy.typing import ArrayLike, NDArray
 
-from ...developer import IntArray, Rng, conventional, record
-from ._binomial import whole_number
+from ...developer import IntArray, Rng, conventional, count, record
 from ._models import Leakage, LeakageFold, MatePairs
 
 SLOPE_SHARE = 0.1  # share of V̂ at which the slope is tested
@@ -89,7 +88,7 @@ class Injection:
         for name, low in (("num_levels", 4), ("num_boot", 2), ("train_size", 2), ("top", 1)):
             value = getattr(self, name)
             if value is not None:
-                whole_number(f"Injection: {name}", value, low)
+                count(f"Injection: {name}", value, low)
         if not 0 < self.tolerance < np.inf:
             raise ValueError(
                 f"Injection: tolerance must be a number above 0; got {self.tolerance}."
@@ -379,7 +378,7 @@ class InjectedSplits:
         if not 0 <= share < 1:
             raise ValueError(f"InjectedSplits: share must lie in [0, 1); got {share}.")
         Injection(mechanism=mechanism)  # type: ignore[arg-type]
-        whole_number("InjectedSplits: num_repeats", num_repeats, 1)
+        count("InjectedSplits: num_repeats", num_repeats, 1)
         self.share = share
         self.cv = cv
         self.mechanism = mechanism

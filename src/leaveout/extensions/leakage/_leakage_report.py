@@ -12,10 +12,19 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from ... import Fit, Interrupted
-from ...developer import File, Rng, Slow, conventional, fingerprint, keeping, match_labels, share
+from ...developer import (
+    File,
+    Rng,
+    Slow,
+    conventional,
+    count,
+    fingerprint,
+    keeping,
+    match_labels,
+    share,
+)
 from ..hosts.sklearn import SklearnEstimator
 from ._answers import average, coarser, extrapolate, impute, mateless_rows, naive, prices, purge
-from ._binomial import whole_number
 from ._estimate import leakage_corrected
 from ._hosts import Estimator, make_learner, prepare
 from ._injection import MIN_DRAWS, Injection, make_folds, refusal, unshown
@@ -277,7 +286,7 @@ def _check(caller: str, linkage: Any, level: float, draws: int, answers: Collect
             f"got {type(linkage).__name__}."
         )
     share(f"{caller}: level", level)
-    whole_number(f"{caller}: draws", draws, 2)
+    count(f"{caller}: draws", draws, 2)
     unknown = [name for name in answers if name not in ANSWERS]
     if isinstance(answers, str) or unknown:
         raise ValueError(

@@ -14,8 +14,8 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike, NDArray
 
-from ...developer import Lines, PrintedResult, Rng, codes, conventional, record
-from ._binomial import check_probabilities, whole_number
+from ...developer import Lines, PrintedResult, Rng, codes, conventional, count, record, share
+from ._binomial import check_probabilities
 from ._mislinking import LeakageFold, Shares, UniformMislinking, uniform_mislinking
 from ._neighbours import distances, near_pairs, points, read_threshold
 from ._pair_calibration import (
@@ -106,10 +106,8 @@ class Linkage(PrintedResult):
     mechanism = "record"
 
     def __post_init__(self) -> None:
-        if self.unlisted is not None and not 0 < self.unlisted < 1:
-            raise ValueError(
-                f"Linkage: unlisted must be a probability between 0 and 1; got {self.unlisted}."
-            )
+        if self.unlisted is not None:
+            share("Linkage: unlisted", self.unlisted)
 
     @staticmethod
     def from_pairs(
@@ -472,7 +470,7 @@ class Linkage(PrintedResult):
             The clusterings, each numbered by first appearance.
         """
         rows = self._pairs_needed("partitions")
-        num = whole_number("Linkage.partitions: num", num, 1)
+        num = count("Linkage.partitions: num", num, 1)
         if seed == 0 and num <= self._num_partitions:
             return self._draw_partitions[:num].astype(np.int64)
         rng = np.random.default_rng([seed, 5])

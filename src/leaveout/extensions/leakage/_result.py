@@ -31,6 +31,7 @@ from ...developer import (
     conventional,
     provided,
     record,
+    share,
 )
 from ._comparison import ComparableMean, ComparableResult
 from ._injection import MAX_DRAWS, FoldInjection, refusal as hidden_leak
@@ -348,8 +349,7 @@ class LeakageResult(PrintedResult, ComparableResult):
         """Return the interval for a variance to which those of the leakage and of the extrapolation
         are added.
         """
-        if not 0 < level < 1:
-            raise ValueError(f"interval: level must lie between 0 and 1; got {level}.")
+        share("interval: level", level)
         freedom = 1 if spread is None else spread.freedom
         t = float(stats.t.ppf((1 + level) / 2, freedom))
         error = float(np.sqrt(variance + self.se_p**2))

@@ -188,7 +188,7 @@ class AbstractRegression(AbstractLinearPredictor):
                 f"{caller}: class_weight must be None or 'balanced'; got {class_weight!r}. Use sample_weight."
             )
         class_code = None
-        levels: tuple[Any, ...] = ()
+        levels = ()
         if class_weight:
             code, levels = _class_codes(caller, self.y, n)
             class_code = as_stored(code)

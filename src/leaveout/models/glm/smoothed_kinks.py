@@ -23,6 +23,7 @@ import numpy as np
 import scipy
 
 from ..._runtime.jax import Scalar, jax, jnp
+from ...data.arrays import share
 from .distributions import Formulas, domain
 from .loss import AbstractLoss, Number, positive
 
@@ -211,10 +212,8 @@ class Quantile(AbstractRounded):
     level: Number
 
     def __init__(self, level: float = 0.5, *, width: float):
-        self.level = positive("Quantile: level", level)
+        self.level = np.asarray(share("Quantile: level", level))
         self.width = positive("Quantile: width", width)
-        if self.level >= 1:
-            raise ValueError(f"Quantile: level must lie between 0 and 1; got {level}.")
 
     def kinks(self, y: Any) -> Kinks:
         level = float(self.level)
