@@ -70,7 +70,7 @@ FAULTS = (
     ),
     Fault(
         "features of a model of one's own are taken for names of columns",
-        "name_parameters",
+        "natural_names",
         'name == "coef" and isinstance(features, tuple | list) and shape == (len(features),)',
         'name == "coef" and shape == (len(features),)',
         "test_labels",
