@@ -25,7 +25,7 @@ from unittest import mock
 import numpy as np
 
 import leaveout as lo
-from leaveout.refit import _enclosure, _linear, _next_term, _row_sample
+from leaveout.refit import _enclosure, _linear, _single_rows
 
 ROWS = [500, 1000, 2000, 4000, 8000, 16_000, 32_000, 64_000]
 COLUMNS = [5, 10, 20, 50, 100, 200, 400]
@@ -121,9 +121,9 @@ SWITCHES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
     "no products": lambda: without_rung("products"),
     "no sample": lambda: without_rung("sample"),
     "no later products": lambda: without_rung("products of the others"),
-    "no float32 in the next term": lambda: mock.patch.object(_next_term, "ROUGH", 0.0),
+    "no float32 in the next term": lambda: mock.patch.object(_single_rows, "ROUGH", 0.0),
     "no expansion": lambda: mock.patch.object(_enclosure, "_is_cheap", lambda *_: False),
-    "one size of samples": lambda: mock.patch.object(_row_sample, "SIZES", (256,)),
+    "one size of samples": lambda: mock.patch.object(_single_rows, "SIZES", (256,)),
     "no conjugate gradients": without_estimates_by_products,
 }
 

@@ -232,16 +232,14 @@ from .refit._anchor import (
     gradient_error as gradient_error,
 )
 from .refit._linear import within as within
-from .refit._one_row import (
+from .refit._single_rows import (
     OneRow as OneRow,
     Row as Row,
-    sherman_morrison_step as sherman_morrison_step,
-)
-from .refit._row_sample import (
     RowSample as RowSample,
-    half as half,
+    estimated_half as estimated_half,
+    is_short as is_short,
     next_term as next_term,
-    short as short,
+    sherman_morrison_step as sherman_morrison_step,
 )
 
 # pages

@@ -14,7 +14,7 @@ import leaveout as lo
 from leaveout.linalg import enclosure_theorem as _proved
 from leaveout.models.glm import losses
 from leaveout.optimize import fit as _fit
-from leaveout.refit import _anchor as anchors, _enclosure, _linear as linear, _newton
+from leaveout.refit import _anchor as anchors, _enclosure, _linear as linear
 from leaveout.validation import scoring as _asked
 
 PLAN = lo.leave_one_out(60)
@@ -157,7 +157,7 @@ def test_every_ball_is_asked_for_where_its_gaps_were_taken(monkeypatch):
         )
         return ball(gap, reference, size, slope, radius, more)
 
-    for rung in (anchors, _newton):
+    for rung in (anchors, _enclosure):
         monkeypatch.setattr(rung, "gaps", asked)
         monkeypatch.setattr(rung, "ball", told)
     X, y = some()
@@ -370,7 +370,7 @@ def test_an_estimated_contraction_serves_the_steps_after_it(monkeypatch):
 
 
 def test_the_next_term_is_the_sum_it_says(monkeypatch):
-    monkeypatch.setattr(linear.sampled, "SIZES", (32, 20_000))
+    monkeypatch.setattr(linear.single_rows, "SIZES", (32, 20_000))
     X, y = some(4)
     X[0] *= 5
     fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.5)))
@@ -382,9 +382,9 @@ def test_the_next_term_is_the_sum_it_says(monkeypatch):
     each = third[:, None] * D**2 * G
     np.fill_diagonal(each, 0.0)
     by_hand = -0.5 * each.sum(0) / look.kept_share
-    term = linear.sampled.next_term(anchor, look, None)
+    term = linear.single_rows.next_term(anchor, look, None)
     np.testing.assert_allclose(term.move, by_hand, rtol=1e-4, atol=1e-4 * np.abs(by_hand).max())
-    sample = linear.sampled.next_term(anchor, look, 20_000)
+    sample = linear.single_rows.next_term(anchor, look, 20_000)
     assert (np.abs(sample.move - by_hand) <= 5 * sample.spread + 1e-9).all()
     assert (
         np.median(sample.spread)
@@ -406,7 +406,7 @@ def test_one_rate_without_one_count_is_where_the_next_term_says():
         anchor, lost = anchors.linear_cache(fit), rng.uniform(0.2, 1.0, 30) * w
         look = linear.one_row(fit, np.arange(30), 1 - lost / w)
         true = np.log((w @ y - lost * y) / (w.sum() - lost))
-        center, half = linear.next_term.settle_rows(anchor, look)
+        center, half = linear.single_rows.settle_rows(anchor, look)
         assert (np.abs(center - true) <= half).all() and (
             half[np.abs(lost) < 0.01 * w.sum()] < np.inf
         ).all()
@@ -447,13 +447,13 @@ def test_the_next_term_of_all_rows_leaves_what_is_proved(kind):
     gram = z @ z.T
     stays = anchor.weight[:, None] - np.diag(look.lost_curvature)
     by_hand = -0.5 * along**2 * np.sum(stays * third[:, None] * gram**3, axis=0) / look.kept_share
-    center, half = linear.next_term.settle_rows(anchor, look)
+    center, half = linear.single_rows.settle_rows(anchor, look)
     np.testing.assert_allclose(center - look.center, by_hand, rtol=1e-4, atol=1e-7)
     assert (np.abs(center - true) <= half + 1e-11).all()
     assert np.median(half) < 0.3 * np.median(look.half)
     heavier = linear.one_row(fit, np.arange(80), np.full(80, 2.0))
     # rows that gain weight are not what the theorem is of
-    assert not linear.next_term.promising(anchor, heavier).any()
+    assert not linear.single_rows.promising(anchor, heavier).any()
 
 
 def test_a_function_of_many_directions_has_the_change_of_all():
@@ -524,7 +524,7 @@ def test_wide_refits_without_hessians_are_within_their_estimates(monkeypatch, lo
     settled = []
 
     def counted(state, lanes, enough):
-        left = _newton.conjugate(state, lanes, enough)
+        left = _enclosure.conjugate(state, lanes, enough)
         settled.append((len(lanes), len(left)))
         return left
 
@@ -557,7 +557,7 @@ def test_candidates_of_conjugate_gradients_are_as_near_as_they_are_said_to_be():
         seen.append((lanes, state.u[lanes].copy(), state.radius[lanes].copy()))
         or state.slope[lanes] < 1e-7
     )
-    open_ = _newton.conjugate(state, np.arange(60), look)
+    open_ = _enclosure.conjugate(state, np.arange(60), look)
     parts = [np.concatenate(part) for part in zip(*seen, strict=True)]
     lanes, u, radius = (part[~np.isin(parts[0], open_)] for part in parts)
     away = np.linalg.norm(u - state.u[lanes], axis=1)

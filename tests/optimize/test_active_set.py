@@ -23,8 +23,8 @@ from sklearn.preprocessing import OneHotEncoder
 
 import leaveout as lo
 from leaveout.models.glm import active_coefficients
-from leaveout.optimize import active_set as _kinks
-from leaveout.refit import _conditions, _margins
+from leaveout.optimize import active_set as _active_set
+from leaveout.refit import _kinks
 from leaveout.tuning import lasso_path as _lasso
 
 TIGHT = {"tol": 1e-13, "max_iter": 10**6}
@@ -228,13 +228,13 @@ def test_single_rows_of_least_squares_are_judged_without_a_pass_over_all_rows(mo
         lo.fit(lo.GLM(X, y, "squared", lo.penalties.Lasso(1000 * knot * (1 + 1e-5)))),
         lo.leave_one_out(1000),
     )
-    slopes, computed = _conditions._slopes, []
+    slopes, computed = _kinks._slopes, []
 
     def count(own, units, eta, half):
         computed.append(np.size(eta))
         return slopes(own, units, eta, half)
 
-    monkeypatch.setattr(_conditions, "_slopes", count)
+    monkeypatch.setattr(_kinks, "_slopes", count)
     found = lo.cross_validate(fit, plan, lo.Exact(), audit=0)
     # once in each of three judgements, and half of them again
     assert found.proved.all() and sum(computed) < 5 * 1000
@@ -262,7 +262,7 @@ def test_single_rows_that_are_told_by_what_each_parameter_does(loss, monkeypatch
     X, y, _ = made(n=150, p=60, loss=loss)
     fit, plan = lo.fit(lo.GLM(X, y, loss, lo.penalties.Lasso(4.0))), lo.leave_one_out(150)
     exact = lo.cross_validate(fit, plan, lo.Exact(), audit=0)
-    monkeypatch.setattr(_margins, "MAX_OTHER_FIT_WORK", 0.0)
+    monkeypatch.setattr(_kinks, "MAX_OTHER_FIT_WORK", 0.0)
     found, step = (
         lo.cross_validate(fit, plan, refit, audit=0) for refit in (lo.Certified(), lo.NewtonStep())
     )
@@ -316,9 +316,9 @@ def test_a_margin_is_proved_by_no_less_than_it_is():
     for alpha in (2.0, 6.0, 12.0):
         fit, plan = lo.fit(lo.GLM(X, y, "squared", lo.penalties.Lasso(alpha))), lo.leave_one_out(80)
         (batch,) = plan._batches(10**6, 1, 0)
-        known = _margins.active(fit)
+        known = _kinks.active(fit)
         rows = batch.rows._replace(scale=np.asarray(1.0))
-        told = _margins.Conditions(known, rows, lo.Certified()(fit, rows), directly=False)
+        told = _kinks.Conditions(known, rows, lo.Certified()(fit, rows), directly=False)
         refits = [least_squares(X, y, own, alpha)[0] for own in plan.matrix()]
         same = np.array(
             [np.array_equal(np.sign(coef), np.sign(fit.parameters["coef"])) for coef in refits]
@@ -680,8 +680,8 @@ def test_columns_that_repeat_in_many_rows():
     """No matrix has as many columns as there are rows: at 50,000 rows that would be 20 GB."""
     X, y, _ = made(n=50_000, p=4)
     model = lo.GLM(np.c_[X, X[:, 0]], y, "squared", lo.penalties.Lasso(500.0))
-    problem = _kinks.WeightedProblem(active_coefficients.kinks(model).whole, np.ones(len(y)))
-    theta, moved = _kinks._independent(problem, np.array([0.6, -0.7, 0.4, 0.2, 0.4, 1.0]))
+    problem = _active_set.WeightedProblem(active_coefficients.kinks(model).whole, np.ones(len(y)))
+    theta, moved = _active_set._independent(problem, np.array([0.6, -0.7, 0.4, 0.2, 0.4, 1.0]))
     assert moved
     np.testing.assert_allclose(np.sort(theta[[0, 4]]), [0.0, 1.0], atol=1e-12)
     np.testing.assert_allclose(theta[[1, 2, 3, 5]], [-0.7, 0.4, 0.2, 1.0], rtol=1e-12)
@@ -715,7 +715,7 @@ def test_what_is_refused():
     for call in (lo.dfbetas, lo.covariance, lambda fit: lo.interval(fit, X[:2])):
         with pytest.raises(TypeError, match="not there for an l1 penalty"):
             call(fit)
-    with pytest.raises(_kinks.NoMinimiser, match="not determined"):
+    with pytest.raises(_active_set.NoMinimiser, match="not determined"):
         lo.fit(
             lo.GLM(
                 np.c_[X, 2 * X], y, "squared", lo.penalties.Lasso(np.r_[np.zeros(4), 0.0, 1, 1, 1])

@@ -16,8 +16,8 @@ import leaveout as lo
 from leaveout.objectives.batch_functions import DerivedBatch, function, whole
 from leaveout.optimize.newton import newton
 from leaveout.refit import _descent
+from leaveout.refit._anchor import LowRank, own_metric
 from leaveout.refit._descent import DEPTH, Descent, WeightMoves, begin, newton_start
-from leaveout.refit._metric import LowRank, own_metric
 from leaveout.validation import minima as _minima
 
 OUTLYING = np.array([-3.0, -3.0, -2.5, -2.0, -3.0, 30.0])

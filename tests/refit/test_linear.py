@@ -372,8 +372,8 @@ def test_the_rungs_of_large_problems_are_estimates_and_honest(monkeypatch, limit
     fit, X, y, w, group = fitted("weights", "logistic", 5)
     plan = lo.leave_one_out(len(y)) if limit == "_budget" else lo.groups(group)
     monkeypatch.setattr(linear, limit, (lambda step: 0.0) if limit == "_budget" else 0.0)
-    monkeypatch.setattr(linear.sampled, "SIZES", (16, 32))
-    monkeypatch.setattr(linear.sampled, "LEAST_ROWS", 4.0)
+    monkeypatch.setattr(linear.single_rows, "SIZES", (16, 32))
+    monkeypatch.setattr(linear.single_rows, "LEAST_ROWS", 4.0)
     cv = lo.cross_validate(fit, plan, lo.Certified(0.001), audit=0)
     assert limit == "COSTLY_OPERATIONS" or not cv.proved.all()
     assert beyond(cv, plan, "logistic", X, y, w)[1:] == (0, 0)
@@ -444,8 +444,8 @@ def test_the_next_term_corrects_one_step(monkeypatch):
     anchor, unit = linear.linear_cache(fit), np.arange(150)
     look = linear.one_row(fit, unit, np.zeros(150))
     exact = lo.cross_predict(fit, lo.leave_one_out(150), lo.Exact(1e-12), "link")
-    term = linear.sampled.next_term(anchor, look, None)
-    sample = linear.sampled.next_term(anchor, look, 256)
+    term = linear.single_rows.next_term(anchor, look, None)
+    sample = linear.single_rows.next_term(anchor, look, 256)
     before, after = np.abs(look.center - exact), np.abs(look.center + term.move - exact)
     assert np.median(after) < np.median(before) / 5
     assert np.mean(np.abs(sample.move - term.move) <= 3 * sample.spread + 1e-12) > 0.97

@@ -11,7 +11,7 @@ import pytest
 from flint import arb
 
 import leaveout as lo
-from leaveout.refit import _newton, distance_of_fit, distances, lengths
+from leaveout.refit import _enclosure, distance_of_fit, distances, lengths
 from leaveout.refit._anchor import linear_cache
 from leaveout.refit._refit_batch import Rung, climb, join, put, take
 from leaveout.validation.batches import Collected, over_refits
@@ -108,7 +108,7 @@ def test_what_is_proved_of_parameters_is_true(count):
 
 def test_lengths_in_a_refit_s_own_metric_are_bounded_in_that_of_the_fit(monkeypatch):
     """A fold of all but twelve rows, which has to find a Hessian of its own."""
-    rng, seen, own = np.random.default_rng(1), [], _newton.across_metrics
+    rng, seen, own = np.random.default_rng(1), [], _enclosure.across_metrics
     X = rng.normal(size=(40, 3)) * np.where(np.arange(40) < 12, 0.02, 1.0)[:, None]
     fit = lo.fit(
         lo.GLM(
@@ -124,7 +124,7 @@ def test_lengths_in_a_refit_s_own_metric_are_bounded_in_that_of_the_fit(monkeypa
         seen.extend(zip(np.linalg.norm(fit.factor.T @ root, 2, axis=(1, 2)), found, strict=True))
         return found
 
-    monkeypatch.setattr(_newton, "across_metrics", noted)
+    monkeypatch.setattr(_enclosure, "across_metrics", noted)
     lo.cross_validate(fit, lo.groups(np.arange(40) < 12), lo.Exact(), audit=0)
     assert seen and max(true for true, _ in seen) > 10
     assert all(true <= bound <= 1.2 * true for true, bound in seen)

@@ -8,7 +8,7 @@ import pytest
 import scipy
 
 import leaveout as lo
-from leaveout.refit import _probes, _wide
+from leaveout.refit import _wide
 
 N, P = 200, 12_500
 RIDGE = lo.penalties.Ridge(0.8)
@@ -85,7 +85,7 @@ def test_leave_one_out_is_within_its_errors(loss):
 def test_probes_tell_leverages_without_bias_and_how_far_they_are():
     X, y, _ = table(2)
     at = _wide.wide(lo.fit(lo.GLM(X, y, "logistic", RIDGE), curvature="products"))
-    probes, groups = _probes.Probes(at), 10
+    probes, groups = _wide.Probes(at), 10
     probes.groups += [probes._draw() for _ in range(1)]
     while len(probes.groups) < groups:
         probes.groups.append(probes._draw())

@@ -16,8 +16,7 @@ import leaveout as lo
 from leaveout.linalg.enclosure_theorem import RadiusTable
 from leaveout.refit import _penalty_stack
 from leaveout.refit._anchor import linear_cache
-from leaveout.refit._one_row import one_row
-from leaveout.refit._row_sample import next_term
+from leaveout.refit._single_rows import next_term, one_row
 from leaveout.tuning import path as _path
 from leaveout.tuning.ridge_path import ridges
 from tests.helpers import cox, regression, toy_hmm

@@ -2,9 +2,9 @@
 the exact one.
 """
 
+from ._anchor import is_narrow as is_narrow
 from ._expansion import expandable as expandable
-from ._margins import refit_active_set as refit_active_set
-from ._metric import is_narrow as is_narrow
+from ._kinks import refit_active_set as refit_active_set
 from ._refit_batch import (
     RefitBatch as RefitBatch,
     distance_of_fit as distance_of_fit,

@@ -84,9 +84,9 @@ from ..optimize.fit import Fit
 from ..optimize.hessian_products import COARSE, ROUGH
 from ..optimize.newton import LBFGSState, NewtonResult, dear as is_dear, newton, walk
 from ..plans.plan import RefitRows, few_size
+from ._anchor import IdentityMetric, Products, RefitMetric, own_metric
 from ._enclosure import CAUTION, MAX_CONTRACTION
 from ._expansion import GRADIENTS, ExpandedBatch, Expansion, ScaledExpansion, expandable
-from ._metric import IdentityMetric, Products, RefitMetric, own_metric
 from ._refit_batch import Rung, climb, join, put, take
 
 MAX_CHORD_STEPS = 20  # steps before a refit goes to the next rung

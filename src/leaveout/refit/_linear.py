@@ -10,9 +10,9 @@ that the one before left open:
 
     rung       one refit costs                      metric A
     look       O(1) for one row, else a solve       the fold's own Hessian at θ̂
-    next term  n products of rows                   the same; single rows only (`_next_term`)
-    products   n products of rows, gradients        the same; single rows only (`_row_steps`)
-    sample     some products of rows, estimated     single rows only (`_row_sample`)
+    next term  n products of rows                   the same; single rows only
+    products   n products of rows, gradients        the same; single rows only (`RowSteps`)
+    sample     some products of rows, estimated     single rows only
     steps      a gradient each                      the same
     conjugate  a few gradients each, estimated      the same; only where Hessians are dear
     newton     a Hessian each, with a line search   the fold's own at the candidate
@@ -34,15 +34,13 @@ from .._runtime.results import RESULTS, SettledBy
 from ..linalg.enclosure_theorem import change
 from ..objectives.objective import Flags, Lanes, PerLane, PerRefit, RefitPoints
 from ..optimize.fit import Fit
+from ..optimize.least_norm import least_norm
 from ..plans.plan import CAPACITY, RefitRows
-from . import _next_term as next_term, _row_sample as sampled
+from . import _single_rows as single_rows
 from ._anchor import ELEMENTWISE, LinearFitCache, groups, linear_cache
-from ._enclosure import HURRY, STEPS, CertifiedBatch
-from ._least_norm import least_norm
-from ._newton import conjugate, newton
-from ._one_row import OneRow, one_row, span
+from ._enclosure import HURRY, STEPS, CertifiedBatch, conjugate, newton
 from ._refit_batch import Rung, climb
-from ._row_steps import PRODUCTS, RowSteps
+from ._single_rows import PRODUCTS, OneRow, RowSteps, one_row, span
 
 Array = np.ndarray
 COSTLY_OPERATIONS = (
@@ -347,7 +345,7 @@ class RowBatch:
         # it comes nearer to the minimiser only once
         if self.allowed is None or self.budget < self.cost_of_term:
             return self.lanes[:0]
-        lanes = self.lanes[next_term.promising(self.anchor, self.looks.take(self.lanes))]
+        lanes = self.lanes[single_rows.promising(self.anchor, self.looks.take(self.lanes))]
         return self.affordable(lanes, self.cost_of_term)
 
     # steps by products of all rows
@@ -449,7 +447,7 @@ def _take_next_terms(batch: RowBatch) -> RowCandidates:
     """Accept the refits that the next term, from products of all rows, proves near enough."""
     lanes = batch.near_lanes
     middle, half_widths = (
-        part[:, None] for part in next_term.settle_rows(batch.anchor, batch.looks.take(lanes))
+        part[:, None] for part in single_rows.settle_rows(batch.anchor, batch.looks.take(lanes))
     )
     unknown = np.broadcast_to(np.inf, len(lanes))
     is_near = batch.enough(lanes, EnclosureLook(middle, half_widths, *4 * [unknown]))
@@ -562,14 +560,14 @@ def _take_samples(batch: RowBatch) -> RowCandidates:
     errors = batch.errors.copy()
     is_open = batch.open & ~within(errors, allowed)
     is_estimated = np.zeros(len(center), bool)
-    has_short_step = sampled.short(anchor.curvature_rate, batch.looks) & has_term
-    for size in sampled.SIZES:
+    has_short_step = single_rows.is_short(anchor.curvature_rate, batch.looks) & has_term
+    for size in single_rows.SIZES:
         chosen = np.flatnonzero(is_open & has_short_step)
         if not chosen.size or size > len(anchor.eta):
             break
         look = batch.looks.take(chosen)
-        term = sampled.next_term(anchor, look, size)
-        half_widths = sampled.half(anchor.curvature_rate, look, term, True)[:, None]
+        term = single_rows.next_term(anchor, look, size)
+        half_widths = single_rows.estimated_half(anchor.curvature_rate, look, term, True)[:, None]
         points = center[chosen]
         errors[chosen] = error(fit, rows.take(chosen), points, points, half_widths)
         if batch.hurry:

@@ -28,7 +28,7 @@ from ..linalg.enclosure_theorem import RadiusTable, change
 from ..linalg.rounding import Rounding, bounded, factor_error
 from ..linalg.sparse_design import SparseDesign
 from ..optimize.fit import DOUBTFUL
-from . import _anchor as anchors, _row_sample as sampled
+from . import _anchor as anchors, _single_rows as single_rows
 from ._anchor import (
     ELEMENTWISE,
     OWN_HESSIAN_BELOW,
@@ -36,11 +36,9 @@ from ._anchor import (
     curvature_error,
     gradient_error,
 )
-from ._enclosure import HURRY, STEPS
+from ._enclosure import HURRY, STEPS, inverse_roots
 from ._linear import TIGHT, within
-from ._newton import inverse_roots
-from ._one_row import OneRow, Row, sherman_morrison_step
-from ._row_steps import PRODUCTS, RowSteps
+from ._single_rows import PRODUCTS, OneRow, Row, RowSteps, sherman_morrison_step
 
 Array = np.ndarray
 # operations that gradients may cost before single rows are estimated
@@ -279,7 +277,7 @@ class Stack:
     @functools.cached_property
     def short(self) -> Bool[Array, " lanes"]:
         """Tell whether the step is short enough for the next term to be valid."""
-        return sampled.short(self.curvature_rate[self.penalty], self.look)
+        return single_rows.is_short(self.curvature_rate[self.penalty], self.look)
 
     @functools.cached_property
     def _third(self) -> Float[Array, "penalties units"]:
@@ -287,7 +285,7 @@ class Stack:
         return self.weight * self.model.loss.derivatives(self.eta, self.model.y, (3,))[0]
 
     @functools.cached_property
-    def _row_sample(self) -> sampled.RowSample:
+    def _row_sample(self) -> single_rows.RowSample:
         """Draw a sample of rows, the same for all penalties, as in `_sampled` with the mean of
         their probabilities.
         """
@@ -297,9 +295,9 @@ class Stack:
         chance /= chance.sum()
         most = max([size for size in SIZES if size < len(chance)], default=1)
         index = np.random.default_rng(0).choice(len(chance), most, p=chance)
-        return sampled.RowSample(index, chance[index])
+        return single_rows.RowSample(index, chance[index])
 
-    def term(self, lanes: Array, look: OneRow, size: int | None) -> sampled.Term:
+    def term(self, lanes: Array, look: OneRow, size: int | None) -> single_rows.Term:
         """Compute −½ Σ_i ω_i ℓ‴_i (z_iᵀu)² z_iᵀz / (1 − q) over a sample of rows, or all; u = −a z
         makes them cubes.
 
@@ -326,7 +324,7 @@ class Stack:
         eta, slope, curvature, norm = (part[lanes] for part in self.flat)
         along = look.lost_curvature * (slope + curvature * (look.center - eta))
         scale = 0.5 * along**2 * norm**3 / look.kept_share
-        return sampled.Term(-scale * sums[0], scale * np.sqrt(sums[1]), scale * sums[1])
+        return single_rows.Term(-scale * sums[0], scale * np.sqrt(sums[1]), scale * sums[1])
 
     @functools.cached_property
     def _rough(self) -> tuple[DenseDesign | SparseDesign, Array]:
@@ -334,7 +332,7 @@ class Stack:
 
         Z loses the root of the digits that H⁻¹x loses.
         """
-        kind = sampled.precision(float(self.rounding.root.max()))
+        kind = single_rows.precision(float(self.rounding.root.max()))
         return self.design.single() if kind is np.float32 else self.design, self.root.astype(
             kind, copy=False
         )
@@ -443,7 +441,7 @@ class Settling:
             look = stack.look.take(lanes)
             is_complete = size == n
             term = stack.term(lanes, look, None if is_complete else size)
-            half = sampled.half(
+            half = single_rows.estimated_half(
                 stack.curvature_rate[stack.penalty[lanes]], look, term, not is_complete
             )
             center = look.center + is_complete * term.move

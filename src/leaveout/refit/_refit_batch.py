@@ -35,10 +35,10 @@ from ..models.glm.active_coefficients import kinks
 from ..objectives.batch_functions import ONE, function, weights_of
 from ..objectives.objective import Flags, Lanes, PerRefit, RefitPoints, Vector
 from ..optimize.fit import Fit
+from ..optimize.least_norm import DEAR, least_norm
 from ..optimize.newton import NewtonResult, newton
 from ..plans.plan import RefitRows
 from ._anchor import LinearFitCache, linear_cache
-from ._least_norm import DEAR, least_norm
 
 Array = np.ndarray
 

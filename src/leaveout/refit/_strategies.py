@@ -42,9 +42,8 @@ from . import _linear as linear
 from ._anchor import passes as groups
 from ._descent import Descent, begin, refine
 from ._penalty_stack import PathRefit, Settling, Stack
-from ._probes import alone, refit_by_probes
 from ._refit_batch import RefitBatch
-from ._wide import exactly, one_step, wide
+from ._wide import alone, exactly, one_step, refit_by_probes, wide
 
 # refits whose errors are computed if they are sampled: their mean is then known to about a fifth
 SAMPLED = 30

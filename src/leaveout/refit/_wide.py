@@ -4,9 +4,29 @@ many side by side.
 A refit's Hessian is Xᵀ diag(ω ℓ″) X + κ P. Systems with it are solved by conjugate gradients, a
 block of right sides at a time, preconditioned by the diagonal. Newton steps of its own bring any
 fold from θ̂ to its minimum (`settle_wide`). Its estimated error is the change by the last step.
+
+# One step of single rows each, by leverages estimated from probes
+
+With s about √(ω ℓ″), K = X H⁻¹Xᵀ and v of random signs, s_j² K_jj is the mean of v_j s_j (K (s ∘
+v))_j (M. F. Hutchinson 1990), whose variance Σ_{k≠j} s_j² K_jk² s_k² is small where rows are about
+orthogonal. Nearly all of it is removed by two numbers of known means, the first terms of a series:
+with A = s X P⁻¹Xᵀ s, its diagonal a taken off, and t = 1/(1 + a),
+
+    v_j t_j (A (t ∘ v))_j,  mean 0,      v_j t_j (A (t ∘ A (t ∘ v)))_j,  mean t_j² Σ_k A_jk² t_k
+
+(control variates: on random sparse rows they leave a hundredth of the variance). A row's loss after
+its one step
+
+    f(h) = ℓ(η + h p / (1 − h b)),      p, b the parts of ω ℓ′ and ω ℓ″ that leave
+
+is estimated with h from all probes, minus its bias by the jackknife over groups of probes. The
+jackknife also gives the error of the mean of many rows, which share probes. The error of the step
+itself is estimated from rows that are refitted to convergence, some at random and those with the
+longest steps. All of this is estimated; nothing is proved.
 """
 
 import functools
+import itertools
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -22,7 +42,7 @@ from ..objectives.batch_functions import weights_of
 from ..objectives.objective import Flags, PerLane, Points, Vector
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows
-from ._refit_batch import RefitBatch
+from ._refit_batch import CommonError, RefitBatch
 
 Array = np.ndarray
 MAX_WIDE_NEWTON_STEPS = 30  # largest number of Newton steps
@@ -340,3 +360,329 @@ def one_step(fit: Fit, rows: RefitRows) -> RefitBatch:
     losses = np.where(held, wide_model.model.unit_loss.derivatives(refits.center, y, (0,))[0], 0.0)
     error = np.abs(losses - exact.scores).sum(1) + exact.error
     return replace(exact, make=lambda: refits.theta, error=error, scores=losses, ball=None)
+
+
+# probes in a group; least and largest number of groups
+SIZE = 8
+FEWEST = 8
+MOST = 64
+PROBE_RESIDUAL = 1e-3  # residual, relative to the right side, at which a solve for a probe ends
+# standard errors of the probes that are added to the error of a row, and of the mean
+SAFETY = 5.0
+SAFE = 3.0
+# numbers of rows, random and of longest steps, that are refitted, and of their steps after the
+# first
+RANDOM = 32
+LONGEST = 8
+FEW = 2
+TWICE = 2.0  # factor on the largest error of the step in these rows
+
+
+def by_probes(fit: Fit) -> bool:
+    """Tell whether single rows are estimated by probes.
+
+    H is not formed, and they change their own terms only.
+    """
+    wide_model = wide(fit)
+    return (
+        wide_model is not None
+        and wide_model.model.separate
+        and wide_model.model.design.shape[0] == wide_model.units
+    )
+
+
+def alone(fit: Fit, rows: RefitRows) -> bool:
+    """Tell whether a batch is estimated by probes.
+
+    Every refit leaves out one row, or a part of its weight.
+    """
+    return rows.index.shape[1] == 1 and bool((rows.weight <= 1).all()) and by_probes(fit)
+
+
+def _light(count: Int[np.ndarray, " params"]) -> Bool[np.ndarray, " params"]:
+    """Mark the columns with fewest entries, which A uses."""
+    order = np.argsort(count, kind="stable")
+    out = np.zeros(len(count), bool)
+    # largest number of products for A_jk²; the fullest columns are left out of A
+    out[order[np.cumsum(count[order].astype(float) ** 2) <= 4e8]] = True
+    return out
+
+
+class LeftOut(NamedTuple):
+    """Rows that lose some of their weight."""
+
+    units: Int[np.ndarray, " selected"]
+    weight: Float[np.ndarray, " selected"]  # what they lose
+
+
+class ProbedLeverages(NamedTuple):
+    """Estimates from a number of groups of probes.
+
+    There are h of all rows, from all probes and without each group, with its standard error. For
+    the refitted rows there are their predictors and the errors of their losses. `step_curvature` is
+    the difference of η from one step in units of λ², `error_factor` the factor by which errors are
+    larger than estimated, `distance_left` the error of the mean after the step, and `deviation` the
+    standard deviation of losses.
+    """
+
+    h: Float[np.ndarray, " units"]
+    without: Float[np.ndarray, "groups units"]
+    spread: Float[np.ndarray, " units"]
+    known_units: Int[np.ndarray, " selected"]
+    exact: Float[np.ndarray, " selected"]
+    unsure: Float[np.ndarray, " selected"]
+    step_curvature: float
+    error_factor: float
+    distance_left: float
+    deviation: float
+
+
+class Probes:
+    """Groups of probes, drawn on demand; the first groups are the same for every caller."""
+
+    def __init__(self, wide_model: WideModel):
+        self.wide_model = wide_model
+        self.groups = list[tuple[Array, ...]]()
+        weight = wide_model.curvature
+        # least curvature with which rows are probed, relative to the mean
+        self.scale = np.sqrt(np.maximum(weight, 1e-2 * max(float(weight.mean()), 1e-300)))
+        penalty_curvature = wide_model.kappa * wide_model.penalty_diagonal
+        diagonal = np.where(penalty_curvature > 0, penalty_curvature, wide_model.diagonal)
+        light = _light(np.diff(wide_model.transpose.indptr))
+        self.inverse = np.where(light, 1 / diagonal, 0.0)
+        self.size = self.scale**2 * (wide_model.squares.T @ self.inverse)  # a
+        self.second = self._second()
+        self.leverages = functools.cache(self._leverages)
+
+    def _second(self) -> Float[np.ndarray, " units"]:
+        """Compute t_j² Σ_k A_jk² t_k."""
+        t = 1 / (1 + self.size)
+        diagonal = scipy.sparse.diags_array
+        rows = diagonal(self.scale) @ self.wide_model.x @ diagonal(np.sqrt(self.inverse))
+        rows.eliminate_zeros()
+        transpose = rows.T.tocsr()
+        out = np.zeros(len(t))
+        # upper bound of the entries of A
+        counts = np.maximum(np.asarray((rows != 0) @ np.diff(transpose.indptr)), 1)
+        # number of entries of A computed at a time
+        bounds = np.searchsorted(np.cumsum(counts), np.arange(0, counts.sum(), 2**22))
+        for start, stop in itertools.pairwise(np.unique(np.r_[bounds, len(t)])):
+            block = rows[start:stop] @ transpose
+            block.data = block.data**2 * t[block.indices]
+            out[start:stop] = block.sum(1)
+        return t**2 * (out - self.size**2 * t)
+
+    def _draw(self) -> tuple[Array, ...]:
+        """Draw one more group.
+
+        The means of the three numbers, and of their products with one another.
+        """
+        model = self.wide_model
+        rng = np.random.default_rng(len(self.groups))
+        x, transpose = model.single
+        v = rng.choice(np.array([-1.0, 1.0], np.float32), (model.units, SIZE))
+        s, t, a, second, inverse = (
+            part.astype(np.float32)[:, None]
+            for part in (self.scale, 1 / (1 + self.size), self.size, self.second, self.inverse)
+        )
+        kappa = np.array([model.kappa])
+        solved = model.solve(transpose @ (s * v), model.curvature[:, None], kappa, PROBE_RESIDUAL)
+        off_diagonal_image = lambda u: s * (x @ (inverse * (transpose @ (s * u)))) - a * u
+        image = off_diagonal_image(t * v)
+        second_image = v * t * off_diagonal_image(t * image) - second
+        terms = np.stack([v * s * (x @ solved), v * t * image, second_image])
+        model.products += 3 * SIZE
+        moments = np.einsum("ink,jnk->ijn", terms, terms, dtype=float)
+        return terms.mean(2, dtype=float), moments / SIZE
+
+    def upto(self, rtol: float) -> ProbedLeverages:
+        """Draw groups until the error of the mean of all rows is at most `rtol` of its standard
+        error; return estimates.
+        """
+        for count in range(FEWEST, MOST + 1):
+            while len(self.groups) < count:
+                self.groups.append(self._draw())
+            # error of the mean, in its standard errors, that is always allowed to probes
+            if self._error(count) <= max(rtol, 0.1):
+                break
+        return self.leverages(count)
+
+    def _means(self, count: int) -> list[Array]:
+        """Leverages h by the first groups, without each of them, and their standard errors."""
+        means, moments = (np.array(part) for part in zip(*self.groups[:count], strict=True))
+        mean = means.mean(0)
+        moment = moments.mean(0)
+        covariance = (moment - mean[:, None] * mean).sum(-1)  # sum over all rows
+        share = np.r_[1.0, -np.linalg.lstsq(covariance[1:, 1:], covariance[1:, 0], rcond=1e-10)[0]]
+        group_means = np.einsum("i,gin->gn", share, means)
+        middle = group_means.mean(0)
+        square = np.einsum("i,j,ijn->n", share, share, moment) - middle**2
+        spread = np.sqrt(np.maximum(square, 0.0) / (count * SIZE - 1))
+        without = middle + (middle - group_means) / (count - 1)
+        return [np.maximum(part, 0.0) / self.scale**2 for part in (middle, without, spread)]
+
+    def _error(self, count: int) -> float:
+        """Error of the mean loss of all rows, in its standard errors."""
+        h, without, _ = self._means(count)
+        rows = self.rows(np.flatnonzero(self.wide_model.omega > 0))
+        losses, draws = (self.losses(part[..., rows.units], rows) for part in (h, without))
+        means = draws.mean(1)
+        spread = np.sqrt((count - 1) / count * np.sum((means - means.mean()) ** 2))
+        return float(SAFE * spread / max(losses.std() / np.sqrt(losses.size), 1e-300))
+
+    def rows(self, units: Int[np.ndarray, " selected"]) -> LeftOut:
+        """Rows that lose their whole weight."""
+        return LeftOut(units, self.wide_model.omega[units])
+
+    def step(self, h: Array, rows: LeftOut) -> tuple[Array, Array]:
+        """Predictor η after one step, and its length λ; NaN where no curvature is left."""
+        model = self.wide_model
+        omega = model.omega[rows.units]
+        slope = weight_terms(rows.weight, model.slope[rows.units])
+        curvature = model.curvature[rows.units] / np.where(omega > 0, omega, 1.0)
+        kept_share = 1 - h * weight_terms(rows.weight, curvature)
+        kept_share = np.where(kept_share > 0, kept_share, np.nan)
+        eta = model.eta[rows.units] + h * slope / kept_share
+        return eta, np.abs(slope) * np.sqrt(h / kept_share)
+
+    def loss(self, eta: Array, units: Int[np.ndarray, " selected"]) -> Array:
+        """Losses of some rows at their predictors."""
+        model = self.wide_model.model
+        return model.unit_loss.derivatives(eta, model.y[units], (0,))[0]
+
+    def losses(self, h: Array, rows: LeftOut) -> Array:
+        """Losses f(h) of some rows."""
+        return self.loss(self.step(h, rows)[0], rows.units)
+
+    def _leverages(self, count: int) -> ProbedLeverages:
+        h, without, spread = self._means(count)
+        rng = np.random.default_rng(0)
+        rows = self.rows(np.flatnonzero(self.wide_model.omega > 0))
+        length = self.step(h[rows.units], rows)[1]
+        random = rng.choice(rows.units, min(RANDOM, len(rows.units)), replace=False)
+        order = np.argsort(-np.nan_to_num(length, nan=np.inf), kind="stable")
+        longest = rows.units[order[:LONGEST]]
+        units = np.concatenate([random, np.setdiff1d(longest, random)])
+        step, lengths, exact, last = self._refit_rows(units)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            curvature = np.where(lengths > 0, np.abs(exact - step) / lengths**2, 0.0)
+        exact_losses = self.loss(exact, units)
+        step_errors = (exact_losses - self.loss(step, units))[: len(random)]
+        standard_error = float(step_errors.std() / np.sqrt(len(random)))
+        estimates = ProbedLeverages(
+            h,
+            without,
+            spread,
+            units,
+            exact,
+            np.abs(exact_losses - self.loss(exact - last, units)),
+            TWICE * float(np.nanmax(curvature, initial=0.0)),
+            1.0,
+            abs(float(step_errors.mean())) + TWICE * standard_error,
+            float(np.nanstd(self.losses(h[rows.units], rows))),
+        )
+        reported, error, _ = self.judge(estimates, self.rows(random))
+        ratios = np.abs(reported - exact_losses[: len(random)]) / np.maximum(error, 1e-300)
+        factor = max(1.0, float(ratios[np.isfinite(error)].max(initial=0.0)))
+        return estimates._replace(error_factor=factor)
+
+    def judge(self, leverages: ProbedLeverages, rows: LeftOut) -> tuple[Array, Array, Array]:
+        """Losses of some rows, their errors, and the losses without each group of probes."""
+        units = rows.units
+        h = leverages.h[units]
+        count = len(leverages.without)
+        draws = self.losses(leverages.without[:, units], rows)
+        eta, length = self.step(h, rows)
+        middle = self.loss(eta, units)
+        reported = count * middle - (count - 1) * draws.mean(0)
+        width = SAFETY * leverages.spread[units]
+        step_error = leverages.step_curvature * length**2
+        errors = []
+        with np.errstate(invalid="ignore"):
+            for sign in (1, -1):
+                end = self.losses(np.maximum(h + sign * width, 0.0), rows)
+                beyond = self.loss(eta + sign * step_error, units)
+                errors.append((np.abs(end - reported), np.abs(beyond - middle)))
+            error = leverages.error_factor * np.max(errors, axis=0).sum(0)
+        return reported, np.where(np.isfinite(error) & np.isfinite(reported), error, np.inf), draws
+
+    def _refit_rows(self, units: Int[np.ndarray, " selected"]) -> tuple[Array, ...]:
+        """Refit some rows by solves of their own.
+
+        η after one step, the step's length, η of their refits, and its change by the last step.
+        """
+        model = self.wide_model
+        right = model.transpose[:, units].toarray().astype(np.float32)
+        kappa = np.array([model.kappa])
+        solved = model.solve(right, model.curvature[:, None], kappa, PROBE_RESIDUAL)
+        # accurate to the square of the residual, or float32
+        h = np.asarray(model.x[units].multiply(solved.T).sum(1)).ravel()
+        eta, length = self.step(h, self.rows(units))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = np.nan_to_num((eta - model.eta[units]) / h, posinf=0.0, neginf=0.0)
+        index = units[:, None]
+        rows = RefitRows(
+            index,
+            np.zeros(index.shape),
+            np.ones(index.shape, bool),
+            np.zeros(()),
+            np.asarray(len(units)),
+        )
+        refits = settle_wide(model, rows, model.theta + share[:, None] * solved.T, steps=FEW)
+        center = refits.center[:, 0]
+        return eta, length, center, center - refits.before[:, 0]
+
+
+@cached_on
+def _probes(fit: Fit) -> Probes:
+    return Probes(cast(WideModel, wide(fit)))
+
+
+def refit_by_probes(
+    fit: Fit, rows: RefitRows, rtol: float, steps: int = MAX_WIDE_NEWTON_STEPS
+) -> RefitBatch:
+    """Refit single rows by one step with leverages from probes, and to convergence if probes are
+    too inaccurate.
+
+    Their θ, computed on demand, is the result of `steps` Newton steps.
+    """
+    probes = _probes(fit)
+    model = probes.wide_model
+    before = model.products
+    estimates = probes.upto(rtol)
+    units = np.asarray(rows.index)[:, 0]
+    weight = np.asarray(rows.weight)[:, 0]
+    left_out = LeftOut(units, (1 - weight) * model.omega[units])
+    losses, error, draws = probes.judge(estimates, left_out)
+    lengths = np.nan_to_num(probes.step(estimates.h[units], left_out)[1], nan=np.inf)
+    # rows that were refitted anyway
+    place = np.full(model.units, -1)
+    place[estimates.known_units] = np.arange(len(estimates.known_units))
+    itself = (place[units] >= 0) & (weight == 0)
+    place = place[units[itself]]
+    losses[itself] = probes.loss(estimates.exact[place], units[itself])
+    error[itself] = estimates.unsure[place] + 1e-9 * (1 + np.abs(losses[itself]))
+    result = np.full(len(units), int(RESULTS.successful))
+    # largest error of a loss, in standard deviations of losses, that is accepted
+    inaccurate = np.flatnonzero(~(error <= 1.0 * estimates.deviation) & ~itself)
+    # largest share of rows that are refitted because probes are too inaccurate for them
+    most = max(RANDOM, int(0.02 * len(units)))
+    inaccurate = inaccurate[np.argsort(-error[inaccurate], kind="stable")][:most]
+    if inaccurate.size:
+        exact = exactly(fit, rows.take(inaccurate))
+        losses[inaccurate] = cast(Array, exact.scores)[:, 0]
+        error[inaccurate], result[inaccurate] = exact.error, exact.result
+    settled = np.union1d(np.flatnonzero(itself), inaccurate)
+    draws[:, settled] = losses[settled]
+    count = len(estimates.without) * SIZE
+    return RefitBatch(
+        lambda: settle_wide(model, rows, steps=steps).theta,
+        error,
+        result,
+        np.where(np.asarray(rows.held), losses[:, None], 0.0),
+        np.zeros(len(units), bool),
+        step_length=lengths,
+        # cost of a product of many vectors side by side, in gradients
+        gradients=0.1 * (model.products - before),
+        common_error=CommonError(np.where(rows.held, draws.T, 0.0), estimates.distance_left, count),
+    )

@@ -52,8 +52,8 @@ from ..refit import AbstractRefit, Exact, NewtonStep, RefitBatch
 from ..refit._anchor import LinearFitCache, linear_cache
 from ..refit._descent import Descent, begin
 from ..refit._enclosure import CertifiedBatch
+from ..refit._kinks import refit_active_set as along_zeros
 from ..refit._linear import losses as losses_at
-from ..refit._margins import refit_active_set as along_zeros
 from ..validation.cross_validate import EstimateBuilder
 from ..validation.estimate import Estimate
 from ..validation.scoring import HeldOutLoss

@@ -12,7 +12,7 @@ as the residual, the coefficients and the gradient. S and σ do not change if th
 their signs and
 |g_j + t_i M_ij| ≤ a: then t_i is proved, with rounding counted as in `linalg.rounding`.
 Otherwise each parameter that leaves
-zero, or goes there, moves the residual as if it moved alone (`refit._margins`), which is an
+zero, or goes there, moves the residual as if it moved alone (`refit._kinks`), which is an
 estimate.
 
 Scikit-learn's coordinate descent on XᵀX gives S at each α, and is then converged. In a run of α

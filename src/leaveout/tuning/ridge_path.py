@@ -6,10 +6,11 @@ With Ω the sample weights, centred by their means, (X − x̄)ᵀΩ(X − x̄) 
     coef(α) = V(Λ + α)⁻¹ZᵀΩ(y − ȳ),      h_i(α) = Σ_j Z_ij²/(Λ_j + α) + 1/Σω,
     x_iᵀθ_(i) = η_i + ω_i h_i (η_i − y_i) / (1 − ω_i h_i)
 
-The last is the result of one Newton step with the fold's own Hessian (`refit._one_row.one_row`),
-which for a quadratic is the refit itself: `linalg.enclosure_theorem` holds with C = 0, and only the
-error by rounding remains. Its bound needs the distance of VΛVᵀ from the scatter, which is measured.
-Where the bound is too large, the error is estimated by its usual size.
+The last is the result of one Newton step with the fold's own Hessian
+(`refit._single_rows.one_row`), which for a quadratic is the refit itself:
+`linalg.enclosure_theorem` holds with C = 0, and only the error by rounding remains. Its bound needs
+the distance of VΛVᵀ from the scatter, which is measured. Where the bound is too large, the error is
+estimated by its usual size.
 """
 
 import numpy as np

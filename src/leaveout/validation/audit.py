@@ -21,7 +21,7 @@ from ..models.glm.active_coefficients import kinks
 from ..objectives.batch_functions import function, lists_all_units, weights_of
 from ..optimize.active_set import NoMinimiser, minimise_with_kinks
 from ..optimize.fit import Fit
-from ..refit._least_norm import least_norm
+from ..optimize.least_norm import least_norm
 from .estimate import Estimate
 from .scoring import HeldOutLoss
 

@@ -42,7 +42,7 @@ from ..refit import (
     refit_active_set,
 )
 from ..refit._linear import unit_losses
-from ..refit._probes import by_probes
+from ..refit._wide import by_probes
 from .estimate import Estimate, PrintedTexts
 from .scoring import HeldOutLoss, NamedScore, scores
 

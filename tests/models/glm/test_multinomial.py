@@ -300,7 +300,7 @@ def weighted_fit():
 
 def test_the_next_term_is_the_sum_it_says(monkeypatch):
     """−½ U_j A_j⁻¹ Σ_i U_iᵀ ∇³ℓ_i[U_iu_j, U_iu_j], row by row and class by class."""
-    monkeypatch.setattr(linear.sampled, "SIZES", (32, 20_000))
+    monkeypatch.setattr(linear.single_rows, "SIZES", (32, 20_000))
     (fit, w), plan = weighted_fit(), lo.leave_one_out(80)
     anchor, state = (
         linear.linear_cache(fit),
@@ -325,18 +325,18 @@ def test_the_next_term_is_the_sum_it_says(monkeypatch):
                 @ (w[i] * p[i] * ((s - p[i] @ s) ** 2 - p[i] @ (s - p[i] @ s) ** 2))
             )
     np.testing.assert_allclose(
-        linear.sampled.next_term(anchor, look, None).move, move, atol=1e-5 * abs(move).max()
+        linear.single_rows.next_term(anchor, look, None).move, move, atol=1e-5 * abs(move).max()
     )
     with monkeypatch.context() as patch:
-        patch.setattr(linear.sampled, "SINGLE_PRECISION_LOSS", 0.0)  # float64
+        patch.setattr(linear.single_rows, "SINGLE_PRECISION_LOSS", 0.0)  # float64
         few = look.take(np.arange(7))  # by the images of the rows that leave
         np.testing.assert_allclose(
-            linear.sampled.next_term(anchor, few, None).move, move[:7], atol=1e-12
+            linear.single_rows.next_term(anchor, few, None).move, move[:7], atol=1e-12
         )
         np.testing.assert_allclose(
-            linear.sampled.next_term(anchor, look, None).move, move, atol=1e-12
+            linear.single_rows.next_term(anchor, look, None).move, move, atol=1e-12
         )
-    sample = linear.sampled.next_term(anchor, look, 20_000)
+    sample = linear.single_rows.next_term(anchor, look, 20_000)
     assert (np.abs(sample.move - move) <= 5 * sample.spread + 1e-12).all()
     exact, centered = (
         lo.cross_predict(fit, plan, lo.Exact(1e-12), "link"),
@@ -348,7 +348,7 @@ def test_the_next_term_is_the_sum_it_says(monkeypatch):
 
 def test_samples_are_estimates_and_honest(monkeypatch):
     monkeypatch.setattr(linear, "_budget", lambda step: 0.0)
-    monkeypatch.setattr(linear.sampled, "SIZES", (32, 64))
+    monkeypatch.setattr(linear.single_rows, "SIZES", (32, 64))
     fit, _ = weighted_fit()
     plan = lo.leave_one_out(80)
     true = lo.cross_validate(fit, plan, lo.Exact(1e-12), audit=0)

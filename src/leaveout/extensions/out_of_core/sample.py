@@ -1,5 +1,5 @@
-"""Sample of all rows for the next term of the expansion (`refit._row_sample`), drawn block by block
-in a single pass.
+"""Sample of all rows for the next term of the expansion (`refit._single_rows`), drawn block by
+block in a single pass.
 
 As many rows are drawn from each block as from all. When two samples are merged, each place goes to
 the second with probability its share of the sum, so that the result is a sample of all rows. Seeds
@@ -19,10 +19,10 @@ from ...developer import (
     Rounding,
     RowSample,
     change,
-    half,
+    estimated_half,
+    is_short,
     next_term,
     record,
-    short,
 )
 from .batches import RowBlock
 
@@ -95,6 +95,7 @@ class _AnchorRows:
     eta: Float[Array, " rows"]
     slope: Float[Array, " rows"]
     curvature: Float[Array, " rows"]
+    third: Float[Array, " rows"]
     weight: Float[Array, " rows"]
     common: Float[Array, " rows"]
     root: Float[Array, "params params"]
@@ -125,14 +126,14 @@ def estimate_errors(
     index = np.where(step.unit[match] == sample.row, match, len(place) + np.arange(DRAWS))
     model = SimpleNamespace(loss=loss, y=y, design=DenseDesign(x))
     common = x @ (anchor.leftover @ anchor.root)
-    slope, curvature = loss.derivatives(eta, y, (1, 2))
+    derivatives = loss.derivatives(eta, y, (1, 2, 3))
     draws = RowSample(index, sample.chance)
     anchor_rows = _AnchorRows(
-        model, eta, slope, curvature, weight, common, anchor.root, anchor.rounding
+        model, eta, *derivatives, weight, common, anchor.root, anchor.rounding
     )
     local_step = step._replace(unit=np.arange(len(place)))
-    good = short(scale, local_step)
-    half_width = half(
+    good = is_short(scale, local_step)
+    half_width = estimated_half(
         scale,
         local_step,
         next_term(anchor_rows, local_step, DRAWS, draws),  # type: ignore[arg-type]

@@ -29,7 +29,7 @@ from ..linalg.design import DenseDesign, Predictors
 from ..linalg.rounding import UNIT
 from ..models.glm.active_coefficients import kinks
 from ..models.glm.orthogonal import OrthogonalGLM
-from ..optimize.fit import Fit
+from .fit import Fit
 
 Array = np.ndarray
 CAUTION = 32  # factor on (n + p) u, within which factors of LAPACK are those of rows nearby

@@ -1,0 +1,825 @@
+"""Single rows left out, in four ways: one step, the next term of the expansion proved or estimated,
+and more steps.
+
+# One step with the row's own Hessian, in O(1) each (J. Sherman and W. J. Morrison, 1950)
+
+If a row z loses the weight v, the Hessian becomes H − v ℓ″ z zᵀ, and the step follows from zᵀH⁻¹z
+alone.
+
+# The next term of the expansion, from products of all rows with the left-out one
+
+A theorem bounds what remains.
+
+One step leads to u_j ≈ a_j z_j. Let δ be the refit, A the fold's own Hessian, G = ZZᵀ, Z = XL⁻ᵀ, of
+one output, W_i = ω_i ℓ″_i without row j, and ρ a bound of ‖δ − a_j z_j‖ in the norm of A. With
+
+    S₃ = Σ ω_i ℓ‴_i G_ij³,    S₄ = Σ W_i G_ij⁴,    g = max |G_ij|,    e = ρ max k_i / √(1 − h_j),
+
+where |ℓ‴| ≤ Mℓ″, |ℓ⁗| ≤ Kℓ″, all sums over the rows that stay,
+
+    z_jᵀδ = z_jᵀu_j − ½ a_j² S₃ / (1 − h_j) + E_j,
+    |E_j| (1 − h_j) ≤ M(a_j √S₄ + ½gρ) ρ + ⅙K e^{Mb} (a_j S₄^⅓ + (g e ρ²)^⅓)³,      b = a_j g + e,
+    ρ ≤ ½M e^{Mb} (a_j S₄^¼ + √(e ρ))².
+
+Proof. Let s_i = z_iᵀδ = a_j G_ij + ε_i and R_i = ω_i (ℓ′_i(η_i + s_i) − ℓ′_i − ℓ″_i s_i). Then δ −
+u_j = −A⁻¹ Σ R_i z_i, and z_iᵀA⁻¹z_j = G_ij / (1 − h_j). R_i is ½ω_i ℓ‴_i s_i² but for ⅙K W_i |s_i|³
+e^{Mb}. Σ W_i z_i z_iᵀ is at most A, so that Σ W_i ε_i² ≤ ρ² and |ε_i| ≤ e. The inequality of Cauchy
+and Schwarz bounds Σ ω_i ℓ‴_i (s_i² − a_j² G_ij²) G_ij, that of Minkowski, with weights W_i |G_ij|,
+the cubes. The last line is ‖Σ R_i z_i‖² ≤ Σ R_i² / W_i in the norm of A⁻¹, with |R_i| ≤ ½M W_i s_i²
+e^{Mb}, and Minkowski's inequality for the sum of s_i⁴. ∎
+
+Products and their sums may be computed in float32: what these lose is added.
+
+# The next term, estimated, where a gradient of every refit costs too much
+
+After one step u_j with the row's own Hessian (`one_row`) its predictor still moves by about
+
+    −½ Σ_{i≠j} ω_i ℓ‴_i (z_iᵀu_j)² (z_iᵀz_j) / (1 − h_j ω_j ℓ″_j),      z = L⁻¹x whitened,
+
+and for several outputs by −½ Σ_{i≠j} (1 − G_jj ω_j ∇²ℓ_j)⁻¹ G_ji ω_i ∇³ℓ_i[U_iu_j, U_iu_j], G_ji =
+U_j H⁻¹ U_iᵀ. It is estimated from a sample of rows, with its standard error, or computed from all
+rows and added as a correction. The result is called an estimate. It is not used after a long step,
+when later terms would matter. Sums are in float32, unless columns nearly repeat one another: an
+error of 1e-6 of a small correction does not matter.
+
+# Steps of rows of one predictor each, whose errors products of all rows with the left-out one bound
+
+In the anchor's coordinates, H = I, let δ be the move of the refit without row j, s_i = z_iᵀδ, W_i =
+ω_i ℓ″_i, and g the gradient at θ̂ without it. Its own Hessian A = I − W_j z_j z_jᵀ has A⁻¹z_j = q
+z_j, q = 1 / (1 − h_j W_j). At δ F is stationary:
+
+    g + A δ + Σ_{i≠j} R_i(s_i) z_i = 0,      R_i(t) = ω_i (ℓ′_i(η_i + t) − ℓ′_i − ℓ″_i t).
+
+Take any t with Σ W_i (s_i − t_i)² ≤ D², the curvatures' ratios r_i = ℓ″_i(η_i + t_i) / ℓ″_i, and
+x = M max |s_i − t_i|. Then
+
+    z_jᵀδ = z_jᵀu₁ − q Σ R_i(t_i) G_ij + E,      u₁ = −A⁻¹g,      G = ZZᵀ,
+    |E| ≤ q D (√(Σ W_i (r_i − 1)² G_ij²) + ½ M eˣ D max r_i |G_ij|).
+
+Proof. R_i(s_i) − R_i(t_i) is s_i − t_i times a secant of ω_i ℓ′_i less W_i, which is W_i (r_i − 1)
+up to ½ M eˣ W_i r_i |s_i − t_i|. The first part gives the root, by the inequality of Cauchy and
+Schwarz, and the second the rest. ∎
+
+The ball of `enclosure_theorem` around some u with predictors t gives D = λ / (1 − C), where 1 − C
+is at least min r_i (1 − ½x) for x over its radius; gaps prove less C where a row has much leverage.
+λ has a bound before a gradient is known: ‖Σ a_i z_i‖² in the norm of A⁻¹ is at most Σ a_i² / W_i,
+as Σ W_i z_i z_iᵀ ⪯ A. The gradient at u₁ is Σ R_i(t_i) z_i, and a step to u₁ − A⁻¹ Σ R_i(t_i) z_i
+leaves Σ (R_i(t′_i) − R_i(t_i)) z_i.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple, cast
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from .._runtime.jax import cached_on
+from ..linalg.design import (
+    DenseDesign,
+    LossOfSeveral,
+    MultiOutputDesign,
+    apply_curvature,
+    scale_units,
+)
+from ..linalg.enclosure_theorem import Ball
+from ..linalg.rounding import FUNCTION, UNIT, UP
+from ..objectives.objective import Flags, PerLane, PerRefit, Points
+from ..optimize.fit import Fit
+from ._anchor import SINGLE_UNIT, LinearFitCache, groups, linear_cache, tiles, total
+from ._enclosure import STALL_RATIO
+
+Array = np.ndarray
+
+
+class OneRow(NamedTuple):
+    """Single rows after one step with their own Hessian, in O(1) each.
+
+    Each has the row and the weight that it loses, its predictors, and their errors.
+    """
+
+    unit: Int[np.ndarray, " refits"]
+    lost_curvature: PerRefit
+    center: Float[np.ndarray, "refits ..."]
+    half: PerRefit
+    step_length: PerRefit  # λ, the length of the step
+    distance: PerRefit  # D, a bound of the distance of the refit, and ρ, a bound after the step
+    after: PerRefit
+    kept_share: PerRefit  # 1 − q
+    inverse: Float[np.ndarray, "refits ..."]  # inverse of that; for several outputs of I − zᵀz ℓ″
+    digits: PerRefit  # rounding error of the predictor
+    is_determined: Bool[np.ndarray, " refits"]
+
+    def take(self, lanes: Array) -> "OneRow":
+        return OneRow(*(part[lanes] for part in self))
+
+
+class Row(NamedTuple):
+    """Quantities of the anchor for the rows that leave, one number each.
+
+    Vectors and matrices for several outputs.
+    """
+
+    eta: Float[np.ndarray, "refits ..."]
+    slope: Float[np.ndarray, "refits ..."]
+    curvature: Float[np.ndarray, "refits ..."]
+    norm: PerRefit  # ‖z‖, z = R⊤x
+    inner: Float[np.ndarray, "refits ..."]  # zᵀz
+    share: PerRefit  # largest share of H that the row's curvature has, for a weight of one
+    common: Float[np.ndarray, "refits ..."] | float  # zᵀ times the whitened gradient of the fit
+
+
+def one_row(fit: Fit, unit: Array, weight: Array) -> OneRow:
+    """Take the first look at refits that each change the weight of one row."""
+    anchor, index = linear_cache(fit), span(unit)
+    gradient_square = float(anchor.leftover @ anchor.leftover)
+    common = anchor.common[index] if gradient_square else 0.0
+    parts = anchor.eta[index], anchor.slope[index], anchor.curvature[index], anchor.norm[index]
+    share = anchor.size[index] * (anchor.curvature[index] if anchor.roots is None else 1.0)
+    row = Row(*parts, anchor.inner[index], share, common)
+    grown = np.maximum(weight, 1.0)
+
+    rounded = lambda center, move: anchor.rounding.predictor(
+        anchor.length[index], total(np.abs(center), 1), move
+    )
+    ball = lambda slope, kept: anchor.table.ball(slope, kept, grown)
+    lost_weight = (1 - weight) * anchor.weight[index]
+    noise = anchor.noise * grown
+    return sherman_morrison_step(
+        unit,
+        lost_weight,
+        row,
+        gradient_square,
+        noise,
+        ball,
+        rounded,
+        anchor.floor,
+        anchor.rounding.step,
+    )
+
+
+def sherman_morrison_step(
+    unit: Int[np.ndarray, " refits"],
+    lost_weight: PerRefit,
+    row: Row,
+    gradient_square: PerRefit | float,
+    noise: PerRefit,
+    ball: Callable[[Array, Array], Ball],
+    rounded: Callable[[Array, Array], Array],
+    floor: PerRefit | float,
+    off: PerRefit | float,
+) -> OneRow:
+    """Step single rows with their own Hessian, I − `lost_weight` z ℓ″ zᵀ, without forming a vector
+    of parameters.
+
+    `gradient_square` is ‖gradient‖² of the fit, whitened. `ball` maps λ to proved radii; `rounded`
+    gives the rounding error of a predictor after a move of a length, and `off` what a step leaves
+    of its length.
+    """
+    slopes = scale_units(lost_weight, row.slope)
+    curvatures = scale_units(lost_weight, row.curvature)
+    kept_share = 1 - lost_weight * row.share
+    off = off * (1 + np.abs(lost_weight) * row.share)
+    kept_share = kept_share - off
+    determined = kept_share > floor
+    kept_share = np.where(determined, np.minimum(kept_share, 1.0), 1.0)
+    along = row.common - apply_curvature(row.inner, slopes)  # z · gradient
+    if row.inner.ndim == 1:  # as it is computed, as `kept_share` is a lower bound
+        inverse = 1 / np.where(determined, 1 - curvatures * row.inner, 1.0)
+    else:
+        inverse = _invert_outputs(row.inner, np.where(determined[:, None, None], curvatures, 0.0))
+    step = apply_curvature(inverse, along)
+    length = (
+        gradient_square
+        - total(slopes * (row.common + along), 1)
+        + total(along * apply_curvature(curvatures, step), 1)
+    )
+    root = np.sqrt(kept_share)
+    slope = np.sqrt(np.maximum(length, 0.0)) + noise / root
+    distance, after = ball(slope, kept_share)
+    center = row.eta - step
+    digits = rounded(center, slope / root) + row.norm / root * (
+        noise / root + 2 * off / kept_share * slope
+    )
+    with np.errstate(invalid="ignore"):
+        half = np.where(determined, row.norm / root * after, np.inf) + digits
+    return OneRow(
+        unit,
+        lost_weight,
+        center,
+        half,
+        slope,
+        distance,
+        after,
+        kept_share,
+        inverse,
+        digits,
+        determined,
+    )
+
+
+def span(unit: Int[np.ndarray, " selected"]) -> Int[np.ndarray, " selected"] | slice:
+    """Index units by a slice if they follow one another, so that nothing is gathered."""
+    first = int(unit[0]) if len(unit) else 0
+    follow = (
+        len(unit) > 1 and unit[-1] - first == len(unit) - 1 and bool((np.diff(unit) == 1).all())
+    )
+    return slice(first, first + len(unit)) if follow else unit
+
+
+def _invert_outputs(
+    inner: Float[np.ndarray, "refits outputs outputs"],
+    curvatures: Float[np.ndarray, "refits outputs outputs"],
+) -> Float[np.ndarray, "refits outputs outputs"]:
+    """Compute (I − zᵀz ℓ″)⁻¹ of several outputs."""
+    return np.linalg.inv(np.eye(inner.shape[1]) - inner @ curvatures)
+
+
+LONG = 0.5  # M b from which the remainder is larger than the term
+# left-out rows, and units, whose products are computed together and stay in a cache
+LANES = 128
+UNITS = 512
+UNDERFLOW = 1e-30  # more than what sums of scaled products lose below the range of float32
+ROUGH = (
+    1e-4  # rounding error of products in float32, relative to a row's, up to which they are used
+)
+
+
+def promising(anchor: LinearFitCache, look: OneRow) -> Bool[np.ndarray, " refits"]:
+    """Mark refits whose remainder may be small: rows that lose weight, by short steps."""
+    is_bounded = anchor.model.loss.fourth is not None and np.isfinite(anchor.curvature_rate)
+    change = anchor.curvature_rate * look.step_length / np.sqrt(look.kept_share)
+    leaves = look.is_determined & (look.lost_curvature >= 0) & (anchor.norm[look.unit] > 0)
+    is_quadratic = is_bounded and anchor.model.norms is None and anchor.model.design.outputs == 1
+    return leaves & (change < LONG) & np.isfinite(look.after) & is_quadratic
+
+
+class ProductSums(NamedTuple):
+    """Sums of powers of the products of rows with left-out ones, as shares of the largest possible
+    product, the `scale`, by weights that are shares of the `heaviest`,
+    and the largest product.
+
+    `precision` is the rounding error of a product, relative to the norms of the rows.
+    """
+
+    third: PerRefit
+    fourth: PerRefit
+    largest: PerRefit
+    heaviest: float
+    scale: PerRefit
+    precision: float
+    unit: float  # of the precision that sums have
+
+
+def product_sums(anchor: LinearFitCache, look: OneRow) -> ProductSums:
+    """Sum powers of the products of all rows with the rows that leave."""
+    unit = look.unit
+    masses = anchor.weight * anchor.curvature
+    heaviest = float(masses.max())
+    scale = anchor.norm.max() * anchor.norm[unit]
+    is_rough = isinstance(anchor.model.design, DenseDesign) and anchor.digits < ROUGH
+    kind: type[np.floating]
+    if is_rough:
+        kind, rounding_unit = np.float32, SINGLE_UNIT
+        rows = cast(DenseDesign, anchor.single[0]).x
+    else:
+        kind, rounding_unit = np.float64, UNIT
+        rows = None
+    weight = (masses / heaviest).astype(kind)
+    third = (anchor.weight * anchor.third / heaviest).astype(kind)
+    third_sum, fourth_sum, largest = np.zeros((3, len(unit)))
+    for lanes in groups(np.arange(len(unit)), LANES):
+        direction = anchor.whiten(unit[lanes, None])[:, 0] / scale[lanes, None]
+        if rows is None:
+            all_products = anchor.predictor_moves(direction, False).T
+        direction = np.ascontiguousarray(direction.T, kind)
+        for start in range(0, len(anchor.eta), UNITS):
+            block = slice(start, start + UNITS)
+            if rows is None:
+                product = all_products[block].copy()
+            else:
+                product = rows[block] @ direction
+            place = unit[lanes] - start
+            inside = np.flatnonzero((place >= 0) & (place < len(product)))
+            product[place[inside], inside] = 0.0
+            square = product * product
+            largest[lanes] = np.maximum(largest[lanes], square.max(0))
+            product *= square
+            third_sum[lanes] += third[block] @ product
+            square *= square
+            fourth_sum[lanes] += weight[block] @ square
+    # a row of which a part stays
+    staying = (anchor.weight[unit] - look.lost_curvature) / heaviest
+    share = np.where(staying > 0, anchor.size[unit] / scale, 0.0)
+    return ProductSums(
+        third_sum + staying * anchor.third[unit] * share**3,
+        fourth_sum + staying * anchor.curvature[unit] * share**4,
+        np.maximum(np.sqrt(largest), share),
+        heaviest,
+        scale,
+        (len(anchor.root) + 4) * rounding_unit + anchor.rounding.step,
+        rounding_unit,
+    )
+
+
+def settle_rows(anchor: LinearFitCache, look: OneRow) -> tuple[PerRefit, PerRefit]:
+    """Predictors of rows that lose weight, by short steps, and their errors."""
+    loss = anchor.model.loss
+    unit = look.unit
+    rounding = anchor.rounding
+    concordance = float(np.max(np.asarray(loss.self_concordance)))
+    fourth = float(np.max(np.asarray(loss.fourth)))
+    sums = product_sums(anchor, look)
+
+    # what rounding takes from products, and from sums
+    longest = anchor.norm.max()
+    square = sums.heaviest * longest**2
+    mass = float(anchor.weight * anchor.curvature @ anchor.norm**2) / square
+    sum_error = (len(anchor.eta) + 16) * sums.unit
+    square_sum = (1 / np.sqrt(square) + 2 * sums.precision * np.sqrt(mass)) ** 2
+    third_error = 3 * sums.precision + sum_error + FUNCTION + anchor.curvature_rounding
+    third_error = third_error * concordance * square_sum + UNDERFLOW
+    largest = ((1 + sum_error) * sums.largest + sums.precision) * sums.scale
+    fourth_root = (1 + sum_error) * (sums.fourth + UNDERFLOW) ** 0.25
+    fourth_root = (fourth_root + sums.precision * mass**0.25) * sums.heaviest**0.25 * sums.scale
+
+    along = look.lost_curvature * (
+        anchor.slope[unit] + anchor.curvature[unit] * (look.center - anchor.eta[unit])
+    )
+    steepness = np.abs(along)
+    root = np.sqrt(look.kept_share)
+    leftover = float(np.linalg.norm(anchor.leftover)) + anchor.noise / root
+    with np.errstate(over="ignore", invalid="ignore"):
+        distance = look.after + leftover
+        for _ in range(3):
+            reach = longest * distance / root
+            growth = np.exp(concordance * (steepness * largest + reach))
+            path = steepness * fourth_root + np.sqrt(reach * distance)
+            distance = np.fmin(distance, 0.5 * concordance * growth * path**2 + leftover)
+        cross = concordance * (steepness * fourth_root**2 + 0.5 * largest * distance) * distance
+        cubes = np.cbrt(steepness**3 * fourth_root**4) + np.cbrt(largest * reach * distance**2)
+        size = sums.heaviest * sums.scale**3
+        error = cross + fourth / 6 * growth * cubes**3 + 0.5 * along**2 * size * third_error
+    error = (1 + 8 * (rounding.off + anchor.curvature_rounding)) * error / look.kept_share
+    move = -0.5 * along**2 * size * sums.third / look.kept_share
+    error += look.digits + 4 * (rounding.step / look.kept_share + FUNCTION) * np.abs(move)
+    return look.center + move, np.where(np.isfinite(error), error, np.inf)
+
+
+SIZES = 256, 2048  # rows in a sample
+# effective number of sampled rows: a row of few entries meets few others, and a sample may miss the
+# largest
+LEAST_ROWS = 20.0
+SAMPLED_ROWS_AT_A_TIME = 64  # sampled rows at a time, for several outputs
+SINGLE_PRECISION_LOSS = 1e3  # largest factor on its rounding error at which float32 is used
+
+
+class Term(NamedTuple):
+    """Next term of each refit, one number for each output.
+
+    A term from a sample has its standard error; `size` is the sum of the sizes of its parts.
+    """
+
+    move: Float[np.ndarray, "refits ..."]
+    spread: Float[np.ndarray, "refits ..."]
+    size: Float[np.ndarray, "refits ..."]
+
+
+class RowSample(NamedTuple):
+    """Rows drawn in proportion to a bound of their terms, with one draw in five uniform, and their
+    probabilities.
+    """
+
+    rows: Int[np.ndarray, " drawn"]
+    chance: Float[np.ndarray, " drawn"]
+
+
+@cached_on
+def draw_rows(anchor: LinearFitCache) -> RowSample:
+    """Draw the sample, with the same seed in every call."""
+    if anchor.roots is None:
+        largest = np.abs(anchor.weight * anchor.third) * anchor.norm * anchor.size
+    else:
+        largest = anchor.weight * anchor.size * anchor.norm
+    chance = 0.8 * largest / max(largest.sum(), 1e-300) + 0.2 / len(largest)
+    chance /= chance.sum()
+    below = np.cumsum(chance)
+    index = np.searchsorted(
+        below / below[-1], np.random.default_rng(0).random(max(SIZES)), side="right"
+    )
+    return RowSample(index, chance[index])
+
+
+def next_term(
+    anchor: LinearFitCache, look: OneRow, size: int | None, sample: RowSample | None = None
+) -> Term:
+    """Compute the next term after the first step, from a sample of that size or all rows."""
+    if size is None:
+        index = np.arange(len(anchor.eta))
+        chance = np.ones(len(anchor.eta))
+    else:
+        index, chance = (part[:size] for part in (draw_rows(anchor) if sample is None else sample))
+    weight = anchor.weight[index] / (chance * (size or 1))
+    unit = look.unit
+    along = scale_units(
+        look.lost_curvature,
+        anchor.slope[unit]
+        + apply_curvature(anchor.curvature[unit], look.center - anchor.eta[unit]),
+    )
+    if anchor.roots is None:
+        sums = _of_one(anchor, look, along, index, weight, size is not None)
+    else:
+        sums = _of_several(anchor, look, along, index, weight)
+    return Term(-0.5 * sums[0], 0.5 * np.sqrt(sums[1]), 0.5 * sums[2])
+
+
+def precision(lost_weight: float) -> type[np.floating]:
+    """Choose the precision for the sums of a small correction whose rounding error is multiplied by
+    `lost_weight`.
+
+    The factor is large if columns repeat one another.
+    """
+    if lost_weight > SINGLE_PRECISION_LOSS:
+        return np.float64
+    return np.float32
+
+
+def _precise(anchor: LinearFitCache) -> Callable[[Array], Array]:
+    """Return the function that converts arrays to that precision."""
+    return functools.partial(np.asarray, dtype=precision(anchor.rounding.root**2))
+
+
+def _of_one(
+    anchor: LinearFitCache, look: OneRow, along: Array, index: Array, weight: Array, sampled: bool
+) -> Float[np.ndarray, "3 refits"]:
+    single = _precise(anchor)
+    third = single(weight * anchor.third[index])
+    along = single(along)
+    common = single(anchor.common[index])
+    squared = third**2
+    size = np.abs(third)
+    images = anchor.whiten(index)
+    if anchor.by_whitened_rows:
+        images = single(images).T
+        design = DenseDesign(single(anchor.rows))
+    else:  # of rows with H⁻¹x
+        images = single(images @ anchor.root).T
+        design = cast(DenseDesign, anchor.model.design)
+    sums = np.empty((3, len(look.unit)))
+    (itself, place) = _itself(index, look.unit)
+    # numbers in float32: half a core's cache
+    step = max(1, 2**17 // len(index))
+    for start in range(0, len(look.unit), step):
+        chunk = slice(start, start + step)
+        gram = design.multiply(look.unit[chunk], images)
+        term = gram * along[chunk, None]
+        term -= common
+        term *= term
+        term *= gram
+        is_inside = (start <= itself) & (itself < start + step)
+        term[itself[is_inside] - start, place[is_inside]] = 0.0
+        sums[0, chunk] = term @ third
+        sums[2, chunk] = np.abs(term) @ size
+        sums[1, chunk] = np.square(term, out=term) @ squared if sampled else 0.0
+    return sums / np.stack([look.kept_share, look.kept_share**2, look.kept_share])
+
+
+def _itself(
+    index: Int[np.ndarray, " selected"], unit: Int[np.ndarray, " refits"]
+) -> tuple[Int[np.ndarray, " matches"], Int[np.ndarray, " matches"]]:
+    """Find the refits whose own rows are among those listed, and the places of these."""
+    order = np.argsort(unit)
+    first, end = (np.searchsorted(unit, index, side, order) for side in ("left", "right"))
+    count = end - first
+    place = np.repeat(np.arange(len(index)), count)
+    return order[np.arange(len(place)) + np.repeat(first - np.cumsum(count) + count, count)], place
+
+
+def _of_several(
+    anchor: LinearFitCache, look: OneRow, along: Array, index: Array, weight: Array
+) -> Float[np.ndarray, "3 refits outputs"]:
+    loss = cast(LossOfSeveral, anchor.model.loss)
+    single = _precise(anchor)
+    inverses, along, sums = single(look.inverse), single(along), np.zeros((3, *along.shape))
+    across = _across(anchor, look.unit, index, single)
+    for chunk in _parts(len(index), SAMPLED_ROWS_AT_A_TIME):
+        grams = across(chunk)
+        common, eta = (
+            np.asfortranarray(single(part[index[chunk]])) for part in (anchor.common, anchor.eta)
+        )
+        (itself, place) = _itself(index[chunk], look.unit)
+        (count, outputs) = eta.shape
+        # numbers at a time, for several outputs
+        for refit_chunk in _parts(len(look.unit), max(1, 2**19 // (count * outputs**2))):
+            gram = grams(refit_chunk).reshape(-1, outputs, outputs, count)
+            move = along[refit_chunk, None] @ gram.reshape(len(gram), outputs, -1)
+            third_terms = loss.third(
+                eta, move.reshape(len(gram), outputs, count).swapaxes(1, 2) - common
+            )
+            third_terms *= single(weight[chunk])[:, None]
+            is_inside = (refit_chunk.start <= itself) & (itself < refit_chunk.stop)
+            third_terms[itself[is_inside] - refit_chunk.start, place[is_inside]] = 0.0
+            term = np.asarray(
+                inverses[refit_chunk] @ np.einsum("rklm,rml->rkm", gram, third_terms), float
+            )
+            sums[0, refit_chunk] += term.sum(-1)
+            sums[1, refit_chunk] += np.einsum("rki,rki->rk", term, term)
+            sums[2, refit_chunk] += np.abs(term).sum(-1)
+    return sums
+
+
+def _across(
+    anchor: LinearFitCache,
+    refits: Int[np.ndarray, " refits"],
+    rows: Int[np.ndarray, " rows"],
+    single: Callable[[Array], Array],
+) -> Callable[[slice], Callable[[slice], Float[np.ndarray, "..."]]]:
+    """Return products U_j H⁻¹U_iᵀ of left-out units and of rows, rows last, as a function of rows
+    and then of units.
+
+    If the units are few, H⁻¹Uᵀ of the units is used.
+    """
+    design = cast(MultiOutputDesign, anchor.model.design)
+    outputs = design.outputs
+    features = design.features
+    inverse, x = anchor.inverse.reshape(outputs, features, -1), single(design.base.rows(rows))
+    image = lambda units: single(design.base.rows(units) @ inverse).reshape(
+        outputs, len(units), outputs, features
+    )
+    if len(refits) <= SAMPLED_ROWS_AT_A_TIME:
+        refit_images = np.ascontiguousarray(image(refits).transpose(1, 0, 2, 3))
+        return lambda chunk: (
+            lambda refit_chunk: refit_images[refit_chunk].reshape(-1, features) @ x[chunk].T
+        )
+
+    def by_rows(chunk: slice) -> Callable[[slice], Array]:
+        row_images = image(rows[chunk]).transpose(2, 0, 1, 3).reshape(-1, features).T
+        return lambda refit_chunk: design.base.multiply(refits[refit_chunk], row_images)
+
+    return by_rows
+
+
+def _parts(count: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def _curvature_change(curvature_rate: PerRefit | float, look: OneRow) -> PerRefit:
+    """Bound the logarithmic change of the curvature along the step.
+
+    M max k ‖u‖, with `curvature_rate` = M max k.
+    """
+    return curvature_rate * look.step_length / np.sqrt(look.kept_share)
+
+
+def is_short(curvature_rate: PerRefit | float, look: OneRow) -> Bool[np.ndarray, " refits"]:
+    """Tell whether the step is short enough for the term to be valid."""
+    # M max k ‖u‖, beyond which the terms after the next are not small
+    return look.is_determined & (_curvature_change(curvature_rate, look) < 1.0)
+
+
+def estimated_half(
+    curvature_rate: PerRefit | float, look: OneRow, term: Term, sampled: bool
+) -> PerRefit:
+    """Estimate the predictors' remaining error after a short step, rounding included.
+
+    For several outputs it is a range.
+    """
+    curvature_change = _curvature_change(curvature_rate, look)
+    move = np.abs(term.move)
+    size = term.size
+    sample_safety = 3.0  # standard errors of a sample that are added
+    if term.move.ndim > 1:
+        spread = sample_safety * term.spread if sampled else 0.0
+        move = (term.move + spread).max(1) - (term.move - spread).min(1)
+        size = 2 * size.max(1)
+    elif sampled:
+        move = move + sample_safety * term.spread
+    if sampled:
+        largest, spread = (part.reshape(len(move), -1).max(1) for part in (term.size, term.spread))
+        return np.where(
+            largest**2 >= LEAST_ROWS * spread**2,
+            move * (1 + curvature_change * np.exp(curvature_change)) + look.digits,
+            np.inf,
+        )
+    return (
+        np.minimum(
+            2 * curvature_change * np.exp(curvature_change) * np.maximum(move, 0.3 * size),
+            move + size,
+        )
+        + look.digits
+    )
+
+
+# numbers `[lanes, units]` in an array: so many lanes that matrix products run at full speed
+PRODUCTS = 2**21
+
+
+class RowSteps:
+    """Refits without one row each, in progress, at u₁ + `step`; only those that are still open, the
+    `lanes`.
+
+    `moves` are t, `remainder` is R there, and `change` its difference from that before the last
+    step. `center` are predictors of the left-out rows, `half` their errors, `slope` is λ, with its
+    rounding error `noise`, and `distance` is D.
+    """
+
+    def __init__(self, anchor: LinearFitCache, look: OneRow, gram: Array | None = None):
+        self.anchor = anchor
+        self.look = look
+        count = len(look.unit)
+        weight = anchor.weight * anchor.curvature
+        length = anchor.length
+        blur = anchor.rounding.predictor
+        with np.errstate(divide="ignore"):
+            self.weights = weight, np.where(anchor.weight > 0, 1 / weight, 0.0)
+        rounded = blur(length, np.abs(anchor.eta)), blur(length, length, 1.0)
+        self.blur = [float(np.sqrt(weight @ part**2)) for part in rounded]
+        self.spread = float(np.sqrt(weight @ length**2))
+        self.off = anchor.rounding.step * (
+            1 + look.lost_curvature * (anchor.curvature * anchor.size)[look.unit]
+        )
+        slope = anchor.slope[look.unit] + anchor.curvature[look.unit] * (
+            look.center - anchor.eta[look.unit]
+        )
+        self.along = look.lost_curvature * slope
+        self.lanes = np.arange(count)
+        self.z = anchor.whiten(look.unit[:, None])[:, 0]
+        if gram is None:
+            self.gram = anchor.predictor_moves(self.z, False)
+        else:
+            self.gram = gram[look.unit]
+        self.gram[self.lanes, look.unit] = 0.0
+        self.remainder, self.change = np.zeros((2, *self.gram.shape))
+        self.gradient, self.step = np.zeros((2, *self.z.shape))
+        self.residual = np.zeros(count)
+        self.summed = np.zeros(count)
+        self.slope = look.step_length
+        self._move(0.0)
+
+    def run(self, enough: Callable[["RowSteps"], Flags], most: int) -> None:
+        """Step at most so often, until each refit is near enough, or steps do not shrink."""
+        with np.errstate(all="ignore"):  # steps that diverge
+            for k in range(most + 1):
+                before = self.slope
+                self._evaluate()
+                self._bound(self.size + self.noise + self.residual)
+                is_open = ~enough(self)
+                self._keep(is_open)
+                if not self.lanes.size:
+                    break
+                self._pull()
+                is_open = ~enough(self) & (self.slope <= STALL_RATIO * before[is_open])
+                is_open &= np.isfinite(self.half) | (k == 0)  # a ball is not found by shorter steps
+                # a copy of all arrays costs more than a step of a few lanes
+                if 8 * np.count_nonzero(is_open) < 7 * len(is_open):
+                    self._keep(is_open)
+                if k == most or not self.lanes.size:
+                    break
+                self._move(self.anchor.predictor_moves(self.step, False))
+
+    def u(self) -> Points:
+        """Candidates."""
+        return self.along[:, None] * self.z - self.anchor.leftover + self.step
+
+    def _keep(self, selection: Flags) -> None:
+        if not selection.all():
+            self.look = self.look.take(np.flatnonzero(selection))
+            for name, part in vars(self).items():
+                if isinstance(part, np.ndarray):
+                    setattr(self, name, part[selection])
+
+    def _move(self, addition: Array | float) -> None:
+        """Set the moves to those at u₁ + `step`, where the step adds the `addition` ones."""
+        self.moves = self.along[:, None] * self.gram
+        self.moves += addition - self.anchor.common
+        self.moves[np.arange(len(self.lanes)), self.look.unit] = 0.0
+        step = np.linalg.norm(self.step, axis=1)
+        self.length = np.linalg.norm(self.u(), axis=1) + 2 * step
+
+    def _evaluate(self) -> None:
+        """Compute R, and the sums over all units that bounds are made of."""
+        anchor = self.anchor
+        model = self.anchor.model
+        (weight, inverse) = self.weights
+        look = self.look
+        size, least, width, peak, shift, curvature_rounding, noise = np.empty((7, len(self.lanes)))
+        for chunk in tiles(np.arange(len(self.lanes)), len(model.y)):
+            t = self.moves[chunk]
+            gram = self.gram[chunk]
+            length = self.length[chunk]
+            eta = anchor.eta + t
+            slope, curvature = model.loss.derivatives(eta, model.y, (1, 2))
+            curvature_rounding[chunk] = 2 * (
+                anchor.curvature_rounding
+                + anchor.curvature_error(eta, curvature, anchor.blur(eta, length), length)
+            )
+            omega = np.broadcast_to(anchor.weight, eta.shape)
+            noise[chunk] = anchor.gradient_error(omega, eta, slope, length, np.ones(len(chunk)))
+            remainder = anchor.weight * (slope - anchor.slope)
+            remainder -= np.multiply(t, weight, out=t)
+            change = np.subtract(remainder, self.remainder[chunk], out=t)
+            self.change[chunk], self.remainder[chunk] = change, remainder
+            size[chunk] = np.sqrt(np.square(change, out=change) @ inverse)
+            shift[chunk] = np.vecdot(remainder, gram)
+            # not in place: a loss of the user may keep its arrays
+            ratio = curvature / anchor.curvature
+            least[chunk] = ratio.min(1)
+            peak[chunk] = np.abs(np.multiply(ratio, gram, out=t), out=t).max(1)
+            ratio -= 1
+            ratio *= gram
+            width[chunk] = np.sqrt(np.square(ratio, out=ratio) @ weight)
+        noise += anchor.noise + anchor.curvature_rounding * self.length
+        noise /= np.sqrt(look.kept_share)
+        noise += 2 * self.off / look.kept_share * look.step_length
+        self.size = size
+        self.least = least
+        self.width = width
+        self.peak = peak
+        self.shift = shift
+        self.curvature_rounding = curvature_rounding
+        self.noise = noise
+        self.summed = self.summed + size
+
+    def _bound(self, slope: PerLane, closely: bool = False) -> None:
+        """Bound the errors of predictors by λ.
+
+        If `closely`, rows of much leverage are counted by their leverage.
+        """
+        anchor = self.anchor
+        look = self.look
+        curvature_rounding = self.curvature_rounding
+        rounding = self.anchor.rounding
+        kept_share = look.kept_share
+        norm = anchor.norm[look.unit]
+        root = np.sqrt(look.kept_share)
+        self.slope = slope = UP * (1 + curvature_rounding) * slope
+        margin = self.least * (1 - anchor.curvature_rate * slope / root) - curvature_rounding
+        self.distance = np.where(margin > 0.5, UP * slope / margin, np.inf)
+        for chunk in tiles(
+            np.flatnonzero(~(margin > 0.5)) if closely else np.zeros(0, int), len(anchor.eta)
+        ):
+            omega = np.where(
+                look.unit[chunk, None] == np.arange(len(anchor.eta)), 0.0, anchor.weight
+            )
+            balls = anchor.ball(
+                anchor.eta + self.moves[chunk],
+                omega,
+                slope[chunk],
+                kept_share[chunk],
+                self.length[chunk],
+            )
+            self.distance[chunk] = balls.distance
+        distance = (
+            (1 + curvature_rounding) * self.distance + self.blur[0] + self.blur[1] * self.length
+        )
+        growth = np.exp(anchor.curvature_rate * distance / root + curvature_rounding)
+        row_error = rounding.step * np.exp(anchor.curvature_rate * self.length) * norm
+        width = (
+            (1 + curvature_rounding) * self.width
+            + curvature_rounding * norm
+            + growth * self.spread * row_error
+        )
+        peak = np.max(np.asarray(anchor.model.loss.self_concordance)) * (
+            (1 + curvature_rounding) * self.peak + anchor.norm.max() * row_error
+        )
+        digits = (
+            look.digits
+            + norm / root * self.noise
+            + 4 * (self.off / kept_share + FUNCTION) * np.abs(self.shift) / kept_share
+        )
+        digits += (
+            (rounding.step + rounding.rows * UNIT)
+            * norm
+            * self.spread
+            * self.summed
+            / kept_share**2
+        )
+        half = UP * (distance * (width + 0.5 * growth * distance * peak) / kept_share + digits)
+        self.half = np.where(np.isnan(half), np.inf, half)
+        self.center = look.center - look.inverse * self.shift
+
+    def _pull(self) -> None:
+        """Compute the gradients, λ from them, and the steps."""
+        anchor = self.anchor
+        look = self.look
+        kept_share = self.look.kept_share
+        before = self.residual
+        core = look.lost_curvature * anchor.curvature[look.unit] * look.inverse
+        apply_inverse = lambda v: v + (core * np.vecdot(self.z, v))[:, None] * self.z
+        total_gradient = anchor.gradient_of_slopes(self.remainder, False)
+        gradient = total_gradient - self.gradient
+        self.gradient = total_gradient
+        self.step = -apply_inverse(self.gradient)
+        gradient_norm = (1 + 2 * self.off / kept_share) * np.sqrt(
+            np.maximum(np.vecdot(gradient, apply_inverse(gradient)), 0.0)
+        )
+        size = self.spread * self.summed
+        rounding = anchor.rounding.gradient(size) + anchor.rounding.step * size
+        self.residual = rounding / np.sqrt(kept_share)
+        self._bound(
+            np.fmin(self.size + self.noise + before, gradient_norm + self.noise + self.residual),
+            closely=True,
+        )
+        self.residual = self.residual + 4 * self.off / kept_share**2 * np.linalg.norm(
+            self.gradient, axis=1
+        )
