@@ -387,8 +387,29 @@ def of_fit(name, fit, code, potential, draws):
         )
 
 
-def of_model(fit):
-    return lambda u: fit.objective.loss(unravel(u, fit.theta), jnp.ones(fit.objective.num_units))
+def of_chain(fit):
+    """Forward pass of a chain of counts with two states, and its priors."""
+    x = jnp.asarray(fit.objective.x[:, 0])
+    prior = fit.objective.emission.prior["rate"]
+
+    def normalised(ratios):
+        zero = jnp.zeros((*ratios.shape[:-1], 1))
+        return jax.nn.log_softmax(jnp.concatenate([ratios, zero], -1))
+
+    def potential(u):
+        theta = unravel(u, fit.theta)
+        initial, moves = normalised(theta["initial"]), normalised(theta["transition"])
+        log_rate = theta["rate"].ravel()
+        counts = x[:, None] * log_rate - jnp.exp(log_rate) - gammaln(x + 1)[:, None]
+
+        def forward(before, count):
+            return jax.nn.logsumexp(before[:, None] + moves, 0) + count, None
+
+        last, _ = jax.lax.scan(forward, initial + counts[0], counts[1:])
+        of_rates = (prior.shape - 1) * log_rate - prior.rate * jnp.exp(log_rate)
+        return -jax.nn.logsumexp(last) - initial.sum() - moves.sum() - of_rates.sum()
+
+    return potential
 
 
 def of_process(fit):
@@ -420,7 +441,7 @@ def earthquakes():
         "earthquakes, Poisson HMM of two states",
         lo.fit(lo.HMM(counts, lo.emissions.Poisson(), 2)),
         np.arange(107) // 10,
-        of_model,
+        of_chain,
         30_000,
     )
 

@@ -186,9 +186,7 @@ from .objectives.objective import (
     display_name as display_name,
     leaves_of as leaves_of,
     map_arrays as map_arrays,
-    padded_weights as padded_weights,
     ravel as ravel,
-    repeatable as repeatable,
     unflatten as unflatten,
     unravel as unravel,
 )

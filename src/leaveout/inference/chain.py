@@ -11,7 +11,7 @@ Where no potential is −∞ the recursions run in probabilities that are normal
 (Rabiner 1989); structural zeros need logarithms.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -264,9 +264,6 @@ class StatePosterior(NamedTuple):
         The probability of each state given all observations.
     filtered : array, `[rows, lanes, states]`
         The probability of each state given the observations up to its step.
-    ahead : array, `[rows, lanes, states]`
-        The likelihood of later observations given the state, by their likelihood given the
-        observations so far.
     initial : array, `[states]`
         The expected counts of first states, weighted by `worth`.
     transition : array, `[states, states]`
@@ -290,8 +287,7 @@ class StatePosterior(NamedTuple):
 
     log_normaliser: Float[Array, "rows lanes"]  # their sum is log Z
     states: Float[Array, "rows lanes states"]  # p(z_t | x)
-    filtered: Float[Array, "rows lanes states"]  # p(z_t | x_1, …, x_t)
-    ahead: Float[Array, "rows lanes states"]  # p(x_{t+1}, … | z_t) / p(x_{t+1}, … | x_1, …, x_t)
+    filtered: Any  # p(z_t | x_1, …, x_t), [rows, lanes, states], if it is wanted
     initial: Float[Array, " states"]
     transition: Float[Array, "states states"]
 
@@ -387,10 +383,8 @@ class _Inside:
 
     def backward(
         self, evidence: Array, before: Array, filtered: Array, c: Array, weigh: Array
-    ) -> tuple[Array, Array, Array]:
-        """Weighted sums of pairs of successive states over the steps of each lane; states; evidence
-        ahead of each step.
-        """
+    ) -> tuple[Array, Array]:
+        """Weighted sums of pairs of successive states over the steps of each lane, and states."""
         arithmetic = self.arithmetic
         K, lanes = self.e.shape[1:]
 
@@ -417,7 +411,7 @@ class _Inside:
                 "rjl,rkl->rjk", before * jnp.where(self.starts, 0.0, weigh)[:, None], pairs
             )
             count = jnp.sum(rows, 0)[..., None]
-        return count, jnp.moveaxis(states, 1, -1), jnp.moveaxis(evidence_ahead, 1, -1)
+        return count, jnp.moveaxis(states, 1, -1)
 
 
 def posterior(
@@ -467,7 +461,7 @@ def posterior(
     real = layout.place < len(layout.inverse)
     weigh = jnp.where(real, 1.0 if worth is None else worth, 0.0)
     evidence = arithmetic.over(below, arithmetic.total(arithmetic.times(filtered[-1], below)))
-    count, states, evidence_ahead = inside.backward(evidence, before, filtered, c, weigh)
+    count, states = inside.backward(evidence, before, filtered, c, weigh)
     initial = jnp.sum(jnp.where(inside.starts[..., None], weigh[..., None] * states, 0.0), (0, 1))
     transition = count.sum(-1) * inside.matrix[..., 0] if inside.late else count.sum(-1)
     log_normaliser = jnp.where(real, arithmetic.logarithm(c) + inside.top, 0.0)
@@ -475,7 +469,6 @@ def posterior(
         log_normaliser,
         states,
         arithmetic.outside(jnp.moveaxis(filtered, 1, -1)),
-        evidence_ahead,
         initial,
         transition,
     )
@@ -543,34 +536,20 @@ def _log_partition_jvp(primals, tangents):
     return _weigh_evidence(sums.log_normaliser, worth), change
 
 
-class _PosteriorSums(NamedTuple):
-    """The part of a `StatePosterior` that log Z and its gradient need."""
-
-    log_normaliser: Float[Array, "rows lanes"]
-    states: Float[Array, "rows lanes states"]
-    initial: Float[Array, " states"]
-    transition: Float[Array, "states states"]
-
-
 def _chunked_sums(
     potentials: Potentials, layout: Layout, worth: Float[Array, "rows lanes"] | None
-) -> _PosteriorSums:
-    """Compute these sums.
+) -> StatePosterior:
+    """Compute what log Z and its gradient need of the posterior, without `filtered`.
 
     A multiple of `MAX_SCAN_LANES` lanes is taken part by part, so that all arrays fit into a cache.
     """
     rows, lanes = layout.shape
 
-    def sum_part(part: tuple) -> _PosteriorSums:
+    def sum_part(part: tuple) -> StatePosterior:
         emission, place, starts, worth = part
         where = Layout(place, starts, layout.inverse, layout.zeros)
         part_posterior = posterior(potentials._replace(emission=emission), where, worth)
-        return _PosteriorSums(
-            part_posterior.log_normaliser,
-            part_posterior.states,
-            part_posterior.initial,
-            part_posterior.transition,
-        )
+        return part_posterior._replace(filtered=None)
 
     places = jnp.asarray(layout.place), jnp.asarray(layout.starts)
     arrays = potentials.emission, *places, worth
@@ -580,7 +559,7 @@ def _chunked_sums(
     sums = jax.lax.map(sum_part, jax.tree.map(cut, arrays))
     join = lambda leaf: jnp.moveaxis(leaf, 0, 1).reshape(rows, lanes, *leaf.shape[3:])
     totals = sums.initial.sum(0), sums.transition.sum(0)
-    return _PosteriorSums(join(sums.log_normaliser), join(sums.states), *totals)
+    return StatePosterior(join(sums.log_normaliser), join(sums.states), None, *totals)
 
 
 def _weigh_evidence(log_normaliser: Array, worth: Array | None) -> Scalar:

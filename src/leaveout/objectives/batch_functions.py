@@ -42,9 +42,7 @@ from .objective import (
     PerUnit,
     Points,
     Vector,
-    padded_weights,
     ravel,
-    repeatable,
     size_of,
     unflatten,
     unravel,
@@ -76,43 +74,11 @@ def whole(weights: Float[np.ndarray, "refits units"]) -> RefitRows:
     )
 
 
-def padded_batch(
-    objective: AbstractObjective, rows: RefitRows
-) -> tuple[AbstractObjective, RefitRows]:
-    """Padded objective, and the batch over its units.
-
-    Padding units are neither dropped nor scored.
-    """
-    padded = repeatable(objective)
-    num_units = objective.num_units
-    count = padded.num_units
-    if num_units == count:
-        return padded, rows
-    if rows.index.shape[1] < num_units:
-        # so that other plans find the same programs
-        padding = (0, 0), (0, few_size(rows.index.shape[1]) - rows.index.shape[1])
-        index = np.pad(
-            np.where(rows.index < num_units, rows.index, count), padding, constant_values=count
-        )
-        return padded, rows._replace(
-            index=index,
-            weight=np.pad(rows.weight, padding, constant_values=1.0),
-            held=np.pad(rows.held, padding),
-        )
-    index = np.broadcast_to(np.arange(count), (len(rows.index), count))
-    return padded, rows._replace(
-        index=index,
-        weight=padded_weights(padded, rows.weight),
-        held=np.pad(rows.held, ((0, 0), (0, count - num_units))),
-    )
-
-
 def preconditioner(
     objective: AbstractObjective, theta: PyTree, weights: PerUnit
 ) -> tuple[DiagonalBlocks, ...]:
     """Blocks that approximate `∇²F(θ, w)`; empty if the model has none."""
-    padded = repeatable(objective)
-    return padded.preconditioner(theta, padded_weights(padded, weights))
+    return objective.preconditioner(theta, weights)
 
 
 def lists_all_units(objective: AbstractObjective) -> bool:
@@ -263,8 +229,9 @@ class DerivedBatch:
 
     def hessian_changes(self, chunk: int) -> Matrices:
         """Compute the change of ∇²F at `like` when units are left out, `chunk` refits at a time."""
-        objective, rows = self._padded_batch
-        return np.asarray(_hessian_changes(objective, self.like, rows.index, rows.weight, chunk))
+        rows = self._resident_rows
+        changes = _hessian_changes(self.objective, self.like, rows.index, rows.weight, chunk)
+        return np.asarray(changes)
 
     def weight_gradient(self, lanes: Lanes) -> Points:
         """Compute the change of ∇F at `like` from weights of one, for models where only the
@@ -277,7 +244,7 @@ class DerivedBatch:
 
         `[lanes, width]`, or `[lanes]` for a joint loss.
         """
-        return self._drop_padding(self._map_lanes(_losses, lanes, theta, held=True))
+        return self._map_lanes(_losses, lanes, theta, held=True)
 
     def slopes(self, theta: Points, lanes: Lanes) -> Points:
         """Gradients of the summed held-out losses."""
@@ -287,14 +254,12 @@ class DerivedBatch:
         self, theta: Points, moves: Float[np.ndarray, "lanes moves params"], lanes: Lanes
     ) -> tuple[HeldOutLosses, Float[np.ndarray, "lanes moves"]]:
         """Held-out losses, and the sum of their absolute changes along each of the given moves."""
-        losses, changes = self._map_lanes(_around, lanes, theta, moves, held=True)
-        return self._drop_padding(losses), changes
+        return self._map_lanes(_around, lanes, theta, moves, held=True)
 
     @functools.cached_property
-    def _padded_batch(self) -> tuple[AbstractObjective, RefitRows]:
-        """Padded objective and batch, sent once to the device where the data are."""
-        padded, rows = padded_batch(self.objective, self.rows)
-        return padded, resident((padded, rows))[1]
+    def _resident_rows(self) -> RefitRows:
+        """The batch, sent once to the device where the data are."""
+        return resident((self.objective, self.rows))[1]
 
     @functools.cached_property
     def _costs(self) -> tuple[int, int, float]:
@@ -302,18 +267,12 @@ class DerivedBatch:
 
         Operations of one gradient.
         """
-        objective, rows = self._padded_batch
+        objective = self.objective
         return (
             passes(objective),
-            own_passes(objective, rows.index.shape[1]),
+            own_passes(objective, self.rows.index.shape[1]),
             work(objective, size_of(self.like)),
         )
-
-    def _drop_padding(self, losses: HeldOutLosses) -> HeldOutLosses:
-        """Drop the losses of units that are padding."""
-        if losses.ndim > 1:
-            return losses[:, : self.rows.index.shape[1]]
-        return losses
 
     def _map_lanes(
         self,
@@ -327,7 +286,7 @@ class DerivedBatch:
         """Run a program for the selected refits in groups of few sizes, the last refit repeated
         where a group is not full.
         """
-        objective, rows = self._padded_batch
+        rows = self._resident_rows
         shared, by_unit, _ = self._costs
         count = by_unit if local else shared
         if held:
@@ -346,7 +305,7 @@ class DerivedBatch:
             ]
             return _map_refits(
                 program,
-                objective,
+                self.objective,
                 self.like,
                 (*group_rows, *filled[1:]),
                 np.asarray(len(lanes)),
@@ -374,7 +333,7 @@ class DerivedBatch:
         # programs
         always = 1
         if total > 1 or held:
-            always = min(rounded(4e6), self._padded_batch[0].num_units)
+            always = min(rounded(4e6), self.objective.num_units)
         return max(
             min(max(rounded(COMPILING / gradients), _power(8, together)), few_size(total)), always
         )
@@ -568,7 +527,7 @@ def influence(objective: AbstractObjective, theta: PyTree, root: Matrix) -> np.n
     """Whitened `∂²F/∂θ∂w_n` of every unit at weights one, `[units, params]`."""
     if isinstance(objective, AbstractClosedForm):
         return objective.jacobian(ravel(theta)) @ root.T
-    return np.asarray(_influence(repeatable(objective), theta, root))[: objective.num_units]
+    return np.asarray(_influence(objective, theta, root))
 
 
 @compile_static

@@ -4,9 +4,8 @@ pass over the data.
     F(θ, w_o) = F(θ, 1) − s_o(θ),      s_o(θ) = −log p(the units of fold o | all others; θ)
 
 where the units of fold o have weight zero and F is a negative log-likelihood: leaving them out
-removes their joint score and nothing else. If the `costs.runs` of a model gives the scores of all
-folds together, the same pass, pushed forward along two directions, gives their first and second
-derivatives. For a closed form they are central differences.
+removes their joint score and nothing else. If the `costs.runs` of a closed form gives the scores of
+all folds together, central differences give their first and second derivatives.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,27 +14,22 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime.jax import Array, PyTree, compile_static, jax, jnp
-from ..plans.plan import RefitRows, few_more
+from .._runtime.jax import PyTree
+from ..plans.plan import RefitRows
 from .closed_form import AbstractClosedForm
-from .objective import AbstractObjective, Arrays, Lanes, Vector, repeatable, size_of, unravel
+from .objective import AbstractObjective, Lanes, Vector
 
 Scores = tuple[np.ndarray, np.ndarray]  # scores of units, and joint scores of folds
 # scores of runs at a θ, from the model
-RunScores = Callable[[PyTree], tuple[Arrays | None, Arrays]]
+RunScores = Callable[[Vector], tuple[np.ndarray | None, np.ndarray]]
 Directions = tuple[np.ndarray, np.ndarray, np.ndarray]  # raveled θ, and two directions from each
 
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """Folds that are runs of units from `first` on, none longer than `width`; θ is raveled, in the
-    shape of `like`.
+    """Folds that are runs of units from `first` on, none longer than `width`; θ is raveled."""
 
-    `told` evaluates the runs at a θ, and may repeat the last run.
-    """
-
-    objective: AbstractObjective
-    like: PyTree
+    objective: AbstractClosedForm
     scores_at: RunScores
     first: Int[np.ndarray, " folds"]
     width: int
@@ -46,9 +40,8 @@ class Runs:
 
         Entries behind the end of a run or without an observation have an arbitrary value.
         """
-        if isinstance(self.objective, AbstractClosedForm):
-            return self._alike(self.scores_at(theta))
-        return self._alike(_scores(self.scores_at, self.like, theta))
+        losses, joint = self.scores_at(theta)
+        return (joint[:, None] if losses is None else losses), joint
 
     def place_scores(
         self,
@@ -70,62 +63,20 @@ class Runs:
 
     def derivatives(self, directions: Directions) -> Iterator[tuple[Scores, Scores]]:
         """Yield derivatives of the scores at each θ, along its first direction, and along both."""
-        if isinstance(self.objective, AbstractClosedForm):
-            scores = lambda theta: np.concatenate(
-                [part.reshape(len(self.first), -1) for part in self.scores(theta)], axis=1
-            )
-            for pair in _differences(scores, directions, self.objective.difference):
-                first, second = ((part[:, :-1], part[:, -1]) for part in pair)
-                yield first, second
-            return
-        for group, count in self._groups(len(directions[0])):
-            pair = _directional_derivatives(
-                self.scores_at, self.like, tuple(part[group] for part in directions)
-            )
-            for k in range(count):
-                first, second = jax.tree.map(lambda part, k=k: part[k], pair)
-                yield self._alike(first), self._alike(second)
+        scores = lambda theta: np.concatenate(
+            [part.reshape(len(self.first), -1) for part in self.scores(theta)], axis=1
+        )
+        for pair in _differences(scores, directions, self.objective.difference):
+            first, second = ((part[:, :-1], part[:, -1]) for part in pair)
+            yield first, second
 
     def bends(self, directions: Directions) -> Float[np.ndarray, "some params"]:
         """Compute ∇³F(θ, 1) along both directions, at each θ."""
-        if isinstance(self.objective, AbstractClosedForm):
-            objective = self.objective
-            ones = np.ones((1, objective.num_units))
-            start = objective.look(directions[0][:1], ones)[2]
-            slope = lambda theta: objective.look(theta[None], ones, start)[1][0]
-            pairs = _differences(slope, directions, objective.difference)
-            return np.array([second for _, second in pairs])
-        pieces = [
-            np.asarray(
-                _third_derivatives(
-                    self.objective, self.like, tuple(part[group] for part in directions)
-                )
-            )[:count]
-            for group, count in self._groups(len(directions[0]))
-        ]
-        return np.concatenate(pieces)
-
-    def _alike(self, result: tuple[Arrays | None, Arrays]) -> Scores:
-        """Convert scores to NumPy.
-
-        For runs of one unit the joint scores are the losses, if the model gives no others.
-        """
-        joint = np.asarray(result[1])[: len(self.first)]
-        if result[0] is None:
-            return joint[:, None], joint
-        return np.asarray(result[0])[: len(self.first)], joint
-
-    def _groups(self, count: int) -> Iterator[tuple[Int[np.ndarray, " group"], int]]:
-        """Split `count` places into groups of one size, for one program; return the number of real
-        places too.
-
-        The last place is repeated to fill a group.
-        """
-        params = size_of(self.like)
-        # units times derivatives that one call pushes forward: the fastest size
-        size = max(1, min(2**16 // self.objective.num_units, params * (params + 1) // 2))
-        for start in range(0, count, size):
-            yield np.minimum(np.arange(start, start + size), count - 1), min(size, count - start)
+        ones = np.ones((1, self.objective.num_units))
+        start = self.objective.look(directions[0][:1], ones)[2]
+        slope = lambda theta: self.objective.look(theta[None], ones, start)[1][0]
+        pairs = _differences(slope, directions, self.objective.difference)
+        return np.array([second for _, second in pairs])
 
 
 def runs(objective: AbstractObjective, like: PyTree, rows: RefitRows) -> Runs | None:
@@ -133,7 +84,9 @@ def runs(objective: AbstractObjective, like: PyTree, rows: RefitRows) -> Runs | 
 
     None unless all are runs of weight zero that the model evaluates together.
     """
-    if objective.costs.runs is None or rows.index.shape[1] >= objective.num_units:
+    if not isinstance(objective, AbstractClosedForm) or objective.costs.runs is None:
+        return None
+    if rows.index.shape[1] >= objective.num_units:
         return None
     real = rows.index < objective.num_units
     if rows.weight[real].any():
@@ -143,15 +96,10 @@ def runs(objective: AbstractObjective, like: PyTree, rows: RefitRows) -> Runs | 
     last = np.where(real, rows.index, -1).max(1)
     if (last - first + 1 != length).any():
         return None
-    padded = repeatable(objective)
-    lanes = few_more(len(first))
-    assert padded.costs.runs is not None
-    scores_at = padded.costs.runs(
-        like, first[lanes].astype(np.int32), length[lanes].astype(np.int32)
-    )
+    scores_at = objective.costs.runs(like, first, length)
     if scores_at is None:
         return None
-    return Runs(padded, like, scores_at, first, int(length.max()))
+    return Runs(objective, scores_at, first, int(length.max()))
 
 
 def _differences(
@@ -184,30 +132,3 @@ def _differences(
             )
             second = second - 0.5 * (evaluate(theta + b) + evaluate(theta - b))
         yield (up - down) / (2 * length), second / length**2
-
-
-@compile_static
-def _scores(answer: RunScores, like: PyTree, theta: Arrays):
-    return answer(unravel(jnp.asarray(theta), like))
-
-
-def _both_derivatives(
-    function: Callable[[Array], PyTree], directions: Directions
-) -> tuple[PyTree, PyTree]:
-    """Derivatives at each θ along its first direction, and along both."""
-    return jax.vmap(
-        lambda v, a, b: jax.jvp(lambda v: jax.jvp(function, (v,), (a,))[1], (v,), (b,))
-    )(*directions)
-
-
-@compile_static
-def _directional_derivatives(answer: RunScores, like: PyTree, directions: Directions):
-    return _both_derivatives(lambda v: answer(unravel(v, like)), directions)
-
-
-@compile_static
-def _third_derivatives(objective: AbstractObjective, like: PyTree, directions: Directions):
-    ones = np.ones(objective.num_units)
-    return _both_derivatives(
-        jax.grad(lambda v: objective.loss(unravel(v, like), ones)), directions
-    )[1]

@@ -447,12 +447,9 @@ class Costs(NamedTuple):
     work : float, optional
         Operations of one gradient; by default about four for each unit and parameter.
     runs : callable, optional
-        Function of (θ, first units, lengths) of runs of units. It returns None, or a function of θ
-        that gives, for each run left out, the losses of its units (None for runs of one unit) and
-        the joint score by which F falls.
-    padded : callable, optional
-        Returns the same objective padded to one of few numbers of units, for which programs are
-        compiled. Units behind its own contribute nothing.
+        Function of (θ, first units, lengths) of runs of units, for closed forms. It returns None,
+        or a function of raveled θ that gives, for each run left out, the losses of its units (None
+        for runs of one unit) and the joint score by which F falls.
     arrays : callable, optional
         Returns F in array code, an `AbstractByArrays`.
     formed : float, default 0
@@ -484,13 +481,10 @@ class Costs(NamedTuple):
     runs: (
         Callable[
             [PyTree, np.ndarray, np.ndarray],
-            Callable[[PyTree], tuple[Arrays | None, Arrays]] | None,
+            Callable[[Vector], tuple[np.ndarray | None, np.ndarray]] | None,
         ]
         | None
     ) = None
-    # returns the same objective padded to one of few numbers of units; the units of padding
-    # contribute nothing
-    padded: "Callable[[], AbstractObjective] | None" = None
     arrays: Callable[[], Any] | None = None  # returns F in array code, an `AbstractByArrays`
     formed: float = 0.0  # bytes that forming ∇²F takes, if they are more than a few times its own
     # whether losses of runs, each at a θ of its own, cost no more than the pass of `runs`
@@ -795,28 +789,10 @@ class AbstractObjective(Module):
         return ""
 
 
-def padded_weights(
-    objective: AbstractObjective, weights: Float[np.ndarray, "*refits units"]
-) -> np.ndarray:
-    """Extend weights of an objective's own units by ones, for the units with which it is padded."""
-    beyond = objective.num_units - weights.shape[-1]
-    if beyond:
-        return np.concatenate([weights, np.ones((*weights.shape[:-1], beyond))], axis=-1)
-    return weights
-
-
 def display_name(objective: AbstractObjective) -> str:
     """Name of the kind of model, with its loss if that is one of this library's."""
     loss = getattr(objective, "loss_function", None)
     return kind_of(objective) + (f" ({type(loss).__name__})" if isinstance(loss, Module) else "")
-
-
-def repeatable(objective: AbstractObjective) -> AbstractObjective:
-    """Return the objective for which programs are compiled, padded to one of few numbers of units
-    if the model allows it.
-    """
-    padded = objective.costs.padded
-    return objective if padded is None else padded()
 
 
 class Separable(AbstractObjective):

@@ -541,7 +541,7 @@ class Fit(Module, PrintedResult):
         texts = {
             name: SCALAR.sub(r"\1", repr(part))
             for name, part in parts.items()
-            if name not in ("padded", "original")
+            if name != "original"
         }
         short = {
             name: text if len(text) <= WORDS else kind_of(parts[name])

@@ -23,7 +23,6 @@ from ..objectives.batch_functions import (
     derive_batch,
     function,
     own_passes,
-    padded_batch,
     passes,
     weights_of,
 )
@@ -610,7 +609,7 @@ def _expansion(fit: Fit, rows: RefitRows, order: int) -> np.ndarray:
         if order == 1:
             return first
         return first + 0.5 * _whitened_steps(fit, F.path(fit.unwhiten(first)))
-    objective, rows = padded_batch(fit.objective, rows)
+    objective = fit.objective
     gradients = np.asarray(
         _path(objective, fit.theta, rows.index, rows.weight, None, _chunk(fit, rows))
     )

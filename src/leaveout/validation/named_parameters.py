@@ -15,7 +15,7 @@ from ..models.glm.active_coefficients import kinks
 from ..models.glm.glm import GLM
 from ..models.glm.orthogonal import OrthogonalGLM
 from ..objectives.closed_form import GRADIENT_DIFFERENCE, AbstractClosedForm
-from ..objectives.objective import AbstractObjective, leaves_of, ravel, repeatable, unravel
+from ..objectives.objective import AbstractObjective, leaves_of, ravel, unravel
 from ..optimize.fit import Fit
 from ..plans.plan import Plan
 from ..refit import inverse_root, refit_across, undetermined_directions
@@ -60,9 +60,7 @@ def name_parameters(fit: Fit) -> NamedParameters:
             2 * np.diag(steps)
         )
     else:
-        slope = np.asarray(
-            _natural_jacobian(repeatable(objective), fit.theta, jnp.asarray(fit.vector))
-        )
+        slope = np.asarray(_natural_jacobian(objective, fit.theta, jnp.asarray(fit.vector)))
     return NamedParameters(natural_names(fit), values_of, slope)
 
 

@@ -33,7 +33,6 @@ from ..objectives.batch_functions import (
     derive_batch,
     fold_weights,
     own_passes,
-    padded_batch,
 )
 from ..objectives.closed_form import AbstractClosedForm
 from ..objectives.objective import (
@@ -44,7 +43,6 @@ from ..objectives.objective import (
     Distribution,
     display_name,
     map_arrays,
-    repeatable,
     unflatten,
     unravel,
 )
@@ -341,7 +339,7 @@ def natural(fit: Fit, theta: FloatArray) -> PyTree:
     if fit.predictor_data is not None or isinstance(fit.objective, AbstractClosedForm):
         refits = [fit.objective.parameters.natural(unflatten(v, fit.theta)) for v in theta]
         return {name: np.array([parameters[name] for parameters in refits]) for name in refits[0]}
-    leaves = _natural(repeatable(fit.objective), fit.theta, theta[few_more(len(theta))])
+    leaves = _natural(fit.objective, fit.theta, theta[few_more(len(theta))])
     return jax.tree.map(lambda leaf: np.asarray(leaf)[: len(theta)], leaves)
 
 
@@ -391,7 +389,6 @@ def modelled_predictions(fit: Fit, rows: RefitRows, theta: ndarray, kind: str) -
     F = derive_batch(fit.objective, fit.theta, rows)
     if isinstance(F, ClosedFormBatch):
         return F.predictions(theta, np.arange(len(theta)), kind)
-    objective, padded_rows = padded_batch(fit.objective, rows)
     count, width = rows.index.shape
     if not isinstance(fit.objective, AbstractLinearPredictor):
         size = own_passes(fit.objective, width)
@@ -401,6 +398,4 @@ def modelled_predictions(fit: Fit, rows: RefitRows, theta: ndarray, kind: str) -
         size = count
     else:
         size = min(count, max(1, CAPACITY // (width * fit.num_params)))
-    return np.asarray(_predict_units(objective, fit.theta, padded_rows, theta, size, kind))[
-        :, :width
-    ]
+    return np.asarray(_predict_units(fit.objective, fit.theta, rows, theta, size, kind))

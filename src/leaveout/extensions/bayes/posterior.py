@@ -34,9 +34,7 @@ from ...developer import (
     jax,
     jnp,
     map_arrays,
-    padded_weights,
     record,
-    repeatable,
     unflatten,
     unravel,
     warn,
@@ -331,7 +329,7 @@ class Posterior(AbstractPosterior):
             value, losses = self._of_predictors(theta, weights, blocks)
         else:
             # few programs
-            objective, up = repeatable(objective), lambda count: 2 ** int(np.ceil(np.log2(count)))
+            up = lambda count: 2 ** int(np.ceil(np.log2(count)))
             padded = np.resize(blocks, up(len(blocks))) if blocks.size else blocks
             places = (
                 theta
@@ -343,7 +341,7 @@ class Posterior(AbstractPosterior):
             )
             size = min(max(MIN_VECTOR_DRAWS, size), most, len(places))
             values, unit_losses = _values_and_losses(
-                objective, self.like, places, padded_weights(objective, weights), padded, size
+                objective, self.like, places, weights, padded, size
             )
             value = np.asarray(values)[: len(theta)]
             if unit_losses is not None:

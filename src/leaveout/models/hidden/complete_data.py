@@ -49,10 +49,6 @@ class Counts(NamedTuple):
     first: Numbers  # [refits, states]
     moves: Numbers  # [refits, states, states]
 
-    def tangents(self) -> "Counts":
-        """Derivatives along the directions of complex steps."""
-        return Counts(*(part.imag / TINY for part in self))
-
 
 class CompleteData:
     """Distinct observations of a chain, and Q as a function of θ, a vector for each refit."""
@@ -366,16 +362,6 @@ class DerivedData(CompleteData):
         out[:, self.columns] = slopes
         return out
 
-    def bend(self, point: Vector, seen: Numbers) -> tuple[np.ndarray, np.ndarray]:
-        closed = None
-        if not self.shared.size:
-            closed = self.emission.curvature(self.parameters(point), self.data, seen.T)
-        counts = seen if closed is None else np.zeros_like(seen)
-        out = np.zeros((self.num_params, self.num_params))
-        out[np.ix_(self.columns, self.columns)] = _bend(self.model, point[self.columns], counts)
-        blocks = out[self.by_state[:, :, None], self.by_state[:, None]]
-        return blocks if closed is None else blocks - np.asarray(closed), out[self.shared]
-
 
 class UserEmission(Module):
     """An emission in JAX, with its data and a template of its parameters."""
@@ -428,12 +414,6 @@ def _priors(model: UserEmission, thetas: Arrays) -> Array:
 @compile_static
 def _slopes(model: UserEmission, thetas: Arrays, seen: Arrays, prior: float) -> Array:
     return jax.vmap(jax.grad(model.expected), (0, 0, None))(thetas, seen, prior)
-
-
-@float64
-@compile_static
-def _bend(model: UserEmission, theta: Arrays, seen: Arrays) -> Array:
-    return jax.hessian(model.expected)(theta, seen, 1.0)
 
 
 @cached_on

@@ -152,51 +152,46 @@ def sequence_evidence(hmm: Any, sums: ChainSums) -> Numbers:
     return np.add.reduceat(sums.log_normaliser, np.flatnonzero(hmm.position == 0), axis=1)
 
 
-def _tangent_groups(hmm: Any, point: Vector) -> list[tuple[slice, Numbers]]:
-    """Complex steps along every parameter, in groups."""
-    steps = point + 1j * TINY * np.eye(len(point))
-    size = max(1, TANGENT_ENTRIES // (hmm.num_steps * hmm.num_states))
-    groups = [slice(k, k + size) for k in range(0, len(point), size)]
-    return [(group, steps[group]) for group in groups]
+def _group_size(hmm: Any) -> int:
+    """Number of complex steps that are taken together."""
+    return max(1, TANGENT_ENTRIES // (hmm.num_steps * hmm.num_states))
 
 
 def hessian(hmm: Any, point: Vector, weights: PerUnit) -> Matrix:
     """Compute ∇²F(θ, w)."""
     complete = complete_data(hmm)
     out = -complete.hessian(point, evaluate(hmm, point[None], weights[None]).counts)
-    by_groups = _count_tangents if compiled_passes(hmm) is None else _count_differences
-    for group, tangents in by_groups(hmm, point, weights):
+    for group, tangents in _count_tangents(hmm, point, weights):
         out[group] -= complete.lost(point, tangents)
     return (out + out.T) / 2
 
 
 def _count_tangents(hmm: Any, point: Vector, weights: PerUnit) -> Iterator[tuple[slice, Counts]]:
-    """Derivatives of the expected counts along every parameter, in groups."""
-    for group, steps in _tangent_groups(hmm, point):
-        counts = evaluate(hmm, steps, np.repeat(weights[None], len(steps), axis=0)).counts
-        yield group, counts.tangents()
-
-
-def _count_differences(hmm: Any, point: Vector, weights: PerUnit) -> Iterator[tuple[slice, Counts]]:
-    """The same by differences, as compiled passes are of real numbers."""
-    lengths = COUNT_DIFFERENCE * np.maximum(1.0, np.abs(point))
-    size = 2  # parameters whose four places fill the lanes of a pass
+    """Derivatives of the expected counts along every parameter, in groups: by complex steps, or by
+    differences, as compiled passes are of real numbers.
+    """
+    shifts, shares = np.array([1j * TINY]), np.array([-1j / TINY])
+    size = _group_size(hmm)
+    if compiled_passes(hmm) is not None:
+        shifts = COUNT_DIFFERENCE * np.array(STENCIL[0])
+        shares = np.array(STENCIL[1]) / COUNT_DIFFERENCE
+        size = 2  # parameters whose four places fill the lanes of a pass
+    lengths = np.maximum(1.0, np.abs(point))
     for group in (slice(k, k + size) for k in range(0, len(point), size)):
-        moves = lengths * np.eye(len(point))[group]
-        points = point + np.multiply.outer(STENCIL[0], moves)
-        flat = points.reshape(-1, len(point))
-        counts = evaluate(hmm, flat, np.repeat(weights[None], len(flat), axis=0)).counts
-        parts = (part.reshape(*points.shape[:2], *part.shape[1:]) for part in counts)
-        yield (
-            group,
-            Counts(*((np.tensordot(STENCIL[1], part, 1).T / lengths[group]).T for part in parts)),
-        )
+        moves = np.multiply.outer(shifts, np.diag(lengths)[group])
+        points = (point + moves).reshape(-1, len(point))
+        counts = evaluate(hmm, points, np.repeat(weights[None], len(points), axis=0)).counts
+        parts = (part.reshape(*moves.shape[:2], *part.shape[1:]) for part in counts)
+        tangents = (np.tensordot(shares, part, 1).real for part in parts)
+        yield group, Counts(*((part.T / lengths[group]).T for part in tangents))
 
 
 def jacobian(hmm: Any, point: Vector) -> Float[np.ndarray, "units params"]:
     """Compute ∂²F/∂θ∂w_n at weights one."""
-    slopes = [_weight_slopes(hmm, steps).imag / TINY for _, steps in _tangent_groups(hmm, point)]
-    return -np.concatenate(slopes).T
+    steps = point + 1j * TINY * np.eye(len(point))
+    size = _group_size(hmm)
+    groups = (steps[k : k + size] for k in range(0, len(point), size))
+    return -np.concatenate([_weight_slopes(hmm, group).imag / TINY for group in groups]).T
 
 
 def _weight_slopes(hmm: Any, points: Numbers) -> Numbers:

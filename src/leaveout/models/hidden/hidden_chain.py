@@ -338,15 +338,6 @@ class AbstractHiddenChain(AbstractHiddenStates, AbstractClosedForm):
         gradient = -complete_data(self).slopes(theta, evaluation.counts)
         return -evaluation.log_z - complete_data(self).log_prior(theta), gradient, None
 
-    def values(
-        self, theta: Points, weights: Float[np.ndarray, "sets units"]
-    ) -> Float[np.ndarray, "places sets"]:
-        values = np.empty((len(theta), len(weights)))
-        for k, row in enumerate(weights):
-            evaluation = evaluate(self, theta, np.broadcast_to(row, (len(theta), len(row))))
-            values[:, k] = -evaluation.log_z - complete_data(self).log_prior(theta)
-        return np.where(np.isnan(values), np.inf, values)
-
     def losses(
         self, theta: Points, weights: Weights, index: Entries, held: Scored, state: State = None
     ) -> HeldOutLosses:
