@@ -393,7 +393,7 @@ def numbers(caller: str, name: str, value: Any) -> Array:
         raise TypeError(
             f"{caller}: {name} must hold numbers; these columns do not: {kinds_of_columns}. {advice}."
         )
-    return np.array(read, np.float64).T.reshape(value.shape)
+    return np.array(read, float).T.reshape(value.shape)
 
 
 def compress_rows(caller: str, name: str, value: Any) -> Any:

@@ -71,7 +71,7 @@ def _parse_call(formula: str, call: re.Match[str]) -> tuple[str, int]:
 
 def _impute(values: Any, _state: dict[str, float] | None = None) -> FloatArray:
     """Fill missing numbers by the median of the others."""
-    column = np.asarray(values, np.float64)
+    column = np.asarray(values, float)
     state = {} if _state is None else _state
     return np.where(
         np.isnan(column), state.setdefault("median", float(np.nanmedian(column))), column

@@ -136,7 +136,7 @@ def _variances(fit: Fit, variances: object) -> Float[Array, " units"]:
     n = fit.objective.num_units
     if variances is None:
         return np.ones(n)
-    values = np.asarray(numbers("covariance", "working_variance", variances), np.float64)
+    values = np.asarray(numbers("covariance", "working_variance", variances), float)
     if values.shape != (n,) or not (np.isfinite(values).all() and (values > 0).all()):
         raise ValueError(
             f"covariance: working_variance must be one positive number a unit, {n}; got shape {values.shape}."

@@ -350,7 +350,7 @@ class _Values:
                 if self.is_first:
                     self.names = pd.Index(list(pd.Series(values[0]).index))
                 values = [pd.Series(value)[self.names].tolist() for value in values]
-            array = np.asarray(values, np.float64)
+            array = np.asarray(values, float)
             if self.is_first and not (array.size and np.isfinite(array[0]).all()):
                 raise ValueError
         except (TypeError, ValueError, KeyError):

@@ -325,7 +325,7 @@ def _prediction_function(
     """
 
     def number(value: Any) -> float:
-        array = np.asarray(value, np.float64)
+        array = np.asarray(value, float)
         if array.size != 1:
             raise ValueError(
                 f"influence: prediction must return one number; got shape {array.shape}."
@@ -361,7 +361,7 @@ def _prediction_function(
                 f"{', '.join(row.index[:8])}."
             )
         row = row[list(names)].infer_objects()
-    x = np.asarray(numbers("influence", "prediction", row), np.float64)
+    x = np.asarray(numbers("influence", "prediction", row), float)
     if x.ndim == 2 and len(x) == 1:
         x = x[0]
     if x.shape != (objective.as_given.num_features,) or not np.isfinite(x).all():

@@ -618,7 +618,7 @@ def _refits(fit: Fit, plan: Plan, refit: AbstractRefit) -> Refits:
     """
     results = refit_all("interval", fit, plan, refit, lambda *_: {})
     theta = results["theta"]
-    missing = np.isnan(results["theta"][:, 0])
+    missing = np.isnan(theta[:, 0])
     radius = np.where(missing, 0.0, results["off"])
     unknown = ~np.isfinite(radius)
     if missing.all():

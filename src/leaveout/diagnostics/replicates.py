@@ -521,7 +521,7 @@ def refit_weights(
 
 def _factors(caller: str, fit: Fit, weights: Any) -> tuple[Float[Array, "units replicates"], Any]:
     table = pandas_of(caller, "weights", weights)
-    factors = np.asarray(numbers(caller, "weights", table), np.float64)
+    factors = np.asarray(numbers(caller, "weights", table), float)
     units = objective_of(caller, fit).num_units
     rows = fit.objective.units.rows
     # what the fit lacks leaves by its label later

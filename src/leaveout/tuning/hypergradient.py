@@ -26,9 +26,9 @@ does not hold at zero,
     dθ_o = −κ_o H_o⁻¹ (dP θ_o + u da),      dV = Σ_o ∇S_o(θ_o)ᵀ dθ_o
 """
 
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -257,7 +257,7 @@ class LossSlopes:
 
     # linear predictors under a quadratic penalty
 
-    @functools.cached_property
+    @cached_property
     def _penalty(self) -> Callable[..., Float[Array, "features features hyper"]]:
         """Return dP/dρ."""
 
@@ -332,7 +332,7 @@ class LossSlopes:
 
     # refits under a penalty with kinks
 
-    @functools.cached_property
+    @cached_property
     def _kinks(self) -> Callable[..., tuple[Array, Array, Array]]:
         """Return dP/dρ of the diagonal P, and da/dρ of coefficients and of groups."""
 
@@ -442,7 +442,7 @@ class LossSlopes:
             ],
         )
 
-    @functools.cached_property
+    @cached_property
     def _loss_gradients(self) -> Callable[..., Array]:
         """Return r_o, the gradients of the held-out losses."""
 
@@ -458,7 +458,7 @@ class LossSlopes:
 
         return jax.jit(program, static_argnums=4)
 
-    @functools.cached_property
+    @cached_property
     def _refit_slopes(self) -> Callable[..., tuple[Array, Array]]:
         """Compute the sums of ∂_ρ (S_o − Φ_o) and −∇Φ_o.
 
@@ -490,7 +490,7 @@ class LossSlopes:
         slope = jax.grad(F if objective.local else lambda v: objective.loss(unravel(v, like), seen))
         return scored - p @ sum(jax.jvp(slope, (v,), (q,)))
 
-    @functools.cached_property
+    @cached_property
     def _common(self) -> Callable[..., tuple[Array, Array]]:
         """Compute the slopes in ρ and θ of `adjoint`ᵀ∇F + tr(∇²F `products`) at weights of one."""
 

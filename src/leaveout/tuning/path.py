@@ -11,6 +11,7 @@ of the audit.
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
@@ -99,17 +100,17 @@ class PathPoint:
     audit: pd.DataFrame | None = None
     note: str = ""
 
-    @functools.cached_property
+    @cached_property
     def fit(self) -> Fit:
         """θ̂ under this penalty."""
         return self.make_fit()
 
-    @functools.cached_property
+    @cached_property
     def judged(self) -> Estimate:
         """The estimate before the audit."""
         return self.make_estimate(self.fit)
 
-    @functools.cached_property
+    @cached_property
     def estimate(self) -> Estimate:
         """The estimate under this penalty."""
         labels = replace(self.judged.labels, audit=self.note)
@@ -204,7 +205,7 @@ class Path(PrintedResult):
         """The fits under the penalties, in order."""
         return [point.fit for point in self.points]
 
-    @functools.cached_property
+    @cached_property
     def _comparable(self) -> list[PathPoint]:
         """Return the points at which every loss of the plan exists.
 
@@ -217,14 +218,14 @@ class Path(PrintedResult):
             )
         return points
 
-    @functools.cached_property
+    @cached_property
     def best(self) -> PathPoint:
         """The penalty of the lowest mean held-out loss, among those under which every refit
         exists.
         """
         return min(self._comparable, key=lambda point: point.mean)
 
-    @functools.cached_property
+    @cached_property
     def one_standard_error(self) -> PathPoint:
         """The simplest penalty whose mean is within one standard error of the best's (Breiman and
         others, 1984).
@@ -292,12 +293,9 @@ class Path(PrintedResult):
         checks: dict[str, list[Any]] = {}  # of refits under the other penalties
         for point in self.points:
             if point is best:
-                flagged = []
-            else:
-                flagged = of_refits(
-                    point.estimate.flagged(), point.estimate.result, self.plan.refit_names
-                )
-            for check in flagged:
+                continue
+            estimate = point.estimate
+            for check in of_refits(estimate.flagged(), estimate.result, self.plan.refit_names):
                 checks.setdefault(check.code, []).append(point.value)
         missing = [point.value for point in self.points if point not in self._comparable]
         return [
@@ -525,11 +523,7 @@ def path(
 
 def _mean(estimate: Estimate) -> float:
     """Return the mean of an estimate, NaN if some refits have no loss."""
-    if estimate.joint:
-        scored_losses = estimate.losses
-    else:
-        scored_losses = estimate.losses[estimate.plan.held]
-    if np.isfinite(scored_losses).all():
+    if np.isfinite(estimate.losses[estimate._places.held]).all():
         return estimate.mean
     return float("nan")
 

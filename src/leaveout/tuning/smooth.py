@@ -37,9 +37,9 @@ Restricted likelihood (Wood, JRSS B 73, 2011), whose gradient also has that of l
     φ = 1, or of squared losses 2F/(n − m), m the unpenalised
 """
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -571,7 +571,7 @@ class Smoothing(PrintedResult):
         """The λ of each penalty, by name."""
         return self.model.smoothing
 
-    @functools.cached_property
+    @cached_property
     def edf(self) -> pd.Series:
         """The effective degrees of freedom of each smooth term.
 
@@ -584,11 +584,11 @@ class Smoothing(PrintedResult):
             name="edf",
         )
 
-    @functools.cached_property
+    @cached_property
     def _solution(self) -> SmoothingMinimum:
         return minimum(self.criterion.model, self.rho, self.fit.vector)
 
-    @functools.cached_property
+    @cached_property
     def estimate(self) -> Estimate:
         """The certified cross-validation of the fit, at the λ that all the data chose."""
         if self.plan is None:
@@ -597,7 +597,7 @@ class Smoothing(PrintedResult):
             )
         return cross_validate(self.fit, self.plan)
 
-    @functools.cached_property
+    @cached_property
     def _step_warning(self) -> str:
         """Return a warning if the criterion's Newton steps have another loss than exact refits.
 
@@ -615,7 +615,7 @@ class Smoothing(PrintedResult):
             "has, and what choosing it again costs is not known; look at heavy and far rows, take smaller neighbourhoods"
         )
 
-    @functools.cached_property
+    @cached_property
     def nested(self) -> NestedChoice:
         """The loss with λ chosen again in every refit, to first order; a λ at a bound stays there.
 
@@ -642,7 +642,7 @@ class Smoothing(PrintedResult):
         table = pd.DataFrame(np.exp(np.clip(rho, low, high)), columns=list(self.smoothing))
         return NestedChoice(mean, optimism, losses, table)
 
-    @functools.cached_property
+    @cached_property
     def choice(self) -> "Choice":
         """Compute the first-order changes of ρ̂ and θ̂ when units are left out.
 
@@ -671,7 +671,7 @@ class Smoothing(PrintedResult):
             )
         return self.criterion
 
-    @functools.cached_property
+    @cached_property
     def _second(self) -> "Second":
         """Compute second derivatives at ρ̂."""
         count = len(self.rho)

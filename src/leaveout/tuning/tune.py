@@ -547,10 +547,7 @@ class TrialStudy:
 
     def judge(self, hyper: dict[str, Any], fit: Fit, estimate: Estimate, **fields: Any) -> Trial:
         """Judge a trial by its estimate."""
-        if estimate.joint:
-            scored_losses = estimate.losses
-        else:
-            scored_losses = estimate.losses[estimate.plan.held]
+        scored_losses = estimate.losses[estimate._places.held]
         exists = bool(np.isfinite(scored_losses).all())
         predicted = fields.pop("predicted", None)
         missing = f"no estimate: {np.sum(~np.isfinite(scored_losses))} held-out losses do not exist"

@@ -485,7 +485,7 @@ def _add_jacobian(
             )
         labels = getattr(column, "index", None)
         names = estimate.plan.names
-        values = np.asarray(column, np.float64)
+        values = np.asarray(column, float)
         if values.shape != (estimate.plan.num_units,) or not np.isfinite(values).all():
             raise ValueError(
                 f"compare: jacobian of {name!r} must be {estimate.plan.num_units} finite numbers, log |dz/dy| of every unit; "

@@ -475,7 +475,7 @@ def fold_parameters(
     def determined(leaf: NDArray) -> FloatArray:
         """Put NaN for what refits leave open; leaves come in the order of the named parameters."""
         nonlocal first
-        columns = np.array(leaf, np.float64).reshape(len(leaf), -1)
+        columns = np.array(leaf, float).reshape(len(leaf), -1)
         for k, refit in partial.items():
             columns[k, np.isnan(refit.values[first : first + columns.shape[1]])] = np.nan
         first += columns.shape[1]

@@ -64,7 +64,7 @@ class PredictionColumns:
         self, fit: Fit, rows: RefitRows, batch: RefitBatch, result: Int[Array, " refits"]
     ) -> StepResult:
         predict_rows = lambda theta: predictions(fit, rows, theta, self.kind)
-        values = np.array(predict_rows(batch.theta), np.float64)
+        values = np.array(predict_rows(batch.theta), float)
         missing = ~np.isfinite(values).reshape(*values.shape[:2], -1).all(-1)
         columns = {"predicted": values}
         if self.judged:

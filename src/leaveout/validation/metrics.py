@@ -149,10 +149,10 @@ class Mean(AbstractFunctional):
         Y is `[rows]` or `[fits, rows]`.
         """
         if not self.by_fit:
-            return self.scale * np.asarray(self.function(y, prediction), np.float64)
+            return self.scale * np.asarray(self.function(y, prediction), float)
         responses = np.broadcast_to(y, prediction.shape[:2])
         value = np.array(
-            [self.function(*pair) for pair in zip(responses, prediction, strict=True)], np.float64
+            [self.function(*pair) for pair in zip(responses, prediction, strict=True)], float
         )
         return self.scale * value.reshape(prediction.shape[:2])
 
@@ -521,7 +521,7 @@ class Measure:
         """Number the classes of a fit's targets, if the measure is of classes."""
         if self.labels is not None and not units.classes:
             target = np.searchsorted(self.labels, target)
-        return np.asarray(target, np.float64)
+        return np.asarray(target, float)
 
     def form(self, mean: NDArray) -> FloatArray:
         """Convert predicted means of the response, or probabilities of classes, to the predictions
@@ -531,7 +531,7 @@ class Measure:
             return np.asarray(scipy.special.logit(mean))
         if self.needs == "label":
             mean = mean.argmax(1) if mean.ndim > 1 else mean > 1 - mean
-        return np.asarray(mean, np.float64)
+        return np.asarray(mean, float)
 
     def of_means(
         self, y: NDArray, mean: NDArray, errors: NDArray, weight: NDArray
@@ -587,7 +587,7 @@ class Measure:
         """Return y in the form of the measure: the numbers of classes in order, or y itself."""
         if self.classes:
             y = np.unique(y, return_inverse=True)[1]
-        return y.astype(np.float64)
+        return y.astype(float)
 
     def __call__(
         self, y: FloatArray, prediction: FloatArray, weight: FloatArray | None = None
@@ -625,7 +625,7 @@ class Measure:
         self, method: str, y: NDArray, prediction: NDArray, weight: NDArray | None
     ) -> Any:
         assert self.functional is not None
-        weight = np.ones(len(y)) if weight is None else np.asarray(weight, np.float64)
+        weight = np.ones(len(y)) if weight is None else np.asarray(weight, float)
         if weight.min(initial=0) < 0 and not self.removes:
             raise ValueError(f"{self.name}: {NO_MIXTURE}")
         try:

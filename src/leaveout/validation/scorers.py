@@ -265,7 +265,7 @@ def _classes(
         of_classes = "cluster" in module or "predict" not in scorer._response_method
     if not of_classes:
         return None
-    values = np.unique(np.asarray(units.target, np.float64))
+    values = np.unique(np.asarray(units.target, float))
     if np.isfinite(values).sum() > 2:
         raise ValueError(
             f"{argument}={name!r} needs a response of classes; this one is a number: 'mse' or 'mae'."
@@ -289,7 +289,7 @@ def _examined(argument: str, measure: Measure, fit: Fit) -> AbstractFunctional:
             p = p[:, 1]
         prediction = measure.form(p)
     try:
-        values = np.asarray(quietly(functional.function, y, prediction), np.float64)
+        values = np.asarray(quietly(functional.function, y, prediction), float)
     except (ValueError, TypeError, ZeroDivisionError) as error:
         raise ValueError(f"{argument}: it fails on the responses of this model: {error}") from error
     if values.shape not in ((), (len(y),)):

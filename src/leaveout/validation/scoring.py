@@ -264,7 +264,7 @@ class HeldOutLoss:
             raise TypeError(
                 f"evaluate: {function_name} returned {returned}; return one loss a held unit, or one number."
             )
-        value = np.asarray(value, np.float64)
+        value = np.asarray(value, float)
         if value.shape not in ((), (len(held),)):
             raise ValueError(
                 f"evaluate must return one loss a held unit, shape ({len(held)},), or one number; got {value.shape}."

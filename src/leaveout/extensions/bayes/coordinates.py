@@ -139,7 +139,7 @@ def read_draws(caller: str, draws: Any) -> NamedDraws:
     if by_chain:
         chains = next(iter(arrays.values())).shape[0]
     flat = {
-        name: np.asarray(a, np.float64).reshape(-1, *a.shape[1 + by_chain :])
+        name: np.asarray(a, float).reshape(-1, *a.shape[1 + by_chain :])
         for name, a in arrays.items()
     }
     sizes = {name: len(array) for name, array in flat.items()}

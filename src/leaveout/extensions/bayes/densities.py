@@ -264,9 +264,7 @@ def _read_data(caller: str, data: Any) -> Any:
         raise ValueError(
             f"{caller}: data hold values that are no numbers, NaN or infinite; drop or impute them."
         )
-    return jax.tree.map(
-        lambda leaf: leaf if leaf.dtype.kind in "iub" else leaf.astype(np.float64), data
-    )
+    return jax.tree.map(lambda leaf: leaf if leaf.dtype.kind in "iub" else leaf.astype(float), data)
 
 
 class _Reading(dict[str, Any]):
@@ -358,7 +356,7 @@ def _of_model(caller: str, draws: NamedArrays, chains: int, model: Any) -> Poste
             like = draws[""][0] * 0.0
         else:
             like = {name: array[0] * 0.0 for name, array in draws.items()}
-    like = map_arrays(lambda leaf: np.asarray(leaf, np.float64), like)
+    like = map_arrays(lambda leaf: np.asarray(leaf, float), like)
     size, names = len(np.ravel(ravel(like))), objective.parameters.names()
     if len(names) == size:
         labels = list(names)

@@ -587,7 +587,7 @@ def _cases(posterior: Posterior, plan: Plan) -> FloatArray:
 
     ValueError if folds leave out other than one case, or cases of no density.
     """
-    cases = np.asarray(posterior.objective.units.weight, np.float64)
+    cases = np.asarray(posterior.objective.units.weight, float)
     left_out_cases = (cases[plan.index] * (1 - plan.weight))[plan.held]
     if len(left_out_cases) != plan.num_refits or not np.allclose(left_out_cases, 1.0):
         raise ValueError(

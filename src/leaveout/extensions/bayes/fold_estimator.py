@@ -6,6 +6,7 @@ From the draws as they are, from moved draws too, or from those of a multivariat
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -192,7 +193,7 @@ class FoldEstimator:
     plan: Plan
     pointwise: bool
 
-    @functools.cached_property
+    @cached_property
     def away(self) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array]:
         """One minus the weights of every refit, `[refits, units]`, and the same with its scored
         units at one.
@@ -207,7 +208,7 @@ class FoldEstimator:
         unscored.eliminate_zeros()
         return reductions, unscored
 
-    @functools.cached_property
+    @cached_property
     def buffered(self) -> BoolArray:
         """Whether a refit changes the weights of units that it does not score."""
         return np.diff(self.away[1].indptr) > 0
@@ -256,7 +257,7 @@ class FoldEstimator:
         with np.errstate(invalid="ignore"):  # of a density that is zero at all places
             return value, np.exp(terms - value[:, None]) - np.exp(log_weights)
 
-    @functools.cached_property
+    @cached_property
     def _evaluations(self) -> dict[int, Evaluation]:
         """Evaluations at the draws of folds that need more than these."""
         return {}
@@ -267,17 +268,17 @@ class FoldEstimator:
             self._evaluations[k] = self.evaluate(np.array([k]), self.posterior.draws)
         return self._evaluations[k]
 
-    @functools.cached_property
+    @cached_property
     def gaussian(self) -> GaussianProposal:
         """The Gaussian of the posterior."""
         return gaussian_of(self.posterior)
 
-    @functools.cached_property
+    @cached_property
     def start(self) -> Normaliser | None:
         """log Z(1), to which densities of a t are relative."""
         return normaliser(self.posterior)
 
-    @functools.cached_property
+    @cached_property
     def moves(self) -> tuple[BoolArray, Array, Evaluation]:
         """Which draws move to where the posterior has less density than at any draw, the places,
         and all folds there.

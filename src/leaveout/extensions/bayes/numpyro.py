@@ -168,6 +168,6 @@ def from_numpyro(
         lambda caller, draws: unconstrain(draws),
         constrain,
         densities_by_name(log_probs, unit["name"]),
-        response=np.asarray(unit["value"], np.float64) if np.ndim(unit["value"]) == 1 else None,
+        response=np.asarray(unit["value"], float) if np.ndim(unit["value"]) == 1 else None,
         draw_responses=draw_responses,
     ).posterior(caller, draws, integrate)

@@ -9,10 +9,10 @@ whether they do,
     E[∂F/∂θ_j] = 0,      E[(θ_j − E θ_j) ∂F/∂θ_j] = 1.
 """
 
-import functools
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -142,7 +142,7 @@ class Posterior(AbstractPosterior):
     simulate: DrawResponses | None = None
     simulate_by: Callable[[Callable[..., Any]], DrawResponses] | None = None
 
-    @functools.cached_property
+    @cached_property
     def mode(self) -> Fit | None:
         """The fit at the mode nearest to the mean of the draws.
 
@@ -165,12 +165,12 @@ class Posterior(AbstractPosterior):
             return fit
         return None
 
-    @functools.cached_property
+    @cached_property
     def value(self) -> Float[Array, " draws"]:
         """F(θ, 1) at every draw."""
         return self.values(self.draws, np.ones(self.objective.num_units))
 
-    @functools.cached_property
+    @cached_property
     def efficiency(self) -> float:
         """Effective over actual number of draws, of the mean of a parameter that mixes as most do.
 
@@ -187,7 +187,7 @@ class Posterior(AbstractPosterior):
         """Number of batches of draws whose means are nearly independent."""
         return int(np.clip(len(self.draws) * self.efficiency / BATCH_LENGTH, 4, MAX_BATCHES))
 
-    @functools.cached_property
+    @cached_property
     def _predictors(self) -> Any:
         return self.objective.predictors
 
@@ -399,7 +399,7 @@ class Posterior(AbstractPosterior):
         value, slope = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
         return value + np.sum(weights * self.constant), slope
 
-    @functools.cached_property
+    @cached_property
     def blocks(self) -> Int[Array, " units"]:
         """Block of each unit.
 
@@ -409,7 +409,7 @@ class Posterior(AbstractPosterior):
             return self.objective.code
         return np.arange(self.objective.num_units)
 
-    @functools.cached_property
+    @cached_property
     def block_losses(self) -> Float[Array, "draws blocks"] | None:
         """−log density of every block of units at every draw; None if F has no such terms.
 

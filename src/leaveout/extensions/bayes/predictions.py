@@ -98,9 +98,7 @@ class PosteriorPredictions(PrintedResult):
         """Return the mean over units of one number a row, and its standard error by what is
         independent in the plan.
         """
-        unit_means = average_by_unit(
-            self._unit, np.asarray(values, np.float64), self.plan.num_units
-        )
+        unit_means = average_by_unit(self._unit, np.asarray(values, float), self.plan.num_units)
         return float(np.nanmean(unit_means)), standard_error(
             unit_means, np.ones(len(unit_means)), self.plan
         ).value
@@ -315,7 +313,7 @@ def _responses(posterior: Posterior, names: pd.Index, response: Any) -> FloatArr
         raise ValueError(
             "predict: give the response of each unit, response=: the data do not say which of them it is."
         )
-    y = np.asarray(target, np.float64)
+    y = np.asarray(target, float)
     n = posterior.objective.num_units
     if y.shape != (n,) or not np.isfinite(y).all():
         if y.shape != (n,):

@@ -170,7 +170,7 @@ def from_pymc(
             )
         finally:
             logger.setLevel(level)
-        return predictive.posterior_predictive[unit].to_numpy()[0][:, units].astype(np.float64)
+        return predictive.posterior_predictive[unit].to_numpy()[0][:, units].astype(float)
 
     if y.ndim > 1:
         return posterior

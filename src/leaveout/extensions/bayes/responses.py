@@ -35,7 +35,7 @@ def responses_of(objective: AbstractObjective, like: PyTree) -> DrawResponses | 
         else:
             phi = distribution.dispersion(None, theta)
         return units_of.to_target(
-            distribution.draw(rng, mean, np.broadcast_to(phi, mean.shape)).astype(np.float64)
+            distribution.draw(rng, mean, np.broadcast_to(phi, mean.shape)).astype(float)
         )
 
     return draw
@@ -61,7 +61,7 @@ def draw_by_jax(
     def draw(theta: ndarray, units: ndarray, weights: ndarray, rng: np.random.Generator) -> ndarray:
         effects = draw_effects(objective, like, theta, weights, rng)
         padded = np.resize(units, 2 ** int(np.ceil(np.log2(len(units)))))  # few programs
-        return np.asarray(respond_at_all(_keys(rng, theta), theta, effects, padded), np.float64)[
+        return np.asarray(respond_at_all(_keys(rng, theta), theta, effects, padded), float)[
             :, : len(units)
         ]
 

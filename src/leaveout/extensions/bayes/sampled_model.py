@@ -92,7 +92,7 @@ class SampledModel:
                 for name in sorted(variables)
                 if name != effect
             ]
-            return np.concatenate(leaves, axis=1).astype(np.float64)
+            return np.concatenate(leaves, axis=1).astype(float)
 
         @float64
         def to_parameters(u: Array) -> Any:

@@ -193,7 +193,7 @@ def calibration(
             inner = np.sort(p)
         grid = np.linspace(inner[0], inner[-1], CURVE_POINTS)
     else:
-        grid = np.asarray(numbers("calibration", "at", at), np.float64).ravel()
+        grid = np.asarray(numbers("calibration", "at", at), float).ravel()
         if not linear and not ((grid > 0) & (grid < 1)).all():
             raise ValueError("calibration: at must lie between 0 and 1, as probabilities do.")
     Z = np.column_stack([np.ones_like(eta), eta])

@@ -54,13 +54,15 @@ class HeldOutRows:
         return scipy.special.expit(self.score)
 
     @property
+    def clusters(self) -> Array | None:
+        """The cluster of every unit, if units are in clusters."""
+        return None if self.plan is None else self.plan.clusters
+
+    @property
     def label(self) -> Int[Array, " rows"] | None:
         """Label of the independent units of rows, if these are not the rows themselves."""
-        clusters = None
-        if self.plan is not None:
-            clusters = self.plan.clusters
-        if clusters is not None:
-            return clusters[self.unit]
+        if self.clusters is not None:
+            return self.clusters[self.unit]
         alone = len(np.unique(self.unit)) == len(self.unit) and not isinstance(
             self.measure, Survival
         )
@@ -69,12 +71,9 @@ class HeldOutRows:
     @property
     def freedom(self) -> float:
         """Degrees of freedom of Student's t: of clusters one less than there are."""
-        clusters = None
-        if self.plan is not None:
-            clusters = self.plan.clusters
-        if clusters is None:
+        if self.clusters is None:
             return np.inf
-        return len(np.unique(clusters[self.unit])) - 1.0
+        return len(np.unique(self.label)) - 1.0
 
     def mean(self, values: Float[Array, " rows"]) -> StandardError:
         """Average contributions of rows over units, with the standard error over independent

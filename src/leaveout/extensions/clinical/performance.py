@@ -105,7 +105,7 @@ class AbstractPerformance(abc.ABC):
     def __init__(self, fit: Fit, are_cases: bool = False):
         self.fit = fit
         self.weights = unit_weights(fit.objective, are_cases)
-        self.y = np.asarray(fit.objective.units.target, np.float64)
+        self.y = np.asarray(fit.objective.units.target, float)
 
     @property
     def case(self) -> PerRow:
@@ -528,7 +528,7 @@ def times_and_grid(
     chosen = np.unique(
         np.quantile(died, EVENT_QUANTILES, method="nearest")
         if times is None
-        else np.asarray(times, np.float64)
+        else np.asarray(times, float)
     )
     if not chosen.size or not np.isfinite(chosen).all() or chosen[0] < 0 or chosen[-1] > last:
         raise ValueError(

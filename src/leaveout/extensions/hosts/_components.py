@@ -420,7 +420,7 @@ class SeveralTargets(PrincipalComponents):
     ):
         self._bind(X, y, False, cut, remark)
         self.count = None
-        self.ridge = as_stored(np.asarray(ridge, np.float64))
+        self.ridge = as_stored(np.asarray(ridge, float))
 
     def _damped(self, power: Float[Array, "lanes axes"]) -> Float[Array, "lanes axes targets"]:
         return power[..., None] + self.ridge / _origin(self)[1].max() ** 2

@@ -80,7 +80,7 @@ def fit_at_coefficients(
 
     `refit` fits it anew to these data, and returns its coefficients.
     """
-    coef = np.ravel(estimator.coef_).astype(np.float64)
+    coef = np.ravel(estimator.coef_).astype(float)
     if len(coef) != objective.num_features:
         raise ValueError(
             f"{caller}: the estimator has {len(coef)} coefficients, but X has {objective.num_features} columns: it was fitted "

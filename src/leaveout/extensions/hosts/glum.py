@@ -87,7 +87,7 @@ def from_glum(
     strength = estimator.alpha_ if is_chosen else estimator.alpha
     if strength is None:
         strength = 0.0
-    alpha = np.asarray(strength, np.float64)
+    alpha = np.asarray(strength, float)
     ratio = getattr(estimator, "l1_ratio_", estimator.l1_ratio)
     refused = {
         "a search over several l1_ratios": np.ndim(ratio) > 0,
@@ -151,7 +151,7 @@ def _columns(estimator: Any, X: Any) -> Any:
 def _penalty(estimator: Any, alpha: float, ratio: float) -> penalties.AbstractPenalty:
     """Build the penalty α (ρ Σ P1|β| + ½ (1 − ρ) βᵀP2β)."""
     weights = estimator.P1
-    weight = 1.0 if weights is None or isinstance(weights, str) else np.asarray(weights, np.float64)
+    weight = 1.0 if weights is None or isinstance(weights, str) else np.asarray(weights, float)
     if ratio == 0:
         return _quadratic(estimator.P2, alpha)
     return penalties.Lasso(alpha * ratio * weight) + _quadratic(estimator.P2, alpha * (1 - ratio))
@@ -160,7 +160,7 @@ def _penalty(estimator: Any, alpha: float, ratio: float) -> penalties.AbstractPe
 def _quadratic(shape: Any, alpha: float) -> penalties.Ridge | penalties.Quadratic:
     if shape is None or isinstance(shape, str):
         return penalties.Ridge(alpha)
-    matrix = np.asarray(shape.toarray() if hasattr(shape, "toarray") else shape, np.float64) * alpha
+    matrix = np.asarray(shape.toarray() if hasattr(shape, "toarray") else shape, float) * alpha
     if matrix.ndim == 1:
         return penalties.Ridge(matrix)
     return penalties.Quadratic((matrix + matrix.T) / 2)

@@ -132,8 +132,8 @@ def _describe_host(
     """Return the objective that the host minimises, and the host's parameters."""
     sequences = 1 if lengths is None else np.size(lengths)
     K = model.n_components
-    start = np.asarray(model.startprob_, np.float64)
-    moves = np.asarray(model.transmat_, np.float64)
+    start = np.asarray(model.startprob_, float)
+    moves = np.asarray(model.transmat_, float)
     never = np.flatnonzero(~np.isclose(moves.sum(1), 1))
     if never.size:
         raise ValueError(
@@ -189,7 +189,7 @@ def _free_or_zero(p: Array) -> Array:
 
 
 def _concentrations(model: Any, name: str, shape: tuple[int, ...]) -> Array:
-    value = np.broadcast_to(np.asarray(getattr(model, f"{name}_prior"), np.float64), shape)
+    value = np.broadcast_to(np.asarray(getattr(model, f"{name}_prior"), float), shape)
     if not (value >= 1).all():
         raise ValueError(
             f"from_hmmlearn: {name}_prior below 1 has its mode at zero, where no curvature is; got {value.tolist()}."
@@ -215,8 +215,8 @@ class HostGaussian(emissions.Gaussian):
         matrices = kind in ("full", "tied")
         free = "c" in model.params
         shape = {"full": (K, R, R), "tied": (R, R)}.get(kind, (K, R))
-        weight = np.asarray(model.means_weight, np.float64)
-        freedom = np.asarray(model.covars_weight, np.float64)
+        weight = np.asarray(model.means_weight, float)
+        freedom = np.asarray(model.covars_weight, float)
         if freedom.size > 1 or (matrices and weight.size > 1):
             raise ValueError(
                 "from_hmmlearn: covars_weight, and means_weight of full and tied covariances, must be numbers."
@@ -225,13 +225,13 @@ class HostGaussian(emissions.Gaussian):
         scale = np.zeros(())
         power = 0.0
         if free:
-            scale = np.broadcast_to(np.asarray(model.covars_prior, np.float64), shape)
+            scale = np.broadcast_to(np.asarray(model.covars_prior, float), shape)
             dimension = R if matrices else 1
             power = max(float(freedom.reshape(())) - dimension, 0.0)
         else:
             covariance = _matrices(model)[0] if kind == "tied" else _matrices(model)
         super().__init__(covariance, prior=None)
-        self.mean = np.array(np.broadcast_to(np.asarray(model.means_prior, np.float64), (K, R)))
+        self.mean = np.array(np.broadcast_to(np.asarray(model.means_prior, float), (K, R)))
         is_number = matrices or weight.size == 1
         weight = weight.reshape(()) if is_number else np.broadcast_to(weight, (K, R))
         self.weight = np.array(weight)
@@ -251,7 +251,7 @@ class HostGaussian(emissions.Gaussian):
             "diagonal": np.diagonal(matrices, axis1=1, axis2=2),
         }
         covariance = kinds.get(self.covariance.kind, matrices[:, 0, 0])
-        return {"mean": np.asarray(model.means_, np.float64), "covariance": covariance}
+        return {"mean": np.asarray(model.means_, float), "covariance": covariance}
 
     def log_prior(self, parameters: Mapping[str, Any]) -> Scalar:
         difference = parameters["mean"] - self.mean
@@ -280,7 +280,7 @@ def _matrices(model: Any) -> Float[Array, "states channels channels"]:
 
     Hmmlearn repeats "spherical" variances over channels.
     """
-    matrices = np.asarray(model.covars_, np.float64)
+    matrices = np.asarray(model.covars_, float)
     return matrices[:: len(matrices) // model.n_components]
 
 
@@ -297,7 +297,7 @@ def _poisson(model: Any) -> HostEmission:
             "from_hmmlearn: lambdas_prior and lambdas_weight enter hmmlearn's update by the number of all steps, not of a "
             "state's own, which is the mode of no density. Leave them at zero, or fit lo.HMM(x, lo.emissions.Poisson(), ...)."
         )
-    rate = np.asarray(model.lambdas_, np.float64)
+    rate = np.asarray(model.lambdas_, float)
     _not_zero(
         "lambdas_",
         rate,
@@ -310,7 +310,7 @@ def _poisson(model: Any) -> HostEmission:
 
 def _categorical(model: Any) -> HostEmission:
     _free(model, "e", "emissionprob_")
-    probability = np.asarray(model.emissionprob_, np.float64)
+    probability = np.asarray(model.emissionprob_, float)
     _not_zero(
         "emissionprob_",
         probability,

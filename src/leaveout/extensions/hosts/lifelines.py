@@ -129,7 +129,7 @@ def from_lifelines(fitter: Any, df: Any) -> Fit:
         )
     options: dict[str, Any] = {"strata": labels, "entry": entry, "sample_weight": weights}
     model = Cox(X, time, event, penalty, **options, remark=remark)
-    coef = {"coef": np.asarray(fitter.params_, np.float64)}
+    coef = {"coef": np.asarray(fitter.params_, float)}
     return fit_at_host("from_lifelines", model, coef, lambda: False, errors=_errors(fitter, df))
 
 
@@ -206,8 +206,8 @@ def _accelerated(
     ridge = {}
     free = fitter._cols_to_not_penalize
     for part in fitter.regressors.keys():  # noqa: SIM118
-        data[part] = np.asarray(designs[part], np.float64)
-        theta[part] = np.asarray(fitter.params_[part], np.float64)
+        data[part] = np.asarray(designs[part], float)
+        theta[part] = np.asarray(fitter.params_[part], float)
         ridge[part] = fitter.penalizer * np.where(
             free[part], 0.0, np.asarray(fitter._norm_std[part]) ** 2
         )

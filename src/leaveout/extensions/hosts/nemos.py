@@ -92,7 +92,7 @@ def from_nemos(model: Any, X: ArrayLike, y: ArrayLike) -> Fit:
     alpha, ratio = strength if isinstance(strength, tuple) else (strength, 0.5)
     # whose loss is the square, not half of it
     scale = 0.5 if kind[0] == "GaussianObservations" else 1.0
-    size = np.zeros(()) if penalty == "UnRegularized" else scale * np.asarray(alpha, np.float64)
+    size = np.zeros(()) if penalty == "UnRegularized" else scale * np.asarray(alpha, float)
     penalties: dict[str, lo.penalties.AbstractPenalty] = {
         "Ridge": lo.penalties.Ridge(size),
         "Lasso": lo.penalties.Lasso(size),
@@ -100,7 +100,7 @@ def from_nemos(model: Any, X: ArrayLike, y: ArrayLike) -> Fit:
     }
     row_penalty = None if penalty == "UnRegularized" else lo.penalties.per_row(penalties[penalty])
     objective = GLM(X, y, LOSSES[kind], row_penalty, remark=remark)
-    coef = np.asarray(model.coef_, np.float64)
+    coef = np.asarray(model.coef_, float)
     theta = {"coef": coef, "intercept": float(np.ravel(model.intercept_)[0])}
     return fit_at_host(
         "from_nemos",
@@ -112,9 +112,7 @@ def from_nemos(model: Any, X: ArrayLike, y: ArrayLike) -> Fit:
 
 def _drop_missing(X: Any, y: Any, index: pd.Index | None) -> tuple[Any, Any, str]:
     """Drop the bins that nemos drops, and say how many they are."""
-    present = np.isfinite(np.asarray(X, np.float64)).all(axis=1) & np.isfinite(
-        np.asarray(y, np.float64)
-    )
+    present = np.isfinite(np.asarray(X, float)).all(axis=1) & np.isfinite(np.asarray(y, float))
     if present.all():
         return X, y, ""
     rows = (

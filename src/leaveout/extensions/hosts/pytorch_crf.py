@@ -87,7 +87,7 @@ def from_pytorch_crf(
             f"from_pytorch_crf: the layer must have {', '.join(WEIGHTS.values())}; got {type(layer).__name__}."
         )
     weights = {
-        name: _array(getattr(layer, theirs)).astype(np.float64) for name, theirs in WEIGHTS.items()
+        name: _array(getattr(layer, theirs)).astype(float) for name, theirs in WEIGHTS.items()
     }
     scores = _array(emissions)
     labels = _array(tags)

@@ -130,10 +130,10 @@ def _least_squares(estimator: Any) -> HostObjective:
     labels = hasattr(estimator, "class_weight")
     weight = getattr(estimator, "class_weight", None)
     if hasattr(estimator, "alphas"):
-        alpha = np.asarray(estimator.alpha_, np.float64)
+        alpha = np.asarray(estimator.alpha_, float)
         choice_note = _choice_remark("alpha", float(estimator.alpha_))
     else:
-        alpha = np.asarray(getattr(estimator, "alpha", 0.0), np.float64)
+        alpha = np.asarray(getattr(estimator, "alpha", 0.0), float)
         choice_note = ""
     return HostObjective(
         "squared",
@@ -188,13 +188,13 @@ def _logistic(estimator: Any) -> HostObjective:
     l1_ratio: Any = getattr(estimator, f"l1_ratio{suffix}", None)
     if None in np.ravel(l1_ratio):
         l1_ratio = 0.0
-    ratios = np.unique(np.asarray(l1_ratio, np.float64))
+    ratios = np.unique(np.asarray(l1_ratio, float))
     ratio = {"l1": 1.0, "l2": 0.0}.get(style, float(ratios[0]))
     if len(ratios) > 1:
         raise TypeError(
             "from_sklearn: LogisticRegressionCV is supported with one l1_ratio for all classes."
         )
-    values = np.unique(np.asarray(getattr(estimator, f"C{suffix}"), np.float64))
+    values = np.unique(np.asarray(getattr(estimator, f"C{suffix}"), float))
     if searched and (len(values) > 1 or not estimator.refit):
         raise TypeError(
             "from_sklearn: LogisticRegressionCV is supported with one C for all classes, and refit=True."
@@ -484,7 +484,7 @@ def read(
         estimator, _columns(estimator, X), y
     )
     reader = HostRows(
-        fitted, np.ravel(np.asarray(measured, np.float64)) if transformed else None, supervised
+        fitted, np.ravel(np.asarray(measured, float)) if transformed else None, supervised
     )
     host = replace(describe(estimator), standardises=scaled)
     check_is_fitted(estimator)
@@ -1076,8 +1076,8 @@ def _with_constant(X: Any, value: float) -> Any:
 
 def _parameters(objective: GLM | Regression, host: HostObjective, estimator: Any) -> NamedArrays:
     """Return the parameters θ̂ of the host itself."""
-    coef = np.asarray(estimator.coef_, np.float64)
-    intercept = np.asarray(estimator.intercept_, np.float64)
+    coef = np.asarray(estimator.coef_, float)
+    intercept = np.asarray(estimator.intercept_, float)
     has_constant = bool(host.intercept_scale and host.intercept)
     num_columns = objective.num_features - has_constant
     if coef.shape[-1] != num_columns:
@@ -1098,5 +1098,5 @@ def _parameters(objective: GLM | Regression, host: HostObjective, estimator: Any
             for name, value in parameters.items()
             if name != "intercept" or host.intercept
         }
-        parameters["scale"] = np.asarray(estimator.scale_, np.float64)
+        parameters["scale"] = np.asarray(estimator.scale_, float)
     return parameters

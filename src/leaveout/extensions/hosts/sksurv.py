@@ -63,9 +63,9 @@ def from_sksurv(estimator: Any, X: ArrayLike, y: Any) -> Fit:
     if not hasattr(estimator, "coef_"):
         raise ValueError(f"from_sksurv: this {name} is not fitted.")
     y = np.asarray(y)
-    event, time = (np.asarray(y[part], np.float64) for part in y.dtype.names)
+    event, time = (np.asarray(y[part], float) for part in y.dtype.names)
     _, X = match_labels("from_sksurv", X=X)
-    coef = np.asarray(estimator.coef_, np.float64)
+    coef = np.asarray(estimator.coef_, float)
     if name == "CoxPHSurvivalAnalysis":
         penalty: penalties.AbstractPenalty | None = (
             penalties.Ridge(estimator.alpha) if np.any(np.asarray(estimator.alpha) > 0) else None

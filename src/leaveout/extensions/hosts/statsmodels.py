@@ -168,7 +168,7 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str 
             "from_statsmodels: alpha is for results of fit_regularized of OLS, WLS or GLM."
         )
     options = {} if alpha is None else {"alpha": alpha}
-    objective, parameters = MODELS[kind](model, np.asarray(results.params, np.float64), **options)
+    objective, parameters = MODELS[kind](model, np.asarray(results.params, float), **options)
     if isinstance(objective, GLM | Regression) and hasattr(model, "formula"):
         objective = objective.reading(functools.partial(_rows_to_predict, results))
     way = "raise maxiter, or centre and scale the columns"
@@ -239,7 +239,7 @@ def _errors(results: Any) -> HostErrors:
 
 def _frame(model: Any) -> Any:
     """Return the design as a frame with its names."""
-    exog = np.asarray(model.exog, np.float64)
+    exog = np.asarray(model.exog, float)
     names = list(getattr(model, "exog_names", []))[: exog.shape[1]]
     rows = getattr(getattr(model, "data", None), "row_labels", None)
     index = pd.Index(rows) if rows is not None and len(rows) == len(exog) else None
@@ -270,7 +270,7 @@ def _remark(model: Any, *remarks: str) -> str:
 def _weights(model: Any, weight: ArrayLike | None) -> Array | None:
     if weight is None or np.all(np.equal(weight, 1)):
         return None
-    return np.broadcast_to(np.asarray(weight, np.float64), len(model.endog))
+    return np.broadcast_to(np.asarray(weight, float), len(model.endog))
 
 
 def _glm(
@@ -287,7 +287,7 @@ def _glm(
         "offset": offset,
         "remark": _remark(model, remark),
     }
-    y = np.asarray(model.endog, np.float64)
+    y = np.asarray(model.endog, float)
     weight = _weights(model, weight)
     return GLM(_frame(model), y, loss, penalty, sample_weight=weight, **options), {"coef": coef}
 
@@ -381,7 +381,7 @@ def _shift(model: Any, *names: str) -> Array | None:
     n = len(model.endog)
     parts = [getattr(model, name, None) for name in names or ("offset", "exposure")]
     total = sum(
-        (np.broadcast_to(np.asarray(part, np.float64), n) for part in parts if part is not None),
+        (np.broadcast_to(np.asarray(part, float), n) for part in parts if part is not None),
         np.zeros(n),
     )
     return total if np.any(total) else None
@@ -396,7 +396,7 @@ def _negative_binomial(model: Any, params: Array) -> tuple[GLM | Regression, dic
     if model.loglike_method == "geometric":
         return _glm(model, losses.NegativeBinomial(1.0), params, offset=_shift(model))
     loss = losses.NegativeBinomialDispersion(model.loglike_method == "nb1")
-    y = np.asarray(model.endog, np.float64)
+    y = np.asarray(model.endog, float)
     objective = Regression(
         _frame(model), y, loss, intercept=False, offset=_shift(model), remark=_remark(model)
     )
@@ -458,12 +458,12 @@ def _beta(model: Any, params: Array) -> tuple[Regression, dict]:
 def _cox(model: Any, params: Array) -> tuple[Cox, dict]:
     entry = getattr(model, "entry", None)
     if entry is not None:  # rows of PHReg are at risk at their entry too
-        entry = np.nextafter(np.asarray(entry, np.float64), -np.inf)
+        entry = np.nextafter(np.asarray(entry, float), -np.inf)
     # PHReg.exog is in the given order; its stratified copies are not
     objective = Cox(
         _frame(model),
-        np.asarray(model.endog, np.float64),
-        np.asarray(model.status, np.float64),
+        np.asarray(model.endog, float),
+        np.asarray(model.status, float),
         ties=model.ties,
         strata=getattr(model, "strata", None),
         offset=getattr(model, "offset", None),
@@ -475,10 +475,10 @@ def _cox(model: Any, params: Array) -> tuple[Cox, dict]:
 def _count_rows(model: Any, **columns: Any) -> dict[str, Any]:
     rows = _frame(model)
     n = len(model.endog)
-    y = np.asarray(model.endog, np.float64)
-    x = np.asarray(model.exog, np.float64)
+    y = np.asarray(model.endog, float)
+    x = np.asarray(model.exog, float)
     return {"y": pd.Series(y, rows.index) if isinstance(rows, pd.DataFrame) else y, "x": x} | {
-        name: np.broadcast_to(np.asarray(value, np.float64), (n, *np.shape(value)[1:]))
+        name: np.broadcast_to(np.asarray(value, float), (n, *np.shape(value)[1:]))
         for name, value in columns.items()
     }
 
@@ -522,7 +522,7 @@ def _hurdle(model: Any, params: Array) -> tuple[AbstractObjective, dict]:
 
 
 def _conditional(model: Any, params: Array) -> tuple[AbstractObjective, Array]:
-    y = [np.asarray(part, np.float64) for part in model._endog_grp]
+    y = [np.asarray(part, float) for part in model._endog_grp]
     size = max(map(len, y))
     cases = np.array([part.sum() for part in y], int)
     rows = {"x": model._exog_grp, "y": y, "member": [np.ones(len(part)) for part in y]}
@@ -553,7 +553,7 @@ def _mixed_linear(results: Any, drop: str) -> Fit:
     blocks = list[EffectBlock]()
     codes = dict[str, tuple[np.ndarray, np.ndarray]]()
     if model.k_re:
-        effects = np.asarray(model.exog_re, np.float64)
+        effects = np.asarray(model.exog_re, float)
         host_names = list(getattr(model.data, "exog_re_names", None) or [])
         names = ["Intercept" if name == "Group" else str(name) for name in host_names]
         if len(names) != effects.shape[1]:
@@ -580,7 +580,7 @@ def _mixed_linear(results: Any, drop: str) -> Fit:
         block, codes[block_name] = _component(block_name, columns, np.array(levels))
         blocks.append(block)
         parameters[f"covariance[{block_name}]"] = np.reshape(results.vcomp[k], (1, 1))
-    X = pd.DataFrame(np.asarray(model.exog, np.float64), columns=list(map(str, model.exog_names)))
+    X = pd.DataFrame(np.asarray(model.exog, float), columns=list(map(str, model.exog_names)))
     method = "REML" if model.reml else "ML"
     objective = Mixed.of(X, model.endog, "gaussian", tuple(blocks), codes, drop, method)
     stopped = lambda: not getattr(results, "converged", True)
@@ -620,7 +620,7 @@ def _mixed_bayesian(results: Any, drop: str) -> Fit:
             np.asarray(model.vc_names)[is_member],
         )
         blocks.append(block)
-    X = pd.DataFrame(np.asarray(model.exog, np.float64), columns=list(map(str, model.fep_names)))
+    X = pd.DataFrame(np.asarray(model.exog, float), columns=list(map(str, model.fep_names)))
     return fit(
         Mixed.of(X, model.endog, MIXED_GLMS[type(model).__name__], tuple(blocks), codes, drop=drop)
     )

@@ -54,7 +54,7 @@ def binomial_matrix(p: ArrayLike, n: int) -> Float[np.ndarray, "levels counts"]:
            [0.25, 0.5 , 0.25]])
     """
     n = count("binomial_matrix: n", n, 1)
-    p = np.atleast_1d(np.asarray(p, np.float64))
+    p = np.atleast_1d(np.asarray(p, float))
     if p.ndim != 1 or not np.all((p >= 0) & (p <= 1)):
         raise ValueError(
             f"binomial_matrix: p must be probabilities, one a level; got {_worst(p, (p >= 0) & (p <= 1))}."
@@ -219,10 +219,10 @@ def residual_profile(
         two_sided = True
         level_sizes = list(zip(levels, n, strict=True))
     sides = [
-        (np.atleast_1d(np.asarray(side, np.float64)), count("residual_profile: n", size, 1))
+        (np.atleast_1d(np.asarray(side, float)), count("residual_profile: n", size, 1))
         for side, size in level_sizes
     ]
-    b = np.asarray(b, np.float64)
+    b = np.asarray(b, float)
     shape = tuple(len(side) for side, _ in sides)
     if b.shape != shape or any(side.ndim != 1 for side, _ in sides) or not np.isfinite(b).all():
         raise ValueError(
@@ -232,7 +232,7 @@ def residual_profile(
     if candidates is None:
         line = np.linspace(0, 0.4, 5)
         candidates = [(p, q) for p in line for q in line] if two_sided else np.linspace(0, 0.5, 11)
-    pairs = np.atleast_1d(np.asarray(candidates, np.float64))
+    pairs = np.atleast_1d(np.asarray(candidates, float))
     # q is zero if leakage goes one way
     pairs = pairs if two_sided else np.column_stack([pairs, np.zeros(len(pairs))])
     if pairs.ndim != 2 or pairs.shape[1] != 2:
@@ -275,7 +275,7 @@ def residual_profile(
 def check_probabilities(caller: str, p_train: ArrayLike, p_test: ArrayLike) -> None:
     """Raise unless both lie in [0, 1) with a sum below one, in every fold."""
     train, test = np.broadcast_arrays(
-        *(np.atleast_1d(np.asarray(p, np.float64)) for p in (p_train, p_test))
+        *(np.atleast_1d(np.asarray(p, float)) for p in (p_train, p_test))
     )
     for name, p in (("p_train", train), ("p_test", test)):
         inside = (p >= 0) & (p < 1)
@@ -317,7 +317,7 @@ def _hypergeometric(counts: IntArray, pool: int, marked: int, draws: int) -> Flo
     of successive ones.
     """
     possible = (counts >= max(0, draws - pool + marked)) & (counts <= min(marked, draws))
-    k = counts[possible][:-1].astype(np.float64)
+    k = counts[possible][:-1].astype(float)
     ratios = (marked - k) * (draws - k) / ((k + 1) * (pool - marked - draws + k + 1))
     logs = np.append(0.0, np.cumsum(np.log(ratios)))
     out = np.zeros(len(counts))

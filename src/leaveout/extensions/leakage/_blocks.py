@@ -246,7 +246,7 @@ def _inside(k: int) -> Float[Array, "pairs subsets"]:
     """Mark the subsets that hold both places of a pair."""
     held = (np.arange(1 << k) >> np.arange(k)[:, None]) & 1
     low, high = np.triu_indices(k, 1)
-    return (held[low] * held[high]).astype(np.float64)
+    return (held[low] * held[high]).astype(float)
 
 
 @functools.lru_cache(maxsize=1 << MAX_ENUMERATED_RECORDS)

@@ -262,7 +262,7 @@ def binomial_block_bootstrap(
     if np.ndim(levels) == 0:
         injected = np.linspace(0, 1, np.asarray(levels).item())
     else:
-        injected = np.asarray(levels, np.float64)
+        injected = np.asarray(levels, float)
     if injected.ndim != 1 or len(injected) < 3 or not np.all((injected >= 0) & (injected <= 1)):
         raise ValueError(
             f"{caller}: levels must be three or more probabilities, or how many; got {levels!r}."
@@ -437,8 +437,8 @@ def solve_unsquared(A: ArrayLike, b: ArrayLike, order: int, lam: float, monotone
     >>> round(lo.leakage.solve_unsquared(A, A @ [4.0, 3.0, 2.0, 1.0], 2, 1e-3, True).estimate, 2)
     4.0
     """
-    A = np.asarray(A, np.float64)
-    b = np.asarray(b, np.float64)
+    A = np.asarray(A, float)
+    b = np.asarray(b, float)
     D = differences(A.shape[1], order)
 
     def squared_solution(mu: float) -> FloatArray:

@@ -189,7 +189,7 @@ def leakage_corrected(
         mixture = tuple(shares.p_test / (1 - shares.p_train - shares.p_test))
     edges = None
     if bins is not None:
-        edges = np.asarray(bins, np.float64)
+        edges = np.asarray(bins, float)
     if edges is not None and (edges.ndim != 1 or len(edges) < 3 or not np.all(np.diff(edges) > 0)):
         raise ValueError(
             f"leakage_corrected: bins must be three or more rising edges; got {bins!r}."

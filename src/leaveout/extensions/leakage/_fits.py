@@ -18,9 +18,9 @@ matrices over the rows that they share.
 """
 
 import abc
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -195,7 +195,7 @@ class LeastSquares(AbstractLinear):
     def centres(self) -> bool:
         return self.intercept or self.standardises
 
-    @functools.cached_property
+    @cached_property
     def _columns(self) -> tuple[NDArray, NDArray, NDArray]:
         """Return features, response and ones, centred if there is an intercept, with the means and
         the constant features.
@@ -419,7 +419,7 @@ class Neighbours(AbstractLearner):
             outside.append(self._predict(self.order[extra_rows], times))
         return np.array(inside), np.array(outside)
 
-    @functools.cached_property
+    @cached_property
     def order(self) -> Int[Array, "records records"]:
         """All records by their distances from each record."""
         from sklearn.metrics import pairwise_distances_chunked
@@ -579,5 +579,5 @@ def count_rows(train: Rows, rows: Int[Array, " rows"]) -> RowCounts:
     return (
         np.bincount(cell.ravel(), minlength=len(train) * len(rows))
         .reshape(len(train), -1)
-        .astype(np.float64)
+        .astype(float)
     )

@@ -260,10 +260,8 @@ class PlanHost(AbstractLearner):
         if self.measure.needs == "decision":
             return eta
         if self.measure.needs == "label":
-            return np.asarray(eta.argmax(-1) if eta.ndim == 3 else eta > 0, np.float64)
-        mu = self.glm.units.to_target(
-            np.asarray(self.glm.loss_function.inverse_link(eta), np.float64)
-        )
+            return np.asarray(eta.argmax(-1) if eta.ndim == 3 else eta > 0, float)
+        mu = self.glm.units.to_target(np.asarray(self.glm.loss_function.inverse_link(eta), float))
         if self.measure.needs == "probabilities" and mu.ndim == 2:
             return np.stack([1 - mu, mu], -1)
         return mu
@@ -316,7 +314,7 @@ def make_learner(
 def finite_columns(X: Any) -> FloatArray | None:
     """Return X as a table of finite numbers; None if it is not one."""
     try:
-        data = np.asarray(X, np.float64)
+        data = np.asarray(X, float)
     except (TypeError, ValueError):
         return None
     if data.ndim == 2 and np.isfinite(data).all():

@@ -5,8 +5,8 @@ tested record has a mate among the training records, how many clusters are split
 precision and recall.
 """
 
-import functools
 from dataclasses import field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -424,7 +424,7 @@ class Linkage(PrintedResult):
             f"Linkage: it is about {self.num_rows} rows, the data have {num_rows}; give ids=, the names of all rows."
         )
 
-    @functools.cached_property
+    @cached_property
     def absent(self) -> float:
         """The probability of an unlisted pair inside a cluster."""
         if self.unlisted is not None:
@@ -592,7 +592,7 @@ class Linkage(PrintedResult):
             )
         )
 
-    @functools.cached_property
+    @cached_property
     def _draw_partitions(self) -> Int[Array, "draws rows"]:
         # 2**32: seed of the partitions
         return self.partitions(self._num_partitions, seed=2**32).astype(np.int32)
@@ -609,7 +609,7 @@ class Linkage(PrintedResult):
             )
         return self.num_rows
 
-    @functools.cached_property
+    @cached_property
     def rates(self) -> pd.DataFrame:
         """The precision and recall of pairs as a table: `estimate`, `low`, `high` (at 0.95).
 

@@ -101,7 +101,7 @@ class RecordLeakage:
         """
         fold_shares = []
         for name, p in (("p_train", self.p_train), ("p_test", self.p_test)):
-            p = np.asarray(p, np.float64)
+            p = np.asarray(p, float)
             if p.ndim and len(p) != len(folds):
                 raise ValueError(
                     f"RecordLeakage: {name} must be one number, or one for each of {len(folds)} folds; got {len(p)}."

@@ -36,7 +36,7 @@ def points(caller: str, X: Any, metric: str) -> Points:
     """
     if metric not in ("cosine", "euclidean"):
         raise ValueError(f"{caller}: metric must be 'cosine' or 'euclidean'; got {metric!r}.")
-    array = np.asarray(numbers(caller, "X", X), np.float64)
+    array = np.asarray(numbers(caller, "X", X), float)
     if array.ndim != 2 or not len(array) or not np.isfinite(array).all():
         raise ValueError(
             f"{caller}: X must be finite numbers of shape (rows, features); got shape {array.shape}."

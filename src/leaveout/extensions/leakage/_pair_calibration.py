@@ -70,7 +70,7 @@ def read_rate(caller: str, name: str, value: Any, num_labels: float | None) -> R
         raise TypeError(
             f"{caller}: {name} must be a number in (0, 1], or (estimate, low, high); got {value!r}."
         )
-    parts = parts.astype(np.float64)
+    parts = parts.astype(float)
     rising = len(parts) == 1 or (
         len(parts) == 3 and parts[1] <= parts[0] <= parts[2] and parts[1] < parts[2]
     )
@@ -142,7 +142,7 @@ class PairCalibration:
             raise ValueError(
                 f"{caller}: method must be one of {', '.join(METHODS)}; got {method!r}."
             )
-        matches = flags(caller, "match", match).astype(np.float64)
+        matches = flags(caller, "match", match).astype(float)
         if matches.min(initial=1) == matches.max(initial=0):
             raise ValueError(
                 f"{caller}: the labelled pairs all match, or none does; a calibration needs both."
@@ -153,7 +153,7 @@ class PairCalibration:
                 f"{caller}: labelled matches have the lower score, {mean[1]:g} on average against {mean[0]:g}; give a score "
                 "that is higher where a match is more likely."
             )
-        return cls(np.asarray(score, np.float64), matches, weight, method)
+        return cls(np.asarray(score, float), matches, weight, method)
 
     def __call__(self, score: FloatArray, rng: np.random.Generator | None = None) -> PairNumbers:
         """Compute the probabilities; with `rng`, from labels drawn anew with replacement."""
@@ -206,7 +206,7 @@ def weights(caller: str, frame: pd.DataFrame, name: str | None) -> Labels:
     """Return design weights with mean one."""
     if name is None and "weight" not in frame.columns:
         return np.ones(len(frame))
-    weight = numbers(caller, "sample", column(caller, frame, name or "weight")).astype(np.float64)
+    weight = numbers(caller, "sample", column(caller, frame, name or "weight")).astype(float)
     if not (np.all(np.isfinite(weight) & (weight >= 0)) and weight.sum() > 0):
         raise ValueError(f"{caller}: weights must be numbers from 0, not all of them 0.")
     return weight / weight.mean()
@@ -257,10 +257,10 @@ def calibrate(
         or table.columns[-1]
     )
     scored = PairTable(
-        left, right, numbers(caller, "pairs", column(caller, table, name)).astype(np.float64)
+        left, right, numbers(caller, "pairs", column(caller, table, name)).astype(float)
     ).once(caller)
     if name in frame.columns:
-        sample_scores = numbers(caller, "sample", column(caller, frame, name)).astype(np.float64)
+        sample_scores = numbers(caller, "sample", column(caller, frame, name)).astype(float)
     else:
         sample_left, sample_right, _ = ends(caller, frame, rows if ids is None else ids)
         key = np.minimum(sample_left, sample_right) * rows + np.maximum(sample_left, sample_right)
@@ -315,7 +315,7 @@ def sampled_rates(
             pairs = (np.bincount(part, weight) ** 2 - np.bincount(part, weight**2)) / 2
             first = np.unique(part, return_index=True)[1]
             sums.append(np.bincount(tied[first], np.maximum(pairs, 0.0), int(tied.max()) + 1))
-        correct, linked, match = (np.asarray(part, np.float64) for part in sums)
+        correct, linked, match = (np.asarray(part, float) for part in sums)
     else:
         matches = column(caller, frame, "match")
         if "linked" in frame.columns:

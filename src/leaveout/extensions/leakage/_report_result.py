@@ -8,9 +8,9 @@ if a row's next neighbour is at r and rows have d dimensions, the nearest is wit
 probability (l/r)^d; and of listed pairs that are as near only some are mates.
 """
 
-import functools
 import os
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -236,7 +236,7 @@ class LeakageReport(PagedResult, ComparableResult):
         """
         return over_units(influence[self.tested], self.clusters[:, self.tested])
 
-    @functools.cached_property
+    @cached_property
     def table(self) -> pd.DataFrame:
         """The answers as a table, one row each.
 
@@ -300,7 +300,7 @@ class LeakageReport(PagedResult, ComparableResult):
             "these are no mates, say listed=1.0, list them with probability 0, or take report.by(answer)"
         )
 
-    @functools.cached_property
+    @cached_property
     def recommended(self) -> str | None:
         """The recommended answer: `chosen`, if the caller chose one.
 
@@ -363,7 +363,7 @@ class LeakageReport(PagedResult, ComparableResult):
         )
         return ComparableMean(answer.score, self.more_is_better, spread, None, None, facts)
 
-    @functools.cached_property
+    @cached_property
     def differences(self) -> pd.DataFrame:
         """The differences between every two answers: `difference`, its `se` (paired over clusters),
         and `apart`.
@@ -430,7 +430,7 @@ class LeakageReport(PagedResult, ComparableResult):
         bias += "" if clear else ", which may be nothing"
         return f"believe {self.recommended}: {bias}. {agreement} It takes for granted: {answer.assumption}."
 
-    @functools.cached_property
+    @cached_property
     def rows(self) -> pd.DataFrame:
         """Tested rows that may have mates in training, by their contribution to the correction.
 

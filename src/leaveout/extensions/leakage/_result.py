@@ -12,9 +12,9 @@ loss with no leak that the levels do not exclude, where the first mates of a rec
 the harm.
 """
 
-import functools
 import itertools
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -111,7 +111,7 @@ class LeakageResult(PrintedResult, ComparableResult):
     unshown: float  # share of possible leakage that injection cannot show
     facts: dict[str, str]  # facts that comparable results have in common
 
-    @functools.cached_property
+    @cached_property
     def solved(self) -> Curve:
         """The solution of the linear system."""
         return self.pooled.solve(shape_of(self.measure))
@@ -141,12 +141,12 @@ class LeakageResult(PrintedResult, ComparableResult):
         """The estimate minus the naive value."""
         return self.estimate - self.naive
 
-    @functools.cached_property
+    @cached_property
     def se_mc(self) -> float:
         """The Monte-Carlo error of the estimate, over draws of the injection."""
         return self.pooled.monte_carlo_error(shape_of(self.measure), self.seed)
 
-    @functools.cached_property
+    @cached_property
     def se_p(self) -> float:
         """The error of the estimate over draws of the leakage; 0 if its shares are given."""
         # 50 draws are enough for an error; a score that is not a mean keeps the share of V̂ at
@@ -162,7 +162,7 @@ class LeakageResult(PrintedResult, ComparableResult):
             return float(np.std(estimates, ddof=1))
         return 0.0
 
-    @functools.cached_property
+    @cached_property
     def se_extrapolation(self) -> float:
         """The spread of the continuations of the curve to no leakage, as one standard error.
 
@@ -172,7 +172,7 @@ class LeakageResult(PrintedResult, ComparableResult):
             return float(np.ptp(list(self.extrapolants.values())))
         return 0.0
 
-    @functools.cached_property
+    @cached_property
     def _mates(self) -> FloatArray:
         """The number of mates in training of a record of each cluster, if all that is trained on
         were leaked.
@@ -186,7 +186,7 @@ class LeakageResult(PrintedResult, ComparableResult):
         """The mean number of mates of a tested record in training, without injection."""
         return float(np.average(self._mates, weights=self._mates) * self.pooled.present_share)
 
-    @functools.cached_property
+    @cached_property
     def ceiling(self) -> float:
         """The highest loss without leaks (lowest score) that the levels do not exclude, if each
         further mate does less.
@@ -206,7 +206,7 @@ class LeakageResult(PrintedResult, ComparableResult):
             return abs(self.ceiling - self.solved.estimate)
         return 0.0
 
-    @functools.cached_property
+    @cached_property
     def spread(self) -> InfluenceSpread | None:
         """The influence of data on the estimate; None if the score takes no weights."""
         return self._spread(
@@ -216,7 +216,7 @@ class LeakageResult(PrintedResult, ComparableResult):
             self.shares,
         )
 
-    @functools.cached_property
+    @cached_property
     def naive_spread(self) -> InfluenceSpread | None:
         """The influence of data on the naive value."""
         records = [run.naive_record / np.maximum(run.times[:1], 1) for run in self.runs]
@@ -392,7 +392,7 @@ class LeakageResult(PrintedResult, ComparableResult):
         """
         return pd.DataFrame({"leaked": self.pooled.grid, "loss": self.solved.values})
 
-    @functools.cached_property
+    @cached_property
     def extrapolants(self) -> dict[str, float]:
         """The estimates ê₀ by the trend filter, and by polynomials in the share of leaked records
         over the lowest levels.
@@ -401,7 +401,7 @@ class LeakageResult(PrintedResult, ComparableResult):
             name: value for name, (value, _) in self.pooled.polynomials.items()
         }
 
-    @functools.cached_property
+    @cached_property
     def refusal(self) -> str:
         """The reason why there is no estimate; empty if there is one."""
         if self._mean_p > 0 and (hidden := hidden_leak(self.unshown)):
@@ -528,7 +528,7 @@ class LeakageResult(PrintedResult, ComparableResult):
         if p is None:
             shares = base * np.linspace(0, 2, 9)
         else:
-            shares = np.atleast_1d(np.asarray(p, np.float64))
+            shares = np.atleast_1d(np.asarray(p, float))
         worst = max(np.max(self._p + self.shares.p_test) / base, 1.0)
         inside = (shares >= 0) & (shares * worst < 1)
         if p is not None and not inside.all():
@@ -577,7 +577,7 @@ class LeakageResult(PrintedResult, ComparableResult):
             previous = excess
         return float("nan")
 
-    @functools.cached_property
+    @cached_property
     def per_cluster(self) -> pd.DataFrame:
         """The losses by cluster: `naive`, `estimate`, `se_mc` and `se_data`.
 
@@ -630,7 +630,7 @@ class LeakageResult(PrintedResult, ComparableResult):
             }
         )
 
-    @functools.cached_property
+    @cached_property
     def histogram(self) -> pd.DataFrame:
         """The shares of the losses in the classes of `bins=`: `low`, `high`, `naive`, `estimate`.
 

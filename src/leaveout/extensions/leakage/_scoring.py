@@ -205,11 +205,11 @@ def predict_for_score(model: Any, X: Any, labels: NDArray, needs: Needs) -> NDAr
     `labels` are all classes in order.
     """
     if needs == "response":
-        return np.asarray(model.predict(X), np.float64).reshape(-1)
+        return np.asarray(model.predict(X), float).reshape(-1)
     if needs == "label":
-        return np.searchsorted(labels, model.predict(X)).astype(np.float64)
+        return np.searchsorted(labels, model.predict(X)).astype(float)
     if needs == "decision" and hasattr(model, "decision_function"):
-        return np.asarray(model.decision_function(X), np.float64)
+        return np.asarray(model.decision_function(X), float)
     p = np.zeros((X.shape[0], len(labels)))
     p[:, np.searchsorted(labels, model.classes_)] = model.predict_proba(X)
     return p if needs == "probabilities" else p[:, 1]

@@ -205,7 +205,7 @@ class System:
                 f"solve_curve: a trend filter of order {self.order} needs {self.order + 1} levels or more; got {levels}."
             )
         P = np.asarray(
-            np.polynomial.legendre.legvander(np.linspace(-1, 1, counts), self.order - 1), np.float64
+            np.polynomial.legendre.legvander(np.linspace(-1, 1, counts), self.order - 1), float
         )
         R = right_inverse(counts, self.order)
         Q, triangle = np.linalg.qr(self.A @ P)
@@ -330,7 +330,7 @@ def _strength(lam: float) -> float:
 
 
 def _finite(name: str, value: ArrayLike, ndim: int) -> FloatArray:
-    array = np.asarray(value, np.float64)
+    array = np.asarray(value, float)
     misshapen = array.ndim != ndim or not array.size
     if misshapen or not np.isfinite(array).all():
         problem = "NaN or infinity"

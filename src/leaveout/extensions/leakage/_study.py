@@ -16,6 +16,7 @@ import hashlib
 import itertools
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -225,7 +226,7 @@ class LeakageStudy:
     clusters: Partitions
     listed_rate: Rate  # share of the records with a mate across folds that have a listed one
 
-    @functools.cached_property
+    @cached_property
     def test_rows(self) -> BoolArray:
         mask = np.zeros(len(self.y), bool)
         for fold in self.folds:
@@ -236,16 +237,16 @@ class LeakageStudy:
     def filed_clusters(self) -> Rows:
         return self.folds[0].clusters
 
-    @functools.cached_property
+    @cached_property
     def fold(self) -> Rows | None:
         return fold_of(self.folds)
 
-    @functools.cached_property
+    @cached_property
     def predictions(self) -> Predictions:
         """Predictions of the folds as filed."""
         return self.work.predict_folds(self.folds)
 
-    @functools.cached_property
+    @cached_property
     def naive(self) -> FoldScore:
         return self.score_predictions(self.predictions)
 
@@ -266,20 +267,20 @@ class LeakageStudy:
             influence[fold.test] += (values - value) / size
         return FoldScore(value, influence)
 
-    @functools.cached_property
+    @cached_property
     def mates(self) -> list[FloatArray]:
         """Compute the probability of a mate in training for every row that a fold tests, as
         filed.
         """
         return [self.linkage.mates(fold.train, fold.test) for fold in self.folds]
 
-    @functools.cached_property
+    @cached_property
     def exposed(self) -> float:
         if self.linkage.knows_pairs:
             return float(np.mean(np.concatenate(self.mates)))
         return float("nan")
 
-    @functools.cached_property
+    @cached_property
     def across(self) -> BoolArray:
         """Mark the listed pairs of which one record is tested by a fit that was trained on the
         other.
@@ -292,7 +293,7 @@ class LeakageStudy:
             mask |= side[self.linkage.left] * side[self.linkage.right] == 2
         return mask
 
-    @functools.cached_property
+    @cached_property
     def candidates(self) -> pd.DataFrame:
         """Tabulate the tested rows that are in a listed pair with a training row.
 
@@ -322,7 +323,7 @@ class LeakageStudy:
         pairs = pd.concat(tables).sort_values("probability", ascending=False, kind="stable")
         return pairs.drop_duplicates("place").sort_values("place", ignore_index=True)
 
-    @functools.cached_property
+    @cached_property
     def fold_effects(self) -> FoldEffects | None:
         """The change of fold i's contribution to the score when fold j leaves its training.
 
@@ -332,7 +333,7 @@ class LeakageStudy:
             return None
         return leave_pairs_out(self.folds, self.y, self.score, self.work)
 
-    @functools.cached_property
+    @cached_property
     def cuts(self) -> list[float]:
         """Return falling probabilities above which pairs have given shares of the expected mates
         across folds.

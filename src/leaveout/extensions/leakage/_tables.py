@@ -260,7 +260,7 @@ def _probability(
 def _number_column(caller: str, column: pd.Series) -> FloatArray:
     """Read a column of numbers; TypeError that names the argument for another column."""
     try:
-        return numbers(caller, "pairs", column).astype(np.float64)
+        return numbers(caller, "pairs", column).astype(float)
     except TypeError:
         odd = column[pd.to_numeric(column, errors="coerce").isna()]
         if len(odd):

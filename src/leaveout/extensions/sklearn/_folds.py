@@ -7,6 +7,7 @@ fold that the whole fit does not determine is fitted by the host.
 import functools
 import warnings
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -123,22 +124,22 @@ class OneFit:
     is_frozen: bool
     seconds: float
 
-    @functools.cached_property
+    @cached_property
     def plan(self) -> Plan:
         return from_splits(self.splits, len(self.data.y))
 
-    @functools.cached_property
+    @cached_property
     def fit_seconds(self) -> FloatArray:
         return np.full(self.plan.num_refits, self.seconds / self.plan.num_refits)
 
-    @functools.cached_property
+    @cached_property
     def _theta(self) -> list[FloatArray]:
         return [
             fold_thetas(problem_fit, self.plan, self.refit, "cross_validate")
             for problem_fit in self.fits
         ]
 
-    @functools.cached_property
+    @cached_property
     def lacking(self) -> set[int]:
         """Folds whose training rows lack a class, of which the host has no problem then."""
         if len(self.fits) == 1 or not is_classifier(self.host):
@@ -150,21 +151,21 @@ class OneFit:
             if len(np.unique(self.data.y[train])) < count
         }
 
-    @functools.cached_property
+    @cached_property
     def exists(self) -> BoolArray:
         """Mark the folds that have the refits of all problems."""
         determined = np.all([np.isfinite(theta).all(axis=1) for theta in self._theta], axis=0)
         return determined & ~np.isin(np.arange(len(determined)), list(self.lacking))
 
-    @functools.cached_property
+    @cached_property
     def _lost_folds(self) -> IntArray:
         return np.flatnonzero(~self.exists & (not self.is_frozen))
 
-    @functools.cached_property
+    @cached_property
     def _host_folds(self) -> "HostFolds":
         return HostFolds(self.host, self.data, self.splits, self.on_failure)
 
-    @functools.cached_property
+    @cached_property
     def _parameters(self) -> dict[str, NDArray]:
         problems = [natural(*pair) for pair in zip(self.fits, self._theta, strict=True)]
         if len(problems) == 1:

@@ -192,7 +192,7 @@ class OneFitSearchCV(GridSearchCV):
             return self._search_by_host(why, X, y, params)
         data = with_weights("OneFitSearchCV", self.estimator, X, y, routed.estimator.fit)
         if weight is not None:
-            data = data._replace(score_weight=np.asarray(weight, np.float64))
+            data = data._replace(score_weight=np.asarray(weight, float))
         splits = splits_of(cv, data, groups)
         names = "estimator", "scoring", "strategy", "transformers", "error_score"
         inputs = {"candidates": candidates, "data": data, "splits": splits} | {

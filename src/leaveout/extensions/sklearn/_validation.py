@@ -651,7 +651,7 @@ def with_weights(
     )
     weight = None
     if raw_weight is not None:
-        weight = np.asarray(raw_weight, np.float64)
+        weight = np.asarray(raw_weight, float)
     if weight is not None and is_classifier(estimator):
         weightless = np.setdiff1d(target, target[weight > 0])
         if weightless.size:

@@ -11,7 +11,7 @@ part of the offset. It has the minimum of F if the rest of the gradient holds th
 Tucker). The norms of groups that are not zero are smooth, and ‖∇_g‖ ≤ κ a_g holds the other groups.
 """
 
-import functools
+from functools import cached_property
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -47,18 +47,18 @@ class FullModel:
     def num_features(self) -> int:
         return len(self.model.names)
 
-    @functools.cached_property
+    @cached_property
     def slope(self) -> Vector:
         return _append_intercept(self.model, self.model.penalty.kinks(self.num_features))
 
-    @functools.cached_property
+    @cached_property
     def bounds(self) -> tuple[Vector, Vector]:
         low, high = self.model.penalty.bounds(self.num_features)
         return _append_intercept(self.model, low, -np.inf), _append_intercept(
             self.model, high, np.inf
         )
 
-    @functools.cached_property
+    @cached_property
     def norms(self) -> Norms | None:
         """Groups of parameters whose norms are penalised."""
         groups = self.model.penalty.norms(self.num_features)
@@ -66,18 +66,18 @@ class FullModel:
             return None
         return groups.pad(len(self.slope) - self.num_features)
 
-    @functools.cached_property
+    @cached_property
     def ridge(self) -> Vector:
         return _append_intercept(self.model, ridge_of(self.model.penalty, self.num_features))
 
-    @functools.cached_property
+    @cached_property
     def smooth(self) -> Any:
         ridge = penalties.Ridge(self.ridge[: self.num_features])
         predictors = self.model.under(around(self.model.penalty, ridge)).predictors
         assert predictors is not None
         return predictors
 
-    @functools.cached_property
+    @cached_property
     def largest(self) -> Vector:
         """max_n |x_nj|."""
         assert isinstance(self.model.design, np.ndarray)
@@ -145,7 +145,7 @@ class FullModel:
 class FullCox(FullModel):
     """The Cox model of all columns; its smooth part is a `Cox` under a ridge."""
 
-    @functools.cached_property
+    @cached_property
     def smooth(self) -> Cox:
         return self.model.under(around(self.model.penalty, penalties.Ridge(self.ridge)))
 

@@ -105,7 +105,7 @@ class BandedRidge:
             raise ValueError(
                 f"BandedRidge: the bands have {[len(x) for x, _ in designs]} rows; they must be of the same units."
             )
-        x = np.concatenate([np.asarray(x, np.float64) for x, _ in designs], axis=1)
+        x = np.concatenate([np.asarray(x, float) for x, _ in designs], axis=1)
         code = np.repeat(np.arange(len(designs)), [x.shape[1] for x, _ in designs])
         band_labels = tuple(matrices)
         if bands is not None:
@@ -150,7 +150,7 @@ class BandedRidge:
 
 
 def _targets(Y: Any, n: int) -> Float[Array, "units targets"]:
-    y = np.asarray(numbers("BandedRidge", "Y", Y), np.float64)
+    y = np.asarray(numbers("BandedRidge", "Y", Y), float)
     if y.ndim == 1:
         y = y[:, None]
     if y.ndim != 2 or len(y) != n or not y.shape[1]:

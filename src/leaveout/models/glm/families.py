@@ -378,7 +378,7 @@ class Tweedie(AbstractMeanLoss):
     ):
         if not np.isfinite(power) or 0 < power < 1:
             raise ValueError(f"Tweedie: no distribution has a power between 0 and 1; got {power}.")
-        self.power = np.asarray(power, np.float64)
+        self.power = np.asarray(power, float)
         self.link = links.resolve(link)
         self.dispersion = positive("Tweedie: dispersion", dispersion)
         kind = {0.0: "normal", 1.0: "Poisson", 2.0: "gamma"}.get(float(power), "extreme")

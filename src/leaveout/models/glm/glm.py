@@ -295,8 +295,8 @@ class AbstractRegression(AbstractLinearPredictor):
             else:
                 got = type(parameters).__name__
             raise ValueError(f"{caller}: parameters are {{{expected}}}; got {got}.")
-        coef = np.asarray(parameters["coef"], np.float64)
-        intercept = np.asarray(parameters.get("intercept", 0.0), np.float64)
+        coef = np.asarray(parameters["coef"], float)
+        intercept = np.asarray(parameters.get("intercept", 0.0), float)
         if coef.shape != (*shape, self.num_features):
             raise ValueError(
                 f"{caller}: coef must have shape {(*shape, self.num_features)}; got {coef.shape}."

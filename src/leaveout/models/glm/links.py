@@ -137,7 +137,7 @@ class Power(AbstractLink):
             raise ValueError(
                 f"Power: the exponent must be finite and not zero; got {exponent}. Use the link 'log' for zero."
             )
-        self.exponent = np.asarray(exponent, np.float64)
+        self.exponent = np.asarray(exponent, float)
         self.even = exponent == 0.5
 
     def __call__(self, mean: Arrays) -> Arrays:
@@ -185,7 +185,7 @@ class NegativeBinomialLink(AbstractLink):
             raise ValueError(
                 f"NegativeBinomial: the link's dispersion must be positive; got {dispersion}."
             )
-        self.dispersion = np.asarray(dispersion, np.float64)
+        self.dispersion = np.asarray(dispersion, float)
 
     def __call__(self, mean: Arrays) -> Arrays:
         return numpy_of(mean).log(mean * self.dispersion / (1 + mean * self.dispersion))

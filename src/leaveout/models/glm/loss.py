@@ -237,7 +237,7 @@ class AbstractLoss(Module):
         formulas = self.formulas(eta, y)
         if formulas:
             return tuple(formulas[order]() for order in orders)
-        eta, y = np.broadcast_arrays(np.asarray(eta, np.float64), np.asarray(y, np.float64))
+        eta, y = np.broadcast_arrays(np.asarray(eta, float), np.asarray(y, float))
         size = max(1024, 1 << max(eta.size - 1, 1).bit_length())  # few sizes to compile for
         padded_eta, padded_y = (
             np.pad(part.ravel(), (0, size - eta.size), mode="edge") for part in (eta, y)
@@ -496,4 +496,4 @@ def positive(name: str, value: float) -> ndarray:
     array = np.asarray(value)
     if array.ndim or array.dtype.kind not in "biuf" or not 0 < array < np.inf:
         raise ValueError(f"{name} must be positive and finite; got {value}.")
-    return np.asarray(value, np.float64)
+    return np.asarray(value, float)

@@ -147,7 +147,7 @@ class Quadratic(AbstractPenalty):
             traced: Any = jnp.asarray(matrix, float)
             self.matrix = traced  # its properties are checked where it has values
             return
-        m = np.asarray(matrix, np.float64)
+        m = np.asarray(matrix, float)
         if m.ndim != 2 or m.shape[0] != m.shape[1]:
             raise ValueError(f"Quadratic: the matrix must be square; got shape {m.shape}.")
         if not np.isfinite(m).all():
@@ -673,7 +673,7 @@ def _not_negative(name: str, value: Any) -> Any:
     array = np.asarray(value)
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name} must be a number, or one a coefficient; got {value!r}.")
-    array = array.astype(np.float64)
+    array = array.astype(float)
     # the same for one coefficient
     if array.shape == (1,):
         array = array.reshape(())
@@ -690,7 +690,7 @@ def _read_bound(name: str, value: ArrayLike) -> AnyShape:
         raise ValueError(
             f"Box: {name} must be a number or one a coefficient, and no NaN; got {value!r}."
         )
-    return array.astype(np.float64)
+    return array.astype(float)
 
 
 def _check_length(name: str, alpha: Any, features: int, argument: str = "alpha") -> None:

@@ -141,7 +141,7 @@ def _check_finite(caller: str, name: str, array: Any, columns: tuple[str, ...]) 
 
 def _with_ones(array: Any, intercept: bool) -> ndarray | SparseDesign | MappedDesign | Resident:
     if scipy.sparse.issparse(array):
-        return SparseDesign.from_csr(array.astype(np.float64), intercept)
+        return SparseDesign.from_csr(array.astype(float), intercept)
     if not isinstance(array, np.ndarray):
         return Resident(array, bool(intercept))
     if elsewhere(array):
@@ -209,7 +209,7 @@ def column(
 
 def all_finite(caller: str, name: str, array: ndarray) -> None:
     """Raise a ValueError that names the first row with a value that is not finite."""
-    bad = ~np.isfinite(array.astype(np.float64))
+    bad = ~np.isfinite(array.astype(float))
     if bad.any():
         row = int(np.flatnonzero(bad.reshape(len(array), -1).any(1))[0])
         raise ValueError(

@@ -232,7 +232,7 @@ class HuberScale(AbstractScaleLoss):
     def __init__(self, epsilon: float = 1.35):
         if not (np.isfinite(epsilon) and epsilon >= 1):
             raise ValueError(f"HuberScale: epsilon must be 1 or more; got {epsilon}.")
-        self.epsilon = np.asarray(epsilon, np.float64)
+        self.epsilon = np.asarray(epsilon, float)
 
     def __call__(self, eta: Array, tau: Tau, y: Array) -> Array:  # type: ignore[override]
         scale = jnp.exp(tau[0])
@@ -311,7 +311,7 @@ class Ordinal(AbstractSharedLoss):
         return {"thresholds": thresholds(tau)}
 
     def unconstrained(self, parameters: dict[str, Any]) -> ndarray:
-        cut = np.asarray(parameters["thresholds"], np.float64)
+        cut = np.asarray(parameters["thresholds"], float)
         if (
             cut.shape != (self.num_levels - 1,)
             or not np.isfinite(cut).all()

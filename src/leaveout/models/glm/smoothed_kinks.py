@@ -259,7 +259,7 @@ class EpsilonInsensitive(AbstractRounded):
             raise ValueError(
                 f"EpsilonInsensitive: epsilon must be finite and not negative; got {epsilon}."
             )
-        self.epsilon = np.asarray(epsilon, np.float64)
+        self.epsilon = np.asarray(epsilon, float)
 
     def kinks(self, y: Any) -> Kinks:
         epsilon = float(self.epsilon)

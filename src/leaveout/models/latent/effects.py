@@ -128,7 +128,7 @@ class GroupingFactor:
     def free(self, covariance: Any, unit: float) -> Float[Array, " free"]:
         """Return the free entries of Λ of a covariance, which may be singular."""
         scales = self.scale * unit
-        entries = np.reshape(np.asarray(covariance, np.float64), (-1,))
+        entries = np.reshape(np.asarray(covariance, float), (-1,))
         if entries.size != self.q**2 or not np.isfinite(entries).all():
             raise ValueError(
                 f"Mixed: the covariance of {self.name} must be [{self.q}, {self.q}] numbers; got {covariance}."
@@ -260,8 +260,8 @@ class BoundFormula:
     def new(self, data: Any) -> tuple[Array, list[Array]]:
         """Return the rows of the fixed part and of each block for new data."""
         data = pandas_of("Mixed", "data", data)
-        X = np.asarray(self.fixed_part.get_model_matrix(data), np.float64)
-        return X, [np.asarray(spec.get_model_matrix(data), np.float64) for _, spec in self.effects]
+        X = np.asarray(self.fixed_part.get_model_matrix(data), float)
+        return X, [np.asarray(spec.get_model_matrix(data), float) for _, spec in self.effects]
 
 
 def read_formula(formula: str, data: Any) -> BoundFormula:
@@ -292,7 +292,7 @@ def read_formula(formula: str, data: Any) -> BoundFormula:
             sizes = tuple(part.stop - part.start for part in terms)
         blocks.append(
             EffectBlock(
-                bar.factor, tuple(map(str, design.columns)), np.asarray(design, np.float64), sizes
+                bar.factor, tuple(map(str, design.columns)), np.asarray(design, float), sizes
             )
         )
     specs = tuple(
@@ -341,7 +341,7 @@ def array_blocks(
             names = tuple(map(str, slopes.columns))
         else:
             names = ()
-        slope_columns = np.asarray(numbers("Mixed", "slopes", slopes), np.float64)
+        slope_columns = np.asarray(numbers("Mixed", "slopes", slopes), float)
         if slope_columns.ndim == 1:
             slope_columns = slope_columns[:, None]
         if slope_columns.shape[0] != n or slope_columns.ndim != 2:

@@ -124,7 +124,7 @@ class GaussianField(AbstractLatentModel):
         prior: Literal["default"] | None = "default",
     ):
         if isinstance(family, str):
-            family = name_among(family, get_args(Family))
+            family = cast(Family, name_among(family, get_args(Family)))
         _check_choice("family", family, get_args(Family))
         _check_choice("structure", structure, tuple(STRUCTURES))
         if not (prior is None or (isinstance(prior, str) and prior == "default")):

@@ -13,8 +13,8 @@ latent Gaussian variables, so that a row of weight zero has no effect. With α =
     s_n = −log N(y_n; y_n − α_n / A_nn, 1 / A_nn)        (Rasmussen & Williams 2006, section 5.4.2)
 """
 
-import functools
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -266,7 +266,7 @@ class GaussianProcess(AbstractClosedForm):
             ]
         )
 
-    @functools.cached_property
+    @cached_property
     def _squares(self) -> Float[Array, "lengths rows rows"]:
         """Compute squared distances along every feature with a length of its own."""
         if len(self.spread) == 1:
@@ -280,7 +280,7 @@ class GaussianProcess(AbstractClosedForm):
         """Return the lower triangles."""
         return matrices.reshape(len(matrices), self.num_units**2).take(self._below, axis=1)
 
-    @functools.cached_property
+    @cached_property
     def _below(self) -> Int[Array, " pairs"]:
         """Places of the pairs, row > column, in a flattened square matrix."""
         row, column = np.tril_indices(self.num_units, -1)

@@ -425,7 +425,7 @@ class Mixed(AbstractLatentModel):
 
     def _to_unconstrained(self, natural):
         response = self.data.response
-        coef = np.asarray(natural["coef"], np.float64)
+        coef = np.asarray(natural["coef"], float)
         if coef.shape != (len(self.names),):
             raise ValueError(
                 f"Mixed: coef must be {len(self.names)} numbers ({', '.join(self.names)}); got shape {coef.shape}."
@@ -454,7 +454,7 @@ class Mixed(AbstractLatentModel):
 
         F does not change with them.
         """
-        theta = np.array(theta, np.float64)
+        theta = np.array(theta, float)
         first = self.data.design.shape[1]
         for factor in self.factors:
             free = theta[first : first + len(factor.row)]
@@ -575,7 +575,7 @@ class Mixed(AbstractLatentModel):
         with a minimum there or a saddle. Columns of such pivots are held at zero, so that no refit
         ends on a saddle. None if there are none, or if F would fall as they left zero.
         """
-        theta = np.array(theta, np.float64)
+        theta = np.array(theta, float)
         first = self.data.design.shape[1]
         free_factors = list[GroupingFactor]()
         reasons = list[str]()
@@ -832,7 +832,7 @@ class Mixed(AbstractLatentModel):
         """Return θ of a fit of the model."""
         if not isinstance(getattr(fit, "objective", None), AbstractObjective):
             raise TypeError(f"Mixed: give the Fit, from lo.fit; got {type(fit).__name__}.")
-        theta = np.asarray(fit.vector, np.float64)
+        theta = np.asarray(fit.vector, float)
         if theta.shape != (len(self.parameters.names()),):
             raise ValueError(
                 "Mixed: the fit is of another model: take fit.objective, of which this is a method."

@@ -263,7 +263,7 @@ def _values(names: tuple[str, ...], smoothing: Any) -> Any:
     if is_traced(smoothing):
         return jnp.asarray(smoothing)
     try:
-        values = np.broadcast_to(np.asarray(smoothing, np.float64), len(names)).copy()
+        values = np.broadcast_to(np.asarray(smoothing, float), len(names)).copy()
     except ValueError:
         raise ValueError(
             f"Additive: smoothing is one λ or {len(names)}: {', '.join(names)}; got {smoothing!r}."

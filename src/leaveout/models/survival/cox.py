@@ -334,7 +334,7 @@ class Cox(AbstractClosedForm):
 
     def _to_unconstrained(self, parameters):
         if isinstance(parameters, dict) and set(parameters) == {"coef"}:
-            coef = np.asarray(parameters["coef"], np.float64)
+            coef = np.asarray(parameters["coef"], float)
         else:
             coef = np.zeros(0)
         if coef.shape != self.design.shape[1:]:
@@ -640,7 +640,7 @@ class Cox(AbstractClosedForm):
             enters = -2 * np.asarray(self.spans)[1]
         return np.stack(
             [stratum, np.where(event == 1, 0, 1) - 2 * latest, event, enters], axis=1
-        ).astype(np.float64)
+        ).astype(float)
 
     def _predict_new(self, fit, X, kind, offset):
         """Linear predictors of new rows, or their exponentials.
