@@ -73,7 +73,7 @@ class HeldOutRows:
         """Degrees of freedom of Student's t: of clusters one less than there are."""
         if self.clusters is None:
             return np.inf
-        return len(np.unique(self.label)) - 1.0
+        return len(np.unique(self.clusters[self.unit])) - 1.0
 
     def mean(self, values: Float[Array, " rows"]) -> StandardError:
         """Average contributions of rows over units, with the standard error over independent

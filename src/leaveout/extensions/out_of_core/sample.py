@@ -126,10 +126,10 @@ def estimate_errors(
     index = np.where(step.unit[match] == sample.row, match, len(place) + np.arange(DRAWS))
     model = SimpleNamespace(loss=loss, y=y, design=DenseDesign(x))
     common = x @ (anchor.leftover @ anchor.root)
-    derivatives = loss.derivatives(eta, y, (1, 2, 3))
+    slope, curvature, third = loss.derivatives(eta, y, (1, 2, 3))
     draws = RowSample(index, sample.chance)
     anchor_rows = _AnchorRows(
-        model, eta, *derivatives, weight, common, anchor.root, anchor.rounding
+        model, eta, slope, curvature, third, weight, common, anchor.root, anchor.rounding
     )
     local_step = step._replace(unit=np.arange(len(place)))
     good = is_short(scale, local_step)
