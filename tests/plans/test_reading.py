@@ -176,3 +176,75 @@ def test_verbs_give_plans_their_units(verb):
         plans = lo.bootstrap(num_resamples=5), lo.bootstrap(N, num_resamples=5)
     unbound, bound = (np.asarray(VERBS[verb](plan)).tolist() for plan in plans)
     assert str(unbound) == str(bound)
+
+
+TABLE = pd.DataFrame(
+    {
+        "x": X[:, 0],
+        "y": Y,
+        "sick": 1.0 * SICK,
+        "time": np.arange(N) + 1.0,
+        "site": np.repeat(list("abcd"), 6),
+        "w": np.arange(N) % 3 + 1.0,
+    },
+    index=[f"u{k}" for k in RANDOM.permutation(N)],
+)
+OF_TABLES = {
+    "GLM": lambda: lo.GLM("y ~ x", TABLE, "squared"),
+    "lasso": lambda: lo.GLM("y ~ x", TABLE, "squared", lo.penalties.Lasso(0.5)),
+    "Regression": lambda: lo.Regression("y ~ x", TABLE, "gaussian"),
+    "Cox": lambda: lo.Cox("Surv(time, sick) ~ x", TABLE),
+    "Mixed": lambda: lo.Mixed("y ~ x + (1 | site)", TABLE),
+    "sites of Mixed": lambda: lo.Mixed("y ~ x + (1 | site)", TABLE, drop="site"),
+    "Additive": lambda: lo.Additive("y ~ s(x, k=5)", TABLE),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("model", OF_TABLES)
+def test_columns_of_the_table_of_a_formula_have_names(model):
+    fit = lo.fit(OF_TABLES[model]())
+    named = lo.cross_validate(fit, lo.groups("site"), audit=0)
+    given = lo.cross_validate(fit, lo.groups(TABLE["site"]), audit=0)
+    np.testing.assert_array_equal(named.losses, given.losses)
+    assert named.plan.call == "lo.groups('site')" and named.plan.num_refits == 4
+
+
+def test_names_of_no_column_are_refused():
+    with pytest.raises(ValueError, match=r"names the column 'site'.*labels=table\['site'\]"):
+        lo.cross_validate(linear(), lo.groups("site"))
+    with pytest.raises(ValueError, match="no column is named 'clinic'"):
+        lo.cross_validate(lo.fit(OF_TABLES["GLM"]()), lo.groups("clinic"))
+
+
+def test_units_are_those_of_the_fit():
+    sites = lo.fit(OF_TABLES["sites of Mixed"]())
+    assert lo.cross_validate(sites, lo.leave_one_out(), audit=0).plan.num_units == 4
+    lengths = [10, 8, 6]
+    chains = {
+        drop: lo.fit(lo.HMM(Y, lo.emissions.Gaussian(), 1, lengths=lengths, drop=drop))
+        for drop in ("step", "sequence")
+    }
+    for drop, units in {"step": N, "sequence": 3}.items():
+        assert lo.cross_validate(chains[drop], lo.leave_one_out(), audit=0).plan.num_units == units
+    five = lo.cross_validate(chains["step"], 5, audit=0).plan
+    np.testing.assert_array_equal(five.index, np.arange(N))  # one after the other
+    weighted = lo.fit(lo.GLM("y ~ x", TABLE, "squared", sample_weight="w"))
+    cases = lo.cross_validate(weighted, lo.leave_one_out(cases=True), lo.Exact())
+    named = lo.cross_validate(weighted, lo.leave_one_out(cases="w"), lo.Exact())
+    np.testing.assert_array_equal(cases.losses, named.losses)
+    with pytest.raises(ValueError, match="from 2 to 3"):
+        lo.cross_validate(chains["sequence"], lo.kfold(k=4))
+
+
+def test_rows_that_a_host_drops_leave_an_unbound_plan():
+    import statsmodels.formula.api as smf
+
+    table = TABLE.assign(y=TABLE["y"].where(np.arange(N) % 7 > 0))
+    fit = lo.from_statsmodels(smf.ols("y ~ x", table).fit())
+    assert fit.objective.num_units == N - 4
+    for plan in (lo.leave_one_out(), lo.kfold(k=4), lo.bootstrap(num_resamples=3)):
+        assert lo.cross_predict(fit, plan).shape == (N - 4,)
+    with pytest.warns(UserWarning, match="4 of the plan's 24 units"):
+        by_site = lo.cross_validate(fit, lo.groups(table["site"]))
+    assert by_site.plan.num_units == N - 4

@@ -99,8 +99,8 @@ class UnitColumn:
 
 
 class Names:
-    """Labels of units, or none, a reader of new rows where that takes more than their columns, and
-    labels of two classes.
+    """Labels of units, or none, a reader of new rows where that takes more than their columns,
+    labels of two classes, and the table that a formula was given.
 
     A reader whose model is of a function of the response has a `response`, a `TransformedResponse`.
 
@@ -111,16 +111,19 @@ class Names:
     index: Any
     read: Callable[[Any], Any] | None
     classes: tuple[Any, ...]
+    table: pd.DataFrame | None
 
     def __init__(
         self,
         index: pd.Index | None = None,
         read: Callable[[Any], Any] | None = None,
         classes: tuple[Any, ...] = (),
+        table: pd.DataFrame | None = None,
     ):
         self.index = index
         self.read = read
         self.classes = classes
+        self.table = table
 
     @property
     def response(self) -> TransformedResponse | None:

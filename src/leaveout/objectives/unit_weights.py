@@ -106,5 +106,5 @@ def plan_reader(caller: str, objective: AbstractObjective) -> PlanReader:
         linear,
         np.asarray(getattr(objective, "lengths", ()), np.int64),
         kind_of(objective),
-        getattr(getattr(labels, "read", None), "table", None),
+        getattr(labels, "table", None),
     )

@@ -113,6 +113,7 @@ class AbstractRegression(AbstractLinearPredictor):
         """
         caller = type(self).__name__
         reader = None
+        table = None
         if weights is not None and sample_weight is not None:
             raise ValueError(
                 f"{caller}: give weights= or sample_weight=, two names of one argument, not both."
@@ -126,7 +127,8 @@ class AbstractRegression(AbstractLinearPredictor):
                 named_column(columns.data, value) for value in (sample_weight, offset, trials)
             )
             intercept = intercept and "Intercept" in columns.X
-            reader = FormulaReader(caller, X, columns.spec, columns.data)
+            table = columns.data
+            reader = FormulaReader(caller, X, columns.spec, table)
             X = columns.X.drop(columns="Intercept", errors="ignore")
             y = columns.y
         self.penalty = penalties.resolve(penalty)
@@ -140,7 +142,7 @@ class AbstractRegression(AbstractLinearPredictor):
         event = ""
         if event_labels:
             event = f"y is 1 where it is {event_labels[1]!s} and 0 where it is {event_labels[0]!s}"
-        self.labels = Names(labels.index, reader, event_labels)
+        self.labels = Names(labels.index, reader, event_labels, table)
         self.remark = join_remarks(remark, event)
         self.intercept = bool(intercept) and self.loss_function.intercept
         self.design, self.names = design(caller, X, self.intercept)

@@ -176,6 +176,7 @@ class Mixed(AbstractLatentModel):
             intercept = False
         else:
             self.spec = None
+            frame = None
             X = formula
             y = data
             if groups is None:
@@ -200,6 +201,7 @@ class Mixed(AbstractLatentModel):
             trials,
             intercept,
         )
+        self.labels.table = frame
 
     @classmethod
     def of(

@@ -208,6 +208,7 @@ class Cox(AbstractClosedForm):
         if sample_weight is None:
             sample_weight = weights
         reader = None
+        table = None
         if isinstance(X, str):
             if event is not None:
                 raise ValueError(
@@ -229,6 +230,7 @@ class Cox(AbstractClosedForm):
             time = survival.time
             event = survival.event
             reader = functools.partial(new_columns, "Cox", survival.spec)
+            table = survival.data
         labels, X, time, event, strata, offset, sample_weight, entry = match_labels(
             "Cox",
             X=X,
@@ -241,7 +243,7 @@ class Cox(AbstractClosedForm):
         )
         if event is None:
             raise ValueError("Cox: event is missing: 1 where it was seen, 0 where it was censored.")
-        self.labels = Names(labels.index, reader)
+        self.labels = Names(labels.index, reader, table=table)
         rows, self.names = design("Cox", X, False)
         if isinstance(rows, SparseDesign):
             raise TypeError(
