@@ -416,9 +416,7 @@ def _bca(
     fit = evaluator.refits.fit
     plan = evaluator.refits.plan
     law = scipy.stats.norm
-    alone: Plan = (
-        leave_one_out(plan.num_units) if plan.clusters is None else plan_of_groups(plan.clusters)
-    )
+    alone: Plan = leave_one_out() if plan.clusters is None else plan_of_groups(plan.clusters)
     jackknife = _Values(
         refit_plan("functional", fit, alone, strategy), evaluator.target
     ).of_refits()

@@ -197,11 +197,6 @@ class Plan(PrintedResult):
                 "plan.split(X) the rows of X; or give num_units= first."
             )
 
-    @property
-    def _has_units(self) -> bool:
-        """Whether the plan has units, or waits for those of a fit."""
-        return self._scheme is None
-
     def _bind(
         self, num_units: int, table: pd.DataFrame | None = None, cases: FloatArray | None = None
     ) -> "Plan":
@@ -586,33 +581,27 @@ class Plan(PrintedResult):
     @property
     def widths(self) -> str:
         """Number of units that a refit leaves out or reweights, in words."""
-        low = np.diff(self.indptr).min()
-        high = np.diff(self.indptr).max()
-        if low == high:
-            return f"{low} unit{'s' if low != 1 else ''}"
-        return f"{low}–{high} units"
+        return _span(np.diff(self.indptr), "unit")
+
+    @property
+    def _times(self) -> IntArray:
+        """How often each unit is scored."""
+        return np.bincount(self.scored_units, minlength=self.num_units)
 
     @property
     def _summary(self) -> str:
         """What the plan is, in words."""
-        if not self._has_units:
+        if self._scheme is not None:
             return "of the units of the fit that takes it"
         refits = "resamples" if self.draws else "folds"
         order = ""
         if self.rng is not None:
-            times = np.bincount(self.scored_units, minlength=self.num_units)
-            way = "shuffled" if np.ptp(times) == 0 and times[0] else "drawn"
-            order = f", {way} (rng={self.rng})"
+            order = f", {'shuffled' if np.ptp(self._times) == 0 else 'drawn'} (rng={self.rng})"
         return f"{self.num_refits} {refits} of {self.num_units} units{order}"
 
     def _lines(self) -> list[tuple[str, str]]:
-        if not self._has_units:
+        if self._scheme is not None:
             return [("plan", self._summary), ("made by", self.call)]
-        times = np.bincount(self.index[self.held], minlength=self.num_units)
-        if times.min() == times.max():
-            often = f"{times.min()}"
-        else:
-            often = f"{times.min()}–{times.max()}"
         dropped = np.sum(~self.held & (self.weight == 0)) / self.num_refits
         most = self.weight.max()
         labelings = {"groups": self.clusters, "blocks of neighbours": self.blocks}
@@ -624,18 +613,15 @@ class Plan(PrintedResult):
         dependence = "not known"
         if self.serial is not None:
             dependence = "blocks along their order" if self.serial else "every unit by itself"
-        units = f"{self.num_units}"
+        units = ""
         if self.names is not None:
-            units += f", {self.names[0]} to {self.names[-1]}"
+            units = f"{self.names[0]} to {self.names[-1]}"
         lines = [
             ("plan", self._summary),
             ("made by", self.call or "its own weights"),
             ("units", units),
-            ("refits", f"{self.num_refits} of {self.widths} each"),
-            (
-                "scored",
-                f"every unit {often.replace('–', ' to ')} time{'' if often == '1' else 's'}",
-            ),
+            ("refits", f"{self.widths} each"),
+            ("scored", f"every unit {_span(self._times, 'time')}"),
             ("dropped", f"{dropped:.3g} units a refit that are not scored" if dropped else ""),
             (
                 "weights",
@@ -731,16 +717,22 @@ class Plan(PrintedResult):
             These refits over the same units.
         """
         refits = np.arange(self.num_refits)[refits]
-        size = np.diff(self.indptr)[refits]
-        indptr = np.r_[0, np.cumsum(size)]
-        entries = np.repeat(self.indptr[refits] - indptr[:-1], size) + np.arange(indptr[-1])
-        index = self.index[entries]
-        weight = self.weight[entries]
-        held = self.held[entries]
-        labels = None if self.labels is None else self.labels[refits]
+        entries, size = self._entries(refits)
         return replace(
-            self, indptr=indptr, index=index, weight=weight, held=held, labels=labels, call=""
+            self,
+            indptr=np.cumsum([0, *size]),
+            index=self.index[entries],
+            weight=self.weight[entries],
+            held=self.held[entries],
+            labels=None if self.labels is None else self.labels[refits],
+            call="",
         )
+
+    def _entries(self, refits: IntArray) -> tuple[IntArray, IntArray]:
+        """Return the entries of some refits, one refit after the other, and how many each has."""
+        size = self.indptr[refits + 1] - self.indptr[refits]
+        end = np.cumsum(size)
+        return np.repeat(self.indptr[refits] - end + size, size) + np.arange(end[-1]), size
 
     def _one(self, refit: int, whole: bool = False) -> Batch:
         """Batch of a single refit.
@@ -761,34 +753,18 @@ class Plan(PrintedResult):
         return self._batch(np.array([refit]), width)
 
     def _batch(self, refits: IntArray, width: int) -> Batch:
-        first = self.indptr[refits[0]]
-        end = self.indptr[refits[-1] + 1]
         n = self.num_units
-        if (
-            end - first == len(refits) * width
-            and len(refits) == refits[-1] - refits[0] + 1
-            and width < n
-        ):
-            # in their order, without padding
-            place = np.arange(first, end).reshape(len(refits), width)
-            index = self.index[first:end].reshape(place.shape)
-            weight = self.weight[first:end].reshape(place.shape)
-            held = self.held[first:end].reshape(place.shape)
+        entries, size = self._entries(refits)
+        place = np.full((len(refits), width), -1)
+        if width == n:  # all units have a place, in their order
+            place[np.repeat(np.arange(len(refits)), size), self.index[entries]] = entries
+            index = np.broadcast_to(np.arange(n), place.shape)
         else:
-            count = self.indptr[refits + 1] - self.indptr[refits]
-            refit = np.repeat(np.arange(len(refits)), count)
-            within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-            entry = self.indptr[refits][refit] + within
-            place = np.full((len(refits), width), -1)
-            # if all units have a place, in their order
-            place[refit, self.index[entry] if width == n else within] = entry
-            real = place >= 0
-            if width == n:
-                index = np.broadcast_to(np.arange(n), place.shape)
-            else:
-                index = np.where(real, self.index[place], n)
-            weight = np.where(real, self.weight[place], 1.0)
-            held = real & self.held[place]
+            place[np.arange(width) < size[:, None]] = entries
+            index = np.where(place < 0, n, self.index[place])
+        real = place >= 0
+        weight = np.where(real, self.weight[place], 1.0)
+        held = real & self.held[place]
         return Batch(
             refits, place, RefitRows(index, weight, held, np.zeros(()), np.asarray(self.num_refits))
         )
@@ -818,6 +794,15 @@ def few_size(number: int) -> int:
 def few_more(count: int) -> IntArray:
     """Number `count` refits, and repeat the last one up to one of few sizes."""
     return np.minimum(np.arange(few_size(count)), count - 1)
+
+
+def _span(numbers: IntArray, noun: str) -> str:
+    """Write the smallest and the largest number of something."""
+    low = numbers.min()
+    high = numbers.max()
+    if low == high == 1:
+        return f"1 {noun}"
+    return f"{low} {noun}s" if low == high else f"{low}–{high} {noun}s"
 
 
 def _abbreviate(numbers: Iterable[int]) -> str:
@@ -918,7 +903,11 @@ def scheme(*required: str) -> Callable[[Callable[P, Plan]], Callable[P, Plan]]:
             if waits and arguments.get("num_units") is not None:
                 count(f"{name}: num_units", arguments["num_units"], 2)
             if waits or arguments.get("num_units", 0) is None:
-                return _waiting(call, functools.partial(make_or_wait, **arguments))
+                if isinstance(arguments.get("splits"), Iterator):  # which gives its splits once
+                    arguments["splits"] = list(arguments["splits"])
+                plan = object.__new__(Plan)
+                vars(plan).update(call=call, _scheme=functools.partial(make_or_wait, **arguments))
+                return plan
             facts: dict[str, Any] = {"call": call}
             if arguments.get("k", 0) is not None:
                 facts["rng"] = arguments.get("rng")
@@ -927,16 +916,6 @@ def scheme(*required: str) -> Callable[[Callable[P, Plan]], Callable[P, Plan]]:
         return make_or_wait
 
     return decorate
-
-
-def _waiting(call: str, scheme: functools.partial[Plan]) -> Plan:
-    """Return a plan without units, which the scheme makes when there are some."""
-    splits = scheme.keywords.get("splits")
-    if isinstance(splits, Iterator):  # it gives its splits once
-        scheme = functools.partial(scheme, splits=list(splits))
-    plan = object.__new__(Plan)
-    vars(plan).update(call=call, _scheme=scheme)
-    return plan
 
 
 def _brief(value: Any) -> str:
@@ -1000,16 +979,14 @@ def leave_one_out(num_units: int | None = None, *, cases: bool | ArrayLike = Fal
     >>> cv.per_unit().round(3), round(cv.mean, 3)
     (array([0.222, 2.   ]), 0.667)
     """
-    if cases is False:
-        n = count("leave_one_out: num_units", num_units, 2)
-        numbers_of_cases = np.ones(n)
-    else:
-        n = count("leave_one_out: num_units", num_units, 1)
+    n = count("leave_one_out: num_units", num_units, 2)
+    numbers_of_cases = np.ones(n)
+    if cases is not False:
         numbers_of_cases = np.asarray(numbers("leave_one_out", "cases", cases), np.float64)
-        if numbers_of_cases.shape != (n,) or np.any(numbers_of_cases % 1):
-            raise ValueError(
-                f"leave_one_out: cases must be whole numbers, as sample_weight, one for each of {n} units."
-            )
+    if numbers_of_cases.shape != (n,) or np.any(numbers_of_cases % 1):
+        raise ValueError(
+            f"leave_one_out: cases must be whole numbers, as sample_weight, one for each of {n} units."
+        )
     unit = np.flatnonzero(numbers_of_cases)
     weight = 1 - 1 / numbers_of_cases[unit]
     return Plan(np.arange(len(unit) + 1), unit, weight, np.ones(len(unit), bool), n)
@@ -1117,8 +1094,8 @@ def stratified(y: ArrayLike, k: int, *, rng: Rng = 0, num_repeats: int = 1) -> P
     --------
     >>> import leaveout as lo
     >>> lo.stratified(["a", "a", "a", "a", "b", "b"], k=2).matrix().astype(int)
-    array([[1, 0, 0, 1, 1, 0],
-           [0, 1, 1, 0, 0, 1]])
+    array([[1, 0, 1, 0, 0, 1],
+           [0, 1, 0, 1, 1, 0]])
     """
     code, levels = codes("stratified", "y", y)
     n = len(code)
@@ -1126,16 +1103,10 @@ def stratified(y: ArrayLike, k: int, *, rng: Rng = 0, num_repeats: int = 1) -> P
     if number and (np.any(levels % 1) or np.bincount(code).max() < k):
         code = np.searchsorted(np.quantile(code, np.arange(1, 10) / 10), code)
     k = count("stratified: k", k, 2, int(np.bincount(code).max()))
-    _, first, code = np.unique(code, return_index=True, return_inverse=True)
-    code = np.argsort(np.argsort(first))[code]  # classes are numbered as they first occur
-    dealt = [np.bincount(np.sort(code)[fold::k], minlength=len(first)) for fold in range(k)]
 
     def draw(random: np.random.Generator) -> list[IntArray]:
-        folds = np.zeros(n, np.int64)
-        for c in range(len(first)):
-            class_folds = np.repeat(np.arange(k), [sizes[c] for sizes in dealt])
-            folds[code == c] = random.permutation(class_folds)
-        return _members(folds, k)
+        order = np.lexsort((random.random(n), code))
+        return [order[fold::k] for fold in range(k)]
 
     return _plan(_repeated("stratified", draw, rng, num_repeats), n, names=index_of(y))
 
@@ -1950,16 +1921,13 @@ def bootstrap(
             )
     # units that a resample does not see exactly once
     _require_entries("bootstrap", num_draws * n * (1 - np.exp(-1)))
-    draws = (
-        np.bincount(random.integers(0, size, size), minlength=size)[label]
-        for _ in itertools.count()
-    )
-    resamples = (counts for counts in draws if not counts.all())
-    entries = (
-        _departures(counts, counts == 0) for counts in itertools.islice(resamples, num_draws)
-    )
+    resamples: list[Entries] = []
+    while len(resamples) < num_draws:
+        counts = np.bincount(random.integers(0, size, size), minlength=size)[label]
+        if not counts.all():
+            resamples.append(_departures(counts, counts == 0))
     return plan_of_entries(
-        entries, n, clusters=None if groups is None else label, names=index_of(groups)
+        resamples, n, clusters=None if groups is None else label, names=index_of(groups)
     )
 
 

@@ -817,7 +817,7 @@ def tune(
                     f"tune: start[{name!r}] must be in the space, {ends!r}; got {value!r}."
                 )
     # folds are drawn once, for a model anywhere in the space
-    if not (isinstance(plan, Plan) and plan._has_units) or groups is not None:
+    if not (isinstance(plan, Plan) and plan._scheme is None) or groups is not None:
         first_values = {name: ends[0] for name, ends in read.items()}
         plan = plan_reader("tune", build_objective(build, first_values)).read(plan, groups)
     study = TrialStudy(build, read, plan, strategy, trials, metric, dict(start or {}), seed, nested)

@@ -423,7 +423,6 @@ def resamples(
     strategy: AbstractRefit,
 ) -> tuple[Plan, Method]:
     """Return the resamples of a call, or its folds, and the method that they are for."""
-    objective = measure.fit.objective
     if plan is not None:
         if B is not None or groups is not None:
             raise ValueError(f"{caller}: a plan has its own resamples; leave B= and groups= out.")
@@ -439,8 +438,7 @@ def resamples(
     elif measure.weights.are_cases and groups is None:
         return bootstrap_of_cases(caller, measure.case, number, seed), method
     else:
-        options: dict[str, Any] = {} if groups is None else {"groups": groups}
-        plan = bootstrap(objective.num_units, number, **options, rng=seed)
+        plan = bootstrap(num_resamples=number, groups=groups, rng=seed)
     return reader_for(caller, measure.fit, strategy).match(plan), method
 
 
