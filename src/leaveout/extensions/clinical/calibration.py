@@ -169,8 +169,8 @@ def calibration(
     ...     ["large", "slope"], ["estimate", "se"]
     ... ].round(2)
            estimate    se
-    large      0.02  0.17
-    slope      0.90  0.14
+    large     -0.01  0.17
+    slope      0.91  0.14
     """
     if smoother not in ("spline", "lowess"):
         raise ValueError(f"calibration: smoother must be 'spline' or 'lowess'; got {smoother!r}.")
