@@ -1193,10 +1193,31 @@ FAULTS = (
         "test_plan",
     ),
     Fault(
+        "a plan that waits is bound to one unit less",
+        "Plan._bind",
+        'arguments["num_units"] = num_units',
+        'arguments["num_units"] = num_units - 1',
+        "test_reading",
+    ),
+    Fault(
+        "a dropped unit is in the train set",
+        "Plan.__iter__",
+        "np.flatnonzero(rows.weight)",
+        "np.flatnonzero(~rows.held)",
+        "test_plan",
+    ),
+    Fault(
+        "small groups are dealt first",
+        "plan.groups",
+        "-np.frexp(sizes)[1]",
+        "np.frexp(sizes)[1]",
+        "test_plan",
+    ),
+    Fault(
         "classes are spread in one order only",
         "plan.stratified",
-        "random.permutation(class_folds)",
-        "class_folds",
+        "np.lexsort((random.random(n), code))",
+        "np.argsort(code)",
         "test_plan",
     ),
     Fault(
@@ -1282,7 +1303,7 @@ FAULTS = (
     Fault(
         "padding is a unit",
         "Plan._batch",
-        "np.where(real, self.index[place], n)",
+        "np.where(place < 0, n, self.index[place])",
         "self.index[place]",
         "test_plan",
     ),
