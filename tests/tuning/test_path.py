@@ -16,7 +16,7 @@ import leaveout as lo
 from leaveout.linalg.enclosure_theorem import RadiusTable
 from leaveout.refit import _penalty_stack
 from leaveout.refit._anchor import linear_cache
-from leaveout.refit._single_rows import next_term, one_row
+from leaveout.refit._single_rows import draw_rows, next_term, one_row
 from leaveout.tuning import path as _path
 from leaveout.tuning.ridge_path import ridges
 from tests.helpers import cox, regression, toy_hmm
@@ -325,7 +325,7 @@ KINDS = (
 def test_rows_side_by_side_are_refits(kind, affordable, refit, monkeypatch):
     """Errors hold, those that are proved without exception; and no penalty went the general way."""
     monkeypatch.setattr(_penalty_stack, "AFFORDABLE", affordable)
-    monkeypatch.setattr(_penalty_stack, "SIZES", (32, 2048))
+    monkeypatch.setattr(_penalty_stack.single_rows, "SIZES", (32, 2048))
     monkeypatch.setattr(_path, "EstimateBuilder", None)
     objective, plan = glm(kind), lo.leave_one_out(80)
     found = lo.path(objective, [0.3, 1.0, 30.0, 3.0], plan, refit)
@@ -493,12 +493,12 @@ def stack_of(objective, alphas, plan):
 
 
 def test_the_next_term_of_a_stack_is_the_sum_it_says(monkeypatch):
-    monkeypatch.setattr(_penalty_stack, "SIZES", (40, 50))
+    monkeypatch.setattr(_penalty_stack.single_rows, "SIZES", (40, 50))
     objective, alphas, plan = glm("poisson, weights"), [0.5, 2.0, 40.0], lo.leave_one_out(80)
     stack = stack_of(objective, alphas, plan)
     lanes = np.arange(0, 240, 3)
     look = stack.look.take(lanes)
-    whole, some = stack.term(lanes, look, None), stack.term(lanes, look, 40)
+    whole, some = stack.term(lanes, None), stack.term(lanes, 40)
     for k in range(3):
         fit = lo.fit(
             lo.GLM(
@@ -525,7 +525,7 @@ def test_the_next_term_of_a_stack_is_the_sum_it_says(monkeypatch):
         cube = (z @ z[row].T) ** 3 * (1 - np.equal.outer(unit, row))
         (third,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
         along = own.lost_curvature * (anchor.slope + anchor.curvature * (own.center - anchor.eta))
-        index, chance = (part[:40] for part in stack._row_sample)
+        index, chance = (part[:40] for part in draw_rows(stack.anchor(1)))
         each = (anchor.weight * third)[index, None] * cube[index] / (40 * chance[:, None])
         scale = 0.5 * (along**2 / own.kept_share)[row]
         np.testing.assert_allclose(
@@ -540,7 +540,7 @@ def test_a_row_far_out_hides_no_terms(monkeypatch):
     """Of rows a thousand times as long, whose curvature is next to nothing, the others' terms are
     told as well.
     """
-    monkeypatch.setattr(_penalty_stack, "SIZES", (40, 50))
+    monkeypatch.setattr(_penalty_stack.single_rows, "SIZES", (40, 50))
     X, y = rows_of(glm("logistic"))
     X = X.copy()
     X[5] *= 1e4
@@ -549,12 +549,12 @@ def test_a_row_far_out_hides_no_terms(monkeypatch):
     stack = stack_of(far, [1.0], lo.leave_one_out(80))
     fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0)))
     unit = np.delete(np.arange(80), 5)
-    found = stack.term(unit, stack.look.take(unit), None)
+    found = stack.term(unit, None)
     term = next_term(linear_cache(fit), one_row(fit, np.arange(80), np.zeros(80)).take(unit), None)
     np.testing.assert_allclose(
         found.move, term.move, rtol=1e-3, atol=1e-4 * np.abs(term.move).max()
     )
-    assert (stack.term(unit, stack.look.take(unit), 40).spread > 0).all()
+    assert (stack.term(unit, 40).spread > 0).all()
 
 
 @pytest.mark.parametrize("offset", [1e3, 5e4])
@@ -564,7 +564,7 @@ def test_columns_that_nearly_repeat_lose_no_digits_of_the_next_term(offset):
         lo.GLM(X + np.array([0.0, offset, 0.0]), y, "logistic"), [1.0], lo.leave_one_out(80)
     )
     lanes = np.arange(80)
-    found = stack.term(lanes, stack.look, None)
+    found = stack.term(lanes, None)
     z = stack.design.x @ stack.root[0]
     cube = (z @ z.T) ** 3 * (1 - np.eye(80))
     row, third = stack.look, stack.model.loss.derivatives(stack.eta[0], y, (3,))[0]

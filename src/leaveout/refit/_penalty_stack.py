@@ -5,17 +5,15 @@ z = R_kᵀx. A lane is a penalty and a row that leaves: k m + j of m rows. There
 takes the lanes that the one before left open:
 
     look     one step with the row's own Hessian, and its proved radius from the table    O(1)
-    term     the next term of the expansion, estimated from a sample of rows
-    if gradients cost too much
-    steps    those of `RowSteps`, by products of all rows under one penalty after another
-    a gradient each
+    term     the next term of the expansion, estimated from a sample of rows, if gradients cost
+             too much
+    steps    those of `RowSteps`
 
 `_linear` takes the lanes that are still open then, and all penalties under which columns nearly
 repeat one another.
 """
 
 import functools
-import itertools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,10 +21,9 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._runtime.checkpoint import ArrayRecord
-from ..linalg.design import DenseDesign, Extent, MultiOutputDesign, Predictors, weight_terms
+from ..linalg.design import Extent, MultiOutputDesign, Predictors, weight_terms
 from ..linalg.enclosure_theorem import RadiusTable, change
 from ..linalg.rounding import Rounding, bounded, factor_error
-from ..linalg.sparse_design import SparseDesign
 from ..optimize.fit import DOUBTFUL
 from . import _anchor as anchors, _single_rows as single_rows
 from ._anchor import (
@@ -38,16 +35,24 @@ from ._anchor import (
 )
 from ._enclosure import HURRY, STEPS, inverse_roots
 from ._linear import TIGHT, within
-from ._single_rows import PRODUCTS, OneRow, Row, RowSteps, sherman_morrison_step
+from ._refit_batch import join
+from ._single_rows import (
+    PRODUCTS,
+    OneRow,
+    Row,
+    RowSteps,
+    Term,
+    draw_rows,
+    next_term,
+    sherman_morrison_step,
+)
 
 Array = np.ndarray
 # operations that gradients may cost before single rows are estimated
-AFFORDABLE = 1e8
+AFFORDABLE = 3e7
 # numbers `[penalties, units]` at a time, and numbers of whitened rows, that fit into a cache
 TOGETHER = 2**16
 WHITENED_ENTRIES = 2**17
-# rows in a sample: half as many as for one fit, since open lanes are cheap here
-SIZES = 128, 2048
 
 
 class Leaving(NamedTuple):
@@ -144,11 +149,14 @@ class Stack:
             self.curvature_rounding,
         )
         self.look = self._look()
+        self.anchors = dict[int, LinearFitCache]()
 
     def anchor(self, k: int) -> LinearFitCache:
         """Return what refits under one penalty share."""
+        if k in self.anchors:
+            return self.anchors[k]
         (loss,) = self.model.loss.derivatives(self.eta[k], self.model.y, (0,))
-        return LinearFitCache(
+        self.anchors[k] = LinearFitCache(
             self.model,
             len(self.model.y),
             self.theta[k],
@@ -174,6 +182,7 @@ class Stack:
             None,
             None,
         )
+        return self.anchors[k]
 
     def _extents(self) -> tuple[Float[Array, "penalties units"], Float[Array, "penalties units"]]:
         """Norms ‖x‖ in every H⁻¹, and their squares."""
@@ -279,86 +288,22 @@ class Stack:
         """Tell whether the step is short enough for the next term to be valid."""
         return single_rows.is_short(self.curvature_rate[self.penalty], self.look)
 
-    @functools.cached_property
-    def _third(self) -> Float[Array, "penalties units"]:
-        """Third derivatives ω ℓ‴."""
-        return self.weight * self.model.loss.derivatives(self.eta, self.model.y, (3,))[0]
+    def by_penalty(self, lanes: Array) -> list[tuple[LinearFitCache, Int[Array, " selected"]]]:
+        """Split lanes, which are in order; each part with what refits under its penalty share."""
+        penalties = self.penalty[lanes]
+        return [(self.anchor(k), lanes[penalties == k]) for k in np.unique(penalties)]
 
-    @functools.cached_property
-    def _row_sample(self) -> single_rows.RowSample:
-        """Draw a sample of rows, the same for all penalties, as in `_sampled` with the mean of
-        their probabilities.
+    def term(self, lanes: Array, size: int | None) -> Term:
+        """Compute the next term of lanes in order, from all rows or a sample, the same for all
+        penalties.
         """
-        largest = np.abs(self._third) * self.norm**3
-        chance = np.mean(largest / np.maximum(largest.sum(1), 1e-300)[:, None], axis=0)
-        chance = 0.8 * chance + 0.2 / len(chance)
-        chance /= chance.sum()
-        most = max([size for size in SIZES if size < len(chance)], default=1)
-        index = np.random.default_rng(0).choice(len(chance), most, p=chance)
-        return single_rows.RowSample(index, chance[index])
-
-    def term(self, lanes: Array, look: OneRow, size: int | None) -> single_rows.Term:
-        """Compute −½ Σ_i ω_i ℓ‴_i (z_iᵀu)² z_iᵀz / (1 − q) over a sample of rows, or all; u = −a z
-        makes them cubes.
-
-        The gradient of the fit is not part of it, as these fits have converged.
-        """
-        index, chance = (part[:size] for part in self._row_sample)
-        if size is None:
-            index = np.arange(self.eta.shape[1])
-            chance = np.ones(1)
-            size = 1
-        weight = np.cbrt(self._third[:, index] / (chance * size))
-        # cosines at a time
-        sums = np.empty((2, len(lanes)))
-        step = max(1, 2**16 // len(index))
-        bounds = np.searchsorted(self.penalty[lanes], np.arange(len(self.theta) + 1)).tolist()
-        for k, (start, stop) in enumerate(itertools.pairwise(bounds)):
-            if start == stop:
-                continue
-            rows = self._whiten(k, index, weight[k])
-            for chunk in (
-                slice(first, min(first + step, stop)) for first in range(start, stop, step)
-            ):
-                sums[:, chunk] = self._sums(rows, index, k, look.unit[chunk], len(chance) == 1)
-        eta, slope, curvature, norm = (part[lanes] for part in self.flat)
-        along = look.lost_curvature * (slope + curvature * (look.center - eta))
-        scale = 0.5 * along**2 * norm**3 / look.kept_share
-        return single_rows.Term(-scale * sums[0], scale * np.sqrt(sums[1]), scale * sums[1])
-
-    @functools.cached_property
-    def _rough(self) -> tuple[DenseDesign | SparseDesign, Array]:
-        """Rows and R in the precision that the next term needs.
-
-        Z loses the root of the digits that H⁻¹x loses.
-        """
-        kind = single_rows.precision(float(self.rounding.root.max()))
-        return self.design.single() if kind is np.float32 else self.design, self.root.astype(
-            kind, copy=False
+        sample = draw_rows(self.anchor(len(self.theta) // 2))
+        return join(
+            [
+                next_term(anchor, self.look.take(part), size, sample)
+                for anchor, part in self.by_penalty(lanes)
+            ]
         )
-
-    def _whiten(self, k: int, units: Array, factors: Array) -> Float[Array, "selected rank"]:
-        design, root = self._rough
-        return design.multiply(units, root[k]) * factors[:, None].astype(root.dtype)
-
-    def _sums(
-        self, rows: Array, index: Array, k: int, units: Array, is_complete: bool
-    ) -> tuple[Array, Array]:
-        """Sums of the cubes of products between weighted rows and the left-out rows, without their
-        own, and of their squares.
-
-        For all rows the second is the sum of the sizes of the cubes.
-        """
-        directions = self._whiten(k, units, 1 / np.maximum(self.norm[k, units], 1e-30))
-        cube = rows @ directions.T
-        place = np.full(self.eta.shape[1], -1)
-        place[units] = np.arange(len(units))  # no row leaves twice, so this replaces a sort
-        matches = np.flatnonzero(place[index] >= 0)
-        cube[matches, place[index[matches]]] = 0.0
-        cube *= cube * cube
-        ones = np.ones(len(cube), cube.dtype)  # a product is faster than a sum
-        first = ones @ cube
-        return first, ones @ (np.abs if is_complete else np.square)(cube, out=cube)
 
 
 class Settling:
@@ -393,8 +338,7 @@ class Settling:
         lanes = np.flatnonzero(~(self.wrong <= self.tolerance[stack.penalty]))
         if stack.costs(len(lanes)) > AFFORDABLE:
             lanes = self._by_the_next_term()
-        if lanes.size:
-            lanes = self._by_gradients(lanes)
+        lanes = self._by_steps(lanes)
         if self.hurry:
             lanes = lanes[~np.isfinite(self.half[lanes])]
         else:
@@ -435,12 +379,12 @@ class Settling:
         is_open = ~self._accept()
         lanes = np.flatnonzero(is_open & stack.short)
         long_steps = np.flatnonzero(is_open & ~stack.short)
-        for size in [*(size for size in SIZES if size < n), n]:
+        for size in [*(size for size in single_rows.SIZES if size < n), n]:
             if not lanes.size or stack.costs(len(lanes)) <= AFFORDABLE:
                 break
             look = stack.look.take(lanes)
             is_complete = size == n
-            term = stack.term(lanes, look, None if is_complete else size)
+            term = stack.term(lanes, None if is_complete else size)
             half = single_rows.estimated_half(
                 stack.curvature_rate[stack.penalty[lanes]], look, term, not is_complete
             )
@@ -461,7 +405,7 @@ class Settling:
         errors = self.wrong.reshape(len(self.tolerance), -1)
         return within(errors, np.broadcast_to(self.tolerance[:, None], errors.shape)).ravel()
 
-    def _by_gradients(self, lanes: Int[Array, " open"]) -> Int[Array, " remaining"]:
+    def _by_steps(self, lanes: Int[Array, " open"]) -> Int[Array, " remaining"]:
         """Take steps while they shrink; returns the lanes still open, and those that cannot."""
         stack = self.stack
         leaves = stack.leaving.weight[lanes % len(stack.leaving.unit)] == 0
@@ -473,10 +417,8 @@ class Settling:
             is_near[lanes] = self._enough(lanes, steps.center, steps.half)
             return is_near[lanes]
 
-        for k in np.unique(stack.penalty[steppable]):
-            anchor = stack.anchor(k)
-            lanes_of_penalty = steppable[stack.penalty[steppable] == k]
-            for chunk in anchors.groups(lanes_of_penalty, PRODUCTS // len(anchor.eta)):
+        for anchor, part in stack.by_penalty(steppable):
+            for chunk in anchors.groups(part, PRODUCTS // len(anchor.eta)):
                 steps = RowSteps(anchor, stack.look.take(chunk))
                 steps.run(functools.partial(enough, chunk), HURRY if self.hurry else STEPS)
         return lanes[~is_near[lanes]]
