@@ -111,7 +111,7 @@ def of_set(one: LinearSet) -> dict:
     truth = rational(with_constant(given, one.intercept), [Fraction(value) for value in y.tolist()])
     decimals = rational(with_constant(one.columns, one.intercept), one.response)
     fit = lo.fit(lo.GLM(X, y, "squared", intercept=one.intercept))
-    cv = lo.cross_validate(fit, lo.leave_one_out(len(y)))
+    cv = lo.cross_validate(fit, lo.leave_one_out())
     off = [
         abs(Fraction(loss) - true)
         for loss, true in zip(cv.per_unit().tolist(), truth.losses, strict=True)
@@ -185,9 +185,7 @@ class Figures:
 def least_squares(X: np.ndarray, y: np.ndarray) -> tuple[lo.Fit, float]:
     """Fit, and PRESS."""
     fit = lo.fit(lo.GLM(X, y, "squared"))
-    return fit, 2 * float(
-        lo.cross_validate(fit, lo.leave_one_out(len(y)), lo.Exact()).per_unit().sum()
-    )
+    return fit, 2 * float(lo.cross_validate(fit, lo.leave_one_out(), lo.Exact()).per_unit().sum())
 
 
 def folder(package: str) -> Path:

@@ -100,7 +100,7 @@ SUITE: dict[str, tuple[Callable, str, tuple[int, ...]]] = {
 
 def folds(fit: lo.Fit, n: int, seed: int) -> tuple[float, float]:
     """What is usual: Student's t over ten folds."""
-    cv = lo.cross_validate(fit, lo.kfold(n, 10, rng=seed), audit=0)
+    cv = lo.cross_validate(fit, lo.kfold(k=10, rng=seed), audit=0)
     each = np.array([cv.losses[cv.plan.refit == k].mean() for k in range(10)])
     half = scipy.stats.t.ppf(0.975, 9) * each.std(ddof=1) / np.sqrt(10)
     return each.mean() - half, each.mean() + half
@@ -115,7 +115,7 @@ def corrected(fit: lo.Fit, n: int, seed: int) -> tuple[float, float]:
 
 def every_row(fit: lo.Fit, n: int, seed: int) -> tuple[float, float]:
     del seed
-    found = lo.cross_validate(fit, lo.leave_one_out(n), audit=0).interval(method="naive")
+    found = lo.cross_validate(fit, lo.leave_one_out(), audit=0).interval(method="naive")
     return found.low, found.high
 
 
@@ -456,9 +456,7 @@ def covered_responses(draw: Callable, loss: str, repeats: int) -> dict[str, np.n
         for kind, how in kinds.items():
             low, high = lo.interval(fit, X[-1:], LEVEL, **how).iloc[0, 1:]
             found.setdefault(kind, []).append(low <= y[-1] <= high)
-        residual = np.abs(
-            y[:-1] - lo.cross_predict(fit, lo.leave_one_out(len(y) - 1), lo.NoUpdate())
-        )
+        residual = np.abs(y[:-1] - lo.cross_predict(fit, lo.leave_one_out(), lo.NoUpdate()))
         away = np.abs(y[-1] - lo.interval(fit, X[-1:], LEVEL).prediction[0])
         found.setdefault("of the fit's residuals", []).append(away <= np.quantile(residual, LEVEL))
     return {kind: np.array(hits) for kind, hits in found.items()}

@@ -219,9 +219,7 @@ def digits_as_categories(rng: Generator) -> Tally:
         return Tally(1)
     X = np.c_[np.eye(3)[codes][:, 1:], z]
     residual = y - cross_val_predict(LinearRegression(), X, y, cv=LeaveOneOut())
-    return value(
-        "losses", lo.cross_validate(fit, lo.leave_one_out(30)).losses, residual**2 / 2, 1e-6
-    )
+    return value("losses", lo.cross_validate(fit, lo.leave_one_out()).losses, residual**2 / 2, 1e-6)
 
 
 def digits_of_a_host(rng: Generator) -> Tally:

@@ -902,7 +902,7 @@ def chain_out_of_order(rng: Generator) -> Tally:
 
     def mean(counts: pd.Series) -> float:
         return lo.cross_validate(
-            lo.fit(lo.HMM(counts, lo.emissions.Poisson(), 2)), lo.leave_one_out(50), lo.Exact()
+            lo.fit(lo.HMM(counts, lo.emissions.Poisson(), 2)), lo.leave_one_out(), lo.Exact()
         ).mean
 
     try:
@@ -943,7 +943,7 @@ def nothing_returned(rng: Generator) -> Tally:
     try:
         cv, said = told(
             lambda: lo.cross_validate(
-                fit, lo.kfold(20, 4), evaluate=lambda held, seen, parameters: None
+                fit, lo.kfold(k=4), evaluate=lambda held, seen, parameters: None
             )
         )
     except (TypeError, ValueError):
@@ -985,7 +985,7 @@ def tag_of_one_sentence(rng: Generator) -> Tally:
         for tags in y
     ]
     crf = sklearn_crfsuite.CRF(c2=0.5, epsilon=1e-9, period=1000, max_iterations=1000).fit(X, y)
-    cv, said = told(lambda: lo.cross_validate(lo.from_crfsuite(crf, X, y), lo.leave_one_out(20)))
+    cv, said = told(lambda: lo.cross_validate(lo.from_crfsuite(crf, X, y), lo.leave_one_out()))
     loss, checks = cv.per_unit()[odd], [check.code for check in cv.checks()]
     known = odd in cv.flagged() or not np.isfinite(loss) or "LO105" in checks or bool(said)
     return holds("the label", known, f"loss {loss:.3g} of sentence {odd}, checks {checks}")
@@ -1193,7 +1193,7 @@ def altered_certificate(rng: Generator) -> Tally:
     n = int(rng.integers(10, 20))
     X, y = pd.DataFrame(rng.normal(size=(n, 2)), columns=["a, b", 'say "y"']), rng.normal(size=n)
     cv = lo.cross_validate(
-        lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(1.0))), lo.kfold(n, 3, rng=seed(rng))
+        lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(1.0))), lo.kfold(k=3, rng=seed(rng))
     )
     with tempfile.TemporaryDirectory() as folder:
         certificate, data = Path(folder) / "a.json", Path(folder) / "a.csv"

@@ -190,7 +190,7 @@ def leaveout(problem: Problem, refit: lo.AbstractRefit) -> np.ndarray:
     model = lo.GLM(
         problem.X, problem.y, problem.loss, penalty, intercept=problem.intercept, **extra
     )
-    return lo.cross_predict(lo.fit(model), lo.leave_one_out(N), refit, "link")
+    return lo.cross_predict(lo.fit(model), lo.leave_one_out(), refit, "link")
 
 
 def host(problem: Problem) -> Any:

@@ -466,7 +466,7 @@ def large_process():
     weight = np.exp(-values[:, 0] - log_q - log_z[0])
     posterior = lo.from_posterior(theta[rng.choice(count, 4000, p=weight / weight.sum())], fit)
     start = time.process_time()
-    found = lo.elpd(posterior, lo.leave_one_out(n))
+    found = lo.elpd(posterior, lo.leave_one_out())
     spent = (time.process_time() - start) / n
     mcmc = MCMC(
         NUTS(potential_fn=of_process(fit), target_accept_prob=0.95),
@@ -555,7 +555,7 @@ def calibration():
         z, k, flagged = [], [], 0
         for seed in range(RUNS):
             posterior, true = make(seed)
-            found = lo.elpd(posterior, lo.leave_one_out(20))
+            found = lo.elpd(posterior, lo.leave_one_out())
             z.append((found.elpd - true) / found.sampling_error)
             k.append(found.pareto_k.max())
             flagged += len(found.flagged())

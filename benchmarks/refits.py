@@ -153,7 +153,7 @@ def rounded(problems: int) -> None:
                     X, y, loss(width), lo.penalties.Ridge(ridge), sample_weight=w, intercept=False
                 )
             )
-            found = lo.cross_validate(fit, lo.leave_one_out(n))
+            found = lo.cross_validate(fit, lo.leave_one_out())
             for i in range(n):
                 own = np.where(np.arange(n) == i, 0.0, w)
 
@@ -203,7 +203,7 @@ def smooth(count=8, n=120):
     said = {True: [0, 0], False: [0, 0]}
     for seed, loss, data in _problems(count, n):
         model = lo.Additive("y ~ s(x) + s(z, bs='cr') + s(g, bs='re')", data, loss=loss)
-        chosen = np.array(list(lo.smooth(model, lo.leave_one_out(n)).smoothing.values()))
+        chosen = np.array(list(lo.smooth(model, lo.leave_one_out()).smoothing.values()))
         for factor in (0.01, 1.0, 100.0):
             fit = lo.fit(model.smoothed(factor * chosen))
             for plan in (lo.kfold(n, 8, rng=seed), lo.groups(data.g)):
@@ -290,7 +290,7 @@ def nested(count=6, n=100):
                 for problem in _problems(seed + 1, n)
                 if problem[0] == seed and problem[1] == loss
             )
-            found = lo.smooth(lo.Additive("y ~ s(x) + s(z)", data, loss=loss), lo.leave_one_out(n))
+            found = lo.smooth(lo.Additive("y ~ s(x) + s(z)", data, loss=loss), lo.leave_one_out())
             losses = []
             for row in range(n):
                 fewer = found.criterion.without(np.arange(n) == row)
@@ -298,7 +298,7 @@ def nested(count=6, n=100):
                     fewer.model, _least(fewer, found.rho, found.bounds).rho, found.fit.vector
                 )
                 losses.append(fewer.model.derivatives(here.eta, (0,))[0][row])
-            exact = lo.cross_validate(found.fit, lo.leave_one_out(n), lo.Exact(), audit=0).mean
+            exact = lo.cross_validate(found.fit, lo.leave_one_out(), lo.Exact(), audit=0).mean
             pairs.append((np.mean(losses) - exact, found.nested.optimism))
         again, told = np.array(pairs).T
         print(
@@ -341,7 +341,7 @@ def left_out(name, y, edges, exposure, **more):
         lambda: lo.fit(lo.GaussianField(y, edges, exposure=exposure, structure="bym2"), **more)
     )
     print(f"{name}: fit {told}, {fit.parameters}", flush=True)
-    cv, told = clocked(lambda: lo.cross_validate(fit, lo.leave_one_out(len(y))))
+    cv, told = clocked(lambda: lo.cross_validate(fit, lo.leave_one_out()))
     print(f"{name}: leave-one-site-out, certified, {told}\n{cv}", flush=True)
     return fit, cv
 
@@ -349,7 +349,7 @@ def left_out(name, y, edges, exposure, **more):
 def against_scratch(fit, cv, y, edges, exposure):
     dense = Dense(y, edges, np.ones((len(y), 1)), "poisson", "bym2", exposure=exposure)
     at, off = unconstrained(fit.parameters, dense.names), []
-    tight = lo.cross_validate(fit, lo.leave_one_out(len(y)), lo.Certified(1e-3), audit=0)
+    tight = lo.cross_validate(fit, lo.leave_one_out(), lo.Certified(1e-3), audit=0)
     for site in np.random.default_rng(0).choice(len(y), 20, replace=False):
         w = np.ones(len(y))
         w[site] = 0
@@ -395,7 +395,7 @@ def ridge() -> None:
     ):
         for refit in (lo.NewtonStep(), lo.Exact(), lo.Certified()):
             off = (
-                abs(lo.cross_predict(fit, lo.leave_one_out(200), refit) - truth).max()
+                abs(lo.cross_predict(fit, lo.leave_one_out(), refit) - truth).max()
                 / abs(truth).max()
             )
             rows.append(

@@ -86,11 +86,11 @@ def sentences(fit: lo.Fit, exact: int, once: bool) -> None:
     n = fit.objective.num_units
     found = {}
     for refit in STRATEGIES[2:] if once else STRATEGIES:
-        first, cv = timed(lambda refit=refit: lo.cross_validate(fit, lo.leave_one_out(n), refit))
+        first, cv = timed(lambda refit=refit: lo.cross_validate(fit, lo.leave_one_out(), refit))
         second = first
         if not once:
             second, cv = timed(
-                lambda refit=refit: lo.cross_validate(fit, lo.leave_one_out(n), refit)
+                lambda refit=refit: lo.cross_validate(fit, lo.leave_one_out(), refit)
             )
         found[repr(refit)] = cv
         print(

@@ -99,9 +99,7 @@ def our_fit(data: Data, alpha: float, beta: float) -> lo.Fit:
 
 
 def our_predictions(data: Data, alpha: float, beta: float) -> np.ndarray:
-    return lo.cross_predict(
-        our_fit(data, alpha, beta), lo.leave_one_out(len(data.y)), lo.NewtonStep()
-    )
+    return lo.cross_predict(our_fit(data, alpha, beta), lo.leave_one_out(), lo.NewtonStep())
 
 
 def tune(data: Data, trials: int) -> tuple[optuna.Study, list[int], list[float]]:
@@ -186,7 +184,7 @@ def their_trials(data: Data) -> pd.DataFrame:
             data.y, our_predictions(data, row["alpha"], row["beta"])
         )
         fit = our_fit(data, row["alpha"], row["beta"])
-        refits = lo.cross_predict(fit, lo.leave_one_out(len(data.y)), lo.Exact())
+        refits = lo.cross_predict(fit, lo.leave_one_out(), lo.Exact())
         table.loc[k, "exact"] = roc_auc_score(data.y, refits)
     return table
 

@@ -114,7 +114,7 @@ def mroz() -> dict[str, float]:
     y = (data["lfp"] == "yes").to_numpy(float)
     raw, adjusted = deltas(X.to_numpy(float), y, "logistic", wrong)
     fit = lo.fit(lo.GLM(X.to_numpy(float), y, "logistic"))
-    kept = lo.cross_predict(fit, lo.leave_one_out(len(y)), lo.NoUpdate())
+    kept = lo.cross_predict(fit, lo.leave_one_out(), lo.NoUpdate())
     return {"raw": raw, "adjusted": adjusted, "full sample": float(np.mean(wrong(y, kept)))}
 
 

@@ -115,7 +115,7 @@ def test_rows_in_another_order(problem, seed):
     one, other = fitted(loss, *data), fitted(loss, *(part[order] for part in data))
     close(other.parameters["coef"], one.parameters["coef"])
     close(lo.leverage(other), lo.leverage(one)[order])
-    losses = [lo.cross_validate(fit, lo.leave_one_out(N), EXACT).losses for fit in (one, other)]
+    losses = [lo.cross_validate(fit, lo.leave_one_out(), EXACT).losses for fit in (one, other)]
     close(losses[1], losses[0][order])
     close(lo.cooks_distance(other), lo.cooks_distance(one)[order])
 
@@ -149,10 +149,7 @@ def test_weight_zero_is_a_row_that_is_not_there(problem, row):
     close(lo.leverage(here)[keep], lo.leverage(gone))
     assert lo.leverage(here)[row] == 0
     close(lo.dfbetas(here).to_numpy()[row], 0)
-    losses = [
-        lo.cross_validate(fit, lo.leave_one_out(fit.objective.num_units), EXACT).losses
-        for fit in (here, gone)
-    ]
+    losses = [lo.cross_validate(fit, lo.leave_one_out(), EXACT).losses for fit in (here, gone)]
     close(losses[0][keep], losses[1])
 
 
@@ -229,7 +226,7 @@ def test_a_constant_moves_into_the_intercept(seed, constant):
     )
     for verb in (lo.leverage, lo.cooks_distance, lo.studentized_residuals):
         close(verb(moved), verb(one))
-    close(*(lo.cross_validate(fit, lo.leave_one_out(N), EXACT).losses for fit in (one, moved)))
+    close(*(lo.cross_validate(fit, lo.leave_one_out(), EXACT).losses for fit in (one, moved)))
 
 
 @law

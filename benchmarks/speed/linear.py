@@ -230,7 +230,7 @@ def path(count: int = 50) -> None:
     alphas, rows = np.logspace(-3, 3, count), []
     for n, p in ((1000, 20), (20_000, 50)):
         X, y = squared_data(n, p)
-        ours = lambda X=X, y=y: lo.path(lo.GLM(X, y, "squared"), alphas, lo.leave_one_out(len(y)))
+        ours = lambda X=X, y=y: lo.path(lo.GLM(X, y, "squared"), alphas, lo.leave_one_out())
         first, found = once(ours)
         host = RidgeCV(alphas, store_cv_results=True).fit(X, y)
         off = max(
@@ -254,7 +254,7 @@ def path(count: int = 50) -> None:
     peer = lambda: LogisticRegressionCV(Cs=1 / alphas, cv=5).fit(X, y)
     for refit in (lo.Certified(), lo.NewtonStep()):
         ours = lambda refit=refit: lo.path(
-            lo.GLM(X, y, "logistic"), alphas, lo.leave_one_out(1000), refit
+            lo.GLM(X, y, "logistic"), alphas, lo.leave_one_out(), refit
         )
         first, found = once(ours)
         runs = {"LogisticRegressionCV(cv=5)": peer, "lo.path": lambda ours=ours: ours().best}
@@ -362,7 +362,7 @@ def survival(some: int = 20) -> None:
             X, np.minimum(died, left), (died <= left).astype(float), lo.penalties.Ridge(1.0)
         )
         fitting, fit = once(lambda objective=objective: lo.fit(objective))
-        ours = lambda fit=fit, n=n: lo.cross_validate(fit, lo.leave_one_out(n))
+        ours = lambda fit=fit, n=n: lo.cross_validate(fit, lo.leave_one_out())
         first, found = once(ours)
         picked = np.sort(rng.choice(n, some, replace=False))
         plan = lo.from_splits([(np.delete(np.arange(n), i), [i]) for i in picked], n)
@@ -596,7 +596,7 @@ def several(n: int = 20_000, p: int = 50, classes: int = 10) -> None:
     first, fit = once(make)
     design = np.c_[X, np.ones(n)]
     hand = lambda: by_hand_of_several(design, y, fit.theta, np.asarray(fit.factor))
-    ours = lambda refit: lo.cross_validate(dataclasses.replace(fit), lo.leave_one_out(n), refit)
+    ours = lambda refit: lo.cross_validate(dataclasses.replace(fit), lo.leave_one_out(), refit)
     runs = {
         "lbfgs": lambda: host.fit(X, y),
         "fit": make,

@@ -94,7 +94,7 @@ def ours(quick: bool) -> dict[str, Any]:
     """A fit, and every row left out by itself."""
     fit, first = fitted(quick)
     start = time.process_time()
-    found = lo.cross_validate(fit, lo.leave_one_out(fit.objective.num_units))
+    found = lo.cross_validate(fit, lo.leave_one_out())
     told = {
         "fit": first,
         "seconds": time.process_time() - start,
@@ -112,8 +112,8 @@ def ours(quick: bool) -> dict[str, Any]:
 def folds(quick: bool) -> dict[str, Any]:
     """A fit, and folds of many rows."""
     fit, first = fitted(quick)
-    start, n = time.process_time(), fit.objective.num_units
-    found = lo.cross_validate(fit, lo.kfold(n, FOLDS, rng=0), audit=0)
+    start, _n = time.process_time(), fit.objective.num_units
+    found = lo.cross_validate(fit, lo.kfold(k=FOLDS), audit=0)
     return {
         "fit": first,
         "seconds": time.process_time() - start,
@@ -579,7 +579,7 @@ def million_ours(quick: bool) -> dict[str, Any]:
     start = time.process_time()
     fit = lo.fit(objective, np.zeros(X.shape[1]))
     first, began = time.process_time() - start, time.process_time()
-    found = lo.cross_validate(fit, lo.kfold(ACTIVE, 20, rng=0), audit=1)
+    found = lo.cross_validate(fit, lo.kfold(k=20), audit=1)
     told = {
         "fit": first,
         "decrement": float(fit.decrement),

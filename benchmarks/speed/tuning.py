@@ -259,7 +259,7 @@ def lasso(rows: int, columns: int, alphas: int, exact: int) -> None:
     print(f"LassoCV(cv=5): {seconds:.1f} s of processor time, alpha {theirs.alpha_ * rows:.4g}")
     by_adelie(X, y, alphas)
     model = lo.GLM(X, y, "squared", lo.penalties.Lasso(1.0))
-    path, seconds = processor(lambda: lo.path(model, tried, lo.leave_one_out(rows)))
+    path, seconds = processor(lambda: lo.path(model, tried, lo.leave_one_out()))
     best = int(np.flatnonzero(path.values == path.best.value)[0])
     print(f"lo.path, leave-one-out: {seconds:.1f} s of processor time, alpha {path.best.value:.4g}")
     some = np.sort(np.random.default_rng(1).choice(rows, min(exact, rows), replace=False))

@@ -188,7 +188,7 @@ def test_a_checkpoint_of_another_run_is_refused(file, monkeypatch):
     moved = np.where(np.arange(N) == 7, 1 - Y, Y)
     others = {
         "model or data, fit": lambda: lo.cross_validate(logistic(y=moved), PLAN, **f),
-        "plan": lambda: lo.cross_validate(fit, lo.kfold(N, 30, rng=1), **f),
+        "plan": lambda: lo.cross_validate(fit, lo.kfold(k=30, rng=1), **f),
         "refit": lambda: lo.cross_validate(fit, PLAN, lo.Certified(0.02), **f),
         "evaluate": lambda: lo.cross_validate(fit, PLAN, evaluate="squared_error", **f),
         "metric": lambda: lo.cross_validate(fit, PLAN, metric="mse", **f),
@@ -248,11 +248,11 @@ def test_a_score_that_calls_a_verb_is_no_step_of_its_own(file):
     fit, other = logistic(), logistic(2.0)
 
     def distant(held, seen, parameters):
-        lo.cross_validate(other, lo.kfold(N, 2), lo.NewtonStep(), audit=0)
+        lo.cross_validate(other, lo.kfold(k=2), lo.NewtonStep(), audit=0)
         return np.abs(Y[held] - parameters["coef"][0])
 
     first, again = (
-        lo.cross_validate(fit, lo.kfold(N, 3), evaluate=distant, checkpoint=file) for _ in range(2)
+        lo.cross_validate(fit, lo.kfold(k=3), evaluate=distant, checkpoint=file) for _ in range(2)
     )
     np.testing.assert_array_equal(first.losses, again.losses)
 
@@ -360,7 +360,7 @@ def test_a_file_serves_one_run_at_a_time(file):
             lo.cross_validate(fit, PLAN, checkpoint=file)
         return np.zeros(len(held))
 
-    assert lo.cross_validate(fit, lo.kfold(N, 2), evaluate=evaluate, checkpoint=file).mean == 0
+    assert lo.cross_validate(fit, lo.kfold(k=2), evaluate=evaluate, checkpoint=file).mean == 0
 
 
 def test_a_full_disk_is_told_and_the_run_goes_on(file, monkeypatch):
@@ -405,9 +405,9 @@ def test_every_verb_gives_what_it_gives_without(file):
     verbs = {
         "cross_predict": lambda **f: lo.cross_predict(fit, PLAN, kind="link", **f),
         "fold_parameters": lambda **f: lo.fold_parameters(fit, PLAN, **f)["coef"],
-        "path, rows": lambda **f: str(lo.path(model, [0.1, 1.0], lo.leave_one_out(N), **f)),
+        "path, rows": lambda **f: str(lo.path(model, [0.1, 1.0], lo.leave_one_out(), **f)),
         "path, ridges": lambda **f: str(
-            lo.path(lo.GLM(X, Y, "squared"), [0.1, 1.0], lo.leave_one_out(N), **f)
+            lo.path(lo.GLM(X, Y, "squared"), [0.1, 1.0], lo.leave_one_out(), **f)
         ),
         "slope": lambda **f: str(
             lo.leakage.leakage_slope_test(Ridge(), X, Y, groups=LEAKAGE["groups"], **f)
@@ -481,10 +481,10 @@ LONG = {
     "cooks_distance": lambda **f: [lo.cooks_distance(logistic(), **f)],
     "tune": lambda **f: told(lo.tune(by_hyper, SPACE, PLAN, trials=4, **f)),
     "tune, a metric": lambda **f: told(
-        lo.tune(by_hyper, SPACE, lo.kfold(N, 5), metric="auc", trials=6, nested=0, **f)
+        lo.tune(by_hyper, SPACE, lo.kfold(k=5), metric="auc", trials=6, nested=0, **f)
     ),
     "tune, derived": lambda **f: told(
-        lo.tune(a_network, SPACE, lo.kfold(N, 6), trials=4, nested=0, **f)
+        lo.tune(a_network, SPACE, lo.kfold(k=6), trials=4, nested=0, **f)
     ),
     "tune, asked": lambda **f: told(
         lo.tune(by_hyper, SPACE, PLAN, lo.Certified(), "optuna", trials=5, **f)

@@ -40,11 +40,11 @@ def results():
         "Interval": cv.interval(),
         "nested": lo.nested(fit),
         "Comparison": lo.compare({"a": cv, "b": other}),
-        "Influence": lo.influence(lo.cross_validate(fit, lo.leave_one_out(N))),
+        "Influence": lo.influence(lo.cross_validate(fit, lo.leave_one_out())),
         "intervals": lo.interval(fit, X.iloc[:4]),
         "covariance": lo.covariance(fit),
-        "ridge path": lo.path(model, [0.1, 1.0, 10.0], lo.leave_one_out(N)),
-        "path side by side": lo.path(huber, [0.1, 1.0], lo.leave_one_out(N)),
+        "ridge path": lo.path(model, [0.1, 1.0, 10.0], lo.leave_one_out()),
+        "path side by side": lo.path(huber, [0.1, 1.0], lo.leave_one_out()),
         "path one by one": lo.path(model, [0.1, 1.0], plan),
         "Tuning": lo.tune(build, {"a": (0.1, 10.0)}, plan),
         "Tuning by a metric": lo.tune(classes, {"a": (0.1, 10.0)}, plan, metric="auc", trials=6),
@@ -145,7 +145,7 @@ def test_functions_of_ones_own_stay_behind():
     model = lambda a: lo.GLM(x[:, None], x + x**2, lambda eta, y: a * (y - eta) ** 2)
     with pytest.raises((pickle.PicklingError, AttributeError)):
         pickle.dumps(model)
-    found = lo.path(model(1.0), [0.1, 1.0], lo.kfold(30, 3))
+    found = lo.path(model(1.0), [0.1, 1.0], lo.kfold(k=3))
     assert str(pickle.loads(pickle.dumps(found))) == str(found)
 
 

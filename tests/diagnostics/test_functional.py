@@ -35,7 +35,7 @@ def test_the_jackknife_of_a_mean_squared():
     """
     y = rng.standard_normal(40) + 2
     fit = lo.fit(lo.GLM(np.ones((40, 1)), y, "squared", intercept=False))
-    found = lo.functional(fit, lambda parameters: parameters["coef"][0] ** 2, lo.leave_one_out(40))
+    found = lo.functional(fit, lambda parameters: parameters["coef"][0] ** 2, lo.leave_one_out())
     np.testing.assert_allclose(found.corrected, y.mean() ** 2 - y.var(ddof=1) / 40, rtol=1e-10)
     alone = np.array([np.delete(y, k).mean() ** 2 for k in range(40)])
     np.testing.assert_allclose(
@@ -47,7 +47,7 @@ def test_the_jackknife_of_a_mean_squared():
     delta = lo.functional(
         fit,
         lambda parameters: parameters["coef"][0] ** 2,
-        lo.leave_one_out(40),
+        lo.leave_one_out(),
         interval="delta",
         level=0.9,
     )
@@ -139,7 +139,7 @@ def test_models_of_other_kinds():
         found = lo.functional(
             fit,
             lambda p: next(iter(p.values())).ravel()[0],
-            lo.leave_one_out(fit.objective.num_units),
+            lo.leave_one_out(),
         )
         want = lo.covariance(fit, "jackknife").standard_errors
         np.testing.assert_allclose(found.standard_error, want.iloc[0], rtol=1e-7)

@@ -43,7 +43,7 @@ def least_squares(keep):
 @pytest.fixture(scope="module")
 def linear():
     fit = lo.fit(lo.GLM(FRAME, PRICE, "squared"))
-    return fit, lo.cross_validate(fit, lo.leave_one_out(N))
+    return fit, lo.cross_validate(fit, lo.leave_one_out())
 
 
 def test_rows_of_least_squares(linear):
@@ -94,7 +94,7 @@ def test_rows_that_mask_each_other(by_loss, linear):
         )
         y[[3, 17]] = 30
         fit = lo.fit(lo.GLM(FRAME, pd.Series(y, FRAME.index), "poisson"))
-        cv = lo.cross_validate(fit, lo.leave_one_out(N))
+        cv = lo.cross_validate(fit, lo.leave_one_out())
     found = lo.influence(cv, lo.Exact(), pairs=8)
     assert len(found.pairs) == 28
     worst = found.masked.iloc[0]
@@ -128,7 +128,7 @@ def test_outliers_that_nothing_but_their_leverage_betrays():
     x = np.r_[draw.standard_normal(38), 900.0, 900.0]
     y = np.r_[x[:38] + 0.3 * draw.standard_normal(38), -800.0, -800.0]
     found = lo.influence(
-        lo.cross_validate(lo.fit(lo.GLM(x[:, None], y, "squared")), lo.leave_one_out(40)), pairs=4
+        lo.cross_validate(lo.fit(lo.GLM(x[:, None], y, "squared")), lo.leave_one_out()), pairs=4
     )
     assert not {38, 39} & set(found.top(4).index) and not {38, 39} & set(found.top(4, "rise").index)
     assert len(found.masked) == 1 and {*found.masked[["first", "second"]].iloc[0]} == {38, 39}
@@ -159,7 +159,7 @@ def test_clean_data_mask_nothing():
     X = np.random.default_rng(1).standard_normal((60, 3))
     cv = lo.cross_validate(
         lo.fit(lo.GLM(X, X.sum(1) + np.random.default_rng(2).standard_normal(60), "squared")),
-        lo.leave_one_out(60),
+        lo.leave_one_out(),
     )
     found = lo.influence(cv)
     assert not len(found.masked) and "no pair, of 190" in str(found)
@@ -212,9 +212,7 @@ def test_proved_errors_hold_the_refits_of_300_bits(loss, refit):
     y = 1.0 * (y > 0) if loss == "logistic" else y
     exact, row = Refits(x, y, loss, 0.3 * np.eye(3)), np.array([2.0, 1.0, -1.0])
     fit = lo.fit(lo.GLM(x, y, loss, lo.penalties.Ridge(0.3), intercept=False))
-    found = lo.influence(
-        lo.cross_validate(fit, lo.leave_one_out(30)), refit, prediction=row, pairs=0
-    )
+    found = lo.influence(lo.cross_validate(fit, lo.leave_one_out()), refit, prediction=row, pairs=0)
     table, anchor = found.rows, linear_cache(fit)
     assert table["proved"].sum() > 25 and (
         table[["cook_error", "moved_error", "prediction_error"]] > 0
@@ -253,7 +251,7 @@ def test_errors_of_coarse_refits_are_kept():
     prediction.
     """
     fit = fitted("logistic")
-    cv = lo.cross_validate(fit, lo.kfold(60, 12, rng=1))
+    cv = lo.cross_validate(fit, lo.kfold(k=12, rng=1))
     watched = lambda p: 1 / (1 + np.exp(-p["intercept"] - p["coef"].sum()))
     coarse = lo.influence(cv, lo.NewtonStep(), prediction=watched, pairs=0)
     exact = lo.influence(cv, lo.Exact(1e-10), prediction=watched, pairs=0)
@@ -302,7 +300,7 @@ def test_top_and_pictures(linear):
 def test_refits_that_do_not_exist_are_said():
     X = np.c_[np.random.default_rng(0).standard_normal(20), np.arange(20) == 7]
     cv = lo.cross_validate(
-        lo.fit(lo.GLM(X, X[:, 0] + np.arange(20) % 3, "squared")), lo.leave_one_out(20)
+        lo.fit(lo.GLM(X, X[:, 0] + np.arange(20) % 3, "squared")), lo.leave_one_out()
     )
     found = lo.influence(cv)
     assert np.isnan(found.rows.loc[7, "cook"]) and found.parameters.loc[7].isna().tolist() == [
@@ -345,7 +343,7 @@ def test_what_is_refused(linear):
     with pytest.raises(ValueError, match="pairs need a plan that leaves units out"):
         lo.influence(boot, pairs=4)
     assert "pairs were not tried" in str(lo.influence(boot))
-    classes = lo.cross_validate(fitted("multinomial"), lo.kfold(60, 4))
+    classes = lo.cross_validate(fitted("multinomial"), lo.kfold(k=4))
     with pytest.raises(TypeError, match="Give a function of the parameters"):
         lo.influence(classes, prediction=[1.0, 2.0, 3.0])
 
@@ -364,11 +362,11 @@ def test_an_estimate_holds_its_fit(linear):
     model = lo.Separable(
         lambda theta, row: (row - theta["m"]) ** 2 / 2, np.arange(6.0), theta0={"m": np.zeros(())}
     )
-    own = lo.cross_validate(lo.fit(model), lo.leave_one_out(6))
+    own = lo.cross_validate(lo.fit(model), lo.leave_one_out())
     assert pickle.loads(pickle.dumps(own)).mean == own.mean
     again = lo.influence(replace(back, fit=fit), pairs=0)
     pd.testing.assert_frame_equal(again.rows, lo.influence(cv, pairs=0).rows)
-    path = lo.path(glm("logistic"), [0.1, 1.0], lo.leave_one_out(60))
+    path = lo.path(glm("logistic"), [0.1, 1.0], lo.leave_one_out())
     for point in path.points:
         np.testing.assert_array_equal(point.estimate.fit.vector, point.fit.vector)
 

@@ -122,13 +122,13 @@ def test_pictures(tmp_path):
 
     before = dict(mpl.rcParams)
     fit = lo.from_statsmodels(sm.OLS(Y, X).fit())
-    cv = lo.cross_validate(fit, lo.leave_one_out(N), lo.NewtonStep())
+    cv = lo.cross_validate(fit, lo.leave_one_out(), lo.NewtonStep())
     axes = {
         "leverage": lo.plot.leverage(fit, cv),
         "against_exact": lo.plot.against_exact(fit, cv, sample=10),
         "influence": lo.plot.influence(fit),
         "estimates": lo.plot.estimates(
-            {"all": cv, "folds": lo.cross_validate(fit, lo.kfold(N, 5), lo.NewtonStep())}
+            {"all": cv, "folds": lo.cross_validate(fit, lo.kfold(k=5), lo.NewtonStep())}
         ),
     }
     for name, ax in axes.items():

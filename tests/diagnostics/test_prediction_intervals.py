@@ -610,7 +610,7 @@ def test_new_rows_go_through_what_the_host_does():
     "make, error, message",
     [
         (
-            lambda: lo.interval(lo.cross_validate(FIT, lo.leave_one_out(N)), Z),
+            lambda: lo.interval(lo.cross_validate(FIT, lo.leave_one_out()), Z),
             TypeError,
             r"must be a Fit.*Estimate.interval",
         ),

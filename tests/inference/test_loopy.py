@@ -206,8 +206,7 @@ def test_a_learned_coupling_by_trees():
         )
     )
     exact, near = (
-        lo.cross_validate(fit, lo.leave_one_out(36), refit)
-        for refit in (lo.Exact(), lo.Certified())
+        lo.cross_validate(fit, lo.leave_one_out(), refit) for refit in (lo.Exact(), lo.Certified())
     )
     assert (
         np.mean(abs(near.losses - exact.losses) <= near.error + 1e-9) > 0.9

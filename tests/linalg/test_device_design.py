@@ -208,7 +208,7 @@ def test_what_jax_derives_sees_them_there(there):
     assert isinstance(models[1].design, _resident.Resident)
     a, b = map(lo.fit, models)
     alike(a.vector, b.vector)
-    alike(*(lo.cross_validate(fit, lo.kfold(N, 4)).losses for fit in (a, b)))
+    alike(*(lo.cross_validate(fit, lo.kfold(k=4)).losses for fit in (a, b)))
     assert isinstance(
         lo.GLM(put(X), y["squared"], "squared", lo.penalties.Lasso(1.0)).design, np.ndarray
     )

@@ -150,7 +150,7 @@ def test_a_checkpoint_knows_them_again(tmp_path):
     X, y = table()
     run = lambda x: lo.cross_validate(
         lo.fit(lo.GLM(x, y["logistic"], "logistic", RIDGE)),
-        lo.kfold(N, 3),
+        lo.kfold(k=3),
         checkpoint=tmp_path / "run",
     )
     one = run(X)
@@ -172,10 +172,10 @@ def test_no_copy_is_made(monkeypatch, tmp_path):
     X = np.memmap(tmp_path / "rows", np.float32, "r", shape=(n, p))
     y = (rng.random(n) < 0.5).astype(float)
     # imports, checks of shapes
-    lo.cross_validate(lo.fit(lo.GLM(X, y, "logistic", RIDGE)), lo.leave_one_out(n), audit=0)
+    lo.cross_validate(lo.fit(lo.GLM(X, y, "logistic", RIDGE)), lo.leave_one_out(), audit=0)
     tracemalloc.start()
     fit = lo.fit(lo.GLM(X, y, "logistic", RIDGE))
-    lo.cross_validate(fit, lo.leave_one_out(n), audit=0)
+    lo.cross_validate(fit, lo.leave_one_out(), audit=0)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < n * p * 8 / 3, peak

@@ -131,7 +131,7 @@ def test_tuning_goes_down_the_same_slopes():
     X, y = table()
     model = lambda x: lambda a: lo.GLM(x, y["logistic"], "logistic", lo.penalties.Ridge(a))
     tune = lambda x: lo.tune(
-        model(x), {"a": (1e-2, 1e2)}, lo.leave_one_out(N), start={"a": 1.0}, nested=0
+        model(x), {"a": (1e-2, 1e2)}, lo.leave_one_out(), start={"a": 1.0}, nested=0
     )
     tuned = [tune(x).best.value for x in (X.toarray(), X)]
     alike(*tuned, 1e-6)
@@ -170,7 +170,7 @@ def test_hosts_refitted_on_folds(host):
     host.fit(X, target)
     fit = lo.from_sklearn(host, X, target)
     assert scipy.sparse.issparse(fit.objective.design.csr)
-    found = lo.cross_predict(fit, lo.kfold(N, 3), lo.Exact(), kind="link")
+    found = lo.cross_predict(fit, lo.kfold(k=3), lo.Exact(), kind="link")
     for out in (
         fold.index[fold.held] for fold in (lo.kfold(N, 3).some(np.array([k])) for k in range(3))
     ):
@@ -190,13 +190,13 @@ def test_pipelines_stay_sparse():
     for words in (CountVectorizer(), TfidfVectorizer()):
         pipe = make_pipeline(words, linear_model.LogisticRegression(tol=1e-10)).fit(docs, y)
         fit = lo.from_sklearn(pipe, docs, y)
-        estimate = lo.cross_validate(fit, lo.leave_one_out(90))
+        estimate = lo.cross_validate(fit, lo.leave_one_out())
         X = pipe[:-1].transform(docs)
         # the intercept is stored
         assert len(fit.objective.design.data) == X.nnz + 90 and estimate.proved.all()
         assert estimate.table().unit[0] == "d0"
         dense = lo.fit(lo.GLM(X.toarray(), y.to_numpy(float), "logistic", lo.penalties.Ridge(1.0)))
-        alike(lo.cross_validate(dense, lo.leave_one_out(90)).losses, estimate.losses, 1e-4)
+        alike(lo.cross_validate(dense, lo.leave_one_out()).losses, estimate.losses, 1e-4)
 
 
 def test_columns_of_a_table():
@@ -320,7 +320,7 @@ def test_no_dense_copy_is_made(monkeypatch):
     y = (np.random.default_rng(1).random(n) < 1 / (1 + np.exp(-X.sum(1)))).astype(float)
     tracemalloc.start()
     fit = lo.fit(lo.GLM(X, y, "logistic", RIDGE))
-    estimate = lo.cross_validate(fit, lo.leave_one_out(n))
+    estimate = lo.cross_validate(fit, lo.leave_one_out())
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < n * p * 8, peak

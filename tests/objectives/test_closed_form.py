@@ -83,7 +83,7 @@ class Walled(Moments):
 def test_where_there_is_no_value_f_is_infinite():
     fit = lo.fit(Walled(sample_mean().data), num_starts=1, theta0={"mean": 0.0, "log_scale": 3.0})
     np.testing.assert_allclose(fit.vector, fitted("closed form").vector, atol=1e-7)
-    assert np.isfinite(lo.cross_validate(fit, lo.leave_one_out(40)).losses).all()
+    assert np.isfinite(lo.cross_validate(fit, lo.leave_one_out()).losses).all()
 
 
 class Remembered(Moments):
@@ -100,7 +100,7 @@ class Remembered(Moments):
 @pytest.mark.parametrize("refit", [lo.NewtonStep(), lo.Exact(), lo.Certified()], ids=repr)
 def test_each_refit_begins_where_its_own_last_evaluation_ended(refit):
     Remembered.seen.clear()
-    lo.cross_validate(lo.fit(Remembered(sample_mean().data)), lo.kfold(40, 4, rng=0), refit)
+    lo.cross_validate(lo.fit(Remembered(sample_mean().data)), lo.kfold(k=4), refit)
     state, weights = (np.concatenate(part) for part in zip(*Remembered.seen, strict=True))
     own = (state == weights).all(axis=1)
     # a refit without an evaluation begins at the fit

@@ -180,7 +180,7 @@ def test_influential_folds_go_on_by_full_passes_and_others_do_not(cheap, monkeyp
         "_take_steps",
         lambda batch, candidates: went.append(candidates.lanes) or steps(batch, candidates),
     )
-    found = lo.cross_validate(fitted(), lo.leave_one_out(80), lo.Certified(0.05), audit=0)
+    found = lo.cross_validate(fitted(), lo.leave_one_out(), lo.Certified(0.05), audit=0)
     assert 60 in went[0] and len(went[0]) < 40
     assert (found.error[60] < np.inf) and found.result[60] == lo.RESULTS.successful
 
@@ -195,9 +195,9 @@ def test_no_update_takes_one_pass(cheap, monkeypatch):
         return losses(batch, theta, lanes)
 
     monkeypatch.setattr(ClosedFormBatch, "losses", refits_alone)
-    found = lo.fold_parameters(fit, lo.leave_one_out(80), lo.NoUpdate())
+    found = lo.fold_parameters(fit, lo.leave_one_out(), lo.NoUpdate())
     assert len(found["rate"]) == 80
-    estimate = lo.cross_validate(fit, lo.leave_one_out(80), lo.Exact(1e-3), audit=0)
+    estimate = lo.cross_validate(fit, lo.leave_one_out(), lo.Exact(1e-3), audit=0)
     assert len(passes) == 1 and np.isfinite(estimate.baseline[estimate.plan.held]).all()
 
 

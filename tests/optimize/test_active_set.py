@@ -412,7 +412,7 @@ def test_a_path_of_least_squares(ratio, spread):
     model = lo.GLM(
         X, y, "squared", lo.penalties.ElasticNet(1.0, ratio), sample_weight=w if spread else None
     )
-    path, plan = lo.path(model, alphas, lo.leave_one_out(80), audit=2), lo.leave_one_out(80)
+    path, plan = lo.path(model, alphas, lo.leave_one_out(), audit=2), lo.leave_one_out(80)
     assert _lasso.applies(model, path.penalties, path.plan)
     assert "0 beyond" in str(path)
     exact = []
@@ -441,10 +441,10 @@ def test_a_path_whose_leverages_and_errors_a_sample_tells(monkeypatch):
     """
     X, y, _ = made(n=160, p=60)
     model, alphas = lo.GLM(X, y, "squared", lo.penalties.Lasso(1.0)), np.geomspace(12.0, 3.0, 5)
-    known = lo.path(model, alphas, lo.leave_one_out(160))
+    known = lo.path(model, alphas, lo.leave_one_out())
     monkeypatch.setattr(_lasso, "SAMPLED_ACTIVE_COLUMNS", 5)
     monkeypatch.setattr(_lasso, "NUM_SAFETY_ROWS", 80)
-    found = lo.path(model, alphas, lo.leave_one_out(160), audit=1)
+    found = lo.path(model, alphas, lo.leave_one_out(), audit=1)
     off, said, none = [], [], []
     for point, other in zip(found.points, known.points, strict=True):
         exact = np.empty(160)
@@ -521,7 +521,7 @@ def test_a_path_of_columns_far_from_zero():
     X, y, w = made(n=80, p=12, spread=0.5)
     model = lambda X: lo.GLM(X, y, "squared", lo.penalties.Lasso(1.0), sample_weight=w)
     known, far = (
-        lo.path(model(X + shift), [20.0, 5.0], lo.leave_one_out(80)) for shift in (0.0, 1e4)
+        lo.path(model(X + shift), [20.0, 5.0], lo.leave_one_out()) for shift in (0.0, 1e4)
     )
     for one, other in zip(known.points, far.points, strict=True):
         np.testing.assert_allclose(
@@ -671,7 +671,7 @@ def test_ties_and_columns_that_repeat():
     fit = lo.fit(model)
     assert "at a tie" in fit.objective.note
     alone = lo.fit(lo.GLM(X, y, "squared", lo.penalties.Lasso(5.0)))
-    twice, once = (lo.cross_validate(one, lo.kfold(60, 5, rng=0)) for one in (fit, alone))
+    twice, once = (lo.cross_validate(one, lo.kfold(k=5)) for one in (fit, alone))
     np.testing.assert_allclose(twice.losses, once.losses, atol=1e-6)
     assert not twice.proved.any() and once.proved.all()
 
@@ -735,7 +735,7 @@ def test_coefficients_of_all_levels_are_not_unique_but_predictions_are(sparse):
     y = 2.0 * (rows[:, 0] == "a") - (rows[:, 1] == "u") + rng.normal(size=50)
     levels = OneHotEncoder(sparse_output=sparse, categories=[list("abcd"), list("uvwxyz")])
     host = make_pipeline(levels, Lasso(0.003, tol=1e-12, max_iter=100_000)).fit(rows, y)
-    cv = lo.cross_validate(lo.from_sklearn(host, rows, y), lo.leave_one_out(50))
+    cv = lo.cross_validate(lo.from_sklearn(host, rows, y), lo.leave_one_out())
     for i, loss in enumerate(cv.per_unit()):
         others = np.arange(50) != i
         left = y[i] - clone(host).fit(rows[others], y[others]).predict(rows[[i]])[0]

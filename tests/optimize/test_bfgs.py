@@ -138,7 +138,7 @@ def test_a_descent_that_ends_on_a_saddle_is_no_refit(monkeypatch):
     objective = Ridge(np.random.default_rng(0).standard_normal((12, 30)))
     fit = lo.anchor(objective, lo.fit(objective, np.zeros(31), num_starts=1).theta)
     for refit in (lo.Certified(), lo.Exact()):
-        found = lo.cross_validate(fit, lo.leave_one_out(12), refit, audit=0)
+        found = lo.cross_validate(fit, lo.leave_one_out(), refit, audit=0)
         assert found.result[0] == lo.RESULTS.not_converged and not found.result[1:].any()
 
 

@@ -99,7 +99,7 @@ def test_least_squares_is_the_hosts(name):
         refit = LinearRegression().fit(X[weights > 0], Y[weights > 0], weights[weights > 0])
         return 0.5 * (Y[units] - refit.predict(X[units])) ** 2
 
-    agree_with_the_host(lo.cross_validate(taken, lo.leave_one_out(N)), X, loss, 1e-6)
+    agree_with_the_host(lo.cross_validate(taken, lo.leave_one_out()), X, loss, 1e-6)
     for plan in (lo.kfold(N, 5), lo.groups(LEVEL), lo.bootstrap(N, 4, rng=0)):
         agree_with_the_host(lo.cross_validate(ours, plan), X, loss, 1e-6)
 
@@ -110,7 +110,7 @@ def test_statsmodels_pseudo_inverse_is_taken_as_it_is():
     fit = lo.from_statsmodels(results)
     assert fit.rank == 6 and fit.num_params == 7
     np.testing.assert_allclose(fit.parameters["coef"], results.params)
-    cv = lo.cross_validate(fit, lo.leave_one_out(N))
+    cv = lo.cross_validate(fit, lo.leave_one_out())
     h = results.get_influence().hat_matrix_diag
     known = h < 1 - 1e-9
     np.testing.assert_allclose(
@@ -139,7 +139,7 @@ def test_logistic_regression_of_levels_is_the_hosts():
     np.testing.assert_allclose(taken.parameters["coef"], host.coef_[0])
     np.testing.assert_allclose(taken.value, ours.value, rtol=1e-9)
     assert taken.rank == ours.rank == 5 and ours.num_params == 6
-    agree_with_the_host(lo.cross_validate(taken, lo.kfold(N, 4), lo.Exact()), X, loss, 1e-5)
+    agree_with_the_host(lo.cross_validate(taken, lo.kfold(k=4), lo.Exact()), X, loss, 1e-5)
     agree_with_the_host(lo.cross_validate(ours, lo.groups(level), lo.Exact()), X, loss, 1e-5)
 
 
@@ -208,7 +208,7 @@ def test_a_ridge_far_below_the_curvature_is_resolved():
     rng = np.random.default_rng(0)
     X, y = 1e7 * rng.standard_normal((12, 20)), 1e6 + 100 * rng.standard_normal(12)
     cv = lo.cross_validate(
-        lo.from_sklearn(Ridge(1.0, solver="svd").fit(X, y), X, y), lo.leave_one_out(12)
+        lo.from_sklearn(Ridge(1.0, solver="svd").fit(X, y), X, y), lo.leave_one_out()
     )
     for i in range(12):
         x, t = (np.delete(part, i, 0) for part in (X, y))
@@ -231,7 +231,7 @@ def test_the_audit_is_right_where_columns_repeat_one_another(kind, noise):
     y = Y if kind == "squared" else (rng.random(N) < 0.5) * 1.0
     fit = lo.fit(lo.GLM(X, y, kind))
     for refit in (lo.Certified(), lo.Exact()):
-        cv = lo.cross_validate(fit, lo.leave_one_out(N), refit)
+        cv = lo.cross_validate(fit, lo.leave_one_out(), refit)
         assert not cv.audit.beyond.any() and cv.audit.exact.notna().all() and "LO308" not in str(cv)
 
 
@@ -245,7 +245,7 @@ def test_of_more_columns_than_rows_the_refits_are_of_least_norm():
     assert fit.rank == 12
     twice = np.r_[X[:6], X[:6]]  # each row has a copy that stays
     cv = lo.cross_validate(
-        lo.fit(lo.GLM(twice, Y[:12], "squared", intercept=False)), lo.leave_one_out(12)
+        lo.fit(lo.GLM(twice, Y[:12], "squared", intercept=False)), lo.leave_one_out()
     )
     np.testing.assert_allclose(cv.per_unit(), 0.5 * (Y[:12] - np.roll(Y[:12], 6)) ** 2)
 
@@ -281,7 +281,7 @@ def test_classes_of_a_multinomial_share_what_is_not_determined():
     assert free.rank == 2 * 5 and penalised.rank == 18 - 1
     dropped = lo.fit(lo.GLM(X[:, 1:], y, "multinomial"))
     np.testing.assert_allclose(free.value, dropped.value, rtol=1e-10)
-    ours, theirs = (lo.cross_validate(fit, lo.kfold(N, 4), lo.Exact()) for fit in (free, dropped))
+    ours, theirs = (lo.cross_validate(fit, lo.kfold(k=4), lo.Exact()) for fit in (free, dropped))
     np.testing.assert_allclose(ours.losses, theirs.losses, atol=1e-6)
 
 
@@ -368,7 +368,7 @@ def test_refits_beside_one_that_is_undetermined_keep_their_losses(kind):
     if kind == "in folds":
         rest = lo.cross_validate(
             lo.fit(lo.GLM(np.delete(X[:, :2], 4, 0), np.delete(y, 4), "poisson")),
-            lo.leave_one_out(34),
+            lo.leave_one_out(),
         )
         assert abs(found.losses[0] - rest.losses[3]) <= found.error[0] + rest.error[3] + 1e-9
 
@@ -381,7 +381,7 @@ def test_the_row_that_keeps_a_level_from_separation(loss):
     rng = np.random.default_rng(0)
     X, y = np.c_[np.arange(60) % 12 == 0, rng.standard_normal(60)], np.arange(60) % 2.0
     y[::12] = [0.0, 1.0, 1.0, 1.0, 1.0]
-    cv = lo.cross_validate(lo.fit(lo.GLM(X, y, loss)), lo.leave_one_out(60))
+    cv = lo.cross_validate(lo.fit(lo.GLM(X, y, loss)), lo.leave_one_out())
     assert (
         cv.result[0] == lo.RESULTS.not_converged
         and np.isnan(cv.losses[0])
@@ -404,7 +404,7 @@ def test_a_level_that_one_row_keeps_from_separation():
         weight[0] = np.exp(rng.uniform(0, 6))
         fit = lo.fit(lo.GLM(X, y, "logistic", sample_weight=weight))
         for refit in (lo.Certified(), lo.Exact()):
-            cv = lo.cross_validate(fit, lo.leave_one_out(30), refit)
+            cv = lo.cross_validate(fit, lo.leave_one_out(), refit)
             assert cv.result[0] == lo.RESULTS.not_converged and np.isnan(cv.losses[0])
 
 
@@ -430,7 +430,7 @@ def test_a_row_far_out_leaves_what_the_others_determine():
     X[14, 1] = 844168.0
     y = X @ [1.0, 0.5, -1.0] + rng.standard_normal(20)
     host = LinearRegression()
-    cv = lo.cross_validate(lo.from_sklearn(host.fit(X, y), X, y), lo.leave_one_out(20))
+    cv = lo.cross_validate(lo.from_sklearn(host.fit(X, y), X, y), lo.leave_one_out())
     exact = (cross_val_predict(host, X, y, cv=20) - y) ** 2 / 2
     assert (np.abs(cv.losses - exact) <= cv.error + 1e-9 * exact)[
         np.isfinite(cv.losses)

@@ -575,7 +575,7 @@ def test_runs_and_blocks_stay_within_their_series():
             lambda: lo.rolling(9, 1, groups=STACKED, times=list("abcdeabcd")),
             "times must be numbers or dates; got string",
         ),
-        (lambda: lo.purged(np.r_[:5, :4], 2), "give groups="),
+        (lambda: lo.purged(np.r_[:5, :4], 2), "groups= are the series"),
     ],
 )
 def test_series_that_cannot_be_read_are_refused(call, words):
@@ -665,12 +665,24 @@ def test_labels_say_which_row_is_which_unit():
             ValueError,
             "other weights than 0 and 1",
         ),
-        (lambda: lo.kfold(9, k=3).split(FEATURES), ValueError, "for 9 units, but X has 40 rows"),
-        (lambda: lo.kfold(k=3).split(FEATURES, TARGET, TARGET), TypeError, "lo.groups"),
-        (lambda: lo.groups("clinic").split(FEATURES), ValueError, "no column is named 'clinic'"),
-        (lambda: lo.groups("site").split(TARGET), ValueError, "names the column 'site'"),
-        (lambda: lo.kfold(k=41).split(FEATURES), ValueError, "from 2 to 40"),
-        (lambda: lo.kfold(k=2).split([]), ValueError, "num_units must be"),
+        (
+            lambda: list(lo.kfold(9, k=3).split(FEATURES)),
+            ValueError,
+            "for 9 units, but X has 40 rows",
+        ),
+        (
+            lambda: list(lo.kfold(k=3).split(FEATURES, TARGET, FEATURES["site"])),
+            ValueError,
+            "on both sides",
+        ),
+        (
+            lambda: list(lo.groups("clinic").split(FEATURES)),
+            ValueError,
+            "no column is named 'clinic'",
+        ),
+        (lambda: list(lo.groups("site").split(TARGET)), ValueError, "names the column 'site'"),
+        (lambda: list(lo.kfold(k=41).split(FEATURES)), ValueError, "from 2 to 40"),
+        (lambda: list(lo.kfold(k=2).split([])), ValueError, "num_units must be"),
         (lambda: lo.kfold(10), TypeError, "give k=; .* num_units="),
         (lambda: lo.blocks(20), TypeError, "give size= or k=; .* num_units="),
         (lambda: lo.bootstrap(1000), TypeError, "give num_resamples=; .* num_units="),
@@ -710,3 +722,12 @@ def test_plans_say_what_they_are():
     assert "30 resamples of 9 units, drawn (rng=2)" in str(lo.bootstrap(9, 30, rng=2))
     assert repr(lo.kfold(k=3)) == "Plan(lo.kfold(k=3): of the units of the fit that takes it)"
     assert "lo.kfold(k=3)" in str(lo.kfold(k=3))
+
+
+def test_groups_that_a_splitter_is_given_stay_whole():
+    g = FEATURES["site"]
+    for plan in (lo.groups("site", k=4), lo.groups(g, k=4)):
+        assert len(cross_val_score(Ridge(), FEATURES, TARGET, groups=g, cv=plan)) == 4
+    splits = lo.leakage.InjectedSplits(0.0, cv=lo.groups(g.to_numpy(), k=4))
+    tests = [test for _, test in splits.split(FEATURES.to_numpy(), TARGET, g.to_numpy())]
+    assert all(set(map(int, test)) for test in tests) and len(tests) == 4

@@ -40,7 +40,7 @@ def test_a_first_step_out_of_the_domain_loses_no_refit():
     theta = scipy.optimize.brentq(slope, 1e-12, 50.0, xtol=1e-14)
     exact = 0.5 * (theta - OUTLYING[-1]) ** 2 - np.sqrt(theta)
     for refit in (lo.Exact(), lo.Certified(), lo.NoUpdate()):
-        found = lo.cross_validate(fit, lo.leave_one_out(6), refit, audit=0)
+        found = lo.cross_validate(fit, lo.leave_one_out(), refit, audit=0)
         assert found.result[-1] == lo.RESULTS.successful
         assert abs(found.losses[-1] - exact) <= found.error[-1] + 1e-9 < 0.25 * exact
 
@@ -55,10 +55,10 @@ def test_what_has_no_minimiser_is_lost_though_its_way_crosses_a_kink():
     y[2] = 1.0  # without it the classes are separate
     fit = lo.fit(lo.GLM(x[:, None], y, loss=loss))
     for refit in (lo.Exact(), lo.Certified()):
-        found = lo.cross_validate(fit, lo.leave_one_out(16), refit, audit=0)
+        found = lo.cross_validate(fit, lo.leave_one_out(), refit, audit=0)
         assert found.result[2] == lo.RESULTS.not_converged
         assert np.isnan(found.losses[2]) and np.isinf(found.error[2])
-    assert np.isinf(lo.cross_validate(fit, lo.leave_one_out(16), lo.NewtonStep(), audit=0).error[2])
+    assert np.isinf(lo.cross_validate(fit, lo.leave_one_out(), lo.NewtonStep(), audit=0).error[2])
 
 
 def robust():
@@ -85,7 +85,7 @@ def test_an_audit_of_what_stays_at_the_fit_begins_with_the_longest_step():
         lo.Separable(lambda theta, y: jnp.sqrt(1 + (y - theta) ** 2), y, theta0=np.array(0.0))
     )
     for refit in (lo.NoUpdate(), lo.InfinitesimalJackknife()):
-        audit = lo.cross_validate(fit, lo.leave_one_out(20), refit, audit=1).audit
+        audit = lo.cross_validate(fit, lo.leave_one_out(), refit, audit=1).audit
         assert audit.reason[0] == "longest step" and audit.refit[0] == 7
 
 
@@ -110,7 +110,7 @@ def test_what_is_kept_beside_a_fit_does_not_keep_it(monkeypatch):
     loss = lambda theta, y: jnp.log1p(3 * (y - theta) ** 2)
     fit = lo.fit(lo.Separable(loss, data, theta0=np.array(3.0)), num_starts=6)
     assert len(fit.minima.value) == 2
-    lo.cross_validate(fit, lo.leave_one_out(35), audit=0)
+    lo.cross_validate(fit, lo.leave_one_out(), audit=0)
     gone = weakref.ref(fit)
     del fit
     gc.collect()

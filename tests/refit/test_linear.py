@@ -137,7 +137,7 @@ def test_an_audit_ends_where_steps_do(alpha):
         X[:, 0], X[:, 1] = np.arange(60) == seed, rng.random(60) < 0.05
         y = (rng.random(60) < 1 / (1 + np.exp(-np.clip(X @ rng.normal(size=6), -5, 3)))) * 1.0
         fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(alpha)))
-        assert not lo.cross_validate(fit, lo.leave_one_out(60), audit=1).audit.beyond.any()
+        assert not lo.cross_validate(fit, lo.leave_one_out(), audit=1).audit.beyond.any()
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -165,7 +165,7 @@ def test_a_row_in_the_flat_tail():
     fit = lo.fit(
         lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.1), sample_weight=w, intercept=False)
     )
-    cv = lo.cross_validate(fit, lo.leave_one_out(120))
+    cv = lo.cross_validate(fit, lo.leave_one_out())
     heaviest = int(np.argmax(w))
     theta = refit("logistic", X, y, np.where(np.arange(120) == heaviest, 0.0, w))
     true = LOSSES["logistic"](X[heaviest] @ theta, y[heaviest])
@@ -294,8 +294,8 @@ def test_errors_of_proportions_are_estimated(loss):
     X, y, *_ = problem("plain", "logistic", 0)
     fit = lo.fit(lo.GLM(X, 0.2 + 0.5 * y, loss, lo.penalties.Ridge(0.1)))
     cv, exact = (
-        lo.cross_validate(fit, lo.leave_one_out(80)),
-        lo.cross_validate(fit, lo.leave_one_out(80), lo.Exact()),
+        lo.cross_validate(fit, lo.leave_one_out()),
+        lo.cross_validate(fit, lo.leave_one_out(), lo.Exact()),
     )
     assert not cv.proved.any() and not len(cv.flagged())
     assert (np.abs(cv.losses - exact.losses) <= cv.error + exact.error + 1e-9).all()
@@ -361,10 +361,7 @@ def test_of_a_function_nothing_is_proved():
     bent = lambda coef: jnp.sum(jnp.sqrt(1 + coef**2))
     for loss, penalty in ((hinge, lo.penalties.Ridge(1.0)), ("logistic", bent)):
         fit = lo.fit(lo.GLM(X, y, loss, penalty))
-        assert (
-            fit.predictors is None
-            and not lo.cross_validate(fit, lo.kfold(80, 4, rng=0)).proved.any()
-        )
+        assert fit.predictors is None and not lo.cross_validate(fit, lo.kfold(k=4)).proved.any()
 
 
 @pytest.mark.parametrize("limit", ["_budget", "COSTLY_OPERATIONS"])
@@ -443,7 +440,7 @@ def test_the_next_term_corrects_one_step(monkeypatch):
     fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.5)))
     anchor, unit = linear.linear_cache(fit), np.arange(150)
     look = linear.one_row(fit, unit, np.zeros(150))
-    exact = lo.cross_predict(fit, lo.leave_one_out(150), lo.Exact(1e-12), "link")
+    exact = lo.cross_predict(fit, lo.leave_one_out(), lo.Exact(1e-12), "link")
     term = linear.single_rows.next_term(anchor, look, None)
     sample = linear.single_rows.next_term(anchor, look, 256)
     before, after = np.abs(look.center - exact), np.abs(look.center + term.move - exact)
@@ -539,7 +536,7 @@ def test_how_much_is_audited(monkeypatch):
     assert lo.cross_validate(fit, lo.groups(group), audit=0).audit is None
     assert len(lo.cross_validate(fit, lo.groups(group), audit=5).audit) >= 1
     monkeypatch.setattr(_audit, "REPEATING", 1e-9)
-    some = [lo.cross_validate(fit, lo.leave_one_out(80), audit=5).audit for _ in range(2)]
+    some = [lo.cross_validate(fit, lo.leave_one_out(), audit=5).audit for _ in range(2)]
     assert (
         len(some[0]) == 5
         and some[0].equals(some[1])
@@ -569,11 +566,11 @@ def test_copies_and_heavy_rows_are_told():
     twice = np.r_[np.arange(80), np.arange(10)]
     fit = lo.fit(lo.GLM(X[twice], y[twice], "logistic", lo.penalties.Ridge(0.1)))
     assert "20 rows are seen by their own refits in a copy" in str(
-        lo.cross_validate(fit, lo.leave_one_out(90))
+        lo.cross_validate(fit, lo.leave_one_out())
     )
     assert "in a copy" not in str(lo.cross_validate(fit, lo.groups(twice)))
     squared = lo.fit(lo.GLM(X, np.r_[1e3, X[1:, 0]], "squared", lo.penalties.Ridge(0.1)))
-    assert "row 0 is" in str(lo.cross_validate(squared, lo.leave_one_out(80)))
+    assert "row 0 is" in str(lo.cross_validate(squared, lo.leave_one_out()))
 
 
 def test_an_objective_that_does_not_say_has_no_standard_error():
@@ -584,7 +581,7 @@ def test_an_objective_that_does_not_say_has_no_standard_error():
         name: lo.fit(lo.Objective(loss, 30, score, dependence=name), np.zeros(()))
         for name in ("unknown", "independent")
     }
-    unknown, independent = (lo.cross_validate(fit, lo.leave_one_out(30)) for fit in fits.values())
+    unknown, independent = (lo.cross_validate(fit, lo.leave_one_out()) for fit in fits.values())
     assert np.isnan(unknown.se) and "does not say" in str(unknown) and independent.se > 0
     with pytest.raises(ValueError, match="dependence"):
         lo.Objective(loss, 30, dependence="perhaps")

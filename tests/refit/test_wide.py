@@ -66,7 +66,7 @@ def test_leave_one_out_is_within_its_errors(loss):
     y = labels if loss == "logistic" else counts
     fit = lo.fit(lo.GLM(X, y, loss, RIDGE), curvature="products")
     assert fit.factor is None and fit.decrement < 1e-6
-    found = lo.cross_validate(fit, lo.leave_one_out(N))
+    found = lo.cross_validate(fit, lo.leave_one_out())
     rows = np.random.default_rng(1).choice(N, 15, replace=False)
     start = refit(X, y, loss, [])[2]  # its own, of all rows
     exact = np.array([refit(X, y, loss, [k], start=start)[0][0] for k in rows])
@@ -127,7 +127,7 @@ def test_rough_steps_of_refits_are_in_float32(monkeypatch):
         return out
 
     monkeypatch.setattr(_wide.WideModel, "solve", count)
-    one_row = lo.cross_validate(fit, lo.leave_one_out(N), audit=0)
+    one_row = lo.cross_validate(fit, lo.leave_one_out(), audit=0)
     made.clear()
     found = lo.cross_validate(fit, plan, lo.Exact(), audit=0)
     assert made[np.dtype(np.float32)] > 0.3 * sum(made.values())
@@ -136,7 +136,7 @@ def test_rough_steps_of_refits_are_in_float32(monkeypatch):
         found.losses, lo.cross_validate(fit, plan, lo.Exact(), audit=0).losses, rtol=1e-7
     )
     again = lo.cross_validate(
-        lo.fit(fit.objective, curvature="products"), lo.leave_one_out(N), audit=0
+        lo.fit(fit.objective, curvature="products"), lo.leave_one_out(), audit=0
     )
     np.testing.assert_allclose(one_row.losses, again.losses, rtol=1e-4)
 
@@ -186,11 +186,11 @@ def test_few_columns_by_products_are_as_dense_ones():
     for plan in (lo.kfold(120, 6), lo.bootstrap(120, 5)):
         one, other = (lo.cross_validate(fit, plan, lo.Exact()) for fit in (dense, sparse))
         np.testing.assert_allclose(other.losses, one.losses, atol=1e-7)
-    one, other = (lo.cross_validate(fit, lo.leave_one_out(120)) for fit in (dense, sparse))
+    one, other = (lo.cross_validate(fit, lo.leave_one_out()) for fit in (dense, sparse))
     assert (np.abs(one.losses - other.losses) <= one.error + other.error).all()
     for refit, tol in ((lo.Certified(), 1e-6), (lo.NewtonStep(), 1e-4)):
-        theta = lo.fold_parameters(sparse, lo.leave_one_out(120), refit)["coef"]
+        theta = lo.fold_parameters(sparse, lo.leave_one_out(), refit)["coef"]
         other = lo.Exact() if isinstance(refit, lo.Certified) else refit
         np.testing.assert_allclose(
-            theta, lo.fold_parameters(dense, lo.leave_one_out(120), other)["coef"], atol=tol
+            theta, lo.fold_parameters(dense, lo.leave_one_out(), other)["coef"], atol=tol
         )

@@ -17,7 +17,7 @@ FIT = lo.fit(lo.GLM(X, Y > 0, "logistic", lo.penalties.Ridge(1.0)))
 PLACES = lo.nearest_neighbour_matched(X, X + 0.1, 5)
 RESULTS = {
     "jackknife": (
-        lambda: lo.cross_validate(FIT, lo.leave_one_out(40), lo.InfinitesimalJackknife()),
+        lambda: lo.cross_validate(FIT, lo.leave_one_out(), lo.InfinitesimalJackknife()),
         {"jaeckel1972", "debruyne2008", "giordano2019"},
     ),
     "plan and measure": (
@@ -33,8 +33,8 @@ RESULTS = {
         lambda: lo.fit(lo.GLM(X, Y, "squared", lo.penalties.Lasso(1.0))),
         {"tibshirani1996"},
     ),
-    "path": (lambda: lo.path(lo.GLM(X, Y, "squared"), [0.1, 1.0], lo.kfold(40, 5)), set()),
-    "influence": (lambda: lo.influence(lo.cross_validate(FIT, lo.leave_one_out(40))), {"cook1977"}),
+    "path": (lambda: lo.path(lo.GLM(X, Y, "squared"), [0.1, 1.0], lo.kfold(k=5)), set()),
+    "influence": (lambda: lo.influence(lo.cross_validate(FIT, lo.leave_one_out())), {"cook1977"}),
 }
 
 

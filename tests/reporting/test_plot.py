@@ -16,7 +16,7 @@ from tests.helpers import fitted
 
 @pytest.fixture(scope="module")
 def cv():
-    return lo.cross_validate(fitted("logistic"), lo.leave_one_out(60))
+    return lo.cross_validate(fitted("logistic"), lo.leave_one_out())
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +27,10 @@ def random_folds():
 def pictures(cv):
     fit = fitted("logistic")
     folds, step = (
-        lo.cross_validate(fit, lo.kfold(60, 6)),
-        lo.cross_validate(fit, lo.leave_one_out(60), lo.NewtonStep()),
+        lo.cross_validate(fit, lo.kfold(k=6)),
+        lo.cross_validate(fit, lo.leave_one_out(), lo.NewtonStep()),
     )
-    path = lo.path(fit.objective, [0.1, 1.0, 10.0], lo.leave_one_out(60))
+    path = lo.path(fit.objective, [0.1, 1.0, 10.0], lo.leave_one_out())
     found = lo.influence(cv, pairs=0)
     return {
         "losses": cv.plot,
@@ -85,7 +85,7 @@ def test_the_inline_backend_shows_it(cv):
 def test_axes_say_what_a_loss_is(cv, random_folds):
     for ax in (cv.plot(), lo.plot.estimates({"a": cv}), lo.plot.leverage(fitted("logistic"), cv)):
         assert "−log probability" in ax.get_xlabel() + ax.get_ylabel()
-    brier = lo.cross_validate(fitted("logistic"), lo.kfold(60, 5), evaluate="squared_error")
+    brier = lo.cross_validate(fitted("logistic"), lo.kfold(k=5), evaluate="squared_error")
     assert (
         brier.score in brier.plot().get_ylabel()
         and brier.score in lo.plot.estimates({"b": brier}).get_xlabel()
@@ -121,7 +121,7 @@ def test_labels_are_the_datas():
         {"x": np.random.default_rng(0).standard_normal(30)}, index=years
     ).rename_axis("year")
     y = frame["x"] + 0.1 * np.arange(30)
-    cv = lo.cross_validate(lo.fit(lo.GLM(frame, y, "squared")), lo.leave_one_out(30))
+    cv = lo.cross_validate(lo.fit(lo.GLM(frame, y, "squared")), lo.leave_one_out())
     ax = lo.influence(cv, pairs=0).plot()
     assert (
         ax.get_xlabel() == "year"

@@ -39,7 +39,7 @@ def estimate(label="p", penalty=0.1, column="age"):
     y = X[column] + rng.standard_normal(N)
     y.iloc[5] = 60
     fit = lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(penalty)))
-    return lo.cross_validate(fit, lo.kfold(N, 10, rng=3), metric="mse")
+    return lo.cross_validate(fit, lo.kfold(k=10, rng=3), metric="mse")
 
 
 @functools.cache
@@ -218,7 +218,7 @@ def test_code_that_cannot_run_is_not_shown_as_code(tmp_path):
     ):
         fit = lo.fit(lo.GLM(np.eye(9, 2), np.arange(9.0), loss, lo.penalties.Ridge(1.0)))
         page = read(
-            lo.cross_validate(fit, lo.leave_one_out(9), **wanted).report(tmp_path / "page.html")
+            lo.cross_validate(fit, lo.leave_one_out(), **wanted).report(tmp_path / "page.html")
         )
         assert "fit = lo.fit(...)  # GLM (Custom)" in page.text and "np.load" not in page.text
 
@@ -239,7 +239,7 @@ def test_the_table_is_the_estimate_s(pages):
 
 def test_losses_that_do_not_exist_are_no_numbers(tmp_path):
     X = np.c_[np.random.default_rng(0).standard_normal((30, 1)), np.arange(30) == 7]
-    cv = lo.cross_validate(lo.fit(lo.GLM(X, X[:, 0], "squared")), lo.leave_one_out(30))
+    cv = lo.cross_validate(lo.fit(lo.GLM(X, X[:, 0], "squared")), lo.leave_one_out())
     page = read(cv.report(tmp_path / "lost.html"))
     first = dict(
         zip(page.data["table-rows"]["columns"], page.data["table-rows"]["rows"][0], strict=True)
@@ -364,7 +364,7 @@ def test_what_cannot_be_compared_is_no_page(tmp_path):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((40, 2))
     one, two = (
-        lo.cross_validate(lo.fit(lo.GLM(X, y, "squared")), lo.leave_one_out(40))
+        lo.cross_validate(lo.fit(lo.GLM(X, y, "squared")), lo.leave_one_out())
         for y in (X[:, 0], np.exp(X[:, 0]))
     )
     with pytest.raises(ValueError, match="predict other responses"):
@@ -391,13 +391,11 @@ def test_joint_losses_and_series(tmp_path):
     x = np.random.default_rng(0).standard_normal(60)
     bare = lo.Objective(lambda theta, w: w @ (x - theta) ** 2, 60)
     joint = read(
-        lo.cross_validate(lo.fit(bare, np.zeros(())), lo.kfold(60, 6)).report(
-            tmp_path / "joint.html"
-        )
+        lo.cross_validate(lo.fit(bare, np.zeros(())), lo.kfold(k=6)).report(tmp_path / "joint.html")
     )
     assert len(joint.data["table-rows"]["rows"]) == 6 and "not available" in joint.text
     series = lo.fit(lo.HMM(np.random.default_rng(0).poisson(3.0, 150), lo.emissions.Poisson(), 1))
-    page = read(lo.cross_validate(series, lo.leave_one_out(150)).report(tmp_path / "series.html"))
+    page = read(lo.cross_validate(series, lo.leave_one_out()).report(tmp_path / "series.html"))
     assert len(page.marks["order"]) == 150
 
 
@@ -695,7 +693,7 @@ def test_what_a_page_says_itself_is_not_said_twice(tmp_path):
         str(a): lo.fit(lo.GLM(np.eye(9, 2), np.arange(9.0), "squared", lo.penalties.Ridge(a)))
         for a in (1.0, 2.0)
     }
-    found = {name: lo.cross_validate(fit, lo.leave_one_out(9)) for name, fit in fits.items()}
+    found = {name: lo.cross_validate(fit, lo.leave_one_out()) for name, fit in fits.items()}
     with pytest.warns(UserWarning, match="fewer than 100") as caught:
         lo.compare(found)
     said = str(next(each.message for each in caught if "fewer than 100" in str(each.message)))

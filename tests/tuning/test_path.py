@@ -68,7 +68,7 @@ def refitted(objective, alpha, plan):
 
 def test_ridges_are_scikit_learns():
     objective = least_squares(200)
-    found = lo.path(objective, ALPHAS, lo.leave_one_out(200))
+    found = lo.path(objective, ALPHAS, lo.leave_one_out())
     host = RidgeCV(ALPHAS, store_cv_results=True).fit(objective.design[:, :-1], objective.y)
     assert found.best.value == host.alpha_
     np.testing.assert_allclose(
@@ -150,7 +150,7 @@ def test_plans_may_be_numbers_splitters_and_groups():
 def test_more_columns_than_rows(n=12, p=30):
     rng = np.random.default_rng(3)
     objective = lo.GLM(rng.standard_normal((n, p)), rng.standard_normal(n), "squared")
-    found = lo.path(objective, [0.1, 1.0, 10.0], lo.leave_one_out(n))
+    found = lo.path(objective, [0.1, 1.0, 10.0], lo.leave_one_out())
     for alpha, estimate in zip(found.values, found.estimates, strict=True):
         truth = 0.5 * np.concatenate([without(objective, alpha, [i]) for i in range(n)]) ** 2
         np.testing.assert_allclose(estimate.losses, truth, rtol=1e-8)
@@ -166,10 +166,10 @@ def test_what_rounding_takes_goes_the_usual_way():
     X = X * [1e7, 1.0, 1.0, 1.0]
     wide = lo.GLM(X, y, "squared")
     assert ridges(wide, np.array([1e-3]), lo.leave_one_out(60)).bad.all()
-    found = lo.path(wide, [1e-3, 1.0], lo.leave_one_out(60))
+    found = lo.path(wide, [1e-3, 1.0], lo.leave_one_out())
     for alpha, estimate in zip(found.values, found.estimates, strict=True):
         one = lo.cross_validate(
-            lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(alpha))), lo.leave_one_out(60)
+            lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(alpha))), lo.leave_one_out()
         )
         np.testing.assert_allclose(estimate.losses, one.losses, rtol=1e-6)
 
@@ -292,7 +292,7 @@ def test_proved_rows_of_a_lasso_path_are_those_of_300_bits(ratio, ugly):
         lo.penalties.Lasso(a) if ratio == 1 else lo.penalties.ElasticNet(a, 0.5) for a in alphas
     ]
     objective = lo.GLM(X, y, "squared", penalties[0], intercept=False)
-    found = lo.path(objective, penalties, lo.leave_one_out(24), audit=0)
+    found = lo.path(objective, penalties, lo.leave_one_out(), audit=0)
     for alpha, estimate in zip(alphas, found.estimates, strict=True):
         for i in np.flatnonzero(estimate.proved):
             keep = np.arange(24) != i
@@ -432,7 +432,7 @@ def test_rows_without_which_nothing_is_determined(affordable, refit, monkeypatch
     """What looks settled by the full fit's Hessian is not: that is no metric of theirs."""
     monkeypatch.setattr(_penalty_stack, "AFFORDABLE", affordable)
     penalties = [lo.penalties.Zero(), lo.penalties.Ridge(1e-3), lo.penalties.Ridge(1e-7)]
-    found = lo.path(alone(), penalties, lo.leave_one_out(60), refit)
+    found = lo.path(alone(), penalties, lo.leave_one_out(), refit)
     for point in found.points:
         one = lo.cross_validate(lo.fit(point.fit.objective), point.estimate.plan, refit)
         assert (point.estimate.result == one.result).all() and np.isnan(point.mean) == np.isnan(
@@ -634,14 +634,14 @@ def test_copies_are_told_of_every_estimate(monkeypatch):
     X[3], y[3] = X[9], y[9]
     monkeypatch.setattr(_penalty_stack, "TOGETHER", 1)
     named = [lo.penalties.Ridge(1.0), lo.penalties.Ridge(2.0), lo.penalties.PseudoHuber(1.0, 0.1)]
-    found = lo.path(lo.GLM(X, y, "poisson"), named, lo.leave_one_out(80))
+    found = lo.path(lo.GLM(X, y, "poisson"), named, lo.leave_one_out())
     assert all(
         "2 rows are seen by their own refits in a copy" in str(each) for each in found.estimates
     )
 
 
 def test_one_standard_error_by_its_definition():
-    found = lo.path(least_squares(40, seed=7), np.logspace(-2, 4, 20), lo.leave_one_out(40))
+    found = lo.path(least_squares(40, seed=7), np.logspace(-2, 4, 20), lo.leave_one_out())
     table = found.table()
     losses = found.best.estimate.losses
     limit = table["mean"].min() + losses.std(ddof=1) / np.sqrt(40)
@@ -675,7 +675,7 @@ def test_of_each_model(make):
 
 def test_of_each_penalty():
     penalties = [lo.penalties.PseudoHuber(a, 0.1) for a in (1.0, 5.0)]
-    assert lo.path(logistic(), penalties, lo.leave_one_out(50)).values.tolist() == [1.0, 5.0]
+    assert lo.path(logistic(), penalties, lo.leave_one_out()).values.tolist() == [1.0, 5.0]
     averaged = [lo.penalties.per_weight(lo.penalties.Ridge(a)) for a in (0.01, 0.1)]
     plan = lo.kfold(50, 5, rng=0)
     found = lo.path(logistic(), averaged, plan, lo.Exact())
@@ -688,7 +688,7 @@ def test_of_each_penalty():
         "smooth": lo.penalties.Quadratic(np.eye(3) * 3),
         "none": lo.penalties.Zero(),
     }
-    found = lo.path(logistic(), named, lo.leave_one_out(50))
+    found = lo.path(logistic(), named, lo.leave_one_out())
     assert found.values.tolist() == list(named) and found.penalties == list(named.values())
     assert lo.path(
         logistic(), [lo.penalties.Zero(), lo.penalties.Ridge(1.0)], plan
@@ -698,11 +698,11 @@ def test_of_each_penalty():
 def test_an_audit_that_misses_is_taken_seriously(monkeypatch):
     missed = _path.audit_table
     monkeypatch.setattr(_path, "audit_table", lambda *args: missed(*args).assign(beyond=True))
-    found = lo.path(least_squares(), [0.1, 1.0], lo.leave_one_out(60))
+    found = lo.path(least_squares(), [0.1, 1.0], lo.leave_one_out())
     assert "cross-validated by itself" in str(found) and all(len(e.audit) for e in found.estimates)
     monkeypatch.undo()
-    assert "1 refit of the path" in str(lo.path(least_squares(), [0.1, 1.0], lo.leave_one_out(60)))
-    assert "audit" not in str(lo.path(least_squares(), [0.1, 1.0], lo.leave_one_out(60), audit=0))
+    assert "1 refit of the path" in str(lo.path(least_squares(), [0.1, 1.0], lo.leave_one_out()))
+    assert "audit" not in str(lo.path(least_squares(), [0.1, 1.0], lo.leave_one_out(), audit=0))
 
 
 @pytest.mark.parametrize("split", [True, False], ids=["side by side", "one after another"])
@@ -717,7 +717,7 @@ def test_audits_are_of_refits_that_exist(split, monkeypatch):
     if not split:
         monkeypatch.setattr(_path, "groups", lambda *args: [])
     monkeypatch.setattr(_path, "affordable", lambda *_: 50)
-    (alone,) = lo.path(objective, [lo.penalties.Zero()], lo.leave_one_out(12), audit=50).estimates
+    (alone,) = lo.path(objective, [lo.penalties.Zero()], lo.leave_one_out(), audit=50).estimates
     assert (
         set(alone.audit["refit"])
         == set(np.flatnonzero(alone.result != lo.RESULTS.not_converged))
@@ -725,14 +725,14 @@ def test_audits_are_of_refits_that_exist(split, monkeypatch):
     )
     assert np.isfinite(alone.audit[["reported", "exact", "error", "difference"]].to_numpy()).all()
     found = lo.path(
-        objective, [lo.penalties.Zero(), lo.penalties.Ridge(0.1)], lo.leave_one_out(12), audit=50
+        objective, [lo.penalties.Zero(), lo.penalties.Ridge(0.1)], lo.leave_one_out(), audit=50
     )
     monkeypatch.setattr(_path, "affordable", lambda *_: 1)
     value = max(
         found.points,
         key=lambda point: np.mean(point.estimate.error[np.isfinite(point.estimate.error)]),
     ).value
-    once = lo.path(objective, [lo.penalties.Zero(), lo.penalties.Ridge(0.1)], lo.leave_one_out(12))
+    once = lo.path(objective, [lo.penalties.Zero(), lo.penalties.Ridge(0.1)], lo.leave_one_out())
     assert [point.value for point in once.points if point.estimate.audit is not None] == [value]
 
 
@@ -747,7 +747,7 @@ def test_labels_are_kept_and_matched():
         [p.mean for p in found.points], [p.mean for p in plain.points], rtol=1e-10
     )
     assert found.estimates[0].table()["unit"].str.startswith("row").all()
-    assert lo.path(labelled, [1.0], lo.leave_one_out(60)).estimates[0].names()[3] == "row 3"
+    assert lo.path(labelled, [1.0], lo.leave_one_out()).estimates[0].names()[3] == "row 3"
 
 
 def test_findings_are_told_by_their_codes():
@@ -758,7 +758,7 @@ def test_findings_are_told_by_their_codes():
     rng = np.random.default_rng(0)
     X = np.c_[rng.standard_normal((40, 2)), np.arange(40) == 7]
     objective = lo.GLM(X, X[:, 0] + rng.standard_normal(40), "squared")
-    found = lo.path(objective, [lo.penalties.Zero(), lo.penalties.Ridge(1.0)], lo.leave_one_out(40))
+    found = lo.path(objective, [lo.penalties.Zero(), lo.penalties.Ridge(1.0)], lo.leave_one_out())
     assert np.isnan(found.points[0].mean) and found.best is found.points[1]
     lines = dict(found._lines())
     assert (
@@ -766,7 +766,7 @@ def test_findings_are_told_by_their_codes():
         and lines["elsewhere"] == "LO304 under 0"
     )
     tuned = lo.tune(
-        lambda a: objective.under(lo.penalties.Ridge(a)), {"a": (0.1, 10.0)}, lo.leave_one_out(40)
+        lambda a: objective.under(lo.penalties.Ridge(a)), {"a": (0.1, 10.0)}, lo.leave_one_out()
     )
     assert dict(tuned._lines())["checks"] == str(tuned.estimate.checks()[0])
     assert not {"flagged"} & ({*lines} | {name for name, _ in tuned._lines()})
@@ -774,7 +774,7 @@ def test_findings_are_told_by_their_codes():
 
 def test_printed_and_drawn():
     pytest.importorskip("matplotlib")
-    found = lo.path(least_squares(), ALPHAS, lo.leave_one_out(60))
+    found = lo.path(least_squares(), ALPHAS, lo.leave_one_out())
     assert (
         "best" in str(found)
         and "<table>" in found._repr_html_()
@@ -793,7 +793,7 @@ def test_printed_and_drawn():
         "best" in text.get_text() for text in ax.get_legend().get_texts()
     )
     named = {"a": lo.penalties.Ridge(1.0), "b": lo.penalties.Ridge(2.0)}
-    drawn = lo.path(logistic(), named, lo.kfold(50, 5, rng=0)).plot()
+    drawn = lo.path(logistic(), named, lo.kfold(k=5)).plot()
     assert [text.get_text() for text in drawn.get_xticklabels()] == ["a", "b"]
 
 

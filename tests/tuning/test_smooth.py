@@ -320,7 +320,7 @@ def test_exact_refits_finish_it():
 
 def test_choosing_again_in_every_refit_is_told_to_first_order():
     data = table(40, seed=4)
-    found = lo.smooth(lo.Additive("y ~ s(x, k=8)", data), lo.leave_one_out(40))
+    found = lo.smooth(lo.Additive("y ~ s(x, k=8)", data), lo.leave_one_out())
     losses, rho = [], []
     for row in range(40):
         fewer = found.criterion.without(np.arange(40) == row)
@@ -436,13 +436,13 @@ def test_smoothing_that_cannot_be_chosen_says_why():
     fine = lo.Additive("y ~ s(x, k=6)", data)
     for refused, error, said in (
         (
-            lambda: lo.smooth(lo.GLM(data[["x"]], data.y, "squared"), lo.leave_one_out(60)),
+            lambda: lo.smooth(lo.GLM(data[["x"]], data.y, "squared"), lo.leave_one_out()),
             TypeError,
             "must be a lo.Additive",
         ),
         (lambda: lo.smooth(fine), ValueError, "needs a plan"),
-        (lambda: lo.smooth(fine, lo.leave_one_out(60), "GCV"), ValueError, "method is"),
-        (lambda: lo.smooth(fine, lo.leave_one_out(50)), ValueError, "60"),
+        (lambda: lo.smooth(fine, lo.leave_one_out(), "GCV"), ValueError, "method is"),
+        (lambda: lo.smooth(fine, lo.leave_one_out()), ValueError, "60"),
         (lambda: lo.smooth(fine, method="REML", exact=True), ValueError, "goes with method='NCV'"),
         (lambda: fine.smoothed({"s(w)": 1.0}), ValueError, "a λ for each of s"),
         (lambda: fine.smoothed([-1.0]), ValueError, "not negative"),
@@ -508,7 +508,7 @@ def test_newton_steps_that_are_far_from_refits_are_told():
     data.loc[0, ["count", "w"]] = 400, 1000.0
     found = lo.smooth(
         lo.Additive("count ~ s(x, k=6)", data, loss="poisson", sample_weight="w"),
-        lo.leave_one_out(40),
+        lo.leave_one_out(),
     )
     assert abs(found.value - found.estimate.mean) > 0.1 * found.estimate.scale
     with pytest.warns(UserWarning, match="one Newton step a refit makes that loss"):
@@ -519,9 +519,9 @@ def test_newton_steps_that_are_far_from_refits_are_told():
 def test_what_a_first_order_says_little_of_is_told():
     """A λ that stays at a bound, and refits whose λ goes far: of six rows of thirty."""
     model = lo.Additive("y ~ s(v, k=6)", table())
-    stuck = lo.smooth(model, lo.leave_one_out(60), start={"s(v)": 1e300})
+    stuck = lo.smooth(model, lo.leave_one_out(), start={"s(v)": 1e300})
     assert stuck.at_bound and "λ at a bound held there" in str(stuck)
-    found = lo.smooth(lo.Additive("y ~ s(z, k=6)", table(30)), lo.kfold(30, 5, rng=0))
+    found = lo.smooth(lo.Additive("y ~ s(z, k=6)", table(30)), lo.kfold(k=5))
     far = np.sum(abs(np.log(found.nested.smoothing["s(z)"] / found.smoothing["s(z)"])) > 1.999)
     assert far and f"which says little of {far} refits" in str(found)
 
@@ -534,5 +534,5 @@ def test_a_box_is_left_once_the_slope_out_of_it_is_all_that_matters():
     r = np.random.default_rng(0)
     frame = pd.DataFrame({"x": r.random(500), "z": r.random(500)})
     frame["y"] = np.sin(6 * frame.x) + frame.z**2 + 0.3 * r.standard_normal(500)
-    found = lo.smooth(lo.Additive("y ~ s(x) + s(z)", frame), lo.leave_one_out(500))
+    found = lo.smooth(lo.Additive("y ~ s(x) + s(z)", frame), lo.leave_one_out())
     assert found.looks <= 14 and np.abs(found.criterion(found.rho).slope).max() < 1e-6

@@ -336,7 +336,7 @@ def test_ten_penalties_take_some_dozens_of_fits():
     found = lo.tune(
         lambda **a: model.under(lo.penalties.Ridge([*a.values()])),
         dict.fromkeys(names, (1e-2, 1e4)),
-        lo.kfold(150, 10, rng=0),
+        lo.kfold(k=10),
     )
     assert len(found.all_trials) < 50 and "not converged" not in str(found)
     slope = found.all_trials[[trial is found.best for trial in found.all_trials].index(True)].slope
@@ -351,7 +351,7 @@ def test_bounds_budgets_and_what_does_nothing_are_said():
     found = lo.tune(
         build,
         {"a": (1e-2, 1e3), "b": (1.0, 2.0)},
-        lo.leave_one_out(40),
+        lo.leave_one_out(),
         start={"a": 900.0, "b": 1.5},
     )
     assert found.at_bound == ["a"] and "at a bound      a: look further" in str(found)
@@ -661,7 +661,7 @@ def test_rows_of_no_weight_and_columns_that_say_nothing():
     alone = lo.tune(
         lambda a: less.under(lo.penalties.Ridge(a)),
         {"a": (1e-2, 1e3)},
-        lo.leave_one_out(int(seen.sum())),
+        lo.leave_one_out(),
     )
     assert found.hyper["a"] == pytest.approx(alone.hyper["a"], rel=1e-4) and "checks" in str(found)
     assert np.isinf(

@@ -56,7 +56,7 @@ def test_weights_of_classes_and_penalties_that_average():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(40, 3)), (rng.random(40) < 0.5) * 1.0
     fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.per_weight(lo.penalties.Ridge(0.1))))
-    cv = lo.cross_validate(fit, lo.leave_one_out(40))
+    cv = lo.cross_validate(fit, lo.leave_one_out())
     assert {verdict.status for verdict in verify(parse(*claims(cv)))} == {"accepted"}
 
 
@@ -165,7 +165,7 @@ def test_kinks_and_bounds_are_part_of_the_problem(penalty, loss):
     X = rng.normal(size=(40, 3))
     y = X @ [1.0, -0.5, 0.1] + rng.normal(size=40)
     fit = lo.fit(lo.GLM(X, (y > 0) * 1.0 if loss == "logistic" else y, loss, penalty))
-    cv = lo.cross_validate(fit, lo.kfold(40, 4, rng=0))
+    cv = lo.cross_validate(fit, lo.kfold(k=4))
     says, table = claims(cv)
     assert len(says["data"]["features"]) == 3 and len(says["folds"]) == cv.proved.sum() > 0
     assert {verdict.status for verdict in verify(parse(says, table))} == {"accepted"}
@@ -203,7 +203,7 @@ def test_labels_and_odd_names_are_written_as_they_are_read(tmp_path, kind):
                 sample_weight=rng.uniform(1, 2, 40),
             )
         )
-        cv = lo.cross_validate(fit, lo.kfold(40, 4, rng=0))
+        cv = lo.cross_validate(fit, lo.kfold(k=4))
         cv.certificate(tmp_path / "a.json", data=tmp_path / f"a.{kind}")
         assert {
             verdict.status for verdict in verify(read(tmp_path / "a.json", tmp_path / f"a.{kind}"))
@@ -255,7 +255,7 @@ def test_nothing_that_is_altered_is_accepted_or_ends_raw(sealed):
     X = pd.DataFrame(rng.normal(size=(12, 2)), columns=["a", "b"])
     y = np.where(X["a"] + rng.normal(size=12) > 0, "ill", "well")
     fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0)))
-    says, table = claims(lo.cross_validate(fit, lo.kfold(12, 3, rng=0)))
+    says, table = claims(lo.cross_validate(fit, lo.kfold(k=3)))
     assert {verdict.status for verdict in verify(parse(says, table))} == {"accepted"}
     places = [
         path for path in paths(says) if not ("folds" in path[:1] and path[1:2] not in ((), (0,)))
@@ -316,7 +316,7 @@ def test_a_certificate_of_many_folds_is_rejected_within_a_second():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(20_000, 2))
     fit = lo.fit(lo.GLM(X, X[:, 0] + rng.normal(size=20_000), "squared"))
-    says, table = claims(lo.cross_validate(fit, lo.leave_one_out(20_000), audit=0))
+    says, table = claims(lo.cross_validate(fit, lo.leave_one_out(), audit=0))
     says["folds"][-1]["held"] = [0]  # which it does not leave out
     says["sha256"] = seal(says)
     began = time.process_time()
@@ -331,21 +331,21 @@ def test_labels_and_centred_columns_are_those_of_the_data(tmp_path):
         {"dose": rng.normal(size=40), "well": np.where(rng.random(40) < 0.5, "no", "yes")}
     )
     fit = lo.fit(lo.GLM("well ~ dose", frame, "logistic"))
-    lo.cross_validate(fit, lo.leave_one_out(40)).certificate(tmp_path / "a.json")
+    lo.cross_validate(fit, lo.leave_one_out()).certificate(tmp_path / "a.json")
     frame.to_parquet(tmp_path / "a.parquet")
     assert main([str(tmp_path / "a.json"), str(tmp_path / "a.parquet")]) == 0
     from sklearn.linear_model import LinearRegression
 
     X, y = pd.DataFrame(rng.normal(size=(30, 2)) + 1e6, columns=["a", "b"]), rng.normal(size=30)
     fit = lo.from_sklearn(LinearRegression().fit(X, y), X, y)
-    lo.cross_validate(fit, lo.leave_one_out(30)).certificate(tmp_path / "b.json")
+    lo.cross_validate(fit, lo.leave_one_out()).certificate(tmp_path / "b.json")
     X.assign(y=y).to_parquet(tmp_path / "b.parquet")
     assert main([str(tmp_path / "b.json"), str(tmp_path / "b.parquet")]) == 0
 
 
 def test_what_cannot_be_certified_says_so(tmp_path):
     fit = written()[1].fit
-    cv = lo.cross_validate(fit, lo.leave_one_out(40), evaluate="squared_error")
+    cv = lo.cross_validate(fit, lo.leave_one_out(), evaluate="squared_error")
     with pytest.raises(ValueError, match="no error is proved"):
         cv.certificate(tmp_path / "a.json")
     rng = np.random.default_rng(0)

@@ -64,7 +64,7 @@ def test_columns_that_a_host_dropped(size):
         1.7e9 + size * np.random.default_rng(1).random(N) if size > 1 else X["age"] - 2 * X["dose"]
     )
     host = LinearRegression().fit(X, y)
-    found = lo.cross_validate(lo.from_sklearn(host, X, y), lo.leave_one_out(N)).checks()
+    found = lo.cross_validate(lo.from_sklearn(host, X, y), lo.leave_one_out()).checks()
     if size > 1:
         (check,) = [check for check in found if check.code == "LO108"]
         assert (
@@ -75,7 +75,7 @@ def test_columns_that_a_host_dropped(size):
     else:  # a sum of the others
         assert not found
     exact = LinearRegression(tol=1e-15).fit(X, y)
-    assert not lo.cross_validate(lo.from_sklearn(exact, X, y), lo.leave_one_out(N)).checks()
+    assert not lo.cross_validate(lo.from_sklearn(exact, X, y), lo.leave_one_out()).checks()
 
 
 def test_copies_across_folds():
@@ -89,11 +89,11 @@ def test_copies_across_folds():
         and found.reason.startswith("14 rows ")
     )
     assert codes(X, y, lo.groups(twice)) == []
-    shared = lo.cross_validate(lo.fit(lo.Regression(X, y, "gaussian")), lo.kfold(N + 7, 10, rng=1))
+    shared = lo.cross_validate(lo.fit(lo.Regression(X, y, "gaussian")), lo.kfold(k=10, rng=1))
     assert [each.code for each in shared.checks()] == ["LO101"]
     offset = np.r_[np.zeros(N), np.ones(7)]  # the same but for an offset
     fit = lo.fit(lo.GLM(X, y, "squared", offset=offset))
-    assert lo.cross_validate(fit, lo.leave_one_out(N + 7)).checks() == []
+    assert lo.cross_validate(fit, lo.leave_one_out()).checks() == []
 
 
 @pytest.mark.parametrize("again", [1, 5, 12])
@@ -318,7 +318,7 @@ def test_rows_in_time_order_under_random_folds():
         lo.groups(np.arange(N) // 12),
     ):
         assert "LO201" not in codes(X, y, plan)
-    shared = lo.cross_validate(lo.fit(lo.Regression(X, y, "gaussian")), lo.kfold(N, 10, rng=0))
+    shared = lo.cross_validate(lo.fit(lo.Regression(X, y, "gaussian")), lo.kfold(k=10))
     assert [each.code for each in shared.checks()] == ["LO201"] and found.reason == shared.checks()[
         0
     ].reason
@@ -347,7 +347,7 @@ def test_refits_by_their_codes():
     counts = lo.fit(lo.GLM(alone, np.round(np.abs(y)) + 1, "poisson"))
     (found,) = [
         each
-        for each in lo.cross_validate(counts, lo.leave_one_out(N)).checks()
+        for each in lo.cross_validate(counts, lo.leave_one_out()).checks()
         if each.code == "LO304"
     ]
     assert (found.code, found.severity) == ("LO304", "error") and found.reason.startswith(
@@ -400,16 +400,16 @@ def test_findings_travel_without_the_data():
         assert other.checks() == cv.checks() and str(other) == str(cv)
     local = lambda theta, row: (row - theta) ** 2
     fit = lo.fit(lo.Separable(local, np.arange(30.0), theta0=np.zeros(())))
-    kept = pickle.loads(pickle.dumps(lo.cross_validate(fit, lo.kfold(30, 3))))
+    kept = pickle.loads(pickle.dumps(lo.cross_validate(fit, lo.kfold(k=3))))
     assert kept.plan.num_refits == 3 and kept.fit is None
 
 
 def test_models_without_columns_are_checked_too():
     fit = lo.fit(lo.HMM(np.random.default_rng(0).poisson(3.0, 150), lo.emissions.Poisson(), 1))
-    cv = lo.cross_validate(fit, lo.leave_one_out(150))
+    cv = lo.cross_validate(fit, lo.leave_one_out())
     assert {each.code for each in cv.checks()} <= {"LO202"}
     joint = lo.Objective(lambda theta, w: w @ (np.arange(12.0) - theta) ** 2, 12)
-    cv = lo.cross_validate(lo.fit(joint, np.zeros(())), lo.kfold(12, 3))
+    cv = lo.cross_validate(lo.fit(joint, np.zeros(())), lo.kfold(k=3))
     assert cv.joint and cv.checks() == []
 
 
@@ -440,7 +440,7 @@ def test_exact_is_not_advised_where_it_made_the_refits(code):
     X, y = clean()
     fit = lo.fit(lo.GLM(X, y, "squared"))
     for strategy, advised in ((lo.Certified(), True), (lo.Exact(), False)):
-        found = lo.cross_validate(fit, lo.kfold(N, 6, rng=0), strategy, audit=0)
+        found = lo.cross_validate(fit, lo.kfold(k=6), strategy, audit=0)
         result, error = found.result.copy(), found.error.copy()
         result[2], error[2] = code, 10.0
         (check,) = [

@@ -67,7 +67,7 @@ def test_cases_are_those_of_the_table_written_out(refit):
         fit = lo.fit(lo.GLM(X, response(y), loss, lo.penalties.Ridge(1.0), sample_weight=times))
         whole = lo.fit(lo.GLM(all_X, response(all_y), loss, lo.penalties.Ridge(1.0)))
         cv = lo.cross_validate(fit, lo.leave_one_out(cases=True), refit, metric="mse")
-        truth = lo.cross_validate(whole, lo.leave_one_out(len(all_y)), refit, metric="mse")
+        truth = lo.cross_validate(whole, lo.leave_one_out(), refit, metric="mse")
         off = np.repeat(cv.error, times[times > 0]) + truth.error
         assert np.all(np.abs(np.repeat(cv.per_unit(), times) - truth.per_unit()) <= off + 1e-7)
         close = 1e-6 if refit == lo.Exact() else 0.01
@@ -107,7 +107,7 @@ def test_errors_of_a_sample(refit):
         and "sampled" not in str(every).split("approximation")[1]
     )
     assert set(some.flagged()) <= set(every.flagged()) and set(some.audit.refit) <= set(asked)
-    few = lo.cross_validate(fit, lo.kfold(80, 10, rng=0), refit(errors="sampled"))
+    few = lo.cross_validate(fit, lo.kfold(k=10), refit(errors="sampled"))
     assert not np.isnan(few.error).any()
     with pytest.raises(ValueError, match="own loss"):
         lo.cross_validate(fit, plan, refit(errors="sampled"), evaluate="squared_error")

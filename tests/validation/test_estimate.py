@@ -36,7 +36,7 @@ def test_a_unit_scored_often_counts_once():
 
 def test_sample_weights_weigh_the_mean():
     fit = fitted("logistic, weights, offset, no intercept")
-    cv = lo.cross_validate(fit, lo.kfold(60, 6))
+    cv = lo.cross_validate(fit, lo.kfold(k=6))
     np.testing.assert_allclose(
         cv.mean, np.average(cv.per_unit(), weights=fit.objective.sample_weight)
     )
@@ -44,7 +44,7 @@ def test_sample_weights_weigh_the_mean():
 
 
 def test_table_summary_and_notebook_view():
-    cv = lo.cross_validate(fitted("logistic"), lo.kfold(60, 6))
+    cv = lo.cross_validate(fitted("logistic"), lo.kfold(k=6))
     table = cv.table()
     assert (
         list(table.columns) == ["refit", "unit", "loss", "no_update", "error", "result"]
@@ -88,7 +88,7 @@ def test_a_users_score():
     pointwise = lo.Objective(
         loss, 30, lambda theta, w, index: (lo_data(data)[index] - theta["m"]) ** 2
     )
-    cv = lo.cross_validate(lo.fit(pointwise, {"m": 0.0}), lo.leave_one_out(30), lo.Exact())
+    cv = lo.cross_validate(lo.fit(pointwise, {"m": 0.0}), lo.leave_one_out(), lo.Exact())
     held = (30 * data.mean() - data) / 29
     np.testing.assert_allclose(cv.losses, (data - held) ** 2, rtol=1e-10)
 
@@ -258,8 +258,7 @@ def test_an_area_over_few_small_folds_is_the_mean_over_them():
     assert 0.8 * np.std(areas) < np.mean(errors) < 1.25 * np.std(areas)
     nothing = lo.fit(lo.GLM(np.zeros((40, 0)), z, "logistic"))
     assert (
-        lo.cross_validate(nothing, lo.kfold(40, 4, rng=0), metric="auc").metrics.loc["auc", "value"]
-        == 0.5
+        lo.cross_validate(nothing, lo.kfold(k=4), metric="auc").metrics.loc["auc", "value"] == 0.5
     )
     with pytest.warns(UserWarning, match="biased"):  # a fold of one class: all are ranked together
         lo.cross_validate(nothing, lo.blocks(k=4), metric="auc")
@@ -295,7 +294,7 @@ def test_a_pooled_leave_one_out_auc_is_warned_of():
 def test_predictions_by_link():
     fit = fitted("poisson, mean loss")
     link, response = (
-        lo.cross_predict(fit, lo.kfold(60, 4), kind=kind) for kind in ("link", "response")
+        lo.cross_predict(fit, lo.kfold(k=4), kind=kind) for kind in ("link", "response")
     )
     np.testing.assert_allclose(np.exp(link), response)
     subsets = lo.cross_predict(fit, lo.random_subsets(60, 0.1, 2, rng=0))
@@ -376,7 +375,7 @@ def test_a_unit_is_not_averaged_over_fewer_refits_of_one_model():
 def test_parameters_of_refits():
     for name in ("logistic", "multinomial", "two functions"):
         fit = fitted(name)
-        theta = lo.fold_parameters(fit, lo.kfold(fit.objective.num_units, 4, rng=0))
+        theta = lo.fold_parameters(fit, lo.kfold(k=4))
         assert set(theta) == set(fit.parameters)
         assert all(theta[key].shape == (4, *np.shape(fit.parameters[key])) for key in theta)
 
@@ -393,11 +392,11 @@ def test_pictures(tmp_path):
     import matplotlib as mpl
 
     before = dict(mpl.rcParams)
-    cv = lo.cross_validate(fitted("logistic"), lo.leave_one_out(60))
+    cv = lo.cross_validate(fitted("logistic"), lo.leave_one_out())
     ax = cv.plot()
     ax.figure.savefig(tmp_path / "losses.png")
     lo.plot.agreement(
-        cv, lo.cross_validate(fitted("logistic"), lo.leave_one_out(60), lo.Exact(1e-10))
+        cv, lo.cross_validate(fitted("logistic"), lo.leave_one_out(), lo.Exact(1e-10))
     )
     assert (tmp_path / "losses.png").stat().st_size > 5000 and dict(mpl.rcParams) == before
 
@@ -412,7 +411,7 @@ def test_several_starts_find_the_better_basin():
 def test_the_callers_precision_is_left_alone():
     import jax.numpy as jnp
 
-    lo.cross_validate(fitted("logistic"), lo.leave_one_out(60))
+    lo.cross_validate(fitted("logistic"), lo.leave_one_out())
     assert jnp.ones(2).dtype == jnp.float32
     assert fitted("logistic").theta.dtype == np.float64
 

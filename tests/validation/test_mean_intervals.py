@@ -126,9 +126,7 @@ def test_nested_is_its_papers_by_refits_from_scratch():
     half = scipy.stats.norm.ppf(0.95) * se
     np.testing.assert_allclose((found.low, found.high), (center - half, center + half), rtol=1e-6)
     twice = lo.nested(fit, 0.9, num_folds=K, repeats=2, seed=5, evaluate="squared_error")
-    cv = lo.cross_validate(
-        fit, lo.kfold(fit.objective.num_units, 5, rng=0), lo.NewtonStep(), evaluate="squared_error"
-    )
+    cv = lo.cross_validate(fit, lo.kfold(k=5), lo.NewtonStep(), evaluate="squared_error")
     assert cv.interval(0.9, "nested") == lo.nested(
         fit, 0.9, strategy=lo.NewtonStep(), evaluate="squared_error"
     )

@@ -102,13 +102,13 @@ def test_none_is_compared_where_there_is_one_minimum():
     X = np.random.default_rng(0).standard_normal((40, 2))
     ridge = lo.fit(lo.GLM(X, X[:, 0], "squared"))
     assert len(ridge.minima.value) == 1 and ridge.minima.starts == 1
-    cv = lo.cross_validate(ridge, lo.leave_one_out(40))
+    cv = lo.cross_validate(ridge, lo.leave_one_out())
     assert cv.elsewhere is None and "other minimum" not in str(cv)
 
 
 def test_lower_minima_are_not_claimed_of_refits_that_are_the_lowest():
     fit = lo.fit(two_clusters())
-    cv = lo.cross_validate(fit, lo.leave_one_out(54))
+    cv = lo.cross_validate(fit, lo.leave_one_out())
     assert (cv.result == lo.RESULTS.successful).all() and np.isnan(cv.elsewhere).all()
     assert dict(cv._lines())["other minimum"] == "none of 54 refits have a lower one elsewhere"
 

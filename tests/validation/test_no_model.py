@@ -65,7 +65,7 @@ def test_cox_models_without_coefficients_and_models_without_a_null():
         np.log(np.sum(seen & (time >= time[k]))) for k in np.flatnonzero(seen & (event > 0))
     )
     whole = partial(np.ones(N, bool))
-    cv = lo.cross_validate(lo.fit(lo.Cox(X, time, event)), lo.leave_one_out(N))
+    cv = lo.cross_validate(lo.fit(lo.Cox(X, time, event)), lo.leave_one_out())
     np.testing.assert_allclose(
         cv.no_model, np.mean([whole - partial(np.arange(N) != k) for k in range(N)]), rtol=1e-8
     )

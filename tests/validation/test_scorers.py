@@ -158,9 +158,7 @@ def test_many_units_are_left_out_in_groups():
     y = x[:, 0] + rng.normal(size=2000)
     fit = lo.fit(lo.GLM(x, y, "squared"))
     root = lambda y, mu: float(np.sqrt(np.mean((y - mu) ** 2)))
-    found = lo.cross_validate(
-        fit, lo.kfold(2000, 5, rng=0), metric={"called": root, "known": "rmse"}
-    )
+    found = lo.cross_validate(fit, lo.kfold(k=5), metric={"called": root, "known": "rmse"})
     assert found.metrics.loc["called", "value"] == pytest.approx(
         found.metrics.loc["known", "value"], rel=1e-12
     )

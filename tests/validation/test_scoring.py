@@ -98,7 +98,7 @@ def test_a_shape_that_nothing_has_estimated_is_told():
     rng = np.random.default_rng(1)
     X, y = rng.standard_normal((N, 2)), rng.gamma(3.0, size=N)
     of = lambda model: lo.cross_validate(
-        lo.fit(model), lo.kfold(N, 4), lo.Exact(), evaluate="log_density"
+        lo.fit(model), lo.kfold(k=4), lo.Exact(), evaluate="log_density"
     )
     free = of(lo.Regression(X, y, "gamma"))
     for name in ("log_density", "crps"):
@@ -266,7 +266,7 @@ def test_losses_of_two_models_of_ones_own_are_not_taken_for_one_score():
     own = {
         power: lo.fit(lo.Separable(away(power), {"x": X, "y": y}, theta0=start)) for power in (2, 4)
     }
-    found = {str(power): lo.cross_validate(fit, lo.kfold(N, 5)) for power, fit in own.items()}
+    found = {str(power): lo.cross_validate(fit, lo.kfold(k=5)) for power, fit in own.items()}
     with pytest.warns(UserWarning, match="losses of '2', '4' are is not known"):
         lo.compare(found)
 
@@ -306,7 +306,7 @@ def test_models_that_differ_by_many_standard_errors_are_not_alike():
     """
     X, y, _ = least_squares()
     fit = lo.fit(lo.GLM(X, y, "squared"))
-    found = lo.cross_validate(fit, lo.leave_one_out(N), evaluate="log_density")
+    found = lo.cross_validate(fit, lo.leave_one_out(), evaluate="log_density")
     worse = lambda more: dataclasses.replace(found, losses=found.losses + more)
     rng = np.random.default_rng(0)
     with warnings.catch_warnings(record=True) as caught:
@@ -323,7 +323,7 @@ def test_a_printed_comparison_keeps_its_columns():
     X, y, _ = least_squares()
     of = lambda a: lo.cross_validate(
         lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(a))),
-        lo.leave_one_out(N),
+        lo.leave_one_out(),
         evaluate="log_density",
     )
     table = lo.compare({f"ridge of penalty {a:g}": of(a) for a in (0.1, 10.0, 100.0)})
@@ -352,7 +352,7 @@ def test_a_comparison_says_what_r_and_arviz_say():
     And why a difference is not normal, tails as ArviZ's Pareto k without its prior.
     """
     fit, rng = lo.fit(glm("logistic")), np.random.default_rng(0)
-    found = lo.cross_validate(fit, lo.leave_one_out(60))
+    found = lo.cross_validate(fit, lo.leave_one_out())
     wide = dataclasses.replace(found, losses=found.losses + 1.0 + rng.standard_cauchy(60))
     table = lo.compare(
         {"a": found, "b": dataclasses.replace(found, losses=found.losses + 0.01), "c": wide}
@@ -457,7 +457,7 @@ def test_a_transformed_response_is_compared_by_its_jacobian_or_by_one_function()
 def test_jacobians_that_cannot_be(jacobian, error, message):
     X, y, _ = least_squares()
     of = lambda loss: lo.cross_validate(
-        lo.fit(lo.GLM(X, y, "squared")), lo.kfold(40, 5), evaluate=loss
+        lo.fit(lo.GLM(X, y, "squared")), lo.kfold(k=5), evaluate=loss
     )
     with pytest.raises(error, match=message):
         found = {"a": of("log_density"), "b": of("log_density")}
@@ -568,7 +568,7 @@ def test_comparisons_that_say_little_are_told_of():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((60, 2))
     y = (rng.random(60) < 0.5).astype(float)
-    of = lambda x: lo.cross_validate(lo.fit(lo.GLM(x, y, "logistic")), lo.kfold(60, 5))
+    of = lambda x: lo.cross_validate(lo.fit(lo.GLM(x, y, "logistic")), lo.kfold(k=5))
     with (
         pytest.warns(UserWarning, match="60 independent units are fewer than 100"),
         pytest.warns(UserWarning, match="less than 4"),
@@ -578,8 +578,8 @@ def test_comparisons_that_say_little_are_told_of():
 
 def test_the_printed_result_says_what_the_loss_is():
     fit = lo.fit(glm("squared"))
-    assert "a unit, half the squared error (SE" in str(lo.cross_validate(fit, lo.kfold(60, 3)))
-    assert "a unit, CRPS (SE" in str(lo.cross_validate(fit, lo.kfold(60, 3), evaluate="crps"))
+    assert "a unit, half the squared error (SE" in str(lo.cross_validate(fit, lo.kfold(k=3)))
+    assert "a unit, CRPS (SE" in str(lo.cross_validate(fit, lo.kfold(k=3), evaluate="crps"))
 
 
 @pytest.mark.filterwarnings(
@@ -642,7 +642,7 @@ def test_one_outlier_does_not_cancel_what_is_left():
     for size in (1e4, 1e8, 1e12):
         y[7] = size
         fit = lo.fit(lo.GLM(X, y, "squared"))
-        cv = lo.cross_validate(fit, lo.leave_one_out(50), evaluate="log_density")
+        cv = lo.cross_validate(fit, lo.leave_one_out(), evaluate="log_density")
         rest = np.arange(50) != 7
         host = LinearRegression().fit(X[rest], y[rest])
         variance = np.mean((y[rest] - host.predict(X[rest])) ** 2)
@@ -667,7 +667,7 @@ def test_two_classes_are_scored_alike_whichever_loss():
     for name in ("squared_error", "absolute_error", "zero_one"):
         a, b = (lo.cross_validate(lo.fit(m), plan, lo.Exact(), evaluate=name) for m in two.values())
         assert a.mean == pytest.approx(b.mean, abs=1e-6) and a.score == b.score
-    three = lo.cross_validate(lo.fit(glm("multinomial")), lo.kfold(60, 3), evaluate="squared_error")
+    three = lo.cross_validate(lo.fit(glm("multinomial")), lo.kfold(k=3), evaluate="squared_error")
     assert three.score == "Brier score"
 
 
@@ -700,7 +700,7 @@ def test_the_same_response_under_other_names_or_weights():
         )
     with pytest.raises(ValueError, match=r"to_arviz: units have other sample_weight"):
         of(lo.GLM(X, y > 0, "logistic", sample_weight=weight)).to_arviz()
-    elsewhere = lo.cross_validate(lo.fit(lo.GLM(X, y, "squared")), lo.kfold(150, 3))
+    elsewhere = lo.cross_validate(lo.fit(lo.GLM(X, y, "squared")), lo.kfold(k=3))
     with pytest.warns(UserWarning, match="plans leave out other units"):
         lo.compare({"a": of(lo.GLM(X[:, :1], y, "squared")), "b": elsewhere})
 
@@ -717,7 +717,7 @@ def test_responses_of_chains_and_survival_times(kind):
         "chains": lambda: [lo.HMM(v, lo.emissions.Poisson(), 2) for v in (x, 2 * x)],
     }
     found = [
-        lo.cross_validate(lo.fit(model, num_starts=1), lo.kfold(120, 5), lo.NoUpdate())
+        lo.cross_validate(lo.fit(model, num_starts=1), lo.kfold(k=5), lo.NoUpdate())
         for model in models[kind]()
     ]
     with pytest.raises(ValueError, match="other responses"):

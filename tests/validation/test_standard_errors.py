@@ -44,7 +44,7 @@ def test_the_error_of_random_folds_is_their_spread():
     )
     assert 0.7 < reported / spread < 1.5
     assert "random folds" in str(cvs[0])
-    assert np.isnan(lo.cross_validate(fit, lo.kfold(60, 5)).monte_carlo_error)
+    assert np.isnan(lo.cross_validate(fit, lo.kfold(k=5)).monte_carlo_error)
 
 
 def test_all_sets_of_units_or_groups_are_no_random_folds():

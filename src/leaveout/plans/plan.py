@@ -244,7 +244,7 @@ class Plan(PrintedResult):
             yield np.flatnonzero(rows.weight), np.flatnonzero(rows.held)
 
     def split(
-        self, X: Any = None, y: Any = None, groups: None = None
+        self, X: Any = None, y: Any = None, groups: ArrayLike | None = None
     ) -> Iterator[tuple[IntArray, IntArray]]:
         """Split rows as a splitter of scikit-learn does.
 
@@ -255,8 +255,8 @@ class Plan(PrintedResult):
             those of a plan that has some.
         y : Any, optional
             Not used.
-        groups : None
-            A plan has its own, as by `lo.groups(labels)`.
+        groups : array-like, shape (rows,), optional
+            Labels of groups, which the plan must keep whole, as `lo.groups(labels)` does.
 
         Yields
         ------
@@ -266,9 +266,8 @@ class Plan(PrintedResult):
         Raises
         ------
         ValueError
-            If the plan has other units than the rows, or weights other than 0 and 1.
-        TypeError
-            If `groups` are given.
+            If the plan has other units than the rows, or weights other than 0 and 1, or a group is
+            on both sides.
 
         Examples
         --------
@@ -279,9 +278,15 @@ class Plan(PrintedResult):
         [2 3] [0 1]
         [0 1] [2 3]
         """
-        return iter(self._of_rows(X, groups))
+        labels = np.asarray(groups)
+        for train, test in self._of_rows(X):
+            if groups is not None and np.isin(labels[test], labels[train]).any():
+                raise ValueError(
+                    "Plan: groups= are on both sides of a split; lo.groups(labels, k=...) keeps them whole."
+                )
+            yield train, test
 
-    def get_n_splits(self, X: Any = None, y: Any = None, groups: None = None) -> int:
+    def get_n_splits(self, X: Any = None, y: Any = None, groups: ArrayLike | None = None) -> int:
         """Count the splits.
 
         Parameters
@@ -290,8 +295,8 @@ class Plan(PrintedResult):
             The rows, which a plan without units needs.
         y : Any, optional
             Not used.
-        groups : None
-            A plan has its own.
+        groups : array-like, optional
+            Not used.
 
         Returns
         -------
@@ -304,12 +309,10 @@ class Plan(PrintedResult):
         >>> lo.kfold(k=5).get_n_splits(range(20))
         5
         """
-        return len(self._of_rows(X, groups))
+        return len(self._of_rows(X))
 
-    def _of_rows(self, X: Any, groups: None) -> "Plan":
+    def _of_rows(self, X: Any) -> "Plan":
         """Return the plan for the rows of scikit-learn's call."""
-        if groups is not None:
-            raise TypeError("Plan: a plan takes no groups=; it has its own: lo.groups(labels).")
         if X is None:
             return self
         table = pandas_of("Plan", "X", X)
@@ -1482,14 +1485,9 @@ def purged(
             f"purged: times are {start.dtype}, ends are {until.dtype}; give numbers for both, or dates of one kind, as by "
             "ends.dt.tz_localize(times.dt.tz)."
         )
-    if (until < start).any() or (groups is None and not start.is_monotonic_increasing):
-        raise ValueError(
-            "purged: times must not fall from unit to unit, and no label ends before its time; sort the data, or give groups=, "
-            "the series."
-        )
-    facts = {"serial": True}
-    if groups is not None:
-        facts = _number_steps("purged", n, series, start).facts
+    if (until < start).any():
+        raise ValueError("purged: no label ends before its time.")
+    facts = _number_steps("purged", n, series, start).facts
     order = np.asarray(start.argsort(kind="stable"))
     start, until = (column.iloc[order].reset_index(drop=True) for column in (start, until))
     dated = start.dtype.kind == "M"

@@ -88,7 +88,7 @@ def test_stated_errors_are_those_made():
     z = []
     for seed in range(200):
         posterior, truth = regression(n=20, p=3, seed=seed)
-        found = lo.elpd(posterior, lo.leave_one_out(20))
+        found = lo.elpd(posterior, lo.leave_one_out())
         true = sum(truth(np.array([k]), np.delete(np.arange(20), k)) for k in range(20))
         z.append((found.elpd - true) / found.sampling_error)
     assert 0.91 < np.mean(np.abs(z) < 1.96) < 0.99 and abs(np.mean(z)) < 0.25
@@ -131,7 +131,7 @@ def test_rate_of_counts_and_arviz():
     posterior = lo.from_posterior(
         data, rate_loss, y, log_prior=rate_prior, transforms={"rate": "log"}
     )
-    found = lo.elpd(posterior, lo.leave_one_out(25))
+    found = lo.elpd(posterior, lo.leave_one_out())
     assert abs(found.elpd - true.sum()) < 4 * found.sampling_error
     assert np.all(np.abs(-found.losses - true) < 5 * found.error + 1e-6)
     log_likelihood = -posterior.unit_losses.reshape(4, 1000, 25)
@@ -340,7 +340,7 @@ def test_a_density_without_a_mode():
         given, loss, {"y": y, "k": np.arange(6)}, log_prior=prior, transforms={"spread": "log"}
     )
     assert posterior.mode is None
-    found = lo.elpd(posterior, lo.leave_one_out(6))
+    found = lo.elpd(posterior, lo.leave_one_out())
     good = found.result == lo.RESULTS.successful
     for k in np.flatnonzero(good):
         other = np.delete(y, k)
@@ -563,7 +563,7 @@ def test_single_cases_of_units_are_as_rows_of_their_own():
     each = lo.GLM(X[row], y[row], "poisson", lo.penalties.Ridge(1.0))
     draws = lo.fit(each).at(rng.normal(size=(1000, 2)))
     found = lo.elpd(lo.from_posterior(draws, model), lo.leave_one_out(cases=True))
-    other = lo.elpd(lo.from_posterior(draws, each), lo.leave_one_out(len(row)))
+    other = lo.elpd(lo.from_posterior(draws, each), lo.leave_one_out())
     for name in (
         "elpd",
         "mean",

@@ -265,7 +265,7 @@ def test_trials_and_rows_that_stand_for_several():
         np.repeat(x, count, axis=0), np.repeat(y, count), "squared", lo.penalties.Ridge(1.0)
     )
     draws = lo.fit(rows).at(rng.normal(size=(1000, 2)))
-    found = lo.elpd(lo.from_posterior(draws, once), lo.leave_one_out(12))
+    found = lo.elpd(lo.from_posterior(draws, once), lo.leave_one_out())
     truth = lo.elpd(lo.from_posterior(draws, rows), lo.groups(np.repeat(np.arange(12), count)))
     assert np.allclose(found.losses, truth.losses, rtol=1e-8)
     with pytest.raises(ValueError, match="class_weight"):

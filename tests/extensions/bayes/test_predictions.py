@@ -105,7 +105,7 @@ def test_counts_of_a_rate_by_predictive_draws():
     posterior = lo.from_posterior(
         {"rate": rate}, rate_loss, y, log_prior=rate_prior, transforms={"rate": "log"}
     )
-    estimate = lo.elpd(posterior, lo.leave_one_out(25))
+    estimate = lo.elpd(posterior, lo.leave_one_out())
     found = estimate.predict(
         az.from_dict(posterior={"rate": rate}, posterior_predictive={"y": y_rep})
     )
@@ -264,7 +264,7 @@ def test_predictive_draws_do_not_serve_effects_that_are_integrated_out(monkeypat
 def test_functions_that_draw_no_number(simulate, said):
     y, draws = normal_draws()
     estimate = lo.elpd(
-        lo.from_posterior(draws, normal_loss, y, log_prior=normal_prior), lo.leave_one_out(10)
+        lo.from_posterior(draws, normal_loss, y, log_prior=normal_prior), lo.leave_one_out()
     )
     with pytest.raises(TypeError, match=f"^predict: simulate, '<lambda>', {said}"):
         estimate.predict(simulate)

@@ -200,7 +200,7 @@ def test_elpd_of_a_conjugate_mean():
     with pm.Model() as model:
         pm.Normal("y", pm.Normal("mean"), 1, observed=Y)
     draws = {"mean": Y.sum() / 21 + rng.normal(size=(4, 1000)) / np.sqrt(21)}
-    found = lo.elpd(lo.from_pymc(model, draws), lo.leave_one_out(20))
+    found = lo.elpd(lo.from_pymc(model, draws), lo.leave_one_out())
     mean = (Y.sum() - Y) / 20
     assert np.allclose(
         -found.losses, stats.norm.logpdf(Y, mean, np.sqrt(1 + 1 / 20)), atol=0.01
@@ -211,4 +211,4 @@ def test_elpd_of_a_conjugate_mean():
         Y,
         log_prior=lambda theta: -0.5 * theta["mean"] ** 2,
     )
-    assert np.allclose(found.losses, lo.elpd(own, lo.leave_one_out(20)).losses, rtol=1e-10)
+    assert np.allclose(found.losses, lo.elpd(own, lo.leave_one_out()).losses, rtol=1e-10)

@@ -140,7 +140,7 @@ def test_one_document_with_measures_and_missing_values_filled_in_the_folds(file,
         "logistic",
         lo.penalties.Ridge(1.0),
     )
-    cv = lo.cross_validate(lo.fit(ours), lo.kfold(N, 4, rng=0), metric=["auc", "log_loss"])
+    cv = lo.cross_validate(lo.fit(ours), lo.kfold(k=4), metric=["auc", "log_loss"])
     assert found["mean"] == pytest.approx(cv.mean, rel=1e-10)
     metrics = {name: row["value"] for name, row in found["metrics"].items()}
     assert metrics == pytest.approx(cv.metrics["value"].to_dict(), rel=1e-10)
@@ -245,7 +245,7 @@ def test_compare(file, tmp_path):
     table = pd.read_csv(out).set_index("model")
     fit = lo.fit(lo.GLM(FRAME[["age"]], FRAME.cost, "squared", lo.penalties.Ridge(100.0)))
     assert table["mean"]["l2=100 features=age"] == pytest.approx(
-        lo.cross_validate(fit, lo.kfold(N, 5, rng=0)).mean, rel=1e-6
+        lo.cross_validate(fit, lo.kfold(k=5)).mean, rel=1e-6
     )
     assert table["difference"].min() == 0 and plot.exists() and "no upd." in result.output
     assert "weight" not in table  # of half the squared error there is no mixture

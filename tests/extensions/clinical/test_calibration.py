@@ -97,7 +97,7 @@ def test_clusters_widen_the_errors_and_repeats_do_not_shrink_them():
         found.table.loc["slope", "se"], theirs.bse[1] * np.sqrt(20 / 19), rtol=1e-6
     )
     once, often = (
-        lo.calibration(lo.cross_validate(FIT, lo.kfold(200, 5, rng=1, num_repeats=k))).table
+        lo.calibration(lo.cross_validate(FIT, lo.kfold(k=5, rng=1, num_repeats=k))).table
         for k in (1, 6)
     )
     assert 0.8 < often.loc["slope", "se"] / once.loc["slope", "se"] < 1.25
@@ -134,7 +134,7 @@ def test_numbers():
         (lambda: lo.calibration(CV, time=1.0), "times= is for lo.Cox"),
         (
             lambda: lo.calibration(
-                lo.cross_validate(FIT, lo.kfold(200, 5, rng=1, num_repeats=2)), "lowess"
+                lo.cross_validate(FIT, lo.kfold(k=5, rng=1, num_repeats=2)), "lowess"
             ),
             "whole numbers",
         ),

@@ -48,7 +48,7 @@ def test_counts_and_their_standard_error():
     )
     np.testing.assert_allclose(found["high"] - found["low"], 2 * 1.959964 * found["se"], rtol=1e-6)
     repeated = lo.decision_curve(
-        lo.cross_validate(FIT, lo.kfold(120, 5, rng=1, num_repeats=4)), [0.3]
+        lo.cross_validate(FIT, lo.kfold(k=5, rng=1, num_repeats=4)), [0.3]
     ).table.loc[0.3]
     assert 0.8 < repeated["se"] / found["se"] < 1.2
 

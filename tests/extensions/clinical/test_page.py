@@ -34,7 +34,7 @@ def patients(column="age", centre="c"):
 
 def clinical(path, column="age", centre="c", **options):
     X, y, centres = patients(column, centre)
-    cv = lo.cross_validate(lo.fit(lo.GLM(X, y, "logistic")), lo.kfold(N, 10))
+    cv = lo.cross_validate(lo.fit(lo.GLM(X, y, "logistic")), lo.kfold(k=10))
     return cv, centres, read(cv.report(path, kind="clinical", centres=centres, B=B, **options))
 
 
@@ -113,7 +113,7 @@ def test_survival_is_a_risk_until_a_time(tmp_path):
     X = pd.DataFrame(rng.standard_normal((N, 2)), columns=["age", "dose"])
     life, censored = rng.exponential(np.exp(-X["age"])), rng.exponential(2.0, N)
     fit = lo.fit(lo.Cox(X, np.minimum(life, censored), (life <= censored) * 1))
-    cv = lo.cross_validate(fit, lo.kfold(N, 8))
+    cv = lo.cross_validate(fit, lo.kfold(k=8))
     page, curve = (
         read(lo.report(cv, tmp_path / "cox.html", kind="clinical", B=B)),
         lo.calibration(cv),

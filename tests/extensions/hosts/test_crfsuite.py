@@ -94,12 +94,12 @@ def test_exact_refits_are_its_own():
     of the whole.
     """
     (X, y), (model, fit) = corpus(), fitted()
-    found = lo.fold_parameters(fit, lo.leave_one_out(len(X)), lo.Exact(1e-10))["weights"]
+    found = lo.fold_parameters(fit, lo.leave_one_out(), lo.Exact(1e-10))["weights"]
     for k in (0, 11):
         refit = trained(X[:k] + X[k + 1 :], y[:k] + y[k + 1 :])
         np.testing.assert_allclose(found[k], weights(refit, model), atol=2e-5)
         assert np.abs(found[k] - fit.parameters["weights"]).max() > 1e-3
-    cv = lo.cross_validate(fit, lo.leave_one_out(len(X)))
+    cv = lo.cross_validate(fit, lo.leave_one_out())
     refit = trained(X[1:], y[1:])
     p = [step[label] for step, label in zip(refit.predict_marginals(X[:1])[0], y[0], strict=True)]
     if len(p) == 1:  # of one step the marginal is the whole
@@ -137,7 +137,7 @@ def test_held_out_probabilities_of_tokens_find_a_wrong_label():
 @pytest.mark.slow
 def test_labels_are_left_out_of_a_host_too():
     _, fit = fitted(drop="label")
-    cv = lo.cross_validate(fit, lo.kfold(fit.objective.num_units, 5, rng=0), lo.Exact())
+    cv = lo.cross_validate(fit, lo.kfold(k=5), lo.Exact())
     assert fit.objective.drop == "label" and np.isfinite(cv.losses).all()
 
 
@@ -287,7 +287,7 @@ def test_a_label_that_only_one_sentence_has_is_flagged_where_that_is_left_out():
     ]
     assert "rare" not in trained(X[:4] + X[5:], y[:4] + y[5:]).classes_
     fit = lo.from_crfsuite(trained(X, y), X, y)
-    assert lo.cross_validate(fit, lo.leave_one_out(30)).flagged().tolist() == [4]
+    assert lo.cross_validate(fit, lo.leave_one_out()).flagged().tolist() == [4]
 
 
 @pytest.mark.slow

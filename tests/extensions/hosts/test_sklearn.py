@@ -258,7 +258,7 @@ def test_the_scale_of_huber_is_refitted():
 def test_ridge_is_exact_to_rounding():
     host = Ridge(0.8).fit(X, Y["real"])
     fit = lo.from_sklearn(host, X, Y["real"])
-    got = lo.cross_predict(fit, lo.leave_one_out(N), lo.NewtonStep())
+    got = lo.cross_predict(fit, lo.leave_one_out(), lo.NewtonStep())
     for j in range(0, N, 10):
         keep = np.arange(N) != j
         design = np.c_[X[keep], np.ones(N - 1)]
@@ -266,7 +266,7 @@ def test_ridge_is_exact_to_rounding():
             design.T @ design + 0.8 * np.diag([1, 1, 1, 1, 0]), design.T @ Y["real"][keep]
         )
         np.testing.assert_allclose(got[j], np.r_[X[j], 1] @ beta, rtol=1e-12)
-    certified = lo.cross_validate(fit, lo.leave_one_out(N))
+    certified = lo.cross_validate(fit, lo.leave_one_out())
     assert certified.approximation_error < 1e-9 and not len(certified.flagged())
 
 
@@ -274,7 +274,7 @@ def test_pipeline_and_frame():
     frame = pd.DataFrame(X, columns=list("abcd"))
     host = make_pipeline(StandardScaler(), LogisticRegression(**TIGHT)).fit(frame, Y["binary"])
     fit = lo.from_sklearn(host, frame, Y["binary"])
-    assert "transformers stay as fitted" in str(lo.cross_validate(fit, lo.kfold(N, 5)))
+    assert "transformers stay as fitted" in str(lo.cross_validate(fit, lo.kfold(k=5)))
 
 
 class MeanOfBins(TransformerMixin, BaseEstimator):
@@ -385,7 +385,7 @@ def test_support_vectors_of_a_squared_hinge(host, weighted):
         clone(host).fit(X, Y["binary"], weight), lambda: clone(host), weight=weight
     )
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
-    assert lo.cross_validate(fit, lo.leave_one_out(N)).proved.all()
+    assert lo.cross_validate(fit, lo.leave_one_out()).proved.all()
 
 
 def test_one_class_after_another_is_the_way_out_of_one_against_the_rest():
@@ -431,7 +431,7 @@ def test_stochastic_gradients_where_they_arrived(name):
             else {"C": 1 / (keep.sum() * 0.1), **TIGHT}
         )
     ).fit(X[keep], Y[target][keep])
-    coef = lo.fold_parameters(fit, lo.kfold(N, 4, rng=1), lo.Exact(1e-10))["coef"][0]
+    coef = lo.fold_parameters(fit, lo.kfold(k=4, rng=1), lo.Exact(1e-10))["coef"][0]
     np.testing.assert_allclose(coef, np.ravel(again.coef_), atol=1e-5)
 
 

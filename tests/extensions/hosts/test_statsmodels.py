@@ -342,7 +342,7 @@ def test_formulas_missing_rows_and_names():
     assert fit.objective.num_units == N - 1
     assert fit.objective.parameters.names() == ["Intercept", "C(b)[T.up]", "a", "a:C(b)[T.up]"]
     assert "1 rows with missing values" in str(
-        lo.cross_validate(fit, lo.kfold(N - 1, 3), lo.NewtonStep())
+        lo.cross_validate(fit, lo.kfold(k=3), lo.NewtonStep())
     )
 
 
@@ -476,7 +476,7 @@ def test_what_a_formula_learned_from_all_rows_is_said(formula, said):
     )
     data["y"] = np.sin(3 * data.x) + 0.3 * rng.normal(size=40)
     fit = lo.from_statsmodels(smf.ols(formula, data).fit())
-    text = " ".join(str(lo.cross_validate(fit, lo.kfold(40, 5))).split())
+    text = " ".join(str(lo.cross_validate(fit, lo.kfold(k=5))).split())
     wanted = f"the formula's {said} stays as made of all rows: what it learned is not left out"
     assert (wanted if said else "the formula's") in text if said else "the formula's" not in text
     assert (wanted in str(fit)) == bool(said)

@@ -326,7 +326,7 @@ def test_results_are_compared_over_the_same_clusters():
         lo.compare({"a": ridge, "b": leakage_corrected(Ridge(), X, Y, loss="absolute", **COMMON)})
     with pytest.raises(ValueError, match="another folds"):
         lo.compare({"a": ridge, "b": leakage_corrected(Ridge(), X, Y, loss="mse", cv=3, **COMMON)})
-    estimate = lo.cross_validate(lo.fit(lo.GLM(X, Y, "squared")), lo.kfold(len(Y), 5))
+    estimate = lo.cross_validate(lo.fit(lo.GLM(X, Y, "squared")), lo.kfold(k=5))
     with pytest.raises(TypeError, match=r"results of one kind.*'b': Estimate"):
         lo.compare({"a": ridge, "b": estimate})
     with pytest.raises(ValueError, match="two or more results"):

@@ -106,7 +106,7 @@ def test_losses_are_those_of_refits_from_nothing(loss, tmp_path):
     exact = np.array([refitted(frame, loss, row) for row in rows])
     assert (np.abs(found.losses[rows] - exact) <= found.error[rows] + 1e-6).all()
     fit = lo.fit(lo.GLM(frame[NAMES], frame.y, loss, RIDGE, sample_weight=frame.w, offset=frame.o))
-    whole = lo.cross_validate(fit, lo.leave_one_out(N), lo.Exact())
+    whole = lo.cross_validate(fit, lo.leave_one_out(), lo.Exact())
     # what two decrements leave
     np.testing.assert_allclose(found.parameters["coef"], fit.parameters["coef"], rtol=1e-8)
     np.testing.assert_allclose(found.hessian, fit.hessian, rtol=1e-8, atol=1e-8)
@@ -268,7 +268,7 @@ def test_what_rounding_hides_has_no_minimiser_and_few_passes(loss, monkeypatch):
         lo.scan(x, y, loss, RIDGE, **more)
     assert 0 < runs[0].passes < 50
     found, exact = (
-        lo.cross_validate(lo.fit(lo.GLM(z, y, loss, RIDGE, **more)), lo.leave_one_out(400))
+        lo.cross_validate(lo.fit(lo.GLM(z, y, loss, RIDGE, **more)), lo.leave_one_out())
         for z in (x, x - center)
     )
     assert (
@@ -293,7 +293,7 @@ def test_the_minimum_of_the_first_block_is_of_the_columns_as_given(monkeypatch):
         y = x[:, 1] + rng.standard_normal(60)
         found = lo.scan(x, y, "squared", RIDGE, audit=0)
         exact = lo.cross_validate(
-            lo.fit(lo.GLM(x - x.mean(axis=0), y, "squared", RIDGE)), lo.leave_one_out(60)
+            lo.fit(lo.GLM(x - x.mean(axis=0), y, "squared", RIDGE)), lo.leave_one_out()
         )
         assert (np.abs(found.losses - exact.losses) <= found.error + exact.error).all()
         theta = lo.fit(lo.GLM(x, y, "squared", RIDGE)).parameters
@@ -308,7 +308,7 @@ def test_beside_rounding_errors_are_what_they_are_said_to_be():
     x, center, y, heavy = far_out(300.0)
     found = lo.scan(x + center, y, "logistic", RIDGE, sample_weight=heavy)
     fit = lo.fit(lo.GLM(x, y, "logistic", RIDGE, sample_weight=heavy))
-    exact = lo.cross_validate(fit, lo.leave_one_out(len(y)), lo.Exact())
+    exact = lo.cross_validate(fit, lo.leave_one_out(), lo.Exact())
     assert (
         found.lost == 0
         and (np.abs(found.losses - exact.losses) <= found.error + exact.error + 1e-12).all()
@@ -548,7 +548,7 @@ def test_rows_that_are_worth_most_are_in_the_mean(loss):
     given = lo.losses.Binomial("probit") if loss == "probit" else loss
     found = lo.scan(x, y, given, lo.penalties.Ridge(1.0), sample_weight=w)
     model = lo.GLM(x, y, given, lo.penalties.Ridge(1.0), sample_weight=w)
-    cv = lo.cross_validate(lo.fit(model), lo.leave_one_out(120), lo.Exact())
+    cv = lo.cross_validate(lo.fit(model), lo.leave_one_out(), lo.Exact())
     assert found.lost == 0 and np.isfinite(found.error).all()
     assert abs(found.mean - cv.mean) <= found.approximation_error + cv.approximation_error
     assert (abs(found.losses - cv.losses) <= found.error + cv.error + 1e-9 * cv.losses).all()
@@ -571,7 +571,7 @@ def test_a_file_of_text_is_read_and_another_refused(tmp_path):
     table.to_csv(tmp_path / "rows.csv", index=False)
     found = lo.scan(str(tmp_path / "rows.csv"), "y", "squared", audit=0)
     fit = lo.fit(lo.GLM(table[["a", "b"]], table["y"], "squared"))
-    assert found.mean == pytest.approx(lo.cross_validate(fit, lo.leave_one_out(50)).mean, rel=1e-9)
+    assert found.mean == pytest.approx(lo.cross_validate(fit, lo.leave_one_out()).mean, rel=1e-9)
     (tmp_path / "rows.txt").write_text("a b")
     with pytest.raises(ValueError, match="does not read as parquet"):
         lo.scan(str(tmp_path / "rows.txt"), "y", "squared")

@@ -96,7 +96,7 @@ def test_no_matrix_of_the_columns_is_formed(kind):
     size = X.nbytes if kind == "dense" else X.data.nbytes
     tracemalloc.start()
     fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(5.0)), curvature="rows")
-    found = lo.cross_validate(fit, lo.leave_one_out(n))
+    found = lo.cross_validate(fit, lo.leave_one_out())
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert found.proved.all() and fit.parameters["coef"].shape == (p,)

@@ -152,7 +152,7 @@ def test_quasi_losses_and_tweedie_are_deviances_over_the_dispersion():
             plain = type(loss)(loss.power, 1.0) if isinstance(loss, L.Tweedie) else type(loss)(1.0)
             np.testing.assert_allclose(slope(loss, 0.4), slope(plain, 0.4) / 2, rtol=1e-12)
     fit = lo.fit(lo.GLM(np.arange(8.0)[:, None], np.arange(8.0), L.QuasiPoisson(2.0)))
-    assert "no −log density" in str(lo.cross_validate(fit, lo.leave_one_out(8), lo.NoUpdate()))
+    assert "no −log density" in str(lo.cross_validate(fit, lo.leave_one_out(), lo.NoUpdate()))
 
 
 @pytest.mark.parametrize(
@@ -313,11 +313,11 @@ def test_certified_is_within_its_error(name):
     """
     fit = lo.fit(CERTIFIED[name]())
     n = fit.objective.num_units
-    certified = lo.cross_validate(fit, lo.leave_one_out(n))
-    exact = lo.cross_validate(fit, lo.leave_one_out(n), lo.Exact(1e-10))
+    certified = lo.cross_validate(fit, lo.leave_one_out())
+    exact = lo.cross_validate(fit, lo.leave_one_out(), lo.Exact(1e-10))
     wrong = np.abs(certified.losses - exact.losses) > certified.error + 1e-9
     assert wrong.mean() < 0.02 and abs(certified.mean - exact.mean) <= 0.01 * certified.scale
-    parameters = lo.fold_parameters(fit, lo.leave_one_out(n), lo.Exact(1e-10))
+    parameters = lo.fold_parameters(fit, lo.leave_one_out(), lo.Exact(1e-10))
     for i in (3, 17):
         weights = np.ones(n)
         weights[i] = 0.0
@@ -338,8 +338,8 @@ def test_huber_with_its_scale_has_kinks_and_knows_them():
     rng = np.random.default_rng(2)
     X = rng.standard_normal((60, 2))
     fit = lo.fit(lo.Regression(X, X @ [1.0, -1.0] + rng.standard_t(2, 60), "huber_scale"))
-    exact = lo.cross_validate(fit, lo.leave_one_out(60), lo.Exact())
-    certified = lo.cross_validate(fit, lo.leave_one_out(60))
+    exact = lo.cross_validate(fit, lo.leave_one_out(), lo.Exact())
+    certified = lo.cross_validate(fit, lo.leave_one_out())
     np.testing.assert_allclose(certified.losses, exact.losses, atol=0.1 * certified.scale)
     assert fit.parameters["scale"] > 0
 
@@ -353,7 +353,7 @@ def test_ordered_categories():
     model = lo.Regression(X, pd.Series(labels), "ordinal")
     assert model.levels == ("low", "mid", "high")
     np.testing.assert_array_equal(model.y, labels.codes)
-    assert np.allclose(lo.cross_predict(lo.fit(model), lo.kfold(40, 4), lo.NewtonStep()).sum(1), 1)
+    assert np.allclose(lo.cross_predict(lo.fit(model), lo.kfold(k=4), lo.NewtonStep()).sum(1), 1)
 
 
 X0, Y0 = np.random.default_rng(0).standard_normal((30, 2)), np.arange(30.0)
@@ -450,7 +450,7 @@ def test_a_level_that_only_one_unit_has_is_flagged():
     rng = np.random.default_rng(0)
     y = np.r_[2, rng.integers(0, 2, 39)]
     fit = lo.fit(lo.Regression(rng.standard_normal((40, 2)), y, "ordinal"))
-    assert 0 in lo.cross_validate(fit, lo.leave_one_out(40)).flagged()
+    assert 0 in lo.cross_validate(fit, lo.leave_one_out()).flagged()
 
 
 def test_densities_integrate_to_one():
@@ -567,5 +567,5 @@ def test_underflow_is_meant_whatever_the_caller_makes_of_it(loss, scale):
     y = (rng.random(60) < 1 / (1 + np.exp(-X @ [1, -1, 0.5]))).astype(float)
     with np.errstate(all="raise"):
         fit = lo.fit(lo.GLM(X * [scale, 1, 1], y, loss, lo.penalties.Ridge(1.0)))
-        cv = lo.cross_validate(fit, lo.leave_one_out(60))
+        cv = lo.cross_validate(fit, lo.leave_one_out())
         assert np.isfinite(cv.mean) and str(cv)

@@ -91,7 +91,7 @@ def test_losses_are_those_of_rational_arithmetic_and_proved(table):
     X, y = table()
     fit = lo.fit(lo.GLM(X, y, "squared"))
     truth, leverage = exact(X, y)
-    cv = lo.cross_validate(fit, lo.leave_one_out(len(y)))
+    cv = lo.cross_validate(fit, lo.leave_one_out())
     off = np.array(
         [
             float(abs(Fraction(loss) - true))
@@ -168,7 +168,7 @@ def test_numbers_do_not_depend_on_where_a_column_begins(way, seed, power, scale,
         for column in (x, a + b * x):
             fits.append(WAYS[way](np.column_stack([column, z]), y))
     tolerance = 1e-9 + (0.0 if exactly else 1000 * 2.2e-16 * a / np.std(b * x))
-    first, second = (lo.cross_validate(fit, lo.leave_one_out(N)) for fit in fits)
+    first, second = (lo.cross_validate(fit, lo.leave_one_out()) for fit in fits)
     for measure in (lo.leverage, lo.cooks_distance):
         assert np.abs(measure(fits[0]) - measure(fits[1])).max() < tolerance
     assert np.abs(first.per_unit() - second.per_unit()).max() < tolerance and second.proved.all()
@@ -198,8 +198,8 @@ def test_every_verb_speaks_of_the_columns_as_given(penalty):
     for plan in (lo.kfold(N, 5), lo.bootstrap(N, 4)):
         close(lo.cross_predict(far, plan), lo.cross_predict(near, plan))
     close(
-        lo.fold_parameters(far, lo.kfold(N, 5))["coef"],
-        lo.fold_parameters(near, lo.kfold(N, 5))["coef"],
+        lo.fold_parameters(far, lo.kfold(k=5))["coef"],
+        lo.fold_parameters(near, lo.kfold(k=5))["coef"],
     )
     for kind in ("nonrobust", "HC3"):
         close(
@@ -209,7 +209,7 @@ def test_every_verb_speaks_of_the_columns_as_given(penalty):
     close(lo.dfbetas(far).iloc[:, :2], lo.dfbetas(near).iloc[:, :2])
     row = [
         lo.influence(
-            lo.cross_validate(fit, lo.leave_one_out(N)), prediction=new[0] + np.array([a, 0.0])
+            lo.cross_validate(fit, lo.leave_one_out()), prediction=new[0] + np.array([a, 0.0])
         )
         for fit, a in ((far, shift), (near, 0))
     ]
@@ -235,7 +235,7 @@ def test_losses_of_dependent_columns_beside_one_far_from_zero_are_determined(has
         fit = lo.from_statsmodels(
             sm.OLS(y, np.column_stack([factor, others, easting + 4.5e6])).fit()
         )
-    cv = lo.cross_validate(fit, lo.leave_one_out(N))
+    cv = lo.cross_validate(fit, lo.leave_one_out())
     assert cv.proved.all()
     np.testing.assert_allclose(cv.per_unit(), press, rtol=0, atol=1e-9)
 
@@ -244,7 +244,7 @@ def test_a_row_that_alone_determines_a_column_is_left_out_as_the_host_does():
     sm = pytest.importorskip("statsmodels.api")
     x, z, y = dyadic(np.random.default_rng(2))
     X = np.column_stack([np.ones(N), x + 2.0**20, z, np.arange(N) == 3])
-    cv = lo.cross_validate(lo.from_statsmodels(sm.OLS(y, X).fit()), lo.leave_one_out(N))
+    cv = lo.cross_validate(lo.from_statsmodels(sm.OLS(y, X).fit()), lo.leave_one_out())
     rest = np.arange(N) != 3
     coef = np.linalg.lstsq(np.column_stack([np.ones(N), x, z])[rest], y[rest], rcond=None)[0]
     off = abs(cv.per_unit()[3] - (y[3] - coef @ [1.0, x[3], z[3]]) ** 2 / 2)
@@ -256,7 +256,7 @@ def test_sklearn_ridge_is_centred():
     X = np.column_stack([x + 2.0**24, z])
     near = lo.fit(lo.GLM(np.column_stack([x, z]), y, "squared", lo.penalties.Ridge(0.5)))
     far = lo.from_sklearn(Ridge(0.5).fit(X, y), X, y)
-    cv = lo.cross_validate(far, lo.leave_one_out(N))
+    cv = lo.cross_validate(far, lo.leave_one_out())
     assert cv.proved.all() and cv.mean == pytest.approx(
-        lo.cross_validate(near, lo.leave_one_out(N)).mean, rel=1e-9
+        lo.cross_validate(near, lo.leave_one_out()).mean, rel=1e-9
     )

@@ -236,7 +236,7 @@ def test_a_chain_is_a_hidden_markov_model():
     seen = np.isfinite(x)  # the missing step, between two states, is a tie
     np.testing.assert_array_equal(hmm.decode(fits[0])[seen], field.decode(fits[1])[seen])
     both = [
-        lo.fold_parameters(fit, lo.leave_one_out(T), lo.InfinitesimalJackknife())["rate"]
+        lo.fold_parameters(fit, lo.leave_one_out(), lo.InfinitesimalJackknife())["rate"]
         for fit in fits
     ]
     np.testing.assert_allclose(*both, rtol=1e-6)
@@ -518,13 +518,13 @@ def test_standard_errors_go_by_blocks_of_neighbours():
     assert len(np.unique(labels)) == 20 and np.ptp(np.bincount(labels)) <= 1
     inside = np.mean(labels[edges[:, 0]] == labels[edges[:, 1]])
     assert inside > 0.35  # 64 sites in 20 blocks of three: at random it would be 0.05
-    cv = lo.cross_validate(lo.fit(field), lo.kfold(64, 4, rng=0), lo.NoUpdate())
+    cv = lo.cross_validate(lo.fit(field), lo.kfold(k=4), lo.NoUpdate())
     assert "over 20 blocks of about 3 neighbours" in cv.standard_error.kind
     losses = cv.per_unit()
     pull = np.array([np.sum(losses[labels == b] - losses.mean()) for b in range(20)]) / 64
     assert cv.se == pytest.approx(np.sqrt(20 / 19 * np.sum(pull**2)), rel=1e-12)
     small = built(x[:16], grid(4, 4), 2, 0.5, emission_prior="default")
-    cv = lo.cross_validate(lo.fit(small), lo.leave_one_out(16), lo.NoUpdate())
+    cv = lo.cross_validate(lo.fit(small), lo.leave_one_out(), lo.NoUpdate())
     assert np.isnan(cv.se) and "8 blocks" in cv.standard_error.kind
 
 
@@ -566,7 +566,7 @@ def test_the_map():
         rng.poisson(np.where(np.arange(36) % 6 < 3, 3.0, 30.0)).astype(float), index=names
     )
     fit = lo.fit(lo.MRF(x, edges, lo.emissions.Poisson(), 2, coupling=0.5))
-    cv = lo.cross_validate(fit, lo.leave_one_out(36), lo.NoUpdate())
+    cv = lo.cross_validate(fit, lo.leave_one_out(), lo.NoUpdate())
     axes = lo.plot.field(fit, at, cv, named=3)
     drawn = [np.asarray(group.get_offsets()) for group in axes.collections]
     state = np.asarray(fit.objective.decode(fit))
@@ -634,7 +634,7 @@ def test_covariates(family):
         fit.parameters["rate" if prior is None else "mean"], [20, 90], rtol=0.15
     )
     for refit in (lo.Exact(), lo.InfinitesimalJackknife()):
-        moved = lo.fold_parameters(fit, lo.leave_one_out(36), refit)["coefficients"]
+        moved = lo.fold_parameters(fit, lo.leave_one_out(), refit)["coefficients"]
         for site in (0, 17):
             unseen = lo.fit(make(np.where(np.arange(36) == site, np.nan, x))).parameters[
                 "coefficients"
@@ -644,7 +644,7 @@ def test_covariates(family):
             assert (off < (1e-6 if isinstance(refit, lo.Exact) else 0.5)).all()
     plain = lo.fit(lo.MRF(x, edges, lo.emissions.Poisson(), 2, coupling=0.5))
     found = {
-        name: lo.cross_validate(each, lo.leave_one_out(36))
+        name: lo.cross_validate(each, lo.leave_one_out())
         for name, each in {"with": fit, "without": plain}.items()
     }
     assert lo.compare(found).index[0] == "with"
@@ -835,7 +835,7 @@ def test_a_second_data_set_compiles_nothing():
     def trial(seed, beta):
         x, edges = planted(seed, side=5)
         fit = lo.fit(lo.MRF(x, edges, lo.emissions.Poisson(), 2, coupling=beta, drop="site"))
-        return lo.cross_validate(fit, lo.leave_one_out(25)).mean
+        return lo.cross_validate(fit, lo.leave_one_out()).mean
 
     trial(0, 0.5)
     trial(2, 0.3)  # one of whose refits needs its own Hessian

@@ -169,8 +169,8 @@ def test_refits_are_those_from_scratch(family, structure):
     field, dense = both(family, structure)
     fit = lo.fit(field, num_starts=1)
     at = unconstrained(fit.parameters, dense.names)
-    exact = lo.cross_validate(fit, lo.leave_one_out(20), lo.Exact(), audit=0).losses
-    certified = lo.cross_validate(fit, lo.leave_one_out(20))
+    exact = lo.cross_validate(fit, lo.leave_one_out(), lo.Exact(), audit=0).losses
+    certified = lo.cross_validate(fit, lo.leave_one_out())
     assert (np.abs(certified.losses - exact) <= certified.error + 1e-9).all()
     for site in (0, 7):
         w = np.ones(20)
@@ -282,14 +282,14 @@ def test_predictions_missing_sites_and_labels():
     )
     fit = lo.fit(field, num_starts=1)
     assert field.parameters.names()[:2] == ["intercept", "deprivation"] and "2 sites" in field.note
-    estimate = lo.cross_validate(fit, lo.kfold(30, 5))
+    estimate = lo.cross_validate(fit, lo.kfold(k=5))
     assert (
         np.isnan(estimate.per_unit()[[2, 9]]).all()
         and np.isfinite(np.delete(estimate.per_unit(), [2, 9])).all()
     )
     surface = field.smoothed(fit)
     assert list(surface.index) == names and (surface.sd > 0).all()
-    mean = lo.cross_predict(fit, lo.kfold(30, 5))
+    mean = lo.cross_predict(fit, lo.kfold(k=5))
     assert np.corrcoef(np.delete(mean, [2, 9]), np.delete(y, [2, 9]))[0, 1] > 0.4
     rebuilt = lo.anchor(field, fit.parameters)
     assert rebuilt.decrement < 1e-4
@@ -353,8 +353,7 @@ def test_ugly_numbers():
     y = rng.poisson(exposure * 0.01).astype(float)
     fit = lo.fit(lo.GaussianField(y, edges, exposure=exposure), num_starts=1)
     exact, certified = (
-        lo.cross_validate(fit, lo.leave_one_out(30), refit)
-        for refit in (lo.Exact(), lo.Certified())
+        lo.cross_validate(fit, lo.leave_one_out(), refit) for refit in (lo.Exact(), lo.Certified())
     )
     assert (
         np.isfinite(exact.losses).all()
@@ -374,7 +373,7 @@ def test_maps_and_influence():
     frame = pd.DataFrame({"deprivation": x}, index=names)
     fit = lo.fit(lo.GaussianField(pd.Series(y, names), grid(5, 6), frame, **extra), num_starts=1)
     cv, at = (
-        lo.cross_validate(fit, lo.leave_one_out(30), lo.NoUpdate()),
+        lo.cross_validate(fit, lo.leave_one_out(), lo.NoUpdate()),
         np.random.default_rng(0).random((30, 2)),
     )
     axes = lo.plot.field(fit, at, cv, named=3)
@@ -382,6 +381,6 @@ def test_maps_and_influence():
     np.testing.assert_array_equal(drawn.get_array(), fit.objective.smoothed(fit).effect)
     assert {text.get_text() for text in axes.texts} == set(names[np.argsort(-cv.per_unit())[:3]])
     told = lo.influence(
-        lo.cross_validate(fit, lo.leave_one_out(30), lo.InfinitesimalJackknife(), audit=0), pairs=0
+        lo.cross_validate(fit, lo.leave_one_out(), lo.InfinitesimalJackknife(), audit=0), pairs=0
     )
     assert "deprivation" in told.parameters and len(told.parameters) == 30

@@ -114,7 +114,7 @@ def test_refits_and_scores():
     np.testing.assert_allclose(told[1][:4], fit.value - model.look(each, w)[0], atol=1e-8)
     held = model.losses(each, w, np.arange(4)[:, None], np.ones((4, 1), bool))[:, 0]
     np.testing.assert_allclose(told[0][:4, 0], held, atol=1e-8)
-    predicted = lo.cross_predict(fit, lo.kfold(n, 4, rng=0), lo.NewtonStep())
+    predicted = lo.cross_predict(fit, lo.kfold(k=4), lo.NewtonStep())
     assert np.corrcoef(predicted, y)[0, 1] > 0.8
     groups = lo.auto_groups(fit, 4)
     assert groups.num_refits == n and (groups.index[::4] == np.arange(n)).all()
