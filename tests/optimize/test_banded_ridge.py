@@ -259,7 +259,7 @@ def test_what_is_refused():
             lambda: lo.tune(model, (1.0, 2.0), plan, checkpoint="kept"),
         ),
         (ValueError, "leave units out", lambda: lo.path(model, [1.0], lo.bootstrap(60, 3, rng=0))),
-        (ValueError, "60 units of the model", lambda: lo.path(model, [1.0], lo.leave_one_out())),
+        (ValueError, "60 units of the model", lambda: lo.path(model, [1.0], lo.leave_one_out(50))),
         (TypeError, "an objective", lambda: lo.fit(model)),
     ):
         with pytest.raises(error, match=match):

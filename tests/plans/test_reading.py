@@ -208,6 +208,8 @@ def test_columns_of_the_table_of_a_formula_have_names(model):
     given = lo.cross_validate(fit, lo.groups(TABLE["site"]), audit=0)
     np.testing.assert_array_equal(named.losses, given.losses)
     assert named.plan.call == "lo.groups('site')" and named.plan.num_refits == 4
+    two = lo.cross_validate(fit, 2, groups="site", audit=0)
+    assert two.plan.num_refits == 2 and len(np.unique(two.plan.clusters)) == 4
 
 
 def test_names_of_no_column_are_refused():

@@ -442,7 +442,7 @@ def test_smoothing_that_cannot_be_chosen_says_why():
         ),
         (lambda: lo.smooth(fine), ValueError, "needs a plan"),
         (lambda: lo.smooth(fine, lo.leave_one_out(), "GCV"), ValueError, "method is"),
-        (lambda: lo.smooth(fine, lo.leave_one_out()), ValueError, "60"),
+        (lambda: lo.smooth(fine, lo.leave_one_out(50)), ValueError, "60"),
         (lambda: lo.smooth(fine, method="REML", exact=True), ValueError, "goes with method='NCV'"),
         (lambda: fine.smoothed({"s(w)": 1.0}), ValueError, "a λ for each of s"),
         (lambda: fine.smoothed([-1.0]), ValueError, "not negative"),
