@@ -3062,8 +3062,8 @@ FAULTS = (
     Fault(
         "the information that is lost with the states is added",
         "expected_counts.hessian",
-        "out[group] -= complete.lost(point, tangents)",
-        "out[group] += complete.lost(point, tangents)",
+        "out[group] -= complete.lost_information(point, tangents)",
+        "out[group] += complete.lost_information(point, tangents)",
         "test_complete_data",
     ),
     Fault(

@@ -100,7 +100,7 @@ def test_filtered_probabilities_are_those_of_the_steps_so_far():
     for t in (0, 12, 13, 30, 39):
         so_far = lanes.chain_sums(*logs, emission[..., : t + 1], starts[: t + 1])
         np.testing.assert_allclose(found.filtered[0, t], so_far.states[0, t], rtol=1e-11)
-    np.testing.assert_allclose((found.filtered * found.ahead).sum(2), 1.0, rtol=1e-11)
+    np.testing.assert_allclose((found.filtered * found.evidence_ahead).sum(2), 1.0, rtol=1e-11)
 
 
 @pytest.mark.parametrize("K", [2, 3])

@@ -30,7 +30,7 @@ SMALLEST_NORMALISER = 1e-300  # a normaliser that underflows makes log Z infinit
 Numbers = Shaped[np.ndarray, "..."]  # real or complex
 
 
-class _Linear:
+class _Probabilities:
     """Arithmetic of probabilities."""
 
     inside = staticmethod(np.exp)
@@ -54,7 +54,7 @@ class _Linear:
         return p * (1 / np.where(c.real < SMALLEST_NORMALISER, SMALLEST_NORMALISER, c))
 
 
-class _Logarithmic:
+class _LogProbabilities:
     """Arithmetic of log-probabilities."""
 
     outside = staticmethod(np.exp)
@@ -82,10 +82,13 @@ class _Logarithmic:
 
     @staticmethod
     def product(a: Numbers, p: Numbers) -> Numbers:
-        return _Logarithmic.total(a[..., None] + p[..., None, :, :], -2)[..., 0, :]
+        return _LogProbabilities.total(a[..., None] + p[..., None, :, :], -2)[..., 0, :]
 
 
-ARITHMETIC: dict[bool, Any] = {False: _Linear, True: _Logarithmic}  # if potentials may be −∞
+ARITHMETIC: dict[bool, Any] = {
+    False: _Probabilities,
+    True: _LogProbabilities,
+}  # if potentials may be −∞
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +108,7 @@ class ChainSums:
     segments : object
         The potentials as the recursions take them.
     passed : tuple of array
-        The results of the passes in segments: `filtered` and `ahead`.
+        The results of the passes in segments: `filtered` and `evidence_ahead`.
 
     See Also
     --------
@@ -139,7 +142,7 @@ class ChainSums:
         return self._restore(self.passed[0])
 
     @property
-    def ahead(self) -> Numbers:
+    def evidence_ahead(self) -> Numbers:
         """The likelihood of later observations given the state, by their likelihood given the
         observations so far.
         """
@@ -232,12 +235,12 @@ class _Segments:
             return arithmetic.total(
                 arithmetic.times(self.matrices[row][:, None], p[..., None, :]), -3
             )[..., 0, :, :]
-        moved = arithmetic.product(self.matrix.swapaxes(1, 2)[:, None], p)
+        product = arithmetic.product(self.matrix.swapaxes(1, 2)[:, None], p)
         columns = self.columns[row]
         if len(columns):
             before = arithmetic.total(p[..., columns], -2)
-            moved[..., columns] = arithmetic.times(self.initial, before)
-        return moved
+            product[..., columns] = arithmetic.times(self.initial, before)
+        return product
 
     def backward(self, evidence: Numbers, row: int) -> Numbers:
         """Take evidence of the states of a row, `[refits, states, segments]`, to the row above."""
@@ -246,12 +249,12 @@ class _Segments:
             return arithmetic.total(arithmetic.times(self.matrices[row], evidence[:, None]), -2)[
                 ..., 0, :
             ]
-        moved = arithmetic.product(self.matrix, evidence)
+        product = arithmetic.product(self.matrix, evidence)
         columns = self.columns[row]
         if len(columns):
             start = arithmetic.times(self.initial[:, 0], evidence[..., columns])
-            moved[..., columns] = arithmetic.total(start, -2)
-        return moved
+            product[..., columns] = arithmetic.total(start, -2)
+        return product
 
     def down(self, p: Numbers, row: int) -> tuple[Numbers, Numbers]:
         """Distributions after a row, and their normalisers."""
@@ -262,7 +265,7 @@ class _Segments:
     @property
     def plain(self) -> bool:
         """Whether the matrix multiplies the sum of pairs rather than each pair."""
-        return self.arithmetic is _Linear and self.matrices is None
+        return self.arithmetic is _Probabilities and self.matrices is None
 
     def moves(self, before: Numbers, emitted: Numbers, count: Numbers, row: int) -> Numbers:
         """Expected moves to a row, `[refits, states, states]`, of pairs alone if `plain`."""
@@ -295,13 +298,13 @@ class _Segments:
             onward = np.concatenate([joined, onward[:, -distance:]], axis=1)
             distance *= 2
         flat = np.full((refits, 1, K), arithmetic.inside(-np.log(K)))
-        one = np.full((refits, 1, K), arithmetic.unity)
+        unities = np.full((refits, 1, K), arithmetic.unity)
         above = arithmetic.total(upto[:, :-1], 2)[:, :, 0]
         above = arithmetic.over(above, arithmetic.total(above, 2))
         below = arithmetic.total(onward[:, 1:], 3)[..., 0]
         return (
             np.moveaxis(np.concatenate([flat, above], axis=1), 1, 2),
-            np.moveaxis(np.concatenate([below, one], axis=1), 1, 2),
+            np.moveaxis(np.concatenate([below, unities], axis=1), 1, 2),
         )
 
 
@@ -378,7 +381,7 @@ def chain_sums(
         arithmetic = segments.arithmetic
         above, below = segments.ends()
         filtered = np.empty_like(segments.emission, np.result_type(above, segments.emission))
-        ahead = np.empty_like(filtered)
+        evidence_ahead = np.empty_like(filtered)
         normaliser = np.empty_like(filtered[:, :, :1])
         p = above[:, None]
         for row in range(segments.rows):
@@ -393,10 +396,10 @@ def chain_sums(
             below, arithmetic.total(arithmetic.times(filtered[-1], below), 1)
         )
         for row in reversed(range(segments.rows)):
-            ahead[row] = evidence
+            evidence_ahead[row] = evidence
             columns = segments.columns[row]
             if len(columns):
-                parts = (part[row][..., columns] for part in (filtered, ahead))
+                parts = (part[row][..., columns] for part in (filtered, evidence_ahead))
                 states = arithmetic.outside(arithmetic.times(*parts))
                 first += (states * counts[row][:, None, columns]).sum(-1)
             emitted = arithmetic.over(
@@ -407,7 +410,7 @@ def chain_sums(
             moves += segments.moves(filtered[row - 1] if row else above, emitted, count, row)
         if segments.plain:
             moves *= segments.matrix
-        expected = arithmetic.outside(arithmetic.times(filtered, ahead))
+        expected = arithmetic.outside(arithmetic.times(filtered, evidence_ahead))
         expected *= (segments.weight * segments.lay(worth, 0.0))[:, :, None]
         return ChainSums(
             segments.restore(arithmetic.logarithm(normaliser))[:, 0] + segments.top,
@@ -415,7 +418,7 @@ def chain_sums(
             moves,
             sum_by_row(segments.restore(expected), code, emission.shape[2]),
             segments,
-            (filtered, ahead),
+            (filtered, evidence_ahead),
         )
 
 

@@ -72,7 +72,7 @@ def _origin(
 
 
 def expected_counts(
-    found: StatePosterior,
+    posterior: StatePosterior,
     transition: Float[Array, "states states"],
     layout: Layout,
     ends: Bool[Array | np.ndarray, "rows lanes"],
@@ -83,7 +83,7 @@ def expected_counts(
 
     Parameters
     ----------
-    found : StatePosterior
+    posterior : StatePosterior
         The posterior of the chain.
     transition : array, `[states, states]`
         The log-potential of a move from row to column.
@@ -111,9 +111,9 @@ def expected_counts(
     >>> potentials = chain.Potentials(np.zeros(2), transition, np.zeros((3, 1, 2)))
     >>> ends = np.array([[False], [False], [True]])
     >>> with jax.enable_x64(True):
-    ...     found = chain.posterior(potentials, layout)
+    ...     posterior = chain.posterior(potentials, layout)
     ...     moments.expected_counts(
-    ...         found, transition, layout, ends, np.zeros((3, 1), int), 1
+    ...         posterior, transition, layout, ends, np.zeros((3, 1), int), 1
     ...     ).round(3).tolist()
     [[0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]]
     """
@@ -126,9 +126,9 @@ def expected_counts(
         counts = jnp.concatenate([last, states, pairs.reshape(len(pairs), -1)], 1)
         return (last, pairs, out.at[write].set(counts)), None
 
-    lanes, K = found.states.shape[1:]
+    lanes, K = posterior.states.shape[1:]
     init = jnp.zeros((lanes, K)), jnp.zeros((lanes, K, K)), jnp.zeros((count + 1, 2 * K + K * K))
-    xs = _rows(found, transition, layout, ends, unit, count)
+    xs = _rows(posterior, transition, layout, ends, unit, count)
     return jax.lax.scan(step_back, init, xs, reverse=True)[0][2][:-1]
 
 
@@ -165,7 +165,7 @@ def memory(lanes: int, sequences: int, K: int, F: int) -> float:
 
 @readable
 def covariance(
-    found: StatePosterior,
+    posterior: StatePosterior,
     transition: Float[Array, "states states"],
     layout: Layout,
     ends: Bool[Array | np.ndarray, "rows lanes"],
@@ -177,7 +177,7 @@ def covariance(
 
     Parameters
     ----------
-    found : StatePosterior
+    posterior : StatePosterior
         The posterior of the chain.
     transition : array, `[states, states]`
         The log-potential of a move from row to column.
@@ -212,14 +212,14 @@ def covariance(
     >>> potentials = chain.Potentials(np.zeros(2), transition, np.zeros((3, 1, 2)))
     >>> ends = np.array([[False], [False], [True]])
     >>> with jax.enable_x64(True):
-    ...     found = chain.posterior(potentials, layout)
-    ...     moments.covariance(found, transition, layout, ends, np.zeros((3, 1), int), np.ones(1))[
-    ...         0, 0
-    ...     ].round(3).item()
+    ...     posterior = chain.posterior(potentials, layout)
+    ...     moments.covariance(
+    ...         posterior, transition, layout, ends, np.zeros((3, 1), int), np.ones(1)
+    ...     )[0, 0].round(3).item()
     0.25
     """
     count = len(worth)
-    rows, lanes, K = found.states.shape
+    rows, lanes, K = posterior.states.shape
     F = 0 if features is None else features.shape[1]
     eye = jnp.eye(K)
     wide = K + K * K + F * K
@@ -260,7 +260,7 @@ def covariance(
 
     shapes = {"start": (K, wide), "pair": (K, K, wide), "weight": (F, K, wide), "same": (K, F, F)}
     sums = {name: jnp.zeros(shape) for name, shape in shapes.items()}
-    xs = (*_rows(found, transition, layout, ends, unit, count), weigh, by_row)
+    xs = (*_rows(posterior, transition, layout, ends, unit, count), weigh, by_row)
     (_, sums, out), _ = jax.lax.scan(
         step_back,
         (jnp.zeros((lanes, K, wide)), sums, jnp.zeros((count + 1, K + wide))),

@@ -40,7 +40,7 @@ TABLE_ENTRIES = 2**22  # numbers in the tables of one group of complex steps
 Numbers = np.ndarray  # real or complex
 
 
-class Counts(NamedTuple):
+class ExpectedCounts(NamedTuple):
     """Expected counts of a batch of refits: of the statistics of the observations of each state, of
     first states and of moves.
     """
@@ -185,7 +185,7 @@ class CompleteData:
 
     def bend(self, point: Vector, seen: Numbers) -> tuple[np.ndarray, np.ndarray]:
         """Second derivatives of the emission's part of Q at counts `[states, statistics]`: in the
-        parameters of each state, `[states, own, own]`, and rows of what states share.
+        parameters of each state, `[states, size, size]`, and rows of what states share.
         """
         closed = None
         if not self.shared.size:
@@ -206,9 +206,9 @@ class CompleteData:
                 scale[:] = length
             return np.array(STENCIL[1]) @ values / scale
 
-        K, own = self.by_state.shape
-        blocks = np.zeros((K, own, own))
-        for k in range(own):
+        K, size = self.by_state.shape
+        blocks = np.zeros((K, size, size))
+        for k in range(size):
             if self.shared.size:
                 rows = [slopes(self.by_state[state, [k]]) for state in range(K)]
             else:
@@ -241,7 +241,7 @@ class CompleteData:
         slopes = np.concatenate([initial, transition.reshape(len(steps), K * K)], axis=1)
         return _finite(slopes.imag / TINY).reshape(len(points), len(self.chain), K + K * K)
 
-    def with_prior(self, counts: Counts) -> np.ndarray:
+    def with_prior(self, counts: ExpectedCounts) -> np.ndarray:
         """Counts of first states and moves, with those of the prior, `[refits, logarithms]`."""
         pairs = zip(("initial", "transition"), counts[1:], strict=True)
         total = [
@@ -257,7 +257,7 @@ class CompleteData:
             total = total + times(pseudo, logs).reshape(len(points), -1).sum(1)
         return total
 
-    def slopes(self, points: Numbers, counts: Counts) -> Numbers:
+    def slopes(self, points: Numbers, counts: ExpectedCounts) -> Numbers:
         """Gradients of Q at given counts."""
         out = self.emission_slopes(points, counts.seen) + self.prior_slopes(points)
         out[:, self.chain] += np.einsum(
@@ -265,7 +265,7 @@ class CompleteData:
         )
         return out
 
-    def hessian(self, point: Vector, counts: Counts) -> Matrix:
+    def hessian(self, point: Vector, counts: ExpectedCounts) -> Matrix:
         """Second derivatives of Q at the counts of one refit."""
         out = np.zeros((self.num_params, self.num_params))
         blocks, rows = self.bend(point, counts.seen[0])
@@ -275,7 +275,7 @@ class CompleteData:
         out[np.ix_(self.chain, self.chain)] = self.chain_bend(point, counts)
         return out
 
-    def chain_bend(self, point: Vector, counts: Counts) -> Numbers:
+    def chain_bend(self, point: Vector, counts: ExpectedCounts) -> Numbers:
         """Second derivatives of Q in the parameters of the distribution of states."""
         K = self.num_states
         total = self.with_prior(counts)[0]
@@ -301,7 +301,7 @@ class CompleteData:
             rows.append(np.array(STENCIL[1]) @ slopes / DIFFERENCE)
         return (np.array(rows) + np.array(rows).T) / 2
 
-    def lost(self, point: Vector, tangents: Counts) -> Numbers:
+    def lost_information(self, point: Vector, tangents: ExpectedCounts) -> Numbers:
         """Sum of the tangents of counts along each direction times the derivatives of their
         logarithms, `[directions, params]`.
         """
@@ -311,7 +311,7 @@ class CompleteData:
         out[:, self.chain] += np.concatenate(flat, axis=1) @ self.chain_slopes(point[None])[0].T
         return out
 
-    def blocks(self, point: Vector, counts: Counts) -> tuple[DiagonalBlocks, ...]:
+    def blocks(self, point: Vector, counts: ExpectedCounts) -> tuple[DiagonalBlocks, ...]:
         """Diagonal blocks of −∇²Q: of each state, of what states share, and of their
         distribution.
         """
@@ -328,7 +328,7 @@ def _finite(slopes: np.ndarray) -> np.ndarray:
 
 
 class DerivedData(CompleteData):
-    """The same for an emission that is written in JAX."""
+    """Complete data whose emission is written in JAX."""
 
     def __init__(self, hmm: Any):
         super().__init__(hmm)

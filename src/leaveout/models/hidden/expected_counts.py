@@ -19,7 +19,7 @@ from ...inference.lanes import ChainSums, chain_sums, sum_by_row
 from ...objectives.closed_form import STENCIL
 from ...objectives.objective import Matrix, PerUnit, Vector
 from ..emissions._base import times
-from .complete_data import TINY, Counts, Numbers, complete_data
+from .complete_data import TINY, ExpectedCounts, Numbers, complete_data
 from .hidden import mixture
 
 LONG = 2**12  # steps beyond which loops are compiled
@@ -30,13 +30,13 @@ UnitWeights = Float[np.ndarray, "refits units"]
 Units = Int[np.ndarray, "refits width"]
 
 
-class Evaluation(NamedTuple):
+class ChainEvaluation(NamedTuple):
     """log Z of each refit, its expected counts, and the losses of the units that were asked for,
     given what the refit sees (of steps, in the latent chain of F).
     """
 
     log_z: Numbers
-    counts: Counts
+    counts: ExpectedCounts
     losses: Float[np.ndarray, "refits width"]
 
 
@@ -113,7 +113,7 @@ def evaluate(
     units: Units | None = None,
     *,
     barely: float = 0.0,
-) -> Evaluation:
+) -> ChainEvaluation:
     """Evaluate the refits at their θ, real or after complex steps, with the losses of `units`.
 
     Probabilities that the fit holds at zero are `barely` above it.
@@ -134,7 +134,7 @@ def evaluate(
         moves["power"] = step_powers(hmm, weights)
     sums, densities = chain_posterior(hmm, points, visible, **moves)
     log_z = (worth * sums.log_normaliser).sum(1)
-    counts = Counts(complete_data(hmm).seen(sums.emission), sums.initial, sums.transition)
+    counts = ExpectedCounts(complete_data(hmm).seen(sums.emission), sums.initial, sums.transition)
     if hmm.drop == "sequence":
         losses = np.take_along_axis(-sequence_evidence(hmm, sums), units, 1)
     else:
@@ -143,8 +143,10 @@ def evaluate(
         # the latent chain is not normalised when it is cut
         cut = _chain(hmm, points, densities, np.zeros_like(visible), **moves)
         log_z = log_z - cut.log_normaliser.sum(1)
-        counts = Counts(counts.seen, counts.first - cut.initial, counts.moves - cut.transition)
-    return Evaluation(log_z, counts, losses)
+        counts = ExpectedCounts(
+            counts.seen, counts.first - cut.initial, counts.moves - cut.transition
+        )
+    return ChainEvaluation(log_z, counts, losses)
 
 
 def sequence_evidence(hmm: Any, sums: ChainSums) -> Numbers:
@@ -162,11 +164,13 @@ def hessian(hmm: Any, point: Vector, weights: PerUnit) -> Matrix:
     complete = complete_data(hmm)
     out = -complete.hessian(point, evaluate(hmm, point[None], weights[None]).counts)
     for group, tangents in _count_tangents(hmm, point, weights):
-        out[group] -= complete.lost(point, tangents)
+        out[group] -= complete.lost_information(point, tangents)
     return (out + out.T) / 2
 
 
-def _count_tangents(hmm: Any, point: Vector, weights: PerUnit) -> Iterator[tuple[slice, Counts]]:
+def _count_tangents(
+    hmm: Any, point: Vector, weights: PerUnit
+) -> Iterator[tuple[slice, ExpectedCounts]]:
     """Derivatives of the expected counts along every parameter, in groups: by complex steps, or by
     differences, as compiled passes are of real numbers.
     """
@@ -183,7 +187,7 @@ def _count_tangents(hmm: Any, point: Vector, weights: PerUnit) -> Iterator[tuple
         counts = evaluate(hmm, points, np.repeat(weights[None], len(points), axis=0)).counts
         parts = (part.reshape(*moves.shape[:2], *part.shape[1:]) for part in counts)
         tangents = (np.tensordot(shares, part, 1).real for part in parts)
-        yield group, Counts(*((part.T / lengths[group]).T for part in tangents))
+        yield group, ExpectedCounts(*((part.T / lengths[group]).T for part in tangents))
 
 
 def jacobian(hmm: Any, point: Vector) -> Float[np.ndarray, "units params"]:
@@ -220,10 +224,12 @@ def _weight_slopes(hmm: Any, points: Numbers) -> Numbers:
 def _move_slopes(hmm: Any, points: Numbers, emission: Numbers, sums: ChainSums) -> Numbers:
     """Compute the expected logarithm of each step's move or first state, `[refits, steps]`."""
     initial, transition = complete_data(hmm).logs(points)
-    ahead = np.exp(emission - sums.log_normaliser[..., None]) * sums.ahead
+    evidence_ahead = np.exp(emission - sums.log_normaliser[..., None]) * sums.evidence_ahead
     by_state = np.exp(transition) * np.where(np.isfinite(transition), transition, 0.0)
     slopes = np.zeros_like(sums.log_normaliser)
-    slopes[:, 1:] = np.einsum("rtj,rjk,rtk->rt", sums.filtered[:, :-1], by_state, ahead[:, 1:])
+    slopes[:, 1:] = np.einsum(
+        "rtj,rjk,rtk->rt", sums.filtered[:, :-1], by_state, evidence_ahead[:, 1:]
+    )
     return np.where(hmm.position == 0, times(sums.states, initial[:, None]).sum(2), slopes)
 
 
@@ -250,7 +256,7 @@ class CompiledPasses:
         self.starts = hmm.position == 0
         self.room = threading.local()
 
-    def __call__(self, points: Numbers, weights: UnitWeights, units: Units) -> Evaluation:
+    def __call__(self, points: Numbers, weights: UnitWeights, units: Units) -> ChainEvaluation:
         densities = self.complete.densities(points)
         initial, transition = self.complete.logs(points)
         lanes = self.loops.lanes
@@ -260,8 +266,8 @@ class CompiledPasses:
             for group, weight in zip(groups, self._weights(weights, groups), strict=True)
         ]
         log_z, losses, seen, first, moves = map(np.concatenate, zip(*parts, strict=True))
-        counts = Counts(self.complete.seen(seen), first, moves)
-        return Evaluation(log_z, counts, losses)
+        counts = ExpectedCounts(self.complete.seen(seen), first, moves)
+        return ChainEvaluation(log_z, counts, losses)
 
     def _lay(self, part: np.ndarray) -> np.ndarray:
         """Put the refits, the last one repeated, into the lanes, which are the last axis."""

@@ -353,8 +353,8 @@ class AbstractHiddenChain(AbstractHiddenStates, AbstractClosedForm):
         full = self._with_held(weights, index, held)
         seen = observation_weights(self, weights)
         # without the steps that follow
-        more = np.where(full > weights, observation_weights(self, full), seen)
-        (without, _), (complete, _) = (chain_posterior(self, theta, w) for w in (seen, more))
+        extended = np.where(full > weights, observation_weights(self, full), seen)
+        (without, _), (complete, _) = (chain_posterior(self, theta, w) for w in (seen, extended))
         return (without.log_normaliser - complete.log_normaliser).sum(1)
 
     def steepest(
@@ -385,9 +385,9 @@ class AbstractHiddenChain(AbstractHiddenStates, AbstractClosedForm):
         states = sums.states_at(place)
         if kind == "state":
             return states
-        known = np.take_along_axis(regressors(self, weights) > 0, place, axis=1)
+        determined = np.take_along_axis(regressors(self, weights) > 0, place, axis=1)
         means = np.array([self._means(*refit) for refit in zip(theta, states, place, strict=True)])
-        means = np.where(known[..., None], means, np.nan)
+        means = np.where(determined[..., None], means, np.nan)
         return means[..., 0] if means.shape[2] == 1 else means
 
     def _means(self, vector: Vector, states: np.ndarray, steps: np.ndarray) -> np.ndarray:
@@ -478,14 +478,15 @@ class RunLosses:
         starts = np.equal(chain.position, 0)[self.step][..., None]
         width = len(self.step)
         unseen = np.empty((*self.step.shape, chain.num_states))
-        filtered, ahead = sums.filtered[0], sums.ahead[0]
+        filtered = sums.filtered[0]
+        evidence_ahead = sums.evidence_ahead[0]
         p = filtered[self.before]
         for k in range(width):
             p = np.where(starts[k], initial * p.sum(1, keepdims=True), p @ transition)
             unseen[k] = p
         for k in reversed(range(width)):
             last = np.equal(self.length - 1, k)[:, None]
-            evidence = ahead[self.step[k]]
+            evidence = evidence_ahead[self.step[k]]
             p = evidence if k == width - 1 else np.where(last, evidence, p)
             unseen[k] *= p
             p = np.where(starts[k], (p @ initial)[:, None], p @ transition.T)

@@ -431,8 +431,8 @@ class HMM(AbstractHiddenChain):
         states = self.posterior_at(theta, weights).states[0]
         means = self.means(states, self.emission_parameters(theta), self.data)
         seen = np.ones(self.num_steps) if self.drop == "sequence" else weights
-        known = regressors(self, seen[None])[0] > 0
-        return self.labels.channels(np.where(known[:, None], np.asarray(means), np.nan))
+        determined = regressors(self, seen[None])[0] > 0
+        return self.labels.channels(np.where(determined[:, None], np.asarray(means), np.nan))
 
     @conventional
     @float64
