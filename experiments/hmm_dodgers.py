@@ -134,7 +134,7 @@ def times(out: Path, folds: int, lengths: list[int], schemes: list[str]) -> None
     for length in lengths:
         fit = lo.fit(model(frame[:length]))
         for scheme, make in ((name, SCHEMES[name]) for name in schemes):
-            plan, few = make(length, 0.1, folds, seed=0), make(length, 0.1, 20, seed=0)
+            plan, few = make(length, 0.1, folds, rng=0), make(length, 0.1, 20, rng=0)
             strategies = [
                 lo.NoUpdate(),
                 lo.InfinitesimalJackknife(),
@@ -153,7 +153,7 @@ def times(out: Path, folds: int, lengths: list[int], schemes: list[str]) -> None
             for refit in strategies:
                 name = type(refit).__name__
                 which = few if name == "NewtonStep" else plan
-                first = make(length, 0.1, which.num_refits, seed=1)
+                first = make(length, 0.1, which.num_refits, rng=1)
                 cold, _ = timed(functools.partial(lo.cross_validate, fit, first, refit))
                 warm, cv = timed(functools.partial(lo.cross_validate, fit, which, refit))
                 seconds = warm * folds / which.num_refits
@@ -242,7 +242,7 @@ def accuracy(out: Path, folds: int) -> None:
     newton, panels = plt.subplots(2, 3, figsize=(11, 7.5), layout="constrained")
     for share in SHARES:
         for i, (scheme, make) in enumerate(SCHEMES.items()):
-            plan = make(length, share, 10, seed=0)
+            plan = make(length, share, 10, rng=0)
             estimates = {
                 type(refit).__name__: lo.cross_validate(fit, plan, refit) for refit in STRATEGIES
             }

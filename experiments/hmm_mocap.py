@@ -697,7 +697,7 @@ def within(settings: argparse.Namespace) -> None:
         {"i.i.d.": lo.random_subsets, "contiguous": lo.contiguous}.items()
     ):
         for j, share in enumerate(shares):
-            plan = make(len(x), share, trials, seed=0)
+            plan = make(len(x), share, trials, rng=0)
             estimates, same = compared(fit, plan, {"folds": scheme, "left out": share}, rows)
             scatter(axes[i, j], estimates, same, f"{scheme}, {share:.0%}")
             bars(panels[i, j], estimates, same, f"{scheme}, {share:.0%}")

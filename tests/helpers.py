@@ -10,6 +10,7 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.special import logsumexp
 
 import leaveout as lo
+from leaveout.objectives.objective import ravel
 
 
 @eqx.filter_jit
@@ -325,7 +326,7 @@ def minimiser(objective: lo.AbstractObjective, theta, weights: np.ndarray) -> np
     import scipy.optimize
 
     if isinstance(objective, lo.models.AbstractClosedForm):
-        return _by_differences(objective, np.asarray(theta), weights)
+        return _by_differences(objective, ravel(theta), weights)
     with jax.enable_x64(True):
         start, weights = ravel_pytree(jax.tree.map(jnp.asarray, theta))[0], jnp.asarray(weights)
         look = lambda order, v: np.asarray(_derivative(order, objective, theta, v, weights))

@@ -33,6 +33,7 @@ def gaussian(kind, **kwargs):
 
 HOSTS = {
     "Poisson": lambda: (host.PoissonHMM(2, **TIGHT), COUNTS),
+    "diag": gaussian("diag"),
 }
 MORE = {
     "full, priors": gaussian(
@@ -42,7 +43,7 @@ MORE = {
         host.CategoricalHMM(2, emissionprob_prior=np.array([2.0, 1.0, 1.5]), **TIGHT),
         SYMBOLS,
     ),
-    **{kind: gaussian(kind) for kind in ("diag", "spherical", "tied", "full")},
+    **{kind: gaussian(kind) for kind in ("spherical", "tied", "full")},
     **{f"{kind}, priors": gaussian(kind, **PRIOR) for kind in ("diag", "spherical", "tied")},
     "covariances held": gaussian("full", params="stm"),
     "tied covariances held": gaussian("tied", params="stm", means_weight=1.0),

@@ -200,10 +200,10 @@ class EventCounts(AbstractWithPrior):
         share = rate * scale
         first = rate + a / (1 + b)
         if xp is np:
-            ratios = [first]
-            for k in range(len(base)):
-                ratios.append(base[k] - share[k] / ratios[k])
-            logs = np.log(np.stack(ratios, axis=-1))
+            ratios = np.concatenate([first[None], base])
+            for before, ratios_n, share_n in zip(ratios, ratios[1:], share, strict=False):
+                ratios_n -= share_n / before
+            logs = np.log(np.moveaxis(ratios, 0, -1))
         else:
 
             def ratio(before: Any, parts: Any) -> tuple[Any, Any]:

@@ -29,7 +29,7 @@ from ..._runtime.jax import (
 )
 from ...objectives.closed_form import STENCIL
 from ...objectives.objective import DiagonalBlocks, Matrix, Vector, unravel
-from ..emissions._base import AbstractEmission, times
+from ..emissions._base import AbstractEmission, AbstractWithPrior, times
 
 TINY = 1e-100  # length of a complex step
 DIFFERENCE = (
@@ -129,7 +129,8 @@ class CompleteData:
         """Log-density of the prior of the emission's parameters."""
         if not self.has_prior:
             return np.zeros(len(points))
-        return np.array([self.emission.log_prior(self.parameters(point)) for point in points])
+        with np.errstate(all="ignore"):
+            return np.array([self.emission.log_prior(self.parameters(point)) for point in points])
 
     def emission_slopes(self, points: Numbers, seen: Numbers) -> Numbers:
         """Derivatives of the emission's part of Q at given counts, without the prior."""
@@ -179,8 +180,9 @@ class CompleteData:
         """Derivatives of the log-density of the prior of the emission's parameters."""
         out = np.zeros((len(points), self.num_params))
         if self.has_prior:
-            for name, prior in self.emission.prior.items():
-                out[:, self.parts[name][0]] = self._pull(points, name, prior)
+            with np.errstate(all="ignore"):
+                for name, prior in self.emission.prior.items():
+                    out[:, self.parts[name][0]] = self._pull(points, name, prior)
         return out
 
     def bend(self, point: Vector, seen: Numbers) -> tuple[np.ndarray, np.ndarray]:
@@ -332,6 +334,7 @@ class DerivedData(CompleteData):
 
     def __init__(self, hmm: Any):
         super().__init__(hmm)
+        self.statistics = None
         places = {name: part for name, part in self.parts.items() if name in self.emission.free}
         like = {name: np.zeros(shape) for name, (_, shape) in places.items()}
         numbers = np.arange(self.num_params)
@@ -418,9 +421,12 @@ def _slopes(model: UserEmission, thetas: Arrays, seen: Arrays, prior: float) -> 
 
 @cached_on
 def complete_data(hmm: Any) -> CompleteData:
-    """Return Q of a chain."""
-    library = type(hmm.emission).__module__.startswith(__name__.partition(".")[0] + ".")
-    return CompleteData(hmm) if library else DerivedData(hmm)
+    """Return Q of a chain: in NumPy for emissions of the library with a prior of each parameter."""
+    emission = type(hmm.emission)
+    library = emission.__module__.startswith(__name__.partition(".")[0] + ".")
+    if library and emission.log_prior is AbstractWithPrior.log_prior:
+        return CompleteData(hmm)
+    return DerivedData(hmm)
 
 
 def separate_states(emission: AbstractEmission, theta: PyTree) -> bool:

@@ -52,7 +52,7 @@ from .hidden import (
 )
 from .hidden_chain import AbstractHiddenChain, Dirichlet, States
 
-PASS_ENTRIES = 2**17  # numbers in one array of a pass, by measurement
+PASS_ENTRIES = 2**18  # numbers in one array of a pass, by measurement
 
 
 class HMM(AbstractHiddenChain):
@@ -264,7 +264,7 @@ class HMM(AbstractHiddenChain):
         by_runs = self.drop == "observation" and not (
             self.joint or self.emission.reach or self.states.zeros
         )
-        lanes = int(np.clip(PASS_ENTRIES // (self.num_steps * self.num_states), 8, 64))
+        lanes = 8 * int(np.clip(PASS_ENTRIES // (8 * self.num_steps * self.num_states), 1, 8))
         work = 4.0 * self.num_steps * self.num_params
         return Costs(lanes, work, self.runs if by_runs else None)
 
