@@ -156,7 +156,7 @@ def test_it_says_what_the_estimate_says(pages):
         "LO102 warning" in page.text and "LO103 warning" in page.text and "row p5 is" in page.text
     )
     assert (
-        f"lo.kfold({N}, 10, rng=3)" in page.text
+        "lo.kfold(k=10, rng=3)" in page.text
         and "metric=('mse',)" in page.text
         and lo.__version__ in page.text
     )
@@ -164,7 +164,7 @@ def test_it_says_what_the_estimate_says(pages):
     assert "1 refit repeated exactly" in page.text and "mse" in page.text
 
 
-@pytest.mark.parametrize("kind", ["weights", "lasso"])
+@pytest.mark.parametrize("kind", ["weights", "lasso", "column"])
 @pytest.mark.slow_for("lasso")
 def test_it_is_done_again_by_the_code_of_the_page(tmp_path, kind):
     """The code of the page runs as it stands, in another process, once the line in it has written
@@ -184,6 +184,9 @@ def test_it_is_done_again_by_the_code_of_the_page(tmp_path, kind):
             lo.penalties.Ridge(rng.uniform(1, 3, 4)),
             **more,
         )
+    elif kind == "column":
+        table = pd.DataFrame(X, columns=list("abcd")).assign(group=group)
+        model, group = lo.GLM("a ~ b + c", table, "squared"), "group"
     else:
         y = np.where(X[:, 0] > rng.logistic(size=60), "yes", "no")
         model = lo.GLM(

@@ -294,7 +294,7 @@ def _calls_of_glm(estimate: Estimate, file: str) -> list[str]:
     unit_arrays = [name for name in ("sample_weight", "offset") if getattr(model, name) is not None]
     arrays = (
         ("indptr", "index", "weight", "held", "clusters", "blocks")
-        if "<" in (plan.call or "<")
+        if re.search("[<']", plan.call or "<")  # arrays, or names of columns
         else ()
     )
     plan_arrays = [name for name in arrays if getattr(plan, name) is not None]
