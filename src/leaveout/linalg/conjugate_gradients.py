@@ -39,17 +39,18 @@ def solve(
     precondition: Multiply,
     right: Float[Array, "systems size"],
     most: int,
-    tol: float = 0.0,
+    tol: float | PerSystem = 0.0,
     part: float = 0.0,
     record: Callable[[Array, Array, Array], None] | None = None,
     settled: Callable[[Lanes, Array, Array], Array] | None = None,
+    has_ritz_values: bool = True,
 ) -> Solution:
     """Solve from zero by at most so many products.
 
     A solve ends when its residual, measured by P, is `tol` of the first or, if `part` is given,
     when what is left to solve is this part of x. `record` gets the directions, their images and
     d·Ad. Instead, `settled` may mark where it ends, from the tridiagonal matrices of systems, and
-    the next entries off the diagonal.
+    the next entries off the diagonal. Long solves have no Ritz values.
     """
     x = np.zeros_like(right)
     residual = right.copy()
@@ -81,10 +82,11 @@ def solve(
         before = square[lanes]
         step = before / curvature
         x[lanes] += step[:, None] * direction
-        residual[lanes] -= step[:, None] * image
+        remaining = residual[lanes] - step[:, None] * image
+        residual[lanes] = remaining
         length[lanes] += step * before
-        preconditioned = precondition(residual[lanes], lanes)
-        after = np.maximum(np.einsum("lp,lp->l", residual[lanes], preconditioned), 0.0)
+        preconditioned = precondition(remaining, lanes)
+        after = np.maximum(np.einsum("lp,lp->l", remaining, preconditioned), 0.0)
         ratio = after / before
         square[lanes] = after
         towards[lanes] = preconditioned + ratio[:, None] * direction
@@ -94,6 +96,7 @@ def solve(
             ends = settled(lanes, _tridiagonal(diagonal, off_diagonal, lanes), next_off_diagonal)
         else:
             ends = after <= enough[lanes]
+        if settled is None and has_ritz_values:
             judged = lanes if part or k + 1 == most else lanes[ends]
             matrices = _tridiagonal(diagonal, off_diagonal, judged)
             least[judged] = np.linalg.eigvalsh(matrices)[:, 0]

@@ -384,7 +384,7 @@ def _budget(step: FirstStep) -> float:
     """Return the operations that proofs of a batch of single rows may cost."""
     n, p = step.anchor.model.design.shape
     share = len(step.rows.index) / int(step.rows.num_refits)
-    free = PROOFS_PER_COLUMN * (p + 30) - PROOFS_LESS_PER_ROW * n * min(1.0, 100 / p)
+    free = PROOFS_PER_COLUMN * (p + 30) - PROOFS_LESS_PER_ROW * n * min(1.0, 100 / p) ** 2
     return share * max(free, PROOFS_PER_HESSIAN * n * p * (p - 50), LEAST_PROOFS)
 
 

@@ -36,10 +36,11 @@ from jaxtyping import Bool, Float, Int
 
 from .._runtime.jax import cached_on
 from .._runtime.results import RESULTS
+from ..linalg import conjugate_gradients
 from ..linalg.design import Predictors, weight_terms
 from ..linalg.sparse_design import SparseDesign
 from ..objectives.batch_functions import weights_of
-from ..objectives.objective import Flags, PerLane, Points, Vector
+from ..objectives.objective import Flags, Lanes, PerLane, Points, Vector
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows
 from ._refit_batch import CommonError, RefitBatch
@@ -49,6 +50,7 @@ MAX_WIDE_NEWTON_STEPS = 30  # largest number of Newton steps
 # largest and smallest residual of a step's solve, relative to the gradient
 MAX_SOLVE_RESIDUAL = 1e-2
 MIN_SOLVE_RESIDUAL = 1e-6
+MAX_SOLVE_PRODUCTS = 1000  # largest number of products in a solve
 SINGLE_RESIDUAL = 1e-4  # smallest residual of a step's solve in float32
 # share of the predicted fall that a step must reach; shortest step
 FALL = 1e-4
@@ -117,45 +119,29 @@ class WideModel:
         Each solve ends when its preconditioned residual is `tol` of the first.
         """
         kind = right.dtype
-        penalty = self.penalty
         x, transpose = self.single if kind == np.float32 else (self.x, self.transpose)
-        scale = (1 / self.diagonal).astype(kind)[:, None]
+        penalty = self.penalty.astype(kind)
+        inverse_diagonal = (1 / self.diagonal).astype(kind)
         curvature = curvature.astype(kind)
         kappa = kappa.astype(kind)
-        if _diagonal(penalty):
-            diagonal = self.penalty_diagonal.astype(kind)[:, None]
-        else:
-            diagonal = None
-        out = np.zeros_like(right)
-        residual = right.copy()
-        direction = scale * residual
-        square = np.einsum("pk,pk->k", residual, direction)
-        enough = np.square(tol) * square
-        open_ = np.flatnonzero(square > 0)
-        direction = direction[:, open_]
-        # largest number of products in a solve
-        for _ in range(1000):
-            if not open_.size:
-                break
-            part = lambda matrix, open_=open_: matrix[:, open_] if matrix.shape[1] > 1 else matrix
-            image = transpose @ (part(curvature) * (x @ direction))
-            image += (kappa[open_] if len(kappa) > 1 else kappa) * (
-                penalty @ direction if diagonal is None else diagonal * direction
-            )
-            self.products += len(open_)
-            length = square[open_] / np.einsum("pk,pk->k", direction, image)
-            is_complete = len(open_) == out.shape[1]
-            columns: Any = slice(None) if is_complete else open_
-            out[:, columns] += length * direction
-            residual[:, columns] -= length * image
-            preconditioned = scale * residual[:, columns]
-            after = np.einsum("pk,pk->k", residual[:, columns], preconditioned)
-            direction = preconditioned + (after / square[open_]) * direction
-            square[open_] = after
-            is_open = after > enough[open_]
-            if not is_open.all():
-                open_, direction = open_[is_open], np.ascontiguousarray(direction[:, is_open])
-        return out
+
+        def product(direction: Points, lanes: Lanes) -> Points:
+            self.products += len(lanes)
+            part = lambda matrix: matrix[..., lanes] if matrix.shape[-1] > 1 else matrix
+            columns = np.ascontiguousarray(direction.T)
+            image = transpose @ (part(curvature) * (x @ columns))
+            image += part(kappa) * (penalty @ columns)
+            return image.T
+
+        solution = conjugate_gradients.solve(
+            product,
+            lambda residual, _: inverse_diagonal * residual,
+            np.ascontiguousarray(right.T),
+            MAX_SOLVE_PRODUCTS,
+            tol,
+            has_ritz_values=False,
+        )
+        return solution.x.T
 
     def value(
         self, theta: Float[np.ndarray, "params lanes"], omega: Array, kappa: Array
@@ -179,11 +165,6 @@ class WideModel:
         return self.x @ theta + (
             shift[:, None] if isinstance(shift, np.ndarray) and shift.ndim else shift
         )
-
-
-def _diagonal(penalty: Any) -> bool:
-    """Tell whether the penalty is one number for each parameter, as sparse penalties are."""
-    return not isinstance(penalty, np.ndarray)
 
 
 class WideRefit(NamedTuple):
