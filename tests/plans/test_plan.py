@@ -689,6 +689,10 @@ def test_labels_say_which_row_is_which_unit():
         (lambda: lo.leave_future_out(100), TypeError, "give start=; .* num_units="),
         (lambda: lo.random_subsets(9), TypeError, "give fraction= and num_folds=;"),
         (lambda: lo.kfold(k=4, folds=3), TypeError, "kfold: .* 'folds'"),
+        (lambda: lo.blocks(size=2, groups=np.array(3)), ValueError, "num_units must be"),
+        (lambda: lo.bootstrap(num_resamples=2, groups=[]), ValueError, "num_units must be"),
+        (lambda: lo.kfold(9, k=3, rng="a"), TypeError, "rng must be a whole number"),
+        (lambda: lo.kfold(9, k=3, rng=-1), ValueError, "rng must be a whole number"),
         (lambda: lo.leave_one_out("a", cases=True), ValueError, "num_units must be"),
     ],
 )

@@ -902,7 +902,7 @@ def scheme(*required: str) -> Callable[[Callable[P, Plan]], Callable[P, Plan]]:
             ]
             waits = arguments.get("cases") is True or any(isinstance(c, str) for c in columns)
             if arguments.get("num_units", 0) is None and columns and not waits:
-                arguments["num_units"] = len(columns[0])
+                arguments["num_units"] = np.size(columns[0])
             if waits and arguments.get("num_units") is not None:
                 count(f"{name}: num_units", arguments["num_units"], 2)
             if waits or arguments.get("num_units", 0) is None:
@@ -928,7 +928,9 @@ def _brief(value: Any) -> str:
     if value is None or isinstance(value, bool | int | float | str):
         return repr(value)
     # sparse ones have no length
-    shape = getattr(value, "shape", None) or ((len(value),) if hasattr(value, "__len__") else ())
+    shape = getattr(value, "shape", None)
+    if shape is None and hasattr(value, "__len__"):
+        shape = (len(value),)
     size = f" of {shape[0]}" if shape else ""
     return f"<{type(value).__name__}{size}>"
 
