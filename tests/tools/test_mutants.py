@@ -24,13 +24,17 @@ def test_no_two_faults_have_one_name():
 
 
 FAULT = faults.Fault(
-    "all folds of one parity", "kfold", "np.arange(n)", "np.arange(n) // 2", "test_plan"
+    "all folds of one parity",
+    "plan.blocks",
+    "np.arange(len(units))",
+    "np.arange(len(units)) // 2",
+    "test_plan",
 )
 FOLDS = """
 import leaveout as lo
 
 def test_folds():
-    assert sorted(lo.kfold(6, 3).index) == list(range(6))
+    assert sorted(lo.blocks(6, k=3).index) == list(range(6))
 """
 
 
@@ -39,7 +43,7 @@ def test_folds():
     [
         (None, mutants.PASSED),
         (FAULT, mutants.FAILED),
-        (FAULT._replace(name="no fault", new="np.arange(0, n)"), mutants.PASSED),
+        (FAULT._replace(name="no fault", new="np.arange(0, len(units))"), mutants.PASSED),
     ],
     ids=["no fault", "a fault is killed", "a change without effect survives"],
 )
