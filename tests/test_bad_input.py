@@ -451,7 +451,7 @@ def arguments():
         "fit: num_starts": (lambda bad: lo.fit(fit.objective, num_starts=bad), (None,)),
         "fit: seed": (lambda bad: lo.fit(fit.objective, seed=bad), ()),
         "GLM: parameters": (lambda bad: lo.anchor(fit.objective, bad), ()),
-        "kfold: seed": (lambda bad: lo.kfold(60, 4, rng=bad), (None, [])),
+        "kfold: rng": (lambda bad: lo.kfold(60, 4, rng=bad), (None, [])),
         "contiguous: fraction": (lambda bad: lo.contiguous(60, bad, 3), ()),
         "contiguous: num_folds": (lambda bad: lo.contiguous(60, 0.1, bad), ()),
         "blocks: size": (lambda bad: lo.blocks(60, bad), ()),

@@ -892,10 +892,10 @@ def scheme(*required: str) -> Callable[[Callable[P, Plan]], Callable[P, Plan]]:
             arguments = call_arguments.arguments
             texts = [*map(_brief, args), *(f"{k}={_brief(value)}" for k, value in kwargs.items())]
             call = f"lo.{name}({', '.join(texts)})"
-            if any(arguments[word] is None for word in required):
+            if lacking := [f"{word}=" for word in required if arguments[word] is None]:
                 raise TypeError(
-                    f"{name}: give {' and '.join(f'{word}=' for word in required)}; a number that stands first is num_units=, "
-                    f"which a fit knows by itself; got {call}."
+                    f"{name}: {' and '.join(lacking)} must be given; a number that stands first is num_units=, which a fit knows "
+                    f"by itself; got {call}."
                 )
             columns = [
                 arguments[word] for word in COLUMNS if isinstance(arguments.get(word), Sized)
@@ -1635,7 +1635,7 @@ def blocks(
     n = len(steps.step)
     if (size is None) == (k is None):
         raise TypeError(
-            "blocks: give size= or k=; a number that stands first is num_units=, which a fit knows by itself."
+            "blocks: size= or k= must be given; a number that stands first is num_units=, which a fit knows by itself."
         )
     if size is not None:
         size = count("blocks: size", size, 1, n - 1)
