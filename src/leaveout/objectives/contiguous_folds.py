@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from .._runtime.jax import PyTree
 from ..plans.plan import RefitRows
 from .closed_form import AbstractClosedForm
-from .objective import AbstractObjective, Lanes, Vector
+from .objective import AbstractObjective, Lanes, Points, Vector
 
 Scores = tuple[np.ndarray, np.ndarray]  # scores of units, and joint scores of folds
 # scores of runs at a θ, from the model
@@ -63,19 +63,32 @@ class Runs:
 
     def derivatives(self, directions: Directions) -> Iterator[tuple[Scores, Scores]]:
         """Yield derivatives of the scores at each θ, along its first direction, and along both."""
-        scores = lambda theta: np.concatenate(
-            [part.reshape(len(self.first), -1) for part in self.scores(theta)], axis=1
-        )
+
+        def scores(places: Points) -> np.ndarray:
+            pairs = (self.scores(theta) for theta in places)
+            return np.array([np.concatenate([a, b[:, None]], axis=1) for a, b in pairs])
+
         for pair in _differences(scores, directions, self.objective.difference):
             first, second = ((part[:, :-1], part[:, -1]) for part in pair)
             yield first, second
 
     def bends(self, directions: Directions) -> Float[np.ndarray, "some params"]:
         """Compute ∇³F(θ, 1) along both directions, at each θ."""
-        ones = np.ones((1, self.objective.num_units))
-        start = self.objective.look(directions[0][:1], ones)[2]
-        slope = lambda theta: self.objective.look(theta[None], ones, start)[1][0]
-        pairs = _differences(slope, directions, self.objective.difference)
+        objective = self.objective
+        size = objective.costs.lanes or 1
+        ones = np.ones((size, objective.num_units))
+        start = objective.look(directions[0][:1], ones[:1])[2]
+
+        def slopes(places: Points) -> Points:
+            groups = [places[k : k + size] for k in range(0, len(places), size)]
+            starts = [None if start is None else np.repeat(start, len(g), 0) for g in groups]
+            looks = (
+                objective.look(group, ones[: len(group)], state)
+                for group, state in zip(groups, starts, strict=True)
+            )
+            return np.concatenate([gradient for _, gradient, _ in looks])
+
+        pairs = _differences(slopes, directions, objective.difference)
         return np.array([second for _, second in pairs])
 
 
@@ -103,32 +116,35 @@ def runs(objective: AbstractObjective, like: PyTree, rows: RefitRows) -> Runs | 
 
 
 def _differences(
-    function: Callable[[np.ndarray], np.ndarray], directions: Directions, length: float
+    function: Callable[[Points], np.ndarray], directions: Directions, length: float
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Derivatives of a function at each θ along its first direction and along both, by central
     differences.
 
-    The function is evaluated once at each place along one of them.
+    The function is evaluated at all places together, once at each.
     """
-    cache: dict[bytes, np.ndarray] = {}
+    numbers: dict[bytes, int] = {}
+    places: list[Vector] = []
 
-    def evaluate(theta: np.ndarray) -> np.ndarray:
+    def number(theta: Vector) -> int:
         key = np.round(theta, 12).tobytes()
-        if key not in cache:
-            cache[key] = function(theta)
-        return cache[key]
+        if key not in numbers:
+            numbers[key] = len(places)
+            places.append(theta)
+        return numbers[key]
 
+    stencils = []
     for theta, a, b in zip(*directions, strict=True):
         a = length * a
         b = length * b
-        up = evaluate(theta + a)
-        down = evaluate(theta - a)
-        middle = evaluate(theta)
-        if np.array_equal(a, b):
-            second = up + down - 2 * middle
-        else:
-            second = 0.5 * (
-                function(theta + a + b) + function(theta - a - b) + 2 * middle - up - down
-            )
-            second = second - 0.5 * (evaluate(theta + b) + evaluate(theta - b))
+        ends = [theta, theta + a, theta - a]
+        if not np.array_equal(a, b):
+            ends += [theta + b, theta - b, theta + a + b, theta - a - b]
+        stencils.append([number(end) for end in ends])
+    values = function(np.array(places))
+    for stencil in stencils:
+        middle, up, down, *others = values[stencil]
+        second = up + down - 2 * middle
+        if others:
+            second = 0.5 * (others[2] + others[3] - others[0] - others[1] - second)
         yield (up - down) / (2 * length), second / length**2

@@ -127,10 +127,12 @@ class CompleteData:
 
     def prior(self, points: Numbers) -> np.ndarray:
         """Log-density of the prior of the emission's parameters."""
-        if not self.has_prior:
-            return np.zeros(len(points))
-        with np.errstate(all="ignore"):
-            return np.array([self.emission.log_prior(self.parameters(point)) for point in points])
+        total = np.zeros(len(points))
+        if self.has_prior:
+            with np.errstate(all="ignore"):
+                for name, prior in self.emission.prior.items():
+                    total += prior(self.natural(points, name)).reshape(len(points), -1).sum(1)
+        return total
 
     def emission_slopes(self, points: Numbers, seen: Numbers) -> Numbers:
         """Derivatives of the emission's part of Q at given counts, without the prior."""
