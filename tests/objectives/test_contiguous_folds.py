@@ -36,7 +36,6 @@ def fitted() -> lo.Fit:
 @pytest.fixture
 def cheap(monkeypatch):
     """Expansions pay for few units too."""
-    monkeypatch.setattr(_expansion, "COMPILING_COST", 0.0)
     monkeypatch.setattr(_expansion, "MIN_REFIT_PASSES", 10**6)
 
 

@@ -20,13 +20,11 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from ..objectives.batch_functions import work
 from ..objectives.contiguous_folds import Runs, runs
 from ..objectives.objective import Lanes, Matrices, PerLane, PerRefit, Points, RefitPoints
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows
 
-COMPILING_COST = 1e8  # operations of full passes that take less time than compiling the expansion
 MIN_REFIT_PASSES = 6  # least number of passes over the data that a refit costs otherwise
 GRADIENTS = 4.0  # least number of gradients that a refit counts as
 MIN_UNIT_SHARE = 0.05  # largest share of the units that a fold may leave out
@@ -42,10 +40,7 @@ def expandable(fit: Fit, rows: RefitRows) -> Runs | None:
         return None
     steps = MIN_REFIT_PASSES * count
     units = fit.objective.num_units
-    if (
-        steps * units < 3 * size**2 * (units + rows.index.size)
-        or steps * work(fit.objective, size) < COMPILING_COST
-    ):
+    if steps * units < 3 * size**2 * (units + rows.index.size):
         return None
     # largest number of entries in derivatives of all folds: a gigabyte
     if rows.index.size * size**2 > 2**27:
