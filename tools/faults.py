@@ -1966,6 +1966,13 @@ FAULTS = (
         "test_enclosure_theorem test_linear",
     ),
     Fault(
+        "the next term from moments includes the row's own",
+        "sums_by_moments",
+        "third -= look.lost_curvature * anchor.third[unit] * share**3",
+        "third -= 0.0",
+        "test_single_rows",
+    ),
+    Fault(
         "the next term from all rows includes the row's own",
         "product_sums",
         "product[place[inside], inside] = 0.0",
@@ -1989,8 +1996,8 @@ FAULTS = (
     Fault(
         "the expansion of a refit keeps the rows that it leaves out",
         "CertifiedBatch._follow_the_expansion",
-        "_third_term(anchor, u) + ((changed * moved**2)[:, None] @ z)[:, 0]",
-        "_third_term(anchor, u)",
+        "third_term(anchor, u) + ((changed * moved**2)[:, None] @ z)[:, 0]",
+        "third_term(anchor, u)",
         "test_linear",
     ),
     Fault(

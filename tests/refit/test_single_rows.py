@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import leaveout as lo
+from leaveout.refit import _single_rows
 from leaveout.refit._anchor import linear_cache
 from leaveout.refit._single_rows import RowSteps, one_row
 from tests.linalg.test_sparse_design import RIDGE, table
@@ -83,6 +84,26 @@ def test_a_loss_keeps_its_arrays():
     )
     found = [lo.cross_validate(fit, lo.leave_one_out(), lo.Certified(1e-6)) for fit in (own, usual)]
     np.testing.assert_allclose(found[0].losses, found[1].losses, rtol=1e-9)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "poisson"])
+def test_moments_give_the_sums_over_all_products(loss, monkeypatch):
+    """Also where a part of the row stays; in float64, so that they differ by rounding alone."""
+    X, y, weight = problem(loss, 90, 4)
+    fit = lo.fit(lo.GLM(X, y, loss, lo.penalties.Ridge(2.0), intercept=False, sample_weight=weight))
+    anchor = linear_cache(fit)
+    look = one_row(fit, np.arange(90), np.where(np.arange(90) % 3 == 0, 0.4, 0.0))
+    moments = _single_rows.sums_by_moments(anchor, look)
+    monkeypatch.setattr(_single_rows, "FEW_COLUMNS", 0.0)
+    monkeypatch.setattr(_single_rows, "ROUGH", 0.0)
+    products = _single_rows.product_sums(anchor, look)
+    mass = float(anchor.weight * anchor.curvature @ anchor.norm**2)
+    mass /= products.heaviest * anchor.norm.max() ** 2
+    for name in ("third", "fourth"):
+        difference = np.abs(getattr(moments, name) - getattr(products, name))
+        assert (difference <= moments.moment_error * mass).all()
+    assert (moments.largest >= products.largest - moments.precision).all()
+    np.testing.assert_allclose(moments.scale, products.scale)
 
 
 def test_rows_of_few_entries_are_not_told_by_a_sample_that_misses_their_neighbours():

@@ -84,7 +84,7 @@ def _third(anchor: LinearFitCache) -> Float[np.ndarray, "pairs rank"]:
     return products[:, i, j].T * np.where(i < j, 2.0, 1.0)[:, None]
 
 
-def _third_term(anchor: LinearFitCache, u: Points) -> Points:
+def third_term(anchor: LinearFitCache, u: Points) -> Points:
     """Compute T[u, u, ·] of some moves u."""
     i, j = np.triu_indices(len(anchor.root))
     return (u[:, i] * u[:, j]) @ _third(anchor)
@@ -218,7 +218,7 @@ class CertifiedBatch:
         changed = self.delta[lanes] * weight_terms(anchor.weight, anchor.third)[self.units[lanes]]
         for _ in range(2):  # what is left is then of the fourth order
             row_moves = (z @ u[:, :, None])[:, :, 0]
-            remainder = _third_term(anchor, u) + ((changed * row_moves**2)[:, None] @ z)[:, 0]
+            remainder = third_term(anchor, u) + ((changed * row_moves**2)[:, None] @ z)[:, 0]
             u = start - 0.5 * metric.solve(remainder, lanes)
         good = np.linalg.norm(u - start, axis=1) <= 0.1 * self.first[lanes]
         self.u[lanes[good]], after[lanes[good]] = u[good], np.inf

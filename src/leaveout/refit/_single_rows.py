@@ -28,7 +28,9 @@ and Schwarz bounds Σ ω_i ℓ‴_i (s_i² − a_j² G_ij²) G_ij, that of Minko
 the cubes. The last line is ‖Σ R_i z_i‖² ≤ Σ R_i² / W_i in the norm of A⁻¹, with |R_i| ≤ ½M W_i s_i²
 e^{Mb}, and Minkowski's inequality for the sum of s_i⁴. ∎
 
-Products and their sums may be computed in float32: what these lose is added.
+Products and their sums may be computed in float32: what these lose is added. Of few columns the
+sums come from the moments Σ ω ℓ‴ z ⊗ z ⊗ z and Σ W z ⊗ z ⊗ z ⊗ z of all rows, less the row's own,
+where the rounding is relative to Σ W ‖z_i‖⁴ ‖z_j‖⁴.
 
 # The next term, estimated, where a gradient of every refit costs too much
 
@@ -87,7 +89,7 @@ from ..linalg.rounding import FUNCTION, UNIT, UP
 from ..objectives.objective import Flags, PerLane, PerRefit, Points
 from ..optimize.fit import Fit
 from ._anchor import SINGLE_UNIT, LinearFitCache, groups, linear_cache, tiles, total
-from ._enclosure import STALL_RATIO
+from ._enclosure import STALL_RATIO, third_term
 
 Array = np.ndarray
 
@@ -239,6 +241,7 @@ LONG = 0.5  # M b from which the remainder is larger than the term
 # left-out rows, and units, whose products are computed together and stay in a cache
 LANES = 128
 UNITS = 512
+FEW_COLUMNS = 20.0  # operations by pairs of columns that take the time of a product and its sums
 UNDERFLOW = 1e-30  # more than what sums of scaled products lose below the range of float32
 ROUGH = (
     1e-4  # rounding error of products in float32, relative to a row's, up to which they are used
@@ -269,11 +272,50 @@ class ProductSums(NamedTuple):
     scale: PerRefit
     precision: float
     unit: float  # of the precision that sums have
+    moment_error: float  # rounding error of sums by moments, relative to those of sizes
+
+
+@cached_on
+def _fourth(anchor: LinearFitCache) -> Float[np.ndarray, "pairs pairs"]:
+    """Compute Σ ω ℓ″ z ⊗ z ⊗ z ⊗ z, by pairs of axes, and pairs off the diagonal doubled."""
+    i, j = np.triu_indices(len(anchor.root))
+    pairs = np.where(i < j, 2.0, 1.0) * anchor.rows[:, i] * anchor.rows[:, j]
+    return (pairs.T * (anchor.weight * anchor.curvature)) @ pairs
+
+
+def sums_by_moments(anchor: LinearFitCache, look: OneRow) -> ProductSums:
+    """Sum powers of products by the third and fourth moments of all rows: for few columns."""
+    unit = look.unit
+    heaviest = float((anchor.weight * anchor.curvature).max())
+    scale = anchor.norm.max() * anchor.norm[unit]
+    rows = anchor.rows[unit]
+    direction = rows / scale[:, None]
+    i, j = np.triu_indices(len(anchor.root))
+    pairs = direction[:, i] * direction[:, j]
+    share = np.vecdot(direction, rows)
+    third = np.vecdot(third_term(anchor, direction), direction)
+    third -= look.lost_curvature * anchor.third[unit] * share**3
+    fourth = np.vecdot(pairs @ _fourth(anchor), pairs)
+    fourth -= look.lost_curvature * anchor.curvature[unit] * share**4
+    return ProductSums(
+        third / heaviest,
+        np.maximum(fourth, 0.0) / heaviest,
+        np.ones(len(unit)),
+        heaviest,
+        scale,
+        (len(anchor.root) + 4) * UNIT + anchor.rounding.step,
+        UNIT,
+        (len(anchor.eta) + 4 * len(i) + 32) * UNIT,
+    )
 
 
 def product_sums(anchor: LinearFitCache, look: OneRow) -> ProductSums:
     """Sum powers of the products of all rows with the rows that leave."""
     unit = look.unit
+    pairs = len(anchor.root) ** 2
+    is_cheap = pairs**2 <= FEW_COLUMNS * len(unit) and pairs * len(anchor.eta) <= 2**23
+    if anchor.by_whitened_rows and is_cheap:
+        return sums_by_moments(anchor, look)
     masses = anchor.weight * anchor.curvature
     heaviest = float(masses.max())
     scale = anchor.norm.max() * anchor.norm[unit]
@@ -319,6 +361,7 @@ def product_sums(anchor: LinearFitCache, look: OneRow) -> ProductSums:
         scale,
         (len(anchor.root) + 4) * rounding_unit + anchor.rounding.step,
         rounding_unit,
+        0.0,
     )
 
 
@@ -339,8 +382,9 @@ def settle_rows(anchor: LinearFitCache, look: OneRow) -> tuple[PerRefit, PerRefi
     square_sum = (1 / np.sqrt(square) + 2 * sums.precision * np.sqrt(mass)) ** 2
     third_error = 3 * sums.precision + sum_error + FUNCTION + anchor.curvature_rounding
     third_error = third_error * concordance * square_sum + UNDERFLOW
+    third_error += sums.moment_error * concordance * mass
     largest = ((1 + sum_error) * sums.largest + sums.precision) * sums.scale
-    fourth_root = (1 + sum_error) * (sums.fourth + UNDERFLOW) ** 0.25
+    fourth_root = (1 + sum_error) * (sums.fourth + UNDERFLOW + sums.moment_error * mass) ** 0.25
     fourth_root = (fourth_root + sums.precision * mass**0.25) * sums.heaviest**0.25 * sums.scale
 
     along = look.lost_curvature * (
