@@ -88,7 +88,7 @@ from ..linalg.enclosure_theorem import Ball
 from ..linalg.rounding import FUNCTION, UNIT, UP
 from ..objectives.objective import Flags, PerLane, PerRefit, Points
 from ..optimize.fit import Fit
-from ._anchor import SINGLE_UNIT, LinearFitCache, groups, linear_cache, tiles, total
+from ._anchor import HERD, SINGLE_UNIT, LinearFitCache, groups, linear_cache, tiles, total
 from ._enclosure import STALL_RATIO, third_term
 
 Array = np.ndarray
@@ -313,7 +313,7 @@ def product_sums(anchor: LinearFitCache, look: OneRow) -> ProductSums:
     """Sum powers of the products of all rows with the rows that leave."""
     unit = look.unit
     pairs = len(anchor.root) ** 2
-    is_cheap = pairs**2 <= FEW_COLUMNS * len(unit) and pairs * len(anchor.eta) <= 2**23
+    is_cheap = pairs**2 <= FEW_COLUMNS * len(unit) and pairs * len(anchor.eta) <= HERD
     if anchor.by_whitened_rows and is_cheap:
         return sums_by_moments(anchor, look)
     masses = anchor.weight * anchor.curvature

@@ -50,7 +50,6 @@ MAX_WIDE_NEWTON_STEPS = 30  # largest number of Newton steps
 # largest and smallest residual of a step's solve, relative to the gradient
 MAX_SOLVE_RESIDUAL = 1e-2
 MIN_SOLVE_RESIDUAL = 1e-6
-MAX_SOLVE_PRODUCTS = 1000  # largest number of products in a solve
 SINGLE_RESIDUAL = 1e-4  # smallest residual of a step's solve in float32
 # share of the predicted fall that a step must reach; shortest step
 FALL = 1e-4
@@ -118,6 +117,7 @@ class WideModel:
 
         Each solve ends when its preconditioned residual is `tol` of the first.
         """
+        most_products = 1000
         kind = right.dtype
         x, transpose = self.single if kind == np.float32 else (self.x, self.transpose)
         penalty = self.penalty.astype(kind)
@@ -137,7 +137,7 @@ class WideModel:
             product,
             lambda residual, _: inverse_diagonal * residual,
             np.ascontiguousarray(right.T),
-            MAX_SOLVE_PRODUCTS,
+            most_products,
             tol,
             has_ritz_values=False,
         )
