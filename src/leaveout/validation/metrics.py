@@ -468,9 +468,9 @@ class Measure:
     functional takes.
 
     The names are those as a metric, as the score of single units (with the `title` of these losses)
-    and as a loss of leakage, and the name of scikit-learn's function. `mean_of` is the other score
-    of whose mean the measure is a function. `of_table` computes it from the table of classes, and
-    `ratio` its two parts from t, a, b and β. Where `functional` is None, a host computes it.
+    and as a loss of leakage, and the name of scikit-learn's function. `of_table` computes the
+    measure from the table of classes, and `ratio` its two parts from t, a, b and β. Where
+    `functional` is None, a host computes it.
     """
 
     name: str
@@ -484,7 +484,6 @@ class Measure:
     title: str = ""
     loss: str = ""
     function: str = ""
-    mean_of: ScoreName | None = None
     parameters: tuple[str, ...] = ()
     of_table: Callable[[FloatArray], float] | None = None
     ratio: (
@@ -1031,7 +1030,6 @@ MEASURES = (
         high=2.0,
         loss="brier",
         function="brier_score_loss",
-        mean_of="squared_error",
     ),
     Measure(
         "−log p̂(y)",
@@ -1059,7 +1057,6 @@ MEASURES = (
         OfMeans(functools.partial(one_mean, loss=squares), root),
         metrics=("rmse",),
         function="root_mean_squared_error",
-        mean_of="squared_error",
     ),
     Measure(
         "squared difference of logs",
@@ -1109,7 +1106,6 @@ MEASURES = (
         OfMeans(moments, determination),
         None,
         metrics=("r2",),
-        mean_of="squared_error",
     ),
     _d2("d2_poisson", poisson_deviance),
     _d2("d2_gamma", gamma_deviance),

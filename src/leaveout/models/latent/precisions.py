@@ -99,11 +99,6 @@ class AbstractStructure(abc.ABC):
         """Matrix A of the constraint A u = 0."""
         return None
 
-    @property
-    def latents(self) -> int:
-        """Number of latent variables, those of the sites first."""
-        return self.sites
-
     def field(self, prior: WithGradient | None) -> Field:
         """Return the field in the form of `laplace`."""
         return Field(
@@ -286,10 +281,6 @@ class BYM2(ICAR):
     """Field of which a share φ of the variance is spatial; the latent variables are x, then u."""
 
     names: ClassVar[tuple[str, ...]] = ("sd", "mixing")
-
-    @property
-    def latents(self) -> int:
-        return 2 * self.sites
 
     @property
     def constraint(self) -> Array:
