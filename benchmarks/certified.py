@@ -127,8 +127,8 @@ def of_set(one: LinearSet) -> dict:
         "beyond": sum(a > Fraction(b) for a, b in zip(off, cv.error.tolist(), strict=True)),
         "losses off by": f"{losses:.0e}" + (" absolute" if exact else ""),
         "reported error": f"{float(np.max(cv.error if exact else cv.error / np.array([float(t) for t in truth.losses]))):.0e}",
-        "leverages": f"{largest(lo.leverage(fit), truth.leverages):.0e}",
-        "Cook's distances": f"{largest(lo.cooks_distance(fit), truth.distances):.0e}"
+        "leverages": f"{largest(lo.diagnostics.leverage(fit), truth.leverages):.0e}",
+        "Cook's distances": f"{largest(lo.diagnostics.cooks_distance(fit), truth.distances):.0e}"
         if not exact
         else "",
         "decimals": f"{float(abs(press / rounded - 1)):.0e}" if rounded else "0e+00",
@@ -185,7 +185,9 @@ class Figures:
 def least_squares(X: np.ndarray, y: np.ndarray) -> tuple[lo.Fit, float]:
     """Fit, and PRESS."""
     fit = lo.fit(lo.GLM(X, y, "squared"))
-    return fit, 2 * float(lo.cross_validate(fit, lo.leave_one_out(), lo.Exact()).per_unit().sum())
+    return fit, 2 * float(
+        lo.cross_validate(fit, lo.leave_one_out(), strategy=lo.Exact()).per_unit().sum()
+    )
 
 
 def folder(package: str) -> Path:
@@ -213,19 +215,25 @@ def linear_figures(figures: Figures) -> None:
         )
     delivery = np.array(DELIVERY.split(), float).reshape(-1, 3)
     fit, press = least_squares(delivery[:, 1:], delivery[:, 0])
-    cook, table = lo.cooks_distance(fit), lo.dfbetas(fit)
+    cook, table = lo.diagnostics.cooks_distance(fit), lo.diagnostics.dfbetas(fit)
     truth = rational_of(delivery[:, 1:], delivery[:, 0])
     exactly = "in rational arithmetic "
     press_note = f"{exactly}{2 * float(sum(truth.losses)):.4f}"
     cook_note = exactly + ", ".join(f"{float(truth.distances[k]):.5f}" for k in (8, 21))
     figures.add(f"{book}, delivery times: PRESS", "459.0393", press)
     figures.add(f"{book}, exercise: PRESS", "457.4000", press, press_note)
-    figures.add(f"{book}: leverages of rows 1 and 9", "0.10180 0.49829", lo.leverage(fit)[[0, 8]])
+    figures.add(
+        f"{book}: leverages of rows 1 and 9",
+        "0.10180 0.49829",
+        lo.diagnostics.leverage(fit)[[0, 8]],
+    )
     figures.add(
         f"{book}: Cook's distances of rows 9 and 22", "3.41835 0.45106", cook[[8, 21]], cook_note
     )
     figures.add(
-        f"{book}: studentised residual of row 9", "4.31078", lo.studentized_residuals(fit)[8]
+        f"{book}: studentised residual of row 9",
+        "4.31078",
+        lo.diagnostics.studentized_residuals(fit)[8],
     )
     figures.add(
         "R, delivery times: dfbetas of row 9",
@@ -237,15 +245,17 @@ def linear_figures(figures: Figures) -> None:
     figures.add(
         "Hoaglin & Welsch 1978, stack loss: leverages of 1, 2, 17, 21",
         "0.302 0.318 0.412 0.285",
-        lo.leverage(fit)[[0, 1, 16, 20]],
+        lo.diagnostics.leverage(fit)[[0, 1, 16, 20]],
     )
-    figures.add("R, stack loss: Cook's distance of 21", "0.692", lo.cooks_distance(fit)[20])
+    figures.add(
+        "R, stack loss: Cook's distance of 21", "0.692", lo.diagnostics.cooks_distance(fit)[20]
+    )
     longley = sm.datasets.longley.load_pandas().data
     fit, _ = least_squares(longley.iloc[:, 1:].to_numpy(), longley.iloc[:, 0].to_numpy())
     figures.add(
         "Cook 1977, Longley: distances of 1951, 1962, 1950, 1956, 1961",
         "0.61 0.47 0.24 0.23 0.17",
-        lo.cooks_distance(fit)[[4, 15, 3, 9, 14]],
+        lo.diagnostics.cooks_distance(fit)[[4, 15, 3, 9, 14]],
         f"{exactly}{float(rational_of(longley.iloc[:, 1:].to_numpy(), longley.iloc[:, 0].to_numpy()).distances[9]):.4f}",
     )
     savings(figures)
@@ -258,9 +268,9 @@ def savings(figures: Figures) -> None:
         data = pd.read_csv(file, index_col=0)  # type: ignore[arg-type]
     fit, _ = least_squares(data.iloc[:, 1:].to_numpy(), data.iloc[:, 0].to_numpy())
     hat, cook, table = (
-        lo.leverage(fit),
-        lo.cooks_distance(fit),
-        lo.dfbetas(fit).to_numpy()[:, [4, 0, 1, 2, 3]],
+        lo.diagnostics.leverage(fit),
+        lo.diagnostics.cooks_distance(fit),
+        lo.diagnostics.dfbetas(fit).to_numpy()[:, [4, 0, 1, 2, 3]],
     )
     printed = {
         "Chile": "-0.20 0.13 0.22 -0.02 0.12 0.04 0.04",
@@ -286,9 +296,9 @@ def growth() -> dict:
     )
     fit, _ = least_squares(np.column_stack([product, data["realint"].to_numpy()[:-1]]), investment)
     measures = {
-        "hat": lo.leverage,
-        "cooks": lo.cooks_distance,
-        "stud.res": lo.studentized_residuals,
+        "hat": lo.diagnostics.leverage,
+        "cooks": lo.diagnostics.cooks_distance,
+        "stud.res": lo.diagnostics.studentized_residuals,
     }
     gaps = {
         name: f"{np.abs(np.asarray(reference[name]) - measure(fit)).max():.0e}"
@@ -313,7 +323,8 @@ def vasoconstriction() -> tuple[list[dict], str]:
         )
     )
     step, refit = (
-        3 * lo.cooks_distance(fit, strategy) for strategy in (lo.NewtonStep(), lo.Exact())
+        3 * lo.diagnostics.cooks_distance(fit, strategy=strategy)
+        for strategy in (lo.NewtonStep(), lo.Exact())
     )
     place = np.argsort(-printed["Cooks C"].to_numpy())[:3]
     table = [
@@ -326,7 +337,7 @@ def vasoconstriction() -> tuple[list[dict], str]:
         }
         for k in place
     ]
-    gap = np.abs(lo.leverage(fit) - printed["hat_matrix_diagonal"].to_numpy()).max()
+    gap = np.abs(lo.diagnostics.leverage(fit) - printed["hat_matrix_diagonal"].to_numpy()).max()
     return table, f"largest difference of the 39 leverages, printed to four digits: {gap:.0e}"
 
 

@@ -93,10 +93,10 @@ def one_step(X: np.ndarray, y: np.ndarray, fit: lo.Fit) -> np.ndarray:
     return np.logaddexp(0, held) - y * held
 
 
-def leave_one_out(n: int, p: int, refit: lo.AbstractRefit) -> tuple[Call, Call]:
+def leave_one_out(n: int, p: int, refit: lo.developer.AbstractRefit) -> tuple[Call, Call]:
     X, y, fit = logistic(n, p)
     plan = lo.leave_one_out(n)
-    return lambda: lo.cross_validate(fit, plan, refit), lambda: one_step(X, y, fit)
+    return lambda: lo.cross_validate(fit, plan, strategy=refit), lambda: one_step(X, y, fit)
 
 
 @row("by hand")
@@ -150,7 +150,7 @@ def folds_of_host(X: np.ndarray, y: np.ndarray, plan: lo.Plan, weighted: bool = 
 def ten_folds_20000_x_50_exact() -> tuple[Call, Call]:
     X, y, fit = logistic(20_000, 50)
     plan = lo.kfold(len(X), 10, rng=0)
-    return lambda: lo.cross_validate(fit, plan, lo.Exact()), folds_of_host(X, y, plan)
+    return lambda: lo.cross_validate(fit, plan, strategy=lo.Exact()), folds_of_host(X, y, plan)
 
 
 @row("scikit-learn's ten fits")
@@ -222,7 +222,7 @@ def penalty_by_leave_one_out(rows: int, columns: int) -> tuple[Call, Call]:
 
     X, y, fit = logistic(rows, columns)
     build = lambda l2: fit.objective.under(lo.penalties.Ridge(l2))
-    ours = lambda: lo.tune(build, {"l2": (1e-3, 1e3)}, lo.leave_one_out(rows), nested=0)
+    ours = lambda: lo.tune(build, {"l2": (1e-3, 1e3)}, lo.leave_one_out(rows), num_outer_folds=0)
     return ours, lambda: LogisticRegression().fit(X, y)
 
 
@@ -254,10 +254,10 @@ def chain() -> tuple[np.ndarray, lo.Fit, Call]:
     return counts, lo.fit(lo.HMM(counts, lo.emissions.Poisson(), 2)), passes
 
 
-def one_fold_of_a_chain(refit: lo.AbstractRefit) -> tuple[Call, Call]:
+def one_fold_of_a_chain(refit: lo.developer.AbstractRefit) -> tuple[Call, Call]:
     _, fit, passes = chain()
     plan = lo.random_subsets(20_000, 0.1, 4, rng=0)
-    return lambda: lo.cross_validate(fit, plan, refit, audit=0), lambda: [
+    return lambda: lo.cross_validate(fit, plan, strategy=refit, audit=0), lambda: [
         passes() for _ in range(4)
     ]
 
@@ -445,7 +445,7 @@ def bootstrap_validations_2000_x_20() -> tuple[Call, Call]:
                 metrics.roc_auc_score(y[own], p)
                 metrics.brier_score_loss(y[own], p)
 
-    return lambda: lo.validate(fit, plan=plan, curves=0), loop
+    return lambda: lo.clinical.validate(fit, plan=plan, num_curves=0), loop
 
 
 @row("scikit-learn's fits, as many")

@@ -82,10 +82,12 @@ def speed() -> None:
     fit, plan = lo.fit(lo.GLM(X, y, "logistic")), lo.bootstrap(2000, RESAMPLES)
     counts = plan.matrix().astype(int)[:LOOP]
     calls = {
-        "lo.validate, all measures, 30 of 1,000 with calibration curves": lambda: lo.validate(
-            fit, plan=plan
+        "lo.clinical.validate, all measures, 30 of 1,000 with calibration curves": lambda: (
+            lo.clinical.validate(fit, plan=plan)
         ),
-        "lo.validate(curves=0)": lambda: lo.validate(fit, plan=plan, curves=0),
+        "lo.clinical.validate(num_curves=0)": lambda: lo.clinical.validate(
+            fit, plan=plan, num_curves=0
+        ),
         "scikit-learn's loop": lambda: loop(X, y, counts, False),
         "scikit-learn's lean loop": lambda: loop(X, y, counts, True),
     }
@@ -103,26 +105,25 @@ def speed() -> None:
         print(f"{name:64} {spent:8.2f} {full / spent:6.1f}")
     lean = least["scikit-learn's lean loop"]
     print(
-        f"lo.validate(curves=0) against the lean loop: {lean / least['lo.validate(curves=0)']:.1f} times"
+        f"lo.clinical.validate(num_curves=0) against the lean loop: {lean / least['lo.clinical.validate(num_curves=0)']:.1f} times"
     )
     scope: dict = {}
     exec(LUNG, scope)
-    lo.validate(scope["fit"])
+    lo.clinical.validate(scope["fit"])
     print(
-        f"\nCox, 213 × 4, 200 resamples: {min(seconds(lambda: lo.validate(scope['fit'])) for _ in range(3)):.2f} s warm",
+        f"\nCox, 213 × 4, 200 resamples: {min(seconds(lambda: lo.clinical.validate(scope['fit'])) for _ in range(3)):.2f} s warm",
         end=", ",
     )
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-c", f"{LUNG}lo.validate(fit)"], check=True)
+    subprocess.run([sys.executable, "-c", f"{LUNG}lo.clinical.validate(fit)"], check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(
         f"{after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime:.2f} s in a fresh process"
     )
     small, y = patients(np.random.default_rng(1), 865, 7)
     fit = lo.fit(lo.GLM(small, y, "logistic"))
-    print(
-        f"200 refits of 865 × 7 with all measures: {min(seconds(lambda: lo.validate(fit, curves=0)) for _ in range(3)):.2f} s"
-    )
+    least = min(seconds(lambda: lo.clinical.validate(fit, num_curves=0)) for _ in range(3))
+    print(f"200 refits of 865 × 7 with all measures: {least:.2f} s")
 
 
 def coverage(simulations: int, n: int) -> None:
@@ -141,7 +142,9 @@ def coverage(simulations: int, n: int) -> None:
         ends = rows.mean() + np.array([0, -1.96, 1.96]) * rows.std(ddof=1) / np.sqrt(n)
         found.setdefault("AUC, apparent, DeLong", []).append((truth["AUC"], *ends))
         for method in ("bootstrap", ".632+"):
-            table = lo.validate(fit, method, B=200, curves=0, seed=k).table
+            table = lo.clinical.validate(
+                fit, method=method, num_resamples=200, num_curves=0, rng=k
+            ).table
             for name, value in truth.items():
                 row = table.loc[name, ["index.corrected", "low", "high"]]
                 found.setdefault(f"{name}, {method}", []).append((value, *row))

@@ -121,7 +121,7 @@ def every_row(fit: lo.Fit, n: int, seed: int) -> tuple[float, float]:
 
 def nested(fit: lo.Fit, n: int, seed: int) -> tuple[float, float]:
     del n
-    found = lo.nested(fit, num_folds=10, repeats=10, seed=seed)
+    found = lo.validation.nested(fit, num_folds=10, num_repeats=10, rng=seed)
     return found.low, found.high
 
 
@@ -295,7 +295,7 @@ def one_chain(
             estimate.mean,
             estimate.se,
             naive,
-            lo.cross_validate(elsewhere, there, lo.NoUpdate()).mean,
+            lo.cross_validate(elsewhere, there, strategy=lo.NoUpdate()).mean,
         )
     return found
 
@@ -345,7 +345,7 @@ def one_field(
     edges, sites = grid(*STRIP), STRIP[0] * STRIP[1]
     make = lambda x: lo.MRF(x, edges, lo.emissions.Poisson(prior=None), 2, coupling=coupling)
     law = make(np.arange(sites, dtype=float))
-    x = law.simulate({"rate": FIELD_LAW}, ahead + 1, seed)[0]
+    x = law.simulate({"rate": FIELD_LAW}, ahead + 1, rng=seed)[0]
     fit = lo.fit(make(x[0]), {"rate": FIELD_LAW})
     elsewhere = replace(fit, objective=make(x[1:]))
     found = {}
@@ -356,7 +356,9 @@ def one_field(
         estimate = lo.cross_validate(fit, plan)
         naive = estimate.per_unit().std(ddof=1) / np.sqrt(sites)
         fold = plan.refit[np.argsort(plan.index)]
-        fresh = lo.cross_validate(elsewhere, lo.groups(np.tile(fold, ahead)), lo.NoUpdate()).mean
+        fresh = lo.cross_validate(
+            elsewhere, lo.groups(np.tile(fold, ahead)), strategy=lo.NoUpdate()
+        ).mean
         found[scheme] = estimate.mean, estimate.se, naive, fresh
     return found
 
@@ -454,10 +456,12 @@ def covered_responses(draw: Callable, loss: str, repeats: int) -> dict[str, np.n
                 for method in ("plus", "minmax")
             }
         for kind, how in kinds.items():
-            low, high = lo.interval(fit, X[-1:], LEVEL, **how).iloc[0, 1:]
+            low, high = lo.interval(fit, X[-1:], level=LEVEL, **how).iloc[0, 1:]
             found.setdefault(kind, []).append(low <= y[-1] <= high)
-        residual = np.abs(y[:-1] - lo.cross_predict(fit, lo.leave_one_out(), lo.NoUpdate()))
-        away = np.abs(y[-1] - lo.interval(fit, X[-1:], LEVEL).prediction[0])
+        residual = np.abs(
+            y[:-1] - lo.cross_predict(fit, lo.leave_one_out(), strategy=lo.NoUpdate())
+        )
+        away = np.abs(y[-1] - lo.interval(fit, X[-1:], level=LEVEL).prediction[0])
         found.setdefault("of the fit's residuals", []).append(away <= np.quantile(residual, LEVEL))
     return {kind: np.array(hits) for kind, hits in found.items()}
 
@@ -475,7 +479,7 @@ def firms() -> dict[str, float]:
             smf.ols("np.log(invest) ~ np.log(value) + np.log(capital)", old).fit()
         )
         for kind, labels in (("rows", None), ("firms", old.firm)):
-            ends = lo.interval(fit, new, LEVEL, groups=labels)
+            ends = lo.interval(fit, new, level=LEVEL, groups=labels)
             found[kind].append(float(np.log(new.invest).between(ends.low, ends.high).mean()))
     return {kind: float(np.mean(shares)) for kind, shares in found.items()}
 
@@ -543,7 +547,15 @@ def covered_sets(seed: int) -> dict[str, tuple[bool, float]]:
     fit = lo.fit(lo.GLM(X[:-1], y[:-1], "multinomial", lo.penalties.Ridge(1.0)))
     for method in ("plus", "cv+", "minmax"):
         for score in ("lac", "aps", "raps"):
-            own = lo.interval(fit, X[-1:], LEVEL, method, score=score, seed=seed).loc[0]
+            own = lo.prediction_sets(
+                fit,
+                X[-1:],
+                level=LEVEL,
+                method=method,
+                score=score,
+                rng=seed or 0,
+                randomized=seed is not None,
+            ).loc[0]
             found[f"{score}, {method}"] = own[y[-1]], own.sum()
     X, y, kind = spreading(np.random.default_rng(seed))
     quantiles = [lo.losses.Quantile(q, width=0.5) for q in ((1 - LEVEL) / 2, (1 + LEVEL) / 2)]
@@ -552,13 +564,13 @@ def covered_sets(seed: int) -> dict[str, tuple[bool, float]]:
     logged = lo.fit(lo.GLM(X[:-1], np.arcsinh(y[:-1]), "squared"))
     groups = {"groups": kind[:-1], "new_groups": kind[-1:]}
     kinds = {
-        "two quantiles": lo.interval((low, high), X[-1:], LEVEL),
-        "two quantiles, cv+": lo.interval((low, high), X[-1:], LEVEL, "cv+"),
-        "transform": lo.interval(logged, X[-1:], LEVEL, inverse=np.sinh),
-        f"one level, {kind[-1]}": lo.interval(usual, X[-1:], LEVEL),
+        "two quantiles": lo.quantile_interval(low, high, X[-1:], level=LEVEL),
+        "two quantiles, cv+": lo.quantile_interval(low, high, X[-1:], level=LEVEL, method="cv+"),
+        "transform": lo.interval(logged, X[-1:], level=LEVEL, inverse=np.sinh),
+        f"one level, {kind[-1]}": lo.interval(usual, X[-1:], level=LEVEL),
     }
     if (kind[:-1] == kind[-1]).sum() > LEVEL / (1 - LEVEL):
-        kinds[f"each group, {kind[-1]}"] = lo.interval(usual, X[-1:], LEVEL, **groups)
+        kinds[f"each group, {kind[-1]}"] = lo.interval(usual, X[-1:], level=LEVEL, **groups)
     return found | {
         name: (t.low[0] <= y[-1] <= t.high[0], t.high[0] - t.low[0]) for name, t in kinds.items()
     }

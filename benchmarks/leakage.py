@@ -68,7 +68,7 @@ def variance() -> None:
             levels=levels,
             num_boot=t,
             loss="mse",
-            seed=seed,
+            rng=seed,
         )
         found.append((np.linalg.solve(run.A, run.losses)[0], run.variance))
     p = p0 + (1 - p0) * levels
@@ -243,7 +243,7 @@ def misfiled(
         leakage=leakage,
         loss="mse",
         cv=splits,
-        seed=seed,
+        rng=seed,
         injection=injection,
     )
     return losses.mean() - result.naive, result.correction, *result.correction_interval()[:2]

@@ -350,7 +350,7 @@ def answered(seed: int) -> dict[str, Any]:
         ),
         cv=[(train, test)],
         scoring="neg_brier_score" if classes else "neg_mean_squared_error",
-        seed=seed,
+        rng=seed,
     )
     told = report.table.loc[report.recommended or "naive"]
     low, high = (
@@ -524,7 +524,7 @@ def drawn(name: str, seed: int, matter: bool) -> dict[str, Any]:
         groups=filed,
         scoring=design.scoring,
         level=LEVEL,
-        seed=seed,
+        rng=seed,
         answers=ASKED,
         listed=listed(PEOPLE, LEAST),
     )
@@ -669,7 +669,7 @@ def mislinked(name: str, seed: int) -> dict[str, Any]:
     X, y = design.draw(person, rng, True)
     leakage = RecordLeakage.from_pairwise(*rates(filed, person))
     result = leakage_corrected(
-        design.learner(), X, y, groups=filed, leakage=leakage, scoring=design.scoring, seed=seed
+        design.learner(), X, y, groups=filed, leakage=leakage, scoring=design.scoring, rng=seed
     )
     row = {
         "seed": seed,
@@ -732,7 +732,7 @@ def drawn_clusters(name: str, seed: int) -> dict[str, Any]:
     X, y = design.draw(person, np.random.default_rng([14, seed, 1]), True)
     with mock.patch("leaveout.extensions.leakage._answers.MIN_EXPOSURE_REMOVED", 0.0):
         report = leakage_report(
-            design.learner(), X, y, linkage=linkage, groups=filed, scoring=design.scoring, level=LEVEL, seed=seed,
+            design.learner(), X, y, linkage=linkage, groups=filed, scoring=design.scoring, level=LEVEL, rng=seed,
             answers=("imputed",), listed=listed(PEOPLE, LEAST),
         )  # fmt: skip
     table = report.table

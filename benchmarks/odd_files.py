@@ -252,7 +252,7 @@ def dropped_rows(rng: Generator) -> Tally:
     table.loc[rng.choice(index, 4, replace=False), rng.choice(["x", "y"])] = np.nan
     used = table.dropna()
     fit = lo.from_statsmodels(smf.ols("y ~ x", table).fit())
-    ours, _ = told(lambda: lo.cross_predict(fit, lo.groups(table["clinic"]), lo.Exact()))
+    ours, _ = told(lambda: lo.cross_predict(fit, lo.groups(table["clinic"]), strategy=lo.Exact()))
     plain = LinearRegression()
     truth = cross_val_predict(plain, used[["x"]], used.y, groups=used.clinic, cv=GroupKFold(6))
     return value("predictions", ours, truth, 1e-8)
@@ -275,7 +275,7 @@ def learned_by_a_formula(rng: Generator) -> Tally:
             table.y - smf.ols(formula, table.iloc[train]).fit().predict(table)
         ).to_numpy()[test] ** 2 / 2
     fit = lo.from_statsmodels(smf.ols(formula, table).fit())
-    cv, said = told(lambda: lo.cross_validate(fit, lo.from_splits(splits, 40), lo.Exact()))
+    cv, said = told(lambda: lo.cross_validate(fit, lo.from_splits(splits, 40), strategy=lo.Exact()))
     text = (str(cv) + said).lower()
     return value(
         formula,

@@ -515,7 +515,7 @@ def counts_or_costs(
     """
     theta = np.r_[fit.parameters["coef"], fit.parameters["intercept"]]
     exact = glm_truth(law, X, y, alpha, theta)
-    alone = lo.cross_validate(fit, lo.leave_one_out(), lo.NoUpdate(), audit=0).losses
+    alone = lo.cross_validate(fit, lo.leave_one_out(), strategy=lo.NoUpdate(), audit=0).losses
     eta = np.c_[X, np.ones(len(y))] @ theta
     own = np.exp(eta) - y * eta if law is POISSON else eta + y * np.exp(-eta)
 

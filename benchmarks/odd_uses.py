@@ -102,7 +102,10 @@ def regression_measures(rng: Generator) -> Tally:
     plan, host = overlapping(rng, 36), Ridge(1.0)
     predict = lambda t: clone(host).fit(X[t.rows], y[t.rows]).predict(X[t.held])
     found = lo.cross_validate(
-        lo.from_sklearn(clone(host).fit(X, y), X, y), plan, lo.Exact(), metric=("mse", "mae")
+        lo.from_sklearn(clone(host).fit(X, y), X, y),
+        plan,
+        strategy=lo.Exact(),
+        metric=("mse", "mae"),
     ).metrics["value"]
     squares, sizes = lambda a, b: (a - b) ** 2, lambda a, b: np.abs(a - b)
     tally = any_of("mse", found["mse"], averages(plan, predict, squares, y))
@@ -126,7 +129,9 @@ def class_measures(rng: Generator) -> Tally:
     plan, host = overlapping(rng, 40), classifier()
     predict = lambda t: clone(host).fit(X[t.rows], y[t.rows]).predict_proba(X[t.held])[:, 1]
     fit = lo.from_sklearn(clone(host).fit(X, y), X, y)
-    found = lo.cross_validate(fit, plan, lo.Exact(), metric=("brier", "accuracy")).metrics["value"]
+    found = lo.cross_validate(fit, plan, strategy=lo.Exact(), metric=("brier", "accuracy")).metrics[
+        "value"
+    ]
     squares, right = lambda a, b: (a - b) ** 2, lambda a, b: 1.0 * ((b > 0.5) == a)
     tally = any_of("brier", found["brier"], averages(plan, predict, squares, y))
     return tally + any_of("accuracy", found["accuracy"], averages(plan, predict, right, y))
@@ -151,7 +156,7 @@ def area_by_repeat(rng: Generator) -> Tally:
     )
     fit = lo.from_sklearn(classifier().fit(X, y), X, y)
     found = lo.cross_validate(
-        fit, lo.from_splits(splits, 40), lo.Exact(), metric="auc"
+        fit, lo.from_splits(splits, 40), strategy=lo.Exact(), metric="auc"
     ).metrics.loc["auc", "value"]
     return any_of("auc", found, areas(X, y, splits, 2), 1e-3)
 
@@ -165,7 +170,9 @@ def area_of_noise(rng: Generator) -> Tally:
     splits = list(StratifiedKFold(5, shuffle=True, random_state=seed(rng)).split(X, y))
     fit = lo.from_sklearn(classifier().fit(X, y), X, y)
     cv, said = told(
-        lambda: lo.cross_validate(fit, lo.from_splits(splits, 20), lo.Exact(), metric="auc")
+        lambda: lo.cross_validate(
+            fit, lo.from_splits(splits, 20), strategy=lo.Exact(), metric="auc"
+        )
     )
     by_fold, _ = areas(X, y, splits, 5)
     return value(
@@ -185,7 +192,14 @@ def tuned_measure(rng: Generator) -> Tally:
     model = lo.GLM(X, y, "squared", lo.penalties.Ridge(1.0))
     build = lambda alpha: model.under(lo.penalties.Ridge(alpha))
     found = lo.tune(
-        build, {"alpha": (0.1, 100.0)}, plan, lo.Exact(), "optuna", trials=7, metric="mse", seed=1
+        build,
+        {"alpha": (0.1, 100.0)},
+        plan,
+        strategy=lo.Exact(),
+        sampler="optuna",
+        num_trials=7,
+        metric="mse",
+        rng=1,
     )
 
     def refits(alpha: float) -> float:
@@ -342,7 +356,9 @@ def split_by_groups(rng: Generator) -> Tally:
     """
     group, X, y = alike(rng)
     plan = lo.from_splits(GroupKFold(int(rng.choice([5, 15]))).split(X, y, group), 120)
-    cv, said = told(lambda: lo.cross_validate(lo.fit(lo.GLM(X, y, "squared")), plan, lo.Exact()))
+    cv, said = told(
+        lambda: lo.cross_validate(lo.fit(lo.GLM(X, y, "squared")), plan, strategy=lo.Exact())
+    )
     truth = over(group, cv.per_unit())
     return holds(
         "SE",
@@ -358,7 +374,7 @@ def split_by_named_groups(rng: Generator) -> Tally:
     plan = lo.from_splits(
         GroupKFold(int(rng.choice([5, 15]))).split(X, y, group), 120, groups=names
     )
-    cv = lo.cross_validate(lo.fit(lo.GLM(X, y, "squared")), plan, lo.Exact())
+    cv = lo.cross_validate(lo.fit(lo.GLM(X, y, "squared")), plan, strategy=lo.Exact())
     return value("SE", cv.se, over(group, cv.per_unit()), 1e-9)
 
 
@@ -374,12 +390,14 @@ def rolling_windows(rng: Generator) -> Tally:
     y = X[:, 0] + rng.standard_normal(n) * np.exp(slow)
     splits = [(np.arange(s), np.arange(s, s + 10)) for s in range(40, n, 10)]
     fit = lo.fit(lo.GLM(X, y, "squared"))
-    cv, said = told(lambda: lo.cross_validate(fit, lo.from_splits(splits, n), lo.Exact()))
+    cv, said = told(lambda: lo.cross_validate(fit, lo.from_splits(splits, n), strategy=lo.Exact()))
     tally = holds(
         "SE", "independent" not in cv.standard_error.kind or cautioned(cv, said), cv.standard_error
     )
     times = pd.date_range("2001-01-01", periods=n)
-    timed = lambda: lo.cross_validate(fit, lo.from_splits(splits, n, times=times), lo.Exact())
+    timed = lambda: lo.cross_validate(
+        fit, lo.from_splits(splits, n, times=times), strategy=lo.Exact()
+    )
     return tally + attempted(
         "times=",
         lambda: holds("SE by time", "independent" not in (e := timed().standard_error).kind, e),
@@ -412,7 +430,7 @@ def labels_beside_positions(rng: Generator) -> Tally:
         (lo.from_splits(splits, 120, groups=swapped), {}),
         (splits, {"groups": swapped}),
     ):
-        cv = lo.cross_validate(fit, plan, lo.Exact(), **more)
+        cv = lo.cross_validate(fit, plan, strategy=lo.Exact(), **more)
         tally += value("losses", cv.per_unit(), losses, 1e-7) + value(
             "SE", cv.se, over(group, losses), 1e-7
         )
@@ -454,7 +472,7 @@ def stacked_future(rng: Generator) -> Tally:
     y = X[:, 0] + series + rng.standard_normal(len(step))
     start, names = int(rng.integers(6, 10)), np.array(["a", "b", "c"])[series]
     plan = lo.leave_future_out(len(step), start, 2, groups=names)
-    cv = lo.cross_validate(lo.fit(lo.GLM(X, y, "squared")), plan, lo.Exact())
+    cv = lo.cross_validate(lo.fit(lo.GLM(X, y, "squared")), plan, strategy=lo.Exact())
     truth, times = np.zeros(len(step)), np.zeros(len(step))
     for t in range(start, step.max() + 1):
         test = (step >= t) & (step < t + 2)
@@ -485,7 +503,7 @@ def levels_left_whole(rng: Generator) -> Tally:
         if k:
             truth[k, [1 + level for level in levels]] = host.coef_[2:]
     found = lo.fold_parameters(fit, lo.groups(frame.state))["coef"]
-    moved = lo.influence(lo.cross_validate(fit, lo.groups(frame.state)), pairs=0).parameters[
+    moved = lo.influence(lo.cross_validate(fit, lo.groups(frame.state)), num_pairs=0).parameters[
         ["x", "z"]
     ]
     known = np.isfinite(truth)
@@ -539,7 +557,7 @@ def logs_compared(rng: Generator) -> Tally:
         return lambda held, seen, p: np.abs(y[held] - back(X[held] @ p["coef"] + p["intercept"]))
 
     cvs = {
-        name: lo.cross_validate(fit, plan, lo.Exact(), evaluate=score(back))
+        name: lo.cross_validate(fit, plan, strategy=lo.Exact(), evaluate=score(back))
         for name, (fit, back) in fits.items()
     }
     table, _ = told(lambda: lo.compare(cvs))
@@ -578,15 +596,20 @@ def transformed_target(rng: Generator) -> Tally:
         truth = cross_val_predict(host, X, y, cv=splits)
     rmse, mape = np.sqrt(np.mean((y - truth) ** 2)), np.mean(np.abs(y - truth) / y)
     named = lo.cross_validate(
-        fit, plan, lo.Exact(), metric=["rmse", "mape"], average="pooled", evaluate="absolute_error"
+        fit,
+        plan,
+        strategy=lo.Exact(),
+        metric=["rmse", "mape"],
+        average="pooled",
+        evaluate="absolute_error",
     )
     other = lo.cross_validate(
-        lo.from_sklearn(plain, X, y), plan, lo.Exact(), evaluate="absolute_error"
+        lo.from_sklearn(plain, X, y), plan, strategy=lo.Exact(), evaluate="absolute_error"
     )
     table, _ = told(lambda: lo.compare({"function": named, "y": other}))
     loss = np.abs(y - cross_val_predict(plain, X, y, cv=splits)).mean()
     gap = table.loc["function", "mean"] - table.loc["y", "mean"]
-    found = value("predictions", lo.cross_predict(fit, plan, lo.Exact()), truth, 1e-6)
+    found = value("predictions", lo.cross_predict(fit, plan, strategy=lo.Exact()), truth, 1e-6)
     found += value("measures", list(named.metrics["value"][-2:]), [rmse, mape], 1e-6)
     found += value("the mean loss", named.mean, np.abs(y - truth).mean(), 1e-6)
     return found + value("compared", gap, np.abs(y - truth).mean() - loss, 1e-6)
@@ -622,8 +645,8 @@ def pairs_at_risk(rng: Generator) -> Tally:
         ties="breslow",
     )
     fit, plan = lo.fit(model), lo.groups(rows)
-    cv = lo.cross_validate(fit, plan, lo.Exact(), metric="concordance")
-    risk = lo.cross_predict(fit, plan, lo.Exact(), kind="link")
+    cv = lo.cross_validate(fit, plan, strategy=lo.Exact(), metric="concordance")
+    risk = lo.cross_predict(fit, plan, strategy=lo.Exact(), kind="link")
     good = total = 0.0
     for i in np.flatnonzero(event):
         later = (time > time[i]) | ((time == time[i]) & ~event)
@@ -631,7 +654,7 @@ def pairs_at_risk(rng: Generator) -> Tally:
         total += pairs.sum()
         good += pairs @ ((risk[i] > risk) + 0.5 * (risk[i] == risk))
     apparent, b = (
-        lo.validate(fit, plan=lo.bootstrap(len(rows), 2, rng=0), curves=0).apparent,
+        lo.clinical.validate(fit, plan=lo.bootstrap(len(rows), 2, rng=0), num_curves=0).apparent,
         fit.parameters["coef"],
     )
     ours = Z @ b
@@ -673,17 +696,20 @@ def folds_validated(rng: Generator) -> Tally:
         )
         on_all.append(np.mean((p - y) ** 2))
     found = value(
-        "folds", lo.validate(fit, plan=folds, curves=0).table.loc["B", "test"], np.mean(brier), 1e-4
+        "folds",
+        lo.clinical.validate(fit, plan=folds, num_curves=0).table.loc["B", "test"],
+        np.mean(brier),
+        1e-4,
     )
     found += value(
         "resamples",
-        lo.validate(fit, plan=drawn, curves=0).table.loc["B", "test"],
+        lo.clinical.validate(fit, plan=drawn, num_curves=0).table.loc["B", "test"],
         np.mean(on_all),
         1e-4,
     )
     for call in (
-        lambda: lo.validate(fit, "bootstrap", plan=folds),
-        lambda: lo.stability(fit, plan=folds),
+        lambda: lo.clinical.validate(fit, method="bootstrap", plan=folds),
+        lambda: lo.clinical.stability(fit, plan=folds),
     ):
         try:
             found += holds("refused", False, call())
@@ -722,13 +748,13 @@ def weights_scaled(rng: Generator) -> Tally:
         return float(theta[1]), float(np.linalg.inv(H)[1, 1] ** 0.5)
 
     folds = lo.kfold(n, 5, rng=seed(rng))
-    eta = lo.cross_predict(fit, folds, lo.Exact(1e-12), kind="link")
-    row = lo.calibration(lo.cross_validate(fit, folds, lo.Exact())).table.loc[
+    eta = lo.cross_predict(fit, folds, strategy=lo.Exact(1e-12), kind="link")
+    row = lo.clinical.calibration(lo.cross_validate(fit, folds, strategy=lo.Exact())).table.loc[
         "slope", ["estimate", "se"]
     ]
     found = value("held out", row, slope(np.arange(n)), 1e-5)
-    eta = lo.cross_predict(fit, plan, lo.Exact(1e-12), kind="link")
-    centres = lo.internal_external(fit, centre).centres
+    eta = lo.cross_predict(fit, plan, strategy=lo.Exact(1e-12), kind="link")
+    centres = lo.clinical.internal_external(fit, centre).centres
     for k in range(3):
         found += value(
             f"centre {k}",
@@ -752,8 +778,8 @@ def useful_thresholds(rng: Generator) -> Tally:
     )
     fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.1), sample_weight=w))
     plan = lo.groups(label) if grouped else lo.kfold(n, 5, rng=seed(rng))
-    p, t = lo.cross_predict(fit, plan, lo.Exact(1e-12)), np.array([0.2, 0.35, 0.5, 0.65])
-    found = lo.decision_curve(lo.cross_validate(fit, plan), t)
+    p, t = lo.cross_predict(fit, plan, strategy=lo.Exact(1e-12)), np.array([0.2, 0.35, 0.5, 0.65])
+    found = lo.clinical.decision_curve(lo.cross_validate(fit, plan), t)
     lows, best = [], []
     for threshold in t:
         each = np.where(p >= threshold, y - (1 - y) * threshold / (1 - threshold), 0.0)
@@ -787,7 +813,7 @@ def block_bootstrap_printed(rng: Generator) -> Tally:
     half, leak = len(rows) // 2, float(rng.uniform(0, 0.2))
     run = lo.leakage.binomial_block_bootstrap(
         LinearRegression(), X, y, rows[:half], rows[half:], p_train=leak, size=size, levels=size + 2, num_boot=draws,
-        loss="mse", seed=seed(rng),
+        loss="mse", rng=seed(rng),
     )  # fmt: skip
     counts = np.arange(size + 1)
     p = (leak + (1 - leak) * run.levels)[:, None]
@@ -902,7 +928,9 @@ def chain_out_of_order(rng: Generator) -> Tally:
 
     def mean(counts: pd.Series) -> float:
         return lo.cross_validate(
-            lo.fit(lo.HMM(counts, lo.emissions.Poisson(), 2)), lo.leave_one_out(), lo.Exact()
+            lo.fit(lo.HMM(counts, lo.emissions.Poisson(), 2)),
+            lo.leave_one_out(),
+            strategy=lo.Exact(),
         ).mean
 
     try:
@@ -928,7 +956,10 @@ def replicate_weights(rng: Generator) -> Tally:
         X, y, w
     )
     truth = np.array([host(w).coef_[0] for w in weights])
-    found = lo.fold_parameters(fit, plan)["coef"], lo.fold_parameters(fit, plan, lo.Exact())["coef"]
+    found = (
+        lo.fold_parameters(fit, plan)["coef"],
+        lo.fold_parameters(fit, plan, strategy=lo.Exact())["coef"],
+    )
     spread = truth.std(axis=0)  # of what the replicates are made for
     default = value(
         "coefficients over their spread", (found[0] - truth) / spread, np.zeros(truth.shape), 0.02
@@ -1121,7 +1152,7 @@ def pointwise_densities(rng: Generator) -> Tally:
     draws = mean + rng.normal(size=(4, 500, p)) @ np.linalg.cholesky(cov).T
     model = lo.GLM(X, y, "squared", lo.penalties.Ridge(spread**-2), intercept=False)
     plan = lo.kfold(n, int(rng.integers(2, 6)), rng=seed(rng), num_repeats=int(rng.integers(1, 3)))
-    found = lo.elpd(lo.from_posterior(draws, model), plan, score="pointwise")
+    found = lo.bayes.elpd(lo.bayes.from_posterior(draws, model), plan, score="pointwise")
     true = np.empty(len(plan.index))
     for training in trainings(plan):
         m, v = posterior(np.isin(np.arange(n), training.rows) * 1.0)

@@ -181,7 +181,7 @@ class Cannot(Exception):
     """Why a program has no answer."""
 
 
-def leaveout(problem: Problem, refit: lo.AbstractRefit) -> np.ndarray:
+def leaveout(problem: Problem, refit: lo.developer.AbstractRefit) -> np.ndarray:
     extra = {
         "offset": problem.offset if problem.offset.any() else None,
         "sample_weight": problem.weight if (problem.weight != 1).any() else None,
@@ -190,7 +190,7 @@ def leaveout(problem: Problem, refit: lo.AbstractRefit) -> np.ndarray:
     model = lo.GLM(
         problem.X, problem.y, problem.loss, penalty, intercept=problem.intercept, **extra
     )
-    return lo.cross_predict(lo.fit(model), lo.leave_one_out(), refit, "link")
+    return lo.cross_predict(lo.fit(model), lo.leave_one_out(), strategy=refit, kind="link")
 
 
 def host(problem: Problem) -> Any:
@@ -439,7 +439,10 @@ def link_errors(
     eta, exact = design @ full + offset, np.sum(design * refits, 1) + offset
     fit, plan = lo.fit(lo.GLM(X, y, name, sample_weight=weight, offset=offset)), lo.leave_one_out(n)
     ours = (lo.NewtonStep(), lo.InfinitesimalJackknife(), lo.Exact())
-    found = {type(refit).__name__: lo.cross_predict(fit, plan, refit, "link") for refit in ours}
+    found = {
+        type(refit).__name__: lo.cross_predict(fit, plan, strategy=refit, kind="link")
+        for refit in ours
+    }
     found |= dict(statsmodels_links(name, design, y, weight, offset))
     distance = np.linalg.norm(exact - eta)
     return {
@@ -553,10 +556,10 @@ def their_measures(whole: Any) -> dict[str, Callable[[], np.ndarray]]:
 def our_measures(whole: Any) -> dict[str, Callable[[], np.ndarray]]:
     fit = lo.from_statsmodels(whole)
     return {
-        "leverage": lambda: lo.leverage(fit),
-        "cook": lambda: lo.cooks_distance(fit),
-        "dfbetas": lambda: lo.dfbetas(fit).to_numpy(),
-        "studentised": lambda: lo.studentized_residuals(fit),
+        "leverage": lambda: lo.diagnostics.leverage(fit),
+        "cook": lambda: lo.diagnostics.cooks_distance(fit),
+        "dfbetas": lambda: lo.diagnostics.dfbetas(fit).to_numpy(),
+        "studentised": lambda: lo.diagnostics.studentized_residuals(fit),
     }
 
 

@@ -95,11 +95,11 @@ def nuts(model, *args, draws=1000, **kernel):
 
 def report(name, posterior, plan, true, seconds):
     """One row of the table of models."""
-    lo.elpd(posterior, plan)
+    lo.bayes.elpd(posterior, plan)
     for computed in ("block_losses", "value", "mode"):
         vars(posterior).pop(computed, None)
     start = time.process_time()
-    found = lo.elpd(posterior, plan)
+    found = lo.bayes.elpd(posterior, plan)
     spent = (time.process_time() - start) / plan.num_refits
     good = np.setdiff1d(np.arange(plan.num_refits), found.flagged())
     error = -found.losses - true
@@ -176,10 +176,16 @@ def roaches():
     start = np.array([3.0, 0.1, -0.5, -0.3])
     mcmc, seconds = nuts(poisson, X, offset, y)
     of_both(
-        "roaches, Poisson", lo.from_numpyro(poisson, mcmc), of_poisson, prior, start, 26, seconds
+        "roaches, Poisson",
+        lo.bayes.from_numpyro(poisson, mcmc),
+        of_poisson,
+        prior,
+        start,
+        26,
+        seconds,
     )
     mcmc, seconds = nuts(negative_binomial, X, offset, y)
-    found = lo.from_numpyro(negative_binomial, mcmc)
+    found = lo.bayes.from_numpyro(negative_binomial, mcmc)
     of_both(
         "roaches, negative binomial",
         found,
@@ -204,7 +210,7 @@ def regression(name, X, y, scale, spread, code=None):
     prior = lambda theta: normal(theta[:, :p], scale).sum(1) + half_normal(theta[:, p], spread)
     start = np.append(np.linalg.lstsq(X, y, rcond=None)[0], np.log(y.std()))
     mcmc, seconds = nuts(model, X, y)
-    found = lo.from_numpyro(model, mcmc)
+    found = lo.bayes.from_numpyro(model, mcmc)
     of_both(name, found, losses, prior, start, 20, seconds)
     if code is not None:
         F = lambda theta: losses(theta).sum(1) - prior(theta)
@@ -239,7 +245,14 @@ def wells():
     mcmc, seconds = nuts(model, X, y)
     prior = lambda theta: normal(theta, 2.5).sum(1)
     of_both(
-        "wells", lo.from_numpyro(model, mcmc), losses, prior, np.zeros(5), 30, seconds, draws=5_000
+        "wells",
+        lo.bayes.from_numpyro(model, mcmc),
+        losses,
+        prior,
+        np.zeros(5),
+        30,
+        seconds,
+        draws=5_000,
     )
 
 
@@ -257,7 +270,13 @@ def separated():
     mcmc, seconds = nuts(model, X, y)
     prior = lambda theta: normal(theta, 2.5).sum(1)
     of_both(
-        "logistic, separated", lo.from_numpyro(model, mcmc), losses, prior, np.zeros(5), 5, seconds
+        "logistic, separated",
+        lo.bayes.from_numpyro(model, mcmc),
+        losses,
+        prior,
+        np.zeros(5),
+        5,
+        seconds,
     )
 
 
@@ -310,8 +329,8 @@ def radon():
     )
     mcmc, seconds = nuts(model, X, county, y)
     sampled, integrated = (
-        lo.from_numpyro(model, mcmc),
-        lo.from_numpyro(model, mcmc, integrate={"z": county}),
+        lo.bayes.from_numpyro(model, mcmc),
+        lo.bayes.from_numpyro(model, mcmc, integrate={"z": county}),
     )
     for name, plan, leave in (
         ("100 of the rows", lo.leave_one_out(len(y)).some(some), rows),
@@ -352,10 +371,14 @@ def schools():
         ):
             true = truth(F, leave, np.array([5.0, 1.5]), draws=200_000)
             report(
-                f"eight schools, {form}, {name}", lo.from_numpyro(model, mcmc), plan, true, seconds
+                f"eight schools, {form}, {name}",
+                lo.bayes.from_numpyro(model, mcmc),
+                plan,
+                true,
+                seconds,
             )
             if model is noncentred:
-                integrated = lo.from_numpyro(model, mcmc, integrate={"z": np.arange(8)})
+                integrated = lo.bayes.from_numpyro(model, mcmc, integrate={"z": np.arange(8)})
                 report(
                     f"eight schools, effects integrated, {name}", integrated, plan, true, seconds
                 )
@@ -367,7 +390,7 @@ def of_fit(name, fit, code, potential, draws):
     jitter = 0.1 * np.random.default_rng(0).standard_normal((4, len(fit.vector)))
     mcmc, seconds = nuts(None, potential_fn=potential(fit), start=jnp.asarray(fit.vector + jitter))
     sampled = np.asarray(mcmc.get_samples(group_by_chain=True))
-    posterior = lo.from_posterior(sampled, fit)
+    posterior = lo.bayes.from_posterior(sampled, fit)
     F = lambda theta: posterior.values(theta, np.ones(n))
     assert np.allclose(
         F(sampled[0, :20]), [potential(fit)(u) for u in sampled[0, :20]], rtol=0, atol=1e-8
@@ -464,9 +487,11 @@ def large_process():
     values = fit.objective.values(theta, np.concatenate([np.ones((1, n)), 1 - np.eye(n)]))
     log_z = [log_mean(each) for each in (-values - log_q[:, None]).T]
     weight = np.exp(-values[:, 0] - log_q - log_z[0])
-    posterior = lo.from_posterior(theta[rng.choice(count, 4000, p=weight / weight.sum())], fit)
+    posterior = lo.bayes.from_posterior(
+        theta[rng.choice(count, 4000, p=weight / weight.sum())], fit
+    )
     start = time.process_time()
-    found = lo.elpd(posterior, lo.leave_one_out())
+    found = lo.bayes.elpd(posterior, lo.leave_one_out())
     spent = (time.process_time() - start) / n
     mcmc = MCMC(
         NUTS(potential_fn=of_process(fit), target_accept_prob=0.95),
@@ -507,7 +532,7 @@ def conjugate(p):
             )
             for i in range(20)
         ]
-        return lo.from_posterior(
+        return lo.bayes.from_posterior(
             draws, lo.GLM(X, y, "squared", lo.penalties.Ridge(1.0), intercept=False)
         ), sum(true)
 
@@ -533,7 +558,7 @@ def beta_binomial(seed):
     true = stats.betabinom.logpmf(y, n, a - y, b - (n - y)).sum()
     data = {"y": y.astype(float), "n": n.astype(float)}
     draws = {"p": rng.beta(a, b, (4, 500))}
-    return lo.from_posterior(
+    return lo.bayes.from_posterior(
         draws, binomial_loss, data, log_prior=binomial_prior, transforms={"p": "logit"}
     ), true
 
@@ -555,7 +580,7 @@ def calibration():
         z, k, flagged = [], [], 0
         for seed in range(RUNS):
             posterior, true = make(seed)
-            found = lo.elpd(posterior, lo.leave_one_out())
+            found = lo.bayes.elpd(posterior, lo.leave_one_out())
             z.append((found.elpd - true) / found.sampling_error)
             k.append(found.pareto_k.max())
             flagged += len(found.flagged())
@@ -570,14 +595,14 @@ def against_arviz():
     y = X @ np.ones(3) + rng.normal(size=500)
     cov = np.linalg.inv(np.eye(3) + X.T @ X)
     draws = cov @ X.T @ y + rng.normal(size=(4, 1000, 3)) @ np.linalg.cholesky(cov).T
-    posterior = lo.from_posterior(
+    posterior = lo.bayes.from_posterior(
         draws, lo.GLM(X, y, "squared", lo.penalties.Ridge(1.0), intercept=False)
     )
     plan, spent = lo.leave_one_out(500), np.zeros((5, 2))
     for k in range(5):
         vars(posterior).pop("block_losses", None)
         start = time.process_time()
-        ours = lo.elpd(posterior, plan)
+        ours = lo.bayes.elpd(posterior, plan)
         middle = time.process_time()
         log_likelihood = -posterior.unit_losses.reshape(4, 1000, 500)
         data = az.from_dict(posterior={"beta": draws}, log_likelihood={"y": log_likelihood})

@@ -298,7 +298,9 @@ def nested(count=6, n=100):
                     fewer.model, _least(fewer, found.rho, found.bounds).rho, found.fit.vector
                 )
                 losses.append(fewer.model.derivatives(here.eta, (0,))[0][row])
-            exact = lo.cross_validate(found.fit, lo.leave_one_out(), lo.Exact(), audit=0).mean
+            exact = lo.cross_validate(
+                found.fit, lo.leave_one_out(), strategy=lo.Exact(), audit=0
+            ).mean
             pairs.append((np.mean(losses) - exact, found.nested.optimism))
         again, told = np.array(pairs).T
         print(
@@ -349,7 +351,7 @@ def left_out(name, y, edges, exposure, **more):
 def against_scratch(fit, cv, y, edges, exposure):
     dense = Dense(y, edges, np.ones((len(y), 1)), "poisson", "bym2", exposure=exposure)
     at, off = unconstrained(fit.parameters, dense.names), []
-    tight = lo.cross_validate(fit, lo.leave_one_out(), lo.Certified(1e-3), audit=0)
+    tight = lo.cross_validate(fit, lo.leave_one_out(), strategy=lo.Certified(1e-3), audit=0)
     for site in np.random.default_rng(0).choice(len(y), 20, replace=False):
         w = np.ones(len(y))
         w[site] = 0
@@ -371,11 +373,11 @@ def groups():
         fit = lo.fit(
             lo.GaussianField(y, edges, exposure=exposure, structure=structure), num_starts=1
         )
-        plan, told = clocked(lambda fit=fit: lo.auto_groups(fit, 10))
+        plan, told = clocked(lambda fit=fit: lo.diagnostics.auto_groups(fit, 10))
         print(f"{structure}: groups of ten in {told}")
         for name, of in (("one site", lo.leave_one_out(len(y))), ("its group", plan)):
             cv, told = clocked(
-                lambda fit=fit, of=of: lo.cross_validate(fit, of, lo.NewtonStep(), audit=0)
+                lambda fit=fit, of=of: lo.cross_validate(fit, of, strategy=lo.NewtonStep(), audit=0)
             )
             print(f"  {name} left out: {cv.mean:.4f}, {told}", flush=True)
 
@@ -395,7 +397,7 @@ def ridge() -> None:
     ):
         for refit in (lo.NewtonStep(), lo.Exact(), lo.Certified()):
             off = (
-                abs(lo.cross_predict(fit, lo.leave_one_out(), refit) - truth).max()
+                abs(lo.cross_predict(fit, lo.leave_one_out(), strategy=refit) - truth).max()
                 / abs(truth).max()
             )
             rows.append(

@@ -66,12 +66,12 @@ def logistic(rows: int, columns: int, penalty: float = 1.0, scale: float = 1.0) 
 
 
 def left_out(
-    fit: lo.Fit, strategy: lo.AbstractRefit | None = None, folds: int = 0
+    fit: lo.Fit, strategy: lo.developer.AbstractRefit | None = None, folds: int = 0
 ) -> Callable[[], lo.Estimate]:
     """Leave out every row, or folds."""
     count = fit.objective.num_units
     plan = lo.kfold(count, folds, rng=0) if folds else lo.leave_one_out(count)
-    return lambda: lo.cross_validate(fit, plan, strategy or lo.Certified())
+    return lambda: lo.cross_validate(fit, plan, strategy=strategy or lo.Certified())
 
 
 def grid(all_rows: list[int], all_columns: list[int]) -> None:

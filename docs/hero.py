@@ -41,7 +41,7 @@ def refitted():
 
 
 def expanded(refit):
-    return lo.cross_validate(lo.from_sklearn(host, X, y), plan, refit).per_unit()
+    return lo.cross_validate(lo.from_sklearn(host, X, y), plan, strategy=refit).per_unit()
 
 
 threadpool_limits(1)

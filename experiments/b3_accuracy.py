@@ -114,7 +114,7 @@ def fitted(
         "injection": injection,
         "cv": [(train, test)],
     }
-    return lo.leakage.leakage_corrected(problem.estimator, X, y, **arguments, seed=seed)
+    return lo.leakage.leakage_corrected(problem.estimator, X, y, **arguments, rng=seed)
 
 
 def drawn(

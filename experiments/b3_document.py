@@ -202,7 +202,7 @@ def refusal(
             loss=s.loss,
             injection=lo.leakage.Injection(train_size=s.size),
             cv=[(train, test)],
-            seed=seed,
+            rng=seed,
         )
         said.append(bool(result.refusal))
         drawn.append([result.naive, result.solved.estimate])

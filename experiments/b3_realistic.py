@@ -97,7 +97,7 @@ def replication(seed: int) -> list[dict]:
             models["split"] = lo.leakage.SplitLeakage.from_pairwise(precision, recall)
         for mechanism, leakage in models.items():
             result = lo.leakage.leakage_corrected(
-                MODEL, X, y, groups=filed, leakage=leakage, loss="mse", seed=seed
+                MODEL, X, y, groups=filed, leakage=leakage, loss="mse", rng=seed
             )
             row = {
                 "what": what,

@@ -149,7 +149,10 @@ def main() -> None:
         theirs = np.concatenate(
             [np.array(tags) for tags in model.predict(sentences(own, part.lengths, known))]
         )
-        values = [lo.models.entity_f1(part.labels, found, part.lengths) for found in (ours, theirs)]
+        values = [
+            lo.developer.models.entity_f1(part.labels, found, part.lengths)
+            for found in (ours, theirs)
+        ]
         print(
             f"F1, {name}: {values[0]:.4f}; sklearn-crfsuite {values[1]:.4f}; {np.mean(ours == theirs):.3%} same labels",
             flush=True,
@@ -169,7 +172,7 @@ def main() -> None:
         (lo.InfinitesimalJackknife(), chosen),
     ):
         start = time.perf_counter()
-        cv = lo.cross_validate(fit, several(units), refit)
+        cv = lo.cross_validate(fit, several(units), strategy=refit)
         found[repr(refit)] = cv
         print(
             f"{refit!r}: {len(units)} sentences, {time.perf_counter() - start:.0f} s; loss {cv.mean:.4f}, no update "

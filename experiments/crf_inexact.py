@@ -120,9 +120,9 @@ class Sentences:
                 )
         return self.losses(np.array(found), units)
 
-    def refitted(self, fit: lo.Fit, plan: lo.Plan, refit: lo.AbstractRefit) -> np.ndarray:
+    def refitted(self, fit: lo.Fit, plan: lo.Plan, refit: lo.developer.AbstractRefit) -> np.ndarray:
         """Losses of left-out sentences after refits whose errors nobody asks for."""
-        found, vectors = lo.fold_parameters(fit, plan, refit), []
+        found, vectors = lo.fold_parameters(fit, plan, strategy=refit), []
         for k in range(len(plan)):
             theta = self.crf.parameters.unconstrained(
                 jax.tree.map(lambda leaf, k=k: leaf[k], found)
@@ -173,7 +173,7 @@ def look(
     found["IJ"] = sentences.refitted(fit, plan, lo.InfinitesimalJackknife())
     row["seconds, IJ"], start = time.process_time() - start, time.process_time()
     few = lo.cross_validate(
-        fit, alone(plan.index[:certified], plan.num_units), lo.Certified(), audit=0
+        fit, alone(plan.index[:certified], plan.num_units), strategy=lo.Certified(), audit=0
     )
     row["seconds, Certified"], row["flagged, Certified"] = (
         time.process_time() - start,
@@ -287,7 +287,7 @@ def main() -> None:
         )
         for name, part in (("dev", corpus.dev), ("test", corpus.test))
     }
-    right = lambda name, theta: lo.models.token_accuracy(
+    right = lambda name, theta: lo.developer.models.token_accuracy(
         getattr(corpus, name).labels, names[held[name].decode(theta)]
     )
     start = time.perf_counter()
@@ -303,7 +303,7 @@ def main() -> None:
         "exact, s": took,
     }
     for name in held:
-        told[f"network, {name}"] = lo.models.token_accuracy(
+        told[f"network, {name}"] = lo.developer.models.token_accuracy(
             getattr(corpus, name).labels, names[every[name].argmax(1)]
         )
         told[f"minimum, {name}"] = right(name, fit.parameters)

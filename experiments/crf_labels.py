@@ -56,7 +56,7 @@ def main() -> None:
         exact = None
         for refit in (lo.Exact(), lo.Certified(), lo.InfinitesimalJackknife(), lo.NoUpdate()):
             start = time.perf_counter()
-            cv = lo.cross_validate(fit, plan, refit)
+            cv = lo.cross_validate(fit, plan, strategy=refit)
             seconds = time.perf_counter() - start
             exact = cv if exact is None else exact
             own, truth = (

@@ -86,11 +86,13 @@ def sentences(fit: lo.Fit, exact: int, once: bool) -> None:
     n = fit.objective.num_units
     found = {}
     for refit in STRATEGIES[2:] if once else STRATEGIES:
-        first, cv = timed(lambda refit=refit: lo.cross_validate(fit, lo.leave_one_out(), refit))
+        first, cv = timed(
+            lambda refit=refit: lo.cross_validate(fit, lo.leave_one_out(), strategy=refit)
+        )
         second = first
         if not once:
             second, cv = timed(
-                lambda refit=refit: lo.cross_validate(fit, lo.leave_one_out(), refit)
+                lambda refit=refit: lo.cross_validate(fit, lo.leave_one_out(), strategy=refit)
             )
         found[repr(refit)] = cv
         print(
@@ -106,7 +108,7 @@ def sentences(fit: lo.Fit, exact: int, once: bool) -> None:
         np.random.default_rng(0).choice(n, exact - exact // 2, replace=False),
     ]
     plan = lo.Plan(np.arange(exact + 1), chosen, np.zeros(exact), np.ones(exact, bool), n)
-    seconds, truth = timed(lambda: lo.cross_validate(fit, plan, lo.Exact()))
+    seconds, truth = timed(lambda: lo.cross_validate(fit, plan, strategy=lo.Exact()))
     print(
         f"  Exact(), {exact} sentences, half of them those that change most: {seconds / exact:.2f} s each, compiling included"
     )
@@ -140,7 +142,7 @@ def main() -> None:
             flush=True,
         )
         seconds, fit = timed(lambda crf=crf: lo.fit(crf))
-        accuracy = lo.models.token_accuracy(crf.labels_of(), crf.decode(fit))
+        accuracy = lo.developer.models.token_accuracy(crf.labels_of(), crf.decode(fit))
         print(
             f"  fit        {seconds:6.1f} s with compiling; decrement {fit.decrement:.0e}; {accuracy:.1%} decoded rightly"
         )

@@ -120,7 +120,7 @@ def lbfgs_refits(
 
 def optima(fit: lo.Fit, plan: lo.Plan) -> np.ndarray:
     """Raveled parameters of exact refits."""
-    found = lo.fold_parameters(fit, plan, lo.Exact())
+    found = lo.fold_parameters(fit, plan, strategy=lo.Exact())
     each = [
         fit.objective.parameters.unconstrained(jax.tree.map(lambda leaf, k=k: leaf[k], found))
         for k in range(plan.num_refits)
@@ -244,7 +244,8 @@ def accuracy(out: Path, folds: int) -> None:
         for i, (scheme, make) in enumerate(SCHEMES.items()):
             plan = make(length, share, 10, rng=0)
             estimates = {
-                type(refit).__name__: lo.cross_validate(fit, plan, refit) for refit in STRATEGIES
+                type(refit).__name__: lo.cross_validate(fit, plan, strategy=refit)
+                for refit in STRATEGIES
             }
             row: dict[str, Any] = {"folds": scheme, "left out": share}
             row["paper"], row["paper, ± 2 SD"] = PAPER_ERROR.get((scheme, share), (np.nan, np.nan))
@@ -328,7 +329,7 @@ def inexact(out: Path, folds: int) -> None:
     frame = series()[SUBSET].reset_index(drop=True)
     fit = lo.fit(model(frame))
     plan = lo.contiguous(len(frame), 0.02, 10, rng=0)
-    truth, objective = lo.cross_validate(fit, plan, lo.Exact()), fit.objective
+    truth, objective = lo.cross_validate(fit, plan, strategy=lo.Exact()), fit.objective
     path = stops(fit)
     rows = []
     for place in dict.fromkeys(np.linspace(0, len(path) - 1, 12).round().astype(int).tolist()):
@@ -337,7 +338,7 @@ def inexact(out: Path, folds: int) -> None:
             with warnings.catch_warnings():  # that the fit is not stationary is the point
                 warnings.simplefilter("ignore", UserWarning)
                 early = lo.anchor(objective, objective.parameters.natural(theta), throw=False)
-        except lo.IndefiniteHessianError:
+        except lo.validation.IndefiniteHessianError:
             rows.append({"BFGS steps": steps, "decrement": np.nan})
             continue
         row = {
@@ -346,7 +347,7 @@ def inexact(out: Path, folds: int) -> None:
             "decrement": float(early.decrement),
         }
         for refit in (lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.Certified(), lo.Exact()):
-            cv = lo.cross_validate(early, plan, refit)
+            cv = lo.cross_validate(early, plan, strategy=refit)
             row[type(refit).__name__] = abs(cv.mean - truth.mean)
             if isinstance(refit, lo.Exact):
                 row["same optima"] = f"{np.mean(np.abs(by_fold(cv) - by_fold(truth)) < 1e-6):.0%}"
@@ -398,7 +399,7 @@ def basins(out: Path, folds: int) -> None:
     frame = series()[SUBSET].reset_index(drop=True)
     fit = lo.fit(model(frame))
     objective, plan = fit.objective, lo.contiguous(len(frame), 0.1, 20, rng=0)
-    exact = lo.cross_validate(fit, plan, lo.Exact())
+    exact = lo.cross_validate(fit, plan, strategy=lo.Exact())
     reached = optima(fit, plan)
     starts = [raveled(objective.parameters.start(seed)) for seed in range(20)]
     rows = []

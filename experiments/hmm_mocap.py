@@ -128,7 +128,7 @@ def say(text: str) -> None:
     print(f"  {time.strftime('%H:%M:%S')} {text}", flush=True)
 
 
-def by_name(refit: lo.AbstractRefit) -> str:
+def by_name(refit: lo.developer.AbstractRefit) -> str:
     return SHORT.get(type(refit).__name__, type(refit).__name__)
 
 
@@ -252,10 +252,10 @@ def scores(hmm: lo.HMM, vector: np.ndarray, weights: np.ndarray, index: np.ndarr
 
 
 def minima(
-    fit: lo.Fit, plan: lo.Plan, refit: lo.AbstractRefit
+    fit: lo.Fit, plan: lo.Plan, refit: lo.developer.AbstractRefit
 ) -> tuple[list[np.ndarray], np.ndarray]:
     """Raveled parameters of refits, and their F."""
-    found, hmm = lo.fold_parameters(fit, plan, refit), fit.objective
+    found, hmm = lo.fold_parameters(fit, plan, strategy=refit), fit.objective
     each = [
         raveled(hmm.parameters.unconstrained(jax.tree.map(lambda leaf, k=k: leaf[k], found)))
         for k in range(plan.num_refits)
@@ -264,7 +264,7 @@ def minima(
 
 
 def agreed(
-    fit: lo.Fit, plan: lo.Plan, lowest: np.ndarray, refit: lo.AbstractRefit, within: float
+    fit: lo.Fit, plan: lo.Plan, lowest: np.ndarray, refit: lo.developer.AbstractRefit, within: float
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """The folds that a strategy brings to the minimum, of this F but for `within`, that L-BFGS
     found, and where it brings each; prints how the others differ."""
@@ -408,7 +408,7 @@ def one_order(
     strategies += [lo.NewtonStep(), lo.Exact()] if fit.num_params <= settings.dense else []
     estimates, seconds = {}, {"NoUpdate": np.nan}
     for refit in strategies:
-        run = lambda r=refit: lo.cross_validate(fit, plan, r, audit=0)
+        run = lambda r=refit: lo.cross_validate(fit, plan, strategy=r, audit=0)
         cold, estimates[by_name(refit)] = timed(run)
         cheap = cold < 60  # else compiling does not matter, and once is enough
         seconds[by_name(refit)] = timed(run)[0] if cheap else cold
@@ -585,7 +585,7 @@ def large(name: str, settings: argparse.Namespace) -> list[dict]:
         not settings.skip_exact
     )
     for refit in each:
-        seconds, cv = timed(lambda r=refit: lo.cross_validate(fit, plan, r))
+        seconds, cv = timed(lambda r=refit: lo.cross_validate(fit, plan, strategy=r))
         row = {
             "model": name,
             **told,
@@ -617,7 +617,9 @@ def simulation(number: int, length: int, states: int) -> tuple[np.ndarray, dict[
     }
     own = {"coefficients": 0.8 * turns, "bias": rng.standard_normal((states, 12))}
     blank = lo.HMM(rng.standard_normal((20 * states, 12)), emission("AR(1)"), states, **chain)
-    return np.concatenate([blank.simulate(own, length, seed)[0] for seed in range(number)]), chain
+    return np.concatenate(
+        [blank.simulate(own, length, rng=seed)[0] for seed in range(number)]
+    ), chain
 
 
 # figures 7 and 8
@@ -651,7 +653,7 @@ def compared(
     took = {"refits": seconds}
     for refit in STRATEGIES:
         took[by_name(refit)], estimates[by_name(refit)] = timed(
-            lambda r=refit: lo.cross_validate(fit, plan, r, audit=0)
+            lambda r=refit: lo.cross_validate(fit, plan, strategy=r, audit=0)
         )
     for kind, cv in estimates.items():
         error = (np.abs(summed(cv) - summed(truth)) / counts)[same]
@@ -824,7 +826,7 @@ def basins(settings: argparse.Namespace) -> None:
     hmm = lo.HMM(x, lo.emissions.Gaussian(), states)
     fit, _ = fitted("Gaussian", hmm, restarts)
     plan, down, rows = lo.contiguous(len(x), 0.1, folds, rng=0), descent(hmm), []
-    exact = lo.cross_validate(fit, plan, lo.Exact())
+    exact = lo.cross_validate(fit, plan, strategy=lo.Exact())
     parameters, lowest = minima(fit, plan, lo.Exact())
     for k, w in enumerate(plan.matrix()):
         reached, own = parameters[k], float(lowest[k])

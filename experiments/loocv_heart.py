@@ -99,7 +99,9 @@ def our_fit(data: Data, alpha: float, beta: float) -> lo.Fit:
 
 
 def our_predictions(data: Data, alpha: float, beta: float) -> np.ndarray:
-    return lo.cross_predict(our_fit(data, alpha, beta), lo.leave_one_out(), lo.NewtonStep())
+    return lo.cross_predict(
+        our_fit(data, alpha, beta), lo.leave_one_out(), strategy=lo.NewtonStep()
+    )
 
 
 def tune(data: Data, trials: int) -> tuple[optuna.Study, list[int], list[float]]:
@@ -184,7 +186,7 @@ def their_trials(data: Data) -> pd.DataFrame:
             data.y, our_predictions(data, row["alpha"], row["beta"])
         )
         fit = our_fit(data, row["alpha"], row["beta"])
-        refits = lo.cross_predict(fit, lo.leave_one_out(), lo.Exact())
+        refits = lo.cross_predict(fit, lo.leave_one_out(), strategy=lo.Exact())
         table.loc[k, "exact"] = roc_auc_score(data.y, refits)
     return table
 
@@ -241,7 +243,7 @@ def accuracy(data: Data, alpha: float, beta: float) -> tuple[pd.DataFrame, np.nd
     exact = exact_predictions(data.X, data.y, penalty_matrix(data.X.shape[1], alpha, beta))
     fit, plan = our_fit(data, alpha, beta), lo.leave_one_out(len(data.y))
     found = {
-        type(r).__name__: lo.cross_predict(fit, plan, r)
+        type(r).__name__: lo.cross_predict(fit, plan, strategy=r)
         for r in (lo.NewtonStep(), lo.Certified(), lo.Exact())
     }
     with jax.enable_x64(True):

@@ -35,14 +35,14 @@ import saved
 import leaveout as lo
 from leaveout.plans.graph import blocks
 
-COUPLINGS: dict[str, "float | lo.models.Free"] = {
+COUPLINGS: dict[str, "float | lo.developer.models.Free"] = {
     "0": 0.0,
     "0.25": 0.25,
     "0.5": 0.5,
     "1": 1.0,
-    "learned": lo.models.Free(0.3),
+    "learned": lo.developer.models.Free(0.3),
 }
-REFITS: dict[str, lo.AbstractRefit] = {
+REFITS: dict[str, lo.developer.AbstractRefit] = {
     "IJ": lo.InfinitesimalJackknife(),
     "Certified": lo.Certified(),
     "Exact": lo.Exact(),
@@ -55,12 +55,12 @@ def chosen(file: str, title: str, models: dict[str, lo.MRF], plan: lo.Plan, seed
     rows, seconds = [], dict.fromkeys(["fit", *REFITS], 0.0)
     for name, model in models.items():
         start = time.perf_counter()
-        fit = lo.fit(model, num_starts=3 if model.num_states > 1 else 1, seed=seed)
+        fit = lo.fit(model, num_starts=3 if model.num_states > 1 else 1, rng=seed)
         seconds["fit"] += time.perf_counter() - start
         row = {"model": name, "coupling": float(fit.parameters["coupling"]), "BIC": model.bic(fit)}
         for way, refit in REFITS.items():
             start = time.perf_counter()
-            estimates[way][name] = lo.cross_validate(fit, plan, refit)
+            estimates[way][name] = lo.cross_validate(fit, plan, strategy=refit)
             seconds[way] += time.perf_counter() - start
             row[way] = estimates[way][name].mean
         rows.append(row)

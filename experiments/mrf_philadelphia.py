@@ -190,7 +190,7 @@ def main() -> None:
         one, row = {}, {"β": beta, "fit": seconds}
         for name, refit in STRATEGIES.items():
             row[name], one[name] = timed(
-                lambda fit=fit, refit=refit: lo.cross_validate(fit, plan, refit)
+                lambda fit=fit, refit=refit: lo.cross_validate(fit, plan, strategy=refit)
             )
         scratch, losses = refits(field, tracts)
         row["from scratch"] = scratch * len(counts) / len(tracts)

@@ -235,12 +235,12 @@ class Problem:
 
 
 def sampled(what: str, fit: lo.Fit, plan: lo.Plan, few: int) -> list[dict[str, Any]]:
-    exact = lo.cross_validate(fit, plan, lo.Exact())
+    exact = lo.cross_validate(fit, plan, strategy=lo.Exact())
     path, rng, rows = stops(fit), np.random.default_rng(0), []
     with jax.enable_x64(True):
         problem = Problem(fit, plan)
         optimum = problem.jackknife(problem.optimum)
-        ours = lo.cross_validate(fit, plan, lo.InfinitesimalJackknife())
+        ours = lo.cross_validate(fit, plan, strategy=lo.InfinitesimalJackknife())
         print(
             f"{what}: the jackknife from Θ̂ by the library {by_fold(ours):.6f}, written out here {optimum:.6f}",
             flush=True,

@@ -48,8 +48,8 @@ def deltas(X: np.ndarray, y: np.ndarray, loss: str, cost: Callable) -> tuple[flo
     """
     fit = lo.fit(lo.GLM(X, y, loss))
     plan = lo.leave_one_out(len(y))
-    raw = float(np.mean(cost(y, lo.cross_predict(fit, plan, lo.Exact()))))
-    found = lo.fold_parameters(fit, plan, lo.Exact())
+    raw = float(np.mean(cost(y, lo.cross_predict(fit, plan, strategy=lo.Exact()))))
+    found = lo.fold_parameters(fit, plan, strategy=lo.Exact())
     mean = lambda eta: 1 / (1 + np.exp(-eta)) if loss == "logistic" else eta
     by_fold = [
         np.mean(cost(y, mean(X @ c + b)))
@@ -114,7 +114,7 @@ def mroz() -> dict[str, float]:
     y = (data["lfp"] == "yes").to_numpy(float)
     raw, adjusted = deltas(X.to_numpy(float), y, "logistic", wrong)
     fit = lo.fit(lo.GLM(X.to_numpy(float), y, "logistic"))
-    kept = lo.cross_predict(fit, lo.leave_one_out(), lo.NoUpdate())
+    kept = lo.cross_predict(fit, lo.leave_one_out(), strategy=lo.NoUpdate())
     return {"raw": raw, "adjusted": adjusted, "full sample": float(np.mean(wrong(y, kept)))}
 
 

@@ -47,7 +47,7 @@ def proposition_3() -> list[dict[str, object]]:
         for style, drop in (("A", "observation"), ("B", "step")):
             model = lo.HMM(counts, lo.emissions.Poisson(), 2, drop=drop, initial=[0.5, 0.5])
             rates[style] = np.sort(
-                np.ravel(lo.fold_parameters(lo.fit(model), plan, strategy)["rate"])
+                np.ravel(lo.fold_parameters(lo.fit(model), plan, strategy=strategy)["rate"])
             )
         rows.append(
             {"refit": name, "rates, A": rates["A"].tolist(), "rates, B": rates["B"].tolist()}
@@ -93,8 +93,8 @@ def pooled_auc() -> list[dict[str, object]]:
     )
     for penalty in PENALTIES:
         fit = our_fit(data, **penalty)
-        single = lo.cross_predict(fit, lo.leave_one_out(), lo.NewtonStep(), kind="link")
-        parameters = lo.fold_parameters(fit, plan, lo.NewtonStep())["coef"]
+        single = lo.cross_predict(fit, lo.leave_one_out(), strategy=lo.NewtonStep(), kind="link")
+        parameters = lo.fold_parameters(fit, plan, strategy=lo.NewtonStep())["coef"]
         in_pairs = [
             np.einsum("ij,ij->i", data.X[patients], parameters) for patients in (sick, healthy)
         ]

@@ -27,7 +27,7 @@ def call(function, *args):
         return jax.tree.map(np.asarray, _compiled(function, *own, *jax.tree.map(jnp.asarray, args)))
 
 
-class ToyHMM(lo.AbstractObjective):
+class ToyHMM(lo.developer.AbstractObjective):
     """A two-state Gaussian chain, `x` `[T]`. A weight multiplies its step's log emission, so zero
     means unseen.
     """
@@ -40,11 +40,11 @@ class ToyHMM(lo.AbstractObjective):
 
     @property
     def units(self):
-        return lo.models.Units(serial=True)
+        return lo.developer.models.Units(serial=True)
 
     @property
     def parameters(self):
-        return lo.models.Parameters(start=self._start)
+        return lo.developer.models.Parameters(start=self._start)
 
     def _parts(self, theta, weights):
         transition = jax.nn.log_sigmoid(jnp.stack([theta["stay"], -theta["stay"]], 1))
@@ -132,7 +132,7 @@ def sample_mean(n: int = 40) -> lo.Separable:
     return lo.Separable(unit_loss, x, theta0={"mean": np.zeros(()), "log_scale": np.zeros(())})
 
 
-class Moments(lo.models.AbstractClosedForm):
+class Moments(lo.developer.models.AbstractClosedForm):
     """The same by its author's functions of many refits, without JAX."""
 
     x: np.ndarray
@@ -143,13 +143,13 @@ class Moments(lo.models.AbstractClosedForm):
 
     @property
     def units(self):
-        return lo.models.Units(serial=False)
+        return lo.developer.models.Units(serial=False)
 
     @property
     def parameters(self):
         natural = lambda theta: {"log_scale": theta[1], "mean": theta[0]}
         inverse = lambda named: np.array([named["mean"], named["log_scale"]], float).T
-        return lo.models.Parameters(natural, inverse, lambda seed: np.zeros(2))
+        return lo.developer.models.Parameters(natural, inverse, lambda seed: np.zeros(2))
 
     def _each(self, theta):
         z = (self.x - theta[:, :1]) * np.exp(-theta[:, 1:])
@@ -267,7 +267,7 @@ def additive() -> lo.Additive:
     rng, X, eta = rows(60, 2)
     data = {"x": X[:, 0], "z": X[:, 1], "y": rng.poisson(np.exp(np.sin(eta)))}
     return lo.Additive(
-        [lo.s("x", k=5), lo.s("z", k=4, bs="cr")], data, "y", "poisson", smoothing=0.5
+        [lo.terms.s("x", k=5), lo.terms.s("z", k=4, bs="cr")], data, "y", "poisson", smoothing=0.5
     )
 
 
@@ -318,14 +318,14 @@ def fitted(name: str) -> lo.Fit:
     return _fits[name]
 
 
-def minimiser(objective: lo.AbstractObjective, theta, weights: np.ndarray) -> np.ndarray:
+def minimiser(objective: lo.developer.AbstractObjective, theta, weights: np.ndarray) -> np.ndarray:
     """argmin F(·, w) by SciPy's BFGS from θ, ended by Newton steps.
 
     The oracle, which shares nothing with the strategies.
     """
     import scipy.optimize
 
-    if isinstance(objective, lo.models.AbstractClosedForm):
+    if isinstance(objective, lo.developer.models.AbstractClosedForm):
         return _by_differences(objective, ravel(theta), weights)
     with jax.enable_x64(True):
         start, weights = ravel_pytree(jax.tree.map(jnp.asarray, theta))[0], jnp.asarray(weights)
@@ -342,7 +342,7 @@ def minimiser(objective: lo.AbstractObjective, theta, weights: np.ndarray) -> np
 
 @eqx.filter_jit
 def _derivative(
-    order: int, objective: lo.AbstractObjective, like, v: jax.Array, weights: jax.Array
+    order: int, objective: lo.developer.AbstractObjective, like, v: jax.Array, weights: jax.Array
 ) -> jax.Array:
     """F(·, w), its gradient or its Hessian: compiled once for all weights."""
     F = lambda v: objective.loss(ravel_pytree(like)[1](v), weights)

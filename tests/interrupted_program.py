@@ -91,7 +91,7 @@ def blocks(**more):
 
 
 def nested(**more):
-    found = lo.nested(FIT, num_folds=6, repeats=6, **more)
+    found = lo.validation.nested(FIT, num_folds=6, num_repeats=6, **more)
     return [np.array([found.low, found.high])]
 
 
@@ -101,8 +101,8 @@ def interval(**more):
 
 
 def influence(**more):
-    estimate = lo.cross_validate(FIT, TOGETHER, lo.NewtonStep(), audit=0)
-    found = lo.influence(estimate, prediction=X[0], pairs=30, **more)
+    estimate = lo.cross_validate(FIT, TOGETHER, strategy=lo.NewtonStep(), audit=0)
+    found = lo.influence(estimate, prediction=X[0], num_pairs=30, **more)
     named = found.rows.select_dtypes("number"), found.parameters, found.pairs
     return [table.to_numpy(float) for table in named]
 
@@ -143,7 +143,7 @@ def asked(**more):
     build = lambda alpha, loss: lo.GLM(X, y, loss, lo.penalties.Ridge(alpha))
     space = {"alpha": (1e-2, 1e4), "loss": ["logistic", "probit"]}
     return tuned(
-        build, space, TOGETHER, strategy=lo.Certified(), sampler="optuna", trials=12, **more
+        build, space, TOGETHER, strategy=lo.Certified(), sampler="optuna", num_trials=12, **more
     )
 
 
@@ -163,7 +163,11 @@ def chain(**more):
     fit = lo.fit(lo.HMM(series, lo.emissions.Gaussian(), 2), num_starts=2)
     return values(
         lo.cross_validate(
-            fit, lo.random_subsets(150, 0.1, 60), lo.Exact(), evaluate="squared_error", **more
+            fit,
+            lo.random_subsets(150, 0.1, 60),
+            strategy=lo.Exact(),
+            evaluate="squared_error",
+            **more,
         )
     )
 
@@ -173,7 +177,9 @@ VERBS = {
         lo.cross_validate(FIT, TOGETHER, metric=("mse", "brier"), **more)
     ),
     "score": lambda **more: values(
-        lo.cross_validate(FIT, TOGETHER, lo.Certified(0.5), evaluate="squared_error", **more)
+        lo.cross_validate(
+            FIT, TOGETHER, strategy=lo.Certified(0.5), evaluate="squared_error", **more
+        )
     ),
     "rows": lambda **more: values(lo.cross_validate(FIT, ALONE, **more)),
     "predict": lambda **more: [lo.cross_predict(FIT, TOGETHER, **more)],

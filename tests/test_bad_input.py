@@ -95,7 +95,7 @@ def broken(value, where=(3, 1)):
             "must be a Plan|a Plan, such as",
         ),
         (
-            lambda: lo.cross_validate(fitted("logistic"), lo.leave_one_out(60), "exact"),
+            lambda: lo.cross_validate(fitted("logistic"), lo.leave_one_out(60), strategy="exact"),
             TypeError,
             "strategy must be one",
         ),
@@ -161,7 +161,8 @@ def test_nearly_collinear_columns_are_refused():
         np.c_[X, 2 * X[:, 0] - X[:, 1] + 1e-8 * X[:, 0] * X[:, 1]], columns=list("abcd")
     )
     with pytest.raises(
-        lo.IndefiniteHessianError, match=r"not positive definite.*Drop a column, add a penalty"
+        lo.validation.IndefiniteHessianError,
+        match=r"not positive definite.*Drop a column, add a penalty",
     ):
         lo.fit(lo.GLM(near, Y, "logistic"))
 
@@ -184,7 +185,7 @@ def test_constant_and_collinear_columns(column):
 
 
 def test_perfect_separation():
-    with pytest.raises((RuntimeError, lo.IndefiniteHessianError), match="separated"):
+    with pytest.raises((RuntimeError, lo.validation.IndefiniteHessianError), match="separated"):
         lo.fit(lo.GLM(X, (X[:, 0] > 0).astype(float), "logistic"))
 
 
@@ -205,14 +206,16 @@ def test_a_row_that_alone_determines_a_coefficient_has_no_loss():
     lone = np.c_[X, np.eye(40)[:, 5]]
     fit = lo.fit(lo.GLM(lone, rng.poisson(3.0, 40) + 1.0, "poisson"))
     for refit in (lo.Certified(), lo.NewtonStep(), lo.Exact()):
-        cv = lo.cross_validate(fit, lo.leave_one_out(40), refit)
+        cv = lo.cross_validate(fit, lo.leave_one_out(40), strategy=refit)
         assert (
             np.isnan(cv.losses[5]) and cv.result[5] == lo.RESULTS.undetermined and 5 in cv.flagged()
         )
         assert np.isfinite(np.delete(cv.losses, 5)).all() and np.isfinite(cv.mean)
         assert "leverage 1" in str(cv) and "do not exist" in str(cv)
     lone_group = lo.groups(np.r_[np.zeros(10), np.ones(30)])  # by a factor, not by Woodbury
-    assert lo.cross_validate(fit, lone_group, lo.Exact()).result[0] == lo.RESULTS.undetermined
+    assert (
+        lo.cross_validate(fit, lone_group, strategy=lo.Exact()).result[0] == lo.RESULTS.undetermined
+    )
 
 
 @pytest.mark.slow
@@ -221,7 +224,7 @@ def test_a_fold_that_removes_a_class_or_a_group():
     labels = np.r_[np.zeros(6), 1 + np.arange(34) % 3]
     fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0)))
     for refit in (lo.Certified(), lo.Exact()):
-        cv = lo.cross_validate(fit, lo.groups(labels), refit)
+        cv = lo.cross_validate(fit, lo.groups(labels), strategy=refit)
         assert (
             cv.result[0] == lo.RESULTS.not_converged
             and 0 in cv.flagged()
@@ -230,7 +233,7 @@ def test_a_fold_that_removes_a_class_or_a_group():
         assert "without a class, a group" in str(cv)
     three = lo.fit(lo.GLM(X, labels.clip(0, 2), "multinomial", lo.penalties.Ridge(1.0)))
     assert (
-        lo.cross_validate(three, lo.groups(labels), lo.Exact()).result[0]
+        lo.cross_validate(three, lo.groups(labels), strategy=lo.Exact()).result[0]
         == lo.RESULTS.not_converged
     )
 
@@ -245,15 +248,15 @@ def test_a_step_across_a_kink_is_flagged():
     )
     plan = lo.leave_one_out(40)
     eta = np.c_[X, np.ones(40)] @ np.r_[fit.parameters["coef"], fit.parameters["intercept"]]
-    theta = lo.fold_parameters(fit, plan, lo.NewtonStep())
+    theta = lo.fold_parameters(fit, plan, strategy=lo.NewtonStep())
     moved = np.einsum("np,kp->kn", X, theta["coef"]) + theta["intercept"][:, None]
     crossed = np.flatnonzero(((moved > 0) != (eta > 0)).any(1))
-    cv = lo.cross_validate(fit, plan, lo.NewtonStep())
+    cv = lo.cross_validate(fit, plan, strategy=lo.NewtonStep())
     assert len(crossed) and set(np.flatnonzero(cv.result == lo.RESULTS.kink)) == set(crossed)
     assert (
         np.abs(
             lo.cross_validate(fit, plan).losses
-            - lo.cross_validate(fit, plan, lo.Exact(1e-10)).losses
+            - lo.cross_validate(fit, plan, strategy=lo.Exact(1e-10)).losses
         ).max()
         < 1e-6
     )
@@ -282,13 +285,13 @@ def test_a_loss_that_nothing_moves_has_no_error():
     plan = lo.kfold(40, 5)
     plan = dataclasses.replace(plan, held=plan.held & (plan.refit != 2))
     for refit in (lo.Certified(), lo.NewtonStep(), lo.Exact()):
-        cv = lo.cross_validate(lo.fit(objective), plan, refit)
+        cv = lo.cross_validate(lo.fit(objective), plan, strategy=refit)
         assert cv.error[2] == 0.0 and (cv.error[[0, 1, 3, 4]] > 0).all(), refit
 
 
 def test_a_saddle_is_refused():
     objective = lo.Objective(lambda t, w: jnp.sum(w) * (t["a"] ** 2 - t["b"] ** 2), 10)
-    with pytest.raises(lo.IndefiniteHessianError, match="smallest eigenvalue"):
+    with pytest.raises(lo.validation.IndefiniteHessianError, match="smallest eigenvalue"):
         lo.anchor(objective, {"a": np.zeros(()), "b": np.zeros(())})
 
 
@@ -444,12 +447,12 @@ def arguments():
         "flagged: threshold": (lambda bad: cv.flagged(bad), ()),
         "checks: ": (lambda bad: cv.checks(mute=bad), ([], {})),
         "report: path": (lambda bad: cv.report(bad), ("all",)),
-        "leverage: ": (lo.leverage, ()),
-        "studentized_residuals: ": (lo.studentized_residuals, ()),
-        "top: count": (lambda bad: found.top(bad), ()),
+        "leverage: ": (lo.diagnostics.leverage, ()),
+        "studentized_residuals: ": (lo.diagnostics.studentized_residuals, ()),
+        "top: num_rows": (lambda bad: found.top(bad), ()),
         "Influence: by": (lambda bad: found.column(bad), ()),
         "fit: num_starts": (lambda bad: lo.fit(fit.objective, num_starts=bad), (None,)),
-        "fit: seed": (lambda bad: lo.fit(fit.objective, seed=bad), ()),
+        "fit: rng": (lambda bad: lo.fit(fit.objective, rng=bad), (None, [])),
         "GLM: parameters": (lambda bad: lo.anchor(fit.objective, bad), ()),
         "kfold: rng": (lambda bad: lo.kfold(60, 4, rng=bad), (None, [])),
         "contiguous: fraction": (lambda bad: lo.contiguous(60, bad, 3), ()),
@@ -596,7 +599,10 @@ def test_copies_of_units_that_may_depend_on_one_another_are_refused(dependence, 
     with pytest.raises(ValueError, match=message):
         lo.cross_validate(fit(dependence), lo.bootstrap(6, 3))
     assert (
-        lo.cross_validate(fit("independent"), lo.bootstrap(6, 3), lo.Exact()).plan.num_refits == 3
+        lo.cross_validate(
+            fit("independent"), lo.bootstrap(6, 3), strategy=lo.Exact()
+        ).plan.num_refits
+        == 3
     )
 
 

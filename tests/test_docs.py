@@ -143,9 +143,16 @@ def test_every_public_name_has_an_example():
         page.read_text()
         for page in (*(ROOT / "docs" / "reference").glob("*.md"), ROOT / "docs" / "gallery.md")
     )
-    public = set(re.findall(r" as (\w+)", (ROOT / "src" / "leaveout" / "__init__.pyi").read_text()))
-    modules = {"inference", "leakage", "models", "sklearn", "tuning", "validation"}
-    modules |= {"emissions", "losses", "penalties", "datasets", "plot", "survey"}
+    package = ROOT / "src" / "leaveout"
+    names_of = lambda stub: re.findall(r" as (\w+)", (package / stub).read_text())
+    public = {*names_of("__init__.pyi")}
+    for namespace in ("bayes", "clinical"):
+        public |= {f"{namespace}.{name}" for name in names_of(f"{namespace}.pyi")}
+    public |= {"terms.s", "terms.te", "terms.ti"}
+    public |= {f"diagnostics.{name}" for name in names_of("diagnostics/__init__.pyi")}
+    modules = {"bayes", "clinical", "developer", "diagnostics", "leakage", "sklearn", "survey"}
+    modules |= {"terms", "tuning", "validation", "emissions", "losses", "penalties", "datasets"}
+    modules |= {"plot"}
     shown = {}
     for names, body in re.findall(
         r"((?:^::: leaveout\.[\w.]+\n+)+)(.*?)(?=^:::|\Z)", text, re.DOTALL | re.MULTILINE

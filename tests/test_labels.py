@@ -134,7 +134,10 @@ def test_a_permuted_y_changes_no_result():
     a, b = (lo.cross_validate(fit, plan) for fit in (one, two))
     np.testing.assert_array_equal(a.losses, b.losses)
     pd.testing.assert_frame_equal(a.table(), b.table())
-    assert lo.dfbetas(two).index.equals(LABELS) and a.table()["unit"].tolist() == LABELS.tolist()
+    assert (
+        lo.diagnostics.dfbetas(two).index.equals(LABELS)
+        and a.table()["unit"].tolist() == LABELS.tolist()
+    )
     by_position = lo.fit(lo.GLM(X.to_numpy(), shuffled(COUNTS), "poisson", RIDGE))
     assert abs(by_position.value - lo.fit(lo.GLM(X, COUNTS, "poisson", RIDGE)).value) > 1
 
@@ -156,7 +159,7 @@ def crossed(of):
 
 def additive(of):
     return lo.Additive(
-        [lo.s("a", k=4)],
+        [lo.terms.s("a", k=4)],
         {"a": X["a"], "z": X["b"].to_numpy(), "y": of(COUNTS), "w": of(WEIGHT)},
         "y",
         sample_weight="w",
@@ -166,7 +169,7 @@ def additive(of):
 @pytest.mark.parametrize("model", [mixed, crossed, additive])
 def test_groupings_slopes_and_columns_of_a_table_follow_their_labels(model):
     held = [
-        lo.cross_validate(lo.fit(model(of)), lo.groups(of(STRATA)), lo.NewtonStep())
+        lo.cross_validate(lo.fit(model(of)), lo.groups(of(STRATA)), strategy=lo.NewtonStep())
         for of in (ordinary, shuffled)
     ]
     np.testing.assert_allclose(held[0].per_unit(), held[1].per_unit(), rtol=1e-9)
@@ -408,7 +411,7 @@ def test_times_that_do_not_rise_are_refused_where_order_counts(index, message):
             lo.cross_validate(fit, plan)
     with pytest.raises(ValueError, match=f"covariance: .*{message}"):
         lo.covariance(fit, "HAC", maxlags=2)
-    lo.cross_validate(fit, lo.kfold(N, 5), lo.NoUpdate())  # to which order is nothing
+    lo.cross_validate(fit, lo.kfold(N, 5), strategy=lo.NoUpdate())  # to which order is nothing
     lo.covariance(fit, "HC0")
 
 
@@ -451,10 +454,10 @@ def test_numbers_of_units_stay_while_labels_beside_them_are_matched(make):
     fit, units = labelled_fit(), np.arange(40)
     splits = [(np.delete(units, test), test) for test in np.split(units, 5)]
     want = lo.cross_validate(
-        fit, lo.from_splits(splits, 40, groups=CLUSTER.to_numpy()), lo.Exact(), audit=0
+        fit, lo.from_splits(splits, 40, groups=CLUSTER.to_numpy()), strategy=lo.Exact(), audit=0
     )
     for groups in (CLUSTER, shuffled(CLUSTER, 3), CLUSTER.to_numpy()):
-        got = lo.cross_validate(fit, make(splits, groups), lo.Exact(), audit=0)
+        got = lo.cross_validate(fit, make(splits, groups), strategy=lo.Exact(), audit=0)
         np.testing.assert_allclose(got.per_unit(), want.per_unit())
         assert got.se == pytest.approx(want.se)
 
@@ -466,9 +469,11 @@ def truths(units):
 def test_splits_by_labels_and_groups_by_labels_in_one_call():
     fit, units = labelled_fit(), np.arange(40)
     splits = [(np.delete(units, test), test) for test in np.split(units, 5)]
-    want = lo.cross_validate(fit, lo.from_splits(splits, 40, groups=CLUSTER), lo.Exact(), audit=0)
+    want = lo.cross_validate(
+        fit, lo.from_splits(splits, 40, groups=CLUSTER), strategy=lo.Exact(), audit=0
+    )
     turned = [(shuffled(truths(train), 4), shuffled(truths(test), 4)) for train, test in splits]
-    got = lo.cross_validate(fit, turned, lo.Exact(), audit=0, groups=shuffled(CLUSTER, 5))
+    got = lo.cross_validate(fit, turned, strategy=lo.Exact(), audit=0, groups=shuffled(CLUSTER, 5))
     np.testing.assert_allclose(got.per_unit(), want.per_unit())
     assert got.se == pytest.approx(want.se)
 
@@ -476,11 +481,13 @@ def test_splits_by_labels_and_groups_by_labels_in_one_call():
 def test_times_of_splits_rise_in_the_order_of_the_fit():
     fit, splits = labelled_fit(), [(np.arange(20), np.arange(20, 40))]
     days = pd.Series(pd.date_range("2020-01-01", periods=40), LABELS)
-    got = lo.cross_validate(fit, lo.from_splits(splits, 40, times=days[::-1]), lo.Exact(), audit=0)
+    got = lo.cross_validate(
+        fit, lo.from_splits(splits, 40, times=days[::-1]), strategy=lo.Exact(), audit=0
+    )
     assert got.plan.serial and np.isfinite(got.per_unit()[20:]).all()
     back = days.set_axis(LABELS[::-1])
     with pytest.raises(ValueError, match="times must rise from unit to unit"):
-        lo.cross_validate(fit, lo.from_splits(splits, 40, times=back), lo.Exact())
+        lo.cross_validate(fit, lo.from_splits(splits, 40, times=back), strategy=lo.Exact())
 
 
 def test_strata_go_by_labels_beside_groups_without_any():
@@ -548,7 +555,9 @@ def test_parameters_of_own_models_may_have_any_name(key):
         )
     )
     assert lo.covariance(fit, "CRV3", groups=np.arange(N) % 20).index.tolist() == [f"{key}[0]"]
-    assert lo.replicates(fit, lo.survey.jk1(np.arange(N) % 20)).index.tolist() == [f"{key}[0]"]
+    assert lo.survey.replicates(fit, lo.survey.jk1(np.arange(N) % 20)).index.tolist() == [
+        f"{key}[0]"
+    ]
 
 
 def test_offset_and_trials_of_mixed_models_by_the_name_of_a_column():
@@ -575,16 +584,17 @@ def test_offset_and_trials_of_mixed_models_by_the_name_of_a_column():
 def test_refits_are_called_by_the_groups_that_they_leave_out():
     states = np.array([f"state {k}" for k in range(8)])[CLUSTER.to_numpy()]
     fit = lo.fit(lo.GLM(X.to_numpy(), COUNTS.to_numpy(), "poisson"))
-    cv = lo.cross_validate(fit, lo.groups(states), lo.NoUpdate(), audit=0)
+    cv = lo.cross_validate(fit, lo.groups(states), strategy=lo.NoUpdate(), audit=0)
     assert cv.table().group.tolist()[:6] == ["state 0"] * 5 + ["state 1"]
     assert (
-        lo.influence(cv, lo.NewtonStep(), pairs=0).rows.index.tolist() == np.unique(states).tolist()
+        lo.influence(cv, strategy=lo.NewtonStep(), num_pairs=0).rows.index.tolist()
+        == np.unique(states).tolist()
     )
     cv.result[3] = lo.RESULTS.not_converged
     (check,) = [check for check in dataclasses.replace(cv).checks() if check.code == "LO303"]
     assert check.reason.startswith("1 refit (state 3): ")
     days = lo.cross_validate(
-        fit, lo.groups(pd.Series(states, SERIES.index)), lo.NoUpdate(), audit=0
+        fit, lo.groups(pd.Series(states, SERIES.index)), strategy=lo.NoUpdate(), audit=0
     )
     assert days.names().equals(SERIES.index) and days.table().unit.tolist() == SERIES.index.tolist()
 
@@ -594,7 +604,9 @@ def test_sequences_are_called_by_the_labels_of_a_plan():
         lo.HMM(SERIES.to_numpy(), lo.emissions.Poisson(), 2, lengths=[10] * 4, drop="sequence"),
         num_starts=1,
     )
-    cv = lo.cross_validate(fit, lo.groups(np.repeat(list("dbca"), 10)), lo.NoUpdate(), audit=0)
+    cv = lo.cross_validate(
+        fit, lo.groups(np.repeat(list("dbca"), 10)), strategy=lo.NoUpdate(), audit=0
+    )
     assert cv.names().tolist() == list("dbca")
     assert cv.table()[["group", "unit"]].to_numpy().tolist() == [
         ["a", "a"],
@@ -606,7 +618,7 @@ def test_sequences_are_called_by_the_labels_of_a_plan():
 
 def test_rows_of_the_table_are_at_their_places_among_the_losses():
     fit = lo.fit(lo.GLM(X, COUNTS, "poisson"))
-    cv = lo.cross_validate(fit, lo.blocks(N, 8, buffer=1), lo.NoUpdate(), audit=0)
+    cv = lo.cross_validate(fit, lo.blocks(N, 8, buffer=1), strategy=lo.NoUpdate(), audit=0)
     table = cv.table()
     assert len(table) == N < len(cv.losses)
     np.testing.assert_array_equal(cv.losses[table.index], table.loss)

@@ -131,7 +131,7 @@ def test_perturbation_and_hessian_change_equal_their_defaults(name):
     change = call(objective.loss, theta, weights) - call(objective.loss, theta, np.ones(n))
     for name, *arguments in (("hessian_change", index, delta), ("hessian", weights)):
         got = call(getattr(objective, name), theta, *arguments)
-        default = getattr(lo.AbstractObjective, name).__get__(objective)
+        default = getattr(lo.developer.AbstractObjective, name).__get__(objective)
         np.testing.assert_allclose(got, call(default, theta, *arguments), atol=1e-8)
     # a width of num_units means all units in order
     for places, changes in ((index, delta), (np.arange(n), weights - 1)):
@@ -149,7 +149,7 @@ def test_perturbation_and_hessian_change_equal_their_defaults(name):
 def test_permuting_units_permutes_scores(name):
     fit = fitted(name)
     order = np.random.default_rng(0).permutation(fit.objective.num_units)
-    once = lo.cross_validate(fit, lo.leave_one_out(), lo.NewtonStep()).losses
+    once = lo.cross_validate(fit, lo.leave_one_out(), strategy=lo.NewtonStep()).losses
     plan = lo.Plan(
         np.arange(len(order) + 1),
         order,
@@ -158,16 +158,16 @@ def test_permuting_units_permutes_scores(name):
         len(order),
     )
     np.testing.assert_allclose(
-        lo.cross_validate(fit, plan, lo.NewtonStep()).losses, once[order], rtol=1e-9
+        lo.cross_validate(fit, plan, strategy=lo.NewtonStep()).losses, once[order], rtol=1e-9
     )
 
 
 def test_batches_do_not_matter(monkeypatch):
     fit = fitted("logistic")
     plan = lo.bootstrap(fit.objective.num_units, 20, rng=2)
-    whole = lo.cross_validate(fit, plan, lo.Exact())
+    whole = lo.cross_validate(fit, plan, strategy=lo.Exact())
     monkeypatch.setattr("leaveout.validation.batches.CAPACITY", 500)
-    pieces = lo.cross_validate(fit, plan, lo.Exact())
+    pieces = lo.cross_validate(fit, plan, strategy=lo.Exact())
     np.testing.assert_allclose(pieces.losses, whole.losses, rtol=1e-8)
 
 
@@ -249,7 +249,7 @@ def test_derivatives_of_losses_against_closed_forms():
 def test_vmapped_equals_looped():
     fit = fitted("hidden Markov")
     plan = lo.blocks(fit.objective.num_units, 7, buffer=1)
-    together = lo.cross_validate(fit, plan, lo.Exact()).losses
+    together = lo.cross_validate(fit, plan, strategy=lo.Exact()).losses
     for k in range(plan.num_refits):
         mine = slice(plan.indptr[k], plan.indptr[k + 1])
         alone = lo.Plan(
@@ -260,14 +260,14 @@ def test_vmapped_equals_looped():
             plan.num_units,
         )
         np.testing.assert_allclose(
-            lo.cross_validate(fit, alone, lo.Exact()).losses, together[mine], rtol=1e-7
+            lo.cross_validate(fit, alone, strategy=lo.Exact()).losses, together[mine], rtol=1e-7
         )
 
 
 def test_a_tuning_loop_compiles_once():
     def trial(alpha):
         fit = lo.fit(glm("logistic", lo.penalties.Ridge(alpha), n=37))
-        return lo.cross_validate(fit, lo.leave_one_out(), lo.NewtonStep()).mean
+        return lo.cross_validate(fit, lo.leave_one_out(), strategy=lo.NewtonStep()).mean
 
     trial(0.1)
     with jax.enable_x64(True):

@@ -12,7 +12,7 @@ from leaveout.refit._descent import begin
 from tests.helpers import OBJECTIVES, SLOW, fitted, flat, minimiser
 
 
-class Chord(lo.AbstractRefit):
+class Chord(lo.developer.AbstractRefit):
     """So many steps `θ ← θ − H⁻¹∇F(θ, w)`, each as `Exact` makes them."""
 
     steps: int = eqx.field(static=True)
@@ -75,7 +75,7 @@ def oracle(name: str, width: int) -> np.ndarray:
 def test_order_of_accuracy(name, refit, width):
     fit = fitted(name)
     plan, _ = tempered(fit.objective.num_units, width)
-    parameters = lo.fold_parameters(fit, plan, REFITS[refit])
+    parameters = lo.fold_parameters(fit, plan, strategy=REFITS[refit])
     got = np.array(
         [
             flat(fit.objective.parameters.unconstrained(_row(parameters, k)))
@@ -98,7 +98,7 @@ QUICK = ("logistic", "ridge", "two functions", "separable", "gamma")
 def test_exact_is_the_refit(name):
     fit = fitted(name)
     plan = lo.random_subsets(fit.objective.num_units, 0.1, 4, rng=1)
-    got = lo.fold_parameters(fit, plan, lo.Exact(1e-10))
+    got = lo.fold_parameters(fit, plan, strategy=lo.Exact(1e-10))
     for k, weights in enumerate(plan.matrix()):
         want = minimiser(fit.objective, fit.theta, weights)
         np.testing.assert_allclose(

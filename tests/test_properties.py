@@ -84,8 +84,8 @@ def test_refits_are_those_of_numpy(problem, plan):
     theta, reached = oracles.refits(oracle, np.zeros(P), plan)
     assert reached.all()
     wanted = np.where(plan.held, oracle.scores(theta, plan), np.nan)
-    cv = lo.cross_validate(fit, plan, EXACT)
-    close(lo.fold_parameters(fit, plan, EXACT)["coef"], theta)
+    cv = lo.cross_validate(fit, plan, strategy=EXACT)
+    close(lo.fold_parameters(fit, plan, strategy=EXACT)["coef"], theta)
     close(cv.losses, wanted)
     default = lo.cross_validate(fit, plan)
     off = np.bincount(plan.refit, np.where(plan.held, np.abs(default.losses - wanted), 0.0))
@@ -98,13 +98,13 @@ def test_refits_are_those_of_numpy(problem, plan):
 @given(problems(), plans())
 def test_predictions_are_means_over_the_refits_that_leave_a_unit_out(problem, plan):
     fit = fitted(*problem)
-    coef = lo.fold_parameters(fit, plan, EXACT)["coef"]
+    coef = lo.fold_parameters(fit, plan, strategy=EXACT)["coef"]
     total, times = np.zeros(N), np.zeros(N)
     for k, n in zip(plan.refit[plan.held], plan.index[plan.held], strict=True):
         total[n] += problem[1][n] @ coef[k]
         times[n] += 1
     wanted = np.where(times > 0, total / np.maximum(times, 1), np.nan)
-    close(lo.cross_predict(fit, plan, EXACT, kind="link"), wanted)
+    close(lo.cross_predict(fit, plan, strategy=EXACT, kind="link"), wanted)
 
 
 @law
@@ -114,10 +114,12 @@ def test_rows_in_another_order(problem, seed):
     order = np.random.default_rng(seed).permutation(N)
     one, other = fitted(loss, *data), fitted(loss, *(part[order] for part in data))
     close(other.parameters["coef"], one.parameters["coef"])
-    close(lo.leverage(other), lo.leverage(one)[order])
-    losses = [lo.cross_validate(fit, lo.leave_one_out(), EXACT).losses for fit in (one, other)]
+    close(lo.diagnostics.leverage(other), lo.diagnostics.leverage(one)[order])
+    losses = [
+        lo.cross_validate(fit, lo.leave_one_out(), strategy=EXACT).losses for fit in (one, other)
+    ]
     close(losses[1], losses[0][order])
-    close(lo.cooks_distance(other), lo.cooks_distance(one)[order])
+    close(lo.diagnostics.cooks_distance(other), lo.diagnostics.cooks_distance(one)[order])
 
 
 @law
@@ -133,7 +135,7 @@ def test_a_plan_in_another_order(problem, seed):
     indptr = np.r_[0, np.cumsum(np.diff(plan.indptr)[refits])]
     other = lo.Plan(indptr, plan.index[entries], plan.weight[entries], plan.held[entries], N)
     for strategy in (EXACT, lo.NewtonStep()):
-        cv, again = (lo.cross_validate(fit, p, strategy) for p in (plan, other))
+        cv, again = (lo.cross_validate(fit, p, strategy=strategy) for p in (plan, other))
         close(again.losses, cv.losses[entries], 1e-8)
         assert again.mean == pytest.approx(cv.mean, rel=1e-8)
     close(again.error, cv.error[refits])
@@ -146,10 +148,12 @@ def test_weight_zero_is_a_row_that_is_not_there(problem, row):
     weight[row], keep = 0.0, np.arange(N) != row
     here, gone = fitted(loss, X, y, weight), fitted(loss, X[keep], y[keep], weight[keep])
     close(here.parameters["coef"], gone.parameters["coef"])
-    close(lo.leverage(here)[keep], lo.leverage(gone))
-    assert lo.leverage(here)[row] == 0
-    close(lo.dfbetas(here).to_numpy()[row], 0)
-    losses = [lo.cross_validate(fit, lo.leave_one_out(), EXACT).losses for fit in (here, gone)]
+    close(lo.diagnostics.leverage(here)[keep], lo.diagnostics.leverage(gone))
+    assert lo.diagnostics.leverage(here)[row] == 0
+    close(lo.diagnostics.dfbetas(here).to_numpy()[row], 0)
+    losses = [
+        lo.cross_validate(fit, lo.leave_one_out(), strategy=EXACT).losses for fit in (here, gone)
+    ]
     close(losses[0][keep], losses[1])
 
 
@@ -163,10 +167,10 @@ def test_weight_two_is_a_row_that_is_there_twice(problem, row):
     double[row] = 2.0
     heavy, more = fitted(loss, X, y, double), fitted(loss, X[twice], y[twice], weight[twice])
     close(heavy.parameters["coef"], more.parameters["coef"])
-    close(lo.leverage(heavy)[row], lo.leverage(more)[[row, N]].sum())
+    close(lo.diagnostics.leverage(heavy)[row], lo.diagnostics.leverage(more)[[row, N]].sum())
     group = np.arange(N) % 4
-    single = lo.cross_validate(heavy, lo.groups(group), EXACT)
-    double_cv = lo.cross_validate(more, lo.groups(group[twice]), EXACT)
+    single = lo.cross_validate(heavy, lo.groups(group), strategy=EXACT)
+    double_cv = lo.cross_validate(more, lo.groups(group[twice]), strategy=EXACT)
     close(double_cv.per_unit()[:N], single.per_unit())
     close(double_cv.mean, single.mean)
 
@@ -194,7 +198,10 @@ def test_an_anchor_at_the_minimiser_is_the_fit(problem):
     close(again.hessian, fit.hessian, 1e-10)
     assert again.decrement < 1e-5
     plan = lo.leave_one_out(N)
-    close(lo.cross_validate(again, plan, EXACT).losses, lo.cross_validate(fit, plan, EXACT).losses)
+    close(
+        lo.cross_validate(again, plan, strategy=EXACT).losses,
+        lo.cross_validate(fit, plan, strategy=EXACT).losses,
+    )
 
 
 @law
@@ -205,8 +212,11 @@ def test_leverages_are_the_hat_matrix(problem):
     eta = X @ fit.parameters["coef"]
     curvature = weight * ORACLES[loss].second(eta, problem[2])
     hat = X @ np.linalg.solve((X.T * curvature) @ X + np.eye(P), X.T) * curvature
-    close(lo.leverage(fit), np.diag(hat))
-    assert np.all((lo.leverage(fit) >= 0) & (lo.leverage(fit) <= 1)) and lo.leverage(fit).sum() <= P
+    close(lo.diagnostics.leverage(fit), np.diag(hat))
+    assert (
+        np.all((lo.diagnostics.leverage(fit) >= 0) & (lo.diagnostics.leverage(fit) <= 1))
+        and lo.diagnostics.leverage(fit).sum() <= P
+    )
 
 
 @law
@@ -224,9 +234,15 @@ def test_a_constant_moves_into_the_intercept(seed, constant):
         moved.parameters["intercept"],
         one.parameters["intercept"] - constant * one.parameters["coef"][0],
     )
-    for verb in (lo.leverage, lo.cooks_distance, lo.studentized_residuals):
+    for verb in (
+        lo.diagnostics.leverage,
+        lo.diagnostics.cooks_distance,
+        lo.diagnostics.studentized_residuals,
+    ):
         close(verb(moved), verb(one))
-    close(*(lo.cross_validate(fit, lo.leave_one_out(), EXACT).losses for fit in (one, moved)))
+    close(
+        *(lo.cross_validate(fit, lo.leave_one_out(), strategy=EXACT).losses for fit in (one, moved))
+    )
 
 
 @law
@@ -250,21 +266,28 @@ def test_influence_of_least_squares_from_scratch(seed, unit):
         keep = np.arange(N) != i
         left = solve(keep)
         step, scale = left - full, spread(keep, left)
-        close(lo.cooks_distance(fit)[i], step @ information @ step / (P * spread(everyone, full)))
         close(
-            lo.dfbetas(fit).to_numpy()[i],
+            lo.diagnostics.cooks_distance(fit)[i],
+            step @ information @ step / (P * spread(everyone, full)),
+        )
+        close(
+            lo.diagnostics.dfbetas(fit).to_numpy()[i],
             -step / np.sqrt(scale * np.diag(np.linalg.inv(information))),
         )
         hat = weight[i] * X[i] @ np.linalg.solve(information, X[i])
         close(
-            lo.studentized_residuals(fit)[i],
+            lo.diagnostics.studentized_residuals(fit)[i],
             np.sqrt(weight[i] * (1 - hat) / scale) * (y[i] - X[i] @ left),
         )
     other = lo.fit(
         lo.GLM(X * [1.0, unit], y * unit, "squared", sample_weight=weight, intercept=False)
     )
-    close(lo.dfbetas(other).to_numpy(), lo.dfbetas(fit).to_numpy())
-    for verb in (lo.leverage, lo.cooks_distance, lo.studentized_residuals):
+    close(lo.diagnostics.dfbetas(other).to_numpy(), lo.diagnostics.dfbetas(fit).to_numpy())
+    for verb in (
+        lo.diagnostics.leverage,
+        lo.diagnostics.cooks_distance,
+        lo.diagnostics.studentized_residuals,
+    ):
         close(verb(other), verb(fit))
 
 
@@ -276,7 +299,8 @@ def test_comparisons_are_of_pairs(problem):
     weight = np.maximum(weight, 0.5)
     plan = lo.leave_one_out(N)
     a, b = (
-        lo.cross_validate(fitted(loss, x, y, weight), plan, EXACT) for x in (X, X[:, ::-1] ** 2)
+        lo.cross_validate(fitted(loss, x, y, weight), plan, strategy=EXACT)
+        for x in (X, X[:, ::-1] ** 2)
     )
     with warnings.catch_warnings():
         # where models are the same any error is above a tenth of nothing

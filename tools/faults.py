@@ -710,10 +710,10 @@ FAULTS = (
     ),
     Fault(
         "automatic groups use covariances instead of correlations",
-        "auto_groups.auto_groups",
+        "dependent_groups.auto_groups",
         "rows_of_covariance / deviation[chunk, None] / deviation",
         "rows_of_covariance",
-        "test_auto_groups",
+        "test_dependent_groups",
     ),
     Fault(
         "the smoothing criterion ignores that single rows turn",
@@ -2408,10 +2408,10 @@ FAULTS = (
     ),
     Fault(
         "a function of predictions averages over all units in every refit",
-        "functional._Values._refit",
+        "functions_of_parameters._Values._refit",
         "weights *= plan.some(np.array([number])).matrix()[0]",
         "weights = weights + 0 * plan.some(np.array([number])).matrix()[0]",
-        "test_functional",
+        "test_functions_of_parameters",
     ),
     Fault(
         "axes that the caller gives are replaced by a new figure",
@@ -2640,8 +2640,8 @@ FAULTS = (
     Fault(
         "the refits of another estimate measure the influence",
         "diagnostics.influence.influence",
-        "cache_key(fit, plan, strategy, estimate=parts, prediction=prediction, pairs=pairs)",
-        "cache_key(fit, plan, strategy, estimate=None, prediction=prediction, pairs=pairs)",
+        "cache_key(fit, plan, strategy, estimate=parts, prediction=prediction, pairs=num_pairs)",
+        "cache_key(fit, plan, strategy, estimate=None, prediction=prediction, pairs=num_pairs)",
         "test_checkpoint",
     ),
     Fault(

@@ -75,7 +75,7 @@ def loops(quick: bool, out: Path) -> None:
     mine = {
         "Hessian": lambda: objective.hessian(fit.theta, ones),
         "J": lambda: fit.factor @ replace(fit).influence.T,
-        "refit": lambda: lo.fold_parameters(fit, plan, lo.Exact()),
+        "refit": lambda: lo.fold_parameters(fit, plan, strategy=lo.Exact()),
     }
     times = race(25, **mine, anchor=lambda: lo.anchor(objective, fit.parameters).influence)
     found = {name: run() for name, run in mine.items()}
@@ -242,7 +242,11 @@ def fits(quick: bool, out: Path) -> None:
         x = mean[path] + np.sqrt(variance[path]) * rng.standard_normal((steps, channels))
         truth = {"initial": start, "transition": moves, "mean": mean, "covariance": variance}
         model = lo.HMM(
-            x, lo.emissions.Gaussian(prior=None), states, prior=lo.models.Dirichlet(), initial=start
+            x,
+            lo.emissions.Gaussian(prior=None),
+            states,
+            prior=lo.developer.models.Dirichlet(),
+            initial=start,
         )
         ours = lambda model=model, truth=truth: lo.fit(model, truth, num_starts=1)
         contestants = {"leaveout, first call": ours, "leaveout, next call": ours}
@@ -291,11 +295,15 @@ def refits(quick: bool, out: Path) -> None:
         rng, start = np.random.default_rng(0), np.full(3, 1 / 3)
         x = (2.0 * sticky(rng, steps, 3, 0.95) + rng.standard_normal(steps))[:, None]
         model = lo.HMM(
-            x, lo.emissions.Gaussian(prior=None), 3, prior=lo.models.Dirichlet(), initial=start
+            x,
+            lo.emissions.Gaussian(prior=None),
+            3,
+            prior=lo.developer.models.Dirichlet(),
+            initial=start,
         )
         fit, plan = lo.fit(model), lo.blocks(steps, steps // 10)
         ours = lambda fit=fit, plan=plan: lo.cross_validate(replace(fit), plan, audit=0)
-        exact = lo.fold_parameters(fit, plan, lo.Exact(1e-10))["mean"]
+        exact = lo.fold_parameters(fit, plan, strategy=lo.Exact(1e-10))["mean"]
         off = abs(lo.fold_parameters(fit, plan)["mean"] - exact).max()
         first, _ = _worked(ours)
         row = {
@@ -486,8 +494,8 @@ def left_out(fit: lo.Fit, plan: lo.Plan) -> dict[str, Any]:
     begin = time.process_time()
     warm, found = once(lambda: lo.cross_validate(fit, plan))
     work = time.process_time() - begin
-    lo.cross_validate(fit, plan, lo.NoUpdate(), audit=0)
-    nothing, _ = once(lambda: lo.cross_validate(fit, plan, lo.NoUpdate(), audit=0))
+    lo.cross_validate(fit, plan, strategy=lo.NoUpdate(), audit=0)
+    nothing, _ = once(lambda: lo.cross_validate(fit, plan, strategy=lo.NoUpdate(), audit=0))
     scored = np.add.reduceat(found.plan.held, plan.indptr[:-1], dtype=int)
     there = np.flatnonzero(scored)
     moved = np.linalg.norm(
@@ -495,7 +503,7 @@ def left_out(fit: lo.Fit, plan: lo.Plan) -> dict[str, Any]:
     )
     drawn = np.random.default_rng(1).choice(there, min(RANDOM, len(there)), replace=False)
     some = np.union1d(drawn, there[np.argsort(-moved[there])[:LONGEST]])
-    exact = lo.cross_validate(fit, plan.some(some), lo.Exact(1e-10), audit=0)
+    exact = lo.cross_validate(fit, plan.some(some), strategy=lo.Exact(1e-10), audit=0)
     mine = np.isin(plan.refit, some)
     off = np.nan_to_num(np.abs(found.losses[mine] - exact.losses))
     off = np.add.reduceat(off, np.r_[0, np.cumsum(np.diff(plan.indptr)[some])[:-1]])
@@ -588,7 +596,7 @@ def measured(size: Size) -> list[dict]:
     fit, plan, rows = separated_chain(size), lo.contiguous(size.steps, 0.05, size.folds, rng=0), []
     for name, refit in REFITS.items():
         # of a fit that has not yet made J
-        run = lambda refit=refit: lo.cross_validate(replace(fit), plan, refit)
+        run = lambda refit=refit: lo.cross_validate(replace(fit), plan, strategy=refit)
         start = time.perf_counter()
         run()
         first = time.perf_counter()

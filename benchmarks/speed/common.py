@@ -187,5 +187,5 @@ def corrected_two_clusters(seed: int, draws: int, data: int) -> lo.leakage.Leaka
         loss="mse",
         injection=lo.leakage.Injection(train_size=100, num_boot=draws),
         cv=[(np.flatnonzero(side == 0), np.flatnonzero(side == 1))],
-        seed=seed,
+        rng=seed,
     )

@@ -73,7 +73,7 @@ def warm() -> None:
             cv = lo.cross_validate(fit, plan)
             certified = str(clock)
             clock = Clock()
-            found = lo.fold_parameters(fit, plan, lo.Exact())
+            found = lo.fold_parameters(fit, plan, strategy=lo.Exact())
         print(f"{nodes} nodes, warm: {told}, certified {certified}, exact {clock}")
         print(cv)
         ours = np.column_stack([found["coef"], np.sqrt(found["covariance[g]"][:, 0, 0])])
@@ -194,7 +194,7 @@ def against_mgcv():
         deviance = lambda mean, n=n, saturated=saturated: 2 * (n * mean - saturated)
         fit = lo.fit(lo.GLM(X, y, loss, lo.penalties.Quadratic(sp * S)))
         step, exact = (
-            deviance(lo.cross_validate(fit, plan, refit, audit=0).mean)
+            deviance(lo.cross_validate(fit, plan, strategy=refit, audit=0).mean)
             for refit in (lo.NewtonStep(), lo.Exact())
         )
         model = lo.Additive("y ~ s(x, k=40)", data[["x", "y"]], loss=loss)

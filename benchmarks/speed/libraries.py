@@ -241,10 +241,10 @@ def mapie_interval(host: Any, X: np.ndarray, y: np.ndarray, new: np.ndarray) -> 
 
 
 def our_interval(
-    host: Any, X: np.ndarray, y: np.ndarray, new: np.ndarray, refit: lo.AbstractRefit
+    host: Any, X: np.ndarray, y: np.ndarray, new: np.ndarray, refit: lo.developer.AbstractRefit
 ) -> np.ndarray:
     fit = lo.from_sklearn(host.fit(X, y), X, y)
-    return lo.interval(fit, new, LEVEL, strategy=refit)[["low", "high"]].to_numpy()
+    return lo.interval(fit, new, level=LEVEL, strategy=refit)[["low", "high"]].to_numpy()
 
 
 def least_seconds(run: Callable[[], np.ndarray], repeats: int) -> tuple[float, np.ndarray]:

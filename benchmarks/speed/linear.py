@@ -98,15 +98,15 @@ def refitting(n: int = 2000, p: int = 20) -> None:
         rows.append({"what": name, "seconds": seconds, "prediction error": abs(eta - truth).max()})
     strategies = {"Certified": (lo.Certified(), 300), "Exact": (lo.Exact(), 20)}
     runs = {
-        name: lambda refit=refit: lo.cross_validate(fit, plan, refit)
+        name: lambda refit=refit: lo.cross_validate(fit, plan, strategy=refit)
         for name, (refit, _) in strategies.items()
     }
     times = race(9, fitting=lambda: logistic_fit(X, y), **runs)
     rows.append({"what": "lo.GLM and lo.fit", "seconds": times["fitting"]})
     for name, (refit, target) in strategies.items():
         estimate, eta = (
-            lo.cross_validate(fit, plan, refit),
-            lo.cross_predict(fit, plan, refit, "link"),
+            lo.cross_validate(fit, plan, strategy=refit),
+            lo.cross_predict(fit, plan, strategy=refit, kind="link"),
         )
         off, reported = abs(estimate.losses - losses), np.maximum(estimate.error, ROUNDING)
         row = {
@@ -201,7 +201,7 @@ def ridge(n: int = 100_000, p: int = 100) -> None:
     X, y = squared_data(n, p)
     fit, host, plan = squared_fit(X, y), Ridge(1.0).fit(X, y), lo.leave_one_out(n)
     runs = {
-        type(r).__name__: lambda r=r: lo.cross_validate(fit, plan, r)
+        type(r).__name__: lambda r=r: lo.cross_validate(fit, plan, strategy=r)
         for r in (lo.NewtonStep(), lo.Certified())
     }
     peers = {
@@ -254,7 +254,7 @@ def path(count: int = 50) -> None:
     peer = lambda: LogisticRegressionCV(Cs=1 / alphas, cv=5).fit(X, y)
     for refit in (lo.Certified(), lo.NewtonStep()):
         ours = lambda refit=refit: lo.path(
-            lo.GLM(X, y, "logistic"), alphas, lo.leave_one_out(), refit
+            lo.GLM(X, y, "logistic"), alphas, lo.leave_one_out(), strategy=refit
         )
         first, found = once(ours)
         runs = {"LogisticRegressionCV(cv=5)": peer, "lo.path": lambda ours=ours: ours().best}
@@ -308,7 +308,7 @@ def against_refits(
     weights = np.ones((some, n))
     mine = plan.refit < some
     weights[plan.refit[mine], plan.index[mine]] = plan.weight[mine]
-    exact = lo.fold_parameters(fit, plan, lo.Exact())["coef"]
+    exact = lo.fold_parameters(fit, plan, strategy=lo.Exact())["coef"]
     rows, peers = [], []
     for solver in SOLVERS:
         model = LogisticRegression(solver=solver, tol=1e-8, max_iter=1000)
@@ -331,12 +331,12 @@ def against_refits(
     times = race(
         3,
         **{
-            name: lambda name=name: lo.cross_validate(fit, plan, getattr(lo, name)())
+            name: lambda name=name: lo.cross_validate(fit, plan, strategy=getattr(lo, name)())
             for name in targets
         },
     )
     for name, target in targets.items():
-        off = abs(lo.fold_parameters(fit, plan, getattr(lo, name)())["coef"] - exact).max()
+        off = abs(lo.fold_parameters(fit, plan, strategy=getattr(lo, name)())["coef"] - exact).max()
         row = {"what": f"lo.cross_validate, {name}", "seconds": times[name], "coefficients": off}
         rows.append(row | {"times faster": min(peers) / times[name], "target": target})
     show(
@@ -366,7 +366,7 @@ def survival(some: int = 20) -> None:
         first, found = once(ours)
         picked = np.sort(rng.choice(n, some, replace=False))
         plan = lo.from_splits([(np.delete(np.arange(n), i), [i]) for i in picked], n)
-        exact = lo.cross_validate(fit, plan, lo.Exact(1e-10), audit=0)
+        exact = lo.cross_validate(fit, plan, strategy=lo.Exact(1e-10), audit=0)
         off = np.abs(found.losses[picked] - exact.losses)
         row = {
             "n": n,
@@ -376,7 +376,9 @@ def survival(some: int = 20) -> None:
             "warm": np.median([once(ours)[0] for _ in range(3)]),
         }
         again, _ = once(
-            lambda fit=fit, plan=plan: lo.cross_validate(fit, plan, lo.Exact(1e-10), audit=0)
+            lambda fit=fit, plan=plan: lo.cross_validate(
+                fit, plan, strategy=lo.Exact(1e-10), audit=0
+            )
         )
         rows.append(
             row
@@ -526,7 +528,7 @@ def rows() -> None:
             lo.leave_one_out(n),
         )
         ours = lambda refit, audit=0, fit=fit, plan=plan: lo.cross_validate(
-            dataclasses.replace(fit), plan, refit, audit=audit
+            dataclasses.replace(fit), plan, strategy=refit, audit=audit
         )
         hosts = {
             s: lambda s=s, X=X, y=y: LogisticRegression(solver=s, fit_intercept=False).fit(X, y)
@@ -596,7 +598,9 @@ def several(n: int = 20_000, p: int = 50, classes: int = 10) -> None:
     first, fit = once(make)
     design = np.c_[X, np.ones(n)]
     hand = lambda: by_hand_of_several(design, y, fit.theta, np.asarray(fit.factor))
-    ours = lambda refit: lo.cross_validate(dataclasses.replace(fit), lo.leave_one_out(), refit)
+    ours = lambda refit: lo.cross_validate(
+        dataclasses.replace(fit), lo.leave_one_out(), strategy=refit
+    )
     runs = {
         "lbfgs": lambda: host.fit(X, y),
         "fit": make,

@@ -119,13 +119,13 @@ class Folds:
 def timed(fit: lo.Fit, plan: lo.Plan) -> tuple[float, lo.Estimate]:
     """Seconds a fold of `Certified`, and its estimate."""
     start = time.process_time()
-    found = lo.cross_validate(fit, plan, lo.Certified(), audit=0)
+    found = lo.cross_validate(fit, plan, strategy=lo.Certified(), audit=0)
     return (time.process_time() - start) / plan.num_refits, found
 
 
 def reached(fit: lo.Fit, plan: lo.Plan) -> np.ndarray:
     """θ of its refits."""
-    leaves = jax.tree.leaves(lo.fold_parameters(fit, plan, lo.Certified()))
+    leaves = jax.tree.leaves(lo.fold_parameters(fit, plan, strategy=lo.Certified()))
     return np.concatenate([np.reshape(leaf, (plan.num_refits, -1)) for leaf in leaves], axis=1)
 
 

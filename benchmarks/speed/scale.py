@@ -433,7 +433,7 @@ def cluster(quick: bool) -> None:
         _compared(lambda: _scan(n), contextlib.nullcontext, (1, 2)),
     )
     fit, plan = _network(4_000, folds)
-    run = lambda: lo.cross_validate(fit, plan, lo.Exact(), audit=0)
+    run = lambda: lo.cross_validate(fit, plan, strategy=lo.Exact(), audit=0)
     show(
         f"cluster: {folds} refits of a model of one's own",
         _compared(run, lambda: joblib.parallel_config("dask"), (2,)),
@@ -663,7 +663,7 @@ def targets(quick: bool) -> None:
         lo.BandedRidge(dict(enumerate(seen)), y[:n], intercept=False),
         (SCALES[0], SCALES[-1]),
     )
-    few = lo.tune(model, ends, lo.groups(run), trials=ROUNDS)
+    few = lo.tune(model, ends, lo.groups(run), num_trials=ROUNDS)
     soon = time.process_time() - start
     start = time.process_time()
     mine = lo.tune(model, ends, lo.groups(run))

@@ -76,7 +76,7 @@ def heart() -> pd.DataFrame:
         build = lambda alpha, beta: model.under(
             lo.penalties.Quadratic(alpha * ridge + beta * laplacian)
         )
-        return lo.tune(build, space, plan, sampler=sampler, metric=metric, nested=nested)
+        return lo.tune(build, space, plan, sampler=sampler, metric=metric, num_outer_folds=nested)
 
     ours()  # JAX is imported, SciPy's optimiser too; the document's method is warmed up as well
     with jax.enable_x64(True):
@@ -91,7 +91,7 @@ def heart() -> pd.DataFrame:
     }.items():
         runs = [clocked(lambda how=how: ours(**how)) for _ in range(5 if "gradient" in name else 1)]
         found, own = runs[0][0], float(np.median([run[1] for run in runs]))
-        predicted = lo.cross_predict(found.fit, plan, lo.NewtonStep())
+        predicted = lo.cross_predict(found.fit, plan, strategy=lo.NewtonStep())
         rows[name] = {
             "fits": len(found.all_trials),
             **found.hyper,
@@ -105,7 +105,9 @@ def heart() -> pd.DataFrame:
         table.loc[name, "test AUC"] = roc_auc_score(
             data.y_test, data.X_test @ fit.parameters["coef"]
         )
-        table.loc[name, "loss"] = lo.cross_validate(fit, plan, lo.NewtonStep(), audit=0).mean
+        table.loc[name, "loss"] = lo.cross_validate(
+            fit, plan, strategy=lo.NewtonStep(), audit=0
+        ).mean
     table["times faster"] = seconds / table["seconds"]
     print(
         f"targets: LOO AUC {DOCUMENT}, 20 times faster\n{table.to_string(float_format='{:.4g}'.format, na_rep='')}"
@@ -124,9 +126,9 @@ def penalties() -> pd.DataFrame:
     runs = {
         "one for all, by gradient": lambda: lo.tune(one, {"a": (1e-2, 1e4)}, plan),
         "one for all, by path": lambda: lo.tune(one, {"a": (1e-2, 1e4)}, plan, sampler="path"),
-        "ten, by gradient": lambda: lo.tune(build, space, plan, trials=200),
-        "ten, by gradient from 1": lambda: lo.tune(build, space, plan, trials=200, start=start),
-        "ten, by Optuna": lambda: lo.tune(build, space, plan, sampler="optuna", trials=200),
+        "ten, by gradient": lambda: lo.tune(build, space, plan, num_trials=200),
+        "ten, by gradient from 1": lambda: lo.tune(build, space, plan, num_trials=200, start=start),
+        "ten, by Optuna": lambda: lo.tune(build, space, plan, sampler="optuna", num_trials=200),
     }
     rows = {}
     for name, run in runs.items():
@@ -177,12 +179,13 @@ def _replication(rng: np.random.Generator, n: int, slopes: np.ndarray) -> list[d
     )
     space, fixed = {f"a{k}": ends for k in range(len(slopes))}, lo.fit(one(3.0))
     before = (
-        _fresh(fixed, X[n:], y[n:]) - lo.cross_validate(fixed, plan, lo.NewtonStep(), audit=0).mean
+        _fresh(fixed, X[n:], y[n:])
+        - lo.cross_validate(fixed, plan, strategy=lo.NewtonStep(), audit=0).mean
     )
     kinds = {
-        "ten, by gradient": lo.tune(each, space, plan, trials=100),
-        "ten, by Optuna": lo.tune(each, space, plan, sampler="optuna", trials=50),
-        "one, by path": lo.tune(one, {"a": ends}, plan, sampler="path", trials=20),
+        "ten, by gradient": lo.tune(each, space, plan, num_trials=100),
+        "ten, by Optuna": lo.tune(each, space, plan, sampler="optuna", num_trials=50),
+        "one, by path": lo.tune(one, {"a": ends}, plan, sampler="path", num_trials=20),
     }
     true = {
         name: _fresh(found.fit, X[n:], y[n:]) - found.estimate.mean - before

@@ -8,6 +8,7 @@ from ._runtime.providers import provide as _provide
 
 # modules are imported when one of their names is used
 _found, __dir__, __all__ = _attach(__name__, __file__)
+_NAMESPACES = "clinical", "bayes", "diagnostics", "survey", "terms", "validation", "developer"
 __version__ = _version("leaveout")
 _provide(  # what the core calls of later rooms and of extensions
     clinical_page=lambda: _import(".extensions.clinical.page", __name__),
@@ -16,7 +17,7 @@ _provide(  # what the core calls of later rooms and of extensions
     plot=lambda: _import(".plot", __name__),
     report=lambda: _import(".reporting.report", __name__),
     no_model=lambda: _import(".validation.no_model", __name__),
-    nested=lambda: _import(".validation.nested", __name__),
+    nested=lambda: _import(".validation.nested_intervals", __name__),
     fit_answers=lambda: _import(".diagnostics.fit_answers", __name__),
     covariance=lambda: _import(".diagnostics.covariance", __name__),
     predict=lambda: _import(".diagnostics.prediction_intervals", __name__),
@@ -27,4 +28,10 @@ def __getattr__(name: str) -> object:
     # cross-validation follows a fit, so its modules are loaded early
     if name in ("fit", "anchor", "from_sklearn"):
         _import(".validation.cross_validate", __name__)
+    if name not in __all__ and not name.startswith("_"):
+        for namespace in _NAMESPACES:
+            if name in dir(_found(namespace)):
+                raise AttributeError(
+                    f"module 'leaveout' has no {name!r}: it is lo.{namespace}.{name}"
+                )
     return _found(name)

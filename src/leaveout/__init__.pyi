@@ -1,41 +1,28 @@
 """The public names, and where they are: what type checkers see, and `__init__` loads by."""
 
 from . import (
-    inference as inference,
+    bayes as bayes,
+    clinical as clinical,
+    developer as developer,
+    diagnostics as diagnostics,
     leakage as leakage,
-    models as models,
     plot as plot,
     sklearn as sklearn,
     tuning as tuning,
     validation as validation,
 )
 from ._runtime.conventions import config as config
-from ._runtime.interrupt import Interrupted as Interrupted
 from ._runtime.results import RESULTS as RESULTS
 from .data import datasets as datasets
-from .diagnostics.auto_groups import auto_groups as auto_groups
+from .diagnostics import survey as survey
 from .diagnostics.covariance import covariance as covariance
-from .diagnostics.functional import functional as functional
 from .diagnostics.influence import influence as influence
-from .diagnostics.measures import (
-    cooks_distance as cooks_distance,
-    dfbetas as dfbetas,
-    leverage as leverage,
-    studentized_residuals as studentized_residuals,
+from .diagnostics.prediction_intervals import (
+    interval as interval,
+    predict as predict,
+    prediction_sets as prediction_sets,
+    quantile_interval as quantile_interval,
 )
-from .diagnostics.prediction_intervals import interval as interval, predict as predict
-from .diagnostics.replicates import replicates as replicates
-from .diagnostics.result import Influence as Influence
-from .extensions.bayes.densities import from_posterior as from_posterior
-from .extensions.bayes.elpd import elpd as elpd
-from .extensions.bayes.numpyro import from_numpyro as from_numpyro
-from .extensions.bayes.pymc import from_pymc as from_pymc
-from .extensions.bayes.stan import from_stan as from_stan
-from .extensions.clinical.calibration import calibration as calibration
-from .extensions.clinical.decision_curve import decision_curve as decision_curve
-from .extensions.clinical.internal_external import internal_external as internal_external
-from .extensions.clinical.internal_validation import validate as validate
-from .extensions.clinical.stability import stability as stability
 from .extensions.hosts.crfsuite import from_crfsuite as from_crfsuite
 from .extensions.hosts.glum import from_glum as from_glum
 from .extensions.hosts.hmmlearn import from_hmmlearn as from_hmmlearn
@@ -46,7 +33,6 @@ from .extensions.hosts.skglm import from_skglm as from_skglm
 from .extensions.hosts.sklearn import from_sklearn as from_sklearn
 from .extensions.hosts.sksurv import from_sksurv as from_sksurv
 from .extensions.hosts.statsmodels import from_statsmodels as from_statsmodels
-from .extensions.out_of_core.result import Scan as Scan
 from .extensions.out_of_core.scan import scan as scan
 from .models import emissions as emissions
 from .models.crf.crf import CRF as CRF
@@ -58,17 +44,11 @@ from .models.hidden.mrf import MRF as MRF
 from .models.latent.field import GaussianField as GaussianField
 from .models.latent.gaussian_process import GaussianProcess as GaussianProcess
 from .models.latent.mixed import Mixed as Mixed
+from .models.smooth import terms as terms
 from .models.smooth.additive import Additive as Additive
-from .models.smooth.terms import s as s, te as te, ti as ti
 from .models.survival.cox import Cox as Cox
-from .objectives.objective import (
-    AbstractObjective as AbstractObjective,
-    Objective as Objective,
-    Separable as Separable,
-)
+from .objectives.objective import Objective as Objective, Separable as Separable
 from .optimize.fit import Fit as Fit, anchor as anchor, fit as fit
-from .optimize.hessian_factor import IndefiniteHessianError as IndefiniteHessianError
-from .plans import survey as survey
 from .plans.plan import (
     Plan as Plan,
     blocks as blocks,
@@ -87,7 +67,6 @@ from .plans.plan import (
     stratified as stratified,
 )
 from .refit import (
-    AbstractRefit as AbstractRefit,
     Certified as Certified,
     Exact as Exact,
     InfinitesimalJackknife as InfinitesimalJackknife,
@@ -106,6 +85,5 @@ from .validation.cross_validate import (
     fold_parameters as fold_parameters,
 )
 from .validation.estimate import Estimate as Estimate
-from .validation.nested import nested as nested
 
 __version__: str

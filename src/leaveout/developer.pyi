@@ -1,5 +1,8 @@
 """The contract of extensions, by subject. Each name has its docstring where it is defined."""
 
+# rooms and bases of models of one's own
+from . import inference as inference, models as models
+
 # names of types of arrays
 from ._runtime.arrays import (
     BoolArray as BoolArray,
@@ -174,10 +177,12 @@ from .objectives.closed_form import (
 )
 
 # parameters as trees and as vectors, and names of losses
+# bases of objectives and of strategies
 from .objectives.objective import (
     LOG_DENSITY as LOG_DENSITY,
     LOG_LIKELIHOOD as LOG_LIKELIHOOD,
     LOG_PROBABILITY as LOG_PROBABILITY,
+    AbstractObjective as AbstractObjective,
     Hessian as Hessian,
     PerListed as PerListed,
     Points as Points,
@@ -223,7 +228,7 @@ from .plans.plan import CAPACITY as CAPACITY, Batch as Batch, RefitRows as Refit
 from .plans.reading import PlanLike as PlanLike
 
 # steps of refits, without single rows too, and their errors
-from .refit import RefitBatch as RefitBatch
+from .refit import AbstractRefit as AbstractRefit, RefitBatch as RefitBatch
 from .refit._anchor import (
     OWN_HESSIAN_BELOW as OWN_HESSIAN_BELOW,
     curvature_error as curvature_error,
@@ -295,6 +300,7 @@ from .validation.cross_validate import (
     held_out as held_out,
     objective_of as objective_of,
     reader_for as reader_for,
+    strategy_of as strategy_of,
     strategy_of_predictions as strategy_of_predictions,
 )
 

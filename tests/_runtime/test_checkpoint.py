@@ -121,7 +121,7 @@ def test_what_is_done_before_an_interrupt_says_that_it_is_a_part(file):
     fit, score = logistic(), interrupting([], 0)
     whole = lo.cross_validate(fit, PLAN, evaluate=score)
     with pytest.raises(
-        lo.Interrupted, match=r"stopped after \d+ of 30 refits.*sys.last_value.partial"
+        lo.validation.Interrupted, match=r"stopped after \d+ of 30 refits.*sys.last_value.partial"
     ) as error:
         lo.cross_validate(fit, PLAN, evaluate=interrupting([], 150))
     part = error.value.partial
@@ -189,7 +189,7 @@ def test_a_checkpoint_of_another_run_is_refused(file, monkeypatch):
     others = {
         "model or data, fit": lambda: lo.cross_validate(logistic(y=moved), PLAN, **f),
         "plan": lambda: lo.cross_validate(fit, lo.kfold(k=30, rng=1), **f),
-        "refit": lambda: lo.cross_validate(fit, PLAN, lo.Certified(0.02), **f),
+        "refit": lambda: lo.cross_validate(fit, PLAN, strategy=lo.Certified(0.02), **f),
         "evaluate": lambda: lo.cross_validate(fit, PLAN, evaluate="squared_error", **f),
         "metric": lambda: lo.cross_validate(fit, PLAN, metric="mse", **f),
         "audit": lambda: lo.cross_validate(fit, PLAN, audit=0, **f),
@@ -248,7 +248,7 @@ def test_a_score_that_calls_a_verb_is_no_step_of_its_own(file):
     fit, other = logistic(), logistic(2.0)
 
     def distant(held, seen, parameters):
-        lo.cross_validate(other, lo.kfold(k=2), lo.NewtonStep(), audit=0)
+        lo.cross_validate(other, lo.kfold(k=2), strategy=lo.NewtonStep(), audit=0)
         return np.abs(Y[held] - parameters["coef"][0])
 
     first, again = (
@@ -446,7 +446,7 @@ def a_network(a):
     return lo.Separable(loss, np.c_[X, Y], penalty, {"in": np.eye(2) + 0.1, "out": np.ones(2)})
 
 
-def told_of(found: lo.Influence) -> list:
+def told_of(found: lo.diagnostics.Influence) -> list:
     tables = found.rows.drop(columns=["parameter", "result"]), found.parameters, found.pairs
     return [*(table.to_numpy(float) for table in tables), str(found)]
 
@@ -470,26 +470,28 @@ LONG = {
         found.vector,
         found.factor,
     ],
-    "nested": lambda **f: [lo.nested(logistic(), num_folds=4, repeats=3, **f)],
+    "nested": lambda **f: [lo.validation.nested(logistic(), num_folds=4, num_repeats=3, **f)],
     "interval": lambda **f: [
         (found := lo.interval(lo.fit(LINEAR), X[:50] + 0.1, **f)).to_numpy(),
         found.attrs,
     ],
     "influence": lambda **f: told_of(
-        lo.influence(lo.cross_validate(logistic(), PLAN), prediction=X[0], pairs=8, **f)
+        lo.influence(lo.cross_validate(logistic(), PLAN), prediction=X[0], num_pairs=8, **f)
     ),
-    "cooks_distance": lambda **f: [lo.cooks_distance(logistic(), **f)],
-    "tune": lambda **f: told(lo.tune(by_hyper, SPACE, PLAN, trials=4, **f)),
+    "cooks_distance": lambda **f: [lo.diagnostics.cooks_distance(logistic(), **f)],
+    "tune": lambda **f: told(lo.tune(by_hyper, SPACE, PLAN, num_trials=4, **f)),
     "tune, a metric": lambda **f: told(
-        lo.tune(by_hyper, SPACE, lo.kfold(k=5), metric="auc", trials=6, nested=0, **f)
+        lo.tune(by_hyper, SPACE, lo.kfold(k=5), metric="auc", num_trials=6, num_outer_folds=0, **f)
     ),
     "tune, derived": lambda **f: told(
-        lo.tune(a_network, SPACE, lo.kfold(k=6), trials=4, nested=0, **f)
+        lo.tune(a_network, SPACE, lo.kfold(k=6), num_trials=4, num_outer_folds=0, **f)
     ),
     "tune, asked": lambda **f: told(
-        lo.tune(by_hyper, SPACE, PLAN, lo.Certified(), "optuna", trials=5, **f)
+        lo.tune(by_hyper, SPACE, PLAN, strategy=lo.Certified(), sampler="optuna", num_trials=5, **f)
     ),
-    "tune, a path": lambda **f: told(lo.tune(by_hyper, SPACE, PLAN, sampler="path", trials=4, **f)),
+    "tune, a path": lambda **f: told(
+        lo.tune(by_hyper, SPACE, PLAN, sampler="path", num_trials=4, **f)
+    ),
     "cross_validate": lambda **f: scored(
         from_one_fit.cross_validate(
             LogisticRegression(), X, Y, scoring=["roc_auc", "accuracy", "neg_log_loss"], **f
@@ -563,12 +565,14 @@ def test_a_long_verb_of_other_data_is_refused(file):
     fit, estimate = lo.fit(LINEAR), lo.cross_validate(logistic(), PLAN)
     refused = {
         "nested": (
-            lambda **f: lo.nested(**{"fit": logistic(), "repeats": 2, "num_folds": 4} | f),
+            lambda **f: lo.validation.nested(
+                **{"fit": logistic(), "num_repeats": 2, "num_folds": 4} | f
+            ),
             {
                 "fit": logistic(2.0),
-                "repeats": 3,
+                "num_repeats": 3,
                 "num_folds": 5,
-                "seed": 1,
+                "rng": 1,
                 "evaluate": "zero_one",
                 "strategy": lo.NewtonStep(),
             },
@@ -583,24 +587,30 @@ def test_a_long_verb_of_other_data_is_refused(file):
             },
         ),
         "influence": (
-            lambda **f: lo.influence(**{"estimate": estimate, "pairs": 4} | f),
+            lambda **f: lo.influence(**{"estimate": estimate, "num_pairs": 4} | f),
             {
                 "estimate": lo.cross_validate(logistic(), PLAN, evaluate="zero_one"),
                 "prediction": X[0],
-                "pairs": 5,
+                "num_pairs": 5,
                 "strategy": lo.Exact(),
             },
         ),
         "tune": (
             lambda **f: lo.tune(
-                **{"build": by_hyper, "space": SPACE, "plan": PLAN, "sampler": "path", "trials": 3}
+                **{
+                    "build": by_hyper,
+                    "space": SPACE,
+                    "plan": PLAN,
+                    "sampler": "path",
+                    "num_trials": 3,
+                }
                 | f
             ),
             {
                 "build": lambda a: MODEL.under(lo.penalties.Ridge(2 * a)),
                 "space": {"a": (1e-2, 1e2)},
                 "plan": lo.kfold(N, 30, rng=1),
-                "trials": 4,
+                "num_trials": 4,
                 "sampler": "gradient",
             },
         ),
@@ -639,7 +649,7 @@ def test_what_a_choice_reads_elsewhere_is_part_of_it(sampler, file, tmp_path):
     target = tmp_path / "y.npy"
     build = lambda a: lo.GLM(X, np.load(target), "logistic", lo.penalties.Ridge(a))
     choose = lambda: lo.tune(
-        build, SPACE, PLAN, sampler=sampler, trials=3, nested=0, checkpoint=file
+        build, SPACE, PLAN, sampler=sampler, num_trials=3, num_outer_folds=0, checkpoint=file
     )
     np.save(target, Y)
     first = choose()
@@ -725,8 +735,10 @@ def test_ctrl_c_in_threads(monkeypatch):
             time.sleep(0.2)
         return np.zeros(len(held))
 
-    with pytest.raises(lo.Interrupted, match=r"stopped after \d+ of 120 refits"):
-        lo.cross_validate(network(), lo.leave_one_out(N), lo.NewtonStep(), evaluate=evaluate)
+    with pytest.raises(lo.validation.Interrupted, match=r"stopped after \d+ of 120 refits"):
+        lo.cross_validate(
+            network(), lo.leave_one_out(N), strategy=lo.NewtonStep(), evaluate=evaluate
+        )
     assert time.perf_counter() - pressed[0] < 1
 
 
@@ -749,7 +761,7 @@ def test_ctrl_c_in_leakage(monkeypatch):
         return one_piece(*words)
 
     monkeypatch.setattr(_run, "one_piece", pressing)
-    with pytest.raises(lo.Interrupted) as error:
+    with pytest.raises(lo.validation.Interrupted) as error:
         lo.leakage.leakage_corrected(model, X, Y, **LEAKAGE, **more)
     assert time.perf_counter() - pressed[0] < 1
     part = error.value.partial
@@ -779,7 +791,7 @@ def test_ctrl_c_says_that_the_next_call_goes_on(name, file, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(_checkpoint.Journal, "add", stopping)
         with pytest.raises(
-            lo.Interrupted,
+            lo.validation.Interrupted,
             match=f"{caller}: stopped.*With checkpoint=FILE the next such call goes on",
         ) as stop:
             LONG[name](checkpoint=file)
@@ -850,7 +862,7 @@ def test_commands_go_on(tmp_path, monkeypatch):
     assert run(both).output == run(both).output and (tmp_path / "both-2.ckpt").exists()
 
     def stopped(*words, **more):
-        raise lo.Interrupted("cross_validate: stopped after 3", lambda: part)
+        raise lo.validation.Interrupted("cross_validate: stopped after 3", lambda: part)
 
     part = lo.cross_validate(logistic(), PLAN)
     monkeypatch.setattr(lo, "cross_validate", stopped)

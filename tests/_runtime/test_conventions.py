@@ -82,11 +82,9 @@ def test_none_differs_from_call_to_call():
     assert np.array_equal(lo.bootstrap(40, 9).matrix(), lo.bootstrap(40, 9, rng=0).matrix())
 
 
-def test_seed_and_generator_together_and_odd_ones_are_refused():
-    with pytest.raises(TypeError, match="fit: rng= stands in place of seed="):
-        lo.fit(FIT.objective, seed=0, rng=0)
+def test_a_seed_and_odd_random_numbers_are_refused():
     with pytest.raises(TypeError, match="kfold: it takes no seed=: it is rng="):
-        lo.kfold(k=4, seed=0)
+        lo.kfold(k=4, **{"seed": 0})
     with pytest.raises(
         TypeError,
         match=r"InjectedSplits: rng must be a whole number, a NumPy Generator or None; got 'a'",
@@ -98,7 +96,7 @@ CALLS = {
     "table": lambda cv: cv.table(),
     "summary": lambda cv: cv.summary(),
     "compare": lambda cv: lo.compare(
-        {"one": cv, "two": lo.cross_validate(cv.fit, cv.plan, lo.NewtonStep())}
+        {"one": cv, "two": lo.cross_validate(cv.fit, cv.plan, strategy=lo.NewtonStep())}
     ),
     "interval": lambda cv: lo.interval(cv.fit, LABELLED[:3]),
     "predict": lambda cv: lo.predict(cv.fit, LABELLED[:3]),
@@ -146,6 +144,6 @@ def test_a_kind_stays_until_it_is_changed_and_unknown_ones_are_refused():
 
 def test_the_logger_says_what_is_done_and_nothing_is_printed(caplog, capsys):
     with caplog.at_level("INFO", "leaveout"):
-        lo.cross_validate(FIT, lo.leave_one_out(20), lo.NewtonStep())
+        lo.cross_validate(FIT, lo.leave_one_out(20), strategy=lo.NewtonStep())
     assert [record.getMessage() for record in caplog.records] == ["20 refits by NewtonStep()"]
     assert capsys.readouterr() == ("", "")

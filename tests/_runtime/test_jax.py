@@ -110,7 +110,7 @@ def test_without_jax_linear_mixed_and_survival_models_work_and_others_say_what_t
         "lo.cross_validate(lo.fit(lo.GLM(X, y, 'poisson')), lo.leave_one_out(40)).mean",
         "lo.cross_validate(lo.fit(lo.Cox(X, y, group > 2)), lo.leave_one_out(40)).mean",
         "lo.influence(lo.cross_validate(lo.fit(lo.Cox(X, y, group > 2)), lo.kfold(40, 5))).table()['moved'].mean()",
-        "lo.cross_validate(lo.fit(lo.GLM(X, y, 'poisson')), lo.kfold(40, 5), lo.InfinitesimalJackknife(2)).mean",
+        "lo.cross_validate(lo.fit(lo.GLM(X, y, 'poisson')), lo.kfold(40, 5), strategy=lo.InfinitesimalJackknife(2)).mean",
         "lo.cross_validate(lo.fit(lo.GLM(X, group % 3, 'multinomial', lo.penalties.Ridge(1.0))), lo.kfold(40, 5)).mean",
         "lo.cross_validate(lo.fit(lo.Mixed(X, y, groups=group, family='poisson')), lo.groups(group)).mean",
     ]

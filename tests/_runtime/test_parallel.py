@@ -101,14 +101,19 @@ VERBS = {
     "starts": lambda: minima(lo.GLM(X, Y, lo.losses.Binomial("cauchit"))),
     "starts of what JAX derives": lambda: minima(network().objective, seed=1),
     "losses": lambda: lo.cross_validate(FIT, PLAN, metric=("mse", "brier")),
-    "a loss of one's own": lambda: lo.cross_validate(FIT, PLAN, lo.NewtonStep(), evaluate=squared),
+    "a loss of one's own": lambda: lo.cross_validate(FIT, PLAN, strategy=lo.NewtonStep(), evaluate=squared),
     "predictions": lambda: lo.cross_predict(FIT, PLAN),
-    "parameters": lambda: lo.fold_parameters(FIT, PLAN, lo.Exact())["coef"],
+    "parameters": lambda: lo.fold_parameters(FIT, PLAN, strategy=lo.Exact())["coef"],
     "a tuned penalty": lambda: lo.tune(
-        lambda a: FIT.objective.under(lo.penalties.Ridge(a)), {"a": (0.1, 10.0)}, PLAN, lo.Certified(), "optuna", trials=3
+        lambda a: FIT.objective.under(lo.penalties.Ridge(a)),
+        {"a": (0.1, 10.0)},
+        PLAN,
+        strategy=lo.Certified(),
+        sampler="optuna",
+        num_trials=3,
     ).trials.to_numpy(),
     "a path": lambda: lo.path(FIT.objective, [0.1, 1.0], PLAN).table().to_numpy(),
-    "nested": lambda: np.array([lo.nested(FIT, num_folds=4, repeats=2).high]),
+    "nested": lambda: np.array([lo.validation.nested(FIT, num_folds=4, num_repeats=2).high]),
     "leakage": lambda: lo.leakage.leakage_corrected(
         LogisticRegression(), X, Y, groups=np.arange(N) // 3, leakage=lo.leakage.RecordLeakage(0.05), loss="brier",
         injection=lo.leakage.Injection(num_levels=4, num_boot=20),
@@ -143,10 +148,12 @@ def test_as_three_do_and_threads():
 
 def test_a_killed_worker_changes_nothing(two, tmp_path):
     file = tmp_path / "killed"
-    call = lambda dies: lo.cross_validate(FIT, PLAN, lo.NewtonStep(), evaluate=dies, audit=3)
+    call = lambda dies: lo.cross_validate(
+        FIT, PLAN, strategy=lo.NewtonStep(), evaluate=dies, audit=3
+    )
     found = call(Dies(file))
     assert file.exists()
-    same(found, lo.cross_validate(FIT, PLAN, lo.NewtonStep(), evaluate=squared, audit=3))
+    same(found, lo.cross_validate(FIT, PLAN, strategy=lo.NewtonStep(), evaluate=squared, audit=3))
 
 
 @pytest.mark.slow
@@ -155,7 +162,7 @@ def test_workers_that_die_again_and_again_are_told_of(two, tmp_path, monkeypatch
     monkeypatch.setattr(_workers, "MAX_WORKER_DEATHS", 2)
     with pytest.raises(RuntimeError, match="ended 2 times with nothing made"):
         lo.cross_validate(
-            FIT, PLAN, lo.NewtonStep(), evaluate=Dies(None), checkpoint=tmp_path / "run"
+            FIT, PLAN, strategy=lo.NewtonStep(), evaluate=Dies(None), checkpoint=tmp_path / "run"
         )
 
 
@@ -173,16 +180,16 @@ def test_errors_and_warnings_come_back(two):
         return squared(held, seen, parameters)
 
     with pytest.warns(UserWarning, match="from afar"):
-        lo.cross_validate(FIT, PLAN, lo.NewtonStep(), evaluate=says, audit=0)
+        lo.cross_validate(FIT, PLAN, strategy=lo.NewtonStep(), evaluate=says, audit=0)
     with pytest.raises(ZeroDivisionError, match="in a loss") as raised:
-        lo.cross_validate(FIT, PLAN, lo.NewtonStep(), evaluate=fails, audit=0)
+        lo.cross_validate(FIT, PLAN, strategy=lo.NewtonStep(), evaluate=fails, audit=0)
     assert "in fails" in raised.value.__notes__[0]
     lock = threading.Lock()
     with pytest.raises(TypeError, match=r"cannot be sent to them .* no lock"):
         lo.cross_validate(
             FIT,
             PLAN,
-            lo.NewtonStep(),
+            strategy=lo.NewtonStep(),
             evaluate=lambda *given: squared(*given) if lock else 0.0,
             audit=0,
         )
@@ -208,10 +215,12 @@ def test_a_stopped_run_goes_on_with_others(tmp_path):
         return squared(held, seen, parameters)
 
     known = FIT.parameters["coef"].tolist()
-    call = lambda **more: lo.cross_validate(FIT, PLAN, lo.NewtonStep(), evaluate=stopped, **more)
+    call = lambda **more: lo.cross_validate(
+        FIT, PLAN, strategy=lo.NewtonStep(), evaluate=stopped, **more
+    )
     with (
         joblib.parallel_config("loky", n_jobs=2),
-        pytest.raises(lo.Interrupted, match="stopped after") as stop,
+        pytest.raises(lo.validation.Interrupted, match="stopped after") as stop,
     ):
         call(checkpoint=file)
     made = stop.value.partial.result != lo.RESULTS.interrupted
@@ -280,7 +289,7 @@ def test_a_cluster_of_which_a_worker_is_killed(tmp_path):
     fit, file = network(), tmp_path / "killed"
     alone, own = (
         lo.cross_validate(fit, PLAN),
-        lo.cross_validate(FIT, PLAN, lo.NewtonStep(), evaluate=squared),
+        lo.cross_validate(FIT, PLAN, strategy=lo.NewtonStep(), evaluate=squared),
     )
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
@@ -289,7 +298,7 @@ def test_a_cluster_of_which_a_worker_is_killed(tmp_path):
         pids = set(client.run(os.getpid).values())
         with joblib.parallel_config("dask"):
             same(lo.cross_validate(fit, PLAN), alone)
-            same(lo.cross_validate(FIT, PLAN, lo.NewtonStep(), evaluate=Dies(file)), own)
+            same(lo.cross_validate(FIT, PLAN, strategy=lo.NewtonStep(), evaluate=Dies(file)), own)
         assert file.exists() and set(client.run(os.getpid).values()) != pids
 
 

@@ -38,7 +38,7 @@ def results():
         "Plan": plan,
         "Estimate": cv,
         "Interval": cv.interval(),
-        "nested": lo.nested(fit),
+        "nested": lo.validation.nested(fit),
         "Comparison": lo.compare({"a": cv, "b": other}),
         "Influence": lo.influence(lo.cross_validate(fit, lo.leave_one_out())),
         "intervals": lo.interval(fit, X.iloc[:4]),
@@ -47,7 +47,9 @@ def results():
         "path side by side": lo.path(huber, [0.1, 1.0], lo.leave_one_out()),
         "path one by one": lo.path(model, [0.1, 1.0], plan),
         "Tuning": lo.tune(build, {"a": (0.1, 10.0)}, plan),
-        "Tuning by a metric": lo.tune(classes, {"a": (0.1, 10.0)}, plan, metric="auc", trials=6),
+        "Tuning by a metric": lo.tune(
+            classes, {"a": (0.1, 10.0)}, plan, metric="auc", num_trials=6
+        ),
         "checks": cv.checks(),
     }
 
@@ -92,7 +94,7 @@ results = pickle.load(open(sys.argv[1], "rb"))
 print(repr({name: str(result) for name, result in results.items()}))
 cv = results["Estimate"]
 cv.plot(), cv.report(sys.argv[2]), cv.table()
-held = lo.cross_predict(cv.fit, cv.plan, lo.Exact())
+held = lo.cross_predict(cv.fit, cv.plan, strategy=lo.Exact())
 again = lo.cross_validate(cv.fit, cv.plan, metric="mse")
 means = again.mean, cv.metrics.loc["mse", "value"], again.metrics.loc["mse", "value"], cv.interval(method="nested").low
 print(repr((held.tolist(), *map(float, means), len(cv.checks()))))
@@ -112,7 +114,7 @@ def test_another_process_prints_the_same_and_an_estimate_goes_on_there(made, tmp
     for name, result in made.items():
         assert printed[name] == str(result), name
     held, mean, kept, again, low, count = estimated
-    np.testing.assert_array_equal(held, lo.cross_predict(cv.fit, cv.plan, lo.Exact()))
+    np.testing.assert_array_equal(held, lo.cross_predict(cv.fit, cv.plan, strategy=lo.Exact()))
     assert (mean, kept, again) == (
         cv.mean,
         cv.metrics.loc["mse", "value"],

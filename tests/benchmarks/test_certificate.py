@@ -27,9 +27,9 @@ def test_reported_errors_hold(name):
         [*KFold(n).split(np.zeros(n)), *KFold(6, shuffle=True, random_state=0).split(np.zeros(n))],
         n,
     )
-    exact = lo.cross_validate(fit, plan, lo.Exact(1e-12))
+    exact = lo.cross_validate(fit, plan, strategy=lo.Exact(1e-12))
     for refit in (lo.Certified(), lo.NewtonStep(), lo.InfinitesimalJackknife(), lo.NoUpdate()):
-        cv = lo.cross_validate(fit, plan, refit)
+        cv = lo.cross_validate(fit, plan, strategy=refit)
         difference = cv.losses - exact.losses
         true = np.abs(difference if cv.joint else np.bincount(plan.refit, difference))
         assert np.mean(true > cv.error + 1e-10) <= 0.02, refit
@@ -42,7 +42,9 @@ def test_reported_errors_hold(name):
 def test_what_no_update_reports_is_no_multiple_of_its_error(name):
     fit = fitted(name)
     plan = lo.leave_one_out(fit.objective.num_units)
-    exact, cv = (lo.cross_validate(fit, plan, refit) for refit in (lo.Exact(1e-12), lo.NoUpdate()))
+    exact, cv = (
+        lo.cross_validate(fit, plan, strategy=refit) for refit in (lo.Exact(1e-12), lo.NoUpdate())
+    )
     ratio = cv.error / np.abs(cv.losses - exact.losses)
     assert np.median(ratio) < 1.5 and np.mean(ratio < 0.99) <= 0.02
 
@@ -52,9 +54,9 @@ def test_the_tolerance_is_kept():
     for name in ("logistic", "multinomial", "hidden Markov"):
         fit = fitted(name)
         plan = lo.kfold(fit.objective.num_units, 5, rng=1)
-        exact = lo.cross_validate(fit, plan, lo.Exact(1e-12))
+        exact = lo.cross_validate(fit, plan, strategy=lo.Exact(1e-12))
         for rtol in (1.0, 0.1, 0.001):
-            cv = lo.cross_validate(fit, plan, lo.Certified(rtol))
+            cv = lo.cross_validate(fit, plan, strategy=lo.Certified(rtol))
             assert abs(cv.mean - exact.mean) <= rtol * cv.scale
 
 
@@ -65,9 +67,9 @@ def test_one_step_is_alo():
     eta = X @ np.asarray(fit.theta)
     mu = 1 / (1 + np.exp(-eta))
     h = np.einsum("np,pq,nq->n", X, np.linalg.inv(fit.hessian), X)
-    got = lo.cross_predict(fit, lo.leave_one_out(), lo.NewtonStep(), kind="link")
+    got = lo.cross_predict(fit, lo.leave_one_out(), strategy=lo.NewtonStep(), kind="link")
     np.testing.assert_allclose(got, eta + h * (mu - y) / (1 - h * mu * (1 - mu)), rtol=1e-9)
-    np.testing.assert_allclose(lo.leverage(fit), h * mu * (1 - mu), rtol=1e-9)
+    np.testing.assert_allclose(lo.diagnostics.leverage(fit), h * mu * (1 - mu), rtol=1e-9)
 
 
 @pytest.mark.slow
@@ -82,10 +84,10 @@ def test_a_step_past_the_minimiser_comes_back():
     y = (rng.random(200) < 1 / (1 + np.exp(-X[:, 0] - rare))).astype(float)
     fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.05)))
     plan = lo.groups(np.r_[np.zeros(24), 1 + np.arange(176) % 8])
-    exact, cv = lo.cross_validate(fit, plan, lo.Exact(1e-10)), lo.cross_validate(fit, plan)
+    exact, cv = lo.cross_validate(fit, plan, strategy=lo.Exact(1e-10)), lo.cross_validate(fit, plan)
     alone = lo.fit(lo.GLM(X[24:], y[24:], "logistic", lo.penalties.Ridge(0.05))).parameters
     np.testing.assert_allclose(
-        lo.fold_parameters(fit, plan, lo.Exact(1e-10))["coef"][0], alone["coef"], atol=1e-7
+        lo.fold_parameters(fit, plan, strategy=lo.Exact(1e-10))["coef"][0], alone["coef"], atol=1e-7
     )
     true = np.bincount(plan.refit, np.abs(cv.losses - exact.losses))
     assert np.all(true <= cv.error)
@@ -110,9 +112,9 @@ def test_a_fold_that_matters_much_in_a_model_of_many_parameters():
     plan = lo.groups(np.r_[np.zeros(60), 1 + np.arange(100) % 4])
     wanted = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0), intercept=False))
     fit = lo.fit(separable)
-    truth = lo.cross_validate(wanted, plan, lo.Exact(1e-10))
+    truth = lo.cross_validate(wanted, plan, strategy=lo.Exact(1e-10))
     for refit, tolerance in ((lo.Exact(), 1e-7), (lo.Certified(), None)):
-        cv = lo.cross_validate(fit, plan, refit)
+        cv = lo.cross_validate(fit, plan, strategy=refit)
         assert np.all(cv.result == lo.RESULTS.successful)
         error = np.abs(np.bincount(plan.refit, cv.losses - truth.losses))
         assert np.all(error <= (cv.error if tolerance is None else tolerance) + 1e-9)
@@ -142,9 +144,9 @@ def test_a_step_over_a_hill_is_not_gone_on_from():
     plan = lo.leave_one_out(num)
     valley = scipy.optimize.brentq(slope, 0.0, 1.0)
     for refit in (lo.Certified(), lo.Exact()):
-        reached = lo.fold_parameters(fit, plan, refit)
+        reached = lo.fold_parameters(fit, plan, strategy=refit)
         assert reached[0, 0] == pytest.approx(valley, abs=1e-4), refit
-        cv = lo.cross_validate(fit, plan, refit)
+        cv = lo.cross_validate(fit, plan, strategy=refit)
         truth = -push * valley + valley + (num - 1) / 2
         assert abs(cv.losses[0] - truth) <= cv.error[0] + 1e-9, refit
         assert not len(cv.flagged())
@@ -167,7 +169,7 @@ def test_the_study_sees_what_is_wrong():
     plan = problem.plans[1]
     known, cv = (
         certificate.truth(problem, plan),
-        lo.cross_validate(problem.fit, plan, lo.NewtonStep()),
+        lo.cross_validate(problem.fit, plan, strategy=lo.NewtonStep()),
     )
     bold = replace(cv, error=cv.error / 1000, proved=np.zeros(6, bool))
     folds = certificate.compared(bold, known, plan)

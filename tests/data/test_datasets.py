@@ -63,7 +63,7 @@ def test_wnut17():
     corpus = lo.datasets.wnut17()
     assert [len(part.lengths) for part in corpus] == [3394, 1009, 1287]
     assert [len(part.words) for part in corpus] == [62730, 15733, 23394]
-    assert [len(lo.models.entities(part.labels, part.lengths)) for part in corpus] == [
+    assert [len(lo.developer.models.entities(part.labels, part.lengths)) for part in corpus] == [
         1975,
         836,
         1079,

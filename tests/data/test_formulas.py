@@ -129,17 +129,19 @@ def test_bases_are_learned_in_every_fold(name, loss):
     plan, truth = lo.from_splits(SPLITS, 80), by_refits(formula, data, penalty, loss)
     fit = lo.fit(lo.GLM(formula, data, loss, penalty))
     score = "log_density" if loss == "poisson" else None
-    exact = lo.cross_validate(fit, plan, lo.Exact(), metric="mse", evaluate=score)
+    exact = lo.cross_validate(fit, plan, strategy=lo.Exact(), metric="mse", evaluate=score)
     np.testing.assert_allclose(exact.per_unit(), truth, rtol=1e-6, atol=1e-7)
     certified = lo.cross_validate(fit, plan, evaluate=score)
     off = np.abs(np.bincount(FOLD, certified.per_unit()) - np.bincount(FOLD, truth))
     assert (off <= certified.error + 1e-6).all() and certified.audit is None
     if loss == "squared":
         assert exact.metrics.loc["mse", "value"] == pytest.approx(2 * truth.mean())
-    frozen = lo.cross_validate(fit, plan, lo.Exact(), bases="frozen", evaluate=score).per_unit()
+    frozen = lo.cross_validate(
+        fit, plan, strategy=lo.Exact(), bases="frozen", evaluate=score
+    ).per_unit()
     assert np.abs(frozen - exact.per_unit()).max() > 1e-5
     if loss == "squared":
-        predicted = lo.cross_predict(fit, plan, lo.Exact())
+        predicted = lo.cross_predict(fit, plan, strategy=lo.Exact())
         np.testing.assert_allclose(
             (data["count"] - predicted) ** 2 / 2, truth, rtol=1e-6, atol=1e-7
         )
@@ -148,7 +150,9 @@ def test_bases_are_learned_in_every_fold(name, loss):
 def test_what_spans_the_same_is_not_learned_again():
     data = table().assign(z=lambda d: np.sin(d.age))
     formula = "count ~ center(age) + scale(x) + poly(z, 3)"
-    cv = lo.cross_validate(lo.fit(lo.GLM(formula, data, "squared")), lo.leave_one_out(), lo.Exact())
+    cv = lo.cross_validate(
+        lo.fit(lo.GLM(formula, data, "squared")), lo.leave_one_out(), strategy=lo.Exact()
+    )
     assert (
         "center(...), scale(...), poly(...) spans the same columns" in str(cv)
         and cv.audit is not None
@@ -292,7 +296,7 @@ def test_missing_values_are_filled_inside_the_folds():
         lo.from_splits(SPLITS, 80),
         lo.fit(lo.GLM("count ~ impute(age) + x", data, "squared")),
     )
-    cv, truth = lo.cross_validate(fit, plan, lo.Exact()), np.zeros(80)
+    cv, truth = lo.cross_validate(fit, plan, strategy=lo.Exact()), np.zeros(80)
     for seen, held in SPLITS:
         filled = data.fillna({"age": data.age.iloc[seen].median()})
         again = lo.fit(lo.GLM("count ~ age + x", filled.iloc[seen], "squared"))

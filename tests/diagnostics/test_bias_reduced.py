@@ -111,7 +111,7 @@ def test_other_models_are_refused():
     fit = lo.fit(lo.GLM(X, y, "squared"))
     with pytest.raises(ValueError, match="working_variance must be one positive number a unit, 50"):
         lo.covariance(fit, "CR2", groups=labels, working_variance=np.zeros(50))
-    with pytest.raises(ValueError, match="working_variance goes with cov_type='CR2'"):
+    with pytest.raises(ValueError, match="working_variance goes with kind='CR2'"):
         lo.covariance(fit, "CRV3", groups=labels, working_variance=np.ones(50))
 
 

@@ -159,42 +159,42 @@ def test_whole_sequences_of_a_hidden_markov_model():
 def test_what_has_no_sandwich():
     ols = lo.from_statsmodels(HOSTS["OLS"]())
     refused = [
-        (ValueError, "cov_type must be one of 'nonrobust', 'HC0'", dict(cov_type="white")),
-        (ValueError, "groups goes with cov_type='cluster'", dict(cov_type="cluster")),
-        (ValueError, "groups goes with cov_type='cluster'", dict(groups=SITE)),
+        (ValueError, "kind must be one of 'nonrobust', 'HC0'", dict(kind="white")),
+        (ValueError, "groups goes with kind='cluster'", dict(kind="cluster")),
+        (ValueError, "groups goes with kind='cluster'", dict(groups=SITE)),
         (
             ValueError,
             "small_sample must be one of 'stata'",
-            dict(cov_type="cluster", groups=SITE, small_sample="sas"),
+            dict(kind="cluster", groups=SITE, small_sample="sas"),
         ),
         (
             ValueError,
-            "goes with cov_type='cluster'; got 'CRV3'. fixest has no CRV3",
-            dict(cov_type="CRV3", groups=SITE, small_sample="fixest"),
+            "goes with kind='cluster'; got 'CRV3'. fixest has no CRV3",
+            dict(kind="CRV3", groups=SITE, small_sample="fixest"),
         ),
         (
             ValueError,
             "two ways to name one factor",
-            dict(cov_type="cluster", groups=SITE, small_sample="stata", use_correction=True),
+            dict(kind="cluster", groups=SITE, small_sample="stata", use_correction=True),
         ),
-        (ValueError, "cases=True is not for jackknife", dict(cov_type="jackknife", cases=True)),
-        (ValueError, "maxlags goes with cov_type='HAC'", dict(cov_type="HAC")),
+        (ValueError, "cases=True is not for jackknife", dict(kind="jackknife", cases=True)),
+        (ValueError, "maxlags goes with kind='HAC'", dict(kind="HAC")),
         (
             ValueError,
             "maxlags must be a whole number from 0 to 89",
-            dict(cov_type="HAC", maxlags=90),
+            dict(kind="HAC", maxlags=90),
         ),
         (
             ValueError,
             "maxlags must be a whole number from 0 to 89",
-            dict(cov_type="HAC", maxlags=np.nan),
+            dict(kind="HAC", maxlags=np.nan),
         ),
-        (ValueError, "at least two groups", dict(cov_type="cluster", groups=np.zeros(N))),
-        (ValueError, "one label a unit, 90; got 3", dict(cov_type="cluster", groups=[1, 2, 3])),
+        (ValueError, "at least two groups", dict(kind="cluster", groups=np.zeros(N))),
+        (ValueError, "one label a unit, 90; got 3", dict(kind="cluster", groups=[1, 2, 3])),
         (
             ValueError,
             "missing labels",
-            dict(cov_type="cluster", groups=np.where(SITE == 1, np.nan, SITE)),
+            dict(kind="cluster", groups=np.where(SITE == 1, np.nan, SITE)),
         ),
     ]
     for error, words, given in refused:
@@ -266,9 +266,13 @@ def test_a_row_of_weight_zero_is_not_there(loss, y, kind):
     )
     if kind == "nonrobust":
         np.testing.assert_allclose(
-            lo.cooks_distance(whole)[24:], lo.cooks_distance(without), rtol=1e-7
+            lo.diagnostics.cooks_distance(whole)[24:],
+            lo.diagnostics.cooks_distance(without),
+            rtol=1e-7,
         )
-        np.testing.assert_allclose(lo.dfbetas(whole).iloc[24:], lo.dfbetas(without), rtol=1e-6)
+        np.testing.assert_allclose(
+            lo.diagnostics.dfbetas(whole).iloc[24:], lo.diagnostics.dfbetas(without), rtol=1e-6
+        )
 
 
 def test_a_correction_that_would_not_be_made_is_refused():
@@ -279,7 +283,7 @@ def test_a_correction_that_would_not_be_made_is_refused():
     ):
         with pytest.raises(
             ValueError,
-            match="covariance: use_correction is True or False, of cov_type='cluster' and 'HAC'",
+            match="covariance: use_correction is True or False, of kind='cluster' and 'HAC'",
         ):
             lo.covariance(fit, kind, **more)
 
@@ -353,19 +357,19 @@ def test_kinds_of_the_jackknife():
         lo.covariance(fit, "JK1", groups=SITE),
     )
     strata = lo.covariance(fit, "jkn", groups=SITE, strata=SITE // 15)
-    np.testing.assert_allclose(strata, lo.replicates(fit, lo.survey.jkn(SITE // 15, SITE)))
+    np.testing.assert_allclose(strata, lo.survey.replicates(fit, lo.survey.jkn(SITE // 15, SITE)))
     assert (strata.dof == 28).all() and (grouped.dof == 29).all()
     refused = [
-        ("groups goes with cov_type='cluster' or 'CR2' or 'CRV3'", dict(cov_type="CRV3")),
-        ("groups goes with", dict(cov_type="HC3-exact", groups=SITE)),
-        ("strata goes with cov_type='JKn', and that with it", dict(cov_type="JKn")),
-        ("strata goes with", dict(cov_type="JK1", strata=SITE)),
-        ("one label a unit, 90; got 3", dict(cov_type="CRV3", groups=[1, 2, 3])),
-        ("at least two groups", dict(cov_type="CRV3", groups=np.zeros(N))),
-        ("missing labels", dict(cov_type="CRV3", groups=np.where(SITE == 1, np.nan, SITE))),
+        ("groups goes with kind='cluster' or 'CR2' or 'CRV3'", dict(kind="CRV3")),
+        ("groups goes with", dict(kind="HC3-exact", groups=SITE)),
+        ("strata goes with kind='JKn', and that with it", dict(kind="JKn")),
+        ("strata goes with", dict(kind="JK1", strata=SITE)),
+        ("one label a unit, 90; got 3", dict(kind="CRV3", groups=[1, 2, 3])),
+        ("at least two groups", dict(kind="CRV3", groups=np.zeros(N))),
+        ("missing labels", dict(kind="CRV3", groups=np.where(SITE == 1, np.nan, SITE))),
         (
             "stratum 7 has 1 cluster",
-            dict(cov_type="JKn", groups=SITE, strata=np.where(SITE == 2, 7, 0)),
+            dict(kind="JKn", groups=SITE, strata=np.where(SITE == 2, 7, 0)),
         ),
     ]
     for words, given in refused:
@@ -394,7 +398,7 @@ def test_labels_of_rows_that_the_fit_dropped_leave_with_them():
     np.testing.assert_allclose(
         both, lo.covariance(fit, "CRV3", groups=there[["site", "year"]]), rtol=1e-9
     )
-    jkn = lo.replicates(fit, lo.survey.jkn(strata, data.site))
+    jkn = lo.survey.replicates(fit, lo.survey.jkn(strata, data.site))
     np.testing.assert_allclose(
         jkn, lo.covariance(fit, "JKn", groups=there.site, strata=strata[there.index]), rtol=1e-9
     )

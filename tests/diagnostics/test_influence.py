@@ -78,7 +78,9 @@ def test_rows_of_least_squares(linear):
         )
         held.append(half(without)[k])
     np.testing.assert_allclose(table["share"], np.array(held) / np.sum(held), rtol=1e-7)
-    np.testing.assert_allclose(found.parameters, -lo.dfbetas(fit).to_numpy(), rtol=1e-7, atol=1e-10)
+    np.testing.assert_allclose(
+        found.parameters, -lo.diagnostics.dfbetas(fit).to_numpy(), rtol=1e-7, atol=1e-10
+    )
     assert (table["cook_error"] < 1e-8).all() and (table["prediction_error"] < 1e-8).all()
 
 
@@ -95,7 +97,7 @@ def test_rows_that_mask_each_other(by_loss, linear):
         y[[3, 17]] = 30
         fit = lo.fit(lo.GLM(FRAME, pd.Series(y, FRAME.index), "poisson"))
         cv = lo.cross_validate(fit, lo.leave_one_out())
-    found = lo.influence(cv, lo.Exact(), pairs=8)
+    found = lo.influence(cv, strategy=lo.Exact(), num_pairs=8)
     assert len(found.pairs) == 28
     worst = found.masked.iloc[0]
     assert {worst["first"], worst["second"]} == set(TWINS)
@@ -128,7 +130,7 @@ def test_outliers_that_nothing_but_their_leverage_betrays():
     x = np.r_[draw.standard_normal(38), 900.0, 900.0]
     y = np.r_[x[:38] + 0.3 * draw.standard_normal(38), -800.0, -800.0]
     found = lo.influence(
-        lo.cross_validate(lo.fit(lo.GLM(x[:, None], y, "squared")), lo.leave_one_out()), pairs=4
+        lo.cross_validate(lo.fit(lo.GLM(x[:, None], y, "squared")), lo.leave_one_out()), num_pairs=4
     )
     assert not {38, 39} & set(found.top(4).index) and not {38, 39} & set(found.top(4, "rise").index)
     assert len(found.masked) == 1 and {*found.masked[["first", "second"]].iloc[0]} == {38, 39}
@@ -136,17 +138,17 @@ def test_outliers_that_nothing_but_their_leverage_betrays():
 
 def test_shares_of_units_that_are_scored_often(linear):
     plan = lo.random_subsets(N, 0.3, 9, rng=2)
-    cv = lo.cross_validate(linear[0], plan, lo.Exact())
+    cv = lo.cross_validate(linear[0], plan, strategy=lo.Exact())
     times = np.bincount(plan.index, minlength=N)
     size = np.bincount(plan.refit, np.abs(cv.losses) / times[plan.index])
     np.testing.assert_allclose(
-        lo.influence(cv, pairs=0).rows["share"], size / size.sum(), rtol=1e-10
+        lo.influence(cv, num_pairs=0).rows["share"], size / size.sum(), rtol=1e-10
     )
 
 
 def test_many_refits_go_by_the_dispersion_of_the_whole_fit(linear, monkeypatch):
     monkeypatch.setattr("leaveout.diagnostics.influence.CHEAP", 0)
-    found = lo.influence(linear[1], pairs=0)
+    found = lo.influence(linear[1], num_pairs=0)
     whole = least_squares(np.ones(N, bool))
     phi = np.sum((Y - DESIGN @ whole) ** 2) / (N - 3)
     step = least_squares(np.arange(N) != 5) - whole
@@ -212,7 +214,9 @@ def test_proved_errors_hold_the_refits_of_300_bits(loss, refit):
     y = 1.0 * (y > 0) if loss == "logistic" else y
     exact, row = Refits(x, y, loss, 0.3 * np.eye(3)), np.array([2.0, 1.0, -1.0])
     fit = lo.fit(lo.GLM(x, y, loss, lo.penalties.Ridge(0.3), intercept=False))
-    found = lo.influence(lo.cross_validate(fit, lo.leave_one_out()), refit, prediction=row, pairs=0)
+    found = lo.influence(
+        lo.cross_validate(fit, lo.leave_one_out()), strategy=refit, prediction=row, num_pairs=0
+    )
     table, anchor = found.rows, linear_cache(fit)
     assert table["proved"].sum() > 25 and (
         table[["cook_error", "moved_error", "prediction_error"]] > 0
@@ -253,14 +257,14 @@ def test_errors_of_coarse_refits_are_kept():
     fit = fitted("logistic")
     cv = lo.cross_validate(fit, lo.kfold(k=12, rng=1))
     watched = lambda p: 1 / (1 + np.exp(-p["intercept"] - p["coef"].sum()))
-    coarse = lo.influence(cv, lo.NewtonStep(), prediction=watched, pairs=0)
-    exact = lo.influence(cv, lo.Exact(1e-10), prediction=watched, pairs=0)
+    coarse = lo.influence(cv, strategy=lo.NewtonStep(), prediction=watched, num_pairs=0)
+    exact = lo.influence(cv, strategy=lo.Exact(1e-10), prediction=watched, num_pairs=0)
     for name in ("cook", "prediction"):
         off = np.abs(coarse.rows[name] - exact.rows[name])
         assert (off <= coarse.rows[f"{name}_error"] + 1e-9).all() and (off > 1e-7).any()
     off = np.abs(coarse.parameters - exact.parameters).max(axis=1)
     assert (off <= coarse.rows["moved_error"] + 1e-9).all()
-    unknown = lo.influence(cv, lo.InfinitesimalJackknife(), pairs=0)
+    unknown = lo.influence(cv, strategy=lo.InfinitesimalJackknife(), num_pairs=0)
     assert (
         np.abs(unknown.rows["cook"] - exact.rows["cook"]) <= unknown.rows["cook_error"] + 1e-9
     ).all()
@@ -271,8 +275,10 @@ def test_errors_of_coarse_refits_are_kept():
 def test_steps_of_a_hidden_markov_model():
     model = toy_hmm(24)
     fit = lo.fit(model, num_starts=1)
-    cv = lo.cross_validate(fit, lo.blocks(24, 3), lo.Exact(), audit=0)
-    found = lo.influence(cv, lo.Exact(), prediction=lambda p: float(p["mean"][1]), pairs=0)
+    cv = lo.cross_validate(fit, lo.blocks(24, 3), strategy=lo.Exact(), audit=0)
+    found = lo.influence(
+        cv, strategy=lo.Exact(), prediction=lambda p: float(p["mean"][1]), num_pairs=0
+    )
     assert list(found.parameters) == ["mean[0]", "mean[1]", "stay[0]", "stay[1]"]
     weights = np.ones(24)
     weights[6:9] = 0
@@ -285,10 +291,10 @@ def test_steps_of_a_hidden_markov_model():
 
 
 def test_top_and_pictures(linear):
-    found = lo.influence(linear[1], pairs=0)
+    found = lo.influence(linear[1], num_pairs=0)
     assert set(found.top(2).index) == set(TWINS)
     assert found.top(1, "dose").index[0] == found.parameters["dose"].abs().idxmax()
-    ax = found.plot(by="dose", named=2)
+    ax = found.plot(by="dose", num_named=2)
     assert ax.get_ylabel() == "change of dose, model-based standard errors" and len(ax.texts) == 2
     with pytest.raises(
         ValueError, match="by must be a column of numbers, or a parameter: 'units', 'loss'"
@@ -320,8 +326,8 @@ def test_what_is_refused(linear):
     refused = [
         (TypeError, "must be an Estimate, from lo.cross_validate", dict(estimate=fit)),
         (ValueError, "this estimate has no fit", dict(estimate=replace(cv, fit=None))),
-        (ValueError, "pairs must be a whole number, 2 or more", dict(pairs=1)),
-        (ValueError, "pairs must be a whole number, 2 or more", dict(pairs="all")),
+        (ValueError, "pairs must be a whole number, 2 or more", dict(num_pairs=1)),
+        (ValueError, "pairs must be a whole number, 2 or more", dict(num_pairs="all")),
         (
             TypeError,
             "strategy must be one, such as lo.Exact.*; got 'exact'",
@@ -341,7 +347,7 @@ def test_what_is_refused(linear):
             lo.influence(**{"estimate": cv} | given)
     boot = lo.cross_validate(fit, lo.bootstrap(N, 5))
     with pytest.raises(ValueError, match="pairs need a plan that leaves units out"):
-        lo.influence(boot, pairs=4)
+        lo.influence(boot, num_pairs=4)
     assert "pairs were not tried" in str(lo.influence(boot))
     classes = lo.cross_validate(fitted("multinomial"), lo.kfold(k=4))
     with pytest.raises(TypeError, match="Give a function of the parameters"):
@@ -364,8 +370,8 @@ def test_an_estimate_holds_its_fit(linear):
     )
     own = lo.cross_validate(lo.fit(model), lo.leave_one_out())
     assert pickle.loads(pickle.dumps(own)).mean == own.mean
-    again = lo.influence(replace(back, fit=fit), pairs=0)
-    pd.testing.assert_frame_equal(again.rows, lo.influence(cv, pairs=0).rows)
+    again = lo.influence(replace(back, fit=fit), num_pairs=0)
+    pd.testing.assert_frame_equal(again.rows, lo.influence(cv, num_pairs=0).rows)
     path = lo.path(glm("logistic"), [0.1, 1.0], lo.leave_one_out())
     for point in path.points:
         np.testing.assert_array_equal(point.estimate.fit.vector, point.fit.vector)

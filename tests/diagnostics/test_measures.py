@@ -18,22 +18,24 @@ WEIGHT = rng.gamma(4.0, 0.25, N)
 def test_least_squares_has_the_textbooks_measures():
     results = sm.OLS(Y, X).fit()
     fit, theirs = lo.from_statsmodels(results), results.get_influence()
-    np.testing.assert_allclose(lo.leverage(fit), theirs.hat_matrix_diag, rtol=1e-10)
-    np.testing.assert_allclose(lo.cooks_distance(fit), theirs.cooks_distance[0], rtol=1e-8)
-    np.testing.assert_allclose(lo.dfbetas(fit), theirs.dfbetas, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(lo.diagnostics.leverage(fit), theirs.hat_matrix_diag, rtol=1e-10)
     np.testing.assert_allclose(
-        lo.studentized_residuals(fit), theirs.resid_studentized_external, rtol=1e-8
+        lo.diagnostics.cooks_distance(fit), theirs.cooks_distance[0], rtol=1e-8
     )
-    assert list(lo.dfbetas(fit).columns) == ["const", "x1", "x2"]
+    np.testing.assert_allclose(lo.diagnostics.dfbetas(fit), theirs.dfbetas, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(
+        lo.diagnostics.studentized_residuals(fit), theirs.resid_studentized_external, rtol=1e-8
+    )
+    assert list(lo.diagnostics.dfbetas(fit).columns) == ["const", "x1", "x2"]
 
 
 def test_weighted_least_squares_against_refits():
     results = sm.WLS(Y, X, weights=WEIGHT).fit()
     fit = lo.from_statsmodels(results)
     cook, betas, residual = (
-        lo.cooks_distance(fit),
-        lo.dfbetas(fit).to_numpy(),
-        lo.studentized_residuals(fit),
+        lo.diagnostics.cooks_distance(fit),
+        lo.diagnostics.dfbetas(fit).to_numpy(),
+        lo.diagnostics.studentized_residuals(fit),
     )
     for i in (0, 7, 20):
         keep = np.arange(N) != i
@@ -62,15 +64,15 @@ def test_generalised_linear_models_against_refits(family, loss):
     results = model(np.ones(N, bool))
     fit = lo.from_statsmodels(results)
     cook, betas, residual = (
-        lo.cooks_distance(fit),
-        lo.dfbetas(fit).to_numpy(),
-        lo.studentized_residuals(fit),
+        lo.diagnostics.cooks_distance(fit),
+        lo.diagnostics.dfbetas(fit).to_numpy(),
+        lo.diagnostics.studentized_residuals(fit),
     )
     observed = X.T @ ((y / results.mu if family == "Gamma" else results.mu)[:, None] * X)
     h = np.einsum("np,pq,nq->n", X, np.linalg.inv(observed), X) * (
         y / results.mu if family == "Gamma" else results.mu
     )
-    np.testing.assert_allclose(lo.leverage(fit), h, rtol=1e-6)
+    np.testing.assert_allclose(lo.diagnostics.leverage(fit), h, rtol=1e-6)
     for i in (0, 7, 20):
         again = model(np.arange(N) != i)
         step, scale = again.params - results.params, results.scale if family == "Gamma" else 1.0
@@ -91,13 +93,13 @@ def test_leverages_sum_to_the_effective_parameters():
     X = np.asarray(ridge.objective.design)
     information = X.T @ X
     want = np.trace(np.linalg.solve(information + 0.7 * np.diag([1.0, 1, 1, 0]), information))
-    np.testing.assert_allclose(lo.leverage(ridge).sum(), want, rtol=1e-10)
+    np.testing.assert_allclose(lo.diagnostics.leverage(ridge).sum(), want, rtol=1e-10)
     # two free predictors of four coefficients
-    assert abs(lo.leverage(lo.fit(glm("multinomial"))).sum() - 2 * 4) < 1e-8
+    assert abs(lo.diagnostics.leverage(lo.fit(glm("multinomial"))).sum() - 2 * 4) < 1e-8
 
 
 def test_any_objective_has_a_cooks_distance():
-    cook = lo.cooks_distance(fitted("hidden Markov"))
+    cook = lo.diagnostics.cooks_distance(fitted("hidden Markov"))
     assert (cook >= 0).all() and cook.argmax() != cook.argmin()
 
 
@@ -106,15 +108,15 @@ def test_what_has_no_such_measure():
     with pytest.raises(
         TypeError, match=r"leverage: needs linear predictors; got ToyHMM. Use lo.fold_parameters"
     ):
-        lo.leverage(fitted("hidden Markov"))
+        lo.diagnostics.leverage(fitted("hidden Markov"))
     with pytest.raises(TypeError, match="balanced"):
-        lo.leverage(fitted("logistic, balanced"))
+        lo.diagnostics.leverage(fitted("logistic, balanced"))
     with pytest.raises(TypeError, match="one linear predictor; got GLM"):
-        lo.studentized_residuals(fitted("multinomial"))
+        lo.diagnostics.studentized_residuals(fitted("multinomial"))
     with pytest.raises(NotImplementedError, match="PseudoHuber states no variance"):
-        lo.studentized_residuals(fitted("pseudo-huber, penalty not quadratic"))
+        lo.diagnostics.studentized_residuals(fitted("pseudo-huber, penalty not quadratic"))
     with pytest.raises(TypeError, match="must be a Fit"):
-        lo.cooks_distance(X)
+        lo.diagnostics.cooks_distance(X)
 
 
 def test_pictures(tmp_path):
@@ -122,13 +124,13 @@ def test_pictures(tmp_path):
 
     before = dict(mpl.rcParams)
     fit = lo.from_statsmodels(sm.OLS(Y, X).fit())
-    cv = lo.cross_validate(fit, lo.leave_one_out(), lo.NewtonStep())
+    cv = lo.cross_validate(fit, lo.leave_one_out(), strategy=lo.NewtonStep())
     axes = {
         "leverage": lo.plot.leverage(fit, cv),
-        "against_exact": lo.plot.against_exact(fit, cv, sample=10),
+        "against_exact": lo.plot.against_exact(fit, cv, num_sampled=10),
         "influence": lo.plot.influence(fit),
         "estimates": lo.plot.estimates(
-            {"all": cv, "folds": lo.cross_validate(fit, lo.kfold(k=5), lo.NewtonStep())}
+            {"all": cv, "folds": lo.cross_validate(fit, lo.kfold(k=5), strategy=lo.NewtonStep())}
         ),
     }
     for name, ax in axes.items():

@@ -66,14 +66,14 @@ def test_they_are_the_papers(level):
         (np.split(plan.index, plan.indptr[1:-1]), {"plan": plan}),
     ):
         means, distance = scratch(folds)
-        found = lo.interval(fit, Z, level, **how)
+        found = lo.interval(fit, Z, level=level, **how)
         np.testing.assert_allclose(
             found.high, ranked(means + distance, level), rtol=1e-10, atol=1e-11
         )
         np.testing.assert_allclose(
             found.low, -ranked(distance - means, level), rtol=1e-10, atol=1e-11
         )
-        wide = lo.interval(fit, Z, level, "minmax", **how)
+        wide = lo.interval(fit, Z, level=level, method="minmax", **how)
         np.testing.assert_allclose(
             wide.high, means.max(1) + ranked(distance, level), rtol=1e-10, atol=1e-11
         )
@@ -83,8 +83,10 @@ def test_they_are_the_papers(level):
     np.testing.assert_allclose(
         found.prediction, LinearRegression().fit(X, Y).predict(Z), rtol=1e-12
     )
-    ten = lo.interval(fit, Z, level, "cv+")
-    pd.testing.assert_frame_equal(ten, lo.interval(fit, Z, level, plan=lo.kfold(N, 10, rng=0)))
+    ten = lo.interval(fit, Z, level=level, method="cv+")
+    pd.testing.assert_frame_equal(
+        ten, lo.interval(fit, Z, level=level, plan=lo.kfold(N, 10, rng=0))
+    )
     assert ten.attrs["method"] == "CV+" and ten.attrs["at_least"] == max(
         0, 2 * level - 1 - np.sqrt(2 / N)
     )
@@ -104,7 +106,12 @@ def test_they_are_mapies(host, splits, method):
     _, ends = theirs.fit_conformalize(X, y).predict_interval(Z)
     fit = lo.from_sklearn(host.fit(X, y), X, y)
     ours = lo.interval(
-        fit, Z, 0.9, method, plan=lo.from_splits(splits.split(X), N), strategy=lo.Exact()
+        fit,
+        Z,
+        level=0.9,
+        method=method,
+        plan=lo.from_splits(splits.split(X), N),
+        strategy=lo.Exact(),
     )
     np.testing.assert_allclose(ours[["low", "high"]], ends[:, :, 0], atol=1e-6)
 
@@ -124,11 +131,11 @@ def test_groups_weigh_alike_whatever_their_size():
     fit = lo.fit(lo.GLM(X, Y, "squared"))
     means, distance = scratch([np.flatnonzero(g == LABELS) for g in range(12)])
     weight = 1 / 13 / np.bincount(LABELS)[LABELS]
-    found = lo.interval(fit, Z, 0.8, groups=LABELS)
+    found = lo.interval(fit, Z, level=0.8, groups=LABELS)
     high = [weighted(row + distance, weight, 0.8) for row in means]
     low = [-weighted(distance - row, weight, 0.8) for row in means]
     np.testing.assert_allclose(found[["low", "high"]], np.transpose([low, high]), rtol=1e-9)
-    wide = lo.interval(fit, Z, 0.8, "minmax", groups=pd.Series(LABELS))
+    wide = lo.interval(fit, Z, level=0.8, method="minmax", groups=pd.Series(LABELS))
     np.testing.assert_allclose(wide.high, means.max(1) + weighted(distance, weight, 0.8), rtol=1e-9)
     assert found.attrs["method"] == "leave-one-group-out jackknife+" and found.attrs[
         "at_least"
@@ -178,7 +185,7 @@ def test_ends_that_are_proved_hold_those_of_300_bits(loss, refit):
         abs(mean(exact.predict(x[[k]], theta))[0] - arb(y[k])) for k, theta in enumerate(thetas)
     ]
     at = [mean(exact.predict(new, theta)) for theta in thetas]
-    found, rank = lo.interval(fit, new, 0.8, strategy=refit), int(np.ceil(0.8 * 31)) - 1
+    found, rank = lo.interval(fit, new, level=0.8, strategy=refit), int(np.ceil(0.8 * 31)) - 1
     assert found.attrs["proved"] and found.attrs["widened"] < (
         1e-7 if isinstance(refit, lo.Exact) else 0.5
     )
@@ -187,7 +194,7 @@ def test_ends_that_are_proved_hold_those_of_300_bits(loss, refit):
         high = by_size([at[k][j] + residual[k] for k in range(30)])[rank]
         low = -by_size([residual[k] - at[k][j] for k in range(30)])[rank]
         assert arb(float(found.low[j])) <= low <= high <= arb(float(found.high[j]))
-    wide = lo.interval(fit, new, 0.8, "minmax", strategy=refit)
+    wide = lo.interval(fit, new, level=0.8, method="minmax", strategy=refit)
     for j in range(12):
         far, each = by_size(residual)[rank], by_size([at[k][j] for k in range(30)])
         assert (
@@ -209,7 +216,7 @@ def share_covered(draw, grouped, level=0.9, repeats=40):
     for seed in range(repeats):
         x, y, labels = draw(np.random.default_rng(seed))
         fit = lo.fit(lo.GLM(x[:-5], y[:-5], "squared"))
-        found = lo.interval(fit, x[-5:], level, groups=labels[:-5] if grouped else None)
+        found = lo.interval(fit, x[-5:], level=level, groups=labels[:-5] if grouped else None)
         hits.append((found.low <= y[-5:]) & (y[-5:] <= found.high))
     return np.mean(hits)
 
@@ -257,7 +264,7 @@ def test_rows_whose_refit_does_not_exist_are_infinitely_far_off():
     ridge = lo.fit(
         lo.GLM(rng.standard_normal((10, 20)), Y[:10], "squared", lo.penalties.Ridge(1.0))
     )
-    assert np.isfinite(lo.interval(ridge, np.zeros((2, 20)), 0.5)).all(axis=None)
+    assert np.isfinite(lo.interval(ridge, np.zeros((2, 20)), level=0.5)).all(axis=None)
 
 
 def test_a_row_of_weight_zero_is_not_there():
@@ -346,14 +353,32 @@ def test_sets_are_the_papers(kind, score, seed):
         (folds, "plus", {"plan": plan}),
         (folds, "minmax", {"plan": plan}),
     ):
-        found = lo.interval(
-            fit, new, 0.8, method, score=score, seed=seed, strategy=lo.Exact(), **how
+        found = lo.prediction_sets(
+            fit,
+            new,
+            level=0.8,
+            method=method,
+            score=score,
+            randomized=seed is not None,
+            rng=seed or 0,
+            strategy=lo.Exact(),
+            **how,
         )
         assert (found.to_numpy() == paper_sets(kind, own, score, 0.8, method, seed)).all()
     if kind == "two":
         own = lo.fit(lo.GLM(FEATURES, y, "logistic", lo.penalties.Ridge(1.0)))
         pd.testing.assert_frame_equal(
-            lo.interval(own, new, 0.8, score=score, seed=seed, plan=plan, method="minmax"), found
+            lo.prediction_sets(
+                own,
+                new,
+                level=0.8,
+                score=score,
+                randomized=seed is not None,
+                rng=seed or 0,
+                plan=plan,
+                method="minmax",
+            ),
+            found,
         )
     assert list(found.columns) == list(np.unique(y)) and list(found.index) == list(new.index)
     assert found.to_numpy().any() and (not found.to_numpy().all() or score == "aps")
@@ -382,7 +407,7 @@ def test_sets_are_mapies(score, splits):
     _, sets = theirs.fit_conformalize(FEATURES, THREE).predict_set(PLACES, agg_scores="crossval")
     fit = lo.from_sklearn(host.fit(FEATURES, THREE), FEATURES, THREE)
     plan = lo.from_splits(splits.split(FEATURES), N)
-    ours = lo.interval(fit, PLACES, 0.9, plan=plan, score=score, strategy=lo.Exact())
+    ours = lo.prediction_sets(fit, PLACES, level=0.9, plan=plan, score=score, strategy=lo.Exact())
     assert (ours.to_numpy() == sets[:, :, 0]).all() and 0 < ours.to_numpy().mean() < 1
 
 
@@ -393,8 +418,8 @@ def test_sets_hold_those_of_exact_refits(kind, refit):
     y, loss = (y, "multinomial") if kind == "three" else ((y == "yes").astype(float), "logistic")
     fit = lo.fit(lo.GLM(FEATURES, y, loss, penalty))
     for score in ("lac", "aps", "raps"):
-        exact = lo.interval(fit, PLACES, score=score, strategy=lo.Exact())
-        found = lo.interval(fit, PLACES, score=score, strategy=refit)
+        exact = lo.prediction_sets(fit, PLACES, score=score, strategy=lo.Exact())
+        found = lo.prediction_sets(fit, PLACES, score=score, strategy=refit)
         assert (found.to_numpy() >= exact.to_numpy()).all()
         assert exact.attrs["widened"] < 1e-6 < found.attrs["widened"] or isinstance(
             refit, lo.Certified
@@ -462,13 +487,13 @@ def test_two_quantiles_are_conformalised():
             )
     error = np.maximum(low[1] - Y, Y - high[1])
     assert error.min() < 0 < error.max()
-    found = lo.interval(fits, Z, 0.8, plan=plan, strategy=lo.Exact())
+    found = lo.quantile_interval(*fits, Z, level=0.8, plan=plan, strategy=lo.Exact())
     np.testing.assert_allclose(found.high, ranked(high[0] + error, 0.8), atol=1e-5)
     np.testing.assert_allclose(found.low, -ranked(error - low[0], 0.8), atol=1e-5)
     np.testing.assert_allclose(
         found.prediction, (lo.predict(fits[0], Z) + lo.predict(fits[1], Z)) / 2, rtol=1e-10
     )
-    same = lo.interval((FIT, FIT), Z)  # of one fit twice they are the jackknife+
+    same = lo.quantile_interval(FIT, FIT, Z)  # of one fit twice they are the jackknife+
     np.testing.assert_allclose(same, lo.interval(FIT, Z), rtol=1e-12)
 
 
@@ -480,7 +505,7 @@ def test_each_group_has_its_own_level():
     )
     fit = lo.fit(lo.GLM(X, Y, "squared"))
     means, distance = scratch([[i] for i in range(N)])
-    found = lo.interval(fit, Z, 0.9, groups=kind, new_groups=new)
+    found = lo.interval(fit, Z, level=0.9, groups=kind, new_groups=new)
     for name in ("few", "many"):
         own, rows = kind == name, new == name
         np.testing.assert_allclose(
@@ -492,13 +517,15 @@ def test_each_group_has_its_own_level():
     assert found.attrs["method"] == "jackknife+ in each group" and found.attrs[
         "at_least"
     ] == pytest.approx(0.8)
-    folds = lo.interval(fit, Z, 0.9, "cv+", groups=kind, new_groups=new)
+    folds = lo.interval(fit, Z, level=0.9, method="cv+", groups=kind, new_groups=new)
     assert folds.attrs["method"] == "CV+ in each group" and folds.attrs["at_least"] == 0.0
     labels = pd.Series(kind, FRAME.index).sample(frac=1.0, random_state=0)
     by_label = lo.interval(FIT, NEW, groups=labels, new_groups=pd.Series(new, NEW.index).iloc[::-1])
     np.testing.assert_allclose(by_label, found, rtol=1e-9)
-    sets = lo.interval(BINARY, Z, 0.8, groups=kind, new_groups=new)
-    alone = lo.interval(BINARY, Z[new == "few"], 0.8, groups=kind, new_groups=new[new == "few"])
+    sets = lo.prediction_sets(BINARY, Z, level=0.8, groups=kind, new_groups=new)
+    alone = lo.prediction_sets(
+        BINARY, Z[new == "few"], level=0.8, groups=kind, new_groups=new[new == "few"]
+    )
     assert (sets[new == "few"].to_numpy() == alone.to_numpy()).all()
 
 
@@ -529,7 +556,13 @@ def test_sets_cover():
         x = rng.normal(size=(41, 2)) + 1.2 * np.array([[0, 0], [1, 0], [0, 1]])[y]
         fit = lo.fit(lo.GLM(x[:-1], y[:-1], "multinomial", lo.penalties.Ridge(1.0)))
         for score, held in hits.items():
-            held.append(bool(lo.interval(fit, x[-1:], 0.8, score=score, seed=0).loc[0, y[-1]]))
+            held.append(
+                bool(
+                    lo.prediction_sets(
+                        fit, x[-1:], level=0.8, score=score, rng=0, randomized=True
+                    ).loc[0, y[-1]]
+                )
+            )
     assert all(abs(np.mean(held) - 0.8) <= 2 * np.sqrt(0.8 * 0.2 / 40) for held in hits.values())
 
 
@@ -559,8 +592,10 @@ def test_columns_are_matched_by_name_and_rows_keep_theirs():
         lo.interval(lo.fit(lo.GLM(X, Y, "squared")), NEW[["a", "b", "c"]]), want, rtol=1e-12
     )
     labels = pd.Series(LABELS, index=FRAME.index)
-    by_label = lo.interval(fit, NEW, 0.8, groups=labels.sample(frac=1.0, random_state=0))
-    np.testing.assert_allclose(by_label, lo.interval(fit, NEW, 0.8, groups=LABELS), rtol=1e-12)
+    by_label = lo.interval(fit, NEW, level=0.8, groups=labels.sample(frac=1.0, random_state=0))
+    np.testing.assert_allclose(
+        by_label, lo.interval(fit, NEW, level=0.8, groups=LABELS), rtol=1e-12
+    )
 
 
 def test_new_rows_go_through_what_the_host_does():
@@ -620,18 +655,18 @@ def test_new_rows_go_through_what_the_host_does():
             "has classes, or two values only, without a probability",
         ),
         (
-            lambda: lo.interval((FIT, lo.fit(lo.GLM(X, -Y, "squared"))), Z),
+            lambda: lo.quantile_interval(FIT, lo.fit(lo.GLM(X, -Y, "squared")), Z),
             ValueError,
             "of one response",
         ),
-        (lambda: lo.interval((BINARY, BINARY), Z), TypeError, "two fits are of quantiles"),
-        (lambda: lo.interval(BINARY, Z, inverse=np.exp), TypeError, "not for classes"),
+        (lambda: lo.quantile_interval(BINARY, BINARY, Z), TypeError, "is a class"),
+        (lambda: lo.interval(BINARY, Z, inverse=np.exp), TypeError, "lo.prediction_sets"),
         (
-            lambda: lo.interval(BINARY, Z, score="entropy"),
+            lambda: lo.prediction_sets(BINARY, Z, score="entropy"),
             ValueError,
             "one of lac, aps, raps; got 'entropy'",
         ),
-        (lambda: lo.interval(BINARY, Z, raps=(-1.0, 2)), ValueError, "zero or more"),
+        (lambda: lo.prediction_sets(BINARY, Z, raps=(-1.0, 2)), ValueError, "zero or more"),
         (lambda: lo.interval(FIT, Z, inverse=np.square), ValueError, "must be monotone"),
         (lambda: lo.interval(FIT, Z, new_groups=LABELS[:15]), ValueError, "needs groups"),
         (
@@ -640,7 +675,7 @@ def test_new_rows_go_through_what_the_host_does():
             "60 labels, but there are 15 rows",
         ),
         (
-            lambda: lo.interval(FIT, Z, 0.8, groups=LABELS > 5, new_groups=["?"] * 15),
+            lambda: lo.interval(FIT, Z, level=0.8, groups=LABELS > 5, new_groups=["?"] * 15),
             ValueError,
             "a group of no unit",
         ),
@@ -660,19 +695,23 @@ def test_new_rows_go_through_what_the_host_does():
             TypeError,
             "without a probability of each",
         ),
-        (lambda: lo.interval(FIT, Z, 90), ValueError, "level must lie between 0 and 1; got 90"),
+        (
+            lambda: lo.interval(FIT, Z, level=90),
+            ValueError,
+            "level must lie between 0 and 1; got 90",
+        ),
         (
             lambda: lo.interval(FIT, Z, method="naive"),
             ValueError,
             r"one of plus, minmax, cv\+; got 'naive'",
         ),
         (
-            lambda: lo.interval(FIT, Z, 0.99),
+            lambda: lo.interval(FIT, Z, level=0.99),
             ValueError,
             "needs 99 rows or more, left out one by one; there are 60",
         ),
         (
-            lambda: lo.interval(FIT, Z, 0.95, groups=LABELS),
+            lambda: lo.interval(FIT, Z, level=0.95, groups=LABELS),
             ValueError,
             "needs 19 groups or more.*there are 12",
         ),
@@ -800,11 +839,11 @@ def test_a_small_group_has_infinite_ends_and_the_others_their_own():
     X, g = rng.normal(size=(43, 1)), np.r_[np.repeat([0, 1], 20), 2, 2, 2]
     fit = lo.fit(lo.GLM(X, X[:, 0] + rng.normal(size=43), "squared"))
     with pytest.warns(UserWarning, match="level=0.9 needs 9 rows or more of a group: 2 has 3"):
-        found = lo.interval(fit, X[:3], 0.9, groups=g, new_groups=[0, 2, 1])
-    alone = lo.interval(fit, X[[0, 2]], 0.9, groups=g, new_groups=[0, 1])
+        found = lo.interval(fit, X[:3], level=0.9, groups=g, new_groups=[0, 2, 1])
+    alone = lo.interval(fit, X[[0, 2]], level=0.9, groups=g, new_groups=[0, 1])
     np.testing.assert_allclose(found.iloc[[0, 2]], alone)
     assert np.isinf(found.iloc[1][["low", "high"]]).all()
     with pytest.raises(
         ValueError, match="needs 9 rows or more, left out one by one; there are 3 in group 2"
     ):
-        lo.interval(fit, X[:1], 0.9, groups=g, new_groups=[2])
+        lo.interval(fit, X[:1], level=0.9, groups=g, new_groups=[2])

@@ -68,7 +68,7 @@ def test_the_figures_of_svyglm(design, model):
         pd.read_csv(R / f"scales_{design}.csv"),
     )
     for mse in (True, False):
-        found = lo.replicates(
+        found = lo.survey.replicates(
             fit, factors, scale=scales.scale[0], rscales=scales.rscales, mse=mse, strategy=CLOSE
         )
         assert_same_as_r(found, "svyglm_vcov.csv", design=design, model=model, mse=mse)
@@ -83,12 +83,13 @@ def test_the_figures_of_svyglm(design, model):
         weights = made[design]()
         assert weights.shape == factors.shape
         np.testing.assert_allclose(weights.scale, scales.scale[0])
-        assert lo.replicates(fit, weights).dof.iloc[0] == {"clus_JK1": 14, "strat_JKn": 197}.get(
-            design, 7
-        )
+        assert lo.survey.replicates(fit, weights).dof.iloc[0] == {
+            "clus_JK1": 14,
+            "strat_JKn": 197,
+        }.get(design, 7)
     if design in ("clus_JK1", "strat_JKn"):  # half-samples are not unique
         assert_same_as_r(
-            lo.replicates(fit, weights, strategy=CLOSE),
+            lo.survey.replicates(fit, weights, strategy=CLOSE),
             "svyglm_vcov.csv",
             design=design,
             model=model,
@@ -111,7 +112,7 @@ def test_the_figures_of_clusters(model):
     jk1 = lo.covariance(fit, "JK1", groups=data.dnum, strategy=CLOSE)
     assert_same_as_r(jk1, "clusters_vcov.csv", model=model, kind="CRV3J")
     counts = pd.read_csv(R / "counts_vcovBS.csv")[[str(k) for k in data.dnum]].T.to_numpy(float)
-    found = lo.replicates(fit, counts, scale=1 / (counts.shape[1] - 1), strategy=CLOSE)
+    found = lo.survey.replicates(fit, counts, scale=1 / (counts.shape[1] - 1), strategy=CLOSE)
     assert_same_as_r(found, "clusters_vcov.csv", model=model, kind="vcovBS")
     if model == "linear":
         assert_same_as_r(
@@ -138,11 +139,11 @@ def test_any_matrix_of_weights_by_refits_from_scratch(mse):
     rscales = np.array([1.0, 2.0, 0.5, 1.0, 1.0, 0.0])
     thetas = by_hand(FIT.objective, FIT.theta, weights)
     moved = thetas - (FIT.vector if mse else thetas[:5].mean(axis=0))
-    found = lo.replicates(FIT, weights, scale=0.25, rscales=rscales, mse=mse, strategy=CLOSE)
+    found = lo.survey.replicates(FIT, weights, scale=0.25, rscales=rscales, mse=mse, strategy=CLOSE)
     np.testing.assert_allclose(found, 0.25 * (moved * rscales[:, None]).T @ moved, rtol=1e-7)
     np.testing.assert_allclose(found.replicates, thetas, atol=1e-8)
     assert found.proved and len(found.flagged) == 0
-    loose = lo.replicates(
+    loose = lo.survey.replicates(
         FIT, weights, scale=0.25, rscales=rscales, mse=mse, strategy=lo.Certified(0.1)
     )
     off = (loose.standard_errors - found.standard_errors).abs()
@@ -155,7 +156,9 @@ def test_labels_of_weights_are_matched():
     fit = lo.fit(lo.GLM(pd.DataFrame(X, index), pd.Series(Y, index), "logistic"))
     weights = lo.survey.jk1(pd.Series(SITE, index).sample(frac=1, random_state=0))
     np.testing.assert_allclose(
-        lo.replicates(fit, weights), lo.replicates(FIT, lo.survey.jk1(SITE)), rtol=1e-5
+        lo.survey.replicates(fit, weights),
+        lo.survey.replicates(FIT, lo.survey.jk1(SITE)),
+        rtol=1e-5,
     )
 
 
@@ -175,7 +178,7 @@ def test_every_model_by_its_refits(name):
     n = fit.objective.num_units
     blocks = np.arange(n) * 20 // n
     found = lo.covariance(fit, "CRV3J", groups=blocks)
-    refits = lo.fold_parameters(fit, lo.groups(blocks), lo.Exact())
+    refits = lo.fold_parameters(fit, lo.groups(blocks), strategy=lo.Exact())
     values = np.concatenate(
         [np.reshape(leaf, (20, -1)) for _, leaf in sorted(refits.items())], axis=1
     )
@@ -263,9 +266,9 @@ def test_what_is_no_matrix_of_weights_is_refused():
     ]
     for error, words, args, named in refused:
         with pytest.raises(error, match=words):
-            lo.replicates(*args, **named)
+            lo.survey.replicates(*args, **named)
     with pytest.raises(ValueError, match="weights above 1"):
-        lo.replicates(fitted("hidden Markov"), np.full((60, 2), 1.5), scale=1)
+        lo.survey.replicates(fitted("hidden Markov"), np.full((60, 2), 1.5), scale=1)
     apart = np.where(X[:, 0] > 0, 1.0, 0.0)
     near = lo.fit(
         lo.GLM(X[:, :1], np.where(np.arange(N) == np.argmax(X[:, 0]), 0.0, apart), "logistic")
@@ -273,7 +276,7 @@ def test_what_is_no_matrix_of_weights_is_refused():
     out = np.ones((N, 2))
     out[np.argmax(X[:, 0])] = 0
     with pytest.raises(ValueError, match="no refit determines the parameters"):
-        lo.replicates(near, out, scale=1)
+        lo.survey.replicates(near, out, scale=1)
 
 
 @pytest.mark.slow
@@ -282,5 +285,5 @@ def test_rank_one_and_large_plans_agree():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         one = lo.covariance(FIT, "HC3-exact")
-        matrix = lo.replicates(FIT, 1.0 - np.eye(N), scale=1.0, mse=True)
+        matrix = lo.survey.replicates(FIT, 1.0 - np.eye(N), scale=1.0, mse=True)
     np.testing.assert_allclose(one, matrix, rtol=1e-9)

@@ -86,7 +86,7 @@ def test_shares_of_spanning_trees():
 def test_messages_that_do_not_settle_are_no_numbers(monkeypatch):
     graph = grid(3, 3)
     near = Messages(9, graph, 2, "bethe")
-    monkeypatch.setattr("leaveout.inference.loopy.MAX_MESSAGE_ROUNDS", 3)
+    monkeypatch.setattr("leaveout.developer.inference.loopy.MAX_MESSAGE_ROUNDS", 3)
     given = flat(*potentials(np.random.default_rng(0), 9, graph, 2, (1,)))
     assert (
         np.isnan(near.log_partition(given)).all()
@@ -150,7 +150,7 @@ def test_how_far_from_exact_is_said():
 
 @pytest.mark.slow
 def test_parts_of_a_field_that_is_too_wide(monkeypatch):
-    monkeypatch.setattr("leaveout.models.hidden.mrf.MAX_PART_ENTRIES", 100)
+    monkeypatch.setattr("leaveout.developer.models.hidden.mrf.MAX_PART_ENTRIES", 100)
     x, edges = planted(side=5)
     table = lo.MRF(
         x, edges, lo.emissions.Poisson(), 2, coupling=0.5, inference="trw"
@@ -165,12 +165,12 @@ def test_what_approximations_do_not_do():
         x, edges, lo.emissions.Poisson(), 2, **{"coupling": 0.5, "inference": "bethe", **how}
     )
     with pytest.raises(ValueError, match='Take "trw" to learn them'):
-        make(coupling=lo.models.Free())
+        make(coupling=lo.developer.models.Free())
     with pytest.raises(ValueError, match='Take "trw" to learn them'):
-        make(external=lo.models.External())
+        make(external=lo.developer.models.External())
     for run in (
         lambda f: f.decode({"rate": [2.0, 9.0]}),
-        lambda f: f.simulate({"rate": [2.0, 9.0]}, 1, 0),
+        lambda f: f.simulate({"rate": [2.0, 9.0]}, 1),
     ):
         with pytest.raises(ValueError, match="by exact inference only"):
             run(make())
@@ -200,13 +200,14 @@ def test_a_learned_coupling_by_trees():
             edges,
             lo.emissions.Poisson(),
             2,
-            coupling=lo.models.Free(),
+            coupling=lo.developer.models.Free(),
             drop="site",
             inference="trw",
         )
     )
     exact, near = (
-        lo.cross_validate(fit, lo.leave_one_out(), refit) for refit in (lo.Exact(), lo.Certified())
+        lo.cross_validate(fit, lo.leave_one_out(), strategy=refit)
+        for refit in (lo.Exact(), lo.Certified())
     )
     assert (
         np.mean(abs(near.losses - exact.losses) <= near.error + 1e-9) > 0.9

@@ -62,7 +62,10 @@ def test_every_refit_is_that_of_another_solver(seed):
     np.testing.assert_allclose(fit.parameters["intercept"], intercept, atol=1e-10)
     assert f"{np.sum(coef == 0)} of 12 coefficients with bounds are at one" in str(fit)
     for plan in (lo.leave_one_out(60), lo.kfold(60, 4, rng=seed), lo.bootstrap(60, 6, rng=seed)):
-        found, theta = lo.cross_validate(fit, plan), lo.fold_parameters(fit, plan, lo.Exact())
+        found, theta = (
+            lo.cross_validate(fit, plan),
+            lo.fold_parameters(fit, plan, strategy=lo.Exact()),
+        )
         refits = [nnls(X, y, w * own, ridge) for own in plan.matrix()]
         assert found.proved.all() and any(np.any((one != 0) != (coef != 0)) for one, _ in refits)
         for k, (one, level) in enumerate(refits):
@@ -94,7 +97,7 @@ def test_bounds_of_both_sides_beside_other_penalties(loss, a):
     np.testing.assert_allclose(fit.parameters["coef"], coef, atol=1e-6)
     np.testing.assert_allclose(fit.parameters["intercept"], intercept, atol=1e-6)
     for plan in (lo.leave_one_out(50), lo.kfold(50, 4, rng=0)):
-        found = lo.cross_validate(fit, plan, lo.Exact())
+        found = lo.cross_validate(fit, plan, strategy=lo.Exact())
         assert found.proved.all()
         for k, own in enumerate(plan.matrix()):
             coef, intercept = within(X, y, w * own, loss, low, high, a, 1.0)
@@ -120,7 +123,7 @@ def test_refits_are_the_hosts_own(name):
     fit, plan = lo.from_sklearn(fitted, X, y, w), lo.kfold(70, 5, rng=0)
     atol = 1e-5 if name == "ridge" else 1e-7  # L-BFGS-B's
     np.testing.assert_allclose(fit.parameters["coef"], fitted.coef_, atol=atol)
-    theta = lo.fold_parameters(fit, plan, lo.Exact())
+    theta = lo.fold_parameters(fit, plan, strategy=lo.Exact())
     assert np.any((theta["coef"] == 0) != (fit.parameters["coef"] == 0))
     for k, own in enumerate(plan.matrix()):
         again = clone(host).fit(X[own > 0], y[own > 0], sample_weight=w[own > 0])
@@ -165,7 +168,7 @@ def test_more_columns_than_rows_and_paths():
     X, y, _ = made(n=40, p=50, seed=5)
     fit, plan = lo.fit(lo.GLM(X, y, "squared", Box(), intercept=False)), lo.kfold(40, 5, rng=0)
     np.testing.assert_allclose(fit.parameters["coef"], scipy.optimize.nnls(X, y)[0], atol=1e-9)
-    found, theta = lo.cross_validate(fit, plan), lo.fold_parameters(fit, plan, lo.Exact())
+    found, theta = lo.cross_validate(fit, plan), lo.fold_parameters(fit, plan, strategy=lo.Exact())
     assert found.proved.all()
     for k, own in enumerate(plan.matrix()):
         np.testing.assert_allclose(
@@ -225,7 +228,11 @@ def test_what_is_refused():
         (ValueError, "no place", lambda: glm(Box(0.0, 1.0) + Box(2.0))),
         (TypeError, "one output", lambda: glm(Box(), "multinomial", np.arange(60) % 3)),
         (ValueError, "nothing is left to refit", lambda: glm(Box(0.0, 0.0), intercept=False)),
-        (TypeError, "not there for an l1 penalty or bounds", lambda: lo.dfbetas(glm(Box()))),
+        (
+            TypeError,
+            "not there for an l1 penalty or bounds",
+            lambda: lo.diagnostics.dfbetas(glm(Box())),
+        ),
     ):
         with pytest.raises(error, match=match):
             call()

@@ -125,7 +125,7 @@ def test_every_plan_and_strategy_gives_the_numbers_of_memory(there, loss, kind):
         ("folds", lo.NewtonStep()),
         ("bootstrap", lo.Exact()),
     ):
-        a, b = (lo.cross_validate(fit, plans[name], refit) for fit in (one, other))
+        a, b = (lo.cross_validate(fit, plans[name], strategy=refit) for fit in (one, other))
         alike(a.losses, b.losses), alike(a.error, b.error, 1e-5)
         assert (a.proved == b.proved).all(), (name, refit)
 
@@ -172,7 +172,7 @@ def test_every_verb_takes_them(there):
     alike(lo.fold_parameters(a, plan)["coef"], lo.fold_parameters(b, plan)["coef"])
     alike(lo.interval(a, X[:7].astype(float)), lo.interval(b, put(X[:7])))
     alike(lo.covariance(a), lo.covariance(b))
-    alike(lo.leverage(a), lo.leverage(b))
+    alike(lo.diagnostics.leverage(a), lo.diagnostics.leverage(b))
     alike(
         *(
             lo.influence(lo.cross_validate(fit, loo)).table().select_dtypes("number")
@@ -295,7 +295,7 @@ model = lo.Separable(unit, (own(X, second), y), ridge, np.zeros(3))
 assert model.data[0].devices() == {second} and isinstance(model.data[1], np.ndarray)
 fit = lo.fit(model, num_starts=1)
 assert sent.pop(n) <= 1 + 2 * 5, sent  # y, and the weights of one for each function of them that is made, not for each look
-found = lo.cross_validate(fit, plan, lo.Exact(), audit=0)
+found = lo.cross_validate(fit, plan, strategy=lo.Exact(), audit=0)
 assert n not in sent and 3 * n not in sent, sent
 with jax.default_device(second):  # of data in memory, from starts side by side
     sent.clear()
@@ -313,7 +313,7 @@ jax.config.update("jax_transfer_guard_host_to_device", "allow")
 memory = lo.fit(lo.GLM(X.astype(float), y, "logistic", lo.penalties.Ridge(1.0), intercept=False))
 for a, b in (
     (fit.vector, chosen.vector),
-    (found.losses, lo.cross_validate(memory, plan, lo.Exact()).losses),
+    (found.losses, lo.cross_validate(memory, plan, strategy=lo.Exact()).losses),
     (loo.losses, lo.cross_validate(memory, lo.leave_one_out(n)).losses),
 ):
     assert np.nanmax(np.abs(a - b)) < 1e-9

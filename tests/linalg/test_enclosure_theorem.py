@@ -170,7 +170,7 @@ def test_every_ball_is_asked_for_where_its_gaps_were_taken(monkeypatch):
         lo.cross_validate(
             fit,
             lo.from_splits([(np.flatnonzero(group != k), np.flatnonzero(group == k))], 60),
-            lo.Exact(),
+            strategy=lo.Exact(),
         )
     assert len(seen) >= 6
 
@@ -225,7 +225,10 @@ def test_what_a_fit_left_is_no_error(plan, short):
         float(fit.parameters["intercept"]) - short,
     )
     rough = lo.anchor(model, {"intercept": intercept, "coef": coef}, throw=False)
-    told, true = lo.cross_validate(rough, plan), lo.cross_validate(fit, plan, lo.Exact(1e-12))
+    told, true = (
+        lo.cross_validate(rough, plan),
+        lo.cross_validate(fit, plan, strategy=lo.Exact(1e-12)),
+    )
     off = np.bincount(plan.refit, np.abs(told.losses - true.losses))
     assert told.proved.all() and (off <= told.error + 1e-10).all()
 
@@ -236,9 +239,9 @@ def test_a_heavy_row_of_high_leverage_lies_in_its_ball():
     weight = np.ones(60)
     weight[5] = 20.0
     fit = lo.fit(lo.GLM(X, y, "poisson", lo.penalties.Ridge(0.3), sample_weight=weight))
-    true = lo.cross_predict(fit, PLAN, lo.Exact(1e-12), "link")
+    true = lo.cross_predict(fit, PLAN, strategy=lo.Exact(1e-12), kind="link")
     look = linear.one_row(fit, np.arange(60), np.zeros(60))
-    kept = 1 - lo.leverage(fit)
+    kept = 1 - lo.diagnostics.leverage(fit)
     np.testing.assert_allclose(look.kept_share, np.asarray(kept), rtol=1e-6)
     assert (np.abs(look.center - true) <= look.half + 1e-9).all()
     norm, table = anchors.linear_cache(fit).norm, anchors.linear_cache(fit).table
@@ -335,11 +338,11 @@ def test_estimates_of_large_problems_are_called_so(monkeypatch):
     X, y = some(3)
     fit = lo.fit(lo.GLM(X, y, "poisson", lo.penalties.Ridge(0.05)))
     plan = lo.kfold(60, 6, rng=0)
-    true, called = lo.cross_validate(fit, plan, lo.Exact(1e-12), audit=0), []
+    true, called = lo.cross_validate(fit, plan, strategy=lo.Exact(1e-12), audit=0), []
     monkeypatch.setattr(linear, "COSTLY_OPERATIONS", 0.0)
     monkeypatch.setattr(linear, "STEPS", 1)
     for rtol in 10.0 ** -np.arange(1.0, 7.0, 0.25):
-        cv = lo.cross_validate(fit, plan, lo.Certified(float(rtol)), audit=0)
+        cv = lo.cross_validate(fit, plan, strategy=lo.Certified(float(rtol)), audit=0)
         off = np.bincount(plan.refit, np.abs(cv.losses - true.losses))
         assert (off <= cv.error * (1 + 1e-6) + 1e-9).all()
         called.append(cv.proved.all())
@@ -353,7 +356,7 @@ def test_an_estimated_contraction_serves_the_steps_after_it(monkeypatch):
     X, y = some(6, n=120, p=60)
     fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.5)))
     plan, lanes, contraction = lo.leave_one_out(120), [], _enclosure.CertifiedBatch._contraction
-    true = lo.cross_validate(fit, plan, lo.Exact(1e-12), audit=0)
+    true = lo.cross_validate(fit, plan, strategy=lo.Exact(1e-12), audit=0)
     monkeypatch.setattr(linear, "COSTLY_OPERATIONS", 0.0)
     monkeypatch.setattr(linear, "_budget", lambda step: 0.0)
     monkeypatch.setattr(
@@ -363,7 +366,7 @@ def test_an_estimated_contraction_serves_the_steps_after_it(monkeypatch):
     )
     for rtol in (0.1, 1e-2, 1e-4, 1e-6):
         lanes.clear()
-        cv = lo.cross_validate(fit, plan, lo.Certified(rtol), audit=0)
+        cv = lo.cross_validate(fit, plan, strategy=lo.Certified(rtol), audit=0)
         assert (np.abs(cv.losses - true.losses) <= cv.error * (1 + 1e-6) + 1e-9).all()
         assert (cv.error <= 5 * rtol * cv.scale * (1 + 1e-9)).all()
         assert not cv.proved.all() and len(lanes) <= 1.5 * len(true.error)
@@ -439,7 +442,7 @@ def test_the_next_term_of_all_rows_leaves_what_is_proved(kind):
             throw=False,
         )
     plan = lo.Plan(np.arange(81), np.arange(80), part, np.zeros(80, bool), 80)
-    theta = lo.fold_parameters(exact, plan, lo.Exact(1e-13))
+    theta = lo.fold_parameters(exact, plan, strategy=lo.Exact(1e-13))
     true = np.einsum("np,np->n", X, theta["coef"]) + theta["intercept"]
     anchor, look = anchors.linear_cache(fit), linear.one_row(fit, np.arange(80), part)
     z, (third,) = anchor.rows, anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
@@ -530,7 +533,7 @@ def test_wide_refits_without_hessians_are_within_their_estimates(monkeypatch, lo
 
     monkeypatch.setattr(linear, "conjugate", counted)
     for refit in (lo.Certified(), lo.Certified(1e-5), lo.NewtonStep(), lo.Exact(1e-7)):
-        cv = lo.cross_validate(fit, lo.leave_one_out(), refit, audit=0)
+        cv = lo.cross_validate(fit, lo.leave_one_out(), strategy=refit, audit=0)
         # scikit-learn's own digits
         assert (np.abs(cv.losses - true) <= cv.error * (1 + 1e-6) + 2e-6).all()
         assert np.isfinite(cv.error).all()

@@ -89,7 +89,10 @@ def test_every_refit_is_that_of_proximal_gradients(loss, seed):
     fit = lo.fit(lo.GLM(X, y, loss, lo.penalties.GroupLasso(alpha, labels), sample_weight=w))
     active, changed = fit.parameters["coef"] != 0, 0
     for plan in (lo.leave_one_out(n), lo.kfold(n, 4, rng=seed)):
-        found, theta = lo.cross_validate(fit, plan), lo.fold_parameters(fit, plan, lo.Exact())
+        found, theta = (
+            lo.cross_validate(fit, plan),
+            lo.fold_parameters(fit, plan, strategy=lo.Exact()),
+        )
         assert found.proved.all() and not len(found.flagged())
         refits = [proximal(X, y, w * own, alpha * size, member, loss) for own in plan.matrix()]
         changed += sum(np.any((coef != 0) != active) for coef, _ in refits)
@@ -115,7 +118,7 @@ def test_groups_of_one_are_the_lasso():
     other = lo.fit(lo.GLM(X, y, "squared", lo.penalties.Lasso(6.0), sample_weight=w))
     np.testing.assert_allclose(one.parameters["coef"], other.parameters["coef"], atol=1e-10)
     plan = lo.leave_one_out(60)
-    mine, its = (lo.cross_validate(fit, plan, lo.Exact()) for fit in (one, other))
+    mine, its = (lo.cross_validate(fit, plan, strategy=lo.Exact()) for fit in (one, other))
     np.testing.assert_allclose(mine.losses, its.losses, atol=1e-8)
     assert mine.proved.all()
 
@@ -150,7 +153,9 @@ def test_other_strategies_know_how_far_they_are_off(refit):
     X, y, _ = made(seed=1, n=30, p=12)
     fit = lo.fit(lo.GLM(X, y, "squared", lo.penalties.GroupLasso(4.0, grouped(0, 12)[0])))
     for plan in (lo.leave_one_out(30), lo.kfold(30, 5, rng=0)):
-        exact, found = (lo.cross_validate(fit, plan, one, audit=0) for one in (lo.Exact(), refit))
+        exact, found = (
+            lo.cross_validate(fit, plan, strategy=one, audit=0) for one in (lo.Exact(), refit)
+        )
         total = np.bincount(plan.refit, np.abs(found.losses - exact.losses))
         assert np.all(total <= found.error * (1 + 1e-6) + 1e-9)
 
@@ -162,7 +167,7 @@ def test_the_order_within_unchanged_groups(loss):
     fit, off = lo.fit(lo.GLM(X, y, loss, lo.penalties.GroupLasso(2.0, grouped()[0]))), {}
     for t in (0.2, 0.1, 0.05):
         plan = lo.Plan(np.array([0, 1]), np.array([7]), np.array([1 - t]), np.array([False]), 60)
-        exact = lo.fold_parameters(fit, plan, lo.Exact(1e-12))["coef"][0]
+        exact = lo.fold_parameters(fit, plan, strategy=lo.Exact(1e-12))["coef"][0]
         np.testing.assert_array_equal(exact != 0, fit.parameters["coef"] != 0)
         for refit in (
             lo.NoUpdate(),
@@ -170,7 +175,7 @@ def test_the_order_within_unchanged_groups(loss):
             lo.NewtonStep(),
             lo.InfinitesimalJackknife(2),
         ):
-            found = lo.fold_parameters(fit, plan, refit)["coef"][0]
+            found = lo.fold_parameters(fit, plan, strategy=refit)["coef"][0]
             off.setdefault(repr(refit), []).append(np.linalg.norm(found - exact))
     for (name, errors), order in zip(off.items(), (1, 2, 2, 3), strict=True):
         np.testing.assert_allclose(

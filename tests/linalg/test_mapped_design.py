@@ -63,7 +63,7 @@ def test_every_plan_and_strategy_gives_the_numbers_of_a_copy(loss, penalty):
         ("bootstrap", lo.Exact()),
         ("loo", lo.NewtonStep()),
     ):
-        one, other = (lo.cross_validate(fit, plans[name], refit) for fit in (copy, single))
+        one, other = (lo.cross_validate(fit, plans[name], strategy=refit) for fit in (copy, single))
         alike(one.losses, other.losses), alike(one.error, other.error, 1e-5)
         assert (one.proved == other.proved).all(), (name, refit)
 
@@ -79,7 +79,7 @@ def test_every_verb_takes_them():
     alike(lo.fold_parameters(a, plan)["coef"], lo.fold_parameters(b, plan)["coef"])
     alike(lo.interval(a, dense[:7]), lo.interval(b, X[:7]))
     alike(lo.covariance(a), lo.covariance(b))
-    alike(lo.leverage(a), lo.leverage(b))
+    alike(lo.diagnostics.leverage(a), lo.diagnostics.leverage(b))
     alike(
         *(
             lo.influence(lo.cross_validate(fit, loo)).table().select_dtypes("number")
@@ -105,7 +105,9 @@ def test_what_jax_derives_sees_a_copy():
     plan = lo.kfold(N, 4)
     alike(
         *(
-            lo.cross_validate(lo.fit(model), plan, lo.InfinitesimalJackknife(order=2)).losses
+            lo.cross_validate(
+                lo.fit(model), plan, strategy=lo.InfinitesimalJackknife(order=2)
+            ).losses
             for model in (a, b)
         )
     )

@@ -73,8 +73,8 @@ def test_every_plan_and_strategy_gives_the_numbers_of_dense_rows(loss, penalty):
     for plan in plans:
         for name, refit in REFITS.items():
             one, other = (
-                lo.cross_validate(dense, plan, refit),
-                lo.cross_validate(sparse, plan, refit),
+                lo.cross_validate(dense, plan, strategy=refit),
+                lo.cross_validate(sparse, plan, strategy=refit),
             )
             alike(one.losses, other.losses)
             # products of dense rows are in float32, whose rounding counts
@@ -116,7 +116,7 @@ def test_every_verb_takes_them():
     )
     alike(
         *(
-            lo.cross_validate(fit, plan, lo.InfinitesimalJackknife(order=2)).losses
+            lo.cross_validate(fit, plan, strategy=lo.InfinitesimalJackknife(order=2)).losses
             for fit in fits(class_weight="balanced")
         )
     )
@@ -131,7 +131,7 @@ def test_tuning_goes_down_the_same_slopes():
     X, y = table()
     model = lambda x: lambda a: lo.GLM(x, y["logistic"], "logistic", lo.penalties.Ridge(a))
     tune = lambda x: lo.tune(
-        model(x), {"a": (1e-2, 1e2)}, lo.leave_one_out(), start={"a": 1.0}, nested=0
+        model(x), {"a": (1e-2, 1e2)}, lo.leave_one_out(), start={"a": 1.0}, num_outer_folds=0
     )
     tuned = [tune(x).best.value for x in (X.toarray(), X)]
     alike(*tuned, 1e-6)
@@ -170,7 +170,7 @@ def test_hosts_refitted_on_folds(host):
     host.fit(X, target)
     fit = lo.from_sklearn(host, X, target)
     assert scipy.sparse.issparse(fit.objective.design.csr)
-    found = lo.cross_predict(fit, lo.kfold(k=3), lo.Exact(), kind="link")
+    found = lo.cross_predict(fit, lo.kfold(k=3), strategy=lo.Exact(), kind="link")
     for out in (
         fold.index[fold.held] for fold in (lo.kfold(N, 3).some(np.array([k])) for k in range(3))
     ):

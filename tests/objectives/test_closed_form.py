@@ -27,14 +27,16 @@ REFITS = (
 )
 def test_refits_are_those_that_jax_derives(refit, plan):
     given, derived = (
-        lo.cross_validate(fitted(name), plan, refit) for name in ("closed form", "separable")
+        lo.cross_validate(fitted(name), plan, strategy=refit)
+        for name in ("closed form", "separable")
     )
     close = dict(rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(given.losses, derived.losses, **close)
     np.testing.assert_allclose(given.result, derived.result)
     if not isinstance(refit, lo.Certified):  # which stops where it is near enough
         parameters = [
-            lo.fold_parameters(fitted(name), plan, refit) for name in ("closed form", "separable")
+            lo.fold_parameters(fitted(name), plan, strategy=refit)
+            for name in ("closed form", "separable")
         ]
         for name in parameters[0]:
             np.testing.assert_allclose(parameters[0][name], parameters[1][name], **close)
@@ -66,7 +68,7 @@ source = next(n for n in ast.parse(open("tests/helpers.py").read()).body if geta
 exec(compile(ast.Module([source], []), "helpers", "exec"))
 fit = lo.fit(Moments(np.random.default_rng(0).standard_normal(30)))
 for refit in (lo.Certified(), lo.InfinitesimalJackknife(2), lo.NewtonStep(), lo.Exact()):
-    print(lo.cross_validate(fit, lo.kfold(30, 5), refit), fit)
+    print(lo.cross_validate(fit, lo.kfold(30, 5), strategy=refit), fit)
 """
     assert imported(code, ("jax",)) == []
 
@@ -100,7 +102,7 @@ class Remembered(Moments):
 @pytest.mark.parametrize("refit", [lo.NewtonStep(), lo.Exact(), lo.Certified()], ids=repr)
 def test_each_refit_begins_where_its_own_last_evaluation_ended(refit):
     Remembered.seen.clear()
-    lo.cross_validate(lo.fit(Remembered(sample_mean().data)), lo.kfold(k=4), refit)
+    lo.cross_validate(lo.fit(Remembered(sample_mean().data)), lo.kfold(k=4), strategy=refit)
     state, weights = (np.concatenate(part) for part in zip(*Remembered.seen, strict=True))
     own = (state == weights).all(axis=1)
     # a refit without an evaluation begins at the fit
@@ -111,7 +113,7 @@ def test_each_refit_begins_where_its_own_last_evaluation_ended(refit):
 def test_what_a_model_does_not_have_is_said():
     with pytest.raises(NotImplementedError, match="Moments has none"):
         lo.cross_predict(fitted("closed form"), lo.kfold(40, 4))
-    assert isinstance(OBJECTIVES["closed form"](), lo.models.AbstractClosedForm)
+    assert isinstance(OBJECTIVES["closed form"](), lo.developer.models.AbstractClosedForm)
 
 
 def test_covariances_are_those_that_jax_derives():

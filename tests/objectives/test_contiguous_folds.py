@@ -145,7 +145,8 @@ def test_refits_lie_within_their_errors(plan, cheap, monkeypatch):
     fit, plan = fitted(), PLANS[plan]()
     found = lo.cross_validate(fit, plan, audit=0)
     nothing, exact = (
-        lo.cross_validate(fit, plan, refit, audit=0) for refit in (lo.NoUpdate(), lo.Exact(1e-10))
+        lo.cross_validate(fit, plan, strategy=refit, audit=0)
+        for refit in (lo.NoUpdate(), lo.Exact(1e-10))
     )
     scored = np.maximum(np.add.reduceat(found.plan.held, plan.indptr[:-1], dtype=float), 1)
     for estimate in (found, nothing):
@@ -179,7 +180,7 @@ def test_influential_folds_go_on_by_full_passes_and_others_do_not(cheap, monkeyp
         "_take_steps",
         lambda batch, candidates: went.append(candidates.lanes) or steps(batch, candidates),
     )
-    found = lo.cross_validate(fitted(), lo.leave_one_out(), lo.Certified(0.05), audit=0)
+    found = lo.cross_validate(fitted(), lo.leave_one_out(), strategy=lo.Certified(0.05), audit=0)
     assert 60 in went[0] and len(went[0]) < 40
     assert (found.error[60] < np.inf) and found.result[60] == lo.RESULTS.successful
 
@@ -194,9 +195,9 @@ def test_no_update_takes_one_pass(cheap, monkeypatch):
         return losses(batch, theta, lanes)
 
     monkeypatch.setattr(ClosedFormBatch, "losses", refits_alone)
-    found = lo.fold_parameters(fit, lo.leave_one_out(), lo.NoUpdate())
+    found = lo.fold_parameters(fit, lo.leave_one_out(), strategy=lo.NoUpdate())
     assert len(found["rate"]) == 80
-    estimate = lo.cross_validate(fit, lo.leave_one_out(), lo.Exact(1e-3), audit=0)
+    estimate = lo.cross_validate(fit, lo.leave_one_out(), strategy=lo.Exact(1e-3), audit=0)
     assert len(passes) == 1 and np.isfinite(estimate.baseline[estimate.plan.held]).all()
 
 

@@ -4,7 +4,6 @@ Or they are cases.
 """
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import leaveout as lo
@@ -29,19 +28,21 @@ MODELS = {
     ),
 }
 TABLES = {
-    "validation": lambda fit, cv: lo.validate(fit, plan=DRAWN, curves=0).table.iloc[:, :5],
-    "centres": lambda fit, cv: lo.internal_external(fit, CENTRE).table,
-    "calibration": lambda fit, cv: lo.calibration(cv).table,
-    "its curve": lambda fit, cv: lo.calibration(cv).curve,
-    "apparent calibration": lambda fit, cv: lo.calibration(fit).table,
-    "stability": lambda fit, cv: lo.stability(fit, plan=DRAWN).table,
-    "metrics": lambda fit, cv: pd.concat([cv.metrics["value"], cv.metrics["standard_error"]]),
-    "Cook": lambda fit, cv: lo.cooks_distance(fit),
+    "validation": lambda fit, cv: lo.clinical.validate(fit, plan=DRAWN, num_curves=0).table.iloc[
+        :, :5
+    ],
+    "centres": lambda fit, cv: lo.clinical.internal_external(fit, CENTRE).table,
+    "calibration": lambda fit, cv: lo.clinical.calibration(cv).table,
+    "its curve": lambda fit, cv: lo.clinical.calibration(cv).curve,
+    "apparent calibration": lambda fit, cv: lo.clinical.calibration(fit).table,
+    "stability": lambda fit, cv: lo.clinical.stability(fit, plan=DRAWN).table,
+    "metrics": lambda fit, cv: cv.metrics.loc[list(cv.measured), "standard_error"],
+    "Cook": lambda fit, cv: lo.diagnostics.cooks_distance(fit),
     "covariance": lambda fit, cv: lo.covariance(fit, "nonrobust"),
-    "moves": lambda fit, cv: lo.influence(cv, strategy=lo.Exact(1e-10), pairs=0).rows[
+    "moves": lambda fit, cv: lo.influence(cv, strategy=lo.Exact(1e-10), num_pairs=0).rows[
         ["cook", "moved", "others"]
     ],
-    "net benefit": lambda fit, cv: lo.decision_curve(cv, [0.3, 0.5]).table,
+    "net benefit": lambda fit, cv: lo.clinical.decision_curve(cv, [0.3, 0.5]).table,
 }
 METRICS = {"classes": ["auc", "brier", "f1"], "number": ["rmse", "r2"], "survival": ["concordance"]}
 
@@ -52,7 +53,7 @@ def test_weights_times_a_constant_are_the_same_data(kind):
     tables = []
     for c in (1.0, 0.01 if kind == "number" else 100.0):
         fit = lo.fit(MODELS[kind](slice(None), w * c, c))
-        cv = lo.cross_validate(fit, FOLDS, lo.Exact(1e-10), metric=METRICS[kind], audit=0)
+        cv = lo.cross_validate(fit, FOLDS, strategy=lo.Exact(1e-10), metric=METRICS[kind], audit=0)
         tables.append(
             {
                 name: table(fit, cv)
@@ -69,33 +70,44 @@ def test_cases_are_so_many_rows():
     heavy = lo.fit(MODELS["classes"](slice(None), COUNT * 1.0, 1.0))
     copies = lo.fit(MODELS["classes"](rows, None, 1.0))
     cases = lo.cross_validate(
-        heavy, lo.leave_one_out(cases=True), lo.Exact(1e-10), metric=["brier", "rmse"]
+        heavy, lo.leave_one_out(cases=True), strategy=lo.Exact(1e-10), metric=["brier", "rmse"]
     )
-    alone = lo.cross_validate(copies, lo.leave_one_out(), lo.Exact(1e-10), metric=["brier", "rmse"])
+    alone = lo.cross_validate(
+        copies, lo.leave_one_out(), strategy=lo.Exact(1e-10), metric=["brier", "rmse"]
+    )
     pairs = {
-        "held out": (lo.calibration(cases).table, lo.calibration(alone).table),
-        "lowess": (lo.calibration(cases, "lowess").table, lo.calibration(alone, "lowess").table),
-        "apparent": (lo.calibration(heavy, cases=True).table, lo.calibration(copies).table),
+        "held out": (lo.clinical.calibration(cases).table, lo.clinical.calibration(alone).table),
+        "lowess": (
+            lo.clinical.calibration(cases, smoother="lowess").table,
+            lo.clinical.calibration(alone, smoother="lowess").table,
+        ),
+        "apparent": (
+            lo.clinical.calibration(heavy, cases=True).table,
+            lo.clinical.calibration(copies).table,
+        ),
         "net benefit": (
-            lo.decision_curve(cases, [0.4]).table,
-            lo.decision_curve(alone, [0.4]).table,
+            lo.clinical.decision_curve(cases, [0.4]).table,
+            lo.clinical.decision_curve(alone, [0.4]).table,
         ),
         "its own": (
-            lo.decision_curve(heavy, [0.4], cases=True).table,
-            lo.decision_curve(copies, [0.4]).table,
+            lo.clinical.decision_curve(heavy, [0.4], cases=True).table,
+            lo.clinical.decision_curve(copies, [0.4]).table,
         ),
         "errors": (cases.metrics["standard_error"], alone.metrics["standard_error"]),
         "centres": (
-            lo.internal_external(heavy, CENTRE, cases=True).table,
-            lo.internal_external(copies, CENTRE[rows]).table,
+            lo.clinical.internal_external(heavy, CENTRE, cases=True).table,
+            lo.clinical.internal_external(copies, CENTRE[rows]).table,
         ),
     }
     for name, (ours, truth) in pairs.items():
         np.testing.assert_allclose(ours, truth, rtol=1e-6, atol=1e-8, err_msg=name)
-    said = str(lo.calibration(cases)), str(lo.calibration(lo.cross_validate(heavy, FOLDS)))
+    said = (
+        str(lo.clinical.calibration(cases)),
+        str(lo.clinical.calibration(lo.cross_validate(heavy, FOLDS))),
+    )
     assert f"numbers of cases, {COUNT.sum()} in all" in said[0] and "mean one" in said[1]
     with pytest.raises(ValueError, match="where the plan was made"):
-        lo.calibration(cases, cases=True)
+        lo.clinical.calibration(cases, cases=True)
 
 
 def test_units_of_weight_zero_are_none():
@@ -113,7 +125,7 @@ def test_units_of_weight_zero_are_none():
     whole = lo.Plan(
         np.arange(5) * N, np.tile(np.arange(N), 4), weight.ravel(), np.zeros(4 * N, bool), N
     )
-    found, want = lo.stability(heavy, plan=whole), lo.stability(fewer, plan=plan)
+    found, want = lo.clinical.stability(heavy, plan=whole), lo.clinical.stability(fewer, plan=plan)
     assert len(found.units) == len(some)
     np.testing.assert_allclose(found.table, want.table, rtol=1e-7)
 
@@ -128,7 +140,9 @@ def test_weights_of_proportions_are_trials():
         for name in ("trials", "sample_weight")
     ]
     assert all(unit_weights(fit.objective).scale == 1.0 for fit in fits)
-    np.testing.assert_allclose(lo.cooks_distance(fits[1]), lo.cooks_distance(fits[0]), rtol=1e-9)
+    np.testing.assert_allclose(
+        lo.diagnostics.cooks_distance(fits[1]), lo.diagnostics.cooks_distance(fits[0]), rtol=1e-9
+    )
     eta = X @ fits[0].parameters["coef"] + fits[0].parameters["intercept"]
     p, Z = 1 / (1 + np.exp(-eta)), np.column_stack([X, np.ones(N)])
     truth = np.linalg.inv(Z.T @ (Z * (7 * p * (1 - p))[:, None]))

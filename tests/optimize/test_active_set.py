@@ -173,7 +173,10 @@ def test_every_refit_is_scikit_learns(seed):
     fit = lo.fit(lo.GLM(X, y, "squared", lo.penalties.ElasticNet(alpha, ratio), sample_weight=w))
     active = fit.parameters["coef"] != 0
     for plan in (lo.leave_one_out(60), lo.kfold(60, 4, rng=seed)):
-        found, theta = lo.cross_validate(fit, plan), lo.fold_parameters(fit, plan, lo.Exact())
+        found, theta = (
+            lo.cross_validate(fit, plan),
+            lo.fold_parameters(fit, plan, strategy=lo.Exact()),
+        )
         assert found.proved.all() and not len(found.flagged())
         refits = [least_squares(X, y, w * own, alpha, ratio) for own in plan.matrix()]
         changed = sum(np.any((coef != 0) != active) for coef, _ in refits)
@@ -189,7 +192,7 @@ def test_every_refit_is_scikit_learns(seed):
             return 0.5 * (y[held] - X[held] @ coef - intercept) ** 2
 
         assert not beyond(found, plan, told).any()
-        prediction = lo.cross_predict(fit, plan, lo.Exact())
+        prediction = lo.cross_predict(fit, plan, strategy=lo.Exact())
         other = np.empty(60)
         for k, (coef, intercept) in enumerate(refits):
             held = plan.index[plan.indptr[k] : plan.indptr[k + 1]]
@@ -207,7 +210,7 @@ def test_refits_of_other_losses(loss):
         return SLOPES[loss](X[held] @ coef + intercept, y[held])[0]
 
     for plan in (lo.leave_one_out(40), lo.kfold(40, 4, rng=0), lo.bootstrap(40, 3, rng=0)):
-        found = lo.cross_validate(fit, plan, lo.Exact())
+        found = lo.cross_validate(fit, plan, strategy=lo.Exact())
         assert found.proved.all()
         for k, own in enumerate(plan.matrix()):
             mine = slice(plan.indptr[k], plan.indptr[k + 1])
@@ -235,7 +238,7 @@ def test_single_rows_of_least_squares_are_judged_without_a_pass_over_all_rows(mo
         return slopes(own, units, eta, half)
 
     monkeypatch.setattr(_kinks, "_slopes", count)
-    found = lo.cross_validate(fit, plan, lo.Exact(), audit=0)
+    found = lo.cross_validate(fit, plan, strategy=lo.Exact(), audit=0)
     # once in each of three judgements, and half of them again
     assert found.proved.all() and sum(computed) < 5 * 1000
     few = np.arange(0, 1000, 111)
@@ -261,10 +264,11 @@ def test_single_rows_that_are_told_by_what_each_parameter_does(loss, monkeypatch
     """
     X, y, _ = made(n=150, p=60, loss=loss)
     fit, plan = lo.fit(lo.GLM(X, y, loss, lo.penalties.Lasso(4.0))), lo.leave_one_out(150)
-    exact = lo.cross_validate(fit, plan, lo.Exact(), audit=0)
+    exact = lo.cross_validate(fit, plan, strategy=lo.Exact(), audit=0)
     monkeypatch.setattr(_kinks, "MAX_OTHER_FIT_WORK", 0.0)
     found, step = (
-        lo.cross_validate(fit, plan, refit, audit=0) for refit in (lo.Certified(), lo.NewtonStep())
+        lo.cross_validate(fit, plan, strategy=refit, audit=0)
+        for refit in (lo.Certified(), lo.NewtonStep())
     )
     told = ~found.proved
     assert exact.proved.all() and 0.1 < told.mean() < 1
@@ -283,11 +287,13 @@ def test_other_strategies_know_how_far_they_are_off(refit):
     X, y, _ = made(seed=1)
     fit = lo.fit(lo.GLM(X, y, "squared", lo.penalties.Lasso(4.0)))
     for plan in (lo.leave_one_out(60), lo.kfold(60, 5, rng=0)):
-        exact, found = (lo.cross_validate(fit, plan, one, audit=0) for one in (lo.Exact(), refit))
+        exact, found = (
+            lo.cross_validate(fit, plan, strategy=one, audit=0) for one in (lo.Exact(), refit)
+        )
         total = np.bincount(plan.refit, np.abs(found.losses - exact.losses))
         assert np.all(total <= found.error * (1 + 1e-6) + 1e-9)
     np.testing.assert_allclose(
-        lo.cross_validate(fit, plan, lo.NoUpdate()).losses, exact.baseline, rtol=1e-12
+        lo.cross_validate(fit, plan, strategy=lo.NoUpdate()).losses, exact.baseline, rtol=1e-12
     )
 
 
@@ -300,10 +306,10 @@ def test_the_order_within_unchanged_coefficients():
     fit, off = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Lasso(3.0))), {}
     for t in (0.2, 0.1, 0.05):
         plan = lo.Plan(np.array([0, 1]), np.array([7]), np.array([1 - t]), np.array([False]), 60)
-        exact = lo.fold_parameters(fit, plan, lo.Exact(1e-12))["coef"][0]
+        exact = lo.fold_parameters(fit, plan, strategy=lo.Exact(1e-12))["coef"][0]
         np.testing.assert_array_equal(exact != 0, fit.parameters["coef"] != 0)
         for refit in (lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.NewtonStep()):
-            found = lo.fold_parameters(fit, plan, refit)["coef"][0]
+            found = lo.fold_parameters(fit, plan, strategy=refit)["coef"][0]
             off.setdefault(repr(refit), []).append(np.linalg.norm(found - exact))
     for name, order in (("NoUpdate()", 1), ("InfinitesimalJackknife()", 2), ("NewtonStep()", 2)):
         ratios = np.log2(np.divide(off[name][:-1], off[name][1:]))
@@ -357,7 +363,7 @@ def test_refits_are_the_hosts_own(name):
     fitted = clone(host).fit(X, y, **seen(slice(None)))
     fit, plan = lo.from_sklearn(fitted, X, y, w), lo.kfold(70, 4, rng=0)
     np.testing.assert_allclose(fit.parameters["coef"], np.ravel(fitted.coef_), atol=1e-8)
-    theta = lo.fold_parameters(fit, plan, lo.Exact())
+    theta = lo.fold_parameters(fit, plan, strategy=lo.Exact())
     alone = host
     if "chosen" in name:
         assert "alpha = " in fit.objective.note and "was chosen on all rows" in fit.objective.note
@@ -397,7 +403,7 @@ def test_glum_with_l1():
     }
     host = lambda: glum.GeneralizedLinearRegressor(max_iter=2000, P1=np.r_[0.0, np.ones(9)], **more)
     fit, plan = lo.from_glum(host().fit(X, y), X, y), lo.kfold(60, 3, rng=0)
-    theta = lo.fold_parameters(fit, plan, lo.Exact())
+    theta = lo.fold_parameters(fit, plan, strategy=lo.Exact())
     assert np.sum(fit.parameters["coef"] == 0) > 0
     for k, own in enumerate(plan.matrix()):
         again = host().fit(X[own > 0], y[own > 0])
@@ -592,15 +598,15 @@ def test_the_slope_of_the_held_out_loss_by_differences(net, loss):
         lambda **rho: model.under(penalty(*rho.values())),
         dict(zip(names, at, strict=True)),
     )
-    trial = lo.tune(build, space, plan, trials=1, start=start, nested=0).best
+    trial = lo.tune(build, space, plan, num_trials=1, start=start, num_outer_folds=0).best
     for k, name in enumerate(names):
         each = np.array([at, at])
         each[:, k] *= np.exp([1e-4, -1e-4])
         fits = [lo.fit(model.under(penalty(*one))) for one in each]
-        zeros = [lo.fold_parameters(fit, plan, lo.Exact())["coef"] == 0 for fit in fits]
+        zeros = [lo.fold_parameters(fit, plan, strategy=lo.Exact())["coef"] == 0 for fit in fits]
         np.testing.assert_array_equal(*zeros)
         assert (zeros[0] != zeros[0][0]).any()
-        up, down = (lo.cross_validate(fit, plan, lo.Exact(), audit=0).mean for fit in fits)
+        up, down = (lo.cross_validate(fit, plan, strategy=lo.Exact(), audit=0).mean for fit in fits)
         np.testing.assert_allclose(trial.slope[name], (up - down) / 2e-4, rtol=1e-4, atol=1e-7)
 
 
@@ -619,7 +625,12 @@ def test_the_slope_of_exact_refits_that_keep_their_zeros():
     model = lo.GLM(X, y, "squared", lo.penalties.Lasso(1.0))
     space, start = {"a": (1.0, 100.0)}, {"a": 20.0}
     trial = lo.tune(
-        lambda a: model.under(lo.penalties.Lasso(a)), space, plan, trials=1, start=start, nested=0
+        lambda a: model.under(lo.penalties.Lasso(a)),
+        space,
+        plan,
+        num_trials=1,
+        start=start,
+        num_outer_folds=0,
     ).best
     assert trial.value == pytest.approx(losses[1], rel=1e-9)
     assert trial.slope["a"] == pytest.approx((losses[0] - losses[2]) / 2e-4, rel=1e-5)
@@ -629,9 +640,13 @@ def test_down_the_slope_to_the_lowest_of_a_path():
     X, y, _ = made(n=60, p=12)
     model, plan = lo.GLM(X, y, "squared", lo.penalties.Lasso(1.0)), lo.kfold(60, 5, rng=0)
     found = lo.tune(
-        lambda a: model.under(lo.penalties.Lasso(a)), {"a": (0.5, 60.0)}, plan, nested=0, trials=20
+        lambda a: model.under(lo.penalties.Lasso(a)),
+        {"a": (0.5, 60.0)},
+        plan,
+        num_outer_folds=0,
+        num_trials=20,
     )
-    path = lo.path(model, np.geomspace(0.5, 60, 12), plan, lo.Exact())
+    path = lo.path(model, np.geomspace(0.5, 60, 12), plan, strategy=lo.Exact())
     assert "has kinks where coefficients come and go" in str(found) and "Exact" in str(
         found.estimate
     )
@@ -655,9 +670,12 @@ def test_pickled_checkpointed_and_measured(tmp_path):
     found = lo.cross_validate(fit, plan, metric="mse")
     assert found.metrics.loc["mse", "value"] == pytest.approx(2 * found.mean)
     count = lo.cross_validate(
-        fit, plan, lo.Exact(), evaluate=lambda held, seen, theta: float(np.sum(theta["coef"] != 0))
+        fit,
+        plan,
+        strategy=lo.Exact(),
+        evaluate=lambda held, seen, theta: float(np.sum(theta["coef"] != 0)),
     )
-    theta = lo.fold_parameters(fit, plan, lo.Exact())["coef"]
+    theta = lo.fold_parameters(fit, plan, strategy=lo.Exact())["coef"]
     np.testing.assert_array_equal(count.losses, np.sum(theta != 0, axis=1))
     assert known.audit is not None and not known.audit["beyond"].any()
     other = lo.cross_validate(lo.fit(fit.objective.under(lo.penalties.Lasso(3.0))), plan)
@@ -712,7 +730,7 @@ def test_what_is_refused():
         with pytest.raises(error, match=match):
             call()
     fit = glm("squared", net)
-    for call in (lo.dfbetas, lo.covariance, lambda fit: lo.interval(fit, X[:2])):
+    for call in (lo.diagnostics.dfbetas, lo.covariance, lambda fit: lo.interval(fit, X[:2])):
         with pytest.raises(TypeError, match="not there for an l1 penalty"):
             call(fit)
     with pytest.raises(_active_set.NoMinimiser, match="not determined"):

@@ -113,7 +113,7 @@ def test_a_saddle_is_seen_whose_gradient_says_nothing_of_it():
     assert not curves_down(lambda v: hessian @ v, lambda g: metric @ g, drawn)
 
 
-class Ridge(lo.AbstractObjective):
+class Ridge(lo.developer.AbstractObjective):
     """F = ½ Σ_n w_n ‖a − x_n‖² + ½ (2w₀ − 1) b² + ¼ b⁴.
 
     Without unit 0, b = 0 is a saddle that no gradient leads away from.
@@ -138,7 +138,7 @@ def test_a_descent_that_ends_on_a_saddle_is_no_refit(monkeypatch):
     objective = Ridge(np.random.default_rng(0).standard_normal((12, 30)))
     fit = lo.anchor(objective, lo.fit(objective, np.zeros(31), num_starts=1).theta)
     for refit in (lo.Certified(), lo.Exact()):
-        found = lo.cross_validate(fit, lo.leave_one_out(), refit, audit=0)
+        found = lo.cross_validate(fit, lo.leave_one_out(), strategy=refit, audit=0)
         assert found.result[0] == lo.RESULTS.not_converged and not found.result[1:].any()
 
 
@@ -174,8 +174,8 @@ def network():
 )
 def test_far_refits_of_a_network_are_as_near_to_refits_as_they_say(network, refit):
     plan = lo.kfold(120, 8, rng=1)
-    found = lo.cross_validate(network, plan, refit, audit=0)
-    theta = lo.fold_parameters(network, plan, refit)
+    found = lo.cross_validate(network, plan, strategy=refit, audit=0)
+    theta = lo.fold_parameters(network, plan, strategy=refit)
     assert (found.result == lo.RESULTS.successful).all()
     lengths = []
     with jax.enable_x64(True):

@@ -47,8 +47,11 @@ def test_fit_and_solve(name):
 def test_exact_is_the_refit(name):
     fit = by_products(name)
     plan = lo.random_subsets(fit.objective.num_units, 0.1, 3, rng=1)
-    got, certified = lo.fold_parameters(fit, plan, lo.Exact(1e-10)), lo.cross_validate(fit, plan)
-    scores = lo.cross_validate(fit, plan, lo.Exact(1e-10)).losses
+    got, certified = (
+        lo.fold_parameters(fit, plan, strategy=lo.Exact(1e-10)),
+        lo.cross_validate(fit, plan),
+    )
+    scores = lo.cross_validate(fit, plan, strategy=lo.Exact(1e-10)).losses
     sums = lambda losses: np.array(
         [np.nansum(losses[plan.indptr[k] : plan.indptr[k + 1]]) for k in range(3)]
     )
@@ -69,7 +72,7 @@ def test_strategies_agree_with_a_factor(name, refit):
     fit = by_products(name)
     dense = lo.anchor(fit.objective, fit.parameters, curvature="dense")
     plan = lo.random_subsets(fit.objective.num_units, 0.1, 3, rng=1)
-    one, other = (lo.cross_validate(f, plan, refit) for f in (fit, dense))
+    one, other = (lo.cross_validate(f, plan, strategy=refit) for f in (fit, dense))
     np.testing.assert_allclose(one.losses, other.losses, rtol=1e-5, atol=1e-7)
 
 
@@ -111,7 +114,7 @@ def test_more_parameters_than_fit_in_a_matrix():
     fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.1)))
     assert fit.factor.shape == (120, 120)
     plan = lo.kfold(120, 4, rng=0)
-    got = lo.fold_parameters(fit, plan, lo.Exact())
+    got = lo.fold_parameters(fit, plan, strategy=lo.Exact())
     train = np.setdiff1d(np.arange(120), plan.index[plan.indptr[0] : plan.indptr[1]])
     host = LogisticRegression(C=10.0, tol=1e-10, max_iter=10_000, solver="newton-cg").fit(
         X[train], y[train]
@@ -267,7 +270,7 @@ def test_feature_crf_by_products_is_within_its_error(seed, strategies):
         held = [plan.index[plan.indptr[k] : plan.indptr[k + 1]] for k in range(3)]
         truth = np.array([nll(refit(np.setdiff1d(np.arange(40), out)), out)[0] for out in held])
         for strategy in strategies:
-            found = lo.cross_validate(fit, plan, strategy, audit=0)
+            found = lo.cross_validate(fit, plan, strategy=strategy, audit=0)
             off = np.abs(np.add.reduceat(found.losses, plan.indptr[:-1]) - truth)
             assert (off <= found.error + 1e-6 * (1 + truth)).all() and np.isfinite(
                 found.error

@@ -139,8 +139,10 @@ def test_logistic_regression_of_levels_is_the_hosts():
     np.testing.assert_allclose(taken.parameters["coef"], host.coef_[0])
     np.testing.assert_allclose(taken.value, ours.value, rtol=1e-9)
     assert taken.rank == ours.rank == 5 and ours.num_params == 6
-    agree_with_the_host(lo.cross_validate(taken, lo.kfold(k=4), lo.Exact()), X, loss, 1e-5)
-    agree_with_the_host(lo.cross_validate(ours, lo.groups(level), lo.Exact()), X, loss, 1e-5)
+    agree_with_the_host(lo.cross_validate(taken, lo.kfold(k=4), strategy=lo.Exact()), X, loss, 1e-5)
+    agree_with_the_host(
+        lo.cross_validate(ours, lo.groups(level), strategy=lo.Exact()), X, loss, 1e-5
+    )
 
 
 def test_parameters_of_refits_are_of_least_norm_too():
@@ -231,7 +233,7 @@ def test_the_audit_is_right_where_columns_repeat_one_another(kind, noise):
     y = Y if kind == "squared" else (rng.random(N) < 0.5) * 1.0
     fit = lo.fit(lo.GLM(X, y, kind))
     for refit in (lo.Certified(), lo.Exact()):
-        cv = lo.cross_validate(fit, lo.leave_one_out(), refit)
+        cv = lo.cross_validate(fit, lo.leave_one_out(), strategy=refit)
         assert not cv.audit.beyond.any() and cv.audit.exact.notna().all() and "LO308" not in str(cv)
 
 
@@ -256,18 +258,22 @@ def test_what_stands_on_the_curvature_is_its_pseudo_inverse():
     np.testing.assert_allclose(fit.hessian, whole.T @ whole, atol=1e-9)
     hat = whole @ np.linalg.pinv(whole)
     np.testing.assert_allclose(whole @ fit.solve(whole.T), hat, atol=1e-9)
-    np.testing.assert_allclose(lo.leverage(fit), np.diag(hat), atol=1e-9)
+    np.testing.assert_allclose(lo.diagnostics.leverage(fit), np.diag(hat), atol=1e-9)
     inverse = fit.solve(np.eye(7))
     np.testing.assert_allclose(inverse @ fit.hessian @ inverse, inverse, atol=1e-9)
     dropped = lo.fit(lo.GLM(X[:, 1:], Y, "squared"))  # the same model, determined
     usual = LEVEL < 4
     np.testing.assert_allclose(
-        lo.cooks_distance(fit)[usual], lo.cooks_distance(dropped)[usual], rtol=1e-6
+        lo.diagnostics.cooks_distance(fit)[usual],
+        lo.diagnostics.cooks_distance(dropped)[usual],
+        rtol=1e-6,
     )
     np.testing.assert_allclose(
-        lo.dfbetas(fit).to_numpy()[usual, 5], lo.dfbetas(dropped).to_numpy()[usual, 4], rtol=1e-6
+        lo.diagnostics.dfbetas(fit).to_numpy()[usual, 5],
+        lo.diagnostics.dfbetas(dropped).to_numpy()[usual, 4],
+        rtol=1e-6,
     )
-    zeros = lo.dfbetas(lo.fit(lo.GLM(repeated(), Y, "squared"))).to_numpy()
+    zeros = lo.diagnostics.dfbetas(lo.fit(lo.GLM(repeated(), Y, "squared"))).to_numpy()
     assert (zeros[:, 5] == 0).all() and np.isfinite(zeros).all()
 
 
@@ -281,7 +287,9 @@ def test_classes_of_a_multinomial_share_what_is_not_determined():
     assert free.rank == 2 * 5 and penalised.rank == 18 - 1
     dropped = lo.fit(lo.GLM(X[:, 1:], y, "multinomial"))
     np.testing.assert_allclose(free.value, dropped.value, rtol=1e-10)
-    ours, theirs = (lo.cross_validate(fit, lo.kfold(k=4), lo.Exact()) for fit in (free, dropped))
+    ours, theirs = (
+        lo.cross_validate(fit, lo.kfold(k=4), strategy=lo.Exact()) for fit in (free, dropped)
+    )
     np.testing.assert_allclose(ours.losses, theirs.losses, atol=1e-6)
 
 
@@ -320,14 +328,14 @@ def test_separation_is_refused_as_before_and_seen_in_refits(turned):
     No minimum was reached there.
     """
     X = np.eye(3)[np.repeat([0, 1, 2], 20)]
-    with pytest.raises((RuntimeError, lo.IndefiniteHessianError), match="separated"):
+    with pytest.raises((RuntimeError, lo.validation.IndefiniteHessianError), match="separated"):
         lo.fit(lo.GLM(X, (np.arange(60) < 20) * 1.0, "logistic"))
     y = np.arange(60) % 2.0
     y[20:40] = np.arange(20) == 3  # without that row, its level is separated
     X = X @ np.linalg.qr(np.random.default_rng(0).standard_normal((3, 3)))[0] if turned else X
     fit = lo.fit(lo.GLM(X, y, "logistic", intercept=not turned))
     cv = lo.cross_validate(
-        fit, lo.groups(np.where(np.arange(60) == 23, 0, 1 + np.arange(60) % 5)), lo.Exact()
+        fit, lo.groups(np.where(np.arange(60) == 23, 0, 1 + np.arange(60) % 5)), strategy=lo.Exact()
     )
     assert (
         cv.result[0] == lo.RESULTS.not_converged
@@ -353,7 +361,9 @@ def test_refits_beside_one_that_is_undetermined_keep_their_losses(kind):
             ],
             35,
         )
-    found, exact = (lo.cross_validate(fit, plan, refit) for refit in (lo.Certified(), lo.Exact()))
+    found, exact = (
+        lo.cross_validate(fit, plan, strategy=refit) for refit in (lo.Certified(), lo.Exact())
+    )
     known = np.arange(len(found.error)) != (4 if kind == "alone" else 0)
     assert (
         found.result[~known] == lo.RESULTS.undetermined
@@ -404,7 +414,7 @@ def test_a_level_that_one_row_keeps_from_separation():
         weight[0] = np.exp(rng.uniform(0, 6))
         fit = lo.fit(lo.GLM(X, y, "logistic", sample_weight=weight))
         for refit in (lo.Certified(), lo.Exact()):
-            cv = lo.cross_validate(fit, lo.leave_one_out(), refit)
+            cv = lo.cross_validate(fit, lo.leave_one_out(), strategy=refit)
             assert cv.result[0] == lo.RESULTS.not_converged and np.isnan(cv.losses[0])
 
 

@@ -251,7 +251,8 @@ def test_splits_of_groups_or_of_a_series_say_so():
     fit, splits = lo.fit(lo.GLM(X, y, "squared")), list(GroupKFold(5).split(X, y, g))
     theirs = lo.from_splits(splits, 180, groups=pd.Series(g).astype(str).to_numpy())
     cv, plain = (
-        lo.cross_validate(fit, plan, lo.Exact()) for plan in (theirs, lo.from_splits(splits, 180))
+        lo.cross_validate(fit, plan, strategy=lo.Exact())
+        for plan in (theirs, lo.from_splits(splits, 180))
     )
     sums = np.bincount(g, cv.per_unit() - cv.mean)
     assert cv.se == pytest.approx(np.sqrt(15 / 14 * np.sum(sums**2)) / 180, rel=1e-9)
@@ -264,7 +265,7 @@ def test_splits_of_groups_or_of_a_series_say_so():
     rolling = list(TimeSeriesSplit(6).split(X))
     series = lo.from_splits(rolling, 180, times=days)
     assert series.serial and series.clusters is None
-    told = lo.cross_validate(fit, series, lo.Exact())
+    told = lo.cross_validate(fit, series, strategy=lo.Exact())
     assert "blocks of" in told.standard_error.kind
     labelled = lo.from_splits(rolling, 180, times=pd.Series(days, index=days))
     assert labelled._match_labels("fit", days[::-1].sort_values()).columns == {}
@@ -274,13 +275,13 @@ def test_splits_of_groups_or_of_a_series_say_so():
     for plan in (lo.from_splits(rolling, 180), lo.from_splits(KFold(5).split(X))):
         said = [
             each
-            for each in lo.cross_validate(noise, plan, lo.Exact()).checks()
+            for each in lo.cross_validate(noise, plan, strategy=lo.Exact()).checks()
             if each.code == "LO203"
         ]
         assert len(said) == 1 and "runs of rows in time order" in said[0].reason
     for plan in (lo.kfold(k=5), lo.leave_one_out(), series):
         assert "LO203" not in [
-            each.code for each in lo.cross_validate(noise, plan, lo.Exact()).checks()
+            each.code for each in lo.cross_validate(noise, plan, strategy=lo.Exact()).checks()
         ]
     own = pd.Series(g, index=[f"r{k}" for k in range(180)])
     mixed = [
@@ -417,7 +418,7 @@ def test_repeats_average_and_keep_the_standard_error_of_units():
     X, y = rng.normal(size=(40, 2)), rng.normal(size=40)
     plan = lo.kfold(40, 4, rng=3, num_repeats=6)
     np.testing.assert_array_equal(np.bincount(plan.index), 6)
-    cv = lo.cross_validate(lo.fit(lo.GLM(X, y, "squared")), plan, lo.Exact())
+    cv = lo.cross_validate(lo.fit(lo.GLM(X, y, "squared")), plan, strategy=lo.Exact())
     loss = np.zeros((6, 40))
     for k, (units, seen) in enumerate(splits_of(plan)):
         A = np.c_[np.ones(40), X]
@@ -587,9 +588,9 @@ def test_a_plan_of_one_series_does_not_fit_several():
     x = np.random.default_rng(0).poisson(4, 30)
     fit = lo.fit(lo.HMM(x, lo.emissions.Poisson(), 2, lengths=[15, 15]), num_starts=1)
     with pytest.raises(ValueError, match="30 steps for one series, but the fit has 2"):
-        lo.cross_validate(fit, lo.leave_future_out(30, 20, 1), lo.NoUpdate())
+        lo.cross_validate(fit, lo.leave_future_out(30, 20, 1), strategy=lo.NoUpdate())
     plan = lo.leave_future_out(30, 13, 1, groups=np.repeat([0, 1], 15))
-    found = lo.cross_validate(fit, plan, lo.NoUpdate(), audit=0)
+    found = lo.cross_validate(fit, plan, strategy=lo.NoUpdate(), audit=0)
     assert found.plan.index[found.plan.held].tolist() == [13, 28, 14, 29]
 
 

@@ -131,34 +131,40 @@ def logistic():
 
 def posterior():
     loss = lambda theta, y: 0.5 * (y - theta[0]) ** 2
-    return lo.from_posterior(DRAWS, loss, Y, log_prior=lambda theta: -0.5 * theta[0] ** 2)
+    return lo.bayes.from_posterior(DRAWS, loss, Y, log_prior=lambda theta: -0.5 * theta[0] ** 2)
 
 
 def additive():
-    return lo.Additive([lo.s("x", k=5)], {"x": X[:, 0]}, Y)
+    return lo.Additive([lo.terms.s("x", k=5)], {"x": X[:, 0]}, Y)
 
 
 def tuned(plan):
     model = lambda alpha: lo.GLM(X, Y, "squared", lo.penalties.Ridge(alpha))
-    return lo.tune(model, {"alpha": (0.1, 10.0)}, plan, trials=3, nested=0).estimate.mean
+    return lo.tune(
+        model, {"alpha": (0.1, 10.0)}, plan, num_trials=3, num_outer_folds=0
+    ).estimate.mean
 
 
 VERBS = {
     "cross_validate": lambda plan: lo.cross_validate(linear(), plan).per_unit(),
     "cross_predict": lambda plan: lo.cross_predict(linear(), plan),
     "fold_parameters": lambda plan: lo.fold_parameters(linear(), plan)["coef"],
-    "functional": lambda plan: lo.functional(linear(), lambda p: p["coef"][0], plan).standard_error,
+    "functional": lambda plan: (
+        lo.diagnostics.functional(linear(), plan, lambda p: p["coef"][0]).standard_error
+    ),
     "interval": lambda plan: lo.interval(linear(), X, plan=plan),
     "path": lambda plan: lo.path(lo.GLM(X, Y, "squared"), [0.1, 1.0], plan).best.mean,
     "path of bands": lambda plan: lo.path(lo.BandedRidge(X, Y), [0.1, 1.0], plan).losses,
     "tune": tuned,
-    "tune of bands": lambda plan: lo.tune(lo.BandedRidge(X, Y), (0.1, 10.0), plan, trials=3).losses,
+    "tune of bands": lambda plan: (
+        lo.tune(lo.BandedRidge(X, Y), (0.1, 10.0), plan, num_trials=3).losses
+    ),
     "smooth": lambda plan: lo.smooth(additive(), plan).edf,
     "curves": lambda plan: lo.tuning.curves(lo.fit(additive()), plan),
-    "validate": lambda plan: lo.validate(logistic(), plan=plan).table,
-    "stability": lambda plan: lo.stability(logistic(), plan=plan).table,
-    "calibration": lambda plan: lo.calibration(logistic(), plan=plan).curve,
-    "elpd": lambda plan: lo.elpd(posterior(), plan).elpd,
+    "validate": lambda plan: lo.clinical.validate(logistic(), plan=plan).table,
+    "stability": lambda plan: lo.clinical.stability(logistic(), plan=plan).table,
+    "calibration": lambda plan: lo.clinical.calibration(logistic(), plan=plan).curve,
+    "elpd": lambda plan: lo.bayes.elpd(posterior(), plan).elpd,
     "influence": lambda plan: lo.influence(posterior(), plan),
     "sklearn": lambda plan: lo.sklearn.cross_validate(LinearRegression(), X, Y, cv=plan)[
         "test_score"
@@ -232,8 +238,8 @@ def test_units_are_those_of_the_fit():
     five = lo.cross_validate(chains["step"], 5, audit=0).plan
     np.testing.assert_array_equal(five.index, np.arange(N))  # one after the other
     weighted = lo.fit(lo.GLM("y ~ x", TABLE, "squared", sample_weight="w"))
-    cases = lo.cross_validate(weighted, lo.leave_one_out(cases=True), lo.Exact())
-    named = lo.cross_validate(weighted, lo.leave_one_out(cases="w"), lo.Exact())
+    cases = lo.cross_validate(weighted, lo.leave_one_out(cases=True), strategy=lo.Exact())
+    named = lo.cross_validate(weighted, lo.leave_one_out(cases="w"), strategy=lo.Exact())
     np.testing.assert_array_equal(cases.losses, named.losses)
     with pytest.raises(ValueError, match="from 2 to 3"):
         lo.cross_validate(chains["sequence"], lo.kfold(k=4))

@@ -56,7 +56,7 @@ def test_half_samples_give_the_variance_of_a_stratified_mean():
     fit = lo.fit(lo.GLM(np.ones((14, 1)), y, "squared", intercept=False))
     want = np.sum(np.diff(y.reshape(7, 2)) ** 2) / 14**2
     for weights in (lo.survey.brr(label), lo.survey.fay(label), lo.survey.jkn(label)):
-        np.testing.assert_allclose(lo.replicates(fit, weights, mse=True).iloc[0, 0], want)
+        np.testing.assert_allclose(lo.survey.replicates(fit, weights, mse=True).iloc[0, 0], want)
 
 
 def test_the_bootstrap_draws_one_cluster_fewer():

@@ -87,7 +87,7 @@ def compared(estimate: lo.Estimate | None, known: Truth, plan: lo.Plan) -> Folds
 
 
 def examine(
-    kind: Kind, rng: np.random.Generator, plans: int | None, *strategies: lo.AbstractRefit
+    kind: Kind, rng: np.random.Generator, plans: int | None, *strategies: lo.developer.AbstractRefit
 ) -> list[Folds]:
     """One problem of a kind under each strategy, on so many of its plans."""
     found: list[list[Folds]] = [[] for _ in strategies]
@@ -96,7 +96,7 @@ def examine(
         known = truth(problem, plan)
         for mine, strategy in zip(found, strategies, strict=True):
             try:
-                estimate = lo.cross_validate(problem.fit, plan, strategy)
+                estimate = lo.cross_validate(problem.fit, plan, strategy=strategy)
             except (RuntimeError, ValueError) as refused:
                 print(f"refused: {refused}", file=sys.stderr)
                 estimate = None
@@ -109,7 +109,7 @@ def attempt(
     kind: Kind,
     rng: np.random.Generator,
     plans: int | None,
-    *strategies: lo.AbstractRefit,
+    *strategies: lo.developer.AbstractRefit,
 ) -> list[Folds]:
     """The same, and one fold without an answer where the library refuses to fit.
 
@@ -117,7 +117,7 @@ def attempt(
     """
     try:
         return examine(kind, rng, plans, *strategies)
-    except (RuntimeError, lo.IndefiniteHessianError) as refused:
+    except (RuntimeError, lo.validation.IndefiniteHessianError) as refused:
         print(f"{name}: no fit: {refused}", file=sys.stderr)
         nothing, no = np.full(1, np.nan), np.zeros(1, bool)
         return [Folds(*[nothing] * 5, proved=no, flagged=no, answered=no, other=no)] * len(
@@ -154,7 +154,7 @@ def summary(folds: Folds) -> dict[str, float]:
 
 
 def study(
-    names: list[str], seed: int, quick: bool, strategies: dict[str, lo.AbstractRefit]
+    names: list[str], seed: int, quick: bool, strategies: dict[str, lo.developer.AbstractRefit]
 ) -> dict[str, dict[str, Folds]]:
     """Every fold of the problems of each kind, by strategy and kind; `quick`.
 

@@ -373,7 +373,7 @@ def field(rng):
     ]
     x = np.where(site.ravel() % 4 < 2, -1.2, 1.2) + rng.normal(size=12)
     emission = lo.emissions.Gaussian(covariance=1.0, prior={"mean": (0.0, 2.0)})
-    fit = lo.fit(lo.MRF(x, edges, emission, 2, coupling=lo.models.Free(0.5)))
+    fit = lo.fit(lo.MRF(x, edges, emission, 2, coupling=lo.developer.models.Free(0.5)))
     every = likelihoods.configurations(12)
     data = x, every, 1.0 * (every[:, edges[:, 0]] == every[:, edges[:, 1]]).sum(1), 0.0, 2.0
     start = np.r_[fit.parameters["coupling"], np.ravel(fit.parameters["mean"])]

@@ -201,7 +201,7 @@ def estimates(seed: int) -> Iterator[tuple[tuple[str, str], lo.Estimate]]:
                         ).points
                         found = points[int(rng.integers(3))].estimate
                     else:
-                        found = lo.cross_validate(fit, plan, strategy, audit=0)
+                        found = lo.cross_validate(fit, plan, strategy=strategy, audit=0)
                 except (RuntimeError, TypeError, ValueError, np.linalg.LinAlgError):
                     continue
             yield kind, found

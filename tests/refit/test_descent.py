@@ -40,7 +40,7 @@ def test_a_first_step_out_of_the_domain_loses_no_refit():
     theta = scipy.optimize.brentq(slope, 1e-12, 50.0, xtol=1e-14)
     exact = 0.5 * (theta - OUTLYING[-1]) ** 2 - np.sqrt(theta)
     for refit in (lo.Exact(), lo.Certified(), lo.NoUpdate()):
-        found = lo.cross_validate(fit, lo.leave_one_out(), refit, audit=0)
+        found = lo.cross_validate(fit, lo.leave_one_out(), strategy=refit, audit=0)
         assert found.result[-1] == lo.RESULTS.successful
         assert abs(found.losses[-1] - exact) <= found.error[-1] + 1e-9 < 0.25 * exact
 
@@ -55,10 +55,12 @@ def test_what_has_no_minimiser_is_lost_though_its_way_crosses_a_kink():
     y[2] = 1.0  # without it the classes are separate
     fit = lo.fit(lo.GLM(x[:, None], y, loss=loss))
     for refit in (lo.Exact(), lo.Certified()):
-        found = lo.cross_validate(fit, lo.leave_one_out(), refit, audit=0)
+        found = lo.cross_validate(fit, lo.leave_one_out(), strategy=refit, audit=0)
         assert found.result[2] == lo.RESULTS.not_converged
         assert np.isnan(found.losses[2]) and np.isinf(found.error[2])
-    assert np.isinf(lo.cross_validate(fit, lo.leave_one_out(), lo.NewtonStep(), audit=0).error[2])
+    assert np.isinf(
+        lo.cross_validate(fit, lo.leave_one_out(), strategy=lo.NewtonStep(), audit=0).error[2]
+    )
 
 
 def robust():
@@ -73,7 +75,9 @@ def robust():
 @pytest.mark.slow
 def test_refits_at_the_floor_have_their_losses_and_errors():
     fit, plan = robust(), lo.kfold(60, 4)
-    close, closest = (lo.cross_validate(fit, plan, lo.Exact(tol), audit=0) for tol in (1e-8, 1e-12))
+    close, closest = (
+        lo.cross_validate(fit, plan, strategy=lo.Exact(tol), audit=0) for tol in (1e-8, 1e-12)
+    )
     assert (closest.result == lo.RESULTS.successful).all() and (closest.error < 1e-5).all()
     np.testing.assert_allclose(closest.losses, close.losses, atol=1e-6)
 
@@ -85,16 +89,16 @@ def test_an_audit_of_what_stays_at_the_fit_begins_with_the_longest_step():
         lo.Separable(lambda theta, y: jnp.sqrt(1 + (y - theta) ** 2), y, theta0=np.array(0.0))
     )
     for refit in (lo.NoUpdate(), lo.InfinitesimalJackknife()):
-        audit = lo.cross_validate(fit, lo.leave_one_out(), refit, audit=1).audit
+        audit = lo.cross_validate(fit, lo.leave_one_out(), strategy=refit, audit=1).audit
         assert audit.reason[0] == "longest step" and audit.refit[0] == 7
 
 
 def test_refits_that_run_out_of_steps_are_judged_where_they_stand(monkeypatch):
     fit, plan = robust(), lo.kfold(60, 4)
-    exact = lo.cross_validate(fit, plan, lo.Exact(1e-12), audit=0)
+    exact = lo.cross_validate(fit, plan, strategy=lo.Exact(1e-12), audit=0)
     monkeypatch.setattr(_descent, "MAX_CHORD_STEPS", 1)
     for refit in (lo.Exact(1e-12), lo.Certified(1e-6)):
-        found = lo.cross_validate(fit, plan, refit, audit=0)
+        found = lo.cross_validate(fit, plan, strategy=refit, audit=0)
         assert (found.result == lo.RESULTS.successful).all() and (found.error < 1e-2).all()
         off = [
             abs(np.sum(found.losses[plan.refit == k] - exact.losses[plan.refit == k]))
@@ -351,11 +355,11 @@ def test_refits_take_fewer_gradients(monkeypatch):
         "gradient",
         lambda self, u, lanes: looked.append(len(lanes)) or gradient(self, u, lanes),
     )
-    accelerated = lo.fold_parameters(fit, plan, lo.Exact())
+    accelerated = lo.fold_parameters(fit, plan, strategy=lo.Exact())
     quick, looked[:] = sum(looked), []
     monkeypatch.setattr(
         WeightMoves, "accelerate", lambda self, u, asked: (self, asked, np.full(len(u), np.inf))
     )
-    plain = lo.fold_parameters(fit, plan, lo.Exact())
+    plain = lo.fold_parameters(fit, plan, strategy=lo.Exact())
     assert quick < sum(looked)
     np.testing.assert_allclose(accelerated, plain, rtol=1e-7, atol=1e-8)

@@ -67,7 +67,7 @@ def test_refits_are_minima_over_all_coefficients(penalty, kind):
     fit, active = lo.fit(lo.Cox(X, time, event, penalty, **more)), set()
     for plan in (lo.leave_one_out(n), lo.kfold(n, 8, rng=0)):
         exact, certified, *others = (
-            lo.cross_validate(fit, plan, strategy, audit=0)
+            lo.cross_validate(fit, plan, strategy=strategy, audit=0)
             for strategy in (
                 lo.Exact(1e-10),
                 lo.Certified(),
@@ -78,7 +78,7 @@ def test_refits_are_minima_over_all_coefficients(penalty, kind):
         )
         for loss, theta, w in zip(
             exact.losses,
-            lo.fold_parameters(fit, plan, lo.Exact(1e-10))["coef"],
+            lo.fold_parameters(fit, plan, strategy=lo.Exact(1e-10))["coef"],
             plan.matrix(),
             strict=True,
         ):
@@ -104,8 +104,8 @@ def test_verbs_of_a_cox_lasso():
         and "penalised coefficients are not zero" in fit.objective.note
     )
     np.testing.assert_allclose(lo.predict(fit, X), np.exp(X @ fit.parameters["coef"]))
-    coef, held = lo.fold_parameters(fit, plan, lo.Exact(1e-10))["coef"], plan.matrix() == 0
-    predicted = lo.cross_predict(fit, plan, lo.Exact(1e-10), kind="link")
+    coef, held = lo.fold_parameters(fit, plan, strategy=lo.Exact(1e-10))["coef"], plan.matrix() == 0
+    predicted = lo.cross_predict(fit, plan, strategy=lo.Exact(1e-10), kind="link")
     np.testing.assert_allclose(predicted, np.einsum("np,np->n", X, coef[held.argmax(0)]), atol=1e-7)
     path = lo.path(model, [6.0, 13.0], plan)
     assert abs(path.table().iloc[1]["mean"] - lo.cross_validate(fit, plan).mean) < 1e-2

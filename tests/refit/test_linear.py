@@ -148,7 +148,7 @@ def test_an_audit_ends_where_steps_do(alpha):
 def test_what_stays_where_it_is_knows_how_far_that_is(strategy, loss):
     fit, X, y, w, group = fitted("weights", loss, 3)
     for plan in (lo.leave_one_out(len(y)), lo.groups(group)):
-        cv = lo.cross_validate(fit, plan, strategy)
+        cv = lo.cross_validate(fit, plan, strategy=strategy)
         _, wrong, _ = beyond(cv, plan, loss, X, y, w)
         assert wrong <= np.sum(~cv.proved) // 50 and np.isfinite(cv.error).all()
 
@@ -187,7 +187,7 @@ def test_other_losses_are_proved_too(loss):
     )
     fit = lo.fit(lo.GLM(X, y, loss, lo.penalties.Ridge(0.5)))
     plan = lo.leave_one_out(60)
-    cv, exact = lo.cross_validate(fit, plan), lo.cross_validate(fit, plan, lo.Exact(1e-12))
+    cv, exact = lo.cross_validate(fit, plan), lo.cross_validate(fit, plan, strategy=lo.Exact(1e-12))
     assert cv.proved.all() and exact.proved.all() and not len(cv.flagged())
     assert (np.abs(cv.losses - exact.losses) <= cv.error + exact.error + 1e-12).all()
     for k in (0, 17):
@@ -238,7 +238,10 @@ def test_other_links_are_proved_too(name):
     fit, design = lo.fit(lo.GLM(X, y, loss, penalty)), np.c_[X, np.ones(60)]
     assert fit.predictors is not None
     for plan in (lo.leave_one_out(60), lo.kfold(60, 6, rng=0), lo.bootstrap(60, 6, rng=0)):
-        cv, exact = lo.cross_validate(fit, plan), lo.cross_validate(fit, plan, lo.Exact(1e-12))
+        cv, exact = (
+            lo.cross_validate(fit, plan),
+            lo.cross_validate(fit, plan, strategy=lo.Exact(1e-12)),
+        )
         found = 0
         for k, w in enumerate(plan.matrix()):
             if plan.num_refits == 60 and k % 6:
@@ -295,7 +298,7 @@ def test_errors_of_proportions_are_estimated(loss):
     fit = lo.fit(lo.GLM(X, 0.2 + 0.5 * y, loss, lo.penalties.Ridge(0.1)))
     cv, exact = (
         lo.cross_validate(fit, lo.leave_one_out()),
-        lo.cross_validate(fit, lo.leave_one_out(), lo.Exact()),
+        lo.cross_validate(fit, lo.leave_one_out(), strategy=lo.Exact()),
     )
     assert not cv.proved.any() and not len(cv.flagged())
     assert (np.abs(cv.losses - exact.losses) <= cv.error + exact.error + 1e-9).all()
@@ -331,7 +334,7 @@ def test_a_penalty_that_bends_is_rows_that_never_leave(loss, averaged):
     for plan in (lo.leave_one_out(60), lo.kfold(60, 5, rng=0), lo.bootstrap(60, 8, rng=0)):
         cv, exact = (
             lo.cross_validate(fit, plan, audit=5),
-            lo.cross_validate(fit, plan, lo.Exact(1e-12)),
+            lo.cross_validate(fit, plan, strategy=lo.Exact(1e-12)),
         )
         off = np.bincount(
             plan.refit[plan.held], np.abs(cv.losses - exact.losses)[plan.held], plan.num_refits
@@ -371,7 +374,7 @@ def test_the_rungs_of_large_problems_are_estimates_and_honest(monkeypatch, limit
     monkeypatch.setattr(linear, limit, (lambda step: 0.0) if limit == "_budget" else 0.0)
     monkeypatch.setattr(linear.single_rows, "SIZES", (16, 32))
     monkeypatch.setattr(linear.single_rows, "LEAST_ROWS", 4.0)
-    cv = lo.cross_validate(fit, plan, lo.Certified(0.001), audit=0)
+    cv = lo.cross_validate(fit, plan, strategy=lo.Certified(0.001), audit=0)
     assert limit == "COSTLY_OPERATIONS" or not cv.proved.all()
     assert beyond(cv, plan, "logistic", X, y, w)[1:] == (0, 0)
 
@@ -382,7 +385,7 @@ def test_proofs_are_bought_on_request_where_estimates_are_cheaper():
     y = (rng.random(6000) < 1 / (1 + np.exp(-X.sum(1) / 6))) * 1.0
     fit, plan = lo.fit(lo.GLM(X, y, "logistic")), lo.leave_one_out(6000)
     auto, always = (
-        lo.cross_validate(fit, plan, lo.Certified(proofs=proofs), audit=0)
+        lo.cross_validate(fit, plan, strategy=lo.Certified(proofs=proofs), audit=0)
         for proofs in ("auto", "always")
     )
     assert always.proved.all() and 0.5 < auto.proved.mean() < 1
@@ -406,7 +409,7 @@ def test_errors_are_of_the_losses_reported_where_a_rung_in_between_was_tried(mon
         y = rng.poisson(np.exp(np.clip(2 * X @ rng.normal(size=4), -5, 5))).astype(float)
         fit, plan = lo.fit(lo.GLM(X, y, "poisson", lo.penalties.Ridge(0.1))), lo.leave_one_out(85)
         cv, exact = (
-            lo.cross_validate(fit, plan, refit, audit=0)
+            lo.cross_validate(fit, plan, strategy=refit, audit=0)
             for refit in (lo.Certified(), lo.Exact(1e-12))
         )
         assert (np.abs(cv.losses - exact.losses) <= cv.error + exact.error).all()
@@ -440,7 +443,7 @@ def test_the_next_term_corrects_one_step(monkeypatch):
     fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.5)))
     anchor, unit = linear.linear_cache(fit), np.arange(150)
     look = linear.one_row(fit, unit, np.zeros(150))
-    exact = lo.cross_predict(fit, lo.leave_one_out(), lo.Exact(1e-12), "link")
+    exact = lo.cross_predict(fit, lo.leave_one_out(), strategy=lo.Exact(1e-12), kind="link")
     term = linear.single_rows.next_term(anchor, look, None)
     sample = linear.single_rows.next_term(anchor, look, 256)
     before, after = np.abs(look.center - exact), np.abs(look.center + term.move - exact)
@@ -460,12 +463,12 @@ def test_evaluate_has_the_error_of_what_it_asks_for():
     )
     np.testing.assert_allclose(thousand.error, 1000 * one.error, rtol=1e-6)
     assert not one.proved.any() and (one.error >= 0.2 * plain.error).all()
-    exact = lo.cross_validate(fit, plan, lo.Exact(1e-12))
+    exact = lo.cross_validate(fit, plan, strategy=lo.Exact(1e-12))
     off = np.bincount(plan.refit, np.abs(one.losses - exact.losses))
     assert (off <= one.error + 1e-12).all()
     unlike = lambda held, seen, parameters: 1e4 * np.abs(parameters["coef"]).sum() ** 3
     cv, true = (
-        lo.cross_validate(fit, plan, refit, evaluate=unlike)
+        lo.cross_validate(fit, plan, strategy=refit, evaluate=unlike)
         for refit in (lo.NewtonStep(), lo.Exact(1e-12))
     )
     assert (np.abs(cv.losses - true.losses) <= cv.error).all() and np.median(cv.error) > 1e-3
@@ -475,8 +478,10 @@ def test_evaluate_has_the_error_of_what_it_asks_for():
 def test_measures_have_standard_errors_and_errors():
     fit, _, y, _, group = fitted("plain", "logistic", 4)
     plan = lo.groups(group)
-    cv = lo.cross_validate(fit, plan, lo.NewtonStep(), metric=("auc", "accuracy", "brier"))
-    true = lo.cross_validate(fit, plan, lo.Exact(1e-12), metric=("auc", "accuracy", "brier"))
+    cv = lo.cross_validate(fit, plan, strategy=lo.NewtonStep(), metric=("auc", "accuracy", "brier"))
+    true = lo.cross_validate(
+        fit, plan, strategy=lo.Exact(1e-12), metric=("auc", "accuracy", "brier")
+    )
     for name in cv.measured:
         assert (
             abs(cv.metrics.loc[name, "value"] - true.metrics.loc[name, "value"])
@@ -486,7 +491,7 @@ def test_measures_have_standard_errors_and_errors():
             true.metrics.loc[name, "error"] < 1e-6
             and 0 < cv.metrics.loc[name, "standard_error"] < 0.5
         )
-    predicted = lo.cross_predict(fit, plan, lo.Exact(1e-12))
+    predicted = lo.cross_predict(fit, plan, strategy=lo.Exact(1e-12))
     area = lambda keep: np.mean(
         predicted[keep & (y == 1)][:, None] > predicted[keep & (y == 0)][None]
     )
@@ -501,11 +506,11 @@ def test_measures_have_standard_errors_and_errors():
 def test_an_audit_finds_what_is_wrong(monkeypatch):
     fit, *_, group = fitted("weights", "logistic", 6)
     plan = lo.groups(group)
-    honest = lo.cross_validate(fit, plan, lo.Certified(1.0))
+    honest = lo.cross_validate(fit, plan, strategy=lo.Certified(1.0))
     monkeypatch.setattr(
         _asked.HeldOutLoss, "error", lambda self, rows, done, losses: np.full(len(losses), 1e-12)
     )
-    told = lo.cross_validate(fit, plan, lo.NewtonStep(), audit=3)
+    told = lo.cross_validate(fit, plan, strategy=lo.NewtonStep(), audit=3)
     assert (
         told.audit.beyond.any()
         and (told.result[told.audit.refit[told.audit.beyond]] == lo.RESULTS.missed).all()
@@ -513,8 +518,8 @@ def test_an_audit_finds_what_is_wrong(monkeypatch):
     assert set(told.audit.refit[told.audit.beyond]) <= set(told.flagged()) and "1 beyond" in str(
         told
     )
-    again = lo.cross_validate(fit, plan, lo.Certified(1.0), audit=3)
-    exact = lo.cross_validate(fit, plan, lo.Exact(1e-12), audit=0)
+    again = lo.cross_validate(fit, plan, strategy=lo.Certified(1.0), audit=3)
+    exact = lo.cross_validate(fit, plan, strategy=lo.Exact(1e-12), audit=0)
     if again.audit.beyond.any():
         np.testing.assert_allclose(again.losses, exact.losses, rtol=1e-6, atol=1e-8)
     assert honest.audit is not None and not honest.audit.beyond.any()
@@ -640,10 +645,10 @@ def test_exact_proves_a_bootstrap_only_near_its_minimum(monkeypatch):
     fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0)))
     plan, proofs, gaps = lo.bootstrap(200, 40, rng=0), [], _anchor.gaps
     monkeypatch.setattr(_anchor, "gaps", lambda *args: proofs.append(len(args[2])) or gaps(*args))
-    cv = lo.cross_validate(fit, plan, lo.Exact(1e-3), audit=0)
+    cv = lo.cross_validate(fit, plan, strategy=lo.Exact(1e-3), audit=0)
     assert sum(proofs) <= 1.5 * 40 and cv.proved.all()
     monkeypatch.undo()
-    exact = lo.cross_validate(fit, plan, lo.Exact(1e-12), audit=0)
+    exact = lo.cross_validate(fit, plan, strategy=lo.Exact(1e-12), audit=0)
     difference = [np.nansum((cv.losses - exact.losses)[plan.refit == k]) for k in range(40)]
     assert (np.abs(difference) <= cv.error + exact.error).all()
 
@@ -705,7 +710,7 @@ def test_resamples_need_no_hessians_and_folds_no_copy_in_float32(monkeypatch):
         if dear:
             monkeypatch.setattr(linear, "COSTLY_OPERATIONS", 0.0)
         fresh = replace(fit)
-        cv = lo.cross_validate(fresh, plan, lo.Exact(), audit=0)
+        cv = lo.cross_validate(fresh, plan, strategy=lo.Exact(), audit=0)
         assert not hessians and cv.proved.all() and "single" not in vars(linear.linear_cache(fresh))
         assert beyond(cv, plan, "logistic", X, y, np.ones(1000))[1:] == (0, 0)
 
@@ -720,7 +725,7 @@ def test_proved_losses_of_several_outputs_are_those_of_300_bits(strategy):
     y = np.r_[np.arange(4), rng.integers(0, 4, 20)]
     fit, seen = lo.fit(lo.GLM(X, y, "multinomial", lo.penalties.Ridge(0.01), intercept=False)), 0
     for plan in (lo.kfold(24, 8, rng=0).some(np.arange(3)), lo.bootstrap(24, 2, rng=1)):
-        cv = lo.cross_validate(fit, plan, strategy, audit=0)
+        cv = lo.cross_validate(fit, plan, strategy=strategy, audit=0)
         for k in np.flatnonzero(cv.proved):
             own, weights = slice(plan.indptr[k], plan.indptr[k + 1]), np.ones(24)
             weights[plan.index[own]] = plan.weight[own]

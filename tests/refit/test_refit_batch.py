@@ -125,7 +125,7 @@ def test_lengths_in_a_refit_s_own_metric_are_bounded_in_that_of_the_fit(monkeypa
         return found
 
     monkeypatch.setattr(_enclosure, "across_metrics", noted)
-    lo.cross_validate(fit, lo.groups(np.arange(40) < 12), lo.Exact(), audit=0)
+    lo.cross_validate(fit, lo.groups(np.arange(40) < 12), strategy=lo.Exact(), audit=0)
     assert seen and max(true for true, _ in seen) > 10
     assert all(true <= bound <= 1.2 * true for true, bound in seen)
 

@@ -82,7 +82,10 @@ def test_a_loss_keeps_its_arrays():
     own, usual = (
         lo.fit(lo.GLM(X, y, loss, lo.penalties.Ridge(2.0))) for loss in (ReadOnly(), "logistic")
     )
-    found = [lo.cross_validate(fit, lo.leave_one_out(), lo.Certified(1e-6)) for fit in (own, usual)]
+    found = [
+        lo.cross_validate(fit, lo.leave_one_out(), strategy=lo.Certified(1e-6))
+        for fit in (own, usual)
+    ]
     np.testing.assert_allclose(found[0].losses, found[1].losses, rtol=1e-9)
 
 

@@ -129,11 +129,11 @@ def test_rough_steps_of_refits_are_in_float32(monkeypatch):
     monkeypatch.setattr(_wide.WideModel, "solve", count)
     one_row = lo.cross_validate(fit, lo.leave_one_out(), audit=0)
     made.clear()
-    found = lo.cross_validate(fit, plan, lo.Exact(), audit=0)
+    found = lo.cross_validate(fit, plan, strategy=lo.Exact(), audit=0)
     assert made[np.dtype(np.float32)] > 0.3 * sum(made.values())
     monkeypatch.setattr(_wide, "SINGLE_RESIDUAL", np.inf)
     np.testing.assert_allclose(
-        found.losses, lo.cross_validate(fit, plan, lo.Exact(), audit=0).losses, rtol=1e-7
+        found.losses, lo.cross_validate(fit, plan, strategy=lo.Exact(), audit=0).losses, rtol=1e-7
     )
     again = lo.cross_validate(
         lo.fit(fit.objective, curvature="products"), lo.leave_one_out(), audit=0
@@ -149,12 +149,12 @@ def test_folds_of_many_rows():
     outs = [plan.index[a:b] for a, b in zip(plan.indptr[:-1], plan.indptr[1:], strict=True)]
     exact = [refit(X, y, "logistic", out, weights=weight) for out in outs]
     for strategy in (lo.Certified(), lo.Exact()):
-        found = lo.cross_validate(fit, plan, strategy)
+        found = lo.cross_validate(fit, plan, strategy=strategy)
         np.testing.assert_allclose(
             found.losses, np.concatenate([losses for losses, *_ in exact]), atol=1e-5
         )
         assert len(found.flagged()) == 0
-    one = lo.cross_validate(fit, plan, lo.NewtonStep())
+    one = lo.cross_validate(fit, plan, strategy=lo.NewtonStep())
     off = np.abs(one.losses - np.concatenate([losses for losses, *_ in exact]))
     assert (np.add.reduceat(off, plan.indptr[:-1]) <= one.error + 1e-4).all() and off.max() > 1e-4
     held = lo.cross_predict(fit, plan, kind="link")
@@ -184,13 +184,13 @@ def test_few_columns_by_products_are_as_dense_ones():
     )
     np.testing.assert_allclose(sparse.vector, dense.vector, atol=1e-8)
     for plan in (lo.kfold(120, 6), lo.bootstrap(120, 5)):
-        one, other = (lo.cross_validate(fit, plan, lo.Exact()) for fit in (dense, sparse))
+        one, other = (lo.cross_validate(fit, plan, strategy=lo.Exact()) for fit in (dense, sparse))
         np.testing.assert_allclose(other.losses, one.losses, atol=1e-7)
     one, other = (lo.cross_validate(fit, lo.leave_one_out()) for fit in (dense, sparse))
     assert (np.abs(one.losses - other.losses) <= one.error + other.error).all()
     for refit, tol in ((lo.Certified(), 1e-6), (lo.NewtonStep(), 1e-4)):
-        theta = lo.fold_parameters(sparse, lo.leave_one_out(), refit)["coef"]
+        theta = lo.fold_parameters(sparse, lo.leave_one_out(), strategy=refit)["coef"]
         other = lo.Exact() if isinstance(refit, lo.Certified) else refit
         np.testing.assert_allclose(
-            theta, lo.fold_parameters(dense, lo.leave_one_out(), other)["coef"], atol=tol
+            theta, lo.fold_parameters(dense, lo.leave_one_out(), strategy=other)["coef"], atol=tol
         )

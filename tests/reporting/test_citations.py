@@ -17,7 +17,7 @@ FIT = lo.fit(lo.GLM(X, Y > 0, "logistic", lo.penalties.Ridge(1.0)))
 PLACES = lo.nearest_neighbour_matched(X, X + 0.1, 5)
 RESULTS = {
     "jackknife": (
-        lambda: lo.cross_validate(FIT, lo.leave_one_out(), lo.InfinitesimalJackknife()),
+        lambda: lo.cross_validate(FIT, lo.leave_one_out(), strategy=lo.InfinitesimalJackknife()),
         {"jaeckel1972", "debruyne2008", "giordano2019"},
     ),
     "plan and measure": (
@@ -25,10 +25,10 @@ RESULTS = {
         {"linnenbrink2024", "ledell2015"},
     ),
     "set": (
-        lambda: lo.interval(FIT, X[:3], score="raps", seed=1),
+        lambda: lo.prediction_sets(FIT, X[:3], score="raps", rng=1, randomized=True),
         {"barber2021", "romano2020", "angelopoulos2021"},
     ),
-    "nested": (lambda: lo.nested(FIT, repeats=2), {"bates2024"}),
+    "nested": (lambda: lo.validation.nested(FIT, num_repeats=2), {"bates2024"}),
     "penalty": (
         lambda: lo.fit(lo.GLM(X, Y, "squared", lo.penalties.Lasso(1.0))),
         {"tibshirani1996"},
@@ -54,7 +54,7 @@ def test_a_comparison_cites_what_each_model_used():
         found = lo.compare(
             {
                 "a": lo.cross_validate(FIT, PLACES),
-                "b": lo.cross_validate(FIT, PLACES, lo.NewtonStep()),
+                "b": lo.cross_validate(FIT, PLACES, strategy=lo.NewtonStep()),
             }
         )
     assert set(found.estimates) == {"a", "b"}

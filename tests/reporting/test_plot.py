@@ -28,10 +28,10 @@ def pictures(cv):
     fit = fitted("logistic")
     folds, step = (
         lo.cross_validate(fit, lo.kfold(k=6)),
-        lo.cross_validate(fit, lo.leave_one_out(), lo.NewtonStep()),
+        lo.cross_validate(fit, lo.leave_one_out(), strategy=lo.NewtonStep()),
     )
     path = lo.path(fit.objective, [0.1, 1.0, 10.0], lo.leave_one_out())
-    found = lo.influence(cv, pairs=0)
+    found = lo.influence(cv, num_pairs=0)
     return {
         "losses": cv.plot,
         "path": path.plot,
@@ -40,7 +40,7 @@ def pictures(cv):
             {"a": path.estimates[0], "b": path.estimates[2]}, ax
         ),
         "leverage": lambda ax=None: lo.plot.leverage(fit, cv, ax),
-        "against_exact": lambda ax=None: lo.plot.against_exact(fit, cv, ax, sample=5),
+        "against_exact": lambda ax=None: lo.plot.against_exact(fit, cv, ax, num_sampled=5),
         "influence": found.plot,
         "of a fit": lambda ax=None: lo.plot.influence(fit, ax),
         "estimates": lambda ax=None: lo.plot.estimates({"a": cv, "b": folds}, ax),
@@ -122,7 +122,7 @@ def test_labels_are_the_datas():
     ).rename_axis("year")
     y = frame["x"] + 0.1 * np.arange(30)
     cv = lo.cross_validate(lo.fit(lo.GLM(frame, y, "squared")), lo.leave_one_out())
-    ax = lo.influence(cv, pairs=0).plot()
+    ax = lo.influence(cv, num_pairs=0).plot()
     assert (
         ax.get_xlabel() == "year"
         and ax.get_xlim()[0] > 1940
@@ -132,11 +132,14 @@ def test_labels_are_the_datas():
 
 def test_pictures_of_risks_take_an_estimate_and_forests_any_names(cv):
     drawn = lo.plot.calibration(cv)
-    assert f"slope {lo.calibration(cv).table.loc['slope', 'estimate']:.2f}" in drawn.get_title()
+    assert (
+        f"slope {lo.clinical.calibration(cv).table.loc['slope', 'estimate']:.2f}"
+        in drawn.get_title()
+    )
     assert drawn.get_xlabel() == "predicted risk"
     benefit = lo.plot.decision_curve(cv)
     np.testing.assert_array_equal(
-        benefit.lines[-1].get_ydata(), lo.decision_curve(cv).table["net_benefit"]
+        benefit.lines[-1].get_ydata(), lo.clinical.decision_curve(cv).table["net_benefit"]
     )
     table = pd.DataFrame(
         {"estimate": [1.0, np.nan], "low": [0.5, np.nan], "high": [2.0, np.nan]},

@@ -322,7 +322,7 @@ def test_a_leakage_report_says_what_it_says(pages):
         answer.assumption in page.text and answer.refusal in page.text
         for answer in report.answers.values()
     )
-    assert "scoring='(y − ŷ)²', cv=5, level=0.95, draws=20, seed=0" in page.text
+    assert "scoring='(y − ŷ)²', cv=5, level=0.95, num_draws=20, rng=0" in page.text
     # none are made: none is said to have passed
     assert "Checks" not in page.text and "found anything" not in page.text
     for name, frame in (("answers", report.table), ("rows", report.rows)):

@@ -94,7 +94,7 @@ def test_ridges_are_refits(kind, refit):
     if "offset" in kind:
         more |= {"offset": rng.standard_normal(60)}
     objective, plan = least_squares(intercept="no" not in kind, **more), lo.leave_one_out(60)
-    found = lo.path(objective, ALPHAS, plan, refit)
+    found = lo.path(objective, ALPHAS, plan, strategy=refit)
     for alpha, estimate in zip(ALPHAS, found.estimates, strict=True):
         truth = 0.5 * np.concatenate([without(objective, alpha, [i]) for i in range(60)]) ** 2
         off = np.abs(estimate.losses - truth)
@@ -106,7 +106,7 @@ def test_ridges_are_refits(kind, refit):
             intercept=objective.intercept,
             **more,
         )
-        one = lo.cross_validate(lo.fit(model), plan, refit)
+        one = lo.cross_validate(lo.fit(model), plan, strategy=refit)
         np.testing.assert_allclose(estimate.losses, one.losses, rtol=1e-9, atol=1e-11)
         np.testing.assert_allclose(estimate.baseline, one.baseline, rtol=1e-9, atol=1e-11)
         assert (estimate.result == one.result).all() and estimate.proved.all()
@@ -139,7 +139,7 @@ def test_plans_may_be_numbers_splitters_and_groups():
         assert ours.plan.num_refits == plan.num_refits
         build = lambda l2: model.under(lo.penalties.Ridge(l2))
         found, want = (
-            lo.tune(build, {"l2": (0.1, 10.0)}, trials=3, nested=0, **each)
+            lo.tune(build, {"l2": (0.1, 10.0)}, num_trials=3, num_outer_folds=0, **each)
             for each in (given, {"plan": plan})
         )
         assert found.hyper == want.hyper
@@ -209,7 +209,7 @@ def _residual(X, y, alpha, row):
 )
 def test_logistic_is_refits(plan):
     objective = logistic()
-    found = lo.path(objective, [10.0, 0.1, 1.0], plan, lo.Exact())
+    found = lo.path(objective, [10.0, 0.1, 1.0], plan, strategy=lo.Exact())
     assert found.values.tolist() == [10.0, 0.1, 1.0]
     for alpha, estimate in zip(found.values, found.estimates, strict=True):
         np.testing.assert_allclose(estimate.losses, refitted(objective, alpha, plan), rtol=1e-6)
@@ -328,7 +328,7 @@ def test_rows_side_by_side_are_refits(kind, affordable, refit, monkeypatch):
     monkeypatch.setattr(_penalty_stack.single_rows, "SIZES", (32, 2048))
     monkeypatch.setattr(_path, "EstimateBuilder", None)
     objective, plan = glm(kind), lo.leave_one_out(80)
-    found = lo.path(objective, [0.3, 1.0, 30.0, 3.0], plan, refit)
+    found = lo.path(objective, [0.3, 1.0, 30.0, 3.0], plan, strategy=refit)
     assert found.values.tolist() == [0.3, 1.0, 30.0, 3.0]
     for alpha, estimate in zip(found.values, found.estimates, strict=True):
         truth = from_scratch(objective, alpha * np.eye(3), plan) + constant(objective)
@@ -340,7 +340,7 @@ def test_rows_side_by_side_are_refits(kind, affordable, refit, monkeypatch):
         fit = lo.fit(
             lo.GLM(*rows_of(objective), **settings(objective), penalty=lo.penalties.Ridge(alpha))
         )
-        one = lo.cross_validate(fit, plan, refit)
+        one = lo.cross_validate(fit, plan, strategy=refit)
         assert (estimate.proved >= one.proved).all() if affordable else not estimate.proved.all()
         np.testing.assert_allclose(estimate.baseline, one.baseline, rtol=1e-9, atol=1e-12)
         assert (
@@ -381,7 +381,7 @@ def test_parts_of_some_rows(monkeypatch):
     second = {"smooth": 2 * smooth, "each": np.diag([1.0, 2.0, 3.0]), "none": 0.0}
     objective = glm("logistic, weights")
     for label, estimate in zip(
-        named, lo.path(objective, named, plan, lo.Certified(1e-6)).estimates, strict=True
+        named, lo.path(objective, named, plan, strategy=lo.Certified(1e-6)).estimates, strict=True
     ):
         P = second.get(label, second["each"] + second["smooth"])
         truth = from_scratch(objective, P * np.ones((3, 3)), plan)
@@ -432,9 +432,9 @@ def test_rows_without_which_nothing_is_determined(affordable, refit, monkeypatch
     """What looks settled by the full fit's Hessian is not: that is no metric of theirs."""
     monkeypatch.setattr(_penalty_stack, "AFFORDABLE", affordable)
     penalties = [lo.penalties.Zero(), lo.penalties.Ridge(1e-3), lo.penalties.Ridge(1e-7)]
-    found = lo.path(alone(), penalties, lo.leave_one_out(), refit)
+    found = lo.path(alone(), penalties, lo.leave_one_out(), strategy=refit)
     for point in found.points:
-        one = lo.cross_validate(lo.fit(point.fit.objective), point.estimate.plan, refit)
+        one = lo.cross_validate(lo.fit(point.fit.objective), point.estimate.plan, strategy=refit)
         assert (point.estimate.result == one.result).all() and np.isnan(point.mean) == np.isnan(
             one.losses
         ).any()
@@ -468,9 +468,9 @@ def test_hard_paths_are_cross_validation(seed):
         a: lo.penalties.Ridge(a) for a in alphas
     }
     for refit in (lo.Certified(), lo.NewtonStep()):
-        for point in lo.path(objective, named, plan, refit).points:
+        for point in lo.path(objective, named, plan, strategy=refit).points:
             one, exact = (
-                lo.cross_validate(lo.fit(point.fit.objective), plan, other)
+                lo.cross_validate(lo.fit(point.fit.objective), plan, strategy=other)
                 for other in (refit, lo.Exact())
             )
             mine = point.estimate
@@ -678,9 +678,9 @@ def test_of_each_penalty():
     assert lo.path(logistic(), penalties, lo.leave_one_out()).values.tolist() == [1.0, 5.0]
     averaged = [lo.penalties.per_weight(lo.penalties.Ridge(a)) for a in (0.01, 0.1)]
     plan = lo.kfold(50, 5, rng=0)
-    found = lo.path(logistic(), averaged, plan, lo.Exact())
+    found = lo.path(logistic(), averaged, plan, strategy=lo.Exact())
     one = lo.cross_validate(
-        lo.fit(lo.GLM(*rows_of(logistic()), "logistic", averaged[1])), plan, lo.Exact()
+        lo.fit(lo.GLM(*rows_of(logistic()), "logistic", averaged[1])), plan, strategy=lo.Exact()
     )
     np.testing.assert_allclose(found.estimates[1].losses, one.losses, rtol=1e-6)
     named = {
@@ -811,7 +811,7 @@ def test_bad_input():
     with pytest.raises(TypeError, match="Plan"):
         lo.path(objective, [1.0], "5")
     with pytest.raises(TypeError, match="strategy"):
-        lo.path(objective, [1.0], plan, "exact")
+        lo.path(objective, [1.0], plan, strategy="exact")
     with pytest.raises(ValueError, match="whole number"):
         lo.path(objective, [1.0], plan, audit=0.5)
     with pytest.raises(ValueError, match="shape"):

@@ -112,7 +112,7 @@ def test_a_markov_penalty_is_over_edges_and_sites_without_data_are_told_by_neigh
     edges = np.array([[0, 1], [1, 2], [2, 3], [3, 0]])
     data = pd.DataFrame({"site": np.repeat([0, 1, 3], 8)})
     data["y"] = data.site + np.random.default_rng(0).standard_normal(24) / 10
-    model = lo.Additive([lo.s("site", bs="mrf", edges=edges)], data, "y")
+    model = lo.Additive([lo.terms.s("site", bs="mrf", edges=edges)], data, "y")
     term = model.smooths["s(site)"][0]
     coef = np.random.default_rng(1).standard_normal(3)
     effect = term.basis.design(np.arange(4)) @ coef
@@ -159,7 +159,7 @@ def test_formulas_lists_and_tables_of_others_are_one():
     data = table()
     one = lo.fit(lo.Additive("y ~ s(x, k=6) + v + C(g)", data))
     for terms, of, y in (
-        ([lo.s("x", k=6), "v + C(g)"], data, "y"),
+        ([lo.terms.s("x", k=6), "v + C(g)"], data, "y"),
         (["s(x, k=6)", "v", "C(g)"], data, data["y"].to_numpy()),
         ("y ~ s(x, k=6) + v + C(g)", pl.from_pandas(data), None),
         ("y ~ s(x, k=6) + v + C(g)", {name: data[name].to_numpy() for name in data}, None),
@@ -221,7 +221,7 @@ def test_the_slope_is_that_of_the_criterion_and_the_criterion_that_of_newton_ste
     looked = V(rho)
     np.testing.assert_allclose(looked.slope, differences(lambda rho: V(rho).value, rho), rtol=1e-5)
     cv = lo.cross_validate(
-        lo.fit(model.smoothed(np.exp(rho))), PLANS[plan](), lo.NewtonStep(), audit=0
+        lo.fit(model.smoothed(np.exp(rho))), PLANS[plan](), strategy=lo.NewtonStep(), audit=0
     )
     assert looked.value == pytest.approx(cv.mean, rel=1e-10)
     np.testing.assert_allclose(looked.losses[cv.plan.held], cv.losses[cv.plan.held], rtol=1e-8)
@@ -296,7 +296,7 @@ def test_what_is_found_is_a_minimum_and_that_of_tune(found):
         name: tuple(np.exp(ends)) for name, ends in zip(found.smoothing, found.bounds, strict=True)
     }
     start = {name: 2 * value for name, value in found.smoothing.items()}
-    tuned = lo.tune(found.model.smoothed, space, found.plan, start=start, nested=0)
+    tuned = lo.tune(found.model.smoothed, space, found.plan, start=start, num_outer_folds=0)
     np.testing.assert_allclose(np.log(list(tuned.hyper.values())), found.rho, atol=0.02)
     assert {"λ", "degrees", "nested"} <= {name for name, _ in found._lines()}
     with pytest.raises(ValueError, match="not chosen by a held-out loss"):
@@ -311,7 +311,9 @@ def test_exact_refits_finish_it():
     )
     one, finished = lo.smooth(model, plan), lo.smooth(model, plan, exact=True)
     value = lambda rho: (
-        lo.cross_validate(lo.fit(model.smoothed(np.exp(rho))), plan, lo.Exact(1e-10), audit=0).mean
+        lo.cross_validate(
+            lo.fit(model.smoothed(np.exp(rho))), plan, strategy=lo.Exact(1e-10), audit=0
+        ).mean
     )
     assert value(finished.rho) <= value(one.rho)
     slope = [(value(found.rho + 0.1) - value(found.rho - 0.1)) / 0.2 for found in (one, finished)]
@@ -332,7 +334,7 @@ def test_choosing_again_in_every_refit_is_told_to_first_order():
     assert np.corrcoef(moved, told)[0, 1] > 0.9 and np.std(told) == pytest.approx(
         np.std(moved), rel=0.3
     )
-    exact = lo.cross_validate(found.fit, found.plan, lo.Exact()).mean
+    exact = lo.cross_validate(found.fit, found.plan, strategy=lo.Exact()).mean
     assert found.nested.optimism == pytest.approx(np.mean(losses) - exact, rel=0.3)
 
 
@@ -365,7 +367,7 @@ def test_the_jackknife_is_of_refits():
 def test_without_a_plan_intervals_are_those_of_the_prior():
     data = table()
     fit = lo.fit(lo.Additive("count ~ s(x, k=6)", data, loss="poisson", smoothing=3.0))
-    table_, model = lo.tuning.curves(fit, points=9), fit.objective
+    table_, model = lo.tuning.curves(fit, num_points=9), fit.objective
     design = model.smooths["s(x)"][0].basis.design(table_[["x"]].to_numpy())
     covariance = np.linalg.inv(fit.hessian)[:5, :5]
     np.testing.assert_allclose(table_["se"], np.sqrt(np.diag(design @ covariance @ design.T)))
@@ -423,7 +425,7 @@ def test_every_kind_of_term_is_drawn():
 def test_terms_that_make_no_model_say_why(terms, error, said):
     data = table().assign(gap=lambda d: d.x.where(d.x > 0.1))
     if terms == "y ~ s(x) + s(x)":
-        terms = [lo.s("x"), lo.s("x"), "y ~ v"]
+        terms = [lo.terms.s("x"), lo.terms.s("x"), "y ~ v"]
     with pytest.raises(error, match=said):
         lo.Additive(terms, data)
 

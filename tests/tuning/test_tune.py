@@ -87,7 +87,7 @@ def looked(build, rho, plan, pooled=None):
 
 def refitted(build, plan):
     fit = lambda rho: lo.fit(build(**dict(zip("ab", rho, strict=False))))
-    return lambda rho: lo.cross_validate(fit(rho), plan, lo.NewtonStep(), audit=0).mean
+    return lambda rho: lo.cross_validate(fit(rho), plan, strategy=lo.NewtonStep(), audit=0).mean
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -178,7 +178,7 @@ class Started(lo.Objective):
 
     @property
     def parameters(self):
-        return lo.models.Parameters(start=lambda seed: np.zeros(P))
+        return lo.developer.models.Parameters(start=lambda seed: np.zeros(P))
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_slopes_of_more_models(name):
     )
 
 
-class TwoRidges(lo.models.AbstractClosedForm):
+class TwoRidges(lo.developer.models.AbstractClosedForm):
     """The same as `two` by NumPy."""
 
     a: np.ndarray
@@ -228,11 +228,11 @@ class TwoRidges(lo.models.AbstractClosedForm):
 
     @property
     def units(self):
-        return lo.models.Units()  # which are independent
+        return lo.developer.models.Units()  # which are independent
 
     @property
     def parameters(self):
-        return lo.models.Parameters(start=lambda seed: np.zeros(P + 1))
+        return lo.developer.models.Parameters(start=lambda seed: np.zeros(P + 1))
 
     def look(self, theta, weights, state=None):
         Z, penalty = np.c_[X, np.ones(N)], np.array([self.a, self.a, self.b, self.b, 0.0])
@@ -258,11 +258,15 @@ def test_slopes_of_closed_forms(name):
 def test_closed_forms_are_tuned_by_gradient(tmp_path):
     """To where the linear model of the same penalties is; and on from a checkpoint."""
     builds, plan = (lambda a: TwoRidges(a, 2.0), lambda a: two(a, 2.0)), PLANS["wide folds"]
-    found, known = (lo.tune(build, {"a": (0.01, 100.0)}, plan, nested=0) for build in builds)
+    found, known = (
+        lo.tune(build, {"a": (0.01, 100.0)}, plan, num_outer_folds=0) for build in builds
+    )
     assert found.best.hyper["a"] == pytest.approx(known.best.hyper["a"], rel=1e-2)
     assert found.best.value == pytest.approx(known.best.value, rel=1e-6)
     kept = [
-        lo.tune(builds[0], {"a": (0.01, 100.0)}, plan, nested=0, checkpoint=tmp_path / "kept")
+        lo.tune(
+            builds[0], {"a": (0.01, 100.0)}, plan, num_outer_folds=0, checkpoint=tmp_path / "kept"
+        )
         for _ in range(2)
     ]
     assert [one.best.hyper for one in kept] == [found.best.hyper] * 2
@@ -284,7 +288,9 @@ def test_the_smoothed_area_and_its_slope():
         assert slope[k] == pytest.approx(change, rel=1e-4, abs=1e-9)
     rho = np.array([1.3, 0.4])
     found = looked(two, rho, LOO, _hyper.smoothed_area)[1]
-    predicted = lambda rho: lo.cross_predict(lo.fit(two(*rho)), LOO, lo.NewtonStep(), kind="link")
+    predicted = lambda rho: lo.cross_predict(
+        lo.fit(two(*rho)), LOO, strategy=lo.NewtonStep(), kind="link"
+    )
     np.testing.assert_allclose(
         found.slope,
         differences(lambda r: _hyper.smoothed_area(Y, predicted(r), np.ones(N))[0], rho),
@@ -317,7 +323,9 @@ def test_the_gradient_finds_the_minimum_by_steps_of_two_e_folds():
 
 
 def test_no_step_is_long_where_the_criterion_is_flat():
-    found = lo.tune(lambda a: two(a, a), {"a": (1e-9, 1e9)}, LOO, start={"a": 1e-7}, nested=0)
+    found = lo.tune(
+        lambda a: two(a, a), {"a": (1e-9, 1e9)}, LOO, start={"a": 1e-7}, num_outer_folds=0
+    )
     places = np.log(found.trials["a"].to_numpy())
     assert np.abs(np.diff(places)).max() <= 4 + 1e-9  # both ways out of the middle of a box
     assert (
@@ -358,14 +366,16 @@ def test_bounds_budgets_and_what_does_nothing_are_said():
     assert "flat            along b wherever" in str(found) and list(
         found.all_trials[0].hyper.values()
     ) == pytest.approx([900.0, 1.5])
-    short = lo.tune(two, SPACE, LOO, trials=2)
+    short = lo.tune(two, SPACE, LOO, num_trials=2)
     assert len(short.all_trials) == 2 and "not converged: stopped after 2 fits" in str(short)
 
 
 def test_the_path_is_that_of_path():
     build, plan = lambda a: MODEL.under(lo.penalties.Ridge(a)), lo.kfold(N, 6, rng=0)
-    found = lo.tune(build, {"a": (0.1, 100.0)}, plan, lo.Exact(), "path", trials=7)
-    known = lo.path(MODEL, np.geomspace(0.1, 100.0, 7), plan, lo.Exact())
+    found = lo.tune(
+        build, {"a": (0.1, 100.0)}, plan, strategy=lo.Exact(), sampler="path", num_trials=7
+    )
+    known = lo.path(MODEL, np.geomspace(0.1, 100.0, 7), plan, strategy=lo.Exact())
     assert found.hyper["a"] == pytest.approx(known.best.value)
     np.testing.assert_allclose(found.trials["mean"], known.table()["mean"], rtol=1e-9)
     with pytest.raises(ValueError, match="more than the penalty is another"):
@@ -380,7 +390,7 @@ def test_the_path_is_that_of_path():
 
 
 def exact_mean(fit, plan):
-    return lo.cross_validate(fit, plan, lo.Exact(), audit=0).mean
+    return lo.cross_validate(fit, plan, strategy=lo.Exact(), audit=0).mean
 
 
 def test_what_a_fit_alone_proves():
@@ -391,14 +401,17 @@ def test_what_a_fit_alone_proves():
     for plan in (LOO, lo.kfold(N, 4, rng=0)):
         for a in (0.05, 1.0, 30.0):
             fit = lo.fit(two(a, 2 * a))
-            found = lo.cross_validate(fit, plan, lo.NoUpdate(), audit=0)
+            found = lo.cross_validate(fit, plan, strategy=lo.NoUpdate(), audit=0)
             assert found.no_update == _tune.floor(fit, found) <= exact_mean(fit, plan)
     ring = lo.from_splits(
         (([i for i in range(N) if i not in (k, (k + 1) % N)], [k]) for k in range(N)), N
     )
     for plan in (PLANS["buffers"], PLANS["bootstrap"], ring):
         fit = lo.fit(two(1.0, 1.0))
-        assert _tune.floor(fit, lo.cross_validate(fit, plan, lo.NoUpdate(), audit=0)) == -np.inf
+        assert (
+            _tune.floor(fit, lo.cross_validate(fit, plan, strategy=lo.NoUpdate(), audit=0))
+            == -np.inf
+        )
 
 
 def test_optuna_prunes_what_is_no_better():
@@ -407,7 +420,8 @@ def test_optuna_prunes_what_is_no_better():
     two = lambda a, b: clear.under(lo.penalties.Ridge([a, a, b, b]))
     space = {"a": (1e-2, 1e4), "b": (1e-2, 1e4)}
     found, again = (
-        lo.tune(two, space, LOO, lo.Exact(), "optuna", trials=15, seed=1) for _ in range(2)
+        lo.tune(two, space, LOO, strategy=lo.Exact(), sampler="optuna", num_trials=15, rng=1)
+        for _ in range(2)
     )
     assert [trial.hyper for trial in found.all_trials] == [
         trial.hyper for trial in again.all_trials
@@ -435,7 +449,7 @@ def test_optuna_takes_choices_and_goes_on_after_failures():
         space,
         plan,
         sampler="optuna",
-        trials=12,
+        num_trials=12,
         metric="auc",
         start={"a": 5.0, "columns": [0, 1]},
     )
@@ -447,7 +461,7 @@ def test_optuna_takes_choices_and_goes_on_after_failures():
     assert found.trials["auc"].max() == pytest.approx(found.estimate.metrics.loc["auc", "value"])
     areas = [
         lo.cross_validate(
-            lo.fit(build(**trial.hyper)), plan, lo.NewtonStep(), metric="auc", audit=0
+            lo.fit(build(**trial.hyper)), plan, strategy=lo.NewtonStep(), metric="auc", audit=0
         ).metrics.loc["auc", "value"]
         for trial in found.all_trials
         if not trial.message
@@ -473,7 +487,7 @@ def test_optimism_is_that_of_its_definition():
         {"a": (1e-2, 1e3)},
         plan,
         sampler="path",
-        trials=9,
+        num_trials=9,
     )
     losses = np.array([trial.estimate.per_unit() for trial in found.all_trials])
     draws, best = np.random.default_rng(0), losses[losses.mean(1).argmin()]
@@ -501,7 +515,7 @@ def test_optimism_down_a_slope_is_that_of_descents_on_the_others():
     found = lo.tune(build, {"a": (1e-1, 1e3)}, plan)
     ((label, chosen),) = found.how.nested_trials
     losses = lambda x: lo.cross_validate(
-        lo.fit(build(np.exp(x))), plan, lo.NewtonStep(), audit=0
+        lo.fit(build(np.exp(x))), plan, strategy=lo.NewtonStep(), audit=0
     ).per_unit()
     excess = []
     for g, trial in enumerate(chosen):
@@ -547,7 +561,7 @@ def test_optimism_of_models_that_are_luck():
 
     Nested, it is as good as any other, on average.
     """
-    first = lo.tune(two, SPACE, LOO, trials=2, nested=0)
+    first = lo.tune(two, SPACE, LOO, num_trials=2, num_outer_folds=0)
     assert np.isnan(first.optimism) and "not told" in str(first)
     plan, how = lo.leave_one_out(400), _tune.SearchEnd("by Optuna", "")
     base = lo.cross_validate(
@@ -583,7 +597,7 @@ def test_trials_of_other_losses_are_not_compared():
         (lambda loss: lo.GLM(X, counts if loss else np.log1p(counts), "squared"), [0, 1]),
     ):
         with pytest.raises(ValueError, match="cannot be compared"):
-            lo.tune(build, {"loss": choices}, LOO, sampler="optuna", trials=12)
+            lo.tune(build, {"loss": choices}, LOO, sampler="optuna", num_trials=12)
     with pytest.raises(ValueError, match="cannot be compared"):
         lo.tune(
             lambda d: lo.GLM(X, counts, lo.losses.PseudoHuber(d)),
@@ -603,7 +617,7 @@ WRONG = {
     "strategy": (dict(strategy=lo.Exact()), "derives NewtonStep"),
     "metric": (dict(metric="mse"), "no slope of 'mse'"),
     "unknown": (dict(metric="gini"), "metric must be among"),
-    "trials": (dict(trials=0), "trials must be a whole number"),
+    "trials": (dict(num_trials=0), "num_trials must be a whole number"),
     "no start": (dict(start=float("nan")), "start must be a value of each of a, by name; got nan"),
     "start": (dict(start={"b": 1.0}), "start must be a value of each of a, by name; got b"),
     "outside": (dict(start={"a": 7.0}), "must be in the space"),
@@ -707,7 +721,7 @@ def test_from_a_shell(tmp_path):
         5,
     )
     plan, model = lo.kfold(N, 5, rng=0), lo.GLM(X[:, :2], Y, "logistic")
-    best = lo.path(model, np.geomspace(0.1, 100, 5), plan, lo.NewtonStep()).best
+    best = lo.path(model, np.geomspace(0.1, 100, 5), plan, strategy=lo.NewtonStep()).best
     assert one.exit_code == 0 and f"l2 = {best.value:.4g}" in one.output, one.output
     for words, message in (
         (["--l2", "5"], "least and the largest"),
@@ -733,7 +747,7 @@ def test_an_area_over_few_of_one_class_is_told_or_not_but_never_fails(sampler, p
     build, plan = lambda a: model.under(lo.penalties.Ridge(a)), lo.kfold(N, 10, rng=0)
     for seed in range(2):
         found = lo.tune(
-            build, {"a": (0.1, 1e3)}, plan, sampler=sampler, metric="auc", trials=6, seed=seed
+            build, {"a": (0.1, 1e3)}, plan, sampler=sampler, metric="auc", num_trials=6, rng=seed
         )
         told = f"about {found.optimism:.2g}" if found.optimism > 0 else "none of that auc"
         assert (told if np.isfinite(found.optimism) else "not told") in str(found)
@@ -741,7 +755,7 @@ def test_an_area_over_few_of_one_class_is_told_or_not_but_never_fails(sampler, p
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"nested": -1}, {"seed": None}, {"metric": ["auc"]}, {"trials": "9"}],
+    [{"num_outer_folds": -1}, {"metric": ["auc"]}, {"num_trials": "9"}],
     ids=lambda wrong: next(iter(wrong)),
 )
 def test_arguments_of_other_kinds_are_refused(wrong):
@@ -759,7 +773,9 @@ def test_a_number_has_no_area():
     pytest.importorskip("optuna")
     with pytest.raises(ValueError, match="tune: metric='auc' needs a response of classes"):
         build = lambda a: model.under(lo.penalties.Ridge(a))
-        lo.tune(build, {"a": (0.1, 1e3)}, lo.kfold(N, 5), sampler="optuna", metric="auc", trials=2)
+        lo.tune(
+            build, {"a": (0.1, 1e3)}, lo.kfold(N, 5), sampler="optuna", metric="auc", num_trials=2
+        )
 
 
 @pytest.mark.parametrize("sampler", ["gradient", "optuna", "path"])
@@ -775,13 +791,13 @@ def test_ctrl_c_gives_the_best_of_the_trials_that_were_made(sampler, monkeypatch
         return made[-1]
 
     monkeypatch.setattr(_tune.TrialStudy, "judge", stopping)
-    with pytest.raises(lo.Interrupted, match="tune: stopped after 3 trials") as stop:
+    with pytest.raises(lo.validation.Interrupted, match="tune: stopped after 3 trials") as stop:
         lo.tune(
             lambda a: MODEL.under(lo.penalties.Ridge(a)),
             {"a": (1e-3, 1e3)},
             LOO,
             sampler=sampler,
-            trials=20,
+            num_trials=20,
         )
     assert "With checkpoint=FILE the next such call goes on" in str(stop.value)
     found = stop.value.partial
@@ -802,8 +818,8 @@ def test_ctrl_c_in_the_path_of_a_choice(monkeypatch):
 
     monkeypatch.setattr(EstimateBuilder, "run", stopping)
     build = lambda a: MODEL.under(lo.penalties.Ridge(a))
-    with pytest.raises(lo.Interrupted, match="tune: stopped after 2 trials") as stop:
-        lo.tune(build, {"a": (1e-3, 1e3)}, PLANS["wide folds"], sampler="path", trials=5)
+    with pytest.raises(lo.validation.Interrupted, match="tune: stopped after 2 trials") as stop:
+        lo.tune(build, {"a": (1e-3, 1e3)}, PLANS["wide folds"], sampler="path", num_trials=5)
     assert len(stop.value.partial.all_trials) == 2
 
 

@@ -26,7 +26,7 @@ def written(n=40, p=3, loss="logistic", alpha=0.5, plan=None, strategy=None, **b
     penalty = lo.penalties.Ridge(alpha) if alpha else None
     fit = lo.fit(lo.GLM(frame, response(rng, X.sum(1)), kind, penalty, **beside))
     cv = lo.cross_validate(
-        fit, lo.leave_one_out(n) if plan is None else plan, strategy or lo.Certified()
+        fit, lo.leave_one_out(n) if plan is None else plan, strategy=strategy or lo.Certified()
     )
     return frame.assign(y=fit.objective.y), cv
 
@@ -123,7 +123,9 @@ def test_a_refit_that_rows_determine_in_part_is_not_proved():
         np.c_[np.arange(60) == 5, rng.normal(size=(60, 4))] * 1.0,
         lo.groups(np.arange(60) % 6),
     )
-    cv = lo.cross_validate(lo.fit(lo.GLM(X, rng.normal(size=60), "squared")), plan, lo.Exact())
+    cv = lo.cross_validate(
+        lo.fit(lo.GLM(X, rng.normal(size=60), "squared")), plan, strategy=lo.Exact()
+    )
     assert cv.proved.tolist() == [True] * 5 + [False] and np.isnan(cv.per_unit()[5])
     verdicts = verify(parse(*claims(cv)))
     assert [verdict.status for verdict in verdicts] == ["accepted"] * 5
@@ -180,11 +182,11 @@ def test_what_describes_the_free_coefficients_alone_is_refused():
         lo.GLM(rng.normal(size=(30, 3)), rng.normal(size=30), "squared", lo.penalties.Box())
     )
     with pytest.raises(TypeError, match=r"^leverage: it is not there for an l1 penalty or bounds"):
-        lo.leverage(fit)
+        lo.diagnostics.leverage(fit)
     with pytest.raises(
         TypeError, match=r"^auto_groups: it is not there for an l1 penalty or bounds"
     ):
-        lo.auto_groups(fit, 3)
+        lo.diagnostics.auto_groups(fit, 3)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "npz"])

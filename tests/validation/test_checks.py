@@ -440,7 +440,7 @@ def test_exact_is_not_advised_where_it_made_the_refits(code):
     X, y = clean()
     fit = lo.fit(lo.GLM(X, y, "squared"))
     for strategy, advised in ((lo.Certified(), True), (lo.Exact(), False)):
-        found = lo.cross_validate(fit, lo.kfold(k=6), strategy, audit=0)
+        found = lo.cross_validate(fit, lo.kfold(k=6), strategy=strategy, audit=0)
         result, error = found.result.copy(), found.error.copy()
         result[2], error[2] = code, 10.0
         (check,) = [

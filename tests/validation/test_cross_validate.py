@@ -11,7 +11,7 @@ from leaveout.models.hidden.hidden_chain import AbstractHiddenChain
 from leaveout.refit import RefitBatch
 
 
-class Host(lo.AbstractRefit):
+class Host(lo.developer.AbstractRefit):
     """Exact refits of least squares by NumPy, without lengths of steps and without proofs."""
 
     def __call__(self, fit, rows, *, judge=True):
@@ -36,7 +36,7 @@ def test_a_strategy_without_lengths_of_steps_is_audited(folds):
     X = random.standard_normal((30, 2))
     fit = lo.fit(lo.GLM(X, X[:, 0] + random.standard_normal(30), "squared"))
     plan = lo.kfold(30, folds, rng=0)
-    own, exact = (lo.cross_validate(fit, plan, refit) for refit in (Host(), lo.Exact()))
+    own, exact = (lo.cross_validate(fit, plan, strategy=refit) for refit in (Host(), lo.Exact()))
     np.testing.assert_allclose(own.losses, exact.losses, atol=1e-9)
     assert own.audit is not None and not own.audit.beyond.any()
 
@@ -52,7 +52,9 @@ def test_what_a_fit_says_of_its_states_is_computed_once(monkeypatch):
         AbstractHiddenChain, "visits", lambda *args: passes.append(args) or visits(*args)
     )
     for seed in range(2):
-        lo.cross_validate(fit, lo.random_subsets(60, 0.1, 2, rng=seed), lo.InfinitesimalJackknife())
+        lo.cross_validate(
+            fit, lo.random_subsets(60, 0.1, 2, rng=seed), strategy=lo.InfinitesimalJackknife()
+        )
     assert len(passes) == 1
 
 
@@ -66,8 +68,8 @@ def test_cases_are_those_of_the_table_written_out(refit):
         response = lambda y, loss=loss: y if loss == "squared" else y > 0
         fit = lo.fit(lo.GLM(X, response(y), loss, lo.penalties.Ridge(1.0), sample_weight=times))
         whole = lo.fit(lo.GLM(all_X, response(all_y), loss, lo.penalties.Ridge(1.0)))
-        cv = lo.cross_validate(fit, lo.leave_one_out(cases=True), refit, metric="mse")
-        truth = lo.cross_validate(whole, lo.leave_one_out(), refit, metric="mse")
+        cv = lo.cross_validate(fit, lo.leave_one_out(cases=True), strategy=refit, metric="mse")
+        truth = lo.cross_validate(whole, lo.leave_one_out(), strategy=refit, metric="mse")
         off = np.repeat(cv.error, times[times > 0]) + truth.error
         assert np.all(np.abs(np.repeat(cv.per_unit(), times) - truth.per_unit()) <= off + 1e-7)
         close = 1e-6 if refit == lo.Exact() else 0.01
@@ -79,7 +81,7 @@ def test_cases_are_those_of_the_table_written_out(refit):
             rtol=close,
         )
         assert "cases independent" in cv.standard_error.kind
-        path = lo.path(fit.objective, [1.0], lo.leave_one_out(cases=True), refit)
+        path = lo.path(fit.objective, [1.0], lo.leave_one_out(cases=True), strategy=refit)
         np.testing.assert_allclose(path.estimates[0].mean, cv.mean, rtol=close)
 
 
@@ -94,8 +96,8 @@ def test_errors_of_a_sample(refit):
     fit = lo.fit(lo.GLM(X, rng.poisson(np.exp(X[:, 0])), "poisson"))
     plan = lo.leave_one_out(80)
     every, some = (
-        lo.cross_validate(fit, plan, refit()),
-        lo.cross_validate(fit, plan, refit(errors="sampled")),
+        lo.cross_validate(fit, plan, strategy=refit()),
+        lo.cross_validate(fit, plan, strategy=refit(errors="sampled")),
     )
     asked = refit(errors="sampled").judged(np.arange(80), 80).nonzero()[0]
     assert len(asked) == 30 and np.array_equal(np.flatnonzero(~np.isnan(some.error)), asked)
@@ -107,10 +109,10 @@ def test_errors_of_a_sample(refit):
         and "sampled" not in str(every).split("approximation")[1]
     )
     assert set(some.flagged()) <= set(every.flagged()) and set(some.audit.refit) <= set(asked)
-    few = lo.cross_validate(fit, lo.kfold(k=10), refit(errors="sampled"))
+    few = lo.cross_validate(fit, lo.kfold(k=10), strategy=refit(errors="sampled"))
     assert not np.isnan(few.error).any()
     with pytest.raises(ValueError, match="own loss"):
-        lo.cross_validate(fit, plan, refit(errors="sampled"), evaluate="squared_error")
+        lo.cross_validate(fit, plan, strategy=refit(errors="sampled"), evaluate="squared_error")
     with pytest.raises(ValueError, match="errors must be"):
         refit(errors="some")
 
@@ -140,7 +142,7 @@ def test_predictions_have_a_tolerance_and_errors_of_their_own(plan):
         assert np.all(
             np.abs(predicted[rows] - 1 / (1 + np.exp(-X[rows] @ theta))) <= error[rows] + 1e-12
         )
-    coarse, its_error = lo.cross_predict(fit, plan, lo.NewtonStep(), error=True)
+    coarse, its_error = lo.cross_predict(fit, plan, strategy=lo.NewtonStep(), error=True)
     assert (
         np.all(np.abs(coarse - predicted) <= its_error + error)
         and np.abs(coarse - predicted).max() > 1e-4

@@ -122,13 +122,15 @@ def test_nested_is_its_papers_by_refits_from_scratch():
     )
     center = np.mean(inside) - (1 + (K - 2) / K) * (np.mean(inside) - np.mean(outside))
     fit = lo.fit(lo.GLM(X, y, "squared"))
-    found = lo.nested(fit, 0.9, num_folds=K, repeats=2, seed=5)
+    found = lo.validation.nested(fit, level=0.9, num_folds=K, num_repeats=2, rng=5)
     half = scipy.stats.norm.ppf(0.95) * se
     np.testing.assert_allclose((found.low, found.high), (center - half, center + half), rtol=1e-6)
-    twice = lo.nested(fit, 0.9, num_folds=K, repeats=2, seed=5, evaluate="squared_error")
-    cv = lo.cross_validate(fit, lo.kfold(k=5), lo.NewtonStep(), evaluate="squared_error")
-    assert cv.interval(0.9, "nested") == lo.nested(
-        fit, 0.9, strategy=lo.NewtonStep(), evaluate="squared_error"
+    twice = lo.validation.nested(
+        fit, level=0.9, num_folds=K, num_repeats=2, rng=5, evaluate="squared_error"
+    )
+    cv = lo.cross_validate(fit, lo.kfold(k=5), strategy=lo.NewtonStep(), evaluate="squared_error")
+    assert cv.interval(0.9, "nested") == lo.validation.nested(
+        fit, level=0.9, strategy=lo.NewtonStep(), evaluate="squared_error"
     )
     np.testing.assert_allclose((twice.low, twice.high), (2 * found.low, 2 * found.high), rtol=1e-5)
 
@@ -136,18 +138,24 @@ def test_nested_is_its_papers_by_refits_from_scratch():
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: lo.nested(fitted("ridge"), 95), "level must lie between 0 and 1"),
-        (lambda: lo.nested(fitted("ridge"), num_folds=2), "3 folds or more"),
-        (lambda: lo.nested(fitted("ridge"), num_folds=31), "of 2 units or more each"),
+        (lambda: lo.validation.nested(fitted("ridge"), level=95), "level must lie between 0 and 1"),
+        (lambda: lo.validation.nested(fitted("ridge"), num_folds=2), "whole number of 3 or more"),
+        (lambda: lo.validation.nested(fitted("ridge"), num_folds=31), "of 2 units or more each"),
         (
-            lambda: lo.nested(fitted("hidden Markov"), num_folds=3, repeats=1),
+            lambda: lo.validation.nested(fitted("hidden Markov"), num_folds=3, num_repeats=1),
             "units that are independent",
         ),
-        (lambda: lo.nested(fitted("gamma"), num_folds=3, repeats=1), "other sample_weight"),
-        (lambda: lo.nested(fitted("two functions"), num_folds=3, repeats=1), "not joint ones"),
+        (
+            lambda: lo.validation.nested(fitted("gamma"), num_folds=3, num_repeats=1),
+            "other sample_weight",
+        ),
+        (
+            lambda: lo.validation.nested(fitted("two functions"), num_folds=3, num_repeats=1),
+            "not joint ones",
+        ),
         (
             lambda: estimate(np.ones(30), lo.leave_one_out(30)).interval(method="nested"),
-            r"see lo.nested\(fit\)",
+            r"see lo.validation.nested\(fit\)",
         ),
         (
             lambda: estimate(np.ones(30), lo.leave_one_out(30)).interval(1.5),
@@ -194,11 +202,11 @@ def test_what_there_is_no_interval_of(make, message):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"level": "95"}, {"repeats": 2.5}, {"num_folds": "5"}, {"seed": None}], ids=repr
+    "wrong", [{"level": "95"}, {"num_repeats": 2.5}, {"num_folds": "5"}], ids=repr
 )
 def test_nested_refuses_arguments_of_other_kinds(wrong):
     fit = lo.fit(lo.GLM(np.arange(30.0)[:, None], np.resize([0.0, 1.0, 3.0], 30), "squared"))
     with pytest.raises(
-        ValueError, match=r"nested: .* must (be whole numbers|lie between 0 and 1); got "
+        ValueError, match=r"nested: .* must (be a whole number|lie between 0 and 1)"
     ):
-        lo.nested(fit, **wrong)
+        lo.validation.nested(fit, **wrong)

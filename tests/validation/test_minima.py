@@ -63,7 +63,7 @@ def test_the_basin_of_theta0_is_kept_where_one_start_is_asked_for():
 @pytest.mark.parametrize("refit", [lo.Certified(), lo.Exact(), lo.NoUpdate()], ids=str)
 def test_refits_with_a_lower_minimum_elsewhere_are_named(refit):
     x, fit = clusters(), lo.fit(two_clusters())
-    cv = lo.cross_validate(fit, lo.groups(GROUPS), refit)
+    cv = lo.cross_validate(fit, lo.groups(GROUPS), strategy=refit)
     there = np.array([lowest(x[k != GROUPS]) for k in range(6)])
     assert ((there > 0) == (cv.result == lo.RESULTS.other_minimum)).all() and (there > 0).sum() == 3
     assert np.isfinite(cv.losses[cv.plan.held]).all() and set(np.flatnonzero(there > 0)) <= set(
@@ -87,13 +87,13 @@ def test_joint_losses_and_those_of_a_users_function_are_compared_too():
     joint = lo.fit(
         lo.Objective(lambda theta, w: w @ student(theta, x), 54), {"location": np.array(1.0)}
     )
-    pointwise = lo.cross_validate(lo.fit(two_clusters()), lo.groups(GROUPS), lo.Exact())
-    cv = lo.cross_validate(joint, lo.groups(GROUPS), lo.Exact())
+    pointwise = lo.cross_validate(lo.fit(two_clusters()), lo.groups(GROUPS), strategy=lo.Exact())
+    cv = lo.cross_validate(joint, lo.groups(GROUPS), strategy=lo.Exact())
     summed = np.add.reduceat(pointwise.elsewhere, cv.plan.indptr[:-1])
     np.testing.assert_allclose(cv.elsewhere, summed, rtol=1e-6)
     own = lambda held, seen, theta: student(theta, x[held])
     evaluated = lo.cross_validate(
-        lo.fit(two_clusters()), lo.groups(GROUPS), lo.Exact(), evaluate=own
+        lo.fit(two_clusters()), lo.groups(GROUPS), strategy=lo.Exact(), evaluate=own
     )
     np.testing.assert_allclose(evaluated.elsewhere, pointwise.elsewhere, rtol=1e-6)
 

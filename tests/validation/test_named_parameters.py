@@ -46,7 +46,7 @@ def test_parameters_of_folds_that_leave_a_level_whole():
 
 def test_influence_of_levels_is_that_on_what_is_determined():
     cv = lo.cross_validate(FIT, PLAN)
-    moved = lo.influence(cv, pairs=0).parameters
+    moved = lo.influence(cv, num_pairs=0).parameters
     now = np.append(FIT.parameters["coef"], FIT.parameters["intercept"])
     design = np.column_stack([X, *(k == STATE for k in range(1, 5)), np.ones(30)]).astype(float)
     spread = np.sqrt(np.diag(np.linalg.inv(design.T @ design)))
@@ -69,7 +69,7 @@ def test_a_mean_of_no_loss_has_no_error_and_predictions_say_what_is_missing():
 def test_single_rows_that_alone_are_a_level():
     data = DATA.assign(state=np.where(np.arange(30) == 3, "alone", DATA.state))
     fit = lo.fit(lo.GLM("y ~ x + z + C(state)", data, "squared"))
-    found = lo.dfbetas(fit)
+    found = lo.diagnostics.dfbetas(fit)
     assert found.columns[found.iloc[3].isna()].tolist() == ["C(state)[T.alone]"] and found.drop(
         index=3
     ).notna().all(axis=None)

@@ -51,7 +51,12 @@ def held(host, y, method):
 
 def measured(host, y, metric, **more):
     return lo.cross_validate(
-        lo.from_sklearn(host.fit(X, y), X, y), PLAN, lo.Exact(), metric=metric, audit=0, **more
+        lo.from_sklearn(host.fit(X, y), X, y),
+        PLAN,
+        strategy=lo.Exact(),
+        metric=metric,
+        audit=0,
+        **more,
     )
 
 
@@ -131,8 +136,10 @@ def test_the_jackknife_leaves_out_what_is_independent(groups):
     fit = lo.from_sklearn(POISSON.fit(X, COUNT), X, COUNT)
     plan = lo.leave_one_out(N) if groups is None else lo.groups(groups)
     found, mu = (
-        lo.cross_validate(fit, plan, lo.Exact(), metric={"r": correlation, "rmse": "rmse"}),
-        lo.cross_predict(fit, plan, lo.Exact()),
+        lo.cross_validate(
+            fit, plan, strategy=lo.Exact(), metric={"r": correlation, "rmse": "rmse"}
+        ),
+        lo.cross_predict(fit, plan, strategy=lo.Exact()),
     )
     label = np.arange(N) if groups is None else groups
     count = label.max() + 1
@@ -185,7 +192,9 @@ def test_repeats_are_pooled_one_by_one():
         cross_val_predict(Ridge(), X, y, cv=KFold(3, shuffle=True, random_state=seed))
         for seed in range(4)
     ]
-    ask = lambda average: lo.cross_validate(fit, plan, lo.Exact(), metric="r2", average=average)
+    ask = lambda average: lo.cross_validate(
+        fit, plan, strategy=lo.Exact(), metric="r2", average=average
+    )
     assert ask("repeat").metrics.loc["r2", "value"] == pytest.approx(
         np.mean([M.r2_score(y, each) for each in predicted])
     )
@@ -203,12 +212,12 @@ def test_concordance_of_cox_is_harrells():
         (RNG.random(N) < 0.7).astype(float),
     )
     fit = lo.fit(lo.Cox(X, time, event))
-    risk = lo.cross_predict(fit, PLAN, lo.Exact(), kind="link")
+    risk = lo.cross_predict(fit, PLAN, strategy=lo.Exact(), kind="link")
     pair = (event[:, None] == 1) & (
         (time[:, None] < time) | ((time[:, None] == time) & (event == 0))
     )
     good = (risk[:, None] > risk) + 0.5 * (risk[:, None] == risk)
-    found = lo.cross_validate(fit, PLAN, lo.Exact(), metric="concordance")
+    found = lo.cross_validate(fit, PLAN, strategy=lo.Exact(), metric="concordance")
     assert found.metrics.loc["concordance", "value"] == pytest.approx(good[pair].mean(), abs=1e-12)
     default = lo.cross_validate(fit, PLAN, metric="concordance")
     assert (
@@ -256,13 +265,16 @@ def test_tune_takes_scikit_learns_names():
         build,
         {"a": [0.5, 5.0, 50.0]},
         PLAN,
-        lo.Exact(),
+        strategy=lo.Exact(),
         metric="neg_log_loss",
-        trials=3,
+        num_trials=3,
         sampler="optuna",
-        nested=0,
+        num_outer_folds=0,
     )
-    losses = [lo.cross_validate(lo.fit(build(a)), PLAN, lo.Exact()).mean for a in found.trials["a"]]
+    losses = [
+        lo.cross_validate(lo.fit(build(a)), PLAN, strategy=lo.Exact()).mean
+        for a in found.trials["a"]
+    ]
     assert found.hyper["a"] == found.trials["a"][int(np.argmin(losses))]
     np.testing.assert_allclose(found.trials["neg_log_loss"], np.negative(losses), rtol=1e-9)
     with pytest.raises(ValueError, match="greater_is_better"):

@@ -83,12 +83,12 @@ def test_densities_integrate_to_one(loss, side):
     offset = np.r_[rng.uniform(0, 0.2, 30), np.full(len(asked), 0.1)]
     fit = lo.fit(lo.GLM(X, y, loss, sample_weight=weight, offset=offset))
     plan = lo.from_splits([(np.arange(30), np.arange(30, len(y)))], len(y))
-    cv = lo.cross_validate(fit, plan, lo.Exact(), evaluate="log_density")
+    cv = lo.cross_validate(fit, plan, strategy=lo.Exact(), evaluate="log_density")
     assert cv.score == "−log density"
     density = np.exp(-cv.losses)
     step = NODES[1] - NODES[0]
     assert step * np.sum(density * slope) == pytest.approx(1.0, rel=1e-6)
-    theta = lo.fold_parameters(fit, plan, lo.Exact())
+    theta = lo.fold_parameters(fit, plan, strategy=lo.Exact())
     mean = loss.inverse_link(theta["intercept"][0] + theta["coef"][0, 0] + 0.1)
     # and their mean is the prediction
     assert step * np.sum(density * slope * asked) == pytest.approx(mean, rel=1e-5)
@@ -98,7 +98,7 @@ def test_a_shape_that_nothing_has_estimated_is_told():
     rng = np.random.default_rng(1)
     X, y = rng.standard_normal((N, 2)), rng.gamma(3.0, size=N)
     of = lambda model: lo.cross_validate(
-        lo.fit(model), lo.kfold(k=4), lo.Exact(), evaluate="log_density"
+        lo.fit(model), lo.kfold(k=4), strategy=lo.Exact(), evaluate="log_density"
     )
     free = of(lo.Regression(X, y, "gamma"))
     for name in ("log_density", "crps"):
@@ -146,8 +146,8 @@ def test_crps_is_the_integral(name):
         "gamma shape": lambda: lo.Regression(X, sizes, "gamma"),
     }
     fit, plan = lo.fit(models[name]()), lo.kfold(N, 4, rng=1)
-    cv = lo.cross_validate(fit, plan, lo.Exact(), evaluate="crps")
-    theta, y = lo.fold_parameters(fit, plan, lo.Exact()), np.asarray(fit.objective.y)
+    cv = lo.cross_validate(fit, plan, strategy=lo.Exact(), evaluate="crps")
+    theta, y = lo.fold_parameters(fit, plan, strategy=lo.Exact()), np.asarray(fit.objective.y)
     for place in range(0, N, 5):
         k, unit = plan.refit[place], plan.index[place]
         mu = np.exp(theta["intercept"][k] + X[unit] @ theta["coef"][k])
@@ -168,7 +168,10 @@ def test_crps_is_the_integral(name):
 def test_measures_of_predictions(model):
     objective = regression("ordinal") if model == "ordinal" else glm(model)
     fit, plan = lo.fit(objective), lo.kfold(60, 6, rng=0)
-    predicted, y = lo.cross_predict(fit, plan, lo.Exact()), np.asarray(objective.units.target)
+    predicted, y = (
+        lo.cross_predict(fit, plan, strategy=lo.Exact()),
+        np.asarray(objective.units.target),
+    )
     classes = predicted.ndim > 1
     wanted = {
         "squared_error": (((np.eye(3)[y.astype(int)] if classes else y) - predicted) ** 2)
@@ -180,9 +183,9 @@ def test_measures_of_predictions(model):
     if not classes:
         wanted["absolute_error"] = np.abs(y - predicted)
     for name, values in wanted.items():
-        cv = lo.cross_validate(fit, plan, lo.Exact(), evaluate=name)
+        cv = lo.cross_validate(fit, plan, strategy=lo.Exact(), evaluate=name)
         np.testing.assert_allclose(cv.per_unit(), values, atol=1e-7)
-        near = lo.cross_validate(fit, plan, lo.NewtonStep(), evaluate=name)
+        near = lo.cross_validate(fit, plan, strategy=lo.NewtonStep(), evaluate=name)
         off = np.bincount(plan.refit, np.abs(near.losses - cv.losses))
         assert (
             not near.proved.any()
@@ -416,14 +419,14 @@ def test_a_transformed_response_is_compared_by_its_jacobian_or_by_one_function()
     y, fits, scores, true = logged()
     plan, apart = lo.leave_one_out(120), np.mean(true["raw"] - true["log"])
     own = {
-        name: lo.cross_validate(fit, plan, lo.Exact(), evaluate=scores[name])
+        name: lo.cross_validate(fit, plan, strategy=lo.Exact(), evaluate=scores[name])
         for name, fit in fits.items()
     }
     with pytest.warns(
         UserWarning, match=r"other responses.*to be on one scale, that of evaluate=, which is asked"
     ):
         assert lo.compare(own).difference["raw"] == pytest.approx(apart, rel=1e-6)
-    plain = {name: lo.cross_validate(fit, plan, lo.Exact()) for name, fit in fits.items()}
+    plain = {name: lo.cross_validate(fit, plan, strategy=lo.Exact()) for name, fit in fits.items()}
     with pytest.raises(ValueError, match=r"jacobian=\{name: log"):
         lo.compare(plain)
     table = lo.compare(plain, jacobian={"log": pd.Series(-np.log(y))})
@@ -431,7 +434,7 @@ def test_a_transformed_response_is_compared_by_its_jacobian_or_by_one_function()
     np.testing.assert_allclose(table.estimates["log"].per_unit(), true["log"], rtol=1e-6)
     other = own | {
         "log": lo.cross_validate(
-            fits["log"], plan, lo.Exact(), evaluate=lambda *a: scores["log"](*a)
+            fits["log"], plan, strategy=lo.Exact(), evaluate=lambda *a: scores["log"](*a)
         )
     }
     # by another function: it is taken for one score, and that is said
@@ -528,7 +531,7 @@ def test_differences_of_cases_are_summed_as_those_of_rows():
         ours, rows = (
             lo.compare(
                 {
-                    name: lo.cross_validate(f, plan, lo.Exact())
+                    name: lo.cross_validate(f, plan, strategy=lo.Exact())
                     for name, f in zip("ab", some, strict=True)
                 }
             )
@@ -610,7 +613,7 @@ def test_refits_that_are_not_close_enough_for_another_score_go_on():
     y = (rng.random(1500) < 1 / (1 + np.exp(-X @ rng.standard_normal(40) / 6))) * 1.0
     fit, plan = lo.fit(lo.GLM(X, y, "logistic")), lo.leave_one_out(1500)
     cv, exact = (
-        lo.cross_validate(fit, plan, refit, evaluate="squared_error")
+        lo.cross_validate(fit, plan, strategy=refit, evaluate="squared_error")
         for refit in (lo.Certified(), lo.Exact())
     )
     assert (
@@ -665,7 +668,10 @@ def test_two_classes_are_scored_alike_whichever_loss():
         "two": lo.GLM(X, y, "multinomial", lo.penalties.Ridge(0.2)),
     }
     for name in ("squared_error", "absolute_error", "zero_one"):
-        a, b = (lo.cross_validate(lo.fit(m), plan, lo.Exact(), evaluate=name) for m in two.values())
+        a, b = (
+            lo.cross_validate(lo.fit(m), plan, strategy=lo.Exact(), evaluate=name)
+            for m in two.values()
+        )
         assert a.mean == pytest.approx(b.mean, abs=1e-6) and a.score == b.score
     three = lo.cross_validate(lo.fit(glm("multinomial")), lo.kfold(k=3), evaluate="squared_error")
     assert three.score == "Brier score"
@@ -717,7 +723,7 @@ def test_responses_of_chains_and_survival_times(kind):
         "chains": lambda: [lo.HMM(v, lo.emissions.Poisson(), 2) for v in (x, 2 * x)],
     }
     found = [
-        lo.cross_validate(lo.fit(model, num_starts=1), lo.kfold(k=5), lo.NoUpdate())
+        lo.cross_validate(lo.fit(model, num_starts=1), lo.kfold(k=5), strategy=lo.NoUpdate())
         for model in models[kind]()
     ]
     with pytest.raises(ValueError, match="other responses"):

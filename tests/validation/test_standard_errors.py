@@ -35,7 +35,7 @@ def test_more_folds_of_the_same_data_do_not_shrink_it():
 def test_the_error_of_random_folds_is_their_spread():
     fit = lo.fit(glm("logistic", lo.penalties.Ridge(1.0)))
     cvs = [
-        lo.cross_validate(fit, lo.random_subsets(60, 0.2, 40, rng=s), lo.NewtonStep())
+        lo.cross_validate(fit, lo.random_subsets(60, 0.2, 40, rng=s), strategy=lo.NewtonStep())
         for s in range(60)
     ]
     spread, reported = (
@@ -96,7 +96,7 @@ def test_intervals_cover(grouped):
         y = X @ [1.0, -1.0] + shift + rng.standard_normal(200)
         fit = lo.fit(lo.GLM(X, y, "squared"))
         cv = lo.cross_validate(
-            fit, lo.groups(group) if grouped else lo.leave_one_out(200), lo.NewtonStep()
+            fit, lo.groups(group) if grouped else lo.leave_one_out(200), strategy=lo.NewtonStep()
         )
         expected = 0.5 * (
             1

@@ -1,11 +1,12 @@
 """What every public function does alike.
 
-Random numbers by `seed` or `rng`, names of arguments, kinds of tables, warnings.
+Random numbers by `rng`, names of arguments, kinds of tables, warnings.
 """
 
 import functools
 import inspect
 import logging
+import sys
 import types
 import warnings
 from collections.abc import Callable
@@ -24,9 +25,11 @@ TABLES = {"polars": "DataFrame", "pyarrow": "table"}
 _chosen = {"output": "pandas"}
 
 WORDS = {  # words of other libraries, and what is written for them
+    "B": "it is num_resamples=",
     "C": "a penalty is an object, such as penalty=lo.penalties.Ridge(1 / C)",
     "alpha": "a penalty is an object, such as penalty=lo.penalties.Ridge(alpha)",
     "cv": "the plan or the number of folds stands second, cross_validate(fit, 5); lo.sklearn.cross_validate takes cv=",
+    "cov_type": "it is kind=",
     "data": "a formula and its table stand first, such as GLM('y ~ x', table, 'squared')",
     "family": "the loss is named, such as loss='logistic' for the binomial family",
     "fit_intercept": "it is intercept=",
@@ -37,6 +40,8 @@ WORDS = {  # words of other libraries, and what is written for them
     "n_jobs": "processes come from `with joblib.parallel_config(n_jobs=...)` around the call",
     "n_splits": "the number of folds has no name, cross_validate(fit, 5), or is k, kfold(k=5)",
     "n_repeats": "it is num_repeats=",
+    "repeats": "it is num_repeats=",
+    "n_trials": "it is num_trials=",
     "shuffle": "kfold shuffles, by rng=; successive folds are blocks(k=5)",
     "random_state": "it is rng=",
     "seed": "it is rng=",
@@ -51,15 +56,25 @@ SEEDS = 2**31  # seeds drawn from a generator are below: scikit-learn and optuna
 
 
 def conventional(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a public function: it takes `rng` in place of `seed`, as SPEC 7 asks.
+    """Decorate a public function: `rng` is what SPEC 7 says, and a table of the kind that `config`
+    names.
 
-    A generator gives a seed, so that a result can name the seed that repeats it; a whole number is
-    the seed. None, if it is passed, draws a seed that differs from call to call. A table is of the
-    kind that `config` names.
+    The function gets a whole number as its `rng`, so that a result can name what repeats it: one
+    that a generator draws; None draws one that differs from call to call.
     """
     name = function.__qualname__.removesuffix(".__init__")
     parameters = inspect.signature(function).parameters
-    is_open = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    kinds = {parameter.kind for parameter in parameters.values()}
+    is_open = inspect.Parameter.VAR_KEYWORD in kinds
+    by_position = [
+        name
+        for name, parameter in parameters.items()
+        if parameter.kind is not parameter.KEYWORD_ONLY
+    ]
+    named = [name for name in parameters if name not in by_position]
+    num_positions = len(by_position)
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        num_positions = sys.maxsize
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -74,16 +89,17 @@ def conventional(function: Callable[P, T]) -> Callable[P, T]:
         )
         if word is not None:
             raise TypeError(f"{name}: it takes no {word}=: {WORDS[word]}.")
+        if len(args) > num_positions:
+            positional = ", ".join(by_position).removeprefix("self, ")
+            raise TypeError(
+                f"{name}: {len(args)} arguments stand by position, where {positional} may; name the others, such as "
+                f"{', '.join(f'{name}=' for name in named)}."
+            )
         if "rng" in arguments:
-            if "seed" in arguments:
-                raise TypeError(f"{name}: rng= stands in place of seed=; give one of them.")
-            rng = arguments.pop("rng")
-            is_integer = isinstance(rng, int | np.integer)
-            word = "seed" if "seed" in parameters else "rng"
+            rng = arguments["rng"]
             try:
-                arguments[word] = (
-                    rng if is_integer else int(np.random.default_rng(rng).integers(SEEDS))
-                )
+                if not isinstance(rng, int | np.integer):
+                    arguments["rng"] = int(np.random.default_rng(rng).integers(SEEDS))
             except (TypeError, ValueError):
                 raise TypeError(
                     f"{name}: rng must be a whole number, a NumPy Generator or None; got {rng!r}."

@@ -92,7 +92,7 @@ class RESULTS(enum.IntEnum):
         11,
         "the importance weights of this fold have no mean that can be trusted: Pareto's k is 0.7 or more, or large for so few "
         "effective draws, or two estimates of its elpd differ by 0.1 or more; integrate out effects of groups that leave, or "
-        "give lo.elpd your sampler as refit=; of a fold that was sampled anew, take more draws",
+        "give lo.bayes.elpd your sampler as refit=; of a fold that was sampled anew, take more draws",
     )
 
 

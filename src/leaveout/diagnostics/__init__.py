@@ -2,3 +2,7 @@
 
 And the measures of textbooks.
 """
+
+from .._runtime.namespaces import attach as _attach
+
+__getattr__, __dir__, __all__ = _attach(__name__, __file__)

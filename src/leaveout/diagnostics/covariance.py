@@ -47,7 +47,7 @@ from ..optimize.fit import Fit, HostErrors
 from ..plans.plan import Plan, groups as plan_of_groups, leave_one_out
 from ..plans.survey import jk1, jkn
 from ..refit import AbstractRefit, inverse_root
-from ..validation.cross_validate import objective_of, reader_for
+from ..validation.cross_validate import objective_of, reader_for, strategy_of
 from ..validation.named_parameters import name_parameters
 from ..validation.standard_errors import MIN_BLOCKS
 from .bias_reduced import bias_reduced, check_least_squares
@@ -115,7 +115,7 @@ Array = np.ndarray
 @float64
 def covariance(
     fit: Fit,
-    cov_type: CovType | None = None,
+    kind: CovType | None = None,
     *,
     groups: ArrayLike | None = None,
     strata: ArrayLike | None = None,
@@ -124,7 +124,7 @@ def covariance(
     small_sample: SmallSample | None = None,
     cases: bool = False,
     working_variance: ArrayLike | None = None,
-    strategy: AbstractRefit = DEFAULT,
+    strategy: AbstractRefit | None = None,
 ) -> Covariance:
     """Estimate the covariance of the natural parameters, by names, from the model, by a sandwich or
     by the jackknife.
@@ -144,7 +144,7 @@ def covariance(
     ----------
     fit : Fit
         The fit.
-    cov_type : str, optional
+    kind : str, optional
         "expected" is "nonrobust" with the expected information, as of `glm` in R and statsmodels;
         for canonical links they are one. "HC0" is the sandwich of independent units. "HC1" is that
         times n/(n − p), p the rank of H. "HC2" and "HC3", for one linear predictor, divide g_n by
@@ -225,13 +225,14 @@ def covariance(
     >>> lo.covariance(fit, "jackknife").standard_errors.round(3).tolist()
     [0.31, 0.403]
     """
+    strategy = strategy_of("covariance", strategy, DEFAULT)
     options = Options(
         groups, strata, maxlags, working_variance, use_correction, small_sample, cases, strategy
     )
     without("covariance", objective_of("covariance", fit))
     host = fit.host_errors
-    if cov_type is not None or host is None or cases:
-        return _of_kind(fit, _usual_type(fit) if cov_type is None else cov_type, options)
+    if kind is not None or host is None or cases:
+        return _of_kind(fit, _usual_type(fit) if kind is None else kind, options)
     names = [
         name for name in ("groups", "maxlags", "use_correction") if getattr(options, name) is None
     ]
@@ -598,7 +599,7 @@ def _of_two_ways(
     common = options.small_sample in ("fixest", "pyfixest")  # one factor for all three
     if common and kind != "cluster":
         raise ValueError(
-            f"covariance: pyfixest has no {kind} of two ways; give cov_type='cluster', or no small_sample."
+            f"covariance: pyfixest has no {kind} of two ways; give kind='cluster', or no small_sample."
         )
     ways = pd.DataFrame(groups)
     columns = [ways.iloc[:, k] for k in (0, 1)]
@@ -686,7 +687,7 @@ def _check_kind(fit: Fit, cov_type: str, options: Options) -> str:
     kind, maxlags = KINDS.get(str(cov_type).lower()), options.maxlags
     if kind is None:
         raise ValueError(
-            f"covariance: cov_type must be one of {', '.join(map(repr, KINDS.values()))}; got {cov_type!r}"
+            f"covariance: kind must be one of {', '.join(map(repr, KINDS.values()))}; got {cov_type!r}"
             + (", which the host of this fit prints." if options.host is not None else ".")
         )
     if fit.factor is None and kind not in JACKKNIVES:
@@ -711,7 +712,7 @@ def _check_kind(fit: Fit, cov_type: str, options: Options) -> str:
         if (value is None and kind in kinds) or (value is not None and kind not in permitted):
             choices = " or ".join(map(repr, permitted))
             raise ValueError(
-                f"covariance: {name} goes with cov_type={choices}{', and that with it' if kinds else ''}; got cov_type={kind!r}."
+                f"covariance: {name} goes with kind={choices}{', and that with it' if kinds else ''}; got kind={kind!r}."
             )
     _check_factor(kind, options)
     if options.cases and (
@@ -752,8 +753,8 @@ def _check_factor(kind: str, options: Options) -> None:
         isinstance(correction, bool | np.bool_) and kind in ("cluster", "HAC")
     ):
         raise ValueError(
-            "covariance: use_correction is True or False, of cov_type='cluster' and 'HAC'; got "
-            f"{correction!r}, cov_type={kind!r}. 'HC1' is 'HC0' corrected."
+            "covariance: use_correction is True or False, of kind='cluster' and 'HAC'; got "
+            f"{correction!r}, kind={kind!r}. 'HC1' is 'HC0' corrected."
         )
     if program is None:
         return
@@ -768,7 +769,7 @@ def _check_factor(kind: str, options: Options) -> None:
     if kind not in FACTORS[program]:
         takes = " or ".join(map(repr, FACTORS[program]))
         raise ValueError(
-            f"covariance: small_sample={program!r} goes with cov_type={takes}; got {kind!r}. {NO_FACTOR}."
+            f"covariance: small_sample={program!r} goes with kind={takes}; got {kind!r}. {NO_FACTOR}."
         )
 
 
@@ -790,14 +791,14 @@ def _refuse(fit: Fit, kind: str) -> None:
     if not difference <= AFFINE * size:
         raise TypeError(
             f"covariance: the units of this {name} have no gradients that add up to its own, as the steps of one chain, or the "
-            "sites of one field, have none. Leave out whole sequences (drop='sequence'), or give cov_type='nonrobust'."
+            "sites of one field, have none. Leave out whole sequences (drop='sequence'), or give kind='nonrobust'."
         )
     if kind not in ("cluster", "HAC"):
         why = "are not known to be independent (dependence='independent' says so)"
         if serial:
             why = "depend on their neighbours"
         raise ValueError(
-            f"covariance: the units of this {name} {why}; {kind} takes them for independent. Use cov_type='HAC' with maxlags=, "
+            f"covariance: the units of this {name} {why}; {kind} takes them for independent. Use kind='HAC' with maxlags=, "
             "or 'cluster' with groups= of long blocks."
         )
 

@@ -1,4 +1,4 @@
-"""What a fit answers by itself: its parameters by name, and their table.
+"""Answers of a fit by itself: its parameters by name, and their table.
 
 The covariance is that of `covariance`, of the kind that is usual in the model's field.
 """

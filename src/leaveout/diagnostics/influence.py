@@ -41,7 +41,7 @@ from ..plans.plan import CAPACITY, Batch, Plan
 from ..plans.reading import PlanLike
 from ..refit import AbstractRefit, RefitBatch, distance_of_fit, distances, lengths, lengths_of_moves
 from ..validation.batches import Collected, over_refits
-from ..validation.cross_validate import DEFAULT_REFIT, cache_key
+from ..validation.cross_validate import cache_key, strategy_of
 from ..validation.estimate import Estimate
 from ..validation.named_parameters import name_parameters, partial_refits
 from ..validation.scoring import largest_change, natural
@@ -62,10 +62,11 @@ CHEAP = 5e9
 @float64
 def influence(
     estimate: Estimate | AbstractPosterior,
-    strategy: AbstractRefit | PlanLike = DEFAULT_REFIT,
+    plan: PlanLike | None = None,
     *,
+    strategy: AbstractRefit | None = None,
     prediction: Any = None,
-    pairs: int | None = None,
+    num_pairs: int | None = None,
     checkpoint: File | None = None,
 ) -> Influence | pd.DataFrame:
     """Compute the influence of the units that each refit leaves out on the loss, the parameters and
@@ -79,13 +80,15 @@ def influence(
     ----------
     estimate : Estimate or Posterior
         An estimate of `cross_validate`, of any plan. Its refits are made once more, for their
-        parameters. Or a posterior, whose draws are weighed as for `lo.elpd`.
+        parameters. Or a posterior, whose draws are weighed as for `lo.bayes.elpd`.
+    plan : Plan, int or splitter, optional
+        The units that leave a posterior, one by one by default. An estimate has its plan.
     strategy : AbstractRefit, default `Certified()`
-        The strategy of these refits; of a posterior the plan, by default leave-one-out.
+        The strategy of the refits of an estimate.
     prediction : callable or array_like, optional
         A function of the natural parameters of one refit that returns a number; or, for `lo.GLM`
         and `lo.Regression`, one row of features, whose mean response at offset zero is followed.
-    pairs : int, optional
+    num_pairs : int, optional
         The number of refits of which all pairs are left out together (20 by default, 0 for none):
         those that move the fit most, raise the loss most, or have the highest leverage. Two that
         mask each other move the fit together by more than both alone.
@@ -121,16 +124,22 @@ def influence(
     >>> fit = lo.fit(
     ...     lo.GLM(np.arange(5.0)[:, None], np.array([0.0, 1.0, 2.0, 3.0, 9.0]), "squared")
     ... )
-    >>> found = lo.influence(lo.cross_validate(fit, lo.leave_one_out()), pairs=0)
+    >>> found = lo.influence(lo.cross_validate(fit, lo.leave_one_out()), num_pairs=0)
     >>> found.top(1).index.tolist(), found.rows["cook"].round(2).tolist()
     ([4], [0.56, 0.0, 0.05, 0.37, 2.25])
     """
     if isinstance(estimate, AbstractPosterior):
-        return provided("posterior_influence").posterior_influence(estimate, strategy, prediction)
+        if strategy is not None:
+            raise TypeError("influence: a posterior is weighed, not refitted; leave strategy= out.")
+        return provided("posterior_influence").posterior_influence(estimate, plan, prediction)
     if not isinstance(estimate, Estimate):
         raise TypeError(
             "influence: the first argument must be an Estimate, from lo.cross_validate(fit, plan); got "
             f"{type(estimate).__name__}."
+        )
+    if plan is not None:
+        raise TypeError(
+            "influence: an estimate has its plan; leave plan= out, or give the estimate of another plan."
         )
     fit = estimate.fit
     plan = estimate.plan
@@ -139,13 +148,12 @@ def influence(
             "influence: this estimate has no fit; make it again by lo.cross_validate, or give it one: "
             "dataclasses.replace(estimate, fit=fit). Of an elpd, give the posterior."
         )
-    if not isinstance(strategy, AbstractRefit):
-        raise TypeError(f"influence: strategy must be one, such as lo.Exact(); got {strategy!r}.")
+    strategy = strategy_of("influence", strategy)
     require_hessian(fit, "influence")
     parts = estimate.losses, estimate.error, estimate.result, estimate.baseline
-    key = cache_key(fit, plan, strategy, estimate=parts, prediction=prediction, pairs=pairs)
+    key = cache_key(fit, plan, strategy, estimate=parts, prediction=prediction, pairs=num_pairs)
     with stoppable("influence"), keeping("influence", checkpoint, key):
-        return _make_result(estimate, fit, plan, strategy, prediction, pairs)
+        return _make_result(estimate, fit, plan, strategy, prediction, num_pairs)
 
 
 def _make_result(

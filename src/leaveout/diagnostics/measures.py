@@ -38,7 +38,7 @@ from ..optimize.active_set import without
 from ..optimize.fit import Fit
 from ..plans.plan import Plan, leave_one_out
 from ..refit import AbstractRefit, Exact, inverse_root
-from ..validation.cross_validate import fold_refits, fold_thetas, objective_of
+from ..validation.cross_validate import fold_refits, fold_thetas, objective_of, strategy_of
 from ..validation.named_parameters import name_parameters
 
 ROWS_AT_A_TIME = 2**20  # numbers in the rows, or in the predictions, of one batch
@@ -78,7 +78,7 @@ def leverage(fit: Fit) -> Float[ndarray, " units"]:
     >>> import numpy as np
     >>> import leaveout as lo
     >>> fit = lo.fit(lo.GLM(np.arange(4.0)[:, None], np.array([0.0, 1.0, 1.0, 3.0]), "squared"))
-    >>> lo.leverage(fit).round(3)
+    >>> lo.diagnostics.leverage(fit).round(3)
     array([0.7, 0.3, 0.3, 0.7])
     """
     objective = require_hessian(fit, "leverage").objective
@@ -116,7 +116,10 @@ def _leverage(objective: AbstractLinearPredictor, theta: PyTree, root: Arrays, s
 @conventional
 @float64
 def cooks_distance(
-    fit: Fit, strategy: AbstractRefit = DEFAULT, *, checkpoint: File | None = None
+    fit: Fit,
+    *,
+    strategy: AbstractRefit | None = None,
+    checkpoint: File | None = None,
 ) -> Float[ndarray, " units"]:
     """Compute Cook's distance of each unit from the fit without it.
 
@@ -152,9 +155,10 @@ def cooks_distance(
     >>> import numpy as np
     >>> import leaveout as lo
     >>> fit = lo.fit(lo.GLM(np.arange(4.0)[:, None], np.array([0.0, 1.0, 1.0, 3.0]), "squared"))
-    >>> lo.cooks_distance(fit).round(3)
+    >>> lo.diagnostics.cooks_distance(fit).round(3)
     array([0.111, 0.035, 0.429, 1.778])
     """
+    strategy = strategy_of("cooks_distance", strategy, DEFAULT)
     moves = _moves(fit, strategy, "cooks_distance", checkpoint) @ np.asarray(fit.factor)
     return np.sum(moves**2, axis=1) / (fit.rank * dispersion(fit))
 
@@ -162,7 +166,10 @@ def cooks_distance(
 @conventional
 @float64
 def dfbetas(
-    fit: Fit, strategy: AbstractRefit = DEFAULT, *, checkpoint: File | None = None
+    fit: Fit,
+    *,
+    strategy: AbstractRefit | None = None,
+    checkpoint: File | None = None,
 ) -> pd.DataFrame:
     """Compute the change of each parameter when each unit is left out, in standard errors.
 
@@ -197,9 +204,10 @@ def dfbetas(
     >>> import numpy as np
     >>> import leaveout as lo
     >>> fit = lo.fit(lo.GLM(np.arange(4.0)[:, None], np.array([0.0, 1.0, 1.0, 3.0]), "squared"))
-    >>> lo.dfbetas(fit).shape
+    >>> lo.diagnostics.dfbetas(fit).shape
     (4, 2)
     """
+    strategy = strategy_of("dfbetas", strategy, DEFAULT)
     without("dfbetas", require_hessian(fit, "dfbetas").objective)
     plan = leave_one_out(fit.objective.num_units)
     theta, partial = fold_refits(fit, plan, strategy.of_parameters(), "dfbetas", checkpoint)
@@ -231,7 +239,10 @@ def dfbetas(
 @conventional
 @float64
 def studentized_residuals(
-    fit: Fit, strategy: AbstractRefit = DEFAULT, *, checkpoint: File | None = None
+    fit: Fit,
+    *,
+    strategy: AbstractRefit | None = None,
+    checkpoint: File | None = None,
 ) -> Float[ndarray, " units"]:
     """Compute the studentised leave-one-out residual of each unit.
 
@@ -267,9 +278,10 @@ def studentized_residuals(
     >>> fit = lo.fit(
     ...     lo.GLM(np.arange(5.0)[:, None], np.array([0.0, 1.0, 1.0, 3.0, 2.0]), "squared")
     ... )
-    >>> lo.studentized_residuals(fit).round(2)
+    >>> lo.diagnostics.studentized_residuals(fit).round(2)
     array([-0.37,  0.27, -0.53,  4.08, -1.6 ])
     """
+    strategy = strategy_of("studentized_residuals", strategy, DEFAULT)
     objective = require_hessian(fit, "studentized_residuals").objective
     without("studentized_residuals", objective)
     if not isinstance(objective, GLM | DualGLM) or objective.outputs > 1:

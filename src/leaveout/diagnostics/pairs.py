@@ -47,12 +47,12 @@ def pairs_of(
     count = 20 if request is None else request
     if not isinstance(count, int | np.integer) or count < 0 or count == 1:
         raise ValueError(
-            f"influence: pairs must be a whole number, 2 or more, or 0 for none; got {request!r}."
+            f"influence: num_pairs must be a whole number, 2 or more, or 0 for none; got {request!r}."
         )
     if plan.weight.any():
         if request:
             raise ValueError(
-                "influence: pairs need a plan that leaves units out; this one gives some a weight. Give pairs=0."
+                "influence: pairs need a plan that leaves units out; this one gives some a weight. Give num_pairs=0."
             )
         return pd.DataFrame(
             columns=COLUMNS

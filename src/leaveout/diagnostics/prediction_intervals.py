@@ -32,6 +32,7 @@ sets: own scores are taken at their upper bound, new ones at their lower.
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
@@ -54,7 +55,7 @@ from ..objectives.objective import display_name
 from ..optimize.fit import Fit
 from ..plans.plan import Plan, groups as groups_of, kfold, leave_one_out
 from ..refit import AbstractRefit, lengths
-from ..validation.cross_validate import DEFAULT_REFIT, cache_key, objective_of, reader_for
+from ..validation.cross_validate import cache_key, objective_of, reader_for, strategy_of
 from .influence import mean_errors, refit_all
 
 Array = np.ndarray
@@ -106,28 +107,67 @@ class Held(NamedTuple):
     number: int  # of rows, or of groups that are held out whole
 
 
+@dataclass(frozen=True, eq=False)
+class Request:
+    """What intervals or sets of new rows are asked for: the arguments of a call beside its fits.
+
+    `score` is that of classes, with what it depends on, and `rng` draws the random shares of
+    probabilities, if there are any.
+    """
+
+    caller: str
+    level: float
+    method: Method
+    plan: Plan | None
+    groups: ArrayLike | None
+    new_groups: ArrayLike | None
+    offset: ArrayLike | None
+    strategy: AbstractRefit
+    checkpoint: File | None
+    score: Score = "lac"
+    raps: tuple[float, int] = (0.1, 2)
+    rng: Rng = None
+
+    def __post_init__(self) -> None:
+        share(f"{self.caller}: level", self.level)
+        self.check("method", self.method, METHODS)
+        self.check("score", self.score, SCORES)
+        if np.shape(self.raps) != (2,) or not (self.raps[0] >= 0 and self.raps[1] >= 0):
+            raise ValueError(
+                f"{self.caller}: raps must be (λ, k), both zero or more; got {self.raps!r}."
+            )
+
+    def check(self, name: str, value: str, choices: tuple[str, ...]) -> None:
+        """Raise ValueError if an argument is none of the choices."""
+        if value not in choices:
+            raise ValueError(
+                f"{self.caller}: {name} must be one of {', '.join(choices)}; got {value!r}."
+            )
+
+    def draws(self, count: int) -> Float[Array, " count"]:
+        """Draw the random shares of probabilities; zeros, if there are none."""
+        if self.rng is None:
+            return np.zeros(count)
+        return np.random.default_rng(self.rng).random(count)
+
+
 @conventional
 @float64
 def interval(
-    fit: Fit | tuple[Fit, Fit],
+    fit: Fit,
     X_new: ArrayLike,
+    *,
     level: float = 0.9,
     method: Method = "plus",
-    *,
+    plan: Plan | None = None,
     groups: ArrayLike | None = None,
     new_groups: ArrayLike | None = None,
-    plan: Plan | None = None,
     offset: ArrayLike | None = None,
     inverse: Callable[[Any], Any] | None = None,
-    score: Score = "lac",
-    raps: tuple[float, int] = (0.1, 2),
-    seed: int | None = None,
-    rng: Rng = None,
-    strategy: AbstractRefit = DEFAULT_REFIT,
+    strategy: AbstractRefit | None = None,
     checkpoint: File | None = None,
 ) -> pd.DataFrame:
-    """Compute prediction intervals for the responses of new rows, whatever their distribution;
-    sets, if these are classes.
+    """Compute prediction intervals for the responses of new rows, whatever their distribution.
 
     They are made from the held-out residuals of exact refits (jackknife+ and CV+). They are not
     intervals for the mean loss, which `Estimate.interval` gives, nor for the mean of the response
@@ -135,10 +175,9 @@ def interval(
 
     Parameters
     ----------
-    fit : Fit or (Fit, Fit)
-        The fit of a model whose response is a number or a class; its units must be exchangeable, so
-        not a series. Two fits are those of a low and a high quantile of one response: the intervals
-        are then those of conformalised quantile regression, whose width differs from row to row.
+    fit : Fit
+        The fit of a model whose response is a number; its units must be exchangeable, so
+        not a series.
     X_new : array_like, `[rows, features]`
         The new rows, in the form of the data of the fit. A DataFrame's columns are matched by name,
         and go through the formula or the transformers of the host.
@@ -148,30 +187,19 @@ def interval(
         "plus" is the jackknife+ with every row left out by itself: it covers at least 2 level − 1
         of new responses, usually about `level`. "minmax" is wider and covers at least `level`.
         "cv+" is "plus" over the folds of `plan`, ten random ones by default.
+    plan : Plan, optional
+        The plan; it holds out every unit once.
     groups : array_like, `[units]`, optional
         One label a unit of the fit. Alone, whole groups are left out: the intervals then hold for
         rows of new groups, where rows of one group are alike.
     new_groups : array_like, `[rows]`, optional
         The group of each new row, among those of `groups`. The level then holds in each group: only
         its units count, left out as by `method` or `plan`.
-    plan : Plan, optional
-        The plan; it holds out every unit once.
     offset : array_like, `[rows]`, optional
         The offset of the new rows, where the model has one.
     inverse : callable, optional
         A monotone function of arrays, from the response of the model to what the ends shall be in,
         such as `np.exp` for a model of a logarithm. A TransformedTargetRegressor brings its own.
-    score : {"lac", "aps", "raps"}, default "lac"
-        The score of classes. "lac" makes the smallest sets on average; "aps" makes larger ones
-        where the model is unsure; "raps" is "aps" with fewer improbable classes.
-    raps : (float, int), default (0.1, 2)
-        λ and k of "raps". A class costs λ for each place behind the k-th. Choose them on other
-        data.
-    seed : int, optional
-        With it "aps" and "raps" count a random share of the class's own probability, as their
-        papers do, which makes sets smaller and sometimes empty. The default counts it whole.
-    rng : int, numpy.random.Generator or None, optional
-        In place of `seed`: a generator draws it, and None draws another one in each call.
     strategy : AbstractRefit, default `Certified()`
         The strategy of the refits.
     checkpoint : path, optional
@@ -181,16 +209,15 @@ def interval(
     Returns
     -------
     DataFrame
-        `prediction`, `low` and `high` of every new row; of two quantiles the prediction is half-way
-        between them. For classes one column a class, true where it is in the set. Ends and sets
-        hold for exact refits: they are widened by the refits' errors, where these are known.
+        `prediction`, `low` and `high` of every new row. The ends hold for exact refits: they are
+        widened by the refits' errors, where these are known.
         `attrs` contains the method, the guaranteed coverage, the largest widening, of the model's
-        response or of a probability, and whether that is `proved`, with all rounding up to there.
+        response, and whether that is `proved`, with all rounding up to there.
 
     Raises
     ------
     TypeError
-        If the response of the model is neither a number nor a class with a probability.
+        If the response of the model is no number.
     ValueError
         If there are too few rows or groups for the level, the plan does not hold out every unit
         once, X_new does not match the data of the fit, `inverse` is not monotone, or `checkpoint`
@@ -202,15 +229,17 @@ def interval(
     -----
     UserWarning
         If a row lies outside the span of the data, or its group has too few units for the level;
-        its ends are infinite, its set is that of all classes.
+        its ends are infinite.
+
+    See Also
+    --------
+    quantile_interval : Intervals of two quantiles, whose width differs from row to row.
+    prediction_sets : Sets of classes.
 
     References
     ----------
     R. F. Barber, E. J. Candès, A. Ramdas and R. J. Tibshirani, Predictive inference with the
     jackknife+, Annals of Statistics 49, 2021.
-
-    Y. Romano, M. Sesia and E. J. Candès, Classification with valid and adaptive coverage,
-    NeurIPS 2020.
 
     Examples
     --------
@@ -223,48 +252,334 @@ def interval(
        prediction  low  high
     0         0.3 -1.5   2.1
     1         1.2 -0.7   3.0
+    """
+    strategy = strategy_of("interval", strategy)
+    if isinstance(fit, tuple | list):
+        raise TypeError(
+            "interval: it takes one fit; those of two quantiles go into lo.quantile_interval(low, high, X_new)."
+        )
+    request = Request(
+        "interval", level, method, plan, groups, new_groups, offset, strategy, checkpoint
+    )
+    return _intervals((fit,), X_new, inverse, request)
 
+
+@conventional
+@float64
+def quantile_interval(
+    low: Fit,
+    high: Fit,
+    X_new: ArrayLike,
+    *,
+    level: float = 0.9,
+    method: Method = "plus",
+    plan: Plan | None = None,
+    groups: ArrayLike | None = None,
+    new_groups: ArrayLike | None = None,
+    offset: ArrayLike | None = None,
+    inverse: Callable[[Any], Any] | None = None,
+    strategy: AbstractRefit | None = None,
+    checkpoint: File | None = None,
+) -> pd.DataFrame:
+    """Compute prediction intervals from the fits of a low and a high quantile of one response:
+    conformalised quantile regression, whose width differs from row to row.
+
+    Parameters
+    ----------
+    low, high : Fit
+        The fits of the two quantiles; their units must be exchangeable, so not a series.
+    X_new : array_like, `[rows, features]`
+        The new rows, in the form of the data of the fit. A DataFrame's columns are matched by name,
+        and go through the formula or the transformers of the host.
+    level : float, default 0.9
+        The coverage.
+    method : {"plus", "minmax", "cv+"}, default "plus"
+        "plus" is the jackknife+ with every row left out by itself: it covers at least 2 level − 1
+        of new responses, usually about `level`. "minmax" is wider and covers at least `level`.
+        "cv+" is "plus" over the folds of `plan`, ten random ones by default.
+    plan : Plan, optional
+        The plan; it holds out every unit once.
+    groups : array_like, `[units]`, optional
+        One label a unit of the fit. Alone, whole groups are left out: the intervals then hold for
+        rows of new groups, where rows of one group are alike.
+    new_groups : array_like, `[rows]`, optional
+        The group of each new row, among those of `groups`. The level then holds in each group: only
+        its units count, left out as by `method` or `plan`.
+    offset : array_like, `[rows]`, optional
+        The offset of the new rows, where the model has one.
+    inverse : callable, optional
+        A monotone function of arrays, from the response of the model to what the ends shall be in,
+        such as `np.exp` for a model of a logarithm. A TransformedTargetRegressor brings its own.
+    strategy : AbstractRefit, default `Certified()`
+        The strategy of the refits.
+    checkpoint : path, optional
+        A file that keeps what is done. A call that was killed continues from there, to the same
+        numbers.
+
+    Returns
+    -------
+    DataFrame
+        `prediction`, half-way between the quantiles, `low` and `high` of every new row, as of
+        `interval`.
+
+    Raises
+    ------
+    TypeError
+        If the response of the models is no number.
+    ValueError
+        If there are too few rows or groups for the level, the plan does not hold out every unit
+        once, X_new does not match the data of the fits, these have not one response, or
+        `checkpoint` belongs to another run.
+    Interrupted
+        On Ctrl-C.
+
+    Warns
+    -----
+    UserWarning
+        If a row lies outside the span of the data, or its group has too few units for the level;
+        its ends are infinite.
+
+    See Also
+    --------
+    interval : Intervals from one fit of the mean.
+
+    References
+    ----------
+    C. Gupta, A. Kuchibhotla and A. Ramdas, Nested conformal prediction and quantile out-of-bag
+    ensemble methods, Pattern Recognition 127, 2022.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.uniform(size=(60, 1))
+    >>> y = x[:, 0] * (1 + rng.normal(size=60))
+    >>> low, high = (
+    ...     lo.fit(lo.GLM(x, y, lo.losses.Quantile(level, width=0.2))) for level in (0.1, 0.9)
+    ... )
+    >>> table = lo.quantile_interval(low, high, np.array([[0.1], [0.9]]), level=0.8)
+    >>> (table["high"] - table["low"]).round(1).tolist()
+    [0.6, 2.1]
+    """
+    strategy = strategy_of("quantile_interval", strategy)
+    request = Request(
+        "quantile_interval", level, method, plan, groups, new_groups, offset, strategy, checkpoint
+    )
+    return _intervals((low, high), X_new, inverse, request)
+
+
+@conventional
+@float64
+def prediction_sets(
+    fit: Fit,
+    X_new: ArrayLike,
+    *,
+    level: float = 0.9,
+    method: Method = "plus",
+    plan: Plan | None = None,
+    groups: ArrayLike | None = None,
+    new_groups: ArrayLike | None = None,
+    offset: ArrayLike | None = None,
+    score: Score = "lac",
+    raps: tuple[float, int] = (0.1, 2),
+    randomized: bool = False,
+    rng: Rng = 0,
+    strategy: AbstractRefit | None = None,
+    checkpoint: File | None = None,
+) -> pd.DataFrame:
+    """Compute the sets of classes that new rows may have, whatever the distribution.
+
+    They are made from the held-out probabilities of exact refits (jackknife+ and CV+).
+
+    Parameters
+    ----------
+    fit : Fit
+        The fit of a model whose response is a class; its units must be exchangeable, so
+        not a series.
+    X_new : array_like, `[rows, features]`
+        The new rows, in the form of the data of the fit. A DataFrame's columns are matched by name,
+        and go through the formula or the transformers of the host.
+    level : float, default 0.9
+        The coverage.
+    method : {"plus", "minmax", "cv+"}, default "plus"
+        "plus" is the jackknife+ with every row left out by itself: it covers at least 2 level − 1
+        of new responses, usually about `level`. "minmax" is wider and covers at least `level`.
+        "cv+" is "plus" over the folds of `plan`, ten random ones by default.
+    plan : Plan, optional
+        The plan; it holds out every unit once.
+    groups : array_like, `[units]`, optional
+        One label a unit of the fit. Alone, whole groups are left out: the intervals then hold for
+        rows of new groups, where rows of one group are alike.
+    new_groups : array_like, `[rows]`, optional
+        The group of each new row, among those of `groups`. The level then holds in each group: only
+        its units count, left out as by `method` or `plan`.
+    offset : array_like, `[rows]`, optional
+        The offset of the new rows, where the model has one.
+    score : {"lac", "aps", "raps"}, default "lac"
+        The score of classes. "lac" makes the smallest sets on average; "aps" makes larger ones
+        where the model is unsure; "raps" is "aps" with fewer improbable classes.
+    raps : (float, int), default (0.1, 2)
+        λ and k of "raps". A class costs λ for each place behind the k-th. Choose them on other
+        data.
+    randomized : bool, default False
+        Whether "aps" and "raps" count a random share of the class's own probability, as their
+        papers do, which makes sets smaller and sometimes empty, or the whole of it.
+    rng : int, numpy.random.Generator or None, default 0
+        Random numbers of these shares: a seed, a generator, or None for others in each call.
+    strategy : AbstractRefit, default `Certified()`
+        The strategy of the refits.
+    checkpoint : path, optional
+        A file that keeps what is done. A call that was killed continues from there, to the same
+        numbers.
+
+    Returns
+    -------
+    DataFrame
+        One column a class, true where it is in the set of the new row. The sets hold for exact
+        refits: they are widened by the refits' errors, where these are known.
+        `attrs` contains the method, the guaranteed coverage, the largest widening, of a
+        probability, and whether that is `proved`, with all rounding up to there.
+
+    Raises
+    ------
+    TypeError
+        If the response of the model is no class with a probability.
+    ValueError
+        If there are too few rows or groups for the level, the plan does not hold out every unit
+        once, X_new does not match the data of the fit, or `checkpoint`
+        belongs to another run.
+    Interrupted
+        On Ctrl-C.
+
+    Warns
+    -----
+    UserWarning
+        If a row lies outside the span of the data, or its group has too few units for the level;
+        its set is that of all classes.
+
+    See Also
+    --------
+    interval : Intervals for responses that are numbers.
+
+    References
+    ----------
+    Y. Romano, M. Sesia and E. J. Candès, Classification with valid and adaptive coverage,
+    NeurIPS 2020.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.normal(size=(40, 1))
+    >>> rng.normal(size=40).shape
+    (40,)
     >>> kind = np.where(x[:, 0] + 0.5 * rng.normal(size=40) > 0, "tall", "small")
     >>> fit = lo.fit(lo.GLM(x, kind, "multinomial", lo.penalties.Ridge(0.1)))
-    >>> lo.interval(fit, np.array([[0.1], [1.5]]))
+    >>> lo.prediction_sets(fit, np.array([[0.1], [1.5]]))
        small  tall
     0   True  True
     1  False  True
     """
-    if isinstance(fit, tuple | list):
-        sides = tuple(fit)
-    else:
-        sides = (fit,)
-    objectives = [_regression(side) for side in sides]
-    objective = objectives[0]
-    classes = _classes(objectives[0])
-    if len(sides) > 2 or not all(np.array_equal(objective.y, model.y) for model in objectives):
-        raise ValueError(
-            "interval: two fits must be those of a low and a high quantile of one response."
-        )
-    if len(sides) == 2 and any(map(_classes, objectives)):
+    strategy = strategy_of("prediction_sets", strategy)
+    request = Request(
+        "prediction_sets", level, method, plan, groups, new_groups, offset, strategy, checkpoint,
+        score, raps, rng if randomized else None,
+    )  # fmt: skip
+    objective = _regression(request.caller, fit)
+    classes = _classes(objective)
+    if not classes:
         raise TypeError(
-            "interval: two fits are of quantiles, which classes do not have; give one fit."
+            f"prediction_sets: the response of {display_name(objective)} is a number; lo.interval has its intervals."
         )
-    if classes and inverse is not None:
-        raise TypeError("interval: inverse is for responses that are numbers, not for classes.")
-    share("interval: level", level)
-    for name, value, choices in (("method", method, METHODS), ("score", score, SCORES)):
-        if value not in choices:
-            raise ValueError(
-                f"interval: {name} must be one of {', '.join(choices)}; got {value!r}."
-            )
-    if np.shape(raps) != (2,) or not (raps[0] >= 0 and raps[1] >= 0):
-        raise ValueError(f"interval: raps must be (λ, k), both zero or more; got {raps!r}.")
-    _, X_new, offset, new_groups = match_labels(
-        "interval", X_new=X_new, offset=offset, new_groups=new_groups
+    solved = _solve((fit,), X_new, request)
+    marks = (solved.ends[:-1] > 0).T | solved.outside[:, None]
+    table = pd.DataFrame(marks, index=index_of(X_new), columns=list(classes))
+    table.attrs |= solved.facts | {"score": score}
+    return table
+
+
+def _intervals(
+    sides: tuple[Fit, ...], X_new: Any, inverse: Callable[[Any], Any] | None, request: Request
+) -> pd.DataFrame:
+    """Compute the intervals of numbers from one fit, or those of two quantiles."""
+    caller = request.caller
+    objectives = [_regression(caller, side) for side in sides]
+    objective = objectives[0]
+    if any(map(_classes, objectives)):
+        raise TypeError(
+            f"{caller}: the response of {display_name(objective)} is a class; lo.prediction_sets(fit, X_new) has their sets."
+        )
+    if not all(np.array_equal(objective.y, model.y) for model in objectives):
+        raise ValueError(
+            f"{caller}: two fits must be those of a low and a high quantile of one response."
+        )
+    solved = _solve(sides, X_new, request)
+    low = np.where(solved.outside, -np.inf, solved.ends[0])
+    high = np.where(solved.outside, np.inf, solved.ends[1])
+    table = pd.DataFrame(
+        {"prediction": solved.means(), "low": low, "high": high}, index=index_of(X_new)
     )
-    designs = [side.new_rows("interval", X_new) for side in objectives]
+    for transformation in (objective.units.inverse, inverse):
+        if transformation is not None:
+            table = _transform(caller, table, transformation)
+    table.attrs |= solved.facts | {"score": "quantiles" if len(sides) > 1 else "residuals"}
+    return table
+
+
+@dataclass(frozen=True, eq=False)
+class NewRows:
+    """New rows as the models take them: their designs and offsets, one of each fit."""
+
+    sides: tuple[Fit, ...]
+    designs: list[Design]
+    shifts: list[Any]
+
+    def predict(self, refits: Sequence[Refits], rows: Int[Array, " some"]) -> list[Any]:
+        """Predict some of the rows by every refit of each fit."""
+        return [
+            _predict_by_refits(*side, rows)
+            for side in zip(self.sides, refits, self.designs, self.shifts, strict=True)
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """The ends of new rows, or the classes in their sets, and the largest widening of each,
+    `[ends + 1, rows]`; the rows that anything may follow, and what the table tells of the call.
+    """
+
+    rows: NewRows
+    ends: Float[Array, "ends rows"]
+    outside: Bool[Array, " rows"]
+    facts: dict[str, Any]
+
+    def means(self) -> Float[Array, " rows"]:
+        """Predict the rows by the fits themselves, on average of these."""
+        fits = [Refits(side.vector[None], np.zeros(1), True) for side in self.rows.sides]
+        means = self.rows.predict(fits, np.arange(len(self.outside)))
+        return np.mean([cast(Means, mean).value[:, 0] for mean in means], axis=0)
+
+
+def _solve(sides: tuple[Fit, ...], X_new: Any, request: Request) -> Solved:
+    """Refit without every unit of the plan, and compute the ends or the sets of new rows."""
+    caller = request.caller
+    level = request.level
+    method = request.method
+    groups = request.groups
+    objectives = [_regression(caller, side) for side in sides]
+    objective = objectives[0]
+    classes = _classes(objective)
+    _, X_new, offset, new_groups = match_labels(
+        caller, X_new=X_new, offset=request.offset, new_groups=request.new_groups
+    )
+    designs = [side.new_rows(caller, X_new) for side in objectives]
     rows = len(designs[0])
-    shifts = [_shift("interval", side, offset, rows) for side in objectives]
-    members = _members(objective, groups, new_groups, rows)
+    shifts = [_shift(caller, side, offset, rows) for side in objectives]
+    members = _members(caller, objective, groups, new_groups, rows)
     for side in sides:  # the plan must suit both
-        chosen = _plan(side, method, None if members else groups, plan, strategy)
+        chosen = _plan(request, side, None if members else groups)
     parts = []
     small = []
     for where, units, of_group in members or [
@@ -275,23 +590,28 @@ def interval(
             small.append((where, of_group, held.number))
         else:
             parts.append((where, held))
-    _check_counts(level, "rows" if chosen.clusters is None else "groups", small, len(parts))
+    _check_counts(request, "rows" if chosen.clusters is None else "groups", small, len(parts))
     count = objective.num_units
-    draws = np.zeros(count + rows)
-    if seed is not None:
-        draws = np.random.default_rng(seed).random(count + rows)
+    draws = request.draws(count + rows)
     key = cache_key(
-        sides[0], chosen, strategy, X_new=designs, offset=shifts, level=float(level), method=method
+        sides[0],
+        chosen,
+        request.strategy,
+        X_new=designs,
+        offset=shifts,
+        level=float(level),
+        method=method,
     )
     if classes:
-        key |= {"score": (score, *map(float, raps), draws)}
+        key["score"] = (request.score, *map(float, request.raps), draws)
     if members:
-        key |= {"groups": [(where, held.unit) for where, held in parts]}
+        key["groups"] = [(where, held.unit) for where, held in parts]
     if len(sides) > 1:
-        key |= {"high quantile": (sides[1].objective, sides[1].vector)}
+        key["high quantile"] = (sides[1].objective, sides[1].vector)
+    new_rows = NewRows(sides, designs, shifts)
     result = np.zeros(((len(classes) or 2) + 1, rows))
-    with stoppable("interval"), keeping("interval", checkpoint, key):
-        refits = list(map(functools.partial(_refits, plan=chosen, refit=strategy), sides))
+    with stoppable(caller), keeping(caller, request.checkpoint, key):
+        refits = [_refits(request, side, chosen) for side in sides]
         with Slow("new rows", rows) as bar:
             for where, held in parts:
                 used, refit_of = np.unique(held.refit, return_inverse=True)
@@ -300,7 +620,7 @@ def interval(
                     Refits(side.theta[used], side.radius[used], side.proved) for side in refits
                 ]
                 if classes:
-                    rule = functools.partial(_score, score=score, raps=raps)
+                    rule = functools.partial(_score, score=request.score, raps=request.raps)
                     compute = _sets(
                         sides[0], side_refits[0], held, level, method, rule, draws[:count]
                     )
@@ -317,45 +637,18 @@ def interval(
 
                     def make(chunk=chunk, compute=compute, side_refits=side_refits, size=size):
                         blocks = np.split(chunk, range(size, len(chunk), size))
-                        arguments = list(zip(sides, side_refits, designs, shifts, strict=True))
-                        predict = lambda block: [
-                            _predict_by_refits(*side, block) for side in arguments
+                        ends = [
+                            compute(new_rows.predict(side_refits, block), draws[count + block])
+                            for block in blocks
                         ]
-                        return {
-                            "ends": np.hstack(
-                                [compute(predict(block), draws[count + block]) for block in blocks]
-                            )
-                        }
+                        return {"ends": np.hstack(ends)}
 
                     result[:, chunk] = read_or_make(make)["ends"]
                     bar.advance(len(chunk))
-    outside = np.any(
-        list(map(functools.partial(_rows_outside_span, "interval"), sides, designs)), axis=0
-    )
+    spans = [_rows_outside_span(caller, *side) for side in zip(sides, designs, strict=True)]
+    outside = np.any(spans, axis=0)
     for where, _, _ in small:
         outside[where] = True
-    if classes:
-        table = pd.DataFrame(
-            (result[:-1] > 0).T | outside[:, None], index=index_of(X_new), columns=list(classes)
-        )
-    else:
-        low = np.where(outside, -np.inf, result[0])
-        high = np.where(outside, np.inf, result[1])
-        at_fits = [Refits(side.vector[None], np.zeros(1), True) for side in sides]
-        arguments = zip(sides, at_fits, designs, shifts, strict=True)
-        predictions = np.mean(
-            [
-                cast(Means, _predict_by_refits(*side, np.arange(rows))).value[:, 0]
-                for side in arguments
-            ],
-            axis=0,
-        )
-        table = pd.DataFrame(
-            {"prediction": predictions, "low": low, "high": high}, index=index_of(X_new)
-        )
-        for transformation in (objective.units.inverse, inverse):
-            if transformation is not None:
-                table = _transform(table, transformation)
     by_row = np.diff(chosen.indptr).max() == 1
     grouped = chosen.clusters is not None
     if grouped:
@@ -370,7 +663,7 @@ def interval(
         covered = level
     else:
         covered = max(0.0, 2 * level - 1 - slack)
-    table.attrs |= {
+    facts = {
         "level": level,
         "method": f"{kind}{'-minmax' if method == 'minmax' else '+'}{' in each group' if members else ''}",
         # share of new responses; in groups no theorem is known for folds
@@ -378,9 +671,8 @@ def interval(
         "note": objective.note,
         "widened": float(result[-1].max(initial=0.0)),
         "proved": all(side.proved for side in refits),
-        "score": score if classes else "quantiles" if len(sides) > 1 else "residuals",
     }
-    return table
+    return Solved(new_rows, result, outside, facts)
 
 
 @conventional
@@ -490,23 +782,23 @@ def _predictions(
     return pd.Series(predictions, index=index_of(X_new), name="prediction")
 
 
-def _regression(fit: Fit) -> AbstractRegression:
+def _regression(caller: str, fit: Fit) -> AbstractRegression:
     """Return the fitted objective if it predicts a number; raise TypeError if it does not."""
     if not isinstance(fit, Fit):
         raise TypeError(
-            f"interval: the first argument must be a Fit, from lo.fit or lo.from_sklearn; got {type(fit).__name__}. "
+            f"{caller}: the first argument must be a Fit, from lo.fit or lo.from_sklearn; got {type(fit).__name__}. "
             "Estimate.interval() is an interval for the mean loss."
         )
     objective = fit.objective
     if not isinstance(objective, AbstractRegression):
         raise TypeError(
-            "interval: it needs rows with a linear predictor, of lo.GLM, lo.Regression, or one of another library; got "
+            f"{caller}: it needs rows with a linear predictor, of lo.GLM, lo.Regression, or one of another library; got "
             f"{display_name(objective)}. lo.cross_predict(fit, plan) are its held-out predictions, lo.fold_parameters "
             "its refits."
         )
     if not _classes(objective) and (objective.units.classes or len(np.unique(objective.y)) == 2):
         raise TypeError(
-            f"interval: the response of {display_name(objective)} has classes, or two values only, without a probability of "
+            f"{caller}: the response of {display_name(objective)} has classes, or two values only, without a probability of "
             'each: sets of classes need loss="multinomial" or "logistic".'
         )
     return objective
@@ -528,7 +820,11 @@ def _classes(objective: AbstractRegression) -> tuple[Any, ...]:
 
 
 def _members(
-    objective: AbstractRegression, groups: ArrayLike | None, new_groups: ArrayLike | None, rows: int
+    caller: str,
+    objective: AbstractRegression,
+    groups: ArrayLike | None,
+    new_groups: ArrayLike | None,
+    rows: int,
 ) -> list[tuple[Int[Array, " some"], Bool[Array, " units"], str]]:
     """Return the new rows of each group, a mark of its units, and its name.
 
@@ -537,26 +833,26 @@ def _members(
     if new_groups is None:
         return []
     if groups is None:
-        raise ValueError("interval: new_groups needs groups, the label of each unit of the fit.")
+        raise ValueError(f"{caller}: new_groups needs groups, the label of each unit of the fit.")
     index = objective.labels.index
     if index is None:
         units = np.arange(objective.num_units)
     else:
         units = index.to_series()
-    _, _, groups = match_labels("interval", fit=units, groups=groups)
-    (group_codes, names) = codes("interval", "groups", groups)
-    (new_codes, new_names) = codes("interval", "new_groups", new_groups)
+    _, _, groups = match_labels(caller, fit=units, groups=groups)
+    (group_codes, names) = codes(caller, "groups", groups)
+    (new_codes, new_names) = codes(caller, "new_groups", new_groups)
     for name, code, size in (
         ("groups", group_codes, objective.num_units),
         ("new_groups", new_codes, rows),
     ):
         if len(code) != size:
-            raise ValueError(f"interval: {name} has {len(code)} labels, but there are {size} rows.")
+            raise ValueError(f"{caller}: {name} has {len(code)} labels, but there are {size} rows.")
     group_names = names.tolist()
     unknown = [label for label in new_names.tolist() if label not in group_names]
     if unknown:
         raise ValueError(
-            f"interval: new_groups holds {unknown[0]!r}, a group of no unit of the fit; groups alone is for new groups."
+            f"{caller}: new_groups holds {unknown[0]!r}, a group of no unit of the fit; groups alone is for new groups."
         )
     return [
         (np.flatnonzero(new_codes == k), group_codes == group_names.index(label), str(label))
@@ -564,33 +860,29 @@ def _members(
     ]
 
 
-def _plan(
-    fit: Fit,
-    method: str,
-    groups: ArrayLike | None,
-    plan: Plan | None,
-    refit: AbstractRefit,
-) -> Plan:
+def _plan(request: Request, fit: Fit, groups: ArrayLike | None) -> Plan:
     """Return the plan, which holds out every unit once.
 
     Raise ValueError if the given plan does not.
     """
+    caller = request.caller
+    plan = request.plan
     n = fit.objective.num_units
     if groups is not None and plan is not None:
         raise ValueError(
-            "interval: give groups or a plan, not both; groups=labels is plan=lo.groups(labels)."
+            f"{caller}: give groups or a plan, not both; groups=labels is plan=lo.groups(labels)."
         )
     if groups is not None:
         plan = groups_of(groups)
     if plan is None:
-        if method == "cv+":
+        if request.method == "cv+":
             plan = kfold(k=min(10, n))
         else:
             plan = leave_one_out()
-    plan = reader_for("interval", fit, refit).resolve(plan)
+    plan = reader_for(caller, fit, request.strategy).resolve(plan)
     if plan.serial or plan.weight.any() or (np.bincount(plan.scored_units, minlength=n) != 1).any():
         raise ValueError(
-            "interval: it needs a plan that holds out every unit once, and units that are exchangeable: lo.leave_one_out, "
+            f"{caller}: it needs a plan that holds out every unit once, and units that are exchangeable: lo.leave_one_out, "
             "lo.kfold or lo.groups, not resamples, random subsets, blocks or the future of a series."
         )
     return plan
@@ -611,29 +903,30 @@ def _shift(
     return column(caller, "offset", offset, rows, shape)
 
 
-def _refits(fit: Fit, plan: Plan, refit: AbstractRefit) -> Refits:
+def _refits(request: Request, fit: Fit, plan: Plan) -> Refits:
     """Run every refit of a plan.
 
     Warn of refits that do not exist, and raise ValueError if none does.
     """
-    results = refit_all("interval", fit, plan, refit, lambda *_: {})
+    caller = request.caller
+    results = refit_all(caller, fit, plan, request.strategy, lambda *_: {})
     theta = results["theta"]
     missing = np.isnan(theta[:, 0])
     radius = np.where(missing, 0.0, results["off"])
     unknown = ~np.isfinite(radius)
     if missing.all():
         raise ValueError(
-            "interval: no refit exists: without its rows the others do not determine every parameter. Add a penalty, such as "
+            f"{caller}: no refit exists: without its rows the others do not determine every parameter. Add a penalty, such as "
             "lo.penalties.Ridge(1.0), or drop columns."
         )
     if missing.any():
         warn(
-            f"interval: {missing.sum()} of {len(missing)} refits do not exist; their rows count as infinitely far off. "
+            f"{caller}: {missing.sum()} of {len(missing)} refits do not exist; their rows count as infinitely far off. "
             "A penalty helps."
         )
     if unknown.any():
         warn(
-            f"interval: how far {unknown.sum()} of {len(unknown)} refits are off is not known, and widens no end; use Exact()."
+            f"{caller}: how far {unknown.sum()} of {len(unknown)} refits are off is not known, and widens no end; use Exact()."
         )
     return Refits(theta, np.where(unknown, 0.0, radius), bool(results["proved"][~missing].all()))
 
@@ -648,7 +941,7 @@ def _predict_by_refits(
     """Predict some rows by every refit, `[rows, refits]`, or their classes, `[rows, refits,
     classes]`.
     """
-    objective = _regression(fit)
+    objective: Any = fit.objective
     q = design.shape[1]
     x = design[rows]
     several = (len(objective.classes),) if objective.classes else ()
@@ -666,7 +959,7 @@ def _predict_by_refits(
 
 def _predict_held(fit: Fit, refits: Refits, held: Held) -> Means | Probabilities:
     """Predict the response of each unit by the refit without it."""
-    objective = _regression(fit)
+    objective: Any = fit.objective
     theta = refits.theta[held.refit]
     x = objective.design[held.unit]
     several = max(1, len(objective.classes))
@@ -772,14 +1065,15 @@ def _beyond(values: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 def _check_counts(
-    level: float, unit_name: str, small: list[tuple[Array, str, int]], served: int
+    request: Request, unit_name: str, small: list[tuple[Array, str, int]], served: int
 ) -> None:
     """Warn of groups of too few units for the level; raise ValueError if no new row is served."""
+    level = request.level
     least = int(np.ceil(level / (1 - level) * (1 - COUNT_ROUNDING)))
     if small and not served:
         _, name, count = small[0]
         raise ValueError(
-            f"interval: level={level:g} needs {least} {unit_name} or more, left out one by one; there are {count}"
+            f"{request.caller}: level={level:g} needs {least} {unit_name} or more, left out one by one; there are {count}"
             f"{f' in group {name}' if name else ''}. Lower it."
         )
     if small:
@@ -787,7 +1081,7 @@ def _check_counts(
             ", …" if len(small) > 5 else ""
         )
         warn(
-            f"interval: level={level:g} needs {least} rows or more of a group: {listed}. The ends of its "
+            f"{request.caller}: level={level:g} needs {least} rows or more of a group: {listed}. The ends of its "
             "new rows are infinite, their sets those of all classes. Lower the level, or put small groups together."
         )
 
@@ -816,7 +1110,7 @@ def _ends(
     They follow from the refits' residuals of the units that they leave out. The sides are one fit,
     or two of quantiles.
     """
-    y = _regression(sides[0]).y[held.unit]
+    y = cast(AbstractRegression, sides[0].objective).y[held.unit]
     weight = held.weight
     held_means = [
         cast(Means, _predict_held(*side, held)) for side in zip(sides, refits, strict=True)
@@ -879,7 +1173,7 @@ def _sets(
 
     A class is in the set of a row unless too many units have a lower score than it.
     """
-    objective = _regression(fit)
+    objective: Any = fit.objective
     missing = np.isnan(refits.theta[:, 0])
     low, high = _predict_held(fit, refits, held)
     of_class = score(high, low, draws[held.unit])  # the upper bound
@@ -935,7 +1229,7 @@ def _score(
     return values
 
 
-def _transform(table: pd.DataFrame, inverse: Callable[[Any], Any]) -> pd.DataFrame:
+def _transform(caller: str, table: pd.DataFrame, inverse: Callable[[Any], Any]) -> pd.DataFrame:
     """Map predictions and ends by a monotone function.
 
     Ends that it does not map to a number are infinite.
@@ -950,7 +1244,7 @@ def _transform(table: pd.DataFrame, inverse: Callable[[Any], Any]) -> pd.DataFra
     rounding = 1e-9 * np.abs(step).sum()  # share of the range that counts as rounding
     if (step < -rounding).any() and (step > rounding).any():
         raise ValueError(
-            "interval: inverse must be monotone; between the ends it both rises and falls."
+            f"{caller}: inverse must be monotone; between the ends it both rises and falls."
         )
     if not (step < -rounding).any():
         middle, low, high = mapped.T

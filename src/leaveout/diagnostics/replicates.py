@@ -30,7 +30,7 @@ from ..optimize.fit import Fit
 from ..plans.plan import Plan, plan_of_entries
 from ..plans.survey import ReplicateWeights, check_scales
 from ..refit import AbstractRefit, Exact, distance_of_fit, lengths
-from ..validation.cross_validate import objective_of, reader_for
+from ..validation.cross_validate import objective_of, reader_for, strategy_of
 from ..validation.named_parameters import NamedParameters, name_parameters, partial_refits
 from .influence import refit_all
 
@@ -44,9 +44,9 @@ class Covariance(HeadedTable):
     """Covariance of the natural parameters, `[params, params]`, with their standard errors and
     tests.
 
-    `lo.covariance` and `lo.replicates` return it. It is a DataFrame, and what is computed from it
-    is one. Its printed head, and that of its `summary()`, names the kind, the clusters and the
-    degrees of freedom.
+    `lo.covariance` and `lo.survey.replicates` return it. It is a DataFrame, and what is computed
+    from it is one. Its printed head, and that of its `summary()`, names the kind, the clusters and
+    the degrees of freedom.
 
     Attributes
     ----------
@@ -395,7 +395,7 @@ def replicates(
     scale: float | None = None,
     rscales: ArrayLike | None = None,
     mse: bool = False,
-    strategy: AbstractRefit = DEFAULT,
+    strategy: AbstractRefit | None = None,
 ) -> Covariance:
     """Estimate the covariance of the parameters by replicate weights.
 
@@ -452,9 +452,10 @@ def replicates(
     >>> x = np.arange(8.0)
     >>> fit = lo.fit(lo.GLM(x[:, None], x**2, "squared"))
     >>> weights = lo.survey.jkn(strata=[0, 0, 0, 0, 1, 1, 1, 1])
-    >>> lo.replicates(fit, weights).standard_errors.round(3).tolist()
+    >>> lo.survey.replicates(fit, weights).standard_errors.round(3).tolist()
     [1.152, 4.519]
     """
+    strategy = strategy_of("replicates", strategy, DEFAULT)
     refits, scale, rscales = refit_weights("replicates", fit, weights, scale, rscales, strategy)
     if not isinstance(mse, bool | np.bool_):
         raise TypeError(

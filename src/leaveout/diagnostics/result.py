@@ -55,7 +55,7 @@ class Influence(PrintedResult):
     >>> fit = lo.fit(
     ...     lo.GLM(np.arange(5.0)[:, None], np.array([0.0, 1.0, 2.0, 3.0, 9.0]), "squared")
     ... )
-    >>> found = lo.influence(lo.cross_validate(fit, lo.leave_one_out()), pairs=0)
+    >>> found = lo.influence(lo.cross_validate(fit, lo.leave_one_out()), num_pairs=0)
     >>> found.column("rise").round(2).tolist()
     [2.62, 0.0, 0.28, 2.08, 10.5]
     """
@@ -79,13 +79,13 @@ class Influence(PrintedResult):
         return self.rows.copy()
 
     @conventional
-    def top(self, count: int = 10, by: str = "cook") -> pd.DataFrame:
+    def top(self, num_rows: int = 10, by: str = "cook") -> pd.DataFrame:
         """Return the rows with the largest absolute values of a column, or of the change of a
         parameter, the largest first.
 
         Parameters
         ----------
-        count : int, default 10
+        num_rows : int, default 10
             The number of rows.
         by : str, default "cook"
             A column of numbers, or a parameter.
@@ -101,7 +101,7 @@ class Influence(PrintedResult):
             If there is no such column or parameter.
         """
         size = self.column(by).abs().to_numpy(float)
-        most = count_of("top: count", count, 0)
+        most = count_of("top: num_rows", num_rows, 0)
         return self.rows.iloc[
             [k for k in np.argsort(-size, kind="stable") if not np.isnan(size[k])][:most]
         ]
@@ -138,7 +138,7 @@ class Influence(PrintedResult):
         """The pairs of refits that mask each other."""
         return self.pairs[self.pairs["masked"].astype(bool)]
 
-    def plot(self, ax: "Axes | None" = None, *, by: str = "cook", named: int = 5) -> "Axes":
+    def plot(self, ax: "Axes | None" = None, *, by: str = "cook", num_named: int = 5) -> "Axes":
         """Plot a column, or the change of a parameter, of every refit, with the largest named.
         Needs matplotlib.
 
@@ -148,7 +148,7 @@ class Influence(PrintedResult):
             The axes to draw on; new ones by default.
         by : str, default "cook"
             A column of numbers, or a parameter.
-        named : int, default 5
+        num_named : int, default 5
             The number of refits that are named.
 
         Returns
@@ -156,7 +156,7 @@ class Influence(PrintedResult):
         Axes
             The axes.
         """
-        return provided("plot").influence(self, ax, by=by, named=named)
+        return provided("plot").influence(self, ax, by=by, num_named=num_named)
 
     def _facts(self) -> Lines:
         rows = self.rows

@@ -92,7 +92,7 @@ class AbstractClosedForm(AbstractObjective):
     --------
     >>> import numpy as np
     >>> import leaveout as lo
-    >>> class Mean(lo.models.AbstractClosedForm):
+    >>> class Mean(lo.developer.models.AbstractClosedForm):
     ...     x: np.ndarray
     ...
     ...     @property

@@ -230,7 +230,7 @@ class Units:
     Examples
     --------
     >>> import leaveout as lo
-    >>> lo.models.Units(serial=True).repeatable
+    >>> lo.developer.models.Units(serial=True).repeatable
     False
     """
 
@@ -409,7 +409,7 @@ class Parameters:
 
     >>> import numpy as np
     >>> import leaveout as lo
-    >>> parameters = lo.models.Parameters(natural=np.exp, unconstrained=np.log)
+    >>> parameters = lo.developer.models.Parameters(natural=np.exp, unconstrained=np.log)
     >>> round(float(parameters.natural(parameters.unconstrained(2.5))), 3)
     2.5
     """
@@ -468,7 +468,7 @@ class Costs(NamedTuple):
     Examples
     --------
     >>> import leaveout as lo
-    >>> lo.models.Costs(lanes=8).lanes
+    >>> lo.developer.models.Costs(lanes=8).lanes
     8
     """
 
@@ -510,7 +510,7 @@ class AbstractObjective(Module):
     --------
     >>> import jax.numpy as jnp
     >>> import leaveout as lo
-    >>> class Normal(lo.AbstractObjective):
+    >>> class Normal(lo.developer.AbstractObjective):
     ...     x: jnp.ndarray
     ...
     ...     @property

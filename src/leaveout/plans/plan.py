@@ -980,7 +980,7 @@ def leave_one_out(num_units: int | None = None, *, cases: bool | ArrayLike = Fal
     >>> fit = lo.fit(
     ...     lo.GLM(np.ones((2, 1)), [1.0, 3.0], "squared", sample_weight=[3, 1], intercept=False)
     ... )
-    >>> cv = lo.cross_validate(fit, lo.leave_one_out(cases=True), lo.Exact())
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out(cases=True), strategy=lo.Exact())
     >>> cv.per_unit().round(3), round(cv.mean, 3)
     (array([0.222, 2.   ]), 0.667)
     """

@@ -29,17 +29,6 @@ from .._runtime.arrays import FloatArray, IntArray
 from .._runtime.conventions import Rng, conventional
 from ..data.arrays import codes, count, generator, index_of, match_labels, numbers, pandas_of
 
-__all__ = [
-    "ReplicateWeights",
-    "bootstrap",
-    "brr",
-    "fay",
-    "jk1",
-    "jkn",
-    "read",
-]
-__dir__ = __all__.copy
-
 Factors = NDArray[np.floating]
 
 

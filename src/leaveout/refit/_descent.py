@@ -187,9 +187,9 @@ class Descent:
     """Batch of refits: F(·, w) of each, the metric of their steps, and their candidates.
 
     `natural` is the length along which F changes by about one. For `linear` predictors a refit's
-    own Hessian at θ̂, and its units' losses, are cheap; elsewhere its own Hessian may be too `dear`,
-    or never formed. `enough` marks the refits that are near enough. In a `hurry` the batch is
-    refined only until errors can be estimated. Where it is `sampled`, samples of units may stand
+    own Hessian at θ̂, and its units' losses, are cheap; elsewhere its own Hessian may be too
+    `dear`, or never formed. `enough` marks the refits that are near enough. In a `hurry` the batch
+    is refined only until errors can be estimated. Where it is `sampled`, samples of units may stand
     for all.
     """
 

@@ -171,8 +171,8 @@ class NoUpdate(AbstractRefit):
     ... )
     >>> plan = lo.leave_one_out()
     >>> (
-    ...     round(lo.cross_validate(fit, plan, lo.NoUpdate()).mean, 4),
-    ...     round(lo.cross_validate(fit, plan, lo.Exact()).mean, 4),
+    ...     round(lo.cross_validate(fit, plan, strategy=lo.NoUpdate()).mean, 4),
+    ...     round(lo.cross_validate(fit, plan, strategy=lo.Exact()).mean, 4),
     ... )
     (0.0875, 0.3713)
     """
@@ -218,7 +218,9 @@ class InfinitesimalJackknife(AbstractRefit):
     >>> fit = lo.fit(
     ...     lo.GLM(np.array([[0.0], [1.0], [2.0], [3.0]]), [1.0, 2.0, 2.0, 4.0], "squared")
     ... )
-    >>> round(lo.cross_validate(fit, lo.leave_one_out(), lo.InfinitesimalJackknife()).mean, 4)
+    >>> round(
+    ...     lo.cross_validate(fit, lo.leave_one_out(), strategy=lo.InfinitesimalJackknife()).mean, 4
+    ... )
     0.1734
     """
 
@@ -247,7 +249,7 @@ class NewtonStep(AbstractRefit):
     >>> fit = lo.fit(
     ...     lo.GLM(np.array([[0.0], [1.0], [2.0], [3.0]]), [1.0, 2.0, 2.0, 4.0], "squared")
     ... )
-    >>> round(lo.cross_validate(fit, lo.leave_one_out(), lo.NewtonStep()).mean, 4)
+    >>> round(lo.cross_validate(fit, lo.leave_one_out(), strategy=lo.NewtonStep()).mean, 4)
     0.3713
     """
 
@@ -285,7 +287,7 @@ class Exact(AbstractRefit):
     >>> fit = lo.fit(
     ...     lo.GLM(np.array([[0.0], [1.0], [2.0], [3.0]]), [1.0, 2.0, 2.0, 4.0], "squared")
     ... )
-    >>> round(lo.cross_validate(fit, lo.leave_one_out(), lo.Exact()).mean, 4)
+    >>> round(lo.cross_validate(fit, lo.leave_one_out(), strategy=lo.Exact()).mean, 4)
     0.3713
     """
 
@@ -357,7 +359,7 @@ class Certified(AbstractRefit):
     >>> fit = lo.fit(lo.GLM(X, [1, 0, 3, 2, 9], "poisson", lo.penalties.Ridge(0.1)))
     >>> cv = lo.cross_validate(fit, lo.leave_one_out())
     >>> bool(
-    ...     abs(cv.mean - lo.cross_validate(fit, lo.leave_one_out(), lo.Exact()).mean)
+    ...     abs(cv.mean - lo.cross_validate(fit, lo.leave_one_out(), strategy=lo.Exact()).mean)
     ...     < 0.01 * cv.se
     ... )
     True

@@ -73,7 +73,7 @@ def cite(result: Any) -> Citations:
     >>> import numpy as np
     >>> import leaveout as lo
     >>> fit = lo.fit(lo.GLM(np.eye(8)[:, :2], np.arange(8.0), "squared"))
-    >>> found = lo.cite(lo.cross_validate(fit, lo.leave_one_out(), lo.NewtonStep()))
+    >>> found = lo.cite(lo.cross_validate(fit, lo.leave_one_out(), strategy=lo.NewtonStep()))
     >>> [key for key in found.entries if key not in ("jax2018", "harris2020", "virtanen2020")]
     ['leaveout', 'pregibon1981', 'rad2020', 'shlomo2024']
     >>> found.bibtex.partition(",")[0]

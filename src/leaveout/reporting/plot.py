@@ -11,7 +11,7 @@ import pandas as pd
 
 from .._runtime.conventions import Rng, conventional
 from ..data.arrays import label_texts, places
-from ..diagnostics.functional import functional
+from ..diagnostics.functions_of_parameters import functional
 from ..diagnostics.measures import cooks_distance, leverage as leverage_of
 from ..diagnostics.result import Influence
 from ..models.smooth.terms import LABELS
@@ -131,7 +131,12 @@ def _label_points(ax: "Axes", names: Any, x: Any, y: Any) -> None:
         boxes.append(box)
 
 
-def losses(estimate: Estimate, ax: "Axes | None" = None, *, named: int = 5) -> "Axes":
+def losses(
+    estimate: Estimate,
+    ax: "Axes | None" = None,
+    *,
+    num_named: int = 5,
+) -> "Axes":
     """Plot the held-out loss of every scored unit against its no-update loss.
 
     The height above the line is the optimism of the fit. Flagged units are ringed.
@@ -142,7 +147,7 @@ def losses(estimate: Estimate, ax: "Axes | None" = None, *, named: int = 5) -> "
         The estimate.
     ax : Axes, optional
         The axes to draw on; new ones by default.
-    named : int, default 5
+    num_named : int, default 5
         The number of units with the largest rise that are labelled.
 
     Returns
@@ -180,7 +185,7 @@ def losses(estimate: Estimate, ax: "Axes | None" = None, *, named: int = 5) -> "
             label="flagged",
         )
     label = next(name for name in ("unit", "group", "refit") if name in table)
-    worst = table.loc[(table.loss - table.no_update).nlargest(named).index]
+    worst = table.loc[(table.loss - table.no_update).nlargest(num_named).index]
     ax.vlines(
         worst.no_update, worst.no_update, worst.loss, color="tab:blue", alpha=0.4, linewidth=0.8
     )
@@ -220,7 +225,9 @@ def agreement(estimate: Estimate, exact: Estimate, ax: "Axes | None" = None) -> 
     >>> import leaveout as lo
     >>> fit = lo.fit(lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared"))
     >>> cv = lo.cross_validate(fit, lo.leave_one_out())
-    >>> lo.plot.agreement(cv, lo.cross_validate(fit, lo.leave_one_out(), lo.Exact())).get_ylabel()
+    >>> lo.plot.agreement(
+    ...     cv, lo.cross_validate(fit, lo.leave_one_out(), strategy=lo.Exact())
+    ... ).get_ylabel()
     "true error of a refit's loss"
     """
     ax = axes_of(ax, (6.0, 5.0))
@@ -333,7 +340,10 @@ def _value_text(value: Any) -> str:
     return str(value)
 
 
-def path(found: Any, ax: "Axes | None" = None) -> "Axes":
+def path(
+    path: Any,
+    ax: "Axes | None" = None,
+) -> "Axes":
     """Plot the held-out loss ± its standard error under every penalty of a `Path`, with the
     no-update loss in grey.
 
@@ -342,7 +352,7 @@ def path(found: Any, ax: "Axes | None" = None) -> "Axes":
 
     Parameters
     ----------
-    found : Path
+    path : Path
         The result of `lo.path`.
     ax : Axes, optional
         The axes to draw on; new ones by default.
@@ -367,8 +377,8 @@ def path(found: Any, ax: "Axes | None" = None) -> "Axes":
     'penalty'
     """
     ax = axes_of(ax, (6.0, 4.0))
-    table = found.table()
-    best = found.best
+    table = path.table()
+    best = path.best
     by_number = table.index.dtype == float and bool((table.index > 0).all())
     if by_number:
         place = table.index.to_numpy()
@@ -409,10 +419,10 @@ def path(found: Any, ax: "Axes | None" = None) -> "Axes":
             zorder=0,
             label="one SE above the best",
         )
-        marks["simplest below it"] = found.one_standard_error, "tab:orange"
+        marks["simplest below it"] = path.one_standard_error, "tab:orange"
     for name, (point, color) in marks.items():
         ax.plot(
-            place[found.points.index(point)],
+            place[path.points.index(point)],
             point.estimate.mean,
             "o",
             markersize=10,
@@ -425,7 +435,12 @@ def path(found: Any, ax: "Axes | None" = None) -> "Axes":
     return ax
 
 
-def tuning(found: Any, ax: "Axes | None" = None, *, name: str | None = None) -> "Axes":
+def tuning(
+    tuning: Any,
+    ax: "Axes | None" = None,
+    *,
+    name: str | None = None,
+) -> "Axes":
     """Plot the criterion of every trial of a `Tuning` against a hyperparameter, ± its standard
     error.
 
@@ -433,7 +448,7 @@ def tuning(found: Any, ax: "Axes | None" = None, *, name: str | None = None) -> 
 
     Parameters
     ----------
-    found : Tuning
+    tuning : Tuning
         The result of `lo.tune`.
     ax : Axes, optional
         The axes to draw on; new ones by default.
@@ -453,30 +468,32 @@ def tuning(found: Any, ax: "Axes | None" = None, *, name: str | None = None) -> 
     >>> import leaveout as lo
     >>> model = lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared")
     >>> build = lambda l2: model.under(lo.penalties.Ridge(l2))
-    >>> found = lo.tune(build, {"l2": (0.1, 10.0)}, lo.leave_one_out(), sampler="path", trials=3)
+    >>> found = lo.tune(
+    ...     build, {"l2": (0.1, 10.0)}, lo.leave_one_out(), sampler="path", num_trials=3
+    ... )
     >>> lo.plot.tuning(found).get_xlabel()
     'l2'
     """
     ax = axes_of(ax, (6.0, 4.0))
     if name is None:
-        name = next(iter(found.space))
-    if name not in found.space:
+        name = next(iter(tuning.space))
+    if name not in tuning.space:
         raise ValueError(
-            f"plot.tuning: name must be one of {', '.join(found.space)}; got {name!r}."
+            f"plot.tuning: name must be one of {', '.join(tuning.space)}; got {name!r}."
         )
-    trials = [trial for trial in found.all_trials if np.isfinite(trial.value)]
+    trials = [trial for trial in tuning.all_trials if np.isfinite(trial.value)]
     by_number, sign = (
-        isinstance(found.space[name], tuple),
-        -1 if found.metric and more_is_better("plot", found.metric) else 1,
+        isinstance(tuning.space[name], tuple),
+        -1 if tuning.metric and more_is_better("plot", tuning.metric) else 1,
     )
     place = lambda trial: (
-        trial.hyper[name] if by_number else found.space[name].index(trial.hyper[name])
+        trial.hyper[name] if by_number else tuning.space[name].index(trial.hyper[name])
     )
     complete = [trial for trial in trials if not trial.message]
     pruned = [trial for trial in trials if trial.message]
     positions = np.array([place(trial) for trial in complete])
     value = np.array([sign * trial.value for trial in complete])
-    if found.metric:
+    if tuning.metric:
         bars = None
     else:
         bars = np.nan_to_num([trial.estimate.se for trial in complete])
@@ -502,25 +519,31 @@ def tuning(found: Any, ax: "Axes | None" = None, *, name: str | None = None) -> 
             label="pruned",
         )
     ax.plot(
-        place(found.best),
-        sign * found.best.value,
+        place(tuning.best),
+        sign * tuning.best.value,
         "o",
         markersize=10,
         markerfacecolor="none",
         color="tab:red",
-        label=f"best: {_value_text(found.best.hyper[name])}",
+        label=f"best: {_value_text(tuning.best.hyper[name])}",
     )
     if by_number:
         # linear, so that ticks have room if values are close
         ax.set_xscale("log" if positions.max() > 5 * positions.min() else "linear")
     else:
-        ax.set_xticks(range(len(found.space[name])), [str(value) for value in found.space[name]])
+        ax.set_xticks(range(len(tuning.space[name])), [str(value) for value in tuning.space[name]])
     legend_above(ax, 3)
-    ax.set(xlabel=name, ylabel=found.metric or "loss a unit")
+    ax.set(xlabel=name, ylabel=tuning.metric or "loss a unit")
     return ax
 
 
-def leverage(fit: Fit, estimate: Estimate, ax: "Axes | None" = None, *, named: int = 5) -> "Axes":
+def leverage(
+    fit: Fit,
+    estimate: Estimate,
+    ax: "Axes | None" = None,
+    *,
+    num_named: int = 5,
+) -> "Axes":
     """Plot the held-out loss of every scored unit against its leverage, with flagged units ringed
     and labelled.
 
@@ -532,7 +555,7 @@ def leverage(fit: Fit, estimate: Estimate, ax: "Axes | None" = None, *, named: i
         Its estimate.
     ax : Axes, optional
         The axes to draw on; new ones by default.
-    named : int, default 5
+    num_named : int, default 5
         The number of units with the largest rise that are labelled too.
 
     Returns
@@ -580,7 +603,7 @@ def leverage(fit: Fit, estimate: Estimate, ax: "Axes | None" = None, *, named: i
             label="flagged",
         )
         ax.legend(frameon=False)
-    most = [*{*table.rise.nlargest(named).index, *flagged.index[:20]}]
+    most = [*{*table.rise.nlargest(num_named).index, *flagged.index[:20]}]
     _label_points(ax, names[most], table.leverage[most], table.loss[most])
     ax.axvline(table.leverage.mean(), **REFERENCE)
     title = f"{table.leverage.sum():.3g} effective parameters; the line is the mean leverage"
@@ -594,9 +617,8 @@ def against_exact(
     estimate: Estimate,
     ax: "Axes | None" = None,
     *,
-    sample: int = 50,
-    seed: int = 0,
-    rng: Rng = None,
+    num_sampled: int = 50,
+    rng: Rng = 0,
 ) -> "Axes":
     """Plot held-out losses against those of exact refits, for a sample of the refits.
 
@@ -610,12 +632,10 @@ def against_exact(
         Its estimate.
     ax : Axes, optional
         The axes to draw on; new ones by default.
-    sample : int, default 50
+    num_sampled : int, default 50
         The number of refits. Half of them have the largest reported errors, the others are random.
-    seed : int, default 0
-        The seed of the sample.
-    rng : int, numpy.random.Generator or None, optional
-        In place of `seed`: a generator draws it, and None draws another one in each call.
+    rng : int, numpy.random.Generator or None, default 0
+        Random numbers: a seed, a generator, or None for others in each call.
 
     Returns
     -------
@@ -630,21 +650,21 @@ def against_exact(
     >>> import leaveout as lo
     >>> fit = lo.fit(lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared"))
     >>> cv = lo.cross_validate(fit, lo.leave_one_out())
-    >>> lo.plot.against_exact(fit, cv, sample=4).get_xlabel()
+    >>> lo.plot.against_exact(fit, cv, num_sampled=4).get_xlabel()
     'held-out loss of exact refits, half the squared error'
     """
     plan = estimate.plan
-    worst = np.argsort(-np.nan_to_num(estimate.error, posinf=np.inf))[: sample // 2]
+    worst = np.argsort(-np.nan_to_num(estimate.error, posinf=np.inf))[: num_sampled // 2]
     remaining = np.setdiff1d(np.arange(plan.num_refits), worst)
-    sampled = np.random.default_rng(seed).choice(
-        remaining, min(sample - len(worst), len(remaining)), replace=False
+    sampled = np.random.default_rng(rng).choice(
+        remaining, min(num_sampled - len(worst), len(remaining)), replace=False
     )
     chosen = np.sort(np.r_[worst, sampled])
     entries = np.flatnonzero(np.isin(plan.refit, chosen))
     exact = cross_validate(
         fit,
         plan.some(chosen),
-        Exact(),
+        strategy=Exact(),
         bases="refit" if "learned anew" in estimate.labels.note else "frozen",
     )
     held_out = estimate.losses[chosen if estimate.joint else entries]
@@ -671,7 +691,11 @@ def against_exact(
 
 
 def influence(
-    found: Fit | Influence, ax: "Axes | None" = None, *, by: str = "cook", named: int = 5
+    influence: Fit | Influence,
+    ax: "Axes | None" = None,
+    *,
+    by: str = "cook",
+    num_named: int = 5,
 ) -> "Axes":
     """Plot Cook's distance of every unit from the fit without it, or another column of an
     `Influence`.
@@ -680,13 +704,13 @@ def influence(
 
     Parameters
     ----------
-    found : Fit or Influence
+    influence : Fit or Influence
         A fit, or the result of `lo.influence`.
     ax : Axes, optional
         The axes to draw on; new ones by default.
     by : str, default "cook"
         A column of an `Influence`, or a parameter.
-    named : int, default 5
+    num_named : int, default 5
         The number of the largest that are named.
 
     Returns
@@ -707,13 +731,13 @@ def influence(
     """
     ax = axes_of(ax, (8.0, 3.5))
     error = None
-    if isinstance(found, Fit):
-        values = pd.Series(cooks_distance(found), index=found.objective.units.names)
+    if isinstance(influence, Fit):
+        values = pd.Series(cooks_distance(influence), index=influence.objective.units.names)
         by = "cook"
     else:
-        values = found.column(by)
-        error = found.rows.get(f"{by}_error")
-    units_in_order(values, ax, error, named)
+        values = influence.column(by)
+        error = influence.rows.get(f"{by}_error")
+    units_in_order(values, ax, error, num_named)
     ax.set_ylabel(INFLUENCE_LABELS.get(by, f"change of {by}, model-based standard errors"))
     return ax
 
@@ -772,7 +796,10 @@ def bars(values: pd.Series, label: str, ax: "Axes") -> "Axes":
     return ax
 
 
-def estimates(found: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
+def estimates(
+    estimates: dict[Any, Estimate],
+    ax: "Axes | None" = None,
+) -> "Axes":
     """Plot mean held-out losses with their errors.
 
     A thin line is the standard error of the mean. Beside it is the Monte-Carlo error, if folds are
@@ -780,7 +807,7 @@ def estimates(found: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
 
     Parameters
     ----------
-    found : dict of str to Estimate
+    estimates : dict of str to Estimate
         The estimates by name.
     ax : Axes, optional
         The axes to draw on; new ones by default.
@@ -801,12 +828,12 @@ def estimates(found: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
     >>> lo.plot.estimates({"line": cv}).get_xlabel()
     'held-out loss a unit, half the squared error'
     """
-    if not found:
+    if not estimates:
         raise ValueError("plot.estimates: give one or more estimates, {name: estimate}.")
-    ax = axes_of(ax, (6.5, 0.5 * len(found) + 1.6))
+    ax = axes_of(ax, (6.5, 0.5 * len(estimates) + 1.6))
     rows = [
         (e.mean, e.no_update, e.se, e.monte_carlo_error, e.approximation_error)
-        for e in found.values()
+        for e in estimates.values()
     ]
     mean, no_update, *sizes = np.where(np.isfinite(rows), rows, np.nan).T
     bars: dict[str, tuple[float, dict[str, Any]]] = {
@@ -817,7 +844,7 @@ def estimates(found: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
         ),
         "approximation": (0.0, {"color": "tab:orange", "elinewidth": 6, "alpha": 0.6}),
     }
-    place = np.arange(len(found))
+    place = np.arange(len(estimates))
     for size, (name, (aside, style)) in zip(sizes, bars.items(), strict=True):
         if np.isfinite(size).any():
             ax.errorbar(mean, place + aside, xerr=size, fmt="none", label=name, **style)
@@ -825,13 +852,13 @@ def estimates(found: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
     ax.plot(
         no_update, place, "o", color="0.6", markerfacecolor="white", markersize=4, label="no update"
     )
-    ax.set_yticks(place, [str(name) for name in found])
-    scores = {estimate.score for estimate in found.values()}
-    first = next(iter(found.values()))
+    ax.set_yticks(place, [str(name) for name in estimates])
+    scores = {estimate.score for estimate in estimates.values()}
+    first = next(iter(estimates.values()))
     label = "held-out loss a unit, of other scores"
     if len(scores) == 1:
         label = _axis_label(first, "held-out loss a unit")
-    ax.set(xlabel=label, ylim=(len(found) - 0.5, -0.5))
+    ax.set(xlabel=label, ylim=(len(estimates) - 0.5, -0.5))
     legend_above(ax, 2)
     return ax
 
@@ -842,7 +869,7 @@ def states(
     ax: "Axes | None" = None,
     *,
     channel: int = 0,
-    named: int = 5,
+    num_named: int = 5,
 ) -> "Axes":
     """Plot a series, shaded by the most probable path of states of a fitted hidden Markov model.
 
@@ -856,7 +883,7 @@ def states(
         The axes to draw on; new ones by default.
     channel : int, default 0
         The channel of the series.
-    named : int, default 5
+    num_named : int, default 5
         The number of steps that are labelled.
 
     Returns
@@ -879,7 +906,7 @@ def states(
     >>> import leaveout as lo
     >>> x = np.r_[np.zeros(20), np.full(20, 5.0)] + np.random.default_rng(0).normal(size=40)
     >>> hmm = lo.HMM(x, lo.emissions.Gaussian(), 2)
-    >>> ax = lo.plot.states(lo.fit(hmm, seed=0))
+    >>> ax = lo.plot.states(lo.fit(hmm, rng=0))
     >>> [text.get_text() for text in ax.get_legend().get_texts()]
     ['state 0', 'state 1']
     """
@@ -914,7 +941,7 @@ def states(
             times[path == k], x[path == k], s=12, color=f"C{k % 10}", zorder=2, label=f"state {k}"
         )
     if estimate is not None:
-        most = pd.Series(estimate.per_unit()).dropna().nlargest(named).index.to_numpy()
+        most = pd.Series(estimate.per_unit()).dropna().nlargest(num_named).index.to_numpy()
         ax.scatter(
             times[most],
             x[most],
@@ -937,7 +964,7 @@ def field(
     ax: "Axes | None" = None,
     *,
     which: int = 0,
-    named: int = 5,
+    num_named: int = 5,
 ) -> "Axes":
     """Map a fitted Markov random field or Gaussian field: its edges, and its sites in the colour of
     their state or effect.
@@ -956,7 +983,7 @@ def field(
         The axes to draw on; new ones by default.
     which : int, default 0
         The field to map, of several.
-    named : int, default 5
+    num_named : int, default 5
         The number of sites that are labelled.
 
     Returns
@@ -1059,7 +1086,9 @@ def field(
         ax.figure.colorbar(points, ax=ax, label="effect", shrink=0.7)
     if estimate is not None:
         losses = (
-            pd.Series(estimate.per_unit().reshape(number, sites)[which]).dropna().nlargest(named)
+            pd.Series(estimate.per_unit().reshape(number, sites)[which])
+            .dropna()
+            .nlargest(num_named)
         )
         most = losses.index.to_numpy()
         ax.scatter(
@@ -1080,7 +1109,7 @@ def field(
 
 
 def smooth(
-    found: Smoothing | Fit,
+    fit: Smoothing | Fit,
     term: str | None = None,
     ax: "Axes | None" = None,
     *,
@@ -1095,7 +1124,7 @@ def smooth(
 
     Parameters
     ----------
-    found : Smoothing or Fit
+    fit : Smoothing or Fit
         The result of `lo.smooth`, or the fit of an `Additive` model.
     term : str, optional
         The label of the term, such as "s(x)"; the first by default.
@@ -1128,18 +1157,18 @@ def smooth(
     >>> import leaveout as lo
     >>> x = np.linspace(0, 1, 40)
     >>> y = np.sin(6 * x) + np.random.default_rng(0).normal(scale=0.3, size=40)
-    >>> fit = lo.fit(lo.Additive([lo.s("x", k=8)], {"x": x}, y))
+    >>> fit = lo.fit(lo.Additive([lo.terms.s("x", k=8)], {"x": x}, y))
     >>> lo.plot.smooth(fit).get_ylabel()
     's(x)'
     """
-    table = curves(found, plan, level)
+    table = curves(fit, plan, level=level)
     if term is None:
         term = table["term"].iloc[0]
     if term not in set(table["term"]):
         raise ValueError(
             f"plot.smooth: term must be one of {', '.join(table['term'].unique())}; got {term!r}."
         )
-    model: Any = (found.fit if isinstance(found, Smoothing) else found).objective
+    model: Any = (fit.fit if isinstance(fit, Smoothing) else fit).objective
     bound = model.smooths[term][0]
     names = bound.term.columns
     table = table[table["term"] == term]
@@ -1340,7 +1369,14 @@ def forest(
     return ax
 
 
-def folds(fit: Fit, plan: Plan, f: Any, ax: "Axes | None" = None, *, shown: int = 30) -> "Axes":
+def folds(
+    fit: Fit,
+    plan: Plan,
+    f: Any,
+    ax: "Axes | None" = None,
+    *,
+    num_shown: int = 30,
+) -> "Axes":
     """Plot an estimate without each group, above the estimate of all; the group that moves it most
     is orange.
 
@@ -1351,10 +1387,10 @@ def folds(fit: Fit, plan: Plan, f: Any, ax: "Axes | None" = None, *, shown: int 
     plan : Plan
         What each refit leaves out, such as `lo.groups(labels)`.
     f : callable or str
-        A function of the parameters, or the name of one, as `lo.functional` takes it.
+        A function of the parameters, or the name of one, as `lo.diagnostics.functional` takes it.
     ax : Axes, optional
         The axes to draw on; new ones by default.
-    shown : int, default 30
+    num_shown : int, default 30
         The number of groups that are drawn at most: those that move the estimate most.
 
     Returns
@@ -1378,13 +1414,13 @@ def folds(fit: Fit, plan: Plan, f: Any, ax: "Axes | None" = None, *, shown: int 
     >>> lo.plot.folds(fit, lo.groups(list("aabbccdd")), "x0").get_title()
     'without d: 1.0 instead of 1.57'
     """
-    jackknife = functional(fit, f, plan)
+    jackknife = functional(fit, plan, f)
     if not jackknife.one:
         raise ValueError(f"plot.folds: f must return one number; got {len(jackknife.table)}.")
     value = jackknife.replicates.iloc[:, 0].dropna().sort_values()
     moves = (value - jackknife.estimate).abs()
     most = moves.idxmax()
-    value = value[moves.rank(ascending=False, method="first") <= shown]
+    value = value[moves.rank(ascending=False, method="first") <= num_shown]
     table = pd.DataFrame({"estimate": value, "low": value, "high": value})
     ends = (jackknife.estimate, *jackknife.interval)
     label = f if isinstance(f, str) else "estimate"

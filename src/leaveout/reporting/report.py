@@ -35,7 +35,7 @@ MODELS = 12  # largest number of models whose losses are in one table
 
 
 def report(
-    found: Estimate | PagedResult | Mapping[str, Estimate],
+    estimate: Estimate | PagedResult | Mapping[str, Estimate],
     path: str | os.PathLike[str],
     *,
     kind: Literal["general", "clinical"] = "general",
@@ -44,7 +44,7 @@ def report(
     centres: ArrayLike | None = None,
     excluded: Mapping[str, int] | None = None,
     thresholds: ArrayLike | None = None,
-    B: int = 200,
+    num_resamples: int = 200,
 ) -> Path:
     """Write an estimate, a comparison of several, or a `LeakageReport` to one self-contained page.
 
@@ -56,7 +56,7 @@ def report(
 
     Parameters
     ----------
-    found : Estimate, LeakageReport, or mapping of str to Estimate
+    estimate : Estimate, LeakageReport, or mapping of str to Estimate
         The result; several estimates, `{name: estimate}`, are compared.
     path : path
         The file to write; its name ends in .html.
@@ -74,7 +74,7 @@ def report(
         is missing": 30}`.
     thresholds : array_like, optional
         On a clinical page: the thresholds of risk, as in `decision_curve`.
-    B : int, default 200
+    num_resamples : int, default 200
         On a clinical page: the number of resamples of `validate` and `stability`.
 
     Returns
@@ -108,31 +108,35 @@ def report(
         raise ValueError(
             f"report: the page is HTML, so its name must end in .html; got {file.name!r}."
         )
-    if isinstance(found, Mapping) and len(found) == 1:
-        (found,) = found.values()
+    if isinstance(estimate, Mapping) and len(estimate) == 1:
+        (estimate,) = estimate.values()
     parts = {"centres": centres, "excluded": excluded, "thresholds": thresholds}
     if kind not in ("general", "clinical"):
         raise ValueError(f"report: kind must be 'general' or 'clinical'; got {kind!r}.")
-    if kind == "clinical" and not isinstance(found, Estimate):
-        raise TypeError(f"report: kind='clinical' is for one Estimate; got {type(found).__name__}.")
+    if kind == "clinical" and not isinstance(estimate, Estimate):
+        raise TypeError(
+            f"report: kind='clinical' is for one Estimate; got {type(estimate).__name__}."
+        )
     if kind == "general" and any(value is not None for value in parts.values()):
         raise ValueError("report: centres=, excluded= and thresholds= go with kind='clinical'.")
     if kind == "clinical":
-        details = _calls(found), null_answer(found)  # type: ignore[arg-type]
-        page = provided("clinical_page").page_of(found, title, *details, **parts, B=B)
-    elif isinstance(found, PagedResult):
-        page = provided(found._page_module).page_of(found, title)
-    elif isinstance(found, Estimate):
-        page = _of_one(found, title)
-    elif isinstance(found, Mapping) and all(
-        isinstance(estimate, Estimate) for estimate in found.values()
+        details = _calls(estimate), null_answer(estimate)  # type: ignore[arg-type]
+        page = provided("clinical_page").page_of(
+            estimate, title, *details, **parts, B=num_resamples
+        )
+    elif isinstance(estimate, PagedResult):
+        page = provided(estimate._page_module).page_of(estimate, title)
+    elif isinstance(estimate, Estimate):
+        page = _of_one(estimate, title)
+    elif isinstance(estimate, Mapping) and all(
+        isinstance(estimate, Estimate) for estimate in estimate.values()
     ):
-        page = _of_several(dict(found), title)
+        page = _of_several(dict(estimate), title)
     else:
-        if isinstance(found, Mapping):
-            results = found.values()
+        if isinstance(estimate, Mapping):
+            results = estimate.values()
         else:
-            results = [found]
+            results = [estimate]
         kinds = ", ".join(sorted({type(result).__name__ for result in results}))
         raise TypeError(
             f"report: give an Estimate, or several as {{name: estimate}}, or a LeakageReport; got {kinds}."
@@ -262,7 +266,7 @@ def _calls(estimate: Estimate, file: str = "data.npz") -> list[str]:
     lines = [
         f"fit = lo.fit(...)  # {'; '.join(filter(None, (labels.objective, settings)))}",
         f"plan = {plan}",
-        f"cv = lo.cross_validate(fit, plan, lo.{labels.refit or 'Certified()'}{arguments})",
+        f"cv = lo.cross_validate(fit, plan, strategy=lo.{labels.refit or 'Certified()'}{arguments})",
     ]
     if "<" not in lines[-1]:  # no function among the measures
         lines[:2] = _calls_of_glm(estimate, file) or lines[:2]

@@ -57,11 +57,10 @@ from ..validation.audit import affordable, audit_table, choose_refits
 from ..validation.batches import blank, keep_freed, one_thread
 from ..validation.checks import of_refits
 from ..validation.cross_validate import (
-    DEFAULT_REFIT,
     EstimateBuilder,
     cross_validate,
     refitted,
-    require_strategy,
+    strategy_of,
 )
 from ..validation.estimate import Estimate, PrintedResult, PrintedTexts
 from ..validation.scoring import HeldOutLoss
@@ -367,8 +366,8 @@ def path(
     objective: BandedRidge,
     penalties: Penalties,
     plan: Plan,
-    strategy: AbstractRefit = ...,
     *,
+    strategy: AbstractRefit | None = ...,
     audit: int = ...,
     checkpoint: File | None = ...,
 ) -> PerTarget: ...
@@ -377,8 +376,8 @@ def path(
     objective: Model,
     penalties: Penalties,
     plan: PlanLike,
-    strategy: AbstractRefit = ...,
     *,
+    strategy: AbstractRefit | None = ...,
     audit: int = ...,
     checkpoint: File | None = ...,
     groups: ArrayLike | None = ...,
@@ -389,8 +388,8 @@ def path(
     objective: Model,
     penalties: Penalties,
     plan: PlanLike,
-    strategy: AbstractRefit = DEFAULT_REFIT,
     *,
+    strategy: AbstractRefit | None = None,
     audit: int = 5,
     checkpoint: File | None = None,
     groups: ArrayLike | None = None,
@@ -454,6 +453,7 @@ def path(
     >>> found.best.value, round(found.best.mean, 3)
     (1.0, 0.557)
     """
+    strategy = strategy_of("path", strategy)
     if isinstance(objective, BandedRidge):
         if checkpoint is not None or groups is not None:
             raise ValueError("path: a BandedRidge takes a Plan, and keeps no checkpoint.")
@@ -472,7 +472,6 @@ def path(
     # the model of all columns
     if active_model is not None:
         objective = active_model.whole.model
-    require_strategy("path", strategy)
     plan, audit = (
         plan_reader("path", objective).read(plan, groups),
         count("path: audit", audit, 0),
@@ -496,7 +495,7 @@ def path(
                 note = f"{note}: every penalty was cross-validated by itself"
                 for value in [*points]:
                     estimate = cross_validate(
-                        points[value].fit, plan, strategy, audit=audit, bases="frozen"
+                        points[value].fit, plan, strategy=strategy, audit=audit, bases="frozen"
                     )
                     point = points[value].with_estimate(estimate)
                     points[value] = replace(point, audit=point.judged.audit)

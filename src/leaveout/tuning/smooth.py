@@ -545,7 +545,7 @@ class Smoothing(PrintedResult):
     >>> import leaveout as lo
     >>> x = np.linspace(0, 1, 40)
     >>> y = np.sin(6 * x) + np.random.default_rng(0).normal(scale=0.3, size=40)
-    >>> found = lo.smooth(lo.Additive([lo.s("x", k=8)], {"x": x}, y), lo.leave_one_out())
+    >>> found = lo.smooth(lo.Additive([lo.terms.s("x", k=8)], {"x": x}, y), lo.leave_one_out())
     >>> list(found.smoothing), found.nested.optimism > 0
     (['s(x)'], True)
     """
@@ -820,7 +820,7 @@ def smooth(
     >>> import leaveout as lo
     >>> x = np.linspace(0, 1, 40)
     >>> y = np.sin(6 * x) + np.random.default_rng(0).normal(scale=0.3, size=40)
-    >>> found = lo.smooth(lo.Additive([lo.s("x", k=8)], {"x": x}, y), lo.leave_one_out())
+    >>> found = lo.smooth(lo.Additive([lo.terms.s("x", k=8)], {"x": x}, y), lo.leave_one_out())
     >>> bool(3 < found.edf.iloc[0] < 8)
     True
     """
@@ -954,7 +954,7 @@ def _exactly(smoothing: Smoothing) -> Smoothing:
     def value(rho: Array) -> float:
         model = smoothing.model.smoothed(np.exp(rho))
         return cross_validate(
-            fitted(model, smoothing.fit.parameters), criterion.plan, Exact(1e-10), audit=0
+            fitted(model, smoothing.fit.parameters), criterion.plan, strategy=Exact(1e-10), audit=0
         ).mean
 
     step = 10 * SMOOTHING_DIFFERENCE

@@ -214,9 +214,9 @@ def _degrees(
 def curves(
     fit: Fit | Smoothing,
     plan: Plan | None = None,
-    level: float = 0.95,
     *,
-    points: int = SMOOTH_POINTS,
+    level: float = 0.95,
+    num_points: int = SMOOTH_POINTS,
 ) -> HeadedTable:
     """Compute the smooth terms of an additive model on a grid, with intervals, under a line that
     says which they are.
@@ -233,7 +233,7 @@ def curves(
         treat penalties as priors.
     level : float, default 0.95
         The coverage.
-    points : int
+    num_points : int
         The number of points of each term.
 
     Returns
@@ -255,14 +255,14 @@ def curves(
     >>> import leaveout as lo
     >>> x = np.linspace(0, 1, 40)
     >>> y = np.sin(6 * x) + np.random.default_rng(0).normal(scale=0.3, size=40)
-    >>> fit = lo.fit(lo.Additive([lo.s("x", k=8)], {"x": x}, y))
-    >>> sorted(lo.tuning.curves(fit, points=5).columns)
+    >>> fit = lo.fit(lo.Additive([lo.terms.s("x", k=8)], {"x": x}, y))
+    >>> sorted(lo.tuning.curves(fit, num_points=5).columns)
     ['high', 'low', 'se', 'term', 'value', 'x']
     """
     request = _make_request("curves", fit, plan, level)
     coefficient_spread = spread(request)
     tables = [
-        _curve(request.fit, term, span, coefficient_spread, level, points)
+        _curve(request.fit, term, span, coefficient_spread, level, num_points)
         for term, span in request.model.smooths.values()
     ]
     table = HeadedTable(pd.concat(tables, ignore_index=True))
@@ -328,9 +328,9 @@ def _grid(term: BoundTerm, points: int) -> list[Array]:
 def mean_interval(
     fit: Fit | Smoothing,
     X_new: Any,
+    *,
     plan: Plan | None = None,
     level: float = 0.95,
-    *,
     offset: ArrayLike | None = None,
 ) -> pd.DataFrame:
     """Predict the mean response of new rows by an additive model, with intervals.
@@ -371,7 +371,7 @@ def mean_interval(
     >>> import leaveout as lo
     >>> x = np.linspace(0, 1, 40)
     >>> y = np.sin(6 * x) + np.random.default_rng(0).normal(scale=0.3, size=40)
-    >>> fit = lo.fit(lo.Additive([lo.s("x", k=8)], {"x": x}, y))
+    >>> fit = lo.fit(lo.Additive([lo.terms.s("x", k=8)], {"x": x}, y))
     >>> lo.tuning.mean_interval(fit, pd.DataFrame({"x": [0.25, 0.75]})).shape
     (2, 3)
     """

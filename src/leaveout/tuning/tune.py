@@ -56,7 +56,7 @@ from ..validation.cross_validate import (
     cross_validate,
     held_out,
     reader_for,
-    require_strategy,
+    strategy_of,
 )
 from ..validation.estimate import Estimate, PrintedResult
 from ..validation.held_out_predictions import Predictions, in_order, metric_value, prediction_kind
@@ -240,7 +240,9 @@ class Tuning(PrintedResult):
     >>> X = rng.normal(size=(30, 4))
     >>> model = lo.GLM(X, X[:, 0] + rng.normal(size=30), "squared")
     >>> build = lambda l2: model.under(lo.penalties.Ridge(l2))
-    >>> found = lo.tune(build, {"l2": (1e-2, 1e2)}, lo.leave_one_out(), sampler="path", trials=4)
+    >>> found = lo.tune(
+    ...     build, {"l2": (1e-2, 1e2)}, lo.leave_one_out(), sampler="path", num_trials=4
+    ... )
     >>> found.trials["l2"].round(2).tolist()
     [0.01, 0.22, 4.64, 100.0]
     """
@@ -619,7 +621,7 @@ class TrialStudy:
         return (
             trial,
             fit,
-            cross_validate(fit, self.plan, self.refit, metric=metrics, bases="frozen"),
+            cross_validate(fit, self.plan, strategy=self.refit, metric=metrics, bases="frozen"),
         )
 
     def result(self, best: Trial, fit: Fit, estimate: Estimate, search_end: SearchEnd) -> Tuning:
@@ -630,21 +632,23 @@ class TrialStudy:
 
 @overload
 def tune(
-    build: BandedRidge, space: Space | tuple[float, float], plan: Plan, **options: Any
+    build: BandedRidge,
+    space: Space | tuple[float, float],
+    plan: Plan,
+    **options: Any,
 ) -> PerTarget: ...
 @overload
 def tune(
     build: Build,
     space: Space,
     plan: PlanLike,
-    strategy: AbstractRefit = ...,
-    sampler: Sampler = ...,
     *,
-    trials: int = ...,
+    strategy: AbstractRefit | None = ...,
+    sampler: Sampler = ...,
+    num_trials: int = ...,
     metric: AnyMetric | None = ...,
     start: Mapping[str, Any] | None = ...,
-    nested: int = ...,
-    seed: int = ...,
+    num_outer_folds: int = ...,
     rng: Rng = ...,
     checkpoint: File | None = ...,
     groups: ArrayLike | None = ...,
@@ -655,15 +659,14 @@ def tune(
     build: Build | BandedRidge,
     space: Space | tuple[float, float],
     plan: PlanLike,
-    strategy: AbstractRefit = STEP,
-    sampler: Sampler = "gradient",
     *,
-    trials: int = 50,
+    strategy: AbstractRefit | None = None,
+    sampler: Sampler = "gradient",
+    num_trials: int = 50,
     metric: AnyMetric | None = None,
     start: Mapping[str, Any] | None = None,
-    nested: int = 1,
-    seed: int = 0,
-    rng: Rng = None,
+    num_outer_folds: int = 1,
+    rng: Rng = 0,
     checkpoint: File | None = None,
     groups: ArrayLike | None = None,
 ) -> Tuning | PerTarget:
@@ -677,7 +680,7 @@ def tune(
     build : callable or BandedRidge
         `build(**hyper)` returns an objective. It is quicker if it reads its data once, as
         `model.under(penalty)` does. For a `BandedRidge`, `space` is `(low, high)` for all bands, or
-        a pair for each by name; `trials` is the most rounds, each a step of every target.
+        a pair for each by name; `num_trials` is the most rounds, each a step of every target.
     space : mapping
         Bounds by the names of the hyperparameters: a tuple `(low, high)` of positive numbers, on
         the log scale, or a list of choices.
@@ -693,9 +696,9 @@ def tune(
         penalty or bounds the criterion is that of `Exact()`, and has kinks. "optuna" (pip install
         'leaveout[tune]') samples by `seed`, and takes choices too. It prunes a trial whose fit
         shows that it is no better (its loss on seen data is above the best's on unseen data), or
-        whose `NewtonStep()` does, by its reported error. "path" tries `trials` values of one
+        whose `NewtonStep()` does, by its reported error. "path" tries `num_trials` values of one
         penalty.
-    trials : int, default 50
+    num_trials : int, default 50
         The most fits to make.
     metric : str or scorer, optional
         A metric of the held-out predictions ("auc", "mse", …, or one of scikit-learn's names or
@@ -703,13 +706,11 @@ def tune(
         "auc": the search descends a smoothed area, and chooses by the area itself.
     start : mapping, optional
         The first hyperparameters of the descent; by default the geometric middle of the bounds.
-    nested : int, default 1
+    num_outer_folds : int, default 1
         The descents without each of three groups of units, which estimate the optimism (0 for
         none).
-    seed : int, default 0
-        The seed.
-    rng : int, numpy.random.Generator or None, optional
-        In place of `seed`: a generator draws it, and None draws another one in each call.
+    rng : int, numpy.random.Generator or None, default 0
+        Random numbers: a seed, a generator, or None for others in each call.
     checkpoint : path, optional
         A file that keeps what is done. A call that was killed continues from there, to the same
         numbers. `build` is identified by its code, what the code uses, and every objective that it
@@ -747,10 +748,14 @@ def tune(
     >>> X = rng.normal(size=(30, 4))
     >>> model = lo.GLM(X, X[:, 0] + rng.normal(size=30), "squared")
     >>> build = lambda l2: model.under(lo.penalties.Ridge(l2))
-    >>> found = lo.tune(build, {"l2": (1e-2, 1e2)}, lo.leave_one_out(), trials=10, nested=0)
+    >>> found = lo.tune(
+    ...     build, {"l2": (1e-2, 1e2)}, lo.leave_one_out(), num_trials=10, num_outer_folds=0
+    ... )
     >>> sorted(found.hyper), 0.01 < found.hyper["l2"] < 100
     (['l2'], True)
     """
+    strategy = strategy_of("tune", strategy, STEP)
+    seed = count("tune: rng", rng, 0)
     if isinstance(build, BandedRidge):
         if (
             sampler != "gradient"
@@ -762,7 +767,7 @@ def tune(
                 "tune: a BandedRidge is tuned by gradient of its loss, takes a Plan, and keeps no checkpoint."
             )
         return descend_penalties(
-            build, space, cast(Plan, plan), start, count("tune: trials", trials, 1)
+            build, space, cast(Plan, plan), start, count("tune: num_trials", num_trials, 1)
         )
     if not isinstance(space, Mapping) or not space:
         raise ValueError(
@@ -793,10 +798,8 @@ def tune(
         raise TypeError(
             f"tune: build must be a function of the hyperparameters that returns an objective; got {type(build).__name__}."
         )
-    require_strategy("tune", strategy)
-    trials = count("tune: trials", trials, 1)
-    nested = count("tune: nested", nested, 0)
-    seed = count("tune: seed", seed, 0)
+    num_trials = count("tune: num_trials", num_trials, 1)
+    num_outer_folds = count("tune: num_outer_folds", num_outer_folds, 0)
     sign(metric)  # raises for one that is unknown
     if start is not None:
         if not isinstance(start, Mapping) or set(start) != set(read):
@@ -820,7 +823,17 @@ def tune(
     if not (isinstance(plan, Plan) and plan._scheme is None) or groups is not None:
         first_values = {name: ends[0] for name, ends in read.items()}
         plan = plan_reader("tune", build_objective(build, first_values)).read(plan, groups)
-    study = TrialStudy(build, read, plan, strategy, trials, metric, dict(start or {}), seed, nested)
+    study = TrialStudy(
+        build,
+        read,
+        plan,
+        strategy,
+        num_trials,
+        metric,
+        dict(start or {}),
+        seed,
+        num_outer_folds,
+    )
     if sampler not in get_args(Sampler):
         raise ValueError(
             f"tune: sampler must be one of {', '.join(map(repr, get_args(Sampler)))}; got {sampler!r}."
@@ -930,7 +943,7 @@ def by_gradient(study: TrialStudy) -> SearchEnd:
     final_estimate = None
     fit = study.best[0][1] if study.best else None
     if fit is not None and kinks(fit.objective) is not None:
-        final_estimate = cross_validate(fit, study.plan, criterion(fit), bases="frozen")
+        final_estimate = cross_validate(fit, study.plan, strategy=criterion(fit), bases="frozen")
         ended += "; the curve, of exact refits, has kinks where coefficients come and go"
     rng = np.random.default_rng(study.seed)
     start = np.log(list(best.hyper.values()))
@@ -1090,7 +1103,7 @@ def by_path(study: TrialStudy) -> SearchEnd:
         study.judge({name: point.value}, point.fit, point.estimate) for point in path_result.points
     ]
     try:
-        judged(path_result := path(first, penalties, study.plan, study.refit))
+        judged(path_result := path(first, penalties, study.plan, strategy=study.refit))
     except Interrupted as stop:
         if stop.partial is not None:
             judged(stop.partial)
@@ -1167,7 +1180,7 @@ def _try(study: TrialStudy, hyper: dict[str, Any]) -> Trial:
                 Trial(hyper, bound, message="pruned by its fit", parameters=fit.parameters)
             )
         if isinstance(study.refit, Exact | Certified):
-            look = cross_validate(fit, study.plan, STEP, audit=0, bases="frozen")
+            look = cross_validate(fit, study.plan, strategy=STEP, audit=0, bases="frozen")
             if look.mean - look.approximation_error > least:
                 return study.add(
                     Trial(
@@ -1179,7 +1192,7 @@ def _try(study: TrialStudy, hyper: dict[str, Any]) -> Trial:
                     )
                 )
     return study.judge(
-        hyper, fit, cross_validate(fit, study.plan, study.refit, audit=0, bases="frozen")
+        hyper, fit, cross_validate(fit, study.plan, strategy=study.refit, audit=0, bases="frozen")
     )
 
 

@@ -1,4 +1,7 @@
 """The public names of validation that are not at the package's root."""
 
+from .._runtime.interrupt import Interrupted as Interrupted
+from ..optimize.hessian_factor import IndefiniteHessianError as IndefiniteHessianError
 from .checks import CHECKS as CHECKS, Check as Check, is_identifier as is_identifier
 from .compare import Comparison as Comparison
+from .nested_intervals import nested as nested

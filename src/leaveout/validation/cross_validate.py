@@ -90,8 +90,8 @@ MOST_PRODUCTS = 2e9
 def cross_validate(
     fit: Fit,
     plan: PlanLike,
-    strategy: AbstractRefit = DEFAULT_REFIT,
     *,
+    strategy: AbstractRefit | None = None,
     evaluate: Evaluate | ScoreName | None = None,
     metric: AnyMetric | Sequence[AnyMetric] | Mapping[str, AnyMetric] = (),
     average: Average | None = None,
@@ -196,6 +196,7 @@ def cross_validate(
     >>> lo.cross_validate(fit, 5, evaluate="squared_error").plan
     Plan(lo.kfold(40, k=5): 5 folds of 40 units, shuffled (rng=0))
     """
+    strategy = strategy_of("cross_validate", strategy)
     plan = reader_for("cross_validate", fit, strategy).resolve(plan, groups)
     if evaluate is not None and getattr(strategy, "errors", "all") == "sampled":
         raise ValueError(
@@ -274,9 +275,9 @@ def cache_key(fit: Fit, plan: Plan, refit: AbstractRefit, **options: object) -> 
 def cross_predict(
     fit: Fit,
     plan: PlanLike,
-    strategy: AbstractRefit = DEFAULT_REFIT,
-    kind: Literal["response", "link", "state", "label"] = "response",
     *,
+    strategy: AbstractRefit | None = None,
+    kind: Literal["response", "link", "state", "label"] = "response",
     checkpoint: File | None = None,
     groups: ArrayLike | None = None,
     bases: Literal["refit", "frozen"] = "refit",
@@ -341,6 +342,7 @@ def cross_predict(
     >>> lo.cross_predict(fit, lo.leave_one_out()).round(6)
     array([ 1.,  3.,  5.,  7.,  9., 11.])
     """
+    strategy = strategy_of("cross_predict", strategy)
     plan = reader_for("cross_predict", fit, strategy).match(plan, groups)
     if kind not in fit.objective.units.kinds:
         raise ValueError(
@@ -416,8 +418,8 @@ def held_out(
 def fold_parameters(
     fit: Fit,
     plan: PlanLike,
-    strategy: AbstractRefit = DEFAULT_REFIT,
     *,
+    strategy: AbstractRefit | None = None,
     checkpoint: File | None = None,
 ) -> PyTree:
     """Return the natural parameters of every refit.
@@ -466,6 +468,7 @@ def fold_parameters(
     >>> lo.fold_parameters(fit, lo.leave_one_out())["coef"].ravel().round(3)
     array([4.   , 2.857, 3.143, 2.   ])
     """
+    strategy = strategy_of("fold_parameters", strategy)
     theta, partial = fold_refits(fit, plan, strategy.of_parameters(), "fold_parameters", checkpoint)
     parameters = natural(fit, theta)
     first = 0
@@ -552,14 +555,21 @@ def objective_of(caller: str, fit: Fit) -> AbstractObjective:
 def reader_for(caller: str, fit: Fit, strategy: AbstractRefit) -> PlanReader:
     """Return the reader of plans for a fit; TypeError if the arguments are no fit and strategy."""
     objective = objective_of(caller, fit)
-    require_strategy(caller, strategy)
+    strategy_of(caller, strategy)
     return plan_reader(caller, objective)
 
 
-def require_strategy(caller: str, strategy: AbstractRefit) -> None:
-    """Raise a TypeError that says what a strategy is, if this is none."""
+def strategy_of(
+    caller: str, strategy: AbstractRefit | None, usual: AbstractRefit = DEFAULT_REFIT
+) -> AbstractRefit:
+    """Return the strategy of a call, the usual one if none is given; TypeError if it is no
+    strategy.
+    """
+    if strategy is None:
+        return usual
     if not isinstance(strategy, AbstractRefit):
         raise TypeError(f"{caller}: strategy must be one, such as lo.Exact(); got {strategy!r}.")
+    return strategy
 
 
 @record

@@ -310,9 +310,9 @@ class Estimate(PrintedResult):
         method : {"clusters", "blocks", "naive", "corrected", "nested"}, optional
             "clusters" is Student's t over groups. "blocks" is for a series, by cosines with fixed-b
             critical values, or for neighbours, as groups. "naive" takes rows as independent.
-            "corrected" is for random folds (Nadeau & Bengio, 2003). "nested" is `lo.nested` with
-            its defaults, whose refits are of other folds than the plan's. By default the method
-            follows from what is independent in the plan.
+            "corrected" is for random folds (Nadeau & Bengio, 2003). "nested" is
+            `lo.validation.nested` with its defaults, whose refits are of other folds than the
+            plan's. By default the method follows from what is independent in the plan.
         metric : str, optional
             A metric of the call. Its interval is Student's t over groups, or the normal
             distribution's where rows are independent, and passes no bound of the metric.
@@ -363,10 +363,12 @@ class Estimate(PrintedResult):
         if method == "nested":
             if self.fit is None or self.call is None:
                 raise ValueError(
-                    "interval: method='nested' refits the model, which a pickled estimate has not; see lo.nested(fit)."
+                    "interval: method='nested' refits the model, which a pickled estimate has not; see lo.validation.nested(fit)."
                 )
             refit, evaluate = self.call
-            return provided("nested").nested(self.fit, level, strategy=refit, evaluate=evaluate)
+            return provided("nested").nested(
+                self.fit, level=level, strategy=refit, evaluate=evaluate
+            )
         if method == "corrected":
             half = of_folds(self.losses, self._weight, self.plan, level)
         else:

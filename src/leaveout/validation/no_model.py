@@ -49,7 +49,7 @@ def losses_without_model(model: Any, plan: Plan, evaluate: Any) -> FloatArray | 
     if isinstance(model, Cox):
         null = copy.copy(model.under(Ridge(1.0)))
         vars(null)["design"] = np.zeros_like(null.design)
-        return cross_validate(fit_model(null), plan, Certified(), evaluate=evaluate).losses
+        return cross_validate(fit_model(null), plan, strategy=Certified(), evaluate=evaluate).losses
     if not isinstance(model, AbstractRegression) or not (
         model.loss_function.intercept or model.own
     ):
@@ -75,7 +75,7 @@ def losses_without_model(model: Any, plan: Plan, evaluate: Any) -> FloatArray | 
     options |= {"sample_weight": model.sample_weight, "offset": model.offset, "intercept": False}
     intercept = fit_model(kind(ones, np.asarray(model.y), loss, **options))
     strategy = Exact() if len(ones) <= EXACT_UNITS else Certified()
-    return cross_validate(intercept, plan, strategy, evaluate=evaluate).losses
+    return cross_validate(intercept, plan, strategy=strategy, evaluate=evaluate).losses
 
 
 def _of_means(model: GLM, plan: Plan) -> FloatArray:

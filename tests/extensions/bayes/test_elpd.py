@@ -40,7 +40,7 @@ def regression(n=30, p=2, seed=0, outlier=0.0):
             mean, X[held] @ own @ X[held].T + np.eye(len(held))
         ).logpdf(y[held])
 
-    return lo.from_posterior(draws, model), truth
+    return lo.bayes.from_posterior(draws, model), truth
 
 
 PLANS = {
@@ -55,7 +55,7 @@ PLANS = {
 @pytest.mark.parametrize("outlier", [0.0, 8.0])
 def test_linear_regression(plan, outlier):
     posterior, truth = regression(outlier=outlier)
-    found = lo.elpd(posterior, plan)
+    found = lo.bayes.elpd(posterior, plan)
     true = []
     for k in range(plan.num_refits):
         part = plan.refit == k
@@ -75,7 +75,7 @@ def test_linear_regression(plan, outlier):
 
 def test_uneven_weights_are_joined_by_moved_draws():
     posterior, _ = regression()
-    found = lo.elpd(posterior, PLANS["rows"])
+    found = lo.bayes.elpd(posterior, PLANS["rows"])
     spread = posterior.unit_losses.std(0)
     assert (found.raw_k[spread > 0.31] < 0.2).any() and set(found.proposal[spread > 0.31]) == {
         "mixture"
@@ -88,7 +88,7 @@ def test_stated_errors_are_those_made():
     z = []
     for seed in range(200):
         posterior, truth = regression(n=20, p=3, seed=seed)
-        found = lo.elpd(posterior, lo.leave_one_out())
+        found = lo.bayes.elpd(posterior, lo.leave_one_out())
         true = sum(truth(np.array([k]), np.delete(np.arange(20), k)) for k in range(20))
         z.append((found.elpd - true) / found.sampling_error)
     assert 0.91 < np.mean(np.abs(z) < 1.96) < 0.99 and abs(np.mean(z)) < 0.25
@@ -97,7 +97,7 @@ def test_stated_errors_are_those_made():
 def test_each_unit_of_a_fold():
     posterior, truth = regression(outlier=8.0)
     plan = PLANS["folds"]
-    found = lo.elpd(posterior, plan, score="pointwise")
+    found = lo.bayes.elpd(posterior, plan, score="pointwise")
     for k in range(plan.num_refits):
         held = plan.index[plan.refit == k]
         seen = np.setdiff1d(np.arange(30), held)
@@ -128,10 +128,10 @@ def rate_prior(theta):
 def test_rate_of_counts_and_arviz():
     y, rate, true = counts()
     data = az.from_dict(posterior={"rate": rate, "unused": rate[..., None] * np.ones(3)})
-    posterior = lo.from_posterior(
+    posterior = lo.bayes.from_posterior(
         data, rate_loss, y, log_prior=rate_prior, transforms={"rate": "log"}
     )
-    found = lo.elpd(posterior, lo.leave_one_out())
+    found = lo.bayes.elpd(posterior, lo.leave_one_out())
     assert abs(found.elpd - true.sum()) < 4 * found.sampling_error
     assert np.all(np.abs(-found.losses - true) < 5 * found.error + 1e-6)
     log_likelihood = -posterior.unit_losses.reshape(4, 1000, 25)
@@ -154,7 +154,7 @@ def test_rate_of_counts_and_arviz():
 
 def test_beside_fits():
     posterior, _ = regression()
-    found = lo.elpd(posterior, PLANS["rows"])
+    found = lo.bayes.elpd(posterior, PLANS["rows"])
     rng = np.random.default_rng(0)
     X = rng.normal(size=(30, 2))
     y = X @ rng.normal(size=2) + rng.normal(size=30)
@@ -227,7 +227,7 @@ def test_groups_with_their_effects_integrated_out(plan, outlier):
     }
     keep = draws["spread"] > 0
     draws = {name: each[keep] for name, each in draws.items()}
-    posterior = lo.from_posterior(
+    posterior = lo.bayes.from_posterior(
         draws,
         intercept_loss,
         {"y": y, "group": GROUP},
@@ -236,7 +236,7 @@ def test_groups_with_their_effects_integrated_out(plan, outlier):
         integrate={"z": GROUP},
     )
     assert posterior.names == ["mean", "spread"]
-    found = lo.elpd(posterior, plan)
+    found = lo.bayes.elpd(posterior, plan)
     rows = [
         np.setdiff1d(np.arange(32), plan.index[plan.refit == k]) for k in range(plan.num_refits)
     ]
@@ -275,7 +275,7 @@ def test_sampled_effects_of_groups_that_leave():
         drawn[k] = np.linalg.solve(precision, X.T @ y / 0.35) + np.linalg.solve(
             root.T, rng.normal(size=9)
         )
-    posterior = lo.from_posterior(
+    posterior = lo.bayes.from_posterior(
         {"m": drawn[:, 0], "z": drawn[:, 1:], "tau": tau},
         lambda theta, row: (
             -jax.scipy.stats.norm.logpdf(
@@ -288,7 +288,7 @@ def test_sampled_effects_of_groups_that_leave():
         ),
         transforms={"tau": "log"},
     )
-    found = lo.elpd(posterior, lo.groups(group))
+    found = lo.bayes.elpd(posterior, lo.groups(group))
     total = logsumexp(log_p(np.arange(48)))
     true = np.array([total - logsumexp(log_p(np.flatnonzero(group != g))) for g in range(8)])
     bad = found.result != 0
@@ -336,11 +336,11 @@ def test_a_density_without_a_mode():
         return of_effects - 0.5 * (theta["spread"] / 3.0) ** 2
 
     given = {"effect": effect, "spread": spread}
-    posterior = lo.from_posterior(
+    posterior = lo.bayes.from_posterior(
         given, loss, {"y": y, "k": np.arange(6)}, log_prior=prior, transforms={"spread": "log"}
     )
     assert posterior.mode is None
-    found = lo.elpd(posterior, lo.leave_one_out())
+    found = lo.bayes.elpd(posterior, lo.leave_one_out())
     good = found.result == lo.RESULTS.successful
     for k in np.flatnonzero(good):
         other = np.delete(y, k)
@@ -358,8 +358,8 @@ def test_bad_folds_are_flagged_and_sampled_anew(monkeypatch):
     monkeypatch.setattr(importance, "MAX_K", -100.0)  # no proposal will do
     posterior, truth = regression()
     plan, calls = PLANS["folds"], []
-    assert len(lo.elpd(posterior, plan).flagged()) == 5 and "heavy_weights" in str(
-        lo.elpd(posterior, plan).table()
+    assert len(lo.bayes.elpd(posterior, plan).flagged()) == 5 and "heavy_weights" in str(
+        lo.bayes.elpd(posterior, plan).table()
     )
     X, y = np.asarray(posterior.objective.design), posterior.objective.y
 
@@ -371,7 +371,7 @@ def test_bad_folds_are_flagged_and_sampled_anew(monkeypatch):
             + np.random.default_rng(len(calls)).normal(size=(2000, 2)) @ np.linalg.cholesky(cov).T
         )
 
-    found = lo.elpd(posterior, plan, refit=sampler)
+    found = lo.bayes.elpd(posterior, plan, refit=sampler)
     assert len(calls) == 5 and set(found.proposal) == {"refit"} and not len(found.flagged())
     true = [truth(plan.index[plan.refit == k], calls[k]) for k in range(5)]
     assert np.allclose(-found.losses, true, atol=0.08)
@@ -380,11 +380,11 @@ def test_bad_folds_are_flagged_and_sampled_anew(monkeypatch):
         (np.zeros((200, 3)), r"draws have the shape \(3,\)"),
     ):
         with pytest.raises(ValueError, match=f"^elpd: refit: {said}"):
-            lo.elpd(posterior, plan, refit=lambda seen, wrong=wrong: wrong)
+            lo.bayes.elpd(posterior, plan, refit=lambda seen, wrong=wrong: wrong)
     with pytest.raises(
         TypeError, match=r"^elpd: refit, '<lambda>', is called with 1 arguments; it takes \(\)"
     ):
-        lo.elpd(posterior, plan, refit=lambda: 0.0)
+        lo.bayes.elpd(posterior, plan, refit=lambda: 0.0)
 
 
 def test_two_estimates_that_differ_are_not_accepted():
@@ -434,10 +434,10 @@ def test_errors_of_pointwise_scores_are_those_of_each_unit():
             np.random.default_rng(seed).normal(size=draws.shape)
             @ np.linalg.cholesky(np.cov(draws.T)).T
         )
-        posterior = lo.from_posterior(
+        posterior = lo.bayes.from_posterior(
             (draws.mean(0) + noise).reshape(4, 1000, -1), posterior.objective
         )
-        found = lo.elpd(posterior, plan, score="pointwise")
+        found = lo.bayes.elpd(posterior, plan, score="pointwise")
         parts = [plan.index[plan.refit == k] for k in range(4)]
         seen = [np.setdiff1d(np.arange(30), part) for part in parts]
         true = np.concatenate(
@@ -488,8 +488,10 @@ def test_the_mixture_is_taken_whatever_its_k():
         [a[at] + rng.uniform(-0.01, 0.01, 1000), b[at] + rng.uniform(-0.015, 0.015, 1000)]
     )
     plan = lo.groups(rng.permutation(24) % 2)
-    found = lo.elpd(
-        lo.from_posterior(draws, gamma_loss, y, log_prior=lambda theta: -0.125 * jnp.sum(theta**2)),
+    found = lo.bayes.elpd(
+        lo.bayes.from_posterior(
+            draws, gamma_loss, y, log_prior=lambda theta: -0.125 * jnp.sum(theta**2)
+        ),
         plan,
     )
     true = [
@@ -516,11 +518,11 @@ def test_two_modes():
     each, prior = stats.cauchy.logpdf(y[:, None], grid), stats.norm.logpdf(grid, 0, 10)
     total = np.cumsum(np.exp(each.sum(0) + prior - (each.sum(0) + prior).max()))
     draws = np.interp(rng.uniform(size=2000), total / total[-1], grid)[:, None]
-    posterior = lo.from_posterior(
+    posterior = lo.bayes.from_posterior(
         draws, cauchy_loss, y, log_prior=lambda theta: -0.5 * (theta[0] / 10) ** 2
     )
     plan = lo.kfold(12, 3, rng=0)
-    found = lo.elpd(posterior, plan)
+    found = lo.bayes.elpd(posterior, plan)
     of_fold = [plan.refit == k for k in range(3)]
     integral = lambda rows: logsumexp(each[rows].sum(0) + prior)
     true = np.array(
@@ -538,7 +540,7 @@ def test_two_modes():
 
 
 def test_a_t_between_two_far_modes_has_no_normaliser():
-    posterior = lo.from_posterior(
+    posterior = lo.bayes.from_posterior(
         np.random.default_rng(0).normal(np.repeat([-50.0, 50.0], 1000), 0.5)[:, None],
         lambda theta, y: 0.0 * y + 2.0 * jnp.minimum((theta[0] - 50) ** 2, (theta[0] + 50) ** 2),
         np.array([1.0, 0.0]),
@@ -551,8 +553,8 @@ def test_chains_that_have_not_mixed_are_flagged():
     posterior, _ = regression()
     apart = posterior.draws.reshape(4, 1000, 2) + 0.5 * np.arange(4)[:, None, None]
     with pytest.warns(UserWarning, match="have not converged"):
-        other = lo.from_posterior(apart, posterior.objective)
-    assert len(lo.elpd(other, PLANS["rows"]).flagged()) > 15
+        other = lo.bayes.from_posterior(apart, posterior.objective)
+    assert len(lo.bayes.elpd(other, PLANS["rows"]).flagged()) > 15
 
 
 def test_single_cases_of_units_are_as_rows_of_their_own():
@@ -562,8 +564,8 @@ def test_single_cases_of_units_are_as_rows_of_their_own():
     model = lo.GLM(X, y, "poisson", lo.penalties.Ridge(1.0), weights=cases)
     each = lo.GLM(X[row], y[row], "poisson", lo.penalties.Ridge(1.0))
     draws = lo.fit(each).at(rng.normal(size=(1000, 2)))
-    found = lo.elpd(lo.from_posterior(draws, model), lo.leave_one_out(cases=True))
-    other = lo.elpd(lo.from_posterior(draws, each), lo.leave_one_out())
+    found = lo.bayes.elpd(lo.bayes.from_posterior(draws, model), lo.leave_one_out(cases=True))
+    other = lo.bayes.elpd(lo.bayes.from_posterior(draws, each), lo.leave_one_out())
     for name in (
         "elpd",
         "mean",
@@ -591,19 +593,19 @@ def test_parts_of_units_that_are_no_single_case_are_refused():
     model = lo.GLM(
         X, rng.binomial(4, 0.4, 12) / 4, "logistic", lo.penalties.Ridge(1.0), weights=trials
     )
-    posterior = lo.from_posterior(lo.fit(model).at(rng.normal(size=(1000, 2))), model)
+    posterior = lo.bayes.from_posterior(lo.fit(model).at(rng.normal(size=(1000, 2))), model)
     with pytest.raises(ValueError, match="a row for each trial"):
-        lo.elpd(posterior, lo.leave_one_out(cases=True))
+        lo.bayes.elpd(posterior, lo.leave_one_out(cases=True))
     with pytest.raises(ValueError, match="score one of its cases"):
-        lo.elpd(posterior, lo.Plan([0, 1], [0], [0.5], [True], 12))
+        lo.bayes.elpd(posterior, lo.Plan([0, 1], [0], [0.5], [True], 12))
 
 
 def test_groups_by_name_and_by_a_splitter():
     posterior, _ = regression()
     site = np.array([f"site{k % 12}" for k in range(30)])
     found, other = (
-        lo.elpd(posterior, lo.groups(site)),
-        lo.elpd(posterior, GroupKFold(4), groups=site),
+        lo.bayes.elpd(posterior, lo.groups(site)),
+        lo.bayes.elpd(posterior, GroupKFold(4), groups=site),
     )
     assert found.table()["group"].tolist() == sorted(set(site)) and other.plan.num_refits == 4
     assert lo.influence(posterior, lo.groups(site)).index.tolist() == sorted(set(site))
@@ -612,18 +614,20 @@ def test_groups_by_name_and_by_a_splitter():
 
 def test_wrong_calls():
     posterior, _ = regression()
-    with pytest.raises(TypeError, match=r"plot.pit: give lo.elpd\(posterior, plan\).predict\(\)"):
+    with pytest.raises(
+        TypeError, match=r"plot.pit: give lo.bayes.elpd\(posterior, plan\).predict\(\)"
+    ):
         lo.plot.pit(posterior)
     with pytest.raises(TypeError, match="must be a Posterior"):
-        lo.elpd(lo.fit(posterior.objective), PLANS["rows"])
+        lo.bayes.elpd(lo.fit(posterior.objective), PLANS["rows"])
     with pytest.raises(ValueError, match="score must be"):
-        lo.elpd(posterior, PLANS["rows"], score="sum")
+        lo.bayes.elpd(posterior, PLANS["rows"], score="sum")
     with pytest.raises(ValueError, match="score must be"):
-        lo.elpd(posterior, PLANS["rows"], score=np.ones(2))
+        lo.bayes.elpd(posterior, PLANS["rows"], score=np.ones(2))
     with pytest.raises(TypeError, match="refit must be a function"):
-        lo.elpd(posterior, PLANS["rows"], refit="yes")
+        lo.bayes.elpd(posterior, PLANS["rows"], refit="yes")
     with pytest.raises(ValueError, match="20 units"):
-        lo.elpd(posterior, lo.leave_one_out(20))
+        lo.bayes.elpd(posterior, lo.leave_one_out(20))
 
 
 def test_chains_that_disagree_count_for_as_many_draws_as_there_are_chains():
@@ -650,9 +654,11 @@ def test_mass_where_the_posterior_has_none(plan):
     y[0] = 0.1
     scale = stats.truncnorm(-np.inf, y[0] - 12, 12, 1)
     draws = scale.rvs((4, 500, 1), random_state=np.random.default_rng(0))
-    posterior = lo.from_posterior(draws, edge_loss, y, log_prior=lambda theta: -0.5 * theta[0] ** 2)
+    posterior = lo.bayes.from_posterior(
+        draws, edge_loss, y, log_prior=lambda theta: -0.5 * theta[0] ** 2
+    )
     assert "the density has an edge" in str(posterior)
-    found = lo.elpd(posterior, plan)
+    found = lo.bayes.elpd(posterior, plan)
     log_z = lambda y: len(y) ** 2 / 2 + stats.norm.logcdf(y.min() - len(y)) - y.sum()
     parts = [plan.index[plan.refit == k] for k in range(plan.num_refits)]
     error = -found.losses[np.isfinite(found.losses)] - [
@@ -669,7 +675,7 @@ def test_a_stopped_elpd_is_a_part(monkeypatch):
     The others are those of a whole call.
     """
     posterior, plan = regression(outlier=5.0)[0], PLANS["folds"]
-    whole, improve, calls = lo.elpd(posterior, plan), fold_estimator.FoldEstimator.improve, []
+    whole, improve, calls = lo.bayes.elpd(posterior, plan), fold_estimator.FoldEstimator.improve, []
 
     def stopping(self, k, *args):
         calls.append(k)
@@ -678,11 +684,11 @@ def test_a_stopped_elpd_is_a_part(monkeypatch):
         return improve(self, k, *args)
 
     monkeypatch.setattr(fold_estimator.FoldEstimator, "improve", stopping)
-    for call in (lambda: lo.elpd(posterior, plan), lambda: lo.influence(posterior, plan)):
+    for call in (lambda: lo.bayes.elpd(posterior, plan), lambda: lo.influence(posterior, plan)):
         calls.clear()
         with pytest.raises(KeyboardInterrupt) as stop:
             call()
-        if isinstance(stop.value, lo.Interrupted):
+        if isinstance(stop.value, lo.validation.Interrupted):
             part, said = stop.value.partial, str(stop.value)
     assert "elpd: stopped after" in said and "With checkpoint=FILE" in said
     left = part.result == lo.RESULTS.interrupted
@@ -716,7 +722,7 @@ def test_a_stopped_elpd_goes_on_from_its_checkpoint(tmp_path, monkeypatch, score
         )
         return np.random.default_rng(len(seen)).choice(draws, 4000)
 
-    call = lambda **more: lo.elpd(posterior, plan, score=score, refit=sample, **more)
+    call = lambda **more: lo.bayes.elpd(posterior, plan, score=score, refit=sample, **more)
     monkeypatch.setattr(
         fold_estimator.FoldResult,
         "accepted",
@@ -733,7 +739,7 @@ def test_a_stopped_elpd_goes_on_from_its_checkpoint(tmp_path, monkeypatch, score
     whole = call()
     assert os.environ["SAMPLED"] == ".." and len(calls) > 2
     os.environ["SAMPLED"] = "once"
-    with pytest.raises(lo.Interrupted, match="elpd: stopped after"):
+    with pytest.raises(lo.validation.Interrupted, match="elpd: stopped after"):
         call(checkpoint=tmp_path / "run")
     calls.clear()
     os.environ["SAMPLED"] = ""
@@ -746,4 +752,4 @@ def test_a_stopped_elpd_goes_on_from_its_checkpoint(tmp_path, monkeypatch, score
         np.testing.assert_array_equal(one.weight, two.weight)
         assert (one.theta is posterior.draws) == (two.theta is posterior.draws)
     with pytest.raises(ValueError, match="is of another run: other plan"):
-        lo.elpd(posterior, PLANS["rows"], score=score, checkpoint=tmp_path / "run")
+        lo.bayes.elpd(posterior, PLANS["rows"], score=score, checkpoint=tmp_path / "run")

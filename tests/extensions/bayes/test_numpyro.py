@@ -37,7 +37,7 @@ def log_prior(mu, tau):
 
 
 def test_densities_of_units_and_priors():
-    posterior = lo.from_numpyro(hierarchy, DRAWS, Y)
+    posterior = lo.bayes.from_numpyro(hierarchy, DRAWS, Y)
     mu, tau, z = (DRAWS[name] for name in ("mu", "tau", "z"))
     each = stats.norm.logpdf(Y, mu[:, None] + tau[:, None] * z[:, GROUP])
     assert np.allclose(-posterior.unit_losses, each, rtol=1e-12)
@@ -61,8 +61,8 @@ def test_a_sampler_in_single_precision_with_arrays_of_numpy():
             numpyro.infer.NUTS(model), num_warmup=100, num_samples=200, progress_bar=False
         )
         mcmc.run(jax.random.PRNGKey(0), x, Y)
-        posterior = lo.from_numpyro(model, mcmc)
-        assert len(lo.elpd(posterior, lo.leave_one_out()).flagged()) == 0
+        posterior = lo.bayes.from_numpyro(model, mcmc)
+        assert len(lo.bayes.elpd(posterior, lo.leave_one_out()).flagged()) == 0
         mcmc.run(jax.random.PRNGKey(1), x, Y)
     jax.clear_caches()
     assert np.allclose(-posterior.unit_losses, stats.norm.logpdf(Y, posterior.draws * x), rtol=1e-6)
@@ -84,7 +84,7 @@ def prior_by_hand(theta):
 
 @pytest.mark.parametrize("centred", [False, True])
 def test_integrated_effects_and_gradients(centred):
-    own = lo.from_posterior(
+    own = lo.bayes.from_posterior(
         DRAWS,
         by_hand,
         {"y": Y, "g": GROUP},
@@ -97,7 +97,7 @@ def test_integrated_effects_and_gradients(centred):
         if centred
         else DRAWS
     )
-    found = lo.from_numpyro(hierarchy, given, Y, centred=centred, integrate={"z": GROUP})
+    found = lo.bayes.from_numpyro(hierarchy, given, Y, centred=centred, integrate={"z": GROUP})
     mu, tau = DRAWS["mu"], DRAWS["tau"]
     cov = np.eye(20) + tau[:, None, None] ** 2 * (GROUP[:, None] == GROUP)
     truth = np.array(
@@ -115,7 +115,7 @@ def test_integrated_effects_and_gradients(centred):
 
 
 def test_responses_are_drawn_with_new_effects():
-    found = lo.from_numpyro(hierarchy, DRAWS, Y, integrate={"z": GROUP})
+    found = lo.bayes.from_numpyro(hierarchy, DRAWS, Y, integrate={"z": GROUP})
     assert np.array_equal(found.response, Y)
     at = np.tile(found.draws, (20, 1))
     apart = (
@@ -144,7 +144,7 @@ def test_a_positive_effect_brings_its_jacobian():
         f = numpyro.sample("f", dist.Gamma(a, a).expand([5]))
         numpyro.sample("y", dist.Exponential(f[GROUP]), obs=y)
 
-    found = lo.from_numpyro(frailty, draws, y, integrate={"f": GROUP})
+    found = lo.bayes.from_numpyro(frailty, draws, y, integrate={"f": GROUP})
     a, total = draws["a"][:, None], np.bincount(GROUP, y)
     each = gammaln(a + 4) - gammaln(a) + a * np.log(a) - (a + 4) * np.log(a + total)
     prior = stats.gamma.logpdf(draws["a"], 4, scale=0.5) + np.log(draws["a"])
@@ -153,17 +153,17 @@ def test_a_positive_effect_brings_its_jacobian():
 
 def test_refusals():
     with pytest.raises(ValueError, match=r"draws of z are missing; the model has mu, tau, z"):
-        lo.from_numpyro(hierarchy, {name: DRAWS[name] for name in ("mu", "tau")}, Y)
+        lo.bayes.from_numpyro(hierarchy, {name: DRAWS[name] for name in ("mu", "tau")}, Y)
     with pytest.raises(
         ValueError, match=r"draws of 'z' have the shape \(4,\); the model's is \(5,\)"
     ):
-        lo.from_numpyro(hierarchy, DRAWS | {"z": DRAWS["z"][:, :4]}, Y)
+        lo.bayes.from_numpyro(hierarchy, DRAWS | {"z": DRAWS["z"][:, :4]}, Y)
     with pytest.raises(ValueError, match="'x' is no observed variable; the model has y"):
-        lo.from_numpyro(hierarchy, DRAWS, Y, observed="x")
+        lo.bayes.from_numpyro(hierarchy, DRAWS, Y, observed="x")
     with pytest.raises(ValueError, match=r"one of mu, tau, z, as .* got w"):
-        lo.from_numpyro(hierarchy, DRAWS, Y, integrate={"w": GROUP})
+        lo.bayes.from_numpyro(hierarchy, DRAWS, Y, integrate={"w": GROUP})
     with pytest.raises(ValueError, match="group"):
-        lo.from_numpyro(hierarchy, DRAWS, Y, integrate={"z": GROUP[::-1]})
+        lo.bayes.from_numpyro(hierarchy, DRAWS, Y, integrate={"z": GROUP[::-1]})
 
     def sampled_rows(y):
         mu = numpyro.sample("mu", dist.Normal(0, 2))
@@ -171,21 +171,21 @@ def test_refusals():
             numpyro.sample("y", dist.Normal(mu, 1), obs=y)
 
     with pytest.raises(ValueError, match="no units: they are scaled"):
-        lo.from_numpyro(sampled_rows, DRAWS, Y)
+        lo.bayes.from_numpyro(sampled_rows, DRAWS, Y)
 
     def one_vector(y):
         mu = numpyro.sample("mu", dist.Normal(0, 2))
         numpyro.sample("y", dist.MultivariateNormal(mu * jnp.ones(20), jnp.eye(20)), obs=y)
 
     with pytest.raises(ValueError, match="one density together"):
-        lo.from_numpyro(one_vector, DRAWS, Y)
+        lo.bayes.from_numpyro(one_vector, DRAWS, Y)
 
     def discrete(y):
         k = numpyro.sample("k", dist.Bernoulli(0.5))
         numpyro.sample("y", dist.Normal(k, 1), obs=y)
 
     with pytest.raises(ValueError, match="discrete latent sites"):
-        lo.from_numpyro(discrete, DRAWS, Y)
+        lo.bayes.from_numpyro(discrete, DRAWS, Y)
 
     def nested(y):
         z = numpyro.sample("z", dist.Normal(0, 1).expand([5]))
@@ -193,4 +193,4 @@ def test_refusals():
         numpyro.sample("y", dist.Normal(mu + z[GROUP], 1), obs=y)
 
     with pytest.raises(ValueError, match="or another latent variable depends on it"):
-        lo.from_numpyro(nested, DRAWS, Y, integrate={"z": GROUP})
+        lo.bayes.from_numpyro(nested, DRAWS, Y, integrate={"z": GROUP})

@@ -30,8 +30,10 @@ def normal_draws(shape=(2000, 1), seed=0, n=10):
 
 def test_shapes_of_draws():
     y, draws = normal_draws()
-    one = lo.from_posterior(draws, normal_loss, y, log_prior=normal_prior)
-    other = lo.from_posterior(draws.reshape(4, 500, 1), normal_loss, y, log_prior=normal_prior)
+    one = lo.bayes.from_posterior(draws, normal_loss, y, log_prior=normal_prior)
+    other = lo.bayes.from_posterior(
+        draws.reshape(4, 500, 1), normal_loss, y, log_prior=normal_prior
+    )
     assert one.chains == 1 and other.chains == 4 and np.array_equal(one.draws, other.draws)
     assert "2000 in 4 chains" in str(other)
 
@@ -52,7 +54,7 @@ def test_draws_by_name_and_of_arviz():
     )
     data = az.from_dict(posterior=by_chain)
     found = [
-        lo.from_posterior(each, named_loss, y, log_prior=named_prior)
+        lo.bayes.from_posterior(each, named_loss, y, log_prior=named_prior)
         for each in (flat, by_chain, data, data.posterior)
     ]
     assert [each.chains for each in found] == [1, 4, 4, 4] and all(
@@ -60,11 +62,11 @@ def test_draws_by_name_and_of_arviz():
     )
     assert all(np.array_equal(each.draws, found[0].draws) for each in found)
     frame = pd.DataFrame({"value": y}, index=[f"unit {k}" for k in range(10)][::-1])
-    of_frame = lo.from_posterior(
+    of_frame = lo.bayes.from_posterior(
         pd.DataFrame(flat), lambda theta, row: named_loss(theta, row["value"]), frame
     )
     assert of_frame.names == ["mean"] and np.array_equal(of_frame.unit_losses, found[0].unit_losses)
-    array = lo.from_posterior(
+    array = lo.bayes.from_posterior(
         pd.DataFrame(draws),
         lambda theta, y: normal_loss(theta, y[0]),
         pd.DataFrame(y),
@@ -72,49 +74,53 @@ def test_draws_by_name_and_of_arviz():
     )  # columns have no names
     assert array.names == ["theta[0]"]
     with pytest.raises(KeyError, match="values"):  # of the data, not of the draws
-        lo.from_posterior(flat, lambda theta, row: named_loss(theta, row["values"]), frame)
+        lo.bayes.from_posterior(flat, lambda theta, row: named_loss(theta, row["values"]), frame)
     with pytest.raises(ValueError, match=r"the parts of draws\['mean'\] must have one length"):
-        lo.from_posterior({"mean": [draws[:500, 0], draws[:400, 0]]}, named_loss, y)
+        lo.bayes.from_posterior({"mean": [draws[:500, 0], draws[:400, 0]]}, named_loss, y)
     with pytest.raises(ValueError, match="all draws of 'mean' are equal"):
-        lo.from_posterior({"mean": np.full(4000, 0.1)}, named_loss, y, transforms={"mean": "log"})
+        lo.bayes.from_posterior(
+            {"mean": np.full(4000, 0.1)}, named_loss, y, transforms={"mean": "log"}
+        )
     with pytest.raises(
         ValueError, match="reads the parameter 'mean', which the draws lack; they have mu"
     ):
-        lo.from_posterior({"mu": draws[:, 0]}, named_loss, y)
+        lo.bayes.from_posterior({"mu": draws[:, 0]}, named_loss, y)
     with pytest.raises(ValueError, match="one number of draws"):
-        lo.from_posterior({"mean": draws[:, 0], "sd": draws[:5, 0]}, named_loss, y)
+        lo.bayes.from_posterior({"mean": draws[:, 0], "sd": draws[:5, 0]}, named_loss, y)
 
 
 def test_refusals():
     y, draws = normal_draws()
     with pytest.raises(ValueError, match=r"\[chains, draws, params\]"):
-        lo.from_posterior(draws[:, 0], normal_loss, y)
+        lo.bayes.from_posterior(draws[:, 0], normal_loss, y)
     with pytest.raises(ValueError, match="50 draws are too few"):
-        lo.from_posterior(draws[:50], normal_loss, y)
+        lo.bayes.from_posterior(draws[:50], normal_loss, y)
     with pytest.raises(ValueError, match="1 values that are NaN"):
-        lo.from_posterior(np.where(np.arange(2000)[:, None] == 7, np.nan, draws), normal_loss, y)
+        lo.bayes.from_posterior(
+            np.where(np.arange(2000)[:, None] == 7, np.nan, draws), normal_loss, y
+        )
     with pytest.raises(TypeError, match="needs data="):
-        lo.from_posterior(draws, normal_loss)
+        lo.bayes.from_posterior(draws, normal_loss)
     with pytest.raises(TypeError, match="must be a function"):
-        lo.from_posterior(draws, "normal", y)
+        lo.bayes.from_posterior(draws, "normal", y)
     with pytest.raises(ValueError, match="all draws of"):
-        lo.from_posterior(np.ones((2000, 1)), normal_loss, y)
+        lo.bayes.from_posterior(np.ones((2000, 1)), normal_loss, y)
     with pytest.raises(ValueError, match="transforms are identity, log"):
-        lo.from_posterior(draws, normal_loss, y, transforms={"mean": "exp"})
+        lo.bayes.from_posterior(draws, normal_loss, y, transforms={"mean": "exp"})
     with pytest.raises(
         ValueError, match="transforms name 0; parameters of one array have none: give draws by name"
     ):
-        lo.from_posterior(draws, normal_loss, y, transforms={0: "log"})
+        lo.bayes.from_posterior(draws, normal_loss, y, transforms={0: "log"})
     with pytest.raises(ValueError, match="transforms name 'sd'; the parameters are mean"):
-        lo.from_posterior({"mean": draws[:, 0]}, named_loss, y, transforms={"sd": "log"})
+        lo.bayes.from_posterior({"mean": draws[:, 0]}, named_loss, y, transforms={"sd": "log"})
     with pytest.raises(ValueError, match="values are positive"):
-        lo.from_posterior({"mean": draws[:, 0]}, named_loss, y, transforms={"mean": "log"})
+        lo.bayes.from_posterior({"mean": draws[:, 0]}, named_loss, y, transforms={"mean": "log"})
     with pytest.raises(ValueError, match="NaN or infinite"):
-        lo.from_posterior(draws, normal_loss, np.append(y, np.nan))
+        lo.bayes.from_posterior(draws, normal_loss, np.append(y, np.nan))
     with pytest.raises(ValueError, match="falls where draws are many"):
-        lo.from_posterior(draws, lambda theta, y: -normal_loss(theta, y), y)
+        lo.bayes.from_posterior(draws, lambda theta, y: -normal_loss(theta, y), y)
     with pytest.raises(ValueError, match="density is zero"):
-        lo.from_posterior(
+        lo.bayes.from_posterior(
             draws, normal_loss, y, log_prior=lambda theta: jnp.where(theta[0] > 0, 0.0, -jnp.inf)
         )
 
@@ -164,7 +170,7 @@ def test_refusals():
 def test_functions_of_another_form(given, said):
     y, draws = normal_draws()
     with pytest.raises(TypeError, match=f"^from_posterior: {said}"):
-        lo.from_posterior(draws, **({"log_density": normal_loss, "data": y} | given))
+        lo.bayes.from_posterior(draws, **({"log_density": normal_loss, "data": y} | given))
 
 
 @pytest.mark.parametrize(
@@ -198,13 +204,13 @@ def test_functions_of_another_form(given, said):
 )
 def test_draws_and_data_of_another_shape_or_kind(draws, loss, data, said):
     with pytest.raises(ValueError, match=f"^from_posterior: .*{said}"):
-        lo.from_posterior(draws, loss, data)
+        lo.bayes.from_posterior(draws, loss, data)
 
 
 def test_draws_of_another_density_warn():
     y, draws = normal_draws()
     with pytest.warns(UserWarning, match="not those of the density"):
-        lo.from_posterior(
+        lo.bayes.from_posterior(
             draws, normal_loss, y, log_prior=lambda theta: -50.0 * (theta[0] - 1) ** 2
         )
 
@@ -215,8 +221,8 @@ def test_models():
     model = lo.GLM(X, rng.poisson(np.exp(X[:, 0])), "poisson", lo.penalties.Ridge(1.0))
     fit = lo.fit(model)
     draws = fit.at(rng.normal(size=(1000, 3)))
-    one = lo.from_posterior(draws, model)
-    other = lo.from_posterior({"coef": draws[:, :2], "intercept": draws[:, 2]}, fit)
+    one = lo.bayes.from_posterior(draws, model)
+    other = lo.bayes.from_posterior({"coef": draws[:, :2], "intercept": draws[:, 2]}, fit)
     assert (
         np.array_equal(one.draws, other.draws)
         and one.names == ["x0", "x1", "intercept"]
@@ -228,19 +234,19 @@ def test_models():
     change = one.values(draws, weights) - one.value  # losses leave one by one
     assert np.allclose(change, -one.unit_losses[:, 3:9].sum(1))
     with pytest.raises(ValueError, match=r"draws have the shape \(2,\); the model's is \(3,\)"):
-        lo.from_posterior(draws[:, :2], model)
+        lo.bayes.from_posterior(draws[:, :2], model)
     with pytest.raises(
         ValueError, match="draws of coef, intercept are missing; the model has coef, intercept"
     ):
-        lo.from_posterior({"beta": draws}, model)
+        lo.bayes.from_posterior({"beta": draws}, model)
     with pytest.raises(TypeError, match="log_prior goes with a function"):
-        lo.from_posterior(draws, model, log_prior=normal_prior)
+        lo.bayes.from_posterior(draws, model, log_prior=normal_prior)
     with pytest.raises(TypeError, match="effect_log_prior goes with a function"):
-        lo.from_posterior(draws, model, effect_log_prior=lambda theta, z: 0.0)
+        lo.bayes.from_posterior(draws, model, effect_log_prior=lambda theta, z: 0.0)
     with pytest.raises(ValueError, match="weights must be whole numbers"):
-        lo.from_posterior(draws, lo.GLM(X, X[:, 0], "squared", sample_weight=np.arange(40.0)))
+        lo.bayes.from_posterior(draws, lo.GLM(X, X[:, 0], "squared", sample_weight=np.arange(40.0)))
     with pytest.raises(ValueError, match="no −log density"):
-        lo.from_posterior(draws, lo.GLM(X, X[:, 0], "huber"))
+        lo.bayes.from_posterior(draws, lo.GLM(X, X[:, 0], "huber"))
 
 
 def test_trials_and_rows_that_stand_for_several():
@@ -249,7 +255,7 @@ def test_trials_and_rows_that_stand_for_several():
     hits = rng.binomial(trials, 0.4)
     fit = lo.fit(lo.GLM(x, hits / trials, "logistic", lo.penalties.Ridge(1.0), trials=trials))
     draws = fit.at(rng.normal(size=(1000, 2)))
-    posterior = lo.from_posterior(draws, fit)
+    posterior = lo.bayes.from_posterior(draws, fit)
     p = 1 / (1 + np.exp(-draws @ np.r_[x.T, np.ones((1, 12))]))
     assert np.allclose(
         -posterior.unit_losses, stats.binom.logpmf(hits, trials, p)
@@ -265,11 +271,13 @@ def test_trials_and_rows_that_stand_for_several():
         np.repeat(x, count, axis=0), np.repeat(y, count), "squared", lo.penalties.Ridge(1.0)
     )
     draws = lo.fit(rows).at(rng.normal(size=(1000, 2)))
-    found = lo.elpd(lo.from_posterior(draws, once), lo.leave_one_out())
-    truth = lo.elpd(lo.from_posterior(draws, rows), lo.groups(np.repeat(np.arange(12), count)))
+    found = lo.bayes.elpd(lo.bayes.from_posterior(draws, once), lo.leave_one_out())
+    truth = lo.bayes.elpd(
+        lo.bayes.from_posterior(draws, rows), lo.groups(np.repeat(np.arange(12), count))
+    )
     assert np.allclose(found.losses, truth.losses, rtol=1e-8)
     with pytest.raises(ValueError, match="class_weight"):
-        lo.from_posterior(
+        lo.bayes.from_posterior(
             draws,
             lo.GLM(x, (y > 0) * 1.0, "logistic", lo.penalties.Ridge(1.0), class_weight="balanced"),
         )
@@ -281,14 +289,14 @@ def test_a_second_data_set_compiles_nothing():
         y, draws = normal_draws(seed=seed)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            found.append(lo.from_posterior(draws, normal_loss, y, log_prior=normal_prior))
+            found.append(lo.bayes.from_posterior(draws, normal_loss, y, log_prior=normal_prior))
     assert found[0].objective.densities is found[1].objective.densities
 
 
 def test_some_of_the_draws_compile_as_many_others():
     """A program for each number of places would fill the memory of a long session."""
     y, draws = normal_draws()
-    posterior, compiled = lo.from_posterior(draws, normal_loss, y, log_prior=normal_prior), []
+    posterior, compiled = lo.bayes.from_posterior(draws, normal_loss, y, log_prior=normal_prior), []
     value = posterior.values(posterior.draws[:513], np.ones(10))
     jax.monitoring.register_event_duration_secs_listener(
         lambda name, *_, **__: compiled.append(name)

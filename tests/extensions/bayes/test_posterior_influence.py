@@ -54,7 +54,7 @@ def test_a_prediction_and_groups():
 
 def test_a_vector_without_a_name_is_one_to_every_function():
     y, draws = normal_draws()
-    posterior = lo.from_posterior(draws, normal_loss, y, log_prior=normal_prior)
+    posterior = lo.bayes.from_posterior(draws, normal_loss, y, log_prior=normal_prior)
     assert np.array_equal(posterior.named(posterior.draws), draws)
     found = lo.influence(posterior, prediction=lambda theta: theta[0])
     assert np.allclose(found["mean[prediction]"], lo.influence(posterior)["mean[theta[0]]"])

@@ -41,7 +41,7 @@ def test_normal_responses(outlier):
     """
     posterior, _ = regression(outlier=outlier)
     X, y = np.asarray(posterior.objective.design), posterior.objective.y
-    estimate = lo.elpd(posterior, ROWS)
+    estimate = lo.bayes.elpd(posterior, ROWS)
     assert (estimate.proposal[0] == "mixture") == (outlier > 0)
     found = estimate.predict(level=0.9)
     own = [np.delete(np.arange(30), k) for k in range(30)]
@@ -79,8 +79,8 @@ def test_beta_binomial():
     y = (np.arange(30) < 21).astype(float)
     chance = np.random.default_rng(0).beta(1 + y.sum(), 1 + 30 - y.sum(), (4, 500))
     loss = lambda theta, y: -y * jnp.log(theta["p"]) - (1 - y) * jnp.log1p(-theta["p"])
-    posterior = lo.from_posterior({"p": chance}, loss, y, transforms={"p": "logit"})
-    found = lo.elpd(posterior, ROWS).predict(
+    posterior = lo.bayes.from_posterior({"p": chance}, loss, y, transforms={"p": "logit"})
+    found = lo.bayes.elpd(posterior, ROWS).predict(
         lambda key, theta, y: jax.random.bernoulli(key, theta["p"])
     )
     p = (1 + y.sum() - y) / 31
@@ -102,10 +102,10 @@ def test_counts_of_a_rate_by_predictive_draws():
     """
     y, rate, _ = counts(8000)
     y_rep = np.random.default_rng(1).poisson(np.broadcast_to(rate[..., None], (4, 2000, 25)))
-    posterior = lo.from_posterior(
+    posterior = lo.bayes.from_posterior(
         {"rate": rate}, rate_loss, y, log_prior=rate_prior, transforms={"rate": "log"}
     )
-    estimate = lo.elpd(posterior, lo.leave_one_out())
+    estimate = lo.bayes.elpd(posterior, lo.leave_one_out())
     found = estimate.predict(
         az.from_dict(posterior={"rate": rate}, posterior_predictive={"y": y_rep})
     )
@@ -152,7 +152,7 @@ def test_models_draw_their_own_responses(loss):
     fit = lo.fit(model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # draws are nearly all at the mode
-        posterior = lo.from_posterior(
+        posterior = lo.bayes.from_posterior(
             fit.vector + 1e-3 * rng.normal(size=(4000, len(fit.vector))), fit
         )
     assert posterior.simulate is not None
@@ -186,7 +186,9 @@ def test_effects_are_drawn_given_what_is_seen_of_their_group():
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # draws are made up
-        posterior = lo.from_posterior(draws, intercept_loss, {"y": y, "group": GROUP}, **given)
+        posterior = lo.bayes.from_posterior(
+            draws, intercept_loss, {"y": y, "group": GROUP}, **given
+        )
     draw = posterior.simulate_by(
         lambda key, theta, row: theta["mean"] + theta["spread"] * theta["z"][row["group"]]
     )
@@ -245,7 +247,7 @@ def test_words_on_the_pit(shape, said):
 
 def test_predictive_draws_do_not_serve_effects_that_are_integrated_out(monkeypatch):
     posterior, _ = regression()
-    folds = lo.elpd(posterior, lo.groups(np.arange(30) // 3))
+    folds = lo.bayes.elpd(posterior, lo.groups(np.arange(30) // 3))
     monkeypatch.setitem(vars(posterior), "blocks", np.arange(30) // 3)
     with pytest.raises(ValueError, match="have seen what is left out"):
         folds.predict(np.zeros((4000, 30)))
@@ -263,8 +265,8 @@ def test_predictive_draws_do_not_serve_effects_that_are_integrated_out(monkeypat
 )
 def test_functions_that_draw_no_number(simulate, said):
     y, draws = normal_draws()
-    estimate = lo.elpd(
-        lo.from_posterior(draws, normal_loss, y, log_prior=normal_prior), lo.leave_one_out()
+    estimate = lo.bayes.elpd(
+        lo.bayes.from_posterior(draws, normal_loss, y, log_prior=normal_prior), lo.leave_one_out()
     )
     with pytest.raises(TypeError, match=f"^predict: simulate, '<lambda>', {said}"):
         estimate.predict(simulate)
@@ -272,7 +274,7 @@ def test_functions_that_draw_no_number(simulate, said):
 
 def test_wrong_calls():
     posterior, _ = regression()
-    estimate = lo.elpd(posterior, ROWS)
+    estimate = lo.bayes.elpd(posterior, ROWS)
     with pytest.raises(ValueError, match="level must lie"):
         estimate.predict(level=95)
     with pytest.raises(TypeError, match="has no datum for a function simulate"):
@@ -288,7 +290,7 @@ def test_wrong_calls():
     # responses that do not scatter
     assert np.isnan(estimate.predict(response=np.ones(30)).scores.loc["r2"]).all()
     with pytest.raises(ValueError, match="predict: rng must be"):
-        estimate.predict(seed=-1)
+        estimate.predict(rng=-1)
     with pytest.raises(ValueError, match="got arrays a, b"):
         estimate.predict({"a": np.zeros((4000, 30)), "b": np.zeros((4000, 30))})
     again = pickle.loads(pickle.dumps(estimate))

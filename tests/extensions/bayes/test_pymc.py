@@ -41,7 +41,7 @@ def log_prior(mu, tau):
 
 
 def test_densities_of_units_and_priors():
-    posterior = lo.from_pymc(hierarchy(), DRAWS)
+    posterior = lo.bayes.from_pymc(hierarchy(), DRAWS)
     mu, tau, z = (DRAWS[name] for name in ("mu", "tau", "z"))
     each = stats.norm.logpdf(Y, mu[:, None] + tau[:, None] * z[:, GROUP])
     assert np.allclose(-posterior.unit_losses, each, rtol=1e-12)
@@ -76,8 +76,8 @@ def test_transforms_are_the_models():
     draws = {"top": top, "at": top * rng.beta(2, 2, 200), "share": rng.dirichlet(np.ones(3), 200)}
     draws["steps"] = np.sort(rng.normal(size=(200, 3)))
     with pytest.raises(ValueError, match="observed=; of y, other"):
-        lo.from_pymc(model, draws)
-    posterior, own = lo.from_pymc(model, draws, observed="y"), model.compile_logp()
+        lo.bayes.from_pymc(model, draws)
+    posterior, own = lo.bayes.from_pymc(model, draws, observed="y"), model.compile_logp()
     for u, value in zip(posterior.draws[:5], posterior.value, strict=False):
         values = {
             model.rvs_to_values[model[name]].name: leaf
@@ -92,7 +92,7 @@ def test_transforms_are_the_models():
 def test_integrated_effects(centred):
     mu, tau = DRAWS["mu"], DRAWS["tau"]
     given = DRAWS | {"z": mu[:, None] + tau[:, None] * DRAWS["z"]} if centred else DRAWS
-    found = lo.from_pymc(hierarchy(centred), given, integrate={"z": GROUP})
+    found = lo.bayes.from_pymc(hierarchy(centred), given, integrate={"z": GROUP})
     cov = np.eye(20) + tau[:, None, None] ** 2 * (GROUP[:, None] == GROUP)
     truth = np.array(
         [
@@ -114,7 +114,7 @@ def test_a_positive_effect_brings_its_jacobian():
     with pm.Model() as frailty:
         a = pm.Gamma("a", 4, 2)
         pm.Exponential("y", pm.Gamma("f", a, a, shape=5)[GROUP], observed=y)
-    found = lo.from_pymc(frailty, draws, integrate={"f": GROUP})
+    found = lo.bayes.from_pymc(frailty, draws, integrate={"f": GROUP})
     a, total = draws["a"][:, None], np.bincount(GROUP, y)
     each = gammaln(a + 4) - gammaln(a) + a * np.log(a) - (a + 4) * np.log(a + total)
     prior = stats.gamma.logpdf(draws["a"], 4, scale=0.5) + np.log(draws["a"])
@@ -130,7 +130,7 @@ def test_parameters_outside_their_domain_have_no_density():
     with pm.Model() as model:
         slope = pm.Normal("slope", 0, 1)
         pm.Bernoulli("y", 0.5 + slope * x, observed=y)
-    posterior = lo.from_pymc(model, {"slope": np.random.default_rng(0).uniform(0, 0.5, 300)})
+    posterior = lo.bayes.from_pymc(model, {"slope": np.random.default_rng(0).uniform(0, 0.5, 300)})
     assert (
         np.isfinite(posterior.value).all()
         and posterior.values(np.array([[0.6]]), np.ones(20)) == np.inf
@@ -140,43 +140,43 @@ def test_parameters_outside_their_domain_have_no_density():
 def test_refusals():
     model = hierarchy()
     with pytest.raises(TypeError, match=r"must be a pymc\.Model"):
-        lo.from_pymc(DRAWS, model)
+        lo.bayes.from_pymc(DRAWS, model)
     with pytest.raises(ValueError, match=r"draws of tau are missing; the model has mu, tau, z"):
-        lo.from_pymc(model, {name: DRAWS[name] for name in ("mu", "z")})
+        lo.bayes.from_pymc(model, {name: DRAWS[name] for name in ("mu", "z")})
     with pytest.raises(
         ValueError, match=r"draws of 'z' have the shape \(4,\); the model's is \(5,\)"
     ):
-        lo.from_pymc(model, DRAWS | {"z": DRAWS["z"][:, :4]})
+        lo.bayes.from_pymc(model, DRAWS | {"z": DRAWS["z"][:, :4]})
     with pytest.raises(ValueError, match="'favour' is no observed variable; the model has y"):
-        lo.from_pymc(model, DRAWS, observed="favour")
+        lo.bayes.from_pymc(model, DRAWS, observed="favour")
     with pytest.raises(ValueError, match="'z' cannot be integrated out: a unit depends on"):
-        lo.from_pymc(model, DRAWS, integrate={"z": GROUP[::-1]})
+        lo.bayes.from_pymc(model, DRAWS, integrate={"z": GROUP[::-1]})
     with pm.Model() as discrete:
         pm.Normal("y", pm.Bernoulli("k", 0.5), 1, observed=Y)
     with pytest.raises(ValueError, match="k is discrete"):
-        lo.from_pymc(discrete, DRAWS)
+        lo.bayes.from_pymc(discrete, DRAWS)
     with pm.Model() as missing:
         pm.Normal("y", pm.Normal("mu"), 1, observed=np.append(Y, np.nan))
     with pytest.raises(ValueError, match="partly missing"):
-        lo.from_pymc(missing, DRAWS)
+        lo.bayes.from_pymc(missing, DRAWS)
     with pm.Model() as scaled:
         pm.Normal("y", pm.Normal("mu"), 1, observed=Y, total_size=100)
     with pytest.raises(ValueError, match="total_size"):
-        lo.from_pymc(scaled, DRAWS)
+        lo.bayes.from_pymc(scaled, DRAWS)
     with pm.Model() as walk:
         pm.GaussianRandomWalk("y", pm.Normal("mu"), 1.0, init_dist=pm.Normal.dist(0, 1), observed=Y)
     with pytest.raises(ValueError, match="one density together"):
-        lo.from_pymc(walk, DRAWS)
+        lo.bayes.from_pymc(walk, DRAWS)
     with pm.Model() as walk:
         pm.Normal(
             "y", pm.Normal("mu") + pm.GaussianRandomWalk("z", 1.0, shape=5)[GROUP], 1, observed=Y
         )
     with pytest.raises(ValueError, match="numbers are not independent given the others"):
-        lo.from_pymc(walk, DRAWS, integrate={"z": GROUP})
+        lo.bayes.from_pymc(walk, DRAWS, integrate={"z": GROUP})
 
 
 def test_responses_are_drawn_with_new_effects():
-    found = lo.from_pymc(hierarchy(), DRAWS, integrate={"z": GROUP})
+    found = lo.bayes.from_pymc(hierarchy(), DRAWS, integrate={"z": GROUP})
     assert np.array_equal(found.response, Y)
     at = np.tile(found.draws, (20, 1))
     apart = (
@@ -200,15 +200,15 @@ def test_elpd_of_a_conjugate_mean():
     with pm.Model() as model:
         pm.Normal("y", pm.Normal("mean"), 1, observed=Y)
     draws = {"mean": Y.sum() / 21 + rng.normal(size=(4, 1000)) / np.sqrt(21)}
-    found = lo.elpd(lo.from_pymc(model, draws), lo.leave_one_out())
+    found = lo.bayes.elpd(lo.bayes.from_pymc(model, draws), lo.leave_one_out())
     mean = (Y.sum() - Y) / 20
     assert np.allclose(
         -found.losses, stats.norm.logpdf(Y, mean, np.sqrt(1 + 1 / 20)), atol=0.01
     ) and not len(found.flagged())
-    own = lo.from_posterior(
+    own = lo.bayes.from_posterior(
         draws,
         lambda theta, y: 0.5 * (y - theta["mean"]) ** 2 + 0.5 * jnp.log(2 * jnp.pi),
         Y,
         log_prior=lambda theta: -0.5 * theta["mean"] ** 2,
     )
-    assert np.allclose(found.losses, lo.elpd(own, lo.leave_one_out()).losses, rtol=1e-10)
+    assert np.allclose(found.losses, lo.bayes.elpd(own, lo.leave_one_out()).losses, rtol=1e-10)

@@ -32,7 +32,7 @@ def centred(theta, value):
 
 
 def of(groups=CODE, draws=DRAWS):
-    return lo.from_posterior(
+    return lo.bayes.from_posterior(
         draws,
         unit_loss,
         DATA,
@@ -61,7 +61,7 @@ def test_integrals_and_their_derivatives_with_and_without_closed_form(effect, er
         stats.norm: jax.scipy.stats.norm.logpdf,
     }[effect]
     prior = lambda theta, z: log_density(z - theta["mu"])
-    posterior = lo.from_posterior(
+    posterior = lo.bayes.from_posterior(
         DRAWS, unit_loss, DATA, log_prior=log_prior, integrate={"a": CODE}, effect_log_prior=prior
     )
     assert posterior.objective.quadratic == (effect is stats.norm)
@@ -103,7 +103,7 @@ def test_heavy_tails_and_several_modes():
     }
     of_effect = lambda theta, z: jax.scipy.stats.t.logpdf(z, 3.0)
     given = {"log_prior": log_prior, "integrate": {"a": code}}
-    posterior = lo.from_posterior(draws, unit_loss, data, effect_log_prior=of_effect, **given)
+    posterior = lo.bayes.from_posterior(draws, unit_loss, data, effect_log_prior=of_effect, **given)
     z, mu = np.linspace(-60, 60, 60_001), posterior.draws[0, 0]
     each = stats.norm.logpdf(data["y"][:, None], z)
     for weights in (np.ones(12), 1.0 * (code < 2), 1.0 * (np.arange(12) < 3)):
@@ -117,7 +117,7 @@ def test_heavy_tails_and_several_modes():
         )
     several = lambda theta, z: jnp.logaddexp(-0.5 * z**2, -0.5 * (z - 12) ** 2)
     with pytest.raises(ValueError, match="several modes or a very heavy tail"):
-        lo.from_posterior(draws, unit_loss, data, effect_log_prior=several, **given)
+        lo.bayes.from_posterior(draws, unit_loss, data, effect_log_prior=several, **given)
 
 
 def test_what_cannot_be_integrated_is_refused():
@@ -130,6 +130,6 @@ def test_what_cannot_be_integrated_is_refused():
     with pytest.raises(ValueError, match=r"one number a group; 'a' has the shape \(4, 2\)"):
         of(draws=DRAWS | {"a": np.stack([DRAWS["a"]] * 2, axis=2)})
     with pytest.raises(ValueError, match="got list"):
-        lo.from_posterior(DRAWS, unit_loss, DATA, integrate=[0, 1])
+        lo.bayes.from_posterior(DRAWS, unit_loss, DATA, integrate=[0, 1])
     with pytest.raises(ValueError, match="no parameter whose draws could be weighed, but a"):
-        lo.from_posterior(DRAWS, unit_loss, DATA, integrate={"a": CODE})
+        lo.bayes.from_posterior(DRAWS, unit_loss, DATA, integrate={"a": CODE})

@@ -48,7 +48,7 @@ def test_density_and_gradients():
         "mean": RNG.normal(0.3, 0.35, (4, 100, 1)),
         "scale": 1.6 * np.exp(0.16 * RNG.normal(size=(4, 100))),
     }
-    found = lo.from_stan(Normal(), draws)
+    found = lo.bayes.from_stan(Normal(), draws)
     weights = np.where(np.arange(20) % 3 == 0, 0.0, 1.0)
     mean, scale = draws["mean"].ravel(), draws["scale"].ravel()
     apart = (Y - mean[:, None]) / scale[:, None]
@@ -72,8 +72,8 @@ def test_density_and_gradients():
 
 def test_refusals():
     with pytest.raises(ValueError, match="no vector 'log_p'"):
-        lo.from_stan(Normal(), {}, log_lik="log_p")
+        lo.bayes.from_stan(Normal(), {}, log_lik="log_p")
     with pytest.raises(ValueError, match="draws of scale are missing"):
-        lo.from_stan(Normal(), {"mean": RNG.normal(size=(200, 1))})
+        lo.bayes.from_stan(Normal(), {"mean": RNG.normal(size=(200, 1))})
     with pytest.raises(ValueError, match="draws of 'mean' have the shape"):
-        lo.from_stan(Normal(), {"mean": RNG.normal(size=(200, 2)), "scale": np.ones(200)})
+        lo.bayes.from_stan(Normal(), {"mean": RNG.normal(size=(200, 2)), "scale": np.ones(200)})

@@ -53,7 +53,7 @@ def test_a_table_over_the_number_of_states(series, tmp_path):
     fit = lo.fit(hmm)
     plan = lo.contiguous(60, 0.1, 20, rng=0)
     assert table["mean"][1] == pytest.approx(
-        lo.cross_validate(fit, plan, lo.NoUpdate()).mean, rel=1e-9
+        lo.cross_validate(fit, plan, strategy=lo.NoUpdate()).mean, rel=1e-9
     )
     assert table["bic"][1] == pytest.approx(hmm.bic(fit), rel=1e-9)
     assert table["difference"].min() == 0 and table["difference"].idxmin() == 2
@@ -68,7 +68,7 @@ def test_whole_sequences_are_left_out(series, tmp_path):
     assert "60 steps, 3 sequences" in result.output and "sequences, 3 refits" in result.output
     x = lo.datasets.earthquakes()["count"].iloc[:60]
     fit = lo.fit(lo.HMM(x, lo.emissions.Poisson(), 1, lengths=[20, 20, 20], drop="sequence"))
-    cv = lo.cross_validate(fit, lo.leave_one_out(3), lo.NoUpdate())
+    cv = lo.cross_validate(fit, lo.leave_one_out(3), strategy=lo.NoUpdate())
     assert pd.read_csv(out)["mean"][0] == pytest.approx(cv.mean, rel=1e-9)
 
 

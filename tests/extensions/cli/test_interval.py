@@ -58,7 +58,12 @@ def test_they_are_those_of_the_library(files, tmp_path):
     fit = lo.fit(lo.GLM(X[:48], FRAME.visits[:48], "poisson", offset=FRAME.time[:48]))
     some = FRAME.index[48:][FRAME.city[48:] != "Bonn"]
     want = lo.interval(
-        fit, X.loc[some], 0.8, groups=FRAME.site[:48], offset=FRAME.time[some], strategy=lo.Exact()
+        fit,
+        X.loc[some],
+        level=0.8,
+        groups=FRAME.site[:48],
+        offset=FRAME.time[some],
+        strategy=lo.Exact(),
     )
     table = pd.read_csv(out)
     np.testing.assert_allclose(table[["prediction", "low", "high"]], want, rtol=1e-6)

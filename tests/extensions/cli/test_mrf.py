@@ -77,7 +77,7 @@ def test_a_table_over_couplings(files):
     )
     fit = lo.fit(lo.MRF(count, edges, lo.emissions.Poisson(), 2, coupling=0.6, drop="site"))
     assert table["mean"][0.6] == pytest.approx(
-        lo.cross_validate(fit, lo.leave_one_out(), lo.NoUpdate()).mean, rel=1e-8
+        lo.cross_validate(fit, lo.leave_one_out(), strategy=lo.NoUpdate()).mean, rel=1e-8
     )
     assert table["bic"][0.6] == pytest.approx(fit.objective.bic(fit), rel=1e-8)
 
@@ -134,7 +134,7 @@ def test_covariates_and_the_map(files):
     edges = pd.read_csv(files / "edges.csv").to_numpy()
     kind = lo.emissions.NegativeBinomial(covariates=frame[["wealth"]])
     fit = lo.fit(lo.MRF(frame["count"], edges, kind, 2, coupling=0.5, drop="site"))
-    same = lo.cross_validate(fit, lo.leave_one_out(), lo.NoUpdate()).mean
+    same = lo.cross_validate(fit, lo.leave_one_out(), strategy=lo.NoUpdate()).mean
     assert pd.read_csv(files / "table.csv")["mean"][0] == pytest.approx(same, rel=1e-8)
 
 
@@ -234,5 +234,5 @@ def test_sites_by_themselves_are_compared_too(files):
         lo.MRF(count, np.zeros((0, 2), int), lo.emissions.Poisson(), 1, coupling=0.0, drop="site")
     )
     assert table["no_update"][0] == pytest.approx(
-        lo.cross_validate(fit, lo.leave_one_out(), lo.NoUpdate()).mean, rel=1e-8
+        lo.cross_validate(fit, lo.leave_one_out(), strategy=lo.NoUpdate()).mean, rel=1e-8
     )

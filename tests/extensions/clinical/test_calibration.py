@@ -18,7 +18,7 @@ Y = (rng.random(200) < expit(X @ [1.0, -0.5, 0.2])) * 1.0
 FIT = lo.fit(lo.GLM(X, Y, "logistic"))
 PLAN = lo.kfold(200, 5, rng=1)
 CV = lo.cross_validate(FIT, PLAN)
-HELD = lo.cross_predict(FIT, PLAN, lo.Exact(1e-10))
+HELD = lo.cross_predict(FIT, PLAN, strategy=lo.Exact(1e-10))
 
 
 @needs_reference
@@ -26,15 +26,17 @@ def test_rms_calibrate():
     heart, want = read("heart"), read("exact_calibrate")
     fit = lo.fit(lo.GLM(heart.drop(columns=["centre", "y"]), heart["y"], "logistic"))
     plan = lo.Plan(**entries("heart_counts"))
-    found = lo.calibration(fit, "lowess", plan=plan).curve
+    found = lo.clinical.calibration(fit, smoother="lowess", plan=plan).curve
     for mine, theirs in (("predicted", "predy"), ("observed", "orig"), ("corrected", "corrected")):
         np.testing.assert_allclose(found[mine], want[theirs], atol=6e-8)
-    few = lo.calibration(lo.validate(fit, plan=lo.bootstrap(len(heart), 10), curves=0))
+    few = lo.clinical.calibration(
+        lo.clinical.validate(fit, plan=lo.bootstrap(len(heart), 10), num_curves=0)
+    )
     assert few.curve["corrected"].notna().all() and "10 resamples" in str(few)
 
 
 def test_statsmodels_regressions_of_outcomes_on_held_out_predictions():
-    found = lo.calibration(CV)
+    found = lo.clinical.calibration(CV)
     eta = logit(HELD)
     line = sm.Logit(Y, sm.add_constant(eta)).fit(disp=0, tol=1e-12)
     large = sm.GLM(Y, np.ones(200), sm.families.Binomial(), offset=eta).fit(tol=1e-14)
@@ -59,7 +61,7 @@ def test_the_band_of_a_corrected_curve():
     statsmodels.
     """
     plan, at = lo.bootstrap(200, 12, rng=3), np.array([0.4, 0.6])
-    found = lo.calibration(FIT, plan=plan, at=at).curve
+    found = lo.clinical.calibration(FIT, plan=plan, predictions=at).curve
     each = []
     for w in plan.matrix():
         rows = np.repeat(np.arange(200), w.astype(int))
@@ -88,8 +90,8 @@ def test_splines_are_linear_beyond_the_outer_knots():
 
 def test_clusters_widen_the_errors_and_repeats_do_not_shrink_them():
     centre = np.repeat(np.arange(20), 10)
-    found = lo.calibration(lo.cross_validate(FIT, lo.groups(centre)))
-    eta = logit(lo.cross_predict(FIT, lo.groups(centre), lo.Exact(1e-10)))
+    found = lo.clinical.calibration(lo.cross_validate(FIT, lo.groups(centre)))
+    eta = logit(lo.cross_predict(FIT, lo.groups(centre), strategy=lo.Exact(1e-10)))
     theirs = sm.GLM(Y, sm.add_constant(eta), sm.families.Binomial()).fit(
         tol=1e-14, cov_type="cluster", cov_kwds={"groups": centre, "use_correction": False}
     )
@@ -97,7 +99,7 @@ def test_clusters_widen_the_errors_and_repeats_do_not_shrink_them():
         found.table.loc["slope", "se"], theirs.bse[1] * np.sqrt(20 / 19), rtol=1e-6
     )
     once, often = (
-        lo.calibration(lo.cross_validate(FIT, lo.kfold(k=5, rng=1, num_repeats=k))).table
+        lo.clinical.calibration(lo.cross_validate(FIT, lo.kfold(k=5, rng=1, num_repeats=k))).table
         for k in (1, 6)
     )
     assert 0.8 < often.loc["slope", "se"] / once.loc["slope", "se"] < 1.25
@@ -106,7 +108,7 @@ def test_clusters_widen_the_errors_and_repeats_do_not_shrink_them():
 def test_without_censoring_survival_is_that_of_two_classes():
     time = rng.exponential(np.exp(-X[:, 0]))
     cox = lo.fit(lo.Cox(X, time, np.ones(200)))
-    found = lo.calibration(lo.cross_validate(cox, PLAN), time=0.7)
+    found = lo.clinical.calibration(lo.cross_validate(cox, PLAN), time=0.7)
     p = found.predicted
     line = sm.Logit((time <= 0.7) * 1.0, sm.add_constant(logit(p))).fit(disp=0, tol=1e-12)
     np.testing.assert_allclose(
@@ -118,9 +120,9 @@ def test_without_censoring_survival_is_that_of_two_classes():
 def test_numbers():
     y = X @ [1.0, 2.0, 0.0] + rng.normal(size=200)
     fit = lo.fit(lo.GLM(X, y, "squared"))
-    held = lo.cross_predict(fit, PLAN, lo.Exact(1e-10))
+    held = lo.cross_predict(fit, PLAN, strategy=lo.Exact(1e-10))
     line = sm.OLS(y, sm.add_constant(held)).fit()
-    found = lo.calibration(lo.cross_validate(fit, PLAN)).table
+    found = lo.clinical.calibration(lo.cross_validate(fit, PLAN)).table
     np.testing.assert_allclose(found.loc[["intercept", "slope"], "se"], line.bse, rtol=1e-8)
     np.testing.assert_allclose(found.loc["large", "estimate"], np.mean(y - held), rtol=1e-8)
 
@@ -128,13 +130,16 @@ def test_numbers():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: lo.calibration(CV, "gam"), "smoother must be"),
-        (lambda: lo.calibration(CV, plan=PLAN), "plan= goes with a fit"),
-        (lambda: lo.calibration(CV, at=[0.0, 0.5]), "at must lie between 0 and 1"),
-        (lambda: lo.calibration(CV, time=1.0), "times= is for lo.Cox"),
+        (lambda: lo.clinical.calibration(CV, smoother="gam"), "smoother must be"),
+        (lambda: lo.clinical.calibration(CV, plan=PLAN), "plan= goes with a fit"),
         (
-            lambda: lo.calibration(
-                lo.cross_validate(FIT, lo.kfold(k=5, rng=1, num_repeats=2)), "lowess"
+            lambda: lo.clinical.calibration(CV, predictions=[0.0, 0.5]),
+            "at must lie between 0 and 1",
+        ),
+        (lambda: lo.clinical.calibration(CV, time=1.0), "times= is for lo.Cox"),
+        (
+            lambda: lo.clinical.calibration(
+                lo.cross_validate(FIT, lo.kfold(k=5, rng=1, num_repeats=2)), smoother="lowess"
             ),
             "whole numbers",
         ),
@@ -147,4 +152,4 @@ def test_wrong_input(call, said):
 
 def test_what_is_no_estimate():
     with pytest.raises(TypeError, match="must be an Estimate"):
-        lo.calibration(Y)
+        lo.clinical.calibration(Y)

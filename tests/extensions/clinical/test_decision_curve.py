@@ -18,8 +18,8 @@ FIT = lo.fit(lo.GLM(X, Y, "logistic"))
 def test_r():
     heart, want = read("heart"), read("net_benefit")
     fit = lo.fit(lo.GLM(heart.drop(columns=["centre", "y"]), heart["y"], "logistic"))
-    found = lo.decision_curve(fit, want["threshold"]).table
-    held = lo.decision_curve(
+    found = lo.clinical.decision_curve(fit, want["threshold"]).table
+    held = lo.clinical.decision_curve(
         lo.cross_validate(fit, lo.groups(heart["centre"])), want["threshold"]
     ).table
     np.testing.assert_allclose(
@@ -32,7 +32,7 @@ def test_r():
 def test_r_for_survival():
     lung, want = read("lung"), read("net_benefit_lung_365")
     fit = lo.fit(lo.Cox(lung[["age", "sex", "ph.ecog", "wt.loss"]], lung["time"], lung["event"]))
-    found = lo.decision_curve(fit, want["threshold"], time=365).table
+    found = lo.clinical.decision_curve(fit, want["threshold"], time=365).table
     np.testing.assert_allclose(
         found[["net_benefit", "all"]], want[["net_benefit", "all"]], atol=1e-14
     )
@@ -40,14 +40,14 @@ def test_r_for_survival():
 
 def test_counts_and_their_standard_error():
     plan = lo.kfold(120, 5, rng=1)
-    found = lo.decision_curve(lo.cross_validate(FIT, plan), [0.3]).table.loc[0.3]
-    p = lo.cross_predict(FIT, plan, lo.Exact(1e-10))
+    found = lo.clinical.decision_curve(lo.cross_validate(FIT, plan), [0.3]).table.loc[0.3]
+    p = lo.cross_predict(FIT, plan, strategy=lo.Exact(1e-10))
     each = (p >= 0.3) * (Y - (1 - Y) * 0.3 / 0.7)
     np.testing.assert_allclose(
         found[["net_benefit", "se"]], [each.mean(), each.std(ddof=1) / np.sqrt(120)], rtol=1e-10
     )
     np.testing.assert_allclose(found["high"] - found["low"], 2 * 1.959964 * found["se"], rtol=1e-6)
-    repeated = lo.decision_curve(
+    repeated = lo.clinical.decision_curve(
         lo.cross_validate(FIT, lo.kfold(k=5, rng=1, num_repeats=4)), [0.3]
     ).table.loc[0.3]
     assert 0.8 < repeated["se"] / found["se"] < 1.2
@@ -78,9 +78,9 @@ def test_influence_on_kaplan_meier_is_its_derivative():
 def test_wrong_input():
     for wrong in ([0.0], [1.0], []):
         with pytest.raises(ValueError, match="thresholds must lie between 0 and 1"):
-            lo.decision_curve(FIT, wrong)
+            lo.clinical.decision_curve(FIT, wrong)
     with pytest.raises(TypeError, match="two classes"):
-        lo.decision_curve(lo.fit(lo.GLM(X, X[:, 0], "squared", lo.penalties.Ridge(1.0))))
+        lo.clinical.decision_curve(lo.fit(lo.GLM(X, X[:, 0], "squared", lo.penalties.Ridge(1.0))))
 
 
 def test_a_threshold_is_useful_where_the_interval_excludes_treating_all_and_none():
@@ -90,7 +90,7 @@ def test_a_threshold_is_useful_where_the_interval_excludes_treating_all_and_none
     above = useful = 0
     for _ in range(20):
         chance = (rng.random(120) < 0.4) * 1.0
-        found = lo.decision_curve(
+        found = lo.clinical.decision_curve(
             lo.fit(lo.GLM(rng.normal(size=(120, 1)), chance, "logistic")), [0.35, 0.4, 0.45]
         )
         table = found.table
@@ -100,7 +100,7 @@ def test_a_threshold_is_useful_where_the_interval_excludes_treating_all_and_none
         )
         useful += int(found.useful.sum())
     assert useful <= 3 < 15 < above and "nowhere: at no threshold" in str(found)
-    strong = lo.decision_curve(
+    strong = lo.clinical.decision_curve(
         lo.fit(
             lo.GLM(X, (X[:, 0] + 0.5 * X[:, 1] > 0.1) * 1.0, "logistic", lo.penalties.Ridge(1.0))
         ),

@@ -19,7 +19,7 @@ FIT = lo.fit(lo.GLM(X, Y, "logistic"))
 def test_r_by_centre_and_pooled():
     heart = read("heart")
     fit = lo.fit(lo.GLM(heart.drop(columns=["centre", "y"]), heart["y"], "logistic"))
-    found = lo.internal_external(fit, heart["centre"], tau2="DL")
+    found = lo.clinical.internal_external(fit, heart["centre"], tau2="DL")
     want = read("iecv").set_index("centre")
     exact = ["n", "events", "C", "C_se", "slope", "OE", "brier", "logloss"]
     np.testing.assert_allclose(found.centres.loc[want.index, exact], want[exact], rtol=2e-12)
@@ -31,7 +31,7 @@ def test_r_by_centre_and_pooled():
 
 
 def test_each_centre_is_predicted_by_the_others():
-    found = lo.internal_external(FIT, pd.Series(centre))
+    found = lo.clinical.internal_external(FIT, pd.Series(centre))
     for name in np.unique(centre):
         here = centre == name
         p = lo.predict(lo.fit(lo.GLM(X[~here], Y[~here], "logistic")), X[here]).to_numpy()
@@ -51,11 +51,11 @@ def test_each_centre_is_predicted_by_the_others():
 
 def test_a_centre_without_events_and_one_that_separates():
     y = np.where(centre == "c1", 0.0, Y)
-    found = lo.internal_external(lo.fit(lo.GLM(X, y, "logistic")), centre)
+    found = lo.clinical.internal_external(lo.fit(lo.GLM(X, y, "logistic")), centre)
     assert np.isnan(found.centres.loc["c1", ["C", "slope", "large"]].to_numpy(float)).all()
     assert np.isfinite(found.centres.loc["c1", "brier"]) and found.table.loc["C", "k"] == 4
     only = np.column_stack([X, centre == "c2"])  # a column that is zero without its centre
-    found = lo.internal_external(lo.fit(lo.GLM(only, Y, "logistic")), centre)
+    found = lo.clinical.internal_external(lo.fit(lo.GLM(only, Y, "logistic")), centre)
     assert found.centres.loc["c2", "result"] == "undetermined" and "no refit" in str(found)
     assert found.table.loc["slope", "k"] == 4
 
@@ -66,7 +66,7 @@ def test_a_centre_that_is_ranked_without_a_fault():
     eta = X[here] @ lo.fit(lo.GLM(X[~here], Y[~here], "logistic")).parameters["coef"]
     y = Y.copy()
     y[here] = eta > np.median(eta)
-    found = lo.internal_external(lo.fit(lo.GLM(X, y, "logistic")), centre)
+    found = lo.clinical.internal_external(lo.fit(lo.GLM(X, y, "logistic")), centre)
     forest = found.forest("C")
     assert (
         forest.loc["c1", "estimate"] == 1
@@ -80,12 +80,14 @@ def test_a_centre_that_is_ranked_without_a_fault():
 
 def test_rows_without_weight_do_not_count():
     part = (centre != "c1") & (np.arange(150) % 3 > 0)
-    found = lo.internal_external(lo.fit(lo.GLM(X, Y, "logistic", sample_weight=part * 1.0)), centre)
+    found = lo.clinical.internal_external(
+        lo.fit(lo.GLM(X, Y, "logistic", sample_weight=part * 1.0)), centre
+    )
     assert (
         found.centres.loc["c1", "n"] == 0
         and found.centres.loc["c1"].drop(["n", "events", "result"]).isna().all()
     )
-    want = lo.internal_external(
+    want = lo.clinical.internal_external(
         lo.fit(lo.GLM(X[part], Y[part], "logistic")), centre[part]
     ).centres.drop(columns="result")
     np.testing.assert_allclose(found.centres.loc[want.index, want.columns], want, rtol=1e-7)
@@ -96,7 +98,7 @@ def test_small_centres_are_not_pooled():
     few = np.r_[0, 1, 1, 2, 2, 2, np.repeat([3, 4, 5], 48)]
     y = X[:, 0] + np.random.default_rng(1).normal(size=150)
     for fit in (FIT, lo.fit(lo.GLM(X, y, "squared"))):
-        found = lo.internal_external(fit, few)
+        found = lo.clinical.internal_external(fit, few)
         errors = [name for name in found.centres if name.endswith("_se")]
         assert found.centres.loc[[0, 1, 2], errors].isna().to_numpy().all()
         assert (found.table["k"] == 3).all() and "without 3 centres of fewer than 10 rows" in str(
@@ -112,7 +114,7 @@ def test_small_centres_are_not_pooled():
 
 def test_numbers_and_survival():
     number = X @ [1.0, 2.0] + rng.normal(size=150)
-    found = lo.internal_external(lo.fit(lo.GLM(X, number, "squared")), centre).centres
+    found = lo.clinical.internal_external(lo.fit(lo.GLM(X, number, "squared")), centre).centres
     here = centre == "c4"
     mean = lo.predict(lo.fit(lo.GLM(X[~here], number[~here], "squared")), X[here]).to_numpy()
     host = np.polyfit(mean, number[here], 1, cov="unscaled")
@@ -126,7 +128,7 @@ def test_numbers_and_survival():
         [np.mean((number[here] - mean) ** 2), np.mean(number[here] - mean)],
     )
     time, event = rng.exponential(np.exp(-X[:, 0])), (rng.random(150) < 0.8) * 1.0
-    found = lo.internal_external(lo.fit(lo.Cox(X, time, event)), centre).centres
+    found = lo.clinical.internal_external(lo.fit(lo.Cox(X, time, event)), centre).centres
     others = lo.fit(lo.Cox(X[~here], time[~here], event[~here]))
     eta = X @ others.parameters["coef"]
     own = lo.fit(lo.Cox(eta[here][:, None], time[here], event[here]))
@@ -146,13 +148,13 @@ def test_numbers_and_survival():
 
 def test_wrong_input():
     with pytest.raises(ValueError, match="tau2 must be"):
-        lo.internal_external(FIT, centre, tau2="ML")
+        lo.clinical.internal_external(FIT, centre, tau2="ML")
     with pytest.raises(ValueError, match="at least two groups"):
-        lo.internal_external(FIT, np.zeros(150))
+        lo.clinical.internal_external(FIT, np.zeros(150))
     with pytest.raises(ValueError, match="measure must be one of"):
-        lo.internal_external(FIT, centre).forest("AUC")
+        lo.clinical.internal_external(FIT, centre).forest("AUC")
     with pytest.raises(ValueError, match="rename the centre"):
-        lo.internal_external(FIT, np.where(centre == centre[0], "pooled", "b")).forest()
+        lo.clinical.internal_external(FIT, np.where(centre == centre[0], "pooled", "b")).forest()
 
 
 def test_a_centre_whose_classes_are_apart_has_no_slope_and_one_where_they_hardly_overlap_has():
@@ -164,7 +166,7 @@ def test_a_centre_whose_classes_are_apart_has_no_slope_and_one_where_they_hardly
     for y, exists in ((apart, False), (overlapping, True)):
         both = np.r_[y, (rng.random(30) < expit(x)) * 1.0]
         fit = lo.fit(lo.GLM(np.r_[x, x][:, None], both, "logistic", lo.penalties.Ridge(1.0)))
-        found = lo.internal_external(fit, np.repeat([0, 1], 30)).centres
+        found = lo.clinical.internal_external(fit, np.repeat([0, 1], 30)).centres
         assert np.isfinite(found.loc[0, ["slope", "slope_se"]].astype(float)).all() == exists
         assert np.isfinite(found.loc[1, "slope"]) and found.loc[0, "C"] == pytest.approx(
             1 - exists / 225

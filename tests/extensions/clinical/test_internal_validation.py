@@ -34,7 +34,9 @@ def agree(table, reference, tol):
 def test_rms_of_a_logistic_model(method, name):
     heart = read("heart")
     fit = lo.fit(lo.GLM(heart.drop(columns=["centre", "y"]), heart["y"], "logistic"))
-    found = lo.validate(fit, method, plan=lo.Plan(**entries("heart_counts")), curves=0).table
+    found = lo.clinical.validate(
+        fit, method=method, plan=lo.Plan(**entries("heart_counts")), num_curves=0
+    ).table
     agree(found, f"exact_validate_{name}", 3e-11)
     agree(found, f"rms_validate_{name}", 1e-7)  # rms stops its fits early
     assert list(found.index[:11]) == RMS and (found["n"] == 200).all()
@@ -44,7 +46,7 @@ def test_rms_of_a_logistic_model(method, name):
 def test_rms_of_a_cox_model():
     lung = read("lung")
     fit = lo.fit(lo.Cox(lung[["age", "sex", "ph.ecog", "wt.loss"]], lung["time"], lung["event"]))
-    found = lo.validate(fit, plan=lo.Plan(**entries("lung_counts"))).table
+    found = lo.clinical.validate(fit, plan=lo.Plan(**entries("lung_counts"))).table
     agree(found, "exact_validate_cph", 1e-8)  # the fit's own tolerance
     want = read("exact_validate_cph").set_index("index").loc["Dxy"]
     np.testing.assert_allclose(
@@ -70,7 +72,7 @@ def by_hand(plan, method):
 @pytest.mark.parametrize("method", ["bootstrap", ".632", "crossvalidation"])
 def test_a_loop_of_scikit_learn(method):
     plan = lo.stratified(Y, 5, rng=1) if method == "crossvalidation" else lo.bootstrap(len(Y), 12)
-    found = lo.validate(FIT, method, plan=plan, curves=0)
+    found = lo.clinical.validate(FIT, method=method, plan=plan, num_curves=0)
     train, test = by_hand(plan, method)
     np.testing.assert_allclose(found.training[train.columns], train, atol=1e-7)
     np.testing.assert_allclose(found.test[test.columns], test, atol=1e-7)
@@ -116,8 +118,8 @@ def test_only_a_bootstrap_has_intervals():
         120,
     )
     for plan in (lo.kfold(120, 10), shares):
-        assert lo.validate(FIT, plan=plan, curves=0).table["low"].isna().all()
-    few = lo.validate(FIT, B=40, groups=np.arange(120) % 4, curves=0)
+        assert lo.clinical.validate(FIT, plan=plan, num_curves=0).table["low"].isna().all()
+    few = lo.clinical.validate(FIT, num_resamples=40, groups=np.arange(120) % 4, num_curves=0)
     # four groups
     half, row = (
         stats.t.ppf(0.975, 3) * (few.training["R2"] - few.test["R2"]).std(),
@@ -131,8 +133,8 @@ def test_only_a_bootstrap_has_intervals():
 def test_resamples_that_are_ranked_without_a_fault_have_an_interval():
     data = np.random.default_rng(2).normal(size=(30, 3))
     y = (data[:, 0] + 0.3 * data[:, 1] > 0) * 1.0
-    found = lo.validate(
-        lo.fit(lo.GLM(data, y, "logistic", lo.penalties.Ridge(0.5))), B=50, curves=0
+    found = lo.clinical.validate(
+        lo.fit(lo.GLM(data, y, "logistic", lo.penalties.Ridge(0.5))), num_resamples=50, num_curves=0
     )
     assert (found.training["AUC"] == 1).any()
     row = found.table.loc["AUC"]
@@ -143,7 +145,8 @@ def test_the_plus_of_632():
     """Efron and Tibshirani's formulas for the Brier score, with γ over all pairs."""
     plan = lo.bootstrap(len(Y), 12)
     found, plain = (
-        lo.validate(FIT, method, plan=plan, curves=0).table for method in (".632+", ".632")
+        lo.clinical.validate(FIT, method=method, plan=plan, num_curves=0).table
+        for method in (".632+", ".632")
     )
     p = lo.predict(FIT, X).to_numpy()
     gamma = {
@@ -167,7 +170,7 @@ def test_resamples_that_separate_or_lose_a_level_are_counted():
     fit = lo.fit(lo.GLM(data, y, "logistic"))
     plan = lo.bootstrap(40, 60, rng=2)
     with pytest.warns(UserWarning, match="of 60 resamples have no refit"):
-        found = lo.validate(fit, plan=plan, curves=0)
+        found = lo.clinical.validate(fit, plan=plan, num_curves=0)
     lacks = np.array([len(np.unique(y[(w > 0) & (level == 1)])) < 2 for w in plan.matrix()])
     assert 5 < lacks.sum() < 50
     assert set(found.flagged.index) == set(np.flatnonzero(lacks))
@@ -175,17 +178,19 @@ def test_resamples_that_separate_or_lose_a_level_are_counted():
     assert set(found.flagged["result"]) == {"not_converged", "undetermined"}
     assert not found.flagged["used"].any() and (found.table["n"] == (~lacks).sum()).all()
     assert np.isfinite(found.corrected).all() and f"{lacks.sum()} of 60 have no refit" in str(found)
-    every = lo.validate(
-        lo.fit(lo.GLM(data, y, "logistic", lo.penalties.Ridge(1.0))), plan=plan, curves=0
+    every = lo.clinical.validate(
+        lo.fit(lo.GLM(data, y, "logistic", lo.penalties.Ridge(1.0))), plan=plan, num_curves=0
     )
     assert (every.table["n"] == 60).all() and every.flagged.empty
 
 
 def test_groups_are_drawn_whole():
     centre = np.repeat(np.arange(12), 10)
-    found = lo.validate(FIT, B=20, groups=centre, curves=0)
+    found = lo.clinical.validate(FIT, num_resamples=20, groups=centre, num_curves=0)
     assert all(len(np.unique(w[centre == g])) == 1 for w in found.plan.matrix() for g in range(12))
-    folds = lo.validate(FIT, "crossvalidation", 4, centre, curves=0).plan
+    folds = lo.clinical.validate(
+        FIT, method="crossvalidation", num_resamples=4, groups=centre, num_curves=0
+    ).plan
     assert folds.num_refits == 4 and all(
         len(np.unique(w[centre == g])) == 1 for w in folds.matrix() for g in range(12)
     )
@@ -196,7 +201,10 @@ def test_rows_of_weight_two_are_two_rows():
     heavy = lo.fit(lo.GLM(X, Y, "logistic", sample_weight=twice))
     rows = np.r_[np.arange(120), np.arange(20)]
     long = lo.fit(lo.GLM(X[rows], Y[rows], "logistic"))
-    found = lo.validate(heavy, B=40, cases=True, curves=2), lo.validate(long, B=40, curves=2)
+    found = (
+        lo.clinical.validate(heavy, num_resamples=40, cases=True, num_curves=2),
+        lo.clinical.validate(long, num_resamples=40, num_curves=2),
+    )
     a, b = (each.apparent.drop(["Intercept", "Slope"]) for each in found)
     np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-9)
     assert abs(found[0].optimism["B"] - found[1].optimism["B"]) < 0.01 and "140 cases" in str(
@@ -207,27 +215,31 @@ def test_rows_of_weight_two_are_two_rows():
     drawn = found[0].plan.matrix() * twice
     assert (drawn.sum(axis=1) == 140).all() and np.abs(drawn - np.round(drawn)).max() < 1e-12
     with pytest.raises(ValueError, match="no whole numbers"):
-        lo.validate(lo.fit(lo.GLM(X, Y, "logistic", sample_weight=twice / 3)), B=2, cases=True)
+        lo.clinical.validate(
+            lo.fit(lo.GLM(X, Y, "logistic", sample_weight=twice / 3)), num_resamples=2, cases=True
+        )
 
 
 def test_the_plan_decides_whether_rows_are_held_out_or_drawn():
     folds, drawn = lo.kfold(120, 5, rng=0), lo.bootstrap(120, 5, rng=0)
-    named = lo.validate(FIT, "crossvalidation", plan=folds, curves=0)
-    np.testing.assert_array_equal(lo.validate(FIT, plan=folds, curves=0).test, named.test)
+    named = lo.clinical.validate(FIT, method="crossvalidation", plan=folds, num_curves=0)
+    np.testing.assert_array_equal(
+        lo.clinical.validate(FIT, plan=folds, num_curves=0).test, named.test
+    )
     assert (
-        lo.validate(FIT, plan=drawn, curves=0).method == "bootstrap"
+        lo.clinical.validate(FIT, plan=drawn, num_curves=0).method == "bootstrap"
         and named.method == "crossvalidation"
     )
-    brier = [np.mean((Y[fold] - expit(lo.cross_predict(FIT, folds, lo.Exact(), kind="link"))[fold]) ** 2) for fold in
+    brier = [np.mean((Y[fold] - expit(lo.cross_predict(FIT, folds, strategy=lo.Exact(), kind="link"))[fold]) ** 2) for fold in
              (folds.matrix() == 0)]  # fmt: skip
     assert named.table.loc["B", "test"] == pytest.approx(np.mean(brier))
     for call in (
-        lambda: lo.validate(FIT, "bootstrap", plan=folds),
-        lambda: lo.validate(FIT, "crossvalidation", plan=drawn),
-        lambda: lo.validate(FIT, ".632", plan=folds),
-        lambda: lo.stability(FIT, plan=folds),
-        lambda: lo.calibration(FIT, plan=folds),
-        lambda: lo.calibration(named),
+        lambda: lo.clinical.validate(FIT, method="bootstrap", plan=folds),
+        lambda: lo.clinical.validate(FIT, method="crossvalidation", plan=drawn),
+        lambda: lo.clinical.validate(FIT, method=".632", plan=folds),
+        lambda: lo.clinical.stability(FIT, plan=folds),
+        lambda: lo.clinical.calibration(FIT, plan=folds),
+        lambda: lo.clinical.calibration(named),
     ):
         with pytest.raises(ValueError, match=r"takes (resamples|folds), such as"):
             call()
@@ -236,7 +248,7 @@ def test_the_plan_decides_whether_rows_are_held_out_or_drawn():
 def test_least_squares():
     y = X @ [1.0, 2.0, 0.0] + np.random.default_rng(3).normal(size=120)
     fit, plan = lo.fit(lo.GLM(X, y, "squared")), lo.bootstrap(120, 8)
-    found = lo.validate(fit, plan=plan)
+    found = lo.clinical.validate(fit, plan=plan)
     design = np.column_stack([X, np.ones(120)])
     for k, w in enumerate(plan.matrix()):
         mean = design @ np.linalg.lstsq(design * np.sqrt(w)[:, None], y * np.sqrt(w), rcond=None)[0]
@@ -265,8 +277,8 @@ def test_least_squares():
     ("wrong", "said"),
     [
         ({"method": "jackknife"}, "method must be one of"),
-        ({"B": 1}, "B must be a whole number of 2 or more"),
-        ({"plan": lo.kfold(120, 5), "B": 10}, "has its own resamples"),
+        ({"num_resamples": 1}, "num_resamples must be a whole number of 2 or more"),
+        ({"plan": lo.kfold(120, 5), "num_resamples": 10}, "has its own resamples"),
         ({"times": [1.0]}, "times= is for lo.Cox"),
         ({"level": 95}, "level must lie between"),
         (
@@ -277,21 +289,23 @@ def test_least_squares():
 )
 def test_wrong_input(wrong, said):
     with pytest.raises(ValueError, match=said):
-        lo.validate(FIT, **wrong)
+        lo.clinical.validate(FIT, **wrong)
 
 
 def test_other_models_are_refused():
     with pytest.raises(TypeError, match="must be a Fit"):
-        lo.validate(X)
+        lo.clinical.validate(X)
     with pytest.raises(TypeError, match="of 3 classes"):
-        lo.validate(lo.fit(lo.GLM(X, np.arange(120) % 3, "multinomial", lo.penalties.Ridge(1.0))))
+        lo.clinical.validate(
+            lo.fit(lo.GLM(X, np.arange(120) % 3, "multinomial", lo.penalties.Ridge(1.0)))
+        )
 
 
 def test_a_stopped_validation_is_a_part_and_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(80, 2))
     fit = lo.fit(lo.GLM(X, (X[:, 0] + rng.normal(size=80) > 0) * 1.0, "logistic"))
-    call = lambda **more: lo.validate(fit, B=40, curves=0, **more)
+    call = lambda **more: lo.clinical.validate(fit, num_resamples=40, num_curves=0, **more)
     monkeypatch.setattr(
         PlanBatches,
         "_make_batches",
@@ -307,7 +321,7 @@ def test_a_stopped_validation_is_a_part_and_goes_on_from_its_checkpoint(tmp_path
 
     monkeypatch.setattr(Binary, "__call__", stopping)
     with pytest.raises(
-        lo.Interrupted, match=r"validate: stopped after \d+ of 40 refits.*checkpoint"
+        lo.validation.Interrupted, match=r"validate: stopped after \d+ of 40 refits.*checkpoint"
     ) as stop:
         call(checkpoint=tmp_path / "run")
     monkeypatch.setattr(Binary, "__call__", values)
@@ -315,7 +329,7 @@ def test_a_stopped_validation_is_a_part_and_goes_on_from_its_checkpoint(tmp_path
     done = part.result == "successful"
     assert 20 < done.sum() < 40 and (part.result[~done] == "interrupted").all()
     np.testing.assert_allclose(part.training[done], whole.training[done], rtol=1e-12)
-    alone = lo.validate(fit, plan=part.plan.some(np.flatnonzero(done)), curves=0)
+    alone = lo.clinical.validate(fit, plan=part.plan.some(np.flatnonzero(done)), num_curves=0)
     # its intervals, too, are by the resamples that were made
     pd.testing.assert_frame_equal(part.table, alone.table)
     count.clear()

@@ -35,15 +35,22 @@ def patients(column="age", centre="c"):
 def clinical(path, column="age", centre="c", **options):
     X, y, centres = patients(column, centre)
     cv = lo.cross_validate(lo.fit(lo.GLM(X, y, "logistic")), lo.kfold(k=10))
-    return cv, centres, read(cv.report(path, kind="clinical", centres=centres, B=B, **options))
+    return (
+        cv,
+        centres,
+        read(cv.report(path, kind="clinical", centres=centres, num_resamples=B, **options)),
+    )
 
 
 def test_it_says_what_the_results_say(tmp_path):
     cv, centres, page = clinical(
         tmp_path / "page.html", excluded={"no age": 7}, thresholds=[0.1, 0.5, 0.6]
     )
-    validated, curve = lo.validate(cv.fit, B=B), lo.calibration(cv)
-    across, stable = lo.internal_external(cv.fit, centres), lo.stability(cv.fit, B=B)
+    validated, curve = lo.clinical.validate(cv.fit, num_resamples=B), lo.clinical.calibration(cv)
+    across, stable = (
+        lo.clinical.internal_external(cv.fit, centres),
+        lo.clinical.stability(cv.fit, num_resamples=B),
+    )
     auc, slope = validated.table.loc["AUC"], curve.table.loc["slope"]
     pooled = across.table.loc["C"]
     for said in (
@@ -56,7 +63,7 @@ def test_it_says_what_the_results_say(tmp_path):
         f"{pooled.pi_low:.2f} to {pooled.pi_high:.2f}",
         f"by {stable.table.loc['mape', 'mean']:.3f} for a patient",
         "TRIPOD+AI",
-        f"kind='clinical', B={B}, centres=..., excluded={{'no age': 7}}",
+        f"kind='clinical', num_resamples={B}, centres=..., excluded={{'no age': 7}}",
     ):
         assert said in page.text, said
     assert (
@@ -86,7 +93,7 @@ def test_it_says_what_the_results_say(tmp_path):
 
 def test_the_thresholds_at_which_the_model_is_best_are_runs(tmp_path):
     cv, _, page = clinical(tmp_path / "page.html")
-    table = lo.decision_curve(cv).table
+    table = lo.clinical.decision_curve(cv).table
     best = (table["low"] > np.maximum(table["all"], 0)).to_numpy()
     text = page.text.split("Useful thresholds")[1].split("of risk")[0].strip()
     inside = np.zeros(len(best), bool)
@@ -115,8 +122,8 @@ def test_survival_is_a_risk_until_a_time(tmp_path):
     fit = lo.fit(lo.Cox(X, np.minimum(life, censored), (life <= censored) * 1))
     cv = lo.cross_validate(fit, lo.kfold(k=8))
     page, curve = (
-        read(lo.report(cv, tmp_path / "cox.html", kind="clinical", B=B)),
-        lo.calibration(cv),
+        read(lo.report(cv, tmp_path / "cox.html", kind="clinical", num_resamples=B)),
+        lo.clinical.calibration(cv),
     )
     assert (
         f"risk of the event until {curve.time:g}" in page.text and "Discrimination (C)" in page.text
@@ -128,7 +135,9 @@ def test_survival_is_a_risk_until_a_time(tmp_path):
     # the fit
     base = float(page.text.split(", H = ")[1].split(". ")[0])
     risk = 1 - np.exp(-base * np.exp(X.iloc[0].to_numpy() @ fit.vector))
-    np.testing.assert_allclose(risk, lo.stability(fit, B=2).units["prediction"].iloc[0], rtol=1e-5)
+    np.testing.assert_allclose(
+        risk, lo.clinical.stability(fit, num_resamples=2).units["prediction"].iloc[0], rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -148,7 +157,9 @@ def test_a_risk_by_the_equation_is_that_of_the_model(loss, offset):
         "Φ(η)": scipy.stats.norm.cdf,
     }
     risk = told[note.removeprefix("Risk = ").partition(",")[0]](eta)
-    np.testing.assert_allclose(risk, lo.stability(fit, B=2).units["prediction"], rtol=1e-10)
+    np.testing.assert_allclose(
+        risk, lo.clinical.stability(fit, num_resamples=2).units["prediction"], rtol=1e-10
+    )
     assert (
         whole
         and ("offset" in note) == bool(offset)

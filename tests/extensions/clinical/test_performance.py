@@ -55,7 +55,7 @@ def test_a_row_far_away_ties_no_others():
     x = np.r_[rng.normal(size=200), 50.0]  # whose probability is one, to rounding
     y = (rng.random(201) < expit(x)) * 1.0
     fit = lo.fit(lo.GLM(x[:, None], y, "probit"))
-    found = lo.validate(fit, B=10, curves=0).table
+    found = lo.clinical.validate(fit, num_resamples=10, num_curves=0).table
     np.testing.assert_allclose(found.loc["AUC", "index.orig"], roc_auc_score(y, x), rtol=1e-12)
     assert np.isfinite(found.loc[["R2", "Slope", "D", "log_loss"], "index.corrected"]).all()
 
@@ -162,18 +162,18 @@ def test_a_stratum_without_units_has_no_risks():
     X, stratum = rng.normal(size=(90, 2)), np.arange(90) % 3
     time = rng.exponential(np.exp(-X[:, 0]))
     fit = lo.fit(lo.Cox(X, time, np.ones(90), strata=stratum))
-    found = lo.internal_external(fit, stratum).centres
+    found = lo.clinical.internal_external(fit, stratum).centres
     assert found["OE"].isna().all() and np.isfinite(found[["C", "slope"]].to_numpy()).all()
     cv = lo.cross_validate(fit, lo.groups(stratum))
-    for call in (lo.calibration, lo.decision_curve):
+    for call in (lo.clinical.calibration, lo.clinical.decision_curve):
         with pytest.raises(ValueError, match="90 predictions are of units whose whole stratum"):
             call(cv, time=0.5)
     held = np.repeat([True, False], 30)
     entries = np.r_[np.flatnonzero(stratum == 1), np.arange(30)], np.where(held, 0.0, 2.0), held
     plan = lo.Plan([0, 30, 60], *entries, 90)
-    table = lo.validate(fit, plan=plan, times=[0.5]).table
+    table = lo.clinical.validate(fit, plan=plan, times=[0.5]).table
     assert (table.loc[["AUC(0.5)", "Brier(0.5)"], "n"] == 1).all() and table.loc["C", "n"] == 2
-    stable = lo.stability(fit, plan=plan, time=0.5)
+    stable = lo.clinical.stability(fit, plan=plan, time=0.5)
     assert (np.isnan(stable.predictions[0]) == (stratum == 1)).all() and np.isfinite(
         stable.units.to_numpy()
     ).all()
@@ -195,12 +195,12 @@ def test_wrong_input():
     X = rng.normal(size=(40, 2))
     time = rng.exponential(size=40)
     with pytest.raises(ValueError, match="times must lie between 0"):
-        lo.validate(lo.fit(lo.Cox(X, time, np.ones(40))), times=[1e9])
+        lo.clinical.validate(lo.fit(lo.Cox(X, time, np.ones(40))), times=[1e9])
     late = lo.fit(lo.Cox(X, time + 1, np.ones(40), entry=time))
     for call in (
-        lambda: lo.validate(late, times=[1.0]),
-        lambda: lo.calibration(late),
-        lambda: lo.stability(late),
+        lambda: lo.clinical.validate(late, times=[1.0]),
+        lambda: lo.clinical.calibration(late),
+        lambda: lo.clinical.stability(late),
     ):
         with pytest.raises(
             ValueError,
@@ -214,12 +214,12 @@ def test_entry_at_zero_changes_no_measure():
     time, event = rng.exponential(np.exp(-X[:, 0])) + 0.01, rng.random(40) < 0.7
     fits = [lo.fit(lo.Cox(X, time, event, entry=entry)) for entry in (None, np.zeros(40))]
     whole, entering = (
-        lo.validate(fit, plan=lo.bootstrap(40, 3, rng=0), curves=0).table.iloc[:, :5]
+        lo.clinical.validate(fit, plan=lo.bootstrap(40, 3, rng=0), num_curves=0).table.iloc[:, :5]
         for fit in fits
     )
     assert list(entering.index) == ["Dxy", "R2", "Slope", "D", "U", "Q", "g", "C"]
     np.testing.assert_allclose(entering, whole.loc[entering.index], rtol=1e-9, atol=1e-12)
-    tables = [lo.internal_external(fit, np.arange(40) % 2).table for fit in fits]
+    tables = [lo.clinical.internal_external(fit, np.arange(40) % 2).table for fit in fits]
     np.testing.assert_allclose(*tables, rtol=1e-7, atol=1e-9)
 
 
@@ -229,4 +229,8 @@ def test_a_mixed_model_of_zeros_and_ones_predicts_probabilities():
     y[group < 3] = y[group < 3] * (rng.random(30) < 0.2)  # groups differ
     data = pd.DataFrame({"x": X[:, 0], "group": group, "y": y})
     fit = lo.fit(lo.Mixed("y ~ x + (1 | group)", data, "binomial"))
-    assert {"AUC", "Slope"} <= set(lo.validate(fit, "crossvalidation", B=2, curves=0).table.index)
+    assert {"AUC", "Slope"} <= set(
+        lo.clinical.validate(
+            fit, method="crossvalidation", num_resamples=2, num_curves=0
+        ).table.index
+    )

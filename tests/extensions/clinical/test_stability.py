@@ -18,7 +18,7 @@ PLAN = lo.bootstrap(100, 6)
 def test_refits_from_scratch():
     data = pd.DataFrame(X, index=[f"p{k}" for k in range(100)])
     fit = lo.fit(lo.GLM(data, pd.Series(Y, data.index), "logistic"))
-    found = lo.stability(fit, plan=PLAN, level=0.8)
+    found = lo.clinical.stability(fit, plan=PLAN, level=0.8)
     each = []
     for w in PLAN.matrix():
         rows = np.repeat(np.arange(100), w.astype(int))
@@ -38,7 +38,7 @@ def test_refits_from_scratch():
 def test_survival_and_resamples_without_a_refit():
     time = rng.exponential(np.exp(-X[:, 0]))
     cox = lo.fit(lo.Cox(X, time, np.ones(100)))
-    found = lo.stability(cox, plan=PLAN, time=0.5)
+    found = lo.clinical.stability(cox, plan=PLAN, time=0.5)
     w = PLAN.matrix()[0]
     rows = np.repeat(np.arange(100), w.astype(int))
     eta = X @ lo.fit(lo.Cox(X[rows], time[rows], np.ones(100), ties="efron")).parameters["coef"]
@@ -50,7 +50,9 @@ def test_survival_and_resamples_without_a_refit():
         steps += sum(1 / (risk - k / count * dying) for k in range(count))
     np.testing.assert_allclose(found.predictions[0], 1 - np.exp(-steps * np.exp(eta)), rtol=1e-6)
     rare = np.column_stack([X[:, 0], np.arange(100) < 2])
-    part = lo.stability(lo.fit(lo.GLM(rare, np.r_[0, 1, Y[2:]], "logistic")), B=20)
+    part = lo.clinical.stability(
+        lo.fit(lo.GLM(rare, np.r_[0, 1, Y[2:]], "logistic")), num_resamples=20
+    )
     assert len(part.predictions) < 20 and "no refit" in str(part)
 
 
@@ -59,11 +61,13 @@ def test_numbers_come_back_from_other_processes(monkeypatch):
     fit, steps = lo.fit(lo.GLM(X, Y, "logistic")), batches.steps
     sent = lambda make, *more: steps(cloudpickle.loads(cloudpickle.dumps(make)), *more)
     calls = {
-        "stability": lambda: lo.stability(fit, plan=PLAN).predictions,
-        "calibration": lambda: lo.calibration(fit, plan=PLAN).curve,
-        "held out": lambda: lo.decision_curve(lo.cross_validate(fit, 5)).table,
-        "centres": lambda: lo.internal_external(fit, np.arange(100) % 4).centres.iloc[:, :-1],
-        "validate": lambda: lo.validate(fit, plan=PLAN, curves=0).table,
+        "stability": lambda: lo.clinical.stability(fit, plan=PLAN).predictions,
+        "calibration": lambda: lo.clinical.calibration(fit, plan=PLAN).curve,
+        "held out": lambda: lo.clinical.decision_curve(lo.cross_validate(fit, 5)).table,
+        "centres": lambda: lo.clinical.internal_external(fit, np.arange(100) % 4).centres.iloc[
+            :, :-1
+        ],
+        "validate": lambda: lo.clinical.validate(fit, plan=PLAN, num_curves=0).table,
     }
     here = {name: call() for name, call in calls.items()}
     monkeypatch.setattr(batches, "steps", sent)
@@ -74,6 +78,6 @@ def test_numbers_come_back_from_other_processes(monkeypatch):
 def test_wrong_input():
     fit = lo.fit(lo.GLM(X, Y, "logistic"))
     with pytest.raises(ValueError, match="stability: a plan has its own"):
-        lo.stability(fit, 10, plan=PLAN)
+        lo.clinical.stability(fit, num_resamples=10, plan=PLAN)
     with pytest.raises(ValueError, match="level must lie"):
-        lo.stability(fit, 10, level=95)
+        lo.clinical.stability(fit, num_resamples=10, level=95)

@@ -60,12 +60,12 @@ def test_folds_are_the_hosts_refits(name, rows, columns, targets, folds):
     fit = lo.from_sklearn(host.fit(X, Y), X, Y)
     truth, predicted = refits(host, X, Y, plan)
     for strategy in (lo.Certified(), lo.Exact(), lo.NewtonStep()):
-        cv = lo.cross_validate(fit, plan, strategy)
+        cv = lo.cross_validate(fit, plan, strategy=strategy)
         ours = np.array([cv.losses[plan.refit == k].sum() for k in range(min(folds, 20))])
         off = np.abs(ours - truth)
         assert (off <= cv.error[: len(off)] + 1e-12 * truth).all()
         assert (cv.error[: len(off)] <= 1e-6 * truth.mean()).all()
-    held = np.asarray(lo.cross_predict(fit, plan, strategy))
+    held = np.asarray(lo.cross_predict(fit, plan, strategy=strategy))
     np.testing.assert_allclose(held[plan.index[plan.held][: len(predicted)]], predicted, rtol=1e-8)
     told = cv.error.max() / truth.mean()
     print(
@@ -129,9 +129,9 @@ def test_other_strategies_are_as_exact_as_they_say():
     X, y = data(30, 4, 1)
     fit = lo.from_sklearn(PLSRegression(2).fit(X, y), X, y)
     plan = lo.leave_one_out(30)
-    exact = lo.cross_validate(fit, plan, lo.Exact())
-    first = lo.cross_validate(fit, plan, lo.InfinitesimalJackknife())
-    kept = lo.cross_validate(fit, plan, lo.NoUpdate())
+    exact = lo.cross_validate(fit, plan, strategy=lo.Exact())
+    first = lo.cross_validate(fit, plan, strategy=lo.InfinitesimalJackknife())
+    kept = lo.cross_validate(fit, plan, strategy=lo.NoUpdate())
     assert abs(first.mean - exact.mean) < 0.2 * abs(kept.mean - exact.mean)
     np.testing.assert_allclose(
         kept.losses, 0.5 * (y - PLSRegression(2).fit(X, y).predict(X)) ** 2, rtol=1e-8

@@ -94,7 +94,7 @@ def test_exact_refits_are_its_own():
     of the whole.
     """
     (X, y), (model, fit) = corpus(), fitted()
-    found = lo.fold_parameters(fit, lo.leave_one_out(), lo.Exact(1e-10))["weights"]
+    found = lo.fold_parameters(fit, lo.leave_one_out(), strategy=lo.Exact(1e-10))["weights"]
     for k in (0, 11):
         refit = trained(X[:k] + X[k + 1 :], y[:k] + y[k + 1 :])
         np.testing.assert_allclose(found[k], weights(refit, model), atol=2e-5)
@@ -137,7 +137,7 @@ def test_held_out_probabilities_of_tokens_find_a_wrong_label():
 @pytest.mark.slow
 def test_labels_are_left_out_of_a_host_too():
     _, fit = fitted(drop="label")
-    cv = lo.cross_validate(fit, lo.kfold(k=5), lo.Exact())
+    cv = lo.cross_validate(fit, lo.kfold(k=5), strategy=lo.Exact())
     assert fit.objective.drop == "label" and np.isfinite(cv.losses).all()
 
 
@@ -182,7 +182,7 @@ def test_free_entries_are_a_model_of_their_own():
     found = lo.fold_parameters(
         fit,
         lo.Plan(np.array([0, 1]), np.array([1]), np.zeros(1), np.ones(1, bool), 4),
-        lo.Exact(1e-10),
+        strategy=lo.Exact(1e-10),
     )
     own = np.concatenate([found[name][0].ravel() for name in sorted(mask)])
     np.testing.assert_allclose(own[kept], want, atol=1e-6)
@@ -255,12 +255,14 @@ def test_new_sentences_of_scores_and_features():
 def test_entities_of_other_schemes_are_the_same():
     """One sentence in BIO, BIOES and BILOU."""
     bio = ["B-x", "I-x", "O", "B-y", "B-y", "I-y", "I-y", "B-x"]
-    want = lo.models.entities(bio, [8])
+    want = lo.developer.models.entities(bio, [8])
     assert want == [(0, 1, "x"), (3, 3, "y"), (4, 6, "y"), (7, 7, "x")]
     bioes = ["B-x", "E-x", "O", "S-y", "B-y", "I-y", "E-y", "S-x"]
     bilou = [re.sub("^E", "L", re.sub("^S", "U", tag)) for tag in bioes]
-    assert lo.models.entities(bioes, [8]) == lo.models.entities(bilou, [8]) == want
-    assert lo.models.entities(["E-x", "I-x", "S-x", "E-x"], [4]) == [
+    assert (
+        lo.developer.models.entities(bioes, [8]) == lo.developer.models.entities(bilou, [8]) == want
+    )
+    assert lo.developer.models.entities(["E-x", "I-x", "S-x", "E-x"], [4]) == [
         (0, 0, "x"),
         (1, 1, "x"),
         (2, 2, "x"),

@@ -81,7 +81,7 @@ def test_refits_are_its_own(name):
     fit = lo.from_glum(make().fit(X, y, sample_weight=WEIGHT, offset=OFFSET), X, y, WEIGHT, OFFSET)
     assert fit.decrement < 1e-4
     plan = lo.kfold(N, 3, rng=0)
-    got = lo.fold_parameters(fit, plan, lo.Exact(1e-10))
+    got = lo.fold_parameters(fit, plan, strategy=lo.Exact(1e-10))
     for k, w in enumerate(plan.matrix()):
         keep = w > 0
         again = make().fit(X[keep], y[keep], sample_weight=WEIGHT[keep], offset=OFFSET[keep])
@@ -98,7 +98,7 @@ def test_a_penalty_that_was_chosen_stays():
     fit = lo.from_glum(host.fit(X, COUNT, sample_weight=WEIGHT), X, COUNT, WEIGHT)
     assert "was chosen on all rows" in fit.objective.note and fit.decrement < 1e-4
     plan = lo.kfold(N, 3, rng=0)
-    got = lo.fold_parameters(fit, plan, lo.Exact(1e-10))
+    got = lo.fold_parameters(fit, plan, strategy=lo.Exact(1e-10))
     for k, w in enumerate(plan.matrix()):
         fixed = glum.GeneralizedLinearRegressor(alpha=host.alpha_, family="poisson", **TIGHT)
         again = fixed.fit(X[w > 0], COUNT[w > 0], sample_weight=WEIGHT[w > 0])
@@ -137,7 +137,7 @@ def test_categories_and_formulas_are_the_columns_that_glum_makes(formula):
     y = None if formula and "~" in formula else data["count"]
     plan = lo.kfold(60, 4, rng=0)
     fit = lo.from_glum(model.fit(X, y), X, y)
-    predictions = lo.cross_predict(fit, plan, lo.Exact())
+    predictions = lo.cross_predict(fit, plan, strategy=lo.Exact())
     for fold in range(4):
         seen = plan.matrix()[fold] > 0
         refit = clone(model).fit(X[seen], y if y is None else y[seen])

@@ -74,7 +74,7 @@ def test_zero_gradient_likelihood_and_posterior(name):
 def test_exact_is_the_hosts_own_refit():
     model = host.PoissonHMM(2, startprob_prior=2.0, **TIGHT).fit(COUNTS, LENGTHS)
     fit = lo.from_hmmlearn(model, COUNTS, LENGTHS, drop="sequence")
-    got = lo.fold_parameters(fit, lo.leave_one_out(3), lo.Exact())
+    got = lo.fold_parameters(fit, lo.leave_one_out(3), strategy=lo.Exact())
     ends = np.cumsum(LENGTHS)
     for k, length in enumerate(LENGTHS):
         keep = np.ones(T, bool)
@@ -103,7 +103,9 @@ def test_zeros_stay_zero_and_one_sequence_holds_its_start():
     assert fit.decrement < 1e-3 and fit.num_params == 3 + 6 - zeros.sum()
     np.testing.assert_allclose(fit.parameters["initial"], model.startprob_, rtol=1e-14)
     np.testing.assert_allclose(fit.objective.log_likelihood(fit), model.score(x), rtol=1e-8)
-    refits = lo.fold_parameters(fit, lo.blocks(107, 40), lo.InfinitesimalJackknife())["transition"]
+    refits = lo.fold_parameters(fit, lo.blocks(107, 40), strategy=lo.InfinitesimalJackknife())[
+        "transition"
+    ]
     assert (refits[:, zeros] == 0).all() and (refits[:, ~zeros] > 0).all()
     assert "held at zero" in fit.objective.note
 
@@ -133,7 +135,7 @@ def test_zeros_of_maximum_likelihood_are_held_and_named():
 @pytest.mark.slow
 def test_refits_that_would_leave_zero_are_flagged():
     (hmm, fit), plan = three_states(), lo.blocks(107, 20)
-    refits = lo.cross_validate(fit, plan, lo.NoUpdate(), audit=0)
+    refits = lo.cross_validate(fit, plan, strategy=lo.NoUpdate(), audit=0)
     np.testing.assert_array_equal(np.flatnonzero(unheld(hmm, fit, plan.matrix()) > 1e-6), [3])
     assert [k for k in range(6) if refits.result[k] == RESULTS.leaving] == [
         3

@@ -52,7 +52,7 @@ def test_cox_models_left_out_are_the_hosts_refits(kind):
             data, "time", "died", fit_options={"precision": 1e-12}, **given
         )
         fit = lo.from_lifelines(whole, data)
-        found = lo.fold_parameters(fit, PLAN, lo.Exact(1e-10))["coef"]
+        found = lo.fold_parameters(fit, PLAN, strategy=lo.Exact(1e-10))["coef"]
         assert float(fit.value) == pytest.approx(-whole.log_likelihood_, rel=1e-9)
         for fold in range(20):
             seen = data[PLAN.matrix()[fold] > 0]
@@ -113,7 +113,7 @@ def test_rows_of_a_time_varying_fitter_leave_by_subject(made):
     fit = lo.from_lifelines(lifelines.CoxTimeVaryingFitter(**made).fit(data, **given), data)
     assert fit.decrement < 1e-3
     if not made:
-        coef = lo.fold_parameters(fit, lo.groups(data["subject"]), lo.Exact())["coef"]
+        coef = lo.fold_parameters(fit, lo.groups(data["subject"]), strategy=lo.Exact())["coef"]
         refit = lifelines.CoxTimeVaryingFitter().fit(
             data[2:], fit_options={"precision": 1e-12}, **given
         )

@@ -48,7 +48,7 @@ def test_models_left_out_are_the_hosts_refits(observations, link, penalty, stren
 
     with jax.enable_x64(True):
         fit = lo.from_nemos(make(X, y), X, y)
-        found = lo.fold_parameters(fit, plan, lo.Exact(1e-10))
+        found = lo.fold_parameters(fit, plan, strategy=lo.Exact(1e-10))
         for fold in range(0, 20, 4):
             seen = plan.matrix()[fold] > 0
             again = make(X[seen], y[seen])

@@ -43,7 +43,7 @@ def test_refits_are_its_own(name):
     fitted = host().fit(X, y)
     fit, plan = lo.from_skglm(fitted, X, y), lo.kfold(70, 4, rng=0)
     np.testing.assert_allclose(fit.parameters["coef"], np.ravel(fitted.coef_), atol=1e-6)
-    theta = lo.fold_parameters(fit, plan, lo.Exact())
+    theta = lo.fold_parameters(fit, plan, strategy=lo.Exact())
     assert np.any(theta["coef"] == 0) and lo.cross_validate(fit, plan).proved.all()
     for k, own in enumerate(plan.matrix()):
         again = host().fit(X[own > 0], y[own > 0])

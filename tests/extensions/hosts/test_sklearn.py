@@ -124,8 +124,8 @@ def test_exact_is_the_hosts_own_refit(name, weighted):
     slack = 20.0 if name.startswith("HuberRegressor") else 1.0  # its L-BFGS stops early
     assert fit.decrement < 1e-5 * slack
     plan = lo.kfold(N, 4, rng=1)
-    got = lo.fold_parameters(fit, plan, lo.Exact(1e-10))
-    predicted = lo.cross_predict(fit, plan, lo.Exact(1e-10))
+    got = lo.fold_parameters(fit, plan, strategy=lo.Exact(1e-10))
+    predicted = lo.cross_predict(fit, plan, strategy=lo.Exact(1e-10))
     for k, w in enumerate(plan.matrix()):
         keep = w > 0
         again = clone(host).fit(X[keep], y[keep], None if weight is None else weight[keep])
@@ -161,7 +161,7 @@ def test_exact_is_the_hosts_own_refit(name, weighted):
 def test_penalised_intercepts_are_the_hosts(host):
     y = Y["binary"]
     fit, plan = lo.from_sklearn(clone(host).fit(X, y), X, y), lo.kfold(N, 20, rng=2)
-    got = lo.fold_parameters(fit, plan, lo.Exact(1e-10))
+    got = lo.fold_parameters(fit, plan, strategy=lo.Exact(1e-10))
     apart = []
     for k, w in enumerate(plan.matrix()):
         again = clone(host).fit(X[w > 0], y[w > 0])
@@ -177,7 +177,10 @@ def test_certified_leave_one_out_within_its_error(name):
     host, target = HOSTS[name]
     fit = lo.from_sklearn(clone(host).fit(X, Y[target]), X, Y[target])
     plan = lo.leave_one_out(N)
-    certified, exact = lo.cross_validate(fit, plan), lo.cross_validate(fit, plan, lo.Exact(1e-10))
+    certified, exact = (
+        lo.cross_validate(fit, plan),
+        lo.cross_validate(fit, plan, strategy=lo.Exact(1e-10)),
+    )
     assert np.mean(np.abs(certified.losses - exact.losses) > certified.error + 1e-9) < 0.01
     assert abs(certified.mean - exact.mean) <= 0.01 * certified.scale
 
@@ -224,7 +227,7 @@ def test_penalties_that_were_chosen_on_all_rows(name, weighted):
     fit = lo.from_sklearn(chosen, X, y, weight)
     assert fit.decrement < 1e-5 and "chosen on all rows" in fit.objective.note
     plan = lo.kfold(N, 3, rng=0)
-    coef = lo.fold_parameters(fit, plan, lo.Exact(1e-10))["coef"]
+    coef = lo.fold_parameters(fit, plan, strategy=lo.Exact(1e-10))["coef"]
     for k, w in enumerate(plan.matrix()):
         again = fixed(chosen).fit(
             X[w > 0], y[w > 0], sample_weight=None if weight is None else weight[w > 0]
@@ -237,7 +240,7 @@ def test_balanced_class_weights_of_a_ridge_classifier_are_recomputed_in_every_fo
     fit = lo.from_sklearn(clone(host).fit(X, Y["binary"]), X, Y["binary"])
     assert fit.decrement < 1e-6
     plan = lo.kfold(N, 3, rng=0)
-    coef = lo.fold_parameters(fit, plan, lo.Exact(1e-10))["coef"]
+    coef = lo.fold_parameters(fit, plan, strategy=lo.Exact(1e-10))["coef"]
     for k, w in enumerate(plan.matrix()):
         np.testing.assert_allclose(
             coef[k], np.ravel(clone(host).fit(X[w > 0], Y["binary"][w > 0]).coef_), atol=1e-8
@@ -248,7 +251,7 @@ def test_the_scale_of_huber_is_refitted():
     host = HuberRegressor(tol=1e-9, max_iter=5000)
     fit = lo.from_sklearn(clone(host).fit(X, Y["heavy"]), X, Y["heavy"])
     plan = lo.kfold(N, 3, rng=0)
-    scale = lo.fold_parameters(fit, plan, lo.Exact())["scale"]
+    scale = lo.fold_parameters(fit, plan, strategy=lo.Exact())["scale"]
     for k, w in enumerate(plan.matrix()):
         np.testing.assert_allclose(
             scale[k], clone(host).fit(X[w > 0], Y["heavy"][w > 0]).scale_, rtol=1e-4
@@ -258,7 +261,7 @@ def test_the_scale_of_huber_is_refitted():
 def test_ridge_is_exact_to_rounding():
     host = Ridge(0.8).fit(X, Y["real"])
     fit = lo.from_sklearn(host, X, Y["real"])
-    got = lo.cross_predict(fit, lo.leave_one_out(), lo.NewtonStep())
+    got = lo.cross_predict(fit, lo.leave_one_out(), strategy=lo.NewtonStep())
     for j in range(0, N, 10):
         keep = np.arange(N) != j
         design = np.c_[X[keep], np.ones(N - 1)]
@@ -361,7 +364,7 @@ def _binary_folds(host, refitted, y=Y["binary"], weight=None):
     plan = lo.kfold(N, 4, rng=1)
     fit = lo.from_sklearn(host, X, y, weight)
     assert fit.decrement < 1e-2
-    ours = lo.cross_predict(fit, plan, lo.Exact(1e-10), "link")
+    ours = lo.cross_predict(fit, plan, strategy=lo.Exact(1e-10), kind="link")
     theirs = np.zeros(N)
     for w in plan.matrix():
         keep = w > 0
@@ -397,7 +400,9 @@ def test_one_class_after_another_is_the_way_out_of_one_against_the_rest():
         lo.from_sklearn(RidgeClassifier(2.0).fit(X, Y["three"] == c), X, Y["three"] == c)
         for c in everyone.classes_
     ]
-    ours = np.stack([lo.cross_predict(fit, plan, lo.Exact(1e-10), "link") for fit in fits], axis=1)
+    ours = np.stack(
+        [lo.cross_predict(fit, plan, strategy=lo.Exact(1e-10), kind="link") for fit in fits], axis=1
+    )
     for w in plan.matrix():
         again = RidgeClassifier(2.0).fit(X[w > 0], Y["three"][w > 0])
         np.testing.assert_allclose(ours[w == 0], again.decision_function(X[w == 0]), atol=1e-9)
@@ -431,7 +436,7 @@ def test_stochastic_gradients_where_they_arrived(name):
             else {"C": 1 / (keep.sum() * 0.1), **TIGHT}
         )
     ).fit(X[keep], Y[target][keep])
-    coef = lo.fold_parameters(fit, lo.kfold(k=4, rng=1), lo.Exact(1e-10))["coef"][0]
+    coef = lo.fold_parameters(fit, lo.kfold(k=4, rng=1), strategy=lo.Exact(1e-10))["coef"][0]
     np.testing.assert_allclose(coef, np.ravel(again.coef_), atol=1e-5)
 
 
@@ -445,7 +450,7 @@ def test_a_search_is_taken_at_what_it_chose():
         and "as fitted" not in fit.objective.note
     )
     plan, best = lo.kfold(N, 3, rng=0), clone(search.best_estimator_)
-    predicted = lo.cross_predict(fit, plan, lo.Exact())
+    predicted = lo.cross_predict(fit, plan, strategy=lo.Exact())
     for w in plan.matrix():
         np.testing.assert_allclose(
             predicted[w == 0], best.fit(X[w > 0], Y["real"][w > 0]).predict(X[w == 0]), atol=1e-9
@@ -460,7 +465,7 @@ def test_a_target_that_is_transformed():
     assert "transformed target" in fit.objective.note
     np.testing.assert_allclose(fit.objective.units.modelled, np.log(Y["positive"]))
     plan = lo.kfold(N, 3, rng=0)
-    predicted = lo.cross_predict(fit, plan, lo.Exact())
+    predicted = lo.cross_predict(fit, plan, strategy=lo.Exact())
     for w in plan.matrix():
         again = clone(host).fit(X[w > 0], Y["positive"][w > 0])
         np.testing.assert_allclose(predicted[w == 0], again.predict(X[w == 0]), rtol=1e-9)
@@ -472,20 +477,20 @@ def test_a_target_that_is_transformed():
 
 
 IN_UNITS_OF_Y = {
-    "predictions": lambda fit: lo.cross_predict(fit, 4, lo.Exact()),
+    "predictions": lambda fit: lo.cross_predict(fit, 4, strategy=lo.Exact()),
     "new rows": lambda fit: lo.predict(fit, X[:3]),
     "metrics": lambda fit: lo.cross_validate(
         fit, 4, metric=["rmse", "mape", "r2", "neg_mean_squared_error"]
     ).metrics["value"][-4:],
     "losses": lambda fit: lo.cross_validate(fit, 4, evaluate="absolute_error").per_unit(),
-    "validation": lambda fit: lo.validate(fit, B=5).table.iloc[:, :5],
-    "calibration": lambda fit: lo.calibration(lo.cross_validate(fit, 4)).table,
-    "stability": lambda fit: lo.stability(fit, B=5).units,
-    "centres": lambda fit: lo.internal_external(fit, np.arange(N) % 4).table,
-    "influence": lambda fit: lo.influence(lo.cross_validate(fit, 4), pairs=0, prediction=X[0]).rows[
-        "prediction"
-    ],
-    "intervals": lambda fit: lo.interval(fit, X[:3], 0.8),
+    "validation": lambda fit: lo.clinical.validate(fit, num_resamples=5).table.iloc[:, :5],
+    "calibration": lambda fit: lo.clinical.calibration(lo.cross_validate(fit, 4)).table,
+    "stability": lambda fit: lo.clinical.stability(fit, num_resamples=5).units,
+    "centres": lambda fit: lo.clinical.internal_external(fit, np.arange(N) % 4).table,
+    "influence": lambda fit: lo.influence(
+        lo.cross_validate(fit, 4), num_pairs=0, prediction=X[0]
+    ).rows["prediction"],
+    "intervals": lambda fit: lo.interval(fit, X[:3], level=0.8),
 }
 
 
@@ -672,8 +677,8 @@ def test_an_early_stopped_host_is_taken_to_its_minimum_and_said():
     tight = lo.from_sklearn(clone(host).set_params(**TIGHT).fit(X, Y["binary"]), X, Y["binary"])
     plan = lo.leave_one_out(N)
     np.testing.assert_allclose(
-        lo.cross_validate(fit, plan, lo.Exact()).losses,
-        lo.cross_validate(tight, plan, lo.Exact()).losses,
+        lo.cross_validate(fit, plan, strategy=lo.Exact()).losses,
+        lo.cross_validate(tight, plan, strategy=lo.Exact()).losses,
         atol=1e-7,
     )
 
@@ -709,7 +714,7 @@ def test_columns_far_from_zero_are_as_near_it(host):
     near = X - 1e8  # without what the shift has rounded
     plan = lo.kfold(24, 6, rng=0)
     fits = [lo.from_sklearn(host.fit(x, y), x, y) for x in (X, near)]
-    far, close = (lo.cross_validate(fit, plan, lo.Exact()) for fit in fits)
+    far, close = (lo.cross_validate(fit, plan, strategy=lo.Exact()) for fit in fits)
     np.testing.assert_allclose(far.losses, close.losses, rtol=1e-9)
     np.testing.assert_allclose(*(lo.fold_parameters(fit, plan)["coef"] for fit in fits), rtol=1e-8)
     np.testing.assert_allclose(

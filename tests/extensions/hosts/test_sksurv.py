@@ -36,7 +36,7 @@ ESTIMATORS = {
 def test_models_left_out_are_the_hosts_refits(name):
     (X, y), make, plan = data(), ESTIMATORS[name], lo.kfold(120, 20, rng=0)
     fit = lo.from_sksurv(make().fit(X, y), X, y)
-    found = lo.fold_parameters(fit, plan, lo.Exact(1e-10))["coef"]
+    found = lo.fold_parameters(fit, plan, strategy=lo.Exact(1e-10))["coef"]
     for fold in range(20):
         seen = plan.matrix()[fold] > 0
         again = make().fit(X[seen], y[seen])

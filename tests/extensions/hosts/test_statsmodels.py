@@ -135,8 +135,8 @@ def test_glm_refits_are_its_own(name):
     everyone = np.ones(N, bool)
     fit = lo.from_statsmodels(host(everyone))
     assert fit.decrement < 1e-4
-    coef = lo.fold_parameters(fit, plan, lo.Exact(1e-10))["coef"]
-    predicted = lo.cross_predict(fit, plan, lo.Exact(1e-10))
+    coef = lo.fold_parameters(fit, plan, strategy=lo.Exact(1e-10))["coef"]
+    predicted = lo.cross_predict(fit, plan, strategy=lo.Exact(1e-10))
     for k, w in enumerate(plan.matrix()):
         again = host(w > 0)
         np.testing.assert_allclose(coef[k], again.params, atol=2e-5)
@@ -184,7 +184,7 @@ RIDGED = {
 def test_linear_and_discrete_models(name):
     fit = lo.from_statsmodels(HOSTS[name](np.ones(N, bool)))
     assert fit.decrement < 1e-6
-    coef = lo.fold_parameters(fit, plan, lo.Exact(1e-10))["coef"]
+    coef = lo.fold_parameters(fit, plan, strategy=lo.Exact(1e-10))["coef"]
     for k, w in enumerate(plan.matrix()):
         np.testing.assert_allclose(coef[k], HOSTS[name](w > 0).params, atol=1e-6)
 
@@ -201,7 +201,7 @@ def test_regularised_fits_average_over_rows(name):
             return model(keep).fit_regularized(alpha=alpha, L1_wt=0.0)
 
     fit = lo.from_statsmodels(host(np.ones(N, bool)), alpha=alpha)
-    coef = lo.fold_parameters(fit, plan, lo.Exact(1e-10))["coef"]
+    coef = lo.fold_parameters(fit, plan, strategy=lo.Exact(1e-10))["coef"]
     for k, w in enumerate(plan.matrix()):
         np.testing.assert_allclose(coef[k], host(w > 0).params, atol=1e-4)
 
@@ -253,7 +253,7 @@ def test_a_models_own_parameters_are_refitted_too(name):
         again = [host(w > 0) for w in plan.matrix()]
     fit = lo.fit(lo.from_statsmodels(results).objective)  # its optimiser stops early
     np.testing.assert_allclose(fit.value, -results.llf, rtol=1e-7)
-    found = lo.fold_parameters(fit, plan, lo.Exact(1e-10))
+    found = lo.fold_parameters(fit, plan, strategy=lo.Exact(1e-10))
     for k, refit in enumerate(again):
         np.testing.assert_allclose(
             found["coef"][k], refit.params[: found["coef"].shape[1]], atol=5e-4
@@ -269,7 +269,7 @@ def test_proportional_hazards(ties):
         time[keep], X[keep][:, 1:], event[keep], ties=ties, strata=strata[keep]
     ).fit()
     fit = lo.from_statsmodels(host(np.ones(N, bool)))
-    coef = lo.fold_parameters(fit, plan, lo.Exact(1e-10))["coef"]
+    coef = lo.fold_parameters(fit, plan, strategy=lo.Exact(1e-10))["coef"]
     for k, w in enumerate(plan.matrix()):
         np.testing.assert_allclose(coef[k], host(w > 0).params, atol=1e-5)
 
@@ -293,7 +293,7 @@ def test_proportional_hazards_from_an_entry_on(ties):
     ).fit()
     fit, plan = lo.from_statsmodels(cut(np.ones(N, bool))), lo.kfold(N, 20, rng=0)
     assert fit.decrement < 1e-5
-    coef = lo.fold_parameters(fit, plan, lo.Exact(1e-10))["coef"]
+    coef = lo.fold_parameters(fit, plan, strategy=lo.Exact(1e-10))["coef"]
     for k, w in enumerate(plan.matrix()):
         np.testing.assert_allclose(coef[k], cut(w > 0).params, atol=1e-5)
 
@@ -303,8 +303,8 @@ def test_several_classes():
     host = lambda keep: sm.MNLogit(kind[keep], X[keep]).fit(disp=0, tol=1e-12, method="newton")
     fit = lo.from_statsmodels(host(np.ones(N, bool)))
     assert fit.decrement < 1e-8
-    predicted = lo.cross_predict(fit, plan, lo.Exact(1e-10))
-    coef = lo.fold_parameters(fit, plan, lo.Exact(1e-10))["coef"]
+    predicted = lo.cross_predict(fit, plan, strategy=lo.Exact(1e-10))
+    coef = lo.fold_parameters(fit, plan, strategy=lo.Exact(1e-10))["coef"]
     for k, w in enumerate(plan.matrix()):
         again = host(w > 0)
         np.testing.assert_allclose((coef[k] - coef[k][0])[1:].T, again.params, atol=1e-6)
@@ -319,7 +319,7 @@ def test_additive_models_on_their_basis(family):
     model = GLMGam(y, np.ones((N, 1)), splines, alpha=alpha, family=getattr(F, family)())
     fit = lo.from_statsmodels(model.fit(tol=1e-13))
     assert fit.decrement < 1e-5 and "knots are not left out" in fit.objective.note
-    coef = lo.fold_parameters(fit, plan, lo.Exact(1e-10))["coef"]
+    coef = lo.fold_parameters(fit, plan, strategy=lo.Exact(1e-10))["coef"]
     for k, w in enumerate(plan.matrix()):  # the host's own iteration, on the rows of the same basis
         keep, beta = w > 0, np.zeros(model.exog.shape[1])
         x, t = model.exog[keep], y[keep]
@@ -342,7 +342,7 @@ def test_formulas_missing_rows_and_names():
     assert fit.objective.num_units == N - 1
     assert fit.objective.parameters.names() == ["Intercept", "C(b)[T.up]", "a", "a:C(b)[T.up]"]
     assert "1 rows with missing values" in str(
-        lo.cross_validate(fit, lo.kfold(k=3), lo.NewtonStep())
+        lo.cross_validate(fit, lo.kfold(k=3), strategy=lo.NewtonStep())
     )
 
 
@@ -444,7 +444,7 @@ def test_a_plan_of_all_rows_is_matched_by_label(labels):
     with pytest.warns(
         UserWarning, match="3 of the plan's 90 units are not among those of the fit, such as"
     ):
-        found = lo.cross_predict(fit, lo.groups(frame.clinic), lo.Exact())
+        found = lo.cross_predict(fit, lo.groups(frame.clinic), strategy=lo.Exact())
     np.testing.assert_allclose(found, wanted, rtol=1e-10)
     with pytest.warns(UserWarning, match="they leave the plan"):
         estimate = lo.cross_validate(fit, lo.groups(frame.clinic))
@@ -508,7 +508,7 @@ def test_independent_errors_and_equations_are_those_of_regressions():
     }
     for host in hosts.values():
         fit = lo.from_statsmodels(host(slice(None)).fit())
-        coef = lo.fold_parameters(fit, lo.groups(cluster), lo.Exact())["coef"]
+        coef = lo.fold_parameters(fit, lo.groups(cluster), strategy=lo.Exact())["coef"]
         np.testing.assert_allclose(coef[0], host(cluster != 0).fit().params, rtol=1e-6)
 
 

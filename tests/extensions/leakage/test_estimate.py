@@ -73,7 +73,7 @@ def test_the_loss_of_a_mean_has_a_closed_form(p_test):
         X, y, side, cv = two_sides(seed, p_test=p_test)
         result = leakage_corrected(
             LinearRegression(), X, y, groups=side, leakage=RecordLeakage(0.1, p_test), loss="mse",
-            injection=Injection(num_boot=60, train_size=n), cv=cv, seed=seed,
+            injection=Injection(num_boot=60, train_size=n), cv=cv, rng=seed,
         )  # fmt: skip
         found.append(result.solved.estimate)
         naive.append(result.naive)
@@ -110,13 +110,13 @@ def test_the_numbers_repeat_and_do_not_depend_on_who_fits():
         "loss": "mse",
         "injection": SMALL,
     }
-    once = leakage_corrected(DecisionTreeRegressor(max_features=1), X, y, **arguments, seed=4)
+    once = leakage_corrected(DecisionTreeRegressor(max_features=1), X, y, **arguments, rng=4)
     again = leakage_corrected(
-        DecisionTreeRegressor(max_features=1), X, y, **arguments, seed=4, n_jobs=1
+        DecisionTreeRegressor(max_features=1), X, y, **arguments, rng=4, n_jobs=1
     )
     np.testing.assert_array_equal(once.pooled.b, again.pooled.b)
     assert once.table().equals(again.table())
-    other = leakage_corrected(DecisionTreeRegressor(max_features=1), X, y, **arguments, seed=5)
+    other = leakage_corrected(DecisionTreeRegressor(max_features=1), X, y, **arguments, rng=5)
     assert other.naive != once.naive
     batched = leakage_corrected(Ridge(), X, y, **arguments)
     frame = leakage_corrected(Ridge(), pd.DataFrame(X), pd.Series(y), **arguments)
@@ -199,7 +199,7 @@ def test_entities_cut_in_two():
         filed = label.copy()
         for k in range(8):
             filed[np.flatnonzero(label == k)[:6]] = 100 + k
-        arguments = {"loss": "mse", "injection": SMALL, "seed": seed}
+        arguments = {"loss": "mse", "injection": SMALL, "rng": seed}
         model = SplitLeakage(8 / 30)
         result = leakage_corrected(
             KNeighborsRegressor(3), X, y, groups=filed, leakage=model, **arguments

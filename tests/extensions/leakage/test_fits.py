@@ -308,7 +308,7 @@ def test_the_folds_do_not_depend_on_how_the_clusters_are_called():
 
 def test_the_splitter_works_in_cross_val_score():
     labels = np.repeat(np.arange(12), 25)
-    splits = InjectedSplits(0.2, 4, num_repeats=2, seed=3)
+    splits = InjectedSplits(0.2, 4, num_repeats=2, rng=3)
     pairs = list(splits.split(X, Y, labels))
     assert len(pairs) == splits.get_n_splits() == 8
     for train, test in pairs:

@@ -458,7 +458,7 @@ def test_rates_alone_leave_the_extrapolated_answer():
         ({"linkage": RecordLeakage(0.1)}, TypeError, "Linkage.*got RecordLeakage"),
         ({"linkage": None}, TypeError, "got NoneType"),
         ({"level": 1.0}, ValueError, "level must lie between 0 and 1; got 1.0"),
-        ({"draws": 1}, ValueError, "draws must be a whole number of 2 or more; got 1"),
+        ({"num_draws": 1}, ValueError, "num_draws must be a whole number of 2 or more; got 1"),
         ({"scoring": "no such"}, ValueError, "no such"),
         ({"groups": np.zeros(3)}, ValueError, "groups"),
         ({"groups": None, "cv": [(np.arange(100), np.arange(90, 192))]}, ValueError, "both sides"),

@@ -86,7 +86,7 @@ def test_drawn_partitions_have_the_law_of_the_definition(name, unlisted, exact, 
     monkeypatch.setattr(_chain, "PULL", pull)
     expected, inside = law(name, p, unlisted, pull)
     drawn = Linkage.from_pairs((*edges.T, p), int(edges.max()) + 1, unlisted=unlisted).partitions(
-        num, seed=1
+        num, rng=1
     )
     found, count = np.unique(drawn, axis=0, return_counts=True)
     seen = dict(zip(map(tuple, found.tolist()), count, strict=True))
@@ -131,8 +131,8 @@ def test_what_is_not_listed_counts_as_often_as_true_pairs_are_missing():
     ]
     linkage = Linkage.from_pairs(pairs)
     assert linkage.absent == pytest.approx((3 / 6) / (1 + 3 / 6))
-    drawn = Linkage.from_pairs(pairs, unlisted=linkage.absent).partitions(3, seed=1)
-    np.testing.assert_array_equal(linkage.partitions(3, seed=1), drawn)
+    drawn = Linkage.from_pairs(pairs, unlisted=linkage.absent).partitions(3, rng=1)
+    np.testing.assert_array_equal(linkage.partitions(3, rng=1), drawn)
     assert "not listed" in str(linkage)
 
 
@@ -160,7 +160,7 @@ def test_certain_pairs_are_one_record_and_impossible_ones_none():
     3 is never with 2.
     """
     pairs = [(0, 1, 1.0), (0, 2, 0.6), (1, 2, 0.6), (2, 3, 0.0), (1, 3, 0.5)]
-    drawn = Linkage.from_pairs(pairs, 4, unlisted=0.5).partitions(2000, seed=3)
+    drawn = Linkage.from_pairs(pairs, 4, unlisted=0.5).partitions(2000, rng=3)
     assert np.all(drawn[:, 0] == drawn[:, 1]) and np.all(drawn[:, 2] != drawn[:, 3])
     inside = np.mean(drawn[:, 0] == drawn[:, 2])
     assert 0.4 < inside < 0.65
@@ -332,7 +332,7 @@ def test_a_linkage_pickles_and_repeats():
     linkage = Linkage.from_pairs((*GRAPHS["triangles"].T, np.linspace(0.1, 0.9, 8)))
     before = str(linkage)
     again = pickle.loads(pickle.dumps(linkage))
-    np.testing.assert_array_equal(linkage.partitions(5, seed=2), again.partitions(5, seed=2))
+    np.testing.assert_array_equal(linkage.partitions(5, rng=2), again.partitions(5, rng=2))
     assert str(again) == before and again.summary().equals(linkage.summary())
 
 
@@ -588,7 +588,7 @@ BAD = [
     ),
     (
         lambda: Linkage.from_pairs([(0, 1, 0.5)]).partitions(0),
-        "num must be a whole number of 1 or more; got 0",
+        "num_partitions must be a whole number of 1 or more; got 0",
     ),
 ]
 

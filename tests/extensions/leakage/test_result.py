@@ -118,7 +118,7 @@ def test_other_clusters_records_among_the_tested_are_taken_out(scoring):
         injection = lo.leakage.Injection(num_boot=6, num_levels=4, train_size=300, top=20)
         result = leakage_corrected(
             LogisticRegression(), x, y, groups=np.repeat([0, 1], n), leakage=RecordLeakage(0.0, q), scoring=scoring,
-            injection=injection, cv=cv, seed=seed,
+            injection=injection, cv=cv, rng=seed,
         )  # fmt: skip
         own = np.flatnonzero(true == 1)
         model = LogisticRegression().fit(x[:n], y[:n])

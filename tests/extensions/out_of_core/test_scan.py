@@ -106,7 +106,7 @@ def test_losses_are_those_of_refits_from_nothing(loss, tmp_path):
     exact = np.array([refitted(frame, loss, row) for row in rows])
     assert (np.abs(found.losses[rows] - exact) <= found.error[rows] + 1e-6).all()
     fit = lo.fit(lo.GLM(frame[NAMES], frame.y, loss, RIDGE, sample_weight=frame.w, offset=frame.o))
-    whole = lo.cross_validate(fit, lo.leave_one_out(), lo.Exact())
+    whole = lo.cross_validate(fit, lo.leave_one_out(), strategy=lo.Exact())
     # what two decrements leave
     np.testing.assert_allclose(found.parameters["coef"], fit.parameters["coef"], rtol=1e-8)
     np.testing.assert_allclose(found.hessian, fit.hessian, rtol=1e-8, atol=1e-8)
@@ -263,7 +263,7 @@ def test_what_rounding_hides_has_no_minimiser_and_few_passes(loss, monkeypatch):
         _runner.PassRunner, "evaluate", lambda self, theta: runs.append(self) or look(self, theta)
     )
     with pytest.raises(
-        lo.IndefiniteHessianError, match=r"Of x0 the mean is so large .* centre them"
+        lo.validation.IndefiniteHessianError, match=r"Of x0 the mean is so large .* centre them"
     ):
         lo.scan(x, y, loss, RIDGE, **more)
     assert 0 < runs[0].passes < 50
@@ -308,7 +308,7 @@ def test_beside_rounding_errors_are_what_they_are_said_to_be():
     x, center, y, heavy = far_out(300.0)
     found = lo.scan(x + center, y, "logistic", RIDGE, sample_weight=heavy)
     fit = lo.fit(lo.GLM(x, y, "logistic", RIDGE, sample_weight=heavy))
-    exact = lo.cross_validate(fit, lo.leave_one_out(), lo.Exact())
+    exact = lo.cross_validate(fit, lo.leave_one_out(), strategy=lo.Exact())
     assert (
         found.lost == 0
         and (np.abs(found.losses - exact.losses) <= found.error + exact.error + 1e-12).all()
@@ -391,7 +391,7 @@ def test_what_cannot_be_scanned(tmp_path):
             lambda: lo.scan(x[:40], (x[:40, 0] > 0).astype(int), "logistic"),
         ),
         (
-            lo.IndefiniteHessianError,
+            lo.validation.IndefiniteHessianError,
             "scan",
             lambda: lo.scan(np.c_[x, x[:, 0]][:60], y[:60], "logistic"),
         ),
@@ -548,7 +548,7 @@ def test_rows_that_are_worth_most_are_in_the_mean(loss):
     given = lo.losses.Binomial("probit") if loss == "probit" else loss
     found = lo.scan(x, y, given, lo.penalties.Ridge(1.0), sample_weight=w)
     model = lo.GLM(x, y, given, lo.penalties.Ridge(1.0), sample_weight=w)
-    cv = lo.cross_validate(lo.fit(model), lo.leave_one_out(), lo.Exact())
+    cv = lo.cross_validate(lo.fit(model), lo.leave_one_out(), strategy=lo.Exact())
     assert found.lost == 0 and np.isfinite(found.error).all()
     assert abs(found.mean - cv.mean) <= found.approximation_error + cv.approximation_error
     assert (abs(found.losses - cv.losses) <= found.error + cv.error + 1e-9 * cv.losses).all()

@@ -1183,7 +1183,7 @@ def test_a_log_loss_keeps_off_infinity_as_scikit_learns_does():
 
 def test_what_one_fit_does_not_tell_the_host_fits_itself(monkeypatch):
     def told(*args, **more):
-        raise lo.IndefiniteHessianError("the Hessian is not positive definite")
+        raise lo.validation.IndefiniteHessianError("the Hessian is not positive definite")
 
     monkeypatch.setattr("leaveout.extensions.sklearn._validation.fit_host", told)
     host, y = LinearRegression(), Y["real"]

@@ -53,7 +53,7 @@ def test_refits_are_those_of_the_partial_likelihood(drop):
     plan = lo.Plan(
         np.array([0, len(held)]), held, np.zeros(len(held)), np.ones(len(held), bool), crf.num_units
     )
-    found = lo.fold_parameters(lo.fit(crf), plan, lo.Exact(1e-10))
+    found = lo.fold_parameters(lo.fit(crf), plan, strategy=lo.Exact(1e-10))
     np.testing.assert_allclose(
         flat({name: value[0] for name, value in found.items()}), want, atol=1e-5
     )
@@ -66,13 +66,13 @@ def test_a_sample_tells_what_gradients_of_all_units_would(monkeypatch):
     labels, lengths, scores = drawn(400, spread=0.5)
     fit = lo.fit(lo.CRF(labels, lengths, scores=scores, penalty=RIDGE))
     plan = lo.leave_one_out(400)
-    exact = lo.cross_validate(fit, plan, lo.Exact(1e-10)).losses
-    certified = lo.cross_validate(fit, plan, lo.Certified(0.01))
+    exact = lo.cross_validate(fit, plan, strategy=lo.Exact(1e-10)).losses
+    certified = lo.cross_validate(fit, plan, strategy=lo.Certified(0.01))
     off = np.abs(certified.losses - exact)
     assert off.mean() < 0.01 * np.std(exact) / np.sqrt(400)
     assert np.mean(off > certified.error + 1e-10) < 0.02 and len(certified.flagged()) == 0
     # whose own error is told by the same sample
-    ij = lo.cross_validate(fit, plan, lo.InfinitesimalJackknife())
+    ij = lo.cross_validate(fit, plan, strategy=lo.InfinitesimalJackknife())
     assert off.mean() < np.abs(ij.losses - exact).mean() < np.abs(ij.baseline - exact).mean() / 10
     assert np.mean(np.abs(ij.losses - exact) > ij.error + 1e-10) < 0.02
 
@@ -91,7 +91,7 @@ def test_without_a_penalty_flat_directions_are_projected_out():
         assert at(theta + 3 * direction) == pytest.approx(at(theta), rel=1e-12)
     fit = lo.fit(crf)
     assert np.abs(flats @ flat(fit.theta)).max() < 1e-9 and fit.decrement < 1e-6
-    cv = lo.cross_validate(fit, lo.leave_one_out(40), lo.InfinitesimalJackknife())
+    cv = lo.cross_validate(fit, lo.leave_one_out(40), strategy=lo.InfinitesimalJackknife())
     assert np.isfinite(cv.losses).all() and cv.mean > cv.baseline.mean()
     inside = ~np.isin(np.arange(len(labels)), np.cumsum(lengths) - lengths)
     # 1 never follows anything: its weights run away
@@ -121,20 +121,20 @@ def test_decode_by_enumeration():
 def test_held_out_labels_and_metrics():
     fit, plan = fitted("sequence"), lo.kfold(24, 4)
     crf, lengths, ij = fit.objective, fit.objective.lengths, lo.InfinitesimalJackknife()
-    predicted = crf.join(lo.cross_predict(fit, plan, ij, kind="label"))
-    folds = lo.fold_parameters(fit, plan, ij)
+    predicted = crf.join(lo.cross_predict(fit, plan, strategy=ij, kind="label"))
+    folds = lo.fold_parameters(fit, plan, strategy=ij)
     for k in range(4):
         own, held = {name: value[k] for name, value in folds.items()}, plan.index[plan.refit == k]
         want = np.concatenate([predicted[crf._steps(n)] for n in held])
         np.testing.assert_array_equal(crf.decode(own, held), want)
     errors = lambda held, seen, found: np.mean(crf.decode(found, held) != crf.labels_of(held))
-    cv = lo.cross_validate(fit, plan, ij, evaluate=errors)
+    cv = lo.cross_validate(fit, plan, strategy=ij, evaluate=errors)
     steps = [lengths[plan.index[plan.refit == k]].sum() for k in range(4)]
-    assert 1 - lo.models.token_accuracy(crf.labels_of(), predicted) == pytest.approx(
+    assert 1 - lo.developer.models.token_accuracy(crf.labels_of(), predicted) == pytest.approx(
         np.average(cv.losses, weights=steps)
     )
     tags = np.array(["B-x", "I-x", "O"], object)
-    assert 0 < lo.models.entity_f1(tags[crf.labels_of()], tags[predicted], lengths) < 1
+    assert 0 < lo.developer.models.entity_f1(tags[crf.labels_of()], tags[predicted], lengths) < 1
     with pytest.raises(ValueError, match="some NaN"):
         crf.join(np.full(crf.slots.shape, np.nan))
     with pytest.raises(ValueError, match="kind must be one of 'label', 'state'; got 'response'"):
@@ -146,9 +146,9 @@ def test_probabilities_of_held_out_labels():
     fit = fitted("label")
     labels, ij = fit.objective.codes, lo.InfinitesimalJackknife()
     plan = lo.kfold(len(labels), 6, rng=0)
-    states = lo.cross_predict(fit, plan, ij, kind="state")
+    states = lo.cross_predict(fit, plan, strategy=ij, kind="state")
     np.testing.assert_allclose(states.sum(1), 1.0)
-    own = {name: value[2] for name, value in lo.fold_parameters(fit, plan, ij).items()}
+    own = {name: value[2] for name, value in lo.fold_parameters(fit, plan, strategy=ij).items()}
     held, everyone = (plan.refit == 2), np.arange(len(labels))
     weights = np.where(np.isin(everyone, plan.index[held]), 0.0, 1.0)
     scores = call(fit.objective.score, own, weights, everyone, 1 - weights)
@@ -167,26 +167,26 @@ def test_probabilities_of_held_out_labels():
     ],
 )
 def test_entities(tags, want):
-    assert lo.models.entities(tags, [3]) == want
-    assert lo.models.entities(tags * 2, [3, 3]) == want + [
+    assert lo.developer.models.entities(tags, [3]) == want
+    assert lo.developer.models.entities(tags * 2, [3, 3]) == want + [
         (a + 3, b + 3, kind) for a, b, kind in want
     ]
-    split = lo.models.entities(tags, [1, 2])  # no entity crosses the end of a sentence
+    split = lo.developer.models.entities(tags, [1, 2])  # no entity crosses the end of a sentence
     assert all((a < 1) == (b < 1) for a, b, _ in split)
 
 
 def test_f1_and_accuracy():
     known = ["B-a", "I-a", "O", "B-b", "O", "B-a"]
     found = ["B-a", "I-a", "O", "B-a", "O", "O"]
-    assert lo.models.entity_f1(known, found, [4, 2]) == pytest.approx(2 * 1 / (3 + 2))
-    assert lo.models.token_accuracy(known, found) == pytest.approx(4 / 6)
-    assert lo.models.entity_f1(["O"], ["O"], [1]) == 0.0
+    assert lo.developer.models.entity_f1(known, found, [4, 2]) == pytest.approx(2 * 1 / (3 + 2))
+    assert lo.developer.models.token_accuracy(known, found) == pytest.approx(4 / 6)
+    assert lo.developer.models.entity_f1(["O"], ["O"], [1]) == 0.0
     with pytest.raises(ValueError, match="'X'"):
-        lo.models.entities(["X"], [1])
+        lo.developer.models.entities(["X"], [1])
     with pytest.raises(ValueError, match="add up to 2"):
-        lo.models.entities(["O"], [2])
+        lo.developer.models.entities(["O"], [2])
     with pytest.raises(ValueError, match="one label and one prediction a step"):
-        lo.models.token_accuracy(["O"], ["O", "O"])
+        lo.developer.models.token_accuracy(["O"], ["O", "O"])
 
 
 class Tensor:

@@ -43,13 +43,16 @@ def test_every_verb_gives_the_numbers_of_the_columns(loss, rows):
         alike(columns.value, by_rows.value),
     )
     for plan in (lo.leave_one_out(N), lo.kfold(N, 4), lo.bootstrap(N, 5)):
-        a, b = (lo.cross_validate(fit, plan, lo.Exact()) for fit in (columns, by_rows))
+        a, b = (lo.cross_validate(fit, plan, strategy=lo.Exact()) for fit in (columns, by_rows))
         alike(np.nan_to_num(a.losses), np.nan_to_num(b.losses), 1e-6)
         assert b.proved.all()
     plan = lo.kfold(N, 4)
-    alike(*(lo.fold_parameters(fit, plan, lo.Exact())["coef"] for fit in (columns, by_rows)), 1e-5)
-    alike(*(lo.cross_predict(fit, plan, lo.Exact()) for fit in (columns, by_rows)), 1e-6)
-    alike(*(lo.leverage(fit) for fit in (columns, by_rows)))
+    alike(
+        *(lo.fold_parameters(fit, plan, strategy=lo.Exact())["coef"] for fit in (columns, by_rows)),
+        1e-5,
+    )
+    alike(*(lo.cross_predict(fit, plan, strategy=lo.Exact()) for fit in (columns, by_rows)), 1e-6)
+    alike(*(lo.diagnostics.leverage(fit) for fit in (columns, by_rows)))
     start = lo.anchor(model, columns.parameters, curvature="rows")
     alike(start.parameters["coef"], columns.parameters["coef"])
 
@@ -120,10 +123,14 @@ def test_rows_take_the_place_of_more_columns_by_themselves(far):
         alike(columns.parameters["intercept"], by_rows.parameters["intercept"], 1e-6),
     )
     assert b.proved.all()
-    for measure in (lo.cooks_distance, lo.leverage, lo.studentized_residuals):
+    for measure in (
+        lo.diagnostics.cooks_distance,
+        lo.diagnostics.leverage,
+        lo.diagnostics.studentized_residuals,
+    ):
         alike(measure(columns), measure(by_rows), 1e-6)
-    assert np.isfinite(lo.dfbetas(columns)).all(axis=None)
-    alike(lo.dfbetas(columns), lo.dfbetas(by_rows), 1e-6)
+    assert np.isfinite(lo.diagnostics.dfbetas(columns)).all(axis=None)
+    alike(lo.diagnostics.dfbetas(columns), lo.diagnostics.dfbetas(by_rows), 1e-6)
     a, b = (lo.influence(estimate, prediction=X[0]).table() for estimate in (a, b))
     alike(a[["cook", "moved", "prediction"]], b[["cook", "moved", "prediction"]], 1e-6)
     with pytest.raises(TypeError, match="needs the Hessian of the columns"):

@@ -152,7 +152,9 @@ def test_quasi_losses_and_tweedie_are_deviances_over_the_dispersion():
             plain = type(loss)(loss.power, 1.0) if isinstance(loss, L.Tweedie) else type(loss)(1.0)
             np.testing.assert_allclose(slope(loss, 0.4), slope(plain, 0.4) / 2, rtol=1e-12)
     fit = lo.fit(lo.GLM(np.arange(8.0)[:, None], np.arange(8.0), L.QuasiPoisson(2.0)))
-    assert "no −log density" in str(lo.cross_validate(fit, lo.leave_one_out(), lo.NoUpdate()))
+    assert "no −log density" in str(
+        lo.cross_validate(fit, lo.leave_one_out(), strategy=lo.NoUpdate())
+    )
 
 
 @pytest.mark.parametrize(
@@ -251,7 +253,7 @@ def test_cox_leave_one_out_and_groups_on_transplant_patients():
     n = len(time)
     for plan in (lo.leave_one_out(n), lo.groups(np.arange(n) % 7)):
         exact, certified = (
-            lo.cross_validate(fit, plan, refit) for refit in (lo.Exact(), lo.Certified())
+            lo.cross_validate(fit, plan, strategy=refit) for refit in (lo.Exact(), lo.Certified())
         )
         for k in range(0, plan.num_refits, 6):
             keep = plan.matrix()[k] > 0
@@ -314,10 +316,10 @@ def test_certified_is_within_its_error(name):
     fit = lo.fit(CERTIFIED[name]())
     n = fit.objective.num_units
     certified = lo.cross_validate(fit, lo.leave_one_out())
-    exact = lo.cross_validate(fit, lo.leave_one_out(), lo.Exact(1e-10))
+    exact = lo.cross_validate(fit, lo.leave_one_out(), strategy=lo.Exact(1e-10))
     wrong = np.abs(certified.losses - exact.losses) > certified.error + 1e-9
     assert wrong.mean() < 0.02 and abs(certified.mean - exact.mean) <= 0.01 * certified.scale
-    parameters = lo.fold_parameters(fit, lo.leave_one_out(), lo.Exact(1e-10))
+    parameters = lo.fold_parameters(fit, lo.leave_one_out(), strategy=lo.Exact(1e-10))
     for i in (3, 17):
         weights = np.ones(n)
         weights[i] = 0.0
@@ -338,7 +340,7 @@ def test_huber_with_its_scale_has_kinks_and_knows_them():
     rng = np.random.default_rng(2)
     X = rng.standard_normal((60, 2))
     fit = lo.fit(lo.Regression(X, X @ [1.0, -1.0] + rng.standard_t(2, 60), "huber_scale"))
-    exact = lo.cross_validate(fit, lo.leave_one_out(), lo.Exact())
+    exact = lo.cross_validate(fit, lo.leave_one_out(), strategy=lo.Exact())
     certified = lo.cross_validate(fit, lo.leave_one_out())
     np.testing.assert_allclose(certified.losses, exact.losses, atol=0.1 * certified.scale)
     assert fit.parameters["scale"] > 0
@@ -353,7 +355,9 @@ def test_ordered_categories():
     model = lo.Regression(X, pd.Series(labels), "ordinal")
     assert model.levels == ("low", "mid", "high")
     np.testing.assert_array_equal(model.y, labels.codes)
-    assert np.allclose(lo.cross_predict(lo.fit(model), lo.kfold(k=4), lo.NewtonStep()).sum(1), 1)
+    assert np.allclose(
+        lo.cross_predict(lo.fit(model), lo.kfold(k=4), strategy=lo.NewtonStep()).sum(1), 1
+    )
 
 
 X0, Y0 = np.random.default_rng(0).standard_normal((30, 2)), np.arange(30.0)
@@ -546,10 +550,10 @@ def test_a_refit_whose_dispersion_goes_to_zero_has_poissons_loss(linear):
         lo.kfold(40, 8, rng=0),
     )
     poisson = lo.fit(lo.GLM(x[:, None], y, "poisson"))
-    wanted = lo.cross_validate(poisson, plan, lo.Exact(1e-13))
+    wanted = lo.cross_validate(poisson, plan, strategy=lo.Exact(1e-13))
     (refit,) = plan.refit[(plan.index == 20) & plan.held]
     for strategy in (lo.Certified(), lo.Exact()):
-        found = lo.cross_validate(fit, plan, strategy)
+        found = lo.cross_validate(fit, plan, strategy=strategy)
         entries = plan.held & (plan.refit == refit)
         np.testing.assert_allclose(
             found.losses[entries], wanted.losses[entries], rtol=0, atol=found.error[refit] + 1e-12

@@ -219,7 +219,7 @@ def test_weights_of_its_own(options):
     """
     X, y, offset, make = hard(**dict(options))
     fit, plan = lo.fit(make(np.arange(60))), lo.kfold(60, 6, rng=0)
-    found = lo.cross_validate(fit, plan), lo.cross_validate(fit, plan, lo.Exact())
+    found = lo.cross_validate(fit, plan), lo.cross_validate(fit, plan, strategy=lo.Exact())
     for k in range(plan.num_refits):
         out = plan.index[plan.indptr[k] : plan.indptr[k + 1]]
         refit = lo.fit(make(np.setdiff1d(np.arange(60), out))).parameters
@@ -238,8 +238,8 @@ def test_every_strategy_tells_how_far_it_is(refit):
     fit = lo.fit(make(np.arange(60)))
     for plan in (lo.leave_one_out(60), lo.kfold(60, 5, rng=0), lo.bootstrap(60, 5, rng=0)):
         exact, cv = (
-            lo.cross_validate(fit, plan, lo.Exact(1e-12)),
-            lo.cross_validate(fit, plan, refit),
+            lo.cross_validate(fit, plan, strategy=lo.Exact(1e-12)),
+            lo.cross_validate(fit, plan, strategy=refit),
         )
         true = np.bincount(
             plan.refit[plan.held], np.abs(cv.losses - exact.losses)[plan.held], plan.num_refits
@@ -251,8 +251,8 @@ def test_every_strategy_tells_how_far_it_is(refit):
 def test_predictions_parameters_and_measures():
     X, y, offset, make = hard()
     fit, plan = lo.fit(make(np.arange(60))), lo.leave_one_out(60)
-    exact = lo.cross_predict(fit, plan, lo.Exact(1e-12), "link")
-    found = lo.fold_parameters(fit, plan, lo.Exact(1e-12))
+    exact = lo.cross_predict(fit, plan, strategy=lo.Exact(1e-12), kind="link")
+    found = lo.fold_parameters(fit, plan, strategy=lo.Exact(1e-12))
     np.testing.assert_allclose(
         np.einsum("nkq,nq->nk", found["coef"], X) + found["intercept"] + offset, exact, atol=1e-9
     )
@@ -278,7 +278,7 @@ def test_a_common_shift_of_the_intercepts_changes_nothing():
         fit.objective, fit.parameters | {"intercept": fit.parameters["intercept"] + 3.0}
     )
     for refit in (lo.Certified(), lo.Exact()):
-        one, other = (lo.cross_validate(at, plan, refit) for at in (fit, moved))
+        one, other = (lo.cross_validate(at, plan, strategy=refit) for at in (fit, moved))
         np.testing.assert_allclose(other.losses, one.losses, atol=1e-9)
         assert other.proved.all()
 
@@ -339,7 +339,7 @@ def test_the_next_term_is_the_sum_it_says(monkeypatch):
     sample = linear.single_rows.next_term(anchor, look, 20_000)
     assert (np.abs(sample.move - move) <= 5 * sample.spread + 1e-12).all()
     exact, centered = (
-        lo.cross_predict(fit, plan, lo.Exact(1e-12), "link"),
+        lo.cross_predict(fit, plan, strategy=lo.Exact(1e-12), kind="link"),
         lambda z: z - z.mean(1, keepdims=True),
     )
     before, after = (np.abs(centered(z - exact)) for z in (look.center, look.center + move))
@@ -351,9 +351,9 @@ def test_samples_are_estimates_and_honest(monkeypatch):
     monkeypatch.setattr(linear.single_rows, "SIZES", (32, 64))
     fit, _ = weighted_fit()
     plan = lo.leave_one_out(80)
-    true = lo.cross_validate(fit, plan, lo.Exact(1e-12), audit=0)
+    true = lo.cross_validate(fit, plan, strategy=lo.Exact(1e-12), audit=0)
     for refit in (lo.Certified(0.1), lo.Certified(0.01), lo.Certified(0.001), lo.NewtonStep()):
-        cv = lo.cross_validate(fit, plan, refit, audit=0)
+        cv = lo.cross_validate(fit, plan, strategy=refit, audit=0)
         assert (np.abs(cv.losses - true.losses) <= cv.error * (1 + 1e-6) + 1e-9).all()
         assert 0 < cv.proved.sum() < 80
 

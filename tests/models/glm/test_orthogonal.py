@@ -100,7 +100,7 @@ def test_losses_are_those_of_rational_arithmetic_and_proved(table):
     )
     assert isinstance(fit.objective, OrthogonalGLM) and cv.proved.all()
     assert (off <= cv.error).all() and (cv.error <= 1e-7 * np.array(truth, float)).all()
-    np.testing.assert_allclose(lo.leverage(fit), np.array(leverage, float), rtol=1e-10)
+    np.testing.assert_allclose(lo.diagnostics.leverage(fit), np.array(leverage, float), rtol=1e-10)
 
 
 def test_products_are_rounded_once():
@@ -169,7 +169,7 @@ def test_numbers_do_not_depend_on_where_a_column_begins(way, seed, power, scale,
             fits.append(WAYS[way](np.column_stack([column, z]), y))
     tolerance = 1e-9 + (0.0 if exactly else 1000 * 2.2e-16 * a / np.std(b * x))
     first, second = (lo.cross_validate(fit, lo.leave_one_out()) for fit in fits)
-    for measure in (lo.leverage, lo.cooks_distance):
+    for measure in (lo.diagnostics.leverage, lo.diagnostics.cooks_distance):
         assert np.abs(measure(fits[0]) - measure(fits[1])).max() < tolerance
     assert np.abs(first.per_unit() - second.per_unit()).max() < tolerance and second.proved.all()
 
@@ -206,7 +206,7 @@ def test_every_verb_speaks_of_the_columns_as_given(penalty):
             lo.covariance(far, kind).summary().iloc[:2, :2],
             lo.covariance(near, kind).summary().iloc[:2, :2],
         )
-    close(lo.dfbetas(far).iloc[:, :2], lo.dfbetas(near).iloc[:, :2])
+    close(lo.diagnostics.dfbetas(far).iloc[:, :2], lo.diagnostics.dfbetas(near).iloc[:, :2])
     row = [
         lo.influence(
             lo.cross_validate(fit, lo.leave_one_out()), prediction=new[0] + np.array([a, 0.0])

@@ -84,7 +84,7 @@ def test_how_far_the_objective_with_kinks_is_off(level, spread):
     X, y, w = made(spread=spread)
     loss, plan = lo.losses.Quantile(level, width=0.02), lo.kfold(100, 5, rng=0)
     fit = lo.fit(lo.GLM(X, y, loss, sample_weight=w))
-    theta = lo.fold_parameters(fit, plan, lo.Exact())
+    theta = lo.fold_parameters(fit, plan, strategy=lo.Exact())
     assert lo.cross_validate(fit, plan).proved.all()
     for own, coef, intercept in zip(plan.matrix(), theta["coef"], theta["intercept"], strict=True):
         eta, seen = X @ coef + intercept, w * own
@@ -103,7 +103,10 @@ def test_every_row_left_out_is_another_solvers(name):
     X = np.c_[X, np.ones(60)]
     loss, plan = LOSSES[name], lo.leave_one_out(60)
     fit = lo.fit(lo.GLM(X, y, loss, lo.penalties.Ridge(0.5), sample_weight=w, intercept=False))
-    found, theta = lo.cross_validate(fit, plan), lo.fold_parameters(fit, plan, lo.Exact())["coef"]
+    found, theta = (
+        lo.cross_validate(fit, plan),
+        lo.fold_parameters(fit, plan, strategy=lo.Exact())["coef"],
+    )
     assert found.proved.all()
     for i, own in enumerate(plan.matrix()):
         gradient = lambda v, own=own: (
@@ -139,7 +142,7 @@ def test_refits_are_near_the_hosts_own(name):
     fitted = clone(host).fit(X, y, sample_weight=w)
     fit, plan = lo.from_sklearn(fitted, X, y, w), lo.kfold(150, 4, rng=0)
     assert "rounded over a width" in str(fit)
-    predicted, mine = np.empty(150), lo.cross_predict(fit, plan, lo.Exact(), "link")
+    predicted, mine = np.empty(150), lo.cross_predict(fit, plan, strategy=lo.Exact(), kind="link")
     for own in plan.matrix():
         again = clone(host).fit(X[own > 0], y[own > 0], sample_weight=w[own > 0])
         seen = again.decision_function if hasattr(again, "decision_function") else again.predict

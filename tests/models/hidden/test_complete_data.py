@@ -178,7 +178,9 @@ def test_derivatives_are_those_of_a_plain_scan(name, drop):
     close(slope[0], gradient, 1e-10)
     close(hmm.hessians(vector[None], weights[None])[0], hessian)
     if np.isnan(cross).any():  # JAX does not differentiate zero to the power of a weight
-        close(hmm.jacobian(vector), lo.models.AbstractClosedForm.jacobian(hmm, vector), 1e-5)
+        close(
+            hmm.jacobian(vector), lo.developer.models.AbstractClosedForm.jacobian(hmm, vector), 1e-5
+        )
     else:
         close(hmm.jacobian(vector), cross)
 
@@ -326,7 +328,7 @@ def test_fits_and_far_refits_by_the_preconditioner(monkeypatch):
     assert hmm.separate_states and fit.num_params > 30 and fit.decrement < 1e-5
     assert hmm.costs.work == 4 * len(strange()) * fit.num_params  # by steps, not by sequences
     exact, certified = (
-        lo.cross_validate(fit, plan, refit) for refit in (lo.Exact(), lo.Certified())
+        lo.cross_validate(fit, plan, strategy=refit) for refit in (lo.Exact(), lo.Certified())
     )
     assert walked and not len(exact.flagged()) and not len(certified.flagged())
     far = int(np.argmax(LENGTHS))
@@ -346,7 +348,7 @@ def test_fits_and_far_refits_by_the_preconditioner(monkeypatch):
         "products",
         lambda self, *args: products.append(args) or product(self, *args),
     )
-    by_products = lo.cross_validate(fit, plan, lo.Exact())
+    by_products = lo.cross_validate(fit, plan, strategy=lo.Exact())
     assert products and not len(by_products.flagged())
     np.testing.assert_allclose(by_products.losses[far], truth, rtol=1e-6)
 

@@ -83,11 +83,11 @@ def test_estimates_are_the_same(monkeypatch):
     x = rng.normal(2.0 * (np.cumsum(rng.random(300) < 0.1) % 2))
     made = lambda: lo.fit(lo.HMM(x, lo.emissions.Gaussian(), 2), num_starts=1)
     ours = {
-        refit: lo.cross_validate(made(), lo.blocks(size=60), refit)
+        refit: lo.cross_validate(made(), lo.blocks(size=60), strategy=refit)
         for refit in (lo.Certified(), lo.NoUpdate())
     }
     monkeypatch.setattr(expected_counts, "LONG", 300)
     for refit, cv in ours.items():
-        plain = lo.cross_validate(made(), lo.blocks(size=60), refit)
+        plain = lo.cross_validate(made(), lo.blocks(size=60), strategy=refit)
         np.testing.assert_allclose(cv.losses, plain.losses, rtol=1e-5)
         np.testing.assert_array_equal(cv.result, plain.result)

@@ -239,7 +239,7 @@ def test_without_edges_it_is_a_multinomial_regression():
         fit.parameters["external"][1:].T * places.std(0), whole.coef_, atol=1e-4
     )
     plan = lo.from_splits([(np.delete(np.arange(60), s), [s]) for s in (0, 7)], 60)
-    got = lo.cross_validate(fit, plan, lo.Exact()).losses
+    got = lo.cross_validate(fit, plan, strategy=lo.Exact()).losses
     want = [
         -host(np.delete(np.arange(60), s)).predict_log_proba(scaled[[s]])[0, y[s]] for s in (0, 7)
     ]

@@ -214,16 +214,16 @@ def test_held_out_observations_are_no_regressors_of_scored_ones():
         -scipy.stats.norm.logpdf(x, mean),
         np.isin(np.arange(30) % 5, 0) & (np.arange(30) > 0),
     )
-    losses = lo.cross_validate(fit, blocks, lo.NoUpdate()).losses
+    losses = lo.cross_validate(fit, blocks, strategy=lo.NoUpdate()).losses
     np.testing.assert_allclose(losses, np.where(first, alone, np.nan))
-    losses = lo.cross_validate(fit, future, lo.NoUpdate()).losses
+    losses = lo.cross_validate(fit, future, strategy=lo.NoUpdate()).losses
     np.testing.assert_allclose(
         losses,
         np.where(future.held & (future.index == 20 + future.refit), alone[future.index], np.nan),
     )
     assert "nor are held-out steps of which a regressor is held out" in hmm.note
     np.testing.assert_allclose(
-        lo.cross_predict(fit, blocks, lo.NoUpdate()), np.where(first, mean, np.nan)
+        lo.cross_predict(fit, blocks, strategy=lo.NoUpdate()), np.where(first, mean, np.nan)
     )
     gap = (np.arange(30) != 7) * 1.0
     assert np.flatnonzero(np.isnan(hmm.predictive_means(fit, gap))).tolist() == [0, 8]
@@ -232,17 +232,19 @@ def test_held_out_observations_are_no_regressors_of_scored_ones():
     assert np.flatnonzero(np.isnan(missing.predict(fit))).tolist() == [0, 8]
     joint = lo.fit(HMM(x, emissions.Autoregressive(1, prior=None), 1, score="joint"), num_starts=1)
     # silent
-    assert np.flatnonzero(np.isfinite(lo.cross_predict(joint, blocks, lo.NoUpdate()))).tolist() == [
+    assert np.flatnonzero(
+        np.isfinite(lo.cross_predict(joint, blocks, strategy=lo.NoUpdate()))
+    ).tolist() == [
         5,
         10,
         15,
         20,
         25,
     ]
-    losses = lo.cross_validate(joint, blocks, lo.NoUpdate()).losses
+    losses = lo.cross_validate(joint, blocks, strategy=lo.NoUpdate()).losses
     # x_0 has no density
     np.testing.assert_allclose(losses, [alone[max(t, 2) : t + 5].sum() for t in range(0, 30, 5)])
-    losses = lo.cross_validate(joint, future, lo.NoUpdate()).losses
+    losses = lo.cross_validate(joint, future, strategy=lo.NoUpdate()).losses
     np.testing.assert_allclose(losses, [alone[t : t + 3].sum() for t in range(20, 30)])
 
 
@@ -375,7 +377,7 @@ def test_order_of_accuracy(name):
 def test_exact_is_the_refit(name):
     fit = fitted(name)
     plan = lo.random_subsets(fit.objective.num_units, 0.1, 2, rng=1)
-    got = lo.fold_parameters(fit, plan, lo.Exact(1e-10))
+    got = lo.fold_parameters(fit, plan, strategy=lo.Exact(1e-10))
     for k, w in enumerate(plan.matrix()):
         own = flat(
             fit.objective.parameters.unconstrained(jax.tree.map(lambda leaf, k=k: leaf[k], got))
@@ -520,14 +522,14 @@ def test_what_users_ask():
     pd.testing.assert_frame_equal(hmm.predict(fit), means)
     pd.testing.assert_frame_equal(hmm.predict(fit, kind="state"), states)
     assert list(means.columns) == ["a", "b"] and means.index.equals(index)
-    x, path = hmm.simulate(fit, 500, seed=0)
+    x, path = hmm.simulate(fit, 500, rng=0)
     assert x.shape == (500, 2) and set(path) == {0, 1}
     ahead = hmm.forecast(fit, 4, level=0.8)
     assert ahead.index[0] == pd.Timestamp("2020-03-01") and ahead.columns.nlevels == 2
     assert (ahead["a"]["lower"] < ahead["a"]["mean"]).all() and (
         ahead["a"]["mean"] < ahead["a"]["upper"]
     ).all()
-    predicted = lo.cross_predict(fit, lo.contiguous(60, 0.1, 12, rng=0), lo.NoUpdate())
+    predicted = lo.cross_predict(fit, lo.contiguous(60, 0.1, 12, rng=0), strategy=lo.NoUpdate())
     assert predicted.shape == (60, 2) and np.isfinite(predicted).any()
     alone = HMM(simulated(), emissions.Poisson(), 2)
     assert isinstance(alone.predictive_means(GIVEN), np.ndarray) and alone.predictive_means(
@@ -538,7 +540,7 @@ def test_what_users_ask():
 @pytest.mark.slow
 def test_simulated_parameters_come_back():
     hmm = built(COUNTS, GIVEN)
-    x, _ = hmm.simulate(GIVEN, 4000, seed=1)
+    x, _ = hmm.simulate(GIVEN, 4000, rng=1)
     fit = lo.fit(HMM(x, emissions.Poisson(), 2), num_starts=2)
     np.testing.assert_allclose(fit.parameters["rate"], GIVEN["rate"], rtol=0.08)
     np.testing.assert_allclose(fit.parameters["transition"], GIVEN["transition"], atol=0.06)
@@ -612,7 +614,7 @@ def test_a_fold_that_holds_every_observation_of_a_state_is_flagged(drop):
     fit = lo.fit(lo.HMM(x, lo.emissions.Poisson(), 2, drop=drop, lengths=lengths))
     plan = lo.leave_one_out(5) if drop == "sequence" else lo.blocks(60, 12)
     for refit in (lo.NoUpdate(), lo.Certified()):
-        cv = lo.cross_validate(fit, plan, refit)
+        cv = lo.cross_validate(fit, plan, strategy=refit)
         assert [RESULTS(code).name for code in cv.result] == ["successful"] * 2 + ["emptied"] + [
             "successful"
         ] * 2

@@ -169,7 +169,7 @@ def test_refits_are_those_from_scratch(family, structure):
     field, dense = both(family, structure)
     fit = lo.fit(field, num_starts=1)
     at = unconstrained(fit.parameters, dense.names)
-    exact = lo.cross_validate(fit, lo.leave_one_out(), lo.Exact(), audit=0).losses
+    exact = lo.cross_validate(fit, lo.leave_one_out(), strategy=lo.Exact(), audit=0).losses
     certified = lo.cross_validate(fit, lo.leave_one_out())
     assert (np.abs(certified.losses - exact) <= certified.error + 1e-9).all()
     for site in (0, 7):
@@ -248,7 +248,7 @@ def test_a_refit_whose_sites_leave_a_coefficient_open_has_no_loss(family, refit)
     plan = lo.from_splits([(np.setdiff1d(np.arange(30), some), some) for some in out], 30)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        table = lo.cross_validate(fit, plan, refit).table()
+        table = lo.cross_validate(fit, plan, strategy=refit).table()
     lost = table.refit != 1
     assert (table.result[lost] == "undetermined").all() and table.loss[lost].isna().all()
     assert (table.result[~lost] == "successful").all() and table.loss[~lost].notna().all()
@@ -353,7 +353,8 @@ def test_ugly_numbers():
     y = rng.poisson(exposure * 0.01).astype(float)
     fit = lo.fit(lo.GaussianField(y, edges, exposure=exposure), num_starts=1)
     exact, certified = (
-        lo.cross_validate(fit, lo.leave_one_out(), refit) for refit in (lo.Exact(), lo.Certified())
+        lo.cross_validate(fit, lo.leave_one_out(), strategy=refit)
+        for refit in (lo.Exact(), lo.Certified())
     )
     assert (
         np.isfinite(exact.losses).all()
@@ -373,14 +374,15 @@ def test_maps_and_influence():
     frame = pd.DataFrame({"deprivation": x}, index=names)
     fit = lo.fit(lo.GaussianField(pd.Series(y, names), grid(5, 6), frame, **extra), num_starts=1)
     cv, at = (
-        lo.cross_validate(fit, lo.leave_one_out(), lo.NoUpdate()),
+        lo.cross_validate(fit, lo.leave_one_out(), strategy=lo.NoUpdate()),
         np.random.default_rng(0).random((30, 2)),
     )
-    axes = lo.plot.field(fit, at, cv, named=3)
+    axes = lo.plot.field(fit, at, cv, num_named=3)
     drawn = next(group for group in axes.collections if len(group.get_offsets()) == 30)
     np.testing.assert_array_equal(drawn.get_array(), fit.objective.smoothed(fit).effect)
     assert {text.get_text() for text in axes.texts} == set(names[np.argsort(-cv.per_unit())[:3]])
     told = lo.influence(
-        lo.cross_validate(fit, lo.leave_one_out(), lo.InfinitesimalJackknife(), audit=0), pairs=0
+        lo.cross_validate(fit, lo.leave_one_out(), strategy=lo.InfinitesimalJackknife(), audit=0),
+        num_pairs=0,
     )
     assert "deprivation" in told.parameters and len(told.parameters) == 30

@@ -54,7 +54,7 @@ def test_likelihood_and_gradient(kernel, ard):
     w = np.where(np.arange(25) == 3, 0.0, 1.0)
     # weight zero is deletion
     assert model.loss(theta, w) == pytest.approx(few.loss(theta, np.ones(24)), rel=1e-10)
-    given = lo.models.AbstractClosedForm.jacobian(model, theta)
+    given = lo.developer.models.AbstractClosedForm.jacobian(model, theta)
     np.testing.assert_allclose(model.jacobian(theta), given, atol=2e-5)
 
 
@@ -93,10 +93,11 @@ def test_refits_and_scores():
     fit, n = lo.fit(model, num_starts=1), len(y)
     plan = lo.leave_one_out(n)
     certified, exact = (
-        lo.cross_validate(fit, plan, refit, audit=0) for refit in (lo.Certified(), lo.Exact())
+        lo.cross_validate(fit, plan, strategy=refit, audit=0)
+        for refit in (lo.Certified(), lo.Exact())
     )
     assert (np.abs(certified.losses - exact.losses) <= certified.error + 1e-9).all()
-    parameters = lo.fold_parameters(fit, plan, lo.Exact())
+    parameters = lo.fold_parameters(fit, plan, strategy=lo.Exact())
     rest = np.arange(1, n)
     again = lo.fit(lo.GaussianProcess(X[1:], y[1:], kernel="matern32", prior=None), num_starts=1)
     # without a prior, whose scale is that of the rows, there is a minimum too
@@ -114,9 +115,9 @@ def test_refits_and_scores():
     np.testing.assert_allclose(told[1][:4], fit.value - model.look(each, w)[0], atol=1e-8)
     held = model.losses(each, w, np.arange(4)[:, None], np.ones((4, 1), bool))[:, 0]
     np.testing.assert_allclose(told[0][:4, 0], held, atol=1e-8)
-    predicted = lo.cross_predict(fit, lo.kfold(k=4), lo.NewtonStep())
+    predicted = lo.cross_predict(fit, lo.kfold(k=4), strategy=lo.NewtonStep())
     assert np.corrcoef(predicted, y)[0, 1] > 0.8
-    groups = lo.auto_groups(fit, 4)
+    groups = lo.diagnostics.auto_groups(fit, 4)
     assert groups.num_refits == n and (groups.index[::4] == np.arange(n)).all()
 
 

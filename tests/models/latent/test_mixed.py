@@ -415,7 +415,7 @@ def test_restricted_refits_are_those_from_scratch(data, form):
         lo.fit(lo.Mixed(f"gaussian ~ x + {form}", data, method="REML")),
         lo.kfold(len(data), 5, rng=0),
     )
-    found = lo.fold_parameters(fit, plan, lo.Certified())
+    found = lo.fold_parameters(fit, plan, strategy=lo.Certified())
     held = plan.index[plan.refit == 0]
     scratch = lo.fit(
         lo.Mixed(f"gaussian ~ x + {form}", data.drop(index=held), method="REML")
@@ -445,7 +445,7 @@ def test_a_refit_whose_rows_leave_a_coefficient_open_has_no_loss(refit):
     fit = lo.fit(lo.Mixed("y ~ only + (1 | p)", frame, drop="p"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        cv = lo.cross_validate(fit, lo.leave_one_out(10), refit)
+        cv = lo.cross_validate(fit, lo.leave_one_out(10), strategy=refit)
     assert 3 in cv.flagged() and np.isnan(cv.losses).nonzero()[0].tolist() == [3]
     # the reference level leaves with p = 3
     frame["level"] = frame.p.map(lambda p: "a" if p == 3 else "b" if p < 6 else "c")
@@ -453,7 +453,7 @@ def test_a_refit_whose_rows_leave_a_coefficient_open_has_no_loss(refit):
     left = frame.p.to_numpy()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        cv = lo.cross_validate(fit, lo.groups(left), refit)
+        cv = lo.cross_validate(fit, lo.groups(left), strategy=refit)
     assert np.flatnonzero(np.isnan(cv.losses)).tolist() == np.flatnonzero(left == 3).tolist()
 
 
@@ -551,7 +551,7 @@ def test_refits_are_those_of_lme4():
         pd.read_csv(folder / "glmm_refits.csv").to_numpy(),
     )
     fit = lo.fit(lo.Mixed("y ~ x1 + x2 + x3 + (1 | g)", frame, "binomial", drop="g", quadrature=25))
-    found = lo.fold_parameters(fit, lo.leave_one_out(200), lo.Exact())
+    found = lo.fold_parameters(fit, lo.leave_one_out(200), strategy=lo.Exact())
     ours = np.column_stack([found["coef"], np.sqrt(found["covariance[g]"][:, 0, 0])])
     np.testing.assert_allclose(ours[: len(theirs)], theirs, atol=2e-5)
 
@@ -562,7 +562,7 @@ def test_cross_validation_is_that_of_refits_from_scratch():
         whole = mixed(drop, "gaussian", n=100)
         fit = lo.fit(whole)
         plan = lo.kfold(whole.num_units, 5, rng=0)
-        cv = lo.cross_validate(fit, plan, lo.Exact())
+        cv = lo.cross_validate(fit, plan, strategy=lo.Exact())
         X, y, code = (
             whole.data.design @ np.linalg.inv(whole.transform) * whole.unit,
             whole.data.y * whole.unit,
@@ -602,7 +602,7 @@ def test_clusters_left_out_are_within_their_errors(form):
     frame["y"] = (rng.logistic(size=300) < eta) * 1.0
     fit = lo.fit(lo.Mixed(f"y ~ x + {form}", frame, "binomial", drop="p"))
     near, exact = (
-        lo.cross_validate(fit, lo.leave_one_out(30), refit, audit=0).table()
+        lo.cross_validate(fit, lo.leave_one_out(30), strategy=refit, audit=0).table()
         for refit in (lo.Certified(), lo.Exact())
     )
     off = np.abs(near.loss - exact.loss)
@@ -674,7 +674,7 @@ def test_refits_hold_a_variance_at_zero_or_say_that_it_would_leave(seed, effects
     with pytest.warns(UserWarning, match=said):
         fit = lo.fit(lo.Mixed(f"y ~ x + ({effects} | p)", frame, drop="p"))
     plan, model = lo.leave_one_out(15), fit.objective
-    cv, found = lo.cross_validate(fit, plan), lo.fold_parameters(fit, plan, lo.Exact())
+    cv, found = lo.cross_validate(fit, plan), lo.fold_parameters(fit, plan, strategy=lo.Exact())
     thetas = [
         model.parameters.unconstrained({name: value[k] for name, value in found.items()})
         for k in range(15)
@@ -774,8 +774,8 @@ def test_held_out_predictions_of_rows(data):
     fit = lo.fit(lo.Mixed("gaussian ~ x + (1 | p)", data))
     plan = lo.groups(data.p.to_numpy())
     found, refits = (
-        lo.cross_predict(fit, plan, lo.Exact()),
-        lo.fold_parameters(fit, plan, lo.Exact()),
+        lo.cross_predict(fit, plan, strategy=lo.Exact()),
+        lo.fold_parameters(fit, plan, strategy=lo.Exact()),
     )
     for k, code in enumerate(np.unique(data.p)):
         here = (data.p == code).to_numpy()
@@ -789,8 +789,11 @@ def test_held_out_predictions_of_rows(data):
 def test_covariances_and_influence_are_of_natural_parameters():
     fit = lo.fit(mixed("patient", "gaussian"))
     table, own = lo.covariance(fit), fit.objective.coefficients(fit)
-    cv = lo.cross_validate(fit, lo.leave_one_out(), lo.Exact())
-    told, refits = lo.influence(cv), lo.fold_parameters(fit, lo.leave_one_out(), lo.Exact())
+    cv = lo.cross_validate(fit, lo.leave_one_out(), strategy=lo.Exact())
+    told, refits = (
+        lo.influence(cv),
+        lo.fold_parameters(fit, lo.leave_one_out(), strategy=lo.Exact()),
+    )
     moved = refits["scale"] - fit.parameters["scale"]
     assert abs(np.corrcoef(told.parameters["scale"], moved)[0, 1]) == pytest.approx(1.0, abs=1e-4)
     assert np.sqrt(np.diag(table))[:2] == pytest.approx(own.se.to_numpy(), rel=0.5)
@@ -809,7 +812,7 @@ def test_standard_errors_of_clusters_that_share_effects():
     Nested ones by what they are nested in. None are bootstrapped.
     """
     crossed = lo.fit(mixed("patient", "gaussian", crossed=True))
-    cv = lo.cross_validate(crossed, lo.leave_one_out(20), lo.NoUpdate())
+    cv = lo.cross_validate(crossed, lo.leave_one_out(20), strategy=lo.NoUpdate())
     assert cv.se == pytest.approx(
         cv.losses.std(ddof=1) / np.sqrt(20)
     ) and "over 20 units, each by itself" in str(cv)

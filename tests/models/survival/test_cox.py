@@ -97,14 +97,16 @@ def test_refits_lie_within_their_errors(strata, folds, monkeypatch):
     monkeypatch.setattr(_expansion, "MIN_REFIT_PASSES", 10**6)
     objective = model(4, rounded=True, strata=strata, scale=2.0, n=120)
     fit, plan = lo.fit(objective), lo.leave_one_out(120)
-    found = lo.cross_validate(fit, plan, lo.Certified(0.05), audit=0)
+    found = lo.cross_validate(fit, plan, strategy=lo.Certified(0.05), audit=0)
     for fold in np.argsort(-np.abs(found.losses - found.baseline))[:folds]:
         weights = plan.matrix()[fold]
         theta = minimiser(objective, fit.theta, weights)
         loss = float(objective.loss(theta, np.ones(120)) - objective.loss(theta, weights))
         assert abs(found.losses[fold] - loss) <= found.error[fold] + 1e-9
     np.testing.assert_allclose(
-        lo.cross_validate(fit, plan, lo.NoUpdate(), audit=0).losses, found.baseline, atol=1e-10
+        lo.cross_validate(fit, plan, strategy=lo.NoUpdate(), audit=0).losses,
+        found.baseline,
+        atol=1e-10,
     )
 
 
@@ -200,7 +202,8 @@ def test_weights_and_entry_times_by_enumeration_and_by_refits(names, ties):
     objective, ones = lo.Cox(X, time, event, **more), np.ones(n)
     fit, plan = lo.fit(objective), lo.leave_one_out(n)
     exact, certified = (
-        lo.cross_validate(fit, plan, refit, audit=0) for refit in (lo.Exact(1e-10), lo.Certified())
+        lo.cross_validate(fit, plan, strategy=refit, audit=0)
+        for refit in (lo.Exact(1e-10), lo.Certified())
     )
     for k in range(0, n, 3):
         keep = plan.matrix()[k]
@@ -240,7 +243,7 @@ def test_whole_weights_are_copies_and_rows_of_one_subject_are_one_row():
     ]
     plans = lo.leave_one_out(n), lo.groups(many)
     both = [
-        lo.cross_validate(fit, plan, lo.Exact(1e-10)).losses
+        lo.cross_validate(fit, plan, strategy=lo.Exact(1e-10)).losses
         for fit, plan in zip(fits, plans, strict=True)
     ]
     np.testing.assert_allclose(*both, atol=1e-9)
@@ -253,9 +256,9 @@ def test_whole_weights_are_copies_and_rows_of_one_subject_are_one_row():
         entry=np.c_[np.full(n, -1.0), time / 2].ravel(),
     )
     whole, plan = lo.fit(lo.Cox(X, time, event)), lo.groups(np.repeat(np.arange(n), 2))
-    found = lo.cross_validate(lo.fit(cut), plan, lo.Exact(1e-10)).losses
+    found = lo.cross_validate(lo.fit(cut), plan, strategy=lo.Exact(1e-10)).losses
     np.testing.assert_allclose(
-        found, lo.cross_validate(whole, plans[0], lo.Exact(1e-10)).losses, atol=1e-9
+        found, lo.cross_validate(whole, plans[0], strategy=lo.Exact(1e-10)).losses, atol=1e-9
     )
 
 

@@ -12,11 +12,12 @@ from numpy.typing import ArrayLike
 
 import leaveout as lo
 
-from ... import AbstractObjective, Fit
+from ... import Fit
 from ...developer import (
     LOG_DENSITY,
     LOG_LIKELIHOOD,
     LOG_PROBABILITY,
+    AbstractObjective,
     ActiveGLM,
     NamedArrays,
     call_traced,
@@ -120,7 +121,7 @@ def from_posterior(
     >>> import jax.numpy as jnp
     >>> from jax.scipy.special import gammaln
     >>> unit_loss = lambda theta, y: theta["rate"] - y * jnp.log(theta["rate"]) + gammaln(y + 1)
-    >>> posterior = lo.from_posterior(
+    >>> posterior = lo.bayes.from_posterior(
     ...     {"rate": rate},
     ...     unit_loss,
     ...     y,

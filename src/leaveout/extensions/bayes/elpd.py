@@ -18,7 +18,7 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
-from ... import RESULTS, Estimate, Interrupted, Plan
+from ... import RESULTS, Estimate, Plan
 from ...developer import (
     File,
     FloatArray,
@@ -28,6 +28,7 @@ from ...developer import (
     PrintedTexts,
     Rng,
     conventional,
+    count,
     display_name,
     elpd_data,
     float64,
@@ -37,6 +38,7 @@ from ...developer import (
     record,
     share,
 )
+from ...validation import Interrupted
 from .fold_estimator import FoldEstimator, LogDensities, error_of_batches
 from .importance import MAX_K, WeightedDraws
 from .posterior import Posterior
@@ -58,8 +60,8 @@ class PosteriorEstimate(Estimate):
     """The elpd of every fold of a plan, with Pareto's k̂, the gap between two estimates, and
     Monte-Carlo errors.
 
-    `lo.elpd` returns it. It is an `Estimate` whose losses are −elpd, so that `lo.compare` takes it
-    beside fits.
+    `lo.bayes.elpd` returns it. It is an `Estimate` whose losses are −elpd, so that `lo.compare`
+    takes it beside fits.
 
     Attributes
     ----------
@@ -100,8 +102,10 @@ class PosteriorEstimate(Estimate):
     >>> y = rng.normal(size=20)
     >>> draws = y.sum() / 21 + rng.normal(size=(2000, 1)) / 21**0.5
     >>> loss = lambda theta, y: 0.5 * (y - theta[0]) ** 2 + 0.5 * np.log(2 * np.pi)
-    >>> posterior = lo.from_posterior(draws, loss, y, log_prior=lambda theta: -0.5 * theta[0] ** 2)
-    >>> found = lo.elpd(posterior, lo.leave_one_out())
+    >>> posterior = lo.bayes.from_posterior(
+    ...     draws, loss, y, log_prior=lambda theta: -0.5 * theta[0] ** 2
+    ... )
+    >>> found = lo.bayes.elpd(posterior, lo.leave_one_out())
     >>> bool(found.pareto_k.max() < 0.7), len(found.flagged())
     (True, 0)
     """
@@ -168,8 +172,7 @@ class PosteriorEstimate(Estimate):
         level: float = 0.95,
         *,
         response: ArrayLike | None = None,
-        seed: int = 0,
-        rng: Rng = None,
+        rng: Rng = 0,
     ) -> PosteriorPredictions:
         """Predict the response of every left-out unit, and compare: mean, interval, PIT, CRPS or
         Brier score, R².
@@ -191,10 +194,8 @@ class PosteriorEstimate(Estimate):
         response : array_like, shape (units,), optional
             Response of each unit; by default that of the model, or of the data: the array, or its
             "y".
-        seed : int, default 0
-            Seed of the drawn responses, and of ties of the PIT.
-        rng : int, numpy.random.Generator or None, optional
-            In place of `seed`.
+        rng : int, numpy.random.Generator or None, default 0
+            Random numbers of the drawn responses, and of ties of the PIT.
 
         Returns
         -------
@@ -218,10 +219,10 @@ class PosteriorEstimate(Estimate):
         >>> y = rng.normal(size=20)
         >>> draws = y.sum() / 21 + rng.normal(size=(2000, 1)) / 21**0.5
         >>> loss = lambda theta, y: 0.5 * (y - theta[0]) ** 2 + 0.5 * np.log(2 * np.pi)
-        >>> posterior = lo.from_posterior(
+        >>> posterior = lo.bayes.from_posterior(
         ...     draws, loss, y, log_prior=lambda theta: -0.5 * theta[0] ** 2
         ... )
-        >>> found = lo.elpd(posterior, lo.leave_one_out())
+        >>> found = lo.bayes.elpd(posterior, lo.leave_one_out())
         >>> predicted = found.predict(lambda key, theta, y: theta[0] + jax.random.normal(key))
         >>> bool(predicted.table["pit"].between(0, 1).all())
         True
@@ -232,8 +233,9 @@ class PosteriorEstimate(Estimate):
             )
         if self.posterior is None:
             raise ValueError(
-                "predict: this estimate has no posterior, as one that was pickled; call lo.elpd again."
+                "predict: this estimate has no posterior, as one that was pickled; call lo.bayes.elpd again."
             )
+        seed = count("predict: rng", rng, 0)
         return predict_left_out(self, simulate, share("predict: level", level), response, seed)
 
     def without_data(self) -> "PosteriorEstimate":
@@ -397,7 +399,8 @@ def elpd(
     Parameters
     ----------
     posterior : Posterior
-        The posterior, from `lo.from_posterior`, `lo.from_numpyro` or `lo.from_pymc`.
+        The posterior, from `lo.bayes.from_posterior`, `lo.bayes.from_numpyro` or
+        `lo.bayes.from_pymc`.
     plan : Plan, int or splitter
         The units to leave out, such as `lo.leave_one_out()` or `lo.groups(labels)`, as in
         `lo.cross_validate`.
@@ -408,7 +411,8 @@ def elpd(
         Labels of groups for a number of folds or a splitter, as in `lo.cross_validate`.
     refit : callable, optional
         Function of the numbers of the units that a fold sees, which returns draws of that posterior
-        in the form that `lo.from_posterior` got. It is called for folds that are not accepted.
+        in the form that `lo.bayes.from_posterior` got. It is called for folds that are not
+        accepted.
     checkpoint : path, optional
         A file that keeps the folds for which the draws as they are will not do, so that a call that
         was stopped goes on.
@@ -455,7 +459,7 @@ def elpd(
     >>> draws = fit.at(
     ...     rng.normal(size=(4, 500, 3))
     ... )  # of the Gaussian at the mode, which is near the posterior
-    >>> found = lo.elpd(lo.from_posterior(draws, fit), lo.leave_one_out())
+    >>> found = lo.bayes.elpd(lo.bayes.from_posterior(draws, fit), lo.leave_one_out())
     >>> cv = lo.cross_validate(fit, lo.leave_one_out())
     >>> round(found.mean, 1), round(cv.mean, 1)
     (1.5, 1.5)

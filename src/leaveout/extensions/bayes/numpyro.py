@@ -34,8 +34,8 @@ def from_numpyro(
     model : callable
         The model, as it was given to the kernel, without discrete latent variables.
     mcmc : numpyro.infer.MCMC, or dict of arrays
-        The sampler that ran, or draws of the latent sites by name, as `lo.from_posterior` takes
-        them.
+        The sampler that ran, or draws of the latent sites by name, as `lo.bayes.from_posterior`
+        takes them.
     *args : Any
         Arguments of the model; by default those of the last run.
     observed : str, optional
@@ -75,7 +75,7 @@ def from_numpyro(
     >>> rng = np.random.default_rng(0)
     >>> y = rng.normal(size=30)
     >>> draws = {"mean": y.sum() / 31 + rng.normal(size=(4, 500)) / 31**0.5}
-    >>> found = lo.elpd(lo.from_numpyro(model, draws, y), lo.leave_one_out())
+    >>> found = lo.bayes.elpd(lo.bayes.from_numpyro(model, draws, y), lo.leave_one_out())
     >>> len(found.flagged())
     0
     """

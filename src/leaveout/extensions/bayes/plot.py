@@ -12,13 +12,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def pit(found: PosteriorPredictions, ax: "Axes | None" = None) -> "Axes":
+def pit(
+    predictions: PosteriorPredictions,
+    ax: "Axes | None" = None,
+) -> "Axes":
     """Plot how often each value of the PIT of left-out responses occurs, and where 95 % of the bars
     of a right model lie.
 
     Parameters
     ----------
-    found : PosteriorPredictions
+    predictions : PosteriorPredictions
         The result of `PosteriorEstimate.predict`.
     ax : Axes, optional
         The axes to draw on; new ones by default.
@@ -37,16 +40,16 @@ def pit(found: PosteriorPredictions, ax: "Axes | None" = None) -> "Axes":
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(60, 2))
     >>> fit = lo.fit(lo.GLM(X, rng.poisson(np.exp(X[:, 0])), "poisson", lo.penalties.Ridge(1.0)))
-    >>> posterior = lo.from_posterior(fit.at(rng.normal(size=(4, 500, 3))), fit)
-    >>> lo.plot.pit(lo.elpd(posterior, lo.leave_one_out()).predict()).get_xlabel()
+    >>> posterior = lo.bayes.from_posterior(fit.at(rng.normal(size=(4, 500, 3))), fit)
+    >>> lo.plot.pit(lo.bayes.elpd(posterior, lo.leave_one_out()).predict()).get_xlabel()
     'PIT, place of a response in its predictive distribution'
     """
-    if not isinstance(found, PosteriorPredictions):
+    if not isinstance(predictions, PosteriorPredictions):
         raise TypeError(
-            f"plot.pit: give lo.elpd(posterior, plan).predict(); got {type(found).__name__}."
+            f"plot.pit: give lo.bayes.elpd(posterior, plan).predict(); got {type(predictions).__name__}."
         )
     ax = axes_of(ax, (6.0, 4.0))
-    values = found.table["pit"].dropna().to_numpy()
+    values = predictions.table["pit"].dropna().to_numpy()
     bars = int(np.clip(len(values) // 10, 5, 20))  # ten units or more in a bar
     low, high = scipy.stats.binom.interval(0.95, len(values), 1 / bars)
     ax.hist(
@@ -60,5 +63,5 @@ def pit(found: PosteriorPredictions, ax: "Axes | None" = None) -> "Axes":
         ylabel="units",
         xlim=(0, 1),
     )
-    ax.set_title(dict(found._lines()).get("PIT", ""), fontsize="medium")
+    ax.set_title(dict(predictions._lines()).get("PIT", ""), fontsize="medium")
     return legend(ax)

@@ -19,10 +19,11 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from ... import RESULTS, AbstractObjective, Fit, IndefiniteHessianError, fit as minimise
+from ... import RESULTS, Fit, fit as minimise
 from ...developer import (
     CAPACITY,
     LOG_LIKELIHOOD,
+    AbstractObjective,
     AbstractPosterior,
     Arrays,
     Lines,
@@ -42,6 +43,7 @@ from ...developer import (
     whole,
 )
 from ...models import AbstractClosedForm
+from ...validation import IndefiniteHessianError
 from .responses import DrawResponses
 from .sampled import Integrated, Sampled
 
@@ -70,7 +72,7 @@ LARGE = 0.3
 
 @record
 class Posterior(AbstractPosterior):
-    """A posterior by its draws and its density; `lo.from_posterior` returns it.
+    """A posterior by its draws and its density; `lo.bayes.from_posterior` returns it.
 
     Attributes
     ----------
@@ -117,7 +119,7 @@ class Posterior(AbstractPosterior):
     >>> import leaveout as lo
     >>> y = np.array([0.1, -0.4, 1.2, 0.7])
     >>> draws = 0.32 + 0.447 * np.random.default_rng(0).standard_normal((2000, 1))
-    >>> posterior = lo.from_posterior(
+    >>> posterior = lo.bayes.from_posterior(
     ...     draws,
     ...     lambda theta, y: 0.5 * (y - theta[0]) ** 2 + 0.919,
     ...     y,

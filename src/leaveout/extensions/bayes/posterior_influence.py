@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ... import AbstractRefit, leave_one_out
+from ... import leave_one_out
 from ...developer import PlanLike, call_traced, leaves_of, map_arrays, plan_reader
 from .fold_estimator import FoldEstimator, FoldResult
 from .posterior import Posterior
@@ -17,12 +17,12 @@ Array = np.ndarray
 
 
 def posterior_influence(
-    posterior: Posterior, plan: PlanLike | AbstractRefit, prediction: Any
+    posterior: Posterior, plan: PlanLike | None, prediction: Any
 ) -> pd.DataFrame:
     """Tabulate how means and standard deviations of the parameters, or of a prediction, change in
     every fold.
     """
-    if isinstance(plan, AbstractRefit):
+    if plan is None:
         plan = leave_one_out()
     plan = plan_reader("influence", posterior.objective).resolve(plan)
     if prediction is not None and not callable(prediction):

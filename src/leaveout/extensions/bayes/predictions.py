@@ -82,8 +82,8 @@ class PosteriorPredictions(PrintedResult):
     >>> X = rng.normal(size=(60, 2))
     >>> y = rng.poisson(np.exp(X[:, 0]))
     >>> fit = lo.fit(lo.GLM(X, y, "poisson", lo.penalties.Ridge(1.0)))
-    >>> posterior = lo.from_posterior(fit.at(rng.normal(size=(4, 500, 3))), fit)
-    >>> found = lo.elpd(posterior, lo.leave_one_out()).predict(level=0.9)
+    >>> posterior = lo.bayes.from_posterior(fit.at(rng.normal(size=(4, 500, 3))), fit)
+    >>> found = lo.bayes.elpd(posterior, lo.leave_one_out()).predict(level=0.9)
     >>> found.table.shape, found.table.columns[:6].tolist()
     ((60, 8), ['y', 'mean', 'low', 'high', 'pit', 'crps'])
     """
@@ -236,7 +236,7 @@ def predict_left_out(
     if posterior.block_losses is None:
         raise ValueError(
             "predict: units depend on one another given the parameters, so these alone predict none of them. Effects of groups "
-            "may be integrated out of functions of your own: lo.from_posterior(draws, unit_loss, data, integrate=…)."
+            "may be integrated out of functions of your own: lo.bayes.from_posterior(draws, unit_loss, data, integrate=…)."
         )
     unit = plan.scored_units
     refit = plan.scored_refits

@@ -80,7 +80,7 @@ def from_pymc(
     ...     mean = pm.Normal("mean", 0, 1)
     ...     obs = pm.Normal("y", mean, 1, observed=y)
     >>> draws = {"mean": y.sum() / 31 + rng.normal(size=(4, 500)) / 31**0.5}  # or pm.sample()
-    >>> found = lo.elpd(lo.from_pymc(model, draws), lo.leave_one_out())
+    >>> found = lo.bayes.elpd(lo.bayes.from_pymc(model, draws), lo.leave_one_out())
     >>> len(found.flagged())
     0
     """

@@ -6,8 +6,19 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from ... import AbstractObjective, losses
-from ...developer import CAPACITY, Array, Arrays, PyTree, compile_static, float64, jax, jnp, unravel
+from ... import losses
+from ...developer import (
+    CAPACITY,
+    AbstractObjective,
+    Array,
+    Arrays,
+    PyTree,
+    compile_static,
+    float64,
+    jax,
+    jnp,
+    unravel,
+)
 from .sampled import DRAWN, Integrated, Sampled
 
 # responses `[draws, some]` at θ `[draws, params]`, of some units, given units of some weights, by a

@@ -19,8 +19,17 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from ... import AbstractObjective
-from ...developer import LOG_LIKELIHOOD, Array, Arrays, PyTree, Scalar, jax, jnp, static
+from ...developer import (
+    LOG_LIKELIHOOD,
+    AbstractObjective,
+    Array,
+    Arrays,
+    PyTree,
+    Scalar,
+    jax,
+    jnp,
+    static,
+)
 from ...models import Parameters, Units
 from .coordinates import coordinate_names
 

@@ -144,8 +144,8 @@ def from_stan(model: Any, draws: Any, *, log_lik: str = "log_lik") -> Posterior:
     >>> def loo(stan_file, data, draws):  # by BridgeStan and CmdStanPy
     ...     import bridgestan
     ...
-    ...     return lo.elpd(
-    ...         lo.from_stan(bridgestan.StanModel(stan_file, data), draws),
+    ...     return lo.bayes.elpd(
+    ...         lo.bayes.from_stan(bridgestan.StanModel(stan_file, data), draws),
     ...         lo.leave_one_out(),
     ...     )
     """

@@ -17,7 +17,7 @@ import leaveout as lo
 
 from ._console import fail
 
-REFITS: dict[str, lo.AbstractRefit] = {
+REFITS: dict[str, lo.developer.AbstractRefit] = {
     "certified": lo.Certified(),
     "exact": lo.Exact(),
     "newton": lo.NewtonStep(),
@@ -252,7 +252,7 @@ class FoldOptions:
     ] = False
 
     @property
-    def strategy(self) -> lo.AbstractRefit:
+    def strategy(self) -> lo.developer.AbstractRefit:
         return REFITS[self.refit]
 
     @property
@@ -277,7 +277,7 @@ class FoldOptions:
         estimate = lo.cross_validate(
             fit,
             folds,
-            self.strategy,
+            strategy=self.strategy,
             evaluate=score,
             checkpoint=self.checkpoint_of(number),
             **self.measures,

@@ -99,7 +99,7 @@ def fit_models(
     for number, (name, model) in enumerate(models.items(), 1):
         with warnings_as_notes() as notes:
             try:
-                outcome.fits[name] = lo.fit(model, num_starts=search.starts, seed=search.seed)
+                outcome.fits[name] = lo.fit(model, num_starts=search.starts, rng=search.seed)
                 outcome.estimates[name] = search.cross_validate(outcome.fits[name], folds, number)
             except (ValueError, TypeError, RuntimeError) as error:
                 outcome.failures.append(f"{name}: {error}")

@@ -90,15 +90,17 @@ def crf(
     with warnings_as_notes() as notes:
         fit = lo.fit(model)
         cv = fold_options.cross_validate(fit, plan)
-        held_out = model.join(lo.cross_predict(fit, plan, fold_options.strategy, kind="label"))
+        held_out = model.join(
+            lo.cross_predict(fit, plan, strategy=fold_options.strategy, kind="label")
+        )
     kinds = set(tagged.labels)
     description = f"{name}: {n} sentences, {len(tagged.words)} words, {len(kinds)} labels; {len(names)} indicators"
     console.print(f"{description}\n{cv}")
     entity = all(ENTITY.fullmatch(str(label)) for label in kinds)
     for heading_of_line, predicted in (("held out", held_out), ("no update", model.decode(fit))):
-        line = f"{heading_of_line:<16}{lo.models.token_accuracy(tagged.labels, predicted):.2%} of labels decoded rightly"
+        line = f"{heading_of_line:<16}{lo.developer.models.token_accuracy(tagged.labels, predicted):.2%} of labels decoded rightly"
         line += (
-            f", F1 of entities {lo.models.entity_f1(tagged.labels, predicted, tagged.lengths):.2%}"
+            f", F1 of entities {lo.developer.models.entity_f1(tagged.labels, predicted, tagged.lengths):.2%}"
             if entity
             else ""
         )

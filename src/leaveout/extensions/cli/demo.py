@@ -86,12 +86,12 @@ def _warm(call: Callable[[], T]) -> tuple[T, float]:
 
 def _table(fit: lo.Fit, plan: lo.Plan) -> lo.Estimate:
     """Tabulate every strategy beside `Exact`, whose estimate is returned."""
-    exact = lo.cross_validate(fit, plan, lo.Exact())
+    exact = lo.cross_validate(fit, plan, strategy=lo.Exact())
     table = table_of(
         "strategy", "mean loss", "mean |error|", "reported", "seconds", words=("strategy",)
     )
     for refit in STRATEGIES:
-        estimate, seconds = _warm(lambda refit=refit: lo.cross_validate(fit, plan, refit))
+        estimate, seconds = _warm(lambda refit=refit: lo.cross_validate(fit, plan, strategy=refit))
         error = "–"
         if not isinstance(refit, lo.Exact):
             error = f"{np.mean(np.abs(estimate.per_unit() - exact.per_unit())):.1e}"

@@ -43,7 +43,7 @@ def glm(
     if out is not None:
         table = estimate.table().rename(columns={"unit": "row"})
         place = rows.frame.index.get_indexer(pd.Index(table["row"]))
-        prediction = lo.cross_predict(fit, estimate.plan, fold_options.strategy)
+        prediction = lo.cross_predict(fit, estimate.plan, strategy=fold_options.strategy)
         if prediction.ndim == 1:
             table["prediction"] = prediction[place]
         save(table, out)
@@ -77,7 +77,7 @@ def fit_model(model: PreparedModel) -> lo.Fit:
     """Fit a model."""
     try:
         return lo.fit(model.objective)
-    except (RuntimeError, lo.IndefiniteHessianError) as error:
+    except (RuntimeError, lo.validation.IndefiniteHessianError) as error:
         fail(f"{error} (here: --l2 1.0)")
 
 

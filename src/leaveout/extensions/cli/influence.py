@@ -29,9 +29,9 @@ HEADINGS = {
     "prediction": ("prediction", "+.3g"),
 }
 LISTED = OptionsOf(
-    lo.Influence.top,
+    lo.diagnostics.Influence.top,
     by="The column, or the parameter, by which rows are listed.",
-    count=option("How many are listed.", "--top", least=1),
+    num_rows=option("How many are listed.", "--top", least=1),
 )
 
 
@@ -76,9 +76,9 @@ def influence(
     estimate, fit, remark = validate(prepared_model, fold_options)
     influences = lo.influence(
         estimate,
-        fold_options.strategy,
+        strategy=fold_options.strategy,
         prediction=design_row,
-        pairs=pairs,
+        num_pairs=pairs,
         checkpoint=fold_options.checkpoint_of(2),
     )
     # or the rows of the file, or the names of groups

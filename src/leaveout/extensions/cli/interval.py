@@ -75,9 +75,11 @@ def interval(
                 "strategy": fold_options.strategy,
                 "checkpoint": fold_options.checkpoint,
             }
-            table = lo.interval(
-                fit_model(prepared_model), X, plan=prepared_model.folds, **intervals, **options
-            )
+            fit = fit_model(prepared_model)
+            verb: Any = lo.interval
+            if fit.objective.units.classes:
+                verb = lo.prediction_sets
+            table = verb(fit, X, plan=prepared_model.folds, **intervals, **options)
     remarks = (
         f"{rows.name}: {len(rows.frame)} rows",
         rows.note,

@@ -134,7 +134,7 @@ def leakage(
             remark, f"{len(split[0][0])} rows trained on, {len(split[0][1])} tested"
         )
     options: dict[str, Any] = {
-        "groups": groups, "cv": split or folds, "scoring": scoring or ("zero_one" if classes else "mse"), "seed": seed,
+        "groups": groups, "cv": split or folds, "scoring": scoring or ("zero_one" if classes else "mse"), "rng": seed,
         "n_jobs": jobs, "checkpoint": checkpoint, "injection": lo.leakage.Injection(**injection),
     }  # fmt: skip
     X = pd.DataFrame(_features(rows, used, model), index=records.names[records.kept_rows])

@@ -100,10 +100,12 @@ def mrf(
 
     leaveout mrf counties.csv --edges borders.csv --site county --column deaths --states 1,2 --coupling 0.5,1 --plan kfold:5
     """
-    couplings: list[tuple[str, float | lo.models.Free]] = []
+    couplings: list[tuple[str, float | lo.developer.models.Free]] = []
     for part in coupling.replace(" ", "").split(","):
         try:
-            couplings.append(("free", lo.models.Free()) if part == "free" else (part, float(part)))
+            couplings.append(
+                ("free", lo.developer.models.Free()) if part == "free" else (part, float(part))
+            )
         except ValueError:
             fail(
                 f"--coupling {coupling}: give numbers with commas between them, and free for one that is learned: 0.5,1,free."

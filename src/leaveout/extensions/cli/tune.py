@@ -17,7 +17,7 @@ from ._table import page
 SEARCH = OptionsOf(
     lo.tune,
     sampler="How: {}.",
-    trials=option("The most fits.", least=1),
+    num_trials=option("The most fits.", "--trials", least=1),
     metric="Choose by a measure of the held-out predictions instead: {}.",
 )
 
@@ -81,8 +81,8 @@ def tune(
             build,
             space,
             folds,
-            fold_options.strategy,
-            seed=fold_options.seed,
+            strategy=fold_options.strategy,
+            rng=fold_options.seed,
             checkpoint=fold_options.checkpoint,
             **search,
         )

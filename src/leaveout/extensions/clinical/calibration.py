@@ -41,7 +41,7 @@ BEYOND = 5  # predictions at each end that the curve leaves out, as rms does
 class Calibration(PerformanceTable):
     """Agreement of predictions with outcomes.
 
-    `lo.calibration` returns it.
+    `lo.clinical.calibration` returns it.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class Calibration(PerformanceTable):
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(200, 3))
     >>> fit = lo.fit(lo.GLM(X, (X[:, 0] + rng.normal(size=200) > 0) * 1.0, "logistic"))
-    >>> found = lo.calibration(lo.cross_validate(fit, 10))
+    >>> found = lo.clinical.calibration(lo.cross_validate(fit, 10))
     >>> found.curve.columns.tolist(), len(found.curve)
     (['predicted', 'observed', 'low', 'high'], 50)
     """
@@ -98,12 +98,12 @@ class Calibration(PerformanceTable):
 @conventional
 @float64
 def calibration(
-    cv: Estimate | Validation | Fit,
-    smoother: Smoother = "spline",
-    *,
-    time: float | None = None,
-    at: ArrayLike | None = None,
+    estimate: Estimate | Validation | Fit,
     plan: Plan | None = None,
+    *,
+    smoother: Smoother = "spline",
+    time: float | None = None,
+    predictions: ArrayLike | None = None,
     level: float = 0.95,
     cases: bool = False,
 ) -> Calibration:
@@ -112,21 +112,21 @@ def calibration(
 
     Parameters
     ----------
-    cv : Estimate, Validation or Fit
+    estimate : Estimate, Validation or Fit
         An estimate of `lo.cross_validate`, whose held-out predictions are judged; the result of
-        `lo.validate`, by whose resamples the apparent curve is corrected for optimism; or a fit,
-        whose own predictions are judged.
+        `lo.clinical.validate`, by whose resamples the apparent curve is corrected for optimism; or
+        a fit, whose own predictions are judged.
     smoother : {"spline", "lowess"}, default "spline"
         The smoother of the curve. "lowess" is R's, without robust iterations; it has a band only
         from resamples.
     time : float, optional
         For Cox's model the time until which risks are predicted; the median time of events by
         default.
-    at : array_like, optional
+    predictions : array_like, optional
         The predictions at which the curve is computed; by default 50 between the fifth lowest and
         the fifth highest.
     plan : Plan, optional
-        Resamples for a fit, as in `lo.validate`.
+        Resamples for a fit, as in `lo.clinical.validate`.
     level : float, default 0.95
         The coverage of the intervals.
     cases : bool, default False
@@ -165,7 +165,7 @@ def calibration(
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(200, 3))
     >>> fit = lo.fit(lo.GLM(X, (X[:, 0] + rng.normal(size=200) > 0) * 1.0, "logistic"))
-    >>> lo.calibration(lo.cross_validate(fit, 10)).table.loc[
+    >>> lo.clinical.calibration(lo.cross_validate(fit, 10)).table.loc[
     ...     ["large", "slope"], ["estimate", "se"]
     ... ].round(2)
            estimate    se
@@ -174,26 +174,26 @@ def calibration(
     """
     if smoother not in ("spline", "lowess"):
         raise ValueError(f"calibration: smoother must be 'spline' or 'lowess'; got {smoother!r}.")
-    if plan is not None and not isinstance(cv, Fit):
+    if plan is not None and not isinstance(estimate, Fit):
         raise ValueError(
             "calibration: plan= goes with a fit; an estimate and a validation have their own."
         )
     level = share("calibration: level", level)
-    rows = held_out_rows("calibration", cv, time, cases)
-    if isinstance(cv, Validation):
-        plan = cv.plan
+    rows = held_out_rows("calibration", estimate, time, cases)
+    if isinstance(estimate, Validation):
+        plan = estimate.plan
     linear = isinstance(rows.measure, Continuous)
     (y, w) = rows.outcome
     p = rows.prediction
     eta = rows.score
-    if at is None:
+    if predictions is None:
         if len(p) > 4 * BEYOND:
             inner = np.sort(p)[BEYOND - 1 : 1 - BEYOND]
         else:
             inner = np.sort(p)
         grid = np.linspace(inner[0], inner[-1], CURVE_POINTS)
     else:
-        grid = np.asarray(numbers("calibration", "at", at), float).ravel()
+        grid = np.asarray(numbers("calibration", "predictions", predictions), float).ravel()
         if not linear and not ((grid > 0) & (grid < 1)).all():
             raise ValueError("calibration: at must lie between 0 and 1, as probabilities do.")
     Z = np.column_stack([np.ones_like(eta), eta])

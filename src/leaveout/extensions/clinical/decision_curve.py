@@ -33,7 +33,7 @@ PRINTED = 10  # rows of a printed table at most
 class DecisionCurve(PerformanceTable):
     """Net benefit at each threshold.
 
-    `lo.decision_curve` returns it.
+    `lo.clinical.decision_curve` returns it.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class DecisionCurve(PerformanceTable):
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(200, 3))
     >>> fit = lo.fit(lo.GLM(X, (X[:, 0] + rng.normal(size=200) > 0) * 1.0, "logistic"))
-    >>> lo.decision_curve(lo.cross_validate(fit, 10), [0.5]).table.columns.tolist()
+    >>> lo.clinical.decision_curve(lo.cross_validate(fit, 10), [0.5]).table.columns.tolist()
     ['net_benefit', 'se', 'low', 'high', 'all', 'all_se', 'none', 'treated']
     """
 
@@ -94,7 +94,7 @@ class DecisionCurve(PerformanceTable):
 @conventional
 @float64
 def decision_curve(
-    cv: Estimate | Fit,
+    estimate: Estimate | Fit,
     thresholds: ArrayLike | None = None,
     *,
     time: float | None = None,
@@ -106,7 +106,7 @@ def decision_curve(
 
     Parameters
     ----------
-    cv : Estimate or Fit
+    estimate : Estimate or Fit
         An estimate of `lo.cross_validate`, whose held-out predictions decide; or a fit, whose own
         predictions do.
     thresholds : array_like, optional
@@ -148,7 +148,7 @@ def decision_curve(
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(200, 3))
     >>> fit = lo.fit(lo.GLM(X, (X[:, 0] + rng.normal(size=200) > 0) * 1.0, "logistic"))
-    >>> lo.decision_curve(lo.cross_validate(fit, 10), [0.2, 0.5]).table[
+    >>> lo.clinical.decision_curve(lo.cross_validate(fit, 10), [0.2, 0.5]).table[
     ...     ["net_benefit", "all", "none"]
     ... ].round(2)
                net_benefit   all  none
@@ -164,7 +164,7 @@ def decision_curve(
             f"decision_curve: thresholds must lie between 0 and 1; got {thresholds!r}."
         )
     level = share("decision_curve: level", level)
-    rows = held_out_rows("decision_curve", cv, time, cases)
+    rows = held_out_rows("decision_curve", estimate, time, cases)
     if isinstance(rows.measure, Continuous):
         raise TypeError(
             "decision_curve: needs a response of two classes, or lo.Cox; the response of this model is a number."

@@ -17,16 +17,18 @@ import scipy
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from ... import RESULTS, AbstractRefit, Exact, Fit, groups as groups_of
+from ... import RESULTS, Exact, Fit, groups as groups_of
 from ...developer import (
     METRICS,
     NO_REFIT_CODES,
+    AbstractRefit,
     Lines,
     conventional,
     float64,
     reader_for,
     record,
     share,
+    strategy_of,
 )
 from .internal_validation import REFIT_TOL, over_resamples
 from .performance import (
@@ -55,7 +57,7 @@ IDEAL = {"C": np.nan, "slope": 1.0, "large": 0.0, "OE": 1.0}
 class InternalExternal(PerformanceTable):
     """Measures in each centre by the refit without it, and pooled over centres.
 
-    `lo.internal_external` returns it.
+    `lo.clinical.internal_external` returns it.
 
     Attributes
     ----------
@@ -89,7 +91,7 @@ class InternalExternal(PerformanceTable):
     >>> rng = np.random.default_rng(0)
     >>> X, centre = rng.normal(size=(200, 2)), np.arange(200) % 5
     >>> fit = lo.fit(lo.GLM(X, (X[:, 0] + rng.normal(size=200) > 0) * 1.0, "logistic"))
-    >>> lo.internal_external(fit, centre).forest("C").loc["pooled", ["low", "high"]].round(
+    >>> lo.clinical.internal_external(fit, centre).forest("C").loc["pooled", ["low", "high"]].round(
     ...     2
     ... ).tolist()
     [0.76, 0.88]
@@ -253,7 +255,7 @@ def internal_external(
     >>> rng = np.random.default_rng(0)
     >>> X, centre = rng.normal(size=(200, 2)), np.arange(200) % 5
     >>> fit = lo.fit(lo.GLM(X, (X[:, 0] + rng.normal(size=200) > 0) * 1.0, "logistic"))
-    >>> lo.internal_external(fit, centre).table.loc[
+    >>> lo.clinical.internal_external(fit, centre).table.loc[
     ...     ["C", "slope"], ["estimate", "low", "high"]
     ... ].round(2)
            estimate   low  high
@@ -263,10 +265,8 @@ def internal_external(
     measure = performance("internal_external", fit, None, cases)
     if tau2 not in ("REML", "DL"):
         raise ValueError(f"internal_external: tau2 must be 'REML' or 'DL'; got {tau2!r}.")
-    level, strategy = (
-        share("internal_external: level", level),
-        Exact(REFIT_TOL) if strategy is None else strategy,
-    )
+    level = share("internal_external: level", level)
+    strategy = strategy_of("internal_external", strategy, Exact(REFIT_TOL))
     plan = reader_for("internal_external", fit, strategy).match(groups_of(centres))
     # in the order of the fit's units
     label, names = (cast(Array, column) for column in (plan.clusters, plan.labels))

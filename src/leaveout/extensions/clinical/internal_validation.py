@@ -42,10 +42,11 @@ import scipy
 from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
-from ... import RESULTS, AbstractRefit, Exact, Fit, Plan, bootstrap, groups as groups_of
+from ... import RESULTS, Exact, Fit, Plan, bootstrap, groups as groups_of
 from ...developer import (
     CAPACITY,
     NO_REFIT_CODES,
+    AbstractRefit,
     Batch,
     Collected,
     CollectedColumns,
@@ -66,6 +67,7 @@ from ...developer import (
     reader_for,
     record,
     share,
+    strategy_of,
     warn,
     weights_of,
 )
@@ -92,7 +94,7 @@ COLUMNS = "index.orig", "training", "test", "optimism", "index.corrected", "low"
 class Validation(PerformanceTable):
     """Measures of a model on its own data, and corrected for optimism.
 
-    `lo.validate` returns it.
+    `lo.clinical.validate` returns it.
 
     Attributes
     ----------
@@ -128,7 +130,7 @@ class Validation(PerformanceTable):
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(80, 3))
     >>> fit = lo.fit(lo.GLM(X, (X[:, 0] + rng.normal(size=80) > 0) * 1.0, "logistic"))
-    >>> found = lo.validate(fit, B=50)
+    >>> found = lo.clinical.validate(fit, num_resamples=50)
     >>> found.apparent["AUC"].round(3), found.corrected["AUC"].round(3), len(found.flagged)
     (np.float64(0.903), np.float64(0.886), 0)
     """
@@ -200,17 +202,16 @@ class Validation(PerformanceTable):
 @float64
 def validate(
     fit: Fit,
-    method: Method | None = None,
-    B: int | None = None,
-    groups: ArrayLike | None = None,
     plan: PlanLike | None = None,
     *,
+    method: Method | None = None,
+    num_resamples: int | None = None,
+    groups: ArrayLike | None = None,
     cases: bool = False,
     times: ArrayLike | None = None,
-    curves: int = 30,
+    num_curves: int = 30,
     level: float = 0.95,
-    seed: int = 0,
-    rng: Rng = None,
+    rng: Rng = 0,
     strategy: AbstractRefit | None = None,
     checkpoint: File | None = None,
 ) -> Validation:
@@ -230,12 +231,12 @@ def validate(
         ".632" and ".632+" weigh apparent measures with those on rows that were not drawn.
         "crossvalidation" uses rows that are left out. By default the plan decides: resamples are a
         "bootstrap", folds are "crossvalidation"; without a plan it is "bootstrap".
-    B : int, optional
+    num_resamples : int, optional
         The number of resamples, 200 by default, or of folds, 10 by default.
     groups : array_like, `[units]`, optional
         Labels of groups, such as centres, which are drawn, or left out, whole.
     plan : Plan, int or splitter, optional
-        Resamples or folds of your own, in place of `B` and `groups`.
+        Resamples or folds of your own, in place of `num_resamples` and `groups`.
     cases : bool, default False
         Whether `sample_weight` counts cases, which are then drawn one by one. Other weights are
         taken with mean one: c times them is the same data.
@@ -243,7 +244,7 @@ def validate(
         For Cox's model the times at which areas and Brier's score are measured, between whose first
         and last Brier's score is integrated, and up to whose last Uno's concordance is taken. The
         quartiles of the times of events by default.
-    curves : int, default 30
+    num_curves : int, default 30
         The number of resamples whose calibration curves are smoothed, as this takes longer than
         their refits.
     level : float, default 0.95
@@ -252,10 +253,8 @@ def validate(
         intervals of 95 % hold the area of the fit in 0.97 of 1,000 simulations, apparent ones
         in 0.43 and 0.66. Measures of calibration and of spread have no interval, as it would not
         cover; nor has a plan that is no bootstrap.
-    seed : int, default 0
-        The seed of the resamples.
-    rng : int, numpy.random.Generator or None, optional
-        In place of `seed`: a generator draws it, and None draws another one in each call.
+    rng : int, numpy.random.Generator or None, default 0
+        Random numbers: a seed, a generator, or None for others in each call.
     strategy : AbstractRefit, default `Exact(1e-10)`
         The strategy of the refits.
     checkpoint : path, optional
@@ -308,22 +307,25 @@ def validate(
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(80, 3))
     >>> fit = lo.fit(lo.GLM(X, (X[:, 0] + rng.normal(size=80) > 0) * 1.0, "logistic"))
-    >>> lo.validate(fit, B=50).table.loc[
+    >>> lo.clinical.validate(fit, num_resamples=50).table.loc[
     ...     ["Dxy", "Slope"], ["index.orig", "optimism", "index.corrected"]
     ... ].round(3)
            index.orig  optimism  index.corrected
     Dxy         0.806     0.034            0.772
     Slope       1.000     0.136            0.864
     """
+    seed = count("validate: rng", rng, 0)
     measure = performance("validate", fit, times, cases)
     if method is not None and method not in METHODS:
         raise ValueError(
             f"validate: method must be one of {', '.join(map(repr, METHODS))}; got {method!r}."
         )
-    if strategy is None:
-        strategy = Exact(REFIT_TOL)
-    level, curves = share("validate: level", level), count("validate: curves", curves, 0)
-    plan, method = resamples("validate", measure, method, B, groups, plan, seed, strategy)
+    strategy = strategy_of("validate", strategy, Exact(REFIT_TOL))
+    level = share("validate: level", level)
+    num_curves = count("validate: num_curves", num_curves, 0)
+    plan, method = resamples(
+        "validate", measure, method, num_resamples, groups, plan, seed, strategy
+    )
     if method != "bootstrap" and not plan.held.any():
         raise ValueError(
             f"validate: method={method!r} needs rows that are left out and scored; the plan has none."
@@ -334,13 +336,13 @@ def validate(
         name: value[0] for name, value in measure(fit_prediction, measure.case[None], True).items()
     }
     try:
-        if curves:
+        if num_curves:
             smooth = measure.curve_errors(fit_prediction[0], measure.case)
         else:
             smooth = {}
     except ImportError as error:
         smooth = {}
-        curves = 0
+        num_curves = 0
         note = f"no calibration curves: {error}"
     orig = pd.Series(apparent | smooth)
 
@@ -357,7 +359,7 @@ def validate(
             measures[:, part, : len(apparent)] = np.column_stack(
                 list(measure(prediction, rows, seen).values())
             )
-            for k in np.flatnonzero(refits < curves) if smooth else ():
+            for k in np.flatnonzero(refits < num_curves) if smooth else ():
                 with np.errstate(all="ignore"):
                     measures[k, part, len(apparent) :] = list(
                         measure.curve_errors(prediction[k], rows[k]).values()
@@ -401,7 +403,7 @@ def validate(
             cases,
         )
 
-    key = cache_key(fit, plan, strategy, method=method, times=times, curves=curves, cases=cases)
+    key = cache_key(fit, plan, strategy, method=method, times=times, curves=num_curves, cases=cases)
     with keeping("validate", checkpoint, key):
         resampled = over_resamples("validate", fit, plan, strategy, collect, summarise=summarise)
     if np.mean(resampled.exists) < 0.9:
@@ -425,14 +427,16 @@ def resamples(
     """Return the resamples of a call, or its folds, and the method that they are for."""
     if plan is not None:
         if B is not None or groups is not None:
-            raise ValueError(f"{caller}: a plan has its own resamples; leave B= and groups= out.")
+            raise ValueError(
+                f"{caller}: a plan has its own resamples; leave num_resamples= and groups= out."
+            )
         matched = reader_for(caller, measure.fit, strategy).match(plan)
         check_method(caller, method, matched)
         return matched, method or ("bootstrap" if matched.draws else "crossvalidation")
     method = method or "bootstrap"
     if B is None:
         B = DEFAULT_B.get(method, DEFAULT_RESAMPLES)
-    number = count(f"{caller}: B", B, 2)
+    number = count(f"{caller}: num_resamples", B, 2)
     if method == "crossvalidation":
         plan = number if groups is None else groups_of(groups, number)
     elif measure.weights.are_cases and groups is None:
@@ -447,7 +451,7 @@ def check_method(caller: str, method: Method | None, plan: Plan) -> None:
     if method is not None and plan.draws == (method == "crossvalidation"):
         required_plan = "resamples, such as lo.bootstrap"
         actual_plan = "folds"
-        way = " lo.cross_validate(fit, folds) has held-out predictions, which lo.calibration takes."
+        way = " lo.cross_validate(fit, folds) has held-out predictions, which lo.clinical.calibration takes."
         if plan.draws:
             required_plan = "folds, such as lo.kfold"
             actual_plan = "resamples"

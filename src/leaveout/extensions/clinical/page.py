@@ -36,7 +36,7 @@ from .performance import NO_RISKS, Continuous, Survival, performance
 from .stability import Stability, stability
 
 Z95 = float(scipy.stats.norm.ppf(0.975))
-# what each measure of `lo.validate` is, in a few words
+# what each measure of `lo.clinical.validate` is, in a few words
 MEASURES = Path(__file__).parent / "measures.csv"
 # items of TRIPOD+AI (Collins et al., BMJ 2024): what each asks for, and the part of this page that
 # tells it, if any does
@@ -97,10 +97,10 @@ def page_of(
         raise TypeError(
             f"report: kind='clinical' shows what resamples of patients make of the model; the units of this "
             f"{kind_of(fit.objective)} depend on one another, and are not drawn one by one. lo.report(cv, path) is its page; "
-            "lo.calibration(cv) and lo.decision_curve(cv) are parts of this one."
+            "lo.clinical.calibration(cv) and lo.clinical.decision_curve(cv) are parts of this one."
         )
-    validated = validate(fit, B=B, cases=cases)
-    stable = stability(fit, B=B, cases=cases)
+    validated = validate(fit, num_resamples=B, cases=cases)
+    stable = stability(fit, num_resamples=B, cases=cases)
     curve = calibration(estimate)
     decisions = decision_curve(estimate, thresholds)
     across = None
@@ -168,7 +168,7 @@ def page_of(
         printed,
         [
             *calls,
-            f"lo.report(cv, 'page.html', kind='clinical', {', '.join([f'B={B}', *arguments])})",
+            f"lo.report(cv, 'page.html', kind='clinical', {', '.join([f'num_resamples={B}', *arguments])})",
         ],
         list(filter(None, [decisions.note.partition("; ")[2]])),
         pictures_first=True,

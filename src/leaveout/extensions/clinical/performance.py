@@ -68,7 +68,7 @@ AT_A_TIME = 2**16  # numbers of refits times rows that stay in a cache
 IBS_GRID = 50  # times at most at which Brier's score is integrated
 NO_RISKS = (
     "a risk until a time, and what is measured of it, needs every unit at risk from zero; this Cox model has entry times. "
-    "lo.validate and lo.internal_external measure its concordance, slope and explained deviance."
+    "lo.clinical.validate and lo.clinical.internal_external measure its concordance, slope and explained deviance."
 )
 # quantiles of the times of events at which survival is measured by default
 EVENT_QUANTILES = 0.25, 0.5, 0.75

@@ -17,14 +17,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def calibration(found: Calibration | Estimate | Fit, ax: "Axes | None" = None) -> "Axes":
+def calibration(
+    calibration: Calibration | Estimate | Fit,
+    ax: "Axes | None" = None,
+) -> "Axes":
     """Plot the calibration curve with its band over the diagonal, and how often predictions are
     made below it.
 
     Parameters
     ----------
-    found : Calibration, Estimate or Fit
-        The result of `lo.calibration`, or what it takes.
+    calibration : Calibration, Estimate or Fit
+        The result of `lo.clinical.calibration`, or what it takes.
     ax : Axes, optional
         The axes to draw on; new ones by default.
 
@@ -42,14 +45,14 @@ def calibration(found: Calibration | Estimate | Fit, ax: "Axes | None" = None) -
     >>> X = np.random.default_rng(0).normal(size=(100, 2))
     >>> y = (X[:, 0] + np.random.default_rng(1).normal(size=100) > 0) * 1.0
     >>> fit = lo.fit(lo.GLM(X, y, "logistic"))
-    >>> lo.plot.calibration(lo.calibration(lo.cross_validate(fit, 5))).get_ylabel()
+    >>> lo.plot.calibration(lo.clinical.calibration(lo.cross_validate(fit, 5))).get_ylabel()
     'observed share'
     """
     ax = axes_of(ax, (5.5, 5.5))
-    if isinstance(found, Calibration):
-        agreement = found
+    if isinstance(calibration, Calibration):
+        agreement = calibration
     else:
-        agreement = calibrate(found)
+        agreement = calibrate(calibration)
     curve = agreement.curve
     p = agreement.predicted
     share = np.isin(agreement.outcome, (0, 1)).all()
@@ -111,13 +114,16 @@ def calibration(found: Calibration | Estimate | Fit, ax: "Axes | None" = None) -
     return legend(ax, "upper left")
 
 
-def decision_curve(found: DecisionCurve | Estimate | Fit, ax: "Axes | None" = None) -> "Axes":
+def decision_curve(
+    curve: DecisionCurve | Estimate | Fit,
+    ax: "Axes | None" = None,
+) -> "Axes":
     """Plot the net benefit of the model, with its interval, of treating all, and of treating none.
 
     Parameters
     ----------
-    found : DecisionCurve, Estimate or Fit
-        The result of `lo.decision_curve`, or what it takes.
+    curve : DecisionCurve, Estimate or Fit
+        The result of `lo.clinical.decision_curve`, or what it takes.
     ax : Axes, optional
         The axes to draw on; new ones by default.
 
@@ -135,14 +141,14 @@ def decision_curve(found: DecisionCurve | Estimate | Fit, ax: "Axes | None" = No
     >>> X = np.random.default_rng(0).normal(size=(100, 2))
     >>> y = (X[:, 0] + np.random.default_rng(1).normal(size=100) > 0) * 1.0
     >>> fit = lo.fit(lo.GLM(X, y, "logistic"))
-    >>> lo.plot.decision_curve(lo.decision_curve(lo.cross_validate(fit, 5))).get_ylabel()
+    >>> lo.plot.decision_curve(lo.clinical.decision_curve(lo.cross_validate(fit, 5))).get_ylabel()
     'net benefit'
     """
     ax = axes_of(ax, (6.0, 4.0))
-    if isinstance(found, DecisionCurve):
-        curve = found
+    if isinstance(curve, DecisionCurve):
+        curve = curve
     else:
-        curve = decide(found)
+        curve = decide(curve)
     table = curve.table
     until = ""
     if curve.time is not None:
@@ -161,17 +167,22 @@ def decision_curve(found: DecisionCurve | Estimate | Fit, ax: "Axes | None" = No
     return legend_above(ax, 2)
 
 
-def stability(found: Stability, ax: "Axes | None" = None, *, most: int = 20_000) -> "Axes":
+def stability(
+    stability: Stability,
+    ax: "Axes | None" = None,
+    *,
+    num_points: int = 20_000,
+) -> "Axes":
     """Plot the predictions by resamples over those of the fit, with the ends between which most of
     them lie.
 
     Parameters
     ----------
-    found : Stability
-        The result of `lo.stability`.
+    stability : Stability
+        The result of `lo.clinical.stability`.
     ax : Axes, optional
         The axes to draw on; new ones by default.
-    most : int, default 20000
+    num_points : int, default 20000
         The number of points at most, drawn at random.
 
     Returns
@@ -188,47 +199,50 @@ def stability(found: Stability, ax: "Axes | None" = None, *, most: int = 20_000)
     >>> X = np.random.default_rng(0).normal(size=(100, 2))
     >>> y = (X[:, 0] + np.random.default_rng(1).normal(size=100) > 0) * 1.0
     >>> fit = lo.fit(lo.GLM(X, y, "logistic"))
-    >>> lo.plot.stability(lo.stability(fit, 20)).get_ylabel()
+    >>> lo.plot.stability(lo.clinical.stability(fit, num_resamples=20)).get_ylabel()
     'prediction by resamples'
     """
     ax = axes_of(ax, (5.5, 5.5))
-    p = found.units["prediction"].to_numpy()
-    shown = np.random.default_rng(0).permutation(found.predictions.size)[:most]
+    p = stability.units["prediction"].to_numpy()
+    shown = np.random.default_rng(0).permutation(stability.predictions.size)[:num_points]
     ax.plot(
-        np.tile(p, len(found.predictions))[shown],
-        found.predictions.ravel()[shown],
+        np.tile(p, len(stability.predictions))[shown],
+        stability.predictions.ravel()[shown],
         ".",
         color="tab:blue",
         markersize=2,
         alpha=0.15,
         rasterized=True,
     )
-    ends = [min(p.min(), found.predictions.min()), max(p.max(), found.predictions.max())]
+    ends = [min(p.min(), stability.predictions.min()), max(p.max(), stability.predictions.max())]
     ax.plot(ends, ends, color="0.3", linewidth=0.8, linestyle="--", label="the fit")
     order = np.argsort(p)
     window = max(1, len(p) // 20)  # units over which the ends are averaged
     smooth = lambda values: pd.Series(values).rolling(window, center=True, min_periods=1).mean()
-    for name, label in (("low", f"middle {found.level:.0%}"), ("high", None)):
+    for name, label in (("low", f"middle {stability.level:.0%}"), ("high", None)):
         ax.plot(
             p[order],
-            smooth(found.units[name].to_numpy()[order]),
+            smooth(stability.units[name].to_numpy()[order]),
             color="tab:orange",
             linewidth=1.2,
             label=label,
         )
     ax.set(xlabel="prediction by the fit", ylabel="prediction by resamples")
     ax.set_title(
-        f"mean absolute prediction error {found.units['mape'].mean():.3g}", fontsize="medium"
+        f"mean absolute prediction error {stability.units['mape'].mean():.3g}", fontsize="medium"
     )
     return legend(ax, "upper left", None)
 
 
-def roc(cv: Estimate | Fit, ax: "Axes | None" = None) -> "Axes":
+def roc(
+    estimate: Estimate | Fit,
+    ax: "Axes | None" = None,
+) -> "Axes":
     """Plot the ROC curve of held-out predictions of two classes.
 
     Parameters
     ----------
-    cv : Estimate or Fit
+    estimate : Estimate or Fit
         The estimate; or a fit, whose own predictions are drawn.
     ax : Axes, optional
         The axes to draw on; new ones by default.
@@ -252,7 +266,7 @@ def roc(cv: Estimate | Fit, ax: "Axes | None" = None) -> "Axes":
     """
     from sklearn.metrics import roc_curve
 
-    rows, ax = _two_classes("roc", cv, ax, "auc", "AUC")
+    rows, ax = _two_classes("roc", estimate, ax, "auc", "AUC")
     false, true, _ = roc_curve(rows.outcome[0], rows.score, sample_weight=rows.weight)
     ax.plot([0, 1], [0, 1], label="chance", **DASHED)
     ax.plot(false, true, color="tab:blue", linewidth=1.4)
@@ -264,12 +278,15 @@ def roc(cv: Estimate | Fit, ax: "Axes | None" = None) -> "Axes":
     return legend(ax, "lower right")
 
 
-def precision_recall(cv: Estimate | Fit, ax: "Axes | None" = None) -> "Axes":
+def precision_recall(
+    estimate: Estimate | Fit,
+    ax: "Axes | None" = None,
+) -> "Axes":
     """Plot precision over recall of held-out predictions of two classes.
 
     Parameters
     ----------
-    cv : Estimate or Fit
+    estimate : Estimate or Fit
         The estimate; or a fit, whose own predictions are drawn.
     ax : Axes, optional
         The axes to draw on; new ones by default.
@@ -293,7 +310,9 @@ def precision_recall(cv: Estimate | Fit, ax: "Axes | None" = None) -> "Axes":
     """
     from sklearn.metrics import precision_recall_curve
 
-    rows, ax = _two_classes("precision_recall", cv, ax, "average_precision", "average precision")
+    rows, ax = _two_classes(
+        "precision_recall", estimate, ax, "average_precision", "average precision"
+    )
     y = rows.outcome[0]
     precision, recall, _ = precision_recall_curve(y, rows.score, sample_weight=rows.weight)
     share = np.average(y, weights=rows.weight)

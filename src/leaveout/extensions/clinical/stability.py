@@ -12,8 +12,18 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.special import expit
 
-from ... import AbstractRefit, Exact, Fit, Plan
-from ...developer import Lines, Rng, conventional, float64, record, share
+from ... import Exact, Fit, Plan
+from ...developer import (
+    AbstractRefit,
+    Lines,
+    Rng,
+    conventional,
+    count,
+    float64,
+    record,
+    share,
+    strategy_of,
+)
 from .held_out_rows import held_out_rows
 from .internal_validation import REFIT_TOL, over_resamples, resamples
 from .performance import Continuous, PerformanceTable
@@ -25,7 +35,7 @@ Array = np.ndarray
 class Stability(PerformanceTable):
     """Each unit's predictions over resamples.
 
-    `lo.stability` returns it.
+    `lo.clinical.stability` returns it.
 
     Attributes
     ----------
@@ -59,7 +69,7 @@ class Stability(PerformanceTable):
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(200, 3))
     >>> fit = lo.fit(lo.GLM(X, (X[:, 0] + rng.normal(size=200) > 0) * 1.0, "logistic"))
-    >>> found = lo.stability(fit, B=50)
+    >>> found = lo.clinical.stability(fit, num_resamples=50)
     >>> found.predictions.shape, found.reclassified(0.5).max() <= 1
     ((50, 200), np.True_)
     """
@@ -113,15 +123,14 @@ class Stability(PerformanceTable):
 @float64
 def stability(
     fit: Fit,
-    B: int | None = None,
-    groups: ArrayLike | None = None,
     plan: Plan | None = None,
     *,
+    num_resamples: int | None = None,
+    groups: ArrayLike | None = None,
     time: float | None = None,
     level: float = 0.95,
     cases: bool = False,
-    seed: int = 0,
-    rng: Rng = None,
+    rng: Rng = 0,
     strategy: AbstractRefit | None = None,
 ) -> Stability:
     """Predict each unit by the refits of resamples, to see how far its prediction moves with
@@ -131,12 +140,12 @@ def stability(
     ----------
     fit : Fit
         The fit of a model of two classes, of a number, or of `lo.Cox`.
-    B : int, optional
+    num_resamples : int, optional
         The number of bootstrap resamples, 200 by default.
     groups : array_like, `[units]`, optional
         Labels of groups, which are drawn whole.
     plan : Plan, optional
-        Resamples of your own, in place of `B` and `groups`.
+        Resamples of your own, in place of `num_resamples` and `groups`.
     time : float, optional
         For Cox's model the time until which risks are predicted; the median time of events by
         default.
@@ -145,10 +154,8 @@ def stability(
     cases : bool, default False
         Whether `sample_weight` counts cases, which are then drawn one by one. Units of weight zero
         never count.
-    seed : int, default 0
-        The seed of the resamples.
-    rng : int, numpy.random.Generator or None, optional
-        In place of `seed`: a generator draws it, and None draws another one in each call.
+    rng : int, numpy.random.Generator or None, default 0
+        Random numbers: a seed, a generator, or None for others in each call.
     strategy : AbstractRefit, default `Exact(1e-10)`
         The strategy of the refits.
 
@@ -180,15 +187,17 @@ def stability(
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(200, 3))
     >>> fit = lo.fit(lo.GLM(X, (X[:, 0] + rng.normal(size=200) > 0) * 1.0, "logistic"))
-    >>> lo.stability(fit, B=50).table.loc["mape"].round(3).tolist()
+    >>> lo.clinical.stability(fit, num_resamples=50).table.loc["mape"].round(3).tolist()
     [0.049, 0.045, 0.087, 0.14]
     """
+    seed = count("stability: rng", rng, 0)
     level = share("stability: level", level)
     rows = held_out_rows("stability", fit, time, cases)
-    if strategy is None:
-        strategy = Exact(REFIT_TOL)
+    strategy = strategy_of("stability", strategy, Exact(REFIT_TOL))
     measure = rows.measure
-    plan, _ = resamples("stability", measure, "bootstrap", B, groups, plan, seed, strategy)
+    plan, _ = resamples(
+        "stability", measure, "bootstrap", num_resamples, groups, plan, seed, strategy
+    )
 
     def collect(refits, theta, weights, held):
         return {"prediction": measure.scores(measure.predict(theta, weights))}

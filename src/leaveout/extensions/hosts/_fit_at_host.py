@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ... import GLM, AbstractObjective, Fit, fit
+from ... import GLM, Fit, fit
 from ...developer import (
     REFUSE,
     WARN,
+    AbstractObjective,
     HostErrors,
     OrthogonalGLM,
     PyTree,

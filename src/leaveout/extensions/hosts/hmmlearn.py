@@ -22,9 +22,10 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from ... import HMM, Fit, IndefiniteHessianError, anchor, emissions, fit
+from ... import HMM, Fit, anchor, emissions, fit
 from ...developer import NamedArrays, Scalar, inverse, jnp, warn
 from ...models import Dirichlet
+from ...validation import IndefiniteHessianError
 
 Array = np.ndarray
 

@@ -19,8 +19,14 @@ import pandas as pd
 import scipy
 from numpy.typing import ArrayLike
 
-from ... import GLM, AbstractObjective, Cox, Fit, Mixed, Regression, fit, losses, penalties
-from ...developer import EffectBlock, HostErrors, is_default_index, stateful_remark
+from ... import GLM, Cox, Fit, Mixed, Regression, fit, losses, penalties
+from ...developer import (
+    AbstractObjective,
+    EffectBlock,
+    HostErrors,
+    is_default_index,
+    stateful_remark,
+)
 from ._count_losses import HostLoss, conditional, hurdle, pad_groups, zero_inflated
 from ._fit_at_host import add_remark, fit_at_host
 

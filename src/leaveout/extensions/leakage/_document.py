@@ -177,8 +177,7 @@ def binomial_block_bootstrap(
     levels: int | ArrayLike = 201,
     num_boot: int = 2500,
     loss: Loss = "squared",
-    seed: int = 0,
-    rng: Rng = None,
+    rng: Rng = 0,
     n_jobs: int | None = None,
     checkpoint: File | None = None,
 ) -> BlockBootstrap:
@@ -206,10 +205,8 @@ def binomial_block_bootstrap(
         The draws a level.
     loss : str, loss or callable, default "squared"
         The loss.
-    seed : int, default 0
-        The seed.
-    rng : int, numpy.random.Generator or None, optional
-        In place of `seed`: a generator draws it, and None draws another one in each call.
+    rng : int, numpy.random.Generator or None, default 0
+        Random numbers: a seed, a generator, or None for others in each call.
     n_jobs : int, optional
         The jobs of joblib.
     checkpoint : path, optional
@@ -239,6 +236,7 @@ def binomial_block_bootstrap(
     >>> system.losses.shape
     (4,)
     """
+    seed = count("binomial_block_bootstrap: rng", rng, 0)
     caller = "binomial_block_bootstrap"
     check_probabilities(caller, p_train, p_test)
     if direction not in ("train", "test", "both"):

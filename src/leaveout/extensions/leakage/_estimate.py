@@ -10,18 +10,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ... import AbstractRefit, Fit, Interrupted
+from ... import Fit
 from ...developer import (
     NO_MIXTURE,
+    AbstractRefit,
     File,
     Rng,
     conventional,
+    count,
     fingerprint,
     keeping,
     match_labels,
     read_or_make,
     warn,
 )
+from ...validation import Interrupted
 from ..hosts.sklearn import SklearnEstimator
 from ._hosts import make_learner, prepare
 from ._injection import Injection, make_folds, plan_injection, slope_level, unshown
@@ -52,8 +55,7 @@ def leakage_corrected(
     scoring: Any = None,
     injection: Injection = DEFAULT,
     cv: Any = None,
-    seed: int = 0,
-    rng: Rng = None,
+    rng: Rng = 0,
     n_jobs: int | None = None,
     response: str = "auto",
     bins: ArrayLike | None = None,
@@ -88,10 +90,8 @@ def leakage_corrected(
         The levels and draws.
     cv : int, splitter or pairs, optional
         The number of folds (5, balanced by size), a splitter, or pairs of rows.
-    seed : int, default 0
-        The seed.
-    rng : int, numpy.random.Generator or None, optional
-        In place of `seed`: a generator draws it, and None draws another one in each call.
+    rng : int, numpy.random.Generator or None, default 0
+        Random numbers: a seed, a generator, or None for others in each call.
     n_jobs : int, optional
         The jobs of joblib.
     response : str, default "auto"
@@ -139,6 +139,7 @@ def leakage_corrected(
     >>> bool(np.isfinite(result.naive))
     True
     """
+    seed = count("leakage_corrected: rng", rng, 0)
     caller = "leakage_corrected"
     leakage = check_known(leakage)
     _, X, y, groups = match_labels(caller, X=X, y=y, groups=groups)
@@ -217,14 +218,14 @@ def leakage_corrected(
     def iid() -> dict[str, np.ndarray]:
         """Cross-validate with all records as independent, with training sets of the same size."""
         records = np.unique(np.concatenate([np.r_[fold.train, fold.test] for fold in folds]))
-        rng = np.random.default_rng([seed, 3])
+        random = np.random.default_rng([seed, 3])
         size = min(part.size for part in plan)
         requests = []
         for _ in range(IID_REPEATS):
-            for test in np.array_split(rng.permutation(records), max(len(plan), 2)):
+            for test in np.array_split(random.permutation(records), max(len(plan), 2)):
                 remainder = np.setdiff1d(records, test)
                 requests.append(
-                    FitRequest(rng.permutation(remainder)[: min(size, len(remainder))], test)
+                    FitRequest(random.permutation(remainder)[: min(size, len(remainder))], test)
                 )
         predicted = PredictionWork(learner, seed)(requests)
         values = [

@@ -21,8 +21,17 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from ... import GLM, AbstractRefit, Exact, Fit, Plan, fold_parameters
-from ...developer import FloatArray, IntArray, Measure, kind_of, numbers, over, workers
+from ... import GLM, Exact, Fit, Plan, fold_parameters
+from ...developer import (
+    AbstractRefit,
+    FloatArray,
+    IntArray,
+    Measure,
+    kind_of,
+    numbers,
+    over,
+    workers,
+)
 from ..hosts.sklearn import SklearnEstimator, describe
 from ._fits import (
     FIT_BATCH_ENTRIES,
@@ -242,7 +251,7 @@ class PlanHost(AbstractLearner):
         indptr = np.concatenate([[0], np.cumsum(np.bincount(fits, minlength=len(times)))])
         weight = times[fits, units].astype(float)
         parameters = fold_parameters(
-            self.fit, Plan(indptr, units, weight, weight == 0, n), self.refit
+            self.fit, Plan(indptr, units, weight, weight == 0, n), strategy=self.refit
         )
         coef = parameters["coef"]
         intercept = parameters["intercept"]

@@ -339,10 +339,8 @@ class InjectedSplits:
         "record" injects that share of V̂'s records, "split" halves of that share of its clusters.
     num_repeats : int, default 1
         How often each fold is drawn.
-    seed : int, default 0
-        The seed.
-    rng : int, numpy.random.Generator or None, optional
-        In place of `seed`: a generator draws it, and None draws another one in each call.
+    rng : int, numpy.random.Generator or None, default 0
+        Random numbers: a seed, a generator, or None for others in each call.
 
     Raises
     ------
@@ -372,8 +370,7 @@ class InjectedSplits:
         *,
         mechanism: str = "record",
         num_repeats: int = 1,
-        seed: int = 0,
-        rng: Rng = None,
+        rng: Rng = 0,
     ):
         if not 0 <= share < 1:
             raise ValueError(f"InjectedSplits: share must lie in [0, 1); got {share}.")
@@ -383,7 +380,7 @@ class InjectedSplits:
         self.cv = cv
         self.mechanism = mechanism
         self.num_repeats = num_repeats
-        self.seed = seed
+        self.rng = count("InjectedSplits: rng", rng, 0)
 
     def split(
         self, X: Any, y: Any = None, groups: Any = None
@@ -414,7 +411,7 @@ class InjectedSplits:
             target = np.zeros(count)
         else:
             target = np.asarray(y)
-        folds, _ = make_folds("InjectedSplits", X, target, groups, self.cv, self.seed)
+        folds, _ = make_folds("InjectedSplits", X, target, groups, self.cv, self.rng)
         for k, fold in enumerate(folds):
             if self.mechanism == "record":
                 num_units = len(fold.test)
@@ -425,7 +422,7 @@ class InjectedSplits:
                 raise ValueError(
                     f"InjectedSplits: share = {self.share} leaves fold {k} nothing to train or to test on."
                 )
-            draws = FoldInjection(fold, k, self.mechanism, level, len(fold.train), 0, self.seed)
+            draws = FoldInjection(fold, k, self.mechanism, level, len(fold.train), 0, self.rng)
             for r in range(self.num_repeats):
                 sample = draws.draw(r, r + 1)
                 yield sample.train[0, 0], fold.test[sample.score_mask[0, 0]]

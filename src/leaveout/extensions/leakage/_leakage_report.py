@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from ... import Fit, Interrupted
+from ... import Fit
 from ...developer import (
     File,
     Rng,
@@ -23,6 +23,7 @@ from ...developer import (
     match_labels,
     share,
 )
+from ...validation import Interrupted
 from ..hosts.sklearn import SklearnEstimator
 from ._answers import average, coarser, extrapolate, impute, mateless_rows, naive, prices, purge
 from ._estimate import leakage_corrected
@@ -54,10 +55,9 @@ def leakage_report(
     level: float = 0.95,
     listed: float | tuple[float, float, float] | None = None,
     answers: Collection[str] = ANSWERS,
-    draws: int = 20,
+    num_draws: int = 20,
     injection: Injection | None = None,
-    seed: int = 0,
-    rng: Rng = None,
+    rng: Rng = 0,
     n_jobs: int | None = None,
     checkpoint: File | None = None,
 ) -> LeakageReport:
@@ -69,7 +69,7 @@ def leakage_report(
         rows that may have mates in training, by fits without these against fits that lack as many
         others coarser       cross-validation by clusters that are joined by weaker links too
         both          the mean of these two
-        imputed       cross-validation by clusters drawn from the linkage, `draws` of them at most
+        imputed       cross-validation by clusters drawn from the linkage, `num_draws` at most
         unmated       the tested records that have no listed mate in training
         extrapolated  `leakage_corrected`: more leakage is injected, and the score extrapolated to
         none
@@ -105,14 +105,12 @@ def leakage_report(
     answers : collection of str, optional
         The answers that are wanted; all by default. With `answers=()` there is the naive one, and
         `.price` lower bounds the fits and seconds of the others.
-    draws : int, default 20
+    num_draws : int, default 20
         The most clusterings drawn for "imputed".
     injection : Injection, optional
         The levels and draws of "extrapolated".
-    seed : int, default 0
-        The seed.
-    rng : int, numpy.random.Generator or None, optional
-        In place of `seed`: a generator draws it, and None draws another one in each call.
+    rng : int, numpy.random.Generator or None, default 0
+        Random numbers: a seed, a generator, or None for others in each call.
     n_jobs : int, optional
         The jobs of joblib.
     checkpoint : path, optional
@@ -154,9 +152,10 @@ def leakage_report(
     >>> list(report.answers)[0]
     'naive'
     """
+    seed = count("leakage_report: rng", rng, 0)
     caller = "leakage_report"
     names, X, y, groups = match_labels(caller, X=X, y=y, groups=groups)
-    _check(caller, linkage, level, draws, answers)
+    _check(caller, linkage, level, num_draws, answers)
     linkage = linkage.for_rows(len(np.asarray(y)))
     task = prepare(
         caller,
@@ -193,7 +192,7 @@ def leakage_report(
     run_facts = {
         "estimator": estimator,
         "features": task.X,
-        "draws": draws,
+        "draws": num_draws,
         "injection": injection,
         "seed": seed,
     }
@@ -206,7 +205,7 @@ def leakage_report(
         has_listed_pair[linkage.left[inside]] = has_listed_pair[linkage.right[inside]] = True
         several = np.bincount(filed)[filed] > 1
         joins_filed = several.any() and has_listed_pair[several].mean() < 0.5
-        clusters = linkage.partitions(draws)
+        clusters = linkage.partitions(num_draws)
         if joins_filed:
             clusters = np.stack([join_clusters(filed, partition) for partition in clusters])
     work = PredictionWork(learner, seed)
@@ -221,7 +220,7 @@ def leakage_report(
     injection = injection or Injection()
     corrected = functools.partial(
         leakage_corrected, estimator, task.X, task.y, groups=study.filed_clusters, leakage=linkage, scoring=task.measure,
-        cv=[(fold.train, fold.test) for fold in folds], seed=seed, n_jobs=n_jobs, injection=injection,
+        cv=[(fold.train, fold.test) for fold in folds], rng=seed, n_jobs=n_jobs, injection=injection,
     )  # fmt: skip
     requested = {"naive", *answers}
     answer_functions = {
@@ -286,7 +285,7 @@ def _check(caller: str, linkage: Any, level: float, draws: int, answers: Collect
             f"got {type(linkage).__name__}."
         )
     share(f"{caller}: level", level)
-    count(f"{caller}: draws", draws, 2)
+    count(f"{caller}: num_draws", draws, 2)
     unknown = [name for name in answers if name not in ANSWERS]
     if isinstance(answers, str) or unknown:
         raise ValueError(
@@ -339,6 +338,6 @@ def _report(
         names=index,
         near_mates=estimate_unlisted(X, study, mates) if pairs and judged else None,
         facts=facts,
-        arguments=f"scoring={study.score.name!r}, cv={cv}, level={level:g}, draws={len(study.clusters)}, seed={study.seed}{listed}",
+        arguments=f"scoring={study.score.name!r}, cv={cv}, level={level:g}, num_draws={len(study.clusters)}, rng={study.seed}{listed}",
         price=_price_answers(study, unrequested, injection),
     )

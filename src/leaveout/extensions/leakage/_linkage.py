@@ -452,34 +452,36 @@ class Linkage(PrintedResult):
         return components(rows, self.left[linked], self.right[linked])
 
     @conventional
-    def partitions(self, num: int, seed: int = 0, *, rng: Rng = None) -> Int[Array, "num rows"]:
+    def partitions(self, num_partitions: int, *, rng: Rng = 0) -> Int[Array, "partitions rows"]:
         """Draw clusterings of the rows.
 
         Parameters
         ----------
-        num : int
+        num_partitions : int
             The number of draws.
-        seed : int, default 0
-            The seed; with 0 they are the first of those behind every result of the linkage.
-        rng : int, numpy.random.Generator or None, optional
-            In place of `seed`: a generator draws it, and None draws another one in each call.
+        rng : int, numpy.random.Generator or None, default 0
+            Random numbers: with 0 they are the first of those behind every result of the linkage.
 
         Returns
         -------
-        ndarray of int, `[num, rows]`
+        ndarray of int, `[num_partitions, rows]`
             The clusterings, each numbered by first appearance.
         """
         rows = self._pairs_needed("partitions")
-        num = count("Linkage.partitions: num", num, 1)
+        num = count("Linkage.partitions: num_partitions", num_partitions, 1)
+        seed = count("Linkage.partitions: rng", rng, 0)
         if seed == 0 and num <= self._num_partitions:
             return self._draw_partitions[:num].astype(np.int64)
-        rng = np.random.default_rng([seed, 5])
+        random = np.random.default_rng([seed, 5])
         tables = 1 if self.calibration is None else min(num, TABLES)
         out = []
         for chunk in np.array_split(np.arange(num), tables):
-            p = self.probability if self.calibration is None else self.calibration(self.scores, rng)  # type: ignore[arg-type]
+            p = self.probability
+            if self.calibration is not None:
+                assert self.scores is not None
+                p = self.calibration(self.scores, random)
             out.append(
-                draw_partitions(rows, self.left, self.right, p, len(chunk), rng, self.absent)
+                draw_partitions(rows, self.left, self.right, p, len(chunk), random, self.absent)
             )
         return np.concatenate(out)
 
@@ -595,7 +597,7 @@ class Linkage(PrintedResult):
     @cached_property
     def _draw_partitions(self) -> Int[Array, "draws rows"]:
         # 2**32: seed of the partitions
-        return self.partitions(self._num_partitions, seed=2**32).astype(np.int32)
+        return self.partitions(self._num_partitions, rng=2**32).astype(np.int32)
 
     def __getstate__(self) -> dict[str, Any]:
         return {

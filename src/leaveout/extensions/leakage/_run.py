@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from ... import Fit, Interrupted
+from ... import Fit
 from ...developer import (
     FloatArray,
     IntArray,
@@ -26,6 +26,7 @@ from ...developer import (
     read_step,
     record,
 )
+from ...validation import Interrupted
 from ..hosts.sklearn import SklearnEstimator
 from ._fits import FIT_BATCH_ENTRIES, AbstractLearner
 from ._hosts import Task

@@ -12,8 +12,9 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from ... import Fit, Interrupted
-from ...developer import File, FloatArray, Rng, conventional, keeping, match_labels
+from ... import Fit
+from ...developer import File, FloatArray, Rng, conventional, count, keeping, match_labels
+from ...validation import Interrupted
 from ..hosts.sklearn import SklearnEstimator
 from ._hosts import check_columns, make_learner, prepare, seed_estimator, take_rows
 from ._injection import SLOPE_SHARE, FoldInjection, Injection, make_folds, plan_injection
@@ -100,8 +101,7 @@ def leakage_slope_test(
     scoring: Any = None,
     injection: Injection | None = None,
     cv: Any = None,
-    seed: int = 0,
-    rng: Rng = None,
+    rng: Rng = 0,
     n_jobs: int | None = None,
     checkpoint: File | None = None,
 ) -> SlopeTest:
@@ -131,10 +131,8 @@ def leakage_slope_test(
         The draws.
     cv : int, splitter or pairs, optional
         The number of folds (5, balanced by size), a splitter, or pairs of rows.
-    seed : int, default 0
-        The seed.
-    rng : int, numpy.random.Generator or None, optional
-        In place of `seed`: a generator draws it, and None draws another one in each call.
+    rng : int, numpy.random.Generator or None, default 0
+        Random numbers: a seed, a generator, or None for others in each call.
     n_jobs : int, optional
         The jobs of joblib.
     checkpoint : path, optional
@@ -165,6 +163,7 @@ def leakage_slope_test(
     >>> round(test.share, 2)
     0.08
     """
+    seed = count("leakage_slope_test: rng", rng, 0)
     if injection is None:
         injection = Injection(num_boot=SLOPE_DRAWS)
     draws = injection.num_boot or SLOPE_DRAWS
@@ -254,8 +253,7 @@ def largest_leakage_share(
     groups: ArrayLike,
     cv: Any = None,
     classifier: SklearnEstimator | None = None,
-    seed: int = 0,
-    rng: Rng = None,
+    rng: Rng = 0,
 ) -> pd.DataFrame:
     """Estimate the largest share of T̂ that can belong to V̂'s clusters, by fold.
 
@@ -275,10 +273,8 @@ def largest_leakage_share(
         The folds.
     classifier : estimator, optional
         The classifier; by default logistic regression of standardised columns.
-    seed : int, default 0
-        The seed.
-    rng : int, numpy.random.Generator or None, optional
-        In place of `seed`: a generator draws it, and None draws another one in each call.
+    rng : int, numpy.random.Generator or None, default 0
+        Random numbers: a seed, a generator, or None for others in each call.
 
     Returns
     -------
@@ -293,6 +289,7 @@ def largest_leakage_share(
     >>> list(lo.leakage.largest_leakage_share(X, groups=np.repeat(np.arange(40), 2), cv=2).columns)
     ['fold', 'p_train', 'auc']
     """
+    seed = count("largest_leakage_share: rng", rng, 0)
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import roc_auc_score
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
@@ -302,13 +299,13 @@ def largest_leakage_share(
     _, X, groups = match_labels("largest_leakage_share", X=X, groups=groups)
     if not hasattr(X, "iloc"):
         X = np.asarray(X)
-    count = X.shape[0]
+    num_rows = X.shape[0]
     model = make_pipeline(
         StandardScaler(), LogisticRegression(class_weight="balanced", max_iter=1000)
     )
     model = seed_estimator(model if classifier is None else classifier, seed)
-    check_columns("largest_leakage_share", model, X, np.arange(count) % 2)
-    folds, _ = make_folds("largest_leakage_share", X, np.zeros(count), groups, cv, seed)
+    check_columns("largest_leakage_share", model, X, np.arange(num_rows) % 2)
+    folds, _ = make_folds("largest_leakage_share", X, np.zeros(num_rows), groups, cv, seed)
     rows = []
     for k, fold in enumerate(folds):
         if len(fold.test) < 2 * MIN_REGION_RECORDS:

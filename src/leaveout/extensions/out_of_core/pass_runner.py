@@ -8,7 +8,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from ... import GLM, IndefiniteHessianError, fit, losses
+from ... import GLM, fit, losses
 from ...developer import (
     ONE,
     Curvature,
@@ -27,6 +27,7 @@ from ...developer import (
     read_or_make,
     read_step,
 )
+from ...validation import IndefiniteHessianError
 from .batches import Batches
 from .map_parts import Pass, over
 from .passes import (

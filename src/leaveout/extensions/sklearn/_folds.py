@@ -17,8 +17,9 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import check_is_fitted
 
-from ... import AbstractRefit, Fit, Plan, anchor, fit, from_splits
+from ... import Fit, Plan, anchor, fit, from_splits
 from ...developer import (
+    AbstractRefit,
     BoolArray,
     FloatArray,
     IntArray,

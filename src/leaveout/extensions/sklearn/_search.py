@@ -15,8 +15,9 @@ from sklearn.utils import get_tags
 
 import leaveout as lo
 
-from ... import AbstractRefit, IndefiniteHessianError, fit, path
-from ...developer import File, FloatArray, NoMinimiser, keeping, stoppable, warn
+from ... import fit, path
+from ...developer import AbstractRefit, File, FloatArray, NoMinimiser, keeping, stoppable, warn
+from ...validation import IndefiniteHessianError
 from ..hosts.sklearn import describe, inner, penalty_of
 from ._folds import FoldData, OneFit, Splits, is_rescaled
 from ._route import Request, reason_for_host, tell
@@ -377,7 +378,9 @@ def _family(
     )
     if measure is not None and factor and len(set(map(repr, penalties))) == len(penalties):
         began = time.perf_counter()
-        points = path(model, dict(enumerate(penalties)), first.plan, first.refit, audit=0).points
+        points = path(
+            model, dict(enumerate(penalties)), first.plan, strategy=first.refit, audit=0
+        ).points
         seconds = np.full(
             fits, (first.seconds + time.perf_counter() - began) / (fits * len(penalties))
         )

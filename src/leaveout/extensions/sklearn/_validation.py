@@ -16,9 +16,9 @@ from sklearn.exceptions import ConvergenceWarning, FitFailedWarning
 from sklearn.model_selection import check_cv
 from sklearn.utils import column_or_1d, indexable
 
-from ... import AbstractRefit, IndefiniteHessianError
 from ...developer import (
     DEFAULT_REFIT,
+    AbstractRefit,
     File,
     FloatArray,
     IntArray,
@@ -33,6 +33,7 @@ from ...developer import (
     strategy_of_predictions,
     warn,
 )
+from ...validation import IndefiniteHessianError
 from ..hosts.sklearn import learns
 from ._folds import FoldData, HostFolds, OneFit, Splits, fit_host, is_rescaled
 from ._route import Request, reason_for_host, tell, weights_name

@@ -240,7 +240,7 @@ def token_accuracy(labels: ArrayLike, predicted: ArrayLike) -> float:
     Examples
     --------
     >>> import leaveout as lo
-    >>> lo.models.token_accuracy(["O", "B-X", "O", "O"], ["O", "B-X", "B-X", "O"])
+    >>> lo.developer.models.token_accuracy(["O", "B-X", "O", "O"], ["O", "B-X", "B-X", "O"])
     0.75
     """
     truth, guesses = _pair("token_accuracy", labels, predicted)
@@ -276,7 +276,12 @@ def entity_f1(labels: ArrayLike, predicted: ArrayLike, lengths: ArrayLike) -> fl
     Examples
     --------
     >>> import leaveout as lo
-    >>> round(lo.models.entity_f1(["B-X", "I-X", "O", "B-X"], ["B-X", "I-X", "O", "O"], [4]), 3)
+    >>> round(
+    ...     lo.developer.models.entity_f1(
+    ...         ["B-X", "I-X", "O", "B-X"], ["B-X", "I-X", "O", "O"], [4]
+    ...     ),
+    ...     3,
+    ... )
     0.667
     """
     truth, guesses = _pair("entity_f1", labels, predicted)
@@ -309,7 +314,7 @@ def entities(labels: ArrayLike, lengths: ArrayLike) -> list[tuple[int, int, str]
     Examples
     --------
     >>> import leaveout as lo
-    >>> lo.models.entities(["B-X", "I-X", "O", "B-Y"], [4])
+    >>> lo.developer.models.entities(["B-X", "I-X", "O", "B-Y"], [4])
     [(0, 1, 'X'), (3, 3, 'Y')]
     """
     tags = [str(tag) for tag in np.asarray(labels)]

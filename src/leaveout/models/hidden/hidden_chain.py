@@ -68,7 +68,7 @@ class Dirichlet(Module):
     Examples
     --------
     >>> import leaveout as lo
-    >>> lo.models.Dirichlet(transition=1.5).initial
+    >>> lo.developer.models.Dirichlet(transition=1.5).initial
     2.0
     """
 
@@ -120,7 +120,7 @@ class States(Module):
             or (isinstance(prior, str) and prior == "default")
         ):
             raise ValueError(
-                f"HMM: prior must be 'default', None or lo.models.Dirichlet(...); got {prior!r}."
+                f"HMM: prior must be 'default', None or lo.developer.models.Dirichlet(...); got {prior!r}."
             )
         if prior is None:
             self.prior = None

@@ -59,7 +59,7 @@ class Free(Module):
     Examples
     --------
     >>> import leaveout as lo
-    >>> lo.models.Free(1.0).prior
+    >>> lo.developer.models.Free(1.0).prior
     (0.0, 1.0)
     """
 
@@ -87,7 +87,7 @@ class External(Module):
     Examples
     --------
     >>> import leaveout as lo
-    >>> lo.models.External(np.arange(4.0)).prior
+    >>> lo.developer.models.External(np.arange(4.0)).prior
     (0.0, 1.0)
     """
 
@@ -113,7 +113,7 @@ def read_coupling(
         )
     except (TypeError, ValueError):
         raise TypeError(
-            f"MRF: coupling must be a number, one an edge, a matrix of states by states, or lo.models.Free(...); "
+            f"MRF: coupling must be a number, one an edge, a matrix of states by states, or lo.developer.models.Free(...); "
             f"got {coupling!r}."
         ) from None
     square = num_states, num_states
@@ -156,7 +156,7 @@ def read_external(
         )
         if value.shape != (num_sites, num_states) or not np.isfinite(value).all():
             raise ValueError(
-                f"MRF: external must be finite numbers, sites by states {[num_sites, num_states]}, or lo.models.External(...); "
+                f"MRF: external must be finite numbers, sites by states {[num_sites, num_states]}, or developer.models.External(...); "
                 f"got {_describe_value(value)}."
             )
         return as_stored(value), None, None

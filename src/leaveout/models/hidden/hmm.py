@@ -437,7 +437,7 @@ class HMM(AbstractHiddenChain):
     @conventional
     @float64
     def simulate(
-        self, parameters: GivenParameters, num_steps: int, seed: int = 0, *, rng: Rng = None
+        self, parameters: GivenParameters, num_steps: int, *, rng: Rng = 0
     ) -> tuple[np.ndarray, Int[np.ndarray, " steps"]]:
         """Draw a sequence from the model.
 
@@ -447,10 +447,8 @@ class HMM(AbstractHiddenChain):
             A fit or its natural parameters.
         num_steps : int
             Number of steps.
-        seed : int, default: 0
-            Seed of the random numbers.
-        rng : int, numpy.random.Generator or None, optional
-            In place of `seed`: a generator draws it, and None draws another one in each call.
+        rng : int, numpy.random.Generator or None, default: 0
+            Random numbers: a seed, a generator, or None for others in each call.
 
         Returns
         -------
@@ -459,7 +457,6 @@ class HMM(AbstractHiddenChain):
         """
         natural_parameters = self._natural(self._to_unconstrained(parameters))
         nothing = np.zeros((0, self.x.shape[1]))
-        rng = np.random.default_rng(seed)
         x, states = _hidden_chain.draw(
             self.emission,
             natural_parameters,
@@ -467,7 +464,7 @@ class HMM(AbstractHiddenChain):
             nothing,
             0,
             num_steps,
-            rng,
+            np.random.default_rng(rng),
         )
         return (x[:, 0] if self.labels.columns is None else x), states
 

@@ -52,7 +52,7 @@ from .hidden_field import (
 )
 
 ORDERS = 24  # largest number of orders of the states that are tried at a start
-LEARN = "a coupling, lo.models.Free(...), or an external field, lo.models.External(...)"
+LEARN = "a coupling, lo.developer.models.Free(...), or an external field, lo.developer.models.External(...)"
 APART = "losses, their errors and their certificate are of that model, not of the exact one; against_exact says how far apart"
 
 # largest number of entries of all tables of a part where inference is compared with exact sums
@@ -537,7 +537,7 @@ class MRF(AbstractHiddenField):
     @conventional
     @float64
     def simulate(
-        self, parameters: GivenParameters, num_fields: int, seed: int = 0, *, rng: Rng = None
+        self, parameters: GivenParameters, num_fields: int, *, rng: Rng = 0
     ) -> tuple[np.ndarray, Int[np.ndarray, "fields sites"]]:
         """Draw fields from the model over this graph.
 
@@ -547,10 +547,8 @@ class MRF(AbstractHiddenField):
             A fit or its natural parameters.
         num_fields : int
             Number of fields.
-        seed : int
-            Seed of the random numbers.
-        rng : int, numpy.random.Generator or None, optional
-            In place of `seed`: a generator draws it, and None draws another one in each call.
+        rng : int, numpy.random.Generator or None, default: 0
+            Random numbers: a seed, a generator, or None for others in each call.
 
         Returns
         -------
@@ -559,7 +557,7 @@ class MRF(AbstractHiddenField):
             sites]`.
         """
         return _hidden_field.draw(
-            self, self._to_unconstrained(parameters), num_fields, np.random.default_rng(seed)
+            self, self._to_unconstrained(parameters), num_fields, np.random.default_rng(rng)
         )
 
 

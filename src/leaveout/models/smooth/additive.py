@@ -110,7 +110,7 @@ class Additive(GLM):
     ----------
     terms : str or list
         Formula such as "y ~ s(x) + te(a, b) + z", which needs `pip install 'leaveout[formula]'`; or
-        a list of `lo.s(...)`, `lo.te(...)`, `lo.ti(...)` and pieces of a formula.
+        a list of `lo.terms.s(...)`, `lo.terms.te(...)`, `lo.terms.ti(...)` and pieces of a formula.
     data : DataFrame, Polars frame or dict
         Table with the columns.
     y : str or array, shape (units,), optional
@@ -147,7 +147,7 @@ class Additive(GLM):
     >>> rng = np.random.default_rng(0)
     >>> x = rng.uniform(size=60)
     >>> data = {"x": x, "y": np.sin(6 * x) + 0.1 * rng.normal(size=60)}
-    >>> model = lo.Additive([lo.s("x", bs="cr")], data, "y", smoothing=0.1)
+    >>> model = lo.Additive([lo.terms.s("x", bs="cr")], data, "y", smoothing=0.1)
     >>> model.smoothing
     {'s(x)': 0.1}
     """

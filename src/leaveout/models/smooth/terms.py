@@ -20,6 +20,9 @@ from ...data.arrays import codes, count, match_labels, numbers, pandas_of
 from . import bases as bases
 from .bases import Design
 
+__all__ = ["s", "te", "ti"]
+__dir__ = __all__.copy
+
 Array = np.ndarray
 Kind = Literal["tp", "cr", "cc", "ps", "re", "mrf"]
 KINDS: tuple[Kind, ...] = ("tp", "cr", "cc", "ps", "re", "mrf")
@@ -29,7 +32,7 @@ MIN_BASIS_SIZE = {"tp": 3, "cr": 3, "cc": 4, "ps": 5}
 
 @record
 class Smooth:
-    """Smooth function of columns, from `lo.s`, `lo.te` or `lo.ti`."""
+    """Smooth function of columns, from `lo.terms.s`, `lo.terms.te` or `lo.terms.ti`."""
 
     call: str
     columns: tuple[str, ...]
@@ -97,7 +100,7 @@ def s(
     Examples
     --------
     >>> import leaveout as lo
-    >>> lo.s("x"), lo.s("day", bs="cc", period=(0, 7)), lo.s("x", by="group")
+    >>> lo.terms.s("x"), lo.terms.s("day", bs="cc", period=(0, 7)), lo.terms.s("x", by="group")
     (s(x), s(day), s(x):group)
     """
     if bs not in KINDS:
@@ -163,7 +166,7 @@ def te(
     Examples
     --------
     >>> import leaveout as lo
-    >>> lo.te("x", "z", k=(5, 8))
+    >>> lo.terms.te("x", "z", k=(5, 8))
     te(x, z)
     """
     return _product("te", columns, k, bs, by)
@@ -210,7 +213,7 @@ def ti(
     Examples
     --------
     >>> import leaveout as lo
-    >>> terms = ["y", lo.s("x"), lo.s("z"), lo.ti("x", "z")]
+    >>> terms = ["y", lo.terms.s("x"), lo.terms.s("z"), lo.terms.ti("x", "z")]
     >>> terms[-1]
     ti(x, z)
     """
@@ -262,7 +265,7 @@ class Formula:
 
 
 def parse(formula: Any) -> Formula:
-    """Parse a formula, or a list of terms, each `lo.s(...)` or a piece of a formula.
+    """Parse a formula, or a list of terms, each `lo.terms.s(...)` or a piece of a formula.
 
     Raise ValueError if it is not valid.
     """

@@ -37,7 +37,7 @@ from ..plans.plan import Plan, groups as plan_of_groups, leave_one_out
 from ..plans.reading import PlanLike
 from ..plans.survey import ReplicateWeights
 from ..refit import AbstractRefit, Exact, lengths
-from ..validation.cross_validate import reader_for
+from ..validation.cross_validate import reader_for, strategy_of
 from ..validation.scoring import natural
 from .prediction_intervals import predict
 from .replicates import ParameterRefits, degrees, mean_of, refit_plan, refit_weights, scaled_moves
@@ -53,7 +53,7 @@ SAME = 1e-6
 
 @record
 class Refit:
-    """A refit, as the function of `lo.functional` gets it beside the parameters.
+    """A refit, as the function of `lo.diagnostics.functional` gets it beside the parameters.
 
     Attributes
     ----------
@@ -88,8 +88,8 @@ class Refit:
 class Functional(PrintedTable):
     """A function of the parameters with its standard error, bias and interval.
 
-    `lo.functional` returns it. `estimate`, `standard_error`, `bias`, `corrected`, `low`, `high` and
-    `error` are numbers if the function returns one, and else arrays.
+    `lo.diagnostics.functional` returns it. `estimate`, `standard_error`, `bias`, `corrected`,
+    `low`, `high` and `error` are numbers if the function returns one, and else arrays.
 
     Attributes
     ----------
@@ -116,8 +116,8 @@ class Functional(PrintedTable):
     >>> import leaveout as lo
     >>> x = np.arange(6.0)
     >>> fit = lo.fit(lo.GLM(x[:, None], [0, 1, 3, 2, 5, 4], "squared"))
-    >>> found = lo.functional(
-    ...     fit, lambda parameters: parameters["coef"][0] ** 2, lo.leave_one_out()
+    >>> found = lo.diagnostics.functional(
+    ...     fit, lo.leave_one_out(), lambda parameters: parameters["coef"][0] ** 2
     ... )
     >>> round(found.estimate, 3), round(found.bias, 3)
     (0.784, 0.109)
@@ -159,12 +159,12 @@ class Functional(PrintedTable):
 @float64
 def functional(
     fit: Fit,
-    f: Callable[..., Any] | str,
     plan: PlanLike | ReplicateWeights,
+    f: Callable[..., Any] | str,
     *,
     interval: Interval | None = None,
     level: float = 0.95,
-    strategy: AbstractRefit = EXACT,
+    strategy: AbstractRefit | None = None,
 ) -> Functional:
     """Estimate a function of the parameters or predictions, with its standard error, bias and
     interval, from refits.
@@ -212,12 +212,13 @@ def functional(
     >>> import leaveout as lo
     >>> x = np.arange(6.0)
     >>> fit = lo.fit(lo.GLM(x[:, None], [0, 0, 1, 0, 1, 1], "logistic", lo.penalties.Ridge(0.1)))
-    >>> found = lo.functional(
-    ...     fit, lambda parameters: np.exp(parameters["coef"][0]), lo.leave_one_out()
+    >>> found = lo.diagnostics.functional(
+    ...     fit, lo.leave_one_out(), lambda parameters: np.exp(parameters["coef"][0])
     ... )
     >>> round(found.estimate, 2), round(found.standard_error, 2)
     (3.08, 10.68)
     """
+    strategy = strategy_of("functional", strategy, EXACT)
     level = share("functional: level", level)
     refits, scales, dof, is_bootstrap = _refits_and_scales(fit, plan, strategy)
     kind = interval or ("BCa" if is_bootstrap else "jackknife")

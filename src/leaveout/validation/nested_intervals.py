@@ -23,11 +23,11 @@ from .._runtime.arrays import FloatArray, IntArray
 from .._runtime.checkpoint import File, keeping
 from .._runtime.conventions import Rng, conventional
 from .._runtime.interrupt import stoppable
-from ..data.arrays import share
+from ..data.arrays import count, share
 from ..optimize.fit import Fit
 from ..plans.plan import Plan, kfold
 from ..refit import AbstractRefit
-from .cross_validate import DEFAULT_REFIT, cache_key, cross_validate
+from .cross_validate import cache_key, cross_validate, strategy_of
 from .estimate import Estimate
 from .mean_intervals import Interval
 from .metrics import ScoreName
@@ -37,14 +37,13 @@ from .scoring import Evaluate
 @conventional
 def nested(
     fit: Fit,
-    level: float = 0.95,
     *,
+    level: float = 0.95,
     num_folds: int = 10,
-    repeats: int = 20,
-    strategy: AbstractRefit = DEFAULT_REFIT,
+    num_repeats: int = 20,
+    strategy: AbstractRefit | None = None,
     evaluate: Evaluate | ScoreName | None = None,
-    seed: int = 0,
-    rng: Rng = None,
+    rng: Rng = 0,
     checkpoint: File | None = None,
 ) -> Interval:
     """Compute an interval for the mean loss of the fitted model on new units, by nested
@@ -63,17 +62,15 @@ def nested(
         The coverage of the interval.
     num_folds : int, default 10
         The number K of random folds, 3 or more, of two units or more each.
-    repeats : int, default 20
+    num_repeats : int, default 20
         The number of random partitions into folds. With more repeats the result depends less on
         `seed`.
     strategy : AbstractRefit, default `Certified()`
         The strategy of the refits.
     evaluate : callable or str, optional
         The loss of held-out units, as in `cross_validate`.
-    seed : int, default 0
-        The seed of the folds.
-    rng : int, numpy.random.Generator or None, optional
-        In place of `seed`: a generator draws it, and None draws another one in each call.
+    rng : int, numpy.random.Generator or None, default 0
+        Random numbers: a seed, a generator, or None for others in each call.
     checkpoint : path, optional
         A file that keeps what is done. A call that was killed continues from there, to the same
         numbers. One file serves every `level`.
@@ -109,26 +106,26 @@ def nested(
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(40, 1))
     >>> fit = lo.fit(lo.GLM(X, X[:, 0] + rng.normal(size=40), "squared"))
-    >>> found = lo.nested(fit, num_folds=4, repeats=2)
+    >>> found = lo.validation.nested(fit, num_folds=4, num_repeats=2)
     >>> round(found.low, 2), round(found.high, 2)
     (0.19, 1.13)
     """
+    strategy = strategy_of("nested", strategy)
     if not isinstance(fit, Fit):
         raise TypeError(
             f"nested: the first argument must be a Fit, from lo.fit or lo.from_sklearn; got {type(fit).__name__}."
         )
     share("nested: level", level)
-    if not all(isinstance(count, int | np.integer) for count in (num_folds, repeats, seed)):
-        raise ValueError(
-            f"nested: num_folds, repeats and seed must be whole numbers; got {num_folds!r}, {repeats!r} and {seed!r}."
-        )
-    if num_folds < 3 or repeats < 1 or 2 * num_folds > fit.objective.num_units:
+    num_folds = count("nested: num_folds", num_folds, 3)
+    num_repeats = count("nested: num_repeats", num_repeats, 1)
+    seed = count("nested: rng", rng, 0)
+    if 2 * num_folds > fit.objective.num_units:
         raise ValueError(
             f"nested: it needs 3 folds or more, of 2 units or more each, and 1 repeat or more; got {num_folds} folds of "
-            f"{fit.objective.num_units} units, and {repeats} repeats."
+            f"{fit.objective.num_units} units, and {num_repeats} repeats."
         )
     # the fold that each unit is in, of every repeat
-    fold = np.empty((repeats, fit.objective.num_units), np.int64)
+    fold = np.empty((num_repeats, fit.objective.num_units), np.int64)
     for k, unit_fold in enumerate(fold):
         plan = kfold(fit.objective.num_units, num_folds, rng=seed + k)
         unit_fold[plan.index] = plan.refit
@@ -141,7 +138,7 @@ def nested(
         estimates: list[Estimate] = []
         for plan in (single, _plan(fold, pair)):
             estimate = cross_validate(
-                fit, plan, strategy, evaluate=evaluate, audit=0, bases="frozen"
+                fit, plan, strategy=strategy, evaluate=evaluate, audit=0, bases="frozen"
             )
             if estimate.joint:
                 raise ValueError(

@@ -35,7 +35,9 @@ def test_the_jackknife_of_a_mean_squared():
     """
     y = rng.standard_normal(40) + 2
     fit = lo.fit(lo.GLM(np.ones((40, 1)), y, "squared", intercept=False))
-    found = lo.functional(fit, lambda parameters: parameters["coef"][0] ** 2, lo.leave_one_out())
+    found = lo.diagnostics.functional(
+        fit, lo.leave_one_out(), lambda parameters: parameters["coef"][0] ** 2
+    )
     np.testing.assert_allclose(found.corrected, y.mean() ** 2 - y.var(ddof=1) / 40, rtol=1e-10)
     alone = np.array([np.delete(y, k).mean() ** 2 for k in range(40)])
     np.testing.assert_allclose(
@@ -44,10 +46,10 @@ def test_the_jackknife_of_a_mean_squared():
     np.testing.assert_allclose(found.bias, 39 * (alone.mean() - y.mean() ** 2), rtol=1e-9)
     reach = scipy.stats.t(39).ppf(0.975) * found.standard_error
     np.testing.assert_allclose(found.interval, (y.mean() ** 2 - reach, y.mean() ** 2 + reach))
-    delta = lo.functional(
+    delta = lo.diagnostics.functional(
         fit,
-        lambda parameters: parameters["coef"][0] ** 2,
         lo.leave_one_out(),
+        lambda parameters: parameters["coef"][0] ** 2,
         interval="delta",
         level=0.9,
     )
@@ -57,7 +59,7 @@ def test_the_jackknife_of_a_mean_squared():
 
 def test_an_average_treatment_effect_by_refits_from_scratch():
     """The mean over units is over those that a refit sees, too."""
-    found = lo.functional(FIT, effect, lo.groups(SITE))
+    found = lo.diagnostics.functional(FIT, lo.groups(SITE), effect)
     values = []
     for site in np.unique(SITE):
         some = site != SITE
@@ -72,25 +74,27 @@ def test_an_average_treatment_effect_by_refits_from_scratch():
     np.testing.assert_allclose(
         found.standard_error, np.sqrt(21 / 22 * np.sum((values - np.mean(values)) ** 2)), rtol=1e-7
     )
-    surveyed = lo.functional(FIT, effect, lo.survey.jk1(SITE))
+    surveyed = lo.diagnostics.functional(FIT, lo.survey.jk1(SITE), effect)
     np.testing.assert_allclose(
         surveyed.table.drop(columns="error"), found.table.drop(columns="error"), rtol=1e-6
     )
-    delta = lo.functional(FIT, effect, lo.groups(SITE), interval="delta")
+    delta = lo.diagnostics.functional(FIT, lo.groups(SITE), effect, interval="delta")
     assert 0.7 < (delta.high - delta.low) / (found.high - found.low) < 1.3
 
 
 def test_a_parameter_by_name_is_that_of_the_covariance():
-    found = lo.functional(FIT, "treated", lo.groups(SITE))
+    found = lo.diagnostics.functional(FIT, lo.groups(SITE), "treated")
     want = lo.covariance(FIT, "jackknife", groups=SITE, strategy=lo.Exact())
     np.testing.assert_allclose(found.standard_error, want.standard_errors["treated"])
     assert found.error < 1e-7 and "treated" in str(found) and "t of 21 degrees" in str(found)
-    several = lo.functional(
-        FIT, lambda p: {"a": p["coef"][0], "b": p["intercept"]}, lo.groups(SITE)
+    several = lo.diagnostics.functional(
+        FIT, lo.groups(SITE), lambda p: {"a": p["coef"][0], "b": p["intercept"]}
     )
     assert list(several.table.index) == ["a", "b"] and several.estimate.shape == (2,)
     np.testing.assert_allclose(several.table.loc["a"], found.table.loc["treated"], rtol=1e-5)
-    assert list(lo.functional(FIT, lambda p: p["coef"], lo.groups(SITE)).table.index) == [
+    assert list(
+        lo.diagnostics.functional(FIT, lo.groups(SITE), lambda p: p["coef"]).table.index
+    ) == [
         "f[0]",
         "f[1]",
     ]
@@ -102,7 +106,9 @@ def test_bca_intervals_of_scipy(groups):
     y = rng.gamma(1.0, 1.0, N)
     fit = lo.fit(lo.GLM(np.ones((N, 1)), y, "squared", intercept=False))
     cube = lambda parameters: parameters["coef"][0] ** 3
-    found = lo.functional(fit, cube, lo.bootstrap(N, 400, groups=groups, rng=2), level=0.9)
+    found = lo.diagnostics.functional(
+        fit, lo.bootstrap(N, 400, groups=groups, rng=2), cube, level=0.9
+    )
     draws = found.replicates["f"].to_numpy()
     label = np.arange(N) if groups is None else pd.factorize(groups)[0]
     alone = np.array([y[label != k].mean() ** 3 for k in range(label.max() + 1)])
@@ -121,8 +127,8 @@ def test_what_a_refit_does_not_determine_does_not_count():
     data = FRAME.assign(lone=(SITE == "s03") * 1.0)
     fit = lo.fit(lo.GLM(data, FRAME.age + rng.standard_normal(N), "squared"))
     with pytest.warns(UserWarning, match=r"\(s03\) do not determine lone"):
-        found = lo.functional(
-            fit, lambda p: {"age": p["coef"][1], "lone": p["coef"][2]}, lo.groups(SITE)
+        found = lo.diagnostics.functional(
+            fit, lo.groups(SITE), lambda p: {"age": p["coef"][1], "lone": p["coef"][2]}
         )
     assert found.replicates.loc["s03"].isna().tolist() == [
         False,
@@ -136,10 +142,10 @@ def test_what_a_refit_does_not_determine_does_not_count():
 def test_models_of_other_kinds():
     for name in ("Cox", "closed form"):
         fit = fitted(name)
-        found = lo.functional(
+        found = lo.diagnostics.functional(
             fit,
-            lambda p: next(iter(p.values())).ravel()[0],
             lo.leave_one_out(),
+            lambda p: next(iter(p.values())).ravel()[0],
         )
         want = lo.covariance(fit, "jackknife").standard_errors
         np.testing.assert_allclose(found.standard_error, want.iloc[0], rtol=1e-7)
@@ -151,49 +157,49 @@ def test_what_is_refused():
         (
             TypeError,
             "f must be a function of the parameters, or the name of one; got int",
-            (FIT, 3, lo.groups(SITE)),
+            (FIT, lo.groups(SITE), 3),
             {},
         ),
         (
             ValueError,
             "f must be a parameter, one of treated, age, intercept; got 'x9'",
-            (FIT, "x9", lo.groups(SITE)),
+            (FIT, lo.groups(SITE), "x9"),
             {},
         ),
-        (ValueError, "f must return a number", (FIT, lambda p: "one", lo.groups(SITE)), {}),
+        (ValueError, "f must return a number", (FIT, lo.groups(SITE), lambda p: "one"), {}),
         (
             ValueError,
             "f must return a number, or numbers of one count; got nan",
-            (FIT, lambda p: np.nan, lo.groups(SITE)),
+            (FIT, lo.groups(SITE), lambda p: np.nan),
             {},
         ),
-        (ValueError, "f must return a number", (FIT, lambda p: None, lo.groups(SITE)), {}),
-        (TypeError, "plan must be a Plan.* got Series", (FIT, odds_ratio, pd.Series(SITE)), {}),
+        (ValueError, "f must return a number", (FIT, lo.groups(SITE), lambda p: None), {}),
+        (TypeError, "plan must be a Plan.* got Series", (FIT, pd.Series(SITE), odds_ratio), {}),
         (
             ValueError,
             "leave out every unit once",
-            (FIT, odds_ratio, lo.random_subsets(N, 0.2, 5)),
+            (FIT, lo.random_subsets(N, 0.2, 5), odds_ratio),
             {},
         ),
         (
             ValueError,
             "or 'BCa' of a lo.bootstrap; got 'BCa'",
-            (FIT, odds_ratio, lo.groups(SITE)),
+            (FIT, lo.groups(SITE), odds_ratio),
             {"interval": "BCa"},
         ),
-        (ValueError, "interval must be", (FIT, odds_ratio, lo.groups(SITE)), {"interval": "wald"}),
+        (ValueError, "interval must be", (FIT, lo.groups(SITE), odds_ratio), {"interval": "wald"}),
         (
             ValueError,
             "level must lie between 0 and 1",
-            (FIT, odds_ratio, lo.groups(SITE)),
+            (FIT, lo.groups(SITE), odds_ratio),
             {"level": 95},
         ),
     ]
     for error, words, args, named in refused:
         with pytest.raises(error, match=words):
-            lo.functional(*args, **named)
+            lo.diagnostics.functional(*args, **named)
     with pytest.raises(AttributeError):
-        _ = lo.functional(FIT, odds_ratio, lo.groups(SITE)).nothing
+        _ = lo.diagnostics.functional(FIT, lo.groups(SITE), odds_ratio).nothing
 
 
 def test_values_go_by_their_names():
@@ -204,8 +210,8 @@ def test_values_go_by_their_names():
         found = {"a": parameters["coef"][0], "b": parameters["intercept"]}
         return found if found["a"] >= center else dict(reversed(found.items()))
 
-    found = lo.functional(FIT, named, lo.groups(SITE))
-    want = lo.functional(FIT, lambda p: [p["coef"][0], p["intercept"]], lo.groups(SITE))
+    found = lo.diagnostics.functional(FIT, lo.groups(SITE), named)
+    want = lo.diagnostics.functional(FIT, lo.groups(SITE), lambda p: [p["coef"][0], p["intercept"]])
     np.testing.assert_array_equal(found.table, want.table)
 
 
@@ -213,7 +219,7 @@ def test_the_picture_names_the_group_that_moves_most():
     pytest.importorskip("matplotlib").use("agg")
     y = np.where(SITE == "s05", 1 - FRAME.treated, ILL)
     fit = lo.fit(lo.GLM(FRAME, y, "logistic"))
-    ax = lo.plot.folds(fit, lo.groups(SITE), "treated", shown=6)
+    ax = lo.plot.folds(fit, lo.groups(SITE), "treated", num_shown=6)
     names = [text.get_text() for text in ax.get_yticklabels()]
     assert ax.get_title().startswith("without s05: ") and len(names) == 7 and names[-1] == "all"
     assert "without s05" in (names[0], names[5]) and ax.get_xlabel() == "treated"

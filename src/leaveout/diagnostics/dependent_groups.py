@@ -69,7 +69,7 @@ def auto_groups(fit: Fit, size: int, *, absolute: bool = True) -> Plan:
     >>> import leaveout as lo
     >>> x = np.array([-2.0, -1.9, 0.5, 2.0, 1.9])
     >>> fit = lo.fit(lo.GLM(x[:, None], x + 1, "squared"))
-    >>> plan = lo.auto_groups(fit, 2)
+    >>> plan = lo.diagnostics.auto_groups(fit, 2)
     >>> plan.index.reshape(-1, 2)[:2]
     array([[0, 1],
            [1, 0]])
@@ -127,7 +127,7 @@ def auto_groups(fit: Fit, size: int, *, absolute: bool = True) -> Plan:
         n,
         serial=units.serial,
         names=units.names,
-        call=f"lo.auto_groups(fit, {size})",
+        call=f"lo.diagnostics.auto_groups(fit, {size})",
     )
 
 

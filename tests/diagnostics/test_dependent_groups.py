@@ -50,7 +50,7 @@ def test_the_same_as_by_brute_force(family, structure):
     fit = lo.fit(
         lo.GaussianField(y, edges, x, family=family, structure=structure, **extra), num_starts=1
     )
-    plan, wanted = lo.auto_groups(fit, 5), brute(joint(fit.objective, fit.vector), 5)
+    plan, wanted = lo.diagnostics.auto_groups(fit, 5), brute(joint(fit.objective, fit.vector), 5)
     assert plan.num_refits == 29  # that are observed
     for k, unit in enumerate(np.delete(np.arange(30), 4)):
         row = slice(*plan.indptr[k : k + 2])
@@ -117,25 +117,28 @@ def test_of_rows_of_a_mixed_model(family, form):
     fit = lo.fit(model, num_starts=1)
     C = joint_of_effects(model, fit)
     np.testing.assert_allclose(model.predictor_covariance(fit.vector), C, rtol=1e-7, atol=1e-9)
-    plan = lo.auto_groups(fit, 6)
+    plan = lo.diagnostics.auto_groups(fit, 6)
     assert [
         set(plan.index[a:b]) for a, b in zip(plan.indptr, plan.indptr[1:], strict=False)
     ] == brute(C, 6)
     clusters = lo.fit(lo.Mixed(f"y ~ x + {form}", frame, family, drop="p"), num_starts=1)
     with pytest.raises(TypeError, match='drop="row"'):
-        lo.auto_groups(clusters, 3)
+        lo.diagnostics.auto_groups(clusters, 3)
 
 
 def test_of_a_penalised_linear_predictor():
     model = glm("poisson", lo.penalties.Ridge(0.4))
     fit = lo.fit(model)
     X = np.asarray(model.design)
-    plan, wanted = lo.auto_groups(fit, 4), brute(X @ np.linalg.inv(fit.hessian) @ X.T, 4)
+    plan, wanted = (
+        lo.diagnostics.auto_groups(fit, 4),
+        brute(X @ np.linalg.inv(fit.hessian) @ X.T, 4),
+    )
     assert [
         set(plan.index[a:b]) for a, b in zip(plan.indptr, plan.indptr[1:], strict=False)
     ] == wanted
-    signed = lo.auto_groups(fit, 40, absolute=False)
-    assert (signed.index != lo.auto_groups(fit, 40).index).any() and (
+    signed = lo.diagnostics.auto_groups(fit, 40, absolute=False)
+    assert (signed.index != lo.diagnostics.auto_groups(fit, 40).index).any() and (
         signed.index[::40] == np.arange(60)
     ).all()
 
@@ -143,8 +146,8 @@ def test_of_a_penalised_linear_predictor():
 def test_models_without_a_gaussian_predictor_are_refused():
     for name in ("hidden Markov", "multinomial", "closed form"):
         with pytest.raises(TypeError, match="one Gaussian linear predictor a unit"):
-            lo.auto_groups(fitted(name), 3)
+            lo.diagnostics.auto_groups(fitted(name), 3)
     with pytest.raises(TypeError, match="must be a Fit"):
-        lo.auto_groups(glm("poisson"), 3)
+        lo.diagnostics.auto_groups(glm("poisson"), 3)
     with pytest.raises(ValueError, match="size"):
-        lo.auto_groups(fitted("ridge"), 60)
+        lo.diagnostics.auto_groups(fitted("ridge"), 60)
