@@ -94,7 +94,7 @@ def additive() -> lo.Additive:
     rng, X, eta = table(3)
     data = {"x": X[:, 0], "z": X[:, 1], "y": rng.poisson(np.exp(np.sin(eta)))}
     return lo.Additive(
-        [lo.s("x", k=5), lo.s("z", k=4, bs="cr")], data, "y", "poisson", smoothing=0.5
+        [lo.terms.s("x", k=5), lo.terms.s("z", k=4, bs="cr")], data, "y", "poisson", smoothing=0.5
     )
 
 
@@ -110,7 +110,9 @@ def mixed(family: str, drop: str = "row") -> lo.Mixed:
     return lo.Mixed(X, y[family], family, groups={"group": group}, drop=drop)
 
 
-def on_grid(make: Callable[..., lo.AbstractObjective], *more, **options) -> lo.AbstractObjective:
+def on_grid(
+    make: Callable[..., lo.developer.AbstractObjective], *more, **options
+) -> lo.developer.AbstractObjective:
     """Counts at the sites of a grid, higher in one corner."""
     rng, at = np.random.default_rng(6), np.arange(20).reshape(4, 5)
     y = rng.poisson(2 + 8 * (np.add.outer(np.arange(4), np.arange(5)) > 4).ravel())
@@ -171,7 +173,7 @@ def objective() -> lo.Objective:
 
 ROWS, CHAIN = ("one", "kfold", "groups", "bootstrap"), ("one", "kfold", "blocks")
 # and the plans that suit it
-MODELS: dict[str, tuple[Callable[[], lo.AbstractObjective], tuple[str, ...]]] = {
+MODELS: dict[str, tuple[Callable[[], lo.developer.AbstractObjective], tuple[str, ...]]] = {
     "linear": (lambda: linear("squared"), ROWS),
     "linear, weights and offset": (lambda: linear("squared", weights=True), ROWS),
     "ridge": (lambda: linear("squared", Ridge(0.7)), ROWS),
@@ -229,7 +231,7 @@ def computed(name: str) -> Iterator[tuple[str, np.ndarray]]:
     fit = lo.fit(make(), start)
     for plan in plans:
         for strategy, refit in STRATEGIES.items():
-            cv = lo.cross_validate(fit, PLANS[plan](fit.objective.num_units), refit)
+            cv = lo.cross_validate(fit, PLANS[plan](fit.objective.num_units), strategy=refit)
             for part in ("losses", "error", "result"):
                 yield f"{name}/{plan}/{strategy}/{part}", np.asarray(getattr(cv, part))
             yield f"{name}/{plan}/{strategy}/refit", cv.plan.refit

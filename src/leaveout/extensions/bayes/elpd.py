@@ -466,7 +466,7 @@ def elpd(
     """
     if not isinstance(posterior, Posterior):
         raise TypeError(
-            "elpd: the first argument must be a Posterior, from lo.from_posterior, from_numpyro, from_pymc or from_stan; got "
+            "elpd: the first argument must be a Posterior, from lo.bayes: from_posterior, from_numpyro, from_pymc or from_stan; got "
             f"{type(posterior).__name__}."
         )
     if not isinstance(score, str) or score not in ("joint", "pointwise"):
