@@ -18,7 +18,6 @@ matrices over the rows that they share.
 """
 
 import abc
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -338,18 +337,18 @@ class MarginFits(AbstractClasses):
         if not self.logistic:
             y = 2 * y - 1
 
-        def derivatives(theta: NDArray, fits: Lanes, orders: tuple[int, ...]) -> Sequence[NDArray]:
-            eta = np.matmul(Z[fits], theta[..., None])[..., 0]
-            return self.loss.derivatives(eta, y[fits], orders)
+        # at the points that were looked at last, of which accepted ones get a step
+        curvature = np.empty(Z.shape[:2])
 
         def look(theta: NDArray, fits: Lanes) -> tuple[NDArray, NDArray]:
-            loss, slope = derivatives(theta, fits, (0, 1))
+            eta = np.matmul(Z[fits], theta[..., None])[..., 0]
+            loss, slope, curvature[fits] = self.loss.derivatives(eta, y[fits], (0, 1, 2))
             value = loss.sum(1) + 0.5 * (self.ridge * theta**2).sum(1)
             return value, np.matmul(slope[:, None], Z[fits])[:, 0] + self.ridge * theta
 
         def propose(state: LaneState, fits: Lanes) -> Proposal:
-            (curvature,) = derivatives(state.theta, fits, (2,))
-            hessian = np.matmul(Z[fits].transpose(0, 2, 1), curvature[..., None] * Z[fits])
+            weighted = curvature[fits][..., None] * Z[fits]
+            hessian = np.matmul(Z[fits].transpose(0, 2, 1), weighted)
             hessian += np.diag(self.ridge)
             step, _ = _solve_stack(hessian, state.gradient)
             length = decrements(step, state.gradient)
