@@ -161,6 +161,9 @@ class Source:
     def __init__(self, text: str, modules: Mapping[str, str] = {}, file: str = "") -> None:
         self.data = text.encode()
         self.tree = ast.parse(text)
+        self._parents = {
+            child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)
+        }
         starts = [0]
         for line in self.data.splitlines(keepends=True):
             starts.append(starts[-1] + len(line))
@@ -201,6 +204,7 @@ class Source:
                 edits += self._call(node)
             elif isinstance(node, ast.Attribute):
                 edits += self._moved(node)
+                edits += self._values(node)
             elif isinstance(node, ast.Subscript):
                 edits += self._metric(node)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -296,6 +300,21 @@ class Source:
             return
         if new != node.value:
             yield Edit(start, end, quoted.replace(node.value, new))
+
+    def _values(self, node: ast.Attribute) -> Iterator[Edit]:
+        """Yield the column of the values of all metrics, where they were a dictionary."""
+        above = self._parents.get(node)
+        if node.attr not in METRICS or isinstance(above, ast.Subscript):
+            return
+        if isinstance(node.value, ast.Name) and node.value.id in ("sklearn", "leaveout"):
+            return
+        end = self.span(node)[1]
+        start = end - len(node.attr)
+        column = f'metrics["{METRICS[node.attr]}"]'
+        if not isinstance(above, ast.Attribute) or above.attr in ("get", "items", "keys"):
+            yield Edit(start, end, column)
+        elif above.attr == "values":
+            yield Edit(start, self.span(above)[1], f"{column}.to_list")
 
     def _metric(self, node: ast.Subscript) -> Iterator[Edit]:
         """Yield the place of a metric in the table of an estimate."""
