@@ -57,8 +57,16 @@ MOVED = {
         "studentized_residuals",
         "terms": "s te ti",
         "survey": "replicates",
-        "validation": "IndefiniteHessianError Interrupted nested",
+        "validation": "CHECKS Check Comparison IndefiniteHessianError Interrupted nested",
         "developer": "AbstractObjective AbstractRefit inference models",
+        "developer.models": "AbstractClosedForm AbstractLinearPredictor Costs Dirichlet External "
+        "Free Parameters Units entities entity_f1 token_accuracy",
+        "leakage": "InjectedSplits Injection LeakageReport LeakageResult Linkage RecordLeakage "
+        "SplitLeakage binomial_block_bootstrap binomial_matrix largest_leakage_share "
+        "leakage_corrected leakage_report leakage_slope_test residual_profile solve_curve "
+        "stratified_matrix",
+        "penalties": "per_row per_weight",
+        "tuning": "Path PerTarget Smoothing Trial Tuning curves mean_interval",
     }.items()
     for name in names.split()
 }
@@ -118,6 +126,13 @@ CALLS = {
         "fit method B groups plan", "fit plan", B="num_resamples", curves="num_curves"
     ),
 }
+# Functions whose strategy was called `refit` in early drafts.
+REFITTED = (
+    *("cooks_distance", "covariance", "cross_predict", "cross_validate", "dfbetas"),
+    *("fold_parameters", "functional", "influence", "interval", "nested", "path", "tune"),
+    *("internal_external", "replicates", "stability", "studentized_residuals", "validate"),
+    *("sklearn.cross_val_predict", "sklearn.cross_val_score", "sklearn.cross_validate"),
+)
 # Keywords of methods, on whatever they are called.
 METHODS = {
     "partitions": {"num": "num_partitions", "seed": "rng"},
@@ -284,8 +299,13 @@ class Source:
         for namespace in NAMESPACES:
             if name.partition(".")[0] == namespace and name.partition(".")[2] in MOVED:
                 plain = name.partition(".")[2]
+        if f"{MOVED.get(plain)}.{plain}" in CALLS:
+            plain = f"{MOVED[plain]}.{plain}"
         shape = CALLS.get(plain, Signature())
-        yield from self._keywords(node, {**EVERYWHERE, **shape.renamed})
+        renamed = {**EVERYWHERE, **shape.renamed}
+        if plain in REFITTED:
+            renamed["refit"] = "strategy"
+        yield from self._keywords(node, renamed)
         yield from self._positions(node, plain, shape)
 
     def _program(self, node: ast.Constant) -> Iterator[Edit]:
@@ -301,6 +321,15 @@ class Source:
         if new != node.value:
             yield Edit(start, end, quoted.replace(node.value, new))
 
+    def _quoted(self, word: str, node: ast.expr) -> str:
+        """Quote a word, by other marks than those of an f-string around it."""
+        above: ast.AST | None = node
+        while above is not None and not isinstance(above, ast.JoinedStr):
+            above = self._parents.get(above)
+        if above is None or "'" in self.text(above).lstrip("frFR")[:1]:
+            return f'"{word}"'
+        return f"'{word}'"
+
     def _values(self, node: ast.Attribute) -> Iterator[Edit]:
         """Yield the column of the values of all metrics, where they were a dictionary."""
         above = self._parents.get(node)
@@ -310,7 +339,7 @@ class Source:
             return
         end = self.span(node)[1]
         start = end - len(node.attr)
-        column = f'metrics["{METRICS[node.attr]}"]'
+        column = f"metrics[{self._quoted(METRICS[node.attr], node)}]"
         if not isinstance(above, ast.Attribute) or above.attr in ("get", "items", "keys"):
             yield Edit(start, end, column)
         elif above.attr == "values":
@@ -324,7 +353,8 @@ class Source:
         )
         if isinstance(target, ast.Attribute) and target.attr in METRICS and not is_column:
             start, end = self.span(target)[1] - len(target.attr), self.span(node)[1]
-            entry = f'metrics.loc[{self.text(node.slice)}, "{METRICS[target.attr]}"]'
+            column = self._quoted(METRICS[target.attr], node)
+            entry = f"metrics.loc[{self.text(node.slice)}, {column}]"
             yield Edit(start, end, entry)
         is_call = isinstance(target, ast.Call) and isinstance(target.func, ast.Attribute)
         if is_call and target.func.attr == "metric_interval":

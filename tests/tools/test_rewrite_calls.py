@@ -14,9 +14,11 @@ BEFORE = [
     'cv.metrics["auc"] + cv.metric_se["auc"]',
     'cv.metric_interval(0.9)["auc"]',
     "cv.metrics",
+    "f\"{cv.metrics['auc']:.2f}\"",
+    "lo.Linkage.from_pairs(pairs), lo.leakage_report(model, X, y, draws=4)",
     "dict(cv.metric_se.items()), list(cv.metrics.values())",
     "lo.covariance(fit, cov_type='HC1')",
-    "lo.sklearn.cross_validate(model, X, y, cv=3)",
+    "lo.sklearn.cross_validate(model, X, y, cv=3, refit=lo.Exact())",
     "other.cross_validate(fit, plan, lo.Exact())",
 ]
 AFTER = [
@@ -30,9 +32,11 @@ AFTER = [
     'cv.metrics.loc["auc", "value"] + cv.metrics.loc["auc", "standard_error"]',
     'cv.interval(0.9, metric="auc")',
     'cv.metrics["value"]',
+    "f\"{cv.metrics.loc['auc', 'value']:.2f}\"",
+    "lo.leakage.Linkage.from_pairs(pairs), lo.leakage.leakage_report(model, X, y, num_draws=4)",
     'dict(cv.metrics["standard_error"].items()), list(cv.metrics["value"].to_list())',
     "lo.covariance(fit, kind='HC1')",
-    "lo.sklearn.cross_validate(model, X, y, cv=3)",
+    "lo.sklearn.cross_validate(model, X, y, cv=3, strategy=lo.Exact())",
     "other.cross_validate(fit, plan, lo.Exact())",
 ]
 
