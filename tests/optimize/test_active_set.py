@@ -256,7 +256,7 @@ def test_single_rows_of_least_squares_are_judged_without_a_pass_over_all_rows(mo
     np.testing.assert_allclose(found.losses[few], losses, atol=1e-6)
 
 
-@pytest.mark.parametrize("loss", ["squared", pytest.param("logistic", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
 def test_single_rows_that_are_told_by_what_each_parameter_does(loss, monkeypatch):
     """Without the operations for other fits.
 

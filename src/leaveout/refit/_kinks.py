@@ -809,9 +809,13 @@ class Following:
         loss = model.unit_loss
         y = model.y[unit]
         (move, size) = conditions.moves()
-        center = model.unit_predictors(rows.index, conditions.theta)[:, 0] + move
+        start = model.unit_predictors(rows.index, conditions.theta)[:, 0]
+        center = start + move
         scores = loss.derivatives(center, y, (0,))[0]
-        error = change(loss, y, center, center, size)
+        # a score may be nearer to the exact one than that at the θ that it comes with
+        error = change(loss, y, center, center, size) + np.abs(
+            loss.derivatives(start, y, (0,))[0] - batch.scores[:, 0]
+        )
         if not self.refit.iterates:
             scores, error = batch.scores[:, 0], error + np.abs(scores - batch.scores[:, 0])
         error = np.where(rows.held[:, 0], error + batch.error, batch.error)
