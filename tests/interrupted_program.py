@@ -135,7 +135,12 @@ def network(**more):
         return lo.Separable(loss, np.c_[X, y][:200], penalty, start)
 
     return tuned(
-        build, {"alpha": (1e-2, 1e2)}, lo.kfold(200, 20, rng=0), trials=8, nested=0, **more
+        build,
+        {"alpha": (1e-2, 1e2)},
+        lo.kfold(200, 20, rng=0),
+        num_trials=8,
+        num_outer_folds=0,
+        **more,
     )
 
 

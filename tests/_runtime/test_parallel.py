@@ -99,7 +99,7 @@ def minima(model, **more):
 
 VERBS = {
     "starts": lambda: minima(lo.GLM(X, Y, lo.losses.Binomial("cauchit"))),
-    "starts of what JAX derives": lambda: minima(network().objective, seed=1),
+    "starts of what JAX derives": lambda: minima(network().objective, rng=1),
     "losses": lambda: lo.cross_validate(FIT, PLAN, metric=("mse", "brier")),
     "a loss of one's own": lambda: lo.cross_validate(FIT, PLAN, strategy=lo.NewtonStep(), evaluate=squared),
     "predictions": lambda: lo.cross_predict(FIT, PLAN),

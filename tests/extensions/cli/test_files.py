@@ -352,7 +352,6 @@ def test_clusters_of_one_record_have_no_estimate_where_no_draw_saw_them(tmp_path
     assert len(table) == N and table["naive"].notna().all() and table["estimate"].isna().any()
 
 
-@pytest.mark.slow
 def test_sentences_on_standard_input_with_a_byte_order_mark():
     content = "\ufeff" + "Anna B-PER\nsees O\n\n" * 12
     result = run(

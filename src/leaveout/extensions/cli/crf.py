@@ -128,7 +128,7 @@ def crf(
     rows = {
         "words": tagged.lengths,
         "loss": losses,
-        "no_update": cv.baseline[np.argsort(plan.index)],
+        "no_update": cv.baseline[np.argsort(cv.plan.index)],
     }
     save(pd.DataFrame(rows).rename_axis("sentence"), out, "Losses")
     page(cv, report, [description], fold_options.title)
