@@ -15,7 +15,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import leaveout as lo
 import leaveout.sklearn as ls
-from leaveout.refit import _linear as linear
+from leaveout.refit import _linear as linear, _single_rows
 
 N, P = 150, 9
 RIDGE = lo.penalties.Ridge(0.7)
@@ -315,6 +315,7 @@ def test_no_dense_copy_is_made(monkeypatch):
     """
     # numbers in a block of products, of which a user has 100 MB at a time
     monkeypatch.setattr(linear, "PRODUCTS", 2**17)
+    monkeypatch.setattr(_single_rows, "PRODUCTS", 2**17)
     n, p = 20_000, 250
     X, _ = table(1, n, p, 0.01)
     y = (np.random.default_rng(1).random(n) < 1 / (1 + np.exp(-X.sum(1)))).astype(float)

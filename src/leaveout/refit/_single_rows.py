@@ -327,10 +327,13 @@ def product_sums(anchor: LinearFitCache, look: OneRow) -> ProductSums:
     else:
         kind, rounding_unit = np.float64, UNIT
         rows = None
+    together = LANES
+    if rows is None:  # all products of these are there at once
+        together = min(LANES, max(1, PRODUCTS // len(anchor.eta)))
     weight = (masses / heaviest).astype(kind)
     third = (anchor.weight * anchor.third / heaviest).astype(kind)
     third_sum, fourth_sum, largest = np.zeros((3, len(unit)))
-    for lanes in groups(np.arange(len(unit)), LANES):
+    for lanes in groups(np.arange(len(unit)), together):
         direction = anchor.whiten(unit[lanes, None])[:, 0] / scale[lanes, None]
         if rows is None:
             all_products = anchor.predictor_moves(direction, False).T
