@@ -293,7 +293,6 @@ from .validation.compare import (
 
 # refits by a fit and a plan
 from .validation.cross_validate import (
-    DEFAULT_REFIT as DEFAULT_REFIT,
     EstimateBuilder as EstimateBuilder,
     cache_key as cache_key,
     fold_thetas as fold_thetas,

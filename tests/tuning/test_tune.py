@@ -80,9 +80,7 @@ def looked(build, rho, plan, pooled=None):
     """The criterion and its slope."""
     hyper = dict(zip("ab", rho, strict=False))
     fit, slopes = lo.fit(build(**hyper)), _hyper.LossSlopes(build, list(hyper), pooled)
-    return slopes, slopes(
-        fit, reader_for("test", fit, lo.NewtonStep()).resolve(plan), np.asarray(rho, float)
-    )
+    return slopes, slopes(fit, reader_for("test", fit).resolve(plan), np.asarray(rho, float))
 
 
 def refitted(build, plan):

@@ -531,7 +531,7 @@ def _leave_each_out(
             weights = jkn(strata, groups)
         refits, scale, rscales = refit_weights("covariance", fit, weights, None, None, strategy)
         return refits.covariance(kind, scale, rscales, True, degrees(weights.to_numpy()), notes)
-    plan = _plan_of(fit, groups, strategy)
+    plan = _plan_of(fit, groups)
     count = len(plan)
     scale = 1.0
     text = "1"
@@ -561,7 +561,7 @@ def _by_fit(objective: AbstractObjective, name: str, labels: Any) -> Any:
     )
 
 
-def _plan_of(fit: Fit, groups: Any, strategy: AbstractRefit) -> Plan:
+def _plan_of(fit: Fit, groups: Any) -> Plan:
     """Return the plan that leaves out every unit or every group that has a weight."""
     objective = fit.objective
     plan = leave_one_out()
@@ -576,7 +576,7 @@ def _plan_of(fit: Fit, groups: Any, strategy: AbstractRefit) -> Plan:
         if len(levels) < 2:
             raise ValueError("covariance: at least two groups are needed; all labels are equal.")
         plan = plan_of_groups(groups)
-    plan = reader_for("covariance", fit, strategy).match(plan)
+    plan = reader_for("covariance", fit).match(plan)
     refits = np.flatnonzero(
         np.bincount(plan.refit, unit_weights(objective).weigh[plan.index], len(plan)) > 0
     )
@@ -666,7 +666,7 @@ def _labels(fit: Fit, groups: Any) -> tuple[Int[Array, " units"], int]:
 
     Units of weight zero may have any number.
     """
-    plan = _plan_of(fit, groups, DEFAULT)
+    plan = _plan_of(fit, groups)
     label = np.zeros(fit.objective.num_units, int)
     label[plan.index] = plan.refit
     return label, len(plan)

@@ -275,7 +275,7 @@ def _refits_and_scales(
     if isinstance(plan, ReplicateWeights):
         refits, scale, rscales = refit_weights("functional", fit, plan, None, None, strategy)
         return refits, scale * rscales, degrees(plan.to_numpy()), False
-    plan = reader_for("functional", fit, strategy).match(plan)
+    plan = reader_for("functional", fit).match(plan)
     count = len(plan)
     is_bootstrap = bool((plan.weight > 1).any() and not (plan.weight % 1).any())
     if not is_bootstrap and (

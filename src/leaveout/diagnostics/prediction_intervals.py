@@ -879,7 +879,7 @@ def _plan(request: Request, fit: Fit, groups: ArrayLike | None) -> Plan:
             plan = kfold(k=min(10, n))
         else:
             plan = leave_one_out()
-    plan = reader_for(caller, fit, request.strategy).resolve(plan)
+    plan = reader_for(caller, fit).resolve(plan)
     if plan.serial or plan.weight.any() or (np.bincount(plan.scored_units, minlength=n) != 1).any():
         raise ValueError(
             f"{caller}: it needs a plan that holds out every unit once, and units that are exchangeable: lo.leave_one_out, "

@@ -332,7 +332,7 @@ def refit_plan(caller: str, fit: Fit, plan: Any, strategy: AbstractRefit) -> Par
 
     Warn of refits that do not exist or do not determine every parameter.
     """
-    plan = reader_for(caller, fit, strategy).match(plan)
+    plan = reader_for(caller, fit).match(plan)
     unscored = plan._replace_facts(held=np.zeros(len(plan.index), bool))
     strategy = strategy.of_parameters()
     results = refit_all(caller, fit, unscored, strategy, lambda *_: {}, judge=False)

@@ -122,7 +122,7 @@ def report(
     if kind == "clinical":
         details = _calls(estimate), null_answer(estimate)  # type: ignore[arg-type]
         page = provided("clinical_page").page_of(
-            estimate, title, *details, **parts, B=num_resamples
+            estimate, title, *details, **parts, num_resamples=num_resamples
         )
     elif isinstance(estimate, PagedResult):
         page = provided(estimate._page_module).page_of(estimate, title)

@@ -1168,7 +1168,7 @@ def _try(study: TrialStudy, hyper: dict[str, Any]) -> Trial:
         fit = study.fit_trial(hyper)
     except (RuntimeError, IndefiniteHessianError) as error:
         return study.add(Trial(hyper, float("nan"), message=f"no fit: {error}"))
-    plan = reader_for("tune", fit, study.refit).resolve(study.plan)
+    plan = reader_for("tune", fit).resolve(study.plan)
     draft = EstimateBuilder(HeldOutLoss(fit, plan, None), study.refit).blank
     study.comparable(hyper, fit, draft)
     if study.best and study.metric is None:

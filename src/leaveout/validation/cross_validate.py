@@ -197,7 +197,7 @@ def cross_validate(
     Plan(lo.kfold(40, k=5): 5 folds of 40 units, shuffled (rng=0))
     """
     strategy = strategy_of("cross_validate", strategy)
-    plan = reader_for("cross_validate", fit, strategy).resolve(plan, groups)
+    plan = reader_for("cross_validate", fit).resolve(plan, groups)
     if evaluate is not None and getattr(strategy, "errors", "all") == "sampled":
         raise ValueError(
             "cross_validate: errors='sampled' is for the model's own loss; leave evaluate= or errors= out."
@@ -343,7 +343,7 @@ def cross_predict(
     array([ 1.,  3.,  5.,  7.,  9., 11.])
     """
     strategy = strategy_of("cross_predict", strategy)
-    plan = reader_for("cross_predict", fit, strategy).match(plan, groups)
+    plan = reader_for("cross_predict", fit).match(plan, groups)
     if kind not in fit.objective.units.kinds:
         raise ValueError(
             f"cross_predict: kind must be one of {', '.join(map(repr, fit.objective.units.kinds))}; got {kind!r}."
@@ -508,7 +508,7 @@ def fold_refits(
     """Return θ of every refit, NaN if it does not exist, and the refits that determine some
     parameters alone.
     """
-    plan = reader_for(caller, fit, refit).match(plan)
+    plan = reader_for(caller, fit).match(plan)
     require_memory(
         caller,
         2 * 8.0 * plan.num_refits * fit.num_params,  # as they are fitted, and by their names
@@ -552,11 +552,9 @@ def objective_of(caller: str, fit: Fit) -> AbstractObjective:
     return fit.objective
 
 
-def reader_for(caller: str, fit: Fit, strategy: AbstractRefit) -> PlanReader:
-    """Return the reader of plans for a fit; TypeError if the arguments are no fit and strategy."""
-    objective = objective_of(caller, fit)
-    strategy_of(caller, strategy)
-    return plan_reader(caller, objective)
+def reader_for(caller: str, fit: Fit) -> PlanReader:
+    """Return the reader of plans for a fit; TypeError if the argument is no fit."""
+    return plan_reader(caller, objective_of(caller, fit))
 
 
 def strategy_of(

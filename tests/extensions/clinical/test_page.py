@@ -171,7 +171,9 @@ def test_an_equation_that_is_not_all_of_the_model_says_so():
     X, y, _ = patients()
     table = X.assign(ill=np.where(y == 1, "yes", "no"))
     cv = lo.cross_validate(lo.fit(lo.GLM("ill ~ bs(age, 4) + dose", table, "logistic")), 5)
-    page = clinical_page.page_of(cv, "", [], [], centres=None, excluded=None, thresholds=[0.5], B=2)
+    page = clinical_page.page_of(
+        cv, "", [], [], centres=None, excluded=None, thresholds=[0.5], num_resamples=2
+    )
     tables = {table.name: table for table in page.tables}
     note, items = tables["equation"].note, tables["items"].frame.set_index("item")["on this page"]
     assert "the risk of “yes”" in page.question and "bs(age, 4) + dose" in note and "knots" in note

@@ -222,7 +222,7 @@ def calibration(
     table = pd.DataFrame(ends, ["large", "intercept", "slope", "Emax", "Eavg"])
     note = rows.note
     if plan is not None:
-        plan = reader_for("calibration", rows.measure.fit, Exact()).match(plan)
+        plan = reader_for("calibration", rows.measure.fit).match(plan)
         check_method("calibration", "bootstrap", plan)
         on_own, on_all = _resampled(rows, plan, grid, smoother)
         differences = pd.DataFrame(on_own - on_all)

@@ -267,7 +267,7 @@ def internal_external(
         raise ValueError(f"internal_external: tau2 must be 'REML' or 'DL'; got {tau2!r}.")
     level = share("internal_external: level", level)
     strategy = strategy_of("internal_external", strategy, Exact(REFIT_TOL))
-    plan = reader_for("internal_external", fit, strategy).match(groups_of(centres))
+    plan = reader_for("internal_external", fit).match(groups_of(centres))
     # in the order of the fit's units
     label, names = (cast(Array, column) for column in (plan.clusters, plan.labels))
     by_centre = {Binary: _binary, Survival: _survival, Continuous: _linear}[type(measure)]

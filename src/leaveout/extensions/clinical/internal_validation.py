@@ -76,7 +76,7 @@ from .performance import AbstractPerformance, PerformanceTable, performance, sca
 Array = np.ndarray
 Method = Literal["bootstrap", ".632", ".632+", "crossvalidation"]
 METHODS = get_args(Method)
-DEFAULT_B = {"crossvalidation": 10}  # number of folds; of the others:
+DEFAULT_FOLDS = {"crossvalidation": 10}  # number of folds; of the others:
 DEFAULT_RESAMPLES = 200
 # relative error of refits, at which measures have ten digits; Newton's last step is no dearer for
 # it
@@ -323,9 +323,7 @@ def validate(
     strategy = strategy_of("validate", strategy, Exact(REFIT_TOL))
     level = share("validate: level", level)
     num_curves = count("validate: num_curves", num_curves, 0)
-    plan, method = resamples(
-        "validate", measure, method, num_resamples, groups, plan, seed, strategy
-    )
+    plan, method = resamples("validate", measure, method, num_resamples, groups, plan, seed)
     if method != "bootstrap" and not plan.held.any():
         raise ValueError(
             f"validate: method={method!r} needs rows that are left out and scored; the plan has none."
@@ -418,32 +416,31 @@ def resamples(
     caller: str,
     measure: AbstractPerformance,
     method: Method | None,
-    B: int | None,
+    num_resamples: int | None,
     groups: ArrayLike | None,
     plan: PlanLike | None,
     seed: int,
-    strategy: AbstractRefit,
 ) -> tuple[Plan, Method]:
     """Return the resamples of a call, or its folds, and the method that they are for."""
     if plan is not None:
-        if B is not None or groups is not None:
+        if num_resamples is not None or groups is not None:
             raise ValueError(
                 f"{caller}: a plan has its own resamples; leave num_resamples= and groups= out."
             )
-        matched = reader_for(caller, measure.fit, strategy).match(plan)
+        matched = reader_for(caller, measure.fit).match(plan)
         check_method(caller, method, matched)
         return matched, method or ("bootstrap" if matched.draws else "crossvalidation")
     method = method or "bootstrap"
-    if B is None:
-        B = DEFAULT_B.get(method, DEFAULT_RESAMPLES)
-    number = count(f"{caller}: num_resamples", B, 2)
+    if num_resamples is None:
+        num_resamples = DEFAULT_FOLDS.get(method, DEFAULT_RESAMPLES)
+    number = count(f"{caller}: num_resamples", num_resamples, 2)
     if method == "crossvalidation":
         plan = number if groups is None else groups_of(groups, number)
     elif measure.weights.are_cases and groups is None:
         return bootstrap_of_cases(caller, measure.case, number, seed), method
     else:
         plan = bootstrap(num_resamples=number, groups=groups, rng=seed)
-    return reader_for(caller, measure.fit, strategy).match(plan), method
+    return reader_for(caller, measure.fit).match(plan), method
 
 
 def check_method(caller: str, method: Method | None, plan: Plan) -> None:

@@ -66,7 +66,7 @@ def page_of(
     centres: ArrayLike | None,
     excluded: Mapping[str, int] | None,
     thresholds: ArrayLike | None,
-    B: int,
+    num_resamples: int,
 ) -> Page:
     """Build the page of an estimate, whose held-out predictions are judged, from further refits of
     its fit.
@@ -99,8 +99,8 @@ def page_of(
             f"{kind_of(fit.objective)} depend on one another, and are not drawn one by one. lo.report(cv, path) is its page; "
             "lo.clinical.calibration(cv) and lo.clinical.decision_curve(cv) are parts of this one."
         )
-    validated = validate(fit, num_resamples=B, cases=cases)
-    stable = stability(fit, num_resamples=B, cases=cases)
+    validated = validate(fit, num_resamples=num_resamples, cases=cases)
+    stable = stability(fit, num_resamples=num_resamples, cases=cases)
     curve = calibration(estimate)
     decisions = decision_curve(estimate, thresholds)
     across = None
@@ -168,7 +168,7 @@ def page_of(
         printed,
         [
             *calls,
-            f"lo.report(cv, 'page.html', kind='clinical', {', '.join([f'num_resamples={B}', *arguments])})",
+            f"lo.report(cv, 'page.html', kind='clinical', {', '.join([f'num_resamples={num_resamples}', *arguments])})",
         ],
         list(filter(None, [decisions.note.partition("; ")[2]])),
         pictures_first=True,

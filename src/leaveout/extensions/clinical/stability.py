@@ -195,9 +195,7 @@ def stability(
     rows = held_out_rows("stability", fit, time, cases)
     strategy = strategy_of("stability", strategy, Exact(REFIT_TOL))
     measure = rows.measure
-    plan, _ = resamples(
-        "stability", measure, "bootstrap", num_resamples, groups, plan, seed, strategy
-    )
+    plan, _ = resamples("stability", measure, "bootstrap", num_resamples, groups, plan, seed)
 
     def collect(refits, theta, weights, held):
         return {"prediction": measure.scores(measure.predict(theta, weights))}

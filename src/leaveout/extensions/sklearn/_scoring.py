@@ -191,7 +191,7 @@ def _scored_together(
     Return the estimates, and the columns of the predictions if they are asked for.
     """
     strategy = folds.refit
-    plan = reader_for("cross_validate", fit, strategy).resolve(folds.plan)
+    plan = reader_for("cross_validate", fit).resolve(folds.plan)
     model_builder = EstimateBuilder(HeldOutLoss(fit, plan, None), strategy, predict=predict)
     builders = [model_builder]
     builders += [EstimateBuilder(HeldOutLoss(fit, plan, score), strategy) for score in scores]

@@ -17,7 +17,6 @@ from sklearn.model_selection import check_cv
 from sklearn.utils import column_or_1d, indexable
 
 from ...developer import (
-    DEFAULT_REFIT,
     AbstractRefit,
     File,
     FloatArray,
@@ -30,6 +29,7 @@ from ...developer import (
     making,
     steps,
     stoppable,
+    strategy_of,
     strategy_of_predictions,
     warn,
 )
@@ -595,6 +595,7 @@ def folds_of(
     refits' penalties.
     """
     began = time.perf_counter()
+    strategy = strategy_of("cross_validate", refit)
     frozen = learns(estimator) and transformers == "frozen"
     rescaled = learns(estimator) and transformers == "refit"
     failed = lambda error: fold_failed(error, error_score)
@@ -603,7 +604,7 @@ def folds_of(
         try:
             with making():  # a fit that does not serve leaves no step
                 host, fits = fit_host(estimator, data, rescaled=rescaled and not visible)
-            folds = OneFit(host, fits, data, splits, refit or DEFAULT_REFIT, failed, frozen, 0.0)
+            folds = OneFit(host, fits, data, splits, strategy, failed, frozen, 0.0)
             if any(
                 len(np.unique(test)) < len(test) for _, test in splits
             ) or folds.plan.num_refits != len(splits):
