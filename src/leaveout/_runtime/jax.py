@@ -106,8 +106,8 @@ else:
 Arrays = Array | np.ndarray  # compiled functions accept both
 NUMPY = np.ndarray | np.generic | float  # types that need no JAX
 NEEDS_JAX = (
-    "Hidden Markov models, random fields, conditional random fields, lo.Regression and functions of your own need JAX, "
-    "which is not installed: pip install 'leaveout[jax]'."
+    "Random fields, conditional random fields, lo.Regression, and functions and emissions of your own need JAX, which is "
+    "not installed: pip install 'leaveout[jax]'."
 )
 
 FORKED = (
@@ -144,9 +144,8 @@ def ensure_jax() -> None:
     try:
         import jax.flatten_util
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("jax", "jaxlib"):
-            raise
-        raise ImportError(NEEDS_JAX) from None
+        check_missing(error)
+        raise
 
     _set_up_cache()
     if _unregistered:
@@ -158,6 +157,12 @@ def ensure_jax() -> None:
     if waiting is not None:
         _scope.waiting = None
         waiting.enter_context(jax.enable_x64(True))
+
+
+def check_missing(error: ModuleNotFoundError) -> None:
+    """Raise ImportError that says what to install, if JAX is what is missing."""
+    if (error.name or "").partition(".")[0] in ("jax", "jaxlib", "equinox"):
+        raise ImportError(NEEDS_JAX) from None
 
 
 def _ensure_programs() -> None:
@@ -772,6 +777,15 @@ def _fields(cls: Any) -> dict[str, dataclasses.Field]:
     return {field.name: field for field in dataclasses.fields(cls)}
 
 
+def branches_of(module: Module) -> dict[str, Any]:
+    """Return the fields of a module that are not static, by name."""
+    return {
+        name: vars(module)[name]
+        for name, field in _fields(type(module)).items()
+        if not field.metadata.get("static")
+    }
+
+
 def _register(cls: type) -> None:
     """Register a class as a pytree node."""
     import jax
@@ -782,16 +796,14 @@ def _register(cls: type) -> None:
         )
         return
     static_names = [name for name, field in _fields(cls).items() if field.metadata.get("static")]
-    branches = [name for name in _fields(cls) if name not in static_names]
+    names = [name for name in _fields(cls) if name not in static_names]
 
     def flatten(self):
-        return [vars(self)[name] for name in branches], tuple(
-            vars(self)[name] for name in static_names
-        )
+        return list(branches_of(self).values()), tuple(vars(self)[name] for name in static_names)
 
     def unflatten(values, parts):
         self = object.__new__(cls)
-        vars(self).update(zip(branches, parts, strict=True))
+        vars(self).update(zip(names, parts, strict=True))
         vars(self).update(zip(static_names, values, strict=True))
         return self
 

@@ -4,6 +4,7 @@ import ast
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 
@@ -28,11 +29,11 @@ def attach(module: str, file: str, for_users: bool = True) -> Any:
     def hand_out(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        home = import_module(homes[name], package)
+        home = _import(homes[name], package)
         if name in vars(home):
             value = vars(home)[name]
         else:
-            value = import_module(f"{home.__name__}.{name}")
+            value = _import(f"{home.__name__}.{name}")
         if for_users:
             from .signatures import readable  # once a name is used, for it imports NumPy
 
@@ -41,3 +42,14 @@ def attach(module: str, file: str, for_users: bool = True) -> Any:
         return value
 
     return hand_out, names.copy, names
+
+
+def _import(name: str, package: str | None = None) -> ModuleType:
+    """Import a module; ImportError that says what to install if it needs JAX, which is missing."""
+    try:
+        return import_module(name, package)
+    except ModuleNotFoundError as error:
+        from .jax import check_missing
+
+        check_missing(error)
+        raise

@@ -5,8 +5,6 @@ Call `chain` for sequences, `clique` for graphs and `moments` for the covariance
 other modules serve these.
 """
 
-from .._runtime.jax import ensure_jax
 from .._runtime.namespaces import attach as _attach
 
-ensure_jax()
 __getattr__, __dir__, __all__ = _attach(__name__, __file__)

@@ -8,6 +8,7 @@ which a model overrides where it knows better.
 """
 
 import abc
+import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from .._runtime.jax import (
     Module,
     PyTree,
     Scalar,
+    branches_of,
     call_traced,
     float64 as float64,
     jax,
@@ -80,22 +82,29 @@ def as_stored(value: Any) -> np.ndarray:
 
 
 def leaves_of(theta: PyTree) -> list[Any]:
-    """Arrays of a tree. An array or a dict, as linear models have, is handled without JAX."""
+    """Arrays of a tree. Arrays, and dicts and modules of these, are handled without JAX."""
     if type(theta) is dict:
         return [leaf for name in sorted(theta) for leaf in leaves_of(theta[name])]
+    if isinstance(theta, Module):
+        return [leaf for branch in branches_of(theta).values() for leaf in leaves_of(branch)]
     if isinstance(theta, np.ndarray | np.generic):
         return [theta]
     return jax.tree.leaves(theta)
 
 
 def map_arrays(function: Callable[..., Any], theta: PyTree) -> PyTree:
-    """Apply a function to every array of a tree. An array or a dict, as linear models have, is
+    """Apply a function to every array of a tree. Arrays, and dicts and modules of these, are
     handled without JAX.
     """
     if isinstance(theta, np.ndarray | np.generic):
         return function(theta)
     if type(theta) is dict:
         return {name: map_arrays(function, theta[name]) for name in sorted(theta)}
+    if isinstance(theta, Module):
+        mapped = copy.copy(theta)
+        branches = branches_of(theta).items()
+        vars(mapped).update({name: map_arrays(function, branch) for name, branch in branches})
+        return mapped
     return jax.tree.map(function, theta)
 
 

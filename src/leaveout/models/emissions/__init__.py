@@ -26,8 +26,6 @@ prior keeps the fit off the boundary:
 See AbstractEmission.
 """
 
-from ..._runtime.jax import ensure_jax
 from ..._runtime.namespaces import attach as _attach
 
-ensure_jax()
 __getattr__, __dir__, __all__ = _attach(__name__, __file__)

@@ -27,15 +27,12 @@ from ..._runtime.jax import (
     PyTree,
     Scalar,
     call_traced,
-    ensure_jax,
     jax,
     jnp,
     numpy_of,
     static,
 )
 from ...objectives.objective import as_stored
-
-ensure_jax()
 
 Parameters = Mapping[str, Array | np.ndarray]
 Observations = Float[np.ndarray, "steps channels"]

@@ -3,11 +3,9 @@
 `x_t | z_t = k ~ Categorical(probability_k)`, and of the states themselves.
 """
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Scalar
 
-from ..._runtime.jax import PyTree, numpy_of, static
+from ..._runtime.jax import Array, PyTree, Scalar, jnp, numpy_of, static
 from ...objectives.objective import LOG_PROBABILITY
 from ._base import (
     SIMPLEX,

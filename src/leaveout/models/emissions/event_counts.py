@@ -5,14 +5,12 @@ Ihler, Hutchins & Smyth (2006), as in the time-varying Poisson model.
 
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Inexact, Int, Scalar
+from jaxtyping import Inexact, Int
 from numpy.typing import ArrayLike
 from scipy.special import gammaln
 
-from ..._runtime.jax import Arrays, Module, PyTree, numpy_of, static
+from ..._runtime.jax import Arrays, Module, PyTree, Scalar, jax, jnp, numpy_of, static
 from ...objectives.objective import LOG_PROBABILITY
 from ._base import (
     POSITIVE,

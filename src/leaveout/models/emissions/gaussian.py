@@ -13,13 +13,21 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Inexact, Int
+from jaxtyping import Bool, Float, Inexact, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import Arrays, Module, PyTree, numpy_of, static
+from ..._runtime.jax import (
+    Array,
+    Arrays,
+    Module,
+    PyTree,
+    jax,
+    jnp,
+    make_on_first_call,
+    numpy_of,
+    static,
+)
 from ...objectives.objective import LOG_DENSITY, as_stored
 from ._base import (
     POSITIVE,
@@ -83,21 +91,24 @@ def inverse(matrix: Arrays) -> tuple[Arrays, Arrays]:
     return np.linalg.inv(matrix), log_det + np.log(sign)
 
 
-@jax.custom_jvp
-def _swept_inverse(matrix: MatrixArray) -> tuple[MatrixArray, Float[Array, "..."]]:
-    precision, factor = _sweeps(matrix)
-    return precision, 2 * jnp.sum(jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), axis=-1)
+@make_on_first_call
+def _swept_inverse() -> Any:
+    @jax.custom_jvp
+    def swept(matrix: MatrixArray) -> tuple[MatrixArray, Float[Array, "..."]]:
+        precision, factor = _sweeps(matrix)
+        return precision, 2 * jnp.sum(jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), axis=-1)
 
+    @swept.defjvp
+    def _(primals, tangents):
+        (matrix,) = primals
+        (change,) = tangents
+        precision, log_det = swept(matrix)
+        return (precision, log_det), (
+            -precision @ change @ precision,
+            jnp.sum(precision * change, axis=(-2, -1)),
+        )
 
-@_swept_inverse.defjvp
-def _(primals, tangents):
-    (matrix,) = primals
-    (change,) = tangents
-    precision, log_det = _swept_inverse(matrix)
-    return (precision, log_det), (
-        -precision @ change @ precision,
-        jnp.sum(precision * change, axis=(-2, -1)),
-    )
+    return swept
 
 
 def _covariance(vector: Arrays) -> Arrays:

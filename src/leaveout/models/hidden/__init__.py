@@ -1,5 +1,1 @@
 """Hidden Markov models and Markov random fields."""
-
-from ..._runtime.jax import ensure_jax
-
-ensure_jax()

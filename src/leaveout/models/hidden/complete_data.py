@@ -14,12 +14,13 @@ from differences of these. JAX derives the emissions of a user.
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Scalar
 
 from ..._runtime.jax import (
+    Array,
     Arrays,
     Module,
     PyTree,
+    Scalar,
     cached_on,
     compile_static,
     float64,
@@ -28,7 +29,14 @@ from ..._runtime.jax import (
     static,
 )
 from ...objectives.closed_form import STENCIL
-from ...objectives.objective import DiagonalBlocks, Matrix, Vector, unravel
+from ...objectives.objective import (
+    DiagonalBlocks,
+    Matrix,
+    Vector,
+    leaves_of,
+    map_arrays,
+    unravel,
+)
 from ..emissions._base import AbstractEmission, AbstractWithPrior, times
 
 TINY = 1e-100  # length of a complex step
@@ -83,7 +91,7 @@ class CompleteData:
 
     def _read(self, hmm: Any) -> None:
         """Find the distinct observations, and the row of each step among them."""
-        leaves = jax.tree.leaves(hmm.data)
+        leaves = leaves_of(hmm.data)
         size = lambda leaf: int(np.prod(leaf.shape[1:]))
         rows = np.concatenate([leaf.reshape(len(leaf), size(leaf)) for leaf in leaves], axis=1)
         self.code = distinct = np.arange(len(rows))
@@ -91,7 +99,7 @@ class CompleteData:
         if len(np.unique(sample, axis=0)) < len(sample) // 2 + 1:
             _, distinct, code = np.unique(rows, axis=0, return_index=True, return_inverse=True)
             self.code = code.reshape(-1)
-        self.data = jax.tree.map(lambda leaf: leaf[distinct], hmm.data)
+        self.data = map_arrays(lambda leaf: leaf[distinct], hmm.data)
         self.num_rows = len(distinct)
         self.statistics = self.emission.statistics(self.data)
 

@@ -7,13 +7,12 @@ import abc
 from collections.abc import Collection, Hashable, Mapping
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-import jax
 import numpy as np
 import pandas as pd
-from jaxtyping import Array, Bool, Float, Inexact, Int
+from jaxtyping import Bool, Float, Inexact, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import Arrays, PyTree, numpy_of, static
+from ..._runtime.jax import Array, Arrays, PyTree, jax, numpy_of, static
 from ...data.arrays import Names, index_of, numbers, pandas_of, places
 from ...objectives.objective import AbstractObjective, Units, as_stored, float64
 from ..emissions._base import (

@@ -16,13 +16,12 @@ Scores are computed in the whole chain with the held-out observation unseen:
 from importlib.util import find_spec
 from typing import Any, ClassVar, Literal
 
-import equinox as eqx
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from ..._runtime.conventions import Rng, conventional
-from ..._runtime.jax import Arrays as Arrays, PyTree, static
+from ..._runtime.jax import Array, Arrays as Arrays, PyTree, static
 from ...data.arrays import check_times
 from ...inference.lanes import best_path
 from ...objectives.objective import (
@@ -334,9 +333,7 @@ class HMM(AbstractHiddenChain):
             **fixed,
         )
         edge = {name: where | (states.edge or {}).get(name, False) for name, where in zero.items()}
-        simpler = eqx.tree_at(
-            lambda hmm: hmm.states.edge, simpler, edge, is_leaf=lambda leaf: leaf is None
-        )
+        vars(simpler.states)["edge"] = edge
         for name, where in zero.items():
             probabilities = np.where(where, 0.0, natural_parameters[name])
             natural_parameters[name] = probabilities / probabilities.sum(-1, keepdims=True)
