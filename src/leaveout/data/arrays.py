@@ -7,7 +7,7 @@ carries no information, and an array has no labels: these go by position.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,7 +100,7 @@ class UnitColumn:
 
 class Names:
     """Labels of units, or none, a reader of new rows where that takes more than their columns,
-    labels of two classes, and the table that a formula was given.
+    labels of two classes, the table that a formula was given, and the name of the response.
 
     A reader whose model is of a function of the response has a `response`, a `TransformedResponse`.
 
@@ -112,6 +112,7 @@ class Names:
     read: Callable[[Any], Any] | None
     classes: tuple[Any, ...]
     table: pd.DataFrame | None
+    name: Hashable
 
     def __init__(
         self,
@@ -119,11 +120,13 @@ class Names:
         read: Callable[[Any], Any] | None = None,
         classes: tuple[Any, ...] = (),
         table: pd.DataFrame | None = None,
+        name: Hashable = None,
     ):
         self.index = index
         self.read = read
         self.classes = classes
         self.table = table
+        self.name = name
 
     @property
     def response(self) -> TransformedResponse | None:
@@ -259,8 +262,8 @@ def places(
 
 
 def match_labels(caller: str, **arguments: Any) -> tuple[Any, ...]:
-    """Return the common labels as `Names`, then the arguments in the order of the first one that
-    carries labels.
+    """Return the common labels and the name of `y` as `Names`, then the arguments in the order of
+    the first one that carries labels.
 
     Arguments of another length stay as they are; the functions that read their numbers refuse them.
     """
@@ -283,7 +286,8 @@ def match_labels(caller: str, **arguments: Any) -> tuple[Any, ...]:
                 reference = name
                 labels = index
         values.append(value)
-    return Names(labels), *values
+    response = arguments.get("y")
+    return Names(labels, name=getattr(response, "name", None)), *values
 
 
 def match_columns(caller: str, name: str, value: Any, reference: str, request: Any) -> Any:

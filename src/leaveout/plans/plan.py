@@ -922,7 +922,7 @@ def scheme(*required: str) -> Callable[[Callable[P, Plan]], Callable[P, Plan]]:
 
 
 def _brief(value: Any) -> str:
-    """Text of an argument of a call: numbers and words in full, arrays by their type and length."""
+    """Text of an argument of a call: numbers and words in full, arrays by type, name and length."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool | int | float | str):
@@ -932,7 +932,10 @@ def _brief(value: Any) -> str:
     if shape is None and hasattr(value, "__len__"):
         shape = (len(value),)
     size = f" of {shape[0]}" if shape else ""
-    return f"<{type(value).__name__}{size}>"
+    name = ""
+    if isinstance(value, pd.Series) and isinstance(value.name, str):
+        name = f" {value.name!r}"
+    return f"<{type(value).__name__}{name}{size}>"
 
 
 class Splitter(Protocol):

@@ -156,6 +156,7 @@ class Page:
 
     title: str
     question: str
+    first: list[tuple[str, str, str]]  # answers to read first, and to remember
     answers: list[tuple[str, str, str]]  # name, value and error of each answer
     # with the names of their models; None if there are no checks
     checks: list[tuple[str, Check]] | None

@@ -28,6 +28,7 @@ from ..validation.compare import compare
 from ..validation.estimate import Estimate
 from . import plot
 from .page import Figure, Page, PageTable, row_bars, write_page
+from .questions import choice, first_answer, first_choice, question
 
 TABLE_ROWS = 20_000  # rows in a table
 DRAWN_BARS = 15  # rows named in a picture
@@ -48,11 +49,12 @@ def report(
 ) -> Path:
     """Write an estimate, a comparison of several, or a `LeakageReport` to one self-contained page.
 
-    The general page has the question, the answer with its errors, the checks, pictures, a table of
-    the rows that can be sorted, searched and downloaded, the audit, and the calls that reproduce
-    it. The clinical page is on a model of the risk of an event: discrimination, calibration, net
-    benefit and centres, then optimism, stability, the equation of the model, and the items of
-    TRIPOD+AI that the page tells. Nothing is fetched when a page is opened.
+    The general page opens with the question in the names of the data, and whether the model is
+    better than none, by how much and how sure that is. It has the errors, the checks, pictures, a
+    table of the rows that can be sorted, searched and downloaded, the audit, and the calls that
+    reproduce it. The clinical page is on a model of the risk of an event: discrimination,
+    calibration, net benefit and centres, then optimism, stability, the equation of the model, and
+    the items of TRIPOD+AI that the page tells. Nothing is fetched when a page is opened.
 
     Parameters
     ----------
@@ -150,7 +152,13 @@ def report(
 def _of_one(estimate: Estimate, title: str) -> Page:
     plan = estimate.plan
     model = estimate.labels.objective.partition(",")[0]
-    task = f"Each of {plan.num_refits} refits leaves out {plan.widths}, and is asked for what it left out."
+    asked = question(estimate)
+    task = (
+        f"The model, {model or 'an objective'}, is fitted to {plan.num_units} units. Each of {plan.num_refits} refits leaves "
+        f"out {plan.widths}, and is asked for what it left out."
+    )
+    if title:
+        task = f"{asked} {task}"
     rows, missing = _rows(estimate)
     remainder = ""
     if missing:
@@ -172,8 +180,9 @@ def _of_one(estimate: Estimate, title: str) -> Page:
     if figures and _is_series(estimate):
         figures += [_in_order(estimate)]
     return Page(
-        title or f"{model or 'A model'} on data that it has not seen",
-        f"What does the model lose on data that it has not seen? {task}",
+        title or asked,
+        task,
+        [first_answer(estimate)],
         _answers(estimate),
         [("", check) for check in estimate.checks()],
         ", ".join(estimate.mute),
@@ -234,7 +243,6 @@ def _answers(estimate: Estimate) -> list[tuple[str, str, str]]:
             f"{estimate.no_update:.5g}",
             "of data that the model was fitted to: too low",
         ),
-        *null_answer(estimate),
         *metrics,
     ]
 
@@ -446,12 +454,17 @@ def _of_several(estimates: dict[str, Estimate], title: str) -> Page:
     ranked = "The lowest mean first."
     if table["missing"].any():
         ranked = "Those that lack fewest losses first, then the lowest mean."
+    asked = choice(estimates, first)
+    task = "All are asked for the same units, each left out of the model that is asked."
+    if title:
+        task = f"{asked} {task}"
     models = table.rename_axis("model").reset_index()
     if len(set(table["kind"])) == 1:
         models = models.drop(columns="kind")
     return Page(
-        title or "Which model loses least on data that it has not seen",
-        f"Which of {len(estimates)} models loses least on data that they have not seen? All are asked for the same units.",
+        title or asked,
+        task,
+        [first_choice(estimates, [*table.index]), first_answer(first)],
         _comparison_facts(table, first),
         _together(estimates),
         ", ".join(sorted({code for estimate in estimates.values() for code in estimate.mute})),

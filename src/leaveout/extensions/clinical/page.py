@@ -160,6 +160,7 @@ def page_of(
         f"A model of {fit.num_params} parameters predicts the risk of {event}{until}. How well does it tell patients apart, "
         "can its risks be taken at their word, and would decisions by it do more good than harm? Risks are judged where "
         "they come from a model that was made without the patient.",
+        [],
         [*_answers(measure, name, event, validated, curve, decisions, across, excluded), *null],
         [("", check) for check in estimate.checks()],
         ", ".join(estimate.mute),

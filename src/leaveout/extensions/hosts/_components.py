@@ -239,11 +239,13 @@ class AbstractComponents(AbstractSolved):
         )
 
     def reading(
-        self, read: Callable[[Any], Any], index: pd.Index | None = None, names: tuple[str, ...] = ()
+        self, read: Callable[[Any], Any], labels: Names, names: tuple[str, ...] = ()
     ) -> Self:
         """Copy the model for a host that builds its columns from data itself, as for a `GLM`."""
         out = copy.copy(self)
-        vars(out)["labels"] = Names(index if self.labels.index is None else self.labels.index, read)
+        if self.labels.index is not None:
+            labels = self.labels
+        vars(out)["labels"] = Names(labels.index, read, name=labels.name)
         vars(out)["names"] = names or self.names
         return out
 

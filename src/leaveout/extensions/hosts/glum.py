@@ -122,7 +122,7 @@ def from_glum(
         remark=remark,
     )
     if columns is not X:
-        objective = objective.reading(functools.partial(_columns, estimator))
+        objective = objective.reading(functools.partial(_columns, estimator), objective.labels)
     weights = {
         name: value
         for name, value in (("sample_weight", sample_weight), ("offset", offset))

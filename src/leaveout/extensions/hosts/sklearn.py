@@ -504,7 +504,7 @@ def read(
                 "from_sklearn: regressions on components or of several targets take no sample_weight."
             )
         model = _component_model(estimator, X, np.asarray(y), remark)
-        return model.reading(reader, labels.index, names), _component_parameters(estimator)
+        return model.reading(reader, labels, names), _component_parameters(estimator)
     # y in the order of X by now
     objective = _objective(host, estimator, X, np.asarray(y), sample_weight, remark)
     if (
@@ -516,7 +516,7 @@ def read(
         vars(objective)["cut"] = float(getattr(estimator, "tol", 0.0))
     if len(names) != np.shape(X)[1]:
         names = ()
-    return objective.reading(reader, labels.index, names), _parameters(objective, host, estimator)
+    return objective.reading(reader, labels, names), _parameters(objective, host, estimator)
 
 
 def _feature_names(estimator: Any) -> tuple[str, ...]:

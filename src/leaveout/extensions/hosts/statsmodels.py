@@ -24,6 +24,7 @@ from ...developer import (
     AbstractObjective,
     EffectBlock,
     HostErrors,
+    Names,
     is_default_index,
     stateful_remark,
 )
@@ -176,7 +177,8 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str 
     options = {} if alpha is None else {"alpha": alpha}
     objective, parameters = MODELS[kind](model, np.asarray(results.params, float), **options)
     if isinstance(objective, GLM | Regression) and hasattr(model, "formula"):
-        objective = objective.reading(functools.partial(_rows_to_predict, results))
+        labels = Names(name=model.endog_names)
+        objective = objective.reading(functools.partial(_rows_to_predict, results), labels)
     way = "raise maxiter, or centre and scale the columns"
     solver_report = getattr(results, "mle_retvals", None) or {}
 

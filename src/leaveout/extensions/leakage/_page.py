@@ -36,8 +36,9 @@ def page_of(report: LeakageReport, title: str) -> Page:
     if len(rows):
         tables += [PageTable("rows", "Rows that carry the inflation", note, rows.head(TABLE_ROWS))]
     return Page(
-        title or f"{report.scoring} on new clusters, where links between records are uncertain",
-        "What is the score on entities that the model has not seen, once their records in the training sets are taken out?",
+        title or "How well does this model predict a new cluster, where links are uncertain?",
+        f"The score is {report.scoring}. What is it once records of the tested clusters are taken out of the training sets?",
+        [],
         _answers(report),
         None,
         "",

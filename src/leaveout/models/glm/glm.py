@@ -142,7 +142,7 @@ class AbstractRegression(AbstractLinearPredictor):
         event = ""
         if event_labels:
             event = f"y is 1 where it is {event_labels[1]!s} and 0 where it is {event_labels[0]!s}"
-        self.labels = Names(labels.index, reader, event_labels, table)
+        self.labels = Names(labels.index, reader, event_labels, table, labels.name)
         self.remark = join_remarks(remark, event)
         self.intercept = bool(intercept) and self.loss_function.intercept
         self.design, self.names = design(caller, X, self.intercept)
@@ -493,17 +493,20 @@ class AbstractRegression(AbstractLinearPredictor):
         return self.loss_function.inverse_link(eta, *tau)
 
     def reading(
-        self, read: Callable[[Any], Any], index: pd.Index | None = None, names: tuple[str, ...] = ()
+        self, read: Callable[[Any], Any], labels: Names, names: tuple[str, ...] = ()
     ) -> Self:
         """Copy the model for a host that builds its columns from data itself.
 
-        `read` builds those of new rows. `index` labels the rows, and `names` the columns, if these
-        have no labels yet.
+        `read` builds those of new rows. `labels` are those of the rows, and `names` those of the
+        columns, if these have none yet.
         """
         out = copy.copy(self)
-        if self.labels.index is not None:
-            index = self.labels.index
-        vars(out)["labels"] = Names(index, read, getattr(read, "classes", self.labels.classes))
+        index = self.labels.index
+        if index is None:
+            index = labels.index
+        classes = getattr(read, "classes", self.labels.classes)
+        name = self.labels.name or labels.name
+        vars(out)["labels"] = Names(index, read, classes, name=name)
         if names:
             vars(out)["names"] = names + self.names[len(names) :]
         return out

@@ -57,12 +57,10 @@ class SeriesLabels(Names):
     """Labels of the steps and of the channels."""
 
     columns: Any | None
-    name: Hashable
 
     def __init__(self, index: pd.Index | None, columns: pd.Index | None, name: Hashable = None):
-        super().__init__(index)
+        super().__init__(index, name=name)
         self.columns = columns
-        self.name = name
 
     def units(self, drop: str) -> pd.Index | None:
         """Labels of the units if these are steps; None if they are sequences."""

@@ -214,7 +214,7 @@ class Additive(GLM):
         index = self.labels.index
         if index_of(data) is None and is_default_index(index):
             index = None
-        vars(self)["labels"] = Names(index, reader, table=frame)
+        vars(self)["labels"] = Names(index, reader, table=frame, name=self.labels.name)
 
     @property
     def smoothing(self) -> dict[str, float]:

@@ -243,7 +243,8 @@ class Cox(AbstractClosedForm):
         )
         if event is None:
             raise ValueError("Cox: event is missing: 1 where it was seen, 0 where it was censored.")
-        self.labels = Names(labels.index, reader, table=table)
+        names = [name for part in (time, event) if (name := getattr(part, "name", None))]
+        self.labels = Names(labels.index, reader, table=table, name=" to ".join(map(str, names)))
         rows, self.names = design("Cox", X, False)
         if isinstance(rows, SparseDesign):
             raise TypeError(
