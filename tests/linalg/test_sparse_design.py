@@ -319,6 +319,8 @@ def test_no_dense_copy_is_made(monkeypatch):
     n, p = 20_000, 250
     X, _ = table(1, n, p, 0.01)
     y = (np.random.default_rng(1).random(n) < 1 / (1 + np.exp(-X.sum(1)))).astype(float)
+    # imports, checks of shapes
+    lo.cross_validate(lo.fit(lo.GLM(X[:500], y[:500], "logistic", RIDGE)), lo.leave_one_out())
     tracemalloc.start()
     fit = lo.fit(lo.GLM(X, y, "logistic", RIDGE))
     estimate = lo.cross_validate(fit, lo.leave_one_out())

@@ -345,7 +345,7 @@ class RowBatch:
         # it comes nearer to the minimiser only once
         if self.allowed is None or self.budget < self.cost_of_term:
             return self.lanes[:0]
-        lanes = self.lanes[single_rows.promising(self.anchor, self.looks.take(self.lanes))]
+        lanes = self.lanes[single_rows.promising(self.anchor, self.looks)[self.lanes]]
         return self.affordable(lanes, self.cost_of_term)
 
     # steps by products of all rows
@@ -409,7 +409,7 @@ def _by_rows(
         half,
         ~enough(np.arange(count), first),
         np.zeros(count, bool),
-        np.full(count, int(SettledBy.one_step)),
+        np.full(count, int(SettledBy.one_step), np.int8),
         np.full(count, int(RESULTS.successful)),
         np.ones(count, bool),
         # each look costs as much as a gradient's share of a row

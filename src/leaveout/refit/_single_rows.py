@@ -88,7 +88,7 @@ from ..linalg.enclosure_theorem import Ball
 from ..linalg.rounding import FUNCTION, UNIT, UP
 from ..objectives.objective import Flags, PerLane, PerRefit, Points
 from ..optimize.fit import Fit
-from ._anchor import HERD, SINGLE_UNIT, LinearFitCache, groups, linear_cache, tiles, total
+from ._anchor import HERD, PASS, SINGLE_UNIT, LinearFitCache, groups, linear_cache, tiles, total
 from ._enclosure import STALL_RATIO, third_term
 
 Array = np.ndarray
@@ -319,7 +319,8 @@ def product_sums(anchor: LinearFitCache, look: OneRow) -> ProductSums:
     masses = anchor.weight * anchor.curvature
     heaviest = float(masses.max())
     scale = anchor.norm.max() * anchor.norm[unit]
-    is_rough = isinstance(anchor.model.design, DenseDesign) and anchor.digits < ROUGH
+    is_dense = isinstance(anchor.model.design, DenseDesign)
+    is_rough = is_dense and anchor.digits < ROUGH and len(unit) * len(anchor.eta) > PASS
     kind: type[np.floating]
     if is_rough:
         kind, rounding_unit = np.float32, SINGLE_UNIT
@@ -505,12 +506,12 @@ def _of_one(
     common = single(anchor.common[index])
     squared = third**2
     size = np.abs(third)
-    images = anchor.whiten(index)
     if anchor.by_whitened_rows:
-        images = single(images).T
+        images = single(anchor.rows[index]).T
         design = DenseDesign(single(anchor.rows))
     else:  # of rows with H⁻¹x
-        images = single(images @ anchor.root).T
+        blocks = [single(anchor.whiten(rows) @ anchor.root) for rows in groups(index, UNITS)]
+        images = np.concatenate(blocks).T
         design = cast(DenseDesign, anchor.model.design)
     sums = np.empty((3, len(look.unit)))
     (itself, place) = _itself(index, look.unit)
