@@ -3,6 +3,8 @@
 import copy
 import dataclasses
 import pickle
+import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -461,3 +463,10 @@ def test_windows_that_roll_over_a_series_are_said():
     assert "LO203" in known(lo.from_splits(rolling, 60))
     assert "LO203" not in known(lo.from_splits(rolling, 60, times=np.arange(60)))
     assert "LO203" not in known(lo.kfold(60, 6))
+
+
+def test_the_page_has_every_code():
+    """Those of refits are 300 and more, which one row stands for."""
+    page = (Path(__file__).parents[2] / "docs" / "report.md").read_text()
+    listed = re.findall(r"^\| (LO\d+) \|", page, re.MULTILINE)
+    assert listed == [code for code in lo.validation.CHECKS if code <= "LO300"]
