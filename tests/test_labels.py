@@ -609,16 +609,8 @@ def test_sequences_are_called_by_the_labels_of_a_plan():
     )
     assert cv.names().tolist() == list("dbca")
     assert cv.table()[["group", "unit"]].to_numpy().tolist() == [
-        ["a", "a"],
+        ["d", "d"],
         ["b", "b"],
         ["c", "c"],
-        ["d", "d"],
+        ["a", "a"],
     ]
-
-
-def test_rows_of_the_table_are_at_their_places_among_the_losses():
-    fit = lo.fit(lo.GLM(X, COUNTS, "poisson"))
-    cv = lo.cross_validate(fit, lo.blocks(N, 8, buffer=1), strategy=lo.NoUpdate(), audit=0)
-    table = cv.table()
-    assert len(table) == N < len(cv.losses)
-    np.testing.assert_array_equal(cv.losses[table.index], table.loss)

@@ -231,7 +231,7 @@ FAULTS = (
     ),
     Fault(
         "leverages under bounds are those of the free coefficients",
-        "measures.leverage",
+        "measures.hat_diagonal",
         "objective = require_hessian(fit, 'leverage').objective\nwithout('leverage', objective)",
         "objective = require_hessian(fit, 'leverage').objective\npass",
         "validation/test_certificate_file",
@@ -2325,7 +2325,7 @@ FAULTS = (
     Fault(
         "pairs are sought only among units that move the fit",
         "pairs._candidates",
-        "if linear and (np.diff(plan.indptr) == 1).all():\n    keys.append(leverage(fit)[plan.index])",
+        "if linear and (np.diff(plan.indptr) == 1).all():\n    keys.append(hat_diagonal(fit)[plan.index])",
         "if linear and (np.diff(plan.indptr) == 1).all():\n    pass",
         "test_influence",
     ),

@@ -219,10 +219,121 @@ def test_columns_of_the_table_of_a_formula_have_names(model):
 
 
 def test_names_of_no_column_are_refused():
-    with pytest.raises(ValueError, match=r"names the column 'site'.*labels=table\['site'\]"):
+    with pytest.raises(ValueError, match=r"labels names the column 'site'.*table\['site'\]"):
         lo.cross_validate(linear(), lo.groups("site"))
-    with pytest.raises(ValueError, match="no column is named 'clinic'"):
-        lo.cross_validate(lo.fit(OF_TABLES["GLM"]()), lo.groups("clinic"))
+    fit = lo.fit(OF_TABLES["GLM"]())
+    with pytest.raises(ValueError, match="no column is named 'clinic'; there are"):
+        lo.cross_validate(fit, lo.groups("clinic"))
+    calls = {
+        "covariance: groups": lambda: lo.covariance(fit, "cluster", groups="sites"),
+        "covariance: strata": lambda: lo.covariance(fit, "JKn", strata="sites"),
+        "interval: groups": lambda: lo.interval(fit, TABLE, groups="sites"),
+        "interval: new_groups": lambda: lo.interval(fit, TABLE, groups="site", new_groups="sites"),
+        "predict: offset": lambda: lo.predict(fit, TABLE, offset="sites"),
+    }
+    for name, call in calls.items():
+        with pytest.raises(ValueError, match=f"{name}: no column is named 'sites'; .* site"):
+            call()
+
+
+def hosts():
+    """The same regression of a formula, a frame, and two hosts, one of which drops rows."""
+    import statsmodels.formula.api as smf
+    from sklearn.compose import make_column_transformer
+    from sklearn.linear_model import LinearRegression
+    from sklearn.pipeline import make_pipeline
+
+    table = TABLE.assign(y=TABLE["y"].where(np.arange(N) % 7 > 0))
+    columns = make_column_transformer(("passthrough", ["x"]))
+    host = make_pipeline(columns, LinearRegression()).fit(TABLE, TABLE["y"])
+    numbered = TABLE.assign(number=pd.factorize(TABLE["site"])[0])[["x", "number"]]
+    return {
+        "formula": (lo.fit(lo.GLM("y ~ x", TABLE, "squared")), "site", TABLE["site"]),
+        "frame": (
+            lo.fit(lo.GLM(numbered, TABLE["y"], "squared")),
+            "number",
+            numbered["number"],
+        ),
+        "from_sklearn": (lo.from_sklearn(host, TABLE, TABLE["y"]), "site", TABLE["site"]),
+        "from_statsmodels": (
+            lo.from_statsmodels(smf.ols("y ~ x", table).fit()),
+            "site",
+            table["site"][table["y"].notna()],
+        ),
+        "MixedLM": (
+            lo.from_statsmodels(smf.mixedlm("y ~ x", TABLE, groups="site").fit()),
+            "site",
+            TABLE["site"].to_numpy(),
+        ),
+    }
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "kind", ["formula", "frame", "from_sklearn", "from_statsmodels", "MixedLM"]
+)
+def test_columns_of_hosts_and_frames_have_names(kind):
+    fit, name, labels = hosts()[kind]
+    calls = [
+        lambda groups: lo.cross_validate(fit, lo.groups(groups), audit=0).losses,
+        lambda groups: lo.cross_predict(fit, 2, groups=groups),
+        lambda groups: lo.covariance(fit, "CRV3", groups=groups),
+    ]
+    if kind != "MixedLM":
+        calls += [
+            lambda groups: lo.covariance(fit, "cluster", groups=groups),
+            lambda groups: (
+                lo.covariance(fit, "cluster", groups=[groups, groups])
+                if isinstance(groups, str)
+                else lo.covariance(fit, "cluster", groups=groups)
+            ),
+        ]
+    if kind in ("formula", "from_sklearn"):
+        calls.append(lambda groups: lo.interval(fit, TABLE, groups=groups, level=0.5))
+        calls.append(
+            lambda groups: lo.interval(fit, TABLE, groups=groups, new_groups=groups, level=0.5)
+        )
+    for call in calls:
+        np.testing.assert_allclose(call(name), call(labels), rtol=1e-12, atol=1e-14)
+
+
+def test_offsets_of_new_rows_have_names():
+    fit = lo.fit(lo.GLM("sick ~ x", TABLE, "poisson", offset="w"))
+    np.testing.assert_array_equal(
+        lo.predict(fit, TABLE, offset="w"), lo.predict(fit, TABLE, offset=TABLE["w"])
+    )
+
+
+def test_stratified_takes_the_response_of_the_fit():
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold, cross_val_score
+
+    X = RANDOM.normal(size=(60, 2))
+    y = np.where(np.arange(60) % 3 == 0, "ill", "well")
+    fit = lo.fit(lo.GLM(pd.DataFrame(X), y, "logistic", lo.penalties.Ridge(1.0)))
+    for repeats in (1, 3):
+        plan = lo.stratified(k=5, num_repeats=repeats)
+        bound = lo.cross_validate(fit, plan, strategy=lo.NoUpdate(), audit=0).plan
+        labelled = lo.stratified(y, 5, num_repeats=repeats)
+        np.testing.assert_array_equal(bound.matrix(), labelled.matrix())
+        for _, test in plan.split(X, y):
+            assert (y[test] == "ill").sum() == 4
+    host = LogisticRegression()
+    scores = [lo.sklearn.cross_val_score, cross_val_score]
+    ours, theirs = (score(host, X, y, cv=lo.stratified(k=5)) for score in scores)
+    np.testing.assert_allclose(ours, theirs)
+    assert (
+        lo.cross_validate(fit, 5, audit=0).mean
+        == lo.cross_validate(fit, lo.stratified(k=5), audit=0).mean
+    )
+    assert StratifiedKFold(5).get_n_splits() == lo.stratified(k=5).get_n_splits(X, y)
+    assert (
+        lo.cross_validate(lo.fit(OF_TABLES["GLM"]()), lo.stratified("site", 2)).plan.num_refits == 2
+    )
+    with pytest.raises(ValueError, match="no response; give their classes as y="):
+        next(lo.stratified(k=5).split(X))
+    with pytest.raises(TypeError, match=r"k= must be given; .* y="):
+        lo.stratified(5)
 
 
 def test_units_are_those_of_the_fit():

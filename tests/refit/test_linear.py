@@ -491,7 +491,7 @@ def test_measures_have_standard_errors_and_errors():
             true.metrics.loc[name, "error"] < 1e-6
             and 0 < cv.metrics.loc[name, "standard_error"] < 0.5
         )
-    predicted = lo.cross_predict(fit, plan, strategy=lo.Exact(1e-12))
+    predicted = np.asarray(lo.cross_predict(fit, plan, strategy=lo.Exact(1e-12)))
     area = lambda keep: np.mean(
         predicted[keep & (y == 1)][:, None] > predicted[keep & (y == 0)][None]
     )

@@ -266,11 +266,11 @@ def test_pictures_show_every_row(pages):
     assert len(told) == N
     for k in (0, 5, 77):
         mark = told[units[k]]
-        assert float(mark["held-out loss"]) == pytest.approx(cv.per_unit()[k], rel=1e-4)
+        assert float(mark["held-out loss"]) == pytest.approx(cv.per_unit().iloc[k], rel=1e-4)
         assert float(mark["no update"]) == pytest.approx(cv.average(cv.baseline)[k], rel=1e-4)
     bars = page.marks["carried"]
     assert bars[0]["row"] == "p5" and float(bars[0]["share of the loss"]) == pytest.approx(
-        cv.per_unit()[5] / cv.per_unit().sum(), rel=1e-4
+        cv.per_unit().iloc[5] / cv.per_unit().sum(), rel=1e-4
     )
     assert drawn(pages["one"]) == 2 and drawn(pages["several"]) == 2
 
@@ -669,7 +669,7 @@ def test_the_table_is_downloaded_whole(opened, pages, name, tmp_path):
 def test_a_point_tells_its_numbers(opened):
     page, cv = opened("one"), estimate()
     texts = page.locator("#picture-carried use title").all_text_contents()
-    assert "row: p5" in texts[0] and f"held-out loss: {cv.per_unit()[5]:.5g}" in texts[0]
+    assert "row: p5" in texts[0] and f"held-out loss: {cv.per_unit().iloc[5]:.5g}" in texts[0]
     page.locator("#picture-carried").scroll_into_view_if_needed()
     end = page.locator("#picture-carried use:has(title)").first.bounding_box()
     middle = [end["x"] + end["width"] / 2, end["y"] + end["height"] / 2]

@@ -286,8 +286,8 @@ def test_the_smoothed_area_and_its_slope():
         assert slope[k] == pytest.approx(change, rel=1e-4, abs=1e-9)
     rho = np.array([1.3, 0.4])
     found = looked(two, rho, LOO, _hyper.smoothed_area)[1]
-    predicted = lambda rho: lo.cross_predict(
-        lo.fit(two(*rho)), LOO, strategy=lo.NewtonStep(), kind="link"
+    predicted = lambda rho: np.asarray(
+        lo.cross_predict(lo.fit(two(*rho)), LOO, strategy=lo.NewtonStep(), kind="link")
     )
     np.testing.assert_allclose(
         found.slope,

@@ -152,7 +152,8 @@ def test_metrics_of_held_out_predictions():
     assert "auc" in str(cv)
     assert lo.cross_validate(fitted("ridge"), plan, metric="mse").metrics.loc["mse", "value"] > 0
     probabilities = lo.cross_predict(fitted("multinomial"), plan)
-    np.testing.assert_allclose(probabilities.sum(1), 1)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1)
+    assert list(probabilities) == list(fitted("multinomial").objective.classes)
 
 
 def repeated(n, folds=2, times=50):
@@ -507,6 +508,54 @@ def test_the_approximation_error_has_the_weights_of_the_mean():
 def test_folds_with_buffers_are_not_drawn():
     overlapping = lo.neighbourhoods(np.c_[np.arange(59), np.arange(1, 60)], 1, buffer=1)
     assert np.isnan(made(overlapping).monte_carlo_error)
+
+
+ALL_PLANS = {
+    "leave-one-out": lo.leave_one_out(),
+    "k-fold": lo.kfold(k=5),
+    "repeated": lo.kfold(k=5, num_repeats=2),
+    "bootstrap": lo.bootstrap(num_resamples=6),
+    "subsets": lo.random_subsets(fraction=0.1, num_folds=4),
+    "successive": lo.contiguous(fraction=0.1, num_folds=3),
+    "blocks": lo.blocks(k=6, buffer=1),
+    "future": lo.leave_future_out(start=50, horizon=1),
+    "rolling": lo.rolling(window=30, horizon=5, step=5),
+    "groups": lo.groups(np.arange(60) % 7),
+    "purged": lo.purged(np.arange(60), k=4, embargo=2),
+    "classes": lo.stratified(np.arange(60) % 3, k=4),
+    "joint": lo.groups(np.arange(60) % 7),
+}
+
+
+@pytest.mark.parametrize("kind", ALL_PLANS)
+def test_tables_are_in_the_order_of_the_data_with_labels(kind):
+    names = pd.Index([f"p{i}" for i in np.random.default_rng(0).permutation(60)], name="patient")
+    x = np.linspace(-1.0, 1.0, 60)
+    fit = lo.fit(lo.GLM(pd.DataFrame({"x": x}, names), pd.Series(np.sin(3 * x), names), "squared"))
+    joint = kind == "joint"
+    evaluate = (lambda held, seen, parameters: float(len(held))) if joint else None
+    cv = lo.cross_validate(fit, ALL_PLANS[kind], strategy=lo.NoUpdate(), evaluate=evaluate, audit=0)
+    plan, table, per_unit = cv.plan, cv.table(), cv.per_unit()
+    if joint:
+        assert per_unit.index.equals(plan.refit_names) and "unit" not in table
+        np.testing.assert_array_equal(table.loss, per_unit)
+        return
+    assert per_unit.index.equals(names)
+    times = np.bincount(plan.scored_units, minlength=60)
+    assert table.unit.tolist() == names.repeat(np.maximum(times, 1)).tolist()
+    means = table.groupby("unit", sort=False).loss.mean()
+    np.testing.assert_allclose(means, per_unit, rtol=1e-12)
+    np.testing.assert_array_equal(per_unit.isna(), times == 0)
+    for row in table.itertuples():
+        unit = names.get_loc(row.unit)
+        if times[unit] == 0:
+            assert row.refit == -1 and np.isnan([row.loss, row.no_update, row.error]).all()
+            continue
+        entry = (plan.refit == row.refit) & (plan.index == unit) & plan.held
+        assert [row.loss] == cv.losses[entry].tolist() and row.error == cv.error[row.refit]
+        assert row.result == lo.RESULTS(cv.result[row.refit]).name
+        if plan.labels is not None:
+            assert row.group == plan.labels[row.refit]
 
 
 def test_every_row_of_the_table_has_its_own_refit():

@@ -212,7 +212,7 @@ def test_concordance_of_cox_is_harrells():
         (RNG.random(N) < 0.7).astype(float),
     )
     fit = lo.fit(lo.Cox(X, time, event))
-    risk = lo.cross_predict(fit, PLAN, strategy=lo.Exact(), kind="link")
+    risk = np.asarray(lo.cross_predict(fit, PLAN, strategy=lo.Exact(), kind="link"))
     pair = (event[:, None] == 1) & (
         (time[:, None] < time) | ((time[:, None] == time) & (event == 0))
     )

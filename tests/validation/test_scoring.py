@@ -169,7 +169,7 @@ def test_measures_of_predictions(model):
     objective = regression("ordinal") if model == "ordinal" else glm(model)
     fit, plan = lo.fit(objective), lo.kfold(60, 6, rng=0)
     predicted, y = (
-        lo.cross_predict(fit, plan, strategy=lo.Exact()),
+        np.asarray(lo.cross_predict(fit, plan, strategy=lo.Exact())),
         np.asarray(objective.units.target),
     )
     classes = predicted.ndim > 1
@@ -184,7 +184,7 @@ def test_measures_of_predictions(model):
         wanted["absolute_error"] = np.abs(y - predicted)
     for name, values in wanted.items():
         cv = lo.cross_validate(fit, plan, strategy=lo.Exact(), evaluate=name)
-        np.testing.assert_allclose(cv.per_unit(), values, atol=1e-7)
+        np.testing.assert_allclose(np.asarray(cv.per_unit()), values, atol=1e-7)
         near = lo.cross_validate(fit, plan, strategy=lo.NewtonStep(), evaluate=name)
         off = np.bincount(plan.refit, np.abs(near.losses - cv.losses))
         assert (

@@ -100,7 +100,8 @@ class UnitColumn:
 
 class Names:
     """Labels of units, or none, a reader of new rows where that takes more than their columns,
-    labels of two classes, the table that a formula was given, and the name of the response.
+    labels of two classes, the table that a formula was given, or the frame of the columns, and the
+    name of the response.
 
     A reader whose model is of a function of the response has a `response`, a `TransformedResponse`.
 
@@ -148,6 +149,24 @@ def index_of(value: Any) -> pd.Index | None:
     if isinstance(value, pd.Series | pd.DataFrame):
         return value.index
     return None
+
+
+def under_labels(
+    values: Any, labels: pd.Index | None, name: str | None = None, columns: Any = None
+) -> Any:
+    """Put one number a unit into a Series under the labels of the units, several into a DataFrame,
+    whose `columns` are named if there are as many names.
+
+    Units without labels are numbered. Arrays of more axes stay as they are.
+    """
+    values = np.asarray(values)
+    if values.ndim == 1:
+        return pd.Series(values, labels, name=name)
+    if values.ndim > 2:
+        return values
+    if columns is not None and len(columns) != values.shape[1]:
+        columns = None
+    return pd.DataFrame(values, labels, columns)
 
 
 def pandas_of(caller: str, name: str, value: Any) -> Any:
@@ -287,7 +306,8 @@ def match_labels(caller: str, **arguments: Any) -> tuple[Any, ...]:
                 labels = index
         values.append(value)
     response = arguments.get("y")
-    return Names(labels, name=getattr(response, "name", None)), *values
+    frame = next((value for value in values if isinstance(value, pd.DataFrame)), None)
+    return Names(labels, table=frame, name=getattr(response, "name", None)), *values
 
 
 def match_columns(caller: str, name: str, value: Any, reference: str, request: Any) -> Any:

@@ -6,6 +6,7 @@ refit.
 """
 
 import contextlib
+import difflib
 import functools
 import re
 from collections.abc import Callable, Collection, Iterator
@@ -129,13 +130,21 @@ def reading(caller: str, formula: str) -> Iterator[Callable[..., Any]]:
         ) from error
 
 
-def named_column(data: pd.DataFrame, value: Any) -> Any:
+def named_column(table: Any, value: Any, caller: str = "data") -> Any:
     """Return a column of a table, if an argument is a name, and otherwise the argument."""
-    if isinstance(value, str) and value not in data:
+    if not isinstance(value, str):
+        return value
+    table = pandas_of(caller, "data", table)
+    if not isinstance(table, pd.DataFrame):
         raise ValueError(
-            f"data: no column is named {value!r}; there are {', '.join(map(str, data.columns[:8]))}."
+            f"{caller} names the column {value!r}, but the data have no names of columns; give the column itself, as "
+            f"table[{value!r}]."
         )
-    return data[value] if isinstance(value, str) else value
+    if value in table:
+        return table[value]
+    names = [str(column) for column in table.columns]
+    near = difflib.get_close_matches(value, names) or names[:8]
+    raise ValueError(f"{caller}: no column is named {value!r}; there are {', '.join(near)}.")
 
 
 def frame_of(caller: str, data: Any) -> pd.DataFrame:

@@ -47,11 +47,11 @@ from ..optimize.fit import Fit, HostErrors
 from ..plans.plan import Plan, groups as plan_of_groups, leave_one_out
 from ..plans.survey import jk1, jkn
 from ..refit import AbstractRefit, inverse_root
-from ..validation.cross_validate import objective_of, reader_for, strategy_of
+from ..validation.cross_validate import reader_for, strategy_of
 from ..validation.named_parameters import name_parameters
 from ..validation.standard_errors import MIN_BLOCKS
 from .bias_reduced import bias_reduced, check_least_squares
-from .measures import dispersion, has_dispersion, leverage
+from .measures import dispersion, has_dispersion, hat_diagonal
 from .replicates import DEFAULT, Covariance, covariance_of, degrees, refit_plan, refit_weights
 
 CovType = Literal[
@@ -156,9 +156,9 @@ def covariance(
         squares. "JK1" and "JKn" are those of surveys, by the weights of `lo.survey`, about the
         mean. "CR2", for least squares, divides the residuals of each group by the root of their
         variance, with Satterthwaite's degrees of freedom.
-    groups : array_like, `[units]` or `[units, 2]`, optional
-        The labels of the groups. Blocks of neighbours are groups too. Two columns are clusters of
-        two ways.
+    groups : array_like, `[units]` or `[units, 2]`, str or pair of str, optional
+        The labels of the groups, or the name of their column in the data. Blocks of neighbours are
+        groups too. Two columns are clusters of two ways.
     strata : array_like, `[units]`, optional
         The strata of "JKn", within which groups, or units, are left out.
     maxlags : int, optional
@@ -226,10 +226,16 @@ def covariance(
     [0.31, 0.403]
     """
     strategy = strategy_of("covariance", strategy, DEFAULT)
+    column = reader_for("covariance", fit).column
+    if isinstance(groups, list | tuple) and [*map(type, groups)] == [str, str]:
+        groups = pd.DataFrame({name: column("groups", name) for name in groups})
+    groups = column("groups", groups)
+    strata = column("strata", strata)
+    working_variance = column("working_variance", working_variance)
     options = Options(
         groups, strata, maxlags, working_variance, use_correction, small_sample, cases, strategy
     )
-    without("covariance", objective_of("covariance", fit))
+    without("covariance", fit.objective)
     host = fit.host_errors
     if kind is not None or host is None or cases:
         return _of_kind(fit, _usual_type(fit) if kind is None else kind, options)
@@ -386,7 +392,7 @@ def _of_kind(fit: Fit, cov_type: str, options: Options) -> Covariance:
             raise TypeError(
                 f"covariance: HC2 and HC3 need one linear predictor; got {kind_of(objective)}. Use 'HC1'."
             )
-        room = 1 - leverage(fit) / sizes
+        room = 1 - hat_diagonal(fit) / sizes
         if (room <= 1e-10).any():
             raise ValueError(
                 f"covariance: unit {np.argmin(room)} has leverage one, which HC2 and HC3 divide by; use 'HC1'."

@@ -29,6 +29,7 @@ from .._runtime.checkpoint import File
 from .._runtime.conventions import conventional
 from .._runtime.jax import Array, Arrays, PyTree, cached_on, compile_static, float64, jax, jnp
 from .._runtime.results import kind_of
+from ..data.arrays import under_labels
 from ..models.glm.dual import DualGLM
 from ..models.glm.glm import GLM
 from ..models.glm.orthogonal import OrthogonalGLM
@@ -45,8 +46,8 @@ ROWS_AT_A_TIME = 2**20  # numbers in the rows, or in the predictions, of one bat
 DEFAULT = Exact()
 
 
-@float64
-def leverage(fit: Fit) -> Float[ndarray, " units"]:
+@conventional
+def leverage(fit: Fit) -> pd.Series:
     """Compute the leverage of each unit, the diagonal of the hat matrix.
 
     With U_i the unit's row and H = ∇²F(θ̂), h_i = tr(ℓ″_i U_i H⁻¹ U_iᵀ), with the observed
@@ -60,8 +61,8 @@ def leverage(fit: Fit) -> Float[ndarray, " units"]:
 
     Returns
     -------
-    ndarray, `[units]`
-        The leverages.
+    Series
+        One leverage a unit.
 
     Raises
     ------
@@ -78,9 +79,15 @@ def leverage(fit: Fit) -> Float[ndarray, " units"]:
     >>> import numpy as np
     >>> import leaveout as lo
     >>> fit = lo.fit(lo.GLM(np.arange(4.0)[:, None], np.array([0.0, 1.0, 1.0, 3.0]), "squared"))
-    >>> lo.diagnostics.leverage(fit).round(3)
-    array([0.7, 0.3, 0.3, 0.7])
+    >>> lo.diagnostics.leverage(fit).round(3).tolist()
+    [0.7, 0.3, 0.3, 0.7]
     """
+    return under_labels(hat_diagonal(fit), fit.objective.units.names, "leverage")
+
+
+@float64
+def hat_diagonal(fit: Fit) -> Float[ndarray, " units"]:
+    """Compute the leverages as an array."""
     objective = require_hessian(fit, "leverage").objective
     without("leverage", objective)
     if not isinstance(objective, AbstractLinearPredictor):
@@ -120,7 +127,7 @@ def cooks_distance(
     *,
     strategy: AbstractRefit | None = None,
     checkpoint: File | None = None,
-) -> Float[ndarray, " units"]:
+) -> pd.Series:
     """Compute Cook's distance of each unit from the fit without it.
 
     With θ̂_(i) the refit without unit i, D_i = (θ̂_(i) − θ̂)ᵀ H (θ̂_(i) − θ̂) / (p φ̂), where p is
@@ -138,8 +145,8 @@ def cooks_distance(
 
     Returns
     -------
-    ndarray, `[units]`
-        The distances; NaN where there is no refit.
+    Series
+        One distance a unit; NaN where there is no refit.
 
     Raises
     ------
@@ -155,12 +162,13 @@ def cooks_distance(
     >>> import numpy as np
     >>> import leaveout as lo
     >>> fit = lo.fit(lo.GLM(np.arange(4.0)[:, None], np.array([0.0, 1.0, 1.0, 3.0]), "squared"))
-    >>> lo.diagnostics.cooks_distance(fit).round(3)
-    array([0.111, 0.035, 0.429, 1.778])
+    >>> lo.diagnostics.cooks_distance(fit).round(3).tolist()
+    [0.111, 0.035, 0.429, 1.778]
     """
     strategy = strategy_of("cooks_distance", strategy, DEFAULT)
     moves = _moves(fit, strategy, "cooks_distance", checkpoint) @ np.asarray(fit.factor)
-    return np.sum(moves**2, axis=1) / (fit.rank * dispersion(fit))
+    distances = np.sum(moves**2, axis=1) / (fit.rank * dispersion(fit))
+    return under_labels(distances, fit.objective.units.names, "cook")
 
 
 @conventional
@@ -226,14 +234,8 @@ def dfbetas(
     for unit, refit in partial.items():
         undetermined = np.isnan(refit.values[: moves.shape[1]])
         moves[unit, undetermined if len(undetermined) == moves.shape[1] else slice(None)] = np.nan
-    columns = None
-    if len(names) == moves.shape[1]:
-        columns = names
-    return pd.DataFrame(
-        -moves / spread(fit, slope) / np.sqrt(phi)[:, None],
-        index=objective.units.names,
-        columns=columns,
-    )
+    changes = -moves / spread(fit, slope) / np.sqrt(phi)[:, None]
+    return under_labels(changes, objective.units.names, columns=names)
 
 
 @conventional
@@ -243,7 +245,7 @@ def studentized_residuals(
     *,
     strategy: AbstractRefit | None = None,
     checkpoint: File | None = None,
-) -> Float[ndarray, " units"]:
+) -> pd.Series:
     """Compute the studentised leave-one-out residual of each unit.
 
     With s_i the unit's weight, μ̂_(i) its mean predicted without it and h_i its leverage,
@@ -261,8 +263,8 @@ def studentized_residuals(
 
     Returns
     -------
-    ndarray, `[units]`
-        The residuals; NaN where there is no refit.
+    Series
+        One residual a unit; NaN where there is no refit.
 
     Raises
     ------
@@ -278,8 +280,8 @@ def studentized_residuals(
     >>> fit = lo.fit(
     ...     lo.GLM(np.arange(5.0)[:, None], np.array([0.0, 1.0, 1.0, 3.0, 2.0]), "squared")
     ... )
-    >>> lo.diagnostics.studentized_residuals(fit).round(2)
-    array([-0.37,  0.27, -0.53,  4.08, -1.6 ])
+    >>> lo.diagnostics.studentized_residuals(fit).round(2).tolist()
+    [-0.37, 0.27, -0.53, 4.08, -1.6]
     """
     strategy = strategy_of("studentized_residuals", strategy, DEFAULT)
     objective = require_hessian(fit, "studentized_residuals").objective
@@ -294,10 +296,11 @@ def studentized_residuals(
     square = (
         dispersions(fit, leave_one_out(len(theta)), theta)
         * variance
-        / np.maximum(1 - leverage(fit), 0.0)
+        / np.maximum(1 - hat_diagonal(fit), 0.0)
     )
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.sqrt(weight) * (np.asarray(objective.y) - mean) / np.sqrt(square)
+        residuals = np.sqrt(weight) * (np.asarray(objective.y) - mean) / np.sqrt(square)
+    return under_labels(residuals, objective.units.names, "studentized_residual")
 
 
 def _moves(
@@ -391,7 +394,7 @@ def dispersions(
 
 @cached_on
 def _effective(fit: Fit) -> float:
-    return float(leverage(fit).sum())
+    return float(hat_diagonal(fit).sum())
 
 
 def has_dispersion(fit: Fit) -> bool:

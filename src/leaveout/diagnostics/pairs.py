@@ -18,7 +18,7 @@ import pandas as pd
 from ..objectives.objective import AbstractLinearPredictor
 from ..optimize.fit import Fit
 from ..plans.plan import Plan
-from .measures import leverage
+from .measures import hat_diagonal
 
 MASKING_RATIO = 1.5
 COLUMNS = [
@@ -114,7 +114,7 @@ def _candidates(fit: Fit, plan: Plan, table: pd.DataFrame, count: int) -> list[i
         and getattr(fit.objective, "class_code", None) is None
     )
     if linear and (np.diff(plan.indptr) == 1).all():
-        keys.append(leverage(fit)[plan.index])
+        keys.append(hat_diagonal(fit)[plan.index])
     exists = np.isfinite(keys[0])
     orders = [np.argsort(-np.where(np.isfinite(key), key, -np.inf), kind="stable") for key in keys]
     turns: Iterable[int] = (

@@ -46,6 +46,7 @@ from .._runtime.interrupt import stoppable
 from .._runtime.jax import float64, jax
 from .._runtime.progress import Slow
 from ..data.arrays import codes, index_of, match_labels, share
+from ..data.formulas import named_column
 from ..linalg.rounding import FUNCTION, UNIT, UP
 from ..linalg.sparse_design import SparseDesign
 from ..models.glm.active_coefficients import kinks
@@ -189,14 +190,15 @@ def interval(
         "cv+" is "plus" over the folds of `plan`, ten random ones by default.
     plan : Plan, optional
         The plan; it holds out every unit once.
-    groups : array_like, `[units]`, optional
-        One label a unit of the fit. Alone, whole groups are left out: the intervals then hold for
-        rows of new groups, where rows of one group are alike.
-    new_groups : array_like, `[rows]`, optional
-        The group of each new row, among those of `groups`. The level then holds in each group: only
-        its units count, left out as by `method` or `plan`.
-    offset : array_like, `[rows]`, optional
-        The offset of the new rows, where the model has one.
+    groups : array_like, `[units]`, or str, optional
+        One label a unit of the fit, or the name of their column in its data. Alone, whole groups
+        are left out: the intervals then hold for rows of new groups, where rows of one group are
+        alike.
+    new_groups : array_like, `[rows]`, or str, optional
+        The group of each new row, among those of `groups`, or a column of `X_new`. The level then
+        holds in each group: only its units count, left out as by `method` or `plan`.
+    offset : array_like, `[rows]`, or str, optional
+        The offset of the new rows, or a column of `X_new`, where the model has one.
     inverse : callable, optional
         A monotone function of arrays, from the response of the model to what the ends shall be in,
         such as `np.exp` for a model of a logarithm. A TransformedTargetRegressor brings its own.
@@ -299,14 +301,15 @@ def quantile_interval(
         "cv+" is "plus" over the folds of `plan`, ten random ones by default.
     plan : Plan, optional
         The plan; it holds out every unit once.
-    groups : array_like, `[units]`, optional
-        One label a unit of the fit. Alone, whole groups are left out: the intervals then hold for
-        rows of new groups, where rows of one group are alike.
-    new_groups : array_like, `[rows]`, optional
-        The group of each new row, among those of `groups`. The level then holds in each group: only
-        its units count, left out as by `method` or `plan`.
-    offset : array_like, `[rows]`, optional
-        The offset of the new rows, where the model has one.
+    groups : array_like, `[units]`, or str, optional
+        One label a unit of the fit, or the name of their column in its data. Alone, whole groups
+        are left out: the intervals then hold for rows of new groups, where rows of one group are
+        alike.
+    new_groups : array_like, `[rows]`, or str, optional
+        The group of each new row, among those of `groups`, or a column of `X_new`. The level then
+        holds in each group: only its units count, left out as by `method` or `plan`.
+    offset : array_like, `[rows]`, or str, optional
+        The offset of the new rows, or a column of `X_new`, where the model has one.
     inverse : callable, optional
         A monotone function of arrays, from the response of the model to what the ends shall be in,
         such as `np.exp` for a model of a logarithm. A TransformedTargetRegressor brings its own.
@@ -408,14 +411,15 @@ def prediction_sets(
         "cv+" is "plus" over the folds of `plan`, ten random ones by default.
     plan : Plan, optional
         The plan; it holds out every unit once.
-    groups : array_like, `[units]`, optional
-        One label a unit of the fit. Alone, whole groups are left out: the intervals then hold for
-        rows of new groups, where rows of one group are alike.
-    new_groups : array_like, `[rows]`, optional
-        The group of each new row, among those of `groups`. The level then holds in each group: only
-        its units count, left out as by `method` or `plan`.
-    offset : array_like, `[rows]`, optional
-        The offset of the new rows, where the model has one.
+    groups : array_like, `[units]`, or str, optional
+        One label a unit of the fit, or the name of their column in its data. Alone, whole groups
+        are left out: the intervals then hold for rows of new groups, where rows of one group are
+        alike.
+    new_groups : array_like, `[rows]`, or str, optional
+        The group of each new row, among those of `groups`, or a column of `X_new`. The level then
+        holds in each group: only its units count, left out as by `method` or `plan`.
+    offset : array_like, `[rows]`, or str, optional
+        The offset of the new rows, or a column of `X_new`, where the model has one.
     score : {"lac", "aps", "raps"}, default "lac"
         The score of classes. "lac" makes the smallest sets on average; "aps" makes larger ones
         where the model is unsure; "raps" is "aps" with fewer improbable classes.
@@ -567,12 +571,14 @@ def _solve(sides: tuple[Fit, ...], X_new: Any, request: Request) -> Solved:
     caller = request.caller
     level = request.level
     method = request.method
-    groups = request.groups
+    groups = reader_for(caller, sides[0]).column("groups", request.groups)
     objectives = [_regression(caller, side) for side in sides]
     objective = objectives[0]
     classes = _classes(objective)
+    offset = named_column(X_new, request.offset, f"{caller}: offset")
+    new_groups = named_column(X_new, request.new_groups, f"{caller}: new_groups")
     _, X_new, offset, new_groups = match_labels(
-        caller, X_new=X_new, offset=request.offset, new_groups=request.new_groups
+        caller, X_new=X_new, offset=offset, new_groups=new_groups
     )
     designs = [side.new_rows(caller, X_new) for side in objectives]
     rows = len(designs[0])
@@ -699,8 +705,8 @@ def predict(
         "response" is the mean of the response, a probability of each class for classes, the
         relative risk for `Cox`; "link" is the linear predictor; "label" and "state" are the labels
         of `CRF` and their probabilities. The default is the first that the model has.
-    offset : array-like [rows], optional
-        The offsets of the new rows, where the model has one.
+    offset : array-like [rows], or str, optional
+        The offsets of the new rows, or a column of `X_new`, where the model has one.
 
     Returns
     -------
@@ -748,6 +754,7 @@ def predict(
             f"predict: {display_name(fit.objective)} has no predictions of other units than those it was fitted on. Held-out "
             "predictions of these are lo.cross_predict(fit, plan)."
         )
+    offset = named_column(X_new, offset, "predict: offset")
     table = predict_new(fit, X_new, kind, offset)
     if kind == "response" and units.inverse is not None:
         table[:] = units.to_target(table.to_numpy())

@@ -198,7 +198,11 @@ class Plan(PrintedResult):
             )
 
     def _bind(
-        self, num_units: int, table: pd.DataFrame | None = None, cases: FloatArray | None = None
+        self,
+        num_units: int,
+        table: pd.DataFrame | None = None,
+        cases: FloatArray | None = None,
+        response: ArrayLike | None = None,
     ) -> "Plan":
         """Give a plan that was made without units the units of a fit.
 
@@ -210,6 +214,8 @@ class Plan(PrintedResult):
             Table whose columns the plan may name.
         cases : array of float, shape (units,), optional
             Number of cases of each unit; one by default.
+        response : array-like, shape (units,), optional
+            Classes for a plan that has none of its own.
 
         Returns
         -------
@@ -222,13 +228,14 @@ class Plan(PrintedResult):
         if arguments.get("cases") is True:
             arguments["cases"] = np.ones(num_units) if cases is None else cases
         for name in COLUMNS:
-            if isinstance(column := arguments.get(name), str):
-                if table is None:
-                    raise ValueError(
-                        f"Plan: {self.call} names the column {column!r}, but the fit is not of a formula and its table; give the "
-                        f"column itself, as {name}=table[{column!r}]."
-                    )
-                arguments[name] = named_column(table, column)
+            if name in arguments:
+                arguments[name] = named_column(table, arguments[name], f"{self.call}: {name}")
+        if arguments.get("y", num_units) is None:
+            if response is None:
+                raise ValueError(
+                    f"{self.call}: the units have no response; give their classes as y=."
+                )
+            arguments["y"] = response
         if not any(isinstance(arguments.get(name), Sized) for name in COLUMNS):
             arguments["num_units"] = num_units
         return self._scheme.func(**arguments)._replace_facts(call=self.call)
@@ -253,8 +260,8 @@ class Plan(PrintedResult):
         X : array-like or DataFrame, optional
             The rows. They are the units of a plan that has none, and their labels are matched with
             those of a plan that has some.
-        y : Any, optional
-            Not used.
+        y : array-like, shape (rows,), optional
+            The response, whose classes `lo.stratified(k=...)` takes.
         groups : array-like, shape (rows,), optional
             Labels of groups, which the plan must keep whole, as `lo.groups(labels)` does.
 
@@ -279,7 +286,7 @@ class Plan(PrintedResult):
         [0 1] [2 3]
         """
         labels = np.asarray(groups)
-        for train, test in self._of_rows(X):
+        for train, test in self._of_rows(X, y):
             if groups is not None and np.isin(labels[test], labels[train]).any():
                 raise ValueError(
                     "Plan: groups= are on both sides of a split; lo.groups(labels, k=...) keeps them whole."
@@ -293,8 +300,8 @@ class Plan(PrintedResult):
         ----------
         X : array-like or DataFrame, optional
             The rows, which a plan without units needs.
-        y : Any, optional
-            Not used.
+        y : array-like, optional
+            The response, as in `split`.
         groups : array-like, optional
             Not used.
 
@@ -309,15 +316,15 @@ class Plan(PrintedResult):
         >>> lo.kfold(k=5).get_n_splits(range(20))
         5
         """
-        return len(self._of_rows(X))
+        return len(self._of_rows(X, y))
 
-    def _of_rows(self, X: Any) -> "Plan":
+    def _of_rows(self, X: Any, y: Any) -> "Plan":
         """Return the plan for the rows of scikit-learn's call."""
         if X is None:
             return self
         table = pandas_of("Plan", "X", X)
         num_rows = table.shape[0] if hasattr(table, "shape") else len(table)
-        plan = self._bind(num_rows, table if isinstance(table, pd.DataFrame) else None)
+        plan = self._bind(num_rows, table, response=y)
         if plan.num_units != num_rows:
             raise ValueError(
                 f"Plan: {self.call or 'the plan'} is for {plan.num_units} units, but X has {num_rows} rows."
@@ -894,13 +901,14 @@ def scheme(*required: str) -> Callable[[Callable[P, Plan]], Callable[P, Plan]]:
             call = f"lo.{name}({', '.join(texts)})"
             if lacking := [f"{word}=" for word in required if arguments[word] is None]:
                 raise TypeError(
-                    f"{name}: {' and '.join(lacking)} must be given; a number that stands first is num_units=, which a fit knows "
-                    f"by itself; got {call}."
+                    f"{name}: {' and '.join(lacking)} must be given; what stands first is {next(iter(arguments))}=, which a fit "
+                    f"knows by itself; got {call}."
                 )
             columns = [
                 arguments[word] for word in COLUMNS if isinstance(arguments.get(word), Sized)
             ]
-            waits = arguments.get("cases") is True or any(isinstance(c, str) for c in columns)
+            waits = arguments.get("cases") is True or arguments.get("y", name) is None
+            waits |= any(isinstance(column, str) for column in columns)
             if arguments.get("num_units", 0) is None and columns and not waits:
                 arguments["num_units"] = np.size(columns[0])
             if waits and arguments.get("num_units") is not None:
@@ -984,8 +992,8 @@ def leave_one_out(num_units: int | None = None, *, cases: bool | ArrayLike = Fal
     ...     lo.GLM(np.ones((2, 1)), [1.0, 3.0], "squared", sample_weight=[3, 1], intercept=False)
     ... )
     >>> cv = lo.cross_validate(fit, lo.leave_one_out(cases=True), strategy=lo.Exact())
-    >>> cv.per_unit().round(3), round(cv.mean, 3)
-    (array([0.222, 2.   ]), 0.667)
+    >>> cv.per_unit().round(3).tolist(), round(cv.mean, 3)
+    ([0.222, 2.0], 0.667)
     """
     n = count("leave_one_out: num_units", num_units, 2)
     numbers_of_cases = np.ones(n)
@@ -1068,8 +1076,10 @@ def _members(fold: IntArray, k: int) -> list[IntArray]:
     return np.split(np.argsort(fold, kind="stable"), np.cumsum(np.bincount(fold, minlength=k))[:-1])
 
 
-@scheme()
-def stratified(y: ArrayLike, k: int, *, rng: Rng = 0, num_repeats: int = 1) -> Plan:
+@scheme("k")
+def stratified(
+    y: ArrayLike | None = None, k: int | None = None, *, rng: Rng = 0, num_repeats: int = 1
+) -> Plan:
     """Split the units into k folds, each of which holds every class in its share of the whole.
 
     Shuffled classes are spread over folds as scikit-learn's StratifiedKFold spreads them. Numbers
@@ -1078,9 +1088,9 @@ def stratified(y: ArrayLike, k: int, *, rng: Rng = 0, num_repeats: int = 1) -> P
 
     Parameters
     ----------
-    y : array-like or pandas.Series, shape (units,)
-        Class of each unit, of any kind, or a number. The index of a Series is matched with the
-        labels of the fit.
+    y : array-like or pandas.Series, shape (units,), or str, optional
+        Class of each unit, of any kind, or a number; by default the response of the fit which takes
+        the plan. The index of a Series is matched with the labels of the fit.
     k : int
         Number of folds, from 2 to the number of units of the largest class.
     rng : int, numpy.random.Generator or None, default: 0

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 from .._runtime.arrays import FloatArray, IntArray
 from .._runtime.conventions import warn
 from ..data.arrays import check_times, is_default_index
+from ..data.formulas import named_column
 from .plan import Plan, Splitter, blocks, from_splits, groups as plan_of_groups, kfold, stratified
 
 PlanLike = Plan | int | Splitter | Iterable[tuple[ArrayLike, ArrayLike]]
@@ -26,8 +27,8 @@ class PlanReader:
 
     `units` are the facts about them, `unit_kind` is the word for one, and `cases` has the number of
     cases of each. `leaves_cases` says whether units of a refit may lose some of their cases, and
-    `lengths` has those of several series. `table` is that of a formula, whose columns a plan may
-    name.
+    `lengths` has those of several series. `table` is that of a formula, or the frame of the rows,
+    whose columns a plan may name.
     """
 
     caller: str
@@ -39,6 +40,10 @@ class PlanReader:
     lengths: IntArray
     model: str
     table: pd.DataFrame | None
+
+    def column(self, argument: str, value: Any) -> Any:
+        """Return a column of the table, if an argument is its name, and otherwise the argument."""
+        return named_column(self.table, value, f"{self.caller}: {argument}")
 
     def read(self, plan: PlanLike, groups: ArrayLike | None = None) -> Plan:
         """Make the plan that a number of folds, a splitter, pairs of sets or a plan without units
@@ -52,7 +57,7 @@ class PlanReader:
                 raise TypeError(
                     f"{caller}: groups= goes with a number of folds or a splitter; a Plan has its own: lo.groups(labels)."
                 )
-            return plan._bind(n, self.table, self.cases)
+            return plan._bind(n, self.table, self.cases, units.target)
         clusters = None
         labelled: ArrayLike | None = None
         if groups is not None:

@@ -12,7 +12,7 @@ import pandas as pd
 from .._runtime.conventions import Rng, conventional
 from ..data.arrays import label_texts, places
 from ..diagnostics.functions_of_parameters import functional
-from ..diagnostics.measures import cooks_distance, leverage as leverage_of
+from ..diagnostics.measures import cooks_distance, hat_diagonal
 from ..diagnostics.result import Influence
 from ..models.smooth.terms import LABELS
 from ..optimize.fit import Fit
@@ -574,7 +574,7 @@ def leverage(
     >>> lo.plot.leverage(fit, cv).get_xlabel()
     'leverage'
     """
-    per_unit = estimate.per_unit()
+    per_unit = estimate._unit_losses
     if estimate.joint or len(per_unit) != fit.objective.num_units:
         raise ValueError(
             "plot.leverage: the estimate must score the units of this fit, one loss each."
@@ -582,7 +582,7 @@ def leverage(
     ax = axes_of(ax, (6.0, 5.0))
     table = pd.DataFrame(
         {
-            "leverage": leverage_of(fit),
+            "leverage": hat_diagonal(fit),
             "loss": per_unit,
             "rise": per_unit - estimate.average(estimate.baseline),
         }
@@ -732,7 +732,7 @@ def influence(
     ax = axes_of(ax, (8.0, 3.5))
     error = None
     if isinstance(influence, Fit):
-        values = pd.Series(cooks_distance(influence), index=influence.objective.units.names)
+        values = cooks_distance(influence)
         by = "cook"
     else:
         values = influence.column(by)
@@ -941,7 +941,7 @@ def states(
             times[path == k], x[path == k], s=12, color=f"C{k % 10}", zorder=2, label=f"state {k}"
         )
     if estimate is not None:
-        most = pd.Series(estimate.per_unit()).dropna().nlargest(num_named).index.to_numpy()
+        most = pd.Series(estimate._unit_losses).dropna().nlargest(num_named).index.to_numpy()
         ax.scatter(
             times[most],
             x[most],
@@ -1086,7 +1086,7 @@ def field(
         ax.figure.colorbar(points, ax=ax, label="effect", shrink=0.7)
     if estimate is not None:
         losses = (
-            pd.Series(estimate.per_unit().reshape(number, sites)[which])
+            pd.Series(estimate._unit_losses.reshape(number, sites)[which])
             .dropna()
             .nlargest(num_named)
         )

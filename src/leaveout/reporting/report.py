@@ -361,7 +361,7 @@ def _call_of(part: Any, room: ModuleType) -> str:
 
 def _rows(estimate: Estimate) -> tuple[pd.DataFrame, int]:
     """Return the rows of largest loss, and the number of others."""
-    table = estimate.table()
+    table = estimate.table().query("refit >= 0")
     table.insert(table.columns.get_loc("no_update") + 1, "rise", table["loss"] - table["no_update"])
     table = table.sort_values("loss", ascending=False, kind="stable", na_position="first")
     first = ["unit", "group", "loss", "no_update", "rise", "refit", "error", "result"]
@@ -376,7 +376,7 @@ def _units(estimate: Estimate) -> pd.DataFrame:
     rows = worded(names)
     if not names.is_unique:
         rows = [f"{name} (row {k})" for k, name in enumerate(rows)]
-    held = estimate.per_unit()
+    held = estimate._unit_losses
     none = estimate.average(estimate.baseline)
     sizes = np.abs(held) * estimate._weight
     units = pd.DataFrame(
@@ -425,7 +425,7 @@ def _in_order(estimate: Estimate, model: str = "") -> Figure:
 
     def draw(ax: Any) -> None:
         """Draw the losses over the units."""
-        plot.units_in_order(pd.Series(estimate.per_unit(), estimate.names()), ax)
+        plot.units_in_order(pd.Series(estimate._unit_losses, estimate.names()), ax)
         ax.set_ylabel("held-out loss")
 
     marks = _units(estimate).drop(columns="share of the loss").nlargest(plot.DRAWN_POINTS, "rise")
@@ -445,7 +445,9 @@ def _of_several(estimates: dict[str, Estimate], title: str) -> Page:
     ]
     first = estimates[table.index[0]]
     rows = pd.DataFrame({"unit": first.plan.refit_names if first.joint else first.names()})
-    losses = pd.DataFrame({str(name): estimates[name].per_unit() for name in table.index[:MODELS]})
+    losses = pd.DataFrame(
+        {str(name): estimates[name]._unit_losses for name in table.index[:MODELS]}
+    )
     rows = pd.concat([rows, losses], axis=1)
     rows_note = f"The held-out loss of every unit under {'each model' if len(estimates) <= MODELS else f'the best {MODELS} models'}."
     cut = ""

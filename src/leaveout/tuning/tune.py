@@ -345,7 +345,7 @@ class Tuning(PrintedResult):
         """Compute the criterion of a trial on some of the units."""
         assert trial.estimate is not None
         if self.metric is None:
-            values = trial.estimate.per_unit()
+            values = trial.estimate._unit_losses
             weight = trial.estimate._weight
             seen = units & np.isfinite(values)
             if weight[seen].sum() > 0:

@@ -247,7 +247,7 @@ def compare(
     plan = next(iter(estimates.values())).plan
     same = all(_same_folds(estimate.plan, plan) for estimate in estimates.values())
     losses = {
-        name: estimate.losses if same else estimate.per_unit()
+        name: estimate.losses if same else estimate._unit_losses
         for name, estimate in estimates.items()
     }
     seen = np.isfinite(np.stack(list(losses.values())))
@@ -513,7 +513,7 @@ def _require_comparable(estimates: dict[str, Estimate]) -> None:
     """Raise ValueError if units, their order or weights, responses or scores differ, or a run was
     stopped; warn where only the user can know whether scores are alike.
     """
-    if len({(len(e.per_unit()), e.joint) for e in estimates.values()}) > 1:
+    if len({(len(e._unit_losses), e.joint) for e in estimates.values()}) > 1:
         raise ValueError(
             "compare: the estimates must score the same units, all pointwise or all joint; use one plan for all."
         )

@@ -29,7 +29,7 @@ from .._runtime.fingerprint import fingerprint
 from .._runtime.jax import Module, PyTree, cached_on, float64, function_name, jax
 from .._runtime.memory import require_memory
 from .._runtime.results import NO_REFIT_CODES, RESULTS, SettledBy, among, record
-from ..data.arrays import count
+from ..data.arrays import count, under_labels
 from ..data.formulas import FormulaReader
 from ..models.glm.penalty import Zero
 from ..objectives.batch_functions import weights_of, work
@@ -152,9 +152,9 @@ def cross_validate(
     checkpoint : path, optional
         A file that keeps what is done. A call that was killed continues from there, to the same
         numbers.
-    groups : array-like, optional
-        Labels of groups for a number of folds or a splitter: groups stay together, and standard
-        errors are over them.
+    groups : array-like or str, optional
+        Labels of groups for a number of folds or a splitter, or the name of their column in the
+        data of the fit: groups stay together, and standard errors are over them.
     bases : {"refit", "frozen"}, default "refit"
         Where `bs(...)`, `scale(...)` and the like in the formula of a GLM or Regression learn: from
         the rows of each refit, which takes one fit a refit, or once from all rows. Columns that
@@ -315,8 +315,9 @@ def cross_predict(
 
     Returns
     -------
-    ndarray, or a pair of these
-        Predictions `[units]` or `[units, outputs]`. NaN for a unit that is never held out, or that
+    Series, DataFrame, or a pair of these
+        One prediction a unit, or a column for each class or output, under the labels of the units;
+        an array of "state" or "label" of sequences. NaN for a unit that is never held out, or that
         no existing refit leaves out. With `error`, predictions and their errors.
 
     Raises
@@ -339,8 +340,8 @@ def cross_predict(
     >>> import leaveout as lo
     >>> x = np.arange(6.0)
     >>> fit = lo.fit(lo.GLM(x[:, None], 2 * x + 1, "squared"))
-    >>> lo.cross_predict(fit, lo.leave_one_out()).round(6)
-    array([ 1.,  3.,  5.,  7.,  9., 11.])
+    >>> lo.cross_predict(fit, lo.leave_one_out()).round(6).tolist()
+    [1.0, 3.0, 5.0, 7.0, 9.0, 11.0]
     """
     strategy = strategy_of("cross_predict", strategy)
     plan = reader_for("cross_predict", fit).match(plan, groups)
@@ -360,9 +361,15 @@ def cross_predict(
             f"{plan._unit_names[missing[0]]!s}: the refits without them do not determine them. A penalty does, or, where "
             "groups leave whole, effects of groups that are drawn: lo.Mixed('… + (1 | group)')."
         )
+    objective: Any = fit.objective
+    names = plan.names if objective.units.names is None else objective.units.names
+    columns = None
+    if kind in ("response", "link"):
+        columns = getattr(objective, "classes", ()) or getattr(objective, "levels", None)
     if error:
-        return predicted, predictions.per_unit(predictions.errors)
-    return predicted
+        errors = predictions.per_unit(predictions.errors)
+        return tuple(under_labels(part, names, kind, columns) for part in (predicted, errors))
+    return under_labels(predicted, names, kind, columns)
 
 
 def strategy_of_predictions(fit: Fit, plan: Plan, strategy: AbstractRefit) -> AbstractRefit:

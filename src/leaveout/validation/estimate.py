@@ -24,7 +24,7 @@ from .._runtime.arrays import BoolArray, FloatArray, IntArray
 from .._runtime.conventions import conventional
 from .._runtime.providers import provided
 from .._runtime.results import RESULTS, HeadedTable, Lines, PrintedResult, SettledBy, among, record
-from ..data.arrays import share
+from ..data.arrays import share, under_labels
 from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY
 from ..optimize.fit import Fit
 from ..plans.plan import Plan
@@ -76,8 +76,8 @@ class Estimate(PrintedResult):
     Attributes
     ----------
     losses : ndarray
-        One loss for each entry of `plan.index`, NaN where not scored; or one a refit for a joint
-        score. `table()` has those that are scored: its index is their place here.
+        The plan's: one loss for each entry of `plan.index`, NaN where not scored, or one a refit
+        for a joint score. `per_unit()` and `table()` are in the order of the data.
     error : ndarray, `[refits]`
         The absolute error of each refit's summed loss against the exact refit; NaN if it was not
         asked for.
@@ -182,9 +182,24 @@ class Estimate(PrintedResult):
             )
         )
 
+    @cached_property
+    def _rows(self) -> tuple[IntArray, IntArray]:
+        """The entry and the unit of every row of `table()`: −1 where no refit scores the unit."""
+        scored = np.flatnonzero(self._places.held)
+        scored_units = self._places.unit[scored]
+        unscored = np.setdiff1d(np.arange(len(self._weight)), scored_units)
+        entry = np.append(scored, np.full(len(unscored), -1))
+        unit = np.append(scored_units, unscored)
+        order = np.argsort(unit, kind="stable")
+        return entry[order], unit[order]
+
+    @cached_property
+    def _unit_losses(self) -> FloatArray:
+        return self.average(self.losses)
+
     def average(self, losses: FloatArray) -> FloatArray:
-        """Average losses that are ordered as `losses`, such as `baseline`, over the refits that
-        score each unit.
+        """Average losses that are ordered as `losses`, such as `baseline`, over the refits
+        that score each unit.
 
         Parameters
         ----------
@@ -203,16 +218,18 @@ class Estimate(PrintedResult):
             return losses
         return average_by_unit(self._places.unit[scored], losses[scored], n)
 
-    def per_unit(self) -> FloatArray:
-        """Return the held-out loss of each unit, averaged over the refits that score it.
+    @conventional
+    def per_unit(self) -> pd.Series:
+        """Return the held-out loss of each unit, the mean of its rows of `table()`.
 
         Returns
         -------
-        ndarray, `[units]`
-            NaN for a unit that no refit scores. For a joint score, the loss of each refit,
-            `[refits]`.
+        Series
+            One loss a unit in the order of the data, under its label; NaN for a unit that no refit
+            scores. For a joint score, the loss of each refit.
         """
-        return self.average(self.losses)
+        labels = self.plan.refit_names if self.joint else self.plan.names
+        return under_labels(self._unit_losses, labels, "loss")
 
     def _mean(self, values: FloatArray) -> float:
         weight = self._weight
@@ -227,7 +244,7 @@ class Estimate(PrintedResult):
     @property
     def mean(self) -> float:
         """The mean of `per_unit()`, weighted by `sample_weight` if the model has it."""
-        return self._mean(self.per_unit())
+        return self._mean(self._unit_losses)
 
     @property
     def no_update(self) -> float:
@@ -261,7 +278,9 @@ class Estimate(PrintedResult):
         """
         if self._null is None:
             return float("nan")
-        return self._mean(np.where(np.isfinite(self.per_unit()), self.average(self._null), np.nan))
+        return self._mean(
+            np.where(np.isfinite(self._unit_losses), self.average(self._null), np.nan)
+        )
 
     @property
     def explained(self) -> float:
@@ -277,7 +296,7 @@ class Estimate(PrintedResult):
     @property
     def standard_error(self) -> StandardError:
         """The standard error of `mean`, with its kind: a named tuple `value`, `kind`."""
-        return self._standard_error(self.per_unit())
+        return self._standard_error(self._unit_losses)
 
     def _standard_error(self, values: FloatArray) -> StandardError:
         if not self.joint:
@@ -372,7 +391,7 @@ class Estimate(PrintedResult):
         if method == "corrected":
             half = of_folds(self.losses, self._weight, self.plan, level)
         else:
-            half = half_width(self.per_unit(), self._weight, self.plan, level, method)
+            half = half_width(self._unit_losses, self._weight, self.plan, level, method)
         half += self.approximation_error
         return Interval(self.mean - half, self.mean + half, level, method)
 
@@ -533,7 +552,7 @@ class Estimate(PrintedResult):
         # errors of single losses average out, so ten times as much of their standard deviation is
         # allowed
         if self.mean_error is not None:
-            allowed = np.full(len(allowed), 10 * threshold * np.nanstd(self.per_unit()))
+            allowed = np.full(len(allowed), 10 * threshold * np.nanstd(self._unit_losses))
         wide = ~(self.error <= allowed) & ~np.isnan(self.error)
         return np.flatnonzero(~among(self.result, [RESULTS.successful, RESULTS.kink]) | wide)
 
@@ -598,7 +617,7 @@ class Estimate(PrintedResult):
         if self.joint:
             unit_kind = "group" if refits.name == "group" else "refit"
             names = refits
-        of_units = of_losses(self.per_unit(), self._weight, self.plan, names, unit_kind)
+        of_units = of_losses(self._unit_losses, self._weight, self.plan, names, unit_kind)
         checks = [
             *self._of_data,
             *of_units,
@@ -643,16 +662,18 @@ class Estimate(PrintedResult):
 
     @conventional
     def table(self) -> pd.DataFrame:
-        """Tabulate the scored units of every refit.
+        """Tabulate the held-out loss of every unit, in the order of the data.
+
+        There is one row a unit, as in `per_unit()`; only a unit that several refits score has more,
+        one for each. Joint losses have a row a refit.
 
         Returns
         -------
         DataFrame
-            One row a scored unit of a refit: `refit, unit, loss, no_update, error, result`. `unit`
-            is the unit's label, or its number where the data had no labels, and `group` the group
-            that leaves, if groups do. The last two columns are the refit's. Joint losses have no
-            `unit`. The index is the place of the loss in `losses`, which also has the places of
-            units that a refit leaves out, or counts twice, without scoring them.
+            The columns are `refit, unit, loss, no_update, error, result`. `unit` is the unit's
+            label, or its number where the data had no labels, and `group` the group that leaves, if
+            groups do. The last two columns are the refit's. A unit that no refit scores has the
+            refit −1 and no loss. Joint losses have no `unit`.
 
         Examples
         --------
@@ -671,24 +692,21 @@ class Estimate(PrintedResult):
         3      3     3  1.724      0.845
         4      4     4  1.125      0.180
         """
-        refit, unit, held = self._places
-        refit = refit[held]
+        entry, unit = self._rows
         names = np.array([code.name for code in RESULTS])
-        group = {} if self.plan.labels is None else {"group": self.plan.labels[refit]}
-        units = {} if self.joint else {"unit": self.names()[unit[held]]}
-        index = pd.RangeIndex(len(held)) if held.all() else np.flatnonzero(held)
-        return pd.DataFrame(
-            {
-                "refit": refit,
-                **group,
-                **units,
-                "loss": self.losses[held],
-                "no_update": self.baseline[held],
-                "error": self.error[refit],
-                "result": names[self.result[refit]],
-            },
-            index=index,
-        )
+        table = self._of_refits({"error": self.error, "result": names[self.result]})
+        table.insert(1, "no_update", np.append(self.baseline, np.nan)[entry])
+        table.insert(1, "loss", np.append(self.losses, np.nan)[entry])
+        if not self.joint:
+            table.insert(1, "unit", self.names()[unit])
+        if self.plan.labels is not None:
+            table.insert(1, "group", self._of_refits({"group": self.plan.labels})["group"])
+        return table
+
+    def _of_refits(self, columns: dict[str, NDArray]) -> pd.DataFrame:
+        """Spread columns of refits over the rows of `table()`, beside the number of the refit."""
+        refit = np.append(self._places.refit, -1)[self._rows[0]]
+        return pd.DataFrame(columns).reindex(refit).reset_index(names="refit")
 
     def names(self) -> pd.Index:
         """Return the names of the units: their labels, or their numbers.
@@ -871,7 +889,7 @@ class Estimate(PrintedResult):
             raise ValueError(
                 f"to_arviz: ArviZ compares log densities of units; this is {kind}. See evaluate='log_density'."
             )
-        losses = self.per_unit()
+        losses = self._unit_losses
         if self.unit_weight is not None and np.ptp(self.unit_weight) > 0:
             raise ValueError(
                 "to_arviz: units have other sample_weight, which ArviZ does not know of; lo.compare does."

@@ -448,7 +448,7 @@ def test_errors_of_pointwise_scores_are_those_of_each_unit():
         )
         off.append(found.elpd - true.sum() / 2)
         printed.append(found.sampling_error)
-        z.append((-found.losses - true) / found.table()["error"])
+        z.append((-found.losses - true) / found.loss_error)
     assert (
         0.4 < np.std(off) / np.mean(printed) < 2
         and 0.6 < np.sqrt(np.mean(np.square(z))) < 1.5

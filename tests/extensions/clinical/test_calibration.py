@@ -18,7 +18,7 @@ Y = (rng.random(200) < expit(X @ [1.0, -0.5, 0.2])) * 1.0
 FIT = lo.fit(lo.GLM(X, Y, "logistic"))
 PLAN = lo.kfold(200, 5, rng=1)
 CV = lo.cross_validate(FIT, PLAN)
-HELD = lo.cross_predict(FIT, PLAN, strategy=lo.Exact(1e-10))
+HELD = np.asarray(lo.cross_predict(FIT, PLAN, strategy=lo.Exact(1e-10)))
 
 
 @needs_reference
@@ -91,7 +91,7 @@ def test_splines_are_linear_beyond_the_outer_knots():
 def test_clusters_widen_the_errors_and_repeats_do_not_shrink_them():
     centre = np.repeat(np.arange(20), 10)
     found = lo.clinical.calibration(lo.cross_validate(FIT, lo.groups(centre)))
-    eta = logit(lo.cross_predict(FIT, lo.groups(centre), strategy=lo.Exact(1e-10)))
+    eta = logit(lo.cross_predict(FIT, lo.groups(centre), strategy=lo.Exact(1e-10)).to_numpy())
     theirs = sm.GLM(Y, sm.add_constant(eta), sm.families.Binomial()).fit(
         tol=1e-14, cov_type="cluster", cov_kwds={"groups": centre, "use_correction": False}
     )

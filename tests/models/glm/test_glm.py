@@ -356,7 +356,7 @@ def test_ordered_categories():
     assert model.levels == ("low", "mid", "high")
     np.testing.assert_array_equal(model.y, labels.codes)
     assert np.allclose(
-        lo.cross_predict(lo.fit(model), lo.kfold(k=4), strategy=lo.NewtonStep()).sum(1), 1
+        lo.cross_predict(lo.fit(model), lo.kfold(k=4), strategy=lo.NewtonStep()).sum(axis=1), 1
     )
 
 

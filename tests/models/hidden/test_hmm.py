@@ -529,7 +529,9 @@ def test_what_users_ask():
     assert (ahead["a"]["lower"] < ahead["a"]["mean"]).all() and (
         ahead["a"]["mean"] < ahead["a"]["upper"]
     ).all()
-    predicted = lo.cross_predict(fit, lo.contiguous(60, 0.1, 12, rng=0), strategy=lo.NoUpdate())
+    predicted = np.asarray(
+        lo.cross_predict(fit, lo.contiguous(60, 0.1, 12, rng=0), strategy=lo.NoUpdate())
+    )
     assert predicted.shape == (60, 2) and np.isfinite(predicted).any()
     alone = HMM(simulated(), emissions.Poisson(), 2)
     assert isinstance(alone.predictive_means(GIVEN), np.ndarray) and alone.predictive_means(

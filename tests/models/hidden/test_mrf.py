@@ -549,8 +549,8 @@ def test_predictions_and_labels():
     assert states[1][left].mean() < 0.2 < 0.8 < states[1][~left].mean()
     plan = lo.kfold(36, 6, rng=0)
     predicted, probable = (
-        lo.cross_predict(fit, plan, strategy=lo.NoUpdate()),
-        lo.cross_predict(fit, plan, strategy=lo.NoUpdate(), kind="state"),
+        np.asarray(lo.cross_predict(fit, plan, strategy=lo.NoUpdate())),
+        np.asarray(lo.cross_predict(fit, plan, strategy=lo.NoUpdate(), kind="state")),
     )
     np.testing.assert_allclose(probable @ fit.parameters["rate"], predicted, rtol=1e-10)
     first = plan.index[plan.refit == 0]
@@ -559,7 +559,7 @@ def test_predictions_and_labels():
         probable[first], field.state_probabilities(fit, weights).to_numpy()[first], atol=1e-12
     )
     with pytest.raises(ValueError, match="predictions are of sites"):
-        lo.cross_predict(fitted("field, learned"), lo.leave_one_out(6), kind="state")
+        np.asarray(lo.cross_predict(fitted("field, learned"), lo.leave_one_out(6), kind="state"))
 
 
 @pytest.mark.slow

@@ -284,12 +284,12 @@ def test_predictions_missing_sites_and_labels():
     assert field.parameters.names()[:2] == ["intercept", "deprivation"] and "2 sites" in field.note
     estimate = lo.cross_validate(fit, lo.kfold(k=5))
     assert (
-        np.isnan(estimate.per_unit()[[2, 9]]).all()
-        and np.isfinite(np.delete(estimate.per_unit(), [2, 9])).all()
+        np.isnan(np.asarray(estimate.per_unit())[[2, 9]]).all()
+        and np.isfinite(np.delete(np.asarray(estimate.per_unit()), [2, 9])).all()
     )
     surface = field.smoothed(fit)
     assert list(surface.index) == names and (surface.sd > 0).all()
-    mean = lo.cross_predict(fit, lo.kfold(k=5))
+    mean = np.asarray(lo.cross_predict(fit, lo.kfold(k=5)))
     assert np.corrcoef(np.delete(mean, [2, 9]), np.delete(y, [2, 9]))[0, 1] > 0.4
     rebuilt = lo.anchor(field, fit.parameters)
     assert rebuilt.decrement < 1e-4

@@ -127,7 +127,7 @@ class PosteriorEstimate(Estimate):
 
         Or the cases that they stand for, where single cases are left out.
         """
-        return round(float(self._weight[np.isfinite(self.per_unit())].sum()))
+        return round(float(self._weight[np.isfinite(self._unit_losses)].sum()))
 
     @property
     def elpd(self) -> float:
@@ -257,10 +257,8 @@ class PosteriorEstimate(Estimate):
         """
         table = super().table()
         result = table.pop("result")
-        loss = table["loss"]
-        refit = table["refit"]
-        table.insert(table.columns.get_loc("loss"), "elpd", -loss)
-        table["error"] = self.loss_error[table.index]
+        table.insert(table.columns.get_loc("loss"), "elpd", -table["loss"])
+        table["error"] = np.append(self.loss_error, np.nan)[self._rows[0]]
         columns = {
             "pareto_k": self.pareto_k,
             "raw_k": self.raw_k,
@@ -268,9 +266,7 @@ class PosteriorEstimate(Estimate):
             "ess": self.effective,
             "proposal": self.proposal,
         }
-        return table.assign(
-            **{name: values[refit] for name, values in columns.items()}, result=result
-        )
+        return table.assign(**self._of_refits(columns), result=result)
 
     def _numbers(self) -> Lines:
         plan = self.plan
@@ -324,7 +320,7 @@ class PosteriorEstimate(Estimate):
         """Summed difference between the log density of the units within the posterior and left
         out.
         """
-        return float(np.nansum(self._weight * (self.per_unit() - self.average(self.baseline))))
+        return float(np.nansum(self._weight * (self._unit_losses - self.average(self.baseline))))
 
     def to_arviz(self) -> Any:
         """Convert to ArviZ's `ELPDData` of kind "loo", for `arviz.compare`. Needs ArviZ.
@@ -355,7 +351,7 @@ class PosteriorEstimate(Estimate):
         else:
             names = self.names()
             k = self.average(np.where(self._places.held, self.pareto_k[self._places.refit], np.nan))
-        losses = self.per_unit()
+        losses = self._unit_losses
         baseline = self.average(self.baseline)
         # units that the plan scores
         scored = np.isfinite(losses)

@@ -105,7 +105,7 @@ def crf(
             else ""
         )
         console.print(line)
-    losses = cv.per_unit()
+    losses = cv.per_unit().to_numpy()
     if worst:
         first = np.cumsum(tagged.lengths) - tagged.lengths
         heading = "words, with label and decoded label where they differ"

@@ -143,7 +143,7 @@ def _check(
         f"Check: {len(rows)} rows refitted from scratch by scikit-learn, half of them those that change most"
     )
     for name, estimate in (("Exact", exact), ("Certified", certified)):
-        difference = np.abs(estimate.per_unit()[rows] - truth)
+        difference = np.abs(estimate.losses[rows] - truth)
         console.print(
             f"  largest difference from {name:<10}{difference.max():.1e}, of losses up to {truth.max():.2f}"
         )

@@ -243,9 +243,8 @@ class AbstractComponents(AbstractSolved):
     ) -> Self:
         """Copy the model for a host that builds its columns from data itself, as for a `GLM`."""
         out = copy.copy(self)
-        if self.labels.index is not None:
-            labels = self.labels
-        vars(out)["labels"] = Names(labels.index, read, name=labels.name)
+        index = labels.index if self.labels.index is None else self.labels.index
+        vars(out)["labels"] = Names(index, read, table=labels.table, name=labels.name)
         vars(out)["names"] = names or self.names
         return out
 

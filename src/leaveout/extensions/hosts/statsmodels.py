@@ -132,9 +132,10 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str 
         model = getattr(results, "model", None)
     kind = type(model).__name__
     if kind in (*MIXED_GLMS, "MixedLM") and type(model).__module__.startswith("statsmodels."):
-        if kind == "MixedLM":
-            return _mixed_linear(results, drop)
-        return _mixed_bayesian(model, drop)
+        mixed = _mixed_linear if kind == "MixedLM" else _mixed_bayesian
+        host_fit = mixed(results, drop)
+        _give_table(host_fit.objective, getattr(results, "model", results))
+        return host_fit
     if drop != "row":
         raise ValueError(
             "from_statsmodels: drop= is for mixed models; rows are the units of all others."
@@ -179,6 +180,7 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str 
     if isinstance(objective, GLM | Regression) and hasattr(model, "formula"):
         labels = Names(name=model.endog_names)
         objective = objective.reading(functools.partial(_rows_to_predict, results), labels)
+    _give_table(objective, model)
     way = "raise maxiter, or centre and scale the columns"
     solver_report = getattr(results, "mle_retvals", None) or {}
 
@@ -198,6 +200,14 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str 
         None if regularized else _errors(results),
     )
     return add_remark(host_fit, stateful_remark(str(getattr(model, "formula", ""))))
+
+
+def _give_table(objective: Any, model: Any) -> None:
+    """Give an objective the table of the model's formula, whose columns calls may name."""
+    table = getattr(getattr(model, "data", None), "frame", None)
+    if table is not None:
+        rows = np.delete(np.arange(len(table)), _dropped_rows(model))
+        objective.labels.table = pd.DataFrame(table).iloc[rows]
 
 
 def _rows_to_predict(results: Any, X: Any) -> Array:

@@ -765,7 +765,7 @@ class CRF(AbstractObjective):
             return np.asarray(_lattice.marginals(theta, new.block))
         return self.names.labels(np.asarray(_lattice.decode(theta, new.block)))
 
-    def join(self, parts: Float[np.ndarray, "sequences longest ..."]) -> np.ndarray:
+    def join(self, parts: ArrayLike) -> np.ndarray:
         """Put predictions by sequence one after another.
 
         Parameters
@@ -797,7 +797,7 @@ class CRF(AbstractObjective):
             return self.names.labels(predictions.astype(int))
         return predictions
 
-    def label_errors(self, probabilities: Float[np.ndarray, "steps labels"]) -> _tags.Table:
+    def label_errors(self, probabilities: ArrayLike) -> _tags.Table:
         """Rank the steps by the probability of their label, the least probable first.
 
         Northcutt, Jiang and Chuang (2021) find label errors in this way.
@@ -819,7 +819,7 @@ class CRF(AbstractObjective):
             If the shape of the probabilities is not that of the data.
         """
         return _tags.rank_steps(
-            probabilities, self.codes, self.sequence, self.names, self.steps.index
+            np.asarray(probabilities), self.codes, self.sequence, self.names, self.steps.index
         )
 
     def labels_of(self, sequences: ArrayLike | None = None) -> np.ndarray:

@@ -142,6 +142,7 @@ class AbstractRegression(AbstractLinearPredictor):
         event = ""
         if event_labels:
             event = f"y is 1 where it is {event_labels[1]!s} and 0 where it is {event_labels[0]!s}"
+        table = labels.table if table is None else table
         self.labels = Names(labels.index, reader, event_labels, table, labels.name)
         self.remark = join_remarks(remark, event)
         self.intercept = bool(intercept) and self.loss_function.intercept
@@ -506,7 +507,7 @@ class AbstractRegression(AbstractLinearPredictor):
             index = labels.index
         classes = getattr(read, "classes", self.labels.classes)
         name = self.labels.name or labels.name
-        vars(out)["labels"] = Names(index, read, classes, name=name)
+        vars(out)["labels"] = Names(index, read, classes, labels.table, name)
         if names:
             vars(out)["names"] = names + self.names[len(names) :]
         return out

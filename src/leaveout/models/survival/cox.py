@@ -244,6 +244,7 @@ class Cox(AbstractClosedForm):
         if event is None:
             raise ValueError("Cox: event is missing: 1 where it was seen, 0 where it was censored.")
         names = [name for part in (time, event) if (name := getattr(part, "name", None))]
+        table = labels.table if table is None else table
         self.labels = Names(labels.index, reader, table=table, name=" to ".join(map(str, names)))
         rows, self.names = design("Cox", X, False)
         if isinstance(rows, SparseDesign):
