@@ -88,7 +88,7 @@ def gain(estimate: Estimate, others: FloatArray, error: float) -> Gain:
     """Compare the losses of an estimate with others of the same units; `error` is what the refits
     add.
     """
-    difference = others - estimate.per_unit()
+    difference = others - estimate._unit_losses
     mean = estimate._mean(difference)
     kind = estimate._standard_error(difference).kind
     try:
@@ -142,7 +142,9 @@ def first_answer(estimate: Estimate) -> Card:
 def first_choice(estimates: dict[str, Estimate], names: list[str]) -> Card:
     """Answer which model is best; `names` are theirs, the best first."""
     best, second = (estimates[name] for name in names[:2])
-    compared = gain(best, second.per_unit(), best.approximation_error + second.approximation_error)
+    compared = gain(
+        best, second._unit_losses, best.approximation_error + second.approximation_error
+    )
     verdict = "Perhaps"
     if compared.low > 0:
         verdict = "Yes"
