@@ -3,12 +3,11 @@
 from importlib import import_module as _import
 from importlib.metadata import version as _version
 
-from ._runtime.namespaces import attach as _attach
+from ._runtime.namespaces import attach as _attach, place_of as _place_of
 from ._runtime.providers import provide as _provide
 
 # modules are imported when one of their names is used
 _found, __dir__, __all__ = _attach(__name__, __file__)
-_NAMESPACES = "clinical", "bayes", "diagnostics", "survey", "terms", "validation", "developer"
 __version__ = _version("leaveout")
 _provide(  # what the core calls of later rooms and of extensions
     clinical_page=lambda: _import(".extensions.clinical.page", __name__),
@@ -29,9 +28,6 @@ def __getattr__(name: str) -> object:
     if name in ("fit", "anchor", "from_sklearn"):
         _import(".validation.cross_validate", __name__)
     if name not in __all__ and not name.startswith("_"):
-        for namespace in _NAMESPACES:
-            if name in dir(_found(namespace)):
-                raise AttributeError(
-                    f"module 'leaveout' has no {name!r}: it is lo.{namespace}.{name}"
-                )
+        place = _place_of(name, _found, __all__)
+        raise AttributeError(f"module 'leaveout' has no attribute {name!r}{place}")
     return _found(name)

@@ -1,6 +1,8 @@
 """Conventions of all public functions: seeds and generators, names of arguments."""
 
+import copy
 import inspect
+import re
 
 import numpy as np
 import pandas as pd
@@ -9,6 +11,7 @@ import pytest
 from docstrings import public
 
 import leaveout as lo
+from leaveout._runtime.conventions import ATTRIBUTES
 
 X = np.random.default_rng(0).normal(size=(20, 2))
 FIT = lo.fit(lo.GLM(X, X[:, 0] ** 2, "squared"))
@@ -74,6 +77,57 @@ def test_words_of_other_libraries_get_a_pointer(model, word):
     with pytest.raises(TypeError, match=f"^{model}: it takes no {word}=: ") as error:
         MODELS[model](**{word: 1})
     assert WORDS[word] in str(error.value)
+
+
+ESTIMATE = lo.cross_validate(FIT, lo.leave_one_out(), audit=0)
+CALLS_OF_OTHERS = {
+    "interval: it takes no alpha=: it is level=.": lambda: lo.interval(FIT, X, alpha=0.1),
+    "covariance: it takes no cluster=: it is groups=.": lambda: lo.covariance(FIT, cluster=1),
+    "cross_predict: it takes no method=: it is kind=.": lambda: lo.cross_predict(FIT, 5, method=1),
+    "bootstrap: it takes no n_resamples=: it is num_res": lambda: lo.bootstrap(n_resamples=9),
+    "cross_validate: it takes no seed=: the plan draws": lambda: lo.cross_validate(FIT, 5, seed=1),
+    "kfold: it takes no num_repeat=: there are num_repeats=.": lambda: lo.kfold(k=5, num_repeat=2),
+    "blocks: it takes no zz=: there are num_units=, size=": lambda: lo.blocks(zz=1),
+    "cross_validate: plan must be given, such as lo.leave": lambda: lo.cross_validate(FIT),
+    "GLM: loss must be given, such as 'squared', as in GLM(X, y,": lambda: lo.GLM(X, X[:, 0]),
+    "tune: space and plan must be given, as in tune(build, sp": lambda: lo.tune(FIT),
+    "where compare(estimates) has 1; estimates have names": lambda: lo.compare(ESTIMATE, ESTIMATE),
+    "3 arguments stand by position, where interval(fit, X_new) has 2; name": lambda: lo.interval(
+        FIT, X, 0.9
+    ),
+    "bootstrap: a plan takes no fit": lambda: lo.bootstrap(FIT, 100),
+    "groups of a column are lo.groups('site')": lambda: lo.cross_validate(FIT, "site"),
+}
+
+
+@pytest.mark.parametrize("message", CALLS_OF_OTHERS)
+def test_calls_of_other_libraries_are_answered_by_ours(message):
+    with pytest.raises(TypeError, match=re.escape(message)):
+        CALLS_OF_OTHERS[message]()
+
+
+def test_an_estimator_is_sent_to_where_it_is_taken():
+    from sklearn.linear_model import LinearRegression
+
+    for call in (lo.cross_validate, lo.fit):
+        with pytest.raises(TypeError, match=r"lo.from_sklearn\(estimator, X, y\)"):
+            call(LinearRegression(), X, X[:, 0])
+
+
+@pytest.mark.parametrize("kind", ATTRIBUTES)
+def test_attributes_of_other_libraries_are_answered_by_ours(kind):
+    result = {"Fit": FIT, "Estimate": ESTIMATE}[kind]
+    for name, answer in ATTRIBUTES[kind].items():
+        with pytest.raises(AttributeError, match=re.escape(f"'{name}': it is {answer}")):
+            getattr(result, name)
+        if not answer.startswith("lo."):
+            assert hasattr(result, re.match(r"\w+", answer)[0])
+    near = {"Fit": ("coeff", "coef"), "Estimate": ("per_units", "per_unit")}[kind]
+    with pytest.raises(AttributeError, match=f"'{near[0]}': it is {near[1]}"):
+        getattr(result, near[0])
+    with pytest.raises(AttributeError, match=r"no attribute 'zzz'$"):
+        result.zzz
+    assert copy.copy(result) is not result and not hasattr(result, "_nothing")
 
 
 def test_none_differs_from_call_to_call():

@@ -3,13 +3,14 @@
 Random numbers by `rng`, names of arguments, kinds of tables, warnings.
 """
 
+import difflib
 import functools
 import inspect
 import logging
 import sys
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
@@ -25,29 +26,80 @@ TABLES = {"polars": "DataFrame", "pyarrow": "table"}
 _chosen = {"output": "pandas"}
 
 WORDS = {  # words of other libraries, and what is written for them
-    "B": "it is num_resamples=",
     "C": "a penalty is an object, such as penalty=lo.penalties.Ridge(1 / C)",
     "alpha": "a penalty is an object, such as penalty=lo.penalties.Ridge(alpha)",
     "cv": "the plan or the number of folds stands second, cross_validate(fit, 5); lo.sklearn.cross_validate takes cv=",
-    "cov_type": "it is kind=",
     "data": "a formula and its table stand first, such as GLM('y ~ x', table, 'squared')",
     "family": "the loss is named, such as loss='logistic' for the binomial family",
-    "fit_intercept": "it is intercept=",
     "formula": "a formula and its table stand first, such as GLM('y ~ x', table, 'squared')",
     "l1_ratio": "a penalty is an object, such as penalty=lo.penalties.ElasticNet(alpha, l1_ratio)",
     "link": "it is one of the loss, such as loss=lo.losses.Poisson(link='identity')",
     "max_iter": "fits iterate until they are at the minimum",
     "n_jobs": "processes come from `with joblib.parallel_config(n_jobs=...)` around the call",
     "n_splits": "the number of folds has no name, cross_validate(fit, 5), or is k, kfold(k=5)",
-    "n_repeats": "it is num_repeats=",
-    "repeats": "it is num_repeats=",
-    "n_trials": "it is num_trials=",
     "shuffle": "kfold shuffles, by rng=; successive folds are blocks(k=5)",
-    "random_state": "it is rng=",
-    "seed": "it is rng=",
+    "random_state": "the plan draws the folds, such as kfold(k=5, rng=0)",
+    "seed": "the plan draws the folds, such as kfold(k=5, rng=0)",
     "solver": "the way to the minimum follows from the model",
     "tol": "fits iterate until they are at the minimum, and refits by strategy=, such as lo.Exact(rtol)",
     "scoring": "it is metric=; lo.sklearn.cross_validate takes scoring=",
+}
+EXAMPLES = {"plan": ", such as lo.leave_one_out() or 5", "loss": ", such as 'squared'"}
+SYNONYMS = {  # words of other libraries for arguments of ours
+    "B": "num_resamples",
+    "n_resamples": "num_resamples",
+    "alpha": "level",
+    "confidence": "level",
+    "cov_type": "kind",
+    "method": "kind",
+    "type": "kind",
+    "cluster": "groups",
+    "clusters": "groups",
+    "fit_intercept": "intercept",
+    "n_splits": "k",
+    "n_folds": "k",
+    "n_repeats": "num_repeats",
+    "repeats": "num_repeats",
+    "n_trials": "num_trials",
+    "n_components": "num_states",
+    "n_states": "num_states",
+    "random_state": "rng",
+    "seed": "rng",
+}
+# attributes of the results of other libraries, and what they are here
+ATTRIBUTES = {
+    "Fit": {
+        "params": "coef",
+        "coef_": "coef",
+        "coefficients": "coef",
+        "bse": "summary()",
+        "pvalues": "summary()",
+        "conf_int": "summary(level)",
+        "confint": "summary(level)",
+        "cov_params": "covariance()",
+        "vcov": "covariance()",
+        "aic": "lo.cross_validate(fit, lo.leave_one_out())",
+        "resid": "lo.diagnostics.studentized_residuals(fit)",
+        "cooks_distance": "lo.diagnostics.cooks_distance(fit)",
+        "get_influence": "lo.diagnostics, such as lo.diagnostics.leverage(fit)",
+        "get_prediction": "lo.interval(fit, X_new)",
+        "predict_interval": "lo.interval(fit, X_new)",
+        "predict_proba": "predict(X_new)",
+    },
+    "Estimate": {
+        "elpd": "mean, a unit's, with the other sign; to_arviz() has the sum",
+        "looic": "mean, a unit's; to_arviz() has the sum",
+        "loss": "mean, or per_unit()",
+        "mean_loss": "mean",
+        "pointwise": "per_unit()",
+        "scores": "per_unit(), or metrics",
+        "se_mean": "se",
+        "std_error": "se",
+        "conf_int": "interval(level)",
+        "confint": "interval(level)",
+        "predictions": "lo.cross_predict(fit, plan)",
+        "to_frame": "table()",
+    },
 }
 
 log = logging.getLogger("leaveout")
@@ -73,27 +125,32 @@ def conventional(function: Callable[P, T]) -> Callable[P, T]:
     ]
     named = [name for name in parameters if name not in by_position]
     num_positions = len(by_position)
+    required = [name for name, parameter in parameters.items() if _is_required(parameter)]
+    form = f"{name}({', '.join(by_position).removeprefix('self, ')})"
     if inspect.Parameter.VAR_POSITIONAL in kinds:
         num_positions = sys.maxsize
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         arguments: dict[str, Any] = kwargs  # names are checked here, types by the function
-        word = next(
-            (
-                word
-                for word in WORDS.keys() & arguments.keys()
-                if word not in parameters and not is_open
-            ),
-            None,
-        )
-        if word is not None:
-            raise TypeError(f"{name}: it takes no {word}=: {WORDS[word]}.")
+        for word in arguments:
+            if word not in parameters and not is_open:
+                raise TypeError(f"{name}: it takes no {word}=: {_answer(word, parameters)}.")
         if len(args) > num_positions:
-            positional = ", ".join(by_position).removeprefix("self, ")
+            names = ", ".join(f"{name}=" for name in named)
+            ways = f"name the others, such as {names}"
+            if hasattr(args[0], "get_params"):
+                ways = "lo.from_sklearn(estimator, X, y) makes a fit of an estimator, lo.sklearn.cross_validate takes it"
+            elif name == "compare":
+                ways = "estimates have names, compare({'a': first, 'b': second})"
             raise TypeError(
-                f"{name}: {len(args)} arguments stand by position, where {positional} may; name the others, such as "
-                f"{', '.join(f'{name}=' for name in named)}."
+                f"{name}: {len(args)} arguments stand by position, where {form} has {num_positions}; {ways}."
+            )
+        lacking = [word for word in required[len(args) :] if word not in arguments]
+        if lacking:
+            example = EXAMPLES.get(lacking[0], "")
+            raise TypeError(
+                f"{name}: {' and '.join(lacking)} must be given{example}, as in {form}."
             )
         if "rng" in arguments:
             rng = arguments["rng"]
@@ -112,6 +169,35 @@ def conventional(function: Callable[P, T]) -> Callable[P, T]:
         return result
 
     return call
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    is_named = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    return is_named and parameter.default is parameter.empty
+
+
+def _answer(word: str, parameters: Iterable[str]) -> str:
+    """Say what stands for an argument that a function does not take."""
+    if SYNONYMS.get(word) in parameters or (word in SYNONYMS and word not in WORDS):
+        return f"it is {SYNONYMS[word]}="
+    if word in WORDS:
+        return WORDS[word]
+    names = difflib.get_close_matches(word, parameters) or parameters
+    return f"there are {', '.join(f'{name}=' for name in names)}"
+
+
+def lacking_attribute(kind: type, name: str) -> AttributeError:
+    """Return the error of an attribute that results of a kind lack, with what stands for it."""
+    answers = [
+        ATTRIBUTES[part.__name__].get(name) for part in kind.__mro__ if part.__name__ in ATTRIBUTES
+    ]
+    public = [word for word in dir(kind) if word[0] != "_"]
+    answer = next(filter(None, answers), "") or " or ".join(
+        difflib.get_close_matches(name, public, 3, 0.75)
+    )
+    if answer:
+        answer = f": it is {answer}"
+    return AttributeError(f"{kind.__name__!r} object has no attribute {name!r}{answer}")
 
 
 def _table(table: pd.DataFrame | pd.Series) -> Any:

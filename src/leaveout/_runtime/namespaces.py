@@ -1,11 +1,59 @@
 """Modules of public names, which are imported when they are used."""
 
 import ast
+import difflib
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+# names of other libraries, and what is written for them
+WORDS = {
+    "loo": "lo.leave_one_out(), or lo.bayes.elpd of draws",
+    "waic": "lo.bayes.elpd of draws",
+    "LeaveOneOut": "lo.leave_one_out()",
+    "LeavePOut": "lo.random_subsets(fraction=..., num_folds=...)",
+    "leave_p_out": "lo.random_subsets(fraction=..., num_folds=...)",
+    "KFold": "lo.kfold(k=5)",
+    "RepeatedKFold": "lo.kfold(k=5, num_repeats=10)",
+    "repeated_kfold": "lo.kfold(k=5, num_repeats=10)",
+    "StratifiedKFold": "lo.stratified(k=5)",
+    "stratified_kfold": "lo.stratified(k=5)",
+    "GroupKFold": "lo.groups(labels, k=5)",
+    "group_kfold": "lo.groups(labels, k=5)",
+    "LeaveOneGroupOut": "lo.groups(labels)",
+    "leave_one_group_out": "lo.groups(labels)",
+    "TimeSeriesSplit": "lo.leave_future_out(start=...) or lo.rolling(window=...)",
+    "time_series_split": "lo.leave_future_out(start=...) or lo.rolling(window=...)",
+    "calibrate": "lo.clinical.calibration(estimate)",
+    "conformal": "lo.interval(fit, X_new) or lo.prediction_sets(fit, X_new)",
+    "predict_interval": "lo.interval(fit, X_new)",
+    "GridSearchCV": "lo.sklearn.OneFitSearchCV, or scikit-learn's with cv=lo.stratified(k=5)",
+    "lasso_path": "lo.path(model, penalties, plan)",
+    "LinearRegression": "lo.GLM(X, y, 'squared')",
+    "LogisticRegression": "lo.GLM(X, y, 'logistic'), or lo.from_sklearn of a fitted one",
+    "ols": "lo.GLM('y ~ x', table, 'squared')",
+    "glm": "lo.GLM('y ~ x', table, 'logistic')",
+    "plot_losses": "lo.plot.losses(estimate)",
+}
+# rooms whose names a user may look for at the root
+ROOMS = (
+    *("clinical", "bayes", "diagnostics", "survey", "terms", "validation", "developer"),
+    *("sklearn", "penalties", "losses", "emissions"),
+)
+
+
+def place_of(name: str, room_of: Callable[[str], Any], names: list[str]) -> str:
+    """Say where a name stands that the root lacks, or which of its `names` is near."""
+    places = [f"lo.{room}.{name}" for room in ROOMS if name in dir(room_of(room))]
+    lower = {word.lower(): f"lo.{word}" for word in names}
+    near = [lower[word] for word in difflib.get_close_matches(name.lower(), lower)]
+    answer = next(iter(places), WORDS.get(name) or " or ".join(near))
+    if answer:
+        return f": it is {answer}"
+    return ""
 
 
 def attach(module: str, file: str, for_users: bool = True) -> Any:

@@ -6,12 +6,13 @@ import enum
 import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
 import numpy as np
 import pandas as pd
 
 from .arrays import BoolArray, IntArray
+from .conventions import lacking_attribute
 
 T = TypeVar("T")
 Lines = list[tuple[str, str]]  # printed lines of a name and a text
@@ -212,6 +213,13 @@ class PrintedResult:
     """Base of results that print as lines of a name and a text. Notebooks, pages and Markdown show
     them as a table.
     """
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if hasattr(type(self), name) or name.startswith("_"):
+                return object.__getattribute__(self, name)  # raises what it raised before
+            raise lacking_attribute(type(self), name)
 
     def _facts(self) -> Lines:
         """Return the lines; one without a text is not printed."""

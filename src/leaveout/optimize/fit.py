@@ -970,7 +970,7 @@ def _check_objective(objective: AbstractObjective, caller: str) -> AbstractObjec
     if not isinstance(objective, AbstractObjective):
         raise TypeError(
             f"{caller}: the first argument must be an objective such as lo.GLM(...) or lo.Objective(...); "
-            f"got {kind_of(objective)}. For a fitted scikit-learn estimator use lo.from_sklearn."
+            f"got {kind_of(objective)}. What another library fitted is read by lo.from_sklearn, lo.from_statsmodels and the like."
         )
     return objective
 

@@ -191,7 +191,7 @@ class Plan(PrintedResult):
 
         def __getattr__(self, name: str) -> Any:
             if self._scheme is None or name.startswith("_"):
-                return object.__getattribute__(self, name)  # raises what it raised before
+                return super().__getattr__(name)
             raise AttributeError(
                 f"Plan: {self.call} has no units yet, and so no {name}: lo.cross_validate(fit, plan) gives it those of the fit, "
                 "plan.split(X) the rows of X; or give num_units= first."
@@ -891,10 +891,11 @@ def scheme(*required: str) -> Callable[[Callable[P, Plan]], Callable[P, Plan]]:
         @conventional
         @functools.wraps(make)
         def make_or_wait(*args: P.args, **kwargs: P.kwargs) -> Plan:
-            try:
-                call_arguments = signature.bind(*args, **kwargs)
-            except TypeError as error:
-                raise TypeError(f"{name}: {error}") from None
+            if hasattr(next(iter(args), None), "objective"):
+                raise TypeError(
+                    f"{name}: a plan takes no fit; it goes beside it, lo.cross_validate(fit, lo.{name}(...))."
+                )
+            call_arguments = signature.bind(*args, **kwargs)
             call_arguments.apply_defaults()
             arguments = call_arguments.arguments
             texts = [*map(_brief, args), *(f"{k}={_brief(value)}" for k, value in kwargs.items())]

@@ -74,9 +74,12 @@ class PlanReader:
             return kfold(n, k=int(plan))
         are_labels = isinstance(plan, str | np.ndarray | pd.Series | pd.DataFrame)
         if are_labels or not (isinstance(plan, Iterable) or hasattr(plan, "split")):
+            column = (
+                f"; groups of a column are lo.groups({plan!r})" if isinstance(plan, str) else ""
+            )
             raise TypeError(
                 f"{caller}: plan must be a Plan, such as lo.leave_one_out(), a number of folds, or a splitter; got "
-                f"{type(plan).__name__}."
+                f"{type(plan).__name__}{column}."
             )
         splits: Any = plan
         origin = "pairs (train, test)"

@@ -463,7 +463,7 @@ def elpd(
     if not isinstance(posterior, Posterior):
         raise TypeError(
             "elpd: the first argument must be a Posterior, from lo.bayes: from_posterior, from_numpyro, from_pymc or from_stan; got "
-            f"{type(posterior).__name__}."
+            f"{type(posterior).__name__}. Of a fit it is lo.cross_validate(fit, plan, evaluate='log_density')."
         )
     if not isinstance(score, str) or score not in ("joint", "pointwise"):
         raise ValueError(f"elpd: score must be 'joint' or 'pointwise'; got {score!r}.")
