@@ -282,7 +282,12 @@ def one_chain(
         "covariance": STATES["sd"][:, None] ** 2,
     }
     fit = lo.fit(lo.HMM(x[:, None], lo.emissions.Gaussian(), 2), start)
-    elsewhere = replace(fit, objective=lo.HMM(fresh[:, None], lo.emissions.Gaussian(), 2))
+    elsewhere = replace(
+        fit,
+        quadratic=replace(
+            fit.quadratic, objective=lo.HMM(fresh[:, None], lo.emissions.Gaussian(), 2)
+        ),
+    )
     plans = {
         "at random": (lo.kfold(steps, 10, rng=seed), lo.kfold(ahead, 10, rng=seed)),
         "blocks": (lo.blocks(k=10), lo.groups(np.arange(ahead) // (steps // 10) % 10)),
@@ -347,7 +352,7 @@ def one_field(
     law = make(np.arange(sites, dtype=float))
     x = law.simulate({"rate": FIELD_LAW}, ahead + 1, rng=seed)[0]
     fit = lo.fit(make(x[0]), {"rate": FIELD_LAW})
-    elsewhere = replace(fit, objective=make(x[1:]))
+    elsewhere = replace(fit, quadratic=replace(fit.quadratic, objective=make(x[1:])))
     found = {}
     for scheme, plan in {
         "at random": lo.kfold(sites, 10, rng=seed),

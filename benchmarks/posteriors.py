@@ -483,7 +483,7 @@ def large_process():
     n, count, rng = 300, 8_000, np.random.default_rng(0)
     fit = process(n)
     z = rng.standard_normal((count, 4)) * np.sqrt(7 / rng.chisquare(7, count))[:, None]
-    theta, log_q = fit.at(z), stats.multivariate_t(np.zeros(4), np.eye(4), 7).logpdf(z)
+    theta, log_q = fit.quadratic.at(z), stats.multivariate_t(np.zeros(4), np.eye(4), 7).logpdf(z)
     values = fit.objective.values(theta, np.concatenate([np.ones((1, n)), 1 - np.eye(n)]))
     log_z = [log_mean(each) for each in (-values - log_q[:, None]).T]
     weight = np.exp(-values[:, 0] - log_q - log_z[0])

@@ -23,7 +23,9 @@ class Chord(lo.developer.AbstractRefit):
         u, lanes = batch.candidates.u, batch.candidates.lanes
         for _ in range(self.steps):
             u = u - batch.gradient(u, lanes)
-        return RefitBatch(lambda: fit.at(u), none + np.inf, none.astype(int), step_length=none)
+        return RefitBatch(
+            lambda: fit.quadratic.at(u), none + np.inf, none.astype(int), step_length=none
+        )
 
 
 ORDERS = {

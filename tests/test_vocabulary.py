@@ -99,3 +99,12 @@ def test_counts_say_so(name):
 
 def test_the_root_is_a_table_of_contents():
     assert len(dir(lo)) <= 80
+
+
+def test_a_fit_has_answers_alone():
+    """What refits need of it stands in `fit.quadratic`."""
+    fit = lo.fit(lo.GLM([[0.0], [1.0], [2.0], [3.0]], [1.0, 2.0, 2.0, 4.0], "squared"))
+    answers = {"coef", "covariance", "parameters", "predict", "rank", "summary", "to_markdown"}
+    facts = {"decrement", "gradient", "hessian", "num_params", "objective", "result", "solve"}
+    origin = {"host_errors", "minima", "quadratic", "theta", "value", "vector"}
+    assert {name for name in dir(fit) if name[0] != "_"} == answers | facts | origin

@@ -550,8 +550,8 @@ FAULTS = (
     Fault(
         "ridge: directions that only the ridge determines stay at the whole fit",
         "LeastNorm.__init__",
-        "len(fit.null_space) and not self.cut and not self.has_penalty",
-        "len(fit.null_space) and not self.cut",
+        "len(fit.quadratic.null_space) and not self.cut and not self.has_penalty",
+        "len(fit.quadratic.null_space) and not self.cut",
         "test_null_space",
     ),
     Fault(
@@ -2059,8 +2059,8 @@ FAULTS = (
     Fault(
         "runs: the slope of the score has the wrong sign",
         "Expansion.__init__",
-        "fit.whiten(fit.gradient) - joint_slopes.T",
-        "fit.whiten(fit.gradient) + joint_slopes.T",
+        "fit.quadratic.whiten(fit.gradient) - joint_slopes.T",
+        "fit.quadratic.whiten(fit.gradient) + joint_slopes.T",
         "test_contiguous_folds",
     ),
     Fault(
@@ -2171,8 +2171,8 @@ FAULTS = (
     Fault(
         "an audit compares a refit with itself",
         "repeat_refit",
-        "theta = fit.at(u)",
-        "theta = fit.at(0 * u)",
+        "theta = fit.quadratic.at(u)",
+        "theta = fit.quadratic.at(0 * u)",
         "test_enclosure_theorem test_linear",
     ),
     Fault(

@@ -148,10 +148,30 @@ METRICS = {
     "metric_error": "error",
     "metric_how": "averaged",
 }
+# What refits need of a fit, which is one object beside it.
+QUADRATIC = [
+    "at",
+    "back",
+    "coordinates",
+    "factor",
+    "flat",
+    "influence",
+    "learned_inverse",
+    "null_space",
+    "predictor_data",
+    "predictors",
+    "raw",
+    "root",
+    "scaling",
+    "unwhiten",
+    "whiten",
+    "whitener",
+]
 METRIC_COLUMNS = (*METRICS.values(), "lower", "upper")
 EVERYWHERE = {"seed": "rng"}
 NAMESPACES = ("clinical", "bayes", "diagnostics", "terms", "survey", "validation", "developer")
 ROOTS = ("lo", "leaveout")
+ROOT_FITS = ("lo.fit", "leaveout.fit")
 PRINTED_NAME = re.compile(r"(?<!from )(?<!import )\b(lo|leaveout)\.(\w+)\b(?!\.py)")
 FENCE = re.compile(r"^(?P<indent> *)```(?:python|py|pycon)[^\n]*\n(?P<code>.*?)^ *```", re.M | re.S)
 PROMPT = re.compile(r"^(?P<indent>\s*)(?:>>>|\.\.\.)(?: |$)")
@@ -219,7 +239,7 @@ class Source:
                 edits += self._call(node)
             elif isinstance(node, ast.Attribute):
                 edits += self._moved(node)
-                edits += self._values(node)
+                edits += [*self._values(node), *self._quadratic(node)]
             elif isinstance(node, ast.Subscript):
                 edits += self._metric(node)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -344,6 +364,17 @@ class Source:
             yield Edit(start, end, column)
         elif above.attr == "values":
             yield Edit(start, self.span(above)[1], f"{column}.to_list")
+
+    def _quadratic(self, node: ast.Attribute) -> Iterator[Edit]:
+        """Yield the place beside the fit of what refits need of it."""
+        if node.attr not in QUADRATIC:
+            return
+        receiver = self.text(node.value)
+        makers = tuple(f"{root}.{verb}(" for root in ROOTS for verb in ("fit", "anchor"))
+        is_call = isinstance(node.value, ast.Call) and receiver.startswith(makers)
+        if is_call or (re.search(r"(^|\.)(fit|fitted)$", receiver) and receiver not in ROOT_FITS):
+            start = self.span(node)[1] - len(node.attr)
+            yield Edit(start, start, "quadratic.")
 
     def _metric(self, node: ast.Subscript) -> Iterator[Edit]:
         """Yield the place of a metric in the table of an estimate."""

@@ -39,6 +39,7 @@ from common import fresh_process, main, memory_growth, once, race, show, sticky
 
 import leaveout as lo
 from leaveout.objectives.batch_functions import function
+from leaveout.optimize.fit import uncached
 from leaveout.validation.cross_validate import fold_thetas
 
 
@@ -74,10 +75,12 @@ def loops(quick: bool, out: Path) -> None:
     }
     mine = {
         "Hessian": lambda: objective.hessian(fit.theta, ones),
-        "J": lambda: fit.factor @ replace(fit).influence.T,
+        "J": lambda: fit.quadratic.factor @ replace(fit.quadratic).influence.T,
         "refit": lambda: lo.fold_parameters(fit, plan, strategy=lo.Exact()),
     }
-    times = race(25, **mine, anchor=lambda: lo.anchor(objective, fit.parameters).influence)
+    times = race(
+        25, **mine, anchor=lambda: lo.anchor(objective, fit.parameters).quadratic.influence
+    )
     found = {name: run() for name, run in mine.items()}
     found["refit"] = flat(
         objective.parameters.unconstrained(jax.tree.map(lambda leaf: leaf[0], found["refit"]))
@@ -302,7 +305,7 @@ def refits(quick: bool, out: Path) -> None:
             initial=start,
         )
         fit, plan = lo.fit(model), lo.blocks(steps, steps // 10)
-        ours = lambda fit=fit, plan=plan: lo.cross_validate(replace(fit), plan, audit=0)
+        ours = lambda fit=fit, plan=plan: lo.cross_validate(uncached(fit), plan, audit=0)
         exact = lo.fold_parameters(fit, plan, strategy=lo.Exact(1e-10))["mean"]
         off = abs(lo.fold_parameters(fit, plan)["mean"] - exact).max()
         first, _ = _worked(ours)
@@ -350,12 +353,12 @@ def _by_lbfgs(fit: lo.Fit, plan: lo.Plan, exact: np.ndarray, enough: float) -> n
 
 def _descended(fit: lo.Fit, weights: np.ndarray, exact: np.ndarray, enough: float) -> np.ndarray:
     F = function(fit.objective, fit.theta, np.asarray(weights, float))
-    place = lambda u: fit.vector + fit.unwhiten(u[None])[0]
+    place = lambda u: fit.vector + fit.quadratic.unwhiten(u[None])[0]
     mean = lambda u: F.to_tree(place(u))["mean"]
 
     def look(u: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient = F.look(place(u))
-        return value, fit.whiten(gradient[None])[0]
+        return value, fit.quadratic.whiten(gradient[None])[0]
 
     def near(u: np.ndarray) -> None:
         if abs(mean(u) - exact).max() <= enough:
@@ -499,7 +502,7 @@ def left_out(fit: lo.Fit, plan: lo.Plan) -> dict[str, Any]:
     scored = np.add.reduceat(found.plan.held, plan.indptr[:-1], dtype=int)
     there = np.flatnonzero(scored)
     moved = np.linalg.norm(
-        fit.back(fold_thetas(fit, plan, lo.Certified(), "short") - fit.vector), axis=1
+        fit.quadratic.back(fold_thetas(fit, plan, lo.Certified(), "short") - fit.vector), axis=1
     )
     drawn = np.random.default_rng(1).choice(there, min(RANDOM, len(there)), replace=False)
     some = np.union1d(drawn, there[np.argsort(-moved[there])[:LONGEST]])
@@ -596,7 +599,7 @@ def measured(size: Size) -> list[dict]:
     fit, plan, rows = separated_chain(size), lo.contiguous(size.steps, 0.05, size.folds, rng=0), []
     for name, refit in REFITS.items():
         # of a fit that has not yet made J
-        run = lambda refit=refit: lo.cross_validate(replace(fit), plan, strategy=refit)
+        run = lambda refit=refit: lo.cross_validate(uncached(fit), plan, strategy=refit)
         start = time.perf_counter()
         run()
         first = time.perf_counter()

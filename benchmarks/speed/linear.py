@@ -24,7 +24,6 @@ one core where others work: OpenBLAS's threads wait for one another, and a busy 
 (the peers) tenfold. In `rows`, `several` and `first` every call of ours is of a fresh `Fit`.
 """
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -51,6 +50,7 @@ from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, Ridge
 from sklearn.model_selection import LeaveOneOut, cross_val_predict
 
 import leaveout as lo
+from leaveout.optimize.fit import uncached
 
 SOLVERS = ("lbfgs", "newton-cholesky")
 ROUNDING = 1e-12  # of a loss: below it the refits that serve as the truth are not resolved either
@@ -528,14 +528,19 @@ def rows() -> None:
             lo.leave_one_out(n),
         )
         ours = lambda refit, audit=0, fit=fit, plan=plan: lo.cross_validate(
-            dataclasses.replace(fit), plan, strategy=refit, audit=audit
+            uncached(fit),
+            plan,
+            strategy=refit,
+            audit=audit,
         )
         hosts = {
             s: lambda s=s, X=X, y=y: LogisticRegression(solver=s, fit_intercept=False).fit(X, y)
             for s in ("lbfgs", "newton-cholesky")
         }
         runs = {
-            "by hand": lambda X=X, y=y, fit=fit: by_hand(X, y, fit.vector, np.asarray(fit.factor)),
+            "by hand": lambda X=X, y=y, fit=fit: by_hand(
+                X, y, fit.vector, np.asarray(fit.quadratic.factor)
+            ),
             "NewtonStep": lambda ours=ours: ours(lo.NewtonStep()),
             "Certified": lambda ours=ours: ours(lo.Certified()),
             "with audit": lambda ours=ours: ours(lo.Certified(), 5),
@@ -597,9 +602,11 @@ def several(n: int = 20_000, p: int = 50, classes: int = 10) -> None:
     make = lambda: lo.fit(lo.GLM(X, y, "multinomial", lo.penalties.Ridge(1.0)))
     first, fit = once(make)
     design = np.c_[X, np.ones(n)]
-    hand = lambda: by_hand_of_several(design, y, fit.theta, np.asarray(fit.factor))
+    hand = lambda: by_hand_of_several(design, y, fit.theta, np.asarray(fit.quadratic.factor))
     ours = lambda refit: lo.cross_validate(
-        dataclasses.replace(fit), lo.leave_one_out(), strategy=refit
+        uncached(fit),
+        lo.leave_one_out(),
+        strategy=refit,
     )
     runs = {
         "lbfgs": lambda: host.fit(X, y),

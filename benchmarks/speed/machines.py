@@ -33,9 +33,10 @@ from common import fresh_process, logistic_data, main, show
 import leaveout as lo
 
 START = """
-import os, json, time, dataclasses
+import os, json, time
 os.sched_setaffinity(0, range({cores}))
 import numpy as np, leaveout as lo
+from leaveout.optimize.fit import uncached
 """
 END = """
 times = []
@@ -47,7 +48,7 @@ LINEAR = """
 from common import logistic_data, logistic_fit
 X, y = logistic_data({n}, {p})
 fit, plan = logistic_fit(X, y), {plan}
-job = lambda: lo.cross_validate(dataclasses.replace(fit), plan)
+job = lambda: lo.cross_validate(uncached(fit), plan)
 """
 CHAIN = """
 cars = lo.datasets.dodgers().counts[:10_000]
@@ -64,7 +65,7 @@ FIELD = """
 import fields
 x, edges = fields.city()
 fit = lo.fit(lo.MRF(x, edges, lo.emissions.Poisson(), 2, coupling=0.5, drop="site"))
-job = lambda: lo.cross_validate(dataclasses.replace(fit), lo.leave_one_out(len(x)))
+job = lambda: lo.cross_validate(uncached(fit), lo.leave_one_out(len(x)))
 """
 LEAKAGE = """
 from sklearn.ensemble import RandomForestRegressor
@@ -86,9 +87,9 @@ JOBS = {
         n=2_000, p=20, plan="lo.bootstrap(2_000, 1_000, rng=0)"
     ),
     "chain: 10,000 event counts left out one by one": CHAIN
-    + "job = lambda: lo.cross_validate(dataclasses.replace(fit), lo.leave_one_out(10_000))",
+    + "job = lambda: lo.cross_validate(uncached(fit), lo.leave_one_out(10_000))",
     "chain: 100 folds of a tenth": CHAIN
-    + "job = lambda: lo.cross_validate(dataclasses.replace(fit), lo.random_subsets(10_000, 0.1, 100, rng=0))",
+    + "job = lambda: lo.cross_validate(uncached(fit), lo.random_subsets(10_000, 0.1, 100, rng=0))",
     "chain: fit of eight states, four starts, T = 20,000": STATES,
     "field: every site of Philadelphia": FIELD,
     "leakage: ridge, default draws": LEAKAGE

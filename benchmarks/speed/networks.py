@@ -76,8 +76,8 @@ class Folds:
 
     def polished(self, fold: int, vector: np.ndarray) -> tuple[float, float]:
         """F and the fold's loss at the minimum beside it."""
-        root = np.asarray(self.fit.root)
-        start = (vector - self.fit.vector) @ np.asarray(self.fit.factor)
+        root = np.asarray(self.fit.quadratic.root)
+        start = (vector - self.fit.vector) @ np.asarray(self.fit.quadratic.factor)
         options = END | {"gtol": 1e-10, "maxcor": 100, "maxiter": 500}
         found = scipy.optimize.minimize(
             self.look(fold, root), start, jac=True, method="L-BFGS-B", options=options
@@ -149,7 +149,7 @@ def compared(fit: lo.Fit, folds: int, sample: int) -> pd.DataFrame:
             row |= opponent(
                 at,
                 looked,
-                np.asarray(fit.root) if where == "in u" else None,
+                np.asarray(fit.quadratic.root) if where == "in u" else None,
                 memory,
                 off.mean(),
                 minimum,

@@ -468,7 +468,7 @@ LONG = {
     "fit": lambda **f: [
         *vars((found := lo.fit(a_network(0.1), num_starts=3, **f)).minima).values(),
         found.vector,
-        found.factor,
+        found.quadratic.factor,
     ],
     "nested": lambda **f: [lo.validation.nested(logistic(), num_folds=4, num_repeats=3, **f)],
     "interval": lambda **f: [

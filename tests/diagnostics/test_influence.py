@@ -360,7 +360,7 @@ def test_an_estimate_holds_its_fit(linear):
     Without the data a pickle is small, and functions that no pickle takes stay behind.
     """
     fit, cv = linear
-    assert cv.fit.objective is fit.objective and cv.fit.factor is fit.factor
+    assert cv.fit.objective is fit.objective and cv.fit.quadratic.factor is fit.quadratic.factor
     assert copy.copy(cv).fit is cv.fit and replace(cv, score="").fit is cv.fit
     small = pickle.dumps(cv.without_data())
     back = pickle.loads(small)

@@ -117,7 +117,7 @@ def test_every_plan_and_strategy_gives_the_numbers_of_memory(there, loss, kind):
     one, other = (
         lo.fit(lo.GLM(x, y[loss], loss, R)) for x in (X.astype(float), put(X.astype(kind)))
     )
-    assert isinstance(other.objective.design, _resident.Resident) and "on cpu" in other.settings
+    assert isinstance(other.objective.design, _resident.Resident) and "on cpu" in other._settings
     alike(one.vector, other.vector)
     plans = {"loo": lo.leave_one_out(N), "folds": lo.kfold(N, 3), "bootstrap": lo.bootstrap(N, 4)}
     for name, refit in (

@@ -471,7 +471,7 @@ def test_a_function_of_many_directions_has_the_change_of_all():
         theta, parameters_at = fit.vector, None
         ball = staticmethod(lambda: (center, radius))
 
-    to_u = lambda theta: np.asarray(fit.back(theta - fit.vector))
+    to_u = lambda theta: np.asarray(fit.quadratic.back(theta - fit.vector))
     sizes = []
     for d in direction:
         found = _asked.largest_change(fit, Done(), np.zeros(1), lambda theta, d=d: to_u(theta) @ d)

@@ -50,7 +50,10 @@ def test_derivatives_by_differences():
     turned = derived.hessian[::-1, ::-1]  # JAX sorts names
     np.testing.assert_allclose(given.hessian, turned, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(
-        given.raw(given.influence), derived.raw(derived.influence)[:, ::-1], rtol=1e-7, atol=1e-9
+        given.quadratic.raw(given.quadratic.influence),
+        derived.quadratic.raw(derived.quadratic.influence)[:, ::-1],
+        rtol=1e-7,
+        atol=1e-9,
     )
     assert given.parameters == pytest.approx(
         {"mean": given.vector[0], "log_scale": given.vector[1]}

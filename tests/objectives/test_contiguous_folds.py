@@ -127,7 +127,10 @@ def test_expansions_are_of_second_order_in_gradients_and_of_third_in_losses():
                 + np.einsum("nli,ni->nl", slopes, u)
                 + 0.5 * np.einsum("nlij,ni,nj->nl", curves, u, u)
             )
-            true = fit.whiten(each.look(fit.at(u), lanes)[1]), each.losses(fit.at(u), lanes)
+            true = (
+                fit.quadratic.whiten(each.look(fit.quadratic.at(u), lanes)[1]),
+                each.losses(fit.quadratic.at(u), lanes),
+            )
             off.append(
                 [
                     np.linalg.norm(gradient - true[0]),

@@ -29,13 +29,13 @@ def test_fit_and_solve(name):
     fit = by_products(name)
     dense = lo.anchor(fit.objective, fit.parameters, curvature="dense")
     assert (
-        fit.factor is None
+        fit.quadratic.factor is None
         and fit.decrement < 1e-6
         and abs(fit.value - dense.value) < 1e-10 * abs(dense.value)
     )
     vectors = np.random.default_rng(0).standard_normal((fit.num_params, 2))
     vectors -= (
-        dense.null_space.T @ np.linalg.lstsq(dense.null_space.T, vectors)[0]
+        dense.quadratic.null_space.T @ np.linalg.lstsq(dense.quadratic.null_space.T, vectors)[0]
     )  # off flat directions, whose curvature is arbitrary
     np.testing.assert_allclose(fit.solve(vectors), dense.solve(vectors), rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose(
@@ -112,7 +112,7 @@ def test_more_parameters_than_fit_in_a_matrix():
     X = rng.standard_normal((120, 14_000)) / np.sqrt(14_000)
     y = (rng.random(120) < 1 / (1 + np.exp(-X @ rng.standard_normal(14_000) * 3))).astype(float)
     fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.1)))
-    assert fit.factor.shape == (120, 120)
+    assert fit.quadratic.factor.shape == (120, 120)
     plan = lo.kfold(120, 4, rng=0)
     got = lo.fold_parameters(fit, plan, strategy=lo.Exact())
     train = np.setdiff1d(np.arange(120), plan.index[plan.indptr[0] : plan.indptr[1]])
@@ -132,22 +132,29 @@ def test_solves_learn_from_those_before():
     fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.1)), curvature="products")
     dense = lo.anchor(fit.objective, fit.parameters, curvature="dense")
     with jax.enable_x64(True):
-        inside = np.asarray(fit.whiten(np.asarray(fit.whiten(dense.hessian)).T))
-        directions, images, _ = fit.learned_inverse
+        inside = np.asarray(fit.quadratic.whiten(np.asarray(fit.quadratic.whiten(dense.hessian)).T))
+        directions, images, _ = fit.quadratic.learned_inverse
         np.testing.assert_allclose(directions @ inside, images, atol=1e-6 * np.abs(images).max())
         np.testing.assert_allclose(directions @ images.T, np.eye(len(directions)), atol=1e-6)
         np.testing.assert_allclose(
-            fit.learned_inverse.about(images), directions, atol=1e-6 * np.abs(directions).max()
+            fit.quadratic.learned_inverse.about(images),
+            directions,
+            atol=1e-6 * np.abs(directions).max(),
         )
         weights = np.ones(300)
         weights[:30] = 0.0
         F, b = function(fit.objective, fit.theta, weights), rng.standard_normal((1, fit.num_params))
         own = np.array(
-            [fit.whiten(F.products(fit.vector)(fit.unwhiten(e))) for e in np.eye(fit.num_params)]
+            [
+                fit.quadratic.whiten(F.products(fit.vector)(fit.quadratic.unwhiten(e)))
+                for e in np.eye(fit.num_params)
+            ]
         )
         counts = []
-        for learnt in (None, fit.learned_inverse):
-            solve = Solve(F.of, fit.coordinates, fit.null_space, learnt, keep=10_000)
+        for learnt in (None, fit.quadratic.learned_inverse):
+            solve = Solve(
+                F.of, fit.quadratic.coordinates, fit.quadratic.null_space, learnt, keep=10_000
+            )
             u = solve(fit.vector[None], b, np.zeros(1, int), 1e-10)
             np.testing.assert_allclose(
                 u[0], np.linalg.solve(own, b[0]), rtol=1e-6, atol=1e-7 * np.abs(u).max()
@@ -170,15 +177,20 @@ def test_sketch_is_an_inverse_from_above_and_saves_products():
     with jax.enable_x64(True):
         F, eye = function(crf, fit.theta), np.eye(fit.num_params)
         whole = np.asarray(jax.jit(crf.hessian)(jax.tree.map(jnp.asarray, fit.theta), jnp.ones(60)))
-        inside = fit.whiten(whole) * fit.scaling.scale[:, None]
-        whole = sketch(F, fit.scaling, fit.vector, fit.num_params)
+        inside = fit.quadratic.whiten(whole) * fit.quadratic.scaling.scale[:, None]
+        whole = sketch(F, fit.quadratic.scaling, fit.vector, fit.num_params)
         np.testing.assert_allclose(whole.about(eye), np.linalg.inv(inside), atol=1e-4)
-        part, most = sketch(F, fit.scaling, fit.vector, 15), np.linalg.eigvalsh(inside)[-1]
+        part, most = (
+            sketch(F, fit.quadratic.scaling, fit.vector, 15),
+            np.linalg.eigvalsh(inside)[-1],
+        )
         values = np.linalg.eigvals(part.about(eye) @ inside).real
         assert values.min() > 1 - 1e-3 and values.max() < 0.2 * most
         b, taken = rng.standard_normal((1, fit.num_params)), []
         for known in (None, part):
-            solve = Solve(F.of, fit.coordinates, fit.null_space, known, keep=10_000)
+            solve = Solve(
+                F.of, fit.quadratic.coordinates, fit.quadratic.null_space, known, keep=10_000
+            )
             u = solve(fit.vector[None], b, np.zeros(1, int), 1e-6)
             np.testing.assert_allclose(u[0], np.linalg.solve(inside, b[0]), atol=1e-4)
             taken.append(len(solve.directions))

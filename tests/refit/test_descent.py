@@ -134,12 +134,17 @@ def test_an_error_is_the_largest_change_of_the_losses_within_the_distance_left()
     rows = lo.leave_one_out(40)._one(0).rows
     with jax.enable_x64(True):
         batch = begin(fit, rows)
-        towards = (2 * y[0] - 1) * fit.whiten(X[0])  # the loss falls along it, down to nothing
+        towards = (2 * y[0] - 1) * fit.quadratic.whiten(
+            X[0]
+        )  # the loss falls along it, down to nothing
         (u,) = far = 300 * towards[None] / np.linalg.norm(towards)
         candidates = batch.candidates._replace(u=far, distance_left=np.array([600.0]))
         error = batch.evaluate(candidates).error[0]
-        losses = lambda u: float(unit_loss(fit.at(u), (X[0], y[0])))
-        along = candidates.step[0], fit.whiten(batch.F.slopes(fit.at(far), np.array([0])))[0]
+        losses = lambda u: float(unit_loss(fit.quadratic.at(u), (X[0], y[0])))
+        along = (
+            candidates.step[0],
+            fit.quadratic.whiten(batch.F.slopes(fit.quadratic.at(far), np.array([0])))[0],
+        )
         ways = [sign * 600 * v / np.linalg.norm(v) for v in along for sign in (1, -1)]
         most = max(abs(losses(u + way) - losses(u)) for way in ways)
     assert error == pytest.approx(most, rel=1e-9) and most > 100 * losses(u)
@@ -160,7 +165,9 @@ def test_a_metric_by_woodbury_inverts_the_refits_own_hessian():
         weights = np.ones(80)
         weights[rows.index[0]] = 0.0
         own = (
-            fit.root @ function(fit.objective, fit.theta, weights).hessian(fit.vector) @ fit.root.T
+            fit.quadratic.root
+            @ function(fit.objective, fit.theta, weights).hessian(fit.vector)
+            @ fit.quadratic.root.T
         )
         gradient = rng.standard_normal((1, 21))
         step = metric.solve(gradient, np.zeros((1, 21)), np.array([0]))
@@ -225,10 +232,10 @@ def test_a_contraction_is_that_of_the_hessian_by_few_gradients(own, monkeypatch)
         progress = _descent._take_steps(batch, batch.candidates)
         point, gradient = progress.point, progress.gradient
         np.testing.assert_allclose(gradient, batch.gradient(point, everyone))
-        whitener = np.asarray(fit.whitener)
+        whitener = np.asarray(fit.quadratic.whitener)
         left = (
             np.eye(fit.num_params)
-            - whitener @ batch.F.hessian(fit.at(point), everyone) @ whitener.T
+            - whitener @ batch.F.hessian(fit.quadratic.at(point), everyone) @ whitener.T
         )
         if own:  # I − PB = P(P⁻¹ − B)
             inverse = batch.metric.inverse
@@ -250,7 +257,7 @@ def test_a_contraction_is_that_of_the_hessian_by_few_gradients(own, monkeypatch)
 def test_newtons_method_goes_on_from_where_steps_had_all_but_ended():
     objective, rows, best = of_few_parameters()
     fit = lo.fit(objective)
-    u, size = fit.back(best - fit.vector), np.full(40, 1e-9)
+    u, size = fit.quadratic.back(best - fit.vector), np.full(40, 1e-9)
     u[0] += 100.0  # higher than where the fit is
     size[1] = np.inf  # far from its end
     with jax.enable_x64(True):

@@ -3,14 +3,13 @@
 Audits find what is wrong.
 """
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from flint import arb
 from jax import numpy as jnp
 
 import leaveout as lo
+from leaveout.optimize.fit import uncached
 from leaveout.refit import _linear as linear
 from leaveout.refit._anchor import SINGLE_SUM, SINGLE_UNIT
 from leaveout.validation import audit as _audit, scoring as _asked
@@ -236,7 +235,7 @@ def test_other_links_are_proved_too(name):
     loss, draw = LINKS[name]
     y, penalty = 1.0 * draw(0.25 * X @ np.array([1.0, -0.5, 0.5]), rng), lo.penalties.Ridge(1.0)
     fit, design = lo.fit(lo.GLM(X, y, loss, penalty)), np.c_[X, np.ones(60)]
-    assert fit.predictors is not None
+    assert fit.quadratic.predictors is not None
     for plan in (lo.leave_one_out(60), lo.kfold(60, 6, rng=0), lo.bootstrap(60, 6, rng=0)):
         cv, exact = (
             lo.cross_validate(fit, plan),
@@ -364,7 +363,10 @@ def test_of_a_function_nothing_is_proved():
     bent = lambda coef: jnp.sum(jnp.sqrt(1 + coef**2))
     for loss, penalty in ((hinge, lo.penalties.Ridge(1.0)), ("logistic", bent)):
         fit = lo.fit(lo.GLM(X, y, loss, penalty))
-        assert fit.predictors is None and not lo.cross_validate(fit, lo.kfold(k=4)).proved.any()
+        assert (
+            fit.quadratic.predictors is None
+            and not lo.cross_validate(fit, lo.kfold(k=4)).proved.any()
+        )
 
 
 @pytest.mark.parametrize("limit", ["_budget", "COSTLY_OPERATIONS"])
@@ -709,7 +711,7 @@ def test_resamples_need_no_hessians_and_folds_no_copy_in_float32(monkeypatch):
     ):
         if dear:
             monkeypatch.setattr(linear, "COSTLY_OPERATIONS", 0.0)
-        fresh = replace(fit)
+        fresh = uncached(fit)
         cv = lo.cross_validate(fresh, plan, strategy=lo.Exact(), audit=0)
         assert not hessians and cv.proved.all() and "single" not in vars(linear.linear_cache(fresh))
         assert beyond(cv, plan, "logistic", X, y, np.ones(1000))[1:] == (0, 0)

@@ -49,7 +49,7 @@ def draws(seed):
 
 def of_fit(fit, loss):
     """The problem of a fit, in balls, and its H."""
-    model, anchor = fit.predictors, linear_cache(fit)
+    model, anchor = fit.quadratic.predictors, linear_cache(fit)
     (weight,), (times,) = model.weigh(np.ones((1, len(model.y))))
     exact = Refits(
         model.design.rows(np.arange(len(model.y))),
@@ -92,12 +92,16 @@ def test_what_is_proved_of_parameters_is_true(count):
             for k in np.flatnonzero(proved):
                 weights, real = np.ones(n), rows.index[k] < n
                 weights[rows.index[k][real]] = rows.weight[k][real]
-                true = exact(fit.predictors.weigh(weights[None])[0][0], thetas[k])
+                true = exact(fit.quadratic.predictors.weigh(weights[None])[0][0], thetas[k])
                 if true is not None:
                     check(exact, hessian, true, thetas[k], far[k], new, lengths(fit, new))
                     seen += 1
         whole, proved = distance_of_fit(fit)
-        true = exact(fit.predictors.weigh(np.ones((1, n)))[0][0], fit.vector) if proved else None
+        true = (
+            exact(fit.quadratic.predictors.weigh(np.ones((1, n)))[0][0], fit.vector)
+            if proved
+            else None
+        )
         if true is not None:
             check(exact, hessian, true, fit.vector, whole, new[:0], ())
             fits += 1
@@ -121,7 +125,9 @@ def test_lengths_in_a_refit_s_own_metric_are_bounded_in_that_of_the_fit(monkeypa
 
     def noted(state, root):
         found = own(state, root)
-        seen.extend(zip(np.linalg.norm(fit.factor.T @ root, 2, axis=(1, 2)), found, strict=True))
+        seen.extend(
+            zip(np.linalg.norm(fit.quadratic.factor.T @ root, 2, axis=(1, 2)), found, strict=True)
+        )
         return found
 
     monkeypatch.setattr(_enclosure, "across_metrics", noted)

@@ -65,7 +65,7 @@ def test_leave_one_out_is_within_its_errors(loss):
     X, labels, counts = table()
     y = labels if loss == "logistic" else counts
     fit = lo.fit(lo.GLM(X, y, loss, RIDGE), curvature="products")
-    assert fit.factor is None and fit.decrement < 1e-6
+    assert fit.quadratic.factor is None and fit.decrement < 1e-6
     found = lo.cross_validate(fit, lo.leave_one_out())
     rows = np.random.default_rng(1).choice(N, 15, replace=False)
     start = refit(X, y, loss, [])[2]  # its own, of all rows

@@ -20,6 +20,7 @@ BEFORE = [
     "lo.covariance(fit, cov_type='HC1')",
     "lo.sklearn.cross_validate(model, X, y, cv=3, refit=lo.Exact())",
     "other.cross_validate(fit, plan, lo.Exact())",
+    "lo.fit(model).at(cv.fit.root @ fit.whiten(u)) + fit.quadratic.at(u) + fit.vector",
 ]
 AFTER = [
     "lo.cross_validate(fit, lo.kfold(9, 3, rng=4), strategy=lo.Exact())",
@@ -38,6 +39,8 @@ AFTER = [
     "lo.covariance(fit, kind='HC1')",
     "lo.sklearn.cross_validate(model, X, y, cv=3, strategy=lo.Exact())",
     "other.cross_validate(fit, plan, lo.Exact())",
+    "lo.fit(model).quadratic.at(cv.fit.quadratic.root @ fit.quadratic.whiten(u)) "
+    "+ fit.quadratic.at(u) + fit.vector",
 ]
 
 

@@ -625,7 +625,7 @@ def test_groups_of_penalties_are_one_path(monkeypatch):
     for one, other in zip(whole.estimates, parts.estimates, strict=True):
         np.testing.assert_allclose(one.losses, other.losses, rtol=1e-10)
         np.testing.assert_allclose(one.error, other.error, rtol=1e-6)
-    assert len(_penalty_stack.groups(6, whole.points[0].fit.predictors)) == 3
+    assert len(_penalty_stack.groups(6, whole.points[0].fit.quadratic.predictors)) == 3
 
 
 def test_copies_are_told_of_every_estimate(monkeypatch):

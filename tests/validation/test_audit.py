@@ -62,7 +62,7 @@ def test_a_repetition_ends_where_steps_are_short_not_where_gradients_are(distanc
     X, y = np.ones((6, 1)), np.array([1.0, 1.0, 1.0, 1.0, 1.0, 0.0])
     fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(alpha), intercept=False))
     root = scipy.optimize.brentq(lambda theta: 5 / (1 + np.exp(theta)) - alpha * theta, 10, 30)
-    start = fit.back(np.array([root + distance]) - fit.vector)
+    start = fit.quadratic.back(np.array([root + distance]) - fit.vector)
     solution, reached = repeat_minimiser(fit, np.append(np.ones(5), 0.0), start)
     assert reached
-    assert fit.at(solution)[0] == pytest.approx(root, abs=1e-3)
+    assert fit.quadratic.at(solution)[0] == pytest.approx(root, abs=1e-3)

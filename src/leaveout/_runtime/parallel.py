@@ -331,7 +331,7 @@ def _pickler(root: Any, parts: dict[str, _Parcel]) -> Any:
         """
 
         def persistent_id(self, value: Any) -> str | None:
-            if value is root or not getattr(type(value), "sent_alone", False):
+            if value is root or not getattr(type(value), "__sent_alone__", False):
                 return None
             sent = _send(value)
             parts[sent.name] = sent

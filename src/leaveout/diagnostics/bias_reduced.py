@@ -41,8 +41,8 @@ def bias_reduced(
     fit: Fit, label: Int[Array, " units"], variances: object
 ) -> tuple[Array, Float[Array, " params"]]:
     """Return CR2 of the coefficients and the degrees of freedom of each."""
-    model = fit.predictors
-    root = fit.root
+    model = fit.quadratic.predictors
+    root = fit.quadratic.root
     assert model is not None and isinstance(fit.objective, GLM)
     phi = _variances(fit, variances)
     p = fit.num_params

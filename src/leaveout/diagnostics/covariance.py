@@ -321,7 +321,7 @@ def _has_expected_information(fit: Fit) -> bool:
     H is formed.
     """
     model: Any = fit.objective
-    is_one = isinstance(model, GLM) and model.outputs == 1 and fit.factor is not None
+    is_one = isinstance(model, GLM) and model.outputs == 1 and fit.quadratic.factor is not None
     return is_one and type(model.loss_function).variance is not AbstractLoss.variance
 
 
@@ -368,7 +368,9 @@ def _of_kind(fit: Fit, cov_type: str, options: Options) -> Covariance:
     if kind in ("nonrobust", "expected"):
         information = None
         if kind != "nonrobust":
-            information = np.linalg.inv(fit.root @ _expected_hessian(fit) @ fit.root.T)
+            information = np.linalg.inv(
+                fit.quadratic.root @ _expected_hessian(fit) @ fit.quadratic.root.T
+            )
         value = _scale(fit, options, units) * _sandwich(
             inverse_root(fit), parameters.slope, information
         )
@@ -383,7 +385,7 @@ def _of_kind(fit: Fit, cov_type: str, options: Options) -> Covariance:
         return covariance_of(fit, parameters, value, kind, degrees_of_freedom, notes=notes)
     _refuse(fit, kind)
     # a sum of squares over cases
-    z = fit.influence / np.sqrt(sizes)[:, None]
+    z = fit.quadratic.influence / np.sqrt(sizes)[:, None]
     factor = 1.0
     lines = dict[str, str]()
     if kind in ("HC2", "HC3"):
@@ -405,7 +407,7 @@ def _of_kind(fit: Fit, cov_type: str, options: Options) -> Covariance:
                 f"covariance: {count} groups are fewer than {MIN_BLOCKS}: standard errors of 'cluster' over so few are too "
                 "small. 'CRV3', for every model, and 'CR2', for least squares, are larger."
             )
-        z = fit.influence
+        z = fit.quadratic.influence
         dof = options.dof(count - 1)
         z = np.stack([np.bincount(label, column) for column in z.T], axis=1)
         factor, lines["small sample"] = _cluster_factor(fit, kind, options, [label], units)
@@ -486,7 +488,7 @@ def _columns_within(fit: Fit, labels: list[Int[Array, " units"]]) -> int:
     if isinstance(model.design, np.ndarray):
         rows = model.design[present]
     else:
-        rows = cast(Any, fit.predictors).design.rows(present)
+        rows = cast(Any, fit.quadratic.predictors).design.rows(present)
     labels = [label[present] for label in labels]
     factors = dict[str, list[int]]()
     for place, name in enumerate(model.names):
@@ -696,7 +698,7 @@ def _check_kind(fit: Fit, cov_type: str, options: Options) -> str:
             f"covariance: kind must be one of {', '.join(map(repr, KINDS.values()))}; got {cov_type!r}"
             + (", which the host of this fit prints." if options.host is not None else ".")
         )
-    if fit.factor is None and kind not in JACKKNIVES:
+    if fit.quadratic.factor is None and kind not in JACKKNIVES:
         raise TypeError("covariance: needs a Hessian that is formed: fit with curvature='dense'.")
     if kind in ("nonrobust", "expected") and isinstance(fit.objective, DualGLM):
         raise TypeError(
@@ -738,8 +740,10 @@ def _check_kind(fit: Fit, cov_type: str, options: Options) -> str:
         check_times("covariance", "the data", fit.objective.units.names)
     if maxlags is not None:
         check_count("covariance: maxlags", maxlags, 0, units - 1)
-    if fit.of_rank:
-        loose = np.abs(fit.null_space).max(0) > 1e-8 * np.abs(fit.null_space).max()
+    if fit._of_rank:
+        loose = (
+            np.abs(fit.quadratic.null_space).max(0) > 1e-8 * np.abs(fit.quadratic.null_space).max()
+        )
         names = fit.objective.parameters.names() or [
             f"parameter {k}" for k in range(fit.num_params)
         ]
@@ -791,7 +795,7 @@ def _refuse(fit: Fit, kind: str) -> None:
         function(fit.objective, fit.theta, np.full(fit.objective.num_units, w)).look(fit.vector)[1]
         for w in (0.0, 1.0)
     ]
-    gradients = fit.raw(fit.influence)
+    gradients = fit.quadratic.raw(fit.quadratic.influence)
     difference = np.abs(gradients.sum(0) - (ends[1] - ends[0])).max()
     size = np.abs(gradients).sum(0).max()
     if not difference <= AFFINE * size:

@@ -133,7 +133,7 @@ def auto_groups(fit: Fit, size: int, *, absolute: bool = True) -> Plan:
 
 def _rows(fit: Fit) -> Root:
     """Return X H^{-1/2} of a linear predictor."""
-    model = fit.predictors
+    model = fit.quadratic.predictors
     if model is None or not model.separate or model.design.outputs > 1:
         raise TypeError(
             "auto_groups: needs a model with one Gaussian linear predictor a unit, such as lo.GaussianField, lo.Mixed of rows "
@@ -141,4 +141,4 @@ def _rows(fit: Fit) -> Root:
             "lo.groups make groups of what you know."
         )
     n = fit.objective.num_units
-    return np.asarray(model.design.whiten(np.arange(n), fit.root)).reshape(n, -1)
+    return np.asarray(model.design.whiten(np.arange(n), fit.quadratic.root)).reshape(n, -1)

@@ -234,7 +234,7 @@ def functional(
     se = np.linalg.norm(moves_about_mean(values), axis=0)
     bias = np.sqrt(scales) @ scaled_moves(values, estimate, scales)
     errors = np.full(len(se), np.inf)
-    if fit.factor is not None:
+    if fit.quadratic.factor is not None:
         refit_errors = np.where(np.isfinite(refits.theta).all(axis=1), refits.error, 0.0)
         errors = lengths(fit, slope) * np.linalg.norm(
             np.sqrt(scales) * (refit_errors + refit_errors.mean())
@@ -377,7 +377,7 @@ class _Values:
         if number is not None:
             weights *= plan.some(np.array([number])).matrix()[0]
         parameters: Any = unravel(theta, fit.theta)  # type: ignore[arg-type]
-        return Refit(replace(fit, theta=parameters), weights)
+        return Refit(replace(fit, quadratic=replace(fit.quadratic, theta=parameters)), weights)
 
     def of_refits(self) -> Float[Array, "refits values"]:
         """Evaluate the function at every refit.
@@ -399,7 +399,7 @@ class _Values:
     def slope(self) -> Float[Array, "values params"]:
         """Differentiate the function at θ̂ by central differences."""
         fit = self.refits.fit
-        if fit.factor is None:
+        if fit.quadratic.factor is None:
             size = np.ones(fit.num_params)
         else:
             size = lengths(fit, np.eye(fit.num_params))

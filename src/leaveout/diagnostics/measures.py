@@ -102,7 +102,7 @@ def hat_diagonal(fit: Fit) -> Float[ndarray, " units"]:
         _leverage(
             objective,
             fit.theta,
-            fit.root,
+            fit.quadratic.root,
             max(1, ROWS_AT_A_TIME // (objective.outputs * fit.num_params)),
         )
     )
@@ -166,7 +166,7 @@ def cooks_distance(
     [0.111, 0.035, 0.429, 1.778]
     """
     strategy = strategy_of("cooks_distance", strategy, DEFAULT)
-    moves = _moves(fit, strategy, "cooks_distance", checkpoint) @ np.asarray(fit.factor)
+    moves = _moves(fit, strategy, "cooks_distance", checkpoint) @ np.asarray(fit.quadratic.factor)
     distances = np.sum(moves**2, axis=1) / (fit.rank * dispersion(fit))
     return under_labels(distances, fit.objective.units.names, "cook")
 
@@ -324,7 +324,8 @@ def spread(
     Infinite in undetermined directions.
     """
     determined_root, full_root = (
-        root if slope is None else root @ slope.T for root in (inverse_root(fit), fit.root)
+        root if slope is None else root @ slope.T
+        for root in (inverse_root(fit), fit.quadratic.root)
     )
     variances = np.sum(determined_root**2, axis=0)
     full_variances = np.sum(full_root**2, axis=0)
@@ -338,7 +339,7 @@ def spread(
 def require_hessian(fit: Fit, caller: str) -> Fit:
     """Return a fit that has a Hessian to measure moves by; TypeError on anything else."""
     objective_of(caller, fit)
-    if fit.factor is None:
+    if fit.quadratic.factor is None:
         raise TypeError(
             f"{caller}: needs a Hessian that is formed: fit with curvature='dense', or use lo.fold_parameters()."
         )

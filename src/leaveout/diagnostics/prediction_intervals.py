@@ -1042,14 +1042,14 @@ def _rows_outside_span(caller: str, fit: Fit, design: Design) -> Bool[Array, " r
     """Mark rows outside the span of the fitted rows, whose prediction depends on the choice of
     least norm.
     """
-    if not len(fit.null_space):
+    if not len(fit.quadratic.null_space):
         return np.zeros(len(design), bool)
     q = design.shape[1]
     several = len(cast(AbstractRegression, fit.objective).classes)
     if several:
-        parts = fit.flat.reshape(several, q, -1)
+        parts = fit.quadratic.flat.reshape(several, q, -1)
     else:
-        parts = fit.flat[None, :q]
+        parts = fit.quadratic.flat[None, :q]
     components = np.stack([design @ part for part in parts])
     if several:
         # a common shift of all classes' predictors changes no probability

@@ -279,7 +279,7 @@ class ParameterRefits:
             center = self.parameters.values_of(self.fit.vector[None])[0]
         moves = scaled_moves(self.values, center, scale * rscales)
         errors = np.full(moves.shape[1], np.inf)
-        if self.fit.factor is not None:
+        if self.fit.quadratic.factor is not None:
             error = np.nan_to_num(self.error, posinf=np.inf) + (
                 np.nanmean(self.error[count]) if about_mean else self.fit_error
             )

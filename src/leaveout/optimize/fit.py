@@ -20,17 +20,16 @@ from numpy.typing import ArrayLike
 from .._runtime.checkpoint import File, StepResult, keeping, read_or_make
 from .._runtime.conventions import Rng, conventional, warn
 from .._runtime.interrupt import stoppable
-from .._runtime.jax import Module, PyTree, cached_on, float64, jnp, static
+from .._runtime.jax import Module, PyTree, float64, jnp, static
 from .._runtime.memory import require_memory
 from .._runtime.providers import provided
 from .._runtime.results import RESULTS, HeadedTable, Lines, PrintedResult, kind_of
 from ..data.arrays import count
 from ..linalg.curvature import Curvature
-from ..linalg.design import Predictors, weight_terms
 from ..linalg.rounding import condition
 from ..models.glm.dual import DualGLM, ridge_strengths
 from ..models.glm.orthogonal import is_least_squares, orthogonal_form
-from ..objectives.batch_functions import Function, function, influence
+from ..objectives.batch_functions import Function, function
 from ..objectives.closed_form import AbstractClosedForm
 from ..objectives.objective import (
     AbstractLinearPredictor,
@@ -47,18 +46,12 @@ from .active_set import above, dual_form, restrict_to_active
 from .bfgs import minimise_by_information
 from .hessian_factor import IndefiniteHessianError, check_finite, cholesky, coordinates, far_out
 from .hessian_products import (
-    FINE,
-    Coordinates,
-    DeflationPreconditioner,
-    Scaling,
-    Vectors,
     decrement_of,
-    learn,
     minimise_by_products,
-    solve_once,
 )
 from .newton import Flat, Matrix, Minimisation, minimise, scaled_flat, with_flat
 from .null_space import unseen_directions
+from .quadratic import Quadratic
 from .starts import (
     STARTS,
     Minima,
@@ -116,8 +109,7 @@ class Fit(Module, PrintedResult):
     """Objective with its stationary point θ̂ and the factor of its curvature there.
 
     `fit`, `anchor` and the functions that read other libraries' fits return it. It is frozen, and
-    holds NumPy arrays. If H is too large to be formed, `factor` is None, `whitener` is a diagonal,
-    and every solve is made by conjugate gradients on products with H.
+    holds NumPy arrays.
 
     Attributes
     ----------
@@ -129,16 +121,12 @@ class Fit(Module, PrintedResult):
         F(θ̂, 1).
     gradient : array of float, shape (params,)
         ∇F(θ̂, 1), about zero.
-    factor : array of float, shape (params, params), or None
-        Lower triangular L with L Lᵀ = H + Nᵀ N, N the null space.
-    whitener : array of float, shape (params, params), or Scaling
-        L⁻¹, or a scaling that makes H about the identity.
-    null_space : array of float, shape (flat, params)
-        Rows N; displacements d keep N d = 0, off the directions in which F is flat.
     decrement : float
         √(gᵀH⁻¹g).
     result : int
         A code of `RESULTS`.
+    quadratic : Quadratic
+        F about θ̂, which refits step in.
     minima : Minima
         Distinct minima that the starts of `fit` reached, this one first.
     host_errors : HostErrors or None
@@ -162,22 +150,30 @@ class Fit(Module, PrintedResult):
     2
     """
 
-    objective: AbstractObjective
-    theta: PyTree
+    quadratic: Quadratic
     value: Float[Array, ""]
     gradient: Vector
-    # H + null_space.T @ null_space = factor @ factor.T, lower triangular
-    factor: Matrix | None
-    # factor⁻¹, or a scaling that makes H about the identity
-    whitener: Matrix | Scaling
-    # displacements d have null_space @ d = 0, so they avoid flat directions
-    null_space: Float[Array, "flat params"]
     decrement: Float[Array, ""]
     result: Int[Array, ""]
     minima: Minima = static()  # distinct minima that the starts of `fit` reached, this one first
     host_errors: HostErrors | None = static(default=None)
     # is sent to another process once, whatever is computed from it
-    sent_alone: ClassVar[bool] = True
+    __sent_alone__: ClassVar[bool] = True
+
+    @property
+    def objective(self) -> AbstractObjective:
+        """The model with its data."""
+        return self.quadratic.objective
+
+    @property
+    def theta(self) -> PyTree:
+        """θ̂, unconstrained; `parameters` has it in natural parameters."""
+        return self.quadratic.theta
+
+    @property
+    def vector(self) -> Vector:
+        """θ̂ as one vector."""
+        return self.quadratic.vector
 
     @property
     def parameters(self) -> PyTree:
@@ -280,47 +276,6 @@ class Fit(Module, PrintedResult):
         return provided("predict").predict(self, X_new, kind, offset=offset)
 
     @property
-    def vector(self) -> Vector:
-        """θ̂ as one vector."""
-        return np.concatenate(
-            [np.ravel(np.asarray(leaf, np.float64)) for leaf in leaves_of(self.theta)]
-        )
-
-    def at(self, u: Vectors) -> Vectors:
-        """Raveled θ at whitened displacements u.
-
-        Parameters
-        ----------
-        u : array of float, shape (…, params)
-            Coordinates u = Lᵀ(θ − θ̂).
-
-        Returns
-        -------
-        array of float, shape (…, params)
-            Parameters θ.
-        """
-        return self.vector + self.unwhiten(u)
-
-    @property
-    def root(self) -> Matrix:
-        """L⁻¹, where H = L Lᵀ is formed."""
-        assert not isinstance(self.whitener, Scaling)
-        return self.whitener
-
-    @property
-    def coordinates(self) -> Coordinates:
-        """Object that whitens: the fit itself if H is formed, else its scaling."""
-        if isinstance(self.whitener, Scaling):
-            return self.whitener
-        return self
-
-    @property
-    def scaling(self) -> Scaling:
-        """Scaling that whitens where H is not formed."""
-        assert isinstance(self.whitener, Scaling)
-        return self.whitener
-
-    @property
     def num_params(self) -> int:
         """Number of parameters."""
         return len(self.gradient)
@@ -336,33 +291,17 @@ class Fit(Module, PrintedResult):
         number = 0
         if isinstance(model, DualGLM):
             number = len(model.as_given.names) - len(model.names)
-        return self.num_params + number - len(self.null_space)
-
-    @property
-    @cached_on
-    def predictor_data(self) -> Predictors | None:
-        """The model as data, if it is a convex loss of linear predictors plus a quadratic; else
-        None.
-        """
-        return self.objective.predictors
-
-    @property
-    @cached_on
-    def predictors(self) -> Predictors | None:
-        """The model as data with a dense penalty, if H is formed; else None."""
-        model = self.predictor_data
-        if self.factor is None or model is None or isinstance(model.penalty, np.ndarray):
-            return None if self.factor is None else model
-        return replace(model, penalty=model.penalty.toarray())
+        return self.num_params + number - len(self.quadratic.null_space)
 
     @property
     def hessian(self) -> Matrix:
         """Hessian `H = ∇²F(θ̂, 1)`. Raises `ValueError` if it is too large to be formed."""
-        if self.factor is None:
+        factor = self.quadratic.factor
+        if factor is None:
             raise ValueError(
                 f"Fit.hessian: a matrix of {self.num_params} by {self.num_params} is not formed; use Fit.solve."
             )
-        return self.factor @ self.factor.T - self.null_space.T @ self.null_space
+        return factor @ factor.T - self.quadratic.null_space.T @ self.quadratic.null_space
 
     @float64
     def solve(self, vector: Float[Array, "params ..."]) -> Float[Array, "params ..."]:
@@ -379,139 +318,12 @@ class Fit(Module, PrintedResult):
         array of float
             The solution, in the shape of `vector`.
         """
-        if self.factor is not None:
-            return scipy.linalg.cho_solve((self.factor, True), vector) - self.flat @ (
-                self.flat.T @ vector
-            )
-        columns = np.asarray(vector, float).reshape(self.num_params, -1).T
-        points = np.broadcast_to(self.vector, columns.shape)
-        F = function(self.objective, self.theta).of
-        lanes = np.zeros(len(columns), int)
-        u = solve_once(
-            F,
-            self.coordinates,
-            self.null_space,
-            points,
-            self.whiten(columns),
-            lanes,
-            FINE,
-            self.learned_inverse,
-        )
-        return self.unwhiten(u).T.reshape(np.shape(vector))
-
-    @property
-    @cached_on
-    def learned_inverse(self) -> DeflationPreconditioner:
-        """Approximate inverse that is learnt from solves with H, if H is not formed."""
-        return learn(
-            function(self.objective, self.theta), self.scaling, self.null_space, self.vector
-        )
-
-    @property
-    @cached_on
-    def flat(self) -> Float[Array, "params flat"]:
-        """Directions in which F never changes, scaled so that `H⁻¹` is the inverse of `factor` less
-        their outer products.
-        """
-        assert self.factor is not None
-        return scipy.linalg.cho_solve((self.factor, True), self.null_space.T)
-
-    def whiten(self, gradient: Vectors) -> Vectors:
-        """Convert gradients to the coordinates u = Lᵀ(θ − θ̂): `L⁻¹ g`, with H = L Lᵀ or nearly so.
-
-        Parameters
-        ----------
-        gradient : array of float, shape (…, params)
-            Gradients in θ.
-
-        Returns
-        -------
-        array of float, shape (…, params)
-            Gradients in u.
-        """
-        if isinstance(self.whitener, Scaling):
-            return self.whitener.whiten(gradient)
-        return gradient @ self.whitener.T
-
-    def raw(self, whitened: Vectors) -> Vectors:
-        """Convert gradients in the coordinates u to gradients in θ.
-
-        Parameters
-        ----------
-        whitened : array of float, shape (…, params)
-            Gradients in u.
-
-        Returns
-        -------
-        array of float, shape (…, params)
-            Gradients in θ.
-        """
-        if isinstance(self.whitener, Scaling):
-            return self.whitener.raw(whitened)
-        assert self.factor is not None
-        return whitened @ self.factor.T
-
-    def unwhiten(self, u: Vectors) -> Vectors:
-        """Convert coordinates u to displacements θ − θ̂.
-
-        Parameters
-        ----------
-        u : array of float, shape (…, params)
-            Coordinates u = Lᵀ(θ − θ̂).
-
-        Returns
-        -------
-        array of float, shape (…, params)
-            Displacements.
-        """
-        if not isinstance(self.whitener, Scaling):
-            return u @ self.whitener
-        displacement = self.whitener.unwhiten(u)
-        if not len(self.null_space):
-            return displacement
-        flat = self.null_space / np.linalg.norm(self.null_space[0])
-        # these coordinates contain flat directions
-        return displacement - (displacement @ flat.T) @ flat
-
-    def back(self, displacement: Vectors) -> Vectors:
-        """Convert displacements θ − θ̂ to coordinates u.
-
-        Parameters
-        ----------
-        displacement : array of float, shape (…, params)
-            Displacements.
-
-        Returns
-        -------
-        array of float, shape (…, params)
-            Coordinates u = Lᵀ(θ − θ̂).
-        """
-        if isinstance(self.whitener, Scaling):
-            return self.whitener.back(displacement)
-        assert self.factor is not None
-        return displacement @ self.factor
-
-    @property
-    @cached_on
-    def influence(self) -> Float[Array, "units params"]:
-        """Whitened derivative `L⁻¹ ∂²F/∂θ∂w_n` of every unit.
-
-        The infinitesimal jackknife moves θ̂ by minus it times δ, whitened.
-        """
-        model = self.predictors
-        if model is None or not model.separate:
-            return influence(self.objective, self.theta, self.root)
-        n = self.objective.num_units
-        weight = model.weigh(np.ones((1, n)))[0][0, :n]
-        eta = model.unit_predictors(np.arange(n)[None], self.vector[None])[0]
-        slope = weight_terms(weight, model.unit_loss.derivatives(eta, model.y, (1,))[0])
-        rows = model.design.whiten(np.arange(n), self.root)
-        return np.einsum("nk,nkp->np", slope.reshape(n, -1), rows.reshape(n, -1, len(self.root)))
+        return self.quadratic.solve(vector)
 
     def __repr__(self) -> str:
         return (
             f"Fit({kind_of(self.objective)}, {self.objective.num_units} units, "
-            f"{self.num_params} parameters{self.of_rank}, decrement {self.decrement:.1e}{self._agreement()})"
+            f"{self.num_params} parameters{self._of_rank}, decrement {self.decrement:.1e}{self._agreement()})"
         )
 
     def _facts(self) -> Lines:
@@ -522,15 +334,15 @@ class Fit(Module, PrintedResult):
             shown += ", …"
         return [
             ("model", f"{display_name(self.objective)}, {self.objective.num_units} units"),
-            ("made of", self.settings),
-            ("parameters", f"{self.num_params}{self.of_rank}: {shown}"),
+            ("made of", self._settings),
+            ("parameters", f"{self.num_params}{self._of_rank}: {shown}"),
             ("minimum", f"F = {float(self.value):.6g}, decrement {float(self.decrement):.1e}"),
             ("starts", self._agreement().removeprefix(", ")),
             ("note", self.objective.note),
         ]
 
     @property
-    def settings(self) -> str:
+    def _settings(self) -> str:
         """Loss, penalty or emission of the objective, in words.
 
         By its name alone if it takes many.
@@ -551,13 +363,13 @@ class Fit(Module, PrintedResult):
         return ", ".join(f"{name}={text}" for name, text in short.items())
 
     @property
-    def of_rank(self) -> str:
+    def _of_rank(self) -> str:
         """Rank, in words, if the data leave directions undetermined that are not symmetries of the
         model; else "".
         """
         num_symmetries = len(self.objective.parameters.symmetries(self.theta))
-        if len(self.null_space) > num_symmetries:
-            return f" of rank {self.num_params - len(self.null_space) + num_symmetries}"
+        if len(self.quadratic.null_space) > num_symmetries:
+            return f" of rank {self.num_params - len(self.quadratic.null_space) + num_symmetries}"
         return ""
 
     def _agreement(self) -> str:
@@ -573,9 +385,14 @@ class Fit(Module, PrintedResult):
         return f", reached from {self.minima.reached[0]} of {self.minima.starts} starts{text}"
 
 
+def uncached(fit: Fit) -> Fit:
+    """Return the fit without the results that its refits cache beside it."""
+    return replace(fit, quadratic=replace(fit.quadratic))
+
+
 @float64
 def _natural(fit: Fit) -> PyTree:
-    closed = fit.predictors is not None or isinstance(fit.objective, AbstractClosedForm)
+    closed = fit.quadratic.predictors is not None or isinstance(fit.objective, AbstractClosedForm)
     convert = np.array if closed else jnp.asarray
     natural = fit.objective.parameters.natural(map_arrays(convert, fit.theta))
     return map_arrays(np.asarray, natural)
@@ -707,11 +524,11 @@ def _is_crowded(fitted: Fit) -> bool:
     """Tell whether columns of least squares are so nearly collinear, or far from zero, that refits
     lose digits.
     """
-    if fitted.factor is None or not is_least_squares(fitted.objective):
+    if fitted.quadratic.factor is None or not is_least_squares(fitted.objective):
         return False
     # ‖|L⁻¹| s‖² of a column, from which its rounding errors reach 10⁻¹⁰ of a loss
     crowded_condition = 1e4
-    size = condition(fitted.root, np.linalg.norm(fitted.factor, axis=1))
+    size = condition(fitted.quadratic.root, np.linalg.norm(fitted.quadratic.factor, axis=1))
     return float(size) > crowded_condition * fitted.num_params
 
 
@@ -1072,5 +889,10 @@ def _build_anchor(
     result = RESULTS.successful if decrement <= WARN else RESULTS.not_converged
     minima = alone(value, theta)
     return Fit(
-        objective, theta, value, gradient, *parts, np.asarray(decrement), np.asarray(result), minima
+        Quadratic(objective, theta, *parts),
+        value,
+        gradient,
+        np.asarray(decrement),
+        np.asarray(result),
+        minima,
     )

@@ -83,8 +83,8 @@ class LeastNorm:
         self.has_penalty = bool(ridge.any())
         # maps the solution to β
         self.coefficient_map = np.eye(p) / np.sqrt(ridge) if self.has_penalty else np.eye(p)
-        if len(fit.null_space) and not self.cut and not self.has_penalty:
-            self.coefficient_map = scipy.linalg.null_space(fit.null_space[:, :p])
+        if len(fit.quadratic.null_space) and not self.cut and not self.has_penalty:
+            self.coefficient_map = scipy.linalg.null_space(fit.quadratic.null_space[:, :p])
         self.natural: Array | None = None  # maps β to the columns as given, whose norm counts
         if isinstance(fit.objective, OrthogonalGLM) and not fit.objective.is_shift:
             self.natural = fit.objective.basis[:p, :p]
@@ -307,7 +307,7 @@ def least_norm(fit: Fit) -> LeastNorm | None:
 
     None for other fits.
     """
-    model = fit.predictors
+    model = fit.quadratic.predictors
     objective = fit.objective
     if (
         model is None

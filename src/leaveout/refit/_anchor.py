@@ -141,10 +141,10 @@ class Products(RefitMetric):
             fit.num_params,
         )
         self.sketched = isinstance(F, HostBatch) and np.allclose(
-            F.arrays.alpha * fit.scaling.scale**2, 1.0
+            F.arrays.alpha * fit.quadratic.scaling.scale**2, 1.0
         )
-        self.inverse = sketched(rank)(fit) if self.sketched else fit.learned_inverse
-        preconditioner = fit.scaling, fit.null_space, self.inverse
+        self.inverse = sketched(rank)(fit) if self.sketched else fit.quadratic.learned_inverse
+        preconditioner = fit.quadratic.scaling, fit.quadratic.null_space, self.inverse
         if self.kind == np.float64:
             self.preconditioner = preconditioner
         else:
@@ -153,7 +153,7 @@ class Products(RefitMetric):
             )
 
     def solve(self, gradient, u, lanes):
-        theta = self.fit.at(u)
+        theta = self.fit.quadratic.at(u)
         step = np.empty_like(gradient)
         is_varied = isinstance(self.F, HostBatch) and (theta != theta[0]).any()
         # refits at different θ whose products are computed together, as the model keeps data of so
@@ -172,14 +172,16 @@ class Products(RefitMetric):
 def sketched(rank: int) -> Callable[[Fit], NystromPreconditioner]:
     """Return the function that sketches the curvature of a fit, once."""
     return cached_on(
-        lambda fit: sketch(function(fit.objective, fit.theta), fit.scaling, fit.vector, rank)
+        lambda fit: sketch(
+            function(fit.objective, fit.theta), fit.quadratic.scaling, fit.vector, rank
+        )
     )
 
 
 def is_narrow(fit: Fit, width: int) -> bool:
     """Tell whether Woodbury on held-out rows is cheaper than a factor of the fold's Hessian."""
     objective = fit.objective
-    if fit.factor is None or not (
+    if fit.quadratic.factor is None or not (
         isinstance(objective, AbstractLinearPredictor) and objective.low_rank
     ):
         return False
@@ -197,7 +199,7 @@ def own_metric(
     if not is_narrow(fit, rows.index.shape[1]):
         return *_dense(fit, rows), None
     z, slope, curvature = _touched_rows(fit, rows)
-    gradient = fit.whiten(fit.gradient) + np.einsum("rk,rkp->rp", slope, z)
+    gradient = fit.quadratic.whiten(fit.gradient) + np.einsum("rk,rkp->rp", slope, z)
     count = z.shape[1]
     outputs = curvature.shape[-1]
     gram = (z @ z.swapaxes(1, 2)).reshape(len(z), -1, outputs, count)
@@ -237,7 +239,11 @@ def _touched_rows(fit: Fit, rows: RefitRows) -> tuple[np.ndarray, np.ndarray, np
     delta = np.where(np.asarray(rows.index) < fit.objective.num_units, rows.weight - 1.0, 0.0)
     slope = delta[..., None] * slope.reshape(count, width, outputs)
     curvature = delta[..., None, None] * curvature.reshape(count, width, outputs, outputs)
-    return fit.whiten(raw).reshape(count, width * outputs, -1), slope.reshape(count, -1), curvature
+    return (
+        fit.quadratic.whiten(raw).reshape(count, width * outputs, -1),
+        slope.reshape(count, -1),
+        curvature,
+    )
 
 
 @compile_static
@@ -257,7 +263,7 @@ def _dense(fit: Fit, rows: RefitRows) -> tuple[DenseMetric, Bool[np.ndarray, " r
     # numbers in the rows that a group of refits gathers
     chunk = max(1, 2**20 // (rows.index.shape[1] * fit.num_params))
     change = derive_batch(fit.objective, fit.theta, rows).hessian_changes(chunk)
-    whitener = np.asarray(fit.whitener)
+    whitener = np.asarray(fit.quadratic.whitener)
     hessians = np.eye(fit.num_params) + whitener @ change @ whitener.T
     pivots = np.array([_least_pivot(hessian) for hessian in hessians])
     singular = ~(pivots > SINGULAR_SHARE)
@@ -607,23 +613,23 @@ class LinearFitCache:
 
 @cached_on
 def linear_cache(fit: Fit) -> LinearFitCache:
-    model = fit.predictors
+    model = fit.quadratic.predictors
     assert model is not None
     theta = fit.vector
     eta = model.eta(theta[None])[0]
     (weight,), (kappa,) = model.weigh(np.ones((1, len(model.y))))
     loss, slope, curvature = model.loss.derivatives(eta, model.y, (0, 1, 2))
-    root = np.asarray(fit.whitener)
+    root = np.asarray(fit.quadratic.whitener)
     several = model.design.outputs > 1
     shares = model.shares(eta, curvature)
     roots = shares if several else None
     reference = np.ones(len(eta)) if several else curvature
     extents: Extent = model.design.extent(root, shares)
-    null = np.asarray(fit.null_space)
+    null = np.asarray(fit.quadratic.null_space)
     flat = null.T @ null if len(null) else 0.0
     norms = None if model.norms is None else model.norms.times(float(kappa))
     reach = None if norms is None else norms.reach(root)
-    scale = np.sqrt(np.sum(np.asarray(fit.factor) ** 2, axis=1))
+    scale = np.sqrt(np.sum(np.asarray(fit.quadratic.factor) ** 2, axis=1))
     moves = root
     if several and norms is None and model.design.shifts_apart(model.bending(theta[None])[0]):
         # no refit moves along the others, of which the penalty alone may know
@@ -736,7 +742,7 @@ def _required_information(fit: Fit, condition: float) -> float:
     if system is None:
         return 0.0
     # times ‖|R| s‖²: least squares that keep less are solved by a factor of the rows instead
-    if system.has_penalty and len(fit.null_space):
+    if system.has_penalty and len(fit.quadratic.null_space):
         return np.inf
     return 1e-7 * condition
 

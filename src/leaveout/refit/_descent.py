@@ -223,11 +223,11 @@ class Descent:
     @property
     def theta(self) -> Points:
         """Raveled parameters of the candidates."""
-        return self.fit.at(self.candidates.u)
+        return self.fit.quadratic.at(self.candidates.u)
 
     def gradient(self, u: Points, lanes: Lanes) -> Points:
         """Whitened gradients of each refit's own F."""
-        return self.fit.whiten(self.F.look(self.fit.at(u), lanes)[1])
+        return self.fit.quadratic.whiten(self.F.look(self.fit.quadratic.at(u), lanes)[1])
 
     def losses(self) -> HeldOutLosses:
         """Held-out losses at the candidates."""
@@ -256,7 +256,7 @@ class Descent:
         """
         fit = self.fit
         lanes, u, step, _, size, remainder = candidates[:6]
-        theta = fit.at(u)
+        theta = fit.quadratic.at(u)
         if isinstance(self.metric, ExpandedMetric):
             losses = self.F.losses(theta, lanes)
             error = self.metric.change(u, remainder, lanes)
@@ -278,11 +278,13 @@ class Descent:
             if fit.objective.costs.falls:
                 slopes = u
             else:
-                slopes = fit.whiten(self.F.slopes(theta, lanes))
+                slopes = fit.quadratic.whiten(self.F.slopes(theta, lanes))
             share = np.minimum(1.0, 2 / np.sqrt(count))[:, None]
             directions.append(distance * share * self._steepest(slopes))
         moves = [sign * direction for direction in directions for sign in (1.0, -1.0)]
-        losses, changes = self.F.around(theta, fit.unwhiten(np.stack(moves, axis=1)), lanes)
+        losses, changes = self.F.around(
+            theta, fit.quadratic.unwhiten(np.stack(moves, axis=1)), lanes
+        )
         error = np.where(np.isnan(changes).any(1), np.inf, changes.max(1))
         error = np.where(is_finite | ~held.any(1), error, np.inf)
         error += unsure + LOSS_ROUNDING * np.abs(losses).reshape(len(lanes), -1).sum(1)
@@ -376,7 +378,7 @@ def begin(
     linear = isinstance(fit.objective, AbstractLinearPredictor)
     start = None
     metric: RefitMetric = IdentityMetric()
-    if fit.factor is None:
+    if fit.quadratic.factor is None:
         metric = Products(fit, F, COARSE if fold_hessians else ROUGH)
     elif fold_hessians or linear:
         metric, is_singular, start = own_metric(fit, rows)
@@ -398,14 +400,14 @@ def begin(
         is_open,
     )
     natural = float(np.sqrt(abs(float(fit.value)) / fit.objective.num_units))
-    dear = fit.factor is None or is_dear(fit.objective, fit.num_params)
+    dear = fit.quadratic.factor is None or is_dear(fit.objective, fit.num_params)
     batch = Descent(fit, rows, F, metric, candidates, natural, linear, dear, expansion)
     if u is not None:
         return batch
     if expansion is not None:
         start = expansion.start
     if start is None and fit.objective.local and isinstance(F, DerivedBatch):
-        start = fit.whiten(fit.gradient + F.weight_gradient(lanes))
+        start = fit.quadratic.whiten(fit.gradient + F.weight_gradient(lanes))
     if start is None:
         start = batch.gradient(candidates.u, lanes)
     step = np.where(is_open[:, None], metric.solve(start, candidates.u, lanes), 0.0)
@@ -614,7 +616,11 @@ class Sample(NamedTuple):
 def available(fit: Fit, rows: RefitRows) -> bool:
     """Whether a sample can be drawn and is much cheaper than all units."""
     n = fit.objective.num_units
-    if not fit.objective.local or fit.factor is None or int(rows.num_refits) < MIN_SCREENED_REFITS:
+    if (
+        not fit.objective.local
+        or fit.quadratic.factor is None
+        or int(rows.num_refits) < MIN_SCREENED_REFITS
+    ):
         return False
     large = n >= max(10 * fit.num_params, 4 * max(SIZES))
     return bool(
@@ -629,7 +635,7 @@ def samples(fit: Fit) -> tuple[Sample, ...]:
     One draw in five is uniform.
     """
     n = fit.objective.num_units
-    size = np.sum(fit.influence**2, 1)
+    size = np.sum(fit.quadratic.influence**2, 1)
     chance = 0.8 * size / max(size.sum(), 1e-300) + 0.2 / n
     chance /= chance.sum()
     indices = np.random.default_rng(0).choice(n, max(SIZES), p=chance)
@@ -639,7 +645,12 @@ def samples(fit: Fit) -> tuple[Sample, ...]:
         objective = fit.objective.subset(units)
         assert objective is not None
         parts.append(
-            Sample(objective, 1 / (m * chance[units]), times.astype(float), fit.influence[units])
+            Sample(
+                objective,
+                1 / (m * chance[units]),
+                times.astype(float),
+                fit.quadratic.influence[units],
+            )
         )
     return tuple(parts)
 
@@ -673,7 +684,7 @@ def _chunked_gradients(
     fit: Fit, sample: Sample, index: Arrays, weight: Arrays, held: Arrays, u: Arrays, chunk: int
 ) -> tuple[Array, Array]:
     m, count = jnp.sum(sample.times), len(sample.times)
-    whitener = jnp.asarray(fit.whitener)
+    whitener = jnp.asarray(fit.quadratic.whitener)
     vector = lambda u: ravel(fit.theta) + u @ whitener
     unwhitened = lambda u: unravel(vector(u), fit.theta)
     losses = lambda u: sample.objective.score(
@@ -759,7 +770,7 @@ def _minimise(batch: Descent, candidates: DescentCandidates, alone: bool) -> Des
         F = function(fit.objective, fit.theta, weights).of
         lanes = ONE
     start = newton_start(batch, F, candidates, lanes)
-    solution = newton(F, start, lanes, fit.null_space, fit.factor, fit.vector)
+    solution = newton(F, start, lanes, fit.quadratic.null_space, fit.quadratic.factor, fit.vector)
     is_finite = np.isfinite(solution.value)
     theta = solution.theta.copy()
     size = solution.size.copy()
@@ -771,7 +782,7 @@ def _minimise(batch: Descent, candidates: DescentCandidates, alone: bool) -> Des
             converged[k] = True
     result = np.where(converged, candidates.result, RESULTS.not_converged)
     return candidates._replace(
-        u=fit.back(theta - fit.vector),
+        u=fit.quadratic.back(theta - fit.vector),
         distance_left=size,
         result=np.where(is_finite, result, RESULTS.nonfinite),
     )
@@ -788,7 +799,7 @@ def newton_start(
     start = np.tile(batch.fit.vector, (len(lanes), 1))
     is_close = candidates.size <= 0.1 * candidates.first
     if is_close.any():
-        theta = batch.fit.at(candidates.u[is_close])
+        theta = batch.fit.quadratic.at(candidates.u[is_close])
         values = F.look(theta, lanes[is_close])[0]
         lower = values < F.look(start[is_close], lanes[is_close])[0]
         start[np.flatnonzero(is_close)[lower]] = theta[lower]
@@ -807,12 +818,12 @@ def _to_limit(
     free = limit == theta
     if free.all():
         return None
-    flat = np.vstack([fit.null_space, np.eye(len(theta))[~free]])
+    flat = np.vstack([fit.quadratic.null_space, np.eye(len(theta))[~free]])
     # the curvature along what is held is rounding, by which steps would move it
     held: Any = SimpleNamespace(
         look=F.look, hessian=lambda *arguments: F.hessian(*arguments) * np.outer(free, free)
     )
-    solution = newton(held, limit[None], lane, flat, fit.factor, fit.vector)
+    solution = newton(held, limit[None], lane, flat, fit.quadratic.factor, fit.vector)
     is_lower = solution.value[0] <= value + LOSS_ROUNDING * (1 + abs(value))
     return solution if solution.converged[0] and is_lower else None
 
@@ -907,10 +918,12 @@ def _anchor_step(fit: Fit, gradient: Vector) -> Vector:
 
     A formed H costs half of each of two products with triangular matrices.
     """
-    if fit.factor is None:
-        return fit.unwhiten(fit.learned_inverse.about(fit.whiten(gradient)[None])[0])
-    half = scipy.linalg.blas.dtrmv(fit.root.T, gradient, trans=1)
-    return scipy.linalg.blas.dtrmv(fit.root.T, half)
+    if fit.quadratic.factor is None:
+        return fit.quadratic.unwhiten(
+            fit.quadratic.learned_inverse.about(fit.quadratic.whiten(gradient)[None])[0]
+        )
+    half = scipy.linalg.blas.dtrmv(fit.quadratic.root.T, gradient, trans=1)
+    return scipy.linalg.blas.dtrmv(fit.quadratic.root.T, half)
 
 
 def _finish(
@@ -948,7 +961,7 @@ def _finish(
         is_near = bool(batch.enough(look).all()) or floor
         refit = look.candidates
         if is_near:
-            direction = fit.raw(np.random.default_rng(0).standard_normal(theta.size))
+            direction = fit.quadratic.raw(np.random.default_rng(0).standard_normal(theta.size))
             # where F curves down at the end of Newton steps, that is no minimum
             if fit.objective.convex or not curves_down(product, descent.newton, direction):
                 return refit._replace(open=np.zeros(1, bool))
@@ -959,13 +972,13 @@ def _finish(
 def _product(fit: Fit, F: Function, theta: Vector) -> Callable[[Vector], Vector]:
     """Return the function that multiplies by ∇²F at θ, plus one along flat directions."""
     product = F.products(theta)
-    flat = fit.null_space
+    flat = fit.quadratic.null_space
     return lambda v: product(v) + (v @ flat.T) @ flat
 
 
 def _place(fit: Fit, refit: DescentCandidates, theta: Vector, step: Vector) -> DescentCandidates:
     """Move a refit to θ, with the step that led there or the next one."""
-    displacement, step = fit.back(np.stack([theta - fit.vector, step]))
+    displacement, step = fit.quadratic.back(np.stack([theta - fit.vector, step]))
     size = np.array([np.linalg.norm(step)])
     return refit._replace(u=displacement[None], step=step[None], size=size)
 
@@ -1015,7 +1028,7 @@ def expand(batch: Descent) -> DescentCandidates:
     expanded = expansion.solve()
     if batch.fit.objective.costs.separate:
         everyone = batch.candidates.lanes
-        losses = batch.F.losses(batch.fit.at(np.nan_to_num(expanded.u)), everyone)
+        losses = batch.F.losses(batch.fit.quadratic.at(np.nan_to_num(expanded.u)), everyone)
         error = expansion.change(expanded.u, expanded.distance_left, everyone)
         expanded = expanded._replace(losses=losses, error=error)
     candidates = batch.open_candidates
@@ -1085,7 +1098,7 @@ def _ratio(batch: Descent, candidates: DescentCandidates, expanded: ExpandedBatc
     lanes, u, *_ = candidates
     metric = ExpandedMetric(cast(Expansion, batch.expansion), candidates)
     step = metric.solve(batch.gradient(u, lanes), u, lanes)
-    losses = batch.F.losses(batch.fit.at(u - step), lanes)
+    losses = batch.F.losses(batch.fit.quadratic.at(u - step), lanes)
     total = lambda part: np.abs(part).reshape(len(lanes), -1).sum(1)
     rounding = 1e-9  # error of a loss, and of a whitened length
     estimate = expanded.error[lanes] + rounding * (1 + total(losses))

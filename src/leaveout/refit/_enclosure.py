@@ -693,12 +693,12 @@ def _step(state: CertifiedBatch, way: Way, enough: Enough, is_first: bool) -> tu
     digits += 4 * UNIT * size[:, None] * norm
     # the step is added to u, from which θ comes back by L⁻¹
     step = -np.einsum("rpk,rk->rp", root, whitened)
-    step_rounding = np.abs(step) @ np.linalg.norm(np.asarray(state.fit.factor), axis=1)
+    step_rounding = np.abs(step) @ np.linalg.norm(np.asarray(state.fit.quadratic.factor), axis=1)
     step_rounding *= 2 * (theta.shape[1] + 4) * UNIT * anchor.rounding.root
     digits += step_rounding[:, None] * anchor.length
     # otherwise a full step may lead further away
     is_proved = (balls.after <= 0.5 * balls.distance) & np.isfinite(balls.after)
-    step = np.asarray(state.fit.back(step))
+    step = np.asarray(state.fit.quadratic.back(step))
     way, step_share = _take_shares(state, way, step, -(decrement**2), SHORTEST[0], is_proved)
     state.u[lanes], state.slope[lanes], state.noise[lanes] = way.u, size, noise
     after = np.where(step_share == 1, balls.after + remainder, np.inf)
@@ -740,7 +740,7 @@ def across_metrics(state: CertifiedBatch, root: Float[np.ndarray, "lanes params 
 
     ‖LᵀR‖, and the rounding of H.
     """
-    factor = np.asarray(state.fit.factor)
+    factor = np.asarray(state.fit.quadratic.factor)
     scale = np.sqrt(np.sum(factor**2, axis=1))
     (n, p) = state.anchor.model.design.shape
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a refit that diverges
@@ -840,7 +840,7 @@ def _gradient(state: CertifiedBatch, way: Way) -> tuple[Points, Array, PerLane]:
     sums = total(np.abs(weighted_slopes, out=weighted_slopes), 2) @ anchor.length
     noise = anchor.rounding.gradient(sums, np.linalg.norm(way.u, axis=1)) + anchor.noise
     # an estimate counts rounding at its usual size: signs are random, in sums and among their terms
-    scale = np.sqrt(np.sum(np.asarray(state.fit.factor) ** 2, axis=1))
+    scale = np.sqrt(np.sum(np.asarray(state.fit.quadratic.factor) ** 2, axis=1))
     noise *= np.linalg.norm(anchor.root * scale) / (anchor.rounding.root * anchor.rounding.rows)
     state.gradients += len(theta)
     return gradient, change, noise / np.sqrt(state.metric.kept_share[way.lanes])

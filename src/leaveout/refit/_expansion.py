@@ -36,7 +36,11 @@ def expandable(fit: Fit, rows: RefitRows) -> Runs | None:
     """
     count = len(rows.index)
     size = fit.num_params
-    if fit.factor is None or len(fit.null_space) or count != int(rows.num_refits):
+    if (
+        fit.quadratic.factor is None
+        or len(fit.quadratic.null_space)
+        or count != int(rows.num_refits)
+    ):
         return None
     steps = MIN_REFIT_PASSES * count
     units = fit.objective.num_units
@@ -137,7 +141,7 @@ class Expansion:
         joint_slopes, joint_curves = (
             part[..., 0] if is_single else np.empty(part.shape[:2]) for part in (slopes, curves)
         )
-        eye = fit.unwhiten(np.eye(size))
+        eye = fit.quadratic.unwhiten(np.eye(size))
         point = np.tile(fit.vector, (len(i), 1)), eye[i], eye[j]
         for k, (first, second) in enumerate(result.derivatives(point)):
             if i[k] == j[k]:
@@ -146,9 +150,9 @@ class Expansion:
         self.slopes = slopes
         self.curves = curves
         self.joint_curves = joint_curves
-        self.third = fit.whiten(result.bends(point))[self.pair]
+        self.third = fit.quadratic.whiten(result.bends(point))[self.pair]
         # the gradient of each refit's own F at θ̂
-        self.start = fit.whiten(fit.gradient) - joint_slopes.T
+        self.start = fit.quadratic.whiten(fit.gradient) - joint_slopes.T
         # gradients that take as long as passes pushed along two directions: 3 and 49 ms at 50,000
         # steps
         self.gradients = 16.0 * (len(i) + 2 * size)
@@ -217,7 +221,7 @@ class Expansion:
         is_finite = np.isfinite(u).all(1)
         weighed = u[is_finite] * np.abs(self.slopes[:, is_finite]).sum((0, 2))[:, None]
         axes = np.linalg.eigh(weighed.T @ weighed)[1].T
-        along = self.fit.unwhiten(np.repeat(axes, 2, axis=0))
+        along = self.fit.quadratic.unwhiten(np.repeat(axes, 2, axis=0))
         sign = np.tile([1.0, -1.0], len(axes))
         third_difference = 0.2  # whitened step of the differences that give third derivatives
         points = self.fit.vector + third_difference * sign[:, None] * along, along, along
@@ -226,7 +230,7 @@ class Expansion:
         joint = np.empty((len(axes), len(u)))
         for k, (up, down) in enumerate(zip(pushed, pushed, strict=True)):
             loss_derivatives[k], joint[k] = up[0] - down[0], up[1] - down[1]
-        bends = self.fit.whiten(self.runs.bends(points))
+        bends = self.fit.quadratic.whiten(self.runs.bends(points))
         fourth = np.linalg.norm(bends[::2] - bends[1::2], axis=1).max()
         return Beyond(
             axes,

@@ -593,7 +593,7 @@ def refit_active_cox(
     center, radius, error, result = (
         np.array(part) for part in (*first.ball(), first.error, first.result)
     )
-    theta = model.spread(fit.at(center))
+    theta = model.spread(fit.quadratic.at(center))
     reported = model.spread(first.theta)
     if first.scores is None:
         scores = np.full(len(error), np.nan)
@@ -616,7 +616,7 @@ def refit_active_cox(
 
     def parameters_at(u: RefitPoints) -> RefitPoints:
         out = base.copy()
-        out[:, model.place] += fit.unwhiten(u)
+        out[:, model.place] += fit.quadratic.unwhiten(u)
         return out
 
     ball = lambda: (moves, radius)
@@ -649,9 +649,9 @@ def _keeps(
     """Whether each refit keeps the active coefficients and their signs, within a distance."""
     full_model = model.whole
     n = model.num_units
-    theta = model.spread(fit.at(center))
+    theta = model.spread(fit.quadratic.at(center))
     held = np.setdiff1d(np.arange(len(full_model.slope)), model.place)
-    ranges = np.multiply.outer(radius, np.sqrt(np.sum(fit.root**2, axis=0)))
+    ranges = np.multiply.outer(radius, np.sqrt(np.sum(fit.quadratic.root**2, axis=0)))
     (floor, ceiling) = segments(full_model, model.place, model.sign)
     active_theta = theta[:, model.place]
     with np.errstate(invalid="ignore"):
@@ -975,7 +975,7 @@ class Following:
             out = np.zeros((count, len(self.active_fit.full_model.slope)))
             for lanes, active_fit, *_ in self.parts:
                 out[lanes] = active_fit.full_parameters(
-                    active_fit.fit.at(u[lanes, : len(active_fit.anchor.root)])
+                    active_fit.fit.quadratic.at(u[lanes, : len(active_fit.anchor.root)])
                 )
             return out
 

@@ -148,8 +148,8 @@ def distances(fit: Fit, batch: RefitBatch, theta: RefitPoints) -> tuple[PerRefit
     if batch.ball is None:
         return np.full(len(theta), np.inf), nowhere
     center, radius = batch.ball()
-    if fit.predictors is None:
-        distance = radius + np.linalg.norm(fit.back(theta - fit.vector) - center, axis=1)
+    if fit.quadratic.predictors is None:
+        distance = radius + np.linalg.norm(fit.quadratic.back(theta - fit.vector) - center, axis=1)
         proved = nowhere
     else:
         anchor = linear_cache(fit)
@@ -173,11 +173,11 @@ def lengths_of_moves(fit: Fit, moves: RefitPoints) -> tuple[PerRefit, PerRefit]:
 
     Relative to H's own, and of the products.
     """
-    length = np.linalg.norm(fit.back(moves), axis=1)
-    if fit.predictors is None:
+    length = np.linalg.norm(fit.quadratic.back(moves), axis=1)
+    if fit.quadratic.predictors is None:
         return length, np.zeros(len(length))
     size = np.abs(moves) @ _scale(fit)
-    (n, p) = fit.predictors.design.shape
+    (n, p) = fit.quadratic.predictors.design.shape
     square = (n + p + 8) * UNIT * size**2
     return length, UP * (
         np.minimum(np.sqrt(square), square / np.maximum(length, 1e-300)) + (p + 16) * UNIT * size
@@ -189,8 +189,8 @@ def lengths(fit: Fit, rows: Float[Array, "rows params"]) -> Float[Array, " rows"
 
     The largest change of xᵀθ by a move of length one in the norm of H.
     """
-    computed = np.linalg.norm(fit.whiten(rows), axis=1)
-    if fit.predictors is None:
+    computed = np.linalg.norm(fit.quadratic.whiten(rows), axis=1)
+    if fit.quadratic.predictors is None:
         return computed
     anchor = linear_cache(fit)
     return (
@@ -201,7 +201,7 @@ def lengths(fit: Fit, rows: Float[Array, "rows params"]) -> Float[Array, " rows"
 
 def distance_of_fit(fit: Fit) -> tuple[float, bool]:
     """Bound the distance of θ̂ from the exact minimiser, and tell whether the bound is proved."""
-    if fit.predictors is None:
+    if fit.quadratic.predictors is None:
         return float(fit.decrement), False
     anchor: LinearFitCache = linear_cache(fit)
     slope = np.array([np.linalg.norm(anchor.leftover) * anchor.rounding.growth + anchor.noise])
@@ -211,7 +211,7 @@ def distance_of_fit(fit: Fit) -> tuple[float, bool]:
 
 def _scale(fit: Fit) -> Float[Array, " params"]:
     """Return √H_jj."""
-    return np.linalg.norm(np.asarray(fit.factor), axis=1)
+    return np.linalg.norm(np.asarray(fit.quadratic.factor), axis=1)
 
 
 def fill_undetermined(fit: Fit, rows: RefitRows, batch: RefitBatch) -> tuple[RefitRows, RefitBatch]:
@@ -234,7 +234,7 @@ def fill_undetermined(fit: Fit, rows: RefitRows, batch: RefitBatch) -> tuple[Ref
     one_row = np.sum(rows.index < num_units, axis=1) == 1
     held = np.where(is_undetermined[:, None], False, rows.held)
     refits = []
-    if fit.predictors is not None and not kinks(fit.objective):
+    if fit.quadratic.predictors is not None and not kinks(fit.objective):
         for lane in np.flatnonzero(is_undetermined & ~one_row):
             weights = weights_of(rows, num_units, np.array([lane]))[0]
             refit = _within(fit, rows.index[lane], weights, rows.held[lane])
@@ -281,7 +281,7 @@ def _of_least_norm(fit: Fit, rows: RefitRows, batch: RefitBatch) -> RefitBatch:
     num_units = fit.objective.num_units
     system = least_norm(fit)
     cost = num_units * fit.num_params * len(undetermined) * min(num_units, fit.num_params)
-    if system is None or fit.predictors is None or cost > DEAR:
+    if system is None or fit.quadratic.predictors is None or cost > DEAR:
         return batch
     distances = np.full(len(undetermined), np.inf)
     result = np.array(batch.result)
@@ -307,7 +307,9 @@ def _of_least_norm(fit: Fit, rows: RefitRows, batch: RefitBatch) -> RefitBatch:
         center, radius = np.zeros((count, fit.num_params)), np.full(count, np.inf)
         if batch.ball is not None:
             center, radius = (np.array(part) for part in batch.ball())
-        center[undetermined] = fit.back(np.where(np.isfinite(theta), theta - fit.vector, 0.0))
+        center[undetermined] = fit.quadratic.back(
+            np.where(np.isfinite(theta), theta - fit.vector, 0.0)
+        )
         radius[undetermined] = distances * np.sqrt(num_units)
         return center, radius
 
@@ -323,11 +325,13 @@ def _within(
     """Refit one fold across the directions that it leaves undetermined; None if that predicts no
     unit.
     """
-    model = cast(Predictors, fit.predictors)
+    model = cast(Predictors, fit.quadratic.predictors)
     null = undetermined_directions(fit, weights)
     units = np.where(index < len(weights), index, 0)
     # [width, outputs, params]
-    rows = model.design.whiten(units, fit.root).reshape(len(index), -1, len(fit.root))
+    rows = model.design.whiten(units, fit.quadratic.root).reshape(
+        len(index), -1, len(fit.quadratic.root)
+    )
     along = np.sqrt(np.sum((rows @ null.T) ** 2, axis=(1, 2)))
     # share of a unit's row along undetermined directions: a thousand times its rounding error
     inside = held & (along <= 1e-6 * np.sqrt(np.sum(rows**2, axis=(1, 2))))
@@ -347,10 +351,12 @@ def undetermined_directions(
     fit: Fit, weights: Float[np.ndarray, " units"]
 ) -> Float[np.ndarray, "null rank"]:
     """Return the null vectors of a refit's Hessian in the fit's whitened coordinates, one a row."""
-    root = np.asarray(fit.whitener)
+    root = np.asarray(fit.quadratic.whitener)
     F = function(fit.objective, fit.theta, weights)
     values, vectors = np.linalg.eigh(
-        root @ (F.hessian(fit.vector) + fit.null_space.T @ fit.null_space) @ root.T
+        root
+        @ (F.hessian(fit.vector) + fit.quadratic.null_space.T @ fit.quadratic.null_space)
+        @ root.T
     )
     # share of the full fit's curvature along a direction: ten times the share at which a Hessian
     # counts as singular
@@ -361,16 +367,20 @@ def refit_across(
     fit: Fit, weights: Float[np.ndarray, " units"], null: Float[np.ndarray, "null rank"]
 ) -> NewtonResult:
     """Minimise F(·, w) from θ̂ in displacements across the null vectors."""
-    assert fit.factor is not None
-    flat = np.concatenate([fit.null_space, null @ fit.factor.T])
+    assert fit.quadratic.factor is not None
+    flat = np.concatenate([fit.quadratic.null_space, null @ fit.quadratic.factor.T])
     return newton(
-        function(fit.objective, fit.theta, weights).of, fit.vector[None], ONE, flat, fit.factor
+        function(fit.objective, fit.theta, weights).of,
+        fit.vector[None],
+        ONE,
+        flat,
+        fit.quadratic.factor,
     )
 
 
 def inverse_root(fit: Fit) -> Float[np.ndarray, "rank params"]:
     """Return L⁻¹ without flat directions, so that its product with itself is `H⁻¹`."""
-    if not len(fit.null_space):
-        return fit.root
-    across = np.linalg.qr(fit.null_space.T)[0]
-    return fit.root - (fit.root @ across) @ across.T
+    if not len(fit.quadratic.null_space):
+        return fit.quadratic.root
+    across = np.linalg.qr(fit.quadratic.null_space.T)[0]
+    return fit.quadratic.root - (fit.quadratic.root @ across) @ across.T

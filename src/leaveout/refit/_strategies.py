@@ -265,7 +265,7 @@ class NewtonStep(AbstractRefit):
             if alone(fit, rows):
                 return refit_by_probes(fit, rows, CLOSE_ENOUGH, steps=1)
             return one_step(fit, rows)
-        if fit.predictors is not None:
+        if fit.quadratic.predictors is not None:
             return _newton_step(fit, rows, judge)
         batch = _flag_crossed(begin(fit, rows, fold_hessians=True))
         return _judge(batch) if judge else _batch_of(batch, unjudged=True)
@@ -302,7 +302,7 @@ class Exact(AbstractRefit):
             return _solved(fit, rows, judge)
         if wide(fit) is not None:
             return exactly(fit, rows)
-        if fit.predictors is not None:
+        if fit.quadratic.predictors is not None:
             at_end = lambda look: linear.error(fit, rows, look.center, look.center, look.half)
             return _enclose(fit, rows, self._is_converged, at_end, target=self.tol)
         batch = begin(fit, rows)
@@ -392,7 +392,7 @@ class Certified(AbstractRefit):
                 return refit_by_probes(fit, rows, self.rtol)
             return exactly(fit, rows)
         allowed = self.rtol * float(rows.scale) * _num_scored(fit, rows)
-        if fit.predictors is not None:
+        if fit.quadratic.predictors is not None:
             judged = linear.Judge(fit, rows, allowed)
             always = self.proofs == "always"
             return _enclose(fit, rows, judged, judged.final_errors, allowed, always=always)
@@ -445,10 +445,14 @@ def _num_scored(fit: Fit, rows: RefitRows) -> np.ndarray:
 def _batch_at(fit: Fit, rows: RefitRows, u: np.ndarray, judge: bool) -> RefitBatch:
     """Return refits at the displacements u."""
     if not judge:
-        return RefitBatch(lambda: fit.at(u), np.full(len(u), np.inf), np.zeros(len(u), int))
-    if fit.predictors is not None:
+        return RefitBatch(
+            lambda: fit.quadratic.at(u), np.full(len(u), np.inf), np.zeros(len(u), int)
+        )
+    if fit.quadratic.predictors is not None:
         return _judged_by_proof(
-            linear.FirstStep(fit, rows), linear.predictors_at(fit, rows, u), lambda: fit.at(u)
+            linear.FirstStep(fit, rows),
+            linear.predictors_at(fit, rows, u),
+            lambda: fit.quadratic.at(u),
         )
     return _judge(_flag_crossed(begin(fit, rows, expanded=True, u=u)))
 
@@ -586,31 +590,35 @@ def _expansion(fit: Fit, rows: RefitRows, order: int) -> np.ndarray:
     """Infinitesimal jackknife in whitened coordinates, from J = ∂²F/∂θ∂w, computed once, or along
     each refit's own path.
     """
-    model = fit.predictors
+    model = fit.quadratic.predictors
     closed = model is not None and model.separate
     together = (
         closed
         or not fit.objective.local
         or type(fit.objective).jacobian is not AbstractObjective.jacobian
     )
-    if together and fit.factor is not None and fit.num_params <= max(64, int(rows.num_refits)):
+    if (
+        together
+        and fit.quadratic.factor is not None
+        and fit.num_params <= max(64, int(rows.num_refits))
+    ):
         delta = np.where(rows.index < fit.objective.num_units, rows.weight - 1.0, 0.0)
         places = np.minimum(rows.index, fit.objective.num_units - 1)  # δ is zero at padding
         first = -np.array(
-            [d @ fit.influence[index] for index, d in zip(places, delta, strict=True)]
+            [d @ fit.quadratic.influence[index] for index, d in zip(places, delta, strict=True)]
         )
         if order == 1:
             return first
         if closed and model is not None and model.norms is None and model.design.outputs == 1:
             return first + 0.5 * _whitened_steps(
-                fit, _second_derivative(fit, model, rows, fit.unwhiten(first))
+                fit, _second_derivative(fit, model, rows, fit.quadratic.unwhiten(first))
             )
     F = derive_batch(fit.objective, fit.theta, rows)
     if isinstance(F, ClosedFormBatch):
         first = _whitened_steps(fit, F.path())
         if order == 1:
             return first
-        return first + 0.5 * _whitened_steps(fit, F.path(fit.unwhiten(first)))
+        return first + 0.5 * _whitened_steps(fit, F.path(fit.quadratic.unwhiten(first)))
     objective = fit.objective
     gradients = np.asarray(
         _path(objective, fit.theta, rows.index, rows.weight, None, _chunk(fit, rows))
@@ -618,7 +626,7 @@ def _expansion(fit: Fit, rows: RefitRows, order: int) -> np.ndarray:
     first = _whitened_steps(fit, gradients)
     if order == 1:
         return first
-    direction = fit.unwhiten(first)
+    direction = fit.quadratic.unwhiten(first)
     gradients = np.asarray(
         _path(objective, fit.theta, rows.index, rows.weight, direction, _chunk(fit, rows))
     )
@@ -644,27 +652,27 @@ def _second_derivative(fit: Fit, model: Predictors, rows: RefitRows, direction: 
 
 
 def _chunk(fit: Fit, rows: RefitRows) -> int:
-    if fit.factor is not None:
+    if fit.quadratic.factor is not None:
         return own_passes(fit.objective, rows.index.shape[1])
     return passes(fit.objective)
 
 
 def _whitened_steps(fit: Fit, gradients: np.ndarray) -> np.ndarray:
     """Compute minus the whitened steps by the full fit's Hessian."""
-    whitened = fit.whiten(gradients)
-    if fit.factor is not None:
+    whitened = fit.quadratic.whiten(gradients)
+    if fit.quadratic.factor is not None:
         return -whitened
     F = function(fit.objective, fit.theta).of
     points = np.broadcast_to(fit.vector, whitened.shape)
     return -solve_once(
         F,
-        fit.coordinates,
-        fit.null_space,
+        fit.quadratic.coordinates,
+        fit.quadratic.null_space,
         points,
         whitened,
         np.zeros(len(points), int),
         COARSE,
-        fit.learned_inverse,
+        fit.quadratic.learned_inverse,
     )
 
 

@@ -60,8 +60,12 @@ FLOOR = 1e-13  # relative rounding error of F
 @cached_on
 def wide(fit: Fit) -> "WideModel | None":
     """Quantities that refits share, if rows are sparse and H is not formed; else None."""
-    model = fit.predictor_data
-    if fit.factor is None and model is not None and isinstance(model.design, SparseDesign):
+    model = fit.quadratic.predictor_data
+    if (
+        fit.quadratic.factor is None
+        and model is not None
+        and isinstance(model.design, SparseDesign)
+    ):
         return WideModel(fit, model)
     return None
 
@@ -316,7 +320,7 @@ def exactly(fit: Fit, rows: RefitRows, steps: int = MAX_WIDE_NEWTON_STEPS) -> Re
     )
     error = np.abs(losses - last).sum(1) + 1e-12 * np.abs(losses).sum(1)
     result = np.where(refits.converged, RESULTS.successful, RESULTS.not_converged)
-    ball = lambda: (fit.back(refits.theta - wide_model.theta), np.zeros(len(error)))
+    ball = lambda: (fit.quadratic.back(refits.theta - wide_model.theta), np.zeros(len(error)))
     return RefitBatch(
         lambda: refits.theta,
         error,

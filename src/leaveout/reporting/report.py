@@ -266,7 +266,7 @@ def _calls(estimate: Estimate, file: str = "data.npz") -> list[str]:
     arguments = labels.asked and f", {labels.asked}"
     settings = ""
     if estimate.fit is not None:
-        settings = estimate.fit.settings
+        settings = estimate.fit._settings
     plan = (
         estimate.plan.call
         or f"lo.Plan(...)  # {estimate.plan.num_refits} refits of {estimate.plan.widths} each"

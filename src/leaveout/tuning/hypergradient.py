@@ -166,7 +166,7 @@ class LossSlopes:
         """
         if len(groups) > 1 and not self._by_adjoints(fit, rho):
             return [self(fit, plan, rho, among) for among in groups]
-        if fit.factor is None:
+        if fit.quadratic.factor is None:
             raise ValueError(
                 f"tune: sampler='gradient' forms the Hessian of {fit.num_params} parameters, too many; use sampler='optuna'."
             )
@@ -187,7 +187,7 @@ class LossSlopes:
 
     def _by_adjoints(self, fit: Fit, rho: ndarray) -> bool:
         """Whether the slope is in arrays."""
-        model = fit.predictors
+        model = fit.quadratic.predictors
         separate = (
             model is not None
             and model.separate
@@ -537,8 +537,10 @@ class LossSlopes:
             chunk = own_passes(fit.objective, batch.rows.index.shape[1])
             args = (*map(np.asarray, batch.rows[:3]), entry_share, done.theta)
             r = np.asarray(self._loss_gradients(rho, leaves, fit.theta, args, chunk))
-            p = fit.unwhiten(descent.metric.solve(fit.whiten(r), u, np.arange(len(r))))
-            q = fit.unwhiten(u)
+            p = fit.quadratic.unwhiten(
+                descent.metric.solve(fit.quadratic.whiten(r), u, np.arange(len(r)))
+            )
+            q = fit.quadratic.unwhiten(u)
             sums = self._refit_slopes(rho, leaves, fit.theta, fit.vector, (*args, p, q), chunk)
             by_rho = by_rho + np.asarray(sums[0])
             by_theta = by_theta + np.asarray(sums[1]) + r.sum(0)

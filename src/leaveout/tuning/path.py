@@ -47,7 +47,7 @@ from ..objectives.objective import as_stored
 from ..objectives.unit_weights import plan_reader
 from ..optimize.active_set import at_zeros
 from ..optimize.banded_ridge import PerTarget, candidates
-from ..optimize.fit import DOUBTFUL, Fit, anchored_at, fit
+from ..optimize.fit import DOUBTFUL, Fit, anchored_at, fit, uncached
 from ..optimize.newton import newton
 from ..plans.plan import Plan
 from ..plans.reading import PlanLike
@@ -697,7 +697,7 @@ def _estimate_points(
             builder.run(times=len(order))
             # without the results that its refits cache
             before = penalty_fit.parameters
-            same = replace(penalty_fit)
+            same = uncached(penalty_fit)
             estimate = replace(builder.finish(builder.draft), fit=same)
             make_both: tuple[Any, Any] = (
                 lambda same=same: same,

@@ -1205,7 +1205,7 @@ def floor(fit: Fit, estimate: Estimate) -> float:
     as any other.
     """
     plan = estimate.plan
-    model = fit.predictors
+    model = fit.quadratic.predictors
     times = np.bincount(plan.index, minlength=plan.num_units)
     alike = plan.held.all() and not plan.weight.any() and times.min() == times.max()
     if model is not None and model.separate and alike:

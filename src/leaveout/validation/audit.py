@@ -116,15 +116,17 @@ def repeat_minimiser(
     Steps avoid flat directions, along which F varies by rounding only.
     """
     F = function(fit.objective, fit.theta, weights)
-    whitened = fit.whiten
-    flat_directions = np.asarray(fit.null_space)
+    whitened = fit.quadratic.whiten
+    flat_directions = np.asarray(fit.quadratic.null_space)
 
     def value_and_gradient(u):
-        value, trial_gradient = F.look(fit.at(u))
+        value, trial_gradient = F.look(fit.quadratic.at(u))
         return value, whitened(trial_gradient)
 
     # its program is compiled already
-    forms_hessian = fit.predictors is None and fit.factor is not None and len(start) <= 64
+    forms_hessian = (
+        fit.quadratic.predictors is None and fit.quadratic.factor is not None and len(start) <= 64
+    )
     u = start.copy()
     value, gradient = value_and_gradient(start)
     max_audit_newton_steps = 60  # largest number of Newton steps
@@ -132,11 +134,15 @@ def repeat_minimiser(
         size = float(np.linalg.norm(gradient))
         if not size:
             return u, True
-        product = F.hessian(fit.at(u)).__matmul__ if forms_hessian else F.products(fit.at(u))
+        product = (
+            F.hessian(fit.quadratic.at(u)).__matmul__
+            if forms_hessian
+            else F.products(fit.quadratic.at(u))
+        )
 
         # by ∇²F, with the curvature of the coordinates along flat directions
         def multiply(v, product=product):
-            move = fit.unwhiten(np.ravel(v))
+            move = fit.quadratic.unwhiten(np.ravel(v))
             change = product(move)
             if len(flat_directions):
                 change = change + (flat_directions @ move) @ flat_directions
@@ -235,8 +241,8 @@ def repeat_refit(loss: HeldOutLoss, start: dict[int, Array], refit: int) -> Step
         theta, reached = solved
     else:
         move = start.get(refit, fit.vector) - fit.vector
-        u, reached = repeat_minimiser(fit, weights, fit.back(move))
-        theta = fit.at(u)
+        u, reached = repeat_minimiser(fit, weights, fit.quadratic.back(move))
+        theta = fit.quadratic.at(u)
     value = loss.losses(rows, theta[None])[0]
     exact = np.atleast_1d(value) if loss.joint else value[rows.held[0]]
     return {"exact": exact, "reached": np.asarray(reached), "place": place[rows.held]}

@@ -30,7 +30,7 @@ from ..objectives.objective import (
     aligned_copy,
     display_name,
 )
-from ..optimize.fit import Fit
+from ..optimize.fit import Fit, uncached
 from ..optimize.starts import cores
 from ..plans.plan import CAPACITY, Batch, Plan, RefitRows
 from ..refit import (
@@ -211,7 +211,7 @@ class PlanBatches:
             yield self.single_batch
             return
         single_rows = np.diff(plan.indptr).max() == 1
-        narrow = fit.factor is None or (is_narrow(fit, 1) and single_rows)
+        narrow = fit.quadratic.factor is None or (is_narrow(fit, 1) and single_rows)
         linear = isinstance(fit.objective, AbstractLinearPredictor)
         working_size = 0
         if (self.refit.own_hessians or linear) and not narrow:
@@ -227,7 +227,7 @@ class PlanBatches:
         model = None
         if narrow and kinks(fit.objective) is None and not self.formed:
             probed = self.refit.probes and by_probes(fit) and single_rows
-            model = fit.predictor_data if probed else fit.predictors
+            model = fit.quadratic.predictor_data if probed else fit.quadratic.predictors
         # numbers for each parameter, fewer where refits in array code had better share passes over
         # an approximate inverse
         numbers = 4 if fit.objective.costs.arrays is None else 2
@@ -238,7 +238,7 @@ class PlanBatches:
         for batch in plan._batches(
             CAPACITY, 4, refit_size, min_batches, uniform, lists_all_units(fit.objective)
         ):
-            if fit.predictors is not None:
+            if fit.quadratic.predictors is not None:
                 yield batch
                 continue
             index, weight, held = map(aligned_copy, batch.rows[:3])
@@ -262,7 +262,7 @@ class PlanBatches:
         if isinstance(fit.objective, AbstractLinearPredictor) and loss.evaluate is None:
             # one loss for each unit, whatever else is left out
             all_units = RefitRows.of_all(plan.num_units, plan.num_refits)
-            if fit.predictors is None:
+            if fit.quadratic.predictors is None:
                 loss_by_unit = scores(fit, all_units, fit.vector[None])[0]
             else:
                 loss_by_unit = unit_losses(fit)
@@ -379,7 +379,7 @@ def blank(loss: HeldOutLoss, refit: AbstractRefit, baseline: FloatArray) -> Esti
     unit_weight = None if units.weight is None else np.asarray(units.weight)
     elsewhere = np.full_like(baseline, np.nan) if len(fit.minima.value) > 1 else None
     model_text = (
-        f"{display_name(fit.objective)}, {fit.num_params} parameters{fit.of_rank}, "
+        f"{display_name(fit.objective)}, {fit.num_params} parameters{fit._of_rank}, "
         f"decrement of the fit {float(fit.decrement):.1e}"
     )
     return Estimate(
@@ -392,7 +392,7 @@ def blank(loss: HeldOutLoss, refit: AbstractRefit, baseline: FloatArray) -> Esti
         score=loss.title,
         response=response,
         classes=units.classes > 0,
-        fit=replace(fit),  # without the results that its refits cache
+        fit=uncached(fit),
         call=(refit, loss.evaluate),
         labels=PrintedTexts(model_text, repr(refit), fit.objective.note),
         proved=np.zeros(count, bool),

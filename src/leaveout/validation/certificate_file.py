@@ -62,7 +62,7 @@ def certify(
         raise ValueError(
             "certificate: this estimate has no fit and no data, as `without_data` leaves it; make it again."
         )
-    model = fit.predictors
+    model = fit.quadratic.predictors
     objective = fit.objective
     kinked = None
     if isinstance(objective, GLM):

@@ -545,9 +545,9 @@ def _check_dropped_columns(fit: Fit, plan: Plan) -> str:
     objective: Any = fit.objective
     cut = getattr(objective, "cut", 0.0)
     features = objective.units.features()
-    if not cut or not len(fit.null_space):
+    if not cut or not len(fit.quadratic.null_space):
         return ""
-    null = np.linalg.qr(fit.null_space[:, : len(features)].T)[0]
+    null = np.linalg.qr(fit.quadratic.null_space[:, : len(features)].T)[0]
     centred = np.stack([column - column.mean() for column in features.values()], axis=1)
     scale = np.linalg.norm(centred, axis=0)
     scale[scale == 0] = 1.0

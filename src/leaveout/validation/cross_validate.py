@@ -378,7 +378,7 @@ def strategy_of_predictions(fit: Fit, plan: Plan, strategy: AbstractRefit) -> Ab
     The tolerance of `Certified` is one of losses.
     """
     affordable = plan.num_refits * fit.objective.num_units * fit.num_params < MOST_PRODUCTS
-    if isinstance(strategy, Certified) and fit.factor is not None and affordable:
+    if isinstance(strategy, Certified) and fit.quadratic.factor is not None and affordable:
         return Exact(PREDICTION_TOLERANCE)
     return strategy
 
@@ -630,7 +630,7 @@ class EstimateColumns:
             refits["draws"] = common_error.draws
             refits["distance_left"] = np.full(len(error), common_error.distance_left)
             refits["probes"] = np.full(len(error), common_error.probes)
-        is_formed = fit.predictors is None and common_error is None
+        is_formed = fit.quadratic.predictors is None and common_error is None
         if self.keeps_theta and (is_formed or rows.index.shape[1] > 1):
             refits["theta"] = outcome.theta
         collected = Collected(refits, {}).with_losses("losses", losses)

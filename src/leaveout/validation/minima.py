@@ -21,6 +21,7 @@ from ..objectives.contiguous_folds import runs
 from ..objectives.objective import RefitPoints, float64
 from ..optimize.fit import Fit
 from ..optimize.newton import LARGE_NUM_PARAMETERS
+from ..optimize.quadratic import Quadratic
 from ..optimize.starts import SAME_MINIMUM, START_ROUNDING
 from ..plans.plan import RefitRows
 
@@ -87,15 +88,17 @@ def lower(
     F = functions(fit.objective, fit.theta, rows.take(lanes))
     start = theta[lanes]
     everyone = np.arange(len(lanes))
-    here = _descend(F, fit, start, everyone, 1)
+    here = _descend(F, fit.quadratic, start, everyone, 1)
     least = here.value - DOUBT * _fall(here.length)
     least = least - SAME_MINIMUM - START_ROUNDING * np.abs(here.value)
     lowest = least.copy()
     for minimum, scale in _other_minima(fit):
-        run = _descend(F, scale or fit, np.broadcast_to(minimum, start.shape), everyone, LOOK)
+        run = _descend(
+            F, scale or fit.quadratic, np.broadcast_to(minimum, start.shape), everyone, LOOK
+        )
         worth = np.flatnonzero(run.value - DOUBT * _fall(run.length) < lowest)
         if worth.size:
-            run = _descend(F, scale or fit, run.theta, worth, ARRIVE)
+            run = _descend(F, scale or fit.quadratic, run.theta, worth, ARRIVE)
             better = run.value < lowest[worth]
             best[lanes[worth[better]]] = run.theta[better]
             lowest[worth[better]] = run.value[better]
@@ -124,14 +127,16 @@ def _promising(fit: Fit, rows: RefitRows) -> RefitMarks:
         slopes = np.stack(
             [first[1] for first, _ in fold_runs.derivatives((points, eye, eye))], axis=1
         )
-        predicted_fall = 0.5 * np.sum((scale or fit).whiten(gradient - slopes) ** 2, axis=1)
+        predicted_fall = 0.5 * np.sum(
+            (scale or fit.quadratic).whiten(gradient - slopes) ** 2, axis=1
+        )
         # also if the value is NaN
         is_promising |= ~(value - joint - DOUBT * predicted_fall >= fold_values)
     return is_promising
 
 
 def _descend(
-    F: Functions, scale: Fit | Root, start: RefitPoints, lanes: Array, most: int
+    F: Functions, scale: Quadratic | Root, start: RefitPoints, lanes: Array, most: int
 ) -> LaneState:
     """Take steps down from `start` for some refits, by at most so many gradients."""
     resolved_fall = 1e-12  # predicted fall, relative to F, that float64 does not resolve

@@ -101,7 +101,7 @@ def partial_refits(
     numbers.
     """
     refits: dict[int, PartialRefit] = {}
-    if fit.predictors is None or fit.factor is None or kinks(fit.objective):
+    if fit.quadratic.predictors is None or fit.quadratic.factor is None or kinks(fit.objective):
         return refits
     for k in np.flatnonzero(result == RESULTS.undetermined).tolist():
         if parameters is None:
@@ -110,7 +110,7 @@ def partial_refits(
         null = undetermined_directions(fit, weights)
         refitted = refit_across(fit, weights, null)
         if refitted.converged[0]:
-            free = fit.unwhiten(null)
+            free = fit.quadratic.unwhiten(null)
             along, root = (
                 part if parameters.slope is None else part @ parameters.slope.T
                 for part in (free, inverse_root(fit))

@@ -303,7 +303,7 @@ def largest_change(
     center, radius = batch.ball()
     rank = center.shape[1]
     is_known = np.isfinite(radius)
-    place = fit.at if batch.parameters_at is None else batch.parameters_at
+    place = fit.quadratic.at if batch.parameters_at is None else batch.parameters_at
     count = min(rank, directions)
     distance = np.where(is_known, radius, 0.0)
     orthogonal = np.linalg.qr(np.random.default_rng(0).standard_normal((len(center), rank, count)))[
@@ -336,7 +336,7 @@ def _natural(objective: AbstractObjective, like: PyTree, theta: Arrays) -> PyTre
 def natural(fit: Fit, theta: FloatArray) -> PyTree:
     """Return the natural parameters of many refits, with a leading axis for the refits."""
     # nothing needs to be compiled
-    if fit.predictor_data is not None or isinstance(fit.objective, AbstractClosedForm):
+    if fit.quadratic.predictor_data is not None or isinstance(fit.objective, AbstractClosedForm):
         refits = [fit.objective.parameters.natural(unflatten(v, fit.theta)) for v in theta]
         return {name: np.array([parameters[name] for parameters in refits]) for name in refits[0]}
     leaves = _natural(fit.objective, fit.theta, theta[few_more(len(theta))])
@@ -360,7 +360,7 @@ def _predict_units(
 
 def scores(fit: Fit, rows: RefitRows, theta: ndarray) -> FloatArray:
     """Return the model's own losses of a batch, zero where not scored."""
-    model = fit.predictor_data
+    model = fit.quadratic.predictor_data
     if model is None:
         return derive_batch(fit.objective, fit.theta, rows).losses(theta, np.arange(len(theta)))
     index = np.minimum(rows.index, len(model.y) - 1)
@@ -379,7 +379,7 @@ def predictions(fit: Fit, rows: RefitRows, theta: ndarray, kind: str) -> FloatAr
 
 
 def modelled_predictions(fit: Fit, rows: RefitRows, theta: ndarray, kind: str) -> FloatArray:
-    model = fit.predictor_data
+    model = fit.quadratic.predictor_data
     if model is not None:
         eta = model.unit_predictors(np.minimum(rows.index, len(model.y) - 1), theta)
         with np.errstate(all="ignore"):

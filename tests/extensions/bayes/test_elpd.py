@@ -563,7 +563,7 @@ def test_single_cases_of_units_are_as_rows_of_their_own():
     row = np.repeat(np.arange(12), cases)
     model = lo.GLM(X, y, "poisson", lo.penalties.Ridge(1.0), weights=cases)
     each = lo.GLM(X[row], y[row], "poisson", lo.penalties.Ridge(1.0))
-    draws = lo.fit(each).at(rng.normal(size=(1000, 2)))
+    draws = lo.fit(each).quadratic.at(rng.normal(size=(1000, 2)))
     found = lo.bayes.elpd(lo.bayes.from_posterior(draws, model), lo.leave_one_out(cases=True))
     other = lo.bayes.elpd(lo.bayes.from_posterior(draws, each), lo.leave_one_out())
     for name in (
@@ -593,7 +593,9 @@ def test_parts_of_units_that_are_no_single_case_are_refused():
     model = lo.GLM(
         X, rng.binomial(4, 0.4, 12) / 4, "logistic", lo.penalties.Ridge(1.0), weights=trials
     )
-    posterior = lo.bayes.from_posterior(lo.fit(model).at(rng.normal(size=(1000, 2))), model)
+    posterior = lo.bayes.from_posterior(
+        lo.fit(model).quadratic.at(rng.normal(size=(1000, 2))), model
+    )
     with pytest.raises(ValueError, match="a row for each trial"):
         lo.bayes.elpd(posterior, lo.leave_one_out(cases=True))
     with pytest.raises(ValueError, match="score one of its cases"):

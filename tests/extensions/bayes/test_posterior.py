@@ -220,7 +220,7 @@ def test_models():
     X = rng.normal(size=(40, 2))
     model = lo.GLM(X, rng.poisson(np.exp(X[:, 0])), "poisson", lo.penalties.Ridge(1.0))
     fit = lo.fit(model)
-    draws = fit.at(rng.normal(size=(1000, 3)))
+    draws = fit.quadratic.at(rng.normal(size=(1000, 3)))
     one = lo.bayes.from_posterior(draws, model)
     other = lo.bayes.from_posterior({"coef": draws[:, :2], "intercept": draws[:, 2]}, fit)
     assert (
@@ -254,7 +254,7 @@ def test_trials_and_rows_that_stand_for_several():
     x, trials = rng.normal(size=(12, 1)), rng.integers(1, 9, 12)
     hits = rng.binomial(trials, 0.4)
     fit = lo.fit(lo.GLM(x, hits / trials, "logistic", lo.penalties.Ridge(1.0), trials=trials))
-    draws = fit.at(rng.normal(size=(1000, 2)))
+    draws = fit.quadratic.at(rng.normal(size=(1000, 2)))
     posterior = lo.bayes.from_posterior(draws, fit)
     p = 1 / (1 + np.exp(-draws @ np.r_[x.T, np.ones((1, 12))]))
     assert np.allclose(
@@ -270,7 +270,7 @@ def test_trials_and_rows_that_stand_for_several():
     rows = lo.GLM(
         np.repeat(x, count, axis=0), np.repeat(y, count), "squared", lo.penalties.Ridge(1.0)
     )
-    draws = lo.fit(rows).at(rng.normal(size=(1000, 2)))
+    draws = lo.fit(rows).quadratic.at(rng.normal(size=(1000, 2)))
     found = lo.bayes.elpd(lo.bayes.from_posterior(draws, once), lo.leave_one_out())
     truth = lo.bayes.elpd(
         lo.bayes.from_posterior(draws, rows), lo.groups(np.repeat(np.arange(12), count))

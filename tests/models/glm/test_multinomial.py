@@ -460,7 +460,7 @@ def test_shifts_of_all_classes_are_no_repeated_columns(monkeypatch):
     monkeypatch.setattr(_anchor, "whitening_error", None)
     anchor = linear.linear_cache(fit)
     penalty, design = anchor.model.bending(anchor.theta[None])[0], anchor.model.design
-    scale = np.linalg.norm(np.asarray(fit.factor), axis=1)
+    scale = np.linalg.norm(np.asarray(fit.quadratic.factor), axis=1)
     assert anchor.rounding.root < 100 and anchor.floor < 1e-6
     assert factor_error(condition(anchor.root, scale), 4000, len(anchor.root)) > _anchor.CONDITION
     x, wide = design.base.x.astype(np.longdouble), anchor.root.astype(np.longdouble)

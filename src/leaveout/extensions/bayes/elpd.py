@@ -452,7 +452,7 @@ def elpd(
     >>> X = rng.normal(size=(60, 2))
     >>> y = rng.poisson(np.exp(X[:, 0]))
     >>> fit = lo.fit(lo.GLM(X, y, "poisson", lo.penalties.Ridge(1.0)))
-    >>> draws = fit.at(
+    >>> draws = fit.quadratic.at(
     ...     rng.normal(size=(4, 500, 3))
     ... )  # of the Gaussian at the mode, which is near the posterior
     >>> found = lo.bayes.elpd(lo.bayes.from_posterior(draws, fit), lo.leave_one_out())

@@ -284,7 +284,7 @@ def _at_modes(fit: Fit, weights: Array) -> tuple[Array, Array]:
     F = functions(fit.objective, fit.theta, whole(weights))
     lanes = np.arange(len(weights))
     _, theta, converged, _ = newton(
-        F, np.tile(fit.vector, (len(weights), 1)), lanes, fit.null_space
+        F, np.tile(fit.vector, (len(weights), 1)), lanes, fit.quadratic.null_space
     )
     theta = np.where(converged[:, None] & np.isfinite(theta), theta, fit.vector)
     return theta, F.hessian(theta, lanes)

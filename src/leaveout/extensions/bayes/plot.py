@@ -40,7 +40,7 @@ def pit(
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(60, 2))
     >>> fit = lo.fit(lo.GLM(X, rng.poisson(np.exp(X[:, 0])), "poisson", lo.penalties.Ridge(1.0)))
-    >>> posterior = lo.bayes.from_posterior(fit.at(rng.normal(size=(4, 500, 3))), fit)
+    >>> posterior = lo.bayes.from_posterior(fit.quadratic.at(rng.normal(size=(4, 500, 3))), fit)
     >>> lo.plot.pit(lo.bayes.elpd(posterior, lo.leave_one_out()).predict()).get_xlabel()
     'PIT, place of a response in its predictive distribution'
     """

@@ -163,7 +163,7 @@ class Posterior(AbstractPosterior):
             fit.objective.num_units == self.objective.num_units
             and fit.num_params == self.draws.shape[1]
         )
-        if matches and fit.factor is not None and int(fit.result) == RESULTS.successful:
+        if matches and fit.quadratic.factor is not None and int(fit.result) == RESULTS.successful:
             return fit
         return None
 

@@ -82,7 +82,7 @@ class PosteriorPredictions(PrintedResult):
     >>> X = rng.normal(size=(60, 2))
     >>> y = rng.poisson(np.exp(X[:, 0]))
     >>> fit = lo.fit(lo.GLM(X, y, "poisson", lo.penalties.Ridge(1.0)))
-    >>> posterior = lo.bayes.from_posterior(fit.at(rng.normal(size=(4, 500, 3))), fit)
+    >>> posterior = lo.bayes.from_posterior(fit.quadratic.at(rng.normal(size=(4, 500, 3))), fit)
     >>> found = lo.bayes.elpd(posterior, lo.leave_one_out()).predict(level=0.9)
     >>> found.table.shape, found.table.columns[:6].tolist()
     ((60, 8), ['y', 'mean', 'low', 'high', 'pit', 'crps'])

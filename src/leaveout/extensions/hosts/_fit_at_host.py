@@ -52,7 +52,8 @@ def fit_at_host(
     if decrement <= WARN:
         warn(host_fit.objective.parameters.warning(host_fit.theta))
         is_minimum = not (
-            isinstance(host_fit.objective, OrthogonalGLM) and len(host_fit.null_space) == 0
+            isinstance(host_fit.objective, OrthogonalGLM)
+            and len(host_fit.quadratic.null_space) == 0
         )
         # as the host's digits are fewer
         return host_fit if is_minimum else at_minimum(host_fit.objective)
@@ -112,10 +113,8 @@ def add_remark(result: Fit, remark: str) -> Fit:
     if not remark or "remark" not in vars(model):
         return result
     model = copy.copy(model)
-    copied = copy.copy(result)
     vars(model)["remark"] = "; ".join(filter(None, (model.remark, remark)))
-    vars(copied)["objective"] = model
-    return copied
+    return replace(result, quadratic=replace(result.quadratic, objective=model))
 
 
 def is_repeated(refit: Callable[[], Any], theta: np.ndarray) -> bool:

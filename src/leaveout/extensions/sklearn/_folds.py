@@ -102,7 +102,8 @@ def fit_host(
 def is_rescaled(*fits: Fit) -> bool:
     """Tell whether refits standardise the columns by the rows that they see."""
     return all(
-        isinstance(problem_fit.objective, StandardisedGLM) and problem_fit.predictors is not None
+        isinstance(problem_fit.objective, StandardisedGLM)
+        and problem_fit.quadratic.predictors is not None
         for problem_fit in fits
     )
 

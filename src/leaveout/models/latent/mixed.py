@@ -873,7 +873,7 @@ class Mixed(AbstractLatentModel):
         tau = self._parts(theta).tau[0][:, None]
         response = self.data.response
         middle = marginal_means(response, mean, variance, tau) * self.unit
-        variance = variance + np.sum(fit.whiten(np.array(slopes).T) ** 2, axis=1)
+        variance = variance + np.sum(fit.quadratic.whiten(np.array(slopes).T) ** 2, axis=1)
         if middle.ndim > 1:
             return pd.DataFrame(middle, index=index, columns=list(self.levels))
         half_width = scipy.special.ndtri(0.5 + level / 2) * np.sqrt(variance)
@@ -1064,7 +1064,7 @@ class Mixed(AbstractLatentModel):
         p = len(self.names)
         across = np.zeros((p, len(theta)))
         across[:, :p] = self.transform
-        error = np.sqrt(np.sum(fit.whiten(across) ** 2, axis=1))
+        error = np.sqrt(np.sum(fit.quadratic.whiten(across) ** 2, axis=1))
         estimate = self.transform @ theta[:p]
         z = estimate / error
         columns = {
