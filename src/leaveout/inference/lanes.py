@@ -10,11 +10,13 @@ sequence forgets the state before. Inside, arrays are `[rows, refits, states, se
 
 Results are analytic functions of the potentials. Complex potentials whose imaginary parts are tiny
 therefore carry tangents along, exact to rounding (Squire & Trapp 1998). Where no potential is −∞
-the recursions run in probabilities that are normalised at every step (Rabiner 1989); structural
-zeros need logarithms.
+the recursions run in probabilities that are normalised (Rabiner 1989), as often as the least move
+demands; structural zeros need logarithms.
 """
 
 import math
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +29,7 @@ __all__ = ["ChainSums", "best_path", "chain_sums", "has_stationary", "stationary
 __dir__ = __all__.copy
 
 SMALLEST_NORMALISER = 1e-300  # a normaliser that underflows makes log Z infinite
+LEAST_PRODUCT = 1e-100  # of steps without a normaliser, whose tangents are as small again
 Numbers = Shaped[np.ndarray, "..."]  # real or complex
 
 
@@ -202,6 +205,13 @@ class _Segments:
             exponent = power[:, None, None]
             weighed = np.where(exponent == 0, 0.0, exponent * logs)
             self.matrices = self.lay(inside(weighed), self.arithmetic.unity)
+        self.stride = self.rows  # rows between normalisers
+        if not zeros:
+            factors = self.matrix if self.matrices is None else self.matrices
+            least = min(factors.real.min(), self.initial.real.min())
+            growth = max(-np.log(least), np.log(2 * factors.shape[1] * factors.real.max()))
+            steps = np.nan_to_num(-np.log(LEAST_PRODUCT) / growth)
+            self.stride = int(np.clip(steps, 1, self.rows))
 
     def _emissions(self, table: Numbers, code: Int[np.ndarray, " steps"]) -> Numbers:
         """Likelihoods of the steps to the power of their weights, one where these are zero."""
@@ -256,56 +266,58 @@ class _Segments:
             product[..., columns] = arithmetic.total(start, -2)
         return product
 
-    def down(self, p: Numbers, row: int) -> tuple[Numbers, Numbers]:
-        """Distributions after a row, and their normalisers."""
-        joint = self.arithmetic.times(self.forward(p, row), self.emission[row][:, None])
-        c = self.arithmetic.total(joint, (1, 2))
-        return self.arithmetic.over(joint, c), c
+    def distributions(self, p: Numbers) -> Iterator[Numbers]:
+        """Yield distributions after each row, up to a factor, from those above the first."""
+        for row in range(self.rows):
+            p = self.arithmetic.times(self.forward(p, row), self.emission[row][:, None])
+            yield p
+            if (row + 1) % self.stride == 0:
+                p = self.normalised(p, (1, 2))
+
+    def normalised(self, p: Numbers, axis: Any) -> Numbers:
+        """Divide by the sums over some axes."""
+        return self.arithmetic.over(p, self.arithmetic.total(p, axis))
 
     @property
     def plain(self) -> bool:
         """Whether the matrix multiplies the sum of pairs rather than each pair."""
         return self.arithmetic is _Probabilities and self.matrices is None
 
-    def moves(self, before: Numbers, emitted: Numbers, count: Numbers, row: int) -> Numbers:
-        """Expected moves to a row, `[refits, states, states]`, of pairs alone if `plain`."""
+    def moves(self, before: Numbers, emitted: Numbers, counts: Numbers) -> Numbers:
+        """Sum the expected moves over all rows, `[refits, states, states]`."""
         if self.plain:
-            return (before * count) @ emitted.swapaxes(1, 2)
+            return ((before * counts) @ emitted.swapaxes(2, 3)).sum(0) * self.matrix
         arithmetic = self.arithmetic
-        matrix = self.matrix[..., None]
-        if self.matrices is not None:
-            matrix = self.matrices[row]
-        pairs = arithmetic.times(before[:, :, None], emitted[:, None])
-        pairs = arithmetic.outside(arithmetic.times(pairs, matrix))
-        return (pairs * count[:, None]).sum(-1)
+        matrices = self.matrices
+        if matrices is None:
+            matrices = np.broadcast_to(self.matrix[..., None], (self.rows, *self.matrix.shape, 1))
+        total = np.zeros(self.matrix.shape)
+        for parts in zip(before, emitted, counts, matrices, strict=True):
+            pairs = arithmetic.times(parts[0][:, :, None], parts[1][:, None])
+            pairs = arithmetic.outside(arithmetic.times(pairs, parts[3]))
+            total = total + (pairs * parts[2][:, None]).sum(-1)
+        return total
 
     def ends(self) -> tuple[Numbers, Numbers]:
         """Distributions above each segment and evidence below it, `[refits, states, segments]`."""
         arithmetic = self.arithmetic
         refits, K, segments = self.emission.shape[1:]
         eye = np.where(np.eye(K) > 0, arithmetic.unity, arithmetic.zero)
-        product = np.broadcast_to(eye[:, :, None], (refits, K, K, segments))
-        for row in range(self.rows):
-            product, _ = self.down(product, row)
-        # the product of all segments up to each, and of all from each on
-        upto = onward = np.moveaxis(product, -1, 1)
-        normalised = lambda m: arithmetic.over(m, arithmetic.total(m, (2, 3)))
+        eyes = np.broadcast_to(eye[:, :, None], (refits, K, K, segments))
+        (product,) = deque(self.distributions(eyes), maxlen=1)
+        product = np.moveaxis(self.normalised(product, (1, 2)), -1, 1)
+        # products of all segments up to each and, transposed, from each on in reverse
+        upto = np.concatenate([product, product[:, ::-1].swapaxes(2, 3)])
         distance = 1
         while distance < segments:
-            joined = normalised(arithmetic.product(upto[:, :-distance], upto[:, distance:]))
+            joined = arithmetic.product(upto[:, :-distance], upto[:, distance:])
+            joined = self.normalised(joined, (2, 3))
             upto = np.concatenate([upto[:, :distance], joined], axis=1)
-            joined = normalised(arithmetic.product(onward[:, :-distance], onward[:, distance:]))
-            onward = np.concatenate([joined, onward[:, -distance:]], axis=1)
             distance *= 2
-        flat = np.full((refits, 1, K), arithmetic.inside(-np.log(K)))
-        unities = np.full((refits, 1, K), arithmetic.unity)
-        above = arithmetic.total(upto[:, :-1], 2)[:, :, 0]
-        above = arithmetic.over(above, arithmetic.total(above, 2))
-        below = arithmetic.total(onward[:, 1:], 3)[..., 0]
-        return (
-            np.moveaxis(np.concatenate([flat, above], axis=1), 1, 2),
-            np.moveaxis(np.concatenate([below, unities], axis=1), 1, 2),
-        )
+        flat = np.full((2 * refits, 1, K), arithmetic.inside(-np.log(K)))
+        inner = self.normalised(arithmetic.total(upto[:, :-1], 2)[:, :, 0], 2)
+        ends = np.concatenate([flat, inner], axis=1).swapaxes(1, 2)
+        return ends[:refits], ends[refits:, :, ::-1]
 
 
 def chain_sums(
@@ -380,37 +392,29 @@ def chain_sums(
         segments = _Segments(initial, transition, emission, starts, code, weight, power, zeros)
         arithmetic = segments.arithmetic
         above, below = segments.ends()
-        filtered = np.empty_like(segments.emission, np.result_type(above, segments.emission))
+        filtered = np.array([p[:, 0] for p in segments.distributions(above[:, None])])
+        totals = arithmetic.total(filtered, 2)
+        filtered = arithmetic.over(filtered, totals)
+        before = np.concatenate([np.full_like(totals[:1], arithmetic.unity), totals[:-1]])
+        before[segments.stride :: segments.stride] = arithmetic.unity
+        normaliser = arithmetic.over(totals, before)
+        likelihoods = arithmetic.over(segments.emission, normaliser)
+        emitted = np.empty_like(filtered)
         evidence_ahead = np.empty_like(filtered)
-        normaliser = np.empty_like(filtered[:, :, :1])
-        p = above[:, None]
-        for row in range(segments.rows):
-            p, c = segments.down(p, row)
-            filtered[row] = p[:, 0]
-            normaliser[row] = c[:, 0]
-        worth = ones if worth is None else worth
-        counts = segments.lay(worth if power is None else worth * power, 0.0)
-        first = np.zeros_like(segments.initial[:, 0, :, 0], filtered.dtype)
-        moves = np.zeros_like(segments.matrix, filtered.dtype)
         evidence = arithmetic.over(
             below, arithmetic.total(arithmetic.times(filtered[-1], below), 1)
         )
         for row in reversed(range(segments.rows)):
             evidence_ahead[row] = evidence
-            columns = segments.columns[row]
-            if len(columns):
-                parts = (part[row][..., columns] for part in (filtered, evidence_ahead))
-                states = arithmetic.outside(arithmetic.times(*parts))
-                first += (states * counts[row][:, None, columns]).sum(-1)
-            emitted = arithmetic.over(
-                arithmetic.times(segments.emission[row], evidence), normaliser[row]
-            )
-            evidence = segments.backward(emitted, row)
-            count = np.where(segments.starts[row], 0.0, counts[row])[:, None]
-            moves += segments.moves(filtered[row - 1] if row else above, emitted, count, row)
-        if segments.plain:
-            moves *= segments.matrix
+            emitted[row] = arithmetic.times(likelihoods[row], evidence)
+            evidence = segments.backward(emitted[row], row)
+        worth = ones if worth is None else worth
+        counts = segments.lay(worth if power is None else worth * power, 0.0)[:, :, None]
+        starts = segments.starts[:, None, None]
         expected = arithmetic.outside(arithmetic.times(filtered, evidence_ahead))
+        first = np.where(starts, expected * counts, 0.0).sum((0, 3))
+        before = np.concatenate([above[None], filtered[:-1]])
+        moves = segments.moves(before, emitted, np.where(starts, 0.0, counts))
         expected *= (segments.weight * segments.lay(worth, 0.0))[:, :, None]
         return ChainSums(
             segments.restore(arithmetic.logarithm(normaliser))[:, 0] + segments.top,

@@ -404,6 +404,18 @@ class AbstractClosedForm(AbstractObjective):
         return type(self).losses is not AbstractClosedForm.losses
 
 
+def one_by_one(
+    scores: Callable[[Vector], tuple[np.ndarray | None, np.ndarray]],
+) -> Callable[[Points], tuple[np.ndarray | None, np.ndarray]]:
+    """Return the scores of runs at many θ, as `Costs.runs` gives, from a function of one θ."""
+
+    def scores_at(points: Points) -> tuple[np.ndarray | None, np.ndarray]:
+        losses, joint = zip(*map(scores, points), strict=True)
+        return None if losses[0] is None else np.array(losses), np.array(joint)
+
+    return scores_at
+
+
 def _one_refit(theta: PyTree, weights: UnitWeights) -> tuple[Points, Weights]:
     """Write one refit as a batch of refits."""
     return ravel(theta)[None], np.asarray(weights, float)[None]

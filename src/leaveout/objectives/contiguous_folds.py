@@ -20,8 +20,8 @@ from .closed_form import AbstractClosedForm
 from .objective import AbstractObjective, Lanes, Points, Vector
 
 Scores = tuple[np.ndarray, np.ndarray]  # scores of units, and joint scores of folds
-# scores of runs at a θ, from the model
-RunScores = Callable[[Vector], tuple[np.ndarray | None, np.ndarray]]
+# scores of runs at many θ, from the model
+RunScores = Callable[[Points], tuple[np.ndarray | None, np.ndarray]]
 Directions = tuple[np.ndarray, np.ndarray, np.ndarray]  # raveled θ, and two directions from each
 
 
@@ -40,8 +40,12 @@ class Runs:
 
         Entries behind the end of a run or without an observation have an arbitrary value.
         """
-        losses, joint = self.scores_at(theta)
-        return (joint[:, None] if losses is None else losses), joint
+        losses, joint = self._scores(theta[None])
+        return losses[0], joint[0]
+
+    def _scores(self, points: Points) -> Scores:
+        losses, joint = self.scores_at(points)
+        return (joint[..., None] if losses is None else losses), joint
 
     def place_scores(
         self,
@@ -65,8 +69,8 @@ class Runs:
         """Yield derivatives of the scores at each θ, along its first direction, and along both."""
 
         def scores(places: Points) -> np.ndarray:
-            pairs = (self.scores(theta) for theta in places)
-            return np.array([np.concatenate([a, b[:, None]], axis=1) for a, b in pairs])
+            losses, joint = self._scores(places)
+            return np.concatenate([losses, joint[..., None]], axis=2)
 
         for pair in _differences(scores, directions, self.objective.difference):
             first, second = ((part[:, :-1], part[:, -1]) for part in pair)

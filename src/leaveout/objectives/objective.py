@@ -457,8 +457,8 @@ class Costs(NamedTuple):
         Operations of one gradient; by default about four for each unit and parameter.
     runs : callable, optional
         Function of (θ, first units, lengths) of runs of units, for closed forms. It returns None,
-        or a function of raveled θ that gives, for each run left out, the losses of its units (None
-        for runs of one unit) and the joint score by which F falls.
+        or a function of many raveled θ that gives, at each of them and for each run left out, the
+        losses of its units (None for runs of one unit) and the joint score by which F falls.
     arrays : callable, optional
         Returns F in array code, an `AbstractByArrays`.
     formed : float, default 0
@@ -484,13 +484,13 @@ class Costs(NamedTuple):
     lanes: int | None = None  # refits that share a pass
     # operations of one gradient, by default about four for each unit and parameter
     work: float | None = None
-    # (θ, first units, lengths) of runs of units -> a pass near that θ that returns, for each run
-    # left out, the losses of its units (None for runs of one unit) and the joint score by which F
-    # falls; or None
+    # (θ, first units, lengths) of runs of units -> passes at many places near that θ that return,
+    # for each run left out, the losses of its units (None for runs of one unit) and the joint score
+    # by which F falls; or None
     runs: (
         Callable[
             [PyTree, np.ndarray, np.ndarray],
-            Callable[[Vector], tuple[np.ndarray | None, np.ndarray]] | None,
+            Callable[[Points], tuple[np.ndarray | None, np.ndarray]] | None,
         ]
         | None
     ) = None

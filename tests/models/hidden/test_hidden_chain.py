@@ -33,9 +33,12 @@ def test_runs_are_those_of_refits_at_the_same_parameters():
     hmm = lo.HMM(counts(43), lo.emissions.Poisson(), 2, lengths=[20, 23])
     vector, n = flat(hmm.parameters.start(1)), 43
     first, length = np.array([0, 5, 18, 40]), np.array([3, 1, 5, 3])
-    losses, joint = RunLosses(hmm, first, length)(vector)
-    alone = RunLosses(hmm, first, np.ones(4, int))(vector)
-    assert alone[0] is None
+    far = np.array([vector + 0.3, vector])
+    losses, joint = (part[1] for part in RunLosses(hmm, first, length)(far))
+    one, joint_of_one = (part[0] for part in RunLosses(hmm, first, length)(vector[None]))
+    np.testing.assert_allclose(one, losses, rtol=1e-12)
+    np.testing.assert_allclose(joint_of_one, joint, rtol=1e-12)
+    assert RunLosses(hmm, first, np.ones(4, int))(far)[0] is None
     whole = hmm.look(vector[None], np.ones((1, n)))[0]
     for k, (start, width) in enumerate(zip(first, length, strict=True)):
         index = np.arange(start, start + width)

@@ -109,12 +109,12 @@ def test_refits_and_scores():
     joint = multivariate_normal(np.full(n, mean), K).logpdf(y)
     marginal = multivariate_normal(np.full(n - 1, mean), K[np.ix_(rest, rest)]).logpdf(y[1:])
     assert exact.losses[0] == pytest.approx(marginal - joint, abs=1e-7)
-    told = model.costs.runs(fit.theta, np.arange(n), np.ones(n, int))(fit.vector)
+    told = model.costs.runs(fit.theta, np.arange(n), np.ones(n, int))(fit.vector[None])
     w = 1 - np.eye(n)[:4]
     each = np.repeat(fit.vector[None], 4, 0)
-    np.testing.assert_allclose(told[1][:4], fit.value - model.look(each, w)[0], atol=1e-8)
+    np.testing.assert_allclose(told[1][0, :4], fit.value - model.look(each, w)[0], atol=1e-8)
     held = model.losses(each, w, np.arange(4)[:, None], np.ones((4, 1), bool))[:, 0]
-    np.testing.assert_allclose(told[0][:4, 0], held, atol=1e-8)
+    np.testing.assert_allclose(told[0][0, :4, 0], held, atol=1e-8)
     predicted = lo.cross_predict(fit, lo.kfold(k=4), strategy=lo.NewtonStep())
     assert np.corrcoef(predicted, y)[0, 1] > 0.8
     groups = lo.diagnostics.auto_groups(fit, 4)

@@ -469,36 +469,44 @@ class RunLosses:
         self.before = first - 1
 
     def __call__(
-        self, theta: Vector
-    ) -> tuple[Float[np.ndarray, "folds width"] | None, Float[np.ndarray, " folds"]]:
+        self, points: Points
+    ) -> tuple[Float[np.ndarray, "lanes folds width"] | None, Float[np.ndarray, "lanes folds"]]:
+        size = self.chain.costs.lanes
+        groups = (points[k : k + size] for k in range(0, len(points), size))
+        losses, joint = zip(*map(self._group_losses, groups), strict=True)
+        return None if losses[0] is None else np.concatenate(losses), np.concatenate(joint)
+
+    def _group_losses(self, points: Points) -> tuple[np.ndarray | None, np.ndarray]:
         chain = self.chain
-        visible = observation_weights(chain, np.ones((1, chain.num_steps)))
-        sums, densities = chain_posterior(chain, theta[None], visible)
-        initial, transition = (np.exp(log[0]) for log in complete_data(chain).logs(theta[None]))
+        visible = observation_weights(chain, np.ones((len(points), chain.num_steps)))
+        sums, densities = chain_posterior(chain, points, visible)
+        initial, transition = (np.exp(log) for log in complete_data(chain).logs(points))
         starts = np.equal(chain.position, 0)[self.step][..., None]
-        width = len(self.step)
-        unseen = np.empty((*self.step.shape, chain.num_states))
-        filtered = sums.filtered[0]
-        evidence_ahead = sums.evidence_ahead[0]
-        p = filtered[self.before]
+        width, folds = self.step.shape
+        unseen = np.empty((width, len(points), folds, chain.num_states))
+        filtered = sums.filtered
+        evidence_ahead = sums.evidence_ahead
+        p = filtered[:, self.before]
         for k in range(width):
-            p = np.where(starts[k], initial * p.sum(1, keepdims=True), p @ transition)
+            first = initial[:, None] * p.sum(2, keepdims=True)
+            p = np.where(starts[k], first, p @ transition)
             unseen[k] = p
         for k in reversed(range(width)):
             last = np.equal(self.length - 1, k)[:, None]
-            evidence = evidence_ahead[self.step[k]]
+            evidence = evidence_ahead[:, self.step[k]]
             p = evidence if k == width - 1 else np.where(last, evidence, p)
             unseen[k] *= p
-            p = np.where(starts[k], (p @ initial)[:, None], p @ transition.T)
+            p = np.where(starts[k], p @ initial[..., None], p @ transition.swapaxes(1, 2))
         total = unseen.sum(-1, keepdims=True)
-        normaliser = sums.log_normaliser[0, self.step]
-        seen = np.where(np.arange(width)[:, None] < self.length, normaliser, 0.0).sum(0)
-        joint = np.log(total[0, :, 0]) - seen
+        normaliser = sums.log_normaliser[:, self.step]
+        seen = np.where(np.arange(width)[:, None] < self.length, normaliser, 0.0).sum(1)
+        joint = np.log(total[0, ..., 0]) - seen
         if width == 1:
             return None, joint
-        steps = self.step.reshape(1, -1)
-        likelihoods = densities_at(chain, densities, steps).reshape(unseen.shape)
-        return -mixture(unseen / total, likelihoods).T, joint
+        steps = np.broadcast_to(self.step.ravel(), (len(points), width * folds))
+        likelihoods = densities_at(chain, densities, steps)
+        likelihoods = likelihoods.reshape(len(points), width, folds, -1).swapaxes(0, 1)
+        return -np.moveaxis(mixture(unseen / total, likelihoods), 0, -1), joint
 
 
 @float64

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from ..._runtime.conventions import conventional
 from ..._runtime.jax import static
 from ...data.arrays import Names, match_labels, numbers
-from ...objectives.closed_form import Points, State, Weights
+from ...objectives.closed_form import Points, State, Weights, one_by_one
 from ...objectives.objective import (
     LOG_DENSITY,
     LOG_PROBABILITY,
@@ -211,7 +211,7 @@ class GaussianField(AbstractLatentModel):
             changes = alone(self.engine.mode(np.reshape(theta, (1, -1)), ones, start), ring)
             return changes.losses[:, None], changes.joint
 
-        return unit_changes
+        return one_by_one(unit_changes)
 
     def _alone(self, mode: LaplaceMode, sites: Int[Array, " some"]) -> RowsAlone:
         """Leave out each of some units, one by one."""

@@ -26,7 +26,14 @@ from numpy.typing import ArrayLike
 from ..._runtime.jax import PyTree, static
 from ...data.arrays import Names, match_labels, numbers
 from ...linalg.curvature import cholesky
-from ...objectives.closed_form import AbstractClosedForm, Points, State, ValueAndGradient, Weights
+from ...objectives.closed_form import (
+    AbstractClosedForm,
+    Points,
+    State,
+    ValueAndGradient,
+    Weights,
+    one_by_one,
+)
 from ...objectives.objective import LOG_DENSITY, Costs, Parameters, Units, as_stored
 from ..glm.rows import new_rows
 from .base import jacobian_by_differences
@@ -551,7 +558,7 @@ class GaussianProcess(AbstractClosedForm):
                 loss = _eliminate(inverse, beta, index)[0] + theta[-1] + HALF_LOG
             return loss[:, None], loss
 
-        return unit_changes
+        return one_by_one(unit_changes)
 
 
 def _eliminate(

@@ -35,7 +35,7 @@ from ..._runtime.jax import Array, Arrays as Arrays, PyTree, float64, static
 from ..._runtime.results import HeadedTable
 from ...data.arrays import Names, count, match_columns, match_labels, numbers, pandas_of, share
 from ...data.formulas import frame_of, named_column, stateful_remark
-from ...objectives.closed_form import Points, State, ValueAndGradient, Weights
+from ...objectives.closed_form import Points, State, ValueAndGradient, Weights, one_by_one
 from ...objectives.objective import AbstractObjective, Costs, DiagonalBlocks, Parameters, Units
 from ..glm import losses
 from ..glm.rows import all_finite, column, design, new_rows
@@ -734,7 +734,7 @@ class Mixed(AbstractLatentModel):
             losses[run, place] = unit_losses
             return losses, joint
 
-        return unit_changes
+        return one_by_one(unit_changes)
 
     @property
     def pointwise(self) -> bool:

@@ -726,8 +726,11 @@ class UnitScores:
     tied: Int[Array, " tied"]  # units that die at the same time as others
     units: Int[Array, " folds"]
 
+    def __call__(self, points: Points) -> tuple[None, Float[Array, "places folds"]]:
+        return None, np.array([self._scores(theta) for theta in points])
+
     @np.errstate(all="ignore")
-    def __call__(self, theta: Vector) -> tuple[None, Float[Array, " folds"]]:
+    def _scores(self, theta: Vector) -> Float[Array, " folds"]:
         cox = self.cox
         sums = cox.sums(theta[None], np.ones((1, cox.num_units)))
         risk = sums.risk[0]
@@ -742,7 +745,7 @@ class UnitScores:
             -self.mean[self.row] * log_complement(risk[self.unit] / at_risk[self.row]),
             len(joint),
         )
-        return None, (joint + pairs)[self.units]
+        return (joint + pairs)[self.units]
 
     def _tie_terms(self, sums: Sums) -> Float[Array, " tied"]:
         """Compute V − V' − ω log S, the part due to the others that die at the same time."""
