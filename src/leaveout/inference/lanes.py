@@ -190,7 +190,7 @@ class _Segments:
         self.arithmetic = ARITHMETIC[zeros]
         inside = self.arithmetic.inside
         self.steps = len(starts)
-        self.rows = -(-self.steps // max(1, 2 * math.isqrt(self.steps)))
+        self.rows = -(-self.steps // max(1, 4 * math.isqrt(self.steps // len(emission))))
         top = finite(emission.real.max(1))
         self.top = weight * top[:, code]
         self.weight = self.lay(weight, 0.0)
@@ -384,10 +384,10 @@ def chain_sums(
     array([[0.9 , 0.1 ],
            [0.74, 0.26]])
     """
-    ones = np.ones((len(emission), len(starts)))
     if code is None:
         code = np.arange(len(starts))
-    weight = ones if weight is None else weight
+    if weight is None:
+        weight = np.ones((len(emission), len(starts)))
     with np.errstate(divide="ignore", over="ignore", invalid="ignore", under="ignore"):
         segments = _Segments(initial, transition, emission, starts, code, weight, power, zeros)
         arithmetic = segments.arithmetic
@@ -406,16 +406,22 @@ def chain_sums(
         )
         for row in reversed(range(segments.rows)):
             evidence_ahead[row] = evidence
-            emitted[row] = arithmetic.times(likelihoods[row], evidence)
+            arithmetic.times(likelihoods[row], evidence, out=emitted[row])
             evidence = segments.backward(emitted[row], row)
-        worth = ones if worth is None else worth
-        counts = segments.lay(worth if power is None else worth * power, 0.0)[:, :, None]
-        starts = segments.starts[:, None, None]
+        visible = segments.weight
+        counts = np.ones_like(visible)
+        if worth is not None:
+            counts = segments.lay(worth, 0.0)
+            visible = visible * counts
+        if power is not None:
+            counts = counts * segments.lay(power, 0.0)
         expected = arithmetic.outside(arithmetic.times(filtered, evidence_ahead))
-        first = np.where(starts, expected * counts, 0.0).sum((0, 3))
+        segment, row = np.divmod(np.flatnonzero(starts), segments.rows)
+        first = (expected[row, ..., segment] * counts[row, :, segment][..., None]).sum(0)
         before = np.concatenate([above[None], filtered[:-1]])
-        moves = segments.moves(before, emitted, np.where(starts, 0.0, counts))
-        expected *= (segments.weight * segments.lay(worth, 0.0))[:, :, None]
+        counts = np.where(segments.starts[:, None], 0.0, counts)[:, :, None]
+        moves = segments.moves(before, emitted, counts)
+        expected *= visible[:, :, None]
         return ChainSums(
             segments.restore(arithmetic.logarithm(normaliser))[:, 0] + segments.top,
             first,
