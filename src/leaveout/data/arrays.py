@@ -85,11 +85,6 @@ class UnitColumn:
         order = places(caller, self.name, self.names, reference, names)
         return self.values if order is None else self.values[order]
 
-    def labelled(self, caller: str, names: pd.Index | None) -> "pd.Series | np.ndarray":
-        """Return the values in the order of the units of a fit, with its labels if it has some."""
-        values = self.in_order(caller, names)
-        return values if names is None else pd.Series(values, names)
-
     def take(self, units: Array) -> "UnitColumn":
         """Return the column of some units."""
         names = None

@@ -564,9 +564,8 @@ def _by_fit(objective: AbstractObjective, name: str, labels: Any) -> Any:
     """
     if labels is None or len(labels) != objective.num_units:
         return labels
-    return UnitColumn.read("covariance", name, labels, len(labels)).labelled(
-        "covariance", objective.units.names
-    )
+    column = UnitColumn.read("covariance", name, labels, len(labels))
+    return column.in_order("covariance", objective.units.names)
 
 
 def _plan_of(fit: Fit, groups: Any) -> Plan:

@@ -45,7 +45,7 @@ from .._runtime.conventions import Rng, conventional, warn
 from .._runtime.interrupt import stoppable
 from .._runtime.jax import float64, jax
 from .._runtime.progress import Slow
-from ..data.arrays import codes, index_of, match_labels, share
+from ..data.arrays import UnitColumn, codes, index_of, match_labels, share, under_labels
 from ..data.formulas import named_column
 from ..linalg.rounding import FUNCTION, UNIT, UP
 from ..linalg.sparse_design import SparseDesign
@@ -782,11 +782,8 @@ def _predictions(
         predictions = np.asarray(
             eta if kind == "link" else objective.loss_function.inverse_link(eta, *loss_parameters)
         )
-    if predictions.ndim > 1:
-        return pd.DataFrame(
-            predictions, index=index_of(X_new), columns=list(objective.classes or objective.levels)
-        )
-    return pd.Series(predictions, index=index_of(X_new), name="prediction")
+    columns = objective.classes or objective.levels
+    return under_labels(predictions, index_of(X_new), "prediction", columns)
 
 
 def _regression(caller: str, fit: Fit) -> AbstractRegression:
@@ -841,20 +838,13 @@ def _members(
         return []
     if groups is None:
         raise ValueError(f"{caller}: new_groups needs groups, the label of each unit of the fit.")
-    index = objective.labels.index
-    if index is None:
-        units = np.arange(objective.num_units)
-    else:
-        units = index.to_series()
-    _, _, groups = match_labels(caller, fit=units, groups=groups)
-    (group_codes, names) = codes(caller, "groups", groups)
-    (new_codes, new_names) = codes(caller, "new_groups", new_groups)
-    for name, code, size in (
-        ("groups", group_codes, objective.num_units),
-        ("new_groups", new_codes, rows),
-    ):
-        if len(code) != size:
-            raise ValueError(f"{caller}: {name} has {len(code)} labels, but there are {size} rows.")
+    column = UnitColumn.read(caller, "groups", groups, objective.num_units)
+    group_codes, names = codes(caller, "groups", column.in_order(caller, objective.labels.index))
+    new_codes, new_names = codes(caller, "new_groups", new_groups)
+    if len(new_codes) != rows:
+        raise ValueError(
+            f"{caller}: new_groups has {len(new_codes)} labels, but there are {rows} rows."
+        )
     group_names = names.tolist()
     unknown = [label for label in new_names.tolist() if label not in group_names]
     if unknown:

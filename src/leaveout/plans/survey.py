@@ -28,6 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 from .._runtime.arrays import FloatArray, IntArray
 from .._runtime.conventions import Rng, conventional
 from ..data.arrays import codes, count, generator, index_of, match_labels, numbers, pandas_of
+from ..data.formulas import named_column
 
 Factors = NDArray[np.floating]
 
@@ -316,10 +317,9 @@ def read(
     if not isinstance(table, pd.DataFrame):
         raise TypeError(f"survey.read: frame must be a DataFrame; got {type(frame).__name__}.")
     names = [name for name in table.columns if str(name).startswith(str(prefix)) and name != weight]
-    if not names or (weight is not None and weight not in table):
-        problem = f"begins with {prefix!r}" if not names else f"is named {weight!r}"
+    if not names:
         raise ValueError(
-            f"survey.read: no column {problem}; there are {', '.join(map(str, table.columns[:8]))}."
+            f"survey.read: no column begins with {prefix!r}; there are {', '.join(map(str, table.columns[:8]))}."
         )
     replicate_weights = np.asarray(
         numbers("survey.read", "replicate weights", table[names]), np.float64
@@ -327,7 +327,8 @@ def read(
     if weight is None:
         base = np.ones(len(replicate_weights))
     else:
-        base = np.asarray(numbers("survey.read", "weight", table[weight]), np.float64)
+        column = named_column(table, weight, "survey.read")
+        base = np.asarray(numbers("survey.read", "weight", column), np.float64)
     if not (
         np.isfinite(replicate_weights).all()
         and np.isfinite(base).all()

@@ -734,7 +734,7 @@ def test_words_of_scikit_learn_point_to_ours():
     calls = [
         (lambda: lo.cross_validate(fit, cv=5), "lo.sklearn.cross_validate takes cv="),
         (lambda: lo.cross_validate(fit, 5, scoring="r2"), "it is metric="),
-        (lambda: lo.kfold(N, n_splits=5), "or is k"),
+        (lambda: lo.kfold(N, n_splits=5), "it is k="),
         (lambda: lo.bootstrap(N, random_state=0), "it is rng="),
         (lambda: lo.cross_validate(host, 5), "lo.sklearn.cross_validate takes this call"),
         (

@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -73,6 +73,23 @@ def fit_at_host(
         minimum,
         f"the host's solver stopped before its minimum: {remark}; this is of the minimum{difference}",
     )
+
+
+def kind_of_host(
+    caller: str, host: Any, library: str, supported: Iterable[str], fitted: str = "coef_"
+) -> str:
+    """Return the name of a host's class; TypeError if it is none of the supported ones of a
+    library, ValueError if it lacks what it has once it is `fitted`.
+    """
+    name = type(host).__name__
+    home = type(host).__module__.partition(".")[0]
+    if name not in supported or home != library:
+        raise TypeError(
+            f"{caller}: {home}'s {name} is not supported. Supported are {', '.join(supported)} of {library}."
+        )
+    if getattr(host, fitted, None) is None:
+        raise ValueError(f"{caller}: this {name} is not fitted.")
+    return name
 
 
 def fit_at_coefficients(

@@ -12,7 +12,7 @@ from sklearn.base import clone
 
 from ... import GLM, Fit, losses, penalties
 from ...developer import index_of, pandas_of
-from ._fit_at_host import fit_at_coefficients
+from ._fit_at_host import fit_at_coefficients, kind_of_host
 
 POWERS = {
     "NormalDistribution": 0.0,
@@ -76,13 +76,8 @@ def from_glum(
     >>> len(cv.losses)
     8
     """
-    name = type(estimator).__name__
-    if name not in ("GeneralizedLinearRegressor", "GeneralizedLinearRegressorCV"):
-        raise TypeError(
-            f"from_glum: {name} is not supported; give a fitted GeneralizedLinearRegressor."
-        )
-    if not hasattr(estimator, "coef_"):
-        raise ValueError(f"from_glum: this {name} is not fitted.")
+    supported = "GeneralizedLinearRegressor", "GeneralizedLinearRegressorCV"
+    name = kind_of_host("from_glum", estimator, "glum", supported)
     is_chosen = name.endswith("CV")
     strength = estimator.alpha_ if is_chosen else estimator.alpha
     if strength is None:

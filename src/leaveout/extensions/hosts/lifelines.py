@@ -24,7 +24,7 @@ from ...developer import (
     jspecial,
 )
 from ._count_losses import HostLoss, NamedParts
-from ._fit_at_host import fit_at_host
+from ._fit_at_host import fit_at_host, kind_of_host
 
 SPREADS = "the penalty is scaled by the standard deviations of all rows, which are not left out"
 
@@ -72,16 +72,9 @@ def from_lifelines(fitter: Any, df: Any) -> Fit:
     >>> fit.num_params
     7
     """
-    name = type(fitter).__name__
+    supported = "CoxPHFitter", "CoxTimeVaryingFitter", *AFT
+    name = kind_of_host("from_lifelines", fitter, "lifelines", supported, "params_")
     varying = name == "CoxTimeVaryingFitter"
-    if name not in ("CoxPHFitter", "CoxTimeVaryingFitter", *AFT) or not type(
-        fitter
-    ).__module__.startswith("lifelines"):
-        raise TypeError(
-            f"from_lifelines: {name} is not supported. Supported are CoxPHFitter, CoxTimeVaryingFitter, {', '.join(AFT)}."
-        )
-    if not hasattr(fitter, "params_"):
-        raise ValueError(f"from_lifelines: this {name} is not fitted.")
     if np.any(np.asarray(fitter.penalizer) > 0) and np.any(np.asarray(fitter.l1_ratio) > 0):
         raise TypeError(
             "from_lifelines: an l1 part of a penalizer is rounded by lifelines; use lo.Cox with lo.penalties."

@@ -14,7 +14,7 @@ import leaveout as lo
 
 from ... import GLM, Fit
 from ...developer import Array, jax, jnp, jspecial, match_labels
-from ._fit_at_host import fit_at_host, is_repeated
+from ._fit_at_host import fit_at_host, is_repeated, kind_of_host
 
 
 def softplus_poisson(eta: Float[Array, ""], y: Float[Array, ""]) -> Float[Array, ""]:
@@ -67,12 +67,7 @@ def from_nemos(model: Any, X: ArrayLike, y: ArrayLike) -> Fit:
     >>> lo.from_nemos(nemos.glm.GLM().fit(X, y), X, y).num_params
     3
     """
-    if type(model).__name__ != "GLM" or not type(model).__module__.startswith("nemos"):
-        raise TypeError(
-            f"from_nemos: {type(model).__name__} is not supported. Supported is nemos.glm.GLM."
-        )
-    if getattr(model, "coef_", None) is None:
-        raise ValueError("from_nemos: this GLM is not fitted.")
+    kind_of_host("from_nemos", model, "nemos", ["GLM"])
     if np.ndim(model.coef_) != 1:
         raise TypeError(
             "from_nemos: features must be one array of two dimensions, not a tree of arrays."

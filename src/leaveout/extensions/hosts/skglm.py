@@ -2,6 +2,7 @@
 shrink as rows leave.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from sklearn.base import clone
 
 from ... import GLM, Fit, penalties
 from ...developer import match_labels
-from ._fit_at_host import fit_at_coefficients
+from ._fit_at_host import fit_at_coefficients, kind_of_host
 
 
 def from_skglm(estimator: Any, X: ArrayLike, y: ArrayLike) -> Fit:
@@ -51,8 +52,7 @@ def from_skglm(estimator: Any, X: ArrayLike, y: ArrayLike) -> Fit:
     >>> fit.num_params
     2
     """
-    name = type(estimator).__name__
-    reader = {
+    readers: dict[str, Callable[[], penalties.AbstractPenalty]] = {
         "Lasso": lambda: penalties.Lasso(estimator.alpha),
         "WeightedLasso": lambda: penalties.Lasso(
             estimator.alpha * (1.0 if estimator.weights is None else np.asarray(estimator.weights))
@@ -62,18 +62,12 @@ def from_skglm(estimator: Any, X: ArrayLike, y: ArrayLike) -> Fit:
             estimator.alpha, estimator.l1_ratio
         ),
         "GroupLasso": lambda: _group_penalty(estimator, np.shape(X)[1]),
-    }.get(name)
-    if reader is None or not type(estimator).__module__.startswith("skglm"):
-        raise TypeError(
-            f"from_skglm: {type(estimator).__module__.partition('.')[0]}'s {name} is not supported. Supported are Lasso, "
-            "WeightedLasso, ElasticNet, GroupLasso and SparseLogisticRegression of skglm."
-        )
-    if not hasattr(estimator, "coef_"):
-        raise ValueError(f"from_skglm: this {name} is not fitted.")
+    }
+    name = kind_of_host("from_skglm", estimator, "skglm", readers)
     _, X, y = match_labels("from_skglm", X=X, y=y)
-    penalty: penalties.AbstractPenalty = (
-        reader() + penalties.Box() if getattr(estimator, "positive", False) else reader()
-    )
+    penalty = readers[name]()
+    if getattr(estimator, "positive", False):
+        penalty = penalty + penalties.Box()
     target, loss = _target(estimator, np.ravel(np.asarray(y)))
     objective = GLM(
         X, target, loss, penalties.per_weight(penalty), intercept=estimator.fit_intercept

@@ -11,7 +11,7 @@ from sklearn.base import clone
 
 from ... import Cox, Fit, penalties
 from ...developer import match_labels
-from ._fit_at_host import fit_at_host, is_repeated
+from ._fit_at_host import fit_at_host, is_repeated, kind_of_host
 
 
 def from_sksurv(estimator: Any, X: ArrayLike, y: Any) -> Fit:
@@ -54,14 +54,8 @@ def from_sksurv(estimator: Any, X: ArrayLike, y: Any) -> Fit:
     >>> lo.from_sksurv(CoxPHSurvivalAnalysis().fit(X, y), X, y).num_params
     2
     """
-    name = type(estimator).__name__
     supported = "CoxPHSurvivalAnalysis", "CoxnetSurvivalAnalysis"
-    if name not in supported or not type(estimator).__module__.startswith("sksurv"):
-        raise TypeError(
-            f"from_sksurv: {name} is not supported. Supported are {' and '.join(supported)}."
-        )
-    if not hasattr(estimator, "coef_"):
-        raise ValueError(f"from_sksurv: this {name} is not fitted.")
+    name = kind_of_host("from_sksurv", estimator, "sksurv", supported)
     y = np.asarray(y)
     event, time = (np.asarray(y[part], float) for part in y.dtype.names)
     _, X = match_labels("from_sksurv", X=X)
