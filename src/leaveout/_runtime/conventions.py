@@ -178,7 +178,7 @@ def _is_required(parameter: inspect.Parameter) -> bool:
 
 def _answer(word: str, parameters: Iterable[str]) -> str:
     """Say what stands for an argument that a function does not take."""
-    if SYNONYMS.get(word) in parameters or (word in SYNONYMS and word not in WORDS):
+    if SYNONYMS.get(word, "") in parameters or (word in SYNONYMS and word not in WORDS):
         return f"it is {SYNONYMS[word]}="
     if word in WORDS:
         return WORDS[word]

@@ -547,7 +547,7 @@ def _describe_array(array: Array) -> str:
     return f"an array of {array.dtype}, in it {first}"
 
 
-def codes(caller: str, name: str, value: ArrayLike) -> tuple[Int[Array, " units"], Array]:
+def codes(caller: str, name: str, value: ArrayLike | None) -> tuple[Int[Array, " units"], Array]:
     """Number labels of any kind in their order, and return the numbers with the labels.
 
     Raises ValueError if one is missing.
