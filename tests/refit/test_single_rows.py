@@ -8,7 +8,7 @@ import pytest
 import leaveout as lo
 from leaveout.refit import _single_rows
 from leaveout.refit._anchor import linear_cache
-from leaveout.refit._single_rows import RowSteps, one_row
+from leaveout.refit._single_rows import one_row, take_row_steps
 from tests.linalg.test_sparse_design import RIDGE, table
 
 
@@ -62,7 +62,7 @@ def test_the_bounds_hold_at_every_stage(loss, n, p):
         stages.append(np.median(at.half / np.maximum(off, 1e-12)))
         return at.half < 1e-9
 
-    RowSteps(anchor, look).run(enough, 12)
+    take_row_steps(anchor, look, enough, 12)
     assert len(stages) > 6  # of two a step
     assert stages[0] < 60  # the bounds are of use: this many times the true error
 

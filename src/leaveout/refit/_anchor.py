@@ -427,10 +427,34 @@ class LinearFitCache:
         return self.model.loss.derivatives(self.eta, self.model.y, (3,))[0]
 
     @functools.cached_property
+    def mass(self) -> Float[np.ndarray, " units"]:
+        """ω ℓ″, for one output."""
+        return self.weight * self.curvature
+
+    @functools.cached_property
+    def inverse_mass(self) -> Float[np.ndarray, " units"]:
+        """1 / ω ℓ″, zero where ω is."""
+        with np.errstate(divide="ignore"):
+            return np.where(self.weight > 0, 1 / self.mass, 0.0)
+
+    @functools.cached_property
+    def spread(self) -> float:
+        """√Σ ω ℓ″ ‖z‖²."""
+        return float(np.sqrt(self.mass @ self.length**2))
+
+    @functools.cached_property
+    def blurs(self) -> tuple[float, float]:
+        """√Σ ω ℓ″ b² of the predictors' rounding errors b at θ̂, and for each length of a move."""
+        blur = self.rounding.predictor
+        rounded = blur(self.length, np.abs(self.eta)), blur(self.length, self.length, 1.0)
+        constant, growth = (float(np.sqrt(self.mass @ part**2)) for part in rounded)
+        return constant, growth
+
+    @functools.cached_property
     def flatness(self) -> Float[np.ndarray, " units"]:
         """1 / ω ℓ″, for one output: Σ (x_nᵀδ)² / flatness_n ≤ ‖δ‖²_H (1 + δ)."""
         with np.errstate(divide="ignore"):
-            return (1 + 2 * self.rounding.off) / (self.weight * self.curvature)
+            return (1 + 2 * self.rounding.off) / self.mass
 
     @functools.cached_property
     def common(self) -> Float[np.ndarray, "units ..."]:
@@ -571,7 +595,7 @@ class LinearFitCache:
     def lost_curvature(self, units: Array, weight: Array) -> Float[np.ndarray, "*refits touched"]:
         """Curvature that those rows lose under the given changes of weights."""
         if self.roots is None:
-            return weight * (self.weight * self.curvature)[units]
+            return weight * self.mass[units]
         return np.repeat(weight * self.weight[units], self.model.design.outputs, axis=-1)
 
     def ball(

@@ -40,7 +40,7 @@ from . import _single_rows as single_rows
 from ._anchor import ELEMENTWISE, LinearFitCache, groups, linear_cache
 from ._enclosure import HURRY, STEPS, CertifiedBatch, conjugate, newton
 from ._refit_batch import Rung, climb
-from ._single_rows import PRODUCTS, OneRow, RowSteps, one_row, span
+from ._single_rows import PRODUCTS, OneRow, RowSteps, candidates, one_row, span, take_row_steps
 
 Array = np.ndarray
 COSTLY_OPERATIONS = (
@@ -484,10 +484,12 @@ def _step_by_products(batch: RowBatch, lanes: Lanes) -> RowCandidates:
         # NumPy computes one half of it
         gram = anchor.rows @ anchor.rows.T if uses_gram and n * n <= 8 * PRODUCTS else None
         for chunk in groups(np.arange(count), PRODUCTS // n):
-            steps = RowSteps(anchor, batch.looks.take(lanes[chunk]), gram)
-            steps.run(
+            take_row_steps(
+                anchor,
+                batch.looks.take(lanes[chunk]),
                 lambda steps, chunk=chunk: judge(chunk[steps.lanes], steps),
                 HURRY if batch.hurry else STEPS,
+                gram,
             )
 
     def judge(place: Array, steps: RowSteps) -> Flags:
@@ -501,7 +503,7 @@ def _step_by_products(batch: RowBatch, lanes: Lanes) -> RowCandidates:
             steps.slope,
             steps.noise,
             steps.look.step_length,
-            _radius(steps),
+            steps.radius,
         )
         settled[place] = batch.enough(lanes[place], EnclosureLook(*seen))
         return settled[place]
@@ -517,7 +519,8 @@ def _step_by_products(batch: RowBatch, lanes: Lanes) -> RowCandidates:
         def find(place: Array, steps: RowSteps) -> Flags:
             looks[place] += 1
             is_last = looks[place] == last[place]
-            u[place[is_last]], radius[place[is_last]] = steps.u()[is_last], _radius(steps)[is_last]
+            u[place[is_last]] = candidates(anchor, steps)[is_last]
+            radius[place[is_last]] = steps.radius[is_last]
             return is_last
 
         run(find)
@@ -534,10 +537,6 @@ def _step_by_products(batch: RowBatch, lanes: Lanes) -> RowCandidates:
         len(lanes) * batch.cost_of_products,
         ball=ball,
     )
-
-
-def _radius(steps: RowSteps) -> PerLane:
-    return steps.distance / np.sqrt(steps.look.kept_share)
 
 
 def _take_samples(batch: RowBatch) -> RowCandidates:

@@ -45,6 +45,7 @@ from ._single_rows import (
     draw_rows,
     next_term,
     sherman_morrison_step,
+    take_row_steps,
 )
 
 Array = np.ndarray
@@ -419,8 +420,10 @@ class Settling:
 
         for anchor, part in stack.by_penalty(steppable):
             for chunk in anchors.groups(part, PRODUCTS // len(anchor.eta)):
-                steps = RowSteps(anchor, stack.look.take(chunk))
-                steps.run(functools.partial(enough, chunk), HURRY if self.hurry else STEPS)
+                most = HURRY if self.hurry else STEPS
+                take_row_steps(
+                    anchor, stack.look.take(chunk), functools.partial(enough, chunk), most
+                )
         return lanes[~is_near[lanes]]
 
     def _enough(self, lanes: Array, center: Array, half: Array) -> Bool[Array, " lanes"]:

@@ -86,10 +86,11 @@ from ..linalg.design import (
 )
 from ..linalg.enclosure_theorem import Ball
 from ..linalg.rounding import FUNCTION, UNIT, UP
-from ..objectives.objective import Flags, PerLane, PerRefit, Points
+from ..objectives.objective import Flags, Lanes, PerLane, PerRefit, Points
 from ..optimize.fit import Fit
 from ._anchor import HERD, PASS, SINGLE_UNIT, LinearFitCache, groups, linear_cache, tiles, total
 from ._enclosure import STALL_RATIO, third_term
+from ._refit_batch import take
 
 Array = np.ndarray
 
@@ -280,13 +281,13 @@ def _fourth(anchor: LinearFitCache) -> Float[np.ndarray, "pairs pairs"]:
     """Compute Σ ω ℓ″ z ⊗ z ⊗ z ⊗ z, by pairs of axes, and pairs off the diagonal doubled."""
     i, j = np.triu_indices(len(anchor.root))
     pairs = np.where(i < j, 2.0, 1.0) * anchor.rows[:, i] * anchor.rows[:, j]
-    return (pairs.T * (anchor.weight * anchor.curvature)) @ pairs
+    return (pairs.T * anchor.mass) @ pairs
 
 
 def sums_by_moments(anchor: LinearFitCache, look: OneRow) -> ProductSums:
     """Sum powers of products by the third and fourth moments of all rows: for few columns."""
     unit = look.unit
-    heaviest = float((anchor.weight * anchor.curvature).max())
+    heaviest = float(anchor.mass.max())
     scale = anchor.norm.max() * anchor.norm[unit]
     rows = anchor.rows[unit]
     direction = rows / scale[:, None]
@@ -316,8 +317,7 @@ def product_sums(anchor: LinearFitCache, look: OneRow) -> ProductSums:
     is_cheap = pairs**2 <= FEW_COLUMNS * len(unit) and pairs * len(anchor.eta) <= HERD
     if anchor.by_whitened_rows and is_cheap:
         return sums_by_moments(anchor, look)
-    masses = anchor.weight * anchor.curvature
-    heaviest = float(masses.max())
+    heaviest = float(anchor.mass.max())
     scale = anchor.norm.max() * anchor.norm[unit]
     is_dense = isinstance(anchor.model.design, DenseDesign)
     is_rough = is_dense and anchor.digits < ROUGH and len(unit) * len(anchor.eta) > PASS
@@ -331,7 +331,7 @@ def product_sums(anchor: LinearFitCache, look: OneRow) -> ProductSums:
     together = LANES
     if rows is None:  # all products of these are there at once
         together = min(LANES, max(1, PRODUCTS // len(anchor.eta)))
-    weight = (masses / heaviest).astype(kind)
+    weight = (anchor.mass / heaviest).astype(kind)
     third = (anchor.weight * anchor.third / heaviest).astype(kind)
     third_sum, fourth_sum, largest = np.zeros((3, len(unit)))
     for lanes in groups(np.arange(len(unit)), together):
@@ -381,7 +381,7 @@ def settle_rows(anchor: LinearFitCache, look: OneRow) -> tuple[PerRefit, PerRefi
     # what rounding takes from products, and from sums
     longest = anchor.norm.max()
     square = sums.heaviest * longest**2
-    mass = float(anchor.weight * anchor.curvature @ anchor.norm**2) / square
+    mass = float(anchor.mass @ anchor.norm**2) / square
     sum_error = (len(anchor.eta) + 16) * sums.unit
     square_sum = (1 / np.sqrt(square) + 2 * sums.precision * np.sqrt(mass)) ** 2
     third_error = 3 * sums.precision + sum_error + FUNCTION + anchor.curvature_rounding
@@ -662,212 +662,246 @@ def estimated_half(
 PRODUCTS = 2**21
 
 
-class RowSteps:
-    """Refits without one row each, in progress, at u₁ + `step`; only those that are still open, the
-    `lanes`.
-
-    `moves` are t, `remainder` is R there, and `change` its difference from that before the last
-    step. `center` are predictors of the left-out rows, `half` their errors, `slope` is λ, with its
-    rounding error `noise`, and `distance` is D.
+class RowSums(NamedTuple):
+    """Sums over all units at t, of which bounds are made: √Σ (ΔR)² / W of the last change of R,
+    min r, √Σ W (r − 1)² G², max r |G|, Σ R G, and the share by which curvatures may be off.
     """
 
-    def __init__(self, anchor: LinearFitCache, look: OneRow, gram: Array | None = None):
-        self.anchor = anchor
-        self.look = look
-        count = len(look.unit)
-        weight = anchor.weight * anchor.curvature
-        length = anchor.length
-        blur = anchor.rounding.predictor
-        with np.errstate(divide="ignore"):
-            self.weights = weight, np.where(anchor.weight > 0, 1 / weight, 0.0)
-        rounded = blur(length, np.abs(anchor.eta)), blur(length, length, 1.0)
-        self.blur = [float(np.sqrt(weight @ part**2)) for part in rounded]
-        self.spread = float(np.sqrt(weight @ length**2))
-        self.off = anchor.rounding.step * (
-            1 + look.lost_curvature * (anchor.curvature * anchor.size)[look.unit]
-        )
-        slope = anchor.slope[look.unit] + anchor.curvature[look.unit] * (
-            look.center - anchor.eta[look.unit]
-        )
-        self.along = look.lost_curvature * slope
-        self.lanes = np.arange(count)
-        self.z = anchor.whiten(look.unit[:, None])[:, 0]
-        if gram is None:
-            self.gram = anchor.predictor_moves(self.z, False)
-        else:
-            self.gram = gram[look.unit]
-        self.gram[self.lanes, look.unit] = 0.0
-        self.remainder, self.change = np.zeros((2, *self.gram.shape))
-        self.gradient, self.step = np.zeros((2, *self.z.shape))
-        self.residual = np.zeros(count)
-        self.summed = np.zeros(count)
-        self.slope = look.step_length
-        self._move(0.0)
+    size: PerLane
+    least: PerLane
+    width: PerLane
+    peak: PerLane
+    shift: PerLane
+    curvature_rounding: PerLane
 
-    def run(self, enough: Callable[["RowSteps"], Flags], most: int) -> None:
-        """Step at most so often, until each refit is near enough, or steps do not shrink."""
-        with np.errstate(all="ignore"):  # steps that diverge
-            for k in range(most + 1):
-                before = self.slope
-                self._evaluate()
-                self._bound(self.size + self.noise + self.residual)
-                is_open = ~enough(self)
-                self._keep(is_open)
-                if not self.lanes.size:
-                    break
-                self._pull()
-                is_open = ~enough(self) & (self.slope <= STALL_RATIO * before[is_open])
-                is_open &= np.isfinite(self.half) | (k == 0)  # a ball is not found by shorter steps
-                # a copy of all arrays costs more than a step of a few lanes
-                if 8 * np.count_nonzero(is_open) < 7 * len(is_open):
-                    self._keep(is_open)
-                if k == most or not self.lanes.size:
-                    break
-                self._move(self.anchor.predictor_moves(self.step, False))
 
-    def u(self) -> Points:
-        """Candidates."""
-        return self.along[:, None] * self.z - self.anchor.leftover + self.step
+class RowSteps(NamedTuple):
+    """Refits without one row each, at u₁ + `step`; only those that are still open, the `lanes`.
 
-    def _keep(self, selection: Flags) -> None:
-        if not selection.all():
-            self.look = self.look.take(np.flatnonzero(selection))
-            for name, part in vars(self).items():
-                if isinstance(part, np.ndarray):
-                    setattr(self, name, part[selection])
+    `along` is a of u₁ = a z, and `off` what a step leaves of its length. `moves` are t, `remainder`
+    is R there, and `gradient` Σ R z, whose rounding error is `residual`. `summed` is the sum of the
+    sizes of all changes of R. `slope` is λ, with its rounding error `noise`, and `distance` is D.
+    `center` are predictors of the left-out rows, and `half` their errors.
+    """
 
-    def _move(self, addition: Array | float) -> None:
-        """Set the moves to those at u₁ + `step`, where the step adds the `addition` ones."""
-        self.moves = self.along[:, None] * self.gram
-        self.moves += addition - self.anchor.common
-        self.moves[np.arange(len(self.lanes)), self.look.unit] = 0.0
-        step = np.linalg.norm(self.step, axis=1)
-        self.length = np.linalg.norm(self.u(), axis=1) + 2 * step
+    lanes: Lanes
+    look: OneRow
+    z: Points
+    gram: Float[np.ndarray, "lanes units"]
+    along: PerLane
+    off: PerLane
+    step: Points
+    moves: Float[np.ndarray, "lanes units"]
+    length: PerLane
+    remainder: Float[np.ndarray, "lanes units"]
+    gradient: Points
+    residual: PerLane
+    summed: PerLane
+    slope: PerLane
+    noise: PerLane
+    distance: PerLane
+    center: PerLane
+    half: PerLane
 
-    def _evaluate(self) -> None:
-        """Compute R, and the sums over all units that bounds are made of."""
-        anchor = self.anchor
-        model = self.anchor.model
-        (weight, inverse) = self.weights
-        look = self.look
-        size, least, width, peak, shift, curvature_rounding, noise = np.empty((7, len(self.lanes)))
-        for chunk in tiles(np.arange(len(self.lanes)), len(model.y)):
-            t = self.moves[chunk]
-            gram = self.gram[chunk]
-            length = self.length[chunk]
-            eta = anchor.eta + t
-            slope, curvature = model.loss.derivatives(eta, model.y, (1, 2))
-            curvature_rounding[chunk] = 2 * (
-                anchor.curvature_rounding
-                + anchor.curvature_error(eta, curvature, anchor.blur(eta, length), length)
-            )
-            omega = np.broadcast_to(anchor.weight, eta.shape)
-            noise[chunk] = anchor.gradient_error(omega, eta, slope, length, np.ones(len(chunk)))
-            remainder = anchor.weight * (slope - anchor.slope)
-            remainder -= np.multiply(t, weight, out=t)
-            change = np.subtract(remainder, self.remainder[chunk], out=t)
-            self.change[chunk], self.remainder[chunk] = change, remainder
-            size[chunk] = np.sqrt(np.square(change, out=change) @ inverse)
-            shift[chunk] = np.vecdot(remainder, gram)
-            # not in place: a loss of the user may keep its arrays
-            ratio = curvature / anchor.curvature
-            least[chunk] = ratio.min(1)
-            peak[chunk] = np.abs(np.multiply(ratio, gram, out=t), out=t).max(1)
-            ratio -= 1
-            ratio *= gram
-            width[chunk] = np.sqrt(np.square(ratio, out=ratio) @ weight)
-        noise += anchor.noise + anchor.curvature_rounding * self.length
-        noise /= np.sqrt(look.kept_share)
-        noise += 2 * self.off / look.kept_share * look.step_length
-        self.size = size
-        self.least = least
-        self.width = width
-        self.peak = peak
-        self.shift = shift
-        self.curvature_rounding = curvature_rounding
-        self.noise = noise
-        self.summed = self.summed + size
+    @property
+    def radius(self) -> PerLane:
+        """Bound the distance in the norm of H."""
+        return self.distance / np.sqrt(self.look.kept_share)
 
-    def _bound(self, slope: PerLane, closely: bool = False) -> None:
-        """Bound the errors of predictors by λ.
 
-        If `closely`, rows of much leverage are counted by their leverage.
-        """
-        anchor = self.anchor
-        look = self.look
-        curvature_rounding = self.curvature_rounding
-        rounding = self.anchor.rounding
-        kept_share = look.kept_share
-        norm = anchor.norm[look.unit]
-        root = np.sqrt(look.kept_share)
-        self.slope = slope = UP * (1 + curvature_rounding) * slope
-        margin = self.least * (1 - anchor.curvature_rate * slope / root) - curvature_rounding
-        self.distance = np.where(margin > 0.5, UP * slope / margin, np.inf)
-        for chunk in tiles(
-            np.flatnonzero(~(margin > 0.5)) if closely else np.zeros(0, int), len(anchor.eta)
-        ):
-            omega = np.where(
-                look.unit[chunk, None] == np.arange(len(anchor.eta)), 0.0, anchor.weight
-            )
-            balls = anchor.ball(
-                anchor.eta + self.moves[chunk],
-                omega,
-                slope[chunk],
-                kept_share[chunk],
-                self.length[chunk],
-            )
-            self.distance[chunk] = balls.distance
-        distance = (
-            (1 + curvature_rounding) * self.distance + self.blur[0] + self.blur[1] * self.length
-        )
-        growth = np.exp(anchor.curvature_rate * distance / root + curvature_rounding)
-        row_error = rounding.step * np.exp(anchor.curvature_rate * self.length) * norm
-        width = (
-            (1 + curvature_rounding) * self.width
-            + curvature_rounding * norm
-            + growth * self.spread * row_error
-        )
-        peak = np.max(np.asarray(anchor.model.loss.self_concordance)) * (
-            (1 + curvature_rounding) * self.peak + anchor.norm.max() * row_error
-        )
-        digits = (
-            look.digits
-            + norm / root * self.noise
-            + 4 * (self.off / kept_share + FUNCTION) * np.abs(self.shift) / kept_share
-        )
-        digits += (
-            (rounding.step + rounding.rows * UNIT)
-            * norm
-            * self.spread
-            * self.summed
-            / kept_share**2
-        )
-        half = UP * (distance * (width + 0.5 * growth * distance * peak) / kept_share + digits)
-        self.half = np.where(np.isnan(half), np.inf, half)
-        self.center = look.center - look.inverse * self.shift
+def _begin(anchor: LinearFitCache, look: OneRow, gram: Array | None) -> RowSteps:
+    unit = look.unit
+    lanes = np.arange(len(unit))
+    curvature = anchor.curvature[unit]
+    off = anchor.rounding.step * (1 + look.lost_curvature * curvature * anchor.size[unit])
+    along = look.lost_curvature * (
+        anchor.slope[unit] + curvature * (look.center - anchor.eta[unit])
+    )
+    z = anchor.whiten(unit[:, None])[:, 0]
+    gram = anchor.predictor_moves(z, False) if gram is None else gram[unit]
+    gram[lanes, unit] = 0.0
+    nothing = np.zeros(len(unit))
+    start = np.zeros(z.shape)
+    return _move(
+        anchor,
+        RowSteps(
+            lanes,
+            look,
+            z,
+            gram,
+            along,
+            off,
+            start,
+            gram,
+            nothing,
+            np.zeros(gram.shape),
+            start,
+            nothing,
+            nothing,
+            look.step_length,
+            *4 * [nothing],
+        ),
+        0.0,
+    )
 
-    def _pull(self) -> None:
-        """Compute the gradients, λ from them, and the steps."""
-        anchor = self.anchor
-        look = self.look
-        kept_share = self.look.kept_share
-        before = self.residual
-        core = look.lost_curvature * anchor.curvature[look.unit] * look.inverse
-        apply_inverse = lambda v: v + (core * np.vecdot(self.z, v))[:, None] * self.z
-        total_gradient = anchor.gradient_of_slopes(self.remainder, False)
-        gradient = total_gradient - self.gradient
-        self.gradient = total_gradient
-        self.step = -apply_inverse(self.gradient)
-        gradient_norm = (1 + 2 * self.off / kept_share) * np.sqrt(
-            np.maximum(np.vecdot(gradient, apply_inverse(gradient)), 0.0)
+
+def take_row_steps(
+    anchor: LinearFitCache,
+    look: OneRow,
+    enough: Callable[[RowSteps], Flags],
+    most: int,
+    gram: Array | None = None,
+) -> None:
+    """Step at most so often, until each refit is near `enough`, which gets every candidate, or
+    steps do not shrink.
+    """
+    with np.errstate(all="ignore"):  # steps that diverge
+        steps = _begin(anchor, look, gram)
+        for k in range(most + 1):
+            before = steps.slope
+            steps, sums = _evaluate(anchor, steps)
+            steps = _bound(anchor, steps, sums, sums.size + steps.noise + steps.residual, False)
+            is_open = ~enough(steps)
+            if not is_open.any():
+                break
+            if not is_open.all():
+                steps, sums, before = take((steps, sums, before), is_open)
+            steps = _pull(anchor, steps, sums)
+            is_open = ~enough(steps) & (steps.slope <= STALL_RATIO * before)
+            is_open &= np.isfinite(steps.half) | (k == 0)  # a ball is not found by shorter steps
+            # a copy of all arrays costs more than a step of a few lanes
+            if 8 * np.count_nonzero(is_open) < 7 * len(is_open):
+                steps = take(steps, is_open)
+            if k == most or not steps.lanes.size:
+                break
+            steps = _move(anchor, steps, anchor.predictor_moves(steps.step, False))
+
+
+def candidates(anchor: LinearFitCache, steps: RowSteps) -> Points:
+    """Compute u₁ + `step`."""
+    return steps.along[:, None] * steps.z - anchor.leftover + steps.step
+
+
+def _move(anchor: LinearFitCache, steps: RowSteps, addition: Array | float) -> RowSteps:
+    """Move to u₁ + `step`, where the step adds the `addition` to t."""
+    moves = steps.along[:, None] * steps.gram
+    moves += addition - anchor.common
+    moves[np.arange(len(moves)), steps.look.unit] = 0.0
+    length = np.linalg.norm(candidates(anchor, steps), axis=1)
+    return steps._replace(moves=moves, length=length + 2 * np.linalg.norm(steps.step, axis=1))
+
+
+def _evaluate(anchor: LinearFitCache, steps: RowSteps) -> tuple[RowSteps, RowSums]:
+    """Compute R and its sums."""
+    model = anchor.model
+    look = steps.look
+    count = len(steps.lanes)
+    remainders = np.empty(steps.moves.shape)
+    columns = np.empty((6, count))
+    noise = np.empty(count)
+    size = max(1, PASS // len(model.y))
+    for start in range(0, count, size):
+        chunk = slice(start, start + size)
+        moves = steps.moves[chunk]
+        gram = steps.gram[chunk]
+        length = steps.length[chunk]
+        eta = anchor.eta + moves
+        slope, curvature = model.loss.derivatives(eta, model.y, (1, 2))
+        error = anchor.curvature_error(eta, curvature, anchor.blur(eta, length), length)
+        omega = np.broadcast_to(anchor.weight, eta.shape)
+        noise[chunk] = anchor.gradient_error(omega, eta, slope, length, np.ones(len(eta)))
+        remainder = np.subtract(slope, anchor.slope, out=remainders[chunk])
+        remainder *= anchor.weight
+        scratch = moves * anchor.mass
+        remainder -= scratch
+        np.subtract(remainder, steps.remainder[chunk], out=scratch)
+        change = np.sqrt(np.square(scratch, out=scratch) @ anchor.inverse_mass)
+        # not in place: a loss of the user may keep its arrays
+        ratio = curvature / anchor.curvature
+        least = ratio.min(1)
+        peak = np.abs(np.multiply(ratio, gram, out=scratch), out=scratch).max(1)
+        ratio -= 1
+        ratio *= gram
+        columns[:, chunk] = (
+            change,
+            least,
+            np.sqrt(np.square(ratio, out=ratio) @ anchor.mass),
+            peak,
+            np.vecdot(remainder, gram),
+            2 * (anchor.curvature_rounding + error),
         )
-        size = self.spread * self.summed
-        rounding = anchor.rounding.gradient(size) + anchor.rounding.step * size
-        self.residual = rounding / np.sqrt(kept_share)
-        self._bound(
-            np.fmin(self.size + self.noise + before, gradient_norm + self.noise + self.residual),
-            closely=True,
+    noise += anchor.noise + anchor.curvature_rounding * steps.length
+    noise /= np.sqrt(look.kept_share)
+    noise += 2 * steps.off / look.kept_share * look.step_length
+    sums = RowSums(*columns)
+    steps = steps._replace(remainder=remainders, noise=noise, summed=steps.summed + sums.size)
+    return steps, sums
+
+
+def _bound(
+    anchor: LinearFitCache, steps: RowSteps, sums: RowSums, slope: PerLane, closely: bool
+) -> RowSteps:
+    """Bound the errors of predictors by λ.
+
+    If `closely`, rows of much leverage are counted by their leverage.
+    """
+    look = steps.look
+    rounding = anchor.rounding
+    kept_share = look.kept_share
+    off = sums.curvature_rounding
+    norm = anchor.norm[look.unit]
+    root = np.sqrt(kept_share)
+    slope = UP * (1 + off) * slope
+    margin = sums.least * (1 - anchor.curvature_rate * slope / root) - off
+    distance = np.where(margin > 0.5, UP * slope / margin, np.inf)
+    open_ = np.flatnonzero(~(margin > 0.5))
+    for chunk in tiles(open_, len(anchor.eta)) if closely else ():
+        is_left_out = look.unit[chunk, None] == np.arange(len(anchor.eta))
+        balls = anchor.ball(
+            anchor.eta + steps.moves[chunk],
+            np.where(is_left_out, 0.0, anchor.weight),
+            slope[chunk],
+            kept_share[chunk],
+            steps.length[chunk],
         )
-        self.residual = self.residual + 4 * self.off / kept_share**2 * np.linalg.norm(
-            self.gradient, axis=1
-        )
+        distance[chunk] = balls.distance
+    reach = (1 + off) * distance + anchor.blurs[0] + anchor.blurs[1] * steps.length
+    growth = np.exp(anchor.curvature_rate * reach / root + off)
+    row_error = rounding.step * np.exp(anchor.curvature_rate * steps.length) * norm
+    width = (1 + off) * sums.width + off * norm + growth * anchor.spread * row_error
+    peak = np.max(np.asarray(anchor.model.loss.self_concordance)) * (
+        (1 + off) * sums.peak + anchor.norm.max() * row_error
+    )
+    digits = (
+        look.digits
+        + norm / root * steps.noise
+        + 4 * (steps.off / kept_share + FUNCTION) * np.abs(sums.shift) / kept_share
+    )
+    sum_error = rounding.step + rounding.rows * UNIT
+    digits += sum_error * norm * anchor.spread * steps.summed / kept_share**2
+    half = UP * (reach * (width + 0.5 * growth * reach * peak) / kept_share + digits)
+    return steps._replace(
+        slope=slope,
+        distance=distance,
+        center=look.center - look.inverse * sums.shift,
+        half=np.where(np.isnan(half), np.inf, half),
+    )
+
+
+def _pull(anchor: LinearFitCache, steps: RowSteps, sums: RowSums) -> RowSteps:
+    """Compute the gradients, λ from them, and the steps."""
+    look = steps.look
+    kept_share = look.kept_share
+    core = look.lost_curvature * anchor.curvature[look.unit] * look.inverse
+    solve = lambda v: v + (core * np.vecdot(steps.z, v))[:, None] * steps.z
+    gradient = anchor.gradient_of_slopes(steps.remainder, False)
+    change = gradient - steps.gradient
+    square = np.maximum(np.vecdot(change, solve(change)), 0.0)
+    change_length = (1 + 2 * steps.off / kept_share) * np.sqrt(square)
+    size = anchor.spread * steps.summed
+    rounding = anchor.rounding.gradient(size) + anchor.rounding.step * size
+    residual = rounding / np.sqrt(kept_share)
+    bounds = sums.size + steps.noise + steps.residual, change_length + steps.noise + residual
+    steps = _bound(anchor, steps, sums, np.fmin(*bounds), True)
+    residual += 4 * steps.off / kept_share**2 * np.linalg.norm(gradient, axis=1)
+    return steps._replace(gradient=gradient, step=-solve(gradient), residual=residual)
