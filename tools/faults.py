@@ -3020,8 +3020,8 @@ FAULTS = (
     Fault(
         "a factor serves on although its steps no longer shrink",
         "SharedFactors.propose",
-        "present & (length <= limit)",
-        "present",
+        "stale |= ~(length <= np.maximum(self.reuse * state.length, self.floor))",
+        "pass",
         "test_iteration",
     ),
     Fault(

@@ -147,7 +147,8 @@ class SharedFactors(abc.ABC):
     """Steps by factors that serve for as long as these shrink by the ratio `reuse`, or are no
     longer than `floor`.
 
-    `present` marks the lanes that have a factor, and `fresh` those whose last step is by a new one.
+    `present` marks the lanes that have a factor, all of them after their first step, and `fresh`
+    those whose last step is by a new one.
     """
 
     def __init__(self, count: int, reuse: float, floor: float = 0.0):
@@ -171,20 +172,19 @@ class SharedFactors(abc.ABC):
     def propose(self, state: LaneState, lanes: Lanes) -> Proposal:
         """Propose steps for `iterate`."""
         gradient = state.gradient
-        step = np.full_like(gradient, np.nan)
         lanes = np.arange(len(self.present))[lanes]
-        present = self.present[lanes]
-        if present.any():
-            step[present] = self.solve(gradient[present], lanes[present])
-        with np.errstate(invalid="ignore"):
-            limit = np.maximum(self.reuse * state.length, self.floor)
-        length = self.measure(step, gradient)
-        stale = ~(present & (length <= limit))
+        stale = ~self.present[lanes]
+        step = np.empty(gradient.shape)
+        length = np.empty(len(lanes))
+        if not stale.all():
+            step = self.solve(gradient, lanes)
+            length = self.measure(step, gradient)
+            stale |= ~(length <= np.maximum(self.reuse * state.length, self.floor))
         if stale.any():
             self.renew(state.theta[stale], lanes[stale])
             self.present[lanes[stale]] = self.reuse > 0
             step[stale] = self.solve(gradient[stale], lanes[stale])
-            length = self.measure(step, gradient)
+            length[stale] = self.measure(step[stale], gradient[stale])
         self.fresh[lanes] = stale
         return Proposal(step, length)
 

@@ -722,7 +722,7 @@ def _begin(anchor: LinearFitCache, look: OneRow, gram: Array | None) -> RowSteps
     gram[lanes, unit] = 0.0
     nothing = np.zeros(len(unit))
     start = np.zeros(z.shape)
-    return _move(
+    return _advance(
         anchor,
         RowSteps(
             lanes,
@@ -774,7 +774,7 @@ def take_row_steps(
                 steps = take(steps, is_open)
             if k == most or not steps.lanes.size:
                 break
-            steps = _move(anchor, steps, anchor.predictor_moves(steps.step, False))
+            steps = _advance(anchor, steps, anchor.predictor_moves(steps.step, False))
 
 
 def candidates(anchor: LinearFitCache, steps: RowSteps) -> Points:
@@ -782,7 +782,7 @@ def candidates(anchor: LinearFitCache, steps: RowSteps) -> Points:
     return steps.along[:, None] * steps.z - anchor.leftover + steps.step
 
 
-def _move(anchor: LinearFitCache, steps: RowSteps, addition: Array | float) -> RowSteps:
+def _advance(anchor: LinearFitCache, steps: RowSteps, addition: Array | float) -> RowSteps:
     """Move to u₁ + `step`, where the step adds the `addition` to t."""
     moves = steps.along[:, None] * steps.gram
     moves += addition - anchor.common

@@ -341,14 +341,16 @@ class MarginFits(AbstractClasses):
         curvature = np.empty(Z.shape[:2])
 
         def look(theta: NDArray, fits: Lanes) -> tuple[NDArray, NDArray]:
-            eta = np.matmul(Z[fits], theta[..., None])[..., 0]
+            rows = Z[fits]
+            eta = np.matmul(rows, theta[..., None])[..., 0]
             loss, slope, curvature[fits] = self.loss.derivatives(eta, y[fits], (0, 1, 2))
-            value = loss.sum(1) + 0.5 * (self.ridge * theta**2).sum(1)
-            return value, np.matmul(slope[:, None], Z[fits])[:, 0] + self.ridge * theta
+            pull = self.ridge * theta
+            value = loss.sum(1) + 0.5 * np.vecdot(pull, theta)
+            return value, np.matmul(slope[:, None], rows)[:, 0] + pull
 
         def propose(state: LaneState, fits: Lanes) -> Proposal:
-            weighted = curvature[fits][..., None] * Z[fits]
-            hessian = np.matmul(Z[fits].transpose(0, 2, 1), weighted)
+            rows = Z[fits]
+            hessian = np.matmul(rows.transpose(0, 2, 1), curvature[fits][..., None] * rows)
             hessian += np.diag(self.ridge)
             step, _ = _solve_stack(hessian, state.gradient)
             length = decrements(step, state.gradient)
@@ -528,21 +530,19 @@ class FitChains:
         factors = _ChainFactors(self, weight, ridge, inverse)
         total = 1 + weight.sum(1)
 
-        def look(theta: FloatArray, fits: Lanes) -> tuple[FloatArray, FloatArray]:
-            (first,) = self.loss.derivatives(theta @ self.Z.T, self.y, (1,))
-            return np.zeros(len(theta)), (weight[fits] * first) @ self.Z + ridge[fits] * theta
-
         def propose(state: LaneState, fits: Lanes) -> Proposal:
             proposal = factors.propose(state, fits)
             small = proposal.length**2 <= FINAL * total[fits]
             return proposal._replace(end=small, stay=proposal.length > 2 * state.length)
 
-        state, converged = iterate(look, propose, theta, anywhere, MAX_CHAIN_NEWTON_STEPS)
+        state, converged = iterate(factors.look, propose, theta, anywhere, MAX_CHAIN_NEWTON_STEPS)
         return state.theta, factors.inverse, ~converged
 
 
 class _ChainFactors(SharedFactors):
-    """Inverse Hessians of fits, those of the fits before to begin with."""
+    """Inverse Hessians of fits, those of the fits before to begin with, and the curvatures at the
+    points that were looked at last.
+    """
 
     def __init__(
         self, chains: FitChains, weight: FloatArray, ridge: FloatArray, inverse: NDArray | None
@@ -551,18 +551,24 @@ class _ChainFactors(SharedFactors):
         self.chains = chains
         self.weight = weight
         self.ridge = ridge
+        self.curvature = np.empty(weight.shape)
         self.present[:] = inverse is not None
         if inverse is None:
             inverse = np.zeros((*ridge.shape, ridge.shape[1]))
         self.inverse = inverse.copy()
 
-    def renew(self, theta: FloatArray, fits: IntArray) -> None:
+    def look(self, theta: FloatArray, fits: Lanes) -> tuple[FloatArray, FloatArray]:
         chains = self.chains
-        (second,) = chains.loss.derivatives(theta @ chains.Z.T, chains.y, (2,))
-        fits_count, size = theta.shape
-        H = np.zeros((fits_count, size, size))
-        i, j = chains.upper
-        H[:, i, j] = H[:, j, i] = (self.weight[fits] * second) @ chains.products
+        slope, self.curvature[fits] = chains.loss.derivatives(theta @ chains.Z.T, chains.y, (1, 2))
+        gradient = (self.weight[fits] * slope) @ chains.Z + self.ridge[fits] * theta
+        return np.zeros(len(theta)), gradient
+
+    def renew(self, theta: FloatArray, fits: IntArray) -> None:
+        size = theta.shape[1]
+        H = np.zeros((len(theta), size, size))
+        i, j = self.chains.upper
+        mass = self.weight[fits] * self.curvature[fits]
+        H[:, i, j] = H[:, j, i] = mass @ self.chains.products
         H[:, range(size), range(size)] += self.ridge[fits]
         self.inverse[fits] = Curvature.of(H).solve(np.broadcast_to(np.eye(size), H.shape))
 
