@@ -34,6 +34,34 @@ class Fault(NamedTuple):
 
 FAULTS = (
     Fault(
+        "the page counts what a model loses more than none as a gain",
+        "questions.gain",
+        "others - estimate.per_unit()",
+        "estimate.per_unit() - others",
+        "reporting/test_questions",
+    ),
+    Fault(
+        "the page calls a gain certain whose interval holds zero",
+        "questions.first_answer",
+        "compared.low > 0",
+        "compared.mean > 0",
+        "reporting/test_questions",
+    ),
+    Fault(
+        "the interval of the gain leaves out what the refits add",
+        "questions.gain",
+        "half += error",
+        "half += 0.0",
+        "reporting/test_questions",
+    ),
+    Fault(
+        "the page does not say which checks leave its answer in doubt",
+        "questions._doubts",
+        'check.severity == "warning"',
+        'check.severity == "info"',
+        "reporting/test_questions",
+    ),
+    Fault(
         "folds that Ctrl-C came before count as estimated",
         "elpd.elpd",
         "accepted[stopped] = False",

@@ -131,6 +131,8 @@ def test_the_gain_is_that_of_refits(table, grouped):
     compared = gain(estimate, estimate.average(estimate._null), 0.0)
     want = [difference.mean(), difference.mean() - half, difference.mean() + half]
     np.testing.assert_allclose(compared[:3], want, rtol=1e-6)
+    wider = gain(estimate, estimate.average(estimate._null), 0.1)  # by what the refits add
+    np.testing.assert_allclose(wider[1:3], [want[1] - 0.1, want[2] + 0.1], rtol=1e-6)
     asked, verdict, sure = first_answer(estimate)
     assert asked == "Better than no model?"
     assert verdict == f"Yes: {1 - model.mean() / mean.mean():.1%} less loss"
@@ -143,8 +145,12 @@ def test_noise_is_not_sold_as_a_model(table):
     fit = lo.fit(lo.GLM(X, table["stay"].to_numpy(), "squared"))
     worse = first_answer(lo.cross_validate(fit, lo.leave_one_out()))
     assert worse[1].endswith("more loss") and "The gain is −" in worse[2]
-    few = lo.cross_validate(lo.fit(lo.GLM(X[:, :1], X[:, 1], "squared")), lo.kfold(k=5))
-    assert first_answer(few)[1].startswith("Not sure")
+    weak = lo.cross_validate(
+        lo.fit(lo.GLM(X[:, :1], 0.25 * X[:, 0] + X[:, 1], "squared")), lo.leave_one_out()
+    )
+    compared = gain(weak, weak.average(weak._null), 0.0)
+    assert compared.low < 0 < compared.mean
+    assert first_answer(weak)[1].startswith("Not sure") and "less loss" in first_answer(weak)[1]
 
 
 def test_what_is_not_known_is_said(table):

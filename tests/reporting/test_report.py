@@ -279,7 +279,9 @@ def test_a_comparison_says_what_compare_says(pages):
     some = {f"<b>ridge</b> {a:g}": estimate(penalty=a) for a in (0.1, 10.0, 1000.0)}
     table, page = lo.compare(some), read(pages["several"])
     assert isinstance(table, pd.DataFrame) and str(table.index[0]) in page.text
-    assert f"{table.difference.iloc[1]:.4g} ± {table.se_difference.iloc[1]:.2g}" in page.text
+    low, high = table.difference.iloc[1] + 1.96 * table.se_difference.iloc[1] * np.array([-1, 1])
+    assert f"{table.difference.iloc[1]:.3g} less loss a unit" in page.text
+    assert f"95% interval {low:.3g} to {high:.3g}".replace("-", "−") in page.text
     rows = page.data["table-rows"]
     assert rows["columns"] == ["unit", *table.index]
     np.testing.assert_array_equal([row[1] for row in rows["rows"]], some[table.index[0]].per_unit())

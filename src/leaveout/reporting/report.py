@@ -467,7 +467,7 @@ def _of_several(estimates: dict[str, Estimate], title: str) -> Page:
         title or asked,
         task,
         [first_choice(estimates, [*table.index]), first_answer(first)],
-        _comparison_facts(table, first),
+        _comparison_facts(table, first.score),
         _together(estimates),
         ", ".join(sorted({code for estimate in estimates.values() for code in estimate.mute})),
         [
@@ -489,36 +489,17 @@ def _of_several(estimates: dict[str, Estimate], title: str) -> Page:
     )
 
 
-def _comparison_facts(table: pd.DataFrame, first: Estimate) -> list[tuple[str, str, str]]:
-    best = table.iloc[0]
-    second = table.iloc[1]
-    plus = lambda se: f" ± {se:.2g}" if np.isfinite(se) else ""
-    score = first.score or "a loss that is not known by name"
-    sure = ""
-    if np.isfinite(second.p_worse):
-        sure = f"it is worse than {table.index[0]} with probability {second.p_worse:.2g}"
-    return [
-        (
-            "Best" if table["missing"].any() else "Lowest mean",
-            str(table.index[0]),
-            f"{best['mean']:.5g}{plus(best.se)} a unit, {score}; SE: {best.kind}{_without(table, best)}",
-        ),
-        (
-            "Next",
-            str(table.index[1]),
-            f"{second['mean']:.5g}{plus(second.se)} a unit{_without(table, second)}",
-        ),
-        (
-            "Difference",
-            f"{second.difference:.4g}{plus(second.se_difference)}",
-            f"paired, unit by unit; {sure}".rstrip("; "),
-        ),
-        (
-            "Approximation",
-            f"± {second.approximation_error:.1g}",
-            "on that difference, for refits that were not made to the end",
-        ),
-    ]
+def _comparison_facts(table: pd.DataFrame, score: str) -> list[tuple[str, str, str]]:
+    """Write a card for each of the two best models."""
+    cards = []
+    first = "Best" if table["missing"].any() else "Lowest mean"
+    for rank, (name, model) in zip((first, "Next"), table.iterrows(), strict=False):
+        plus = ""
+        if np.isfinite(model.se):
+            plus = f" ± {model.se:.2g}"
+        text = f"{model['mean']:.5g}{plus} a unit{score and ', '}{score}; SE: {model.kind}"
+        cards.append((rank, str(name), text + _without(table, model)))
+    return cards
 
 
 def _without(table: pd.DataFrame, model: pd.Series) -> str:
