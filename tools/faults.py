@@ -36,8 +36,8 @@ FAULTS = (
     Fault(
         "the page counts what a model loses more than none as a gain",
         "questions.gain",
-        "others - estimate.per_unit()",
-        "estimate.per_unit() - others",
+        "others - estimate._unit_losses",
+        "estimate._unit_losses - others",
         "reporting/test_questions",
     ),
     Fault(

@@ -56,7 +56,7 @@ def test_it_says_what_the_results_say(tmp_path):
     for said in (
         f"{N}, {cv.fit.objective.units.target.sum():g} ({cv.fit.objective.units.target.mean():.0%}) with the event",
         "7 left out: no age",
-        f"{auc['index.corrected']:.3f}",
+        f"Discrimination (AUC){auc['index.corrected']:.3f}",
         f"{auc.low:.3f} to {auc.high:.3f}",
         f"{slope.estimate:.2f}",
         f"{slope.low:.2f} to {slope.high:.2f}",
