@@ -86,7 +86,7 @@ CALLS_OF_OTHERS = {
     "cross_predict: it takes no method=: it is kind=.": lambda: lo.cross_predict(FIT, 5, method=1),
     "bootstrap: it takes no n_resamples=: it is num_res": lambda: lo.bootstrap(n_resamples=9),
     "cross_validate: it takes no seed=: the plan draws": lambda: lo.cross_validate(FIT, 5, seed=1),
-    "kfold: it takes no num_repeat=: there are num_repeats=.": lambda: lo.kfold(k=5, num_repeat=2),
+    "kfold: it takes no num_repeat=: it is num_repeats=.": lambda: lo.kfold(k=5, num_repeat=2),
     "blocks: it takes no zz=: there are num_units=, size=": lambda: lo.blocks(zz=1),
     "cross_validate: plan must be given, such as lo.leave": lambda: lo.cross_validate(FIT),
     "GLM: loss must be given, such as 'squared', as in GLM(X, y,": lambda: lo.GLM(X, X[:, 0]),

@@ -689,7 +689,7 @@ def test_labels_say_which_row_is_which_unit():
         (lambda: lo.bootstrap(1000), TypeError, "num_resamples= must be given; .* num_units="),
         (lambda: lo.leave_future_out(100), TypeError, "start= must be given; .* num_units="),
         (lambda: lo.random_subsets(9), TypeError, "fraction= and num_folds= must be given;"),
-        (lambda: lo.kfold(k=4, folds=3), TypeError, "no folds=: there are num_units=, k="),
+        (lambda: lo.kfold(k=4, folds=3), TypeError, "no folds=: it is k="),
         (lambda: lo.blocks(size=2, groups=np.array(3)), ValueError, "num_units must be"),
         (lambda: lo.bootstrap(num_resamples=2, groups=[]), ValueError, "num_units must be"),
         (lambda: lo.kfold(9, k=3, rng="a"), TypeError, "rng must be a whole number"),

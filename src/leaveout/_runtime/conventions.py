@@ -3,7 +3,6 @@
 Random numbers by `rng`, names of arguments, kinds of tables, warnings.
 """
 
-import difflib
 import functools
 import inspect
 import logging
@@ -16,6 +15,8 @@ from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 import numpy as np
 import pandas as pd
+
+from .namespaces import nearest
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -31,6 +32,7 @@ WORDS = {  # words of other libraries, and what is written for them
     "cv": "the plan or the number of folds stands second, cross_validate(fit, 5); lo.sklearn.cross_validate takes cv=",
     "data": "a formula and its table stand first, such as GLM('y ~ x', table, 'squared')",
     "family": "the loss is named, such as loss='logistic' for the binomial family",
+    "fit_intercept": "it is intercept=",
     "formula": "a formula and its table stand first, such as GLM('y ~ x', table, 'squared')",
     "l1_ratio": "a penalty is an object, such as penalty=lo.penalties.ElasticNet(alpha, l1_ratio)",
     "link": "it is one of the loss, such as loss=lo.losses.Poisson(link='identity')",
@@ -55,7 +57,6 @@ SYNONYMS = {  # words of other libraries for arguments of ours
     "type": "kind",
     "cluster": "groups",
     "clusters": "groups",
-    "fit_intercept": "intercept",
     "n_splits": "k",
     "n_folds": "k",
     "n_repeats": "num_repeats",
@@ -92,6 +93,7 @@ ATTRIBUTES = {
         "loss": "mean, or per_unit()",
         "mean_loss": "mean",
         "pointwise": "per_unit()",
+        "plot_losses": "plot()",
         "scores": "per_unit(), or metrics",
         "se_mean": "se",
         "std_error": "se",
@@ -125,7 +127,11 @@ def conventional(function: Callable[P, T]) -> Callable[P, T]:
     ]
     named = [name for name in parameters if name not in by_position]
     num_positions = len(by_position)
-    required = [name for name, parameter in parameters.items() if _is_required(parameter)]
+    required = [
+        name
+        for name, parameter in parameters.items()
+        if parameter.default is parameter.empty and "*" not in str(parameter)
+    ]
     form = f"{name}({', '.join(by_position).removeprefix('self, ')})"
     if inspect.Parameter.VAR_POSITIONAL in kinds:
         num_positions = sys.maxsize
@@ -171,33 +177,24 @@ def conventional(function: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
-def _is_required(parameter: inspect.Parameter) -> bool:
-    is_named = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    return is_named and parameter.default is parameter.empty
-
-
 def _answer(word: str, parameters: Iterable[str]) -> str:
     """Say what stands for an argument that a function does not take."""
-    if SYNONYMS.get(word, "") in parameters or (word in SYNONYMS and word not in WORDS):
-        return f"it is {SYNONYMS[word]}="
-    if word in WORDS:
-        return WORDS[word]
-    names = difflib.get_close_matches(word, parameters) or parameters
-    return f"there are {', '.join(f'{name}=' for name in names)}"
+    answers = WORDS | {
+        word: f"it is {name}=" for word, name in SYNONYMS.items() if name in parameters
+    }
+    answers |= {name: f"it is {name}=" for name in parameters}
+    return nearest(word, answers) or f"there are {', '.join(f'{name}=' for name in parameters)}"
 
 
 def lacking_attribute(kind: type, name: str) -> AttributeError:
     """Return the error of an attribute that results of a kind lack, with what stands for it."""
-    answers = [
-        ATTRIBUTES[part.__name__].get(name) for part in kind.__mro__ if part.__name__ in ATTRIBUTES
-    ]
-    public = [word for word in dir(kind) if word[0] != "_"]
-    answer = next(filter(None, answers), "") or " or ".join(
-        difflib.get_close_matches(name, public, 3, 0.75)
+    answers = {word: f": it is {word}" for word in dir(kind) if word[0] != "_"}
+    for part in kind.__mro__:
+        words = ATTRIBUTES.get(part.__name__, {})
+        answers |= {word: f": it is {answer}" for word, answer in words.items()}
+    return AttributeError(
+        f"{kind.__name__!r} object has no attribute {name!r}{nearest(name, answers)}"
     )
-    if answer:
-        answer = f": it is {answer}"
-    return AttributeError(f"{kind.__name__!r} object has no attribute {name!r}{answer}")
 
 
 def _table(table: pd.DataFrame | pd.Series) -> Any:

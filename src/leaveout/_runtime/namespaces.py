@@ -3,7 +3,7 @@
 import ast
 import difflib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -38,22 +38,26 @@ WORDS = {
     "glm": "lo.GLM('y ~ x', table, 'logistic')",
     "plot_losses": "lo.plot.losses(estimate)",
 }
-# rooms whose names a user may look for at the root
+# rooms whose names a user may look for at the root; the last one that has a name is named
 ROOMS = (
-    *("clinical", "bayes", "diagnostics", "survey", "terms", "validation", "developer"),
-    *("sklearn", "penalties", "losses", "emissions"),
+    *("developer", "emissions", "losses", "penalties", "sklearn", "terms", "survey"),
+    *("validation", "bayes", "clinical", "diagnostics"),
 )
+
+
+def nearest(word: str, answers: Mapping[str, str]) -> str:
+    """Return the answer to the nearest word, empty if none is near."""
+    words = difflib.get_close_matches(word, answers, 1, 0.75)
+    return "".join(answers[word] for word in words)
 
 
 def place_of(name: str, room_of: Callable[[str], Any], names: list[str]) -> str:
     """Say where a name stands that the root lacks, or which of its `names` is near."""
-    places = [f"lo.{room}.{name}" for room in ROOMS if name in dir(room_of(room))]
-    lower = {word.lower(): f"lo.{word}" for word in names}
-    near = [lower[word] for word in difflib.get_close_matches(name.lower(), lower)]
-    answer = next(iter(places), WORDS.get(name) or " or ".join(near))
-    if answer:
-        return f": it is {answer}"
-    return ""
+    places = {word: f"lo.{room}.{word}" for room in ROOMS for word in room_of(room).__all__}
+    places |= {word: f"lo.{word}" for word in names} | WORDS
+    return nearest(
+        name.lower(), {word.lower(): f": it is {place}" for word, place in places.items()}
+    )
 
 
 def attach(module: str, file: str, for_users: bool = True) -> Any:

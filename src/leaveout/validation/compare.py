@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 from .._runtime.conventions import conventional, warn
 from .._runtime.providers import provided
 from .._runtime.results import RESULTS, TERMINAL_WIDTH, text_within
+from ..data.arrays import UnitColumn
 from ..objectives.objective import LOG_DENSITY, LOG_LIKELIHOOD, LOG_PROBABILITY
 from ..plans.plan import Plan
 from .checks import FEW_UNITS
@@ -483,19 +484,13 @@ def _add_jacobian(
                 f"compare: jacobian is of −log densities of units; the losses of {name!r} are {kind}. Ask for "
                 "cross_validate(..., evaluate='log_density')."
             )
-        labels = getattr(column, "index", None)
-        names = estimate.plan.names
-        values = np.asarray(column, float)
-        if values.shape != (estimate.plan.num_units,) or not np.isfinite(values).all():
+        plan = estimate.plan
+        units = UnitColumn.read("compare", f"jacobian of {name!r}", column, plan.num_units)
+        log_slope = units.in_order("compare", plan.names).astype(float)[plan.index]
+        if not np.isfinite(log_slope).all():
             raise ValueError(
-                f"compare: jacobian of {name!r} must be {estimate.plan.num_units} finite numbers, log |dz/dy| of every unit; "
-                f"got shape {values.shape}, {np.sum(~np.isfinite(values))} not finite."
+                f"compare: jacobian of {name!r} must be finite numbers, log |dz/dy| of every unit."
             )
-        if isinstance(labels, pd.Index) and names is not None and not labels.equals(names):
-            raise ValueError(
-                f"compare: jacobian of {name!r} has other labels than the units, or in another order."
-            )
-        log_slope = values[estimate.plan.index]
         notes = estimate.labels.note, "log |dz/dy| of its response is subtracted"
         null_losses = None if estimate._null is None else estimate._null - log_slope
         converted[name] = replace(

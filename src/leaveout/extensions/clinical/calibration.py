@@ -195,7 +195,9 @@ def calibration(
     else:
         grid = np.asarray(numbers("calibration", "predictions", predictions), float).ravel()
         if not linear and not ((grid > 0) & (grid < 1)).all():
-            raise ValueError("calibration: at must lie between 0 and 1, as probabilities do.")
+            raise ValueError(
+                "calibration: predictions must lie between 0 and 1, as probabilities do."
+            )
     Z = np.column_stack([np.ones_like(eta), eta])
     slope, slope_cov = regression(Z, y, w, rows.label, linear)
     # a line has no offset: what it predicts is taken from the outcome
