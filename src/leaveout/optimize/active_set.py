@@ -129,9 +129,9 @@ def dual_form(objective: AbstractObjective, curvature: str, caller: str) -> Abst
     if curvature == "rows" and ridge is None:
         description = kind_of(objective)
         if isinstance(objective, AbstractRegression):
-            description = f"{description}{' with several outputs' if objective.classes else ''}, {objective.penalty!r}"
+            description = f"{description}, {objective.penalty!r}"
         raise TypeError(
-            f'{caller}: curvature="rows" is for a lo.GLM of one output under lo.penalties.Ridge, above zero; got {description}.'
+            f'{caller}: curvature="rows" is for a lo.GLM under lo.penalties.Ridge, above zero; got {description}.'
         )
     if ridge is None or (
         curvature == "auto" and (len(ridge) < MANY_COLUMNS or objective.num_units >= len(ridge))

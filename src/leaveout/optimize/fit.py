@@ -290,7 +290,7 @@ class Fit(Module, PrintedResult):
         # rows in place of columns
         number = 0
         if isinstance(model, DualGLM):
-            number = len(model.as_given.names) - len(model.names)
+            number = model.outputs * (len(model.as_given.names) - len(model.names))
         return self.num_params + number - len(self.quadratic.null_space)
 
     @property

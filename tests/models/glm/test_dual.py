@@ -8,6 +8,8 @@ import tracemalloc
 import numpy as np
 import pytest
 import scipy
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
 
 import leaveout as lo
 
@@ -22,6 +24,7 @@ def table(seed=0, n=N, p=P):
         "logistic": (rng.random(n) < 1 / (1 + np.exp(-eta))).astype(float),
         "squared": eta + rng.standard_normal(n),
         "poisson": rng.poisson(np.exp(0.3 * eta)),
+        "multinomial": np.digitize(eta + rng.logistic(size=n), [-0.7, 0.7]),
     }
     return X, y, rng.random(n) + 0.5
 
@@ -30,14 +33,15 @@ def alike(a, b, tol=1e-7):
     np.testing.assert_allclose(np.asarray(b, float), np.asarray(a, float), rtol=tol, atol=tol)
 
 
-@pytest.mark.parametrize("loss", ["logistic", "squared", "poisson"])
+@pytest.mark.parametrize("loss", ["logistic", "squared", "poisson", "multinomial"])
 @pytest.mark.parametrize("rows", [np.asarray, scipy.sparse.csr_array])
 def test_every_verb_gives_the_numbers_of_the_columns(loss, rows):
     X, y, weight = table()
     ridge = lo.penalties.Ridge(np.linspace(0.5, 3.0, P))
     model = lo.GLM(rows(X), y[loss], loss, ridge, sample_weight=weight, offset=0.1 * X[:, 7])
     columns, by_rows = lo.fit(model), lo.fit(model, curvature="rows")
-    assert by_rows.num_params <= N + 1 < columns.num_params
+    assert by_rows.num_params <= (N + 1) * model.outputs < columns.num_params
+    assert by_rows.rank == columns.rank
     (
         alike(columns.parameters["coef"], by_rows.parameters["coef"]),
         alike(columns.value, by_rows.value),
@@ -75,12 +79,11 @@ def test_what_it_is_not_for():
     for model in (
         lo.GLM(X, y["squared"], "squared"),
         lo.GLM(X, y["squared"], "squared", lo.penalties.Ridge(np.r_[0.0, np.ones(P - 1)])),
-        lo.GLM(X, y["logistic"], "multinomial", lo.penalties.Ridge(1.0)),
         lo.Regression(X, y["squared"], "gaussian", lo.penalties.Ridge(1.0)),
     ):
         with pytest.raises(
             TypeError,
-            match=r'curvature="rows" is for a lo\.GLM of one output under lo\.penalties\.Ridge',
+            match=r'curvature="rows" is for a lo\.GLM under lo\.penalties\.Ridge',
         ):
             lo.fit(model, curvature="rows")
     with pytest.raises(TypeError, match="got Objective"):
@@ -146,3 +149,26 @@ def test_parameters_under_a_ridge_do_not_run_away(curvature):
         curvature=curvature,
     )
     assert fit.decrement < 1e-3
+
+
+@pytest.mark.parametrize("kind", ["sparse", "standardised", "repeated rows"])
+@pytest.mark.parametrize("penalty", [1e-2, 1.0, 30.0])
+def test_classes_of_many_columns_are_as_scikit_learn_refits_them(kind, penalty):
+    X, y, _ = table(1, 40, 600)
+    labels = y["multinomial"]
+    if kind == "standardised":
+        X = StandardScaler().fit_transform(X)
+    if kind == "repeated rows":
+        X = X[np.arange(40) // 2]
+    rows = scipy.sparse.csr_array(X) if kind == "sparse" else X
+    host = LogisticRegression(C=1 / penalty, solver="newton-cg", tol=1e-9, max_iter=5000)
+    fit = lo.from_sklearn(host.fit(rows, labels), rows, labels)
+    estimate = lo.cross_validate(fit, lo.leave_one_out())
+    assert estimate.proved.all() and "matrix of the rows" in str(estimate)
+    for unit in (0, 7, 23):
+        seen = np.arange(40) != unit
+        refit = host.fit(rows[seen], labels[seen])
+        loss = -refit.predict_log_proba(rows[[unit]])[0, labels[unit]]
+        # as near as its solver comes where the penalty is weak
+        distance = 1e-6 / min(penalty, 1.0)
+        assert abs(loss - estimate.losses[unit]) < estimate.error[unit] + distance

@@ -33,7 +33,7 @@ GRAM_COLUMNS = 512
 
 
 class DualGLM(AbstractRegression):
-    """A `GLM` of one output under a `Ridge`, in coordinates of its rows.
+    """A `GLM` under a `Ridge`, in coordinates of its rows, the same for every output.
 
     Natural parameters are those of all columns.
     """
@@ -106,12 +106,11 @@ class DualGLM(AbstractRegression):
 
     def _to_unconstrained(self, parameters):
         theta = self.original._to_unconstrained(parameters)
-        along = self.original.lines.predictors(
-            np.append(theta[: len(self.ridge)], np.zeros(int(self.intercept)))[None]
-        )[0]
-        return np.append(
-            along @ self.row_basis, theta[len(self.ridge) :] + theta[: len(self.ridge)] @ self.mean
-        )
+        coef, level = np.split(theta, [len(self.ridge)], axis=-1)
+        lines = np.concatenate([coef, np.zeros_like(level)], axis=-1)
+        along = self.original.lines.predictors(lines.reshape(-1, lines.shape[-1]))
+        u = (along @ self.row_basis).reshape(*theta.shape[:-1], -1)
+        return np.concatenate([u, level + (coef @ self.mean)[..., None]], axis=-1)
 
     def new_rows(self, caller: str, X: Any) -> Float[Array, "rows coefficients"]:
         return self.coordinates(self.original.new_rows(caller, X))
@@ -151,8 +150,8 @@ class DualGLM(AbstractRegression):
 
 
 def ridge_strengths(model: Any) -> PerFeature | None:
-    """Strengths r of a ridge on every coefficient of a GLM of one output; None for other models."""
-    if type(model) is not GLM or model.classes:
+    """Strengths r of a ridge on every coefficient of a GLM; None for other models."""
+    if type(model) is not GLM:
         return None
     if isinstance(model.penalty, PerWeight):
         inner = model.penalty.penalty
