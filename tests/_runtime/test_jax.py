@@ -133,6 +133,11 @@ def test_without_jax_models_in_closed_form_work_and_others_say_what_to_install()
         "lo.cross_validate(lo.fit(lo.Cox(X, y, group > 2)), lo.leave_one_out(40)).mean",
         "lo.influence(lo.cross_validate(lo.fit(lo.Cox(X, y, group > 2)), lo.kfold(40, 5))).table()['moved'].mean()",
         "lo.cross_validate(lo.fit(lo.GLM(X, y, 'poisson')), lo.kfold(40, 5), strategy=lo.InfinitesimalJackknife(2)).mean",
+        "lo.fit(lo.GLM(X, y, 'squared')).summary().iloc[0, 1]",
+        "lo.fit(lo.GLM(X, y, 'poisson')).summary().iloc[0, 1]",
+        "lo.influence(lo.cross_validate(lo.fit(lo.GLM(X, y, 'squared')), lo.kfold(40, 5))).table()['moved'].mean()",
+        "lo.diagnostics.studentized_residuals(lo.fit(lo.GLM(X, y, 'squared'))).mean()",
+        "lo.diagnostics.leverage(lo.fit(lo.GLM(X, group % 3, 'multinomial', lo.penalties.Ridge(1.0)))).sum()",
         "lo.cross_validate(lo.fit(lo.GLM(X, group % 3, 'multinomial', lo.penalties.Ridge(1.0))), lo.kfold(40, 5)).mean",
         "lo.cross_validate(lo.fit(lo.Mixed(X, y, groups=group, family='poisson')), lo.groups(group)).mean",
     ]
@@ -141,6 +146,7 @@ def test_without_jax_models_in_closed_form_work_and_others_say_what_to_install()
         "lo.MRF",
         "lo.developer.inference.clique",
         "lo.fit(lo.GLM(X, y, lambda eta, y: (eta - y) ** 2))",
+        "lo.tune(lambda a: lo.GLM(X, y, 'squared', lo.penalties.Ridge(a)), {'a': (0.1, 9.0)}, lo.leave_one_out())",
     ]
     lines = [f"print({call})" for call in calls]
     lines += [f"try: {call}\nexcept ImportError as error: print(error)" for call in others]

@@ -106,8 +106,8 @@ else:
 Arrays = Array | np.ndarray  # compiled functions accept both
 NUMPY = np.ndarray | np.generic | float  # types that need no JAX
 NEEDS_JAX = (
-    "Random fields, conditional random fields, lo.Regression, and functions and emissions of your own need JAX, which is "
-    "not installed: pip install 'leaveout[jax]'."
+    "Random fields, conditional random fields, lo.Regression, lo.tune by gradients, and functions and emissions of your own "
+    "need JAX, which is not installed: pip install 'leaveout[jax]'."
 )
 
 FORKED = (

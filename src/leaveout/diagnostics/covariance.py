@@ -51,7 +51,7 @@ from ..validation.cross_validate import reader_for, strategy_of
 from ..validation.named_parameters import name_parameters
 from ..validation.standard_errors import MIN_BLOCKS
 from .bias_reduced import bias_reduced, check_least_squares
-from .measures import dispersion, has_dispersion, hat_diagonal
+from .measures import dispersion, has_dispersion, hat_diagonal, mean_and_variance
 from .replicates import DEFAULT, Covariance, covariance_of, degrees, refit_plan, refit_weights
 
 CovType = Literal[
@@ -331,10 +331,8 @@ def _expected_hessian(fit: Fit) -> Float[Array, "params params"]:
     ℓ″ of a log likelihood is linear in y, so that it is H at y = μ.
     """
     expected: Any = copy.copy(fit.objective)
-    mean = expected.predict(
-        fit.theta, np.ones(expected.num_units), np.arange(expected.num_units), "response"
-    )
-    vars(expected)["y"] = np.asarray(mean)
+    mean, _ = mean_and_variance(fit, fit.vector[None], np.arange(expected.num_units)[None])
+    vars(expected)["y"] = mean[0]
     return function(expected, fit.theta).hessian(fit.vector)
 
 

@@ -18,11 +18,11 @@ of weight zero does not count among the n. For least squares these are the textb
 is the externally studentised residual.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy import ndarray
 
 from .._runtime.checkpoint import File
@@ -30,17 +30,19 @@ from .._runtime.conventions import conventional
 from .._runtime.jax import Array, Arrays, PyTree, cached_on, compile_static, float64, jax, jnp
 from .._runtime.results import kind_of
 from ..data.arrays import under_labels
+from ..linalg.design import LossOfSeveral
 from ..models.glm.dual import DualGLM
 from ..models.glm.glm import GLM
 from ..models.glm.orthogonal import OrthogonalGLM
-from ..objectives.objective import AbstractLinearPredictor, unravel
+from ..objectives.objective import AbstractLinearPredictor
 from ..objectives.unit_weights import unit_weights
 from ..optimize.active_set import without
 from ..optimize.fit import Fit
-from ..plans.plan import Plan, leave_one_out
+from ..plans.plan import Plan, RefitRows, leave_one_out
 from ..refit import AbstractRefit, Exact, inverse_root
 from ..validation.cross_validate import fold_refits, fold_thetas, objective_of, strategy_of
 from ..validation.named_parameters import name_parameters
+from ..validation.scoring import modelled_predictions
 
 ROWS_AT_A_TIME = 2**20  # numbers in the rows, or in the predictions, of one batch
 DEFAULT = Exact()
@@ -98,14 +100,24 @@ def hat_diagonal(fit: Fit) -> Float[ndarray, " units"]:
         raise TypeError(
             "leverage: with class_weight='balanced' a unit's weight depends on others; use lo.fold_parameters()."
         )
-    return np.asarray(
-        _leverage(
-            objective,
-            fit.theta,
-            fit.quadratic.root,
-            max(1, ROWS_AT_A_TIME // (objective.outputs * fit.num_params)),
+    size = max(1, ROWS_AT_A_TIME // (objective.outputs * fit.num_params))
+    model = fit.quadratic.predictor_data
+    if model is None:
+        return np.asarray(_leverage(objective, fit.theta, fit.quadratic.root, size))
+    n = objective.num_units
+    eta = model.eta(fit.vector[None])[0, :n]
+    if objective.outputs == 1:
+        (curvature,) = model.unit_loss.derivatives(eta, model.y, (2,))
+        curvature_root = np.sqrt(curvature)[:, None, None]
+    else:
+        curvature_root = cast(LossOfSeveral, model.unit_loss).roots(eta).swapaxes(1, 2)
+    leverages = np.empty(n)
+    for units in np.split(np.arange(n), range(size, n, size)):
+        z = model.design.whiten(units, fit.quadratic.root).reshape(
+            len(units), objective.outputs, -1
         )
-    )
+        leverages[units] = np.sum((curvature_root[units] @ z) ** 2, axis=(1, 2))
+    return model.weigh(np.ones((1, n)))[0][0, :n] * leverages
 
 
 @compile_static
@@ -291,7 +303,9 @@ def studentized_residuals(
             f"studentized_residuals: needs a GLM of one linear predictor; got {kind_of(objective)}."
         )
     theta = fit.vector + _moves(fit, strategy, "studentized_residuals", checkpoint)
-    mean, variance = (np.asarray(part) for part in _own_prediction(fit, theta))
+    mean, variance = (
+        part[:, 0] for part in mean_and_variance(fit, theta, np.arange(len(theta))[:, None])
+    )
     weight = np.asarray(objective.row_weights)
     square = (
         dispersions(fit, leave_one_out(len(theta)), theta)
@@ -365,7 +379,7 @@ def dispersion(
         return np.full(len(weights), unit_weights(objective).scale)
     if thetas is None:
         thetas = fit.vector[None]
-    total = np.asarray(_pearson(fit, thetas, weights))
+    total = _pearson(fit, thetas, weights)
     free = weights @ unit_weights(objective).weigh - _effective(fit) + open_directions
     return np.where(free > 0, total / np.where(free > 0, free, 1.0), np.nan)
 
@@ -408,32 +422,27 @@ def has_dispersion(fit: Fit) -> bool:
     )
 
 
-@compile_static
-def _pearson(fit: Fit, thetas: Arrays, weights: Arrays) -> Array:
+def _pearson(
+    fit: Fit, thetas: Float[ndarray, "refits params"], weights: Float[ndarray, "refits units"]
+) -> Float[ndarray, " refits"]:
     """Compute `Σ_j w_j s_j (y_j − μ_j)² / V(μ_j)` at several parameters, each with weights of its
     own.
     """
-    objective = fit.objective
-    assert isinstance(objective, GLM | DualGLM)
-    everyone = jnp.arange(objective.num_units)
-    sample_weight = jnp.asarray(objective.row_weights)
-
-    def pearson_sum(theta, weights):
-        mean = objective.predict(unravel(theta, fit.theta), weights, everyone, "response")
-        terms = sample_weight * (objective.y - mean) ** 2 / objective.loss_function.variance(mean)
-        return jnp.sum(jnp.where(weights == 0, 0.0, weights * terms))
-
-    return jax.vmap(pearson_sum)(thetas, weights)
-
-
-@compile_static
-def _own_prediction(fit: Fit, thetas: Array) -> tuple[Array, Array]:
-    """Predict each unit's mean at its own parameters, and the variance there."""
     objective: Any = fit.objective
-    weights = jnp.ones(objective.num_units)
+    everyone = np.broadcast_to(np.arange(objective.num_units), weights.shape)
+    mean, variance = mean_and_variance(fit, thetas, everyone)
+    with np.errstate(all="ignore"):
+        terms = weights * objective.row_weights * (objective.y - mean) ** 2 / variance
+    return np.sum(np.where(weights == 0, 0.0, terms), axis=1)
 
-    def predict_unit(unit, theta):
-        return objective.predict(unravel(theta, fit.theta), weights, unit[None], "response")[0]
 
-    mean = jax.vmap(predict_unit)(jnp.arange(objective.num_units), thetas)
-    return mean, objective.loss_function.variance(mean)
+def mean_and_variance(
+    fit: Fit, thetas: Float[ndarray, "refits params"], units: Int[ndarray, "refits width"]
+) -> tuple[Float[ndarray, "refits width"], Float[ndarray, "refits width"]]:
+    """Predict the means of units at several parameters, and the variances there."""
+    objective: Any = fit.objective
+    ones = np.ones(units.shape)
+    rows = RefitRows(units, ones, ones > 0, np.zeros(()), np.asarray(len(units)))
+    mean = modelled_predictions(fit, rows, thetas, "response")
+    with np.errstate(all="ignore"):
+        return mean, np.asarray(objective.loss_function.variance(mean))

@@ -134,7 +134,7 @@ class Squared(AbstractMeanLoss):
         return super().start(y, weight)
 
     def variance(self, mean: Arrays) -> Arrays:
-        return jnp.ones_like(mean)
+        return numpy_of(mean).ones_like(mean)
 
     @property
     def ceiling(self) -> float:
