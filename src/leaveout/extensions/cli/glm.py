@@ -45,7 +45,7 @@ def glm(
         place = rows.frame.index.get_indexer(pd.Index(table["row"]))
         prediction = lo.cross_predict(fit, estimate.plan, strategy=fold_options.strategy)
         if prediction.ndim == 1:
-            table["prediction"] = prediction[place]
+            table["prediction"] = prediction.to_numpy()[place]
         save(table, out)
     picture(lambda: lo.plot.losses(estimate), plot)
     page(estimate, report, notes, fold_options.title)
