@@ -168,6 +168,7 @@ import numpy as np, leaveout as lo
 X = np.random.default_rng(0).standard_normal((30, 2))
 fit = lo.fit(lo.GLM(X, X[:, 0] > 0.3 * X[:, 1], "logistic", lo.penalties.Ridge(1.0)))
 found = lo.diagnostics.leverage(fit)
+assert float(fit.objective.loss(fit.theta, np.ones(30))) > 0
 import jax
 assert not jax.config.jax_enable_x64 and jax.numpy.ones(1).dtype == np.float32
 assert jax.tree.leaves(fit)[0].dtype == np.float64

@@ -50,6 +50,7 @@ from jaxtyping import Shaped
 from .conventions import log, warn
 from .fingerprint import fingerprint
 from .interrupt import run_in_thread
+from .namespaces import check_missing
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -105,11 +106,6 @@ else:
     Scalar = Shaped[Any, ""]
 Arrays = Array | np.ndarray  # compiled functions accept both
 NUMPY = np.ndarray | np.generic | float  # types that need no JAX
-NEEDS_JAX = (
-    "Random fields, conditional random fields, lo.Regression, lo.tune by gradients, and functions and emissions of your own "
-    "need JAX, which is not installed: pip install 'leaveout[jax]'."
-)
-
 FORKED = (
     "This process was forked from one that had used JAX, whose threads do not live on in it, so that it would hang. Start "
     "processes by spawn: multiprocessing.get_context('spawn'), ProcessPoolExecutor(mp_context=…), joblib's 'loky'; and let "
@@ -157,12 +153,6 @@ def ensure_jax() -> None:
     if waiting is not None:
         _scope.waiting = None
         waiting.enter_context(jax.enable_x64(True))
-
-
-def check_missing(error: ModuleNotFoundError) -> None:
-    """Raise ImportError that says what to install, if JAX is what is missing."""
-    if (error.name or "").partition(".")[0] in ("jax", "jaxlib", "equinox"):
-        raise ImportError(NEEDS_JAX) from None
 
 
 def _ensure_programs() -> None:

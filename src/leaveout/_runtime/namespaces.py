@@ -44,6 +44,11 @@ ROOMS = (
     *("validation", "bayes", "clinical", "diagnostics"),
 )
 
+NEEDS_JAX = (
+    "Random fields, conditional random fields, lo.Regression, lo.tune by gradients, and functions and emissions of your own "
+    "need JAX, which is not installed: pip install 'leaveout[jax]'."
+)
+
 
 def nearest(word: str, answers: Mapping[str, str]) -> str:
     """Return the answer to the nearest word, empty if none is near."""
@@ -101,7 +106,11 @@ def _import(name: str, package: str | None = None) -> ModuleType:
     try:
         return import_module(name, package)
     except ModuleNotFoundError as error:
-        from .jax import check_missing
-
         check_missing(error)
         raise
+
+
+def check_missing(error: ModuleNotFoundError) -> None:
+    """Raise ImportError that says what to install, if JAX is what is missing."""
+    if (error.name or "").partition(".")[0] in ("jax", "jaxlib", "equinox"):
+        raise ImportError(NEEDS_JAX) from None
