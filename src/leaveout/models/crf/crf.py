@@ -385,7 +385,7 @@ class CRF(AbstractObjective):
 
     def _gather_labels(self, index: Arrays, delta: Array) -> tuple[SequenceBlock, Array, Array]:
         """Return the sequences of the listed labels, one lane for each label, `1 + δ` laid out, and
-        which lanes count.
+        what each lane counts.
 
         The first lane of a sequence has all its weights, and is the only one that counts.
         """
@@ -394,33 +394,41 @@ class CRF(AbstractObjective):
         lane = jnp.argmax(sequences[:, None] == sequences, 1)
         row = jnp.where(index < self.num_units, self._row(index), len(block.labels))
         weights = jnp.ones(block.labels.shape).at[row, lane].add(delta, mode="drop")
-        return block, weights, (lane == jnp.arange(len(index))) & (index < self.num_units)
+        counts = (lane == jnp.arange(len(index))) & (index < self.num_units)
+        return block, weights, counts * 1.0
 
     def _row(self, index: Arrays) -> Int[Arrays, " width"]:
         """Return the place of a label within its sequence."""
         first = jnp.cumsum(jnp.asarray(self.lengths)) - self.lengths
         return index - first.at[self._sequences(index)].get(mode="clip")
 
+    def _listed(
+        self, index: Arrays, delta: Array
+    ) -> tuple[SequenceBlock, Array | None, Float[Array, " sequences"]]:
+        """Return sequences that hold the listed units, of which `1 + δ` are the weights: those of
+        labels, laid out, if these are units, and what each sequence counts.
+        """
+        delta = jnp.where(index < self.num_units, delta, 0.0)
+        short = self._is_short(index)
+        if self.drop == "sequence":
+            if short:
+                return self._gather(index)[0], None, delta
+            return self.block, None, self._dense(index, delta)
+        if short:
+            return self._gather_labels(index, delta)
+        weights = self._lay_out(1 + self._dense(index, delta))
+        return self.block, weights, jnp.ones(len(self.lengths))
+
     def perturbation(
         self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
     ) -> Scalar:
         theta = self._full_parameters(theta)
-        delta = jnp.where(index < self.num_units, delta, 0.0)
-        if self.drop == "sequence":
-            if not self._is_short(index):
-                worth = _lattice.per_place(self.block, self._dense(index, delta))
-                return _lattice.losses(theta, self.block, worth)
-            block, _ = self._gather(index)
-            return _lattice.losses(theta, block, jnp.broadcast_to(delta, block.labels.shape))
-        if self._is_short(index):
-            block, weights, counts = self._gather_labels(index, delta)
-            worth = jnp.broadcast_to(counts * 1.0, block.labels.shape)
-        else:
-            block = self.block
-            weights = self._lay_out(1 + self._dense(index, delta))
-            worth = jnp.ones(weights.shape)
+        block, weights, worth = self._listed(index, delta)
+        places = _lattice.per_place(block, worth)
+        if weights is None:
+            return _lattice.losses(theta, block, places)
         path = _lattice.path(theta, block, _lattice.emission(theta, block))
-        return jnp.sum(worth * path) - _lattice.known_score(theta, block, weights, worth)
+        return jnp.sum(places * path) - _lattice.known_score(theta, block, weights, places)
 
     def hessian(
         self, theta: PyTree, weights: Float[Arrays, " units"]
@@ -436,20 +444,11 @@ class CRF(AbstractObjective):
     def hessian_change(
         self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
     ) -> Float[Array, "params params"]:
-        return self._part(self._spread_change(self._full_parameters(theta), index, delta))
-
-    def _spread_change(self, theta: PyTree, index: Arrays, delta: Arrays) -> Array:
-        delta = jnp.where(index < self.num_units, delta, 0.0)
-        short = self._is_short(index)
-        if self.drop == "sequence":
-            if short:
-                return _lattice.spread(theta, self._gather(index)[0], delta)
-            return _lattice.spread(theta, self.block, self._dense(index, delta))
-        if short:
-            block, weights, counts = self._gather_labels(index, delta)
-            return -_lattice.known_hessian(theta, block, weights, counts * 1.0)
-        weights = self._lay_out(1 + self._dense(index, delta))
-        return -_lattice.known_hessian(theta, self.block, weights, jnp.ones(len(self.lengths)))
+        theta = self._full_parameters(theta)
+        block, weights, worth = self._listed(index, delta)
+        if weights is None:
+            return self._part(_lattice.spread(theta, block, worth))
+        return -self._part(_lattice.known_hessian(theta, block, weights, worth))
 
     def score(
         self,
