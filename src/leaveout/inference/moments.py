@@ -27,40 +27,9 @@ from .sparse import SparseFeatures
 
 __all__ = [
     "covariance",
-    "expected_counts",
     "memory",
 ]
 __dir__ = __all__.copy
-
-
-def _rows(
-    posterior: StatePosterior,
-    transition: Array,
-    layout: Layout,
-    ends: Array | np.ndarray,
-    unit: Array | np.ndarray,
-    count: int,
-) -> tuple:
-    """Inputs of the recursions row by row.
-
-    Q `[lanes, K, K]`, posterior states, ends, starts, and where a start writes.
-    """
-    starts = jnp.asarray(layout.starts)
-    return (
-        _origin(_before(posterior.filtered, layout.starts), transition),
-        posterior.states,
-        jnp.asarray(ends),
-        starts,
-        jnp.where(starts, unit, count),
-    )
-
-
-def _before(
-    filtered: Float[Array, "rows lanes states"], starts: Array | np.ndarray
-) -> Float[Array, "rows lanes states"]:
-    """Distributions `p(z_{t−1} | x_1, …, x_{t−1})`, zero at starts."""
-    shifted = jnp.concatenate([jnp.zeros_like(filtered[:1]), filtered[:-1]])
-    return jnp.where(jnp.asarray(starts)[..., None], 0.0, shifted)
 
 
 def _origin(
@@ -69,67 +38,6 @@ def _origin(
     """Distributions Q_t of the state that each state has come from; zero at starts."""
     joint = before[..., None] * jnp.exp(transition - jnp.max(transition))
     return joint / jnp.maximum(joint.sum(-2, keepdims=True), SMALLEST_NORMALISER)
-
-
-def expected_counts(
-    posterior: StatePosterior,
-    transition: Float[Array, "states states"],
-    layout: Layout,
-    ends: Bool[Array | np.ndarray, "rows lanes"],
-    unit: Int[Array | np.ndarray, "rows lanes"],
-    count: int,
-) -> Float[Array, "sequences params"]:
-    """Compute the expected counts E[s] of each sequence.
-
-    Parameters
-    ----------
-    posterior : StatePosterior
-        The posterior of the chain.
-    transition : array, `[states, states]`
-        The log-potential of a move from row to column.
-    layout : Layout
-        The places of the steps.
-    ends : array of bool, `[rows, lanes]`
-        Whether a sequence ends at that place.
-    unit : array of int, `[rows, lanes]`
-        The sequence at each place.
-    count : int
-        The number of sequences.
-
-    Returns
-    -------
-    array, `[sequences, params]`
-        The expected counts of last states, first states and moves.
-
-    Examples
-    --------
-    >>> import jax
-    >>> import numpy as np
-    >>> from leaveout.inference import chain, moments
-    >>> layout = chain.layout(np.array([3]))
-    >>> transition = np.zeros((2, 2))
-    >>> potentials = chain.Potentials(np.zeros(2), transition, np.zeros((3, 1, 2)))
-    >>> ends = np.array([[False], [False], [True]])
-    >>> with jax.enable_x64(True):
-    ...     posterior = chain.posterior(potentials, layout)
-    ...     moments.expected_counts(
-    ...         posterior, transition, layout, ends, np.zeros((3, 1), int), 1
-    ...     ).round(3).tolist()
-    [[0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]]
-    """
-
-    def step_back(carry, x):
-        last, pairs, out = carry
-        origin, states, end, _, write = x
-        last = jnp.where(end[:, None], states, last)
-        pairs = jnp.where(end[:, None, None], 0.0, pairs) + origin * states[:, None]
-        counts = jnp.concatenate([last, states, pairs.reshape(len(pairs), -1)], 1)
-        return (last, pairs, out.at[write].set(counts)), None
-
-    lanes, K = posterior.states.shape[1:]
-    init = jnp.zeros((lanes, K)), jnp.zeros((lanes, K, K)), jnp.zeros((count + 1, 2 * K + K * K))
-    xs = _rows(posterior, transition, layout, ends, unit, count)
-    return jax.lax.scan(step_back, init, xs, reverse=True)[0][2][:-1]
 
 
 def memory(lanes: int, sequences: int, K: int, F: int) -> float:
@@ -260,7 +168,12 @@ def covariance(
 
     shapes = {"start": (K, wide), "pair": (K, K, wide), "weight": (F, K, wide), "same": (K, F, F)}
     sums = {name: jnp.zeros(shape) for name, shape in shapes.items()}
-    xs = (*_rows(posterior, transition, layout, ends, unit, count), weigh, by_row)
+    starts = jnp.asarray(layout.starts)
+    # p(z_{t−1} | x_1, …, x_{t−1}), zero at starts
+    before = jnp.concatenate([jnp.zeros((1, lanes, K)), posterior.filtered[:-1]])
+    origin = _origin(jnp.where(starts[..., None], 0.0, before), transition)
+    write = jnp.where(starts, unit, count)
+    xs = origin, posterior.states, jnp.asarray(ends), starts, write, weigh, by_row
     (_, sums, out), _ = jax.lax.scan(
         step_back,
         (jnp.zeros((lanes, K, wide)), sums, jnp.zeros((count + 1, K + wide))),

@@ -34,7 +34,7 @@ from numpy.typing import ArrayLike
 
 from ..._runtime.jax import Arrays as Arrays, PyTree, Scalar, cached_on, static
 from ...data.arrays import Names, match_labels
-from ...inference.moments import expected_counts, memory
+from ...inference.moments import memory
 from ...inference.sparse import SparseFeatures
 from ...objectives.objective import (
     LOG_PROBABILITY,
@@ -543,33 +543,15 @@ class CRF(AbstractObjective):
         )
 
     def jacobian(self, theta: PyTree) -> Float[Arrays, "units params"]:
-        if self.num_features or self.drop == "label":
+        if self.drop == "label":  # of which many share a sequence
             return super().jacobian(theta)
-        theta = self._full_parameters(theta)
-        block = self.block
-        expected = expected_counts(
-            _lattice.chain(theta, block),
-            theta["transition"],
-            block.layout,
-            block.ends,
-            block.unit,
-            self.num_units,
-        )
-        jacobian = expected - self._observed_counts()
-        return jacobian[:, self._entries] if self.free else jacobian
 
-    def _observed_counts(self) -> Float[Array, "sequences params"]:
-        K = self.num_labels
-        block = self.block
-        count = self.num_units
-        labels = jnp.asarray(block.labels)
-        unit = jnp.asarray(block.unit)
-        before = jnp.concatenate([labels[:1], labels[:-1]])
-        out = jnp.zeros((count + 1, 2 * K + K * K))
-        out = out.at[jnp.where(block.ends, unit, count), labels].add(1.0)
-        out = out.at[jnp.where(block.starts, unit, count), K + labels].add(1.0)
-        pairs = jnp.where(block.starts, count, unit), 2 * K + K * before + labels
-        return out.at[pairs].add(1.0)[:-1]
+        def unit_gradient(unit: Array) -> Array:
+            # F is linear in each weight
+            return ravel(jax.grad(self.perturbation)(theta, unit[None], jnp.ones(1)))
+
+        units = jnp.arange(self.num_units)
+        return jax.lax.map(unit_gradient, units, batch_size=self.costs.lanes)
 
     def subset(self, units: Int[np.ndarray, " some"]) -> "AbstractObjective | None":
         if self.drop == "label" or self.num_features or self.free or not self.penalty.quadratic:
