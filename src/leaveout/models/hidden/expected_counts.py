@@ -162,21 +162,25 @@ def _group_size(hmm: Any) -> int:
 def hessian(hmm: Any, point: Vector, weights: PerUnit) -> Matrix:
     """Compute ∇²F(θ, w)."""
     complete = complete_data(hmm)
-    out = -complete.hessian(point, evaluate(hmm, point[None], weights[None]).counts)
-    for group, tangents in _count_tangents(hmm, point, weights):
+    out = np.zeros((len(point), len(point)))
+    for group, tangents, counts in _count_tangents(hmm, point, weights):
+        if group.start == 0:
+            out -= complete.hessian(point, counts)
         out[group] -= complete.lost_information(point, tangents)
     return (out + out.T) / 2
 
 
 def _count_tangents(
     hmm: Any, point: Vector, weights: PerUnit
-) -> Iterator[tuple[slice, ExpectedCounts]]:
-    """Derivatives of the expected counts along every parameter, in groups: by complex steps, or by
-    differences, as compiled passes are of real numbers.
+) -> Iterator[tuple[slice, ExpectedCounts, ExpectedCounts]]:
+    """Derivatives of the expected counts along every parameter, in groups, and the counts: by
+    complex steps, or by differences, as compiled passes are of real numbers.
     """
     shifts, shares = np.array([1j * TINY]), np.array([-1j / TINY])
     size = _group_size(hmm)
-    if compiled_passes(hmm) is not None:
+    compiled = compiled_passes(hmm) is not None
+    if compiled:
+        center = evaluate(hmm, point[None], weights[None]).counts
         shifts = COUNT_DIFFERENCE * np.array(STENCIL[0])
         shares = np.array(STENCIL[1]) / COUNT_DIFFERENCE
         size = 2  # parameters whose four places fill the lanes of a pass
@@ -185,9 +189,11 @@ def _count_tangents(
         moves = np.multiply.outer(shifts, np.diag(lengths)[group])
         points = (point + moves).reshape(-1, len(point))
         counts = evaluate(hmm, points, np.repeat(weights[None], len(points), axis=0)).counts
+        if not compiled:
+            center = ExpectedCounts(*(part[:1].real for part in counts))
         parts = (part.reshape(*moves.shape[:2], *part.shape[1:]) for part in counts)
         tangents = (np.tensordot(shares, part, 1).real for part in parts)
-        yield group, ExpectedCounts(*((part.T / lengths[group]).T for part in tangents))
+        yield group, ExpectedCounts(*((part.T / lengths[group]).T for part in tangents)), center
 
 
 def jacobian(hmm: Any, point: Vector) -> Float[np.ndarray, "units params"]:
