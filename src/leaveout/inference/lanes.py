@@ -416,8 +416,8 @@ def chain_sums(
         if power is not None:
             counts = counts * segments.lay(power, 0.0)
         expected = arithmetic.outside(arithmetic.times(filtered, evidence_ahead))
-        segment, row = np.divmod(np.flatnonzero(starts), segments.rows)
-        first = (expected[row, ..., segment] * counts[row, :, segment][..., None]).sum(0)
+        segment, place = np.divmod(np.flatnonzero(starts), segments.rows)
+        first = (expected[place, ..., segment] * counts[place, :, segment][..., None]).sum(0)
         before = np.concatenate([above[None], filtered[:-1]])
         counts = np.where(segments.starts[:, None], 0.0, counts)[:, :, None]
         moves = segments.moves(before, emitted, counts)

@@ -403,7 +403,7 @@ class CRF(AbstractObjective):
         return index - first.at[self._sequences(index)].get(mode="clip")
 
     def _listed(
-        self, index: Arrays, delta: Array
+        self, index: Arrays, delta: Arrays
     ) -> tuple[SequenceBlock, Array | None, Float[Array, " sequences"]]:
         """Return sequences that hold the listed units, of which `1 + δ` are the weights: those of
         labels, laid out, if these are units, and what each sequence counts.

@@ -471,7 +471,7 @@ class RunLosses:
     def __call__(
         self, points: Points
     ) -> tuple[Float[np.ndarray, "lanes folds width"] | None, Float[np.ndarray, "lanes folds"]]:
-        size = self.chain.costs.lanes
+        size = self.chain.costs.lanes or 1
         groups = (points[k : k + size] for k in range(0, len(points), size))
         losses, joint = zip(*map(self._group_losses, groups), strict=True)
         return None if losses[0] is None else np.concatenate(losses), np.concatenate(joint)
