@@ -146,7 +146,7 @@ def test_probabilities_of_held_out_labels():
     fit = fitted("label")
     labels, ij = fit.objective.codes, lo.InfinitesimalJackknife()
     plan = lo.kfold(len(labels), 6, rng=0)
-    states = lo.cross_predict(fit, plan, strategy=ij, kind="state")
+    states = np.asarray(lo.cross_predict(fit, plan, strategy=ij, kind="state"))
     np.testing.assert_allclose(states.sum(1), 1.0)
     own = {name: value[2] for name, value in lo.fold_parameters(fit, plan, strategy=ij).items()}
     held, everyone = (plan.refit == 2), np.arange(len(labels))
