@@ -34,6 +34,27 @@ class Fault(NamedTuple):
 
 FAULTS = (
     Fault(
+        "rows of a class keep the weight that its members have left",
+        "_class_fit",
+        "predictors.weigh(weights[None])[0][0, : model.num_units] / weights",
+        "predictors.weigh(weights[None])[0][0, : model.num_units]",
+        "test_strategies",
+    ),
+    Fault(
+        "distances in the norm of a class's fit are taken for those in the fit's own",
+        "_strategies._join",
+        "radius * growth * across_metrics(fit, root.T[None])",
+        "1e-3 * radius",
+        "test_strategies",
+    ),
+    Fault(
+        "a row that loses a case takes all its cases from its class",
+        "_by_class",
+        "np.where(is_unit, 1 - rows.weight[:, 0], 0.0)",
+        "np.where(is_unit, 1.0, 0.0)",
+        "test_strategies",
+    ),
+    Fault(
         "the page counts what a model loses more than none as a gain",
         "questions.gain",
         "others - estimate._unit_losses",

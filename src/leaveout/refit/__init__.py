@@ -23,4 +23,5 @@ from ._strategies import (
     InfinitesimalJackknife as InfinitesimalJackknife,
     NewtonStep as NewtonStep,
     NoUpdate as NoUpdate,
+    refits_by_class as refits_by_class,
 )

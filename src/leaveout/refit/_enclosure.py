@@ -712,7 +712,7 @@ def _step(state: CertifiedBatch, way: Way, enough: Enough, is_first: bool) -> tu
     closed = done | floor
     state.radius[lanes] = np.inf
     if (good := closed & np.isfinite(after)).any():
-        across = across_metrics(state, root[good]) * rounding.growth[good, 0]
+        across = across_metrics(state.fit, root[good]) * rounding.growth[good, 0]
         state.radius[lanes[good]] = across * after[good] + step_rounding[good]
     # displacement, in lengths of the first step, from which a refit diverges
     is_distant = np.linalg.norm(way.u, axis=1) > 1e7 * (1 + state.first[lanes])
@@ -735,14 +735,14 @@ def _norm_share(
     return kappa * norms.share(norms.lengths(theta), distances, reach)
 
 
-def across_metrics(state: CertifiedBatch, root: Float[np.ndarray, "lanes params rank"]) -> PerLane:
+def across_metrics(fit: Fit, root: Float[np.ndarray, "lanes params rank"]) -> PerLane:
     """Bound the largest ratio of a length in the norm of H to that in the refit's own.
 
     ‖LᵀR‖, and the rounding of H.
     """
-    factor = np.asarray(state.fit.quadratic.factor)
+    factor = np.asarray(fit.quadratic.factor)
     scale = np.sqrt(np.sum(factor**2, axis=1))
-    (n, p) = state.anchor.model.design.shape
+    (n, p) = linear_cache(fit).model.design.shape
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a refit that diverges
         whitened_root = factor.T @ root
         square = whitened_root.swapaxes(1, 2) @ whitened_root

@@ -7,17 +7,21 @@ H-norm. Linear predictors with a convex loss are refitted as arrays, and their e
 """
 
 import abc
+import copy
 import functools
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from .._runtime.jax import Array, Arrays, Module, compile_static, jax, jnp
+from .._runtime.jax import Array, Arrays, Module, cached_on, compile_static, jax, jnp
 from .._runtime.results import RESULTS
 from ..data.arrays import share
 from ..linalg.design import Predictors
+from ..models.glm.dual import DualGLM
+from ..models.glm.glm import GLM
+from ..models.glm.penalties import PerWeight
 from ..objectives.batch_functions import (
     ClosedFormBatch,
     derive_batch,
@@ -31,15 +35,20 @@ from ..objectives.objective import (
     AbstractLinearPredictor,
     AbstractObjective,
     Points,
+    as_stored,
     ravel,
+    unflatten,
     unravel,
 )
-from ..optimize.fit import Fit
+from ..optimize.fit import Fit, anchored_at
+from ..optimize.hessian_factor import IndefiniteHessianError
 from ..optimize.hessian_products import COARSE, solve_once
+from ..optimize.newton import minimise
 from ..plans.plan import RefitRows
 from . import _linear as linear
-from ._anchor import passes as groups
+from ._anchor import linear_cache, passes as groups
 from ._descent import Descent, begin, refine
+from ._enclosure import across_metrics
 from ._penalty_stack import PathRefit, Settling, Stack
 from ._refit_batch import RefitBatch
 from ._wide import alone, exactly, one_step, refit_by_probes, wide
@@ -303,14 +312,17 @@ class Exact(AbstractRefit):
         if wide(fit) is not None:
             return exactly(fit, rows)
         if fit.quadratic.predictors is not None:
-            at_end = lambda look: linear.error(fit, rows, look.center, look.center, look.half)
-            return _enclose(fit, rows, self._is_converged, at_end, target=self.tol)
+            return _by_class(self._enclose, fit, rows)
         batch = begin(fit, rows)
         ends = self.tol * batch.candidates.first
         batch = refine(batch, lambda look: look.distance_left <= ends[look.lanes], sampled=False)
         if not judge:
             return _batch_of(batch, unjudged=True)
         return _batch_of(batch.merge(batch.evaluate(batch.candidates)))
+
+    def _enclose(self, fit: Fit, rows: RefitRows) -> RefitBatch:
+        at_end = lambda look: linear.error(fit, rows, look.center, look.center, look.half)
+        return _enclose(fit, rows, self._is_converged, at_end, target=self.tol)
 
     def _is_converged(self, lanes, visible):
         del lanes
@@ -391,11 +403,9 @@ class Certified(AbstractRefit):
             if alone(fit, rows):
                 return refit_by_probes(fit, rows, self.rtol)
             return exactly(fit, rows)
-        allowed = self.rtol * float(rows.scale) * _num_scored(fit, rows)
         if fit.quadratic.predictors is not None:
-            judged = linear.Judge(fit, rows, allowed)
-            always = self.proofs == "always"
-            return _enclose(fit, rows, judged, judged.final_errors, allowed, always=always)
+            return _by_class(self._enclose, fit, rows)
+        allowed = self._allowed(fit, rows)
         batch = _flag_crossed(begin(fit, rows, expanded=True))
         # distances are unreliable across kinks, so iterate to convergence
         has_crossed = batch.candidates.result == RESULTS.kink
@@ -408,6 +418,15 @@ class Certified(AbstractRefit):
         refits = _batch_of(refine(batch, enough))
         # share of the tolerance below which errors count as equal
         return replace(refits, error=np.maximum(refits.error, 1e-4 * allowed * rows.held.any(1)))
+
+    def _allowed(self, fit: Fit, rows: RefitRows) -> np.ndarray:
+        return self.rtol * float(rows.scale) * _num_scored(fit, rows)
+
+    def _enclose(self, fit: Fit, rows: RefitRows) -> RefitBatch:
+        allowed = self._allowed(fit, rows)
+        judged = linear.Judge(fit, rows, allowed)
+        always = self.proofs == "always"
+        return _enclose(fit, rows, judged, judged.final_errors, allowed, always=always)
 
 
 def _solved(fit: Fit, rows: RefitRows, judge: bool) -> RefitBatch:
@@ -527,6 +546,116 @@ def _enclose(
         refits.gradients,
         settled_by=refits.settled_by,
     )
+
+
+# Balanced weights of classes: leaving out a row of class c changes the weights of all rows, and in
+# the same way for every row of c of that weight. All these refits leave one row out of one fit.
+
+# rows of a class, and of one weight, from which a fit for them is worth its time
+ROWS_OF_CLASS = 4
+KEPT_CLASS_FITS = 32  # such fits that are kept for later calls
+
+
+def refits_by_class(fit: Fit) -> bool:
+    """Tell whether single rows are refitted from fits of their own classes' weights."""
+    model = fit.objective
+    return (
+        isinstance(model, GLM | DualGLM)
+        and model.class_code is not None
+        and not isinstance(model.penalty, PerWeight)
+        and fit.quadratic.factor is not None
+        and fit.quadratic.predictors is not None
+    )
+
+
+def _by_class(
+    refit: Callable[[Fit, RefitRows], RefitBatch], fit: Fit, rows: RefitRows
+) -> RefitBatch:
+    """Refit a batch of linear predictors, single rows of balanced classes from their class's
+    fit.
+    """
+    if not refits_by_class(fit) or rows.index.shape[1] != 1:
+        return refit(fit, rows)
+    model: Any = fit.objective
+    is_unit = rows.index[:, 0] < model.num_units
+    unit = np.where(is_unit, rows.index[:, 0], 0)
+    lost = np.where(is_unit, 1 - rows.weight[:, 0], 0.0) * model.row_weights[unit]
+    kinds, kind = np.unique(np.stack([model.class_code[unit], lost]), axis=1, return_inverse=True)
+    class_fits = [fit] * kinds.shape[1]
+    for k, (code, weight) in enumerate(kinds.T):
+        if np.count_nonzero(kind == k) >= ROWS_OF_CLASS:
+            class_fits[k] = _class_fit(fit, int(code), float(weight))
+    parts = []
+    for class_fit in {id(class_fit): class_fit for class_fit in class_fits}.values():
+        members = [k for k, other in enumerate(class_fits) if other is class_fit]
+        lanes = np.flatnonzero(np.isin(kind, members))
+        parts.append((lanes, class_fit, refit(class_fit, rows.take(lanes))))
+    return _join(fit, parts)
+
+
+def _join(fit: Fit, parts: list[tuple[np.ndarray, Fit, RefitBatch]]) -> RefitBatch:
+    """Join refits of a batch that start from several fits with the coordinates of one model."""
+    order = np.argsort(np.concatenate([lanes for lanes, _, _ in parts]))
+    collect = lambda name: np.concatenate([getattr(batch, name) for *_, batch in parts])[order]
+
+    def ball() -> tuple[np.ndarray, np.ndarray]:
+        centers, radii = [], []
+        for _, class_fit, batch in parts:
+            assert batch.ball is not None
+            center, radius = batch.ball()
+            if class_fit is not fit:
+                root = class_fit.quadratic.root
+                growth = linear_cache(class_fit).rounding.growth
+                radius = radius * growth * across_metrics(fit, root.T[None])
+                center = fit.quadratic.back(class_fit.quadratic.at(center) - fit.vector)
+            centers.append(center)
+            radii.append(radius)
+        return np.concatenate(centers)[order], np.concatenate(radii)[order]
+
+    names = ("error", "result", "scores", "proved", "step_length", "settled_by")
+    return RefitBatch(
+        lambda: collect("theta"),
+        ball=ball,
+        gradients=sum(batch.gradients for *_, batch in parts),
+        **{name: collect(name) for name in names},
+    )
+
+
+@cached_on
+def _class_fits(fit: Fit) -> dict[tuple[int, float], Fit]:
+    """Return the fits of classes that have been made from a fit."""
+    return {}
+
+
+def _class_fit(fit: Fit, code: int, lost: float) -> Fit:
+    """Fit with all rows, at the weights that they have when a class has lost some weight; the fit
+    itself if there is none.
+    """
+    class_fits = _class_fits(fit)
+    if (code, lost) in class_fits:
+        return class_fits[code, lost]
+    model: Any = fit.objective
+    predictors = cast(Predictors, fit.quadratic.predictors)
+    is_member = model.class_code == code
+    share = 1 - lost / model.row_weights[is_member].sum()
+    class_fit = fit
+    if share > 1e-6:  # of a class that goes with its last row, rows have no weights
+        weights = np.where(is_member, share, 1.0)
+        balanced = predictors.weigh(weights[None])[0][0, : model.num_units] / weights
+        fixed = copy.copy(model)
+        vars(fixed).update(class_code=None, is_balanced=0, sample_weight=as_stored(balanced))
+        flat = fit.quadratic.null_space
+        F = function(fixed, fit.theta)
+        minimum = minimise(fixed, F, fit.vector, np.ones(model.num_units), flat)
+        if minimum.converged:
+            theta = unflatten(minimum.theta, fit.theta)
+            try:
+                class_fit = anchored_at(fixed, theta, "cross_validate", flat)
+            except (IndefiniteHessianError, ValueError):
+                class_fit = fit
+    if len(class_fits) < KEPT_CLASS_FITS:
+        class_fits[code, lost] = class_fit
+    return class_fit
 
 
 def _newton_step(fit: Fit, rows: RefitRows, judge: bool) -> RefitBatch:

@@ -40,6 +40,7 @@ from ..refit import (
     fill_undetermined,
     is_narrow,
     refit_active_set,
+    refits_by_class,
 )
 from ..refit._linear import unit_losses
 from ..refit._wide import by_probes
@@ -211,7 +212,8 @@ class PlanBatches:
             yield self.single_batch
             return
         single_rows = np.diff(plan.indptr).max() == 1
-        narrow = fit.quadratic.factor is None or (is_narrow(fit, 1) and single_rows)
+        narrow = single_rows and (is_narrow(fit, 1) or refits_by_class(fit))
+        narrow |= fit.quadratic.factor is None
         linear = isinstance(fit.objective, AbstractLinearPredictor)
         working_size = 0
         if (self.refit.own_hessians or linear) and not narrow:
