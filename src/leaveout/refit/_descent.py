@@ -55,6 +55,7 @@ from ..objectives.batch_functions import (
     COMPILING,
     HESSIAN_ENTRIES,
     ONE,
+    ClosedFormBatch,
     DerivedBatch,
     Function,
     Functions,
@@ -742,19 +743,20 @@ def take_sampled_steps(batch: Descent) -> DescentCandidates:
 def take_newton_steps(batch: Descent) -> DescentCandidates:
     """Take damped Newton steps to the minimiser reached by descent; a code says if none is.
 
-    They start at the candidates if the steps there had nearly ended, else from θ̂. Refits go one by
-    one, with the programs of the fit, if that takes less time than compiling others, or if a
-    gradient costs much: as refits converge, a call for all of them would cost as much as before.
+    They start at the candidates if the steps there had nearly ended, else from θ̂. Refits of what
+    JAX derives go one by one, with the programs of the fit, if that takes less time than compiling
+    others, or if a gradient costs much: as refits converge, a call for all of them would cost as
+    much as before.
     """
     candidates = batch.open_candidates
     objective = batch.fit.objective
     params = batch.fit.num_params
     count = len(candidates.lanes)
     gradient_cost = work(objective, params)
-    # A chain of 5,000 steps, 11 parameters (2e5 operations a gradient) took 30 ms a refit, and 130
-    # ms side by side.
+    # At 2e5 operations a gradient of 11 parameters a refit took 30 ms, and 130 ms side by side.
     size = max(1, HESSIAN_ENTRIES // params**2)
-    if gradient_cost >= 1e5 or count * NEWTON_GRADIENTS * params * gradient_cost <= COMPILING:
+    cheap = count * NEWTON_GRADIENTS * params * gradient_cost <= COMPILING
+    if (gradient_cost >= 1e5 or cheap) and not isinstance(batch.F, ClosedFormBatch):
         size = 1
     chunks = [take(candidates, slice(k, k + size)) for k in range(0, count, size)]
     return _settle(batch, join([_minimise(batch, chunk, size == 1) for chunk in chunks]))
