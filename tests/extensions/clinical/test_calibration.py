@@ -134,7 +134,7 @@ def test_numbers():
         (lambda: lo.clinical.calibration(CV, plan=PLAN), "plan= goes with a fit"),
         (
             lambda: lo.clinical.calibration(CV, predictions=[0.0, 0.5]),
-            "at must lie between 0 and 1",
+            "predictions must lie between 0 and 1",
         ),
         (lambda: lo.clinical.calibration(CV, time=1.0), "times= is for lo.Cox"),
         (

@@ -134,10 +134,8 @@ def held_out_rows(
             note,
         )
 
-    def collect(refits, theta, weights, held):
-        return {"score": measure.scores(measure.predict(theta, weights))}
-
     plan = source.plan
+    collect = measure.scores_of_refits
     exists, _, columns = over_resamples(caller, fit, plan, Exact(REFIT_TOL), collect, by_unit=True)
     scored = plan.held & exists[plan.refit]
     units = plan.index[scored]

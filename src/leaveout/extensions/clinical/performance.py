@@ -39,6 +39,7 @@ from ...developer import (
     PrintedTable,
     Proposal,
     Ranking,
+    StepResult,
     UnitWeights,
     anywhere,
     areas,
@@ -132,6 +133,10 @@ class AbstractPerformance(abc.ABC):
         """The predictions of the fit itself."""
         return self.predict(self.fit.vector[None], np.ones((1, len(self.case))))
 
+    def scores_of_refits(self, refits: Any, theta: Any, weights: Points, held: Any) -> StepResult:
+        """Collect the scores of all rows by refits."""
+        return {"score": self.scores(self.predict(theta, weights))}
+
     @abc.abstractmethod
     def __call__(self, prediction: Any, weights: Points, seen: bool) -> dict[str, PerRefit]:
         """Measure predictions on rows of some weights.
@@ -155,6 +160,10 @@ class AbstractPerformance(abc.ABC):
         )
         draws = [self(permuted(order), weights, False) for order in orders]
         return {name: float(np.nanmean([draw[name][0] for draw in draws])) for name in draws[0]}
+
+
+def _finite(measures: dict[str, Any]) -> dict[str, PerRefit]:
+    return {name: np.where(np.isfinite(value), value, np.nan) for name, value in measures.items()}
 
 
 class Binary(AbstractPerformance):
@@ -270,9 +279,7 @@ class SortedPredictors(Ranking):
             "average_precision": thresholds(self, y, w)[0] / events,
             "log_loss": deviance / (2 * n),
         }
-        return {
-            name: np.where(np.isfinite(value), value, np.nan) for name, value in measures.items()
-        }
+        return _finite(measures)
 
 
 def scale(least: float, most: float) -> tuple[Any, Any, Any]:
@@ -660,9 +667,7 @@ class Survival(AbstractPerformance):
         }
         if self.times.size:
             measures |= self._until_times(eta, base, weights)
-        return {
-            name: np.where(np.isfinite(value), value, np.nan) for name, value in measures.items()
-        }
+        return _finite(measures)
 
     def _until_times(self, eta: Points, base: Array, weights: Points) -> dict[str, PerRefit]:
         G_own, G_grid = self.censoring(weights, self.grid)

@@ -197,12 +197,11 @@ def stability(
     measure = rows.measure
     plan, _ = resamples("stability", measure, "bootstrap", num_resamples, groups, plan, seed)
 
-    def collect(refits, theta, weights, held):
-        return {"prediction": measure.scores(measure.predict(theta, weights))}
-
-    exists, result, columns = over_resamples("stability", fit, plan, strategy, collect)
+    exists, result, columns = over_resamples(
+        "stability", fit, plan, strategy, measure.scores_of_refits
+    )
     weighted = measure.weights.weigh
-    predictions = columns["prediction"][exists][:, weighted]
+    predictions = columns["score"][exists][:, weighted]
     if not isinstance(measure, Continuous):
         predictions = expit(predictions)
     units = pd.DataFrame({"prediction": rows.prediction}, index=fit.objective.units.names)[weighted]
