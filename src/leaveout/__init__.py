@@ -1,14 +1,12 @@
 """One fit, every fold: cross-validation of smooth models without refitting them fold by fold."""
 
 from importlib import import_module as _import
-from importlib.metadata import version as _version
 
 from ._runtime.namespaces import attach as _attach, place_of as _place_of
 from ._runtime.providers import provide as _provide
 
 # modules are imported when one of their names is used
 _found, __dir__, __all__ = _attach(__name__, __file__)
-__version__ = _version("leaveout")
 _provide(  # what the core calls of later rooms and of extensions
     clinical_page=lambda: _import(".extensions.clinical.page", __name__),
     leakage_page=lambda: _import(".extensions.leakage._page", __name__),
@@ -24,6 +22,8 @@ _provide(  # what the core calls of later rooms and of extensions
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        return _import("importlib.metadata").version("leaveout")
     # cross-validation follows a fit, so its modules are loaded early
     if name in ("fit", "anchor", "from_sklearn"):
         _import(".validation.cross_validate", __name__)

@@ -205,7 +205,7 @@ def test_a_checkpoint_of_another_run_is_refused(file, monkeypatch):
         ):
             other()
     assert same(lo.cross_validate(fit, PLAN, **f), first)
-    monkeypatch.setattr(_checkpoint, "version", lambda name: "9.9.9")
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "9.9.9")
     with pytest.raises(ValueError, match="other version of leaveout;"):
         lo.cross_validate(fit, PLAN, **f)
 

@@ -696,8 +696,9 @@ def test_of_each_penalty():
 
 
 def test_an_audit_that_misses_is_taken_seriously(monkeypatch):
-    missed = _path.audit_table
-    monkeypatch.setattr(_path, "audit_table", lambda *args: missed(*args).assign(beyond=True))
+    repeat = _path.repeat_refits
+    miss = lambda *args: tuple(made._replace(beyond=True) for made in repeat(*args))
+    monkeypatch.setattr(_path, "repeat_refits", miss)
     found = lo.path(least_squares(), [0.1, 1.0], lo.leave_one_out())
     assert "cross-validated by itself" in str(found) and all(len(e.audit) for e in found.estimates)
     monkeypatch.undo()

@@ -15,7 +15,6 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
@@ -52,6 +51,8 @@ class Journal:
     def __init__(self, caller: str, file: File, dependencies: dict[str, Any]):
         if not isinstance(file, str | os.PathLike):
             raise TypeError(f"{caller}: checkpoint must be the name of a file; got {file!r}.")
+        from importlib.metadata import version
+
         self.name = f"{caller}: checkpoint={os.fspath(file)}"
         self.hashes = {
             "verb": caller,

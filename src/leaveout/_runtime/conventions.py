@@ -14,9 +14,9 @@ from importlib import import_module
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 import numpy as np
-import pandas as pd
 
 from .namespaces import nearest
+from .pandas import is_pandas, pd
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -168,7 +168,7 @@ def conventional(function: Callable[P, T]) -> Callable[P, T]:
                     f"{name}: rng must be a whole number, a NumPy Generator or None; got {rng!r}."
                 ) from None
         result = function(*args, **kwargs)
-        if _chosen["output"] != "pandas" and isinstance(result, pd.DataFrame | pd.Series):
+        if _chosen["output"] != "pandas" and is_pandas(result, "DataFrame", "Series"):
             frame: Any = inspect.currentframe()
             if not _is_ours(frame.f_back):
                 return cast(T, _table(result))
@@ -197,16 +197,16 @@ def lacking_attribute(kind: type, name: str) -> AttributeError:
     )
 
 
-def _table(table: pd.DataFrame | pd.Series) -> Any:
+def _table(table: "pd.DataFrame | pd.Series") -> Any:
     """Convert a table to the kind that `config` names. Labels of rows become its first columns."""
     columns: dict[str, Any] = {}
-    if table.index.names != [None] or not isinstance(table.index, pd.RangeIndex):
+    if table.index.names != [None] or not is_pandas(table.index, "RangeIndex"):
         levels = table.index.to_frame().items()
         columns = {
             name if isinstance(name, str) else f"label{name or ''}": level for name, level in levels
         }
     frame = table
-    if isinstance(table, pd.Series):
+    if is_pandas(table, "Series"):
         name = "value" if table.name is None else table.name
         frame = table.to_frame(name)
     columns |= {

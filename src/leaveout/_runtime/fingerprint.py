@@ -16,7 +16,8 @@ from enum import Enum
 from typing import Any
 
 import numpy as np
-import pandas as pd
+
+from .pandas import is_pandas
 
 PLAIN = bool, int, float, complex, str, type(None), type(Ellipsis), Enum, slice, range
 # folders of code that is hashed by name
@@ -102,11 +103,11 @@ class _Hash:
             return self._parts(kind, (part for pair in value.items() for part in pair))
         if isinstance(value, set | frozenset):
             return self._parts(kind, sorted(map(fingerprint, value)))
-        if isinstance(value, pd.DataFrame):
+        if is_pandas(value, "DataFrame"):
             return self._parts(
                 kind, [value.index, *(part for pair in value.items() for part in pair)]
             )
-        if isinstance(value, pd.Series):
+        if is_pandas(value, "Series"):
             return self._parts(kind, [value.index, value.to_numpy()])
         if hasattr(value, "__array__"):  # also arrays of JAX, and an index
             return self._parts(kind, [np.asarray(value)])

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
 import numpy as np
-import pandas as pd
 
 from .arrays import BoolArray, IntArray
 from .conventions import lacking_attribute
+from .pandas import pd
 
 T = TypeVar("T")
 Lines = list[tuple[str, str]]  # printed lines of a name and a text
@@ -156,7 +156,7 @@ def lines_as_html(lines: Iterable[tuple[str, str]]) -> str:
 
 
 def text_within(
-    frame: pd.DataFrame, main: Sequence[str], optional: Sequence[str], digits: int
+    frame: "pd.DataFrame", main: Sequence[str], optional: Sequence[str], digits: int
 ) -> tuple[str, list[str]]:
     """Write a table with its main columns, and the optional ones that fit on a line; return those
     that do not.
@@ -179,34 +179,6 @@ def text_within(
     return plain[shown].to_string(
         float_format=number, max_rows=pd.options.display.max_rows
     ), omitted
-
-
-class HeadedTable(pd.DataFrame):
-    """A DataFrame with lines above its numbers that say what they are.
-
-    What is picked or rounded of it keeps them.
-    """
-
-    _metadata: ClassVar[list[str]] = ["heading"]
-    heading: Sequence[tuple[str, str]] = ()
-
-    @property
-    def _constructor(self) -> type[pd.DataFrame]:
-        return HeadedTable
-
-    def __repr__(self) -> str:
-        names = list(self.columns)
-        return f"{self.heading_text}\n{text_within(self, [name for name in names if name not in ('dof', 'error')], [], 4)[0]}"
-
-    @property
-    def heading_text(self) -> str:
-        """The lines above the numbers."""
-        return lines_as_text(self.heading or (), 18)
-
-    def _repr_html_(self) -> str:
-        return lines_as_html(self.heading or ()) + pd.DataFrame(self).to_html(
-            float_format=TABLE_FLOAT
-        )
 
 
 class PrintedResult:
@@ -274,14 +246,14 @@ class AbstractPosterior(PrintedResult):
 class PrintedTable(PrintedResult):
     """Base of results that print as a few lines, and a table of numbers under them."""
 
-    table: pd.DataFrame
+    table: "pd.DataFrame"
 
     def __str__(self) -> str:
         return f"{super().__str__()}\n{self._shown().to_string(float_format=TABLE_FLOAT)}"
 
     __repr__ = __str__
 
-    def _shown(self) -> pd.DataFrame:
+    def _shown(self) -> "pd.DataFrame":
         """Return the table without the columns that hold nothing."""
         return self.table.dropna(axis=1, how="all")
 

@@ -11,13 +11,12 @@ from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 import scipy
 from jaxtyping import Bool, Int
 from numpy.typing import ArrayLike
-from pandas.api.types import infer_dtype, is_bool_dtype
 
 from .._runtime.jax import float64, foreign, jax, jnp
+from .._runtime.pandas import is_pandas, pd
 from .._runtime.results import record
 
 Array = np.ndarray
@@ -61,14 +60,14 @@ class UnitColumn:
 
     name: str
     values: Array
-    names: pd.Index | None
+    names: "pd.Index | None"
 
     @classmethod
     def read(cls, caller: str, name: str, value: Any, num_units: int) -> "UnitColumn":
         """Read one value a unit; ValueError if there are more or fewer."""
         names = index_of(value)
         column = pandas_of(caller, name, value)
-        if isinstance(column, pd.Categorical | pd.Index):
+        if is_pandas(column, "Categorical", "Index"):
             values = column
         else:
             values = np.asarray(column)
@@ -78,7 +77,7 @@ class UnitColumn:
             )
         return cls(name, np.asarray(values), names)
 
-    def in_order(self, caller: str, names: pd.Index | None, reference: str = "the fit") -> Array:
+    def in_order(self, caller: str, names: "pd.Index | None", reference: str = "the fit") -> Array:
         """Return the values in the order of the units of a fit."""
         if self.names is None or names is None:
             return self.values
@@ -107,15 +106,15 @@ class Names:
     index: Any
     read: Callable[[Any], Any] | None
     classes: tuple[Any, ...]
-    table: pd.DataFrame | None
+    table: "pd.DataFrame | None"
     name: Hashable
 
     def __init__(
         self,
-        index: pd.Index | None = None,
+        index: "pd.Index | None" = None,
         read: Callable[[Any], Any] | None = None,
         classes: tuple[Any, ...] = (),
-        table: pd.DataFrame | None = None,
+        table: "pd.DataFrame | None" = None,
         name: Hashable = None,
     ):
         self.index = index
@@ -139,15 +138,15 @@ class Names:
         return f"Names({'' if self.index is None else len(self.index)})"
 
 
-def index_of(value: Any) -> pd.Index | None:
+def index_of(value: Any) -> "pd.Index | None":
     """Labels that the rows of an argument carry; None if it has none."""
-    if isinstance(value, pd.Series | pd.DataFrame):
+    if is_pandas(value, "Series", "DataFrame"):
         return value.index
     return None
 
 
 def under_labels(
-    values: Any, labels: pd.Index | None, name: str | None = None, columns: Any = None
+    values: Any, labels: "pd.Index | None", name: str | None = None, columns: Any = None
 ) -> Any:
     """Put one number a unit into a Series under the labels of the units, several into a DataFrame,
     whose `columns` are named if there are as many names.
@@ -171,7 +170,11 @@ def pandas_of(caller: str, name: str, value: Any) -> Any:
     Such frames have no labels, and the index of the result carries no information. Call `index_of`
     before.
     """
-    if isinstance(value, np.ndarray | pd.Series | pd.DataFrame | pd.Index) or value is None:
+    if (
+        isinstance(value, np.ndarray)
+        or is_pandas(value, "Series", "DataFrame", "Index")
+        or value is None
+    ):
         return value
     import narwhals as nw
 
@@ -189,16 +192,15 @@ def pandas_of(caller: str, name: str, value: Any) -> Any:
     return value
 
 
-def label_texts(index: pd.Index) -> list[str]:
+def label_texts(index: "pd.Index") -> list[str]:
     """Write labels as text. Dates that are all at midnight are written without the time."""
     return [
-        str(label)
-        for label in (index.astype(str) if isinstance(index, pd.DatetimeIndex) else index)
+        str(label) for label in (index.astype(str) if is_pandas(index, "DatetimeIndex") else index)
     ]
 
 
 def check_times(
-    caller: str, name: str, index: pd.Index | None, lengths: ArrayLike | None = None
+    caller: str, name: str, index: "pd.Index | None", lengths: ArrayLike | None = None
 ) -> None:
     """Raise ValueError if labels are times that do not rise from row to row.
 
@@ -233,13 +235,13 @@ def check_times(
         )
 
 
-def is_default_index(index: pd.Index) -> bool:
+def is_default_index(index: "pd.Index") -> bool:
     """Whether an index is 0, …, n − 1, which pandas gives to data without labels."""
     return index.dtype.kind in "iu" and index.equals(pd.RangeIndex(len(index)))
 
 
 def places(
-    caller: str, name: str, index: pd.Index, reference: str, request: pd.Index
+    caller: str, name: str, index: "pd.Index", reference: str, request: "pd.Index"
 ) -> Int[Array, " units"] | None:
     """Positions of the `request` labels, those of the argument `reference`, in the index of `name`.
 
@@ -301,7 +303,7 @@ def match_labels(caller: str, **arguments: Any) -> tuple[Any, ...]:
                 labels = index
         values.append(value)
     response = arguments.get("y")
-    frame = next((value for value in values if isinstance(value, pd.DataFrame)), None)
+    frame = next((value for value in values if is_pandas(value, "DataFrame")), None)
     return Names(labels, table=frame, name=getattr(response, "name", None)), *values
 
 
@@ -314,7 +316,7 @@ def match_columns(caller: str, name: str, value: Any, reference: str, request: A
     table = pandas_of(caller, name, value)
     reference_table = pandas_of(caller, reference, request)
     if not (
-        isinstance(table, pd.DataFrame) and isinstance(reference_table, pd.DataFrame)
+        is_pandas(table, "DataFrame") and is_pandas(reference_table, "DataFrame")
     ) or table.columns.equals(reference_table.columns):
         return value
     if is_default_index(table.columns) or is_default_index(reference_table.columns):
@@ -376,9 +378,9 @@ def numbers(caller: str, name: str, value: Any) -> Array:
         )
     if isinstance(value, np.ma.MaskedArray):
         return np.where(np.ma.getmaskarray(value), np.nan, numbers(caller, name, value.data))
-    if isinstance(value, pd.DataFrame):
+    if is_pandas(value, "DataFrame"):
         frame = value
-    elif isinstance(value, pd.Series | pd.Index | pd.api.extensions.ExtensionArray):
+    elif is_pandas(value, "Series", "Index", "api.extensions.ExtensionArray"):
         frame = pd.Series(value).to_frame(0 if getattr(value, "name", None) is None else value.name)  # type: ignore[union-attr]
     else:
         resident = on_device(caller, name, value)
@@ -404,7 +406,7 @@ def numbers(caller: str, name: str, value: Any) -> Array:
         if values is None
     ]
     if wrong:
-        kinds = [infer_dtype(column) for _, column in wrong]
+        kinds = [pd.api.types.infer_dtype(column) for _, column in wrong]
         kinds_of_columns = ", ".join(
             f"{label!r} ({kind}, dtype {c.dtype})"
             for (label, c), kind in zip(wrong[:5], kinds, strict=False)
@@ -425,9 +427,9 @@ def compress_rows(caller: str, name: str, value: Any) -> Any:
     Sparse arguments are SciPy's matrices and arrays, and frames all of whose columns are sparse.
     Raises TypeError if they do not hold numbers.
     """
-    if isinstance(value, pd.DataFrame):
+    if is_pandas(value, "DataFrame"):
         if not len(value.columns) or not all(
-            isinstance(dtype, pd.SparseDtype) for dtype in value.dtypes
+            is_pandas(dtype, "SparseDtype") for dtype in value.dtypes
         ):
             return None
         filled = [
@@ -456,11 +458,13 @@ def compress_rows(caller: str, name: str, value: Any) -> Any:
     return rows
 
 
-def _column(column: pd.Series) -> Array | None:
+def _column(column: "pd.Series") -> Array | None:
     """Return a column as float64; None if it does not hold numbers."""
-    if isinstance(column.dtype, pd.CategoricalDtype):
+    if is_pandas(column.dtype, "CategoricalDtype"):
         return None
-    if infer_dtype(column.to_numpy()) not in NUMBERS and not is_bool_dtype(column.dtype):
+    if pd.api.types.infer_dtype(
+        column.to_numpy()
+    ) not in NUMBERS and not pd.api.types.is_bool_dtype(column.dtype):
         return None
     try:
         return column.to_numpy(np.float64, na_value=np.nan)
@@ -553,7 +557,7 @@ def codes(caller: str, name: str, value: ArrayLike | None) -> tuple[Int[Array, "
     Raises ValueError if one is missing.
     """
     value = pandas_of(caller, name, value)
-    if isinstance(value, pd.Series | pd.Index | pd.Categorical):
+    if is_pandas(value, "Series", "Index", "Categorical"):
         array = value
     else:
         array = np.ma.asanyarray(value)
@@ -561,13 +565,14 @@ def codes(caller: str, name: str, value: ArrayLike | None) -> tuple[Int[Array, "
         raise ValueError(
             f"{caller}: {name} must be one label a unit; got an array of shape {np.shape(array)}."
         )
-    missing = pd.isna(np.asarray(array)) | np.ma.getmask(array)
+    plain = np.asarray(array)
+    missing = pd.isna(plain) if plain.dtype.kind == "O" else plain != plain
+    missing = missing | np.ma.getmask(array)
     if missing.any():
         raise ValueError(
             f"{caller}: {name} holds {missing.sum()} missing labels (NaN, None or masked), the first at place "
             f"{np.flatnonzero(missing)[0]}; give those units a label of their own, or drop them."
         )
-    plain = np.asarray(array)
     if plain.dtype.kind != "O":
         levels, number = np.unique(plain, return_inverse=True)
         return number.ravel(), levels

@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from .._runtime.arrays import BoolArray, FloatArray
+from .._runtime.pandas import is_pandas, pd
 from .arrays import pandas_of
 
 LEVEL = re.compile(r"""^(\w+)\[\s*(['"]?)(.+?)\2\s*\]$""")  # y['yes'], as bambi writes an event
@@ -92,10 +92,10 @@ class FormulaColumns(NamedTuple):
     from.
     """
 
-    y: pd.Series
-    X: pd.DataFrame
+    y: "pd.Series"
+    X: "pd.DataFrame"
     spec: Any
-    data: pd.DataFrame
+    data: "pd.DataFrame"
 
 
 @contextlib.contextmanager
@@ -135,7 +135,7 @@ def named_column(table: Any, value: Any, caller: str = "data") -> Any:
     if not isinstance(value, str):
         return value
     table = pandas_of(caller, "data", table)
-    if not isinstance(table, pd.DataFrame):
+    if not is_pandas(table, "DataFrame"):
         raise ValueError(
             f"{caller} names the column {value!r}, but the data have no names of columns; give the column itself, as "
             f"table[{value!r}]."
@@ -147,13 +147,13 @@ def named_column(table: Any, value: Any, caller: str = "data") -> Any:
     raise ValueError(f"{caller}: no column is named {value!r}; there are {', '.join(near)}.")
 
 
-def frame_of(caller: str, data: Any) -> pd.DataFrame:
+def frame_of(caller: str, data: Any) -> "pd.DataFrame":
     """Return the table of a formula as a DataFrame."""
     if isinstance(data, dict):
         data = pd.DataFrame(data)
     else:
         data = pandas_of(caller, "data", data)
-    if not isinstance(data, pd.DataFrame):
+    if not is_pandas(data, "DataFrame"):
         raise TypeError(
             f"{caller}: with a formula, data must be a DataFrame; got {type(data).__name__}."
         )
@@ -189,13 +189,13 @@ class SurvivalColumns(NamedTuple):
     the table.
     """
 
-    time: pd.Series
-    event: pd.Series
-    entry: pd.Series | None
-    strata: pd.Series | None
-    X: pd.DataFrame
+    time: "pd.Series"
+    event: "pd.Series"
+    entry: "pd.Series | None"
+    strata: "pd.Series | None"
+    X: "pd.DataFrame"
     spec: Any
-    data: pd.DataFrame
+    data: "pd.DataFrame"
 
 
 def read_survival(caller: str, formula: str, data: Any) -> SurvivalColumns:
@@ -263,7 +263,7 @@ def _split(text: str, mark: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
-def new_columns(caller: str, spec: Any, data: Any) -> pd.DataFrame:
+def new_columns(caller: str, spec: Any, data: Any) -> "pd.DataFrame":
     """Return the columns of a formula for new rows, without the intercept."""
     return pd.DataFrame(spec.get_model_matrix(frame_of(caller, data), context=_own_calls())).drop(
         columns="Intercept", errors="ignore"
@@ -276,9 +276,9 @@ class FormulaReader(NamedTuple):
     caller: str
     formula: str
     spec: Any
-    table: pd.DataFrame
+    table: "pd.DataFrame"
 
-    def __call__(self, data: Any) -> pd.DataFrame:
+    def __call__(self, data: Any) -> "pd.DataFrame":
         return new_columns(self.caller, self.spec, data)
 
     @property
@@ -318,7 +318,7 @@ class FormulaReader(NamedTuple):
         remark = stateful_remark(self.formula, [*same, *(learning if relearned else ())])
         return stateful_remark(self.formula), join_remarks(*parts, remark)
 
-    def learned_from(self, seen: BoolArray) -> pd.DataFrame:
+    def learned_from(self, seen: BoolArray) -> "pd.DataFrame":
         """Return the columns of all rows by what the `seen` ones teach. Splines keep their boundary
         knots, of all rows.
         """
@@ -335,7 +335,7 @@ class FormulaReader(NamedTuple):
         return self._replace(spec=taught)(self.table)
 
 
-def response(remainder: str, data: pd.DataFrame, model_matrix: Any) -> Any:
+def response(remainder: str, data: "pd.DataFrame", model_matrix: Any) -> Any:
     """Return the response: a column, an event of it, or a formula's result."""
     event = LEVEL.match(remainder)
     if remainder.strip("`") in data.columns:

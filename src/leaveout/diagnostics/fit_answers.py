@@ -5,7 +5,7 @@ The covariance is that of `covariance`, of the kind that is usual in the model's
 
 import pandas as pd
 
-from .._runtime.results import HeadedTable
+from .._runtime.headed_table import HeadedTable
 from ..models.glm.active_coefficients import kinks
 from ..optimize.fit import Fit
 from ..validation.named_parameters import name_parameters, natural_names

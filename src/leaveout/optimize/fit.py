@@ -9,21 +9,23 @@ H must be positive definite. The distance of θ from stationary is measured by t
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-import pandas as pd
 import scipy
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
+if TYPE_CHECKING:
+    from .._runtime.headed_table import HeadedTable
 from .._runtime.checkpoint import File, StepResult, keeping, read_or_make
 from .._runtime.conventions import Rng, conventional, warn
 from .._runtime.interrupt import stoppable
 from .._runtime.jax import Module, PyTree, float64, jnp, static
 from .._runtime.memory import require_memory
+from .._runtime.pandas import pd
 from .._runtime.providers import provided
-from .._runtime.results import RESULTS, HeadedTable, Lines, PrintedResult, kind_of
+from .._runtime.results import RESULTS, Lines, PrintedResult, kind_of
 from ..data.arrays import count
 from ..linalg.curvature import Curvature
 from ..linalg.rounding import condition
@@ -181,12 +183,12 @@ class Fit(Module, PrintedResult):
         return _natural(self)
 
     @property
-    def coef(self) -> pd.Series:
+    def coef(self) -> "pd.Series":
         """θ̂ in natural parameters, one number each, by name."""
         return provided("fit_answers").coefficients(self)
 
     @conventional
-    def summary(self, level: float = 0.95) -> HeadedTable:
+    def summary(self, level: float = 0.95) -> "HeadedTable":
         """Tabulate the natural parameters with the standard errors of the model's field.
 
         Parameters

@@ -3,19 +3,19 @@
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import scipy
 from jaxtyping import Int
 from numpy.typing import ArrayLike
 
+from .._runtime.pandas import pd
 from ..data.arrays import places
 
 Edges = Int[np.ndarray, "edges 2"]
 
 
 def read_edges(
-    caller: str, edges: Any, num_sites: int | None = None, names: pd.Index | None = None
-) -> tuple[Edges, int, pd.Index | None]:
+    caller: str, edges: Any, num_sites: int | None = None, names: "pd.Index | None" = None
+) -> "tuple[Edges, int, pd.Index | None]":
     """Read each undirected edge once, in the order given; return the edges, the number of sites and
     their labels.
 
@@ -27,7 +27,7 @@ def read_edges(
     Raises TypeError for anything else, and ValueError for loops, duplicates, one-sided edges, sites
     out of range or other labels.
     """
-    labels: pd.Index | None = None
+    labels: "pd.Index | None" = None
     if hasattr(edges, "is_directed") and hasattr(edges, "nodes"):
         pairs, count, labels = _of_networkx(caller, edges)
     elif scipy.sparse.issparse(edges) or scipy.sparse.issparse(getattr(edges, "sparse", None)):
@@ -52,8 +52,8 @@ def read_edges(
 
 
 def _of_pairs(
-    caller: str, edges: ArrayLike, names: pd.Index | None
-) -> tuple[Edges, pd.Index | None]:
+    caller: str, edges: ArrayLike, names: "pd.Index | None"
+) -> "tuple[Edges, pd.Index | None]":
     pairs = np.asarray(edges)
     labels = None
     if pairs.ndim == 2 and pairs.shape[1] == 2 and pairs.dtype.kind in "OUS":
@@ -81,7 +81,7 @@ def _of_pairs(
     return pairs.astype(np.int64), labels
 
 
-def _of_networkx(caller: str, graph: Any) -> tuple[Edges, int, pd.Index]:
+def _of_networkx(caller: str, graph: Any) -> "tuple[Edges, int, pd.Index]":
     nodes = list(graph.nodes)
     is_numbered = all(isinstance(v, int | np.integer) for v in nodes) and set(nodes) == set(
         range(len(nodes))

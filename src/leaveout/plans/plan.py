@@ -17,14 +17,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, ParamSpec, Protocol, cast
 
 import numpy as np
-import pandas as pd
 import scipy
 from numpy.typing import ArrayLike, NDArray
-from pandas.api.types import infer_dtype
 
 from .._runtime.arrays import BoolArray, FloatArray, IntArray
 from .._runtime.conventions import Rng, conventional
 from .._runtime.memory import require_memory
+from .._runtime.pandas import is_pandas, pd
 from .._runtime.results import PrintedResult
 from ..data.arrays import (
     TIMES,
@@ -177,7 +176,7 @@ class Plan(PrintedResult):
     clusters: IntArray | None = None
     serial: bool | None = False
     blocks: IntArray | None = None
-    names: pd.Index | None = None
+    names: "pd.Index | None" = None
     labels: NDArray[Any] | None = None
     call: str = ""
     note: str = ""
@@ -200,7 +199,7 @@ class Plan(PrintedResult):
     def _bind(
         self,
         num_units: int,
-        table: pd.DataFrame | None = None,
+        table: "pd.DataFrame | None" = None,
         cases: FloatArray | None = None,
         response: ArrayLike | None = None,
     ) -> "Plan":
@@ -342,7 +341,7 @@ class Plan(PrintedResult):
             object.__setattr__(self, name, np.ascontiguousarray(array))
         columns = dict(self.columns)
         for name in FACTS:
-            if isinstance(labels := getattr(self, name), pd.Series):
+            if is_pandas(labels := getattr(self, name), "Series"):
                 columns[name] = UnitColumn(name, labels.to_numpy(), labels.index)
                 object.__setattr__(self, name, labels.to_numpy())
         object.__setattr__(self, "columns", columns)
@@ -448,7 +447,7 @@ class Plan(PrintedResult):
         """Number of units that each refit scores, `[refits]`."""
         return np.bincount(self.scored_refits, minlength=self.num_refits)
 
-    def _match_labels(self, caller: str, names: pd.Index | None) -> "Plan":
+    def _match_labels(self, caller: str, names: "pd.Index | None") -> "Plan":
         """Renumber the units in the order of the given labels.
 
         Parameters
@@ -565,16 +564,16 @@ class Plan(PrintedResult):
         return plan
 
     @property
-    def _unit_names(self) -> pd.Index:
+    def _unit_names(self) -> "pd.Index":
         """The labels of the units, or their numbers."""
         if self.names is None:
             return pd.RangeIndex(self.num_units)
-        if isinstance(self.names, pd.MultiIndex):
+        if is_pandas(self.names, "MultiIndex"):
             return self.names.to_flat_index()
         return self.names
 
     @property
-    def refit_names(self) -> pd.Index:
+    def refit_names(self) -> "pd.Index":
         """The names of the refits.
 
         Of the groups that leave, or of the single units, or else numbers.
@@ -942,7 +941,7 @@ def _brief(value: Any) -> str:
         shape = (len(value),)
     size = f" of {shape[0]}" if shape else ""
     name = ""
-    if isinstance(value, pd.Series) and isinstance(value.name, str):
+    if is_pandas(value, "Series") and isinstance(value.name, str):
         name = f" {value.name!r}"
     return f"<{type(value).__name__}{name}{size}>"
 
@@ -1323,9 +1322,9 @@ def _number_steps(
         raise ValueError(
             f"{caller}: groups and times must be one a unit, {n}; got {len(series)} and {len(clock)}."
         )
-    if times is not None and infer_dtype(times) not in {*TIMES, "integer", "floating"}:
+    if times is not None and pd.api.types.infer_dtype(times) not in {*TIMES, "integer", "floating"}:
         raise TypeError(
-            f"{caller}: times must be numbers or dates; got {infer_dtype(times)}. Convert them by pd.to_datetime."
+            f"{caller}: times must be numbers or dates; got {pd.api.types.infer_dtype(times)}. Convert them by pd.to_datetime."
         )
     by_series = pd.Series(clock).groupby(series)
     if (by_series.diff() < 0).any():
@@ -2003,7 +2002,7 @@ def from_splits(
             f"from_splits: splits must be pairs (train, test), as of splitter.split(X, y); got {splits!r}."
         )
     refits: list[Entries] = []
-    names: pd.Index | None = None
+    names: "pd.Index | None" = None
     for k, split in enumerate(splits):
         if (
             not isinstance(split, list | tuple | np.ndarray)
@@ -2044,7 +2043,7 @@ def from_splits(
     return plan_of_entries(refits, n, **facts)
 
 
-def _settled(name: str, column: UnitColumn, names: pd.Index | None) -> dict[str, Any]:
+def _settled(name: str, column: UnitColumn, names: "pd.Index | None") -> dict[str, Any]:
     """Return a column in the order of the splits.
 
     Without a common order of labels it also waits for that of the fit.
@@ -2060,7 +2059,7 @@ def _settled(name: str, column: UnitColumn, names: pd.Index | None) -> dict[str,
     return waiting
 
 
-def _rising(times: pd.Series) -> None:
+def _rising(times: "pd.Series") -> None:
     """Raise ValueError if the times of successive units do not rise."""
     if times.isna().any():
         raise ValueError(
@@ -2080,8 +2079,8 @@ def _rising(times: pd.Series) -> None:
 
 
 def _by_labels(
-    k: int, train: ArrayLike, test: ArrayLike, names: pd.Index | None
-) -> tuple[ArrayLike, ArrayLike, pd.Index | None]:
+    k: int, train: ArrayLike, test: ArrayLike, names: "pd.Index | None"
+) -> "tuple[ArrayLike, ArrayLike, pd.Index | None]":
     """Put the sets of split `k` in the order of the labels of the first labelled split, and return
     these labels with them.
     """

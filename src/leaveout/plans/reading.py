@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import ArrayLike
 
 from .._runtime.arrays import FloatArray, IntArray
 from .._runtime.conventions import warn
+from .._runtime.pandas import is_pandas, pd
 from ..data.arrays import check_times, is_default_index
 from ..data.formulas import named_column
 from .plan import Plan, Splitter, blocks, from_splits, groups as plan_of_groups, kfold, stratified
@@ -39,7 +39,7 @@ class PlanReader:
     leaves_cases: bool
     lengths: IntArray
     model: str
-    table: pd.DataFrame | None
+    table: "pd.DataFrame | None"
 
     def column(self, argument: str, value: Any) -> Any:
         """Return a column of the table, if an argument is its name, and otherwise the argument."""
@@ -72,7 +72,7 @@ class PlanReader:
             if units.serial:
                 return blocks(n, k=int(plan))
             return kfold(n, k=int(plan))
-        are_labels = isinstance(plan, str | np.ndarray | pd.Series | pd.DataFrame)
+        are_labels = isinstance(plan, str | np.ndarray) or is_pandas(plan, "Series", "DataFrame")
         if are_labels or not (isinstance(plan, Iterable) or hasattr(plan, "split")):
             column = (
                 f"; groups of a column are lo.groups({plan!r})" if isinstance(plan, str) else ""
@@ -221,7 +221,7 @@ class PlanReader:
             **plan._facts_of(member),
         )
 
-    def _without_missing(self, plan: Plan, names: pd.Index | None) -> Plan:
+    def _without_missing(self, plan: Plan, names: "pd.Index | None") -> Plan:
         """Restrict a plan to the units of a fit that lacks some labels, as hosts drop rows with
         missing values; warn of these.
         """

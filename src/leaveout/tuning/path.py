@@ -53,7 +53,7 @@ from ..plans.plan import Plan
 from ..plans.reading import PlanLike
 from ..refit import AbstractRefit
 from ..refit._penalty_stack import Leaving, PathRefit, Stack, groups
-from ..validation.audit import affordable, audit_table, choose_refits
+from ..validation.audit import affordable, choose_refits, repeat_refits
 from ..validation.batches import blank, keep_freed, one_thread
 from ..validation.checks import of_refits
 from ..validation.cross_validate import (
@@ -62,7 +62,7 @@ from ..validation.cross_validate import (
     refitted,
     strategy_of,
 )
-from ..validation.estimate import Estimate, PrintedResult, PrintedTexts
+from ..validation.estimate import Estimate, PrintedResult, PrintedTexts, Repetition
 from ..validation.scoring import HeldOutLoss
 from ..validation.standard_errors import naives
 from .lasso_path import applies as along, lassos
@@ -83,8 +83,8 @@ class PathPoint:
     some refits do not exist).
 
     The fit and the estimate are built on demand. The object also has the mean of the known errors,
-    the refits to repeat, their parameters, the number of gradients so far, the table of the audit,
-    and a sentence on the audit of the path.
+    the refits to repeat, their parameters, the number of gradients so far, the repetitions of the
+    audit, and a sentence on the audit of the path.
     """
 
     value: Any
@@ -96,7 +96,7 @@ class PathPoint:
     choose_audits: Callable[[int], dict[int, str]]
     start: dict[int, Array]
     gradients: float
-    audit: pd.DataFrame | None = None
+    repetitions: tuple[Repetition, ...] | None = None
     note: str = ""
 
     @cached_property
@@ -113,7 +113,7 @@ class PathPoint:
     def estimate(self) -> Estimate:
         """The estimate under this penalty."""
         labels = replace(self.judged.labels, audit=self.note)
-        return replace(self.judged, audit=self.audit, labels=labels)
+        return replace(self.judged, repetitions=self.repetitions, labels=labels)
 
     def with_estimate(self, estimate: Estimate) -> "PathPoint":
         """Copy with another estimate."""
@@ -129,7 +129,7 @@ class PathPoint:
 
         The estimate without the fit, which has the data.
         """
-        names = "value", "penalty", "mean", "error", "gradients", "audit", "note"
+        names = "value", "penalty", "mean", "error", "gradients", "repetitions", "note"
         state = {name: getattr(self, name) for name in names} | {
             "judged": self.judged.without_data()
         }
@@ -294,7 +294,7 @@ class Path(PrintedResult):
             if point is best:
                 continue
             estimate = point.estimate
-            for check in of_refits(estimate.flagged(), estimate.result, self.plan.refit_names):
+            for check in of_refits(estimate.flagged(), estimate.result, self.plan):
                 checks.setdefault(check.code, []).append(point.value)
         missing = [point.value for point in self.points if point not in self._comparable]
         return [
@@ -498,7 +498,7 @@ def path(
                         points[value].fit, plan, strategy=strategy, audit=audit, bases="frozen"
                     )
                     point = points[value].with_estimate(estimate)
-                    points[value] = replace(point, audit=point.judged.audit)
+                    points[value] = replace(point, repetitions=point.judged.repetitions)
             for point in points.values():
                 point.note = note
     except KeyboardInterrupt:
@@ -509,7 +509,7 @@ def path(
             stopped=f"{progress} are done: the best is one of these",
         )
         done = tuple(
-            replace(points[value], audit=None, note="")
+            replace(points[value], repetitions=None, note="")
             for value in penalty_by_label
             if value in points
         )
@@ -863,7 +863,7 @@ def _audit_points(points: dict[Any, PathPoint], audit: int, operations: float) -
     """Audit some refits under the penalties with the largest errors; a gradient takes `operations`
     operations.
 
-    Writes the tables into the points. Returns a sentence about the audits, and the number of
+    Writes the repetitions into the points. Returns a sentence about the audits, and the number of
     failures.
     """
     number = 0
@@ -881,12 +881,12 @@ def _audit_points(points: dict[Any, PathPoint], audit: int, operations: float) -
     count = 0
     missed = 0
     for point, chosen in audits.items():
-        table = audit_table(
+        repetitions = repeat_refits(
             HeldOutLoss(point.fit, point.judged.plan, None), point.judged, chosen, point.start
         )
-        point.audit = table
-        count = count + len(table)
-        missed = missed + int(table["beyond"].to_numpy().sum())
+        point.repetitions = repetitions
+        count = count + len(repetitions)
+        missed = missed + sum(repetition.beyond for repetition in repetitions)
     possessive = "their"
     refits = "refits"
     if count == 1:

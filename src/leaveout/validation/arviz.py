@@ -5,15 +5,15 @@ import importlib
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from .._runtime.arrays import FloatArray
+from .._runtime.pandas import pd
 
 
 def elpd_data(
     losses: FloatArray,
     baseline: FloatArray,
-    names: pd.Index,
+    names: "pd.Index",
     se: float,
     *,
     suspect: bool,

@@ -10,7 +10,6 @@ repeated if that is no more than half of them.
 from functools import partial
 
 import numpy as np
-import pandas as pd
 import scipy
 from jaxtyping import Bool, Float, Int
 
@@ -22,7 +21,7 @@ from ..objectives.batch_functions import function, lists_all_units, weights_of
 from ..optimize.active_set import NoMinimiser, minimise_with_kinks
 from ..optimize.fit import Fit
 from ..optimize.least_norm import least_norm
-from .estimate import Estimate
+from .estimate import Estimate, Repetition
 from .scoring import HeldOutLoss
 
 Array = np.ndarray
@@ -248,15 +247,14 @@ def repeat_refit(loss: HeldOutLoss, start: dict[int, Array], refit: int) -> Step
     return {"exact": exact, "reached": np.asarray(reached), "place": place[rows.held]}
 
 
-def audit_table(
+def repeat_refits(
     loss: HeldOutLoss, estimate: Estimate, chosen: dict[int, str], start: dict[int, Array]
-) -> pd.DataFrame:
-    """Tabulate `refit, reason, reported, exact, error, difference, beyond` for the chosen refits.
+) -> tuple[Repetition, ...]:
+    """Repeat the chosen refits exactly.
 
-    `beyond` marks refits whose difference exceeds their reported error. Descent begins at `start`,
-    or at θ̂ for a refit that `start` does not contain.
+    Descent begins at `start`, or at θ̂ for a refit that `start` does not contain.
     """
-    rows = []
+    repetitions = []
     with Slow("audit", len(chosen)) as bar:
         for refit, repetition in steps(partial(repeat_refit, loss, start), list(chosen)):
             exact = repetition["exact"]
@@ -267,8 +265,13 @@ def audit_table(
             beyond = reached and difference > error * (1 + 1e-6) + PROGRAM_ROUNDING * (
                 1 + np.abs(exact).sum()
             )
-            figures = (exact.sum(), error, difference) if reached else (np.nan, error, np.nan)
-            rows.append((refit, chosen[refit], reported.sum(), *figures, bool(beyond)))
+            total = float(exact.sum())
+            if not reached:
+                total = difference = np.nan
+            repetitions.append(
+                Repetition(
+                    refit, chosen[refit], reported.sum(), total, error, difference, bool(beyond)
+                )
+            )
             bar.advance()
-    columns = "refit", "reason", "reported", "exact", "error", "difference", "beyond"
-    return pd.DataFrame(rows, columns=columns)
+    return tuple(repetitions)

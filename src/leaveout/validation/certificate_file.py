@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
+from .._runtime.pandas import pd
 from ..linalg.design import DenseDesign, Predictors
 from ..linalg.mapped_design import SourcedDesign
 from ..linalg.sparse_design import SparseDesign
@@ -56,7 +56,7 @@ def named_loss(loss: losses.AbstractLoss) -> dict[str, Any] | None:
 
 def certify(
     fit: Fit | None, plan: Plan, values: Array, error: Array, proved: Array
-) -> tuple[dict, pd.DataFrame]:
+) -> "tuple[dict, pd.DataFrame]":
     """Return what a certificate says, and the table of the data that it is about."""
     if fit is None:
         raise ValueError(
@@ -202,7 +202,7 @@ def _distinct(names: list[str]) -> list[str]:
 def write(
     path: str | os.PathLike[str],
     statement: dict,
-    table: pd.DataFrame,
+    table: "pd.DataFrame",
     data: str | os.PathLike[str] | None,
 ) -> None:
     """Write a certificate and, if `data` names a file, the data."""

@@ -15,15 +15,15 @@ reported only with a second sign of it.
 
 import math
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 import scipy
 from jaxtyping import Float, Int
 
 from .._runtime.jax import float64
+from .._runtime.pandas import is_pandas, pd
 from .._runtime.results import RESULTS
 from ..data.arrays import label_texts
 from ..optimize.fit import Fit
@@ -205,10 +205,10 @@ def of_losses(
     losses: PerUnit,
     weight: PerUnit,
     plan: Plan,
-    names: pd.Index,
+    names: Callable[[], "pd.Index"],
     unit_kind: str,
 ) -> list[Check]:
-    """Check the losses of units, or the joint losses of refits."""
+    """Check the losses of units, or the joint losses of refits, with these names."""
     size = np.nan_to_num(np.abs(losses) * weight)
     share = size / max(size.sum(), 1e-300)
     n = np.count_nonzero(weight > 0)
@@ -218,7 +218,7 @@ def of_losses(
         checks.append(
             check(
                 "LO103",
-                f"{unit_kind} {label_texts(names[[heaviest]])[0]} is {share[heaviest]:.0%} of the loss",
+                f"{unit_kind} {label_texts(names()[[heaviest]])[0]} is {share[heaviest]:.0%} of the loss",
             )
         )
     if unit_kind == "row":
@@ -234,7 +234,10 @@ def of_losses(
 
 
 def of_refits(
-    flagged: Int[Array, " some"], result: Int[Array, " refits"], names: pd.Index, strategy: str = ""
+    flagged: Int[Array, " some"],
+    result: Int[Array, " refits"],
+    plan: Plan,
+    strategy: str = "",
 ) -> list[Check]:
     """Report the codes of the flagged refits and, as information, of the refits that cross a kink.
 
@@ -245,7 +248,10 @@ def of_refits(
         RESULTS.kink: np.flatnonzero(result == RESULTS.kink)
     }
     checks = [
-        check(f"LO{300 + code}", f"{_refit_list(numbers, names)}: {_split_message(code)[0]}")
+        check(
+            f"LO{300 + code}",
+            f"{_refit_list(numbers, plan.refit_names)}: {_split_message(code)[0]}",
+        )
         for code, numbers in refits.items()
         if len(numbers)
     ]
@@ -258,7 +264,7 @@ def of_refits(
     ]
 
 
-def _refit_list(refits: Int[Array, " some"], names: pd.Index) -> str:
+def _refit_list(refits: Int[Array, " some"], names: "pd.Index") -> str:
     shown = ", ".join(label_texts(names[refits[:8]]))
     return f"{len(refits)} refit{'s' if len(refits) > 1 else ''} ({shown}{', …' if len(refits) > 8 else ''})"
 
@@ -672,7 +678,7 @@ def _folds_as_groups(fit: Fit, plan: Plan) -> str:
     variance_between = size @ (means - residuals.mean()) ** 2 / (len(size) - 1)
     variance_within = np.sum((residuals - means[fold]) ** 2) / within
     ratio = float(variance_between / max(variance_within, 1e-300))
-    if scipy.stats.f.sf(ratio, len(size) - 1, within) <= BY_CHANCE:
+    if scipy.special.fdtrc(len(size) - 1, within, ratio) <= BY_CHANCE:
         return f"residuals are alike within folds (F = {ratio:.3g}), as where whole groups are left out"
     features = [column[unit] for column in fit.objective.units.features().values()]
     max_entries = 10**7  # largest number of entries whose rows are compared
@@ -683,7 +689,7 @@ def _folds_as_groups(fit: Fit, plan: Plan) -> str:
     number = together.shape[1]
     # of pairs that random folds leave out together
     share = size @ (size - 1) / len(unit) / (len(unit) - 1)
-    if scipy.stats.binom.sf(number - 1, pairs.shape[1], share) > BY_CHANCE:
+    if scipy.special.bdtrc(number - 1, pairs.shape[1], share) > BY_CHANCE:
         return ""
     correlation = scipy.stats.kendalltau(*residuals[together], alternative="greater")
     if not correlation.pvalue <= ALIKE_BY_CHANCE:
@@ -731,19 +737,20 @@ def _clocks(fit: Fit, plan: Plan) -> Iterator[str]:
     # least number of rows that are not in time order by chance
     names = plan.names
     min_ordered_rows = 20
-    candidates = []
-    if names is not None:
-        candidates = [
-            ("their index" if names.name is None else f"their index {str(names.name)!r}", names)
-        ]
-    for name, column in fit.objective.units.features().items():
-        candidates.append((f"the column {name!r}", pd.Index(column, name=name)))
+    is_clock = lambda name: name is not None and CLOCK.fullmatch(_words(str(name)))
+    candidates = [
+        (f"the column {name!r}", pd.Index(column))
+        for name, column in fit.objective.units.features().items()
+        if is_clock(name)
+    ]
+    of_time = is_pandas(names, "DatetimeIndex", "PeriodIndex")
+    if names is not None and (of_time or is_clock(names.name)):
+        text = "their index" if names.name is None else f"their index {str(names.name)!r}"
+        candidates.insert(0, (text, names))
     for text, index in candidates:
-        of_time = isinstance(index, pd.DatetimeIndex | pd.PeriodIndex)
-        if of_time or (index.name is not None and CLOCK.fullmatch(_words(str(index.name)))):
-            ordered = index.is_monotonic_increasing or index.is_monotonic_decreasing
-            if ordered and index.nunique() >= min_ordered_rows:
-                yield text
+        ordered = index.is_monotonic_increasing or index.is_monotonic_decreasing
+        if ordered and index.nunique() >= min_ordered_rows:
+            yield text
 
 
 @float64

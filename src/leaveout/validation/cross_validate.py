@@ -18,7 +18,6 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
@@ -40,7 +39,7 @@ from ..plans.plan import CAPACITY, Batch, Plan
 from ..plans.reading import PlanLike, PlanReader
 from ..refit import AbstractRefit, Certified, Exact, RefitBatch
 from . import minima as minima
-from .audit import affordable, audit_table, choose_refits
+from .audit import affordable, choose_refits, repeat_refits
 from .batches import (
     Collect,
     Collected,
@@ -54,7 +53,7 @@ from .batches import (
     over_refits,
 )
 from .checks import reader_of, with_all_columns
-from .estimate import Estimate
+from .estimate import Estimate, Repetition
 from .held_out_predictions import (
     NO_LOSS_CODES,
     Average,
@@ -786,13 +785,16 @@ class EstimateBuilder:
         return self.finish(estimate, audit="none, since it was stopped")
 
     def finish(
-        self, estimate: Estimate, table: pd.DataFrame | None = None, audit: str = ""
+        self,
+        estimate: Estimate,
+        repetitions: tuple[Repetition, ...] | None = None,
+        audit: str = "",
     ) -> Estimate:
-        """Return the estimate with the table of an audit and a sentence about it."""
+        """Return the estimate with the repetitions of an audit and a sentence about it."""
         result = estimate.result.copy()
         result[among(result, MILD) & _emptied_refits(self.held_out_loss)] = RESULTS.emptied
         labels = replace(estimate.labels, audit=audit)
-        estimate = replace(estimate, result=result, audit=table, labels=labels)
+        estimate = replace(estimate, result=result, repetitions=repetitions, labels=labels)
         draws = self.columns.get("draws")
         if draws is None or np.isnan(draws).any():
             return estimate
@@ -814,7 +816,7 @@ class EstimateBuilder:
 
     def audited(
         self, estimate: Estimate, improve: bool
-    ) -> tuple[Estimate, pd.DataFrame | None, str]:
+    ) -> tuple[Estimate, tuple[Repetition, ...] | None, str]:
         """Repeat some refits exactly, and describe that in a sentence.
 
         Refits that miss are flagged. If `improve` is set, the refits judged in the same way are
@@ -831,8 +833,8 @@ class EstimateBuilder:
                 "none: one refit repeated exactly would cost more than all the rest of the call"
             )
             return estimate, None, remark
-        table = audit_table(self.held_out_loss, estimate, chosen, self.starts(chosen))
-        missed = table.refit.to_numpy(int)[table.beyond.to_numpy(bool)]
+        repetitions = repeat_refits(self.held_out_loss, estimate, chosen, self.starts(chosen))
+        missed = [repetition.refit for repetition in repetitions if repetition.beyond]
         if len(chosen) == 1:
             refits = "1 refit"
             possessive = "its"
@@ -850,7 +852,7 @@ class EstimateBuilder:
             estimate = self._converge(estimate, np.flatnonzero(is_alike))
             remark += f"; all {is_alike.sum()} judged like these were iterated to the end"
         estimate.result[missed] = RESULTS.missed
-        return estimate, table, remark
+        return estimate, repetitions, remark
 
     def sharpen(self, estimate: Estimate) -> Estimate:
         """Iterate further the refits that are close enough for the model's own loss but not for the

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from .._runtime.arrays import BoolArray, FloatArray, IntArray
 from .._runtime.conventions import conventional
+from .._runtime.pandas import pd
 from .._runtime.providers import provided
-from .._runtime.results import RESULTS, HeadedTable, Lines, PrintedResult, SettledBy, among, record
+from .._runtime.results import RESULTS, Lines, PrintedResult, SettledBy, among, record
 from ..data.arrays import share, under_labels
 from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY
 from ..optimize.fit import Fit
@@ -41,6 +41,7 @@ METRIC_COLUMNS = ["value", "standard_error", "lower", "upper", "error", "average
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from .._runtime.headed_table import HeadedTable
     from ..refit import AbstractRefit
 
 
@@ -64,6 +65,20 @@ class LossPlaces(NamedTuple):
     refit: IntArray
     unit: IntArray
     held: BoolArray
+
+
+class Repetition(NamedTuple):
+    """A refit that was repeated exactly: why, its losses as reported and exactly, the reported
+    error, the difference, and whether that is beyond the error.
+    """
+
+    refit: int
+    reason: str
+    reported: float
+    exact: float
+    error: float
+    difference: float
+    beyond: bool
 
 
 @record
@@ -136,7 +151,7 @@ class Estimate(PrintedResult):
     proved: BoolArray = field(default_factory=lambda: np.zeros(0, bool))
     settled_by: IntArray = field(default_factory=lambda: np.zeros(0, int))
     elsewhere: FloatArray | None = None
-    audit: pd.DataFrame | None = None  # the refits that were repeated exactly
+    repetitions: tuple[Repetition, ...] | None = None
     score: str = ""  # name of the loss, "" if it is not known
     response: np.ndarray | None = None  # response of the losses, if the model has one
     classes: bool = False  # whether `response` has numbers of classes
@@ -219,7 +234,7 @@ class Estimate(PrintedResult):
         return average_by_unit(self._places.unit[scored], losses[scored], n)
 
     @conventional
-    def per_unit(self) -> pd.Series:
+    def per_unit(self) -> "pd.Series":
         """Return the held-out loss of each unit, the mean of its rows of `table()`.
 
         Returns
@@ -396,7 +411,14 @@ class Estimate(PrintedResult):
         return Interval(self.mean - half, self.mean + half, level, method)
 
     @cached_property
-    def metrics(self) -> pd.DataFrame:
+    def audit(self) -> "pd.DataFrame | None":
+        """The refits that were repeated exactly."""
+        if self.repetitions is None:
+            return None
+        return pd.DataFrame(self.repetitions, columns=Repetition._fields)
+
+    @cached_property
+    def metrics(self) -> "pd.DataFrame":
         """The mean held-out loss, that of no model, and every metric of the call, one row each.
 
         The columns are `value`, `standard_error`, the ends `lower` and `upper` of the interval at
@@ -611,17 +633,16 @@ class Estimate(PrintedResult):
 
     @cached_property
     def _check_list(self) -> list[Check]:
-        refits = self.plan.refit_names
         unit_kind = "row"
-        names = self.names()
+        names = self.names
         if self.joint:
-            unit_kind = "group" if refits.name == "group" else "refit"
-            names = refits
+            unit_kind = "refit" if self.plan.labels is None else "group"
+            names = lambda: self.plan.refit_names
         of_units = of_losses(self._unit_losses, self._weight, self.plan, names, unit_kind)
         checks = [
             *self._of_data,
             *of_units,
-            *of_refits(self.flagged(), self.result, refits, self.labels.refit),
+            *of_refits(self.flagged(), self.result, self.plan, self.labels.refit),
         ]
         return sorted(
             checks,
@@ -661,7 +682,7 @@ class Estimate(PrintedResult):
         return replace(self)
 
     @conventional
-    def table(self) -> pd.DataFrame:
+    def table(self) -> "pd.DataFrame":
         """Tabulate the held-out loss of every unit, in the order of the data.
 
         There is one row a unit, as in `per_unit()`; only a unit that several refits score has more,
@@ -703,12 +724,12 @@ class Estimate(PrintedResult):
             table.insert(1, "group", self._of_refits({"group": self.plan.labels})["group"])
         return table
 
-    def _of_refits(self, columns: dict[str, NDArray]) -> pd.DataFrame:
+    def _of_refits(self, columns: dict[str, NDArray]) -> "pd.DataFrame":
         """Spread columns of refits over the rows of `table()`, beside the number of the refit."""
         refit = np.append(self._places.refit, -1)[self._rows[0]]
         return pd.DataFrame(columns).reindex(refit).reset_index(names="refit")
 
-    def names(self) -> pd.Index:
+    def names(self) -> "pd.Index":
         """Return the names of the units: their labels, or their numbers.
 
         Returns
@@ -719,7 +740,7 @@ class Estimate(PrintedResult):
         return self.plan._unit_names
 
     @conventional
-    def summary(self) -> HeadedTable:
+    def summary(self) -> "HeadedTable":
         """Tabulate the numbers of the printed result, under lines that say what the losses and the
         standard error are.
 
@@ -741,6 +762,8 @@ class Estimate(PrintedResult):
         missing = int(np.sum(self.result == RESULTS.interrupted))
         if missing:
             rows["refits not made"] = missing
+        from .._runtime.headed_table import HeadedTable
+
         table = HeadedTable({"value": rows})
         table.heading = [
             ("losses", self.score or "as they were given"),

@@ -52,7 +52,7 @@ class MetricValue:
         """Return the interval by Student's t, with the error of the refits on both sides, within
         the bounds.
         """
-        quantile = float(scipy.stats.t.ppf(0.5 + level / 2, self.dof))
+        quantile = float(scipy.special.stdtrit(self.dof, 0.5 + level / 2))
         half = quantile * self.standard_error + self.error
         low, high = np.clip([self.value - half, self.value + half], *self.bounds).tolist()
         return Interval(low, high, level, "clusters" if np.isfinite(self.dof) else "naive")
@@ -96,7 +96,7 @@ def half_width(
     if np.sum(np.isfinite(losses) & (weight > 0)) < 2:
         raise ValueError("interval: it needs two scored units or more.")
     if method == "naive":
-        return float(scipy.stats.norm.ppf(tail)) * naive(losses, weight, plan.of_cases)
+        return float(scipy.special.ndtri(tail)) * naive(losses, weight, plan.of_cases)
     if method == "clusters" and plan.clusters is None:
         raise ValueError(
             "interval: method='clusters' needs a plan of groups, such as lo.groups(labels)."
@@ -106,7 +106,10 @@ def half_width(
     error: StandardError = standard_error(losses, weight, plan)
     if np.isnan(error.value):
         raise ValueError(f"interval: method={method!r} is {error.kind}.")
-    return float(scipy.stats.t.ppf(tail, independent(losses, weight, plan).units - 1)) * error.value
+    return (
+        float(scipy.special.stdtrit(independent(losses, weight, plan).units - 1, tail))
+        * error.value
+    )
 
 
 def _series(losses: FloatArray, weight: FloatArray, tail: float) -> float:
@@ -127,7 +130,7 @@ def _series(losses: FloatArray, weight: FloatArray, tail: float) -> float:
     )
     count = max(2, round(0.4 * n ** (2 / 3)))
     waves = np.sqrt(2 / n) * scipy.fft.dct(contributions, type=2)[1 : count + 1] / 2
-    return float(scipy.stats.t.ppf(tail, count) * np.sqrt(np.mean(waves**2) / n))
+    return float(scipy.special.stdtrit(count, tail) * np.sqrt(np.mean(waves**2) / n))
 
 
 def of_folds(losses: FloatArray, weight: FloatArray, plan: Plan, level: float) -> float:
@@ -153,7 +156,7 @@ def of_folds(losses: FloatArray, weight: FloatArray, plan: Plan, level: float) -
         / (plan.num_units - np.diff(plan.indptr))
     )
     return float(
-        scipy.stats.t.ppf(0.5 + level / 2, len(means) - 1)
+        scipy.special.stdtrit(len(means) - 1, 0.5 + level / 2)
         * means.std(ddof=1)
         * np.sqrt(1 / len(means) + share)
     )

@@ -172,7 +172,7 @@ def nested(
     ratio = 2 - 2 / num_folds
     center = np.mean(inner.losses) - ratio * (np.mean(inner.losses) - np.mean(outer.losses))
     error = abs(1 - ratio) * inner.approximation_error + ratio * outer.approximation_error
-    half = float(scipy.stats.norm.ppf(0.5 + level / 2) * max(se, least) + error)
+    half = float(scipy.special.ndtri(0.5 + level / 2) * max(se, least) + error)
     return Interval(float(center) - half, float(center) + half, level, "nested")
 
 

@@ -19,14 +19,14 @@ from collections.abc import Callable
 from typing import Any, Literal, Self, cast
 
 import numpy as np
-import pandas as pd
 import scipy
 from jaxtyping import Bool, Float
 from numpy import ndarray
 from numpy.typing import ArrayLike
 
 from ..._runtime.jax import Array, Arrays as Arrays, PyTree, Scalar, float64, jax, jnp, static
-from ...data.arrays import Names, codes, match_labels, numbers
+from ..._runtime.pandas import pd
+from ...data.arrays import PLAIN, Names, codes, match_labels, numbers
 from ...data.formulas import (
     FormulaReader,
     join_remarks,
@@ -909,7 +909,8 @@ def _two_labels(caller: str, y: Any, loss: losses.AbstractLoss) -> tuple[Any, tu
     Any other y as it is, and none.
     """
     kind = ""
-    if np.ndim(y) == 1 and isinstance(loss, losses.Binomial):
+    are_numbers = isinstance(y, np.ndarray) and y.dtype.kind in PLAIN
+    if np.ndim(y) == 1 and isinstance(loss, losses.Binomial) and not are_numbers:
         kind = pd.api.types.infer_dtype(y, skipna=True)
     if kind not in ("string", "categorical"):
         return y, ()

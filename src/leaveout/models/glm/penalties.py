@@ -20,12 +20,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Bool, Float
 from numpy import ndarray
 from numpy.typing import ArrayLike
 
 from ..._runtime.jax import Array, Scalar, compile_static, is_traced, jax, jnp, numpy_of
+from ..._runtime.pandas import pd
 from ...linalg.group_norms import Norms
 from ...objectives.objective import as_stored
 from .loss import Number

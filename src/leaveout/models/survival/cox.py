@@ -39,11 +39,11 @@ import functools
 from typing import Any, Literal, Self
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from ..._runtime.jax import cached_on, static
+from ..._runtime.pandas import pd
 from ..._runtime.results import record
 from ...data.arrays import Names, codes, index_of, match_labels
 from ...data.formulas import (
