@@ -1130,9 +1130,9 @@ FAULTS = (
     ),
     Fault(
         "what a step leaves does not grow with its length",
-        "CertifiedBatch.estimate",
-        "np.repeat(beside, CONTRACTION_SPACING)[: len(lanes)] * length",
-        "np.repeat(beside, CONTRACTION_SPACING)[: len(lanes)] * length[-1]",
+        "_enclosure.estimate",
+        "np.repeat(ratio, CONTRACTION_SPACING)[: len(lanes)] * length",
+        "np.repeat(ratio, CONTRACTION_SPACING)[: len(lanes)] * length[-1]",
         "test_linear",
     ),
     Fault(
@@ -1946,7 +1946,7 @@ FAULTS = (
     ),
     Fault(
         "weights do not change the gradient",
-        "CertifiedBatch._evaluate",
+        "_enclosure._evaluate",
         "model.design.pull(pulled)",
         "model.design.pull(slope)",
         "test_enclosure_theorem test_linear",
@@ -1974,16 +1974,16 @@ FAULTS = (
     ),
     Fault(
         "the penalty is no part of a candidate's Hessian",
-        "refit._enclosure._step",
+        "_step_by_factors",
         "model.design.gram(way.omega, curvature) + way.kappa[:, None, None] * model.bending(theta)",
         "model.design.gram(way.omega, curvature)",
         "test_enclosure_theorem test_linear",
     ),
     Fault(
         "an estimate is reported as proved",
-        "CertifiedBatch._estimate_radii",
-        "self.proved[lanes] = False",
-        "self.proved[lanes] = True",
+        "_estimate_radii",
+        "np.zeros(len(lanes), bool)",
+        "np.ones(len(lanes), bool)",
         "test_enclosure_theorem test_linear",
     ),
     Fault(
@@ -2044,9 +2044,9 @@ FAULTS = (
     ),
     Fault(
         "the expansion of a refit keeps the rows that it leaves out",
-        "CertifiedBatch._follow_the_expansion",
-        "third_term(anchor, u) + ((changed * moved**2)[:, None] @ z)[:, 0]",
-        "third_term(anchor, u)",
+        "_follow_the_expansion",
+        "third_term(anchor, point) + ((changed * row_moves**2)[:, None] @ z)[:, 0]",
+        "third_term(anchor, point)",
         "test_linear",
     ),
     Fault(
@@ -2212,7 +2212,7 @@ FAULTS = (
     ),
     Fault(
         "a refit of unknown state counts as converged",
-        "refit._enclosure._step",
+        "_step_by_factors",
         "~np.isfinite(way.value) | (floor & ~np.isfinite(after))",
         "~np.isfinite(way.value)",
         "test_null_space",

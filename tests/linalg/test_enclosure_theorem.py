@@ -355,12 +355,12 @@ def test_an_estimated_contraction_serves_the_steps_after_it(monkeypatch):
     """
     X, y = some(6, n=120, p=60)
     fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.5)))
-    plan, lanes, contraction = lo.leave_one_out(120), [], _enclosure.CertifiedBatch._contraction
+    plan, lanes, contraction = lo.leave_one_out(120), [], _enclosure._contraction
     true = lo.cross_validate(fit, plan, strategy=lo.Exact(1e-12), audit=0)
     monkeypatch.setattr(linear, "COSTLY_OPERATIONS", 0.0)
     monkeypatch.setattr(linear, "_budget", lambda step: 0.0)
     monkeypatch.setattr(
-        _enclosure.CertifiedBatch,
+        _enclosure,
         "_contraction",
         lambda state, some: (lanes.extend(some), contraction(state, some))[1],
     )
@@ -554,16 +554,17 @@ def test_candidates_of_conjugate_gradients_are_as_near_as_they_are_said_to_be():
         )
     )
     (batch,) = lo.leave_one_out(60)._batches(10_000, 1, 0)
-    state, seen = _enclosure.CertifiedBatch(fit, batch.rows), []
-    state.look()
-    look = lambda lanes: (
-        seen.append((lanes, state.u[lanes].copy(), state.radius[lanes].copy()))
-        or state.slope[lanes] < 1e-7
-    )
-    open_ = _enclosure.conjugate(state, np.arange(60), look)
+    seen = []
+
+    def look(state, lanes):
+        part = _enclosure.take(state.candidates, lanes)
+        seen.append((lanes, part.u, part.radius))
+        return part.slope < 1e-7
+
+    state, open_ = _enclosure.conjugate(_enclosure.first_look(fit, batch.rows), np.arange(60), look)
     parts = [np.concatenate(part) for part in zip(*seen, strict=True)]
     lanes, u, radius = (part[~np.isin(parts[0], open_)] for part in parts)
-    away = np.linalg.norm(u - state.u[lanes], axis=1)
+    away = np.linalg.norm(u - state.candidates.u[lanes], axis=1)
     told = away > 1e-4
     assert told.sum() > 60 and (away <= radius)[told].all()
     assert np.median(radius[told] / away[told]) < 20

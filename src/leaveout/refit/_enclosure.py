@@ -5,8 +5,8 @@
 
 Here θ is the candidate of a refit, θ_w its minimiser, ρ the radius from `enclosure_theorem.ball`,
 and A the refit's metric: its own Hessian at θ̂ at first, and that at the candidate if steps stall.
-`look` takes the first step of all refits, `steps` takes more for those whose ball is too large, and
-`estimate` estimates the distance if nothing is proved.
+`first_look` takes the first step of all refits, `take_steps` more for those whose ball is too
+large, and `estimate` estimates the distance if nothing is proved.
 
 # Damped Newton steps, each with the Hessian at its candidate
 
@@ -19,7 +19,8 @@ distance from the minimiser, in the norm of A: about ‖g‖_{A⁻¹} / μ.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -49,7 +50,7 @@ from ._anchor import (
     total,
     weights,
 )
-from ._refit_batch import take
+from ._refit_batch import join, put, take
 
 Array = np.ndarray
 # steps with one metric before a refit needs another; or before its error is estimated
@@ -90,425 +91,476 @@ def third_term(anchor: LinearFitCache, u: Points) -> Points:
     return (u[:, i] * u[:, j]) @ _third(anchor)
 
 
-class CertifiedBatch:
-    """Batch in progress: candidates u, and the radius ρ around each in the norm of its metric.
+class Candidates(NamedTuple):
+    """Candidates u of a batch, and the radius ρ around each in the norm of its metric.
 
     `center` and `half` are the held units' predictors and their largest distance from those of the
-    exact refit, `[refits, width]`; for several outputs `half` is the largest range of the
-    differences.
+    exact refit; for several outputs `half` is the largest range of the differences. `slope` is λ
+    where the last gradient was computed, with its rounding error `noise`. `radius` is around u in
+    the norm of H, and `proved_radius` too, unless it is from another metric. `is_taken` marks
+    refits whose last step was taken, `shrunk` is the share of λ that it left, and `contraction`
+    that of a step, if it was estimated.
     """
 
-    def __init__(
-        self, fit: Fit, rows: RefitRows, target: float = np.inf, allowed: Array | None = None
-    ):
-        """Set up the batch.
+    u: Float[np.ndarray, "lanes rank"]
+    center: Float[np.ndarray, "lanes width ..."]
+    half: Float[np.ndarray, "lanes width"]
+    slope: PerLane
+    noise: PerLane
+    radius: PerLane
+    proved_radius: PerLane
+    result: Int[np.ndarray, " lanes"]
+    proved: Flags
+    settled_by: Int[np.ndarray, " lanes"]
+    is_taken: Flags
+    shrunk: PerLane
+    contraction: PerLane
 
-        Where a proof takes the gaps of every unit, a refit is proved only if its step is at most
-        `target` times its first, or no longer shrinks, and if the proof can be expected to give at
-        most the `allowed` error of its losses.
-        """
-        self.fit = fit
-        self.rows = rows
-        self.anchor = linear_cache(fit)
-        self.target = target
-        count, width = rows.index.shape
-        n = self.anchor.units
-        # changes of weights
-        self.delta = np.where(np.asarray(rows.index) < n, np.asarray(rows.weight) - 1.0, 0.0)
-        self.units = np.where(np.asarray(rows.index) < n, rows.index, 0)
-        self.held = np.asarray(rows.held)
-        self.u = np.zeros((count, len(self.anchor.root)))
-        self.center = self.anchor.eta[self.units]
-        self.half = np.full((count, width), np.inf)
-        # λ where the last gradient was computed, and its rounding error
-        self.slope = np.full(count, np.inf)
-        self.noise = np.zeros(count)
-        self.first = np.zeros(count)  # length of the first step
-        self.result = np.full(count, int(RESULTS.successful))
-        # around u, in the norm of H; number of gradients computed in all
-        self.radius = np.full(count, np.inf)
-        self.gradients = 0.0
-        self.proved = np.ones(count, bool)
-        self.settled_by = np.zeros(count, np.int8)
-        self.is_taken = np.ones(count, bool)
-        self.shrunk = np.zeros(count)  # share of λ that the last step left
-        self.contraction = np.full(count, np.inf)  # if it was estimated
-        self.proved_radius = np.full(count, np.inf)  # the radius, unless it is from another metric
-        self.allowed_radius = np.inf if allowed is None else self._radius_of_error(allowed)
+
+@dataclass(frozen=True, eq=False)
+class CertifiedBatch:
+    """Batch in progress: its refits with their metrics, and candidates.
+
+    `delta` are changes of the weights of `units`. No unit of a refit weighs more than `growth`
+    times what it did. Where a proof takes the gaps of every unit, a refit is proved only if its
+    step is at most `target` times its `first`, or no longer shrinks, and if the proof can be
+    expected to give at most the `allowed_radius`. `gradients` have been computed in all.
+    """
+
+    fit: Fit
+    rows: RefitRows
+    anchor: LinearFitCache
+    target: float
+    allowed_radius: PerRefit
+    delta: Float[np.ndarray, "refits width"]
+    units: Int[np.ndarray, "refits width"]
+    metric: FoldMetric
+    growth: PerRefit
+    first: PerRefit
+    candidates: Candidates
+    gradients: float = 0.0
 
     def theta(self) -> RefitPoints:
-        return self.anchor.theta + self.u @ self.anchor.root
+        return self.anchor.theta + self.candidates.u @ self.anchor.root
 
-    def _radius_of_error(self, allowed: Array) -> PerLane | float:
-        """Radius at which the losses' error is about the allowed one, from slopes at θ̂.
-
-        Infinite for several outputs.
-        """
-        anchor = self.anchor
-        held = self.held
-        if anchor.roots is not None:
-            return np.inf
-        with np.errstate(divide="ignore", invalid="ignore"):
-            terms = np.abs(anchor.slope) * anchor.norm, anchor.slope**2 * anchor.flatness
-            total_, square = (np.einsum("rk,rk->r", held, part[self.units]) for part in terms)
-            return allowed / np.fmin(total_, np.sqrt(square))
-
-    # the first look
-
-    def look(self) -> None:
-        """Step with each fold's own Hessian at θ̂, and read its proved radius from the table."""
-        anchor = self.anchor
-        everyone = np.arange(len(self.u))
-        self.metric = FoldMetric(anchor, self.rows, self.delta)
-        kept_share = self.metric.kept_share
-        grown = np.ones(len(self.u))
-        if anchor.model.separate:
-            grown += self.delta.max(1, initial=0.0)
-        if self.metric.z is not None:
-            slope_changes = scale_units(
-                self.delta, scale_units(anchor.weight, anchor.slope)[self.units]
-            )
-            gradient = anchor.leftover + np.einsum(
-                "rk,rkp->rp", slope_changes.reshape(len(slope_changes), -1), self.metric.z
-            )
-        elif self.metric.pull is not None:
-            gradient = anchor.leftover + self.metric.pull
-        else:
-            gradient, grown = self._gradients(grown)
-        self.growth = grown
-        determined = kept_share > 0
-        step = np.where(determined[:, None], -self.metric.solve(gradient, everyone), 0.0)
-        noise = anchor.noise * grown / np.sqrt(np.where(determined, kept_share, 1.0))
-        self.slope = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise
-        self.noise = noise
-        balls = anchor.table.ball(self.slope, kept_share, grown)
-        self.u = step
-        self.first = np.linalg.norm(step, axis=1)
-        after = np.where(
-            determined, balls.after + noise + self.metric.residual(gradient, step, everyone), np.inf
-        )
-        if np.isfinite(self.target):
-            distant = determined & ~(after <= self.target * self.first * np.sqrt(kept_share))
-            self._follow_the_expansion(np.flatnonzero(distant), after)
-        # others need no predictors yet
-        if np.isscalar(self.allowed_radius):
-            lanes = everyone
-        else:
-            lanes = np.flatnonzero(np.isfinite(after))
-        self._place(lanes, after[lanes])
-
-    def _follow_the_expansion(self, lanes: Array, after: Array) -> None:
-        """Move candidates to the minimiser of F(·, w) expanded to the third order at θ̂; nothing is
-        proved there.
-
-        This takes fewer operations than a gradient of every refit.
-        """
-        anchor = self.anchor
-        metric = self.metric
-        is_supported = anchor.is_small and anchor.roots is None and anchor.model.norms is None
-        if (
-            not lanes.size
-            or metric.z is None
-            or not is_supported
-            or not _is_cheap(anchor, int(self.rows.num_refits))
-        ):
-            return
-        start = u = self.u[lanes]
-        z = metric.z[lanes]
-        changed = self.delta[lanes] * weight_terms(anchor.weight, anchor.third)[self.units[lanes]]
-        for _ in range(2):  # what is left is then of the fourth order
-            row_moves = (z @ u[:, :, None])[:, :, 0]
-            remainder = third_term(anchor, u) + ((changed * row_moves**2)[:, None] @ z)[:, 0]
-            u = start - 0.5 * metric.solve(remainder, lanes)
-        good = np.linalg.norm(u - start, axis=1) <= 0.1 * self.first[lanes]
-        self.u[lanes[good]], after[lanes[good]] = u[good], np.inf
-
-    def _gradients(self, growth: Array) -> tuple[Float[np.ndarray, "refits rank"], Array]:
-        """Whitened gradients of F(·, w) at θ̂, and the largest ratio of a unit's weights."""
-        anchor = self.anchor
-        out = np.empty(self.u.shape)
-        for lanes in passes(np.arange(len(self.u)), anchor.eta.size, self.u.shape[1]):
-            omega, kappa = anchor.model.weigh(self._weights(lanes))
-            gradient = anchor.model.design.pull(scale_units(omega, anchor.slope[None]))
-            out[lanes] = (
-                gradient + kappa[:, None] * anchor.model.penalty_terms(anchor.theta[None])[1]
-            ) @ anchor.root.T
-            if not anchor.model.separate:
-                ratio = np.divide(
-                    omega, anchor.weight, out=np.ones_like(omega), where=anchor.weight > 0
-                )
-                growth[lanes] = np.maximum(ratio.max(1), 1.0)
-        return out, growth
-
-    def _weights(self, lanes: Array) -> Float[np.ndarray, "lanes units"]:
+    def weights(self, lanes: Lanes) -> Float[np.ndarray, "lanes units"]:
         """Weights of the selected refits."""
         return weights(self.rows, self.anchor.units, lanes)
 
-    def _place(
-        self, lanes: Array, after: Array, norm: Array | None = None, digits: Array | None = None
-    ) -> None:
-        """Write held predictors at the candidates, and their errors.
+    def merge(self, lanes: Lanes, part: Candidates, gradients: float = 0.0) -> "CertifiedBatch":
+        """Return the batch with other candidates of some refits, which cost so many gradients."""
+        candidates = put(self.candidates, lanes, part)
+        return replace(self, candidates=candidates, gradients=self.gradients + gradients)
 
-        `norm` and the rounding `digits` are of other metrics.
-        """
-        anchor = self.anchor
-        if self.units.shape[1] < anchor.units:
-            units = self.units[lanes]
-        else:
-            units = slice(anchor.units)
-        if self.metric.z is not None:
-            moves = np.einsum("rkp,rp->rk", self.metric.z[lanes], self.u[lanes])
-            self.center[lanes] = anchor.eta[units] + moves.reshape(
-                len(lanes), *self.center.shape[1:]
-            )
-        else:
-            for chunk in passes(lanes, anchor.eta.size, self.u.shape[1]):
-                self.center[chunk] = anchor.model.unit_predictors(
-                    self.units[chunk], anchor.theta + self.u[chunk] @ anchor.root
-                )
-        with np.errstate(divide="ignore", invalid="ignore"):
-            self.proved_radius[lanes] = np.inf
-            if norm is None:
-                after = after / np.sqrt(self.metric.kept_share[lanes])
-                self.radius[lanes] = self.proved_radius[lanes] = after
-                norm = anchor.norm[units]
-            half = norm * after[:, None]
-        half[~np.isfinite(after)] = np.inf
-        if digits is None:
-            size = total(np.abs(self.center[lanes]), 2)
-            digits = anchor.rounding.predictor(
-                anchor.length[units], size, np.linalg.norm(self.u[lanes], axis=1)[:, None]
-            )
-        self.half[lanes] = np.add(half, digits, out=half)
+    def mark(self, lanes: Lanes, **marks: Any) -> "CertifiedBatch":
+        """Return the batch with one number for all of some refits."""
+        if not lanes.size:
+            return self
+        part = take(self.candidates, lanes)
+        columns = {name: np.full_like(getattr(part, name), mark) for name, mark in marks.items()}
+        return self.merge(lanes, part._replace(**columns))
 
-    # gradients
 
-    def steps(
-        self, lanes: Array, enough: Callable[[Array], Flags], most: int = STEPS
-    ) -> Int[np.ndarray, " open"]:
-        """Take steps with the fold's own Hessian at θ̂ while they shrink.
+def first_look(
+    fit: Fit, rows: RefitRows, target: float = np.inf, allowed: Array | None = None
+) -> CertifiedBatch:
+    """Step with each fold's own Hessian at θ̂, and read its proved radius from the table.
 
-        Returns the refits still open.
-        """
-        lanes = lanes[self.metric.kept_share[lanes] > 0]
-        rejected = [np.zeros(0, int)]
-        for k in range(most):
-            if not lanes.size:
-                break
-            before = self.slope[lanes]
-            for chunk in passes(lanes, self.anchor.eta.size, self.u.shape[1]):
-                self._step(chunk, *self._evaluate(chunk), k == most - 1)
-            done = np.isfinite(self.radius[lanes])
-            if done.any():
-                done[done] = enough(lanes[done])
-            self.shrunk[lanes] = np.divide(
-                self.slope[lanes], before, out=np.zeros(len(lanes)), where=before > 0
-            )
-            stalled = ~(self.slope[lanes] <= STALL_RATIO * before)
-            rejected.append(lanes[stalled & ~done])
-            lanes = lanes[~(done | stalled)]
-        return np.sort(np.concatenate([*rejected, lanes]))
-
-    def _evaluate(self, lanes: Array) -> tuple[Array, Array, Array, Array]:
-        """Predictors and weights of every unit, the whitened gradient, and its rounding error."""
-        anchor = self.anchor
-        model = self.anchor.model
-        theta = anchor.theta + self.u[lanes] @ anchor.root
-        eta = model.eta(theta)
-        omega, kappa = model.weigh(self._weights(lanes))
-        weighted_slopes = np.empty_like(eta)
-        noise = np.empty(len(lanes))
-        move = np.linalg.norm(self.u[lanes], axis=1)
-        for places in tiles(np.arange(len(lanes)), eta.shape[1]):
-            chunk = slice(places[0], places[-1] + 1)  # views
-            (slope,) = model.loss.derivatives(eta[chunk], model.y, (1,))
-            weighted_slopes[chunk] = weight_terms(omega[chunk], slope)
-            noise[chunk] = anchor.gradient_error(
-                omega[chunk], eta[chunk], slope, move[chunk], self.growth[lanes[chunk]]
-            )
-        gradient = (
-            model.design.pull(weighted_slopes) + kappa[:, None] * model.penalty_terms(theta)[1]
-        ) @ anchor.root.T
-        return eta, omega, gradient, noise
-
-    def _step(
-        self, lanes: Array, eta: Array, omega: Array, gradient: Array, noise: Array, last: bool
-    ) -> None:
-        """Step by v = −A⁻¹g where λ at least halves, or a ball proves that the distance does.
-
-        `eta`, `omega`, `gradient` (whitened) and `noise`, its error, are at the candidates before
-        the step. A refit whose step is refused keeps its u. After the `last` step no better proof
-        is to be waited for. λ is that of `linalg.enclosure_theorem`.
-        """
-        slope_before = self.slope[lanes]
-        self.gradients += len(lanes)
-        step = -self.metric.solve(gradient, lanes)
-        # at most, in the norm of A⁻¹
-        noise = noise / np.sqrt(self.metric.kept_share[lanes])
-        slope = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise
-        shrinks = slope <= STALL_RATIO * slope_before
-        may_take_gaps = (slope <= self.target * np.maximum(self.first[lanes], 1e-300)) | (
-            slope <= 2 * noise
+    The losses may have the `allowed` errors.
+    """
+    anchor = linear_cache(fit)
+    is_unit = np.asarray(rows.index) < anchor.units
+    delta = np.where(is_unit, np.asarray(rows.weight) - 1.0, 0.0)
+    units = np.where(is_unit, rows.index, 0)
+    everyone = np.arange(len(units))
+    metric = FoldMetric(anchor, rows, delta)
+    kept_share = metric.kept_share
+    growth = np.ones(len(units))
+    if anchor.model.separate:
+        growth += delta.max(1, initial=0.0)
+    if metric.z is not None:
+        slope_changes = scale_units(delta, scale_units(anchor.weight, anchor.slope)[units])
+        gradient = anchor.leftover + np.einsum(
+            "rk,rkp->rp", slope_changes.reshape(len(units), -1), metric.z
         )
-        allowed_radius = np.asarray(self.allowed_radius)
-        # The next λ is about λ²/λ_before, and the proof gives twice that at best. If that is more
-        # than allowed, a proof from all gaps waits for another step.
-        if allowed_radius.ndim and not last:
-            with np.errstate(invalid="ignore"):  # 0 · ∞ where losses have no slope: any radius
-                may_take_gaps &= ~(
-                    2 * slope**2
-                    > slope_before * allowed_radius[lanes] * np.sqrt(self.metric.kept_share[lanes])
-                )
-        balls = self._ball(lanes, eta, omega, slope, may_take_gaps | ~shrinks)
-        good = shrinks | (np.isfinite(balls.after) & (balls.after <= 0.5 * balls.distance))
-        self.slope[lanes], self.noise[lanes] = slope, noise
-        self.is_taken[lanes] = good
-        self.u[lanes[good]] += step[good]  # its own error is in `residual`
-        accepted = lanes[good]
-        after = (balls.after + noise + self.metric.residual(gradient, step, lanes))[good]
-        self.proved[accepted] = True  # no estimate stands; the radius is ∞ until it is placed
-        self.radius[accepted], self.half[accepted] = np.inf, np.inf
-        if (placed := np.isfinite(after)).any():
-            self._place(accepted[placed], after[placed])
-        estimable = lanes[
-            good & ~np.isfinite(balls.after) & (self.contraction[lanes] < MAX_CONTRACTION)
-        ]
-        # the contraction grows in proportion to the distance from θ̂
-        if estimable.size:
-            self.contraction[estimable] *= 1 + self._relative_length(
-                estimable, self.slope[estimable]
-            )
-            self._estimate_radii(estimable)
+    elif metric.pull is not None:
+        gradient = anchor.leftover + metric.pull
+    else:
+        gradient, growth = _gradients(anchor, rows, growth)
+    determined = kept_share > 0
+    step = np.where(determined[:, None], -metric.solve(gradient, everyone), 0.0)
+    noise = anchor.noise * growth / np.sqrt(np.where(determined, kept_share, 1.0))
+    slope = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise
+    balls = anchor.table.ball(slope, kept_share, growth)
+    after = np.where(
+        determined, balls.after + noise + metric.residual(gradient, step, everyone), np.inf
+    )
+    unknown = np.full(len(units), np.inf)
+    marks = np.ones(len(units), bool)
+    state = CertifiedBatch(
+        fit,
+        rows,
+        anchor,
+        target,
+        unknown if allowed is None else _radius_of_error(anchor, rows, units, allowed),
+        delta,
+        units,
+        metric,
+        growth,
+        np.linalg.norm(step, axis=1),
+        Candidates(
+            step,
+            anchor.eta[units],
+            np.full(units.shape, np.inf),
+            slope,
+            noise,
+            unknown,
+            unknown,
+            np.full(len(units), int(RESULTS.successful)),
+            marks,
+            np.zeros(len(units), np.int8),
+            marks,
+            np.zeros(len(units)),
+            unknown,
+        ),
+    )
+    if np.isfinite(target):
+        is_near = after <= target * state.first * np.sqrt(kept_share)
+        expanded = _follow_the_expansion(state, np.flatnonzero(determined & ~is_near))
+        is_moved = (expanded != step).any(1)
+        after = np.where(is_moved, np.inf, after)
+        state = replace(state, candidates=state.candidates._replace(u=expanded))
+    if allowed is None or anchor.roots is not None:
+        return replace(state, candidates=_place(state, everyone, state.candidates, after))
+    # others need no predictors yet
+    lanes = np.flatnonzero(np.isfinite(after))
+    return state.merge(lanes, _place(state, lanes, take(state.candidates, lanes), after[lanes]))
 
-    def _ball(
-        self, lanes: Array, eta: Array, omega: Array, size: Array, may_take_gaps: Array
-    ) -> Ball:
-        """Ball from the table or, if it proves little and these may be taken, from all gaps."""
-        anchor = self.anchor
-        kept_share = self.metric.kept_share[lanes]
-        balls = Ball(*np.full((2, len(lanes)), np.inf))
-        growth = self.growth[lanes]
-        # with larger weights its sums prove next to nothing
-        if (may_take_gaps.any() or np.isfinite(self.target)) and growth.min() == 1:
-            balls = anchor.table.ball(
-                size, kept_share, growth, np.linalg.norm(self.u[lanes], axis=1)
-            )
-        is_wide = ~(balls.after <= 0.5 * balls.distance) | ~np.isfinite(balls.after)
-        for chunk in tiles(np.flatnonzero(is_wide & may_take_gaps), eta.shape[1]):
-            u = self.u[lanes[chunk]]
-            slope = size[chunk]
-            penalty_part = anchor.norm_share(
-                anchor.theta + u @ anchor.root, 2 * slope / np.sqrt(kept_share[chunk])
-            )
-            penalty_part = penalty_part * self.growth[lanes[chunk]] / kept_share[chunk]
-            arguments = (
-                eta[chunk],
-                omega[chunk],
-                slope,
-                kept_share[chunk],
-                np.linalg.norm(u, axis=1),
-                penalty_part,
-            )
-            balls.distance[chunk], balls.after[chunk] = anchor.ball(*arguments)
-        return balls
 
-    def estimate(self, lanes: Array) -> None:
-        """Estimate radii by products with the change of the curvature at the candidates.
+def _radius_of_error(
+    anchor: LinearFitCache, rows: RefitRows, units: Array, allowed: PerRefit
+) -> PerRefit:
+    """Radius at which the losses' error is about the allowed one, from slopes at θ̂.
 
-        The products give the contraction of a step for one in a few refits, in order of length. For
-        the others it is proportional to the length, from the largest one nearby, and is no less
-        than the contraction of the last step.
-        """
-        length = np.linalg.norm(self.u[lanes], axis=1)
-        order = np.argsort(-length, kind="stable")
-        lanes = lanes[order]
-        length = np.maximum(length[order], 1e-300)
-        sample = lanes[::CONTRACTION_SPACING]
-        parts = [
-            self._contraction(chunk)
-            for chunk in passes(sample, self.anchor.curvature.size, self.u.shape[1])
-        ]
-        ratio = np.concatenate([np.zeros(0), *parts]) / length[::CONTRACTION_SPACING]
-        if sample.size:
-            neighbour_maximum = scipy.ndimage.maximum_filter1d(
-                ratio, CONTRACTION_NEIGHBOURS, mode="nearest"
+    Infinite for several outputs.
+    """
+    if anchor.roots is not None:
+        return np.full(len(units), np.inf)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        terms = np.abs(anchor.slope) * anchor.norm, anchor.slope**2 * anchor.flatness
+        held = np.asarray(rows.held)
+        sums, squares = (np.einsum("rk,rk->r", held, part[units]) for part in terms)
+        return allowed / np.fmin(sums, np.sqrt(squares))
+
+
+def _follow_the_expansion(state: CertifiedBatch, lanes: Lanes) -> Float[np.ndarray, "refits rank"]:
+    """Return candidates, of which those of some refits are at the minimiser of F(·, w) expanded to
+    the third order at θ̂; nothing is proved there.
+
+    This takes fewer operations than a gradient of every refit.
+    """
+    anchor = state.anchor
+    metric = state.metric
+    u = state.candidates.u
+    is_supported = anchor.is_small and anchor.roots is None and anchor.model.norms is None
+    if (
+        not lanes.size
+        or metric.z is None
+        or not is_supported
+        or not _is_cheap(anchor, int(state.rows.num_refits))
+    ):
+        return u
+    start = point = u[lanes]
+    z = metric.z[lanes]
+    changed = state.delta[lanes] * weight_terms(anchor.weight, anchor.third)[state.units[lanes]]
+    for _ in range(2):  # what is left is then of the fourth order
+        row_moves = (z @ point[:, :, None])[:, :, 0]
+        remainder = third_term(anchor, point) + ((changed * row_moves**2)[:, None] @ z)[:, 0]
+        point = start - 0.5 * metric.solve(remainder, lanes)
+    good = np.linalg.norm(point - start, axis=1) <= 0.1 * state.first[lanes]
+    u = u.copy()
+    u[lanes[good]] = point[good]
+    return u
+
+
+def _gradients(
+    anchor: LinearFitCache, rows: RefitRows, growth: PerRefit
+) -> tuple[Float[np.ndarray, "refits rank"], PerRefit]:
+    """Whitened gradients of F(·, w) at θ̂, and the largest ratio of a unit's weights."""
+    gradients = []
+    ratios = []
+    for lanes in passes(np.arange(len(growth)), anchor.eta.size, len(anchor.root)):
+        omega, kappa = anchor.model.weigh(weights(rows, anchor.units, lanes))
+        gradient = anchor.model.design.pull(scale_units(omega, anchor.slope[None]))
+        gradient = gradient + kappa[:, None] * anchor.model.penalty_terms(anchor.theta[None])[1]
+        gradients.append(gradient @ anchor.root.T)
+        ratio = growth[lanes]
+        if not anchor.model.separate:
+            weighed = anchor.weight > 0
+            ratio = (omega[:, weighed] / anchor.weight[weighed]).max(1, initial=1.0)
+        ratios.append(ratio)
+    return np.concatenate(gradients), np.concatenate(ratios)
+
+
+def _place(
+    state: CertifiedBatch,
+    lanes: Lanes,
+    part: Candidates,
+    after: PerLane,
+    norm: Array | None = None,
+    digits: Array | None = None,
+) -> Candidates:
+    """Return candidates of some refits with held predictors and their errors.
+
+    `norm` and the rounding `digits` are of other metrics.
+    """
+    anchor = state.anchor
+    metric = state.metric
+    units = slice(anchor.units)
+    if state.units.shape[1] < anchor.units:
+        units = state.units[lanes]
+    if metric.z is not None:
+        moves = np.einsum("rkp,rp->rk", metric.z[lanes], part.u)
+        center = anchor.eta[units] + moves.reshape(part.center.shape)
+    else:
+        center = np.empty(part.center.shape)
+        for chunk in passes(np.arange(len(lanes)), anchor.eta.size, part.u.shape[1]):
+            center[chunk] = anchor.model.unit_predictors(
+                state.units[lanes[chunk]], anchor.theta + part.u[chunk] @ anchor.root
             )
-        else:
-            neighbour_maximum = ratio
-        least = np.maximum(
-            np.repeat(neighbour_maximum, CONTRACTION_SPACING)[: len(lanes)] * length,
-            self.shrunk[lanes],
+    radius = part.radius
+    proved_radius = np.full(len(lanes), np.inf)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if norm is None:
+            after = after / np.sqrt(metric.kept_share[lanes])
+            radius = proved_radius = after
+            norm = anchor.norm[units]
+        half = norm * after[:, None]
+    half[~np.isfinite(after)] = np.inf
+    if digits is None:
+        size = total(np.abs(center), 2)
+        length = np.linalg.norm(part.u, axis=1)[:, None]
+        digits = anchor.rounding.predictor(anchor.length[units], size, length)
+    half += digits
+    return part._replace(center=center, half=half, radius=radius, proved_radius=proved_radius)
+
+
+# gradients
+
+Enough = Callable[[CertifiedBatch, Lanes], Flags]
+
+
+def take_steps(
+    state: CertifiedBatch, lanes: Lanes, enough: Enough, most: int = STEPS
+) -> tuple[CertifiedBatch, Int[np.ndarray, " open"]]:
+    """Take steps with the fold's own Hessian at θ̂ while they shrink.
+
+    Returns the refits still open.
+    """
+    lanes = lanes[state.metric.kept_share[lanes] > 0]
+    rejected = [lanes[:0]]
+    for k in range(most):
+        if not lanes.size:
+            break
+        before = state.candidates.slope[lanes]
+        chunks = passes(lanes, state.anchor.eta.size, state.candidates.u.shape[1])
+        part = join([_step(state, chunk, k == most - 1) for chunk in chunks])
+        shrunk = np.divide(part.slope, before, out=np.zeros(len(lanes)), where=before > 0)
+        state = state.merge(lanes, part._replace(shrunk=shrunk), len(lanes))
+        done = np.isfinite(part.radius)
+        if done.any():
+            done[done] = enough(state, lanes[done])
+        stalled = ~(part.slope <= STALL_RATIO * before)
+        rejected.append(lanes[stalled & ~done])
+        lanes = lanes[~(done | stalled)]
+    return state, np.sort(np.concatenate([*rejected, lanes]))
+
+
+def _evaluate(state: CertifiedBatch, lanes: Lanes, u: Points) -> tuple[Array, Array, Array, Array]:
+    """Predictors and weights of every unit, the whitened gradient, and its rounding error."""
+    anchor = state.anchor
+    model = anchor.model
+    theta = anchor.theta + u @ anchor.root
+    eta = model.eta(theta)
+    omega, kappa = model.weigh(state.weights(lanes))
+    weighted_slopes = np.empty_like(eta)
+    noise = np.empty(len(lanes))
+    move = np.linalg.norm(u, axis=1)
+    for places in tiles(np.arange(len(lanes)), eta.shape[1]):
+        chunk = slice(places[0], places[-1] + 1)  # views
+        (slope,) = model.loss.derivatives(eta[chunk], model.y, (1,))
+        weighted_slopes[chunk] = weight_terms(omega[chunk], slope)
+        noise[chunk] = anchor.gradient_error(
+            omega[chunk], eta[chunk], slope, move[chunk], state.growth[lanes[chunk]]
         )
-        self.contraction[lanes] = CAUTION * least
-        self._estimate_radii(lanes)
+    gradient = (
+        model.design.pull(weighted_slopes) + kappa[:, None] * model.penalty_terms(theta)[1]
+    ) @ anchor.root.T
+    return eta, omega, gradient, noise
 
-    def _estimate_radii(self, lanes: Array) -> None:
-        """Radii for a contraction that grows in proportion to the distance.
 
-        D ≤ λ + c (1 + D / ‖u‖) D.
-        """
-        contraction = self.contraction[lanes]
-        slope = self.slope[lanes]
-        margin = 1 - np.minimum(contraction, MAX_CONTRACTION)
-        discriminant = margin**2 - 4 * contraction * self._relative_length(lanes, slope)
-        distance = 2 * slope / (margin + np.sqrt(np.maximum(discriminant, 0.0)))
-        share = np.where(
-            self.is_taken[lanes], contraction * (1 + self._relative_length(lanes, distance)), 1.0
+def _step(state: CertifiedBatch, lanes: Lanes, last: bool) -> Candidates:
+    """Step by v = −A⁻¹g where λ at least halves, or a ball proves that the distance does.
+
+    A refit whose step is refused keeps its u. After the `last` step no better proof is to be waited
+    for. λ is that of `linalg.enclosure_theorem`.
+    """
+    part = take(state.candidates, lanes)
+    eta, omega, gradient, noise = _evaluate(state, lanes, part.u)
+    root = np.sqrt(state.metric.kept_share[lanes])
+    step = -state.metric.solve(gradient, lanes)
+    # at most, in the norm of A⁻¹
+    noise = noise / root
+    slope = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise
+    shrinks = slope <= STALL_RATIO * part.slope
+    may_take_gaps = (slope <= state.target * np.maximum(state.first[lanes], 1e-300)) | (
+        slope <= 2 * noise
+    )
+    # The next λ is about λ²/λ_before, and the proof gives twice that at best. If that is more
+    # than allowed, a proof from all gaps waits for another step.
+    if not last:
+        with np.errstate(invalid="ignore"):  # 0 · ∞ where losses have no slope: any radius
+            may_take_gaps &= ~(2 * slope**2 > part.slope * state.allowed_radius[lanes] * root)
+    balls = _ball(state, lanes, part.u, eta, omega, slope, may_take_gaps | ~shrinks)
+    good = shrinks | (np.isfinite(balls.after) & (balls.after <= 0.5 * balls.distance))
+    after = balls.after + noise + state.metric.residual(gradient, step, lanes)
+    part = part._replace(
+        u=np.where(good[:, None], part.u + step, part.u),  # its own error is in `residual`
+        half=np.where(good[:, None], np.inf, part.half),
+        slope=slope,
+        noise=noise,
+        radius=np.where(good, np.inf, part.radius),
+        proved=part.proved | good,  # no estimate stands; the radius is ∞ until it is placed
+        is_taken=good,
+    )
+    placed = np.flatnonzero(good & np.isfinite(after))
+    if placed.size:
+        nearer = _place(state, lanes[placed], take(part, placed), after[placed])
+        part = put(part, placed, nearer)
+    estimable = np.flatnonzero(
+        good & ~np.isfinite(balls.after) & (part.contraction < MAX_CONTRACTION)
+    )
+    # the contraction grows in proportion to the distance from θ̂
+    if estimable.size:
+        estimated = take(part, estimable)
+        relative_length = _relative_length(state, lanes[estimable], estimated, estimated.slope)
+        contraction = estimated.contraction * (1 + relative_length)
+        estimated = estimated._replace(contraction=contraction)
+        part = put(part, estimable, _estimate_radii(state, lanes[estimable], estimated))
+    return part
+
+
+def _ball(
+    state: CertifiedBatch,
+    lanes: Lanes,
+    u: Points,
+    eta: Array,
+    omega: Array,
+    size: PerLane,
+    may_take_gaps: Flags,
+) -> Ball:
+    """Ball from the table or, if it proves little and these may be taken, from all gaps."""
+    anchor = state.anchor
+    kept_share = state.metric.kept_share[lanes]
+    balls = Ball(*np.full((2, len(lanes)), np.inf))
+    growth = state.growth[lanes]
+    length = np.linalg.norm(u, axis=1)
+    # with larger weights its sums prove next to nothing
+    if (may_take_gaps.any() or np.isfinite(state.target)) and growth.min() == 1:
+        balls = anchor.table.ball(size, kept_share, growth, length)
+    is_wide = ~(balls.after <= 0.5 * balls.distance) | ~np.isfinite(balls.after)
+    for chunk in tiles(np.flatnonzero(is_wide & may_take_gaps), eta.shape[1]):
+        slope = size[chunk]
+        penalty_part = anchor.norm_share(
+            anchor.theta + u[chunk] @ anchor.root, 2 * slope / np.sqrt(kept_share[chunk])
         )
-        self.proved[lanes] = False
-        is_bounded = (contraction < MAX_CONTRACTION) & (discriminant >= 0)
-        self._place(lanes, np.where(is_bounded, share * distance + self.noise[lanes], np.inf))
-
-    def _relative_length(self, lanes: Array, distance: PerLane) -> PerLane:
-        """Length of a move, in the norm of the refits' metrics, relative to the move from θ̂."""
-        length = np.linalg.norm(self.u[lanes], axis=1) * np.sqrt(self.metric.kept_share[lanes])
-        return distance / np.maximum(length, 1e-300)
-
-    def _contraction(self, lanes: Array) -> PerLane:
-        """Contraction of a step: the size of A⁻¹E, E the change of the curvature.
-
-        It is found by the first steps of Lanczos' method from random directions, in float32.
-        """
-        anchor = self.anchor
-        model = self.anchor.model
-        eta = model.eta(anchor.theta + self.u[lanes] @ anchor.root)
-        omega = model.weigh(self._weights(lanes))[0]
-        change_ = np.asarray(
-            weight_terms(omega, model.loss.derivatives(eta, model.y, (2,))[0] - anchor.curvature),
-            np.float32,
+        penalty_part = penalty_part * growth[chunk] / kept_share[chunk]
+        arguments = slope, kept_share[chunk], length[chunk], penalty_part
+        balls.distance[chunk], balls.after[chunk] = anchor.ball(
+            eta[chunk], omega[chunk], *arguments
         )
-        penalty_product = self._penalty_change(lanes)
-        v = np.random.default_rng(0).standard_normal(self.u.shape[1]) * np.ones((len(lanes), 1))
-        largest = np.zeros(len(lanes))
-        image = None
-        before = None
-        for _ in range(LANCZOS_STEPS):
-            image = anchor.gradient_of_slopes(
-                apply_curvature(change_, anchor.predictor_moves(v))
-            ) + penalty_product(v)
-            if before is not None:  # v = A⁻¹ before: vᵀAv is known
-                norm = np.sum(v * before, axis=1)
-                largest = np.maximum(
-                    largest, np.abs(np.sum(v * image, axis=1)) / np.maximum(norm, 1e-300)
-                )
-            before = image
-            v = self.metric.solve(image, lanes)
-            size = np.sqrt(np.maximum(np.sum(v * before, axis=1), 1e-300))[:, None]
-            before = before / size
-            v = v / size
-        return largest
+    return balls
 
-    def _penalty_change(self, lanes: Array) -> Callable[[Array], Array | float]:
-        """Return the product of moves with the change of the penalty's Hessian, whitened."""
-        anchor = self.anchor
-        norms = self.anchor.model.norms
-        if norms is None:
-            return lambda v: 0.0
-        change_ = norms.hessian(anchor.theta + self.u[lanes] @ anchor.root) - norms.hessian(
-            anchor.theta[None]
-        )
-        kappa = anchor.model.weigh(self._weights(lanes))[1][:, None]
-        return lambda v: kappa * np.einsum("rp,rpq->rq", v @ anchor.root, change_) @ anchor.root.T
+
+def estimate(state: CertifiedBatch, lanes: Lanes) -> CertifiedBatch:
+    """Estimate radii by products with the change of the curvature at the candidates.
+
+    The products give the contraction of a step for one in a few refits, in order of length. For the
+    others it is proportional to the length, from the largest one nearby, and is no less than the
+    contraction of the last step.
+    """
+    length = np.linalg.norm(state.candidates.u[lanes], axis=1)
+    order = np.argsort(-length, kind="stable")
+    lanes = lanes[order]
+    length = np.maximum(length[order], 1e-300)
+    sample = lanes[::CONTRACTION_SPACING]
+    chunks = passes(sample, state.anchor.curvature.size, state.candidates.u.shape[1])
+    parts = [_contraction(state, chunk) for chunk in chunks]
+    ratio = np.concatenate([np.zeros(0), *parts]) / length[::CONTRACTION_SPACING]
+    if sample.size:
+        ratio = scipy.ndimage.maximum_filter1d(ratio, CONTRACTION_NEIGHBOURS, mode="nearest")
+    part = take(state.candidates, lanes)
+    spread = np.repeat(ratio, CONTRACTION_SPACING)[: len(lanes)] * length
+    part = part._replace(contraction=CAUTION * np.maximum(spread, part.shrunk))
+    return state.merge(lanes, _estimate_radii(state, lanes, part))
+
+
+def _estimate_radii(state: CertifiedBatch, lanes: Lanes, part: Candidates) -> Candidates:
+    """Radii for a contraction that grows in proportion to the distance.
+
+    D ≤ λ + c (1 + D / ‖u‖) D.
+    """
+    contraction = part.contraction
+    slope = part.slope
+    margin = 1 - np.minimum(contraction, MAX_CONTRACTION)
+    discriminant = margin**2 - 4 * contraction * _relative_length(state, lanes, part, slope)
+    distance = 2 * slope / (margin + np.sqrt(np.maximum(discriminant, 0.0)))
+    growth = 1 + _relative_length(state, lanes, part, distance)
+    share = np.where(part.is_taken, contraction * growth, 1.0)
+    is_bounded = (contraction < MAX_CONTRACTION) & (discriminant >= 0)
+    after = np.where(is_bounded, share * distance + part.noise, np.inf)
+    return _place(state, lanes, part._replace(proved=np.zeros(len(lanes), bool)), after)
+
+
+def _relative_length(
+    state: CertifiedBatch, lanes: Lanes, part: Candidates, distance: PerLane
+) -> PerLane:
+    """Length of a move, in the norm of the refits' metrics, relative to the move from θ̂."""
+    length = np.linalg.norm(part.u, axis=1) * np.sqrt(state.metric.kept_share[lanes])
+    return distance / np.maximum(length, 1e-300)
+
+
+def _contraction(state: CertifiedBatch, lanes: Lanes) -> PerLane:
+    """Contraction of a step: the size of A⁻¹E, E the change of the curvature.
+
+    It is found by the first steps of Lanczos' method from random directions, in float32.
+    """
+    anchor = state.anchor
+    model = anchor.model
+    theta = anchor.theta + state.candidates.u[lanes] @ anchor.root
+    omega, kappa = model.weigh(state.weights(lanes))
+    (curvature,) = model.loss.derivatives(model.eta(theta), model.y, (2,))
+    change = weight_terms(omega, curvature - anchor.curvature).astype(np.float32)
+    penalty_change = None
+    if model.norms is not None:
+        bent = model.norms.hessian(theta) - model.norms.hessian(anchor.theta[None])
+        penalty_change = kappa[:, None, None] * bent
+    v = np.random.default_rng(0).standard_normal(len(anchor.root)) * np.ones((len(lanes), 1))
+    largest = np.zeros(len(lanes))
+    before = None
+    for _ in range(LANCZOS_STEPS):
+        image = anchor.gradient_of_slopes(apply_curvature(change, anchor.predictor_moves(v)))
+        if penalty_change is not None:
+            moved = np.einsum("rp,rpq->rq", v @ anchor.root, penalty_change)
+            image = image + moved @ anchor.root.T
+        if before is not None:  # v = A⁻¹ before: vᵀAv is known
+            norm = np.maximum(np.sum(v * before, axis=1), 1e-300)
+            largest = np.maximum(largest, np.abs(np.sum(v * image, axis=1)) / norm)
+        v = state.metric.solve(image, lanes)
+        size = np.sqrt(np.maximum(np.sum(v * image, axis=1), 1e-300))[:, None]
+        before = image / size
+        v = v / size
+    return largest
 
 
 SQUARINGS = 2  # of a positive matrix, whose largest eigenvalue they tell to a factor of p^(1/8)
@@ -522,9 +574,8 @@ FALL = 1e-4  # share of the predicted fall that a step must reach
 # shortest steps, by factors and by products
 SHORTEST = 1e-12, 1e-6
 
-Enough = Callable[[Array], Flags]
 Rejected = Int[Array, " rejected"]
-Step = Callable[[CertifiedBatch, "Way", Enough, bool], "tuple[Way, Rejected]"]
+Step = Callable[[CertifiedBatch, "Way", Enough, bool], "tuple[CertifiedBatch, Way, Rejected]"]
 
 
 class Way(NamedTuple):
@@ -544,8 +595,8 @@ class Way(NamedTuple):
 def _begin(state: CertifiedBatch, lanes: Lanes) -> Way:
     """Start at the candidates, or at θ̂ where F is lower."""
     model = state.anchor.model
-    omega, kappa = model.weigh(state._weights(lanes))
-    u = state.u[lanes]
+    omega, kappa = model.weigh(state.weights(lanes))
+    u = state.candidates.u[lanes]
     theta = _theta(state, u)
     eta = model.eta(theta)
     value = _value(state, omega, kappa, eta, theta)
@@ -609,22 +660,22 @@ def _take_shares(
 
 def _iterate(
     state: CertifiedBatch, lanes: Lanes, enough: Enough, step: Step, most: int
-) -> Rejected:
+) -> tuple[CertifiedBatch, Rejected]:
     """Step until all refits have ended; returns those that are not near enough."""
     way = _begin(state, lanes)
     ended = [lanes[:0]]
     for k in range(most):
         if not way.lanes.size:
             break
-        way, rejected = step(state, way, enough, k == 0)
+        state, way, rejected = step(state, way, enough, k == 0)
         ended.append(rejected)
-    return np.concatenate([*ended, way.lanes])
+    return state, np.concatenate([*ended, way.lanes])
 
 
 # by factors
 
 
-def newton(state: CertifiedBatch, lanes: Lanes, enough: Enough) -> None:
+def newton(state: CertifiedBatch, lanes: Lanes, enough: Enough) -> CertifiedBatch:
     """Take damped Newton steps, each with the Hessian at its candidate.
 
     Refits left open then have no minimiser.
@@ -632,20 +683,20 @@ def newton(state: CertifiedBatch, lanes: Lanes, enough: Enough) -> None:
     n, p = state.anchor.model.design.shape
     size = max(1, PASS * 8 // (n * state.anchor.model.design.outputs * min(p, 8) + p * p))
     for chunk in groups(lanes, size):
-        _fail(state, _iterate(state, chunk, enough, _step, MOST), RESULTS.not_converged)
+        state, rejected = _iterate(state, chunk, enough, _step_by_factors, MOST)
+        state = state.mark(rejected, result=RESULTS.not_converged, half=np.inf)
+    return state
 
 
-def _fail(state: CertifiedBatch, lanes: Lanes, code: RESULTS) -> None:
-    state.result[lanes], state.half[lanes] = code, np.inf
-
-
-def _step(state: CertifiedBatch, way: Way, enough: Enough, is_first: bool) -> tuple[Way, Rejected]:
+def _step_by_factors(
+    state: CertifiedBatch, way: Way, enough: Enough, is_first: bool
+) -> tuple[CertifiedBatch, Way, Rejected]:
     """Take one step of each refit; returns those that go on, and those that have no minimiser."""
     anchor = state.anchor
     model = anchor.model
     loss = model.loss
     theta = _theta(state, way.u)
-    state.gradients += len(theta) * (2 + theta.shape[1] / 2)
+    gradients = len(theta) * (2 + theta.shape[1] / 2)
     eta = model.eta(theta)
     curvature = loss.derivatives(eta, model.y, (2,))[0]
     hessian = (
@@ -656,14 +707,14 @@ def _step(state: CertifiedBatch, way: Way, enough: Enough, is_first: bool) -> tu
     root, bad, condition_square = inverse_roots(hessian, eta.shape[1])
     rejected = way.lanes[bad]  # the curvature may vanish during the steps
     if is_first:
-        _fail(state, rejected, RESULTS.undetermined)
+        state = state.mark(rejected, result=RESULTS.undetermined, half=np.inf)
         rejected = rejected[:0]
     if bad.any():
         parts = way._replace(eta=eta), theta, curvature, hessian, root, condition_square
         way, theta, curvature, hessian, root, condition_square = take(parts, ~bad)
         eta = way.eta
     if not way.lanes.size:
-        return way, rejected
+        return state, way, rejected
     lanes, omega, kappa, *_ = way
     slope = loss.derivatives(eta, model.y, (1,))[0]
     gradient = (
@@ -700,27 +751,29 @@ def _step(state: CertifiedBatch, way: Way, enough: Enough, is_first: bool) -> tu
     is_proved = (balls.after <= 0.5 * balls.distance) & np.isfinite(balls.after)
     step = np.asarray(state.fit.quadratic.back(step))
     way, step_share = _take_shares(state, way, step, -(decrement**2), SHORTEST[0], is_proved)
-    state.u[lanes], state.slope[lanes], state.noise[lanes] = way.u, size, noise
     after = np.where(step_share == 1, balls.after + remainder, np.inf)
     units = state.units[lanes]
     if norm.shape[1] != units.shape[1]:
         norm, digits = (np.take_along_axis(part, units, axis=1) for part in (norm, digits))
-    state._place(lanes, after, norm, digits)
-    done = enough(lanes)
+    part = take(state.candidates, lanes)._replace(u=way.u, slope=size, noise=noise)
+    part = _place(state, lanes, part, after, norm, digits)
+    state = state.merge(lanes, part, gradients)
+    done = enough(state, lanes)
     # rounding allows no closer approach
     floor = ~done & (step_share == 1) & (decrement <= 2 * noise)
     closed = done | floor
-    state.radius[lanes] = np.inf
+    radius = np.full(len(lanes), np.inf)
     if (good := closed & np.isfinite(after)).any():
         across = across_metrics(state.fit, root[good]) * rounding.growth[good, 0]
-        state.radius[lanes[good]] = across * after[good] + step_rounding[good]
+        radius[good] = across * after[good] + step_rounding[good]
+    state = state.merge(lanes, part._replace(radius=radius))
     # displacement, in lengths of the first step, from which a refit diverges
     is_distant = np.linalg.norm(way.u, axis=1) > 1e7 * (1 + state.first[lanes])
     diverges = ~closed & (
         is_distant | (step_share == 0) | _vanishing_groups(state, _theta(state, way.u))
     )
     diverges |= ~np.isfinite(way.value) | (floor & ~np.isfinite(after))
-    return take(way, ~(closed | diverges)), np.append(rejected, lanes[diverges])
+    return state, take(way, ~(closed | diverges)), np.append(rejected, lanes[diverges])
 
 
 def _norm_share(
@@ -791,35 +844,40 @@ def inverse_roots(
 # by conjugate gradients
 
 
-def conjugate(state: CertifiedBatch, lanes: Lanes, enough: Enough) -> Int[np.ndarray, " open"]:
+def conjugate(state: CertifiedBatch, lanes: Lanes, enough: Enough) -> tuple[CertifiedBatch, Int[np.ndarray, " open"]]:
     """Take Newton steps by products; returns the lanes that are not near enough, as F stops falling
     or is too flat.
     """
     lanes = lanes[state.metric.kept_share[lanes] > 0]
-    chunks = passes(lanes, state.anchor.eta.size, state.u.shape[1])
-    steps = [_iterate(state, chunk, enough, _step_by_products, ROUNDS) for chunk in chunks]
-    return np.sort(np.concatenate([lanes[:0], *steps]))
+    open_ = [lanes[:0]]
+    for chunk in passes(lanes, state.anchor.eta.size, state.candidates.u.shape[1]):
+        state, rejected = _iterate(state, chunk, enough, _step_by_products, ROUNDS)
+        open_.append(rejected)
+    return state, np.sort(np.concatenate(open_))
 
 
 def _step_by_products(
     state: CertifiedBatch, way: Way, enough: Enough, is_first: bool
-) -> tuple[Way, Rejected]:
+) -> tuple[CertifiedBatch, Way, Rejected]:
     """Close refits that are near enough, and take one step of each other; returns those that go on,
     and those of which F stops falling or is too flat.
     """
     gradient, change, noise = _gradient(state, way)
-    size = _judge(state, way, gradient, noise)
+    part = _judge(state, way, gradient, noise)
+    state = state.merge(way.lanes, part, len(noise))
+    size = part.slope
     if not is_first:
-        open_ = ~enough(way.lanes)
+        open_ = ~enough(state, way.lanes)
         way, gradient, change, size, noise = take((way, gradient, change, size, noise), open_)
         if not way.lanes.size:
-            return way, way.lanes
-    step, least = _solve(state, way.lanes, gradient, change)
+            return state, way, way.lanes
+    step, least, gradients = _solve(state, way.lanes, gradient, change)
+    state = replace(state, gradients=state.gradients + gradients)
     slope = np.einsum("rp,rp->r", gradient, step)
     way, length = _take_shares(state, way, step, slope, SHORTEST[1])
     way = way._replace(least=np.minimum(way.least, least))
     good = (length > 0) & (way.least > LEAST) & (size > 2 * noise)
-    return take(way, good), way.lanes[~good]
+    return state, take(way, good), way.lanes[~good]
 
 
 def _gradient(state: CertifiedBatch, way: Way) -> tuple[Points, Array, PerLane]:
@@ -842,31 +900,31 @@ def _gradient(state: CertifiedBatch, way: Way) -> tuple[Points, Array, PerLane]:
     # an estimate counts rounding at its usual size: signs are random, in sums and among their terms
     scale = np.sqrt(np.sum(np.asarray(state.fit.quadratic.factor) ** 2, axis=1))
     noise *= np.linalg.norm(anchor.root * scale) / (anchor.rounding.root * anchor.rounding.rows)
-    state.gradients += len(theta)
     return gradient, change, noise / np.sqrt(state.metric.kept_share[way.lanes])
 
 
-def _judge(state: CertifiedBatch, way: Way, gradient: Points, noise: PerLane) -> PerLane:
-    """Write candidates and their distances into the batch."""
-    lanes = way.lanes
-    square = np.sum(gradient * state.metric.solve(gradient, lanes), axis=1)
+def _judge(state: CertifiedBatch, way: Way, gradient: Points, noise: PerLane) -> Candidates:
+    """Return candidates with their estimated distances."""
+    square = np.sum(gradient * state.metric.solve(gradient, way.lanes), axis=1)
     size = np.sqrt(np.maximum(square, 0.0)) + noise
-    state.u[lanes], state.slope[lanes], state.noise[lanes] = way.u, size, noise
-    state.proved[lanes] = False
     measured = np.isfinite(way.least)
     distance = CAUTION * size / np.where(measured, way.least, 1.0)
-    state._place(lanes, np.where(measured, distance, np.inf))
-    return size
+    estimated = np.zeros(len(size), bool)
+    part = take(state.candidates, way.lanes)
+    part = part._replace(u=way.u, slope=size, noise=noise, proved=estimated)
+    return _place(state, way.lanes, part, np.where(measured, distance, np.inf))
 
 
 def _solve(
     state: CertifiedBatch, lanes: Lanes, gradient: Points, change: Array
-) -> tuple[Points, PerLane]:
-    """Compute Newton steps, and the least Ritz value of each solve."""
+) -> tuple[Points, PerLane, float]:
+    """Compute Newton steps, the least Ritz value of each solve, and the number of products."""
     anchor = state.anchor
+    products = 0
 
     def product(direction: Points, places: Lanes) -> Points:
-        state.gradients += len(places)
+        nonlocal products
+        products += len(places)
         moves = anchor.predictor_moves(direction)
         return direction + anchor.gradient_of_slopes(apply_curvature(change[places], moves))
 
@@ -877,4 +935,4 @@ def _solve(
         PRODUCTS,
         part=PART,
     )
-    return solution.x, solution.least
+    return solution.x, solution.least, products

@@ -38,8 +38,17 @@ from ..optimize.least_norm import least_norm
 from ..plans.plan import CAPACITY, RefitRows
 from . import _single_rows as single_rows
 from ._anchor import ELEMENTWISE, LinearFitCache, groups, linear_cache
-from ._enclosure import HURRY, STEPS, CertifiedBatch, conjugate, newton
-from ._refit_batch import Rung, climb
+from ._enclosure import (
+    HURRY,
+    STEPS,
+    CertifiedBatch,
+    conjugate,
+    estimate,
+    first_look,
+    newton,
+    take_steps,
+)
+from ._refit_batch import Rung, climb, join, take
 from ._single_rows import PRODUCTS, OneRow, RowSteps, candidates, one_row, span, take_row_steps
 
 Array = np.ndarray
@@ -94,20 +103,15 @@ class FirstStep:
                 ~self.row_step.is_determined,
             )
         else:
-            self.center, self.lost_curvature = (
-                self.state.center.copy(),
-                self.state.metric.kept_share == 0,
-            )
-            self.u = self.state.u.copy()
+            self.center = self.state.candidates.center
+            self.lost_curvature = self.state.metric.kept_share == 0
 
     @functools.cached_property
     def state(self) -> CertifiedBatch:
-        state = CertifiedBatch(self.fit, self.rows, self.target, self.allowed)
-        state.look()
-        return state
+        return first_look(self.fit, self.rows, self.target, self.allowed)
 
     def theta(self) -> RefitPoints:
-        return self.anchor.theta + (self.state.u if self.single else self.u) @ self.anchor.root
+        return self.state.theta()
 
 
 class EnclosureLook(NamedTuple):
@@ -220,18 +224,19 @@ def enclose(
         return _by_rows(step, enough, hurry, allowed, always)
     dear = np.inf if always else COSTLY_OPERATIONS
     state, lanes = _to_the_end(step.state, enough, hurry, dear)
-    ball = lambda: (state.u, state.radius)
-    fields = (
-        state.center,
-        state.half,
-        state.result,
-        state.proved,
+    candidates = state.candidates
+    return EnclosedRefits(
+        candidates.center,
+        candidates.half,
+        candidates.result,
+        candidates.proved,
         state.theta,
-        ball,
+        lambda: (candidates.u, candidates.radius),
         state.first,
         state.gradients,
+        lanes,
+        candidates.settled_by,
     )
-    return EnclosedRefits(*fields, lanes, state.settled_by)
 
 
 class RowCandidates(NamedTuple):
@@ -422,11 +427,11 @@ def _by_rows(
 
     @functools.cache
     def complete_batch() -> CertifiedBatch:
-        complete = CertifiedBatch(step.fit, step.rows)
-        complete.look()
+        complete = first_look(step.fit, step.rows)
         for ball in batch.balls:
             lanes, u, radius = ball()
-            complete.u[lanes], complete.radius[lanes] = u, radius
+            part = take(complete.candidates, lanes)
+            complete = complete.merge(lanes, part._replace(u=u, radius=radius))
         return complete
 
     return EnclosedRefits(
@@ -435,7 +440,7 @@ def _by_rows(
         batch.result,
         batch.proved,
         lambda: complete_batch().theta(),
-        lambda: (complete_batch().u, complete_batch().radius),
+        lambda: (complete_batch().candidates.u, complete_batch().candidates.radius),
         look.step_length,
         batch.gradients,
         np.flatnonzero(batch.unseen),
@@ -592,29 +597,27 @@ def _iterate(batch: RowBatch) -> RowCandidates:
     for start in range(0, len(lanes), size):
         chunk = lanes[start : start + size]
         allowed = None if step.allowed is None else step.allowed[chunk]
-        state = CertifiedBatch(step.fit, step.rows.take(chunk), step.target, allowed)
-        state.look()
-        _to_the_end(
-            state,
+        state, _ = _to_the_end(
+            first_look(step.fit, step.rows.take(chunk), step.target, allowed),
             lambda places, look, chunk=chunk: batch.enough(chunk[places], look),
             batch.hurry,
             batch.dear,
             took_steps=bool((batch.settled_by[lanes] == SettledBy.products).any()),
         )
         states.append(state)
-    join = lambda name: np.concatenate([getattr(state, name) for state in states])
+    candidates = join([state.candidates for state in states])
     return RowCandidates(
         lanes,
-        join("center"),
-        join("half"),
-        join("settled_by"),
+        candidates.center,
+        candidates.half,
+        candidates.settled_by,
         lanes,
         lanes,
         sum(state.gradients for state in states),
         0.0,
-        join("proved"),
-        join("result"),
-        lambda: (lanes, join("u"), join("radius")),
+        candidates.proved,
+        candidates.result,
+        lambda: (lanes, candidates.u, candidates.radius),
     )
 
 
@@ -684,21 +687,18 @@ def _to_the_end(
     If it `took_steps` with the metric before, refits whose Hessians are not dear take those at
     once. They are from so many operations on.
     """
-    parts = lambda: (
-        state.center,
-        state.half,
-        state.slope,
-        state.noise,
-        state.first,
-        state.proved_radius,
-    )
-    is_near_enough = lambda lanes: enough(lanes, EnclosureLook(*(part[lanes] for part in parts())))
-    lanes = np.arange(len(state.u))
-    lanes = lanes[~is_near_enough(lanes)]
+
+    def is_near_enough(state: CertifiedBatch, lanes: Lanes) -> Flags:
+        part = take(state.candidates, lanes)
+        sizes = part.slope, part.noise, state.first[lanes], part.proved_radius
+        return enough(lanes, EnclosureLook(part.center, part.half, *sizes))
+
+    lanes = np.arange(len(state.first))
+    lanes = lanes[~is_near_enough(state, lanes)]
     unsettled = lanes[state.metric.kept_share[lanes] == 0]
     n, p = state.anchor.model.design.shape
     is_dear = 4.0 * len(lanes) * n * p * p > dear
-    state.settled_by[lanes] = SettledBy.steps
+    state = state.mark(lanes, settled_by=SettledBy.steps)
     # an estimate can only be near enough where refits need not converge
     early = is_dear and np.isinf(state.target)
     if hurry or (early and took_steps):
@@ -708,27 +708,25 @@ def _to_the_end(
     else:
         numbers_of_steps = [0 if took_steps else STEPS]
     for most in numbers_of_steps:
-        lanes = state.steps(lanes, is_near_enough, most)
+        state, lanes = take_steps(state, lanes, is_near_enough, most)
         if hurry or is_dear:
-            state.estimate(lanes)
-            lanes = lanes[~is_near_enough(lanes)]
+            state = estimate(state, lanes)
+            lanes = lanes[~is_near_enough(state, lanes)]
     open_refits = np.union1d(lanes, unsettled)
     if hurry:
-        lanes = lanes[~np.isfinite(state.half[lanes]).all(axis=1)]
+        lanes = lanes[~np.isfinite(state.candidates.half[lanes]).all(axis=1)]
     if is_dear and state.anchor.model.separate and state.anchor.model.norms is None:
-        state.settled_by[lanes] = SettledBy.conjugate_gradients
-        lanes = conjugate(state, lanes, is_near_enough)
+        state = state.mark(lanes, settled_by=SettledBy.conjugate_gradients)
+        state, lanes = conjugate(state, lanes, is_near_enough)
     lanes = lanes[: 0 if hurry and is_dear else None]
     lanes = np.union1d(lanes, unsettled[:0] if hurry else unsettled)
     # a quadratic whose own Hessian is not known to have an inverse
     if least_norm(state.fit) is not None:
         undetermined = lanes[state.metric.kept_share[lanes] == 0]
-        state.result[undetermined], lanes = RESULTS.undetermined, np.setdiff1d(lanes, undetermined)
-    if lanes.size:
-        state.proved[lanes] = True
-        state.settled_by[lanes] = SettledBy.newton
-        newton(state, lanes, is_near_enough)
-    return state, open_refits
+        state = state.mark(undetermined, result=RESULTS.undetermined)
+        lanes = np.setdiff1d(lanes, undetermined)
+    state = state.mark(lanes, proved=True, settled_by=SettledBy.newton)
+    return newton(state, lanes, is_near_enough), open_refits
 
 
 def error(

@@ -51,7 +51,7 @@ from ..plans.plan import Batch, Plan
 from ..refit import AbstractRefit, Exact, NewtonStep, RefitBatch
 from ..refit._anchor import LinearFitCache, linear_cache
 from ..refit._descent import Descent, begin
-from ..refit._enclosure import CertifiedBatch
+from ..refit._enclosure import CertifiedBatch, first_look
 from ..refit._kinks import refit_active_set as along_zeros
 from ..refit._linear import losses as losses_at
 from ..validation.cross_validate import EstimateBuilder
@@ -280,11 +280,10 @@ class LossSlopes:
 
         def step(batch: Batch) -> CertifiedBatch:
             """Score a batch after one Newton step."""
-            state = CertifiedBatch(fit, batch.rows)
-            state.look()
+            state = first_look(fit, batch.rows)
             codes = np.where(state.metric.kept_share > 0, RESULTS.successful, RESULTS.undetermined)
             scores, unbounded = (
-                losses_at(fit, batch.rows, state.center),
+                losses_at(fit, batch.rows, state.candidates.center),
                 np.full(len(codes), np.inf),
             )
             builder.add(
@@ -313,7 +312,7 @@ class LossSlopes:
             weights = [shares(estimate, among) for among in groups]
             for batch, state in looks:
                 (predictor_slope,) = model.unit_loss.derivatives(
-                    state.center, model.y[state.units], (1,)
+                    state.candidates.center, model.y[state.units], (1,)
                 )
                 for adjoint, share in zip(adjoints, weights, strict=True):
                     adjoint.add(
@@ -618,7 +617,7 @@ def _by_unit(plan: Plan, looks: Iterable[tuple[Batch, CertifiedBatch]]) -> Float
         )
     out = np.full(plan.num_units, np.nan)
     for batch, state in looks:
-        out[batch.rows.index[batch.rows.held]] = state.center[batch.rows.held]
+        out[batch.rows.index[batch.rows.held]] = state.candidates.center[batch.rows.held]
     return out
 
 
@@ -684,7 +683,7 @@ class Adjoint:
         """Add a batch, given the gradient of the criterion in each held-out predictor."""
         metric = state.metric
         refits = np.arange(len(slope))
-        q = state.u
+        q = state.candidates.u
         if metric.z is not None:
             p = metric.solve(np.einsum("rk,rkp->rp", slope, metric.z), refits)
             row_products = np.einsum("rkp,rp->rk", metric.z, p) * np.einsum(

@@ -304,9 +304,8 @@ def test_the_next_term_is_the_sum_it_says(monkeypatch):
     (fit, w), plan = weighted_fit(), lo.leave_one_out(80)
     anchor, state = (
         linear.linear_cache(fit),
-        linear.CertifiedBatch(fit, next(iter(plan._batches(10**9, 4, 1, 1, True))).rows),
+        linear.first_look(fit, next(iter(plan._batches(10**9, 4, 1, 1, True))).rows),
     )
-    state.look()
     look, move = linear.one_row(fit, np.arange(80), np.zeros(80)), np.zeros((80, 3))
     x, inverse = anchor.model.design.base.x, anchor.root.T @ anchor.root
     p = np.exp(anchor.eta) / np.exp(anchor.eta).sum(1, keepdims=True)
@@ -317,7 +316,7 @@ def test_the_next_term_is_the_sum_it_says(monkeypatch):
         )
         for i in np.delete(np.arange(80), j):
             other = np.kron(np.eye(3), x[i])
-            s = other @ (state.u[j] @ anchor.root)
+            s = other @ (state.candidates.u[j] @ anchor.root)
             move[j] -= (
                 0.5
                 * across
