@@ -844,7 +844,9 @@ def inverse_roots(
 # by conjugate gradients
 
 
-def conjugate(state: CertifiedBatch, lanes: Lanes, enough: Enough) -> tuple[CertifiedBatch, Int[np.ndarray, " open"]]:
+def conjugate(
+    state: CertifiedBatch, lanes: Lanes, enough: Enough
+) -> tuple[CertifiedBatch, Int[np.ndarray, " open"]]:
     """Take Newton steps by products; returns the lanes that are not near enough, as F stops falling
     or is too flat.
     """

@@ -38,12 +38,13 @@ from .._runtime.jax import cached_on
 from .._runtime.results import RESULTS
 from ..linalg import conjugate_gradients
 from ..linalg.design import Predictors, weight_terms
+from ..linalg.iteration import Lanes, LaneState, Proposal, decrements, iterate
 from ..linalg.sparse_design import SparseDesign
 from ..objectives.batch_functions import weights_of
-from ..objectives.objective import Flags, Lanes, PerLane, Points, Vector
+from ..objectives.objective import Flags, PerLane, Points, Vector
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows
-from ._refit_batch import CommonError, RefitBatch
+from ._refit_batch import CommonError, RefitBatch, join
 
 Array = np.ndarray
 MAX_WIDE_NEWTON_STEPS = 30  # largest number of Newton steps
@@ -51,9 +52,7 @@ MAX_WIDE_NEWTON_STEPS = 30  # largest number of Newton steps
 MAX_SOLVE_RESIDUAL = 1e-2
 MIN_SOLVE_RESIDUAL = 1e-6
 SINGLE_RESIDUAL = 1e-4  # smallest residual of a step's solve in float32
-# share of the predicted fall that a step must reach; shortest step
-FALL = 1e-4
-SHORTEST = 1e-8
+FALL = 1e-4  # share of the predicted fall that a step must reach
 FLOOR = 1e-13  # relative rounding error of F
 
 
@@ -189,122 +188,68 @@ def settle_wide(
     wide_model: WideModel,
     rows: RefitRows,
     start: Points | None = None,
-    tol: float = 1e-9,  # length of the last step, relative to the displacement
     steps: int = MAX_WIDE_NEWTON_STEPS,
 ) -> WideRefit:
     """Bring refits to their minima by Newton steps of their own, from θ̂ or candidates."""
+    if start is None:
+        start = np.broadcast_to(wide_model.theta, (len(rows.index), len(wide_model.theta)))
     # numbers in the vectors of one array, which stay near a cache
     size = max(1, 2**20 // len(wide_model.theta))
     parts = []
     for first in range(0, len(rows.index), size):
         lanes = np.arange(first, min(first + size, len(rows.index)))
-        parts.append(
-            _settle(
-                wide_model, rows.take(lanes), None if start is None else start[lanes], tol, steps
-            )
-        )
-    return WideRefit(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+        parts.append(_settle(wide_model, rows.take(lanes), start[lanes], steps))
+    return join(parts)
 
 
-def _settle(
-    wide_model: WideModel, rows: RefitRows, start: Array | None, tol: float, steps: int
-) -> WideRefit:
+def _settle(wide_model: WideModel, rows: RefitRows, start: Points, steps: int) -> WideRefit:
     omega, kappa = wide_model.model.weigh(weights_of(rows, wide_model.units))
     count = len(kappa)
     units = np.where(rows.index < wide_model.units, rows.index, 0)
-    place = np.arange(count)[:, None]
-    if start is None:
-        theta = np.repeat(wide_model.theta[:, None], count, axis=1)
-    else:
-        theta = start.T.copy()
-    listed = lambda theta: wide_model.predict(theta)[units, place]
-    F, gradient, curvature = wide_model.value(theta, omega, kappa)
-    center = listed(theta)
-    before = center.copy()
+    curvature = np.empty((wide_model.units, count))
+    before = np.empty(units.shape)
     converged = np.zeros(count, bool)
-    first = np.zeros(count)
-    path_length = np.zeros(count)
-    open_ = np.arange(count)
-    for k in range(steps):
-        if not open_.size:
-            break
-        size = np.sqrt(
-            np.einsum(
-                "pk,pk->k",
-                gradient[:, open_] ** 2,
-                1 / wide_model.diagonal[:, None] * np.ones((1, open_.size)),
-            )
-        )
-        tolerance = np.minimum(
-            MAX_SOLVE_RESIDUAL,
-            np.maximum(
-                size / np.maximum(first[open_], 1e-300) if k else MAX_SOLVE_RESIDUAL,
-                MIN_SOLVE_RESIDUAL,
-            ),
-        )
+    first, path_length, num_steps = np.zeros((3, count))
+
+    def predict(theta: Points, lanes: Lanes) -> Float[np.ndarray, "lanes width"]:
+        return wide_model.predict(theta.T)[units[lanes], np.arange(len(theta))[:, None]]
+
+    def look(theta: Points, lanes: Lanes) -> tuple[PerLane, Points]:
+        F, gradient, curvature[:, lanes] = wide_model.value(theta.T, omega[lanes], kappa[lanes])
+        return F, gradient.T
+
+    def propose(state: LaneState, lanes: Lanes) -> Proposal:
+        gradient = state.gradient
+        size = np.sqrt(np.sum(gradient**2 / wide_model.diagonal, axis=1))
         if steps == 1:
-            tolerance = np.full(len(open_), MIN_SOLVE_RESIDUAL)
+            tolerance = np.full(len(size), MIN_SOLVE_RESIDUAL)
+        else:
+            relative_size = size / np.maximum(first[lanes], 1e-300)
+            tolerance = np.clip(relative_size, MIN_SOLVE_RESIDUAL, MAX_SOLVE_RESIDUAL)
         # the gradient is in float64, so that later steps correct what a rough solve in float32
         # leaves
         kind = np.float32 if tolerance.min() >= SINGLE_RESIDUAL else np.float64
         unit = np.where(size > 0, size, 1.0)
-        step = unit * wide_model.solve(
-            (gradient[:, open_] / unit).astype(kind), curvature[:, open_], kappa[open_], tolerance
+        right = (gradient.T / unit).astype(kind)
+        step = unit * wide_model.solve(right, curvature[:, lanes], kappa[lanes], tolerance)
+        length = decrements(step.T, gradient)
+        before[lanes] = predict(state.theta, lanes)
+        first[lanes] = np.where(first[lanes] == 0, length, first[lanes])
+        path_length[lanes] += length
+        num_steps[lanes] += 1
+        # length of the last step, relative to the path
+        tol = 1e-9
+        converged[lanes] = (length <= tol * np.maximum(path_length[lanes], 1e-300)) | (
+            length**2 <= FLOOR * (1 + np.abs(state.value))
         )
-        slope = np.einsum("pk,pk->k", gradient[:, open_], step)
-        decrement = np.sqrt(np.maximum(slope, 0.0))
-        first = np.where(first == 0, _with_entries(first, open_, decrement), first)
-        path_length[open_] += decrement
-        good = _shorten_steps(
-            wide_model, (theta, F, gradient, curvature), step, slope, omega, kappa, open_
-        )
-        before[open_] = center[open_]
-        center[open_] = wide_model.predict(theta[:, open_])[
-            units[open_], np.arange(len(open_))[:, None]
-        ]
-        done = (decrement <= tol * np.maximum(path_length[open_], 1e-300)) | (
-            slope <= FLOOR * (1 + np.abs(F[open_]))
-        )
-        converged[open_] = done & good
-        open_ = open_[~done & good]
-    return WideRefit(np.ascontiguousarray(theta.T), center, before, first, converged)
+        return Proposal(step.T, length, converged[lanes] | (num_steps[lanes] >= steps))
 
+    def falls(state: LaneState, value: PerLane, gradient: Points) -> Flags:
+        fall = FALL * state.share * state.length**2
+        return value <= state.value - fall + FLOOR * (1 + np.abs(state.value))
 
-def _with_entries(values: Array, places: Int[np.ndarray, " selected"], entries: Array) -> Array:
-    out = values.copy()
-    out[places] = entries
-    return out
-
-
-def _shorten_steps(
-    wide_model: WideModel,
-    candidate_state: tuple[Array, Array, Array, Array],
-    step: Array,
-    slope: Array,
-    omega: Array,
-    kappa: Array,
-    open_: Int[np.ndarray, " open"],
-) -> Bool[np.ndarray, " open"]:
-    """Shorten each step until F falls enough, and mark the refits in which it falls.
-
-    `candidate_state`, changed in place, has the candidates, and F, gradients and ω ℓ″ there.
-    """
-    theta, F, gradient, curvature = candidate_state
-    unshortened = np.arange(len(open_))
-    length = 1.0
-    while unshortened.size and length > SHORTEST:
-        lanes = open_[unshortened]
-        candidates = theta[:, lanes] - length * step[:, unshortened]
-        value, gradients, curvatures = wide_model.value(candidates, omega[lanes], kappa[lanes])
-        enough = value <= F[lanes] - FALL * length * slope[unshortened] + FLOOR * (
-            1 + np.abs(F[lanes])
-        )
-        good = lanes[enough]
-        theta[:, good], F[good] = candidates[:, enough], value[enough]
-        gradient[:, good], curvature[:, good] = gradients[:, enough], curvatures[:, enough]
-        unshortened = unshortened[~enough]
-        length = length / 2
-    return ~np.isin(np.arange(len(open_)), unshortened)
+    theta = iterate(look, propose, start, falls)[0].theta
+    return WideRefit(theta, predict(theta, np.arange(count)), before, first, converged)
 
 
 def exactly(fit: Fit, rows: RefitRows, steps: int = MAX_WIDE_NEWTON_STEPS) -> RefitBatch:
