@@ -31,6 +31,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._runtime.results import RESULTS, SettledBy
+from ..linalg.design import EVERYONE
 from ..linalg.enclosure_theorem import change
 from ..objectives.objective import Flags, Lanes, PerLane, PerRefit, RefitPoints
 from ..optimize.fit import Fit
@@ -129,7 +130,7 @@ class EnclosureLook(NamedTuple):
     radius: PerLane
 
 
-Enough = Callable[[Lanes, EnclosureLook], Flags]
+Enough = Callable[[Lanes | slice, EnclosureLook], Flags]
 
 
 class EnclosedRefits(NamedTuple):
@@ -165,17 +166,14 @@ class Judge:
         self.reported_losses = None if reported is None else losses(fit, rows, reported)
 
     def errors(
-        self, lanes: Lanes, center: Array, half: Array, radius: PerLane | None = None
+        self, lanes: Lanes | slice, center: Array, half: Array, radius: PerLane | None = None
     ) -> PerLane:
         """Errors of some refits."""
-        if self.reported_center is None:
-            reported = center
-        else:
-            reported = select_refits(self.reported_center, lanes)
-        self.error[lanes] = error(
-            self.fit, select_batch(self.rows, lanes), reported, center, half, radius
-        )
-        return select_refits(self.error, lanes)
+        reported = center
+        if self.reported_center is not None and self.reported_center is not center:
+            reported = self.reported_center[lanes]
+        self.error[lanes] = error(self.fit, self.rows.take(lanes), reported, center, half, radius)
+        return self.error[lanes]
 
     def final_errors(self, refits: EnclosedRefits) -> PerRefit:
         """Errors of all refits at the end."""
@@ -183,27 +181,14 @@ class Judge:
             self.errors(refits.open, refits.center[refits.open], refits.half[refits.open])
         return self.error
 
-    def __call__(self, lanes: Lanes, look: "EnclosureLook") -> Flags:
+    def __call__(self, lanes: Lanes | slice, look: EnclosureLook) -> Flags:
         errors = self.errors(lanes, look.center, look.half, look.radius)
         if self.reported_losses is None or look.center is self.reported_center:
-            return errors <= select_refits(self.tolerance, lanes)
+            return errors <= self.tolerance[lanes]
         difference = np.abs(
-            losses(self.fit, select_batch(self.rows, lanes), look.center)
-            - self.reported_losses[lanes]
+            losses(self.fit, self.rows.take(lanes), look.center) - self.reported_losses[lanes]
         ).sum(1)
         return errors <= TIGHT * difference + self.tolerance[lanes]
-
-
-def select_refits(part: Array, lanes: Lanes) -> Array:
-    """Select refits by their numbers in order; the array itself if these are all."""
-    return part if len(lanes) == len(part) else part[lanes]
-
-
-def select_batch(rows: RefitRows, lanes: Lanes) -> RefitRows:
-    """Select refits of a batch; the batch itself if these are all."""
-    if len(lanes) == len(rows.index):
-        return rows
-    return rows.take(lanes)
 
 
 def enclose(
@@ -412,7 +397,7 @@ def _by_rows(
         np.inf if always else min(COSTLY_OPERATIONS, HESSIAN_BUDGET * budget),
         step.center,
         half,
-        ~enough(np.arange(count), first),
+        ~enough(EVERYONE, first),
         np.zeros(count, bool),
         np.full(count, int(SettledBy.one_step), np.int8),
         np.full(count, int(RESULTS.successful)),
