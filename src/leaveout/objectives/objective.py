@@ -52,6 +52,11 @@ Matrices = Float[np.ndarray, "lanes params params"]
 Vector = Float[np.ndarray, " params"]
 Matrix = Float[np.ndarray, "params params"]
 PerUnit = Float[np.ndarray, " units"]
+RefitFlags = Bool[np.ndarray, " refits"]
+RefitNumbers = Int[np.ndarray, " refits"]
+RefitValues = Float[np.ndarray, "refits ..."]  # numbers of each refit, or of each output of it
+Displacements = Float[np.ndarray, "refits rank"]
+Selection = Int[np.ndarray, " selected"]
 HeldOutLosses = Float[np.ndarray, "lanes ..."]  # of the units of each refit, or joint
 LINE = 64  # bytes
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from .._runtime.jax import Arrays, PyTree, cached_on, compile_static, jax
 from ..linalg.design import (
@@ -48,9 +48,14 @@ from ..objectives.batch_functions import (
 )
 from ..objectives.objective import (
     AbstractLinearPredictor,
+    Displacements,
     Lanes,
+    Matrix,
     PerLane,
+    PerRefit,
+    PerUnit,
     Points,
+    RefitFlags,
     RefitPoints,
     Vector,
 )
@@ -189,9 +194,7 @@ def is_narrow(fit: Fit, width: int) -> bool:
     return touched == objective.outputs or 4 * touched <= fit.num_params
 
 
-def own_metric(
-    fit: Fit, rows: RefitRows
-) -> tuple[RefitMetric, Bool[np.ndarray, " refits"], RefitPoints | None]:
+def own_metric(fit: Fit, rows: RefitRows) -> tuple[RefitMetric, RefitFlags, RefitPoints | None]:
     """Return each fold's own Hessian at θ̂, and which of them are singular or indefinite.
 
     The third value is the whitened gradient of each F(·, w) at θ̂ if the rows give it, else None.
@@ -259,7 +262,7 @@ def _parts(
     return jax.vmap(unit_parts)(index)
 
 
-def _dense(fit: Fit, rows: RefitRows) -> tuple[DenseMetric, Bool[np.ndarray, " refits"]]:
+def _dense(fit: Fit, rows: RefitRows) -> tuple[DenseMetric, RefitFlags]:
     # numbers in the rows that a group of refits gathers
     chunk = max(1, 2**20 // (rows.index.shape[1] * fit.num_params))
     change = derive_batch(fit.objective, fit.theta, rows).hessian_changes(chunk)
@@ -272,7 +275,7 @@ def _dense(fit: Fit, rows: RefitRows) -> tuple[DenseMetric, Bool[np.ndarray, " r
     ), singular
 
 
-def _least_pivot(hessian: Float[np.ndarray, "params params"]) -> float:
+def _least_pivot(hessian: Matrix) -> float:
     try:
         return float(np.diag(np.linalg.cholesky(hessian)).min() ** 2)
     except np.linalg.LinAlgError:
@@ -312,17 +315,17 @@ class LinearFitCache:
     theta: Vector
     root: Float[np.ndarray, "rank params"]  # L⁻¹: θ − θ̂ = u @ root
     eta: Float[np.ndarray, "units ..."]
-    weight: Float[np.ndarray, " units"]  # ω at w = 1
-    loss: Float[np.ndarray, " units"]  # ℓ
+    weight: PerUnit  # ω at w = 1
+    loss: PerUnit  # ℓ
     slope: Float[np.ndarray, "units ..."]  # ℓ′
     curvature: Float[np.ndarray, "units ..."]  # ℓ″
-    reference: Float[np.ndarray, " units"]  # ℓ″, or one if gaps are relative to it
+    reference: PerUnit  # ℓ″, or one if gaps are relative to it
     roots: Float[np.ndarray, "units outputs outputs"] | None  # factors of ℓ″, for several outputs
-    norm: Float[np.ndarray, " units"]
-    size: Float[np.ndarray, " units"]
-    length: Float[np.ndarray, " units"]
+    norm: PerUnit
+    size: PerUnit
+    length: PerUnit
     inner: Float[np.ndarray, "units ..."]  # U H⁻¹Uᵀ
-    flat: Float[np.ndarray, "params params"] | float  # curvature added along flat directions
+    flat: Matrix | float  # curvature added along flat directions
     leftover: Float[np.ndarray, " rank"]
     noise: float  # rounding error of the gradient at θ̂, in the norm of H⁻¹
     rounding: Rounding
@@ -422,17 +425,17 @@ class LinearFitCache:
         return has_bound and loss.terms(2, self.curvature, self.eta, self.model.y) is self.curvature
 
     @functools.cached_property
-    def third(self) -> Float[np.ndarray, " units"]:
+    def third(self) -> PerUnit:
         """ℓ‴, for one output."""
         return self.model.loss.derivatives(self.eta, self.model.y, (3,))[0]
 
     @functools.cached_property
-    def mass(self) -> Float[np.ndarray, " units"]:
+    def mass(self) -> PerUnit:
         """ω ℓ″, for one output."""
         return self.weight * self.curvature
 
     @functools.cached_property
-    def inverse_mass(self) -> Float[np.ndarray, " units"]:
+    def inverse_mass(self) -> PerUnit:
         """1 / ω ℓ″, zero where ω is."""
         with np.errstate(divide="ignore"):
             return np.where(self.weight > 0, 1 / self.mass, 0.0)
@@ -451,7 +454,7 @@ class LinearFitCache:
         return constant, growth
 
     @functools.cached_property
-    def flatness(self) -> Float[np.ndarray, " units"]:
+    def flatness(self) -> PerUnit:
         """1 / ω ℓ″, for one output: Σ (x_nᵀδ)² / flatness_n ≤ ‖δ‖²_H (1 + δ)."""
         with np.errstate(divide="ignore"):
             return (1 + 2 * self.rounding.off) / self.mass
@@ -462,7 +465,7 @@ class LinearFitCache:
         return self.model.design.predictors((self.leftover @ self.root)[None])[0]
 
     @functools.cached_property
-    def inverse(self) -> Float[np.ndarray, "params params"]:
+    def inverse(self) -> Matrix:
         """H⁻¹ without common shifts, for several outputs."""
         return cast(MultiOutputDesign, self.model.design).inverse(self.root)
 
@@ -990,17 +993,15 @@ class FoldMetric:
         self.hessian = DenseMetric(hessian)
         self.inverse = DenseMetric(np.linalg.inv(hessian))
 
-    def solve(
-        self, gradient: Float[np.ndarray, "refits rank"], which: Array
-    ) -> Float[np.ndarray, "refits rank"]:
+    def solve(self, gradient: Displacements, which: Array) -> Displacements:
         return self.inverse.solve(gradient, gradient, which)
 
     def residual(
         self,
-        gradient: Float[np.ndarray, "refits rank"],
-        step: Float[np.ndarray, "refits rank"],
+        gradient: Displacements,
+        step: Displacements,
         which: Array,
-    ) -> Float[np.ndarray, " refits"]:
+    ) -> PerRefit:
         """Bound what steps leave of their gradients, in the norms of the refits' metrics."""
         image = self.hessian.solve(step, step, which)
         remainder = np.linalg.norm(image + gradient, axis=1)

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from .._runtime.jax import cached_on
 from .._runtime.results import RESULTS
@@ -33,7 +33,16 @@ from ..linalg.design import DenseDesign, apply_curvature, scale_units, weight_te
 from ..linalg.enclosure_theorem import Ball, CurvatureBounds, ball, gaps
 from ..linalg.rounding import UNIT, UP, Rounding, bounded, condition, factor_error
 from ..linalg.sparse_cholesky import cholesky
-from ..objectives.objective import Flags, Lanes, PerLane, PerRefit, Points, RefitPoints
+from ..objectives.objective import (
+    Displacements,
+    Flags,
+    Lanes,
+    PerLane,
+    PerRefit,
+    Points,
+    RefitFlags,
+    RefitPoints,
+)
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows
 from ._anchor import (
@@ -109,9 +118,9 @@ class Candidates(NamedTuple):
     noise: PerLane
     radius: PerLane
     proved_radius: PerLane
-    result: Int[np.ndarray, " lanes"]
+    result: Lanes
     proved: Flags
-    settled_by: Int[np.ndarray, " lanes"]
+    settled_by: Lanes
     is_taken: Flags
     shrunk: PerLane
     contraction: PerLane
@@ -253,7 +262,7 @@ def _radius_of_error(
         return allowed / np.fmin(sums, np.sqrt(squares))
 
 
-def _follow_the_expansion(state: CertifiedBatch, lanes: Lanes) -> Float[np.ndarray, "refits rank"]:
+def _follow_the_expansion(state: CertifiedBatch, lanes: Lanes) -> Displacements:
     """Return candidates, of which those of some refits are at the minimiser of F(·, w) expanded to
     the third order at θ̂; nothing is proved there.
 
@@ -285,7 +294,7 @@ def _follow_the_expansion(state: CertifiedBatch, lanes: Lanes) -> Float[np.ndarr
 
 def _gradients(
     anchor: LinearFitCache, rows: RefitRows, growth: PerRefit
-) -> tuple[Float[np.ndarray, "refits rank"], PerRefit]:
+) -> tuple[Displacements, PerRefit]:
     """Whitened gradients of F(·, w) at θ̂, and the largest ratio of a unit's weights."""
     gradients = []
     ratios = []
@@ -821,7 +830,7 @@ def _vanishing_groups(state: CertifiedBatch, theta: Points) -> Flags:
 
 def inverse_roots(
     hessian: Float[np.ndarray, "refits p p"], n: int
-) -> tuple[Float[np.ndarray, "refits p p"], Bool[np.ndarray, " refits"], PerRefit]:
+) -> tuple[Float[np.ndarray, "refits p p"], RefitFlags, PerRefit]:
     """Compute R with R Rᵀ the inverse of each Hessian, a sum over n units.
 
     Returns R, which Hessians are not known to have an inverse, and ‖|R| s‖². Both are judged with

@@ -21,7 +21,16 @@ import numpy as np
 from jaxtyping import Float
 
 from ..objectives.contiguous_folds import Runs, runs
-from ..objectives.objective import Lanes, Matrices, PerLane, PerRefit, Points, RefitPoints
+from ..objectives.objective import (
+    Lanes,
+    Matrices,
+    Matrix,
+    PerLane,
+    PerRefit,
+    Points,
+    RefitPoints,
+    RefitValues,
+)
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows
 
@@ -64,7 +73,7 @@ class ExpandedBatch(NamedTuple):
 
     u: RefitPoints
     distance_left: PerRefit
-    losses: Float[np.ndarray, "refits ..."]
+    losses: RefitValues
     error: PerRefit
 
 
@@ -73,7 +82,7 @@ class Beyond(NamedTuple):
     fourth derivative of F.
     """
 
-    axes: Float[np.ndarray, "params params"]
+    axes: Matrix
     loss_derivatives: Float[np.ndarray, "params refits width"]
     joint: Float[np.ndarray, "params refits"]
     fourth: float
@@ -157,7 +166,7 @@ class Expansion:
         # steps
         self.gradients = 16.0 * (len(i) + 2 * size)
 
-    def whole_fit_losses(self) -> Float[np.ndarray, "refits ..."]:
+    def whole_fit_losses(self) -> RefitValues:
         """Held-out losses at θ̂."""
         return self.runs.shape_losses(self.runs.place_scores(self.losses, self.rows))
 

@@ -61,7 +61,17 @@ from ..linalg.group_norms import Norms
 from ..linalg.rounding import UNIT
 from ..models.glm.active_coefficients import ActiveCox, FullModel, kinks
 from ..objectives.batch_functions import weights_of
-from ..objectives.objective import Flags, Lanes, PerRefit, RefitPoints, Vector, as_stored
+from ..objectives.objective import (
+    Flags,
+    Lanes,
+    PerRefit,
+    PerUnit,
+    RefitFlags,
+    RefitPoints,
+    Selection,
+    Vector,
+    as_stored,
+)
 from ..optimize.active_set import TIE_DISTANCE, NoMinimiser, minimise_with_kinks
 from ..optimize.fit import Fit, anchored_at
 from ..optimize.hessian_factor import IndefiniteHessianError
@@ -130,9 +140,7 @@ class Active:
             return None
         return self.full_model.norms.select(self.held)
 
-    def stays(
-        self, theta: Float[np.ndarray, "refits active"], radius: PerRefit
-    ) -> Bool[np.ndarray, " refits"]:
+    def stays(self, theta: Float[np.ndarray, "refits active"], radius: PerRefit) -> RefitFlags:
         """Whether no active group is zero within a radius."""
         norms = self.anchor.model.norms
         reach = self.anchor.reach
@@ -161,7 +169,7 @@ class Active:
         return self.fit.objective.num_units
 
     @functools.cached_property
-    def weighted_curvature(self) -> Float[np.ndarray, " units"]:
+    def weighted_curvature(self) -> PerUnit:
         """Curvatures ω ℓ″."""
         return (self.anchor.weight * self.anchor.curvature)[: self.units]
 
@@ -205,9 +213,7 @@ class Active:
         """Largest change of each parameter over moves of length one."""
         return np.sqrt(np.sum(self.anchor.root**2, axis=0))
 
-    def cross_curvature(
-        self, columns: Int[np.ndarray, " selected"]
-    ) -> Float[np.ndarray, "rank selected"]:
+    def cross_curvature(self, columns: Selection) -> Float[np.ndarray, "rank selected"]:
         """Vectors X_SᵀWx_j of some held parameters, whitened."""
         weighted_columns = (
             self.weighted_curvature[:, None]
@@ -633,7 +639,7 @@ def refit_active_cox(
 
 
 @cached_on
-def _size(fit: Fit) -> Float[np.ndarray, " params"]:
+def _size(fit: Fit) -> Vector:
     """Roots of the bound of the diagonal of ∇²L, of all coefficients."""
     model: ActiveCox = fit.objective  # type: ignore[assignment]
     _, _, pushed, _ = model._by_units(fit.vector[None], np.ones((1, model.num_units)))
@@ -684,8 +690,8 @@ def _keeps(
 
 
 def _refit_alone(
-    model: ActiveCox, rows: RefitRows, lane: Lanes, start: Float[np.ndarray, " params"]
-) -> tuple[Float[np.ndarray, " params"], float, float, float] | None:
+    model: ActiveCox, rows: RefitRows, lane: Lanes, start: Vector
+) -> tuple[Vector, float, float, float] | None:
     """Minimise one refit over all coefficients.
 
     Returns θ, its distance, its loss and the error of that, or None.
@@ -789,7 +795,7 @@ class Following:
 
     def _estimate(
         self, conditions: Conditions, batch: RefitBatch, unproved: Int[np.ndarray, " unproved"]
-    ) -> tuple[RefitBatch, Int[np.ndarray, " selected"]]:
+    ) -> tuple[RefitBatch, Selection]:
         """Estimate single rows if fits on all the parameters that they need would cost too much.
 
         The rows that move least are estimated, each parameter by itself: as many as are together

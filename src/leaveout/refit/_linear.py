@@ -33,7 +33,17 @@ from jaxtyping import Bool, Float, Int
 from .._runtime.results import RESULTS, SettledBy
 from ..linalg.design import EVERYONE
 from ..linalg.enclosure_theorem import change
-from ..objectives.objective import Flags, Lanes, PerLane, PerRefit, RefitPoints
+from ..objectives.objective import (
+    Displacements,
+    Flags,
+    Lanes,
+    PerLane,
+    PerRefit,
+    PerUnit,
+    RefitFlags,
+    RefitNumbers,
+    RefitPoints,
+)
 from ..optimize.fit import Fit
 from ..optimize.least_norm import least_norm
 from ..plans.plan import CAPACITY, RefitRows
@@ -138,15 +148,15 @@ class EnclosedRefits(NamedTuple):
 
     center: Float[np.ndarray, "refits width ..."]
     half: Float[np.ndarray, "refits width"]
-    result: Int[np.ndarray, " refits"]
-    proved: Bool[np.ndarray, " refits"]
+    result: RefitNumbers
+    proved: RefitFlags
     theta: Callable[[], RefitPoints]
     # u, and the radius around it
-    ball: Callable[[], tuple[Float[np.ndarray, "refits rank"], PerRefit]]
+    ball: Callable[[], tuple[Displacements, PerRefit]]
     step_length: PerRefit  # the length of the first step
     gradients: float  # number of gradients computed
     open: Int[np.ndarray, " open"]  # refits of which `enough` may not have seen the end
-    settled_by: Int[np.ndarray, " refits"]
+    settled_by: RefitNumbers
 
 
 class Judge:
@@ -235,13 +245,13 @@ class RowCandidates(NamedTuple):
     lanes: Lanes
     center: Float[np.ndarray, "lanes width ..."]
     half: Float[np.ndarray, "lanes width"]
-    settled_by: Int[np.ndarray, " lanes"] | SettledBy
+    settled_by: Lanes | SettledBy
     closed: Lanes
     unseen: Lanes
     gradients: float = 0.0
     spent: float = 0.0
     proved: Flags | bool = True
-    result: Int[np.ndarray, " lanes"] | RESULTS = RESULTS.successful
+    result: Lanes | RESULTS = RESULTS.successful
     ball: Callable[[], tuple[Lanes, Array, Array]] | None = None
 
 
@@ -263,8 +273,8 @@ class RowBatch:
     half: Float[np.ndarray, "refits width"]
     open: Flags
     unseen: Flags
-    settled_by: Int[np.ndarray, " refits"]
-    result: Int[np.ndarray, " refits"]
+    settled_by: RefitNumbers
+    result: RefitNumbers
     proved: Flags
     gradients: float
     balls: tuple[Callable[[], tuple[Lanes, Array, Array]], ...] = ()
@@ -768,7 +778,7 @@ def error(
     return np.where(is_finite | ~scored.any(1), errors, np.inf)
 
 
-def unit_losses(fit: Fit) -> Float[np.ndarray, " units"]:
+def unit_losses(fit: Fit) -> PerUnit:
     """Loss of every unit at θ̂."""
     anchor = linear_cache(fit)
     return anchor.loss[: anchor.units]
@@ -794,7 +804,7 @@ def losses(fit: Fit, rows: RefitRows, eta: Array) -> Float[np.ndarray, "refits w
 
 
 def predictors_at(
-    fit: Fit, rows: RefitRows, u: Float[np.ndarray, "refits rank"]
+    fit: Fit, rows: RefitRows, u: Displacements
 ) -> Float[np.ndarray, "refits width ..."]:
     """Predictors of the listed units at displacements."""
     anchor = linear_cache(fit)

@@ -24,6 +24,15 @@ from .._runtime.checkpoint import ArrayRecord
 from ..linalg.design import Extent, MultiOutputDesign, Predictors, weight_terms
 from ..linalg.enclosure_theorem import RadiusTable, change
 from ..linalg.rounding import Rounding, bounded, factor_error
+from ..objectives.objective import (
+    Flags,
+    Lanes,
+    PerLane,
+    PerRefit,
+    RefitFlags,
+    RefitNumbers,
+    Selection,
+)
 from ..optimize.fit import DOUBTFUL
 from . import _anchor as anchors, _single_rows as single_rows
 from ._anchor import (
@@ -62,9 +71,9 @@ class Leaving(NamedTuple):
     The share of its weight that each keeps, and whether it is scored.
     """
 
-    unit: Int[Array, " refits"]
-    weight: Float[Array, " refits"]
-    held: Bool[Array, " refits"]
+    unit: RefitNumbers
+    weight: PerRefit
+    held: RefitFlags
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,7 +210,7 @@ class Stack:
             [part.size for part in parts]
         )
 
-    def spread_to_lanes(self, part: Float[Array, "penalties units"]) -> Float[Array, " lanes"]:
+    def spread_to_lanes(self, part: Float[Array, "penalties units"]) -> PerLane:
         """Spread one number a unit to the lanes."""
         unit = self.leaving.unit
         return np.ravel(part if self.in_order else part[:, unit])
@@ -211,11 +220,11 @@ class Stack:
         return np.array_equal(self.leaving.unit, np.arange(self.eta.shape[1]))
 
     @functools.cached_property
-    def unit(self) -> Int[Array, " lanes"]:
+    def unit(self) -> Lanes:
         return np.tile(self.leaving.unit, len(self.theta))
 
     @functools.cached_property
-    def penalty(self) -> Int[Array, " lanes"]:
+    def penalty(self) -> Lanes:
         """Number of each lane's penalty."""
         return np.repeat(np.arange(len(self.theta)), len(self.leaving.unit))
 
@@ -263,11 +272,11 @@ class Stack:
         )
 
     @functools.cached_property
-    def held(self) -> Bool[Array, " lanes"]:
+    def held(self) -> Flags:
         return np.tile(self.leaving.held, len(self.theta))
 
     @functools.cached_property
-    def y(self) -> Float[Array, " lanes"]:
+    def y(self) -> PerLane:
         return np.tile(self.model.y[self.leaving.unit], len(self.theta))
 
     @functools.cached_property
@@ -275,7 +284,7 @@ class Stack:
         """Losses of the left-out rows with no update."""
         return self.losses(slice(None), self.flat[0]).reshape(len(self.theta), -1)
 
-    def losses(self, lanes: Array | slice, center: Array) -> Float[Array, " lanes"]:
+    def losses(self, lanes: Array | slice, center: Array) -> PerLane:
         """Losses of lanes at predictors."""
         return self.model.unit_loss.derivatives(center, self.y[lanes], (0,))[0]
 
@@ -285,11 +294,11 @@ class Stack:
         return (4.0 * p + ELEMENTWISE) * n * lanes * self.ratio
 
     @functools.cached_property
-    def short(self) -> Bool[Array, " lanes"]:
+    def short(self) -> Flags:
         """Tell whether the step is short enough for the next term to be valid."""
         return single_rows.is_short(self.curvature_rate[self.penalty], self.look)
 
-    def by_penalty(self, lanes: Array) -> list[tuple[LinearFitCache, Int[Array, " selected"]]]:
+    def by_penalty(self, lanes: Array) -> list[tuple[LinearFitCache, Selection]]:
         """Split lanes, which are in order; each part with what refits under its penalty share."""
         penalties = self.penalty[lanes]
         return [(self.anchor(k), lanes[penalties == k]) for k in np.unique(penalties)]
@@ -401,7 +410,7 @@ class Settling:
             lanes = lanes[~good]
         return np.union1d(lanes, long_steps)
 
-    def _accept(self) -> Bool[Array, " lanes"]:
+    def _accept(self) -> Flags:
         """Lanes of every penalty that are within the allowed error."""
         errors = self.wrong.reshape(len(self.tolerance), -1)
         return within(errors, np.broadcast_to(self.tolerance[:, None], errors.shape)).ravel()
@@ -413,7 +422,7 @@ class Settling:
         steppable = lanes[stack.look.is_determined[lanes] & leaves]
         is_near = np.zeros(len(self.half), bool)
 
-        def enough(chunk: Array, steps: RowSteps) -> Bool[Array, " lanes"]:
+        def enough(chunk: Array, steps: RowSteps) -> Flags:
             lanes = chunk[steps.lanes]
             is_near[lanes] = self._enough(lanes, steps.center, steps.half)
             return is_near[lanes]
@@ -426,7 +435,7 @@ class Settling:
                 )
         return lanes[~is_near[lanes]]
 
-    def _enough(self, lanes: Array, center: Array, half: Array) -> Bool[Array, " lanes"]:
+    def _enough(self, lanes: Array, center: Array, half: Array) -> Flags:
         """Take better predictors, and mark lanes that need no others."""
         # number of gradients, computed together, in the time of a single one: 5 against 40
         # μs at 1,000 x 20

@@ -33,7 +33,18 @@ from ..linalg.design import Predictors
 from ..linalg.rounding import UNIT, UP, condition
 from ..models.glm.active_coefficients import kinks
 from ..objectives.batch_functions import ONE, function, weights_of
-from ..objectives.objective import Flags, Lanes, PerRefit, RefitPoints, Vector
+from ..objectives.objective import (
+    Displacements,
+    Flags,
+    Lanes,
+    PerRefit,
+    PerUnit,
+    RefitFlags,
+    RefitNumbers,
+    RefitPoints,
+    RefitValues,
+    Vector,
+)
 from ..optimize.fit import Fit
 from ..optimize.least_norm import DEAR, least_norm
 from ..optimize.newton import NewtonResult, newton
@@ -123,15 +134,15 @@ class RefitBatch:
 
     make: Callable[[], RefitPoints]
     error: PerRefit
-    result: Int[np.ndarray, " refits"]
-    scores: Float[np.ndarray, "refits ..."] | None = None
-    proved: Bool[np.ndarray, " refits"] | None = None
-    ball: Callable[[], tuple[Float[np.ndarray, "refits rank"], PerRefit]] | None = None
+    result: RefitNumbers
+    scores: RefitValues | None = None
+    proved: RefitFlags | None = None
+    ball: Callable[[], tuple[Displacements, PerRefit]] | None = None
     step_length: PerRefit | None = None
     gradients: float = 0.0
     common_error: CommonError | None = None
-    parameters_at: Callable[[Float[np.ndarray, "refits rank"]], RefitPoints] | None = None
-    settled_by: Int[np.ndarray, " refits"] | None = None
+    parameters_at: Callable[[Displacements], RefitPoints] | None = None
+    settled_by: RefitNumbers | None = None
 
     @functools.cached_property
     def theta(self) -> RefitPoints:
@@ -209,7 +220,7 @@ def distance_of_fit(fit: Fit) -> tuple[float, bool]:
     return distance, bool(np.isfinite(distance)) and anchor.rounding.off < 0.5
 
 
-def _scale(fit: Fit) -> Float[Array, " params"]:
+def _scale(fit: Fit) -> Vector:
     """Return √H_jj."""
     return np.linalg.norm(np.asarray(fit.quadratic.factor), axis=1)
 
@@ -319,7 +330,7 @@ def _of_least_norm(fit: Fit, rows: RefitRows, batch: RefitBatch) -> RefitBatch:
 def _within(
     fit: Fit,
     index: Int[np.ndarray, " width"],
-    weights: Float[np.ndarray, " units"],
+    weights: PerUnit,
     held: Bool[np.ndarray, " width"],
 ) -> Undetermined | None:
     """Refit one fold across the directions that it leaves undetermined; None if that predicts no
@@ -347,9 +358,7 @@ def _within(
     return Undetermined(solution.theta[0], error, losses, inside)
 
 
-def undetermined_directions(
-    fit: Fit, weights: Float[np.ndarray, " units"]
-) -> Float[np.ndarray, "null rank"]:
+def undetermined_directions(fit: Fit, weights: PerUnit) -> Float[np.ndarray, "null rank"]:
     """Return the null vectors of a refit's Hessian in the fit's whitened coordinates, one a row."""
     root = np.asarray(fit.quadratic.whitener)
     F = function(fit.objective, fit.theta, weights)
@@ -363,9 +372,7 @@ def undetermined_directions(
     return vectors[:, values < 1e-9].T
 
 
-def refit_across(
-    fit: Fit, weights: Float[np.ndarray, " units"], null: Float[np.ndarray, "null rank"]
-) -> NewtonResult:
+def refit_across(fit: Fit, weights: PerUnit, null: Float[np.ndarray, "null rank"]) -> NewtonResult:
     """Minimise F(·, w) from θ̂ in displacements across the null vectors."""
     assert fit.quadratic.factor is not None
     flat = np.concatenate([fit.quadratic.null_space, null @ fit.quadratic.factor.T])

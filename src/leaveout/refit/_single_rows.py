@@ -74,7 +74,7 @@ from collections.abc import Callable
 from typing import NamedTuple, cast
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from .._runtime.jax import cached_on
 from ..linalg.design import (
@@ -86,7 +86,17 @@ from ..linalg.design import (
 )
 from ..linalg.enclosure_theorem import Ball
 from ..linalg.rounding import FUNCTION, UNIT, UP
-from ..objectives.objective import Flags, Lanes, PerLane, PerRefit, Points
+from ..objectives.objective import (
+    Flags,
+    Lanes,
+    PerLane,
+    PerRefit,
+    Points,
+    RefitFlags,
+    RefitNumbers,
+    RefitValues,
+    Selection,
+)
 from ..optimize.fit import Fit
 from ._anchor import HERD, PASS, SINGLE_UNIT, LinearFitCache, groups, linear_cache, tiles, total
 from ._enclosure import STALL_RATIO, third_term
@@ -101,17 +111,17 @@ class OneRow(NamedTuple):
     Each has the row and the weight that it loses, its predictors, and their errors.
     """
 
-    unit: Int[np.ndarray, " refits"]
+    unit: RefitNumbers
     lost_curvature: PerRefit
-    center: Float[np.ndarray, "refits ..."]
+    center: RefitValues
     half: PerRefit
     step_length: PerRefit  # λ, the length of the step
     distance: PerRefit  # D, a bound of the distance of the refit, and ρ, a bound after the step
     after: PerRefit
     kept_share: PerRefit  # 1 − q
-    inverse: Float[np.ndarray, "refits ..."]  # inverse of that; for several outputs of I − zᵀz ℓ″
+    inverse: RefitValues  # inverse of that; for several outputs of I − zᵀz ℓ″
     digits: PerRefit  # rounding error of the predictor
-    is_determined: Bool[np.ndarray, " refits"]
+    is_determined: RefitFlags
 
     def take(self, lanes: Array) -> "OneRow":
         return OneRow(*(part[lanes] for part in self))
@@ -123,13 +133,13 @@ class Row(NamedTuple):
     Vectors and matrices for several outputs.
     """
 
-    eta: Float[np.ndarray, "refits ..."]
-    slope: Float[np.ndarray, "refits ..."]
-    curvature: Float[np.ndarray, "refits ..."]
+    eta: RefitValues
+    slope: RefitValues
+    curvature: RefitValues
     norm: PerRefit  # ‖z‖, z = R⊤x
-    inner: Float[np.ndarray, "refits ..."]  # zᵀz
+    inner: RefitValues  # zᵀz
     share: PerRefit  # largest share of H that the row's curvature has, for a weight of one
-    common: Float[np.ndarray, "refits ..."] | float  # zᵀ times the whitened gradient of the fit
+    common: RefitValues | float  # zᵀ times the whitened gradient of the fit
 
 
 def one_row(fit: Fit, unit: Array, weight: Array) -> OneRow:
@@ -162,7 +172,7 @@ def one_row(fit: Fit, unit: Array, weight: Array) -> OneRow:
 
 
 def sherman_morrison_step(
-    unit: Int[np.ndarray, " refits"],
+    unit: RefitNumbers,
     lost_weight: PerRefit,
     row: Row,
     gradient_square: PerRefit | float,
@@ -221,7 +231,7 @@ def sherman_morrison_step(
     )
 
 
-def span(unit: Int[np.ndarray, " selected"]) -> Int[np.ndarray, " selected"] | slice:
+def span(unit: Selection) -> Selection | slice:
     """Index units by a slice if they follow one another, so that nothing is gathered."""
     first = int(unit[0]) if len(unit) else 0
     follow = (
@@ -249,7 +259,7 @@ ROUGH = (
 )
 
 
-def promising(anchor: LinearFitCache, look: OneRow) -> Bool[np.ndarray, " refits"]:
+def promising(anchor: LinearFitCache, look: OneRow) -> RefitFlags:
     """Mark refits whose remainder may be small: rows that lose weight, by short steps."""
     is_bounded = anchor.model.loss.fourth is not None and np.isfinite(anchor.curvature_rate)
     change = anchor.curvature_rate * look.step_length / np.sqrt(look.kept_share)
@@ -428,9 +438,9 @@ class Term(NamedTuple):
     A term from a sample has its standard error; `size` is the sum of the sizes of its parts.
     """
 
-    move: Float[np.ndarray, "refits ..."]
-    spread: Float[np.ndarray, "refits ..."]
-    size: Float[np.ndarray, "refits ..."]
+    move: RefitValues
+    spread: RefitValues
+    size: RefitValues
 
 
 class RowSample(NamedTuple):
@@ -533,7 +543,7 @@ def _of_one(
 
 
 def _itself(
-    index: Int[np.ndarray, " selected"], unit: Int[np.ndarray, " refits"]
+    index: Selection, unit: RefitNumbers
 ) -> tuple[Int[np.ndarray, " matches"], Int[np.ndarray, " matches"]]:
     """Find the refits whose own rows are among those listed, and the places of these."""
     order = np.argsort(unit)
@@ -578,7 +588,7 @@ def _of_several(
 
 def _across(
     anchor: LinearFitCache,
-    refits: Int[np.ndarray, " refits"],
+    refits: RefitNumbers,
     rows: Int[np.ndarray, " rows"],
     single: Callable[[Array], Array],
 ) -> Callable[[slice], Callable[[slice], Float[np.ndarray, "..."]]]:
@@ -619,7 +629,7 @@ def _curvature_change(curvature_rate: PerRefit | float, look: OneRow) -> PerRefi
     return curvature_rate * look.step_length / np.sqrt(look.kept_share)
 
 
-def is_short(curvature_rate: PerRefit | float, look: OneRow) -> Bool[np.ndarray, " refits"]:
+def is_short(curvature_rate: PerRefit | float, look: OneRow) -> RefitFlags:
     """Tell whether the step is short enough for the term to be valid."""
     # M max k ‖u‖, beyond which the terms after the next are not small
     return look.is_determined & (_curvature_change(curvature_rate, look) < 1.0)

@@ -41,7 +41,7 @@ from ..linalg.design import Predictors, weight_terms
 from ..linalg.iteration import Lanes, LaneState, Proposal, decrements, iterate
 from ..linalg.sparse_design import SparseDesign
 from ..objectives.batch_functions import weights_of
-from ..objectives.objective import Flags, PerLane, Points, Vector
+from ..objectives.objective import Flags, PerLane, PerUnit, Points, Selection, Vector
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows
 from ._refit_batch import CommonError, RefitBatch, join
@@ -341,7 +341,7 @@ def _light(count: Int[np.ndarray, " params"]) -> Bool[np.ndarray, " params"]:
 class LeftOut(NamedTuple):
     """Rows that lose some of their weight."""
 
-    units: Int[np.ndarray, " selected"]
+    units: Selection
     weight: Float[np.ndarray, " selected"]  # what they lose
 
 
@@ -355,10 +355,10 @@ class ProbedLeverages(NamedTuple):
     standard deviation of losses.
     """
 
-    h: Float[np.ndarray, " units"]
+    h: PerUnit
     without: Float[np.ndarray, "groups units"]
-    spread: Float[np.ndarray, " units"]
-    known_units: Int[np.ndarray, " selected"]
+    spread: PerUnit
+    known_units: Selection
     exact: Float[np.ndarray, " selected"]
     unsure: Float[np.ndarray, " selected"]
     step_curvature: float
@@ -384,7 +384,7 @@ class Probes:
         self.second = self._second()
         self.leverages = functools.cache(self._leverages)
 
-    def _second(self) -> Float[np.ndarray, " units"]:
+    def _second(self) -> PerUnit:
         """Compute t_j² Σ_k A_jk² t_k."""
         t = 1 / (1 + self.size)
         diagonal = scipy.sparse.diags_array
@@ -460,7 +460,7 @@ class Probes:
         spread = np.sqrt((count - 1) / count * np.sum((means - means.mean()) ** 2))
         return float(SAFE * spread / max(losses.std() / np.sqrt(losses.size), 1e-300))
 
-    def rows(self, units: Int[np.ndarray, " selected"]) -> LeftOut:
+    def rows(self, units: Selection) -> LeftOut:
         """Rows that lose their whole weight."""
         return LeftOut(units, self.wide_model.omega[units])
 
@@ -475,7 +475,7 @@ class Probes:
         eta = model.eta[rows.units] + h * slope / kept_share
         return eta, np.abs(slope) * np.sqrt(h / kept_share)
 
-    def loss(self, eta: Array, units: Int[np.ndarray, " selected"]) -> Array:
+    def loss(self, eta: Array, units: Selection) -> Array:
         """Losses of some rows at their predictors."""
         model = self.wide_model.model
         return model.unit_loss.derivatives(eta, model.y[units], (0,))[0]
@@ -536,7 +536,7 @@ class Probes:
             error = leverages.error_factor * np.max(errors, axis=0).sum(0)
         return reported, np.where(np.isfinite(error) & np.isfinite(reported), error, np.inf), draws
 
-    def _refit_rows(self, units: Int[np.ndarray, " selected"]) -> tuple[Array, ...]:
+    def _refit_rows(self, units: Selection) -> tuple[Array, ...]:
         """Refit some rows by solves of their own.
 
         η after one step, the step's length, η of their refits, and its change by the last step.
