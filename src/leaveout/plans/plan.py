@@ -72,7 +72,7 @@ class RefitRows(NamedTuple):
     scale: FloatArray  # []
     num_refits: IntArray  # []
 
-    def take(self, lanes: IntArray) -> "RefitRows":
+    def take(self, lanes: IntArray | slice) -> "RefitRows":
         """Select refits by their place in the batch."""
         return self._replace(
             index=self.index[lanes], weight=self.weight[lanes], held=self.held[lanes]

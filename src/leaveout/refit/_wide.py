@@ -129,7 +129,7 @@ class WideModel:
         kappa = kappa.astype(kind)
 
         def product(direction: Points, lanes: Lanes) -> Points:
-            self.products += len(lanes)
+            self.products += len(direction)
             part = lambda matrix: matrix[..., lanes] if matrix.shape[-1] > 1 else matrix
             columns = np.ascontiguousarray(direction.T)
             image = transpose @ (part(curvature) * (x @ columns))
