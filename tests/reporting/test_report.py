@@ -521,6 +521,7 @@ def test_from_the_shell(tmp_path):
     said = read(page)
     assert (
         "LO102" in said.text
+        and "How well will this model predict visits for another row?" in said.text
         and "patients.csv: 40 rows" in said.text
         and f"leaveout {' '.join(map(str, words))}" in said.text
     )

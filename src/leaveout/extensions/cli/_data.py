@@ -206,9 +206,7 @@ class Model:
                 {
                     "loo:?": lambda: lo.leave_one_out(n),
                     f"kfold:{WHOLE}": lambda k: lo.kfold(n, whole_number(k), rng=seed),
-                    "groups(?::(.*))?": lambda name: lo.groups(
-                        rows.column(name or "").astype(str).to_numpy()
-                    ),
+                    "groups(?::(.*))?": lambda name: lo.groups(rows.column(name or "").astype(str)),
                 },
             )
 
@@ -252,6 +250,7 @@ def objective(rows: FileTable, model: Model) -> tuple[lo.GLM | lo.Regression, st
             y = rows.frame.assign(**{str(model.target): y})
         else:
             X = _design(rows, model, drop_first=True)
+            y = pd.Series(y, X.index, name=model.target)
     with one_line(f"--formula {model.formula!r}: " if model.formula else ""):
         make = lo.Regression if is_regression else lo.GLM
         penalty = lo.penalties.Ridge(model.l2) if model.l2 else None
