@@ -15,7 +15,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from .namespaces import nearest
+from .namespaces import nearest, words
 from .pandas import is_pandas, pd
 
 P = ParamSpec("P")
@@ -26,83 +26,7 @@ Rng = int | np.random.Generator | None
 TABLES = {"polars": "DataFrame", "pyarrow": "table"}
 _chosen = {"output": "pandas"}
 
-WORDS = {  # words of other libraries, and what is written for them
-    "C": "a penalty is an object, such as penalty=lo.penalties.Ridge(1 / C)",
-    "alpha": "a penalty is an object, such as penalty=lo.penalties.Ridge(alpha)",
-    "cv": "the plan or the number of folds stands second, cross_validate(fit, 5); lo.sklearn.cross_validate takes cv=",
-    "data": "a formula and its table stand first, such as GLM('y ~ x', table, 'squared')",
-    "family": "the loss is named, such as loss='logistic' for the binomial family",
-    "fit_intercept": "it is intercept=",
-    "formula": "a formula and its table stand first, such as GLM('y ~ x', table, 'squared')",
-    "l1_ratio": "a penalty is an object, such as penalty=lo.penalties.ElasticNet(alpha, l1_ratio)",
-    "link": "it is one of the loss, such as loss=lo.losses.Poisson(link='identity')",
-    "max_iter": "fits iterate until they are at the minimum",
-    "n_jobs": "processes come from `with joblib.parallel_config(n_jobs=...)` around the call",
-    "n_splits": "the number of folds has no name, cross_validate(fit, 5), or is k, kfold(k=5)",
-    "shuffle": "kfold shuffles, by rng=; successive folds are blocks(k=5)",
-    "random_state": "the plan draws the folds, such as kfold(k=5, rng=0)",
-    "seed": "the plan draws the folds, such as kfold(k=5, rng=0)",
-    "solver": "the way to the minimum follows from the model",
-    "tol": "fits iterate until they are at the minimum, and refits by strategy=, such as lo.Exact(rtol)",
-    "scoring": "it is metric=; lo.sklearn.cross_validate takes scoring=",
-}
 EXAMPLES = {"plan": ", such as lo.leave_one_out() or 5", "loss": ", such as 'squared'"}
-SYNONYMS = {  # words of other libraries for arguments of ours
-    "B": "num_resamples",
-    "n_resamples": "num_resamples",
-    "alpha": "level",
-    "confidence": "level",
-    "cov_type": "kind",
-    "method": "kind",
-    "type": "kind",
-    "cluster": "groups",
-    "clusters": "groups",
-    "n_splits": "k",
-    "n_folds": "k",
-    "n_repeats": "num_repeats",
-    "repeats": "num_repeats",
-    "n_trials": "num_trials",
-    "n_components": "num_states",
-    "n_states": "num_states",
-    "random_state": "rng",
-    "seed": "rng",
-}
-# attributes of the results of other libraries, and what they are here
-ATTRIBUTES = {
-    "Fit": {
-        "params": "coef",
-        "coef_": "coef",
-        "coefficients": "coef",
-        "bse": "summary()",
-        "pvalues": "summary()",
-        "conf_int": "summary(level)",
-        "confint": "summary(level)",
-        "cov_params": "covariance()",
-        "vcov": "covariance()",
-        "aic": "lo.cross_validate(fit, lo.leave_one_out())",
-        "resid": "lo.diagnostics.studentized_residuals(fit)",
-        "cooks_distance": "lo.diagnostics.cooks_distance(fit)",
-        "get_influence": "lo.diagnostics, such as lo.diagnostics.leverage(fit)",
-        "get_prediction": "lo.interval(fit, X_new)",
-        "predict_interval": "lo.interval(fit, X_new)",
-        "predict_proba": "predict(X_new)",
-    },
-    "Estimate": {
-        "elpd": "mean, a unit's, with the other sign; to_arviz() has the sum",
-        "looic": "mean, a unit's; to_arviz() has the sum",
-        "loss": "mean, or per_unit()",
-        "mean_loss": "mean",
-        "pointwise": "per_unit()",
-        "plot_losses": "plot()",
-        "scores": "per_unit(), or metrics",
-        "se_mean": "se",
-        "std_error": "se",
-        "conf_int": "interval(level)",
-        "confint": "interval(level)",
-        "predictions": "lo.cross_predict(fit, plan)",
-        "to_frame": "table()",
-    },
-}
 
 log = logging.getLogger("leaveout")
 
@@ -179,10 +103,10 @@ def conventional(function: Callable[P, T]) -> Callable[P, T]:
 
 def _answer(word: str, parameters: Iterable[str]) -> str:
     """Say what stands for an argument that a function does not take."""
-    answers = WORDS | {
-        word: f"it is {name}=" for word, name in SYNONYMS.items() if name in parameters
+    ours = {name: name for name in parameters} | words()["synonyms"]
+    answers = words()["arguments"] | {
+        word: f"it is {name}=" for word, name in ours.items() if name in parameters
     }
-    answers |= {name: f"it is {name}=" for name in parameters}
     return nearest(word, answers) or f"there are {', '.join(f'{name}=' for name in parameters)}"
 
 
@@ -190,8 +114,8 @@ def lacking_attribute(kind: type, name: str) -> AttributeError:
     """Return the error of an attribute that results of a kind lack, with what stands for it."""
     answers = {word: f": it is {word}" for word in dir(kind) if word[0] != "_"}
     for part in kind.__mro__:
-        words = ATTRIBUTES.get(part.__name__, {})
-        answers |= {word: f": it is {answer}" for word, answer in words.items()}
+        attributes = words().get(part.__name__, {}).items()
+        answers |= {word: f": it is {answer}" for word, answer in attributes}
     return AttributeError(
         f"{kind.__name__!r} object has no attribute {name!r}{nearest(name, answers)}"
     )

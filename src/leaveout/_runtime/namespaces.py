@@ -1,7 +1,6 @@
 """Modules of public names, which are imported when they are used."""
 
 import ast
-import difflib
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -9,35 +8,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-# names of other libraries, and what is written for them
-WORDS = {
-    "loo": "lo.leave_one_out(), or lo.bayes.elpd of draws",
-    "waic": "lo.bayes.elpd of draws",
-    "LeaveOneOut": "lo.leave_one_out()",
-    "LeavePOut": "lo.random_subsets(fraction=..., num_folds=...)",
-    "leave_p_out": "lo.random_subsets(fraction=..., num_folds=...)",
-    "KFold": "lo.kfold(k=5)",
-    "RepeatedKFold": "lo.kfold(k=5, num_repeats=10)",
-    "repeated_kfold": "lo.kfold(k=5, num_repeats=10)",
-    "StratifiedKFold": "lo.stratified(k=5)",
-    "stratified_kfold": "lo.stratified(k=5)",
-    "GroupKFold": "lo.groups(labels, k=5)",
-    "group_kfold": "lo.groups(labels, k=5)",
-    "LeaveOneGroupOut": "lo.groups(labels)",
-    "leave_one_group_out": "lo.groups(labels)",
-    "TimeSeriesSplit": "lo.leave_future_out(start=...) or lo.rolling(window=...)",
-    "time_series_split": "lo.leave_future_out(start=...) or lo.rolling(window=...)",
-    "calibrate": "lo.clinical.calibration(estimate)",
-    "conformal": "lo.interval(fit, X_new) or lo.prediction_sets(fit, X_new)",
-    "predict_interval": "lo.interval(fit, X_new)",
-    "GridSearchCV": "lo.sklearn.OneFitSearchCV, or scikit-learn's with cv=lo.stratified(k=5)",
-    "lasso_path": "lo.path(model, penalties, plan)",
-    "LinearRegression": "lo.GLM(X, y, 'squared')",
-    "LogisticRegression": "lo.GLM(X, y, 'logistic'), or lo.from_sklearn of a fitted one",
-    "ols": "lo.GLM('y ~ x', table, 'squared')",
-    "glm": "lo.GLM('y ~ x', table, 'logistic')",
-    "plot_losses": "lo.plot.losses(estimate)",
-}
 # rooms whose names a user may look for at the root; the last one that has a name is named
 ROOMS = (
     *("developer", "emissions", "losses", "penalties", "sklearn", "terms", "survey"),
@@ -50,16 +20,25 @@ NEEDS_JAX = (
 )
 
 
+def words() -> dict[str, dict[str, str]]:
+    """Return the words of other libraries by their kind, with what stands for them here."""
+    import tomllib  # only where a name is wrong
+
+    return tomllib.loads(Path(__file__).with_name("words.toml").read_text("utf-8"))
+
+
 def nearest(word: str, answers: Mapping[str, str]) -> str:
     """Return the answer to the nearest word, empty if none is near."""
-    words = difflib.get_close_matches(word, answers, 1, 0.75)
-    return "".join(answers[word] for word in words)
+    import difflib  # only where a name is wrong
+
+    near = difflib.get_close_matches(word, answers, 1, 0.75)
+    return "".join(answers[word] for word in near)
 
 
 def place_of(name: str, room_of: Callable[[str], Any], names: list[str]) -> str:
     """Say where a name stands that the root lacks, or which of its `names` is near."""
     places = {word: f"lo.{room}.{word}" for room in ROOMS for word in room_of(room).__all__}
-    places |= {word: f"lo.{word}" for word in names} | WORDS
+    places |= {word: f"lo.{word}" for word in names} | words()["names"]
     return nearest(
         name.lower(), {word.lower(): f": it is {place}" for word, place in places.items()}
     )
