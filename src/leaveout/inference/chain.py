@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Float, Int, Scalar, Shaped
 
 from .._runtime.jax import Arrays, Module, static
 from ..objectives.objective import aligned_copy
+from .lanes import SMALLEST_NORMALISER
 
 __all__ = [
     "Layout",
@@ -34,7 +35,6 @@ __all__ = [
 __dir__ = __all__.copy
 
 MAX_SCAN_LANES = 128  # lanes of one scan; more lanes go in parts
-SMALLEST_NORMALISER = 1e-300  # a normaliser that underflows makes log Z infinite, not its gradient
 
 
 class Layout(Module):

@@ -22,7 +22,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._runtime.jax import Arrays
 from .._runtime.signatures import readable
-from .chain import SMALLEST_NORMALISER, Layout, StatePosterior
+from .chain import Layout, StatePosterior
+from .lanes import SMALLEST_NORMALISER
 from .sparse import SparseFeatures
 
 __all__ = [

@@ -14,7 +14,7 @@ pytest.importorskip("numba")
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """Chains of any length are passed over by the loops."""
-    monkeypatch.setattr(expected_counts, "LONG", 0)
+    monkeypatch.setattr(expected_counts, "LONG_CHAIN", 0)
 
 
 @pytest.mark.parametrize("repeats", [True, False])
@@ -59,7 +59,7 @@ def test_as_in_numpy(monkeypatch):
     ours = expected_counts.evaluate(events(n), theta, weights, units)
     whole = expected_counts.evaluate(events(n), theta, (weights > 0) * 1.0, units)
     hessian = events(n).hessians(vector[None], np.ones((1, n)))
-    monkeypatch.setattr(expected_counts, "LONG", n)
+    monkeypatch.setattr(expected_counts, "LONG_CHAIN", n)
     plain = events(n).hessians(vector[None], np.ones((1, n)))
     np.testing.assert_allclose(hessian, plain, rtol=1e-8, atol=1e-8 * np.abs(plain).max())
     for found, w in ((ours, weights), (whole, (weights > 0) * 1.0)):
@@ -86,7 +86,7 @@ def test_estimates_are_the_same(monkeypatch):
         refit: lo.cross_validate(made(), lo.blocks(size=60), strategy=refit)
         for refit in (lo.Certified(), lo.NoUpdate())
     }
-    monkeypatch.setattr(expected_counts, "LONG", 300)
+    monkeypatch.setattr(expected_counts, "LONG_CHAIN", 300)
     for refit, cv in ours.items():
         plain = lo.cross_validate(made(), lo.blocks(size=60), strategy=refit)
         np.testing.assert_allclose(cv.losses, plain.losses, rtol=1e-5)

@@ -13,7 +13,6 @@ from jaxtyping import Array, Bool, Float, Int, Scalar
 
 from ..._runtime.jax import Arrays, Module, PyTree, compile_static
 from ...inference.chain import (
-    SMALLEST_NORMALISER,
     Layout,
     Potentials,
     StatePosterior,
@@ -22,6 +21,7 @@ from ...inference.chain import (
     log_partition,
     posterior,
 )
+from ...inference.lanes import SMALLEST_NORMALISER
 from ...inference.moments import covariance
 from ...inference.sparse import ColumnFeatures, SparseFeatures, to_columns
 from ...objectives.objective import ravel, unravel
@@ -29,7 +29,7 @@ from ...objectives.objective import ravel, unravel
 # numbers of an array that fits into a cache beside ten others (halves a product for 62,848 steps
 # and 13 labels)
 LATTICE_ENTRIES = 2**17
-RANGE = 500.0  # difference of scores beyond which probabilities underflow
+SCORE_RANGE = 500.0  # difference of scores beyond which probabilities underflow
 
 Places = Float[Array, "rows lanes"]
 Scores = Float[Array, "rows lanes labels"]
@@ -71,7 +71,7 @@ def lay_out(
         finite = np.zeros((1, 1))
     else:
         finite = np.where(np.isfinite(scores), scores, np.nan)
-    zeros = bool(np.max(np.nanmax(finite, 1) - np.nanmin(finite, 1)) > RANGE)
+    zeros = bool(np.max(np.nanmax(finite, 1) - np.nanmin(finite, 1)) > SCORE_RANGE)
     parts = max(1, round(len(codes) * num_labels / LATTICE_ENTRIES))
     where = layout(lengths, zeros, parts=parts)
     laid = where.lay_out

@@ -32,7 +32,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from ...inference.chain import SMALLEST_NORMALISER
+from ...inference.lanes import SMALLEST_NORMALISER
 from ...objectives.closed_form import AbstractByArrays
 
 Vector = Float[np.ndarray, " params"]

@@ -52,7 +52,7 @@ from ._base import (
     clusters,
 )
 
-KINDS = "diagonal", "full", "spherical", "tied"
+COVARIANCES = "diagonal", "full", "spherical", "tied"
 LOG_TAU = math.log(2 * math.pi)
 MatrixArray = Float[Array, "... n n"]
 SKEW = 1e-6  # largest asymmetry by rounding of a matrix whose diagonal is one
@@ -172,9 +172,9 @@ class CovarianceKind(Module):
 
     def __init__(self, emission: str, covariance: "str | ArrayLike"):
         if isinstance(covariance, str):
-            if covariance not in KINDS:
+            if covariance not in COVARIANCES:
                 raise ValueError(
-                    f"{emission}: covariance must be one of {', '.join(KINDS)}, or an array; got {covariance!r}."
+                    f"{emission}: covariance must be one of {', '.join(COVARIANCES)}, or an array; got {covariance!r}."
                 )
             self.kind = covariance
             self.value = None

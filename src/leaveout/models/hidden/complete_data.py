@@ -39,7 +39,7 @@ from ...objectives.objective import (
 )
 from ..emissions._base import AbstractEmission, AbstractWithPrior, times
 
-TINY = 1e-100  # length of a complex step
+COMPLEX_STEP = 1e-100  # length of a complex step
 DIFFERENCE = (
     1e-3  # step of differences of first derivatives, whose error goes with its fourth power
 )
@@ -152,12 +152,12 @@ class CompleteData:
                     out[self.parts[name][0], k] = self._pull(point[None], name, slope[None])[0]
             return out.T
         directions = np.zeros((len(self.places), self.num_params))
-        directions[np.arange(len(self.places))[:, None], self.places] = TINY
+        directions[np.arange(len(self.places))[:, None], self.places] = COMPLEX_STEP
         size = max(1, TABLE_ENTRIES // max(1, len(self.places) * seen[0].size))
         for group in (slice(k, k + size) for k in range(0, len(points), size)):
             steps = points[group] + 1j * directions[:, None]
             tables = self.tables(steps.reshape(-1, self.num_params))
-            slopes = _finite(tables.imag / TINY).reshape(*steps.shape[:2], *seen.shape[1:])
+            slopes = _finite(tables.imag / COMPLEX_STEP).reshape(*steps.shape[:2], *seen.shape[1:])
             by_place = np.einsum("grkf,rkf->gkr", slopes, seen[group])
             np.add.at(out[:, group], self.places, by_place)
         return out.T
@@ -174,12 +174,12 @@ class CompleteData:
         for k in range(shape[-1] if mixed else 1):
             direction = np.zeros(shape)
             if mixed:
-                direction[..., k] = TINY
+                direction[..., k] = COMPLEX_STEP
             else:
-                direction[...] = TINY
+                direction[...] = COMPLEX_STEP
             steps = points.astype(complex)
             steps[:, place] += 1j * direction.ravel()
-            changes = _finite(np.asarray(terms(self.natural(steps, name))).imag / TINY)
+            changes = _finite(np.asarray(terms(self.natural(steps, name))).imag / COMPLEX_STEP)
             if mixed:
                 out[..., k] = changes.reshape(*out.shape[:-1], -1).sum(-1)
             else:
@@ -246,12 +246,12 @@ class CompleteData:
 
     def chain_slopes(self, points: Numbers) -> Numbers:
         """Derivatives of the logarithms, `[refits, chain, states + states²]`."""
-        directions = TINY * np.eye(self.num_params)[self.chain]
+        directions = COMPLEX_STEP * np.eye(self.num_params)[self.chain]
         steps = (points[:, None] + 1j * directions).reshape(-1, self.num_params)
         initial, transition = self.logs(steps)
         K = self.num_states
         slopes = np.concatenate([initial, transition.reshape(len(steps), K * K)], axis=1)
-        return _finite(slopes.imag / TINY).reshape(len(points), len(self.chain), K + K * K)
+        return _finite(slopes.imag / COMPLEX_STEP).reshape(len(points), len(self.chain), K + K * K)
 
     def with_prior(self, counts: ExpectedCounts) -> np.ndarray:
         """Counts of first states and moves, with those of the prior, `[refits, logarithms]`."""
@@ -357,8 +357,8 @@ class DerivedData(CompleteData):
         thetas = points[:, self.columns]
         if not np.iscomplexobj(points):
             return np.asarray(_tables(self.model, thetas))
-        real, slopes = _table_slopes(self.model, thetas.real, thetas.imag / TINY)
-        return np.asarray(real) + 1j * TINY * np.asarray(slopes)
+        real, slopes = _table_slopes(self.model, thetas.real, thetas.imag / COMPLEX_STEP)
+        return np.asarray(real) + 1j * COMPLEX_STEP * np.asarray(slopes)
 
     def prior(self, points: Numbers) -> np.ndarray:
         return np.asarray(_priors(self.model, points[:, self.columns])).real

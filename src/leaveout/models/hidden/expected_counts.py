@@ -19,10 +19,10 @@ from ...inference.lanes import ChainSums, chain_sums, sum_by_row
 from ...objectives.closed_form import STENCIL
 from ...objectives.objective import Matrix, PerUnit, Vector
 from ..emissions._base import times
-from .complete_data import TINY, ExpectedCounts, Numbers, complete_data
+from .complete_data import COMPLEX_STEP, ExpectedCounts, Numbers, complete_data
 from .hidden import mixture
 
-LONG = 2**12  # steps beyond which loops are compiled
+LONG_CHAIN = 2**12  # steps beyond which loops are compiled
 RARE = 1e-30  # least probability with which four steps without a normaliser cannot underflow
 COUNT_DIFFERENCE = 1e-4  # step of differences of counts, whose error goes with its fourth power
 TANGENT_ENTRIES = 2**18  # numbers in one array of a group of tangents
@@ -176,7 +176,7 @@ def _count_tangents(
     """Derivatives of the expected counts along every parameter, in groups, and the counts: by
     complex steps, or by differences, as compiled passes are of real numbers.
     """
-    shifts, shares = np.array([1j * TINY]), np.array([-1j / TINY])
+    shifts, shares = np.array([1j * COMPLEX_STEP]), np.array([-1j / COMPLEX_STEP])
     size = _group_size(hmm)
     compiled = compiled_passes(hmm) is not None
     if compiled:
@@ -198,10 +198,10 @@ def _count_tangents(
 
 def jacobian(hmm: Any, point: Vector) -> Float[np.ndarray, "units params"]:
     """Compute ∂²F/∂θ∂w_n at weights one."""
-    steps = point + 1j * TINY * np.eye(len(point))
+    steps = point + 1j * COMPLEX_STEP * np.eye(len(point))
     size = _group_size(hmm)
     groups = (steps[k : k + size] for k in range(0, len(point), size))
-    return -np.concatenate([_weight_slopes(hmm, group).imag / TINY for group in groups]).T
+    return -np.concatenate([_weight_slopes(hmm, group).imag / COMPLEX_STEP for group in groups]).T
 
 
 def _weight_slopes(hmm: Any, points: Numbers) -> Numbers:
@@ -241,7 +241,7 @@ def _move_slopes(hmm: Any, points: Numbers, emission: Numbers, sums: ChainSums) 
 
 def is_long(hmm: Any) -> bool:
     """Tell whether compiled passes would be quicker."""
-    return hmm.drop == "observation" and not hmm.states.zeros and hmm.num_steps > LONG
+    return hmm.drop == "observation" and not hmm.states.zeros and hmm.num_steps > LONG_CHAIN
 
 
 @cached_on

@@ -29,7 +29,7 @@ from ..emissions.gaussian import MATRIX
 Steps = np.ndarray | pd.Series  # one value for each step or site, in the type of the data
 Table = np.ndarray | pd.DataFrame  # several values
 Shape = tuple[int, ...]
-KINDS = "response", "state"  # kinds of predictions
+PREDICTIONS = "response", "state"  # kinds of predictions
 # share of a usual value below which a probability, a rate or a variance is at the boundary
 BOUNDARY_SHARE = 1e-6
 IDLE_STATE_COUNT = 1.0  # expected observations below which a state explains nothing
@@ -459,7 +459,7 @@ class AbstractHiddenStates(AbstractObjective):
 
     def check_kind(self, kind: str, targets: str) -> None:
         """Raise ValueError if there are no predictions of this kind."""
-        if self.local or kind not in KINDS:
+        if self.local or kind not in PREDICTIONS:
             raise ValueError(
                 f'{type(self).__name__}: predictions are of {targets}, kind "response" (means) or "state"; got {kind!r} with '
                 f"drop={self.drop!r}."
@@ -517,7 +517,11 @@ class AbstractHiddenStates(AbstractObjective):
     def units(self) -> Units:
         names = self.labels.units(self.drop)
         seen = self.seen_wholes() if self.local else np.asarray(self.dense).ravel()
-        facts: dict[str, Any] = {"kinds": KINDS, "response": self.x, "score": self.emission.score}
+        facts: dict[str, Any] = {
+            "kinds": PREDICTIONS,
+            "response": self.x,
+            "score": self.emission.score,
+        }
         facts["observed"] = None if seen.all() else seen  # units with an observation to score
         if self.drop == "sequence":
             chains: Any = self
