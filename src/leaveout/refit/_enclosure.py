@@ -552,16 +552,16 @@ def _contraction(state: CertifiedBatch, lanes: Lanes) -> PerLane:
     change = weight_terms(omega, curvature - anchor.curvature).astype(np.float32)
     penalty_change = None
     if model.norms is not None:
-        bent = model.norms.hessian(theta) - model.norms.hessian(anchor.theta[None])
-        penalty_change = kappa[:, None, None] * bent
+        hessian_change = model.norms.hessian(theta) - model.norms.hessian(anchor.theta[None])
+        penalty_change = kappa[:, None, None] * hessian_change
     v = np.random.default_rng(0).standard_normal(len(anchor.root)) * np.ones((len(lanes), 1))
     largest = np.zeros(len(lanes))
     before = None
     for _ in range(LANCZOS_STEPS):
         image = anchor.gradient_of_slopes(apply_curvature(change, anchor.predictor_moves(v)))
         if penalty_change is not None:
-            moved = np.einsum("rp,rpq->rq", v @ anchor.root, penalty_change)
-            image = image + moved @ anchor.root.T
+            push = np.einsum("rp,rpq->rq", v @ anchor.root, penalty_change)
+            image = image + push @ anchor.root.T
         if before is not None:  # v = A⁻¹ before: vᵀAv is known
             norm = np.maximum(np.sum(v * before, axis=1), 1e-300)
             largest = np.maximum(largest, np.abs(np.sum(v * image, axis=1)) / norm)
