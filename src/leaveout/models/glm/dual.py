@@ -3,17 +3,19 @@ as there are rows.
 
     F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀβ + b + o_n, y_n) + κ(w) ½ Σ_j r_j β_j²,      r_j > 0
 
-In any refit β = R⁻¹Xᵀa, as directions orthogonal to these change the penalty only. With X R⁻¹Xᵀ = Q
-Λ Qᵀ, a = Q Λ^{-½} u, a refit has the rows z_n of Q Λ^½ and the penalty ½ ‖u‖². No matrix of the
-columns is formed. With an intercept the columns are centred first, so that it is not collinear with
-the rows z_n.
+In any refit β = R⁻¹Xᵀa, as directions orthogonal to these change the penalty only. With a pivoted
+Cholesky factor, X R⁻¹Xᵀ = Z Zᵀ, and a = Z₁⁻ᵀu on the pivots, whose rows are Z₁, a refit has the rows
+z_n of Z and the penalty ½ ‖u‖². No matrix of the columns is formed. With an intercept the columns
+are centred first, so that it is not collinear with the rows z_n.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
+import scipy
 from jaxtyping import Float
 
 from ..._runtime.jax import jnp, static
@@ -41,10 +43,10 @@ class DualGLM(AbstractRegression):
     shown = "GLM"
     original: AbstractRegression = static()
     ridge: PerFeature
-    # QΛ^{-½}, or with an intercept its rows less their mean by the weights
+    # Z₁⁻ᵀ at the pivots; with an intercept rows less their sum, by the weights
     row_basis: Float[Array, "units rank"]
     mean: PerFeature  # of the columns; zero without an intercept
-    # sums over columns and eigenvectors are off by so many units, which proofs count as columns
+    # sums over columns and the factor are off by so many units, which proofs count as columns
     further_columns: int = static()
 
     def __init__(self, original: AbstractRegression):
@@ -54,28 +56,36 @@ class DualGLM(AbstractRegression):
         weight = original.row_weights
         share = original.intercept * weight / weight.sum()
         mean = original.lines.pull(share[None])[0, : len(ridge)]
-        values, vectors = np.linalg.eigh(_gram(original, ridge, mean, share))
-        good = values > 1e-15 * len(values) * values[-1]  # what is less is rounding
-        root = np.sqrt(values[good])
-        row_basis = vectors[:, good] / root
+        gram = _gram(original, ridge, mean, share)
+        largest = _largest_eigenvalue(lambda v: gram @ v, len(gram))
+        # pivots below their rounding count as zero
+        factor, pivots, rank, _ = scipy.linalg.lapack.dpstrf(gram, lower=1)
+        inverse = np.tril(scipy.linalg.lapack.dtrtri(factor[:rank, :rank], lower=1)[0])
+        place = pivots - 1
+        rows = np.empty((len(gram), rank))
+        rows[place] = np.tril(factor)[:, :rank]
+        row_basis = np.zeros_like(rows)
+        row_basis[place[:rank]] = inverse.T
+        row_basis -= np.outer(share, row_basis.sum(0))
         new: dict[str, Any] = {
             "original": original,
             "ridge": ridge,
             "mean": mean,
-            "row_basis": as_stored(row_basis - np.outer(share, row_basis.sum(0))),
+            "row_basis": as_stored(row_basis),
         }
-        new["design"] = as_stored(_with_ones(vectors[:, good] * root, original.intercept))
+        new["design"] = as_stored(_with_ones(rows, original.intercept))
         new["penalty"] = around(original.penalty, Ridge(1.0))
-        new["names"] = tuple(f"u{k}" for k in range(len(root)))
+        new["names"] = tuple(f"u{k}" for k in range(rank))
         # between norms of coordinates and of moves
-        spread = np.sqrt((values[-1] + 1) / (values[good][0] + 1))
+        least = 1 / _largest_eigenvalue(lambda v: (row_basis @ v) @ row_basis, rank)
+        spread = np.sqrt((largest + 1) / (least + 1))
         if len(ridge) > GRAM_COLUMNS:
             terms = GRAM_COLUMNS + len(ridge) / GRAM_COLUMNS
         else:
             terms = len(ridge)
         if isinstance(original.design, SparseDesign):
             terms = int(np.diff(original.design.csr.indptr).max())
-        new["further_columns"] = math.ceil((terms + len(root)) * spread)
+        new["further_columns"] = math.ceil((terms + rank) * spread)
         vars(self).update(new)
 
     @property
@@ -161,6 +171,14 @@ def ridge_strengths(model: Any) -> PerFeature | None:
     if diagonal is not None and np.all(np.asarray(diagonal) > 0):
         return np.array(diagonal, float)
     return None
+
+
+def _largest_eigenvalue(product: Callable[[Array], Array], size: int) -> float:
+    """Estimate the largest eigenvalue of a matrix by its products with a vector."""
+    vector = np.random.default_rng(0).standard_normal(size)
+    for _ in range(30):  # steps of the power method, after which it is short by a tenth at most
+        vector = product(vector / np.linalg.norm(vector))
+    return float(np.linalg.norm(vector))
 
 
 def _gram(
