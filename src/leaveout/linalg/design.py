@@ -213,7 +213,10 @@ class SingleOutput(abc.ABC):
 
     def whiten(self, units: Array | slice, root: Directions) -> Float[Array, "... rank"]:
         """Compute root x_n of the listed units."""
-        return self.rows(units) @ root.T
+        rows = self.rows(units)
+        # NumPy would multiply a stack of matrices one after the other
+        whitened = rows.reshape(-1, rows.shape[-1]) @ root.T
+        return whitened.reshape(*rows.shape[:-1], -1)
 
     def gram(self, omega: RefitUnits, curvature: Array) -> RefitMatrices:
         """Compute Σ_n ω_n c_n x_n x_nᵀ."""

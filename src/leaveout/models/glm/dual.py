@@ -4,9 +4,9 @@ as there are rows.
     F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀβ + b + o_n, y_n) + κ(w) ½ Σ_j r_j β_j²,      r_j > 0
 
 In any refit β = R⁻¹Xᵀa, as directions orthogonal to these change the penalty only. With a pivoted
-Cholesky factor, X R⁻¹Xᵀ = Z Zᵀ, and a = Z₁⁻ᵀu on the pivots, whose rows are Z₁, a refit has the rows
-z_n of Z and the penalty ½ ‖u‖². No matrix of the columns is formed. With an intercept the columns
-are centred first, so that it is not collinear with the rows z_n.
+Cholesky factor, X R⁻¹Xᵀ = Z Zᵀ, and a = Z₁⁻ᵀu on the pivots, whose rows of Z are Z₁, a refit has
+the rows z_n of Z and the penalty ½ ‖u‖². No matrix of the columns is formed. With an intercept the
+columns are centred first, so that it is not collinear with the rows z_n.
 """
 
 import math
