@@ -10,7 +10,7 @@ import gzip
 import hashlib
 import importlib.util
 import os
-from importlib.resources import as_file, files
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -48,106 +48,11 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-TRAFFIC = (
-    "https://raw.githubusercontent.com/ShubhamDalvi1999/Traffic_Analysis_On_Match_Days/ef65600"
-)
-UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases"
-B3 = "https://raw.githubusercontent.com/mbarnes1/B3/a3053c0/bootstraps"
 HOSPITALS = "cleveland", "hungarian", "switzerland", "va"
-WNUT = "https://raw.githubusercontent.com/leondz/emerging_entities_17/e52a2d2"
-EWT = "https://raw.githubusercontent.com/UniversalDependencies/UD_English-EWT/15d613d"
-BNPY = "https://raw.githubusercontent.com/bnpy/bnpy/ffc2242/bnpy/datasets"
-PARTICLES = "https://github.com/cecilia-balocchi/particle-optimization"
 # marks files that cannot be fetched, as their source has another form
 DERIVATION_MARK = "derived from"
-
-# file: (SHA-256, source)
-REGISTRY = {
-    "adult/adult.data": (
-        "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
-        f"{UCI}/adult/adult.data",
-    ),
-    "b3_bootstraps/census.mat": (
-        "3d8616ebe49f9d37f43ee4fbbe92a9174383478c6436eeb4708a12fee7c1b056",
-        f"{B3}/census",
-    ),
-    "b3_bootstraps/heart.mat": (
-        "a83b16b366726c291e40f5e7d34eb985e8403f882db1380b48440d9822cd37b7",
-        f"{B3}/heart",
-    ),
-    "b3_bootstraps/synthetic.mat": (
-        "da29d911a9e11b60316a6c5055700bfe06a37a117740be3907538df59533632b",
-        f"{B3}/synthetic",
-    ),
-    "dodgers/Dodgers.data": (
-        "62c3853294fd97d229a92bb321b2cc91b4141c8956d6e77ce88ce8eed9e8d46d",
-        f"{TRAFFIC}/Dodgers.data",
-    ),
-    "dodgers/Dodgers.events": (
-        "6e5ad47fb132e01e9e98bb89869830147676972a06bc86521e60cf7c41318199",
-        f"{TRAFFIC}/Dodgers.events",
-    ),
-    "heart_failure/heart.csv": (
-        "948420b084d8a3a0ca42b8419fce9aee175879e43f8aedf712377899a67aa49b",
-        "https://raw.githubusercontent.com/Lineax17/r-heart-disease/6319a92/data/heart.csv",
-    ),
-    "heart_uci/processed.cleveland.data": (
-        "a74b7efa387bc9d108d7d0115d831fe9b414b29ae7124f331b622b4efa0427c8",
-        f"{UCI}/heart-disease/processed.cleveland.data",
-    ),
-    "heart_uci/processed.hungarian.data": (
-        "d1ad108f785768cd3d7e82dc522e6f5a61eea93cccfb3a46ee8076f73fc3d796",
-        f"{UCI}/heart-disease/processed.hungarian.data",
-    ),
-    "heart_uci/processed.switzerland.data": (
-        "834a405ccf5b66ab4056bb77794adc8df0b7125186454c0a1d002d33c6c3b314",
-        f"{UCI}/heart-disease/processed.switzerland.data",
-    ),
-    "heart_uci/processed.va.data": (
-        "e7c93d8d0d2acdadfa4c5e8de768e2191e7f618b952e29623f1f0d5949ff6b8f",
-        f"{UCI}/heart-disease/processed.va.data",
-    ),
-    "philly_crime/philly_counts.csv": (
-        "33929a00fd36929b3dd8ada2a81cc0525063033f91f76b08f821487ac3d0176c",
-        f"{DERIVATION_MARK} crime_tract2019.rdata in {PARTICLES}",
-    ),
-    "philly_crime/philly_edges.csv": (
-        "48b73e7eb0c7dabfabea9fa981ca60e47484097341d920198728c1af8abf1f6d",
-        f"{DERIVATION_MARK} A_block_density.csv in {PARTICLES}",
-    ),
-    "mocap6/sensor_data_per_tstep.csv": (
-        "d5c3feaa8898dd673ddca1878afef25fde9b0c5fa628c0dc8abbb7834a617568",
-        f"{BNPY}/mocap6/sensor_data_per_tstep.csv",
-    ),
-    "mocap6/actions_per_tstep.csv": (
-        "7dc8c35237ccc3b45d86ce976f5a38edddedc1fd88eab3957832e0a9be8410d8",
-        f"{BNPY}/mocap6/actions_per_tstep.csv",
-    ),
-    "ud_ewt/en_ewt-ud-train.conllu": (
-        "3fb78e2b55482c8ee00caa653af436c88c9e5bc9a73ce26e4ae3ddc79d2b7e7b",
-        f"{EWT}/en_ewt-ud-train.conllu",
-    ),
-    "ud_ewt/en_ewt-ud-dev.conllu": (
-        "531a54ff90d6ab12201c5a50c3e78e6ddac4de69abc4bce5d275d3cd29efe2b6",
-        f"{EWT}/en_ewt-ud-dev.conllu",
-    ),
-    "ud_ewt/en_ewt-ud-test.conllu": (
-        "e266e515a0a7547657ed3d90d9ba46487d6bd251f27ad4269d4e8a427c8555cd",
-        f"{EWT}/en_ewt-ud-test.conllu",
-    ),
-    "wnut17/wnut17train.conll": (
-        "731820e13f71af324c6b55a1575ec2ce59fbaa2a0806f8f0400b98d56cd6a7a5",
-        f"{WNUT}/wnut17train.conll",
-    ),
-    "wnut17/emerging.dev.conll": (
-        "e053b752b8155113ca66e7db08af5f2f5f43ab993694e4774f1ec5bad42312d8",
-        f"{WNUT}/emerging.dev.conll",
-    ),
-    "wnut17/emerging.test.annotated": (
-        "2aa79b764e56ec9264a1b30fdd9b70195bd00ff400b62edd8f399d5f13c178f0",
-        f"{WNUT}/emerging.test.annotated",
-    ),
-}
+TABLES = tomllib.loads(Path(__file__).with_name("datasets.toml").read_text("utf-8"))
+REGISTRY = TABLES["files"]  # file: (SHA-256, source)
 
 
 class Areas(NamedTuple):
@@ -261,23 +166,7 @@ def adult() -> "pd.DataFrame":
     """
     import pandas as pd
 
-    names = [
-        "age",
-        "workclass",
-        "fnlwgt",
-        "education",
-        "education_num",
-        "marital_status",
-        "occupation",
-        "relationship",
-        "race",
-        "sex",
-        "capital_gain",
-        "capital_loss",
-        "hours_per_week",
-        "native_country",
-        "income",
-    ]
+    names = TABLES["columns"]["adult"]
     return pd.read_csv(
         path("adult/adult.data"), header=None, names=names, skipinitialspace=True, na_values="?"
     )
@@ -424,8 +313,7 @@ def earthquakes() -> "pd.DataFrame":
     """
     import pandas as pd
 
-    with as_file(files("leaveout") / "data" / "earthquakes.csv") as file:
-        return pd.read_csv(file)
+    return pd.read_csv(Path(__file__).with_name("earthquakes.csv"))
 
 
 def heart_failure() -> "pd.DataFrame":
@@ -470,22 +358,7 @@ def heart_uci() -> "pd.DataFrame":
     """
     import pandas as pd
 
-    names = [
-        "age",
-        "sex",
-        "cp",
-        "trestbps",
-        "chol",
-        "fbs",
-        "restecg",
-        "thalach",
-        "exang",
-        "oldpeak",
-        "slope",
-        "ca",
-        "thal",
-        "num",
-    ]
+    names = TABLES["columns"]["heart_uci"]
     parts = []
     for hospital in HOSPITALS:
         frame = pd.read_csv(
