@@ -613,12 +613,9 @@ def _join(fit: Fit, parts: list[tuple[np.ndarray, Fit, RefitBatch]]) -> RefitBat
         return np.concatenate(centers)[order], np.concatenate(radii)[order]
 
     names = ("error", "result", "scores", "proved", "step_length", "settled_by")
-    return RefitBatch(
-        lambda: collect("theta"),
-        ball=ball,
-        gradients=sum(batch.gradients for *_, batch in parts),
-        **{name: collect(name) for name in names},
-    )
+    columns: dict[str, Any] = {name: collect(name) for name in names}
+    gradients = sum(batch.gradients for *_, batch in parts)
+    return RefitBatch(lambda: collect("theta"), ball=ball, gradients=gradients, **columns)
 
 
 @cached_on
