@@ -42,7 +42,7 @@ from sklearn import linear_model, metrics
 from sklearn.gaussian_process import GaussianProcessRegressor, kernels
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import StandardScaler, normalize
 
 import leaveout as lo
 
@@ -122,6 +122,36 @@ def leave_one_out_10000_x_50_certified() -> tuple[Call, Call]:
 @row("by hand")
 def leave_one_out_2000_x_400_certified() -> tuple[Call, Call]:
     return leave_one_out(2000, 400, lo.Certified())
+
+
+@row("without class weights")
+def leave_one_out_of_balanced_classes_6000_x_100() -> tuple[Call, Call]:
+    X, y, fit = logistic(6000, 100)
+    balanced = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0), class_weight="balanced"))
+    plan = lo.leave_one_out(6000)
+    return lambda: lo.cross_validate(balanced, plan), lambda: lo.cross_validate(fit, plan)
+
+
+@row("by hand, from the matrix of the rows")
+def leave_one_out_600_x_20000_sparse() -> tuple[Call, Call]:
+    random = np.random.default_rng(0)
+    X = scipy.sparse.random_array((600, 20_000), density=0.004, rng=random, format="csr")
+    X = normalize(X)  # as texts are
+    y = (random.random(600) < 0.4) * 1.0
+    fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0)))
+    eta = X @ fit.parameters["coef"] + fit.parameters["intercept"]
+
+    def by_hand() -> np.ndarray:
+        mean = scipy.special.expit(eta)
+        curvature = mean * (1 - mean)
+        # an intercept that is next to free
+        inverse = np.linalg.inv((X @ X.T).toarray() + 1e6 + np.diag(1 / curvature))
+        leverage = 1 / curvature - np.diag(inverse) / curvature**2
+        held = eta + leverage * (mean - y) / (1 - curvature * leverage)
+        return np.logaddexp(0, held) - y * held
+
+    plan = lo.leave_one_out(600)
+    return lambda: lo.cross_validate(fit, plan), by_hand
 
 
 @row("scikit-learn's fit")
