@@ -167,6 +167,11 @@ QUADRATIC = [
     "whiten",
     "whitener",
 ]
+# Calls whose arrays are Series and DataFrames under labels now: those that have moved since, and
+# those that have not.
+LABELLED = ("leverage", "cooks_distance", "studentized_residuals")
+LABELLED_IN_PLACE = ("cross_predict", "per_unit")
+ARRAY_METHODS = ("reshape", "flatten", "ravel")
 METRIC_COLUMNS = (*METRICS.values(), "lower", "upper")
 EVERYWHERE = {"seed": "rng"}
 NAMESPACES = ("clinical", "bayes", "diagnostics", "terms", "survey", "validation", "developer")
@@ -236,7 +241,7 @@ class Source:
             if isinstance(node, ast.Import | ast.ImportFrom):
                 edits += self._imports(node)
             elif isinstance(node, ast.Call):
-                edits += self._call(node)
+                edits += [*self._call(node), *self._by_position(node)]
             elif isinstance(node, ast.Attribute):
                 edits += self._moved(node)
                 edits += [*self._values(node), *self._quadratic(node)]
@@ -375,6 +380,45 @@ class Source:
         if is_call or (re.search(r"(^|\.)(fit|fitted)$", receiver) and receiver not in ROOT_FITS):
             start = self.span(node)[1] - len(node.attr)
             yield Edit(start, start, "quadratic.")
+
+    def _by_position(self, node: ast.Call) -> Iterator[Edit]:
+        """Yield the array of a result that has labels now, where places of it are asked for."""
+        name = self.public_name(node.func)
+        if name is None and isinstance(node.func, ast.Attribute):
+            name = node.func.attr if node.func.attr == "per_unit" else None
+        if name not in LABELLED + LABELLED_IN_PLACE:
+            return
+        uses = [self._parents.get(node)]
+        place = [node]
+        if isinstance(uses[0], ast.Tuple):
+            place.append(uses[0])
+            uses = [self._parents.get(uses[0])]
+        if isinstance(uses[0], ast.Assign):
+            (target,) = uses[0].targets[:1]
+            if len(place) == 2 and isinstance(target, ast.Tuple):
+                target = target.elts[place[1].elts.index(node)]
+            uses = [
+                self._parents.get(other)
+                for other in ast.walk(self.tree)
+                if isinstance(target, ast.Name)
+                and isinstance(other, ast.Name)
+                and other.id == target.id
+            ]
+        if any(self._takes_places(use, name in LABELLED) for use in uses):
+            end = self.span(node)[1]
+            yield Edit(end, end, ".to_numpy()")
+
+    @staticmethod
+    def _takes_places(use: ast.AST | None, by_names: bool) -> bool:
+        """Say whether an array is asked for places; variables may be places or labels."""
+        if isinstance(use, ast.Attribute):
+            return use.attr in ARRAY_METHODS
+        if not isinstance(use, ast.Subscript):
+            return False
+        if isinstance(use.slice, ast.Name):
+            return by_names
+        is_text = isinstance(use.slice, ast.Constant) and isinstance(use.slice.value, str)
+        return not is_text and not isinstance(use.slice, ast.JoinedStr | ast.List)
 
     def _metric(self, node: ast.Subscript) -> Iterator[Edit]:
         """Yield the place of a metric in the table of an estimate."""

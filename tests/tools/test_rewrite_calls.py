@@ -20,12 +20,14 @@ BEFORE = [
     "lo.covariance(fit, cov_type='HC1')",
     "lo.sklearn.cross_validate(model, X, y, cv=3, refit=lo.Exact())",
     "other.cross_validate(fit, plan, lo.Exact())",
+    "lo.cross_predict(fit, plan)[:, 1] - lo.leverage(fit)[k] + cv.per_unit().reshape(-1, 1)",
+    "lo.cross_predict(fit, plan)[label] + lo.diagnostics.leverage(fit)[k] + cv.per_unit()['a']",
     "lo.fit(model).at(cv.fit.root @ fit.whiten(u)) + fit.quadratic.at(u) + fit.vector",
 ]
 AFTER = [
     "lo.cross_validate(fit, lo.kfold(9, 3, rng=4), strategy=lo.Exact())",
     'lo.clinical.validate(fit, method="bootstrap", num_resamples=200, groups=site, num_curves=0)',
-    "lo.diagnostics.functional(fit, lo.groups(site), lambda p: lo.diagnostics.leverage(fit)[0])",
+    "lo.diagnostics.functional(fit, lo.groups(site), lambda p: lo.diagnostics.leverage(fit).to_numpy()[0])",
     "lo.influence(cv, strategy=lo.Exact(), num_pairs=3)",
     "lo.influence(posterior, lo.groups(site))",
     "lo.prediction_sets(fit, new, level=0.8, score='aps', rng=3, randomized=True)",
@@ -39,6 +41,9 @@ AFTER = [
     "lo.covariance(fit, kind='HC1')",
     "lo.sklearn.cross_validate(model, X, y, cv=3, strategy=lo.Exact())",
     "other.cross_validate(fit, plan, lo.Exact())",
+    "lo.cross_predict(fit, plan).to_numpy()[:, 1] - lo.diagnostics.leverage(fit).to_numpy()[k] "
+    "+ cv.per_unit().to_numpy().reshape(-1, 1)",
+    "lo.cross_predict(fit, plan)[label] + lo.diagnostics.leverage(fit)[k] + cv.per_unit()['a']",
     "lo.fit(model).quadratic.at(cv.fit.quadratic.root @ fit.quadratic.whiten(u)) "
     "+ fit.quadratic.at(u) + fit.vector",
 ]
@@ -72,3 +77,12 @@ def test_a_bound_of_an_interval_is_no_module():
 def test_what_cannot_be_decided_is_named():
     code = "import leaveout as lo\n\nlo.cross_validate(*arguments, plan)\n"
     assert rewrite_calls.rewrite_python(code, "a.py") == (code, ["a.py:3: cross_validate(*...)"])
+
+
+def test_a_variable_that_is_asked_for_places_is_an_array():
+    before = "import leaveout as lo\n\nhat, p = lo.leverage(fit), lo.cross_predict(fit, plan)\n"
+    after = "import leaveout as lo\n\nhat, p = lo.diagnostics.leverage(fit).to_numpy(), "
+    after += "lo.cross_predict(fit, plan).to_numpy()\n"
+    uses = "print(hat[i], p[i, 0])\n"
+    assert rewrite_calls.rewrite_python(before + uses)[0] == after + uses
+    assert rewrite_calls.rewrite_python(after + uses)[0] == after + uses
