@@ -644,3 +644,16 @@ def test_every_table_of_standard_errors_says_which_they_are():
     assert (
         text.startswith("standard errors    penalties as priors\n") and len(text.splitlines()) < 70
     )
+
+
+def test_small_errors_of_a_fit_that_all_but_interpolates_are_not_flagged():
+    """Its losses with no update are about zero, and so is their standard error."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 900))
+    y = X[:, 0] + rng.normal(size=60)
+    fit = lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(1.0)))
+    estimate = lo.cross_validate(fit, lo.leave_one_out())
+    assert float(np.mean(estimate.baseline)) < 1e-5 < 0.5 < estimate.mean
+    assert not estimate.flagged().size
+    exact = y - lo.cross_predict(fit, lo.leave_one_out())
+    np.testing.assert_allclose(estimate.per_unit(), exact**2 / 2, rtol=1e-6)

@@ -568,7 +568,9 @@ class Estimate(PrintedResult):
                 f"flagged: threshold must be a number of standard errors, 0 or more; got {threshold!r}."
             )
         count = self._sum_by_refit(np.ones(len(self.losses)))
-        allowed = threshold * self.scale * np.maximum(count, 1) + LOSS_ROUNDING * (
+        # losses with no update of a fit that all but interpolates hardly differ
+        scale = np.fmax(self.scale, 0.01 * naive(self._unit_losses, self._weight))
+        allowed = threshold * scale * np.maximum(count, 1) + LOSS_ROUNDING * (
             1 + self._sum_by_refit(np.abs(self.losses))
         )
         # errors of single losses average out, so ten times as much of their standard deviation is
