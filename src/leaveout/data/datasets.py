@@ -12,11 +12,13 @@ import importlib.util
 import os
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+import numpy as np
 import pooch
 
 from .._runtime.conventions import log
+from .._runtime.pandas import pd
 from .conll import Corpus, Tagged, parse, read_conll
 
 __all__ = [
@@ -43,10 +45,6 @@ __all__ = [
     "wnut17",
 ]
 __dir__ = __all__.copy
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
 
 HOSPITALS = "cleveland", "hungarian", "switzerland", "va"
 # marks files that cannot be fetched, as their source has another form
@@ -164,8 +162,6 @@ def adult() -> "pd.DataFrame":
     >>> lo.datasets.adult().shape
     (32561, 15)
     """
-    import pandas as pd
-
     names = TABLES["columns"]["adult"]
     return pd.read_csv(
         path("adult/adult.data"), header=None, names=names, skipinitialspace=True, na_values="?"
@@ -275,8 +271,6 @@ def dodgers() -> Dodgers:
     >>> int(lo.datasets.dodgers().counts["count"].isna().sum())
     2903
     """
-    import pandas as pd
-
     counts = pd.read_csv(path("dodgers/Dodgers.data"), header=None, names=["time", "count"])
     counts["time"] = pd.to_datetime(counts["time"], format="%m/%d/%Y %H:%M")
     counts["count"] = counts["count"].astype(float).where(counts["count"] >= 0)
@@ -311,8 +305,6 @@ def earthquakes() -> "pd.DataFrame":
     >>> len(frame), int(frame["count"].max())
     (107, 41)
     """
-    import pandas as pd
-
     return pd.read_csv(Path(__file__).with_name("earthquakes.csv"))
 
 
@@ -333,8 +325,6 @@ def heart_failure() -> "pd.DataFrame":
     >>> int(lo.datasets.heart_failure()["HeartDisease"].sum())
     508
     """
-    import pandas as pd
-
     return pd.read_csv(path("heart_failure/heart.csv"))
 
 
@@ -356,8 +346,6 @@ def heart_uci() -> "pd.DataFrame":
     >>> len(lo.datasets.heart_uci())
     920
     """
-    import pandas as pd
-
     names = TABLES["columns"]["heart_uci"]
     parts = []
     for hospital in HOSPITALS:
@@ -386,8 +374,6 @@ def mocap6() -> MotionCapture:
     >>> len(lo.datasets.mocap6().frames)
     2058
     """
-    import pandas as pd
-
     frames = pd.read_csv(path("mocap6/sensor_data_per_tstep.csv"))
     frames["action"] = pd.read_csv(path("mocap6/actions_per_tstep.csv"))["action_name"]
     frames = frames.rename(columns={"seq_id": "sequence", "tstep_id": "step"})
@@ -474,8 +460,6 @@ def philadelphia() -> Areas:
     >>> len(areas), len(edges)
     (384, 1153)
     """
-    import pandas as pd
-
     return Areas(
         pd.read_csv(path("philly_crime/philly_counts.csv"), dtype={"GEOID10": str}),
         pd.read_csv(path("philly_crime/philly_edges.csv")).to_numpy(),
@@ -508,9 +492,6 @@ def st_louis() -> Areas:
     >>> len(areas), len(edges)
     (78, 199)
     """
-    import numpy as np
-    import pandas as pd
-
     spec = importlib.util.find_spec("libpysal")
     if spec is None or spec.origin is None:
         raise ImportError(

@@ -60,6 +60,8 @@ from ..validation.cross_validate import cache_key, objective_of, reader_for, str
 from .influence import mean_errors, refit_all
 
 Array = np.ndarray
+Numbers = Float[Array, "..."]
+PerRow = Float[Array, " rows"]
 Design = Float[Array, "rows coefficients"] | SparseDesign
 Method = Literal["plus", "minmax", "cv+"]
 METHODS = get_args(Method)
@@ -88,15 +90,15 @@ class Refits(NamedTuple):
 class Means(NamedTuple):
     """The predictions of the response, and their errors against the exact refits."""
 
-    value: Float[Array, "..."]
-    error: Float[Array, "..."]
+    value: Numbers
+    error: Numbers
 
 
 class Probabilities(NamedTuple):
     """Bounds on the probabilities of classes by the exact refits, `[..., classes]`."""
 
-    low: Float[Array, "..."]
-    high: Float[Array, "..."]
+    low: Numbers
+    high: Numbers
 
 
 class Held(NamedTuple):
@@ -559,7 +561,7 @@ class Solved:
     outside: Bool[Array, " rows"]
     facts: dict[str, Any]
 
-    def means(self) -> Float[Array, " rows"]:
+    def means(self) -> PerRow:
         """Predict the rows by the fits themselves, on average of these."""
         fits = [Refits(side.vector[None], np.zeros(1), True) for side in self.rows.sides]
         means = self.rows.predict(fits, np.arange(len(self.outside)))
@@ -973,7 +975,7 @@ def _predict_held(fit: Fit, refits: Refits, held: Held) -> Means | Probabilities
     )
 
 
-def _length(fit: Fit, design: Design) -> Float[Array, " rows"]:
+def _length(fit: Fit, design: Design) -> PerRow:
     """Return ‖x‖_{H⁻¹}, the largest change of x'θ by a move of length one in the norm of H.
 
     The largest of any class.
@@ -992,9 +994,9 @@ def _length(fit: Fit, design: Design) -> Float[Array, " rows"]:
 
 def _response(
     objective: AbstractRegression,
-    eta: Float[Array, "..."],
+    eta: Numbers,
     tau: Float[Array, "refits own"],
-    error: Float[Array, "..."],
+    error: Numbers,
 ) -> Means | Probabilities:
     """Return the means, or the probabilities of classes, of predictors with errors."""
     link: Any = objective.loss_function.inverse_link
@@ -1056,7 +1058,7 @@ def _rows_outside_span(caller: str, fit: Fit, design: Design) -> Bool[Array, " r
     return outside
 
 
-def _beyond(values: Float[Array, "..."]) -> Float[Array, "..."]:
+def _beyond(values: Numbers) -> Numbers:
     """Replace NaN by infinity, so that an unknown value lies beyond all others."""
     return np.where(np.isnan(values), np.inf, values)
 
@@ -1124,7 +1126,7 @@ def _ends(
         slice(None) if in_order else held.refit,
     )
 
-    def quantile(values: Float[Array, "rows units"]) -> Float[Array, " rows"]:
+    def quantile(values: Float[Array, "rows units"]) -> PerRow:
         """Return the least value at or below which `level` of the weight lies.
 
         The values are reordered in place.
@@ -1139,7 +1141,7 @@ def _ends(
             np.take_along_axis(values, np.take_along_axis(order, rank[:, None], 1), 1)[:, 0]
         )
 
-    def end(bounds: Float[Array, "rows refits"]) -> Float[Array, " rows"]:
+    def end(bounds: Float[Array, "rows refits"]) -> PerRow:
         if method == "minmax":
             return _beyond(bounds.max(1)) + quantile(distance[None].copy())
         values = bounds[:, by_unit]
@@ -1203,7 +1205,7 @@ def _sets(
 def _score(
     low: Float[Array, "*rows classes"],
     high: Float[Array, "*rows classes"],
-    draws: Float[Array, "..."],
+    draws: Numbers,
     *,
     score: Score,
     raps: tuple[float, int],

@@ -58,6 +58,9 @@ from ..validation.cross_validate import EstimateBuilder
 from ..validation.estimate import Estimate
 from ..validation.scoring import HeldOutLoss
 
+PerUnit = Float[ndarray, " units"]
+PerHyper = Float[ndarray, " hyper"]
+
 Build = Callable[..., AbstractObjective]
 # function of targets, held-out predictors and weights of all units: the criterion, and its slope in
 # each predictor
@@ -76,8 +79,8 @@ class SlopeLook(NamedTuple):
 
     estimate: Estimate
     value: float
-    slope: Float[ndarray, " hyper"]
-    center: Float[ndarray, " units"] | None = None
+    slope: PerHyper
+    center: PerUnit | None = None
 
 
 def build_objective(build: Build, hyper: Mapping[str, Any]) -> AbstractObjective:
@@ -115,7 +118,7 @@ def shares(estimate: Estimate, among: Among) -> Float[ndarray, " losses"]:
     return loss_shares(estimate.plan, weight)
 
 
-def loss_shares(plan: Plan, weight: Float[ndarray, " units"]) -> Float[ndarray, " entries"]:
+def loss_shares(plan: Plan, weight: PerUnit) -> Float[ndarray, " entries"]:
     """Return the weight of each loss in the weighted mean over units.
 
     A unit that is scored often counts once.
@@ -151,14 +154,12 @@ class LossSlopes:
         self.alone: bool | None = None  # whether hyperparameters enter the penalty alone
         self.constant: ndarray | None = None  # dP/dρ, if it is known to be the same for every ρ
 
-    def __call__(
-        self, fit: Fit, plan: Plan, rho: Float[ndarray, " hyper"], among: Among = None
-    ) -> SlopeLook:
+    def __call__(self, fit: Fit, plan: Plan, rho: PerHyper, among: Among = None) -> SlopeLook:
         """Compute the criterion and its gradient at a fit, over the units `among`, or over all."""
         return self.of_groups(fit, plan, rho, [among])[0]
 
     def of_groups(
-        self, fit: Fit, plan: Plan, rho: Float[ndarray, " hyper"], groups: Sequence[Among]
+        self, fit: Fit, plan: Plan, rho: PerHyper, groups: Sequence[Among]
     ) -> list[SlopeLook]:
         """Compute the criterion and its gradient over each group of units.
 
@@ -392,9 +393,7 @@ class LossSlopes:
 
     # closed forms
 
-    def _by_differences(
-        self, fit: Fit, plan: Plan, rho: ndarray, among: Among
-    ) -> Float[ndarray, " hyper"]:
+    def _by_differences(self, fit: Fit, plan: Plan, rho: ndarray, among: Among) -> PerHyper:
         """Compute the gradient by central differences, from fits that start at this one."""
 
         def criterion_at(rho: ndarray) -> float:
@@ -567,7 +566,7 @@ def _loss_changes(
     units: Int[ndarray, " held"],
     share: Float[ndarray, " held"],
     change: Sequence[ndarray],
-) -> Float[ndarray, " hyper"]:
+) -> PerHyper:
     """Return the changes of the losses of one refit, each weighted by `share`."""
     model = kinked.smooth
     norms = kinked.norms
@@ -609,7 +608,7 @@ def _take_step(builder: EstimateBuilder, batch: Batch) -> tuple[Descent, RefitBa
     return descent, refits
 
 
-def _by_unit(plan: Plan, looks: Iterable[tuple[Batch, CertifiedBatch]]) -> Float[ndarray, " units"]:
+def _by_unit(plan: Plan, looks: Iterable[tuple[Batch, CertifiedBatch]]) -> PerUnit:
     """Return the held-out predictors, one for each unit."""
     if not (np.bincount(plan.scored_units, minlength=plan.num_units) == 1).all():
         raise ValueError(
@@ -622,9 +621,9 @@ def _by_unit(plan: Plan, looks: Iterable[tuple[Batch, CertifiedBatch]]) -> Float
 
 
 def smoothed_area(
-    y: Float[ndarray, " units"],
-    eta: Float[ndarray, " units"],
-    weight: Float[ndarray, " units"],
+    y: PerUnit,
+    eta: PerUnit,
+    weight: PerUnit,
 ) -> tuple[float, ndarray]:
     """Compute minus the area under the curve, with steps smoothed over h = `WIDTH` standard
     deviations of the predictors.

@@ -46,6 +46,9 @@ from ..refit._penalty_stack import PathRefit
 from .ridge_path import applies as is_least_squares
 
 Array = np.ndarray
+PerUnit = Float[Array, " units"]
+Columns = Float[Array, "some cols"]
+PathPoints = Float[Array, "alphas params"]
 # active columns beyond which a sample of rows gives the errors of losses, and float32 the leverages
 SAMPLED_ACTIVE_COLUMNS = 250
 # sampled rows; factor on their result; rounding of float32
@@ -107,7 +110,7 @@ class StandardisedColumns:
         """Columns in float32."""
         return np.asarray(self.x, np.float32)
 
-    def path(self, alphas: Float[Array, " alphas"], ratio: float) -> Float[Array, "alphas params"]:
+    def path(self, alphas: Float[Array, " alphas"], ratio: float) -> PathPoints:
         """Compute coefficients at falling α by coordinate descent, for centred columns and an
         intercept of zero.
         """
@@ -156,7 +159,7 @@ class PathRun:
         indices: Int[Array, " alphas"],
         a: Array,
         ridge: float,
-        sign: Float[Array, "alphas params"],
+        sign: PathPoints,
     ):
         self.rows = rows
         self.indices = indices
@@ -196,14 +199,14 @@ class PathRun:
         """
         return bool(self.size[0] > SAMPLED_ACTIVE_COLUMNS)
 
-    def forward(self, right: Float[Array, "some cols"]) -> Float[Array, "some cols"]:
+    def forward(self, right: Columns) -> Columns:
         """Apply L⁻¹ of the first active columns."""
         count = len(right)
         return scipy.linalg.solve_triangular(
             self.factor[:count, :count], right, lower=True, check_finite=False
         )
 
-    def backward(self, right: Float[Array, "some cols"]) -> Float[Array, "some cols"]:
+    def backward(self, right: Columns) -> Columns:
         """Apply L⁻ᵀ of the first active columns."""
         count = len(right)
         return scipy.linalg.solve_triangular(
@@ -317,9 +320,9 @@ class LassoMinimum:
         self,
         run: PathRun,
         k: int,
-        residual: Float[Array, " units"],
-        h: Float[Array, " units"],
-        h_error: Float[Array, " units"],
+        residual: PerUnit,
+        h: PerUnit,
+        h_error: PerUnit,
     ):
         self.rows = run.rows
         self.run = run
@@ -337,7 +340,7 @@ class LassoMinimum:
         self.inactive = np.setdiff1d(np.arange(len(self.theta)), self.active)
 
     def sample_moves(
-        self, sample: SampledProducts, t: Float[Array, " units"]
+        self, sample: SampledProducts, t: PerUnit
     ) -> tuple[Array, Array, Bool[Array, " units"]]:
         """Compute the result of `left_out` for all rows from a sample: a row's move is about b₁ t +
         b₂ t |t|.
@@ -449,7 +452,7 @@ class LassoMinimum:
             proved,
         )
 
-    def _digits(self) -> Float[Array, " units"]:
+    def _digits(self) -> PerUnit:
         """Bound the rounding errors of the residuals, as sums, times n."""
         count = len(self.residual) + len(self.rows.gram) + 16
         return count * UNIT * (np.linalg.norm(self.coef) * self.rows.length + np.abs(self.rows.y))
@@ -570,7 +573,7 @@ def _runs(
     indices: Int[Array, " some"],
     a: Array,
     ridge: Array,
-    sign: Float[Array, "alphas params"],
+    sign: PathPoints,
 ) -> list[PathRun]:
     """Split some α into runs of consecutive active sets.
 
@@ -598,7 +601,7 @@ def _minima(
     indices: Int[Array, " some"],
     a: Array,
     ridge: Array,
-    sign: Float[Array, "alphas params"],
+    sign: PathPoints,
 ) -> list[PathRun]:
     """Return the converged minimisers at some α; an α without convergence is left out."""
     done = list[PathRun]()

@@ -25,6 +25,7 @@ from ..refit._penalty_stack import PathRefit
 from ..validation.estimate import LOSS_ROUNDING as NEGLIGIBLE
 
 Array = np.ndarray
+PerAlpha = Float[Array, " alphas"]
 
 
 def applies(objective: object) -> bool:
@@ -76,8 +77,8 @@ class _Axes:
         self.diagonal = np.diag(scatter) + self.center**2 / (self.share or 1.0)  # diagonal of XᵀΩX
 
     def step_error(
-        self, alpha: Float[Array, " alphas"], inverse: Float[Array, "alphas features"], proved: bool
-    ) -> Float[Array, " alphas"]:
+        self, alpha: PerAlpha, inverse: Float[Array, "alphas features"], proved: bool
+    ) -> PerAlpha:
         """Bound the relative errors of steps: ‖H − V(Λ + α)Vᵀ‖ times the largest (Λ + α)⁻¹, and
         rounding in each column.
 
@@ -97,7 +98,7 @@ class _Axes:
         )
 
 
-def ridges(objective: AbstractRegression, alphas: Float[Array, " alphas"], plan: Plan) -> PathRefit:
+def ridges(objective: AbstractRegression, alphas: PerAlpha, plan: Plan) -> PathRefit:
     """Leave out single rows under every α, several α at a time; `plan` names the rows."""
     axes, size = _Axes(objective), max(GROUP, PASS // objective.num_units)
     run = lambda penalties, proved: [
@@ -130,9 +131,7 @@ def ridges(objective: AbstractRegression, alphas: Float[Array, " alphas"], plan:
     )
 
 
-def _leave_rows_out(
-    axes: _Axes, alpha: Float[Array, " alphas"], plan: Plan, proved: bool
-) -> tuple[Array, ...]:
+def _leave_rows_out(axes: _Axes, alpha: PerAlpha, plan: Plan, proved: bool) -> tuple[Array, ...]:
     omega = axes.omega
     unit = plan.index
     in_order = np.array_equal(unit, np.arange(len(omega)))

@@ -67,6 +67,9 @@ from .tune import LONGEST_STEP, descend_boxes
 Array = np.ndarray
 PerSmooth = Float[Array, " smooths"]
 PerUnit = Float[Array, " units"]
+PerParam = Float[Array, " params"]
+SmoothPairs = Float[Array, "smooths smooths"]
+ParamPairs = Float[Array, "params params"]
 
 Method = Literal["NCV", "REML"]
 SMOOTHING_DIFFERENCE = 0.01  # step of the differences for second derivatives, in e-folds
@@ -95,13 +98,13 @@ class PenalisedRows:
     matrices: tuple[Array, ...]
     spans: tuple[tuple[int, int], ...]
 
-    def penalty(self, rho: PerSmooth) -> Float[Array, "params params"]:
+    def penalty(self, rho: PerSmooth) -> ParamPairs:
         total = np.zeros((self.x.shape[1],) * 2)
         for strength, matrix, (a, b) in zip(np.exp(rho), self.matrices, self.spans, strict=True):
             total[a:b, a:b] += strength * matrix
         return total
 
-    def along(self, rho: PerSmooth, G: Float[Array, "params params"]) -> PerSmooth:
+    def along(self, rho: PerSmooth, G: ParamPairs) -> PerSmooth:
         """Compute ⟨∂P/∂ρ_j, G⟩."""
         products = [
             np.sum(matrix * G[a:b, a:b])
@@ -118,7 +121,7 @@ class PenalisedRows:
         """Derivatives of all units times their weights."""
         return [weight_terms(self.weight, part) for part in self.derivatives(eta, orders)]
 
-    def eta(self, theta: Float[Array, " params"]) -> PerUnit:
+    def eta(self, theta: PerParam) -> PerUnit:
         return self.x @ theta + self.offset
 
 
@@ -126,22 +129,20 @@ class PenalisedRows:
 class SmoothingMinimum:
     """θ̂ at some ρ: the predictors there, ω ℓ′, ω ℓ″, and L⁻¹, H = L Lᵀ."""
 
-    theta: Float[Array, " params"]
+    theta: PerParam
     value: float
-    penalty: Float[Array, "params params"]
+    penalty: ParamPairs
     eta: PerUnit
     slope: PerUnit
     curvature: PerUnit
-    root: Float[Array, "params params"]
+    root: ParamPairs
     logdet: float
 
     def solve(self, v: Array) -> Array:
         return self.root.T @ (self.root @ v)
 
 
-def minimum(
-    model: PenalisedRows, rho: PerSmooth, theta: Float[Array, " params"]
-) -> SmoothingMinimum:
+def minimum(model: PenalisedRows, rho: PerSmooth, theta: PerParam) -> SmoothingMinimum:
     """Minimise F by Newton's method with halved steps, from θ.
 
     Raises IndefiniteHessianError if H is singular, RuntimeError if F has no minimum.
@@ -208,7 +209,7 @@ class Neighbourhoods:
     model: PenalisedRows
     plan: Plan
     share: Float[Array, " entries"]
-    theta: Float[Array, " params"]
+    theta: PerParam
     looks: int = 0
     batches: list[Batch] = field(init=False)
 
@@ -411,7 +412,7 @@ class RestrictedLikelihood:
 
     model: PenalisedRows
     profiles_dispersion: bool  # whether φ is estimated
-    theta: Float[Array, " params"]
+    theta: PerParam
     looks: int = 0
 
     def __call__(self, rho: PerSmooth) -> CriterionLook:
@@ -500,7 +501,7 @@ class Second(NamedTuple):
     """V at ρ̂, ∂²V/∂ρ², ∂²V/∂w∂ρ, and the losses on either side along each ρ."""
 
     center: CriterionLook
-    curvature: Float[Array, "smooths smooths"]
+    curvature: SmoothPairs
     change: Float[Array, "units smooths"]
     sides: list[tuple[Array, Array]]
 
@@ -659,7 +660,7 @@ class Smoothing(PrintedResult):
         return Choice(self._second.change @ self._inverse, by_rho)
 
     @property
-    def _inverse(self) -> Float[Array, "smooths smooths"]:
+    def _inverse(self) -> SmoothPairs:
         """Compute (∂²V/∂ρ²)⁻¹ among ρ that are not at a bound."""
         low, high = self.bounds.T
         return _inverse(self._second.curvature, (self.rho > low) & (self.rho < high))
@@ -748,9 +749,7 @@ class Smoothing(PrintedResult):
         return f"{text} ({self.nested.optimism:.2g} more, to first order{held})"
 
 
-def _inverse(
-    curvature: Float[Array, "smooths smooths"], free: Array
-) -> Float[Array, "smooths smooths"]:
+def _inverse(curvature: SmoothPairs, free: Array) -> SmoothPairs:
     """Invert the curvature among the free parameters.
 
     Flat directions, and those of negative curvature, get zero.

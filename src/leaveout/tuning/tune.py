@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Array = np.ndarray
+Hyper = dict[str, Any]  # values, or ranges, by the name of the hyperparameter
 Sampler = Literal["gradient", "optuna", "path"]
 Space = Mapping[str, tuple[float, float] | list[Any]]
 
@@ -116,7 +117,7 @@ class Trial:
     Trial(l2 = 1: 0.5)
     """
 
-    hyper: dict[str, Any]
+    hyper: Hyper
     value: float
     estimate: Estimate | None = None
     predicted: Predictions | None = None  # if there is a metric
@@ -251,13 +252,13 @@ class Tuning(PrintedResult):
     fit: Fit
     estimate: Estimate
     all_trials: tuple[Trial, ...]
-    space: dict[str, Any]
+    space: Hyper
     metric: AnyMetric | None
     seed: int
     how: SearchEnd
 
     @property
-    def hyper(self) -> dict[str, Any]:
+    def hyper(self) -> Hyper:
         """The chosen hyperparameters."""
         return dict(self.best.hyper)
 
@@ -493,12 +494,12 @@ class TrialStudy:
     """
 
     build: Build
-    space: dict[str, Any]
+    space: Hyper
     plan: Plan
     refit: AbstractRefit
     most: int
     metric: AnyMetric | None
-    start: dict[str, Any]
+    start: Hyper
     seed: int
     nested: int
     trials: list[Trial] = field(default_factory=list)
@@ -516,13 +517,13 @@ class TrialStudy:
             self.best[:] = [(trial, fit)]
         return trial
 
-    def build_model(self, hyper: dict[str, Any]) -> AbstractObjective:
+    def build_model(self, hyper: Hyper) -> AbstractObjective:
         """Build the objective; `build` may read its data from anywhere."""
         objective = build_objective(self.build, hyper)
         depends(model_or_data=objective)
         return objective
 
-    def fit_trial(self, hyper: dict[str, Any]) -> Fit:
+    def fit_trial(self, hyper: Hyper) -> Fit:
         """Fit from the nearest trial of the same categories."""
         objective = self.build_model(hyper)
         choices = [name for name, ends in self.space.items() if isinstance(ends, list)]
@@ -547,7 +548,7 @@ class TrialStudy:
             error.add_note(f"In lo.tune, at {describe_hyper(hyper)}.")
             raise
 
-    def judge(self, hyper: dict[str, Any], fit: Fit, estimate: Estimate, **fields: Any) -> Trial:
+    def judge(self, hyper: Hyper, fit: Fit, estimate: Estimate, **fields: Any) -> Trial:
         """Judge a trial by its estimate."""
         scored_losses = estimate.losses[estimate._places.held]
         exists = bool(np.isfinite(scored_losses).all())
@@ -580,7 +581,7 @@ class TrialStudy:
             fit,
         )
 
-    def comparable(self, hyper: dict[str, Any], fit: Fit, estimate: Estimate) -> None:
+    def comparable(self, hyper: Hyper, fit: Fit, estimate: Estimate) -> None:
         """Raise unless trials have one response and, without a metric, one score."""
         loss = getattr(fit.objective, "loss_function", None)
         has_kind = estimate.score in (LOG_DENSITY, LOG_PROBABILITY) or not isinstance(loss, Module)
@@ -1162,7 +1163,7 @@ def by_optuna(study: TrialStudy) -> SearchEnd:
     return SearchEnd("by Optuna", "as many as were asked for")
 
 
-def _try(study: TrialStudy, hyper: dict[str, Any]) -> Trial:
+def _try(study: TrialStudy, hyper: Hyper) -> Trial:
     """Run a trial, or as much of it as shows that it is no better."""
     try:
         fit = study.fit_trial(hyper)

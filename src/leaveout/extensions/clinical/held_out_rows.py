@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import scipy
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from ... import Estimate, Exact, Fit, Plan
 from ...developer import StandardError, average_by_unit, naive, record, standard_error
 from .internal_validation import REFIT_TOL, Validation, over_resamples
-from .performance import NO_RISKS, AbstractPerformance, Continuous, Survival, performance
+from .performance import NO_RISKS, AbstractPerformance, Continuous, PerRow, Survival, performance
 
 Array = np.ndarray
 
@@ -29,14 +29,14 @@ class HeldOutRows:
 
     measure: AbstractPerformance
     unit: Int[Array, " rows"]
-    score: Float[Array, " rows"]
-    weight: Float[Array, " rows"]
+    score: PerRow
+    weight: PerRow
     plan: Plan | None
     time: float | None
     note: str
 
     @functools.cached_property
-    def outcome(self) -> tuple[Float[Array, " rows"], Float[Array, " rows"]]:
+    def outcome(self) -> tuple[PerRow, PerRow]:
         """The outcome of each row and its weight.
 
         Of survival, death until the time, weighted by 1/Ĝ.
@@ -47,7 +47,7 @@ class HeldOutRows:
         return dead[self.unit], self.weight * (case / self.measure.case)[self.unit]
 
     @property
-    def prediction(self) -> Float[Array, " rows"]:
+    def prediction(self) -> PerRow:
         """The probability, the risk, or the mean."""
         if isinstance(self.measure, Continuous):
             return self.score
@@ -75,7 +75,7 @@ class HeldOutRows:
             return np.inf
         return len(np.unique(self.clusters[self.unit])) - 1.0
 
-    def mean(self, values: Float[Array, " rows"]) -> StandardError:
+    def mean(self, values: PerRow) -> StandardError:
         """Average contributions of rows over units, with the standard error over independent
         ones.
         """

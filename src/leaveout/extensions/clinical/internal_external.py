@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import pandas as pd
 import scipy
-from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from ... import RESULTS, Exact, Fit, groups as groups_of
@@ -35,6 +34,7 @@ from .performance import (
     Binary,
     Continuous,
     PerformanceTable,
+    PerRow,
     Survival,
     performance,
     regression,
@@ -332,10 +332,10 @@ class Rows(NamedTuple):
     The weight of each, and the number of independent ones that it stands for.
     """
 
-    weight: Float[Array, " rows"]
-    copies: Float[Array, " rows"]
+    weight: PerRow
+    copies: PerRow
 
-    def mean(self, values: Float[Array, " rows"], name: str) -> dict[str, float]:
+    def mean(self, values: PerRow, name: str) -> dict[str, float]:
         """Return a weighted mean, and its standard error over independent rows."""
         mean = np.average(values, weights=self.weight)
         variance = np.sum(self.weight**2 / self.copies * (values - mean) ** 2)
@@ -343,7 +343,7 @@ class Rows(NamedTuple):
 
 
 @np.errstate(all="ignore")
-def _binary(measure: Binary, eta: Float[Array, " rows"], members: Array) -> dict[str, float]:
+def _binary(measure: Binary, eta: PerRow, members: Array) -> dict[str, float]:
     x = eta[members]
     y = measure.y[members]
     w = measure.case[members]
@@ -393,7 +393,7 @@ def _survival(measure: Survival, prediction: Any, members: Array) -> dict[str, f
 
 
 @np.errstate(all="ignore")
-def _linear(measure: Continuous, mean: Float[Array, " rows"], members: Array) -> dict[str, float]:
+def _linear(measure: Continuous, mean: PerRow, members: Array) -> dict[str, float]:
     x = mean[members]
     y = measure.y[members]
     w = measure.case[members]

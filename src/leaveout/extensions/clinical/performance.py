@@ -60,6 +60,7 @@ Array = np.ndarray
 Points = Float[Array, "refits rows"]
 PerRefit = Float[Array, " refits"]
 PerRow = Float[Array, " rows"]
+Measures = dict[str, PerRefit]
 NEWTON_STEPS = 30  # steps of a recalibration, which takes five, before it counts as separated
 NEWTON_TOL = 1e-8  # last step of Newton's method, whose square is then rounding
 # relative difference up to which linear predictors of equal rows may differ by rounding
@@ -138,7 +139,7 @@ class AbstractPerformance(abc.ABC):
         return {"score": self.scores(self.predict(theta, weights))}
 
     @abc.abstractmethod
-    def __call__(self, prediction: Any, weights: Points, seen: bool) -> dict[str, PerRefit]:
+    def __call__(self, prediction: Any, weights: Points, seen: bool) -> Measures:
         """Measure predictions on rows of some weights.
 
         `seen` tells that the refits were made of these rows.
@@ -162,7 +163,7 @@ class AbstractPerformance(abc.ABC):
         return {name: float(np.nanmean([draw[name][0] for draw in draws])) for name in draws[0]}
 
 
-def _finite(measures: dict[str, Any]) -> dict[str, PerRefit]:
+def _finite(measures: dict[str, Any]) -> Measures:
     return {name: np.where(np.isfinite(value), value, np.nan) for name, value in measures.items()}
 
 
@@ -240,7 +241,7 @@ class SortedPredictors(Ranking):
         self.y = self.sort(y)
 
     @np.errstate(all="ignore")
-    def measure(self, weights: Points) -> dict[str, PerRefit]:
+    def measure(self, weights: Points) -> Measures:
         """Measure the predictors on weighted rows."""
         x = self.x
         y = self.y
@@ -669,7 +670,7 @@ class Survival(AbstractPerformance):
             measures |= self._until_times(eta, base, weights)
         return _finite(measures)
 
-    def _until_times(self, eta: Points, base: Array, weights: Points) -> dict[str, PerRefit]:
+    def _until_times(self, eta: Points, base: Array, weights: Points) -> Measures:
         G_own, G_grid = self.censoring(weights, self.grid)
         last = self.censoring.time <= self.times[-1]
         uno = [
@@ -684,9 +685,7 @@ class Survival(AbstractPerformance):
             base * np.exp(eta)[:, :, None], weights, G_own, G_grid
         )
 
-    def _at_times(
-        self, hazard: Array, weights: Points, G_own: Points, G_grid: Array
-    ) -> dict[str, PerRefit]:
+    def _at_times(self, hazard: Array, weights: Points, G_own: Points, G_grid: Array) -> Measures:
         time = self.censoring.time
         died = self.risk[:, 2] == 1
         by_time = {}

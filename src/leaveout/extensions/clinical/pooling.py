@@ -20,12 +20,13 @@ from jaxtyping import Float
 from scipy import stats
 
 Array = np.ndarray
+PerCentre = Float[Array, " centres"]
 Tau2 = Literal["REML", "DL"]
 
 
 def pool(
-    value: Float[Array, " centres"],
-    se: Float[Array, " centres"],
+    value: PerCentre,
+    se: PerCentre,
     tau2: Tau2 = "REML",
     level: float = 0.95,
 ) -> pd.Series:
@@ -66,9 +67,7 @@ def pool(
     )
 
 
-def _restricted_likelihood(
-    t: Float[Array, " centres"], s: Float[Array, " centres"], start: float
-) -> float:
+def _restricted_likelihood(t: PerCentre, s: PerCentre, start: float) -> float:
     """Return the τ² of the largest restricted likelihood that Fisher's scoring reaches."""
     # steps are of a thousandth to a half of what is left
     between = start

@@ -44,6 +44,8 @@ from .batches import RowBlock
 from .sample import DrawnRows, draw_sample, estimate_errors, merge_samples
 
 Array = np.ndarray
+PerRow = Float[Array, " rows"]
+Sums = dict[str, Array]
 SUMS = 10  # number of sums in `sum_losses`
 # numbers of rows with the largest errors, and with the longest steps, that are kept to be refitted
 WORST = 64
@@ -83,12 +85,12 @@ class LeftOutRows(NamedTuple):
 
     row: Int[Array, " rows"]
     x: Float[Array, "rows params"]
-    y: Float[Array, " rows"]
-    weight: Float[Array, " rows"]
-    offset: Float[Array, " rows"]
-    step_length: Float[Array, " rows"]
-    loss: Float[Array, " rows"]
-    error: Float[Array, " rows"]
+    y: PerRow
+    weight: PerRow
+    offset: PerRow
+    step_length: PerRow
+    loss: PerRow
+    error: PerRow
     proved: Bool[Array, " rows"]
 
     def take(self, places: Array) -> "LeftOutRows":
@@ -102,7 +104,7 @@ class LeftOutRows(NamedTuple):
 @float64
 def sums(
     blocks: Iterator[RowBlock], loss: losses.AbstractLoss, theta: Float[Array, " params"]
-) -> dict[str, Array]:
+) -> Sums:
     """Compute F without its penalty, its gradient and Hessian, and the sum of weights."""
     p = len(theta)
     value = np.zeros(())
@@ -130,11 +132,11 @@ def sums(
 
 
 @float64
-def survey(blocks: Iterator[RowBlock], loss: Loss, anchor: PassFit) -> dict[str, Array]:
+def survey(blocks: Iterator[RowBlock], loss: Loss, anchor: PassFit) -> Sums:
     """Compute the entries of the table, the rounding of the gradient, Σω²(ℓ − level)², and a sample
     of the rows.
     """
-    total = dict[str, Array]()
+    total = Sums()
     for block in blocks:
         eta = block.x @ anchor.theta + block.offset
         value, slope, curvature = loss.derivatives(eta, block.y, (0, 1, 2))
@@ -162,7 +164,7 @@ def survey(blocks: Iterator[RowBlock], loss: Loss, anchor: PassFit) -> dict[str,
     return total
 
 
-def merge_surveys(first: dict[str, Array], second: dict[str, Array]) -> dict[str, Array]:
+def merge_surveys(first: Sums, second: Sums) -> Sums:
     """Combine the results of `survey` for two parts."""
     if not first or not second:
         return first or second
@@ -173,7 +175,7 @@ def merge_surveys(first: dict[str, Array], second: dict[str, Array]) -> dict[str
     return sums
 
 
-def sample_of(answer: dict[str, Array]) -> DrawnRows:
+def sample_of(answer: Sums) -> DrawnRows:
     return DrawnRows(*(answer[name] for name in DrawnRows._fields))
 
 
@@ -184,7 +186,7 @@ def leave_rows_out(
     anchor: PassFit,
     request: Int[Array, " rows"],
     file: str | None,
-) -> dict[str, Array]:
+) -> Sums:
     """Leave out every row by itself.
 
     Returns sums of the results, the rows that need a closer look (with those of `request`), and the
@@ -304,7 +306,7 @@ def weighted_gradients(
     loss: Loss,
     thetas: Float[Array, "rows params"],
     curved: bool = False,
-) -> dict[str, Array]:
+) -> Sums:
     """Compute Σ ω ℓ′(xᵀθ_r) x of some θ_r, and Σ ω ℓ″(xᵀθ_r) x xᵀ if `curved`."""
     total = {"gradient": np.zeros(thetas.shape)}
     if curved:

@@ -16,6 +16,7 @@ from .passes import WORST, LeftOutRows, PassFit, weighted_gradients
 from .result import Scan
 
 Array = np.ndarray
+PerRow = Float[Array, " rows"]
 MAX_PASSES = 8  # largest number of passes over the data
 # largest number of rows with Hessians of their own, and of their steps
 MAX_FAR_ROWS = 16
@@ -99,7 +100,7 @@ def refit_rows(
 @np.errstate(over="ignore", invalid="ignore")
 def _refit(
     run: PassRunner, anchor: PassFit, rows: LeftOutRows
-) -> tuple[Float[Array, " rows"], Float[Array, " rows"], Bool[Array, " rows"]]:
+) -> tuple[PerRow, PerRow, Bool[Array, " rows"]]:
     """Return the losses at the end of the steps, a proved bound on their errors, and whether the
     steps converged.
     """
@@ -164,9 +165,7 @@ def _refit(
 
 def _by_newton(
     run: PassRunner, anchor: PassFit, rows: LeftOutRows
-) -> tuple[
-    Float[Array, " rows"], Float[Array, " rows"], Bool[Array, " rows"], Bool[Array, " rows"]
-]:
+) -> tuple[PerRow, PerRow, Bool[Array, " rows"], Bool[Array, " rows"]]:
     """Refit rows by Newton steps with Hessians of their own, A, and return which of them are
     proved.
 

@@ -27,6 +27,8 @@ from ...developer import (
 from .batches import RowBlock
 
 Array = np.ndarray
+PerRow = Float[Array, " rows"]
+PerDrawn = Float[Array, " drawn"]
 # rows of a sample, and the number of uniform draws; others are drawn in proportion to a bound of
 # their terms
 DRAWS = 512
@@ -40,15 +42,15 @@ class DrawnRows(NamedTuple):
 
     row: Int[Array, " drawn"]
     x: Float[Array, "drawn params"]
-    y: Float[Array, " drawn"]
-    weight: Float[Array, " drawn"]
-    offset: Float[Array, " drawn"]
-    large: Float[Array, " drawn"]
+    y: PerDrawn
+    weight: PerDrawn
+    offset: PerDrawn
+    large: PerDrawn
     total: Float[Array, ""]
     number: Float[Array, ""]
 
     @property
-    def chance(self) -> Float[Array, " drawn"]:
+    def chance(self) -> PerDrawn:
         """The probability of each sampled row in a single draw."""
         share = EVEN_DRAWS / DRAWS
         return (1 - share) * self.large / max(float(self.total), 1e-300) + share / float(
@@ -56,7 +58,7 @@ class DrawnRows(NamedTuple):
         )
 
 
-def draw_sample(block: RowBlock, large: Float[Array, " rows"]) -> DrawnRows:
+def draw_sample(block: RowBlock, large: PerRow) -> DrawnRows:
     """Draw a sample of one block."""
     rng = np.random.default_rng([1, block.start])
     below = np.cumsum(np.maximum(large, 1e-300))
@@ -92,12 +94,12 @@ class _AnchorRows:
     """Quantities at θ̂ that the next term needs, for the left-out rows and then for the sample."""
 
     model: Any
-    eta: Float[Array, " rows"]
-    slope: Float[Array, " rows"]
-    curvature: Float[Array, " rows"]
-    third: Float[Array, " rows"]
-    weight: Float[Array, " rows"]
-    common: Float[Array, " rows"]
+    eta: PerRow
+    slope: PerRow
+    curvature: PerRow
+    third: PerRow
+    weight: PerRow
+    common: PerRow
     root: Float[Array, "params params"]
     rounding: Rounding
     roots: None = None
@@ -109,7 +111,7 @@ class _AnchorRows:
 
 def estimate_errors(
     sample: DrawnRows, block: RowBlock, loss: Loss, anchor: Any, step: OneRow, scale: float
-) -> tuple[Float[Array, " rows"], Bool[Array, " rows"]]:
+) -> tuple[PerRow, Bool[Array, " rows"]]:
     """Estimate the errors of the losses of a block's rows by the next term, and mark where the
     estimate is usable.
     """
