@@ -98,6 +98,7 @@ from .data.arrays import (
 from .data.formulas import (
     FormulaReader as FormulaReader,
     frame_of as frame_of,
+    join_remarks as join_remarks,
     stateful_remark as stateful_remark,
 )
 
@@ -262,6 +263,9 @@ from .reporting.plot import (
     legend as legend,
     legend_above as legend_above,
 )
+
+# what a page asks and answers
+from .reporting.questions import Card as Card
 
 # lengths of tables and pictures
 from .reporting.report import DRAWN_BARS as DRAWN_BARS, TABLE_ROWS as TABLE_ROWS

@@ -216,8 +216,8 @@ def _by_workers(
                 ) from error
             waiting = waiting.remaining()
         finally:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # joblib warns of a generator that is not exhausted
+            # joblib warns of a generator that is not exhausted
+            with warnings.catch_warnings(action="ignore"):
                 outcomes.close()
 
 

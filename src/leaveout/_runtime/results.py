@@ -6,7 +6,7 @@ import enum
 import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, dataclass_transform
 
 import numpy as np
 
@@ -28,7 +28,19 @@ def record(cls: type[T]) -> type[T]:
     return dataclass(frozen=True, eq=False, repr=cls.__repr__ is object.__repr__)(cls)
 
 
-class RESULTS(enum.IntEnum):
+class CodeWithText(enum.IntEnum):
+    """A number with a text in `message`."""
+
+    message: str
+
+    def __new__(cls, code: int, message: str) -> Self:
+        member = int.__new__(cls, code)
+        member._value_ = code
+        member.message = message
+        return member
+
+
+class RESULTS(CodeWithText):
     """Outcome of one refit. `RESULTS(code).message` explains it and names a remedy.
 
     Examples
@@ -37,14 +49,6 @@ class RESULTS(enum.IntEnum):
     >>> lo.RESULTS(0).name, lo.RESULTS.kink.message
     ('successful', 'the step crosses a point where the loss is not twice differentiable')
     """
-
-    message: str
-
-    def __new__(cls, code: int, message: str) -> "RESULTS":
-        member = int.__new__(cls, code)
-        member._value_ = code
-        member.message = message
-        return member
 
     successful = 0, ""
     uncertified = (
@@ -97,16 +101,8 @@ class RESULTS(enum.IntEnum):
     )
 
 
-class SettledBy(enum.IntEnum):
+class SettledBy(CodeWithText):
     """The rung that gave a refit of a linear predictor its error, in words."""
-
-    words: str
-
-    def __new__(cls, number: int, words: str) -> "SettledBy":
-        rung = int.__new__(cls, number)
-        rung._value_ = number
-        rung.words = words
-        return rung
 
     unknown = -1, "no rung"
     one_step = 0, "one step"

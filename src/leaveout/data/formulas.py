@@ -198,7 +198,7 @@ class SurvivalColumns(NamedTuple):
     data: "pd.DataFrame"
 
 
-def read_survival(caller: str, formula: str, data: Any) -> SurvivalColumns:
+def read_survival(formula: str, data: Any) -> SurvivalColumns:
     """Read a formula `Surv(time, event) ~ x + strata(site)`, or one of `Surv(start, stop,
     event)`.
     """
@@ -215,11 +215,11 @@ def read_survival(caller: str, formula: str, data: Any) -> SurvivalColumns:
     rhs = " + ".join(term for term in terms if not re.fullmatch(r"strata\((.+)\)", term))
     if len(arguments) not in (2, 3) or not rhs or re.search(r"\bstrata\(", rhs):
         raise ValueError(
-            f"{caller}: formula {formula!r} must be 'Surv(time, event) ~ x + strata(site)', or of Surv(start, stop, event), "
+            f"Cox: formula {formula!r} must be 'Surv(time, event) ~ x + strata(site)', or of Surv(start, stop, event), "
             "with columns, and each strata(...) a term of its own."
         )
-    data = frame_of(caller, data)
-    with reading(caller, formula) as model_matrix:
+    data = frame_of("Cox", data)
+    with reading("Cox", formula) as model_matrix:
         column = lambda name: (
             data[name.strip("`")] if name.strip("`") in data.columns else data.eval(name)
         )

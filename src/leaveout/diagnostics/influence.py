@@ -31,6 +31,7 @@ from .._runtime.jax import float64, jax
 from .._runtime.providers import provided
 from .._runtime.results import NO_REFIT_CODES, RESULTS, AbstractPosterior, among, kind_of
 from ..data.arrays import numbers, pandas_of
+from ..data.formulas import join_remarks
 from ..linalg.rounding import FUNCTION
 from ..models.glm.glm import AbstractRegression
 from ..objectives.batch_functions import functions, weights_of, work
@@ -223,7 +224,7 @@ def _make_result(
         pd.DataFrame(changes, index=index, columns=parameters.names),
         pair_table,
         repr(refit),
-        "; ".join(filter(None, (note, dispersion_note))),
+        join_remarks(note, dispersion_note),
     )
 
 

@@ -24,6 +24,7 @@ from .._runtime.results import Lines
 from ..data.arrays import label_texts as worded
 from ..validation.checks import Check
 from . import plot
+from .questions import Card
 
 TEMPLATE = Path(__file__).parent / "report.html"
 HOSTS = "numpy", "scipy", "pandas", "scikit-learn", "jax", "statsmodels", "glum", "hmmlearn"
@@ -156,8 +157,8 @@ class Page:
 
     title: str
     question: str
-    first: list[tuple[str, str, str]]  # answers to read first, and to remember
-    answers: list[tuple[str, str, str]]  # name, value and error of each answer
+    first: list[Card]  # answers to read first, and to remember
+    answers: list[Card]  # name, value and error of each answer
     # with the names of their models; None if there are no checks
     checks: list[tuple[str, Check]] | None
     muted: str

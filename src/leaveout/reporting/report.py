@@ -28,7 +28,7 @@ from ..validation.compare import compare
 from ..validation.estimate import Estimate
 from . import plot
 from .page import Figure, Page, PageTable, row_bars, write_page
-from .questions import choice, first_answer, first_choice, question
+from .questions import Card, choice, first_answer, first_choice, question
 
 TABLE_ROWS = 20_000  # rows in a table
 DRAWN_BARS = 15  # rows named in a picture
@@ -199,7 +199,7 @@ def _is_series(estimate: Estimate) -> bool:
     return bool(estimate.plan.serial and estimate.plan.blocks is None and not estimate.joint)
 
 
-def _answers(estimate: Estimate) -> list[tuple[str, str, str]]:
+def _answers(estimate: Estimate) -> list[Card]:
     se = estimate.standard_error
     error = estimate.approximation_error
     unit = "a unit"
@@ -247,7 +247,7 @@ def _answers(estimate: Estimate) -> list[tuple[str, str, str]]:
     ]
 
 
-def null_answer(estimate: Estimate) -> list[tuple[str, str, str]]:
+def null_answer(estimate: Estimate) -> list[Card]:
     """Write what no model loses, if the model has such a null."""
     share = ""
     if np.isfinite(estimate.explained):
@@ -436,8 +436,7 @@ def _in_order(estimate: Estimate, model: str = "") -> Figure:
 
 
 def _of_several(estimates: dict[str, Estimate], title: str) -> Page:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         table = compare(estimates)
     notes = [
         *(str(warning.message) for warning in caught),
@@ -489,7 +488,7 @@ def _of_several(estimates: dict[str, Estimate], title: str) -> Page:
     )
 
 
-def _comparison_facts(table: pd.DataFrame, score: str) -> list[tuple[str, str, str]]:
+def _comparison_facts(table: pd.DataFrame, score: str) -> list[Card]:
     """Write a card for each of the two best models."""
     cards = []
     first = "Best" if table["missing"].any() else "Lowest mean"

@@ -19,6 +19,7 @@ from .._runtime.conventions import conventional, warn
 from .._runtime.providers import provided
 from .._runtime.results import RESULTS, TERMINAL_WIDTH, text_within
 from ..data.arrays import UnitColumn
+from ..data.formulas import join_remarks
 from ..objectives.objective import LOG_DENSITY, LOG_LIKELIHOOD, LOG_PROBABILITY
 from ..plans.plan import Plan
 from .checks import FEW_UNITS
@@ -499,7 +500,7 @@ def _add_jacobian(
             baseline=estimate.baseline - log_slope,
             null_losses=null_losses,
             response=None,
-            labels=replace(estimate.labels, note="; ".join(filter(None, notes))),
+            labels=replace(estimate.labels, note=join_remarks(*notes)),
         )
     return converted
 

@@ -879,7 +879,7 @@ class Estimate(PrintedResult):
                     int(np.sum(marks & (self.settled_by == rung))) if len(self.settled_by) else 0
                 )
                 if count and rung != SettledBy.unknown:
-                    texts.append(f"{count} by {rung.words}, {evidence}")
+                    texts.append(f"{count} by {rung.message}, {evidence}")
         affordable = (SettledBy.sample, SettledBy.conjugate_gradients, SettledBy.steps)
         is_cheap = ~self.proved & np.isin(self.settled_by, affordable)
         if self.labels.refit.startswith("Certified(") and is_cheap.any():

@@ -965,8 +965,7 @@ def quietly(function: Callable, *args: Any, **keywords: Any) -> Any:
 
     A ratio 0/0 is zero there.
     """
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):
         return function(*args, **keywords)
 
 

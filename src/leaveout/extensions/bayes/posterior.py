@@ -34,6 +34,7 @@ from ...developer import (
     functions,
     jax,
     jnp,
+    join_remarks,
     map_arrays,
     record,
     unflatten,
@@ -154,8 +155,8 @@ class Posterior(AbstractPosterior):
             return self.known_fit
         natural = self.objective.parameters.natural(unflatten(self.draws.mean(0), self.like))
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # a mode that is doubtful is not used
+            # a mode that is doubtful is not used
+            with warnings.catch_warnings(action="ignore"):
                 fit = minimise(self.objective, map_arrays(np.asarray, natural), num_starts=1)
         except (RuntimeError, IndefiniteHessianError, ValueError):
             return None
@@ -556,7 +557,7 @@ def check_posterior(caller: str, posterior: Posterior) -> Posterior:
         ).any()
     ):
         note = "the density has an edge, where identities fail that compare it with the draws"
-        return replace(posterior, note="; ".join(filter(None, (posterior.note, note))))
+        return replace(posterior, note=join_remarks(posterior.note, note))
     if product.mean() < 0:
         raise ValueError(
             f"{caller}: the density falls where draws are many: unit_loss is −log density, and log_prior the log of the prior."

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tomllib
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from typer.core import TyperGroup
 
 INTERRUPT_EXIT_CODE = 130  # exit code after Ctrl-C
 console = Console(highlight=False, soft_wrap=True, markup=False)
+TABLES = tomllib.loads(Path(__file__).with_name("tables.toml").read_text("utf-8"))
 words: list[str] = []  # arguments of the current command
 # errors of the input, not of the library
 INPUT = ValueError, TypeError, RuntimeError, ArithmeticError, OSError, ImportError, MemoryError
@@ -133,8 +135,7 @@ def warnings_as_notes() -> Iterator[list[str]]:
     end.
     """
     notes: list[str] = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         yield notes
     notes += dict.fromkeys(
         str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)

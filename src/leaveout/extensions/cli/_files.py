@@ -394,8 +394,7 @@ def picture(draw: Callable[[], Any], file: Path | None) -> None:
     """Draw axes into a file, without repeated warnings, a window, or the backend of a notebook."""
     if file is None:
         return
-    with warnings.catch_warnings(), writing(file):
-        warnings.simplefilter("ignore", UserWarning)
+    with warnings.catch_warnings(action="ignore", category=UserWarning), writing(file):
         with contextlib.suppress(ImportError):  # drawing reports a missing library
             import matplotlib
 

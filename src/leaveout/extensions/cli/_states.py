@@ -15,11 +15,11 @@ import pandas as pd
 
 import leaveout as lo
 
-from ._console import fail, warnings_as_notes
+from ._console import TABLES, fail, warnings_as_notes
 from ._options import FoldOptions, option
 from ._table import Heading, compare_table, findings
 
-CRITERIA: dict[str, Heading] = {"aic": ("AIC", ".1f"), "bic": ("BIC", ".1f")}
+CRITERIA: dict[str, Heading] = TABLES["criteria"]
 
 
 @dataclass(frozen=True)

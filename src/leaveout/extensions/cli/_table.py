@@ -19,22 +19,12 @@ from rich.measure import Measurement
 
 import leaveout as lo
 
-from ._console import console, print_notes, table_of, warnings_as_notes, words, writing
+from ._console import TABLES, console, print_notes, table_of, warnings_as_notes, words, writing
 from ._files import picture
 
 # heading of a column, and the format of its numbers
 Heading = tuple[str, str | Callable[[Any], str]]
-LOSSES: dict[str, Heading] = {
-    "mean": ("loss", ".4f"),
-    "missing": ("missing", "d"),
-    "se": ("SE", ".4f"),
-    "approximation": ("± refit", ".0e"),
-    "difference": ("diff.", ".4f"),
-    "se_difference": ("SE", ".4f"),
-    "p_worse": ("P(worse)", ".2f"),
-    "weight": ("weight", ".2f"),
-    "no_update": ("no upd.", ".4f"),
-}
+LOSSES: dict[str, Heading] = TABLES["losses"]
 # largest width of the name of a model, and of a table
 NAME = 40
 MAX_TABLE_WIDTH = 400

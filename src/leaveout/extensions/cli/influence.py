@@ -11,23 +11,13 @@ import pandas as pd
 
 import leaveout as lo
 
-from ._console import console, fail, join_notes, one_line, table_of
+from ._console import TABLES, console, fail, join_notes, one_line, table_of
 from ._data import Model
 from ._files import Reading, picture, save
 from ._options import Data, FoldOptions, OptionsOf, Plot, Report, command, option, output_file
 from ._table import page
 from .glm import prepare, validate
 
-HEADINGS = {
-    "units": ("rows", "d"),
-    "loss": ("loss", ".4g"),
-    "rise": ("rise", "+.3g"),
-    "share": ("share", ".1%"),
-    "cook": ("Cook's", ".3g"),
-    "moved": ("moves", "+.2g"),
-    "parameter": ("the parameter", ""),
-    "prediction": ("prediction", "+.3g"),
-}
 LISTED = OptionsOf(
     lo.diagnostics.Influence.top,
     by="The column, or the parameter, by which rows are listed.",
@@ -103,7 +93,7 @@ def influence(
     console.print(f"{join_notes(where, rows.note, remark)}\n\n{influences}")
     shown = {
         name: heading_format
-        for name, heading_format in HEADINGS.items()
+        for name, heading_format in TABLES["influence"].items()
         if name in top and (name != "units" or (top["units"] > 1).any())
     }
     table = table_of(

@@ -11,7 +11,7 @@ import scipy
 from jaxtyping import Int
 
 from ... import Estimate, Exact, Fit, Plan
-from ...developer import StandardError, average_by_unit, naive, record, standard_error
+from ...developer import StandardError, average_by_unit, join_remarks, naive, record, standard_error
 from .internal_validation import REFIT_TOL, Validation, over_resamples
 from .performance import NO_RISKS, AbstractPerformance, Continuous, PerRow, Survival, performance
 
@@ -123,7 +123,7 @@ def held_out_rows(
         at_time = measure.middle
     n = len(measure.case)
     if not isinstance(source, Estimate):
-        note = "; ".join(filter(None, ("apparent", measure.weights.note)))
+        note = join_remarks("apparent", measure.weights.note)
         return HeldOutRows(
             measure,
             np.arange(n),

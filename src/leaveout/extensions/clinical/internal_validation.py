@@ -62,6 +62,7 @@ from ...developer import (
     conventional,
     count,
     float64,
+    join_remarks,
     keeping,
     over_refits,
     reader_for,
@@ -397,7 +398,7 @@ def validate(
             resampled.result,
             plan,
             method,
-            "; ".join(filter(None, (note, measure.weights.note))),
+            join_remarks(note, measure.weights.note),
             cases,
         )
 

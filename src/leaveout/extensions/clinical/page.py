@@ -17,6 +17,7 @@ from ... import GLM, Cox, Estimate, Fit, covariance
 from ...developer import (
     DRAWN_POINTS,
     ActiveGLM,
+    Card,
     Figure,
     FormulaReader,
     Lines,
@@ -61,7 +62,7 @@ def page_of(
     estimate: Estimate,
     title: str,
     calls: list[str],
-    null: list[tuple[str, str, str]],
+    null: list[Card],
     *,
     centres: ArrayLike | None,
     excluded: Mapping[str, int] | None,
@@ -197,7 +198,7 @@ def _answers(
     decisions: DecisionCurve,
     across: InternalExternal | None,
     excluded: dict[str, int],
-) -> list[tuple[str, str, str]]:
+) -> list[Card]:
     """Write the cards: who is in the data and who is not, discrimination, calibration, net benefit,
     a new centre.
     """

@@ -18,6 +18,7 @@ from ...developer import (
     PyTree,
     describe_distance,
     float64,
+    join_remarks,
     kinks,
     leaves_of,
     standing,
@@ -130,7 +131,7 @@ def add_remark(result: Fit, remark: str) -> Fit:
     if not remark or "remark" not in vars(model):
         return result
     model = copy.copy(model)
-    vars(model)["remark"] = "; ".join(filter(None, (model.remark, remark)))
+    vars(model)["remark"] = join_remarks(model.remark, remark)
     return replace(result, quadratic=replace(result.quadratic, objective=model))
 
 
@@ -138,8 +139,7 @@ def is_repeated(refit: Callable[[], Any], theta: np.ndarray) -> bool:
     """Tell whether the host, fitted again to these data, ends at the same parameters, and so was
     fitted on them.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         try:
             repeated = np.ravel(np.asarray(refit(), float))
         except (ValueError, TypeError, RuntimeError, np.linalg.LinAlgError):

@@ -32,6 +32,7 @@ from ...developer import (
     NamedArrays,
     TransformedResponse,
     function,
+    join_remarks,
     kinks,
     look,
     match_labels,
@@ -497,7 +498,7 @@ def read(
     # transformed rows keep their labels
     if labels.index is not None and isinstance(X, np.ndarray) and X.ndim == 2:
         X = pd.DataFrame(X, index=labels.index, columns=[f"x{j}" for j in range(X.shape[1])])
-    remark = "; ".join(filter(None, (*remarks, host.choice_note)))
+    remark = join_remarks(*remarks, host.choice_note)
     if isinstance(estimator, PLSRegression | Pipeline) or _has_several_targets(estimator):
         if sample_weight is not None:
             raise TypeError(

@@ -26,6 +26,7 @@ from ...developer import (
     HostErrors,
     Names,
     is_default_index,
+    join_remarks,
     stateful_remark,
 )
 from ._count_losses import HostLoss, conditional, hurdle, pad_groups, zero_inflated
@@ -282,7 +283,7 @@ def _remark(model: Any, *remarks: str) -> str:
         if count
         else ""
     )
-    return "; ".join(filter(None, (first, *remarks)))
+    return join_remarks(first, *remarks)
 
 
 def _weights(model: Any, weight: ArrayLike | None) -> Array | None:
@@ -559,9 +560,7 @@ def _conditional(model: Any, params: Array) -> tuple[AbstractObjective, Array]:
     remark = (
         f"{count} groups of one outcome say nothing, and are not among the units" if count else ""
     )
-    return HostLoss(
-        conditional, data, params, "; ".join(filter(None, ("a unit is a group", remark)))
-    ), params
+    return HostLoss(conditional, data, params, join_remarks("a unit is a group", remark)), params
 
 
 def _mixed_linear(results: Any, drop: str) -> Fit:

@@ -150,8 +150,7 @@ def check_columns(caller: str, estimator: SklearnEstimator, X: Any, y: NDArray) 
         numbers(caller, "X", X)
     except TypeError as unreadable:
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with warnings.catch_warnings(action="ignore"):
                 clone(estimator).fit(X[:probed_rows], y[:probed_rows])
         except (TypeError, ValueError) as error:
             if "could not convert" in str(error):

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from ...developer import DRAWN_BARS, TABLE_ROWS, Figure, Page, PageTable, row_bars
+from ...developer import DRAWN_BARS, TABLE_ROWS, Card, Figure, Page, PageTable, row_bars
 from ...plot import forest
 from ._plot import leakage_report
 from ._report_result import LeakageReport
@@ -58,7 +58,7 @@ def page_of(report: LeakageReport, title: str) -> Page:
     )
 
 
-def _answers(report: LeakageReport) -> list[tuple[str, str, str]]:
+def _answers(report: LeakageReport) -> list[Card]:
     level = f"{report.level:.0%} interval"
     better = "less is better"
     if report.more_is_better:

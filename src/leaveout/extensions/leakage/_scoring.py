@@ -134,8 +134,7 @@ def _user_measure(
             f"leakage_corrected: loss must return one number a record, ({len(y)},), or one in all; got shape {best.shape}."
         )
     name = function_name(user_function)
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):
         shuffled = np.mean(function(y, np.roll(perfect, len(y) // 2 + 1, axis=0)))
     if shuffled < best.mean() - 1e-9 * abs(best.mean()):
         raise ValueError(

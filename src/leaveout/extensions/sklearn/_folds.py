@@ -83,8 +83,7 @@ def fit_host(
     """
     try:
         check_is_fitted(estimator)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
+        with warnings.catch_warnings(action="error"):
             for problem, y in separate_problems(estimator, data.y):
                 anchor(*read(problem, data.X, y, data.weight))
         host = estimator

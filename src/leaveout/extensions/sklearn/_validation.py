@@ -599,8 +599,7 @@ def folds_of(
     frozen = learns(estimator) and transformers == "frozen"
     rescaled = learns(estimator) and transformers == "refit"
     failed = lambda error: fold_failed(error, error_score)
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as seen:
         try:
             with making():  # a fit that does not serve leaves no step
                 host, fits = fit_host(estimator, data, rescaled=rescaled and not visible)

@@ -215,7 +215,7 @@ class Cox(AbstractClosedForm):
                     "Cox: a formula names the events itself: lo.Cox(formula, data, penalty=...)."
                 )
             remark = join_remarks(remark, stateful_remark(X))
-            survival = read_survival("Cox", X, time)
+            survival = read_survival(X, time)
             strata, offset, sample_weight, entry = (
                 named_column(survival.data, value)
                 for value in (strata, offset, sample_weight, entry)
