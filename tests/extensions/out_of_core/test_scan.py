@@ -185,7 +185,7 @@ def test_rows_of_a_map_are_opened_by_other_processes(tmp_path):
     """By the name of the file and where they stand in it."""
     np.arange(5000.0).tofile(tmp_path / "rows")
     whole = np.memmap(tmp_path / "rows", float, "r", offset=80, shape=(900, 4))
-    for part in _batches.open_parts("scan", whole, np.arange(900.0), None, None, None).parts:
+    for part in _batches.open_parts(whole, np.arange(900.0), None, None, None).parts:
         again = pickle.loads(pickle.dumps(part.rows))
         assert isinstance(again.x, np.memmap) and np.array_equal(again.x, part.rows.x)
         assert again.x[0, 0] == 10 + 4 * part.start

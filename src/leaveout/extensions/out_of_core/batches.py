@@ -71,7 +71,6 @@ class Batches:
     Dask gives the blocks of parts that are `delayed`.
     """
 
-    caller: str
     parts: tuple[FilePart, ...]
     roles: Roles
     delayed: bool = False
@@ -109,7 +108,7 @@ class Batches:
             if weight is not None and (weight < 0).any():
                 row = int(np.argmax(weight < 0))
                 raise ValueError(
-                    f"{self.caller}: the weight {weight[row]:g} in {self.where(part, start + row)} is below zero."
+                    f"scan: the weight {weight[row]:g} in {self.where(part, start + row)} is below zero."
                 )
             if weight is None:
                 weight = np.ones(len(x))
@@ -123,7 +122,7 @@ class Batches:
             return
         row, column = np.argwhere(~np.isfinite(array))[0].tolist()
         raise ValueError(
-            f"{self.caller}: column {names[column]!r} is {array[row, column]:g} in {self.where(part, start + row)}; drop such "
+            f"scan: column {names[column]!r} is {array[row, column]:g} in {self.where(part, start + row)}; drop such "
             "rows, or impute."
         )
 
@@ -217,34 +216,34 @@ class Slice:
 
 
 def open_parts(
-    caller: str, data: Any, target: Any, columns: Sequence[str] | None, weight: Any, offset: Any
+    data: Any, target: Any, columns: Sequence[str] | None, weight: Any, offset: Any
 ) -> Batches:
     """Open data of any of these kinds as parts. TypeError for other data, or no numbers.
 
     ValueError for unknown columns.
     """
     if isinstance(data, str | os.PathLike):
-        data = _dataset(caller, data)
+        data = _dataset(data)
     module = type(data).__module__.split(".")[0]
     if module == "pyarrow":
-        return _of_arrow(caller, data, (target, columns, weight, offset))
+        return _of_arrow(data, (target, columns, weight, offset))
     if module in ("dask", "dask_expr"):
-        return _of_dask(caller, data, (target, columns, weight, offset))
+        return _of_dask(data, (target, columns, weight, offset))
     if isinstance(data, np.ndarray):
-        return _of_arrays(caller, data, target, weight, offset)
+        return _of_arrays(data, target, weight, offset)
     raise TypeError(
-        f"{caller}: data must be the name of a Parquet file, of a folder or pattern of them, a dataset of pyarrow, a memory "
+        f"scan: data must be the name of a Parquet file, of a folder or pattern of them, a dataset of pyarrow, a memory "
         f"map or an array, or a collection of Dask; got {type(data).__name__}. A frame in memory is read by lo.GLM."
     )
 
 
-def _dataset(caller: str, name: str | os.PathLike) -> Any:
+def _dataset(name: str | os.PathLike) -> Any:
     """Open the dataset of Parquet or CSV files of that name."""
     try:
         import pyarrow.dataset as ds
     except ImportError as error:
         raise ImportError(
-            f"{caller}: Parquet files are read by pyarrow: {INSTALL.format('parquet')}"
+            f"scan: Parquet files are read by pyarrow: {INSTALL.format('parquet')}"
         ) from error
     text = os.fspath(name)
     if any(sign in text for sign in "*?["):
@@ -252,7 +251,7 @@ def _dataset(caller: str, name: str | os.PathLike) -> Any:
     else:
         files = [text]
     if not files or not Path(files[0]).exists():
-        raise ValueError(f"{caller}: there is no file {text}.")
+        raise ValueError(f"scan: there is no file {text}.")
     kind = "parquet"
     if files[0].endswith(".csv"):
         kind = "csv"
@@ -260,11 +259,11 @@ def _dataset(caller: str, name: str | os.PathLike) -> Any:
         return ds.dataset(files if len(files) > 1 else files[0], format=kind)
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"{caller}: {text} does not read as {kind}; write it as Parquet, or as CSV that ends in .csv."
+            f"scan: {text} does not read as {kind}; write it as Parquet, or as CSV that ends in .csv."
         ) from error
 
 
-def _roles(caller: str, request: tuple[Any, ...], numeric: dict[str, bool]) -> Roles:
+def _roles(request: tuple[Any, ...], numeric: dict[str, bool]) -> Roles:
     """Assign the columns to their roles; all that have no other role are features."""
     target, columns, weight, offset = request
     for role, name in (("target", target), ("sample_weight", weight), ("offset", offset)):
@@ -272,7 +271,7 @@ def _roles(caller: str, request: tuple[Any, ...], numeric: dict[str, bool]) -> R
             continue
         if not isinstance(name, str):
             raise TypeError(
-                f"{caller}: {role} must be the name of a column of the data; got {type(name).__name__}."
+                f"scan: {role} must be the name of a column of the data; got {type(name).__name__}."
             )
     role_columns = {target, weight, offset}
     if columns is None:
@@ -283,16 +282,16 @@ def _roles(caller: str, request: tuple[Any, ...], numeric: dict[str, bool]) -> R
     if missing:
         available = ", ".join(list(numeric)[:10])
         raise ValueError(
-            f"{caller}: the data have no columns {', '.join(map(repr, missing[:5]))}; there are {available}."
+            f"scan: the data have no columns {', '.join(map(repr, missing[:5]))}; there are {available}."
         )
     wrong = [name for name in [*features, *filter(None, role_columns)] if not numeric[name]]
     if wrong:
         raise TypeError(
-            f"{caller}: these columns hold no numbers: {', '.join(map(repr, wrong[:5]))}. Leave them out by columns=[...], or "
+            f"scan: these columns hold no numbers: {', '.join(map(repr, wrong[:5]))}. Leave them out by columns=[...], or "
             "encode them."
         )
     if not features:
-        raise ValueError(f"{caller}: no column is left for the features.")
+        raise ValueError("scan: no column is left for the features.")
     return Roles(features, target, weight, offset)
 
 
@@ -307,7 +306,7 @@ def _number_parts(listed: Sequence[tuple[int, str, Any, Any]]) -> tuple[FilePart
     return tuple(parts)
 
 
-def _of_arrow(caller: str, data: Any, request: tuple[Any, ...]) -> Batches:
+def _of_arrow(data: Any, request: tuple[Any, ...]) -> Batches:
     import pyarrow as pa
     import pyarrow.dataset as ds
 
@@ -315,7 +314,7 @@ def _of_arrow(caller: str, data: Any, request: tuple[Any, ...]) -> Batches:
         data = data.to_table()
     if not isinstance(data, pa.Table | ds.Dataset):
         raise TypeError(
-            f"{caller}: data must be a dataset or a table of pyarrow; got {type(data).__name__}."
+            f"scan: data must be a dataset or a table of pyarrow; got {type(data).__name__}."
         )
     kinds = pa.types.is_floating, pa.types.is_integer, pa.types.is_boolean, pa.types.is_decimal
     numeric = {field.name: any(kind(field.type) for kind in kinds) for field in data.schema}
@@ -345,32 +344,32 @@ def _of_arrow(caller: str, data: Any, request: tuple[Any, ...]) -> Batches:
                 sum(group.num_rows for group in piece.row_groups) if groups else piece.count_rows()
             )
             listed.append((count, label, Fragment(piece), (path, groups, stamp)))
-    return Batches(caller, _number_parts(listed), _roles(caller, request, numeric))
+    return Batches(_number_parts(listed), _roles(request, numeric))
 
 
-def _of_dask(caller: str, data: Any, request: tuple[Any, ...]) -> Batches:
+def _of_dask(data: Any, request: tuple[Any, ...]) -> Batches:
     import dask
 
     if hasattr(data, "columns"):
         numeric = {str(name): dtype.kind in "biuf" for name, dtype in data.dtypes.items()}
         parts = data.to_delayed()
-        roles = _roles(caller, request, numeric)
+        roles = _roles(request, numeric)
         counts = dask.compute(*(dask.delayed(len)(part) for part in parts))
         listed = [
             (n, f"partition {k}", part, (data._name, k))
             for k, (n, part) in enumerate(zip(counts, parts, strict=True))
         ]
-        return Batches(caller, _number_parts(listed), roles, delayed=True)
+        return Batches(_number_parts(listed), roles, delayed=True)
     target, columns, weight, offset = request
     if data.ndim != 2 or columns is not None:
         raise ValueError(
-            f"{caller}: an array of Dask must be [rows, features], and columns= is for frames."
+            "scan: an array of Dask must be [rows, features], and columns= is for frames."
         )
     data = data.rechunk({0: "auto", 1: -1})
     if np.isnan(data.chunks[0]).any():
         data = data.compute_chunk_sizes()
     vectors = {
-        name: _row_vector(caller, name, part, data)
+        name: _row_vector(name, part, data)
         for name, part in (("target", target), ("weight", weight), ("offset", offset))
         if part is not None
     }
@@ -382,12 +381,10 @@ def _of_dask(caller: str, data: Any, request: tuple[Any, ...]) -> Batches:
         (n, f"chunk {k}", pair(*piece), (data.name, k))
         for k, (n, piece) in enumerate(zip(data.chunks[0], pieces, strict=True))
     ]
-    return Batches(
-        caller, _number_parts(listed), _of_no_names(data.shape[1], vectors), delayed=True
-    )
+    return Batches(_number_parts(listed), _of_no_names(data.shape[1], vectors), delayed=True)
 
 
-def _row_vector(caller: str, name: str, part: Any, data: Any) -> Any:
+def _row_vector(name: str, part: Any, data: Any) -> Any:
     """Return one number for each row, in the chunks of the rows."""
     import dask.array as da
 
@@ -395,7 +392,7 @@ def _row_vector(caller: str, name: str, part: Any, data: Any) -> Any:
         part = da.from_array(np.asarray(part))
     if part.shape != (data.shape[0],):
         raise ValueError(
-            f"{caller}: {name} must have one number for each of the {data.shape[0]} rows; got shape {part.shape}."
+            f"scan: {name} must have one number for each of the {data.shape[0]} rows; got shape {part.shape}."
         )
     return part.rechunk((data.chunks[0],))
 
@@ -405,10 +402,10 @@ def _of_no_names(features: int, vectors: Any) -> Roles:
     return Roles(tuple(f"x{j}" for j in range(features)), "y", weight, offset)
 
 
-def _of_arrays(caller: str, x: Array, y: Any, weight: Any, offset: Any) -> Batches:
+def _of_arrays(x: Array, y: Any, weight: Any, offset: Any) -> Batches:
     if x.ndim != 2 or x.dtype.kind not in "biuf":
         raise ValueError(
-            f"{caller}: an array must be [rows, features], of numbers; got {x.dtype} of shape {x.shape}."
+            f"scan: an array must be [rows, features], of numbers; got {x.dtype} of shape {x.shape}."
         )
     vectors = {
         name: part
@@ -419,13 +416,13 @@ def _of_arrays(caller: str, x: Array, y: Any, weight: Any, offset: Any) -> Batch
         if is_mapped(part):
             vectors[name] = part
         else:
-            vectors[name] = numbers(caller, name, part)
+            vectors[name] = numbers("scan", name, part)
         if vectors[name].shape != (len(x),):
             raise ValueError(
-                f"{caller}: {name} must have one number for each of the {len(x)} rows; got shape {np.shape(part)}."
+                f"scan: {name} must have one number for each of the {len(x)} rows; got shape {np.shape(part)}."
             )
     if "y" not in vectors:
-        raise TypeError(f"{caller}: target must be given: an array of one number a row.")
+        raise TypeError("scan: target must be given: an array of one number a row.")
     listed = []
     for start in range(0, len(x), PART_ROWS):
         chunk = slice(start, min(start + PART_ROWS, len(x)))
@@ -437,7 +434,7 @@ def _of_arrays(caller: str, x: Array, y: Any, weight: Any, offset: Any) -> Batch
         listed.append(
             (chunk.stop - chunk.start, f"rows from {start} on", rows, (identity, rows.vectors))
         )
-    return Batches(caller, _number_parts(listed), _of_no_names(x.shape[1], vectors))
+    return Batches(_number_parts(listed), _of_no_names(x.shape[1], vectors))
 
 
 def fill_part(part: FilePart, rows: Any) -> FilePart:

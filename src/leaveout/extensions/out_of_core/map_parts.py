@@ -53,7 +53,7 @@ def _bare(data: Batches) -> Batches:
 
     Messages still give their number.
     """
-    return Batches(data.caller, (), data.roles, False, len(data.parts))
+    return Batches((), data.roles, False, len(data.parts))
 
 
 def _client() -> Any:

@@ -110,7 +110,7 @@ def scan(
     """
     rtol = share("scan: rtol", rtol) if rtol != 1 else 1.0
     audit = count("scan: audit", audit, 0)
-    rows = open_parts("scan", data, target, columns, sample_weight, offset)
+    rows = open_parts(data, target, columns, sample_weight, offset)
     if rows.count < 2:
         raise ValueError(f"scan: at least two rows are needed; got {rows.count}.")
     folder = None if out is None else Path(out)
