@@ -32,7 +32,6 @@ sets: own scores are taken at their upper bound, new ones at their lower.
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
@@ -45,6 +44,7 @@ from .._runtime.conventions import Rng, conventional, warn
 from .._runtime.interrupt import stoppable
 from .._runtime.jax import float64, jax
 from .._runtime.progress import Slow
+from .._runtime.results import record
 from ..data.arrays import UnitColumn, codes, index_of, match_labels, share, under_labels
 from ..data.formulas import named_column
 from ..linalg.rounding import FUNCTION, UNIT, UP
@@ -110,7 +110,7 @@ class Held(NamedTuple):
     number: int  # of rows, or of groups that are held out whole
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class Request:
     """What intervals or sets of new rows are asked for: the arguments of a call beside its fits.
 
@@ -534,7 +534,7 @@ def _intervals(
     return table
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class NewRows:
     """New rows as the models take them: their designs and offsets, one of each fit."""
 
@@ -550,7 +550,7 @@ class NewRows:
         ]
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class Solved:
     """The ends of new rows, or the classes in their sets, and the largest widening of each,
     `[ends + 1, rows]`; the rows that anything may follow, and what the table tells of the call.

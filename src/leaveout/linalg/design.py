@@ -6,7 +6,7 @@ F(θ, w) = Σ_n ω_n(w) ℓ(η_n, y_n) + κ(w) (½ θᵀPθ + Σ_g a_g ‖θ_g�
 
 import abc
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, cast
 
 import numpy as np
@@ -14,6 +14,7 @@ import scipy
 from jaxtyping import Float, Int
 
 from .._runtime.jax import Arrays
+from .._runtime.results import record
 from .group_norms import Norms
 
 Array = np.ndarray
@@ -76,7 +77,7 @@ class LossOfSeveral(Loss, Protocol):
         """Largest fall and rise of ℓ from η over moves s with max s − min s ≤ `spread`."""
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class StackedLoss:
     """Loss of all rows where the last rows belong to a penalty with a loss ψ(x_jᵀθ) of its own,
     which has no y.
@@ -244,7 +245,7 @@ class SingleOutput(abc.ABC):
         return Extent(norm, size, norm, size)
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class DenseDesign(SingleOutput):
     """Rows in one array, `[units, params]`.
 
@@ -402,7 +403,7 @@ class DenseDesign(SingleOutput):
         return np.einsum("rkn,rkn->rn", z, z)
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class MultiOutputDesign:
     """Design of several outputs: θ is `[outputs, features]`, raveled, and η_n = θ x_n."""
 
@@ -568,7 +569,7 @@ class MultiOutputDesign:
 DENSE_BLOCK = 2**20  # numbers in one block of rows
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class Predictors:
     """Model of one linear predictor a unit, or of several outputs, as data; the losses of several
     are `LossOfSeveral`.

@@ -7,13 +7,14 @@ there is an intercept. All rows are never copied at once. What follows from the 
 
 import mmap
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from .._runtime.jax import Module
+from .._runtime.results import record
 from .design import DENSE_BLOCK, EVERYONE, DenseDesign, SingleOutput
 
 Array = np.ndarray
@@ -40,7 +41,7 @@ def is_mapped(array: Any) -> bool:
     return isinstance(array, mmap.mmap)
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class RowSelection:
     """Selected rows of a source, gathered block by block."""
 

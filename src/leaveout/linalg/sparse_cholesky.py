@@ -10,7 +10,6 @@ The order is SuperLU's minimum degree. Fronts of one height and shape are comput
 are the matrices of a batch: there is no loop over columns or over matrices.
 """
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
+from .._runtime.results import record
 from .curvature import Squares, cholesky
 
 Entries = Int[np.ndarray, " entries"]
@@ -54,7 +54,7 @@ class Group(NamedTuple):
     summed_rows: "scipy.sparse.csr_array | None"
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class Pattern:
     """Pattern of symmetric matrices whose lower entries `(row, column)` may differ from zero.
 
@@ -120,7 +120,7 @@ class Pattern:
         return FrontalFactor(self, parts, logdet)
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class FrontalFactor:
     """Factors of a batch of matrices, by fronts: `_triangles`, and the blocks below these."""
 

@@ -26,6 +26,7 @@ from .._runtime.jax import (
     resident,
     select_lanes,
 )
+from .._runtime.results import record
 from ..linalg.design import MultiOutputDesign, Predictors, apply_curvature, weight_terms
 from ..linalg.device_design import Resident
 from ..plans.plan import RefitRows, few_size
@@ -207,7 +208,7 @@ class LinearBatch:
         return multiply
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class DerivedBatch:
     """F(·, w) of any model, derived and compiled by JAX; θ is raveled, in the shape of `like`."""
 
@@ -392,7 +393,7 @@ def derive_batch(
     return DerivedBatch(objective, like, rows)
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class Function:
     """F(·, w) at one w, as a function of parameters in the shape of `like`."""
 

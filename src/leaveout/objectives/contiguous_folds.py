@@ -9,12 +9,12 @@ all folds together, central differences give their first and second derivatives.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from .._runtime.jax import PyTree
+from .._runtime.results import record
 from ..plans.plan import RefitRows
 from .closed_form import AbstractClosedForm
 from .objective import AbstractObjective, Lanes, Points, Vector
@@ -25,7 +25,7 @@ RunScores = Callable[[Points], tuple[np.ndarray | None, np.ndarray]]
 Directions = tuple[np.ndarray, np.ndarray, np.ndarray]  # raveled θ, and two directions from each
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class Runs:
     """Folds that are runs of units from `first` on, none longer than `width`; θ is raveled."""
 

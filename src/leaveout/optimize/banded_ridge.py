@@ -21,7 +21,6 @@ the penalties reported for it, never one interpolated between them.
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +30,7 @@ from jaxtyping import Bool, Float, Int
 
 from .._runtime.conventions import conventional, warn
 from .._runtime.progress import Slow
-from .._runtime.results import Lines, PrintedResult
+from .._runtime.results import Lines, PrintedResult, record
 from ..data.arrays import numbers
 from ..linalg.curvature import Curvature
 from ..linalg.rounding import UNIT
@@ -361,7 +360,7 @@ def _gain(slope: TargetBands, curvature: Array, step: TargetBands) -> Array:
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@record
 class PerTarget(PrintedResult):
     """Penalties chosen for every target of a `BandedRidge` by its held-out loss, and that loss.
 

@@ -8,7 +8,7 @@ H must be positive definite. The distance of θ from stationary is measured by t
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -25,7 +25,7 @@ from .._runtime.jax import Module, PyTree, float64, jnp, static
 from .._runtime.memory import require_memory
 from .._runtime.pandas import pd
 from .._runtime.providers import provided
-from .._runtime.results import RESULTS, Lines, PrintedResult, kind_of
+from .._runtime.results import RESULTS, Lines, PrintedResult, kind_of, record
 from ..data.arrays import count
 from ..linalg.curvature import Curvature
 from ..linalg.rounding import condition
@@ -84,7 +84,7 @@ MAX_HESSIAN_BYTES = 2.0**33  # bytes that forming H may take
 HessianForm = Literal["auto", "dense", "products", "rows"]
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class HostErrors:
     """The standard errors that a host prints.
 

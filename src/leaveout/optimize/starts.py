@@ -10,7 +10,7 @@ import copy
 import itertools
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -19,7 +19,7 @@ from .._runtime.checkpoint import StepResult, read_or_make
 from .._runtime.jax import PyTree
 from .._runtime.parallel import steps, workers
 from .._runtime.progress import Slow
-from .._runtime.results import kind_of
+from .._runtime.results import kind_of, record
 from ..objectives.batch_functions import Function, function
 from ..objectives.objective import AbstractObjective, as_stored, map_arrays, ravel, unflatten
 from .newton import LARGE_NUM_PARAMETERS, Minimisation
@@ -32,7 +32,7 @@ SAME_MINIMUM = 1e-6
 START_ROUNDING = 1e-10  # the same, relative to F
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class Minima:
     """Distinct minima of `F(·, 1)`, lowest first: F, raveled θ, and how many starts reached each.
 
@@ -133,7 +133,7 @@ def cores() -> int:
     return joblib.cpu_count()
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class WatchedFunction(Function):
     """F whose values and number of gradients are shown as progress."""
 
@@ -148,7 +148,7 @@ class WatchedFunction(Function):
         return value, gradient
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class StartRunner:
     """Descent from a start, given by its number, with a line of progress.
 

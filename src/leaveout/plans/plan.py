@@ -13,7 +13,7 @@ import inspect
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, ParamSpec, Protocol, cast
 
 import numpy as np
@@ -24,7 +24,7 @@ from .._runtime.arrays import BoolArray, FloatArray, IntArray
 from .._runtime.conventions import Rng, conventional
 from .._runtime.memory import require_memory
 from .._runtime.pandas import is_pandas, pd
-from .._runtime.results import PrintedResult
+from .._runtime.results import PrintedResult, record
 from ..data.arrays import (
     TIMES,
     UnitColumn,
@@ -100,7 +100,7 @@ class Batch(NamedTuple):
     rows: RefitRows
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@record
 class Plan(PrintedResult):
     """Matrix of weights over units, one row a refit, stored as departures from one.
 

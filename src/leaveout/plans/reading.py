@@ -5,7 +5,7 @@ units have labels or not, or which gets those of the fit.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from .._runtime.arrays import FloatArray, IntArray
 from .._runtime.conventions import warn
 from .._runtime.pandas import is_pandas, pd
+from .._runtime.results import record
 from ..data.arrays import check_times, is_default_index
 from ..data.formulas import named_column
 from .plan import Plan, Splitter, blocks, from_splits, groups as plan_of_groups, kfold, stratified
@@ -21,7 +22,7 @@ from .plan import Plan, Splitter, blocks, from_splits, groups as plan_of_groups,
 PlanLike = Plan | int | Splitter | Iterable[tuple[ArrayLike, ArrayLike]]
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class PlanReader:
     """Read plans for the units of a model; `caller` is the name of the call, for messages.
 

@@ -18,13 +18,13 @@ takes the place of a radius.
 import abc
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from .._runtime.jax import Arrays, PyTree, cached_on, compile_static, jax
+from .._runtime.results import record
 from ..linalg.design import (
     EVERYONE,
     DenseDesign,
@@ -96,7 +96,7 @@ class IdentityMetric(RefitMetric):
         return gradient
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class LowRank(RefitMetric):
     """Metric of each fold's own Hessian by Woodbury.
 
@@ -113,7 +113,7 @@ class LowRank(RefitMetric):
         return gradient - np.einsum("rkp,rk->rp", z, inner)
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class DenseMetric(RefitMetric):
     """Metric of each fold's own Hessian, inverted."""
 
@@ -302,7 +302,7 @@ SINGLE_SUM = 2**9  # rows whose sum in float32 loses no more than `digits`
 CONDITION = 1e-8
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class LinearFitCache:
     """Quantities at θ̂ that all refits share.
 

@@ -40,7 +40,7 @@ of the left-out units is not sampled.
 
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
@@ -49,7 +49,7 @@ import scipy
 from jaxtyping import Float, Int
 
 from .._runtime.jax import Array, Arrays, cached_on, compile_static, jax, jnp
-from .._runtime.results import RESULTS
+from .._runtime.results import RESULTS, record
 from ..linalg import conjugate_gradients
 from ..objectives.batch_functions import (
     COMPILING,
@@ -183,7 +183,7 @@ class DescentLook:
 Enough = Callable[["DescentLook | ScaledExpansion"], Flags]
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class Descent:
     """Batch of refits: F(·, w) of each, the metric of their steps, and their candidates.
 

@@ -19,7 +19,7 @@ distance from the minimiser, in the norm of A: about ‖g‖_{A⁻¹} / μ.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +27,7 @@ import scipy
 from jaxtyping import Float, Int
 
 from .._runtime.jax import cached_on
-from .._runtime.results import RESULTS
+from .._runtime.results import RESULTS, record
 from ..linalg import conjugate_gradients
 from ..linalg.design import DenseDesign, apply_curvature, scale_units, weight_terms
 from ..linalg.enclosure_theorem import Ball, CurvatureBounds, ball, gaps
@@ -126,7 +126,7 @@ class Candidates(NamedTuple):
     contraction: PerLane
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class CertifiedBatch:
     """Batch in progress: its refits with their metrics, and candidates.
 

@@ -46,14 +46,14 @@ called estimated.
 """
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._runtime.jax import cached_on
-from .._runtime.results import NO_REFIT_CODES, RESULTS, among
+from .._runtime.results import NO_REFIT_CODES, RESULTS, among, record
 from ..linalg.bounds import gates, leaving_signs, segments
 from ..linalg.design import weight_terms
 from ..linalg.enclosure_theorem import change
@@ -88,7 +88,7 @@ Array = np.ndarray
 Key = tuple[tuple[int, ...], tuple[float, ...], bytes]
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class Active:
     """Fit on some of the parameters, `place`, with their signs, in the whole model.
 

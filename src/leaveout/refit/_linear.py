@@ -24,13 +24,13 @@ Every rung gives a candidate, and the radius within which the minimiser is prove
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.results import RESULTS, SettledBy
+from .._runtime.results import RESULTS, SettledBy, record
 from ..linalg.design import EVERYONE
 from ..linalg.enclosure_theorem import change
 from ..objectives.objective import (
@@ -255,7 +255,7 @@ class RowCandidates(NamedTuple):
     ball: Callable[[], tuple[Lanes, Array, Array]] | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class RowBatch:
     """Single rows on their way: the first look at them, what is near enough, and the candidates.
 

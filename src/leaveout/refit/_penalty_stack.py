@@ -14,13 +14,13 @@ repeat one another.
 """
 
 import functools
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._runtime.checkpoint import ArrayRecord
+from .._runtime.results import record
 from ..linalg.design import Extent, MultiOutputDesign, Predictors, weight_terms
 from ..linalg.enclosure_theorem import RadiusTable, change
 from ..linalg.rounding import Rounding, bounded, factor_error
@@ -76,7 +76,7 @@ class Leaving(NamedTuple):
     held: RefitFlags
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class PathRefit(ArrayRecord):
     """Result for every penalty.
 

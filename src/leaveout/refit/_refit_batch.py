@@ -22,13 +22,13 @@ method from θ̂ in displacements d with V Lᵀd = 0.
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.results import RESULTS
+from .._runtime.results import RESULTS, record
 from ..linalg.design import Predictors
 from ..linalg.rounding import UNIT, UP, condition
 from ..models.glm.active_coefficients import kinks
@@ -119,7 +119,7 @@ class CommonError(NamedTuple):
     probes: int
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class RefitBatch:
     """Batch of refits.
 

@@ -11,7 +11,7 @@ import io
 import platform
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 
-from .._runtime.results import Lines
+from .._runtime.results import Lines, record
 from ..data.arrays import label_texts as worded
 from ..validation.checks import Check
 from . import plot
@@ -33,7 +33,7 @@ SVG = "http://www.w3.org/2000/svg"
 XLINK = "http://www.w3.org/1999/xlink"
 
 
-@dataclass(frozen=True)
+@record
 class PageTable:
     """A table that can be sorted, searched and downloaded by its `name`."""
 
@@ -75,7 +75,7 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-@dataclass(frozen=True)
+@record
 class Figure:
     """Picture on axes that are handed to `draw`, with its title and an explanation.
 
@@ -151,7 +151,7 @@ def row_bars(title: str, caption: str, rows: pd.DataFrame) -> Figure:
     return Figure("carried", title, caption, draw, marks, 0.28 * len(rows) + 0.8)
 
 
-@dataclass(frozen=True)
+@record
 class Page:
     """The content of a report."""
 

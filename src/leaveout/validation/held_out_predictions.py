@@ -16,7 +16,7 @@ influence of each unit or, for functions that are only called, from the measure 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -50,7 +50,7 @@ MOST_DELETED = 500
 NO_LOSS_CODES = NO_REFIT_CODES[1:]
 
 
-@dataclass(frozen=True)
+@record
 class PredictionColumns:
     """Collect predictions of one kind for every unit that a refit scores, NaN where there is none.
 

@@ -18,7 +18,6 @@ own loss.
 import abc
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
@@ -28,6 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from .._runtime.arrays import FloatArray, IntArray
 from .._runtime.conventions import warn
 from .._runtime.jax import Array, Arrays, PyTree, compile_static, jax
+from .._runtime.results import record
 from ..objectives.batch_functions import (
     ClosedFormBatch,
     derive_batch,
@@ -88,7 +88,7 @@ class NamedScore(abc.ABC):
         return errors.reshape(len(errors), -1).sum(1)
 
 
-@dataclass(frozen=True)
+@record
 class OfPredictions(NamedScore):
     """Score each unit's prediction by a measure; its error follows from that of the prediction."""
 
@@ -136,7 +136,7 @@ class OfPredictions(NamedScore):
         return out
 
 
-@dataclass(frozen=True)
+@record
 class OfDistribution(NamedScore):
     """Score the distribution that a refit predicts."""
 
@@ -203,7 +203,7 @@ def find_score(
     return OfPredictions(fit, measure, measure.title)
 
 
-@dataclass(frozen=True)
+@record
 class HeldOutLoss:
     """Loss of a call: `evaluate` if it is given, else the model's own score."""
 

@@ -3,7 +3,6 @@ draws.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from ...developer import (
     jax,
     jnp,
     map_arrays,
+    record,
     unflatten,
     unravel,
 )
@@ -34,7 +34,7 @@ Array = np.ndarray
 PLACES = 401
 
 
-@dataclass(frozen=True)
+@record
 class SampledModel:
     """A model of units that are independent given its latent variables, as a host or a caller gives
     it.

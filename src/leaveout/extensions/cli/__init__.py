@@ -8,10 +8,11 @@ import leaveout as lo
 
 from ._console import TABLES, Commands, console
 
+COMMANDS = TABLES["commands"]
 app: typer.Typer = typer.Typer(
     cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
 )
-for name, summary in TABLES["commands"].items():
+for name, summary in COMMANDS.items():
     app.command(name, help=summary)(lambda: None)
 
 

@@ -36,6 +36,7 @@ from ...developer import (
     kinks,
     look,
     match_labels,
+    record,
     warn,
 )
 from ._components import (
@@ -539,7 +540,7 @@ def _feature_names(estimator: Any) -> tuple[str, ...]:
     return names if len(set(names)) == len(names) else ()
 
 
-@dataclass(frozen=True)
+@record
 class HostRows:
     """Reader of new rows for a fitted estimator; it knows the classes, and the way back from a
     transformed target.

@@ -9,7 +9,7 @@ time, in float64, and no two blocks are kept.
 import glob
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from ...developer import DENSE_BLOCK, describe_rows, is_mapped, map_rows, numbers
+from ...developer import DENSE_BLOCK, describe_rows, is_mapped, map_rows, numbers, record
 
 Array = np.ndarray
 PART_ROWS = 2**18  # number of rows in a part of an array
@@ -49,7 +49,7 @@ class Roles(NamedTuple):
         return [name for name in (self.target, self.weight, self.offset) if name is not None]
 
 
-@dataclass(frozen=True)
+@record
 class FilePart:
     """The rows `start` to `start + count`.
 
@@ -64,7 +64,7 @@ class FilePart:
     identity: Any
 
 
-@dataclass(frozen=True)
+@record
 class Batches:
     """All parts of the data and their columns.
 
@@ -134,7 +134,7 @@ class Batches:
         return f"row {row} ({inside}, {part.label})"
 
 
-@dataclass(frozen=True)
+@record
 class Fragment:
     """Part of an Arrow dataset."""
 
@@ -170,7 +170,7 @@ def _floats(column: Any) -> Array:
     return np.asarray(column)
 
 
-@dataclass(frozen=True)
+@record
 class Frame:
     """Rows of an Arrow table that is in memory, or of a partition of a data frame of Dask, in
     pandas.
@@ -188,7 +188,7 @@ class Frame:
             yield x, [numbers("scan", name, chunk[name]).astype(float) for name in roles.vectors]
 
 
-@dataclass(frozen=True)
+@record
 class Slice:
     """Rows of arrays of features and of single numbers.
 

@@ -9,7 +9,7 @@ test rows of every fold, also at parameters within the refit's error.
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -46,6 +46,7 @@ from ...developer import (
     over_refits,
     predictions_of,
     reader_for,
+    record,
     warn,
 )
 from ..hosts.sklearn import usual_score
@@ -215,7 +216,7 @@ def _scored_together(
     return estimates, model_builder.columns
 
 
-@dataclass(frozen=True)
+@record
 class _JointColumns:
     """Collect what several functions collect, each under names that begin with its number."""
 
