@@ -9,6 +9,7 @@ from ._runtime.arrays import (
     FloatArray as FloatArray,
     IntArray as IntArray,
     NamedArrays as NamedArrays,
+    level_numbers as level_numbers,
 )
 
 # steps that a file keeps, for a call that continues

@@ -1,4 +1,6 @@
-"""Types of arrays of any shape, in double precision, of indices, and of marks."""
+"""Types of arrays of any shape, in double precision, of indices and marks; numbers of labels."""
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,3 +9,8 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 NamedArrays = dict[str, np.ndarray]
+
+
+def level_numbers(labels: Any) -> IntArray:
+    """Return the number of each label among the distinct ones, in their order."""
+    return np.unique(labels, return_inverse=True)[1]

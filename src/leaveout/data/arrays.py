@@ -8,6 +8,7 @@ carries no information, and an array has no labels: these go by position.
 
 import sys
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,6 +93,7 @@ class UnitColumn:
         return UnitColumn(self.name, self.values[units], names)
 
 
+@dataclass(eq=False, repr=False)
 class Names:
     """Labels of units, or none, a reader of new rows where that takes more than their columns,
     labels of two classes, the table that a formula was given, or the frame of the columns, and the
@@ -103,25 +105,11 @@ class Names:
     labels compile nothing anew.
     """
 
-    index: Any
-    read: Callable[[Any], Any] | None
-    classes: tuple[Any, ...]
-    table: "pd.DataFrame | None"
-    name: Hashable
-
-    def __init__(
-        self,
-        index: "pd.Index | None" = None,
-        read: Callable[[Any], Any] | None = None,
-        classes: tuple[Any, ...] = (),
-        table: "pd.DataFrame | None" = None,
-        name: Hashable = None,
-    ):
-        self.index = index
-        self.read = read
-        self.classes = classes
-        self.table = table
-        self.name = name
+    index: Any = None
+    read: Callable[[Any], Any] | None = None
+    classes: tuple[Any, ...] = ()
+    table: "pd.DataFrame | None" = None
+    name: Hashable = None
 
     @property
     def response(self) -> TransformedResponse | None:

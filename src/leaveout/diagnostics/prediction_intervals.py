@@ -39,6 +39,7 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
+from .._runtime.arrays import level_numbers
 from .._runtime.checkpoint import File, keeping, read_or_make
 from .._runtime.conventions import Rng, conventional, warn
 from .._runtime.interrupt import stoppable
@@ -1095,7 +1096,7 @@ def _held(objective: AbstractRegression, plan: Plan, units: Bool[Array, " units"
     if plan.clusters is None:
         group = np.arange(len(unit))
     else:
-        group = np.unique(plan.clusters[unit], return_inverse=True)[1]
+        group = level_numbers(plan.clusters[unit])
     size = np.bincount(group)
     return Held(unit, refit, 1 / (len(size) + 1) / size[group], len(size))
 

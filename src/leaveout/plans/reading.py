@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._runtime.arrays import FloatArray, IntArray
+from .._runtime.arrays import FloatArray, IntArray, level_numbers
 from .._runtime.conventions import warn
 from .._runtime.pandas import is_pandas, pd
 from .._runtime.results import record
@@ -169,7 +169,7 @@ class PlanReader:
         if plan.serial and names is not None:
             series = self.series
             if plan.series is not None:
-                series = np.unique(plan.series, return_inverse=True)[1]
+                series = level_numbers(plan.series)
             order = np.argsort(series, kind="stable")
             check_times(self.caller, "the data", names[order], np.bincount(series))
         if names is None and plan.names is not None and not is_default_index(plan.names):

@@ -33,6 +33,7 @@ import pandas as pd
 import scipy
 from numpy.typing import ArrayLike
 
+from .._runtime.arrays import level_numbers
 from .._runtime.checkpoint import File, depends, keeping
 from .._runtime.conventions import Rng, conventional
 from .._runtime.interrupt import Interrupted
@@ -172,7 +173,7 @@ def group_units(estimate: Estimate, rng: np.random.Generator) -> Array:
     if plan.clusters is None or estimate.joint:
         which = np.arange(count)
     else:
-        which = np.unique(plan.clusters, return_inverse=True)[1]
+        which = level_numbers(plan.clusters)
     total = int(which.max()) + 1
     if plan.serial:
         order = (np.arange(total) + rng.integers(total)) % total

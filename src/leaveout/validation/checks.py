@@ -22,6 +22,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
+from .._runtime.arrays import level_numbers
 from .._runtime.jax import float64
 from .._runtime.pandas import is_pandas, pd
 from .._runtime.results import RESULTS
@@ -450,7 +451,7 @@ def _kinds(columns: list[PerUnit]) -> Int[Array, " units"]:
         columns, np.random.default_rng(0).standard_normal(len(columns)), strict=True
     ):
         value += share * column
-    return np.unique(value, return_inverse=True)[1]
+    return level_numbers(value)
 
 
 def _alike_share(values: PerUnit | Int[Array, " units"]) -> float:
@@ -668,7 +669,7 @@ def _folds_as_groups(fit: Fit, plan: Plan) -> str:
         return ""
     entries = plan.held & (repeat[plan.refit] == 0)
     unit = plan.index[entries]
-    fold = np.unique(plan.refit[entries], return_inverse=True)[1]
+    fold = level_numbers(plan.refit[entries])
     size = np.bincount(fold)
     within = len(unit) - len(size)
     residuals = _residuals(fit) if 1 < len(size) <= within else None

@@ -15,6 +15,7 @@ import scipy
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
+from .._runtime.arrays import level_numbers
 from .._runtime.conventions import conventional, warn
 from .._runtime.providers import provided
 from .._runtime.results import RESULTS, TERMINAL_WIDTH, text_within
@@ -600,7 +601,7 @@ def _alike(a: Estimate, b: Estimate) -> bool:
         # one of them may be in single precision
         return bool(np.allclose(first, second, rtol=1e-6, atol=0, equal_nan=True))
     pairs = np.unique(
-        np.stack([np.unique(part, return_inverse=True)[1].ravel() for part in (first, second)]),
+        np.stack([level_numbers(part).ravel() for part in (first, second)]),
         axis=1,
     )
     return all(len(np.unique(part)) == pairs.shape[1] for part in pairs)

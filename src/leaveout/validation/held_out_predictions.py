@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
-from .._runtime.arrays import BoolArray, FloatArray, IntArray
+from .._runtime.arrays import BoolArray, FloatArray, IntArray, level_numbers
 from .._runtime.checkpoint import StepResult
 from .._runtime.conventions import warn
 from .._runtime.results import NO_REFIT_CODES, among, record
@@ -377,7 +377,7 @@ def _mean_over_parts(measure: Measure, held: HeldOutPredictions, parts: Predicti
         share = weight[entries] / weight[entries].sum()
         kinds = np.zeros(len(entries), int)
         if measure.classes:
-            kinds = np.unique(held.target[entries], return_inverse=True)[1]
+            kinds = level_numbers(held.target[entries])
         kind_share = np.bincount(kinds, share)
         offset = (value - mean) / (np.sqrt(len(kind_share)) * np.maximum(kind_share, 1e-300)[kinds])
         unit = held.unit[entries]
@@ -444,7 +444,7 @@ def _leave_groups_out(measure: Measure, held: HeldOutPredictions, parts: Predict
     groups = plan.clusters if plan.clusters is not None else plan.blocks
     code = np.arange(len(seen))
     if groups is not None:
-        code = np.unique(groups[seen], return_inverse=True)[1]
+        code = level_numbers(groups[seen])
     count = int(code.max()) + 1
     ordered = groups is None and plan.serial
     if merged := count > MOST_DELETED:

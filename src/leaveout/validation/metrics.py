@@ -40,7 +40,7 @@ import scipy
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from .._runtime.arrays import BoolArray, FloatArray
+from .._runtime.arrays import BoolArray, FloatArray, level_numbers
 from ..models.glm.distributions import BERNOULLI
 from ..objectives.objective import LOG_DENSITY, Units
 
@@ -585,7 +585,7 @@ class Measure:
     def target(self, y: NDArray) -> Rows:
         """Return y in the form of the measure: the numbers of classes in order, or y itself."""
         if self.classes:
-            y = np.unique(y, return_inverse=True)[1]
+            y = level_numbers(y)
         return y.astype(float)
 
     def __call__(

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .._runtime.arrays import FloatArray, IntArray
+from .._runtime.arrays import FloatArray, IntArray, level_numbers
 from ..plans.plan import Plan
 
 MIN_BLOCKS = 20  # blocks or clusters below which there is no block standard error
@@ -107,7 +107,7 @@ def standard_error(losses: FloatArray, weight: FloatArray, plan: Plan) -> Standa
     if groups.label is None:
         return StandardError(naive(losses, weight, plan.of_cases), groups.kind)
     seen = np.isfinite(losses) & (weight > 0)
-    group = np.unique(groups.label, return_inverse=True)[1]
+    group = level_numbers(groups.label)
     contributions = _contributions(losses[None, seen], weight[seen])[0]
     return StandardError(float(_root(np.bincount(group, contributions)[None])[0]), groups.kind)
 

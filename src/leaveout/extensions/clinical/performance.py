@@ -47,6 +47,7 @@ from ...developer import (
     everyone_or,
     iterate,
     kind_of,
+    level_numbers,
     objective_of,
     predictions,
     record,
@@ -397,7 +398,7 @@ def regression(
     inverse = np.linalg.pinv(H, hermitian=True)
     if label is None:
         return theta, variance * inverse
-    code = np.unique(label, return_inverse=True)[1]
+    code = level_numbers(label)
     slopes = np.stack(
         [np.bincount(code, column) for column in (Z * (w * residual)[:, None]).T], axis=1
     )
@@ -722,7 +723,7 @@ class Censoring:
     def __init__(self, time: PerRow, event: BoolArray):
         self.time = time
         # a death comes before a censoring at its time
-        key = 2 * np.unique(time, return_inverse=True)[1] + ~event
+        key = 2 * level_numbers(time) + ~event
         self.level, self.code = np.unique(key, return_inverse=True)
         self.order = np.argsort(self.code, kind="stable")
         self.begin = np.searchsorted(self.code[self.order], np.arange(len(self.level)))

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ...developer import FloatArray, IntArray
+from ...developer import FloatArray, IntArray, level_numbers
 from ._tables import PairIndices, PairNumbers
 
 Array = np.ndarray
@@ -122,7 +122,7 @@ def draw_blocks(
 ) -> Bool[Array, "num pairs"]:
     """Draw partitions of blocks of `k` nodes each, and mark the pairs that are inside clusters."""
     nodes = len(graph.size)
-    block = np.unique(graph.block, return_inverse=True)[1]
+    block = level_numbers(graph.block)
     member = np.unique(np.r_[block * nodes + graph.a, block * nodes + graph.b])
     x, y = (np.searchsorted(member, block * nodes + end) - k * block for end in (graph.a, graph.b))
     pair = _pairs(k)[x, y]

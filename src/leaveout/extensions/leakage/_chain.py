@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int
 
-from ...developer import FloatArray, IntArray, Slow, warn
+from ...developer import FloatArray, IntArray, Slow, level_numbers, warn
 from ._blocks import PULL, Graph, NodeNumbers, components
 from ._tables import PairIndices, PairNumbers
 
@@ -66,7 +66,7 @@ def draw_chain(graph: Graph, num: int, rng: np.random.Generator) -> Bool[np.ndar
     )
     a = ends[: len(graph.a)]
     b = ends[len(graph.a) :]
-    block = np.unique(graph.block, return_inverse=True)[1]
+    block = level_numbers(graph.block)
     likely = np.tile(graph.target / graph.times, copies)
     copy = lambda values, step: (values + step * np.arange(copies)[:, None]).ravel()
     chains = BlockChains(copy(a, len(key)), copy(b, len(key)), np.tile(graph.weight, copies), likely, np.sqrt(likely),
@@ -184,5 +184,5 @@ def _move(
     moving = nodes[in_v0 & ready[node_zone]]
     label[moving] = new_label[node_zone[in_v0 & ready[node_zone]]]
     if label.max() > SPARSE * len(label):
-        label = np.unique(label, return_inverse=True)[1]
+        label = level_numbers(label)
     return picked, label, free

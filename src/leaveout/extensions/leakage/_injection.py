@@ -20,7 +20,7 @@ import pandas as pd
 from jaxtyping import Bool, Int
 from numpy.typing import ArrayLike, NDArray
 
-from ...developer import IntArray, Rng, conventional, count, record
+from ...developer import IntArray, Rng, conventional, count, level_numbers, record
 from ._models import Leakage, LeakageFold, MatePairs
 
 SLOPE_SHARE = 0.1  # share of V̂ at which the slope is tested
@@ -163,7 +163,7 @@ class FoldInjection:
                 order = rng.permutation(len(test))
                 count = self.levels
             else:  # halves of clusters in random order; a single record has no half
-                codes = np.unique(self.fold.clusters[test], return_inverse=True)[1]
+                codes = level_numbers(self.fold.clusters[test])
                 members = np.split(
                     np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1]
                 )

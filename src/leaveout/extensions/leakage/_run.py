@@ -21,6 +21,7 @@ from ...developer import (
     Slow,
     StepResult,
     keep,
+    level_numbers,
     num_saved_steps,
     over,
     read_step,
@@ -313,7 +314,7 @@ def one_piece(work: FitWork, piece: Piece) -> StepResult:
     seeds = np.repeat(np.array(draw_seeds, np.int64), levels)
     shared, extra_predictions = work.learner(rows, test, extra, seeds)
     scored = sample.score_mask.reshape(len(rows), -1)
-    members = np.unique(part.fold.clusters[test], return_inverse=True)[1]
+    members = level_numbers(part.fold.clusters[test])
     by_level = lambda values: values.reshape(draws, levels, *values.shape[1:]).swapaxes(0, 1)
     weight = scored * 1.0
     if part.mechanism == "split":  # the rest of a cluster represents all of it

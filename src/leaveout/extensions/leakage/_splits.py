@@ -8,7 +8,7 @@ import pandas as pd
 from jaxtyping import Bool, Int
 from scipy import sparse
 
-from ...developer import FloatArray, IntArray
+from ...developer import FloatArray, IntArray, level_numbers
 from ._blocks import components
 from ._models import LeakageFold
 
@@ -69,7 +69,7 @@ def join_capped(
             root[y] = x
             sizes[x] += sizes[y]
     roots = [_root(root, k) for k in range(len(root))]
-    return np.unique(roots, return_inverse=True)[1][filed]
+    return level_numbers(roots)[filed]
 
 
 def _root(root: list[int], k: int) -> int:

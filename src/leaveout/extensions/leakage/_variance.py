@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from ...developer import record
+from ...developer import level_numbers, record
 
 Array = np.ndarray
 
@@ -106,7 +106,7 @@ def over_units(
     """
     variances = []
     for unit in partitions:
-        code = np.unique(unit, return_inverse=True)[1]
+        code = level_numbers(unit)
         sums = np.bincount(code, influence)
         sizes = np.bincount(code)
         if len(sizes) < 2:
