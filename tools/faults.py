@@ -2549,7 +2549,7 @@ FAULTS = (
     Fault(
         "rows without a refit count as near",
         "prediction_intervals._beyond",
-        "np.where(np.isnan(values), np.inf, values)",
+        "np.fmin(values, np.inf)",
         "np.nan_to_num(values)",
         "test_prediction_intervals",
     ),

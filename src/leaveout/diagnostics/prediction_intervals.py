@@ -1061,7 +1061,7 @@ def _rows_outside_span(caller: str, fit: Fit, design: Design) -> Bool[Array, " r
 
 def _beyond(values: Numbers) -> Numbers:
     """Replace NaN by infinity, so that an unknown value lies beyond all others."""
-    return np.where(np.isnan(values), np.inf, values)
+    return np.fmin(values, np.inf)
 
 
 def _check_counts(
@@ -1250,6 +1250,6 @@ def _transform(caller: str, table: pd.DataFrame, inverse: Callable[[Any], Any]) 
         middle, low, high = mapped.T
     else:
         middle, low, high = mapped.T[[0, 2, 1]]
-    low = np.where(np.isnan(low), -np.inf, low)
-    high = np.where(np.isnan(high), np.inf, high)
+    low = np.fmax(low, -np.inf)
+    high = np.fmin(high, np.inf)
     return pd.DataFrame({"prediction": middle, "low": low, "high": high}, index=table.index)

@@ -148,7 +148,7 @@ def share(gap: Array, reference: Array, size: Array) -> Float[Array, "*refits"]:
         for tau in np.multiply.outer(TIMES, typical):
             np.maximum(ratio, tau[..., None], out=ratio)  # (ratio − τ)₊ is this minus τ
             best = np.fmin(best, tau * part + np.vecdot(weight, ratio) - tau * mass)
-    return np.where(np.isnan(best), np.inf, best)
+    return np.fmin(best, np.inf)
 
 
 class Ball(NamedTuple):

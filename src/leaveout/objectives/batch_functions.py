@@ -157,7 +157,7 @@ class LinearBatch:
             penalty = 0.5 * np.sum(pushed * theta, axis=1)
         value = loss.sum(1) + kappa * penalty
         gradient = self.model.design.pull(slope) + kappa[:, None] * pushed
-        return np.where(np.isnan(value), np.inf, value), gradient
+        return np.fmin(value, np.inf), gradient
 
     def hessian(self, theta: Points, lanes: Lanes, design: Any = None) -> Matrices:
         """Compute ∇²F, with the rows of `design` if these are given in another precision."""

@@ -163,7 +163,7 @@ class AbstractClosedForm(AbstractObjective):
             )
             if state is None and np.isfinite(objectives[:, k]).all():
                 state = last
-        return np.where(np.isnan(objectives), np.inf, objectives)
+        return np.fmin(objectives, np.inf)
 
     def losses(
         self,
@@ -490,7 +490,7 @@ class ClosedFormBatch:
             if state is not None:
                 fine = np.flatnonzero(np.isfinite(value))
                 self.states |= {int(group[k]): state[k] for k in fine}
-            return np.where(np.isnan(value), np.inf, value), gradient
+            return np.fmin(value, np.inf), gradient
 
         return self._by_group(evaluate, lanes, theta)
 

@@ -262,7 +262,7 @@ class Search:
             losses = []
             for rho in levels:
                 target_losses = BandedFactor(self.rows, np.exp(rho)).losses(self.everyone)
-                target_losses = np.where(np.isnan(target_losses), np.inf, target_losses)
+                target_losses = np.fmin(target_losses, np.inf)
                 losses.append(
                     target_losses.mean(keepdims=True) if self.is_shared else target_losses
                 )
@@ -510,7 +510,7 @@ def candidates(model: BandedRidge, penalties: Any, plan: Plan) -> PerTarget:
                 )
             bar.advance()
     losses = np.array(candidate_losses)
-    finite_losses = np.where(np.isnan(losses), np.inf, losses)
+    finite_losses = np.fmin(losses, np.inf)
     if np.isinf(finite_losses).all():
         raise ValueError(
             "path: the folds are not determined at any of these penalties, which are too small."

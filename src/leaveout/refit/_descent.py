@@ -463,7 +463,7 @@ class WeightMoves(NamedTuple):
         # least eigenvalue of the correlations of the changes that is used
         gram = np.linalg.pinv(changes @ changes.swapaxes(1, 2), 1e-13, hermitian=True)
         correction = (moves - changes).swapaxes(1, 2) @ (gram @ (changes @ plain[:, :, None]))
-        ratio = np.where(np.isnan(ratio), np.inf, ratio)
+        ratio = np.fmin(ratio, np.inf)
         return WeightMoves(u, plain, moves, changes), plain + correction[:, :, 0], ratio
 
 

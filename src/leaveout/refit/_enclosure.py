@@ -627,7 +627,7 @@ def _value(
     with np.errstate(over="ignore", invalid="ignore"):
         (loss,) = model.loss.derivatives(eta, model.y, (0,))
         value = weight_terms(omega, loss).sum(1) + kappa * model.penalty_terms(theta)[0]
-    return np.where(np.isnan(value), np.inf, value)
+    return np.fmin(value, np.inf)
 
 
 def _take_shares(

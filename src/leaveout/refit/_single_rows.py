@@ -894,7 +894,7 @@ def _bound(
         slope=slope,
         distance=distance,
         center=look.center - look.inverse * sums.shift,
-        half=np.where(np.isnan(half), np.inf, half),
+        half=np.fmin(half, np.inf),
     )
 
 

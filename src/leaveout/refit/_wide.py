@@ -157,7 +157,7 @@ class WideModel:
         F = loss.sum(1) + 0.5 * kappa * np.einsum("pk,pk->k", theta, pushed)
         self.products += len(kappa)
         return (
-            np.where(np.isnan(F), np.inf, F),
+            np.fmin(F, np.inf),
             self.transpose @ np.ascontiguousarray(slope.T) + kappa * pushed,
             curvature.T,
         )

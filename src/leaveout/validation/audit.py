@@ -63,7 +63,7 @@ def _foremost(key: PerRefit, first: RefitMarks, number: int) -> Int[Array, " num
 
     Only these are sorted.
     """
-    key = np.where(np.isnan(key), -np.inf, key)
+    key = np.fmax(key, -np.inf)
     pool = np.flatnonzero(first)
     if len(pool) < number:
         pool = np.arange(len(key))

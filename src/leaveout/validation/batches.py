@@ -162,7 +162,7 @@ def infinite_if_unknown(outcome: RefitBatch) -> Array:
     """Return the errors, infinite where they could not be computed, as NaN is for errors that were
     not asked for.
     """
-    return np.where(np.isnan(outcome.error), np.inf, outcome.error)
+    return np.fmin(outcome.error, np.inf)
 
 
 def losses_with_no_update(loss: HeldOutLoss, batch: Batch) -> StepResult:

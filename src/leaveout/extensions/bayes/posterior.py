@@ -349,7 +349,7 @@ class Posterior(AbstractPosterior):
             value = np.asarray(values)[: len(theta)]
             if unit_losses is not None:
                 losses = np.asarray(unit_losses)[: len(theta)]
-        return np.where(np.isnan(value), np.inf, value) + constant, losses[:, : len(blocks)]
+        return np.fmin(value, np.inf) + constant, losses[:, : len(blocks)]
 
     def _parts(self, theta: Array) -> list[Array]:
         """Split many θ into parts whose densities fit into memory."""

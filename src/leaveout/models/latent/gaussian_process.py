@@ -417,7 +417,7 @@ class GaussianProcess(AbstractClosedForm):
             (values,) = self._in_parts(lambda chunk: (self._without(chunk, seen),), theta)
         with np.errstate(over="ignore", invalid="ignore"):
             values = values + size * (theta[:, -1:] + HALF_LOG) + self._prior(theta)[0][:, None]
-        return np.where(np.isnan(values), np.inf, values)
+        return np.fmin(values, np.inf)
 
     def _without(
         self, theta: Points, seen: Bool[Array, "sets rows"]
