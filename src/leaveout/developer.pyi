@@ -9,6 +9,7 @@ from ._runtime.arrays import (
     FloatArray as FloatArray,
     IntArray as IntArray,
     NamedArrays as NamedArrays,
+    NamedValues as NamedValues,
     level_numbers as level_numbers,
 )
 

@@ -9,6 +9,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 NamedArrays = dict[str, np.ndarray]
+NamedValues = dict[str, Any]
 
 
 def level_numbers(labels: Any) -> IntArray:

@@ -20,6 +20,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from .arrays import NamedValues
 from .conventions import warn
 from .fingerprint import fingerprint
 
@@ -48,7 +49,7 @@ class ArrayRecord:
 class Journal:
     """Steps of one run, which is identified by a hash of each thing that it depends on."""
 
-    def __init__(self, caller: str, file: File, dependencies: dict[str, Any]):
+    def __init__(self, caller: str, file: File, dependencies: NamedValues):
         if not isinstance(file, str | os.PathLike):
             raise TypeError(f"{caller}: checkpoint must be the name of a file; got {file!r}.")
         from importlib.metadata import version
@@ -164,7 +165,7 @@ class Journal:
 _journal: ContextVar[Journal | None] = ContextVar("journal", default=None)
 
 
-def _hash_dependencies(caller: str, dependencies: dict[str, Any]) -> dict[str, str]:
+def _hash_dependencies(caller: str, dependencies: NamedValues) -> dict[str, str]:
     """Hash each thing that a run depends on."""
     hashes = {}
     for name, value in dependencies.items():
@@ -178,7 +179,7 @@ def _hash_dependencies(caller: str, dependencies: dict[str, Any]) -> dict[str, s
 
 
 @contextlib.contextmanager
-def keeping(caller: str, file: File | None, dependencies: dict[str, Any]) -> Iterator[None]:
+def keeping(caller: str, file: File | None, dependencies: NamedValues) -> Iterator[None]:
     """Keep the steps computed inside in a file, for a run that depends on `dependencies` alone.
 
     Without a file keep nothing.

@@ -20,7 +20,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from .._runtime.arrays import BoolArray, FloatArray, IntArray
+from .._runtime.arrays import BoolArray, FloatArray, IntArray, NamedValues
 from .._runtime.conventions import Rng, conventional
 from .._runtime.memory import require_memory
 from .._runtime.pandas import is_pandas, pd
@@ -483,7 +483,7 @@ class Plan(PrintedResult):
             _rising(pd.Series(facts.pop("times")))
         return plan._replace_facts(columns={}, **facts)
 
-    def _facts_of(self, units: IntArray) -> dict[str, Any]:
+    def _facts_of(self, units: IntArray) -> NamedValues:
         """Return the labels of some units.
 
         Parameters
@@ -919,7 +919,7 @@ def scheme(*required: str) -> Callable[[Callable[P, Plan]], Callable[P, Plan]]:
                 plan = object.__new__(Plan)
                 vars(plan).update(call=call, _scheme=functools.partial(make_or_wait, **arguments))
                 return plan
-            facts: dict[str, Any] = {"call": call}
+            facts: NamedValues = {"call": call}
             if arguments.get("k", 0) is not None:
                 facts["rng"] = arguments.get("rng")
             return cast(Any, make)(**arguments)._replace_facts(**facts)
@@ -1302,7 +1302,7 @@ class Steps(NamedTuple):
 
     step: IntArray
     series: IntArray
-    facts: dict[str, Any]  # what a plan is told of its units
+    facts: NamedValues  # what a plan is told of its units
     shortest: int
     longest: int
 
@@ -1333,7 +1333,7 @@ def _number_steps(
         )
     step = by_series.rank(method="dense").to_numpy(np.int64) - 1
     lengths = pd.Series(step).groupby(series).max() + 1
-    facts: dict[str, Any] = {"serial": True, "names": labels.index}
+    facts: NamedValues = {"serial": True, "names": labels.index}
     if times is not None:
         facts["series"] = np.arange(n)  # whose order is that of the times, and of no rows
     elif groups is not None:
@@ -1843,9 +1843,7 @@ def nearest_neighbour_matched(
                 label = cluster
                 best = W
     note = f"W = {best:.3g} between the nearest-neighbour distances of folds and of new places ({note})"
-    kind: dict[str, Any] = (
-        {} if label is None else {"serial": True, "blocks": label.astype(np.int64)}
-    )
+    kind: NamedValues = {} if label is None else {"serial": True, "blocks": label.astype(np.int64)}
     return _plan(_members(fold, k), n, names=index_of(points), note=note, **kind)
 
 
@@ -2029,7 +2027,7 @@ def from_splits(
         refits.append(_departures(counts, np.isin(np.arange(n), test)))
     if not refits:
         raise ValueError("from_splits: the splitter yielded no split.")
-    facts: dict[str, Any] = {"names": names}
+    facts: NamedValues = {"names": names}
     if groups is not None:
         column = UnitColumn.read("from_splits", "groups", groups, n)
         labels, levels = codes("from_splits", "groups", column.values)
@@ -2049,7 +2047,7 @@ def _settled(name: str, column: UnitColumn, names: "pd.Index | None") -> dict[st
     Without a common order of labels it also waits for that of the fit.
     """
     values = column.in_order("from_splits", names, "the splits")
-    waiting: dict[str, Any] = (
+    waiting: NamedValues = (
         {"columns": {name: column}} if (column.names is None) != (names is None) else {}
     )
     if name != "times":

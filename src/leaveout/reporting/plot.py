@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from .._runtime.arrays import NamedValues
 from .._runtime.conventions import Rng, conventional
 from ..data.arrays import label_texts, places
 from ..diagnostics.functions_of_parameters import functional
@@ -33,10 +34,10 @@ DRAWN_POINTS = (
     2_000  # marks above which they are pixels in a drawing of lines, whose file would be large
 )
 # a line to compare with
-REFERENCE: dict[str, Any] = {"color": "0.5", "linewidth": 0.8, "zorder": 0}
+REFERENCE: NamedValues = {"color": "0.5", "linewidth": 0.8, "zorder": 0}
 DASHED = REFERENCE | {"linestyle": "--"}
 # one a unit or a refit
-POINT_STYLE: dict[str, Any] = {"s": 14, "alpha": 0.6, "linewidths": 0, "color": "tab:blue"}
+POINT_STYLE: NamedValues = {"s": 14, "alpha": 0.6, "linewidths": 0, "color": "tab:blue"}
 INFLUENCE_LABELS = {  # labels of the columns of an `Influence`
     "cook": "Cook's distance",
     "loss": "held-out loss",
@@ -836,7 +837,7 @@ def estimates(
         for e in estimates.values()
     ]
     mean, no_update, *sizes = np.where(np.isfinite(rows), rows, np.nan).T
-    bars: dict[str, tuple[float, dict[str, Any]]] = {
+    bars: dict[str, tuple[float, NamedValues]] = {
         "standard error (data)": (0.0, {"color": "tab:blue", "elinewidth": 1, "capsize": 3}),
         "another draw of folds (Monte Carlo)": (
             0.18,

@@ -33,7 +33,7 @@ import pandas as pd
 import scipy
 from numpy.typing import ArrayLike
 
-from .._runtime.arrays import level_numbers
+from .._runtime.arrays import NamedValues, level_numbers
 from .._runtime.checkpoint import File, depends, keeping
 from .._runtime.conventions import Rng, conventional
 from .._runtime.interrupt import Interrupted
@@ -127,7 +127,7 @@ class Trial:
     message: str = ""
     parameters: PyTree = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> NamedValues:
         """Return the state for another process.
 
         The estimate without the fit, which has the data.
@@ -446,7 +446,7 @@ class Tuning(PrintedResult):
             *e._findings(),
         ]
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> NamedValues:
         """Return the state for another process, with the optimism computed first, since the fit is
         left out.
         """
@@ -780,7 +780,7 @@ def tune(
         raise ValueError(
             f"tune: {reserved[0]!r} cannot be the name of a hyperparameter: .trials has a column of that name."
         )
-    read: dict[str, Any] = {}
+    read: NamedValues = {}
     for name, ends in space.items():
         if isinstance(ends, list) and ends:
             read[name] = list(ends)
@@ -906,7 +906,7 @@ def by_gradient(study: TrialStudy) -> SearchEnd:
                 values = center[plan.scored_units]
                 missing = np.zeros(plan.num_refits, bool)
                 predicted = Predictions(plan, "link", values, np.zeros_like(values), missing)
-            fields: dict[str, Any] = {
+            fields: NamedValues = {
                 "predicted": predicted,
                 "slope": dict(zip(hyper, along.tolist(), strict=True)),
             }
@@ -1130,7 +1130,7 @@ def by_optuna(study: TrialStudy) -> SearchEnd:
         optuna_study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=study.seed))
     finally:
         optuna.logging.set_verbosity(before)
-    kinds: dict[str, Any] = {
+    kinds: NamedValues = {
         name: optuna.distributions.CategoricalDistribution(range(len(ends)))
         if isinstance(ends, list)
         else optuna.distributions.FloatDistribution(*ends, log=True)

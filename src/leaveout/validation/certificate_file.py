@@ -11,10 +11,10 @@ import json
 import os
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from .._runtime.arrays import NamedValues
 from .._runtime.pandas import pd
 from ..linalg.design import DenseDesign, Predictors
 from ..linalg.mapped_design import SourcedDesign
@@ -29,7 +29,7 @@ Array = np.ndarray
 CLAIM = "In each fold, the sum over its held-out rows of |loss - loss of the exact refit| is at most its error."
 
 
-def named_loss(loss: losses.AbstractLoss) -> dict[str, Any] | None:
+def named_loss(loss: losses.AbstractLoss) -> NamedValues | None:
     """Return the name and the parameters of a loss as a certificate has them, or None if the
     verifier does not know it.
     """
@@ -129,7 +129,7 @@ def certify(
     if np.array_equal(penalty, np.diag(diagonal)):
         penalty = diagonal
     folds = _folds(model, plan, values, error, proved)
-    statement: dict[str, Any] = {
+    statement: NamedValues = {
         "format": 2,
         "version": importlib.metadata.version("leaveout"),
         "claim": CLAIM,
@@ -156,7 +156,7 @@ def certify(
 
 def _folds(
     model: Predictors, plan: Plan, values: Array, error: Array, proved: Array
-) -> list[dict[str, Any]]:
+) -> list[NamedValues]:
     """Return the claim on each proved refit.
 
     Rows, weights, the held-out rows with their losses, and the error.

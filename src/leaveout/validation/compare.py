@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,7 @@ import scipy
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from .._runtime.arrays import level_numbers
+from .._runtime.arrays import NamedArrays, NamedValues, level_numbers
 from .._runtime.conventions import conventional, warn
 from .._runtime.providers import provided
 from .._runtime.results import RESULTS, TERMINAL_WIDTH, text_within
@@ -42,7 +42,7 @@ class AbstractComparable(abc.ABC):
 
     @staticmethod
     @abc.abstractmethod
-    def _compare(results: dict[str, Any]) -> "Comparison":
+    def _compare(results: NamedValues) -> "Comparison":
         """Compare results by name; TypeError if some are of another kind."""
 
 
@@ -134,7 +134,7 @@ class Comparison(pd.DataFrame):
 
 @conventional
 def compare(
-    estimates: dict[str, Estimate] | dict[str, Any],
+    estimates: dict[str, Estimate] | NamedValues,
     *,
     jacobian: Mapping[str, ArrayLike] | None = None,
 ) -> Comparison:
@@ -317,7 +317,7 @@ def _same_folds(a: Plan, b: Plan) -> bool:
 
 
 def _warn(
-    table: pd.DataFrame, estimates: dict[str, Estimate], values: dict[str, Array], best: str
+    table: pd.DataFrame, estimates: dict[str, Estimate], values: NamedArrays, best: str
 ) -> None:
     """Warn of differences that are less certain than they seem."""
     estimate = estimates[best]
@@ -442,7 +442,7 @@ def probability_of_worse(difference: float, se: float) -> float:
     return 0.5 + 0.5 * float(np.sign(difference))
 
 
-def _stacking_weights(values: dict[str, Array], weight: Array) -> Float[Array, " models"]:
+def _stacking_weights(values: NamedArrays, weight: Array) -> Float[Array, " models"]:
     """Compute the weights of the mixture Σ_k a_k p_k with the lowest mean −log density.
 
     They solve `min −Σ w log Σ_k a_k e^{−l_k}`, Σ a = 1, a ≥ 0.

@@ -21,7 +21,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from .._runtime.arrays import BoolArray, FloatArray, IntArray
+from .._runtime.arrays import BoolArray, FloatArray, IntArray, NamedValues
 from .._runtime.checkpoint import File, StepResult, keeping
 from .._runtime.conventions import conventional, log, warn
 from .._runtime.fingerprint import fingerprint
@@ -761,7 +761,7 @@ class EstimateBuilder:
     def draft(self) -> Estimate:
         """The estimate of the refits so far."""
         names = {"losses", "error", "result", "proved", "settled_by", "elsewhere"}
-        fields: dict[str, Any] = {name: self.columns[name] for name in names & {*self.columns}}
+        fields: NamedValues = {name: self.columns[name] for name in names & {*self.columns}}
         return replace(self.blank, **fields)
 
     def stoppable(self) -> contextlib.AbstractContextManager[None]:
@@ -902,7 +902,7 @@ def refitted(
         "proved": refits,
         "settled_by": refits,
     }
-    fields: dict[str, Any] = {name: np.array(getattr(estimate, name)) for name in places}
+    fields: NamedValues = {name: np.array(getattr(estimate, name)) for name in places}
     for name, place in places.items():
         fields[name][place] = getattr(draft, name)
     return replace(estimate, **fields)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._runtime.arrays import NamedValues
 from .._runtime.jax import function_name
 from ..objectives.objective import display_name
 from ..optimize.fit import Fit
@@ -45,7 +46,7 @@ class Picklable:
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         return self.function(*args, **keywords)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> NamedValues:
         try:
             pickle.dumps(self.function)
         except (pickle.PicklingError, AttributeError, TypeError):
@@ -301,7 +302,7 @@ def _examined(argument: str, measure: Measure, fit: Fit) -> AbstractFunctional:
     return functional
 
 
-def _of_numbers(metric: Callable, keywords: dict[str, Any]) -> AbstractFunctional:
+def _of_numbers(metric: Callable, keywords: NamedValues) -> AbstractFunctional:
     entry = of_function(metric)
     if (
         entry is None
@@ -313,7 +314,7 @@ def _of_numbers(metric: Callable, keywords: dict[str, Any]) -> AbstractFunctiona
     return _with_keywords(entry.functional, keywords)
 
 
-def _with_keywords(functional: AbstractFunctional, keywords: dict[str, Any]) -> AbstractFunctional:
+def _with_keywords(functional: AbstractFunctional, keywords: NamedValues) -> AbstractFunctional:
     """Give the function of a mean its keywords."""
     if not keywords:
         return functional

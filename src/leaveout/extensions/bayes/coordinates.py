@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from ...developer import Array, NamedArrays, jax, jnp, numbers
+from ...developer import Array, NamedArrays, NamedValues, jax, jnp, numbers
 
 # draws below which the tail of weights, a fifth of them, has too few to be smoothed
 MIN_DRAWS = 100
@@ -229,16 +229,16 @@ class DrawCoordinates:
                 )
         return {name: self._transform(name).unconstrain(array) for name, array in draws.items()}
 
-    def constrain(self, u: dict[str, Any]) -> dict[str, Any]:
+    def constrain(self, u: NamedValues) -> NamedValues:
         """Convert coordinates of one draw to parameters, in JAX."""
         return {name: self._transform(name).constrain(value) for name, value in u.items()}
 
-    def log_jacobian(self, u: dict[str, Any]) -> Array | float:
+    def log_jacobian(self, u: NamedValues) -> Array | float:
         """Compute log |det c′(u)| of one draw, in JAX."""
         return sum((self._transform(name).log_jacobian(u[name]) for name, _ in self.kinds), 0.0)
 
 
-def coordinate_names(like: dict[str, Any]) -> list[str]:
+def coordinate_names(like: NamedValues) -> list[str]:
     """Name the entries of unconstrained variables by name."""
     places = [
         (name or "theta", index)

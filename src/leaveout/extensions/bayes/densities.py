@@ -20,6 +20,7 @@ from ...developer import (
     AbstractObjective,
     ActiveGLM,
     NamedArrays,
+    NamedValues,
     call_traced,
     conventional,
     display_name,
@@ -268,7 +269,7 @@ def _read_data(caller: str, data: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf if leaf.dtype.kind in "iub" else leaf.astype(float), data)
 
 
-class _Reading(dict[str, Any]):
+class _Reading(NamedValues):
     """Parameters that record which of them are read."""
 
     def __init__(self, parameters: Mapping[str, Any]):
@@ -295,7 +296,7 @@ def _parameter_names(draws: NamedArrays, unit_loss: Any, log_prior: Any, data: A
         return {""}
     read = set[str]()
 
-    def call(first: dict[str, Any], datum: Any) -> Any:
+    def call(first: NamedValues, datum: Any) -> Any:
         theta = _Reading(first)
         values = unit_loss(theta, datum), (0.0 if log_prior is None else log_prior(theta))
         read.update(theta.read if theta.read else first)

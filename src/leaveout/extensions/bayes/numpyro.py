@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...developer import conventional, float64, jax, jnp
+from ...developer import NamedValues, conventional, float64, jax, jnp
 from .coordinates import read_draws
 from .posterior import Posterior
 from .sampled_model import SampledModel, densities_by_name, unit_variable
@@ -131,7 +131,7 @@ def from_numpyro(
         raise ValueError(f"{caller}: the entries of {unit['name']!r} are no units: they {wrong}.")
     draws = read_draws(caller, mcmc)
 
-    def log_probs(u: dict[str, Any]) -> dict[str, Any]:
+    def log_probs(u: NamedValues) -> NamedValues:
         filled = handlers.substitute(
             seeded, substitute_fn=functools.partial(util._unconstrain_reparam, u)
         )
@@ -151,11 +151,11 @@ def from_numpyro(
         }
     )
 
-    def constrain(u: dict[str, Any]) -> dict[str, Any]:
+    def constrain(u: NamedValues) -> NamedValues:
         parameters = util.constrain_fn(model, args, kwargs, u)
         return {name: parameters[name] for name in latent}
 
-    def draw_responses(key: Any, u: dict[str, Any]) -> Any:
+    def draw_responses(key: Any, u: NamedValues) -> Any:
         filled = handlers.substitute(
             handlers.seed(model, key), substitute_fn=functools.partial(util._unconstrain_reparam, u)
         )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...developer import conventional, float64, jax, unravel
+from ...developer import NamedValues, conventional, float64, jax, unravel
 from .coordinates import read_draws
 from .posterior import Posterior
 from .responses import draw_effects
@@ -177,9 +177,7 @@ def from_pymc(
     return replace(posterior, simulate=simulate)
 
 
-def _in_jax(
-    inputs: dict[str, Any], outputs: dict[str, Any]
-) -> Callable[[dict[str, Any]], dict[str, Any]]:
+def _in_jax(inputs: NamedValues, outputs: NamedValues) -> Callable[[NamedValues], NamedValues]:
     """Compile graphs to a function of values by name in JAX.
 
     A density is zero where its parameters are out of their domain.

@@ -12,6 +12,7 @@ from scipy.special import logsumexp
 from ...developer import (
     Arrays,
     NamedArrays,
+    NamedValues,
     PyTree,
     codes,
     compile_static,
@@ -66,8 +67,8 @@ class SampledModel:
 
     latent: dict[str, tuple[int, ...]]
     num_units: int
-    unconstrain: Callable[[str, NamedArrays], dict[str, Any]]
-    constrain: Callable[[Any], dict[str, Any]]
+    unconstrain: Callable[[str, NamedArrays], NamedValues]
+    constrain: Callable[[Any], NamedValues]
     densities: Callable[[str | None], Callable[..., Conditional]]
     data: Any = ()
     note: str = ""
@@ -145,7 +146,7 @@ class SampledModel:
         )
 
 
-def vector_or_names(theta: dict[str, Any]) -> Any:
+def vector_or_names(theta: NamedValues) -> Any:
     """Return parameters as functions of the caller read them.
 
     By name, or the one vector without a name.
@@ -302,7 +303,7 @@ def _conditionals(objective: Integrated, theta: PyTree, z: Arrays) -> Conditiona
 
 
 def densities_by_name(
-    log_probs: Callable[[dict[str, Any]], dict[str, Any]], unit: str
+    log_probs: Callable[[NamedValues], NamedValues], unit: str
 ) -> Callable[[str | None], Any]:
     """Return `SampledModel.densities` by the element-wise log densities of all variables, and the
     name of the units'.

@@ -17,6 +17,7 @@ from ...developer import (
     Arrays,
     HostErrors,
     NamedArrays,
+    NamedValues,
     Scalar,
     frame_of,
     jax,
@@ -120,7 +121,7 @@ def from_lifelines(fitter: Any, df: Any) -> Fit:
         penalty = penalties.per_row(
             penalties.Ridge(np.asarray(fitter.penalizer) * np.asarray(fitter._norm_std) ** 2)
         )
-    options: dict[str, Any] = {"strata": labels, "entry": entry, "sample_weight": weights}
+    options: NamedValues = {"strata": labels, "entry": entry, "sample_weight": weights}
     model = Cox(X, time, event, penalty, **options, remark=remark)
     coef = {"coef": np.asarray(fitter.params_, float)}
     return fit_at_host("from_lifelines", model, coef, lambda: False, errors=_errors(fitter, df))
@@ -193,7 +194,7 @@ def _accelerated(
 ) -> Fit:
     """Fit at an AFT model."""
     designs = fitter.regressors.transform_df(columns)
-    data: dict[str, Any] = {"time": time.astype(float), "event": event}
+    data: NamedValues = {"time": time.astype(float), "event": event}
     data["entry"] = pd.Series(0.0, time.index) if entry is None else entry.astype(float)
     theta = {}
     ridge = {}

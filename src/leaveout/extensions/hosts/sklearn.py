@@ -30,6 +30,7 @@ from sklearn.utils.validation import check_is_fitted
 from ... import GLM, Fit, Regression, fit, losses, penalties
 from ...developer import (
     NamedArrays,
+    NamedValues,
     TransformedResponse,
     function,
     join_remarks,
@@ -58,7 +59,7 @@ class SklearnEstimator(Protocol):
 
     def fit(self, X: Any, y: Any) -> Any: ...
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]: ...
+    def get_params(self, deep: bool = True) -> NamedValues: ...
 
     def set_params(self, **params: Any) -> Any: ...
 
@@ -76,7 +77,7 @@ class HostObjective:
     ridge: float | Array
     intercept: bool
     labels: bool = False  # whether the target is a class
-    class_weight: dict[str, Any] | Literal["balanced"] | None = None
+    class_weight: NamedValues | Literal["balanced"] | None = None
     # whether the sum is divided by Σ w or by the number of rows, so that the penalty shrinks with
     # it
     average: bool | Literal["rows"] = False
@@ -1021,7 +1022,7 @@ def _objective(
     ):
         X = X.toarray()  # models with kinks or bounds need dense columns
     glm: Any = StandardisedGLM if host.standardises else GLM
-    options: dict[str, Any] = {
+    options: NamedValues = {
         "sample_weight": weight,
         "intercept": host.intercept,
         "remark": remark,

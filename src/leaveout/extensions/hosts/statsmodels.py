@@ -24,6 +24,7 @@ from ...developer import (
     AbstractObjective,
     EffectBlock,
     HostErrors,
+    NamedValues,
     Names,
     is_default_index,
     join_remarks,
@@ -301,7 +302,7 @@ def _glm(
     remark: str = "",
     weight: ArrayLike | None = None,
 ) -> ReadGLM:
-    options: dict[str, Any] = {
+    options: NamedValues = {
         "intercept": False,
         "offset": offset,
         "remark": _remark(model, remark),
@@ -491,7 +492,7 @@ def _cox(model: Any, params: Array) -> tuple[Cox, dict]:
     return objective, {"coef": params}
 
 
-def _count_rows(model: Any, **columns: Any) -> dict[str, Any]:
+def _count_rows(model: Any, **columns: Any) -> NamedValues:
     rows = _frame(model)
     n = len(model.endog)
     y = np.asarray(model.endog, float)
@@ -546,7 +547,7 @@ def _conditional(model: Any, params: Array) -> tuple[AbstractObjective, Array]:
     cases = np.array([part.sum() for part in y], int)
     rows = {"x": model._exog_grp, "y": y, "member": [np.ones(len(part)) for part in y]}
     rows["offset"] = getattr(model, "_offset_grp", [np.zeros(len(part)) for part in y])
-    data: dict[str, Any] = {
+    data: NamedValues = {
         name: pad_groups(list(map(np.asarray, part)), size) for name, part in rows.items()
     }
     labels = (

@@ -1,13 +1,13 @@
 """Comparison of results of leakage: numbers of the same folds, by their influences."""
 
 import abc
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from ...developer import AbstractComparable, probability_of_worse
+from ...developer import AbstractComparable, NamedValues, probability_of_worse
 from ...validation import Comparison
 from ._variance import InfluenceSpread
 
@@ -38,7 +38,7 @@ class ComparableResult(AbstractComparable):
         """Return the number to compare; ValueError if there is none."""
 
     @staticmethod
-    def _compare(results: dict[str, Any]) -> Comparison:
+    def _compare(results: NamedValues) -> Comparison:
         """Compare numbers by their influences."""
         if any(not isinstance(result, ComparableResult) for result in results.values()):
             kinds = ", ".join(
@@ -72,7 +72,7 @@ class ComparableResult(AbstractComparable):
         return comparison
 
 
-def _table_row(number: ComparableMean, best: ComparableMean) -> dict[str, Any]:
+def _table_row(number: ComparableMean, best: ComparableMean) -> NamedValues:
     """Return the row of the table for one number."""
     same = number is best
     difference = number.value - best.value

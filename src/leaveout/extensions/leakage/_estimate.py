@@ -15,6 +15,8 @@ from ...developer import (
     NO_MIXTURE,
     AbstractRefit,
     File,
+    NamedArrays,
+    NamedValues,
     Rng,
     conventional,
     count,
@@ -196,7 +198,7 @@ def leakage_corrected(
             f"leakage_corrected: bins must be three or more rising edges; got {bins!r}."
         )
     work = FitWork(plan, learner, score, task.codes, outside, mixture, edges)
-    common: dict[str, Any] = {
+    common: NamedValues = {
         "shares": shares, "names": names, "measure": score, "seed": seed, "edges": edges, "learner": learner.name,
         "drawn_shares": leakage.shares_drawn(folds) if isinstance(leakage, DrawnLeakage) and leakage.knows_pairs else [],
         "unshown": unshown(folds, leakage), "facts": {
@@ -215,7 +217,7 @@ def leakage_corrected(
     law = matrices(plan, shares)
     unit = units(plan)[0]
 
-    def iid() -> dict[str, np.ndarray]:
+    def iid() -> NamedArrays:
         """Cross-validate with all records as independent, with training sets of the same size."""
         records = np.unique(np.concatenate([np.r_[fold.train, fold.test] for fold in folds]))
         random = np.random.default_rng([seed, 3])
@@ -234,7 +236,7 @@ def leakage_corrected(
         ]
         return {"iid": np.asarray(np.mean(values))}
 
-    def training_effects() -> dict[str, np.ndarray]:
+    def training_effects() -> NamedArrays:
         """Compute what each fold adds without another in its training, if that is known."""
         effects = left_out(work)
         return {} if effects is None else {"moved": effects}
@@ -275,7 +277,7 @@ def leakage_corrected(
         "bins": edges,
         "p_test above zero": outside,
     }
-    extras: dict[str, Any] = {"iid": float("nan"), "moved": None}
+    extras: NamedValues = {"iid": float("nan"), "moved": None}
     try:
         with keeping(caller, checkpoint, run_facts):
             extras["iid"] = float(read_or_make(iid)["iid"])

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
 
-from ...developer import Lines, PrintedResult, display_name, record
+from ...developer import Lines, NamedArrays, PrintedResult, display_name, record
 from .passes import LeftOutRows, atomic_file, sum_losses
 
 Array = np.ndarray
@@ -55,10 +55,10 @@ class Scan(PrintedResult):
 
     model: Any  # model of the first rows, with names, loss and penalty
     count: int
-    fitted: dict[str, Array]
+    fitted: NamedArrays
     factor: Float[Array, "params params"]
     totals: Float[Array, "10"]
-    every: dict[str, Array] | None
+    every: NamedArrays | None
     folder: Path | None
     audit: pd.DataFrame | None = None
     passes: int = 0

@@ -16,7 +16,16 @@ from sklearn.utils import get_tags
 import leaveout as lo
 
 from ... import fit, path
-from ...developer import AbstractRefit, File, FloatArray, NoMinimiser, keeping, stoppable, warn
+from ...developer import (
+    AbstractRefit,
+    File,
+    FloatArray,
+    NamedValues,
+    NoMinimiser,
+    keeping,
+    stoppable,
+    warn,
+)
 from ...validation import IndefiniteHessianError
 from ..hosts.sklearn import describe, inner, penalty_of
 from ._folds import FoldData, OneFit, Splits, is_rescaled
@@ -239,7 +248,7 @@ class OneFitSearchCV(GridSearchCV):
                 self.feature_names_in_ = self.best_estimator_.feature_names_in_
         return self
 
-    def _candidate(self, params: dict[str, Any]) -> Any:
+    def _candidate(self, params: NamedValues) -> Any:
         return clone(self.estimator).set_params(**clone(params, safe=False))
 
     def _reason_for_host(
@@ -270,7 +279,7 @@ class OneFitSearchCV(GridSearchCV):
         )
         return next(filter(None, (reason_for_host(host, request) for host in hosts)), "")
 
-    def _search_by_host(self, why: str, X: Any, y: Any, params: dict[str, Any]) -> Any:
+    def _search_by_host(self, why: str, X: Any, y: Any, params: NamedValues) -> Any:
         """Search as GridSearchCV does."""
         with stoppable("OneFitSearchCV"):
             super().fit(X, y, **params)
@@ -281,7 +290,7 @@ class OneFitSearchCV(GridSearchCV):
         return self
 
     def _score_by_host(
-        self, hosts: list[Any], candidates: list[dict[str, Any]], data: FoldData, splits: Splits
+        self, hosts: list[Any], candidates: list[NamedValues], data: FoldData, splits: Splits
     ) -> Iterator[tuple[Scores, FloatArray]]:
         """Yield the scores of every candidate by the host's refits, fold by fold, and the seconds
         that its fits took.
@@ -308,7 +317,7 @@ class OneFitSearchCV(GridSearchCV):
             yield Scores(result["test_score"], zero, result["score_time"]), result["fit_time"]
 
     def _score_candidates(
-        self, hosts: list[Any], candidates: list[dict[str, Any]], data: FoldData, splits: Splits
+        self, hosts: list[Any], candidates: list[NamedValues], data: FoldData, splits: Splits
     ) -> Iterator[tuple[Scores, FloatArray]]:
         """Yield the scores of every candidate from one fit each, and the seconds that its fits
         took.
@@ -350,7 +359,7 @@ class OneFitSearchCV(GridSearchCV):
             )
 
 
-def _is_family(candidates: list[dict[str, Any]], hosts: list[Any]) -> bool:
+def _is_family(candidates: list[NamedValues], hosts: list[Any]) -> bool:
     """Tell whether candidates differ in the penalty of their linear estimators alone."""
     names = {name for params in candidates for name in params}
     if len(names) != 1:

@@ -21,6 +21,7 @@ from ...developer import (
     File,
     FloatArray,
     IntArray,
+    NamedValues,
     NoMinimiser,
     StepResult,
     conventional,
@@ -56,7 +57,7 @@ def cross_validate(
     cv: Any = None,
     n_jobs: int | None = None,
     verbose: int = 0,
-    params: dict[str, Any] | None = None,
+    params: NamedValues | None = None,
     pre_dispatch: Any = "2*n_jobs",
     return_train_score: bool = False,
     return_estimator: bool = False,
@@ -65,7 +66,7 @@ def cross_validate(
     strategy: AbstractRefit | None = None,
     transformers: Transformers = "refit",
     checkpoint: File | None = None,
-) -> dict[str, Any]:
+) -> NamedValues:
     """Cross-validate any estimator like `sklearn.model_selection.cross_validate`, from one fit
     where that is possible and pays.
 
@@ -258,7 +259,7 @@ def cross_validate(
     return result | frozen | {"refits": message}
 
 
-def host_scores(estimator: Any, X: Any, y: Any, splits: Splits, **arguments: Any) -> dict[str, Any]:
+def host_scores(estimator: Any, X: Any, y: Any, splits: Splits, **arguments: Any) -> NamedValues:
     """Compute scikit-learn's result fold by fold, so that each fold is kept in the checkpoint.
 
     Estimators are fitted again.
@@ -283,7 +284,7 @@ def host_scores(estimator: Any, X: Any, y: Any, splits: Splits, **arguments: Any
     names = next((part for part in parts if "failure" not in part), None)
     if names is None:
         raise ValueError(f"cross_validate: all {len(splits)} fits failed.")
-    result: dict[str, Any] = {
+    result: NamedValues = {
         name: np.concatenate([part.get(name, [arguments["error_score"]]) for part in parts]).astype(
             float
         )
@@ -306,7 +307,7 @@ def _indices(splits: Splits) -> dict[str, tuple[IntArray, ...]]:
     return dict(zip(("train", "test"), zip(*splits, strict=True), strict=True))
 
 
-def errors_of_host(result: dict[str, Any]) -> dict[str, FloatArray]:
+def errors_of_host(result: NamedValues) -> dict[str, FloatArray]:
     """Return errors of zero for the scores of the host's own refits.
 
     Of a fold without a score it is not known.
@@ -382,7 +383,7 @@ def cross_val_predict(
     cv: Any = None,
     n_jobs: int | None = None,
     verbose: int = 0,
-    params: dict[str, Any] | None = None,
+    params: NamedValues | None = None,
     pre_dispatch: Any = "2*n_jobs",
     method: str = "predict",
     strategy: AbstractRefit | None = None,
@@ -550,7 +551,7 @@ def check(
     caller: str,
     X: Any,
     y: Any,
-    params: dict[str, Any] | None,
+    params: NamedValues | None,
     groups: Any,
     transformers: Transformers,
 ) -> None:
@@ -633,7 +634,7 @@ def splits_of(cv: Any, data: FoldData, groups: ArrayLike | None) -> Splits:
 
 
 def with_weights(
-    caller: str, estimator: Any, X: Any, y: Any, params: dict[str, Any] | None
+    caller: str, estimator: Any, X: Any, y: Any, params: NamedValues | None
 ) -> FoldData:
     """Read data by position, with the weights for `fit`."""
     params = dict(params or {})
