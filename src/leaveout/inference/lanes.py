@@ -25,12 +25,14 @@ from jaxtyping import Bool, Float, Int, Shaped
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order
 
+Array = np.ndarray
+
 __all__ = ["ChainSums", "best_path", "chain_sums", "has_stationary", "stationary", "sum_by_row"]
 __dir__ = __all__.copy
 
 SMALLEST_NORMALISER = 1e-300  # a normaliser that underflows makes log Z infinite
 LEAST_PRODUCT = 1e-100  # of steps without a normaliser, whose tangents are as small again
-Numbers = Shaped[np.ndarray, "..."]  # real or complex
+Numbers = Shaped[Array, "..."]  # real or complex
 
 
 class _Probabilities:
@@ -154,7 +156,7 @@ class ChainSums:
     def _restore(self, laid: Numbers) -> Numbers:
         return self.segments.restore(self.segments.arithmetic.outside(laid)).swapaxes(1, 2)
 
-    def states_at(self, steps: Int[np.ndarray, "refits width"]) -> Numbers:
+    def states_at(self, steps: Int[Array, "refits width"]) -> Numbers:
         """Find the probabilities of the states of some steps of each refit.
 
         Parameters
@@ -181,10 +183,10 @@ class _Segments:
         initial: Numbers,
         transition: Numbers,
         emission: Numbers,
-        starts: Bool[np.ndarray, " steps"],
-        code: Int[np.ndarray, " steps"],
-        weight: Float[np.ndarray, "refits steps"],
-        power: Float[np.ndarray, "refits steps"] | None,
+        starts: Bool[Array, " steps"],
+        code: Int[Array, " steps"],
+        weight: Float[Array, "refits steps"],
+        power: Float[Array, "refits steps"] | None,
         zeros: bool,
     ):
         self.arithmetic = ARITHMETIC[zeros]
@@ -213,7 +215,7 @@ class _Segments:
             steps = np.nan_to_num(-np.log(LEAST_PRODUCT) / growth)
             self.stride = int(np.clip(steps, 1, self.rows))
 
-    def _emissions(self, table: Numbers, code: Int[np.ndarray, " steps"]) -> Numbers:
+    def _emissions(self, table: Numbers, code: Int[Array, " steps"]) -> Numbers:
         """Likelihoods of the steps to the power of their weights, one where these are zero."""
         rows = self.lay(code[None], 0)[:, 0]
         emission = np.empty((self.rows, *table.shape[:2], rows.shape[1]), table.dtype)
@@ -324,12 +326,12 @@ def chain_sums(
     initial: Numbers,
     transition: Numbers,
     emission: Numbers,
-    starts: Bool[np.ndarray, " steps"],
+    starts: Bool[Array, " steps"],
     *,
-    code: Int[np.ndarray, " steps"] | None = None,
-    weight: Float[np.ndarray, "refits steps"] | None = None,
-    power: Float[np.ndarray, "refits steps"] | None = None,
-    worth: Float[np.ndarray, "refits steps"] | None = None,
+    code: Int[Array, " steps"] | None = None,
+    weight: Float[Array, "refits steps"] | None = None,
+    power: Float[Array, "refits steps"] | None = None,
+    worth: Float[Array, "refits steps"] | None = None,
     zeros: bool = False,
 ) -> ChainSums:
     """Run the forward and the backward pass over all sequences of each refit.
@@ -433,8 +435,8 @@ def chain_sums(
 
 
 def sum_by_row(
-    steps: Shaped[np.ndarray, "refits states steps"], code: Int[np.ndarray, " steps"], rows: int
-) -> Shaped[np.ndarray, "refits states rows"]:
+    steps: Shaped[Array, "refits states steps"], code: Int[Array, " steps"], rows: int
+) -> Shaped[Array, "refits states rows"]:
     """Sum numbers of the steps over those with the same observation.
 
     Parameters
@@ -468,11 +470,11 @@ def finite(top: Numbers) -> Numbers:
 
 
 def best_path(
-    initial: Float[np.ndarray, " states"],
-    transition: Float[np.ndarray, "states states"],
-    emission: Float[np.ndarray, "steps states"],
-    starts: Bool[np.ndarray, " steps"],
-) -> Int[np.ndarray, " steps"]:
+    initial: Float[Array, " states"],
+    transition: Float[Array, "states states"],
+    emission: Float[Array, "steps states"],
+    starts: Bool[Array, " steps"],
+) -> Int[Array, " steps"]:
     """Find the most probable path of states.
 
     Parameters
@@ -568,7 +570,7 @@ def stationary(transition: Numbers) -> Numbers:
     return distribution / distribution.sum(-1, keepdims=True)
 
 
-def has_stationary(transition: Float[np.ndarray, "states states"]) -> bool:
+def has_stationary(transition: Float[Array, "states states"]) -> bool:
     """Tell whether every state leads to the first, as the elimination in `stationary` needs.
 
     Parameters

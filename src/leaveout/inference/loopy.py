@@ -31,6 +31,8 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 
 from .passes import Downward, GraphSums, Stack, Tangent
 
+Array = np.ndarray
+
 MAX_MESSAGE_ROUNDS = 5000
 TREES = 64
 
@@ -41,18 +43,16 @@ class FixedPoint(NamedTuple):
     The origin of a message is `P(j | k)`, the distribution of the state that it comes from.
     """
 
-    log_partition: Float[np.ndarray, " lanes"]
-    sites: Float[np.ndarray, "sites states lanes"]
-    edges: Float[np.ndarray, "edges states states lanes"]
-    origin: Float[np.ndarray, "messages states states lanes"]
+    log_partition: Float[Array, " lanes"]
+    sites: Float[Array, "sites states lanes"]
+    edges: Float[Array, "edges states states lanes"]
+    origin: Float[Array, "messages states states lanes"]
 
 
 class Messages(GraphSums):
     """Approximate sums for one graph, number of states and kind, with the interface of `Passes`."""
 
-    def __init__(
-        self, num_sites: int, edges: Int[np.ndarray, "edges 2"], num_states: int, kind: str
-    ):
+    def __init__(self, num_sites: int, edges: Int[Array, "edges 2"], num_states: int, kind: str):
         edges = np.ascontiguousarray(edges, np.int64)
         super().__init__(kind, num_sites, edges, num_states)
         self.entries = 2 * len(edges) * num_states**2 + num_sites * num_states
@@ -74,7 +74,7 @@ class Messages(GraphSums):
         loopy_table_entries = 2**21  # numbers in the tables of the lanes of one call
         return max(1, loopy_table_entries // self.entries)
 
-    def log_partition(self, potentials: Stack) -> Float[np.ndarray, " lanes"]:
+    def log_partition(self, potentials: Stack) -> Float[Array, " lanes"]:
         return self._find_fixed_point(potentials).log_partition
 
     def run(self, potentials: Stack, *, edges: bool) -> tuple[FixedPoint, Downward]:
@@ -100,7 +100,7 @@ class Messages(GraphSums):
         pairs = spread(point.edges)
         origin = spread(point.origin)
 
-        def step(m: np.ndarray) -> np.ndarray:
+        def step(m: Array) -> Array:
             out = self._out(self._total(of_sites, m), m)
             update = np.einsum("djkl,djkl->dkl", origin, psi + out[:, :, None])
             return update - update.mean(1, keepdims=True)
@@ -121,7 +121,7 @@ class Messages(GraphSums):
             result[self.edges] = pair_change.reshape(-1, pair_change.shape[-1])
         return np.where(good, result, np.nan).reshape(change.shape)
 
-    def walk(self, *args: object, **kwargs: object) -> Int[np.ndarray, "draws sites"]:
+    def walk(self, *args: object, **kwargs: object) -> Int[Array, "draws sites"]:
         raise ValueError(
             "MRF: configurations are drawn, and the most probable one is found, by exact inference only; take "
             'inference="exact", on part of the graph if need be, or the largest of state_probabilities().'
@@ -133,7 +133,7 @@ class Messages(GraphSums):
         top = np.where(np.isneginf(top), 0.0, top)
         of_sites = of_sites - top
 
-        def step(m: np.ndarray) -> np.ndarray:
+        def step(m: Array) -> Array:
             update = _log_sum(psi + self._out(self._total(of_sites, m), m)[:, :, None], 1)
             return update - update.mean(1, keepdims=True)
 
@@ -157,7 +157,7 @@ class Messages(GraphSums):
         )
         return FixedPoint(log_partition + nan_mask, *beliefs, origin + nan_mask)
 
-    def _parts(self, potentials: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _parts(self, potentials: Array) -> tuple[Array, Array]:
         """Potentials φ of sites, and φ/ρ of messages `[messages, from, to, lanes]`."""
         K = self.num_states
         lanes = potentials.shape[1]
@@ -165,15 +165,15 @@ class Messages(GraphSums):
         psi = np.concatenate([of_edges, of_edges.swapaxes(1, 2)]) / self.weights[..., None]
         return potentials[self.sites].reshape(-1, K, lanes), psi
 
-    def _total(self, of_sites: np.ndarray, m: np.ndarray) -> np.ndarray:
+    def _total(self, of_sites: Array, m: Array) -> Array:
         """Compute λ, the sum of each site's potential and the messages to it."""
         return of_sites + (self.into @ m.reshape(len(m), -1)).reshape(of_sites.shape)
 
-    def _out(self, total: np.ndarray, m: np.ndarray) -> np.ndarray:
+    def _out(self, total: Array, m: Array) -> Array:
         """Compute λ at the start of each message, without the message that goes back."""
         return total[self.start] - np.roll(m, self.num_edges, 0)
 
-    def _iterate(self, step, m: np.ndarray) -> tuple[np.ndarray, Bool[np.ndarray, " lanes"]]:
+    def _iterate(self, step, m: Array) -> tuple[Array, Bool[Array, " lanes"]]:
         """Iterate `step` from m until all lanes have settled.
 
         Return its fixed point and which lanes have settled.
@@ -194,14 +194,14 @@ class Messages(GraphSums):
         return m, change <= message_tolerance
 
 
-def _log_sum(logs: np.ndarray, axis: int) -> np.ndarray:
+def _log_sum(logs: Array, axis: int) -> Array:
     top = logs.max(axis, keepdims=True)
     top = np.where(np.isneginf(top), 0.0, top)
     with np.errstate(divide="ignore"):
         return np.log(np.exp(logs - top).sum(axis)) + top.squeeze(axis)
 
 
-def spanning(num_sites: int, edges: Int[np.ndarray, "edges 2"]) -> Float[np.ndarray, " edges"]:
+def spanning(num_sites: int, edges: Int[Array, "edges 2"]) -> Float[Array, " edges"]:
     """Share of spanning trees that hold each edge.
 
     Trees are drawn such that each takes edges that few had, until every edge was in one.

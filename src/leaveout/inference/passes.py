@@ -27,12 +27,14 @@ from jaxtyping import Float, Int
 
 from .elimination import Clique, Scopes, best_scopes, clique_tree, neighbours
 
+Array = np.ndarray
+
 MAX_MATRIX_ENTRIES = 2**16  # entries of a table above which it has no matrix
 PASS_TABLE_ENTRIES = 2**23  # numbers in all tables of the lanes of a pass
 MEMORY = 4.0 * 2**30  # default limit of memory in bytes
 
-Stack = Float[np.ndarray, "numbers lanes"]
-Tangent = Float[np.ndarray, "numbers lanes tangents"]
+Stack = Float[Array, "numbers lanes"]
+Tangent = Float[Array, "numbers lanes tangents"]
 
 
 class Narrow:
@@ -43,7 +45,7 @@ class Narrow:
     reads: Any
     configurations: int
     writes: slice
-    rows: np.ndarray
+    rows: Array
     first_edge: int
     adjoint: Any
     adjoint_without_edges: Any
@@ -66,10 +68,10 @@ class Narrow:
     def entries(self) -> int:
         return self.reads.shape[0]
 
-    def up(self, stack: np.ndarray, table: np.ndarray) -> None:
+    def up(self, stack: Array, table: Array) -> None:
         table[:] = (self.reads @ stack.reshape(len(stack), -1)).reshape(table.shape)
 
-    def down(self, belief: np.ndarray, out: np.ndarray, edges: bool) -> None:
+    def down(self, belief: Array, out: Array, edges: bool) -> None:
         if edges:
             rows = self.rows
             adjoint = self.adjoint
@@ -94,13 +96,13 @@ class CliquePass(NamedTuple):
     def entries(self) -> int:
         return math.prod(self.shape)
 
-    def up(self, stack: np.ndarray, table: np.ndarray) -> None:
+    def up(self, stack: Array, table: Array) -> None:
         table[:] = 0.0
         grid = table.reshape(*self.shape, *stack.shape[1:])
         for place, shape in self.inputs:
             grid += stack[place].reshape(*shape, *stack.shape[1:])
 
-    def down(self, belief: np.ndarray, out: np.ndarray, edges: bool) -> None:
+    def down(self, belief: Array, out: Array, edges: bool) -> None:
         table = belief.reshape(*self.shape, *out.shape[1:])
         for place, shape in self.inputs:
             absent = tuple(axis for axis, size in enumerate(shape) if size != self.shape[axis])
@@ -113,8 +115,8 @@ class Upward(NamedTuple):
     Log Z `[lanes]`, and the conditional probabilities P of every step.
     """
 
-    log_partition: Float[np.ndarray, " lanes"]
-    conditionals: list[np.ndarray]
+    log_partition: Float[Array, " lanes"]
+    conditionals: list[Array]
 
 
 class Downward(NamedTuple):
@@ -123,7 +125,7 @@ class Downward(NamedTuple):
     """
 
     marginals: Stack
-    separators: list[np.ndarray]
+    separators: list[Array]
     edges: bool
 
 
@@ -133,9 +135,7 @@ class GraphSums:
     Equal for equal graphs, so that nothing is compiled anew.
     """
 
-    def __init__(
-        self, kind: str, num_sites: int, edges: Int[np.ndarray, "edges 2"], num_states: int
-    ):
+    def __init__(self, kind: str, num_sites: int, edges: Int[Array, "edges 2"], num_states: int):
         self.num_sites = num_sites
         self.num_edges = len(edges)
         self.num_states = num_states
@@ -161,7 +161,7 @@ class Passes(GraphSums):
     def __init__(
         self,
         num_sites: int,
-        edges: Int[np.ndarray, "edges 2"],
+        edges: Int[Array, "edges 2"],
         num_states: int,
         memory: float = np.inf,
     ):
@@ -194,7 +194,7 @@ class Passes(GraphSums):
         """Number of fields in one pass."""
         return max(1, PASS_TABLE_ENTRIES // self.entries)
 
-    def _tables(self, lanes: tuple[int, ...]) -> list[np.ndarray]:
+    def _tables(self, lanes: tuple[int, ...]) -> list[Array]:
         """Allocate the tables of all steps in one piece, so that they are contiguous."""
         memory = np.empty((self.entries, *lanes))
         start = 0
@@ -275,10 +275,10 @@ class Passes(GraphSums):
             step.down(table, out, edges)
         return out[: len(change)]
 
-    def log_partition(self, potentials: Stack) -> Float[np.ndarray, " lanes"]:
+    def log_partition(self, potentials: Stack) -> Float[Array, " lanes"]:
         return self.up(self._stack(potentials)).log_partition
 
-    def _stack(self, potentials: np.ndarray) -> np.ndarray:
+    def _stack(self, potentials: Array) -> Array:
         """Stack of the potentials, with memory for the messages."""
         stack = np.empty((self.size, *potentials.shape[1:]))
         stack[: len(potentials)] = potentials
@@ -304,7 +304,7 @@ class Passes(GraphSums):
 
     def walk(
         self, potentials: Stack, draws: int, rng: np.random.Generator, *, best: bool = False
-    ) -> Int[np.ndarray, "draws sites"]:
+    ) -> Int[Array, "draws sites"]:
         """Draw configurations from the roots down, each site given its separator.
 
         Or find the `best` one.
@@ -372,7 +372,7 @@ def _is_wide(clique: Clique, layout: Passes) -> bool:
 
 
 def _gather_potentials(
-    cliques: list[Clique], edges: Int[np.ndarray, "edges 2"], layout: Passes
+    cliques: list[Clique], edges: Int[Array, "edges 2"], layout: Passes
 ) -> list[Clique]:
     """Gather the potentials of wide cliques in narrow ones that sum nothing out."""
     extra: list[Clique] = []
@@ -414,7 +414,7 @@ def _gather_potentials(
 class _Builder:
     """Builds steps from cliques: heights, places of the messages in the stack, matrices."""
 
-    def __init__(self, cliques: list[Clique], edges: Int[np.ndarray, "edges 2"], layout: Passes):
+    def __init__(self, cliques: list[Clique], edges: Int[Array, "edges 2"], layout: Passes):
         self.cliques = cliques
         self.ends = edges
         self.layout = layout
@@ -439,7 +439,7 @@ class _Builder:
                 self.start[number] = self.size
                 self.size += self.K ** len(cliques[number].separator)
 
-    def steps(self) -> tuple[list[Narrow | CliquePass], Int[np.ndarray, " roots"], int]:
+    def steps(self) -> tuple[list[Narrow | CliquePass], Int[Array, " roots"], int]:
         steps = [
             self._wide(members[0]) if wide else self._narrow(members)
             for wide, members in self.groups
@@ -504,14 +504,14 @@ class _Builder:
         writes = slice(self.start[members[0]], self.start[members[0]] + width)
         return Narrow(reads, configurations, writes, self.layout.edges)
 
-    def _reads(self, number: int) -> list[np.ndarray]:
+    def _reads(self, number: int) -> list[Array]:
         """Return the places in the stack that a clique reads, for each entry of the table."""
         K = self.K
         clique = self.cliques[number]
         axis = {site: position for position, site in enumerate(clique.scope)}
         shape = (K,) * len(clique.scope)
 
-        def place(start: int, sites: list[int]) -> np.ndarray:
+        def place(start: int, sites: list[int]) -> Array:
             total = np.full(shape, start)
             for power, site in enumerate(reversed(sites)):
                 digits = np.arange(K).reshape(

@@ -19,10 +19,12 @@ from ..plans.plan import RefitRows
 from .closed_form import AbstractClosedForm
 from .objective import AbstractObjective, Lanes, Points, Vector
 
-Scores = tuple[np.ndarray, np.ndarray]  # scores of units, and joint scores of folds
+Array = np.ndarray
+
+Scores = tuple[Array, Array]  # scores of units, and joint scores of folds
 # scores of runs at many θ, from the model
-RunScores = Callable[[Points], tuple[np.ndarray | None, np.ndarray]]
-Directions = tuple[np.ndarray, np.ndarray, np.ndarray]  # raveled θ, and two directions from each
+RunScores = Callable[[Points], tuple[Array | None, Array]]
+Directions = tuple[Array, Array, Array]  # raveled θ, and two directions from each
 
 
 @record
@@ -31,7 +33,7 @@ class Runs:
 
     objective: AbstractClosedForm
     scores_at: RunScores
-    first: Int[np.ndarray, " folds"]
+    first: Int[Array, " folds"]
     width: int
 
     def scores(self, theta: Vector) -> Scores:
@@ -49,26 +51,24 @@ class Runs:
 
     def place_scores(
         self,
-        values: Float[np.ndarray, "lanes width"],
+        values: Float[Array, "lanes width"],
         rows: RefitRows,
         lanes: Lanes | slice = slice(None),
-    ) -> Float[np.ndarray, "lanes entries"]:
+    ) -> Float[Array, "lanes entries"]:
         """Move values of the units of runs to the places of a batch's entries, zero where not
         scored.
         """
         place = np.clip(rows.index[lanes] - self.first[lanes, None], 0, self.width - 1)
         return np.where(rows.held[lanes], np.take_along_axis(values, place, axis=1), 0.0)
 
-    def shape_losses(
-        self, losses: Float[np.ndarray, "folds entries"]
-    ) -> Float[np.ndarray, "folds ..."]:
+    def shape_losses(self, losses: Float[Array, "folds entries"]) -> Float[Array, "folds ..."]:
         """Return losses in the shape that the model gives: one for each fold if they are joint."""
         return losses if self.objective.pointwise else losses[:, 0]
 
     def derivatives(self, directions: Directions) -> Iterator[tuple[Scores, Scores]]:
         """Yield derivatives of the scores at each θ, along its first direction, and along both."""
 
-        def scores(places: Points) -> np.ndarray:
+        def scores(places: Points) -> Array:
             losses, joint = self._scores(places)
             return np.concatenate([losses, joint[..., None]], axis=2)
 
@@ -76,7 +76,7 @@ class Runs:
             first, second = ((part[:, :-1], part[:, -1]) for part in pair)
             yield first, second
 
-    def bends(self, directions: Directions) -> Float[np.ndarray, "some params"]:
+    def bends(self, directions: Directions) -> Float[Array, "some params"]:
         """Compute ∇³F(θ, 1) along both directions, at each θ."""
         objective = self.objective
         size = objective.costs.lanes or 1
@@ -120,8 +120,8 @@ def runs(objective: AbstractObjective, like: PyTree, rows: RefitRows) -> Runs | 
 
 
 def _differences(
-    function: Callable[[Points], np.ndarray], directions: Directions, length: float
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    function: Callable[[Points], Array], directions: Directions, length: float
+) -> Iterator[tuple[Array, Array]]:
     """Derivatives of a function at each θ along its first direction and along both, by central
     differences.
 

@@ -10,6 +10,8 @@ from ..objectives.objective import AbstractObjective, as_stored
 from .hessian_products import Scaling, least_curvature, scaling, whitened_null_space
 from .newton import LARGE_NUM_PARAMETERS, Flat
 
+Array = np.ndarray
+
 
 class IndefiniteHessianError(ValueError):
     """Raised if the curvature at θ̂ is not positive definite.
@@ -18,9 +20,7 @@ class IndefiniteHessianError(ValueError):
     """
 
 
-def cholesky(
-    hessian: np.ndarray, objective: AbstractObjective, theta: PyTree, caller: str
-) -> np.ndarray:
+def cholesky(hessian: Array, objective: AbstractObjective, theta: PyTree, caller: str) -> Array:
     """Factor H. Its definiteness is judged with the diagonal scaled to one, so that units of
     measurement do not matter.
     """
@@ -37,7 +37,7 @@ def cholesky(
 
 
 def indefinite(
-    objective: AbstractObjective, theta: PyTree, caller: str, least: float, vector: np.ndarray
+    objective: AbstractObjective, theta: PyTree, caller: str, least: float, vector: Array
 ) -> IndefiniteHessianError:
     names = objective.parameters.names()
     if len(names) != len(vector):
@@ -63,7 +63,7 @@ def far_out(objective: AbstractObjective) -> str:
     """
     x = getattr(objective, "design", None)
     names = getattr(objective, "names", ())
-    if not (getattr(objective, "intercept", False) and isinstance(x, np.ndarray)):
+    if not (getattr(objective, "intercept", False) and isinstance(x, Array)):
         return ""
     x = x[:, : len(names)]
     # spread of a column, relative to its mean, that float64 hardly tells from an intercept
@@ -82,7 +82,7 @@ def far_out(objective: AbstractObjective) -> str:
 
 
 def check_finite(
-    objective: AbstractObjective, theta: PyTree, caller: str, *parts: np.ndarray | float
+    objective: AbstractObjective, theta: PyTree, caller: str, *parts: Array | float
 ) -> None:
     """Raise ValueError if F or its derivatives are not finite, RuntimeError if θ ran to a limit
     that is not a minimiser.
@@ -97,7 +97,7 @@ def check_finite(
 
 
 def coordinates(
-    objective: AbstractObjective, F: Function, theta: np.ndarray, caller: str
+    objective: AbstractObjective, F: Function, theta: Array, caller: str
 ) -> tuple[Scaling, Flat]:
     """Return coordinates in which an H that is not formed is about the identity, and the flat
     directions.

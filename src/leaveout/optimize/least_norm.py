@@ -69,7 +69,7 @@ class LeastNorm:
         model: Predictors,
         y: Array,
         intercept: bool,
-        ridge: Float[np.ndarray, " features"],
+        ridge: Float[Array, " features"],
     ):
         n = len(y)
         p = len(ridge)
@@ -104,7 +104,7 @@ class LeastNorm:
             Q, s, V, mean, root, gap, certain, u, bool(full), level, root * (self.y - level)
         )
 
-    def _singular(self) -> Float[np.ndarray, " features"]:
+    def _singular(self) -> Float[Array, " features"]:
         if self.intercept:
             mean = self.weight @ self.x / self.weight.sum()
         else:
@@ -112,7 +112,7 @@ class LeastNorm:
         return np.linalg.svd(np.sqrt(self.weight)[:, None] * (self.x - mean), compute_uv=False)
 
     def _factor(
-        self, weight: Float[np.ndarray, " units"]
+        self, weight: Float[Array, " units"]
     ) -> tuple[Array, Array, Array, Array, Array, float, bool]:
         """Compute Q, s, V of the weighted and centred rows up to the host's cut.
 
@@ -167,8 +167,8 @@ class LeastNorm:
         )
 
     def refit(
-        self, weights: Float[np.ndarray, " units"]
-    ) -> tuple[Float[np.ndarray, " features"], float, float] | None:
+        self, weights: Float[Array, " units"]
+    ) -> tuple[Float[Array, " features"], float, float] | None:
         """Compute β, the intercept, and the error of predictions.
 
         None if rounding decides which directions the rows determine, or if they determine too few.
@@ -221,8 +221,8 @@ class LeastNorm:
         return self.spare * float(np.abs(self.y).max() + abs(level))
 
     def _without(
-        self, o: Int[np.ndarray, " out"]
-    ) -> tuple[Float[np.ndarray, " features"], float, float] | None:
+        self, o: Int[Array, " out"]
+    ) -> tuple[Float[Array, " features"], float, float] | None:
         """Refit by the block of S for the rows that leave.
 
         None if it does not determine the refit.
@@ -286,7 +286,7 @@ class LeastNorm:
         return self.coefficient_map @ b, level - float(rows.mean @ b), off + self._digits(level)
 
 
-def cut_floor(cut: float, s: Float[np.ndarray, " features"]) -> float:
+def cut_floor(cut: float, s: Float[Array, " features"]) -> float:
     """Compute the share of the information that a refit must keep along every direction for its
     host's cut not to matter.
 

@@ -24,6 +24,8 @@ from ..objectives.batch_functions import Function, function
 from ..objectives.objective import AbstractObjective, as_stored, map_arrays, ravel, unflatten
 from .newton import LARGE_NUM_PARAMETERS, Minimisation
 
+Array = np.ndarray
+
 # factors of the distance, as a first start in a narrow basin does not show how far off others are
 WIDER = 1, 2, 4
 STARTS = 4  # default number of starts, if F is not convex and a start is affordable
@@ -39,9 +41,9 @@ class Minima:
     And the number of starts.
     """
 
-    value: Float[np.ndarray, " minima"]
-    theta: Float[np.ndarray, "minima params"]
-    reached: Int[np.ndarray, " minima"]
+    value: Float[Array, " minima"]
+    theta: Float[Array, "minima params"]
+    reached: Int[Array, " minima"]
     starts: int
 
     def __eq__(self, other: object) -> bool:
@@ -140,9 +142,7 @@ class WatchedFunction(Function):
     tell: Callable[..., None]
     looks: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
-    def look(
-        self, vector: Float[np.ndarray, " params"]
-    ) -> tuple[float, Float[np.ndarray, " params"]]:
+    def look(self, vector: Float[Array, " params"]) -> tuple[float, Float[Array, " params"]]:
         value, gradient = super().look(vector)
         self.tell(f"F = {value:.6g} after {next(self.looks)} gradients")
         return value, gradient
@@ -155,9 +155,9 @@ class StartRunner:
     Contains everything that another process needs.
     """
 
-    starts: list[np.ndarray]
+    starts: list[Array]
     F: Function
-    minimise: Callable[[Function, np.ndarray], Minimisation]
+    minimise: Callable[[Function, Array], Minimisation]
     bar: Slow
 
     def __call__(self, number: int) -> StepResult:
@@ -188,7 +188,7 @@ class StartRunner:
 
 
 def descended_from(
-    starts: list[np.ndarray], F: Function, minimise: Callable[[Function, np.ndarray], Minimisation]
+    starts: list[Array], F: Function, minimise: Callable[[Function, Array], Minimisation]
 ) -> list[Minimisation]:
     """Run the descent from each start, and sort the results, lowest minimum first."""
     runs: list[Minimisation] = []
@@ -204,7 +204,7 @@ def descended_from(
     return sorted(runs, key=lambda run: run[0] if np.isfinite(run[0]) else np.inf)
 
 
-def alone(value: np.ndarray, theta: PyTree) -> Minima:
+def alone(value: Array, theta: PyTree) -> Minima:
     """Return the minima of a fit with one start."""
     return Minima(
         np.reshape(np.asarray(value), 1), np.asarray(ravel(theta))[None], np.ones(1, int), 1
