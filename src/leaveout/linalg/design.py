@@ -295,7 +295,7 @@ class DenseDesign(SingleOutput):
         stack = self.x.base
         n = len(self.x)
         if (
-            isinstance(stack, np.ndarray)
+            isinstance(stack, Array)
             and stack.shape == (n + len(rows), self.shape[1])
             and stack.flags.c_contiguous
             and stack.ctypes.data == self.x.ctypes.data
@@ -603,7 +603,7 @@ class Predictors:
 
     def bending(self, theta: RefitPoints) -> Float[Array, "#refits params params"]:
         """Hessian of the penalty beside the rows."""
-        if isinstance(self.penalty, np.ndarray):
+        if isinstance(self.penalty, Array):
             penalty = self.penalty
         else:
             penalty = self.penalty.toarray()
@@ -640,7 +640,7 @@ class Predictors:
         gather_cost = 16  # cost of gathering a row, in products with one
         if gather_cost * units.shape[1] >= len(self.y):
             return self.eta(theta)[np.arange(len(units))[:, None], units]
-        if isinstance(self.offset, np.ndarray) and self.offset.ndim:
+        if isinstance(self.offset, Array) and self.offset.ndim:
             offset = self.offset[units]
         else:
             offset = self.offset

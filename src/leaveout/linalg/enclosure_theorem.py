@@ -206,10 +206,10 @@ class RadiusTable:
     1/√(1 − q) at most, and sums over the rows that stay are no larger than sums over all.
     """
 
-    scale: np.ndarray
+    scale: Array
     # C below and beyond, and beyond at twice the radius
-    sums: list[np.ndarray]
-    best_levels: list[tuple[np.ndarray, np.ndarray]]
+    sums: list[Array]
+    best_levels: list[tuple[Array, Array]]
 
     RADII = 10.0 ** np.arange(-6, 2.5, 0.12)  # in units of 1 / max M k, if the loss has an M
     TWICE = 3  # steps in the grid after which a radius is at least twice as large

@@ -20,10 +20,12 @@ from jaxtyping import Bool, Float, Int
 from .._runtime.results import record
 from .curvature import Squares, cholesky
 
-Entries = Int[np.ndarray, " entries"]
-Places = Int[np.ndarray, " some"]
+Array = np.ndarray
+
+Entries = Int[Array, " entries"]
+Places = Int[Array, " some"]
 # Stacks of right-hand sides of matrices.
-Columns = Float[np.ndarray, "*some k n"]
+Columns = Float[Array, "*some k n"]
 
 # two supernodes of at most so many columns are merged if at most this share of the result is zeros
 RELAXATION_STEPS = (16, 0.5), (64, 0.2)
@@ -34,7 +36,7 @@ ALIKE = 0.3
 TRIANGULAR = 64  # columns from which LAPACK takes triangles, one matrix at a time
 
 
-Front = tuple[int, int, np.ndarray]  # first column, number of columns, rows below
+Front = tuple[int, int, Array]  # first column, number of columns, rows below
 
 
 class Group(NamedTuple):
@@ -45,12 +47,12 @@ class Group(NamedTuple):
     width: int
     columns: slice  # the columns of all fronts, in the order of elimination
     # rows below the fronts, in the order of elimination; padded with the number of columns
-    rows: Int[np.ndarray, "fronts r"]
+    rows: Int[Array, "fronts r"]
     span: slice  # place of the fronts in the workspace
     # places in the workspace to which the updated rows are added
     above: Entries
     # the same, if several rows go to one place
-    place_sums: "tuple[Int[np.ndarray, ' places'], scipy.sparse.csr_array] | None"
+    place_sums: "tuple[Int[Array, ' places'], scipy.sparse.csr_array] | None"
     summed_rows: "scipy.sparse.csr_array | None"
 
 
@@ -64,13 +66,13 @@ class Pattern:
     size: int
     row: Entries
     column: Entries
-    order: Int[np.ndarray, " size"]  # columns, in the order in which they are eliminated
+    order: Int[Array, " size"]  # columns, in the order in which they are eliminated
     groups: list[Group]
     place: Entries  # in the workspace
     length: int
 
     @cached_property
-    def times(self) -> Float[np.ndarray, " entries"]:
+    def times(self) -> Float[Array, " entries"]:
         """Number of times that each entry stands in the matrix.
 
         Once on the diagonal, twice off it.
@@ -87,14 +89,14 @@ class Pattern:
             self._key, np.maximum(row, column) * self.size + np.minimum(row, column)
         )
 
-    def values(self, matrix: "scipy.sparse.sparray") -> Float[np.ndarray, " entries"]:
+    def values(self, matrix: "scipy.sparse.sparray") -> Float[Array, " entries"]:
         """Entries of a matrix of this pattern."""
         lower = scipy.sparse.coo_array(scipy.sparse.tril(matrix))
         out = np.zeros(len(self.row))
         np.add.at(out, self.entries(lower.row, lower.col), lower.data)
         return out
 
-    def factor(self, values: Float[np.ndarray, "lanes entries"]) -> "FrontalFactor":
+    def factor(self, values: Float[Array, "lanes entries"]) -> "FrontalFactor":
         """Factor each matrix; NaN where it is not positive definite."""
         space = np.zeros((len(values), self.length + 1))  # the last place stands for padding
         space[:, self.place] = values
@@ -125,12 +127,12 @@ class FrontalFactor:
     """Factors of a batch of matrices, by fronts: `_triangles`, and the blocks below these."""
 
     pattern: Pattern
-    parts: list[tuple[np.ndarray, np.ndarray]]
-    logdet: Float[np.ndarray, " lanes"]
+    parts: list[tuple[Array, Array]]
+    logdet: Float[Array, " lanes"]
 
     def whiten(
-        self, right: Float[np.ndarray, "lanes size columns"]
-    ) -> Float[np.ndarray, "lanes padded columns"]:
+        self, right: Float[Array, "lanes size columns"]
+    ) -> Float[Array, "lanes padded columns"]:
         """Compute `L⁻¹ b` for each matrix, in the order of elimination.
 
         A last row stands for padding.
@@ -156,8 +158,8 @@ class FrontalFactor:
         return solution
 
     def solve(
-        self, right: Float[np.ndarray, "lanes size columns"]
-    ) -> Float[np.ndarray, "lanes size columns"]:
+        self, right: Float[Array, "lanes size columns"]
+    ) -> Float[Array, "lanes size columns"]:
         """Compute `A⁻¹ b` for each matrix."""
         (lanes, size, width) = right.shape
         solution = self.whiten(right)
@@ -175,7 +177,7 @@ class FrontalFactor:
         return out
 
     @cached_property
-    def inverse(self) -> Float[np.ndarray, "lanes entries"]:
+    def inverse(self) -> Float[Array, "lanes entries"]:
         """Entries of the inverse within the pattern."""
         space = np.empty((len(self.logdet), self.pattern.length + 1))
         space[:, -1] = 0.0
@@ -218,9 +220,7 @@ def pattern(matrix: "scipy.sparse.sparray", first: Places | None = None) -> Patt
     return Pattern(size, row, column, order, groups, place, length)
 
 
-def _elimination_columns(
-    full: "scipy.sparse.csr_array", first: np.ndarray
-) -> tuple[np.ndarray, list[np.ndarray]]:
+def _elimination_columns(full: "scipy.sparse.csr_array", first: Array) -> tuple[Array, list[Array]]:
     """Columns in the order of elimination, and the rows below each in its factor.
 
     Children come before their parents and next to them. Columns beside `first` come in the order of
@@ -267,7 +267,7 @@ def _elimination_columns(
     ]
 
 
-def _supernodes(below: list[np.ndarray], leaf: Bool[np.ndarray, " size"]) -> list[Front]:
+def _supernodes(below: list[Array], leaf: Bool[Array, " size"]) -> list[Front]:
     """Fronts, each by its first column, number of columns and rows below; neighbours are merged if
     that adds few zeros.
 
@@ -297,8 +297,8 @@ def _supernodes(below: list[np.ndarray], leaf: Bool[np.ndarray, " size"]) -> lis
 
 
 def _laid_out(
-    fronts: list[Front], order: np.ndarray, row: np.ndarray, column: np.ndarray
-) -> tuple[list[Group], np.ndarray, np.ndarray, int]:
+    fronts: list[Front], order: Array, row: Array, column: Array
+) -> tuple[list[Group], Array, Array, int]:
     """Groups of fronts, the order of columns by groups, the places of a matrix's entries in the
     workspace, and its length.
     """
@@ -371,9 +371,7 @@ def _local(front: Front, rows: Places) -> Places:
     return np.where(rows < first + k, rows - first, k + np.searchsorted(below, rows))
 
 
-def _entries(
-    fronts: list[Front], lengths: np.ndarray, front: np.ndarray, i: np.ndarray, j: np.ndarray
-) -> Entries:
+def _entries(fronts: list[Front], lengths: Array, front: Array, i: Array, j: Array) -> Entries:
     """Positions of entries in the fronts of their columns, of given lengths, row by row."""
     line = np.empty(len(i), np.int64)
     by_front = np.argsort(front, kind="stable")
@@ -383,8 +381,8 @@ def _entries(
 
 
 def _scatter_sums(
-    above: Int[np.ndarray, "fronts r r"], padding: int
-) -> "tuple[np.ndarray, scipy.sparse.csr_array] | None":
+    above: Int[Array, "fronts r r"], padding: int
+) -> "tuple[Array, scipy.sparse.csr_array] | None":
     """Places below the diagonals of fronts to which updated rows are added, and the matrix of the
     sums.
     """
@@ -396,16 +394,14 @@ def _scatter_sums(
     return places, _sums(which, targets, (len(places), above.size))
 
 
-def _product(
-    matrix: Float[np.ndarray, "*some m k"], right: Columns
-) -> Float[np.ndarray, "*some m n"]:
+def _product(matrix: Float[Array, "*some m k"], right: Columns) -> Float[Array, "*some m n"]:
     """Multiply matrices, a single column by a row in one pass."""
     if matrix.shape[-1] == 1:
         return np.einsum("...ik,...kj->...ij", matrix, right)
     return matrix @ right
 
 
-def _summed_rows(rows: Int[np.ndarray, "fronts r"], size: int) -> "scipy.sparse.csr_array | None":
+def _summed_rows(rows: Int[Array, "fronts r"], size: int) -> "scipy.sparse.csr_array | None":
     flat = rows.ravel()
     targets = np.flatnonzero(flat != size)
     if len(np.unique(flat[targets])) == len(targets):
@@ -414,7 +410,7 @@ def _summed_rows(rows: Int[np.ndarray, "fronts r"], size: int) -> "scipy.sparse.
 
 
 def _sums(
-    row: Int[np.ndarray, " ones"], column: Int[np.ndarray, " ones"], shape: tuple[int, int]
+    row: Int[Array, " ones"], column: Int[Array, " ones"], shape: tuple[int, int]
 ) -> "scipy.sparse.csr_array":
     """Matrix of ones at these places, with short integers."""
     return scipy.sparse.csr_array(
@@ -449,7 +445,7 @@ def _backward(triangles: Squares, right: Columns) -> Columns:
     return _solved(triangles, right, 0)
 
 
-def _solved(lower: np.ndarray, right: np.ndarray, transposed: int) -> np.ndarray:
+def _solved(lower: Array, right: Array, transposed: int) -> Array:
     solution = np.empty_like(right)
     for index in np.ndindex(right.shape[:-2] if right.size else (0,)):
         # in LAPACK's order

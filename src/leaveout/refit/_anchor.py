@@ -103,8 +103,8 @@ class LowRank(RefitMetric):
     `(I + Zᵀ V Z)⁻¹ = I − Zᵀ C Z` with `C = (I + V Z Zᵀ)⁻¹ V`.
     """
 
-    rows: Float[np.ndarray, "refits touched params"]
-    core: Float[np.ndarray, "refits touched touched"]
+    rows: Float[Array, "refits touched params"]
+    core: Float[Array, "refits touched touched"]
 
     def solve(self, gradient, u, lanes):
         del u
@@ -117,7 +117,7 @@ class LowRank(RefitMetric):
 class DenseMetric(RefitMetric):
     """Metric of each fold's own Hessian, inverted."""
 
-    inverse: Float[np.ndarray, "refits params params"]
+    inverse: Float[Array, "refits params params"]
 
     def solve(self, gradient, u, lanes):
         del u
@@ -228,7 +228,7 @@ def own_metric(fit: Fit, rows: RefitRows) -> tuple[RefitMetric, RefitFlags, Refi
     return LowRank(z, np.where(singular[:, None, None], 0.0, core)), singular, gradient
 
 
-def _touched_rows(fit: Fit, rows: RefitRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _touched_rows(fit: Fit, rows: RefitRows) -> tuple[Array, Array, Array]:
     """Rows, slopes and curvatures of the linear predictors that refits touch.
 
     Returns the whitened rows `[refits, touched, params]`, and the changes of slopes `[refits,
@@ -313,20 +313,20 @@ class LinearFitCache:
     model: Predictors
     units: int  # number of units among the rows; rows of the penalty follow
     theta: Vector
-    root: Float[np.ndarray, "rank params"]  # L⁻¹: θ − θ̂ = u @ root
-    eta: Float[np.ndarray, "units ..."]
+    root: Float[Array, "rank params"]  # L⁻¹: θ − θ̂ = u @ root
+    eta: Float[Array, "units ..."]
     weight: PerUnit  # ω at w = 1
     loss: PerUnit  # ℓ
-    slope: Float[np.ndarray, "units ..."]  # ℓ′
-    curvature: Float[np.ndarray, "units ..."]  # ℓ″
+    slope: Float[Array, "units ..."]  # ℓ′
+    curvature: Float[Array, "units ..."]  # ℓ″
     reference: PerUnit  # ℓ″, or one if gaps are relative to it
-    roots: Float[np.ndarray, "units outputs outputs"] | None  # factors of ℓ″, for several outputs
+    roots: Float[Array, "units outputs outputs"] | None  # factors of ℓ″, for several outputs
     norm: PerUnit
     size: PerUnit
     length: PerUnit
-    inner: Float[np.ndarray, "units ..."]  # U H⁻¹Uᵀ
+    inner: Float[Array, "units ..."]  # U H⁻¹Uᵀ
     flat: Matrix | float  # curvature added along flat directions
-    leftover: Float[np.ndarray, " rank"]
+    leftover: Float[Array, " rank"]
     noise: float  # rounding error of the gradient at θ̂, in the norm of H⁻¹
     rounding: Rounding
     curvature_rounding: float  # share by which curvatures at θ̂ may be off
@@ -336,7 +336,7 @@ class LinearFitCache:
     reach: Reach | None  # reach of these norms
 
     @functools.cached_property
-    def slope_rounding(self) -> Float[np.ndarray, "units 2"]:
+    def slope_rounding(self) -> Float[Array, "units 2"]:
         """Rounding errors of slopes for a curvature of one, times k.
 
         At θ̂, and for each length of a move.
@@ -349,7 +349,7 @@ class LinearFitCache:
         return np.stack([constant, growth], axis=1) * self.length[:, None]
 
     @functools.cached_property
-    def slope_rounding_sums(self) -> Float[np.ndarray, " 2"]:
+    def slope_rounding_sums(self) -> Float[Array, " 2"]:
         """Sums of these with the curvatures at θ̂."""
         return self.weight @ (
             curvature_sizes(self.curvature, self.eta)[:, None] * self.slope_rounding
@@ -460,7 +460,7 @@ class LinearFitCache:
             return (1 + 2 * self.rounding.off) / self.mass
 
     @functools.cached_property
-    def common(self) -> Float[np.ndarray, "units ..."]:
+    def common(self) -> Float[Array, "units ..."]:
         """Products z_i · leftover."""
         return self.model.design.predictors((self.leftover @ self.root)[None])[0]
 
@@ -495,7 +495,7 @@ class LinearFitCache:
         return self.is_small and isinstance(self.model.design, DenseDesign)
 
     @functools.cached_property
-    def rows(self) -> Float[np.ndarray, "units ..."]:
+    def rows(self) -> Float[Array, "units ..."]:
         """All rows, whitened."""
         return self.model.design.whiten(np.arange(len(self.eta)), self.root)
 
@@ -513,9 +513,7 @@ class LinearFitCache:
     @functools.cached_property
     def single(
         self,
-    ) -> tuple[
-        DenseDesign | SparseDesign | MultiOutputDesign, Float[np.ndarray, "rank params"] | None
-    ]:
+    ) -> tuple[DenseDesign | SparseDesign | MultiOutputDesign, Float[Array, "rank params"] | None]:
         """Rows and L⁻¹ in float32; of dense rows, rows whitened in float64 and then rounded."""
         design = self.model.design
         n = len(self.eta)
@@ -528,8 +526,8 @@ class LinearFitCache:
         return DenseDesign(rows), None
 
     def predictor_moves(
-        self, moves: Float[np.ndarray, "lanes rank"], rough: bool = True
-    ) -> Float[np.ndarray, "lanes units ..."]:
+        self, moves: Float[Array, "lanes rank"], rough: bool = True
+    ) -> Float[Array, "lanes units ..."]:
         """Moves of the predictors along moves of u; `rough` products are in float32."""
         if not rough:
             if self.by_whitened_rows:
@@ -540,8 +538,8 @@ class LinearFitCache:
         return design.predictors(moves if root is None else moves @ root)
 
     def gradient_of_slopes(
-        self, slopes: Float[np.ndarray, "lanes units ..."], rough: bool = True
-    ) -> Float[np.ndarray, "lanes rank"]:
+        self, slopes: Float[Array, "lanes units ..."], rough: bool = True
+    ) -> Float[Array, "lanes rank"]:
         """Whitened gradient of slopes.
 
         `rough` products are in float32, sums of very many whitened rows added in float64.
@@ -571,9 +569,7 @@ class LinearFitCache:
             return single_unit + self.rounding.step
         return single_unit * self.rounding.root
 
-    def whiten(
-        self, units: Int[np.ndarray, "*refits width"]
-    ) -> Float[np.ndarray, "*refits touched rank"]:
+    def whiten(self, units: Int[Array, "*refits width"]) -> Float[Array, "*refits touched rank"]:
         """Whitened rows of the listed units, one row for each output."""
         if self.is_small:
             z = self.rows[units]
@@ -584,8 +580,8 @@ class LinearFitCache:
         return z.reshape(*units.shape[:-1], -1, len(self.root))
 
     def curvature_rows(
-        self, units: Array, z: Float[np.ndarray, "*refits touched rank"]
-    ) -> Float[np.ndarray, "*refits touched rank"]:
+        self, units: Array, z: Float[Array, "*refits touched rank"]
+    ) -> Float[Array, "*refits touched rank"]:
         """Rows with one curvature each, to which `lost_curvature` applies.
 
         The rows, or Bᵀ times those of a unit, with B Bᵀ = ℓ″.
@@ -595,7 +591,7 @@ class LinearFitCache:
         unit_rows = z.reshape(*units.shape, -1, z.shape[-1])
         return (self.roots[units].swapaxes(-1, -2) @ unit_rows).reshape(z.shape)
 
-    def lost_curvature(self, units: Array, weight: Array) -> Float[np.ndarray, "*refits touched"]:
+    def lost_curvature(self, units: Array, weight: Array) -> Float[Array, "*refits touched"]:
         """Curvature that those rows lose under the given changes of weights."""
         if self.roots is None:
             return weight * self.mass[units]
@@ -845,7 +841,7 @@ def total(part: Array, units: int) -> Array:
 
 def slope_error(
     model: Any, slope: Array, curvature: Array, eta: Array, blur: Array
-) -> Float[np.ndarray, "... units"]:
+) -> Float[Array, "... units"]:
     """Bound the errors of units' computed slopes, where predictors are off by `blur`."""
     rounding = FUNCTION * model.loss.terms(1, np.abs(slope), eta, model.y)
     if curvature.ndim == eta.ndim:
@@ -860,9 +856,9 @@ def gradient_error(
     slope: Array,
     curvature: Array,
     eta: Array,
-    length: Float[np.ndarray, "... units"],
+    length: Float[Array, "... units"],
     blur: Array,
-) -> Float[np.ndarray, "..."]:
+) -> Float[Array, "..."]:
     """Bound the rounding errors of whitened gradients, where predictors are off by `blur`."""
     size = total(np.abs(slope), length.ndim)
     sums = np.sum(weight * size * length, axis=-1, keepdims=True)
@@ -889,7 +885,7 @@ def curvature_error(model: Any, curvature: Array, eta: Array, blur: Array) -> An
     return np.where(error < KNOWN_MOVE, error, np.inf)
 
 
-def curvature_sizes(curvature: Array, eta: Array) -> Float[np.ndarray, "... units"]:
+def curvature_sizes(curvature: Array, eta: Array) -> Float[Array, "... units"]:
     """Sum the sizes of a unit's second derivatives."""
     if curvature.ndim == eta.ndim:
         return curvature
@@ -1012,7 +1008,7 @@ class FoldMetric:
 
 def weights(
     rows: RefitRows, n: int, lanes: Array | slice = EVERYONE
-) -> Float[np.ndarray, "lanes units"]:
+) -> Float[Array, "lanes units"]:
     """Weights of every unit in some refits, for reading only: they may be the array of the plan."""
     weight = np.asarray(rows.weight)[lanes]
     if rows.index.shape[1] == n:

@@ -83,7 +83,7 @@ def _is_cheap(anchor: LinearFitCache, gradients: int) -> bool:
 
 
 @cached_on
-def _third(anchor: LinearFitCache) -> Float[np.ndarray, "pairs rank"]:
+def _third(anchor: LinearFitCache) -> Float[Array, "pairs rank"]:
     """Compute T = Σ ω ℓ‴ z ⊗ z ⊗ z, its first two axes as pairs, and pairs off the diagonal
     doubled.
     """
@@ -111,9 +111,9 @@ class Candidates(NamedTuple):
     that of a step, if it was estimated.
     """
 
-    u: Float[np.ndarray, "lanes rank"]
-    center: Float[np.ndarray, "lanes width ..."]
-    half: Float[np.ndarray, "lanes width"]
+    u: Float[Array, "lanes rank"]
+    center: Float[Array, "lanes width ..."]
+    half: Float[Array, "lanes width"]
     slope: PerLane
     noise: PerLane
     radius: PerLane
@@ -141,8 +141,8 @@ class CertifiedBatch:
     anchor: LinearFitCache
     target: float
     allowed_radius: PerRefit
-    delta: Float[np.ndarray, "refits width"]
-    units: Int[np.ndarray, "refits width"]
+    delta: Float[Array, "refits width"]
+    units: Int[Array, "refits width"]
     metric: FoldMetric
     growth: PerRefit
     first: PerRefit
@@ -152,7 +152,7 @@ class CertifiedBatch:
     def theta(self) -> RefitPoints:
         return self.anchor.theta + self.candidates.u @ self.anchor.root
 
-    def weights(self, lanes: Lanes) -> Float[np.ndarray, "lanes units"]:
+    def weights(self, lanes: Lanes) -> Float[Array, "lanes units"]:
         """Weights of the selected refits."""
         return weights(self.rows, self.anchor.units, lanes)
 
@@ -361,7 +361,7 @@ Enough = Callable[[CertifiedBatch, Lanes], Flags]
 
 def take_steps(
     state: CertifiedBatch, lanes: Lanes, enough: Enough, most: int = STEPS
-) -> tuple[CertifiedBatch, Int[np.ndarray, " open"]]:
+) -> tuple[CertifiedBatch, Int[Array, " open"]]:
     """Take steps with the fold's own Hessian at θ̂ while they shrink.
 
     Returns the refits still open.
@@ -797,7 +797,7 @@ def _norm_share(
     return kappa * norms.share(norms.lengths(theta), distances, reach)
 
 
-def across_metrics(fit: Fit, root: Float[np.ndarray, "lanes params rank"]) -> PerLane:
+def across_metrics(fit: Fit, root: Float[Array, "lanes params rank"]) -> PerLane:
     """Bound the largest ratio of a length in the norm of H to that in the refit's own.
 
     ‖LᵀR‖, and the rounding of H.
@@ -829,8 +829,8 @@ def _vanishing_groups(state: CertifiedBatch, theta: Points) -> Flags:
 
 
 def inverse_roots(
-    hessian: Float[np.ndarray, "refits p p"], n: int
-) -> tuple[Float[np.ndarray, "refits p p"], RefitFlags, PerRefit]:
+    hessian: Float[Array, "refits p p"], n: int
+) -> tuple[Float[Array, "refits p p"], RefitFlags, PerRefit]:
     """Compute R with R Rᵀ the inverse of each Hessian, a sum over n units.
 
     Returns R, which Hessians are not known to have an inverse, and ‖|R| s‖². Both are judged with
@@ -855,7 +855,7 @@ def inverse_roots(
 
 def conjugate(
     state: CertifiedBatch, lanes: Lanes, enough: Enough
-) -> tuple[CertifiedBatch, Int[np.ndarray, " open"]]:
+) -> tuple[CertifiedBatch, Int[Array, " open"]]:
     """Take Newton steps by products; returns the lanes that are not near enough, as F stops falling
     or is too flat.
     """

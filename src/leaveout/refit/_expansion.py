@@ -34,6 +34,8 @@ from ..objectives.objective import (
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows
 
+Array = np.ndarray
+
 MIN_REFIT_PASSES = 6  # least number of passes over the data that a refit costs otherwise
 GRADIENTS = 4.0  # least number of gradients that a refit counts as
 MIN_UNIT_SHARE = 0.05  # largest share of the units that a fold may leave out
@@ -83,11 +85,11 @@ class Beyond(NamedTuple):
     """
 
     axes: Matrix
-    loss_derivatives: Float[np.ndarray, "params refits width"]
-    joint: Float[np.ndarray, "params refits"]
+    loss_derivatives: Float[Array, "params refits width"]
+    joint: Float[Array, "params refits"]
     fourth: float
 
-    def along(self, u: Points, lanes: Lanes) -> tuple[PerLane, Float[np.ndarray, "lanes width"]]:
+    def along(self, u: Points, lanes: Lanes) -> tuple[PerLane, Float[Array, "lanes width"]]:
         """Length of ∇³s_o[u, u], and third derivatives of the losses along u.
 
         They are the largest along an axis or, if that is more, those of the a whose a ⊗ a ⊗ a has
@@ -122,7 +124,7 @@ class ScaledExpansion(NamedTuple):
         """Errors of their summed held-out losses."""
         return self.times * self.expansion.error[self.lanes]
 
-    def losses(self) -> Float[np.ndarray, "lanes ..."]:
+    def losses(self) -> Float[Array, "lanes ..."]:
         """Held-out losses."""
         return self.expansion.losses[self.lanes]
 
@@ -248,9 +250,7 @@ class Expansion:
             float(fourth) / (2 * third_difference),
         )
 
-    def _judge(
-        self, u: Points, lanes: Lanes, beyond: Beyond
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _judge(self, u: Points, lanes: Lanes, beyond: Beyond) -> tuple[Array, Array, Array]:
         """Remaining distances, losses and their errors."""
         length = np.linalg.norm(u, axis=1)
         away = np.linalg.norm(self.curvature(u, lanes) - np.eye(self.fit.num_params), axis=(1, 2))
@@ -278,16 +278,14 @@ class Expansion:
             np.where(np.isfinite(error), error, np.inf),
         )
 
-    def _square(
-        self, pairs: Float[np.ndarray, "pairs ..."]
-    ) -> Float[np.ndarray, "... params params"]:
+    def _square(self, pairs: Float[Array, "pairs ..."]) -> Float[Array, "... params params"]:
         """Symmetric matrices from their entries i ≤ j."""
         return np.moveaxis(pairs, 0, -1)[..., self.pair]
 
 
 def _solve(
-    matrices: Float[np.ndarray, "lanes n n"], vectors: Float[np.ndarray, "lanes n"]
-) -> Float[np.ndarray, "lanes n"]:
+    matrices: Float[Array, "lanes n n"], vectors: Float[Array, "lanes n"]
+) -> Float[Array, "lanes n"]:
     try:
         return np.linalg.solve(matrices, vectors[..., None])[..., 0]
     except np.linalg.LinAlgError:

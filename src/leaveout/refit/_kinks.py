@@ -97,37 +97,37 @@ class Active:
 
     fit: Fit
     full_model: FullModel
-    place: Int[np.ndarray, " active"]
-    sign: Float[np.ndarray, " active"]
+    place: Int[Array, " active"]
+    sign: Float[Array, " active"]
     held_values: Vector
 
     @functools.cached_property
-    def held(self) -> Int[np.ndarray, " held"]:
+    def held(self) -> Int[Array, " held"]:
         """Parameters that are held."""
         return np.setdiff1d(np.arange(len(self.full_model.slope)), self.place)
 
     @functools.cached_property
-    def gates(self) -> tuple[Float[np.ndarray, " held"], Float[np.ndarray, " held"]]:
+    def gates(self) -> tuple[Float[Array, " held"], Float[Array, " held"]]:
         """Least and greatest ∇L that hold these parameters, for κ = 1."""
         least, most = gates(self.full_model, self.held_values)
         return least[self.held], most[self.held]
 
     @functools.cached_property
-    def tie(self) -> Float[np.ndarray, " held"]:
+    def tie(self) -> Float[Array, " held"]:
         """Distance from its bound within which a gradient may be at that bound."""
         a = self.full_model.slope[self.held]
         slope = float(self.anchor.weight @ np.abs(self.anchor.slope))
         return TIE_DISTANCE * np.where(a > 0, a, slope * self.full_model.largest[self.held])
 
     @functools.cached_property
-    def limited_parameters(self) -> Int[np.ndarray, " limited"]:
+    def limited_parameters(self) -> Int[Array, " limited"]:
         """Active parameters that a kink or a bound may hold."""
         return np.flatnonzero(
             np.isfinite(np.stack(segments(self.full_model, self.place, self.sign))).any(0)
         )
 
     @functools.cached_property
-    def segment(self) -> tuple[Float[np.ndarray, " limited"], Float[np.ndarray, " limited"]]:
+    def segment(self) -> tuple[Float[Array, " limited"], Float[Array, " limited"]]:
         """Ends of the intervals of the active parameters."""
         return segments(
             self.full_model, self.place[self.limited_parameters], self.sign[self.limited_parameters]
@@ -140,7 +140,7 @@ class Active:
             return None
         return self.full_model.norms.select(self.held)
 
-    def stays(self, theta: Float[np.ndarray, "refits active"], radius: PerRefit) -> RefitFlags:
+    def stays(self, theta: Float[Array, "refits active"], radius: PerRefit) -> RefitFlags:
         """Whether no active group is zero within a radius."""
         norms = self.anchor.model.norms
         reach = self.anchor.reach
@@ -151,7 +151,7 @@ class Active:
 
     def may_release(
         self, gradient: Array, error: Array, least: Array, most: Array, kappa: Array | float = 1.0
-    ) -> Bool[np.ndarray, "... held"]:
+    ) -> Bool[Array, "... held"]:
         """Held parameters that could be released, for gradients with an `error`."""
         if self.groups is None:
             return ~((gradient - error > least) & (gradient + error < most))
@@ -174,7 +174,7 @@ class Active:
         return (self.anchor.weight * self.anchor.curvature)[: self.units]
 
     @functools.cached_property
-    def gradient(self) -> Float[np.ndarray, " held"]:
+    def gradient(self) -> Float[Array, " held"]:
         """Gradient ∇L at θ̂ and weights of one, of the held parameters."""
         slopes = (self.anchor.weight * self.anchor.slope)[: self.units]
         return (
@@ -183,13 +183,13 @@ class Active:
         )[self.held]
 
     @functools.cached_property
-    def size(self) -> Float[np.ndarray, " held"]:
+    def size(self) -> Float[Array, " held"]:
         """Norms √(x_jᵀWx_j), no less than ‖X_SᵀWx_j‖_{H⁻¹}."""
         x = self.full_model.smooth.design.x
         return np.sqrt(np.einsum("n,nj,nj->j", self.weighted_curvature, x, x)[self.held])
 
     @functools.cached_property
-    def gradient_rounding(self) -> Float[np.ndarray, " held"]:
+    def gradient_rounding(self) -> Float[Array, " held"]:
         """Rounding error of a gradient."""
         anchor = self.anchor
         n = self.units
@@ -209,11 +209,11 @@ class Active:
         return float(np.max(constants))
 
     @functools.cached_property
-    def spread(self) -> Float[np.ndarray, " active"]:
+    def spread(self) -> Float[Array, " active"]:
         """Largest change of each parameter over moves of length one."""
         return np.sqrt(np.sum(self.anchor.root**2, axis=0))
 
-    def cross_curvature(self, columns: Selection) -> Float[np.ndarray, "rank selected"]:
+    def cross_curvature(self, columns: Selection) -> Float[Array, "rank selected"]:
         """Vectors X_SᵀWx_j of some held parameters, whitened."""
         weighted_columns = (
             self.weighted_curvature[:, None]
@@ -221,7 +221,7 @@ class Active:
         )
         return self.anchor.root @ (self.anchor.model.design.x[: self.units].T @ weighted_columns)
 
-    def full_parameters(self, theta: Float[np.ndarray, "refits active"]) -> RefitPoints:
+    def full_parameters(self, theta: Float[Array, "refits active"]) -> RefitPoints:
         """Parameters θ of the whole model."""
         out = np.tile(self.held_values, (len(theta), 1))
         out[:, self.place] = theta
@@ -449,7 +449,7 @@ class Conditions:
             self._judge(chunk, everyone, gradient, error, (least, most), kappa)
 
     @functools.cached_property
-    def joining(self) -> Float[np.ndarray, "pairs 6"]:
+    def joining(self) -> Float[Array, "pairs 6"]:
         """Parameters that may be released, by refits."""
         pairs = np.concatenate(self.pairs)
         return pairs[np.argsort(pairs[:, 0], kind="stable")]
@@ -794,7 +794,7 @@ class Following:
         return self._join(first)
 
     def _estimate(
-        self, conditions: Conditions, batch: RefitBatch, unproved: Int[np.ndarray, " unproved"]
+        self, conditions: Conditions, batch: RefitBatch, unproved: Int[Array, " unproved"]
     ) -> tuple[RefitBatch, Selection]:
         """Estimate single rows if fits on all the parameters that they need would cost too much.
 

@@ -132,8 +132,8 @@ class EnclosureLook(NamedTuple):
     The radius is in the norm of H, and infinite unless it is proved there.
     """
 
-    center: Float[np.ndarray, "lanes width ..."]
-    half: Float[np.ndarray, "lanes width"]
+    center: Float[Array, "lanes width ..."]
+    half: Float[Array, "lanes width"]
     slope: PerLane
     noise: PerLane
     first: PerLane
@@ -146,8 +146,8 @@ Enough = Callable[[Lanes | slice, EnclosureLook], Flags]
 class EnclosedRefits(NamedTuple):
     """Result of a batch: held predictors with errors, codes, proofs, and the raveled θ."""
 
-    center: Float[np.ndarray, "refits width ..."]
-    half: Float[np.ndarray, "refits width"]
+    center: Float[Array, "refits width ..."]
+    half: Float[Array, "refits width"]
     result: RefitNumbers
     proved: RefitFlags
     theta: Callable[[], RefitPoints]
@@ -155,7 +155,7 @@ class EnclosedRefits(NamedTuple):
     ball: Callable[[], tuple[Displacements, PerRefit]]
     step_length: PerRefit  # the length of the first step
     gradients: float  # number of gradients computed
-    open: Int[np.ndarray, " open"]  # refits of which `enough` may not have seen the end
+    open: Int[Array, " open"]  # refits of which `enough` may not have seen the end
     settled_by: RefitNumbers
 
 
@@ -243,8 +243,8 @@ class RowCandidates(NamedTuple):
     """
 
     lanes: Lanes
-    center: Float[np.ndarray, "lanes width ..."]
-    half: Float[np.ndarray, "lanes width"]
+    center: Float[Array, "lanes width ..."]
+    half: Float[Array, "lanes width"]
     settled_by: Lanes | SettledBy
     closed: Lanes
     unseen: Lanes
@@ -269,8 +269,8 @@ class RowBatch:
     allowed: Array | None
     budget: float
     dear: float
-    center: Float[np.ndarray, "refits width ..."]
-    half: Float[np.ndarray, "refits width"]
+    center: Float[Array, "refits width ..."]
+    half: Float[Array, "refits width"]
     open: Flags
     unseen: Flags
     settled_by: RefitNumbers
@@ -320,7 +320,7 @@ class RowBatch:
         """Operations of a gradient, at the speed of products in float32."""
         return SPEED * len(self.anchor.eta) * (4.0 * self.step.fit.num_params + ELEMENTWISE)
 
-    def affordable(self, lanes: Lanes, cost: float) -> Int[np.ndarray, " chosen"]:
+    def affordable(self, lanes: Lanes, cost: float) -> Int[Array, " chosen"]:
         """Select the farthest of some refits, as many as the budget pays for; none if they are few
         of these.
         """
@@ -656,8 +656,8 @@ RUNGS = (
 
 
 def within(
-    errors: Float[np.ndarray, "... refits"], allowed: Float[np.ndarray, "... refits"]
-) -> Bool[np.ndarray, "... refits"]:
+    errors: Float[Array, "... refits"], allowed: Float[Array, "... refits"]
+) -> Bool[Array, "... refits"]:
     """Refits of smallest error that are together within the allowed error, none of them above five
     times its share.
     """
@@ -676,7 +676,7 @@ def _to_the_end(
     dear: float,
     *,
     took_steps: bool = False,
-) -> tuple[CertifiedBatch, Int[np.ndarray, " open"]]:
+) -> tuple[CertifiedBatch, Int[Array, " open"]]:
     """Run a batch after its first look; returns it with the refits that gradients left open.
 
     If it `took_steps` with the metric before, refits whose Hessians are not dear take those at
@@ -784,7 +784,7 @@ def unit_losses(fit: Fit) -> PerUnit:
     return anchor.loss[: anchor.units]
 
 
-def losses(fit: Fit, rows: RefitRows, eta: Array) -> Float[np.ndarray, "refits width"]:
+def losses(fit: Fit, rows: RefitRows, eta: Array) -> Float[Array, "refits width"]:
     """Held-out losses at predictors, zero where not scored."""
     model = linear_cache(fit).model
     index = np.asarray(rows.index)
@@ -803,9 +803,7 @@ def losses(fit: Fit, rows: RefitRows, eta: Array) -> Float[np.ndarray, "refits w
     return out
 
 
-def predictors_at(
-    fit: Fit, rows: RefitRows, u: Displacements
-) -> Float[np.ndarray, "refits width ..."]:
+def predictors_at(fit: Fit, rows: RefitRows, u: Displacements) -> Float[Array, "refits width ..."]:
     """Predictors of the listed units at displacements."""
     anchor = linear_cache(fit)
     return anchor.model.unit_predictors(

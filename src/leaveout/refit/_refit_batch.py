@@ -114,7 +114,7 @@ class CommonError(NamedTuple):
     the number of probes.
     """
 
-    draws: Float[np.ndarray, "refits groups"]
+    draws: Float[Array, "refits groups"]
     distance_left: float
     probes: int
 
@@ -262,8 +262,8 @@ class Undetermined(NamedTuple):
 
     theta: Vector
     error: float
-    losses: Float[np.ndarray, " width"]
-    held: Bool[np.ndarray, " width"]
+    losses: Float[Array, " width"]
+    held: Bool[Array, " width"]
 
 
 def _with_refits(batch: RefitBatch, refits: list[tuple[Any, Undetermined]]) -> RefitBatch:
@@ -329,9 +329,9 @@ def _of_least_norm(fit: Fit, rows: RefitRows, batch: RefitBatch) -> RefitBatch:
 
 def _within(
     fit: Fit,
-    index: Int[np.ndarray, " width"],
+    index: Int[Array, " width"],
     weights: PerUnit,
-    held: Bool[np.ndarray, " width"],
+    held: Bool[Array, " width"],
 ) -> Undetermined | None:
     """Refit one fold across the directions that it leaves undetermined; None if that predicts no
     unit.
@@ -358,7 +358,7 @@ def _within(
     return Undetermined(solution.theta[0], error, losses, inside)
 
 
-def undetermined_directions(fit: Fit, weights: PerUnit) -> Float[np.ndarray, "null rank"]:
+def undetermined_directions(fit: Fit, weights: PerUnit) -> Float[Array, "null rank"]:
     """Return the null vectors of a refit's Hessian in the fit's whitened coordinates, one a row."""
     root = np.asarray(fit.quadratic.whitener)
     F = function(fit.objective, fit.theta, weights)
@@ -372,7 +372,7 @@ def undetermined_directions(fit: Fit, weights: PerUnit) -> Float[np.ndarray, "nu
     return vectors[:, values < 1e-9].T
 
 
-def refit_across(fit: Fit, weights: PerUnit, null: Float[np.ndarray, "null rank"]) -> NewtonResult:
+def refit_across(fit: Fit, weights: PerUnit, null: Float[Array, "null rank"]) -> NewtonResult:
     """Minimise F(·, w) from θ̂ in displacements across the null vectors."""
     assert fit.quadratic.factor is not None
     flat = np.concatenate([fit.quadratic.null_space, null @ fit.quadratic.factor.T])
@@ -385,7 +385,7 @@ def refit_across(fit: Fit, weights: PerUnit, null: Float[np.ndarray, "null rank"
     )
 
 
-def inverse_root(fit: Fit) -> Float[np.ndarray, "rank params"]:
+def inverse_root(fit: Fit) -> Float[Array, "rank params"]:
     """Return L⁻¹ without flat directions, so that its product with itself is `H⁻¹`."""
     if not len(fit.quadratic.null_space):
         return fit.quadratic.root

@@ -241,9 +241,9 @@ def span(unit: Selection) -> Selection | slice:
 
 
 def _invert_outputs(
-    inner: Float[np.ndarray, "refits outputs outputs"],
-    curvatures: Float[np.ndarray, "refits outputs outputs"],
-) -> Float[np.ndarray, "refits outputs outputs"]:
+    inner: Float[Array, "refits outputs outputs"],
+    curvatures: Float[Array, "refits outputs outputs"],
+) -> Float[Array, "refits outputs outputs"]:
     """Compute (I − zᵀz ℓ″)⁻¹ of several outputs."""
     return np.linalg.inv(np.eye(inner.shape[1]) - inner @ curvatures)
 
@@ -287,7 +287,7 @@ class ProductSums(NamedTuple):
 
 
 @cached_on
-def _fourth(anchor: LinearFitCache) -> Float[np.ndarray, "pairs pairs"]:
+def _fourth(anchor: LinearFitCache) -> Float[Array, "pairs pairs"]:
     """Compute Σ ω ℓ″ z ⊗ z ⊗ z ⊗ z, by pairs of axes, and pairs off the diagonal doubled."""
     i, j = np.triu_indices(len(anchor.root))
     pairs = np.where(i < j, 2.0, 1.0) * anchor.rows[:, i] * anchor.rows[:, j]
@@ -448,8 +448,8 @@ class RowSample(NamedTuple):
     probabilities.
     """
 
-    rows: Int[np.ndarray, " drawn"]
-    chance: Float[np.ndarray, " drawn"]
+    rows: Int[Array, " drawn"]
+    chance: Float[Array, " drawn"]
 
 
 @cached_on
@@ -509,7 +509,7 @@ def _precise(anchor: LinearFitCache) -> Callable[[Array], Array]:
 
 def _of_one(
     anchor: LinearFitCache, look: OneRow, along: Array, index: Array, weight: Array, sampled: bool
-) -> Float[np.ndarray, "3 refits"]:
+) -> Float[Array, "3 refits"]:
     single = _precise(anchor)
     third = single(weight * anchor.third[index])
     along = single(along)
@@ -544,7 +544,7 @@ def _of_one(
 
 def _itself(
     index: Selection, unit: RefitNumbers
-) -> tuple[Int[np.ndarray, " matches"], Int[np.ndarray, " matches"]]:
+) -> tuple[Int[Array, " matches"], Int[Array, " matches"]]:
     """Find the refits whose own rows are among those listed, and the places of these."""
     order = np.argsort(unit)
     first, end = (np.searchsorted(unit, index, side, order) for side in ("left", "right"))
@@ -555,7 +555,7 @@ def _itself(
 
 def _of_several(
     anchor: LinearFitCache, look: OneRow, along: Array, index: Array, weight: Array
-) -> Float[np.ndarray, "3 refits outputs"]:
+) -> Float[Array, "3 refits outputs"]:
     loss = cast(LossOfSeveral, anchor.model.loss)
     single = _precise(anchor)
     inverses, along, sums = single(look.inverse), single(along), np.zeros((3, *along.shape))
@@ -589,9 +589,9 @@ def _of_several(
 def _across(
     anchor: LinearFitCache,
     refits: RefitNumbers,
-    rows: Int[np.ndarray, " rows"],
+    rows: Int[Array, " rows"],
     single: Callable[[Array], Array],
-) -> Callable[[slice], Callable[[slice], Float[np.ndarray, "..."]]]:
+) -> Callable[[slice], Callable[[slice], Float[Array, "..."]]]:
     """Return products U_j H⁻¹U_iᵀ of left-out units and of rows, rows last, as a function of rows
     and then of units.
 
@@ -697,13 +697,13 @@ class RowSteps(NamedTuple):
     lanes: Lanes
     look: OneRow
     z: Points
-    gram: Float[np.ndarray, "lanes units"]
+    gram: Float[Array, "lanes units"]
     along: PerLane
     off: PerLane
     step: Points
-    moves: Float[np.ndarray, "lanes units"]
+    moves: Float[Array, "lanes units"]
     length: PerLane
-    remainder: Float[np.ndarray, "lanes units"]
+    remainder: Float[Array, "lanes units"]
     gradient: Points
     residual: PerLane
     summed: PerLane

@@ -84,7 +84,7 @@ class WideModel:
         self.loss, self.slope, curvature = model.loss.derivatives(self.eta, model.y, (0, 1, 2))
         self.curvature = weight_terms(self.omega, curvature)  # ω ℓ″
         self.penalty_diagonal = np.asarray(model.penalty.diagonal())
-        is_dense = isinstance(model.penalty, np.ndarray) and np.count_nonzero(
+        is_dense = isinstance(model.penalty, Array) and np.count_nonzero(
             model.penalty
         ) > np.count_nonzero(self.penalty_diagonal)
         self.penalty: Any = (
@@ -111,11 +111,11 @@ class WideModel:
 
     def solve(
         self,
-        right: Float[np.ndarray, "params lanes"],
-        curvature: Float[np.ndarray, "units ..."],
-        kappa: Float[np.ndarray, "..."],
+        right: Float[Array, "params lanes"],
+        curvature: Float[Array, "units ..."],
+        kappa: Float[Array, "..."],
         tol: float | PerLane,
-    ) -> Float[np.ndarray, "params lanes"]:
+    ) -> Float[Array, "params lanes"]:
         """Multiply columns by the refits' inverse Hessians, in the columns' precision.
 
         Each solve ends when its preconditioned residual is `tol` of the first.
@@ -147,7 +147,7 @@ class WideModel:
         return solution.x.T
 
     def value(
-        self, theta: Float[np.ndarray, "params lanes"], omega: Array, kappa: Array
+        self, theta: Float[Array, "params lanes"], omega: Array, kappa: Array
     ) -> tuple[Array, Array, Array]:
         """Evaluate F, its gradients, and ω ℓ″ for some refits."""
         eta = self.predict(theta)
@@ -162,11 +162,11 @@ class WideModel:
             curvature.T,
         )
 
-    def predict(self, theta: Float[np.ndarray, "params lanes"]) -> Float[np.ndarray, "units lanes"]:
+    def predict(self, theta: Float[Array, "params lanes"]) -> Float[Array, "units lanes"]:
         """Linear predictors of every row."""
         shift = self.model.offset
         return self.x @ theta + (
-            shift[:, None] if isinstance(shift, np.ndarray) and shift.ndim else shift
+            shift[:, None] if isinstance(shift, Array) and shift.ndim else shift
         )
 
 
@@ -178,8 +178,8 @@ class WideRefit(NamedTuple):
     """
 
     theta: Points
-    center: Float[np.ndarray, "lanes width"]
-    before: Float[np.ndarray, "lanes width"]
+    center: Float[Array, "lanes width"]
+    before: Float[Array, "lanes width"]
     first: PerLane
     converged: Flags
 
@@ -211,7 +211,7 @@ def _settle(wide_model: WideModel, rows: RefitRows, start: Points, steps: int) -
     converged = np.zeros(count, bool)
     first, path_length, num_steps = np.zeros((3, count))
 
-    def predict(theta: Points, lanes: Lanes) -> Float[np.ndarray, "lanes width"]:
+    def predict(theta: Points, lanes: Lanes) -> Float[Array, "lanes width"]:
         return wide_model.predict(theta.T)[units[lanes], np.arange(len(theta))[:, None]]
 
     def look(theta: Points, lanes: Lanes) -> tuple[PerLane, Points]:
@@ -329,7 +329,7 @@ def alone(fit: Fit, rows: RefitRows) -> bool:
     return rows.index.shape[1] == 1 and bool((rows.weight <= 1).all()) and by_probes(fit)
 
 
-def _light(count: Int[np.ndarray, " params"]) -> Bool[np.ndarray, " params"]:
+def _light(count: Int[Array, " params"]) -> Bool[Array, " params"]:
     """Mark the columns with fewest entries, which A uses."""
     order = np.argsort(count, kind="stable")
     out = np.zeros(len(count), bool)
@@ -342,7 +342,7 @@ class LeftOut(NamedTuple):
     """Rows that lose some of their weight."""
 
     units: Selection
-    weight: Float[np.ndarray, " selected"]  # what they lose
+    weight: Float[Array, " selected"]  # what they lose
 
 
 class ProbedLeverages(NamedTuple):
@@ -356,11 +356,11 @@ class ProbedLeverages(NamedTuple):
     """
 
     h: PerUnit
-    without: Float[np.ndarray, "groups units"]
+    without: Float[Array, "groups units"]
     spread: PerUnit
     known_units: Selection
-    exact: Float[np.ndarray, " selected"]
-    unsure: Float[np.ndarray, " selected"]
+    exact: Float[Array, " selected"]
+    unsure: Float[Array, " selected"]
     step_curvature: float
     error_factor: float
     distance_left: float

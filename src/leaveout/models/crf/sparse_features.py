@@ -35,21 +35,23 @@ from jaxtyping import Float, Int
 from ...inference.lanes import SMALLEST_NORMALISER
 from ...objectives.closed_form import AbstractByArrays
 
-Vector = Float[np.ndarray, " params"]
+Array = np.ndarray
+
+Vector = Float[Array, " params"]
 Shapes = dict[str, tuple[int, ...]]
-Steps = Float[np.ndarray, "steps states"]
-Table = Float[np.ndarray, "states states"]
-Weight = Float[np.ndarray, " steps"]
+Steps = Float[Array, "steps states"]
+Table = Float[Array, "states states"]
+Weight = Float[Array, " steps"]
 
 
 class StepOrder(NamedTuple):
     """Order of the steps: the first ones of all sequences, then the second ones, and so on."""
 
     # numbers of the steps, as they stand in all sequences one after another
-    order: Int[np.ndarray, " steps"]
+    order: Int[Array, " steps"]
     bounds: list[int]  # first step of each time, and the end
-    unit: Int[np.ndarray, " steps"]  # sequence of each step
-    last: Int[np.ndarray, " sequences"]  # last step of each sequence
+    unit: Int[Array, " steps"]  # sequence of each step
+    last: Int[Array, " sequences"]  # last step of each sequence
 
     @property
     def moves(self) -> list[tuple[slice, slice]]:
@@ -61,7 +63,7 @@ class StepOrder(NamedTuple):
         ]
 
 
-def order_steps(lengths: Int[np.ndarray, " sequences"]) -> StepOrder:
+def order_steps(lengths: Int[Array, " sequences"]) -> StepOrder:
     """Order the steps of sequences of given lengths."""
     longest_first = np.argsort(-lengths, kind="stable")
     first = (np.cumsum(lengths) - lengths)[longest_first]
@@ -178,19 +180,19 @@ class Indicators(AbstractByArrays):
 
     shapes: Shapes
     features: Any
-    codes: np.ndarray
-    scores: np.ndarray | None
-    free: np.ndarray
+    codes: Array
+    scores: Array | None
+    free: Array
     alpha: Vector
     start: slice
 
     def __init__(
         self,
-        codes: Int[np.ndarray, " steps"],
-        lengths: Int[np.ndarray, " sequences"],
-        emissions: tuple["scipy.sparse.csr_array", Float[np.ndarray, "steps labels"] | None],
+        codes: Int[Array, " steps"],
+        lengths: Int[Array, " sequences"],
+        emissions: tuple["scipy.sparse.csr_array", Float[Array, "steps labels"] | None],
         shapes: Shapes,
-        parameters: tuple[Int[np.ndarray, " params"], Vector],
+        parameters: tuple[Int[Array, " params"], Vector],
     ):
         features, scores = emissions
         self.step_order: StepOrder = order_steps(lengths)
@@ -206,7 +208,7 @@ class Indicators(AbstractByArrays):
         self.free, self.alpha = parameters
         self.start = slice(0, self.step_order.bounds[1])
         cached_places = 4  # places θ whose results are kept: two for each of two threads
-        self.passes: Callable[[bytes], tuple[PassResult, dict[str, Any], np.ndarray]] = (
+        self.passes: Callable[[bytes], tuple[PassResult, dict[str, Any], Array]] = (
             functools.lru_cache(cached_places)(self._run_passes)
         )
         # in single precision sixteen for each thread, or as many as have 2²⁴ entries in each array
@@ -215,7 +217,7 @@ class Indicators(AbstractByArrays):
             self._run_rough_passes
         )
 
-    def _parts(self, vector: Vector) -> dict[str, np.ndarray]:
+    def _parts(self, vector: Vector) -> dict[str, Array]:
         """Split a vector of free parameters, or a direction, into all parameters by name."""
         sizes = [int(np.prod(shape)) for shape in self.shapes.values()]
         parameters = np.zeros(sum(sizes), vector.dtype)
@@ -226,7 +228,7 @@ class Indicators(AbstractByArrays):
             for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
         }
 
-    def _emission(self, parts: dict[str, np.ndarray]) -> Float[np.ndarray, "steps labels"]:
+    def _emission(self, parts: dict[str, Array]) -> Float[Array, "steps labels"]:
         weights = parts["weights"]
         out = self._features(weights.dtype) @ weights
         out[self.start] += parts["start"]
@@ -234,12 +236,12 @@ class Indicators(AbstractByArrays):
         return out
 
     def _pull(
-        self, states: Float[np.ndarray, "steps labels"], pairs: Float[np.ndarray, "labels labels"]
+        self, states: Float[Array, "steps labels"], pairs: Float[Array, "labels labels"]
     ) -> Vector:
         """Multiply by the transpose: from numbers of steps and of pairs of steps to θ."""
         return self._join(states, pairs, self._features(states.dtype).T @ states)
 
-    def _join(self, states: np.ndarray, pairs: np.ndarray, weights: np.ndarray) -> Vector:
+    def _join(self, states: Array, pairs: Array, weights: Array) -> Vector:
         """Join sums over steps, pairs of steps and features to a vector of free parameters."""
         parts = {
             "end": states[self.step_order.last].sum(0),
@@ -257,7 +259,7 @@ class Indicators(AbstractByArrays):
 
     def _run_passes(
         self, vector: bytes
-    ) -> tuple[PassResult, dict[str, np.ndarray], Float[np.ndarray, "steps labels"]]:
+    ) -> tuple[PassResult, dict[str, Array], Float[Array, "steps labels"]]:
         parts = self._parts(np.frombuffer(vector))
         emission = self._emission(parts)
         if self.scores is not None:
@@ -273,7 +275,7 @@ class Indicators(AbstractByArrays):
             return PassResult(passes.step_order, *arrays)
         return passes
 
-    def look(self, theta: Vector, weights: Float[np.ndarray, " sequences"]) -> tuple[float, Vector]:
+    def look(self, theta: Vector, weights: Float[Array, " sequences"]) -> tuple[float, Vector]:
         """F and its gradient."""
         passes, parts, emission = self.passes(theta.tobytes())
         weight = weights[self.step_order.unit]
@@ -294,9 +296,7 @@ class Indicators(AbstractByArrays):
             value = np.inf
         return value, self._pull(states, pairs) + self.alpha * theta
 
-    def product(
-        self, theta: Vector, weights: Float[np.ndarray, " sequences"], vector: Vector
-    ) -> Vector:
+    def product(self, theta: Vector, weights: Float[Array, " sequences"], vector: Vector) -> Vector:
         """Multiply ∇²F by a vector, in the precision of that."""
         parts = self._parts(vector)
         if vector.dtype == np.float32:

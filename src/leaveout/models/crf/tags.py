@@ -17,11 +17,13 @@ from ...data.arrays import Names, numbers
 from ...inference.sparse import SparseFeatures
 from ...objectives.objective import as_stored
 
+Array = np.ndarray
+
 
 class LabelNames(Names):
     """Names of the labels."""
 
-    def labels(self, codes: Int[np.ndarray, "..."]) -> np.ndarray:
+    def labels(self, codes: Int[Array, "..."]) -> Array:
         """Return the labels of codes, in the type of the original labels."""
         if self.index is None:
             return codes
@@ -40,12 +42,12 @@ Table = pd.DataFrame
 TAG = re.compile(r"O|[BIESLU]-.+")  # a tag of BIO, BIOES or BILOU
 BEGIN = "BSU"
 END = "ESLU"
-Features = Float[np.ndarray, "steps features"] | SparseFeatures
+Features = Float[Array, "steps features"] | SparseFeatures
 
 
 def read_labels(
     labels: ArrayLike, num_labels: int | None, columns: int | None
-) -> tuple[np.ndarray, int, LabelNames]:
+) -> tuple[Array, int, LabelNames]:
     """Return codes from 0, the number of labels, and their names if they are text."""
     array = np.asarray(labels)
     if array.ndim != 1 or not array.size:
@@ -91,7 +93,7 @@ def read_labels(
     return array.astype(np.int32), count, LabelNames()
 
 
-def read_scores(scores: ArrayLike, codes: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+def read_scores(scores: ArrayLike, codes: Array, lengths: Array) -> Array:
     """Read frozen scores, in which −∞ marks an impossible label of a step."""
     array = _numbers("scores", scores)
     if array.ndim != 2 or len(array) != len(codes) or array.shape[1] < 2:
@@ -150,7 +152,7 @@ def _check_shape(features: Any, steps: int) -> None:
 
 def read_free(
     free: Mapping[str, ArrayLike], shapes: dict[str, tuple[int, ...]]
-) -> dict[str, Int[np.ndarray, " free"]]:
+) -> dict[str, Int[Array, " free"]]:
     """Read the indices of the free entries, for parameters of which only some are free."""
     places = {}
     for name, mask in free.items():
@@ -165,7 +167,7 @@ def read_free(
     return places
 
 
-def counts(crf: Any) -> Float[np.ndarray, "units labels"]:
+def counts(crf: Any) -> Float[Array, "units labels"]:
     """Count the steps of each unit with each label."""
     out = np.zeros((crf.num_units, crf.num_labels))
     if crf.drop == "sequence":
@@ -176,7 +178,7 @@ def counts(crf: Any) -> Float[np.ndarray, "units labels"]:
     return out
 
 
-def seen_pairs(codes: np.ndarray, lengths: np.ndarray, num_labels: int) -> np.ndarray:
+def seen_pairs(codes: Array, lengths: Array, num_labels: int) -> Array:
     """Mark the pairs of successive labels in the data, `[labels, labels]`."""
     inside = np.ones(len(codes), bool)
     inside[np.cumsum(lengths) - lengths] = False
@@ -187,9 +189,9 @@ def seen_pairs(codes: np.ndarray, lengths: np.ndarray, num_labels: int) -> np.nd
 
 
 def rank_steps(
-    probabilities: Float[np.ndarray, "steps labels"],
-    codes: Int[np.ndarray, " steps"],
-    sequence: Int[np.ndarray, " steps"],
+    probabilities: Float[Array, "steps labels"],
+    codes: Int[Array, " steps"],
+    sequence: Int[Array, " steps"],
     names: LabelNames,
     index: pd.Index | None,
 ) -> Table:
@@ -213,7 +215,7 @@ def rank_steps(
     return table.sort_values("probability", kind="stable")
 
 
-def _numbers(name: str, value: Any) -> np.ndarray:
+def _numbers(name: str, value: Any) -> Array:
     return numbers("CRF", name, value).astype(np.float64)
 
 
@@ -346,7 +348,7 @@ def entities(labels: ArrayLike, lengths: ArrayLike) -> list[tuple[int, int, str]
     return spans
 
 
-def _pair(caller: str, labels: ArrayLike, predictions: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+def _pair(caller: str, labels: ArrayLike, predictions: ArrayLike) -> tuple[Array, Array]:
     truth = np.asarray(labels)
     guesses = np.asarray(predictions)
     if truth.shape != guesses.shape or truth.ndim != 1 or not truth.size:

@@ -35,6 +35,8 @@ from ._base import (
 )
 from .gaussian import AbstractGaussian, CovarianceKind, centre, squares
 
+Array = np.ndarray
+
 STEPS_AT_A_TIME = 4096  # steps in one product of features
 
 
@@ -108,7 +110,7 @@ class AbstractAutoregression(AbstractGaussian):
 
     closed_slopes = True
 
-    def slopes(self, parameters: Parameters, data: PyTree, expected: np.ndarray) -> Parameters:
+    def slopes(self, parameters: Parameters, data: PyTree, expected: Array) -> Parameters:
         residual = data["x"][:, None] - self.predictions(parameters, data["past"])
         seen = expected.T * data["dense"][:, None]
         precision = self._precisions(parameters, *residual.shape[1:])
@@ -130,14 +132,14 @@ class AbstractAutoregression(AbstractGaussian):
     def prediction_slopes(
         self,
         parameters: Parameters,
-        past: Float[np.ndarray, "steps lags channels"],
-        pull: Float[np.ndarray, "steps states channels"],
-    ) -> dict[str, np.ndarray]:
+        past: Float[Array, "steps lags channels"],
+        pull: Float[Array, "steps states channels"],
+    ) -> dict[str, Array]:
         """Differentiate `Σ pull · predictions` in the parameters of the predictions."""
 
     def curvature(
-        self, parameters: Parameters, data: PyTree, expected: Float[np.ndarray, "steps states"]
-    ) -> Float[np.ndarray, "states own own"] | None:
+        self, parameters: Parameters, data: PyTree, expected: Float[Array, "steps states"]
+    ) -> Float[Array, "states own own"] | None:
         if self.covariance.value is None:
             return None
         x = data["x"]
@@ -164,7 +166,7 @@ class AbstractAutoregression(AbstractGaussian):
 
     def _precisions(
         self, parameters: Parameters, states: int, channels: int
-    ) -> Float[np.ndarray, "states channels channels"]:
+    ) -> Float[Array, "states channels channels"]:
         precision = self.covariance.precision(parameters["covariance"], channels)[0]
         if not self.covariance.matrices:
             precision = precision[..., None] * np.eye(channels)
@@ -197,7 +199,7 @@ class AbstractAutoregression(AbstractGaussian):
         )
 
 
-def _linear(first: int, outputs: int, lags: int, inputs: int) -> Int[np.ndarray, " entries"]:
+def _linear(first: int, outputs: int, lags: int, inputs: int) -> Int[Array, " entries"]:
     """Return the places of the bias of a linear map, and then of its matrices by lag.
 
     Its entries are ordered by output and feature, from `first` on.
@@ -207,7 +209,7 @@ def _linear(first: int, outputs: int, lags: int, inputs: int) -> Int[np.ndarray,
     return np.concatenate([place[:, 0], matrices.ravel()])
 
 
-def _ridge(features: np.ndarray, response: np.ndarray, towards: np.ndarray) -> np.ndarray:
+def _ridge(features: Array, response: Array, towards: Array) -> Array:
     """Solve least squares plus `‖W − towards‖²`."""
     gram = features.T @ features + np.eye(features.shape[1])
     return towards + np.linalg.solve(gram, features.T @ (response - features @ towards))
@@ -301,9 +303,9 @@ class Autoregressive(AbstractAutoregression):
     def prediction_slopes(
         self,
         parameters: Parameters,
-        past: Float[np.ndarray, "steps lags channels"],
-        pull: Float[np.ndarray, "steps states channels"],
-    ) -> dict[str, np.ndarray]:
+        past: Float[Array, "steps lags channels"],
+        pull: Float[Array, "steps states channels"],
+    ) -> dict[str, Array]:
         slopes = {"bias": pull.sum(0)}
         if self.lags:
             slopes["coefficients"] = np.tensordot(pull, past, (0, 0)).swapaxes(1, 2)
@@ -430,9 +432,9 @@ class NeuralAutoregressive(AbstractAutoregression):
     def prediction_slopes(
         self,
         parameters: Parameters,
-        past: Float[np.ndarray, "steps lags channels"],
-        pull: Float[np.ndarray, "steps states channels"],
-    ) -> dict[str, np.ndarray]:
+        past: Float[Array, "steps lags channels"],
+        pull: Float[Array, "steps states channels"],
+    ) -> dict[str, Array]:
         layer = np.tanh(self._inner(parameters, past))
         inner = np.einsum("tkr,krh->tkh", pull, parameters["output_weights"]) * (1 - layer**2)
         return {

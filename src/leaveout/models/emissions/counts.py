@@ -40,14 +40,16 @@ from ._base import (
     clusters,
 )
 
+Array = np.ndarray
+
 LARGEST_TABLE = 4096  # largest count up to which the logarithms of Γ are tabulated
 
 
-def check_counts(x: np.ndarray, emission: str) -> None:
+def check_counts(x: Array, emission: str) -> None:
     check(x, np.isfinite(x) & (x >= 0) & (x == np.floor(x)), emission, "counts (0, 1, 2, …)")
 
 
-def table_length(x: np.ndarray) -> int:
+def table_length(x: Array) -> int:
     """Return the length of a table of all counts from zero to the largest, rounded up so that few
     lengths are compiled.
     """
@@ -61,14 +63,14 @@ def by_state(parameter: Arrays) -> Inexact[Arrays, "states channels"]:
     return parameter
 
 
-def single(parameter: np.ndarray) -> np.ndarray:
+def single(parameter: Array) -> Array:
     """Drop the axis of a single channel."""
     if parameter.shape[-1] == 1:
         return parameter[..., 0]
     return parameter
 
 
-def level(x: Observations) -> np.ndarray:
+def level(x: Observations) -> Array:
     """Compute the mean count of each channel; without events half an event in total."""
     seen = x[~np.isnan(x).any(axis=1)]
     if not len(seen):
@@ -77,8 +79,8 @@ def level(x: Observations) -> np.ndarray:
 
 
 def cluster_means(
-    x: np.ndarray, num_states: int, seed: int
-) -> tuple[Float[np.ndarray, "states channels"], np.ndarray]:
+    x: Array, num_states: int, seed: int
+) -> tuple[Float[Array, "states channels"], Array]:
     """Cluster counts on the square-root scale.
 
     Return mean counts, perturbed by a fifth and moved off zero, and labels.
@@ -101,8 +103,8 @@ class Counts(Module):
     """
 
     count: Observations
-    log_factorial: Float[np.ndarray, " steps"]
-    regressors: dict[str, np.ndarray]
+    log_factorial: Float[Array, " steps"]
+    regressors: dict[str, Array]
     length: int = static(default=0)
 
 
@@ -117,8 +119,8 @@ class AbstractCounts(AbstractWithPrior):
     score = LOG_PROBABILITY
     mean_name: ClassVar[str]
 
-    exposure: Float[np.ndarray, " steps"] | None
-    covariates: Float[np.ndarray, "steps covariates"] | None  # centred
+    exposure: Float[Array, " steps"] | None
+    covariates: Float[Array, "steps covariates"] | None  # centred
     names: Names = static()  # labels of the steps or sites, if there are any
 
     def __init__(
@@ -165,7 +167,7 @@ class AbstractCounts(AbstractWithPrior):
         self._choose_prior(prior)
 
     @property
-    def _factors(self) -> dict[str, np.ndarray]:
+    def _factors(self) -> dict[str, Array]:
         """Log exposure and covariates, if there are any."""
         if self.exposure is None:
             factors = {}
@@ -263,7 +265,7 @@ class AbstractCounts(AbstractWithPrior):
             log = log + data["covariates"] @ (b[:, None] if b.ndim == 1 else b)
         return log
 
-    def factor_of_step(self, parameters: Parameters, step: int) -> Float[np.ndarray, " channels"]:
+    def factor_of_step(self, parameters: Parameters, step: int) -> Float[Array, " channels"]:
         """Return the factor of one step, for draws."""
         for name, array in self._factors.items():
             if step >= len(array):
@@ -327,7 +329,7 @@ class AbstractCounts(AbstractWithPrior):
         )
 
 
-def _read_covariates(emission: str, covariates: ArrayLike) -> np.ndarray:
+def _read_covariates(emission: str, covariates: ArrayLike) -> Array:
     """Read covariates, about their means."""
     array = numbers(emission, "covariates", covariates)
     if array.ndim == 1:
@@ -534,7 +536,7 @@ class Binomial(AbstractWithPrior):
 
     score = LOG_PROBABILITY
 
-    trials: Int[np.ndarray, "..."]
+    trials: Int[Array, "..."]
 
     def __init__(self, trials: "int | np.ndarray", prior: Choice = "default"):
         number = np.asarray(trials)

@@ -22,12 +22,14 @@ from ..emissions._base import times
 from .complete_data import COMPLEX_STEP, ExpectedCounts, Numbers, complete_data
 from .hidden import mixture
 
+Array = np.ndarray
+
 LONG_CHAIN = 2**12  # steps beyond which loops are compiled
 RARE = 1e-30  # least probability with which four steps without a normaliser cannot underflow
 COUNT_DIFFERENCE = 1e-4  # step of differences of counts, whose error goes with its fourth power
 TANGENT_ENTRIES = 2**18  # numbers in one array of a group of tangents
-UnitWeights = Float[np.ndarray, "refits units"]
-Units = Int[np.ndarray, "refits width"]
+UnitWeights = Float[Array, "refits units"]
+Units = Int[Array, "refits width"]
 
 
 class ChainEvaluation(NamedTuple):
@@ -37,10 +39,10 @@ class ChainEvaluation(NamedTuple):
 
     log_z: Numbers
     counts: ExpectedCounts
-    losses: Float[np.ndarray, "refits width"]
+    losses: Float[Array, "refits width"]
 
 
-def observation_weights(hmm: Any, weights: UnitWeights) -> Float[np.ndarray, "refits steps"]:
+def observation_weights(hmm: Any, weights: UnitWeights) -> Float[Array, "refits steps"]:
     """Weights of the observations.
 
     Zero for the missing, and for those whose regressors are left out.
@@ -49,7 +51,7 @@ def observation_weights(hmm: Any, weights: UnitWeights) -> Float[np.ndarray, "re
     return visible * regressors(hmm, weights) if hmm.emission.reach else visible
 
 
-def regressors(hmm: Any, weights: UnitWeights) -> Float[np.ndarray, "refits steps"]:
+def regressors(hmm: Any, weights: UnitWeights) -> Float[Array, "refits steps"]:
     """Product of the weights of each step's regressors, zero for steps without regressors."""
     product = np.ones_like(weights)
     seen = np.where(np.isnan(hmm.x).any(1), 0.0, weights)
@@ -100,7 +102,7 @@ def held_out_losses(hmm: Any, sums: ChainSums, densities: Numbers, steps: Units)
     return -mixture(sums.states_at(steps), densities_at(hmm, densities, steps))
 
 
-def step_powers(hmm: Any, weights: UnitWeights) -> Float[np.ndarray, "refits steps"]:
+def step_powers(hmm: Any, weights: UnitWeights) -> Float[Array, "refits steps"]:
     """Powers of moves between steps with weights, w_{t−1} w_t, and of first states, w_1."""
     before = np.concatenate([np.ones((len(weights), 1)), weights[:, :-1]], axis=1)
     return np.where(hmm.position == 0, weights, before * weights)
@@ -124,7 +126,7 @@ def evaluate(
     if compiled is not None and not np.iscomplexobj(points):
         return compiled(points, weights, units)
     moves: dict[str, Any] = {"barely": barely}
-    worth: float | np.ndarray = 1.0
+    worth: float | Array = 1.0
     if hmm.drop == "sequence":
         visible = observation_weights(hmm, np.ones((len(points), hmm.num_steps)))
         worth = moves["worth"] = weights[:, hmm.sequence]
@@ -196,7 +198,7 @@ def _count_tangents(
         yield group, ExpectedCounts(*((part.T / lengths[group]).T for part in tangents)), center
 
 
-def jacobian(hmm: Any, point: Vector) -> Float[np.ndarray, "units params"]:
+def jacobian(hmm: Any, point: Vector) -> Float[Array, "units params"]:
     """Compute ∂²F/∂θ∂w_n at weights one."""
     steps = point + 1j * COMPLEX_STEP * np.eye(len(point))
     size = _group_size(hmm)
@@ -275,14 +277,14 @@ class CompiledPasses:
         counts = ExpectedCounts(self.complete.seen(seen), first, moves)
         return ChainEvaluation(log_z, counts, losses)
 
-    def _lay(self, part: np.ndarray) -> np.ndarray:
+    def _lay(self, part: Array) -> Array:
         """Put the refits, the last one repeated, into the lanes, which are the last axis."""
         lanes = self.loops.lanes
         if len(part) < lanes:
             part = part[np.minimum(np.arange(lanes), len(part) - 1)]
         return np.ascontiguousarray(np.moveaxis(part, 0, -1))
 
-    def _weights(self, weights: UnitWeights, groups: list[slice]) -> list[np.ndarray]:
+    def _weights(self, weights: UnitWeights, groups: list[slice]) -> list[Array]:
         """Weights of the observations in lanes, those of the last call if refits are the same."""
         if getattr(self.room, "weights", None) is not weights:
             visible = observation_weights(self.hmm, weights)
@@ -295,9 +297,9 @@ class CompiledPasses:
         densities: Numbers,
         initial: Numbers,
         transition: Numbers,
-        weight: Float[np.ndarray, "steps lanes"],
+        weight: Float[Array, "steps lanes"],
         units: Units,
-    ) -> tuple[np.ndarray, ...]:
+    ) -> tuple[Array, ...]:
         """Evaluate a few refits: log Z, losses of the units, and expected counts."""
         count = len(densities)
         lanes = self.loops.lanes
@@ -357,7 +359,7 @@ class CompiledPasses:
             ),
         )
 
-    def _room(self, num_states: int) -> tuple[np.ndarray, np.ndarray]:
+    def _room(self, num_states: int) -> tuple[Array, Array]:
         """Return memory of the passes, once for each thread, as new memory takes half as long as a
         recursion.
         """

@@ -47,6 +47,8 @@ from .expected_counts import (
 )
 from .hidden import IDLE_STATE_COUNT, AbstractHiddenStates, entries, mixture
 
+Array = np.ndarray
+
 
 class Dirichlet(Module):
     """Dirichlet priors of the initial distribution and of every row of the transition matrix, for
@@ -84,11 +86,11 @@ class States(Module):
     last free state of each row.
     """
 
-    initial: Float[np.ndarray, " states"] | None  # held fixed
-    transition: Float[np.ndarray, "states states"] | None
+    initial: Float[Array, " states"] | None  # held fixed
+    transition: Float[Array, "states states"] | None
     prior: Dirichlet | None
     # probabilities held at zero because the fit put them there
-    edge: dict[str, Bool[np.ndarray, "..."]] | None
+    edge: dict[str, Bool[Array, "..."]] | None
     number: int = static()
     stationary: bool = static()
     masks: tuple[Any, ...] = static()  # free probabilities by name, if others are zero
@@ -139,7 +141,7 @@ class States(Module):
         return free
 
     @property
-    def support(self) -> dict[str, Bool[np.ndarray, "*rows states"]]:
+    def support(self) -> dict[str, Bool[Array, "*rows states"]]:
         """Masks of free probabilities, if others are held at zero."""
         return {name: np.array(free).reshape(shape) for name, (shape, free) in self.masks}
 
@@ -185,7 +187,7 @@ class States(Module):
         logits[..., free & ~last] = ratios
         return np.asarray(log_simplex(logits))
 
-    def to_unconstrained(self, name: str, value: np.ndarray) -> np.ndarray:
+    def to_unconstrained(self, name: str, value: Array) -> Array:
         """Compute the part of θ of a natural parameter."""
         if name not in self.support:
             return np.asarray(SIMPLEX.unconstrained(value))
@@ -199,7 +201,7 @@ class States(Module):
         free = self.support.get(name, np.ones(self.free[name], bool))
         return entries(name, free & ~_last(free))
 
-    def pseudo_counts(self, name: str) -> np.ndarray | float:
+    def pseudo_counts(self, name: str) -> Array | float:
         """Counts of first states or moves that the prior adds."""
         if self.prior is None or name not in self.free:
             return 0.0
@@ -207,7 +209,7 @@ class States(Module):
             self.support.get(name, True), np.asarray(getattr(self.prior, name)) - 1, 0.0
         )
 
-    def start(self, seed: int) -> dict[str, np.ndarray]:
+    def start(self, seed: int) -> dict[str, Array]:
         """Return natural parameters to start a fit from, with persistent states."""
         K = self.number
         rng = np.random.default_rng(seed)
@@ -236,14 +238,14 @@ class States(Module):
         return "; ".join(f"{words[name]} ~ Dirichlet({text})" for name, text in texts.items())
 
 
-def _last(free: Bool[np.ndarray, "*rows states"]) -> Bool[np.ndarray, "*rows states"]:
+def _last(free: Bool[Array, "*rows states"]) -> Bool[Array, "*rows states"]:
     """Find the last free entry of each row."""
     return free & (np.cumsum(free[..., ::-1], -1)[..., ::-1] == 1)
 
 
 def _read_distribution(
     name: str, value: ArrayLike, shape: tuple[int, ...], words: tuple[str, ...]
-) -> tuple[np.ndarray | None, Bool[np.ndarray, "*rows states"] | None]:
+) -> tuple[Array | None, Bool[Array, "*rows states"] | None]:
     """Read a distribution.
 
     Returns its values if it is held fixed as a whole; for an array of NaN (free) and zeros, returns
@@ -284,7 +286,7 @@ def _concentrations(prior: Dirichlet, K: int) -> Dirichlet:
     return Dirichlet(checked("initial", (K,)), checked("transition", (K, K)))
 
 
-def _is_symmetric(array: np.ndarray) -> bool:
+def _is_symmetric(array: Array) -> bool:
     """Tell whether no permutation of the states changes an array."""
     if array.ndim == 1:
         return bool(np.ptp(array) == 0)
@@ -303,12 +305,12 @@ class AbstractHiddenChain(AbstractHiddenStates, AbstractClosedForm):
     latent: ClassVar[tuple[str, ...]] = ("initial", "transition")
     difference: ClassVar[float] = 2e-3
 
-    x: Float[np.ndarray, "steps channels"]
+    x: Float[Array, "steps channels"]
     data: PyTree  # x as prepared by the emission
-    dense: Bool[np.ndarray, " steps"]  # whether the step has a density
-    sequence: Int[np.ndarray, " steps"]
-    position: Int[np.ndarray, " steps"]  # position of each step in its sequence
-    lengths: Int[np.ndarray, " sequences"]
+    dense: Bool[Array, " steps"]  # whether the step has a density
+    sequence: Int[Array, " steps"]
+    position: Int[Array, " steps"]  # position of each step in its sequence
+    lengths: Int[Array, " sequences"]
     states: States
     parts: tuple[Any, ...] = static()  # names and shapes of the parts of θ
     # whether each state's emission depends on its own part of θ only
@@ -367,7 +369,7 @@ class AbstractHiddenChain(AbstractHiddenStates, AbstractClosedForm):
         return np.array([hessian(self, *refit) for refit in zip(theta, weights, strict=True)])
 
     @float64
-    def jacobian(self, theta: PyTree) -> Float[np.ndarray, "units params"]:
+    def jacobian(self, theta: PyTree) -> Float[Array, "units params"]:
         return jacobian(self, ravel(theta))
 
     @float64
@@ -378,7 +380,7 @@ class AbstractHiddenChain(AbstractHiddenStates, AbstractClosedForm):
 
     def predictions(
         self, theta: Points, weights: Weights, index: Entries, kind: str, state: State = None
-    ) -> Float[np.ndarray, "lanes width ..."]:
+    ) -> Float[Array, "lanes width ..."]:
         self.check_kind(kind, "steps")
         sums, _ = chain_posterior(self, theta, observation_weights(self, weights))
         place = np.minimum(index, self.num_steps - 1)
@@ -390,22 +392,22 @@ class AbstractHiddenChain(AbstractHiddenStates, AbstractClosedForm):
         means = np.where(determined[..., None], means, np.nan)
         return means[..., 0] if means.shape[2] == 1 else means
 
-    def _means(self, vector: Vector, states: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    def _means(self, vector: Vector, states: Array, steps: Array) -> Array:
         """Mean observations of some steps from the probabilities of their states."""
         parameters = self.emission_parameters(unflatten(vector, self._template))
         data = map_arrays(lambda leaf: leaf[steps], self.data)
         return np.asarray(self.means(states, parameters, data))
 
     @property
-    def _template(self) -> dict[str, np.ndarray]:
+    def _template(self) -> dict[str, Array]:
         return {name: np.zeros(shape) for name, shape in self.parts}
 
-    def runs(self, theta: PyTree, first: np.ndarray, length: np.ndarray) -> "RunLosses":
+    def runs(self, theta: PyTree, first: Array, length: Array) -> "RunLosses":
         """Return the losses of left-out runs of steps, a `RunLosses`, at any θ."""
         del theta
         return RunLosses(self, first, length)
 
-    def posterior_at(self, theta: PyTree, weights: np.ndarray | None = None) -> ChainSums:
+    def posterior_at(self, theta: PyTree, weights: Array | None = None) -> ChainSums:
         """Run the passes at one θ."""
         steps = np.ones(self.num_steps) if weights is None else weights
         if weights is not None and self.drop == "sequence":
@@ -414,7 +416,7 @@ class AbstractHiddenChain(AbstractHiddenStates, AbstractClosedForm):
         return chain_posterior(self, ravel(theta)[None], visible)[0]
 
     @float64
-    def visits(self, theta: PyTree) -> Float[np.ndarray, "units states"]:
+    def visits(self, theta: PyTree) -> Float[Array, "units states"]:
         """Compute the expected visits of every state by each unit, a step or a sequence."""
         steps = np.where(self.dense[:, None], self.posterior_at(theta).states[0], 0.0)
         if self.local:
@@ -459,8 +461,8 @@ class RunLosses:
     def __init__(
         self,
         chain: AbstractHiddenChain,
-        first: Int[np.ndarray, " folds"],
-        length: Int[np.ndarray, " folds"],
+        first: Int[Array, " folds"],
+        length: Int[Array, " folds"],
     ):
         self.chain = chain
         self.length = length
@@ -470,13 +472,13 @@ class RunLosses:
 
     def __call__(
         self, points: Points
-    ) -> tuple[Float[np.ndarray, "lanes folds width"] | None, Float[np.ndarray, "lanes folds"]]:
+    ) -> tuple[Float[Array, "lanes folds width"] | None, Float[Array, "lanes folds"]]:
         size = self.chain.costs.lanes or 1
         groups = (points[k : k + size] for k in range(0, len(points), size))
         losses, joint = zip(*map(self._group_losses, groups), strict=True)
         return None if losses[0] is None else np.concatenate(losses), np.concatenate(joint)
 
-    def _group_losses(self, points: Points) -> tuple[np.ndarray | None, np.ndarray]:
+    def _group_losses(self, points: Points) -> tuple[Array | None, Array]:
         chain = self.chain
         visible = observation_weights(chain, np.ones((len(points), chain.num_steps)))
         sums, densities = chain_posterior(chain, points, visible)
@@ -513,9 +515,9 @@ class RunLosses:
 def leaving(
     hmm: AbstractHiddenChain,
     like: PyTree,
-    thetas: Float[np.ndarray, "refits params"],
-    weights: Float[np.ndarray, "refits units"],
-) -> Bool[np.ndarray, " refits"]:
+    thetas: Float[Array, "refits params"],
+    weights: Float[Array, "refits units"],
+) -> Bool[Array, " refits"]:
     """Tell for which refits F would fall if a probability left the zero at which the fit holds it.
 
     The derivative is `∂F/∂p_jk − Σ_l p_jl ∂F/∂p_jl`, as the others of the row shrink in proportion.
@@ -534,7 +536,7 @@ def leaving(
 
 def futures(
     hmm: AbstractHiddenChain, theta: PyTree, horizon: int
-) -> Float[np.ndarray, "draws horizon channels"]:
+) -> Float[Array, "draws horizon channels"]:
     """Draw the steps after the last one, many times.
 
     ValueError if an observation that they regress on is missing.
@@ -563,12 +565,12 @@ def futures(
 def draw(
     emission: AbstractEmission,
     parameters: Parameters,
-    first: Float[np.ndarray, " states"],
-    past: Float[np.ndarray, "past channels"],
+    first: Float[Array, " states"],
+    past: Float[Array, "past channels"],
     first_step: int,
     num_steps: int,
     rng: np.random.Generator,
-) -> tuple[Float[np.ndarray, "steps channels"], Int[np.ndarray, " steps"]]:
+) -> tuple[Float[Array, "steps channels"], Int[Array, " steps"]]:
     """Draw steps from `first_step` on and their states, the first of them from `first`."""
     arrays = {name: np.asarray(value) for name, value in parameters.items()}
     transition = arrays["transition"]
