@@ -23,6 +23,8 @@ from .._runtime.jax import Arrays, Module, static
 from ..objectives.objective import aligned_copy
 from .lanes import SMALLEST_NORMALISER
 
+RowLanes = Float[Array, "rows lanes"]
+
 __all__ = [
     "Layout",
     "Potentials",
@@ -285,7 +287,7 @@ class StatePosterior(NamedTuple):
     [[0.5, 0.5], [0.5, 0.5]]
     """
 
-    log_normaliser: Float[Array, "rows lanes"]  # their sum is log Z
+    log_normaliser: RowLanes  # their sum is log Z
     states: Float[Array, "rows lanes states"]  # p(z_t | x)
     filtered: Any  # p(z_t | x_1, …, x_t), [rows, lanes, states], if it is wanted
     initial: Float[Array, " states"]
@@ -415,7 +417,7 @@ class _Inside:
 
 
 def posterior(
-    potentials: Potentials, layout: Layout, worth: Float[Array, "rows lanes"] | None = None
+    potentials: Potentials, layout: Layout, worth: RowLanes | None = None
 ) -> StatePosterior:
     """Run the forward and the backward pass over all sequences.
 
@@ -479,9 +481,7 @@ def _finite(top: Array) -> Array:
 
 
 @eqx.filter_custom_jvp
-def log_partition(
-    potentials: Potentials, worth: Float[Array, "rows lanes"] | None, layout: Layout
-) -> Scalar:
+def log_partition(potentials: Potentials, worth: RowLanes | None, layout: Layout) -> Scalar:
     """Compute Σ_n worth_n log Z_n over the sequences.
 
     Its gradient is the posterior. All higher derivatives exist too.
@@ -536,9 +536,7 @@ def _log_partition_jvp(primals, tangents):
     return _weigh_evidence(sums.log_normaliser, worth), change
 
 
-def _chunked_sums(
-    potentials: Potentials, layout: Layout, worth: Float[Array, "rows lanes"] | None
-) -> StatePosterior:
+def _chunked_sums(potentials: Potentials, layout: Layout, worth: RowLanes | None) -> StatePosterior:
     """Compute what log Z and its gradient need of the posterior, without `filtered`.
 
     A multiple of `MAX_SCAN_LANES` lanes is taken part by part, so that all arrays fit into a cache.

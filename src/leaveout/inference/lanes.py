@@ -26,6 +26,8 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order
 
 Array = np.ndarray
+StepCodes = Int[Array, " steps"]
+RefitSteps = Float[Array, "refits steps"]
 
 __all__ = ["ChainSums", "best_path", "chain_sums", "has_stationary", "stationary", "sum_by_row"]
 __dir__ = __all__.copy
@@ -184,9 +186,9 @@ class _Segments:
         transition: Numbers,
         emission: Numbers,
         starts: Bool[Array, " steps"],
-        code: Int[Array, " steps"],
-        weight: Float[Array, "refits steps"],
-        power: Float[Array, "refits steps"] | None,
+        code: StepCodes,
+        weight: RefitSteps,
+        power: RefitSteps | None,
         zeros: bool,
     ):
         self.arithmetic = ARITHMETIC[zeros]
@@ -215,7 +217,7 @@ class _Segments:
             steps = np.nan_to_num(-np.log(LEAST_PRODUCT) / growth)
             self.stride = int(np.clip(steps, 1, self.rows))
 
-    def _emissions(self, table: Numbers, code: Int[Array, " steps"]) -> Numbers:
+    def _emissions(self, table: Numbers, code: StepCodes) -> Numbers:
         """Likelihoods of the steps to the power of their weights, one where these are zero."""
         rows = self.lay(code[None], 0)[:, 0]
         emission = np.empty((self.rows, *table.shape[:2], rows.shape[1]), table.dtype)
@@ -328,10 +330,10 @@ def chain_sums(
     emission: Numbers,
     starts: Bool[Array, " steps"],
     *,
-    code: Int[Array, " steps"] | None = None,
-    weight: Float[Array, "refits steps"] | None = None,
-    power: Float[Array, "refits steps"] | None = None,
-    worth: Float[Array, "refits steps"] | None = None,
+    code: StepCodes | None = None,
+    weight: RefitSteps | None = None,
+    power: RefitSteps | None = None,
+    worth: RefitSteps | None = None,
     zeros: bool = False,
 ) -> ChainSums:
     """Run the forward and the backward pass over all sequences of each refit.
@@ -435,7 +437,7 @@ def chain_sums(
 
 
 def sum_by_row(
-    steps: Shaped[Array, "refits states steps"], code: Int[Array, " steps"], rows: int
+    steps: Shaped[Array, "refits states steps"], code: StepCodes, rows: int
 ) -> Shaped[Array, "refits states rows"]:
     """Sum numbers of the steps over those with the same observation.
 
@@ -474,7 +476,7 @@ def best_path(
     transition: Float[Array, "states states"],
     emission: Float[Array, "steps states"],
     starts: Bool[Array, " steps"],
-) -> Int[Array, " steps"]:
+) -> StepCodes:
     """Find the most probable path of states.
 
     Parameters

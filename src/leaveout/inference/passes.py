@@ -28,6 +28,7 @@ from jaxtyping import Float, Int
 from .elimination import Clique, Scopes, best_scopes, clique_tree, neighbours
 
 Array = np.ndarray
+Edges = Int[Array, "edges 2"]
 
 MAX_MATRIX_ENTRIES = 2**16  # entries of a table above which it has no matrix
 PASS_TABLE_ENTRIES = 2**23  # numbers in all tables of the lanes of a pass
@@ -135,7 +136,7 @@ class GraphSums:
     Equal for equal graphs, so that nothing is compiled anew.
     """
 
-    def __init__(self, kind: str, num_sites: int, edges: Int[Array, "edges 2"], num_states: int):
+    def __init__(self, kind: str, num_sites: int, edges: Edges, num_states: int):
         self.num_sites = num_sites
         self.num_edges = len(edges)
         self.num_states = num_states
@@ -161,7 +162,7 @@ class Passes(GraphSums):
     def __init__(
         self,
         num_sites: int,
-        edges: Int[Array, "edges 2"],
+        edges: Edges,
         num_states: int,
         memory: float = np.inf,
     ):
@@ -371,9 +372,7 @@ def _is_wide(clique: Clique, layout: Passes) -> bool:
     return bool(clique.eliminated_sites) and layout.num_states ** len(clique.scope) > layout.wide
 
 
-def _gather_potentials(
-    cliques: list[Clique], edges: Int[Array, "edges 2"], layout: Passes
-) -> list[Clique]:
+def _gather_potentials(cliques: list[Clique], edges: Edges, layout: Passes) -> list[Clique]:
     """Gather the potentials of wide cliques in narrow ones that sum nothing out."""
     extra: list[Clique] = []
     emptied = []
@@ -414,7 +413,7 @@ def _gather_potentials(
 class _Builder:
     """Builds steps from cliques: heights, places of the messages in the stack, matrices."""
 
-    def __init__(self, cliques: list[Clique], edges: Int[Array, "edges 2"], layout: Passes):
+    def __init__(self, cliques: list[Clique], edges: Edges, layout: Passes):
         self.cliques = cliques
         self.ends = edges
         self.layout = layout

@@ -18,6 +18,8 @@ from jaxtyping import Float, Int
 from .._runtime.jax import Array, Arrays, compile_static, float64, jax, jnp
 from .mapped_design import CHEAP_COPY_ENTRIES, SourcedDesign
 
+RefitUnits = Float[np.ndarray, "refits units"]
+
 DEVICE_BLOCK = 2**22  # numbers in one block of rows
 REFITS_A_CALL = 64  # refits of one call
 
@@ -113,13 +115,11 @@ class Resident(SourcedDesign):
         """Selected rows, in memory."""
         return self._select_rows(units, None, self.dtype)
 
-    def predictors(
-        self, theta: Float[np.ndarray, "refits params"]
-    ) -> Float[np.ndarray, "refits units"]:
+    def predictors(self, theta: Float[np.ndarray, "refits params"]) -> RefitUnits:
         """Compute x_nᵀθ of every unit."""
         return self._by_block(_predictors, theta, self.dtype)
 
-    def pull(self, slope: Float[np.ndarray, "refits units"]) -> Float[np.ndarray, "refits params"]:
+    def pull(self, slope: RefitUnits) -> Float[np.ndarray, "refits params"]:
         """Compute Σ_n slope_n x_n."""
         return self._sum(_pull, slope, self.shape[1:])
 
@@ -165,9 +165,7 @@ class Resident(SourcedDesign):
         """Compute root x_n of the listed units."""
         return self._select_rows(units, root.T, self.dtype)
 
-    def products(
-        self, weight: Float[np.ndarray, "refits units"]
-    ) -> Float[np.ndarray, "refits params params"]:
+    def products(self, weight: RefitUnits) -> Float[np.ndarray, "refits params params"]:
         """Compute Σ_n weight_n x_n x_nᵀ."""
         out = self._sum(_products, weight, 2 * self.shape[1:])
         # float32 products are not symmetric to the last digit
@@ -183,9 +181,7 @@ class Resident(SourcedDesign):
         """Squares ‖root x_n‖² of all rows."""
         return self.sizes_by_refit(root.T[None])[0]
 
-    def sizes_by_refit(
-        self, roots: Float[np.ndarray, "refits params rank"]
-    ) -> Float[np.ndarray, "refits units"]:
+    def sizes_by_refit(self, roots: Float[np.ndarray, "refits params rank"]) -> RefitUnits:
         """Squares ‖rootᵀ x_n‖² of all rows for the root of each refit."""
         return self._by_block(_sizes, roots)
 

@@ -18,6 +18,7 @@ from .._runtime.results import record
 from .design import DENSE_BLOCK, EVERYONE, DenseDesign, SingleOutput
 
 Array = np.ndarray
+RefitUnits = Float[Array, "refits units"]
 CHEAP_COPY_ENTRIES = 2**21  # numbers below which a copy in float64 is cheap
 
 
@@ -111,14 +112,14 @@ class MappedDesign(SourcedDesign):
         out[..., entries.shape[-1] :] = 1.0
         return out
 
-    def predictors(self, theta: Float[Array, "refits params"]) -> Float[Array, "refits units"]:
+    def predictors(self, theta: Float[Array, "refits params"]) -> RefitUnits:
         """Compute x_nᵀθ of every unit."""
         out = np.empty((len(theta), len(self)), np.result_type(theta.dtype, self.dtype))
         for block, part in self.blocks():
             out[:, block] = part.predictors(theta)
         return out
 
-    def pull(self, slope: Float[Array, "refits units"]) -> Float[Array, "refits params"]:
+    def pull(self, slope: RefitUnits) -> Float[Array, "refits params"]:
         """Compute Σ_n slope_n x_n."""
         return sum(
             (part.pull(slope[:, block]) for block, part in self.blocks()),
@@ -162,9 +163,7 @@ class MappedDesign(SourcedDesign):
         """Append rows: a copy in memory."""
         return DenseDesign(np.concatenate([self.rows(EVERYONE), rows]))
 
-    def products(
-        self, weight: Float[Array, "refits units"]
-    ) -> Float[Array, "refits params params"]:
+    def products(self, weight: RefitUnits) -> Float[Array, "refits params params"]:
         """Compute Σ_n weight_n x_n x_nᵀ."""
         out = np.zeros((len(weight), *2 * self.shape[1:]))
         for block, part in self.blocks():
@@ -179,8 +178,6 @@ class MappedDesign(SourcedDesign):
         """Squares ‖root x_n‖² of all rows."""
         return np.concatenate([part.sizes(root) for _, part in self.blocks()])
 
-    def sizes_by_refit(
-        self, roots: Float[Array, "refits params rank"]
-    ) -> Float[Array, "refits units"]:
+    def sizes_by_refit(self, roots: Float[Array, "refits params rank"]) -> RefitUnits:
         """Squares ‖rootᵀ x_n‖² of all rows for the root of each refit."""
         return np.concatenate([part.sizes_by_refit(roots) for _, part in self.blocks()], axis=1)

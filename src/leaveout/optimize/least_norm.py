@@ -32,6 +32,7 @@ from ..models.glm.orthogonal import OrthogonalGLM
 from .fit import Fit
 
 Array = np.ndarray
+PerFeature = Float[Array, " features"]
 CAUTION = 32  # factor on (n + p) u, within which factors of LAPACK are those of rows nearby
 NONZERO_FROM = 1e3  # factor on its rounding error from which a number is known not to be zero
 DEAR = 1e12  # largest number of operations of a plan's refits that are computed one by one
@@ -69,7 +70,7 @@ class LeastNorm:
         model: Predictors,
         y: Array,
         intercept: bool,
-        ridge: Float[Array, " features"],
+        ridge: PerFeature,
     ):
         n = len(y)
         p = len(ridge)
@@ -104,7 +105,7 @@ class LeastNorm:
             Q, s, V, mean, root, gap, certain, u, bool(full), level, root * (self.y - level)
         )
 
-    def _singular(self) -> Float[Array, " features"]:
+    def _singular(self) -> PerFeature:
         if self.intercept:
             mean = self.weight @ self.x / self.weight.sum()
         else:
@@ -166,9 +167,7 @@ class LeastNorm:
             or rank >= len(self.factorised_rows.s)
         )
 
-    def refit(
-        self, weights: Float[Array, " units"]
-    ) -> tuple[Float[Array, " features"], float, float] | None:
+    def refit(self, weights: Float[Array, " units"]) -> tuple[PerFeature, float, float] | None:
         """Compute β, the intercept, and the error of predictions.
 
         None if rounding decides which directions the rows determine, or if they determine too few.
@@ -220,9 +219,7 @@ class LeastNorm:
     def _digits(self, level: float) -> float:
         return self.spare * float(np.abs(self.y).max() + abs(level))
 
-    def _without(
-        self, o: Int[Array, " out"]
-    ) -> tuple[Float[Array, " features"], float, float] | None:
+    def _without(self, o: Int[Array, " out"]) -> tuple[PerFeature, float, float] | None:
         """Refit by the block of S for the rows that leave.
 
         None if it does not determine the refit.
@@ -286,7 +283,7 @@ class LeastNorm:
         return self.coefficient_map @ b, level - float(rows.mean @ b), off + self._digits(level)
 
 
-def cut_floor(cut: float, s: Float[Array, " features"]) -> float:
+def cut_floor(cut: float, s: PerFeature) -> float:
     """Compute the share of the information that a refit must keep along every direction for its
     host's cut not to matter.
 

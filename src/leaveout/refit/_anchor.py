@@ -65,6 +65,7 @@ from ..optimize.least_norm import cut_floor, least_norm
 from ..plans.plan import RefitRows
 
 Array = np.ndarray
+UnitRows = Float[Array, "units ..."]
 # a fold that keeps less than this share of the information along a direction does not determine it
 SINGULAR_SHARE = 1e-10
 # Least and largest rank of a sketch of H, between them eight for each refit, and most numbers in
@@ -314,17 +315,17 @@ class LinearFitCache:
     units: int  # number of units among the rows; rows of the penalty follow
     theta: Vector
     root: Float[Array, "rank params"]  # L⁻¹: θ − θ̂ = u @ root
-    eta: Float[Array, "units ..."]
+    eta: UnitRows
     weight: PerUnit  # ω at w = 1
     loss: PerUnit  # ℓ
-    slope: Float[Array, "units ..."]  # ℓ′
-    curvature: Float[Array, "units ..."]  # ℓ″
+    slope: UnitRows  # ℓ′
+    curvature: UnitRows  # ℓ″
     reference: PerUnit  # ℓ″, or one if gaps are relative to it
     roots: Float[Array, "units outputs outputs"] | None  # factors of ℓ″, for several outputs
     norm: PerUnit
     size: PerUnit
     length: PerUnit
-    inner: Float[Array, "units ..."]  # U H⁻¹Uᵀ
+    inner: UnitRows  # U H⁻¹Uᵀ
     flat: Matrix | float  # curvature added along flat directions
     leftover: Float[Array, " rank"]
     noise: float  # rounding error of the gradient at θ̂, in the norm of H⁻¹
@@ -460,7 +461,7 @@ class LinearFitCache:
             return (1 + 2 * self.rounding.off) / self.mass
 
     @functools.cached_property
-    def common(self) -> Float[Array, "units ..."]:
+    def common(self) -> UnitRows:
         """Products z_i · leftover."""
         return self.model.design.predictors((self.leftover @ self.root)[None])[0]
 
@@ -495,7 +496,7 @@ class LinearFitCache:
         return self.is_small and isinstance(self.model.design, DenseDesign)
 
     @functools.cached_property
-    def rows(self) -> Float[Array, "units ..."]:
+    def rows(self) -> UnitRows:
         """All rows, whitened."""
         return self.model.design.whiten(np.arange(len(self.eta)), self.root)
 

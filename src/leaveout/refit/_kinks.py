@@ -82,6 +82,7 @@ from ._refit_batch import RefitBatch
 from ._strategies import AbstractRefit, Certified, Exact
 
 Array = np.ndarray
+PerHeld = Float[Array, " held"]
 
 
 # active parameters, their signs, values of the others
@@ -107,13 +108,13 @@ class Active:
         return np.setdiff1d(np.arange(len(self.full_model.slope)), self.place)
 
     @functools.cached_property
-    def gates(self) -> tuple[Float[Array, " held"], Float[Array, " held"]]:
+    def gates(self) -> tuple[PerHeld, PerHeld]:
         """Least and greatest ∇L that hold these parameters, for κ = 1."""
         least, most = gates(self.full_model, self.held_values)
         return least[self.held], most[self.held]
 
     @functools.cached_property
-    def tie(self) -> Float[Array, " held"]:
+    def tie(self) -> PerHeld:
         """Distance from its bound within which a gradient may be at that bound."""
         a = self.full_model.slope[self.held]
         slope = float(self.anchor.weight @ np.abs(self.anchor.slope))
@@ -174,7 +175,7 @@ class Active:
         return (self.anchor.weight * self.anchor.curvature)[: self.units]
 
     @functools.cached_property
-    def gradient(self) -> Float[Array, " held"]:
+    def gradient(self) -> PerHeld:
         """Gradient ∇L at θ̂ and weights of one, of the held parameters."""
         slopes = (self.anchor.weight * self.anchor.slope)[: self.units]
         return (
@@ -183,13 +184,13 @@ class Active:
         )[self.held]
 
     @functools.cached_property
-    def size(self) -> Float[Array, " held"]:
+    def size(self) -> PerHeld:
         """Norms √(x_jᵀWx_j), no less than ‖X_SᵀWx_j‖_{H⁻¹}."""
         x = self.full_model.smooth.design.x
         return np.sqrt(np.einsum("n,nj,nj->j", self.weighted_curvature, x, x)[self.held])
 
     @functools.cached_property
-    def gradient_rounding(self) -> Float[Array, " held"]:
+    def gradient_rounding(self) -> PerHeld:
         """Rounding error of a gradient."""
         anchor = self.anchor
         n = self.units

@@ -58,6 +58,8 @@ from ._single_rows import (
 )
 
 Array = np.ndarray
+PenaltyRefits = Float[Array, "penalties refits"]
+PerPenalty = Float[Array, " penalties"]
 # operations that gradients may cost before single rows are estimated
 AFFORDABLE = 3e7
 # numbers `[penalties, units]` at a time, and numbers of whitened rows, that fit into a cache
@@ -84,15 +86,15 @@ class PathRefit(ArrayRecord):
     """
 
     theta: Float[Array, "penalties params"]
-    baseline: Float[Array, "penalties refits"]
-    losses: Float[Array, "penalties refits"]
-    error: Float[Array, "penalties refits"]
+    baseline: PenaltyRefits
+    losses: PenaltyRefits
+    error: PenaltyRefits
     proved: Bool[Array, "penalties refits"]
     open: Bool[Array, "penalties refits"]  # lanes that are not settled
-    gradients: Float[Array, " penalties"]  # number of gradients computed
-    mean: Float[Array, " penalties"]  # mean of the losses
+    gradients: PerPenalty  # number of gradients computed
+    mean: PerPenalty  # mean of the losses
     bad: Bool[Array, " penalties"]
-    step_length: Float[Array, "penalties refits"] | None = None  # of the first step, on request
+    step_length: PenaltyRefits | None = None  # of the first step, on request
 
 
 def groups(count: int, model: Predictors) -> list[slice]:
@@ -229,7 +231,7 @@ class Stack:
         return np.repeat(np.arange(len(self.theta)), len(self.leaving.unit))
 
     @functools.cached_property
-    def curvature_rate(self) -> Float[Array, " penalties"]:
+    def curvature_rate(self) -> PerPenalty:
         """Largest M k of each penalty."""
         concordance = self.model.loss.self_concordance
         assert concordance is not None
@@ -280,7 +282,7 @@ class Stack:
         return np.tile(self.model.y[self.leaving.unit], len(self.theta))
 
     @functools.cached_property
-    def baseline(self) -> Float[Array, "penalties refits"]:
+    def baseline(self) -> PenaltyRefits:
         """Losses of the left-out rows with no update."""
         return self.losses(slice(None), self.flat[0]).reshape(len(self.theta), -1)
 
@@ -324,7 +326,7 @@ class Settling:
     step are reported, and further steps give their errors.
     """
 
-    def __init__(self, stack: Stack, allowed: Float[Array, " penalties"], hurry: bool):
+    def __init__(self, stack: Stack, allowed: PerPenalty, hurry: bool):
         self.stack = stack
         self.tolerance = allowed
         self.hurry = hurry

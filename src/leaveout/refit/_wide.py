@@ -47,6 +47,7 @@ from ..plans.plan import RefitRows
 from ._refit_batch import CommonError, RefitBatch, join
 
 Array = np.ndarray
+ParamLanes = Float[Array, "params lanes"]
 MAX_WIDE_NEWTON_STEPS = 30  # largest number of Newton steps
 # largest and smallest residual of a step's solve, relative to the gradient
 MAX_SOLVE_RESIDUAL = 1e-2
@@ -111,11 +112,11 @@ class WideModel:
 
     def solve(
         self,
-        right: Float[Array, "params lanes"],
+        right: ParamLanes,
         curvature: Float[Array, "units ..."],
         kappa: Float[Array, "..."],
         tol: float | PerLane,
-    ) -> Float[Array, "params lanes"]:
+    ) -> ParamLanes:
         """Multiply columns by the refits' inverse Hessians, in the columns' precision.
 
         Each solve ends when its preconditioned residual is `tol` of the first.
@@ -146,9 +147,7 @@ class WideModel:
         )
         return solution.x.T
 
-    def value(
-        self, theta: Float[Array, "params lanes"], omega: Array, kappa: Array
-    ) -> tuple[Array, Array, Array]:
+    def value(self, theta: ParamLanes, omega: Array, kappa: Array) -> tuple[Array, Array, Array]:
         """Evaluate F, its gradients, and ω ℓ″ for some refits."""
         eta = self.predict(theta)
         parts = self.model.loss.derivatives(eta.T, self.model.y, (0, 1, 2))
@@ -162,7 +161,7 @@ class WideModel:
             curvature.T,
         )
 
-    def predict(self, theta: Float[Array, "params lanes"]) -> Float[Array, "units lanes"]:
+    def predict(self, theta: ParamLanes) -> Float[Array, "units lanes"]:
         """Linear predictors of every row."""
         shift = self.model.offset
         return self.x @ theta + (

@@ -51,6 +51,8 @@ from . import lattice as _lattice, tags as _tags
 from .lattice import SequenceBlock
 from .sparse_features import Indicators
 
+WidthIndex = Int[Arrays, " width"]
+
 RIDGE = penalties.Ridge(1.0)
 
 STYLES = {
@@ -350,7 +352,7 @@ class CRF(AbstractObjective):
     def _dense(self, index: Arrays, delta: Array) -> Float[Array, " units"]:
         return jnp.zeros(self.num_units).at[index].add(delta, mode="drop")
 
-    def _sequences(self, index: Arrays) -> Int[Arrays, " width"]:
+    def _sequences(self, index: Arrays) -> WidthIndex:
         """Return the sequences of the listed units; padding gets the number of sequences."""
         if self.drop == "sequence":
             return index
@@ -397,7 +399,7 @@ class CRF(AbstractObjective):
         counts = (lane == jnp.arange(len(index))) & (index < self.num_units)
         return block, weights, counts * 1.0
 
-    def _row(self, index: Arrays) -> Int[Arrays, " width"]:
+    def _row(self, index: Arrays) -> WidthIndex:
         """Return the place of a label within its sequence."""
         first = jnp.cumsum(jnp.asarray(self.lengths)) - self.lengths
         return index - first.at[self._sequences(index)].get(mode="clip")
@@ -420,7 +422,7 @@ class CRF(AbstractObjective):
         return self.block, weights, jnp.ones(len(self.lengths))
 
     def perturbation(
-        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
+        self, theta: PyTree, index: WidthIndex, delta: Float[Arrays, " width"]
     ) -> Scalar:
         theta = self._full_parameters(theta)
         block, weights, worth = self._listed(index, delta)
@@ -442,7 +444,7 @@ class CRF(AbstractObjective):
         return self._part(_lattice.spread(theta, self.block, ones) - label_part) + penalty_curvature
 
     def hessian_change(
-        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
+        self, theta: PyTree, index: WidthIndex, delta: Float[Arrays, " width"]
     ) -> Float[Array, "params params"]:
         theta = self._full_parameters(theta)
         block, weights, worth = self._listed(index, delta)
@@ -454,7 +456,7 @@ class CRF(AbstractObjective):
         self,
         theta: PyTree,
         weights: Float[Array, " units"],
-        index: Int[Arrays, " width"],
+        index: WidthIndex,
         held: Float[Arrays, " width"],
     ) -> Array:
         theta = self._full_parameters(theta)
@@ -496,7 +498,7 @@ class CRF(AbstractObjective):
         self,
         theta: PyTree,
         weights: Float[Arrays, " units"] | None = None,
-        index: Int[Arrays, " width"] | None = None,
+        index: WidthIndex | None = None,
         kind: str = "label",
         *,
         lengths: ArrayLike | None = None,

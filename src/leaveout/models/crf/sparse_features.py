@@ -38,6 +38,7 @@ from ...objectives.closed_form import AbstractByArrays
 Array = np.ndarray
 
 Vector = Float[Array, " params"]
+StepLabels = Float[Array, "steps labels"]
 Shapes = dict[str, tuple[int, ...]]
 Steps = Float[Array, "steps states"]
 Table = Float[Array, "states states"]
@@ -190,7 +191,7 @@ class Indicators(AbstractByArrays):
         self,
         codes: Int[Array, " steps"],
         lengths: Int[Array, " sequences"],
-        emissions: tuple["scipy.sparse.csr_array", Float[Array, "steps labels"] | None],
+        emissions: tuple["scipy.sparse.csr_array", StepLabels | None],
         shapes: Shapes,
         parameters: tuple[Int[Array, " params"], Vector],
     ):
@@ -228,16 +229,14 @@ class Indicators(AbstractByArrays):
             for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
         }
 
-    def _emission(self, parts: dict[str, Array]) -> Float[Array, "steps labels"]:
+    def _emission(self, parts: dict[str, Array]) -> StepLabels:
         weights = parts["weights"]
         out = self._features(weights.dtype) @ weights
         out[self.start] += parts["start"]
         out[self.step_order.last] += parts["end"]
         return out
 
-    def _pull(
-        self, states: Float[Array, "steps labels"], pairs: Float[Array, "labels labels"]
-    ) -> Vector:
+    def _pull(self, states: StepLabels, pairs: Float[Array, "labels labels"]) -> Vector:
         """Multiply by the transpose: from numbers of steps and of pairs of steps to θ."""
         return self._join(states, pairs, self._features(states.dtype).T @ states)
 
@@ -257,9 +256,7 @@ class Indicators(AbstractByArrays):
             return self.rough_features
         return self.features
 
-    def _run_passes(
-        self, vector: bytes
-    ) -> tuple[PassResult, dict[str, Array], Float[Array, "steps labels"]]:
+    def _run_passes(self, vector: bytes) -> tuple[PassResult, dict[str, Array], StepLabels]:
         parts = self._parts(np.frombuffer(vector))
         emission = self._emission(parts)
         if self.scores is not None:

@@ -36,6 +36,7 @@ from ._base import (
 from .gaussian import AbstractGaussian, CovarianceKind, centre, squares
 
 Array = np.ndarray
+StepLags = Float[Arrays, "steps lags channels"]
 
 STEPS_AT_A_TIME = 4096  # steps in one product of features
 
@@ -60,9 +61,7 @@ class AbstractAutoregression(AbstractGaussian):
         self._choose_prior(prior)
 
     @abc.abstractmethod
-    def predictions(
-        self, parameters: Parameters, past: Float[Arrays, "steps lags channels"]
-    ) -> Any:
+    def predictions(self, parameters: Parameters, past: StepLags) -> Any:
         """Compute the mean of every step in every state, in NumPy or in JAX, as the past is."""
 
     @property
@@ -286,9 +285,7 @@ class Autoregressive(AbstractAutoregression):
             **self.covariance.free,
         }
 
-    def predictions(
-        self, parameters: Parameters, past: Float[Arrays, "steps lags channels"]
-    ) -> Any:
+    def predictions(self, parameters: Parameters, past: StepLags) -> Any:
         bias = parameters["bias"]
         if not self.lags:
             return numpy_of(bias).broadcast_to(bias, (len(past), *bias.shape))
@@ -411,9 +408,7 @@ class NeuralAutoregressive(AbstractAutoregression):
         names = "output_bias", "output_weights", "input_weights", "input_bias"
         return {**dict.fromkeys(names, REAL), **self.covariance.free}
 
-    def predictions(
-        self, parameters: Parameters, past: Float[Arrays, "steps lags channels"]
-    ) -> Any:
+    def predictions(self, parameters: Parameters, past: StepLags) -> Any:
         inner = self._inner(parameters, past)
         xp = numpy_of(inner)
         return (
@@ -421,7 +416,7 @@ class NeuralAutoregressive(AbstractAutoregression):
             + parameters["output_bias"]
         )
 
-    def _inner(self, parameters: Parameters, past: Float[Arrays, "steps lags channels"]) -> Any:
+    def _inner(self, parameters: Parameters, past: StepLags) -> Any:
         """Inputs of the hidden units of each step in every state."""
         weights = parameters["input_weights"]
         states, lags, hidden, channels = weights.shape

@@ -26,6 +26,7 @@ from . import losses, penalties
 from .glm import GLM
 
 Array = np.ndarray
+RowColumns = Float[Array, "rows columns"]
 SLICES = 5  # slices of a number: 100 bits, so that 10¹³ may cancel
 # mean by standard deviation, from which a column beside others that span the constant is centred
 CENTRED_FROM = 100
@@ -152,7 +153,7 @@ def _orthogonal_basis(model: GLM, weight: PerUnit) -> Matrix | None:
 
 def product(
     rows: Float[Array, "rows inner"], basis: Float[Array, "inner columns"]
-) -> tuple[Float[Array, "rows columns"], Float[Array, "rows columns"]]:
+) -> tuple[RowColumns, RowColumns]:
     """Compute a product whose entries are off by a unit of their last place and the second
     array.
     """
@@ -176,9 +177,7 @@ def product(
     return high + low, error
 
 
-def _slices(
-    numbers: Float[Array, "rows columns"], axis: int, bits: int
-) -> list[Float[Array, "rows columns"]]:
+def _slices(numbers: RowColumns, axis: int, bits: int) -> list[RowColumns]:
     """Cut numbers into slices of so many bits, counted from the largest along an axis."""
     slices = []
     for _ in range(SLICES):

@@ -48,6 +48,7 @@ from .expected_counts import (
 from .hidden import IDLE_STATE_COUNT, AbstractHiddenStates, entries, mixture
 
 Array = np.ndarray
+StateMasks = Bool[Array, "*rows states"]
 
 
 class Dirichlet(Module):
@@ -141,7 +142,7 @@ class States(Module):
         return free
 
     @property
-    def support(self) -> dict[str, Bool[Array, "*rows states"]]:
+    def support(self) -> dict[str, StateMasks]:
         """Masks of free probabilities, if others are held at zero."""
         return {name: np.array(free).reshape(shape) for name, (shape, free) in self.masks}
 
@@ -238,14 +239,14 @@ class States(Module):
         return "; ".join(f"{words[name]} ~ Dirichlet({text})" for name, text in texts.items())
 
 
-def _last(free: Bool[Array, "*rows states"]) -> Bool[Array, "*rows states"]:
+def _last(free: StateMasks) -> StateMasks:
     """Find the last free entry of each row."""
     return free & (np.cumsum(free[..., ::-1], -1)[..., ::-1] == 1)
 
 
 def _read_distribution(
     name: str, value: ArrayLike, shape: tuple[int, ...], words: tuple[str, ...]
-) -> tuple[Array | None, Bool[Array, "*rows states"] | None]:
+) -> tuple[Array | None, StateMasks | None]:
     """Read a distribution.
 
     Returns its values if it is held fixed as a whole; for an array of NaN (free) and zeros, returns

@@ -35,6 +35,8 @@ from ...objectives.objective import as_stored, float64, ravel, unravel
 from ..emissions._base import but_last
 from .hidden import IDLE_STATE_COUNT, AbstractHiddenStates, FieldLabels, Shape, entries
 
+SiteStates = Float[Array, "fields sites states"]
+
 PRECISE = {"gtol": 1e-7}  # options of BFGS in expectation–maximisation
 
 
@@ -355,15 +357,13 @@ class AbstractHiddenField(AbstractHiddenStates):
     def pair_potentials(self, theta: PyTree) -> Float[Array, "edges states states"]:
         return self.pairs(self.coupling_of(theta))
 
-    def densities(self, theta: PyTree, data: PyTree = None) -> Float[Array, "fields sites states"]:
+    def densities(self, theta: PyTree, data: PyTree = None) -> SiteStates:
         if data is None:
             data = self.data
         logs = self.emission.log_densities(self.emission_parameters(theta), data)
         return jnp.asarray(logs).reshape(-1, self.num_sites, self.num_states)
 
-    def weighted_emissions(
-        self, weights: Array | np.ndarray, densities: Array
-    ) -> Float[Array, "fields sites states"]:
+    def weighted_emissions(self, weights: Array | np.ndarray, densities: Array) -> SiteStates:
         """Return the weighted emissions; zero for missing observations."""
         return self.emission.weigh(
             jnp.where(self.dense, weights.reshape(self.dense.shape), 0.0)[..., None], densities
@@ -497,7 +497,7 @@ def losses(field: AbstractHiddenField, theta: PyTree) -> Float[Array, " fields"]
 @compile_static
 def smoothed_sites(
     field: AbstractHiddenField, theta: PyTree, weights: Array | np.ndarray
-) -> Float[Array, "fields sites states"]:
+) -> SiteStates:
     sites = jnp.repeat(weights, field.num_sites) if field.drop == "field" else weights
     return marginals(
         field.weighted_emissions(sites, field.densities(theta)) + field.outside(theta),
@@ -509,7 +509,7 @@ def smoothed_sites(
 @compile_static
 def expected_pairs(
     field: AbstractHiddenField, theta: PyTree
-) -> tuple[Float[Array, "fields sites states"], Float[Array, "edges states states"]]:
+) -> tuple[SiteStates, Float[Array, "edges states states"]]:
     """Compute state probabilities, and the expected number of fields with each pair of states at
     each edge.
     """

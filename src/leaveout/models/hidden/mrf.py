@@ -51,6 +51,8 @@ from .hidden_field import (
     read_external,
 )
 
+WidthIndex = Int[Arrays, " width"]
+
 ORDERS = 24  # largest number of orders of the states that are tried at a start
 LEARN = "a coupling, lo.developer.models.Free(...), or an external field, lo.developer.models.External(...)"
 APART = "losses, their errors and their certificate are of that model, not of the exact one; against_exact says how far apart"
@@ -280,7 +282,7 @@ class MRF(AbstractHiddenField):
         self,
         theta: PyTree,
         weights: Float[Array, " units"],
-        index: Int[Arrays, " width"],
+        index: WidthIndex,
         held: Float[Arrays, " width"],
     ) -> Array:
         if self.drop == "field":
@@ -328,7 +330,7 @@ class MRF(AbstractHiddenField):
         return self.densities(theta, data), jnp.asarray(self.dense)[place]
 
     def perturbation(
-        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
+        self, theta: PyTree, index: WidthIndex, delta: Float[Arrays, " width"]
     ) -> Scalar:
         if self.drop != "field" or len(index) == self.num_units:
             return super().perturbation(theta, index, delta)
@@ -337,7 +339,7 @@ class MRF(AbstractHiddenField):
         )
 
     def hessian_change(
-        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
+        self, theta: PyTree, index: WidthIndex, delta: Float[Arrays, " width"]
     ) -> Float[Array, "params params"]:
         if self.drop != "field" or len(index) == self.num_units:
             return super().hessian_change(theta, index, delta)
@@ -349,7 +351,7 @@ class MRF(AbstractHiddenField):
         self,
         theta: PyTree,
         weights: Float[Arrays, " units"],
-        index: Int[Arrays, " width"],
+        index: WidthIndex,
         kind: str,
     ) -> Array:
         self.check_kind(kind, "sites")

@@ -25,6 +25,7 @@ from .quadrature import marginal_losses, marginal_means, with_coefficients
 from .responses import ResponseRows
 
 Array = np.ndarray
+Vector = Float[Array, " params"]
 
 
 class DesignRegressions(NamedTuple):
@@ -88,7 +89,7 @@ class AbstractEngine(abc.ABC):
         """Compute F, its gradients, and the modes."""
 
     @abc.abstractmethod
-    def jacobian(self, theta: Float[Array, " params"]) -> Float[Array, "units params"]:
+    def jacobian(self, theta: Vector) -> Float[Array, "units params"]:
         """Compute ∂²F/∂θ∂w at weights one."""
 
     @abc.abstractmethod
@@ -100,7 +101,7 @@ class AbstractEngine(abc.ABC):
         """
 
     @abc.abstractmethod
-    def covariances(self, theta: Float[Array, " params"]) -> tuple[Array, Array]:
+    def covariances(self, theta: Vector) -> tuple[Array, Array]:
         """Covariance of all rows' predictors given β and all data, `[rows, rows]`.
 
         And wℓ″ of each row.
@@ -161,7 +162,7 @@ class AbstractEngine(abc.ABC):
 
     def restricted_alone(
         self,
-        theta: Float[Array, " params"],
+        theta: Vector,
         unit: Int[Array, " some"],
         run: Int[Array, " some"],
         units: int,
@@ -205,7 +206,7 @@ RESTRICTED_ENTRIES = 2**20
 
 def jacobian_by_differences(
     by_weight: Callable[[Points, State], tuple[Float[Array, "points units"], State]],
-    theta: Float[Array, " params"],
+    theta: Vector,
 ) -> Float[Array, "units params"]:
     """Compute ∂²F/∂θ∂w by central differences of the exact ∂F/∂w, which `by_weight` returns with
     its state.
@@ -239,9 +240,7 @@ class AbstractLatentModel(AbstractClosedForm):
     def jacobian(self, theta: PyTree) -> Float[Array, "units params"]:
         return self.engine.jacobian(np.asarray(theta, float))
 
-    def predictor_covariance(
-        self, theta: Float[Array, " params"]
-    ) -> Float[Array, "units units"] | None:
+    def predictor_covariance(self, theta: Vector) -> Float[Array, "units units"] | None:
         covariance, curvature = self.engine.covariances(np.asarray(theta, float))
         return with_coefficients(covariance, self.engine.data.design, curvature)
 

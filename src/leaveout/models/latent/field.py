@@ -39,6 +39,7 @@ from .precisions import STRUCTURES, AbstractStructure, natural_of, prior_of, unc
 from .responses import FAMILIES, ResponseRows, ways
 
 Array = np.ndarray
+PerSite = Float[Array, " sites"]
 
 Family = Literal["poisson", "binomial", "gaussian"]
 Structure = Literal["bym2", "leroux", "car", "icar", "matern"]
@@ -95,13 +96,13 @@ class GaussianField(AbstractLatentModel):
     (6, ('sd',))
     """
 
-    y: Float[Array, " sites"]
+    y: PerSite
     observed: Bool[Array, " sites"]
     rows: Float[Array, "sites columns"]  # a column of ones, and standardised covariates
     center: Float[Array, " features"]
     scale: Float[Array, " features"]
-    offset: Float[Array, " sites"]
-    trials: Float[Array, " sites"]
+    offset: PerSite
+    trials: PerSite
     edges: Int[Array, "edges 2"]
     block: Int[Array, " sites"]
     family: str = static()
@@ -383,7 +384,7 @@ def _area_graph(edges: Any) -> Any:
     return Graph.build_contiguity(edges, rook=False)
 
 
-def _response(y: Any) -> tuple[Float[Array, " sites"], Bool[Array, " sites"]]:
+def _response(y: Any) -> tuple[PerSite, Bool[Array, " sites"]]:
     y = np.asarray(numbers("GaussianField", "y", y), float)
     if y.ndim != 1 or len(y) < 3:
         raise ValueError(
@@ -401,7 +402,7 @@ def _response(y: Any) -> tuple[Float[Array, " sites"], Bool[Array, " sites"]]:
     return as_stored(y), observed
 
 
-def _sizes(name: str, value: Any, request: bool, sites: int) -> Float[Array, " sites"]:
+def _sizes(name: str, value: Any, request: bool, sites: int) -> PerSite:
     if value is None:
         return np.ones(sites)
     if not request:

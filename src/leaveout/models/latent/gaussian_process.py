@@ -39,6 +39,8 @@ from ..glm.rows import new_rows
 from .base import jacobian_by_differences
 
 Array = np.ndarray
+PlaceRows = Float[Array, "places rows"]
+Vector = Float[Array, " params"]
 
 
 def _matern12(r):
@@ -85,18 +87,18 @@ class ProcessFactor(NamedTuple):
 
     k: Float[Array, "places pairs"]  # of the pairs of rows in the lower triangle
     kernel_slope: Callable[[], Float[Array, "places pairs"]]  # −k′(r) / r
-    S: Float[Array, "places rows"]
-    right: Float[Array, "places rows"]  # S(y − μ)
+    S: PlaceRows
+    right: PlaceRows  # S(y − μ)
     factor: Float[Array, "places one_more one_more"]
 
     @property
-    def terms(self) -> Float[Array, "places rows"]:
+    def terms(self) -> PlaceRows:
         """Terms of ½ βᵀβ̃ + ½ log|M|, of which the first m are those of the first m rows alone."""
         return 0.5 * self.factor[:, -1, :-1] ** 2 + np.log(
             np.einsum("pii->pi", self.factor)[:, :-1]
         )
 
-    def inverse(self) -> tuple[Float[Array, "places rows rows"], Float[Array, "places rows"]]:
+    def inverse(self) -> tuple[Float[Array, "places rows rows"], PlaceRows]:
         """Return M⁻¹ and β."""
         triangles = [scipy.linalg.lapack.dpotri(factor[:-1, :-1].T)[0].T for factor in self.factor]
         inverse = np.reshape(triangles, (*self.S.shape, self.S.shape[1]))
@@ -224,9 +226,7 @@ class GaussianProcess(AbstractClosedForm):
             at_limit=self._to_limit,
         )
 
-    def _at_end(
-        self, theta: Float[Array, " params"], noise: float, length: float
-    ) -> Bool[Array, " params"]:
+    def _at_end(self, theta: Vector, noise: float, length: float) -> Bool[Array, " params"]:
         """Mark a deviation of the noise so far below that of y, and lengths so far above those of
         the columns.
         """
@@ -237,7 +237,7 @@ class GaussianProcess(AbstractClosedForm):
             theta[-1] < np.log(self.y.std() / noise),
         ]
 
-    def _limit(self, theta: Float[Array, " params"]) -> str:
+    def _limit(self, theta: Vector) -> str:
         end = self._at_end(theta, 1e6, 1e4)
         if end[-1]:
             return (
@@ -250,7 +250,7 @@ class GaussianProcess(AbstractClosedForm):
             "default prior, drop the column, or give another start, fit(..., theta0=)."
         )
 
-    def _to_limit(self, theta: Float[Array, " params"]) -> Float[Array, " params"]:
+    def _to_limit(self, theta: Vector) -> Vector:
         infinity = 1e9  # its inverse square is less than rounding
         ends = np.r_[1, 1, self.spread * infinity, self.y.std() / infinity]
         return np.where(self._at_end(theta, 1e3, 1e3), np.log(ends), theta)
@@ -296,7 +296,7 @@ class GaussianProcess(AbstractClosedForm):
     def _factorise(
         self,
         theta: Points,
-        weights: Float[Array, "places rows"] | None = None,
+        weights: PlaceRows | None = None,
         order: Int[Array, " rows"] | None = None,
     ) -> ProcessFactor:
         """Factorise M at every θ = (μ, log σ, log ℓ, log s), of rows in some order.
@@ -511,9 +511,7 @@ class GaussianProcess(AbstractClosedForm):
 
         return jacobian_by_differences(by_weight, np.asarray(theta, float))
 
-    def predictor_covariance(
-        self, theta: Float[Array, " params"]
-    ) -> Float[Array, "units units"] | None:
+    def predictor_covariance(self, theta: Vector) -> Float[Array, "units units"] | None:
         """Covariance of the linear predictors of all rows, given all data; the prior of the
         constant mean is flat.
 
@@ -552,7 +550,7 @@ class GaussianProcess(AbstractClosedForm):
             return None
         index = np.asarray(first, np.int64)[:, None]
 
-        def unit_changes(theta: Float[Array, " params"]) -> tuple[Array, Array]:
+        def unit_changes(theta: Vector) -> tuple[Array, Array]:
             with np.errstate(all="ignore"):
                 inverse, beta = self._factorise(theta[None]).inverse()
                 loss = _eliminate(inverse, beta, index)[0] + theta[-1] + HALF_LOG
@@ -563,7 +561,7 @@ class GaussianProcess(AbstractClosedForm):
 
 def _eliminate(
     inverse: Float[Array, "places rows rows"],
-    beta: Float[Array, "places rows"],
+    beta: PlaceRows,
     index: Int[Array, "sets width"],
 ) -> Float[Array, "places sets"]:
     """Compute ½ βᵀB⁻¹β − ½ log|B| with B a block of M⁻¹ and β a part, for each set of rows, one row

@@ -51,6 +51,7 @@ from .modes import MODE_ROUNDING, ValueAndSteps, newton
 from .responses import ResponseRows
 
 Array = np.ndarray
+LaneEffects = Float[Array, "lanes size"]
 
 Lanes = Float[Array, " lanes"]
 Rows = Float[Array, "lanes rows"]
@@ -176,7 +177,7 @@ class LaplaceMode:
 
     latent: "Latent"
     refits: "LatentRefits"
-    u: Float[Array, "lanes size"]
+    u: LaneEffects
 
     def starts(self, keep: bool) -> Array:
         """Return where searches near these modes begin; `keep` the factor of a single one."""
@@ -221,7 +222,7 @@ class LaplaceMode:
         return self.losses[0].sum(1) + quadratic
 
     @cached_property
-    def slope(self) -> Float[Array, "lanes size"]:
+    def slope(self) -> LaneEffects:
         """Gradient of the inner objective, zero on C u = 0 at a mode."""
         loss_slope = self.latent.rmatvec(self.refits, self.losses[1])
         return loss_slope + np.einsum("lk,lkm->lm", self.refits.c, self.precision_product)
@@ -274,7 +275,7 @@ class LaplaceMode:
         return np.where(np.isfinite(value), value, np.inf)
 
     @cached_property
-    def leverage_terms(self) -> tuple[Rows, Float[Array, "lanes size"], Rows]:
+    def leverage_terms(self) -> tuple[Rows, LaneEffects, Rows]:
         """s, G Aᵀ s, and t = A G Aᵀ s."""
         data = self.latent.data
         if data.response.quadratic:
@@ -321,14 +322,14 @@ class Latent:
         """Numbers of entries of β, ψ and φ."""
         return self.data.design.shape[1], self.field.size, self.data.response.num_shared
 
-    def matvec(self, refits: LatentRefits, u: Float[Array, "lanes size"]) -> Rows:
+    def matvec(self, refits: LatentRefits, u: LaneEffects) -> Rows:
         """A u."""
         product = np.zeros_like(refits.fixed)
         for index, loadings in zip(self.incidence.index, refits.loadings, strict=True):
             product += loadings * np.take(u, index, axis=1)
         return product
 
-    def rmatvec(self, refits: LatentRefits, r: Rows) -> Float[Array, "lanes size"]:
+    def rmatvec(self, refits: LatentRefits, r: Rows) -> LaneEffects:
         """Aᵀ r."""
         products = np.concatenate(list(refits.loadings * r), axis=-1)
         return (self.incidence.gather @ products.T).T

@@ -25,6 +25,7 @@ from .laplace import LaplaceMode, times
 from .quadrature import marginal_losses
 
 Array = np.ndarray
+NearPairs = Float[Array, "some near"]
 
 # numbers of rows in determinants and slopes; factor on these for the rows that enter to first order
 NEAR_ROWS = 32, 64, 128
@@ -159,9 +160,7 @@ def _weighted_orders(
     return [times(mode.refits.weights[0, rows], part) for part in derivatives]
 
 
-def _solve_neighbours(
-    mode: LaplaceMode, block: Array, neighbours: Array
-) -> Float[Array, "some near"]:
+def _solve_neighbours(mode: LaplaceMode, block: Array, neighbours: Array) -> NearPairs:
     """Solve for d on the near rows by Newton's method; NaN without convergence."""
     first, second = (part[0, neighbours[:, 0]] for part in mode.losses[1:])
 
@@ -181,9 +180,7 @@ def _solve_neighbours(
     )
 
 
-def _changes(
-    mode: LaplaceMode, d: Float[Array, "some near"], neighbours: Array
-) -> tuple[Float[Array, "some near"], Float[Array, "some near"]]:
+def _changes(mode: LaplaceMode, d: NearPairs, neighbours: Array) -> tuple[NearPairs, NearPairs]:
     """Compute q and δ at the given moves."""
     first, second = (part[0, neighbours] for part in mode.losses[1:])
     orders = _weighted_orders(mode, mode.eta[0, neighbours] + d, neighbours, (1, 2))

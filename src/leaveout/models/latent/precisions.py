@@ -37,6 +37,7 @@ FIELD_PRIOR_RATE = 2.0
 # sites up to which eigenvalues are computed once, instead of a factor for each determinant
 EIGEN = 800
 Array = np.ndarray
+PsiPoints = Float[Array, "lanes psi"]
 WithGradient = Callable[[Array], tuple[Array, Array]]  # of ψ: a value and its gradient
 
 
@@ -91,7 +92,7 @@ class AbstractStructure(abc.ABC):
         """Matrices Q_k."""
 
     @abc.abstractmethod
-    def coefficients(self, psi: Float[Array, "lanes psi"]) -> tuple[Array, Array]:
+    def coefficients(self, psi: PsiPoints) -> tuple[Array, Array]:
         """Compute c and ∂c/∂ψ."""
 
     @property
@@ -154,7 +155,7 @@ class CAR(AbstractStructure):
             self.touching,
         ]
 
-    def coefficients(self, psi: Float[Array, "lanes psi"]) -> tuple[Array, Array]:
+    def coefficients(self, psi: PsiPoints) -> tuple[Array, Array]:
         tau = np.exp(-2 * psi[:, 0])
         rho = scipy.special.expit(psi[:, 1])
         c = np.stack([tau, -tau * rho], axis=1)
@@ -171,7 +172,7 @@ class Leroux(AbstractStructure):
     def terms(self) -> "list[scipy.sparse.csr_array]":
         return [self.laplacian, self.eye]
 
-    def coefficients(self, psi: Float[Array, "lanes psi"]) -> tuple[Array, Array]:
+    def coefficients(self, psi: PsiPoints) -> tuple[Array, Array]:
         tau = np.exp(-2 * psi[:, 0])
         share, complement = _shares(psi[:, 1])
         c = np.stack([tau * share, tau * complement], axis=1)
@@ -254,7 +255,7 @@ class ICAR(AbstractStructure):
     def terms(self) -> "list[scipy.sparse.csr_array]":
         return [self.scaled_precision]
 
-    def coefficients(self, psi: Float[Array, "lanes psi"]) -> tuple[Array, Array]:
+    def coefficients(self, psi: PsiPoints) -> tuple[Array, Array]:
         tau = np.exp(-2 * psi)
         return tau, (-2 * tau)[..., None]
 
@@ -304,7 +305,7 @@ class BYM2(ICAR):
     def _spatial(self) -> ICAR:
         return ICAR(self.edges, self.sites)
 
-    def coefficients(self, psi: Float[Array, "lanes psi"]) -> tuple[Array, Array]:
+    def coefficients(self, psi: PsiPoints) -> tuple[Array, Array]:
         tau = np.exp(-2 * psi[:, 0])
         share, complement = _shares(psi[:, 1])
         odds = share / complement
@@ -333,7 +334,7 @@ class Matern(AbstractStructure):
     def terms(self) -> "list[scipy.sparse.csr_array]":
         return [self.eye, self.laplacian, scipy.sparse.csr_array(self.laplacian @ self.laplacian)]
 
-    def coefficients(self, psi: Float[Array, "lanes psi"]) -> tuple[Array, Array]:
+    def coefficients(self, psi: PsiPoints) -> tuple[Array, Array]:
         square = 8 * np.exp(-2 * psi[:, 1])  # κ²
         scale = np.exp(-2 * psi[:, 0]) / (4 * np.pi)
         c = scale[:, None] * np.stack([square, np.full_like(square, 2.0), 1 / square], axis=1)

@@ -9,6 +9,7 @@ from scipy.linalg.lapack import dtbtrs
 from scipy.special import gammaln, polygamma, psi
 
 Array = np.ndarray
+Numbers = Float[Array, "..."]
 
 RefitUnits = Float[Array, "refits units"]
 RefitTimes = Float[Array, "refits times"]
@@ -101,13 +102,13 @@ def running(
     return solution.T.reshape(values.shape)
 
 
-def log_complement(share: Float[Array, "..."]) -> Float[Array, "..."]:
+def log_complement(share: Numbers) -> Numbers:
     """Compute `log(1 − share)`."""
     threshold = 1e-8  # share of a risk set below which differences of sums lose the rest
     return np.log1p(-np.where(share < 1 - threshold, share, np.nan))
 
 
-def efron(m: Float[Array, "..."], z: Float[Array, "..."]) -> Float[Array, "4 ..."]:
+def efron(m: Numbers, z: Numbers) -> Float[Array, "4 ..."]:
     """Compute `E = Σ_{l<m} log(1 − l/z)` for any m > 0, and its derivatives E_z, E_zz and E_zm; z =
     m/ρ is m or more.
 
