@@ -65,8 +65,8 @@ class Layout(Module):
     (3, 2)
     """
 
-    place: Int[Array | np.ndarray, "rows lanes"]
-    starts: Bool[Array | np.ndarray, "rows lanes"]
+    place: Int[Arrays, "rows lanes"]
+    starts: Bool[Arrays, "rows lanes"]
     inverse: Int[np.ndarray, " steps"]
     zeros: bool = static()
 

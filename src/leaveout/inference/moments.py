@@ -17,7 +17,6 @@ for entropies). Sums of features of the steps are counted in the same way.
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .._runtime.jax import Arrays
@@ -77,10 +76,10 @@ def covariance(
     posterior: StatePosterior,
     transition: Float[Array, "states states"],
     layout: Layout,
-    ends: Bool[Array | np.ndarray, "rows lanes"],
-    unit: Int[Array | np.ndarray, "rows lanes"],
+    ends: Bool[Arrays, "rows lanes"],
+    unit: Int[Arrays, "rows lanes"],
     worth: Float[Arrays, " sequences"],
-    features: Float[Array | np.ndarray, "places features"] | SparseFeatures | None = None,
+    features: Float[Arrays, "places features"] | SparseFeatures | None = None,
 ) -> Float[Array, "params params"]:
     """Compute Σ_n worth_n Cov(s_n) over the sequences.
 

@@ -359,7 +359,7 @@ class CRF(AbstractObjective):
         return jnp.asarray(self.sequence).at[index].get(mode="fill", fill_value=len(self.lengths))
 
     def _gather(
-        self, sequences: Int[Array | np.ndarray, " width"]
+        self, sequences: Int[Arrays, " width"]
     ) -> tuple[SequenceBlock, Int[Array, "rows width"]]:
         """Gather the listed sequences, one in each lane, with their places among all."""
         slots = jnp.asarray(self.slots).at[sequences].get(mode="clip").T

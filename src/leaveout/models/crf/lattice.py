@@ -39,12 +39,12 @@ class SequenceBlock(Module):
     """Sequences in rows and lanes, each from top to bottom."""
 
     layout: Layout
-    labels: Int[Array | np.ndarray, "rows lanes"]
-    ends: Bool[Array | np.ndarray, "rows lanes"]
-    unit: Int[Array | np.ndarray, "rows lanes"]  # the sequence at each place, by number
-    scores: Float[Array | np.ndarray, "rows lanes labels"] | None
+    labels: Int[Arrays, "rows lanes"]
+    ends: Bool[Arrays, "rows lanes"]
+    unit: Int[Arrays, "rows lanes"]  # the sequence at each place, by number
+    scores: Float[Arrays, "rows lanes labels"] | None
     # features of all places, one after another, dense or sparse
-    features: Float[Array | np.ndarray, "places features"] | SparseFeatures | None
+    features: Float[Arrays, "places features"] | SparseFeatures | None
     columns: ColumnFeatures | None = None  # sparse features by column
 
     @property

@@ -34,7 +34,7 @@ from ..._runtime.jax import (
 )
 from ...objectives.objective import as_stored
 
-Parameters = Mapping[str, Array | np.ndarray]
+Parameters = Mapping[str, Arrays]
 Observations = Float[np.ndarray, "steps channels"]
 Past = Float[np.ndarray, "past channels"]  # observations before a step, in the same sequence
 Row = Float[np.ndarray, " channels"]  # the observation of one step
@@ -559,7 +559,7 @@ class AbstractEmission(Module):
         """Number of states if the emission is for one number only, else None."""
         return None
 
-    def order(self, parameters: Parameters) -> Int[Array | np.ndarray, " states"]:
+    def order(self, parameters: Parameters) -> Int[Arrays, " states"]:
         """Return the canonical order of the states: by the first number of the first free parameter
         that has an axis of states.
 
@@ -582,9 +582,7 @@ class AbstractEmission(Module):
         value = np.asarray(parameters[name])
         return np.argsort(value.reshape(len(value), -1)[:, 0], kind="stable")
 
-    def permute(
-        self, parameters: Parameters, order: Int[Array | np.ndarray, " states"]
-    ) -> Parameters:
+    def permute(self, parameters: Parameters, order: Int[Arrays, " states"]) -> Parameters:
         """Put the states into another order.
 
         Parameters

@@ -317,7 +317,7 @@ class AbstractHiddenField(AbstractHiddenStates):
             self._matrix_entries if self.coupling.ndim > 1 else np.ones(self.coupling.shape, bool),
         )
 
-    def coupling_of(self, theta: PyTree) -> Array | np.ndarray:
+    def coupling_of(self, theta: PyTree) -> Arrays:
         """Return the natural coupling; the entries of a learned matrix sum to zero."""
         if not self.learned:
             return self.coupling
@@ -345,7 +345,7 @@ class AbstractHiddenField(AbstractHiddenStates):
             self.external if self.design is None else self.design @ self.external_of(theta)
         )
 
-    def pairs(self, coupling: Array | np.ndarray) -> Float[Array, "edges states states"]:
+    def pairs(self, coupling: Arrays) -> Float[Array, "edges states states"]:
         """Return φ of every edge."""
         coupling = jnp.asarray(coupling)
         edges = len(self.edges)
@@ -363,7 +363,7 @@ class AbstractHiddenField(AbstractHiddenStates):
         logs = self.emission.log_densities(self.emission_parameters(theta), data)
         return jnp.asarray(logs).reshape(-1, self.num_sites, self.num_states)
 
-    def weighted_emissions(self, weights: Array | np.ndarray, densities: Array) -> SiteStates:
+    def weighted_emissions(self, weights: Arrays, densities: Array) -> SiteStates:
         """Return the weighted emissions; zero for missing observations."""
         return self.emission.weigh(
             jnp.where(self.dense, weights.reshape(self.dense.shape), 0.0)[..., None], densities
@@ -495,9 +495,7 @@ def losses(field: AbstractHiddenField, theta: PyTree) -> Float[Array, " fields"]
 
 
 @compile_static
-def smoothed_sites(
-    field: AbstractHiddenField, theta: PyTree, weights: Array | np.ndarray
-) -> SiteStates:
+def smoothed_sites(field: AbstractHiddenField, theta: PyTree, weights: Arrays) -> SiteStates:
     sites = jnp.repeat(weights, field.num_sites) if field.drop == "field" else weights
     return marginals(
         field.weighted_emissions(sites, field.densities(theta)) + field.outside(theta),
