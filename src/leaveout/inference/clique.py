@@ -30,6 +30,9 @@ from numpy.typing import ArrayLike
 from .loopy import Messages, messages
 from .passes import MEMORY, Passes, passes
 
+Shape = tuple[int, ...]
+HostArrays = list[np.ndarray]
+
 __all__ = [
     "best",
     "draw",
@@ -291,7 +294,7 @@ def _sums(sites: ArrayLike, edges: ArrayLike, tree: Sums, level: int) -> list[Ar
     return sums_p.bind(sites, edges, tree=tree, level=level)
 
 
-def _shape_text(shape: tuple[int, ...]) -> str:
+def _shape_text(shape: Shape) -> str:
     return f"[..., {', '.join(map(str, shape))}]"
 
 
@@ -302,11 +305,11 @@ tangents_p: Primitive = Primitive("field_tangents")
 sums_p.multiple_results = tangents_p.multiple_results = True
 
 
-def _lanes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+def _lanes(*shapes: Shape) -> Shape:
     return tuple(max(sizes) if min(sizes) else 0 for sizes in zip(*shapes, strict=True))
 
 
-def _shapes(lanes: tuple[int, ...], tree: Sums) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _shapes(lanes: Shape, tree: Sums) -> tuple[Shape, Shape]:
     K = tree.num_states
     return (*lanes, tree.num_sites, K), (*lanes, tree.num_edges, K, K)
 
@@ -315,7 +318,7 @@ def _shapes(lanes: tuple[int, ...], tree: Sums) -> tuple[tuple[int, ...], tuple[
 
 
 def _numbers_first(
-    sites: np.ndarray, edges: np.ndarray | None, lanes: tuple[int, ...], tree: Sums
+    sites: np.ndarray, edges: np.ndarray | None, lanes: Shape, tree: Sums
 ) -> np.ndarray:
     """Potentials as `[numbers, lanes]`."""
     out = np.empty((tree.edges.stop, *lanes))
@@ -327,9 +330,7 @@ def _numbers_first(
     return out.reshape(tree.edges.stop, -1)
 
 
-def _lanes_first(
-    marginals: np.ndarray, lanes: tuple[int, ...], tree: Sums, edges: bool
-) -> list[np.ndarray]:
+def _lanes_first(marginals: np.ndarray, lanes: Shape, tree: Sums, edges: bool) -> HostArrays:
     if edges:
         parts = [marginals[tree.sites], marginals[tree.edges]]
     else:
@@ -350,9 +351,7 @@ def _chunks(count: int, size: int) -> list[slice]:
     return [slice(*pair) for pair in itertools.pairwise(bounds)]
 
 
-def _sums_by_passes(
-    sites: np.ndarray, edges: np.ndarray, *, tree: Sums, level: int
-) -> list[np.ndarray]:
+def _sums_by_passes(sites: np.ndarray, edges: np.ndarray, *, tree: Sums, level: int) -> HostArrays:
     lanes = _lanes(sites.shape[:-2], edges.shape[:-3])
     potentials = _numbers_first(sites, edges, lanes, tree)
     count = potentials.shape[1]
@@ -378,7 +377,7 @@ def _tangents_by_passes(
     tree: Sums,
     edges_in: bool,
     edges_out: bool,
-) -> list[np.ndarray]:
+) -> HostArrays:
     """Tangents of the marginals along changes of the potentials.
 
     Axes along which only the change is long are tangents, which share the passes of the potentials.
@@ -412,7 +411,7 @@ def _tangents_by_passes(
 # JAX
 
 
-def _eager(function: Callable[..., list[np.ndarray]]) -> Callable[..., list[Array]]:
+def _eager(function: Callable[..., HostArrays]) -> Callable[..., list[Array]]:
     """Make a function of NumPy arrays one of JAX's, outside of compiled programs."""
     return lambda *args, **params: [
         jnp.asarray(part) for part in function(*map(np.asarray, args), **params)
@@ -444,14 +443,14 @@ def _tangents_abstract(
     return [ShapedArray(shape, sites.dtype) for shape in shapes[: 1 + edges_out]]
 
 
-def _on_host(function: Callable[..., list[np.ndarray]]) -> Callable[..., Any]:
+def _on_host(function: Callable[..., HostArrays]) -> Callable[..., Any]:
     """Lowering that calls a function of NumPy arrays from a compiled program.
 
     Doubles come back as pairs of integers, which no thread's setting can round to single precision.
     """
 
     def lower(ctx: Any, *args: Any, **params: Any) -> list[Any]:
-        def call(*arrays: np.ndarray) -> list[np.ndarray]:
+        def call(*arrays: np.ndarray) -> HostArrays:
             return [
                 part.reshape(*part.shape, 1).view(np.uint32)
                 for part in function(*map(np.asarray, arrays), **params)
@@ -556,7 +555,7 @@ def _tangents_transpose(
     ]
 
 
-def _sum_repeats(array: Array, shape: tuple[int, ...]) -> Array:
+def _sum_repeats(array: Array, shape: Shape) -> Array:
     """Sum over the axes along which an operand of this shape was repeated."""
     axes = tuple(
         axis

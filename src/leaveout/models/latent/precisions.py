@@ -37,8 +37,9 @@ FIELD_PRIOR_RATE = 2.0
 # sites up to which eigenvalues are computed once, instead of a factor for each determinant
 EIGEN = 800
 Array = np.ndarray
+ValueAndSlope = tuple[Array, Array]
 PsiPoints = Float[Array, "lanes psi"]
-WithGradient = Callable[[Array], tuple[Array, Array]]  # of ψ: a value and its gradient
+WithGradient = Callable[[Array], ValueAndSlope]  # of ψ: a value and its gradient
 
 
 def natural_of(name: str, value: Array) -> Array:
@@ -58,12 +59,12 @@ def unconstrained_of(name: str, value: Array) -> Array:
 SHARES = "rho", "mixing"  # parameters between zero and one; all others are positive
 
 
-def _shares(value: Array) -> tuple[Array, Array]:
+def _shares(value: Array) -> ValueAndSlope:
     """Return a share, and one less it."""
     return scipy.special.expit(value), scipy.special.expit(-value)
 
 
-def prior_of(name: str, value: Float[Array, " lanes"], scale: float) -> tuple[Array, Array]:
+def prior_of(name: str, value: Float[Array, " lanes"], scale: float) -> ValueAndSlope:
     """Compute −log of the density of the natural parameter, and its derivative in the unconstrained
     one.
     """
@@ -92,7 +93,7 @@ class AbstractStructure(abc.ABC):
         """Matrices Q_k."""
 
     @abc.abstractmethod
-    def coefficients(self, psi: PsiPoints) -> tuple[Array, Array]:
+    def coefficients(self, psi: PsiPoints) -> ValueAndSlope:
         """Compute c and ∂c/∂ψ."""
 
     @property
@@ -155,7 +156,7 @@ class CAR(AbstractStructure):
             self.touching,
         ]
 
-    def coefficients(self, psi: PsiPoints) -> tuple[Array, Array]:
+    def coefficients(self, psi: PsiPoints) -> ValueAndSlope:
         tau = np.exp(-2 * psi[:, 0])
         rho = scipy.special.expit(psi[:, 1])
         c = np.stack([tau, -tau * rho], axis=1)
@@ -172,7 +173,7 @@ class Leroux(AbstractStructure):
     def terms(self) -> "list[scipy.sparse.csr_array]":
         return [self.laplacian, self.eye]
 
-    def coefficients(self, psi: PsiPoints) -> tuple[Array, Array]:
+    def coefficients(self, psi: PsiPoints) -> ValueAndSlope:
         tau = np.exp(-2 * psi[:, 0])
         share, complement = _shares(psi[:, 1])
         c = np.stack([tau * share, tau * complement], axis=1)
@@ -255,7 +256,7 @@ class ICAR(AbstractStructure):
     def terms(self) -> "list[scipy.sparse.csr_array]":
         return [self.scaled_precision]
 
-    def coefficients(self, psi: PsiPoints) -> tuple[Array, Array]:
+    def coefficients(self, psi: PsiPoints) -> ValueAndSlope:
         tau = np.exp(-2 * psi)
         return tau, (-2 * tau)[..., None]
 
@@ -305,7 +306,7 @@ class BYM2(ICAR):
     def _spatial(self) -> ICAR:
         return ICAR(self.edges, self.sites)
 
-    def coefficients(self, psi: PsiPoints) -> tuple[Array, Array]:
+    def coefficients(self, psi: PsiPoints) -> ValueAndSlope:
         tau = np.exp(-2 * psi[:, 0])
         share, complement = _shares(psi[:, 1])
         odds = share / complement
@@ -334,7 +335,7 @@ class Matern(AbstractStructure):
     def terms(self) -> "list[scipy.sparse.csr_array]":
         return [self.eye, self.laplacian, scipy.sparse.csr_array(self.laplacian @ self.laplacian)]
 
-    def coefficients(self, psi: PsiPoints) -> tuple[Array, Array]:
+    def coefficients(self, psi: PsiPoints) -> ValueAndSlope:
         square = 8 * np.exp(-2 * psi[:, 1])  # κ²
         scale = np.exp(-2 * psi[:, 0]) / (4 * np.pi)
         c = scale[:, None] * np.stack([square, np.full_like(square, 2.0), 1 / square], axis=1)
