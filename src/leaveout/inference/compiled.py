@@ -24,6 +24,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+Routine = Callable[..., None]
+
 # states up to which loops over them are written out; code for more takes ten seconds to compile
 WRITTEN_OUT = 8
 # a normaliser that underflows makes log Z infinite; products below `SMALL` become logarithms
@@ -118,8 +120,8 @@ class Loops(NamedTuple):
     """
 
     lanes: int
-    forward: Callable[..., None]
-    backward: Callable[..., None]
+    forward: Routine
+    backward: Routine
 
 
 @functools.cache
@@ -155,7 +157,7 @@ def loops(num_states: int) -> Loops | None:
     return None
 
 
-def _function(template: str, states: int, lanes: int) -> Callable[..., None]:
+def _function(template: str, states: int, lanes: int) -> Routine:
     """Make a template the function for a number of states and lanes."""
     lines = list(
         _written_out(template, states, lanes) if states <= WRITTEN_OUT else _looped(template)
@@ -224,9 +226,7 @@ def _looped(template: str) -> Iterator[str]:
         yield from (f"    {array}" for array in sorted(set(arrays)) if text.startswith("def "))
 
 
-def _short_chain(
-    states: int, lanes: int, forward: Callable[..., None], backward: Callable[..., None]
-) -> np.ndarray:
+def _short_chain(states: int, lanes: int, forward: Routine, backward: Routine) -> np.ndarray:
     """Return all results of the passes over a short chain of two sequences."""
     rng = np.random.default_rng(0)
     steps = 7

@@ -42,6 +42,7 @@ from ...developer import (
 )
 
 Array = np.ndarray
+SolvedFits = tuple[FloatArray, BoolArray]
 
 FIT_BATCH_ENTRIES = 2**21  # numbers in the largest array of a batch of fits (16 MiB)
 SLOW = 0.2  # largest ratio of the roots of successive decrements with an old Hessian
@@ -123,7 +124,7 @@ class AbstractLinear(AbstractLearner):
         return self.response(eta), self.response(outside)
 
     @abc.abstractmethod
-    def together(self, train: Rows) -> tuple[FloatArray, BoolArray]:
+    def together(self, train: Rows) -> SolvedFits:
         """Compute coefficients and intercepts from shared sums, and mark the fits for which these
         are inaccurate.
         """
@@ -154,7 +155,7 @@ class LeastSquares(AbstractLinear):
         else:
             self.name = "least squares, batched"
 
-    def together(self, train: Rows) -> tuple[FloatArray, BoolArray]:
+    def together(self, train: Rows) -> SolvedFits:
         place = lengths(train)
         fits, size = train.shape
         d = self.X.shape[1]
@@ -248,7 +249,7 @@ class AbstractClasses(AbstractLinear):
         with np.errstate(over="ignore"):
             return 1 / (1 + np.exp(-eta))
 
-    def together(self, train: Rows) -> tuple[FloatArray, BoolArray]:
+    def together(self, train: Rows) -> SolvedFits:
         return np.zeros((len(train), self.X.shape[1] + 1)), np.ones(len(train), bool)
 
     def solve(self, X: Features, y: Responses) -> FloatArray:
@@ -297,7 +298,7 @@ class MarginFits(AbstractClasses):
             np.full(X.shape[1], penalty), np.full(int(intercept), 0.0 if self.logistic else penalty)
         )
 
-    def together(self, train: Rows) -> tuple[FloatArray, BoolArray]:
+    def together(self, train: Rows) -> SolvedFits:
         fits, size = train.shape
         d = self.X.shape[1]
         coef = np.zeros((fits, d + 1))
@@ -360,7 +361,7 @@ class MarginFits(AbstractClasses):
         return iterate(look, propose, start)[0].theta
 
 
-def _solve_stack(matrix: NDArray, right: NDArray) -> tuple[FloatArray, BoolArray]:
+def _solve_stack(matrix: NDArray, right: NDArray) -> SolvedFits:
     """Compute `matrix⁻¹ right` for a stack; nearly singular matrices are marked, and use the
     pseudo-inverse.
 

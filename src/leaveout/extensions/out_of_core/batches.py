@@ -20,6 +20,7 @@ from jaxtyping import Float
 from ...developer import DENSE_BLOCK, describe_rows, is_mapped, map_rows, numbers, record
 
 Array = np.ndarray
+ReadRows = tuple[Array, list[Array]]
 PART_ROWS = 2**18  # number of rows in a part of an array
 INSTALL = "pip install 'leaveout[{}]'"
 
@@ -140,7 +141,7 @@ class Fragment:
 
     fragment: Any
 
-    def read(self, roles: Roles, size: int) -> Iterator[tuple[Array, list[Array]]]:
+    def read(self, roles: Roles, size: int) -> Iterator[ReadRows]:
         names = list(dict.fromkeys([*roles.features, *roles.vectors]))
         for batch in self.fragment.to_batches(
             columns=names,
@@ -153,7 +154,7 @@ class Fragment:
                 yield _columns(batch, roles)
 
 
-def _columns(batch: Any, roles: Roles) -> tuple[Array, list[Array]]:
+def _columns(batch: Any, roles: Roles) -> ReadRows:
     """Return features and other columns of some rows of Arrow."""
     x = np.empty((len(roles.features), len(batch)))
     for k, name in enumerate(roles.features):
@@ -178,7 +179,7 @@ class Frame:
 
     frame: Any
 
-    def read(self, roles: Roles, size: int) -> Iterator[tuple[Array, list[Array]]]:
+    def read(self, roles: Roles, size: int) -> Iterator[ReadRows]:
         for start in range(0, len(self.frame), size):
             if not isinstance(self.frame, pd.DataFrame):
                 yield _columns(self.frame.slice(start, size), roles)
@@ -198,7 +199,7 @@ class Slice:
     x: Array
     vectors: tuple[Array, ...]
 
-    def read(self, roles: Roles, size: int) -> Iterator[tuple[Array, list[Array]]]:
+    def read(self, roles: Roles, size: int) -> Iterator[ReadRows]:
         del roles
         for start in range(0, len(self.x), size):
             chunk = slice(start, start + size)

@@ -18,6 +18,8 @@ from ...linalg.mapped_design import MappedDesign, elsewhere
 from ...linalg.sparse_design import SparseDesign
 from ...objectives.objective import as_stored, room
 
+ColumnNames = tuple[str, ...]
+
 # absolute value beyond which products of four are beyond float64, as their inverses are
 LARGEST = 1e100
 
@@ -51,7 +53,7 @@ def times(weight: Arrays, value: Arrays) -> Arrays:
 
 def design(
     caller: str, X: ArrayLike, intercept: bool
-) -> tuple[ndarray | SparseDesign | MappedDesign | Resident, tuple[str, ...]]:
+) -> tuple[ndarray | SparseDesign | MappedDesign | Resident, ColumnNames]:
     """Return the rows, with a last column of ones if there is an intercept, and the names of the
     columns.
     """
@@ -101,18 +103,18 @@ def check_range(caller: str, names: Sequence[str], largest: Float[ndarray, " col
         )
 
 
-def by_name(rows: Any, names: tuple[str, ...]) -> dict[str, ndarray]:
+def by_name(rows: Any, names: ColumnNames) -> dict[str, ndarray]:
     """Return the columns of rows in memory."""
     if isinstance(rows, np.ndarray):
         return dict(zip(names, rows.T, strict=False))
     return {}
 
 
-def _default_names(count: int) -> tuple[str, ...]:
+def _default_names(count: int) -> ColumnNames:
     return tuple(f"x{j}" for j in range(count))
 
 
-def _check_finite(caller: str, name: str, array: Any, columns: tuple[str, ...]) -> None:
+def _check_finite(caller: str, name: str, array: Any, columns: ColumnNames) -> None:
     if not scipy.sparse.issparse(array) and not isinstance(array, np.ndarray):
         if is_finite(array):
             return
@@ -156,9 +158,7 @@ def _with_ones(array: Any, intercept: bool) -> ndarray | SparseDesign | MappedDe
     return design
 
 
-def new_rows(
-    caller: str, X: Any, names: tuple[str, ...], intercept: bool
-) -> ndarray | SparseDesign:
+def new_rows(caller: str, X: Any, names: ColumnNames, intercept: bool) -> ndarray | SparseDesign:
     """Read other rows of a model whose columns are called `names`.
 
     The columns of a DataFrame are found by their names, in any order and among others. They are

@@ -37,6 +37,7 @@ FIELD_PRIOR_RATE = 2.0
 # sites up to which eigenvalues are computed once, instead of a factor for each determinant
 EIGEN = 800
 Array = np.ndarray
+ParameterNames = tuple[str, ...]
 ValueAndSlope = tuple[Array, Array]
 PsiPoints = Float[Array, "lanes psi"]
 WithGradient = Callable[[Array], ValueAndSlope]  # of ψ: a value and its gradient
@@ -85,7 +86,7 @@ class AbstractStructure(abc.ABC):
 
     edges: Int[Array, "edges 2"]
     sites: int
-    names: ClassVar[tuple[str, ...]] = ("sd", "mixing")
+    names: ClassVar[ParameterNames] = ("sd", "mixing")
 
     @property
     @abc.abstractmethod
@@ -139,7 +140,7 @@ class AbstractStructure(abc.ABC):
 class CAR(AbstractStructure):
     """Conditional autoregression: each site about ρ times the mean of its neighbours."""
 
-    names: ClassVar[tuple[str, ...]] = ("sd", "rho")
+    names: ClassVar[ParameterNames] = ("sd", "rho")
 
     def __post_init__(self) -> None:
         alone = np.flatnonzero(self.touching.sum(1) == 0)
@@ -198,7 +199,7 @@ def _solver(matrix: "scipy.sparse.csr_array", constraint: Array) -> Solver:
 class ICAR(AbstractStructure):
     """R* / σ², of variance about σ²."""
 
-    names: ClassVar[tuple[str, ...]] = ("sd",)
+    names: ClassVar[ParameterNames] = ("sd",)
 
     def __post_init__(self) -> None:
         if not len(self.edges):
@@ -282,7 +283,7 @@ class ICAR(AbstractStructure):
 class BYM2(ICAR):
     """Field of which a share φ of the variance is spatial; the latent variables are x, then u."""
 
-    names: ClassVar[tuple[str, ...]] = ("sd", "mixing")
+    names: ClassVar[ParameterNames] = ("sd", "mixing")
 
     @property
     def constraint(self) -> Array:
@@ -329,7 +330,7 @@ class BYM2(ICAR):
 class Matern(AbstractStructure):
     """Matérn field with precision ∝ (κ²I + R)², of smoothness one on a grid."""
 
-    names: ClassVar[tuple[str, ...]] = ("sd", "range")
+    names: ClassVar[ParameterNames] = ("sd", "range")
 
     @property
     def terms(self) -> "list[scipy.sparse.csr_array]":
