@@ -53,7 +53,7 @@ from .hessian_products import (
 )
 from .newton import Flat, Matrix, Minimisation, minimise, scaled_flat, with_flat
 from .null_space import unseen_directions
-from .quadratic import Quadratic
+from .quadratic import LocalQuadratic
 from .starts import (
     STARTS,
     Minima,
@@ -127,7 +127,7 @@ class Fit(Module, PrintedResult):
         √(gᵀH⁻¹g).
     result : int
         A code of `RESULTS`.
-    quadratic : Quadratic
+    quadratic : LocalQuadratic
         F about θ̂, which refits step in.
     minima : Minima
         Distinct minima that the starts of `fit` reached, this one first.
@@ -152,7 +152,7 @@ class Fit(Module, PrintedResult):
     2
     """
 
-    quadratic: Quadratic
+    quadratic: LocalQuadratic
     value: Float[Array, ""]
     gradient: Vector
     decrement: Float[Array, ""]
@@ -891,7 +891,7 @@ def _build_anchor(
     result = RESULTS.successful if decrement <= WARN else RESULTS.not_converged
     minima = alone(value, theta)
     return Fit(
-        Quadratic(objective, theta, *parts),
+        LocalQuadratic(objective, theta, *parts),
         value,
         gradient,
         np.asarray(decrement),

@@ -26,7 +26,7 @@ from .newton import Matrix
 Array = np.ndarray
 
 
-class Quadratic(Module):
+class LocalQuadratic(Module):
     """F to second order about θ̂, with coordinates in which its Hessian H is the identity.
 
     If H is too large to be formed, `factor` is None, `whitener` is a diagonal, and every solve is

@@ -21,7 +21,7 @@ from ..objectives.contiguous_folds import runs
 from ..objectives.objective import RefitPoints, float64
 from ..optimize.fit import Fit
 from ..optimize.newton import LARGE_NUM_PARAMETERS
-from ..optimize.quadratic import Quadratic
+from ..optimize.quadratic import LocalQuadratic
 from ..optimize.starts import SAME_MINIMUM, START_ROUNDING
 from ..plans.plan import RefitRows
 
@@ -136,7 +136,7 @@ def _promising(fit: Fit, rows: RefitRows) -> RefitMarks:
 
 
 def _descend(
-    F: Functions, scale: Quadratic | Root, start: RefitPoints, lanes: Array, most: int
+    F: Functions, scale: LocalQuadratic | Root, start: RefitPoints, lanes: Array, most: int
 ) -> LaneState:
     """Take steps down from `start` for some refits, by at most so many gradients."""
     resolved_fall = 1e-12  # predicted fall, relative to F, that float64 does not resolve
