@@ -168,7 +168,6 @@ def test_what_has_no_sandwich():
     refused = [
         (ValueError, "kind must be one of 'nonrobust', 'HC0'", dict(kind="white")),
         (ValueError, "groups goes with kind='cluster'", dict(kind="cluster")),
-        (ValueError, "groups goes with kind='cluster'", dict(groups=SITE)),
         (
             ValueError,
             "small_sample must be one of 'stata'",
@@ -640,3 +639,14 @@ def test_tables_say_what_they_are_and_fit_on_a_line():
     assert "clusters           none" in str(lo.covariance(fit).summary().round(2))
     both = lo.covariance(fit, "cluster", groups=np.c_[SITE, np.arange(N) % 23])
     assert "30 and 23 of two ways" in str(both) and "degrees of freedom 22" in str(both)
+
+
+def test_groups_without_a_kind_are_clusters():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2))
+    fit = lo.fit(lo.GLM(X, X[:, 0] + rng.normal(size=60), "squared"))
+    group = np.arange(60) // 3
+    np.testing.assert_array_equal(
+        lo.covariance(fit, groups=group), lo.covariance(fit, "cluster", groups=group)
+    )
+    assert "cluster" in str(fit.covariance(groups=group))

@@ -135,10 +135,10 @@ def covariance(
     of exact refits, each of which leaves out a unit or a group, times (G − 1)/G, and is for every
     model. No covariance includes the bias of a penalty.
 
-    By default the type is that of the model's field: for a fit of a host the host's own; for
-    likelihoods of regressions, Cox and mixed models without a penalty the model-based one, as in R,
-    and for those of one chain or field, whose units have no gradients of their own; else, as under
-    a ridge, "HC0". The printed head names it.
+    With `groups` the default is "cluster". Without, it is that of the model's field: for a fit of a
+    host the host's own; for likelihoods of regressions, Cox and mixed models without a penalty the
+    model-based one, as in R, and for those of one chain or field, whose units have no gradients of
+    their own; else, as under a ridge, "HC0". The printed head names it.
 
     Parameters
     ----------
@@ -237,6 +237,8 @@ def covariance(
     )
     without("covariance", fit.objective)
     host = fit.host_errors
+    if kind is None and groups is not None and (host is None or host.groups is None):
+        kind = "cluster"
     if kind is not None or host is None or cases:
         return _of_kind(fit, _usual_type(fit) if kind is None else kind, options)
     names = [

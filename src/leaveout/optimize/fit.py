@@ -229,7 +229,8 @@ class Fit(Module, PrintedResult):
         Parameters
         ----------
         kind : str, optional
-            Such as "HC3", "cluster" or "jackknife"; by default that of the model's field.
+            Such as "HC3", "cluster" or "jackknife"; by default "cluster" with `groups`, else that
+            of the model's field.
         groups : array_like, `[units]`, optional
             The labels of the clusters.
         **options
