@@ -413,3 +413,41 @@ def test_a_reader_may_choose_the_colours(served):
     page.goto(address + "choosing.html")
     page.wait_for_selector("body[data-md-color-scheme=slate]")  # it is remembered
     page.close()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_calls_on_one_page(tmp_path, monkeypatch):
+    """Every call of README's table runs, on data of its names."""
+    import numpy as np
+    import pandas as pd
+    import statsmodels.formula.api as smf
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GridSearchCV
+
+    import leaveout as lo
+
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(240, 2)), columns=["age", "dose"])
+    table = table.assign(site=np.arange(240) % 24, y=table.age + rng.normal(size=240))
+    table["ill"] = (table.y > 0) * 1.0
+    X, y = table[["age", "dose"]].to_numpy(), table.ill.to_numpy()
+    fits = [
+        lo.fit(lo.GLM(f"ill ~ age {sign} dose", table, "logistic", lo.penalties.Ridge(0.1)))
+        for sign in "+*"
+    ]
+    estimates = [lo.cross_validate(each, lo.leave_one_out(), metric="auc") for each in fits]
+    given = {
+        **{"lo": lo, "GridSearchCV": GridSearchCV, "table": table, "X": X, "y": y},
+        **{"fit": fits[0], "cv": estimates[0], "cv_large": estimates[1], "X_new": table[:3]},
+        "other": lo.fit(lo.GLM("y ~ age + dose", table, "squared")),
+        "counts": rng.poisson(np.where(np.arange(240) // 40 % 2, 2, 9)),
+        "model": LogisticRegression(tol=1e-9).fit(X, y),
+        "result": smf.ols("y ~ age + dose", table).fit(),
+    }
+    page = (ROOT / "README.md").read_text().split("## The calls, on one page")[1]
+    calls = re.findall("`([^`]+)`", page.split("\n## ")[0])
+    assert len(calls) > 30
+    for call in calls:
+        eval(call, dict(given))

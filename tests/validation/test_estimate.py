@@ -657,3 +657,8 @@ def test_small_errors_of_a_fit_that_all_but_interpolates_are_not_flagged():
     assert not estimate.flagged().size
     exact = y - lo.cross_predict(fit, lo.leave_one_out())
     np.testing.assert_allclose(estimate.per_unit(), exact**2 / 2, rtol=1e-6)
+
+
+def test_folds_of_the_future_are_not_drawn():
+    cv = made(lo.leave_future_out(60, start=40))
+    assert np.isnan(cv.monte_carlo_error) and "random folds" not in str(cv)

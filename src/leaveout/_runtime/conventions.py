@@ -69,7 +69,7 @@ def conventional(function: Callable[P, T]) -> Callable[P, T]:
         if len(args) > num_positions:
             names = ", ".join(f"{name}=" for name in named)
             ways = f"name the others, such as {names}"
-            if hasattr(args[0], "get_params"):
+            if hasattr(args[0], "get_params") and "estimator" not in parameters:
                 ways = "lo.from_sklearn(estimator, X, y) makes a fit of an estimator, lo.sklearn.cross_validate takes it"
             elif name == "compare":
                 ways = "estimates have names, compare({'a': first, 'b': second})"
@@ -107,7 +107,8 @@ def _answer(word: str, parameters: Iterable[str]) -> str:
     answers = words()["arguments"] | {
         word: f"it is {name}=" for word, name in ours.items() if name in parameters
     }
-    return nearest(word, answers) or f"there are {', '.join(f'{name}=' for name in parameters)}"
+    names = [f"{name}=" for name in parameters if name != "self"]
+    return nearest(word, answers) or f"there are {', '.join(names)}"
 
 
 def lacking_attribute(kind: type, name: str) -> AttributeError:

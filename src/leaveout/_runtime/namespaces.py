@@ -64,7 +64,10 @@ def attach(module: str, file: str, for_users: bool = True) -> Any:
 
     def hand_out(name: str) -> Any:
         if name not in homes:
-            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+            places = {word: f": it is {word}" for word in names}
+            raise AttributeError(
+                f"module {module!r} has no attribute {name!r}{nearest(name, places)}"
+            )
         home = _import(homes[name], package)
         if name in vars(home):
             value = vars(home)[name]

@@ -237,7 +237,7 @@ def covariance(
     )
     without("covariance", fit.objective)
     host = fit.host_errors
-    if kind is None and groups is not None and (host is None or host.groups is None):
+    if kind is None and groups is not None and getattr(host, "groups", None) is None:
         kind = "cluster"
     if kind is not None or host is None or cases:
         return _of_kind(fit, _usual_type(fit) if kind is None else kind, options)

@@ -3,7 +3,10 @@
 The covariance is that of `covariance`, of the kind that is usual in the model's field.
 """
 
+from typing import Any
+
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from .._runtime.headed_table import HeadedTable
 from ..models.glm.active_coefficients import kinks
@@ -21,12 +24,12 @@ def coefficients(fit: Fit) -> pd.Series:
     return pd.Series(values, pd.Index(parameters.names), name="coef")
 
 
-def summary(fit: Fit, level: float) -> HeadedTable:
+def summary(fit: Fit, level: float, kind: Any, groups: ArrayLike | None) -> HeadedTable:
     """Tabulate the natural parameters of a fit with the standard errors of its field; without any
     where a penalty holds some at its kinks.
     """
-    if kinks(fit.objective) is None:
-        return covariance(fit).summary(level)
+    if kind is not None or groups is not None or kinks(fit.objective) is None:
+        return covariance(fit, kind, groups=groups).summary(level)
     table = HeadedTable(pd.DataFrame(coefficients(fit)))
     table.heading = [("standard errors", "none: the penalty holds parameters at its kinks")]
     return table

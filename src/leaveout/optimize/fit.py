@@ -188,13 +188,20 @@ class Fit(Module, PrintedResult):
         return provided("fit_answers").coefficients(self)
 
     @conventional
-    def summary(self, level: float = 0.95) -> "HeadedTable":
-        """Tabulate the natural parameters with the standard errors of the model's field.
+    def summary(
+        self, level: float = 0.95, *, kind: str | None = None, groups: ArrayLike | None = None
+    ) -> "HeadedTable":
+        """Tabulate the natural parameters with the standard errors of the model's field, or of
+        another kind.
 
         Parameters
         ----------
         level : float, default 0.95
             The coverage of the intervals.
+        kind : str, optional
+            Standard errors of another kind, such as "HC3" or "cluster", as in `covariance`.
+        groups : array_like, `[units]`, optional
+            The labels of the clusters.
 
         Returns
         -------
@@ -205,7 +212,7 @@ class Fit(Module, PrintedResult):
 
         See Also
         --------
-        covariance : Standard errors of other kinds, which have `summary()` too.
+        covariance : The covariance of each kind, which has `summary()` too.
 
         Examples
         --------
@@ -219,7 +226,7 @@ class Fit(Module, PrintedResult):
         x0          0.9   0.2646 3.402
         intercept   0.9    0.495 1.818
         """
-        return provided("fit_answers").summary(self, level)
+        return provided("fit_answers").summary(self, level, kind, groups)
 
     def covariance(
         self, kind: str | None = None, *, groups: ArrayLike | None = None, **options: Any
@@ -250,6 +257,7 @@ class Fit(Module, PrintedResult):
         """
         return provided("covariance").covariance(self, kind, groups=groups, **options)
 
+    @conventional
     def predict(
         self, X_new: Any, kind: str | None = None, *, offset: ArrayLike | None = None
     ) -> Any:

@@ -521,7 +521,7 @@ class Estimate(PrintedResult):
         times = np.bincount(index, minlength=n)
         total = np.bincount(index, losses, n)
         # plans with buffers, or of the future, have no random folds
-        dropped = np.any(~plan.held & (plan.weight == 0))
+        dropped = np.any(~plan.held & (plan.weight == 0)) or (plan.serial and plan.rng is None)
         if times.max(initial=0) < 2 or dropped or _leaves_out_all_sets(plan):
             return float("nan")
         # without refit k a unit's average is (total − loss) / (times − 1), and a unit that only k
