@@ -194,10 +194,10 @@ def opponents(
 
     How far each, and `Exact`, is from the optimum.
     """
-    away = lambda found: np.median(np.linalg.norm((found - optimum) @ fit.factor, axis=1))
-    plain, whitened = np.eye(fit.num_params), np.linalg.inv(np.asarray(fit.factor)).T
+    away = lambda found: np.median(np.linalg.norm((found - optimum) @ fit.quadratic.factor, axis=1))
+    plain, whitened = np.eye(fit.num_params), np.linalg.inv(np.asarray(fit.quadratic.factor)).T
     _, optimum = lbfgs_refits(fit, plan, whitened, 1e-10)
-    moved = np.median(np.linalg.norm((optimum - raveled(fit.theta)) @ fit.factor, axis=1))
+    moved = np.median(np.linalg.norm((optimum - raveled(fit.theta)) @ fit.quadratic.factor, axis=1))
     rows = [
         common
         | {"refit": "Exact, 20 folds", "off the optimum": away(optima(fit, plan)), "moved": moved}

@@ -225,7 +225,7 @@ def refitted(
 
     def refit(place: np.ndarray, w: np.ndarray) -> scipy.optimize.OptimizeResult:
         if not large:
-            return down(place, w, 1e-6, fit.whitener.T)
+            return down(place, w, 1e-6, fit.quadratic.whitener.T)
         found = down(place, w, 1e-6, coordinates(hmm, place, w), 100)
         while not found.ended:
             found = down(found.x, w, 1e-6, coordinates(hmm, found.x, w), 100)

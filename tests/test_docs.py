@@ -399,7 +399,7 @@ def test_the_site_is_gone_through_by_keys(served):
     page.wait_for_selector(".md-search-result__link")
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
-    page.wait_for_url("**/failures.html*")
+    page.wait_for_url("**/validation.html*")
     page.close()
 
 

@@ -196,5 +196,5 @@ def test_far_refits_of_a_network_are_as_near_to_refits_as_they_say(network, refi
             )
             off = abs(found.losses[plan.refit == fold].sum() - float(np.sum(each)))
             assert off <= found.error[fold] + 1e-9
-            lengths.append(np.linalg.norm((vector - network.vector) @ network.factor))
+            lengths.append(np.linalg.norm((vector - network.vector) @ network.quadratic.factor))
     assert max(lengths) > 5  # F falls by several units: far from quadratic
