@@ -248,8 +248,8 @@ def test_a_refit_whose_sites_leave_a_coefficient_open_has_no_loss(family, refit)
     plan = lo.from_splits([(np.setdiff1d(np.arange(30), some), some) for some in out], 30)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        table = lo.cross_validate(fit, plan, strategy=refit).table()
-    lost = table.refit.isin([0, 2])
+        table = lo.cross_validate(fit, plan, strategy=refit).table().query("refit >= 0")
+    lost = table.refit != 1
     assert (table.result[lost] == "undetermined").all() and table.loss[lost].isna().all()
     assert (table.result[~lost] == "successful").all() and table.loss[~lost].notna().all()
 
