@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import leaveout as lo
+from leaveout.validation.estimate import Repetition
 from tests.oracles.exact import squares_truth
 from tests.problems.tally import judged
 
@@ -86,8 +86,8 @@ def test_a_number_without_a_truth_is_wrong(known):
 
 def test_an_alarm_of_the_audit_about_a_right_loss_is_false(known):
     cv, truth = known
-    audit = pd.DataFrame({"refit": [2], "beyond": [True]})
-    assert counts(replace(cv, audit=audit), truth) == (4, 0, 1, 0)
+    alarm = Repetition(2, "drawn", 1.0, 1.0, 0.0, 0.0, beyond=True)
+    assert counts(replace(cv, repetitions=(alarm,)), truth) == (4, 0, 1, 0)
 
 
 def test_a_missing_loss_is_a_refusal_unless_the_truth_hangs_on_a_tolerance(known):

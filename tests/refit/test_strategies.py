@@ -35,6 +35,7 @@ def refit_by_host(X, y, seen, weight=None):
 @pytest.mark.parametrize("num_classes", [2, 4])
 @pytest.mark.parametrize("counts", [False, True])
 @pytest.mark.parametrize("p", [4, 600])
+@pytest.mark.slow_for("600-True-4", "600-False-4")
 def test_rows_of_balanced_classes_are_as_scikit_learn_refits_them(num_classes, counts, p):
     X, y = table(num_classes, p=p)
     weight = np.random.default_rng(1).integers(1, 3, len(y)) * 1.0 if counts else None
