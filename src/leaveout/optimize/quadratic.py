@@ -94,9 +94,11 @@ class LocalQuadratic(Module):
     @cached_on
     def predictors(self) -> Predictors | None:
         """The model as data with a dense penalty, if H is formed; else None."""
+        if self.factor is None:
+            return None
         model = self.predictor_data
-        if self.factor is None or model is None or isinstance(model.penalty, np.ndarray):
-            return None if self.factor is None else model
+        if model is None or isinstance(model.penalty, Array):
+            return model
         return replace(model, penalty=model.penalty.toarray())
 
     @float64
