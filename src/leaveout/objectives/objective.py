@@ -32,7 +32,7 @@ from .._runtime.jax import (
     static,
 )
 from .._runtime.results import kind_of
-from ..data.arrays import Names, TransformedResponse, match_labels, numbers, on_device
+from ..data.arrays import Names, TransformedResponse, count, match_labels, numbers, on_device
 from ..linalg.design import Predictors
 from ..linalg.device_design import is_finite
 
@@ -999,16 +999,13 @@ class Objective(AbstractObjective):
             raise TypeError(
                 f"Objective: loss must be a function of (theta, weights); got {type(loss).__name__}."
             )
-        if int(num_units) != num_units or num_units < 2:
-            raise ValueError(
-                f"Objective: num_units must be a whole number, 2 or more; got {num_units}."
-            )
+        size = count("Objective: num_units", num_units, 2)
         if dependence not in DEPENDENCE:
             raise ValueError(
                 f"Objective: dependence must be one of {', '.join(map(repr, DEPENDENCE))}; got {dependence!r}."
             )
         self.loss_function = loss
-        self.size = int(num_units)
+        self.size = size
         self.score_function = score
         self.dependence = dependence
 

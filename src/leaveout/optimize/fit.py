@@ -708,6 +708,7 @@ def anchor(
     *,
     throw: bool = True,
     curvature: HessianForm = "auto",
+    damping: float = 0.0,
 ) -> Fit:
     """Make a `Fit` at parameters that were found elsewhere.
 
@@ -725,6 +726,10 @@ def anchor(
         Whether a decrement above 1 raises an error rather than a warning.
     curvature : {"auto", "dense", "products", "rows"}, default: "auto"
         As in `fit`.
+    damping : float, default: 0
+        A number that is added to the diagonal of H, in unconstrained parameters, where H is
+        indefinite as far from a minimum. Every step from the fit then uses H + damping · I in place
+        of H; F itself, and so refits to the end, are as without.
 
     Returns
     -------
@@ -734,7 +739,10 @@ def anchor(
     Raises
     ------
     ValueError
-        If `theta` is not stationary: its decrement is above 1.
+        If `theta` is not stationary: its decrement is above 1. If `damping` is negative, or the
+        model is one of linear predictors, whose proofs need H itself.
+    IndefiniteHessianError
+        If H + damping · I is not positive definite.
 
     See Also
     --------
@@ -749,7 +757,9 @@ def anchor(
     >>> bool(fit.decrement < 1e-8)
     True
     """
-    fitted, remainder = standing(objective, theta, curvature)
+    if damping:
+        _check_damping(objective, damping)
+    fitted, remainder = standing(objective, theta, curvature, damping)
     if remainder > WARN:
         message = describe_distance(objective, remainder)
         if remainder > REFUSE and throw:
@@ -761,7 +771,10 @@ def anchor(
 
 @float64
 def standing(
-    objective: AbstractObjective, theta: PyTree, curvature: HessianForm = "auto"
+    objective: AbstractObjective,
+    theta: PyTree,
+    curvature: HessianForm = "auto",
+    damping: float = 0.0,
 ) -> tuple[Fit, float]:
     """Return the fit at a θ found elsewhere, and its decrement."""
     full_model = dual_form(_check_objective(objective, "anchor"), curvature, "anchor")
@@ -775,13 +788,29 @@ def standing(
     def make(model: AbstractObjective) -> Fit:
         leaves = stored_leaves(model.parameters.unconstrained(theta))
         if _by_products(model, leaves, curvature, "anchor"):
+            if damping:
+                raise ValueError(
+                    f"anchor: damping={damping:g} is added to the diagonal of H, which is not formed here; "
+                    'curvature="dense" forms it.'
+                )
             flat = None
         else:
             flat = _known_flat(model, leaves)
-        return anchored_at(model, leaves, "anchor", flat)
+        return anchored_at(model, leaves, "anchor", flat, damping)
 
     fitted = _without_cancellation(objective, make)
     return fitted, max(float(fitted.decrement), np.sqrt(2 * fallen))
+
+
+def _check_damping(objective: AbstractObjective, damping: float) -> None:
+    """Raise unless steps of this model may use another matrix than H."""
+    if not (np.isfinite(damping) and damping > 0):
+        raise ValueError(f"anchor: damping must be 0 or a positive number; got {damping!r}.")
+    if isinstance(objective, AbstractLinearPredictor):
+        raise ValueError(
+            f"anchor: damping={damping:g}, but proofs for {kind_of(objective)} need H itself. Its H is indefinite at "
+            "no θ, unless the loss is not convex; lo.penalties.Ridge(...) keeps it away from singular."
+        )
 
 
 def describe_distance(objective: AbstractObjective, remainder: float) -> str:
@@ -835,14 +864,21 @@ def column_curvature(objective: Any) -> HessianForm:
     return "products"
 
 
-def anchored_at(objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat | None) -> Fit:
+def anchored_at(
+    objective: AbstractObjective,
+    theta: PyTree,
+    caller: str,
+    flat: Flat | None,
+    damping: float = 0.0,
+) -> Fit:
     """Fit at θ without the directions that are known to be flat.
 
     By Hessian products if `flat` is None.
     """
     theta = map_arrays(np.asarray, theta)
     if flat is not None:
-        return _build_fit(objective, theta, _evaluate_curvature(objective, theta, caller, flat))
+        result = _evaluate_curvature(objective, theta, caller, flat, damping)
+        return _build_fit(objective, theta, result)
     F = function(objective, theta)
     vector = np.asarray(ravel(theta))
     value, gradient = F.look(vector)
@@ -854,13 +890,13 @@ def anchored_at(objective: AbstractObjective, theta: PyTree, caller: str, flat: 
 
 
 def _evaluate_curvature(
-    objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat
+    objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat, damping: float = 0.0
 ) -> StepResult:
-    """Compute F at θ, its gradient, and a factor of its Hessian."""
+    """Compute F at θ, its gradient, and a factor of its Hessian, damped."""
     F = function(objective, theta)
     vector = np.asarray(ravel(theta))
     (value, gradient) = F.look(vector)
-    hessian = F.hessian(vector)
+    hessian = F.hessian(vector) + damping * np.eye(len(vector))
     check_finite(objective, theta, caller, value, gradient, hessian)
     null_space = as_stored(scaled_flat(flat, hessian))
     # F depends on these directions, but the host's fit ignores them

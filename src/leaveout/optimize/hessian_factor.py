@@ -6,7 +6,7 @@ from .._runtime.jax import PyTree
 from .._runtime.results import kind_of
 from ..linalg.curvature import Curvature
 from ..objectives.batch_functions import Function
-from ..objectives.objective import AbstractObjective, as_stored
+from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, as_stored
 from .hessian_products import Scaling, least_curvature, scaling, whitened_null_space
 from .newton import LARGE_NUM_PARAMETERS, Flat
 
@@ -33,11 +33,20 @@ def cholesky(hessian: Array, objective: AbstractObjective, theta: PyTree, caller
     curvature = Curvature.of(hessian, 0.0)
     if curvature.definite and values[0] > 1e-13 * len(hessian):
         return curvature.factor
-    raise indefinite(objective, theta, caller, float(values[0]), vectors[:, 0])
+    remedy = ""
+    if caller == "anchor" and not isinstance(objective, AbstractLinearPredictor):
+        shift = -np.linalg.eigvalsh(hessian)[0]
+        remedy = f" A damping= larger by {shift:.3g} makes the matrix of the steps definite."
+    raise indefinite(objective, theta, caller, float(values[0]), vectors[:, 0], remedy)
 
 
 def indefinite(
-    objective: AbstractObjective, theta: PyTree, caller: str, least: float, vector: Array
+    objective: AbstractObjective,
+    theta: PyTree,
+    caller: str,
+    least: float,
+    vector: Array,
+    remedy: str = "",
 ) -> IndefiniteHessianError:
     names = objective.parameters.names()
     if len(names) != len(vector):
@@ -51,6 +60,7 @@ def indefinite(
         f"{caller}: the Hessian of {kind_of(objective)} at theta is not positive definite: its smallest eigenvalue "
         f"(the diagonal scaled to about one) is {least:.2g}, along {dominant}. Constant or collinear columns and separated "
         "classes do this; so does a saddle. Drop a column, add a penalty (a prior), fit longer, or start elsewhere."
+        f"{remedy}"
     )
     return IndefiniteHessianError(
         f"{message} {far_out(objective) or objective.parameters.warning(theta)}".rstrip()
