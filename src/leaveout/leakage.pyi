@@ -14,6 +14,7 @@ from .extensions.leakage._estimate import leakage_corrected as leakage_corrected
 from .extensions.leakage._injection import InjectedSplits as InjectedSplits, Injection as Injection
 from .extensions.leakage._leakage_report import leakage_report as leakage_report
 from .extensions.leakage._linkage import Linkage as Linkage
+from .extensions.leakage._mixture import Mixture as Mixture, mixture as mixture
 from .extensions.leakage._models import RecordLeakage as RecordLeakage, SplitLeakage as SplitLeakage
 from .extensions.leakage._report_result import LeakageReport as LeakageReport
 from .extensions.leakage._result import LeakageResult as LeakageResult

@@ -61,7 +61,9 @@ class RecordLeakage:
     Parameters
     ----------
     p_train, p_test : float or array_like, `[folds]`
-        The shares.
+        The shares in the folds of `cv=`, which are five of several clusters each by default. The
+        rates of single clusters, as those of the source document, go with
+        `cv=LeaveOneGroupOut()`.
 
     Raises
     ------
@@ -103,8 +105,11 @@ class RecordLeakage:
         for name, p in (("p_train", self.p_train), ("p_test", self.p_test)):
             p = np.asarray(p, float)
             if p.ndim and len(p) != len(folds):
+                remedy = ""
+                if len(p) == len(np.unique(folds[0].clusters)):
+                    remedy = " These are as many as the clusters: cv=LeaveOneGroupOut() leaves out each of them."
                 raise ValueError(
-                    f"RecordLeakage: {name} must be one number, or one for each of {len(folds)} folds; got {len(p)}."
+                    f"RecordLeakage: {name} must be one number, or one for each of {len(folds)} folds; got {len(p)}.{remedy}"
                 )
             fold_shares.append(np.broadcast_to(p, len(folds)))
         p_train, p_test = fold_shares
