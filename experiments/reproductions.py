@@ -33,7 +33,10 @@ SHORT = {
 
 def made(name: str) -> str:
     record = kept(name)
-    return f"*`{record['command']}`, {record['date']}, {record['seconds']} s.*"
+    words = f"*`{record['command']}`, {record['date']}, {record['seconds']} s"
+    if "commit" in record:
+        words += f" ({record['processor seconds']} s of processors), commit {record['commit']}"
+    return f"{words}.*"
 
 
 def told(name: str, *keys: str) -> Any:
