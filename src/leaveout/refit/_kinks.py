@@ -150,6 +150,10 @@ class Active:
         with np.errstate(invalid="ignore"):
             return (norms.lengths(theta) > np.multiply.outer(radius, np.sqrt(reach.groups))).all(1)
 
+    def holds(self, key: Key) -> bool:
+        """Whether these are its active parameters and their signs."""
+        return key[:2] == (tuple(self.place.tolist()), tuple(self.sign.tolist()))
+
     def may_release(
         self, gradient: Array, error: Array, least: Array, most: Array, kappa: Array | float = 1.0
     ) -> Bool[Array, "... held"]:
@@ -188,6 +192,32 @@ class Active:
         """Norms √(x_jᵀWx_j), no less than ‖X_SᵀWx_j‖_{H⁻¹}."""
         x = self.full_model.smooth.design.x
         return np.sqrt(np.einsum("n,nj,nj->j", self.weighted_curvature, x, x)[self.held])
+
+    @functools.cached_property
+    def is_settled(self) -> Bool[Array, " held"]:
+        """Held parameters at the edge of their gates that no refit on the active ones releases.
+
+        Their columns are sums of active ones, exactly, so that ∇_jL is −Σ ±a in every refit.
+        """
+        out = np.zeros(len(self.held), bool)
+        edges = self.gates
+        columns = np.flatnonzero(
+            self.may_release(self.gradient, self.tie + self.gradient_rounding, *edges)
+        )
+        if self.groups is not None or self.full_model.ridge.any() or not columns.size:
+            return out
+        share = np.rint(self.anchor.root.T @ self.cross_curvature(columns))
+        involved = share.any(1)
+        x = self.full_model.smooth.design.x
+        active_columns = x[:, self.place[involved]]
+        is_sum = (active_columns @ share[involved] == x[:, self.held[columns]]).all(0)
+        is_whole = (active_columns == np.rint(active_columns)).all()
+        is_exact = is_whole | (np.abs(share).sum(0) == 1)
+        scale = float(self.full_model.slope.max()) or 1.0
+        pull = -(self.sign * self.full_model.slope[self.place] / scale) @ share
+        low, high = (edge[columns] / scale for edge in edges)
+        out[columns] = is_exact & is_sum & (low <= pull) & (pull <= high)
+        return out
 
     @functools.cached_property
     def gradient_rounding(self) -> PerHeld:
@@ -325,6 +355,7 @@ class Conditions:
             )
             return
         excess = np.maximum(held[0] - (gradient - error), gradient + error - held[1])
+        excess[:, self.active_fit.is_settled[columns]] = 0.0
         tie = self.active_fit.tie[columns]
         tie_factor = 1e3  # ties within which an error is that of rounding, and counts among them
         may_move = ~(excess <= np.where(error <= tie_factor * tie, np.maximum(tie, 2 * error), tie))
@@ -521,10 +552,19 @@ class Conditions:
             )
         return total, size
 
+    def num_undecided(self, lane: int) -> int:
+        """Number of kinks and bounds at which a refit may hold or release a parameter."""
+        _, _, gradient, error, low, high = self.joining[self.joining[:, 0] == lane].T
+        theta = self.theta[lane, self.active_fit.limited_parameters]
+        reach = self.radius[lane] * self.active_fit.spread[self.active_fit.limited_parameters]
+        (floor, ceiling) = self.active_fit.segment
+        crossed = theta - floor <= reach, ceiling - theta <= reach
+        return int(np.sum(crossed) + np.sum([gradient - error <= low, gradient + error >= high]))
+
     def required_parameters(self, lane: int) -> Key | None:
         """Active parameters by the conditions at the centre of a refit.
 
-        None if they are those of the fit.
+        Those that cannot be decided count as moving if no others do. None if there are none.
         """
         active_fit = self.active_fit
         pairs = self.joining
@@ -536,9 +576,13 @@ class Conditions:
             refit_pairs[:, 2], refit_pairs[:, 4], refit_pairs[:, 5]
         )
         is_released = np.abs(excess) > active_fit.tie[column]
+        leaves = self.is_outside[lane]
+        if not (is_released.any() or leaves.any()):  # those whose place is within rounding
+            is_released[:], leaves = True, self.may_leave[lane]
+            excess = np.where(excess == 0, refit_pairs[:, 2], excess)
         released = active_fit.held[column[is_released]]
         is_leaving = np.zeros(len(active_fit.place), bool)
-        is_leaving[active_fit.limited_parameters] = self.is_outside[lane]
+        is_leaving[active_fit.limited_parameters] = leaves
         # parameters that are released or held one after another before coordinate descent decides
         if not (is_leaving.any() or len(released)) or is_leaving.sum() + len(released) > 4:
             return None
@@ -559,10 +603,10 @@ class Conditions:
                 strict=True,
             )
         )
-        boundary = np.clip(self.theta[lane, active_fit.limited_parameters], *active_fit.segment)
-        values[active_fit.place[active_fit.limited_parameters]] = np.where(
-            self.is_outside[lane], boundary, 0.0
-        )
+        (floor, ceiling) = active_fit.segment
+        middle = 2 * self.theta[lane, active_fit.limited_parameters]
+        boundary = np.where(middle - floor < ceiling, floor, ceiling)
+        values[active_fit.place[active_fit.limited_parameters]] = np.where(leaves, boundary, 0.0)
         place = tuple(sorted(sign))
         values[list(place)] = 0.0
         return place, tuple(sign[k] for k in place), values.tobytes()
@@ -766,6 +810,8 @@ class Following:
         self.result = np.full(len(rows.index), int(RESULTS.uncertified))
         self.gradients = 0.0
         self.alone = list[int]()
+        # refits under least squares, on parameters of which they move one or cannot be decided
+        self.visits: dict[int, ActiveBatch] = {}
 
     def run(self) -> RefitBatch:
         first = self.refit(self.active_fit.fit, self.rows)
@@ -901,11 +947,44 @@ class Following:
         for k in np.flatnonzero(~conditions.keeps).tolist():
             lane = int(lanes[unproved[k]])
             key = conditions.required_parameters(k)
+            previous = self.visits.pop(lane, None)
+            if conditions.num_undecided(k) == 1 and active_fit.concordance == 0:
+                self.visits[lane] = ActiveBatch(
+                    lanes[unproved[[k]]], active_fit, batch, unproved[[k]], np.zeros(1, bool)
+                )
             if key is None or not key[0]:
                 self.alone.append(lane)
+            elif previous is not None and previous.active_fit.holds(key) and lane in self.visits:
+                self._keep_either(previous, self.visits.pop(lane))
             else:
                 requests.setdefault(key, []).append(lane)
         return requests
+
+    def _keep_either(self, *parts: ActiveBatch) -> None:
+        """Keep a refit that is one of two that differ in a parameter, which within rounding of its
+        bound is held or not; its error counts both.
+        """
+        (smaller, larger) = sorted(parts, key=lambda part: len(part.active_fit.place))
+        assert smaller.refits.ball is not None and larger.refits.ball is not None
+        assert smaller.refits.scores is not None and larger.refits.scores is not None
+        active_fit, refits, which = larger.active_fit, larger.refits, larger.which
+        centers, radii = zip(smaller.refits.ball(), larger.refits.ball(), strict=True)
+        theta, other_theta = (
+            part.active_fit.full_parameters(
+                part.active_fit.anchor.theta + center[part.which] @ part.active_fit.anchor.root
+            )[:, active_fit.place]
+            for part, center in zip((larger, smaller), centers[::-1], strict=True)
+        )
+        distance = np.linalg.norm(active_fit.fit.quadratic.back(other_theta - theta), axis=1)
+        error, radius = refits.error.copy(), radii[1].copy()
+        error[which] += smaller.refits.error[smaller.which] + np.abs(
+            refits.scores[which] - smaller.refits.scores[smaller.which]
+        ).sum(1)
+        radius[which] += radii[0][smaller.which] + distance
+        ball = centers[1], radius
+        joined = replace(refits, error=error, ball=lambda: ball)
+        self.result[larger.lanes] = refits.result[which]
+        self.parts.append(larger._replace(refits=joined))
 
     def _keep(
         self, active_fit: Active, lanes: Array, batch: RefitBatch, which: Array, tied: Array
