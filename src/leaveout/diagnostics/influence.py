@@ -24,6 +24,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from .._runtime.arrays import NamedValues
 from .._runtime.checkpoint import File, StepResult, keeping
 from .._runtime.conventions import conventional
 from .._runtime.interrupt import stoppable
@@ -34,11 +35,11 @@ from ..data.arrays import numbers, pandas_of
 from ..data.formulas import join_remarks
 from ..linalg.rounding import FUNCTION
 from ..models.glm.glm import AbstractRegression
-from ..objectives.batch_functions import functions, weights_of, work
+from ..objectives.batch_functions import LinearBatch, functions, weights_of, work
 from ..objectives.unit_weights import unit_weights
 from ..optimize.active_set import without
 from ..optimize.fit import Fit
-from ..plans.plan import CAPACITY, Batch, Plan
+from ..plans.plan import Batch, Plan
 from ..plans.reading import PlanLike
 from ..refit import AbstractRefit, RefitBatch, distance_of_fit, distances, lengths, lengths_of_moves
 from ..validation.batches import Collected, over_refits
@@ -57,6 +58,7 @@ PredictionError = Callable[[Array, Array], Array]
 # operations below which F over the remaining units, and the dispersion, are computed for every
 # refit
 CHEAP = 5e9
+CACHED = 2**17  # numbers of refits × units that are computed together
 
 
 @conventional
@@ -170,7 +172,8 @@ def _make_result(
         of_row = None
     else:
         watched, of_row = _prediction_function(fit, prediction)
-    moves = Moves(fit, plan, refit, watched, of_row)
+    cheap = work(fit.objective, fit.num_params) * plan.num_refits <= CHEAP
+    moves = Moves(fit, plan, refit, watched, of_row, others=cheap)
     parameters = name_parameters(fit)
     fit_dispersion = float(dispersion(fit)[0])
     estimates = parameters.values_of(fit.vector[None])[0]
@@ -184,39 +187,39 @@ def _make_result(
             partial.error,
             len(partial.free),
         )
-    if moves.cheap:
+    if cheap:
         phi = dispersions(fit, plan, theta, num_open)
     else:
         phi = np.full(len(plan), fit_dispersion)
     size = fit.rank * fit_dispersion
     changes = (values - estimates) / spread(fit, parameters.slope) / np.sqrt(phi)[:, None]
-    table = _losses(estimate).assign(
-        cook=moves.length**2 / size,
-        cook_error=moves.error * (2 * moves.length + moves.error) / size,
-    )
     # the parameter that each refit moves most
     largest = np.argmax(np.nan_to_num(np.abs(changes), nan=-1.0), axis=1)
-    table["moved"] = changes[np.arange(len(changes)), largest]
-    table["parameter"] = np.where(
-        table["moved"].isna(), "", np.asarray(parameters.names, object)[largest]
-    )
-    table["moved_error"] = moves.error / np.sqrt(phi)
+    moved = changes[np.arange(len(changes)), largest]
+    moved_error = moves.error / np.sqrt(phi)
     if parameters.slope is None:
         # rounding
-        table["moved_error"] *= np.max(lengths(fit, np.eye(fit.num_params)) / spread(fit))
-    if moves.objective_change is not None:
-        table["others"] = moves.objective_change
+        moved_error *= np.max(lengths(fit, np.eye(fit.num_params)) / spread(fit))
+    columns = _losses(estimate) | {
+        "cook": moves.length**2 / size,
+        "cook_error": moves.error * (2 * moves.length + moves.error) / size,
+        "moved": moved,
+        "parameter": np.where(np.isnan(moved), "", np.asarray(parameters.names, object)[largest]),
+        "moved_error": moved_error,
+    }
+    if cheap:
+        columns["others"] = moves.objective_change
     if watched is not None:
-        table["prediction"], table["prediction_error"] = moves.value, moves.value_error
-    table["proved"] = moves.proved & (parameters.slope is None)
-    table["result"] = np.array([code.name for code in RESULTS])[estimate.result]
+        columns |= {"prediction": moves.value, "prediction_error": moves.value_error}
+    columns["proved"] = moves.proved & (parameters.slope is None)
+    columns["result"] = np.array([code.name for code in RESULTS])[estimate.result]
     index = plan.refit_names
-    table.index = index
+    table = pd.DataFrame(columns, index)
     pair_table, note = pairs_of(
         fit, plan, table, moves, size, pairs, lambda pair_plan: Moves(fit, pair_plan, refit)
     )
     dispersion_note = "of so many refits standard errors go by the dispersion of the whole fit"
-    if moves.cheap:
+    if cheap:
         dispersion_note = ""
     return Influence(
         estimate,
@@ -231,8 +234,8 @@ def _make_result(
 class Moves:
     """The refits of a plan: their θ, moves (`u`, whitened, of some `length`) and `error`s.
 
-    Errors may be `proved`. The object also has the change of the watched prediction and, if that is
-    cheap, the change of F per remaining unit.
+    Errors may be `proved`. The object also has the change of the watched prediction and, if
+    `others` are asked for, the change of F per remaining unit.
     """
 
     def __init__(
@@ -242,8 +245,9 @@ class Moves:
         refit: AbstractRefit,
         watch: RefitStatistic | None = None,
         error: PredictionError | None = None,
+        *,
+        others: bool = False,
     ):
-        self.cheap = work(fit.objective, fit.num_params) * plan.num_refits <= CHEAP
         fit_value, (fit_error, fit_proved) = (
             np.nan if watch is None else watch(fit.vector[None])[0],
             distance_of_fit(fit),
@@ -261,9 +265,9 @@ class Moves:
                 else:
                     value_errors = fit_value_error + error(theta, distance)
                 columns = {"value": values - fit_value, "value_error": value_errors}
-            return columns | (
-                {"others": _objective_changes(fit, batch, theta)} if self.cheap else {}
-            )
+            if others:
+                columns["others"] = _objective_changes(fit, batch, theta)
+            return columns
 
         refits = refit_all("influence", fit, plan, refit, collect)
         self.theta = refits["theta"]
@@ -314,12 +318,15 @@ def _objective_changes(
     n = fit.objective.num_units
     scale = unit_weights(fit.objective).scale
     out = np.empty(len(theta))
-    size = max(1, CAPACITY // n)
+    size = max(1, CACHED // n)
     for start in range(0, len(theta), size):
         lanes = np.arange(start, min(start + size, len(theta)))
-        before = F.look(np.tile(fit.vector, (len(lanes), 1)), lanes)[0]
-        seen = weights_of(batch.rows, n, lanes).sum(1) * scale
-        out[lanes] = (F.look(theta[lanes], lanes)[0] - before) / seen
+        if isinstance(F, LinearBatch):
+            change = F.values(theta[lanes], lanes) - F.values(fit.vector[None], lanes)
+        else:
+            fitted = np.tile(fit.vector, (len(lanes), 1))
+            change = F.look(theta[lanes], lanes)[0] - F.look(fitted, lanes)[0]
+        out[lanes] = change / (weights_of(batch.rows, n, lanes).sum(1) * scale)
     return out
 
 
@@ -418,7 +425,7 @@ def mean_errors(
     )
 
 
-def _losses(estimate: Estimate) -> pd.DataFrame:
+def _losses(estimate: Estimate) -> NamedValues:
     """Tabulate the losses of every refit.
 
     The columns are the number of units left out, the mean held-out loss, the no-update loss, the
@@ -450,4 +457,4 @@ def _losses(estimate: Estimate) -> pd.DataFrame:
         "no_update": mean(before),
         "rise": mean(loss - before),
     }
-    return pd.DataFrame(columns | {"share": share, "error": estimate.error})
+    return columns | {"share": share, "error": estimate.error}

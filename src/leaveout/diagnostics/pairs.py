@@ -9,11 +9,12 @@ h)/(1 − 2h) times as far, 1.5 at h = 1/4.)
 """
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import scipy
 
 from ..objectives.objective import AbstractLinearPredictor
 from ..optimize.fit import Fit
@@ -58,32 +59,27 @@ def pairs_of(
             columns=COLUMNS
         ), "" if request == 0 else "pairs were not tried: the plan gives units a weight"
     chosen = _candidates(fit, plan, table, int(count))
-    pairs = [
-        (i, j)
-        for i, j in itertools.combinations(chosen, 2)
-        if len(_union(plan, i, j)) < plan.num_units
-    ]
-    if not pairs:
+    # units of both, of which those of four or more are scored by one of them
+    shape = plan.num_refits, plan.num_units
+    marks = np.where(plan.held, 4, 1)
+    left_out = scipy.sparse.csr_array((marks, plan.index, plan.indptr), shape)
+    pairs = np.array(list(itertools.combinations(chosen, 2)), int).reshape(-1, 2)
+    union = left_out[pairs[:, 0]] + left_out[pairs[:, 1]]
+    some_stay = np.diff(union.indptr) < plan.num_units
+    if not some_stay.any():
         return pd.DataFrame(columns=COLUMNS), ""
-    # both refits' units are left out, and scored if one of them scores them
-    index = [_union(plan, i, j) for i, j in pairs]
-    spans = [slice(plan.indptr[k], plan.indptr[k + 1]) for k in range(len(plan))]
-    scored = [plan.index[span][plan.held[span]] for span in spans]
-    held = [
-        np.isin(units, np.r_[scored[i], scored[j]])
-        for units, (i, j) in zip(index, pairs, strict=True)
-    ]
-    units = np.concatenate(index)
+    (i, j) = pairs[some_stay].T
+    union = union[some_stay]
+    union.sort_indices()
     joint_plan = Plan(
-        np.cumsum([0, *map(len, index)]),
-        units,
-        np.zeros(len(units)),
-        np.concatenate(held),
+        union.indptr,
+        union.indices,
+        np.zeros(union.nnz),
+        union.data >= 4,
         plan.num_units,
         serial=plan.serial,
     )
     joint = moves(joint_plan)
-    (i, j) = np.array(pairs).T
     separate = single.length[i] + single.length[j]
     error = joint.error + MASKING_RATIO * (single.error[i] + single.error[j])
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -117,11 +113,5 @@ def _candidates(fit: Fit, plan: Plan, table: pd.DataFrame, count: int) -> list[i
         keys.append(hat_diagonal(fit)[plan.index])
     exists = np.isfinite(keys[0])
     orders = [np.argsort(-np.where(np.isfinite(key), key, -np.inf), kind="stable") for key in keys]
-    turns: Iterable[int] = (
-        int(refit) for turn in zip(*orders, strict=True) for refit in turn if exists[refit]
-    )
-    return list(itertools.islice(dict.fromkeys(turns), count))
-
-
-def _union(plan: Plan, i: int, j: int) -> np.ndarray:
-    return np.union1d(*(plan.index[plan.indptr[k] : plan.indptr[k + 1]] for k in (i, j)))
+    turns = np.column_stack(orders).ravel()
+    return list(dict.fromkeys(turns[exists[turns]].tolist()))[:count]

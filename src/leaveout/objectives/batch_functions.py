@@ -147,17 +147,25 @@ class LinearBatch:
             ]
         return parts, kappa
 
+    def _penalty(self, theta: np.ndarray, lanes: Lanes) -> tuple[np.ndarray, np.ndarray]:
+        """Value and gradient of the penalty beside the rows."""
+        if self.second is None:
+            return self.model.penalty_terms(theta)
+        pushed = np.einsum("kp,kpq->kq", theta, self.second[lanes])
+        return 0.5 * np.sum(pushed * theta, axis=1), pushed
+
     def look(self, theta: Points, lanes: Lanes) -> tuple[PerLane, Points]:
         """Evaluate F and its gradients."""
         (loss, slope), kappa = self._weighted_terms(theta, lanes, (0, 1))
-        if self.second is None:
-            penalty, pushed = self.model.penalty_terms(theta)
-        else:
-            pushed = np.einsum("kp,kpq->kq", theta, self.second[lanes])
-            penalty = 0.5 * np.sum(pushed * theta, axis=1)
+        penalty, pushed = self._penalty(theta, lanes)
         value = loss.sum(1) + kappa * penalty
         gradient = self.model.design.pull(slope) + kappa[:, None] * pushed
         return np.fmin(value, np.inf), gradient
+
+    def values(self, theta: Float[np.ndarray, "#lanes params"], lanes: Lanes) -> PerLane:
+        """Evaluate F at the parameters of each refit, or at some that they share."""
+        (loss,), kappa = self._weighted_terms(theta, lanes, (0,))
+        return loss.sum(1) + kappa * self._penalty(theta, lanes)[0]
 
     def hessian(self, theta: Points, lanes: Lanes, design: Any = None) -> Matrices:
         """Compute ∇²F, with the rows of `design` if these are given in another precision."""

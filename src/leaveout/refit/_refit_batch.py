@@ -28,6 +28,7 @@ from typing import Any, Literal, NamedTuple, cast
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from .._runtime.jax import cached_on
 from .._runtime.results import RESULTS, record
 from ..linalg.design import Predictors
 from ..linalg.rounding import UNIT, UP, condition
@@ -210,6 +211,7 @@ def lengths(fit: Fit, rows: Float[Array, "rows params"]) -> Float[Array, " rows"
     )
 
 
+@cached_on
 def distance_of_fit(fit: Fit) -> tuple[float, bool]:
     """Bound the distance of θ̂ from the exact minimiser, and tell whether the bound is proved."""
     if fit.quadratic.predictors is None:
