@@ -183,7 +183,7 @@ def test_the_cheapest_rung_that_applies_is_taken_until_no_refit_is_open(rungs, t
 def test_some_refits_of_a_record_are_put_back_in_their_places():
     record = Ladder(np.arange(6.0), np.arange(12).reshape(6, 2))
     odd, even = take(record, [1, 3, 5]), take(record, [0, 2, 4])
-    changed = put(record, np.array([1, 3, 5]), odd._replace(open=np.full(3, -1.0)))
+    changed = put(record, [(np.array([1, 3, 5]), odd._replace(open=np.full(3, -1.0)))])
     np.testing.assert_array_equal(changed.open, [0, -1, 2, -1, 4, -1])
     np.testing.assert_array_equal(record.open, np.arange(6.0))
     joined = take(join([even, odd]), [0, 3, 1, 4, 2, 5])

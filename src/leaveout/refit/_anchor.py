@@ -1033,3 +1033,14 @@ def passes(lanes: Array, n: int, p: int) -> list[Array]:
 
 def groups(lanes: Array, size: int) -> list[Array]:
     return [lanes[start : start + max(size, 1)] for start in range(0, len(lanes), max(size, 1))]
+
+
+def span(numbers: Array) -> Array | slice:
+    """Index units or refits by a slice if they follow one another, so that nothing is gathered."""
+    first = int(numbers[0]) if len(numbers) else 0
+    follow = (
+        len(numbers) > 1
+        and numbers[-1] - first == len(numbers) - 1
+        and bool((np.diff(numbers) == 1).all())
+    )
+    return slice(first, first + len(numbers)) if follow else numbers

@@ -219,7 +219,7 @@ class Descent:
 
     def merge(self, part: DescentCandidates) -> "Descent":
         """Return the batch with these candidates."""
-        return replace(self, candidates=put(self.candidates, part.lanes, part))
+        return replace(self, candidates=put(self.candidates, [(part.lanes, part)]))
 
     @property
     def theta(self) -> Points:
@@ -494,7 +494,7 @@ def take_steps(batch: Descent) -> DescentCandidates:
     part, point, gradient, _, extra = take(progress, is_open)
     distance = batch.curvature_distance(part, point, gradient) + extra
     part = batch.evaluate(part._replace(distance_left=distance, open=~np.isfinite(distance)))
-    return put(candidates, is_open, part)
+    return put(candidates, [(is_open, part)])
 
 
 def _take_steps(batch: Descent, candidates: DescentCandidates) -> Progress:
@@ -599,7 +599,8 @@ def _judge(
         beyond[places] = np.isinf(part.distance_left)
     look = DescentLook(batch, part)
     is_near = batch.enough(look)
-    return put(candidates, places, look.candidates._replace(open=~is_near)), beyond
+    closed = look.candidates._replace(open=~is_near)
+    return put(candidates, [(places, closed)]), beyond
 
 
 # samples of units

@@ -18,7 +18,7 @@ candidate in whitened coordinates. Its least Ritz value μ gives an estimate of 
 distance from the minimiser, in the norm of A: about ‖g‖_{A⁻¹} / μ.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -55,11 +55,12 @@ from ._anchor import (
     groups,
     linear_cache,
     passes,
+    span,
     tiles,
     total,
     weights,
 )
-from ._refit_batch import join, put, take
+from ._refit_batch import put, take
 
 Array = np.ndarray
 # steps with one metric before a refit needs another; or before its error is estimated
@@ -158,16 +159,23 @@ class CertifiedBatch:
 
     def merge(self, lanes: Lanes, part: Candidates, gradients: float = 0.0) -> "CertifiedBatch":
         """Return the batch with other candidates of some refits, which cost so many gradients."""
-        candidates = put(self.candidates, lanes, part)
+        return self.merge_parts([(lanes, part)], gradients)
+
+    def merge_parts(
+        self, parts: Iterable[tuple[Lanes, Candidates]], gradients: float
+    ) -> "CertifiedBatch":
+        """Return the batch with the candidates of several chunks of refits, as they come."""
+        candidates = put(self.candidates, parts)
         return replace(self, candidates=candidates, gradients=self.gradients + gradients)
 
     def mark(self, lanes: Lanes, **marks: Any) -> "CertifiedBatch":
         """Return the batch with one number for all of some refits."""
         if not lanes.size:
             return self
-        part = take(self.candidates, lanes)
-        columns = {name: np.full_like(getattr(part, name), mark) for name, mark in marks.items()}
-        return self.merge(lanes, part._replace(**columns))
+        columns = {name: getattr(self.candidates, name).copy() for name in marks}
+        for name, mark in marks.items():
+            columns[name][lanes] = mark
+        return replace(self, candidates=self.candidates._replace(**columns))
 
 
 def first_look(
@@ -373,13 +381,12 @@ def take_steps(
             break
         before = state.candidates.slope[lanes]
         chunks = passes(lanes, state.anchor.eta.size, state.candidates.u.shape[1])
-        part = join([_step(state, chunk, k == most - 1) for chunk in chunks])
-        shrunk = np.divide(part.slope, before, out=np.zeros(len(lanes)), where=before > 0)
-        state = state.merge(lanes, part._replace(shrunk=shrunk), len(lanes))
-        done = np.isfinite(part.radius)
+        steps = ((span(chunk), _step(state, chunk, k == most - 1)) for chunk in chunks)
+        state = state.merge_parts(steps, len(lanes))
+        done = np.isfinite(state.candidates.radius[lanes])
         if done.any():
             done[done] = enough(state, lanes[done])
-        stalled = ~(part.slope <= STALL_RATIO * before)
+        stalled = ~(state.candidates.slope[lanes] <= STALL_RATIO * before)
         rejected.append(lanes[stalled & ~done])
         lanes = lanes[~(done | stalled)]
     return state, np.sort(np.concatenate([*rejected, lanes]))
@@ -414,7 +421,7 @@ def _step(state: CertifiedBatch, lanes: Lanes, last: bool) -> Candidates:
     A refit whose step is refused keeps its u. After the `last` step no better proof is to be waited
     for. λ is that of `linalg.enclosure_theorem`.
     """
-    part = take(state.candidates, lanes)
+    part = take(state.candidates, span(lanes))
     eta, omega, gradient, noise = _evaluate(state, lanes, part.u)
     root = np.sqrt(state.metric.kept_share[lanes])
     step = -state.metric.solve(gradient, lanes)
@@ -441,11 +448,14 @@ def _step(state: CertifiedBatch, lanes: Lanes, last: bool) -> Candidates:
         radius=np.where(good, np.inf, part.radius),
         proved=part.proved | good,  # no estimate stands; the radius is ∞ until it is placed
         is_taken=good,
+        shrunk=np.divide(slope, part.slope, out=np.zeros(len(lanes)), where=part.slope > 0),
     )
     placed = np.flatnonzero(good & np.isfinite(after))
-    if placed.size:
+    if placed.size == len(lanes):
+        part = _place(state, lanes, part, after)
+    elif placed.size:
         nearer = _place(state, lanes[placed], take(part, placed), after[placed])
-        part = put(part, placed, nearer)
+        part = put(part, [(placed, nearer)])
     estimable = np.flatnonzero(
         good & ~np.isfinite(balls.after) & (part.contraction < MAX_CONTRACTION)
     )
@@ -455,7 +465,7 @@ def _step(state: CertifiedBatch, lanes: Lanes, last: bool) -> Candidates:
         relative_length = _relative_length(state, lanes[estimable], estimated, estimated.slope)
         contraction = estimated.contraction * (1 + relative_length)
         estimated = estimated._replace(contraction=contraction)
-        part = put(part, estimable, _estimate_radii(state, lanes[estimable], estimated))
+        part = put(part, [(estimable, _estimate_radii(state, lanes[estimable], estimated))])
     return part
 
 

@@ -33,6 +33,7 @@ from jaxtyping import Bool, Float, Int
 from .._runtime.results import RESULTS, SettledBy, record
 from ..linalg.design import EVERYONE
 from ..linalg.enclosure_theorem import change
+from ..linalg.iteration import everyone_or
 from ..objectives.objective import (
     Displacements,
     Flags,
@@ -48,7 +49,7 @@ from ..optimize.fit import Fit
 from ..optimize.least_norm import least_norm
 from ..plans.plan import CAPACITY, RefitRows
 from . import _single_rows as single_rows
-from ._anchor import ELEMENTWISE, LinearFitCache, groups, linear_cache
+from ._anchor import ELEMENTWISE, LinearFitCache, groups, linear_cache, span
 from ._enclosure import (
     HURRY,
     STEPS,
@@ -60,7 +61,7 @@ from ._enclosure import (
     take_steps,
 )
 from ._refit_batch import Rung, climb, join, take
-from ._single_rows import PRODUCTS, OneRow, RowSteps, candidates, one_row, span, take_row_steps
+from ._single_rows import PRODUCTS, OneRow, RowSteps, candidates, one_row, take_row_steps
 
 Array = np.ndarray
 COSTLY_OPERATIONS = (
@@ -684,9 +685,10 @@ def _to_the_end(
     """
 
     def is_near_enough(state: CertifiedBatch, lanes: Lanes) -> Flags:
-        part = take(state.candidates, lanes)
-        sizes = part.slope, part.noise, state.first[lanes], part.proved_radius
-        return enough(lanes, EnclosureLook(part.center, part.half, *sizes))
+        chosen = everyone_or(lanes, len(state.first))
+        part = take(state.candidates, chosen)
+        sizes = part.slope, part.noise, state.first[chosen], part.proved_radius
+        return enough(chosen, EnclosureLook(part.center, part.half, *sizes))
 
     lanes = np.arange(len(state.first))
     lanes = lanes[~is_near_enough(state, lanes)]

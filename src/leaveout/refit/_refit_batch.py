@@ -21,7 +21,7 @@ method from θ̂ in displacements d with V Lᵀd = 0.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, cast
 
@@ -92,11 +92,18 @@ def take(record: Any, which: Any) -> Any:
     return getattr(record, "_make", tuple)([take(part, which) for part in record])
 
 
-def put(record: Any, which: Lanes, part: Any) -> Any:
-    """Return a record of arrays with `part` in the place of the selected refits."""
-    columns = [column.copy() for column in record]
-    for column, entries in zip(columns, part, strict=True):
-        column[which] = entries
+def put(record: Any, parts: Iterable[tuple[Lanes, Any]]) -> Any:
+    """Return a record of arrays with parts in the places of the refits that are selected with each.
+
+    Each part is written before the next one is asked for. Columns that no part changes are shared.
+    """
+    columns = list(record)
+    for which, part in parts:
+        for k, entries in enumerate(part):
+            if not np.array_equal(columns[k][which], entries):
+                if columns[k] is record[k]:
+                    columns[k] = record[k].copy()
+                columns[k][which] = entries
     return record._make(columns)
 
 

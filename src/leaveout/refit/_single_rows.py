@@ -98,7 +98,17 @@ from ..objectives.objective import (
     Selection,
 )
 from ..optimize.fit import Fit
-from ._anchor import HERD, PASS, SINGLE_UNIT, LinearFitCache, groups, linear_cache, tiles, total
+from ._anchor import (
+    HERD,
+    PASS,
+    SINGLE_UNIT,
+    LinearFitCache,
+    groups,
+    linear_cache,
+    span,
+    tiles,
+    total,
+)
 from ._enclosure import STALL_RATIO, third_term
 from ._refit_batch import take
 
@@ -229,15 +239,6 @@ def sherman_morrison_step(
         digits,
         determined,
     )
-
-
-def span(unit: Selection) -> Selection | slice:
-    """Index units by a slice if they follow one another, so that nothing is gathered."""
-    first = int(unit[0]) if len(unit) else 0
-    follow = (
-        len(unit) > 1 and unit[-1] - first == len(unit) - 1 and bool((np.diff(unit) == 1).all())
-    )
-    return slice(first, first + len(unit)) if follow else unit
 
 
 def _invert_outputs(
