@@ -208,6 +208,15 @@ def refusal(
         drawn.append([result.naive, result.solved.estimate])
     e = drawn_losses(make(0), np.tile([0, 10], (2000, 1)), 0).mean(0)
     naive, solved = np.mean(drawn, axis=0)
+    row = {
+        "refused": sum(said),
+        "of": seeds,
+        "e₀": e[0],
+        "e₁₀": e[1],
+        "naive": naive,
+        "trend filter": solved,
+    }
+    saved.save(f"b3_refusal_{name.split()[1]}", [row])
     print(
         f"\n{name} at n′ = 100: refused in {sum(said)} of {seeds}; e₀ = {e[0]:.3g}, e₁₀ = {e[1]:.3g}, naive {naive:.3g}, "
         f"trend filter {solved:.3g}. The last:\n{result}",
@@ -240,10 +249,9 @@ def on_theirs() -> None:
             rows.append(row)
         print(f"\nthe authors' {name}: {A.shape[0]} levels, n′ = {A.shape[1] - 1}, {losses.shape[1]} trials, λ = {lam}; "
               f"their e₀ = {truth[0].mean():.4g}")  # fmt: skip
-        print(
-            summary(pd.DataFrame(rows), truth[0]).to_string(float_format="{:.4f}".format),
-            flush=True,
-        )
+        table = summary(pd.DataFrame(rows), truth[0])
+        print(table.to_string(float_format="{:.4f}".format), flush=True)
+        saved.save(f"b3_{name}_theirs", table.reset_index(names="estimator"), truth=truth[0].mean())
 
 
 def picture(found: dict[str, Experiment], path: Path) -> None:
@@ -276,6 +284,7 @@ def picture(found: dict[str, Experiment], path: Path) -> None:
         right.set(xlabel="leaked records among those trained on", ylabel="loss")
         right.legend(frameon=False)
     figure.savefig(path, dpi=110)
+    saved.picture(figure, "leakage_document")
     plt.close(figure)
 
 
@@ -305,7 +314,9 @@ def figure_one(truth: NDArray[np.float64], path: Path) -> None:
     )
     ax.legend(frameon=False)
     figure.savefig(path, dpi=110)
+    saved.picture(figure, "leakage_heart")
     plt.close(figure)
+    saved.save("b3_figure1", pd.DataFrame(rows).T.reset_index(names="curve"))
     print(
         f"\nFigure 1, and what its 25 % is of:\n{pd.DataFrame(rows).T.to_string(float_format='{:.3f}'.format)}",
         flush=True,

@@ -6,7 +6,7 @@ times, so a reading is right if its curve is theirs, not if one number agrees: `
 mean square of the differences at 21 counts from 0 to 100, `noise` what the standard errors of both
 alone would make of it.
 
-    LEAVEOUT_DATA=… python experiments/b3_readings.py [--draws 2000]
+    LEAVEOUT_DATA=… python experiments/b3_readings.py [--draws 2000] [--save]
 """
 
 import argparse
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import saved
 from b3_settings import (
     CENSUS,
     HEART,
@@ -196,6 +197,7 @@ def main(draws: int) -> None:
         )
         print(f"share of V with a level that the training set lacks: {new}")
         print(pd.DataFrame(rows).T.fillna("").to_string(float_format="{:.4f}".format), flush=True)
+        saved.save(f"b3_readings_{name}", pd.DataFrame(rows).T.reset_index(names="reading"))
 
 
 if __name__ == "__main__":
@@ -203,4 +205,5 @@ if __name__ == "__main__":
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--draws", type=int, default=2000)
-    main(**vars(parser.parse_args()))
+    saved.add_option(parser)
+    main(parser.parse_args().draws)

@@ -8,13 +8,14 @@ with the document's trend filter or its constraint nothing has a lower objective
 here on the losses that its authors saved (one way) and, both ways, on data whose leakage is known
 because we moved the records.
 
-    LEAVEOUT_DATA=… python experiments/b3_search.py [--boot 400]
+    LEAVEOUT_DATA=… python experiments/b3_search.py [--boot 400] [--save]
 """
 
 import argparse
 
 import numpy as np
 import pandas as pd
+import saved
 from b3_settings import HEART, Setting, drawn_losses, heart, synthetic, theirs
 from numpy.typing import NDArray
 from sklearn.linear_model import LinearRegression
@@ -49,6 +50,8 @@ def one_way() -> None:
             f"\nthe authors' {name}, p₀ = {p0:g}, λ = {lam:g}, their e₀ = {truth[0].mean():.4g}: objective by candidate"
         )
         print(pd.DataFrame(rows).T.to_string(float_format="{:.6g}".format), flush=True)
+        table = pd.DataFrame(rows).T.reset_index(names="regulariser")
+        saved.save(f"b3_search_{name}", table, truth=truth[0].mean())
 
 
 def moved(s: Setting, p: float, q: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -106,6 +109,8 @@ def both_ways(
         f"\n{name}, n′ = {SIZE} both ways, {LEVELS} × {LEVELS} levels × {boot}; λ = 0.1; e₀ = {e:.4g}"
     )
     print(pd.DataFrame(rows).to_string(index=False, float_format="{:.6g}".format))
+    experiment = name.split()[1].removesuffix("'s")
+    saved.save(f"b3_search_both_{experiment}", rows, truth=e)
     for label, grid in grids.items():
         print(f"objective by candidate p̂ (down) and q̂, regulariser {label}, true 0.3, 0.2")
         print(grid.to_string(float_format="{:.7g}".format), flush=True)
@@ -134,4 +139,5 @@ if __name__ == "__main__":
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--boot", type=int, default=400)
-    main(**vars(parser.parse_args()))
+    saved.add_option(parser)
+    main(parser.parse_args().boot)
