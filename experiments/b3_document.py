@@ -9,14 +9,15 @@ with probability p, else from T, whatever the clusters' sizes (a tenth of 30,368
 records at 12 levels, 200 times, and chooses λ itself.
 
     LEAVEOUT_DATA=… python experiments/b3_document.py [--out out] [--replicates 10] [--boot 2500]
-    [--save] [--go-on]
+    [--save] [--afresh]
 
 A replicate of II or III is half a million fits. They are made in turn, and all is told, and kept,
-after each: what is stopped has as many of one as of the other, and `--go-on` adds to what was kept
-(curves are drawn of the replicates that it adds).
+after each: what is stopped has as many of one as of the other, and goes on when it is started
+again.
 """
 
 import argparse
+import functools
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -133,19 +134,22 @@ def iid(s: Setting, draws: int, seed: int) -> float:
     return float(np.mean(values))
 
 
-def begun(
-    name: str, make: Callable[[int], Setting], replicates: int, boot: int, go_on: bool
-) -> Experiment:
-    """None so far, or those that were kept."""
-    if go_on:
-        told = saved.kept(f"b3_{name.split()[1]}")["told"]
-        return Experiment(make, replicates, boot, np.array(told["truth"]), told["estimates"], {})
-    truth = np.mean([true_losses(make(seed), 1000 + seed) for seed in range(3)], axis=0)
+def begun(name: str, make: Callable[[int], Setting], replicates: int, boot: int) -> Experiment:
+    """None so far."""
+    truths = lambda: [true_losses(make(seed), 1000 + seed) for seed in range(3)]
+    truth = np.mean(saved.part(stem(name), "truth", truths), axis=0)
     return Experiment(make, replicates, boot, truth, [], {})
 
 
-def replicate(x: Experiment, seed: int) -> None:
-    """Adds a row of estimates by method, and their curves."""
+def stem(name: str) -> str:
+    return f"b3_{name.split()[1]}"
+
+
+Replicate = tuple[dict[str, float], dict[str, NDArray[np.float64]]]
+
+
+def replicate(x: Experiment, seed: int) -> Replicate:
+    """A row of estimates by method, and their curves."""
     s = x.make(seed)
     A, b = lo.leakage.binomial_matrix(x.levels, s.size), bootstrapped(s, x.levels, x.boot, seed)
     estimate, values = ours(s, by_count(s, 200, seed), seed)
@@ -155,12 +159,12 @@ def replicate(x: Experiment, seed: int) -> None:
         "LOCO": b[0],
         OURS: estimate,
     }
-    x.curves.setdefault(OURS, []).append(values)
+    curves = {OURS: values}
     for label, how in variants(s.lam, s.loss == "zero_one").items():
         curve = lo.leakage.solve_curve(A, b, **how)
         row[label] = curve.estimate
-        x.curves.setdefault(label, []).append(curve.values)
-    x.rows.append(row)
+        curves[label] = curve.values
+    return row, curves
 
 
 def tell(name: str, x: Experiment) -> None:
@@ -170,7 +174,7 @@ def tell(name: str, x: Experiment) -> None:
     table = summary(frame, e[0])
     print(table.to_string(float_format="{:.4f}".format), flush=True)
     told = {"replicates": len(frame), "truth": e, "estimates": x.rows}
-    saved.save(f"b3_{name.split()[1]}", table.reset_index(names="estimator"), **told)
+    saved.save(stem(name), table.reset_index(names="estimator"), **told)
 
 
 def summary(frame: pd.DataFrame, truth: float | NDArray[np.float64]) -> pd.DataFrame:
@@ -323,31 +327,30 @@ def figure_one(truth: NDArray[np.float64], path: Path) -> None:
     )
 
 
-def main(out: Path, replicates: int, boot: int, go_on: bool) -> None:
+def main(out: Path, replicates: int, boot: int) -> None:
     # one cluster a side, by design
     warnings.filterwarnings("ignore", message="leakage_corrected", category=UserWarning)
     out.mkdir(parents=True, exist_ok=True)
     hospitals, countries = theirs(heart(), HEART), theirs(census(), CENSUS)
-    if not go_on:
-        on_theirs()
-        refusal(
-            "Experiment I",
-            lambda seed: synthetic(seed, 100),
-            LinearRegression(fit_intercept=False),
-            10,
-        )
-        refusal("Experiment III", lambda seed: hospitals, SVC(kernel="linear"), 10)
+    on_theirs()
+    line = LinearRegression(fit_intercept=False)
+    refusal("Experiment I", lambda seed: synthetic(seed, 100), line, 10)
+    refusal("Experiment III", lambda seed: hospitals, SVC(kernel="linear"), 10)
     settings = {
         "I synthetic": (synthetic, 10, 1000),
         "III heart disease": (lambda seed: hospitals, replicates, boot),
         "II census": (lambda seed: countries, replicates, boot),
     }
-    found = {name: begun(name, *setting, go_on) for name, setting in settings.items()}
+    found = {name: begun(name, *setting) for name, setting in settings.items()}
     figure_one(found["III heart disease"].truth, out / "b3_heart_leakage.png")
     for seed in range(max(x.replicates for x in found.values())):
         for name, x in found.items():
-            if len(x.rows) <= seed < x.replicates:
-                replicate(x, seed)
+            if seed < x.replicates:
+                make = functools.partial(replicate, x, seed)
+                row, curves = saved.part(stem(name), f"replicate {seed}", make)
+                x.rows.append(row)
+                for method, values in curves.items():
+                    x.curves.setdefault(method, []).append(values)
                 tell(name, x)
         picture(found, out / "b3_document.png")
 
@@ -359,7 +362,6 @@ if __name__ == "__main__":
     parser.add_argument("--out", type=Path, default=Path("out"))
     parser.add_argument("--replicates", type=int, default=10, help="of Experiments II and III")
     parser.add_argument("--boot", type=int, default=2500, help="theirs a level")
-    parser.add_argument("--go-on", action="store_true", help="from the replicates that were kept")
     saved.add_option(parser)
     given = parser.parse_args()
-    main(given.out, given.replicates, given.boot, given.go_on)
+    main(given.out, given.replicates, given.boot)
