@@ -396,7 +396,7 @@ class Program:
         """The function as Equinox traces and compiles it."""
         import equinox
 
-        return equinox.filter_jit(self.function)
+        return equinox.filter_jit(self.function, compiler_options=_quick_compilation())
 
     def __call__(self, leaves: list[Any], tree: Any) -> Any:
         """Run the program of arguments that are flattened to `leaves`."""

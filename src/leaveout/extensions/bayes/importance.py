@@ -22,7 +22,7 @@ from scipy.special import logsumexp
 
 from ... import Fit
 from ...developer import Curvature, fit_pareto, functions, newton, whole
-from .posterior import Draws, Posterior, batch_means
+from .posterior import CHECKED_DRAWS, Draws, Posterior, batch_means
 
 Array = np.ndarray
 
@@ -293,14 +293,23 @@ def _at_modes(fit: Fit, weights: Array) -> tuple[Array, Array]:
 def _about_draws(posterior: Posterior, weights: Array) -> tuple[Array, Array]:
     """Take one Newton step from the mean of the draws, by the change of F alone, from the precision
     of the draws.
+
+    F is differentiated along the axes of the draws, by differences of its gradients.
     """
     gaussian = about(posterior.draws)
-    lanes = np.arange(len(weights) + 1)
-    rows = whole(np.concatenate([np.ones((1, weights.shape[1])), weights]))
-    F = functions(posterior.objective, posterior.like, rows)
-    points = np.tile(gaussian.mean, (len(lanes), 1))
-    slope = F.look(points, lanes)[1]
-    hessians = F.hessian(points, lanes)
+    step = 1e-3  # of differences, in standard deviations of the draws
+    axes = gaussian.unwhiten(step * np.eye(len(gaussian.mean))).T
+    points = gaussian.mean + np.concatenate([axes, -axes])
+    rows = np.concatenate([np.ones((1, weights.shape[1])), weights])
+    lanes = np.repeat(np.arange(len(rows)), len(points))
+    # as many rows as were checked find the program that checked them
+    padded = np.resize(rows, (max(CHECKED_DRAWS, len(rows)), weights.shape[1]))
+    F = functions(posterior.objective, posterior.like, whole(padded))
+    slopes = F.look(np.tile(points, (len(rows), 1)), lanes)[1].reshape(len(rows), *points.shape)
+    slope = slopes.mean(1)
+    above, below = np.split(slopes, 2, axis=1)
+    hessians = gaussian.factor @ (above - below) / (2 * step)
+    hessians = (hessians + hessians.swapaxes(1, 2)) / 2
     precision = gaussian.factor @ gaussian.factor.T
     precisions = precision + hessians[1:] - hessians[:1]
     precisions = np.where(np.linalg.eigvalsh(precisions)[:, :1, None] > 0, precisions, precision)

@@ -97,23 +97,26 @@ def from_numpyro(
     )
     args, kwargs = jax.tree.map(to_jax, (args, kwargs))
     seeded = handlers.seed(model, 0)
-    trace = lambda: handlers.trace(seeded).get_trace(*args, **kwargs)
+    sites = dict[str, Any]()
+
+    def observe() -> NamedValues:
+        """Trace the model, and return what it observes."""
+        for name, site in handlers.trace(seeded).get_trace(*args, **kwargs).items():
+            if site["type"] == "sample" and not site["infer"].get("is_auxiliary"):
+                sites[name] = site
+        return {name: site["value"] for name, site in sites.items() if site["is_observed"]}
+
     try:
         inspect.signature(model).bind(*args, **kwargs)
     except TypeError as error:
         raise TypeError(
             f"{caller}: give the arguments of the model, from_numpyro(model, draws, X, y): {error}."
         ) from error
-    try:
-        sites = trace()
+    try:  # compiled, as single operations of JAX would each be
+        observations = jax.jit(observe)()
     except jax.errors.JaxRuntimeError:  # of arrays that the model holds itself
         jax.clear_caches()
-        sites = trace()
-    sites = {
-        name: site
-        for name, site in sites.items()
-        if site["type"] == "sample" and not site["infer"].get("is_auxiliary")
-    }
+        observations = jax.jit(observe)()
     latent = {
         name: np.shape(site["value"]) for name, site in sites.items() if not site["is_observed"]
     }
@@ -121,9 +124,11 @@ def from_numpyro(
         raise ValueError(
             f"{caller}: the model has discrete latent sites, whose density has no gradient; sum them out."
         )
-    seen = [name for name in sites if name not in latent and np.ndim(sites[name]["value"])]
+    seen = [name for name, values in observations.items() if values.ndim]
     unit = sites[unit_variable(caller, seen, observed)]
-    shape = np.shape(unit["fn"].log_prob(unit["value"]))
+    values = np.asarray(observations[unit["name"]])
+    axes = values.ndim - unit["fn"].event_dim
+    shape = np.broadcast_shapes(unit["fn"].batch_shape, values.shape[:axes])
     if not shape or unit["scale"] is not None:
         wrong = "are scaled, by handlers.scale or a plate that draws some of them"
         if not shape:
@@ -145,11 +150,11 @@ def from_numpyro(
                 log_densities[name] = log_densities[name] + log_densities.pop(jacobian)
         return log_densities
 
-    unconstrain = jax.vmap(
-        lambda draws: {
-            name: util.unconstrain_fn(model, args, kwargs, draws)[name] for name in latent
-        }
-    )
+    def unconstrain_one(draws: NamedValues) -> NamedValues:
+        unconstrained = util.unconstrain_fn(model, args, kwargs, draws)
+        return {name: unconstrained[name] for name in latent}
+
+    unconstrain = jax.jit(jax.vmap(unconstrain_one))
 
     def constrain(u: NamedValues) -> NamedValues:
         parameters = util.constrain_fn(model, args, kwargs, u)
@@ -168,6 +173,6 @@ def from_numpyro(
         lambda caller, draws: unconstrain(draws),
         constrain,
         densities_by_name(log_probs, unit["name"]),
-        response=np.asarray(unit["value"], float) if np.ndim(unit["value"]) == 1 else None,
+        response=values.astype(float) if values.ndim == 1 else None,
         draw_responses=draw_responses,
     ).posterior(caller, draws, integrate)

@@ -64,6 +64,8 @@ CACHED = 2**14
 # draws together from which programs run in vector instructions, whether or not their arrays stay in
 # the cache
 MIN_VECTOR_DRAWS = 16
+# fewest places of one call of a program: to compile it for fewer takes longer than these
+MIN_PLACES = 256
 CHECKED_DRAWS = 1000  # draws, evenly spaced, at which draws and density are compared
 # error of an identity that warns: so many standard errors, and so large a share of its size for
 # draws of the density
@@ -149,9 +151,10 @@ class Posterior(AbstractPosterior):
     def mode(self) -> Fit | None:
         """The fit at the mode nearest to the mean of the draws.
 
-        None if the density has none, as in funnels.
+        None if the density has none, as in funnels, or is an integral: draws tell its Gaussian at
+        less than the search costs.
         """
-        if self.known_fit is not None:
+        if self.known_fit is not None or isinstance(self.objective, Integrated):
             return self.known_fit
         natural = self.objective.parameters.natural(unflatten(self.draws.mean(0), self.like))
         try:
@@ -210,7 +213,7 @@ class Posterior(AbstractPosterior):
         array of float, shape (places,)
             F; infinite where it has no value.
         """
-        return self._evaluate(theta, weights, np.zeros(0, int))[0]
+        return self.evaluate(theta, weights, np.zeros(0, int))[0]
 
     @float64
     def values_without(
@@ -310,11 +313,11 @@ class Posterior(AbstractPosterior):
             −log density of each block.
         """
         weight = self.objective.units.weight
-        value, losses = self._evaluate(theta, np.ones(self.objective.num_units), blocks)
+        value, losses = self.evaluate(theta, np.ones(self.objective.num_units), blocks)
         constant = np.broadcast_to(self.constant, self.objective.num_units)[blocks]
         return value, losses * (1.0 if weight is None else np.asarray(weight)[blocks]) + constant
 
-    def _evaluate(self, theta: Array, weights: Array, blocks: Array) -> tuple[Array, Array]:
+    def evaluate(self, theta: Array, weights: Array, blocks: Array) -> tuple[Array, Array]:
         """Evaluate F(·, w), and the losses of some blocks as the objective counts them."""
         objective, losses, constant = (
             self.objective,
@@ -331,25 +334,33 @@ class Posterior(AbstractPosterior):
         elif self._predictors is not None:
             value, losses = self._of_predictors(theta, weights, blocks)
         else:
-            # few programs
-            up = lambda count: 2 ** int(np.ceil(np.log2(count)))
-            padded = np.resize(blocks, up(len(blocks))) if blocks.size else blocks
-            places = (
-                theta
-                if len(theta) == len(self.draws)
-                else np.resize(theta, (up(len(theta)), theta.shape[1]))
+            value, losses = self._by_program(theta, weights, blocks)
+        return np.fmin(value, np.inf) + constant, losses
+
+    def _by_program(self, theta: Array, weights: Array, blocks: Array) -> tuple[Array, Array]:
+        """Evaluate F and the losses of some blocks by few programs of JAX."""
+        objective = self.objective
+        n = objective.num_units
+        index = None
+        columns: Array | slice = slice(len(blocks))
+        if isinstance(objective, Sampled):
+            columns = blocks  # of all blocks, whose losses F is made of
+        elif blocks.size:
+            index = np.resize(blocks, 2 ** int(np.ceil(np.log2(len(blocks)))))
+        size = np.clip(CACHED // n, MIN_VECTOR_DRAWS, max(1, CAPACITY // 4 // n))
+        size = 2 ** int(np.log2(size))
+        count = max(MIN_PLACES, size)
+        values = list[np.ndarray]()
+        losses = list[np.ndarray]()
+        for start in range(0, len(theta), count):
+            places = theta[start : start + count]
+            padded = np.resize(places, (count, theta.shape[1]))
+            value, block_losses = _values_and_losses(
+                objective, self.like, padded, weights, index, size
             )
-            size, most = (
-                max(1, capacity // self.objective.num_units) for capacity in (CACHED, CAPACITY // 4)
-            )
-            size = min(max(MIN_VECTOR_DRAWS, size), most, len(places))
-            values, unit_losses = _values_and_losses(
-                objective, self.like, places, weights, padded, size
-            )
-            value = np.asarray(values)[: len(theta)]
-            if unit_losses is not None:
-                losses = np.asarray(unit_losses)[: len(theta)]
-        return np.fmin(value, np.inf) + constant, losses[:, : len(blocks)]
+            values.append(np.asarray(value)[: len(places)])
+            losses.append(np.asarray(block_losses)[: len(places), columns])
+        return np.concatenate(values), np.concatenate(losses)
 
     def _parts(self, theta: Array) -> list[Array]:
         """Split many θ into parts whose densities fit into memory."""
@@ -506,19 +517,18 @@ def _values_and_losses(
     like: PyTree,
     theta: Arrays,
     weights: Arrays,
-    blocks: Arrays,
+    blocks: Arrays | None,
     size: int,
-) -> tuple[Arrays, Arrays | None]:
+) -> tuple[Arrays, Arrays]:
     def evaluate(v: Any) -> Any:
         tree = unravel(v, like)
-        if not len(blocks):
-            return objective.loss(tree, weights), None
         if isinstance(objective, Sampled):
             losses, prior = objective.terms(tree, weights)
-            return jnp.sum(losses) - prior, losses[blocks]
-        return objective.loss(tree, weights), objective.score(
-            tree, jnp.asarray(weights), blocks, jnp.ones(len(blocks))
-        )
+            return jnp.sum(losses) - prior, losses
+        losses = jnp.zeros(1)
+        if blocks is not None:
+            losses = objective.score(tree, jnp.asarray(weights), blocks, jnp.ones(len(blocks)))
+        return objective.loss(tree, weights), losses
 
     return jax.lax.map(evaluate, theta, batch_size=size)
 

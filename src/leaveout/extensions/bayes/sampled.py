@@ -30,7 +30,7 @@ from ...developer import (
     jnp,
     static,
 )
-from ...models import Parameters, Units
+from ...models import Costs, Parameters, Units
 from .coordinates import coordinate_names
 
 # nodes of an integral over u, z = mode + spread sinh u: a Gaussian to 6e-8, a t of 3 degrees to
@@ -131,6 +131,11 @@ class Integrated(Sampled):
     @property
     def pointwise(self) -> bool:
         return False
+
+    @property
+    def costs(self) -> Costs:
+        # so many that the arrays of a node stay in a cache
+        return Costs(lanes=max(1, 2**14 // self.size), work=1000.0 * self.size)
 
     def _height(self, theta: PyTree, weights: UnitWeights) -> Callable[[Array], Array]:
         """Return the log integrand of each group, a function of its effect."""

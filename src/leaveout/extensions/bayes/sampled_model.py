@@ -121,29 +121,27 @@ class SampledModel:
             objective = Integrated(
                 *facts, *effect_facts, all(_is_quadratic(candidate, point) for point in points)
             )
-            if not objective.quadratic:
-                _check_integrals(caller, effect, objective, points)
         simulate = None
         of_all = self.draw_responses
         if self.response is not None and of_all is not None:
             simulate = draw_by_jax(
                 lambda key, u, units: of_all(key, u)[units], objective, like, effect
             )
-        return check_posterior(
-            caller,
-            Posterior(
-                objective,
-                theta,
-                draws.chains,
-                like,
-                to_theta,
-                to_parameters,
-                coordinate_names(like),
-                note=self.note,
-                response=self.response,
-                simulate=simulate,
-            ),
+        posterior = Posterior(
+            objective,
+            theta,
+            draws.chains,
+            like,
+            to_theta,
+            to_parameters,
+            coordinate_names(like),
+            note=self.note,
+            response=self.response,
+            simulate=simulate,
         )
+        if isinstance(objective, Integrated) and not objective.quadratic:
+            _check_integrals(caller, effect, objective, posterior)
+        return check_posterior(caller, posterior)
 
 
 def vector_or_names(theta: NamedValues) -> Any:
@@ -219,7 +217,7 @@ def _check_groups(
     conditionals = _conditionals(
         objective, theta, np.concatenate([old[None], new[None], np.where(changed, new, old)])
     )
-    units, effects, prior = (np.asarray(values) for values in conditionals)
+    units, effects, prior = conditionals
     same = lambda values, differs: np.allclose(
         values[2:], np.where(differs, values[1], values[0]), rtol=1e-9, atol=1e-9, equal_nan=True
     )
@@ -250,7 +248,9 @@ def _is_quadratic(objective: Integrated, theta: PyTree) -> bool:
     return True
 
 
-def _check_integrals(caller: str, effect: str, objective: Integrated, points: list[PyTree]) -> None:
+def _check_integrals(
+    caller: str, effect: str | None, objective: Integrated, posterior: Posterior
+) -> None:
     """ValueError if integrals of groups with all their units, or none, are not those over evenly
     spaced places.
     """
@@ -258,14 +258,17 @@ def _check_integrals(caller: str, effect: str, objective: Integrated, points: li
     centre = objective.start.mean()
     half_width = objective.scale.max() + np.ptp(objective.start)
     n = objective.num_units
+    blocks = np.arange(len(objective.present))
     error = 0.0
-    for theta in points:
+    for theta in posterior.draws[[0, -1]]:
         for weights, z in (
             (np.ones(n), objective.start + step * objective.scale),
             (np.zeros(n), centre + step / 4 * half_width),
         ):
             conditional = _conditionals(
-                objective, theta, np.broadcast_to(z, (PLACES, len(objective.start)))
+                objective,
+                unflatten(theta, posterior.like),
+                np.broadcast_to(z, (PLACES, len(objective.start))),
             )
             heights = np.asarray(conditional.effects)[:, objective.present]
             np.add.at(
@@ -279,12 +282,8 @@ def _check_integrals(caller: str, effect: str, objective: Integrated, points: li
                 for stride in (1, 2)
             )
             reliable = np.abs(fine - coarse) < 1e-4  # elsewhere places are too few to tell
-            error = max(
-                error,
-                np.abs(np.asarray(_integrals(objective, theta, weights)) - fine)[reliable].max(
-                    initial=0.0
-                ),
-            )
+            _, losses = posterior.evaluate(theta[None], weights, blocks)
+            error = max(error, np.abs(losses[0] + fine)[reliable].max(initial=0.0))
     if error > 0.01:
         raise ValueError(
             f"{caller}: {effect!r} cannot be integrated out: an integral is off by {error:.2g}, as an effect has several "
@@ -292,13 +291,14 @@ def _check_integrals(caller: str, effect: str, objective: Integrated, points: li
         )
 
 
-@compile_static
-def _integrals(objective: Integrated, theta: PyTree, weights: Arrays) -> Arrays:
-    return objective.log_marginals(theta, weights)
+def _conditionals(objective: Integrated, theta: PyTree, z: Array) -> Conditional:
+    """Evaluate the densities at some places of all effects, by one program."""
+    conditional = _all_conditionals(objective, theta, np.resize(z, (PLACES, z.shape[1])))
+    return Conditional(*(np.asarray(values)[: len(z)] for values in conditional))
 
 
 @compile_static
-def _conditionals(objective: Integrated, theta: PyTree, z: Arrays) -> Conditional:
+def _all_conditionals(objective: Integrated, theta: PyTree, z: Arrays) -> Conditional:
     return jax.vmap(lambda effects: objective.densities(theta, objective.data, effects))(z)
 
 
