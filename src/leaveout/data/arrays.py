@@ -474,9 +474,9 @@ def whole(caller: str, name: str, value: ArrayLike) -> Int[Array, " entries"]:
     Raise if a number is not whole, since rounding it would name another unit.
     """
     array = np.asarray(value)
-    if array.size == 0:
+    if array.size == 0 or array.dtype.kind in "iu":
         return array.astype(np.int64)
-    if array.dtype.kind not in "iuf" or not (np.isfinite(array) & (array == np.floor(array))).all():
+    if array.dtype.kind != "f" or not (np.isfinite(array) & (array == np.floor(array))).all():
         raise TypeError(f"{caller}: {name} must be whole numbers; got {_describe_array(array)}.")
     return array.astype(np.int64)
 

@@ -353,15 +353,22 @@ class DenseDesign(SingleOutput):
             i, j = np.triu_indices(p)
             out[:, i, j] = out[:, j, i] = half
             return out
+        size = max(4 * p, 2**18 // p)  # rows of a block, whose scaled copy stays near a cache
         for k, refit_weight in enumerate(weight):
             # NumPy computes one half of a matrix times its own transpose
-            if (refit_weight >= 0).all():
-                x = self.x
-                if (refit_weight != 1).any():
-                    x = x * np.sqrt(refit_weight)[:, None]
-                np.matmul(x.T, x, out=out[k])
-            else:
-                np.matmul((self.x * refit_weight[:, None]).T, self.x, out=out[k])
+            if (refit_weight == 1).all():
+                np.matmul(self.x.T, self.x, out=out[k])
+                continue
+            is_convex = (refit_weight >= 0).all()
+            out[k] = 0.0
+            for start in range(0, len(self.x), size):
+                x = self.x[start : start + size]
+                block_weight = refit_weight[start : start + size, None]
+                if is_convex:
+                    x = x * np.sqrt(block_weight)
+                    out[k] += x.T @ x
+                else:
+                    out[k] += (x * block_weight).T @ x
         return out
 
     def forms(self, matrices: Float[Array, "forms params params"]) -> Float[Array, "units forms"]:

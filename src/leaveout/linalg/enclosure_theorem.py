@@ -241,11 +241,15 @@ class RadiusTable:
             if penalty is not None:
                 largest = np.maximum(largest, penalty.relative_change)
             self.scale = np.where(largest > 0, largest, STRAIGHT if penalty is None else 1.0)
-            place = -20 * np.log10(np.maximum(scaled_norm / self.scale[:, None], 1e-300))
-            place = np.minimum(place.astype(int), bins - 1) + bins * np.arange(count)[:, None]
-            mass = np.bincount(place.ravel(), np.ravel(size * reference), count * bins).reshape(
-                count, bins
-            )
+            mass = np.zeros((count, bins))
+            block_rows = 2**17
+            for start in range(0, scaled_norm.shape[1], block_rows):
+                block = slice(start, start + block_rows)
+                share = scaled_norm[:, block] / self.scale[:, None]
+                place = -20 * np.log10(np.maximum(share, 1e-300))
+                place = np.minimum(place.astype(int), bins - 1) + bins * np.arange(count)[:, None]
+                weight = np.broadcast_to(size[block] * reference[block], place.shape)
+                mass += np.bincount(place.ravel(), np.ravel(weight), mass.size).reshape(mass.shape)
             mass[scaled_norm.max(1) == 0] = 0.0
             sums = [(mass @ part).reshape(count, len(self.RADII), -1) for part in self._shares()]
         else:

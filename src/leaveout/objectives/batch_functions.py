@@ -57,10 +57,11 @@ def weights_of(
     rows: RefitRows, n: int, lanes: Lanes | slice = slice(None)
 ) -> Float[np.ndarray, "lanes units"]:
     """Weights of the selected refits over all units."""
-    index = np.asarray(rows.index)[lanes]
+    lanes = np.arange(len(rows.index))[lanes]
     weight = np.asarray(rows.weight)[lanes]
-    if index.shape[1] == n:
-        return weight.copy()
+    if weight.shape[1] == n:
+        return weight
+    index = np.asarray(rows.index)[lanes]
     out = np.ones((len(index), n))
     real = index < n
     out[np.nonzero(real)[0], index[real]] = weight[real]

@@ -337,6 +337,8 @@ class Plan(PrintedResult):
             "index": whole("Plan", "index", self.index),
             "held": flags("Plan", "held", self.held),
         }
+        if np.array_equal(entries["index"], entries["indptr"][:-1]):  # one array for both
+            entries["index"] = entries["indptr"][:-1]
         for name, array in entries.items():
             object.__setattr__(self, name, np.ascontiguousarray(array))
         columns = dict(self.columns)
@@ -430,7 +432,15 @@ class Plan(PrintedResult):
     @functools.cached_property
     def refit(self) -> IntArray:
         """Refit to which each entry belongs, `[entries]`."""
-        return np.repeat(np.arange(self.num_refits), np.diff(self.indptr))
+        widths = np.diff(self.indptr)
+        if (widths == 1).all():
+            return self.indptr[:-1]
+        return np.repeat(np.arange(self.num_refits), widths)
+
+    @property
+    def lists_every_unit(self) -> bool:
+        """Whether the entries are all units once, in their order."""
+        return len(self.index) == self.num_units and np.array_equal(self.index, self.indptr[:-1])
 
     @property
     def scored_units(self) -> IntArray:
@@ -699,18 +709,24 @@ class Plan(PrintedResult):
             Refits of one width.
         """
         widths = np.diff(self.indptr)
+        count = self.num_refits
+        alike = widths.min() == widths.max()
+        if alike:
+            widths = widths[:1]
         rounded = np.minimum(_few_sizes(widths), self.num_units)
         padded = np.where((4 * widths >= self.num_units) & (widths > 8), self.num_units, rounded)
         if uniform or whole:
             padded[:] = self.num_units if whole else padded.max()
-        alike = padded.min() == padded.max()
-        for width in padded[:1].tolist() if alike else np.unique(padded).tolist():
-            members = np.arange(len(padded)) if alike else np.flatnonzero(padded == width)
+        for width in np.unique(padded).tolist():
+            members = np.flatnonzero(padded == width)
+            if not alike:
+                count = len(members)
             most = max(1, capacity // (width * cost_per_entry + cost_per_refit))
             # equal batches: two shapes at most
-            size = -(-len(members) // max(-(-len(members) // most), least))
-            for start in range(0, len(members), size):
-                yield self._batch(members[start : start + size], width)
+            size = -(-count // max(-(-count // most), least))
+            for start in range(0, count, size):
+                refits = np.arange(start, min(start + size, count))
+                yield self._batch(refits if alike else members[refits], width)
 
     def some(self, refits: IntArray) -> "Plan":
         """Plan of a selection of the refits.

@@ -90,7 +90,9 @@ Collect = Callable[[Batch, RefitBatch], Collected]
 
 
 class CollectedColumns(dict[str, np.ndarray]):
-    """Arrays with a row for each refit or each entry of a plan, filled as batches arrive."""
+    """Arrays with a row for each refit or each entry of a plan, filled as batches arrive, and sums
+    of single numbers.
+    """
 
     def __init__(self, plan: Plan):
         super().__init__()
@@ -103,6 +105,9 @@ class CollectedColumns(dict[str, np.ndarray]):
             rows = batch.refits
             count = self.plan.num_refits
             if name == "held":
+                continue
+            if not values.ndim:
+                self[name] = self.get(name, 0.0) + values
                 continue
             if name.startswith(ENTRY):
                 name = name.removeprefix(ENTRY)
@@ -268,6 +273,8 @@ class PlanBatches:
                 loss_by_unit = scores(fit, all_units, fit.vector[None])[0]
             else:
                 loss_by_unit = unit_losses(fit)
+            if plan.held.all() and plan.lists_every_unit:
+                return loss_by_unit
             return np.where(plan.held, loss_by_unit[plan.index], np.nan)
         columns = CollectedColumns(plan)
         make = functools.partial(losses_with_no_update, loss)
@@ -385,9 +392,9 @@ def blank(loss: HeldOutLoss, refit: AbstractRefit, baseline: FloatArray) -> Esti
         f"decrement of the fit {float(fit.decrement):.1e}"
     )
     return Estimate(
-        losses=np.full_like(baseline, np.nan),
-        error=np.full(count, np.inf),
-        result=np.full(count, RESULTS.interrupted),
+        losses=np.broadcast_to(np.nan, baseline.shape),
+        error=np.broadcast_to(np.inf, count),
+        result=np.broadcast_to(RESULTS.interrupted, count),
         plan=loss.plan,
         baseline=baseline,
         unit_weight=unit_weight,
@@ -397,7 +404,7 @@ def blank(loss: HeldOutLoss, refit: AbstractRefit, baseline: FloatArray) -> Esti
         fit=uncached(fit),
         call=(refit, loss.evaluate),
         labels=PrintedTexts(model_text, repr(refit), fit.objective.note),
-        proved=np.zeros(count, bool),
-        settled_by=np.full(count, int(SettledBy.unknown)),
+        proved=np.broadcast_to(False, count),
+        settled_by=np.broadcast_to(int(SettledBy.unknown), count),
         elsewhere=elsewhere,
     )

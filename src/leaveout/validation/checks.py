@@ -495,8 +495,10 @@ def is_identifier(name: str, column: PerUnit) -> bool:
     ... )
     (True, False)
     """
+    if not ID.fullmatch(_words(name)):
+        return False
     values = np.unique(column)
-    if len(values) < IDS or not ID.fullmatch(_words(name)):
+    if len(values) < IDS:
         return False
     # whole multiples of the least step, as the column may be scaled
     steps = (values - values[0]) / np.diff(values).min()
@@ -590,6 +592,8 @@ def _check_classes(fit: Fit, plan: Plan) -> str:
     if not fit.objective.units.classes or target is None:
         return ""
     kinds, label, size = np.unique(target, return_inverse=True, return_counts=True)
+    if size.min() > np.diff(plan.indptr).max():  # no refit leaves out so many
+        return ""
     is_out = plan.weight == 0
     key, count = np.unique(
         plan.refit[is_out] * len(kinds) + label[plan.index[is_out]], return_counts=True

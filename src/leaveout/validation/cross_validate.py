@@ -12,7 +12,6 @@ parameters in the same way.
 """
 
 import contextlib
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -623,7 +622,7 @@ class EstimateColumns:
             "proved": has_error & proved,
             "result": result,
             "step_length": step_length,
-            "gradients": np.full(len(error), outcome.gradients / len(error)),
+            "gradients": np.asarray(outcome.gradients),
         }
         if common_error is not None and loss.evaluate is None:
             refits["draws"] = common_error.draws
@@ -750,7 +749,7 @@ class EstimateBuilder:
     @property
     def gradients(self) -> float:
         """The number of gradients that the refits took."""
-        return float(self.columns["gradients"].sum())
+        return float(self.columns["gradients"])
 
     def add(self, batch: Batch, outcome: RefitBatch) -> None:
         """Add a batch of refits, all of whose errors were asked for."""
@@ -803,9 +802,15 @@ class EstimateBuilder:
 
     def choose(self, estimate: Estimate, number: int) -> dict[int, str]:
         """Choose refits that are most worth repeating, with the reason for each."""
-        exists = ~among(estimate.result, NO_REFIT_CODES) & ~np.isnan(estimate.error)
+        exists = self.is_repeatable(estimate)
+        if not number:
+            return {}
         step_length = self.columns["step_length"]
         return choose_refits(exists, step_length, estimate.error, estimate.proved, number)
+
+    def is_repeatable(self, estimate: Estimate) -> BoolArray:
+        """Mark the refits that exist and were judged."""
+        return ~among(estimate.result, NO_REFIT_CODES) & ~np.isnan(estimate.error)
 
     def starts(self, chosen: Iterable[int]) -> dict[int, FloatArray]:
         """Return the parameters that chosen refits reached, as far as they are kept."""
@@ -825,10 +830,10 @@ class EstimateBuilder:
         if not self.audit:
             return estimate, None, ""
         fit = self.held_out_loss.fit
-        candidates = self.choose(estimate, self.audit)
         number = affordable(self.gradients, work(fit.objective, fit.num_params))
-        chosen = dict(itertools.islice(candidates.items(), number))
-        if candidates and not chosen:
+        chosen = self.choose(estimate, min(number, self.audit))
+        num_candidates = int(self.is_repeatable(estimate).sum())
+        if num_candidates and not chosen:
             remark = (
                 "none: one refit repeated exactly would cost more than all the rest of the call"
             )
@@ -842,7 +847,7 @@ class EstimateBuilder:
             refits = f"{len(chosen)} refits"
             possessive = "their"
         remark = f"{refits} repeated exactly, {len(missed)} beyond {possessive} error"
-        num_skipped = len(candidates) - len(chosen)
+        num_skipped = min(num_candidates, self.audit) - len(chosen)
         if num_skipped:
             remark += f" ({num_skipped} more would cost above a tenth of the work)"
         if len(missed) and improve:
