@@ -10,11 +10,12 @@ men, one for women,
 document's numbers; its own method (uncompiled JAX, L-BFGS-B, ALO) is written out below and timed in
 the same run, in float64; its refits are in float32, as there.
 
-The fifty trials that it prints (`loocv_heart_trials.csv`: α, β, AUC) are evaluated again at their α
-and β.
+The fifty trials that it prints (`loocv_heart_trials.csv`: α, β, AUC, and when each was finished, in
+seconds from the start) are evaluated again at their α and β, and timed: by one Newton step, by
+exact refits, and by the document's method.
 
     LEAVEOUT_DATA=… python experiments/loocv_heart.py [--out out] [--trials 50] [--refits 642]
-    [--save]
+    [--save] [--quick]
 """
 
 import argparse
@@ -104,8 +105,8 @@ def our_predictions(data: Data, alpha: float, beta: float) -> np.ndarray:
     )
 
 
-def tune(data: Data, trials: int) -> tuple[optuna.Study, list[int], list[float]]:
-    """The study, and for each trial how many programs JAX compiled and how long it took."""
+def tune(data: Data, trials: int) -> dict[str, Any]:
+    """The trials of a study, the seconds of each, and how many programs JAX compiled in it."""
     compiled, seconds, events = [], [], []
     jax.monitoring.register_event_duration_secs_listener(
         lambda event, duration, **_: (
@@ -125,7 +126,9 @@ def tune(data: Data, trials: int) -> tuple[optuna.Study, list[int], list[float]]
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0))
     study.optimize(objective, n_trials=trials)
-    return study, compiled, seconds
+    table = pd.DataFrame([{**trial.params, "auc": trial.value} for trial in study.trials])
+    table = table.assign(seconds=seconds, programs=compiled)
+    return {"trials": table, "best": study.best_params, "auc": study.best_value}
 
 
 # the document's
@@ -176,19 +179,43 @@ def their_refits(X: np.ndarray, y: np.ndarray, R: np.ndarray, some: int) -> tupl
     )
 
 
-def their_trials(data: Data) -> pd.DataFrame:
-    """The AUC that the document prints for each α and β, and those of its formula and of refits, in
-    float64, here.
+def their_trial(data: Data, alpha: float, beta: float) -> dict[str, float]:
+    """AUC of our step, of refits and of the document's method in float64, and the seconds of
+    each.
     """
-    table = pd.read_csv(TRIALS)
-    for k, row in table.iterrows():
-        table.loc[k, "ours"] = roc_auc_score(
-            data.y, our_predictions(data, row["alpha"], row["beta"])
-        )
-        fit = our_fit(data, row["alpha"], row["beta"])
-        refits = lo.cross_predict(fit, lo.leave_one_out(), strategy=lo.Exact())
-        table.loc[k, "exact"] = roc_auc_score(data.y, refits)
-    return table
+    R = penalty_matrix(data.X.shape[1], alpha, beta)
+
+    def refits() -> np.ndarray:
+        fit = our_fit(data, alpha, beta)
+        return lo.cross_predict(fit, lo.leave_one_out(), strategy=lo.Exact())
+
+    methods = {
+        "ours": lambda: our_predictions(data, alpha, beta),
+        "exact": refits,
+        "document's method": lambda: their_predictions(data.X, data.y, R),
+    }
+    row = {}
+    for name, run in methods.items():
+        start = time.perf_counter()
+        with jax.enable_x64(True):
+            row[name] = roc_auc_score(data.y, run())
+        row[f"seconds, {name}"] = time.perf_counter() - start
+    return row
+
+
+def their_trials(data: Data, trials: int) -> pd.DataFrame:
+    """The document's trials, printed and again; its seconds are those between two lines of its
+    log.
+    """
+    table = pd.read_csv(TRIALS)[:trials]
+    table["seconds, the document"] = np.diff(table.pop("finished"), prepend=0.0)
+    rows = []
+    for trial in table.itertuples():
+        again = lambda trial=trial: their_trial(data, trial.alpha, trial.beta)
+        if not rows:
+            again()  # compiles
+        rows.append(saved.part("heart_trials", f"trial {trial.trial}", again))
+    return table.join(pd.DataFrame(rows))
 
 
 # the truth
@@ -258,7 +285,7 @@ def accuracy(data: Data, alpha: float, beta: float) -> tuple[pd.DataFrame, np.nd
 
 
 def picture(
-    study: optuna.Study, exact: np.ndarray, approximate: np.ndarray, y: np.ndarray, path: Path
+    study: dict[str, Any], exact: np.ndarray, approximate: np.ndarray, y: np.ndarray, path: Path
 ) -> None:
     figure, axes = plt.subplots(2, 2, figsize=(9.5, 8), layout="constrained")
     axes = axes.ravel()
@@ -279,21 +306,17 @@ def picture(
         ylabel="Newton step − refit",
         title="What the step misses",
     )
-    trials = study.trials_dataframe()
+    trials = study["trials"]
     points = axes[2].scatter(
-        trials.params_alpha,
-        trials.params_beta,
-        c=trials.value,
-        s=28,
-        vmin=max(trials.value.min(), 0.895),
+        trials.alpha, trials.beta, c=trials.auc, s=28, vmin=max(trials.auc.min(), 0.895)
     )
     axes[2].plot(
-        *study.best_params.values(),
+        *study["best"].values(),
         "*",
         ms=16,
         mfc="none",
         mec="k",
-        label=f"best, AUC {study.best_value:.4f}",
+        label=f"best, AUC {study['auc']:.4f}",
     )
     axes[2].set(
         xscale="log",
@@ -318,18 +341,32 @@ def show(title: str, table: pd.DataFrame, form: str) -> None:
     print(f"\n{title}\n{table.to_string(float_format=form.format, na_rep='')}")
 
 
-def main(out: Path, trials: int, refits: int, save: bool) -> None:
+def main(out: Path, trials: int, refits: int, quick: bool) -> None:
+    if quick:
+        trials, refits = 3, 3
     data = load()
-    study, compiled, each = tune(data, trials)
-    best = study.best_params
+    study = saved.part("heart_study", f"{trials} trials", lambda: tune(data, trials))
+    best = study["best"]
     R = penalty_matrix(data.X.shape[1], **best)
-    table, exact, approximate = accuracy(data, **best)
-    theirs, _, _ = accuracy(data, **THEIR_BEST)
-    ours = seconds(lambda: our_predictions(data, **best), 15)
-    with jax.enable_x64(True):
-        document = seconds(lambda: their_predictions(data.X, data.y, R), 7)
-    all_seconds, in_float32 = their_refits(
-        data.X, data.y, penalty_matrix(data.X.shape[1], **THEIR_BEST), refits
+    table, exact, approximate = saved.part(
+        "heart_errors", f"at the best of {trials} trials", lambda: accuracy(data, **best)
+    )
+    theirs, their_exact, their_approximate = saved.part(
+        "heart_errors", "at the document's best", lambda: accuracy(data, **THEIR_BEST)
+    )
+    ours = saved.part(
+        "heart", "our seconds", lambda: seconds(lambda: our_predictions(data, **best), 15)
+    )
+
+    def method() -> float:
+        with jax.enable_x64(True):
+            return seconds(lambda: their_predictions(data.X, data.y, R), 7)
+
+    document = saved.part("heart", "seconds of the document's method", method)
+    all_seconds, in_float32 = saved.part(
+        "heart",
+        f"{refits} refits",
+        lambda: their_refits(data.X, data.y, penalty_matrix(data.X.shape[1], **THEIR_BEST), refits),
     )
     test_auc = lambda alpha, beta: roc_auc_score(
         data.y_test, data.X_test @ our_fit(data, alpha, beta).parameters["coef"]
@@ -337,14 +374,14 @@ def main(out: Path, trials: int, refits: int, save: bool) -> None:
     beside = {
         "patients to fit": len(data.y),
         "patients to test": len(data.y_test),
-        "best LOO AUC": study.best_value,
+        "best LOO AUC": study["auc"],
         "test AUC": test_auc(**best),
         "mean |exact − approximate|": table["mean |difference|"]["NewtonStep"],
         "seconds, all refits": all_seconds,
         "seconds, one fit and the formula": ours,
         "times faster": all_seconds / ours,
     }
-    trials_again = their_trials(data)
+    trials_again = their_trials(data, trials)
     patients = (
         f"{len(data.y)} patients to fit, {len(data.y_test)} to test, {data.X.shape[1]} coefficients"
     )
@@ -369,10 +406,12 @@ def main(out: Path, trials: int, refits: int, save: bool) -> None:
     print(
         f"\nthe document's refits against its formula, both in float32, at its best: mean |difference| {in_float32:.3g}"
     )
+    first, later = study["trials"].iloc[0], study["trials"].iloc[1:]
     programs = (
-        f"programs compiled in trial 1: {compiled[0]}, in trials 2 to {trials}: {sum(compiled[1:])}"
+        f"programs compiled in trial 1: {first.programs:g}, in later ones: {later.programs.sum()}"
     )
-    print(f"\n{programs}; seconds: {each[0]:.2f}, then {np.median(each[1:]):.4f} a trial")
+    print(f"\n{programs}; seconds: {first.seconds:.2f}, then {later.seconds.median():.4f} a trial")
+    show("the document's trials", trials_again, "{:.4g}")
     off = (trials_again["ours"] - trials_again["auc"]).abs()
     print(
         f"\nthe document's {len(off)} trials: AUC off by {off.median():.1e} (median), {off.max():.1e} (most)"
@@ -390,16 +429,32 @@ def main(out: Path, trials: int, refits: int, save: bool) -> None:
         their_method=document,
         in_float32=in_float32,
         refits_made=refits,
-        compiled_after_first=sum(compiled[1:]),
+        compiled_after_first=later.programs.sum(),
     )
     errors = [
         {"at": at, "refit": name, **row}
         for at, frame in (("our best", table), ("the document's best", theirs))
         for name, row in frame.to_dict("index").items()
     ]
-    saved.save("heart_errors", errors)
+    left_out = {
+        at: {"exact": np.asarray(refitted), "Newton step": np.asarray(stepped)}
+        for at, refitted, stepped in (
+            ("our best", exact, approximate),
+            ("the document's best", their_exact, their_approximate),
+        )
+    }
+    saved.save("heart_errors", errors, left_out=left_out)
     best_of = {name: int(trials_again[name].idxmax()) for name in ("auc", "ours", "exact")}
-    saved.save("heart_trials", trials_again, median=off.median(), most=off.max(), best_of=best_of)
+    took = trials_again.filter(like="seconds").sum().to_dict()
+    saved.save(
+        "heart_trials",
+        trials_again,
+        median=off.median(),
+        most=off.max(),
+        best_of=best_of,
+        took=took,
+    )
+    saved.save("heart_study", study["trials"])
 
 
 if __name__ == "__main__":
@@ -414,5 +469,7 @@ if __name__ == "__main__":
         default=642,
         help="by the document's method, for its seconds and error",
     )
+    parser.add_argument("--quick", action="store_true", help="three trials and refits")
     saved.add_option(parser)
-    main(**vars(parser.parse_args()))
+    given = parser.parse_args()
+    main(given.out, given.trials, given.refits, given.quick)
