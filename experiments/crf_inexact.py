@@ -346,7 +346,11 @@ def study(name: str, text: Text, given: argparse.Namespace) -> None:
         np.random.default_rng(2).choice(crf.num_units, given.folds, replace=False), crf.num_units
     )
     settings = f"{given.folds} folds, ridge {given.ridge:g}"
-    minimum = saved.part(name, f"minimum, ridge {given.ridge:g}", lambda: lo.fit(crf).parameters)
+    minimum = saved.part(
+        name,
+        f"minimum, ridge {given.ridge:g}",
+        lambda: lo.fit(crf, text.start._asdict()).parameters,
+    )
     fit = lo.anchor(crf, minimum)
     exact, seconds = saved.part(
         name, f"exact, {settings}", lambda: timed(lambda: refitted(text, fit, plan, lo.Exact()))

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from b3_settings import synthetic
 from hmm_dodgers import PAPER_HOURS
-from saved import PAGES, kept, palette, small
+from saved import PAGES, RESULTS, kept, palette, small
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXTS = Path(__file__).with_name("pages")
@@ -91,6 +91,11 @@ def table(
     return (
         f"{markdown(frame.astype(object).where(frame.notna(), None), form, forms)}\n\n{made(name)}"
     )
+
+
+def exists(name: str) -> bool:
+    """Whether an experiment has kept this table."""
+    return (RESULTS / f"{name}.json").exists()
 
 
 def errors(name: str, level: str) -> str:
@@ -393,6 +398,7 @@ def main() -> None:
         made,
         told,
         kept,
+        exists,
         span,
         share,
         fewer,
