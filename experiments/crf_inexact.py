@@ -190,7 +190,7 @@ def from_zero(padded: Padded, ridge: float, units: np.ndarray) -> np.ndarray:
         arrays = jax.tree.map(jnp.asarray, (*padded.inputs, padded.labels, padded.inside))
 
         @jax.jit
-        def objective(v: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def objective(v: jax.Array, w: jax.Array, *arrays) -> tuple[jax.Array, jax.Array]:
             F = lambda v: w @ crf_network.losses(layer_of(v), *arrays) + 0.5 * ridge * jnp.sum(v**2)
             return jax.value_and_grad(F)(v)
 
@@ -199,7 +199,7 @@ def from_zero(padded: Padded, ridge: float, units: np.ndarray) -> np.ndarray:
         for unit in units:
             w = np.ones(len(padded.labels))
             w[unit] = 0.0
-            down = lambda v, w=w: [np.asarray(part) for part in objective(v, w)]
+            down = lambda v, w=w: [np.asarray(part) for part in objective(v, w, *arrays)]
             end = scipy.optimize.minimize(
                 down, np.asarray(vector), jac=True, method="L-BFGS-B", options=options
             )
