@@ -767,8 +767,8 @@ FAULTS = (
     Fault(
         "the smoothing criterion ignores that single rows turn",
         "Neighbourhoods._add",
-        "np.bincount(units.ravel(), (own * _along(z, q)).ravel(), n)",
-        "0.0 * np.bincount(units.ravel(), (own * _along(z, q)).ravel(), n)",
+        "np.bincount(units.ravel(), (own * along_q).ravel(), n)",
+        "0.0 * np.bincount(units.ravel(), (own * along_q).ravel(), n)",
         "test_smooth",
     ),
     Fault(

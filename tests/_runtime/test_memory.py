@@ -38,6 +38,7 @@ FIT = lo.fit(lo.GLM(X, X[:, 0] ** 2, "squared"))
 )
 def test_what_does_not_fit_is_said_first(call, said, monkeypatch):
     monkeypatch.setattr(memory, "free_memory", lambda: 100.0)
+    monkeypatch.setattr(memory, "ASKED_FROM", 0)
     with pytest.raises(MemoryError, match=said):
         call()
 

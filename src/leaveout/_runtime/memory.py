@@ -6,10 +6,17 @@ from pathlib import Path
 MEMINFO = Path("/proc/meminfo")
 GROUP = Path("/sys/fs/cgroup")
 STATM = Path("/proc/self/statm")
+ASKED_FROM = 2**20  # bytes
 
 
 def require_memory(caller: str, size: float, content: str, advice: str) -> None:
-    """Raise MemoryError if `size` bytes are more than this process can still take."""
+    """Raise MemoryError if `size` bytes are more than this process can still take.
+
+    The system is asked from `ASKED_FROM` on, as it takes longer to answer than less takes to
+    compute.
+    """
+    if size < ASKED_FROM:
+        return
     free = free_memory()
     if size > free:
         raise MemoryError(

@@ -55,7 +55,7 @@ from ..linalg.design import weight_terms
 from ..models.smooth.additive import Additive
 from ..models.smooth.bases import against
 from ..objectives.unit_weights import plan_reader
-from ..optimize.fit import Fit, fit as fitted
+from ..optimize.fit import Fit, anchor, fit as fitted
 from ..optimize.hessian_factor import IndefiniteHessianError
 from ..plans.plan import Batch, Plan
 from ..refit import Exact
@@ -149,18 +149,18 @@ def minimum(model: PenalisedRows, rho: PerSmooth, theta: PerParam) -> SmoothingM
     """
     penalty = model.penalty(rho)
 
-    def evaluate(theta: Array) -> tuple[Array, float]:
+    def evaluate(theta: Array) -> tuple[Array, Array, Array, float]:
         eta = model.eta(theta)
         with np.errstate(all="ignore"):
-            value = float(np.sum(model.weighted(eta, (0,))[0]) + 0.5 * theta @ penalty @ theta)
-        return eta, value if np.isfinite(value) else np.inf
+            losses, slope, curvature = model.weighted(eta, (0, 1, 2))
+            value = float(np.sum(losses) + 0.5 * theta @ penalty @ theta)
+        return eta, slope, curvature, value if np.isfinite(value) else np.inf
 
-    (eta, value) = evaluate(theta)
+    eta, slope, curvature, value = evaluate(theta)
     before = np.inf
     last_curvature = None
     # largest number of Newton steps
     for _ in range(100):
-        slope, curvature = model.weighted(eta, (1, 2))
         # that of squared losses is the same everywhere
         if last_curvature is None or not np.array_equal(last_curvature, curvature):
             factor = _factor((model.x.T * curvature) @ model.x + penalty)
@@ -174,17 +174,16 @@ def minimum(model: PenalisedRows, rho: PerSmooth, theta: PerParam) -> SmoothingM
         # rounding
         is_close = gain <= 1e-10 * max(1.0, abs(value))
         # rounding, which heavy penalties amplify, allows no closer approach
-        if is_close and gain > before / 4:
+        if is_close and (gain > before / 4 or gain < 1e-24):
             fields = theta, value, penalty, eta, slope, curvature, root
             return SmoothingMinimum(*fields, float(factor.logdet))
         while size > 1e-10:
-            new, lower = evaluate(theta - size * step)
-            if is_close or lower <= value - 1e-4 * size * gain:
+            candidate = evaluate(theta - size * step)
+            if is_close or candidate[3] <= value - 1e-4 * size * gain:
                 break
             size /= 2
         theta = theta - size * step
-        eta = new
-        value = lower
+        eta, slope, curvature, value = candidate
         before = gain
     raise RuntimeError(
         "smooth: no minimum was reached at some λ; the data may be separated: a larger low end of λ keeps off it."
@@ -267,39 +266,17 @@ class Neighbourhoods:
         """Add a batch of refits."""
         n = len(self.model.y)
         held = np.asarray(batch.rows.held)
-        units, delta, z, metric = self._leave_out(batch, solution, rows, length)
-        g = -_sum(delta * solution.slope[units], z)[:, None]
-        scored = int(held.sum(1).max(initial=0))
-        max_joint_units = 12  # scored units of a refit up to which one solve serves all
-        joint = scored <= max_joint_units
-        all_scored = scored == held.shape[1]
-        scored_columns = np.argsort(~held, axis=1, kind="stable")[:, : scored * joint]
-        # scored rows, if few, which are solved for together with q
-        if joint and all_scored:
-            scored_rows = z
-        else:
-            scored_rows = np.take_along_axis(z, scored_columns[:, :, None], 1)
-        q, *row_solutions = metric.solve(np.concatenate([g, scored_rows], axis=1)).swapaxes(0, 1)
-        eta = solution.eta[units] + _along(z, q)
-        value, slope = self.model.derivatives(eta, (0, 1), units)
+        units, delta, metric = self._leave_out(batch, solution, rows, length)
+        q, along_q = metric.solve(-delta * solution.slope[units])
+        value, slope = self.model.derivatives(solution.eta[units] + along_q, (0, 1), units)
         losses[batch.place[held]] = value[held]
         loss_slopes = np.where(held, self.share[batch.place] * np.where(held, slope, 0.0), 0.0)
-        if joint:
-            if all_scored:
-                weight = loss_slopes
-            else:
-                weight = np.take_along_axis(loss_slopes, scored_columns, 1)
-            p = sum(
-                (weight[:, [k]] * row_solution for k, row_solution in enumerate(row_solutions)),
-                np.zeros(q.shape),
-            )
-        else:
-            p = metric.solve(_sum(loss_slopes, z)[:, None])[:, 0]
-        unit_terms = delta * _along(z, p)
+        p, along_p = metric.solve(loss_slopes)
+        unit_terms = delta * along_p
         sums.adjoint += p.sum(0)
         sums.curvature += p.T @ q
         sums.unit_adjoint += np.bincount(units.ravel(), unit_terms.ravel(), n)
-        sums.unit_products += np.bincount(units.ravel(), (unit_terms * _along(z, q)).ravel(), n)
+        sums.unit_products += np.bincount(units.ravel(), (unit_terms * along_q).ravel(), n)
 
     def moves(self, solution: SmoothingMinimum) -> Float[Array, "refits params"]:
         """Compute θ_o − θ̂ of every refit, whitened."""
@@ -307,29 +284,22 @@ class Neighbourhoods:
         out = np.zeros((self.plan.num_refits, len(solution.root)))
         length = np.sum(rows**2, axis=1)
         for batch in self.batches:
-            units, delta, z, metric = self._leave_out(batch, solution, rows, length)
-            out[batch.refits] = -metric.solve(_sum(delta * solution.slope[units], z)[:, None])[:, 0]
+            units, delta, metric = self._leave_out(batch, solution, rows, length)
+            out[batch.refits] = metric.solve(-delta * solution.slope[units])[0]
         return out
 
     def _leave_out(
         self, batch: Batch, solution: SmoothingMinimum, rows: Array, length: Array
-    ) -> tuple[Array, Array, Array, "_Metric"]:
-        """Return the units that refits leave out, their weight changes, their whitened rows, and
-        the curvature without them.
+    ) -> tuple[Array, Array, "_Metric"]:
+        """Return the units that refits leave out, their weight changes, and the curvature without
+        them.
         """
         units = np.minimum(np.asarray(batch.rows.index), len(self.model.y) - 1)
         delta = np.asarray(batch.rows.weight) - 1.0
-        z = rows[units]
         weight = delta * solution.curvature[units]
         # a matrix whose negative part has a trace below that stays positive definite
-        return (
-            units,
-            delta,
-            z,
-            _Metric(
-                z, weight, sure=np.sum(np.maximum(-weight, 0.0) * length[units], axis=1) < 0.99
-            ),
-        )
+        sure = np.sum(np.maximum(-weight, 0.0) * length[units], axis=1) < 0.99
+        return units, delta, _Metric(rows[units], weight, sure)
 
 
 class _CriterionSums:
@@ -343,18 +313,6 @@ class _CriterionSums:
         self.curvature = np.zeros((params, params))
         self.unit_adjoint = np.zeros(units)
         self.unit_products = np.zeros(units)
-
-
-def _sum(
-    weight: Float[Array, "refits width"], z: Float[Array, "refits width params"]
-) -> Float[Array, "refits params"]:
-    return np.matmul(weight[:, None, :], z)[:, 0]
-
-
-def _along(
-    z: Float[Array, "refits width params"], v: Float[Array, "refits params"]
-) -> Float[Array, "refits width"]:
-    return np.matmul(z, v[:, :, None])[:, :, 0]
 
 
 class _Metric:
@@ -391,19 +349,22 @@ class _Metric:
                     "fewer basis functions (k=); classes that are separated are told by no λ: give one, by "
                     "model.smoothed(10.0)."
                 )
+        self.products = self.matrix
         self.matrix = size + (weight[:, :, None] * self.matrix if self.low else self.matrix)
 
     def solve(
-        self, rhs: Float[Array, "refits columns params"]
-    ) -> Float[Array, "refits columns params"]:
+        self, share: Float[Array, "refits width"]
+    ) -> tuple[Float[Array, "refits params"], Float[Array, "refits width"]]:
+        """Multiply Σ share z by the inverse, and return the products of that with z too."""
+        if self.low:  # M⁻¹ Zᵀ = Zᵀ (I + W Z Zᵀ)⁻¹
+            if self.matrix.shape[1] == 1:
+                share = share / self.matrix[:, 0]
+                return share * self.z[:, 0], share * self.products[:, 0]
+            share = np.linalg.solve(self.matrix, share[:, :, None])[:, :, 0]
+        v = np.matmul(share[:, None, :], self.z)[:, 0]
         if not self.low:
-            return np.linalg.solve(self.matrix, rhs.swapaxes(1, 2)).swapaxes(1, 2)
-        inner = self.weight[:, :, None] * np.matmul(self.z, rhs.swapaxes(1, 2))
-        if self.matrix.shape[1] == 1:
-            inner = inner / self.matrix
-        else:
-            inner = np.linalg.solve(self.matrix, inner)
-        return rhs - np.matmul(inner.swapaxes(1, 2), self.z)
+            v = np.linalg.solve(self.matrix, v[:, :, None])[:, :, 0]
+        return v, np.matmul(self.z, v[:, :, None])[:, :, 0]
 
 
 @dataclass(eq=False)
@@ -873,9 +834,9 @@ def _make_result(
     bounds: Array,
 ) -> Smoothing:
     chosen = model.smoothed(np.exp(result.rho))
-    fit = fitted(chosen, chosen.parameters.natural(criterion.theta))
+    theta = minimum(criterion.model, result.rho, criterion.theta).theta
     return Smoothing(
-        fit,
+        anchor(chosen, chosen.parameters.natural(theta)),
         method,
         result.value,
         result.reason,

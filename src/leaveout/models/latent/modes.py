@@ -42,30 +42,38 @@ def newton(
             trial = point - step
             value, steps = look(trial)
             new_step = steps(fresh)
-            size = np.max(np.abs(new_step) / (1 + np.abs(trial)), axis=0, initial=0.0)
-            good = value <= lowest + ALLOWED_RISE * (
-                1 + np.abs(np.where(np.isfinite(lowest), lowest, 0.0))
-            )
+            size = _relative_size(new_step, trial)
+            good = value <= lowest + ALLOWED_RISE * (1 + np.abs(lowest))
             if not fresh and (good & ~(size <= np.maximum(reuse * before, MODE_ROUNDING))).any():
                 new_step = steps(True)
                 fresh = True
-                size = np.max(np.abs(new_step) / (1 + np.abs(trial)), axis=0, initial=0.0)
+                size = _relative_size(new_step, trial)
             good &= np.isfinite(size)
             if fresh:
                 shrinks = size
             else:
                 shrinks = np.where(np.isfinite(before), size / before, 1.0)
             ended = good & (size * np.minimum(shrinks, 1.0) <= MODE_ROUNDING)
-            lowest = np.where(good, value, lowest)
-            point = np.where(good, trial, point)
-            step = np.where(good, new_step, step / 2)
-            # a search from where a function has no value, and one whose steps have become rounding,
-            # lead nowhere
-            stuck = np.isinf(lowest) | (
-                np.max(np.abs(step) / (1 + np.abs(point)), axis=0, initial=0.0) <= MODE_ROUNDING
-            )
+            if good.all():
+                point = trial
+                step = new_step
+                lowest = value
+                before = size
+                stuck = np.isinf(lowest)
+            else:
+                point = np.where(good, trial, point)
+                step = np.where(good, new_step, step / 2)
+                lowest = np.where(good, value, lowest)
+                before = np.where(good, size, before)
+                # a search whose steps have become rounding leads nowhere
+                stuck = np.isinf(lowest) | (_relative_size(step, point) <= MODE_ROUNDING)
+            # nor does one from where a function has no value
             if (ended | stuck).all():
                 break
-            before = np.where(good, size, before)
             fresh = not reuse or not good.all()
     return point - step, ended
+
+
+def _relative_size(step: Array, point: Array) -> Array:
+    """Largest change of a variable, relative to it or to one."""
+    return np.max(np.abs(step) / (1 + np.abs(point)), axis=0, initial=0.0)
