@@ -1,28 +1,24 @@
-"""The first source document's motion capture: figures 6, 7 and 8, the timing of its largest models,
-and the basins.
+"""The first source document's motion capture: figures 6, 7 and 8, its parallel Hessian, and the
+basins.
 
 S. Ghosh et al., *Approximate Cross-Validation for Structured Models* (2020), appendix M. Its 124
 sequences are not to be had in that form; here are the six of `lo.datasets.mocap6`, twelve channels,
 each in units of the error with which the frame before predicts it (least squares over all frames),
 for the document's σ² = 1.
 
-    LEAVEOUT_DATA=… python experiments/hmm_mocap.py [orders simulated within future basins] [--out
-    out] [--quick] [--made]
-                                                    [--save]
+    LEAVEOUT_DATA=… python experiments/hmm_mocap.py [orders parallel within future basins]
+                                [--made] [--out out] [--quick] [--save] [--afresh]
 
-orders
-sequences left out under AR(0) to AR(5) and NAR(1), K = 16, all orders scored on the same steps: IJ
-against
-            exact refits, times, held-out losses, and the order that each would choose. The six
-            sequences are cut into pieces of about a hundred steps, as long as the document's;
-            `--piece 0` leaves out the six themselves.
-simulated
-data of the document's size, 100 sequences of 100 steps: AR(5), D = 11,712, transitions held fixed,
-and
-            NAR(1), all 100 folds; seconds and peak memory, each model in a process of its own.
-within      steps of the longest sequence left out, K = 5, at random and in a block.
-future      the next step of it left out with all that follows, under three emissions.
-basins      twenty restarts of twenty folds.
+orders    sequences left out under AR(0) to AR(5) and NAR(1), K = 16, all orders scored on the same
+          steps: IJ against exact refits, times, memory, held-out losses with jackknife standard
+          errors, and the order that each would choose. Each model is a part in a process of its
+          own. The six sequences are cut into pieces of about a hundred steps, as long as the
+          document's; `--piece 0` leaves out the six themselves.
+parallel  the Hessian and the jackknife of all sequences: one after another, together, and by two
+          processes
+within    steps of the longest sequence left out, K = 5, at random and in a block
+future    the next step of it left out with all that follows, under three emissions
+basins    twenty restarts of twenty folds
 
 With `--made` the sequences of orders, within and future are simulated, of the document's number and
 length: 100 of 100 steps to fit and 24 to test (its 124, split 80/20) from an autoregression of
@@ -34,6 +30,7 @@ of the complete data, made anew every hundred steps.
 """
 
 import argparse
+import functools
 import multiprocessing
 import resource
 import time
@@ -56,6 +53,7 @@ from leaveout.objectives.objective import unflatten
 
 ORDERS = ("AR(0)", "AR(1)", "AR(2)", "AR(3)", "AR(4)", "AR(5)", "NAR(1)")
 LONGEST = 5  # lags: steps at the start of every sequence that no order scores
+NETWORK_REFITS = 3  # of networks, each of which takes minutes; the document has three from AR(2) on
 COLOURS = {
     "IJ": "C3",
     "NewtonStep": "C1",
@@ -307,71 +305,73 @@ def orders(settings: argparse.Namespace) -> None:
     data = made(settings.quick) if settings.made else Sequences(*captured(piece, settings.quick))
     x, lengths = data.x, data.lengths
     plan, scored = lo.leave_one_out(len(lengths)), lengths - LONGEST
-    some = np.unique(
-        np.linspace(0, len(plan) - 1, settings.refits or len(plan)).round().astype(int)
-    )
-    say(
-        f"{len(lengths)} sequences of {lengths.min()} to {lengths.max()} steps; {len(some)} refits by L-BFGS"
-    )
+    say(f"{len(lengths)} sequences of {lengths.min()} to {lengths.max()} steps")
     rows: list[dict] = []
-    found: dict[str, dict[str, lo.Estimate]] = {}
+    estimates: dict[str, dict[str, lo.Estimate]] = {}
+    losses: dict[str, dict[str, np.ndarray]] = {}
+    table = f"mocap_figure6_{settings.kind}"
     for name in names:
-        estimates, told = alone(one_order, name, data, plan, some, settings)
-        found[name], truth, others = estimates, told.pop("truth"), told.pop("other minimum")
-        for kind, cv in estimates.items():
-            mine = some if kind != "refits" else np.arange(len(some))
-            error = np.abs(summed(cv)[mine] - truth) / scored[some]
-            row = {
-                "model": name,
-                "refit": kind,
-                "folds": len(cv.plan),
-                "seconds": told["seconds"][kind],
-            }
-            row |= {
-                "loss a step": a_step(cv, scored),
-                "other minimum": others,
-                "mean |error|": error.mean(),
-            }
-            row |= {
-                "worst": error.max(),
-                "flagged": np.nan if kind == "NoUpdate" else len(cv.flagged()),
-            }
-            rows.append({**row, **{key: value for key, value in told.items() if key != "seconds"}})
-        folds = f"{len(plan)} folds; errors of a fold's loss a step against {len(some)} refits by L-BFGS"
+        folds = refitted_folds(name, len(plan), settings.refits)
+        choices = (settings.starts, len(folds), settings.certified, settings.dense)
+        estimates[name], record = saved.part(
+            table,
+            f"{name} {choices}",
+            lambda name=name, folds=folds: alone(one_order, name, data, plan, folds, settings),
+        )
+        rows += order_rows(name, estimates[name], record, scored, folds)
+        losses[name] = {kind: summed(cv) for kind, cv in estimates[name].items()}
+        title = f"Figure 6 so far: {len(plan)} folds; errors of a fold's loss a step against L-BFGS"
         show(
-            f"Figure 6 so far: {folds}, from the minimum of Certified, or of Exact if run, where it is another",
-            rows,
+            f"{title}, from the minimum of Certified, or of Exact if run, where it is another", rows
         )
-        saved.save(
-            f"mocap_figure6_{settings.kind}",
-            rows,
-            folds=len(plan),
-            refits=len(some),
-            steps=[lengths.min(), lengths.max()],
-        )
-        figure6(
-            x[: lengths[0]],
-            found,
-            pd.DataFrame(rows),
-            scored,
-            some,
-            settings.out,
-            f"mocap_figure6_{settings.kind}",
-        )
-        if len(found) > 1:
+        steps = [lengths.min(), lengths.max()]
+        saved.save(table, rows, folds=len(plan), steps=steps, losses=losses)
+        figure6(x[: lengths[0]], estimates, pd.DataFrame(rows), scored, settings.out, table)
+        if len(estimates) > 1:
             kinds = [
                 kind
-                for kind in ("IJ", "Certified", "refits")
-                if all(kind in estimates for estimates in found.values())
+                for kind in ("NoUpdate", "IJ", "Certified", "refits")
+                if all(kind in of_model for of_model in estimates.values())
+                and (kind != "refits" or len({len(e[kind].plan) for e in estimates.values()}) == 1)
             ]
             if settings.made:
                 test = pd.DataFrame(rows).groupby("model")["test loss a step"].first()
                 print(f"\nLeast loss on the test set: {test.idxmin()}")
-            chosen = {kind: choice(found, kind) for kind in kinds}
+            chosen = {kind: choice(estimates, kind) for kind in kinds}
             print(
                 "\nOrder chosen so far by "
                 + ", by ".join(f"{kind}: {name}" for kind, name in chosen.items())
             )
+
+
+def refitted_folds(name: str, number: int, refits: int) -> np.ndarray:
+    """The folds that are refitted by L-BFGS: all, or so many spread over them."""
+    if refits and name.startswith("NAR"):
+        refits = min(refits, NETWORK_REFITS)
+    return np.unique(np.linspace(0, number - 1, refits or number).round().astype(int))
+
+
+def order_rows(
+    name: str,
+    estimates: dict[str, lo.Estimate],
+    record: dict,
+    scored: np.ndarray,
+    folds: np.ndarray,
+) -> list[dict]:
+    """A row for each way to refit one model."""
+    rows = []
+    for kind, cv in estimates.items():
+        losses = summed(cv) if kind == "refits" else summed(cv)[folds]
+        error = np.abs(losses - record["truth"]) / scored[folds]
+        row = {"model": name, "refit": kind, "folds": len(cv.plan)}
+        row |= {"seconds": record["seconds"][kind], "loss a step": a_step(cv, scored)}
+        row["SE"] = jackknife(summed(cv), scored[cv.plan.index])
+        row |= {"refitted": len(folds), "other minimum": record["other minimum"]}
+        row |= {"mean |error|": error.mean(), "worst": error.max()}
+        row["flagged"] = np.nan if kind == "NoUpdate" else len(cv.flagged())
+        extra = {k: v for k, v in record.items() if k not in ("seconds", "truth", "other minimum")}
+        rows.append(row | extra)
+    return rows
 
 
 def alone(run: Callable[..., Any], *arguments: Any) -> Any:
@@ -395,14 +395,16 @@ def one_order(
         len(data.lengths),
     )
     model = lambda x, lengths: lo.HMM(
-        x, emission(name, LONGEST), states, lengths=lengths, drop="sequence", **(data.chain or {})
+        x,
+        emission(name, LONGEST),
+        states,
+        lengths=lengths,
+        drop="observation" if lengths is None else "sequence",
+        **(data.chain or {}),
     )
     fit, told = fitted(name, model(data.x, data.lengths), starts)
     if data.test is not None:
-        others = model(*data.test)
-        told["test loss a step"] = (
-            -others.log_likelihood(fit.parameters) / (data.test[1] - LONGEST).sum()
-        )
+        told |= tested(data.test, lambda x: model(x, None), fit.parameters)
     strategies = [lo.InfinitesimalJackknife()]
     strategies += [lo.Certified()] if fit.num_params <= settings.certified else []
     strategies += [lo.NewtonStep(), lo.Exact()] if fit.num_params <= settings.dense else []
@@ -431,7 +433,18 @@ def one_order(
             took, there, _ = refitted(fit, truth_plan, places)
             told["truth"] = np.where(same, told["truth"], summed(there))
             say(f"{name}: L-BFGS from these minima: {took:.3g} s")
-    return estimates, told
+    return estimates, told | {"peak, GB": gigabytes()}
+
+
+def tested(
+    test: tuple[np.ndarray, np.ndarray], model: Callable[[np.ndarray], lo.HMM], parameters: Any
+) -> dict[str, float]:
+    """The loss a step of other sequences, and its jackknife standard error."""
+    x, lengths = test
+    sequences = np.split(x, np.cumsum(lengths)[:-1])
+    losses = np.array([-model(sequence).log_likelihood(parameters) for sequence in sequences])
+    steps = lengths - LONGEST
+    return {"test loss a step": losses.sum() / steps.sum(), "test SE": jackknife(losses, steps)}
 
 
 def flags(cv: lo.Estimate) -> str:
@@ -460,7 +473,6 @@ def figure6(
     found: dict,
     table: pd.DataFrame,
     scored: np.ndarray,
-    some: np.ndarray,
     out: Path,
     name: str,
 ) -> None:
@@ -478,12 +490,13 @@ def figure6(
     sizes.tick_params(axis="x", rotation=45)
     for i, model in enumerate(names):
         ax = figure.add_subplot(grid[1, 2 * i : 2 * i + 2])
-        truth = summed(found[model]["refits"]) / scored[some]
+        folds = found[model]["refits"].plan.index
+        truth = summed(found[model]["refits"]) / scored[folds]
         shown = [kind for kind in ("NoUpdate", "IJ", "Certified") if kind in found[model]]
         for kind, marker in zip(shown, "^ox", strict=False):
             ax.plot(
                 truth,
-                (summed(found[model][kind]) / scored)[some],
+                (summed(found[model][kind]) / scored)[folds],
                 marker,
                 ms=5,
                 color=COLOURS[kind],
@@ -508,7 +521,7 @@ def figure6(
             np.array([names.index(name) for name in own["model"]])
             + (j - (len(kinds) - 1) / 2) * width
         )
-        label = f"{len(some)} refits by L-BFGS" if kind == "refits" else kind
+        label = "L-BFGS, its folds" if kind == "refits" else kind
         time_panel.bar(place, own["seconds"], width, color=COLOURS[kind], label=label)
     time_panel.plot(range(len(names)), first["Hessian, s"], "k_", ms=22, label="Hessian, once")
     time_panel.set(
@@ -523,7 +536,8 @@ def figure6(
     whole = [
         kind
         for kind in ("IJ", "Certified", "refits")
-        if kind in kinds and (kind != "refits" or len(some) == len(scored))
+        if kind in kinds
+        and (kind != "refits" or all(len(e["refits"].plan) == len(scored) for e in found.values()))
     ]
     for j, kind in enumerate(whole):
         have = [i for i, name in enumerate(names) if kind in found[name]]
@@ -560,50 +574,137 @@ def jackknife(losses: np.ndarray, steps: np.ndarray) -> float:
     return float(np.sqrt((n - 1) * np.mean((others - others.mean()) ** 2)))
 
 
-# the document's size
+# the parallel Hessian
 
 
-def simulated(settings: argparse.Namespace) -> None:
-    """Seconds and memory of all folds of the largest models, each in a process of its own."""
-    rows = []
-    for name in settings.orders or (("AR(1)",) if settings.quick else ("AR(5)", "NAR(1)")):
-        rows += alone(large, name, settings)
-        show(
-            "All folds of simulated data; the bound: 600 s and 8 GB from θ̂ on (Hessian and folds)",
-            rows,
-        )
+class Sums(NamedTuple):
+    """∇²F and the gradients of sequences at θ̂, and the seconds of a processor."""
+
+    hessian: np.ndarray
+    gradients: np.ndarray
+    processor: float
 
 
-def large(name: str, settings: argparse.Namespace) -> list[dict]:
-    number, length, states = (8, 30, 3) if settings.quick else (100, 100, 16)
-    x, chain = simulation(number, length, states)
-    lengths = np.full(number, length)
-    hmm = lo.HMM(x, emission(name), states, lengths=lengths, drop="sequence", **chain)
-    plan, rows = lo.leave_one_out(number), []
-    fit, told = fitted(name, hmm, 1)
-    each = [lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.Certified()] + [lo.Exact()] * (
-        not settings.skip_exact
+def derivatives(data: Sequences, theta: Any, states: int, together: bool) -> Sums:
+    """∇²F of all sequences, summed one after another or together, without the prior, and the
+    gradient of each.
+    """
+    start = time.process_time()
+    sequences = np.split(data.x, np.cumsum(data.lengths)[:-1])
+    single = [lo.HMM(x, emission("AR(1)"), states, **data.chain) for x in sequences]
+    vector = raveled(theta)
+    gradients = np.array([gradient_of_data(model, vector) for model in single])
+    groups = single
+    if together:
+        groups = [lo.HMM(data.x, emission("AR(1)"), states, lengths=data.lengths, **data.chain)]
+    hessian = sum(hessian_of_data(model, theta) for model in groups)
+    return Sums(hessian, gradients, time.process_time() - start)
+
+
+def gradient_of_data(model: lo.HMM, vector: np.ndarray) -> np.ndarray:
+    weights = np.stack([np.ones(model.num_units), np.zeros(model.num_units)])
+    gradient = model.look(np.stack([vector, vector]), weights)[1]
+    return gradient[0] - gradient[1]
+
+
+def hessian_of_data(model: lo.HMM, theta: Any) -> np.ndarray:
+    ones = np.ones(model.num_units)
+    with jax.enable_x64(True):
+        return np.asarray(model.hessian(theta, ones)) - np.asarray(model.hessian(theta, 0 * ones))
+
+
+def parallel(settings: argparse.Namespace) -> None:
+    """The Hessian of all sequences and their jackknife under AR(1): one after another, together,
+    and by two processes.
+    """
+    states = 2 if settings.quick else 16
+    data = made(settings.quick)._replace(test=None)
+    hmm = lo.HMM(
+        data.x, emission("AR(1)"), states, lengths=data.lengths, drop="sequence", **data.chain
     )
-    for refit in each:
-        seconds, cv = timed(lambda r=refit: lo.cross_validate(fit, plan, strategy=r))
-        row = {
-            "model": name,
-            **told,
-            "refit": by_name(refit),
-            "folds, s": seconds,
-            "in all, s": told["Hessian, s"] + seconds,
+    rows = saved.part("mocap_parallel", "AR(1)", lambda: parallel_rows(hmm, data, states))
+    show("Hessian and jackknife of all sequences under AR(1), seconds of second calls", rows)
+    saved.save("mocap_parallel", rows, sequences=len(data.lengths), steps=int(data.lengths[0]))
+    figure, ax = plt.subplots(figsize=(5.5, 2.8), layout="constrained")
+    table = pd.DataFrame(rows).iloc[::-1]
+    ax.barh(table["way"], table["seconds"], color="C3")
+    ax.plot(table["processor"], table["way"], "k|", ms=16, label="seconds of processors")
+    ax.set(xlabel=f"seconds, {len(data.lengths)} sequences left out, D = {table['D'].iloc[0]:,}")
+    ax.legend(fontsize=8)
+    save(figure, settings.out, "mocap_parallel")
+
+
+def parallel_rows(hmm: lo.HMM, data: Sequences, states: int) -> list[dict]:
+    fit, _ = fitted("AR(1)", hmm, 1)
+    theta, half = fit.theta, len(data.lengths) // 2
+    cut = int(data.lengths[:half].sum())
+    halves = [
+        data._replace(x=data.x[:cut], lengths=data.lengths[:half]),
+        data._replace(x=data.x[cut:], lengths=data.lengths[half:]),
+    ]
+    prior = np.asarray(hessian_of_prior(hmm, theta))
+
+    def by_processes(pool: ProcessPoolExecutor) -> Sums:
+        tasks = [pool.submit(derivatives, part, theta, states, True) for part in halves]
+        parts = [task.result() for task in tasks]
+        gradients = np.concatenate([part.gradients for part in parts])
+        processor = sum(part.processor for part in parts)
+        return Sums(sum(part.hessian for part in parts), gradients, processor)
+
+    def moves(sums: Sums) -> np.ndarray:
+        """θ_o − θ̂ of each sequence left out."""
+        return np.linalg.solve(sums.hessian + prior, sums.gradients.T).T
+
+    rows, steps = [], {}
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+        ways: dict[str, Callable[[], Sums]] = {
+            "one after another": lambda: derivatives(data, theta, states, False),
+            "together": lambda: derivatives(data, theta, states, True),
+            "two processes, each together": lambda: by_processes(pool),
         }
-        rows.append(
-            {
-                **row,
-                "peak, GB": gigabytes(),
-                "mean loss": cv.mean,
-                "se": cv.se,
-                "flagged": len(cv.flagged()),
-            }
-        )
-        say(f"{name} {by_name(refit)}: {seconds:.1f} s, peak {gigabytes():.2f} GB")
+        for way, compute in ways.items():
+            compute()
+            start = time.process_time()
+            seconds, (sums, steps[way]) = timed(lambda compute=compute: both(compute, moves))
+            processor = time.process_time() - start
+            if "processes" in way:
+                processor += sums.processor
+            rows.append(
+                {"way": way, "D": fit.num_params, "seconds": seconds, "processor": processor}
+            )
+            say(f"{way}: {seconds:.3g} s")
+    plan, jackknife = lo.leave_one_out(len(data.lengths)), lo.InfinitesimalJackknife()
+    ours = lambda: lo.fold_parameters(lo.anchor(hmm, fit.parameters), plan, strategy=jackknife)
+    ours()
+    start = time.process_time()
+    seconds, parameters = timed(ours)
+    rows.append(
+        {
+            "way": "lo.anchor and the jackknife",
+            "D": fit.num_params,
+            "seconds": seconds,
+            "processor": time.process_time() - start,
+        }
+    )
+    origin = raveled(theta)
+    refits = [
+        raveled(hmm.parameters.unconstrained(jax.tree.map(lambda leaf, k=k: leaf[k], parameters)))
+        for k in range(len(plan))
+    ]
+    steps[rows[-1]["way"]] = np.array(refits) - origin
+    for row in rows:
+        row["largest difference"] = np.abs(steps[row["way"]] - steps["one after another"]).max()
     return rows
+
+
+def both(compute: Callable[[], Sums], moves: Callable[[Sums], np.ndarray]) -> Any:
+    sums = compute()
+    return sums, moves(sums)
+
+
+def hessian_of_prior(hmm: lo.HMM, theta: Any) -> Any:
+    with jax.enable_x64(True):
+        return hmm.hessian(theta, np.zeros(hmm.num_units))
 
 
 def simulation(number: int, length: int, states: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -642,11 +743,18 @@ STRATEGIES = (
 )
 
 
-def compared(
-    fit: lo.Fit, plan: lo.Plan, told: dict, rows: list[dict]
-) -> tuple[dict[str, lo.Estimate], np.ndarray]:
-    """All strategies and the refits, and the folds where both ways down from θ̂ reach one minimum;
-    adds a row for each strategy, with its errors over these folds."""
+class Comparison(NamedTuple):
+    """All strategies and the refits, the folds where both ways down from θ̂ reach one minimum, and
+    a row for each strategy with its errors over these folds.
+    """
+
+    estimates: dict[str, lo.Estimate]
+    same: np.ndarray
+    rows: list[dict]
+
+
+def compared(fit: lo.Fit, plan: lo.Plan, told: dict) -> Comparison:
+    rows = []
     seconds, truth, lowest = refitted(fit, plan)
     same, _ = agreed(fit, plan, lowest, lo.Exact(), 1e-3)
     estimates, counts = {"refits": truth}, np.bincount(plan.refit, truth.plan.held, plan.num_refits)
@@ -673,15 +781,19 @@ def compared(
                 "flagged": len(cv.flagged()),
             }
         )
-    return estimates, same
+    return Comparison(estimates, same, rows)
 
 
 def within(settings: argparse.Namespace) -> None:
     """Steps of one sequence left out, at random and in a block (figure 7)."""
     x = longest(settings)
     states, trials, starts = (2, 3, 2) if settings.quick else (5, 10, settings.starts)
-    fit, _ = fitted("Gaussian", lo.HMM(x, lo.emissions.Gaussian(), states), starts)
+    table = f"mocap_figure7_{settings.kind}"
+    fit = functools.cache(
+        lambda: fitted("Gaussian", lo.HMM(x, lo.emissions.Gaussian(), states), starts)[0]
+    )
     rows: list[dict] = []
+    fold_losses: list[dict] = []
     shares = (
         (0.05, 0.25)
         if settings.quick
@@ -700,14 +812,21 @@ def within(settings: argparse.Namespace) -> None:
     ):
         for j, share in enumerate(shares):
             plan = make(len(x), share, trials, rng=0)
-            estimates, same = compared(fit, plan, {"folds": scheme, "left out": share}, rows)
+            labels = {"folds": scheme, "left out": share}
+            estimates, same, cell_rows = saved.part(
+                table,
+                f"{scheme}, {share:.0%}, {starts} starts",
+                lambda plan=plan, labels=labels: compared(fit(), plan, labels),
+            )
+            rows += cell_rows
+            fold_losses.append(labels | {k: summed(cv) for k, cv in estimates.items()})
             scatter(axes[i, j], estimates, same, f"{scheme}, {share:.0%}")
             bars(panels[i, j], estimates, same, f"{scheme}, {share:.0%}")
         title = f"Figure 7 so far: T = {len(x)}, K = {states}; errors of a fold's mean loss against refits by L-BFGS"
         show(f"{title}, where both reach one minimum; seconds with compiling", rows, "{:.2e}")
-        saved.save(f"mocap_figure7_{settings.kind}", rows, length=len(x), states=states)
+        saved.save(table, rows, length=len(x), states=states, losses=fold_losses)
     legend(figure)
-    save(figure, settings.out, f"mocap_figure7_{settings.kind}")
+    save(figure, settings.out, table)
     save(errors, settings.out, f"mocap_figure7_errors_{settings.kind}")
 
 
@@ -722,20 +841,31 @@ def future(settings: argparse.Namespace) -> None:
         "NAR(1)": emission("NAR(1)"),
     }
     figure, axes = plt.subplots(1, len(models), figsize=(11, 4), layout="constrained")
+    table = f"mocap_figure8_{settings.kind}"
+    losses: dict[str, dict[str, np.ndarray]] = {}
     for ax, (name, own) in zip(axes, models.items(), strict=True):
-        fit, _ = fitted(name, lo.HMM(x, own, states), starts)
         first = (
             len(x) - 3 if settings.quick else round((0.98 if name == "NAR(1)" else 0.9) * len(x))
         )
         plan = thinned(lo.leave_future_out(len(x), first, horizon=1), settings.every)
-        estimates, same = compared(
-            fit, plan, {"model": name, "D": fit.num_params, "origins": len(plan)}, rows
+        hmm = lo.HMM(x, own, states)
+        estimates, same, model_rows = saved.part(
+            table,
+            f"{name}, {len(plan)} origins, {starts} starts",
+            lambda name=name, hmm=hmm, plan=plan: one_emission(name, hmm, plan, starts),
         )
-        scatter(ax, estimates, same, f"{name}, D = {fit.num_params:,}")
+        rows += model_rows
+        losses[name] = {kind: summed(cv) for kind, cv in estimates.items()}
+        scatter(ax, estimates, same, f"{name}, D = {model_rows[0]['D']:,}", ("NoUpdate",))
         show("Figure 8 so far: the next step left out with all that follows", rows, "{:.2e}")
-        saved.save(f"mocap_figure8_{settings.kind}", rows, length=len(x), every=settings.every)
+        saved.save(table, rows, length=len(x), every=settings.every, losses=losses)
     legend(figure)
-    save(figure, settings.out, f"mocap_figure8_{settings.kind}")
+    save(figure, settings.out, table)
+
+
+def one_emission(name: str, hmm: lo.HMM, plan: lo.Plan, starts: int) -> Comparison:
+    fit, _ = fitted(name, hmm, starts)
+    return compared(fit, plan, {"model": name, "D": fit.num_params, "origins": len(plan)})
 
 
 def thinned(plan: lo.Plan, every: int) -> lo.Plan:
@@ -752,10 +882,16 @@ def thinned(plan: lo.Plan, every: int) -> lo.Plan:
     )
 
 
-def scatter(ax: plt.Axes, estimates: dict[str, lo.Estimate], same: np.ndarray, title: str) -> None:
+def scatter(
+    ax: plt.Axes,
+    estimates: dict[str, lo.Estimate],
+    same: np.ndarray,
+    title: str,
+    baseline: tuple[str, ...] = (),
+) -> None:
     truth = estimates["refits"]
     here = same[truth.plan.refit]
-    for kind, marker in (("IJ", "o"), ("Certified", "x")):
+    for kind, marker in (*((kind, "^") for kind in baseline), ("IJ", "o"), ("Certified", "x")):
         losses = estimates[kind].losses
         ax.plot(
             truth.losses[here],
@@ -870,7 +1006,7 @@ if __name__ == "__main__":
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "parts", nargs="*", default=[], help="orders simulated within future basins; all by default"
+        "parts", nargs="*", default=[], help="orders parallel within future basins; all by default"
     )
     parser.add_argument("--out", type=Path, default=Path("out"))
     parser.add_argument(
@@ -893,7 +1029,6 @@ if __name__ == "__main__":
     parser.add_argument(
         "--dense", type=int, default=500, help="orders: largest D for own Hessians of folds"
     )
-    parser.add_argument("--skip-exact", action="store_true", help="simulated: leave Exact out")
     parser.add_argument(
         "--made",
         action="store_true",
@@ -906,7 +1041,7 @@ if __name__ == "__main__":
     arguments.kind = "_".join([kind, *(name[:-3] + name[-2] for name in arguments.orders)])
     known = {
         "orders": orders,
-        "simulated": simulated,
+        "parallel": parallel,
         "within": within,
         "future": future,
         "basins": basins,

@@ -13,6 +13,7 @@ proof needs: the document's, of a single g_t, would have to be taken |o| times. 
 where the jackknife lands too, which may be outside of the ball.
 
     LEAVEOUT_DATA=… python experiments/proposition2.py [logistic counts] [--out out] [--save]
+                                                                     [--afresh]
 
 logistic
 569 tumours, 31 coefficients, ridge penalty, every row left out: constants by inequalities that hold
@@ -40,7 +41,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import saved
-from hmm_dodgers import SUBSET, model, series, stops
+from hmm_dodgers import SCHEMES, model, stops, subset
 from jax.flatten_util import ravel_pytree
 from scipy.optimize import minimize
 
@@ -265,8 +266,9 @@ def by_fold(cv: lo.Estimate) -> float:
 
 
 def counts() -> list[dict[str, Any]]:
-    frame = series()[SUBSET].reset_index(drop=True)
-    return sampled("counts", lo.fit(model(frame)), lo.contiguous(len(frame), 0.02, 10, rng=0), 12)
+    frame = subset("week 11")
+    plan = SCHEMES["contiguous"](len(frame), 0.02, 10)
+    return sampled("counts", lo.fit(model(frame)), plan, 12)
 
 
 def picture(table: pd.DataFrame, file: Path) -> None:
@@ -315,7 +317,7 @@ def main() -> None:
     )
     rows: list[dict[str, Any]] = []
     for part in given.parts or PARTS:
-        rows += PARTS[part]()
+        rows += saved.part("proposition2", part, PARTS[part])
         table = pd.DataFrame(rows)
         print(show(table), flush=True)
         saved.save("proposition2", table)

@@ -18,7 +18,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from b3_settings import synthetic
-from hmm_dodgers import PAPER_HOURS
 from saved import PAGES, RESULTS, kept, palette, small
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -98,9 +97,17 @@ def exists(name: str) -> bool:
     return (RESULTS / f"{name}.json").exists()
 
 
-def errors(name: str, level: str) -> str:
-    """Table 1: mean relative errors of the losses of `points` or of `folds`, ± two standard
-    deviations over folds.
+def field(name: str, column: str, **where: Any) -> Any:
+    """One number of a kept table, of the first row with these values."""
+    rows = kept(name)["rows"]
+    return next(
+        row[column] for row in rows if all(row[key] == value for key, value in where.items())
+    )
+
+
+def errors(name: str) -> str:
+    """Table 1: mean relative errors of the losses of points and of folds, ± two standard deviations
+    over folds.
     """
     labels = {
         "InfinitesimalJackknife": "IJ",
@@ -110,14 +117,12 @@ def errors(name: str, level: str) -> str:
     }
     rows = []
     for row in kept(name)["rows"]:
-        shown = {
-            "folds": row["folds"],
-            "left out": f"{row['left out']:.0%}",
-            "IJ, the document": spread(row, "paper"),
-        }
-        shown |= {label: spread(row, f"{strategy}, {level}") for strategy, label in labels.items()}
-        ratio = row[f"NoUpdate, {level}"] / row[f"InfinitesimalJackknife, {level}"]
-        rows.append(shown | {"no update / IJ": f"{ratio:.1f}"})
+        shown = {key: row[key] for key in ("from", "folds") if key in row}
+        shown |= {"left out": f"{row['left out']:.0%}", "IJ, the document": spread(row, "paper")}
+        for level in ("points", "folds"):
+            for strategy, label in labels.items():
+                shown[f"{level}: {label}"] = spread(row, f"{strategy}, {level}")
+        rows.append(shown)
     return f"{markdown(pd.DataFrame(rows))}\n\n{made(name)}"
 
 
@@ -156,38 +161,48 @@ def share(name: str, column: str, refit: str = "IJ", of: str = "NoUpdate", **whe
 
 
 def orders(*names: str) -> str:
-    """Figure 6: one row an order, from several runs over the same sequences."""
+    """Figure 6: one row an order, from one or several runs over the same sequences."""
     rows, commands = [], []
     for name in names:
-        frame, folds = pd.DataFrame(kept(name)["rows"]), told(name, "refits")
+        frame = pd.DataFrame(kept(name)["rows"])
         commands.append(made(name))
-        for model, own in frame.groupby("model", sort=False):
-            by = own.set_index("refit")
+        for model, of_model in frame.groupby("model", sort=False):
+            by = of_model.set_index("refit")
             row = {"model": model, "D": int(by["D"].iloc[0])}
-            row |= {
-                f"loss, {SHORT.get(kind, kind)}": by["loss a step"].get(kind)
-                for kind in ("NoUpdate", "IJ")
-            }
-            row |= {"loss, refits": f"{by['loss a step']['refits']:.4g} ({folds} folds)"}
-            row |= {"test set": by["test loss a step"].iloc[0]} if "test loss a step" in by else {}
-            row |= {
-                f"error, {SHORT.get(kind, kind)}": by["mean |error|"][kind]
-                for kind in ("NoUpdate", "IJ")
-            }
-            rows.append(
-                row
-                | {
-                    "fit, s": by["fit, s"].iloc[0],
-                    "IJ, s": by["seconds"]["IJ"],
-                    "refits, s": by["seconds"]["refits"],
-                }
-            )
-    return "\n\n".join(
-        [
-            markdown(pd.DataFrame(rows), ".4g", {"error, no update": ".2g", "error, IJ": ".2g"}),
-            *commands,
-        ]
-    )
+            for kind in ("NoUpdate", "IJ", "Certified", "refits"):
+                if kind in by.index:
+                    row[f"loss, {SHORT.get(kind, kind)}"] = loss_of(by.loc[kind])
+            if "test loss a step" in by:
+                tested = by.iloc[0]
+                row["test set"] = with_error(tested["test loss a step"], tested.get("test SE"))
+            for kind in ("NoUpdate", "IJ"):
+                row[f"error, {SHORT.get(kind, kind)}"] = by["mean |error|"][kind]
+            row |= {"fit, s": by["fit, s"].iloc[0], "IJ, s": by["seconds"]["IJ"]}
+            rows.append(row | {"refits, s": by["seconds"]["refits"]})
+    frame = pd.DataFrame(rows)
+    frame = frame.astype(object).where(frame.notna(), None)
+    table = markdown(frame, ".4g", {"error, no update": ".2g", "error, IJ": ".2g"})
+    return "\n\n".join([table, *commands])
+
+
+def loss_of(row: pd.Series) -> str:
+    """A held-out loss with its jackknife standard error, and of how many folds if of a few."""
+    text = with_error(row["loss a step"], row.get("SE"))
+    if row.name == "refits":
+        text += f" ({row['folds']} folds)"
+    return text
+
+
+def with_error(value: float, error: float | None) -> str:
+    if error is None or error != error:
+        return f"{value:.4g}"
+    return f"{value:.4g} ± {error:.2g}"
+
+
+def least(name: str, column: str, refit: str) -> str:
+    """The model whose number in a column is the least of those of one way to refit."""
+    rows = [row for row in kept(name)["rows"] if row["refit"] == refit and row[column] is not None]
+    return min(rows, key=lambda row: row[column])["model"]
 
 
 def fewer(name: str, column: str, than: str) -> int:
@@ -268,59 +283,31 @@ def curves(name: str, date: str, *others: str) -> str:
 
 
 def times() -> pd.DataFrame:
-    """Table 2 as printed in benchmarks/results/hidden.md.
-
-    Seconds for 1,000 folds of a tenth, and the document's hours.
-    """
-    _, _, *lines = block(
-        "results/hidden.md",
-        "Table 2 so far: 1000 folds of 10 %, seconds after the fit (NewtonStep, BFGS: 20 folds, scaled)",
-    )
-    rows = []
-    for line in lines:
-        length, folds, refit, seconds, *_ = re.split(
-            r"\s+", line.strip().replace("BFGS, compiled", "BFGS")
-        )
-        theirs = dict(
-            zip(
-                ("InfinitesimalJackknife", "NewtonStep", "Exact"),
-                PAPER_HOURS[folds, int(length)],
-                strict=True,
-            )
-        )
-        rows.append(
-            {
-                "T": int(length),
-                "folds": folds,
-                "refit": refit,
-                "seconds": float(seconds),
-                "hours": theirs.get(refit),
-            }
-        )
-    return pd.DataFrame(rows)
+    """Seconds of 1,000 folds of a tenth, and the document's hours."""
+    frame = pd.DataFrame(kept("dodgers_table2")["rows"])
+    return frame.assign(hours=frame["the document, hours"])
 
 
 def table2() -> str:
+    """Table 2 of the whole series, one ratio a row."""
     frame = times()
-    wide = frame.pivot_table(index=["folds", "T"], columns="refit", values="seconds").sort_index(
-        ascending=[False, True]
-    )
-    hours = frame.pivot_table(index=["folds", "T"], columns="refit", values="hours").reindex(
-        wide.index
-    )
-    shown = pd.DataFrame(index=wide.index)
-    for name, label in (
-        ("InfinitesimalJackknife", "IJ"),
-        ("NewtonStep", "Newton step"),
-        ("Exact", "exact"),
-    ):
-        shown[f"{label}, the document"] = [
-            f"{h * 60:.1f} min" if h < 1 else f"{h:.1f} h" for h in hours[name]
-        ]
-        shown[f"{label}, ours"] = [f"{s:.1f} s" for s in wide[name]]
-    shown["Certified"] = [f"{s:.1f} s" for s in wide["Certified"]]
-    shown["BFGS, compiled"] = [f"{s:.0f} s" for s in wide["BFGS"]]
-    return markdown(shown.reset_index())
+    whole = frame[frame["T"] == frame["T"].max()]
+    rows = []
+    for row in whole.astype(object).where(whole.notna(), None).to_dict("records"):
+        shown = {"folds": row["folds"], "refit": row["refit"], "folds run": row["folds run"]}
+        shown |= {"seconds": row["seconds"], "seconds of processors": row["processor"]}
+        shown |= {"times Exact": row["times Exact"], "the document": hours(row["hours"])}
+        shown |= {"off the optimum": row["off the optimum"], "at most": row["largest"]}
+        rows.append(shown | {"diverged": row.get("diverged")})
+    return f"{markdown(pd.DataFrame(rows))}\n\n{made('dodgers_table2')}"
+
+
+def hours(value: float | None) -> str:
+    if value is None:
+        return ""
+    if value < 1:
+        return f"{value * 60:.1f} min"
+    return f"{value:.1f} h"
 
 
 def table2_panels() -> str:
@@ -404,6 +391,9 @@ def main() -> None:
         fewer,
         orders,
         gap,
+        field,
+        least,
+        documented,
     )
     pages.globals |= {function.__name__: function for function in own}
     for text in sorted(TEXTS.glob("*.md")):
