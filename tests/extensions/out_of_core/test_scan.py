@@ -21,6 +21,7 @@ import scipy
 import leaveout as lo
 from leaveout.extensions.out_of_core import (
     batches as _batches,
+    map_parts,
     pass_runner as _runner,
     passes as _passes,
     row_refits as _iterated,
@@ -498,6 +499,29 @@ def test_tallies_make_the_table_of_all():
     ratio = other.after[known] / own.after[known]
     assert known.any() and (ratio > 0.7).all() and (ratio < 1.6).all()
     assert made.scale[0] >= at.norm.max()
+
+
+@pytest.mark.parametrize("memory", [2**32, 1])
+def test_a_cluster_reads_each_part_once_if_its_memory_holds_all(memory, tmp_path, monkeypatch):
+    from distributed import Client
+
+    name = parquet(tmp_path, table(n=900), files=3, rows=300)
+    run = lambda: lo.scan(name, "y", "logistic", RIDGE, columns=NAMES)
+    alone = run()
+    reads = []
+    read = _batches.Fragment.read
+
+    def count(fragment, *arguments):
+        reads.append(fragment)
+        return read(fragment, *arguments)
+
+    monkeypatch.setattr(_batches.Fragment, "read", count)
+    monkeypatch.setattr(map_parts, "UNLIMITED", memory)
+    options = {"processes": False, "n_workers": 1, "threads_per_worker": 1, "memory_limit": 0}
+    with Client(dashboard_address=None, **options):
+        alike(alone, run())
+    first_block, parts = 1, 3
+    assert len(reads) == first_block + (parts if memory > 1 else parts * alone.passes)
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@ Dask.
 
 They consist of parts, which other processes may read: row groups of Parquet files, other fragments
 of a dataset, partitions of a collection, slices of an array. Each part is read a block of rows at a
-time, in float64, and no two blocks are kept.
+time, in float64, and no two blocks are kept, but by the workers of a cluster.
 """
 
 import glob
@@ -83,11 +83,19 @@ class Batches:
             return self.parts[-1].start + self.parts[-1].count
         return 0
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row in a block."""
+        return 8 * (len(self.roles.features) + 4)
+
     def blocks(self, part: FilePart, ones: bool) -> Iterator[RowBlock]:
         """Yield the rows in checked blocks.
 
         ValueError if a value is missing or infinite, with its row and part.
         """
+        if isinstance(part.rows, list):  # blocks that a worker keeps
+            yield from part.rows
+            return
         features = len(self.roles.features)
         start = part.start
         for x, vectors in part.rows.read(self.roles, max(1, DENSE_BLOCK // (features + 1))):
@@ -441,5 +449,7 @@ def _of_arrays(x: Array, y: Any, weight: Any, offset: Any) -> Batches:
 def fill_part(part: FilePart, rows: Any) -> FilePart:
     """Return a delayed part with the rows that Dask computed."""
     if isinstance(rows, pd.DataFrame):
-        return replace(part, rows=Frame(rows))
-    return replace(part, rows=Slice(*rows))
+        rows = Frame(rows)
+    elif not isinstance(rows, list):
+        rows = Slice(*rows)
+    return replace(part, rows=rows)

@@ -2,7 +2,7 @@
 Dask.
 
 Results come in the order of the parts, so that sums do not depend on the workers. If a worker dies,
-another gets its parts.
+another gets its parts. A cluster reads each part once, and keeps it where there is memory.
 """
 
 import functools
@@ -17,6 +17,7 @@ from ...developer import over as steps_over
 from .batches import Batches, FilePart, fill_part
 
 PassResult = dict[str, np.ndarray]
+UNLIMITED = 2**32  # bytes that are taken for the memory of a worker without a limit
 
 
 class Pass(NamedTuple):
@@ -79,13 +80,7 @@ def _by_dask(data: Batches, a: Pass, parts: tuple[FilePart, ...]) -> Iterator[Pa
     import dask
 
     client = _client()
-    task = dask.delayed(_apply_to_part, pure=False)
-    shared = dask.delayed(functools.partial(a.apply, _bare(data)), pure=False, traverse=False)
-    rows = [part.rows if data.delayed else _HiddenRows(part.rows) for part in parts]
-    tasks = [
-        task(shared, replace(part, rows=None), part_rows)
-        for part, part_rows in zip(parts, rows, strict=True)
-    ]
+    tasks = _tasks(data, a, parts)
     if client is None:
         yield from dask.compute(*tasks)
         return
@@ -95,6 +90,35 @@ def _by_dask(data: Batches, a: Pass, parts: tuple[FilePart, ...]) -> Iterator[Pa
         future = waiting[k]
         waiting[k] = None
         yield future.result()
+
+
+def _tasks(data: Batches, a: Pass, parts: tuple[FilePart, ...]) -> list[Any]:
+    """Tasks of Dask for the parts."""
+    import dask
+
+    task = dask.delayed(_apply_to_part, pure=False)
+    shared = dask.delayed(functools.partial(a.apply, _bare(data)), pure=False, traverse=False)
+    rows = [part.rows if data.delayed else _HiddenRows(part.rows) for part in parts]
+    return [
+        task(shared, replace(part, rows=None), part_rows)
+        for part, part_rows in zip(parts, rows, strict=True)
+    ]
+
+
+def keep_in_workers(data: Batches, ones: bool) -> Batches:
+    """Let the workers of a cluster keep their parts as checked blocks, if a third of their memory
+    holds all; else, or without a cluster, return the data as they are.
+    """
+    client = _client()
+    if client is None:
+        return data
+    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    memory = sum(worker["memory_limit"] or UNLIMITED for worker in workers)
+    if 3 * data.row_bytes * data.count > memory:
+        return data
+    blocks = client.persist(_tasks(data, Pass(list, ones, ()), data.parts))
+    parts = tuple(replace(part, rows=rows) for part, rows in zip(data.parts, blocks, strict=True))
+    return replace(data, parts=parts, delayed=True)
 
 
 def _apply_to_part(

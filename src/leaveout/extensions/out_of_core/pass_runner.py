@@ -29,7 +29,7 @@ from ...developer import (
 )
 from ...validation import IndefiniteHessianError
 from .batches import Batches
-from .map_parts import Pass, over
+from .map_parts import Pass, keep_in_workers, over
 from .passes import (
     SUMS,
     LeftOutRows,
@@ -53,7 +53,7 @@ class PassRunner:
     """The passes of a scan in order; each is a step that `checkpoint` keeps."""
 
     def __init__(self, rows: Batches, model: GLM, folder: Path | None):
-        self.rows = rows
+        self.rows = keep_in_workers(rows, model.intercept)
         self.model = model
         self.folder = folder
         predictors = model.predictors
