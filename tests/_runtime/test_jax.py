@@ -367,3 +367,9 @@ def test_a_caller_who_debugs_gets_what_is_traced(folder):
         asked(fresh(folder), chain(X))
     assert not folder.exists()
     assert _jax._set_up_cache() is not None
+
+
+def test_a_program_within_another_has_the_options_of_the_other():
+    inner = _jax.compile_static(lambda x: 2 * x)
+    outer = _jax.compile_static(lambda x: inner(x) + 1)
+    assert float(outer(np.array(3.0))) == 7.0

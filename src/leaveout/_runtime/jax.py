@@ -361,7 +361,7 @@ def compile_static(function: Callable[P, R]) -> Callable[P, R]:
         (leaves, tree) = jax.tree.flatten((args, kwargs))
         tracer = jax.core.Tracer
         if any(isinstance(leaf, tracer) for leaf in leaves):
-            return program.jitted(*args, **kwargs)
+            return program.nested(*args, **kwargs)
         place = _place(leaves)
         if place is not None:
             leaves, tree = jax.tree.flatten(_put_tree((args, kwargs), place))
@@ -397,6 +397,13 @@ class Program:
         import equinox
 
         return equinox.filter_jit(self.function, compiler_options=_quick_compilation())
+
+    @functools.cached_property
+    def nested(self) -> Callable[..., Any]:
+        """The function within another program, whose options hold."""
+        import equinox
+
+        return equinox.filter_jit(self.function)
 
     def __call__(self, leaves: list[Any], tree: Any) -> Any:
         """Run the program of arguments that are flattened to `leaves`."""
