@@ -6,7 +6,13 @@ import scipy
 from sklearn.linear_model import Ridge
 
 import leaveout as lo
-from leaveout.validation.audit import foremost_by_reason, repeat_minimiser
+from leaveout.objectives.batch_functions import function
+from leaveout.validation.audit import (
+    foremost_by_reason,
+    repeat_minimiser,
+    step_by_hessian,
+    step_by_products,
+)
 
 
 def test_the_foremost_are_those_of_a_full_sort():
@@ -66,3 +72,16 @@ def test_a_repetition_ends_where_steps_are_short_not_where_gradients_are(distanc
     solution, reached = repeat_minimiser(fit, np.append(np.ones(5), 0.0), start)
     assert reached
     assert fit.quadratic.at(solution)[0] == pytest.approx(root, abs=1e-3)
+
+
+def test_newton_s_step_is_minus_the_whitened_gradient_where_the_hessian_is_the_fit_s():
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    y = np.arange(60) % 3 == 0
+    fit = lo.fit(lo.GLM(X[:, [0, 1, 2, 0]], y * 1.0, "logistic"))  # one direction is flat
+    F = function(fit.objective, fit.theta)
+    gradient = np.arange(1.0, fit.num_params + 1.0)
+    steps = [
+        step_by_hessian(fit, F.hessian(fit.vector), gradient),
+        step_by_products(fit, F.products(fit.vector), gradient, 1e-12),
+    ]
+    np.testing.assert_allclose(steps, [-gradient, -gradient], rtol=1e-4)

@@ -414,6 +414,8 @@ class RadiusTable:
             for offset in (0, 1, 2, 4, 8) if move is None else (0, 2):
                 is_open = ~np.isfinite(distance) & (k + offset < len(self.RADII)) & (keep > 0)
                 open_lanes = np.flatnonzero(is_open)
+                if not open_lanes.size:
+                    break
                 lanes = EVERYONE if is_open.all() else open_lanes  # without copies
                 index = k[lanes] + offset
                 curvature_loss = self._share(below, first[lanes] + index, ratio[lanes])

@@ -1,12 +1,15 @@
 """Audit a few refits of every call: repeat them exactly by another method, and compare.
 
-Newton's method by conjugate gradients (SciPy's), with a line search on F(·, w) itself, starts from
-a refit's candidate. It shares no metric, bound or estimate with the strategies. The choice of
-refits does not depend on the clock: they are those of the longest first step, those of the largest
-error, and some at random. They take at most a tenth of the operations of the call, or one refit is
-repeated if that is no more than half of them.
+Newton's method, which solves with the Hessian of few columns and by conjugate gradients (SciPy's)
+with that of more, with a line search on F(·, w) itself, starts from a refit's candidate. It shares
+no metric, bound or estimate with the strategies. The choice of refits does not depend on the clock:
+they are those of the longest first step, those of the largest error, and some at random. They take
+at most a tenth of the operations of the call, or one refit is repeated if that is no more than half
+of them.
 """
 
+import math
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -115,47 +118,32 @@ def repeat_minimiser(
     Steps avoid flat directions, along which F varies by rounding only.
     """
     F = function(fit.objective, fit.theta, weights)
-    whitened = fit.quadratic.whiten
-    flat_directions = np.asarray(fit.quadratic.null_space)
+    quadratic = fit.quadratic
+    whitened = quadratic.whiten
+    origin = fit.vector
 
     def value_and_gradient(u):
-        value, trial_gradient = F.look(fit.quadratic.at(u))
+        value, trial_gradient = F.look(origin + quadratic.unwhiten(u))
         return value, whitened(trial_gradient)
 
-    # its program is compiled already
-    forms_hessian = (
-        fit.quadratic.predictors is None and fit.quadratic.factor is not None and len(start) <= 64
-    )
+    # where Hessians cost as much as the products of a solve, or their program is compiled already
+    most_columns = 64 if quadratic.predictors is None else 16
+    forms_hessian = quadratic.factor is not None and len(start) <= most_columns
     u = start.copy()
     value, gradient = value_and_gradient(start)
     max_audit_newton_steps = 60  # largest number of Newton steps
     for _ in range(max_audit_newton_steps):
-        size = float(np.linalg.norm(gradient))
+        size = math.sqrt(gradient @ gradient)
         if not size:
             return u, True
-        product = (
-            F.hessian(fit.quadratic.at(u)).__matmul__
-            if forms_hessian
-            else F.products(fit.quadratic.at(u))
-        )
-
-        # by ∇²F, with the curvature of the coordinates along flat directions
-        def multiply(v, product=product):
-            move = fit.quadratic.unwhiten(np.ravel(v))
-            change = product(move)
-            if len(flat_directions):
-                change = change + (flat_directions @ move) @ flat_directions
-            return whitened(change)
-
-        hessian = scipy.sparse.linalg.LinearOperator((len(u), len(u)), multiply, dtype=float)
-        # rounding along undetermined directions
-        with np.errstate(divide="ignore", invalid="ignore"):
-            step, _ = scipy.sparse.linalg.cg(
-                hessian, -gradient, rtol=min(0.1, size), maxiter=10 * len(u) + 10
-            )
+        theta = origin + quadratic.unwhiten(u)
+        if forms_hessian:
+            step = step_by_hessian(fit, F.hessian(theta), gradient)
+        else:
+            step = step_by_products(fit, F.products(theta), gradient, size)
         if not (step @ gradient < 0):
             step = -gradient
-        if np.linalg.norm(step) <= LAST_AUDIT_STEP * (1 + np.linalg.norm(u)):
+        if math.sqrt(step @ step) <= LAST_AUDIT_STEP * (1 + math.sqrt(u @ u)):
             return u + step, True
         length = 1.0
         trial_value, trial_gradient = value_and_gradient(u + step)
@@ -175,6 +163,46 @@ def repeat_minimiser(
         value = trial_value
         gradient = trial_gradient
     return u, False
+
+
+def step_by_hessian(
+    fit: Fit, hessian: Float[Array, "params params"], gradient: Float[Array, " rank"]
+) -> Float[Array, " rank"]:
+    """Compute Newton's step, with the curvature of the coordinates along flat directions.
+
+    It is zero where the Hessian is singular.
+    """
+    flat_directions = np.asarray(fit.quadratic.null_space)
+    root = fit.quadratic.root
+    try:
+        return np.linalg.solve(
+            root @ (hessian + flat_directions.T @ flat_directions) @ root.T, -gradient
+        )
+    except np.linalg.LinAlgError:
+        return np.zeros(len(gradient))
+
+
+def step_by_products(
+    fit: Fit, product: Callable[[Array], Array], gradient: Float[Array, " rank"], size: float
+) -> Float[Array, " rank"]:
+    """Compute that step by conjugate gradients on products, to a tenth or the `size`."""
+    flat_directions = np.asarray(fit.quadratic.null_space)
+
+    def multiply(v):
+        move = fit.quadratic.unwhiten(np.ravel(v))
+        change = product(move)
+        if len(flat_directions):
+            change = change + (flat_directions @ move) @ flat_directions
+        return fit.quadratic.whiten(change)
+
+    rank = len(gradient)
+    hessian = scipy.sparse.linalg.LinearOperator((rank, rank), multiply, dtype=float)
+    # rounding along undetermined directions
+    with np.errstate(divide="ignore", invalid="ignore"):
+        step, _ = scipy.sparse.linalg.cg(
+            hessian, -gradient, rtol=min(0.1, size), maxiter=10 * rank + 10
+        )
+    return step
 
 
 def _solve_least_squares(
