@@ -64,10 +64,10 @@ def attach(module: str, file: str, for_users: bool = True) -> Any:
 
     def hand_out(name: str) -> Any:
         if name not in homes:
-            places = {word: f": it is {word}" for word in names}
-            raise AttributeError(
-                f"module {module!r} has no attribute {name!r}{nearest(name, places)}"
-            )
+            place = ""
+            if name[0] != "_":  # which Python asks for
+                place = nearest(name, {word: f": it is {word}" for word in names})
+            raise AttributeError(f"module {module!r} has no attribute {name!r}{place}")
         home = _import(homes[name], package)
         if name in vars(home):
             value = vars(home)[name]
