@@ -51,6 +51,9 @@ from ._runtime.jax import (
     static as static,
 )
 
+# pandas, imported at its first use
+from ._runtime.pandas import pd as pd
+
 # steps in other processes
 from ._runtime.parallel import (
     describe_rows as describe_rows,

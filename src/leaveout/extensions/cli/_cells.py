@@ -5,16 +5,21 @@ A cell such as 0,126 or 1.234,5 proves its decimal sign; 50.914 may be fifty or 
 sign that one column proves holds for the whole file, and contradictory columns are refused.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from typing import Annotated
 
 import numpy as np
-import pandas as pd
+
+import leaveout as lo
 
 from ._console import abbreviate, fail
 from ._options import option
+
+pd = lo.developer.pd
 
 NAMES = {",": "commas", ".": "points", "'": "apostrophes", " ": "spaces"}
 OTHER = {",": ".", ".": ","}
@@ -102,7 +107,7 @@ class Signs:
         return signs
 
 
-Reread = Callable[[list[str]], pd.DataFrame]  # reads columns of the file again, as text
+Reread = Callable[[list[str]], "pd.DataFrame"]  # reads columns of the file again, as text
 
 
 def settle(

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import pandas as pd
 
 import leaveout as lo
 
@@ -18,6 +17,8 @@ from ._cells import parse_labels
 from ._console import abbreviate, fail, join_notes, one_line
 from ._files import WIDEST, FileTable, Reading, complete, is_dates, read, shorten_names
 from ._options import WHOLE, option, plan_of, split_names, whole_number
+
+pd = lo.developer.pd
 
 PLANS = "loo, kfold:K or groups:COLUMN"
 LOSSES = tuple(

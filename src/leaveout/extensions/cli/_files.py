@@ -2,6 +2,8 @@
 unusable input.
 """
 
+from __future__ import annotations
+
 import codecs
 import contextlib
 import csv
@@ -17,11 +19,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import pandas as pd
+
+import leaveout as lo
 
 from ._cells import BY_THE_FILE, Convention, as_labels, settle, trim_text
 from ._console import abbreviate, console, fail, join_notes, writing
 from ._options import option, split_names
+
+pd = lo.developer.pd
 
 PARQUET = ".parquet", ".pq"
 EXCEL = ".xlsx", ".xls"

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 import leaveout as lo
 
@@ -16,6 +15,8 @@ from ._cells import Convention
 from ._console import fail, join_notes
 from ._files import FileTable, read, shorten_names
 from ._options import input_file, option
+
+pd = lo.developer.pd
 
 Array = np.ndarray
 

@@ -17,12 +17,12 @@ import leaveout as lo
 
 from ._console import fail
 
-REFITS: dict[str, lo.developer.AbstractRefit] = {
-    "certified": lo.Certified(),
-    "exact": lo.Exact(),
-    "newton": lo.NewtonStep(),
-    "ij": lo.InfinitesimalJackknife(),
-    "none": lo.NoUpdate(),
+REFITS = {
+    "certified": "Certified",
+    "exact": "Exact",
+    "newton": "NewtonStep",
+    "ij": "InfinitesimalJackknife",
+    "none": "NoUpdate",
 }
 SCORES = "log-density", "squared-error", "absolute-error", "zero-one", "crps"
 PICTURES = ".png", ".pdf", ".svg"
@@ -253,7 +253,7 @@ class FoldOptions:
 
     @property
     def strategy(self) -> lo.developer.AbstractRefit:
-        return REFITS[self.refit]
+        return getattr(lo, REFITS[self.refit])()
 
     @property
     def measures(self) -> dict[str, Any]:

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import numpy as np
-import pandas as pd
 
 import leaveout as lo
 
 from ._console import TABLES, fail, warnings_as_notes
 from ._options import FoldOptions, option
 from ._table import Heading, compare_table, findings
+
+pd = lo.developer.pd
 
 CRITERIA: dict[str, Heading] = TABLES["criteria"]
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import typer
 from rich.console import Console
 from rich.measure import Measurement
@@ -21,6 +20,8 @@ import leaveout as lo
 
 from ._console import TABLES, console, print_notes, table_of, warnings_as_notes, words, writing
 from ._files import picture
+
+pd = lo.developer.pd
 
 # heading of a column, and the format of its numbers
 Heading = tuple[str, str | Callable[[Any], str]]

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import pandas as pd
 import scipy
 import typer
 
@@ -20,6 +19,8 @@ from ._console import console, fail, print_notes, table_of, warnings_as_notes
 from ._files import content, save, text
 from ._options import FoldOptions, OptionsOf, Report, command, option, output_file
 from ._table import page
+
+pd = lo.developer.pd
 
 ENTITY = re.compile(r"O|[BI]-.+")
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import pandas as pd
-
 import leaveout as lo
 
 from ._console import console, fail, join_notes, warnings_as_notes
@@ -15,6 +13,8 @@ from ._data import Model, lone_levels, objective
 from ._files import FileTable, Reading, picture, save
 from ._options import Data, FoldOptions, Plot, Report, command, output_file
 from ._table import page
+
+pd = lo.developer.pd
 
 
 @command()

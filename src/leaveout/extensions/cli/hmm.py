@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
-import pandas as pd
 
 import leaveout as lo
 
@@ -28,6 +27,8 @@ from ._options import (
 )
 from ._states import CRITERIA, StateSearch, emission_of, fit_models
 from ._table import LOSSES, Heading, comparison, page, show
+
+pd = lo.developer.pd
 
 PLANS = "contiguous:FRACTIONxFOLDS, iid:FRACTIONxFOLDS, blocks:SIZE, future:START, future:STARTxHORIZON, loo or sequences"
 PLAN = "contiguous:0.1x100"

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import pandas as pd
 
 import leaveout as lo
 
@@ -17,6 +16,8 @@ from ._files import Reading, picture, save
 from ._options import Data, FoldOptions, OptionsOf, Plot, Report, command, option, output_file
 from ._table import page
 from .glm import prepare, validate
+
+pd = lo.developer.pd
 
 LISTED = OptionsOf(
     lo.diagnostics.Influence.top,

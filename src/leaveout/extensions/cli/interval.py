@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import pandas as pd
 import typer
 
 import leaveout as lo
@@ -20,6 +19,8 @@ from ._files import Reading, complete, read, save
 from ._options import Data, FoldOptions, OptionsOf, command, output_file
 from ._table import print_document
 from .glm import fit_model, prepare
+
+pd = lo.developer.pd
 
 INTERVALS = OptionsOf(
     lo.interval,

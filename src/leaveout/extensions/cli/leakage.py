@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 import numpy as np
-import pandas as pd
 
 import leaveout as lo
 
@@ -29,6 +28,8 @@ from ._options import (
     split_names,
 )
 from ._table import page
+
+pd = lo.developer.pd
 
 MODELS = "ridge", "logistic", "knn", "forest"
 CLASSES = 20  # largest number of values of a target of classes

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Literal, cast
 
 import numpy as np
-import pandas as pd
 
 import leaveout as lo
 
@@ -32,6 +31,8 @@ from ._options import (
 )
 from ._states import CRITERIA, StateSearch, emission_of, fit_models
 from ._table import LOSSES, Heading, comparison, first, page, show
+
+pd = lo.developer.pd
 
 PLANS = "loo, kfold:FOLDS, near:RADIUS or near:RADIUS+BUFFER"
 EMISSIONS = "poisson", "negative-binomial", "gaussian", "categorical"

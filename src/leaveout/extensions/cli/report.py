@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import pandas as pd
 import typer
+
+import leaveout as lo
 
 from ._console import fail, print_notes
 from ._data import CATEGORY, Model
@@ -17,6 +18,8 @@ from ._files import FileTable, Reading, describe_mixture, read, shorten_names
 from ._options import Data, FoldOptions, command, option, pageable
 from ._table import page as write
 from .glm import answer, prepare
+
+pd = lo.developer.pd
 
 MAX_CATEGORY_LABELS = 20  # largest number of labels of a category; more are names or free text
 

@@ -20,7 +20,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
@@ -39,6 +38,7 @@ from ...developer import (
     index_of,
     match_labels,
     new_rows,
+    pd,
     static,
 )
 from ...models import Parameters, Units

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-import pandas as pd
 import scipy
 from numpy.typing import ArrayLike
 from sklearn import linear_model, svm
@@ -37,6 +36,7 @@ from ...developer import (
     kinks,
     look,
     match_labels,
+    pd,
     record,
     warn,
 )
