@@ -6,14 +6,17 @@ rows × columns: one fit pays from a number of folds on that grows with the colu
 estimated, never timed.
 """
 
+import contextlib
 import logging
 from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils import _safe_indexing
 from sklearn.utils.metadata_routing import _routing_enabled
 
@@ -169,13 +172,39 @@ def inner_step(estimator: Any) -> Any:
 
 def num_columns(estimator: Any, X: Any) -> int:
     """Count the columns that reach the linear model; transformers see two rows for that."""
-    if before := transformers_of(estimator):
+    # a scaler keeps the columns
+    if before := [
+        step for step in transformers_of(estimator) if type(step[1]) is not StandardScaler
+    ]:
         return int(np.shape(clone(Pipeline(before)).fit_transform(_safe_indexing(X, [0, 1])))[1])
     return int((X if hasattr(X, "shape") else np.asarray(X)).shape[1])
 
 
 def _num_classes(y: Any) -> int:
     return len(np.unique(np.asarray(y)))
+
+
+def checked_once(estimator: Any, scorings: list[Any]) -> contextlib.AbstractContextManager[object]:
+    """Let scikit-learn check its parameters now, and not again in every fold.
+
+    It does so in every fold where they may differ between folds, or be those of a user's code.
+    """
+    parts = [
+        part
+        for part in (estimator, *estimator.get_params().values())
+        if callable(part) or hasattr(part, "get_params")
+    ]
+    homes = {str(getattr(part, "__module__", None)).split(".")[0] for part in parts}
+    are_names = all(scoring is None or isinstance(scoring, str) for scoring in scorings)
+    if homes != {"sklearn"} or not are_names or any(map(searches, parts)):
+        return contextlib.nullcontext()
+    try:
+        for part in parts:
+            if hasattr(part, "_validate_params"):
+                part._validate_params()
+    except ValueError:
+        return contextlib.nullcontext()
+    return config_context(skip_parameter_validation=True)
 
 
 def tell(caller: str, why: str) -> str:

@@ -37,7 +37,7 @@ from ...developer import (
 from ...validation import IndefiniteHessianError
 from ..hosts.sklearn import learns
 from ._folds import FoldData, HostFolds, OneFit, Splits, fit_host, is_rescaled
-from ._route import Request, reason_for_host, tell, weights_name
+from ._route import Request, checked_once, reason_for_host, tell, weights_name
 from ._scoring import ErrorScore, Scores, named_scorers, prediction_errors, score_of, scores
 
 Transformers = Literal["refit", "frozen"]
@@ -211,24 +211,25 @@ def cross_validate(
                 "return_estimator": return_estimator,
                 "return_indices": return_indices,
             }
-            if checkpoint is None:
-                theirs = model_selection.cross_validate(
-                    estimator,
-                    X,
-                    y,
-                    cv=cv,
-                    groups=groups,
-                    n_jobs=n_jobs,
-                    verbose=verbose,
-                    pre_dispatch=pre_dispatch,
-                    **ready,
-                )
-            else:
-                splits = cv
-                if hasattr(cv, "split"):
-                    splits = list(cv.split(X, y, groups))
-                with keeping("cross_validate", checkpoint, inputs | {"splits": splits}):
-                    theirs = host_scores(estimator, X, y, splits, **ready)
+            with checked_once(estimator, listed):
+                if checkpoint is None:
+                    theirs = model_selection.cross_validate(
+                        estimator,
+                        X,
+                        y,
+                        cv=cv,
+                        groups=groups,
+                        n_jobs=n_jobs,
+                        verbose=verbose,
+                        pre_dispatch=pre_dispatch,
+                        **ready,
+                    )
+                else:
+                    splits = cv
+                    if hasattr(cv, "split"):
+                        splits = list(cv.split(X, y, groups))
+                    with keeping("cross_validate", checkpoint, inputs | {"splits": splits}):
+                        theirs = host_scores(estimator, X, y, splits, **ready)
             return theirs | errors_of_host(theirs) | {"refits": message}
     splits = cv
     result = {
@@ -468,7 +469,7 @@ def cross_val_predict(
     why = reason_for_host(estimator, request)
     if why and checkpoint is None:
         tell("cross_val_predict", why)
-        with stoppable("cross_val_predict"):
+        with stoppable("cross_val_predict"), checked_once(estimator, []):
             predicted = model_selection.cross_val_predict(
                 estimator,
                 X,
