@@ -194,7 +194,7 @@ def from_zero(padded: Padded, ridge: float, units: np.ndarray) -> np.ndarray:
             F = lambda v: w @ crf_network.losses(layer_of(v), *arrays) + 0.5 * ridge * jnp.sum(v**2)
             return jax.value_and_grad(F)(v)
 
-        options = {"gtol": 1e-6, "ftol": 0.0, "maxiter": 5000, "maxfun": 10_000, "maxcor": 100}
+        options = {"gtol": 1e-5, "ftol": 0.0, "maxiter": 5000, "maxfun": 10_000, "maxcor": 100}
         layers = []
         for unit in units:
             w = np.ones(len(padded.labels))

@@ -268,8 +268,9 @@ def study(name: str, field: Field, given: argparse.Namespace) -> None:
         losses=losses,
     )
     print(f"\nall values of β, seconds: {seconds.round(1).to_dict()}")
-    given.out.mkdir(parents=True, exist_ok=True)
-    picture(table, field, found, seconds.drop(["fit", "no update"]), given.out)
+    if name != "toy":
+        given.out.mkdir(parents=True, exist_ok=True)
+        picture(table, field, found, seconds.drop(["fit", "no update"]), given.out)
 
 
 def main() -> None:
