@@ -425,15 +425,19 @@ def test_products_in_float32_are_within_their_rounding(offset):
     y = (rng.random(30_000) < 1 / (1 + np.exp(-X[:, :5] @ rng.normal(size=5)))) * 1.0
     anchor = linear.linear_cache(lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.5))))
     moves, slopes = rng.normal(size=(8, 7)), np.exp(rng.normal(size=(8, 30_000)))
-    ahead, back = (
-        np.abs(part(of) - part(of, False))
-        for part, of in ((anchor.predictor_moves, moves), (anchor.gradient_of_slopes, slopes))
-    )
+    predictors = anchor.products(moves)
+    ahead = np.abs(anchor.predictor_moves(moves) - predictors)
+    blocks = np.abs(anchor.moves_of_corrections(moves) - predictors)
+    gradient = anchor.model.design.pull(slopes) @ anchor.root.T
+    back = np.abs(anchor.gradient_of_slopes(slopes) - gradient)
     assert (
         ahead <= (7 + 4) * SINGLE_UNIT * anchor.length * np.linalg.norm(moves, axis=1)[:, None]
     ).all()
     assert (
         np.linalg.norm(back, axis=1) <= (SINGLE_SUM + 8) * SINGLE_UNIT * (slopes @ anchor.length)
+    ).all()
+    assert (
+        blocks <= anchor.product_rounding * np.linalg.norm(moves, axis=1)[:, None] * anchor.length
     ).all()
     assert back.max() > 0
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import leaveout as lo
-from leaveout.refit import _single_rows
+from leaveout.refit import _anchor, _single_rows
 from leaveout.refit._anchor import linear_cache
 from leaveout.refit._single_rows import one_row, take_row_steps
 from tests.linalg.test_sparse_design import RIDGE, table
@@ -46,10 +46,14 @@ def left_out(X, y, weight, loss, row):
     return X[row] @ theta
 
 
+@pytest.mark.parametrize("single", [False, True])
 @pytest.mark.parametrize(
     ("loss", "n", "p"), [("logistic", 60, 20), ("logistic", 90, 4), ("poisson", 60, 10)]
 )
-def test_the_bounds_hold_at_every_stage(loss, n, p):
+def test_the_bounds_hold_at_every_stage(loss, n, p, single, monkeypatch):
+    """Also of many rows, whose later products are in float32."""
+    if single:
+        monkeypatch.setattr(_anchor, "PASS", 0)
     X, y, weight = problem(loss, n, p)
     fit = lo.fit(lo.GLM(X, y, loss, lo.penalties.Ridge(2.0), intercept=False, sample_weight=weight))
     true = np.array([left_out(X, y, weight, loss, k) for k in range(n)])
@@ -63,6 +67,7 @@ def test_the_bounds_hold_at_every_stage(loss, n, p):
         return at.half < 1e-9
 
     take_row_steps(anchor, look, enough, 12)
+    assert (anchor.product_rounding > 0) == single
     assert len(stages) > 6  # of two a step
     assert stages[0] < 60  # the bounds are of use: this many times the true error
 
@@ -98,7 +103,6 @@ def test_moments_give_the_sums_over_all_products(loss, monkeypatch):
     look = one_row(fit, np.arange(90), np.where(np.arange(90) % 3 == 0, 0.4, 0.0))
     moments = _single_rows.sums_by_moments(anchor, look)
     monkeypatch.setattr(_single_rows, "FEW_COLUMNS", 0.0)
-    monkeypatch.setattr(_single_rows, "ROUGH", 0.0)
     products = _single_rows.product_sums(anchor, look)
     mass = float(anchor.weight * anchor.curvature @ anchor.norm**2)
     mass /= products.heaviest * anchor.norm.max() ** 2

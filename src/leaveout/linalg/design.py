@@ -392,7 +392,7 @@ class DenseDesign(SingleOutput):
         (n, p) = self.shape
         size = np.empty(len(self.x))
         cached_block = 2**16  # numbers in a block that is read twice: half a core's cache
-        block = min(n, max(1, cached_block // p))
+        block = min(n, max(128, cached_block // p))
         buffer = np.empty((block, p))
         for start in range(0, n, block):
             units = slice(start, start + block)

@@ -405,7 +405,8 @@ class _HessianSteps(SharedFactors):
         flat: Flat,
         metric: Matrix | None,
     ):
-        super().__init__(len(start), 0.0 if isinstance(F, LinearBatch) else QUICK)
+        is_cheap = isinstance(F, LinearBatch) and start.shape[1] <= LARGE_NUM_PARAMETERS
+        super().__init__(len(start), 0.0 if is_cheap else QUICK)
         self.F = F
         self.lanes = lanes
         self.flat = flat

@@ -37,7 +37,7 @@ from ..linalg.design import (
 )
 from ..linalg.enclosure_theorem import Ball, CurvatureBounds, PenaltyShare, RadiusTable, ball, gaps
 from ..linalg.group_norms import Norms, Reach
-from ..linalg.rounding import FUNCTION, UNIT, Rounding, bounded, condition, factor_error
+from ..linalg.rounding import FUNCTION, UNIT, UP, Rounding, bounded, condition, factor_error
 from ..linalg.sparse_design import SparseDesign
 from ..objectives.batch_functions import (
     ClosedFormBatch,
@@ -298,7 +298,10 @@ REPEATED_COLUMNS = 100.0
 FAR = 0.1  # ‖A − I‖ from which eigenvalues tell the least one of A better
 KNOWN_MOVE = 1e-3  # change of a curvature from which the terms of second order count
 SINGLE_UNIT = 2.0**-24  # of float32
-SINGLE_SUM = 2**9  # rows whose sum in float32 loses no more than `digits`
+# rows, or columns, whose products in float32 are summed before they are added in float64
+SINGLE_SUM = 2**7
+# rounding error of products in float32, relative to a row's, up to which they are used
+SINGLE_DIGITS = 1e-4
 # rounding error of the whitened H from which it is measured, and errors allow for it
 CONDITION = 1e-8
 
@@ -442,9 +445,14 @@ class LinearFitCache:
             return np.where(self.weight > 0, 1 / self.mass, 0.0)
 
     @functools.cached_property
+    def extent(self) -> PerUnit:
+        """ω ℓ″ ‖z‖², for one output."""
+        return self.mass * self.length**2
+
+    @functools.cached_property
     def spread(self) -> float:
         """√Σ ω ℓ″ ‖z‖²."""
-        return float(np.sqrt(self.mass @ self.length**2))
+        return float(np.sqrt(self.extent.sum()))
 
     @functools.cached_property
     def blurs(self) -> tuple[float, float]:
@@ -484,8 +492,9 @@ class LinearFitCache:
     @property
     def is_small(self) -> bool:
         """Whether all rows may stay in memory whitened."""
-        # largest number of entries of whitened rows in memory; 20,000 x 500 would be a third copy
-        return self.eta.size * len(self.root) <= 2**22
+        # largest number of entries of whitened rows in memory; 20,000 x 500 would be a third copy,
+        # while four times those of H make little difference
+        return self.eta.size <= max(2**22 // max(len(self.root), 1), 4 * len(self.root))
 
     @property
     def by_whitened_rows(self) -> bool:
@@ -526,29 +535,24 @@ class LinearFitCache:
             rows[chunk] = self.whiten(chunk)
         return DenseDesign(rows), None
 
-    def predictor_moves(
-        self, moves: Float[Array, "lanes rank"], rough: bool = True
-    ) -> Float[Array, "lanes units ..."]:
-        """Moves of the predictors along moves of u; `rough` products are in float32."""
-        if not rough:
-            if self.by_whitened_rows:
-                return moves @ self.rows.T
-            return self.model.design.predictors(moves @ self.root)
+    def products(self, directions: Float[Array, "lanes rank"]) -> Float[Array, "lanes units ..."]:
+        """Products of all rows with directions of u, in float64."""
+        if self.by_whitened_rows:
+            return directions @ self.rows.T
+        return self.model.design.predictors(directions @ self.root)
+
+    def predictor_moves(self, moves: Float[Array, "lanes rank"]) -> Float[Array, "lanes units ..."]:
+        """Moves of the predictors along moves of u, by products in float32."""
         (design, root) = self.single
         moves = moves.astype(np.float32)
         return design.predictors(moves if root is None else moves @ root)
 
     def gradient_of_slopes(
-        self, slopes: Float[Array, "lanes units ..."], rough: bool = True
+        self, slopes: Float[Array, "lanes units ..."]
     ) -> Float[Array, "lanes rank"]:
-        """Whitened gradient of slopes.
-
-        `rough` products are in float32, sums of very many whitened rows added in float64.
+        """Whitened gradient of slopes, by products in float32; sums of very many whitened rows are
+        added in float64.
         """
-        if not rough:
-            if self.by_whitened_rows:
-                return slopes @ self.rows
-            return self.model.design.pull(slopes) @ self.root.T
         (design, root) = self.single
         slopes = slopes.astype(np.float32)
         if root is not None:
@@ -558,6 +562,41 @@ class LinearFitCache:
             chunk = slice(k, k + SINGLE_SUM)
             gradient += cast(DenseDesign, design).take(chunk).pull(slopes[:, chunk])
         return gradient
+
+    # corrections of single rows of one output, which may be in float32 if bounds count that
+
+    @functools.cached_property
+    def product_rounding(self) -> float:
+        """Bound the rounding errors of products for corrections, relative to lengths; zero if these
+        are in float64.
+        """
+        is_accurate = isinstance(self.model.design, DenseDesign) and self.digits < SINGLE_DIGITS
+        if is_accurate and len(self.eta) ** 2 > PASS:
+            return UP * (SINGLE_SUM + 8) * SINGLE_UNIT
+        return 0.0
+
+    def moves_of_corrections(
+        self, moves: Float[Array, "lanes rank"]
+    ) -> Float[Array, "lanes units"]:
+        """Moves of the predictors along short moves of u."""
+        if not self.product_rounding:
+            return self.products(moves)
+        rows = cast(DenseDesign, self.single[0]).x
+        predictors = np.zeros((len(moves), len(rows)))
+        for k in range(0, rows.shape[1], SINGLE_SUM):
+            columns = slice(k, k + SINGLE_SUM)
+            predictors += moves[:, columns].astype(np.float32) @ rows[:, columns].T
+        return predictors
+
+    def gradient_of_corrections(
+        self, slopes: Float[Array, "lanes units"]
+    ) -> Float[Array, "lanes rank"]:
+        """Whitened gradient of small slopes."""
+        if self.product_rounding:
+            return self.gradient_of_slopes(slopes)
+        if self.by_whitened_rows:
+            return slopes @ self.rows
+        return self.model.design.pull(slopes) @ self.root.T
 
     @property
     def digits(self) -> float:

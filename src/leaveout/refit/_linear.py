@@ -122,6 +122,11 @@ class FirstStep:
     def state(self) -> CertifiedBatch:
         return first_look(self.fit, self.rows, self.target, self.allowed)
 
+    @functools.cached_property
+    def gram(self) -> Float[Array, "units units"]:
+        """Products of all rows, of which NumPy computes one half."""
+        return self.anchor.rows @ self.anchor.rows.T
+
     def theta(self) -> RefitPoints:
         return self.state.theta()
 
@@ -478,12 +483,11 @@ def _step_by_products(batch: RowBatch, lanes: Lanes) -> RowCandidates:
     # number of the last look at each refit
     last = np.full(count, -1)
     settled = np.zeros(count, bool)
-    uses_gram = anchor.is_small and 4 * count > n
+    uses_gram = anchor.is_small and 4 * count > n and n * n <= 8 * PRODUCTS
     gradients = 0.0
 
     def run(judge: Callable[[Array, RowSteps], Flags]) -> None:
-        # NumPy computes one half of it
-        gram = anchor.rows @ anchor.rows.T if uses_gram and n * n <= 8 * PRODUCTS else None
+        gram = batch.step.gram if uses_gram else None
         for chunk in groups(np.arange(count), PRODUCTS // n):
             take_row_steps(
                 anchor,

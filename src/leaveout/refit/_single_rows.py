@@ -255,9 +255,6 @@ LANES = 128
 UNITS = 512
 FEW_COLUMNS = 20.0  # operations by pairs of columns that take the time of a product and its sums
 UNDERFLOW = 1e-30  # more than what sums of scaled products lose below the range of float32
-ROUGH = (
-    1e-4  # rounding error of products in float32, relative to a row's, up to which they are used
-)
 
 
 def promising(anchor: LinearFitCache, look: OneRow) -> RefitFlags:
@@ -330,10 +327,8 @@ def product_sums(anchor: LinearFitCache, look: OneRow) -> ProductSums:
         return sums_by_moments(anchor, look)
     heaviest = float(anchor.mass.max())
     scale = anchor.norm.max() * anchor.norm[unit]
-    is_dense = isinstance(anchor.model.design, DenseDesign)
-    is_rough = is_dense and anchor.digits < ROUGH and len(unit) * len(anchor.eta) > PASS
     kind: type[np.floating]
-    if is_rough:
+    if anchor.product_rounding:
         kind, rounding_unit = np.float32, SINGLE_UNIT
         rows = cast(DenseDesign, anchor.single[0]).x
     else:
@@ -348,7 +343,7 @@ def product_sums(anchor: LinearFitCache, look: OneRow) -> ProductSums:
     for lanes in groups(np.arange(len(unit)), together):
         direction = anchor.whiten(unit[lanes, None])[:, 0] / scale[lanes, None]
         if rows is None:
-            all_products = anchor.predictor_moves(direction, False).T
+            all_products = anchor.products(direction).T
         direction = np.ascontiguousarray(direction.T, kind)
         for start in range(0, len(anchor.eta), UNITS):
             block = slice(start, start + UNITS)
@@ -689,10 +684,11 @@ class RowSums(NamedTuple):
 class RowSteps(NamedTuple):
     """Refits without one row each, at u₁ + `step`; only those that are still open, the `lanes`.
 
-    `along` is a of u₁ = a z, and `off` what a step leaves of its length. `moves` are t, `remainder`
-    is R there, and `gradient` Σ R z, whose rounding error is `residual`. `summed` is the sum of the
-    sizes of all changes of R. `slope` is λ, with its rounding error `noise`, and `distance` is D.
-    `center` are predictors of the left-out rows, and `half` their errors.
+    `along` is a of u₁ = a z, and `off` what a step leaves of its length. `moves` are t, off by
+    `blur` times k where products were in float32, `remainder` is R there, and `gradient` Σ R z,
+    whose rounding error is `residual`. `summed` is the sum of the sizes of all changes of R.
+    `slope` is λ, with its rounding error `noise`, and `distance` is D. `center` are predictors of
+    the left-out rows, and `half` their errors.
     """
 
     lanes: Lanes
@@ -704,6 +700,7 @@ class RowSteps(NamedTuple):
     step: Points
     moves: Float[Array, "lanes units"]
     length: PerLane
+    blur: PerLane
     remainder: Float[Array, "lanes units"]
     gradient: Points
     residual: PerLane
@@ -729,7 +726,7 @@ def _begin(anchor: LinearFitCache, look: OneRow, gram: Array | None) -> RowSteps
         anchor.slope[unit] + curvature * (look.center - anchor.eta[unit])
     )
     z = anchor.whiten(unit[:, None])[:, 0]
-    gram = anchor.predictor_moves(z, False) if gram is None else gram[unit]
+    gram = anchor.products(z) if gram is None else gram[unit]
     gram[lanes, unit] = 0.0
     nothing = np.zeros(len(unit))
     start = np.zeros(z.shape)
@@ -744,6 +741,7 @@ def _begin(anchor: LinearFitCache, look: OneRow, gram: Array | None) -> RowSteps
             off,
             start,
             gram,
+            nothing,
             nothing,
             np.zeros(gram.shape),
             start,
@@ -785,7 +783,7 @@ def take_row_steps(
                 steps = take(steps, is_open)
             if k == most or not steps.lanes.size:
                 break
-            steps = _advance(anchor, steps, anchor.predictor_moves(steps.step, False))
+            steps = _advance(anchor, steps, anchor.moves_of_corrections(steps.step))
 
 
 def candidates(anchor: LinearFitCache, steps: RowSteps) -> Points:
@@ -799,7 +797,9 @@ def _advance(anchor: LinearFitCache, steps: RowSteps, addition: Array | float) -
     moves += addition - anchor.common
     moves[np.arange(len(moves)), steps.look.unit] = 0.0
     length = np.linalg.norm(candidates(anchor, steps), axis=1)
-    return steps._replace(moves=moves, length=length + 2 * np.linalg.norm(steps.step, axis=1))
+    step_length = np.linalg.norm(steps.step, axis=1)
+    blur = anchor.product_rounding * (step_length + UNDERFLOW)
+    return steps._replace(moves=moves, length=length + 2 * step_length, blur=blur)
 
 
 def _evaluate(anchor: LinearFitCache, steps: RowSteps) -> tuple[RowSteps, RowSums]:
@@ -810,6 +810,7 @@ def _evaluate(anchor: LinearFitCache, steps: RowSteps) -> tuple[RowSteps, RowSum
     remainders = np.empty(steps.moves.shape)
     columns = np.empty((6, count))
     noise = np.empty(count)
+    shift = 2 * anchor.curvature_rate * steps.blur  # by which rounding of t may change ℓ″
     size = max(1, PASS // len(model.y))
     for start in range(0, count, size):
         chunk = slice(start, start + size)
@@ -832,10 +833,14 @@ def _evaluate(anchor: LinearFitCache, steps: RowSteps) -> tuple[RowSteps, RowSum
         least = ratio.min(1)
         peak = np.abs(np.multiply(ratio, gram, out=scratch), out=scratch).max(1)
         ratio -= 1
+        if anchor.product_rounding:
+            bend = np.sqrt(np.square(ratio, out=scratch) @ anchor.extent)
+            bend += shift[chunk] * (bend + anchor.spread)
+            noise[chunk] += np.where(shift[chunk] < 1, steps.blur[chunk] * bend, np.inf)
         ratio *= gram
         columns[:, chunk] = (
             change,
-            least,
+            least * (1 - shift[chunk]),
             np.sqrt(np.square(ratio, out=ratio) @ anchor.mass),
             peak,
             np.vecdot(remainder, gram),
@@ -874,9 +879,11 @@ def _bound(
             slope[chunk],
             kept_share[chunk],
             steps.length[chunk],
+            4 * anchor.curvature_rate * steps.blur[chunk],
         )
         distance[chunk] = balls.distance
     reach = (1 + off) * distance + anchor.blurs[0] + anchor.blurs[1] * steps.length
+    reach += steps.blur * (1 + anchor.spread)
     growth = np.exp(anchor.curvature_rate * reach / root + off)
     row_error = rounding.step * np.exp(anchor.curvature_rate * steps.length) * norm
     width = (1 + off) * sums.width + off * norm + growth * anchor.spread * row_error
@@ -905,12 +912,15 @@ def _pull(anchor: LinearFitCache, steps: RowSteps, sums: RowSums) -> RowSteps:
     kept_share = look.kept_share
     core = look.lost_curvature * anchor.curvature[look.unit] * look.inverse
     solve = lambda v: v + (core * np.vecdot(steps.z, v))[:, None] * steps.z
-    gradient = anchor.gradient_of_slopes(steps.remainder, False)
+    gradient = anchor.gradient_of_corrections(steps.remainder)
     change = gradient - steps.gradient
     square = np.maximum(np.vecdot(change, solve(change)), 0.0)
     change_length = (1 + 2 * steps.off / kept_share) * np.sqrt(square)
     size = anchor.spread * steps.summed
-    rounding = anchor.rounding.gradient(size) + anchor.rounding.step * size
+    rounding = anchor.rounding.gradient(size)
+    rounding += (anchor.rounding.step + anchor.product_rounding) * size
+    if anchor.product_rounding:
+        rounding += UNDERFLOW * anchor.length.sum()
     residual = rounding / np.sqrt(kept_share)
     bounds = sums.size + steps.noise + steps.residual, change_length + steps.noise + residual
     steps = _bound(anchor, steps, sums, np.fmin(*bounds), True)
