@@ -566,5 +566,5 @@ def test_candidates_of_conjugate_gradients_are_as_near_as_they_are_said_to_be():
     lanes, u, radius = (part[~np.isin(parts[0], open_)] for part in parts)
     away = np.linalg.norm(u - state.candidates.u[lanes], axis=1)
     told = away > 1e-4
-    assert told.sum() > 60 and (away <= radius)[told].all()
+    assert told.sum() > 50 and (away <= radius)[told].all()
     assert np.median(radius[told] / away[told]) < 20

@@ -40,7 +40,7 @@ def solve(
     right: Float[Array, "systems size"],
     most: int,
     tol: float | PerSystem = 0.0,
-    part: float = 0.0,
+    part: float | PerSystem = 0.0,
     record: Callable[[Array, Array, Array], None] | None = None,
     settled: Callable[[Lanes, Array, Array], Array] | None = None,
     has_ritz_values: bool = True,
@@ -57,6 +57,8 @@ def solve(
     towards = np.array(precondition(residual, np.arange(len(right))))
     square = np.einsum("lp,lp->l", residual, towards)
     enough = tol**2 * square
+    parts = np.broadcast_to(part, len(right))
+    has_parts = bool(parts.any())
     length = np.zeros(len(right))
     least = np.ones(len(right))
     is_convex = np.ones(len(right), bool)
@@ -97,11 +99,12 @@ def solve(
         else:
             ends = after <= enough[lanes]
         if settled is None and has_ritz_values:
-            judged = lanes if part or k + 1 == most else lanes[ends]
+            judged = lanes if has_parts or k + 1 == most else lanes[ends]
             matrices = _tridiagonal(diagonal, off_diagonal, judged)
             least[judged] = np.linalg.eigvalsh(matrices)[:, 0]
-            if part:
-                ends = after <= part**2 * np.maximum(least[lanes], 1e-300) * length[lanes]
+            if has_parts:
+                distance = np.maximum(least[lanes], 1e-300) * length[lanes]
+                ends = after <= parts[lanes] ** 2 * distance
         diagonal.append(np.zeros(len(right)))
         diagonal[k + 1][lanes] = ratio / step
         off_diagonal.append(np.zeros(len(right)))

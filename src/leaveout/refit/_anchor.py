@@ -541,6 +541,12 @@ class LinearFitCache:
             return directions @ self.rows.T
         return self.model.design.predictors(directions @ self.root)
 
+    def sums(self, slopes: Float[Array, "lanes units ..."]) -> Float[Array, "lanes rank"]:
+        """Whitened sums of all rows times slopes, in float64."""
+        if self.by_whitened_rows:
+            return slopes @ self.rows
+        return self.model.design.pull(slopes) @ self.root.T
+
     def predictor_moves(self, moves: Float[Array, "lanes rank"]) -> Float[Array, "lanes units ..."]:
         """Moves of the predictors along moves of u, by products in float32."""
         (design, root) = self.single
@@ -592,11 +598,7 @@ class LinearFitCache:
         self, slopes: Float[Array, "lanes units"]
     ) -> Float[Array, "lanes rank"]:
         """Whitened gradient of small slopes."""
-        if self.product_rounding:
-            return self.gradient_of_slopes(slopes)
-        if self.by_whitened_rows:
-            return slopes @ self.rows
-        return self.model.design.pull(slopes) @ self.root.T
+        return self.gradient_of_slopes(slopes) if self.product_rounding else self.sums(slopes)
 
     @property
     def digits(self) -> float:

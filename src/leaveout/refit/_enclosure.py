@@ -584,10 +584,11 @@ def _contraction(state: CertifiedBatch, lanes: Lanes) -> PerLane:
 
 SQUARINGS = 2  # of a positive matrix, whose largest eigenvalue they tell to a factor of p^(1/8)
 MOST = 100  # largest number of steps by factors
-# The same by products; of products for one step; share of its length that may remain unsolved.
+# The same by products; of products for one step; largest and least share of its length that may
+# remain unsolved, between which it is λ, so that far from the minimum few products are wasted.
 ROUNDS = 12
 PRODUCTS = 24
-PART = 0.1
+PARTS = 0.3, 1e-2
 LEAST = 1e-3  # least Ritz value; few products cannot measure a smaller curvature
 FALL = 1e-4  # share of the predicted fall that a step must reach
 # shortest steps, by factors and by products
@@ -595,6 +596,8 @@ SHORTEST = 1e-12, 1e-6
 
 Rejected = Int[Array, " rejected"]
 Step = Callable[[CertifiedBatch, "Way", Enough, bool], "tuple[CertifiedBatch, Way, Rejected]"]
+# F of refits, up to constants, by their weights, predictors and u
+Value = Callable[[CertifiedBatch, Array, Array, Array, Array], Array]
 
 
 class Way(NamedTuple):
@@ -611,16 +614,15 @@ class Way(NamedTuple):
     least: PerLane
 
 
-def _begin(state: CertifiedBatch, lanes: Lanes) -> Way:
+def _begin(state: CertifiedBatch, lanes: Lanes, value_of: Value) -> Way:
     """Start at the candidates, or at θ̂ where F is lower."""
     model = state.anchor.model
     omega, kappa = model.weigh(state.weights(lanes))
     u = state.candidates.u[lanes]
-    theta = _theta(state, u)
-    eta = model.eta(theta)
-    value = _value(state, omega, kappa, eta, theta)
+    eta = model.eta(_theta(state, u))
+    value = value_of(state, omega, kappa, eta, u)
     fit_eta = np.broadcast_to(state.anchor.eta, eta.shape)
-    fit_value = _value(state, omega, kappa, fit_eta, _theta(state, np.zeros_like(u)))
+    fit_value = value_of(state, omega, kappa, fit_eta, np.zeros_like(u))
     lower = ~(value < fit_value)
     u[lower], eta[lower], value[lower] = 0.0, state.anchor.eta, fit_value[lower]
     return Way(lanes, omega, kappa, u, eta, value, np.full(len(lanes), np.inf))
@@ -630,14 +632,16 @@ def _theta(state: CertifiedBatch, u: Points) -> Points:
     return state.anchor.theta + u @ state.anchor.root
 
 
-def _value(
-    state: CertifiedBatch, omega: Array, kappa: PerLane, eta: Array, theta: Points
-) -> PerLane:
+def _value(state: CertifiedBatch, omega: Array, kappa: PerLane, eta: Array, u: Points) -> PerLane:
+    penalty, _ = state.anchor.model.penalty_terms(_theta(state, u))
+    return _losses(state, omega, eta) + kappa * penalty
+
+
+def _losses(state: CertifiedBatch, omega: Array, eta: Array) -> PerLane:
     model = state.anchor.model
     with np.errstate(over="ignore", invalid="ignore"):
         (loss,) = model.loss.derivatives(eta, model.y, (0,))
-        value = weight_terms(omega, loss).sum(1) + kappa * model.penalty_terms(theta)[0]
-    return np.fmin(value, np.inf)
+        return np.fmin(weight_terms(omega, loss).sum(1), np.inf)
 
 
 def _take_shares(
@@ -646,15 +650,14 @@ def _take_shares(
     step: Points,
     slope: PerLane,
     shortest: float,
+    value_of: Value,
     is_proved: Flags | None = None,
 ) -> tuple[Way, PerLane]:
     """Take steps along which F has a `slope`, halved until it falls; returns the shares taken.
 
     The whole step is taken where it `is_proved` to help.
     """
-    theta = _theta(state, way.u)
-    along = step @ state.anchor.root
-    moves = state.anchor.model.design.predictors(along)
+    moves = state.anchor.products(step)
     times = lambda length: length.reshape(-1, *(1,) * (moves.ndim - 1))
     length = np.ones(len(step))
     value = way.value.copy()
@@ -663,8 +666,8 @@ def _take_shares(
         share = length[open_]
         before = way.value[open_]
         eta = way.eta[open_] + times(share) * moves[open_]
-        point = theta[open_] + share[:, None] * along[open_]
-        value[open_] = _value(state, way.omega[open_], way.kappa[open_], eta, point)
+        u = way.u[open_] + share[:, None] * step[open_]
+        value[open_] = value_of(state, way.omega[open_], way.kappa[open_], eta, u)
         good = value[open_] <= before + FALL * share * slope[open_] + 1e-14 * np.abs(before)
         if is_proved is not None:
             good |= is_proved[open_]
@@ -678,10 +681,10 @@ def _take_shares(
 
 
 def _iterate(
-    state: CertifiedBatch, lanes: Lanes, enough: Enough, step: Step, most: int
+    state: CertifiedBatch, lanes: Lanes, enough: Enough, step: Step, most: int, value_of: Value
 ) -> tuple[CertifiedBatch, Rejected]:
     """Step until all refits have ended; returns those that are not near enough."""
-    way = _begin(state, lanes)
+    way = _begin(state, lanes, value_of)
     ended = [lanes[:0]]
     for k in range(most):
         if not way.lanes.size:
@@ -702,7 +705,7 @@ def newton(state: CertifiedBatch, lanes: Lanes, enough: Enough) -> CertifiedBatc
     n, p = state.anchor.model.design.shape
     size = max(1, PASS * 8 // (n * state.anchor.model.design.outputs * min(p, 8) + p * p))
     for chunk in groups(lanes, size):
-        state, rejected = _iterate(state, chunk, enough, _step_by_factors, MOST)
+        state, rejected = _iterate(state, chunk, enough, _step_by_factors, MOST, _value)
         state = state.mark(rejected, result=RESULTS.not_converged, half=np.inf)
     return state
 
@@ -769,7 +772,9 @@ def _step_by_factors(
     # otherwise a full step may lead further away
     is_proved = (balls.after <= 0.5 * balls.distance) & np.isfinite(balls.after)
     step = np.asarray(state.fit.quadratic.back(step))
-    way, step_share = _take_shares(state, way, step, -(decrement**2), SHORTEST[0], is_proved)
+    way, step_share = _take_shares(
+        state, way, step, -(decrement**2), SHORTEST[0], _value, is_proved
+    )
     after = np.where(step_share == 1, balls.after + remainder, np.inf)
     units = state.units[lanes]
     if norm.shape[1] != units.shape[1]:
@@ -872,7 +877,7 @@ def conjugate(
     lanes = lanes[state.metric.kept_share[lanes] > 0]
     open_ = [lanes[:0]]
     for chunk in passes(lanes, state.anchor.eta.size, state.candidates.u.shape[1]):
-        state, rejected = _iterate(state, chunk, enough, _step_by_products, ROUNDS)
+        state, rejected = _iterate(state, chunk, enough, _step_by_products, ROUNDS, _value_by_rows)
         open_.append(rejected)
     return state, np.sort(np.concatenate(open_))
 
@@ -892,32 +897,52 @@ def _step_by_products(
         way, gradient, change, size, noise = take((way, gradient, change, size, noise), open_)
         if not way.lanes.size:
             return state, way, way.lanes
-    step, least, gradients = _solve(state, way.lanes, gradient, change)
+    step, least, gradients = _solve(state, way.lanes, gradient, change, size)
     state = replace(state, gradients=state.gradients + gradients)
     slope = np.einsum("rp,rp->r", gradient, step)
-    way, length = _take_shares(state, way, step, slope, SHORTEST[1])
+    way, length = _take_shares(state, way, step, slope, SHORTEST[1], _value_by_rows)
     way = way._replace(least=np.minimum(way.least, least))
     good = (length > 0) & (way.least > LEAST) & (size > 2 * noise)
     return state, take(way, good), way.lanes[~good]
 
 
+def _value_by_rows(
+    state: CertifiedBatch, omega: Array, kappa: PerLane, eta: Array, u: Points
+) -> PerLane:
+    """F as in `_gradient`."""
+    del kappa
+    anchor = state.anchor
+    moves = eta - anchor.eta
+    pulled = apply_curvature(anchor.curvature[None], moves)
+    pulled += 2 * anchor.slope
+    moves *= scale_units(anchor.weight[None], pulled)
+    square = np.vecdot(u, u) - total(moves, 2).sum(1)
+    return _losses(state, omega, eta) + u @ anchor.leftover + 0.5 * square
+
+
 def _gradient(state: CertifiedBatch, way: Way) -> tuple[Points, Array, PerLane]:
     """Whitened gradients, the difference of ω ℓ″ from its value at θ̂, and the rounding error of the
     gradients' lengths.
+
+    As H is the identity, that is the gradient at θ̂, u, and what slopes differ by from straight
+    ones; the penalty is in u.
     """
     anchor = state.anchor
     model = anchor.model
-    theta = _theta(state, way.u)
-    weighted_slopes = np.empty_like(way.eta)
-    change = np.empty((len(theta), *anchor.curvature.shape), np.float32)
-    for chunk in tiles(np.arange(len(theta)), way.eta.shape[1]):
+    bends = np.empty_like(way.eta)
+    change = np.empty((len(way.u), *anchor.curvature.shape), np.float32)
+    sums = np.empty(len(way.u))
+    for chunk in tiles(np.arange(len(way.u)), way.eta.shape[1]):
         slope, curvature = model.loss.derivatives(way.eta[chunk], model.y, (1, 2))
-        weighted_slopes[chunk] = weight_terms(way.omega[chunk], slope)
+        bends[chunk] = weight_terms(way.omega[chunk], slope)
+        sums[chunk] = total(np.abs(bends[chunk]), 2) @ anchor.length
+        straight = apply_curvature(anchor.curvature[None], way.eta[chunk] - anchor.eta)
+        bends[chunk] -= scale_units(anchor.weight[None], straight + anchor.slope)
         change[chunk] = weight_terms(way.omega[chunk], curvature)
         change[chunk] -= weight_terms(anchor.weight, anchor.curvature)
-    gradient = (model.design.pull(weighted_slopes) + theta @ model.penalty) @ anchor.root.T
-    sums = total(np.abs(weighted_slopes, out=weighted_slopes), 2) @ anchor.length
-    noise = anchor.rounding.gradient(sums, np.linalg.norm(way.u, axis=1)) + anchor.noise
+    gradient = anchor.leftover + way.u + anchor.sums(bends)
+    length = np.linalg.norm(way.u, axis=1)
+    noise = anchor.rounding.gradient(sums, length) + anchor.noise + anchor.rounding.off * length
     # an estimate counts rounding at its usual size: signs are random, in sums and among their terms
     scale = np.sqrt(np.sum(np.asarray(state.fit.quadratic.factor) ** 2, axis=1))
     noise *= np.linalg.norm(anchor.root * scale) / (anchor.rounding.root * anchor.rounding.rows)
@@ -937,7 +962,7 @@ def _judge(state: CertifiedBatch, way: Way, gradient: Points, noise: PerLane) ->
 
 
 def _solve(
-    state: CertifiedBatch, lanes: Lanes, gradient: Points, change: Array
+    state: CertifiedBatch, lanes: Lanes, gradient: Points, change: Array, size: PerLane
 ) -> tuple[Points, PerLane, float]:
     """Compute Newton steps, the least Ritz value of each solve, and the number of products."""
     anchor = state.anchor
@@ -954,6 +979,6 @@ def _solve(
         lambda residual, places: state.metric.solve(residual, lanes[places]),
         -gradient,
         PRODUCTS,
-        part=PART,
+        part=np.clip(size, PARTS[1], PARTS[0]),
     )
     return solution.x, solution.least, products
