@@ -535,27 +535,25 @@ class LinearFitCache:
             rows[chunk] = self.whiten(chunk)
         return DenseDesign(rows), None
 
-    def products(self, directions: Float[Array, "lanes rank"]) -> Float[Array, "lanes units ..."]:
+    def products(self, directions: Displacements) -> Float[Array, "lanes units ..."]:
         """Products of all rows with directions of u, in float64."""
         if self.by_whitened_rows:
             return directions @ self.rows.T
         return self.model.design.predictors(directions @ self.root)
 
-    def sums(self, slopes: Float[Array, "lanes units ..."]) -> Float[Array, "lanes rank"]:
+    def sums(self, slopes: Float[Array, "lanes units ..."]) -> Displacements:
         """Whitened sums of all rows times slopes, in float64."""
         if self.by_whitened_rows:
             return slopes @ self.rows
         return self.model.design.pull(slopes) @ self.root.T
 
-    def predictor_moves(self, moves: Float[Array, "lanes rank"]) -> Float[Array, "lanes units ..."]:
+    def predictor_moves(self, moves: Displacements) -> Float[Array, "lanes units ..."]:
         """Moves of the predictors along moves of u, by products in float32."""
         (design, root) = self.single
         moves = moves.astype(np.float32)
         return design.predictors(moves if root is None else moves @ root)
 
-    def gradient_of_slopes(
-        self, slopes: Float[Array, "lanes units ..."]
-    ) -> Float[Array, "lanes rank"]:
+    def gradient_of_slopes(self, slopes: Float[Array, "lanes units ..."]) -> Displacements:
         """Whitened gradient of slopes, by products in float32; sums of very many whitened rows are
         added in float64.
         """
@@ -581,9 +579,7 @@ class LinearFitCache:
             return UP * (SINGLE_SUM + 8) * SINGLE_UNIT
         return 0.0
 
-    def moves_of_corrections(
-        self, moves: Float[Array, "lanes rank"]
-    ) -> Float[Array, "lanes units"]:
+    def moves_of_corrections(self, moves: Displacements) -> Float[Array, "lanes units"]:
         """Moves of the predictors along short moves of u."""
         if not self.product_rounding:
             return self.products(moves)
@@ -594,9 +590,7 @@ class LinearFitCache:
             predictors += moves[:, columns].astype(np.float32) @ rows[:, columns].T
         return predictors
 
-    def gradient_of_corrections(
-        self, slopes: Float[Array, "lanes units"]
-    ) -> Float[Array, "lanes rank"]:
+    def gradient_of_corrections(self, slopes: Float[Array, "lanes units"]) -> Displacements:
         """Whitened gradient of small slopes."""
         return self.gradient_of_slopes(slopes) if self.product_rounding else self.sums(slopes)
 

@@ -585,10 +585,10 @@ def _contraction(state: CertifiedBatch, lanes: Lanes) -> PerLane:
 SQUARINGS = 2  # of a positive matrix, whose largest eigenvalue they tell to a factor of p^(1/8)
 MOST = 100  # largest number of steps by factors
 # The same by products; of products for one step; largest and least share of its length that may
-# remain unsolved, between which it is λ, so that far from the minimum few products are wasted.
+# remain unsolved, between which it is λ; few products would not tell the least curvature.
 ROUNDS = 12
 PRODUCTS = 24
-PARTS = 0.3, 1e-2
+PARTS = 0.1, 1e-2
 LEAST = 1e-3  # least Ritz value; few products cannot measure a smaller curvature
 FALL = 1e-4  # share of the predicted fall that a step must reach
 # shortest steps, by factors and by products
@@ -596,8 +596,6 @@ SHORTEST = 1e-12, 1e-6
 
 Rejected = Int[Array, " rejected"]
 Step = Callable[[CertifiedBatch, "Way", Enough, bool], "tuple[CertifiedBatch, Way, Rejected]"]
-# F of refits, up to constants, by their weights, predictors and u
-Value = Callable[[CertifiedBatch, Array, Array, Array, Array], Array]
 
 
 class Way(NamedTuple):
@@ -614,7 +612,7 @@ class Way(NamedTuple):
     least: PerLane
 
 
-def _begin(state: CertifiedBatch, lanes: Lanes, value_of: Value) -> Way:
+def _begin(state: CertifiedBatch, lanes: Lanes, value_of: Callable[..., PerLane]) -> Way:
     """Start at the candidates, or at θ̂ where F is lower."""
     model = state.anchor.model
     omega, kappa = model.weigh(state.weights(lanes))
@@ -650,7 +648,7 @@ def _take_shares(
     step: Points,
     slope: PerLane,
     shortest: float,
-    value_of: Value,
+    value_of: Callable[..., PerLane],
     is_proved: Flags | None = None,
 ) -> tuple[Way, PerLane]:
     """Take steps along which F has a `slope`, halved until it falls; returns the shares taken.
@@ -681,7 +679,12 @@ def _take_shares(
 
 
 def _iterate(
-    state: CertifiedBatch, lanes: Lanes, enough: Enough, step: Step, most: int, value_of: Value
+    state: CertifiedBatch,
+    lanes: Lanes,
+    enough: Enough,
+    step: Step,
+    most: int,
+    value_of: Callable[..., PerLane],
 ) -> tuple[CertifiedBatch, Rejected]:
     """Step until all refits have ended; returns those that are not near enough."""
     way = _begin(state, lanes, value_of)

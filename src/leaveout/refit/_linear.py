@@ -702,15 +702,14 @@ def _to_the_end(
     state = state.mark(lanes, settled_by=SettledBy.steps)
     # an estimate can only be near enough where refits need not converge
     early = is_dear and np.isinf(state.target)
-    conjugates = is_dear and state.anchor.model.separate and state.anchor.model.norms is None
-    if early and took_steps and conjugates and not hurry:
-        numbers_of_steps = []
-    elif hurry or (early and took_steps):
+    if hurry:
         numbers_of_steps = [HURRY]
+    elif took_steps:
+        numbers_of_steps = []
     elif early:
         numbers_of_steps = [HURRY, STEPS - HURRY]
     else:
-        numbers_of_steps = [0 if took_steps else STEPS]
+        numbers_of_steps = [STEPS]
     for most in numbers_of_steps:
         state, lanes = take_steps(state, lanes, is_near_enough, most)
         if hurry or is_dear:
@@ -719,7 +718,7 @@ def _to_the_end(
     open_refits = np.union1d(lanes, unsettled)
     if hurry:
         lanes = lanes[~np.isfinite(state.candidates.half[lanes]).all(axis=1)]
-    if conjugates:
+    if is_dear and state.anchor.model.separate and state.anchor.model.norms is None:
         state = state.mark(lanes, settled_by=SettledBy.conjugate_gradients)
         state, lanes = conjugate(state, lanes, is_near_enough)
     lanes = lanes[: 0 if hurry and is_dear else None]
