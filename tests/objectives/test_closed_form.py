@@ -31,6 +31,8 @@ def test_refits_are_those_that_jax_derives(refit, plan):
         for name in ("closed form", "separable")
     )
     close = dict(rtol=1e-6, atol=1e-8)
+    if isinstance(refit, lo.Certified):  # their steps differ
+        close["atol"] = np.max(given.error + derived.error)
     np.testing.assert_allclose(given.losses, derived.losses, **close)
     np.testing.assert_allclose(given.result, derived.result)
     if not isinstance(refit, lo.Certified):  # which stops where it is near enough

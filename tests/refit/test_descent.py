@@ -254,6 +254,29 @@ def test_a_contraction_is_that_of_the_hessian_by_few_gradients(own, monkeypatch)
     assert np.bincount(seen).mean() <= 5
 
 
+@pytest.mark.parametrize("model", ["sequences", "rows"])
+def test_a_change_of_curvature_is_no_less_than_that_of_the_refits_own_hessian(model):
+    if model == "rows":
+        fit = lo.fit(of_few_parameters()[0])
+    else:
+        labels = np.random.default_rng(0).integers(0, 2, 240)
+        features = np.random.default_rng(1).normal(labels[:, None], 1.0)
+        fit = lo.fit(lo.CRF(labels, np.full(60, 4), features=features))
+    count = fit.objective.num_units
+    everyone = np.arange(count)
+    (batch,) = lo.leave_one_out(count)._batches(10**6, 1, 0)
+    with jax.enable_x64(True):
+        batch = begin(fit, batch.rows)
+        u = batch.candidates.u
+        root = fit.quadratic.root
+        hessian = root @ batch.F.hessian(fit.quadratic.at(u), everyone) @ root.T
+        bound = batch.contractions(everyone, u, u)
+    contraction = np.linalg.norm(np.eye(len(root)) - batch.metric.inverse @ hessian, 2, (1, 2))
+    assert batch.by_units
+    assert (contraction <= bound).all()
+    assert np.median(bound / contraction) < 20
+
+
 def test_newtons_method_goes_on_from_where_steps_had_all_but_ended():
     objective, rows, best = of_few_parameters()
     fit = lo.fit(objective)

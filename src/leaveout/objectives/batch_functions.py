@@ -237,11 +237,9 @@ class DerivedBatch:
         """Return, for each refit, the function that multiplies ∇²F by a vector."""
         return lambda vector: self._map_lanes(_products, lanes, theta, vector)
 
-    def hessian_changes(self, chunk: int) -> Matrices:
-        """Compute the change of ∇²F at `like` when units are left out, `chunk` refits at a time."""
-        rows = self._resident_rows
-        changes = _hessian_changes(self.objective, self.like, rows.index, rows.weight, chunk)
-        return np.asarray(changes)
+    def hessian_changes(self, theta: Points, lanes: Lanes) -> Matrices:
+        """Compute the change of ∇²F at θ from weights of one."""
+        return self._map_lanes(_hessian_changes, lanes, theta, local=True, dear=theta.shape[1])
 
     def weight_gradient(self, lanes: Lanes) -> Points:
         """Compute the change of ∇F at `like` from weights of one, for models where only the
@@ -298,7 +296,9 @@ class DerivedBatch:
         """
         rows = self._resident_rows
         shared, by_unit, _ = self._costs
-        count = by_unit if local else shared
+        count = shared
+        if local:  # most numbers in the rows that a group of refits gathers
+            count = max(1, min(by_unit, 2**20 // (rows.index.shape[1] * dear)))
         if held:
             count = max(1, by_unit // 4)
         together = _power(2, count)
@@ -559,17 +559,10 @@ def _hessians(objective: AbstractObjective, like: PyTree, refit: tuple) -> PyTre
     return objective.hessian(unravel(refit[2], like), fold_weights(objective, *refit[:2]))
 
 
-@compile_static
-def _hessian_changes(
-    objective: AbstractObjective, theta: PyTree, index: Arrays, weight: Arrays, chunk: int
-) -> Array:
-    def change(args):
-        index, weight = args
-        return objective.hessian_change(
-            theta, index, jnp.where(index < objective.num_units, weight - 1.0, 0.0)
-        )
-
-    return jax.lax.map(change, (index, weight), batch_size=chunk)
+def _hessian_changes(objective: AbstractObjective, like: PyTree, refit: tuple) -> PyTree:
+    index, weight, theta = refit
+    delta = jnp.where(index < objective.num_units, weight - 1.0, 0.0)
+    return objective.hessian_change(unravel(theta, like), index, delta)
 
 
 def _products(objective: AbstractObjective, like: PyTree, refit: tuple) -> PyTree:

@@ -504,15 +504,12 @@ class ClosedFormBatch:
             theta,
         )[0]
 
-    def hessian_changes(self, chunk: int) -> Matrices:
-        """Difference between ∇²F at `like` with the weights of each refit and with weights of
-        one.
-        """
-        center = self._center()
-        lanes = np.arange(len(self.rows.index))
-        return self.hessian(np.repeat(center, len(lanes), axis=0), lanes) - self.objective.hessians(
-            center, np.ones((1, self.objective.num_units)), self._anchor_states()
-        )
+    def hessian_changes(self, theta: Points, lanes: Lanes) -> Matrices:
+        """Compute the change of ∇²F at θ from weights of one."""
+        points, place = np.unique(theta, axis=0, return_inverse=True)
+        ones = np.ones((len(points), self.objective.num_units))
+        whole = self.objective.hessians(points, ones, self._anchor_states(len(points)))
+        return self.hessian(theta, lanes) - whole[place]
 
     def products(self, theta: Points, lanes: Lanes) -> Callable[[Points], Points]:
         """Return, for each refit, the function that multiplies ∇²F by a vector."""

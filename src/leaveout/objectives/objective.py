@@ -658,7 +658,8 @@ class AbstractObjective(Module):
         return jax.hessian(lambda vector: self.loss(unravel(vector, theta), weights))(ravel(theta))
 
     def hessian_change(self, theta: PyTree, index: UnitIndex, delta: PerListed) -> Hessian:
-        """Compute `∇²F(θ, 1 + δ) − ∇²F(θ, 1)`. Override it where only the listed units matter.
+        """Compute `∇²F(θ, 1 + δ) − ∇²F(θ, 1)`, from `perturbation` where only the listed units
+        matter.
 
         Parameters
         ----------
@@ -674,6 +675,9 @@ class AbstractObjective(Module):
         array of float, shape (params, params)
             The change of the Hessian.
         """
+        if self.local:
+            change = lambda vector: self.perturbation(unravel(vector, theta), index, delta)
+            return jax.hessian(change)(ravel(theta))
         ones = jnp.ones(self.num_units)
         return self.hessian(theta, ones.at[index].add(delta, mode="drop")) - self.hessian(
             theta, ones
@@ -918,11 +922,6 @@ class Separable(AbstractObjective):
 
     def perturbation(self, theta: PyTree, index: UnitIndex, delta: PerListed) -> Scalar:
         return jnp.where(index < self.num_units, delta, 0.0) @ self._listed(theta, index)
-
-    def hessian_change(self, theta: PyTree, index: UnitIndex, delta: PerListed) -> Hessian:
-        return jax.hessian(lambda vector: self.perturbation(unravel(vector, theta), index, delta))(
-            ravel(theta)
-        )
 
     @property
     def units(self) -> Units:

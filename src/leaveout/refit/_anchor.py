@@ -264,11 +264,11 @@ def _parts(
 
 
 def _dense(fit: Fit, rows: RefitRows) -> tuple[DenseMetric, RefitFlags]:
-    # numbers in the rows that a group of refits gathers
-    chunk = max(1, 2**20 // (rows.index.shape[1] * fit.num_params))
-    change = derive_batch(fit.objective, fit.theta, rows).hessian_changes(chunk)
-    whitener = np.asarray(fit.quadratic.whitener)
-    hessians = np.eye(fit.num_params) + whitener @ change @ whitener.T
+    lanes = np.arange(len(rows.index))
+    theta = np.tile(fit.vector, (len(lanes), 1))
+    change = derive_batch(fit.objective, fit.theta, rows).hessian_changes(theta, lanes)
+    root = fit.quadratic.root
+    hessians = np.eye(fit.num_params) + root @ change @ root.T
     pivots = np.array([_least_pivot(hessian) for hessian in hessians])
     singular = ~(pivots > SINGULAR_SHARE)
     return DenseMetric(

@@ -2,7 +2,8 @@
 of their losses.
 
 Coordinates are the anchor's whitened u = Lᵀ(θ − θ̂), H = L Lᵀ. After the first step, with the
-fold's own Hessian at θ̂ (linear predictors) or the anchor's, by the fold's units or a gradient,
+fold's own Hessian at θ̂ (linear predictors, and where few units give it) or the anchor's, by the
+fold's units or a gradient,
 `RUNGS` lists the ways on, from the cheapest. Each takes the refits that those before left open:
 
     rung          one refit costs                            uses
@@ -85,7 +86,7 @@ from ..optimize.fit import Fit
 from ..optimize.hessian_products import COARSE, ROUGH
 from ..optimize.newton import LBFGSState, NewtonResult, dear as is_dear, newton, walk
 from ..plans.plan import RefitRows, few_size
-from ._anchor import IdentityMetric, Products, RefitMetric, own_metric
+from ._anchor import DenseMetric, IdentityMetric, Products, RefitMetric, own_metric
 from ._enclosure import CAUTION, MAX_CONTRACTION
 from ._expansion import GRADIENTS, ExpandedBatch, Expansion, ScaledExpansion, expandable
 from ._refit_batch import Rung, climb, join, put, take
@@ -122,6 +123,7 @@ FAR_REFIT_PARAMETERS = 500
 # gradients that Newton's method takes a parameter (about ten Hessians), and a descent in all
 NEWTON_GRADIENTS = 10
 DESCENT_GRADIENTS = 300
+MEASURED = 4  # refits whose change of curvature is measured
 SIZES = 64, 512  # units drawn: few for every refit, more for refits that these do not settle
 MIN_SCREENED_REFITS = 200  # number of refits from which sampling saves time
 
@@ -314,13 +316,15 @@ class Descent:
 
     def contractions(self, lanes: Lanes, point: Points, base_gradient: Points) -> PerLane:
         """Contraction of steps with the metric P, the size of I − P∇²F(u, w), by Lanczos' method
-        from a random direction.
+        from a random direction, or of refits that have their own Hessians by their own units.
 
         Products are secants from the point of the last gradient. P∇²F is symmetric in the norm of
         P⁻¹. A refit is done when the rest of its largest Ritz value is small. Contractions of the
         steps themselves are not enough: if a metric is far too steep in some direction, both the
         step along it and the change of that step are small.
         """
+        if self.by_units:
+            return CAUTION * self._curvature_changes(lanes, point)
         # step of secants, relative to a length along which F changes by about one; 1e-9 of that
         # length is noise
         length = 1e-5 * self.natural
@@ -358,6 +362,32 @@ class Descent:
         largest[~solution.is_convex] = np.inf
         return CAUTION * largest
 
+    @property
+    def by_units(self) -> bool:
+        """Whether steps are with the refits' own Hessians at θ̂, by their own units."""
+        is_dense = isinstance(self.metric, DenseMetric)
+        return is_dense and self.fit.objective.local and not self.linear
+
+    def _curvature_changes(self, lanes: Lanes, u: Points) -> PerLane:
+        """Size of I − P∇²F(u, w): the part of each refit's units, and an estimate of the others'.
+
+        That grows with the distance from θ̂, and is measured where this is largest.
+        """
+        fit = self.fit
+        root = fit.quadratic.root
+        inverse = cast(DenseMetric, self.metric).inverse[lanes]
+        eye = np.eye(fit.num_params)
+        theta = fit.quadratic.at(u)
+        change = root @ self.F.hessian_changes(theta, lanes) @ root.T
+        size = lambda matrices: np.linalg.norm(matrices, axis=(1, 2))
+        length = np.linalg.norm(u, axis=1)
+        far = np.argsort(length)[-MEASURED:]
+        hessian = function(fit.objective, fit.theta).hessian
+        hessians = root @ np.array([hessian(point) for point in theta[far]]) @ root.T
+        rate = np.fmax.reduce(size(hessians - eye) / length[far])  # not of those without a value
+        others = EXPANSION_SAFETY * rate * length * (1 + size(inverse - eye))
+        return size(eye - inverse @ (eye + change)) + others
+
 
 def begin(
     fit: Fit,
@@ -381,7 +411,7 @@ def begin(
     metric: RefitMetric = IdentityMetric()
     if fit.quadratic.factor is None:
         metric = Products(fit, F, COARSE if fold_hessians else ROUGH)
-    elif fold_hessians or linear:
+    elif fold_hessians or linear or own_hessians_are_cheap(F, rows, fit.num_params):
         metric, is_singular, start = own_metric(fit, rows)
         is_open = ~is_singular
     width = rows.index.shape[1:] if fit.objective.pointwise else ()
@@ -419,6 +449,14 @@ def begin(
     return batch.merge(
         candidates._replace(u=u, step=step, first=length, size=length, result=result, open=is_open)
     )
+
+
+def own_hessians_are_cheap(F: Functions, rows: RefitRows, params: int) -> bool:
+    """Tell whether Hessians by the refits' own units take less than gradients of all units."""
+    count, width = rows.index.shape
+    is_short = params * width <= F.objective.num_units
+    local = isinstance(F, DerivedBatch) and F.objective.local
+    return local and is_short and count * params**2 <= HESSIAN_ENTRIES
 
 
 def refine(batch: Descent, enough: Enough, hurry: bool = False, sampled: bool = True) -> Descent:
@@ -554,7 +592,7 @@ def _step(
     )
     progress = Progress(candidates, u, gradient, contraction, np.where(stuck, size, extra))
     # largest ratio of steps at which a refit is judged after one step
-    ready = (k > 0) | (contraction * shrinks <= 0.01)
+    ready = (k > 0) | batch.by_units | (contraction * shrinks <= 0.01)
     candidates, beyond = _judge(batch, progress, ready, last)
     done = ~candidates.open | (floor & (ratio > 0.3) & ~beyond)
     # share of the gradient; if more remains after the first step of a nonconvex F, it may have led

@@ -37,7 +37,7 @@ from ..._runtime.jax import Arrays as Arrays, PyTree, Scalar, static
 from ..._runtime.progress import Slow
 from ...inference.clique import Sums, log_partition, marginals, tree
 from ...inference.elimination import entries as table_entries, first_scopes, neighbours
-from ...objectives.objective import Costs, Parameters, as_stored, float64, ravel, unravel
+from ...objectives.objective import Costs, Parameters, as_stored, float64
 from ...plans.graph import blocks, read_edges
 from ..emissions._base import AbstractEmission
 from . import hidden_field as _hidden_field
@@ -336,15 +336,6 @@ class MRF(AbstractHiddenField):
             return super().perturbation(theta, index, delta)
         return jnp.where(index < self.num_units, delta, 0.0) @ self.losses(
             theta, *self._listed_densities(theta, index)
-        )
-
-    def hessian_change(
-        self, theta: PyTree, index: WidthIndex, delta: Float[Arrays, " width"]
-    ) -> Float[Array, "params params"]:
-        if self.drop != "field" or len(index) == self.num_units:
-            return super().hessian_change(theta, index, delta)
-        return jax.hessian(lambda v: self.perturbation(unravel(v, theta), index, delta))(
-            ravel(theta)
         )
 
     def predict(
