@@ -16,7 +16,9 @@ covariances with it, p(z_t = k) (E[ṡ | z_t = k] − E[ṡ]). Two similar passe
 ∘ E[ṡ up to t | z_t], b_t = β_t ∘ E[ṡ beyond t | z_t],
 
     a_t = α_t ∘ v_t + (Mᵀ a_{t−1} + (M ∘ U)ᵀ α_{t−1}) ∘ ε_t,
-    b_{t−1} = M (ε_t ∘ (β_t ∘ v_t + b_t)) + (M ∘ U) (ε_t ∘ β_t).
+    b_{t−1} = M (ε_t ∘ (β_t ∘ v_t + b_t)) + (M ∘ U) (ε_t ∘ β_t),
+
+and as b begins at −E[ṡ] at the end of a sequence, a_t ∘ β_t + α_t ∘ b_t are these covariances.
 
 (J. Lafferty, A. McCallum and F. Pereira, Conditional random fields, 2001; terms of starts and ends
 are part of emissions.)
@@ -53,6 +55,7 @@ class StepOrder(NamedTuple):
     bounds: list[int]  # first step of each time, and the end
     unit: Int[Array, " steps"]  # sequence of each step
     last: Int[Array, " sequences"]  # last step of each sequence
+    previous: Int[Array, " moves"]  # step before each one that is not the first
 
     @property
     def moves(self) -> list[tuple[slice, slice]]:
@@ -73,7 +76,10 @@ def order_steps(lengths: Int[Array, " sequences"]) -> StepOrder:
     order = np.concatenate([first[:count] + t for t, count in enumerate(active)])
     unit = np.concatenate([longest_first[:count] for count in active])
     last = bounds[lengths[longest_first] - 1] + np.arange(len(lengths))
-    return StepOrder(order, bounds.tolist(), unit, last)
+    previous = np.concatenate(
+        [start + np.arange(count) for start, count in zip(bounds, active[1:], strict=False)]
+    )
+    return StepOrder(order, bounds.tolist(), unit, last, previous)
 
 
 class PassResult(NamedTuple):
@@ -87,24 +93,32 @@ class PassResult(NamedTuple):
     epsilon: Steps  # ε
     epsilon_beta: Steps  # ε ∘ β
     states: Steps  # p(z_t | x)
+    moves: Table  # Σ_t p(z_{t−1}, z_t | x), divided by M
 
     def pairs(self, weight: Weight) -> Table:
         """Sum `Σ_t weight_t p(z_{t−1}, z_t | x)`."""
-        return self.matrix * _pair_counts(
-            self.step_order, self.forward, weight[:, None] * self.epsilon_beta
-        )
+        return self.matrix * self._weighted_moves(weight)
+
+    def _weighted_moves(self, weight: Weight) -> Table:
+        """Sums like `moves`, from these and the steps whose weight is not one."""
+        first = self.step_order.bounds[1]
+        steps = first + np.flatnonzero(weight[first:] != 1)
+        change = (weight[steps] - 1)[:, None] * self.epsilon_beta[steps]
+        return self.moves + self.forward[self.step_order.previous[steps - first]].T @ change
 
     def along(self, emission: Steps, transition: Table, weight: Weight) -> tuple[Steps, Table]:
-        """Compute the change of `states` and `pairs(weight)` along a direction of the
-        potentials.
+        """Compute the change of `states`, times the weight of each sequence, and `pairs(weight)`
+        along a direction of the potentials.
         """
         matrix_change = self.matrix * transition
         a = self.forward * emission
-        b = np.zeros_like(emission)
         for previous, current in self.step_order.moves:
             a[current] += (
                 a[previous] @ self.matrix + self.forward[previous] @ matrix_change
             ) * self.epsilon[current]
+        last = self.step_order.last
+        b = np.zeros_like(emission)
+        b[last] = -a[last].sum(1, keepdims=True)
         inner = self.backward * emission
         for previous, current in reversed(self.step_order.moves):
             inner[current] += b[current]
@@ -115,17 +129,13 @@ class PassResult(NamedTuple):
         b *= self.forward
         change = a * self.backward
         change += b
-        mean = change.sum(1, keepdims=True)
-        change -= mean * self.states
-        a -= mean * self.forward
-        weighted_beta = weight[:, None] * self.epsilon_beta
-        inner *= weight[:, None]
-        pair_change = _pair_counts(self.step_order, a, weighted_beta) + _pair_counts(
+        steps = np.flatnonzero(weight != 1)
+        for part in (change, a, inner):
+            part[steps] *= weight[steps, None]
+        pair_change = _pair_counts(self.step_order, a, self.epsilon_beta) + _pair_counts(
             self.step_order, self.forward, inner
         )
-        return change, self.matrix * pair_change + matrix_change * _pair_counts(
-            self.step_order, self.forward, weighted_beta
-        )
+        return change, self.matrix * pair_change + matrix_change * self._weighted_moves(weight)
 
 
 def _pair_counts(step_order: StepOrder, out_of: Steps, into: Steps) -> Table:
@@ -137,19 +147,20 @@ def _pair_counts(step_order: StepOrder, out_of: Steps, into: Steps) -> Table:
 
 def forward_backward(step_order: StepOrder, emission: Steps, transition: Table) -> PassResult:
     """Run the forward–backward pass; a normaliser that underflows makes log Z infinite."""
-    top = emission.max(1)
+    top = functools.reduce(np.maximum, emission.T)
     peak = transition.max()
     epsilon = np.exp(emission - top[:, None])
     matrix = np.exp(transition - peak)
     forward = np.empty_like(epsilon)
     total = np.empty(len(epsilon))
+    ones = np.ones(len(matrix))  # whose products are quicker than sums over few states
     start = slice(0, step_order.bounds[1])
     for previous, current in [(None, start), *step_order.moves]:
         alpha = forward[current]
         alpha[:] = epsilon[current]
         if previous is not None:
             alpha *= forward[previous] @ matrix
-        total[current] = alpha.sum(1)
+        np.matmul(alpha, ones, out=total[current])
         alpha /= np.maximum(total[current], SMALLEST_NORMALISER)[:, None]
     epsilon /= np.maximum(total, SMALLEST_NORMALISER)[:, None]
     backward = np.ones_like(epsilon)
@@ -170,6 +181,7 @@ def forward_backward(step_order: StepOrder, emission: Steps, transition: Table) 
         epsilon,
         epsilon_beta,
         forward * backward,
+        _pair_counts(step_order, forward, epsilon_beta),
     )
 
 
@@ -281,11 +293,16 @@ class Indicators(AbstractByArrays):
         pairs = passes.pairs(weight)
         if (weights != 1).any():  # the step of a refit from there takes products next
             self.rough_passes(theta.tobytes())
-        for previous, current in self.step_order.moves:
-            label_scores[current] += parts["transition"][self.codes[previous], self.codes[current]]
-            np.subtract.at(pairs, (self.codes[previous], self.codes[current]), weight[current])
-        states = passes.states * weight[:, None]
-        states[steps, self.codes] -= weight
+        first = self.step_order.bounds[1]
+        move = np.ravel_multi_index(
+            (self.codes[self.step_order.previous], self.codes[first:]), pairs.shape
+        )
+        label_scores[first:] += parts["transition"].ravel()[move]
+        pairs -= np.bincount(move, weight[first:], pairs.size).reshape(pairs.shape)
+        states = passes.states.copy()
+        states[steps, self.codes] -= 1
+        touched = np.flatnonzero(weight != 1)
+        states[touched] *= weight[touched, None]
         value = weight @ (passes.log_normaliser - label_scores)
         if value > -np.inf:
             value = float(value + 0.5 * np.sum(self.alpha * theta**2))
@@ -304,7 +321,6 @@ class Indicators(AbstractByArrays):
         weight = weights[self.step_order.unit].astype(dtype)
         emission = self._emission(parts).astype(dtype, copy=False)
         states, pairs = passes.along(emission, parts["transition"], weight)
-        states *= weight[:, None]
         return (self._pull(states, pairs) + self.alpha * vector).astype(vector.dtype, copy=False)
 
     def diagonal(self, theta: Vector) -> Vector:
