@@ -12,8 +12,8 @@ of a fold's loss, on a ball around Θ̂ that holds Θ. Here L_g is that of the w
 proof needs: the document's, of a single g_t, would have to be taken |o| times. L_ℓ has to hold
 where the jackknife lands too, which may be outside of the ball.
 
-    LEAVEOUT_DATA=… python experiments/proposition2.py [logistic counts] [--out out] [--save]
-                                                                     [--afresh]
+    LEAVEOUT_DATA=… python experiments/proposition2.py [logistic counts] [--out out]
+                                                              [--quick] [--save] [--afresh]
 
 logistic
 569 tumours, 31 coefficients, ridge penalty, every row left out: constants by inequalities that hold
@@ -35,20 +35,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import saved
-from hmm_dodgers import SCHEMES, model, stops, subset
-from jax.flatten_util import ravel_pytree
+from hmm_dodgers import SCHEMES, fold_weights, model, raveled, stops, subset
 from scipy.optimize import minimize
 
 import leaveout as lo
+from leaveout.objectives.objective import unflatten
 
 Vector = np.ndarray
-STEP = 1e-5  # of central differences
+STEP = 1e-5  # of central differences in parameters
+WEIGHT_STEP = 1e-3  # and in weights
 
 
 class Constants(NamedTuple):
@@ -172,33 +171,45 @@ class Problem:
     """The folds of a plan: their slopes, losses and Hessians as functions of raveled parameters."""
 
     def __init__(self, fit: lo.Fit, plan: lo.Plan):
-        objective, ones = fit.objective, jnp.ones(fit.objective.num_units)
-        start, self.unravel = ravel_pytree(jax.tree.map(jnp.asarray, fit.theta))
-        self.optimum, self.objective = np.asarray(start), objective
-        folds = [plan.index[plan.refit == k] for k in range(plan.num_refits)]
-        index = jnp.asarray(np.stack(folds))
-        seen = objective.units.observed
+        self.objective, self.like, self.optimum = fit.objective, fit.theta, raveled(fit.theta)
+        self.index = plan.index.reshape(plan.num_refits, -1)
+        self.weights = np.array([fold_weights(plan, fold) for fold in range(plan.num_refits)])
+        seen = self.objective.units.observed
         # what is missing has no loss
-        scored = jnp.ones(len(ones)) if seen is None else jnp.asarray(seen, float)
-        value = lambda v, w: objective.loss(self.unravel(v), w)
-        out = lambda fold: jnp.put(jnp.zeros_like(ones), fold, 1.0, inplace=False)
-        along = lambda v, fold: jax.jvp(lambda w: jax.grad(value)(v, w), (ones,), (out(fold),))[1]
-        score = lambda v, fold: objective.score(
-            self.unravel(v), ones - out(fold), fold, jnp.ones(len(fold))
-        )
-        one = lambda v, fold: score(v, fold) @ scored[fold] / scored[fold].sum()
-        self.slopes = jax.jit(lambda v: jax.lax.map(lambda fold: along(v, fold), index))
-        self.losses = jax.jit(
-            lambda each: jax.lax.map(lambda pair: jax.value_and_grad(one)(*pair), (each, index))
-        )
-        self.hessian = jax.jit(lambda v: objective.hessian(self.unravel(v), ones))
+        scored = np.ones(self.index.shape) if seen is None else seen[self.index]
+        self.share = scored / scored.sum(1, keepdims=True)
+
+    def hessian(self, v: Vector) -> Vector:
+        ones = np.ones(self.objective.num_units)
+        return np.asarray(self.objective.hessian(unflatten(v, self.like), ones))
+
+    def slopes(self, v: Vector) -> Vector:
+        """Σ ∂²F/∂Θ∂w of each fold, by differences in the weights."""
+        left_out = WEIGHT_STEP * (1 - self.weights)
+        sides = [
+            self.objective.look(np.repeat(v[None], len(left_out), 0), 1 + sign * left_out)[1]
+            for sign in (1, -1)
+        ]
+        return (sides[0] - sides[1]) / (2 * WEIGHT_STEP)
+
+    def losses(self, places: Vector) -> Vector:
+        """The mean held-out loss of each fold at a place of its own."""
+        held = np.ones(self.index.shape, bool)
+        losses = self.objective.losses(places, self.weights, self.index, held)
+        return (np.where(self.share > 0, losses, 0.0) * self.share).sum(1)
+
+    def loss_slopes(self, places: Vector) -> Vector:
+        """Their gradients, by differences."""
+        steps = STEP * np.eye(places.shape[1])
+        sides = [[self.losses(places + sign * e) for e in steps] for sign in (1, -1)]
+        return (np.array(sides[0]) - np.array(sides[1])).T / (2 * STEP)
 
     def jackknifed(self, v: Vector) -> Vector:
         """Where the jackknife from `v` lands, fold by fold."""
-        return v + np.linalg.solve(self.hessian(v), np.asarray(self.slopes(v)).T).T
+        return v + np.linalg.solve(self.hessian(v), self.slopes(v).T).T
 
     def jackknife(self, v: Vector) -> float:
-        return float(np.mean(self.losses(self.jackknifed(v))[0]))
+        return float(np.mean(self.losses(self.jackknifed(v))))
 
     def constants(self, v: Vector, rng: np.random.Generator) -> Constants:
         away = np.linalg.norm(v - self.optimum)
@@ -214,7 +225,7 @@ class Problem:
 
         Of L_H the norm of all derivatives as one matrix, which is no less.
         """
-        hessian = np.asarray(self.hessian(v))
+        hessian = self.hessian(v)
         least = float(np.linalg.eigvalsh(hessian)[0])
         moves, inverse = (
             np.zeros((len(v), *np.shape(self.slopes(v)))),
@@ -222,11 +233,11 @@ class Problem:
         )
         solve = np.linalg.inv(hessian)
         for k, e in enumerate(STEP * np.eye(len(v))):
-            moves[k] = np.asarray(self.slopes(v + e) - self.slopes(v - e)) / (2 * STEP)
-            change = np.asarray(self.hessian(v + e) - self.hessian(v - e)) / (2 * STEP)
+            moves[k] = (self.slopes(v + e) - self.slopes(v - e)) / (2 * STEP)
+            change = (self.hessian(v + e) - self.hessian(v - e)) / (2 * STEP)
             inverse[k] = (solve @ change @ solve).ravel()
         places = [np.broadcast_to(v, moves.shape[1:])] + ([self.jackknifed(v)] if least > 0 else [])
-        losses = [np.linalg.norm(self.losses(jnp.asarray(place))[1], axis=1) for place in places]
+        losses = [np.linalg.norm(self.loss_slopes(place), axis=1) for place in places]
         return (
             least,
             np.linalg.norm(inverse, 2),
@@ -238,26 +249,25 @@ class Problem:
 def sampled(what: str, fit: lo.Fit, plan: lo.Plan, few: int) -> list[dict[str, Any]]:
     exact = lo.cross_validate(fit, plan, strategy=lo.Exact())
     path, rng, rows = stops(fit), np.random.default_rng(0), []
-    with jax.enable_x64(True):
-        problem = Problem(fit, plan)
-        optimum = problem.jackknife(problem.optimum)
-        ours = lo.cross_validate(fit, plan, strategy=lo.InfinitesimalJackknife())
+    problem = Problem(fit, plan)
+    optimum = problem.jackknife(problem.optimum)
+    ours = lo.cross_validate(fit, plan, strategy=lo.InfinitesimalJackknife())
+    print(
+        f"{what}: the jackknife from Θ̂ by the library {by_fold(ours):.6f}, written out here {optimum:.6f}",
+        flush=True,
+    )
+    vectors = [raveled(theta) for _, theta in path]
+    for k in spread(vectors, problem.optimum, few):
+        step, v = path[k][0], vectors[k]
+        found = problem.constants(v, rng)
+        away = float(np.linalg.norm(v - problem.optimum))
+        rows.append(row(what, step, away, found, problem.jackknife(v), optimum, by_fold(exact)))
         print(
-            f"{what}: the jackknife from Θ̂ by the library {by_fold(ours):.6f}, written out here {optimum:.6f}",
+            pd.DataFrame(rows[-1:]).to_string(
+                index=False, header=False, float_format="{:.3g}".format
+            ),
             flush=True,
         )
-        vectors = [np.asarray(ravel_pytree(theta)[0]) for _, theta in path]
-        for k in spread(vectors, problem.optimum, few):
-            step, v = path[k][0], vectors[k]
-            found = problem.constants(v, rng)
-            away = float(np.linalg.norm(v - problem.optimum))
-            rows.append(row(what, step, away, found, problem.jackknife(v), optimum, by_fold(exact)))
-            print(
-                pd.DataFrame(rows[-1:]).to_string(
-                    index=False, header=False, float_format="{:.3g}".format
-                ),
-                flush=True,
-            )
     return rows
 
 
@@ -268,7 +278,7 @@ def by_fold(cv: lo.Estimate) -> float:
 def counts() -> list[dict[str, Any]]:
     frame = subset("week 11")
     plan = SCHEMES["contiguous"](len(frame), 0.02, 10)
-    return sampled("counts", lo.fit(model(frame)), plan, 12)
+    return sampled("counts", lo.fit(model(frame)), plan, 3 if saved.QUICK else 12)
 
 
 def picture(table: pd.DataFrame, file: Path) -> None:
@@ -308,6 +318,7 @@ def main() -> None:
     )
     parser.add_argument("parts", nargs="*", help="logistic counts; both by default")
     parser.add_argument("--out", type=Path, default=Path("out"))
+    parser.add_argument("--quick", action="store_true", help="counts: three stops")
     saved.add_option(parser)
     given = parser.parse_args()
     # that fits are not stationary is what this is about

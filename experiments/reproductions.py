@@ -141,7 +141,8 @@ def span(name: str, column: str, over: str | None = None) -> str:
     """The least and the most of a column, or of its ratio to another, in the document's own
     cells.
     """
-    values = [row[column] / (row[over] if over else 1.0) for row in documented(name)]
+    rows = [row for row in documented(name) if None not in (row[column], row[over or column])]
+    values = [row[column] / (row[over] if over else 1.0) for row in rows]
     return f"{min(values):.2g} to {max(values):.2g}"
 
 

@@ -2,7 +2,7 @@
 the AUC of the third.
 
     LEAVEOUT_DATA=… python experiments/slips.py [proposition_3 proposition_5 pooled_auc]
-                                                                    [--save] [--afresh]
+                                                                    [--quick] [--save] [--afresh]
 
 Proposition 3 says that the styles are equivalent where the future of a chain is left out. Their
 objectives agree at the weights of the fold, not on the way there, so that refits agree and the
@@ -70,7 +70,7 @@ COVARIATES: dict[str, tuple[float, Draw]] = {  # the least c of definition 1, in
     "normal, variance 1/4": (np.sqrt(2 / 3), lambda rng, shape: 0.5 * rng.standard_normal(shape)),
     "±1": (np.log(2) ** -0.5, lambda rng, shape: rng.choice([-1.0, 1.0], shape)),
 }
-REPETITIONS = 100
+REPETITIONS = 3 if saved.QUICK else 100
 DEPARTURE = 0.25  # t, as a share of √D
 
 
@@ -179,6 +179,7 @@ if __name__ == "__main__":
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("parts", nargs="*", help=f"{' '.join(PARTS)}; all by default")
+    parser.add_argument("--quick", action="store_true", help="three samples of each kind")
     saved.add_option(parser)
     for name in parser.parse_args().parts or PARTS:
         rows = saved.part(f"slips_{name}", "rows", PARTS[name])
