@@ -28,9 +28,10 @@ from ..linalg.curvature import Curvature
 from ..linalg.design import PerUnit, weight_terms
 from ..linalg.group_norms import descend_by_groups
 from ..linalg.iteration import Lanes, LaneState, Proposal, iterate
+from ..linalg.sparse_design import SparseDesign
 from ..models.glm.active_coefficients import FullCox, FullModel, PerPlace, Places, kinks
 from ..models.glm.dual import DualGLM, ridge_strengths
-from ..models.glm.glm import AbstractRegression
+from ..models.glm.glm import PRODUCTS_FROM, AbstractRegression
 from ..objectives.batch_functions import ONE, LinearBatch, constant, function
 from ..objectives.objective import AbstractObjective, Vector
 from .hessian_factor import far_out
@@ -43,6 +44,8 @@ OnSubset = Float[Array, " some"]
 TIE_DISTANCE = 1e-9
 # columns from which a matrix of fewer rows takes their place: theirs takes a tenth of a second
 MANY_COLUMNS = 500
+# sparse rows from which a matrix of all of them takes more than products: half a gigabyte
+MANY_ROWS = 8_000
 ROUNDS = 100  # largest number of rounds of coordinate descent and line search
 # violations, relative to the largest a, at which Newton's method is tried
 TOLERANCES = 1e-4, 1e-7, 1e-10
@@ -120,7 +123,7 @@ def above(objective: AbstractObjective, theta: PyTree, least: PyTree) -> float:
 
 def dual_form(objective: AbstractObjective, curvature: str, caller: str) -> AbstractObjective:
     """Return the model in coordinates of its rows if `curvature` is "rows", or "auto" and rows are
-    fewer; else itself.
+    fewer, and not so many that products with sparse rows cost less; else itself.
     """
     if curvature in ("rows", "auto"):
         ridge = ridge_strengths(objective)
@@ -133,11 +136,15 @@ def dual_form(objective: AbstractObjective, curvature: str, caller: str) -> Abst
         raise TypeError(
             f'{caller}: curvature="rows" is for a lo.GLM under lo.penalties.Ridge, above zero; got {description}.'
         )
-    if ridge is None or (
-        curvature == "auto" and (len(ridge) < MANY_COLUMNS or objective.num_units >= len(ridge))
-    ):
+    if ridge is None:
         return objective
-    return DualGLM(cast(AbstractRegression, objective))
+    model = cast(AbstractRegression, objective)
+    rows = model.num_units
+    has_products = len(ridge) > PRODUCTS_FROM and isinstance(model.design, SparseDesign)
+    is_large = rows > MANY_ROWS and has_products and not model.classes
+    if curvature == "auto" and (len(ridge) < MANY_COLUMNS or rows >= len(ridge) or is_large):
+        return objective
+    return DualGLM(model)
 
 
 def at_zeros(objective: AbstractObjective, theta: Vector) -> tuple[AbstractObjective, PerPlace]:

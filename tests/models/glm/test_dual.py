@@ -12,6 +12,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 import leaveout as lo
+from leaveout.models.glm import dual
+from leaveout.optimize import active_set
 
 N, P = 40, 90
 
@@ -141,6 +143,15 @@ def test_rows_take_the_place_of_more_columns_by_themselves(far):
     alike(a[["cook", "moved", "prediction"]], b[["cook", "moved", "prediction"]], 1e-6)
     with pytest.raises(TypeError, match="needs the Hessian of the columns"):
         lo.covariance(by_rows, "nonrobust")
+
+
+def test_very_many_sparse_rows_keep_their_columns(monkeypatch):
+    """A matrix of 20,000 rows, and its factors, would take 15 GB."""
+    X = scipy.sparse.random_array((30, 12_001), density=0.01, rng=0, format="csr")
+    model = lo.GLM(X, np.arange(30) % 2, "logistic", lo.penalties.Ridge(1.0))
+    assert isinstance(lo.fit(model).objective, dual.DualGLM)
+    monkeypatch.setattr(active_set, "MANY_ROWS", 20)
+    assert lo.fit(model).objective is model
 
 
 @pytest.mark.parametrize("curvature", ["auto", "products"])
