@@ -234,7 +234,7 @@ def float64(function: Callable[P, R]) -> Callable[P, R]:
     return wrapped
 
 
-_cached_values: dict[tuple[int, Callable], object] = {}
+_cached_values: dict[tuple[int, Callable], Any] = {}
 
 
 def cached_on(make: Callable[[Any], CachedValue]) -> Callable[[Any], CachedValue]:
@@ -249,11 +249,10 @@ def cached_on(make: Callable[[Any], CachedValue]) -> Callable[[Any], CachedValue
     def cached(fit):
         key = id(fit), make
         with lock:  # batches run in parallel
-            if key in _cached_values:
-                return cast(CachedValue, _cached_values[key])
-            _cached_values[key] = float64(make)(fit)
-            weakref.finalize(fit, _cached_values.pop, key, None)
-        return cast(CachedValue, _cached_values[key])
+            if key not in _cached_values:
+                _cached_values[key] = float64(make)(fit)
+                weakref.finalize(fit, _cached_values.pop, key, None)
+        return _cached_values[key]
 
     return cached
 

@@ -135,12 +135,22 @@ class LinearBatch:
     constant: Callable[[], np.ndarray] | None = None
     second: Matrices | None = None
 
+    def _weigh(self, lanes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Weights of rows and of the penalty in some refits; those of a single one are kept."""
+        if len(lanes) == len(self.rows.index) == 1:
+            return self._only_weights
+        return self.model.weigh(weights_of(self.rows, self.num_units, lanes))
+
+    @functools.cached_property
+    def _only_weights(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.model.weigh(weights_of(self.rows, self.num_units))
+
     def _weighted_terms(
         self, theta: np.ndarray, lanes: np.ndarray, orders: tuple[int, ...]
     ) -> tuple[list[np.ndarray], np.ndarray]:
         """Derivatives of the loss at θ times ω, and κ."""
         eta = self.model.eta(theta)
-        omega, kappa = self.model.weigh(weights_of(self.rows, self.num_units, lanes))
+        omega, kappa = self._weigh(lanes)
         with np.errstate(over="ignore", invalid="ignore"):
             parts = [
                 weight_terms(omega, part)
@@ -173,7 +183,7 @@ class LinearBatch:
         if self.constant is not None:
             return np.repeat(self.constant()[None], len(theta), axis=0)
         eta = self.model.eta(theta)
-        omega, kappa = self.model.weigh(weights_of(self.rows, self.num_units, lanes))
+        omega, kappa = self._weigh(lanes)
         (curvature,) = self.model.loss.derivatives(eta, self.model.y, (2,))
         rows = self.model.design if design is None else design
         second = self.model.bending(theta) if self.second is None else self.second[lanes]

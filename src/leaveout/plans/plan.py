@@ -12,7 +12,7 @@ import functools
 import inspect
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, ParamSpec, Protocol, cast
 
@@ -235,7 +235,7 @@ class Plan(PrintedResult):
                     f"{self.call}: the units have no response; give their classes as y=."
                 )
             arguments["y"] = response
-        if not any(isinstance(arguments.get(name), Sized) for name in COLUMNS):
+        if not any(hasattr(arguments.get(name), "__len__") for name in COLUMNS):
             arguments["num_units"] = num_units
         return self._scheme.func(**arguments)._replace_facts(call=self.call)
 
@@ -921,7 +921,7 @@ def scheme(*required: str) -> Callable[[Callable[P, Plan]], Callable[P, Plan]]:
                     f"knows by itself; got {call}."
                 )
             columns = [
-                arguments[word] for word in COLUMNS if isinstance(arguments.get(word), Sized)
+                arguments[word] for word in COLUMNS if hasattr(arguments.get(word), "__len__")
             ]
             waits = arguments.get("cases") is True or arguments.get("y", name) is None
             waits |= any(isinstance(column, str) for column in columns)

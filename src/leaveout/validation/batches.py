@@ -101,9 +101,10 @@ class CollectedColumns(dict[str, np.ndarray]):
     def merge(self, batch: Batch, arrays: StepResult) -> None:
         """Put what was collected of a batch into its rows."""
         held = arrays["held"]
+        num_refits = self.plan.num_refits
         for name, values in arrays.items():
             rows = batch.refits
-            count = self.plan.num_refits
+            count = num_refits
             if name == "held":
                 continue
             if not values.ndim:
@@ -212,6 +213,7 @@ class PlanBatches:
 
     def _make_batches(self) -> Iterator[Batch]:
         fit = self.fit
+        objective = fit.objective
         plan = self.plan
         if self.single_batch is not None and self.refit.together:
             yield self.single_batch
@@ -219,31 +221,31 @@ class PlanBatches:
         single_rows = np.diff(plan.indptr).max() == 1
         narrow = single_rows and (is_narrow(fit, 1) or refits_by_class(fit))
         narrow |= fit.quadratic.factor is None
-        linear = isinstance(fit.objective, AbstractLinearPredictor)
+        linear = isinstance(objective, AbstractLinearPredictor)
         working_size = 0
         if (self.refit.own_hessians or linear) and not narrow:
             working_size = fit.num_params**2  # one inverse for each refit
         min_batches = 1
-        if work(fit.objective, fit.num_params) * plan.num_refits > PARALLEL_OPERATIONS:
+        if work(objective, fit.num_params) * plan.num_refits > PARALLEL_OPERATIONS:
             min_batches = self.parts
         # the states of refits, of which eight passes' are in memory, and none is for few
-        if isinstance(fit.objective, AbstractClosedForm) and fit.objective.costs.lanes:
-            working_size += CAPACITY // (8 * fit.objective.costs.lanes)
-            min_batches = min(min_batches, -(-plan.num_refits // fit.objective.costs.lanes))
-        uniform = not fit.objective.local  # each refit passes over all units anyway
+        if isinstance(objective, AbstractClosedForm) and objective.costs.lanes:
+            working_size += CAPACITY // (8 * objective.costs.lanes)
+            min_batches = min(min_batches, -(-plan.num_refits // objective.costs.lanes))
+        uniform = not objective.local  # each refit passes over all units anyway
         model = None
-        if narrow and kinks(fit.objective) is None and not self.formed:
+        if narrow and kinks(objective) is None and not self.formed:
             probed = self.refit.probes and by_probes(fit) and single_rows
             model = fit.quadratic.predictor_data if probed else fit.quadratic.predictors
         # numbers for each parameter, fewer where refits in array code had better share passes over
         # an approximate inverse
-        numbers = 4 if fit.objective.costs.arrays is None else 2
+        numbers = 4 if objective.costs.arrays is None else 2
         if model is None:
             refit_size = numbers * fit.num_params + working_size
         else:
             refit_size = ROW_REFIT_NUMBERS * model.design.outputs
         for batch in plan._batches(
-            CAPACITY, 4, refit_size, min_batches, uniform, lists_all_units(fit.objective)
+            CAPACITY, 4, refit_size, min_batches, uniform, lists_all_units(objective)
         ):
             if fit.quadratic.predictors is not None:
                 yield batch
