@@ -174,12 +174,9 @@ def step_by_hessian(
     """
     flat_directions = np.asarray(fit.quadratic.null_space)
     root = fit.quadratic.root
-    try:
-        return np.linalg.solve(
-            root @ (hessian + flat_directions.T @ flat_directions) @ root.T, -gradient
-        )
-    except np.linalg.LinAlgError:
-        return np.zeros(len(gradient))
+    curvature = root @ (hessian + flat_directions.T @ flat_directions) @ root.T
+    _, _, step, singular = scipy.linalg.lapack.dgesv(curvature, -gradient)
+    return np.zeros(len(gradient)) if singular else step
 
 
 def step_by_products(
@@ -267,9 +264,10 @@ def repeat_refit(loss: HeldOutLoss, start: dict[int, Array], refit: int) -> Step
     elif (solved := _solve_least_squares(fit, weights)) is not None:
         theta, reached = solved
     else:
-        move = start.get(refit, fit.vector) - fit.vector
+        origin = fit.vector
+        move = start.get(refit, origin) - origin
         u, reached = repeat_minimiser(fit, weights, fit.quadratic.back(move))
-        theta = fit.quadratic.at(u)
+        theta = origin + fit.quadratic.unwhiten(u)
     value = loss.losses(rows, theta[None])[0]
     exact = np.atleast_1d(value) if loss.joint else value[rows.held[0]]
     return {"exact": exact, "reached": np.asarray(reached), "place": place[rows.held]}

@@ -686,10 +686,9 @@ def relearned_bases(
 
 def _learning(fit: Fit) -> list[str]:
     """Name the calls of the fit's formula that change what its columns span by what they learn."""
-    model = with_all_columns(fit)
     reader = reader_of(fit)
     if isinstance(reader, FormulaReader):
-        return reader.learning(not isinstance(model.penalty, Zero))
+        return reader.learning(not isinstance(with_all_columns(fit).penalty, Zero))
     return []
 
 
