@@ -2220,8 +2220,8 @@ FAULTS = (
     Fault(
         "an audit compares a refit with itself",
         "repeat_refit",
-        "theta = fit.quadratic.at(u)",
-        "theta = fit.quadratic.at(0 * u)",
+        "theta = origin + fit.quadratic.unwhiten(u)",
+        "theta = origin + fit.quadratic.unwhiten(0 * u)",
         "test_enclosure_theorem test_linear",
     ),
     Fault(

@@ -84,12 +84,11 @@ class StandardisedGLM(GLM):
 
     shown = "GLM"
 
-    def _ratios(self, weights: Arrays) -> Array:
+    def _ratios(self, weights: Arrays, full_variance: Array) -> Array:
         """Compute v of many refits or of one, `[..., features]`."""
         x = cast(SparseDesign, self.design)
         total = weights.sum(-1)[..., None]
         mean, square = ((weights @ x**k)[..., : self.num_features] / total for k in (1, 2))
-        full_variance = self._variance
         variance = square - mean**2
         constant = (full_variance == 0) | (variance <= CONSTANT * full_variance)
         xp = numpy_of(variance)
@@ -117,12 +116,12 @@ class StandardisedGLM(GLM):
         if model is None:
             return None
         ridges = self._ridges()
+        full_variance = self._variance
 
         def weigh(weights):
             omega, kappa = self._weigh(weights)
-            return np.concatenate(
-                [omega, kappa[:, None] * ridges * self._ratios(weights)], axis=1
-            ), kappa
+            ratios = self._ratios(weights, full_variance)
+            return np.concatenate([omega, kappa[:, None] * ridges * ratios], axis=1), kappa
 
         rows: Any = self.lines.below(np.eye(features, self.design.shape[1]))
         kind = StackedLoss
@@ -150,7 +149,11 @@ class StandardisedGLM(GLM):
 
     def _ridge_growth(self, weights: Arrays) -> Array:
         """Growth of the ridges with the weights."""
-        return self._weigh(weights, jnp)[1] * self._ridges() * (self._ratios(weights) - 1)
+        return (
+            self._weigh(weights, jnp)[1]
+            * self._ridges()
+            * (self._ratios(weights, self._variance) - 1)
+        )
 
     def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
         if self.classes:
