@@ -233,11 +233,10 @@ class Neighbourhoods:
         solution = minimum(model, rho, self.theta)
         self.theta = solution.theta
         z = model.x @ solution.root.T
-        length = np.sum(z**2, axis=1)
         losses = np.full(len(self.plan.index), np.nan)
         sums = _CriterionSums(n, len(solution.root))
         for batch in self.batches:
-            self._add(batch, solution, z, length, losses, sums)
+            self._add(batch, solution, z, losses, sums)
         (third,) = model.weighted(solution.eta, (3,))
         s = np.einsum("np,np->n", z @ sums.curvature, z) + sums.unit_products
         third_adjoint = solution.solve(model.x.T @ weight_terms(third, s))
@@ -259,14 +258,13 @@ class Neighbourhoods:
         batch: Batch,
         solution: SmoothingMinimum,
         rows: Array,
-        length: Array,
         losses: Array,
         sums: "_CriterionSums",
     ) -> None:
         """Add a batch of refits."""
         n = len(self.model.y)
         held = np.asarray(batch.rows.held)
-        units, delta, metric = self._leave_out(batch, solution, rows, length)
+        units, delta, metric = self._leave_out(batch, solution, rows)
         q, along_q = metric.solve(-delta * solution.slope[units])
         value, slope = self.model.derivatives(solution.eta[units] + along_q, (0, 1), units)
         losses[batch.place[held]] = value[held]
@@ -282,24 +280,20 @@ class Neighbourhoods:
         """Compute θ_o − θ̂ of every refit, whitened."""
         rows = self.model.x @ solution.root.T
         out = np.zeros((self.plan.num_refits, len(solution.root)))
-        length = np.sum(rows**2, axis=1)
         for batch in self.batches:
-            units, delta, metric = self._leave_out(batch, solution, rows, length)
+            units, delta, metric = self._leave_out(batch, solution, rows)
             out[batch.refits] = metric.solve(-delta * solution.slope[units])[0]
         return out
 
     def _leave_out(
-        self, batch: Batch, solution: SmoothingMinimum, rows: Array, length: Array
+        self, batch: Batch, solution: SmoothingMinimum, rows: Array
     ) -> tuple[Array, Array, "_Metric"]:
         """Return the units that refits leave out, their weight changes, and the curvature without
         them.
         """
         units = np.minimum(np.asarray(batch.rows.index), len(self.model.y) - 1)
         delta = np.asarray(batch.rows.weight) - 1.0
-        weight = delta * solution.curvature[units]
-        # a matrix whose negative part has a trace below that stays positive definite
-        sure = np.sum(np.maximum(-weight, 0.0) * length[units], axis=1) < 0.99
-        return units, delta, _Metric(rows[units], weight, sure)
+        return units, delta, _Metric(rows[units], delta * solution.curvature[units])
 
 
 class _CriterionSums:
@@ -316,19 +310,12 @@ class _CriterionSums:
 
 
 class _Metric:
-    """`I + Σ weight z zᵀ` of every refit.
-
-    IndefiniteHessianError if one that is not `sure` is singular.
-    """
+    """`I + Σ weight z zᵀ` of every refit; IndefiniteHessianError if one is singular."""
 
     def __init__(
-        self,
-        z: Float[Array, "refits width params"],
-        weight: Float[Array, "refits width"],
-        sure: Array,
+        self, z: Float[Array, "refits width params"], weight: Float[Array, "refits width"]
     ):
         self.z = z
-        self.weight = weight
         self.low = z.shape[1] < z.shape[2]  # in as many dimensions as there are rows
         transposed = z.swapaxes(1, 2)
         if self.low:
@@ -336,8 +323,11 @@ class _Metric:
         else:
             self.matrix = np.matmul(transposed * weight[:, None, :], z)
         size = np.eye(self.matrix.shape[1])
+        removed = np.sqrt(np.maximum(-weight, 0.0))
+        # a matrix whose negative part has a trace below that stays positive definite
+        sure = np.sum((removed[:, :, None] * z) ** 2, axis=(1, 2)) < 0.99
         if not sure.all():
-            removed = np.sqrt(np.maximum(-weight[~sure], 0.0))
+            removed = removed[~sure]
             inner = self.matrix[~sure]
             if self.low:
                 remainder = size - removed[:, :, None] * inner * removed[:, None, :]

@@ -97,26 +97,23 @@ def from_numpyro(
     )
     args, kwargs = jax.tree.map(to_jax, (args, kwargs))
     seeded = handlers.seed(model, 0)
-    sites = dict[str, Any]()
-
-    def observe() -> NamedValues:
-        """Trace the model, and return what it observes."""
-        for name, site in handlers.trace(seeded).get_trace(*args, **kwargs).items():
-            if site["type"] == "sample" and not site["infer"].get("is_auxiliary"):
-                sites[name] = site
-        return {name: site["value"] for name, site in sites.items() if site["is_observed"]}
-
+    trace = lambda: handlers.trace(seeded).get_trace(*args, **kwargs)
     try:
         inspect.signature(model).bind(*args, **kwargs)
     except TypeError as error:
         raise TypeError(
             f"{caller}: give the arguments of the model, from_numpyro(model, draws, X, y): {error}."
         ) from error
-    try:  # compiled, as single operations of JAX would each be
-        observations = jax.jit(observe)()
+    try:
+        sites = trace()
     except jax.errors.JaxRuntimeError:  # of arrays that the model holds itself
         jax.clear_caches()
-        observations = jax.jit(observe)()
+        sites = trace()
+    sites = {
+        name: site
+        for name, site in sites.items()
+        if site["type"] == "sample" and not site["infer"].get("is_auxiliary")
+    }
     latent = {
         name: np.shape(site["value"]) for name, site in sites.items() if not site["is_observed"]
     }
@@ -124,11 +121,9 @@ def from_numpyro(
         raise ValueError(
             f"{caller}: the model has discrete latent sites, whose density has no gradient; sum them out."
         )
-    seen = [name for name, values in observations.items() if values.ndim]
+    seen = [name for name in sites if name not in latent and np.ndim(sites[name]["value"])]
     unit = sites[unit_variable(caller, seen, observed)]
-    values = np.asarray(observations[unit["name"]])
-    axes = values.ndim - unit["fn"].event_dim
-    shape = np.broadcast_shapes(unit["fn"].batch_shape, values.shape[:axes])
+    shape = np.shape(unit["fn"].log_prob(unit["value"]))
     if not shape or unit["scale"] is not None:
         wrong = "are scaled, by handlers.scale or a plate that draws some of them"
         if not shape:
@@ -150,11 +145,13 @@ def from_numpyro(
                 log_densities[name] = log_densities[name] + log_densities.pop(jacobian)
         return log_densities
 
-    def unconstrain_one(draws: NamedValues) -> NamedValues:
-        unconstrained = util.unconstrain_fn(model, args, kwargs, draws)
-        return {name: unconstrained[name] for name in latent}
-
-    unconstrain = jax.jit(jax.vmap(unconstrain_one))
+    unconstrain = jax.jit(
+        jax.vmap(
+            lambda draws: {
+                name: util.unconstrain_fn(model, args, kwargs, draws)[name] for name in latent
+            }
+        )
+    )
 
     def constrain(u: NamedValues) -> NamedValues:
         parameters = util.constrain_fn(model, args, kwargs, u)
@@ -173,6 +170,6 @@ def from_numpyro(
         lambda caller, draws: unconstrain(draws),
         constrain,
         densities_by_name(log_probs, unit["name"]),
-        response=values.astype(float) if values.ndim == 1 else None,
+        response=np.asarray(unit["value"], float) if np.ndim(unit["value"]) == 1 else None,
         draw_responses=draw_responses,
     ).posterior(caller, draws, integrate)
