@@ -277,6 +277,26 @@ def test_a_change_of_curvature_is_no_less_than_that_of_the_refits_own_hessian(mo
     assert np.median(bound / contraction) < 20
 
 
+def test_steps_of_few_parameters_are_with_the_refits_own_hessians():
+    fit = lo.fit(of_few_parameters()[0])
+    (plan_batch,) = lo.kfold(40, 2, rng=0)._batches(10**6, 1, 0)
+    everyone = np.arange(2)
+    root = fit.quadratic.root
+    with jax.enable_x64(True):
+        batch = begin(fit, plan_batch.rows)
+        u = batch.candidates.u
+        before, after = (
+            root @ batch.F.hessian(fit.quadratic.at(points), everyone) @ root.T
+            for points in (np.zeros_like(u), u)
+        )
+        step = batch.metric.solve(batch.gradient(u, everyone), u, everyone)
+        np.testing.assert_allclose(
+            np.einsum("rij,rj->ri", after, step), batch.gradient(u, everyone), rtol=1e-9
+        )
+        change = np.linalg.norm(np.linalg.solve(after, before) - np.eye(len(root)), axis=(1, 2))
+        np.testing.assert_allclose(batch.metric.change, change, rtol=1e-9)
+
+
 def test_newtons_method_goes_on_from_where_steps_had_all_but_ended():
     objective, rows, best = of_few_parameters()
     fit = lo.fit(objective)

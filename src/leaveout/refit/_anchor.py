@@ -7,6 +7,7 @@ are H-norms, and a fold's Hessian at θ̂ is I + Zᵀ V Z, Z the whitened rows t
     LowRank         the fold's own by Woodbury, for few rows (for one row this is ALO)
     DenseMetric     the fold's own, inverted
     ExpandedMetric  the fold's own at the minimiser of an expansion (`_descent`)
+    OwnHessians     the fold's own at its candidate, for few parameters
     Products        the fold's own at its candidate, by conjugate gradients, if H is not formed
     FoldMetric      the fold's own of linear predictors, with its least eigenvalue
 
@@ -25,6 +26,7 @@ from jaxtyping import Float, Int
 
 from .._runtime.jax import Arrays, PyTree, cached_on, compile_static, jax
 from .._runtime.results import record
+from ..linalg.curvature import Curvature
 from ..linalg.design import (
     EVERYONE,
     DenseDesign,
@@ -123,6 +125,32 @@ class DenseMetric(RefitMetric):
     def solve(self, gradient, u, lanes):
         del u
         return np.einsum("rij,rj->ri", self.inverse[lanes], gradient)
+
+
+class OwnHessians(RefitMetric):
+    """Metric of each fold's own Hessian at u; at θ̂ that of the fit where it is not positive.
+
+    `change` is the size of its last change, relative to itself, unknown before there was one.
+    """
+
+    is_newton = True
+
+    def __init__(self, fit: Fit, F: DerivedBatch):
+        self.fit = fit
+        self.F = F
+        count = len(F.rows.index)
+        self.hessian = np.full((count, fit.num_params, fit.num_params), np.nan)
+        self.change = np.full(count, np.nan)
+
+    def solve(self, gradient, u, lanes):
+        root = self.fit.quadratic.root
+        hessian = root @ self.F.hessian(self.fit.quadratic.at(u), lanes) @ root.T
+        curvature = Curvature.of(hessian)
+        share = curvature.solve(self.hessian[lanes]) - np.eye(len(root))
+        self.change[lanes] = np.linalg.norm(share, axis=(1, 2))
+        self.hessian[lanes] = hessian
+        is_first = ~u.any(axis=1) & ~curvature.definite
+        return np.where(is_first[:, None], gradient, curvature.step(gradient))
 
 
 class Products(RefitMetric):

@@ -86,7 +86,7 @@ from ..optimize.fit import Fit
 from ..optimize.hessian_products import COARSE, ROUGH
 from ..optimize.newton import LBFGSState, NewtonResult, dear as is_dear, newton, walk
 from ..plans.plan import RefitRows, few_size
-from ._anchor import DenseMetric, IdentityMetric, Products, RefitMetric, own_metric
+from ._anchor import DenseMetric, IdentityMetric, OwnHessians, Products, RefitMetric, own_metric
 from ._enclosure import CAUTION, MAX_CONTRACTION
 from ._expansion import GRADIENTS, ExpandedBatch, Expansion, ScaledExpansion, expandable
 from ._refit_batch import Rung, climb, join, put, take
@@ -414,6 +414,8 @@ def begin(
     elif fold_hessians or linear or own_hessians_are_cheap(F, rows, fit.num_params):
         metric, is_singular, start = own_metric(fit, rows)
         is_open = ~is_singular
+    elif expansion is None and isinstance(F, DerivedBatch) and fit.num_params <= PRODUCTS:
+        metric = OwnHessians(fit, F)
     width = rows.index.shape[1:] if fit.objective.pointwise else ()
     unknown = np.full(len(lanes), np.inf)
     candidates = DescentCandidates(
@@ -530,7 +532,11 @@ def take_steps(batch: Descent) -> DescentCandidates:
     if not batch.hurry or not is_open.size:
         return candidates
     part, point, gradient, _, extra = take(progress, is_open)
-    distance = batch.curvature_distance(part, point, gradient) + extra
+    if isinstance(batch.metric, OwnHessians):  # the curvature is that of the metric
+        is_informative = part.distance_left <= 0.1 * part.first
+        distance = np.where(is_informative, part.distance_left, np.inf)
+    else:
+        distance = batch.curvature_distance(part, point, gradient) + extra
     part = batch.evaluate(part._replace(distance_left=distance, open=~np.isfinite(distance)))
     return put(candidates, [(is_open, part)])
 
@@ -566,16 +572,26 @@ def _step(
     ratio = size / np.maximum(before, 1e-300)
     along = ratio
     step = plain
+    is_formed = isinstance(batch.metric, OwnHessians)
     if not batch.metric.is_newton:
         memory, step, along = memory.accelerate(u, plain)
+    elif is_formed:
+        along = 0.5 * batch.metric.change[lanes]  # a step leaves half of what curvature changes
     floor = size <= LENGTH_NOISE * np.maximum(batch.natural, first)
     stuck = ~(ratio <= STALL_RATIOS[1]) & ~floor
     along = np.maximum(ratio, np.where(np.isfinite(along), along, 0.0))
     contraction = np.maximum(contraction, np.where(floor, 0.0, along))
     # what a Newton step leaves shrinks with its length: the next one leaves a smaller share, by as
     # much
-    shrinks = np.minimum(ratio, 1.0) if batch.metric.sketched else np.ones(len(lanes))
-    q = np.minimum((SAFETY if k else FIRST_SAFETY) * contraction * shrinks, 0.95)
+    shrinks = np.ones(len(lanes))
+    if batch.metric.sketched or is_formed:
+        shrinks = np.minimum(ratio, 1.0)
+    safety = SAFETY
+    if is_formed:
+        safety = EXPANSION_SAFETY
+    elif k == 0:
+        safety = FIRST_SAFETY
+    q = np.minimum(safety * contraction * shrinks, 0.95)
     # after a plain step nothing more is added
     distance = size * q / (1 - q)
     if isinstance(batch.metric, Products):
@@ -592,7 +608,7 @@ def _step(
     )
     progress = Progress(candidates, u, gradient, contraction, np.where(stuck, size, extra))
     # largest ratio of steps at which a refit is judged after one step
-    ready = (k > 0) | batch.by_units | (contraction * shrinks <= 0.01)
+    ready = (k > 0) | batch.by_units | is_formed | (contraction * shrinks <= 0.01)
     candidates, beyond = _judge(batch, progress, ready, last)
     done = ~candidates.open | (floor & (ratio > 0.3) & ~beyond)
     # share of the gradient; if more remains after the first step of a nonconvex F, it may have led

@@ -369,9 +369,10 @@ class MRF(AbstractHiddenField):
     @property
     def costs(self) -> Costs:
         """Cost of a refit: a few operations for each entry of the tables."""
-        mrf_lanes = 16  # refits that share a pass, by measurement
+        # refits that share a pass, by measurement: more where tables fit into a cache
+        mrf_lanes = int(np.clip(2**18 // self.tree.entries, 16, 64))
         return Costs(
-            int(np.clip(mrf_lanes // len(self.x), 1, mrf_lanes)),
+            max(1, mrf_lanes // len(self.x)),
             10.0 * self.tree.entries * len(self.x),
         )
 
