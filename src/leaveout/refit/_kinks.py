@@ -964,27 +964,23 @@ class Following:
         """Keep a refit that is one of two that differ in a parameter, which within rounding of its
         bound is held or not; its error counts both.
         """
-        (smaller, larger) = sorted(parts, key=lambda part: len(part.active_fit.place))
-        assert smaller.refits.ball is not None and larger.refits.ball is not None
-        assert smaller.refits.scores is not None and larger.refits.scores is not None
-        active_fit, refits, which = larger.active_fit, larger.refits, larger.which
-        centers, radii = zip(smaller.refits.ball(), larger.refits.ball(), strict=True)
-        theta, other_theta = (
-            part.active_fit.full_parameters(
-                part.active_fit.anchor.theta + center[part.which] @ part.active_fit.anchor.root
-            )[:, active_fit.place]
-            for part, center in zip((larger, smaller), centers[::-1], strict=True)
-        )
-        distance = np.linalg.norm(active_fit.fit.quadratic.back(other_theta - theta), axis=1)
-        error, radius = refits.error.copy(), radii[1].copy()
-        error[which] += smaller.refits.error[smaller.which] + np.abs(
-            refits.scores[which] - smaller.refits.scores[smaller.which]
-        ).sum(1)
-        radius[which] += radii[0][smaller.which] + distance
-        ball = centers[1], radius
-        joined = replace(refits, error=error, ball=lambda: ball)
-        self.result[larger.lanes] = refits.result[which]
-        self.parts.append(larger._replace(refits=joined))
+        points = list[tuple[Array, ...]]()
+        for part in sorted(parts, key=lambda part: len(part.active_fit.place)):
+            _, active_fit, refits, which, _ = part
+            assert refits.ball is not None and refits.scores is not None
+            center, radius = refits.ball()
+            theta = active_fit.anchor.theta + center[which] @ active_fit.anchor.root
+            full_theta = active_fit.full_parameters(theta)
+            points.append((full_theta, radius[which], refits.error[which], refits.scores[which]))
+        # the loop ends with the set that has the parameter
+        move, _, _, difference = (first - last for first, last in zip(*points, strict=True))
+        back = active_fit.fit.quadratic.back(move[:, active_fit.place])
+        error, reach = refits.error.copy(), radius.copy()
+        error[which] += points[0][2] + np.abs(difference).sum(1)
+        reach[which] += points[0][1] + np.linalg.norm(back, axis=1)
+        joined = replace(refits, error=error, ball=lambda: (center, reach))
+        self.result[part.lanes] = refits.result[which]
+        self.parts.append(part._replace(refits=joined))
 
     def _keep(
         self, active_fit: Active, lanes: Array, batch: RefitBatch, which: Array, tied: Array

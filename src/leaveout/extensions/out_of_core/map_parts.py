@@ -26,7 +26,7 @@ class Pass(NamedTuple):
     The blocks have a column of `ones` on request.
     """
 
-    function: Callable[..., PassResult]
+    function: Callable[..., Any]
     ones: bool
     arguments: tuple[Any, ...]
     part_arguments: list[tuple[Any, ...]] | None = None
