@@ -4,9 +4,8 @@ Only `__signature__` is set. Annotations, and with them the checks of types at r
 they are.
 """
 
-import functools
 import inspect
-from types import FunctionType, MappingProxyType, ModuleType, UnionType
+from types import FunctionType, ModuleType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from numpy.typing import ArrayLike
@@ -27,31 +26,6 @@ class _Text(str):
     __repr__ = str.__str__
 
 
-class _Deferred(inspect.Signature):
-    """Short signature of a function, made when it is asked for."""
-
-    def __init__(self, function: FunctionType):
-        self.function = function
-
-    @functools.cached_property
-    def _short(self) -> inspect.Signature:
-        del vars(self.function)["__signature__"]  # which would be found again
-        short = _shorten(inspect.signature(self.function))
-        vars(self.function)["__signature__"] = short
-        return short
-
-    @property
-    def parameters(self) -> MappingProxyType[str, inspect.Parameter]:
-        return self._short.parameters
-
-    @property
-    def return_annotation(self) -> Any:
-        return self._short.return_annotation
-
-    def replace(self, **changes: Any) -> inspect.Signature:  # type: ignore[override]
-        return self._short.replace(**changes)
-
-
 def readable(value: Any) -> Any:
     """Give a function of ours, or those of a class or module, a short `__signature__`.
 
@@ -62,16 +36,14 @@ def readable(value: Any) -> Any:
         return value
     if isinstance(value, type | ModuleType) and value not in _holders:
         _holders.add(value)
-        for base in getattr(value, "__bases__", ()):
-            readable(base)
-        members = vars(value)
         for name in dir(value):
-            if name in members and (name in ("__init__", "__new__") or name[0] != "_"):
-                readable(getattr(members[name], "__func__", members[name]))
+            if name in ("__init__", "__new__") or name[0] != "_":
+                member = inspect.getattr_static(value, name, None)
+                readable(getattr(member, "__func__", member))
     elif isinstance(value, FunctionType) and not hasattr(value, "__signature__"):
-        vars(value)["__signature__"] = _Deferred(value)
-        kind = value.__annotations__.get("return")
-        for part in (kind, *get_args(kind)):
+        signature = inspect.signature(value)
+        vars(value)["__signature__"] = _shorten(signature)
+        for part in (signature.return_annotation, *get_args(signature.return_annotation)):
             readable(part)
     return value
 
