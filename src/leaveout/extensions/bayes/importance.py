@@ -309,7 +309,6 @@ def _about_draws(posterior: Posterior, weights: Array) -> tuple[Array, Array]:
     slope = slopes.mean(1)
     above, below = np.split(slopes, 2, axis=1)
     hessians = gaussian.factor @ (above - below) / (2 * step)
-    hessians = (hessians + hessians.swapaxes(1, 2)) / 2
     precision = gaussian.factor @ gaussian.factor.T
     precisions = precision + hessians[1:] - hessians[:1]
     precisions = np.where(np.linalg.eigvalsh(precisions)[:, :1, None] > 0, precisions, precision)

@@ -319,11 +319,9 @@ class Posterior(AbstractPosterior):
 
     def evaluate(self, theta: Array, weights: Array, blocks: Array) -> tuple[Array, Array]:
         """Evaluate F(·, w), and the losses of some blocks as the objective counts them."""
-        objective, losses, constant = (
-            self.objective,
-            np.zeros((len(theta), 0)),
-            np.sum(weights * self.constant),
-        )
+        objective = self.objective
+        losses = np.zeros((len(theta), 0))
+        constant = np.sum(weights * self.constant)
         if isinstance(objective, AbstractClosedForm):
             value = self._values_of_sets(theta, weights[None])[0] - constant
             if blocks.size:
@@ -347,20 +345,16 @@ class Posterior(AbstractPosterior):
             columns = blocks  # of all blocks, whose losses F is made of
         elif blocks.size:
             index = np.resize(blocks, 2 ** int(np.ceil(np.log2(len(blocks)))))
-        size = np.clip(CACHED // n, MIN_VECTOR_DRAWS, max(1, CAPACITY // 4 // n))
-        size = 2 ** int(np.log2(size))
-        count = max(MIN_PLACES, size)
-        values = list[np.ndarray]()
-        losses = list[np.ndarray]()
+        power = lambda places: 2 ** int(np.log2(max(1, places)))
+        size = power(min(max(CACHED // n, MIN_VECTOR_DRAWS), CAPACITY // 4 // n))
+        count = max(size, power(min(MIN_PLACES, CAPACITY // n)))
+        pieces = []
         for start in range(0, len(theta), count):
-            places = theta[start : start + count]
-            padded = np.resize(places, (count, theta.shape[1]))
-            value, block_losses = _values_and_losses(
-                objective, self.like, padded, weights, index, size
-            )
-            values.append(np.asarray(value)[: len(places)])
-            losses.append(np.asarray(block_losses)[: len(places), columns])
-        return np.concatenate(values), np.concatenate(losses)
+            places = np.resize(theta[start : start + count], (count, theta.shape[1]))
+            value, losses = _values_and_losses(objective, self.like, places, weights, index, size)
+            pieces.append((value, np.asarray(losses)[:, columns]))
+        value, losses = (np.concatenate(part)[: len(theta)] for part in zip(*pieces, strict=True))
+        return value, losses
 
     def _parts(self, theta: Array) -> list[Array]:
         """Split many θ into parts whose densities fit into memory."""

@@ -270,7 +270,7 @@ def _check_integrals(
                 unflatten(theta, posterior.like),
                 np.broadcast_to(z, (PLACES, len(objective.start))),
             )
-            heights = np.asarray(conditional.effects)[:, objective.present]
+            heights = conditional.effects[:, objective.present]
             np.add.at(
                 heights.T,
                 objective.code,

@@ -54,21 +54,20 @@ def newton(
             else:
                 shrinks = np.where(np.isfinite(before), size / before, 1.0)
             ended = good & (size * np.minimum(shrinks, 1.0) <= MODE_ROUNDING)
-            if good.all():
-                point = trial
-                step = new_step
-                lowest = value
-                before = size
-                stuck = np.isinf(lowest)
-            else:
-                point = np.where(good, trial, point)
-                step = np.where(good, new_step, step / 2)
-                lowest = np.where(good, value, lowest)
-                before = np.where(good, size, before)
-                # a search whose steps have become rounding leads nowhere
-                stuck = np.isinf(lowest) | (_relative_size(step, point) <= MODE_ROUNDING)
-            # nor does one from where a function has no value
-            if (ended | stuck).all():
+            length = size
+            if not good.all():
+                trial = np.where(good, trial, point)
+                new_step = np.where(good, new_step, step / 2)
+                value = np.where(good, value, lowest)
+                size = np.where(good, size, before)
+                length = _relative_size(new_step, trial)
+            point = trial
+            step = new_step
+            lowest = value
+            before = size
+            # a search from where a function has no value, and one whose steps have become rounding,
+            # lead nowhere
+            if (ended | np.isinf(lowest) | (length <= MODE_ROUNDING)).all():
                 break
             fresh = not reuse or not good.all()
     return point - step, ended
