@@ -395,7 +395,8 @@ class Program:
         """The function as Equinox traces and compiles it."""
         import equinox
 
-        return equinox.filter_jit(self.function, compiler_options=_quick_compilation())
+        jit: Any = equinox.filter_jit  # its types do not list the options of JAX
+        return jit(self.function, compiler_options=_quick_compilation())
 
     @functools.cached_property
     def nested(self) -> Callable[..., Any]:
