@@ -352,7 +352,7 @@ def rows(quick: bool) -> None:
         print(f"{kind}: seconds grow with rows to the power of {slope:.3f}")
 
 
-def _scan(n: int) -> lo.Scan:
+def _scan(n: int) -> Any:
     """By whoever is at work here."""
     return lo.scan(str(written(n) / "*.parquet"), "y", "logistic", lo.penalties.Ridge(ALPHA))
 
