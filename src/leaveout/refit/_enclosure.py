@@ -162,7 +162,7 @@ class CertifiedBatch:
         return self.merge_parts([(lanes, part)], gradients)
 
     def merge_parts(
-        self, parts: Iterable[tuple[Lanes, Candidates]], gradients: float
+        self, parts: Iterable[tuple[Lanes | slice, Candidates]], gradients: float
     ) -> "CertifiedBatch":
         """Return the batch with the candidates of several chunks of refits, as they come."""
         candidates = put(self.candidates, parts)

@@ -92,7 +92,7 @@ def take(record: Any, which: Any) -> Any:
     return getattr(record, "_make", tuple)([take(part, which) for part in record])
 
 
-def put(record: Any, parts: Iterable[tuple[Lanes, Any]]) -> Any:
+def put(record: Any, parts: Iterable[tuple[Lanes | slice, Any]]) -> Any:
     """Return a record of arrays with parts in the places of the refits that are selected with each.
 
     Each part is written before the next one is asked for. Columns that no part changes are shared.

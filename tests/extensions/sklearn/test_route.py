@@ -19,6 +19,7 @@ from leaveout.extensions.sklearn._route import checked_once
         (make_pipeline(FunctionTransformer(lambda X: X), LogisticRegression()), None, False),
         (GridSearchCV(LogisticRegression(), {"C": [1.0, -1.0]}), None, False),
         (LogisticRegression(), lambda host, X, y: 0.0, False),
+        (LogisticRegression, None, False),
     ],
 )
 def test_parameters_are_checked_in_every_fold_unless_all_are_scikit_learn_s_and_hold(

@@ -84,7 +84,7 @@ class StandardisedGLM(GLM):
 
     shown = "GLM"
 
-    def _ratios(self, weights: Arrays, full_variance: Array) -> Array:
+    def _ratios(self, weights: Arrays, full_variance: Arrays) -> Array:
         """Compute v of many refits or of one, `[..., features]`."""
         x = cast(SparseDesign, self.design)
         total = weights.sum(-1)[..., None]

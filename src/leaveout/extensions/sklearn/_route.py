@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn import config_context
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 from sklearn.pipeline import Pipeline
@@ -189,11 +189,13 @@ def checked_once(estimator: Any, scorings: list[Any]) -> contextlib.AbstractCont
 
     It does so in every fold where they may differ between folds, or be those of a user's code.
     """
-    parts = [
-        part
-        for part in (estimator, *estimator.get_params().values())
-        if callable(part) or hasattr(part, "get_params")
-    ]
+    parts = []
+    if isinstance(estimator, BaseEstimator):
+        parts = [
+            part
+            for part in (estimator, *estimator.get_params().values())
+            if callable(part) or hasattr(part, "get_params")
+        ]
     homes = {str(getattr(part, "__module__", None)).split(".")[0] for part in parts}
     are_names = all(scoring is None or isinstance(scoring, str) for scoring in scorings)
     if homes != {"sklearn"} or not are_names or any(map(searches, parts)):
