@@ -42,7 +42,7 @@ lint: $(VENV)/.installed-dev ## style, format, types and measures
 docs: $(VENV)/.installed-docs ## the documentation, a site in out/site
 	$(BIN)/mkdocs build
 
-reproductions: $(VENV)/.installed-dev ## the pages of docs/reproductions, from saved results
+reproductions: $(VENV)/.installed-dev ## the programs behind docs/reproductions with their times, and the pages from saved results
 	$(BIN)/python experiments/reproductions.py
 
 release-check: $(VENV)/.installed-release ## build, check, install under each Python with oldest and newest dependencies

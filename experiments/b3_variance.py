@@ -117,7 +117,7 @@ def law(simulations: int) -> None:
                 "ratio": np.mean(errors) / np.std(estimates, ddof=1),
             }
         )
-    show("law", "Theorem 3.2: ê₀ of least squares, n′ + 1 levels of 100 draws", rows)
+    show("law", "Theorem 3.2: ê₀ of least squares, n′ + 1 levels of 100 draws", rows, simulations)
 
 
 def solved(simulations: int) -> None:
@@ -147,7 +147,12 @@ def solved(simulations: int) -> None:
                     "LOCO": np.mean([system.losses[0] for system in systems]),
                 }
             )
-    show("solved", "ê₀ with a trend filter: the printed standard error beside the spread", rows)
+    show(
+        "solved",
+        "ê₀ with a trend filter: the printed standard error beside the spread",
+        rows,
+        simulations,
+    )
 
 
 def levels_chosen() -> None:
@@ -162,12 +167,12 @@ def levels_chosen() -> None:
     show("levels", "SE of ê₀ for a 0-1 loss, by the choice of n′ + 1 levels of 100 draws", rows)
 
 
-def show(name: str, title: str, rows: list[dict]) -> None:
+def show(name: str, title: str, rows: list[dict], simulations: int = 0) -> None:
     print(
         f"\n{title}\n{pd.DataFrame(rows).to_string(index=False, float_format='{:.4g}'.format)}",
         flush=True,
     )
-    saved.save(f"b3_variance_{name}", rows)
+    saved.save(f"b3_variance_{name}", rows, simulations=simulations)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 anew.
 
     python experiments/reproductions.py        (or `make reproductions`)
+        # lists the programs with their times, and makes the pages
 
 `pages/*.md` are the texts, with calls of the functions below in {{ }}. A kept table is
 docs/reproductions/results/NAME.json, written by an experiment's `--save`; a printed one is a block
@@ -365,7 +366,57 @@ def copied(name: str) -> str:
     return f"{name}.png"
 
 
+def estimators(name: str) -> str:
+    """Means and RMSE of one experiment's estimators from our draws, and from the losses that the
+    document's authors saved.
+    """
+    ours, theirs = (
+        pd.DataFrame(kept(f"b3_{name}{side}")["rows"]).set_index("estimator")
+        for side in ("", "_theirs")
+    )
+    names = {"LOCO (no correction)": "LOCO"} | {
+        f"T{q}{m}, squared norms": f"T{q}{m}" for q in (2, 3, 4) for m in ("", " M")
+    }
+    theirs = theirs.rename(index=names).reindex(ours.index)
+    columns = {
+        f"{column}, {side}": frame[column]
+        for column in ("mean", "RMSE")
+        for side, frame in (("theirs", theirs), ("ours", ours))
+    }
+    frame = pd.DataFrame(columns).reset_index()
+    shown = frame.astype(object).where(frame.notna(), None)
+    return f"{markdown(shown, '.4g')}\n\n{made(f'b3_{name}')}"
+
+
+def readings(name: str, *others: str) -> str:
+    """The loss by leaked records, theirs and ours, and under other readings."""
+    frame = pd.DataFrame(kept(f"b3_readings_{name}")["rows"]).set_index("reading")
+    labels = {
+        "the authors' saved": "the authors' saved losses",
+        "as the authors' programs": "ours",
+    }
+    labels |= {label: f"ours, {label}" for label in others}
+    points = {"e0": "e₀", "e1": "e₁", "e10": "e₁₀", "e50": "e₅₀", "e100": "e₁₀₀"}
+    shown = frame.loc[list(labels), list(points)].rename(index=labels, columns=points)
+    return f"{markdown(shown.reset_index(names=''), '.4f')}\n\n{made(f'b3_readings_{name}')}"
+
+
+def programs() -> str:
+    """The commands that made the kept results, when, and how long they took."""
+    longest: dict[str, dict[str, Any]] = {}
+    for file in sorted(RESULTS.glob("*.json")):
+        record = kept(file.stem)
+        if record["seconds"] >= longest.get(record["command"], {"seconds": -1})["seconds"]:
+            longest[record["command"]] = record
+    rows = [
+        f"{record['seconds']:>7,} s  {record['date']}  {record.get('commit', ''):<8}  {command} --save"
+        for command, record in sorted(longest.items())
+    ]
+    return "\n".join(["seconds, date and commit of the last run, and its command:", *rows])
+
+
 def main() -> None:
+    print(programs())
     loader = jinja2.FileSystemLoader(TEXTS)
     pages = jinja2.Environment(
         loader=loader,
@@ -378,6 +429,8 @@ def main() -> None:
         errors,
         printed,
         beside,
+        estimators,
+        readings,
         curves,
         table2,
         table2_panels,
