@@ -65,3 +65,23 @@ def test_shares_of_single_clusters_go_with_folds_of_single_clusters():
         lo.leakage.leakage_corrected(model, data.X, data.y, **arguments)
     result = lo.leakage.leakage_corrected(model, data.X, data.y, **arguments, cv=LeaveOneGroupOut())
     assert np.isfinite(result.naive)
+
+
+def test_draws_of_links_that_empty_a_test_set_are_refused():
+    """In some draws every tested record belongs to a training cluster: a refusal, no failure."""
+    data = lo.leakage.mixture(10, 60, mislinked=0.3)
+    rng = np.random.default_rng(0)
+    left, right = np.triu_indices(60, 1)
+    same = data.clusters[left] == data.clusters[right]
+    probability = 1 / (1 + np.exp(-rng.normal(np.where(same, 3, -3), np.sqrt(6))))
+    pairs = np.column_stack([left, right, probability])[probability > 0.5]
+    report = lo.leakage.leakage_report(
+        LinearRegression(),
+        data.X,
+        data.y,
+        groups=data.filed,
+        scoring="mse",
+        linkage=lo.leakage.Linkage.from_pairs(pairs, 60),
+        answers=["extrapolated"],
+    )
+    assert "in a draw of the links: p_test must lie in" in report.answers["extrapolated"].refusal

@@ -28,6 +28,7 @@ from ...developer import (
 )
 from ...validation import Interrupted
 from ..hosts.sklearn import SklearnEstimator
+from ._binomial import check_probabilities
 from ._hosts import make_learner, prepare
 from ._injection import Injection, make_folds, plan_injection, slope_level, unshown
 from ._models import DrawnLeakage, Leakage, check_known
@@ -198,9 +199,15 @@ def leakage_corrected(
             f"leakage_corrected: bins must be three or more rising edges; got {bins!r}."
         )
     work = FitWork(plan, learner, score, task.codes, outside, mixture, edges)
+    drawn_shares = []
+    if isinstance(leakage, DrawnLeakage) and leakage.knows_pairs:
+        # 50 draws are enough for an error
+        drawn_shares = leakage.shares_drawn(folds)[:50]
+    for draw in drawn_shares:
+        check_probabilities(f"{caller}: in a draw of the links", draw.p_train, draw.p_test)
     common: NamedValues = {
         "shares": shares, "names": names, "measure": score, "seed": seed, "edges": edges, "learner": learner.name,
-        "drawn_shares": leakage.shares_drawn(folds) if isinstance(leakage, DrawnLeakage) and leakage.knows_pairs else [],
+        "drawn_shares": drawn_shares,
         "unshown": unshown(folds, leakage), "facts": {
             "response": fingerprint(task.y), "score": score.name,
             "folds": fingerprint([(fold.train, fold.test, fold.clusters) for fold in folds]),

@@ -149,9 +149,8 @@ class LeakageResult(PrintedResult, ComparableResult):
     @cached_property
     def se_p(self) -> float:
         """The error of the estimate over draws of the leakage; 0 if its shares are given."""
-        # 50 draws are enough for an error; a score that is not a mean keeps the share of V̂ at
-        # which it was computed
-        draws = self.drawn_shares[:50]
+        draws = self.drawn_shares
+        # a score that is not a mean keeps the share of V̂ at which it was computed
         if any(run.mixture for run in self.runs):
             draws = [Shares(shares.p_train, self.shares.p_test, shares.exposed) for shares in draws]
         estimates = [
