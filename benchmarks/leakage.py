@@ -1,9 +1,7 @@
-"""Are the leakage estimator's errors right? Its variance against theory, its standard errors
-against spreads, and resuming.
+"""Are the leakage estimator's errors right? Its standard errors against spreads, and resuming.
 
-    python benchmarks/leakage.py [variance errors spread resume sizes]
+    python benchmarks/leakage.py [errors spread resume sizes]
 
-variance   Theorem 3.2: the predicted variance of ê₀ against its spread over 400 bootstraps
 errors
 the predicted Monte-Carlo standard error against the spread over 100 re-bootstraps of one data set
 spread     the data standard error against the spread over fresh data sets
@@ -15,10 +13,10 @@ resume
 a run that was killed half-way and started again, against one that was left alone: the results must
 be equal
 
-How fast the estimator is stands in `benchmarks/speed/leakage.py`.
+The variance of Theorem 3.2 stands in `experiments/b3_variance.py`, and how fast
+the estimator is in `benchmarks/speed/leakage.py`.
 """
 
-import itertools
 import os
 import signal
 import sqlite3
@@ -34,67 +32,14 @@ import numpy as np
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.linear_model import Ridge
 from sklearn.neighbors import KNeighborsRegressor
-from speed.common import SIZE, corrected_two_clusters, main, two_clusters
+from speed.common import SIZE, corrected_two_clusters, main
 
 from leaveout.leakage import (
     Injection,
     LeakageResult,
     RecordLeakage,
-    binomial_block_bootstrap,
-    binomial_matrix,
     leakage_corrected,
 )
-
-
-def variance() -> None:
-    """Theorem 3.2: with as many levels as counts and no constraint, Var ê₀ is a sum over levels.
-
-    Here n′ = 5, six levels.
-    """
-    X, y, side = two_clusters(0)
-    train, test = np.flatnonzero(side == 0), np.flatnonzero(side == 1)
-    n, t, p0 = 5, 200, 0.1
-    levels = np.linspace(0, 1, n + 1)
-    found = []
-    for seed in range(400):
-        run = binomial_block_bootstrap(
-            Ridge(5.0),
-            X,
-            y,
-            train,
-            test,
-            p_train=p0,
-            size=n,
-            levels=levels,
-            num_boot=t,
-            loss="mse",
-            rng=seed,
-        )
-        found.append((np.linalg.solve(run.A, run.losses)[0], run.variance))
-    p = p0 + (1 - p0) * levels
-    weights = [
-        sum_of_products(p, i) / np.prod([p[m] - p[i] for m in range(n + 1) if m != i])
-        for i in range(n + 1)
-    ]
-    inverse = np.linalg.inv(binomial_matrix(p, n))[0]
-    predicted = np.mean([np.sum(np.array(weights) ** 2 * v) / t for _, v in found])
-    printed = np.sqrt(predicted), np.std([e for e, _ in found], ddof=1)
-    print(
-        f"\nTheorem 3.2, n′ = {n}: off the weights of A⁻¹ by {np.max(np.abs(np.abs(weights) - np.abs(inverse))):.1e}"
-    )
-    print(
-        f"  SD of ê₀: predicted {printed[0]:.4g}, over 400 bootstraps {printed[1]:.4g}, ratio {printed[0] / printed[1]:.3f}",
-        flush=True,
-    )
-
-
-def sum_of_products(p: np.ndarray, i: int) -> float:
-    """The numerator of the theorem, Σ Π p over all choices of n′ of the other n′ levels.
-
-    One product.
-    """
-    others = np.delete(p, i)
-    return float(sum(np.prod(chosen) for chosen in itertools.combinations(others, len(others))))
 
 
 def errors() -> None:
@@ -249,7 +194,7 @@ def misfiled(
     return losses.mean() - result.naive, result.correction, *result.correction_interval()[:2]
 
 
-PARTS = {part.__name__: part for part in (variance, errors, spread, resume, sizes)}
+PARTS = {part.__name__: part for part in (errors, spread, resume, sizes)}
 
 if __name__ == "__main__":
     # one cluster a side, by design
