@@ -456,9 +456,10 @@ def begin(
 def own_hessians_are_cheap(F: Functions, rows: RefitRows, params: int) -> bool:
     """Tell whether Hessians by the refits' own units take less than gradients of all units."""
     count, width = rows.index.shape
+    if not (isinstance(F, DerivedBatch) and F.objective.local):
+        return False
     is_short = params * width <= F.objective.num_units
-    local = isinstance(F, DerivedBatch) and F.objective.local
-    return local and is_short and count * params**2 <= HESSIAN_ENTRIES
+    return is_short and count * params**2 <= HESSIAN_ENTRIES
 
 
 def refine(batch: Descent, enough: Enough, hurry: bool = False, sampled: bool = True) -> Descent:
@@ -575,7 +576,7 @@ def _step(
     is_formed = isinstance(batch.metric, OwnHessians)
     if not batch.metric.is_newton:
         memory, step, along = memory.accelerate(u, plain)
-    elif is_formed:
+    elif isinstance(batch.metric, OwnHessians):
         along = 0.5 * batch.metric.change[lanes]  # a step leaves half of what curvature changes
     floor = size <= LENGTH_NOISE * np.maximum(batch.natural, first)
     stuck = ~(ratio <= STALL_RATIOS[1]) & ~floor
