@@ -66,3 +66,27 @@ def test_proofs_of_linear_predictors_need_the_curvature_itself():
     model = lo.GLM(np.arange(6.0)[:, None], Y, "squared")
     with pytest.raises(ValueError, match=r"proofs for GLM .*need H itself.*Ridge"):
         lo.anchor(model, lo.fit(model).parameters, damping=1.0)
+
+
+def labels() -> lo.CRF:
+    """Thirty sequences of six labels, whose refits take their own Hessians if these are known."""
+    rng = np.random.default_rng(0)
+    tags = rng.integers(0, 2, (30, 6))
+    features = np.eye(2)[tags] + rng.normal(size=(30, 6, 2))
+    return lo.CRF(tags.ravel(), np.full(30, 6), features=features.reshape(-1, 2))
+
+
+@pytest.mark.parametrize("strategy", [lo.InfinitesimalJackknife(), lo.NewtonStep(), lo.Certified()])
+def test_errors_of_damped_steps_count_the_damping(strategy):
+    fit = lo.fit(labels())
+    damped = lo.anchor(fit.objective, fit.parameters, damping=30.0)
+    exact = lo.cross_validate(fit, lo.leave_one_out(), strategy=lo.Exact(), audit=0)
+    estimate = lo.cross_validate(damped, lo.leave_one_out(), strategy=strategy, audit=0)
+    assert (np.abs(estimate.losses - exact.losses) <= estimate.error + exact.error).all()
+
+
+def test_standard_errors_need_the_curvature_itself():
+    fit = lo.fit(labels())
+    damped = lo.anchor(fit.objective, fit.parameters, damping=1.0)
+    with pytest.raises(ValueError, match=r"the fit is damped by 1.*Hessian itself"):
+        lo.covariance(damped)

@@ -393,11 +393,12 @@ def test_what_is_not_finite_spoils_its_own_refit_only():
 
 
 def test_refits_take_fewer_gradients(monkeypatch):
+    # of more parameters than refits take their own Hessians for
     rng = np.random.default_rng(3)
-    x = rng.standard_normal((300, 4))
+    x = rng.standard_normal((300, 8))
     y = rng.poisson(np.exp(0.8 * x[:, 0])).astype(float)
     loss = lambda theta, row: jnp.exp(row[0] @ theta) - row[1] * (row[0] @ theta)
-    fit = lo.fit(lo.Separable(loss, (x, y), theta0=np.zeros(4)), num_starts=1)
+    fit = lo.fit(lo.Separable(loss, (x, y), theta0=np.zeros(8)), num_starts=1)
     plan, looked = lo.kfold(300, 4), []
     gradient = Descent.gradient
     monkeypatch.setattr(

@@ -878,7 +878,8 @@ def anchored_at(
     theta = map_arrays(np.asarray, theta)
     if flat is not None:
         result = _evaluate_curvature(objective, theta, caller, flat, damping)
-        return _build_fit(objective, theta, result)
+        fitted = _build_fit(objective, theta, result)
+        return replace(fitted, quadratic=replace(fitted.quadratic, damping=damping))
     F = function(objective, theta)
     vector = np.asarray(ravel(theta))
     value, gradient = F.look(vector)

@@ -8,7 +8,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from .._runtime.jax import Module, PyTree, cached_on, float64
+from .._runtime.jax import Module, PyTree, cached_on, float64, static
 from ..linalg.design import Predictors, weight_terms
 from ..objectives.batch_functions import function, influence
 from ..objectives.objective import AbstractObjective, Vector, leaves_of
@@ -44,6 +44,8 @@ class LocalQuadratic(Module):
         L⁻¹, or a scaling that makes H about the identity.
     null_space : array of float, shape (flat, params)
         Rows N; displacements d keep N d = 0, off the directions in which F is flat.
+    damping : float
+        What the factor has on the diagonal besides, as of `anchor`.
     """
 
     objective: AbstractObjective
@@ -51,6 +53,7 @@ class LocalQuadratic(Module):
     factor: Matrix | None
     whitener: Matrix | Scaling
     null_space: Float[Array, "flat params"]
+    damping: float = static(default=0.0)
 
     @property
     def vector(self) -> Vector:

@@ -365,7 +365,7 @@ class Descent:
     @property
     def by_units(self) -> bool:
         """Whether steps are with the refits' own Hessians at θ̂, by their own units."""
-        is_dense = isinstance(self.metric, DenseMetric)
+        is_dense = isinstance(self.metric, DenseMetric) and not self.fit.quadratic.damping
         return is_dense and self.fit.objective.local and not self.linear
 
     def _curvature_changes(self, lanes: Lanes, u: Points) -> PerLane:
@@ -382,11 +382,17 @@ class Descent:
         size = lambda matrices: np.linalg.norm(matrices, axis=(1, 2))
         length = np.linalg.norm(u, axis=1)
         far = np.argsort(length)[-MEASURED:]
-        hessian = function(fit.objective, fit.theta).hessian
+        hessian = _function_of(fit).hessian
         hessians = root @ np.array([hessian(point) for point in theta[far]]) @ root.T
         rate = np.fmax.reduce(size(hessians - eye) / length[far])  # not of those without a value
         others = EXPANSION_SAFETY * rate * length * (1 + size(inverse - eye))
         return size(eye - inverse @ (eye + change)) + others
+
+
+@cached_on
+def _function_of(fit: Fit) -> Function:
+    """F with weights of one, which are sent to a device once."""
+    return function(fit.objective, fit.theta)
 
 
 def begin(
@@ -403,7 +409,8 @@ def begin(
     """
     lanes = np.arange(len(rows.index))
     F = derive_batch(fit.objective, fit.theta, rows)
-    runs = expandable(fit, rows) if expanded else None
+    damped = fit.quadratic.damping > 0  # estimates that take H for the identity do not hold
+    runs = expandable(fit, rows) if expanded and not damped else None
     expansion = None if runs is None else Expansion(fit, rows, runs)
     is_open = np.ones(len(lanes), bool)
     linear = isinstance(fit.objective, AbstractLinearPredictor)
@@ -411,7 +418,9 @@ def begin(
     metric: RefitMetric = IdentityMetric()
     if fit.quadratic.factor is None:
         metric = Products(fit, F, COARSE if fold_hessians else ROUGH)
-    elif fold_hessians or linear or own_hessians_are_cheap(F, rows, fit.num_params):
+    elif (
+        fold_hessians or linear or (not damped and own_hessians_are_cheap(F, rows, fit.num_params))
+    ):
         metric, is_singular, start = own_metric(fit, rows)
         is_open = ~is_singular
     elif expansion is None and isinstance(F, DerivedBatch) and fit.num_params <= PRODUCTS:
