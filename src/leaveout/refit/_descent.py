@@ -881,16 +881,21 @@ def _to_limit(
     The parameter is held at the limit, and F is minimised over the others; None if it is higher
     there than before.
     """
+    null_space = fit.quadratic.null_space
+    factor = fit.quadratic.factor
     limit = fit.objective.parameters.at_limit(theta)
+    if (limit == theta).all():  # steps may have ended on the way
+        (theta,) = newton(F, theta[None], lane, null_space, factor, fit.vector).theta
+        limit = fit.objective.parameters.at_limit(theta)
     free = limit == theta
     if free.all():
         return None
-    flat = np.vstack([fit.quadratic.null_space, np.eye(len(theta))[~free]])
+    flat = np.vstack([null_space, np.eye(len(theta))[~free]])
     # the curvature along what is held is rounding, by which steps would move it
     held: Any = SimpleNamespace(
         look=F.look, hessian=lambda *arguments: F.hessian(*arguments) * np.outer(free, free)
     )
-    solution = newton(held, limit[None], lane, flat, fit.quadratic.factor, fit.vector)
+    solution = newton(held, limit[None], lane, flat, factor, fit.vector)
     is_lower = solution.value[0] <= value + LOSS_ROUNDING * (1 + abs(value))
     return solution if solution.converged[0] and is_lower else None
 
