@@ -226,12 +226,12 @@ def covariance(
     [0.31, 0.403]
     """
     strategy = strategy_of("covariance", strategy, DEFAULT)
+    column = reader_for("covariance", fit).column
     if fit.quadratic.damping:
         raise ValueError(
             f"covariance: the fit is damped by {fit.quadratic.damping:g}, and standard errors need the Hessian itself; fit to the "
             "end, lo.fit(objective, theta0=theta)."
         )
-    column = reader_for("covariance", fit).column
     if isinstance(groups, list | tuple) and [*map(type, groups)] == [str, str]:
         groups = pd.DataFrame({name: column("groups", name) for name in groups})
     groups = column("groups", groups)
