@@ -7,7 +7,6 @@ Mixtures of `lo.leakage.mixture`, a tenth of the records filed elsewhere; five f
 clusters. Wanted is the loss when the true clusters are dealt to the same folds. Ways:
 
 naive            clusters as filed
-search           p₀ by Algorithm 2: the share at which the residual is least
 rates            `RecordLeakage.from_pairwise` with the linkage's own precision and recall
 rates too high   the same with 1 − rate half as large again
 labelled         precision and recall of 200 pairs filed together and 200 that belong together
@@ -92,7 +91,6 @@ def answers(learner: Any, clusters: int, records: int, seed: int) -> dict[str, A
     return {
         "truth": (truth, truth, truth),
         "naive": (naive, np.nan, np.nan),
-        "search": (naive, np.nan, np.nan),  # the residual is least at p₀ = 0
         "rates": run(data.precision, data.recall),
         "rates too high": run(*high),
         "labelled": run(*labelled(data, rng)),

@@ -3,8 +3,8 @@ of their losses.
 
 Coordinates are the anchor's whitened u = Lᵀ(θ − θ̂), H = L Lᵀ. After the first step, with the
 fold's own Hessian at θ̂ (linear predictors, and where few units give it) or the anchor's, by the
-fold's units or a gradient,
-`RUNGS` lists the ways on, from the cheapest. Each takes the refits that those before left open:
+fold's units or a gradient, `RUNGS` lists the ways on, from the cheapest. Each takes the refits that
+those before left open:
 
     rung          one refit costs                            uses
     expansion     nothing: passes that all share

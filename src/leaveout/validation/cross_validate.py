@@ -801,9 +801,9 @@ class EstimateBuilder:
 
     def choose(self, estimate: Estimate, number: int) -> dict[int, str]:
         """Choose refits that are most worth repeating, with the reason for each."""
-        exists = self.is_repeatable(estimate)
         if not number:
             return {}
+        exists = self.is_repeatable(estimate)
         step_length = self.columns["step_length"]
         return choose_refits(exists, step_length, estimate.error, estimate.proved, number)
 

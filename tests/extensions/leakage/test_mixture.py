@@ -39,6 +39,12 @@ def test_rates_are_those_of_all_pairs():
     assert data.recall == pytest.approx((same & filed).sum() / same.sum())
 
 
+def test_rates_of_single_records_are_unknown():
+    data = lo.leakage.mixture(10_000, 2, mislinked=0.0)
+    assert np.isnan(data.precision) and np.isnan(data.recall)
+    assert "precision nan" in str(data)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

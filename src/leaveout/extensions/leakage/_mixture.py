@@ -51,16 +51,18 @@ class Mixture(PrintedResult):
 
     @property
     def precision(self) -> float:
-        """The share of pairs that are filed together which belong together."""
-        return self._pairs_of_both() / num_pairs(self.filed)
+        """The share of pairs that are filed together which belong together; NaN without any."""
+        return self._share_of_both(num_pairs(self.filed))
 
     @property
     def recall(self) -> float:
-        """The share of pairs that belong together which are filed together."""
-        return self._pairs_of_both() / num_pairs(self.clusters)
+        """The share of pairs that belong together which are filed together; NaN without any."""
+        return self._share_of_both(num_pairs(self.clusters))
 
-    def _pairs_of_both(self) -> int:
-        return num_pairs(self.clusters * (self.filed.max() + 1) + self.filed)
+    def _share_of_both(self, count: int) -> float:
+        if not count:
+            return float("nan")
+        return num_pairs(self.clusters * (self.filed.max() + 1) + self.filed) / count
 
     def _facts(self) -> Lines:
         wrong = np.mean(self.clusters != self.filed)
