@@ -2092,9 +2092,9 @@ FAULTS = (
         "test_multinomial",
     ),
     Fault(
-        "several outputs: a common shift has no length",
+        "several outputs: entries of a row are those without a common shift",
         "MultiOutputDesign._extent",
-        "np.sqrt(np.maximum(square.max(1), 0.0)) + np.sqrt(np.maximum(common, 0.0))",
+        "np.sqrt(np.maximum(square.max(1), 0.0)) / (1 - 1 / self.outputs)",
         "np.sqrt(np.maximum(square.max(1), 0.0))",
         "test_multinomial",
     ),

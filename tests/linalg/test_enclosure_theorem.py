@@ -568,3 +568,18 @@ def test_candidates_of_conjugate_gradients_are_as_near_as_they_are_said_to_be():
     told = away > 1e-4
     assert told.sum() > 50 and (away <= radius)[told].all()
     assert np.median(radius[told] / away[told]) < 20
+
+
+@pytest.mark.parametrize("loss", ["logistic", "multinomial"])
+def test_conjugate_gradients_tell_how_near_refits_are_that_rounding_stopped(loss):
+    rng = np.random.default_rng(7)
+    X = rng.normal(size=(60, 4))
+    y = np.digitize(rng.logistic(size=60), [-0.7, 0.9] if loss == "multinomial" else [0.0])
+    fit = lo.fit(lo.GLM(X, y, loss, lo.penalties.Ridge(1.0)))
+    (batch,) = lo.leave_one_out(60)._batches(10_000, 1, 0)
+    refits = np.arange(60)
+    never = lambda state, lanes: np.zeros(len(lanes), bool)
+    state, _ = _enclosure.take_steps(_enclosure.first_look(fit, batch.rows), refits, never, 40)
+    assert (state.candidates.slope < 1e-10).all()
+    near = lambda state, lanes: state.candidates.radius[lanes] < 1e-9
+    assert not _enclosure.conjugate(state, refits, near)[1].size

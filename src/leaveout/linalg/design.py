@@ -138,8 +138,9 @@ class Extent(NamedTuple):
     """Effect of moves of length one, ‖δ‖_A = 1, on every unit, as arrays `[..., units]`.
 
     One output: k = ‖x‖_{A⁻¹}, k², k, k². Several outputs: the largest range max U δ − min U δ; ‖Bᵀ
-    U A⁻¹Uᵀ B‖, the largest share of A that the unit's curvature B Bᵀ has; an upper bound of the
-    longest ‖U_k‖_{A⁻¹}; and U A⁻¹Uᵀ without the part of a common shift.
+    U A⁻¹Uᵀ B‖, the largest share of A that the unit's curvature B Bᵀ has; a bound of |x_j| / √A_jj
+    and of ‖U_k‖_{A⁻¹} without a common shift of the K outputs, whose entries are (1 − 1/K) x; and U
+    A⁻¹Uᵀ without that.
     """
 
     norm: RowUnits
@@ -537,29 +538,20 @@ class MultiOutputDesign:
         n = self.shape[0]
         size = max(1, DENSE_BLOCK // self.outputs**2)
         inverse = self.inverse(root)
-        shift = root.reshape(len(root), self.outputs, -1).mean(1)
-        # the common shift, which `inverse` lacks
-        common = self.base.forms((shift.T @ shift)[None])[:, 0]
         blocks = (slice(k, k + size) for k in range(0, n, size))
-        parts = [
-            self._extent(self.inner(block, inverse), common[block], roots[block])
-            for block in blocks
-        ]
+        parts = [self._extent(self.inner(block, inverse), roots[block]) for block in blocks]
         return Extent(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
     def _extent(
         self,
         inner: Float[Array, "some outputs outputs"],
-        common: Float[Array, " some"],
         roots: Float[Array, "some outputs outputs"],
     ) -> Extent:
-        """Extent from the inner products of whitened rows and the squares of their common
-        shifts.
-        """
+        """Extent from the inner products of whitened rows."""
         square = np.einsum("nkk->nk", inner)
         squared_range = square[:, :, None] + square[:, None, :] - 2 * inner
         share = np.linalg.eigvalsh(roots.swapaxes(1, 2) @ inner @ roots)[:, -1]
-        length = np.sqrt(np.maximum(square.max(1), 0.0)) + np.sqrt(np.maximum(common, 0.0))
+        length = np.sqrt(np.maximum(square.max(1), 0.0)) / (1 - 1 / self.outputs)
         return Extent(
             np.sqrt(np.maximum(squared_range.max((1, 2)), 0.0)),
             np.maximum(share, 0.0),

@@ -117,5 +117,5 @@ def bounded(extent: Any, rounding: Rounding, several: bool = False) -> tuple[Arr
     return (
         norm_bound,
         size * growth**2 + cancellation,
-        norm_bound if length is norm else length * growth,
+        norm_bound if length is norm else np.sqrt(length**2 + cancellation) * growth,
     )

@@ -401,7 +401,7 @@ class LinearFitCache:
         size = np.abs(slope)
         sums = term_sums = total(weight_terms(omega, size), 2) @ self.length
         if several:  # as `Multinomial.terms` has it, by the largest predictor
-            term_sums = sums * (1 + np.abs(eta).max((1, 2)))
+            term_sums = self.rounding.root * sums * (1 + np.abs(eta).max((1, 2)))
         else:
             parts = loss.terms(1, size, eta, self.model.y)
             if parts is not size:
@@ -924,10 +924,12 @@ def gradient_error(
     blur: Array,
 ) -> Float[Array, "..."]:
     """Bound the rounding errors of whitened gradients, where predictors are off by `blur`."""
-    size = total(np.abs(slope), length.ndim)
-    sums = np.sum(weight * size * length, axis=-1, keepdims=True)
-    slope_sums = np.sum(weight * slope_error(model, slope, curvature, eta, blur) * length, axis=-1)
-    return slope_sums + rounding.gradient(sums)[..., 0]
+    add = lambda part: np.sum(weight * total(part, length.ndim) * length, axis=-1, keepdims=True)
+    size = np.abs(slope)
+    errors = add(slope_error(model, slope, curvature, eta, blur)) + rounding.gradient(add(size))
+    if curvature.ndim > eta.ndim:  # unlike what blurs do, a common shift of all outputs
+        errors += rounding.root * FUNCTION * add(model.loss.terms(1, size, eta, model.y))
+    return errors[..., 0]
 
 
 def curvature_error(model: Any, curvature: Array, eta: Array, blur: Array) -> Any:

@@ -905,7 +905,8 @@ def _step_by_products(
     slope = np.einsum("rp,rp->r", gradient, step)
     way, length = _take_shares(state, way, step, slope, SHORTEST[1], _value_by_rows)
     way = way._replace(least=np.minimum(way.least, least))
-    good = (length > 0) & (way.least > LEAST) & (size > 2 * noise)
+    # of the first step on, least Ritz values tell how near those are that rounding stops
+    good = (length > 0) & (way.least > LEAST) & (is_first | (size > 2 * noise))
     return state, take(way, good), way.lanes[~good]
 
 

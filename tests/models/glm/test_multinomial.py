@@ -379,7 +379,7 @@ def test_one_step_of_single_rows_is_newton_s(gone):
         )
 
 
-@pytest.mark.parametrize("outputs, features", [(3, 4), (4, 40)])
+@pytest.mark.parametrize("outputs, features", [(2, 1), (3, 4), (4, 40)])
 def test_extents_are_the_largest_of_moves_of_length_one(outputs, features):
     """Ranges, shares of curvature and lengths, from whitened rows.
 
@@ -392,9 +392,9 @@ def test_extents_are_the_largest_of_moves_of_length_one(outputs, features):
     )
     half = rng.normal(size=(size, size)) / 10
     shift = np.kron(np.eye(outputs) - 1 / outputs, np.eye(features))
-    root = np.linalg.inv(
-        np.linalg.cholesky(shift @ half @ half.T @ shift + 0.1 * shift + 1e-6 * np.eye(size))
-    )
+    metric = shift @ half @ half.T @ shift + 0.1 * shift + 1e-6 * np.eye(size)
+    root = np.linalg.inv(np.linalg.cholesky(metric))
+    scale = np.sqrt(np.diag(metric)).reshape(outputs, -1)
     B = L.roots(rng.normal(size=(30, outputs)))
     norm, share, length, inner = design.extent(root, B)
     for n in range(30):
@@ -404,8 +404,9 @@ def test_extents_are_the_largest_of_moves_of_length_one(outputs, features):
         np.testing.assert_allclose(inner[n], rest @ rest.T, atol=1e-9 * norm[n] ** 2)
         np.testing.assert_allclose(norm[n], apart.max(), rtol=1e-9)
         np.testing.assert_allclose(share[n], np.linalg.norm(B[n].T @ z, 2) ** 2, rtol=1e-9)
-        longest = np.linalg.norm(z, axis=1).max()
-        assert longest * (1 - 1e-9) <= length[n] <= 2 * longest
+        longest = np.linalg.norm(rest, axis=1).max()
+        assert longest * (1 - 1e-9) <= length[n] <= 2 * longest * (1 + 1e-9)
+        assert (np.abs(design.base.x[n]) <= length[n] * scale).all()
 
 
 @pytest.mark.parametrize("block", [200, 2**20])
@@ -473,5 +474,13 @@ def test_shifts_of_all_classes_are_no_repeated_columns(monkeypatch):
     moves = np.linalg.qr(np.linalg.solve(anchor.root.T, basis))[0]
     assert np.linalg.norm(moves.T @ off @ moves, 2) <= anchor.floor / 4
     assert np.linalg.norm(moves.T @ off @ moves, 2) < 1e-2 * np.linalg.norm(off, 2)
+    # the gradient, whose rounding does not grow as the ridge goes to zero
+    theta = fit.vector.astype(np.longdouble).reshape(4, -1)
+    probability = np.exp(x @ theta.T)
+    probability /= probability.sum(1, keepdims=True)
+    gradient = ((probability - np.eye(4)[y]).T @ x).ravel() + penalty @ theta.ravel()
+    off = moves.T @ np.asarray(wide @ gradient - anchor.leftover, float)
+    weak = lo.fit(lo.GLM(X, y, "multinomial", lo.penalties.Ridge(1e-6)))
+    assert np.linalg.norm(off) <= anchor.noise < linear.linear_cache(weak).noise < 1e-8
     # classes penalised unlike
     assert design.shifts_apart(penalty) and not design.shifts_apart(np.diag(np.arange(20.0)))
