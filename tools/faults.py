@@ -197,7 +197,7 @@ FAULTS = (
     Fault(
         "stacked series are one",
         "_number_steps",
-        'codes(caller, "groups", groups)[0].astype(np.int64)',
+        'codes(caller, "groups", groups)[0].astype(int)',
         "np.zeros(n, np.int64)",
         "test_plan",
     ),
@@ -1373,7 +1373,7 @@ FAULTS = (
     Fault(
         "groups are not clusters",
         "plan.groups",
-        "found.astype(np.int64)",
+        "found.astype(int)",
         "None",
         "test_plan test_standard_errors",
     ),
@@ -1415,7 +1415,7 @@ FAULTS = (
     Fault(
         "degrees of freedom are not corrected",
         "standard_errors._root",
-        "count / (count - 1) * np.sum((sums / size[:, None]) ** 2, axis=1)",
+        "count / (count - 1) * np.sum((sums / size[:, None]) ** 2, 1)",
         "np.sum((sums / size[:, None]) ** 2, axis=1)",
         "test_standard_errors",
     ),
@@ -1639,7 +1639,7 @@ FAULTS = (
     Fault(
         "the residual variance keeps the rows that are left out",
         "ResidualVariance._quadratic",
-        "whole - np.sum(remainder * own**2, axis=1)",
+        "whole - np.sum(remainder * own**2, 1)",
         "1.0 * whole",
         "validation/test_scoring",
     ),
@@ -2297,7 +2297,7 @@ FAULTS = (
     Fault(
         "a plan forgets the groups of its splits",
         "from_splits",
-        'facts |= _settled("clusters", replace(column, values=labels.astype(np.int64)), names)',
+        'facts |= _settled("clusters", replace(column, values=labels.astype(int)), names)',
         "pass",
         "test_plan",
     ),

@@ -17,7 +17,6 @@ lacks functions, or returns other numbers).
 import abc
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import importlib.metadata
 import inspect
@@ -30,6 +29,7 @@ import threading
 import traceback
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from functools import cache, cached_property, wraps
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -162,7 +162,7 @@ def _ensure_programs() -> None:
     ensure_jax()
 
 
-@functools.cache
+@cache
 def _set_up_cache() -> Path | None:
     """Set up the folder in which compiled programs are kept for other processes, and return it;
     None if none are kept.
@@ -226,7 +226,7 @@ def _double() -> Iterator[None]:
 def float64(function: Callable[P, R]) -> Callable[P, R]:
     """Run `function` in double precision, if it uses JAX, and restore the caller's setting."""
 
-    @functools.wraps(function)
+    @wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         with _double():
             return function(*args, **kwargs)
@@ -245,7 +245,7 @@ def cached_on(make: Callable[[Any], CachedValue]) -> Callable[[Any], CachedValue
     """
     lock = threading.RLock()
 
-    @functools.wraps(make)
+    @wraps(make)
     def cached(fit):
         key = id(fit), make
         with lock:  # batches run in parallel
@@ -267,7 +267,7 @@ def carry_settings(function: Callable[P, R]) -> Callable[P, R]:
     if device is None:
         return float64(function)
 
-    @functools.wraps(function)
+    @wraps(function)
     def on_device(*args: P.args, **kwargs: P.kwargs) -> R:
         with jax.default_device(device):
             return function(*args, **kwargs)
@@ -334,9 +334,9 @@ def call_traced(description: str, function: Callable[..., Any], *args: Any, **kw
 
 def make_on_first_call(make: Callable[[], Callable[P, R]]) -> Callable[P, R]:
     """Return the function that `make()` returns, created at the first call."""
-    make = functools.cache(make)
+    make = cache(make)
 
-    @functools.wraps(make)
+    @wraps(make)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
         _ensure_programs()
         return make()(*args, **kwargs)
@@ -352,7 +352,7 @@ def compile_static(function: Callable[P, R]) -> Callable[P, R]:
     """
     program = Program(function, _set_up_cache)
 
-    @functools.wraps(function)
+    @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
         _ensure_programs()
         import jax  # not the placeholder, which looks for the module at every name
@@ -390,7 +390,7 @@ class Program:
         self.folder = folder
         self.by_key = dict[Hashable, Callable | None]()
 
-    @functools.cached_property
+    @cached_property
     def jitted(self) -> Callable[..., Any]:
         """The function as Equinox traces and compiles it."""
         import equinox
@@ -398,7 +398,7 @@ class Program:
         jit: Any = equinox.filter_jit  # its types do not list the options of JAX
         return jit(self.function, compiler_options=_quick_compilation())
 
-    @functools.cached_property
+    @cached_property
     def nested(self) -> Callable[..., Any]:
         """The function within another program, whose options hold."""
         import equinox
@@ -541,7 +541,7 @@ def _compile(exported: Any, name: str, arrays: list) -> Callable[[list], Any]:
     return compiled()
 
 
-@functools.cache
+@cache
 def _quick_compilation() -> dict[str, Any] | None:
     """Options of XLA under which programs are compiled; None if this version does not know them."""
     try:
@@ -551,7 +551,7 @@ def _quick_compilation() -> dict[str, Any] | None:
     return QUICK_COMPILATION
 
 
-@functools.cache
+@cache
 def _surroundings() -> list[str]:
     """Hash of this package's source, and the versions of the packages that trace and compile."""
     source = hashlib.blake2b(digest_size=16)
@@ -769,7 +769,7 @@ class Module(abc.ABC):  # noqa: B024
         return f"{type(self).__name__}({', '.join(parts)})"
 
 
-@functools.cache
+@cache
 def _fields(cls: Any) -> dict[str, dataclasses.Field]:
     return {field.name: field for field in dataclasses.fields(cls)}
 

@@ -475,10 +475,10 @@ def whole(caller: str, name: str, value: ArrayLike) -> Int[Array, " entries"]:
     """
     array = np.asarray(value)
     if array.size == 0 or array.dtype.kind in "iu":
-        return array.astype(np.int64)
+        return array.astype(int)
     if array.dtype.kind != "f" or not (np.isfinite(array) & (array == np.floor(array))).all():
         raise TypeError(f"{caller}: {name} must be whole numbers; got {_describe_array(array)}.")
-    return array.astype(np.int64)
+    return array.astype(int)
 
 
 def count(name: str, value: Any, low: int, high: int = 2**40) -> int:

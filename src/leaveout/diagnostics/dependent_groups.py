@@ -97,7 +97,7 @@ def auto_groups(fit: Fit, size: int, *, absolute: bool = True) -> Plan:
     # a certain predictor is correlated with nothing
     deviation = np.where(deviation > 0, deviation, np.inf)
     # so many correlations are in memory at once
-    rows = np.empty((n, size), np.int64)
+    rows = np.empty((n, size), int)
     chunk_size = max(1, 2**22 // n)
     # difference of correlations that counts as a tie, which the order of units breaks
     correlation_tie = 1e-9
@@ -112,7 +112,7 @@ def auto_groups(fit: Fit, size: int, *, absolute: bool = True) -> Plan:
             correlations = np.abs(correlations)
         correlations = np.round(correlations / correlation_tie) * correlation_tie
         correlations[np.arange(len(chunk)), chunk] = np.inf
-        rows[chunk] = np.argsort(-correlations, axis=1, kind="stable")[:, :size]
+        rows[chunk] = np.argsort(-correlations, 1, kind="stable")[:, :size]
     if units.observed is None:
         observed = np.ones(n, bool)
     else:

@@ -194,7 +194,7 @@ def _make_result(
     size = fit.rank * fit_dispersion
     changes = (values - estimates) / spread(fit, parameters.slope) / np.sqrt(phi)[:, None]
     # the parameter that each refit moves most
-    largest = np.argmax(np.nan_to_num(np.abs(changes), nan=-1.0), axis=1)
+    largest = np.argmax(np.nan_to_num(np.abs(changes), nan=-1.0), 1)
     moved = changes[np.arange(len(changes)), largest]
     moved_error = moves.error / np.sqrt(phi)
     if parameters.slope is None:
@@ -419,7 +419,7 @@ def mean_errors(
         )
         between = (np.minimum(low, high) <= value) & (value <= np.maximum(low, high))
         errors = np.maximum(np.abs(low - value), np.abs(high - value))
-        errors = errors + 2 * FUNCTION * np.max(np.abs([value, low, high]), axis=0)
+        errors = errors + 2 * FUNCTION * np.max(np.abs([value, low, high]), 0)
     return value, np.where(
         between & np.isfinite(errors), errors, np.where(np.isnan(value), 0.0, np.inf)
     )

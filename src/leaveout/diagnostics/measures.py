@@ -116,7 +116,7 @@ def hat_diagonal(fit: Fit) -> Float[ndarray, " units"]:
         z = model.design.whiten(units, fit.quadratic.root).reshape(
             len(units), objective.outputs, -1
         )
-        leverages[units] = np.sum((curvature_root[units] @ z) ** 2, axis=(1, 2))
+        leverages[units] = np.sum((curvature_root[units] @ z) ** 2, (1, 2))
     return model.weigh(np.ones((1, n)))[0][0, :n] * leverages
 
 
@@ -179,7 +179,7 @@ def cooks_distance(
     """
     strategy = strategy_of("cooks_distance", strategy, DEFAULT)
     moves = _moves(fit, strategy, "cooks_distance", checkpoint) @ np.asarray(fit.quadratic.factor)
-    distances = np.sum(moves**2, axis=1) / (fit.rank * dispersion(fit))
+    distances = np.sum(moves**2, 1) / (fit.rank * dispersion(fit))
     return under_labels(distances, fit.objective.units.names, "cook")
 
 
@@ -341,8 +341,8 @@ def spread(
         root if slope is None else root @ slope.T
         for root in (inverse_root(fit), fit.quadratic.root)
     )
-    variances = np.sum(determined_root**2, axis=0)
-    full_variances = np.sum(full_root**2, axis=0)
+    variances = np.sum(determined_root**2, 0)
+    full_variances = np.sum(full_root**2, 0)
     if isinstance(fit.objective, DualGLM) and slope is not None:
         variances[: len(fit.objective.ridge) + fit.objective.intercept] += (
             fit.objective.unseen_variance
@@ -433,7 +433,7 @@ def _pearson(
     mean, variance = mean_and_variance(fit, thetas, everyone)
     with np.errstate(all="ignore"):
         terms = weights * objective.row_weights * (objective.y - mean) ** 2 / variance
-    return np.sum(np.where(weights == 0, 0.0, terms), axis=1)
+    return np.sum(np.where(weights == 0, 0.0, terms), 1)
 
 
 def mean_and_variance(

@@ -93,7 +93,7 @@ def pairs_of(
         names[j],
         cooks[i],
         cooks[j],
-        np.sum((single.u[i] + single.u[j]) ** 2, axis=1) / size,
+        np.sum((single.u[i] + single.u[j]) ** 2, 1) / size,
     )
     joint_columns = cook, joint.error * (2 * joint.length + joint.error) / size, times, masked
     pair_table = pd.DataFrame(dict(zip(COLUMNS, (*columns, *joint_columns), strict=True)))

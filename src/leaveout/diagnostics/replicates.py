@@ -309,9 +309,9 @@ class ParameterRefits:
 def mean_of(values: Float[Array, "refits some"]) -> Float[Array, " some"]:
     """Return the mean over the refits that determine each value; NaN if none does."""
     determined = ~np.isnan(values)
-    number = determined.sum(axis=0)
+    number = determined.sum(0)
     return np.where(
-        number > 0, np.where(determined, values, 0.0).sum(axis=0) / np.maximum(number, 1), np.nan
+        number > 0, np.where(determined, values, 0.0).sum(0) / np.maximum(number, 1), np.nan
     )
 
 
@@ -323,7 +323,7 @@ def scaled_moves(
     """
     determined = ~np.isnan(values)
     counted = scales > 0
-    number = (determined & counted[:, None]).sum(axis=0)
+    number = (determined & counted[:, None]).sum(0)
     raised = np.where(number > 0, counted.sum() / np.maximum(number, 1), np.nan)
     return np.where(determined, values - center, 0.0) * np.sqrt(scales[:, None] * raised)
 
@@ -369,16 +369,16 @@ def _warn_of_undetermined(caller: str, refits: ParameterRefits) -> None:
     undetermined = ~np.isfinite(refits.values)
     if not undetermined.any():
         return
-    which = np.flatnonzero(undetermined.any(axis=1))
+    which = np.flatnonzero(undetermined.any(1))
     listed = lambda labels: (
         ", ".join(map(str, labels[:LISTED_REPLICATES])) + ", …" * (len(labels) > LISTED_REPLICATES)
     )
     names = np.array(refits.parameters.names, object)
-    never = names[undetermined.all(axis=0)]
+    never = names[undetermined.all(0)]
     if len(never) == undetermined.shape[1]:
         why = list(RESULTS)[refits.result[which[0]]].message
         raise ValueError(f"{caller}: no refit determines the parameters ({why}).")
-    params = names[undetermined.any(axis=0)]
+    params = names[undetermined.any(0)]
     warn(
         f"{caller}: {len(which)} of {len(undetermined)} refits ({listed(refits.index[which])}) do not determine {listed(params)}. "
         "They do not count for these parameters, whose sums over the others are "
@@ -544,7 +544,7 @@ def _factors(caller: str, fit: Fit, weights: Any) -> tuple[Float[Array, "units r
         raise ValueError(
             f"{caller}: weights must be finite and not negative; unit {unit} has {factors[unit, column]} in replicate {column}."
         )
-    if (empty := ~factors.any(axis=0)).any():
+    if (empty := ~factors.any(0)).any():
         raise ValueError(
             f"{caller}: replicate {np.argmax(empty)} gives every unit weight zero; drop it."
         )

@@ -89,7 +89,7 @@ def tree(
     >>> type(clique.tree(3, np.array([[0, 1], [1, 2]]), 2)).__name__
     'Passes'
     """
-    graph = num_sites, np.ascontiguousarray(edges, np.int64).tobytes(), num_states
+    graph = num_sites, np.ascontiguousarray(edges, int).tobytes(), num_states
     if inference == "exact":
         return passes(*graph, memory)
     return messages(*graph, inference)

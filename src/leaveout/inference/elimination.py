@@ -96,9 +96,9 @@ def _orders(graph: Graph, num_states: int) -> Iterator[Scopes]:
     Least degree is always carried through, others until a table is hopeless.
     """
     yield _greedy(graph, lambda graph, v: len(graph[v]), None)
-    sites = np.array(
-        [(s, t) for s, adjacent in enumerate(graph) for t in adjacent], np.int64
-    ).reshape(-1, 2)
+    sites = np.array([(s, t) for s, adjacent in enumerate(graph) for t in adjacent], int).reshape(
+        -1, 2
+    )
     matrix = scipy.sparse.csr_matrix(
         (np.ones(len(sites), np.int8), (sites[:, 0], sites[:, 1])), [len(graph)] * 2
     )

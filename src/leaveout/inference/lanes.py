@@ -233,7 +233,7 @@ class _Segments:
         """Lay out `[refits, ..., steps]` as `[rows, refits, ..., segments]`."""
         beyond = -self.steps % self.rows
         padding = np.full((*steps.shape[:-1], beyond), fill, steps.dtype)
-        padded = np.concatenate([steps, padding], axis=-1)
+        padded = np.concatenate([steps, padding], -1)
         cut = padded.reshape(*steps.shape[:-1], -1, self.rows)
         return np.ascontiguousarray(np.moveaxis(cut, -1, 0))
 
@@ -316,11 +316,11 @@ class _Segments:
         while distance < segments:
             joined = arithmetic.product(upto[:, :-distance], upto[:, distance:])
             joined = self.normalised(joined, (2, 3))
-            upto = np.concatenate([upto[:, :distance], joined], axis=1)
+            upto = np.concatenate([upto[:, :distance], joined], 1)
             distance *= 2
         flat = np.full((2 * refits, 1, K), arithmetic.inside(-np.log(K)))
         inner = self.normalised(arithmetic.total(upto[:, :-1], 2)[:, :, 0], 2)
-        ends = np.concatenate([flat, inner], axis=1).swapaxes(1, 2)
+        ends = np.concatenate([flat, inner], 1).swapaxes(1, 2)
         return ends[:refits], ends[refits:, :, ::-1]
 
 
@@ -568,7 +568,7 @@ def stationary(transition: Numbers) -> Numbers:
     distribution = np.ones((*transition.shape[:-2], 1))
     for column in reversed(columns):
         last = (distribution * column).sum(-1, keepdims=True)
-        distribution = np.concatenate([distribution, last], axis=-1)
+        distribution = np.concatenate([distribution, last], -1)
     return distribution / distribution.sum(-1, keepdims=True)
 
 

@@ -53,7 +53,7 @@ class Messages(GraphSums):
     """Approximate sums for one graph, number of states and kind, with the interface of `Passes`."""
 
     def __init__(self, num_sites: int, edges: Int[Array, "edges 2"], num_states: int, kind: str):
-        edges = np.ascontiguousarray(edges, np.int64)
+        edges = np.ascontiguousarray(edges, int)
         super().__init__(kind, num_sites, edges, num_states)
         self.entries = 2 * len(edges) * num_states**2 + num_sites * num_states
         if kind == "trw":

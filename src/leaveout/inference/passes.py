@@ -107,7 +107,7 @@ class CliquePass(NamedTuple):
         table = belief.reshape(*self.shape, *out.shape[1:])
         for place, shape in self.inputs:
             absent = tuple(axis for axis, size in enumerate(shape) if size != self.shape[axis])
-            out[place] = table.sum(axis=absent).reshape(-1, *out.shape[1:])
+            out[place] = table.sum(absent).reshape(-1, *out.shape[1:])
 
 
 class Upward(NamedTuple):
@@ -166,7 +166,7 @@ class Passes(GraphSums):
         num_states: int,
         memory: float = np.inf,
     ):
-        edges = np.ascontiguousarray(edges, np.int64)
+        edges = np.ascontiguousarray(edges, int)
         super().__init__("exact", num_sites, edges, num_states)
         scopes = _scopes(num_sites, edges.tobytes(), num_states)
         self.width = max(map(len, scopes.values()))
@@ -311,7 +311,7 @@ class Passes(GraphSums):
         Or find the `best` one.
         """
         upward = self.up(self._stack(potentials), best=best)
-        z = np.zeros((draws, self.num_sites), np.int64)
+        z = np.zeros((draws, self.num_sites), int)
         for step, start, clique in reversed(self.cliques):
             K = self.num_states
             m = len(clique.eliminated_sites)

@@ -116,7 +116,7 @@ class StackedLoss:
             self.units.derivatives(eta_units, y, orders),
             self.penalty.derivatives(eta_penalty, np.zeros(()), orders),
         )
-        return tuple(np.concatenate(pair, axis=-1) for pair in zip(*parts, strict=True))
+        return tuple(np.concatenate(pair, -1) for pair in zip(*parts, strict=True))
 
     def terms(self, order: int, size: RowValues, eta: Array, y: Array) -> RowValues:
         (eta_units, eta_penalty) = np.split(eta, self.split[:1], axis=-1)
@@ -130,7 +130,7 @@ class StackedLoss:
                 np.broadcast_to(part, rows.shape)
                 for part, rows in zip(parts, (size_units, size_penalty), strict=True)
             ],
-            axis=-1,
+            -1,
         )
 
 
@@ -595,7 +595,7 @@ class Predictors:
     def penalty_terms(self, theta: RefitPoints) -> tuple[Float[Array, " refits"], RefitPoints]:
         """Value and gradient of the penalty beside the rows."""
         pushed = theta @ self.penalty
-        value = 0.5 * np.sum(pushed * theta, axis=1)
+        value = 0.5 * np.sum(pushed * theta, 1)
         if self.norms is None:
             return value, pushed
         return value + self.norms.value(theta), pushed + self.norms.pull(theta)

@@ -204,7 +204,7 @@ def _cast_rows(x: Array, ones: bool, dtype: Any) -> Array:
     """Rows in the given precision, with the column of ones."""
     x = x.astype(dtype)
     if ones:
-        return jnp.concatenate([x, jnp.ones((len(x), 1), dtype)], axis=1)
+        return jnp.concatenate([x, jnp.ones((len(x), 1), dtype)], 1)
     return x
 
 
@@ -302,11 +302,11 @@ def _products(x: Array, weight: Array) -> Array:
 
 
 def _forms(x: Array, matrices: Array) -> Array:
-    return jax.lax.map(lambda matrix: jnp.sum((x @ matrix) * x, axis=1), matrices)
+    return jax.lax.map(lambda matrix: jnp.sum((x @ matrix) * x, 1), matrices)
 
 
 def _sizes(x: Array, roots: Array) -> Array:
-    return jax.lax.map(lambda root: jnp.sum((x @ root) ** 2, axis=1), roots)
+    return jax.lax.map(lambda root: jnp.sum((x @ root) ** 2, 1), roots)
 
 
 def is_finite(x: Array) -> bool:
@@ -321,4 +321,4 @@ def _is_finite(x: Array) -> Array:
 
 
 def _squares(x: Array) -> Array:
-    return jnp.sum(x**2, axis=1)
+    return jnp.sum(x**2, 1)

@@ -134,7 +134,7 @@ def share(gap: Array, reference: Array, size: Array) -> Float[Array, "*refits"]:
     # for these (e − τa)₊ is at most (e − τa₀)₊ + τa₀, with a₀ the smallest curvature
     clamped = reference < smallest_curvature
     if clamped.any():
-        part = 1 + smallest_curvature * np.sum(np.where(clamped, size, 0.0), axis=-1)
+        part = 1 + smallest_curvature * np.sum(np.where(clamped, size, 0.0), -1)
     else:
         part = 1.0
     reference = np.maximum(reference, smallest_curvature)
@@ -353,7 +353,7 @@ class RadiusTable:
         """Find the best level if all rows stay, and the sum above it, for every radius of every
         anchor.
         """
-        best = np.argmin(self.LEVELS + part, axis=-1)
+        best = np.argmin(self.LEVELS + part, -1)
         return self.LEVELS[best].ravel(), np.take_along_axis(part, best[..., None], axis=-1).ravel()
 
     def _share(self, which: int, place: Array, ratio: Array) -> Array:
@@ -365,7 +365,7 @@ class RadiusTable:
         out = above * ratio + level
         unlike = np.flatnonzero(ratio > self.ALIKE)
         part = self.sums[which].reshape(-1, len(self.LEVELS))[place[unlike]]
-        out[unlike] = np.min(self.LEVELS + part * ratio[unlike, None], axis=1)
+        out[unlike] = np.min(self.LEVELS + part * ratio[unlike, None], 1)
         return out
 
     @classmethod
@@ -497,9 +497,9 @@ def _rise(loss: Loss, y: Array, center: Array, span: Array) -> tuple[Array, Arra
                     loss.terms(0, np.abs(value), eta, target)
                     for value, eta in zip(values, (middle, *ends), strict=True)
                 ],
-                axis=0,
+                0,
             )
-            most[long_moves] = np.max(values[1:], axis=0) - values[0] + 2 * FUNCTION * rounding
+            most[long_moves] = np.max(values[1:], 0) - values[0] + 2 * FUNCTION * rounding
     return slope, most
 
 

@@ -95,7 +95,7 @@ class Norms:
         """Reach in the norm of A, where rootᵀ root = A⁻¹."""
         largest = lambda params: np.linalg.norm(root[..., params], 2, axis=(-2, -1)) ** 2
         return Reach(
-            np.stack([largest(member) for member in self.member], axis=-1),
+            np.stack([largest(member) for member in self.member], -1),
             np.asarray(largest(self.member.any(0))),
         )
 
@@ -116,7 +116,7 @@ class Norms:
             gap[..., self.member.sum(1) == 1] = np.where(clearance > 0, 0.0, np.inf)[
                 ..., self.member.sum(1) == 1
             ]
-            return np.minimum(np.sum(gap * reach.groups, axis=-1), gap.max(-1) * reach.total)
+            return np.minimum(np.sum(gap * reach.groups, -1), gap.max(-1) * reach.total)
 
     def excess(self, gradient: Vector) -> Vector:
         """Compute the part of a gradient that exceeds ‖·‖ ≤ a, group by group."""

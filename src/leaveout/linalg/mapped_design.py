@@ -180,4 +180,4 @@ class MappedDesign(SourcedDesign):
 
     def sizes_by_refit(self, roots: Float[Array, "refits params rank"]) -> RefitUnits:
         """Squares ‖rootᵀ x_n‖² of all rows for the root of each refit."""
-        return np.concatenate([part.sizes_by_refit(roots) for _, part in self.blocks()], axis=1)
+        return np.concatenate([part.sizes_by_refit(roots) for _, part in self.blocks()], 1)

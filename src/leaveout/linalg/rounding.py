@@ -33,7 +33,7 @@ FUNCTION = 64 * UNIT
 
 def condition(root: Array, scale: Array) -> Array:
     """Compute κ = ‖|R| s‖² of inverse factors `[..., rank, params]`."""
-    return np.sum(np.einsum("...ij,...j->...i", np.abs(root), scale) ** 2, axis=-1)
+    return np.sum(np.einsum("...ij,...j->...i", np.abs(root), scale) ** 2, -1)
 
 
 def factor_error(kappa: Any, rows: int, columns: int) -> Any:

@@ -210,11 +210,11 @@ def pattern(matrix: "scipy.sparse.sparray", first: Places | None = None) -> Patt
     size = matrix.shape[0]
     full = scipy.sparse.csr_array(abs(matrix) + scipy.sparse.eye_array(size, format="csr"))
     lower = scipy.sparse.coo_array(scipy.sparse.tril(full))
-    lower = lower.row.astype(np.int64), lower.col.astype(np.int64)
+    lower = lower.row.astype(int), lower.col.astype(int)
     by_row = np.lexsort(lower[::-1])
     row = lower[0][by_row]
     column = lower[1][by_row]
-    order, below = _elimination_columns(full, np.zeros(0, np.int64) if first is None else first)
+    order, below = _elimination_columns(full, np.zeros(0, int) if first is None else first)
     fronts = _supernodes(below, np.isin(order, [] if first is None else first))
     groups, order, place, length = _laid_out(fronts, order, row, column)
     return Pattern(size, row, column, order, groups, place, length)
@@ -259,11 +259,10 @@ def _elimination_columns(full: "scipy.sparse.csr_array", first: Array) -> tuple[
         post.append(step := stack.pop())
         stack.extend(children[step])
     post = post[::-1]  # children before parents
-    place = np.empty(size, np.int64)
+    place = np.empty(size, int)
     place[post] = np.arange(size)
     return eliminated[post], [
-        np.sort(place[list(struct[step])]) if struct[step] else np.zeros(0, np.int64)
-        for step in post
+        np.sort(place[list(struct[step])]) if struct[step] else np.zeros(0, int) for step in post
     ]
 
 
@@ -303,7 +302,7 @@ def _laid_out(
     workspace, and its length.
     """
     front_of = np.repeat(np.arange(len(fronts)), [k for _, k, _ in fronts])  # the front of a column
-    height = np.zeros(len(fronts), np.int64)
+    height = np.zeros(len(fronts), int)
     for index, (_, _, rows) in enumerate(fronts):
         if rows.size:
             height[front_of[rows[0]]] = max(height[front_of[rows[0]]], height[index] + 1)
@@ -320,7 +319,7 @@ def _laid_out(
     width = shape[:, 1] + np.where(height > 0, shape[:, 2], 0)
     area = (shape[:, 1] + shape[:, 2]) * width
     sorted_by = np.argsort(kind, kind="stable")
-    base = np.empty(len(fronts), np.int64)
+    base = np.empty(len(fronts), int)
     base[sorted_by] = np.cumsum(area[sorted_by]) - area[sorted_by]
     columns = np.concatenate(
         [np.arange(fronts[s][0], fronts[s][0] + fronts[s][1]) for s in sorted_by]
@@ -357,7 +356,7 @@ def _laid_out(
             )
         )
         first = last
-    place = np.empty(len(order), np.int64)
+    place = np.empty(len(order), int)
     place[order] = np.arange(len(order))
     i = np.maximum(place[row], place[column])
     j = np.minimum(place[row], place[column])
@@ -373,7 +372,7 @@ def _local(front: Front, rows: Places) -> Places:
 
 def _entries(fronts: list[Front], lengths: Array, front: Array, i: Array, j: Array) -> Entries:
     """Positions of entries in the fronts of their columns, of given lengths, row by row."""
-    line = np.empty(len(i), np.int64)
+    line = np.empty(len(i), int)
     by_front = np.argsort(front, kind="stable")
     for entries in np.split(by_front, np.flatnonzero(np.diff(front[by_front])) + 1):
         line[entries] = _local(fronts[front[entries[0]]], i[entries])

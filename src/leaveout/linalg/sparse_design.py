@@ -6,8 +6,8 @@ user's own loss, or a τ that all rows share) see the same object: `@` sums over
 only some rows at a time are written out.
 """
 
-import functools
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -47,17 +47,17 @@ class SparseDesign(SingleOutput, Module):
             indptr = indptr.copy()
         return cls(data, indices, indptr, (n, p + ones), int(np.diff(indptr).max(initial=0)))
 
-    @functools.cached_property
+    @cached_property
     def csr(self) -> Any:
         """Rows as SciPy's compressed array."""
         return scipy.sparse.csr_array((self.data, self.indices, self.indptr), self.shape)
 
-    @functools.cached_property
+    @cached_property
     def _csc(self) -> Any:
         """Transpose of the rows, without a copy."""
         return self.csr.T
 
-    @functools.cached_property
+    @cached_property
     def counts(self) -> Int[np.ndarray, " units"]:
         """Number of entries in each row."""
         return np.diff(self.indptr)
@@ -173,7 +173,7 @@ class SparseDesign(SingleOutput, Module):
             return self.csr[units] @ root.T
         return (self.csr[units.ravel()] @ root.T).reshape(*units.shape, -1)
 
-    @functools.cached_property
+    @cached_property
     def _full(self) -> bool:
         """Whether so many entries are stored that dense blocks of rows multiply faster."""
         faster = 16  # speed of products in dense blocks, relative to one over stored entries

@@ -7,9 +7,9 @@ them. The programs are few, are compiled for few shapes, and pass over the data 
 time.
 """
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, cached_property, partial
 from typing import Any, cast
 
 import numpy as np
@@ -141,7 +141,7 @@ class LinearBatch:
             return self._only_weights
         return self.model.weigh(weights_of(self.rows, self.num_units, lanes))
 
-    @functools.cached_property
+    @cached_property
     def _only_weights(self) -> tuple[np.ndarray, np.ndarray]:
         return self.model.weigh(weights_of(self.rows, self.num_units))
 
@@ -163,7 +163,7 @@ class LinearBatch:
         if self.second is None:
             return self.model.penalty_terms(theta)
         pushed = np.einsum("kp,kpq->kq", theta, self.second[lanes])
-        return 0.5 * np.sum(pushed * theta, axis=1), pushed
+        return 0.5 * np.sum(pushed * theta, 1), pushed
 
     def look(self, theta: Points, lanes: Lanes) -> tuple[PerLane, Points]:
         """Evaluate F and its gradients."""
@@ -189,7 +189,7 @@ class LinearBatch:
         second = self.model.bending(theta) if self.second is None else self.second[lanes]
         return rows.gram(omega, curvature) + kappa[:, None, None] * second
 
-    @functools.cached_property
+    @cached_property
     def rough(self) -> Any:
         """Rows on a device in float32, for fast products; None for all other rows.
 
@@ -216,7 +216,7 @@ class LinearBatch:
         if norms is None:
             multiply_norms = lambda v: 0.0
         else:
-            multiply_norms = functools.partial(np.einsum, "rpq,rq->rp", norms.hessian(theta))
+            multiply_norms = partial(np.einsum, "rpq,rq->rp", norms.hessian(theta))
 
         def multiply(vector):
             along = apply_curvature(curvature, self.model.design.predictors(vector))
@@ -274,12 +274,12 @@ class DerivedBatch:
         """Held-out losses, and the sum of their absolute changes along each of the given moves."""
         return self._map_lanes(_around, lanes, theta, moves, held=True)
 
-    @functools.cached_property
+    @cached_property
     def _resident_rows(self) -> RefitRows:
         """The batch, sent once to the device where the data are."""
         return resident((self.objective, self.rows))[1]
 
-    @functools.cached_property
+    @cached_property
     def _costs(self) -> tuple[int, int, float]:
         """Refits that share a pass over all units, and over their own units only.
 
@@ -364,7 +364,7 @@ class HostBatch(DerivedBatch):
     after another.
     """
 
-    @functools.cached_property
+    @cached_property
     def arrays(self) -> AbstractByArrays:
         return cast(Any, self.objective.costs.arrays)()
 
@@ -451,9 +451,9 @@ def function(
         all_weights = np.asarray(weights, float)
     batch = functions(objective, like, whole(all_weights[None]))
     if isinstance(batch, LinearBatch) and batch.model.quadratic:
-        hessian = functools.cache(functools.partial(constant, batch.model, all_weights))
+        hessian = cache(partial(constant, batch.model, all_weights))
         if weights is None:
-            batch.constant = functools.partial(_hessian, objective)
+            batch.constant = partial(_hessian, objective)
         else:
             batch.constant = hessian
     return Function(batch, like)
@@ -495,7 +495,7 @@ def _map_refits(
 
     A single refit skips the batch axis, with which some products are slower.
     """
-    refit_program = functools.partial(program, objective, like)
+    refit_program = partial(program, objective, like)
     size = len(args[0])
 
     @jax.jit  # traced once for its shapes and the loop

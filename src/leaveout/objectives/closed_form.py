@@ -204,7 +204,7 @@ class AbstractClosedForm(AbstractObjective):
     @staticmethod
     def _with_held(weights: Weights, index: Entries, held: Scored) -> Weights:
         """Weights with the held units at one."""
-        extended = np.concatenate([weights, np.ones((len(weights), 1))], axis=1)
+        extended = np.concatenate([weights, np.ones((len(weights), 1))], 1)
         refit, place = np.nonzero(held)
         extended[refit, index[refit, place]] = np.maximum(extended[refit, index[refit, place]], 1.0)
         return extended[:, :-1]
@@ -441,9 +441,9 @@ class AbstractSolved(AbstractClosedForm):
     def look(self, theta: Points, weights: Weights, state: State = None) -> ValueAndGradient:
         weights = np.broadcast_to(weights, (len(theta), self.num_units))
         touched = weights != 1
-        order = np.argsort(~touched, axis=1, kind="stable")[:, : touched.sum(1).max(initial=0)]
+        order = np.argsort(~touched, 1, kind="stable")[:, : touched.sum(1).max(initial=0)]
         displacement = theta - self.solve(order, np.take_along_axis(weights, order, 1))
-        return 0.5 * np.sum(displacement**2, axis=1), displacement, None
+        return 0.5 * np.sum(displacement**2, 1), displacement, None
 
     def hessians(self, theta: Points, weights: Weights, state: State = None) -> Matrices:
         return np.broadcast_to(np.eye(theta.shape[1]), (len(theta), theta.shape[1], theta.shape[1]))
@@ -553,7 +553,7 @@ class ClosedFormBatch:
         self, theta: Points, moves: Float[np.ndarray, "lanes moves params"], lanes: Lanes
     ) -> tuple[HeldOutLosses, Float[np.ndarray, "lanes moves"]]:
         """Held-out losses, and the sum of their absolute changes along each of the given moves."""
-        places = np.concatenate([theta[:, None], theta[:, None] + moves], axis=1)
+        places = np.concatenate([theta[:, None], theta[:, None] + moves], 1)
         flat = self.losses(places.reshape(-1, theta.shape[1]), np.repeat(lanes, places.shape[1]))
         losses = flat.reshape(*places.shape[:2], -1)
         changes = np.abs(losses[:, 1:] - losses[:, :1]).sum(2)

@@ -70,7 +70,7 @@ class Runs:
 
         def scores(places: Points) -> Array:
             losses, joint = self._scores(places)
-            return np.concatenate([losses, joint[..., None]], axis=2)
+            return np.concatenate([losses, joint[..., None]], 2)
 
         for pair in _differences(scores, directions, self.objective.difference):
             first, second = ((part[:, :-1], part[:, -1]) for part in pair)

@@ -83,7 +83,7 @@ def as_stored(value: Any) -> np.ndarray:
     """Copy an array as float64 to memory that begins at a cache line, which is how objectives store
     their data.
     """
-    return aligned_copy(np.asarray(value, np.float64))
+    return aligned_copy(np.asarray(value, float))
 
 
 def leaves_of(theta: PyTree) -> list[Any]:
@@ -1124,7 +1124,7 @@ def _checked_data(leaf: Any) -> Arrays:
     resident = on_device("Separable", "data", leaf)
     if resident is not None and is_finite(resident):
         return resident
-    array = np.asarray(numbers("Separable", "data", leaf), np.float64)
+    array = np.asarray(numbers("Separable", "data", leaf), float)
     if not np.isfinite(array).all():
         raise ValueError(
             f"data hold {np.sum(~np.isfinite(array))} values that are NaN or infinite; drop or impute them."

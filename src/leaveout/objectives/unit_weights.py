@@ -83,7 +83,7 @@ def unit_weights(objective: AbstractObjective, are_cases: bool = False) -> UnitW
     if weight is None:
         ones = np.ones(objective.num_units)
         return UnitWeights(ones, are_cases, ones)
-    values = np.asarray(weight, np.float64)
+    values = np.asarray(weight, float)
     trials = getattr(objective, "trials", None)
     of_model = values
     if trials is not None:
@@ -104,7 +104,7 @@ def plan_reader(caller: str, objective: AbstractObjective) -> PlanReader:
         getattr(objective, "drop", "row" if linear else "unit"),
         unit_weights(objective, are_cases=True).values,
         linear,
-        np.asarray(getattr(objective, "lengths", ()), np.int64),
+        np.asarray(getattr(objective, "lengths", ()), int),
         kind_of(objective),
         getattr(labels, "table", None),
     )

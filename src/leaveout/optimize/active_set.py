@@ -366,7 +366,7 @@ def _independent(problem: WeightedProblem, theta: Array) -> tuple[Vector, bool]:
     for _ in range(len(theta)):
         place, sign = _active(kinked, theta)
         columns = _scale_columns(kinked, place, np.sqrt(point.curvature), point.ridge)
-        length = np.sqrt(np.sum(columns**2, axis=0))
+        length = np.sqrt(np.sum(columns**2, 0))
         if not len(place) or not length.all():
             break
         # as long as it is wide; the rows may be many
@@ -379,7 +379,7 @@ def _independent(problem: WeightedProblem, theta: Array) -> tuple[Vector, bool]:
         slope = point.a[place]
         if not null.size or not np.any(null[slope > 0]):
             break
-        along = null[:, np.argmax(np.abs(null[slope > 0]).max(axis=0))]
+        along = null[:, np.argmax(np.abs(null[slope > 0]).max(0))]
         if (slope * sign) @ along > 0:
             along = -along
         towards = (slope > 0) & (active_theta * along < 0)
@@ -551,7 +551,7 @@ def _by_products(
     out = np.empty(len(a))
     free_gram = gram[np.ix_(free, free)]
     along = Curvature.of(free_gram).solve(
-        np.concatenate([gram[np.ix_(free, ~free)], right[free, None]], axis=1)
+        np.concatenate([gram[np.ix_(free, ~free)], right[free, None]], 1)
     )
     reduced_gram = gram[np.ix_(~free, ~free)] - gram[np.ix_(~free, free)] @ along[:, :-1]
     if not np.all(np.diag(reduced_gram) >= CANCELLED_PRODUCT * np.diag(gram)[~free]):

@@ -19,8 +19,8 @@ target stays where it was if it is no better there. The loss reported for a targ
 the penalties reported for it, never one interpolated between them.
 """
 
-import functools
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -99,7 +99,7 @@ class BandedRows:
                 x = basis * size
             parts.append(x)
             band += [b] * x.shape[1]
-        self.x = np.concatenate(parts, axis=1)
+        self.x = np.concatenate(parts, 1)
         self.band = np.array(band, int)
         if self.x.shape[1] <= n:
             self.gram = self.x.T @ self.x
@@ -143,7 +143,7 @@ class BandedFactor:
             )
             self.inverse.append(Curvature.of(fold_matrix, 0.0).solve(np.eye(len(h))))
 
-    @functools.cached_property
+    @cached_property
     def directions(self) -> list[Float[Array, "out params"]]:
         """Compute S⁻¹W of each fold."""
         return [
@@ -268,7 +268,7 @@ class Search:
                 )
                 bar.advance()
         self.factors += len(levels)
-        self.rho = levels[np.argmin(losses, axis=0)]
+        self.rho = levels[np.argmin(losses, 0)]
         self.damping = np.full(self.count, DAMPING[0])
         shape = self.count, self.rows.bands
         targets = len(self.everyone)
@@ -406,7 +406,7 @@ class PerTarget(PrintedResult):
     how: str
     tried: Float[Array, "candidates targets"] | None = None
 
-    @functools.cached_property
+    @cached_property
     def mean(self) -> TargetValues:
         """Mean held-out loss a unit of each target, weighted by the units' weights."""
         sample_weight = self.model.sample_weight
@@ -433,7 +433,7 @@ class PerTarget(PrintedResult):
         bands = {f"alpha {name}": self.alpha[:, b] for b, name in enumerate(self.model.bands)}
         return pd.DataFrame(columns | bands, index=pd.Index(self.model.targets, name="target"))
 
-    @functools.cached_property
+    @cached_property
     def parameters(self) -> dict[str, Float[Array, "targets ..."]]:
         """Coefficients `coef`, `[targets, features]`, and `intercept` of the fits to all units, by
         name.

@@ -79,8 +79,7 @@ def far_out(objective: AbstractObjective) -> str:
     # spread of a column, relative to its mean, that float64 hardly tells from an intercept
     constant_column_spread = 3e-6
     columns = np.flatnonzero(
-        (np.ptp(x, axis=0) > 0)
-        & (np.std(x, axis=0) < constant_column_spread * np.abs(np.mean(x, axis=0)))
+        (np.ptp(x, 0) > 0) & (np.std(x, 0) < constant_column_spread * np.abs(np.mean(x, 0)))
     )
     if not columns.size:
         return ""

@@ -324,7 +324,7 @@ def scaling(objective: AbstractObjective, F: Function, theta: Vector) -> Scaling
     diagonal_probes = 32  # number of products for an estimate of the diagonal
     signs = np.random.default_rng(0).choice([-1.0, 1.0], (diagonal_probes, len(penalty_curvature)))
     for probes in (signs[:1], signs):  # the first product decides whether all are needed
-        estimate = np.mean(probes * products(F, theta, probes), axis=0)
+        estimate = np.mean(probes * products(F, theta, probes), 0)
         least = 1e-3 * max(float(np.median(np.abs(estimate))), 1e-300)
         if (penalty_curvature > least).all():
             break
@@ -432,5 +432,5 @@ def _newton(objective: AbstractObjective, F: Function, theta: Vector) -> Minimis
 def whitened_null_space(objective: AbstractObjective, theta: PyTree, scaling: Scaling) -> Flat:
     """Return the flat directions of the model, scaled to the size of the curvature."""
     return np.sqrt(np.mean(scaling.scale**-2.0)) * np.asarray(
-        objective.parameters.symmetries(theta), np.float64
+        objective.parameters.symmetries(theta), float
     )

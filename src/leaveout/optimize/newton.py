@@ -509,7 +509,7 @@ def scaled_flat(flat: Flat, hessian: AnyMatrices) -> Float[Array, "*some flat pa
     measurement do not matter.
     """
     curvature = np.einsum("...pp->...p", hessian)
-    lengths = np.sum(flat**2, axis=1)
+    lengths = np.sum(flat**2, 1)
     mean_curvature = curvature @ (flat**2).T / lengths
     return (
         flat
@@ -517,7 +517,7 @@ def scaled_flat(flat: Flat, hessian: AnyMatrices) -> Float[Array, "*some flat pa
             np.where(
                 mean_curvature > 0,
                 mean_curvature,
-                np.mean(np.abs(curvature), axis=-1, keepdims=True),
+                np.mean(np.abs(curvature), -1, keepdims=True),
             )
             / lengths
         )[..., None]

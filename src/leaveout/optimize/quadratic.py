@@ -58,9 +58,7 @@ class LocalQuadratic(Module):
     @property
     def vector(self) -> Vector:
         """θ̂ as one vector."""
-        return np.concatenate(
-            [np.ravel(np.asarray(leaf, np.float64)) for leaf in leaves_of(self.theta)]
-        )
+        return np.concatenate([np.ravel(np.asarray(leaf, float)) for leaf in leaves_of(self.theta)])
 
     def at(self, u: Vectors) -> Vectors:
         """Raveled θ at whitened displacements u."""

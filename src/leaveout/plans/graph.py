@@ -70,7 +70,7 @@ def _of_pairs(
             )
         pairs = numbers
     if pairs.size == 0:
-        pairs = np.zeros((0, 2), np.int64)
+        pairs = np.zeros((0, 2), int)
     if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
         square = pairs.ndim == 2 and pairs.shape[0] == pairs.shape[1]
         raise TypeError(
@@ -78,7 +78,7 @@ def _of_pairs(
             f"{type(edges).__name__} of shape {list(pairs.shape)}, {pairs.dtype}."
             f"{' An adjacency matrix goes in as scipy.sparse.csr_array(edges).' if square else ''}"
         )
-    return pairs.astype(np.int64), labels
+    return pairs.astype(int), labels
 
 
 def _of_networkx(caller: str, graph: Any) -> "tuple[Edges, int, pd.Index]":
@@ -87,7 +87,7 @@ def _of_networkx(caller: str, graph: Any) -> "tuple[Edges, int, pd.Index]":
         range(len(nodes))
     )
     number = {v: int(v) if is_numbered else position for position, v in enumerate(nodes)}
-    pairs = np.array([(number[s], number[t]) for s, t in graph.edges()], np.int64).reshape(-1, 2)
+    pairs = np.array([(number[s], number[t]) for s, t in graph.edges()], int).reshape(-1, 2)
     if graph.is_directed():
         arcs = set(map(tuple, pairs.tolist()))
         oneway = next((pair for pair in arcs if pair[::-1] not in arcs), None)
@@ -125,7 +125,7 @@ def _of_sparse(caller: str, matrix: Any) -> tuple[Edges, int]:
             "make the adjacency A symmetric, as by A.maximum(A.T)."
         )
     upper = scipy.sparse.coo_array(scipy.sparse.triu(linked))
-    return np.stack([upper.row, upper.col], 1).astype(np.int64), matrix.shape[0]
+    return np.stack([upper.row, upper.col], 1).astype(int), matrix.shape[0]
 
 
 def _check(caller: str, pairs: Edges, count: int) -> None:
@@ -176,7 +176,7 @@ def blocks(edges: Edges, num_sites: int, count: int) -> Int[np.ndarray, " sites"
     """Label `count` blocks of neighbouring sites of nearly one size, by repeated bisection of the
     graph.
     """
-    label = np.zeros(num_sites, np.int64)
+    label = np.zeros(num_sites, int)
     graph = adjacency(edges, num_sites)
 
     def cut(sites: Int[np.ndarray, " piece"], parts: int, first: int) -> None:

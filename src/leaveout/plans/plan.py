@@ -332,7 +332,7 @@ class Plan(PrintedResult):
 
     def __post_init__(self) -> None:
         entries = {
-            "weight": np.asarray(numbers("Plan", "weight", self.weight), np.float64),
+            "weight": np.asarray(numbers("Plan", "weight", self.weight), float),
             "indptr": whole("Plan", "indptr", self.indptr),
             "index": whole("Plan", "index", self.index),
             "held": flags("Plan", "held", self.held),
@@ -802,7 +802,7 @@ def _few_sizes(widths: IntArray) -> IntArray:
     """
     if widths.max(initial=0) <= 4:
         return np.maximum(widths, 1)
-    power = 2 ** np.ceil(np.log2(np.maximum(widths, 1))).astype(np.int64)
+    power = 2 ** np.ceil(np.log2(np.maximum(widths, 1))).astype(int)
     return np.where((widths > 2) & (widths <= 3 * power // 4), 3 * power // 4, power)
 
 
@@ -1014,7 +1014,7 @@ def leave_one_out(num_units: int | None = None, *, cases: bool | ArrayLike = Fal
     n = count("leave_one_out: num_units", num_units, 2)
     numbers_of_cases = np.ones(n)
     if cases is not False:
-        numbers_of_cases = np.asarray(numbers("leave_one_out", "cases", cases), np.float64)
+        numbers_of_cases = np.asarray(numbers("leave_one_out", "cases", cases), float)
     if numbers_of_cases.shape != (n,) or np.any(numbers_of_cases % 1):
         raise ValueError(
             f"leave_one_out: cases must be whole numbers, as sample_weight, one for each of {n} units."
@@ -1330,9 +1330,9 @@ def _number_steps(
     n = count(f"{caller}: num_units", num_units, 2)
     labels, groups, times = match_labels(caller, groups=groups, times=times)
     if groups is None:
-        series = np.zeros(n, np.int64)
+        series = np.zeros(n, int)
     else:
-        series = codes(caller, "groups", groups)[0].astype(np.int64)
+        series = codes(caller, "groups", groups)[0].astype(int)
     clock = np.arange(n) if times is None else codes(caller, "times", times)[0]
     if not len(series) == len(clock) == n:
         raise ValueError(
@@ -1601,7 +1601,7 @@ def groups(labels: ArrayLike, k: int | None = None, *, rng: Rng = 0, num_repeats
         sizes = np.bincount(code)
 
         def draw(random: np.random.Generator) -> list[IntArray]:
-            fold = np.zeros(len(levels), np.int64)
+            fold = np.zeros(len(levels), int)
             filled = np.zeros(k)
             for group in np.lexsort((random.random(len(levels)), -np.frexp(sizes)[1])):
                 fold[group] = np.argmin(filled)
@@ -1610,9 +1610,7 @@ def groups(labels: ArrayLike, k: int | None = None, *, rng: Rng = 0, num_repeats
 
         folds = _repeated("groups", draw, rng, num_repeats)
     names = levels if k is None else None
-    return _plan(
-        folds, len(code), clusters=code.astype(np.int64), names=index_of(labels), labels=names
-    )
+    return _plan(folds, len(code), clusters=code.astype(int), names=index_of(labels), labels=names)
 
 
 @scheme()
@@ -1805,7 +1803,7 @@ def nearest_neighbour_matched(
     caller = "nearest_neighbour_matched"
     new_points = match_columns(caller, "new_points", new_points, "points", points)
     data_places, new_places = (
-        np.asarray(numbers(caller, name, coordinates), np.float64)
+        np.asarray(numbers(caller, name, coordinates), float)
         for name, coordinates in (("points", points), ("new_points", new_points))
     )
     if data_places.ndim != 2 or new_places.ndim != 2 or data_places.shape[1] != new_places.shape[1]:
@@ -1859,7 +1857,7 @@ def nearest_neighbour_matched(
                 label = cluster
                 best = W
     note = f"W = {best:.3g} between the nearest-neighbour distances of folds and of new places ({note})"
-    kind: NamedValues = {} if label is None else {"serial": True, "blocks": label.astype(np.int64)}
+    kind: NamedValues = {} if label is None else {"serial": True, "blocks": label.astype(int)}
     return _plan(_members(fold, k), n, names=index_of(points), note=note, **kind)
 
 
@@ -1887,12 +1885,12 @@ def _merge(points: FloatArray, cluster: IntArray, k: int) -> IntArray:
     different folds.
     """
     sizes = np.bincount(cluster)
-    centre = np.stack([np.bincount(cluster, x) / sizes for x in points.T], axis=1)
+    centre = np.stack([np.bincount(cluster, x) / sizes for x in points.T], 1)
     centre -= centre.mean(0)
     along = np.argsort(centre @ np.linalg.svd(centre, full_matrices=False)[2][0])
     large = along[sizes[along] >= len(points) / k]
     small = along[sizes[along] < len(points) / k]
-    fold = np.zeros(len(sizes), np.int64)
+    fold = np.zeros(len(sizes), int)
     fold[large] = np.arange(len(large))
     fold[small] = len(large) + np.arange(len(small)) % max(k - len(large), 1)
     return fold[cluster]
@@ -2049,7 +2047,7 @@ def from_splits(
         labels, levels = codes("from_splits", "groups", column.values)
         if len(levels) < 2:
             raise ValueError("from_splits: at least two groups are needed; all labels are equal.")
-        facts |= _settled("clusters", replace(column, values=labels.astype(np.int64)), names)
+        facts |= _settled("clusters", replace(column, values=labels.astype(int)), names)
     if times is not None:
         facts |= {"serial": True} | _settled(
             "times", UnitColumn.read("from_splits", "times", times, n), names

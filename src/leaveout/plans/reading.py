@@ -184,7 +184,7 @@ class PlanReader:
         """The number of the series of each unit, of which there is one if the model has no more."""
         if self.lengths.sum() == self.num_units:
             return np.repeat(np.arange(len(self.lengths)), self.lengths)
-        return np.zeros(self.num_units, np.int64)
+        return np.zeros(self.num_units, int)
 
     def _by_units(self, plan: Plan) -> Plan:
         """Convert a plan of rows to one of units that are several rows.

@@ -321,14 +321,12 @@ def read(
         raise ValueError(
             f"survey.read: no column begins with {prefix!r}; there are {', '.join(map(str, table.columns[:8]))}."
         )
-    replicate_weights = np.asarray(
-        numbers("survey.read", "replicate weights", table[names]), np.float64
-    )
+    replicate_weights = np.asarray(numbers("survey.read", "replicate weights", table[names]), float)
     if weight is None:
         base = np.ones(len(replicate_weights))
     else:
         column = named_column(table, weight, "survey.read")
-        base = np.asarray(numbers("survey.read", "weight", column), np.float64)
+        base = np.asarray(numbers("survey.read", "weight", column), float)
     if not (
         np.isfinite(replicate_weights).all()
         and np.isfinite(base).all()
@@ -338,7 +336,7 @@ def read(
         raise ValueError(
             "survey.read: weights must be finite and not negative; drop the rows where they are not."
         )
-    if (zero := (base == 0) & replicate_weights.any(axis=1)).any():
+    if (zero := (base == 0) & replicate_weights.any(1)).any():
         raise ValueError(
             f"survey.read: row {np.flatnonzero(zero)[0]} has weight zero and replicate weights that are not, which no factor "
             "on zero is; drop it, or give it a small weight."
@@ -463,7 +461,7 @@ def _hadamard(order: int) -> IntArray | None:
     ways; None if none does.
     """
     if order == 1:
-        return np.ones((1, 1), np.int64)
+        return np.ones((1, 1), int)
     if order != 2 and order % 4:
         return None
     half = _hadamard(order // 2)

@@ -17,8 +17,8 @@ takes the place of a radius.
 """
 
 import abc
-import functools
 from collections.abc import Callable
+from functools import cache, cached_property
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -149,7 +149,7 @@ class OwnHessians(RefitMetric):
         share = curvature.solve(self.hessian[lanes]) - np.eye(len(root))
         self.change[lanes] = np.linalg.norm(share, axis=(1, 2))
         self.hessian[lanes] = hessian
-        is_first = ~u.any(axis=1) & ~curvature.definite
+        is_first = ~u.any(1) & ~curvature.definite
         return np.where(is_first[:, None], gradient, curvature.step(gradient))
 
 
@@ -202,7 +202,7 @@ class Products(RefitMetric):
         return step
 
 
-@functools.cache
+@cache
 def sketched(rank: int) -> Callable[[Fit], NystromPreconditioner]:
     """Return the function that sketches the curvature of a fit, once."""
     return cached_on(
@@ -367,7 +367,7 @@ class LinearFitCache:
     norms: Norms | None  # norms of groups, at w = 1
     reach: Reach | None  # reach of these norms
 
-    @functools.cached_property
+    @cached_property
     def slope_rounding(self) -> Float[Array, "units 2"]:
         """Rounding errors of slopes for a curvature of one, times k.
 
@@ -378,9 +378,9 @@ class LinearFitCache:
         growth = (
             2 * (self.rounding.predictor(self.length, 0.0, 1.0) - base) + 8 * UNIT * self.length
         )
-        return np.stack([constant, growth], axis=1) * self.length[:, None]
+        return np.stack([constant, growth], 1) * self.length[:, None]
 
-    @functools.cached_property
+    @cached_property
     def slope_rounding_sums(self) -> Float[Array, " 2"]:
         """Sums of these with the curvatures at θ̂."""
         return self.weight @ (
@@ -449,40 +449,40 @@ class LinearFitCache:
             return 0.0
         return self.rounding.predictor(self.length, np.abs(eta), move[:, None])
 
-    @functools.cached_property
+    @cached_property
     def is_plain(self) -> bool:
         """Whether the loss has an M, and no terms of its ℓ″ cancel."""
         loss = self.model.loss
         has_bound = loss.self_concordance is not None and self.roots is None
         return has_bound and loss.terms(2, self.curvature, self.eta, self.model.y) is self.curvature
 
-    @functools.cached_property
+    @cached_property
     def third(self) -> PerUnit:
         """ℓ‴, for one output."""
         return self.model.loss.derivatives(self.eta, self.model.y, (3,))[0]
 
-    @functools.cached_property
+    @cached_property
     def mass(self) -> PerUnit:
         """ω ℓ″, for one output."""
         return self.weight * self.curvature
 
-    @functools.cached_property
+    @cached_property
     def inverse_mass(self) -> PerUnit:
         """1 / ω ℓ″, zero where ω is."""
         with np.errstate(divide="ignore"):
             return np.where(self.weight > 0, 1 / self.mass, 0.0)
 
-    @functools.cached_property
+    @cached_property
     def extent(self) -> PerUnit:
         """ω ℓ″ ‖z‖², for one output."""
         return self.mass * self.length**2
 
-    @functools.cached_property
+    @cached_property
     def spread(self) -> float:
         """√Σ ω ℓ″ ‖z‖²."""
         return float(np.sqrt(self.extent.sum()))
 
-    @functools.cached_property
+    @cached_property
     def blurs(self) -> tuple[float, float]:
         """√Σ ω ℓ″ b² of the predictors' rounding errors b at θ̂, and for each length of a move."""
         blur = self.rounding.predictor
@@ -490,18 +490,18 @@ class LinearFitCache:
         constant, growth = (float(np.sqrt(self.mass @ part**2)) for part in rounded)
         return constant, growth
 
-    @functools.cached_property
+    @cached_property
     def flatness(self) -> PerUnit:
         """1 / ω ℓ″, for one output: Σ (x_nᵀδ)² / flatness_n ≤ ‖δ‖²_H (1 + δ)."""
         with np.errstate(divide="ignore"):
             return (1 + 2 * self.rounding.off) / self.mass
 
-    @functools.cached_property
+    @cached_property
     def common(self) -> UnitRows:
         """Products z_i · leftover."""
         return self.model.design.predictors((self.leftover @ self.root)[None])[0]
 
-    @functools.cached_property
+    @cached_property
     def inverse(self) -> Matrix:
         """H⁻¹ without common shifts, for several outputs."""
         return cast(MultiOutputDesign, self.model.design).inverse(self.root)
@@ -532,12 +532,12 @@ class LinearFitCache:
         """
         return self.is_small and isinstance(self.model.design, DenseDesign)
 
-    @functools.cached_property
+    @cached_property
     def rows(self) -> UnitRows:
         """All rows, whitened."""
         return self.model.design.whiten(np.arange(len(self.eta)), self.root)
 
-    @functools.cached_property
+    @cached_property
     def curvature_rate(self) -> float:
         """M max k, infinite if there is no M.
 
@@ -548,7 +548,7 @@ class LinearFitCache:
             return np.inf
         return float(np.max(np.asarray(concordance) * self.norm))
 
-    @functools.cached_property
+    @cached_property
     def single(
         self,
     ) -> tuple[DenseDesign | SparseDesign | MultiOutputDesign, Float[Array, "rank params"] | None]:
@@ -597,7 +597,7 @@ class LinearFitCache:
 
     # corrections of single rows of one output, which may be in float32 if bounds count that
 
-    @functools.cached_property
+    @cached_property
     def product_rounding(self) -> float:
         """Bound the rounding errors of products for corrections, relative to lengths; zero if these
         are in float64.
@@ -716,7 +716,7 @@ def linear_cache(fit: Fit) -> LinearFitCache:
     flat = null.T @ null if len(null) else 0.0
     norms = None if model.norms is None else model.norms.times(float(kappa))
     reach = None if norms is None else norms.reach(root)
-    scale = np.sqrt(np.sum(np.asarray(fit.quadratic.factor) ** 2, axis=1))
+    scale = np.sqrt(np.sum(np.asarray(fit.quadratic.factor) ** 2, 1))
     moves = root
     if several and norms is None and model.design.shifts_apart(model.bending(theta[None])[0]):
         # no refit moves along the others, of which the penalty alone may know
@@ -947,7 +947,7 @@ def curvature_error(model: Any, curvature: Array, eta: Array, blur: Array) -> An
         with np.errstate(divide="ignore", invalid="ignore"):
             rounding = FUNCTION * model.loss.terms(2, curvature, eta, model.y) / curvature
         error = 2 * np.asarray(concordance) * blur + np.where(curvature > 0, rounding, FUNCTION)
-    error = np.max(error, axis=-1, initial=0.0)
+    error = np.max(error, -1, initial=0.0)
     return np.where(error < KNOWN_MOVE, error, np.inf)
 
 

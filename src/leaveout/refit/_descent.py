@@ -243,7 +243,7 @@ class Descent:
 
         By the Hessian if it is sketched.
         """
-        squares = np.sum(step * (gradient if self.metric.sketched else step), axis=1)
+        squares = np.sum(step * (gradient if self.metric.sketched else step), 1)
         return np.sqrt(np.maximum(squares, 0.0))
 
     def evaluate(
@@ -285,9 +285,7 @@ class Descent:
             share = np.minimum(1.0, 2 / np.sqrt(count))[:, None]
             directions.append(distance * share * self._steepest(slopes))
         moves = [sign * direction for direction in directions for sign in (1.0, -1.0)]
-        losses, changes = self.F.around(
-            theta, fit.quadratic.unwhiten(np.stack(moves, axis=1)), lanes
-        )
+        losses, changes = self.F.around(theta, fit.quadratic.unwhiten(np.stack(moves, 1)), lanes)
         error = np.where(np.isnan(changes).any(1), np.inf, changes.max(1))
         error = np.where(is_finite | ~held.any(1), error, np.inf)
         error += unsure + LOSS_ROUNDING * np.abs(losses).reshape(len(lanes), -1).sum(1)
@@ -298,7 +296,7 @@ class Descent:
         towards = slopes
         if self.metric.sketched:
             towards = cast(Products, self.metric).inverse.about(slopes)
-        squares = np.sum(slopes * towards, axis=1, keepdims=True)
+        squares = np.sum(slopes * towards, 1, keepdims=True)
         return towards / np.sqrt(np.maximum(squares, 1e-300))
 
     def curvature_distance(
@@ -339,7 +337,7 @@ class Descent:
             values, vectors = np.linalg.eigh(matrices)
             deviations = np.abs(1 - values)
             rows = np.arange(len(places))
-            farthest = np.argmax(deviations, axis=1)
+            farthest = np.argmax(deviations, 1)
             deviation = deviations[rows, farthest]
             ritz_error = following * np.abs(vectors[rows, -1, farthest])
             is_first = np.isinf(largest[places])
@@ -508,8 +506,8 @@ class WeightMoves(NamedTuple):
             is_valid = np.isfinite(length) & (length > 0)
             move = np.where(is_valid, displacement / length, 0.0)[:, None]
             change = np.where(is_valid, change / length, 0.0)[:, None]
-        moves = np.concatenate([move, self.moves[:, : DEPTH - 1]], axis=1)
-        changes = np.concatenate([change, self.changes[:, : DEPTH - 1]], axis=1)
+        moves = np.concatenate([move, self.moves[:, : DEPTH - 1]], 1)
+        changes = np.concatenate([change, self.changes[:, : DEPTH - 1]], 1)
         # least eigenvalue of the correlations of the changes that is used
         gram = np.linalg.pinv(changes @ changes.swapaxes(1, 2), 1e-13, hermitian=True)
         correction = (moves - changes).swapaxes(1, 2) @ (gram @ (changes @ plain[:, :, None]))

@@ -207,7 +207,7 @@ def first_look(
     determined = kept_share > 0
     step = np.where(determined[:, None], -metric.solve(gradient, everyone), 0.0)
     noise = anchor.noise * growth / np.sqrt(np.where(determined, kept_share, 1.0))
-    slope = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise
+    slope = np.sqrt(np.maximum(-np.sum(gradient * step, 1), 0.0)) + noise
     balls = anchor.table.ball(slope, kept_share, growth)
     after = np.where(
         determined, balls.after + noise + metric.residual(gradient, step, everyone), np.inf
@@ -427,7 +427,7 @@ def _step(state: CertifiedBatch, lanes: Lanes, last: bool) -> Candidates:
     step = -state.metric.solve(gradient, lanes)
     # at most, in the norm of A⁻¹
     noise = noise / root
-    slope = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise
+    slope = np.sqrt(np.maximum(-np.sum(gradient * step, 1), 0.0)) + noise
     shrinks = slope <= STALL_RATIO * part.slope
     may_take_gaps = (slope <= state.target * np.maximum(state.first[lanes], 1e-300)) | (
         slope <= 2 * noise
@@ -573,10 +573,10 @@ def _contraction(state: CertifiedBatch, lanes: Lanes) -> PerLane:
             push = np.einsum("rp,rpq->rq", v @ anchor.root, penalty_change)
             image = image + push @ anchor.root.T
         if before is not None:  # v = A⁻¹ before: vᵀAv is known
-            norm = np.maximum(np.sum(v * before, axis=1), 1e-300)
-            largest = np.maximum(largest, np.abs(np.sum(v * image, axis=1)) / norm)
+            norm = np.maximum(np.sum(v * before, 1), 1e-300)
+            largest = np.maximum(largest, np.abs(np.sum(v * image, 1)) / norm)
         v = state.metric.solve(image, lanes)
-        size = np.sqrt(np.maximum(np.sum(v * image, axis=1), 1e-300))[:, None]
+        size = np.sqrt(np.maximum(np.sum(v * image, 1), 1e-300))[:, None]
         before = image / size
         v = v / size
     return largest
@@ -821,7 +821,7 @@ def across_metrics(fit: Fit, root: Float[Array, "lanes params rank"]) -> PerLane
     ‖LᵀR‖, and the rounding of H.
     """
     factor = np.asarray(fit.quadratic.factor)
-    scale = np.sqrt(np.sum(factor**2, axis=1))
+    scale = np.sqrt(np.sum(factor**2, 1))
     (n, p) = linear_cache(fit).model.design.shape
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a refit that diverges
         whitened_root = factor.T @ root
@@ -948,14 +948,14 @@ def _gradient(state: CertifiedBatch, way: Way) -> tuple[Points, Array, PerLane]:
     length = np.linalg.norm(way.u, axis=1)
     noise = anchor.rounding.gradient(sums, length) + anchor.noise + anchor.rounding.off * length
     # an estimate counts rounding at its usual size: signs are random, in sums and among their terms
-    scale = np.sqrt(np.sum(np.asarray(state.fit.quadratic.factor) ** 2, axis=1))
+    scale = np.sqrt(np.sum(np.asarray(state.fit.quadratic.factor) ** 2, 1))
     noise *= np.linalg.norm(anchor.root * scale) / (anchor.rounding.root * anchor.rounding.rows)
     return gradient, change, noise / np.sqrt(state.metric.kept_share[way.lanes])
 
 
 def _judge(state: CertifiedBatch, way: Way, gradient: Points, noise: PerLane) -> Candidates:
     """Return candidates with their estimated distances."""
-    square = np.sum(gradient * state.metric.solve(gradient, way.lanes), axis=1)
+    square = np.sum(gradient * state.metric.solve(gradient, way.lanes), 1)
     size = np.sqrt(np.maximum(square, 0.0)) + noise
     measured = np.isfinite(way.least)
     distance = CAUTION * size / np.where(measured, way.least, 1.0)

@@ -101,7 +101,7 @@ class Beyond(NamedTuple):
         loss_derivatives = self.loss_derivatives[:, lanes]
         a = np.cbrt(joint)
         b = np.cbrt(loss_derivatives)
-        of_one = np.linalg.norm(a, axis=0) * np.sum(a * along, axis=0) ** 2
+        of_one = np.linalg.norm(a, axis=0) * np.sum(a * along, 0) ** 2
         third = np.abs(np.einsum("iln,il->ln", b, along)) ** 3
         return (
             np.maximum(np.abs(joint).max(0) * length**2, of_one),
@@ -143,7 +143,7 @@ class Expansion:
         count = len(rows.index)
         width = result.width
         i, j = np.triu_indices(size)
-        self.pair = np.zeros((size, size), np.int64)
+        self.pair = np.zeros((size, size), int)
         self.pair[i, j] = self.pair[j, i] = np.arange(len(i))
         self.losses, _ = result.scores(fit.vector)
         slopes = np.empty((size, count, width))

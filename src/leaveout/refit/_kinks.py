@@ -45,8 +45,8 @@ effect of each parameter that leaves zero, or goes there, is computed one by one
 called estimated.
 """
 
-import functools
 from dataclasses import replace
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -102,39 +102,39 @@ class Active:
     sign: Float[Array, " active"]
     held_values: Vector
 
-    @functools.cached_property
+    @cached_property
     def held(self) -> Int[Array, " held"]:
         """Parameters that are held."""
         return np.setdiff1d(np.arange(len(self.full_model.slope)), self.place)
 
-    @functools.cached_property
+    @cached_property
     def gates(self) -> tuple[PerHeld, PerHeld]:
         """Least and greatest ∇L that hold these parameters, for κ = 1."""
         least, most = gates(self.full_model, self.held_values)
         return least[self.held], most[self.held]
 
-    @functools.cached_property
+    @cached_property
     def tie(self) -> PerHeld:
         """Distance from its bound within which a gradient may be at that bound."""
         a = self.full_model.slope[self.held]
         slope = float(self.anchor.weight @ np.abs(self.anchor.slope))
         return TIE_DISTANCE * np.where(a > 0, a, slope * self.full_model.largest[self.held])
 
-    @functools.cached_property
+    @cached_property
     def limited_parameters(self) -> Int[Array, " limited"]:
         """Active parameters that a kink or a bound may hold."""
         return np.flatnonzero(
             np.isfinite(np.stack(segments(self.full_model, self.place, self.sign))).any(0)
         )
 
-    @functools.cached_property
+    @cached_property
     def segment(self) -> tuple[Float[Array, " limited"], Float[Array, " limited"]]:
         """Ends of the intervals of the active parameters."""
         return segments(
             self.full_model, self.place[self.limited_parameters], self.sign[self.limited_parameters]
         )
 
-    @functools.cached_property
+    @cached_property
     def groups(self) -> Norms | None:
         """Penalised groups among the held parameters."""
         if self.full_model.norms is None:
@@ -165,7 +165,7 @@ class Active:
         )
         return self.groups.among(beyond)
 
-    @functools.cached_property
+    @cached_property
     def anchor(self) -> LinearFitCache:
         return linear_cache(self.fit)
 
@@ -173,12 +173,12 @@ class Active:
     def units(self) -> int:
         return self.fit.objective.num_units
 
-    @functools.cached_property
+    @cached_property
     def weighted_curvature(self) -> PerUnit:
         """Curvatures ω ℓ″."""
         return (self.anchor.weight * self.anchor.curvature)[: self.units]
 
-    @functools.cached_property
+    @cached_property
     def gradient(self) -> PerHeld:
         """Gradient ∇L at θ̂ and weights of one, of the held parameters."""
         slopes = (self.anchor.weight * self.anchor.slope)[: self.units]
@@ -187,13 +187,13 @@ class Active:
             + self.full_model.ridge * self.held_values
         )[self.held]
 
-    @functools.cached_property
+    @cached_property
     def size(self) -> PerHeld:
         """Norms √(x_jᵀWx_j), no less than ‖X_SᵀWx_j‖_{H⁻¹}."""
         x = self.full_model.smooth.design.x
         return np.sqrt(np.einsum("n,nj,nj->j", self.weighted_curvature, x, x)[self.held])
 
-    @functools.cached_property
+    @cached_property
     def is_settled(self) -> Bool[Array, " held"]:
         """Held parameters at the edge of their gates that no refit on the active ones releases.
 
@@ -219,7 +219,7 @@ class Active:
         out[columns] = is_exact & is_sum & (low <= pull) & (pull <= high)
         return out
 
-    @functools.cached_property
+    @cached_property
     def gradient_rounding(self) -> PerHeld:
         """Rounding error of a gradient."""
         anchor = self.anchor
@@ -231,7 +231,7 @@ class Active:
         )
         return float(slope_sum) * self.full_model.largest[self.held]
 
-    @functools.cached_property
+    @cached_property
     def concordance(self) -> float:
         """Constant M, infinite if there is none."""
         constants = self.anchor.model.unit_loss.self_concordance
@@ -239,10 +239,10 @@ class Active:
             return np.inf
         return float(np.max(constants))
 
-    @functools.cached_property
+    @cached_property
     def spread(self) -> Float[Array, " active"]:
         """Largest change of each parameter over moves of length one."""
-        return np.sqrt(np.sum(self.anchor.root**2, axis=0))
+        return np.sqrt(np.sum(self.anchor.root**2, 0))
 
     def cross_curvature(self, columns: Selection) -> Float[Array, "rank selected"]:
         """Vectors X_SᵀWx_j of some held parameters, whitened."""
@@ -364,9 +364,7 @@ class Conditions:
         lane, column = np.nonzero(may_move)
         parts = (gradient, error, *(np.broadcast_to(part, gradient.shape) for part in held))
         self.pairs.append(
-            np.stack(
-                [lanes[lane], columns[column], *(part[lane, column] for part in parts)], axis=1
-            )
+            np.stack([lanes[lane], columns[column], *(part[lane, column] for part in parts)], 1)
         )
 
     def _released(self, lanes: Array) -> Flags:
@@ -480,7 +478,7 @@ class Conditions:
             )
             self._judge(chunk, everyone, gradient, error, (least, most), kappa)
 
-    @functools.cached_property
+    @cached_property
     def joining(self) -> Float[Array, "pairs 6"]:
         """Parameters that may be released, by refits."""
         pairs = np.concatenate(self.pairs)
@@ -521,7 +519,7 @@ class Conditions:
             curvature = (
                 active_fit.size[columns] ** 2
                 + active_fit.full_model.ridge[active_fit.held[columns]]
-                - np.sum(cross_curvature**2, axis=0)
+                - np.sum(cross_curvature**2, 0)
             )[inverse]
             _, _, gradient, error, low, high = self.joining.T
             change, most = (
@@ -540,7 +538,7 @@ class Conditions:
             column = active_fit.limited_parameters[free]
             root = active_fit.anchor.root[:, column]
             along = np.einsum("lr,rl->l", z[lane], root)
-            curvature = np.sum(root**2, axis=0) + lost_curvature[lane] * along**2 / kept_share[lane]
+            curvature = np.sum(root**2, 0) + lost_curvature[lane] * along**2 / kept_share[lane]
             value = self.theta[lane, column]
             distance = self.radius[lane] * active_fit.spread[column]
             add(
@@ -702,7 +700,7 @@ def _keeps(
     n = model.num_units
     theta = model.spread(fit.quadratic.at(center))
     held = np.setdiff1d(np.arange(len(full_model.slope)), model.place)
-    ranges = np.multiply.outer(radius, np.sqrt(np.sum(fit.quadratic.root**2, axis=0)))
+    ranges = np.multiply.outer(radius, np.sqrt(np.sum(fit.quadratic.root**2, 0)))
     (floor, ceiling) = segments(full_model, model.place, model.sign)
     active_theta = theta[:, model.place]
     with np.errstate(invalid="ignore"):
@@ -1044,7 +1042,7 @@ class Following:
             ]
         )
 
-        @functools.cache
+        @cache
         def ball() -> tuple[Array, Array]:
             center, radius = np.zeros((count, rank)), np.full(count, np.inf)
             for lanes, _, done, which, _ in self.parts:

@@ -22,9 +22,9 @@ Every rung gives a candidate, and the radius within which the minimiser is prove
 (`linalg.enclosure_theorem`).
 """
 
-import functools
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache, cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -118,11 +118,11 @@ class FirstStep:
             self.center = self.state.candidates.center
             self.lost_curvature = self.state.metric.kept_share == 0
 
-    @functools.cached_property
+    @cached_property
     def state(self) -> CertifiedBatch:
         return first_look(self.fit, self.rows, self.target, self.allowed)
 
-    @functools.cached_property
+    @cached_property
     def gram(self) -> Float[Array, "units units"]:
         """Products of all rows, of which NumPy computes one half."""
         return self.anchor.rows @ self.anchor.rows.T
@@ -311,12 +311,12 @@ class RowBatch:
     def looks(self) -> OneRow:
         return self.step.row_step
 
-    @functools.cached_property
+    @cached_property
     def lanes(self) -> Lanes:
         """Open refits."""
         return np.flatnonzero(self.open)
 
-    @functools.cached_property
+    @cached_property
     def errors(self) -> PerRefit:
         """Errors of the losses at the candidates."""
         return error(self.step.fit, self.step.rows, self.center, self.center, self.half)
@@ -339,13 +339,13 @@ class RowBatch:
 
     # the next term, from all rows
 
-    @functools.cached_property
+    @cached_property
     def cost_of_term(self) -> float:
         """Operations of products of all rows with one, and of their sums."""
         n, p = self.anchor.model.design.shape
         return n * (2.0 * p + SUM_OPERATIONS)
 
-    @functools.cached_property
+    @cached_property
     def near_lanes(self) -> Lanes:
         """Open refits that the next term may settle, as many as are affordable."""
         # it comes nearer to the minimiser only once
@@ -356,13 +356,13 @@ class RowBatch:
 
     # steps by products of all rows
 
-    @functools.cached_property
+    @cached_property
     def cost_of_products(self) -> float:
         """Operations of a step of one row, whose error products of all rows bound."""
         n, p = self.anchor.model.design.shape
         return n * (4.0 * p + LOSSES)
 
-    @functools.cached_property
+    @cached_property
     def stepping_lanes(self) -> Lanes:
         """Open refits that can take such steps."""
         model = self.anchor.model
@@ -426,7 +426,7 @@ def _by_rows(
         batch = replace(batch, open=batch.open & ~within(batch.errors, allowed))
     batch = climb(batch, RUNGS)
 
-    @functools.cache
+    @cache
     def complete_batch() -> CertifiedBatch:
         complete = first_look(step.fit, step.rows)
         for ball in batch.balls:
@@ -667,9 +667,7 @@ def within(
     times its share.
     """
     rising = np.sort(errors, axis=-1)
-    count = np.sum(
-        np.cumsum(rising, axis=-1) <= allowed.sum(-1, keepdims=True), axis=-1, keepdims=True
-    )
+    count = np.sum(np.cumsum(rising, -1) <= allowed.sum(-1, keepdims=True), -1, keepdims=True)
     rising = np.append(rising, np.full(count.shape, np.inf), axis=-1)
     return (errors < np.take_along_axis(rising, count, axis=-1)) & (errors <= 5 * allowed)
 
@@ -717,7 +715,7 @@ def _to_the_end(
             lanes = lanes[~is_near_enough(state, lanes)]
     open_refits = np.union1d(lanes, unsettled)
     if hurry:
-        lanes = lanes[~np.isfinite(state.candidates.half[lanes]).all(axis=1)]
+        lanes = lanes[~np.isfinite(state.candidates.half[lanes]).all(1)]
     if is_dear and state.anchor.model.separate and state.anchor.model.norms is None:
         state = state.mark(lanes, settled_by=SettledBy.conjugate_gradients)
         state, lanes = conjugate(state, lanes, is_near_enough)
@@ -769,7 +767,7 @@ def error(
     reported_predictors = middle if reported is center else listed(reported)
     unit = listed(rows.index)
     unit_errors = change(model.unit_loss, model.y[unit], reported_predictors, middle, listed(half))
-    total = functools.partial(np.bincount, place // max(scored.shape[1], 1), minlength=len(center))
+    total = partial(np.bincount, place // max(scored.shape[1], 1), minlength=len(center))
     errors = total(unit_errors)
     if (
         radius is not None

@@ -13,7 +13,7 @@ takes the lanes that the one before left open:
 repeat one another.
 """
 
-import functools
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -217,27 +217,27 @@ class Stack:
         unit = self.leaving.unit
         return np.ravel(part if self.in_order else part[:, unit])
 
-    @functools.cached_property
+    @cached_property
     def in_order(self) -> bool:
         return np.array_equal(self.leaving.unit, np.arange(self.eta.shape[1]))
 
-    @functools.cached_property
+    @cached_property
     def unit(self) -> Lanes:
         return np.tile(self.leaving.unit, len(self.theta))
 
-    @functools.cached_property
+    @cached_property
     def penalty(self) -> Lanes:
         """Number of each lane's penalty."""
         return np.repeat(np.arange(len(self.theta)), len(self.leaving.unit))
 
-    @functools.cached_property
+    @cached_property
     def curvature_rate(self) -> PerPenalty:
         """Largest M k of each penalty."""
         concordance = self.model.loss.self_concordance
         assert concordance is not None
-        return np.max(np.asarray(concordance) * self.norm, axis=1)
+        return np.max(np.asarray(concordance) * self.norm, 1)
 
-    @functools.cached_property
+    @cached_property
     def flat(self) -> tuple[Array, Array, Array, Array]:
         """Predictor η, ℓ′, ℓ″ and k of every lane."""
         return (
@@ -261,7 +261,7 @@ class Stack:
         ball = lambda slope, kept: self.table.ball(slope, kept, np.ones(1), anchor=self.penalty)
         rounding = self.lane_rounding(self.penalty)
         rounded = lambda center, move: rounding.predictor(self.flat[-1], np.abs(center), move)
-        gradient_square = per_refit(np.sum(self.leftover**2, axis=1))
+        gradient_square = per_refit(np.sum(self.leftover**2, 1))
         parts = ball, rounded, per_refit(self.floor), rounding.step
         return sherman_morrison_step(
             self.unit, lost_weight, row, gradient_square, per_refit(self.noise), *parts
@@ -273,15 +273,15 @@ class Stack:
             **{name: getattr(self.rounding, name)[penalty, 0] for name in ("root", "off", "bulk")}
         )
 
-    @functools.cached_property
+    @cached_property
     def held(self) -> Flags:
         return np.tile(self.leaving.held, len(self.theta))
 
-    @functools.cached_property
+    @cached_property
     def y(self) -> PerLane:
         return np.tile(self.model.y[self.leaving.unit], len(self.theta))
 
-    @functools.cached_property
+    @cached_property
     def baseline(self) -> PenaltyRefits:
         """Losses of the left-out rows with no update."""
         return self.losses(slice(None), self.flat[0]).reshape(len(self.theta), -1)
@@ -295,7 +295,7 @@ class Stack:
         n, p = self.design.shape
         return (4.0 * p + ELEMENTWISE) * n * lanes * self.ratio
 
-    @functools.cached_property
+    @cached_property
     def short(self) -> Flags:
         """Tell whether the step is short enough for the next term to be valid."""
         return single_rows.is_short(self.curvature_rate[self.penalty], self.look)
@@ -432,9 +432,7 @@ class Settling:
         for anchor, part in stack.by_penalty(steppable):
             for chunk in anchors.groups(part, PRODUCTS // len(anchor.eta)):
                 most = HURRY if self.hurry else STEPS
-                take_row_steps(
-                    anchor, stack.look.take(chunk), functools.partial(enough, chunk), most
-                )
+                take_row_steps(anchor, stack.look.take(chunk), partial(enough, chunk), most)
         return lanes[~is_near[lanes]]
 
     def _enough(self, lanes: Array, center: Array, half: Array) -> Flags:

@@ -251,7 +251,7 @@ def fill_undetermined(fit: Fit, rows: RefitRows, batch: RefitBatch) -> tuple[Ref
     )
     batch = _of_least_norm(fit, rows, batch)
     is_undetermined = batch.result == RESULTS.undetermined
-    one_row = np.sum(rows.index < num_units, axis=1) == 1
+    one_row = np.sum(rows.index < num_units, 1) == 1
     held = np.where(is_undetermined[:, None], False, rows.held)
     refits = []
     if fit.quadratic.predictors is not None and not kinks(fit.objective):
@@ -352,9 +352,9 @@ def _within(
     rows = model.design.whiten(units, fit.quadratic.root).reshape(
         len(index), -1, len(fit.quadratic.root)
     )
-    along = np.sqrt(np.sum((rows @ null.T) ** 2, axis=(1, 2)))
+    along = np.sqrt(np.sum((rows @ null.T) ** 2, (1, 2)))
     # share of a unit's row along undetermined directions: a thousand times its rounding error
-    inside = held & (along <= 1e-6 * np.sqrt(np.sum(rows**2, axis=(1, 2))))
+    inside = held & (along <= 1e-6 * np.sqrt(np.sum(rows**2, (1, 2))))
     if not inside.any():
         return None
     solution = refit_across(fit, weights, null)

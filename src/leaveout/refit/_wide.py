@@ -25,9 +25,9 @@ itself is estimated from rows that are refitted to convergence, some at random a
 longest steps. All of this is estimated; nothing is proved.
 """
 
-import functools
 import itertools
 from dataclasses import replace
+from functools import cache, cached_property
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -95,17 +95,17 @@ class WideModel:
         )
         self.products = 0.0  # number of products with one vector
 
-    @functools.cached_property
+    @cached_property
     def squares(self) -> Any:
         """Squares of the entries of the rows, one row for each parameter."""
         return self.transpose.power(2)
 
-    @functools.cached_property
+    @cached_property
     def diagonal(self) -> Vector:
         """Diagonal of H."""
         return self.squares @ self.curvature + self.kappa * self.penalty_diagonal
 
-    @functools.cached_property
+    @cached_property
     def single(self) -> tuple[Any, Any]:
         """Rows and their transpose in float32."""
         return self.x.astype(np.float32), self.transpose.astype(np.float32)
@@ -219,7 +219,7 @@ def _settle(wide_model: WideModel, rows: RefitRows, start: Points, steps: int) -
 
     def propose(state: LaneState, lanes: Lanes) -> Proposal:
         gradient = state.gradient
-        size = np.sqrt(np.sum(gradient**2 / wide_model.diagonal, axis=1))
+        size = np.sqrt(np.sum(gradient**2 / wide_model.diagonal, 1))
         if steps == 1:
             tolerance = np.full(len(size), MIN_SOLVE_RESIDUAL)
         else:
@@ -381,7 +381,7 @@ class Probes:
         self.inverse = np.where(light, 1 / diagonal, 0.0)
         self.size = self.scale**2 * (wide_model.squares.T @ self.inverse)  # a
         self.second = self._second()
-        self.leverages = functools.cache(self._leverages)
+        self.leverages = cache(self._leverages)
 
     def _second(self) -> PerUnit:
         """Compute t_j² Σ_k A_jk² t_k."""
@@ -532,7 +532,7 @@ class Probes:
                 end = self.losses(np.maximum(h + sign * width, 0.0), rows)
                 beyond = self.loss(eta + sign * step_error, units)
                 errors.append((np.abs(end - reported), np.abs(beyond - middle)))
-            error = leverages.error_factor * np.max(errors, axis=0).sum(0)
+            error = leverages.error_factor * np.max(errors, 0).sum(0)
         return reported, np.where(np.isfinite(error) & np.isfinite(reported), error, np.inf), draws
 
     def _refit_rows(self, units: Selection) -> tuple[Array, ...]:

@@ -280,7 +280,7 @@ def _calls(estimate: Estimate, file: str = "data.npz") -> list[str]:
         lines[:2] = _calls_of_glm(estimate, file) or lines[:2]
     if estimate.response is not None:
         number = hashlib.sha256(
-            np.ascontiguousarray(estimate.response, np.float64).tobytes()
+            np.ascontiguousarray(estimate.response, float).tobytes()
         ).hexdigest()[:16]
         lines.append(
             f"# the response, {estimate.plan.num_units} units as float64, has the SHA-256 {number}…"

@@ -167,14 +167,14 @@ class PathRun:
         self.ridge = ridge
         listed = rows.free | (sign != 0)
         columns = np.flatnonzero(listed[-1])
-        self.active = columns[np.argsort(np.argmax(listed[:, columns], axis=0), kind="stable")]
-        self.size = listed.sum(axis=1)
+        self.active = columns[np.argsort(np.argmax(listed[:, columns], 0), kind="stable")]
+        self.size = listed.sum(1)
         gram = rows.gram.take(self.active, axis=0).take(self.active, axis=1)
         gram.flat[:: len(gram) + 1] += np.where(rows.free[self.active], 0.0, ridge)
         curvature = Curvature.of(gram, 0.0)
         self.determined = bool(curvature.definite)
         self.factor = curvature.factor
-        solutions = self.forward(np.stack([rows.moments, sign[-1]], axis=1)[self.active])
+        solutions = self.forward(np.stack([rows.moments, sign[-1]], 1)[self.active])
         right = np.where(
             np.arange(len(self.active))[:, None] < self.size,
             solutions[:, :1] - solutions[:, 1:] * a,
@@ -190,7 +190,7 @@ class PathRun:
         joining = ~listed & (np.abs(beyond) > a[:, None] * TIE_DISTANCE)
         signs = np.where(joining, leaving_signs(free, self.theta, beyond), sign)
         self.sign = np.where(leaving, 0.0, signs)
-        self.converged = ~(leaving | joining).any(axis=1) & self.determined
+        self.converged = ~(leaving | joining).any(1) & self.determined
 
     @property
     def is_large(self) -> bool:
@@ -254,7 +254,7 @@ class PathRun:
                     self.schur_root(leaving, first),
                     self.roots(first, last),
                 )
-                root = np.concatenate(parts, axis=1)
+                root = np.concatenate(parts, 1)
                 sign = np.repeat([1.0, -1.0, 1.0], [len(joining), len(leaving), last - first])
                 if np.isfinite(root).all():
                     return Change(root, sign, self.size - last + len(sign), False)
@@ -275,7 +275,7 @@ class Change(NamedTuple):
     def squares(self, rows: StandardisedColumns, rough: bool) -> Float[Array, "some units"]:
         """Compute (XW)² of every column of W, in float32 if that is accurate enough."""
         data = rows.single if rough else rows.x
-        used = np.flatnonzero(self.root.any(axis=1))
+        used = np.flatnonzero(self.root.any(1))
         root = self.root.T.astype(data.dtype)
         # share of nonzero rows of W below which they are selected before a product
         if len(used) < 0.3 * len(self.root):
@@ -378,7 +378,7 @@ class LassoMinimum:
             h,
             1.0,
         )
-        basis = np.stack([t, t * np.abs(t)], axis=1)
+        basis = np.stack([t, t * np.abs(t)], 1)
         level = max(float(np.sqrt(np.mean(t**2))), 1e-300)
         coefficients = np.linalg.lstsq(basis[sample.units], move, rcond=None)[0]
         length = level * np.maximum(np.abs(t) / level, 1.0) ** 1.5
@@ -432,11 +432,11 @@ class LassoMinimum:
             weight = np.abs(t[units, None])
             change = np.max(
                 weight * np.abs(rows.x[np.ix_(units, self.inactive)] - x @ inside),
-                axis=0,
+                0,
                 initial=0.0,
             )
             joining, leaving = self._within(
-                level + change, coef - np.max(weight * np.abs(x @ inverse), axis=0)
+                level + change, coef - np.max(weight * np.abs(x @ inverse), 0)
             )
         schur = rows.gram[self.inactive, self.inactive] + self.run.ridge - explained
         move, size = self._moves(
@@ -496,7 +496,7 @@ class LassoMinimum:
         joins = self.inactive[which]
         count = len(which)
         variances = inverse[leaves, np.arange(len(leaves))]
-        solved = np.concatenate([inside, inverse], axis=1).astype(data.dtype)
+        solved = np.concatenate([inside, inverse], 1).astype(data.dtype)
         block = 1_000  # rows at a time, which fit into a cache
         for part in (
             slice(k, k + block) for k in range(0, len(t) if solved.shape[1] else 0, block)
@@ -581,11 +581,11 @@ def _runs(
     """
     chosen_sign = sign[indices]
     runs = list[PathRun]()
-    ends = np.any((chosen_sign[1:] != chosen_sign[:-1]) & (chosen_sign[:-1] != 0), axis=1) | (
+    ends = np.any((chosen_sign[1:] != chosen_sign[:-1]) & (chosen_sign[:-1] != 0), 1) | (
         np.diff(ridge[indices]) != 0
     )
     # float32 proves nothing
-    ends |= np.diff(np.sum((chosen_sign != 0) | rows.free, axis=1) > SAMPLED_ACTIVE_COLUMNS)
+    ends |= np.diff(np.sum((chosen_sign != 0) | rows.free, 1) > SAMPLED_ACTIVE_COLUMNS)
     for part in np.split(indices, np.flatnonzero(ends) + 1):
         run = PathRun(rows, part, a[part], float(ridge[part[0]]), sign[part])
         if run.determined:

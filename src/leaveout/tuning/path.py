@@ -8,10 +8,9 @@ work that refits may cost before errors are estimated instead of proved, and the
 of the audit.
 """
 
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
@@ -524,7 +523,7 @@ def _mean(estimate: Estimate) -> float:
     """Return the mean of an estimate, NaN if some refits have no loss."""
     if np.isfinite(estimate.losses[estimate._places.held]).all():
         return estimate.mean
-    return float("nan")
+    return np.nan
 
 
 def _mean_error(error: Float[Array, " refits"]) -> float:
@@ -605,7 +604,7 @@ def _with_alpha(penalty: AbstractPenalty, alpha: float) -> Any:
     if isinstance(penalty, ElasticNet):
         return ElasticNet(alpha, float(penalty.l1_ratio))
     if isinstance(penalty, GroupLasso):
-        return GroupLasso(alpha, np.argmax(penalty.member, axis=0), penalty.weights)
+        return GroupLasso(alpha, np.argmax(penalty.member, 0), penalty.weights)
     return Lasso(alpha) if isinstance(penalty, Lasso) else None
 
 
@@ -622,7 +621,7 @@ def _estimate_points(
     All at once for single rows where possible, else one after another, the strongest first.
     """
     plan = plan_reader("path", objective).resolve(plan)
-    judged = functools.partial(_split_results, objective, plan, refit)
+    judged = partial(_split_results, objective, plan, refit)
     # every refit leaves out one row, or a part of it, and none twice
     rows = (
         len(plan.index) == plan.num_refits
@@ -709,7 +708,7 @@ def _estimate_points(
                 *make_both,
                 _mean(estimate),
                 _mean_error(estimate.error),
-                functools.partial(builder.choose, estimate),
+                partial(builder.choose, estimate),
                 builder.starts(builder.choose(estimate, audit)),
                 builder.gradients,
             )
@@ -766,7 +765,7 @@ def _minimisers(
         first = order[np.unique(np.r_[: len(order) : 5, len(order) - 1])]
         theta[first] = newton(F, theta[first], first, flat).theta
         level = np.log(alphas)
-        theta = np.stack([np.interp(level, level[first], part) for part in theta[first].T], axis=1)
+        theta = np.stack([np.interp(level, level[first], part) for part in theta[first].T], 1)
     solution = newton(F, theta, lanes, flat)
     good = solution.converged
     if alphas is None:
@@ -821,7 +820,7 @@ def _split_results(
         step_length = path_refit.step_length[k]
         return choose_refits(np.isfinite(error), step_length, error, proved, number)
 
-    error = path_refit.error.mean(axis=1)
+    error = path_refit.error.mean(1)
     points = {}
     for k, (value, penalty) in enumerate(penalty_by_label.items()):
         if path_refit.bad[k]:
@@ -831,10 +830,10 @@ def _split_results(
             value,
             penalty,
             make,
-            functools.partial(estimate, k),
+            partial(estimate, k),
             float(path_refit.mean[k]),
             float(error[k]),
-            functools.partial(chosen, k, path_refit.error[k], path_refit.proved[k]),
+            partial(chosen, k, path_refit.error[k], path_refit.proved[k]),
             {},
             float(path_refit.gradients[k]),
         )
@@ -847,7 +846,7 @@ def _split_results(
             point = replace(
                 point.with_estimate(judged),
                 error=_mean_error(judged.error),
-                choose_audits=functools.partial(chosen, k, judged.error, judged.proved),
+                choose_audits=partial(chosen, k, judged.error, judged.proved),
             )
         points[value] = point
     return points

@@ -325,7 +325,7 @@ class _Metric:
         size = np.eye(self.matrix.shape[1])
         removed = np.sqrt(np.maximum(-weight, 0.0))
         # a matrix whose negative part has a trace below that stays positive definite
-        sure = np.sum((removed[:, :, None] * z) ** 2, axis=(1, 2)) < 0.99
+        sure = np.sum((removed[:, :, None] * z) ** 2, (1, 2)) < 0.99
         if not sure.all():
             removed = removed[~sure]
             inner = self.matrix[~sure]
@@ -383,7 +383,7 @@ class RestrictedLikelihood:
         )
         # ½ d log|H| = ½⟨dP, H⁻¹⟩ + ½ Σ ω ℓ‴ h_n x_nᵀdθ̂,   dθ̂ = −H⁻¹ dP θ̂,   dF = ½ θ̂ᵀ dP θ̂
         (third,) = model.weighted(solution.eta, (3,))
-        size = np.sum((model.x @ solution.root.T) ** 2, axis=1)
+        size = np.sum((model.x @ solution.root.T) ** 2, 1)
         third_adjoint = solution.solve(model.x.T @ weight_terms(third, size))
         G = 0.5 * (
             np.outer(solution.theta, solution.theta) / phi
@@ -642,7 +642,7 @@ class Smoothing(PrintedResult):
         ]
         sides = [(up.losses, down.losses) for up, down in looks]
         return Second(
-            self.criterion(self.rho), (curvature + curvature.T) / 2, np.stack(change, axis=1), sides
+            self.criterion(self.rho), (curvature + curvature.T) / 2, np.stack(change, 1), sides
         )
 
     @property

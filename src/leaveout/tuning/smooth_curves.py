@@ -200,9 +200,7 @@ def _degrees(
             held = np.asarray(batch.rows.held)
             squared_omissions = (1 - np.asarray(batch.rows.weight)) ** 2
             k = np.matmul(rows[units], rows[units].swapaxes(1, 2))
-            total += share[batch.refits] @ np.sum(
-                np.where(held, np.einsum("rkk->rk", k), 0.0), axis=1
-            )
+            total += share[batch.refits] @ np.sum(np.where(held, np.einsum("rkk->rk", k), 0.0), 1)
             squares += share[batch.refits] @ np.einsum(
                 "rk,rl,rkl->r", held * 1.0, squared_omissions, k**2
             )

@@ -207,7 +207,7 @@ def measure_units(
     held = held.take(units[held.unit])
     if (held.weight[held.unit] > 0).any():
         return sign(metric) * metric_value(measure, held).value
-    return float("nan")
+    return np.nan
 
 
 @record
@@ -335,7 +335,7 @@ class Tuning(PrintedResult):
                 excesses.append(np.average(excess[seen], weights=size[seen]))
         if excesses:
             return float(np.mean(excesses))
-        return float("nan")
+        return np.nan
 
     @property
     def _comparable(self) -> list[Trial]:
@@ -352,7 +352,7 @@ class Tuning(PrintedResult):
             seen = units & np.isfinite(values)
             if weight[seen].sum() > 0:
                 return float(np.average(values[seen], weights=weight[seen]))
-            return float("nan")
+            return np.nan
         return measure_units(self.metric, self.fit, trial.predicted, units)
 
     @property
@@ -559,7 +559,7 @@ class TrialStudy:
             value = estimate.mean
             message = ""
         else:
-            value = float("nan")
+            value = np.nan
             message = missing
         self.comparable(hyper, fit, estimate)
         if exists and self.metric is not None:
@@ -1169,7 +1169,7 @@ def _try(study: TrialStudy, hyper: Hyper) -> Trial:
     try:
         fit = study.fit_trial(hyper)
     except (RuntimeError, IndefiniteHessianError) as error:
-        return study.add(Trial(hyper, float("nan"), message=f"no fit: {error}"))
+        return study.add(Trial(hyper, np.nan, message=f"no fit: {error}"))
     plan = reader_for("tune", fit).resolve(study.plan)
     draft = EstimateBuilder(HeldOutLoss(fit, plan, None), study.refit).blank
     study.comparable(hyper, fit, draft)

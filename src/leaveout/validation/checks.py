@@ -347,7 +347,7 @@ def _sees_copy(label: Int[Array, " units"], plan: Plan) -> Int[Array, " some"]:
     """Mark the held-out rows whose own refit sees another row of their kind."""
     size = np.bincount(label)
     if size.max() == 1:
-        return np.zeros(0, np.int64)
+        return np.zeros(0, int)
     distinct, where = np.unique(plan.refit * len(size) + label[plan.index], return_inverse=True)
     out = np.bincount(where, plan.weight == 0, len(distinct))[where]
     return np.unique(plan.index[plan.held & (size[label[plan.index]] > out)])
@@ -381,7 +381,7 @@ def _check_units(fit: Fit, plan: Plan) -> str:
         return ""
     order = np.argsort(label, kind="stable")
     pairs = np.concatenate(
-        [np.stack([order[:-lag], order[lag:]], axis=1) for lag in range(1, MAX_PARTNERS + 1)]
+        [np.stack([order[:-lag], order[lag:]], 1) for lag in range(1, MAX_PARTNERS + 1)]
     )
     correlation, error = _correlation(residuals, *pairs[label[pairs[:, 0]] == label[pairs[:, 1]]].T)
     if not correlation > SURER * error:
@@ -407,9 +407,7 @@ def _check_units(fit: Fit, plan: Plan) -> str:
 
 
 def _standardised(columns: list[PerUnit]) -> Float[Array, "units columns"]:
-    return np.stack(
-        [(column - column.mean()) / max(column.std(), 1e-300) for column in columns], axis=1
-    )
+    return np.stack([(column - column.mean()) / max(column.std(), 1e-300) for column in columns], 1)
 
 
 def _nearest_pairs(columns: list[PerUnit]) -> Int[Array, "2 pairs"]:
@@ -557,7 +555,7 @@ def _check_dropped_columns(fit: Fit, plan: Plan) -> str:
     if not cut or not len(fit.quadratic.null_space):
         return ""
     null = np.linalg.qr(fit.quadratic.null_space[:, : len(features)].T)[0]
-    centred = np.stack([column - column.mean() for column in features.values()], axis=1)
+    centred = np.stack([column - column.mean() for column in features.values()], 1)
     scale = np.linalg.norm(centred, axis=0)
     scale[scale == 0] = 1.0
     triangle, order = scipy.linalg.qr(centred / scale, mode="r", pivoting=True)

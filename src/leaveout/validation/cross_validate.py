@@ -597,7 +597,7 @@ class EstimateColumns:
         bad: BoolArray = ~np.isfinite(losses)
         has_loss_code: Sequence[RESULTS] = NO_REFIT_CODES
         if losses.ndim > 1:
-            bad = np.any(bad & rows.held, axis=1)
+            bad = np.any(bad & rows.held, 1)
             has_loss_code = NO_LOSS_CODES
         result = np.array(outcome.result)
         result[bad & ~among(result, NO_REFIT_CODES)] = RESULTS.nonfinite
@@ -885,9 +885,7 @@ def _emptied_refits(loss: HeldOutLoss) -> BoolArray:
     total = np.asarray(shares).sum(0)
     # least number of observations of a part of the model that a refit must keep
     min_observations = 0.5
-    return np.any(
-        (total + change @ shares < min_observations) & (total >= 2 * min_observations), axis=1
-    )
+    return np.any((total + change @ shares < min_observations) & (total >= 2 * min_observations), 1)
 
 
 def refitted(

@@ -483,7 +483,7 @@ def _has_every_class(part: IntArray, target: NDArray, weight: FloatArray, count:
     seen = weight > 0
     classes = np.unique(target[seen])
     present = [np.bincount(part[seen & (target == code)], minlength=count) > 0 for code in classes]
-    return np.all(present, axis=0) & (len(classes) > 1)
+    return np.all(present, 0) & (len(classes) > 1)
 
 
 def repeats(plan: Plan) -> IntArray | None:
@@ -495,9 +495,9 @@ def repeats(plan: Plan) -> IntArray | None:
     ends = np.cumsum(plan.scored_counts)
     times = np.bincount(unit, minlength=plan.num_units)
     if times.max() == 1:
-        return np.zeros(plan.num_refits, np.int64)
-    repeat = np.zeros(plan.num_refits, np.int64)
-    count = np.zeros(plan.num_units, np.int64)
+        return np.zeros(plan.num_refits, int)
+    repeat = np.zeros(plan.num_refits, int)
+    count = np.zeros(plan.num_units, int)
     filled = 0
     total = np.sum(times > 0)
     for k, units in enumerate(np.split(unit, ends[:-1])):

@@ -28,11 +28,11 @@ The standard error of a measure follows from the influences by what depends on w
 """
 
 import abc
-import functools
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -169,7 +169,7 @@ class Mean(AbstractFunctional):
             self.pseudo(y, prediction + shift, weight)
             for shift in (0 * errors, *opposite_moves(y, errors))
         )
-        return np.max([np.abs(end - losses) for end in ends], axis=0)
+        return np.max([np.abs(end - losses) for end in ends], 0)
 
     def of_mean_loss(self, mean: float, y: FloatArray, weight: FloatArray) -> float:
         """Return the value for a mean loss."""
@@ -228,7 +228,7 @@ class OfMeans(AbstractFunctional):
             self.statistics(y, prediction + shift)
             for shift in (0 * errors, *opposite_moves(y, errors))
         )
-        changes = np.max([np.abs(end - numbers) for end in ends], axis=0)
+        changes = np.max([np.abs(end - numbers) for end in ends], 0)
         mean = weight @ numbers / weight.sum()
         most = weight @ changes / weight.sum()
         shifted = [[self.combine(mean + sign * step) for sign in (1, -1)] for step in np.diag(most)]
@@ -710,7 +710,7 @@ def squared_logs(y: NDArray, mu: NDArray) -> NDArray:
 
 def moments(y: NDArray, mu: NDArray) -> NDArray:
     """Return the square of the residual, the response and its square, and the residual."""
-    return np.stack([(y - mu) ** 2, y, y**2, y - mu], axis=-1)
+    return np.stack([(y - mu) ** 2, y, y**2, y - mu], -1)
 
 
 def determination(mean: NDArray, centred: bool = False) -> float:
@@ -739,7 +739,7 @@ def deviance_moments(y: NDArray, mu: NDArray, deviance: Callable) -> NDArray:
     mean.
     """
     log_term = scipy.special.xlogy(y, y) if deviance is poisson_deviance else -np.log(y)
-    return np.stack([deviance(y, mu), y, log_term], axis=-1)
+    return np.stack([deviance(y, mu), y, log_term], -1)
 
 
 def explained_deviance(mean: NDArray, deviance: Callable) -> float:
@@ -757,8 +757,8 @@ def in_top(y: NDArray, p: NDArray, k: int = 2) -> NDArray:
     Of equal ones the last, as in scikit-learn.
     """
     if p.ndim < 3:
-        p = np.stack([1 - p, p], axis=-1)
-    top = np.argsort(p, axis=-1, kind="stable")[..., ::-1][..., :k]
+        p = np.stack([1 - p, p], -1)
+    top = np.argsort(p, -1, kind="stable")[..., ::-1][..., :k]
     return (top == y.astype(int)[:, None]).any(-1) * 1.0
 
 
@@ -780,7 +780,7 @@ class Ranking:
 
     def __init__(self, predictions: NDArray, tie: float = 0.0):
         n = predictions.shape[1]
-        self.order = np.argsort(predictions, axis=1)
+        self.order = np.argsort(predictions, 1)
         self.x = self.sort(predictions)
         size = np.minimum(np.abs(self.x), np.finfo(float).max)
         middle = np.maximum(size[:, n // 4], size[:, 3 * n // 4])[:, None]
@@ -984,8 +984,7 @@ def _score(
 
 def _d2(name: Metric, deviance: Callable) -> Measure:
     moments, share = (
-        functools.partial(part, deviance=deviance)
-        for part in (deviance_moments, explained_deviance)
+        partial(part, deviance=deviance) for part in (deviance_moments, explained_deviance)
     )
     return Measure(name, "response", OfMeans(moments, share), True, None, 1.0, metrics=(name,))  # type: ignore[arg-type]
 
@@ -1053,7 +1052,7 @@ MEASURES = (
     Measure(
         "root of the mean square",
         "response",
-        OfMeans(functools.partial(one_mean, loss=squares), root),
+        OfMeans(partial(one_mean, loss=squares), root),
         metrics=("rmse",),
         function="root_mean_squared_error",
     ),
@@ -1066,7 +1065,7 @@ MEASURES = (
     Measure(
         "root of the mean square of logs",
         "response",
-        OfMeans(functools.partial(one_mean, loss=squared_logs), root),
+        OfMeans(partial(one_mean, loss=squared_logs), root),
         function="root_mean_squared_log_error",
     ),
     Measure(
@@ -1111,7 +1110,7 @@ MEASURES = (
     _score(
         "explained_variance_score",
         "response",
-        OfMeans(moments, functools.partial(determination, centred=True)),
+        OfMeans(moments, partial(determination, centred=True)),
         None,
     ),
     *(

@@ -124,12 +124,8 @@ def _promising(fit: Fit, rows: RefitRows) -> RefitMarks:
         _, joint = fold_runs.scores(minimum)
         points = np.tile(minimum, (size, 1))
         eye = np.eye(size)
-        slopes = np.stack(
-            [first[1] for first, _ in fold_runs.derivatives((points, eye, eye))], axis=1
-        )
-        predicted_fall = 0.5 * np.sum(
-            (scale or fit.quadratic).whiten(gradient - slopes) ** 2, axis=1
-        )
+        slopes = np.stack([first[1] for first, _ in fold_runs.derivatives((points, eye, eye))], 1)
+        predicted_fall = 0.5 * np.sum((scale or fit.quadratic).whiten(gradient - slopes) ** 2, 1)
         # also if the value is NaN
         is_promising |= ~(value - joint - DOUBT * predicted_fall >= fold_values)
     return is_promising

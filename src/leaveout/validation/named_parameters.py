@@ -52,7 +52,7 @@ def name_parameters(fit: Fit) -> NamedParameters:
 
     def values_of(thetas: ndarray) -> ndarray:
         leaves = leaves_of(natural(fit, thetas))
-        return np.concatenate([np.reshape(leaf, (len(thetas), -1)) for leaf in leaves], axis=1)
+        return np.concatenate([np.reshape(leaf, (len(thetas), -1)) for leaf in leaves], 1)
 
     if isinstance(objective, AbstractClosedForm):  # central differences, since `natural` is NumPy's
         steps = GRADIENT_DIFFERENCE * np.maximum(1.0, np.abs(fit.vector)) * np.eye(fit.num_params)

@@ -6,11 +6,11 @@ measured by the table of classes, whose cells are means. Any other function is c
 """
 
 import difflib
-import functools
 import inspect
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -193,9 +193,7 @@ def measure_of(caller: str, fit: Fit, metric: Any) -> Measure:
             measure = replace(measure, functional=functional)
         level = getattr(getattr(fit.objective, "loss_function", None), "level", None)
         if name == "pinball" and level is not None:  # that of the quantile that the model is of
-            measure = replace(
-                measure, functional=Mean(functools.partial(pinball, alpha=float(level)))
-            )
+            measure = replace(measure, functional=Mean(partial(pinball, alpha=float(level))))
     else:
         measure = of_scorer(argument, name, scorer, labels, fit)
         if measure.needs == "decision" and not isinstance(measure.functional, Called):
@@ -310,7 +308,7 @@ def _of_numbers(metric: Callable, keywords: NamedValues) -> AbstractFunctional:
         or entry.classes
         or not keywords.keys() <= {*entry.parameters}
     ):
-        return _generic(functools.partial(metric, **keywords), metric)
+        return _generic(partial(metric, **keywords), metric)
     return _with_keywords(entry.functional, keywords)
 
 
@@ -318,7 +316,7 @@ def _with_keywords(functional: AbstractFunctional, keywords: NamedValues) -> Abs
     """Give the function of a mean its keywords."""
     if not keywords:
         return functional
-    function = functools.partial(functional.function, **keywords)  # type: ignore[attr-defined]
+    function = partial(functional.function, **keywords)  # type: ignore[attr-defined]
     return replace(functional, function=function)  # type: ignore[call-arg]
 
 
@@ -388,11 +386,9 @@ def _of_classes(
             if len(labels) > 2:
                 advice = "use 'roc_auc_ovr'"
             raise ValueError(f"{call} is of two classes; y has {len(labels)}: {advice}.")
-    function = functools.partial(metric, **keywords)
+    function = partial(metric, **keywords)
     if needs != "label":
-        function = functools.partial(
-            _orient_predictions, function=function, flipped=flipped, needs=needs
-        )
+        function = partial(_orient_predictions, function=function, flipped=flipped, needs=needs)
     # 1024: cells of a table of classes above which influences are computed by weights
     elif _takes_weights(metric) and len(labels) ** 2 <= 1024:
         if not getattr(metric, "__module__", "").startswith("sklearn."):

@@ -93,7 +93,7 @@ def average_by_unit(unit: IntArray, values: NDArray, count: int) -> FloatArray:
             np.where(times > 0, np.bincount(unit, column, count) / np.maximum(times, 1), np.nan)
             for column in columns
         ]
-    return np.stack(means, axis=-1).reshape(count, *values.shape[1:])
+    return np.stack(means, -1).reshape(count, *values.shape[1:])
 
 
 def standard_error(losses: FloatArray, weight: FloatArray, plan: Plan) -> StandardError:
@@ -146,7 +146,7 @@ def _root(sums: NDArray) -> FloatArray:
     # squares of predictions such as e^400 overflow
     size = np.maximum(np.abs(sums).max(1), 1e-300)
     count = sums.shape[1]
-    return size * np.sqrt(count / (count - 1) * np.sum((sums / size[:, None]) ** 2, axis=1))
+    return size * np.sqrt(count / (count - 1) * np.sum((sums / size[:, None]) ** 2, 1))
 
 
 def _block_length(losses: FloatArray) -> int:

@@ -39,7 +39,7 @@ class Transform(NamedTuple):
 
 
 def _with_last(u: Any) -> Any:
-    return jnp.concatenate([u, jnp.zeros((*u.shape[:-1], 1))], axis=-1)
+    return jnp.concatenate([u, jnp.zeros((*u.shape[:-1], 1))], -1)
 
 
 SIMPLEX = Transform(

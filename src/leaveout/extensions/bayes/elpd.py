@@ -498,7 +498,7 @@ def elpd(
             estimates = estimator.resample_folds(estimates, refit)
     results, raw_k, within, stopped = estimates
     accepted = np.array([fold.accepted for fold in results])
-    result = np.where(accepted, RESULTS.successful, RESULTS.heavy_weights).astype(np.int64)
+    result = np.where(accepted, RESULTS.successful, RESULTS.heavy_weights).astype(int)
     accepted[stopped] = False
     result[stopped] = RESULTS.interrupted
     scores = [fold.scores for fold in results]
@@ -577,7 +577,7 @@ def _error_of_sum(scores: list[LogDensities], weight: Float[np.ndarray, " scores
         (w[w > 0], densities.influence[w > 0], densities.fold_influence[w > 0])
         for w, densities in zip(weights, scores, strict=True)
     ]
-    shared = error_of_batches(np.sum([w @ influence for w, influence, _ in parts], axis=0))
+    shared = error_of_batches(np.sum([w @ influence for w, influence, _ in parts], 0))
     return float(
         np.linalg.norm([shared, *(error_of_batches(w @ influence) for w, _, influence in parts)])
     )

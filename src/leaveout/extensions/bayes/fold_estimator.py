@@ -4,9 +4,8 @@ From the draws as they are, from moved draws too, or from those of a multivariat
 """
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cache, cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -177,9 +176,7 @@ class Evaluation(NamedTuple):
 
     def joined(self, other: "Evaluation") -> "Evaluation":
         """The same folds at these and other places."""
-        return Evaluation(
-            *(np.concatenate(pair, axis=-1) for pair in zip(self, other, strict=True))
-        )
+        return Evaluation(*(np.concatenate(pair, -1) for pair in zip(self, other, strict=True)))
 
 
 @record
@@ -455,7 +452,7 @@ class FoldEstimator:
         inverse_map = None
         if proposal is not None:
             result = self.by_mixture(k, proposal)
-            inverse_map = functools.partial(self.gaussian.map_from, proposal)
+            inverse_map = partial(self.gaussian.map_from, proposal)
             result = result._replace(k=min(as_drawn.k, result.k))
         if self.unvisited(
             np.array([k]), [result], self.at_draws(k).reduced[:, self.moves[0]], inverse_map
@@ -546,10 +543,8 @@ class FoldEstimator:
         stopped = bad
         with Slow("folds", len(bad)) as bar, contextlib.suppress(KeyboardInterrupt):
             for batch in _parts(bad, CAPACITY // self.plan.num_units):
-                gaussians = functools.cache(
-                    functools.partial(
-                        gaussians_of_refits, posterior, 1 - self.away[0][batch].toarray()
-                    )
+                gaussians = cache(
+                    partial(gaussians_of_refits, posterior, 1 - self.away[0][batch].toarray())
                 )
                 for place, k in enumerate(batch.tolist()):
                     make = lambda i=place, k=k, as_drawn=results[k], batch_gaussians=gaussians: (
@@ -596,12 +591,10 @@ class FoldEstimator:
         Ctrl-C.
         """
         results = list(estimates.results)
-        stopped = np.array([k for k, fold in enumerate(results) if not fold.accepted], np.int64)
+        stopped = np.array([k for k, fold in enumerate(results) if not fold.accepted], int)
         with contextlib.suppress(KeyboardInterrupt):
             for k in stopped.copy():
-                results[k] = self.read_or_make(
-                    functools.partial(self.resample, int(k), results[k], refit)
-                )
+                results[k] = self.read_or_make(partial(self.resample, int(k), results[k], refit))
                 stopped = stopped[1:]
         return estimates._replace(results=results, stopped=stopped)
 

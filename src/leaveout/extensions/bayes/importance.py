@@ -128,10 +128,10 @@ def max_k(draws: int) -> float:
 
 def log_mean(log_values: Array) -> Array:
     """Logarithm of the mean of exponentials over the first axis."""
-    top = log_values.max(axis=0)
+    top = log_values.max(0)
     top = np.where(np.isfinite(top), top, 0.0)
     with np.errstate(divide="ignore"):
-        return top + np.log(np.exp(log_values - top).mean(axis=0))
+        return top + np.log(np.exp(log_values - top).mean(0))
 
 
 class Normaliser(NamedTuple):
@@ -177,7 +177,7 @@ def summarise(
             for values in (means, by_chain)
             if values.shape[-1] > 1
         ],
-        axis=0,
+        0,
     )
     with np.errstate(divide="ignore", invalid="ignore"):
         share = count**2 / square(ratio) / draws

@@ -535,7 +535,7 @@ def check_posterior(caller: str, posterior: Posterior) -> Posterior:
     draws = posterior.draws
     n = posterior.objective.num_units
     spread = draws.std(0)
-    equal = np.ptp(draws, axis=0) <= 1e-12 * np.abs(draws).max(0)  # to rounding, of transforms too
+    equal = np.ptp(draws, 0) <= 1e-12 * np.abs(draws).max(0)  # to rounding, of transforms too
     if equal.any():
         raise ValueError(
             f"{caller}: all draws of {posterior.names[int(np.argmax(equal))]!r} are equal."

@@ -58,7 +58,7 @@ def posterior_influence(
         moments[..., varies],
     )
     shift, ratio = (moments[:, 0] - baseline[0]) / baseline[1], moments[:, 1] / baseline[1]
-    most = np.argmax(np.abs(shift), axis=1)
+    most = np.argmax(np.abs(shift), 1)
     table = pd.DataFrame(
         {"moved": shift[np.arange(len(shift)), most], "parameter": np.asarray(names, object)[most]}
     )
@@ -110,7 +110,7 @@ def _summaries(posterior: Posterior, prediction: Any) -> tuple[list[str], Callab
     first = posterior.named(posterior.draws[:1])
     leaves = dict.values if isinstance(first, dict) else leaves_of
     stack = lambda tree: np.concatenate(
-        [np.reshape(leaf, (len(leaf), -1)) for leaf in leaves(tree)], axis=1
+        [np.reshape(leaf, (len(leaf), -1)) for leaf in leaves(tree)], 1
     )
     by_name = first.items() if isinstance(first, dict) else [("theta", stack(first))]
     names = [

@@ -162,7 +162,7 @@ class Integrated(Sampled):
         places = jnp.concatenate(
             [centre[None], jnp.broadcast_to(grid[:, None], (MODE_STARTS, len(centre)))]
         )
-        best = jnp.argmax(jnp.nan_to_num(jax.vmap(height)(places), nan=-jnp.inf), axis=0)
+        best = jnp.argmax(jnp.nan_to_num(jax.vmap(height)(places), nan=-jnp.inf), 0)
         start = jnp.take_along_axis(places, best[None], axis=0)[0]
         # groups do not share z, so one direction gives all slopes
         slope = lambda z: jax.jvp(height, (z,), (ones,))[1]

@@ -93,7 +93,7 @@ class SampledModel:
                 for name in sorted(variables)
                 if name != effect
             ]
-            return np.concatenate(leaves, axis=1).astype(float)
+            return np.concatenate(leaves, 1).astype(float)
 
         @float64
         def to_parameters(u: Array) -> Any:
@@ -105,7 +105,7 @@ class SampledModel:
         theta = to_theta(caller, draws.arrays)
         unconstrained = free(caller, draws.arrays)
         like = map_arrays(
-            lambda leaf: np.asarray(np.mean(leaf, axis=0, dtype=np.float64)), unconstrained
+            lambda leaf: np.asarray(np.mean(leaf, 0, dtype=np.float64)), unconstrained
         )
         start = {effect: like.pop(effect)} if effect else {}
         facts = self.densities(effect), self.data, self.num_units, like
@@ -113,7 +113,7 @@ class SampledModel:
         if effect and integrate:
             place = _places(caller, integrate[effect], effect, start[effect].shape, self.num_units)
             present, code = np.unique(place, return_inverse=True)
-            spread = np.std(unconstrained[effect], axis=0, dtype=np.float64)
+            spread = np.std(unconstrained[effect], 0, dtype=np.float64)
             effect_facts = code, present, start[effect], np.where(spread > 0, spread, 1.0)
             candidate = Integrated(*facts, *effect_facts, False)
             points = [unflatten(theta[k], like) for k in (0, -1)]

@@ -169,7 +169,7 @@ def from_stan(model: Any, draws: Any, *, log_lik: str = "log_lik") -> Posterior:
             np.moveaxis(draws[name], 0, -1)[tuple(int(k) - 1 for k in index)]
             for name, *index in labels
         ]
-        return np.stack([model.param_unconstrain(row) for row in np.stack(columns, axis=1)])
+        return np.stack([model.param_unconstrain(row) for row in np.stack(columns, 1)])
 
     def to_parameters(u: Array) -> NamedArrays:
         columns = np.stack([model.param_constrain(np.ascontiguousarray(point)) for point in u]).T

@@ -255,7 +255,7 @@ def mark_rows(rows: FileTable, option: str, text: str) -> Array:
         fail(
             f"--{option} {text}: {wrong} are no rows of {rows.name}, whose numbers go from 1 to {last}."
         )
-    return np.any([(rows.frame.index >= a) & (rows.frame.index <= b) for a, b in ends], axis=0)
+    return np.any([(rows.frame.index >= a) & (rows.frame.index <= b) for a, b in ends], 0)
 
 
 def split_of(

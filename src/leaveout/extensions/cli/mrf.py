@@ -135,12 +135,12 @@ def mrf(
     x = pd.Series(rows.numbers(rows.only(column), COUNTS), names, name=rows.only(column))
     people = None if exposure is None else rows.numbers(exposure, COUNTS)
     covariate_values = (
-        np.stack([rows.numbers(name, COUNTS) for name in covariate_names], axis=1)
+        np.stack([rows.numbers(name, COUNTS) for name in covariate_names], 1)
         if covariate_names
         else None
     )
     positions = (
-        np.stack([rows.numbers(name, "give numbers") for name in coordinate_names], axis=1)
+        np.stack([rows.numbers(name, "give numbers") for name in coordinate_names], 1)
         if coordinate_names
         else None
     )
@@ -241,7 +241,7 @@ def _edges(file: Path, names: list[str] | None) -> np.ndarray:
         fail(
             f"{file}: sites must be whole numbers, the rows from 0; it holds others. Names need --site COLUMN."
         )
-    return np.array(rows, np.int64).reshape(-1, 2)
+    return np.array(rows, int).reshape(-1, 2)
 
 
 def _row(text: str) -> int:

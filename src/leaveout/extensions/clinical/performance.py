@@ -225,7 +225,7 @@ class Binary(AbstractPerformance):
         # all pairs of outcomes and predictions: each row counts as both classes, by their shares
         share = np.average(self.y, weights=weights[0])
         outcomes = np.concatenate([np.ones_like(self.y), np.zeros_like(self.y)])[None]
-        both_weights = np.concatenate([weights * share, weights * (1 - share)], axis=1)
+        both_weights = np.concatenate([weights * share, weights * (1 - share)], 1)
         return {
             name: float(value[0])
             for name, value in SortedPredictors(np.tile(prediction, 2), outcomes)
@@ -354,7 +354,7 @@ def logistic(
         # so that a solution exists
         tiny = 1e-15 * np.trace(H, axis1=1, axis2=2)[:, None, None] * np.eye(columns)
         matrices = np.where(sound[:, None, None], H + tiny, np.eye(columns))
-        gradient = np.stack([dot(residual, column) for column in z], axis=1)
+        gradient = np.stack([dot(residual, column) for column in z], 1)
         step = np.linalg.solve(matrices, gradient[..., None])[..., 0]
         done = (np.abs(step) <= tol * (1 + np.abs(theta - step))).all(1)
         return Proposal(step, v.sum(1), done & sound, ~sound)
@@ -399,9 +399,7 @@ def regression(
     if label is None:
         return theta, variance * inverse
     code = level_numbers(label)
-    slopes = np.stack(
-        [np.bincount(code, column) for column in (Z * (w * residual)[:, None]).T], axis=1
-    )
+    slopes = np.stack([np.bincount(code, column) for column in (Z * (w * residual)[:, None]).T], 1)
     groups = len(slopes)
     return theta, inverse @ (slopes.T @ slopes) @ inverse * (
         groups / (groups - 1) if groups > 1 else np.nan
@@ -486,7 +484,7 @@ def spline_basis(
         for t in knots[:-2]
     ]
     return np.stack(
-        [np.ones_like(eta), eta, *(spline / (end - low) ** 2 for spline in splines)], axis=-1
+        [np.ones_like(eta), eta, *(spline / (end - low) ** 2 for spline in splines)], -1
     )
 
 
@@ -736,7 +734,7 @@ class Censoring:
         at_risk = np.cumsum(mass[:, ::-1], 1)[:, ::-1]
         leave = np.where(self.level % 2 == 1, mass, 0.0)
         stays = np.cumprod(
-            1 - np.divide(leave, at_risk, out=np.zeros_like(mass), where=at_risk > 0), axis=1
+            1 - np.divide(leave, at_risk, out=np.zeros_like(mass), where=at_risk > 0), 1
         )
         before = np.pad(stays, ((0, 0), (1, 0)), constant_values=1.0)
         return before[:, self.code], before[:, np.searchsorted(self.at_level, times, side="right")]

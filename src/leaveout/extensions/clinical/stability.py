@@ -208,7 +208,7 @@ def stability(
     units["low"], units["high"] = np.nanquantile(
         predictions, [(1 - level) / 2, (1 + level) / 2], axis=0
     )
-    units["mape"] = np.nanmean(np.abs(predictions - units["prediction"].to_numpy()), axis=0)
+    units["mape"] = np.nanmean(np.abs(predictions - units["prediction"].to_numpy()), 0)
     measures = pd.DataFrame({"mape": units["mape"], "width": units["high"] - units["low"]})
     measures = measures.iloc[
         np.repeat(np.arange(len(measures)), measure.weights.copies[weighted].astype(int))

@@ -184,7 +184,7 @@ class AbstractComponents(AbstractSolved):
             / target_scale[:, None, :]
         )
         level = moments.mean[1] - np.einsum("lp,lpt->lt", moments.mean[0], coef)
-        theta = np.concatenate([coef, level[:, None]], axis=1) * np.sqrt(len(self.design))
+        theta = np.concatenate([coef, level[:, None]], 1) * np.sqrt(len(self.design))
         return theta.swapaxes(1, 2).reshape(len(theta), -1)
 
     @property
@@ -215,14 +215,14 @@ class AbstractComponents(AbstractSolved):
         center, spread, middle, size = _origin(self)
         coef = np.asarray(parameters["coef"], float).reshape(len(size), len(spread))
         level = np.reshape(parameters["intercept"], -1) - middle + coef @ center
-        standard_coef = np.concatenate([coef * spread, level[:, None]], axis=1) / size[:, None]
+        standard_coef = np.concatenate([coef * spread, level[:, None]], 1) / size[:, None]
         return np.ravel(standard_coef) * np.sqrt(len(self.design))
 
     def losses(
         self, theta: Points, weights: Weights, index: Array, held: Array, state: State = None
     ) -> Array:
         units = np.minimum(index, self.num_units - 1)
-        return 0.5 * np.sum((self.y[units] - self._predict(theta, units)) ** 2, axis=-1)
+        return 0.5 * np.sum((self.y[units] - self._predict(theta, units)) ** 2, -1)
 
     def predictions(
         self, theta: Points, weights: Weights, index: Array, kind: str, state: State = None
@@ -345,7 +345,7 @@ class PartialLeastSquares(AbstractComponents):
         for _ in range(self.max_iter):
             new = np.einsum("lpt,lt->lp", cross, toward)
             new /= np.maximum(np.linalg.norm(new, axis=1, keepdims=True), np.finfo(float).tiny)
-            change = np.sum((new - w) ** 2, axis=1)
+            change = np.sum((new - w) ** 2, 1)
             w[active] = new[active]
             toward = np.einsum("lpt,lp->lt", cross, w)
             active = active & (change >= self.tol)
@@ -397,7 +397,7 @@ class PrincipalComponents(AbstractComponents):
         leading = np.arange(power.shape[1]) < (power.shape[1] if self.count is None else self.count)
         if isinstance(self.count, float):
             share = np.cumsum(power, 1) / power.sum(1, keepdims=True)
-            leading = np.arange(power.shape[1]) <= np.sum(share <= self.count, axis=1)[:, None]
+            leading = np.arange(power.shape[1]) <= np.sum(share <= self.count, 1)[:, None]
         floor = max(self.cut, np.finfo(float).eps * max(self.design.shape)) ** 2
         used = leading & (power > floor * power[:, :1])
         inverse = np.where(used[..., None], 1.0 / self._damped(np.where(used, power, 1.0)), 0.0)
@@ -477,22 +477,22 @@ def _moments(
     scaled = total[:, None]
     mean, target = (
         (x.sum(0) + x_change.sum(1)) / scaled,
-        (y.sum(0) + np.sum(delta[..., None] * y_rows, axis=1)) / scaled,
+        (y.sum(0) + np.sum(delta[..., None] * y_rows, 1)) / scaled,
     )
     cross = (
         sums.cross
         + x_change.swapaxes(1, 2) @ y_rows
         - (scaled * mean)[:, :, None] * target[:, None, :]
     )
-    x_squares = sums.squares[0] + np.sum(x_change * x_rows, axis=1) - scaled * mean**2
-    y_squares = sums.squares[1] + np.sum(delta[..., None] * y_rows**2, axis=1) - scaled * target**2
+    x_squares = sums.squares[0] + np.sum(x_change * x_rows, 1) - scaled * mean**2
+    y_squares = sums.squares[1] + np.sum(delta[..., None] * y_rows**2, 1) - scaled * target**2
 
     def times(v: Array) -> Array:
         product = (v @ x.T) @ x if gram is None else v @ gram
         return (
             product
             + (x_change.swapaxes(1, 2) @ (x_rows @ v[..., None]))[..., 0]
-            - scaled * np.sum(mean * v, axis=1, keepdims=True) * mean
+            - scaled * np.sum(mean * v, 1, keepdims=True) * mean
         )
 
     def formed() -> Array:
@@ -520,6 +520,6 @@ def _moments_of_rows(sums: CrossProducts, weight: Float[Array, " units"]) -> Mom
         means.append(weight[seen] @ part / total)
         centred.append(np.where(part.min(0) == part.max(0), 0.0, root * (part - means[-1])))
     x, y = centred
-    squares = np.sum(x**2, axis=0)[None], np.sum(y**2, axis=0)[None]
+    squares = np.sum(x**2, 0)[None], np.sum(y**2, 0)[None]
     parts = np.array([total]), (means[0][None], means[1][None]), (x.T @ y)[None]
     return Moments(*parts, lambda v: (v @ x.T) @ x, lambda: (x.T @ x)[None], squares, x)

@@ -121,7 +121,7 @@ class StandardisedGLM(GLM):
         def weigh(weights):
             omega, kappa = self._weigh(weights)
             ratios = self._ratios(weights, full_variance)
-            return np.concatenate([omega, kappa[:, None] * ridges * ratios], axis=1), kappa
+            return np.concatenate([omega, kappa[:, None] * ridges * ratios], 1), kappa
 
         rows: Any = self.lines.below(np.eye(features, self.design.shape[1]))
         kind = StackedLoss

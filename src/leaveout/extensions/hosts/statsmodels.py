@@ -616,7 +616,7 @@ def _component(name: str, columns: Any, levels: Array) -> tuple[EffectBlock, tup
             f"from_statsmodels: rows of the component {name!r} have several effects that share a variance, which are no "
             "levels of a factor. Write the model as a formula of lo.Mixed."
         )
-    code = np.zeros(columns.shape[0], np.int64)
+    code = np.zeros(columns.shape[0], int)
     value = np.zeros(columns.shape[0])
     filled = np.diff(columns.indptr) == 1
     code[filled], value[filled] = columns.indices, columns.data

@@ -152,7 +152,7 @@ def impute(study: LeakageStudy) -> Answer:
             value, influence = study.score_predictions(study.work.predict_folds(folds), folds)
             points.append(
                 ControlPoint(
-                    float("nan"),
+                    np.nan,
                     value - study.naive.value,
                     influence - study.naive.influence,
                     0.0,
@@ -161,11 +161,11 @@ def impute(study: LeakageStudy) -> Answer:
             )
         if len(points) % PARTITIONS_A_ROUND == 0 and len(points):
             noise = float(np.var([p.difference for p in points], ddof=1)) / len(points)
-            if _is_small(study, noise, np.mean([p.influence for p in points], axis=0)):
+            if _is_small(study, noise, np.mean([p.influence for p in points], 0)):
                 break
     if len(points) < 2:
         return refused("drawn clusters are too large for folds")
-    influence = np.mean([p.influence for p in points], axis=0)
+    influence = np.mean([p.influence for p in points], 0)
     exposed = float(np.mean([p.exposed for p in points]))
     differences = np.array([p.difference for p in points])
     removed_share = study.removed(exposed)
@@ -173,7 +173,7 @@ def impute(study: LeakageStudy) -> Answer:
         return refused(few_removed(removed_share))
     between = float(np.var(differences, ddof=1))
     point = ControlPoint(
-        float("nan"), float(differences.mean()), influence, between / len(points), exposed
+        np.nan, float(differences.mean()), influence, between / len(points), exposed
     )
     return study.answer("imputed", assumption, point, between)
 
@@ -259,7 +259,7 @@ def _removed_mate_share(study: LeakageStudy) -> float:
     ]
     if remaining:
         return study.removed(float(np.mean(remaining)))
-    return float("nan")
+    return np.nan
 
 
 def _remaining_exposure(study: LeakageStudy, folds: list[LeakageFold]) -> float:
@@ -319,9 +319,9 @@ def _purge(study: LeakageStudy, cut: float) -> ControlPoint | str:
         sums = np.array(
             [[influence[part.rows].sum() for part in parts] for _, influence in controls]
         )
-        noise = float(np.sum(np.var(sums, axis=0, ddof=1))) / count
+        noise = float(np.sum(np.var(sums, 0, ddof=1))) / count
         influence = clean.influence - np.mean(
-            [control_influence for _, control_influence in controls], axis=0
+            [control_influence for _, control_influence in controls], 0
         )
         if _is_small(study, noise, influence):
             break
@@ -349,7 +349,7 @@ def _replace_predictions(
 ) -> Predictions:
     """Return predictions as filed, with those of the bundles' rows replaced."""
     out = [predicted.copy() for predicted in study.predictions]
-    place = np.zeros(len(study.y), np.int64)
+    place = np.zeros(len(study.y), int)
     for part, predicted in zip(parts, predictions, strict=True):
         place[study.folds[part.fold].test] = np.arange(len(out[part.fold]))
         out[part.fold][place[part.rows]] = predicted

@@ -239,7 +239,7 @@ def residual_profile(
         raise ValueError(
             f"residual_profile: with leakage both ways candidates must be pairs (p, q); got shape {pairs.shape}."
         )
-    inside = np.all(pairs >= 0, axis=1) & (pairs.sum(1) < 1)
+    inside = np.all(pairs >= 0, 1) & (pairs.sum(1) < 1)
     if not inside.all():
         requirement = "pairs with a sum in [0, 1)" if two_sided else "in [0, 1)"
         raise ValueError(

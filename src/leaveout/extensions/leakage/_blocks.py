@@ -11,8 +11,8 @@ records, where the partitions themselves are the Bell numbers (for eight records
 4,140; for twelve 265,720 against 4,213,597).
 """
 
-import functools
 import itertools
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -66,7 +66,7 @@ def components(nodes: int, a: IntArray, b: IntArray) -> NodeNumbers:
     from scipy.sparse.csgraph import connected_components
 
     graph = coo_array((np.ones(len(a), bool), (a, b)), shape=(nodes, nodes))
-    return connected_components(graph, directed=False)[1].astype(np.int64)
+    return connected_components(graph, directed=False)[1].astype(int)
 
 
 def biconnected_blocks(nodes: int, a: IntArray, b: IntArray) -> PairIndices:
@@ -84,9 +84,9 @@ def biconnected_blocks(nodes: int, a: IntArray, b: IntArray) -> PairIndices:
     ends = np.r_[a, np.full(len(first), nodes)], np.r_[b, first]
     tree = coo_array((np.ones(len(ends[0]), bool), ends), shape=(nodes + 1, nodes + 1)).tocsr()
     order, parent = depth_first_order(tree, nodes, directed=False)
-    place = np.empty(nodes + 1, np.int64)
+    place = np.empty(nodes + 1, int)
     place[order] = np.arange(nodes + 1)
-    above = np.empty(nodes + 1, np.int64)  # the place of each node's parent
+    above = np.empty(nodes + 1, int)  # the place of each node's parent
     above[place] = place[np.where(parent < 0, nodes, parent)]
     low = np.minimum(place[a], place[b])
     high = np.maximum(place[a], place[b])
@@ -155,10 +155,10 @@ def _dense(
     weight[block, pair] = graph.weight[chunk]
     target[block, pair] = graph.target[chunk]
     times[block, pair] = graph.times[chunk]
-    neighbours = np.zeros((count, k), np.int64)
+    neighbours = np.zeros((count, k), int)
     for node, partner in ((low, high), (high, low)):
         np.bitwise_or.at(neighbours, (block, node[pair]), 1 << partner[pair])
-    subset_neighbours = np.zeros((count, 1 << k), np.int64)
+    subset_neighbours = np.zeros((count, 1 << k), int)
     for j in range(k):
         subset_neighbours[:, 1 << j : 2 << j] = (
             subset_neighbours[:, : 1 << j] | neighbours[:, j, None]
@@ -214,16 +214,14 @@ def _draw(
 ) -> Int[Array, "blocks num k"]:
     """Draw partitions; return the least node of the cluster of each node."""
     remaining = np.full((len(weight), num), (1 << k) - 1)
-    label = np.zeros((len(weight), num, k), np.int64)
+    label = np.zeros((len(weight), num, k), int)
     for subset in range((1 << k) - 1, 0, -1):  # the remaining subset only shrinks
         block, draw = np.nonzero(remaining == subset)
         cluster = _first_clusters(subset)
         law = np.exp(weight[:, cluster] + sums[:, subset ^ cluster] - sums[:, subset, None]).cumsum(
             1
         )
-        chosen = cluster[
-            np.sum(rng.random(len(block))[:, None] * law[block, -1:] > law[block], axis=1)
-        ]
+        chosen = cluster[np.sum(rng.random(len(block))[:, None] * law[block, -1:] > law[block], 1)]
         remaining[block, draw] ^= chosen
         members = (chosen[:, None] >> np.arange(k)) & 1 == 1
         label[block, draw] = np.where(
@@ -232,16 +230,16 @@ def _draw(
     return label
 
 
-@functools.lru_cache
+@lru_cache
 def _pairs(k: int) -> Int[Array, "k k"]:
     """Number the pairs of places."""
-    out = np.zeros((k, k), np.int64)
+    out = np.zeros((k, k), int)
     low, high = np.triu_indices(k, 1)
     out[low, high] = out[high, low] = np.arange(len(low))
     return out
 
 
-@functools.lru_cache
+@lru_cache
 def _inside(k: int) -> Float[Array, "pairs subsets"]:
     """Mark the subsets that hold both places of a pair."""
     held = (np.arange(1 << k) >> np.arange(k)[:, None]) & 1
@@ -249,7 +247,7 @@ def _inside(k: int) -> Float[Array, "pairs subsets"]:
     return (held[low] * held[high]).astype(float)
 
 
-@functools.lru_cache(maxsize=1 << MAX_ENUMERATED_RECORDS)
+@lru_cache(maxsize=1 << MAX_ENUMERATED_RECORDS)
 def _first_clusters(whole_set: int) -> Int[Array, " clusters"]:
     """List the subsets of `whole_set` that hold its lowest node."""
     low = whole_set & -whole_set

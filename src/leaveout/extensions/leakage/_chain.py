@@ -149,7 +149,7 @@ def _move(
     pairs = np.flatnonzero(
         (node_zone[chains.a] >= 0) & (node_zone[chains.a] == node_zone[chains.b])
     )
-    place = np.empty(len(label), np.int64)
+    place = np.empty(len(label), int)
     place[nodes] = np.arange(len(nodes))
     a = place[chains.a[pairs]]
     b = place[chains.b[pairs]]

@@ -152,9 +152,7 @@ class BlockBootstrap(PrintedResult):
             inverse = np.linalg.pinv(self.A @ np.column_stack([np.ones(len(share)), share]))
             start, slope = inverse @ self.losses
             e = start + slope * share
-            return Curve(
-                e, float("inf"), inverse[0], float(np.linalg.norm(self.A @ e - self.losses)), 2
-            )
+            return Curve(e, np.inf, inverse[0], float(np.linalg.norm(self.A @ e - self.losses)), 2)
         if not squared:
             return solve_unsquared(self.A, self.losses, order, lam, monotone)
         return solve_curve(
@@ -249,7 +247,7 @@ def binomial_block_bootstrap(
         raise ValueError(
             f"{caller}: {task.measure.name} is not a mean over records; give a loss of one record."
         )
-    sides = [np.asarray(rows, np.int64) for rows in (train, test)]
+    sides = [np.asarray(rows, int) for rows in (train, test)]
     if min(map(len, sides)) < 2 or np.intersect1d(sides[0], sides[1]).size:
         raise ValueError(
             f"{caller}: train and test must be two records or more each, with none in common."
@@ -346,7 +344,7 @@ class _Job:
         self, direction: Direction, rows: IntArray, draws: range, number: int, levels: FloatArray
     ) -> StepResult:
         """Compute the mean losses of some draws, `[draws, test levels or one]`."""
-        none = np.zeros((len(rows), 0), np.int64)
+        none = np.zeros((len(rows), 0), int)
         if direction == "train":
             losses = self.measure.losses(
                 self.y[self.test], self.learner(rows, self.test, none, np.arange(len(rows)))[0]

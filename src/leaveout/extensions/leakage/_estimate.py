@@ -284,7 +284,7 @@ def leakage_corrected(
         "bins": edges,
         "p_test above zero": outside,
     }
-    extras: NamedValues = {"iid": float("nan"), "moved": None}
+    extras: NamedValues = {"iid": np.nan, "moved": None}
     try:
         with keeping(caller, checkpoint, run_facts):
             extras["iid"] = float(read_or_make(iid)["iid"])

@@ -201,7 +201,7 @@ class LeastSquares(AbstractLinear):
         the constant features.
         """
         U = np.column_stack([self.X, self.y, np.ones(len(self.y))])
-        constant = np.ptp(self.X, axis=0) == 0
+        constant = np.ptp(self.X, 0) == 0
         shift = U.mean(0) * np.append(
             np.full(self.X.shape[1], float(self.centres)), [float(self.intercept), 0.0]
         )
@@ -426,7 +426,7 @@ class Neighbours(AbstractLearner):
         """All records by their distances from each record."""
         from sklearn.metrics import pairwise_distances_chunked
 
-        nearest = lambda distance, _: np.argsort(distance, axis=1, kind="stable").astype(np.int32)
+        nearest = lambda distance, _: np.argsort(distance, 1, kind="stable").astype(np.int32)
         return np.concatenate(list(pairwise_distances_chunked(self.X, reduce_func=nearest)))
 
     def _predict(self, order: NDArray, times: IntArray) -> FloatArray:
@@ -440,7 +440,7 @@ class Neighbours(AbstractLearner):
             width = min(max(2 * width, int(2 * self.k * len(times) / times.sum())), len(times))
             nearest = order[todo, :width]
             weight = times[nearest]
-            before = np.cumsum(weight, axis=1) - weight
+            before = np.cumsum(weight, 1) - weight
             used = np.clip(self.k - before, 0, weight)
             enough = used.sum(1) == self.k
             done = todo[enough]
@@ -579,7 +579,7 @@ class _ChainFactors(SharedFactors):
 
 def count_rows(train: Rows, rows: Int[Array, " rows"]) -> RowCounts:
     """Count how often each of some rows is in every training set."""
-    where = np.zeros(rows[-1] + 1, np.int64)
+    where = np.zeros(rows[-1] + 1, int)
     where[rows] = np.arange(len(rows))
     cell = np.arange(len(train))[:, None] * len(rows) + where[train]
     return (

@@ -55,7 +55,7 @@ class HingeFits(AbstractClasses):
             # finished
             closed = gap <= 1e-9 * (1 + value)
             changes, length = _step(Z[lanes], ridge, alpha, complement, u, v, margin, slope)
-            return Proposal(-length * np.concatenate(changes, axis=1), gap, closed, closed)
+            return Proposal(-length * np.concatenate(changes, 1), gap, closed, closed)
 
         max_interior_steps = 100  # largest number of steps; about eleven are needed
         state, converged = iterate(without_values, propose, start, anywhere, max_interior_steps)

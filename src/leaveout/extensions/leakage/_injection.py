@@ -181,7 +181,7 @@ class FoldInjection:
         injected = np.array(counts)
         place = np.full((len(orders), len(test)), NEVER)
         num_queued = injected.max(initial=1)
-        queue = np.zeros((len(orders), max(num_queued, 1)), np.int64)
+        queue = np.zeros((len(orders), max(num_queued, 1)), int)
         for b, order in enumerate(orders):
             place[b, order] = np.arange(len(order))
             queue[b, : min(num_queued, len(order))] = test[order[:num_queued]]
@@ -256,7 +256,7 @@ def plan_injection(
         if slope and not np.any(grid == slope):
             grid[np.argmin(np.abs(np.log(grid[:-1] / slope)))] = slope
     shares = np.unique(np.append(grid, 0)) / top
-    levels = [np.round(shares * fold_top).astype(np.int64) for fold_top in tops]
+    levels = [np.round(shares * fold_top).astype(int) for fold_top in tops]
     return [
         FoldInjection(fold, k, injection.mechanism, levels[k], *sizes[k], seed)
         for k, fold in enumerate(folds)
@@ -308,7 +308,7 @@ def make_folds(
     folds = []
     for k, pair in enumerate(check_cv(cv).split(X, y, split_labels)):
         train, test = (
-            np.flatnonzero(rows) if np.asarray(rows).dtype == bool else np.asarray(rows, np.int64)
+            np.flatnonzero(rows) if np.asarray(rows).dtype == bool else np.asarray(rows, int)
             for rows in pair
         )
         on_both_sides = np.intersect1d(codes[train], codes[test])
@@ -316,7 +316,7 @@ def make_folds(
             raise ValueError(
                 f"{caller}: fold {k} has cluster {names[on_both_sides[0]]!r} on both sides; leave whole clusters out."
             )
-        folds.append(LeakageFold(train, test, codes.astype(np.int64)))
+        folds.append(LeakageFold(train, test, codes.astype(int)))
     if not folds:
         raise ValueError(f"{caller}: cv yielded no fold.")
     return folds, names

@@ -94,8 +94,8 @@ class Linkage(PrintedResult):
     """
 
     num_rows: int | None
-    left: PairIndices = field(default_factory=lambda: np.zeros(0, np.int64))
-    right: PairIndices = field(default_factory=lambda: np.zeros(0, np.int64))
+    left: PairIndices = field(default_factory=lambda: np.zeros(0, int))
+    right: PairIndices = field(default_factory=lambda: np.zeros(0, int))
     probability: PairNumbers = field(default_factory=lambda: np.zeros(0))
     unlisted: float | None = None
     grows: bool = False  # whether there may be rows beyond the last that a pair names
@@ -471,7 +471,7 @@ class Linkage(PrintedResult):
         num = count("Linkage.partitions: num_partitions", num_partitions, 1)
         seed = count("Linkage.partitions: rng", rng, 0)
         if seed == 0 and num <= self._num_partitions:
-            return self._draw_partitions[:num].astype(np.int64)
+            return self._draw_partitions[:num].astype(int)
         random = np.random.default_rng([seed, 5])
         tables = 1 if self.calibration is None else min(num, TABLES)
         out = []
@@ -560,7 +560,7 @@ class Linkage(PrintedResult):
         if self.given is not None:
             return uniform_mislinking(*(rate.estimate for rate in self.given)).shares(folds)
         draws = self.shares_drawn(folds)
-        shares = Shares(*(np.mean(values, axis=0) for values in zip(*draws, strict=True)))
+        shares = Shares(*(np.mean(values, 0) for values in zip(*draws, strict=True)))
         check_probabilities("Linkage.shares", shares.p_train, shares.p_test)
         return shares
 
@@ -643,9 +643,7 @@ class Linkage(PrintedResult):
             linked, true, correct = (np.sum(count * (count - 1.0)) for count in clusters)
             drawn_rates.append([correct / total if total else 1.0 for total in (linked, true)])
         return _rate_table(
-            np.column_stack(
-                [np.mean(drawn_rates, axis=0), *np.quantile(drawn_rates, TAILS, axis=0)]
-            )
+            np.column_stack([np.mean(drawn_rates, 0), *np.quantile(drawn_rates, TAILS, axis=0)])
         )
 
     @conventional
@@ -668,7 +666,7 @@ class Linkage(PrintedResult):
         """
         filed = self._file_clusters("summary", groups)
         size = np.bincount(filed)
-        last = np.where(size == 1, 1, 2 ** np.ceil(np.log2(np.maximum(size, 1))).astype(np.int64))
+        last = np.where(size == 1, 1, 2 ** np.ceil(np.log2(np.maximum(size, 1))).astype(int))
         classes, place = np.unique(last, return_inverse=True)
         counts = np.empty((len(self._draw_partitions), 3, len(classes)))
         for label, draw_counts in zip(self._draw_partitions, counts, strict=True):
@@ -708,7 +706,7 @@ class Linkage(PrintedResult):
         if self.given is not None:
             return [("linkage", "precision and recall of pairs; no pairs"), *rates]
         linked = int((self.probability >= LINK_PROBABILITY).sum())
-        entities = self._draw_partitions.max(axis=1, initial=-1) + 1
+        entities = self._draw_partitions.max(1, initial=-1) + 1
         likely = f"{linked:,} of probability {LINK_PROBABILITY} or more: linked"
         lines = [
             ("linkage", f"{self.num_rows:,} records, {len(self.left):,} pairs, {likely}"),
@@ -762,7 +760,7 @@ def _rows(caller: str, name: str, value: ArrayLike, rows: int) -> Int[Array, " s
         raise ValueError(
             f"Linkage.{caller}: {name} must be row numbers from 0 to {rows - 1}, or {rows} truths."
         )
-    return array.astype(np.int64)
+    return array.astype(int)
 
 
 def _shares(label: NDArray[np.integer], folds: list[LeakageFold]) -> Shares:
@@ -789,5 +787,5 @@ def _cells(
     The cluster, the entity, and the number of records of each pair.
     """
     entities = int(label.max(initial=-1)) + 1
-    key, count = np.unique(filed.astype(np.int64) * entities + label, return_counts=True)
+    key, count = np.unique(filed.astype(int) * entities + label, return_counts=True)
     return key // max(entities, 1), key % max(entities, 1), count

@@ -61,7 +61,7 @@ class Mixture(PrintedResult):
 
     def _share_of_both(self, count: int) -> float:
         if not count:
-            return float("nan")
+            return np.nan
         return num_pairs(self.clusters * (self.filed.max() + 1) + self.filed) / count
 
     def _facts(self) -> Lines:

@@ -124,7 +124,7 @@ def _within(
     """
     # 1e-5: rounding of float32, relative to the squared length of the longest row; pairs that are
     # too far are removed later
-    max_square = float(radius**2 + 1e-5 * np.max(np.sum(X**2, axis=1)))
+    max_square = float(radius**2 + 1e-5 * np.max(np.sum(X**2, 1)))
     if index is None:
         from sklearn.neighbors import NearestNeighbors
 
@@ -134,12 +134,12 @@ def _within(
             .radius_neighbors(queries, return_distance=False)
         )
         count = [len(row) for row in rows]
-        neighbour = np.concatenate(rows).astype(np.int64)
+        neighbour = np.concatenate(rows).astype(int)
     else:
         limits, _, neighbour = index.range_search(
             np.ascontiguousarray(queries, np.float32), max_square
         )
-        count = np.diff(limits.astype(np.int64))
+        count = np.diff(limits.astype(int))
     query = np.repeat(np.arange(len(queries)), count)
     close = np.linalg.norm(queries[query] - X[neighbour], axis=1) <= radius
     return query[close], neighbour[close]

@@ -33,7 +33,7 @@ class Rate(NamedTuple):
         from scipy.stats import beta
 
         if not np.isfinite(self.num_labelled):
-            return float("nan"), float("nan")
+            return np.nan, np.nan
         low, high = beta.ppf(TAILS, *self._law())
         if self.estimate == 0:
             low = 0.0

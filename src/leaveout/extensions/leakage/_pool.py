@@ -154,7 +154,7 @@ class PooledSystem:
         out = {}
         for name, degree in (("linear", 1), ("quadratic", 2)):
             use = slice(0, min(max(num_low, degree + 2), len(self.b)))
-            powers = np.stack([self.A[use] @ self.grid**k for k in range(degree + 1)], axis=1)
+            powers = np.stack([self.A[use] @ self.grid**k for k in range(degree + 1)], 1)
             weights = np.zeros(len(self.b))
             weights[use] = np.linalg.pinv(powers)[0]
             out[name] = float(weights @ self.b), weights

@@ -254,8 +254,8 @@ class LeakageReport(PagedResult, ComparableResult):
     def _row(self, answer: Answer) -> dict[str, Any]:
         texts = {"assumption": answer.assumption, "refusal": answer.refusal}
         if answer.refusal:
-            return dict.fromkeys(COLUMNS, float("nan")) | texts
-        missing = Variance(float("nan"), 1.0)
+            return dict.fromkeys(COLUMNS, np.nan) | texts
+        missing = Variance(np.nan, 1.0)
         data, change = (
             missing if influence is None else self.over_clusters(influence)
             for influence in (answer.influence, answer.change)
@@ -265,7 +265,7 @@ class LeakageReport(PagedResult, ComparableResult):
         if fold_effects is not None:  # training clusters too
             variance += as_trained(fold_effects)
         further_variance = answer.monte_carlo + answer.between
-        score_half = float("nan")
+        score_half = np.nan
         if variance > 0:
             score_half = half_width(variance + further_variance, data.freedom, self.level)
         change_half = half_width(change.value + further_variance, change.freedom, self.level)

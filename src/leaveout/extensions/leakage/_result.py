@@ -133,7 +133,7 @@ class LeakageResult(PrintedResult, ComparableResult):
     def estimate(self) -> float:
         """The loss on new clusters; NaN if it cannot be corrected."""
         if self.refusal:
-            return float("nan")
+            return np.nan
         return self.solved.estimate
 
     @property
@@ -255,7 +255,7 @@ class LeakageResult(PrintedResult, ComparableResult):
     def se_data(self) -> float:
         """The error of the estimate over clusters, as tested and as trained on (see `table()`)."""
         if self.spread is None:
-            return float("nan")
+            return np.nan
         return self.spread.error
 
     @property
@@ -307,7 +307,7 @@ class LeakageResult(PrintedResult, ComparableResult):
             The interval.
         """
         if self.spread is None or self.naive_spread is None:
-            return self._around(self.correction, float("nan"), None, level)
+            return self._around(self.correction, np.nan, None, level)
         difference = self.spread.minus(self.naive_spread)
         tested = replace(self.naive_spread, fold_effects=None).error
         share = 1.0
@@ -564,7 +564,7 @@ class LeakageResult(PrintedResult, ComparableResult):
         if sign * self.lower > sign * cap:
             return 0.0
         if base == 0 or any(run.mixture for run in self.runs):
-            return float("nan")
+            return np.nan
         grid = np.linspace(0, 0.95 * base / max(np.max(self._p + self.shares.p_test), base), 20)
         previous = -np.inf
         for left, right in itertools.pairwise(grid):
@@ -574,7 +574,7 @@ class LeakageResult(PrintedResult, ComparableResult):
                     return float(right)
                 return float(left - (right - left) * previous / (excess - previous))
             previous = excess
-        return float("nan")
+        return np.nan
 
     @cached_property
     def per_cluster(self) -> pd.DataFrame:

@@ -131,7 +131,7 @@ def join_pieces(work: FitWork, fold: int, results: list[StepResult]) -> FoldLoss
     for name in FoldLosses.BY_DRAW:
         parts = [result[name] for result in results if name in result]
         if parts:
-            arrays[name] = np.concatenate(parts, axis=1)
+            arrays[name] = np.concatenate(parts, 1)
         else:
             arrays[name] = np.full((*first[name], *shapes.get(name, ())), np.nan)
     for name in FoldLosses.SUMS:
@@ -311,7 +311,7 @@ def one_piece(work: FitWork, piece: Piece) -> StepResult:
         np.random.SeedSequence([part.seed, part.number, r, 1]).generate_state(1)[0] >> 1
         for r in range(*piece[1:])
     ]
-    seeds = np.repeat(np.array(draw_seeds, np.int64), levels)
+    seeds = np.repeat(np.array(draw_seeds, int), levels)
     shared, extra_predictions = work.learner(rows, test, extra, seeds)
     scored = sample.score_mask.reshape(len(rows), -1)
     members = level_numbers(part.fold.clusters[test])

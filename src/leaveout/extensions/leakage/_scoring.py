@@ -7,10 +7,10 @@ scored by the table of classes, whose cells are means. For all other scores that
 `sample_weight` the influence is by differences; a score that takes no weights has none.
 """
 
-import functools
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,21 +59,19 @@ def _response_measure(loss: losses.AbstractLoss) -> Measure:
         case losses.Multinomial():
             return Measure("−log p̂(y)", "probabilities", Mean(surprise))
         case losses.Poisson():
-            return Measure(
-                "ŷ − y log ŷ + log y!", "response", Mean(functools.partial(_of_mean, loss=loss))
-            )
+            return Measure("ŷ − y log ŷ + log y!", "response", Mean(partial(_of_mean, loss=loss)))
         case losses.Gamma():
             return Measure(
                 "the gamma density",
                 "response",
-                Mean(functools.partial(_of_mean, loss=loss)),
+                Mean(partial(_of_mean, loss=loss)),
                 low=None,
             )
         case losses.Huber() | losses.PseudoHuber():
             name = "pseudo-Huber"
             if isinstance(loss, losses.Huber):
                 name = "Huber's"
-            return Measure(name, "response", Mean(functools.partial(_of_residual, loss=loss)))
+            return Measure(name, "response", Mean(partial(_of_residual, loss=loss)))
     raise TypeError(
         f"leakage_corrected: {type(loss).__name__} has no form on the scale of the response; give a function."
     )

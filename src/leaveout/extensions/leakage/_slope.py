@@ -241,7 +241,7 @@ def _by_cluster(runs: list[FoldLosses], level: int) -> tuple[FloatArray, FloatAr
     for result in runs:
         difference = result.cluster[0] - result.cluster[level]
         scored = np.isfinite(difference).any(0)
-        falls.append(np.nanmean(difference[:, scored], axis=0))
+        falls.append(np.nanmean(difference[:, scored], 0))
         sizes.append(np.bincount(result.members)[scored].astype(float))
     return np.concatenate(falls), np.concatenate(sizes)
 

@@ -293,7 +293,7 @@ def nonincreasing(
             e = nonincreasing(M, r, upper, floor - depth)
             if np.min(e[-1]) > floor - depth:
                 return e
-    steps = np.cumsum(M, axis=1).reshape(len(M), -1)  # M times the upper triangle of ones
+    steps = np.cumsum(M, 1).reshape(len(M), -1)  # M times the upper triangle of ones
     scale = np.linalg.norm(steps, axis=0)
     scale[scale == 0] = 1.0
     r = r - lower * M.reshape(len(M), -1).sum(1)
@@ -306,7 +306,7 @@ def nonincreasing(
         tight = np.vstack([steps, np.full((1, steps.shape[1]), weight)]) / scale
         x = nnls(tight, np.append(r, weight * room), maxiter=50 * steps.shape[1])[0] / scale
         x *= min(1.0, room / x.sum())
-    return lower + np.cumsum(x.reshape(M.shape[1:])[::-1], axis=0)[::-1]
+    return lower + np.cumsum(x.reshape(M.shape[1:])[::-1], 0)[::-1]
 
 
 def differences(size: int, order: int) -> Float[Array, "rows size"]:

@@ -29,7 +29,7 @@ def fold_of(folds: list[LeakageFold]) -> Rows | None:
     """
     n = len(folds[0].clusters)
     times = np.zeros(n, int)
-    fold_number = np.zeros(n, np.int64)
+    fold_number = np.zeros(n, int)
     for k, fold in enumerate(folds):
         np.add.at(times, fold.test, 1)
         fold_number[fold.test] = k
@@ -89,7 +89,7 @@ def nearest_folds(fold: Rows, clusters: Rows) -> Rows | None:
     count = int(fold.max()) + 1
     names = int(clusters.max()) + 1
     votes = sparse.coo_matrix((np.ones(len(fold)), (clusters, fold)), shape=(names, count)).tocsr()
-    cluster_fold = np.asarray(votes.argmax(axis=1)).ravel()
+    cluster_fold = np.asarray(votes.argmax(1)).ravel()
     sizes = np.bincount(clusters, minlength=names)
     room = MAX_FOLD_RATIO * len(fold) / count
     if sizes.max() > room:
@@ -100,7 +100,7 @@ def nearest_folds(fold: Rows, clusters: Rows) -> Rows | None:
             if filled[cluster_fold[name]] + sizes[name] > room:
                 cluster_fold[name] = np.argmin(filled)
             filled[cluster_fold[name]] += sizes[name]
-    new_fold = cluster_fold[clusters].astype(np.int64)
+    new_fold = cluster_fold[clusters].astype(int)
     if np.bincount(new_fold, minlength=count).min() > 0:
         return new_fold
     return None
@@ -120,7 +120,7 @@ def bundles(
     """Divide rows into so many parts of similar size, of whole clusters."""
     names, code, sizes = np.unique(clusters[rows], return_inverse=True, return_counts=True)
     order = rng.permutation(len(names))
-    part = np.empty(len(names), np.int64)
+    part = np.empty(len(names), int)
     part[order] = (np.cumsum(sizes[order]) - 1) * count // len(rows)
     return [bundle for k in range(count) if len(bundle := rows[part[code] == k])]
 

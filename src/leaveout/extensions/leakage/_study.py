@@ -56,7 +56,7 @@ def half_width(variance: float, freedom: float, level: float) -> float:
     """Return the half-width of Student's interval."""
     if np.isfinite(variance):
         return float(stats.t.ppf(0.5 + level / 2, freedom) * np.sqrt(variance))
-    return float("nan")
+    return np.nan
 
 
 class FitRequest(NamedTuple):
@@ -123,7 +123,7 @@ def _predict_batch(
     library.
     """
     requests = [request for _, request in batch]
-    none = np.zeros((len(batch), 0), np.int64)
+    none = np.zeros((len(batch), 0), int)
     if not isinstance(learner, PlanHost):
         return {
             "0": learner(requests[0].train[None], requests[0].test, none, np.array([seed]))[0][0]
@@ -198,11 +198,11 @@ class Answer:
     name: str
     assumption: str
     refusal: str = ""
-    score: float = float("nan")
-    correction: float = float("nan")
+    score: float = np.nan
+    correction: float = np.nan
     influence: Influences | None = None
     change: Influences | None = None
-    exposed: float = float("nan")
+    exposed: float = np.nan
     monte_carlo: float = 0.0
     between: float = 0.0
     fold_effects: FoldEffects | None = None
@@ -278,7 +278,7 @@ class LeakageStudy:
     def exposed(self) -> float:
         if self.linkage.knows_pairs:
             return float(np.mean(np.concatenate(self.mates)))
-        return float("nan")
+        return np.nan
 
     @cached_property
     def across(self) -> BoolArray:
@@ -366,7 +366,7 @@ class LeakageStudy:
         """Return the removed share of the naive exposure."""
         if self.exposed > 0:
             return 1 - exposure / self.exposed
-        return float("nan")
+        return np.nan
 
     def answer(
         self,
@@ -430,9 +430,9 @@ class LeakageStudy:
             return Answer(name, assumption, reason)
         curve = pd.DataFrame([self._row(point) for point in points])
         mean = ControlPoint(
-            float("nan"),
+            np.nan,
             float(curve.difference.mean()),
-            np.mean([point.influence for point in points], axis=0),
+            np.mean([point.influence for point in points], 0),
             # controls of all cuts have similar errors
             float(np.mean([point.monte_carlo for point in points])),
             float(curve.exposed.mean()),
@@ -445,7 +445,7 @@ class LeakageStudy:
     def _row(self, point: ControlPoint) -> dict[str, float]:
         removed_share = self.removed(point.exposed)
         error = float(np.sqrt(self.over_clusters(point.influence).value + point.monte_carlo))
-        correction = float("nan")
+        correction = np.nan
         if removed_share > 0:
             correction = point.difference / removed_share
         return {

@@ -85,7 +85,7 @@ def read_two_sided(
     frame = frame_of(caller, pairs)
     columns = frame.columns[:2] if len(frame) else []
     numbered = [_row_numbers(caller, pd.Index(frame[name])) for name in columns] or [
-        np.zeros(0, np.int64)
+        np.zeros(0, int)
     ] * 2
     for name, rows, count in zip(("left", "right"), numbered, sides, strict=True):
         if (rows >= count).any():
@@ -151,8 +151,8 @@ def ends(caller: str, frame: pd.DataFrame, ids: Any) -> tuple[IntArray, IntArray
     """Return the rows of both names of each pair, and the number of rows."""
     if not len(frame):
         return (
-            np.zeros(0, np.int64),
-            np.zeros(0, np.int64),
+            np.zeros(0, int),
+            np.zeros(0, int),
             0 if ids is None else len(_names(caller, ids)),
         )
     if frame.shape[1] < 2:
@@ -185,7 +185,7 @@ def ends(caller: str, frame: pd.DataFrame, ids: Any) -> tuple[IntArray, IntArray
     if names is None:
         left, right = (_row_numbers(caller, index) for index in labels)
         return left, right, int(max(left.max(), right.max())) + 1
-    rows = [names.get_indexer(index).astype(np.int64) for index in labels]
+    rows = [names.get_indexer(index).astype(int) for index in labels]
     for index, positions in zip(labels, rows, strict=True):
         if (positions < 0).any():
             raise ValueError(
@@ -221,7 +221,7 @@ def _row_numbers(caller: str, index: pd.Index) -> IntArray:
         raise ValueError(
             f"{caller}: without ids= pairs name rows by number, from 0; got {wrong.tolist()[0]!r}. Give ids=, one name a row."
         )
-    return values.astype(np.int64)
+    return values.astype(int)
 
 
 def _probability(

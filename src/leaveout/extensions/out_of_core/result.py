@@ -114,7 +114,7 @@ class Scan(PrintedResult):
         """
         if self.totals[9] == 0:
             return float(self.totals[6] / self.totals[1])
-        return float("inf")
+        return np.inf
 
     @property
     def no_update(self) -> float:

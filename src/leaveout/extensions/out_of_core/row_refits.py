@@ -138,7 +138,7 @@ def _refit(
         gradient = total_gradient @ anchor.root.T
         step = -solved(gradient)
         noise = 4 * anchor.noise / np.sqrt(share)
-        length = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise
+        length = np.sqrt(np.maximum(-np.sum(gradient * step, 1), 0.0)) + noise
         ball = anchor.table.ball(length, share, grown, np.linalg.norm(u, axis=1))
         going = determined & (np.isfinite(ball.after) | (length < 0.5 * before))
         u = np.where(going[:, None], u + step, u)
@@ -196,7 +196,7 @@ def _by_newton(
             -np.linalg.solve(hessian, part[..., None])[..., 0] for part in (gradient, rows.x)
         )
         noise = 4 * anchor.noise / np.sqrt(least)
-        length = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise
+        length = np.sqrt(np.maximum(-np.sum(gradient * step, 1), 0.0)) + noise
         relative_change = scale * length / np.sqrt(least)
         share = np.expm1(np.minimum(2 * relative_change, 1.0))
         contracts = good & (share < 0.5)

@@ -155,7 +155,7 @@ class OneFit:
     @cached_property
     def exists(self) -> BoolArray:
         """Mark the folds that have the refits of all problems."""
-        determined = np.all([np.isfinite(theta).all(axis=1) for theta in self._theta], axis=0)
+        determined = np.all([np.isfinite(theta).all(1) for theta in self._theta], 0)
         return determined & ~np.isin(np.arange(len(determined)), list(self.lacking))
 
     @cached_property
@@ -171,9 +171,7 @@ class OneFit:
         problems = [natural(*pair) for pair in zip(self.fits, self._theta, strict=True)]
         if len(problems) == 1:
             return problems[0]
-        return {
-            name: np.stack([problem[name] for problem in problems], axis=1) for name in problems[0]
-        }
+        return {name: np.stack([problem[name] for problem in problems], 1) for name in problems[0]}
 
     def estimator(self, k: int) -> Any:
         """Estimator of a fold; None if there is no refit."""
@@ -246,7 +244,7 @@ class CalledScorer(NamedScore):
 
 
 def _key(rows: NDArray) -> bytes:
-    return np.ascontiguousarray(rows, np.int64).tobytes()
+    return np.ascontiguousarray(rows, int).tobytes()
 
 
 class HostFolds:

@@ -61,7 +61,7 @@ LARGEST = -np.log(np.finfo(np.float64).eps)
 def undefined_score(name: str) -> float:
     """Return NaN, with scikit-learn's warning, for a share of variance of a single row."""
     warn(f"{name} is not well-defined with less than two samples.", UndefinedMetricWarning)
-    return float("nan")
+    return np.nan
 
 
 def named_scorers(
@@ -258,7 +258,7 @@ def of_predictions(measure: Measure, folds: OneFit, collected: list[Predictions]
         if eta.ndim > 1 and not several:  # p_k e^{s_k} / Σ_l p_l e^{s_l} with |s| ≤ off
             bound = mean * np.expm1(bound + bound.max(1, keepdims=True))
         else:
-            bound = np.max([np.abs(inverse(eta + sign * bound) - mean) for sign in (1, -1)], axis=0)
+            bound = np.max([np.abs(inverse(eta + sign * bound) - mean) for sign in (1, -1)], 0)
         eta, bound = shares(mean, bound) if several and measure.classes else (mean, bound)
     if measure.needs == "decision":
         measure = replace(measure, needs="probability")  # whose order is that of decisions
@@ -276,7 +276,7 @@ def of_predictions(measure: Measure, folds: OneFit, collected: list[Predictions]
         )
         # areas of rows of one class are not defined
         with contextlib.suppress(ValueError), np.errstate(all="ignore"):
-            out[:, k] = np.mean([(value(*entry), error(*entry)) for entry in columns], axis=0)
+            out[:, k] = np.mean([(value(*entry), error(*entry)) for entry in columns], 0)
     return out
 
 

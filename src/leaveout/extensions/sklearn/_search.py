@@ -224,7 +224,7 @@ class OneFitSearchCV(GridSearchCV):
         keys = [f"split{k}_approximation_error" for k in range(len(splits))]
         error = np.array([candidate_scores.error for candidate_scores, _ in outcomes])
         columns = dict(zip(keys, error.T, strict=True)) | {
-            "mean_approximation_error": error.mean(axis=1)
+            "mean_approximation_error": error.mean(1)
         }
         out = [
             {"test_scores": score, "fit_time": fit_seconds, "score_time": seconds}

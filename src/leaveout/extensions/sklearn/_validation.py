@@ -234,9 +234,7 @@ def cross_validate(
     splits = cv
     result = {
         "fit_time": folds.fit_seconds,
-        "score_time": np.sum(
-            [fold_scores.seconds for fold_scores in scores_by_name.values()], axis=0
-        ),
+        "score_time": np.sum([fold_scores.seconds for fold_scores in scores_by_name.values()], 0),
     }
     if return_estimator:
         result["estimator"] = hosts

@@ -703,7 +703,7 @@ class CRF(AbstractObjective):
         theta = self._read_parameters(parameters)
         if sequences is None:
             return self.names.labels(np.asarray(_lattice.decode(theta, self.block)))
-        index = np.atleast_1d(np.asarray(sequences, np.int64))
+        index = np.atleast_1d(np.asarray(sequences, int))
         if index.size == 0 or index.min() < 0 or index.max() >= len(self.lengths):
             raise ValueError(
                 f"CRF: sequences must be numbers from 0 to {len(self.lengths) - 1}; got {sequences!r}."
@@ -731,7 +731,7 @@ class CRF(AbstractObjective):
         if scores is None:
             likely = np.zeros(np.shape(features)[0], int)
         else:
-            likely = np.argmax(np.nan_to_num(np.asarray(scores)), axis=1)
+            likely = np.argmax(np.nan_to_num(np.asarray(scores)), 1)
         new = CRF(
             likely,
             lengths,

@@ -118,7 +118,7 @@ def read_scores(scores: ArrayLike, codes: Array, lengths: Array) -> Array:
 def read_features(features: Any, steps: int) -> Features:
     """Read dense features, or the entries of sparse ones side by side."""
     if scipy.sparse.issparse(features):
-        matrix = scipy.sparse.csr_array(features).astype(np.float64)
+        matrix = scipy.sparse.csr_array(features).astype(float)
         matrix.sum_duplicates()
         _check_shape(matrix, steps)
         if not np.isfinite(matrix.data).all():
@@ -198,7 +198,7 @@ def rank_steps(
     """Rank the steps by the probability of their label, the least probable first, with the
     likeliest other label.
     """
-    p = np.array(probabilities, np.float64)
+    p = np.array(probabilities, float)
     steps = np.arange(len(codes))
     if p.ndim != 2 or len(p) != len(codes) or p.shape[1] <= codes.max():
         raise ValueError(
@@ -216,7 +216,7 @@ def rank_steps(
 
 
 def _numbers(name: str, value: Any) -> Array:
-    return numbers("CRF", name, value).astype(np.float64)
+    return numbers("CRF", name, value).astype(float)
 
 
 def token_accuracy(labels: ArrayLike, predicted: ArrayLike) -> float:

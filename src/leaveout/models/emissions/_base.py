@@ -144,7 +144,7 @@ def check(x: np.ndarray, inside: np.ndarray, emission: str, domain: str) -> None
     """
     outside = ~np.isnan(x) & ~inside
     if outside.any():
-        step = int(np.flatnonzero(outside.reshape(len(x), -1).any(axis=1))[0])
+        step = int(np.flatnonzero(outside.reshape(len(x), -1).any(1))[0])
         first = x[step][outside[step]].flat[0]
         raise ValueError(
             f"{emission}: observations must be {domain}; got {outside.sum()} other values, the first {first:g} at step {step}. "
@@ -798,8 +798,8 @@ def clusters(
     rng = np.random.default_rng(seed)
     if len(x) <= num_states:
         return rng.permutation(num_states)[: len(x)]
-    sd = x.std(axis=0)
-    z = (x - x.mean(axis=0)) / np.where(sd > 0, sd, 1.0)
+    sd = x.std(0)
+    z = (x - x.mean(0)) / np.where(sd > 0, sd, 1.0)
     if len(z) <= 5000:
         sample = z
     else:

@@ -143,7 +143,7 @@ class AbstractAutoregression(AbstractGaussian):
             return None
         x = data["x"]
         past = data["past"].reshape(len(x), self.lags * x.shape[1])
-        features = np.concatenate([np.ones((len(x), 1)), past], axis=1)
+        features = np.concatenate([np.ones((len(x), 1)), past], 1)
         seen = expected * data["dense"][:, None]
         curvatures = []
         for k, precision in enumerate(self._precisions(parameters, seen.shape[1], x.shape[1])):
@@ -178,7 +178,7 @@ class AbstractAutoregression(AbstractGaussian):
         use = np.asarray(observed) & (np.asarray(data["dense"]) > 0)
         x = np.asarray(data["x"])[use]
         past = np.asarray(data["past"])[use]
-        labels = clusters(np.concatenate([x, past.reshape(len(x), -1)], axis=1), num_states, seed)
+        labels = clusters(np.concatenate([x, past.reshape(len(x), -1)], 1), num_states, seed)
         return x, past, np.sqrt(squares(x, 0.0)), labels
 
     def draw(
@@ -319,7 +319,7 @@ class Autoregressive(AbstractAutoregression):
         channels = x.shape[1]
         response = x / scale
         regressors = (past / scale).reshape(len(x), -1)
-        features = np.concatenate([np.ones((len(x), 1)), regressors], axis=1)
+        features = np.concatenate([np.ones((len(x), 1)), regressors], 1)
         walk = np.eye(1 + self.lags * channels, channels, -1)
         weights = np.stack(
             [_ridge(features[labels == k], response[labels == k], walk) for k in range(num_states)]
@@ -450,7 +450,7 @@ class NeuralAutoregressive(AbstractAutoregression):
         weighted_output = precision @ parameters["output_weights"]
         matrix = np.moveaxis(weights, 0, 1).reshape(hidden, -1)
         layer = np.tanh(features[:, 1:] @ matrix.T + parameters["input_bias"])
-        units = np.concatenate([np.ones((len(x), 1)), layer], axis=1)
+        units = np.concatenate([np.ones((len(x), 1)), layer], 1)
         slope = 1 - layer**2
         error = (x - layer @ parameters["output_weights"].T - parameters["output_bias"]) @ precision
         layer_slope = error @ parameters["output_weights"]  # ∂/∂h
@@ -492,7 +492,7 @@ class NeuralAutoregressive(AbstractAutoregression):
         for k in range(num_states):
             members = labels == k
             layer = np.tanh(np.einsum("tmr,mhr->th", past[members], inside[k]) + shift[k])
-            features = np.concatenate([np.ones((len(layer), 1)), layer], axis=1)
+            features = np.concatenate([np.ones((len(layer), 1)), layer], 1)
             outside[k] = _ridge(features, x[members] / scale, towards) * scale
             residual[members] = x[members] - features @ outside[k]
         return {

@@ -96,7 +96,7 @@ class Categorical(AbstractWithPrior):
             + 1 / self.num_symbols
         )
         p = frequency * rng.gamma(2.0, size=(num_states, self.num_symbols))
-        return {"probability": p / p.sum(axis=1, keepdims=True)}
+        return {"probability": p / p.sum(1, keepdims=True)}
 
     def means(self, parameters: Parameters, data: PyTree) -> Means:
         probability = parameters["probability"]
@@ -105,7 +105,7 @@ class Categorical(AbstractWithPrior):
     def draw(
         self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator
     ) -> Row:
-        p = np.asarray(parameters["probability"], np.float64)[state]
+        p = np.asarray(parameters["probability"], float)[state]
         return np.array([float(rng.choice(self.num_symbols, p=p / p.sum()))])
 
 

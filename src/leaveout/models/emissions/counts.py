@@ -75,7 +75,7 @@ def level(x: Observations) -> Array:
     seen = x[~np.isnan(x).any(axis=1)]
     if not len(seen):
         return single(np.ones(x.shape[1]))
-    return single(np.maximum(seen.mean(axis=0), 0.5 / len(seen)))
+    return single(np.maximum(seen.mean(0), 0.5 / len(seen)))
 
 
 def cluster_means(
@@ -87,12 +87,9 @@ def cluster_means(
     """
     rng = np.random.default_rng(seed)
     labels = clusters(np.sqrt(x), num_states, seed)
-    overall = np.maximum(x.mean(axis=0), 0.5 / len(x))
+    overall = np.maximum(x.mean(0), 0.5 / len(x))
     mean = np.stack(
-        [
-            (x[labels == k].sum(axis=0) + overall) / (np.sum(labels == k) + 1)
-            for k in range(num_states)
-        ]
+        [(x[labels == k].sum(0) + overall) / (np.sum(labels == k) + 1) for k in range(num_states)]
     )
     return mean * np.exp(0.2 * rng.standard_normal(mean.shape)), labels
 
@@ -211,7 +208,7 @@ class AbstractCounts(AbstractWithPrior):
             )
         }
         if self.covariates is not None:
-            sd = 2.5 / self.covariates.std(axis=0)
+            sd = 2.5 / self.covariates.std(0)
             if x.shape[1] > 1:
                 sd = sd[:, None]
             prior["coefficients"] = Normal(0.0, sd)
@@ -222,7 +219,7 @@ class AbstractCounts(AbstractWithPrior):
         """Free parameters; `coefficients` are in standard deviations of their covariates."""
         if self.covariates is None:
             return {self.mean_name: POSITIVE}
-        scale = self.covariates.std(axis=0)
+        scale = self.covariates.std(0)
         wide = lambda value: scale if value.ndim == 1 else scale[:, None]
         return {
             self.mean_name: POSITIVE,
@@ -248,7 +245,7 @@ class AbstractCounts(AbstractWithPrior):
                 raise ValueError(f"{emission}: {size}, but the data have {len(x)} steps or sites.")
             factors[name] = np.resize(array, (len(x), *array.shape[1:]))
         x = np.where(np.isnan(x), 0.0, x)
-        return Counts(x, gammaln_of_data(x + 1).sum(axis=1), factors)
+        return Counts(x, gammaln_of_data(x + 1).sum(1), factors)
 
     @staticmethod
     def log_factor(parameters: Parameters, data: dict) -> Inexact[Arrays, "*steps channels"]:
@@ -302,7 +299,7 @@ class AbstractCounts(AbstractWithPrior):
             if len(counts):
                 from sklearn.linear_model import PoissonRegressor
 
-                scale = self.covariates.std(axis=0)
+                scale = self.covariates.std(0)
                 risk = np.exp(np.asarray(data.regressors.get("exposure", np.zeros(len(observed)))))[
                     observed
                 ]
@@ -313,7 +310,7 @@ class AbstractCounts(AbstractWithPrior):
             if len(fitted) == 1:
                 coefficients["coefficients"] = fitted[0]
             else:
-                coefficients["coefficients"] = np.stack(fitted, axis=1)
+                coefficients["coefficients"] = np.stack(fitted, 1)
         factor = np.exp(np.asarray(self.log_factor(coefficients, data.regressors)))
         if factor.ndim > 1:
             factor = factor[observed]
@@ -339,9 +336,9 @@ def _read_covariates(emission: str, covariates: ArrayLike) -> Array:
             f"{emission}: covariates must be finite numbers, one row a step or site; got an array of "
             f"{array.dtype}, shape {list(array.shape)}{'' if array.dtype.kind not in 'f' else ', perhaps with NaN'}."
         )
-    array = np.asarray(array, np.float64)
+    array = np.asarray(array, float)
     if len(array):
-        constant = np.flatnonzero(np.ptp(array, axis=0) == 0)
+        constant = np.flatnonzero(np.ptp(array, 0) == 0)
     else:
         constant = np.arange(array.shape[1])
     if constant.size:
@@ -349,7 +346,7 @@ def _read_covariates(emission: str, covariates: ArrayLike) -> Array:
             f"{emission}: covariates must vary; column {constant[0]} does not. The states have "
             "levels of their own: leave an intercept out."
         )
-    return as_stored(array - array.mean(axis=0))
+    return as_stored(array - array.mean(0))
 
 
 class Poisson(AbstractCounts):
@@ -391,7 +388,7 @@ class Poisson(AbstractCounts):
         factor = self.log_factor(parameters, data.regressors)
         xp = numpy_of(rate)
         expected = xp.broadcast_to(xp.exp(factor), data.count.shape) @ rate.T
-        common = xp.sum(data.count * factor, axis=1) - data.log_factorial
+        common = xp.sum(data.count * factor, 1) - data.log_factorial
         return data.count @ xp.log(rate).T - expected + common[:, None]
 
     def draw(
@@ -475,7 +472,7 @@ class NegativeBinomial(AbstractCounts):
         if data.length <= LARGEST_TABLE:
             # log Γ(x + size) − log Γ(size) for x = 0, 1, … as a running sum, without cancellation
             steps = xp.log(size[..., None] + np.arange(data.length - 1))
-            table = xp.concatenate([xp.zeros((*size.shape, 1)), xp.cumsum(steps, -1)], axis=-1)
+            table = xp.concatenate([xp.zeros((*size.shape, 1)), xp.cumsum(steps, -1)], -1)
             channels = np.arange(data.count.shape[1])
             rows = xp.transpose(table, (1, 2, 0))[channels, xp.asarray(data.count).astype(int)]
             rows = xp.swapaxes(rows, 1, 2)
@@ -484,12 +481,12 @@ class NegativeBinomial(AbstractCounts):
         else:
             return AbstractEmission.log_densities(self, parameters, data)
         terms = rows + _success(count, mean * factor, size)
-        return xp.sum(terms, axis=2) - data.log_factorial[:, None]
+        return xp.sum(terms, 2) - data.log_factorial[:, None]
 
     def initial(self, data: PyTree, observed: StepFlags, num_states: int, seed: int) -> Parameters:
         start, expected = self._start(data, observed, num_states, seed)
-        excess = np.mean((np.asarray(data.count)[observed] - expected) ** 2 - expected, axis=0)
-        size = np.clip(np.mean(expected**2, axis=0) / np.maximum(excess, 1e-3), 0.5, 50.0)
+        excess = np.mean((np.asarray(data.count)[observed] - expected) ** 2 - expected, 0)
+        size = np.clip(np.mean(expected**2, 0) / np.maximum(excess, 1e-3), 0.5, 50.0)
         return {**start, "size": single(np.tile(size, (num_states, 1)))}
 
     def draw(
@@ -564,7 +561,7 @@ class Binomial(AbstractWithPrior):
         x = np.where(np.isnan(x), 0.0, x)
         n = np.broadcast_to(self.trials, x.shape)
         ways = gammaln_of_data(n + 1) - gammaln_of_data(x + 1) - gammaln_of_data(n - x + 1)
-        return {"count": x, "failures": n - x, "log_ways": ways.sum(axis=1)}
+        return {"count": x, "failures": n - x, "log_ways": ways.sum(1)}
 
     def log_densities(self, parameters: Parameters, data: PyTree) -> LogDensities:
         p = by_state(parameters["probability"])

@@ -211,8 +211,8 @@ class EventCounts(AbstractWithPrior):
             following = jax.lax.scan(ratio, first, (base, share))[1]
             logs = jnp.log(jnp.moveaxis(jnp.concatenate([first[None], following]), 0, -1))
         zero = (-rate - a * xp.log1p(1 / b))[..., None]
-        event = xp.concatenate([zero, zero + xp.cumsum(logs, axis=-1)], axis=-1)
-        return xp.stack([background, event], axis=-1)
+        event = xp.concatenate([zero, zero + xp.cumsum(logs, -1)], -1)
+        return xp.stack([background, event], -1)
 
     def tables(self, parameters: Parameters, data: PyTree) -> Any:
         sets = len(parameters["rate"])

@@ -68,8 +68,8 @@ def _sweeps(
 
     def sweep(a, j):
         is_pivot = rows == j
-        column = jnp.sum(jnp.where(is_pivot, a, 0.0), axis=-1)
-        pivot = jnp.sum(jnp.where(is_pivot, column, 0.0), axis=-1, keepdims=True)
+        column = jnp.sum(jnp.where(is_pivot, a, 0.0), -1)
+        pivot = jnp.sum(jnp.where(is_pivot, column, 0.0), -1, keepdims=True)
         # the part not yet swept is the Schur complement
         factor = jnp.where(rows >= j, column, 0.0) / jnp.sqrt(pivot)
         c = jnp.where(is_pivot, -1.0, column)
@@ -96,7 +96,7 @@ def _swept_inverse() -> Any:
     @jax.custom_jvp
     def swept(matrix: MatrixArray) -> tuple[MatrixArray, Float[Array, "..."]]:
         precision, factor = _sweeps(matrix)
-        return precision, 2 * jnp.sum(jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), axis=-1)
+        return precision, 2 * jnp.sum(jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), -1)
 
     @swept.defjvp
     def _(primals, tangents):
@@ -105,7 +105,7 @@ def _swept_inverse() -> Any:
         precision, log_det = swept(matrix)
         return (precision, log_det), (
             -precision @ change @ precision,
-            jnp.sum(precision * change, axis=(-2, -1)),
+            jnp.sum(precision * change, (-2, -1)),
         )
 
     return swept
@@ -117,7 +117,7 @@ def _covariance(vector: Arrays) -> Arrays:
     rows, columns = np.tril_indices(size)
     place = np.full((size, size), vector.shape[-1])
     place[rows, columns] = np.arange(vector.shape[-1])
-    lower = xp.concatenate([vector, xp.zeros((*vector.shape[:-1], 1))], axis=-1)[..., place]
+    lower = xp.concatenate([vector, xp.zeros((*vector.shape[:-1], 1))], -1)[..., place]
     factor = xp.where(np.eye(size, dtype=bool), xp.exp(lower), lower)
     return factor @ xp.swapaxes(factor, -1, -2)
 
@@ -290,7 +290,7 @@ class CovarianceKind(Module):
             "covariance": {
                 "full": full,
                 "diagonal": variances,
-                "spherical": variances.mean(axis=1),
+                "spherical": variances.mean(1),
             }[self.kind]
         }
 
@@ -311,7 +311,7 @@ def centre(x: np.ndarray) -> np.ndarray:
     """Compute the mean of each channel, zero without observations."""
     seen = x[~np.isnan(x).any(axis=1)]
     if len(seen):
-        return seen.mean(axis=0)
+        return seen.mean(0)
     return np.zeros(x.shape[1])
 
 
@@ -322,7 +322,7 @@ def squares(x: np.ndarray, about: np.ndarray | float) -> np.ndarray:
     """
     seen = x[~np.isnan(x).any(axis=1)]
     if len(seen):
-        square = np.mean((seen - about) ** 2, axis=0)
+        square = np.mean((seen - about) ** 2, 0)
     else:
         square = np.zeros(x.shape[1])
     return np.where(square > 0, square, 1.0)
@@ -428,7 +428,7 @@ class Gaussian(AbstractGaussian):
             weight = xp.broadcast_to(precision, (states, channels)) / 2
             first = precision * mean
         constant = -0.5 * ((first * mean).sum(1) + log_det + channels * LOG_TAU)
-        return xp.concatenate([constant[:, None], first, -weight], axis=1)
+        return xp.concatenate([constant[:, None], first, -weight], 1)
 
     def _pairs(self, channels: int) -> tuple[np.ndarray, np.ndarray]:
         """Pairs of channels whose products the log-density depends on."""
@@ -442,7 +442,7 @@ class Gaussian(AbstractGaussian):
         alone = np.random.default_rng(seed).choice(len(x), num_states)
         mean = np.stack(
             [
-                x[labels == k].mean(axis=0) if (labels == k).any() else x[alone[k]]
+                x[labels == k].mean(0) if (labels == k).any() else x[alone[k]]
                 for k in range(num_states)
             ]
         )

@@ -109,8 +109,7 @@ class FullModel:
         index = np.full(len(self.slope), len(place))
         index[place] = np.arange(len(place))
         return (
-            xp.concatenate([theta, xp.zeros((*theta.shape[:-1], 1))], axis=-1)[..., index]
-            + fixed_values
+            xp.concatenate([theta, xp.zeros((*theta.shape[:-1], 1))], -1)[..., index] + fixed_values
         )
 
     def tilt(

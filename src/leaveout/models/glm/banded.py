@@ -105,7 +105,7 @@ class BandedRidge:
             raise ValueError(
                 f"BandedRidge: the bands have {[len(x) for x, _ in designs]} rows; they must be of the same units."
             )
-        x = np.concatenate([np.asarray(x, float) for x, _ in designs], axis=1)
+        x = np.concatenate([np.asarray(x, float) for x, _ in designs], 1)
         code = np.repeat(np.arange(len(designs)), [x.shape[1] for x, _ in designs])
         band_labels = tuple(matrices)
         if bands is not None:

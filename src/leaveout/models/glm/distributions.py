@@ -458,9 +458,7 @@ def _hypergeometric(a: Array, x: Array) -> Array:
 def thresholds(tau: Any) -> Any:
     """Compute the thresholds c from τ, `[own, ...]`, in NumPy or in JAX."""
     xp = numpy_of(tau)
-    return tau[0] + xp.concatenate(
-        [xp.zeros((1, *tau.shape[1:])), xp.cumsum(xp.exp(tau[1:]), axis=0)]
-    )
+    return tau[0] + xp.concatenate([xp.zeros((1, *tau.shape[1:])), xp.cumsum(xp.exp(tau[1:]), 0)])
 
 
 class OrdinalFamily(Family):

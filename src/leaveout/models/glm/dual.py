@@ -117,10 +117,10 @@ class DualGLM(AbstractRegression):
     def _to_unconstrained(self, parameters):
         theta = self.original._to_unconstrained(parameters)
         coef, level = np.split(theta, [len(self.ridge)], axis=-1)
-        lines = np.concatenate([coef, np.zeros_like(level)], axis=-1)
+        lines = np.concatenate([coef, np.zeros_like(level)], -1)
         along = self.original.lines.predictors(lines.reshape(-1, lines.shape[-1]))
         u = (along @ self.row_basis).reshape(*theta.shape[:-1], -1)
-        return np.concatenate([u, level + (coef @ self.mean)[..., None]], axis=-1)
+        return np.concatenate([u, level + (coef @ self.mean)[..., None]], -1)
 
     def new_rows(self, caller: str, X: Any) -> Float[Array, "rows coefficients"]:
         return self.coordinates(self.original.new_rows(caller, X))

@@ -108,7 +108,7 @@ def orthogonal_form(model: Any) -> OrthogonalGLM | None:
     places: Array = np.array([-1])
     constant: Array = np.ones(1)
     if not model.intercept:  # columns near zero, such as those of a factor, may span the constant
-        off_centre &= np.ptp(x, axis=0) > 0
+        off_centre &= np.ptp(x, 0) > 0
         places = np.flatnonzero(~off_centre)
         constant = np.linalg.lstsq(x[:, places], np.ones(len(x)))[0]
         if not np.allclose(x[:, places] @ constant, 1, rtol=0, atol=DEPENDENT):
@@ -160,7 +160,7 @@ def product(
     inner = rows.shape[1]
     # sums of products of slices are whole numbers below 2⁵³
     bits = (53 - math.ceil(math.log2(inner + 1))) // 2
-    scale = 2.0 ** np.frexp(np.abs(rows).max(axis=0))[1]
+    scale = 2.0 ** np.frexp(np.abs(rows).max(0))[1]
     left = _slices(rows / scale, 1, bits)
     right = _slices(basis * scale[:, None], 0, bits)
     high, low, sizes = (np.zeros((len(rows), basis.shape[1])) for _ in range(3))
@@ -172,7 +172,7 @@ def product(
             low += (high - (total - change)) + (part - change)
             high = total
             sizes += np.abs(total)
-    largest = np.abs(rows / scale).max(axis=1)[:, None] * np.abs(basis * scale[:, None]).max(axis=0)
+    largest = np.abs(rows / scale).max(1)[:, None] * np.abs(basis * scale[:, None]).max(0)
     error = 16 * UNIT**2 * sizes + 8 * inner * (SLICES + 1) * 2.0 ** (-bits * SLICES) * largest
     return high + low, error
 
@@ -181,7 +181,7 @@ def _slices(numbers: RowColumns, axis: int, bits: int) -> list[RowColumns]:
     """Cut numbers into slices of so many bits, counted from the largest along an axis."""
     slices = []
     for _ in range(SLICES):
-        size = np.abs(numbers).max(axis=axis, keepdims=True)
+        size = np.abs(numbers).max(axis, keepdims=True)
         grid = np.ldexp(1.5, np.frexp(size)[1] + 52 - bits)
         slices.append((numbers + grid) - grid)
         numbers = numbers - slices[-1]

@@ -365,7 +365,7 @@ class GroupLasso(AbstractKinked):
 
     def __call__(self, coef: Array) -> Array:
         return (
-            jnp.sum(self.weights * jnp.sqrt(jnp.sum(jnp.where(self.member, coef**2, 0.0), axis=1)))
+            jnp.sum(self.weights * jnp.sqrt(jnp.sum(jnp.where(self.member, coef**2, 0.0), 1)))
             * self.alpha
         )
 
@@ -484,7 +484,7 @@ class Tilted(AbstractPenalty):
     quadratic = False
 
     def __call__(self, coef: Array) -> Array:
-        lengths = jnp.sqrt(jnp.sum(jnp.where(self.member, coef**2, 0.0), axis=1))
+        lengths = jnp.sqrt(jnp.sum(jnp.where(self.member, coef**2, 0.0), 1))
         return jnp.sum(self.slope * coef + 0.5 * self.ridge * coef**2) + jnp.sum(
             self.weight * lengths
         )
@@ -630,7 +630,7 @@ def curvature(
     """
     signs = jnp.asarray(np.random.default_rng(0).choice([-1.0, 1.0], (32, len(vector))))
     return jnp.mean(
-        jax.lax.map(lambda z: z * jax.jvp(jax.grad(penalty), (vector,), (z,))[1], signs), axis=0
+        jax.lax.map(lambda z: z * jax.jvp(jax.grad(penalty), (vector,), (z,))[1], signs), 0
     )
 
 
@@ -656,7 +656,7 @@ def derivatives(
         for part in curved.loss.derivatives(theta @ curved.rows.T, np.zeros(()), (0, 1, 2))
     )
     return (
-        0.5 * np.sum(product * theta, axis=1) + value.sum(1),
+        0.5 * np.sum(product * theta, 1) + value.sum(1),
         product + slope @ curved.rows,
         second + np.einsum("rt,tp,tq->rpq", curvature, curved.rows, curved.rows),
     )

@@ -286,7 +286,7 @@ class Sum(AbstractPenalty):
 
     def bounds(self, features: int) -> tuple[PerFeature, PerFeature]:
         low, high = zip(*(term.bounds(features) for term in self.terms), strict=True)
-        return np.max(low, axis=0), np.min(high, axis=0)
+        return np.max(low, 0), np.min(high, 0)
 
     def norms(self, features: int) -> Norms | None:
         return next(

@@ -128,7 +128,7 @@ class ResidualVariance:
                 seen
                 @ (self.y - self.mean(self.rows.predictors(theta[k][None])[0] + self.offset)) ** 2
             )
-        return (squares / (self.weight.sum() - removed_weight.sum(axis=1)))[:, None]
+        return (squares / (self.weight.sum() - removed_weight.sum(1)))[:, None]
 
     def _quadratic(
         self,
@@ -140,7 +140,7 @@ class ResidualVariance:
 
         NaN if little of it remains.
         """
-        start = np.mean(theta[np.isfinite(theta).all(1)], axis=0)
+        start = np.mean(theta[np.isfinite(theta).all(1)], 0)
         move = theta - start
         r = self.y - self.offset - self.rows.predictors(start[None])[0]
         residuals = r[index] - self.rows.unit_predictors(index, move)
@@ -150,6 +150,6 @@ class ResidualVariance:
             - 2 * move @ self.rows.pull((self.weight * r)[None])[0]
             + np.einsum("rp,rp->r", move @ self._gram, move)
         )
-        squares = all_squares - np.sum(removed_weight * residuals**2, axis=1)
+        squares = all_squares - np.sum(removed_weight * residuals**2, 1)
         # below this share digits cancel, and the sum is computed as one
         return np.where(squares > 1e-3 * np.maximum(total, all_squares), squares, np.nan)

@@ -84,7 +84,7 @@ def design(
     _check_finite(caller, "X", array, names)
     names = names or _default_names(array.shape[1])
     if scipy.sparse.issparse(array):
-        check_range(caller, names, 1.0 * abs(array).max(axis=0).toarray().ravel())
+        check_range(caller, names, 1.0 * abs(array).max(0).toarray().ravel())
     elif isinstance(array, np.ndarray) and not elsewhere(array):
         check_range(caller, names, np.maximum(array.max(0), -1.0 * array.min(0)))
     return _with_ones(array, intercept), names

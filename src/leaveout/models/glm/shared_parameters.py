@@ -349,7 +349,7 @@ class Ordinal(AbstractSharedLoss):
             xp.moveaxis((cut.reshape(-1, *[1] * eta.ndim) if cut.ndim == 1 else cut) - eta, 0, -1)
         )
         edge = xp.zeros((*seen.shape[:-1], 1))
-        return xp.diff(xp.concatenate([edge, seen, edge + 1], axis=-1), axis=-1)
+        return xp.diff(xp.concatenate([edge, seen, edge + 1], -1), axis=-1)
 
     def check(self, y: ndarray) -> None:
         domain(

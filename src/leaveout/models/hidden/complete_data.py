@@ -81,7 +81,7 @@ class CompleteData:
         self.by_state = np.concatenate(
             [np.zeros((self.num_states, 0), int)]
             + [place(name).reshape(self.num_states, -1) for name in names if name not in shared],
-            axis=1,
+            1,
         )
         # the parameter of each state that a complex step changes
         self.places = np.concatenate(
@@ -93,7 +93,7 @@ class CompleteData:
         """Find the distinct observations, and the row of each step among them."""
         leaves = leaves_of(hmm.data)
         size = lambda leaf: int(np.prod(leaf.shape[1:]))
-        rows = np.concatenate([leaf.reshape(len(leaf), size(leaf)) for leaf in leaves], axis=1)
+        rows = np.concatenate([leaf.reshape(len(leaf), size(leaf)) for leaf in leaves], 1)
         self.code = distinct = np.arange(len(rows))
         sample = rows[:SAMPLE]
         if len(np.unique(sample, axis=0)) < len(sample) // 2 + 1:
@@ -250,7 +250,7 @@ class CompleteData:
         steps = (points[:, None] + 1j * directions).reshape(-1, self.num_params)
         initial, transition = self.logs(steps)
         K = self.num_states
-        slopes = np.concatenate([initial, transition.reshape(len(steps), K * K)], axis=1)
+        slopes = np.concatenate([initial, transition.reshape(len(steps), K * K)], 1)
         return _finite(slopes.imag / COMPLEX_STEP).reshape(len(points), len(self.chain), K + K * K)
 
     def with_prior(self, counts: ExpectedCounts) -> np.ndarray:
@@ -259,7 +259,7 @@ class CompleteData:
         total = [
             (part + self.states.pseudo_counts(name)).reshape(len(part), -1) for name, part in pairs
         ]
-        return np.concatenate(total, axis=1)
+        return np.concatenate(total, 1)
 
     def log_prior(self, points: Numbers) -> np.ndarray:
         """Log-density of the prior of each refit."""
@@ -320,7 +320,7 @@ class CompleteData:
         points = np.broadcast_to(point, (len(tangents.seen), len(point)))
         out = self.emission_slopes(points, tangents.seen)
         flat = [part.reshape(len(part), -1) for part in tangents[1:]]
-        out[:, self.chain] += np.concatenate(flat, axis=1) @ self.chain_slopes(point[None])[0].T
+        out[:, self.chain] += np.concatenate(flat, 1) @ self.chain_slopes(point[None])[0].T
         return out
 
     def blocks(self, point: Vector, counts: ExpectedCounts) -> tuple[DiagonalBlocks, ...]:

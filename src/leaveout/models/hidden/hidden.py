@@ -185,7 +185,7 @@ def read_series(x: ArrayLike) -> tuple[Float[np.ndarray, "steps channels"], Seri
         raise ValueError(f"HMM: at least two steps are needed; got {shape[0]}.")
     if len(shape) == 2 and columns is None:
         columns = pd.RangeIndex(shape[1])
-    array = np.array(numbers("HMM", "x", x), np.float64).reshape(shape[0], -1)
+    array = np.array(numbers("HMM", "x", x), float).reshape(shape[0], -1)
     if np.isinf(array).any():
         t, r = np.argwhere(np.isinf(array))[0]
         raise ValueError(
@@ -209,7 +209,7 @@ def read_fields(x: ArrayLike) -> tuple[Float[np.ndarray, "fields sites channels"
         raise ValueError(
             f"MRF: x must be [sites], [fields, sites] or [fields, sites, channels], none empty; got shape {shape}."
         )
-    array = np.array(numbers("MRF", "x", x), np.float64)
+    array = np.array(numbers("MRF", "x", x), float)
     single = array.ndim == 1
     if single:
         array = array[None, :, None]
@@ -239,7 +239,7 @@ def read_weights(
     array = (
         np.ones(num_units)
         if weights is None
-        else np.asarray(numbers(model, "weights", weights), np.float64)
+        else np.asarray(numbers(model, "weights", weights), float)
     )
     if array.shape != (num_units,) or not (np.isfinite(array) & (array >= 0)).all():
         raise ValueError(
@@ -276,7 +276,7 @@ def read_parameters(
     ):
         got = sorted(mapping) if isinstance(mapping, dict) else type(mapping).__name__
         raise ValueError(f"{model}: parameters are {sorted(shapes)}; got {got}.")
-    values = {name: np.asarray(mapping[name], np.float64) for name in shapes}
+    values = {name: np.asarray(mapping[name], float) for name in shapes}
     for name, shape in shapes.items():
         if values[name].shape != shape:
             raise ValueError(
@@ -304,7 +304,7 @@ def read_lengths(
         )
     if array.sum() != steps:
         raise ValueError(f"{model}: lengths add up to {array.sum()}, but {size_text}.")
-    return array.astype(np.int64)
+    return array.astype(int)
 
 
 class AbstractHiddenStates(AbstractObjective):
@@ -644,7 +644,7 @@ def _small(
     the data, since channels have scales of their own. Rates and probabilities are compared with
     those of other states, or by a further factor `EDGE` with all channels.
     """
-    states = value if name in emission.shared else value.max(axis=0)
+    states = value if name in emission.shared else value.max(0)
     if not (value.ndim > 1):
         spread = spread.min()
     return np.asarray(

@@ -158,9 +158,7 @@ class States(Module):
         arrays: list[ArrayLike | None] = [self.initial, self.transition, *self.support.values()]
         if self.prior is not None:
             arrays += [self.prior.initial, self.prior.transition]
-        return all(
-            array is None or _is_symmetric(np.asarray(array, np.float64)) for array in arrays
-        )
+        return all(array is None or _is_symmetric(np.asarray(array, float)) for array in arrays)
 
     def logs(self, theta: PyTree) -> tuple[Numbers, Numbers]:
         """Compute the logarithms of the initial distribution and of the transition matrix; the
@@ -258,7 +256,7 @@ def _read_distribution(
                 f"HMM: {name} must be {' or '.join(map(repr, words))} or an array; got {value!r}."
             )
         return None, None
-    array = np.asarray(value, np.float64)
+    array = np.asarray(value, float)
     free = np.isnan(array)
     if array.shape == shape and free.any(-1).all() and (array[~free] == 0).all():
         return None, None if free.all() else free
@@ -277,7 +275,7 @@ def _read_distribution(
 
 def _concentrations(prior: Dirichlet, K: int) -> Dirichlet:
     def checked(name, shape):
-        array = np.asarray(getattr(prior, name), np.float64)
+        array = np.asarray(getattr(prior, name), float)
         if array.shape not in ((), shape) or not (np.isfinite(array) & (array >= 1)).all():
             raise ValueError(
                 f"HMM: Dirichlet {name} must be a number or {list(shape)}, 1 or more; got {array.tolist()}."
@@ -437,7 +435,7 @@ class AbstractHiddenChain(AbstractHiddenStates, AbstractClosedForm):
             for k in np.flatnonzero(visited < IDLE_STATE_COUNT)
         ]
         # the level of an autoregression may drift
-        spread = np.nanvar(np.diff(self.x, axis=0) if self.emission.reach else self.x, axis=0)
+        spread = np.nanvar(np.diff(self.x, axis=0) if self.emission.reach else self.x, 0)
         free = {name: natural_parameters[name] for name in (*self.states.free, *self.emission.free)}
         return " ".join(
             filter(None, (*sentences, self.on_boundary(free, spread, self.states.support)))

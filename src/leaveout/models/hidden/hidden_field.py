@@ -111,7 +111,7 @@ def read_coupling(
     free = coupling if isinstance(coupling, Free) else None
     try:
         value = as_stored(
-            np.asarray(coupling.start if isinstance(coupling, Free) else coupling, np.float64)
+            np.asarray(coupling.start if isinstance(coupling, Free) else coupling, float)
         )
     except (TypeError, ValueError):
         raise TypeError(
@@ -154,7 +154,7 @@ def read_external(
         return None, None, None
     if not isinstance(external, External):
         value = np.asarray(
-            numbers("MRF", "external", _in_order("external", external, index)), np.float64
+            numbers("MRF", "external", _in_order("external", external, index)), float
         )
         if value.shape != (num_sites, num_states) or not np.isfinite(value).all():
             raise ValueError(
@@ -170,7 +170,7 @@ def read_external(
     if external.covariates is not None:
         covariates = np.asarray(
             numbers("External", "covariates", _in_order("covariates", external.covariates, index)),
-            np.float64,
+            float,
         )
         if covariates.ndim == 1:
             covariates = covariates[:, None]
@@ -178,13 +178,13 @@ def read_external(
             covariates.ndim != 2
             or len(covariates) != num_sites
             or not np.isfinite(covariates).all()
-            or (np.ptp(covariates, axis=0) == 0).any()
+            or (np.ptp(covariates, 0) == 0).any()
         ):
             raise ValueError(
                 f"External: covariates must be finite numbers that vary, one row for each of {num_sites} sites; got "
                 f"{_describe_value(covariates)}. An intercept is there already."
             )
-        design = np.concatenate([design, covariates - covariates.mean(0)], axis=1)
+        design = np.concatenate([design, covariates - covariates.mean(0)], 1)
     prior = None if flat else _prior("External", external.prior)
     return as_stored(np.zeros((design.shape[1], num_states))), as_stored(design), prior
 
@@ -288,7 +288,7 @@ class AbstractHiddenField(AbstractHiddenStates):
     def _scale(self) -> Float[np.ndarray, "terms 1"]:
         """Standard deviations of the covariates, with one for the intercept; θ has γ in these."""
         assert self.design is not None
-        sd = self.design.std(axis=0)
+        sd = self.design.std(0)
         return (sd + (sd == 0))[:, None]
 
     @property
@@ -478,7 +478,7 @@ class AbstractHiddenField(AbstractHiddenStates):
                 f"States {twins[0][0]} and {twins[0][1]} are the same: the observations tell no more than "
                 f"{self.num_states - len({k for _, k in twins})} states apart; take fewer states."
             )
-        spread = np.nanvar(self.x, axis=(0, 1))
+        spread = np.nanvar(self.x, (0, 1))
         return " ".join(
             filter(None, (*sentences, self.on_boundary(emission_parameters, spread, {})))
         )

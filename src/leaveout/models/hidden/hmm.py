@@ -273,7 +273,7 @@ class HMM(AbstractHiddenChain):
         Those whose regressors, in an autoregression, are not left out.
         """
         scorable = np.ones(len(index), bool)
-        keys = refit.astype(np.int64) * self.num_units + index
+        keys = refit.astype(int) * self.num_units + index
         held_out = weight == 0
         for lag in range(1, self.emission.reach + 1):
             scorable = scorable & ~(

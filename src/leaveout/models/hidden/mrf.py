@@ -604,7 +604,7 @@ def _against_exact(field: AbstractHiddenField, theta: PyTree) -> pd.DataFrame:
     total_row: dict[str, Any] = {
         name: sum(row[name] for row in rows) for name in ("sites", "edges", "log_likelihood")
     }
-    total_row |= zip(("exact", "approximate"), np.concatenate(losses, axis=1).mean(1), strict=True)
+    total_row |= zip(("exact", "approximate"), np.concatenate(losses, 1).mean(1), strict=True)
     total_row |= {name: max(row[name] for row in rows) for name in ("largest", "state")}
     return pd.DataFrame([*rows, total_row], index=[*range(len(rows)), "all"])
 

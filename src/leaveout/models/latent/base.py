@@ -219,7 +219,7 @@ def jacobian_by_differences(
             np.stack([theta + step * direction, theta - step * direction]), state
         )
         columns.append((ends[0] - ends[1]) / (2 * step))
-    return np.stack(columns, axis=1)
+    return np.stack(columns, 1)
 
 
 class AbstractLatentModel(AbstractClosedForm):
@@ -265,9 +265,9 @@ class AbstractLatentModel(AbstractClosedForm):
         basis, unit = self._basis
         rounding = 1e-10
         out = (weight == 0) & (index < self.num_units)
-        leverages = np.append(np.bincount(unit, np.sum(basis**2, axis=1), self.num_units), 0.0)
+        leverages = np.append(np.bincount(unit, np.sum(basis**2, 1), self.num_units), 0.0)
         # else no direction can have left
-        undetermined = np.sum(leverages[index] * out, axis=1) >= 1 - rounding
+        undetermined = np.sum(leverages[index] * out, 1) >= 1 - rounding
         for lane in np.flatnonzero(undetermined):
             undetermined[lane] = (
                 np.linalg.norm(basis[np.isin(unit, index[lane][out[lane]])], 2) ** 2 >= 1 - rounding

@@ -77,7 +77,7 @@ class CrossedFactors(LaplaceEngine):
                 f.by_free(slopes[first:], f.design)
                 for f, first in zip(factors, parts[:-1], strict=True)
             ]
-            return np.concatenate([np.sum(part, axis=-1) for part in row_slopes]).T
+            return np.concatenate([np.sum(part, -1) for part in row_slopes]).T
 
         field = Field(
             incidence.terms,

@@ -372,7 +372,7 @@ def factors(
             raise ValueError(
                 f"Mixed: {name} has the same effect twice: {', '.join(columns)}. Write (0 + x | {name}) beside (1 | {name})."
             )
-        size = np.sqrt(np.mean(design**2, axis=1))
+        size = np.sqrt(np.mean(design**2, 1))
         if (size == 0).any():
             raise ValueError(
                 f"Mixed: the effect {columns[int(np.argmin(size))]!r} of {name} is zero in every row."
@@ -385,7 +385,7 @@ def factors(
         grouping_factors.append(
             GroupingFactor(
                 name,
-                code.astype(np.int64),
+                code.astype(int),
                 levels,
                 columns,
                 design / size[:, None],

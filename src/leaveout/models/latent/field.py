@@ -202,7 +202,7 @@ class GaussianField(AbstractLatentModel):
             return None
         ones = np.ones((1, self.num_units))
         mode = self.engine.full_mode(np.asarray(like))
-        sites = np.asarray(first, np.int64)
+        sites = np.asarray(first, int)
         ring = rings(mode, sites, functools.partial(self._alone, mode))
         start = mode.starts(self.engine.keeps_factors)
         if ring is None:
@@ -242,7 +242,7 @@ class GaussianField(AbstractLatentModel):
             for name, value in zip(self._hyper, hyper.T, strict=True)
         ]
         values, slopes = zip(*parts, strict=True)
-        return np.sum(values, axis=0), np.stack(slopes, axis=1)
+        return np.sum(values, 0), np.stack(slopes, 1)
 
     @property
     def num_units(self) -> int:

@@ -334,7 +334,7 @@ class GaussianProcess(AbstractClosedForm):
         # The last entry has no meaning. It is above bᵀM⁻¹b ≤ |b|², b the last row, as M ≥ I: so
         # there is a factor.
         diagonal[:, :n] = 1 + ratio * weights
-        diagonal[:, n] = 1 + 2 * np.sum(right**2, axis=1)
+        diagonal[:, n] = 1 + 2 * np.sum(right**2, 1)
         return ProcessFactor(k, kernel_slope, S, right, cholesky(M))
 
     def _prior(self, theta: Points) -> tuple[Float[Array, " places"], Points]:
@@ -350,7 +350,7 @@ class GaussianProcess(AbstractClosedForm):
         rates = np.array([process_prior_rate / sd, *(1 / self.spread), process_prior_rate / sd])
         grown = rates * np.exp(theta[:, 1:])
         slope[:, 1:] = grown - 1
-        return np.sum(grown - theta[:, 1:], axis=1), slope
+        return np.sum(grown - theta[:, 1:], 1), slope
 
     def _in_parts(
         self, function: Callable[..., tuple[Array, ...]], *arrays: Array
@@ -385,15 +385,14 @@ class GaussianProcess(AbstractClosedForm):
         )
         slope[:, 0] -= alpha.sum(1)
         slope[:, 1] += variance[:, 0] * (
-            2 * np.sum(sensitivity * factor.k, axis=1)
-            + np.sum(factor.S**2 * diagonal - alpha**2, axis=1)
+            2 * np.sum(sensitivity * factor.k, 1) + np.sum(factor.S**2 * diagonal - alpha**2, 1)
         )
         slope[:, 2:-1] += (
             variance
             * np.exp(-2 * theta[:, 2:-1])
             * ((sensitivity * factor.kernel_slope()) @ self._pairs(self._squares).T)
         )
-        slope[:, -1] += size - self.num_units + diagonal.sum(1) - np.sum(beta**2, axis=1)
+        slope[:, -1] += size - self.num_units + diagonal.sum(1) - np.sum(beta**2, 1)
         finite = np.isfinite(value)
         return np.where(finite, value, np.inf), np.where(finite[:, None], slope, 0.0)
 
@@ -412,7 +411,7 @@ class GaussianProcess(AbstractClosedForm):
             (terms,) = self._in_parts(
                 lambda chunk: (self._factorise(chunk, order=rows).terms,), theta
             )
-            values = np.pad(np.cumsum(terms, axis=1), ((0, 0), (1, 0)))[:, size]
+            values = np.pad(np.cumsum(terms, 1), ((0, 0), (1, 0)))[:, size]
         else:
             (values,) = self._in_parts(lambda chunk: (self._without(chunk, seen),), theta)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -428,7 +427,7 @@ class GaussianProcess(AbstractClosedForm):
         factor = self._factorise(theta)
         missing = (~seen).sum(1)
         inverse, beta = factor.inverse()
-        first = np.argsort(seen, axis=1, kind="stable")
+        first = np.argsort(seen, 1, kind="stable")
         values = np.repeat(factor.terms.sum(1)[:, None], len(seen), axis=1)
         for count in np.unique(missing[missing > 0]):
             sets = np.flatnonzero(missing == count)
@@ -548,7 +547,7 @@ class GaussianProcess(AbstractClosedForm):
         del like
         if (length > 1).any():
             return None
-        index = np.asarray(first, np.int64)[:, None]
+        index = np.asarray(first, int)[:, None]
 
         def unit_changes(theta: Vector) -> tuple[Array, Array]:
             with np.errstate(all="ignore"):
@@ -594,6 +593,6 @@ def _read(X: Any, y: Any) -> tuple[Float[Array, "rows features"], Float[Array, "
         )
     if not (np.isfinite(X).all() and np.isfinite(y).all()):
         raise ValueError("GaussianProcess: X and y must be finite; drop or impute what is missing.")
-    if np.ptp(y) == 0 or (np.ptp(X, axis=0) == 0).any():
+    if np.ptp(y) == 0 or (np.ptp(X, 0) == 0).any():
         raise ValueError("GaussianProcess: y, or a column of X, is constant.")
     return as_stored(X), as_stored(y)

@@ -189,7 +189,7 @@ class OneFactor(AbstractEngine):
         of_free = np.sum(self.factor.by_free(slopes.a, self.design) * outer, -1)
         of_tau = np.sum(slopes.tau * outer, -1)
         of_z = (slopes.e * outer) @ self.sorted_rows.design
-        return value.sum(1), np.concatenate([of_z, of_free.T, of_tau.T], axis=1), modes
+        return value.sum(1), np.concatenate([of_z, of_free.T, of_tau.T], 1), modes
 
     def cluster_gradients(
         self, theta: Array, state: Array | None = None, omega: Array | float = 1.0
@@ -201,7 +201,7 @@ class OneFactor(AbstractEngine):
         total = self.rows.total
         of_z = [total(slopes.e * column) for column in self.sorted_rows.design.T]
         of_free = map(total, self.factor.by_free(slopes.a, self.design))
-        gradient = np.stack([*of_z, *of_free, *map(total, slopes.tau)], axis=-1)
+        gradient = np.stack([*of_z, *of_free, *map(total, slopes.tau)], -1)
         return slopes.value, gradient, modes
 
     def jacobian(self, theta: Array) -> Array:
@@ -296,7 +296,7 @@ class OneFactor(AbstractEngine):
         The search for modes begins at `start`, as of `modes`.
         """
         batch = theta[None]
-        lane = np.zeros(len(unit), np.int64)
+        lane = np.zeros(len(unit), int)
 
         def change_and_loss(clusters: Clusters, cluster: NDArray) -> NDArray:
             mode = clusters.mode(start[:, cluster])
@@ -355,7 +355,7 @@ class OneFactor(AbstractEngine):
         sizes = self.rows.sizes[cluster] * _num_nodes(self.scoring)
         part = np.cumsum(sizes) // (8 * NODE_ENTRIES)
         chunks = np.split(np.arange(len(cluster)), np.flatnonzero(np.diff(part)) + 1)
-        return np.concatenate([function(chunk) for chunk in chunks], axis=-1)
+        return np.concatenate([function(chunk) for chunk in chunks], -1)
 
     def predictors(
         self, theta: Array, weights: Array, state: Array | None = None

@@ -206,7 +206,7 @@ class LaplaceMode:
     @cached_property
     def precision_product(self) -> Float[Array, "lanes terms size"]:
         """Q_k u."""
-        return np.stack([(term @ self.u.T).T for term in self.latent.incidence.terms], axis=1)
+        return np.stack([(term @ self.u.T).T for term in self.latent.incidence.terms], 1)
 
     @cached_property
     def solver(self) -> Solver:
@@ -243,7 +243,7 @@ class LaplaceMode:
     @cached_property
     def variance(self) -> Rows:
         """Variances v_i of each row's a_iᵀu given the seen rows, about the mode."""
-        return np.sum(self.refits.loadings * self.solved_loadings, axis=0)
+        return np.sum(self.refits.loadings * self.solved_loadings, 0)
 
     @cached_property
     def normaliser(self) -> tuple[Lanes, Float[Array, "lanes psi"]]:
@@ -331,15 +331,13 @@ class Latent:
 
     def rmatvec(self, refits: LatentRefits, r: Rows) -> LaneEffects:
         """Aᵀ r."""
-        products = np.concatenate(list(refits.loadings * r), axis=-1)
+        products = np.concatenate(list(refits.loadings * r), -1)
         return (self.incidence.gather @ products.T).T
 
     def gram(self, refits: LatentRefits, curvature: Rows) -> Float[Array, "lanes entries"]:
         """Aᵀ diag(r) A."""
         a = refits.loadings
-        products = np.concatenate(
-            [a[i] * a[j] * curvature for i, j in self.incidence.pairs], axis=-1
-        )
+        products = np.concatenate([a[i] * a[j] * curvature for i, j in self.incidence.pairs], -1)
         return (self.incidence.gram @ products.T).T
 
     def columns(
@@ -458,7 +456,7 @@ class Latent:
                     - t * slope
                 )
                 hyper_slopes[:, self.field.size :] = times(refits.weights, value).sum(2).T
-            return np.concatenate([by_eta @ data.design, hyper_slopes + mode.prior[1]], axis=1)
+            return np.concatenate([by_eta @ data.design, hyper_slopes + mode.prior[1]], 1)
 
     def covariance(self, mode: LaplaceMode, rows: Int[Array, " some"]) -> Float[Array, "some some"]:
         """Compute A G Aᵀ of some rows, for a batch of one."""
@@ -476,7 +474,7 @@ class Latent:
             blocks.append(
                 sum(loadings[0, rows, None] * solved[index[rows]] for index, loadings in parts)
             )
-        return np.concatenate(blocks, axis=1)
+        return np.concatenate(blocks, 1)
 
     def by_weight(self, mode: LaplaceMode) -> Rows:
         """∂F/∂w of every row."""

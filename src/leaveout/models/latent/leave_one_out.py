@@ -87,11 +87,11 @@ def rings(mode: LaplaceMode, rows: Int[Array, " some"], exactly: Exactly) -> Rin
     C = mode.latent.covariance(mode, np.arange(len(mode.eta[0])))
     share = np.abs(C[rows]) / np.sqrt(np.diag(C))
     share[np.arange(len(rows)), rows] = np.inf
-    ranking = np.argsort(-share, axis=1, kind="stable")[:, : RING * NEAR_ROWS[-1]]
+    ranking = np.argsort(-share, 1, kind="stable")[:, : RING * NEAR_ROWS[-1]]
     probed_factors = 8  # number of such rows that are checked
     for num_near in NEAR_ROWS:
         reached = np.take_along_axis(C[rows], ranking[:, :num_near], axis=1)
-        beyond = np.sum(np.abs(C[rows]), axis=1) - np.abs(reached).sum(1)
+        beyond = np.sum(np.abs(C[rows]), 1) - np.abs(reached).sum(1)
         probes = np.argsort(-beyond, kind="stable")[:probed_factors]
         ring = ranking[:, : RING * num_near]
         estimates = alone(mode, Rings(ring[probes], min(num_near, len(C))))
@@ -130,7 +130,7 @@ def _leave_out(
     inside = np.eye(count) + block * delta[:, None, :]
     outer = across[:, count:]
     sign, logdet = np.linalg.slogdet(inside)
-    right = np.concatenate([block[:, :, :1], outer.swapaxes(1, 2)], axis=2)
+    right = np.concatenate([block[:, :, :1], outer.swapaxes(1, 2)], 2)
     solved = np.linalg.solve(inside, right)
     near_variance = solved[:, 0, 0]
     spread = np.diag(C)[ring[:, count:]]
@@ -138,7 +138,7 @@ def _leave_out(
     spread = spread - np.einsum("sji,si,sij->sj", outer, delta, solved[:, :, 1:])
     # q of the others
     outer_q = (new_first - (first + second * d))[:, count:]
-    full_q = np.concatenate([q, outer_q], axis=1)
+    full_q = np.concatenate([q, outer_q], 1)
     trace = (
         -np.einsum("si,si->s", full_q, tilt_product[ring])
         - np.einsum("si,si->s", tilt[ring], d)

@@ -628,9 +628,9 @@ class Mixed(AbstractLatentModel):
             root = factor.root(free)
             missing.append(np.isin(np.arange(full.q), np.setdiff1d(full.column, factor.column)))
             root[:, missing[-1], missing[-1]] = pivot_difference
-            loadings = np.concatenate([loadings, root[:, full.row, full.column]], axis=1)
+            loadings = np.concatenate([loadings, root[:, full.row, full.column]], 1)
         value, gradient, _ = full_model.look(
-            np.concatenate([parts.z, loadings, parts.tau], axis=1), weights
+            np.concatenate([parts.z, loadings, parts.tau], 1), weights
         )
         falls = np.zeros(len(thetas), bool)
         slope_noise = 1e-10  # relative error of slopes of F
@@ -873,7 +873,7 @@ class Mixed(AbstractLatentModel):
         tau = self._parts(theta).tau[0][:, None]
         response = self.data.response
         middle = marginal_means(response, mean, variance, tau) * self.unit
-        variance = variance + np.sum(fit.quadratic.whiten(np.array(slopes).T) ** 2, axis=1)
+        variance = variance + np.sum(fit.quadratic.whiten(np.array(slopes).T) ** 2, 1)
         if middle.ndim > 1:
             return pd.DataFrame(middle, index=index, columns=list(self.levels))
         half_width = scipy.special.ndtri(0.5 + level / 2) * np.sqrt(variance)
@@ -1064,7 +1064,7 @@ class Mixed(AbstractLatentModel):
         p = len(self.names)
         across = np.zeros((p, len(theta)))
         across[:, :p] = self.transform
-        error = np.sqrt(np.sum(fit.quadratic.whiten(across) ** 2, axis=1))
+        error = np.sqrt(np.sum(fit.quadratic.whiten(across) ** 2, 1))
         estimate = self.transform @ theta[:p]
         z = estimate / error
         columns = {

@@ -75,4 +75,4 @@ def newton(
 
 def _relative_size(step: Array, point: Array) -> Array:
     """Largest change of a variable, relative to it or to one."""
-    return np.max(np.abs(step) / (1 + np.abs(point)), axis=0, initial=0.0)
+    return np.max(np.abs(step) / (1 + np.abs(point)), 0, initial=0.0)

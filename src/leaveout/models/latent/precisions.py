@@ -160,10 +160,8 @@ class CAR(AbstractStructure):
     def coefficients(self, psi: PsiPoints) -> ValueAndSlope:
         tau = np.exp(-2 * psi[:, 0])
         rho = scipy.special.expit(psi[:, 1])
-        c = np.stack([tau, -tau * rho], axis=1)
-        return c, np.stack(
-            [-2 * c, np.stack([np.zeros_like(tau), -tau * rho * (1 - rho)], axis=1)], axis=2
-        )
+        c = np.stack([tau, -tau * rho], 1)
+        return c, np.stack([-2 * c, np.stack([np.zeros_like(tau), -tau * rho * (1 - rho)], 1)], 2)
 
 
 @record
@@ -177,16 +175,16 @@ class Leroux(AbstractStructure):
     def coefficients(self, psi: PsiPoints) -> ValueAndSlope:
         tau = np.exp(-2 * psi[:, 0])
         share, complement = _shares(psi[:, 1])
-        c = np.stack([tau * share, tau * complement], axis=1)
+        c = np.stack([tau * share, tau * complement], 1)
         by_share = tau * share * complement
-        return c, np.stack([-2 * c, np.stack([by_share, -by_share], axis=1)], axis=2)
+        return c, np.stack([-2 * c, np.stack([by_share, -by_share], 1)], 2)
 
     def _logdet(self, psi):
         share, complement = _shares(psi[:, 1:])
         eigenvalues = share * self.spectrum + complement
         slope = (share * complement * (self.spectrum - 1) / eigenvalues).sum(1)
         return np.log(eigenvalues).sum(1) - 2 * self.sites * psi[:, 0], np.stack(
-            [np.full(len(psi), -2.0 * self.sites), slope], axis=1
+            [np.full(len(psi), -2.0 * self.sites), slope], 1
         )
 
 
@@ -313,16 +311,16 @@ class BYM2(ICAR):
         odds = share / complement
         ones = np.ones_like(share)
         zeros = np.zeros_like(share)
-        c = np.stack([tau / complement, -np.sqrt(tau * share) / complement, odds, ones], axis=1)
-        by_sd = np.stack([-2 * c[:, 0], -c[:, 1], zeros, zeros], axis=1)
+        c = np.stack([tau / complement, -np.sqrt(tau * share) / complement, odds, ones], 1)
+        by_sd = np.stack([-2 * c[:, 0], -c[:, 1], zeros, zeros], 1)
         by_mixing = np.stack(
-            [c[:, 0] * share, c[:, 1] * (0.5 * complement + share), odds, zeros], axis=1
+            [c[:, 0] * share, c[:, 1] * (0.5 * complement + share), odds, zeros], 1
         )
-        return c, np.stack([by_sd, by_mixing], axis=2)
+        return c, np.stack([by_sd, by_mixing], 2)
 
     def _logdet(self, psi):
         value = self._spatial.constant + self.sites * (np.logaddexp(0, psi[:, 1]) - 2 * psi[:, 0])
-        slope = np.stack([np.full(len(psi), -2.0), scipy.special.expit(psi[:, 1])], axis=1)
+        slope = np.stack([np.full(len(psi), -2.0), scipy.special.expit(psi[:, 1])], 1)
         return value, self.sites * slope
 
 
@@ -339,8 +337,8 @@ class Matern(AbstractStructure):
     def coefficients(self, psi: PsiPoints) -> ValueAndSlope:
         square = 8 * np.exp(-2 * psi[:, 1])  # κ²
         scale = np.exp(-2 * psi[:, 0]) / (4 * np.pi)
-        c = scale[:, None] * np.stack([square, np.full_like(square, 2.0), 1 / square], axis=1)
-        return c, np.stack([-2 * c, c * np.array([-2.0, 0.0, 2.0])], axis=2)
+        c = scale[:, None] * np.stack([square, np.full_like(square, 2.0), 1 / square], 1)
+        return c, np.stack([-2 * c, c * np.array([-2.0, 0.0, 2.0])], 2)
 
     def _logdet(self, psi):
         square = 8 * np.exp(-2 * psi[:, 1:])
@@ -348,7 +346,7 @@ class Matern(AbstractStructure):
             np.log(4 * np.pi * square[:, 0]) + 2 * psi[:, 0]
         )
         slope = self.sites * 2 - 4 * (square / (square + self.spectrum)).sum(1)
-        return value, np.stack([np.full(len(psi), -2.0 * self.sites), slope], axis=1)
+        return value, np.stack([np.full(len(psi), -2.0 * self.sites), slope], 1)
 
 
 STRUCTURES: "dict[str, Callable[..., AbstractStructure]]" = {

@@ -63,7 +63,7 @@ class RaggedRows(NamedTuple):
     def from_sizes(sizes: IntArray) -> "RaggedRows":
         return RaggedRows(
             np.repeat(np.arange(len(sizes)), sizes),
-            np.r_[0, np.cumsum(sizes)[:-1]].astype(np.int64),
+            np.r_[0, np.cumsum(sizes)[:-1]].astype(int),
         )
 
     @property
@@ -411,7 +411,7 @@ def marginal_losses(data: ResponseRows, mean: Array, variance: Array, tau: Array
 
     m and v are `[..., rows]`, τ is `[shared, ..., rows or 1]`.
     """
-    single_rows = RaggedRows.from_sizes(np.ones(len(data.y), np.int64))
+    single_rows = RaggedRows.from_sizes(np.ones(len(data.y), int))
     spread = np.sqrt(np.maximum(variance, 0.0))[None]
     omega = np.broadcast_to(data.size, mean.shape)
     rows = Clusters(data.response, single_rows, mean, spread, tau, data.y, omega, data.fixed)

@@ -17,9 +17,9 @@ smoothing with B-splines*, 1996.) Splines are SciPy's. Beyond the data `cr` and 
 `cc` is periodic.
 """
 
-import functools
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -85,7 +85,7 @@ def cubic(
     mass[j, j + 1] = mass[j + 1, j] = h / 6
     evaluate = _around if cyclic else _straight
     return Basis(
-        functools.partial(evaluate, spline, knots[0], knots[-1]),
+        partial(evaluate, spline, knots[0], knots[-1]),
         (curvatures.T @ mass @ curvatures,),
     )
 
@@ -112,7 +112,7 @@ def b_splines(caller: str, x: Float[Array, " rows"], k: int) -> Basis:
     step = (high - low) / (k - 3)
     spline = scipy.interpolate.BSpline(low + step * np.arange(-3, k + 1), np.eye(k), 3)
     differences = np.diff(np.eye(k), 2, axis=0)
-    return Basis(functools.partial(_straight, spline, low, high), (differences.T @ differences,))
+    return Basis(partial(_straight, spline, low, high), (differences.T @ differences,))
 
 
 def thin_plate(caller: str, x: Float[Array, "rows axes"], k: int) -> Basis:
@@ -147,7 +147,7 @@ def thin_plate(caller: str, x: Float[Array, "rows axes"], k: int) -> Basis:
     free = np.linalg.qr(vectors.T @ flat, mode="complete")[0][:, d + 1 :]
     inner = vectors @ free
     roughness = free.T @ (values[:, None] * free)
-    design = functools.partial(_plate, points, inner, center, scale)
+    design = partial(_plate, points, inner, center, scale)
     return Basis(design, (np.pad((roughness + roughness.T) / 2, (0, d + 1)),))
 
 
@@ -185,7 +185,7 @@ def effects(caller: str, labels: Any) -> Basis:
     mean effect, zero.
     """
     _, levels = codes(caller, "x", labels)
-    return Basis(functools.partial(_indicators, levels), (np.eye(len(levels)),))
+    return Basis(partial(_indicators, levels), (np.eye(len(levels)),))
 
 
 def _indicators(levels: Array, labels: Any) -> Float[Array, "rows levels"]:
@@ -212,7 +212,7 @@ def markov(caller: str, labels: Any, edges: Any) -> Basis:
             f"{caller}: {len(strangers)} levels are no sites of the graph, such as {strangers[0]!r}."
         )
     links = adjacency(pairs, count).toarray()
-    return Basis(functools.partial(_sites, caller, sites), (np.diag(links.sum(0)) - links,))
+    return Basis(partial(_sites, caller, sites), (np.diag(links.sum(0)) - links,))
 
 
 def _sites(caller: str, sites: Array, labels: Any) -> Float[Array, "rows sites"]:
@@ -234,7 +234,7 @@ def tensor(parts: list[Basis]) -> Basis:
         for part, m, n in zip(parts, before, after, strict=True)
         for penalty in part.penalties
     ]
-    return Basis(functools.partial(_products, parts), tuple(penalties))
+    return Basis(partial(_products, parts), tuple(penalties))
 
 
 def _products(parts: list[Basis], *columns: Array) -> Design:
@@ -248,7 +248,7 @@ def under(basis: Basis, matrix: Float[Array, "size fewer"]) -> Basis:
     """Transform a basis to the functions `b(x)ᵀ matrix`."""
     penalties = (matrix.T @ penalty @ matrix for penalty in basis.penalties)
     return Basis(
-        functools.partial(_times, basis, matrix),
+        partial(_times, basis, matrix),
         tuple((penalty + penalty.T) / 2 for penalty in penalties),
     )
 
@@ -279,7 +279,7 @@ def scale_basis(basis: Basis, design: Design) -> tuple[Basis, Design]:
     Under λ = 1 and losses of curvature one, half of the functions that a penalty acts on have more
     curvature from it than from the rows.
     """
-    size = np.sqrt(np.mean(design**2, axis=0))
+    size = np.sqrt(np.mean(design**2, 0))
     size[size == 0] = 1.0
     basis = under(basis, np.diag(1 / size))
     design = design / size

@@ -386,7 +386,7 @@ class Cox(AbstractClosedForm):
         """
         ties, by_risk, by_dying = self._slopes(sums)
         contributions = sums.deaths * (np.log(sums.at_risk) + sums.shift) + sums.mean * ties[0]
-        value = contributions.sum(1) - np.sum(sums.cases * self.event * sums.eta, axis=1)
+        value = contributions.sum(1) - np.sum(sums.cases * self.event * sums.eta, 1)
         hazard = np.where(sums.number > 0, by_risk, 0.0) * np.exp(-sums.shift)
         return value, self._pushed(sums, by_risk, by_dying), hazard
 
@@ -621,7 +621,7 @@ class Cox(AbstractClosedForm):
         return Units(
             names=self.labels.index,
             score="−log partial likelihood",
-            response=np.stack(facts, axis=1),
+            response=np.stack(facts, 1),
             risk=self._places(),
             features=lambda: dict(zip(self.names, self.design.T, strict=True)),
             predict_new=self._predict_new,
@@ -643,7 +643,7 @@ class Cox(AbstractClosedForm):
         else:
             enters = -2 * np.asarray(self.spans)[1]
         return np.stack(
-            [stratum, np.where(event == 1, 0, 1) - 2 * latest, event, enters], axis=1
+            [stratum, np.where(event == 1, 0, 1) - 2 * latest, event, enters], 1
         ).astype(float)
 
     def _predict_new(self, fit, X, kind, offset):
