@@ -29,7 +29,7 @@ import scipy.sparse
 from jaxtyping import Bool, Float, Int
 from scipy.sparse.csgraph import minimum_spanning_tree
 
-from .passes import Downward, GraphSums, Stack, Tangent
+from .passes import Downward, Edges, GraphSums, Stack, Tangent
 
 Array = np.ndarray
 
@@ -52,7 +52,7 @@ class FixedPoint(NamedTuple):
 class Messages(GraphSums):
     """Approximate sums for one graph, number of states and kind, with the interface of `Passes`."""
 
-    def __init__(self, num_sites: int, edges: Int[Array, "edges 2"], num_states: int, kind: str):
+    def __init__(self, num_sites: int, edges: Edges, num_states: int, kind: str):
         edges = np.ascontiguousarray(edges, int)
         super().__init__(kind, num_sites, edges, num_states)
         self.entries = 2 * len(edges) * num_states**2 + num_sites * num_states
@@ -201,7 +201,7 @@ def _log_sum(logs: Array, axis: int) -> Array:
         return np.log(np.exp(logs - top).sum(axis)) + top.squeeze(axis)
 
 
-def spanning(num_sites: int, edges: Int[Array, "edges 2"]) -> Float[Array, " edges"]:
+def spanning(num_sites: int, edges: Edges) -> Float[Array, " edges"]:
     """Share of spanning trees that hold each edge.
 
     Trees are drawn such that each takes edges that few had, until every edge was in one.

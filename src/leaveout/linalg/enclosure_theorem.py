@@ -41,7 +41,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from jaxtyping import Float
 
-from .design import Loss, LossOfSeveral
+from .design import Loss, LossOfSeveral, RefitUnits, RowUnits
 from .rounding import FUNCTION, TINY, UP
 
 Array = np.ndarray
@@ -55,8 +55,8 @@ class Gaps(NamedTuple):
     it on either side.
     """
 
-    below: Float[Array, "refits units"]
-    beyond: Float[Array, "refits units"]
+    below: RefitUnits
+    beyond: RefitUnits
 
 
 class CurvatureBounds(NamedTuple):
@@ -65,8 +65,8 @@ class CurvatureBounds(NamedTuple):
     For several outputs relative to the reference's.
     """
 
-    least: Float[Array, "... units"]
-    most: Float[Array, "... units"]
+    least: RowUnits
+    most: RowUnits
 
 
 def gaps(

@@ -15,7 +15,17 @@ from jaxtyping import Float, Int
 
 from .._runtime.jax import Module
 from .._runtime.results import record
-from .design import DENSE_BLOCK, EVERYONE, DenseDesign, SingleOutput
+from .design import (
+    DENSE_BLOCK,
+    EVERYONE,
+    DenseDesign,
+    Directions,
+    PerUnit,
+    RefitMatrices,
+    RefitPoints,
+    RefitRoots,
+    SingleOutput,
+)
 
 Array = np.ndarray
 RefitUnits = Float[Array, "refits units"]
@@ -112,14 +122,14 @@ class MappedDesign(SourcedDesign):
         out[..., entries.shape[-1] :] = 1.0
         return out
 
-    def predictors(self, theta: Float[Array, "refits params"]) -> RefitUnits:
+    def predictors(self, theta: RefitPoints) -> RefitUnits:
         """Compute x_nᵀθ of every unit."""
         out = np.empty((len(theta), len(self)), np.result_type(theta.dtype, self.dtype))
         for block, part in self.blocks():
             out[:, block] = part.predictors(theta)
         return out
 
-    def pull(self, slope: RefitUnits) -> Float[Array, "refits params"]:
+    def pull(self, slope: RefitUnits) -> RefitPoints:
         """Compute Σ_n slope_n x_n."""
         return sum(
             (part.pull(slope[:, block]) for block, part in self.blocks()),
@@ -155,7 +165,7 @@ class MappedDesign(SourcedDesign):
         return replace(self, dtype=images.dtype).rows(units) @ images
 
     @property
-    def lengths(self) -> Float[Array, " units"]:
+    def lengths(self) -> PerUnit:
         """Norms ‖x_n‖."""
         return np.concatenate([part.lengths for _, part in self.blocks()])
 
@@ -163,7 +173,7 @@ class MappedDesign(SourcedDesign):
         """Append rows: a copy in memory."""
         return DenseDesign(np.concatenate([self.rows(EVERYONE), rows]))
 
-    def products(self, weight: RefitUnits) -> Float[Array, "refits params params"]:
+    def products(self, weight: RefitUnits) -> RefitMatrices:
         """Compute Σ_n weight_n x_n x_nᵀ."""
         out = np.zeros((len(weight), *2 * self.shape[1:]))
         for block, part in self.blocks():
@@ -174,10 +184,10 @@ class MappedDesign(SourcedDesign):
         """Compute x_nᵀ M x_n."""
         return np.concatenate([part.forms(matrices) for _, part in self.blocks()])
 
-    def sizes(self, root: Float[Array, "rank params"]) -> Float[Array, " units"]:
+    def sizes(self, root: Directions) -> PerUnit:
         """Squares ‖root x_n‖² of all rows."""
         return np.concatenate([part.sizes(root) for _, part in self.blocks()])
 
-    def sizes_by_refit(self, roots: Float[Array, "refits params rank"]) -> RefitUnits:
+    def sizes_by_refit(self, roots: RefitRoots) -> RefitUnits:
         """Squares ‖rootᵀ x_n‖² of all rows for the root of each refit."""
         return np.concatenate([part.sizes_by_refit(roots) for _, part in self.blocks()], 1)

@@ -15,7 +15,7 @@ import scipy
 from jaxtyping import Float, Int
 
 from .._runtime.jax import NUMPY, Array, Module, jax, jnp, static
-from .design import SingleOutput
+from .design import Directions, PerUnit, RefitMatrices, RefitPoints, RefitUnits, SingleOutput
 
 
 class SparseDesign(SingleOutput, Module):
@@ -113,15 +113,13 @@ class SparseDesign(SingleOutput, Module):
 
     # the members that refits use
 
-    def predictors(
-        self, theta: Float[np.ndarray, "refits params"]
-    ) -> Float[np.ndarray, "refits units"]:
+    def predictors(self, theta: RefitPoints) -> RefitUnits:
         """Compute x_nᵀθ of every unit."""
         if len(theta) > 1:
             return np.ascontiguousarray((self.csr @ theta.T).T)
         return (self.csr @ theta[0])[None]
 
-    def pull(self, slope: Float[np.ndarray, "refits units"]) -> Float[np.ndarray, "refits params"]:
+    def pull(self, slope: RefitUnits) -> RefitPoints:
         """Compute Σ_n slope_n x_n."""
         if len(slope) > 1:
             return np.ascontiguousarray((self._csc @ slope.T).T)
@@ -155,7 +153,7 @@ class SparseDesign(SingleOutput, Module):
         return replace(self, data=self.data.astype(np.float32))
 
     @property
-    def lengths(self) -> Float[np.ndarray, " units"]:
+    def lengths(self) -> PerUnit:
         """Norms ‖x_n‖."""
         return np.sqrt((self**2).predictors(np.ones((1, self.shape[1])))[0])
 
@@ -165,9 +163,7 @@ class SparseDesign(SingleOutput, Module):
             scipy.sparse.vstack([self.csr, scipy.sparse.csr_array(rows)], format="csr")
         )
 
-    def whiten(
-        self, units: np.ndarray | slice, root: Float[np.ndarray, "rank params"]
-    ) -> Float[np.ndarray, "... rank"]:
+    def whiten(self, units: np.ndarray | slice, root: Directions) -> Float[np.ndarray, "... rank"]:
         """Compute root x_n of the listed units."""
         if isinstance(units, slice) or units.ndim == 1:
             return self.csr[units] @ root.T
@@ -187,9 +183,7 @@ class SparseDesign(SingleOutput, Module):
         size = max(1, sparse_block // max(self.shape[1], 1))
         return [slice(start, start + size) for start in range(0, self.shape[0], size)]
 
-    def products(
-        self, weight: Float[np.ndarray, "refits units"]
-    ) -> Float[np.ndarray, "refits params params"]:
+    def products(self, weight: RefitUnits) -> RefitMatrices:
         """Compute Σ_n weight_n x_n x_nᵀ."""
         out = np.zeros((len(weight), self.shape[1], self.shape[1]))
         for block in self._blocks() if self._full else ():
@@ -215,7 +209,7 @@ class SparseDesign(SingleOutput, Module):
                 out[block, k] = x.multiply(x @ matrix).sum(1)
         return out
 
-    def sizes(self, root: Float[np.ndarray, "rank params"]) -> Float[np.ndarray, " units"]:
+    def sizes(self, root: Directions) -> PerUnit:
         """Squares ‖root x_n‖² of all rows."""
         size = np.empty(self.shape[0])
         across = np.ascontiguousarray(root.T)

@@ -27,7 +27,7 @@ from .._runtime.jax import (
     select_lanes,
 )
 from .._runtime.results import record
-from ..linalg.design import MultiOutputDesign, Predictors, apply_curvature, weight_terms
+from ..linalg.design import MultiOutputDesign, Predictors, RefitUnits, apply_curvature, weight_terms
 from ..linalg.device_design import Resident
 from ..plans.plan import RefitRows, few_size
 from .closed_form import AbstractByArrays, AbstractClosedForm, ClosedFormBatch
@@ -68,7 +68,7 @@ def weights_of(
     return out
 
 
-def whole(weights: Float[np.ndarray, "refits units"]) -> RefitRows:
+def whole(weights: RefitUnits) -> RefitRows:
     """Batch of refits that are written out over all units, none of which is scored."""
     index = np.broadcast_to(np.arange(weights.shape[1]), weights.shape)
     return RefitRows(

@@ -440,15 +440,15 @@ class Parameters:
         size_of(theta)
     )
     shares: Callable[[PyTree], Float[np.ndarray, "units parts"] | None] = lambda theta: None
-    undetermined: Callable[[np.ndarray, np.ndarray], Bool[np.ndarray, " refits"]] = (
-        lambda index, weight: np.zeros(len(index), bool)
+    undetermined: Callable[[np.ndarray, np.ndarray], RefitFlags] = lambda index, weight: np.zeros(
+        len(index), bool
     )
     warning: Callable[[PyTree], str] = lambda theta: ""
     limit: Callable[[PyTree], str] = lambda theta: ""
-    at_limit: Callable[[Float[np.ndarray, " params"]], Float[np.ndarray, " params"]] = _same
+    at_limit: Callable[[Vector], Vector] = _same
     held: "Callable[[PyTree], tuple[AbstractObjective, PyTree, str] | None]" = lambda theta: None
     usual_starts: int = 4
-    leaving: Callable[..., Bool[np.ndarray, " refits"]] | None = None
+    leaving: Callable[..., RefitFlags] | None = None
 
 
 class Costs(NamedTuple):

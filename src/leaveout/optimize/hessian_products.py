@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 import scipy
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from .._runtime.jax import Module, PyTree
 from .._runtime.progress import Slow
@@ -29,7 +29,14 @@ from ..linalg.conjugate_gradients import solve
 from ..linalg.iteration import Lanes, LaneState, Proposal, decrements
 from ..linalg.sparse_design import SparseDesign
 from ..objectives.batch_functions import ONE, Function, Functions, HostBatch, LinearBatch
-from ..objectives.objective import AbstractObjective, RefitPoints, Vector, as_stored
+from ..objectives.objective import (
+    AbstractObjective,
+    PerRefit,
+    RefitNumbers,
+    RefitPoints,
+    Vector,
+    as_stored,
+)
 from .newton import Flat, Minimisation, contract, descend
 
 Array = np.ndarray
@@ -192,13 +199,13 @@ class Solve:
         self.most = 1000  # largest number of products of a solve
         self.directions: list[tuple[Vector, Vector]] = []
         # estimate of the part that is not solved, in the norm of the Hessian
-        self.remainder: Float[Array, " refits"] = np.zeros(0)
+        self.remainder: PerRefit = np.zeros(0)
 
     def __call__(
         self,
         theta: RefitPoints,
         gradient: RefitPoints,
-        lanes: Int[Array, " refits"],
+        lanes: RefitNumbers,
         tol: float,
     ) -> RefitPoints:
         """Solve `(∇²F(θ, w) + null_spaceᵀ null_space) u = gradient` for each refit, all in
@@ -248,7 +255,7 @@ def solve_once(
     null_space: Flat,
     theta: RefitPoints,
     gradient: RefitPoints,
-    lanes: Int[Array, " refits"],
+    lanes: RefitNumbers,
     tol: float,
     preconditioner: DeflationPreconditioner | None = None,
 ) -> RefitPoints:

@@ -25,7 +25,7 @@ import scipy
 from jaxtyping import Float, Int
 
 from .._runtime.jax import cached_on
-from ..linalg.design import DenseDesign, Predictors
+from ..linalg.design import DenseDesign, PerUnit, Predictors
 from ..linalg.rounding import UNIT
 from ..models.glm.active_coefficients import kinks
 from ..models.glm.orthogonal import OrthogonalGLM
@@ -112,9 +112,7 @@ class LeastNorm:
             mean = np.zeros(self.x.shape[1])
         return np.linalg.svd(np.sqrt(self.weight)[:, None] * (self.x - mean), compute_uv=False)
 
-    def _factor(
-        self, weight: Float[Array, " units"]
-    ) -> tuple[Array, Array, Array, Array, Array, float, bool]:
+    def _factor(self, weight: PerUnit) -> tuple[Array, Array, Array, Array, Array, float, bool]:
         """Compute Q, s, V of the weighted and centred rows up to the host's cut.
 
         Returns them with the mean, √weight, the gap, and whether the cut is clear: no singular
@@ -167,7 +165,7 @@ class LeastNorm:
             or rank >= len(self.factorised_rows.s)
         )
 
-    def refit(self, weights: Float[Array, " units"]) -> tuple[PerFeature, float, float] | None:
+    def refit(self, weights: PerUnit) -> tuple[PerFeature, float, float] | None:
         """Compute β, the intercept, and the error of predictions.
 
         None if rounding decides which directions the rows determine, or if they determine too few.

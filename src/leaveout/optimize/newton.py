@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 
 from ..linalg.curvature import Curvature
 from ..linalg.enclosure_theorem import CurvatureBounds, ball, gaps
@@ -50,6 +50,9 @@ from ..objectives.objective import (
     AbstractObjective,
     DiagonalBlocks,
     PerRefit,
+    PerUnit,
+    RefitFlags,
+    RefitNumbers,
     RefitPoints,
     Vector,
 )
@@ -103,7 +106,7 @@ def minimise(
     objective: AbstractObjective,
     F: Function,
     start: Vector,
-    weights: Float[Array, " units"],
+    weights: PerUnit,
     flat: Flat,
 ) -> Minimisation:
     """Minimise F from one start, without the directions that are known to be flat.
@@ -247,7 +250,7 @@ def walk(
     objective: AbstractObjective,
     F: Function,
     theta: Vector,
-    weights: Float[Array, " units"],
+    weights: PerUnit,
     gtol: float,
     before: LBFGSState | None = None,
 ) -> LBFGSState | None:
@@ -387,7 +390,7 @@ class NewtonResult(NamedTuple):
 
     value: PerRefit
     theta: RefitPoints
-    converged: Bool[Array, " refits"]
+    converged: RefitFlags
     size: PerRefit
 
 
@@ -454,7 +457,7 @@ class _HessianSteps(SharedFactors):
 def newton(
     F: Functions,
     start: RefitPoints,
-    lanes: Int[Array, " refits"],
+    lanes: RefitNumbers,
     flat: Flat,
     metric: Matrix | None = None,
     origin: Vector | None = None,

@@ -21,7 +21,7 @@ from .hessian_products import (
     learn,
     solve_once,
 )
-from .newton import Matrix
+from .newton import Flat, Matrix
 
 Array = np.ndarray
 
@@ -52,7 +52,7 @@ class LocalQuadratic(Module):
     theta: PyTree
     factor: Matrix | None
     whitener: Matrix | Scaling
-    null_space: Float[Array, "flat params"]
+    null_space: Flat
     damping: float = static(default=0.0)
 
     @property

@@ -21,7 +21,14 @@ from .._runtime.parallel import steps, workers
 from .._runtime.progress import Slow
 from .._runtime.results import kind_of, record
 from ..objectives.batch_functions import Function, function
-from ..objectives.objective import AbstractObjective, as_stored, map_arrays, ravel, unflatten
+from ..objectives.objective import (
+    AbstractObjective,
+    Vector,
+    as_stored,
+    map_arrays,
+    ravel,
+    unflatten,
+)
 from .newton import LARGE_NUM_PARAMETERS, Minimisation
 
 Array = np.ndarray
@@ -142,7 +149,7 @@ class WatchedFunction(Function):
     tell: Callable[..., None]
     looks: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
-    def look(self, vector: Float[Array, " params"]) -> tuple[float, Float[Array, " params"]]:
+    def look(self, vector: Vector) -> tuple[float, Vector]:
         value, gradient = super().look(vector)
         self.tell(f"F = {value:.6g} after {next(self.looks)} gradients")
         return value, gradient

@@ -24,7 +24,7 @@ from .._runtime.arrays import BoolArray, FloatArray, IntArray, NamedValues
 from .._runtime.conventions import Rng, conventional
 from .._runtime.memory import require_memory
 from .._runtime.pandas import is_pandas, pd
-from .._runtime.results import PrintedResult, record
+from .._runtime.results import Lines, PrintedResult, record
 from ..data.arrays import (
     TIMES,
     UnitColumn,
@@ -618,7 +618,7 @@ class Plan(PrintedResult):
             order = f", {'shuffled' if np.ptp(self._times) == 0 else 'drawn'} (rng={self.rng})"
         return f"{self.num_refits} {refits} of {self.num_units} units{order}"
 
-    def _lines(self) -> list[tuple[str, str]]:
+    def _lines(self) -> Lines:
         if self._scheme is not None:
             return [("plan", self._summary), ("made by", self.call)]
         dropped = np.sum(~self.held & (self.weight == 0)) / self.num_refits
@@ -2055,7 +2055,7 @@ def from_splits(
     return plan_of_entries(refits, n, **facts)
 
 
-def _settled(name: str, column: UnitColumn, names: "pd.Index | None") -> dict[str, Any]:
+def _settled(name: str, column: UnitColumn, names: "pd.Index | None") -> NamedValues:
     """Return a column in the order of the splits.
 
     Without a common order of labels it also waits for that of the fit.

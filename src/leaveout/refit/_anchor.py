@@ -29,11 +29,15 @@ from .._runtime.results import record
 from ..linalg.curvature import Curvature
 from ..linalg.design import (
     EVERYONE,
+    AnyShape,
     DenseDesign,
+    Directions,
     Extent,
     LossOfSeveral,
     MultiOutputDesign,
     Predictors,
+    RefitMatrices,
+    RowUnits,
     scale_units,
     weight_terms,
 )
@@ -120,7 +124,7 @@ class LowRank(RefitMetric):
 class DenseMetric(RefitMetric):
     """Metric of each fold's own Hessian, inverted."""
 
-    inverse: Float[Array, "refits params params"]
+    inverse: RefitMatrices
 
     def solve(self, gradient, u, lanes):
         del u
@@ -345,7 +349,7 @@ class LinearFitCache:
     model: Predictors
     units: int  # number of units among the rows; rows of the penalty follow
     theta: Vector
-    root: Float[Array, "rank params"]  # L⁻¹: θ − θ̂ = u @ root
+    root: Directions  # L⁻¹: θ − θ̂ = u @ root
     eta: UnitRows
     weight: PerUnit  # ω at w = 1
     loss: PerUnit  # ℓ
@@ -551,7 +555,7 @@ class LinearFitCache:
     @cached_property
     def single(
         self,
-    ) -> tuple[DenseDesign | SparseDesign | MultiOutputDesign, Float[Array, "rank params"] | None]:
+    ) -> tuple[DenseDesign | SparseDesign | MultiOutputDesign, Directions | None]:
         """Rows and L⁻¹ in float32; of dense rows, rows whitened in float64 and then rounded."""
         design = self.model.design
         n = len(self.eta)
@@ -903,9 +907,7 @@ def total(part: Array, units: int) -> Array:
     return part if part.ndim == units else part.sum(-1)
 
 
-def slope_error(
-    model: Any, slope: Array, curvature: Array, eta: Array, blur: Array
-) -> Float[Array, "... units"]:
+def slope_error(model: Any, slope: Array, curvature: Array, eta: Array, blur: Array) -> RowUnits:
     """Bound the errors of units' computed slopes, where predictors are off by `blur`."""
     rounding = FUNCTION * model.loss.terms(1, np.abs(slope), eta, model.y)
     if curvature.ndim == eta.ndim:
@@ -920,9 +922,9 @@ def gradient_error(
     slope: Array,
     curvature: Array,
     eta: Array,
-    length: Float[Array, "... units"],
+    length: RowUnits,
     blur: Array,
-) -> Float[Array, "..."]:
+) -> AnyShape:
     """Bound the rounding errors of whitened gradients, where predictors are off by `blur`."""
     add = lambda part: np.sum(weight * total(part, length.ndim) * length, axis=-1, keepdims=True)
     size = np.abs(slope)
@@ -951,7 +953,7 @@ def curvature_error(model: Any, curvature: Array, eta: Array, blur: Array) -> An
     return np.where(error < KNOWN_MOVE, error, np.inf)
 
 
-def curvature_sizes(curvature: Array, eta: Array) -> Float[Array, "... units"]:
+def curvature_sizes(curvature: Array, eta: Array) -> RowUnits:
     """Sum the sizes of a unit's second derivatives."""
     if curvature.ndim == eta.ndim:
         return curvature

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from ..objectives.contiguous_folds import Runs, runs
+from ..objectives.contiguous_folds import Directions, Runs, runs
 from ..objectives.objective import (
     Lanes,
     Matrices,
@@ -250,7 +250,7 @@ class Expansion:
             float(fourth) / (2 * third_difference),
         )
 
-    def _judge(self, u: Points, lanes: Lanes, beyond: Beyond) -> tuple[Array, Array, Array]:
+    def _judge(self, u: Points, lanes: Lanes, beyond: Beyond) -> Directions:
         """Remaining distances, losses and their errors."""
         length = np.linalg.norm(u, axis=1)
         away = np.linalg.norm(self.curvature(u, lanes) - np.eye(self.fit.num_params), axis=(1, 2))

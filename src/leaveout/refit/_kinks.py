@@ -59,7 +59,7 @@ from ..linalg.design import weight_terms
 from ..linalg.enclosure_theorem import change
 from ..linalg.group_norms import Norms
 from ..linalg.rounding import UNIT
-from ..models.glm.active_coefficients import ActiveCox, FullModel, kinks
+from ..models.glm.active_coefficients import ActiveCox, FullModel, PerPlace, kinks
 from ..objectives.batch_functions import weights_of
 from ..objectives.objective import (
     Flags,
@@ -99,7 +99,7 @@ class Active:
     fit: Fit
     full_model: FullModel
     place: Int[Array, " active"]
-    sign: Float[Array, " active"]
+    sign: PerPlace
     held_values: Vector
 
     @cached_property
@@ -240,7 +240,7 @@ class Active:
         return float(np.max(constants))
 
     @cached_property
-    def spread(self) -> Float[Array, " active"]:
+    def spread(self) -> PerPlace:
         """Largest change of each parameter over moves of length one."""
         return np.sqrt(np.sum(self.anchor.root**2, 0))
 

@@ -30,7 +30,7 @@ from jaxtyping import Bool, Float, Int
 
 from .._runtime.jax import cached_on
 from .._runtime.results import RESULTS, record
-from ..linalg.design import Predictors
+from ..linalg.design import Directions, PerRow, Predictors
 from ..linalg.rounding import UNIT, UP, condition
 from ..models.glm.active_coefficients import kinks
 from ..objectives.batch_functions import ONE, function, weights_of
@@ -203,7 +203,7 @@ def lengths_of_moves(fit: Fit, moves: RefitPoints) -> tuple[PerRefit, PerRefit]:
     )
 
 
-def lengths(fit: Fit, rows: Float[Array, "rows params"]) -> Float[Array, " rows"]:
+def lengths(fit: Fit, rows: Float[Array, "rows params"]) -> PerRow:
     """Bound ‖x‖_{H⁻¹} of some x.
 
     The largest change of xᵀθ by a move of length one in the norm of H.
@@ -394,7 +394,7 @@ def refit_across(fit: Fit, weights: PerUnit, null: Float[Array, "null rank"]) ->
     )
 
 
-def inverse_root(fit: Fit) -> Float[Array, "rank params"]:
+def inverse_root(fit: Fit) -> Directions:
     """Return L⁻¹ without flat directions, so that its product with itself is `H⁻¹`."""
     if not len(fit.quadratic.null_space):
         return fit.quadratic.root

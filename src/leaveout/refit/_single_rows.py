@@ -78,6 +78,7 @@ from jaxtyping import Float, Int
 
 from .._runtime.jax import cached_on
 from ..linalg.design import (
+    AnyShape,
     DenseDesign,
     LossOfSeveral,
     MultiOutputDesign,
@@ -587,7 +588,7 @@ def _across(
     refits: RefitNumbers,
     rows: Int[Array, " rows"],
     single: Callable[[Array], Array],
-) -> Callable[[slice], Callable[[slice], Float[Array, "..."]]]:
+) -> Callable[[slice], Callable[[slice], AnyShape]]:
     """Return products U_j H⁻¹U_iᵀ of left-out units and of rows, rows last, as a function of rows
     and then of units.
 

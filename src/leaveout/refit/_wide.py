@@ -37,7 +37,7 @@ from jaxtyping import Bool, Float, Int
 from .._runtime.jax import cached_on
 from .._runtime.results import RESULTS
 from ..linalg import conjugate_gradients
-from ..linalg.design import Predictors, weight_terms
+from ..linalg.design import AnyShape, Predictors, weight_terms
 from ..linalg.iteration import Lanes, LaneState, Proposal, decrements, iterate
 from ..linalg.sparse_design import SparseDesign
 from ..objectives.batch_functions import weights_of
@@ -114,7 +114,7 @@ class WideModel:
         self,
         right: ParamLanes,
         curvature: Float[Array, "units ..."],
-        kappa: Float[Array, "..."],
+        kappa: AnyShape,
         tol: float | PerLane,
     ) -> ParamLanes:
         """Multiply columns by the refits' inverse Hessians, in the columns' precision.

@@ -35,7 +35,7 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from ..linalg.bounds import Box, excess, leaving_signs
+from ..linalg.bounds import Box, Vector, excess, leaving_signs
 from ..linalg.curvature import Curvature
 from ..linalg.rounding import UNIT, UP, condition, factor_error
 from ..models.glm.penalties import AbstractPenalty, ElasticNet, Lasso
@@ -43,7 +43,7 @@ from ..optimize.active_set import CANCELLED_PRODUCT, TIE_DISTANCE
 from ..plans.plan import Plan
 from ..refit._anchor import OWN_HESSIAN_BELOW
 from ..refit._penalty_stack import PathRefit
-from .ridge_path import applies as is_least_squares
+from .ridge_path import PerAlpha, applies as is_least_squares
 
 Array = np.ndarray
 PerUnit = Float[Array, " units"]
@@ -110,7 +110,7 @@ class StandardisedColumns:
         """Columns in float32."""
         return np.asarray(self.x, np.float32)
 
-    def path(self, alphas: Float[Array, " alphas"], ratio: float) -> PathPoints:
+    def path(self, alphas: PerAlpha, ratio: float) -> PathPoints:
         """Compute coefficients at falling α by coordinate descent, for centred columns and an
         intercept of zero.
         """
@@ -457,7 +457,7 @@ class LassoMinimum:
         count = len(self.residual) + len(self.rows.gram) + 16
         return count * UNIT * (np.linalg.norm(self.coef) * self.rows.length + np.abs(self.rows.y))
 
-    def _distance(self, root: Float[Array, "some some"]) -> tuple[Float[Array, " params"], float]:
+    def _distance(self, root: Float[Array, "some some"]) -> tuple[Vector, float]:
         """Bound rounding errors of the gradient, and the distance of the coefficients from the
         minimiser in the norm of A.
         """

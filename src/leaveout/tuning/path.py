@@ -18,7 +18,7 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from .._runtime.arrays import BoolArray, FloatArray
+from .._runtime.arrays import BoolArray, FloatArray, NamedValues
 from .._runtime.checkpoint import File, StepResult, keeping, read_or_make
 from .._runtime.conventions import conventional
 from .._runtime.interrupt import Interrupted
@@ -42,7 +42,7 @@ from ..models.glm.penalties import (
     resolve,
 )
 from ..objectives.batch_functions import HESSIAN_ENTRIES, LinearBatch, whole, work
-from ..objectives.objective import as_stored
+from ..objectives.objective import PerRefit, as_stored
 from ..objectives.unit_weights import plan_reader
 from ..optimize.active_set import at_zeros
 from ..optimize.banded_ridge import PerTarget, candidates
@@ -51,7 +51,7 @@ from ..optimize.newton import newton
 from ..plans.plan import Plan
 from ..plans.reading import PlanLike
 from ..refit import AbstractRefit
-from ..refit._penalty_stack import Leaving, PathRefit, Stack, groups
+from ..refit._penalty_stack import Leaving, PathRefit, PerPenalty, Stack, groups
 from ..validation.audit import affordable, choose_refits, repeat_refits
 from ..validation.batches import blank, keep_freed, one_thread
 from ..validation.checks import of_refits
@@ -123,7 +123,7 @@ class PathPoint:
             mean=_mean(estimate),
         )
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> NamedValues:
         """Return the state for another process.
 
         The estimate without the fit, which has the data.
@@ -526,7 +526,7 @@ def _mean(estimate: Estimate) -> float:
     return np.nan
 
 
-def _mean_error(error: Float[Array, " refits"]) -> float:
+def _mean_error(error: PerRefit) -> float:
     """Return the mean of the errors over refits that exist."""
     finite = error[np.isfinite(error)]
     return float(finite.mean()) if finite.size else 0.0
@@ -585,7 +585,7 @@ def _alpha(penalty: AbstractPenalty) -> float | None:
     return float(alpha)
 
 
-def _alphas(penalties: list[AbstractPenalty]) -> Float[Array, " penalties"] | None:
+def _alphas(penalties: list[AbstractPenalty]) -> PerPenalty | None:
     """Return the α of the penalties if all are ridges with α above zero; else None."""
     alphas = [_alpha(penalty) if isinstance(penalty, Ridge) else None for penalty in penalties]
     return np.array(alphas, float) if all(alphas) else None

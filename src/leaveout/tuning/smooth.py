@@ -51,7 +51,7 @@ from .._runtime.conventions import warn
 from .._runtime.jax import float64
 from .._runtime.results import Lines, record
 from ..linalg.curvature import Curvature
-from ..linalg.design import weight_terms
+from ..linalg.design import RefitPoints, weight_terms
 from ..models.smooth.additive import Additive
 from ..models.smooth.bases import against
 from ..objectives.unit_weights import plan_reader
@@ -276,7 +276,7 @@ class Neighbourhoods:
         sums.unit_adjoint += np.bincount(units.ravel(), unit_terms.ravel(), n)
         sums.unit_products += np.bincount(units.ravel(), (unit_terms * along_q).ravel(), n)
 
-    def moves(self, solution: SmoothingMinimum) -> Float[Array, "refits params"]:
+    def moves(self, solution: SmoothingMinimum) -> RefitPoints:
         """Compute θ_o − θ̂ of every refit, whitened."""
         rows = self.model.x @ solution.root.T
         out = np.zeros((self.plan.num_refits, len(solution.root)))
@@ -344,7 +344,7 @@ class _Metric:
 
     def solve(
         self, share: Float[Array, "refits width"]
-    ) -> tuple[Float[Array, "refits params"], Float[Array, "refits width"]]:
+    ) -> tuple[RefitPoints, Float[Array, "refits width"]]:
         """Multiply Σ share z by the inverse, and return the products of that with z too."""
         if self.low:  # M⁻¹ Zᵀ = Zᵀ (I + W Z Zᵀ)⁻¹
             if self.matrix.shape[1] == 1:

@@ -42,6 +42,7 @@ from ..plans.plan import Plan
 from .smooth import (
     Choice,
     Neighbourhoods,
+    ParamPairs,
     PenalisedRows,
     Smoothing,
     SmoothingMinimum,
@@ -58,7 +59,7 @@ SIDE = 40
 class CoefficientSpread(NamedTuple):
     """The covariance of θ̂, and the degrees of freedom of its estimate."""
 
-    covariance: Float[Array, "params params"]
+    covariance: ParamPairs
     degrees: dict[str, float]  # by term; "" has those of the whole predictor
 
 
@@ -161,7 +162,7 @@ def _jackknife(
     plan: Plan,
     scored_plan: Plan,
     choice: Choice | None,
-) -> Float[Array, "params params"]:
+) -> ParamPairs:
     """Compute the jackknife covariance J."""
     unit_changes, neighbourhood_changes = (
         Neighbourhoods(data, subplan, np.zeros(len(subplan.index)), solution.theta).moves(solution)

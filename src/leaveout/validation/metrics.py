@@ -40,7 +40,7 @@ import scipy
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from .._runtime.arrays import BoolArray, FloatArray, level_numbers
+from .._runtime.arrays import BoolArray, FloatArray, NamedValues, level_numbers
 from ..models.glm.distributions import BERNOULLI
 from ..objectives.objective import LOG_DENSITY, Units
 
@@ -916,7 +916,7 @@ class ConfusionCells:
     """
 
     metric: Callable[..., float]
-    keywords: dict[str, Any]
+    keywords: NamedValues
     labels: NDArray
 
     def cells(self, y: NDArray, code: NDArray) -> FloatArray:

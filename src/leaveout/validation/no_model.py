@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from .._runtime.arrays import FloatArray
+from .._runtime.arrays import FloatArray, NamedValues
 from ..models.glm.active_coefficients import ActiveCox, ActiveGLM
 from ..models.glm.glm import GLM, AbstractRegression, Regression
 from ..models.glm.loss import AbstractMeanLoss
@@ -64,7 +64,7 @@ def losses_without_model(model: Any, plan: Plan, evaluate: Any) -> FloatArray | 
         return _of_means(model, plan)
     ones = np.ones((model.num_units, 1))
     kind: Any = GLM
-    options: dict[str, Any] = {}
+    options: NamedValues = {}
     if isinstance(model, Regression):
         kind = Regression
     elif model.class_code is not None:

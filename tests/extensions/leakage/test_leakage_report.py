@@ -528,7 +528,7 @@ def test_what_is_not_listed_enlarges_the_correction():
 
 def test_a_fit_is_made_once_for_what_it_is_to_predict():
     X, y, _, _ = linked()
-    work = _study.PredictionWork(LeastSquares(X, y, 0.0, True, False), 0)
+    work = _study.PredictionWork(LeastSquares(X, y, 0.0, True, False, "response"), 0)
     train, first, second = np.arange(100), np.arange(100, 130), np.arange(130, 160)
     found = work(
         [

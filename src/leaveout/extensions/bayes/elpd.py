@@ -24,6 +24,7 @@ from ...developer import (
     FloatArray,
     IntArray,
     Lines,
+    NamedValues,
     PlanLike,
     PrintedTexts,
     Rng,
@@ -242,7 +243,7 @@ class PosteriorEstimate(Estimate):
     def without_data(self) -> "PosteriorEstimate":
         return replace(cast(PosteriorEstimate, super().without_data()), posterior=None, folds=[])
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> NamedValues:
         return vars(self.without_data())  # functions of a density cannot be pickled
 
     @conventional

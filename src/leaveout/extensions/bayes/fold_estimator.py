@@ -19,6 +19,7 @@ from ...developer import (
     BoolArray,
     FloatArray,
     IntArray,
+    NamedValues,
     Slow,
     StepResult,
     call_traced,
@@ -572,7 +573,7 @@ class FoldEstimator:
             keep(fold.arrays)
             return fold
         arrays, draws = read_step(), self.posterior.draws
-        numbers: dict[str, Any] = {
+        numbers: NamedValues = {
             name: arrays[name][()] for name in FoldResult._fields if name in arrays
         }
         theta = arrays.get("theta", draws if len(arrays["weight"]) == len(draws) else None)

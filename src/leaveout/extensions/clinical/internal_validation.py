@@ -72,7 +72,7 @@ from ...developer import (
     warn,
     weights_of,
 )
-from .performance import AbstractPerformance, PerformanceTable, performance, scale
+from .performance import AbstractPerformance, PerformanceTable, PerRefit, performance, scale
 
 Array = np.ndarray
 Method = Literal["bootstrap", ".632", ".632+", "crossvalidation"]
@@ -552,7 +552,7 @@ def over_resamples(
     return resamples
 
 
-def left_out_shares(plan: Plan) -> Float[Array, " refits"]:
+def left_out_shares(plan: Plan) -> PerRefit:
     """Compute the weight W of each refit.
 
     The mean, over units, of one over the number of refits that leave the unit out.

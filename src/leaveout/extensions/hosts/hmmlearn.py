@@ -23,7 +23,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from ... import HMM, Fit, anchor, emissions, fit
-from ...developer import NamedArrays, Scalar, inverse, jnp, warn
+from ...developer import NamedArrays, NamedValues, Scalar, inverse, jnp, warn
 from ...models import Dirichlet
 from ...validation import IndefiniteHessianError
 
@@ -31,7 +31,7 @@ Array = np.ndarray
 
 SUPPORTED_MODELS = "GaussianHMM, PoissonHMM and CategoricalHMM"
 BOUNDARY_PROBABILITY = 1e-6  # probability below which it is at the boundary
-KINDS: dict[str, Any] = {
+KINDS: NamedValues = {
     "full": "full",
     "tied": "tied",
     "diag": "diagonal",

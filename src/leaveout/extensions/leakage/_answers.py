@@ -21,12 +21,14 @@ from ._result import LeakageResult
 from ._splits import RowNumbers, as_folds, bundles, join_capped, like_size, nearest_folds
 from ._study import (
     MIN_EXPOSURE_REMOVED,
+    NONE,
     Answer,
     ControlPoint,
     FitRequest,
     LeakageStudy,
     Predictions,
     few_removed,
+    mean_point,
 )
 
 # share of a training set beyond which no control can drop as many other rows
@@ -40,7 +42,6 @@ PARTITIONS_A_ROUND = 5  # partitions drawn before the next check of their Monte-
 NO_SWITCH_REASON = (
     "these folds do not test every record once by all others, so that none can change sides"
 )
-NONE = "no pair across folds is listed"
 AS_FILED = "links as filed are right"
 TYPICAL = "what is dropped is typical of its clusters but for the mates"
 ASSUMPTION = "leaks are records of the test clusters like any other, and the loss goes on below the least leakage as above it"
@@ -102,28 +103,27 @@ def coarser(study: LeakageStudy) -> Answer:
     """
     if study.fold is None:
         return Answer("coarser", study.assumption, NO_SWITCH_REASON)
-    points = []
-    reason = NONE
+    fold = study.fold
     link = study.linkage
-    for cut in study.cuts:
+
+    def regroup(cut: float) -> ControlPoint | str:
         use = link.probability >= cut
         max_rows = int(CAP * len(study.y) * CAP_FOLDS / len(study.folds))
         joined = join_capped(
             study.filed_clusters, link.left[use], link.right[use], link.probability[use], max_rows
         )
-        new_fold = nearest_folds(study.fold, joined)
+        new_fold = nearest_folds(fold, joined)
         if new_fold is None:
-            reason = f"a cluster of {np.bincount(joined).max()} of {len(joined)} records is too large for a fold"
-            break
+            return f"a cluster of {np.bincount(joined).max()} of {len(joined)} records is too large for a fold"
         regrouped = replace(study, folds=as_folds(new_fold, joined))
         purged = _purge(regrouped, cut)
         if isinstance(purged, str):
-            reason = purged
-            break
+            return purged
         difference = regrouped.naive.value - study.naive.value + purged.difference
         influence = regrouped.naive.influence - study.naive.influence + purged.influence
-        points.append(purged._replace(difference=difference, influence=influence))
-    return study.line("coarser", study.assumption, points, reason)
+        return purged._replace(difference=difference, influence=influence)
+
+    return study.line("coarser", study.assumption, regroup)
 
 
 def impute(study: LeakageStudy) -> Answer:
@@ -161,20 +161,16 @@ def impute(study: LeakageStudy) -> Answer:
             )
         if len(points) % PARTITIONS_A_ROUND == 0 and len(points):
             noise = float(np.var([p.difference for p in points], ddof=1)) / len(points)
-            if _is_small(study, noise, np.mean([p.influence for p in points], 0)):
+            if _is_small(study, noise, mean_point(points).influence):
                 break
     if len(points) < 2:
         return refused("drawn clusters are too large for folds")
-    influence = np.mean([p.influence for p in points], 0)
-    exposed = float(np.mean([p.exposed for p in points]))
-    differences = np.array([p.difference for p in points])
-    removed_share = study.removed(exposed)
+    point = mean_point(points)
+    removed_share = study.removed(point.exposed)
     if not removed_share >= MIN_EXPOSURE_REMOVED:
         return refused(few_removed(removed_share))
-    between = float(np.var(differences, ddof=1))
-    point = ControlPoint(
-        np.nan, float(differences.mean()), influence, between / len(points), exposed
-    )
+    between = float(np.var([p.difference for p in points], ddof=1))
+    point = point._replace(monte_carlo=between / len(points))
     return study.answer("imputed", assumption, point, between)
 
 
@@ -182,16 +178,7 @@ def purge(study: LeakageStudy) -> Answer:
     """Predict rows that may have mates in training without these, and compare with fits that lack
     as many other rows.
     """
-    assumption = f"{study.assumption}; {TYPICAL}"
-    points = []
-    reason = NONE
-    for cut in study.cuts:
-        point = _purge(study, cut)
-        if isinstance(point, str):
-            reason = point
-            break
-        points.append(point)
-    return study.line("purge", assumption, points, reason)
+    return study.line("purge", f"{study.assumption}; {TYPICAL}", functools.partial(_purge, study))
 
 
 def average(study: LeakageStudy, purge: Answer, coarser: Answer) -> Answer:

@@ -396,9 +396,7 @@ class _Job:
         """
         injected = rng.random((count, self.size)) < p
         return np.where(
-            injected,
-            first[rng.integers(len(first), size=injected.shape)],
-            second[rng.integers(len(second), size=injected.shape)],
+            injected, rng.choice(first, injected.shape), rng.choice(second, injected.shape)
         )
 
 

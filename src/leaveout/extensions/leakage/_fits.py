@@ -143,14 +143,14 @@ class AbstractLinear(AbstractLearner):
         return coef
 
 
+@dataclass(eq=False)
 class LeastSquares(AbstractLinear):
     """Least squares `argmin ‖y − X β − α‖² + penalty ‖β‖²`, by the normal equations of all fits in
     one call.
     """
 
-    def __init__(self, X: NDArray, y: NDArray, penalty: float, intercept: bool, scaled: bool):
-        super().__init__(X, y, penalty, intercept, scaled, "response")
-        if penalty:
+    def __post_init__(self) -> None:
+        if self.penalty:
             self.name = "ridge regression, batched"
         else:
             self.name = "least squares, batched"
@@ -271,32 +271,25 @@ class AbstractClasses(AbstractLinear):
         return coef
 
 
+@dataclass(eq=False)
 class MarginFits(AbstractClasses):
     """Classifier by a smooth loss of the margin, by Newton's method with halved steps.
 
     Under the squared hinge, as in LinearSVC, the intercept is penalised too.
     """
 
-    def __init__(
-        self,
-        loss: str,
-        X: NDArray,
-        y: NDArray,
-        penalty: float,
-        intercept: bool,
-        scaled: bool,
-        needs: str,
-    ):
-        super().__init__(X, y, penalty, intercept, scaled, needs)
-        self.logistic = loss == "logistic"
-        self.loss = losses.resolve(loss)
+    loss_name: str
+
+    def __post_init__(self) -> None:
+        self.logistic = self.loss_name == "logistic"
+        self.loss = losses.resolve(self.loss_name)
         if self.logistic:
             self.name = "logistic regression, batched"
         else:
             self.name = "linear support vectors, batched"
-        self.ridge = np.append(
-            np.full(X.shape[1], penalty), np.full(int(intercept), 0.0 if self.logistic else penalty)
-        )
+        self.ridge = np.full(self.X.shape[1] + self.intercept, self.penalty)
+        if self.intercept and self.logistic:
+            self.ridge[-1] = 0.0
 
     def together(self, train: Rows) -> SolvedFits:
         fits, size = train.shape

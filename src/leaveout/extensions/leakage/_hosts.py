@@ -384,14 +384,14 @@ def _batch_learner(
     ):
         return None  # no sum over rows that all folds share
     if host.loss == "squared" and not measure.classes:
-        return LeastSquares(data, codes, float(host.ridge), host.intercept, scaled)
+        return LeastSquares(data, codes, float(host.ridge), host.intercept, scaled, measure.needs)
     if (
         classes
         and host.ridge != 0
         and (host.loss, host.intercept_scale) in (("logistic", 0), ("squared_hinge", 1))
     ):
         return MarginFits(
-            str(host.loss), data, codes, float(host.ridge), host.intercept, scaled, measure.needs
+            data, codes, float(host.ridge), host.intercept, scaled, measure.needs, str(host.loss)
         )
     return None
 

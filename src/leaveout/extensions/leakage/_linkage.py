@@ -14,7 +14,17 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike, NDArray
 
-from ...developer import Lines, PrintedResult, Rng, codes, conventional, count, record, share
+from ...developer import (
+    Lines,
+    NamedValues,
+    PrintedResult,
+    Rng,
+    codes,
+    conventional,
+    count,
+    record,
+    share,
+)
 from ._binomial import check_probabilities
 from ._mislinking import LeakageFold, Shares, UniformMislinking, uniform_mislinking
 from ._neighbours import distances, near_pairs, points, read_threshold
@@ -599,7 +609,7 @@ class Linkage(PrintedResult):
         # 2**32: seed of the partitions
         return self.partitions(self._num_partitions, rng=2**32).astype(np.int32)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> NamedValues:
         return {
             name: value for name, value in vars(self).items() if name in self.__dataclass_fields__
         }

@@ -218,10 +218,7 @@ def pool(
     facts: Matrices | None = None,
 ) -> PooledSystem:
     """Build the system of all folds at the given shares of leakage."""
-    if facts is None:
-        grid, fold_matrices, unseen = matrices(plan, shares)
-    else:
-        grid, fold_matrices, unseen = facts
+    grid, fold_matrices, unseen = facts or matrices(plan, shares)
     weight = fold_weights(plan)
     combinations = [combine(run, run.test, run.outside, shares, k) for k, run in enumerate(runs)]
     levels = len(plan[0].levels)

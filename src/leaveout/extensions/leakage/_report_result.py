@@ -18,14 +18,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from ...developer import (
-    BoolArray,
-    IntArray,
-    Lines,
-    PagedResult,
-    provided,
-    record,
-)
+from ...developer import BoolArray, IntArray, Lines, NamedValues, PagedResult, provided, record
 from ._comparison import ComparableMean, ComparableResult
 from ._hosts import finite_columns
 from ._study import Answer, LeakageStudy, Partitions, half_width
@@ -251,7 +244,7 @@ class LeakageReport(PagedResult, ComparableResult):
         )
         return rows.astype(dict.fromkeys(COLUMNS, float))
 
-    def _row(self, answer: Answer) -> dict[str, Any]:
+    def _row(self, answer: Answer) -> NamedValues:
         texts = {"assumption": answer.assumption, "refusal": answer.refusal}
         if answer.refusal:
             return dict.fromkeys(COLUMNS, np.nan) | texts

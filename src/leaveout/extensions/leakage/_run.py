@@ -8,7 +8,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -18,6 +18,7 @@ from ...developer import (
     FloatArray,
     IntArray,
     Measure,
+    NamedValues,
     Slow,
     StepResult,
     keep,
@@ -251,7 +252,7 @@ def describe_run(
     folds: list[LeakageFold],
     injection: Injection,
     seed: int,
-) -> dict[str, Any]:
+) -> NamedValues:
     """List everything that the losses of injected fits depend on, except their number."""
     return {
         "estimator": estimator,

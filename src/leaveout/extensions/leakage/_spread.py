@@ -71,11 +71,9 @@ def as_tested(
     """
     out = np.zeros(len(plan[0].fold.clusters))
     total = sum(len(part.fold.test) for part in plan)
-    center = sum(
-        len(part.fold.test) / total * float(weights @ level.mean(1))
-        for part, level in zip(plan, levels, strict=True)
-    )
-    for k, (part, losses, level) in enumerate(zip(plan, records, levels, strict=True)):
+    means = [float(weights @ level.mean(1)) for level in levels]
+    center = sum(len(part.fold.test) / total * mean for part, mean in zip(plan, means, strict=True))
+    for k, (part, losses, fold_mean) in enumerate(zip(plan, records, means, strict=True)):
         seen = np.isfinite(losses)
         mean = np.where(seen, losses, 0.0).sum(1, keepdims=True) / np.maximum(
             seen.sum(1, keepdims=True), 1
@@ -84,7 +82,7 @@ def as_tested(
         scale = 1.0
         if shares is not None:
             scale = (1 - shares.p_train[k]) / (1 - shares.p_train[k] - shares.p_test[k])
-        value = weights @ level.mean(1) + scale * (weights @ record)
+        value = fold_mean + scale * (weights @ record)
         out[part.fold.test] += (value - center) / total
     return out
 
@@ -105,8 +103,9 @@ def drawn_influence(
     for part, level in zip(plan, levels, strict=True):
         draws = level.shape[1]
         deviation = weights[:, None] * (level - level.mean(1, keepdims=True))
-        train = len(part.fold.train)
-        test = len(part.fold.test)
+        train_rows, test_rows, _ = part.fold
+        train = len(train_rows)
+        test = len(test_rows)
         summed = np.zeros(size)
         square = np.zeros(size)
         # 2**22: numbers in the counts of a batch of draws
@@ -116,13 +115,13 @@ def drawn_influence(
             trained = part.draw(start, stop).train
             influences = np.zeros((stop - start, size))
             for row in range(len(level)):
-                injected = np.isin(trained[:, row], part.fold.test).sum(1).mean()
+                injected = np.isin(trained[:, row], test_rows).sum(1).mean()
                 share = np.zeros(len(unit))
                 scale = np.zeros(len(unit))
-                share[part.fold.train] = (part.size - injected) / train
-                share[part.fold.test] = injected / test
-                scale[part.fold.train] = (train - 1) / max(train - part.size + injected, 1.0)
-                scale[part.fold.test] = (test - 1) / max(test - injected, 1.0)
+                share[train_rows] = (part.size - injected) / train
+                share[test_rows] = injected / test
+                scale[train_rows] = (train - 1) / max(train - part.size + injected, 1.0)
+                scale[test_rows] = (test - 1) / max(test - injected, 1.0)
                 cell = np.arange(stop - start)[:, None] * size + unit[trained[:, row]]
                 counts = np.bincount(
                     cell.ravel(), scale[trained[:, row]].ravel(), (stop - start) * size

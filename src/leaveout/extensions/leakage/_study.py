@@ -15,6 +15,7 @@ import functools
 import hashlib
 import itertools
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -46,6 +47,7 @@ Array = np.ndarray
 Partitions = Int[Array, "draws rows"]
 # shares of the expected mates across folds in the pairs above each cut of the sweep
 SWEEP_SHARES = 0.5, 0.8, 0.95, 1.0
+NONE = "no pair across folds is listed"
 MIN_EXPOSURE_REMOVED = 0.5  # least share of the exposure that an answer must remove
 Predictions = list[FloatArray]  # predictions of each fold's test rows, in their order
 Influences = Float[Array, " rows"]
@@ -81,7 +83,7 @@ class PredictionWork:
     seconds: float = 0.0
     predictions: dict[bytes, FloatArray] = field(default_factory=dict, repr=False)
 
-    def __call__(self, requests: list[FitRequest]) -> list[FloatArray]:
+    def __call__(self, requests: list[FitRequest]) -> Predictions:
         keys = [
             b"".join(hashlib.blake2b(rows.tobytes(), digest_size=16).digest() for rows in request)
             for request in requests
@@ -111,7 +113,7 @@ class PredictionWork:
         self.seconds += time.perf_counter() - began
         return [self.predictions[key] for key in keys]
 
-    def predict_folds(self, folds: list[LeakageFold]) -> list[FloatArray]:
+    def predict_folds(self, folds: list[LeakageFold]) -> Predictions:
         """Predict the test rows of each fold by its training rows."""
         return self([FitRequest(fold.train, fold.test) for fold in folds])
 
@@ -268,7 +270,7 @@ class LeakageStudy:
         return FoldScore(value, influence)
 
     @cached_property
-    def mates(self) -> list[FloatArray]:
+    def mates(self) -> Predictions:
         """Compute the probability of a mate in training for every row that a fold tests, as
         filed.
         """
@@ -303,6 +305,7 @@ class LeakageStudy:
         if not self.linkage.knows_pairs:
             return pd.DataFrame({"place": [], "mate_place": [], "probability": [], "exposed": []})
         tables = []
+        link = self.linkage
         for fold, mates in zip(self.folds, self.mates, strict=True):
             tested, trained = (
                 np.isin(np.arange(len(self.y)), rows) for rows in (fold.test, fold.train)
@@ -310,14 +313,14 @@ class LeakageStudy:
             exposed = np.zeros(len(self.y))
             exposed[fold.test] = mates
             for tested_end, trained_end in (
-                (self.linkage.left, self.linkage.right),
-                (self.linkage.right, self.linkage.left),
+                (link.left, link.right),
+                (link.right, link.left),
             ):
-                use = tested[tested_end] & trained[trained_end] & (self.linkage.probability > 0)
+                use = tested[tested_end] & trained[trained_end] & (link.probability > 0)
                 columns = {
                     "place": tested_end[use],
                     "mate_place": trained_end[use],
-                    "probability": self.linkage.probability[use],
+                    "probability": link.probability[use],
                 }
                 tables.append(pd.DataFrame(columns).assign(exposed=exposed[tested_end[use]]))
         pairs = pd.concat(tables).sort_values("probability", ascending=False, kind="stable")
@@ -420,23 +423,26 @@ class LeakageStudy:
             **details,
         )
 
-    def line(self, name: str, assumption: str, points: list[ControlPoint], reason: str) -> Answer:
+    def line(
+        self, name: str, assumption: str, point_at: Callable[[float], ControlPoint | str]
+    ) -> Answer:
         """Average the differences over the cuts, for the mean share of the exposure that they
         remove.
 
-        No cut is chosen by its result.
+        No cut is chosen by its result. The cuts end where `point_at` returns a reason.
         """
+        points = []
+        reason = NONE
+        for cut in self.cuts:
+            point = point_at(cut)
+            if isinstance(point, str):
+                reason = point
+                break
+            points.append(point)
         if not points:
             return Answer(name, assumption, reason)
         curve = pd.DataFrame([self._row(point) for point in points])
-        mean = ControlPoint(
-            np.nan,
-            float(curve.difference.mean()),
-            np.mean([point.influence for point in points], 0),
-            # controls of all cuts have similar errors
-            float(np.mean([point.monte_carlo for point in points])),
-            float(curve.exposed.mean()),
-        )
+        mean = mean_point(points)  # controls of all cuts have similar errors
         removed_share = self.removed(mean.exposed)
         if not removed_share >= MIN_EXPOSURE_REMOVED:
             return Answer(name, assumption, few_removed(removed_share), curve=curve)
@@ -456,6 +462,11 @@ class LeakageStudy:
             "correction": correction,
             "se": error,
         }
+
+
+def mean_point(points: list[ControlPoint]) -> ControlPoint:
+    """Average control points, field by field."""
+    return ControlPoint(*(np.mean(part, axis=0) for part in zip(*points, strict=True)))
 
 
 def few_removed(removed_share: float) -> str:

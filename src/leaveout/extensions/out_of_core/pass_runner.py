@@ -12,6 +12,7 @@ from ... import GLM, fit, losses
 from ...developer import (
     ONE,
     Curvature,
+    NamedValues,
     NewtonResult,
     RadiusTable,
     Rounding,
@@ -61,7 +62,7 @@ class PassRunner:
         self.loss: losses.AbstractLoss = model.loss_function
         self.penalty = np.asarray(predictors.penalty)
         self.passes = 0
-        self.cache: dict[str, Any] = {}
+        self.cache: NamedValues = {}
 
     def add_up(
         self,

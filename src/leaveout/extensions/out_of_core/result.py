@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
 
-from ...developer import Lines, NamedArrays, PrintedResult, display_name, record
-from .passes import LeftOutRows, atomic_file, sum_losses
+from ...developer import Lines, NamedArrays, NamedValues, PrintedResult, display_name, record
+from .passes import LeftOutRows, PerRow, atomic_file, sum_losses
 
 Array = np.ndarray
 
@@ -64,7 +64,7 @@ class Scan(PrintedResult):
     passes: int = 0
 
     @property
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self) -> NamedValues:
         """The parameters `{"intercept", "coef"}`, as in a fit of `lo.GLM`."""
         return {
             name: np.asarray(part)
@@ -77,12 +77,12 @@ class Scan(PrintedResult):
         return self.factor @ self.factor.T
 
     @property
-    def losses(self) -> Float[Array, " rows"] | None:
+    def losses(self) -> PerRow | None:
         """The held-out loss of each row; None if the losses went to files."""
         return None if self.every is None else self.every["loss"]
 
     @property
-    def error(self) -> Float[Array, " rows"] | None:
+    def error(self) -> PerRow | None:
         """Bound of the error of each loss against the exact refit."""
         return None if self.every is None else self.every["error"]
 

@@ -24,6 +24,7 @@ from ...developer import (
     FloatArray,
     IntArray,
     NamedScore,
+    NamedValues,
     RefitRows,
     StepResult,
     fold_thetas,
@@ -47,7 +48,7 @@ class FoldData(NamedTuple):
 
     X: Any
     y: NDArray
-    params: dict[str, Any]
+    params: NamedValues
     weight: NDArray | None
     score_weight: NDArray | None = None
 

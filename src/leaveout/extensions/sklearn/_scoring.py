@@ -35,6 +35,7 @@ from ...developer import (
     HeldOutLoss,
     Measure,
     NamedScore,
+    NamedValues,
     PredictionColumns,
     Predictions,
     Ranks,
@@ -152,7 +153,7 @@ def scores(
         name: 0.0 if several else multiple_of_loss(measure, folds.fits[0], y)
         for name, measure in tables.items()
     }
-    called: dict[str, Any] = {
+    called: NamedValues = {
         name: CalledScorer(folds, calls[name])
         for name, measure in tables.items()
         if measure is None

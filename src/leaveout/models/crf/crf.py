@@ -40,8 +40,11 @@ from ...objectives.objective import (
     LOG_PROBABILITY,
     AbstractObjective,
     Costs,
+    Hessian,
     Parameters,
+    PerListed,
     Units,
+    UnitWeights,
     float64,
     ravel,
 )
@@ -326,7 +329,7 @@ class CRF(AbstractObjective):
             return len(self.lengths)
         return len(self.codes)
 
-    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
+    def loss(self, theta: PyTree, weights: UnitWeights) -> Scalar:
         parameters = self._full_parameters(theta)
         if self.drop == "sequence":
             value = _lattice.losses(parameters, self.block, _lattice.per_place(self.block, weights))
@@ -358,9 +361,7 @@ class CRF(AbstractObjective):
             return index
         return jnp.asarray(self.sequence).at[index].get(mode="fill", fill_value=len(self.lengths))
 
-    def _gather(
-        self, sequences: Int[Arrays, " width"]
-    ) -> tuple[SequenceBlock, Int[Array, "rows width"]]:
+    def _gather(self, sequences: WidthIndex) -> tuple[SequenceBlock, Int[Array, "rows width"]]:
         """Gather the listed sequences, one in each lane, with their places among all."""
         slots = jnp.asarray(self.slots).at[sequences].get(mode="clip").T
         inside = (slots >= 0) & (sequences < len(self.lengths))
@@ -421,9 +422,7 @@ class CRF(AbstractObjective):
         weights = self._lay_out(1 + self._dense(index, delta))
         return self.block, weights, jnp.ones(len(self.lengths))
 
-    def perturbation(
-        self, theta: PyTree, index: WidthIndex, delta: Float[Arrays, " width"]
-    ) -> Scalar:
+    def perturbation(self, theta: PyTree, index: WidthIndex, delta: PerListed) -> Scalar:
         theta = self._full_parameters(theta)
         block, weights, worth = self._listed(index, delta)
         places = _lattice.per_place(block, worth)
@@ -432,9 +431,7 @@ class CRF(AbstractObjective):
         path = _lattice.path(theta, block, _lattice.emission(theta, block))
         return jnp.sum(places * path) - _lattice.known_score(theta, block, weights, places)
 
-    def hessian(
-        self, theta: PyTree, weights: Float[Arrays, " units"]
-    ) -> Float[Array, "params params"]:
+    def hessian(self, theta: PyTree, weights: UnitWeights) -> Hessian:
         penalty_curvature = jax.hessian(self.penalty)(ravel(theta))
         ones = jnp.ones(len(self.lengths))
         theta = self._full_parameters(theta)
@@ -443,9 +440,7 @@ class CRF(AbstractObjective):
         label_part = _lattice.known_hessian(theta, self.block, self._lay_out(weights), ones)
         return self._part(_lattice.spread(theta, self.block, ones) - label_part) + penalty_curvature
 
-    def hessian_change(
-        self, theta: PyTree, index: WidthIndex, delta: Float[Arrays, " width"]
-    ) -> Float[Array, "params params"]:
+    def hessian_change(self, theta: PyTree, index: WidthIndex, delta: PerListed) -> Hessian:
         theta = self._full_parameters(theta)
         block, weights, worth = self._listed(index, delta)
         if weights is None:
@@ -457,7 +452,7 @@ class CRF(AbstractObjective):
         theta: PyTree,
         weights: Float[Array, " units"],
         index: WidthIndex,
-        held: Float[Arrays, " width"],
+        held: PerListed,
     ) -> Array:
         theta = self._full_parameters(theta)
         if self.drop == "label":
@@ -497,7 +492,7 @@ class CRF(AbstractObjective):
     def predict(
         self,
         theta: PyTree,
-        weights: Float[Arrays, " units"] | None = None,
+        weights: UnitWeights | None = None,
         index: WidthIndex | None = None,
         kind: str = "label",
         *,

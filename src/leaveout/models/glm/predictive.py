@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from ...objectives.objective import LOG_PROBABILITY, Distribution
+from ...objectives.objective import LOG_PROBABILITY, Distribution, Matrix, PerRefit, RefitPoints
 from ...plans.plan import RefitRows
 from . import losses
 from .distributions import GAMMA, GAUSSIAN, INVERSE_GAUSSIAN
@@ -107,12 +107,10 @@ class ResidualVariance:
         self.linear = loss.convex
 
     @functools.cached_property
-    def _gram(self) -> Float[Array, "params params"]:
+    def _gram(self) -> Matrix:
         return self.rows.products(self.weight[None])[0]
 
-    def __call__(
-        self, rows: RefitRows, theta: Float[Array, "refits params"]
-    ) -> Float[Array, "refits 1"]:
+    def __call__(self, rows: RefitRows, theta: RefitPoints) -> Float[Array, "refits 1"]:
         index = np.minimum(rows.index, len(self.y) - 1)
         removed_weight = np.where(
             rows.index < len(self.y), (1 - rows.weight) * self.weight[index], 0.0
@@ -134,8 +132,8 @@ class ResidualVariance:
         self,
         index: Int[Array, "refits width"],
         removed_weight: Float[Array, "refits width"],
-        theta: Float[Array, "refits params"],
-    ) -> Float[Array, " refits"]:
+        theta: RefitPoints,
+    ) -> PerRefit:
         """Compute Σ w r² without the left-out rows from its value at a nearby θ.
 
         NaN if little of it remains.

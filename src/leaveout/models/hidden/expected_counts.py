@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 
 from ..._runtime.jax import cached_on
 from ...inference.compiled import Loops, loops
-from ...inference.lanes import ChainSums, chain_sums, sum_by_row
+from ...inference.lanes import ChainSums, RefitSteps, chain_sums, sum_by_row
 from ...objectives.closed_form import STENCIL
 from ...objectives.objective import Matrix, PerUnit, Vector
 from ..emissions._base import times
@@ -42,7 +42,7 @@ class ChainEvaluation(NamedTuple):
     losses: Float[Array, "refits width"]
 
 
-def observation_weights(hmm: Any, weights: UnitWeights) -> Float[Array, "refits steps"]:
+def observation_weights(hmm: Any, weights: UnitWeights) -> RefitSteps:
     """Weights of the observations.
 
     Zero for the missing, and for those whose regressors are left out.
@@ -51,7 +51,7 @@ def observation_weights(hmm: Any, weights: UnitWeights) -> Float[Array, "refits 
     return visible * regressors(hmm, weights) if hmm.emission.reach else visible
 
 
-def regressors(hmm: Any, weights: UnitWeights) -> Float[Array, "refits steps"]:
+def regressors(hmm: Any, weights: UnitWeights) -> RefitSteps:
     """Product of the weights of each step's regressors, zero for steps without regressors."""
     product = np.ones_like(weights)
     seen = np.where(np.isnan(hmm.x).any(1), 0.0, weights)
@@ -102,7 +102,7 @@ def held_out_losses(hmm: Any, sums: ChainSums, densities: Numbers, steps: Units)
     return -mixture(sums.states_at(steps), densities_at(hmm, densities, steps))
 
 
-def step_powers(hmm: Any, weights: UnitWeights) -> Float[Array, "refits steps"]:
+def step_powers(hmm: Any, weights: UnitWeights) -> RefitSteps:
     """Powers of moves between steps with weights, w_{t−1} w_t, and of first states, w_1."""
     before = np.concatenate([np.ones((len(weights), 1)), weights[:, :-1]], 1)
     return np.where(hmm.position == 0, weights, before * weights)

@@ -9,12 +9,13 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float, Inexact, Int
+from jaxtyping import Bool, Float, Inexact
 from numpy.typing import ArrayLike
 
+from ..._runtime.arrays import NamedValues
 from ..._runtime.jax import Array, Arrays, PyTree, jax, numpy_of, static
 from ...data.arrays import Names, index_of, numbers, pandas_of, places
-from ...objectives.objective import AbstractObjective, Units, as_stored, float64
+from ...objectives.objective import AbstractObjective, PerUnit, Units, as_stored, float64
 from ..emissions._base import (
     POSITIVE,
     PROBABILITY,
@@ -22,7 +23,10 @@ from ..emissions._base import (
     SIMPLEX,
     AbstractEmission,
     Constraint,
+    Lengths,
+    Observations,
     Parameters,
+    StepFlags,
 )
 from ..emissions.gaussian import MATRIX
 
@@ -114,9 +118,10 @@ class SeriesLabels(Names):
                 pd.infer_freq(self.index) if len(self.index) > 2 else None
             )
             if frequency is not None:
+                span: Any = pd.period_range
                 if isinstance(self.index, pd.DatetimeIndex):
-                    return pd.date_range(self.index[-1], periods=horizon + 1, freq=frequency)[1:]
-                return pd.period_range(self.index[-1], periods=horizon + 1, freq=frequency)[1:]
+                    span = pd.date_range
+                return span(self.index[-1], periods=horizon + 1, freq=frequency)[1:]
         elif self.index is not None and self.index.dtype.kind in "iuf" and len(self.index) > 1:
             gaps = np.diff(np.asarray(self.index))
             if (gaps == gaps[0]).all():
@@ -171,7 +176,7 @@ class FieldLabels(Names):
         return pd.DataFrame(values, index=self.index, columns=range(values.shape[-1]))
 
 
-def read_series(x: ArrayLike) -> tuple[Float[np.ndarray, "steps channels"], SeriesLabels]:
+def read_series(x: ArrayLike) -> tuple[Observations, SeriesLabels]:
     """Read the data as float64, with NaN where missing or masked, and their labels."""
     index = index_of(x)
     x = pandas_of("HMM", "x", x)
@@ -230,7 +235,7 @@ def read_fields(x: ArrayLike) -> tuple[Float[np.ndarray, "fields sites channels"
 
 def read_weights(
     model: str, weights: ArrayLike | None, num_units: int, names: pd.Index | None
-) -> Float[np.ndarray, " units"]:
+) -> PerUnit:
     """Read the weights of the units, one by default, in the units' order by their labels."""
     index = index_of(weights)
     if names is not None and index is not None and len(index) == num_units:
@@ -260,7 +265,7 @@ def _describe_weights(weights: np.ndarray, num_units: int) -> str:
 def read_parameters(
     model: str,
     parameters: GivenParameters,
-    shapes: dict[str, tuple[int, ...]],
+    shapes: dict[str, Shape],
     optional: Collection[str] = (),
 ) -> dict[str, np.ndarray]:
     """Read natural parameters of these shapes from a `Fit` or a dict; more may be `optional`."""
@@ -285,9 +290,7 @@ def read_parameters(
     return values
 
 
-def read_lengths(
-    model: str, lengths: ArrayLike | None, steps: int, size_text: str
-) -> Int[np.ndarray, " sequences"]:
+def read_lengths(model: str, lengths: ArrayLike | None, steps: int, size_text: str) -> Lengths:
     """Read the lengths of the sequences in the data; without them there is one sequence."""
     if lengths is None:
         return np.array([steps])
@@ -388,9 +391,9 @@ class AbstractHiddenStates(AbstractObjective):
     def read_emission(
         self,
         emission: AbstractEmission,
-        rows: Float[np.ndarray, "steps channels"],
-        lengths: Int[np.ndarray, " sequences"],
-    ) -> tuple[PyTree, Bool[np.ndarray, " steps"], Parameters]:
+        rows: Observations,
+        lengths: Lengths,
+    ) -> tuple[PyTree, StepFlags, Parameters]:
         """Set the emission; return its data, which steps or sites have a density, and parameters to
         start from.
         """
@@ -466,7 +469,7 @@ class AbstractHiddenStates(AbstractObjective):
             )
 
     def means(
-        self, states: Float[Arrays, "some states"], parameters: dict[str, Any], data: PyTree
+        self, states: Float[Arrays, "some states"], parameters: NamedValues, data: PyTree
     ) -> Float[Arrays, "some channels"]:
         """Compute the mean observation of each step or site from its state probabilities and the
         emission's parameters.
@@ -478,7 +481,7 @@ class AbstractHiddenStates(AbstractObjective):
         self,
         result: dict[str, np.ndarray],
         spread: Float[np.ndarray, " channels"],
-        support: dict[str, Any],
+        support: NamedValues,
     ) -> str:
         """Name natural parameters at a boundary in a sentence, or return "".
 
@@ -509,7 +512,7 @@ class AbstractHiddenStates(AbstractObjective):
         """Mark the sequences or fields that have an observation."""
 
     @property
-    def neighbourhood(self) -> dict[str, Any]:
+    def neighbourhood(self) -> NamedValues:
         """Facts about steps or sites as units, for `Units`."""
         return {}
 
@@ -517,7 +520,7 @@ class AbstractHiddenStates(AbstractObjective):
     def units(self) -> Units:
         names = self.labels.units(self.drop)
         seen = self.seen_wholes() if self.local else np.asarray(self.dense).ravel()
-        facts: dict[str, Any] = {
+        facts: NamedValues = {
             "kinds": PREDICTIONS,
             "response": self.x,
             "score": self.emission.score,

@@ -26,6 +26,8 @@ from ...objectives.objective import (
     HeldOutLosses,
     Matrices,
     Points,
+    RefitFlags,
+    RefitPoints,
     UnitWeights,
     Vector,
     float64,
@@ -33,7 +35,17 @@ from ...objectives.objective import (
     ravel,
     unflatten,
 )
-from ..emissions._base import SIMPLEX, AbstractEmission, Parameters, log_simplex, with_last
+from ..emissions._base import (
+    SIMPLEX,
+    AbstractEmission,
+    Lengths,
+    Observations,
+    Parameters,
+    Past,
+    StepFlags,
+    log_simplex,
+    with_last,
+)
 from .complete_data import Numbers, complete_data
 from .expected_counts import (
     chain_posterior,
@@ -304,12 +316,12 @@ class AbstractHiddenChain(AbstractHiddenStates, AbstractClosedForm):
     latent: ClassVar[tuple[str, ...]] = ("initial", "transition")
     difference: ClassVar[float] = 2e-3
 
-    x: Float[Array, "steps channels"]
+    x: Observations
     data: PyTree  # x as prepared by the emission
-    dense: Bool[Array, " steps"]  # whether the step has a density
+    dense: StepFlags  # whether the step has a density
     sequence: Int[Array, " steps"]
     position: Int[Array, " steps"]  # position of each step in its sequence
-    lengths: Int[Array, " sequences"]
+    lengths: Lengths
     states: States
     parts: tuple[Any, ...] = static()  # names and shapes of the parts of θ
     # whether each state's emission depends on its own part of θ only
@@ -514,9 +526,9 @@ class RunLosses:
 def leaving(
     hmm: AbstractHiddenChain,
     like: PyTree,
-    thetas: Float[Array, "refits params"],
+    thetas: RefitPoints,
     weights: Float[Array, "refits units"],
-) -> Bool[Array, " refits"]:
+) -> RefitFlags:
     """Tell for which refits F would fall if a probability left the zero at which the fit holds it.
 
     The derivative is `∂F/∂p_jk − Σ_l p_jl ∂F/∂p_jl`, as the others of the row shrink in proportion.
@@ -565,11 +577,11 @@ def draw(
     emission: AbstractEmission,
     parameters: Parameters,
     first: Float[Array, " states"],
-    past: Float[Array, "past channels"],
+    past: Past,
     first_step: int,
     num_steps: int,
     rng: np.random.Generator,
-) -> tuple[Float[Array, "steps channels"], Int[Array, " steps"]]:
+) -> tuple[Observations, Int[Array, " steps"]]:
     """Draw steps from `first_step` on and their states, the first of them from `first`."""
     arrays = {name: np.asarray(value) for name, value in parameters.items()}
     transition = arrays["transition"]

@@ -31,7 +31,7 @@ from ..._runtime.jax import Arrays as Arrays, Module, PyTree, compile_static, st
 from ...data.arrays import index_of, numbers, pandas_of, places
 from ...inference import clique
 from ...inference.clique import Sums, log_partition, marginals, pair_marginals
-from ...objectives.objective import as_stored, float64, ravel, unravel
+from ...objectives.objective import UnitWeights, as_stored, float64, ravel, unravel
 from ..emissions._base import but_last
 from .hidden import IDLE_STATE_COUNT, AbstractHiddenStates, FieldLabels, Shape, entries
 
@@ -380,7 +380,7 @@ class AbstractHiddenField(AbstractHiddenStates):
             return jnp.asarray(self.normaliser)
         return self.log_prior_partition(self.pair_potentials(theta), self.outside(theta))
 
-    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
+    def loss(self, theta: PyTree, weights: UnitWeights) -> Scalar:
         weights = jnp.asarray(weights)
         pairs = self.pair_potentials(theta)
         densities = self.densities(theta)

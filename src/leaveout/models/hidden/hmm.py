@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from numpy.typing import ArrayLike
 
 from ..._runtime.conventions import Rng, conventional
@@ -27,6 +27,8 @@ from ...inference.lanes import best_path
 from ...objectives.objective import (
     Costs,
     Parameters,
+    UnitIndex,
+    UnitWeights,
     as_stored,
     float64,
     map_arrays,
@@ -217,8 +219,8 @@ class HMM(AbstractHiddenChain):
     def predict(
         self,
         theta: PyTree,
-        weights: Float[Arrays, " units"] | None = None,
-        index: Int[Arrays, " width"] | None = None,
+        weights: UnitWeights | None = None,
+        index: UnitIndex | None = None,
         kind: str = "response",
     ) -> Array:
         """Predict observations or states; without `index` it is `predictive_means`, or

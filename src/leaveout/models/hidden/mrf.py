@@ -37,8 +37,8 @@ from ..._runtime.jax import Arrays as Arrays, PyTree, Scalar, static
 from ..._runtime.progress import Slow
 from ...inference.clique import Sums, log_partition, marginals, tree
 from ...inference.elimination import entries as table_entries, first_scopes, neighbours
-from ...objectives.objective import Costs, Parameters, as_stored, float64
-from ...plans.graph import blocks, read_edges
+from ...objectives.objective import Costs, Parameters, PerListed, UnitWeights, as_stored, float64
+from ...plans.graph import Edges, blocks, read_edges
 from ..emissions._base import AbstractEmission
 from . import hidden_field as _hidden_field
 from .hidden import FieldLabels, GivenParameters, Steps, Table, mixture, read_fields, read_weights
@@ -283,7 +283,7 @@ class MRF(AbstractHiddenField):
         theta: PyTree,
         weights: Float[Array, " units"],
         index: WidthIndex,
-        held: Float[Arrays, " width"],
+        held: PerListed,
     ) -> Array:
         if self.drop == "field":
             if self.joint:
@@ -329,9 +329,7 @@ class MRF(AbstractHiddenField):
         data = jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], self.data)
         return self.densities(theta, data), jnp.asarray(self.dense)[place]
 
-    def perturbation(
-        self, theta: PyTree, index: WidthIndex, delta: Float[Arrays, " width"]
-    ) -> Scalar:
+    def perturbation(self, theta: PyTree, index: WidthIndex, delta: PerListed) -> Scalar:
         if self.drop != "field" or len(index) == self.num_units:
             return super().perturbation(theta, index, delta)
         return jnp.where(index < self.num_units, delta, 0.0) @ self.losses(
@@ -341,7 +339,7 @@ class MRF(AbstractHiddenField):
     def predict(
         self,
         theta: PyTree,
-        weights: Float[Arrays, " units"],
+        weights: UnitWeights,
         index: WidthIndex,
         kind: str,
     ) -> Array:
@@ -637,9 +635,7 @@ def _parts(field: AbstractHiddenField) -> list[tuple[np.ndarray, np.ndarray, Sum
         count *= 2
 
 
-def _renumber_edges(
-    edges: Int[np.ndarray, "edges 2"], sites: Int[np.ndarray, " part"]
-) -> Int[np.ndarray, "edges 2"]:
+def _renumber_edges(edges: Edges, sites: Int[np.ndarray, " part"]) -> Edges:
     return np.searchsorted(sites, edges).reshape(-1, 2)
 
 

@@ -20,7 +20,7 @@ from ...objectives.closed_form import (
     ValueAndGradient,
     Weights,
 )
-from ...objectives.objective import Costs
+from ...objectives.objective import Costs, PerRefit, RefitFlags, RefitValues
 from .quadrature import marginal_losses, marginal_means, with_coefficients
 from .responses import ResponseRows
 
@@ -52,7 +52,7 @@ class DesignRegressions(NamedTuple):
 
     def solve(
         self,
-    ) -> tuple[Float[Array, " refits"], Float[Array, "coefficients refits rows"]]:
+    ) -> tuple[PerRefit, Float[Array, "coefficients refits rows"]]:
         """Compute log|XᵀV⁻¹X|, infinite where X is collinear, and (XᵀV⁻¹X)⁻¹Rᵀ."""
         # least eigenvalue, relative to the largest, beyond rounding
         information = self.information
@@ -259,7 +259,7 @@ class AbstractLatentModel(AbstractClosedForm):
 
     def _undetermined(
         self, index: Int[Array, "refits width"], weight: Float[Array, "refits width"]
-    ) -> Bool[Array, " refits"]:
+    ) -> RefitFlags:
         """Say of which refits the rows leave a coefficient open, whose prior is flat."""
         # share of a direction's squares that is rounding
         basis, unit = self._basis
@@ -281,7 +281,7 @@ class AbstractLatentModel(AbstractClosedForm):
         index: Int[Array, "refits width"],
         held: Bool[Array, "refits width"],
         state: State = None,
-    ) -> Float[Array, "refits ..."]:
+    ) -> RefitValues:
         mean, variance, tau, rows = self._conditional_moments(theta, weights, index, state)
         row_tau = np.repeat(tau[..., 0], index.shape[1], axis=1)
         losses = marginal_losses(

@@ -19,7 +19,7 @@ import pandas as pd
 import scipy
 from jaxtyping import Float, Int
 
-from ..._runtime.arrays import FloatArray
+from ..._runtime.arrays import FloatArray, NamedValues
 from ..._runtime.results import record
 from ...data.arrays import codes, index_of, match_labels, numbers, pandas_of
 from ...data.formulas import frame_of, reading, response
@@ -301,7 +301,7 @@ def read_formula(formula: str, data: Any) -> BoundFormula:
     return BoundFormula(y, pd.DataFrame(X), tuple(blocks), groups, X.model_spec, specs)
 
 
-def align_groupings(groups: Any, **arguments: Any) -> tuple[dict[str, Any], list[Any]]:
+def align_groupings(groups: Any, **arguments: Any) -> tuple[NamedValues, list[Any]]:
     """Match groupings, by name, and other arguments of the same rows by their labels, in the order
     of the first argument.
     """
@@ -318,7 +318,7 @@ def align_groupings(groups: Any, **arguments: Any) -> tuple[dict[str, Any], list
 
 
 def array_blocks(
-    names_by_key: dict[str, Any], slopes: Any, n: int
+    names_by_key: NamedValues, slopes: Any, n: int
 ) -> tuple[tuple[EffectBlock, ...], dict[str, tuple[Array, Array]]]:
     """Build blocks from arrays.
 

@@ -30,7 +30,7 @@ from ...objectives.objective import (
     as_stored,
     float64,
 )
-from ...plans.graph import blocks, read_edges
+from ...plans.graph import Edges, blocks, read_edges
 from ..glm.losses import name_among
 from .base import AbstractLatentModel
 from .laplace import Incidence, LaplaceEngine, LaplaceMode, Latent
@@ -103,7 +103,7 @@ class GaussianField(AbstractLatentModel):
     scale: Float[Array, " features"]
     offset: PerSite
     trials: PerSite
-    edges: Int[Array, "edges 2"]
+    edges: Edges
     block: Int[Array, " sites"]
     family: str = static()
     structure: str = static()

@@ -34,7 +34,7 @@ from ...objectives.closed_form import (
     Weights,
     one_by_one,
 )
-from ...objectives.objective import LOG_DENSITY, Costs, Parameters, Units, as_stored
+from ...objectives.objective import LOG_DENSITY, Costs, Parameters, RefitValues, Units, as_stored
 from ..glm.rows import new_rows
 from .base import jacobian_by_differences
 
@@ -468,7 +468,7 @@ class GaussianProcess(AbstractClosedForm):
         index: Int[Array, "refits width"],
         held: Bool[Array, "refits width"],
         state: State = None,
-    ) -> Float[Array, "refits ..."]:
+    ) -> RefitValues:
         rows = np.minimum(index, self.num_units - 1)
         mean, variance = (
             np.take_along_axis(part, rows, axis=1) for part in self._conditional(theta, weights)

@@ -45,7 +45,7 @@ from ..._runtime.results import record
 from ...linalg.curvature import cholesky
 from ...linalg.sparse_cholesky import FrontalFactor, Pattern, pattern
 from ...objectives.closed_form import Points, State, ValueAndGradient, Weights
-from ...objectives.objective import Costs
+from ...objectives.objective import Costs, Vector
 from .base import AbstractEngine, DesignRegressions, jacobian_by_differences
 from .modes import MODE_ROUNDING, ValueAndSteps, newton
 from .responses import ResponseRows
@@ -506,7 +506,7 @@ class LaplaceEngine(AbstractEngine):
         """Refits at their modes."""
         return self.latent.mode(theta, np.where(self.unit >= 0, weights[:, self.unit], 0.0), state)
 
-    def full_mode(self, theta: Float[Array, " params"]) -> LaplaceMode:
+    def full_mode(self, theta: Vector) -> LaplaceMode:
         """Mode given all data."""
         return self.mode(theta[None], np.ones((1, self.num_units)))
 
@@ -523,7 +523,7 @@ class LaplaceEngine(AbstractEngine):
             and self.latent.incidence.pattern.length * self.num_units <= kept_entries
         )
 
-    def jacobian(self, theta: Float[Array, " params"]) -> Float[Array, "units params"]:
+    def jacobian(self, theta: Vector) -> Float[Array, "units params"]:
         rows = np.flatnonzero(self.unit >= 0)
 
         def by_weight(theta: Points, state: State) -> tuple[Float[Array, "points units"], State]:
@@ -545,7 +545,7 @@ class LaplaceEngine(AbstractEngine):
             mode.refits.tau,
         )
 
-    def covariances(self, theta: Float[Array, " params"]) -> tuple[Array, Array]:
+    def covariances(self, theta: Vector) -> tuple[Array, Array]:
         mode = self.full_mode(theta)
         return self.latent.covariance(mode, np.arange(len(self.unit))), mode.losses[2][0]
 

@@ -36,7 +36,15 @@ from ..._runtime.jax import Array, Arrays as Arrays, PyTree, float64, static
 from ...data.arrays import Names, count, match_columns, match_labels, numbers, pandas_of, share
 from ...data.formulas import frame_of, named_column, stateful_remark
 from ...objectives.closed_form import Points, State, ValueAndGradient, Weights, one_by_one
-from ...objectives.objective import AbstractObjective, Costs, DiagonalBlocks, Parameters, Units
+from ...objectives.objective import (
+    AbstractObjective,
+    Costs,
+    DiagonalBlocks,
+    Parameters,
+    UnitIndex,
+    Units,
+    UnitWeights,
+)
 from ..glm import losses
 from ..glm.rows import all_finite, column, design, new_rows
 from .base import AbstractLatentModel, jacobian_by_differences
@@ -486,9 +494,7 @@ class Mixed(AbstractLatentModel):
         ]
         return np.concatenate([z, *free, tau])
 
-    def preconditioner(
-        self, theta: PyTree, weights: Float[Arrays, " units"]
-    ) -> tuple[DiagonalBlocks, ...]:
+    def preconditioner(self, theta: PyTree, weights: UnitWeights) -> tuple[DiagonalBlocks, ...]:
         """Approximate ∇²F by the information on β, on each factor's Λ alone and, by the rows'
         scores at the modes, on τ.
 
@@ -961,8 +967,8 @@ class Mixed(AbstractLatentModel):
     def predict(
         self,
         theta: PyTree,
-        weights: Float[Arrays, " units"] | None = None,
-        index: Int[Arrays, " width"] | None = None,
+        weights: UnitWeights | None = None,
+        index: UnitIndex | None = None,
         kind: str = "response",
         *,
         data: Any = None,

@@ -28,7 +28,7 @@ from jaxtyping import Float, Int
 
 from ..._runtime.results import record
 from ...linalg.sparse_cholesky import pattern
-from ...plans.graph import adjacency
+from ...plans.graph import Edges, adjacency
 from .laplace import Field, Solver
 
 # rate of the prior of the standard deviation, whose mean is one and mode a half on the scale of the
@@ -84,7 +84,7 @@ def prior_of(name: str, value: Float[Array, " lanes"], scale: float) -> ValueAnd
 class AbstractStructure(abc.ABC):
     """Structure of a field on a graph of edges `[edges, 2]`."""
 
-    edges: Int[Array, "edges 2"]
+    edges: Edges
     sites: int
     names: ClassVar[ParameterNames] = ("sd", "mixing")
 
