@@ -14,6 +14,7 @@ _provide(  # what the core calls of later rooms and of extensions
     plot=lambda: _import(".plot", __name__),
     report=lambda: _import(".reporting.report", __name__),
     no_model=lambda: _import(".validation.no_model", __name__),
+    bca=lambda: _import(".validation.bca", __name__),
     nested=lambda: _import(".validation.nested_intervals", __name__),
     fit_answers=lambda: _import(".diagnostics.fit_answers", __name__),
     covariance=lambda: _import(".diagnostics.covariance", __name__),

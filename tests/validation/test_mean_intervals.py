@@ -155,7 +155,7 @@ def test_nested_is_its_papers_by_refits_from_scratch():
         ),
         (
             lambda: estimate(np.ones(30), lo.leave_one_out(30)).interval(method="nested"),
-            r"see lo.validation.nested\(fit\)",
+            "this estimate has no fit",
         ),
         (
             lambda: estimate(np.ones(30), lo.leave_one_out(30)).interval(1.5),

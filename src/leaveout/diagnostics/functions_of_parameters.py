@@ -38,6 +38,7 @@ from ..plans.reading import PlanLike
 from ..plans.survey import ReplicateWeights
 from ..refit import AbstractRefit, Exact, lengths
 from ..validation.cross_validate import reader_for, strategy_of
+from ..validation.mean_intervals import bca_ends
 from ..validation.scoring import natural
 from .prediction_intervals import predict
 from .replicates import ParameterRefits, degrees, mean_of, refit_plan, refit_weights, scaled_moves
@@ -240,7 +241,12 @@ def functional(
             np.sqrt(scales) * (refit_errors + refit_errors.mean())
         )
     if kind == "BCa":
-        low, high = _bca(evaluator, values, estimate, strategy, level)
+        clusters = refits.plan.clusters
+        alone: Plan = leave_one_out()
+        if clusters is not None:
+            alone = plan_of_groups(clusters)
+        jackknife = _Values(refit_plan("functional", fit, alone, strategy), f).of_refits()
+        low, high = bca_ends(values, estimate, jackknife, level)
     else:
         spread = se
         if kind == "delta":
@@ -299,7 +305,6 @@ class _Values:
 
     def __init__(self, refits: ParameterRefits, f: Callable[..., Any] | str):
         self.refits = refits
-        self.target = f
         self.scalar = True
         self.names = pd.Index(["f"])
         self.is_first = True  # until the fit's own values are known, which come first
@@ -408,27 +413,3 @@ class _Values:
             self.evaluate(fit.vector + side * np.diag(step), [None] * len(step)) for side in (1, -1)
         ]
         return (ends[0] - ends[1]).T / (2 * step)
-
-
-def _bca(
-    evaluator: _Values, values: Array, estimate: Array, strategy: AbstractRefit, level: float
-) -> Array:
-    """Compute the ends of the BCa interval of a bootstrap."""
-    fit = evaluator.refits.fit
-    plan = evaluator.refits.plan
-    law = scipy.stats.norm
-    alone: Plan = leave_one_out() if plan.clusters is None else plan_of_groups(plan.clusters)
-    jackknife = _Values(
-        refit_plan("functional", fit, alone, strategy), evaluator.target
-    ).of_refits()
-    moves = np.where(np.isfinite(jackknife), mean_of(jackknife) - jackknife, 0.0)
-    size = np.sum(moves**2, axis=0) ** 1.5
-    a = np.sum(moves**3, axis=0) / (6 * np.where(size > 0, size, 1.0))
-    ends = np.empty((2, len(estimate)))
-    for j, draws in enumerate(values.T):
-        draws = draws[np.isfinite(draws)]
-        below = np.mean(draws < estimate[j]) + 0.5 * np.mean(draws == estimate[j])
-        bias = law.ppf(np.clip(below, 0.5 / len(draws), 1 - 0.5 / len(draws)))
-        z = bias + law.ppf([(1 - level) / 2, (1 + level) / 2])
-        ends[:, j] = np.quantile(draws, law.cdf(bias + z / (1 - a[j] * z)))
-    return ends

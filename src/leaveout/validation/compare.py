@@ -16,15 +16,17 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from .._runtime.arrays import NamedArrays, NamedValues, level_numbers
-from .._runtime.conventions import conventional, warn
+from .._runtime.conventions import Rng, conventional, warn
 from .._runtime.providers import provided
 from .._runtime.results import RESULTS, TERMINAL_WIDTH, text_within
-from ..data.arrays import UnitColumn
+from ..data.arrays import UnitColumn, share
 from ..data.formulas import join_remarks
 from ..objectives.objective import LOG_DENSITY, LOG_LIKELIHOOD, LOG_PROBABILITY
 from ..plans.plan import Plan
 from .checks import FEW_UNITS
+from .differences import TARGETS, DifferenceError, DifferenceMethod, difference_errors
 from .estimate import LOSS_ROUNDING, Estimate
+from .repeated_folds import independent_groups
 from .standard_errors import independent
 
 Array = np.ndarray
@@ -32,9 +34,14 @@ Array = np.ndarray
 # Matamoros & Vehtari, arXiv 2008.10296)
 CLOSE_DENSITIES = 4.0
 SIGN = 3.0  # models are alike below so many standard errors
+# alternatives to the best from which on the order statistic of their differences is known
+MANY_MODELS = 10
+TEMPERATURE = 2.5  # of the weights of rivals: larger ones are more stable, with less power
 HEAVY_TAIL = 0.5  # Pareto's k of the tails of differences from which on their variance is infinite
 # columns that are always printed
 MAIN_COLUMNS = "mean", "se", "difference", "se_difference", "p_worse"
+# columns that are printed below the table
+METHOD_COLUMNS = "low", "high", "level", "method", "target", "instability", "unreliable"
 
 
 class AbstractComparable(abc.ABC):
@@ -81,8 +88,9 @@ class Comparison(pd.DataFrame):
     """
 
     # attributes that pandas must not take for columns
-    _metadata: ClassVar[list[str]] = ["estimates"]
+    _metadata: ClassVar[list[str]] = ["estimates", "_losses"]
     estimates: dict[str, Estimate]
+    _losses: pd.DataFrame  # of units, that all models have
 
     def __repr__(self) -> str:
         """Print names, means, differences and their standard errors, and the other columns as far
@@ -93,9 +101,8 @@ class Comparison(pd.DataFrame):
         """
         short = ["missing"] if "missing" in self and self["missing"].any() else []
         main = [name for name in (*MAIN_COLUMNS, *short) if name in self]
-        optional = [
-            name for name in self.columns if name not in (*main, "kind", "missing", "diagnosis")
-        ]
+        hidden = {*main, "kind", "missing", "diagnosis", *METHOD_COLUMNS}
+        optional = [name for name in self.columns if name not in hidden]
         text, omitted = text_within(
             self, main, [name for name in optional if self[name].notna().any()], 6
         )
@@ -104,10 +111,87 @@ class Comparison(pd.DataFrame):
         if len(null):
             notes = [f"no model loses {', '.join(f'{loss:.6g}' for loss in null)}"]
         notes += [f"SE: {kind}" for kind in dict.fromkeys(self.get("kind", ()))]
+        notes += self._interval_notes()
         doubtful = self["diagnosis"][self["diagnosis"] != ""] if "diagnosis" in self else {}
         notes += [f"diagnosis of {name}: {why}" for name, why in doubtful.items()]
         notes += [f"more columns: {', '.join(map(str, omitted))}"] if omitted else []
         return "\n".join([text, *(textwrap.fill(note, TERMINAL_WIDTH) for note in notes)])
+
+    def _interval_notes(self) -> list[str]:
+        """Say what the intervals of differences are, and which of them are unreliable."""
+        if "method" not in self:
+            return []
+        method, target, level = self.iloc[0][["method", "target", "level"]]
+        notes = [f"differences: {level:.0%} intervals by method={method!r}, of {target}"]
+        for name, row in self.iloc[1:].iterrows():
+            interval = f"{name}: {row.low:.4g} to {row.high:.4g}"
+            if np.isfinite(row.instability):
+                interval += f", instability {row.instability:.2g}"
+            if row.unreliable:
+                interval += f"; unreliable: {row.unreliable}"
+            notes.append(interval)
+        return notes
+
+    @conventional
+    def best_set(self, level: float = 0.95) -> pd.DataFrame:
+        """List the models that cannot be told apart from the best, by argmin inference.
+
+        Model r is tested against a mean of its rivals s, whose weights for unit i, exp(−λ l̄_s
+        without i), are held out of the loss of the unit. With d_i = l_ir − Σ_s w_s l_is, the
+        p-value is 1 − Φ(√n d̄ / SD d), and the best is in the set with probability `level`, however
+        many models there are. Groups and blocks are taken for units.
+
+        Parameters
+        ----------
+        level : float, default 0.95
+            The probability with which the best is in the set.
+
+        Returns
+        -------
+        DataFrame
+            One row a model of the set, the best first, with its `mean` and its `p_value`, which is
+            above 1 − level.
+
+        Raises
+        ------
+        ValueError
+            If losses are joint, or units have no independent groups.
+
+        References
+        ----------
+        T. Zhang, H. Lee and J. Lei, Winners with confidence: discrete argmin inference with an
+        application to model selection, 2024.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import leaveout as lo
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.normal(size=(120, 3))
+        >>> y = X[:, 0] + rng.normal(size=120)
+        >>> cv = {
+        ...     str(p): lo.cross_validate(lo.fit(lo.GLM(X[:, 3 - p :], y, "squared")), 10)
+        ...     for p in (1, 2, 3)
+        ... }
+        >>> lo.compare(cv).best_set(0.9).index.tolist()
+        ['3']
+        """
+        share("best_set: level", level)
+        if not hasattr(self, "_losses"):
+            raise ValueError("best_set: it is of comparisons of estimates of cross_validate.")
+        losses = self._losses[self.index]
+        reference = self.estimates[self.index[0]]
+        differences = losses.sub(losses.iloc[:, 0], axis=0).to_numpy()
+        label = independent_groups("best_set", reference, [*differences.T[1:]], partial=True)
+        scored = label >= 0
+        weight = reference._weight[scored]
+        label = label[scored]
+        # losses of groups, whose mean is that of units
+        scale = (label.max() + 1) / weight.sum()
+        sums = [np.bincount(label, scale * weight * column) for column in differences[scored].T]
+        p_value = [_p_value_of_best(np.column_stack(sums), k) for k in range(len(sums))]
+        table = pd.DataFrame({"mean": self["mean"], "p_value": p_value})
+        return table[table["p_value"] > 1 - level]
 
     def report(self, path: str | os.PathLike[str], *, title: str = "") -> Path:
         """Write the comparison to one self-contained page, as `lo.report` does. Needs
@@ -132,11 +216,32 @@ class Comparison(pd.DataFrame):
         return provided("report").report(self.estimates, path, title=title)
 
 
+def _p_value_of_best(losses: Float[Array, "groups models"], model: int) -> float:
+    """Test whether a model's mean loss is the least, against weighted rivals."""
+    excess = losses[:, [model]] - np.delete(losses, model, axis=1)
+    sd = excess.std(0, ddof=1)
+    excess = excess[:, sd > 0] / sd[sd > 0]
+    n = len(excess)
+    if not excess.size:
+        return 1.0
+    held_out = (excess.sum(0) - excess) / (n - 1)
+    # the spread of the excess over the rival that seems best without the group
+    hardest = np.take_along_axis(excess, held_out.argmax(1)[:, None], 1)
+    temperature = np.sqrt(n) / (TEMPERATURE * hardest.std(ddof=1))
+    weight = scipy.special.softmax(temperature * held_out, axis=1)
+    margin = np.sum(weight * excess, axis=1)
+    return float(scipy.special.ndtr(-np.sqrt(n) * margin.mean() / margin.std(ddof=1)))
+
+
 @conventional
 def compare(
     estimates: dict[str, Estimate] | NamedValues,
     *,
     jacobian: Mapping[str, ArrayLike] | None = None,
+    method: DifferenceMethod | None = None,
+    level: float = 0.95,
+    num_repeats: int | None = None,
+    rng: Rng = 0,
 ) -> Comparison:
     """Compare estimates of several models by their paired differences from the best.
 
@@ -157,6 +262,22 @@ def compare(
         For models of a transformed response z(y), log |dz/dy| of every unit by the model's name. It
         is subtracted from the losses, as −log p(y) = −log p(z) − log |dz/dy|; for z = log y it is
         −log y.
+    method : {"nested", "bootstrap", "corrected", "conservative"}, optional
+        How the standard errors of differences count what the refits have in common; by default they
+        do not. "nested" is nested cross-validation, for the difference of the risks of the folds'
+        refits. The others are for the mean difference over samples of this size: "bootstrap" is
+        the component of the variance between bootstrap samples, each divided twice into folds
+        (Cai et al.), "corrected" the corrected resampled t over the folds of the plan, and
+        "conservative" the conservative z of halves of the data (both Nadeau & Bengio). All but
+        "corrected" refit the models, from the fits that the estimates keep, and groups and blocks
+        stay together.
+    level : float, default 0.95
+        The coverage of the intervals of `method`.
+    num_repeats : int, optional
+        The number of partitions of "nested" (20), samples of "bootstrap" (200) or pairs of halves
+        of "conservative" (10).
+    rng : int, default 0
+        Random numbers of `method`, a seed.
 
     Returns
     -------
@@ -173,7 +294,13 @@ def compare(
         the standard error. Where losses are −log densities, `weight` is the weight of the model in
         the mixture of predictive densities with the lowest mean loss (stacking), and `pseudo_bma`
         is proportional to exp(elpd). For results of leakage, `approximation_error` is the
-        Monte-Carlo error of the difference, over draws that both share.
+        Monte-Carlo error of the difference, over draws that both share. With a `method` there are
+        the ends `low` and `high` of the interval of the difference, its `target`, and `unreliable`,
+        which says why its coverage may be lower, "" if nothing is seen: fewer than 20 independent
+        groups, a method that was too narrow in simulations ("bootstrap"), or an `instability` that
+        is not small, above 0.35. That is n γ / σ² of the losses' differences, where γ is the mean
+        square of their change with one unit of the refit, by the refits of "nested" without pairs
+        of folds.
 
     Raises
     ------
@@ -225,8 +352,10 @@ def compare(
     listed = list(estimates.values()) if isinstance(estimates, Mapping) else []
     others = [result for result in listed if isinstance(result, AbstractComparable)]
     if others:
-        if jacobian is not None:
-            raise TypeError("compare: jacobian is of estimates of cross_validate; leave it out.")
+        if jacobian is not None or method is not None:
+            raise TypeError(
+                "compare: jacobian and method are of estimates of cross_validate; leave them out."
+            )
         return others[0]._compare(estimates)
     if not isinstance(estimates, Mapping) or not all(
         isinstance(estimate, Estimate) for estimate in estimates.values()
@@ -241,7 +370,12 @@ def compare(
         raise ValueError(
             f"compare: give two or more estimates, {{name: estimate}}; got {len(estimates)}."
         )
+    share("compare: level", level)
     if jacobian is not None:
+        if method not in (None, "corrected"):
+            raise ValueError(
+                f"compare: method={method!r} refits the models, whose losses have no jacobian; give method='corrected' or None."
+            )
         estimates = _add_jacobian(estimates, jacobian)
     _require_comparable(estimates)
     missing = {name: estimate._missing for name, estimate in estimates.items()}
@@ -271,12 +405,24 @@ def compare(
     if same:
         values = {name: estimates[name].average(loss) for name, loss in losses.items()}
     best = min(values, key=lambda name: (missing[name], estimates[name]._mean(values[name])))
+    errors = {}
+    if method is not None:
+        if not same:
+            raise ValueError(
+                f"compare: method={method!r} is of models with the same folds; use one plan for all."
+            )
+        differences = {name: values[name] - values[best] for name in values if name != best}
+        errors = difference_errors(estimates, differences, best, method, num_repeats, rng)
     rows = {}
     is_density = estimates[best].score in (LOG_DENSITY, LOG_PROBABILITY, LOG_LIKELIHOOD)
     for name, estimate in estimates.items():
         se = estimate._standard_error(values[name])
         difference = values[name] - values[best]
-        se_difference = 0.0 if name == best else estimate._standard_error(difference).value
+        se_difference = 0.0
+        if name in errors:
+            se_difference = errors[name].value
+        elif name != best:
+            se_difference = estimate._standard_error(difference).value
         mean_difference = estimate._mean(difference)
         count = _num_differences(difference, estimate)
         rows[name] = {
@@ -306,9 +452,32 @@ def compare(
             place + 1, "pseudo_bma", scipy.special.softmax(table["elpd_diff"].to_numpy(float))
         )
     _warn(table, estimates, values, best)
+    if method is not None:
+        table = _add_intervals(table, errors, method, level)
     comparison = Comparison(table.sort_values(["missing", "mean"]))
     comparison.estimates = dict(estimates)
+    comparison._losses = pd.DataFrame(values)
     return comparison
+
+
+def _add_intervals(
+    table: pd.DataFrame, errors: dict[str, DifferenceError], method: DifferenceMethod, level: float
+) -> pd.DataFrame:
+    """Add the columns of a method."""
+    error = pd.DataFrame.from_dict(errors, orient="index", columns=DifferenceError._fields).reindex(
+        table.index
+    )
+    quantile = scipy.special.stdtrit(error["dof"].to_numpy(), 0.5 + level / 2)
+    half = (quantile * error["value"] + table["approximation_error"]).fillna(0.0)
+    return table.assign(
+        low=table["difference"] - half,
+        high=table["difference"] + half,
+        level=level,
+        instability=error["instability"],
+        unreliable=error["unreliable"].fillna(""),
+        method=method,
+        target=TARGETS[method],
+    )
 
 
 def _same_folds(a: Plan, b: Plan) -> bool:
@@ -323,6 +492,10 @@ def _warn(
     estimate = estimates[best]
     caution = lambda text: warn(f"compare: {text}")
     rivals = table.drop(index=best)
+    if len(rivals) > MANY_MODELS and _is_order_statistic(table["mean"].to_numpy()):
+        caution(
+            f"{best!r} is no better than the best of {len(table)} models that predict alike would seem by chance."
+        )
     for name, row in rivals.iterrows():
         if row.approximation_error > 0.1 * row.se_difference + LOSS_ROUNDING * (
             1 + abs(row["mean"])
@@ -365,6 +538,15 @@ def _warn(
             caution(
                 f"{fewest} independent units are fewer than {FEW_UNITS}; standard errors of differences may be too small."
             )
+
+
+def _is_order_statistic(means: Array) -> bool:
+    """Tell whether the best of models is no further from the median one than the largest of so many
+    draws of one normal distribution (McLatchie & Vehtari, 2024).
+    """
+    gains = np.sort(means)[(len(means) - 1) // 2] - means
+    spread = np.sqrt(np.mean(gains[gains >= np.median(gains)] ** 2))
+    return bool(gains.max() <= spread * scipy.special.ndtri(1 - 0.5 / (len(means) - 1)))
 
 
 def _diagnosis(difference: Array, estimate: Estimate, is_density: bool) -> str:

@@ -229,14 +229,12 @@ def measure(
         unit_plan = plan if value.groups is None else replace(plan, clusters=value.groups)
         groups = independent(value.values, weight, unit_plan)
         freedom = groups.units - 1.0 if groups.label is not None else np.inf
-        low = -np.inf if measure.low is None else measure.low
-        high = np.inf if measure.high is None else measure.high
         description = value.description
         if measure.needs == "label" and measure.title:
             description += f", {measure.title}"
         se = standard_error(value.values, weight, unit_plan).value
         measured[name] = MetricValue(
-            value.value, se, value.error, description, (low, high), freedom
+            value.value, se, value.error, description, measure.bounds, freedom
         )
     return measured
 

@@ -137,6 +137,12 @@ def of_folds(losses: FloatArray, weight: FloatArray, plan: Plan, level: float) -
     """Compute the half-width for losses `[entries]` of random folds, corrected for the units that
     the folds share.
     """
+    se, dof = corrected(losses, weight, plan)
+    return float(scipy.special.stdtrit(dof, 0.5 + level / 2)) * se
+
+
+def corrected(losses: FloatArray, weight: FloatArray, plan: Plan) -> tuple[float, float]:
+    """Compute s √(1/J + n₂/n₁) of the means of J folds, and the degrees of freedom."""
     seen = plan.held & np.isfinite(losses)
     mass = np.bincount(plan.refit[seen], weight[plan.index[seen]], plan.num_refits)
     if plan.serial or plan.blocks is not None:
@@ -155,8 +161,25 @@ def of_folds(losses: FloatArray, weight: FloatArray, plan: Plan, level: float) -
         np.bincount(plan.refit[seen], minlength=plan.num_refits)
         / (plan.num_units - np.diff(plan.indptr))
     )
-    return float(
-        scipy.special.stdtrit(len(means) - 1, 0.5 + level / 2)
-        * means.std(ddof=1)
-        * np.sqrt(1 / len(means) + share)
-    )
+    se = means.std(ddof=1) * np.sqrt(1 / len(means) + share)
+    return float(se), len(means) - 1.0
+
+
+def bca_ends(
+    draws: FloatArray, estimate: FloatArray, jackknife: FloatArray, level: float
+) -> tuple[FloatArray, FloatArray]:
+    """Compute the ends of the BCa intervals (Efron, 1987) of values, from their bootstrap draws and
+    the jackknife's, both `[refits, values]`.
+    """
+    determined = np.ma.masked_invalid(jackknife)
+    moves = (determined.mean(axis=0) - determined).filled(0.0)
+    size = np.sum(moves**2, axis=0) ** 1.5
+    a = np.sum(moves**3, axis=0) / (6 * np.where(size > 0, size, 1.0))
+    ends = np.empty((2, len(estimate)))
+    for j, column in enumerate(draws.T):
+        column = column[np.isfinite(column)]
+        below = np.mean(column < estimate[j]) + 0.5 * np.mean(column == estimate[j])
+        bias = scipy.special.ndtri(np.clip(below, 0.5 / len(column), 1 - 0.5 / len(column)))
+        z = bias + scipy.special.ndtri([(1 - level) / 2, (1 + level) / 2])
+        ends[:, j] = np.quantile(column, scipy.special.ndtr(bias + z / (1 - a[j] * z)))
+    return ends[0], ends[1]

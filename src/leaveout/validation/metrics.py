@@ -503,6 +503,12 @@ class Measure:
         return not (isinstance(self.functional, Called) and not self.functional.weighs)
 
     @property
+    def bounds(self) -> tuple[float, float]:
+        """The numbers between which the measure lies."""
+        low = -np.inf if self.low is None else self.low
+        return low, np.inf if self.high is None else self.high
+
+    @property
     def worst(self) -> float | None:
         """The bound that no correction can pass."""
         return self.low if self.more_is_better else self.high

@@ -13,11 +13,22 @@ K times that. The centre is corrected for the smaller samples of the refits, by 
 of the pairs exceed those of the single folds: ē_pairs − (1 + (K − 2)/K)(ē_pairs − ē_folds) (Bates,
 Hastie & Tibshirani, Journal of the American Statistical Association 119, 2024). This takes K (K +
 1)/2 refits a repeat, here from one fit.
+
+Losses may be differences of those of two models, and units groups of dependent ones. The pairs also
+show how much a loss h, less its mean over units, moves with the data of the refit. The refits {j,
+k} and {j, k'} differ in n/K replaced units, each of which moves it by γ = E(h − h')² on average, so
+
+    2 Var_k h_i(−{j, k}) = (n/K) γ,      instability r = n γ / σ²,      σ² = Var h,
+
+and the interval of independent losses holds its level only if r is small (Bayle, Janson & Mackey,
+arXiv 2508.04409).
 """
+
+from typing import NamedTuple
 
 import numpy as np
 import scipy
-from jaxtyping import Int
+from jaxtyping import Float
 
 from .._runtime.arrays import FloatArray, IntArray
 from .._runtime.checkpoint import File, keeping
@@ -25,12 +36,13 @@ from .._runtime.conventions import Rng, conventional
 from .._runtime.interrupt import stoppable
 from ..data.arrays import count, share
 from ..optimize.fit import Fit
-from ..plans.plan import Plan, kfold
+from ..plans.plan import Plan
 from ..refit import AbstractRefit
 from .cross_validate import cache_key, cross_validate, strategy_of
 from .estimate import Estimate
 from .mean_intervals import Interval
 from .metrics import ScoreName
+from .repeated_folds import RandomFolds, random_folds
 from .scoring import Evaluate
 
 
@@ -124,19 +136,14 @@ def nested(
             f"nested: it needs 3 folds or more, of 2 units or more each, and 1 repeat or more; got {num_folds} folds of "
             f"{fit.objective.num_units} units, and {num_repeats} repeats."
         )
-    # the fold that each unit is in, of every repeat
-    fold = np.empty((num_repeats, fit.objective.num_units), np.int64)
-    for k, unit_fold in enumerate(fold):
-        plan = kfold(fit.objective.num_units, num_folds, rng=seed + k)
-        unit_fold[plan.index] = plan.refit
-    pair = np.transpose(np.triu_indices(num_folds, 1))
-    single = _plan(fold, np.arange(num_folds)[:, None])
+    folds = random_folds(np.arange(fit.objective.num_units), num_folds, num_repeats, seed)
+    single = folds.leave_folds()
     with (
         stoppable("nested"),
         keeping("nested", checkpoint, cache_key(fit, single, strategy, evaluate=evaluate)),
     ):
         estimates: list[Estimate] = []
-        for plan in (single, _plan(fold, pair)):
+        for plan in (single, folds.leave_pairs()):
             estimate = cross_validate(
                 fit, plan, strategy=strategy, evaluate=evaluate, audit=0, bases="frozen"
             )
@@ -159,35 +166,66 @@ def nested(
                 )
             estimates.append(estimate)
     outer, inner = estimates
-    # sum of the pair of each loss; minus its own fold it is the other one
-    pair_sum = pair[inner.plan.refit % len(pair)].sum(1)
-    first = inner.plan.refit // len(pair)
-    other_fold = first * num_folds + pair_sum - fold[first, inner.plan.index]
-    gap = _mean(inner.losses, other_fold) - _mean(outer.losses, outer.plan.refit)
-    spread = _mean(outer.losses**2, outer.plan.refit) - _mean(outer.losses, outer.plan.refit) ** 2
-    size = np.bincount(outer.plan.refit)
-    mse = (1 - 1 / num_folds) * float(np.mean(gap**2 - spread / (size - 1)))
-    least = float(np.std(inner.losses, ddof=1)) / fold.shape[1] ** 0.5
-    se = min(max(mse, 0.0) ** 0.5, least * num_folds**0.5)
+    nested_error = error_of_nested(folds, outer.plan, inner.plan, outer.losses, inner.losses)
     ratio = 2 - 2 / num_folds
     center = np.mean(inner.losses) - ratio * (np.mean(inner.losses) - np.mean(outer.losses))
     error = abs(1 - ratio) * inner.approximation_error + ratio * outer.approximation_error
-    half = float(scipy.special.ndtri(0.5 + level / 2) * max(se, least) + error)
+    half = float(scipy.special.ndtri(0.5 + level / 2) * nested_error.value + error)
     return Interval(float(center) - half, float(center) + half, level, "nested")
 
 
-def _plan(fold: Int[np.ndarray, "repeats units"], sets: Int[np.ndarray, "sets size"]) -> Plan:
-    """Build the plan that leaves out each set of folds together, in every repeat."""
-    units = [np.flatnonzero(np.isin(unit_folds, folds)) for unit_folds in fold for folds in sets]
-    index = np.concatenate(units)
-    zeros = np.zeros(len(index))
-    return Plan(
-        np.r_[0, np.cumsum([len(members) for members in units])],
-        index,
-        zeros,
-        zeros == 0,
-        fold.shape[1],
-    )
+class NestedError(NamedTuple):
+    """The standard error of a mean loss by nested cross-validation, and the instability n γ / σ² of
+    the losses.
+    """
+
+    value: float
+    instability: float
+
+
+def error_of_nested(
+    folds: RandomFolds,
+    single: Plan,
+    pairs: Plan,
+    outer: Float[np.ndarray, " losses"],
+    inner: Float[np.ndarray, " pair_losses"],
+) -> NestedError:
+    """Compute the standard error and the instability of a mean loss, or of the difference of two,
+    from the losses by refits without each fold, `outer`, and without each pair, `inner`.
+    """
+    K = folds.num_folds
+    num_groups = folds.num_groups
+    num_repeats, num_units = folds.fold.shape
+    other = folds.other_fold(pairs.refit, pairs.index)
+    label = folds.label
+    gap = _mean(inner, other) - _mean(outer, single.refit)
+    # sums of the deviations of a group from the mean of its fold
+    cell = single.refit // K * num_groups + label[single.index]
+    fold_of_cell = np.empty(num_repeats * num_groups, np.int64)
+    fold_of_cell[cell] = single.refit
+    sums = np.bincount(cell, outer - _mean(outer, single.refit)[single.refit])
+    count = np.bincount(fold_of_cell)
+    size = np.bincount(single.refit)
+    fold_variance = np.bincount(fold_of_cell, sums**2) / size**2 * count / (count - 1)
+    mse = (1 - 1 / K) * float(np.mean(gap**2 - fold_variance))
+    # sums over a group of the losses without its fold and each other one
+    shape = num_repeats, K, num_groups
+    cell = other * num_groups + label[pairs.index]
+    group_sums = lambda values: np.bincount(cell, values, np.prod(shape)).reshape(shape)
+    num_cells = num_repeats * (K - 1) * num_groups
+    variance = float(np.sum(group_sums(inner - np.mean(inner)) ** 2)) / (num_cells - 1)
+    least = (variance * num_groups) ** 0.5 / num_units
+    se = max(least, min(max(mse, 0.0) ** 0.5, least * K**0.5))
+    side = other * K + folds.fold[pairs.refit // (K * (K - 1) // 2), pairs.index]
+    means = np.bincount(side, inner) / np.maximum(np.bincount(side), 1)
+    moves = group_sums(inner - means[side])
+    move_variance = (np.sum(moves**2, 1) - moves.sum(1) ** 2 / (K - 1)) / (K - 2)
+    fold_size = num_groups / K
+    instability = 0.0
+    if variance > 0:
+        gamma = 2 / (fold_size - 1) * float(np.mean(move_variance))
+        instability = num_groups * gamma / variance
+    return NestedError(float(se), instability)
 
 
 def _mean(values: FloatArray, group: IntArray) -> FloatArray:

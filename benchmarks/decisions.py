@@ -1,0 +1,287 @@
+"""What a decision rests upon: is a model better, what is its loss where it will be used, and do
+intervals say so? Simulations, whose tables go into results/decisions.md.
+
+    python benchmarks/decisions.py [differences ...] [--quick] [--sets 1000]
+
+differences
+95 % intervals of `lo.compare(method=)` for the difference of two models' risks, of lasso λ against
+1.1 λ, ridge 5 against 5.5 and lasso λ against 3 λ (arXiv 2508.04409), over ten laws, groups and
+series; sets of models that are not told apart; BCa intervals of the mean loss and of R². The truth
+is the risk of the folds' refits, from moments of a million fresh rows. An interval that is marked
+as unreliable is counted apart
+
+All took about three hours of two cores, and with --quick ten minutes.
+"""
+
+import warnings
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import NamedTuple
+
+import joblib
+import numpy as np
+import pandas as pd
+from speed.common import main
+
+import leaveout as lo
+
+RESULTS = Path(__file__).parent / "results/decisions.md"
+FRESH = 1_000_000
+Rows = tuple[np.ndarray, np.ndarray]
+P = 10  # features, of which the first five matter
+THETA = np.repeat([1.0, 0.0], P // 2)
+GROUP = 6  # rows a group
+AUTOREGRESSION = 0.5  # of features and errors of a series
+METHODS = ("none", "nested", "bootstrap", "corrected", "conservative")
+SIZES = (90, 300)
+
+
+def write(part: str, tables: dict[str, list[dict]], about: str) -> None:
+    """Replace a part's tables in the file of results."""
+    text = "# Decisions\n"
+    if RESULTS.exists():
+        text = RESULTS.read_text()
+    sections = dict(section.split("\n", 1) for section in text.split("\n## ")[1:])
+    body = f"\n{about}\n"
+    for title, rows in tables.items():
+        body += f"\n{title}\n\n{pd.DataFrame(rows).to_markdown(index=False, floatfmt='.3g')}\n"
+    sections[part] = body
+    text = "# Decisions\n\nMade by `python benchmarks/decisions.py`.\n"
+    text += "".join(f"\n## {name}\n{section.rstrip()}\n" for name, section in sections.items())
+    RESULTS.write_text(text)
+    print(body, flush=True)
+
+
+class Law(NamedTuple):
+    """A law of rows: features, noise given the features, and the mean given the features."""
+
+    features: Callable[[np.random.Generator, int], np.ndarray]
+    noise: Callable[[np.random.Generator, np.ndarray], np.ndarray]
+    mean: Callable[[np.ndarray], np.ndarray] = lambda X: X @ THETA
+
+    def draw(self, rng: np.random.Generator, n: int) -> Rows:
+        X = self.features(rng, n)
+        return X, self.mean(X) + self.noise(rng, X)
+
+
+def normal(rng: np.random.Generator, n: int) -> np.ndarray:
+    return rng.standard_normal((n, P))
+
+
+def correlated(rng: np.random.Generator, n: int) -> np.ndarray:
+    return np.sqrt(0.5) * (normal(rng, n) + rng.standard_normal((n, 1)))
+
+
+def standard(rng: np.random.Generator, X: np.ndarray) -> np.ndarray:
+    return rng.standard_normal(len(X))
+
+
+LAWS = {
+    "normal": Law(normal, standard),
+    "t of 5, noise": Law(normal, lambda rng, X: rng.standard_t(5, len(X))),
+    "Laplace noise": Law(normal, lambda rng, X: rng.laplace(0, 1, len(X))),
+    "skewed noise": Law(normal, lambda rng, X: rng.exponential(1, len(X)) - 1),
+    "uneven noise": Law(normal, lambda rng, X: np.exp(X[:, 0] / 2) * standard(rng, X)),
+    "5 % outliers": Law(
+        normal, lambda rng, X: np.where(rng.random(len(X)) < 0.05, 5, 1) * standard(rng, X)
+    ),
+    "correlated": Law(correlated, standard),
+    "t of 5, features": Law(lambda rng, n: rng.standard_t(5, (n, P)), standard),
+    "binary features": Law(lambda rng, n: rng.integers(0, 2, (n, P)) - 0.5, standard),
+    "no line": Law(normal, standard, lambda X: X @ THETA + X[:, 0] * X[:, 1] + np.sin(2 * X[:, 2])),
+}
+
+
+def grouped(rng: np.random.Generator, n: int) -> Rows:
+    """Rows of groups that share half of the features' and of the noise's variance."""
+    label = np.arange(n) // GROUP
+    count = label[-1] + 1
+    X = np.sqrt(0.5) * (normal(rng, n) + normal(rng, count)[label])
+    return X, X @ THETA + np.sqrt(0.5) * (
+        rng.standard_normal(n) + rng.standard_normal(count)[label]
+    )
+
+
+def series(rng: np.random.Generator, n: int) -> Rows:
+    """Steps whose features and noise are autoregressive, of variance one."""
+    values = rng.standard_normal((n, P + 1))
+    for t in range(1, n):
+        values[t] *= np.sqrt(1 - AUTOREGRESSION**2)
+        values[t] += AUTOREGRESSION * values[t - 1]
+    return values[:, :P], values[:, :P] @ THETA + values[:, P]
+
+
+DRAWS: dict[str, Callable[[np.random.Generator, int], Rows]] = {
+    **{name: law.draw for name, law in LAWS.items()},
+    "groups of 6": grouped,
+    "series": series,
+}
+
+
+@cache
+def second_moments(law: str) -> np.ndarray:
+    """Moments of (x, y) of fresh rows; those of groups and series are those of one normal row."""
+    rows = np.column_stack(DRAWS.get(law, DRAWS["normal"])(np.random.default_rng(12), FRESH))
+    return rows.T @ rows / FRESH
+
+
+def risks(law: str, theta: np.ndarray) -> np.ndarray:
+    """Risks ½E(y − xᵀθ)² of many θ."""
+    residual = np.column_stack([-theta, np.ones(len(theta))])
+    return 0.5 * np.einsum("ki,ij,kj->k", residual, second_moments(law), residual)
+
+
+def penalties(n: int) -> dict[str, dict[str, tuple[str, float]]]:
+    """The pairs of models of every problem."""
+    level = np.sqrt(n * 2 * np.log(P))
+    return {
+        "lasso λ, 1.1 λ": {"a": ("Lasso", level), "b": ("Lasso", 1.1 * level)},
+        "ridge 5, 5.5": {"a": ("Ridge", 5.0), "b": ("Ridge", 5.5)},
+        "lasso λ, 3 λ": {"a": ("Lasso", level), "b": ("Lasso", 3 * level)},
+    }
+
+
+def cross_validated(
+    X: np.ndarray, y: np.ndarray, plan: lo.Plan, models: dict[str, tuple[str, float]]
+) -> tuple[dict[str, lo.Estimate], dict[str, np.ndarray]]:
+    """Estimates of models by their penalties, and the coefficients of the folds' refits."""
+    fits = {
+        name: lo.fit(lo.GLM(X, y, "squared", getattr(lo.penalties, kind)(size), intercept=False))
+        for name, (kind, size) in models.items()
+    }
+    estimates = {name: lo.cross_validate(fit, plan, audit=0) for name, fit in fits.items()}
+    theta = {
+        name: np.asarray(lo.fold_parameters(fit, plan, strategy=lo.Exact(1e-6))["coef"])
+        for name, fit in fits.items()
+    }
+    return estimates, theta
+
+
+def plan_of(law: str, n: int) -> lo.Plan:
+    """Ten folds, of rows, groups or steps."""
+    if law == "groups of 6":
+        return lo.groups(np.arange(n) // GROUP, 10)
+    if law == "series":
+        return lo.blocks(n, k=10)
+    return lo.kfold(n, 10)
+
+
+def one_difference(
+    law: str, n: int, problem: str, methods: tuple[str, ...], seed: int
+) -> list[dict]:
+    """What the intervals of one data set say."""
+    warnings.simplefilter("ignore")
+    X, y = DRAWS[law](np.random.default_rng(seed), n)
+    estimates, theta = cross_validated(X, y, plan_of(law, n), penalties(n)[problem])
+    risk = {name: risks(law, values).mean() for name, values in theta.items()}
+    rows = []
+    for method in methods:
+        row = {"method": method}
+        asked = None if method == "none" else method
+        try:
+            table = lo.compare(estimates, method=asked, rng=seed)
+        except ValueError:  # a series of too few blocks
+            continue
+        best, other = table.index
+        line = table.loc[other]
+        error = line["difference"] - (risk[other] - risk[best])
+        row |= {"z": error / line["se_difference"]}
+        if asked is None:
+            half = 1.96 * line["se_difference"]
+            row |= {"held": abs(error) <= half, "width": 2 * half, "marked": False}
+        else:
+            held = line["low"] <= risk[other] - risk[best] <= line["high"]
+            row |= {"held": held, "width": line["high"] - line["low"]}
+            row |= {"marked": bool(line["unreliable"]), "instability": line["instability"]}
+        rows.append(row)
+    return rows
+
+
+def summary(rows: pd.DataFrame) -> pd.Series:
+    """The rates of a cell."""
+    plain = rows[~rows.marked.astype(bool)]
+    z = rows.z[np.isfinite(rows.z)]
+    columns = {"sets": len(rows), "covered": rows.held.mean(), "marked": rows.marked.mean()}
+    columns |= {"covered, not marked": plain.held.mean(), "SD of z": z.std()}
+    columns |= {"instability": rows.get("instability", pd.Series(dtype=float)).median()}
+    return pd.Series(columns | {"width": rows.width.median()})
+
+
+def one_set(n: int, seed: int) -> dict:
+    """Whether the best of seven ridges and lassos is in the set, and how large it is."""
+    warnings.simplefilter("ignore")
+    X, y = DRAWS["normal"](np.random.default_rng(seed), n)
+    models = {f"Ridge {size}": ("Ridge", size) for size in (1.0, 5.0, 20.0, 80.0)}
+    models |= {f"Lasso {size}": ("Lasso", size) for size in (2.0, 10.0, 40.0)}
+    estimates, theta = cross_validated(X, y, plan_of("normal", n), models)
+    risk = {name: risks("normal", values).mean() for name, values in theta.items()}
+    best = lo.compare(estimates).best_set(0.95)
+    return {"held": min(risk, key=lambda name: risk[name]) in best.index, "size": len(best)}
+
+
+def one_measure(law: str, n: int, seed: int) -> list[dict]:
+    """Whether intervals of the mean loss and of R² hold those of the folds' refits."""
+    warnings.simplefilter("ignore")
+    X, y = DRAWS[law](np.random.default_rng(seed), n)
+    plan = plan_of(law, n)
+    fit = lo.fit(lo.GLM(X, y, "squared", intercept=False))
+    estimate = lo.cross_validate(fit, plan, audit=0, metric="r2")
+    theta = np.asarray(lo.fold_parameters(fit, plan)["coef"])
+    risk = risks(law, theta).mean()
+    moments = second_moments(law)
+    mean = DRAWS[law](np.random.default_rng(12), FRESH)[1].mean()
+    truth = {None: risk, "r2": 1 - 2 * risk / (moments[-1, -1] - mean**2)}
+    rows = []
+    for metric, value in truth.items():
+        usual = estimate.interval(metric=metric)
+        bca = estimate.confidence_interval(method="bca", metric=metric, num_resamples=400)
+        for interval in (usual, bca):
+            row = {"measure": metric or "mean loss", "method": interval.method}
+            rows.append(row | {"held": interval.low <= value <= interval.high})
+    return rows
+
+
+def differences(quick: bool, sets: int) -> None:
+    """Coverage of intervals of differences, of sets of models, and of measures."""
+    laws = [*DRAWS]
+    if quick:
+        laws = ["normal", "skewed noise", "groups of 6", "series"]
+    every = joblib.Parallel(n_jobs=-1)
+    rows = []
+    for n in SIZES:
+        for law in laws:
+            methods = METHODS if law == "normal" else METHODS[:2]
+            for problem in penalties(n):
+                one = partial(one_difference, law, n, problem, methods)
+                runs = every(joblib.delayed(one)(seed) for seed in range(sets))
+                frame = pd.DataFrame([row for run in runs for row in run])
+                for method, part in frame.groupby("method", sort=False):
+                    cell = {"problem": problem, "law": law, "n": n, "method": method}
+                    rows.append(cell | summary(part).to_dict())
+    tables = {"Intervals of 95 % for the difference of two models' risks.": rows}
+    set_rows = []
+    for n in SIZES:
+        runs = pd.DataFrame(every(joblib.delayed(one_set)(n, seed) for seed in range(sets)))
+        row = {"n": n, "sets": sets, "best in the set": runs.held.mean()}
+        set_rows.append(row | {"models in it": runs["size"].mean()})
+    tables["`best_set(.95)` of four ridges and three lassos."] = set_rows
+    measure_rows = []
+    for law in ("normal", "skewed noise"):
+        for n in SIZES[:1] if quick else SIZES:
+            runs = every(joblib.delayed(one_measure)(law, n, seed) for seed in range(sets))
+            frame = pd.DataFrame([row for run in runs for row in run])
+            for (measure, method), part in frame.groupby(["measure", "method"], sort=False):
+                row = {"law": law, "n": n, "measure": measure, "interval": method}
+                measure_rows.append(row | {"sets": len(part), "covered": part.held.mean()})
+    tables["Intervals of 95 % for one model's measures."] = measure_rows
+    note = f"{sets:,} data sets a cell: a coverage of .95 is within {1.96 * (0.0475 / sets) ** 0.5:.2f} by chance."
+    if quick:
+        note = f"A quick run, to see that it works; not to be relied upon. {note}"
+    write("differences", tables, note)
+
+
+PARTS = {"differences": differences}
+
+if __name__ == "__main__":
+    main(PARTS, __doc__, quick=False, sets=1000)
