@@ -155,7 +155,9 @@ def pooled_auc() -> list[dict[str, object]]:
     )
     for penalty in PENALTIES:
         fit = our_fit(data, **penalty)
-        single = lo.cross_predict(fit, lo.leave_one_out(), strategy=lo.NewtonStep(), kind="link")
+        single = np.asarray(
+            lo.cross_predict(fit, lo.leave_one_out(), strategy=lo.NewtonStep(), kind="link")
+        )
         parameters = lo.fold_parameters(fit, plan, strategy=lo.NewtonStep())["coef"]
         in_pairs = [
             np.einsum("ij,ij->i", data.X[patients], parameters) for patients in (sick, healthy)
