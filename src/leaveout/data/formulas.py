@@ -204,13 +204,13 @@ def read_survival(formula: str, data: Any) -> SurvivalColumns:
     """
     lhs, _, rhs = (part.strip() for part in formula.partition("~"))
     match = re.fullmatch(r"Surv\((.+)\)", lhs, re.DOTALL)
-    arguments = _split(match[1], ",") if match else []
-    terms = _split(rhs, "+")
+    arguments = split_outside(match[1], ",") if match else []
+    terms = split_outside(rhs, "+")
     within = [
         inner
         for term in terms
         if (strata_match := re.fullmatch(r"strata\((.+)\)", term))
-        for inner in _split(strata_match[1], ",")
+        for inner in split_outside(strata_match[1], ",")
     ]
     rhs = " + ".join(term for term in terms if not re.fullmatch(r"strata\((.+)\)", term))
     if len(arguments) not in (2, 3) or not rhs or re.search(r"\bstrata\(", rhs):
@@ -250,7 +250,7 @@ def read_survival(formula: str, data: Any) -> SurvivalColumns:
         return SurvivalColumns(time, event, entry, strata, columns, X.model_spec, data)
 
 
-def _split(text: str, mark: str) -> list[str]:
+def split_outside(text: str, mark: str) -> list[str]:
     """Split a text at each mark that stands outside of brackets."""
     depth = 0
     parts = [""]

@@ -28,6 +28,7 @@ from .._runtime.conventions import conventional, warn
 from .._runtime.jax import float64
 from .._runtime.results import kind_of, record
 from ..data.arrays import UnitColumn, check_times, codes, count as check_count, index_of, pandas_of
+from ..models.glm.absorbed import AbsorbedGLM
 from ..models.glm.dual import DualGLM
 from ..models.glm.glm import GLM, AbstractRegression
 from ..models.glm.loss import AbstractLoss
@@ -311,7 +312,7 @@ def _usual_type(fit: Fit) -> str:
 
         # a chain or a field has no independent units to be summed over
         is_one_likelihood = model.units.serial is not False and model.units.score in LIKELIHOODS
-        if isinstance(model, Cox | Mixed) or is_one_likelihood:
+        if isinstance(model, Cox | Mixed | AbsorbedGLM) or is_one_likelihood:
             return "nonrobust"
         return "HC0"
     if _has_expected_information(fit):
@@ -395,7 +396,10 @@ def _of_kind(fit: Fit, cov_type: str, options: Options) -> Covariance:
     lines = dict[str, str]()
     if kind in ("HC2", "HC3"):
         objective = fit.objective
-        if not isinstance(objective, AbstractLinearPredictor) or objective.outputs > 1:
+        if (
+            not isinstance(objective, AbstractLinearPredictor | AbsorbedGLM)
+            or objective.outputs > 1
+        ):
             raise TypeError(
                 f"covariance: HC2 and HC3 need one linear predictor; got {kind_of(objective)}. Use 'HC1'."
             )
@@ -480,21 +484,26 @@ def _cluster_factor(
 
 
 def _columns_within(fit: Fit, labels: list[Int[Array, " units"]]) -> int:
-    """Count the columns of factors each of whose levels lies within one cluster.
+    """Count the columns, and absorbed effects, of factors each of whose levels lies within one
+    cluster.
 
     Columns of a formula belong together by their names; others, as of `pd.get_dummies`, if they
     divide the rows.
     """
     # on its columns as they were given
     model: Any = getattr(fit.objective, "original", fit.objective)
+    present = np.flatnonzero(unit_weights(fit.objective).weigh)
+    labels = [label[present] for label in labels]
+    divisions = list[Array]()
+    if isinstance(model, AbsorbedGLM):
+        divisions += [*model.level[:, present]]
+        model = model.base
     if not isinstance(model, AbstractRegression) or model.classes:
         return 0
-    present = np.flatnonzero(unit_weights(fit.objective).weigh)
     if isinstance(model.design, np.ndarray):
         rows = model.design[present]
     else:
         rows = cast(Any, fit.quadratic.predictors).design.rows(present)
-    labels = [label[present] for label in labels]
     factors = dict[str, list[int]]()
     for place, name in enumerate(model.names):
         if ((rows[:, place] == 0) | (rows[:, place] == 1)).all():
@@ -503,16 +512,18 @@ def _columns_within(fit: Fit, labels: list[Int[Array, " units"]]) -> int:
                 len(np.unique(label[rows[:, place] == 1])) == 1 for label in labels
             ):
                 factors.setdefault("" if match is None else match[1], []).append(place)
-    count = 0
     for places in factors.values():
         columns = rows[:, places]
-        # 0 is the level without a column
-        level = (columns @ np.arange(1, len(places) + 1)).astype(int)
+        if (columns.sum(axis=1) <= 1).all():
+            # 0 is the level without a column
+            divisions.append((columns @ np.arange(1, len(places) + 1)).astype(int))
+    count = 0
+    for level in divisions:
         levels = len(np.unique(level))
         is_nested = any(
             len(np.unique(np.stack([level, label]), axis=1).T) == levels for label in labels
         )
-        count += levels - 1 if is_nested and (columns.sum(axis=1) <= 1).all() else 0
+        count += (levels - 1) * is_nested
     return count
 
 

@@ -31,6 +31,7 @@ from .._runtime.jax import Array, Arrays, PyTree, cached_on, compile_static, flo
 from .._runtime.results import kind_of
 from ..data.arrays import under_labels
 from ..linalg.design import LossOfSeveral
+from ..models.glm.absorbed import AbsorbedGLM
 from ..models.glm.dual import DualGLM
 from ..models.glm.glm import GLM
 from ..models.glm.orthogonal import OrthogonalGLM
@@ -92,6 +93,8 @@ def hat_diagonal(fit: Fit) -> Float[ndarray, " units"]:
     """Compute the leverages as an array."""
     objective = require_hessian(fit, "leverage").objective
     without("leverage", objective)
+    if isinstance(objective, AbsorbedGLM):
+        return objective.leverages(fit.vector, fit.quadratic.root)
     if not isinstance(objective, AbstractLinearPredictor):
         raise TypeError(
             f"leverage: needs linear predictors; got {kind_of(objective)}. Use lo.fold_parameters()."
@@ -416,7 +419,7 @@ def has_dispersion(fit: Fit) -> bool:
     """Tell whether the loss specifies its variance up to a factor."""
     objective = fit.objective
     return (
-        isinstance(objective, GLM | DualGLM)
+        isinstance(objective, GLM | DualGLM | AbsorbedGLM)
         and objective.outputs == 1
         and objective.loss_function.has_dispersion
     )

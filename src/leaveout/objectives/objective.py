@@ -463,7 +463,8 @@ class Costs(NamedTuple):
     runs : callable, optional
         Function of (θ, first units, lengths) of runs of units, for closed forms. It returns None,
         or a function of many raveled θ that gives, at each of them and for each run left out, the
-        losses of its units (None for runs of one unit) and the joint score by which F falls.
+        losses of its units (None where the joint score is the loss) and the joint score by which F
+        falls.
     arrays : callable, optional
         Returns F in array code, an `AbstractByArrays`.
     formed : float, default 0

@@ -29,6 +29,7 @@ from .._runtime.results import RESULTS, Lines, PrintedResult, kind_of, record
 from ..data.arrays import count
 from ..linalg.curvature import Curvature
 from ..linalg.rounding import condition
+from ..models.glm.absorbed import AbsorbedGLM
 from ..models.glm.dual import DualGLM, ridge_strengths
 from ..models.glm.orthogonal import is_least_squares, orthogonal_form
 from ..objectives.batch_functions import Function, function
@@ -293,7 +294,7 @@ class Fit(Module, PrintedResult):
 
     @property
     def rank(self) -> int:
-        """Number of directions of θ that data and penalties determine.
+        """Number of directions of θ, and of absorbed effects, that data and penalties determine.
 
         `num_params` less the flat ones.
         """
@@ -302,6 +303,8 @@ class Fit(Module, PrintedResult):
         number = 0
         if isinstance(model, DualGLM):
             number = model.outputs * (len(model.as_given.names) - len(model.names))
+        if isinstance(model, AbsorbedGLM):
+            number = model.columns.shape[0]
         return self.num_params + number - len(self.quadratic.null_space)
 
     @property

@@ -145,10 +145,10 @@ class Expansion:
         i, j = np.triu_indices(size)
         self.pair = np.zeros((size, size), int)
         self.pair[i, j] = self.pair[j, i] = np.arange(len(i))
-        self.losses, _ = result.scores(fit.vector)
+        self.losses, joint = result.scores(fit.vector)
         slopes = np.empty((size, count, width))
         curves = np.empty((len(i), count, width))
-        is_single = width == 1  # the joint scores are the losses
+        is_single = np.array_equal(self.losses[:, 0], joint)  # the joint scores are the losses
         joint_slopes, joint_curves = (
             part[..., 0] if is_single else np.empty(part.shape[:2]) for part in (slopes, curves)
         )

@@ -11,6 +11,7 @@ from numpy import ndarray
 
 from .._runtime.jax import Array, PyTree, compile_static, jax, jnp
 from .._runtime.results import RESULTS
+from ..models.glm.absorbed import AbsorbedGLM
 from ..models.glm.active_coefficients import kinks
 from ..models.glm.glm import GLM
 from ..models.glm.orthogonal import OrthogonalGLM
@@ -47,7 +48,7 @@ def name_parameters(fit: Fit) -> NamedParameters:
     if isinstance(objective, OrthogonalGLM):
         basis = objective.basis
         return NamedParameters(objective.parameters.names(), lambda thetas: thetas @ basis.T, basis)
-    if isinstance(objective, GLM):
+    if isinstance(objective, GLM | AbsorbedGLM):
         return NamedParameters(objective.parameters.names(), lambda thetas: thetas, None)
 
     def values_of(thetas: ndarray) -> ndarray:

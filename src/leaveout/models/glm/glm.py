@@ -32,6 +32,7 @@ from ...data.formulas import (
     join_remarks,
     named_column,
     read_columns,
+    split_outside,
     stateful_remark,
 )
 from ...linalg.design import (
@@ -57,6 +58,7 @@ from ...objectives.objective import (
     as_stored,
 )
 from . import losses, penalties
+from .absorbed import absorb_effects
 from .gram import gram
 from .predictive import ResidualVariance, classes, distribution
 from .rows import all_finite, by_name, column, design, new_rows, pick, shift, times
@@ -93,6 +95,19 @@ class AbstractRegression(AbstractLinearPredictor):
     trials: PerUnit | None  # numbers of trials, which `sample_weight` contains
     # whether the host takes the solution of least norm if a refit's rows leave coefficients open
     least_norm: bool = static()
+
+    def __new__(cls, X: Any = None, y: Any = None, *args: Any, absorb: Any = None, **options: Any):
+        """Make a model that absorbs the effects of factors, an `AbsorbedGLM`, where these are
+        given.
+        """
+        if absorb is None and not (isinstance(X, str) and len(split_outside(X, "|")) > 1):
+            return super().__new__(cls)
+        if cls is not GLM:
+            raise TypeError(
+                f"{cls.__name__}: effects are absorbed by lo.GLM, under a loss without parameters of its own, such as "
+                "lo.losses.NegativeBinomial(2.0)."
+            )
+        return absorb_effects(cls, X, y, absorb, *args, **options)
 
     def _bind(
         self,
@@ -732,6 +747,16 @@ class GLM(AbstractRegression):
         one trial.
     weights : array, shape (units,), or str, optional
         Another name of `sample_weight`.
+    absorb : str, list of str, array or DataFrame of labels, optional
+        Factors whose levels have effects that are eliminated and not returned, as columns of the
+        table or as labels of the rows, `[units]` or `[units, factors]`; a formula has them behind a
+        bar, "y ~ x | state + year". Under a loss with |ℓ‴| ≤ M ℓ″ for a constant M ("squared",
+        "poisson", "logistic", `NegativeBinomial(2.0)`) and no penalty. Fits, refits and standard
+        errors of the coefficients are those with a column for each level, at the cost of the
+        coefficients alone. Rows of separated levels get weight zero, with a warning: those whose
+        counts are all zero, or whose events are all alike. A row is not scored by a refit in which
+        its level has no effect left. The model is no `GLM` then, has no intercept, and predicts no
+        new rows.
 
     Raises
     ------
@@ -771,6 +796,15 @@ class GLM(AbstractRegression):
     >>> model = lo.GLM("well ~ dose + age", data, "logistic")
     >>> model.names, model.note
     (('dose', 'age'), 'y is 1 where it is yes and 0 where it is no')
+
+    Absorbed effects:
+
+    >>> data = data.assign(count=y, site=np.arange(60) % 12)
+    >>> fit = lo.fit(lo.GLM("count ~ dose | site", data, "poisson"))
+    >>> fit.objective.note
+    '12 effects of site absorbed'
+    >>> fit.covariance("CRV3", groups="site").standard_errors.round(3).tolist()
+    [0.123]
     """
 
     @float64
@@ -788,7 +822,9 @@ class GLM(AbstractRegression):
         remark: str = "",
         trials: ArrayLike | str | None = None,
         weights: ArrayLike | str | None = None,
+        absorb: Any = None,
     ):
+        del absorb  # `__new__` makes another model where effects are absorbed
         resolve = lambda y: (losses.resolve(loss), y, ())
         self._bind(
             X,

@@ -1,0 +1,184 @@
+"""Absorbed effects against the same regressions with a column for each effect."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import leaveout as lo
+
+LOSSES = {
+    "squared": "squared",
+    "poisson": "poisson",
+    "logistic": "logistic",
+    "negative binomial": lo.losses.NegativeBinomial(0.5),
+}
+
+
+def panel(kind, states=24, years=8, seed=0):
+    """A panel whose states and years have effects; of counts one state has none, of events one has
+    nothing else.
+    """
+    rng = np.random.default_rng(seed)
+    state, year = np.divmod(np.arange(states * years), years)
+    X = rng.standard_normal((len(state), 2)) + rng.standard_normal(states)[state, None]
+    eta = 0.8 + 0.7 * rng.standard_normal(states)[state] + 0.1 * year + X @ [0.3, -0.2]
+    y = {
+        "squared": eta + rng.standard_normal(len(eta)),
+        "logistic": (rng.random(len(eta)) < 1 / (1 + np.exp(1.2 - eta))) * 1.0,
+    }.get(kind, rng.poisson(np.exp(eta)) * 1.0)
+    if kind != "squared":
+        y[state == 3] = kind == "logistic"
+    return pd.DataFrame({"y": y, "a": X[:, 0], "b": X[:, 1], "state": state, "year": year})
+
+
+def both(kind, effects, **options):
+    """The fit that absorbs, and that of columns on the rows that are not separated."""
+    data = panel(kind)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        absorbed = lo.fit(lo.GLM(f"y ~ a + b | {effects}", data, LOSSES[kind], **options))
+    rows = absorbed.objective.row_weights > 0
+    columns = " + ".join(f"C({name})" for name in effects.split(" + "))
+    return absorbed, lo.fit(lo.GLM(f"y ~ a + b + {columns}", data[rows], LOSSES[kind])), rows
+
+
+@pytest.mark.parametrize("effects", ["state", "state + year"])
+@pytest.mark.parametrize("kind", LOSSES)
+def test_columns_of_effects(kind, effects):
+    absorbed, columns, rows = both(kind, effects)
+    np.testing.assert_allclose(absorbed.coef, columns.coef[["a", "b"]], atol=1e-9)
+    assert absorbed.rank == columns.rank and absorbed.num_params == 2
+    for covariance, groups in {
+        "nonrobust": None,
+        "HC0": None,
+        "HC3": None,
+        "cluster": "state",
+    }.items():
+        errors = absorbed.covariance(covariance, groups=groups).standard_errors
+        want = columns.covariance(covariance, groups=groups).standard_errors[["a", "b"]]
+        np.testing.assert_allclose(errors, want, rtol=1e-9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the columns' effects are undetermined
+        exact = {"groups": "state", "strategy": lo.Exact(1e-12)}
+        found, want = (fit.covariance("CRV3", **exact) for fit in (absorbed, columns))
+    np.testing.assert_allclose(found.standard_errors, want.standard_errors[["a", "b"]], rtol=1e-8)
+    assert not len(found.flagged)
+    leverages = lo.diagnostics.leverage(absorbed)[rows]
+    np.testing.assert_allclose(leverages, lo.diagnostics.leverage(columns), atol=1e-8)
+
+
+@pytest.mark.parametrize("effects", ["state", "state + year"])
+@pytest.mark.parametrize("kind", ["squared", "poisson", "logistic"])
+def test_leave_one_out(kind, effects):
+    absorbed, columns, rows = both(kind, effects)
+    estimates = [lo.cross_validate(fit, lo.leave_one_out()) for fit in (absorbed, columns)]
+    exact = lo.cross_validate(columns, lo.leave_one_out(), strategy=lo.Exact())
+    losses, errors = (estimates[0].table()[name].to_numpy()[rows] for name in ("loss", "error"))
+    want = exact.table().loss.to_numpy()
+    scored = np.isfinite(losses)
+    # a refit whose level is separated has no loss
+    assert (scored <= np.isfinite(want)).all() and scored.mean() > 0.85
+    assert (np.abs(losses - want)[scored] <= 1e-9 + 2 * errors[scored]).all()
+    assert np.isnan(estimates[0].table().loss.to_numpy()[~rows]).all()
+
+
+def test_a_refit_from_scratch():
+    data = panel("poisson").query("state != 3").reset_index(drop=True)
+    formula = "y ~ a + b | state + year"
+    fit = lo.fit(lo.GLM(formula, data, "poisson"))
+    theta = lo.fold_parameters(fit, lo.groups("state"), strategy=lo.Exact(1e-12))["coef"]
+    want = lo.fit(lo.GLM(formula, data[data.state != 5], "poisson")).coef
+    np.testing.assert_allclose(theta[4], want, atol=1e-8)
+
+
+def test_weights_offsets_and_ways_to_name_factors():
+    data = panel("poisson").query("state != 3").reset_index(drop=True)
+    rng = np.random.default_rng(1)
+    options = {
+        "sample_weight": rng.gamma(3, 1, len(data)),
+        "offset": rng.standard_normal(len(data)),
+    }
+    columns = lo.GLM("y ~ a + b + C(state) + C(year)", data, "poisson", **options)
+    want = lo.fit(columns).coef[["a", "b"]]
+    X = data[["a", "b"]]
+    shuffled = data[["state", "year"]].sample(frac=1, random_state=0)
+    for absorb in (
+        shuffled,
+        [data.state.to_numpy(), data.year],
+        data[["state", "year"]].to_numpy(),
+    ):
+        fit = lo.fit(lo.GLM(X, data.y, "poisson", absorb=absorb, **options))
+        np.testing.assert_allclose(fit.coef, want, atol=1e-9)
+    for absorb in ("state + year", ["year", "state"]):
+        fit = lo.fit(lo.GLM("y ~ a + b", data, "poisson", absorb=absorb, **options))
+        np.testing.assert_allclose(fit.coef, want, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["poisson", "logistic"])
+def test_separated_levels_are_said(kind):
+    data = panel(kind)
+    means = data.groupby("state").y.mean()
+    count = int(means.isin([0.0, 1.0] if kind == "logistic" else [0.0]).sum())
+    said = f"{count} levels are separated.* {8 * count} rows are left out"
+    with pytest.warns(UserWarning, match=said) as caught:
+        model = lo.GLM("y ~ a + b | state", data, kind)
+    assert ("incidental parameters" in str(caught[0].message)) == (kind == "logistic")
+    assert f"24 effects of state absorbed; {count} levels are separated" in str(lo.fit(model))
+    assert (model.row_weights == 0).sum() == 8 * count
+
+
+def test_a_level_that_leaves_is_not_scored():
+    """And nothing else is undetermined: the row of another level has its loss."""
+    data = panel("squared")
+    data["state"] = np.r_[np.zeros(4), 1.0, 1.0, data.state[6:] + 2]
+    formula = "y ~ a + b | state + year"
+    fit = lo.fit(lo.GLM(formula, data, "squared"))
+    plan = lo.groups(np.where(data.index < 5, 0, 1 + data.index % 5))
+    table = lo.cross_validate(fit, plan).table()
+    scored = table.unit.to_numpy()[np.isfinite(table.loss)]
+    assert scored.tolist() == [*range(4, 192)]
+    theta = lo.fold_parameters(fit, plan)["coef"][0]
+    np.testing.assert_allclose(theta, lo.fit(lo.GLM(formula, data[5:], "squared")).coef, atol=1e-9)
+
+
+def test_factors_within_clusters():
+    """pyfixest and fixest do not count effects of factors within clusters."""
+    absorbed, columns, _ = both("squared", "state + year")
+    for program in ("fixest", "pyfixest"):
+        covariances = [
+            fit.covariance("cluster", groups="state", small_sample=program)
+            for fit in (absorbed, columns)
+        ]
+        texts = [dict(covariance.heading)["small sample"] for covariance in covariances]
+        assert texts[0] == texts[1]
+        np.testing.assert_allclose(*(found.standard_errors[["a", "b"]] for found in covariances))
+
+
+def test_bad_calls():
+    data = panel("squared")
+    with pytest.raises(ValueError, match="no column is named 'stat'; there are state"):
+        lo.GLM("y ~ a | stat", data, "squared")
+    with pytest.raises(ValueError, match="a formula has two parts"):
+        lo.GLM("y ~ a | state | year", data, "squared")
+    with pytest.raises(ValueError, match="one label a row, 192; got 4"):
+        lo.GLM("y ~ a", data, "squared", absorb=np.arange(4))
+    with pytest.raises(ValueError, match="without a penalty"):
+        lo.GLM("y ~ a | state", data, "squared", lo.penalties.Ridge(1.0))
+    with pytest.raises(TypeError, match="Regression: effects are absorbed"):
+        lo.Regression("y ~ a | state", data, "gaussian")
+    with pytest.raises(ValueError, match="no row is left"):
+        lo.GLM("y ~ a | state", data.assign(y=0.0), "poisson")
+
+
+def test_many_levels():
+    """A hundred thousand rows and ten thousand levels take a second."""
+    rng = np.random.default_rng(0)
+    level, X = rng.integers(0, 10_000, 100_000), rng.standard_normal((100_000, 2))
+    y = X @ [1.0, -1.0] + rng.standard_normal(10_000)[level] + rng.standard_normal(100_000)
+    fit = lo.fit(lo.GLM(X, y, "squared", absorb=level))
+    count = np.bincount(level)
+    within = lambda column: column - (np.bincount(level, column) / count)[level]
+    rows = np.stack([within(column) for column in X.T], axis=1)
+    np.testing.assert_allclose(fit.coef, np.linalg.lstsq(rows, within(y))[0], atol=1e-10)
