@@ -124,7 +124,7 @@ def lacking_attribute(kind: type, name: str) -> AttributeError:
 
 def _table(table: "pd.DataFrame | pd.Series") -> Any:
     """Convert a table to the kind that `config` names. Labels of rows become its first columns."""
-    columns: dict[str, Any] = {}
+    columns = {}
     if table.index.names != [None] or not is_pandas(table.index, "RangeIndex"):
         levels = table.index.to_frame().items()
         columns = {

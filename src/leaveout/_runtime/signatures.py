@@ -56,7 +56,7 @@ def _shorten(signature: inspect.Signature) -> inspect.Signature:
 
     parameters = []
     for parameter in signature.parameters.values():
-        default: Any = parameter.default
+        default = parameter.default
         if isinstance(default, FunctionType):
             default = _Text(default.__name__)
         parameters.append(parameter.replace(annotation=text(parameter.annotation), default=default))

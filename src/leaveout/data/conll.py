@@ -129,9 +129,9 @@ def parse(lines: Iterable[str], name: str, word: int, label: int) -> Tagged:
     [1]
     """
     words: list[str] = []
-    labels: list[str] = []
-    lengths: list[int] = []
-    documents: list[int] = []
+    labels = []
+    lengths = []
+    documents = []
     before = 0
     document = 0
     for number, line in enumerate(lines, 1):

@@ -140,7 +140,7 @@ def loops(num_states: int) -> Loops | None:
     else:
         lanes = 4 if num_states == 4 else 1
     plain = [_function(template, num_states, lanes) for template in (FORWARD, BACKWARD)]
-    compiled: Any = [
+    compiled = [
         numba.njit(nogil=True, error_model="numpy", fastmath={"contract"}, cache=True)(function)
         for function in plain
     ]
@@ -162,7 +162,7 @@ def _function(template: str, states: int, lanes: int) -> Routine:
     lines = list(
         _written_out(template, states, lanes) if states <= WRITTEN_OUT else _looped(template)
     )
-    namespace: dict[str, Any] = {
+    namespace = {
         **globals(),
         "STATES": states,
         "LANES": lanes,

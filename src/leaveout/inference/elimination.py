@@ -270,7 +270,7 @@ def _merge_cliques(scopes: Scopes, num_states: int) -> list[Clique]:
 def _place(cliques: list[Clique], edges: Int[np.ndarray, "edges 2"]) -> None:
     """Put every potential into the smallest clique that has its sites."""
     edge_of = {(min(s, t), max(s, t)): number for number, (s, t) in enumerate(edges.tolist())}
-    placed: set[int] = set()
+    placed = set()
     edges_of: dict[int, list[tuple[int, int]]] = {}
     for s, t in edge_of:
         edges_of.setdefault(s, []).append((s, t))

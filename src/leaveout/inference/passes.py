@@ -374,7 +374,7 @@ def _is_wide(clique: Clique, layout: Passes) -> bool:
 
 def _gather_potentials(cliques: list[Clique], edges: Edges, layout: Passes) -> list[Clique]:
     """Gather the potentials of wide cliques in narrow ones that sum nothing out."""
-    extra: list[Clique] = []
+    extra = []
     emptied = []
     # entries of the tables in which potentials of a wide clique are gathered
     gathered_table_entries = 2**8

@@ -127,7 +127,7 @@ def _differences(
 
     The function is evaluated at all places together, once at each.
     """
-    numbers: dict[bytes, int] = {}
+    numbers = {}
     places: list[Vector] = []
 
     def number(theta: Vector) -> int:

@@ -198,7 +198,7 @@ def descended_from(
     starts: list[Array], F: Function, minimise: Callable[[Function, Array], Minimisation]
 ) -> list[Minimisation]:
     """Run the descent from each start, and sort the results, lowest minimum first."""
-    runs: list[Minimisation] = []
+    runs = []
     with Slow("starts", len(starts)) as bar, warnings.catch_warnings():
         # Newton steps follow
         warnings.filterwarnings("ignore", "The line search algorithm did not converge")

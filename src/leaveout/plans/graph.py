@@ -27,7 +27,7 @@ def read_edges(
     Raises TypeError for anything else, and ValueError for loops, duplicates, one-sided edges, sites
     out of range or other labels.
     """
-    labels: "pd.Index | None" = None
+    labels = None
     if hasattr(edges, "is_directed") and hasattr(edges, "nodes"):
         pairs, count, labels = _of_networkx(caller, edges)
     elif scipy.sparse.issparse(edges) or scipy.sparse.issparse(getattr(edges, "sparse", None)):

@@ -1349,7 +1349,7 @@ def _number_steps(
         )
     step = by_series.rank(method="dense").to_numpy(np.int64) - 1
     lengths = pd.Series(step).groupby(series).max() + 1
-    facts: NamedValues = {"serial": True, "names": labels.index}
+    facts = {"serial": True, "names": labels.index}
     if times is not None:
         facts["series"] = np.arange(n)  # whose order is that of the times, and of no rows
     elif groups is not None:
@@ -2013,8 +2013,8 @@ def from_splits(
         raise TypeError(
             f"from_splits: splits must be pairs (train, test), as of splitter.split(X, y); got {splits!r}."
         )
-    refits: list[Entries] = []
-    names: "pd.Index | None" = None
+    refits = []
+    names = None
     for k, split in enumerate(splits):
         if (
             not isinstance(split, list | tuple | np.ndarray)
@@ -2041,7 +2041,7 @@ def from_splits(
         refits.append(_departures(counts, np.isin(np.arange(n), test)))
     if not refits:
         raise ValueError("from_splits: the splitter yielded no split.")
-    facts: NamedValues = {"names": names}
+    facts = {"names": names}
     if groups is not None:
         column = UnitColumn.read("from_splits", "groups", groups, n)
         labels, levels = codes("from_splits", "groups", column.values)
@@ -2061,9 +2061,7 @@ def _settled(name: str, column: UnitColumn, names: "pd.Index | None") -> NamedVa
     Without a common order of labels it also waits for that of the fit.
     """
     values = column.in_order("from_splits", names, "the splits")
-    waiting: NamedValues = (
-        {"columns": {name: column}} if (column.names is None) != (names is None) else {}
-    )
+    waiting = {"columns": {name: column}} if (column.names is None) != (names is None) else {}
     if name != "times":
         return {name: values} | waiting
     if not waiting:

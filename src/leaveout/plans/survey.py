@@ -436,7 +436,7 @@ def _half_samples(
 ) -> ReplicateWeights:
     labels, _, psu, psu_stratum, _ = _design(caller, strata, clusters, 2)
     # the first column is of ones, to which the others are orthogonal
-    signs: Factors = 1.0 * _hadamard_above(psu_stratum.max() + 1)[:, 1 : psu_stratum.max() + 2]
+    signs = 1.0 * _hadamard_above(psu_stratum.max() + 1)[:, 1 : psu_stratum.max() + 2]
     second = np.r_[0, np.diff(psu_stratum)] == 0
     second[0] = False
     of_psu = np.where(second, -1, 1) * signs[:, psu_stratum]  # [replicates, psus]

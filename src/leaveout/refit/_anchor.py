@@ -32,7 +32,6 @@ from ..linalg.design import (
     AnyShape,
     DenseDesign,
     Directions,
-    Extent,
     LossOfSeveral,
     MultiOutputDesign,
     Predictors,
@@ -715,7 +714,7 @@ def linear_cache(fit: Fit) -> LinearFitCache:
     shares = model.shares(eta, curvature)
     roots = shares if several else None
     reference = np.ones(len(eta)) if several else curvature
-    extents: Extent = model.design.extent(root, shares)
+    extents = model.design.extent(root, shares)
     null = np.asarray(fit.quadratic.null_space)
     flat = null.T @ null if len(null) else 0.0
     norms = None if model.norms is None else model.norms.times(float(kappa))

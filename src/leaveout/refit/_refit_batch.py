@@ -50,7 +50,7 @@ from ..optimize.fit import Fit
 from ..optimize.least_norm import DEAR, least_norm
 from ..optimize.newton import NewtonResult, newton
 from ..plans.plan import RefitRows
-from ._anchor import LinearFitCache, linear_cache
+from ._anchor import linear_cache
 
 Array = np.ndarray
 
@@ -223,7 +223,7 @@ def distance_of_fit(fit: Fit) -> tuple[float, bool]:
     """Bound the distance of θ̂ from the exact minimiser, and tell whether the bound is proved."""
     if fit.quadratic.predictors is None:
         return float(fit.decrement), False
-    anchor: LinearFitCache = linear_cache(fit)
+    anchor = linear_cache(fit)
     slope = np.array([np.linalg.norm(anchor.leftover) * anchor.rounding.growth + anchor.noise])
     distance = float(anchor.table.ball(slope, np.ones(1), np.ones(1)).distance[0])
     return distance, bool(np.isfinite(distance)) and anchor.rounding.off < 0.5
@@ -281,7 +281,7 @@ def _with_refits(batch: RefitBatch, refits: list[tuple[Any, Undetermined]]) -> R
         return batch
     lanes = [lane for lane, _ in refits]
     theta, error, losses, _ = zip(*(refit for _, refit in refits), strict=True)
-    changes: dict[str, Any] = {"theta": theta, "error": error}
+    changes = {"theta": theta, "error": error}
     # losses of other models are not functions of θ alone
     if batch.scores is not None:
         changes["scores"] = losses

@@ -109,7 +109,7 @@ def _names(result: Any) -> list[str]:
     texts += [getattr(result, name, None) for name in ("method", "refit", "call")] + [
         *getattr(result, "measured", ())
     ]
-    several: Any = getattr(result, "estimates", ())
+    several = getattr(result, "estimates", ())
     parts = [
         getattr(result, name, None)
         for name in ("estimate", "fit", "objective", "penalty", "whole", "plan")

@@ -103,7 +103,7 @@ class Figure:
             "text.parse_math": False,
         }
         file = io.BytesIO()
-        hints: list[str] = []
+        hints = []
         with rc_context(settings):
             canvas = figure.Figure((PAGE_WIDTH, self.height), layout="constrained")
             ax = canvas.subplots()

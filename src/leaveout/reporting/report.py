@@ -294,7 +294,7 @@ def _calls_of_glm(estimate: Estimate, file: str) -> list[str]:
     Nothing for other models, or where a setting is code.
     """
     plan, place = estimate.plan, "cv.fit.objective.as_given"
-    model: Any = getattr(estimate.fit and estimate.fit.objective, "as_given", None)
+    model = getattr(estimate.fit and estimate.fit.objective, "as_given", None)
     if (
         type(model) is not GLM
         or not isinstance(model.design, np.ndarray)

@@ -698,7 +698,7 @@ def _estimate_points(
             before = penalty_fit.parameters
             same = uncached(penalty_fit)
             estimate = replace(builder.finish(builder.draft), fit=same)
-            make_both: tuple[Any, Any] = (
+            make_both = (
                 lambda same=same: same,
                 lambda fit, estimate=estimate: estimate,
             )

@@ -305,7 +305,7 @@ def _grid(term: BoundTerm, points: int) -> list[Array]:
     takes.
     """
     kinds = term.term.bs * (len(term.columns) if len(term.term.bs) == 1 else 1)
-    axes: list[Array] = []
+    axes = []
     for x, kind in zip(term.columns, kinds, strict=True):
         parts = x.T if x.ndim == 2 else [x]
         count = SIDE

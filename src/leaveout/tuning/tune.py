@@ -403,7 +403,7 @@ class Tuning(PrintedResult):
             [t.message for t in self.all_trials if t.message.startswith(word)]
             for word in ("pruned", "no ")
         )
-        span: Any = lambda ends: (
+        span = lambda ends: (
             f" from {ends[0]:.4g} to {ends[1]:.4g}"
             if isinstance(ends, tuple)
             else f" of {len(ends)} choices"
@@ -619,7 +619,7 @@ class TrialStudy:
         trial, fit = self.best[0]
         if estimate is not None:
             return trial, fit, estimate
-        metrics: Any = () if self.metric is None else (self.metric,)
+        metrics = () if self.metric is None else (self.metric,)
         return (
             trial,
             fit,

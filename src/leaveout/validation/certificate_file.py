@@ -129,7 +129,7 @@ def certify(
     if np.array_equal(penalty, np.diag(diagonal)):
         penalty = diagonal
     folds = _folds(model, plan, values, error, proved)
-    statement: NamedValues = {
+    statement = {
         "format": 2,
         "version": importlib.metadata.version("leaveout"),
         "claim": CLAIM,

@@ -549,7 +549,7 @@ def _check_dropped_columns(fit: Fit, plan: Plan) -> str:
     """Find columns that a host's cut of singular values removed, though they are no sum of the
     others.
     """
-    objective: Any = fit.objective
+    objective = fit.objective
     cut = getattr(objective, "cut", 0.0)
     features = objective.units.features()
     if not cut or not len(fit.quadratic.null_space):

@@ -233,7 +233,7 @@ def cross_validate(
     note = estimate.labels.note
     if isinstance(reader := reader_of(fit), FormulaReader):
         note = note.replace(*reader.remarks(_learning(fit), fold_bases is not None))
-    options: dict[str, tuple[Any, Any]] = {
+    options = {
         "metric": (metrics, ()),
         "average": (average, None),
         "audit": (audit, 5),
@@ -247,7 +247,7 @@ def cross_validate(
     kind = type(getattr(fit.objective, "loss_function", None))
     of_user = issubclass(kind, Module) and kind.__module__.split(".")[0] != __name__.split(".")[0]
     if callable(evaluate) or not estimate.score or of_user:
-        chosen: Any = evaluate
+        chosen = evaluate
         if not callable(evaluate):
             # those in which a user's model defines its losses
             parts_of_model = "unit_loss", "score_function", "loss_function"
@@ -359,7 +359,7 @@ def cross_predict(
             f"{plan._unit_names[missing[0]]!s}: the refits without them do not determine them. A penalty does, or, where "
             "groups leave whole, effects of groups that are drawn: lo.Mixed('… + (1 | group)')."
         )
-    objective: Any = fit.objective
+    objective = fit.objective
     names = plan.names if objective.units.names is None else objective.units.names
     columns = None
     if kind in ("response", "link"):
@@ -594,7 +594,7 @@ class EstimateColumns:
         fit = loss.fit
         rows = batch.rows
         losses = np.array(loss.losses_of(rows, outcome))
-        bad: BoolArray = ~np.isfinite(losses)
+        bad = ~np.isfinite(losses)
         has_loss_code: Sequence[RESULTS] = NO_REFIT_CODES
         if losses.ndim > 1:
             bad = np.any(bad & rows.held, 1)

@@ -359,7 +359,7 @@ def _mean_over_parts(measure: Measure, held: HeldOutPredictions, parts: Predicti
     """
     n = len(held.weight)
     weight = parts.weight
-    defined: list[tuple[IntArray, NDArray, float]] = []  # entries, their contributions, the error
+    defined = []  # entries, their contributions, the error
     for entries in parts.entries:
         contributions = _of_part(measure, held.take(entries), weight[entries])
         if contributions is not None:

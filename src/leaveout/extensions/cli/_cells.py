@@ -202,8 +202,8 @@ def _decimal_signs(
                     }
                 )
     ambiguous = {sign: name for name in used_columns for sign in signs[name].either}
-    decimals: dict[str, str] = {}
-    guesses: list[str] = []
+    decimals = {}
+    guesses = []
     for name, column_signs in signs.items():
         decimal = next(iter(column_signs.decimal), None)
         for sign, cell in column_signs.either.items():

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
@@ -232,7 +232,7 @@ def objective(rows: FileTable, model: Model) -> tuple[lo.GLM | lo.Regression, st
     if not np.isfinite(model.l2) or model.l2 < 0:
         fail(f"--l2 {model.l2}: it must be finite and not negative.")
     is_regression = (name in lo.losses.SHARED and name not in lo.losses.NAMED) or name == "ordinal"
-    X: Any = None
+    X = None
     if model.formula:
         target, right_side, frame = _by_formula(rows, model)
         y, remark = _target(frame[target], name, model.positive) if target in frame else (None, "")

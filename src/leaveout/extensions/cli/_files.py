@@ -218,7 +218,7 @@ def read(
     data, name = content(file)
     notes: list[str] = []
     header: list[str] = []
-    missing_cells: list[tuple[str, str]] = []
+    missing_cells = []
     missing = split_names(convention.na)
     excel = file.suffix.lower() in EXCEL
     if not (excel or data.startswith(b"PAR1") or file.suffix.lower() in PARQUET):
@@ -326,7 +326,7 @@ def _csv(
         fail(
             f"{name}: its {len(header)} columns are too many; name those to use, such as by --features."
         )
-    options: dict[str, Any] = {
+    options = {
         "sep": mark,
         "low_memory": False,
         "skipinitialspace": True,

@@ -59,7 +59,7 @@ def emission_of(
 ) -> lo.emissions.AbstractEmission:
     """Return an emission by its name, including those of the command."""
     largest = np.nanmax(x, initial=1)
-    make: dict[str, Callable[[], lo.emissions.AbstractEmission]] = {
+    make = {
         "gaussian": lo.emissions.Gaussian,
         "poisson": lo.emissions.Poisson,
         "negative-binomial": lo.emissions.NegativeBinomial,

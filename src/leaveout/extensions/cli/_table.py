@@ -104,7 +104,7 @@ def show(rows: pd.DataFrame, headings: dict[str, Heading], notes: Iterable[str])
     for label, row in zip(rows.index, rows.itertuples(), strict=True):
         cells = []
         for name, (_, number_format) in shown.items():
-            value: Any = getattr(row, name)
+            value = getattr(row, name)
             if callable(number_format):
                 cells.append(number_format(row))
             elif isinstance(value, str):
@@ -205,7 +205,7 @@ def page(
         print_document({"notes": notes, "models": models})
     if file is None:
         return
-    check_texts: list[str] = []
+    check_texts = []
     if isinstance(result, dict):
         check_texts = [
             text for name, estimate in result.items() for text in findings(name, estimate)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any
 
-import leaveout as lo
-
 from ._console import console, fail, one_line
 from ._data import OTHERS, Model
 from ._files import Reading, complete, read, save
@@ -76,7 +74,7 @@ def compare(
     for text, variant in models.items():
         with one_line(f"{text}: "):
             prepared_models[text] = prepare(variant, rows, fold_options.seed)
-    estimates: dict[str, lo.Estimate] = {}
+    estimates = {}
     notes = [rows.note]
     for number, text in enumerate(models, 1):
         with one_line(f"{text}: "):

@@ -132,7 +132,7 @@ def hmm(
             if leaves_sequences and lengths is not None
             else _plan(plan, len(x), search.seed)
         )
-    models: dict[str, lo.HMM] = {}
+    models = {}
     for K in state_counts:
         with one_line(f"{_state_label(K)}: "):
             observations = x if x.shape[1] > 1 else x.iloc[:, 0]
@@ -210,7 +210,7 @@ def _steps(
             f"--time {time}: it is empty in row {cells.index[cells.isna()][0]}; name every step, or leave --time out."
         )
     dates_of = _dates(cells)
-    steps: pd.Index = pd.Index(cells) if dates_of is None else dates_of
+    steps = pd.Index(cells) if dates_of is None else dates_of
     repeated = pd.MultiIndex.from_arrays([sequence_index, steps]).duplicated()
     if repeated.any():
         place = np.flatnonzero(repeated)[0]

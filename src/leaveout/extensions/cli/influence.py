@@ -62,7 +62,7 @@ def influence(
             fail(
                 f"--row {row}: {rows.name} has no such row among those that are used, from 1 to {rows.frame.index[-1]}."
             )
-        regression: Any = prepared_model.objective
+        regression = prepared_model.objective
         design_row = regression.design[place[0], : regression.num_features]
     estimate, fit, remark = validate(prepared_model, fold_options)
     influences = lo.influence(

@@ -101,7 +101,7 @@ def mrf(
 
     leaveout mrf counties.csv --edges borders.csv --site county --column deaths --states 1,2 --coupling 0.5,1 --plan kfold:5
     """
-    couplings: list[tuple[str, float | lo.developer.models.Free]] = []
+    couplings = []
     for part in coupling.replace(" ", "").split(","):
         try:
             couplings.append(

@@ -77,7 +77,7 @@ def tune(
 
     space = dict.fromkeys(columns or ["l2"], ends)
     with warnings_as_notes() as notes:
-        result: Any = lo.tune(
+        result = lo.tune(
             build,
             space,
             folds,

@@ -275,7 +275,7 @@ def internal_external(
 
     def collect(refits, theta, weights, held):
         predictions = measure.predict(theta, weights)
-        measures: list[dict[str, float]] = [{} for _ in refits]
+        measures = [{} for _ in refits]
         for k in range(len(refits)):
             prediction = (
                 predictions[k]

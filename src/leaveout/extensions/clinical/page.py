@@ -20,7 +20,6 @@ from ...developer import (
     Card,
     Figure,
     FormulaReader,
-    Lines,
     Page,
     PageTable,
     count,
@@ -87,7 +86,7 @@ def page_of(
             "report: kind='clinical' needs the fit of the estimate, which this one has lost."
         )
     cases = plan.of_cases
-    measure: Any = performance("report", fit, None, cases)
+    measure = performance("report", fit, None, cases)
     if isinstance(measure, Continuous):
         raise TypeError(
             "report: kind='clinical' is for a response of two classes or lo.Cox; the response here is a number."
@@ -145,7 +144,7 @@ def page_of(
         PageTable("equation", "Model equation", note, equation),
         PageTable("items", "TRIPOD+AI", ITEMS_NOTE, items),
     ]
-    printed: dict[str, Lines] = {
+    printed = {
         "All that is known of the cross-validation": estimate._numbers(),
         "The fit": fit._lines(),
     }
@@ -322,7 +321,7 @@ def _equation(fit: Fit, measure: Any, time: Any) -> tuple[pd.DataFrame, str, boo
     """Tabulate the coefficients with standard errors, write how a risk is computed from them, and
     whether that is all.
     """
-    model: Any = fit.objective
+    model = fit.objective
     parameters = name_parameters(fit)
     names = parameters.names
     value = parameters.values_of(fit.vector[None])[0]

@@ -433,7 +433,7 @@ def _origin(model: AbstractComponents) -> tuple[Array, Array, Array, Array]:
 
     The spread of a constant is one.
     """
-    moments: list[Array] = []
+    moments = []
     for values in (model.design, model.y):
         mean = values.mean(0)
         spread = values.std(0)

@@ -173,7 +173,7 @@ def _loss(family: Any, link: Any) -> losses.AbstractLoss:
         through = {"IdentityLink": "identity", "LogLink": "log"}.get(linked)
     if through is not None and name == "NegativeBinomialDistribution":
         return losses.NegativeBinomial(float(family.theta), through)
-    power: Any = POWERS.get(
+    power = POWERS.get(
         name, getattr(family, "power", None) if name == "TweedieDistribution" else None
     )
     if through is None or power is None:

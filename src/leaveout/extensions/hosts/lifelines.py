@@ -194,7 +194,7 @@ def _accelerated(
 ) -> Fit:
     """Fit at an AFT model."""
     designs = fitter.regressors.transform_df(columns)
-    data: NamedValues = {"time": time.astype(float), "event": event}
+    data = {"time": time.astype(float), "event": event}
     data["entry"] = pd.Series(0.0, time.index) if entry is None else entry.astype(float)
     theta = {}
     ridge = {}

@@ -88,7 +88,7 @@ def from_nemos(model: Any, X: ArrayLike, y: ArrayLike) -> Fit:
     # whose loss is the square, not half of it
     scale = 0.5 if kind[0] == "GaussianObservations" else 1.0
     size = np.zeros(()) if penalty == "UnRegularized" else scale * np.asarray(alpha, float)
-    penalties: dict[str, lo.penalties.AbstractPenalty] = {
+    penalties = {
         "Ridge": lo.penalties.Ridge(size),
         "Lasso": lo.penalties.Lasso(size),
         "ElasticNet": lo.penalties.ElasticNet(size, ratio),

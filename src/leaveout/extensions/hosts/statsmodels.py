@@ -547,9 +547,7 @@ def _conditional(model: Any, params: Array) -> tuple[AbstractObjective, Array]:
     cases = np.array([part.sum() for part in y], int)
     rows = {"x": model._exog_grp, "y": y, "member": [np.ones(len(part)) for part in y]}
     rows["offset"] = getattr(model, "_offset_grp", [np.zeros(len(part)) for part in y])
-    data: NamedValues = {
-        name: pad_groups(list(map(np.asarray, part)), size) for name, part in rows.items()
-    }
+    data = {name: pad_groups(list(map(np.asarray, part)), size) for name, part in rows.items()}
     labels = (
         pd.Series(np.asarray(model.endog), pd.Index(np.asarray(model.groups)))
         .groupby(level=0, sort=False)

@@ -144,7 +144,7 @@ def impute(study: LeakageStudy) -> Answer:
     removed_share = _removed_mate_share(study)
     if removed_share < MIN_EXPOSURE_REMOVED:
         return refused(few_removed(removed_share))
-    points: list[ControlPoint] = []
+    points = []
     for clusters in study.clusters:
         new_fold = nearest_folds(study.fold, clusters)
         if new_fold is not None:

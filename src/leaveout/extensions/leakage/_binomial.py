@@ -5,8 +5,6 @@ from V̂, the injected records. With `e_c` the loss when exactly c of the n are 
 all levels of injection are `b = A e`, and each row of A is the distribution of c at one level.
 """
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
@@ -214,7 +212,7 @@ def residual_profile(
     (['p0', 'objective', 'estimate'], 2)
     """
     two_sided = False
-    level_sizes: list[tuple[Any, Any]] = [(levels, n)]
+    level_sizes = [(levels, n)]
     if isinstance(levels, tuple) and isinstance(n, tuple):
         two_sided = True
         level_sizes = list(zip(levels, n, strict=True))

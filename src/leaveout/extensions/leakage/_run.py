@@ -200,7 +200,7 @@ def run(work: FitWork, draws: tuple[int, int], enough: Enough | None = None) -> 
     progress = _Progress(work, draws, enough)
     levels = len(work.plan[0].levels)
     # the pieces of an earlier run with any number of draws
-    checkpointed: dict[Piece, StepResult] = {}
+    checkpointed = {}
     while num_saved_steps():
         result = read_step()
         checkpointed[Piece(*(int(x) for x in result.pop("piece")))] = result

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
 from ...developer import Lines, NamedArrays, NamedValues, PrintedResult, display_name, record
 from .passes import LeftOutRows, PerRow, atomic_file, sum_losses
@@ -217,7 +217,7 @@ def _rewritten(file: Path, better: LeftOutRows) -> None:
     import pyarrow.parquet as pq
 
     table = pq.read_table(file)
-    row: Int[Array, " rows"] = table.column("row").to_numpy()
+    row = table.column("row").to_numpy()
     places = np.flatnonzero((better.row >= row[0]) & (better.row <= row[-1]))
     if not places.size:
         return

@@ -40,7 +40,7 @@ def refit_rows(
         for part in (selected.step_length, selected.error)
     ]
     orders.append([place for place in finite.tolist() if selected.row[place] in request])
-    chosen: dict[int, str] = {}  # places of rows to repeat, with the reasons, taken in turn
+    chosen = {}  # places of rows to repeat, with the reasons, taken in turn
     for k in range(audit):
         place = next((place for place in orders[k % 3] if place not in chosen), None)
         if place is not None:

@@ -24,7 +24,6 @@ from ... import losses
 from ..hosts.sklearn import (
     READERS,
     SEVERAL_TARGETS,
-    HostObjective,
     describe,
     inner,
     learns,
@@ -127,7 +126,7 @@ def _no_one_fit(estimator: Any, request: Request) -> str:
 def _no_gain(estimator: Any, request: Request) -> str:
     last = inner(estimator)
     classes = 0
-    objective: HostObjective = describe(last)
+    objective = describe(last)
     if objective.labels:
         classes = _num_classes(request.y)
     by_class = objective.labels and takes_classes_apart(estimator)

@@ -331,7 +331,7 @@ def entities(labels: ArrayLike, lengths: ArrayLike) -> list[tuple[int, int, str]
             f"entities: lengths add up to {ends[-1] if len(ends) else 0}, but there are {len(tags)} labels."
         )
     starts = {0, *ends.tolist()}
-    spans: list[tuple[int, int, str]] = []
+    spans = []
     begin = 0
     kind = ""
     for t, tag in enumerate([*tags, "O"]):

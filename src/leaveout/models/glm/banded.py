@@ -89,7 +89,7 @@ class BandedRidge:
             raise ValueError(
                 "BandedRidge: a mapping of matrices names the bands: give no `bands` beside it."
             )
-        matrices: Mapping[Any, Any] = X if isinstance(X, Mapping) else {"all": X}
+        matrices = X if isinstance(X, Mapping) else {"all": X}
         if not matrices:
             raise ValueError("BandedRidge: X holds no band.")
         labels, *parts, y, weight = match_labels(

@@ -67,7 +67,7 @@ class DualGLM(AbstractRegression):
         row_basis = np.zeros_like(rows)
         row_basis[place[:rank]] = inverse.T
         row_basis -= np.outer(share, row_basis.sum(0))
-        new: dict[str, Any] = {
+        new = {
             "original": original,
             "ridge": ridge,
             "mean": mean,

@@ -105,8 +105,8 @@ def orthogonal_form(model: Any) -> OrthogonalGLM | None:
     off_centre = np.abs(mean) > (1 if model.intercept else CENTRED_FROM) * np.sqrt(
         weight @ (x - mean) ** 2 / weight.sum()
     )
-    places: Array = np.array([-1])
-    constant: Array = np.ones(1)
+    places = np.array([-1])
+    constant = np.ones(1)
     if not model.intercept:  # columns near zero, such as those of a factor, may span the constant
         off_centre &= np.ptp(x, 0) > 0
         places = np.flatnonzero(~off_centre)

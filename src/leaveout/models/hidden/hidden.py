@@ -118,7 +118,7 @@ class SeriesLabels(Names):
                 pd.infer_freq(self.index) if len(self.index) > 2 else None
             )
             if frequency is not None:
-                span: Any = pd.period_range
+                span = pd.period_range
                 if isinstance(self.index, pd.DatetimeIndex):
                     span = pd.date_range
                 return span(self.index[-1], periods=horizon + 1, freq=frequency)[1:]

@@ -599,7 +599,7 @@ def _against_exact(field: AbstractHiddenField, theta: PyTree) -> pd.DataFrame:
                 }
             )
             bar.advance()
-    total_row: dict[str, Any] = {
+    total_row = {
         name: sum(row[name] for row in rows) for name in ("sites", "edges", "log_likelihood")
     }
     total_row |= zip(("exact", "approximate"), np.concatenate(losses, 1).mean(1), strict=True)

@@ -385,7 +385,7 @@ class Latent:
         # steps with halvings; where more are needed F is far from its minimum, and counts as
         # infinite
         max_steps = 30
-        solver: Solver | None = None
+        solver = None
         u = np.zeros((len(theta), self.incidence.gather.shape[0]))
         if start is not None:
             places, solvers = zip(*start[:, 0], strict=True)

@@ -1169,7 +1169,7 @@ def _ordinal_levels(family: Any, y: Any) -> tuple[Any, tuple]:
     """Return y, as numbers of levels for an ordinal family, and the levels."""
     if not (isinstance(family, str) and losses.name_among(family, ("ordinal",)) == "ordinal"):
         return y, ()
-    categories: Any = getattr(y, "cat", y)
+    categories = getattr(y, "cat", y)
     if getattr(categories, "ordered", False):
         used, codes = np.unique(np.asarray(categories.codes), return_inverse=True)
         levels = tuple(np.asarray(categories.categories)[used])

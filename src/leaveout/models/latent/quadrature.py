@@ -232,7 +232,7 @@ class Clusters:
         if rule is None or len(self.a) > 1:
             return values
         coarse_values = self.value(Rule.product(1, CHECK_NODES), mode)
-        disagreement: NDArray = np.abs(coarse_values - values) > RULE_AGREEMENT
+        disagreement = np.abs(coarse_values - values) > RULE_AGREEMENT
         hard = np.asarray(disagreement.reshape(-1, disagreement.shape[-1]).any(0))
         if hard.any():
             values[..., hard] = self._select(hard)._trapezoid_value(mode.b[0][..., hard])
@@ -294,9 +294,9 @@ class Clusters:
         )
         rows = self.rows.cluster
         b = np.take(mode.b, rows, -1)
-        nodes: _Nodes | None = None
+        nodes = None
         if rule is None:
-            node_slope: FloatArray | float = 0.0
+            node_slope = 0.0
             direct_e = omega * slope
             direct_a = direct_e * b
             direct_tau = (
