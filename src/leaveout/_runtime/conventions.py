@@ -11,7 +11,7 @@ import types
 import warnings
 from collections.abc import Callable, Iterable
 from importlib import import_module
-from typing import Any, Literal, ParamSpec, TypeVar, cast
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -95,7 +95,7 @@ def conventional(function: Callable[P, T]) -> Callable[P, T]:
         if _chosen["output"] != "pandas" and is_pandas(result, "DataFrame", "Series"):
             frame: Any = inspect.currentframe()
             if not _is_ours(frame.f_back):
-                return cast(T, _table(result))
+                return _table(result)
         return result
 
     return call

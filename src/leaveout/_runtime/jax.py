@@ -563,7 +563,7 @@ def _surroundings() -> list[str]:
 
 def _settings() -> list[str]:
     """Settings of JAX, as this thread sees them, and of XLA."""
-    config = cast(Any, jax.config)
+    config = jax.config
     set_to = {
         name: getattr(config, name, value)
         for name, value in config.values.items()
@@ -585,7 +585,7 @@ def _read(file: Path) -> ExportedCall | None:
     except Exception:  # of a damaged file, of any class
         name = None
     if name == file.name:
-        return cast(ExportedCall, tuple(program))
+        return tuple(program)
     _say_replaced(file)
     return None
 

@@ -366,7 +366,7 @@ class HostBatch(DerivedBatch):
 
     @cached_property
     def arrays(self) -> AbstractByArrays:
-        return cast(Any, self.objective.costs.arrays)()
+        return self.objective.costs.arrays()
 
     def look(self, theta: Points, lanes: Lanes) -> tuple[PerLane, Points]:
         weights = weights_of(self.rows, self.objective.num_units, lanes)

@@ -277,7 +277,7 @@ def walk(
             learnt = unwhitener, result.hess_inv
         if result.nit < STROLL:
             break
-    assert learnt is not None
+
     return LBFGSState(theta, *learnt)
 
 

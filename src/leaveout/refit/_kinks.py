@@ -638,7 +638,7 @@ def refit_active_cox(
     first = refit(fit, rows, judge=judge)
     if not judge and not refit.iterates:
         return replace(first, make=lambda: model.spread(first.theta))
-    assert first.ball is not None
+
     center, radius, error, result = (
         np.array(part) for part in (*first.ball(), first.error, first.result)
     )

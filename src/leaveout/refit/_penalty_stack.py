@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float, Int
 
 from .._runtime.checkpoint import ArrayRecord
 from .._runtime.results import record
-from ..linalg.design import Extent, MultiOutputDesign, Predictors, weight_terms
+from ..linalg.design import Extent, Predictors, weight_terms
 from ..linalg.enclosure_theorem import RadiusTable, change
 from ..linalg.rounding import Rounding, bounded, factor_error
 from ..objectives.objective import (
@@ -115,7 +115,7 @@ class Stack:
         leaving: Leaving,
         total: int,
     ):
-        assert not isinstance(model.design, MultiOutputDesign)
+
         self.model = model
         self.design = model.design
         self.leaving = leaving
@@ -234,7 +234,7 @@ class Stack:
     def curvature_rate(self) -> PerPenalty:
         """Largest M k of each penalty."""
         concordance = self.model.loss.self_concordance
-        assert concordance is not None
+
         return np.max(np.asarray(concordance) * self.norm, 1)
 
     @cached_property

@@ -81,7 +81,6 @@ from ..linalg.design import (
     AnyShape,
     DenseDesign,
     LossOfSeveral,
-    MultiOutputDesign,
     apply_curvature,
     scale_units,
 )
@@ -519,7 +518,7 @@ def _of_one(
     else:  # of rows with H⁻¹x
         blocks = [single(anchor.whiten(rows) @ anchor.root) for rows in groups(index, UNITS)]
         images = np.concatenate(blocks).T
-        design = cast(DenseDesign, anchor.model.design)
+        design = anchor.model.design
     sums = np.empty((3, len(look.unit)))
     (itself, place) = _itself(index, look.unit)
     # numbers in float32: half a core's cache
@@ -594,7 +593,7 @@ def _across(
 
     If the units are few, H⁻¹Uᵀ of the units is used.
     """
-    design = cast(MultiOutputDesign, anchor.model.design)
+    design = anchor.model.design
     outputs = design.outputs
     features = design.features
     inverse, x = anchor.inverse.reshape(outputs, features, -1), single(design.base.rows(rows))

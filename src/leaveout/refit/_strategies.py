@@ -601,7 +601,6 @@ def _join(fit: Fit, parts: list[tuple[np.ndarray, Fit, RefitBatch]]) -> RefitBat
     def ball() -> tuple[np.ndarray, np.ndarray]:
         centers, radii = [], []
         for _, class_fit, batch in parts:
-            assert batch.ball is not None
             center, radius = batch.ball()
             if class_fit is not fit:
                 root = class_fit.quadratic.root

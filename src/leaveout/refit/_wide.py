@@ -78,7 +78,7 @@ class WideModel:
         self.model = model
         self.theta = fit.vector
         self.units = len(model.y)
-        self.x: Any = cast(SparseDesign, model.design).csr
+        self.x: Any = model.design.csr
         self.transpose = self.x.T.tocsr()
         self.eta = model.eta(self.theta[None])[0]
         self.omega, self.kappa = (part[0] for part in model.weigh(np.ones((1, self.units))))

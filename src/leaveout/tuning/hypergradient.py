@@ -39,7 +39,7 @@ from numpy import ndarray
 from .._runtime.checkpoint import StepResult, read_or_make
 from .._runtime.jax import Array, Arrays, PyTree, call_traced, is_traced, jax, jnp
 from .._runtime.results import RESULTS
-from ..linalg.design import DenseDesign, weight_terms
+from ..linalg.design import weight_terms
 from ..models.glm.active_coefficients import ActiveCox, FullModel, kinks
 from ..models.glm.penalties import Ridge
 from ..objectives.batch_functions import fold_weights, held_out, own_passes, weights_of
@@ -710,7 +710,7 @@ class Adjoint:
         root = self.anchor.root
         (third,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
         products = root.T @ self.curvature @ root
-        x = cast(DenseDesign, anchor.model.design)
+        x = anchor.model.design
         s = x.forms(products[None])[:, 0] + self.row_terms
         c = x.pull(weight_terms(anchor.weight, third * s)[None])[0]
         return np.outer(self.fit.solve(c) - self.adjoints @ root, anchor.theta) - products

@@ -853,7 +853,7 @@ def data_of(model: Additive) -> PenalisedRows:
 
 
 def _parameters(model: Additive) -> Array:
-    assert model.parameters.start is not None
+
     return np.asarray(model.parameters.start(0), float)
 
 

@@ -235,7 +235,7 @@ def _solve_least_squares(
             rows = rows / length
             basis = basis / length
         solution, _, _, s = scipy.linalg.lstsq(rows, target, cond=cut)
-        assert s is not None
+
         smallest = cut * s.max(initial=0.0)
         if system.has_penalty or s.min(initial=np.inf) > smallest:
             break

@@ -12,7 +12,7 @@ Tucker). The norms of groups that are not zero are smooth, and ‖∇_g‖ ≤ �
 """
 
 from functools import cached_property
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -74,13 +74,12 @@ class FullModel:
     def smooth(self) -> Any:
         ridge = penalties.Ridge(self.ridge[: self.num_features])
         predictors = self.model.under(around(self.model.penalty, ridge)).predictors
-        assert predictors is not None
+
         return predictors
 
     @cached_property
     def largest(self) -> Vector:
         """max_n |x_nj|."""
-        assert isinstance(self.model.design, np.ndarray)
         return np.maximum(self.model.design.max(0), -self.model.design.min(0))
 
     def restrict(
@@ -225,7 +224,7 @@ class ActiveGLM(ActiveModel, GLM):
         place, sign, _ = active
         features = place[place < glm.num_features]
         slope, penalty = full_model.tilt(place, sign)
-        full_rows = cast(np.ndarray, glm.design)  # a model with kinks copies its rows into memory
+        full_rows = glm.design  # a model with kinks copies its rows into memory
         n = len(full_rows)
         rows = np.zeros((len(full_rows) + 1, len(place)), full_rows.dtype)
         # in the layout of `predictors`, so that one copy of the columns serves both

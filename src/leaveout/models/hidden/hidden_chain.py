@@ -239,7 +239,6 @@ class States(Module):
     @property
     def note(self) -> str:
         """The prior, in words."""
-        assert self.prior is not None
         words = {"initial": "initial", "transition": "transition rows"}
         concentrations = {name: np.asarray(getattr(self.prior, name)) for name in self.free}
         texts = {

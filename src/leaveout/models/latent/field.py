@@ -466,4 +466,4 @@ def _covariates(X: Any, observed: Array) -> tuple[Array, Array, Array]:
     rows = np.c_[np.ones(count), (X - center) / scale]
     if np.linalg.matrix_rank(rows[observed]) < rows.shape[1]:
         raise ValueError("GaussianField: columns of X repeat one another; drop some.")
-    return cast(np.ndarray, as_stored(rows)), as_stored(center), as_stored(scale)
+    return as_stored(rows), as_stored(center), as_stored(scale)

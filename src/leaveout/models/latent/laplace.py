@@ -565,7 +565,7 @@ class LaplaceEngine(AbstractEngine):
         return DesignRegressions(mode.eta, X, self.unit, 1.0, weight, effects, residual)
 
     def by_loadings(self, slopes: Loadings) -> Float[Array, "lanes psi"]:
-        assert self.latent.by_psi is not None  # a field has no parameters in A
+        # a field has no parameters in A
         return self.latent.by_psi(slopes)
 
     @property

@@ -361,7 +361,7 @@ def _call_term(term: Any) -> Smooth:
         raise ValueError(
             f"Additive: {factor.expr!r} could not be read ({_reason(factor.expr, error)})."
         ) from error
-    assert isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+
     try:
         columns = [
             ast.unparse(column) if not isinstance(column, ast.Constant) else column.value
