@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import leaveout as lo
-from leaveout import developer
+from leaveout import _runtime, developer
 from leaveout.extensions.cli import COMMANDS
 from tests.helpers import OBJECTIVES
 
@@ -95,6 +95,17 @@ def test_the_contract_is_what_extensions_import():
         value = getattr(developer, name)
         if inspect.isfunction(value) or inspect.isclass(value):
             assert inspect.getdoc(value), name
+
+
+def test_the_list_of_the_runtime_is_what_rooms_import():
+    """Each name is there, and none is without a use."""
+    used = set()
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module == "_runtime":
+                used |= {alias.name for alias in node.names}
+    assert used == set(_runtime.__all__)
+    assert all(getattr(_runtime, name) is not None for name in used)
 
 
 def test_no_modules_import_each_other(library):

@@ -1,3 +1,9 @@
-"""JAX, compiled programs, checkpoints, interrupts, parallel steps, progress, codes and printed
-lines of results.
+"""JAX, compiled programs, checkpoints, interrupts, parallel steps, progress, and printed results.
+
+`__init__.pyi` lists what other rooms take from here; nothing is imported before it is used. The
+placeholder `jax` has the name of its module, and is taken from there.
 """
+
+from .namespaces import attach as _attach
+
+__getattr__, __dir__, __all__ = _attach(__name__, __file__, for_users=False)

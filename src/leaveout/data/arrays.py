@@ -16,9 +16,8 @@ import scipy
 from jaxtyping import Bool, Int
 from numpy.typing import ArrayLike
 
+from .._runtime import is_pandas, pd, record
 from .._runtime.jax import float64, foreign, jax, jnp
-from .._runtime.pandas import is_pandas, pd
-from .._runtime.results import record
 
 Array = np.ndarray
 

@@ -17,8 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pooch
 
-from .._runtime.conventions import log
-from .._runtime.pandas import pd
+from .._runtime import log, pd
 from .conll import Corpus, Tagged, parse, read_conll
 
 __all__ = [

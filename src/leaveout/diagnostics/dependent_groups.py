@@ -16,7 +16,7 @@ For a linear predictor under a quadratic penalty, C = X H⁻¹ Xᵀ.
 import numpy as np
 from jaxtyping import Float
 
-from .._runtime.jax import float64
+from .._runtime import float64
 from ..data.arrays import count
 from ..objectives.closed_form import AbstractClosedForm
 from ..objectives.objective import display_name

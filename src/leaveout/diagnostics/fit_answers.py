@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from .._runtime.headed_table import HeadedTable
+from .._runtime import HeadedTable
 from ..models.glm.active_coefficients import kinks
 from ..optimize.fit import Fit
 from ..validation.named_parameters import name_parameters, natural_names

@@ -24,13 +24,21 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from .._runtime.arrays import NamedValues
-from .._runtime.checkpoint import File, StepResult, keeping
-from .._runtime.conventions import conventional
-from .._runtime.interrupt import stoppable
+from .._runtime import (
+    NO_REFIT_CODES,
+    RESULTS,
+    AbstractPosterior,
+    File,
+    NamedValues,
+    StepResult,
+    among,
+    conventional,
+    keeping,
+    kind_of,
+    provided,
+    stoppable,
+)
 from .._runtime.jax import float64, jax
-from .._runtime.providers import provided
-from .._runtime.results import NO_REFIT_CODES, RESULTS, AbstractPosterior, among, kind_of
 from ..data.arrays import numbers, pandas_of
 from ..data.formulas import join_remarks
 from ..linalg.rounding import FUNCTION

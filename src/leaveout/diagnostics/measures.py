@@ -25,10 +25,8 @@ import pandas as pd
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from .._runtime.checkpoint import File
-from .._runtime.conventions import conventional
+from .._runtime import File, conventional, kind_of
 from .._runtime.jax import Array, Arrays, PyTree, cached_on, compile_static, float64, jax, jnp
-from .._runtime.results import kind_of
 from ..data.arrays import under_labels
 from ..linalg.design import LossOfSeveral
 from ..models.glm.absorbed import AbsorbedGLM

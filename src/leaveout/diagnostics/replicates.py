@@ -21,10 +21,17 @@ import scipy
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
-from .._runtime.conventions import conventional, warn
-from .._runtime.headed_table import HeadedTable
-from .._runtime.jax import float64
-from .._runtime.results import NO_REFIT_CODES, RESULTS, Lines, among, record
+from .._runtime import (
+    NO_REFIT_CODES,
+    RESULTS,
+    HeadedTable,
+    Lines,
+    among,
+    conventional,
+    float64,
+    record,
+    warn,
+)
 from ..data.arrays import index_of, numbers, pandas_of, share
 from ..linalg.rounding import UNIT
 from ..optimize.fit import Fit

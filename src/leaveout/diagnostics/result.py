@@ -5,9 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from .._runtime.conventions import conventional
-from .._runtime.providers import provided
-from .._runtime.results import Lines, record
+from .._runtime import Lines, conventional, provided, record
 from ..data.arrays import count as count_of
 from ..validation.estimate import Estimate, PrintedResult
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Scalar, Shaped
 
-from .._runtime.jax import Arrays, Module, static
+from .._runtime import Arrays, Module, static
 from ..objectives.objective import aligned_copy
 from .lanes import SMALLEST_NORMALISER
 

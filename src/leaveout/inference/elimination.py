@@ -20,7 +20,7 @@ import scipy.sparse
 from jaxtyping import Int
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
-from .._runtime.progress import Slow
+from .._runtime import Slow
 
 HOPELESS = 2**40  # entries of one table, beyond which an order is given up
 SMALL_TABLES = 2**22  # entries of all tables, up to which no better order is looked for

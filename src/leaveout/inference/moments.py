@@ -19,8 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._runtime.jax import Arrays
-from .._runtime.signatures import readable
+from .._runtime import Arrays, readable
 from .chain import Layout, StatePosterior
 from .lanes import SMALLEST_NORMALISER
 from .sparse import SparseFeatures

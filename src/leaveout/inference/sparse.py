@@ -6,7 +6,7 @@ import numpy as np
 import scipy
 from jaxtyping import Array, Float, Int
 
-from .._runtime.jax import Module, static
+from .._runtime import Module, static
 from ..objectives.objective import aligned_copy
 
 

@@ -13,8 +13,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from .._runtime.jax import Arrays
-from .._runtime.results import record
+from .._runtime import Arrays, record
 from .group_norms import Norms
 
 Array = np.ndarray

@@ -13,8 +13,7 @@ from typing import Any, Self
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime.jax import Module
-from .._runtime.results import record
+from .._runtime import Module, record
 from .design import (
     DENSE_BLOCK,
     EVERYONE,

@@ -17,7 +17,7 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.results import record
+from .._runtime import record
 from .curvature import Squares, cholesky
 
 Array = np.ndarray

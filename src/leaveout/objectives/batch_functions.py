@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 from jaxtyping import Float, Int
 
+from .._runtime import record
 from .._runtime.jax import (
     Array,
     Arrays,
@@ -26,7 +27,6 @@ from .._runtime.jax import (
     resident,
     select_lanes,
 )
-from .._runtime.results import record
 from ..linalg.design import MultiOutputDesign, Predictors, RefitUnits, apply_curvature, weight_terms
 from ..linalg.device_design import Resident
 from ..plans.plan import RefitRows, few_size

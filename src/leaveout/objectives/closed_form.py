@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.jax import Array, Arrays as Arrays, PyTree, Scalar, cached_on
+from .._runtime import Array, Arrays as Arrays, PyTree, Scalar, cached_on
 from ..plans.plan import RefitRows
 from .objective import (
     AbstractObjective,

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime.jax import PyTree
-from .._runtime.results import record
+from .._runtime import PyTree, record
 from ..plans.plan import RefitRows
 from .closed_form import AbstractClosedForm
 from .objective import AbstractObjective, Lanes, Points, Vector

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.conventions import conventional
+from .._runtime import conventional, kind_of
 from .._runtime.jax import (
     Array,
     Arrays as Arrays,
@@ -31,7 +31,6 @@ from .._runtime.jax import (
     jnp,
     static,
 )
-from .._runtime.results import kind_of
 from ..data.arrays import Names, TransformedResponse, count, match_labels, numbers, on_device
 from ..linalg.design import Predictors
 from ..linalg.device_design import is_finite

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool
 
-from .._runtime.results import kind_of
+from .._runtime import kind_of
 from ..plans.reading import PlanReader
 from .objective import AbstractLinearPredictor, AbstractObjective, PerUnit
 

@@ -21,8 +21,7 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.jax import PyTree
-from .._runtime.results import kind_of
+from .._runtime import PyTree, kind_of
 from ..linalg.bounds import excess, gates, resting, segments, solve_box
 from ..linalg.curvature import Curvature
 from ..linalg.design import PerUnit, weight_terms

@@ -28,9 +28,7 @@ import pandas as pd
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.conventions import conventional, warn
-from .._runtime.progress import Slow
-from .._runtime.results import Lines, PrintedResult, record
+from .._runtime import Lines, PrintedResult, Slow, conventional, record, warn
 from ..data.arrays import numbers
 from ..linalg.curvature import Curvature
 from ..linalg.rounding import UNIT

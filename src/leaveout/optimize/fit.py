@@ -18,14 +18,29 @@ from numpy.typing import ArrayLike
 
 if TYPE_CHECKING:
     from .._runtime.headed_table import HeadedTable
-from .._runtime.checkpoint import File, StepResult, keeping, read_or_make
-from .._runtime.conventions import Rng, conventional, warn
-from .._runtime.interrupt import stoppable
-from .._runtime.jax import Module, PyTree, float64, jnp, static
-from .._runtime.memory import require_memory
-from .._runtime.pandas import pd
-from .._runtime.providers import provided
-from .._runtime.results import RESULTS, Lines, PrintedResult, kind_of, record
+from .._runtime import (
+    RESULTS,
+    File,
+    Lines,
+    Module,
+    PrintedResult,
+    PyTree,
+    Rng,
+    StepResult,
+    conventional,
+    float64,
+    jnp,
+    keeping,
+    kind_of,
+    pd,
+    provided,
+    read_or_make,
+    record,
+    require_memory,
+    static,
+    stoppable,
+    warn,
+)
 from ..data.arrays import count
 from ..linalg.curvature import Curvature
 from ..linalg.rounding import condition

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from .._runtime.jax import PyTree
-from .._runtime.results import kind_of
+from .._runtime import PyTree, kind_of
 from ..linalg.curvature import Curvature
 from ..objectives.batch_functions import Function
 from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, as_stored

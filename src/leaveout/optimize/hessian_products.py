@@ -23,8 +23,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from .._runtime.jax import Module, PyTree
-from .._runtime.progress import Slow
+from .._runtime import Module, PyTree, Slow
 from ..linalg.conjugate_gradients import solve
 from ..linalg.iteration import Lanes, LaneState, Proposal, decrements
 from ..linalg.sparse_design import SparseDesign

@@ -24,7 +24,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from .._runtime.jax import cached_on
+from .._runtime import cached_on
 from ..linalg.design import DenseDesign, PerUnit, Predictors
 from ..linalg.rounding import UNIT
 from ..models.glm.active_coefficients import kinks

@@ -20,7 +20,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from .._runtime.jax import Array, Arrays, PyTree, compile_static, jnp
+from .._runtime import Array, Arrays, PyTree, compile_static, jnp
 from ..objectives.batch_functions import function
 from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, ravel
 

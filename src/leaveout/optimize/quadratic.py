@@ -8,7 +8,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from .._runtime.jax import Module, PyTree, cached_on, float64, static
+from .._runtime import Module, PyTree, cached_on, float64, static
 from ..linalg.design import Predictors, weight_terms
 from ..objectives.batch_functions import function, influence
 from ..objectives.objective import AbstractObjective, Vector, leaves_of

@@ -15,11 +15,7 @@ from dataclasses import field
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime.checkpoint import StepResult, read_or_make
-from .._runtime.jax import PyTree
-from .._runtime.parallel import steps, workers
-from .._runtime.progress import Slow
-from .._runtime.results import kind_of, record
+from .._runtime import PyTree, Slow, StepResult, kind_of, read_or_make, record, steps, workers
 from ..objectives.batch_functions import Function, function
 from ..objectives.objective import (
     AbstractObjective,

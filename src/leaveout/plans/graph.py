@@ -7,7 +7,7 @@ import scipy
 from jaxtyping import Int
 from numpy.typing import ArrayLike
 
-from .._runtime.pandas import pd
+from .._runtime import pd
 from ..data.arrays import places
 
 Edges = Int[np.ndarray, "edges 2"]

@@ -20,11 +20,20 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from .._runtime.arrays import BoolArray, FloatArray, IntArray, NamedValues
-from .._runtime.conventions import Rng, conventional
-from .._runtime.memory import require_memory
-from .._runtime.pandas import is_pandas, pd
-from .._runtime.results import Lines, PrintedResult, record
+from .._runtime import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Lines,
+    NamedValues,
+    PrintedResult,
+    Rng,
+    conventional,
+    is_pandas,
+    pd,
+    record,
+    require_memory,
+)
 from ..data.arrays import (
     TIMES,
     UnitColumn,

@@ -11,10 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._runtime.arrays import FloatArray, IntArray, level_numbers
-from .._runtime.conventions import warn
-from .._runtime.pandas import is_pandas, pd
-from .._runtime.results import record
+from .._runtime import FloatArray, IntArray, is_pandas, level_numbers, pd, record, warn
 from ..data.arrays import check_times, is_default_index
 from ..data.formulas import named_column
 from .plan import Plan, Splitter, blocks, from_splits, groups as plan_of_groups, kfold, stratified

@@ -25,8 +25,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from .._runtime.arrays import FloatArray, IntArray
-from .._runtime.conventions import Rng, conventional
+from .._runtime import FloatArray, IntArray, Rng, conventional
 from ..data.arrays import codes, count, generator, index_of, match_labels, numbers, pandas_of
 from ..data.formulas import named_column
 

@@ -24,8 +24,8 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from jaxtyping import Float, Int
 
+from .._runtime import record
 from .._runtime.jax import Arrays, PyTree, cached_on, compile_static, jax
-from .._runtime.results import record
 from ..linalg.curvature import Curvature
 from ..linalg.design import (
     EVERYONE,

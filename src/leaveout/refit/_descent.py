@@ -49,8 +49,8 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
+from .._runtime import RESULTS, record
 from .._runtime.jax import Array, Arrays, cached_on, compile_static, jax, jnp
-from .._runtime.results import RESULTS, record
 from ..linalg import conjugate_gradients
 from ..objectives.batch_functions import (
     COMPILING,

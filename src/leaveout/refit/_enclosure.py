@@ -26,8 +26,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from .._runtime.jax import cached_on
-from .._runtime.results import RESULTS, record
+from .._runtime import RESULTS, cached_on, record
 from ..linalg import conjugate_gradients
 from ..linalg.design import DenseDesign, apply_curvature, scale_units, weight_terms
 from ..linalg.enclosure_theorem import Ball, CurvatureBounds, ball, gaps

@@ -52,8 +52,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.jax import cached_on
-from .._runtime.results import NO_REFIT_CODES, RESULTS, among, record
+from .._runtime import NO_REFIT_CODES, RESULTS, among, cached_on, record
 from ..linalg.bounds import gates, leaving_signs, segments
 from ..linalg.design import weight_terms
 from ..linalg.enclosure_theorem import change

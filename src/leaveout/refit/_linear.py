@@ -30,7 +30,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.results import RESULTS, SettledBy, record
+from .._runtime import RESULTS, SettledBy, record
 from ..linalg.design import EVERYONE
 from ..linalg.enclosure_theorem import change
 from ..linalg.iteration import everyone_or

@@ -19,8 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.checkpoint import ArrayRecord
-from .._runtime.results import record
+from .._runtime import ArrayRecord, record
 from ..linalg.design import Extent, Predictors, weight_terms
 from ..linalg.enclosure_theorem import RadiusTable, change
 from ..linalg.rounding import Rounding, bounded, factor_error

@@ -28,8 +28,7 @@ from typing import Any, Literal, NamedTuple, cast
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.jax import cached_on
-from .._runtime.results import RESULTS, record
+from .._runtime import RESULTS, cached_on, record
 from ..linalg.design import Directions, PerRow, Predictors
 from ..linalg.rounding import UNIT, UP, condition
 from ..models.glm.active_coefficients import kinks

@@ -76,7 +76,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime.jax import cached_on
+from .._runtime import cached_on
 from ..linalg.design import (
     AnyShape,
     DenseDesign,

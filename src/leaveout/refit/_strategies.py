@@ -15,8 +15,8 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
+from .._runtime import RESULTS
 from .._runtime.jax import Array, Arrays, Module, cached_on, compile_static, jax, jnp
-from .._runtime.results import RESULTS
 from ..data.arrays import share
 from ..linalg.design import Predictors
 from ..models.glm.dual import DualGLM

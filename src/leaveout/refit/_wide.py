@@ -34,8 +34,7 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.jax import cached_on
-from .._runtime.results import RESULTS
+from .._runtime import RESULTS, cached_on
 from ..linalg import conjugate_gradients
 from ..linalg.design import AnyShape, Predictors, weight_terms
 from ..linalg.iteration import Lanes, LaneState, Proposal, decrements, iterate

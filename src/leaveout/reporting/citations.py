@@ -10,7 +10,7 @@ from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
 
-from .._runtime.results import Lines, PrintedResult
+from .._runtime import Lines, PrintedResult
 
 THEOREM = "Errors are proved, as “The idea” in the documentation and leaveout.linalg.enclosure_theorem say."
 

@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 
-from .._runtime.results import Lines, record
+from .._runtime import Lines, record
 from ..data.arrays import label_texts as worded
 from ..validation.checks import Check
 from . import plot

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from .._runtime.arrays import NamedValues
-from .._runtime.conventions import Rng, conventional
+from .._runtime import NamedValues, Rng, conventional
 from ..data.arrays import label_texts, places
 from ..diagnostics.functions_of_parameters import functional
 from ..diagnostics.measures import cooks_distance, hat_diagonal

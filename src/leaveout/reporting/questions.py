@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._runtime.arrays import FloatArray
+from .._runtime import FloatArray
 from ..data.arrays import Names
 from ..validation.estimate import Estimate
 from ..validation.mean_intervals import half_width, usual

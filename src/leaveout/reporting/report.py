@@ -17,8 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from .._runtime.providers import provided
-from .._runtime.results import PagedResult
+from .._runtime import PagedResult, provided
 from ..data.arrays import label_texts as worded
 from ..models.glm import links, losses, penalties
 from ..models.glm.glm import GLM

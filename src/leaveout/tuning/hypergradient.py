@@ -36,9 +36,8 @@ import scipy
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from .._runtime.checkpoint import StepResult, read_or_make
+from .._runtime import RESULTS, StepResult, read_or_make
 from .._runtime.jax import Array, Arrays, PyTree, call_traced, is_traced, jax, jnp
-from .._runtime.results import RESULTS
 from ..linalg.design import weight_terms
 from ..models.glm.active_coefficients import ActiveCox, FullModel, kinks
 from ..models.glm.penalties import Ridge

@@ -18,14 +18,23 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from .._runtime.arrays import BoolArray, FloatArray, NamedValues
-from .._runtime.checkpoint import File, StepResult, keeping, read_or_make
-from .._runtime.conventions import conventional
-from .._runtime.interrupt import Interrupted
-from .._runtime.jax import float64
-from .._runtime.progress import Slow
-from .._runtime.providers import provided
-from .._runtime.results import Lines, kind_of, record
+from .._runtime import (
+    BoolArray,
+    File,
+    FloatArray,
+    Interrupted,
+    Lines,
+    NamedValues,
+    Slow,
+    StepResult,
+    conventional,
+    float64,
+    keeping,
+    kind_of,
+    provided,
+    read_or_make,
+    record,
+)
 from ..data.arrays import count, numbers
 from ..linalg.curvature import Curvature
 from ..linalg.design import Predictors

@@ -47,9 +47,7 @@ import pandas as pd
 import scipy
 from jaxtyping import Float
 
-from .._runtime.conventions import warn
-from .._runtime.jax import float64
-from .._runtime.results import Lines, record
+from .._runtime import Lines, float64, record, warn
 from ..linalg.curvature import Curvature
 from ..linalg.design import RefitPoints, weight_terms
 from ..models.smooth.additive import Additive

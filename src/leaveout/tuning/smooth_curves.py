@@ -27,10 +27,7 @@ import scipy
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from .._runtime.conventions import conventional
-from .._runtime.headed_table import HeadedTable
-from .._runtime.jax import float64
-from .._runtime.results import kind_of
+from .._runtime import HeadedTable, conventional, float64, kind_of
 from ..data.arrays import index_of, match_labels, share
 from ..diagnostics.measures import dispersion
 from ..models.glm.rows import column

@@ -33,14 +33,23 @@ import pandas as pd
 import scipy
 from numpy.typing import ArrayLike
 
-from .._runtime.arrays import NamedValues, level_numbers
-from .._runtime.checkpoint import File, depends, keeping
-from .._runtime.conventions import Rng, conventional
-from .._runtime.interrupt import Interrupted
-from .._runtime.jax import Module, PyTree, float64
-from .._runtime.progress import Slow
-from .._runtime.providers import provided
-from .._runtime.results import Lines, record
+from .._runtime import (
+    File,
+    Interrupted,
+    Lines,
+    Module,
+    NamedValues,
+    PyTree,
+    Rng,
+    Slow,
+    conventional,
+    depends,
+    float64,
+    keeping,
+    level_numbers,
+    provided,
+    record,
+)
 from ..data.arrays import count
 from ..models.glm.active_coefficients import kinks
 from ..models.glm.banded import BandedRidge

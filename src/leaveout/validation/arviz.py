@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .._runtime.arrays import FloatArray
-from .._runtime.pandas import pd
+from .._runtime import FloatArray, pd
 
 
 def elpd_data(

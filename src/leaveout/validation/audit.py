@@ -16,9 +16,7 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.checkpoint import StepResult
-from .._runtime.parallel import steps
-from .._runtime.progress import Slow
+from .._runtime import Slow, StepResult, steps
 from ..models.glm.active_coefficients import kinks
 from ..objectives.batch_functions import function, lists_all_units, weights_of
 from ..optimize.active_set import NoMinimiser, minimise_with_kinks

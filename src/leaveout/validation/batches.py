@@ -13,12 +13,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._runtime.arrays import FloatArray
-from .._runtime.checkpoint import StepResult
-from .._runtime.interrupt import Interrupted
-from .._runtime.parallel import single_threaded, steps
-from .._runtime.progress import Slow
-from .._runtime.results import RESULTS, SettledBy, record
+from .._runtime import (
+    RESULTS,
+    FloatArray,
+    Interrupted,
+    SettledBy,
+    Slow,
+    StepResult,
+    record,
+    single_threaded,
+    steps,
+)
 from ..linalg.sparse_design import SparseDesign
 from ..models.glm.active_coefficients import kinks
 from ..objectives.batch_functions import lists_all_units, work

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .._runtime.arrays import NamedValues
-from .._runtime.pandas import pd
+from .._runtime import NamedValues, pd
 from ..linalg.design import DenseDesign, Predictors
 from ..linalg.mapped_design import SourcedDesign
 from ..linalg.sparse_design import SparseDesign

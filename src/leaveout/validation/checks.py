@@ -22,10 +22,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from .._runtime.arrays import level_numbers
-from .._runtime.jax import float64
-from .._runtime.pandas import is_pandas, pd
-from .._runtime.results import RESULTS
+from .._runtime import RESULTS, float64, is_pandas, level_numbers, pd
 from ..data.arrays import label_texts
 from ..optimize.fit import Fit
 from ..plans.plan import Plan, RefitRows

@@ -20,13 +20,26 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from .._runtime.arrays import BoolArray, FloatArray, IntArray, NamedValues
-from .._runtime.checkpoint import File, StepResult, keeping
-from .._runtime.conventions import conventional, log, warn
+from .._runtime import (
+    NO_REFIT_CODES,
+    RESULTS,
+    BoolArray,
+    File,
+    FloatArray,
+    IntArray,
+    NamedValues,
+    SettledBy,
+    StepResult,
+    among,
+    conventional,
+    keeping,
+    log,
+    record,
+    require_memory,
+    warn,
+)
 from .._runtime.fingerprint import fingerprint
 from .._runtime.jax import Module, PyTree, cached_on, float64, function_name, jax
-from .._runtime.memory import require_memory
-from .._runtime.results import NO_REFIT_CODES, RESULTS, SettledBy, among, record
 from ..data.arrays import count, under_labels
 from ..data.formulas import FormulaReader
 from ..models.glm.penalty import Zero

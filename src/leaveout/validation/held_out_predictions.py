@@ -23,10 +23,17 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
-from .._runtime.arrays import BoolArray, FloatArray, IntArray, level_numbers
-from .._runtime.checkpoint import StepResult
-from .._runtime.conventions import warn
-from .._runtime.results import NO_REFIT_CODES, among, record
+from .._runtime import (
+    NO_REFIT_CODES,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    StepResult,
+    among,
+    level_numbers,
+    record,
+    warn,
+)
 from ..objectives.unit_weights import unit_weights
 from ..optimize.fit import Fit
 from ..plans.plan import Plan, RefitRows

@@ -40,7 +40,7 @@ import scipy
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from .._runtime.arrays import BoolArray, FloatArray, NamedValues, level_numbers
+from .._runtime import BoolArray, FloatArray, NamedValues, level_numbers
 from ..models.glm.distributions import BERNOULLI
 from ..objectives.objective import LOG_DENSITY, Units
 

@@ -14,7 +14,7 @@ still not be the global minimiser.
 import numpy as np
 from jaxtyping import Bool, Float
 
-from .._runtime.jax import cached_on
+from .._runtime import cached_on
 from ..linalg.iteration import Lanes, LaneState, Proposal, iterate
 from ..objectives.batch_functions import Functions, function, functions
 from ..objectives.contiguous_folds import runs

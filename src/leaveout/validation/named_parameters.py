@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
+from .._runtime import RESULTS
 from .._runtime.jax import Array, PyTree, compile_static, jax, jnp
-from .._runtime.results import RESULTS
 from ..models.glm.absorbed import AbsorbedGLM
 from ..models.glm.active_coefficients import kinks
 from ..models.glm.glm import GLM

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from .._runtime.arrays import FloatArray, NamedValues
+from .._runtime import FloatArray, NamedValues
 from ..models.glm.active_coefficients import ActiveCox, ActiveGLM
 from ..models.glm.glm import GLM, AbstractRegression, Regression
 from ..models.glm.loss import AbstractMeanLoss

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._runtime.arrays import NamedValues
-from .._runtime.jax import function_name
+from .._runtime import NamedValues, function_name
 from ..objectives.objective import display_name
 from ..optimize.fit import Fit
 from .metrics import (

@@ -24,10 +24,8 @@ import numpy as np
 from numpy import ndarray
 from numpy.typing import ArrayLike, NDArray
 
-from .._runtime.arrays import FloatArray, IntArray
-from .._runtime.conventions import warn
+from .._runtime import FloatArray, IntArray, record, warn
 from .._runtime.jax import Array, Arrays, PyTree, compile_static, jax
-from .._runtime.results import record
 from ..objectives.batch_functions import (
     ClosedFormBatch,
     derive_batch,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .._runtime.arrays import FloatArray, IntArray, level_numbers
+from .._runtime import FloatArray, IntArray, level_numbers
 from ..plans.plan import Plan
 
 MIN_BLOCKS = 20  # blocks or clusters below which there is no block standard error

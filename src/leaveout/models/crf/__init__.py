@@ -1,5 +1,5 @@
 """Conditional random fields, and the measures of tagging."""
 
-from ..._runtime.jax import ensure_jax
+from ..._runtime import ensure_jax
 
 ensure_jax()

@@ -32,7 +32,7 @@ import pandas as pd
 from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import Arrays as Arrays, PyTree, Scalar, cached_on, static
+from ..._runtime import Arrays as Arrays, PyTree, Scalar, cached_on, static
 from ...data.arrays import Names, match_labels
 from ...inference.moments import memory
 from ...inference.sparse import SparseFeatures

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Scalar
 
-from ..._runtime.jax import Arrays, Module, PyTree, compile_static
+from ..._runtime import Arrays, Module, PyTree, compile_static
 from ...inference.chain import (
     Layout,
     Potentials,

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import Arrays, PyTree, numpy_of, static
+from ..._runtime import Arrays, PyTree, numpy_of, static
 from ._base import (
     REAL,
     Choice,

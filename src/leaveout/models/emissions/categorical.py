@@ -5,7 +5,7 @@
 
 import numpy as np
 
-from ..._runtime.jax import Array, PyTree, Scalar, jnp, numpy_of, static
+from ..._runtime import Array, PyTree, Scalar, jnp, numpy_of, static
 from ...objectives.objective import LOG_PROBABILITY
 from ._base import (
     SIMPLEX,

@@ -13,7 +13,7 @@ from jaxtyping import Float, Inexact, Int
 from numpy.typing import ArrayLike
 from scipy.special import gammaln as gammaln_of_data, loggamma
 
-from ..._runtime.jax import Arrays, Module, PyTree, Scalar, jnp, numpy_of, static
+from ..._runtime import Arrays, Module, PyTree, Scalar, jnp, numpy_of, static
 from ...data.arrays import Names, match_labels, numbers, places
 from ...objectives.objective import LOG_PROBABILITY, as_stored
 from ..glm.distributions import NEGATIVE_BINOMIAL

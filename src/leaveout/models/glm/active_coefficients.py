@@ -18,8 +18,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from ..._runtime.jax import jnp, static
-from ..._runtime.results import record
+from ..._runtime import jnp, record, static
 from ...data.formulas import join_remarks
 from ...linalg.design import Array, Predictors
 from ...linalg.group_norms import Norms

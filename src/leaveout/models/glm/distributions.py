@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from ..._runtime.jax import Arrays, numpy_of, special_of
+from ..._runtime import Arrays, numpy_of, special_of
 from ...objectives.objective import LOG_DENSITY, LOG_PROBABILITY
 
 Array = np.ndarray

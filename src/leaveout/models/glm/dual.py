@@ -18,7 +18,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from ..._runtime.jax import jnp, static
+from ..._runtime import jnp, static
 from ...data.formulas import join_remarks
 from ...linalg.device_design import Resident
 from ...linalg.mapped_design import MappedDesign

@@ -10,7 +10,7 @@ import numpy as np
 import scipy
 from numpy import ndarray
 
-from ..._runtime.jax import Array, Arrays, jnp, jspecial, numpy_of, static
+from ..._runtime import Array, Arrays, jnp, jspecial, numpy_of, static
 from ...objectives.objective import LOG_DENSITY
 from . import distributions, links
 from .distributions import Formulas, domain, exponential

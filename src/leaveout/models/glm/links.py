@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Float
 
-from ..._runtime.jax import Arrays, Module, numpy_of, static
+from ..._runtime import Arrays, Module, numpy_of, static
 
 __all__ = [
     "AbstractLink",

@@ -19,7 +19,7 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float
 
-from ..._runtime.jax import static
+from ..._runtime import static
 from ...linalg.rounding import UNIT
 from ...objectives.objective import Matrix, PerUnit, Units, as_stored
 from . import losses, penalties

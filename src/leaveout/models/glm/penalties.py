@@ -24,8 +24,8 @@ from jaxtyping import Bool, Float
 from numpy import ndarray
 from numpy.typing import ArrayLike
 
+from ..._runtime import pd
 from ..._runtime.jax import Array, Scalar, compile_static, is_traced, jax, jnp, numpy_of
-from ..._runtime.pandas import pd
 from ...linalg.group_norms import Norms
 from ...objectives.objective import as_stored
 from .loss import Number

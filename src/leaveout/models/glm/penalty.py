@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from ..._runtime.jax import Array, Arrays, Module, Scalar, call_traced, jnp, static
+from ..._runtime import Array, Arrays, Module, Scalar, call_traced, jnp, static
 from ...linalg.group_norms import Norms
 from .loss import members_of
 from .losses import AbstractLoss, PseudoHuber as Rounded

@@ -9,8 +9,7 @@ from jaxtyping import Float
 from numpy import ndarray
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import Array, Arrays, jnp
-from ..._runtime.memory import require_memory
+from ..._runtime import Array, Arrays, jnp, require_memory
 from ...data.arrays import compress_rows, numbers, on_device
 from ...linalg.design import DENSE_BLOCK
 from ...linalg.device_design import Resident, device_copy, is_finite

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from ..._runtime.jax import cached_on
+from ..._runtime import cached_on
 from ...inference.compiled import Loops, loops
 from ...inference.lanes import ChainSums, RefitSteps, chain_sums, sum_by_row
 from ...objectives.closed_form import STENCIL

@@ -12,7 +12,7 @@ import pandas as pd
 from jaxtyping import Bool, Float, Inexact
 from numpy.typing import ArrayLike
 
-from ..._runtime.arrays import NamedValues
+from ..._runtime import NamedValues
 from ..._runtime.jax import Array, Arrays, PyTree, jax, numpy_of, static
 from ...data.arrays import Names, index_of, numbers, pandas_of, places
 from ...objectives.objective import AbstractObjective, PerUnit, Units, as_stored, float64

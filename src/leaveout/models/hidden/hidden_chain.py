@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import Module, PyTree, static
+from ..._runtime import Module, PyTree, static
 from ...inference.lanes import ChainSums, has_stationary, stationary
 from ...objectives.closed_form import (
     AbstractClosedForm,

@@ -27,7 +27,7 @@ import scipy
 from jaxtyping import Array, Bool, Float, Int, Scalar
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import Arrays as Arrays, Module, PyTree, compile_static, static
+from ..._runtime import Arrays as Arrays, Module, PyTree, compile_static, static
 from ...data.arrays import index_of, numbers, pandas_of, places
 from ...inference import clique
 from ...inference.clique import Sums, log_partition, marginals, pair_marginals

@@ -20,8 +20,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime.conventions import Rng, conventional
-from ..._runtime.jax import Array, Arrays as Arrays, PyTree, static
+from ..._runtime import Array, Arrays as Arrays, PyTree, Rng, conventional, static
 from ...data.arrays import check_times
 from ...inference.lanes import best_path
 from ...objectives.objective import (

@@ -32,9 +32,7 @@ import pandas as pd
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime.conventions import Rng, conventional
-from ..._runtime.jax import Arrays as Arrays, PyTree, Scalar, static
-from ..._runtime.progress import Slow
+from ..._runtime import Arrays as Arrays, PyTree, Rng, Scalar, Slow, conventional, static
 from ...inference.clique import Sums, log_partition, marginals, tree
 from ...inference.elimination import entries as table_entries, first_scopes, neighbours
 from ...objectives.objective import Costs, Parameters, PerListed, UnitWeights, as_stored, float64

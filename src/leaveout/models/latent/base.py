@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ..._runtime.jax import PyTree
+from ..._runtime import PyTree
 from ...objectives.closed_form import (
     GRADIENT_DIFFERENCE,
     AbstractClosedForm,

@@ -19,8 +19,7 @@ import pandas as pd
 import scipy
 from jaxtyping import Float, Int
 
-from ..._runtime.arrays import FloatArray, NamedValues
-from ..._runtime.results import record
+from ..._runtime import FloatArray, NamedValues, record
 from ...data.arrays import codes, index_of, match_labels, numbers, pandas_of
 from ...data.formulas import frame_of, reading, response
 from .responses import ResponseRows

@@ -17,8 +17,7 @@ import scipy
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime.conventions import conventional
-from ..._runtime.jax import static
+from ..._runtime import conventional, static
 from ...data.arrays import Names, match_labels, numbers
 from ...objectives.closed_form import Points, State, Weights, one_by_one
 from ...objectives.objective import (

@@ -23,7 +23,7 @@ import scipy
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import PyTree, static
+from ..._runtime import PyTree, static
 from ...data.arrays import Names, match_labels, numbers
 from ...linalg.curvature import cholesky
 from ...objectives.closed_form import (

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._runtime.results import record
+from ..._runtime import record
 from ...objectives.closed_form import STENCIL
 from ...objectives.objective import Costs
 from .base import AbstractEngine, DesignRegressions

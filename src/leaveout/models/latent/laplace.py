@@ -41,7 +41,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from ..._runtime.results import record
+from ..._runtime import record
 from ...linalg.curvature import cholesky
 from ...linalg.sparse_cholesky import FrontalFactor, Pattern, pattern
 from ...objectives.closed_form import Points, State, ValueAndGradient, Weights

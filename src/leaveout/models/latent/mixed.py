@@ -30,9 +30,7 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 from numpy.typing import ArrayLike, NDArray
 
-from ..._runtime.conventions import conventional
-from ..._runtime.headed_table import HeadedTable
-from ..._runtime.jax import Array, Arrays as Arrays, PyTree, float64, static
+from ..._runtime import Array, Arrays as Arrays, HeadedTable, PyTree, conventional, float64, static
 from ...data.arrays import Names, count, match_columns, match_labels, numbers, pandas_of, share
 from ...data.formulas import frame_of, named_column, stateful_remark
 from ...objectives.closed_form import Points, State, ValueAndGradient, Weights, one_by_one

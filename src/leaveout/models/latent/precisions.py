@@ -26,7 +26,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from ..._runtime.results import record
+from ..._runtime import record
 from ...linalg.sparse_cholesky import pattern
 from ...plans.graph import Edges, adjacency
 from .laplace import Field, Solver

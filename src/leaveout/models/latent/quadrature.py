@@ -32,8 +32,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._runtime.arrays import FloatArray, IntArray
-from ..._runtime.results import record
+from ..._runtime import FloatArray, IntArray, record
 from .modes import ValueAndSteps, newton
 from .responses import Orders, Response, ResponseRows
 

@@ -14,8 +14,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from ..._runtime.arrays import FloatArray
-from ..._runtime.results import record
+from ..._runtime import FloatArray, record
 from ..glm import losses
 from ..glm.losses import AbstractLoss
 

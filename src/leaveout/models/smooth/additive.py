@@ -16,8 +16,7 @@ from jaxtyping import Float
 from numpy import ndarray
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import Array, float64, is_traced, jnp, numpy_of, static
-from ..._runtime.results import record
+from ..._runtime import Array, float64, is_traced, jnp, numpy_of, record, static
 from ...data.arrays import Names, index_of, is_default_index
 from ...data.formulas import stateful_remark
 from ..glm import losses, penalties

@@ -26,7 +26,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from ..._runtime.results import record
+from ..._runtime import record
 from ...data.arrays import codes
 from ...plans.graph import adjacency, read_edges
 

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from ..._runtime.results import record
+from ..._runtime import record
 from ...data.arrays import codes, count, match_labels, numbers, pandas_of
 from . import bases as bases
 from .bases import Design

@@ -42,9 +42,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import cached_on, static
-from ..._runtime.pandas import pd
-from ..._runtime.results import record
+from ..._runtime import cached_on, pd, record, static
 from ...data.arrays import Names, codes, index_of, match_labels
 from ...data.formulas import (
     join_remarks,

@@ -1,0 +1,82 @@
+"""What the other rooms take from this one, by subject."""
+
+from .arrays import (
+    BoolArray as BoolArray,
+    FloatArray as FloatArray,
+    IntArray as IntArray,
+    NamedValues as NamedValues,
+    level_numbers as level_numbers,
+)
+from .checkpoint import (
+    ArrayRecord as ArrayRecord,
+    File as File,
+    StepResult as StepResult,
+    depends as depends,
+    keeping as keeping,
+    read_or_make as read_or_make,
+)
+from .conventions import (
+    Rng as Rng,
+    conventional as conventional,
+    log as log,
+    warn as warn,
+)
+from .headed_table import (
+    HeadedTable as HeadedTable,
+)
+from .interrupt import (
+    Interrupted as Interrupted,
+    stoppable as stoppable,
+)
+from .jax import (
+    Array as Array,
+    Arrays as Arrays,
+    Module as Module,
+    PyTree as PyTree,
+    Scalar as Scalar,
+    cached_on as cached_on,
+    call_traced as call_traced,
+    compile_static as compile_static,
+    ensure_jax as ensure_jax,
+    float64 as float64,
+    function_name as function_name,
+    is_traced as is_traced,
+    jnp as jnp,
+    jspecial as jspecial,
+    numpy_of as numpy_of,
+    special_of as special_of,
+    static as static,
+)
+from .memory import (
+    require_memory as require_memory,
+)
+from .pandas import (
+    is_pandas as is_pandas,
+    pd as pd,
+)
+from .parallel import (
+    single_threaded as single_threaded,
+    steps as steps,
+    workers as workers,
+)
+from .progress import (
+    Slow as Slow,
+)
+from .providers import (
+    provided as provided,
+)
+from .results import (
+    NO_REFIT_CODES as NO_REFIT_CODES,
+    RESULTS as RESULTS,
+    AbstractPosterior as AbstractPosterior,
+    Lines as Lines,
+    PagedResult as PagedResult,
+    PrintedResult as PrintedResult,
+    SettledBy as SettledBy,
+    among as among,
+    kind_of as kind_of,
+    record as record,
+)
+from .signatures import (
+    readable as readable,
+)
