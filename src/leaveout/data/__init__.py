@@ -1,1 +1,5 @@
 """Readers of arguments and files: arrays, frames and labels; CoNLL files; data sets."""
+
+from .._runtime.namespaces import attach as _attach
+
+__getattr__, __dir__, __all__ = _attach(__name__, __file__, for_users=False)

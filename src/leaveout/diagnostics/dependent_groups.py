@@ -17,12 +17,10 @@ import numpy as np
 from jaxtyping import Float
 
 from .._runtime import float64
-from ..data.arrays import count
-from ..objectives.closed_form import AbstractClosedForm
-from ..objectives.objective import display_name
-from ..optimize.active_set import without
-from ..optimize.fit import Fit
-from ..plans.plan import Plan
+from ..data import count
+from ..objectives import AbstractClosedForm, display_name
+from ..optimize import Fit, without
+from ..plans import Plan
 from ..validation.cross_validate import objective_of
 
 Root = Float[np.ndarray, "units rank"]

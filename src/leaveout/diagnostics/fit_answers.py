@@ -9,8 +9,8 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from .._runtime import HeadedTable
-from ..models.glm.active_coefficients import kinks
-from ..optimize.fit import Fit
+from ..models.glm import kinks
+from ..optimize import Fit
 from ..validation.named_parameters import name_parameters, natural_names
 from .covariance import covariance
 

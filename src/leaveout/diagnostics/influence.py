@@ -39,16 +39,13 @@ from .._runtime import (
     stoppable,
 )
 from .._runtime.jax import float64, jax
-from ..data.arrays import numbers, pandas_of
-from ..data.formulas import join_remarks
-from ..linalg.rounding import FUNCTION
-from ..models.glm.glm import AbstractRegression
-from ..objectives.batch_functions import LinearBatch, functions, weights_of, work
+from ..data import join_remarks, numbers, pandas_of
+from ..linalg import FUNCTION
+from ..models.glm import AbstractRegression
+from ..objectives import LinearBatch, functions, weights_of, work
 from ..objectives.unit_weights import unit_weights
-from ..optimize.active_set import without
-from ..optimize.fit import Fit
-from ..plans.plan import Batch, Plan
-from ..plans.reading import PlanLike
+from ..optimize import Fit, without
+from ..plans import Batch, Plan, PlanLike
 from ..refit import AbstractRefit, RefitBatch, distance_of_fit, distances, lengths, lengths_of_moves
 from ..validation.batches import Collected, over_refits
 from ..validation.cross_validate import cache_key, strategy_of

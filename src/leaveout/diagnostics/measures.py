@@ -27,17 +27,13 @@ from numpy import ndarray
 
 from .._runtime import File, conventional, kind_of
 from .._runtime.jax import Array, Arrays, PyTree, cached_on, compile_static, float64, jax, jnp
-from ..data.arrays import under_labels
-from ..linalg.design import LossOfSeveral
-from ..models.glm.absorbed import AbsorbedGLM
-from ..models.glm.dual import DualGLM
-from ..models.glm.glm import GLM
-from ..models.glm.orthogonal import OrthogonalGLM
-from ..objectives.objective import AbstractLinearPredictor
+from ..data import under_labels
+from ..linalg import LossOfSeveral
+from ..models.glm import GLM, AbsorbedGLM, DualGLM, OrthogonalGLM
+from ..objectives import AbstractLinearPredictor
 from ..objectives.unit_weights import unit_weights
-from ..optimize.active_set import without
-from ..optimize.fit import Fit
-from ..plans.plan import Plan, RefitRows, leave_one_out
+from ..optimize import Fit, without
+from ..plans import Plan, RefitRows, leave_one_out
 from ..refit import AbstractRefit, Exact, inverse_root
 from ..validation.cross_validate import fold_refits, fold_thetas, objective_of, strategy_of
 from ..validation.named_parameters import name_parameters

@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from ..objectives.objective import AbstractLinearPredictor
-from ..optimize.fit import Fit
-from ..plans.plan import Plan
+from ..objectives import AbstractLinearPredictor
+from ..optimize import Fit
+from ..plans import Plan
 from .measures import hat_diagonal
 
 MASKING_RATIO = 1.5

@@ -32,11 +32,10 @@ from .._runtime import (
     record,
     warn,
 )
-from ..data.arrays import index_of, numbers, pandas_of, share
-from ..linalg.rounding import UNIT
-from ..optimize.fit import Fit
-from ..plans.plan import Plan, plan_of_entries
-from ..plans.survey import ReplicateWeights, check_scales
+from ..data import index_of, numbers, pandas_of, share
+from ..linalg import UNIT
+from ..optimize import Fit
+from ..plans import Plan, ReplicateWeights, check_scales, plan_of_entries
 from ..refit import AbstractRefit, Exact, distance_of_fit, lengths
 from ..validation.cross_validate import objective_of, reader_for, strategy_of
 from ..validation.named_parameters import NamedParameters, name_parameters, partial_refits

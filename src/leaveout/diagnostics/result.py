@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from .._runtime import Lines, conventional, provided, record
-from ..data.arrays import count as count_of
+from ..data import count as count_of
 from ..validation.estimate import Estimate, PrintedResult
 
 if TYPE_CHECKING:

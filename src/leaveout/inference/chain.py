@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Scalar, Shaped
 
 from .._runtime import Arrays, Module, static
-from ..objectives.objective import aligned_copy
+from ..objectives import aligned_copy
 from .lanes import SMALLEST_NORMALISER
 
 RowLanes = Float[Array, "rows lanes"]

@@ -7,7 +7,7 @@ import scipy
 from jaxtyping import Array, Float, Int
 
 from .._runtime import Module, static
-from ..objectives.objective import aligned_copy
+from ..objectives import aligned_copy
 
 
 class SparseFeatures(Module):

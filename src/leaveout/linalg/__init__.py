@@ -2,3 +2,7 @@
 
 The theorem that encloses a refit.
 """
+
+from .._runtime.namespaces import attach as _attach
+
+__getattr__, __dir__, __all__ = _attach(__name__, __file__, for_users=False)

@@ -27,9 +27,15 @@ from .._runtime.jax import (
     resident,
     select_lanes,
 )
-from ..linalg.design import MultiOutputDesign, Predictors, RefitUnits, apply_curvature, weight_terms
-from ..linalg.device_design import Resident
-from ..plans.plan import RefitRows, few_size
+from ..linalg import (
+    MultiOutputDesign,
+    Predictors,
+    RefitUnits,
+    Resident,
+    apply_curvature,
+    weight_terms,
+)
+from ..plans import RefitRows, few_size
 from .closed_form import AbstractByArrays, AbstractClosedForm, ClosedFormBatch
 from .objective import (
     AbstractLinearPredictor,

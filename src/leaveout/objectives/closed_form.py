@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._runtime import Array, Arrays as Arrays, PyTree, Scalar, cached_on
-from ..plans.plan import RefitRows
+from ..plans import RefitRows
 from .objective import (
     AbstractObjective,
     HeldOutLosses,

@@ -31,9 +31,8 @@ from .._runtime.jax import (
     jnp,
     static,
 )
-from ..data.arrays import Names, TransformedResponse, count, match_labels, numbers, on_device
-from ..linalg.design import Predictors
-from ..linalg.device_design import is_finite
+from ..data import Names, TransformedResponse, count, match_labels, numbers, on_device
+from ..linalg import Predictors, is_finite
 
 UnitIndex = Int[Arrays, " width"]  # places of the units that a refit lists
 UnitWeights = Float[Arrays, " units"]

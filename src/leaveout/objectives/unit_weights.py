@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from .._runtime import kind_of
-from ..plans.reading import PlanReader
+from ..plans import PlanReader
 from .objective import AbstractLinearPredictor, AbstractObjective, PerUnit
 
 Array = np.ndarray

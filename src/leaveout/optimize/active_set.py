@@ -22,17 +22,34 @@ import scipy
 from jaxtyping import Bool, Float, Int
 
 from .._runtime import PyTree, kind_of
-from ..linalg.bounds import excess, gates, resting, segments, solve_box
-from ..linalg.curvature import Curvature
-from ..linalg.design import PerUnit, weight_terms
-from ..linalg.group_norms import descend_by_groups
-from ..linalg.iteration import Lanes, LaneState, Proposal, iterate
-from ..linalg.sparse_design import SparseDesign
-from ..models.glm.active_coefficients import FullCox, FullModel, PerPlace, Places, kinks
-from ..models.glm.dual import DualGLM, ridge_strengths
-from ..models.glm.glm import PRODUCTS_FROM, AbstractRegression
-from ..objectives.batch_functions import ONE, LinearBatch, constant, function
-from ..objectives.objective import AbstractObjective, Vector
+from ..linalg import (
+    Curvature,
+    Lanes,
+    LaneState,
+    PerUnit,
+    Proposal,
+    SparseDesign,
+    descend_by_groups,
+    excess,
+    gates,
+    iterate,
+    resting,
+    segments,
+    solve_box,
+    weight_terms,
+)
+from ..models.glm import (
+    PRODUCTS_FROM,
+    AbstractRegression,
+    DualGLM,
+    FullCox,
+    FullModel,
+    PerPlace,
+    Places,
+    kinks,
+    ridge_strengths,
+)
+from ..objectives import ONE, AbstractObjective, LinearBatch, Vector, constant, function
 from .hessian_factor import far_out
 from .newton import newton
 

@@ -29,11 +29,10 @@ import scipy
 from jaxtyping import Bool, Float, Int
 
 from .._runtime import Lines, PrintedResult, Slow, conventional, record, warn
-from ..data.arrays import numbers
-from ..linalg.curvature import Curvature
-from ..linalg.rounding import UNIT
-from ..models.glm.banded import BandedRidge
-from ..plans.plan import Plan
+from ..data import numbers
+from ..linalg import UNIT, Curvature
+from ..models.glm import BandedRidge
+from ..plans import Plan
 
 Array = np.ndarray
 TargetValues = Float[Array, " targets"]

@@ -16,12 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..linalg import conjugate_gradients
-from ..linalg.curvature import Curvature
-from ..linalg.iteration import VALUE_ROUNDING
-from ..objectives.batch_functions import Function, preconditioner
-from ..objectives.closed_form import AbstractClosedForm
-from ..objectives.objective import Vector
+from ..linalg import VALUE_ROUNDING, Curvature, conjugate_gradients
+from ..objectives import AbstractClosedForm, Function, Vector, preconditioner
 from .newton import FLOOR_DECREMENT, MAX_NEWTON_STEPS, Minimisation
 
 # largest number of moves before a restart, and of numbers in them (a quarter of a gigabyte)

@@ -41,20 +41,18 @@ from .._runtime import (
     stoppable,
     warn,
 )
-from ..data.arrays import count
-from ..linalg.curvature import Curvature
-from ..linalg.rounding import condition
-from ..models.glm.absorbed import AbsorbedGLM
-from ..models.glm.dual import DualGLM, ridge_strengths
-from ..models.glm.orthogonal import is_least_squares, orthogonal_form
-from ..objectives.batch_functions import Function, function
-from ..objectives.closed_form import AbstractClosedForm
-from ..objectives.objective import (
+from ..data import count
+from ..linalg import Curvature, condition
+from ..models.glm import AbsorbedGLM, DualGLM, is_least_squares, orthogonal_form, ridge_strengths
+from ..objectives import (
+    AbstractClosedForm,
     AbstractLinearPredictor,
     AbstractObjective,
+    Function,
     Vector,
     as_stored,
     display_name,
+    function,
     leaves_of,
     map_arrays,
     ravel,

@@ -3,9 +3,8 @@
 import numpy as np
 
 from .._runtime import PyTree, kind_of
-from ..linalg.curvature import Curvature
-from ..objectives.batch_functions import Function
-from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, as_stored
+from ..linalg import Curvature
+from ..objectives import AbstractLinearPredictor, AbstractObjective, Function, as_stored
 from .hessian_products import Scaling, least_curvature, scaling, whitened_null_space
 from .newton import LARGE_NUM_PARAMETERS, Flat
 

@@ -24,12 +24,14 @@ import scipy
 from jaxtyping import Float
 
 from .._runtime import Module, PyTree, Slow
-from ..linalg.conjugate_gradients import solve
-from ..linalg.iteration import Lanes, LaneState, Proposal, decrements
-from ..linalg.sparse_design import SparseDesign
-from ..objectives.batch_functions import ONE, Function, Functions, HostBatch, LinearBatch
-from ..objectives.objective import (
+from ..linalg import Lanes, LaneState, Proposal, SparseDesign, decrements, solve
+from ..objectives import (
+    ONE,
     AbstractObjective,
+    Function,
+    Functions,
+    HostBatch,
+    LinearBatch,
     PerRefit,
     RefitNumbers,
     RefitPoints,

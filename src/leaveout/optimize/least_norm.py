@@ -25,10 +25,8 @@ import scipy
 from jaxtyping import Float, Int
 
 from .._runtime import cached_on
-from ..linalg.design import DenseDesign, PerUnit, Predictors
-from ..linalg.rounding import UNIT
-from ..models.glm.active_coefficients import kinks
-from ..models.glm.orthogonal import OrthogonalGLM
+from ..linalg import UNIT, DenseDesign, PerUnit, Predictors
+from ..models.glm import OrthogonalGLM, kinks
 from .fit import Fit
 
 Array = np.ndarray

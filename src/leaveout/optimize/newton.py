@@ -21,40 +21,40 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from ..linalg.curvature import Curvature
-from ..linalg.enclosure_theorem import CurvatureBounds, ball, gaps
-from ..linalg.iteration import (
+from ..linalg import (
     MAX_LOOKS,
     SMALLEST_SHARE,
     VALUE_ROUNDING,
     Accept,
+    Curvature,
+    CurvatureBounds,
     Lanes,
     LaneState,
     Proposal,
     Propose,
     SharedFactors,
     anywhere,
+    ball,
     decrements,
     descends,
+    gaps,
     iterate,
 )
-from ..objectives.batch_functions import (
+from ..objectives import (
     ONE,
-    Function,
-    Functions,
-    LinearBatch,
-    preconditioner,
-)
-from ..objectives.objective import (
     AbstractLinearPredictor,
     AbstractObjective,
     DiagonalBlocks,
+    Function,
+    Functions,
+    LinearBatch,
     PerRefit,
     PerUnit,
     RefitFlags,
     RefitNumbers,
     RefitPoints,
     Vector,
+    preconditioner,
 )
 
 Array = np.ndarray

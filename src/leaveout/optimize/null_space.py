@@ -21,8 +21,7 @@ import scipy
 from jaxtyping import Float
 
 from .._runtime import Array, Arrays, PyTree, compile_static, jnp
-from ..objectives.batch_functions import function
-from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, ravel
+from ..objectives import AbstractLinearPredictor, AbstractObjective, function, ravel
 
 
 def unseen_directions(

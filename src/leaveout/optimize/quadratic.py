@@ -9,9 +9,8 @@ import scipy
 from jaxtyping import Float
 
 from .._runtime import Module, PyTree, cached_on, float64, static
-from ..linalg.design import Predictors, weight_terms
-from ..objectives.batch_functions import function, influence
-from ..objectives.objective import AbstractObjective, Vector, leaves_of
+from ..linalg import Predictors, weight_terms
+from ..objectives import AbstractObjective, Vector, function, influence, leaves_of
 from .hessian_products import (
     FINE,
     Coordinates,

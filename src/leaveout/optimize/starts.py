@@ -16,11 +16,12 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from .._runtime import PyTree, Slow, StepResult, kind_of, read_or_make, record, steps, workers
-from ..objectives.batch_functions import Function, function
-from ..objectives.objective import (
+from ..objectives import (
     AbstractObjective,
+    Function,
     Vector,
     as_stored,
+    function,
     map_arrays,
     ravel,
     unflatten,

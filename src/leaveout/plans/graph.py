@@ -8,7 +8,7 @@ from jaxtyping import Int
 from numpy.typing import ArrayLike
 
 from .._runtime import pd
-from ..data.arrays import places
+from ..data import places
 
 Edges = Int[np.ndarray, "edges 2"]
 

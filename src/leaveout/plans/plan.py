@@ -34,7 +34,7 @@ from .._runtime import (
     record,
     require_memory,
 )
-from ..data.arrays import (
+from ..data import (
     TIMES,
     UnitColumn,
     codes,
@@ -44,13 +44,13 @@ from ..data.arrays import (
     index_of,
     match_columns,
     match_labels,
+    named_column,
     numbers,
     pandas_of,
     places,
     share,
     whole,
 )
-from ..data.formulas import named_column
 from .graph import distances, read_edges
 
 # of a unit that a refit leaves out, while the plan is built: number, weight and mark, twice

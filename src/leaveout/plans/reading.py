@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._runtime import FloatArray, IntArray, is_pandas, level_numbers, pd, record, warn
-from ..data.arrays import check_times, is_default_index
-from ..data.formulas import named_column
+from ..data import check_times, is_default_index, named_column
 from .plan import Plan, Splitter, blocks, from_splits, groups as plan_of_groups, kfold, stratified
 
 PlanLike = Plan | int | Splitter | Iterable[tuple[ArrayLike, ArrayLike]]

@@ -26,8 +26,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from .._runtime import FloatArray, IntArray, Rng, conventional
-from ..data.arrays import codes, count, generator, index_of, match_labels, numbers, pandas_of
-from ..data.formulas import named_column
+from ..data import codes, count, generator, index_of, match_labels, named_column, numbers, pandas_of
 
 Factors = NDArray[np.floating]
 

@@ -26,34 +26,42 @@ from jaxtyping import Float, Int
 
 from .._runtime import record
 from .._runtime.jax import Arrays, PyTree, cached_on, compile_static, jax
-from ..linalg.curvature import Curvature
-from ..linalg.design import (
+from ..linalg import (
     EVERYONE,
+    FUNCTION,
+    UNIT,
+    UP,
     AnyShape,
+    Ball,
+    Curvature,
+    CurvatureBounds,
     DenseDesign,
     Directions,
     LossOfSeveral,
     MultiOutputDesign,
+    Norms,
+    PenaltyShare,
     Predictors,
+    RadiusTable,
+    Reach,
     RefitMatrices,
+    Rounding,
     RowUnits,
+    SparseDesign,
+    ball,
+    bounded,
+    condition,
+    factor_error,
+    gaps,
     scale_units,
     weight_terms,
 )
-from ..linalg.enclosure_theorem import Ball, CurvatureBounds, PenaltyShare, RadiusTable, ball, gaps
-from ..linalg.group_norms import Norms, Reach
-from ..linalg.rounding import FUNCTION, UNIT, UP, Rounding, bounded, condition, factor_error
-from ..linalg.sparse_design import SparseDesign
-from ..objectives.batch_functions import (
+from ..objectives import (
+    AbstractLinearPredictor,
     ClosedFormBatch,
     DerivedBatch,
-    HostBatch,
-    derive_batch,
-    function,
-)
-from ..objectives.objective import (
-    AbstractLinearPredictor,
     Displacements,
+    HostBatch,
     Lanes,
     Matrix,
     PerLane,
@@ -63,11 +71,12 @@ from ..objectives.objective import (
     RefitFlags,
     RefitPoints,
     Vector,
+    derive_batch,
+    function,
 )
-from ..optimize.fit import Fit
-from ..optimize.hessian_products import ROUGH, NystromPreconditioner, Solve, sketch
+from ..optimize import ROUGH, Fit, NystromPreconditioner, Solve, sketch
 from ..optimize.least_norm import cut_floor, least_norm
-from ..plans.plan import RefitRows
+from ..plans import RefitRows
 
 Array = np.ndarray
 UnitRows = Float[Array, "units ..."]

@@ -52,25 +52,17 @@ from jaxtyping import Float, Int
 from .._runtime import RESULTS, record
 from .._runtime.jax import Array, Arrays, cached_on, compile_static, jax, jnp
 from ..linalg import conjugate_gradients
-from ..objectives.batch_functions import (
+from ..objectives import (
     COMPILING,
     HESSIAN_ENTRIES,
     ONE,
-    ClosedFormBatch,
-    DerivedBatch,
-    Function,
-    Functions,
-    derive_batch,
-    function,
-    held_out,
-    own_passes,
-    weights_of,
-    work,
-)
-from ..objectives.objective import (
     AbstractLinearPredictor,
     AbstractObjective,
+    ClosedFormBatch,
+    DerivedBatch,
     Flags,
+    Function,
+    Functions,
     HeldOutLosses,
     Lanes,
     Matrices,
@@ -78,14 +70,18 @@ from ..objectives.objective import (
     PerUnit,
     Points,
     Vector,
+    derive_batch,
+    function,
+    held_out,
+    own_passes,
     ravel,
     unravel,
+    weights_of,
+    work,
 )
-from ..optimize.bfgs import BFGS, curves_down, newton_step
-from ..optimize.fit import Fit
-from ..optimize.hessian_products import COARSE, ROUGH
+from ..optimize import BFGS, COARSE, ROUGH, Fit, curves_down, newton_step
 from ..optimize.newton import LBFGSState, NewtonResult, dear as is_dear, newton, walk
-from ..plans.plan import RefitRows, few_size
+from ..plans import RefitRows, few_size
 from ._anchor import DenseMetric, IdentityMetric, OwnHessians, Products, RefitMetric, own_metric
 from ._enclosure import CAUTION, MAX_CONTRACTION
 from ._expansion import GRADIENTS, ExpandedBatch, Expansion, ScaledExpansion, expandable

@@ -27,12 +27,25 @@ import scipy
 from jaxtyping import Float, Int
 
 from .._runtime import RESULTS, cached_on, record
-from ..linalg import conjugate_gradients
-from ..linalg.design import DenseDesign, apply_curvature, scale_units, weight_terms
-from ..linalg.enclosure_theorem import Ball, CurvatureBounds, ball, gaps
-from ..linalg.rounding import UNIT, UP, Rounding, bounded, condition, factor_error
-from ..linalg.sparse_cholesky import cholesky
-from ..objectives.objective import (
+from ..linalg import (
+    UNIT,
+    UP,
+    Ball,
+    CurvatureBounds,
+    DenseDesign,
+    Rounding,
+    apply_curvature,
+    ball,
+    bounded,
+    cholesky,
+    condition,
+    conjugate_gradients,
+    factor_error,
+    gaps,
+    scale_units,
+    weight_terms,
+)
+from ..objectives import (
     Displacements,
     Flags,
     Lanes,
@@ -42,8 +55,8 @@ from ..objectives.objective import (
     RefitFlags,
     RefitPoints,
 )
-from ..optimize.fit import Fit
-from ..plans.plan import RefitRows
+from ..optimize import Fit
+from ..plans import RefitRows
 from ._anchor import (
     ELEMENTWISE,
     PASS,

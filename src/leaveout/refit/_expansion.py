@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from ..objectives.contiguous_folds import Directions, Runs, runs
-from ..objectives.objective import (
+from ..objectives import (
+    Directions,
     Lanes,
     Matrices,
     Matrix,
@@ -30,9 +30,11 @@ from ..objectives.objective import (
     Points,
     RefitPoints,
     RefitValues,
+    Runs,
+    runs,
 )
-from ..optimize.fit import Fit
-from ..plans.plan import RefitRows
+from ..optimize import Fit
+from ..plans import RefitRows
 
 Array = np.ndarray
 

@@ -53,14 +53,9 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._runtime import NO_REFIT_CODES, RESULTS, among, cached_on, record
-from ..linalg.bounds import gates, leaving_signs, segments
-from ..linalg.design import weight_terms
-from ..linalg.enclosure_theorem import change
-from ..linalg.group_norms import Norms
-from ..linalg.rounding import UNIT
-from ..models.glm.active_coefficients import ActiveCox, FullModel, PerPlace, kinks
-from ..objectives.batch_functions import weights_of
-from ..objectives.objective import (
+from ..linalg import UNIT, Norms, change, gates, leaving_signs, segments, weight_terms
+from ..models.glm import ActiveCox, FullModel, PerPlace, kinks
+from ..objectives import (
     Flags,
     Lanes,
     PerRefit,
@@ -70,11 +65,17 @@ from ..objectives.objective import (
     Selection,
     Vector,
     as_stored,
+    weights_of,
 )
-from ..optimize.active_set import TIE_DISTANCE, NoMinimiser, minimise_with_kinks
-from ..optimize.fit import Fit, anchored_at
-from ..optimize.hessian_factor import IndefiniteHessianError
-from ..plans.plan import CAPACITY, RefitRows
+from ..optimize import (
+    TIE_DISTANCE,
+    Fit,
+    IndefiniteHessianError,
+    NoMinimiser,
+    anchored_at,
+    minimise_with_kinks,
+)
+from ..plans import CAPACITY, RefitRows
 from ._anchor import OWN_HESSIAN_BELOW, LinearFitCache, linear_cache, slope_error
 from ._descent import LOSS_ROUNDING
 from ._refit_batch import RefitBatch

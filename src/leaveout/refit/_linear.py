@@ -31,10 +31,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._runtime import RESULTS, SettledBy, record
-from ..linalg.design import EVERYONE
-from ..linalg.enclosure_theorem import change
-from ..linalg.iteration import everyone_or
-from ..objectives.objective import (
+from ..linalg import EVERYONE, change, everyone_or
+from ..objectives import (
     Displacements,
     Flags,
     Lanes,
@@ -45,9 +43,9 @@ from ..objectives.objective import (
     RefitNumbers,
     RefitPoints,
 )
-from ..optimize.fit import Fit
+from ..optimize import Fit
 from ..optimize.least_norm import least_norm
-from ..plans.plan import CAPACITY, RefitRows
+from ..plans import CAPACITY, RefitRows
 from . import _single_rows as single_rows
 from ._anchor import ELEMENTWISE, LinearFitCache, groups, linear_cache, span
 from ._enclosure import (

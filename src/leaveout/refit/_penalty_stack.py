@@ -20,19 +20,18 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._runtime import ArrayRecord, record
-from ..linalg.design import Extent, Predictors, weight_terms
-from ..linalg.enclosure_theorem import RadiusTable, change
-from ..linalg.rounding import Rounding, bounded, factor_error
-from ..objectives.objective import (
-    Flags,
-    Lanes,
-    PerLane,
-    PerRefit,
-    RefitFlags,
-    RefitNumbers,
-    Selection,
+from ..linalg import (
+    Extent,
+    Predictors,
+    RadiusTable,
+    Rounding,
+    bounded,
+    change,
+    factor_error,
+    weight_terms,
 )
-from ..optimize.fit import DOUBTFUL
+from ..objectives import Flags, Lanes, PerLane, PerRefit, RefitFlags, RefitNumbers, Selection
+from ..optimize import DOUBTFUL
 from . import _anchor as anchors, _single_rows as single_rows
 from ._anchor import (
     ELEMENTWISE,

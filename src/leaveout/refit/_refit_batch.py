@@ -29,11 +29,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._runtime import RESULTS, cached_on, record
-from ..linalg.design import Directions, PerRow, Predictors
-from ..linalg.rounding import UNIT, UP, condition
-from ..models.glm.active_coefficients import kinks
-from ..objectives.batch_functions import ONE, function, weights_of
-from ..objectives.objective import (
+from ..linalg import UNIT, UP, Directions, PerRow, Predictors, condition
+from ..models.glm import kinks
+from ..objectives import (
+    ONE,
     Displacements,
     Flags,
     Lanes,
@@ -44,11 +43,13 @@ from ..objectives.objective import (
     RefitPoints,
     RefitValues,
     Vector,
+    function,
+    weights_of,
 )
-from ..optimize.fit import Fit
+from ..optimize import Fit
 from ..optimize.least_norm import DEAR, least_norm
 from ..optimize.newton import NewtonResult, newton
-from ..plans.plan import RefitRows
+from ..plans import RefitRows
 from ._anchor import linear_cache
 
 Array = np.ndarray

@@ -77,16 +77,18 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from .._runtime import cached_on
-from ..linalg.design import (
+from ..linalg import (
+    FUNCTION,
+    UNIT,
+    UP,
     AnyShape,
+    Ball,
     DenseDesign,
     LossOfSeveral,
     apply_curvature,
     scale_units,
 )
-from ..linalg.enclosure_theorem import Ball
-from ..linalg.rounding import FUNCTION, UNIT, UP
-from ..objectives.objective import (
+from ..objectives import (
     Flags,
     Lanes,
     PerLane,
@@ -97,7 +99,7 @@ from ..objectives.objective import (
     RefitValues,
     Selection,
 )
-from ..optimize.fit import Fit
+from ..optimize import Fit
 from ._anchor import (
     HERD,
     PASS,

@@ -17,34 +17,27 @@ import numpy as np
 
 from .._runtime import RESULTS
 from .._runtime.jax import Array, Arrays, Module, cached_on, compile_static, jax, jnp
-from ..data.arrays import share
-from ..linalg.design import Predictors
-from ..models.glm.dual import DualGLM
-from ..models.glm.glm import GLM
-from ..models.glm.penalties import PerWeight
-from ..objectives.batch_functions import (
+from ..data import share
+from ..linalg import Predictors
+from ..models.glm import GLM, DualGLM, PerWeight
+from ..objectives import (
+    AbstractLinearPredictor,
+    AbstractObjective,
+    AbstractSolved,
     ClosedFormBatch,
+    Points,
+    as_stored,
     derive_batch,
     function,
     own_passes,
     passes,
-    weights_of,
-)
-from ..objectives.closed_form import AbstractSolved
-from ..objectives.objective import (
-    AbstractLinearPredictor,
-    AbstractObjective,
-    Points,
-    as_stored,
     ravel,
     unflatten,
     unravel,
+    weights_of,
 )
-from ..optimize.fit import Fit, anchored_at
-from ..optimize.hessian_factor import IndefiniteHessianError
-from ..optimize.hessian_products import COARSE, solve_once
-from ..optimize.newton import minimise
-from ..plans.plan import RefitRows
+from ..optimize import COARSE, Fit, IndefiniteHessianError, anchored_at, minimise, solve_once
+from ..plans import RefitRows
 from . import _linear as linear
 from ._anchor import linear_cache, passes as groups
 from ._descent import Descent, begin, refine

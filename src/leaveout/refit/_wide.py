@@ -35,14 +35,21 @@ import scipy
 from jaxtyping import Bool, Float, Int
 
 from .._runtime import RESULTS, cached_on
-from ..linalg import conjugate_gradients
-from ..linalg.design import AnyShape, Predictors, weight_terms
-from ..linalg.iteration import Lanes, LaneState, Proposal, decrements, iterate
-from ..linalg.sparse_design import SparseDesign
-from ..objectives.batch_functions import weights_of
-from ..objectives.objective import Flags, PerLane, PerUnit, Points, Selection, Vector
-from ..optimize.fit import Fit
-from ..plans.plan import RefitRows
+from ..linalg import (
+    AnyShape,
+    Lanes,
+    LaneState,
+    Predictors,
+    Proposal,
+    SparseDesign,
+    conjugate_gradients,
+    decrements,
+    iterate,
+    weight_terms,
+)
+from ..objectives import Flags, PerLane, PerUnit, Points, Selection, Vector, weights_of
+from ..optimize import Fit
+from ..plans import RefitRows
 from ._refit_batch import CommonError, RefitBatch, join
 
 Array = np.ndarray

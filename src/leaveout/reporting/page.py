@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from .._runtime import Lines, record
-from ..data.arrays import label_texts as worded
+from ..data import label_texts as worded
 from ..validation.checks import Check
 from . import plot
 from .questions import Card

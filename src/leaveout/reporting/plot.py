@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 
 from .._runtime import NamedValues, Rng, conventional
-from ..data.arrays import label_texts, places
+from ..data import label_texts, places
 from ..diagnostics.functions_of_parameters import functional
 from ..diagnostics.measures import cooks_distance, hat_diagonal
 from ..diagnostics.result import Influence
 from ..models.smooth.terms import LABELS
-from ..optimize.fit import Fit
-from ..plans.plan import Plan
+from ..optimize import Fit
+from ..plans import Plan
 from ..refit import Exact
 from ..tuning.smooth import Smoothing
 from ..tuning.smooth_curves import curves

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .._runtime import FloatArray
-from ..data.arrays import Names
+from ..data import Names
 from ..validation.estimate import Estimate
 from ..validation.mean_intervals import half_width, usual
 

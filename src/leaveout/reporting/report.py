@@ -18,10 +18,9 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from .._runtime import PagedResult, provided
-from ..data.arrays import label_texts as worded
-from ..models.glm import links, losses, penalties
-from ..models.glm.glm import GLM
-from ..optimize.fit import SCALAR
+from ..data import label_texts as worded
+from ..models.glm import GLM, links, losses, penalties
+from ..optimize import SCALAR
 from ..validation.checks import Check
 from ..validation.compare import compare
 from ..validation.estimate import Estimate

@@ -38,15 +38,20 @@ from numpy import ndarray
 
 from .._runtime import RESULTS, StepResult, read_or_make
 from .._runtime.jax import Array, Arrays, PyTree, call_traced, is_traced, jax, jnp
-from ..linalg.design import weight_terms
-from ..models.glm.active_coefficients import ActiveCox, FullModel, kinks
-from ..models.glm.penalties import Ridge
-from ..objectives.batch_functions import fold_weights, held_out, own_passes, weights_of
-from ..objectives.closed_form import AbstractClosedForm
-from ..objectives.objective import AbstractObjective, unravel
-from ..optimize.active_set import at_rest
+from ..linalg import weight_terms
+from ..models.glm import ActiveCox, FullModel, Ridge, kinks
+from ..objectives import (
+    AbstractClosedForm,
+    AbstractObjective,
+    fold_weights,
+    held_out,
+    own_passes,
+    unravel,
+    weights_of,
+)
+from ..optimize import at_rest
 from ..optimize.fit import Fit, column_curvature, fit as minimum
-from ..plans.plan import Batch, Plan
+from ..plans import Batch, Plan
 from ..refit import AbstractRefit, Exact, NewtonStep, RefitBatch
 from ..refit._anchor import LinearFitCache, linear_cache
 from ..refit._descent import Descent, begin

@@ -35,12 +35,20 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from ..linalg.bounds import Box, Vector, excess, leaving_signs
-from ..linalg.curvature import Curvature
-from ..linalg.rounding import UNIT, UP, condition, factor_error
-from ..models.glm.penalties import AbstractPenalty, ElasticNet, Lasso
-from ..optimize.active_set import CANCELLED_PRODUCT, TIE_DISTANCE
-from ..plans.plan import Plan
+from ..linalg import (
+    UNIT,
+    UP,
+    Box,
+    Curvature,
+    Vector,
+    condition,
+    excess,
+    factor_error,
+    leaving_signs,
+)
+from ..models.glm import AbstractPenalty, ElasticNet, Lasso
+from ..optimize import CANCELLED_PRODUCT, TIE_DISTANCE
+from ..plans import Plan
 from ..refit._anchor import OWN_HESSIAN_BELOW
 from ..refit._penalty_stack import PathRefit
 from .ridge_path import PerAlpha, applies as is_least_squares

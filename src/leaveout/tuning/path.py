@@ -35,30 +35,25 @@ from .._runtime import (
     read_or_make,
     record,
 )
-from ..data.arrays import count, numbers
-from ..linalg.curvature import Curvature
-from ..linalg.design import Predictors
-from ..models.glm.active_coefficients import kinks
-from ..models.glm.banded import BandedRidge
-from ..models.glm.penalties import (
+from ..data import count, numbers
+from ..linalg import Curvature, Predictors
+from ..models.glm import (
     AbstractPenalty,
+    BandedRidge,
     ElasticNet,
     GroupLasso,
     Lasso,
     PerWeight,
     Ridge,
     Zero,
+    kinks,
     resolve,
 )
-from ..objectives.batch_functions import HESSIAN_ENTRIES, LinearBatch, whole, work
-from ..objectives.objective import PerRefit, as_stored
-from ..objectives.unit_weights import plan_reader
-from ..optimize.active_set import at_zeros
-from ..optimize.banded_ridge import PerTarget, candidates
+from ..objectives import HESSIAN_ENTRIES, LinearBatch, PerRefit, as_stored, plan_reader, whole, work
+from ..optimize import PerTarget, at_zeros, candidates
 from ..optimize.fit import DOUBTFUL, Fit, anchored_at, fit, uncached
 from ..optimize.newton import newton
-from ..plans.plan import Plan
-from ..plans.reading import PlanLike
+from ..plans import Plan, PlanLike
 from ..refit import AbstractRefit
 from ..refit._penalty_stack import Leaving, PathRefit, PerPenalty, Stack, groups
 from ..validation.audit import affordable, choose_refits, repeat_refits

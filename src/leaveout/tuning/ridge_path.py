@@ -16,10 +16,9 @@ estimated by its usual size.
 import numpy as np
 from jaxtyping import Float
 
-from ..linalg.rounding import UNIT
-from ..models.glm.glm import AbstractRegression
-from ..models.glm.losses import Squared
-from ..plans.plan import Plan
+from ..linalg import UNIT
+from ..models.glm import AbstractRegression, Squared
+from ..plans import Plan
 from ..refit._anchor import GROUP, OWN_HESSIAN_BELOW, PASS
 from ..refit._penalty_stack import PathRefit
 from ..validation.estimate import LOSS_ROUNDING as NEGLIGIBLE

@@ -48,14 +48,13 @@ import scipy
 from jaxtyping import Float
 
 from .._runtime import Lines, float64, record, warn
-from ..linalg.curvature import Curvature
-from ..linalg.design import RefitPoints, weight_terms
+from ..linalg import Curvature, RefitPoints, weight_terms
 from ..models.smooth.additive import Additive
 from ..models.smooth.bases import against
-from ..objectives.unit_weights import plan_reader
+from ..objectives import plan_reader
+from ..optimize import IndefiniteHessianError
 from ..optimize.fit import Fit, anchor, fit as fitted
-from ..optimize.hessian_factor import IndefiniteHessianError
-from ..plans.plan import Batch, Plan
+from ..plans import Batch, Plan
 from ..refit import Exact
 from ..validation.cross_validate import cross_validate
 from ..validation.estimate import Estimate, PrintedResult

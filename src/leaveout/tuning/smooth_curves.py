@@ -28,14 +28,14 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from .._runtime import HeadedTable, conventional, float64, kind_of
-from ..data.arrays import index_of, match_labels, share
+from ..data import index_of, match_labels, share
 from ..diagnostics.measures import dispersion
-from ..models.glm.rows import column
+from ..models.glm import column
 from ..models.smooth.additive import Additive
 from ..models.smooth.terms import LABELS, BoundTerm
-from ..objectives.unit_weights import plan_reader
-from ..optimize.fit import Fit
-from ..plans.plan import Plan
+from ..objectives import plan_reader
+from ..optimize import Fit
+from ..plans import Plan
 from .smooth import (
     Choice,
     Neighbourhoods,

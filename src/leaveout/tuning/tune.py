@@ -50,16 +50,12 @@ from .._runtime import (
     provided,
     record,
 )
-from ..data.arrays import count
-from ..models.glm.active_coefficients import kinks
-from ..models.glm.banded import BandedRidge
-from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY, AbstractObjective
-from ..objectives.unit_weights import plan_reader
-from ..optimize.banded_ridge import PerTarget, descend_penalties
+from ..data import count
+from ..models.glm import BandedRidge, kinks
+from ..objectives import LOG_DENSITY, LOG_PROBABILITY, AbstractObjective, plan_reader
+from ..optimize import IndefiniteHessianError, PerTarget, descend_penalties
 from ..optimize.fit import Fit, column_curvature, fit as fitted
-from ..optimize.hessian_factor import IndefiniteHessianError
-from ..plans.plan import Plan
-from ..plans.reading import PlanLike
+from ..plans import Plan, PlanLike
 from ..refit import AbstractRefit, Certified, Exact, NewtonStep
 from ..validation.cross_validate import (
     EstimateBuilder,

@@ -17,10 +17,9 @@ import scipy
 from jaxtyping import Bool, Float, Int
 
 from .._runtime import Slow, StepResult, steps
-from ..models.glm.active_coefficients import kinks
-from ..objectives.batch_functions import function, lists_all_units, weights_of
-from ..optimize.active_set import NoMinimiser, minimise_with_kinks
-from ..optimize.fit import Fit
+from ..models.glm import kinks
+from ..objectives import function, lists_all_units, weights_of
+from ..optimize import Fit, NoMinimiser, minimise_with_kinks
 from ..optimize.least_norm import least_norm
 from .estimate import Estimate, Repetition
 from .scoring import HeldOutLoss

@@ -24,20 +24,20 @@ from .._runtime import (
     single_threaded,
     steps,
 )
-from ..linalg.sparse_design import SparseDesign
-from ..models.glm.active_coefficients import kinks
-from ..objectives.batch_functions import lists_all_units, work
-from ..objectives.closed_form import AbstractClosedForm
-from ..objectives.contiguous_folds import Runs
-from ..objectives.objective import (
+from ..linalg import SparseDesign
+from ..models.glm import kinks
+from ..objectives import (
+    AbstractClosedForm,
     AbstractLinearPredictor,
     AbstractObjective,
+    Runs,
     aligned_copy,
     display_name,
+    lists_all_units,
+    work,
 )
-from ..optimize.fit import Fit, uncached
-from ..optimize.starts import cores
-from ..plans.plan import CAPACITY, Batch, Plan, RefitRows
+from ..optimize import Fit, cores, uncached
+from ..plans import CAPACITY, Batch, Plan, RefitRows
 from ..refit import (
     AbstractRefit,
     RefitBatch,

@@ -15,14 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from .._runtime import NamedValues, pd
-from ..linalg.design import DenseDesign, Predictors
-from ..linalg.mapped_design import SourcedDesign
-from ..linalg.sparse_design import SparseDesign
-from ..models.glm import losses
-from ..models.glm.active_coefficients import kinks
-from ..models.glm.glm import GLM
-from ..optimize.fit import Fit
-from ..plans.plan import Plan
+from ..linalg import DenseDesign, Predictors, SourcedDesign, SparseDesign
+from ..models.glm import GLM, kinks, losses
+from ..optimize import Fit
+from ..plans import Plan
 
 Array = np.ndarray
 CLAIM = "In each fold, the sum over its held-out rows of |loss - loss of the exact refit| is at most its error."

@@ -23,9 +23,9 @@ import scipy
 from jaxtyping import Float, Int
 
 from .._runtime import RESULTS, float64, is_pandas, level_numbers, pd
-from ..data.arrays import label_texts
-from ..optimize.fit import Fit
-from ..plans.plan import Plan, RefitRows
+from ..data import label_texts
+from ..optimize import Fit
+from ..plans import Plan, RefitRows
 from .held_out_predictions import repeats
 from .scoring import predictions
 from .standard_errors import independent

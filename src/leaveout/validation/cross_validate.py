@@ -40,15 +40,11 @@ from .._runtime import (
 )
 from .._runtime.fingerprint import fingerprint
 from .._runtime.jax import Module, PyTree, cached_on, float64, function_name, jax
-from ..data.arrays import count, under_labels
-from ..data.formulas import FormulaReader
-from ..models.glm.penalty import Zero
-from ..objectives.batch_functions import weights_of, work
-from ..objectives.objective import AbstractObjective
-from ..objectives.unit_weights import plan_reader
+from ..data import FormulaReader, count, under_labels
+from ..models.glm import Zero
+from ..objectives import AbstractObjective, plan_reader, weights_of, work
 from ..optimize.fit import Fit, fit as minimise
-from ..plans.plan import CAPACITY, Batch, Plan
-from ..plans.reading import PlanLike, PlanReader
+from ..plans import CAPACITY, Batch, Plan, PlanLike, PlanReader
 from ..refit import AbstractRefit, Certified, Exact, RefitBatch
 from . import minima as minima
 from .audit import affordable, choose_refits, repeat_refits

@@ -35,8 +35,8 @@ from .._runtime import (
     warn,
 )
 from ..objectives.unit_weights import unit_weights
-from ..optimize.fit import Fit
-from ..plans.plan import Plan, RefitRows
+from ..optimize import Fit
+from ..plans import Plan, RefitRows
 from ..refit import RefitBatch
 from .mean_intervals import MetricValue
 from .metrics import Called, Measure, Ranks

@@ -41,8 +41,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from .._runtime import BoolArray, FloatArray, NamedValues, level_numbers
-from ..models.glm.distributions import BERNOULLI
-from ..objectives.objective import LOG_DENSITY, Units
+from ..models.glm import BERNOULLI
+from ..objectives import LOG_DENSITY, Units
 
 Array = np.ndarray
 

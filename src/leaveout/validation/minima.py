@@ -15,15 +15,10 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from .._runtime import cached_on
-from ..linalg.iteration import Lanes, LaneState, Proposal, iterate
-from ..objectives.batch_functions import Functions, function, functions
-from ..objectives.contiguous_folds import runs
-from ..objectives.objective import RefitPoints, float64
-from ..optimize.fit import Fit
-from ..optimize.newton import LARGE_NUM_PARAMETERS
-from ..optimize.quadratic import LocalQuadratic
-from ..optimize.starts import SAME_MINIMUM, START_ROUNDING
-from ..plans.plan import RefitRows
+from ..linalg import Lanes, LaneState, Proposal, iterate
+from ..objectives import Functions, RefitPoints, float64, function, functions, runs
+from ..optimize import LARGE_NUM_PARAMETERS, SAME_MINIMUM, START_ROUNDING, Fit, LocalQuadratic
+from ..plans import RefitRows
 
 Array = np.ndarray
 RefitMarks = Bool[Array, " refits"]

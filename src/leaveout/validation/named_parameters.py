@@ -11,14 +11,17 @@ from numpy import ndarray
 
 from .._runtime import RESULTS
 from .._runtime.jax import Array, PyTree, compile_static, jax, jnp
-from ..models.glm.absorbed import AbsorbedGLM
-from ..models.glm.active_coefficients import kinks
-from ..models.glm.glm import GLM
-from ..models.glm.orthogonal import OrthogonalGLM
-from ..objectives.closed_form import GRADIENT_DIFFERENCE, AbstractClosedForm
-from ..objectives.objective import AbstractObjective, leaves_of, ravel, unravel
-from ..optimize.fit import Fit
-from ..plans.plan import Plan
+from ..models.glm import GLM, AbsorbedGLM, OrthogonalGLM, kinks
+from ..objectives import (
+    GRADIENT_DIFFERENCE,
+    AbstractClosedForm,
+    AbstractObjective,
+    leaves_of,
+    ravel,
+    unravel,
+)
+from ..optimize import Fit
+from ..plans import Plan
 from ..refit import inverse_root, refit_across, undetermined_directions
 from .scoring import natural
 

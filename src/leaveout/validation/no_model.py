@@ -13,14 +13,19 @@ from typing import Any, cast
 import numpy as np
 
 from .._runtime import FloatArray, NamedValues
-from ..models.glm.active_coefficients import ActiveCox, ActiveGLM
-from ..models.glm.glm import GLM, AbstractRegression, Regression
-from ..models.glm.loss import AbstractMeanLoss
-from ..models.glm.losses import Binomial
-from ..models.glm.penalties import Ridge
+from ..models.glm import (
+    GLM,
+    AbstractMeanLoss,
+    AbstractRegression,
+    ActiveCox,
+    ActiveGLM,
+    Binomial,
+    Regression,
+    Ridge,
+)
 from ..models.survival.cox import Cox
 from ..optimize.fit import fit as fit_model
-from ..plans.plan import Plan
+from ..plans import Plan
 from ..refit import Certified, Exact
 from .cross_validate import cross_validate
 from .scoring import SCORES, NamedScore

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._runtime import NamedValues, function_name
-from ..objectives.objective import display_name
-from ..optimize.fit import Fit
+from ..objectives import display_name
+from ..optimize import Fit
 from .metrics import (
     AVERAGES,
     METRICS,

@@ -26,26 +26,24 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._runtime import FloatArray, IntArray, record, warn
 from .._runtime.jax import Array, Arrays, PyTree, compile_static, jax
-from ..objectives.batch_functions import (
-    ClosedFormBatch,
-    derive_batch,
-    fold_weights,
-    own_passes,
-)
-from ..objectives.closed_form import AbstractClosedForm
-from ..objectives.objective import (
+from ..objectives import (
     LOG_DENSITY,
     LOG_PROBABILITY,
+    AbstractClosedForm,
     AbstractLinearPredictor,
     AbstractObjective,
+    ClosedFormBatch,
     Distribution,
+    derive_batch,
     display_name,
+    fold_weights,
     map_arrays,
+    own_passes,
     unflatten,
     unravel,
 )
-from ..optimize.fit import Fit
-from ..plans.plan import CAPACITY, Plan, RefitRows, few_more
+from ..optimize import Fit
+from ..plans import CAPACITY, Plan, RefitRows, few_more
 from ..refit import RefitBatch
 from .metrics import SCORES, Measure, ScoreName
 

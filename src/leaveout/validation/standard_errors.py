@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._runtime import FloatArray, IntArray, level_numbers
-from ..plans.plan import Plan
+from ..plans import Plan
 
 MIN_BLOCKS = 20  # blocks or clusters below which there is no block standard error
 

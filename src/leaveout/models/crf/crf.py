@@ -33,10 +33,10 @@ from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
 from ..._runtime import Arrays as Arrays, PyTree, Scalar, cached_on, static
-from ...data.arrays import Names, match_labels
+from ...data import Names, match_labels
 from ...inference.moments import memory
 from ...inference.sparse import SparseFeatures
-from ...objectives.objective import (
+from ...objectives import (
     LOG_PROBABILITY,
     AbstractObjective,
     Costs,

@@ -24,7 +24,7 @@ from ...inference.chain import (
 from ...inference.lanes import SMALLEST_NORMALISER
 from ...inference.moments import covariance
 from ...inference.sparse import ColumnFeatures, SparseFeatures, to_columns
-from ...objectives.objective import ravel, unravel
+from ...objectives import ravel, unravel
 
 # numbers of an array that fits into a cache beside ten others (halves a product for 62,848 steps
 # and 13 labels)

@@ -35,7 +35,7 @@ import scipy
 from jaxtyping import Float, Int
 
 from ...inference.lanes import SMALLEST_NORMALISER
-from ...objectives.closed_form import AbstractByArrays
+from ...objectives import AbstractByArrays
 
 Array = np.ndarray
 

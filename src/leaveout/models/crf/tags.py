@@ -13,9 +13,9 @@ import scipy.sparse
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
-from ...data.arrays import Names, numbers
+from ...data import Names, numbers
 from ...inference.sparse import SparseFeatures
-from ...objectives.objective import as_stored
+from ...objectives import as_stored
 
 Array = np.ndarray
 

@@ -32,7 +32,7 @@ from ..._runtime.jax import (
     numpy_of,
     static,
 )
-from ...objectives.objective import as_stored
+from ...objectives import as_stored
 
 Parameters = Mapping[str, Arrays]
 Observations = Float[np.ndarray, "steps channels"]

@@ -6,7 +6,7 @@
 import numpy as np
 
 from ..._runtime import Array, PyTree, Scalar, jnp, numpy_of, static
-from ...objectives.objective import LOG_PROBABILITY
+from ...objectives import LOG_PROBABILITY
 from ._base import (
     SIMPLEX,
     AbstractEmission,

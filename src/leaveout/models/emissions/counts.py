@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike
 from scipy.special import gammaln as gammaln_of_data, loggamma
 
 from ..._runtime import Arrays, Module, PyTree, Scalar, jnp, numpy_of, static
-from ...data.arrays import Names, match_labels, numbers, places
-from ...objectives.objective import LOG_PROBABILITY, as_stored
-from ..glm.distributions import NEGATIVE_BINOMIAL
+from ...data import Names, match_labels, numbers, places
+from ...objectives import LOG_PROBABILITY, as_stored
+from ..glm import NEGATIVE_BINOMIAL
 from ._base import (
     POSITIVE,
     PROBABILITY,

@@ -28,7 +28,7 @@ from ..._runtime.jax import (
     numpy_of,
     static,
 )
-from ...objectives.objective import LOG_DENSITY, as_stored
+from ...objectives import LOG_DENSITY, as_stored
 from ._base import (
     POSITIVE,
     REAL,

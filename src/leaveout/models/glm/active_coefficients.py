@@ -19,11 +19,9 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 
 from ..._runtime import jnp, record, static
-from ...data.formulas import join_remarks
-from ...linalg.design import Array, Predictors
-from ...linalg.group_norms import Norms
-from ...linalg.sparse_design import SparseDesign
-from ...objectives.objective import Vector
+from ...data import join_remarks
+from ...linalg import Array, Norms, Predictors, SparseDesign
+from ...objectives import Vector
 from ..survival.cox import Cox
 from . import penalties
 from .glm import GLM, AbstractRegression

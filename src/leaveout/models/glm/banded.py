@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
-from ...data.arrays import Names, codes, match_labels, numbers
+from ...data import Names, codes, match_labels, numbers
 from .rows import column, design
 
 Array = np.ndarray

@@ -25,7 +25,7 @@ import numpy as np
 from scipy import special
 
 from ..._runtime import Arrays, numpy_of, special_of
-from ...objectives.objective import LOG_DENSITY, LOG_PROBABILITY
+from ...objectives import LOG_DENSITY, LOG_PROBABILITY
 
 Array = np.ndarray
 Formulas = dict[int, Callable[[], Array]]  # formulas by the order of the derivative

@@ -19,11 +19,9 @@ import scipy
 from jaxtyping import Float
 
 from ..._runtime import jnp, static
-from ...data.formulas import join_remarks
-from ...linalg.device_design import Resident
-from ...linalg.mapped_design import MappedDesign
-from ...linalg.sparse_design import SparseDesign
-from ...objectives.objective import PerUnit, Units, as_stored
+from ...data import join_remarks
+from ...linalg import MappedDesign, Resident, SparseDesign
+from ...objectives import PerUnit, Units, as_stored
 from . import penalties
 from .active_coefficients import around
 from .glm import GLM, PRODUCTS_FROM, AbstractRegression

@@ -11,7 +11,7 @@ import scipy
 from numpy import ndarray
 
 from ..._runtime import Array, Arrays, jnp, jspecial, numpy_of, static
-from ...objectives.objective import LOG_DENSITY
+from ...objectives import LOG_DENSITY
 from . import distributions, links
 from .distributions import Formulas, domain, exponential
 from .loss import (

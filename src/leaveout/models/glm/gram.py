@@ -5,7 +5,7 @@ copied.
 import numpy as np
 
 from ..._runtime.jax import Array, Arrays, jax, jnp, make_on_first_call
-from ...linalg.sparse_design import SparseDesign
+from ...linalg import SparseDesign
 from .rows import pick
 
 WEIGHTED_ROWS = 8192  # rows that are weighted at a time

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from ..._runtime.jax import Array, Arrays, Module, Scalar, compile_static, jax, jnp
-from ...objectives.objective import LOG_PROBABILITY
+from ...objectives import LOG_PROBABILITY
 from . import links
 from .distributions import Family, Formulas
 

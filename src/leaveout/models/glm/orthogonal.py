@@ -20,8 +20,8 @@ import scipy
 from jaxtyping import Bool, Float
 
 from ..._runtime import static
-from ...linalg.rounding import UNIT
-from ...objectives.objective import Matrix, PerUnit, Units, as_stored
+from ...linalg import UNIT
+from ...objectives import Matrix, PerUnit, Units, as_stored
 from . import losses, penalties
 from .glm import GLM
 

@@ -26,8 +26,8 @@ from numpy.typing import ArrayLike
 
 from ..._runtime import pd
 from ..._runtime.jax import Array, Scalar, compile_static, is_traced, jax, jnp, numpy_of
-from ...linalg.group_norms import Norms
-from ...objectives.objective import as_stored
+from ...linalg import Norms
+from ...objectives import as_stored
 from .loss import Number
 from .losses import Straight
 from .penalty import (

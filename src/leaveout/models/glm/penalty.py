@@ -12,7 +12,7 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from ..._runtime import Array, Arrays, Module, Scalar, call_traced, jnp, static
-from ...linalg.group_norms import Norms
+from ...linalg import Norms
 from .loss import members_of
 from .losses import AbstractLoss, PseudoHuber as Rounded
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from ...objectives.objective import LOG_PROBABILITY, Distribution, Matrix, PerRefit, RefitPoints
-from ...plans.plan import RefitRows
+from ...objectives import LOG_PROBABILITY, Distribution, Matrix, PerRefit, RefitPoints
+from ...plans import RefitRows
 from . import losses
 from .distributions import GAMMA, GAUSSIAN, INVERSE_GAUSSIAN
 

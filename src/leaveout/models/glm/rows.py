@@ -10,12 +10,17 @@ from numpy import ndarray
 from numpy.typing import ArrayLike
 
 from ..._runtime import Array, Arrays, jnp, require_memory
-from ...data.arrays import compress_rows, numbers, on_device
-from ...linalg.design import DENSE_BLOCK
-from ...linalg.device_design import Resident, device_copy, is_finite
-from ...linalg.mapped_design import MappedDesign, elsewhere
-from ...linalg.sparse_design import SparseDesign
-from ...objectives.objective import as_stored, room
+from ...data import compress_rows, numbers, on_device
+from ...linalg import (
+    DENSE_BLOCK,
+    MappedDesign,
+    Resident,
+    SparseDesign,
+    device_copy,
+    elsewhere,
+    is_finite,
+)
+from ...objectives import as_stored, room
 
 ColumnNames = tuple[str, ...]
 

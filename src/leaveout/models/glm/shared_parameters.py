@@ -21,7 +21,7 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from ..._runtime.jax import Array, Arrays, jax, jnp, jspecial, numpy_of, special_of, static
-from ...objectives.objective import LOG_DENSITY, LOG_PROBABILITY
+from ...objectives import LOG_DENSITY, LOG_PROBABILITY
 from . import distributions
 from .distributions import are_counts, domain, moments, thresholds
 from .loss import AbstractSharedLoss, members_of, positive

@@ -23,7 +23,7 @@ import numpy as np
 import scipy
 
 from ..._runtime.jax import Scalar, jax, jnp
-from ...data.arrays import share
+from ...data import share
 from .distributions import Formulas, domain
 from .loss import AbstractLoss, Number, positive
 

@@ -28,15 +28,7 @@ from ..._runtime.jax import (
     jnp,
     static,
 )
-from ...objectives.closed_form import STENCIL
-from ...objectives.objective import (
-    DiagonalBlocks,
-    Matrix,
-    Vector,
-    leaves_of,
-    map_arrays,
-    unravel,
-)
+from ...objectives import STENCIL, DiagonalBlocks, Matrix, Vector, leaves_of, map_arrays, unravel
 from ..emissions._base import AbstractEmission, AbstractWithPrior, times
 
 COMPLEX_STEP = 1e-100  # length of a complex step

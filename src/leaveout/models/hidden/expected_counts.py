@@ -16,8 +16,7 @@ from jaxtyping import Float, Int
 from ..._runtime import cached_on
 from ...inference.compiled import Loops, loops
 from ...inference.lanes import ChainSums, RefitSteps, chain_sums, sum_by_row
-from ...objectives.closed_form import STENCIL
-from ...objectives.objective import Matrix, PerUnit, Vector
+from ...objectives import STENCIL, Matrix, PerUnit, Vector
 from ..emissions._base import times
 from .complete_data import COMPLEX_STEP, ExpectedCounts, Numbers, complete_data
 from .hidden import mixture

@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike
 
 from ..._runtime import NamedValues
 from ..._runtime.jax import Array, Arrays, PyTree, jax, numpy_of, static
-from ...data.arrays import Names, index_of, numbers, pandas_of, places
-from ...objectives.objective import AbstractObjective, PerUnit, Units, as_stored, float64
+from ...data import Names, index_of, numbers, pandas_of, places
+from ...objectives import AbstractObjective, PerUnit, Units, as_stored, float64
 from ..emissions._base import (
     POSITIVE,
     PROBABILITY,

@@ -13,23 +13,21 @@ from numpy.typing import ArrayLike
 
 from ..._runtime import Module, PyTree, static
 from ...inference.lanes import ChainSums, has_stationary, stationary
-from ...objectives.closed_form import (
+from ...objectives import (
     AbstractClosedForm,
-    Entries,
-    Scored,
-    State,
-    ValueAndGradient,
-    Weights,
-)
-from ...objectives.objective import (
     DiagonalBlocks,
+    Entries,
     HeldOutLosses,
     Matrices,
     Points,
     RefitFlags,
     RefitPoints,
+    Scored,
+    State,
     UnitWeights,
+    ValueAndGradient,
     Vector,
+    Weights,
     float64,
     map_arrays,
     ravel,

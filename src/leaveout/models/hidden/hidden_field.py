@@ -28,10 +28,10 @@ from jaxtyping import Array, Bool, Float, Int, Scalar
 from numpy.typing import ArrayLike
 
 from ..._runtime import Arrays as Arrays, Module, PyTree, compile_static, static
-from ...data.arrays import index_of, numbers, pandas_of, places
+from ...data import index_of, numbers, pandas_of, places
 from ...inference import clique
 from ...inference.clique import Sums, log_partition, marginals, pair_marginals
-from ...objectives.objective import UnitWeights, as_stored, float64, ravel, unravel
+from ...objectives import UnitWeights, as_stored, float64, ravel, unravel
 from ..emissions._base import but_last
 from .hidden import IDLE_STATE_COUNT, AbstractHiddenStates, FieldLabels, Shape, entries
 

@@ -21,9 +21,9 @@ from jaxtyping import Bool, Int
 from numpy.typing import ArrayLike
 
 from ..._runtime import Array, Arrays as Arrays, PyTree, Rng, conventional, static
-from ...data.arrays import check_times
+from ...data import check_times
 from ...inference.lanes import best_path
-from ...objectives.objective import (
+from ...objectives import (
     Costs,
     Parameters,
     UnitIndex,

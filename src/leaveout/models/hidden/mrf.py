@@ -35,8 +35,8 @@ from numpy.typing import ArrayLike
 from ..._runtime import Arrays as Arrays, PyTree, Rng, Scalar, Slow, conventional, static
 from ...inference.clique import Sums, log_partition, marginals, tree
 from ...inference.elimination import entries as table_entries, first_scopes, neighbours
-from ...objectives.objective import Costs, Parameters, PerListed, UnitWeights, as_stored, float64
-from ...plans.graph import Edges, blocks, read_edges
+from ...objectives import Costs, Parameters, PerListed, UnitWeights, as_stored, float64
+from ...plans import Edges, blocks, read_edges
 from ..emissions._base import AbstractEmission
 from . import hidden_field as _hidden_field
 from .hidden import FieldLabels, GivenParameters, Steps, Table, mixture, read_fields, read_weights

@@ -12,15 +12,18 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from ..._runtime import PyTree
-from ...objectives.closed_form import (
+from ...objectives import (
     GRADIENT_DIFFERENCE,
     AbstractClosedForm,
+    Costs,
+    PerRefit,
     Points,
+    RefitFlags,
+    RefitValues,
     State,
     ValueAndGradient,
     Weights,
 )
-from ...objectives.objective import Costs, PerRefit, RefitFlags, RefitValues
 from .quadrature import marginal_losses, marginal_means, with_coefficients
 from .responses import ResponseRows
 

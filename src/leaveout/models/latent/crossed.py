@@ -13,7 +13,7 @@ import scipy
 from numpy.typing import NDArray
 
 from ..._runtime import record
-from ...objectives.closed_form import State
+from ...objectives import State
 from .effects import GroupingFactor, split
 from .laplace import Field, Incidence, LaplaceEngine, LaplaceMode, Latent
 from .modes import ValueAndSteps, newton

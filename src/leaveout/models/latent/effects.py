@@ -20,8 +20,7 @@ import scipy
 from jaxtyping import Float, Int
 
 from ..._runtime import FloatArray, NamedValues, record
-from ...data.arrays import codes, index_of, match_labels, numbers, pandas_of
-from ...data.formulas import frame_of, reading, response
+from ...data import codes, frame_of, index_of, match_labels, numbers, pandas_of, reading, response
 from .responses import ResponseRows
 
 Array = np.ndarray

@@ -18,19 +18,22 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from ..._runtime import conventional, static
-from ...data.arrays import Names, match_labels, numbers
-from ...objectives.closed_form import Points, State, Weights, one_by_one
-from ...objectives.objective import (
+from ...data import Names, match_labels, numbers
+from ...objectives import (
     LOG_DENSITY,
     LOG_PROBABILITY,
     Costs,
     Parameters,
+    Points,
+    State,
     Units,
+    Weights,
     as_stored,
     float64,
+    one_by_one,
 )
-from ...plans.graph import Edges, blocks, read_edges
-from ..glm.losses import name_among
+from ...plans import Edges, blocks, read_edges
+from ..glm import name_among
 from .base import AbstractLatentModel
 from .laplace import Incidence, LaplaceEngine, LaplaceMode, Latent
 from .leave_one_out import MAX_COVARIANCE_ROWS, RowsAlone, alone, rings

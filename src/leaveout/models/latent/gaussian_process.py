@@ -24,18 +24,23 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from ..._runtime import PyTree, static
-from ...data.arrays import Names, match_labels, numbers
-from ...linalg.curvature import cholesky
-from ...objectives.closed_form import (
+from ...data import Names, match_labels, numbers
+from ...linalg import cholesky
+from ...objectives import (
+    LOG_DENSITY,
     AbstractClosedForm,
+    Costs,
+    Parameters,
     Points,
+    RefitValues,
     State,
+    Units,
     ValueAndGradient,
     Weights,
+    as_stored,
     one_by_one,
 )
-from ...objectives.objective import LOG_DENSITY, Costs, Parameters, RefitValues, Units, as_stored
-from ..glm.rows import new_rows
+from ..glm import new_rows
 from .base import jacobian_by_differences
 
 Array = np.ndarray

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..._runtime import record
-from ...objectives.closed_form import STENCIL
-from ...objectives.objective import Costs
+from ...objectives import STENCIL, Costs
 from .base import AbstractEngine, DesignRegressions
 from .effects import GroupingFactor, split
 from .quadrature import (

@@ -42,10 +42,8 @@ import scipy
 from jaxtyping import Float, Int
 
 from ..._runtime import record
-from ...linalg.curvature import cholesky
-from ...linalg.sparse_cholesky import FrontalFactor, Pattern, pattern
-from ...objectives.closed_form import Points, State, ValueAndGradient, Weights
-from ...objectives.objective import Costs, Vector
+from ...linalg import FrontalFactor, Pattern, cholesky, pattern
+from ...objectives import Costs, Points, State, ValueAndGradient, Vector, Weights
 from .base import AbstractEngine, DesignRegressions, jacobian_by_differences
 from .modes import MODE_ROUNDING, ValueAndSteps, newton
 from .responses import ResponseRows

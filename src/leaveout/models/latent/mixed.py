@@ -31,20 +31,33 @@ from numpy import ndarray
 from numpy.typing import ArrayLike, NDArray
 
 from ..._runtime import Array, Arrays as Arrays, HeadedTable, PyTree, conventional, float64, static
-from ...data.arrays import Names, count, match_columns, match_labels, numbers, pandas_of, share
-from ...data.formulas import frame_of, named_column, stateful_remark
-from ...objectives.closed_form import Points, State, ValueAndGradient, Weights, one_by_one
-from ...objectives.objective import (
+from ...data import (
+    Names,
+    count,
+    frame_of,
+    match_columns,
+    match_labels,
+    named_column,
+    numbers,
+    pandas_of,
+    share,
+    stateful_remark,
+)
+from ...objectives import (
     AbstractObjective,
     Costs,
     DiagonalBlocks,
     Parameters,
+    Points,
+    State,
     UnitIndex,
     Units,
     UnitWeights,
+    ValueAndGradient,
+    Weights,
+    one_by_one,
 )
-from ..glm import losses
-from ..glm.rows import all_finite, column, design, new_rows
+from ..glm import all_finite, column, design, losses, new_rows
 from .base import AbstractLatentModel, jacobian_by_differences
 from .crossed import CrossedFactors
 from .effects import (

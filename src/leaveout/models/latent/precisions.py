@@ -27,8 +27,8 @@ import scipy
 from jaxtyping import Float, Int
 
 from ..._runtime import record
-from ...linalg.sparse_cholesky import pattern
-from ...plans.graph import Edges, adjacency
+from ...linalg import pattern
+from ...plans import Edges, adjacency
 from .laplace import Field, Solver
 
 # rate of the prior of the standard deviation, whose mean is one and mode a half on the scale of the

@@ -15,8 +15,7 @@ import scipy
 from numpy.typing import ArrayLike
 
 from ..._runtime import FloatArray, record
-from ..glm import losses
-from ..glm.losses import AbstractLoss
+from ..glm import AbstractLoss, losses
 
 Array = np.ndarray
 

@@ -17,10 +17,8 @@ from numpy import ndarray
 from numpy.typing import ArrayLike
 
 from ..._runtime import Array, float64, is_traced, jnp, numpy_of, record, static
-from ...data.arrays import Names, index_of, is_default_index
-from ...data.formulas import stateful_remark
-from ..glm import losses, penalties
-from ..glm.glm import GLM
+from ...data import Names, index_of, is_default_index, stateful_remark
+from ..glm import GLM, losses, penalties
 from .terms import BoundTerm, Smooth, bind, column, frame_of, parse
 
 Strengths = ArrayLike | dict[str, float]

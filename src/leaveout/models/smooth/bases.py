@@ -27,8 +27,8 @@ import scipy
 from jaxtyping import Float
 
 from ..._runtime import record
-from ...data.arrays import codes
-from ...plans.graph import adjacency, read_edges
+from ...data import codes
+from ...plans import adjacency, read_edges
 
 Array = np.ndarray
 Design = Float[Array, "rows size"]

@@ -16,7 +16,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from ..._runtime import record
-from ...data.arrays import codes, count, match_labels, numbers, pandas_of
+from ...data import codes, count, match_labels, numbers, pandas_of
 from . import bases as bases
 from .bases import Design
 

@@ -43,29 +43,35 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from ..._runtime import cached_on, pd, record, static
-from ...data.arrays import Names, codes, index_of, match_labels
-from ...data.formulas import (
+from ...data import (
+    Names,
+    codes,
+    index_of,
     join_remarks,
+    match_labels,
     named_column,
     new_columns,
     read_survival,
     stateful_remark,
 )
-from ...linalg.sparse_design import SparseDesign
-from ...objectives.closed_form import AbstractClosedForm, Points, State, ValueAndGradient, Weights
-from ...objectives.objective import (
+from ...linalg import SparseDesign
+from ...objectives import (
+    AbstractClosedForm,
     Costs,
     Matrices,
     Parameters,
     PerLane,
     PerUnit,
+    Points,
+    State,
     Units,
+    ValueAndGradient,
     Vector,
+    Weights,
     as_stored,
     float64,
 )
-from ..glm import penalties
-from ..glm.rows import column, design, new_rows
+from ..glm import column, design, new_rows, penalties
 from .partial_likelihood import (
     Ranges,
     RefitTimes,

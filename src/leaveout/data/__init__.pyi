@@ -1,0 +1,37 @@
+"""What the other rooms take from this one, by subject."""
+
+from .arrays import (
+    TIMES as TIMES,
+    Names as Names,
+    TransformedResponse as TransformedResponse,
+    UnitColumn as UnitColumn,
+    check_times as check_times,
+    codes as codes,
+    compress_rows as compress_rows,
+    count as count,
+    flags as flags,
+    generator as generator,
+    index_of as index_of,
+    is_default_index as is_default_index,
+    label_texts as label_texts,
+    match_columns as match_columns,
+    match_labels as match_labels,
+    numbers as numbers,
+    on_device as on_device,
+    pandas_of as pandas_of,
+    places as places,
+    share as share,
+    under_labels as under_labels,
+    whole as whole,
+)
+from .formulas import (
+    FormulaReader as FormulaReader,
+    frame_of as frame_of,
+    join_remarks as join_remarks,
+    named_column as named_column,
+    new_columns as new_columns,
+    read_survival as read_survival,
+    reading as reading,
+    response as response,
+    stateful_remark as stateful_remark,
+)
