@@ -151,7 +151,7 @@ class Journal:
             warn(f"{self.name} cannot be written ({error}): what comes is not kept.")
             _journal.set(None)
 
-    def _digest(self, blob: Any) -> str:
+    def _digest(self, blob) -> str:
         return fingerprint((self.hashes, self.position, blob))
 
     def close(self) -> None:

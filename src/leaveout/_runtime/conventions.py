@@ -122,7 +122,7 @@ def lacking_attribute(kind: type, name: str) -> AttributeError:
     )
 
 
-def _table(table: "pd.DataFrame | pd.Series") -> Any:
+def _table(table: "pd.DataFrame | pd.Series"):
     """Convert a table to the kind that `config` names. Labels of rows become its first columns."""
     columns = {}
     if table.index.names != [None] or not is_pandas(table.index, "RangeIndex"):

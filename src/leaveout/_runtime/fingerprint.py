@@ -53,7 +53,7 @@ class _Hash:
         self.alive = list[Any]()
         self.data = data
 
-    def add(self, value: Any) -> None:
+    def add(self, value) -> None:
         """Add a value of any kind."""
         if isinstance(value, bytes):
             self._update("bytes", str(len(value)))
@@ -95,7 +95,7 @@ class _Hash:
         for part in listed:
             self.add(part)
 
-    def _object(self, value: Any) -> None:
+    def _object(self, value) -> None:
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         if isinstance(value, tuple | list):
             return self._parts(kind, value)
@@ -130,7 +130,7 @@ class _Hash:
         ]
         self._parts("functions", functions)
 
-    def _function(self, value: Any) -> None:
+    def _function(self, value) -> None:
         if isinstance(value, functools.partial):
             return self._parts("partial", [value.func, value.args, value.keywords])
         if inspect.ismethod(value):
@@ -151,7 +151,7 @@ class _Hash:
             if _is_user_code(value):
                 self._code(value, value.__code__)
 
-    def _code(self, function: Any, code: types.CodeType) -> None:
+    def _code(self, function, code: types.CodeType) -> None:
         """Add the bytecode of a function and the globals that it uses."""
         inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
         self._parts(
@@ -184,7 +184,7 @@ class _Trusting(_Hash):
                 raise Foreign(cls.__qualname__)
         super()._class(value)
 
-    def _function(self, value: Any) -> None:
+    def _function(self, value) -> None:
         if inspect.isfunction(value):
             self._home(value)
             self._update(
@@ -199,7 +199,7 @@ class _Trusting(_Hash):
         return sys.modules.get(value.__module__)
 
 
-def _is_user_code(function: Any) -> bool:
+def _is_user_code(function) -> bool:
     """Tell whether a function is the caller's own, rather than an installed library's."""
     name = function.__module__ or ""
     file = function.__code__.co_filename

@@ -82,7 +82,7 @@ class _Later:
     def __init__(self, name: str):
         self._name = name
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str):
         if self._name == "jax":
             ensure_jax()
         else:
@@ -461,7 +461,7 @@ class Program:
         return run_jitted() if program is None else program(arrays)
 
     def _load_or_trace(
-        self, folder: Path | None, tree: Any, described: list, constants: list, arrays: list
+        self, folder: Path | None, tree, described: list, constants: list, arrays: list
     ) -> Callable | None:
         """The kept program, or the function traced now and kept; None if it cannot be named or
         exported.
@@ -490,7 +490,7 @@ class Program:
         structure = jax.tree.structure(like)
         return lambda arrays: jax.tree.unflatten(structure, run(arrays))
 
-    def _export(self, tree: Any, constants: list, arrays: list) -> ExportedCall:
+    def _export(self, tree, constants: list, arrays: list) -> ExportedCall:
         """Exported program, and a tree in the shape of its result; a pair of None if it cannot be
         exported.
 
@@ -517,13 +517,13 @@ class Program:
         )
 
 
-def _compile(exported: Any, name: str, arrays: list) -> Callable[[list], Any]:
+def _compile(exported, name: str, arrays: list) -> Callable[[list], Any]:
     """Compile an exported program under its name. Compiled code of another name, in this one's
     file, is replaced.
     """
 
     def compiled() -> Any:
-        def call(arrays: list) -> Any:
+        def call(arrays: list):
             return exported.call(arrays)
 
         call.__name__ = name
@@ -629,7 +629,7 @@ def foreign(device: Any) -> Any:
     return device
 
 
-def _place(leaves: list) -> Any:
+def _place(leaves: list):
     """Find the foreign device for programs of these arrays; None for this machine's memory, and for
     several devices.
 
@@ -659,7 +659,7 @@ def resident(tree: PyTree) -> PyTree:
     return _put_tree(tree, _place(jax.tree.leaves(tree)))
 
 
-def _put_tree(tree: PyTree, place: Any) -> PyTree:
+def _put_tree(tree: PyTree, place) -> PyTree:
     if place is None:
         return tree
     parts, shape = jax.tree.flatten(tree, is_leaf=lambda part: isinstance(part, Module))
@@ -679,7 +679,7 @@ def _put_tree(tree: PyTree, place: Any) -> PyTree:
 _twins: dict[tuple[int, Any], Any] = {}  # copies by module and device
 
 
-def _twin(module: "Module", place: Any) -> Any:
+def _twin(module: "Module", place):
     """Copy a module with its arrays on the device, once."""
     key = id(module), place
     if key not in _twins:
@@ -688,7 +688,7 @@ def _twin(module: "Module", place: Any) -> Any:
     return _twins[key]
 
 
-def _copy_module(module: "Module", place: Any) -> Any:
+def _copy_module(module: "Module", place):
     if hasattr(module, "as_jax_sees_it"):
         return _put_tree(module.as_jax_sees_it(), place)
     out = object.__new__(type(module))

@@ -62,7 +62,7 @@ def attach(module: str, file: str, for_users: bool = True) -> Any:
     }
     names = sorted(homes)
 
-    def hand_out(name: str) -> Any:
+    def hand_out(name: str):
         if name not in homes:
             place = ""
             if name[0] != "_":  # which Python asks for

@@ -13,7 +13,7 @@ else:
     class _Deferred(types.ModuleType):
         """A module that is imported when one of its names is asked for."""
 
-        def __getattr__(self, name: str) -> Any:
+        def __getattr__(self, name: str):
             return getattr(importlib.import_module(self.__name__), name)
 
     pd = _Deferred("pandas")

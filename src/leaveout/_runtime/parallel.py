@@ -236,7 +236,7 @@ class _Outcome(NamedTuple):
     warning_list: list[tuple[Warning | str, type[Warning]]]
 
 
-def _compute(parcel: "_Parcel", item: Any) -> _Outcome:
+def _compute(parcel: "_Parcel", item) -> _Outcome:
     """Compute an item in a worker."""
     import joblib
 
@@ -313,7 +313,7 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(BytesIO(parcel.code), buffers=parcel.arrays)
         self.parts = parcel.parts
 
-    def persistent_load(self, name: str) -> Any:
+    def persistent_load(self, name: str):
         return self.parts[name].load()
 
 
@@ -322,7 +322,7 @@ def _send(part: Any) -> _Parcel:
     return _Parcel(part)
 
 
-def _pickler(root: Any, parts: dict[str, _Parcel]) -> Any:
+def _pickler(root, parts: dict[str, _Parcel]):
     from cloudpickle import CloudPickler
 
     class Pickler(CloudPickler):
@@ -330,7 +330,7 @@ def _pickler(root: Any, parts: dict[str, _Parcel]) -> Any:
         arrays as NumPy's.
         """
 
-        def persistent_id(self, value: Any) -> str | None:
+        def persistent_id(self, value) -> str | None:
             if value is root or not getattr(type(value), "__sent_alone__", False):
                 return None
             sent = _send(value)

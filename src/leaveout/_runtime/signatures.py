@@ -65,7 +65,7 @@ def _shorten(signature: inspect.Signature) -> inspect.Signature:
     )
 
 
-def _describe(annotation: Any) -> str:
+def _describe(annotation) -> str:
     annotation = getattr(annotation, "array_type", annotation)  # of jaxtyping
     origin = get_origin(annotation)
     parts = get_args(annotation)

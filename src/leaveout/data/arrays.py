@@ -518,7 +518,7 @@ def generator(caller: str, seed: Any) -> np.random.Generator:
         ) from None
 
 
-def _describe_value(value: Any) -> str:
+def _describe_value(value) -> str:
     if np.ndim(value):
         return f"{type(value).__name__} of shape {np.shape(value)}"
     if isinstance(value, np.generic):

@@ -169,7 +169,7 @@ def _make_result(
     fit: Fit,
     plan: Plan,
     refit: AbstractRefit,
-    prediction: Any,
+    prediction,
     pairs: int | None,
 ) -> Influence:
     if prediction is None:
@@ -335,9 +335,7 @@ def _objective_changes(
     return out
 
 
-def _prediction_function(
-    fit: Fit, prediction: Any
-) -> tuple[RefitStatistic, PredictionError | None]:
+def _prediction_function(fit: Fit, prediction) -> tuple[RefitStatistic, PredictionError | None]:
     """Return the prediction of some refits: a function of the parameters, or the mean response of a
     row of features.
 
@@ -345,7 +343,7 @@ def _prediction_function(
     estimated.
     """
 
-    def number(value: Any) -> float:
+    def number(value) -> float:
         array = np.asarray(value, float)
         if array.size != 1:
             raise ValueError(

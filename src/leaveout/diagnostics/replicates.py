@@ -527,7 +527,7 @@ def refit_weights(
     return refit_plan(caller, fit, plan, strategy), common_scale, scales
 
 
-def _factors(caller: str, fit: Fit, weights: Any) -> tuple[Float[Array, "units replicates"], Any]:
+def _factors(caller: str, fit: Fit, weights) -> tuple[Float[Array, "units replicates"], Any]:
     table = pandas_of(caller, "weights", weights)
     factors = np.asarray(numbers(caller, "weights", table), float)
     units = objective_of(caller, fit).num_units

@@ -449,7 +449,7 @@ def _on_host(function: Callable[..., HostArrays]) -> Callable[..., Any]:
     Doubles come back as pairs of integers, which no thread's setting can round to single precision.
     """
 
-    def lower(ctx: Any, *args: Any, **params: Any) -> list[Any]:
+    def lower(ctx, *args, **params) -> list[Any]:
         def call(*arrays: np.ndarray) -> HostArrays:
             return [
                 part.reshape(*part.shape, 1).view(np.uint32)
@@ -487,7 +487,7 @@ def _batching_rule(primitive: Primitive) -> Callable[..., Any]:
     batched.
     """
 
-    def rule(operands: Any, axes: Any, **params: Any) -> tuple[list[Array], list[int]]:
+    def rule(operands, axes, **params) -> tuple[list[Array], list[int]]:
         led = [
             jnp.expand_dims(x, 0) if axis is None else jnp.moveaxis(x, axis, 0)
             for x, axis in zip(operands, axes, strict=True)
@@ -502,9 +502,7 @@ batching.primitive_batchers[sums_p] = _batching_rule(sums_p)
 batching.primitive_batchers[tangents_p] = _batching_rule(tangents_p)
 
 
-def _sums_jvp(
-    primals: Any, changes: Any, *, tree: Sums, level: int
-) -> tuple[list[Array], list[Any]]:
+def _sums_jvp(primals, changes, *, tree: Sums, level: int) -> tuple[list[Array], list[Any]]:
     sites, edges = primals
     edges_in = not isinstance(changes[1], ad.Zero)
     changes = [ad.instantiate_zeros(changes[0]), *([changes[1]] if edges_in else [])]
@@ -520,7 +518,7 @@ def _sums_jvp(
     return sums[: level + 1], out
 
 
-def _tangents_jvp(primals: Any, changes: Any, **params: Any) -> tuple[list[Array], list[Array]]:
+def _tangents_jvp(primals, changes, **params) -> tuple[list[Array], list[Array]]:
     """Derivative of the tangents, which are linear in the changes.
 
     The derivative in the potentials would be a third one.
@@ -535,7 +533,7 @@ def _tangents_jvp(primals: Any, changes: Any, **params: Any) -> tuple[list[Array
 
 
 def _tangents_transpose(
-    cotangents: Any, *operands: Any, tree: Sums, edges_in: bool, edges_out: bool
+    cotangents, *operands, tree: Sums, edges_in: bool, edges_out: bool
 ) -> list[Any]:
     """Transpose of the tangents, which are a Hessian and hence symmetric."""
     sites, edges = operands[:2]

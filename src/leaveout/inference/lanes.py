@@ -53,7 +53,7 @@ class _Probabilities:
         return p
 
     @staticmethod
-    def total(p: Numbers, axis: Any) -> Numbers:
+    def total(p: Numbers, axis) -> Numbers:
         return p.sum(axis, keepdims=True)
 
     @staticmethod
@@ -79,7 +79,7 @@ class _LogProbabilities:
         return x
 
     @staticmethod
-    def total(p: Numbers, axis: Any) -> Numbers:
+    def total(p: Numbers, axis) -> Numbers:
         top = finite(p.real.max(axis, keepdims=True))
         return np.log(np.exp(p - top).sum(axis, keepdims=True)) + top
 
@@ -229,7 +229,7 @@ class _Segments:
         np.copyto(emission, self.arithmetic.unity, where=weight == 0)
         return emission
 
-    def lay(self, steps: Numbers, fill: Any) -> Numbers:
+    def lay(self, steps: Numbers, fill) -> Numbers:
         """Lay out `[refits, ..., steps]` as `[rows, refits, ..., segments]`."""
         beyond = -self.steps % self.rows
         padding = np.full((*steps.shape[:-1], beyond), fill, steps.dtype)
@@ -278,7 +278,7 @@ class _Segments:
             if (row + 1) % self.stride == 0:
                 p = self.normalised(p, (1, 2))
 
-    def normalised(self, p: Numbers, axis: Any) -> Numbers:
+    def normalised(self, p: Numbers, axis) -> Numbers:
         """Divide by the sums over some axes."""
         return self.arithmetic.over(p, self.arithmetic.total(p, axis))
 

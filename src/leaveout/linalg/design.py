@@ -86,7 +86,7 @@ class StackedLoss:
     penalty: Loss
     split: tuple[int, int]  # numbers of rows of each
 
-    def _all_rows(self, units: Array | float | None, penalty: Array | float | None) -> Any:
+    def _all_rows(self, units: Array | float | None, penalty: Array | float | None):
         """Numbers of all rows; None if one of the losses has none."""
         if units is None or penalty is None:
             return None

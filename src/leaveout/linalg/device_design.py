@@ -80,14 +80,14 @@ class Resident(SourcedDesign):
         """Arguments of `_by_block` and `_sum`: the rows, and how they are cut."""
         return self.source, self.ones, self.dtype, self._step
 
-    def _by_block(self, function: Any, parts: Arrays, dtype: Any = float) -> np.ndarray:
+    def _by_block(self, function, parts: Arrays, dtype=float) -> np.ndarray:
         """Apply a function of a block of rows and of a part to all rows: `[parts, units]`."""
         out = np.empty((len(parts), len(self)), dtype)
         for chunk in _powers(len(parts)):
             out[chunk] = jax.device_get(_by_block(function, *self._blocks, parts[chunk]))
         return out
 
-    def _sum(self, function: Any, weight: Arrays, shape: tuple[int, ...]) -> np.ndarray:
+    def _sum(self, function, weight: Arrays, shape: tuple[int, ...]) -> np.ndarray:
         """Sum a function of blocks of rows and of their weights, `[refits, units]`, over all
         blocks: `[refits, *shape]`.
         """
@@ -97,7 +97,7 @@ class Resident(SourcedDesign):
         return out
 
     def _select_rows(
-        self, units: Int[np.ndarray, "..."] | slice, columns: Arrays | None, dtype: Any
+        self, units: Int[np.ndarray, "..."] | slice, columns: Arrays | None, dtype
     ) -> np.ndarray:
         """Selected rows in memory, or their products with columns."""
         if isinstance(units, slice):
@@ -200,7 +200,7 @@ def _restore(source: np.ndarray, ones: bool, dtype: Any) -> Resident:
     return Resident(jnp.asarray(source), ones, dtype)
 
 
-def _cast_rows(x: Array, ones: bool, dtype: Any) -> Array:
+def _cast_rows(x: Array, ones: bool, dtype) -> Array:
     """Rows in the given precision, with the column of ones."""
     x = x.astype(dtype)
     if ones:

@@ -36,7 +36,7 @@ at the reference. The change of that Hessian within the radius, as a share of A,
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -334,7 +334,7 @@ class RadiusTable:
         return self
 
     def _fill(
-        self, sums: Any, concordant: bool, penalty: PenaltyShare | None, rounding: Array | float
+        self, sums, concordant: bool, penalty: PenaltyShare | None, rounding: Array | float
     ) -> None:
         below, beyond = (UP * np.maximum.accumulate(part, axis=1) for part in sums)
         extra = 2 * np.reshape(rounding, (-1, 1, 1))

@@ -306,7 +306,7 @@ class DerivedBatch:
         held: bool = False,
         local: bool = False,
         dear: int = 1,
-    ) -> Any:
+    ):
         """Run a program for the selected refits in groups of few sizes, the last refit repeated
         where a group is not full.
         """

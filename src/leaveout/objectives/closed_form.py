@@ -640,7 +640,7 @@ class ClosedFormBatch:
 
     def _by_group(
         self, evaluate: Callable[..., Sequence[np.ndarray]], lanes: Lanes, *points: Points
-    ) -> Any:
+    ):
         """Apply a function to the refits in groups, so that the weights and states of a group fit
         into memory.
         """

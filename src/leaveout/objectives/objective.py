@@ -1115,7 +1115,7 @@ class AbstractLinearPredictor(AbstractObjective):
         """
 
 
-def _checked_data(leaf: Any) -> Arrays:
+def _checked_data(leaf) -> Arrays:
     """Check that data are finite, and store them as float64 in memory.
 
     Data on a device stay there as they are.

@@ -15,7 +15,7 @@ Karush, Kuhn and Tucker decide whether the active set was right.
 import functools
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import scipy
@@ -629,7 +629,7 @@ def _by_columns(
 
 
 def _coordinates(
-    x: Array, y: Array, start: Array, tolerance: float, **options: Any
+    x: Array, y: Array, start: Array, tolerance: float, **options
 ) -> Float[Array, " columns"]:
     """Solve scikit-learn's lasso with α chosen such that the penalty is Σ |coef|."""
     from sklearn.exceptions import ConvergenceWarning

@@ -944,8 +944,8 @@ def _build_fit(objective: AbstractObjective, theta: PyTree, result: StepResult) 
 def _build_anchor(
     objective: AbstractObjective,
     theta: PyTree,
-    value: Any,
-    gradient: Any,
+    value,
+    gradient,
     parts: tuple[Any, Any, Any],
     decrement: float,
 ) -> Fit:

@@ -14,8 +14,6 @@ by the curvature FᵀF added to H: steps for gradients, which N never sees, do n
 it. A direction that is flat at θ̂ only, as under separation, is not among these.
 """
 
-from typing import Any
-
 import numpy as np
 import scipy
 from jaxtyping import Float
@@ -79,7 +77,7 @@ def unseen_directions(
     return _functionals(objective, theta, null / scale)
 
 
-def _cut(objective: Any) -> Float[np.ndarray, "flat params"]:
+def _cut(objective) -> Float[np.ndarray, "flat params"]:
     """Return the directions that the host treats as unseen.
 
     Those of its centred rows' smallest singular values.

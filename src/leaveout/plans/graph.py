@@ -81,7 +81,7 @@ def _of_pairs(
     return pairs.astype(int), labels
 
 
-def _of_networkx(caller: str, graph: Any) -> "tuple[Edges, int, pd.Index]":
+def _of_networkx(caller: str, graph) -> "tuple[Edges, int, pd.Index]":
     nodes = list(graph.nodes)
     is_numbered = all(isinstance(v, int | np.integer) for v in nodes) and set(nodes) == set(
         range(len(nodes))
@@ -104,7 +104,7 @@ def _of_networkx(caller: str, graph: Any) -> "tuple[Edges, int, pd.Index]":
     )
 
 
-def _of_sparse(caller: str, matrix: Any) -> tuple[Edges, int]:
+def _of_sparse(caller: str, matrix) -> tuple[Edges, int]:
     matrix = scipy.sparse.coo_array(matrix)
     if matrix.shape[0] != matrix.shape[1]:
         raise ValueError(

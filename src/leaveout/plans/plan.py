@@ -326,7 +326,7 @@ class Plan(PrintedResult):
         """
         return len(self._of_rows(X, y))
 
-    def _of_rows(self, X: Any, y: Any) -> "Plan":
+    def _of_rows(self, X, y) -> "Plan":
         """Return the plan for the rows of scikit-learn's call."""
         if X is None:
             return self
@@ -562,7 +562,7 @@ class Plan(PrintedResult):
             **self._facts_of(units),
         )
 
-    def _replace_facts(self, **facts: Any) -> "Plan":
+    def _replace_facts(self, **facts) -> "Plan":
         """Copy the plan with some attributes replaced, without checking it again.
 
         The caller vouches for what it replaces: fewer `held` entries, or other `serial`, `blocks`
@@ -872,7 +872,7 @@ def _require_entries(caller: str, entries: float) -> None:
 
 
 def _plan(
-    folds: Sequence[IntArray], num_units: int, dropped: Sequence[IntArray] = (), **kind: Any
+    folds: Sequence[IntArray], num_units: int, dropped: Sequence[IntArray] = (), **kind
 ) -> Plan:
     """Build a plan that gives the units of each fold weight zero and scores them.
 
@@ -954,7 +954,7 @@ def scheme(*required: str) -> Callable[[Callable[P, Plan]], Callable[P, Plan]]:
     return decorate
 
 
-def _brief(value: Any) -> str:
+def _brief(value) -> str:
     """Text of an argument of a call: numbers and words in full, arrays by type, name and length."""
     if isinstance(value, np.generic):
         value = value.item()

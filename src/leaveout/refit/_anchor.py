@@ -435,9 +435,7 @@ class LinearFitCache:
             predictor_error[long_moves] = parts[:, 0] + move[long_moves] * parts[:, 1]
         return self.rounding.gradient(sums, move) + FUNCTION * term_sums + predictor_error
 
-    def curvature_error(
-        self, eta: Array, curvature: Array | None, blur: Any, move: PerLane
-    ) -> PerLane:
+    def curvature_error(self, eta: Array, curvature: Array | None, blur, move: PerLane) -> PerLane:
         """Bound the shares by which curvatures at candidates are off.
 
         From the largest predictors where terms do not cancel.
@@ -455,7 +453,7 @@ class LinearFitCache:
             return np.where(error < KNOWN_MOVE, error, np.inf)
         return curvature_error(self.model, curvature, eta, blur)
 
-    def blur(self, eta: Array, move: PerLane) -> Any:
+    def blur(self, eta: Array, move: PerLane):
         """Rounding errors of predictors, for losses whose bounds of ℓ″ need them."""
         if self.roots is not None or self.is_plain:
             return 0.0
@@ -915,7 +913,7 @@ def total(part: Array, units: int) -> Array:
     return part if part.ndim == units else part.sum(-1)
 
 
-def slope_error(model: Any, slope: Array, curvature: Array, eta: Array, blur: Array) -> RowUnits:
+def slope_error(model, slope: Array, curvature: Array, eta: Array, blur: Array) -> RowUnits:
     """Bound the errors of units' computed slopes, where predictors are off by `blur`."""
     rounding = FUNCTION * model.loss.terms(1, np.abs(slope), eta, model.y)
     if curvature.ndim == eta.ndim:

@@ -20,7 +20,7 @@ distance from the minimiser, in the norm of A: about ‖g‖_{A⁻¹} / μ.
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -180,7 +180,7 @@ class CertifiedBatch:
         candidates = put(self.candidates, parts)
         return replace(self, candidates=candidates, gradients=self.gradients + gradients)
 
-    def mark(self, lanes: Lanes, **marks: Any) -> "CertifiedBatch":
+    def mark(self, lanes: Lanes, **marks) -> "CertifiedBatch":
         """Return the batch with one number for all of some refits."""
         if not lanes.size:
             return self

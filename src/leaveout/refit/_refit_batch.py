@@ -70,7 +70,7 @@ class Rung(NamedTuple):
     evidence: Literal["enclosure", "estimate"] = "estimate"
 
 
-def climb(batch: Any, rungs: tuple[Rung, ...]) -> Any:
+def climb(batch, rungs: tuple[Rung, ...]):
     """Refit a batch by one rung after another, the cheapest first, until no refit is open.
 
     A batch is frozen. It marks the `open` refits, and `merge` returns it with other candidates.
@@ -92,7 +92,7 @@ def take(record: Any, which: Any) -> Any:
     return getattr(record, "_make", tuple)([take(part, which) for part in record])
 
 
-def put(record: Any, parts: Iterable[tuple[Lanes | slice, Any]]) -> Any:
+def put(record, parts: Iterable[tuple[Lanes | slice, Any]]):
     """Return a record of arrays with parts in the places of the refits that are selected with each.
 
     Each part is written before the next one is asked for. Columns that no part changes are shared.
@@ -107,7 +107,7 @@ def put(record: Any, parts: Iterable[tuple[Lanes | slice, Any]]) -> Any:
     return record._make(columns)
 
 
-def join(parts: list[Any]) -> Any:
+def join(parts: list[Any]):
     """Concatenate records of arrays."""
     if not isinstance(parts[0], tuple):
         return np.concatenate(parts)

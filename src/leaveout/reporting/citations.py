@@ -97,7 +97,7 @@ def cite(result: Any) -> Citations:
     return Citations(THEOREM if _is_proved(result) else "", entries)
 
 
-def _names(result: Any) -> list[str]:
+def _names(result) -> list[str]:
     """List the names of what a result used.
 
     Strategy, model, penalty, plan, measures, and those of the results in it.
@@ -125,7 +125,7 @@ def _names(result: Any) -> list[str]:
     ]
 
 
-def _is_proved(result: Any) -> bool:
+def _is_proved(result) -> bool:
     """Return whether a theorem bounds the errors of all refits of a result."""
     if "proved" in getattr(result, "attrs", {}):
         return bool(result.attrs["proved"])

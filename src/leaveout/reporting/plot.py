@@ -97,7 +97,7 @@ def _mean(estimate: Estimate) -> str:
     return f"{estimate.mean:.4g}{text}"
 
 
-def _label_points(ax: "Axes", names: Any, x: Any, y: Any) -> None:
+def _label_points(ax: "Axes", names, x, y) -> None:
     """Write names above points, or below, right or left of them if a name would cover another."""
     sides = [
         ((0, 4), "center", "bottom"),
@@ -334,7 +334,7 @@ def comparison(estimates: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axe
     return legend(ax, fontsize=None)
 
 
-def _value_text(value: Any) -> str:
+def _value_text(value) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return str(value)

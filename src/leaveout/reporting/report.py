@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -337,7 +337,7 @@ def _calls_of_glm(estimate: Estimate, file: str) -> list[str]:
     return [] if re.search(r"<|\.\.\.", "".join(lines)) else lines
 
 
-def _call_of(part: Any, room: ModuleType) -> str:
+def _call_of(part, room: ModuleType) -> str:
     """Write the call that makes a loss or a penalty of the library.
 
     "<" for others, and where its fields do not make it.
@@ -421,7 +421,7 @@ def _in_order(estimate: Estimate, model: str = "") -> Figure:
     title = "Losses in order" + (f", {model}" if model else "")
     text = "Runs of large losses are times that the model does not know."
 
-    def draw(ax: Any) -> None:
+    def draw(ax) -> None:
         """Draw the losses over the units."""
         plot.units_in_order(pd.Series(estimate._unit_losses, estimate.names()), ax)
         ax.set_ylabel("held-out loss")

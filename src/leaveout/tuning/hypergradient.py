@@ -659,7 +659,7 @@ def smoothed_area(
     return -float(np.sum(mass * share) / mass.sum()), slope
 
 
-def _is_array(leaf: Any) -> bool:
+def _is_array(leaf) -> bool:
     return isinstance(leaf, np.ndarray | np.generic | jax.Array)
 
 

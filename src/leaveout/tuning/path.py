@@ -595,7 +595,7 @@ def _alphas(penalties: list[AbstractPenalty]) -> PerPenalty | None:
     return np.array(alphas, float) if all(alphas) else None
 
 
-def _with_alpha(penalty: AbstractPenalty, alpha: float) -> Any:
+def _with_alpha(penalty: AbstractPenalty, alpha: float):
     """Return a copy of a lasso, grouped or not, or an elastic net, with another α.
 
     None for other penalties.

@@ -815,7 +815,7 @@ def smooth(
 def _make_result(
     model: Additive,
     method: Method,
-    criterion: Any,
+    criterion,
     plan: Plan | None,
     result: CriterionMinimum,
     bounds: Array,
@@ -869,7 +869,7 @@ def _bounds(data: PenalisedRows) -> Float[Array, "smooths 2"]:
     return np.array(bounds)
 
 
-def _least(criterion: Any, begin: Array, bounds: Array) -> CriterionMinimum:
+def _least(criterion, begin: Array, bounds: Array) -> CriterionMinimum:
     """Return the least value on the way down."""
     looks = list[CriterionLook]()
 
@@ -877,7 +877,7 @@ def _least(criterion: Any, begin: Array, bounds: Array) -> CriterionMinimum:
         looks.append(criterion(rho))
         return looks[-1].value, looks[-1].slope, CriterionMinimum(rho, looks[-1].value, "")
 
-    def error(_: Any) -> float:
+    def error(_) -> float:
         """Standard error of the criterion with independent rows; one for a likelihood."""
         losses = looks[0].losses
         if losses is None:

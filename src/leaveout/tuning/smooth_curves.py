@@ -74,7 +74,7 @@ class CurveRequest(NamedTuple):
         return self.fit.objective
 
 
-def _make_request(caller: str, fit: Any, plan: Plan | None, level: float) -> CurveRequest:
+def _make_request(caller: str, fit, plan: Plan | None, level: float) -> CurveRequest:
     argument = fit
     if isinstance(fit, Smoothing):
         fit = fit.fit

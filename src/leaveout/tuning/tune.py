@@ -933,7 +933,7 @@ def by_gradient(study: TrialStudy) -> SearchEnd:
         return max(estimate.scale if study.metric is None else len(estimate.losses) ** -0.5, 1e-300)
 
     def run(
-        begin: Array, among: Array | None, first: Any = None, curvature: float = 0.0
+        begin: Array, among: Array | None, first=None, curvature: float = 0.0
     ) -> tuple[Trial, str]:
         """Descend by the criterion over the units `among`.
 

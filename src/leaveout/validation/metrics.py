@@ -628,7 +628,7 @@ class Measure:
 
     def _call_functional(
         self, method: str, y: NDArray, prediction: NDArray, weight: NDArray | None
-    ) -> Any:
+    ):
         assert self.functional is not None
         weight = np.ones(len(y)) if weight is None else np.asarray(weight, float)
         if weight.min(initial=0) < 0 and not self.removes:
@@ -980,7 +980,7 @@ def _score(
     needs: Needs,
     functional: AbstractFunctional | None = None,
     low: float | None = 0.0,
-    **fields: Any,
+    **fields,
 ) -> Measure:
     """Build the entry of a score of scikit-learn's, which is at most one, and of which more is
     better.

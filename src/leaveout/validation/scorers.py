@@ -223,7 +223,7 @@ def measure_of(caller: str, fit: Fit, metric: Any) -> Measure:
     return measure
 
 
-def _scorer(argument: str, metric: Any) -> Any:
+def _scorer(argument: str, metric):
     """Return the scorer of a name or a function; ValueError if there is none."""
     from sklearn.metrics import get_scorer, get_scorer_names, make_scorer
 
@@ -244,9 +244,7 @@ def _scorer(argument: str, metric: Any) -> Any:
     )
 
 
-def _classes(
-    argument: str, name: str, fit: Fit, entry: Measure | None, scorer: Any
-) -> NDArray | None:
+def _classes(argument: str, name: str, fit: Fit, entry: Measure | None, scorer) -> NDArray | None:
     """Return the classes of a fit, in the order of their numbers.
 
     None where the measure takes the response as a number.
@@ -319,7 +317,7 @@ def _with_keywords(functional: AbstractFunctional, keywords: NamedValues) -> Abs
     return replace(functional, function=function)  # type: ignore[call-arg]
 
 
-def _needs(argument: str, name: str, methods: Any, estimator: Any, classes: int) -> Needs:
+def _needs(argument: str, name: str, methods, estimator, classes: int) -> Needs:
     """Return the first of the methods that the estimator has."""
     if isinstance(methods, str):
         methods = (methods,)
@@ -414,7 +412,7 @@ def _orient_predictions(
     function: Callable,
     flipped: bool,
     needs: Needs,
-    **keywords: Any,
+    **keywords,
 ) -> float:
     """Turn predictions to the positive class, which may be the first."""
     if flipped:

@@ -195,7 +195,7 @@ def from_posterior(
     return replace(posterior, simulate_by=simulate_by)
 
 
-def _call_for_number(description: str, function: Callable[..., Any], *args: Any) -> Any:
+def _call_for_number(description: str, function: Callable[..., Any], *args):
     """Call a user's function under tracing; TypeError unless it returns one real number."""
     result = call_traced(description, function, *args)
     with contextlib.suppress(TypeError, ValueError):  # of what is no array
@@ -224,7 +224,7 @@ def _densities(
     is compiled anew.
     """
 
-    def densities(u: Any, data: Any, z: Any = None) -> Conditional:
+    def densities(u, data, z=None) -> Conditional:
         theta = vector_or_names(coordinates.constrain(u))
         parameters = theta
         if effect is not None:
@@ -249,7 +249,7 @@ def _densities(
     return densities
 
 
-def _read_data(caller: str, data: Any) -> Any:
+def _read_data(caller: str, data):
     """Store data as arrays that keep their types.
 
     ValueError if their lengths differ or values are missing.
@@ -276,27 +276,27 @@ class _Reading(NamedValues):
         super().__init__(parameters)
         self.read = set[str]()
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str):
         self.read.add(name)
         return super().__getitem__(name)
 
-    def __missing__(self, name: str) -> Any:
+    def __missing__(self, name: str):
         raise ValueError(
             f"from_posterior: the density reads the parameter {name!r}, which the draws lack; they have {listed(self)}."
         )
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: str, default=None):
         self.read.add(name)
         return super().get(name, default)
 
 
-def _parameter_names(draws: NamedArrays, unit_loss: Any, log_prior: Any, data: Any) -> set[str]:
+def _parameter_names(draws: NamedArrays, unit_loss, log_prior, data) -> set[str]:
     """Return the names of the parameters that the functions read."""
     if "" in draws:
         return {""}
     read = set[str]()
 
-    def call(first: NamedValues, datum: Any) -> Any:
+    def call(first: NamedValues, datum):
         theta = _Reading(first)
         values = unit_loss(theta, datum), (0.0 if log_prior is None else log_prior(theta))
         read.update(theta.read if theta.read else first)
@@ -310,12 +310,12 @@ def _parameter_names(draws: NamedArrays, unit_loss: Any, log_prior: Any, data: A
     return read & draws.keys()
 
 
-def _try_at_one_draw(draws: NamedDraws, names: set[str], unit_loss: Any, data: Any) -> None:
+def _try_at_one_draw(draws: NamedDraws, names: set[str], unit_loss, data) -> None:
     """ValueError, which tells how the draws were read, if `unit_loss` fails at one of them."""
     first = {name: jnp.asarray(draws.arrays[name][0]) for name in names}
     datum = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), data)
 
-    def call(theta: Any, datum: Any) -> float:
+    def call(theta, datum) -> float:
         call_traced("from_posterior: unit_loss", unit_loss, theta, datum)
         return 0.0  # what it returns is looked at where it is used
 
@@ -334,7 +334,7 @@ def _try_at_one_draw(draws: NamedDraws, names: set[str], unit_loss: Any, data: A
         ) from error
 
 
-def _of_model(caller: str, draws: NamedArrays, chains: int, model: Any) -> Posterior:
+def _of_model(caller: str, draws: NamedArrays, chains: int, model) -> Posterior:
     """Take draws of the parameters of one of the library's models.
 
     Its θ as one array, or its natural parameters by name.
@@ -382,7 +382,7 @@ def _of_model(caller: str, draws: NamedArrays, chains: int, model: Any) -> Poste
             [np.asarray(ravel(map_arrays(np.asarray, unconstrain(row)))) for row in rows]
         )
 
-    def to_parameters(u: np.ndarray) -> Any:
+    def to_parameters(u: np.ndarray):
         rows = [natural(v) for v in u]
         if not isinstance(rows[0], Mapping):
             if isinstance(rows[0], np.ndarray):

@@ -157,7 +157,7 @@ def from_numpyro(
         parameters = util.constrain_fn(model, args, kwargs, u)
         return {name: parameters[name] for name in latent}
 
-    def draw_responses(key: Any, u: NamedValues) -> Any:
+    def draw_responses(key, u: NamedValues):
         filled = handlers.substitute(
             handlers.seed(model, key), substitute_fn=functools.partial(util._unconstrain_reparam, u)
         )

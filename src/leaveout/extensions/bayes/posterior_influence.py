@@ -78,13 +78,13 @@ def _moments(values: Array, weight: Array) -> Array:
     return np.stack([mean, np.sqrt(share @ (values - mean) ** 2)])
 
 
-def _summaries(posterior: Posterior, prediction: Any) -> tuple[list[str], Callable[[Array], Array]]:
+def _summaries(posterior: Posterior, prediction) -> tuple[list[str], Callable[[Array], Array]]:
     """Name the numbers that are watched, and return the function that computes them at many
     places.
     """
     if prediction is not None:
 
-        def predict_one(theta: Any, k: int) -> float:
+        def predict_one(theta, k: int) -> float:
             number = np.asarray(
                 call_traced(
                     "influence: prediction",

@@ -94,7 +94,7 @@ class PosteriorPredictions(PrintedResult):
     title: str
     missing: str = ""
 
-    def _average(self, values: Any) -> tuple[float, float]:
+    def _average(self, values) -> tuple[float, float]:
         """Return the mean over units of one number a row, and its standard error by what is
         independent in the plan.
         """
@@ -297,7 +297,7 @@ def _passes(posterior: Posterior, plan: Plan, as_drawn: BoolArray) -> list[list[
     return [folds for folds, _ in passes] + [[int(k)] for k in np.flatnonzero(~as_drawn)]
 
 
-def _responses(posterior: Posterior, names: pd.Index, response: Any) -> FloatArray:
+def _responses(posterior: Posterior, names: pd.Index, response) -> FloatArray:
     """Return the response of every unit.
 
     Labels of a given one are those of the units, if these have some.
@@ -328,7 +328,7 @@ def _responses(posterior: Posterior, names: pd.Index, response: Any) -> FloatArr
     return y
 
 
-def _response_draws(posterior: Posterior, simulate: Any) -> Callable[..., Any]:
+def _response_draws(posterior: Posterior, simulate) -> Callable[..., Any]:
     """Return the function that draws responses at some θ.
 
     Of predictive draws it returns None but at those of the posterior.

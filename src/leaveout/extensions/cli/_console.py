@@ -33,7 +33,7 @@ class Commands(TyperGroup):
     library is raised as it is.
     """
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+    def resolve_command(self, ctx, args: list[str]):
         name, _, arguments = super().resolve_command(ctx, args)
         subapp = typer.Typer(add_completion=False)
         subapp.command(name)(getattr(import_module(f".{name}", __package__), str(name)))
@@ -60,7 +60,7 @@ class Commands(TyperGroup):
             _say(f"{getattr(interrupt, 'told', 'stopped')}{advice}.")
             raise typer.Exit(INTERRUPT_EXIT_CODE) from None
 
-    def main(self, *args: Any, standalone_mode: bool = True, **options: Any) -> Any:
+    def main(self, *args, standalone_mode: bool = True, **options):
         arguments = options.get("args", args[0] if args else None)
         words[:] = ["leaveout", *(sys.argv[1:] if arguments is None else arguments)]
         console.quiet = "--json" in words
@@ -80,7 +80,7 @@ class Commands(TyperGroup):
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def _report_end(error: Any) -> int:
+def _report_end(error) -> int:
     """Print how a command ended, and return its exit code."""
     if hasattr(error, "format_message"):  # errors of options, whose class is internal to typer
         message = error.format_message()
@@ -153,7 +153,7 @@ def print_notes(*notes: str) -> None:
         console.print(note)
 
 
-def table_of(*headings: str, words: tuple[str, ...] = (), **options: Any) -> Table:
+def table_of(*headings: str, words: tuple[str, ...] = (), **options) -> Table:
     """Make a table for the console: columns of `words` wrap, others are numbers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left", **options)
     for heading in headings:

@@ -334,7 +334,7 @@ def _csv(
     }
     options["na_values"] = missing
 
-    def parse(columns: Collection[str | None] | None, **extra_options: Any) -> pd.DataFrame:
+    def parse(columns: Collection[str | None] | None, **extra_options) -> pd.DataFrame:
         chosen = None if columns is None else lambda column: column.strip() in columns
         part = pd.read_csv(io.StringIO(content), usecols=chosen, **options, **extra_options)
         return part.set_axis(part.columns.str.strip(), axis=1)

@@ -37,7 +37,7 @@ def option(
     `{}` in its help is the choices.
     """
 
-    def check(param: typer.CallbackParam, value: Any) -> Any:
+    def check(param: typer.CallbackParam, value):
         if choices and value is not None and value not in choices:
             fail(f"{param.opts[0]} {value}: it must be one of {', '.join(choices)}.")
         if least is not None and value < least:
@@ -72,9 +72,7 @@ class OptionsOf:
             self.options[name] = Annotated[kind, info], default
 
 
-def command(
-    omit: str = "", **defaults: Any
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def command(omit: str = "", **defaults) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a function. It has an option for each parameter of the function.
 
     A parameter that is a dataclass stands for the options among its fields, except those of `omit`,
@@ -115,7 +113,7 @@ def command(
             if kind.__origin__ in (Path, Path | None)
         }
 
-        def run(**arguments: Any) -> None:
+        def run(**arguments) -> None:
             files = {name: arguments[name] for name in paths if arguments[name] is not None}
             read = {file.resolve() for name, file in files.items() if not paths[name].callback}
             for name, file in files.items():
@@ -194,14 +192,12 @@ def split_names(text: str | None) -> list[str]:
     return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
-def input_file(text: str, *flags: str) -> Any:
+def input_file(text: str, *flags: str):
     """Make an option for a file that is read."""
     return typer.Option(*flags, help=text, readable=False)
 
 
-def output_file(
-    text: str, *flags: str, check: Callable[[Path | None], Path | None] = writable
-) -> Any:
+def output_file(text: str, *flags: str, check: Callable[[Path | None], Path | None] = writable):
     """Make an option for a file that is written."""
     return typer.Option(*flags, help=text, readable=False, callback=check)
 

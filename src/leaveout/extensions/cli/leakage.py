@@ -240,7 +240,7 @@ def _target(rows: FileTable, target: str, model: str | None) -> tuple[np.ndarray
     return column.to_numpy(), classes, model
 
 
-def _features(rows: FileTable, names: list[str], model: str) -> Any:
+def _features(rows: FileTable, names: list[str], model: str):
     """Build features: one-hot columns for text, standardised once for neighbours, which depend on
     distances.
     """
@@ -259,7 +259,7 @@ def _features(rows: FileTable, names: list[str], model: str) -> Any:
     return wide.to_numpy()
 
 
-def _model(name: str, classes: bool) -> Any:
+def _model(name: str, classes: bool):
     from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
     from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor

@@ -6,7 +6,6 @@ What a clinician reads first, then optimism, stability, the equation, and TRIPOD
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -189,7 +188,7 @@ def _between(low: float, high: float, digits: int = 2) -> str:
 
 
 def _answers(
-    measure: Any,
+    measure,
     name: str,
     event: str,
     validated: Validation,
@@ -317,7 +316,7 @@ def _centres(across: InternalExternal, name: str) -> pd.DataFrame:
     return table.set_axis(heads, axis=1).round(3).rename_axis("centre").reset_index()
 
 
-def _equation(fit: Fit, measure: Any, time: Any) -> tuple[pd.DataFrame, str, bool]:
+def _equation(fit: Fit, measure, time) -> tuple[pd.DataFrame, str, bool]:
     """Tabulate the coefficients with standard errors, write how a risk is computed from them, and
     whether that is all.
     """

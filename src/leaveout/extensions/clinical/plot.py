@@ -325,7 +325,7 @@ def precision_recall(
 
 
 def _two_classes(
-    caller: str, cv: Any, ax: "Axes | None", metric: str, name: str
+    caller: str, cv, ax: "Axes | None", metric: str, name: str
 ) -> tuple[HeldOutRows, "Axes"]:
     """Return the rows of a picture of two classes, and its axes under the metric with its standard
     error.

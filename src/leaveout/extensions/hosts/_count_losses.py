@@ -10,8 +10,6 @@ f and g are Poisson or negative binomial, of size μ^{2−p}/α (`power` is 2 �
 normal.
 """
 
-from typing import Any
-
 import numpy as np
 
 from ... import Separable, losses
@@ -26,7 +24,7 @@ class HostLoss(Separable):
 
     remark: str = static()
 
-    def __init__(self, unit_loss: Any, data: Any, theta0: Any, remark: str):
+    def __init__(self, unit_loss, data, theta0, remark: str):
         super().__init__(unit_loss, data, theta0=theta0)
         vars(self)["remark"] = remark
 

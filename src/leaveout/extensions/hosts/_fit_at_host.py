@@ -77,7 +77,7 @@ def fit_at_host(
 
 
 def kind_of_host(
-    caller: str, host: Any, library: str, supported: Iterable[str], fitted: str = "coef_"
+    caller: str, host, library: str, supported: Iterable[str], fitted: str = "coef_"
 ) -> str:
     """Return the name of a host's class; TypeError if it is none of the supported ones of a
     library, ValueError if it lacks what it has once it is `fitted`.
@@ -93,9 +93,7 @@ def kind_of_host(
     return name
 
 
-def fit_at_coefficients(
-    caller: str, objective: GLM, estimator: Any, refit: Callable[[], Any]
-) -> Fit:
+def fit_at_coefficients(caller: str, objective: GLM, estimator, refit: Callable[[], Any]) -> Fit:
     """Fit at the coefficients of a fitted estimator.
 
     `refit` fits it anew to these data, and returns its coefficients.

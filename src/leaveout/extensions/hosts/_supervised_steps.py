@@ -31,7 +31,7 @@ class Step(NamedTuple):
         return type(self.transformer).__name__
 
 
-def steps_in(transformer: Any, X: Any) -> Iterator[Step]:
+def steps_in(transformer, X) -> Iterator[Step]:
     """Yield the fitted transformers inside pipelines, unions and transformers of columns."""
     if isinstance(transformer, Pipeline):
         for _, step in transformer.steps:
@@ -52,7 +52,7 @@ def steps_in(transformer: Any, X: Any) -> Iterator[Step]:
         yield Step(transformer, X)
 
 
-def learns_response(step: Step, y: Any) -> bool:
+def learns_response(step: Step, y) -> bool:
     """Tell whether what a fitted transformer learned depends on the response."""
     transformer = step.transformer
     selects = isinstance(transformer, SelectorMixin)
@@ -79,7 +79,7 @@ def learns_response(step: Step, y: Any) -> bool:
         return False
 
 
-def encodes_across_folds(step: Step, y: Any) -> bool:
+def encodes_across_folds(step: Step, y) -> bool:
     """Tell whether a transformer gives the rows that it is fitted to other columns than it gives
     the same rows later.
     """
@@ -88,12 +88,12 @@ def encodes_across_folds(step: Step, y: Any) -> bool:
     return not _are_equal(model.fit_transform(X, y), model.transform(X))
 
 
-def _sample(step: Step, y: Any) -> tuple[Any, np.ndarray]:
+def _sample(step: Step, y) -> tuple[Any, np.ndarray]:
     rows = np.random.default_rng(0).permutation(len(y))[:PERMUTED_ROWS]
     return _safe_indexing(step.X, rows), np.asarray(y)[rows]
 
 
-def _are_equal(first: Any, second: Any) -> bool:
+def _are_equal(first, second) -> bool:
     """Compare transformed rows: sparse or dense numbers, or anything else."""
     if hasattr(first, "toarray"):
         first = first.toarray()

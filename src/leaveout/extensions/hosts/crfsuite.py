@@ -135,7 +135,7 @@ def from_crfsuite(
 
 
 def _constant(
-    model: Any, name: str, argument: float | None, default: float | None = None
+    model, name: str, argument: float | None, default: float | None = None
 ) -> float | None:
     """Return the constant c1 or c2.
 
@@ -151,7 +151,7 @@ def _constant(
     return {"c1": 0.0, "c2": 1.0}[name]
 
 
-def _weights(tagger: Any) -> Weights:
+def _weights(tagger) -> Weights:
     info = tagger.info()
     labels = {label: k for k, label in enumerate(sorted(info.labels))}
     attributes = {name: k for k, name in enumerate(info.attributes)}

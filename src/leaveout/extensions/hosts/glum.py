@@ -143,7 +143,7 @@ def _columns(estimator: Any, X: Any) -> Any:
     return pd.DataFrame(convert(X).toarray(), index_of(X), list(estimator.feature_names_))
 
 
-def _penalty(estimator: Any, alpha: float, ratio: float) -> penalties.AbstractPenalty:
+def _penalty(estimator, alpha: float, ratio: float) -> penalties.AbstractPenalty:
     """Build the penalty α (ρ Σ P1|β| + ½ (1 − ρ) βᵀP2β)."""
     weights = estimator.P1
     weight = 1.0 if weights is None or isinstance(weights, str) else np.asarray(weights, float)
@@ -152,7 +152,7 @@ def _penalty(estimator: Any, alpha: float, ratio: float) -> penalties.AbstractPe
     return penalties.Lasso(alpha * ratio * weight) + _quadratic(estimator.P2, alpha * (1 - ratio))
 
 
-def _quadratic(shape: Any, alpha: float) -> penalties.Ridge | penalties.Quadratic:
+def _quadratic(shape, alpha: float) -> penalties.Ridge | penalties.Quadratic:
     if shape is None or isinstance(shape, str):
         return penalties.Ridge(alpha)
     matrix = np.asarray(shape.toarray() if hasattr(shape, "toarray") else shape, float) * alpha
@@ -161,7 +161,7 @@ def _quadratic(shape: Any, alpha: float) -> penalties.Ridge | penalties.Quadrati
     return penalties.Quadratic((matrix + matrix.T) / 2)
 
 
-def _loss(family: Any, link: Any) -> losses.AbstractLoss:
+def _loss(family, link) -> losses.AbstractLoss:
     name = type(family).__name__
     linked = type(link).__name__
     if name == "BinomialDistribution" and linked in ("LogitLink", "CloglogLink"):

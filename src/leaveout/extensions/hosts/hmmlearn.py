@@ -124,7 +124,7 @@ def from_hmmlearn(
 
 
 def _describe_host(
-    model: Any,
+    model,
     host: HostEmission,
     x: ArrayLike,
     lengths: ArrayLike | None,
@@ -166,7 +166,7 @@ def _describe_host(
     }
 
 
-def _continue_fit(model: Any, objective: HMM, theta: NamedArrays) -> Fit:
+def _continue_fit(model, objective: HMM, theta: NamedArrays) -> Fit:
     """Descend from the parameters at which the host stopped, with a warning in the name of the
     caller.
     """
@@ -189,7 +189,7 @@ def _free_or_zero(p: Array) -> Array:
     return np.where(p < BOUNDARY_PROBABILITY, 0.0, np.nan)
 
 
-def _concentrations(model: Any, name: str, shape: tuple[int, ...]) -> Array:
+def _concentrations(model, name: str, shape: tuple[int, ...]) -> Array:
     value = np.broadcast_to(np.asarray(getattr(model, f"{name}_prior"), float), shape)
     if not (value >= 1).all():
         raise ValueError(
@@ -276,7 +276,7 @@ class HostGaussian(emissions.Gaussian):
         return "mean and covariance by hmmlearn's means_prior, means_weight, covars_prior and covars_weight"
 
 
-def _matrices(model: Any) -> Float[Array, "states channels channels"]:
+def _matrices(model) -> Float[Array, "states channels channels"]:
     """Return the covariance matrix of each state for every kind.
 
     Hmmlearn repeats "spherical" variances over channels.
@@ -285,13 +285,13 @@ def _matrices(model: Any) -> Float[Array, "states channels channels"]:
     return matrices[:: len(matrices) // model.n_components]
 
 
-def _gaussian(model: Any) -> HostEmission:
+def _gaussian(model) -> HostEmission:
     _free(model, "m", "means_")
     emission = HostGaussian(model)
     return HostEmission(emission, emission.start(model), emission.flat)
 
 
-def _poisson(model: Any) -> HostEmission:
+def _poisson(model) -> HostEmission:
     _free(model, "l", "lambdas_")
     if np.any(model.lambdas_prior) or np.any(model.lambdas_weight):
         raise ValueError(
@@ -309,7 +309,7 @@ def _poisson(model: Any) -> HostEmission:
     )
 
 
-def _categorical(model: Any) -> HostEmission:
+def _categorical(model) -> HostEmission:
     _free(model, "e", "emissionprob_")
     probability = np.asarray(model.emissionprob_, float)
     _not_zero(
@@ -332,7 +332,7 @@ def _not_zero(name: str, value: Array, way_out: str) -> None:
         )
 
 
-def _free(model: Any, letter: str, name: str) -> None:
+def _free(model, letter: str, name: str) -> None:
     if letter not in model.params:
         raise ValueError(
             f"from_hmmlearn: {name} was held fixed (params={model.params!r}), which our emissions cannot do."

@@ -127,7 +127,7 @@ def from_lifelines(fitter: Any, df: Any) -> Fit:
     return fit_at_host("from_lifelines", model, coef, lambda: False, errors=_errors(fitter, df))
 
 
-def _errors(fitter: Any, df: pd.DataFrame) -> HostErrors:
+def _errors(fitter, df: pd.DataFrame) -> HostErrors:
     """Return the kind of standard errors that the fitter prints."""
     cluster = getattr(fitter, "cluster_col", None)
     if cluster is not None:
@@ -144,7 +144,7 @@ class MeanPenalised(HostLoss):
         super().__init__(unit_loss, data, theta0, remark)
         vars(self)["ridge"] = ridge
 
-    def _ridge(self, theta: Any) -> Scalar:
+    def _ridge(self, theta) -> Scalar:
         return sum(
             (0.5 * jnp.sum(self.ridge[name] * theta[name] ** 2) for name in self.ridge),
             jnp.zeros(()),
@@ -190,7 +190,7 @@ AFT = {"WeibullAFTFitter": weibull, "LogNormalAFTFitter": log_normal}
 
 
 def _accelerated(
-    fitter: Any, columns: pd.DataFrame, time: pd.Series, event: pd.Series, entry: pd.Series | None
+    fitter, columns: pd.DataFrame, time: pd.Series, event: pd.Series, entry: pd.Series | None
 ) -> Fit:
     """Fit at an AFT model."""
     designs = fitter.regressors.transform_df(columns)

@@ -105,7 +105,7 @@ def from_nemos(model: Any, X: ArrayLike, y: ArrayLike) -> Fit:
     )
 
 
-def _drop_missing(X: Any, y: Any, index: pd.Index | None) -> tuple[Any, Any, str]:
+def _drop_missing(X, y, index: pd.Index | None) -> tuple[Any, Any, str]:
     """Drop the bins that nemos drops, and say how many they are."""
     present = np.isfinite(np.asarray(X, float)).all(1) & np.isfinite(np.asarray(y, float))
     if present.all():

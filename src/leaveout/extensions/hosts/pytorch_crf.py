@@ -116,7 +116,7 @@ def from_pytorch_crf(
     return anchor(crf, weights, throw=throw)
 
 
-def _array(value: Any) -> np.ndarray:
+def _array(value) -> np.ndarray:
     """Convert a tensor or anything else to an array."""
     for step in ("detach", "cpu", "numpy"):
         if hasattr(value, step):

@@ -77,7 +77,7 @@ def from_skglm(estimator: Any, X: ArrayLike, y: ArrayLike) -> Fit:
     )
 
 
-def _group_penalty(estimator: Any, features: int) -> penalties.GroupLasso:
+def _group_penalty(estimator, features: int) -> penalties.GroupLasso:
     """Build the group lasso of an estimator.
 
     skglm's groups are one size for all, a list of sizes, or lists of columns; its weights are one
@@ -100,7 +100,7 @@ def _group_penalty(estimator: Any, features: int) -> penalties.GroupLasso:
     return penalties.GroupLasso(estimator.alpha, label, weights)
 
 
-def _target(estimator: Any, y: np.ndarray) -> tuple[np.ndarray, str]:
+def _target(estimator, y: np.ndarray) -> tuple[np.ndarray, str]:
     """Return the response in the form that the loss takes, and the loss."""
     classes = getattr(estimator, "classes_", None)
     if classes is None:

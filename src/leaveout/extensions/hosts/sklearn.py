@@ -129,7 +129,7 @@ def _choice_remark(name: str, value: float) -> str:
     return f"{name} = {value:.4g} was chosen on all rows: the choice is not left out"
 
 
-def _least_squares(estimator: Any) -> HostObjective:
+def _least_squares(estimator) -> HostObjective:
     labels = hasattr(estimator, "class_weight")
     weight = getattr(estimator, "class_weight", None)
     if hasattr(estimator, "alphas"):
@@ -149,7 +149,7 @@ def _least_squares(estimator: Any) -> HostObjective:
     )
 
 
-def _net(estimator: Any) -> HostObjective:
+def _net(estimator) -> HostObjective:
     """Describe the lasso or elastic net.
 
     Mean of half the squares plus `alpha (l1_ratio Σ|β| + ½ (1 − l1_ratio) ‖β‖²)`.
@@ -176,7 +176,7 @@ def _averaging(loss: Callable[[Any], str | losses.AbstractLoss]) -> Callable[[An
     )
 
 
-def _tweedie(estimator: Any) -> losses.Tweedie:
+def _tweedie(estimator) -> losses.Tweedie:
     if estimator.link != "auto":
         link = estimator.link
     else:
@@ -184,7 +184,7 @@ def _tweedie(estimator: Any) -> losses.Tweedie:
     return losses.Tweedie(float(estimator.power), 1.0, link)
 
 
-def _logistic(estimator: Any) -> HostObjective:
+def _logistic(estimator) -> HostObjective:
     searched = hasattr(estimator, "Cs")
     style = getattr(estimator, "penalty", "deprecated")
     suffix = "_" if searched else ""
@@ -219,7 +219,7 @@ def _logistic(estimator: Any) -> HostObjective:
     )
 
 
-def _support_vectors(estimator: Any) -> HostObjective:
+def _support_vectors(estimator) -> HostObjective:
     if estimator.penalty != "l2" or estimator.multi_class != "ovr":
         raise TypeError(
             "from_sklearn: LinearSVC is supported with penalty='l2' and multi_class='ovr'."
@@ -235,7 +235,7 @@ def _support_vectors(estimator: Any) -> HostObjective:
     )
 
 
-def _support_vector_regression(estimator: Any) -> HostObjective:
+def _support_vector_regression(estimator) -> HostObjective:
     if estimator.loss != "epsilon_insensitive":
         raise TypeError("from_sklearn: LinearSVR is supported with loss='epsilon_insensitive'.")
     return HostObjective(
@@ -246,7 +246,7 @@ def _support_vector_regression(estimator: Any) -> HostObjective:
     )
 
 
-def _quantile(estimator: Any) -> HostObjective:
+def _quantile(estimator) -> HostObjective:
     return HostObjective(
         losses.Quantile(estimator.quantile, width=1.0),
         0.0,
@@ -256,11 +256,11 @@ def _quantile(estimator: Any) -> HostObjective:
     )
 
 
-def _components(estimator: Any) -> HostObjective:
+def _components(estimator) -> HostObjective:
     return HostObjective("components", 0.0, intercept=True)
 
 
-def _describe_sgd(estimator: Any) -> HostObjective:
+def _describe_sgd(estimator) -> HostObjective:
     name = type(estimator).__name__
     labels = isinstance(estimator, linear_model.SGDClassifier)
     smooth = SMOOTH[labels]
@@ -522,7 +522,7 @@ def read(
     return objective.reading(reader, labels, names), _parameters(objective, host, estimator)
 
 
-def _feature_names(estimator: Any) -> tuple[str, ...]:
+def _feature_names(estimator) -> tuple[str, ...]:
     """Return the names of the columns that a fitted pipeline passes to its last step.
 
     Empty if a transformer gives no names, or repeats one.
@@ -573,7 +573,7 @@ class HostRows:
         return _inverse(self.estimator, np.ravel(values))
 
 
-def _inverse(estimator: Any, values: Array) -> Array:
+def _inverse(estimator, values: Array) -> Array:
     if searches(estimator):
         return _inverse(estimator.best_estimator_, values)
     if isinstance(estimator, Pipeline):
@@ -607,7 +607,7 @@ def _rows_to_predict(estimator: Any, X: Any) -> Any:
     return _rows_to_predict(_last(estimator), _transform_rows(estimator, X))
 
 
-def _transform_rows(estimator: Pipeline, X: Any) -> Any:
+def _transform_rows(estimator: Pipeline, X):
     before = transformers_of(estimator)
     return Pipeline(before).transform(X) if before else X
 
@@ -619,7 +619,7 @@ def transformers_of(estimator: Any) -> list[tuple[str, Any]]:
     return []
 
 
-def _describe_supervised(estimator: Pipeline, X: Any, y: Any) -> str:
+def _describe_supervised(estimator: Pipeline, X, y) -> str:
     """Name the transformers that were fitted with the response.
 
     TypeError if one encodes rows across folds of its own.
@@ -669,7 +669,7 @@ def num_component_steps(estimator: Any) -> int:
     return 2
 
 
-def _last(estimator: Pipeline) -> Any:
+def _last(estimator: Pipeline):
     """Return the last step of a pipeline, or the last steps that are one model."""
     count = num_component_steps(estimator)
     if count:
@@ -918,7 +918,7 @@ def _one_component(steps: list[tuple[str, Any]], parameters: NamedArrays) -> lis
     return copies
 
 
-def _has_several_targets(estimator: Any) -> bool:
+def _has_several_targets(estimator) -> bool:
     """Tell whether least squares, with a ridge or without, was fitted to several targets that have
     an intercept each.
     """
@@ -930,7 +930,7 @@ def _has_several_targets(estimator: Any) -> bool:
     return estimator.fit_intercept and np.ndim(estimator.coef_) > 1 and len(estimator.coef_) > 1
 
 
-def _component_model(estimator: Any, X: Any, y: Array, remark: str) -> AbstractComponents:
+def _component_model(estimator, X, y: Array, remark: str) -> AbstractComponents:
     """Read a regression on components."""
     if isinstance(estimator, PLSRegression):
         options = {
@@ -952,7 +952,7 @@ def _component_model(estimator: Any, X: Any, y: Array, remark: str) -> AbstractC
     return PrincipalComponents(X, y, pca.n_components, scales=scales, cut=cut, remark=remark)
 
 
-def _component_parameters(estimator: Any) -> NamedArrays:
+def _component_parameters(estimator) -> NamedArrays:
     """Return the coefficients of the columns themselves."""
     if isinstance(estimator, PLSRegression):
         coef = estimator.coef_
@@ -1003,8 +1003,8 @@ def _columns(estimator: Any, X: Any) -> Any:
 
 def _objective(
     host: HostObjective,
-    estimator: Any,
-    X: Any,
+    estimator,
+    X,
     y: Array,
     weight: ArrayLike | None,
     remark: str,
@@ -1067,7 +1067,7 @@ def _objective(
     return glm(X, np.where(second, 1.0, -1.0), host.loss, penalty, **options)
 
 
-def _with_constant(X: Any, value: float) -> Any:
+def _with_constant(X, value: float):
     """Append a constant column."""
     if isinstance(X, pd.DataFrame):
         return pd.concat([X, pd.Series(value, X.index, name="intercept")], axis=1)
@@ -1077,7 +1077,7 @@ def _with_constant(X: Any, value: float) -> Any:
     return np.hstack([X, constant])
 
 
-def _parameters(objective: GLM | Regression, host: HostObjective, estimator: Any) -> NamedArrays:
+def _parameters(objective: GLM | Regression, host: HostObjective, estimator) -> NamedArrays:
     """Return the parameters θ̂ of the host itself."""
     coef = np.asarray(estimator.coef_, float)
     intercept = np.asarray(estimator.intercept_, float)

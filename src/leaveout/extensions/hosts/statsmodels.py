@@ -204,7 +204,7 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str 
     return add_remark(host_fit, stateful_remark(str(getattr(model, "formula", ""))))
 
 
-def _give_table(objective: Any, model: Any) -> None:
+def _give_table(objective, model) -> None:
     """Give an objective the table of the model's formula, whose columns calls may name."""
     table = getattr(getattr(model, "data", None), "frame", None)
     if table is not None:
@@ -212,12 +212,12 @@ def _give_table(objective: Any, model: Any) -> None:
         objective.labels.table = pd.DataFrame(table).iloc[rows]
 
 
-def _rows_to_predict(results: Any, X: Any) -> Array:
+def _rows_to_predict(results, X) -> Array:
     """Read rows to predict by the formula, as the results' own `predict` does."""
     return results._transform_predict_exog(X)[0]
 
 
-def _errors(results: Any) -> HostErrors:
+def _errors(results) -> HostErrors:
     """Return the kind of standard errors that results print."""
     model = results.model
     covariance_options = dict(getattr(results, "cov_kwds", None) or {})
@@ -272,12 +272,12 @@ def _frame(model: Any) -> Any:
     return exog
 
 
-def _dropped_rows(model: Any) -> list[int]:
+def _dropped_rows(model) -> list[int]:
     """Find the rows that statsmodels dropped because of missing values."""
     return list(getattr(getattr(model, "data", None), "missing_row_idx", None) or ())
 
 
-def _remark(model: Any, *remarks: str) -> str:
+def _remark(model, *remarks: str) -> str:
     count = len(_dropped_rows(model))
     first = (
         f"{count} rows with missing values are not among the units: statsmodels dropped them"
@@ -287,14 +287,14 @@ def _remark(model: Any, *remarks: str) -> str:
     return join_remarks(first, *remarks)
 
 
-def _weights(model: Any, weight: ArrayLike | None) -> Array | None:
+def _weights(model, weight: ArrayLike | None) -> Array | None:
     if weight is None or np.all(np.equal(weight, 1)):
         return None
     return np.broadcast_to(np.asarray(weight, float), len(model.endog))
 
 
 def _glm(
-    model: Any,
+    model,
     loss: str | losses.AbstractLoss,
     coef: Array,
     penalty: penalties.AbstractPenalty | None = None,
@@ -312,14 +312,14 @@ def _glm(
     return GLM(_frame(model), y, loss, penalty, sample_weight=weight, **options), {"coef": coef}
 
 
-def _linear(model: Any, coef: Array, alpha: ArrayLike | None = None) -> ReadGLM:
+def _linear(model, coef: Array, alpha: ArrayLike | None = None) -> ReadGLM:
     average = penalties.per_row if type(model).__name__ == "OLS" else penalties.per_weight
     penalty = None if alpha is None else average(penalties.Ridge(alpha))
     return _least_squares(model, coef, model.weights, penalty)
 
 
 def _least_squares(
-    model: Any,
+    model,
     coef: Array,
     weights: ArrayLike,
     penalty: penalties.AbstractPenalty | None = None,
@@ -329,7 +329,7 @@ def _least_squares(
     return objective, parameters
 
 
-def _generalised_squares(model: Any, coef: Array) -> ReadGLM:
+def _generalised_squares(model, coef: Array) -> ReadGLM:
     """Read GLS whose errors are independent: its variances by row are weights."""
     if np.ndim(model.cholsigmainv) > 1:
         raise TypeError(
@@ -340,7 +340,7 @@ def _generalised_squares(model: Any, coef: Array) -> ReadGLM:
     return _least_squares(model, coef, np.square(scale))
 
 
-def _estimating_equations(model: Any, coef: Array) -> ReadGLM:
+def _estimating_equations(model, coef: Array) -> ReadGLM:
     """Read GEE under independence, whose equations are those of the GLM."""
     structure = type(model.cov_struct).__name__
     if structure != "Independence" or model.constraint is not None:
@@ -352,7 +352,7 @@ def _estimating_equations(model: Any, coef: Array) -> ReadGLM:
     return _glm(model, _family(model.family), coef, None, _shift(model), remark, model.weights)
 
 
-def _read_glm(model: Any, coef: Array, alpha: ArrayLike | None = None) -> ReadGLM:
+def _read_glm(model, coef: Array, alpha: ArrayLike | None = None) -> ReadGLM:
     family = type(model.family).__name__
     if alpha is not None and family in SCALE_FAMILIES:
         raise TypeError(
@@ -377,7 +377,7 @@ def _read_glm(model: Any, coef: Array, alpha: ArrayLike | None = None) -> ReadGL
     )
 
 
-def _family(family: Any) -> losses.AbstractLoss:
+def _family(family) -> losses.AbstractLoss:
     name = type(family).__name__
     link = type(family.link)
     links = BINOMIAL if name == "Binomial" else LINK_READERS
@@ -393,7 +393,7 @@ def _family(family: Any) -> losses.AbstractLoss:
     return FAMILIES[name](family, LINK_READERS[link_name](family.link))
 
 
-def _shift(model: Any, *names: str) -> Array | None:
+def _shift(model, *names: str) -> Array | None:
     """Add up offsets by name.
 
     Those of a discrete model are its offset and its exposure, which is logarithmic already.
@@ -407,12 +407,12 @@ def _shift(model: Any, *names: str) -> Array | None:
     return total if np.any(total) else None
 
 
-def _discrete(model: Any, coef: Array) -> ReadGLM:
+def _discrete(model, coef: Array) -> ReadGLM:
     loss = {"Logit": "logistic", "Probit": "probit", "Poisson": "poisson"}[type(model).__name__]
     return _glm(model, loss, coef, offset=_shift(model))
 
 
-def _negative_binomial(model: Any, params: Array) -> tuple[GLM | Regression, dict]:
+def _negative_binomial(model, params: Array) -> tuple[GLM | Regression, dict]:
     if model.loglike_method == "geometric":
         return _glm(model, losses.NegativeBinomial(1.0), params, offset=_shift(model))
     loss = losses.NegativeBinomialDispersion(model.loglike_method == "nb1")
@@ -423,13 +423,13 @@ def _negative_binomial(model: Any, params: Array) -> tuple[GLM | Regression, dic
     return objective, {"coef": params[:-1], "dispersion": params[-1]}
 
 
-def _multinomial(model: Any, params: Array) -> ReadGLM:
+def _multinomial(model, params: Array) -> ReadGLM:
     # the coefficients of the first class are zero, as a common shift changes nothing
     coef = np.vstack([np.zeros(len(params)), params.T])
     return _glm(model, "multinomial", coef, offset=_shift(model))
 
 
-def _additive(model: Any, coef: Array) -> ReadGLM:
+def _additive(model, coef: Array) -> ReadGLM:
     if any(
         np.any(np.asarray(getattr(model, name)) != 1)
         for name in ("freq_weights", "var_weights", "n_trials")
@@ -445,7 +445,7 @@ def _additive(model: Any, coef: Array) -> ReadGLM:
     )
 
 
-def _read_ordered_model(model: Any, params: Array) -> tuple[Regression, dict]:
+def _read_ordered_model(model, params: Array) -> tuple[Regression, dict]:
     from scipy import stats
 
     if model.distr is not stats.logistic:
@@ -462,7 +462,7 @@ def _read_ordered_model(model: Any, params: Array) -> tuple[Regression, dict]:
     return objective, {"coef": params[:count], "thresholds": thresholds}
 
 
-def _beta(model: Any, params: Array) -> tuple[Regression, dict]:
+def _beta(model, params: Array) -> tuple[Regression, dict]:
     precision = np.asarray(model.exog_precision)
     links = [type(link).__name__ for link in (model.link, model.link_precision)]
     if links != ["Logit", "Log"] or precision.shape[1] != 1 or not (precision == 1).all():
@@ -475,7 +475,7 @@ def _beta(model: Any, params: Array) -> tuple[Regression, dict]:
     return objective, {"coef": params[:-1], "precision": np.exp(params[-1])}
 
 
-def _cox(model: Any, params: Array) -> tuple[Cox, dict]:
+def _cox(model, params: Array) -> tuple[Cox, dict]:
     entry = getattr(model, "entry", None)
     if entry is not None:  # rows of PHReg are at risk at their entry too
         entry = np.nextafter(np.asarray(entry, float), -np.inf)
@@ -492,7 +492,7 @@ def _cox(model: Any, params: Array) -> tuple[Cox, dict]:
     return objective, {"coef": params}
 
 
-def _count_rows(model: Any, **columns: Any) -> NamedValues:
+def _count_rows(model, **columns) -> NamedValues:
     rows = _frame(model)
     n = len(model.endog)
     y = np.asarray(model.endog, float)
@@ -503,7 +503,7 @@ def _count_rows(model: Any, **columns: Any) -> NamedValues:
     }
 
 
-def _zero_inflated(model: Any, params: Array) -> tuple[AbstractObjective, dict]:
+def _zero_inflated(model, params: Array) -> tuple[AbstractObjective, dict]:
     negative = type(model).__name__ == "ZeroInflatedNegativeBinomialP"
     k = model.k_inflate
     offset = _shift(model)
@@ -523,7 +523,7 @@ def _zero_inflated(model: Any, params: Array) -> tuple[AbstractObjective, dict]:
     return HostLoss(zero_inflated, rows, theta, _remark(model)), theta
 
 
-def _hurdle(model: Any, params: Array) -> tuple[AbstractObjective, dict]:
+def _hurdle(model, params: Array) -> tuple[AbstractObjective, dict]:
     p = model.exog.shape[1]
     theta = {}
     powers = []
@@ -541,7 +541,7 @@ def _hurdle(model: Any, params: Array) -> tuple[AbstractObjective, dict]:
     ), theta
 
 
-def _conditional(model: Any, params: Array) -> tuple[AbstractObjective, Array]:
+def _conditional(model, params: Array) -> tuple[AbstractObjective, Array]:
     y = [np.asarray(part, float) for part in model._endog_grp]
     size = max(map(len, y))
     cases = np.array([part.sum() for part in y], int)
@@ -562,7 +562,7 @@ def _conditional(model: Any, params: Array) -> tuple[AbstractObjective, Array]:
     return HostLoss(conditional, data, params, join_remarks("a unit is a group", remark)), params
 
 
-def _mixed_linear(results: Any, drop: str) -> Fit:
+def _mixed_linear(results, drop: str) -> Fit:
     """Fit from the results of a MixedLM."""
     model = results.model
     parameters = {"coef": np.asarray(results.fe_params), "scale": np.sqrt(float(results.scale))}
@@ -604,7 +604,7 @@ def _mixed_linear(results: Any, drop: str) -> Fit:
     return fit_at_host("from_statsmodels", objective, parameters, stopped, way, HostErrors())
 
 
-def _component(name: str, columns: Any, levels: Array) -> tuple[EffectBlock, tuple[Array, Array]]:
+def _component(name: str, columns, levels: Array) -> tuple[EffectBlock, tuple[Array, Array]]:
     """Return the block of a variance component, and the levels of its rows, from sparse columns of
     effects of one variance.
     """
@@ -622,7 +622,7 @@ def _component(name: str, columns: Any, levels: Array) -> tuple[EffectBlock, tup
     return EffectBlock(name, (name,), value[:, None], (1,)), (code, levels[used])
 
 
-def _mixed_bayesian(results: Any, drop: str) -> Fit:
+def _mixed_bayesian(results, drop: str) -> Fit:
     """Fit by maximum likelihood to the data of a Bayesian mixed GLM."""
     model = getattr(results, "model", results)
     columns = model.exog_vc.tocsc()

@@ -67,12 +67,12 @@ class Task(NamedTuple):
 def prepare(
     caller: str,
     estimator: SklearnEstimator | Fit,
-    X: Any,
+    X,
     y: ArrayLike,
     loss: Loss | None,
     response: str,
     refit: AbstractRefit | None = None,
-    scoring: Any = None,
+    scoring=None,
 ) -> Task:
     """Check and read a task.
 
@@ -139,7 +139,7 @@ def prepare(
     return Task(X, target, codes, measure, Exact() if refit is None else refit)
 
 
-def check_columns(caller: str, estimator: SklearnEstimator, X: Any, y: NDArray) -> None:
+def check_columns(caller: str, estimator: SklearnEstimator, X, y: NDArray) -> None:
     """Raise TypeError if X has columns without numbers that the estimator, given a few rows, cannot
     read.
     """
@@ -319,7 +319,7 @@ def make_learner(
     return Estimator(estimator, X, y, measure, n_jobs)  # y, as its fit takes labels
 
 
-def finite_columns(X: Any) -> FloatArray | None:
+def finite_columns(X) -> FloatArray | None:
     """Return X as a table of finite numbers; None if it is not one."""
     try:
         data = np.asarray(X, float)
@@ -331,7 +331,7 @@ def finite_columns(X: Any) -> FloatArray | None:
 
 
 def _batch_learner(
-    estimator: SklearnEstimator, X: Any, codes: NDArray, measure: Measure
+    estimator: SklearnEstimator, X, codes: NDArray, measure: Measure
 ) -> AbstractLearner | None:
     """Return a batched learner if the estimator and its options are supported, else None."""
     scaled = False
@@ -406,6 +406,6 @@ def seed_estimator(estimator: SklearnEstimator, seed: int) -> SklearnEstimator:
     return estimator.set_params(**free) if free else estimator
 
 
-def take_rows(X: Any, rows: IntArray) -> Any:
+def take_rows(X, rows: IntArray):
     """Return rows of a frame, a matrix or an array."""
     return X.iloc[rows] if hasattr(X, "iloc") else X[rows]

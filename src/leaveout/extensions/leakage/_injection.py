@@ -274,7 +274,7 @@ def slope_level(plan: list[FoldInjection]) -> int:
 
 
 def make_folds(
-    caller: str, X: Any, y: NDArray, groups: ArrayLike, cv: Any, seed: int
+    caller: str, X, y: NDArray, groups: ArrayLike, cv, seed: int
 ) -> tuple[list[LeakageFold], NDArray]:
     """Return folds of whole clusters, and the names of the clusters. `cv` is a number of folds, a
     splitter or pairs of rows.

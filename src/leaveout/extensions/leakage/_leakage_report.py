@@ -278,7 +278,7 @@ def _price_answers(
     return pd.DataFrame({"fits": fits, "seconds": fits * seconds_per_fit}).rename_axis("answer")
 
 
-def _check(caller: str, linkage: Any, level: float, draws: int, answers: Collection[str]) -> None:
+def _check(caller: str, linkage, level: float, draws: int, answers: Collection[str]) -> None:
     if not isinstance(linkage, Linkage):
         raise TypeError(
             f"{caller}: linkage must be a lo.leakage.Linkage, such as lo.leakage.Linkage.from_pairs(pairs, ids); "
@@ -296,7 +296,7 @@ def _check(caller: str, linkage: Any, level: float, draws: int, answers: Collect
 def _report(
     study: LeakageStudy,
     answers: dict[str, Answer],
-    X: Any,
+    X,
     index: pd.Index | None,
     level: float,
     facts: dict,

@@ -750,7 +750,7 @@ def _rate_table(values: Float[Array, "2 3"]) -> pd.DataFrame:
     )
 
 
-def _interval(values: Any) -> str:
+def _interval(values) -> str:
     """Return the mean of draws, or a mean with its interval."""
     if len(values) == 3:
         mean, low, high = values

@@ -30,7 +30,7 @@ class NearPairs(NamedTuple):
     found_share: float
 
 
-def points(caller: str, X: Any, metric: str) -> Points:
+def points(caller: str, X, metric: str) -> Points:
     """Read the embeddings, scaled to length one for angles, where the squared distance is 2 (1 −
     cosine).
     """
@@ -116,7 +116,7 @@ def distances(X: FloatArray, left_rows: IntArray, right_rows: IntArray) -> PairN
 
 
 def _within(
-    X: FloatArray, queries: FloatArray, radius: float, index: Any = None
+    X: FloatArray, queries: FloatArray, radius: float, index=None
 ) -> tuple[IntArray, IntArray]:
     """Find all rows near the given ones by scikit-learn, or nearly all by an index of faiss.
 
@@ -145,7 +145,7 @@ def _within(
     return query[close], neighbour[close]
 
 
-def _index(X: FloatArray) -> Any:
+def _index(X: FloatArray):
     """Index rows by the nearest of about 4 √rows centres.
 
     Neighbours are searched under the nearest few.

@@ -2,7 +2,7 @@
 score.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -59,7 +59,7 @@ class Rate(NamedTuple):
         return a, (1 - self.estimate) * self.num_labelled + 0.5
 
 
-def read_rate(caller: str, name: str, value: Any, num_labels: float | None) -> Rate:
+def read_rate(caller: str, name: str, value, num_labels: float | None) -> Rate:
     """Read a rate: a number, a number with its count of labelled pairs, or (estimate, low, high)
     at 0.95.
     """
@@ -136,7 +136,7 @@ class PairCalibration:
 
     @classmethod
     def from_labels(
-        cls, caller: str, score: NDArray, match: Any, weight: FloatArray, method: str
+        cls, caller: str, score: NDArray, match, weight: FloatArray, method: str
     ) -> "PairCalibration":
         if method not in METHODS:
             raise ValueError(
@@ -236,8 +236,8 @@ def calibrate(
     caller: str,
     frame: pd.DataFrame,
     weight: FloatArray,
-    pairs: Any,
-    ids: Any,
+    pairs,
+    ids,
     score: str | None,
     method: str,
 ) -> ScoredPairs:
@@ -292,7 +292,7 @@ def calibrate(
 
 
 def sampled_rates(
-    caller: str, frame: pd.DataFrame, weight: FloatArray, ids: Any, groups: Any
+    caller: str, frame: pd.DataFrame, weight: FloatArray, ids, groups
 ) -> tuple[Rate, Rate]:
     """Estimate precision and recall from labelled records, or from labelled pairs with known links.
 
@@ -339,7 +339,7 @@ def sampled_rates(
     )
 
 
-def sample_of(caller: str, sample: Any) -> pd.DataFrame:
+def sample_of(caller: str, sample) -> pd.DataFrame:
     frame = pandas_of(caller, "sample", sample)
     if not isinstance(frame, pd.DataFrame):
         raise TypeError(

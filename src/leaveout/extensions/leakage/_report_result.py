@@ -12,7 +12,7 @@ import os
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -51,7 +51,7 @@ class NearMates(NamedTuple):
         return self.num_unlisted / max(self.num_unlisted + self.num_listed, 1e-300)
 
 
-def estimate_unlisted(X: Any, study: LeakageStudy, mates: pd.DataFrame) -> NearMates | None:
+def estimate_unlisted(X, study: LeakageStudy, mates: pd.DataFrame) -> NearMates | None:
     """Estimate how many tested rows have unlisted mates in training, by near neighbours.
 
     Returns None if X has no plain numbers, few pairs are listed, or links are not of

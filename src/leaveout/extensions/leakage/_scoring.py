@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import sklearn.metrics
@@ -145,7 +144,7 @@ def _user_measure(
     return Measure(name, needs, Called(Picklable(function), weighs=False))
 
 
-def resolve_score(scoring: Any, estimator: Any, y: NDArray) -> Measure:
+def resolve_score(scoring, estimator, y: NDArray) -> Measure:
     """Resolve a score: scikit-learn's name or scorer (None: the estimator's own), or a loss by name
     or object.
     """
@@ -185,7 +184,7 @@ def resolve_score(scoring: Any, estimator: Any, y: NDArray) -> Measure:
     return of_scorer("scoring", name, scoring, classes, estimator)
 
 
-def classifies(estimator: Any, y: NDArray) -> bool:
+def classifies(estimator, y: NDArray) -> bool:
     """Tell whether the estimator predicts classes."""
     if not isinstance(estimator, Fit):
         return is_classifier(estimator)
@@ -196,7 +195,7 @@ def classifies(estimator: Any, y: NDArray) -> bool:
     )
 
 
-def predict_for_score(model: Any, X: Any, labels: NDArray, needs: Needs) -> NDArray[np.float64]:
+def predict_for_score(model, X, labels: NDArray, needs: Needs) -> NDArray[np.float64]:
     """Predict by a fitted estimator in the form that a score needs.
 
     `labels` are all classes in order.

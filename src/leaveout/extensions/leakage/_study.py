@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -407,7 +407,7 @@ class LeakageStudy:
         correction: float,
         change: FloatArray,
         exposed: float,
-        **details: Any,
+        **details,
     ) -> Answer:
         """Return the naive score with a correction, whose influences are `change`, as an answer."""
         score = self.naive.value + correction

@@ -57,7 +57,7 @@ class PairTable(NamedTuple):
 
 
 def read_pairs(
-    caller: str, pairs: Any, ids: Any, probability: str | None, default: float | None = None
+    caller: str, pairs, ids, probability: str | None, default: float | None = None
 ) -> tuple[PairTable, int]:
     """Read the pairs by row, and the number of rows: those of `ids`, that number, or up to the last
     that a pair names.
@@ -76,7 +76,7 @@ def read_pairs(
 
 
 def read_two_sided(
-    caller: str, pairs: Any, sides: tuple[int, int], probability: str | None
+    caller: str, pairs, sides: tuple[int, int], probability: str | None
 ) -> PairTable:
     """Read pairs of a training row (left) and a test row (right), each numbered from 0.
 
@@ -147,7 +147,7 @@ def frame_of(caller: str, pairs: Any) -> pd.DataFrame:
     return frame.set_axis(["left", "right", "probability"][: frame.shape[1]], axis=1)
 
 
-def ends(caller: str, frame: pd.DataFrame, ids: Any) -> tuple[IntArray, IntArray, int]:
+def ends(caller: str, frame: pd.DataFrame, ids) -> tuple[IntArray, IntArray, int]:
     """Return the rows of both names of each pair, and the number of rows."""
     if not len(frame):
         return (
@@ -195,7 +195,7 @@ def ends(caller: str, frame: pd.DataFrame, ids: Any) -> tuple[IntArray, IntArray
     return rows[0], rows[1], len(names)
 
 
-def _names(caller: str, ids: Any) -> pd.Index:
+def _names(caller: str, ids) -> pd.Index:
     """Return the names of all rows; for a number of rows these are their numbers."""
     if isinstance(ids, int | np.integer) and not isinstance(ids, bool):
         return pd.RangeIndex(int(ids))

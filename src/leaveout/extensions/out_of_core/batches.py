@@ -162,7 +162,7 @@ class Fragment:
                 yield _columns(batch, roles)
 
 
-def _columns(batch: Any, roles: Roles) -> ReadRows:
+def _columns(batch, roles: Roles) -> ReadRows:
     """Return features and other columns of some rows of Arrow."""
     x = np.empty((len(roles.features), len(batch)))
     for k, name in enumerate(roles.features):
@@ -170,7 +170,7 @@ def _columns(batch: Any, roles: Roles) -> ReadRows:
     return x.T, [_floats(batch.column(name)).astype(float) for name in roles.vectors]
 
 
-def _floats(column: Any) -> Array:
+def _floats(column) -> Array:
     """Convert a column of Arrow to numbers, with NaN for missing values."""
     if column.null_count:
         import pyarrow as pa
@@ -220,7 +220,7 @@ class Slice:
         return Slice._again, (describe_rows(self.x), tuple(map(describe_rows, self.vectors)))
 
     @classmethod
-    def _again(cls, x: Any, vectors: tuple[Any, ...]) -> "Slice":
+    def _again(cls, x, vectors: tuple[Any, ...]) -> "Slice":
         return cls(map_rows(x), tuple(map(map_rows, vectors)))
 
 
@@ -246,7 +246,7 @@ def open_parts(
     )
 
 
-def _dataset(name: str | os.PathLike) -> Any:
+def _dataset(name: str | os.PathLike):
     """Open the dataset of Parquet or CSV files of that name."""
     try:
         import pyarrow.dataset as ds
@@ -315,7 +315,7 @@ def _number_parts(listed: Sequence[tuple[int, str, Any, Any]]) -> tuple[FilePart
     return tuple(parts)
 
 
-def _of_arrow(data: Any, request: tuple[Any, ...]) -> Batches:
+def _of_arrow(data, request: tuple[Any, ...]) -> Batches:
     import pyarrow as pa
     import pyarrow.dataset as ds
 
@@ -356,7 +356,7 @@ def _of_arrow(data: Any, request: tuple[Any, ...]) -> Batches:
     return Batches(_number_parts(listed), _roles(request, numeric))
 
 
-def _of_dask(data: Any, request: tuple[Any, ...]) -> Batches:
+def _of_dask(data, request: tuple[Any, ...]) -> Batches:
     import dask
 
     if hasattr(data, "columns"):
@@ -393,7 +393,7 @@ def _of_dask(data: Any, request: tuple[Any, ...]) -> Batches:
     return Batches(_number_parts(listed), _of_no_names(data.shape[1], vectors), delayed=True)
 
 
-def _row_vector(name: str, part: Any, data: Any) -> Any:
+def _row_vector(name: str, part, data):
     """Return one number for each row, in the chunks of the rows."""
     import dask.array as da
 
@@ -406,12 +406,12 @@ def _row_vector(name: str, part: Any, data: Any) -> Any:
     return part.rechunk((data.chunks[0],))
 
 
-def _of_no_names(features: int, vectors: Any) -> Roles:
+def _of_no_names(features: int, vectors) -> Roles:
     weight, offset = (name if name in vectors else None for name in ("weight", "offset"))
     return Roles(tuple(f"x{j}" for j in range(features)), "y", weight, offset)
 
 
-def _of_arrays(x: Array, y: Any, weight: Any, offset: Any) -> Batches:
+def _of_arrays(x: Array, y, weight, offset) -> Batches:
     if x.ndim != 2 or x.dtype.kind not in "biuf":
         raise ValueError(
             f"scan: an array must be [rows, features], of numbers; got {x.dtype} of shape {x.shape}."

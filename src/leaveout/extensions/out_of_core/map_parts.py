@@ -121,9 +121,7 @@ def keep_in_workers(data: Batches, ones: bool) -> Batches:
     return replace(data, parts=parts, delayed=True)
 
 
-def _apply_to_part(
-    shared: Callable[[FilePart], PassResult], part: FilePart, rows: Any
-) -> PassResult:
+def _apply_to_part(shared: Callable[[FilePart], PassResult], part: FilePart, rows) -> PassResult:
     if isinstance(rows, _HiddenRows):
         return shared(replace(part, rows=rows.rows))
     return shared(fill_part(part, rows))

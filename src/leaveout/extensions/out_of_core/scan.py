@@ -148,7 +148,7 @@ def scan(
         return refit_rows(run, *run.left_out(rtol, audit), rtol, audit)
 
 
-def _standing(rows: Batches, loss: Any, penalty: Any, intercept: bool) -> GLM:
+def _standing(rows: Batches, loss, penalty, intercept: bool) -> GLM:
     """Build the model of the first block of the largest part.
 
     It reads loss, penalty and names as `lo.GLM` does, and the fit starts from it.

@@ -72,9 +72,7 @@ class Scores(NamedTuple):
     seconds: FloatArray
 
 
-def fit_host(
-    estimator: Any, data: FoldData, *, rescaled: bool = False
-) -> tuple[Any, tuple[Fit, ...]]:
+def fit_host(estimator, data: FoldData, *, rescaled: bool = False) -> tuple[Any, tuple[Fit, ...]]:
     """Return the host fitted to all rows, and the `Fit` of each problem that it solves: most have
     one.
 
@@ -174,7 +172,7 @@ class OneFit:
             return problems[0]
         return {name: np.stack([problem[name] for problem in problems], 1) for name in problems[0]}
 
-    def estimator(self, k: int) -> Any:
+    def estimator(self, k: int):
         """Estimator of a fold; None if there is no refit."""
         if self.exists[k]:
             return with_parameters(
@@ -251,16 +249,14 @@ def _key(rows: NDArray) -> bytes:
 class HostFolds:
     """Host that is fitted anew on the training rows of each fold; fitted hosts are kept."""
 
-    def __init__(
-        self, host: Any, data: FoldData, splits: Splits, failed: Callable[[Exception], None]
-    ):
+    def __init__(self, host, data: FoldData, splits: Splits, failed: Callable[[Exception], None]):
         self.host = host
         self.data = data
         self.splits = splits
         self.failed = failed
         self.estimators: dict[int, Any] = {}
 
-    def estimator(self, k: int) -> Any:
+    def estimator(self, k: int):
         """Estimator of a fold; None if its fit fails."""
         if k not in self.estimators:
             rows = self.data.take(self.splits[k][0])

@@ -61,7 +61,7 @@ class Request(NamedTuple):
     candidates: int = 1  # number of candidates that share one fit
 
 
-def weights_name(estimator: Any) -> str:
+def weights_name(estimator) -> str:
     """Return the name under which the estimator's `fit` takes the weights of rows."""
     steps: list[str] = []
     while hasattr(estimator, "steps"):
@@ -70,7 +70,7 @@ def weights_name(estimator: Any) -> str:
     return "__".join([*steps, "sample_weight"])
 
 
-def reason_for_host(estimator: Any, request: Request) -> str:
+def reason_for_host(estimator, request: Request) -> str:
     """Say why the host refits the folds; the reason is empty if they come from one fit.
 
     Raises TypeError if transformers are to stay frozen, and there is no one fit.
@@ -88,7 +88,7 @@ def reason_for_host(estimator: Any, request: Request) -> str:
     return why or ("" if frozen else _no_gain(estimator, request))
 
 
-def _no_one_fit(estimator: Any, request: Request) -> str:
+def _no_one_fit(estimator, request: Request) -> str:
     last = inner(estimator)
     name = type(last).__name__
     if searches(last) or name.endswith("CV"):
@@ -123,7 +123,7 @@ def _no_one_fit(estimator: Any, request: Request) -> str:
     return ""
 
 
-def _no_gain(estimator: Any, request: Request) -> str:
+def _no_gain(estimator, request: Request) -> str:
     last = inner(estimator)
     classes = 0
     objective = describe(last)
@@ -169,7 +169,7 @@ def inner_step(estimator: Any) -> Any:
     return estimator
 
 
-def num_columns(estimator: Any, X: Any) -> int:
+def num_columns(estimator, X) -> int:
     """Count the columns that reach the linear model; transformers see two rows for that."""
     # a scaler keeps the columns
     if before := [
@@ -179,11 +179,11 @@ def num_columns(estimator: Any, X: Any) -> int:
     return int((X if hasattr(X, "shape") else np.asarray(X)).shape[1])
 
 
-def _num_classes(y: Any) -> int:
+def _num_classes(y) -> int:
     return len(np.unique(np.asarray(y)))
 
 
-def checked_once(estimator: Any, scorings: list[Any]) -> contextlib.AbstractContextManager[object]:
+def checked_once(estimator, scorings: list[Any]) -> contextlib.AbstractContextManager[object]:
     """Let scikit-learn check its parameters now, and not again in every fold.
 
     It does so in every fold where they may differ between folds, or be those of a user's code.

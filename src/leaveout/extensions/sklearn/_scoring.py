@@ -65,9 +65,7 @@ def undefined_score(name: str) -> float:
     return np.nan
 
 
-def named_scorers(
-    scoring: Any, host: Any, X: Any, y: NDArray, error_score: ErrorScore
-) -> dict[str, Scoring]:
+def named_scorers(scoring, host, X, y: NDArray, error_score: ErrorScore) -> dict[str, Scoring]:
     """Return scorers by their names in scikit-learn; a single one is "score".
 
     Scores of a function that returns several keep its names.
@@ -90,7 +88,7 @@ def named_scorers(
     return {name: name for name in scoring}
 
 
-def table_measure(scoring: Any, host: Any, y: NDArray) -> Measure | None:
+def table_measure(scoring, host, y: NDArray) -> Measure | None:
     """Return the measure of predictions that a scorer is, for classes or for numbers; None if it
     has to be called.
 
@@ -136,7 +134,7 @@ def multiple_of_loss(measure: Measure | None, fit: Fit, y: NDArray) -> float:
 
 
 def scores(
-    folds: OneFit, scorings: dict[str, Scoring], host: Any, y: NDArray, error_score: ErrorScore
+    folds: OneFit, scorings: dict[str, Scoring], host, y: NDArray, error_score: ErrorScore
 ) -> dict[str, Scores]:
     """Compute the scores of every fold by name, from the same refits."""
     calls = {name: score_of(scoring, host, error_score) for name, scoring in scorings.items()}
@@ -363,11 +361,11 @@ def of_losses(estimate: Estimate, measure: Measure, factor: float, data: FoldDat
     return out
 
 
-def score_of(scoring: Scoring, host: Any, error_score: ErrorScore) -> Score:
+def score_of(scoring: Scoring, host, error_score: ErrorScore) -> Score:
     """Call a scorer that fails as scikit-learn's do."""
     scorer = check_scoring(host, scoring=scoring or None)
 
-    def score(host: Any, rows: FoldData) -> float:
+    def score(host, rows: FoldData) -> float:
         if len(rows.y) < 2 and getattr(scorer, "_score_func", None) is explained_variance_score:
             # scikit-learn's value is 1, as the variance is zero
             return undefined_score("Explained variance score")

@@ -248,11 +248,11 @@ class OneFitSearchCV(GridSearchCV):
                 self.feature_names_in_ = self.best_estimator_.feature_names_in_
         return self
 
-    def _candidate(self, params: NamedValues) -> Any:
+    def _candidate(self, params: NamedValues):
         return clone(self.estimator).set_params(**clone(params, safe=False))
 
     def _reason_for_host(
-        self, hosts: list[Any], candidates: list[dict], X: Any, y: Any, routed: Any, num_folds: int
+        self, hosts: list[Any], candidates: list[dict], X, y, routed, num_folds: int
     ) -> str:
         """Say why the host refits the folds of all candidates.
 
@@ -279,7 +279,7 @@ class OneFitSearchCV(GridSearchCV):
         )
         return next(filter(None, (reason_for_host(host, request) for host in hosts)), "")
 
-    def _search_by_host(self, why: str, X: Any, y: Any, params: NamedValues) -> Any:
+    def _search_by_host(self, why: str, X, y, params: NamedValues):
         """Search as GridSearchCV does."""
         with stoppable("OneFitSearchCV"):
             super().fit(X, y, **params)
@@ -374,7 +374,7 @@ def _is_family(candidates: list[NamedValues], hosts: list[Any]) -> bool:
 
 
 def _family(
-    first: OneFit, penalties: list[lo.penalties.AbstractPenalty], scoring: Any, error_score: Any
+    first: OneFit, penalties: list[lo.penalties.AbstractPenalty], scoring, error_score
 ) -> Iterator[tuple[Scores, FloatArray]]:
     """Yield the scores of candidates that differ in their penalty alone; the first is given."""
     host, data, fits = first.host, first.data, first.plan.num_refits

@@ -258,7 +258,7 @@ def cross_validate(
     return result | frozen | {"refits": message}
 
 
-def host_scores(estimator: Any, X: Any, y: Any, splits: Splits, **arguments: Any) -> NamedValues:
+def host_scores(estimator, X, y, splits: Splits, **arguments) -> NamedValues:
     """Compute scikit-learn's result fold by fold, so that each fold is kept in the checkpoint.
 
     Estimators are fitted again.
@@ -492,7 +492,7 @@ def cross_val_predict(
             "cross_val_predict: the test sets of cv must hold every row once; cross_validate takes any splits."
         )
 
-    def predict(k: int, host: Any) -> np.ndarray:
+    def predict(k: int, host) -> np.ndarray:
         if host is None:
             raise ValueError(
                 f"cross_val_predict: fold {k} has no refit, as of rows that the others do not determine; penalise."
@@ -548,10 +548,10 @@ def cross_val_predict(
 
 def check(
     caller: str,
-    X: Any,
-    y: Any,
+    X,
+    y,
     params: NamedValues | None,
-    groups: Any,
+    groups,
     transformers: Transformers,
 ) -> None:
     """Raise if labels contradict the positions of rows, by which scikit-learn takes them, or an
@@ -580,7 +580,7 @@ class NoOneFit(ValueError):
 
 
 def folds_of(
-    estimator: Any,
+    estimator,
     data: FoldData,
     splits: Splits,
     refit: AbstractRefit | None,
@@ -623,7 +623,7 @@ def folds_of(
     return replace(folds, seconds=time.perf_counter() - began), host
 
 
-def splits_of(cv: Any, data: FoldData, groups: ArrayLike | None) -> Splits:
+def splits_of(cv, data: FoldData, groups: ArrayLike | None) -> Splits:
     """Return the rows of every split as numbers, also if a splitter gives booleans."""
     numbers = lambda part: np.flatnonzero(part) if part.dtype == bool else part
     return [
@@ -632,9 +632,7 @@ def splits_of(cv: Any, data: FoldData, groups: ArrayLike | None) -> Splits:
     ]
 
 
-def with_weights(
-    caller: str, estimator: Any, X: Any, y: Any, params: NamedValues | None
-) -> FoldData:
+def with_weights(caller: str, estimator, X, y, params: NamedValues | None) -> FoldData:
     """Read data by position, with the weights for `fit`."""
     params = dict(params or {})
     weights = weights_name(estimator)

@@ -143,7 +143,7 @@ def read_features(features: Any, steps: int) -> Features:
     return as_stored(array)
 
 
-def _check_shape(features: Any, steps: int) -> None:
+def _check_shape(features, steps: int) -> None:
     if features.ndim != 2 or features.shape[0] != steps or not features.shape[1]:
         raise ValueError(
             f"CRF: features must be [steps, features], with {steps} steps; got shape {features.shape}."
@@ -215,7 +215,7 @@ def rank_steps(
     return table.sort_values("probability", kind="stable")
 
 
-def _numbers(name: str, value: Any) -> Array:
+def _numbers(name: str, value) -> Array:
     return numbers("CRF", name, value).astype(float)
 
 

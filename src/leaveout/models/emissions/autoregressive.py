@@ -416,7 +416,7 @@ class NeuralAutoregressive(AbstractAutoregression):
             + parameters["output_bias"]
         )
 
-    def _inner(self, parameters: Parameters, past: StepLags) -> Any:
+    def _inner(self, parameters: Parameters, past: StepLags):
         """Inputs of the hidden units of each step in every state."""
         weights = parameters["input_weights"]
         states, lags, hidden, channels = weights.shape

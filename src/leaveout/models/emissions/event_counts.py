@@ -204,7 +204,7 @@ class EventCounts(AbstractWithPrior):
             logs = np.log(np.moveaxis(ratios, 0, -1))
         else:
 
-            def ratio(before: Any, parts: Any) -> tuple[Any, Any]:
+            def ratio(before, parts) -> tuple[Any, Any]:
                 value = parts[0] - parts[1] / before
                 return value, value
 

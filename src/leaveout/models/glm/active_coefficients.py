@@ -181,7 +181,7 @@ class ActiveModel:
         full_model: FullModel,
         active: tuple[ndarray, ndarray, ndarray],
         text: str,
-        **new: Any,
+        **new,
     ) -> None:
         """Take the fields of the whole model, but for those that are `new`."""
         model = full_model.model
@@ -323,7 +323,7 @@ def kinks(objective: Any) -> Kinks | None:
     return Kinks(_full_model(objective))
 
 
-def _full_model(model: Any) -> FullModel:
+def _full_model(model) -> FullModel:
     if type(model) is not GLM or model.classes or not model.loss_function.convex:
         kind = type(model).__name__ + (" with several outputs" if model.classes else "")
         raise TypeError(
@@ -374,7 +374,7 @@ def ridge_of(penalty: penalties.AbstractPenalty, features: int) -> penalties.Per
     return np.diagonal(second).copy()
 
 
-def _append_intercept(model: Any, values: penalties.PerFeature, intercept: float = 0.0) -> Vector:
+def _append_intercept(model, values: penalties.PerFeature, intercept: float = 0.0) -> Vector:
     if getattr(model, "intercept", False):
         return np.append(values, intercept)
     return values

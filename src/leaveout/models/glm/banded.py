@@ -149,7 +149,7 @@ class BandedRidge:
         return f"BandedRidge({self.num_units} units, {self.y.shape[1]} targets; bands {shown}{ellipsis})"
 
 
-def _targets(Y: Any, n: int) -> Float[Array, "units targets"]:
+def _targets(Y, n: int) -> Float[Array, "units targets"]:
     y = np.asarray(numbers("BandedRidge", "Y", Y), float)
     if y.ndim == 1:
         y = y[:, None]

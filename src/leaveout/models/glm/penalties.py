@@ -667,7 +667,7 @@ def _derived(penalty: AbstractPenalty, coef: Array) -> tuple[Array, Array, Array
     return penalty(coef), jax.grad(penalty)(coef), jax.hessian(penalty)(coef)
 
 
-def _not_negative(name: str, value: Any) -> Any:
+def _not_negative(name: str, value):
     if is_traced(value):
         return jnp.asarray(value, float)
     array = np.asarray(value)
@@ -693,7 +693,7 @@ def _read_bound(name: str, value: ArrayLike) -> AnyShape:
     return array.astype(float)
 
 
-def _check_length(name: str, alpha: Any, features: int, argument: str = "alpha") -> None:
+def _check_length(name: str, alpha, features: int, argument: str = "alpha") -> None:
     if alpha.ndim and alpha.shape != (features,):
         raise ValueError(
             f"{name}: {argument} must be a number or one number a coefficient, shape ({features},); got {alpha.shape}."

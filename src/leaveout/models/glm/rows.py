@@ -118,7 +118,7 @@ def _default_names(count: int) -> ColumnNames:
     return tuple(f"x{j}" for j in range(count))
 
 
-def _check_finite(caller: str, name: str, array: Any, columns: ColumnNames) -> None:
+def _check_finite(caller: str, name: str, array, columns: ColumnNames) -> None:
     if not scipy.sparse.issparse(array) and not isinstance(array, np.ndarray):
         if is_finite(array):
             return
@@ -145,7 +145,7 @@ def _check_finite(caller: str, name: str, array: Any, columns: ColumnNames) -> N
     )
 
 
-def _with_ones(array: Any, intercept: bool) -> ndarray | SparseDesign | MappedDesign | Resident:
+def _with_ones(array, intercept: bool) -> ndarray | SparseDesign | MappedDesign | Resident:
     if scipy.sparse.issparse(array):
         return SparseDesign.from_csr(array.astype(float), intercept)
     if not isinstance(array, np.ndarray):

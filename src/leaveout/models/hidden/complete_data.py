@@ -81,7 +81,7 @@ class CompleteData:
         )
         self._read(hmm)
 
-    def _read(self, hmm: Any) -> None:
+    def _read(self, hmm) -> None:
         """Find the distinct observations, and the row of each step among them."""
         leaves = leaves_of(hmm.data)
         size = lambda leaf: int(np.prod(leaf.shape[1:]))
@@ -154,7 +154,7 @@ class CompleteData:
             np.add.at(out[:, group], self.places, by_place)
         return out.T
 
-    def _pull(self, points: Numbers, name: str, slope: Any) -> Numbers:
+    def _pull(self, points: Numbers, name: str, slope) -> Numbers:
         """Derivatives in a part of θ, from those of each refit in the natural parameter, or from a
         function of that, if it is a sum of terms of its entries or rows.
         """

@@ -72,13 +72,13 @@ def chain_posterior(
 
 
 def _chain(
-    hmm: Any,
+    hmm,
     points: Numbers,
     densities: Numbers,
     visible: Numbers,
     *,
     barely: float = 0.0,
-    **moves: Any,
+    **moves,
 ) -> ChainSums:
     complete = complete_data(hmm)
     logs = dict(zip(hmm.latent, complete.logs(points), strict=True))
@@ -155,7 +155,7 @@ def sequence_evidence(hmm: Any, sums: ChainSums) -> Numbers:
     return np.add.reduceat(sums.log_normaliser, np.flatnonzero(hmm.position == 0), axis=1)
 
 
-def _group_size(hmm: Any) -> int:
+def _group_size(hmm) -> int:
     """Number of complex steps that are taken together."""
     return max(1, TANGENT_ENTRIES // (hmm.num_steps * hmm.num_states))
 
@@ -172,7 +172,7 @@ def hessian(hmm: Any, point: Vector, weights: PerUnit) -> Matrix:
 
 
 def _count_tangents(
-    hmm: Any, point: Vector, weights: PerUnit
+    hmm, point: Vector, weights: PerUnit
 ) -> Iterator[tuple[slice, ExpectedCounts, ExpectedCounts]]:
     """Derivatives of the expected counts along every parameter, in groups, and the counts: by
     complex steps, or by differences, as compiled passes are of real numbers.
@@ -205,7 +205,7 @@ def jacobian(hmm: Any, point: Vector) -> Float[Array, "units params"]:
     return -np.concatenate([_weight_slopes(hmm, group).imag / COMPLEX_STEP for group in groups]).T
 
 
-def _weight_slopes(hmm: Any, points: Numbers) -> Numbers:
+def _weight_slopes(hmm, points: Numbers) -> Numbers:
     """Compute ∂ log Z/∂w_n of every unit at weights one, `[refits, units]`."""
     ones = np.ones((len(points), hmm.num_steps))
     visible = observation_weights(hmm, ones)
@@ -228,7 +228,7 @@ def _weight_slopes(hmm: Any, points: Numbers) -> Numbers:
     return total
 
 
-def _move_slopes(hmm: Any, points: Numbers, emission: Numbers, sums: ChainSums) -> Numbers:
+def _move_slopes(hmm, points: Numbers, emission: Numbers, sums: ChainSums) -> Numbers:
     """Compute the expected logarithm of each step's move or first state, `[refits, steps]`."""
     initial, transition = complete_data(hmm).logs(points)
     evidence_ahead = np.exp(emission - sums.log_normaliser[..., None]) * sums.evidence_ahead

@@ -189,7 +189,7 @@ def read_external(
     return as_stored(np.zeros((design.shape[1], num_states))), as_stored(design), prior
 
 
-def _in_order(name: str, value: Any, index: Any) -> Any:
+def _in_order(name: str, value, index):
     """Put potentials into the order of the data's labels, if both have labels."""
     labels = index_of(value)
     value = pandas_of("MRF", name, value)

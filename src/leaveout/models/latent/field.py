@@ -196,7 +196,7 @@ class GaussianField(AbstractLatentModel):
             runs=self._runs if self.num_units <= MAX_COVARIANCE_ROWS else None
         )
 
-    def _runs(self, like: Any, first: Array, length: Array) -> Any:
+    def _runs(self, like, first: Array, length: Array):
         """Return the pass over the data that computes the changes by leaving out each single
         unit.
         """
@@ -386,7 +386,7 @@ def _area_graph(edges: Any) -> Any:
     return Graph.build_contiguity(edges, rook=False)
 
 
-def _response(y: Any) -> tuple[PerSite, Bool[Array, " sites"]]:
+def _response(y) -> tuple[PerSite, Bool[Array, " sites"]]:
     y = np.asarray(numbers("GaussianField", "y", y), float)
     if y.ndim != 1 or len(y) < 3:
         raise ValueError(
@@ -404,7 +404,7 @@ def _response(y: Any) -> tuple[PerSite, Bool[Array, " sites"]]:
     return as_stored(y), observed
 
 
-def _sizes(name: str, value: Any, request: bool, sites: int) -> PerSite:
+def _sizes(name: str, value, request: bool, sites: int) -> PerSite:
     if value is None:
         return np.ones(sites)
     if not request:
@@ -443,7 +443,7 @@ def _check_response(family: str, y: Array, trials: Array) -> None:
         )
 
 
-def _covariates(X: Any, observed: Array) -> tuple[Array, Array, Array]:
+def _covariates(X, observed: Array) -> tuple[Array, Array, Array]:
     """Read the covariates.
 
     A column of ones and the standardised columns, with their means and deviations.

@@ -15,7 +15,7 @@ latent Gaussian variables, so that a row of weight zero has no effect. With α =
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -545,7 +545,7 @@ class GaussianProcess(AbstractClosedForm):
             runs=self._runs,
         )
 
-    def _runs(self, like: Any, first: Array, length: Array) -> Any:
+    def _runs(self, like, first: Array, length: Array):
         """Return the pass over the data that computes the exact changes by leaving out each single
         row.
         """
@@ -583,7 +583,7 @@ def _eliminate(
     return values
 
 
-def _read(X: Any, y: Any) -> tuple[Float[Array, "rows features"], Float[Array, " rows"]]:
+def _read(X, y) -> tuple[Float[Array, "rows features"], Float[Array, " rows"]]:
     X, y = (
         np.asarray(numbers("GaussianProcess", name, value), float)
         for name, value in (("X", X), ("y", y))

@@ -317,7 +317,7 @@ class Mixed(AbstractLatentModel):
         self.engine  # noqa: B018  raises for factors that the engine does not support
 
     @staticmethod
-    def _refuse(**arguments: Any) -> None:
+    def _refuse(**arguments) -> None:
         for name, value in arguments.items():
             if value is not None:
                 raise ValueError(
@@ -364,7 +364,7 @@ class Mixed(AbstractLatentModel):
             )
 
     def _data(
-        self, X: ndarray, y: ndarray, response: Response, offset: Any, trials: Any
+        self, X: ndarray, y: ndarray, response: Response, offset, trials
     ) -> tuple[ResponseRows, ndarray]:
         """Return the rows in coordinates of unit size, and the matrix that maps coefficients in
         these to the natural ones.
@@ -428,7 +428,7 @@ class Mixed(AbstractLatentModel):
             leaving=type(self)._leaving if self._num_held else None,
         )
 
-    def _parts(self, theta: Any) -> Parts:
+    def _parts(self, theta) -> Parts:
         """Split θ `[params]` into its parts."""
         return split(np.asarray(theta)[None], self.data, self.factors)
 
@@ -568,12 +568,12 @@ class Mixed(AbstractLatentModel):
             )
         return new
 
-    def _roots(self, theta: Any) -> list[Float[ndarray, "effects effects"]]:
+    def _roots(self, theta) -> list[Float[ndarray, "effects effects"]]:
         """Return Λ of each factor."""
         parts = self._parts(theta)
         return [factor.root(free[0]) for factor, free in zip(self.factors, parts.free, strict=True)]
 
-    def _warning(self, theta: Any) -> str:
+    def _warning(self, theta) -> str:
         """Name effects that vary so much that clusters may be separated; "" if there are none."""
         # standard deviation in logits from which clusters look separated
         separated_deviation = 10.0
@@ -587,7 +587,7 @@ class Mixed(AbstractLatentModel):
             return f"{wide}: are clusters separated? There may be no maximum."
         return ""
 
-    def _without_zero_pivots(self, theta: Any) -> tuple[Any, Any, str] | None:
+    def _without_zero_pivots(self, theta) -> tuple[Any, Any, str] | None:
         """Return the model without the columns of Λ whose pivots are at zero.
 
         F does not change with the sign of a column of Λ. It is therefore even in a pivot at zero,
@@ -625,7 +625,7 @@ class Mixed(AbstractLatentModel):
 
     def _leaving(
         self,
-        like: Any,
+        like,
         thetas: Float[ndarray, "refits params"],
         weights: Float[ndarray, "refits units"],
     ) -> Bool[ndarray, " refits"]:
@@ -725,7 +725,7 @@ class Mixed(AbstractLatentModel):
         costs = self.engine.costs._replace(separate=len(self.factors) == 1, falls=True)
         return costs._replace(runs=self._runs if separable else None)
 
-    def _runs(self, like: Any, first: ndarray, length: ndarray) -> Any:
+    def _runs(self, like, first: ndarray, length: ndarray):
         """Return the pass over the data that computes the fall of F by leaving out single units, or
         runs of clusters.
         """
@@ -847,7 +847,7 @@ class Mixed(AbstractLatentModel):
 
     # for users
 
-    def _vector(self, fit: Any) -> ndarray:
+    def _vector(self, fit) -> ndarray:
         """Return θ of a fit of the model."""
         if not isinstance(getattr(fit, "objective", None), AbstractObjective):
             raise TypeError(f"Mixed: give the Fit, from lo.fit; got {type(fit).__name__}.")
@@ -858,9 +858,7 @@ class Mixed(AbstractLatentModel):
             )
         return theta
 
-    def _predict_rows(
-        self, fit: Any, data: Any, level: float, new: bool, offset: Any
-    ) -> pd.DataFrame:
+    def _predict_rows(self, fit, data, level: float, new: bool, offset) -> pd.DataFrame:
         """Predict means of rows, with intervals.
 
         A mean response is averaged over the effects given θ̂, η ~ N(m, aᵀM⁻¹a). Its interval is
@@ -899,7 +897,7 @@ class Mixed(AbstractLatentModel):
             {"mean": middle, "lower": np.minimum(*ends), "upper": np.maximum(*ends)}, index=index
         )
 
-    def _shift(self, data: Any, offset: Any, n: int) -> NDArray:
+    def _shift(self, data, offset, n: int) -> NDArray:
         if offset is not None:
             return column("predict", "offset", offset, n)
         if data is None:
@@ -908,7 +906,7 @@ class Mixed(AbstractLatentModel):
             raise ValueError("predict: the model has an offset: give that of the rows, offset=.")
         return np.zeros(n)
 
-    def _read_rows(self, data: Any) -> tuple[NDArray, list[NDArray], list[NDArray], Any]:
+    def _read_rows(self, data) -> tuple[NDArray, list[NDArray], list[NDArray], Any]:
         """Read columns of the coefficients, columns of the effects of each factor, levels (−1 if
         new), and labels.
         """
@@ -1176,7 +1174,7 @@ class Mixed(AbstractLatentModel):
         return f'drop="{self.drop}": {scoring}. {kind} likelihood ({method}), no prior.{zero}{alone}{remark}'
 
 
-def _ordinal_levels(family: Any, y: Any) -> tuple[Any, tuple]:
+def _ordinal_levels(family, y) -> tuple[Any, tuple]:
     """Return y, as numbers of levels for an ordinal family, and the levels."""
     if not (isinstance(family, str) and losses.name_among(family, ("ordinal",)) == "ordinal"):
         return y, ()
@@ -1192,7 +1190,7 @@ def _ordinal_levels(family: Any, y: Any) -> tuple[Any, tuple]:
     return pd.Series(codes.astype(float), index=getattr(y, "index", None)), levels
 
 
-def _design(X: Any, intercept: bool) -> tuple[ndarray, tuple[str, ...]]:
+def _design(X, intercept: bool) -> tuple[ndarray, tuple[str, ...]]:
     """Return the fixed part, with the intercept first if there is one."""
     if hasattr(X, "columns") and not len(X.columns):
         return np.zeros((len(X), 0)), ()

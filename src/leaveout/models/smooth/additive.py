@@ -249,7 +249,7 @@ class Additive(GLM):
         return self.under(Roughness(values, self.penalty.matrices, self.penalty.spans))
 
 
-def _values(names: tuple[str, ...], smoothing: Any) -> Any:
+def _values(names: tuple[str, ...], smoothing):
     """Return λ in the order of their names."""
     if isinstance(smoothing, dict):
         if {*smoothing} != {*names}:
@@ -270,7 +270,7 @@ def _values(names: tuple[str, ...], smoothing: Any) -> Any:
     return values
 
 
-def _linear(formula: str, frame: pd.DataFrame) -> Any:
+def _linear(formula: str, frame: pd.DataFrame):
     """Return formulaic's specification of the columns of the linear terms.
 
     None if there are none.

@@ -90,12 +90,12 @@ def cubic(
     )
 
 
-def _around(spline: Any, low: float, high: float, x: Array) -> Array:
+def _around(spline, low: float, high: float, x: Array) -> Array:
     """Evaluate a periodic cubic spline."""
     return spline(np.where((x < low) | (x > high), low + np.mod(x - low, high - low), x))
 
 
-def _straight(spline: Any, low: float, high: float, x: Array) -> Array:
+def _straight(spline, low: float, high: float, x: Array) -> Array:
     """Evaluate a cubic spline that is linear outside the knots."""
     inside = np.clip(x, low, high)
     value = spline(inside)
@@ -188,7 +188,7 @@ def effects(caller: str, labels: Any) -> Basis:
     return Basis(partial(_indicators, levels), (np.eye(len(levels)),))
 
 
-def _indicators(levels: Array, labels: Any) -> Float[Array, "rows levels"]:
+def _indicators(levels: Array, labels) -> Float[Array, "rows levels"]:
     return (np.asarray(labels)[:, None] == levels).astype(float)
 
 
@@ -215,7 +215,7 @@ def markov(caller: str, labels: Any, edges: Any) -> Basis:
     return Basis(partial(_sites, caller, sites), (np.diag(links.sum(0)) - links,))
 
 
-def _sites(caller: str, sites: Array, labels: Any) -> Float[Array, "rows sites"]:
+def _sites(caller: str, sites: Array, labels) -> Float[Array, "rows sites"]:
     new = np.asarray(labels)[~np.isin(np.asarray(labels), sites)]
     if len(new):
         raise ValueError(f"{caller}: {new[0]!r} is no site of the graph.")
@@ -253,7 +253,7 @@ def under(basis: Basis, matrix: Float[Array, "size fewer"]) -> Basis:
     )
 
 
-def _times(basis: Basis, matrix: Array, *columns: Any) -> Design:
+def _times(basis: Basis, matrix: Array, *columns) -> Design:
     return basis.design(*columns) @ matrix
 
 

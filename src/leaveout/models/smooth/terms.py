@@ -220,7 +220,7 @@ def ti(
     return _product("ti", columns, k, bs, by)
 
 
-def _product(call: str, columns: tuple[str, ...], k: Any, bs: Any, by: str | None) -> Smooth:
+def _product(call: str, columns: tuple[str, ...], k, bs, by: str | None) -> Smooth:
     if np.ndim(k) == 0:
         ks = (k,) * len(columns)
     else:
@@ -344,7 +344,7 @@ def _reason(text: str, error: Exception) -> str:
     return f"{reserved!r} is a keyword of Python: rename that column"
 
 
-def _is_smooth(term: Any) -> bool:
+def _is_smooth(term) -> bool:
     calls = [factor.expr.split("(")[0].strip() in CALLS for factor in term.factors]
     if any(calls) and len(calls) > 1:
         raise ValueError(
@@ -353,7 +353,7 @@ def _is_smooth(term: Any) -> bool:
     return any(calls)
 
 
-def _call_term(term: Any) -> Smooth:
+def _call_term(term) -> Smooth:
     (factor,) = term.factors
     try:
         call = ast.parse(factor.expr, mode="eval").body
@@ -380,7 +380,7 @@ def _call_term(term: Any) -> Smooth:
         raise TypeError(f"Additive: {term}: {error}") from error
 
 
-def _value(node: ast.expr, name: str) -> Any:
+def _value(node: ast.expr, name: str):
     if name == "by" and not isinstance(node, ast.Constant):
         return ast.unparse(node)
     return ast.literal_eval(node)
