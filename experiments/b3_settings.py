@@ -103,7 +103,7 @@ def synthetic(seed: int, size: int = 15) -> Setting:
     rng = np.random.default_rng(seed)
     x = np.concatenate([rng.uniform(-1, 1, 5000), rng.uniform(-10, 10, 5000)])
     y = x * np.repeat([1.0, 2.0], 5000) + rng.normal(0, 0.5, 10_000)
-    learner = LeastSquares(x[:, None], y, 0.0, False, False)
+    learner = LeastSquares(x[:, None], y, 0.0, False, False, "response")
     return Setting(
         learner,
         "mse",

@@ -540,13 +540,14 @@ def inexact(settings: argparse.Namespace) -> None:
     show(f"{title}, {truth.mean:.4f} ± {truth.se:.4f}", rows, "{:.2e}")
     table = pd.DataFrame(rows)
     figure, ax = plt.subplots(figsize=(6, 4.5), layout="constrained")
-    for name in (LITERAL, "NoUpdate", "InfinitesimalJackknife", "Certified", "Exact"):
-        ax.loglog(table["gradient"], np.maximum(table[name], 1e-13), "o-", label=name)
+    for name in ("InfinitesimalJackknife", LITERAL, "NoUpdate", "Certified", "Exact"):
+        style = "o--" if name == LITERAL else "o-"
+        ax.loglog(table["gradient"], np.maximum(table[name], 1e-13), style, label=name)
     indefinite = table[table["damping"] > 0]
     for gradient in indefinite["gradient"]:
         ax.axvline(gradient, color="0.8", lw=6, zorder=0)
     ax.set(
-        xlabel="‖∇F‖ where the fit was stopped; grey: H is indefinite, and damped but in the first",
+        xlabel="‖∇F‖ where the fit was stopped; grey: H is indefinite, and damped",
         ylabel="error of the mean held-out loss",
     )
     ax.legend()
