@@ -66,14 +66,19 @@ class LossOfSeveral(Loss, Protocol):
     def roots(self, eta: PerOutput) -> Float[Array, "... outputs outputs"]:
         """Factor B with B Bᵀ = ∇²ℓ(η)."""
 
-    def third(self, eta: PerOutput, move: PerOutput) -> PerOutput:
-        """Compute ∇³ℓ(η)[s, s]."""
+    def third(self, eta: PerOutput, along: Array, across: Array) -> tuple[Array, Array]:
+        """Compute ∇³ℓ(η)[s, s, d] and its size, of several s and d, last, which are overwritten."""
 
     def ratios(self, eta: PerOutput, reference: PerOutput) -> tuple[Array, Array]:
         """Least and greatest c with vᵀ∇²ℓ(η)v = c vᵀ∇²ℓ(reference)v over all v."""
 
     def within(self, eta: PerOutput, y: Array, spread: Array) -> tuple[Array, Array]:
         """Largest fall and rise of ℓ from η over moves s with max s − min s ≤ `spread`."""
+
+    def corrected(
+        self, eta: PerOutput, y: Array, change: Array, error: Array
+    ) -> tuple[PerOutput, Array]:
+        """Predictors where ℓ has changed, and the `spread` of moves that raise it by an error."""
 
 
 @record

@@ -414,7 +414,7 @@ def _evaluate(state: CertifiedBatch, lanes: Lanes, u: Points) -> tuple[Array, Ar
     weighted_slopes = np.empty_like(eta)
     noise = np.empty(len(lanes))
     move = np.linalg.norm(u, axis=1)
-    for places in tiles(np.arange(len(lanes)), eta.shape[1]):
+    for places in tiles(np.arange(len(lanes)), eta[0].size):
         chunk = slice(places[0], places[-1] + 1)  # views
         (slope,) = model.loss.derivatives(eta[chunk], model.y, (1,))
         weighted_slopes[chunk] = weight_terms(omega[chunk], slope)
@@ -500,7 +500,7 @@ def _ball(
     if (may_take_gaps.any() or np.isfinite(state.target)) and growth.min() == 1:
         balls = anchor.table.ball(size, kept_share, growth, length)
     is_wide = ~(balls.after <= 0.5 * balls.distance) | ~np.isfinite(balls.after)
-    for chunk in tiles(np.flatnonzero(is_wide & may_take_gaps), eta.shape[1]):
+    for chunk in tiles(np.flatnonzero(is_wide & may_take_gaps), eta[0].size):
         slope = size[chunk]
         penalty_part = anchor.norm_share(
             anchor.theta + u[chunk] @ anchor.root, 2 * slope / np.sqrt(kept_share[chunk])
@@ -948,7 +948,7 @@ def _gradient(state: CertifiedBatch, way: Way) -> tuple[Points, Array, PerLane]:
     bends = np.empty_like(way.eta)
     change = np.empty((len(way.u), *anchor.curvature.shape), np.float32)
     sums = np.empty(len(way.u))
-    for chunk in tiles(np.arange(len(way.u)), way.eta.shape[1]):
+    for chunk in tiles(np.arange(len(way.u)), way.eta[0].size):
         slope, curvature = model.loss.derivatives(way.eta[chunk], model.y, (1, 2))
         bends[chunk] = weight_terms(way.omega[chunk], slope)
         sums[chunk] = total(np.abs(bends[chunk]), 2) @ anchor.length

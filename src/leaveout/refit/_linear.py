@@ -557,7 +557,7 @@ def _take_samples(batch: RowBatch) -> RowCandidates:
         and anchor.model.loss.self_concordance is not None
         and anchor.model.norms is None
     )
-    center = batch.center
+    center = batch.center.copy()
     half = batch.half.copy()
     errors = batch.errors.copy()
     is_open = batch.open & ~within(errors, allowed)
@@ -568,15 +568,16 @@ def _take_samples(batch: RowBatch) -> RowCandidates:
         if not chosen.size or size > len(anchor.eta):
             break
         look = batch.looks.take(chosen)
-        term = single_rows.next_term(anchor, look, size)
-        half_widths = single_rows.estimated_half(anchor.curvature_rate, look, term, True)[:, None]
-        points = center[chosen]
+        points, half_widths = (
+            part[:, None] for part in single_rows.from_sample(anchor, look, center[chosen, 0], size)
+        )
         errors[chosen] = error(fit, rows.take(chosen), points, points, half_widths)
         if batch.hurry:
             good = np.isfinite(errors[chosen])
         else:
             good = within(errors, allowed)[chosen]
         half[chosen[good]] = half_widths[good]
+        center[chosen[good]] = points[good]
         is_estimated[chosen[good]] = True
         is_open[chosen[good]] = False
     estimated = np.flatnonzero(is_estimated)

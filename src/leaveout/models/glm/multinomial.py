@@ -103,28 +103,28 @@ class Multinomial(AbstractLoss):
         root[..., k, k] = np.sqrt(p) * (e @ (1 - np.eye(len(k))) / total)
         return root
 
-    def third(self, eta: ndarray, move: ndarray) -> ndarray:
-        """Compute the third derivative along a direction s twice, p_k ((s_k − s̄)² − Var s).
+    def third(self, eta: ndarray, along: ndarray, across: ndarray) -> tuple[ndarray, ndarray]:
+        """Compute third derivatives, Σ_k p_k (s_k − s̄)² (d_k − d̄), along directions s twice and d
+        once.
 
         Parameters
         ----------
         eta : array of float, shape (..., classes)
             Linear predictors.
-        move : array of float, shape (..., classes)
-            Direction s.
+        along, across : array of float, shape (..., classes, directions)
+            Directions s and d, which are overwritten.
 
         Returns
         -------
-        array of float, shape (..., classes)
-            The derivative.
+        tuple of array of float, shape (..., directions)
+            The derivatives, and the sums of the sizes of their terms.
         """
-        p = _exponentials(eta)
+        p = _exponentials(eta)[..., None, :]
         p /= p.sum(-1, keepdims=True)
-        deviations = move - np.einsum("...k,...k->...", p, move)[..., None]
-        deviations *= deviations
-        deviations -= np.einsum("...k,...k->...", p, deviations)[..., None]
-        deviations *= p
-        return deviations
+        along -= p @ along
+        across -= p @ across
+        across *= np.square(along, out=along)
+        return (p @ across)[..., 0, :], (p @ np.abs(across, out=across))[..., 0, :]
 
     def ratios(self, eta: ndarray, at: ndarray) -> tuple[ndarray, ndarray]:
         """Bound how ℓ″ changes between two linear predictors, by the ratios of their probabilities.
@@ -173,6 +173,37 @@ class Multinomial(AbstractLoss):
             return np.minimum(
                 spread, -np.log1p(np.maximum(complement * np.expm1(-spread), -1.0))
             ), rise
+
+    def corrected(
+        self, eta: ndarray, y: ndarray, change: ndarray, error: ndarray
+    ) -> tuple[ndarray, ndarray]:
+        """Move the predictor of class y until the loss has changed.
+
+        Parameters
+        ----------
+        eta : array of float, shape (..., classes)
+            Linear predictors.
+        y : array of float, shape (...)
+            Numbers of the classes.
+        change, error : array of float, shape (...)
+            Change of the loss, and a bound of its error.
+
+        Returns
+        -------
+        eta : array of float, shape (..., classes)
+            The predictors.
+        spread : array of float, shape (...)
+            Largest difference between two entries of a move that raises the loss by the error;
+            infinite where the loss would not be positive.
+        """
+        loss = self.formulas(eta, y)[0]()
+        hot = y[..., None] == np.arange(eta.shape[-1])
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            complement = -np.expm1(-loss - change)
+            move = np.log(-np.expm1(-loss) / complement) - change
+            spread = np.log1p(np.expm1(error) / complement)
+        good = (complement > 0) & (loss > 0)
+        return eta + hot * np.where(good, move, 0.0)[..., None], np.where(good, spread, np.inf)
 
 
 def _exponentials(eta: ndarray) -> ndarray:
