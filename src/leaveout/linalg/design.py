@@ -539,29 +539,18 @@ class MultiOutputDesign:
 
         `roots` are the factors B of the curvatures.
         """
-        n = self.shape[0]
-        size = max(1, DENSE_BLOCK // self.outputs**2)
         inverse = self.inverse(root)
-        blocks = (slice(k, k + size) for k in range(0, n, size))
-        parts = [self._extent(self.inner(block, inverse), roots[block]) for block in blocks]
+        size = max(1, DENSE_BLOCK // self.outputs**2)
+        parts = []
+        for block in (slice(k, k + size) for k in range(0, self.shape[0], size)):
+            inner = self.inner(block, inverse)
+            square = np.einsum("nkk->nk", inner)
+            squared_range = square[:, :, None] + square[:, None, :] - 2 * inner
+            norm = np.sqrt(np.maximum(squared_range.max((1, 2)), 0.0))
+            share = np.linalg.eigvalsh(roots[block].swapaxes(1, 2) @ inner @ roots[block])[:, -1]
+            length = np.sqrt(np.maximum(square.max(1), 0.0)) / (1 - 1 / self.outputs)
+            parts.append((norm, np.maximum(share, 0.0), length, inner))
         return Extent(*(np.concatenate(part) for part in zip(*parts, strict=True)))
-
-    def _extent(
-        self,
-        inner: Float[Array, "some outputs outputs"],
-        roots: Float[Array, "some outputs outputs"],
-    ) -> Extent:
-        """Extent from the inner products of whitened rows."""
-        square = np.einsum("nkk->nk", inner)
-        squared_range = square[:, :, None] + square[:, None, :] - 2 * inner
-        share = np.linalg.eigvalsh(roots.swapaxes(1, 2) @ inner @ roots)[:, -1]
-        length = np.sqrt(np.maximum(square.max(1), 0.0)) / (1 - 1 / self.outputs)
-        return Extent(
-            np.sqrt(np.maximum(squared_range.max((1, 2)), 0.0)),
-            np.maximum(share, 0.0),
-            length,
-            inner,
-        )
 
     def extents(self, roots: RefitRoots, shares: Float[Array, "refits ..."]) -> Extent:
         """Extent of all rows for each refit, in the refit's own norm and with its own factors B."""

@@ -433,7 +433,7 @@ SIZES = 256, 2048  # rows in a sample, twice as many for several outputs
 # largest
 LEAST_ROWS = 20.0
 # standard errors of a sample that are added; for several outputs, whose losses the term corrects
-SAMPLE_SAFETY = 3.0, 4.0
+SAMPLE_SAFETY = 3.0, 5.0
 REMAINDER = 0.15  # 1.4 times the most in 40,000 refits of 80 problems of 2 to 10 classes
 REFITS_AT_A_TIME = 512  # for several outputs
 SINGLE_PRECISION_LOSS = 1e3  # largest factor on its rounding error at which float32 is used

@@ -186,6 +186,18 @@ def test_arithmetic_of_softmax():
     assert np.isfinite(L.derivatives(eta * 1e3, y, (0, 1, 2))[0]).all()
 
 
+def test_corrected_predictors_have_the_losses_that_are_asked_for():
+    rng = np.random.default_rng(0)
+    eta, y = rng.normal(size=(300, 4)) * rng.choice([0.1, 1.0, 8.0], (300, 1)), np.arange(300) % 4
+    (loss,) = L.derivatives(eta, y, (0,))
+    change, error = loss * rng.uniform(-0.9, 2.0, 300), 10 ** rng.uniform(-6, 0, 300)
+    moved, spread = L.corrected(eta, y, change, error)
+    np.testing.assert_allclose(L.derivatives(moved, y, (0,))[0], loss + change, rtol=1e-9)
+    np.testing.assert_allclose(L.within(moved, y, spread)[1], error, rtol=1e-9)
+    unmoved, unknown = L.corrected(eta, y, -2 * loss, error)
+    assert np.array_equal(unmoved, eta) and np.isinf(unknown).all()
+
+
 def hard(n=60, **options):
     rng = np.random.default_rng(1)
     X, offset, weight = rng.normal(size=(n, 3)), rng.normal(size=(n, 3)), rng.uniform(0.2, 3, n)
