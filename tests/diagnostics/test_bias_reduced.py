@@ -105,8 +105,11 @@ def test_a_row_of_weight_zero_is_not_there():
 def test_other_models_are_refused():
     X, y = np.random.default_rng(0).standard_normal((50, 2)), np.arange(50.0) % 2
     labels = np.arange(50) // 2
-    for model in (lo.GLM(X, y, "logistic"), lo.GLM(X, y, "squared", lo.penalties.Ridge(1.0))):
-        with pytest.raises(TypeError, match="CR2 needs least squares without a penalty"):
+    for model in (
+        lo.Regression(X, y, "gaussian"),
+        lo.GLM(X, y, "squared", lo.penalties.Ridge(1.0)),
+    ):
+        with pytest.raises(TypeError, match="CR2 needs a GLM of one convex loss without a penalty"):
             lo.covariance(lo.fit(model), "CR2", groups=labels)
     fit = lo.fit(lo.GLM(X, y, "squared"))
     with pytest.raises(ValueError, match="working_variance must be one positive number a unit, 50"):

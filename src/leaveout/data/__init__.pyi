@@ -33,5 +33,6 @@ from .formulas import (
     read_survival as read_survival,
     reading as reading,
     response as response,
+    split_outside as split_outside,
     stateful_remark as stateful_remark,
 )

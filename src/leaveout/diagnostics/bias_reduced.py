@@ -1,5 +1,5 @@
-"""Bias-reduced covariance of least squares over clusters (CR2), with Satterthwaite's degrees of
-freedom.
+"""Bias-reduced covariance of regressions over clusters (CR2), with Satterthwaite's degrees of
+freedom. Other losses than squares stand for least squares with weights ℓ″ and residuals −ℓ′/ℓ″.
 
 In whitened rows Z = X L⁻ᵀ, L Lᵀ = XᵀWX, with residuals e and working variances Φ of the units,
 
@@ -24,13 +24,10 @@ Statistics 36, 2018).
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime.results import kind_of
-from ..data.arrays import numbers
-from ..models.glm.glm import GLM
-from ..models.glm.losses import Squared
-from ..models.glm.penalties import Zero
-from ..objectives.objective import AbstractObjective
-from ..optimize.fit import Fit
+from .._runtime import kind_of
+from ..data import numbers
+from ..models.glm import GLM, AbsorbedGLM, Squared, Zero
+from ..optimize.fit import Fit, fit as fit_model
 
 Array = np.ndarray
 # share of a working variance below which the variance of a residual is zero but for rounding
@@ -44,10 +41,14 @@ def bias_reduced(
     model = fit.quadratic.predictors
     root = fit.quadratic.root
     assert model is not None and isinstance(fit.objective, GLM)
-    phi = _variances(fit, variances)
+    eta = model.eta(fit.vector[None])[0]
+    slope, curvature = model.loss.derivatives(eta, model.y, (1, 2))
     p = fit.num_params
-    w = np.asarray(fit.objective.row_weights)
-    residual = model.y - model.eta(fit.vector[None])[0]
+    w = fit.objective.row_weights * curvature
+    residual = -slope / curvature
+    if variances is None and not isinstance(fit.objective.loss_function, Squared):
+        variances = 1 / np.where(w > 0, w, 1.0)
+    phi = _variances(fit, variances)
     order = np.argsort(label, kind="stable")
     order = order[w[order] > 0]
     clusters = np.split(order, np.cumsum(np.unique(label[order], return_counts=True)[1])[:-1])
@@ -118,18 +119,26 @@ def _root(values: Float[Array, " some"]) -> Float[Array, " some"]:
     return np.where(positive, np.where(positive, values, 1.0) ** -0.5, 0.0)
 
 
-def check_least_squares(objective: AbstractObjective) -> None:
-    """Raise TypeError unless the model is of least squares without a penalty."""
+def with_columns(fit: Fit) -> Fit:
+    """Return the fit, or one with columns for absorbed effects.
+
+    TypeError unless the model is a GLM of one convex loss without a penalty.
+    """
+    if isinstance(fit.objective, AbsorbedGLM):
+        fit = fit_model(fit.objective.full)
+    objective = fit.objective
     plain = (
         isinstance(objective, GLM)
-        and isinstance(objective.loss_function, Squared)
+        and objective.outputs == 1
+        and objective.predictors is not None
         and isinstance(objective.penalty, Zero)
     )
     if not plain or objective.class_code is not None:  # type: ignore[attr-defined]
         raise TypeError(
-            "covariance: CR2 needs least squares without a penalty, lo.GLM(X, y, 'squared'); got "
+            "covariance: CR2 needs a GLM of one convex loss without a penalty; got "
             f"{kind_of(objective)} of another kind. 'CRV3' is for every model."
         )
+    return fit
 
 
 def _variances(fit: Fit, variances: object) -> Float[Array, " units"]:

@@ -16,7 +16,9 @@ Gelbach & Miller 2011).
 
 import copy
 import re
+import warnings
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
@@ -24,34 +26,37 @@ import pandas as pd
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
-from .._runtime.conventions import conventional, warn
-from .._runtime.jax import float64
-from .._runtime.results import kind_of, record
-from ..data.arrays import UnitColumn, check_times, codes, count as check_count, index_of, pandas_of
-from ..models.glm.absorbed import AbsorbedGLM
-from ..models.glm.dual import DualGLM
-from ..models.glm.glm import GLM, AbstractRegression
-from ..models.glm.loss import AbstractLoss
-from ..models.glm.losses import Squared
-from ..models.glm.penalty import Zero
+from .._runtime import HeadedTable, conventional, float64, kind_of, record, warn
+from ..data import UnitColumn, check_times, codes, count as check_count, index_of, pandas_of
+from ..models.glm import (
+    GLM,
+    AbsorbedGLM,
+    AbstractLoss,
+    AbstractRegression,
+    DualGLM,
+    Squared,
+    Zero,
+)
 from ..models.survival.cox import Cox
-from ..objectives.batch_functions import function
-from ..objectives.objective import (
+from ..objectives import (
     LOG_DENSITY,
     LOG_PROBABILITY,
     AbstractLinearPredictor,
     AbstractObjective,
+    function,
 )
 from ..objectives.unit_weights import UnitWeights, unit_weights
-from ..optimize.active_set import without
+from ..optimize import without
 from ..optimize.fit import Fit, HostErrors
-from ..plans.plan import Plan, groups as plan_of_groups, leave_one_out
+from ..plans import Plan, leave_one_out
+from ..plans.plan import groups as plan_of_groups
 from ..plans.survey import jk1, jkn
 from ..refit import AbstractRefit, inverse_root
 from ..validation.cross_validate import reader_for, strategy_of
 from ..validation.named_parameters import name_parameters
 from ..validation.standard_errors import MIN_BLOCKS
-from .bias_reduced import bias_reduced, check_least_squares
+from .bias_reduced import bias_reduced, with_columns
+from .few_clusters import bootstrap_tests
 from .measures import dispersion, has_dispersion, hat_diagonal, mean_and_variance
 from .replicates import DEFAULT, Covariance, covariance_of, degrees, refit_plan, refit_weights
 
@@ -155,8 +160,9 @@ def covariance(
         with squares about θ̂; "CRV3J" the same about the mean; "CR3" is "CRV3" without (G − 1)/G.
         "HC3-exact" leaves out every unit, with squares about θ̂ and no factor: "HC3" of least
         squares. "JK1" and "JKn" are those of surveys, by the weights of `lo.survey`, about the
-        mean. "CR2", for least squares, divides the residuals of each group by the root of their
-        variance, with Satterthwaite's degrees of freedom.
+        mean. "CR2", for GLMs, divides the residuals of each group by the root of their
+        variance, with Satterthwaite's degrees of freedom; other losses than squares have those of
+        their working weights.
     groups : array_like, `[units]` or `[units, 2]`, str or pair of str, optional
         The labels of the groups, or the name of their column in the data. Blocks of neighbours are
         groups too. Two columns are clusters of two ways.
@@ -199,7 +205,7 @@ def covariance(
         depend on one another are taken for independent, or no refit determines the parameters.
     TypeError
         If units have no gradients that add up to the fit's, as the steps of one hidden chain, or
-        "CR2" is asked of another model than least squares.
+        "CR2" is asked of another model than a GLM of one convex loss without a penalty.
 
     Warns
     -----
@@ -245,15 +251,37 @@ def covariance(
     host = fit.host_errors
     if kind is None and groups is not None and getattr(host, "groups", None) is None:
         kind = "cluster"
-    if kind is not None or host is None or cases:
-        return _of_kind(fit, _usual_type(fit) if kind is None else kind, options)
-    names = [
-        name for name in ("groups", "maxlags", "use_correction") if getattr(options, name) is None
-    ]
-    options = replace(options, host=host, **{name: getattr(host, name) for name in names})
-    return _of_kind(
-        fit, _usual_type(fit) if host.cov_type == "expected" else host.cov_type, options
-    )
+    if kind is None and host is not None and not cases:
+        kind = host.cov_type
+        if kind == "expected":
+            kind = None
+        inherited = ("groups", "maxlags", "use_correction")
+        names = [name for name in inherited if getattr(options, name) is None]
+        options = replace(options, host=host, **{name: getattr(host, name) for name in names})
+    result = _of_kind(fit, _usual_type(fit) if kind is None else kind, options)
+    if options.groups is not None and np.ndim(options.groups) == 1:
+        result.tests = partial(_few_clusters, fit, options.groups)
+    return result
+
+
+def _few_clusters(fit, groups, num_resamples, rng):
+    """Tabulate the tests of each coefficient over few clusters."""
+    tables = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the table is of few clusters
+        for name, kind in {"CRV1": "cluster", "CRV3": "CRV3", "CR2": "CR2"}.items():
+            result = covariance(fit, kind, groups=groups)
+            tables[name] = result.summary()[["std err", "t", "P>|t|"]].assign(df=result.dof)
+    label, count = _labels(fit, groups)
+    names = tables[name].index
+    tests = bootstrap_tests(with_columns(fit), label, names, num_resamples, rng)
+    table = pd.concat([pd.concat(tables), tests]).swaplevel()
+    table = HeadedTable(table.sort_index(level=0, sort_remaining=False))
+    bootstrap = "scores of clusters"
+    if _is_least_squares(fit):
+        bootstrap = "wild, of clusters"
+    table.heading = [("clusters", f"{count}"), ("bootstrap", bootstrap)]
+    return table
 
 
 @record
@@ -384,11 +412,14 @@ def _of_kind(fit: Fit, cov_type: str, options: Options) -> Covariance:
             fit, parameters, value, kind, dof, notes=options.notes(fit, kind, units)
         )
     if kind == "CR2":
-        check_least_squares(fit.objective)
         label, count = _labels(fit, table)
-        value, degrees_of_freedom = bias_reduced(fit, label, options.working_variance)
+        value, degrees_of_freedom = bias_reduced(with_columns(fit), label, options.working_variance)
         notes = options.notes(fit, kind, units, clusters=f"{count}")
-        return covariance_of(fit, parameters, value, kind, degrees_of_freedom, notes=notes)
+        returned = slice(fit.num_params)
+        value = value[returned, returned]
+        return covariance_of(
+            fit, parameters, value, kind, degrees_of_freedom[returned], notes=notes
+        )
     _refuse(fit, kind)
     # a sum of squares over cases
     z = fit.quadratic.influence / np.sqrt(sizes)[:, None]
@@ -414,7 +445,7 @@ def _of_kind(fit: Fit, cov_type: str, options: Options) -> Covariance:
         if count < MIN_BLOCKS:
             warn(
                 f"covariance: {count} groups are fewer than {MIN_BLOCKS}: standard errors of 'cluster' over so few are too "
-                "small. 'CRV3', for every model, and 'CR2', for least squares, are larger."
+                "small. 'CRV3', for every model, and 'CR2', for GLMs, are larger; .few_clusters() has their tests, and bootstraps."
             )
         z = fit.quadratic.influence
         dof = options.dof(count - 1)

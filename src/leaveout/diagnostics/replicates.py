@@ -13,6 +13,7 @@ it are zero, and those in the others are multiplied by √(R/(R − m)). What a 
 counts: its refit keeps to the directions that it determines.
 """
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,13 +27,14 @@ from .._runtime import (
     RESULTS,
     HeadedTable,
     Lines,
+    Rng,
     among,
     conventional,
     float64,
     record,
     warn,
 )
-from ..data import index_of, numbers, pandas_of, share
+from ..data import count, generator, index_of, numbers, pandas_of, share
 from ..linalg import UNIT
 from ..optimize import Fit
 from ..plans import Plan, ReplicateWeights, check_scales, plan_of_entries
@@ -95,6 +97,7 @@ class Covariance(HeadedTable):
         "replicates",
         "flagged",
         "heading",
+        "tests",
     ]
     kind: str
     estimate: pd.Series
@@ -103,6 +106,7 @@ class Covariance(HeadedTable):
     dof: pd.Series | None
     replicates: pd.DataFrame | None
     flagged: pd.Series | None
+    tests: Callable[[int, np.random.Generator], HeadedTable] | None
 
     @property
     def _constructor(self) -> type[pd.DataFrame]:
@@ -181,6 +185,59 @@ class Covariance(HeadedTable):
         summary.heading = self.heading
         return summary
 
+    @conventional
+    def few_clusters(self, *, num_resamples: int = 9_999, rng: Rng = 0) -> HeadedTable:
+        """Tabulate tests of each coefficient that stand up to few clusters, side by side.
+
+        "CRV1" is the sandwich of clusters with Student's t of G − 1 degrees of freedom, "CRV3" the
+        jackknife with the same, and "CR2" the bias-reduced sandwich with Satterthwaite's. The
+        bootstraps give the clusters' scores random signs ("Rademacher") or one of six factors
+        ("Webb"), where the coefficient is zero ("restricted") or at the fit ("unrestricted"). For
+        least squares they are wild cluster bootstraps, for other losses bootstraps of scores.
+
+        Parameters
+        ----------
+        num_resamples : int, default 9999
+            Draws of a bootstrap. Where all factors of all clusters are no more, they are enumerated
+            instead.
+        rng : int, numpy.random.Generator or None, default 0
+            Random numbers.
+
+        Returns
+        -------
+        DataFrame
+            One row a coefficient and test: `std err`, `t`, the p-value, the degrees of freedom
+            `df`, and `least P`, the smallest p-value that a bootstrap of so many draws or clusters
+            can have. `to_latex()` writes it for a paper.
+
+        Raises
+        ------
+        ValueError
+            If the covariance has no clusters, or clusters of two ways.
+
+        References
+        ----------
+        C. Cameron, J. Gelbach and D. Miller, "Bootstrap-based improvements for inference with
+        clustered errors", *Review of Economics and Statistics* 90, 2008.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import leaveout as lo
+        >>> g = np.repeat(np.arange(6), 5)
+        >>> X = np.random.default_rng(0).standard_normal((30, 1)) + g[:, None] % 2
+        >>> y = X[:, 0] + np.random.default_rng(1).standard_normal(30)
+        >>> table = lo.covariance(lo.fit(lo.GLM(X, y, "squared")), groups=g).few_clusters()
+        >>> table.loc["x0", "P>|t|"].round(3)[:4].to_dict()
+        {'CRV1': 0.007, 'CRV3': 0.025, 'CR2': 0.032, 'restricted, Rademacher': 0.125}
+        """
+        if self.tests is None:
+            raise ValueError(
+                "few_clusters: needs clusters of one way: lo.covariance(fit, groups=g).few_clusters()."
+            )
+        num_resamples = count("few_clusters: num_resamples", num_resamples, 1)
+        return self.tests(num_resamples, generator("few_clusters", rng))
+
 
 def covariance_of(
     fit: Fit,
@@ -199,6 +256,7 @@ def covariance_of(
         else pd.Series(np.broadcast_to(values, len(covariance)), covariance.index, name=name)
     )
     covariance.kind = kind
+    covariance.tests = None
     covariance.dof = series(dof, "dof")
     covariance.errors = series(errors, "error")
     covariance.estimate = pd.Series(

@@ -25,16 +25,10 @@ from typing import Any
 import numpy as np
 import scipy
 
-from ..._runtime.conventions import warn
-from ..._runtime.jax import float64
-from ..._runtime.pandas import pd
-from ...data.arrays import codes, match_labels
-from ...data.formulas import join_remarks, named_column, split_outside
-from ...linalg.design import weight_terms
-from ...linalg.iteration import Proposal, anywhere, decrements, iterate
-from ...linalg.sparse_cholesky import pattern
-from ...objectives.closed_form import AbstractClosedForm, one_by_one
-from ...objectives.objective import Costs, Parameters, as_stored
+from ..._runtime import float64, pd, warn
+from ...data import codes, join_remarks, match_labels, named_column, split_outside
+from ...linalg import Proposal, anywhere, decrements, iterate, pattern, weight_terms
+from ...objectives import AbstractClosedForm, Costs, Parameters, as_stored, one_by_one
 from . import losses, penalties
 from .loss import members_of
 

@@ -24,28 +24,30 @@ from jaxtyping import Bool, Float
 from numpy import ndarray
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import Array, Arrays as Arrays, PyTree, Scalar, float64, jax, jnp, static
-from ..._runtime.pandas import pd
-from ...data.arrays import PLAIN, Names, codes, match_labels, numbers
-from ...data.formulas import (
+from ..._runtime import Array, Arrays as Arrays, PyTree, Scalar, float64, jax, jnp, pd, static
+from ...data import (
     FormulaReader,
+    Names,
+    codes,
     join_remarks,
+    match_labels,
     named_column,
-    read_columns,
+    numbers,
     split_outside,
     stateful_remark,
 )
-from ...linalg.design import (
+from ...data.arrays import PLAIN
+from ...data.formulas import read_columns
+from ...linalg import (
     DenseDesign,
-    Loss,
+    MappedDesign,
     MultiOutputDesign,
     Predictors,
-    StackedLoss,
+    Resident,
+    SparseDesign,
 )
-from ...linalg.device_design import Resident
-from ...linalg.mapped_design import MappedDesign
-from ...linalg.sparse_design import SparseDesign
-from ...objectives.objective import (
+from ...linalg.design import Loss, StackedLoss
+from ...objectives import (
     AbstractLinearPredictor,
     DiagonalBlocks,
     Hessian,
