@@ -24,7 +24,8 @@ from jaxtyping import Bool, Float
 from numpy import ndarray
 from numpy.typing import ArrayLike
 
-from ..._runtime import Array, Arrays as Arrays, PyTree, Scalar, float64, jax, jnp, pd, static
+from ..._runtime import pd
+from ..._runtime.jax import Array, Arrays as Arrays, PyTree, Scalar, float64, jax, jnp, static
 from ...data import (
     FormulaReader,
     Names,
