@@ -357,7 +357,7 @@ def compile_static(function: Callable[P, R]) -> Callable[P, R]:
         _ensure_programs()
         import jax  # not the placeholder, which looks for the module at every name
 
-        (leaves, tree) = jax.tree.flatten((args, kwargs))
+        leaves, tree = jax.tree.flatten((args, kwargs))
         tracer = jax.core.Tracer
         if any(isinstance(leaf, tracer) for leaf in leaves):
             return program.nested(*args, **kwargs)

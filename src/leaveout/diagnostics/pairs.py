@@ -68,7 +68,7 @@ def pairs_of(
     some_stay = np.diff(union.indptr) < plan.num_units
     if not some_stay.any():
         return pd.DataFrame(columns=COLUMNS), ""
-    (i, j) = pairs[some_stay].T
+    i, j = pairs[some_stay].T
     union = union[some_stay]
     union.sort_indices()
     joint_plan = Plan(

@@ -52,7 +52,7 @@ def resting(limits: Limits, theta: Thetas) -> Bool[Array, "... params"]:
 def gates(limits: Limits, theta: Thetas, kappa: float = 1.0) -> tuple[Thetas, Thetas]:
     """Least and greatest ∇_jL that hold a parameter at rest at θ_j, where the slopes are κ a."""
     a = kappa * limits.slope
-    (low, high) = limits.bounds
+    low, high = limits.bounds
     least = np.where(theta == high, -np.inf, np.where(theta >= 0, -a, a))
     return least, np.where(theta == low, np.inf, np.where(theta <= 0, a, -a))
 

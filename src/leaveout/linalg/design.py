@@ -123,8 +123,8 @@ class StackedLoss:
         return tuple(np.concatenate(pair, -1) for pair in zip(*parts, strict=True))
 
     def terms(self, order: int, size: RowValues, eta: Array, y: Array) -> RowValues:
-        (eta_units, eta_penalty) = np.split(eta, self.split[:1], axis=-1)
-        (size_units, size_penalty) = np.split(size, self.split[:1], axis=-1)
+        eta_units, eta_penalty = np.split(eta, self.split[:1], axis=-1)
+        size_units, size_penalty = np.split(size, self.split[:1], axis=-1)
         parts = (
             self.units.terms(order, size_units, eta_units, y),
             self.penalty.terms(order, size_penalty, eta_penalty, np.zeros(())),
@@ -378,7 +378,7 @@ class DenseDesign(SingleOutput):
 
     def forms(self, matrices: Float[Array, "forms params params"]) -> Float[Array, "units forms"]:
         """Compute x_nᵀ M x_n, for many matrices by one product with all x xᵀ."""
-        (n, p) = self.shape
+        n, p = self.shape
         blocks = self._pair_blocks(len(matrices))
         out = np.empty((n, len(matrices)))
         i, j = np.triu_indices(p)
@@ -394,7 +394,7 @@ class DenseDesign(SingleOutput):
 
         Root is lower triangular, which halves the operations.
         """
-        (n, p) = self.shape
+        n, p = self.shape
         size = np.empty(len(self.x))
         cached_block = 2**16  # numbers in a block that is read twice: half a core's cache
         block = min(n, max(128, cached_block // p))
@@ -474,7 +474,7 @@ class MultiOutputDesign:
         outputs.
         """
         curvature = np.broadcast_to(curvature, (*omega.shape, *curvature.shape[-2:]))
-        (k, m) = np.triu_indices(self.outputs, 1)
+        k, m = np.triu_indices(self.outputs, 1)
         q = self.features
         if (curvature == curvature[:, :1]).all():  # the same in all rows, as at the start of a fit
             products = self.base.products(omega)
@@ -525,7 +525,7 @@ class MultiOutputDesign:
         self, units: Array | slice, inverse: Float[Array, "params params"]
     ) -> Float[Array, "some outputs outputs"]:
         """Compute U_n `inverse` U_nᵀ of the listed units."""
-        (k, m) = np.triu_indices(self.outputs)
+        k, m = np.triu_indices(self.outputs)
         rows = self.base.take(units)
         blocks = inverse.reshape(self.outputs, self.features, self.outputs, self.features)[
             k, :, m, :

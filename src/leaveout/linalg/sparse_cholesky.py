@@ -161,7 +161,7 @@ class FrontalFactor:
         self, right: Float[Array, "lanes size columns"]
     ) -> Float[Array, "lanes size columns"]:
         """Compute `A⁻¹ b` for each matrix."""
-        (lanes, size, width) = right.shape
+        lanes, size, width = right.shape
         solution = self.whiten(right)
         for group, (triangles, below) in zip(
             self.pattern.groups[::-1], self.parts[::-1], strict=True
@@ -330,7 +330,7 @@ def _laid_out(
     first = 0
     for group in range(len(kinds)):
         members = np.flatnonzero(kind == group)
-        (_, k, r) = kinds[group].tolist()
+        _, k, r = kinds[group].tolist()
         rows = np.full((len(members), r), len(order))
         last = first + len(members) * k
         above = np.full((len(members), r, r), area.sum())

@@ -612,7 +612,7 @@ def _by_columns(
     target += free_columns @ theta[free] + columns @ theta[~free]
     out = np.empty(len(places))
     a = point.a[places][~free]
-    (q, r) = scipy.linalg.qr(free_columns, mode="economic")
+    q, r = scipy.linalg.qr(free_columns, mode="economic")
     columns /= a
     across = q.T @ columns
     level = q.T @ target

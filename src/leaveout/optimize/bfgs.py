@@ -53,7 +53,7 @@ class BFGS:
         self.moves = np.empty((most, theta.size))
         self.turns = np.empty((most, theta.size))
         self.theta = theta
-        (self.value, self.gradient) = F.look(theta)
+        self.value, self.gradient = F.look(theta)
         self.step = start(self.gradient)
 
     def newton(self, gradient: Vector) -> Vector:
@@ -152,8 +152,8 @@ def _between(low: tuple[float, float], high: tuple[float, float]) -> float:
     """Find the length, between two lengths or beyond the first, at which the line through their
     slopes is zero.
     """
-    (a, falling) = low
-    (b, rising) = high
+    a, falling = low
+    b, rising = high
     if not np.isfinite(b):
         return 4 * a
     if rising > 0:

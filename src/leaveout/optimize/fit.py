@@ -912,7 +912,7 @@ def _evaluate_curvature(
     """Compute F at θ, its gradient, and a factor of its Hessian, damped."""
     F = function(objective, theta)
     vector = np.asarray(ravel(theta))
-    (value, gradient) = F.look(vector)
+    value, gradient = F.look(vector)
     hessian = F.hessian(vector) + damping * np.eye(len(vector))
     check_finite(objective, theta, caller, value, gradient, hessian)
     null_space = as_stored(scaled_flat(flat, hessian))

@@ -263,7 +263,7 @@ def walk(
     if before is None:
         learnt = None
     else:
-        learnt = (before.unwhitener, before.inverse)
+        learnt = before.unwhitener, before.inverse
     for _ in range(PRECONDITIONERS):
         parts = preconditioner(objective, F.to_tree(theta), weights)
         if not parts:

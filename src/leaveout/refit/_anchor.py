@@ -587,7 +587,7 @@ class LinearFitCache:
 
     def predictor_moves(self, moves: Displacements) -> Float[Array, "lanes units ..."]:
         """Moves of the predictors along moves of u, by products in float32."""
-        (design, root) = self.single
+        design, root = self.single
         moves = moves.astype(np.float32)
         return design.predictors(moves if root is None else moves @ root)
 
@@ -595,7 +595,7 @@ class LinearFitCache:
         """Whitened gradient of slopes, by products in float32; sums of very many whitened rows are
         added in float64.
         """
-        (design, root) = self.single
+        design, root = self.single
         slopes = slopes.astype(np.float32)
         if root is not None:
             return np.asarray(design.pull(slopes) @ root.T, float)

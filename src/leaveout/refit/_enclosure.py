@@ -834,7 +834,7 @@ def across_metrics(fit: Fit, root: Float[Array, "lanes params rank"]) -> PerLane
     """
     factor = np.asarray(fit.quadratic.factor)
     scale = np.sqrt(np.sum(factor**2, 1))
-    (n, p) = linear_cache(fit).model.design.shape
+    n, p = linear_cache(fit).model.design.shape
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a refit that diverges
         whitened_root = factor.T @ root
         square = whitened_root.swapaxes(1, 2) @ whitened_root

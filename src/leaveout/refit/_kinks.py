@@ -284,7 +284,7 @@ class Conditions:
         self.center, self.radius = batch.ball()
         exists = np.isfinite(self.radius) & ~among(batch.result, NO_REFIT_CODES)
         theta = active_fit.anchor.theta + self.center @ active_fit.anchor.root
-        (floor, ceiling) = active_fit.segment
+        floor, ceiling = active_fit.segment
         self.room = np.minimum(
             theta[:, active_fit.limited_parameters] - floor,
             ceiling - theta[:, active_fit.limited_parameters],
@@ -400,7 +400,7 @@ class Conditions:
         slopes = delta * slopes
         range_ = np.abs(delta) * range_
         largest = active_fit.full_model.largest[active_fit.held]
-        (low, high) = active_fit.gates
+        low, high = active_fit.gates
         curvature_error = (
             active_fit.concordance
             * _psi(
@@ -555,7 +555,7 @@ class Conditions:
         _, _, gradient, error, low, high = self.joining[self.joining[:, 0] == lane].T
         theta = self.theta[lane, self.active_fit.limited_parameters]
         reach = self.radius[lane] * self.active_fit.spread[self.active_fit.limited_parameters]
-        (floor, ceiling) = self.active_fit.segment
+        floor, ceiling = self.active_fit.segment
         crossed = theta - floor <= reach, ceiling - theta <= reach
         return int(np.sum(crossed) + np.sum([gradient - error <= low, gradient + error >= high]))
 
@@ -601,7 +601,7 @@ class Conditions:
                 strict=True,
             )
         )
-        (floor, ceiling) = active_fit.segment
+        floor, ceiling = active_fit.segment
         middle = 2 * self.theta[lane, active_fit.limited_parameters]
         boundary = np.where(middle - floor < ceiling, floor, ceiling)
         values[active_fit.place[active_fit.limited_parameters]] = np.where(leaves, boundary, 0.0)
@@ -701,7 +701,7 @@ def _keeps(
     theta = model.spread(fit.quadratic.at(center))
     held = np.setdiff1d(np.arange(len(full_model.slope)), model.place)
     ranges = np.multiply.outer(radius, np.sqrt(np.sum(fit.quadratic.root**2, 0)))
-    (floor, ceiling) = segments(full_model, model.place, model.sign)
+    floor, ceiling = segments(full_model, model.place, model.sign)
     active_theta = theta[:, model.place]
     with np.errstate(invalid="ignore"):
         keeps = ((active_theta - ranges > floor) & (active_theta + ranges < ceiling)).all(1)
@@ -847,7 +847,7 @@ class Following:
         within the tolerance, and at least those that exceed the affordable operations. Returns the
         batch with these, and which they are.
         """
-        (n, p) = self.active_fit.anchor.model.design.shape
+        n, p = self.active_fit.anchor.model.design.shape
         rows = self.rows
         batches = max(int(rows.num_refits) / len(rows.index), 1.0)
         most = int(MAX_OTHER_FIT_WORK / (3.0 * n * p * p * batches))
@@ -859,7 +859,7 @@ class Following:
         unit = rows.index[:, 0]
         loss = model.unit_loss
         y = model.y[unit]
-        (move, size) = conditions.moves()
+        move, size = conditions.moves()
         start = model.unit_predictors(rows.index, conditions.theta)[:, 0]
         center = start + move
         scores = loss.derivatives(center, y, (0,))[0]

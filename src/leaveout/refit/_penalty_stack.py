@@ -196,7 +196,7 @@ class Stack:
 
     def _extents(self) -> tuple[Float[Array, "penalties units"], Float[Array, "penalties units"]]:
         """Norms ‖x‖ in every H⁻¹, and their squares."""
-        (n, p) = self.design.shape
+        n, p = self.design.shape
         count = len(self.theta)
         if n * p > WHITENED_ENTRIES:
             parts = [self.design.extent(root.T, np.zeros(n)) for root in self.root]

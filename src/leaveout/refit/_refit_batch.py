@@ -196,7 +196,7 @@ def lengths_of_moves(fit: Fit, moves: RefitPoints) -> tuple[PerRefit, PerRefit]:
     if fit.quadratic.predictors is None:
         return length, np.zeros(len(length))
     size = np.abs(moves) @ _scale(fit)
-    (n, p) = fit.quadratic.predictors.design.shape
+    n, p = fit.quadratic.predictors.design.shape
     square = (n + p + 8) * UNIT * size**2
     return length, UP * (
         np.minimum(np.sqrt(square), square / np.maximum(length, 1e-300)) + (p + 16) * UNIT * size

@@ -604,7 +604,7 @@ def _join(fit: Fit, parts: list[tuple[np.ndarray, Fit, RefitBatch]]) -> RefitBat
             radii.append(radius)
         return np.concatenate(centers)[order], np.concatenate(radii)[order]
 
-    names = ("error", "result", "scores", "proved", "step_length", "settled_by")
+    names = "error", "result", "scores", "proved", "step_length", "settled_by"
     columns: dict[str, Any] = {name: collect(name) for name in names}
     gradients = sum(batch.gradients for *_, batch in parts)
     return RefitBatch(lambda: collect("theta"), ball=ball, gradients=gradients, **columns)

@@ -360,7 +360,7 @@ class LassoMinimum:
         along = sample.along[:, self.active]
         remainder = sample.remainder[:, self.inactive]
         h = np.einsum("up,up->u", sample.along, sample.x)
-        (move, size) = np.zeros((2, len(sample_t)))
+        move, size = np.zeros((2, len(sample_t)))
         gradient = self.gradient[self.inactive] + sample_t * remainder
         value = self.coef - sample_t * along
         unit, column = np.nonzero(np.abs(gradient) > self.a)
@@ -498,9 +498,9 @@ class LassoMinimum:
         float32 if a screen is enough; t is the residual if nothing changes. A sum is zero only if
         nothing changes at its row.
         """
-        (move, size) = np.zeros((2, len(t)))
-        (which, inside, schur) = joining
-        (leaves, inverse) = leaving
+        move, size = np.zeros((2, len(t)))
+        which, inside, schur = joining
+        leaves, inverse = leaving
         joins = self.inactive[which]
         count = len(which)
         variances = inverse[leaves, np.arange(len(leaves))]
@@ -700,7 +700,7 @@ def lassos(objective: Any, penalties: list[AbstractPenalty], plan: Plan) -> Path
         if not (len(solution.active) and (1 - solution.h).min() > OWN_HESSIAN_BELOW):
             continue
         k = order[index]
-        (residual, bound, proved_rows) = (part[unit] for part in solution.left_out(sample))
+        residual, bound, proved_rows = (part[unit] for part in solution.left_out(sample))
         theta[k], bad[k], proved[k] = rows.shift_back(solution.theta), False, proved_rows
         losses[k], error[k] = (
             0.5 * (residual / root) ** 2,

@@ -753,7 +753,7 @@ def _minimisers(
 
     It returns the penalties at which this converges and no direction is flat.
     """
-    (units, params) = model.design.shape
+    units, params = model.design.shape
     lanes = np.arange(len(penalty_by_label))
     if len(penalty_by_label) * (units + params**2) > HESSIAN_ENTRIES:
         return {}

@@ -287,7 +287,7 @@ class FoldEstimator:
         posterior = self.posterior
         rng = np.random.default_rng(0)
         draws = posterior.draws
-        (count, size) = posterior.draws.shape
+        count, size = posterior.draws.shape
         places = draws + 2.38 / np.sqrt(2 * size) * (
             draws[rng.permutation(count)] - draws[rng.permutation(count)]
         )

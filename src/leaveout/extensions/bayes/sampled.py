@@ -217,7 +217,7 @@ class Integrated(Sampled):
         density of the integrand.
         """
         height = self._height(theta, weights)
-        (mode, spread) = self._peaks(theta, weights)
+        mode, spread = self._peaks(theta, weights)
         first, choice = jax.random.split(key)
         nodes = mode + spread * (
             jax.random.uniform(first, mode.shape) - 0.5 + jnp.arange(DRAWN)[:, None] - DRAWN // 2

@@ -89,7 +89,7 @@ def interval(
     )
     console.print(f"{join_notes(*remarks, prepared_model.note, *notes)}\n")
     attrs = table.attrs
-    (kind, quantity) = ("intervals", "ends") if "low" in table else ("sets", "probabilities")
+    kind, quantity = ("intervals", "ends") if "low" in table else ("sets", "probabilities")
     lines = {
         "method": f"{attrs['method']}, {attrs['level']:.0%} {kind} of new responses",
         "covered": f"{attrs['at_least']:.0%} or more are, if rows are exchangeable; about {attrs['level']:.0%} usually",

@@ -183,7 +183,7 @@ def calibration(
     if isinstance(estimate, Validation):
         plan = estimate.plan
     linear = isinstance(rows.measure, Continuous)
-    (y, w) = rows.outcome
+    y, w = rows.outcome
     p = rows.prediction
     eta = rows.score
     if predictions is None:

@@ -644,7 +644,7 @@ class Survival(AbstractPerformance):
         n = weights.sum(1)
         value = lambda slope: self.likelihood(slope, eta, weights)
         null = 2 * value(np.zeros(len(eta)))[0]
-        (loss, gradient) = value(np.ones(len(eta)))
+        loss, gradient = value(np.ones(len(eta)))
         slope = secant(lambda b: value(b)[1], gradient)
         best = value(slope)[0]
         ratio = null - 2 * best

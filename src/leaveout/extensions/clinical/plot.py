@@ -100,9 +100,9 @@ def calibration(
     if agreement.time is not None:
         until = f" until {agreement.time:g}"
     if share:
-        words = ("predicted risk", "observed share")
+        words = "predicted risk", "observed share"
     else:
-        words = ("predicted", "observed")
+        words = "predicted", "observed"
     slope, large = (
         _plus_minus(*agreement.table.loc[key, ["estimate", "se"]]) for key in ("slope", "large")
     )

@@ -119,8 +119,8 @@ def from_crfsuite(
         )
     weights = _weights(tagger)
     read = functools.partial(_read, "from_crfsuite", weights.attributes)
-    (features, lengths) = read(X)
-    (theta, free) = _arrays(weights)
+    features, lengths = read(X)
+    theta, free = _arrays(weights)
     crf = CRF(
         _codes(weights.labels, y, lengths),
         lengths,

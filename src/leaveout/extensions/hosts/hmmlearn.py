@@ -211,7 +211,7 @@ class HostGaussian(emissions.Gaussian):
     power: Float[Array, ""]  # c₀
 
     def __init__(self, model: Any):
-        (K, R) = np.shape(model.means_)
+        K, R = np.shape(model.means_)
         kind = model.covariance_type
         matrices = kind in ("full", "tied")
         free = "c" in model.params

@@ -313,9 +313,9 @@ class _Job:
         num_columns = len(levels) if two_sided else 1
         out = np.empty((len(levels), self.num_boot, num_columns))
         if test_only:
-            sides = (self.train, self.test)
+            sides = self.train, self.test
         else:
-            sides = (self.test, self.train)
+            sides = self.test, self.train
         with Slow("draws", self.num_boot * len(levels)) as bar:
             for number, level in enumerate(levels):
                 rng = np.random.default_rng([self.seed, number])

@@ -99,7 +99,7 @@ class Response:
         start = self.loss.start(y, weight)
         if self.num_shared:
             return start
-        return (float(start), np.zeros(0))
+        return float(start), np.zeros(0)
 
     def mean(self, eta: Array, tau: Array) -> Array:
         """Compute the mean of y.
