@@ -1,6 +1,7 @@
 """What the other rooms take from this one, by subject."""
 
 from .arrays import (
+    PLAIN as PLAIN,
     TIMES as TIMES,
     Names as Names,
     TransformedResponse as TransformedResponse,
@@ -30,6 +31,7 @@ from .formulas import (
     join_remarks as join_remarks,
     named_column as named_column,
     new_columns as new_columns,
+    read_columns as read_columns,
     read_survival as read_survival,
     reading as reading,
     response as response,

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._runtime.arrays import BoolArray, FloatArray
-from .._runtime.pandas import is_pandas, pd
+from .._runtime import BoolArray, FloatArray, NamedValues, is_pandas, pd
 from .arrays import pandas_of
 
 LEVEL = re.compile(r"""^(\w+)\[\s*(['"]?)(.+?)\2\s*\]$""")  # y['yes'], as bambi writes an event
@@ -70,7 +69,7 @@ def _parse_call(formula: str, call: re.Match[str]) -> tuple[str, int]:
     return ("" if fixed else call[1] or call[2]), end
 
 
-def _impute(values: Any, _state: dict[str, float] | None = None) -> FloatArray:
+def _impute(values, _state: dict[str, float] | None = None) -> FloatArray:
     """Fill missing numbers by the median of the others."""
     column = np.asarray(values, float)
     state = {} if _state is None else _state
@@ -80,7 +79,7 @@ def _impute(values: Any, _state: dict[str, float] | None = None) -> FloatArray:
 
 
 @functools.cache
-def _own_calls() -> dict[str, Any]:
+def _own_calls() -> NamedValues:
     """Return the calls that formulas have beside those of formulaic: `impute(x)`."""
     from formulaic.utils.stateful_transforms import stateful_transform
 

@@ -46,11 +46,8 @@ from ..objectives import (
     function,
 )
 from ..objectives.unit_weights import UnitWeights, unit_weights
-from ..optimize import without
-from ..optimize.fit import Fit, HostErrors
-from ..plans import Plan, leave_one_out
-from ..plans.plan import groups as plan_of_groups
-from ..plans.survey import jk1, jkn
+from ..optimize import Fit, HostErrors, without
+from ..plans import Plan, groups as plan_of_groups, jk1, jkn, leave_one_out
 from ..refit import AbstractRefit, inverse_root
 from ..validation.cross_validate import reader_for, strategy_of
 from ..validation.named_parameters import name_parameters
@@ -255,7 +252,7 @@ def covariance(
         kind = host.cov_type
         if kind == "expected":
             kind = None
-        inherited = ("groups", "maxlags", "use_correction")
+        inherited = "groups", "maxlags", "use_correction"
         names = [name for name in inherited if getattr(options, name) is None]
         options = replace(options, host=host, **{name: getattr(host, name) for name in names})
     result = _of_kind(fit, _usual_type(fit) if kind is None else kind, options)
@@ -449,7 +446,7 @@ def _of_kind(fit: Fit, cov_type: str, options: Options) -> Covariance:
             )
         z = fit.quadratic.influence
         dof = options.dof(count - 1)
-        z = np.stack([np.bincount(label, column) for column in z.T], axis=1)
+        z = np.stack([np.bincount(label, column) for column in z.T], 1)
         factor, lines["small sample"] = _cluster_factor(fit, kind, options, [label], units)
         lines["clusters"] = f"{count}"
     elif kind == "HC1" or (kind == "HAC" and options.use_correction):
@@ -545,7 +542,7 @@ def _columns_within(fit: Fit, labels: list[Int[Array, " units"]]) -> int:
                 factors.setdefault("" if match is None else match[1], []).append(place)
     for places in factors.values():
         columns = rows[:, places]
-        if (columns.sum(axis=1) <= 1).all():
+        if (columns.sum(1) <= 1).all():
             # 0 is the level without a column
             divisions.append((columns @ np.arange(1, len(places) + 1)).astype(int))
     count = 0
@@ -559,7 +556,7 @@ def _columns_within(fit: Fit, labels: list[Int[Array, " units"]]) -> int:
 
 
 def _leave_each_out(
-    fit: Fit, kind: str, groups: Any, options: Options, units: UnitWeights
+    fit: Fit, kind: str, groups, options: Options, units: UnitWeights
 ) -> Covariance:
     """Leave out every unit or every group."""
     objective = fit.objective
@@ -604,7 +601,7 @@ def _leave_each_out(
     return refits.covariance(kind, scale, np.ones(count), jackknife.about_mean, count - 1, notes)
 
 
-def _by_fit(objective: AbstractObjective, name: str, labels: Any) -> Any:
+def _by_fit(objective: AbstractObjective, name: str, labels):
     """Put labels of units in the order of the fit, as arrays are.
 
     Longer ones, of units that it lacks, stay as they are.
@@ -615,7 +612,7 @@ def _by_fit(objective: AbstractObjective, name: str, labels: Any) -> Any:
     return column.in_order("covariance", objective.units.names)
 
 
-def _plan_of(fit: Fit, groups: Any) -> Plan:
+def _plan_of(fit: Fit, groups) -> Plan:
     """Return the plan that leaves out every unit or every group that has a weight."""
     objective = fit.objective
     plan = leave_one_out()
@@ -641,9 +638,7 @@ def _plan_of(fit: Fit, groups: Any) -> Plan:
     return plan.some(refits)
 
 
-def _of_two_ways(
-    fit: Fit, kind: str, groups: Any, options: Options, units: UnitWeights
-) -> Covariance:
+def _of_two_ways(fit: Fit, kind: str, groups, options: Options, units: UnitWeights) -> Covariance:
     """Compute V₁ + V₂ − V₁₂ for groups of two columns."""
     if kind not in TWO_WAYS or np.ndim(groups) != 2 or np.shape(groups)[1] != 2:
         raise ValueError(
@@ -685,7 +680,7 @@ def _of_two_ways(
     parts = cast(Any, (by_first, by_second, by_both))
     if kind in JACKKNIVES:  # |Δ(se²)| ≤ 2 se ε + ε² of each part
         variance_errors = np.sum(
-            [2 * part.standard_errors * part.errors + part.errors**2 for part in parts], axis=0
+            [2 * part.standard_errors * part.errors + part.errors**2 for part in parts], 0
         )
         variance = np.diag(value)
         se = np.sqrt(np.maximum(variance, 0))
@@ -715,7 +710,7 @@ def _of_two_ways(
     )
 
 
-def _labels(fit: Fit, groups: Any) -> tuple[Int[Array, " units"], int]:
+def _labels(fit: Fit, groups) -> tuple[Int[Array, " units"], int]:
     """Number the groups of the fit's units, and count those of a weight.
 
     Units of weight zero may have any number.

@@ -3,8 +3,8 @@
 An objective F(θ, w) with records of its units, its parameters and its costs.
 """
 
-from ..objectives.closed_form import AbstractClosedForm as AbstractClosedForm
-from ..objectives.objective import (
+from ..objectives import (
+    AbstractClosedForm as AbstractClosedForm,
     AbstractLinearPredictor as AbstractLinearPredictor,
     Costs as Costs,
     Parameters as Parameters,

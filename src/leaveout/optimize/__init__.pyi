@@ -23,6 +23,7 @@ from .fit import (
     DOUBTFUL as DOUBTFUL,
     SCALAR as SCALAR,
     Fit as Fit,
+    HostErrors as HostErrors,
     anchored_at as anchored_at,
     uncached as uncached,
 )

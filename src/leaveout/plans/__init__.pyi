@@ -13,6 +13,7 @@ from .plan import (
     RefitRows as RefitRows,
     few_more as few_more,
     few_size as few_size,
+    groups as groups,
     leave_one_out as leave_one_out,
     plan_of_entries as plan_of_entries,
 )
@@ -23,4 +24,6 @@ from .reading import (
 from .survey import (
     ReplicateWeights as ReplicateWeights,
     check_scales as check_scales,
+    jk1 as jk1,
+    jkn as jkn,
 )

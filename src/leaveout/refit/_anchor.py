@@ -932,7 +932,7 @@ def gradient_error(
     blur: Array,
 ) -> AnyShape:
     """Bound the rounding errors of whitened gradients, where predictors are off by `blur`."""
-    add = lambda part: np.sum(weight * total(part, length.ndim) * length, axis=-1, keepdims=True)
+    add = lambda part: np.sum(weight * total(part, length.ndim) * length, -1, keepdims=True)
     size = np.abs(slope)
     errors = add(slope_error(model, slope, curvature, eta, blur)) + rounding.gradient(add(size))
     if curvature.ndim > eta.ndim:  # unlike what blurs do, a common shift of all outputs

@@ -531,7 +531,7 @@ def _of_one(
         images = np.concatenate(blocks).T
         design = anchor.model.design
     sums = np.empty((3, len(look.unit)))
-    (itself, place) = _itself(index, look.unit)
+    itself, place = _itself(index, look.unit)
     # numbers in float32: half a core's cache
     step = max(1, 2**17 // len(index))
     for start in range(0, len(look.unit), step):
@@ -570,9 +570,9 @@ def _of_several(
     inverse = single(anchor.inverse)
     eta = single(anchor.eta[index])
     (slope,) = loss.derivatives(look.center, anchor.model.y[look.unit], (1,))
-    ends = single(np.stack([along, np.einsum("rkl,rk->rl", look.inverse, slope)], axis=1))
+    ends = single(np.stack([along, np.einsum("rkl,rk->rl", look.inverse, slope)], 1))
     sums = np.empty((3, len(along)))
-    (itself, place) = _itself(index, look.unit)
+    itself, place = _itself(index, look.unit)
     for start in range(0, len(along), REFITS_AT_A_TIME):
         chunk = slice(start, start + REFITS_AT_A_TIME)
         rows = single(design.base.rows(look.unit[chunk]))

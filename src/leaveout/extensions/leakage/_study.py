@@ -466,7 +466,7 @@ class LeakageStudy:
 
 def mean_point(points: list[ControlPoint]) -> ControlPoint:
     """Average control points, field by field."""
-    return ControlPoint(*(np.mean(part, axis=0) for part in zip(*points, strict=True)))
+    return ControlPoint(*(np.mean(part, 0) for part in zip(*points, strict=True)))
 
 
 def few_removed(removed_share: float) -> str:

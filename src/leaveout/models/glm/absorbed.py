@@ -167,7 +167,7 @@ class AbsorbedGLM(AbstractClosedForm):
         for first, second in itertools.combinations_with_replacement(self.effects, 2):
             units = np.flatnonzero(np.minimum(first, second) >= 0)
             places.append((self.pattern.entries(first[units], second[units]), units))
-        entries, units = np.concatenate(places, axis=1)
+        entries, units = np.concatenate(places, 1)
         shape = len(self.pattern.row), self.num_units
         return scipy.sparse.csr_array((np.ones(len(units)), (entries, units)), shape)
 
@@ -187,7 +187,7 @@ class AbsorbedGLM(AbstractClosedForm):
     def loose(self, weights):
         """Mark the levels that have no effect at these weights of rows, `[levels, refits]`."""
         sums = [self.indicators @ (weights * pull).T for pull in self.pulls]
-        return np.min(sums, axis=0) <= 0
+        return np.min(sums, 0) <= 0
 
     @np.errstate(all="ignore")
     def profile(self, theta, weights, state=None):
@@ -240,7 +240,7 @@ class AbsorbedGLM(AbstractClosedForm):
         x = self.base.lines.rows(slice(None))
         sums = [(self.columns @ (curvature * column).T).T[..., None] for column in x.T]
         means = [(self.columns.T @ factor.solve(part)[..., 0].T).T for part in sums]
-        return slope, curvature, factor, x - np.stack(means, axis=-1)
+        return slope, curvature, factor, x - np.stack(means, -1)
 
     def hessians(self, theta, weights, state=None):
         _, curvature, _, rows = self.linearise(theta, weights, state)
@@ -254,7 +254,7 @@ class AbsorbedGLM(AbstractClosedForm):
         """W_n (‖L⁻¹x̃_n‖² + d_nᵀA⁻¹d_n) of each row, by the entries of A⁻¹ in its pattern."""
         ones = np.ones((1, self.num_units))
         _, curvature, factor, rows = self.linearise(theta[None], ones)
-        squares = np.sum((rows[0] @ root.T) ** 2, axis=1)
+        squares = np.sum((rows[0] @ root.T) ** 2, 1)
         return curvature[0] * (squares + self.pairs.T @ (factor.inverse[0] * self.pattern.times))
 
     def predictions(self, theta, weights, index, kind, state=None):

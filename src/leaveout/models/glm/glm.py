@@ -27,6 +27,7 @@ from numpy.typing import ArrayLike
 from ..._runtime import pd
 from ..._runtime.jax import Array, Arrays as Arrays, PyTree, Scalar, float64, jax, jnp, static
 from ...data import (
+    PLAIN,
     FormulaReader,
     Names,
     codes,
@@ -34,20 +35,20 @@ from ...data import (
     match_labels,
     named_column,
     numbers,
+    read_columns,
     split_outside,
     stateful_remark,
 )
-from ...data.arrays import PLAIN
-from ...data.formulas import read_columns
 from ...linalg import (
     DenseDesign,
+    Loss,
     MappedDesign,
     MultiOutputDesign,
     Predictors,
     Resident,
     SparseDesign,
+    StackedLoss,
 )
-from ...linalg.design import Loss, StackedLoss
 from ...objectives import (
     AbstractLinearPredictor,
     DiagonalBlocks,
@@ -330,7 +331,7 @@ class AbstractRegression(AbstractLinearPredictor):
             parts = [coef]
         if shared:
             parts.append(self.loss_function.unconstrained(parameters))
-        return np.concatenate(parts, axis=-1)
+        return np.concatenate(parts, -1)
 
     def _names(self) -> list[str]:
         names = [*self.names, *["intercept"] * self.intercept]
@@ -374,7 +375,7 @@ class AbstractRegression(AbstractLinearPredictor):
     def _coef(self, theta: Array) -> Array:
         return theta[..., : self.num_features]
 
-    def _predictor(self, theta: Array, index: Any) -> Array:
+    def _predictor(self, theta: Array, index) -> Array:
         """Compute z of the listed units, `[width]` or `[width, outputs]`."""
         all_rows = isinstance(self.design, SparseDesign) and (
             isinstance(index, slice) or len(index) == self.num_units
@@ -387,11 +388,9 @@ class AbstractRegression(AbstractLinearPredictor):
         if not self.own:
             return x @ theta.T + shift(self.offset, index)
         eta = x @ theta[:q] + shift(self.offset, index)
-        return jnp.concatenate(
-            [eta[:, None], jnp.broadcast_to(theta[q:], (len(eta), self.own))], axis=1
-        )
+        return jnp.concatenate([eta[:, None], jnp.broadcast_to(theta[q:], (len(eta), self.own))], 1)
 
-    def _unit_losses(self, z: Array, index: Any, order: int = 0) -> Array:
+    def _unit_losses(self, z: Array, index, order: int = 0) -> Array:
         """Compute ℓ of the listed units, or a derivative of it in z."""
         loss: Callable[..., Array] = self.loss_function
         function = loss
@@ -401,7 +400,7 @@ class AbstractRegression(AbstractLinearPredictor):
             function = jax.jacfwd(function)
         return jax.vmap(function)(z, pick(self.y, index))
 
-    def _times_weight(self, value: Arrays, index: Any) -> Arrays:
+    def _times_weight(self, value: Arrays, index) -> Arrays:
         """Multiply values of the listed units, `[width, ...]`, by their sample weights, if there
         are any.
         """
@@ -481,7 +480,7 @@ class AbstractRegression(AbstractLinearPredictor):
             return EVERYONE, delta
         return index, jnp.where(index < n, delta, 0.0)
 
-    def _gram(self, x: Any, curvature: Arrays) -> Array:
+    def _gram(self, x, curvature: Arrays) -> Array:
         """`Σ_n U_nᵀ C_n U_n` of rows `x`."""
         if not self.own:
             return gram(x, curvature)
@@ -504,7 +503,7 @@ class AbstractRegression(AbstractLinearPredictor):
     ) -> Arrays:
         z = self._predictor(theta, index)
         if self.own:
-            eta, *tau = (z[:, 0], theta[self.design.shape[1] :])
+            eta, *tau = z[:, 0], theta[self.design.shape[1] :]
         else:
             eta, *tau = (z,)
         if kind == "link":
@@ -644,10 +643,10 @@ class AbstractRegression(AbstractLinearPredictor):
         """
         omega, kappa = self._weigh(weights)
         if len(penalty_weights):
-            omega = np.concatenate([omega, np.multiply.outer(kappa, penalty_weights)], axis=1)
+            omega = np.concatenate([omega, np.multiply.outer(kappa, penalty_weights)], 1)
         return omega, kappa
 
-    def _weigh(self, weights: Any, xp: Any = np) -> tuple[Any, Any]:
+    def _weigh(self, weights, xp=np) -> tuple[Any, Any]:
         """Compute ω and κ of one refit or of many, in NumPy or in JAX."""
         omega = weights
         if self.sample_weight is not None:
@@ -942,7 +941,7 @@ def _copy_to_memory(model: Any) -> Any:
     return model
 
 
-def _two_labels(caller: str, y: Any, loss: losses.AbstractLoss) -> tuple[Any, tuple[Any, ...]]:
+def _two_labels(caller: str, y, loss: losses.AbstractLoss) -> tuple[Any, tuple[Any, ...]]:
     """Return the two labels of a binary y as zero and one, and the labels.
 
     Any other y as it is, and none.

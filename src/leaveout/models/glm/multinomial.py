@@ -7,7 +7,7 @@ import scipy
 from numpy import ndarray
 
 from ..._runtime.jax import Array, Arrays, jax, special_of
-from ...objectives.objective import LOG_PROBABILITY
+from ...objectives import LOG_PROBABILITY
 from .distributions import Formulas
 from .loss import AbstractLoss
 
