@@ -245,7 +245,7 @@ def covariance(
         groups, strata, maxlags, working_variance, use_correction, small_sample, cases, strategy
     )
     without("covariance", fit.objective)
-    host = fit.host_errors
+    host: Any = fit.host_errors
     if kind is None and groups is not None and getattr(host, "groups", None) is None:
         kind = "cluster"
     if kind is None and host is not None and not cases:
