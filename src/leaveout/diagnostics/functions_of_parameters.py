@@ -27,15 +27,13 @@ import scipy
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from .._runtime.conventions import conventional
-from .._runtime.jax import float64
-from .._runtime.results import Lines, PrintedTable, record
-from ..data.arrays import share
-from ..objectives.objective import map_arrays, unravel
-from ..optimize.fit import Fit
-from ..plans.plan import Plan, groups as plan_of_groups, leave_one_out
-from ..plans.reading import PlanLike
-from ..plans.survey import ReplicateWeights
+from .._runtime import Lines, conventional, float64, record
+from .._runtime.results import PrintedTable
+from ..data import share
+from ..objectives import map_arrays, unravel
+from ..optimize import Fit
+from ..plans import Plan, PlanLike, ReplicateWeights, leave_one_out
+from ..plans.plan import groups as plan_of_groups
 from ..refit import AbstractRefit, Exact, lengths
 from ..validation.cross_validate import reader_for, strategy_of
 from ..validation.mean_intervals import bca_ends

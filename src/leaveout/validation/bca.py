@@ -11,10 +11,9 @@ that of 50 random folds of them.
 import numpy as np
 from jaxtyping import Float
 
-from .._runtime.conventions import Rng
-from .._runtime.results import record
-from ..data.arrays import count
-from ..plans.plan import CAPACITY, Plan
+from .._runtime import Rng, record
+from ..data import count
+from ..plans import CAPACITY, Plan
 from .cross_validate import held_out, strategy_of_predictions
 from .estimate import Estimate
 from .held_out_predictions import HeldOutPredictions, divide, in_order, measures, prediction_kind

@@ -15,14 +15,13 @@ import scipy
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from .._runtime.arrays import NamedArrays, NamedValues, level_numbers
-from .._runtime.conventions import Rng, conventional, warn
-from .._runtime.providers import provided
-from .._runtime.results import RESULTS, TERMINAL_WIDTH, text_within
-from ..data.arrays import UnitColumn, share
-from ..data.formulas import join_remarks
-from ..objectives.objective import LOG_DENSITY, LOG_LIKELIHOOD, LOG_PROBABILITY
-from ..plans.plan import Plan
+from .._runtime import RESULTS, NamedValues, Rng, conventional, level_numbers, provided, warn
+from .._runtime.arrays import NamedArrays
+from .._runtime.results import TERMINAL_WIDTH, text_within
+from ..data import UnitColumn, join_remarks, share
+from ..objectives import LOG_DENSITY, LOG_PROBABILITY
+from ..objectives.objective import LOG_LIKELIHOOD
+from ..plans import Plan
 from .checks import FEW_UNITS
 from .differences import TARGETS, DifferenceError, DifferenceMethod, difference_errors
 from .estimate import LOSS_ROUNDING, Estimate
@@ -133,7 +132,7 @@ class Comparison(pd.DataFrame):
         return notes
 
     @conventional
-    def best_set(self, level: float = 0.95) -> pd.DataFrame:
+    def best_set(self, level: float = 0.95) -> pd.Series:
         """List the models that cannot be told apart from the best, by argmin inference.
 
         Model r is tested against a mean of its rivals s, whose weights for unit i, exp(−λ l̄_s
@@ -148,9 +147,8 @@ class Comparison(pd.DataFrame):
 
         Returns
         -------
-        DataFrame
-            One row a model of the set, the best first, with its `mean` and its `p_value`, which is
-            above 1 − level.
+        Series
+            The p-value of each model of the set, above 1 − level, by its name, the best first.
 
         Raises
         ------
@@ -189,9 +187,9 @@ class Comparison(pd.DataFrame):
         # losses of groups, whose mean is that of units
         scale = (label.max() + 1) / weight.sum()
         sums = [np.bincount(label, scale * weight * column) for column in differences[scored].T]
-        p_value = [_p_value_of_best(np.column_stack(sums), k) for k in range(len(sums))]
-        table = pd.DataFrame({"mean": self["mean"], "p_value": p_value})
-        return table[table["p_value"] > 1 - level]
+        p_values = [_p_value_of_best(np.column_stack(sums), k) for k in range(len(sums))]
+        tests = pd.Series(p_values, self.index, name="p_value")
+        return tests[tests > 1 - level]
 
     def report(self, path: str | os.PathLike[str], *, title: str = "") -> Path:
         """Write the comparison to one self-contained page, as `lo.report` does. Needs
@@ -297,10 +295,10 @@ def compare(
         Monte-Carlo error of the difference, over draws that both share. With a `method` there are
         the ends `low` and `high` of the interval of the difference, its `target`, and `unreliable`,
         which says why its coverage may be lower, "" if nothing is seen: fewer than 20 independent
-        groups, a method that was too narrow in simulations ("bootstrap"), or an `instability` that
-        is not small, above 0.35. That is n γ / σ² of the losses' differences, where γ is the mean
-        square of their change with one unit of the refit, by the refits of "nested" without pairs
-        of folds.
+        groups, a method that was too narrow for the risks of refits in simulations ("bootstrap"),
+        or an `instability` that is not small, above 0.35. That is n γ / σ² of the losses'
+        differences, where γ is the mean square of their change with one unit of the refit, by the
+        refits of "nested" without pairs of folds.
 
     Raises
     ------

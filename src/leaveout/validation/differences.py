@@ -18,10 +18,10 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from jaxtyping import Float
 
+from .._runtime import Rng
 from .._runtime.arrays import NamedArrays
-from .._runtime.conventions import Rng
-from ..data.arrays import count
-from ..plans.plan import Plan
+from ..data import count
+from ..plans import Plan
 from .estimate import Estimate
 from .mean_intervals import corrected
 from .nested_intervals import error_of_nested
@@ -46,8 +46,9 @@ TARGETS = {
     "conservative": SAMPLED,
 }
 REPEATS = {"nested": 20, "bootstrap": 200, "corrected": 1, "conservative": 10}
-# methods whose intervals of 95 % held less than 93 % in simulations (results/decisions.md)
-NARROW = {"bootstrap": "too narrow in simulations"}
+# methods whose intervals of 95 % held less than 93 % of the differences of the risks of refits in
+# simulations (results/decisions.md)
+NARROW = {"bootstrap": "too narrow for the risks of these refits in simulations"}
 SPLITS = 2  # partitions into folds of each bootstrap sample
 # instability at which the variance of least squares, as if losses were independent, is a sixth too
 # small, so that intervals of 95 % hold 93 %

@@ -19,15 +19,25 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .._runtime.arrays import BoolArray, FloatArray, IntArray
-from .._runtime.conventions import Rng, conventional
-from .._runtime.pandas import pd
-from .._runtime.providers import provided
-from .._runtime.results import RESULTS, Lines, PrintedResult, SettledBy, among, record
-from ..data.arrays import share, under_labels
-from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY
-from ..optimize.fit import Fit
-from ..plans.plan import Plan
+from .._runtime import (
+    RESULTS,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Lines,
+    PrintedResult,
+    Rng,
+    SettledBy,
+    among,
+    conventional,
+    pd,
+    provided,
+    record,
+)
+from ..data import share, under_labels
+from ..objectives import LOG_DENSITY, LOG_PROBABILITY
+from ..optimize import Fit
+from ..plans import Plan
 from .arviz import elpd_data
 from .certificate_file import certify, write
 from .checks import Check, codes_to_mute, of_data, of_losses, of_refits

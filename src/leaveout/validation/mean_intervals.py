@@ -16,8 +16,8 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 import scipy
 
-from .._runtime.arrays import FloatArray
-from ..plans.plan import Plan
+from .._runtime import FloatArray
+from ..plans import Plan
 from .standard_errors import StandardError, independent, naive, standard_error
 
 Method = Literal["naive", "corrected", "clusters", "blocks", "nested"]

@@ -30,13 +30,10 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from .._runtime.arrays import FloatArray, IntArray
-from .._runtime.checkpoint import File, keeping
-from .._runtime.conventions import Rng, conventional
-from .._runtime.interrupt import stoppable
-from ..data.arrays import count, share
-from ..optimize.fit import Fit
-from ..plans.plan import Plan
+from .._runtime import File, FloatArray, IntArray, Rng, conventional, keeping, stoppable
+from ..data import count, share
+from ..optimize import Fit
+from ..plans import Plan
 from ..refit import AbstractRefit
 from .cross_validate import cache_key, cross_validate, strategy_of
 from .estimate import Estimate

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime.arrays import level_numbers
-from .._runtime.results import record
-from ..plans.plan import Plan, kfold, plan_of_entries
+from .._runtime import level_numbers, record
+from ..plans import Plan, plan_of_entries
+from ..plans.plan import kfold
 from .cross_validate import cross_validate
 from .estimate import Estimate
 from .standard_errors import independent
