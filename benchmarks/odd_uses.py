@@ -447,7 +447,7 @@ def renamed_places(rng: Generator) -> Tally:
         pd.DataFrame(rng.standard_normal((n, 2)) * scale, columns=["east", "north"])
         for n in (60, 80)
     )
-    found = lo.nearest_neighbour_matched(points, new[["north", "east"]], 4)
+    found = lo.validation.nearest_neighbour_matched(points, new[["north", "east"]], 4)
     fold, nearest = np.zeros(60, int), np.zeros(60)
     fold[found.index] = found.refit
     at, to = points.to_numpy(), new.to_numpy()

@@ -536,13 +536,13 @@ def test_places_to_predict_have_the_columns_of_the_data():
     points, new = (
         pd.DataFrame(rng.normal(size=(n, 2)) * [1, 100], columns=["x", "y"]) for n in (40, 50)
     )
-    want = lo.nearest_neighbour_matched(points, new, 4)
-    got = lo.nearest_neighbour_matched(points, new[["y", "x"]], 4)
+    want = lo.validation.nearest_neighbour_matched(points, new, 4)
+    got = lo.validation.nearest_neighbour_matched(points, new[["y", "x"]], 4)
     assert (got.note, got.index.tolist()) == (want.note, want.index.tolist())
     with pytest.raises(
         ValueError, match="new_points has the columns 'east', 'y', points has 'x', 'y'"
     ):
-        lo.nearest_neighbour_matched(points, new.rename(columns={"x": "east"}), 4)
+        lo.validation.nearest_neighbour_matched(points, new.rename(columns={"x": "east"}), 4)
 
 
 @pytest.mark.parametrize("key", ["b", "coef"])

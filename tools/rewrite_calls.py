@@ -57,7 +57,8 @@ MOVED = {
         "studentized_residuals",
         "terms": "s te ti",
         "survey": "replicates",
-        "validation": "CHECKS Check Comparison IndefiniteHessianError Interrupted nested",
+        "validation": "CHECKS Check Comparison IndefiniteHessianError Interrupted "
+        "nearest_neighbour_matched nested",
         "developer": "AbstractObjective AbstractRefit inference models",
         "developer.models": "AbstractClosedForm AbstractLinearPredictor Costs Dirichlet External "
         "Free Parameters Units entities entity_f1 token_accuracy",

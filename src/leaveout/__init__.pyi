@@ -28,6 +28,7 @@ from .extensions.hosts.glum import from_glum as from_glum
 from .extensions.hosts.hmmlearn import from_hmmlearn as from_hmmlearn
 from .extensions.hosts.lifelines import from_lifelines as from_lifelines
 from .extensions.hosts.nemos import from_nemos as from_nemos
+from .extensions.hosts.pyfixest import from_pyfixest as from_pyfixest
 from .extensions.hosts.pytorch_crf import from_pytorch_crf as from_pytorch_crf
 from .extensions.hosts.skglm import from_skglm as from_skglm
 from .extensions.hosts.sklearn import from_sklearn as from_sklearn
@@ -59,7 +60,6 @@ from .plans.plan import (
     kfold as kfold,
     leave_future_out as leave_future_out,
     leave_one_out as leave_one_out,
-    nearest_neighbour_matched as nearest_neighbour_matched,
     neighbourhoods as neighbourhoods,
     purged as purged,
     random_subsets as random_subsets,

@@ -478,12 +478,14 @@ def test_folds_are_as_far_apart_as_new_places(clustering):
     rng = np.random.default_rng(5)
     points = np.repeat(rng.random((15, 2)), 8, axis=0) + 0.01 * rng.normal(size=(120, 2))
     new = rng.random((120, 2))
-    plan = lo.nearest_neighbour_matched(points, new, 5, clustering=clustering)
+    plan = lo.validation.nearest_neighbour_matched(points, new, 5, clustering=clustering)
     fold = plan.refit[np.argsort(plan.index)]
     W, random = wasserstein(points, new, fold), wasserstein(points, new, rng.permutation(120) % 5)
     assert f"W = {W:.3g} " in plan.note and 0.5 * random > W and plan.serial
     assert all(len(set(fold[plan.blocks == b])) == 1 for b in np.unique(plan.blocks))
-    even = lo.nearest_neighbour_matched(rng.random((120, 2)), new, 5, clustering=clustering)
+    even = lo.validation.nearest_neighbour_matched(
+        rng.random((120, 2)), new, 5, clustering=clustering
+    )
     assert even.blocks is None and sorted(np.bincount(even.refit)) == [24] * 5
 
 
@@ -498,7 +500,7 @@ def test_folds_are_as_far_apart_as_new_places(clustering):
         (lambda: lo.purged(np.arange(4), 2, -1), ValueError, "negative"),
         (lambda: lo.rolling(10, 8, 3), ValueError, "horizon"),
         (
-            lambda: lo.nearest_neighbour_matched(np.zeros((9, 2)), np.zeros((9, 3)), 3),
+            lambda: lo.validation.nearest_neighbour_matched(np.zeros((9, 2)), np.zeros((9, 3)), 3),
             ValueError,
             "coordinates",
         ),

@@ -14,7 +14,7 @@ X = np.random.default_rng(0).normal(size=(40, 2))
 Y = X[:, 0] + np.random.default_rng(1).normal(size=40)
 SOFTWARE = {"leaveout", "harris2020", "virtanen2020", "jax2018"}
 FIT = lo.fit(lo.GLM(X, Y > 0, "logistic", lo.penalties.Ridge(1.0)))
-PLACES = lo.nearest_neighbour_matched(X, X + 0.1, 5)
+PLACES = lo.validation.nearest_neighbour_matched(X, X + 0.1, 5)
 RESULTS = {
     "jackknife": (
         lambda: lo.cross_validate(FIT, lo.leave_one_out(), strategy=lo.InfinitesimalJackknife()),

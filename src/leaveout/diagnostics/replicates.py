@@ -227,7 +227,8 @@ class Covariance(HeadedTable):
         >>> g = np.repeat(np.arange(6), 5)
         >>> X = np.random.default_rng(0).standard_normal((30, 1)) + g[:, None] % 2
         >>> y = X[:, 0] + np.random.default_rng(1).standard_normal(30)
-        >>> table = lo.covariance(lo.fit(lo.GLM(X, y, "squared")), groups=g).few_clusters()
+        >>> fit = lo.fit(lo.GLM(X, y, "squared"))
+        >>> table = lo.covariance(fit, "CRV3", groups=g).few_clusters()
         >>> table.loc["x0", "P>|t|"].round(3)[:4].to_dict()
         {'CRV1': 0.007, 'CRV3': 0.025, 'CR2': 0.032, 'restricted, Rademacher': 0.125}
         """

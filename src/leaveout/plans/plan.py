@@ -1806,7 +1806,7 @@ def nearest_neighbour_matched(
     >>> import leaveout as lo
     >>> rng = np.random.default_rng(0)
     >>> places = np.repeat(rng.random((10, 2)), 6, axis=0) + 0.01 * rng.normal(size=(60, 2))
-    >>> lo.nearest_neighbour_matched(places, rng.random((500, 2)), 5).note[:40]
+    >>> lo.validation.nearest_neighbour_matched(places, rng.random((500, 2)), 5).note[:40]
     'W = 0.0682 between the nearest-neighbour'
     """
     caller = "nearest_neighbour_matched"
