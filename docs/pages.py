@@ -54,6 +54,7 @@ def on_files(files, config):
 def on_page_markdown(text, page, config, files):
     if page.file.src_uri.startswith(("benchmarks/", "reproductions/")):
         page.meta["search"] = {"boost": 0.3}  # who searches wants a page that explains first
+    text = text.replace("](../benchmarks/", "](benchmarks/")  # beside the pages on the site
     if not page.meta.get("run"):
         return text
     name = page.file.src_uri.removesuffix(".md")

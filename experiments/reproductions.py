@@ -230,7 +230,7 @@ def block(file: str, start: str) -> list[str]:
 
 
 def printed(file: str, start: str, date: str, command: str) -> str:
-    text = "\n".join(block(file, start))
+    text = "\n".join(block(file, start)).replace(" so far", "")
     return f"```text\n{text}\n```\n\n*`{command}`, {date}; also in `benchmarks/{file}`.*"
 
 

@@ -213,6 +213,14 @@ class Links(HTMLParser):
             self.unnamed.append(found.get("src"))
 
 
+def test_links_between_files_are_alive():
+    """As a reader follows them in the repository."""
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#\s]+\.md)[)#]", page.read_text()):
+            if "://" not in target:
+                assert (page.parent / target).exists(), (page, target)
+
+
 @pytest.mark.slow
 def test_links_are_alive_and_pictures_have_words(site):
     pages = {page: Links(page) for page in site.rglob("*.html") if page.name != "404.html"}
