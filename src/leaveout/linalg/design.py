@@ -67,7 +67,9 @@ class LossOfSeveral(Loss, Protocol):
         """Factor B with B Bᵀ = ∇²ℓ(η)."""
 
     def third(self, eta: PerOutput, along: Array, across: Array) -> tuple[Array, Array]:
-        """Compute ∇³ℓ(η)[s, s, d] and its size, of several s and d, last, which are overwritten."""
+        """Compute ∇³ℓ(η)[s, s, d] and its size, of several s and d less their last entries, which
+        are overwritten.
+        """
 
     def ratios(self, eta: PerOutput, reference: PerOutput) -> tuple[Array, Array]:
         """Least and greatest c with vᵀ∇²ℓ(η)v = c vᵀ∇²ℓ(reference)v over all v."""
@@ -516,11 +518,6 @@ class MultiOutputDesign:
         shifted = penalty.reshape(self.outputs, self.features, self.outputs, -1).sum(0)
         return bool((shifted == shifted[:, :1]).all())
 
-    def inverse(self, root: Directions) -> Float[Array, "params params"]:
-        """Compute rootᵀ root without common shifts of all outputs."""
-        projected = self.without_shifts(root)
-        return projected.T @ projected
-
     def inner(
         self, units: Array | slice, inverse: Float[Array, "params params"]
     ) -> Float[Array, "some outputs outputs"]:
@@ -539,7 +536,8 @@ class MultiOutputDesign:
 
         `roots` are the factors B of the curvatures.
         """
-        inverse = self.inverse(root)
+        projected = self.without_shifts(root)
+        inverse = projected.T @ projected
         size = max(1, DENSE_BLOCK // self.outputs**2)
         parts = []
         for block in (slice(k, k + size) for k in range(0, self.shape[0], size)):

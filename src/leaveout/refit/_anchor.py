@@ -511,11 +511,6 @@ class LinearFitCache:
         """Products z_i · leftover."""
         return self.model.design.predictors((self.leftover @ self.root)[None])[0]
 
-    @cached_property
-    def inverse(self) -> Matrix:
-        """H⁻¹ without common shifts, for several outputs."""
-        return cast(MultiOutputDesign, self.model.design).inverse(self.root)
-
     def norm_share(self, theta: Points, radius: PerLane) -> PerLane | float:
         """Share of H that norms of groups add to C within a radius around other parameters."""
         norms = self.norms

@@ -48,7 +48,7 @@ products of two rows instead of K²,
 
     −½ Σ_{i≠j} ω_i ∇³ℓ_i[U_iu_j, U_iu_j, U_iv_j],      v_j = H⁻¹U_jᵀ (1 − ω_j ∇²ℓ_j G_jj)⁻¹ b,
 
-G_jj = U_j H⁻¹ U_jᵀ. It is added to the loss. Of the later terms `REMAINDER` c e^c Σ ω_i |∇³ℓ_i| is
+G_jj = U_j H⁻¹ U_jᵀ. It is added to the loss. Of the later terms `REMAINDER` c Σ ω_i |∇³ℓ_i| is
 an estimate, c the logarithmic change of curvatures and |∇³ℓ| a sum of sizes.
 
 # Steps of rows of one predictor each, whose errors products of all rows with the left-out one bound
@@ -434,7 +434,7 @@ SIZES = 256, 2048  # rows in a sample, twice as many for several outputs
 LEAST_ROWS = 20.0
 # standard errors of a sample that are added; for several outputs, whose losses the term corrects
 SAMPLE_SAFETY = 3.0, 5.0
-REMAINDER = 0.15  # 1.4 times the most in 40,000 refits of 80 problems of 2 to 10 classes
+REMAINDER = 0.2  # 1.4 times the most in 40,000 refits of 80 problems of 2 to 10 classes
 REFITS_AT_A_TIME = 512  # for several outputs
 SINGLE_PRECISION_LOSS = 1e3  # largest factor on its rounding error at which float32 is used
 
@@ -567,25 +567,29 @@ def _of_several(
     design = anchor.model.design
     loss = cast(LossOfSeveral, anchor.model.loss)
     single = _precise(anchor)
-    inverse = single(anchor.inverse)
+    # slopes sum to zero, and common shifts change nothing: all outputs but the last tell both
+    root = anchor.root.reshape(-1, design.outputs, design.features)
+    root = (root[:, :-1] - root[:, -1:]).reshape(len(root), -1)
+    inverse = single(root.T @ root)
+    leftover = single((anchor.leftover @ root).reshape(-1, design.features))
     eta = single(anchor.eta[index])
     (slope,) = loss.derivatives(look.center, anchor.model.y[look.unit], (1,))
-    ends = single(np.stack([along, np.einsum("rkl,rk->rl", look.inverse, slope)], 1))
+    ends = np.stack([along, np.einsum("rkl,rk->rl", look.inverse, slope)])
+    ends = single(ends[:, :, :-1, None])
     sums = np.empty((3, len(along)))
     itself, place = _itself(index, look.unit)
     for start in range(0, len(along), REFITS_AT_A_TIME):
         chunk = slice(start, start + REFITS_AT_A_TIME)
         rows = single(design.base.rows(look.unit[chunk]))
-        moves = (ends[chunk, ..., None] * rows[:, None, None]).reshape(-1, len(inverse)) @ inverse
-        moves = moves.reshape(len(rows), 2, -1)
-        moves[:, 0] -= anchor.leftover @ anchor.root
-        images = moves.reshape(-1, design.features).T.reshape(design.features, len(rows), -1)
-        images = np.ascontiguousarray(images.swapaxes(1, 2)).reshape(design.features, -1)
+        moves = (ends[:, chunk] * rows[:, None]).reshape(-1, len(inverse)) @ inverse
+        moves = moves.reshape(2, len(rows), -1, design.features)
+        moves[0] -= leftover
+        images = moves.transpose(3, 0, 2, 1).reshape(design.features, -1)
         terms, sizes = np.empty((2, len(index), len(rows)), images.dtype)
         size = max(1, PASS // images.shape[1])
         for block in (slice(k, k + size) for k in range(0, len(index), size)):
             products = design.base.multiply(index[block], images)
-            products = products.reshape(len(products), 2, design.outputs, -1)
+            products = products.reshape(len(products), 2, -1, len(rows))
             terms[block], sizes[block] = loss.third(eta[block], products[:, 0], products[:, 1])
         is_inside = (start <= itself) & (itself < start + len(rows))
         terms[place[is_inside], itself[is_inside] - start] = 0.0
@@ -645,8 +649,7 @@ def from_sample(
         return center, estimated_half(anchor.curvature_rate, look, term, True)
     # products are fewer here, and a sample of most rows is no cheaper than all
     term = next_term(anchor, look, 2 * size if 4 * size <= len(anchor.eta) else None)
-    curvature_change = _curvature_change(anchor.curvature_rate, look)
-    error = REMAINDER * curvature_change * np.exp(curvature_change) * term.size
+    error = REMAINDER * _curvature_change(anchor.curvature_rate, look) * term.size
     error += SAMPLE_SAFETY[1] * term.spread + look.digits
     loss = cast(LossOfSeveral, anchor.model.loss)
     return loss.corrected(center, anchor.model.y[look.unit], term.move, error)

@@ -111,8 +111,8 @@ class Multinomial(AbstractLoss):
         ----------
         eta : array of float, shape (..., classes)
             Linear predictors.
-        along, across : array of float, shape (..., classes, directions)
-            Directions s and d, which are overwritten.
+        along, across : array of float, shape (..., classes - 1, directions)
+            Directions s and d less their last entries, which are overwritten.
 
         Returns
         -------
@@ -121,10 +121,15 @@ class Multinomial(AbstractLoss):
         """
         p = _exponentials(eta)[..., None, :]
         p /= p.sum(-1, keepdims=True)
-        along -= p @ along
-        across -= p @ across
+        others = p[..., :-1]
+        means = others @ along, others @ across
+        along -= means[0]
+        across -= means[1]
         across *= np.square(along, out=along)
-        return (p @ across)[..., 0, :], (p @ np.abs(across, out=across))[..., 0, :]
+        last = p[..., -1:] * means[0] ** 2 * means[1]
+        derivative = others @ across - last
+        size = others @ np.abs(across, out=across) + np.abs(last)
+        return derivative[..., 0, :], size[..., 0, :]
 
     def ratios(self, eta: ndarray, at: ndarray) -> tuple[ndarray, ndarray]:
         """Bound how ℓ″ changes between two linear predictors, by the ratios of their probabilities.
