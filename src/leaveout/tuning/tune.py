@@ -609,7 +609,7 @@ class TrialStudy:
                 kind = f"losses are {description or unknown}, at first {score or unknown}"
             raise ValueError(
                 f"tune: at {describe_hyper(hyper)} {kind}: they cannot be compared. "
-                "Trials of other losses are told apart by metric=, "
+                "A loss that is a function is made once, outside of build. Trials of other losses are told apart by metric=, "
                 "those of other responses not at all."
             )
 
@@ -1078,7 +1078,7 @@ def descend_boxes(
             ).max()
             ended = f"the slope left is {remaining_slope / se:.1g} standard errors an e-fold"
         except _NoTrialLeft:
-            ended = f"not converged: stopped after {most} fits (trials=)"
+            ended = f"not converged: stopped after {most} fits (num_trials=)"
     return min(seen.values(), key=lambda entry: entry[0])[2], ended
 
 

@@ -580,7 +580,9 @@ def strategy_of(
     if strategy is None:
         return usual
     if not isinstance(strategy, AbstractRefit):
-        raise TypeError(f"{caller}: strategy must be one, such as lo.Exact(); got {strategy!r}.")
+        raise TypeError(
+            f"{caller}: strategy must be one, such as lo.Exact(), lo.NewtonStep() or lo.InfinitesimalJackknife(); got {strategy!r}."
+        )
     return strategy
 
 

@@ -576,7 +576,7 @@ def test_inverses_by_sweeps():
 )
 def test_priors_print_their_numbers(prior):
     assert str(prior) in (
-        "InverseWishart(4, array [2, 2])",
+        "InverseWishart(4, array of shape [2, 2])",
         "Normal([0, 1], 2)",
         "Dirichlet([1, 2])",
     )

@@ -639,7 +639,7 @@ def _short(array: np.ndarray) -> str:
         return f"{array:.4g}"
     if array.ndim == 1 and len(array) < 4:
         return f"[{', '.join(f'{entry:.4g}' for entry in array)}]"
-    return f"array {list(array.shape)}"
+    return f"array of shape {list(array.shape)}"
 
 
 class GammaPrior(AbstractPrior):

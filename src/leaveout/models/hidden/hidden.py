@@ -184,7 +184,7 @@ def read_series(x: ArrayLike) -> tuple[Observations, SeriesLabels]:
     shape = np.shape(x)
     if len(shape) not in (1, 2) or 0 in shape[1:]:
         raise ValueError(
-            f"HMM: x must be [steps] or [steps, channels], a channel or more; got shape {shape}."
+            f"HMM: x must be [steps] or [steps, channels], a channel or more, sequences end to end (lengths=); got shape {shape}."
         )
     if shape[0] < 2:
         raise ValueError(f"HMM: at least two steps are needed; got {shape[0]}.")
