@@ -10,6 +10,10 @@ from ._runtime.arrays import (
     IntArray as IntArray,
     NamedArrays as NamedArrays,
     NamedValues as NamedValues,
+    Shape as Shape,
+    Strings as Strings,
+    TwoArrays as TwoArrays,
+    TwoNumbers as TwoNumbers,
     level_numbers as level_numbers,
 )
 

@@ -4,7 +4,12 @@ from .arrays import (
     BoolArray as BoolArray,
     FloatArray as FloatArray,
     IntArray as IntArray,
+    NamedArrays as NamedArrays,
     NamedValues as NamedValues,
+    Shape as Shape,
+    Strings as Strings,
+    TwoArrays as TwoArrays,
+    TwoNumbers as TwoNumbers,
     level_numbers as level_numbers,
 )
 from .checkpoint import (

@@ -10,6 +10,10 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 NamedArrays = dict[str, np.ndarray]
 NamedValues = dict[str, Any]
+Shape = tuple[int, ...]
+Strings = tuple[str, ...]
+TwoArrays = tuple[np.ndarray, np.ndarray]
+TwoNumbers = tuple[float, float]
 
 
 def level_numbers(labels: Any) -> IntArray:

@@ -31,6 +31,7 @@ from .._runtime import (
     File,
     NamedValues,
     StepResult,
+    TwoArrays,
     among,
     conventional,
     keeping,
@@ -411,9 +412,7 @@ def _prediction_function(fit: Fit, prediction) -> tuple[RefitStatistic, Predicti
     return of_row, None if objective.own else error
 
 
-def mean_errors(
-    inverse_link: Callable[[Array], Any], eta: Array, half_width: Array
-) -> tuple[Array, Array]:
+def mean_errors(inverse_link: Callable[[Array], Any], eta: Array, half_width: Array) -> TwoArrays:
     """Compute means at predictors within `half_width`, with error bounds, infinite at poles."""
     with np.errstate(all="ignore"):
         value, low, high = (

@@ -25,6 +25,7 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Float, Int
 
+from .._runtime import Shape
 from .elimination import Clique, Scopes, best_scopes, clique_tree, neighbours
 
 Array = np.ndarray
@@ -88,10 +89,10 @@ class CliquePass(NamedTuple):
     A shape has a 1 for every site that is not in the message.
     """
 
-    shape: tuple[int, ...]
+    shape: Shape
     configurations: int
     writes: slice
-    inputs: list[tuple[slice, tuple[int, ...]]]
+    inputs: list[tuple[slice, Shape]]
 
     @property
     def entries(self) -> int:
@@ -195,7 +196,7 @@ class Passes(GraphSums):
         """Number of fields in one pass."""
         return max(1, PASS_TABLE_ENTRIES // self.entries)
 
-    def _tables(self, lanes: tuple[int, ...]) -> list[Array]:
+    def _tables(self, lanes: Shape) -> list[Array]:
         """Allocate the tables of all steps in one piece, so that they are contiguous."""
         memory = np.empty((self.entries, *lanes))
         start = 0

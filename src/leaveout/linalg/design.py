@@ -13,7 +13,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from .._runtime import Arrays, record
+from .._runtime import Arrays, Shape, TwoArrays, record
 from .group_norms import Norms
 
 Array = np.ndarray
@@ -53,7 +53,7 @@ class Loss(Protocol):
     def peak(self, y: Array) -> Array | None:
         """Place where ℓ″ is largest, if ℓ″ is unimodal; else None."""
 
-    def derivatives(self, eta: Array, y: Array, orders: tuple[int, ...]) -> tuple[Array, ...]:
+    def derivatives(self, eta: Array, y: Array, orders: Shape) -> tuple[Array, ...]:
         """Derivatives of ℓ in η of the given orders, order 0 being ℓ itself."""
 
     def terms(self, order: int, size: Array, eta: Array, y: Array) -> Array:
@@ -66,15 +66,15 @@ class LossOfSeveral(Loss, Protocol):
     def roots(self, eta: PerOutput) -> Float[Array, "... outputs outputs"]:
         """Factor B with B Bᵀ = ∇²ℓ(η)."""
 
-    def third(self, eta: PerOutput, along: Array, across: Array) -> tuple[Array, Array]:
+    def third(self, eta: PerOutput, along: Array, across: Array) -> TwoArrays:
         """Compute ∇³ℓ(η)[s, s, d] and its size, of several s and d less their last entries, which
         are overwritten.
         """
 
-    def ratios(self, eta: PerOutput, reference: PerOutput) -> tuple[Array, Array]:
+    def ratios(self, eta: PerOutput, reference: PerOutput) -> TwoArrays:
         """Least and greatest c with vᵀ∇²ℓ(η)v = c vᵀ∇²ℓ(reference)v over all v."""
 
-    def within(self, eta: PerOutput, y: Array, spread: Array) -> tuple[Array, Array]:
+    def within(self, eta: PerOutput, y: Array, spread: Array) -> TwoArrays:
         """Largest fall and rise of ℓ from η over moves s with max s − min s ≤ `spread`."""
 
     def corrected(
@@ -116,7 +116,7 @@ class StackedLoss:
     def peak(self, y: PerUnit) -> PerRow | None:
         return self._all_rows(self.units.peak(y), self.penalty.peak(np.zeros(())))
 
-    def derivatives(self, eta: RowValues, y: PerUnit, orders: tuple[int, ...]) -> tuple[Array, ...]:
+    def derivatives(self, eta: RowValues, y: PerUnit, orders: Shape) -> tuple[Array, ...]:
         eta_units, eta_penalty = np.split(eta, self.split[:1], axis=-1)
         parts = (
             self.units.derivatives(eta_units, y, orders),

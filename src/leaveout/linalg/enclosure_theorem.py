@@ -41,6 +41,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from jaxtyping import Float
 
+from .._runtime import TwoArrays
 from .design import Loss, LossOfSeveral, RefitUnits, RowUnits
 from .rounding import FUNCTION, TINY, UP
 
@@ -95,9 +96,7 @@ def gaps(
     return Gaps(below, np.maximum(below, beyond, out=beyond))
 
 
-def _by_ends(
-    loss: Loss, y: Array, eta: Array, half_width: Array, blur: Array | float
-) -> tuple[Array, Array]:
+def _by_ends(loss: Loss, y: Array, eta: Array, half_width: Array, blur: Array | float) -> TwoArrays:
     """Least and greatest secant, for unimodal ℓ″; ℓ″ is least at an end."""
     peak = loss.peak(y)
     if peak is None:
@@ -209,7 +208,7 @@ class RadiusTable:
     scale: Array
     # C below and beyond, and beyond at twice the radius
     sums: list[Array]
-    best_levels: list[tuple[Array, Array]]
+    best_levels: list[TwoArrays]
 
     RADII = 10.0 ** np.arange(-6, 2.5, 0.12)  # in units of 1 / max M k, if the loss has an M
     TWICE = 3  # steps in the grid after which a radius is at least twice as large
@@ -349,7 +348,7 @@ class RadiusTable:
         self.sums = [part + extra for part in (below, beyond, between)]
         self.best_levels = [self._at_best(part) for part in self.sums]
 
-    def _at_best(self, part: Array) -> tuple[Array, Array]:
+    def _at_best(self, part: Array) -> TwoArrays:
         """Find the best level if all rows stay, and the sum above it, for every radius of every
         anchor.
         """
@@ -370,7 +369,7 @@ class RadiusTable:
 
     @classmethod
     @functools.cache
-    def _shares(cls) -> tuple[Array, Array]:
+    def _shares(cls) -> TwoArrays:
         """Contribution of a bin of mass one to either sum, `[bins, radii levels]`."""
         x = np.minimum(np.multiply.outer(cls.BINS, cls.RADII), 500.0)
         below = np.where(x > 1e-9, 1 + np.expm1(-x) / x, x / 2)
@@ -462,7 +461,7 @@ def change(loss: Loss, y: Array, reported: Array, center: Array, half: Array) ->
     return np.where(bounded & ~np.isnan(most), most, np.inf)
 
 
-def _rise(loss: Loss, y: Array, center: Array, span: Array) -> tuple[Array, Array]:
+def _rise(loss: Loss, y: Array, center: Array, span: Array) -> TwoArrays:
     """Bound |ℓ′| at the center, and the rise of ℓ over `center ± span`.
 
     For short moves the bound is |ℓ′|s + ½ℓ″s²e^{Ms}, by |ℓ‴| ≤ Mℓ″. For long ones it is the rise at

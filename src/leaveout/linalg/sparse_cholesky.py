@@ -17,7 +17,7 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from .._runtime import record
+from .._runtime import TwoArrays, record
 from .curvature import Squares, cholesky
 
 Array = np.ndarray
@@ -127,7 +127,7 @@ class FrontalFactor:
     """Factors of a batch of matrices, by fronts: `_triangles`, and the blocks below these."""
 
     pattern: Pattern
-    parts: list[tuple[Array, Array]]
+    parts: list[TwoArrays]
     logdet: Float[Array, " lanes"]
 
     def whiten(

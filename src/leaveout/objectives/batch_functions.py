@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime import record
+from .._runtime import Shape, TwoArrays, record
 from .._runtime.jax import (
     Array,
     Arrays,
@@ -141,18 +141,18 @@ class LinearBatch:
     constant: Callable[[], np.ndarray] | None = None
     second: Matrices | None = None
 
-    def _weigh(self, lanes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _weigh(self, lanes: np.ndarray) -> TwoArrays:
         """Weights of rows and of the penalty in some refits; those of a single one are kept."""
         if len(lanes) == len(self.rows.index) == 1:
             return self._only_weights
         return self.model.weigh(weights_of(self.rows, self.num_units, lanes))
 
     @cached_property
-    def _only_weights(self) -> tuple[np.ndarray, np.ndarray]:
+    def _only_weights(self) -> TwoArrays:
         return self.model.weigh(weights_of(self.rows, self.num_units))
 
     def _weighted_terms(
-        self, theta: np.ndarray, lanes: np.ndarray, orders: tuple[int, ...]
+        self, theta: np.ndarray, lanes: np.ndarray, orders: Shape
     ) -> tuple[list[np.ndarray], np.ndarray]:
         """Derivatives of the loss at θ times ω, and κ."""
         eta = self.model.eta(theta)
@@ -164,7 +164,7 @@ class LinearBatch:
             ]
         return parts, kappa
 
-    def _penalty(self, theta: np.ndarray, lanes: Lanes) -> tuple[np.ndarray, np.ndarray]:
+    def _penalty(self, theta: np.ndarray, lanes: Lanes) -> TwoArrays:
         """Value and gradient of the penalty beside the rows."""
         if self.second is None:
             return self.model.penalty_terms(theta)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime import PyTree, record
+from .._runtime import PyTree, TwoArrays, record
 from ..plans import RefitRows
 from .closed_form import AbstractClosedForm
 from .objective import AbstractObjective, Lanes, Points, Vector
@@ -120,7 +120,7 @@ def runs(objective: AbstractObjective, like: PyTree, rows: RefitRows) -> Runs | 
 
 def _differences(
     function: Callable[[Points], Array], directions: Directions, length: float
-) -> Iterator[tuple[Array, Array]]:
+) -> Iterator[TwoArrays]:
     """Derivatives of a function at each θ along its first direction and along both, by central
     differences.
 

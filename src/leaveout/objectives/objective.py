@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime import conventional, kind_of
+from .._runtime import NamedValues, Shape, Strings, conventional, kind_of
 from .._runtime.jax import (
     Array,
     Arrays as Arrays,
@@ -59,7 +59,7 @@ HeldOutLosses = Float[np.ndarray, "lanes ..."]  # of the units of each refit, or
 LINE = 64  # bytes
 
 
-def room(shape: tuple[int, ...], dtype: Any = np.float64) -> np.ndarray:
+def room(shape: Shape, dtype: Any = np.float64) -> np.ndarray:
     """Uninitialised array that begins at a cache line, so that JAX uses its memory in every call
     without a copy.
     """
@@ -265,7 +265,7 @@ class Units:
     inverse: Callable[[np.ndarray], np.ndarray] | None = None
     # stratum, place in time, event, entry: of models of risks
     risk: Float[np.ndarray, "units facts"] | None = None
-    kinds: tuple[str, ...] = ("response", "link")  # kinds of predictions
+    kinds: Strings = ("response", "link")  # kinds of predictions
     classes: int = 0  # number of classes, if the target is the number of a class
     # predictive distribution of the target, computed on demand
     distribution: Callable[[], Distribution | None] = lambda: None
@@ -883,7 +883,7 @@ class Separable(AbstractObjective):
             )
         self.theta0 = theta0
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> NamedValues:
         """Send the data to other processes as NumPy arrays, which no setting of JAX there can round
         to float32.
         """

@@ -21,7 +21,7 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from .._runtime import PyTree, kind_of
+from .._runtime import PyTree, TwoArrays, kind_of
 from ..linalg import (
     Curvature,
     Lanes,
@@ -464,7 +464,7 @@ def _descend(problem: WeightedProblem, theta: Array, tolerance: float) -> Vector
     kept_at_zero = 0.5
     max_active_share = 0.5  # share of the parameters above which a round takes all of them
 
-    def evaluate(thetas: Array, lanes: Lanes) -> tuple[Array, Array]:
+    def evaluate(thetas: Array, lanes: Lanes) -> TwoArrays:
         nonlocal point
         point = look(kinked, problem.weights, thetas[0])
         return np.array([point.value]), thetas

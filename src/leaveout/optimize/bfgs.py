@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .._runtime import TwoNumbers
 from ..linalg import VALUE_ROUNDING, Curvature, conjugate_gradients
 from ..objectives import AbstractClosedForm, Function, Vector, preconditioner
 from .newton import FLOOR_DECREMENT, MAX_NEWTON_STEPS, Minimisation
@@ -148,7 +149,7 @@ def minimise_by_information(
     return Minimisation(way.value, way.theta - way.step if converged else way.theta, converged)
 
 
-def _between(low: tuple[float, float], high: tuple[float, float]) -> float:
+def _between(low: TwoNumbers, high: TwoNumbers) -> float:
     """Find the length, between two lengths or beyond the first, at which the line through their
     slopes is zero.
     """

@@ -21,6 +21,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
+from .._runtime import TwoArrays
 from ..linalg import (
     MAX_LOOKS,
     SMALLEST_SHARE,
@@ -311,7 +312,7 @@ def _unwhitener(parts: tuple[DiagonalBlocks, ...]) -> "scipy.sparse.linalg.Linea
     )
 
 
-def _split_blocks(part: DiagonalBlocks) -> Iterator[tuple[Array, Array]]:
+def _split_blocks(part: DiagonalBlocks) -> Iterator[TwoArrays]:
     """Split blocks into the smaller blocks that they decompose into, those of one size together."""
     entries = np.asarray(part.entries)
     matrices = np.asarray(part.matrices)
@@ -359,7 +360,7 @@ def contract(
 ) -> LaneState:
     """Take steps while their lengths contract, or until one is short enough."""
 
-    def look(points: RefitPoints, lanes: Lanes) -> tuple[Array, Array]:
+    def look(points: RefitPoints, lanes: Lanes) -> TwoArrays:
         value, gradient = F.look(points[0])
         return np.array([value]), gradient[None]
 

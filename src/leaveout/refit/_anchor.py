@@ -24,7 +24,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime import record
+from .._runtime import TwoNumbers, record
 from .._runtime.jax import Arrays, PyTree, cached_on, compile_static, jax
 from ..linalg import (
     EVERYONE,
@@ -493,7 +493,7 @@ class LinearFitCache:
         return float(np.sqrt(self.extent.sum()))
 
     @cached_property
-    def blurs(self) -> tuple[float, float]:
+    def blurs(self) -> TwoNumbers:
         """√Σ ω ℓ″ b² of the predictors' rounding errors b at θ̂, and for each length of a move."""
         blur = self.rounding.predictor
         rounded = blur(self.length, np.abs(self.eta)), blur(self.length, self.length, 1.0)
@@ -794,7 +794,7 @@ def _root_rounding(
     curvature: Array,
     flat: Array | float,
     kappa: float,
-) -> tuple[float, float]:
+) -> TwoNumbers:
     """Return the distance of R H Rᵀ from the identity, and ‖|R| s‖².
 
     The distance is measured if its bound is large and columns nearly repeat one another; else the

@@ -52,7 +52,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime import NO_REFIT_CODES, RESULTS, among, cached_on, record
+from .._runtime import NO_REFIT_CODES, RESULTS, TwoArrays, among, cached_on, record
 from ..linalg import UNIT, Norms, change, gates, leaving_signs, segments, weight_terms
 from ..models.glm import ActiveCox, FullModel, PerPlace, kinks
 from ..objectives import (
@@ -342,7 +342,7 @@ class Conditions:
         columns: Array,
         gradient: Array,
         error: Array,
-        held: tuple[Array, Array],
+        held: TwoArrays,
         kappa: Array | None = None,
     ) -> None:
         """Judge held parameters in `columns` by gradients with an `error`, or groups by κ."""
@@ -618,9 +618,7 @@ def _psi(t: PerRefit) -> PerRefit:
     return np.where(t < 1e-2, 0.51, np.where(t > 50.0, np.inf, exact))
 
 
-def _slopes(
-    active_fit: Active, units: Array | slice, eta: Array, half: Array
-) -> tuple[Array, Array]:
+def _slopes(active_fit: Active, units: Array | slice, eta: Array, half: Array) -> TwoArrays:
     """Compute the slope ℓ′, and its error if η has the error `half`; ℓ′ increases."""
     model = active_fit.anchor.model
     with np.errstate(over="ignore", invalid="ignore"):
@@ -1043,7 +1041,7 @@ class Following:
         )
 
         @cache
-        def ball() -> tuple[Array, Array]:
+        def ball() -> TwoArrays:
             center, radius = np.zeros((count, rank)), np.full(count, np.inf)
             for lanes, _, done, which, _ in self.parts:
                 assert done.ball is not None

@@ -28,7 +28,7 @@ from typing import Any, Literal, NamedTuple, cast
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime import RESULTS, cached_on, record
+from .._runtime import RESULTS, NamedValues, cached_on, record
 from ..linalg import UNIT, UP, Directions, PerRow, Predictors, condition
 from ..models.glm import kinks
 from ..objectives import (
@@ -287,7 +287,7 @@ def _with_refits(batch: RefitBatch, refits: list[tuple[Any, Undetermined]]) -> R
         changes["scores"] = losses
     if batch.proved is not None:
         changes["proved"] = np.zeros(len(lanes), bool)
-    parts: dict[str, Any] = {}
+    parts: NamedValues = {}
     for name, values in changes.items():
         parts[name] = np.array(getattr(batch, name))
         parts[name][lanes] = values

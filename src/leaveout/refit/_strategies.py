@@ -15,7 +15,7 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from .._runtime import RESULTS
+from .._runtime import RESULTS, NamedValues, TwoArrays
 from .._runtime.jax import Array, Arrays, Module, cached_on, compile_static, jax, jnp
 from ..data import share
 from ..linalg import Predictors
@@ -591,7 +591,7 @@ def _join(fit: Fit, parts: list[tuple[np.ndarray, Fit, RefitBatch]]) -> RefitBat
     order = np.argsort(np.concatenate([lanes for lanes, _, _ in parts]))
     collect = lambda name: np.concatenate([getattr(batch, name) for *_, batch in parts])[order]
 
-    def ball() -> tuple[np.ndarray, np.ndarray]:
+    def ball() -> TwoArrays:
         centers, radii = [], []
         for _, class_fit, batch in parts:
             center, radius = batch.ball()
@@ -605,7 +605,7 @@ def _join(fit: Fit, parts: list[tuple[np.ndarray, Fit, RefitBatch]]) -> RefitBat
         return np.concatenate(centers)[order], np.concatenate(radii)[order]
 
     names = "error", "result", "scores", "proved", "step_length", "settled_by"
-    columns: dict[str, Any] = {name: collect(name) for name in names}
+    columns: NamedValues = {name: collect(name) for name in names}
     gradients = sum(batch.gradients for *_, batch in parts)
     return RefitBatch(lambda: collect("theta"), ball=ball, gradients=gradients, **columns)
 

@@ -34,7 +34,7 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from .._runtime import RESULTS, cached_on
+from .._runtime import RESULTS, TwoArrays, cached_on
 from ..linalg import (
     AnyShape,
     Lanes,
@@ -469,7 +469,7 @@ class Probes:
         """Rows that lose their whole weight."""
         return LeftOut(units, self.wide_model.omega[units])
 
-    def step(self, h: Array, rows: LeftOut) -> tuple[Array, Array]:
+    def step(self, h: Array, rows: LeftOut) -> TwoArrays:
         """Predictor η after one step, and its length λ; NaN where no curvature is left."""
         model = self.wide_model
         omega = model.omega[rows.units]

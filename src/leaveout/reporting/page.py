@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 
-from .._runtime import Lines, record
+from .._runtime import Lines, NamedValues, record
 from ..data import label_texts as worded
 from ..validation.checks import Check
 from . import plot
@@ -43,7 +43,7 @@ class PageTable:
     frame: pd.DataFrame
 
     @property
-    def data(self) -> dict[str, Any]:
+    def data(self) -> NamedValues:
         """Return the columns, which of them hold numbers, and the rows, for JSON."""
         frame = self.frame
         kinds = [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from .._runtime import NamedValues, Rng, conventional
+from .._runtime import NamedValues, Rng, TwoNumbers, conventional
 from ..data import label_texts, places
 from ..diagnostics.functions_of_parameters import functional
 from ..diagnostics.measures import cooks_distance, hat_diagonal
@@ -51,7 +51,7 @@ INFLUENCE_LABELS = {  # labels of the columns of an `Influence`
 }
 
 
-def axes_of(ax: "Axes | None", size: tuple[float, float]) -> "Axes":
+def axes_of(ax: "Axes | None", size: TwoNumbers) -> "Axes":
     """Return the given axes, else those of a new figure."""
     if ax is None:
         try:
@@ -1232,7 +1232,7 @@ def forest(
     ax: "Axes | None" = None,
     *,
     pooled: tuple[float, float, float] | None = None,
-    prediction: tuple[float, float] | None = None,
+    prediction: TwoNumbers | None = None,
     reference: float | None = None,
     marked: Any = None,
     label: str = "",

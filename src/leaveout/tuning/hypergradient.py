@@ -36,7 +36,7 @@ import scipy
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from .._runtime import RESULTS, StepResult, read_or_make
+from .._runtime import RESULTS, NamedValues, StepResult, Strings, read_or_make
 from .._runtime.jax import Array, Arrays, PyTree, call_traced, is_traced, jax, jnp
 from ..linalg import weight_terms
 from ..models.glm import ActiveCox, FullModel, Ridge, kinks
@@ -148,7 +148,7 @@ class LossSlopes:
     """
 
     build: Build
-    names: tuple[str, ...]
+    names: Strings
     pooled_criterion: PooledMeasure | None
 
     def __init__(self, build: Build, names: Sequence[str], pooled: PooledMeasure | None = None):
@@ -177,7 +177,7 @@ class LossSlopes:
             )
         builder = EstimateBuilder(HeldOutLoss(fit, plan, None), criterion(fit))
         outputs = read_or_make(lambda: self._evaluate(fit, rho, builder, groups))
-        fields: dict[str, Any] = {name: outputs[name] for name in outputs.keys() & REFIT_FIELDS}
+        fields: NamedValues = {name: outputs[name] for name in outputs.keys() & REFIT_FIELDS}
         estimate = replace(builder.blank, **fields)
         slopes = (
             outputs["slope"]

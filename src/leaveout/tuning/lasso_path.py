@@ -35,6 +35,7 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
+from .._runtime import TwoArrays
 from ..linalg import (
     UNIT,
     UP,
@@ -489,8 +490,8 @@ class LassoMinimum:
         data: Array,
         t: Array,
         joining: tuple[Array, Array, Array],
-        leaving: tuple[Array, Array],
-    ) -> tuple[Array, Array]:
+        leaving: TwoArrays,
+    ) -> TwoArrays:
         """Return the moves of the residuals, and the sums of the sizes of the moves.
 
         Columns that may join are given by their places in `inactive`, A⁻¹A_Sj and C of each, and
@@ -541,9 +542,7 @@ class LassoMinimum:
             )
         return move, size
 
-    def _within(
-        self, level: Float[Array, " others"], least: Float[Array, " active"]
-    ) -> tuple[Array, Array]:
+    def _within(self, level: Float[Array, " others"], least: Float[Array, " active"]) -> TwoArrays:
         """Return the other parameters whose gradient may reach a, and the active ones that may
         reach zero.
         """

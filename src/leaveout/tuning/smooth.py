@@ -47,7 +47,7 @@ import pandas as pd
 import scipy
 from jaxtyping import Float
 
-from .._runtime import Lines, float64, record, warn
+from .._runtime import Lines, Shape, TwoArrays, float64, record, warn
 from ..linalg import Curvature, RefitPoints, weight_terms
 from ..models.smooth.additive import Additive
 from ..models.smooth.bases import against
@@ -109,12 +109,10 @@ class PenalisedRows:
         ]
         return np.exp(rho) * np.array(products)
 
-    def derivatives(
-        self, eta: Array, orders: tuple[int, ...], units: Any = slice(None)
-    ) -> tuple[Array, ...]:
+    def derivatives(self, eta: Array, orders: Shape, units: Any = slice(None)) -> tuple[Array, ...]:
         return self.loss.derivatives(eta, self.y[units], orders)
 
-    def weighted(self, eta: PerUnit, orders: tuple[int, ...]) -> list[PerUnit]:
+    def weighted(self, eta: PerUnit, orders: Shape) -> list[PerUnit]:
         """Derivatives of all units times their weights."""
         return [weight_terms(self.weight, part) for part in self.derivatives(eta, orders)]
 
@@ -451,7 +449,7 @@ class Second(NamedTuple):
     center: CriterionLook
     curvature: SmoothPairs
     change: Float[Array, "units smooths"]
-    sides: list[tuple[Array, Array]]
+    sides: list[TwoArrays]
 
 
 class CriterionMinimum(NamedTuple):

@@ -42,6 +42,8 @@ from .._runtime import (
     PyTree,
     Rng,
     Slow,
+    TwoArrays,
+    TwoNumbers,
     conventional,
     depends,
     float64,
@@ -640,7 +642,7 @@ class TrialStudy:
 @overload
 def tune(
     build: BandedRidge,
-    space: Space | tuple[float, float],
+    space: Space | TwoNumbers,
     plan: Plan,
     **options: Any,
 ) -> PerTarget: ...
@@ -664,7 +666,7 @@ def tune(
 @float64
 def tune(
     build: Build | BandedRidge,
-    space: Space | tuple[float, float],
+    space: Space | TwoNumbers,
     plan: PlanLike,
     *,
     strategy: AbstractRefit | None = None,
@@ -864,7 +866,7 @@ def tune(
         raise Interrupted(f"tune: stopped after {len(study.trials)} trials", partial) from None
 
 
-def _numbers(study: TrialStudy, sampler: str) -> tuple[Array, Array]:
+def _numbers(study: TrialStudy, sampler: str) -> TwoArrays:
     """Return the logarithms of all bounds."""
     lists = [name for name, ends in study.space.items() if isinstance(ends, list)]
     if lists:
@@ -1049,7 +1051,7 @@ def descend_boxes(
                     "maxcor": 20,
                 }
 
-                def leave(x: Array, box: tuple[Array, Array] = box) -> None:
+                def leave(x: Array, box: TwoArrays = box) -> None:
                     """Stop where the slope out of the box is all that matters."""
                     slope = look(x)[1]
                     out = ((x <= box[0]) & (box[0] > low) & (slope > 0)) | (

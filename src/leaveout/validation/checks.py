@@ -22,7 +22,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from .._runtime import RESULTS, float64, is_pandas, level_numbers, pd
+from .._runtime import RESULTS, Strings, TwoNumbers, float64, is_pandas, level_numbers, pd
 from ..data import label_texts
 from ..optimize import Fit
 from ..plans import Plan, RefitRows
@@ -158,7 +158,7 @@ def check(code: str, reason: str) -> Check:
     return Check(code, severity, reason, remedy)
 
 
-def codes_to_mute(caller: str, mute: Collection[str]) -> tuple[str, ...]:
+def codes_to_mute(caller: str, mute: Collection[str]) -> Strings:
     """Return the codes to mute; ValueError on a code that does not exist."""
     codes = (mute,) if isinstance(mute, str) or not isinstance(mute, Collection) else tuple(mute)
     wrong = [code for code in codes if code not in [*CHECKS]]
@@ -425,7 +425,7 @@ def _nearest_pairs(columns: list[PerUnit]) -> Int[Array, "2 pairs"]:
 
 def _correlation(
     residuals: PerUnit, first: Int[Array, " pairs"], second: Int[Array, " pairs"]
-) -> tuple[float, float]:
+) -> TwoNumbers:
     """Return the correlation of the residuals of pairs, and its standard error under no
     correlation.
     """

@@ -40,7 +40,7 @@ import scipy
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from .._runtime import BoolArray, FloatArray, NamedValues, level_numbers
+from .._runtime import BoolArray, FloatArray, NamedValues, Strings, TwoNumbers, level_numbers
 from ..models.glm import BERNOULLI
 from ..objectives import LOG_DENSITY, Units
 
@@ -484,7 +484,7 @@ class Measure:
     title: str = ""
     loss: str = ""
     function: str = ""
-    parameters: tuple[str, ...] = ()
+    parameters: Strings = ()
     of_table: Callable[[FloatArray], float] | None = None
     ratio: (
         Callable[[FloatArray, FloatArray, FloatArray, float], tuple[FloatArray, FloatArray]] | None
@@ -503,7 +503,7 @@ class Measure:
         return not (isinstance(self.functional, Called) and not self.functional.weighs)
 
     @property
-    def bounds(self) -> tuple[float, float]:
+    def bounds(self) -> TwoNumbers:
         """The numbers between which the measure lies."""
         low = -np.inf if self.low is None else self.low
         return low, np.inf if self.high is None else self.high

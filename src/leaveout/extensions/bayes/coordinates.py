@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from ...developer import Array, NamedArrays, NamedValues, jax, jnp, numbers
+from ...developer import Array, NamedArrays, NamedValues, Shape, jax, jnp, numbers
 
 # draws below which the tail of weights, a fifth of them, has too few to be smoothed
 MIN_DRAWS = 100
@@ -164,9 +164,7 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(name or "one array" for name in sorted(names)) or "none"
 
 
-def pick_draws(
-    caller: str, draws: NamedArrays, shapes: Mapping[str, tuple[int, ...]]
-) -> NamedArrays:
+def pick_draws(caller: str, draws: NamedArrays, shapes: Mapping[str, Shape]) -> NamedArrays:
     """Return the draws of a model's parameters.
 
     ValueError if some are missing or have another shape than the model's.

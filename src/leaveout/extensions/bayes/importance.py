@@ -21,7 +21,7 @@ from jaxtyping import Float, Float32
 from scipy.special import logsumexp
 
 from ... import Fit
-from ...developer import Curvature, fit_pareto, functions, newton, whole
+from ...developer import Curvature, TwoArrays, fit_pareto, functions, newton, whole
 from .posterior import CHECKED_DRAWS, Draws, Posterior, batch_means
 
 Array = np.ndarray
@@ -276,7 +276,7 @@ def gaussians_of_refits(
     return [_gaussian(mean, precision) for mean, precision in zip(*moments, strict=True)]
 
 
-def _at_modes(fit: Fit, weights: Array) -> tuple[Array, Array]:
+def _at_modes(fit: Fit, weights: Array) -> TwoArrays:
     """Descend by Newton steps from the mode.
 
     Where they end need not be exact, as weights make up for it.
@@ -290,7 +290,7 @@ def _at_modes(fit: Fit, weights: Array) -> tuple[Array, Array]:
     return theta, F.hessian(theta, lanes)
 
 
-def _about_draws(posterior: Posterior, weights: Array) -> tuple[Array, Array]:
+def _about_draws(posterior: Posterior, weights: Array) -> TwoArrays:
     """Take one Newton step from the mean of the draws, by the change of F alone, from the precision
     of the draws.
 

@@ -27,7 +27,9 @@ from ...developer import (
     AbstractPosterior,
     Arrays,
     Lines,
+    NamedArrays,
     PyTree,
+    TwoArrays,
     compile_static,
     display_name,
     float64,
@@ -136,7 +138,7 @@ class Posterior(AbstractPosterior):
     draws: Draws
     chains: int
     like: Any
-    unconstrain: Callable[[str, dict[str, Array]], Array]
+    unconstrain: Callable[[str, NamedArrays], Array]
     named: Callable[[Array], Any]
     names: list[str]
     known_fit: Fit | None = None
@@ -317,7 +319,7 @@ class Posterior(AbstractPosterior):
         constant = np.broadcast_to(self.constant, self.objective.num_units)[blocks]
         return value, losses * (1.0 if weight is None else np.asarray(weight)[blocks]) + constant
 
-    def evaluate(self, theta: Array, weights: Array, blocks: Array) -> tuple[Array, Array]:
+    def evaluate(self, theta: Array, weights: Array, blocks: Array) -> TwoArrays:
         """Evaluate F(·, w), and the losses of some blocks as the objective counts them."""
         objective = self.objective
         losses = np.zeros((len(theta), 0))
@@ -335,7 +337,7 @@ class Posterior(AbstractPosterior):
             value, losses = self._by_program(theta, weights, blocks)
         return np.fmin(value, np.inf) + constant, losses
 
-    def _by_program(self, theta: Array, weights: Array, blocks: Array) -> tuple[Array, Array]:
+    def _by_program(self, theta: Array, weights: Array, blocks: Array) -> TwoArrays:
         """Evaluate F and the losses of some blocks by few programs of JAX."""
         objective = self.objective
         n = objective.num_units
@@ -361,7 +363,7 @@ class Posterior(AbstractPosterior):
         size = max(1, CAPACITY // self.objective.num_units)
         return np.split(theta, range(size, len(theta), size))
 
-    def _of_predictors(self, theta: Array, weights: Array, units: Array) -> tuple[Array, Array]:
+    def _of_predictors(self, theta: Array, weights: Array, units: Array) -> TwoArrays:
         """Evaluate F and the losses of some units of a model of linear predictors."""
         model = self._predictors
         omega, kappa = model.weigh(weights[None])

@@ -28,6 +28,7 @@ from ...developer import (
     IntArray,
     Lines,
     PrintedResult,
+    TwoNumbers,
     average_by_unit,
     display_name,
     generator,
@@ -94,7 +95,7 @@ class PosteriorPredictions(PrintedResult):
     title: str
     missing: str = ""
 
-    def _average(self, values) -> tuple[float, float]:
+    def _average(self, values) -> TwoNumbers:
         """Return the mean over units of one number a row, and its standard error by what is
         independent in the plan.
         """

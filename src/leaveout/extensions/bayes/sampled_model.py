@@ -14,6 +14,7 @@ from ...developer import (
     NamedArrays,
     NamedValues,
     PyTree,
+    Shape,
     codes,
     compile_static,
     float64,
@@ -65,7 +66,7 @@ class SampledModel:
         all units.
     """
 
-    latent: dict[str, tuple[int, ...]]
+    latent: dict[str, Shape]
     num_units: int
     unconstrain: Callable[[str, NamedArrays], NamedValues]
     constrain: Callable[[Any], NamedValues]
@@ -174,9 +175,7 @@ def effect_name(caller: str, integrate: Any, latent: set[str]) -> str | None:
     return next(iter(integrated), None)
 
 
-def _places(
-    caller: str, groups: ArrayLike, effect: str, shape: tuple[int, ...], num_units: int
-) -> Array:
+def _places(caller: str, groups: ArrayLike, effect: str, shape: Shape, num_units: int) -> Array:
     """Return the place of each unit's effect among the effects."""
     code, levels = codes(caller, "integrate", groups)
     place = code

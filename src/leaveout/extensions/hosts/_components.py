@@ -29,6 +29,7 @@ from ...developer import (
     Names,
     Points,
     State,
+    Strings,
     Weights,
     as_stored,
     cached_on,
@@ -84,7 +85,7 @@ class AbstractComponents(AbstractSolved):
 
     design: Float[Array, "units features"]
     y: Float[Array, "units targets"]
-    names: tuple[str, ...] = static()
+    names: Strings = static()
     scales: bool = static()  # whether each fold divides its columns by their spread
     flat: bool = static()  # whether there is one target, without an axis of its own
     labels: Names = static()
@@ -238,9 +239,7 @@ class AbstractComponents(AbstractSolved):
             x @ standard_coef[:, :, :-1].swapaxes(1, 2) + standard_coef[:, None, :, -1]
         )
 
-    def reading(
-        self, read: Callable[[Any], Any], labels: Names, names: tuple[str, ...] = ()
-    ) -> Self:
+    def reading(self, read: Callable[[Any], Any], labels: Names, names: Strings = ()) -> Self:
         """Copy the model for a host that builds its columns from data itself, as for a `GLM`."""
         out = copy.copy(self)
         index = labels.index if self.labels.index is None else self.labels.index

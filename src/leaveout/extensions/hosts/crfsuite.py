@@ -17,6 +17,7 @@ import numpy as np
 import scipy.sparse
 
 from ... import CRF, Fit, penalties
+from ...developer import NamedArrays
 from ._fit_at_host import fit_at_host
 
 Array = np.ndarray
@@ -158,7 +159,7 @@ def _weights(tagger) -> Weights:
     return Weights(attributes, labels, dict(info.state_features), dict(info.transitions))
 
 
-def _arrays(weights: Weights) -> tuple[dict[str, Array], dict[str, Array]]:
+def _arrays(weights: Weights) -> tuple[NamedArrays, NamedArrays]:
     """Return the parameters, and which of them the model has."""
     K = len(weights.labels)
     shapes = {"start": K, "end": K, "transition": (K, K), "weights": (len(weights.attributes), K)}

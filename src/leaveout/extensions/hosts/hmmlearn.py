@@ -23,7 +23,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from ... import HMM, Fit, anchor, emissions, fit
-from ...developer import NamedArrays, NamedValues, Scalar, inverse, jnp, warn
+from ...developer import NamedArrays, NamedValues, Scalar, Shape, inverse, jnp, warn
 from ...models import Dirichlet
 from ...validation import IndefiniteHessianError
 
@@ -189,7 +189,7 @@ def _free_or_zero(p: Array) -> Array:
     return np.where(p < BOUNDARY_PROBABILITY, 0.0, np.nan)
 
 
-def _concentrations(model, name: str, shape: tuple[int, ...]) -> Array:
+def _concentrations(model, name: str, shape: Shape) -> Array:
     value = np.broadcast_to(np.asarray(getattr(model, f"{name}_prior"), float), shape)
     if not (value >= 1).all():
         raise ValueError(

@@ -30,6 +30,7 @@ from ... import GLM, Fit, Regression, fit, losses, penalties
 from ...developer import (
     NamedArrays,
     NamedValues,
+    Strings,
     TransformedResponse,
     function,
     join_remarks,
@@ -336,7 +337,7 @@ class HostFit(NamedTuple):
     estimator: Any
     X: Any
     y: Any
-    remarks: tuple[str, ...] = ()
+    remarks: Strings = ()
     transformed: bool = False  # whether y is a function of the host's
     supervised: str = ""
 
@@ -522,7 +523,7 @@ def read(
     return objective.reading(reader, labels, names), _parameters(objective, host, estimator)
 
 
-def _feature_names(estimator) -> tuple[str, ...]:
+def _feature_names(estimator) -> Strings:
     """Return the names of the columns that a fitted pipeline passes to its last step.
 
     Empty if a transformer gives no names, or repeats one.

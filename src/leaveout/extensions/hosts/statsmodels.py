@@ -26,6 +26,7 @@ from ...developer import (
     HostErrors,
     NamedValues,
     Names,
+    TwoArrays,
     is_default_index,
     join_remarks,
     stateful_remark,
@@ -604,7 +605,7 @@ def _mixed_linear(results, drop: str) -> Fit:
     return fit_at_host("from_statsmodels", objective, parameters, stopped, way, HostErrors())
 
 
-def _component(name: str, columns, levels: Array) -> tuple[EffectBlock, tuple[Array, Array]]:
+def _component(name: str, columns, levels: Array) -> tuple[EffectBlock, TwoArrays]:
     """Return the block of a variance component, and the levels of its rows, from sparse columns of
     effects of one variance.
     """

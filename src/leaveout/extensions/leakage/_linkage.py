@@ -19,6 +19,7 @@ from ...developer import (
     NamedValues,
     PrintedResult,
     Rng,
+    TwoNumbers,
     codes,
     conventional,
     count,
@@ -218,7 +219,7 @@ class Linkage(PrintedResult):
         precision: float | tuple[float, float, float],
         recall: float | tuple[float, float, float],
         *,
-        labelled: float | tuple[float, float] | None = None,
+        labelled: float | TwoNumbers | None = None,
     ) -> "Linkage":
         """Build a linkage from the precision and recall of pairs alone, if records are mislinked
         one by one.

@@ -9,7 +9,7 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from ...developer import FloatArray, codes, flags, numbers, pandas_of, record
+from ...developer import FloatArray, TwoNumbers, codes, flags, numbers, pandas_of, record
 from ._blocks import components
 from ._tables import PairNumbers, PairTable, ends, frame_of
 
@@ -28,7 +28,7 @@ class Rate(NamedTuple):
     estimate: float
     num_labelled: float = np.inf
 
-    def interval(self) -> tuple[float, float]:
+    def interval(self) -> TwoNumbers:
         """Interval at 0.95; NaN for a rate that was given without one."""
         from scipy.stats import beta
 
@@ -54,7 +54,7 @@ class Rate(NamedTuple):
             return rng.beta(*self._law(), num)
         return np.full(num, self.estimate)
 
-    def _law(self) -> tuple[float, float]:
+    def _law(self) -> TwoNumbers:
         a = self.estimate * self.num_labelled + 0.5
         return a, (1 - self.estimate) * self.num_labelled + 0.5
 

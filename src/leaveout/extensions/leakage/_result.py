@@ -28,6 +28,7 @@ from ...developer import (
     Lines,
     Measure,
     PrintedResult,
+    Strings,
     conventional,
     provided,
     record,
@@ -101,7 +102,7 @@ class LeakageResult(PrintedResult, ComparableResult):
     seed: int
     learner: str
     edges: FloatArray | None
-    notes: tuple[str, ...]
+    notes: Strings
     pooled: PooledSystem
     slope_test: SlopeTest
     iid: float

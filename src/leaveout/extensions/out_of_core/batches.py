@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from ...developer import DENSE_BLOCK, describe_rows, is_mapped, map_rows, numbers, record
+from ...developer import DENSE_BLOCK, Strings, describe_rows, is_mapped, map_rows, numbers, record
 
 Array = np.ndarray
 ReadRows = tuple[Array, list[Array]]
@@ -40,7 +40,7 @@ class RowBlock(NamedTuple):
 class Roles(NamedTuple):
     """Names of the columns by their roles; for arrays, whether there are weights and offsets."""
 
-    features: tuple[str, ...]
+    features: Strings
     target: str
     weight: str | None
     offset: str | None

@@ -18,6 +18,7 @@ from ...developer import (
     Rounding,
     Slow,
     StepResult,
+    TwoArrays,
     cholesky,
     condition,
     factor_error,
@@ -107,7 +108,7 @@ class PassRunner:
             }
         return self.cache
 
-    def look(self, theta: Array, lanes: Array) -> tuple[Array, Array]:
+    def look(self, theta: Array, lanes: Array) -> TwoArrays:
         """Return F and its gradient, with the signature that `newton` needs."""
         del lanes
         values = self.evaluate(theta[0])

@@ -32,7 +32,7 @@ import pandas as pd
 from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime import Arrays as Arrays, PyTree, Scalar, cached_on, static
+from ..._runtime import Arrays as Arrays, NamedValues, PyTree, Scalar, Shape, cached_on, static
 from ...data import Names, match_labels
 from ...inference.moments import memory
 from ...inference.sparse import SparseFeatures
@@ -217,7 +217,7 @@ class CRF(AbstractObjective):
     # θ
 
     @property
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
+    def _shapes(self) -> dict[str, Shape]:
         K = self.num_labels
         if self.num_features:
             feature_shapes = {"weights": (self.num_features, K)}
@@ -226,7 +226,7 @@ class CRF(AbstractObjective):
         return {"end": (K,), "start": (K,), "transition": (K, K), **feature_shapes}
 
     @property
-    def _free_shapes(self) -> dict[str, tuple[int, ...]]:
+    def _free_shapes(self) -> dict[str, Shape]:
         """Shapes of the free parameters."""
         return {
             name: (len(self.free[name]),) if name in self.free else shape
@@ -596,7 +596,7 @@ class CRF(AbstractObjective):
 
     @property
     def units(self) -> Units:
-        facts: dict[str, Any] = {
+        facts: NamedValues = {
             "kinds": ("label", "state"),
             "response": self.codes,
             "score": LOG_PROBABILITY,

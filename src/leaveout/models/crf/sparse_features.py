@@ -34,6 +34,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
+from ..._runtime import NamedArrays, NamedValues
 from ...inference.lanes import SMALLEST_NORMALISER
 from ...objectives import AbstractByArrays
 
@@ -221,16 +222,16 @@ class Indicators(AbstractByArrays):
         self.free, self.alpha = parameters
         self.start = slice(0, self.step_order.bounds[1])
         cached_places = 4  # places θ whose results are kept: two for each of two threads
-        self.passes: Callable[[bytes], tuple[PassResult, dict[str, Any], Array]] = (
-            functools.lru_cache(cached_places)(self._run_passes)
-        )
+        self.passes: Callable[[bytes], tuple[PassResult, NamedValues, Array]] = functools.lru_cache(
+            cached_places
+        )(self._run_passes)
         # in single precision sixteen for each thread, or as many as have 2²⁴ entries in each array
         self.together = int(np.clip(2**24 // (len(codes) * shapes["end"][0]), 2, 16))
         self.rough_passes: Callable[[bytes], PassResult] = functools.lru_cache(2 * self.together)(
             self._run_rough_passes
         )
 
-    def _parts(self, vector: Vector) -> dict[str, Array]:
+    def _parts(self, vector: Vector) -> NamedArrays:
         """Split a vector of free parameters, or a direction, into all parameters by name."""
         sizes = [int(np.prod(shape)) for shape in self.shapes.values()]
         parameters = np.zeros(sum(sizes), vector.dtype)
@@ -241,7 +242,7 @@ class Indicators(AbstractByArrays):
             for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
         }
 
-    def _emission(self, parts: dict[str, Array]) -> StepLabels:
+    def _emission(self, parts: NamedArrays) -> StepLabels:
         weights = parts["weights"]
         out = self._features(weights.dtype) @ weights
         out[self.start] += parts["start"]
@@ -268,7 +269,7 @@ class Indicators(AbstractByArrays):
             return self.rough_features
         return self.features
 
-    def _run_passes(self, vector: bytes) -> tuple[PassResult, dict[str, Array], StepLabels]:
+    def _run_passes(self, vector: bytes) -> tuple[PassResult, NamedArrays, StepLabels]:
         parts = self._parts(np.frombuffer(vector))
         emission = self._emission(parts)
         if self.scores is not None:

@@ -13,6 +13,7 @@ import scipy.sparse
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
+from ..._runtime import Shape, TwoArrays
 from ...data import Names, numbers
 from ...inference.sparse import SparseFeatures
 from ...objectives import as_stored
@@ -151,7 +152,7 @@ def _check_shape(features, steps: int) -> None:
 
 
 def read_free(
-    free: Mapping[str, ArrayLike], shapes: dict[str, tuple[int, ...]]
+    free: Mapping[str, ArrayLike], shapes: dict[str, Shape]
 ) -> dict[str, Int[Array, " free"]]:
     """Read the indices of the free entries, for parameters of which only some are free."""
     places = {}
@@ -348,7 +349,7 @@ def entities(labels: ArrayLike, lengths: ArrayLike) -> list[tuple[int, int, str]
     return spans
 
 
-def _pair(caller: str, labels: ArrayLike, predictions: ArrayLike) -> tuple[Array, Array]:
+def _pair(caller: str, labels: ArrayLike, predictions: ArrayLike) -> TwoArrays:
     truth = np.asarray(labels)
     guesses = np.asarray(predictions)
     if truth.shape != guesses.shape or truth.ndim != 1 or not truth.size:

@@ -20,6 +20,7 @@ from jaxtyping import Bool, Float, Inexact, Int
 from numpy.typing import ArrayLike
 from scipy.cluster import vq
 
+from ..._runtime import Shape
 from ..._runtime.jax import (
     Array,
     Arrays,
@@ -75,9 +76,7 @@ class Constraint(NamedTuple):
     natural: Callable[[Any], Any]
     unconstrained: Callable[[np.ndarray], ArrayLike]
     # marks as many entries as θ has
-    entries: Callable[[tuple[int, ...]], Bool[np.ndarray, "..."]] = lambda shape: np.ones(
-        shape, bool
-    )
+    entries: Callable[[Shape], Bool[np.ndarray, "..."]] = lambda shape: np.ones(shape, bool)
     # tells which entries, rows or matrices are in the domain
     legal: Callable[[np.ndarray], Bool[np.ndarray, "..."] | np.bool_] = np.isfinite
     domain: str = "finite"  # name of the domain in messages
@@ -89,7 +88,7 @@ def _log_ratios(p: np.ndarray) -> np.ndarray:
     return np.log(p[..., :-1]) - np.log(np.maximum(p[..., -1:], 1e-300))
 
 
-def but_last(shape: tuple[int, ...]) -> Bool[np.ndarray, "..."]:
+def but_last(shape: Shape) -> Bool[np.ndarray, "..."]:
     """Mark all entries but the last of each row."""
     return np.broadcast_to(np.arange(shape[-1]) < shape[-1] - 1, shape)
 

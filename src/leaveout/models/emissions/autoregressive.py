@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime import Arrays, PyTree, numpy_of, static
+from ..._runtime import Arrays, NamedArrays, PyTree, numpy_of, static
 from ._base import (
     REAL,
     Choice,
@@ -133,7 +133,7 @@ class AbstractAutoregression(AbstractGaussian):
         parameters: Parameters,
         past: Float[Array, "steps lags channels"],
         pull: Float[Array, "steps states channels"],
-    ) -> dict[str, Array]:
+    ) -> NamedArrays:
         """Differentiate `Σ pull · predictions` in the parameters of the predictions."""
 
     def curvature(
@@ -302,7 +302,7 @@ class Autoregressive(AbstractAutoregression):
         parameters: Parameters,
         past: Float[Array, "steps lags channels"],
         pull: Float[Array, "steps states channels"],
-    ) -> dict[str, Array]:
+    ) -> NamedArrays:
         slopes = {"bias": pull.sum(0)}
         if self.lags:
             slopes["coefficients"] = np.tensordot(pull, past, (0, 0)).swapaxes(1, 2)
@@ -429,7 +429,7 @@ class NeuralAutoregressive(AbstractAutoregression):
         parameters: Parameters,
         past: Float[Array, "steps lags channels"],
         pull: Float[Array, "steps states channels"],
-    ) -> dict[str, Array]:
+    ) -> NamedArrays:
         layer = np.tanh(self._inner(parameters, past))
         inner = np.einsum("tkr,krh->tkh", pull, parameters["output_weights"]) * (1 - layer**2)
         return {

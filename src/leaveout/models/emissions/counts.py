@@ -13,7 +13,7 @@ from jaxtyping import Float, Inexact, Int
 from numpy.typing import ArrayLike
 from scipy.special import gammaln as gammaln_of_data, loggamma
 
-from ..._runtime import Arrays, Module, PyTree, Scalar, jnp, numpy_of, static
+from ..._runtime import Arrays, Module, NamedArrays, PyTree, Scalar, jnp, numpy_of, static
 from ...data import Names, match_labels, numbers, places
 from ...objectives import LOG_PROBABILITY, as_stored
 from ..glm import NEGATIVE_BINOMIAL
@@ -101,7 +101,7 @@ class Counts(Module):
 
     count: Observations
     log_factorial: Float[Array, " steps"]
-    regressors: dict[str, Array]
+    regressors: NamedArrays
     length: int = static(default=0)
 
 
@@ -164,7 +164,7 @@ class AbstractCounts(AbstractWithPrior):
         self._choose_prior(prior)
 
     @property
-    def _factors(self) -> dict[str, Array]:
+    def _factors(self) -> NamedArrays:
         """Log exposure and covariates, if there are any."""
         if self.exposure is None:
             factors = {}

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Inexact, Int
 from numpy.typing import ArrayLike
 
+from ..._runtime import NamedArrays, TwoArrays
 from ..._runtime.jax import (
     Array,
     Arrays,
@@ -207,7 +208,7 @@ class CovarianceKind(Module):
         return {"covariance": MATRIX if self.matrices else POSITIVE}
 
     @property
-    def fixed(self) -> dict[str, np.ndarray]:
+    def fixed(self) -> NamedArrays:
         if self.value is None:
             return {}
         return {"covariance": self.value}
@@ -271,7 +272,7 @@ class CovarianceKind(Module):
         residual: Observations,
         labels: Int[np.ndarray, " steps"],
         num_states: int,
-    ) -> dict[str, np.ndarray]:
+    ) -> NamedArrays:
         """Compute the covariance of the residuals in each cluster, shrunk a little towards that of
         all.
         """
@@ -430,7 +431,7 @@ class Gaussian(AbstractGaussian):
         constant = -0.5 * ((first * mean).sum(1) + log_det + channels * LOG_TAU)
         return xp.concatenate([constant[:, None], first, -weight], 1)
 
-    def _pairs(self, channels: int) -> tuple[np.ndarray, np.ndarray]:
+    def _pairs(self, channels: int) -> TwoArrays:
         """Pairs of channels whose products the log-density depends on."""
         if self.covariance.matrices:
             return np.tril_indices(channels)

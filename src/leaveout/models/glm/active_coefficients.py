@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from ..._runtime import jnp, record, static
+from ..._runtime import NamedValues, jnp, record, static
 from ...data import join_remarks
 from ...linalg import Array, Norms, Predictors, SparseDesign
 from ...objectives import Vector
@@ -132,7 +132,7 @@ class FullModel:
         """Name of a parameter, by its place in θ."""
         return (*self.model.names, "intercept")[place]
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> NamedValues:
         return {"model": self.model}
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from ..._runtime import Arrays, numpy_of, special_of
+from ..._runtime import Arrays, TwoNumbers, numpy_of, special_of
 from ...objectives import LOG_DENSITY, LOG_PROBABILITY
 
 Array = np.ndarray
@@ -56,7 +56,7 @@ def are_counts(y: Array) -> Array:
     return (y >= 0) & (y == np.floor(y))
 
 
-def moments(y: Array, weight: Array) -> tuple[float, float]:
+def moments(y: Array, weight: Array) -> TwoNumbers:
     """Compute the weighted mean and variance of responses."""
     mean = float(np.average(y, weights=weight))
     return mean, float(np.average((y - mean) ** 2, weights=weight))

@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float
 from numpy import ndarray
 from numpy.typing import ArrayLike
 
-from ..._runtime import pd
+from ..._runtime import NamedValues, Strings, pd
 from ..._runtime.jax import Array, Arrays as Arrays, PyTree, Scalar, float64, jax, jnp, static
 from ...data import (
     PLAIN,
@@ -89,7 +89,7 @@ class AbstractRegression(AbstractLinearPredictor):
     classes: tuple[Any, ...] = static()
     levels: tuple[Any, ...] = static()
     is_balanced: int = static()
-    names: tuple[str, ...] = static()
+    names: Strings = static()
     remark: str = static()
     scale: str = static()
     labels: Names = static()
@@ -510,9 +510,7 @@ class AbstractRegression(AbstractLinearPredictor):
             return eta
         return self.loss_function.inverse_link(eta, *tau)
 
-    def reading(
-        self, read: Callable[[Any], Any], labels: Names, names: tuple[str, ...] = ()
-    ) -> Self:
+    def reading(self, read: Callable[[Any], Any], labels: Names, names: Strings = ()) -> Self:
         """Copy the model for a host that builds its columns from data itself.
 
         `read` builds those of new rows. `labels` are those of the rows, and `names` those of the
@@ -676,7 +674,7 @@ class AbstractRegression(AbstractLinearPredictor):
 
     @property
     def units(self) -> Units:
-        observed: dict[str, Any] = {
+        observed: NamedValues = {
             "target" if self.loss_function.has_response else "response": self.y
         }
         return Units(

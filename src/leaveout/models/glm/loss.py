@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
+from ..._runtime import NamedValues, Shape
 from ..._runtime.jax import Array, Arrays, Module, Scalar, compile_static, jax, jnp
 from ...objectives import LOG_PROBABILITY
 from . import links
@@ -119,7 +120,7 @@ class AbstractLoss(Module):
         """
         return {}
 
-    def unconstrained(self, parameters: dict[str, Any]) -> ndarray:
+    def unconstrained(self, parameters: NamedValues) -> ndarray:
         """Return τ from natural parameters; the inverse of `natural`.
 
         Parameters
@@ -217,7 +218,7 @@ class AbstractLoss(Module):
         """
         return {}
 
-    def derivatives(self, eta: ndarray, y: ndarray, orders: tuple[int, ...]) -> tuple[ndarray, ...]:
+    def derivatives(self, eta: ndarray, y: ndarray, orders: Shape) -> tuple[ndarray, ...]:
         """Compute the loss and its derivatives in η, in NumPy by a closed form, or else by JAX.
 
         Parameters
@@ -403,7 +404,7 @@ class AbstractSharedLoss(AbstractLoss):
         """
 
     @abc.abstractmethod
-    def unconstrained(self, parameters: dict[str, Any]) -> ndarray:
+    def unconstrained(self, parameters: NamedValues) -> ndarray:
         """Return τ from natural parameters; the inverse of `natural`.
 
         Parameters

@@ -13,6 +13,7 @@ import numpy as np
 import scipy
 from numpy import ndarray
 
+from ..._runtime import TwoNumbers
 from ..._runtime.jax import (
     Array,
     Arrays,
@@ -439,8 +440,8 @@ class ClosedLink(NamedTuple):
 
     success: Callable[[ndarray], Formulas]
     failure: Callable[[ndarray], Formulas]
-    peaks: tuple[float, float]
-    domain: tuple[float, float] = (-np.inf, np.inf)
+    peaks: TwoNumbers
+    domain: TwoNumbers = (-np.inf, np.inf)
 
 
 EXTREME_PEAK = 0.6208296638972954  # place of the largest ℓ″ in `_extreme`

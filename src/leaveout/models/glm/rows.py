@@ -9,7 +9,7 @@ from jaxtyping import Float
 from numpy import ndarray
 from numpy.typing import ArrayLike
 
-from ..._runtime import Array, Arrays, jnp, require_memory
+from ..._runtime import Array, Arrays, Shape, jnp, require_memory
 from ...data import compress_rows, numbers, on_device
 from ...linalg import (
     DENSE_BLOCK,
@@ -195,9 +195,7 @@ def new_rows(caller: str, X: Any, names: ColumnNames, intercept: bool) -> ndarra
     return rows
 
 
-def column(
-    caller: str, name: str, value: ArrayLike, n: int, outputs: tuple[int, ...] = ()
-) -> ndarray:
+def column(caller: str, name: str, value: ArrayLike, n: int, outputs: Shape = ()) -> ndarray:
     """Read one finite number a row, or one for each of its outputs."""
     array = numbers(caller, name, value)
     if array.shape == (n, 1) and not outputs:

@@ -14,12 +14,13 @@ and so differ from refit to refit. τ is unconstrained.
     thresholds c, by the logs of their gaps
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
+from ..._runtime import NamedValues
 from ..._runtime.jax import Array, Arrays, jax, jnp, jspecial, numpy_of, special_of, static
 from ...objectives import LOG_DENSITY, LOG_PROBABILITY
 from . import distributions
@@ -37,7 +38,7 @@ class AbstractScaleLoss(AbstractSharedLoss):
     def natural(self, tau: Float[Arrays, "own ..."]) -> dict[str, Arrays]:
         return {self.parameter: numpy_of(tau).exp(tau[0])}
 
-    def unconstrained(self, parameters: dict[str, Any]) -> ndarray:
+    def unconstrained(self, parameters: NamedValues) -> ndarray:
         return np.log(
             positive(f"{type(self).__name__}: {self.parameter}", parameters[self.parameter])
         )[None]
@@ -310,7 +311,7 @@ class Ordinal(AbstractSharedLoss):
     def natural(self, tau: Float[Arrays, " own"]) -> dict[str, Arrays]:
         return {"thresholds": thresholds(tau)}
 
-    def unconstrained(self, parameters: dict[str, Any]) -> ndarray:
+    def unconstrained(self, parameters: NamedValues) -> ndarray:
         cut = np.asarray(parameters["thresholds"], float)
         if (
             cut.shape != (self.num_levels - 1,)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..._runtime import NamedArrays, NamedValues, TwoArrays
 from ..._runtime.jax import (
     Array,
     Arrays,
@@ -120,7 +121,7 @@ class CompleteData:
                 return constraint.natural(part)
             return np.array([constraint.natural(value) for value in part])
 
-    def parameters(self, point: Vector) -> dict[str, np.ndarray]:
+    def parameters(self, point: Vector) -> NamedArrays:
         """Natural parameters of the emission at one θ, free and fixed."""
         free = {name: self.natural(point[None], name)[0] for name in self.emission.free}
         return {**free, **self.emission.fixed}
@@ -187,7 +188,7 @@ class CompleteData:
                     out[:, self.parts[name][0]] = self._pull(points, name, prior)
         return out
 
-    def bend(self, point: Vector, seen: Numbers) -> tuple[np.ndarray, np.ndarray]:
+    def bend(self, point: Vector, seen: Numbers) -> TwoArrays:
         """Second derivatives of the emission's part of Q at counts `[states, statistics]`: in the
         parameters of each state, `[states, size, size]`, and rows of what states share.
         """
@@ -376,7 +377,7 @@ class UserEmission(Module):
     like: PyTree
     has_prior: bool = static()
 
-    def natural(self, vector: Any) -> dict[str, Any]:
+    def natural(self, vector: Any) -> NamedValues:
         """Return all natural parameters."""
         parts = unravel(vector, self.like)
         free = self.emission.free

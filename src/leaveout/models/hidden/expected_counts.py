@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from ..._runtime import cached_on
+from ..._runtime import NamedValues, TwoArrays, cached_on
 from ...inference.compiled import Loops, loops
 from ...inference.lanes import ChainSums, RefitSteps, chain_sums, sum_by_row
 from ...objectives import STENCIL, Matrix, PerUnit, Vector
@@ -124,7 +124,7 @@ def evaluate(
     compiled = compiled_passes(hmm)
     if compiled is not None and not np.iscomplexobj(points):
         return compiled(points, weights, units)
-    moves: dict[str, Any] = {"barely": barely}
+    moves: NamedValues = {"barely": barely}
     worth: float | Array = 1.0
     if hmm.drop == "sequence":
         visible = observation_weights(hmm, np.ones((len(points), hmm.num_steps)))
@@ -358,7 +358,7 @@ class CompiledPasses:
             ),
         )
 
-    def _room(self, num_states: int) -> tuple[Array, Array]:
+    def _room(self, num_states: int) -> TwoArrays:
         """Return memory of the passes, once for each thread, as new memory takes half as long as a
         recursion.
         """

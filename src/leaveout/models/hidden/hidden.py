@@ -12,7 +12,7 @@ import pandas as pd
 from jaxtyping import Bool, Float, Inexact
 from numpy.typing import ArrayLike
 
-from ..._runtime import NamedValues
+from ..._runtime import NamedArrays, NamedValues, Strings
 from ..._runtime.jax import Array, Arrays, PyTree, jax, numpy_of, static
 from ...data import Names, index_of, numbers, pandas_of, places
 from ...objectives import AbstractObjective, PerUnit, Units, as_stored, float64
@@ -51,7 +51,7 @@ class HasParameters(Protocol):
     """Object that has natural parameters, as a `Fit` has."""
 
     @property
-    def parameters(self) -> dict[str, np.ndarray]: ...
+    def parameters(self) -> NamedArrays: ...
 
 
 GivenParameters = dict[str, np.ndarray] | dict[str, ArrayLike] | HasParameters
@@ -267,7 +267,7 @@ def read_parameters(
     parameters: GivenParameters,
     shapes: dict[str, Shape],
     optional: Collection[str] = (),
-) -> dict[str, np.ndarray]:
+) -> NamedArrays:
     """Read natural parameters of these shapes from a `Fit` or a dict; more may be `optional`."""
     mapping = (
         parameters
@@ -321,7 +321,7 @@ class AbstractHiddenStates(AbstractObjective):
     joint: bool = static()
     shapes: tuple[Any, ...] = static()  # shapes of the emission's free parameters
     labels: Any = static()  # of the steps or sites
-    latent: ClassVar[tuple[str, ...]]  # natural parameters of the states' distribution
+    latent: ClassVar[Strings]  # natural parameters of the states' distribution
     # what is left out by each `drop`; the last leaves whole sequences or fields out
     styles: ClassVar[dict[str, str]]
 
@@ -479,7 +479,7 @@ class AbstractHiddenStates(AbstractObjective):
 
     def on_boundary(
         self,
-        result: dict[str, np.ndarray],
+        result: NamedArrays,
         spread: Float[np.ndarray, " channels"],
         support: NamedValues,
     ) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime import Module, PyTree, static
+from ..._runtime import Module, NamedArrays, PyTree, Shape, Strings, static
 from ...inference.lanes import ChainSums, has_stationary, stationary
 from ...objectives import (
     AbstractClosedForm,
@@ -141,10 +141,10 @@ class States(Module):
             self.prior = _concentrations(Dirichlet() if isinstance(prior, str) else prior, number)
 
     @property
-    def free(self) -> dict[str, tuple[int, ...]]:
+    def free(self) -> dict[str, Shape]:
         """Parts of θ of the latent chain, with their natural shapes."""
         K = self.number
-        free: dict[str, tuple[int, ...]] = {}
+        free: dict[str, Shape] = {}
         if K > 1 and self.initial is None and not self.stationary:
             free["initial"] = (K,)
         if K > 1 and self.transition is None:
@@ -218,7 +218,7 @@ class States(Module):
             self.support.get(name, True), np.asarray(getattr(self.prior, name)) - 1, 0.0
         )
 
-    def start(self, seed: int) -> dict[str, Array]:
+    def start(self, seed: int) -> NamedArrays:
         """Return natural parameters to start a fit from, with persistent states."""
         K = self.number
         rng = np.random.default_rng(seed)
@@ -252,7 +252,7 @@ def _last(free: StateMasks) -> StateMasks:
 
 
 def _read_distribution(
-    name: str, value: ArrayLike, shape: tuple[int, ...], words: tuple[str, ...]
+    name: str, value: ArrayLike, shape: Shape, words: Strings
 ) -> tuple[Array | None, StateMasks | None]:
     """Read a distribution.
 
@@ -310,7 +310,7 @@ class AbstractHiddenChain(AbstractHiddenStates, AbstractClosedForm):
     `F(θ, w)` as in `hmm`, from the densities of an emission.
     """
 
-    latent: ClassVar[tuple[str, ...]] = ("initial", "transition")
+    latent: ClassVar[Strings] = ("initial", "transition")
     difference: ClassVar[float] = 2e-3
 
     x: Observations
@@ -407,7 +407,7 @@ class AbstractHiddenChain(AbstractHiddenStates, AbstractClosedForm):
         return np.asarray(self.means(states, parameters, data))
 
     @property
-    def _template(self) -> dict[str, Array]:
+    def _template(self) -> NamedArrays:
         return {name: np.zeros(shape) for name, shape in self.parts}
 
     def runs(self, theta: PyTree, first: Array, length: Array) -> "RunLosses":

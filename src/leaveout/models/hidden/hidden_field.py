@@ -27,7 +27,16 @@ import scipy
 from jaxtyping import Array, Bool, Float, Int, Scalar
 from numpy.typing import ArrayLike
 
-from ..._runtime import Arrays as Arrays, Module, PyTree, compile_static, static
+from ..._runtime import (
+    Arrays as Arrays,
+    Module,
+    NamedArrays,
+    PyTree,
+    Strings,
+    TwoNumbers,
+    compile_static,
+    static,
+)
 from ...data import index_of, numbers, pandas_of, places
 from ...inference import clique
 from ...inference.clique import Sums, log_partition, marginals, pair_marginals
@@ -66,7 +75,7 @@ class Free(Module):
     """
 
     start: ArrayLike = 0.5
-    prior: tuple[float, float] | None = (0.0, 1.0)
+    prior: TwoNumbers | None = (0.0, 1.0)
     directed: bool = False
 
 
@@ -94,7 +103,7 @@ class External(Module):
     """
 
     covariates: Any = None
-    prior: tuple[float, float] | None = (0.0, 1.0)
+    prior: TwoNumbers | None = (0.0, 1.0)
 
 
 def read_coupling(
@@ -206,7 +215,7 @@ def _describe_value(value: np.ndarray) -> str:
     return f"an array of shape {list(value.shape)}{finite}"
 
 
-def _prior(caller: str, mean_and_sd: tuple[float, float] | None) -> np.ndarray | None:
+def _prior(caller: str, mean_and_sd: TwoNumbers | None) -> np.ndarray | None:
     if mean_and_sd is None:
         return None
     prior = as_stored(mean_and_sd)
@@ -232,7 +241,7 @@ class AbstractHiddenField(AbstractHiddenStates):
     `F(θ, w)` as in `mrf`, from an emission's densities.
     """
 
-    latent: ClassVar[tuple[str, ...]] = ("coupling", "external")
+    latent: ClassVar[Strings] = ("coupling", "external")
 
     x: Float[np.ndarray, "fields sites channels"]
     edges: Int[np.ndarray, "edges 2"]
@@ -550,7 +559,7 @@ def draw(
 
 def climb(
     field: AbstractHiddenField, parameters: dict[str, ArrayLike], num_steps: int, tol: float = 0.0
-) -> tuple[dict[str, np.ndarray], list[float]]:
+) -> tuple[NamedArrays, list[float]]:
     """Take steps of expectation–maximisation.
 
     Return natural parameters, and F before each step and at the end.

@@ -14,13 +14,13 @@ Scores are computed in the whole chain with the held-out observation unseen:
 """
 
 from importlib.util import find_spec
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Bool, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime import Array, Arrays as Arrays, PyTree, Rng, conventional, static
+from ..._runtime import Array, Arrays as Arrays, NamedValues, PyTree, Rng, conventional, static
 from ...data import check_times
 from ...inference.lanes import best_path
 from ...objectives import (
@@ -255,7 +255,7 @@ class HMM(AbstractHiddenChain):
         return np.bincount(self.sequence, self.dense, len(self.lengths)) > 0
 
     @property
-    def neighbourhood(self) -> dict[str, Any]:
+    def neighbourhood(self) -> NamedValues:
         return {"scorable": None if self.joint or not self.emission.reach else self._scorable}
 
     @property

@@ -32,7 +32,17 @@ import pandas as pd
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime import Arrays as Arrays, PyTree, Rng, Scalar, Slow, conventional, static
+from ..._runtime import (
+    Arrays as Arrays,
+    NamedArrays,
+    NamedValues,
+    PyTree,
+    Rng,
+    Scalar,
+    Slow,
+    conventional,
+    static,
+)
 from ...inference.clique import Sums, log_partition, marginals, tree
 from ...inference.elimination import entries as table_entries, first_scopes, neighbours
 from ...objectives import Costs, Parameters, PerListed, UnitWeights, as_stored, float64
@@ -356,7 +366,7 @@ class MRF(AbstractHiddenField):
         return np.asarray(self.dense.any(1))
 
     @property
-    def neighbourhood(self) -> dict[str, Any]:
+    def neighbourhood(self) -> NamedValues:
         """Blocks of neighbouring sites, each of all fields, as effects of a place are common to
         these.
         """
@@ -427,7 +437,7 @@ class MRF(AbstractHiddenField):
     @float64
     def em(
         self, parameters: GivenParameters, num_steps: int = 100, tol: float = 1e-8
-    ) -> dict[str, np.ndarray]:
+    ) -> NamedArrays:
         """Take steps of expectation–maximisation, until F falls by less than `tol` in a step.
 
         Expectations are those of `inference`. `lo.fit(mrf, theta0=mrf.em(start))` goes on by

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ..._runtime import PyTree
+from ..._runtime import PyTree, TwoArrays
 from ...objectives import (
     GRADIENT_DIFFERENCE,
     AbstractClosedForm,
@@ -104,7 +104,7 @@ class AbstractEngine(abc.ABC):
         """
 
     @abc.abstractmethod
-    def covariances(self, theta: Vector) -> tuple[Array, Array]:
+    def covariances(self, theta: Vector) -> TwoArrays:
         """Covariance of all rows' predictors given β and all data, `[rows, rows]`.
 
         And wℓ″ of each row.
@@ -124,7 +124,7 @@ class AbstractEngine(abc.ABC):
         `regressions`.
         """
 
-    def restricted(self, theta: Points, weights: Weights, state: State) -> tuple[Array, Array]:
+    def restricted(self, theta: Points, weights: Weights, state: State) -> TwoArrays:
         """Compute ½ log|XᵀV⁻¹X| and its gradients, for a Gaussian response.
 
         It is infinite where X is collinear.

@@ -12,7 +12,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from ..._runtime import record
+from ..._runtime import TwoArrays, record
 from ...objectives import State
 from .effects import GroupingFactor, split
 from .laplace import Field, Incidence, LaplaceEngine, LaplaceMode, Latent
@@ -132,9 +132,7 @@ class CrossedFactors(LaplaceEngine):
         order = np.argsort(self.unit, kind="stable")
         return np.split(order, np.cumsum(np.bincount(self.unit))[:-1])
 
-    def effects(
-        self, theta: Array, codes: list[Array], designs: list[Array]
-    ) -> tuple[Array, Array]:
+    def effects(self, theta: Array, codes: list[Array], designs: list[Array]) -> TwoArrays:
         """Mean and variance of `zᵀu` given all data, at θ `[params]`, for rows with these levels.
 
         −1 is a new level.
@@ -166,7 +164,7 @@ class CrossedFactors(LaplaceEngine):
         """Modes given all data."""
         return self.full_mode(theta).starts(False)
 
-    def alone(self, theta: Array, unit: Array, joint: bool, start: State) -> tuple[Array, Array]:
+    def alone(self, theta: Array, unit: Array, joint: bool, start: State) -> TwoArrays:
         """Leave each listed unit out by itself, for a quadratic ℓ: the change of F, and the loss of
         the unit.
 

@@ -19,7 +19,7 @@ import pandas as pd
 import scipy
 from jaxtyping import Float, Int
 
-from ..._runtime import FloatArray, NamedValues, record
+from ..._runtime import FloatArray, NamedValues, Shape, Strings, TwoArrays, record
 from ...data import codes, frame_of, index_of, match_labels, numbers, pandas_of, reading, response
 from .responses import ResponseRows
 
@@ -41,9 +41,9 @@ class EffectBlock(NamedTuple):
     """
 
     factor: str
-    columns: tuple[str, ...]
+    columns: Strings
     design: Float[Array, "rows effects"]
-    sizes: tuple[int, ...]
+    sizes: Shape
 
 
 @record
@@ -57,7 +57,7 @@ class GroupingFactor:
     name: str
     code: Int[Array, " rows"]
     levels: Array
-    columns: tuple[str, ...]
+    columns: Strings
     design: Float[Array, "effects rows"]
     scale: Float[Array, " effects"]  # factor that maps the given columns to these
     row: Int[Array, " free"]
@@ -222,7 +222,7 @@ def _bar(formula: str, inside: str) -> list[Bar]:
     return [Bar(effects, ":".join(parts[: k + 1]), correlated) for k in range(len(parts))]
 
 
-def factor_codes(data: pd.DataFrame, name: str) -> tuple[Array, Array]:
+def factor_codes(data: pd.DataFrame, name: str) -> TwoArrays:
     """Return the level of each row, and the levels; those of pairs `a:b` are text."""
     parts = [part.strip().strip("`") for part in name.split(":")]
     missing = [part for part in parts if part not in data.columns]
@@ -250,7 +250,7 @@ class BoundFormula:
     y: Any
     X: pd.DataFrame
     blocks: tuple[EffectBlock, ...]
-    codes: dict[str, tuple[Array, Array]]
+    codes: dict[str, TwoArrays]
     fixed_part: Any  # formulaic's specification
     # factors, each with formulaic's specification of the terms that vary over it
     effects: tuple[tuple[str, Any], ...]
@@ -317,7 +317,7 @@ def align_groupings(groups: Any, **arguments: Any) -> tuple[NamedValues, list[An
 
 def array_blocks(
     names_by_key: NamedValues, slopes: Any, n: int
-) -> tuple[tuple[EffectBlock, ...], dict[str, tuple[Array, Array]]]:
+) -> tuple[tuple[EffectBlock, ...], dict[str, TwoArrays]]:
     """Build blocks from arrays.
 
     An intercept for each grouping and, for a single grouping, slopes.
@@ -354,7 +354,7 @@ def array_blocks(
 
 
 def factors(
-    blocks: tuple[EffectBlock, ...], codes_by_name: dict[str, tuple[Array, Array]]
+    blocks: tuple[EffectBlock, ...], codes_by_name: dict[str, TwoArrays]
 ) -> tuple[GroupingFactor, ...]:
     """Build the grouping factors, each with all its blocks."""
     grouping_factors = []

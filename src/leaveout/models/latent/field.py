@@ -17,7 +17,7 @@ import scipy
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime import conventional, static
+from ..._runtime import Strings, TwoArrays, conventional, static
 from ...data import Names, match_labels, numbers
 from ...objectives import (
     LOG_DENSITY,
@@ -110,7 +110,7 @@ class GaussianField(AbstractLatentModel):
     family: str = static()
     structure: str = static()
     flat: bool = static()  # whether there is no prior
-    columns: tuple[str, ...] = static()
+    columns: Strings = static()
     labels: Names = static()
 
     @float64
@@ -210,7 +210,7 @@ class GaussianField(AbstractLatentModel):
         if ring is None:
             return None
 
-        def unit_changes(theta: Array) -> tuple[Array, Array]:
+        def unit_changes(theta: Array) -> TwoArrays:
             changes = alone(self.engine.mode(np.reshape(theta, (1, -1)), ones, start), ring)
             return changes.losses[:, None], changes.joint
 
@@ -227,7 +227,7 @@ class GaussianField(AbstractLatentModel):
         return RowsAlone(losses, mode.value[0] - self.engine.mode(theta, weights, start).value)
 
     @property
-    def _hyper(self) -> tuple[str, ...]:
+    def _hyper(self) -> Strings:
         """Names of the parameters that follow the coefficients, as logarithms and logits."""
         return (*self.graph.names, *(("noise_sd",) if self.family == "gaussian" else ()))
 
@@ -238,7 +238,7 @@ class GaussianField(AbstractLatentModel):
             return float(np.std(self.y[self.observed]))
         return 1.0
 
-    def _prior(self, hyper: Float[Array, "lanes hyper"]) -> tuple[Array, Array]:
+    def _prior(self, hyper: Float[Array, "lanes hyper"]) -> TwoArrays:
         parts = [
             prior_of(name, value, self._spread)
             for name, value in zip(self._hyper, hyper.T, strict=True)
@@ -280,7 +280,7 @@ class GaussianField(AbstractLatentModel):
         )
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def names(self) -> Strings:
         """Names of the covariates."""
         return self.columns or tuple(f"x{k}" for k in range(len(self.center)))
 
@@ -366,7 +366,7 @@ class GaussianField(AbstractLatentModel):
         return ""
 
 
-def _check_choice(name: str, value: object, facts: tuple[str, ...]) -> None:
+def _check_choice(name: str, value: object, facts: Strings) -> None:
     if value not in facts:
         raise ValueError(
             f"GaussianField: {name} must be one of {', '.join(map(repr, facts))}; got {value!r}."

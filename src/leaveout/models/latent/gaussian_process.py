@@ -23,7 +23,7 @@ import scipy
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime import PyTree, static
+from ..._runtime import PyTree, Strings, TwoArrays, static
 from ...data import Names, match_labels, numbers
 from ...linalg import cholesky
 from ...objectives import (
@@ -154,7 +154,7 @@ class GaussianProcess(AbstractClosedForm):
     kernel: str = static()
     flat: bool = static()
     labels: Names = static()
-    columns: tuple[str, ...] = static()
+    columns: Strings = static()
 
     def __init__(
         self,
@@ -453,7 +453,7 @@ class GaussianProcess(AbstractClosedForm):
     ) -> tuple[Float[Array, "refits rows"], Float[Array, "refits rows"]]:
         """Compute means and variances of f + μ given the seen rows."""
 
-        def moments(theta: Points, weights: Weights) -> tuple[Array, Array]:
+        def moments(theta: Points, weights: Weights) -> TwoArrays:
             factor = self._factorise(theta, weights)
             inverse, beta = factor.inverse()
             half = self._covariance(theta, factor) * factor.S[:, None, :]
@@ -554,7 +554,7 @@ class GaussianProcess(AbstractClosedForm):
             return None
         index = np.asarray(first, int)[:, None]
 
-        def unit_changes(theta: Vector) -> tuple[Array, Array]:
+        def unit_changes(theta: Vector) -> TwoArrays:
             with np.errstate(all="ignore"):
                 inverse, beta = self._factorise(theta[None]).inverse()
                 loss = _eliminate(inverse, beta, index)[0] + theta[-1] + HALF_LOG

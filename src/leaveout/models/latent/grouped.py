@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._runtime import record
+from ..._runtime import TwoArrays, record
 from ...objectives import STENCIL, Costs
 from .base import AbstractEngine, DesignRegressions
 from .effects import GroupingFactor, split
@@ -288,7 +288,7 @@ class OneFactor(AbstractEngine):
         """Modes given all data, `[effects, clusters]`."""
         return self.make_clusters(theta[None]).mode().b[:, 0]
 
-    def alone(self, theta: Array, unit: Array, joint: bool, start: Array) -> tuple[Array, Array]:
+    def alone(self, theta: Array, unit: Array, joint: bool, start: Array) -> TwoArrays:
         """Leave each listed unit out by itself: the change of F, and the loss of the unit, which
         joint losses of rows are not.
 
@@ -371,7 +371,7 @@ class OneFactor(AbstractEngine):
         mean[:, self.order], variance[:, self.order] = mode.eta, spread
         return mean, variance, clusters.tau
 
-    def covariances(self, theta: Array) -> tuple[Array, Array]:
+    def covariances(self, theta: Array) -> TwoArrays:
         """Covariance of all rows' predictors given β and all data at θ `[params]`, `[rows, rows]`.
 
         And ωℓ″ of each row.
@@ -409,9 +409,7 @@ class OneFactor(AbstractEngine):
     def by_loadings(self, slopes: Array) -> Array:
         return np.sum(self.factor.by_free(slopes, self.design), -1).T
 
-    def effects(
-        self, theta: Array, codes: list[Array], designs: list[Array]
-    ) -> tuple[Array, Array]:
+    def effects(self, theta: Array, codes: list[Array], designs: list[Array]) -> TwoArrays:
         """Mean and variance of `zᵀu` given all data, at θ `[params]`, for rows with these levels.
 
         −1 is a new level.

@@ -41,7 +41,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from ..._runtime import record
+from ..._runtime import TwoArrays, record
 from ...linalg import FrontalFactor, Pattern, cholesky, pattern
 from ...objectives import Costs, Points, State, ValueAndGradient, Vector, Weights
 from .base import AbstractEngine, DesignRegressions, jacobian_by_differences
@@ -67,10 +67,10 @@ class Field:
     """
 
     terms: Sequence["scipy.sparse.sparray"]
-    coefficients: Callable[[Array], tuple[Array, Array]]
-    logdet: Callable[[Array], tuple[Array, Array]] | None = None
+    coefficients: Callable[[Array], TwoArrays]
+    logdet: Callable[[Array], TwoArrays] | None = None
     constraint: Array | None = None
-    prior: Callable[[Array], tuple[Array, Array]] | None = None
+    prior: Callable[[Array], TwoArrays] | None = None
     size: int = 1  # number of entries of ψ
 
 
@@ -543,7 +543,7 @@ class LaplaceEngine(AbstractEngine):
             mode.refits.tau,
         )
 
-    def covariances(self, theta: Vector) -> tuple[Array, Array]:
+    def covariances(self, theta: Vector) -> TwoArrays:
         mode = self.full_mode(theta)
         return self.latent.covariance(mode, np.arange(len(self.unit))), mode.losses[2][0]
 

@@ -30,7 +30,17 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 from numpy.typing import ArrayLike, NDArray
 
-from ..._runtime import Array, Arrays as Arrays, HeadedTable, PyTree, conventional, float64, static
+from ..._runtime import (
+    Array,
+    Arrays as Arrays,
+    HeadedTable,
+    NamedValues,
+    PyTree,
+    Strings,
+    conventional,
+    float64,
+    static,
+)
 from ...data import (
     Names,
     count,
@@ -160,7 +170,7 @@ class Mixed(AbstractLatentModel):
     joint: bool = static()
     restricted: bool = static()
     quadrature: int = static()
-    names: tuple[str, ...] = static()
+    names: Strings = static()
     levels: tuple[Any, ...] = static()
     labels: Names = static()
     spec: Any = static()
@@ -814,7 +824,7 @@ class Mixed(AbstractLatentModel):
         rows = self.drop == ROWS
         y = self.data.y * self.unit
         outer_weights = self.engine.outer_weights
-        facts: dict[str, Any] = {
+        facts: NamedValues = {
             "serial": not outer_weights,
             "score": self.data.response.loss.scale(y),
             "predict_new": self._predict_new,
@@ -1190,7 +1200,7 @@ def _ordinal_levels(family, y) -> tuple[Any, tuple]:
     return pd.Series(codes.astype(float), index=getattr(y, "index", None)), levels
 
 
-def _design(X, intercept: bool) -> tuple[ndarray, tuple[str, ...]]:
+def _design(X, intercept: bool) -> tuple[ndarray, Strings]:
     """Return the fixed part, with the intercept first if there is one."""
     if hasattr(X, "columns") and not len(X.columns):
         return np.zeros((len(X), 0)), ()

@@ -32,7 +32,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._runtime import FloatArray, IntArray, record
+from ..._runtime import FloatArray, IntArray, Shape, record
 from .modes import ValueAndSteps, newton
 from .responses import Orders, Response, ResponseRows
 
@@ -457,7 +457,7 @@ def _quadrature_mean(
 
 
 def _trapezoid_mean(
-    response: Response, mean: NDArray, spread: NDArray, tau: NDArray, shape: tuple[int, ...]
+    response: Response, mean: NDArray, spread: NDArray, tau: NDArray, shape: Shape
 ) -> FloatArray:
     """Expectation over the linear predictor of listed rows, by sums over even nodes.
 

@@ -14,7 +14,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from ..._runtime import FloatArray, record
+from ..._runtime import FloatArray, Shape, record
 from ..glm import AbstractLoss, losses
 
 Array = np.ndarray
@@ -53,7 +53,7 @@ class Response:
             tau = tau[0]
         return family, np.exp(tau), tau
 
-    def orders(self, eta: Array, tau: Array, y: Array, orders: tuple[int, ...]) -> Orders:
+    def orders(self, eta: Array, tau: Array, y: Array, orders: Shape) -> Orders:
         """Derivatives of ℓ in η of the given orders, 0 to 3, without the part of ℓ that does not
         depend on η.
         """
@@ -63,9 +63,7 @@ class Response:
         formulas = family.formulas(eta, *parameters, y)
         return tuple(formulas[order]() for order in orders)
 
-    def shared_derivatives(
-        self, eta: Array, tau: Array, y: Array, orders: tuple[int, ...]
-    ) -> Orders:
+    def shared_derivatives(self, eta: Array, tau: Array, y: Array, orders: Shape) -> Orders:
         """Derivatives in τ of ℓ, ℓ′ and ℓ″, for the given orders 0 to 2, `[shared, ..., rows]`
         each.
         """

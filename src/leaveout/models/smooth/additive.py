@@ -16,7 +16,7 @@ from jaxtyping import Float
 from numpy import ndarray
 from numpy.typing import ArrayLike
 
-from ..._runtime import Array, float64, is_traced, jnp, numpy_of, record, static
+from ..._runtime import Array, Strings, float64, is_traced, jnp, numpy_of, record, static
 from ...data import Names, index_of, is_default_index, stateful_remark
 from ..glm import GLM, losses, penalties
 from .terms import BoundTerm, Smooth, bind, column, frame_of, parse
@@ -149,7 +149,7 @@ class Additive(GLM):
     {'s(x)': 0.1}
     """
 
-    strengths: tuple[str, ...] = static(default=())
+    strengths: Strings = static(default=())
 
     @float64
     def __init__(
@@ -249,7 +249,7 @@ class Additive(GLM):
         return self.under(Roughness(values, self.penalty.matrices, self.penalty.spans))
 
 
-def _values(names: tuple[str, ...], smoothing):
+def _values(names: Strings, smoothing):
     """Return λ in the order of their names."""
     if isinstance(smoothing, dict):
         if {*smoothing} != {*names}:

@@ -26,7 +26,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from ..._runtime import record
+from ..._runtime import TwoNumbers, record
 from ...data import codes
 from ...plans import adjacency, read_edges
 
@@ -58,7 +58,7 @@ def spread(caller: str, x: Float[Array, " rows"], k: int) -> Float[Array, " knot
 
 
 def cubic(
-    caller: str, x: Float[Array, " rows"], k: int, period: tuple[float, float] | None, cyclic: bool
+    caller: str, x: Float[Array, " rows"], k: int, period: TwoNumbers | None, cyclic: bool
 ) -> Basis:
     """Build the bases `cr` and `cc`.
 

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from ..._runtime import record
+from ..._runtime import Shape, Strings, TwoNumbers, record
 from ...data import codes, count, match_labels, numbers, pandas_of
 from . import bases as bases
 from .bases import Design
@@ -35,11 +35,11 @@ class Smooth:
     """Smooth function of columns, from `lo.terms.s`, `lo.terms.te` or `lo.terms.ti`."""
 
     call: str
-    columns: tuple[str, ...]
-    k: tuple[int, ...]
-    bs: tuple[str, ...]
+    columns: Strings
+    k: Shape
+    bs: Strings
     by: str | None = None
-    period: tuple[float, float] | None = None
+    period: TwoNumbers | None = None
     edges: Any = None
 
     @property
@@ -56,7 +56,7 @@ def s(
     k: int | None = None,
     bs: Kind = "tp",
     by: str | None = None,
-    period: tuple[float, float] | None = None,
+    period: TwoNumbers | None = None,
     edges: Any = None,
 ) -> Smooth:
     """Define a smooth function of one column, or of two or three columns in the same unit, for
@@ -220,7 +220,7 @@ def ti(
     return _product("ti", columns, k, bs, by)
 
 
-def _product(call: str, columns: tuple[str, ...], k, bs, by: str | None) -> Smooth:
+def _product(call: str, columns: Strings, k, bs, by: str | None) -> Smooth:
     if np.ndim(k) == 0:
         ks = (k,) * len(columns)
     else:
@@ -242,7 +242,7 @@ def _product(call: str, columns: tuple[str, ...], k, bs, by: str | None) -> Smoo
     return Smooth(call, _check_columns(call, columns), sizes, kinds, by)
 
 
-def _check_columns(call: str, columns: tuple[str, ...]) -> tuple[str, ...]:
+def _check_columns(call: str, columns: Strings) -> Strings:
     if not all(isinstance(column, str) for column in columns):
         raise TypeError(f"{call}: columns are named, as {call}('x'); got {columns!r}.")
     return columns

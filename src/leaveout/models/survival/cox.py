@@ -42,7 +42,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime import cached_on, pd, record, static
+from ..._runtime import Strings, cached_on, pd, record, static
 from ...data import (
     Names,
     codes,
@@ -183,7 +183,7 @@ class Cox(AbstractClosedForm):
     spans: Int[Array, "2 units"] | None
     penalty: penalties.AbstractPenalty
     ties: str = static()
-    names: tuple[str, ...] = static()
+    names: Strings = static()
     remark: str = static()
     labels: Names = static()
 
