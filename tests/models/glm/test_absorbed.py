@@ -168,6 +168,8 @@ def test_bad_calls():
         lo.GLM("y ~ a | state", data, "squared", lo.penalties.Ridge(1.0))
     with pytest.raises(TypeError, match="Regression: effects are absorbed"):
         lo.Regression("y ~ a | state", data, "gaussian")
+    with pytest.raises(ValueError, match="size do not vary within the levels of state, year"):
+        lo.GLM("y ~ a + size | state + year", data.assign(size=data.state % 7), "squared")
     with pytest.raises(ValueError, match="no row is left"):
         lo.GLM("y ~ a | state", data.assign(y=0.0), "poisson")
 

@@ -276,16 +276,23 @@ class AbsorbedGLM(AbstractClosedForm):
 
     def _scorable(self, refit, unit, weight):
         """Mark the left-out rows whose sums of effects the remaining rows determine."""
+        levels = self.level[:, unit]
+        keys, place = np.unique(refit * self.level.size + levels, return_inverse=True)
+        place = place.reshape(levels.shape)
         scorable = np.ones(len(unit), bool)
+        for pull in self.pulls * self.row_weights:
+            total = (self.indicators @ pull)[levels]
+            shares = np.broadcast_to((1 - weight) * pull[unit], place.shape)
+            lost = np.bincount(place.ravel(), shares.ravel(), len(keys))
+            # of which rounding is less
+            scorable &= (total - lost[place] > 1e-12 * total).all(0)
         order = np.argsort(refit, kind="stable")
-        for entries in np.split(order, np.flatnonzero(np.diff(refit[order])) + 1):
-            weights = np.array(self.row_weights)
-            weights[unit[entries]] *= weight[entries]
-            determined = ~self.loose(weights[None])[self.level, 0].any(0)
-            scorable[entries] = determined[unit[entries]]
-            for factor in range(1, len(self.level)):
-                sets = self.components(determined & (weights > 0), factor)[self.level]
-                scorable[entries] &= (sets[0] == sets[factor])[unit[entries]]
+        for factor in range(1, len(levels)):
+            for entries in np.split(order, np.flatnonzero(np.diff(refit[order])) + 1):
+                counted = self.row_weights > 0
+                counted[unit[entries]] &= weight[entries] > 0
+                sets = self.components(counted, factor)[levels[:, entries]]
+                scorable[entries] &= sets[0] == sets[factor]
         return scorable
 
     @property
@@ -351,6 +358,15 @@ def absorb_effects(build, X, y, absorb, *args, **options):
         vars(base)["sample_weight"] = as_stored(weights)
     if not weights.any():
         raise ValueError(f"GLM: {warnings[0]}; no row is left.")
+    start = np.zeros((1, len(base.names)))
+    within = model.linearise(start, np.ones((1, base.num_units)))[3][0, weights > 0]
+    size = np.linalg.norm(base.lines.rows(weights > 0), axis=0)
+    constant = np.linalg.norm(within, axis=0) <= 1e-9 * size
+    if constant.any():
+        raise ValueError(
+            f"GLM: {', '.join(np.array(base.names)[constant])} do not vary within the levels of {', '.join(map(str, factors))}, whose "
+            "effects hold what they explain; leave these columns out."
+        )
     if isinstance(loss, losses.Binomial):
         warnings.append(
             "incidental parameters: effects of few rows each make coefficients too large"
