@@ -5,15 +5,25 @@ from . import inference as inference, models as models
 
 # names of types of arrays
 from ._runtime.arrays import (
+    AnyFunction as AnyFunction,
+    ArrayFunction as ArrayFunction,
     BoolArray as BoolArray,
     FloatArray as FloatArray,
+    Indices as Indices,
     IntArray as IntArray,
     NamedArrays as NamedArrays,
+    NamedNumbers as NamedNumbers,
     NamedValues as NamedValues,
+    PerRow as PerRow,
+    RowFlags as RowFlags,
+    RowNumbers as RowNumbers,
     Shape as Shape,
     Strings as Strings,
+    Texts as Texts,
     TwoArrays as TwoArrays,
+    TwoCounts as TwoCounts,
     TwoNumbers as TwoNumbers,
+    UnitNumbers as UnitNumbers,
     level_numbers as level_numbers,
 )
 

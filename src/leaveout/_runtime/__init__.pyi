@@ -1,15 +1,26 @@
 """What the other rooms take from this one, by subject."""
 
 from .arrays import (
+    AnyFunction as AnyFunction,
+    ArrayFunction as ArrayFunction,
     BoolArray as BoolArray,
     FloatArray as FloatArray,
+    Indices as Indices,
     IntArray as IntArray,
     NamedArrays as NamedArrays,
+    NamedNumbers as NamedNumbers,
     NamedValues as NamedValues,
+    PerRow as PerRow,
+    RowFlags as RowFlags,
+    RowNumbers as RowNumbers,
     Shape as Shape,
     Strings as Strings,
+    Texts as Texts,
+    ThreeArrays as ThreeArrays,
     TwoArrays as TwoArrays,
+    TwoCounts as TwoCounts,
     TwoNumbers as TwoNumbers,
+    UnitNumbers as UnitNumbers,
     level_numbers as level_numbers,
 )
 from .checkpoint import (

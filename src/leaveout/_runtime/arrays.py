@@ -1,8 +1,10 @@
 """Types of arrays of any shape, in double precision, of indices and marks; numbers of labels."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
@@ -10,10 +12,21 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 NamedArrays = dict[str, np.ndarray]
 NamedValues = dict[str, Any]
+NamedNumbers = dict[str, float]
+Texts = dict[str, str]
 Shape = tuple[int, ...]
 Strings = tuple[str, ...]
 TwoArrays = tuple[np.ndarray, np.ndarray]
 TwoNumbers = tuple[float, float]
+TwoCounts = tuple[int, int]
+ThreeArrays = tuple[np.ndarray, np.ndarray, np.ndarray]
+AnyFunction = Callable[..., Any]
+ArrayFunction = Callable[[np.ndarray], np.ndarray]
+Indices = Int[np.ndarray, " some"]
+RowNumbers = Int[np.ndarray, " rows"]
+RowFlags = Bool[np.ndarray, " rows"]
+PerRow = Float[np.ndarray, " rows"]
+UnitNumbers = Int[np.ndarray, " units"]
 
 
 def level_numbers(labels: Any) -> IntArray:

@@ -16,7 +16,7 @@ import scipy
 from jaxtyping import Bool, Int
 from numpy.typing import ArrayLike
 
-from .._runtime import is_pandas, pd, record
+from .._runtime import ArrayFunction, UnitNumbers, is_pandas, pd, record
 from .._runtime.jax import float64, foreign, jax, jnp
 
 Array = np.ndarray
@@ -48,7 +48,7 @@ class TransformedResponse(NamedTuple):
     """
 
     values: Array
-    inverse: Callable[[Array], Array]
+    inverse: ArrayFunction
 
 
 @record
@@ -229,7 +229,7 @@ def is_default_index(index: "pd.Index") -> bool:
 
 def places(
     caller: str, name: str, index: "pd.Index", reference: str, request: "pd.Index"
-) -> Int[Array, " units"] | None:
+) -> UnitNumbers | None:
     """Positions of the `request` labels, those of the argument `reference`, in the index of `name`.
 
     None if rows go by position.
@@ -538,7 +538,7 @@ def _describe_array(array: Array) -> str:
     return f"an array of {array.dtype}, in it {first}"
 
 
-def codes(caller: str, name: str, value: ArrayLike | None) -> tuple[Int[Array, " units"], Array]:
+def codes(caller: str, name: str, value: ArrayLike | None) -> tuple[UnitNumbers, Array]:
     """Number labels of any kind in their order, and return the numbers with the labels.
 
     Raises ValueError if one is missing.

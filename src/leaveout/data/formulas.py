@@ -9,12 +9,12 @@ import contextlib
 import difflib
 import functools
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._runtime import BoolArray, FloatArray, NamedValues, is_pandas, pd
+from .._runtime import AnyFunction, BoolArray, FloatArray, NamedNumbers, NamedValues, is_pandas, pd
 from .arrays import pandas_of
 
 LEVEL = re.compile(r"""^(\w+)\[\s*(['"]?)(.+?)\2\s*\]$""")  # y['yes'], as bambi writes an event
@@ -69,7 +69,7 @@ def _parse_call(formula: str, call: re.Match[str]) -> tuple[str, int]:
     return ("" if fixed else call[1] or call[2]), end
 
 
-def _impute(values, _state: dict[str, float] | None = None) -> FloatArray:
+def _impute(values, _state: NamedNumbers | None = None) -> FloatArray:
     """Fill missing numbers by the median of the others."""
     column = np.asarray(values, float)
     state = {} if _state is None else _state
@@ -98,7 +98,7 @@ class FormulaColumns(NamedTuple):
 
 
 @contextlib.contextmanager
-def reading(caller: str, formula: str) -> Iterator[Callable[..., Any]]:
+def reading(caller: str, formula: str) -> Iterator[AnyFunction]:
     """Give formulaic's function that reads columns.
 
     ValueError that quotes the formula if it is not valid.

@@ -22,9 +22,9 @@ Statistics 36, 2018).
 """
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
-from .._runtime import kind_of
+from .._runtime import UnitNumbers, kind_of
 from ..data import numbers
 from ..models.glm import GLM, AbsorbedGLM, Squared, Zero
 from ..optimize.fit import Fit, fit as fit_model
@@ -35,7 +35,7 @@ LEVERAGE_ONE = 1e-10
 
 
 def bias_reduced(
-    fit: Fit, label: Int[Array, " units"], variances: object
+    fit: Fit, label: UnitNumbers, variances: object
 ) -> tuple[Array, Float[Array, " params"]]:
     """Return CR2 of the coefficients and the degrees of freedom of each."""
     model = fit.quadratic.predictors

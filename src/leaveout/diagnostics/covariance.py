@@ -23,10 +23,10 @@ from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from .._runtime import HeadedTable, conventional, float64, kind_of, record, warn
+from .._runtime import HeadedTable, Texts, UnitNumbers, conventional, float64, kind_of, record, warn
 from ..data import UnitColumn, check_times, codes, count as check_count, index_of, pandas_of
 from ..models.glm import (
     GLM,
@@ -302,7 +302,7 @@ class Options:
         """Return the host's degrees of freedom, or the usual ones."""
         return usual if self.host is None else self.host.dof
 
-    def notes(self, fit: Fit, kind: str, units: UnitWeights, **lines: str) -> dict[str, str]:
+    def notes(self, fit: Fit, kind: str, units: UnitWeights, **lines: str) -> Texts:
         """Return lines of the table's head."""
         penalty = getattr(fit.objective, "penalty", None)
         if penalty is None or isinstance(penalty, Zero):
@@ -485,7 +485,7 @@ def _scale(fit: Fit, options: Options, units: UnitWeights) -> float:
 
 
 def _cluster_factor(
-    fit: Fit, kind: str, options: Options, labels: list[Int[Array, " units"]], units: UnitWeights
+    fit: Fit, kind: str, options: Options, labels: list[UnitNumbers], units: UnitWeights
 ) -> tuple[float, str]:
     """Return the factor of a sum over clusters, and its description.
 
@@ -511,7 +511,7 @@ def _cluster_factor(
     return G / (G - 1) * (N - 1) / _residual_degrees(N, K), text
 
 
-def _columns_within(fit: Fit, labels: list[Int[Array, " units"]]) -> int:
+def _columns_within(fit: Fit, labels: list[UnitNumbers]) -> int:
     """Count the columns, and absorbed effects, of factors each of whose levels lies within one
     cluster.
 
@@ -710,7 +710,7 @@ def _of_two_ways(fit: Fit, kind: str, groups, options: Options, units: UnitWeigh
     )
 
 
-def _labels(fit: Fit, groups) -> tuple[Int[Array, " units"], int]:
+def _labels(fit: Fit, groups) -> tuple[UnitNumbers, int]:
     """Number the groups of the fit's units, and count those of a weight.
 
     Units of weight zero may have any number.

@@ -28,6 +28,7 @@ from .._runtime import (
     HeadedTable,
     Lines,
     Rng,
+    Texts,
     among,
     conventional,
     float64,
@@ -270,7 +271,7 @@ def covariance_of(
     return covariance
 
 
-def _heading(covariance: Covariance, notes: dict[str, str]) -> Lines:
+def _heading(covariance: Covariance, notes: Texts) -> Lines:
     """Write what a table of standard errors says above its numbers.
 
     `notes` are lines by their names.
@@ -335,7 +336,7 @@ class ParameterRefits:
         rscales: Float[Array, " refits"],
         about_mean: bool,
         dof: float,
-        notes: dict[str, str],
+        notes: Texts,
     ) -> Covariance:
         """Compute the covariance of the natural parameters."""
         count = rscales > 0

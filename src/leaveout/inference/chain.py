@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Scalar, Shaped
 
-from .._runtime import Arrays, Module, static
+from .._runtime import Arrays, Module, TwoCounts, static
 from ..objectives import aligned_copy
 from .lanes import SMALLEST_NORMALISER
 
@@ -71,7 +71,7 @@ class Layout(Module):
     zeros: bool = static()
 
     @property
-    def shape(self) -> tuple[int, int]:
+    def shape(self) -> TwoCounts:
         """Numbers of rows and of lanes."""
         rows, lanes = self.place.shape
         return rows, lanes

@@ -27,6 +27,7 @@ from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
+from .._runtime import AnyFunction
 from .loopy import Messages, messages
 from .passes import MEMORY, Passes, passes
 
@@ -443,7 +444,7 @@ def _tangents_abstract(
     return [ShapedArray(shape, sites.dtype) for shape in shapes[: 1 + edges_out]]
 
 
-def _on_host(function: Callable[..., HostArrays]) -> Callable[..., Any]:
+def _on_host(function: Callable[..., HostArrays]) -> AnyFunction:
     """Lowering that calls a function of NumPy arrays from a compiled program.
 
     Doubles come back as pairs of integers, which no thread's setting can round to single precision.
@@ -482,7 +483,7 @@ mlir.register_lowering(sums_p, _on_host(_sums_by_passes), cacheable=False)
 mlir.register_lowering(tangents_p, _on_host(_tangents_by_passes), cacheable=False)
 
 
-def _batching_rule(primitive: Primitive) -> Callable[..., Any]:
+def _batching_rule(primitive: Primitive) -> AnyFunction:
     """Batching rule: add a leading axis of lanes, of length one for operands that are not
     batched.
     """

@@ -20,7 +20,7 @@ import scipy.sparse
 from jaxtyping import Int
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
-from .._runtime import Slow
+from .._runtime import Slow, TwoCounts
 
 HOPELESS = 2**40  # entries of one table, beyond which an order is given up
 SMALL_TABLES = 2**22  # entries of all tables, up to which no better order is looked for
@@ -152,7 +152,7 @@ def _search_orders(graph: Graph, num_states: int, best: Scopes) -> Scopes:
     return best
 
 
-def _fill(graph: Graph, v: int) -> tuple[int, int]:
+def _fill(graph: Graph, v: int) -> TwoCounts:
     """Number of edges that eliminating v adds, and its degree."""
     adjacent = graph[v]
     return sum(len(adjacent) - 1 - len(adjacent & graph[u]) for u in adjacent) // 2, len(adjacent)
@@ -271,7 +271,7 @@ def _place(cliques: list[Clique], edges: Int[np.ndarray, "edges 2"]) -> None:
     """Put every potential into the smallest clique that has its sites."""
     edge_of = {(min(s, t), max(s, t)): number for number, (s, t) in enumerate(edges.tolist())}
     placed = set()
-    edges_of: dict[int, list[tuple[int, int]]] = {}
+    edges_of: dict[int, list[TwoCounts]] = {}
     for s, t in edge_of:
         edges_of.setdefault(s, []).append((s, t))
     open_edges = dict(edge_of)

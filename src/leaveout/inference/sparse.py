@@ -6,7 +6,7 @@ import numpy as np
 import scipy
 from jaxtyping import Array, Float, Int
 
-from .._runtime import Module, static
+from .._runtime import Indices, Module, TwoCounts, static
 from ..objectives import aligned_copy
 
 
@@ -21,13 +21,13 @@ class SparseFeatures(Module):
     number: int = static()
 
     @property
-    def shape(self) -> tuple[int, int]:
+    def shape(self) -> TwoCounts:
         return len(self.columns), self.number
 
     def __matmul__(self, weights: Float[Array, "features labels"]) -> Float[Array, "steps labels"]:
         return _weighted_rows(self.columns, self.values, weights)
 
-    def compressed_rows(self, steps: Int[np.ndarray, " some"]) -> "scipy.sparse.csr_array":
+    def compressed_rows(self, steps: Indices) -> "scipy.sparse.csr_array":
         """Features of some steps as SciPy's compressed rows."""
         columns = self.columns[steps]
         values = self.values[steps]

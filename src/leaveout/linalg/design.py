@@ -13,7 +13,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from .._runtime import Arrays, Shape, TwoArrays, record
+from .._runtime import Arrays, Indices, Shape, TwoArrays, TwoCounts, record
 from .group_norms import Norms
 
 Array = np.ndarray
@@ -91,7 +91,7 @@ class StackedLoss:
 
     units: Loss
     penalty: Loss
-    split: tuple[int, int]  # numbers of rows of each
+    split: TwoCounts  # numbers of rows of each
 
     def _all_rows(self, units: Array | float | None, penalty: Array | float | None):
         """Numbers of all rows; None if one of the losses has none."""
@@ -263,7 +263,7 @@ class DenseDesign(SingleOutput):
     pairs: Float[Array, "pairs units"] | None = None
 
     @property
-    def shape(self) -> tuple[int, int]:
+    def shape(self) -> TwoCounts:
         return self.x.shape[0], self.x.shape[1]
 
     def predictors(self, theta: RefitPoints) -> RefitUnits:
@@ -274,7 +274,7 @@ class DenseDesign(SingleOutput):
         """Compute Σ_n slope_n x_n."""
         return slope @ self.x
 
-    def take(self, units: Int[Array, " some"] | slice) -> "DenseDesign":
+    def take(self, units: Indices | slice) -> "DenseDesign":
         """Design of the selected rows."""
         return DenseDesign(self.x[units])
 
@@ -425,7 +425,7 @@ class MultiOutputDesign:
     outputs: int
 
     @property
-    def shape(self) -> tuple[int, int]:
+    def shape(self) -> TwoCounts:
         return self.base.shape[0], self.outputs * self.features
 
     @property
@@ -450,7 +450,7 @@ class MultiOutputDesign:
         x = self.base.rows(units.ravel()).reshape(*units.shape, -1)
         return x @ theta.reshape(*theta.shape[:-1], self.outputs, -1).swapaxes(-1, -2)
 
-    def take(self, units: Int[Array, " some"] | slice) -> "MultiOutputDesign":
+    def take(self, units: Indices | slice) -> "MultiOutputDesign":
         """Design of the selected rows."""
         return MultiOutputDesign(self.base.take(units), self.outputs)
 

@@ -35,13 +35,12 @@ at the reference. The change of that Hessian within the radius, as a share of A,
 """
 
 import functools
-from collections.abc import Callable
 from typing import NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Float
 
-from .._runtime import TwoArrays
+from .._runtime import ArrayFunction, TwoArrays
 from .design import Loss, LossOfSeveral, RefitUnits, RowUnits
 from .rounding import FUNCTION, TINY, UP
 
@@ -193,7 +192,7 @@ class PenaltyShare(NamedTuple):
     """
 
     relative_change: float
-    share: Callable[[Array], Array]
+    share: ArrayFunction
 
 
 class RadiusTable:

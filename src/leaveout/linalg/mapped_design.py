@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
-from .._runtime import Module, record
+from .._runtime import Indices, Module, TwoCounts, record
 from .design import (
     DENSE_BLOCK,
     EVERYONE,
@@ -56,10 +56,10 @@ class RowSelection:
     """Selected rows of a source, gathered block by block."""
 
     rows: Any
-    units: Int[Array, " some"]
+    units: Indices
 
     @property
-    def shape(self) -> tuple[int, int]:
+    def shape(self) -> TwoCounts:
         return len(self.units), self.rows.shape[1]
 
     def __getitem__(self, places: Any) -> Array:
@@ -76,7 +76,7 @@ class SourcedDesign(SingleOutput, Module):
     dtype: Any = np.float64  # precision in which rows are written out
 
     @property
-    def shape(self) -> tuple[int, int]:
+    def shape(self) -> TwoCounts:
         return self.source.shape[0], self.source.shape[1] + self.ones
 
     def __len__(self) -> int:
@@ -149,7 +149,7 @@ class MappedDesign(SourcedDesign):
             return self.take(units[0]).predictors(theta)
         return self.take(units).predictors(theta[None])[0]
 
-    def take(self, units: Int[Array, " some"] | slice) -> "MappedDesign":
+    def take(self, units: Indices | slice) -> "MappedDesign":
         """Design of the selected rows, without copying them."""
         if isinstance(units, slice):
             places = np.arange(len(self))[units]

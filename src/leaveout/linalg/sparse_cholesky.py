@@ -17,7 +17,7 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from .._runtime import TwoArrays, record
+from .._runtime import TwoArrays, TwoCounts, record
 from .curvature import Squares, cholesky
 
 Array = np.ndarray
@@ -409,7 +409,7 @@ def _summed_rows(rows: Int[Array, "fronts r"], size: int) -> "scipy.sparse.csr_a
 
 
 def _sums(
-    row: Int[Array, " ones"], column: Int[Array, " ones"], shape: tuple[int, int]
+    row: Int[Array, " ones"], column: Int[Array, " ones"], shape: TwoCounts
 ) -> "scipy.sparse.csr_array":
     """Matrix of ones at these places, with short integers."""
     return scipy.sparse.csr_array(

@@ -14,6 +14,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
+from .._runtime import Indices, TwoCounts, UnitNumbers
 from .._runtime.jax import NUMPY, Array, Module, jax, jnp, static
 from .design import Directions, PerUnit, RefitMatrices, RefitPoints, RefitUnits, SingleOutput
 
@@ -27,7 +28,7 @@ class SparseDesign(SingleOutput, Module):
     data: Float[np.ndarray, " entries"]
     indices: Int[np.ndarray, " entries"]
     indptr: Int[np.ndarray, " bounds"]
-    shape: tuple[int, int] = static()
+    shape: TwoCounts = static()
     longest: int = static()  # entries of the fullest row
 
     @classmethod
@@ -58,7 +59,7 @@ class SparseDesign(SingleOutput, Module):
         return self.csr.T
 
     @cached_property
-    def counts(self) -> Int[np.ndarray, " units"]:
+    def counts(self) -> UnitNumbers:
         """Number of entries in each row."""
         return np.diff(self.indptr)
 
@@ -134,7 +135,7 @@ class SparseDesign(SingleOutput, Module):
         rows.data = rows.data * theta.reshape(-1, theta.shape[-1])[refit, rows.indices]
         return (rows @ np.ones(rows.shape[1])).reshape(units.shape)
 
-    def take(self, units: Int[np.ndarray, " some"] | slice) -> "SparseDesign":
+    def take(self, units: Indices | slice) -> "SparseDesign":
         """Design of the selected rows."""
         return self[units]
 

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime import Shape, TwoArrays, record
+from .._runtime import AnyFunction, Shape, TwoArrays, record
 from .._runtime.jax import (
     Array,
     Arrays,
@@ -538,7 +538,7 @@ def _objective_at(
 
 def held_out(
     objective: AbstractObjective, like: PyTree, index: Array, weight: Array, held: Array
-) -> Callable[..., Any]:
+) -> AnyFunction:
     """Compute the held-out losses of one refit at raveled θ, zero for units that are not scored."""
     weights = fold_weights(objective, index, weight)
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime import Array, Arrays as Arrays, PyTree, Scalar, cached_on
+from .._runtime import Array, ArrayFunction, Arrays as Arrays, PyTree, Scalar, cached_on
 from ..plans import RefitRows
 from .objective import (
     AbstractObjective,
@@ -458,7 +458,7 @@ class ClosedFormBatch:
     objective: AbstractClosedForm
     like: PyTree
     rows: RefitRows
-    weigh: Callable[[np.ndarray], np.ndarray]  # returns the weights of some refits over all units
+    weigh: ArrayFunction  # returns the weights of some refits over all units
     # state from which the next evaluation of each refit begins
     states: dict[int, Any] = field(default_factory=dict)
     # the last refits that were weighed, and their weights

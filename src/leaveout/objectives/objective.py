@@ -17,7 +17,18 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime import NamedValues, Shape, Strings, conventional, kind_of
+from .._runtime import (
+    AnyFunction,
+    ArrayFunction,
+    Indices,
+    NamedValues,
+    RowNumbers,
+    Shape,
+    Strings,
+    UnitNumbers,
+    conventional,
+    kind_of,
+)
 from .._runtime.jax import (
     Array,
     Arrays as Arrays,
@@ -95,7 +106,7 @@ def leaves_of(theta: PyTree) -> list[Any]:
     return jax.tree.leaves(theta)
 
 
-def map_arrays(function: Callable[..., Any], theta: PyTree) -> PyTree:
+def map_arrays(function: AnyFunction, theta: PyTree) -> PyTree:
     """Apply a function to every array of a tree. Arrays, and dicts and modules of these, are
     handled without JAX.
     """
@@ -251,7 +262,7 @@ class Units:
     # unknown
     serial: bool | None = False
     # blocks of neighbours, if neighbours are not the next in order
-    blocks: Int[np.ndarray, " units"] | None = None
+    blocks: UnitNumbers | None = None
     # units that have an observation; others are never scored
     observed: Bool[np.ndarray, " units"] | None = None
     # (refits, units, weights) of left-out entries -> those that have a loss, if that depends on
@@ -262,7 +273,7 @@ class Units:
     # response that the loss is a function of, if that is not `target`
     response: np.ndarray | None = None
     # from means of the response to predictions of the target
-    inverse: Callable[[np.ndarray], np.ndarray] | None = None
+    inverse: ArrayFunction | None = None
     # stratum, place in time, event, entry: of models of risks
     risk: Float[np.ndarray, "units facts"] | None = None
     kinds: Strings = ("response", "link")  # kinds of predictions
@@ -275,7 +286,7 @@ class Units:
     features: Callable[[], Mapping[str, np.ndarray]] = dict
     score: str = ""  # name of the held-out loss, such as `LOG_DENSITY`; "" if it is not known
     # unit of each row of the data, if a unit is several rows
-    rows: Int[np.ndarray, " rows"] | None = None
+    rows: RowNumbers | None = None
     row_names: Any = None  # labels of these rows
 
     @property
@@ -702,7 +713,7 @@ class AbstractObjective(Module):
         """
         return ()
 
-    def subset(self, units: Int[np.ndarray, " some"]) -> "AbstractObjective | None":
+    def subset(self, units: Indices) -> "AbstractObjective | None":
         """Restrict the objective to some units, if F is a sum of one term a unit and a quadratic.
 
         The curvature of F can then be estimated from a sample of units.

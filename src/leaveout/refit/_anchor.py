@@ -24,7 +24,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime import TwoNumbers, record
+from .._runtime import ThreeArrays, TwoNumbers, record
 from .._runtime.jax import Arrays, PyTree, cached_on, compile_static, jax
 from ..linalg import (
     EVERYONE,
@@ -269,7 +269,7 @@ def own_metric(fit: Fit, rows: RefitRows) -> tuple[RefitMetric, RefitFlags, Refi
     return LowRank(z, np.where(singular[:, None, None], 0.0, core)), singular, gradient
 
 
-def _touched_rows(fit: Fit, rows: RefitRows) -> tuple[Array, Array, Array]:
+def _touched_rows(fit: Fit, rows: RefitRows) -> ThreeArrays:
     """Rows, slopes and curvatures of the linear predictors that refits touch.
 
     Returns the whitened rows `[refits, touched, params]`, and the changes of slopes `[refits,

@@ -83,7 +83,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime import cached_on
+from .._runtime import ArrayFunction, cached_on
 from ..linalg import (
     FUNCTION,
     UNIT,
@@ -509,7 +509,7 @@ def precision(lost_weight: float) -> type[np.floating]:
     return np.float32
 
 
-def _precise(anchor: LinearFitCache) -> Callable[[Array], Array]:
+def _precise(anchor: LinearFitCache) -> ArrayFunction:
     """Return the function that converts arrays to that precision."""
     return functools.partial(np.asarray, dtype=precision(anchor.rounding.root**2))
 

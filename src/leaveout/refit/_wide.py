@@ -34,7 +34,7 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from .._runtime import RESULTS, TwoArrays, cached_on
+from .._runtime import RESULTS, ThreeArrays, TwoArrays, cached_on
 from ..linalg import (
     AnyShape,
     Lanes,
@@ -153,7 +153,7 @@ class WideModel:
         )
         return solution.x.T
 
-    def value(self, theta: ParamLanes, omega: Array, kappa: Array) -> tuple[Array, Array, Array]:
+    def value(self, theta: ParamLanes, omega: Array, kappa: Array) -> ThreeArrays:
         """Evaluate F, its gradients, and ω ℓ″ for some refits."""
         eta = self.predict(theta)
         parts = self.model.loss.derivatives(eta.T, self.model.y, (0, 1, 2))
@@ -521,7 +521,7 @@ class Probes:
         factor = max(1.0, float(ratios[np.isfinite(error)].max(initial=0.0)))
         return estimates._replace(error_factor=factor)
 
-    def judge(self, leverages: ProbedLeverages, rows: LeftOut) -> tuple[Array, Array, Array]:
+    def judge(self, leverages: ProbedLeverages, rows: LeftOut) -> ThreeArrays:
         """Losses of some rows, their errors, and the losses without each group of probes."""
         units = rows.units
         h = leverages.h[units]

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
 
-from .._runtime import Lines, PrintedResult
+from .._runtime import Lines, PrintedResult, Texts
 
 THEOREM = "Errors are proved, as “The idea” in the documentation and leaveout.linalg.enclosure_theorem say."
 
@@ -23,7 +23,7 @@ class Citations(PrintedResult):
     """
 
     theorem: str
-    entries: dict[str, str]
+    entries: Texts
 
     def _facts(self) -> Lines:
         if self.theorem:

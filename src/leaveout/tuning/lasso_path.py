@@ -35,7 +35,7 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from .._runtime import TwoArrays
+from .._runtime import Indices, ThreeArrays, TwoArrays
 from ..linalg import (
     UNIT,
     UP,
@@ -489,7 +489,7 @@ class LassoMinimum:
         self,
         data: Array,
         t: Array,
-        joining: tuple[Array, Array, Array],
+        joining: ThreeArrays,
         leaving: TwoArrays,
     ) -> TwoArrays:
         """Return the moves of the residuals, and the sums of the sizes of the moves.
@@ -577,7 +577,7 @@ def _add_moves(
 
 def _runs(
     rows: StandardisedColumns,
-    indices: Int[Array, " some"],
+    indices: Indices,
     a: Array,
     ridge: Array,
     sign: PathPoints,
@@ -605,7 +605,7 @@ def _runs(
 
 def _minima(
     rows: StandardisedColumns,
-    indices: Int[Array, " some"],
+    indices: Indices,
     a: Array,
     ridge: Array,
     sign: PathPoints,

@@ -47,7 +47,7 @@ import pandas as pd
 import scipy
 from jaxtyping import Float
 
-from .._runtime import Lines, Shape, TwoArrays, float64, record, warn
+from .._runtime import Lines, NamedNumbers, Shape, TwoArrays, TwoCounts, float64, record, warn
 from ..linalg import Curvature, RefitPoints, weight_terms
 from ..models.smooth.additive import Additive
 from ..models.smooth.bases import against
@@ -93,7 +93,7 @@ class PenalisedRows:
     weight: PerUnit
     loss: Any
     matrices: tuple[Array, ...]
-    spans: tuple[tuple[int, int], ...]
+    spans: tuple[TwoCounts, ...]
 
     def penalty(self, rho: PerSmooth) -> ParamPairs:
         total = np.zeros((self.x.shape[1],) * 2)
@@ -514,7 +514,7 @@ class Smoothing(PrintedResult):
         return self.fit.objective
 
     @property
-    def smoothing(self) -> dict[str, float]:
+    def smoothing(self) -> NamedNumbers:
         """The λ of each penalty, by name."""
         return self.model.smoothing
 

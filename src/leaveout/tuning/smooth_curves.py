@@ -27,7 +27,7 @@ import scipy
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from .._runtime import HeadedTable, conventional, float64, kind_of
+from .._runtime import HeadedTable, NamedNumbers, conventional, float64, kind_of
 from ..data import index_of, match_labels, share
 from ..diagnostics.measures import dispersion
 from ..models.glm import column
@@ -57,7 +57,7 @@ class CoefficientSpread(NamedTuple):
     """The covariance of θ̂, and the degrees of freedom of its estimate."""
 
     covariance: ParamPairs
-    degrees: dict[str, float]  # by term; "" has those of the whole predictor
+    degrees: NamedNumbers  # by term; "" has those of the whole predictor
 
 
 class CurveRequest(NamedTuple):
@@ -182,7 +182,7 @@ def _degrees(
     plan: Plan,
     scored_plan: Plan,
     spans: dict[str, slice],
-) -> dict[str, float]:
+) -> NamedNumbers:
     """Return the degrees of freedom of J, by terms."""
     root_curvature = np.sqrt(np.maximum(solution.curvature, 0.0))
     share = _share(scored_plan)

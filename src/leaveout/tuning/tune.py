@@ -38,6 +38,7 @@ from .._runtime import (
     Interrupted,
     Lines,
     Module,
+    NamedNumbers,
     NamedValues,
     PyTree,
     Rng,
@@ -130,7 +131,7 @@ class Trial:
     estimate: Estimate | None = None
     predicted: Predictions | None = None  # if there is a metric
     # derivative of the criterion in the logarithm of each hyperparameter
-    slope: dict[str, float] | None = None
+    slope: NamedNumbers | None = None
     message: str = ""
     parameters: PyTree = None
 

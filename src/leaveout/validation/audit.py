@@ -9,14 +9,13 @@ of them.
 """
 
 import math
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from .._runtime import Slow, StepResult, steps
+from .._runtime import ArrayFunction, Slow, StepResult, steps
 from ..models.glm import kinks
 from ..objectives import function, lists_all_units, weights_of
 from ..optimize import Fit, NoMinimiser, minimise_with_kinks
@@ -177,7 +176,7 @@ def step_by_hessian(
 
 
 def step_by_products(
-    fit: Fit, product: Callable[[Array], Array], gradient: Float[Array, " rank"], size: float
+    fit: Fit, product: ArrayFunction, gradient: Float[Array, " rank"], size: float
 ) -> Float[Array, " rank"]:
     """Compute that step by conjugate gradients on products, to a tenth or the `size`."""
     flat_directions = np.asarray(fit.quadratic.null_space)

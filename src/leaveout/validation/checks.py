@@ -22,7 +22,17 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from .._runtime import RESULTS, Strings, TwoNumbers, float64, is_pandas, level_numbers, pd
+from .._runtime import (
+    RESULTS,
+    Indices,
+    Strings,
+    TwoNumbers,
+    UnitNumbers,
+    float64,
+    is_pandas,
+    level_numbers,
+    pd,
+)
 from ..data import label_texts
 from ..optimize import Fit
 from ..plans import Plan, RefitRows
@@ -232,7 +242,7 @@ def of_losses(
 
 
 def of_refits(
-    flagged: Int[Array, " some"],
+    flagged: Indices,
     result: Int[Array, " refits"],
     plan: Plan,
     strategy: str = "",
@@ -262,7 +272,7 @@ def of_refits(
     ]
 
 
-def _refit_list(refits: Int[Array, " some"], names: "pd.Index") -> str:
+def _refit_list(refits: Indices, names: "pd.Index") -> str:
     shown = ", ".join(label_texts(names[refits[:8]]))
     return f"{len(refits)} refit{'s' if len(refits) > 1 else ''} ({shown}{', …' if len(refits) > 8 else ''})"
 
@@ -340,7 +350,7 @@ def _one_column_apart(
     return chance_share
 
 
-def _sees_copy(label: Int[Array, " units"], plan: Plan) -> Int[Array, " some"]:
+def _sees_copy(label: UnitNumbers, plan: Plan) -> Indices:
     """Mark the held-out rows whose own refit sees another row of their kind."""
     size = np.bincount(label)
     if size.max() == 1:
@@ -435,7 +445,7 @@ def _correlation(
     return float(a @ b) / size, float(np.sqrt(np.sum((a * b) ** 2))) / size
 
 
-def _kinds(columns: list[PerUnit]) -> Int[Array, " units"]:
+def _kinds(columns: list[PerUnit]) -> UnitNumbers:
     """Number the kinds of rows, so that equal rows have one number.
 
     Rows are compared by their projections on a random direction, summed column by column: a product
@@ -449,7 +459,7 @@ def _kinds(columns: list[PerUnit]) -> Int[Array, " units"]:
     return level_numbers(value)
 
 
-def _alike_share(values: PerUnit | Int[Array, " units"]) -> float:
+def _alike_share(values: PerUnit | UnitNumbers) -> float:
     """Return the share of pairs of units that have equal values."""
     count = np.unique(values, return_counts=True)[1]
     n = len(values)

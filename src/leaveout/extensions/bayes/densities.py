@@ -19,6 +19,7 @@ from ...developer import (
     LOG_PROBABILITY,
     AbstractObjective,
     ActiveGLM,
+    AnyFunction,
     NamedArrays,
     NamedValues,
     call_traced,
@@ -181,7 +182,7 @@ def from_posterior(
     )
     posterior = model.posterior(caller, named_draws, integrate)
 
-    def simulate_by(simulate: Callable[..., Any]) -> DrawResponses:
+    def simulate_by(simulate: AnyFunction) -> DrawResponses:
         def responses(key: Any, u: Any, units: Any) -> Any:
             theta = vector_or_names(coordinates.constrain(u))
             unit_data = jax.tree.map(lambda leaf: jnp.asarray(leaf)[units], data)
@@ -195,7 +196,7 @@ def from_posterior(
     return replace(posterior, simulate_by=simulate_by)
 
 
-def _call_for_number(description: str, function: Callable[..., Any], *args):
+def _call_for_number(description: str, function: AnyFunction, *args):
     """Call a user's function under tracing; TypeError unless it returns one real number."""
     result = call_traced(description, function, *args)
     with contextlib.suppress(TypeError, ValueError):  # of what is no array

@@ -16,6 +16,7 @@ from scipy.special import expit
 from ... import Plan
 from ...developer import (
     CAPACITY,
+    ArrayFunction,
     BoolArray,
     FloatArray,
     IntArray,
@@ -303,7 +304,7 @@ class FoldEstimator:
         folds: IntArray,
         results: list[FoldResult],
         before: FoldPlaces,
-        inverse_map: Callable[[Array], Array] | None = None,
+        inverse_map: ArrayFunction | None = None,
     ) -> BoolArray:
         """Whether more of each fold than its error lies where no draw comes, nor a moved one, which
         `inverse_map` maps to a draw.

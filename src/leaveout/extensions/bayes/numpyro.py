@@ -2,13 +2,13 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...developer import NamedValues, conventional, float64, jax, jnp
+from ...developer import AnyFunction, NamedValues, conventional, float64, jax, jnp
 from .coordinates import read_draws
 from .posterior import Posterior
 from .sampled_model import SampledModel, densities_by_name, unit_variable
@@ -17,7 +17,7 @@ from .sampled_model import SampledModel, densities_by_name, unit_variable
 @conventional
 @float64
 def from_numpyro(
-    model: Callable[..., Any],
+    model: AnyFunction,
     mcmc: Any,
     *args: Any,
     observed: str | None = None,

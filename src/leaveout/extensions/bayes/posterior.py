@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import scipy
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from ... import RESULTS, Fit, fit as minimise
 from ...developer import (
@@ -25,11 +25,14 @@ from ...developer import (
     LOG_LIKELIHOOD,
     AbstractObjective,
     AbstractPosterior,
+    AnyFunction,
     Arrays,
+    Indices,
     Lines,
     NamedArrays,
     PyTree,
     TwoArrays,
+    UnitNumbers,
     compile_static,
     display_name,
     float64,
@@ -147,7 +150,7 @@ class Posterior(AbstractPosterior):
     constant: float | Array = 0.0
     response: Array | None = None
     simulate: DrawResponses | None = None
-    simulate_by: Callable[[Callable[..., Any]], DrawResponses] | None = None
+    simulate_by: Callable[[AnyFunction], DrawResponses] | None = None
 
     @cached_property
     def mode(self) -> Fit | None:
@@ -295,7 +298,7 @@ class Posterior(AbstractPosterior):
 
     @float64
     def values_and_losses(
-        self, theta: Draws, blocks: Int[Array, " some"]
+        self, theta: Draws, blocks: Indices
     ) -> tuple[Float[Array, " draws"], Float[Array, "draws some"]]:
         """Evaluate F(·, 1) and the losses of some blocks of units at many θ, in one pass;
         `block_losses` says if there are any.
@@ -410,7 +413,7 @@ class Posterior(AbstractPosterior):
         return value + np.sum(weights * self.constant), slope
 
     @cached_property
-    def blocks(self) -> Int[Array, " units"]:
+    def blocks(self) -> UnitNumbers:
         """Block of each unit.
 
         Units of different blocks are independent given θ, if F has such terms at all.
@@ -470,7 +473,7 @@ class Posterior(AbstractPosterior):
             return losses
         return None
 
-    def losses_at(self, theta: Places, units: Int[Array, " some"]) -> Float[Array, "places some"]:
+    def losses_at(self, theta: Places, units: Indices) -> Float[Array, "places some"]:
         """Evaluate −log p(y_n | θ) of some units at many θ, where `unit_losses` are known.
 
         Parameters

@@ -2,14 +2,13 @@
 elpd.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ... import leave_one_out
-from ...developer import PlanLike, call_traced, leaves_of, map_arrays, plan_reader
+from ...developer import ArrayFunction, PlanLike, call_traced, leaves_of, map_arrays, plan_reader
 from .fold_estimator import FoldEstimator, FoldResult
 from .posterior import Posterior
 
@@ -78,7 +77,7 @@ def _moments(values: Array, weight: Array) -> Array:
     return np.stack([mean, np.sqrt(share @ (values - mean) ** 2)])
 
 
-def _summaries(posterior: Posterior, prediction) -> tuple[list[str], Callable[[Array], Array]]:
+def _summaries(posterior: Posterior, prediction) -> tuple[list[str], ArrayFunction]:
     """Name the numbers that are watched, and return the function that computes them at many
     places.
     """

@@ -12,7 +12,6 @@
 Effects that are integrated out are drawn given θ_s and the units of their group that are seen.
 """
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from jaxtyping import Float
 from ... import Plan
 from ...developer import (
     METRICS,
+    AnyFunction,
     BoolArray,
     FloatArray,
     IntArray,
@@ -329,7 +329,7 @@ def _responses(posterior: Posterior, names: pd.Index, response) -> FloatArray:
     return y
 
 
-def _response_draws(posterior: Posterior, simulate) -> Callable[..., Any]:
+def _response_draws(posterior: Posterior, simulate) -> AnyFunction:
     """Return the function that draws responses at some θ.
 
     Of predictive draws it returns None but at those of the posterior.

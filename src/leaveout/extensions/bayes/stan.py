@@ -17,6 +17,7 @@ from ...developer import (
     NamedArrays,
     Points,
     State,
+    UnitNumbers,
     ValueAndGradient,
     Weights,
     conventional,
@@ -38,7 +39,7 @@ class StanDensity(AbstractClosedForm):
 
     model: Any = static()
     rng: Any = static()
-    places: Int[Array, " units"]
+    places: UnitNumbers
 
     @property
     def num_units(self) -> int:

@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike
 from ... import losses
 from ...developer import (
     AbstractSolved,
+    ArrayFunction,
     Names,
     Points,
     State,
@@ -74,7 +75,7 @@ class Moments(NamedTuple):
     total: Float[Array, " lanes"]
     mean: tuple[Float[Array, "lanes features"], Float[Array, "lanes targets"]]
     cross: Float[Array, "lanes features targets"]
-    times: Callable[[Array], Array]
+    times: ArrayFunction
     formed: Callable[[], Float[Array, "lanes features features"]]
     squares: tuple[Float[Array, "lanes features"], Float[Array, "lanes targets"]]
     rows: Float[Array, "rows features"] | None = None

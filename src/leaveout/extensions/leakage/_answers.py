@@ -12,9 +12,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool
 
-from ...developer import BoolArray, FloatArray
+from ...developer import BoolArray, FloatArray, RowFlags
 from ._injection import refusal, unshown
 from ._models import LeakageFold
 from ._result import LeakageResult
@@ -80,7 +79,7 @@ class Bundle(NamedTuple):
 
     fold: int
     rows: RowNumbers
-    drop: Bool[np.ndarray, " rows"]
+    drop: RowFlags
 
 
 def naive(study: LeakageStudy) -> Answer:

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from ...developer import BoolArray, FloatArray, IntArray, conventional, count
+from ...developer import BoolArray, FloatArray, IntArray, TwoCounts, conventional, count
 from ._solve import differences, nonincreasing
 
 NEGLIGIBLE = 1e-18  # probabilities below it are left out of convolutions
@@ -143,7 +143,7 @@ def stratified_matrix(
 def residual_profile(
     levels: ArrayLike | tuple[ArrayLike, ArrayLike],
     b: ArrayLike,
-    n: int | tuple[int, int],
+    n: int | TwoCounts,
     candidates: ArrayLike | None = None,
     *,
     order: int = 2,

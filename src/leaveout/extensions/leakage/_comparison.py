@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from ...developer import AbstractComparable, NamedValues, probability_of_worse
+from ...developer import AbstractComparable, NamedValues, Texts, probability_of_worse
 from ...validation import Comparison
 from ._variance import InfluenceSpread
 
@@ -27,7 +27,7 @@ class ComparableMean(NamedTuple):
     spread: InfluenceSpread | None
     draws: Float[Array, "folds draws"] | None
     weight: Float[Array, " folds"] | None
-    conditions: dict[str, str]
+    conditions: Texts
 
 
 class ComparableResult(AbstractComparable):

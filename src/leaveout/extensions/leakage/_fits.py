@@ -34,6 +34,7 @@ from ...developer import (
     Lanes,
     LaneState,
     Proposal,
+    RowNumbers,
     SharedFactors,
     anywhere,
     decrements,
@@ -570,7 +571,7 @@ class _ChainFactors(SharedFactors):
         return np.einsum("fij,fj->fi", self.inverse[fits], gradient)
 
 
-def count_rows(train: Rows, rows: Int[Array, " rows"]) -> RowCounts:
+def count_rows(train: Rows, rows: RowNumbers) -> RowCounts:
     """Count how often each of some rows is in every training set."""
     where = np.zeros(rows[-1] + 1, int)
     where[rows] = np.arange(len(rows))

@@ -20,7 +20,7 @@ import pandas as pd
 from jaxtyping import Bool, Int
 from numpy.typing import ArrayLike, NDArray
 
-from ...developer import IntArray, Rng, conventional, count, level_numbers, record
+from ...developer import IntArray, Rng, TwoCounts, conventional, count, level_numbers, record
 from ._models import Leakage, LeakageFold, MatePairs
 
 SLOPE_SHARE = 0.1  # share of V̂ at which the slope is tested
@@ -95,7 +95,7 @@ class Injection:
             )
 
     @property
-    def draws(self) -> tuple[int, int]:
+    def draws(self) -> TwoCounts:
         """The least and the largest number of draws at each level."""
         if self.num_boot is None:
             return MIN_DRAWS, MAX_DRAWS

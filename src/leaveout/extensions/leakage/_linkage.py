@@ -11,14 +11,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from numpy.typing import ArrayLike, NDArray
 
 from ...developer import (
+    Indices,
     Lines,
     NamedValues,
     PrintedResult,
     Rng,
+    RowFlags,
+    TwoCounts,
     TwoNumbers,
     codes,
     conventional,
@@ -180,7 +183,7 @@ class Linkage(PrintedResult):
         pairs: Any,
         ids: Any = None,
         *,
-        sides: tuple[int, int] | None = None,
+        sides: TwoCounts | None = None,
         probability: str | None = None,
     ) -> "Linkage":
         """Build a linkage from pairs of rows that are copies of one another.
@@ -529,7 +532,7 @@ class Linkage(PrintedResult):
             out += is_trained[label[test]]
         return out / len(self._draw_partitions)
 
-    def candidates(self, test: ArrayLike, cut: float) -> Bool[Array, " rows"]:
+    def candidates(self, test: ArrayLike, cut: float) -> RowFlags:
         """Mark the rows that are a pair, of probability `cut` or more, with some tested row.
 
         Parameters
@@ -760,7 +763,7 @@ def _interval(values) -> str:
     return f"{mean:,.1f} ({low:,.0f} to {high:,.0f})"
 
 
-def _rows(caller: str, name: str, value: ArrayLike, rows: int) -> Int[Array, " some"]:
+def _rows(caller: str, name: str, value: ArrayLike, rows: int) -> Indices:
     """Return row numbers, from numbers or a mask."""
     array = np.asarray(value)
     if array.dtype == bool and array.shape == (rows,):

@@ -22,7 +22,7 @@ own probability; blocks of a few records are drawn exactly, by the sums over all
 import numpy as np
 from jaxtyping import Int
 
-from ...developer import FloatArray, IntArray
+from ...developer import FloatArray, IntArray, TwoCounts
 from ._blocks import (
     MAX_ENUMERATED_RECORDS,
     NEVER,
@@ -94,7 +94,7 @@ def draw_partitions(
 
 def share_listed(
     rows: int, left_rows: IntArray, right_rows: IntArray, probability: FloatArray
-) -> tuple[int, int]:
+) -> TwoCounts:
     """Count the unlisted pairs, and all pairs, inside clear clusters, without the pairs that
     connect these.
     """

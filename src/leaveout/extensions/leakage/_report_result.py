@@ -16,9 +16,18 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
 
-from ...developer import BoolArray, IntArray, Lines, NamedValues, PagedResult, provided, record
+from ...developer import (
+    BoolArray,
+    IntArray,
+    Lines,
+    NamedValues,
+    PagedResult,
+    PerRow,
+    Texts,
+    provided,
+    record,
+)
 from ._comparison import ComparableMean, ComparableResult
 from ._hosts import finite_columns
 from ._study import Answer, LeakageStudy, Partitions, half_width
@@ -209,12 +218,12 @@ class LeakageReport(PagedResult, ComparableResult):
     candidates: pd.DataFrame
     names: pd.Index
     near_mates: NearMates | None
-    facts: dict[str, str]
+    facts: Texts
     arguments: str  # arguments of the call
     price: pd.DataFrame
     chosen: str | None = None
 
-    def over_clusters(self, influence: Float[np.ndarray, " rows"]) -> Variance:
+    def over_clusters(self, influence: PerRow) -> Variance:
         """Compute the variance over clusters, as tested, of a number with these influences.
 
         Parameters

@@ -27,8 +27,10 @@ from ...developer import (
     Interval,
     Lines,
     Measure,
+    NamedNumbers,
     PrintedResult,
     Strings,
+    Texts,
     conventional,
     provided,
     record,
@@ -110,7 +112,7 @@ class LeakageResult(PrintedResult, ComparableResult):
     moved: FloatArray | None
     drawn_shares: list[Shares]  # shares in draws of an uncertain leakage
     unshown: float  # share of possible leakage that injection cannot show
-    facts: dict[str, str]  # facts that comparable results have in common
+    facts: Texts  # facts that comparable results have in common
 
     @cached_property
     def solved(self) -> Curve:
@@ -393,7 +395,7 @@ class LeakageResult(PrintedResult, ComparableResult):
         return pd.DataFrame({"leaked": self.pooled.grid, "loss": self.solved.values})
 
     @cached_property
-    def extrapolants(self) -> dict[str, float]:
+    def extrapolants(self) -> NamedNumbers:
         """The estimates ê₀ by the trend filter, and by polynomials in the share of leaked records
         over the lowest levels.
         """

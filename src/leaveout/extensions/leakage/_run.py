@@ -21,6 +21,7 @@ from ...developer import (
     NamedValues,
     Slow,
     StepResult,
+    TwoCounts,
     keep,
     level_numbers,
     num_saved_steps,
@@ -151,7 +152,7 @@ def join_pieces(work: FitWork, fold: int, results: list[StepResult]) -> FoldLoss
 class _Progress:
     """Finished pieces, and whether there are enough."""
 
-    def __init__(self, work: FitWork, draws: tuple[int, int], enough: "Enough | None"):
+    def __init__(self, work: FitWork, draws: TwoCounts, enough: "Enough | None"):
         self.work = work
         self.enough = enough
         self.fewest, self.most = draws
@@ -191,7 +192,7 @@ class _Progress:
 Enough = Callable[[list[FoldLosses]], int]  # estimates the number of draws needed in all
 
 
-def run(work: FitWork, draws: tuple[int, int], enough: Enough | None = None) -> list[FoldLosses]:
+def run(work: FitWork, draws: TwoCounts, enough: Enough | None = None) -> list[FoldLosses]:
     """Compute the losses of every fold for the largest number of draws, or for as many as `enough`
     finds sufficient.
 
@@ -265,9 +266,7 @@ def describe_run(
     }
 
 
-def _pieces(
-    work: FitWork, progress: _Progress, pieces: dict[tuple[int, int], Piece]
-) -> Iterator[Piece]:
+def _pieces(work: FitWork, progress: _Progress, pieces: dict[TwoCounts, Piece]) -> Iterator[Piece]:
     """Divide the draws into pieces, in rounds that all folds share, with the pieces in the
     checkpoint first in each.
 

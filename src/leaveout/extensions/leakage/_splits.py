@@ -5,10 +5,10 @@ Folds nearest to the filed ones, bundles of exposed rows, controls of similar si
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 from scipy import sparse
 
-from ...developer import FloatArray, IntArray, level_numbers
+from ...developer import FloatArray, IntArray, RowFlags, level_numbers
 from ._blocks import components
 from ._models import LeakageFold
 
@@ -126,8 +126,8 @@ def bundles(
 
 
 def like_size(
-    drop: Bool[np.ndarray, " rows"], train: RowNumbers, clusters: Rows, rng: np.random.Generator
-) -> Bool[np.ndarray, " rows"]:
+    drop: RowFlags, train: RowNumbers, clusters: Rows, rng: np.random.Generator
+) -> RowFlags:
     """Select as many other rows of `train` as `drop` has, from clusters of similar size.
 
     Each selected cluster loses the same share of its rows as its match. Clusters that lose a row by

@@ -29,6 +29,7 @@ from ...developer import (
     BoolArray,
     FloatArray,
     Measure,
+    NamedNumbers,
     Slow,
     StepResult,
     record,
@@ -448,7 +449,7 @@ class LeakageStudy:
             return Answer(name, assumption, few_removed(removed_share), curve=curve)
         return self.answer(name, assumption, mean, curve=curve)
 
-    def _row(self, point: ControlPoint) -> dict[str, float]:
+    def _row(self, point: ControlPoint) -> NamedNumbers:
         removed_share = self.removed(point.exposed)
         error = float(np.sqrt(self.over_clusters(point.influence).value + point.monte_carlo))
         correction = np.nan

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
-from ...developer import FloatArray, IntArray, numbers, pandas_of
+from ...developer import FloatArray, IntArray, TwoCounts, numbers, pandas_of
 
 # names of the two records in Splink, and in this library
 ENDS = ("unique_id_l", "unique_id_r"), ("left", "right")
@@ -75,9 +75,7 @@ def read_pairs(
     return table.once(caller, None if ids is None else _names(caller, ids)), rows
 
 
-def read_two_sided(
-    caller: str, pairs, sides: tuple[int, int], probability: str | None
-) -> PairTable:
+def read_two_sided(caller: str, pairs, sides: TwoCounts, probability: str | None) -> PairTable:
     """Read pairs of a training row (left) and a test row (right), each numbered from 0.
 
     Certain without probabilities.

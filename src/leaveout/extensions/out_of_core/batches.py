@@ -17,7 +17,16 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from ...developer import DENSE_BLOCK, Strings, describe_rows, is_mapped, map_rows, numbers, record
+from ...developer import (
+    DENSE_BLOCK,
+    PerRow,
+    Strings,
+    describe_rows,
+    is_mapped,
+    map_rows,
+    numbers,
+    record,
+)
 
 Array = np.ndarray
 ReadRows = tuple[Array, list[Array]]
@@ -32,9 +41,9 @@ class RowBlock(NamedTuple):
 
     start: int
     x: Float[Array, "rows params"]
-    y: Float[Array, " rows"]
-    weight: Float[Array, " rows"]
-    offset: Float[Array, " rows"]
+    y: PerRow
+    weight: PerRow
+    offset: PerRow
 
 
 class Roles(NamedTuple):

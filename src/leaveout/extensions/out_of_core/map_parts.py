@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...developer import over as steps_over
+from ...developer import AnyFunction, over as steps_over
 from .batches import Batches, FilePart, fill_part
 
 PassResult = dict[str, np.ndarray]
@@ -26,7 +26,7 @@ class Pass(NamedTuple):
     The blocks have a column of `ones` on request.
     """
 
-    function: Callable[..., Any]
+    function: AnyFunction
     ones: bool
     arguments: tuple[Any, ...]
     part_arguments: list[tuple[Any, ...]] | None = None

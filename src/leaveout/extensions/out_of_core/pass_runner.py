@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import scipy
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from ... import GLM, fit, losses
 from ...developer import (
@@ -16,6 +16,7 @@ from ...developer import (
     NewtonResult,
     RadiusTable,
     Rounding,
+    RowNumbers,
     Slow,
     StepResult,
     TwoArrays,
@@ -121,9 +122,7 @@ class PassRunner:
     def _descend(self, start: Float[Array, " params"]) -> NewtonResult:
         return newton(self, start[None], ONE, np.zeros((0, self.model.design.shape[1])))  # type: ignore[arg-type]
 
-    def left_out(
-        self, rtol: float, audit: int
-    ) -> tuple[Scan, PassFit, LeftOutRows, Int[Array, " rows"]]:
+    def left_out(self, rtol: float, audit: int) -> tuple[Scan, PassFit, LeftOutRows, RowNumbers]:
         """Fit, and leave out every row.
 
         Return the scan, the fit, the rows for a closer look, and those for the audit.

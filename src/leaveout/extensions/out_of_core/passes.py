@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 
 from ... import losses
 from ...developer import (
@@ -31,6 +31,8 @@ from ...developer import (
     RadiusTable,
     Rounding,
     Row,
+    RowFlags,
+    RowNumbers,
     bounded,
     change,
     curvature_error,
@@ -83,7 +85,7 @@ class PassFit(NamedTuple):
 class LeftOutRows(NamedTuple):
     """Rows with their numbers, values, y, ω and offset, and the results of their first step."""
 
-    row: Int[Array, " rows"]
+    row: RowNumbers
     x: Float[Array, "rows params"]
     y: PerRow
     weight: PerRow
@@ -91,7 +93,7 @@ class LeftOutRows(NamedTuple):
     step_length: PerRow
     loss: PerRow
     error: PerRow
-    proved: Bool[Array, " rows"]
+    proved: RowFlags
 
     def take(self, places: Array) -> "LeftOutRows":
         return LeftOutRows(*(part[places] for part in self))
@@ -184,7 +186,7 @@ def leave_rows_out(
     blocks: Iterator[RowBlock],
     loss: Loss,
     anchor: PassFit,
-    request: Int[Array, " rows"],
+    request: RowNumbers,
     file: str | None,
 ) -> Sums:
     """Leave out every row by itself.
@@ -263,7 +265,7 @@ def _step_rows(block: RowBlock, loss: Loss, anchor: PassFit) -> LeftOutRows:
     )
 
 
-def worst(rows: LeftOutRows, request: Int[Array, " rows"]) -> LeftOutRows:
+def worst(rows: LeftOutRows, request: RowNumbers) -> LeftOutRows:
     """Select the rows of the largest errors and of the longest steps, and those that are wanted."""
     error = np.nan_to_num(rows.weight * rows.error, nan=np.inf)
     step_length = np.where(np.isfinite(rows.error), rows.step_length, 0.0)

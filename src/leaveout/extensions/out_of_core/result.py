@@ -9,9 +9,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
-from ...developer import Lines, NamedArrays, NamedValues, PrintedResult, display_name, record
+from ...developer import (
+    Lines,
+    NamedArrays,
+    NamedValues,
+    PrintedResult,
+    RowFlags,
+    display_name,
+    record,
+)
 from .passes import LeftOutRows, PerRow, atomic_file, sum_losses
 
 Array = np.ndarray
@@ -87,7 +95,7 @@ class Scan(PrintedResult):
         return None if self.every is None else self.every["error"]
 
     @property
-    def proved(self) -> Bool[Array, " rows"] | None:
+    def proved(self) -> RowFlags | None:
         """Whether the error of each row is proved; otherwise it is an estimate."""
         return None if self.every is None else self.every["proved"]
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 
-from ...developer import PROGRAM_ROUNDING, REASONS, UNIT, UP, change
+from ...developer import PROGRAM_ROUNDING, REASONS, UNIT, UP, RowFlags, RowNumbers, change
 from .pass_runner import PassRunner
 from .passes import WORST, LeftOutRows, PassFit, weighted_gradients
 from .result import Scan
@@ -29,7 +29,7 @@ def refit_rows(
     scan: Scan,
     anchor: PassFit,
     selected: LeftOutRows,
-    request: Int[Array, " rows"],
+    request: RowNumbers,
     rtol: float,
     audit: int,
 ) -> Scan:
@@ -98,9 +98,7 @@ def refit_rows(
 
 # rows whose steps diverge are refitted in another way
 @np.errstate(over="ignore", invalid="ignore")
-def _refit(
-    run: PassRunner, anchor: PassFit, rows: LeftOutRows
-) -> tuple[PerRow, PerRow, Bool[Array, " rows"]]:
+def _refit(run: PassRunner, anchor: PassFit, rows: LeftOutRows) -> tuple[PerRow, PerRow, RowFlags]:
     """Return the losses at the end of the steps, a proved bound on their errors, and whether the
     steps converged.
     """
@@ -165,7 +163,7 @@ def _refit(
 
 def _by_newton(
     run: PassRunner, anchor: PassFit, rows: LeftOutRows
-) -> tuple[PerRow, PerRow, Bool[Array, " rows"], Bool[Array, " rows"]]:
+) -> tuple[PerRow, PerRow, RowFlags, RowFlags]:
     """Refit rows by Newton steps with Hessians of their own, A, and return which of them are
     proved.
 

@@ -10,13 +10,14 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from ...developer import (
     DenseDesign,
     Loss,
     OneRow,
     Rounding,
+    RowFlags,
     RowSample,
     change,
     estimated_half,
@@ -111,7 +112,7 @@ class _AnchorRows:
 
 def estimate_errors(
     sample: DrawnRows, block: RowBlock, loss: Loss, anchor: Any, step: OneRow, scale: float
-) -> tuple[PerRow, Bool[Array, " rows"]]:
+) -> tuple[PerRow, RowFlags]:
     """Estimate the errors of the losses of a block's rows by the next term, and mark where the
     estimate is usable.
     """

@@ -8,14 +8,14 @@ A few more refit rows to convergence, because little is proved of them, or to ch
 Only the results grow with the rows: a few numbers for each in memory, or none if these go to files.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from ... import GLM, losses, penalties
-from ...developer import File, count, float64, keeping, one_thread, share, stoppable
+from ...developer import AnyFunction, File, count, float64, keeping, one_thread, share, stoppable
 from .batches import Batches, open_parts
 from .pass_runner import PassRunner
 from .result import Scan
@@ -26,7 +26,7 @@ from .row_refits import refit_rows
 def scan(
     data: Any,
     target: Any = None,
-    loss: str | losses.AbstractLoss | Callable[..., Any] | None = None,
+    loss: str | losses.AbstractLoss | AnyFunction | None = None,
     penalty: penalties.AbstractPenalty | None = None,
     *,
     columns: Sequence[str] | None = None,

@@ -32,7 +32,17 @@ import pandas as pd
 from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime import Arrays as Arrays, NamedValues, PyTree, Scalar, Shape, cached_on, static
+from ..._runtime import (
+    AnyFunction,
+    Arrays as Arrays,
+    Indices,
+    NamedValues,
+    PyTree,
+    Scalar,
+    Shape,
+    cached_on,
+    static,
+)
 from ...data import Names, match_labels
 from ...inference.moments import memory
 from ...inference.sparse import SparseFeatures
@@ -140,7 +150,7 @@ class CRF(AbstractObjective):
         features: Any = None,
         num_labels: int | None = None,
         drop: Literal["sequence", "label"] = "sequence",
-        penalty: Callable[..., Any] | None = RIDGE,
+        penalty: AnyFunction | None = RIDGE,
         free: Mapping[str, ArrayLike] | None = None,
     ):
         if drop not in STYLES:
@@ -550,7 +560,7 @@ class CRF(AbstractObjective):
         units = jnp.arange(self.num_units)
         return jax.lax.map(unit_gradient, units, batch_size=self.costs.lanes)
 
-    def subset(self, units: Int[np.ndarray, " some"]) -> "AbstractObjective | None":
+    def subset(self, units: Indices) -> "AbstractObjective | None":
         if self.drop == "label" or self.num_features or self.free or not self.penalty.quadratic:
             return None
         steps = self._steps(units)
@@ -560,7 +570,7 @@ class CRF(AbstractObjective):
             scores = scores.reshape(-1, K)[self.block.layout.inverse[steps]]
         return CRF(self.codes[steps], self.lengths[units], scores=scores, num_labels=K)
 
-    def _steps(self, sequences: ArrayLike) -> Int[np.ndarray, " some"]:
+    def _steps(self, sequences: ArrayLike) -> Indices:
         first = np.cumsum(self.lengths) - self.lengths
         return np.concatenate(
             [first[n] + np.arange(self.lengths[n]) for n in np.atleast_1d(sequences)]

@@ -10,7 +10,6 @@ columns are centred first, so that it is not collinear with the rows z_n.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Self
 
@@ -18,7 +17,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from ..._runtime import jnp, static
+from ..._runtime import ArrayFunction, jnp, static
 from ...data import join_remarks
 from ...linalg import MappedDesign, Resident, SparseDesign
 from ...objectives import PerUnit, Units, as_stored
@@ -171,7 +170,7 @@ def ridge_strengths(model: Any) -> PerFeature | None:
     return None
 
 
-def _largest_eigenvalue(product: Callable[[Array], Array], size: int) -> float:
+def _largest_eigenvalue(product: ArrayFunction, size: int) -> float:
     """Bound the largest eigenvalue of a matrix by its products with a random vector.
 
     Thirty steps of the power method reach half of it but for one start in a million (Kuczyński and

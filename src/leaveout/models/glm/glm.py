@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float
 from numpy import ndarray
 from numpy.typing import ArrayLike
 
-from ..._runtime import NamedValues, Strings, pd
+from ..._runtime import AnyFunction, NamedValues, Strings, pd
 from ..._runtime.jax import Array, Arrays as Arrays, PyTree, Scalar, float64, jax, jnp, static
 from ...data import (
     PLAIN,
@@ -812,8 +812,8 @@ class GLM(AbstractRegression):
         self,
         X: ArrayLike | str,
         y: Any,
-        loss: str | losses.AbstractLoss | Callable[..., Any],
-        penalty: penalties.AbstractPenalty | Callable[..., Any] | None = None,
+        loss: str | losses.AbstractLoss | AnyFunction,
+        penalty: penalties.AbstractPenalty | AnyFunction | None = None,
         *,
         sample_weight: ArrayLike | str | None = None,
         offset: ArrayLike | str | None = None,

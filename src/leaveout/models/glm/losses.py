@@ -13,7 +13,7 @@ import numpy as np
 import scipy
 from numpy import ndarray
 
-from ..._runtime import TwoNumbers
+from ..._runtime import AnyFunction, TwoNumbers
 from ..._runtime.jax import (
     Array,
     Arrays,
@@ -117,7 +117,7 @@ def _log1mexp(x: Array) -> Array:
 
 
 LINKS: dict[
-    str, tuple[Callable[..., Any], Callable[..., Any], float]
+    str, tuple[AnyFunction, AnyFunction, float]
 ] = {  # name: η ↦ (log μ, log(1 − μ)), η ↦ μ, an η inside the domain
     "logit": (lambda e: (-_softplus(-e), -_softplus(e)), lambda e: special_of(e).expit(e), 0.0),
     "probit": (

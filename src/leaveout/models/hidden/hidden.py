@@ -12,7 +12,7 @@ import pandas as pd
 from jaxtyping import Bool, Float, Inexact
 from numpy.typing import ArrayLike
 
-from ..._runtime import NamedArrays, NamedValues, Strings
+from ..._runtime import NamedArrays, NamedValues, Strings, Texts
 from ..._runtime.jax import Array, Arrays, PyTree, jax, numpy_of, static
 from ...data import Names, index_of, numbers, pandas_of, places
 from ...objectives import AbstractObjective, PerUnit, Units, as_stored, float64
@@ -323,7 +323,7 @@ class AbstractHiddenStates(AbstractObjective):
     labels: Any = static()  # of the steps or sites
     latent: ClassVar[Strings]  # natural parameters of the states' distribution
     # what is left out by each `drop`; the last leaves whole sequences or fields out
-    styles: ClassVar[dict[str, str]]
+    styles: ClassVar[Texts]
 
     @property
     @abc.abstractmethod

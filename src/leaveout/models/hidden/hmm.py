@@ -20,7 +20,16 @@ import numpy as np
 from jaxtyping import Bool, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime import Array, Arrays as Arrays, NamedValues, PyTree, Rng, conventional, static
+from ..._runtime import (
+    Array,
+    Arrays as Arrays,
+    NamedValues,
+    PyTree,
+    Rng,
+    Texts,
+    conventional,
+    static,
+)
 from ...data import check_times
 from ...inference.lanes import best_path
 from ...objectives import (
@@ -109,7 +118,7 @@ class HMM(AbstractHiddenChain):
     (20, 2)
     """
 
-    styles: ClassVar[dict[str, str]] = {
+    styles: ClassVar[Texts] = {
         "observation": "a held-out step loses its observation, its state stays in the chain",
         "step": "a held-out step loses its observation and its state; scores are taken in the whole chain",
         "sequence": "whole sequences are left out",

@@ -40,6 +40,7 @@ from ..._runtime import (
     Rng,
     Scalar,
     Slow,
+    Texts,
     conventional,
     static,
 )
@@ -132,7 +133,7 @@ class MRF(AbstractHiddenField):
     (6, 2)
     """
 
-    styles: ClassVar[dict[str, str]] = {
+    styles: ClassVar[Texts] = {
         "observation": "a held-out site loses its observation, its state stays in the field",
         "site": "a held-out site loses its observation, its state and its edges; scores are taken in the whole graph",
         "field": "whole fields are left out",

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ..._runtime import PyTree, TwoArrays
+from ..._runtime import Indices, PyTree, RowNumbers, ThreeArrays, TwoArrays
 from ...objectives import (
     GRADIENT_DIFFERENCE,
     AbstractClosedForm,
@@ -41,7 +41,7 @@ class DesignRegressions(NamedTuple):
 
     eta: Float[Array, "refits rows"]  # linear predictors at the modes
     design: Float[Array, "rows coefficients"]
-    unit: Int[Array, " rows"]
+    unit: RowNumbers
     outer: Float[Array, "refits rows"] | float  # weights outside of the integrals
     # W, the curvatures ℓ″ at the modes with the weights inside
     weight: Float[Array, "refits rows"]
@@ -96,9 +96,7 @@ class AbstractEngine(abc.ABC):
         """Compute ∂²F/∂θ∂w at weights one."""
 
     @abc.abstractmethod
-    def predictors(
-        self, theta: Points, weights: Weights, state: State = None
-    ) -> tuple[Array, Array, Array]:
+    def predictors(self, theta: Points, weights: Weights, state: State = None) -> ThreeArrays:
         """Compute mean and variance of every row's predictor given the seen rows `[refits, rows]`,
         and τ `[shared, refits, 1]`.
         """
@@ -166,8 +164,8 @@ class AbstractEngine(abc.ABC):
     def restricted_alone(
         self,
         theta: Vector,
-        unit: Int[Array, " some"],
-        run: Int[Array, " some"],
+        unit: Indices,
+        run: Indices,
         units: int,
     ) -> Float[Array, " runs"]:
         """Compute what ½ log|XᵀV⁻¹X| falls by without runs of clusters that are apart, or without
@@ -249,11 +247,11 @@ class AbstractLatentModel(AbstractClosedForm):
 
     @property
     @abc.abstractmethod
-    def _row_units(self) -> Int[Array, " rows"]:
+    def _row_units(self) -> RowNumbers:
         """The unit of each row, −1 for rows without a response."""
 
     @functools.cached_property
-    def _basis(self) -> tuple[Float[Array, "rows coefficients"], Int[Array, " rows"]]:
+    def _basis(self) -> tuple[Float[Array, "rows coefficients"], RowNumbers]:
         """Orthonormal basis of the design of the rows that have a response, and the units of these
         rows.
         """

@@ -19,7 +19,16 @@ import pandas as pd
 import scipy
 from jaxtyping import Float, Int
 
-from ..._runtime import FloatArray, NamedValues, Shape, Strings, TwoArrays, record
+from ..._runtime import (
+    FloatArray,
+    NamedValues,
+    PerRow,
+    RowNumbers,
+    Shape,
+    Strings,
+    TwoArrays,
+    record,
+)
 from ...data import codes, frame_of, index_of, match_labels, numbers, pandas_of, reading, response
 from .responses import ResponseRows
 
@@ -55,7 +64,7 @@ class GroupingFactor:
     """
 
     name: str
-    code: Int[Array, " rows"]
+    code: RowNumbers
     levels: Array
     columns: Strings
     design: Float[Array, "effects rows"]
@@ -91,9 +100,7 @@ class GroupingFactor:
             free_slopes[k] = design[i] * slopes[j]
         return free_slopes
 
-    def information(
-        self, free: Float[Array, " free"], weight: Float[Array, " rows"]
-    ) -> Float[Array, "free free"]:
+    def information(self, free: Float[Array, " free"], weight: PerRow) -> Float[Array, "free free"]:
         """Information ½ tr(V⁻¹ ∂V V⁻¹ ∂V) on the free entries from rows of these weights, as if
         there were no other factor.
         """

@@ -17,7 +17,7 @@ import scipy
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime import Strings, TwoArrays, conventional, static
+from ..._runtime import Indices, RowNumbers, Strings, ThreeArrays, TwoArrays, conventional, static
 from ...data import Names, match_labels, numbers
 from ...objectives import (
     LOG_DENSITY,
@@ -216,7 +216,7 @@ class GaussianField(AbstractLatentModel):
 
         return one_by_one(unit_changes)
 
-    def _alone(self, mode: LaplaceMode, sites: Int[Array, " some"]) -> RowsAlone:
+    def _alone(self, mode: LaplaceMode, sites: Indices) -> RowsAlone:
         """Leave out each of some units, one by one."""
         weights = np.ones((len(sites), self.num_units))
         weights[np.arange(len(sites)), sites] = 0.0
@@ -251,7 +251,7 @@ class GaussianField(AbstractLatentModel):
         return len(self.y)
 
     @property
-    def _row_units(self) -> Int[Array, " rows"]:
+    def _row_units(self) -> RowNumbers:
         return self.engine.unit
 
     @property
@@ -443,7 +443,7 @@ def _check_response(family: str, y: Array, trials: Array) -> None:
         )
 
 
-def _covariates(X, observed: Array) -> tuple[Array, Array, Array]:
+def _covariates(X, observed: Array) -> ThreeArrays:
     """Read the covariates.
 
     A column of ones and the standardised columns, with their means and deviations.

@@ -23,7 +23,7 @@ import scipy
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime import PyTree, Strings, TwoArrays, static
+from ..._runtime import PerRow, PyTree, RowNumbers, Strings, TwoArrays, static
 from ...data import Names, match_labels, numbers
 from ...linalg import cholesky
 from ...objectives import (
@@ -149,7 +149,7 @@ class GaussianProcess(AbstractClosedForm):
     """
 
     X: Float[Array, "rows features"]
-    y: Float[Array, " rows"]
+    y: PerRow
     spread: Float[Array, " lengths"]
     kernel: str = static()
     flat: bool = static()
@@ -302,7 +302,7 @@ class GaussianProcess(AbstractClosedForm):
         self,
         theta: Points,
         weights: PlaceRows | None = None,
-        order: Int[Array, " rows"] | None = None,
+        order: RowNumbers | None = None,
     ) -> ProcessFactor:
         """Factorise M at every θ = (μ, log σ, log ℓ, log s), of rows in some order.
 
@@ -583,7 +583,7 @@ def _eliminate(
     return values
 
 
-def _read(X, y) -> tuple[Float[Array, "rows features"], Float[Array, " rows"]]:
+def _read(X, y) -> tuple[Float[Array, "rows features"], PerRow]:
     X, y = (
         np.asarray(numbers("GaussianProcess", name, value), float)
         for name, value in (("X", X), ("y", y))

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._runtime import TwoArrays, record
+from ..._runtime import ThreeArrays, TwoArrays, record
 from ...objectives import STENCIL, Costs
 from .base import AbstractEngine, DesignRegressions
 from .effects import GroupingFactor, split
@@ -135,7 +135,7 @@ class OneFactor(AbstractEngine):
         clusters = Clusters(data.response, ragged, e, a, tau, data.y, data.size * omega, data.fixed)
         return clusters, place, ragged.cluster
 
-    def look(self, theta: Array, weights: Array, state: Array | None) -> tuple[Array, Array, Array]:
+    def look(self, theta: Array, weights: Array, state: Array | None) -> ThreeArrays:
         """Compute F, its gradients, and the modes `[refits, effects · clusters]`."""
         if self.outer_weights and len(theta) > 1 and (theta == theta[0]).all():
             start = None if state is None else state[:1]
@@ -192,7 +192,7 @@ class OneFactor(AbstractEngine):
 
     def cluster_gradients(
         self, theta: Array, state: Array | None = None, omega: Array | float = 1.0
-    ) -> tuple[Array, Array, Array]:
+    ) -> ThreeArrays:
         """Compute f of every cluster `[refits, clusters]`, its gradients `[refits, clusters,
         params]`, and the modes.
         """
@@ -356,9 +356,7 @@ class OneFactor(AbstractEngine):
         chunks = np.split(np.arange(len(cluster)), np.flatnonzero(np.diff(part)) + 1)
         return np.concatenate([function(chunk) for chunk in chunks], -1)
 
-    def predictors(
-        self, theta: Array, weights: Array, state: Array | None = None
-    ) -> tuple[Array, Array, Array]:
+    def predictors(self, theta: Array, weights: Array, state: Array | None = None) -> ThreeArrays:
         if self.outer_weights:
             omega = weights[:, self.rows.cluster]
         else:

@@ -41,7 +41,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from ..._runtime import TwoArrays, record
+from ..._runtime import Indices, RowNumbers, ThreeArrays, TwoArrays, TwoCounts, record
 from ...linalg import FrontalFactor, Pattern, cholesky, pattern
 from ...objectives import Costs, Points, State, ValueAndGradient, Vector, Weights
 from .base import AbstractEngine, DesignRegressions, jacobian_by_differences
@@ -121,7 +121,7 @@ class Incidence:
 
     index: Int[Array, "couplings rows"]
     terms: list["scipy.sparse.csr_array"]
-    first: Int[Array, " some"] | None = None  # latent variables that are eliminated first
+    first: Indices | None = None  # latent variables that are eliminated first
 
     @cached_property
     def gather(self) -> "scipy.sparse.csr_array":
@@ -144,7 +144,7 @@ class Incidence:
         return np.array([self.pattern.values(term) for term in self.terms])
 
     @cached_property
-    def pairs(self) -> list[tuple[int, int]]:
+    def pairs(self) -> list[TwoCounts]:
         """Pairs of couplings of a row."""
         return [(i, j) for i in range(len(self.index)) for j in range(i + 1)]
 
@@ -338,9 +338,7 @@ class Latent:
         products = np.concatenate([a[i] * a[j] * curvature for i, j in self.incidence.pairs], -1)
         return (self.incidence.gram @ products.T).T
 
-    def columns(
-        self, refits: LatentRefits, rows: Int[Array, " some"]
-    ) -> Float[Array, "1 size some"]:
+    def columns(self, refits: LatentRefits, rows: Indices) -> Float[Array, "1 size some"]:
         """Aᵀ of some rows, for a batch of one."""
         columns = np.zeros((1, self.incidence.gather.shape[0], len(rows)))
         for index, loadings in zip(self.incidence.index, refits.loadings, strict=True):
@@ -456,7 +454,7 @@ class Latent:
                 hyper_slopes[:, self.field.size :] = times(refits.weights, value).sum(2).T
             return np.concatenate([by_eta @ data.design, hyper_slopes + mode.prior[1]], 1)
 
-    def covariance(self, mode: LaplaceMode, rows: Int[Array, " some"]) -> Float[Array, "some some"]:
+    def covariance(self, mode: LaplaceMode, rows: Indices) -> Float[Array, "some some"]:
         """Compute A G Aᵀ of some rows, for a batch of one."""
         # columns of a covariance that are solved for together: about the size of a cache
         covariance_columns = 64
@@ -493,7 +491,7 @@ class LaplaceEngine(AbstractEngine):
     """
 
     latent: Latent
-    unit: Int[Array, " rows"]
+    unit: RowNumbers
     num_units: int
 
     @property
@@ -533,9 +531,7 @@ class LaplaceEngine(AbstractEngine):
 
         return jacobian_by_differences(by_weight, theta)
 
-    def predictors(
-        self, theta: Points, weights: Weights, state: State = None
-    ) -> tuple[Array, Array, Array]:
+    def predictors(self, theta: Points, weights: Weights, state: State = None) -> ThreeArrays:
         mode = self.mode(theta, weights, state)
         return (
             mode.eta + np.where(np.isfinite(mode.value), 0.0, np.nan)[:, None],

@@ -26,13 +26,13 @@ M) in front.
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._runtime import FloatArray, IntArray, Shape, record
+from ..._runtime import ArrayFunction, FloatArray, IntArray, Shape, record
 from .modes import ValueAndSteps, newton
 from .responses import Orders, Response, ResponseRows
 
@@ -379,7 +379,7 @@ def _adjoint(low: NDArray, nodes: _Nodes | None) -> NDArray:
     return 0.5 * np.stack([backward(low, half[i]) for i in range(q)], 0)
 
 
-def log_trapezoid(log: Callable[[Array], Array], reach: Array, size: int) -> FloatArray:
+def log_trapezoid(log: ArrayFunction, reach: Array, size: int) -> FloatArray:
     """Compute log ∫ exp(log(x)) dx over ± `reach` by the trapezoidal rule.
 
     `log` takes x `[nodes, ...]`, and forms `size` numbers for each node.

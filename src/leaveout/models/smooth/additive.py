@@ -16,7 +16,18 @@ from jaxtyping import Float
 from numpy import ndarray
 from numpy.typing import ArrayLike
 
-from ..._runtime import Array, Strings, float64, is_traced, jnp, numpy_of, record, static
+from ..._runtime import (
+    Array,
+    NamedNumbers,
+    Strings,
+    TwoCounts,
+    float64,
+    is_traced,
+    jnp,
+    numpy_of,
+    record,
+    static,
+)
 from ...data import Names, index_of, is_default_index, stateful_remark
 from ..glm import GLM, losses, penalties
 from .terms import BoundTerm, Smooth, bind, column, frame_of, parse
@@ -31,7 +42,7 @@ class Roughness(penalties.AbstractPenalty):
 
     strengths: Float[ndarray, " smooths"]
     matrices: tuple[Float[ndarray, "_ _"], ...]
-    spans: tuple[tuple[int, int], ...] = static(default=())
+    spans: tuple[TwoCounts, ...] = static(default=())
 
     def __call__(self, coef: Array) -> Array:
         parts = [coef[..., a:b] for a, b in self.spans]
@@ -82,7 +93,7 @@ class Reader:
         )
 
     @property
-    def spans(self) -> list[tuple[int, int]]:
+    def spans(self) -> list[TwoCounts]:
         """First and last place of the coefficients of each smooth term.
 
         The first term follows the linear columns.
@@ -214,7 +225,7 @@ class Additive(GLM):
         vars(self)["labels"] = Names(index, reader, table=frame, name=self.labels.name)
 
     @property
-    def smoothing(self) -> dict[str, float]:
+    def smoothing(self) -> NamedNumbers:
         """Smoothing parameter λ of each penalty, by name."""
         assert isinstance(self.penalty, Roughness)
         return dict(zip(self.strengths, np.asarray(self.penalty.strengths).tolist(), strict=True))

@@ -26,7 +26,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from ..._runtime import TwoNumbers, record
+from ..._runtime import PerRow, TwoNumbers, record
 from ...data import codes
 from ...plans import adjacency, read_edges
 
@@ -47,7 +47,7 @@ class Basis:
     penalties: tuple[Float[Array, "size size"], ...]
 
 
-def spread(caller: str, x: Float[Array, " rows"], k: int) -> Float[Array, " knots"]:
+def spread(caller: str, x: PerRow, k: int) -> Float[Array, " knots"]:
     """Place knots at quantiles of the values."""
     values = np.unique(x)
     if len(values) < k:
@@ -57,9 +57,7 @@ def spread(caller: str, x: Float[Array, " rows"], k: int) -> Float[Array, " knot
     return np.quantile(values, np.linspace(0, 1, k))
 
 
-def cubic(
-    caller: str, x: Float[Array, " rows"], k: int, period: TwoNumbers | None, cyclic: bool
-) -> Basis:
+def cubic(caller: str, x: PerRow, k: int, period: TwoNumbers | None, cyclic: bool) -> Basis:
     """Build the bases `cr` and `cc`.
 
     The second derivative of a cubic spline is linear between knots, so the integral of its square
@@ -104,7 +102,7 @@ def _straight(spline, low: float, high: float, x: Array) -> Array:
     return value
 
 
-def b_splines(caller: str, x: Float[Array, " rows"], k: int) -> Basis:
+def b_splines(caller: str, x: PerRow, k: int) -> Basis:
     low = np.min(x)
     high = np.max(x)
     if not low < high:

@@ -13,9 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
 
-from ..._runtime import Shape, Strings, TwoNumbers, record
+from ..._runtime import PerRow, Shape, Strings, TwoNumbers, record
 from ...data import codes, count, match_labels, numbers, pandas_of
 from . import bases as bases
 from .bases import Design
@@ -431,7 +430,7 @@ def frame_of(data: Any, name: str = "data") -> pd.DataFrame:
     return table
 
 
-def _numbers(caller: str, frame: pd.DataFrame, name: str) -> Float[Array, " rows"]:
+def _numbers(caller: str, frame: pd.DataFrame, name: str) -> PerRow:
     values = np.asarray(numbers(caller, name, column(frame, name)), float)
     if not np.isfinite(values).all():
         raise ValueError(

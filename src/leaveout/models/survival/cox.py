@@ -42,7 +42,17 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime import Strings, cached_on, pd, record, static
+from ..._runtime import (
+    PerRow,
+    RowFlags,
+    RowNumbers,
+    Strings,
+    UnitNumbers,
+    cached_on,
+    pd,
+    record,
+    static,
+)
 from ...data import (
     Names,
     codes,
@@ -171,12 +181,12 @@ class Cox(AbstractClosedForm):
     sample_weight: PerUnit | None
     event: PerUnit
     time: PerUnit
-    order: Int[Array, " units"]  # by stratum, then from the latest time to the earliest
+    order: UnitNumbers  # by stratum, then from the latest time to the earliest
     # in that order, the beginning of the stratum of each time of events
     first: Int[Array, " times"]
     last: Int[Array, " times"]  # in that order, the end of the units at risk
     # number of the time at which a unit dies; the number of times if it does not
-    group: Int[Array, " units"]
+    group: UnitNumbers
     dead: Int[Array, " deaths"]  # units that die, by time
     begin: Int[Array, " times"]  # the beginning of each time among these
     # with entry times, the range of times at which each unit is at risk
@@ -720,11 +730,11 @@ class UnitScores:
     """Scores s_o of some units at any θ near the one of `alone`; NaN if θ is too far."""
 
     cox: Cox
-    time: Int[Array, " rows"]
-    share: Float[Array, " rows"]  # l/c
-    mean: Float[Array, " rows"]  # m/c
-    opens: Bool[Array, " rows"]  # whether a stratum begins
-    last: Int[Array, " units"]  # last row that is expanded; −1 if none is
+    time: RowNumbers
+    share: PerRow  # l/c
+    mean: PerRow  # m/c
+    opens: RowFlags  # whether a stratum begins
+    last: UnitNumbers  # last row that is expanded; −1 if none is
     unit: Int[Array, " pairs"]
     row: Int[Array, " pairs"]
     tied: Int[Array, " tied"]  # units that die at the same time as others
@@ -768,7 +778,7 @@ class UnitScores:
             tie_terms + m / c * efron(c, c * at_risk / dying)[0] - other_deaths / (c - 1) * without
         )
 
-    def _expand(self, risk: PerUnit, at_risk: Float[Array, " rows"]) -> PerUnit:
+    def _expand(self, risk: PerUnit, at_risk: PerRow) -> PerUnit:
         """Compute −Σ (m/c) log(1 − r/A) over the rows up to the last that is expanded."""
         power = np.ones_like(risk)
         inverse = self.mean
