@@ -5,28 +5,29 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from numpy import ndarray
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
-NamedArrays = dict[str, np.ndarray]
+NamedArrays = dict[str, ndarray]
 NamedValues = dict[str, Any]
 NamedNumbers = dict[str, float]
 Texts = dict[str, str]
 Shape = tuple[int, ...]
 Strings = tuple[str, ...]
-TwoArrays = tuple[np.ndarray, np.ndarray]
+TwoArrays = tuple[ndarray, ndarray]
 TwoNumbers = tuple[float, float]
 TwoCounts = tuple[int, int]
-ThreeArrays = tuple[np.ndarray, np.ndarray, np.ndarray]
+ThreeArrays = tuple[ndarray, ndarray, ndarray]
 AnyFunction = Callable[..., Any]
-ArrayFunction = Callable[[np.ndarray], np.ndarray]
-Indices = Int[np.ndarray, " some"]
-RowNumbers = Int[np.ndarray, " rows"]
-RowFlags = Bool[np.ndarray, " rows"]
-PerRow = Float[np.ndarray, " rows"]
-UnitNumbers = Int[np.ndarray, " units"]
+ArrayFunction = Callable[[ndarray], ndarray]
+Indices = Int[ndarray, " some"]
+RowNumbers = Int[ndarray, " rows"]
+RowFlags = Bool[ndarray, " rows"]
+PerRow = Float[ndarray, " rows"]
+UnitNumbers = Int[ndarray, " units"]
 
 
 def level_numbers(labels: Any) -> IntArray:

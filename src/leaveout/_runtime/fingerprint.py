@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from .pandas import is_pandas
 
@@ -62,13 +63,13 @@ class _Hash:
             return self._update(type(value).__name__, repr(value))
         if not self.data and hasattr(value, "__array__") and np.ndim(value):
             return self._update("data", "")
-        if isinstance(value, np.ndarray | np.generic) and value.dtype != object:
+        if isinstance(value, ndarray | np.generic) and value.dtype != object:
             return self._array(np.asarray(value))
         if id(value) in self.visited:
             return self._update("again", str(self.visited[id(value)]))
         self.visited[id(value)] = len(self.visited)
         self.alive.append(value)  # so that no other object gets its id
-        if isinstance(value, np.ndarray):
+        if isinstance(value, ndarray):
             return self._parts(f"objects {value.shape}", value.ravel().tolist())
         if isinstance(value, types.ModuleType):
             return self._update("module", value.__name__)
@@ -85,7 +86,7 @@ class _Hash:
     def _update(self, kind: str, text: str) -> None:
         self.sum.update(f"{kind}:{len(text)}:{text};".encode())
 
-    def _array(self, value: np.ndarray) -> None:
+    def _array(self, value: ndarray) -> None:
         self._update("array", f"{value.dtype.str}{value.shape}")
         self.sum.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
 
@@ -192,7 +193,7 @@ class _Trusting(_Hash):
             )
         super()._function(value)
 
-    def _home(self, value: Any) -> Any:
+    def _home(self, value: Any):
         """Module that defines a trusted value; raises `Foreign` for others."""
         if (value.__module__ or "").split(".")[0] not in self.trusted_values:
             raise Foreign(f"{value.__module__}.{value.__qualname__}")
@@ -206,7 +207,7 @@ def _is_user_code(function) -> bool:
     return name.split(".")[0] != __name__.split(".")[0] and not file.startswith(LIBRARY_FOLDERS)
 
 
-def _content(cell: Any) -> Any:
+def _content(cell: Any):
     """Return the content of a closure's cell; None if it is still empty."""
     try:
         return cell.cell_contents
@@ -214,6 +215,6 @@ def _content(cell: Any) -> Any:
         return None
 
 
-def _list_parts(part: Any) -> Any:
+def _list_parts(part: Any):
     """Convert an iterator over an object's parts to a list."""
     return list(part) if hasattr(part, "__next__") else part

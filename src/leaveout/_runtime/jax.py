@@ -46,6 +46,7 @@ import numpy as np
 import platformdirs
 import scipy
 from jaxtyping import Shaped
+from numpy import ndarray
 
 from .conventions import log, warn
 from .fingerprint import fingerprint
@@ -104,8 +105,8 @@ else:
     jspecial = _Later("jax.scipy.special")
     Array = PyTree = Any
     Scalar = Shaped[Any, ""]
-Arrays = Array | np.ndarray  # compiled functions accept both
-NUMPY = np.ndarray | np.generic | float  # types that need no JAX
+Arrays = Array | ndarray  # compiled functions accept both
+NUMPY = ndarray | np.generic | float  # types that need no JAX
 FORKED = (
     "This process was forked from one that had used JAX, whose threads do not live on in it, so that it would hang. Start "
     "processes by spawn: multiprocessing.get_context('spawn'), ProcessPoolExecutor(mp_context=…), joblib's 'loky'; and let "
@@ -428,7 +429,7 @@ class Program:
             return run_jitted()
         # shape, dtype and weak type for which a program is compiled; a constant by its type and
         # value
-        kinds = np.ndarray, np.generic, array
+        kinds = ndarray, np.generic, array
         is_array = [isinstance(leaf, kinds) for leaf in leaves]
         shapes = tuple(
             (leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False))
@@ -667,7 +668,7 @@ def _put_tree(tree: PyTree, place) -> PyTree:
     loose = [
         k
         for k, part in enumerate(parts)
-        if isinstance(part, np.ndarray | jax.Array) and not getattr(part, "committed", False)
+        if isinstance(part, ndarray | jax.Array) and not getattr(part, "committed", False)
     ]
     with _double():
         copies = jax.device_put([parts[k] for k in loose], place)
@@ -707,7 +708,7 @@ def _copy_module(module: "Module", place):
 
 def select_lanes(part: Arrays, lanes: "np.ndarray") -> Arrays:
     """Select refits from an array on any device."""
-    return part[lanes] if isinstance(part, np.ndarray) else _gather_lanes(part, lanes)
+    return part[lanes] if isinstance(part, ndarray) else _gather_lanes(part, lanes)
 
 
 @compile_static

@@ -24,6 +24,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy import ndarray
 
 from .checkpoint import StepResult, keep, making, num_saved_steps, read_step
 from .interrupt import side_by_side
@@ -348,7 +349,7 @@ def _pickler(root, parts: dict[str, _Parcel]):
     return Pickler
 
 
-def describe_rows(array: np.ndarray) -> Any:
+def describe_rows(array: ndarray) -> Any:
     """Describe contiguous rows of a memory map by file, dtype, offset and shape.
 
     Any other array is returned itself.
@@ -367,9 +368,9 @@ def describe_rows(array: np.ndarray) -> Any:
     )
 
 
-def map_rows(facts: Any) -> np.ndarray:
+def map_rows(facts: Any) -> ndarray:
     """Open the array of such a description."""
-    if isinstance(facts, np.ndarray):
+    if isinstance(facts, ndarray):
         return facts
     file, dtype, offset, shape = facts
     return np.memmap(file, dtype, "r", offset, shape)

@@ -158,7 +158,7 @@ def pandas_of(caller: str, name: str, value: Any) -> Any:
     before.
     """
     if (
-        isinstance(value, np.ndarray)
+        isinstance(value, Array)
         or is_pandas(value, "Series", "DataFrame", "Index")
         or value is None
     ):
@@ -330,7 +330,7 @@ def on_device(caller: str, name: str, value: Any) -> Any:
     shared = getattr(value, "__dlpack_device__", None)
     if "jax" in sys.modules and isinstance(value, jax.Array):
         array = value
-    elif isinstance(value, np.ndarray) or shared is None or shared()[0] in HOST_MEMORY:
+    elif isinstance(value, Array) or shared is None or shared()[0] in HOST_MEMORY:
         return None
     else:
         try:

@@ -23,6 +23,7 @@ Statistics 36, 2018).
 
 import numpy as np
 from jaxtyping import Float
+from numpy import linalg
 
 from .._runtime import UnitNumbers, kind_of
 from ..data import numbers
@@ -95,7 +96,7 @@ def _adjusted(
             columns = Z
         else:
             columns = np.hstack([Z, target])
-        Q = np.linalg.qr(columns)[0]
+        Q = linalg.qr(columns)[0]
         inside = Q.T @ Z
         tied = Q.T @ target
         B = (
@@ -104,12 +105,12 @@ def _adjusted(
             - tied @ inside.T
             + inside @ (N / phi[0]) @ inside.T
         )
-        values, vectors = np.linalg.eigh((B + B.T) / 2)
+        values, vectors = linalg.eigh((B + B.T) / 2)
         across = Q @ vectors
         return target + across @ ((_root(values) - 1)[:, None] * (across.T @ target))
     D = np.sqrt(phi)
     B = np.diag(phi) - Z @ (phi[:, None] * target).T - (phi[:, None] * target) @ Z.T + Z @ N @ Z.T
-    values, vectors = np.linalg.eigh(D[:, None] * (B + B.T) / 2 * D)
+    values, vectors = linalg.eigh(D[:, None] * (B + B.T) / 2 * D)
     return D[:, None] * (vectors @ (_root(values)[:, None] * (vectors.T @ (D[:, None] * target))))
 
 

@@ -528,7 +528,7 @@ def _columns_within(fit: Fit, labels: list[UnitNumbers]) -> int:
         model = model.base
     if not isinstance(model, AbstractRegression) or model.classes:
         return 0
-    if isinstance(model.design, np.ndarray):
+    if isinstance(model.design, Array):
         rows = model.design[present]
     else:
         rows = cast(Any, fit.quadratic.predictors).design.rows(present)

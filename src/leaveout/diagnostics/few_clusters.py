@@ -18,6 +18,7 @@ import itertools
 
 import numpy as np
 import pandas as pd
+from numpy import linalg
 
 from ..linalg import weight_terms
 from ..objectives import as_stored, ravel
@@ -69,13 +70,13 @@ def _statistics(model, theta, place, groups, draws):
     derivatives = predictors.loss.derivatives(eta, model.y, (1, 2))
     slope, curvature = (weight_terms(omega, part) for part in derivatives)
     rows = predictors.design.rows(slice(None))
-    inverse = np.linalg.inv((rows.T * curvature) @ rows)
+    inverse = linalg.inv((rows.T * curvature) @ rows)
     scores = -groups @ (slope[:, None] * rows)
     shares = scores @ inverse[place]
     along = curvature * (rows @ inverse[place])
     refitted = groups @ (along[:, None] * (rows @ (inverse @ scores.T)))
     remaining = draws * shares - draws @ refitted.T
-    return draws @ shares / np.linalg.norm(remaining, axis=1), np.linalg.norm(shares)
+    return draws @ shares / linalg.norm(remaining, axis=1), linalg.norm(shares)
 
 
 def _without(model, place):

@@ -25,6 +25,7 @@ import numpy as np
 import pandas as pd
 import scipy
 from jaxtyping import Float
+from numpy import linalg
 from numpy.typing import ArrayLike
 
 from .._runtime import Lines, conventional, float64, record
@@ -230,12 +231,12 @@ def functional(
     values = evaluator.of_refits()
     slope = evaluator.slope()
     moves_about_mean = lambda points: scaled_moves(points, mean_of(points[scales > 0]), scales)
-    se = np.linalg.norm(moves_about_mean(values), axis=0)
+    se = linalg.norm(moves_about_mean(values), axis=0)
     bias = np.sqrt(scales) @ scaled_moves(values, estimate, scales)
     errors = np.full(len(se), np.inf)
     if fit.quadratic.factor is not None:
         refit_errors = np.where(np.isfinite(refits.theta).all(axis=1), refits.error, 0.0)
-        errors = lengths(fit, slope) * np.linalg.norm(
+        errors = lengths(fit, slope) * linalg.norm(
             np.sqrt(scales) * (refit_errors + refit_errors.mean())
         )
     if kind == "BCa":
@@ -248,7 +249,7 @@ def functional(
     else:
         spread = se
         if kind == "delta":
-            spread = np.linalg.norm(moves_about_mean(refits.theta) @ slope.T, axis=0)
+            spread = linalg.norm(moves_about_mean(refits.theta) @ slope.T, axis=0)
         if dof is None:
             law = scipy.stats.norm
         else:

@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 import scipy
 from jaxtyping import Float, Int
+from numpy import linalg
 from numpy.typing import ArrayLike
 
 from .._runtime import (
@@ -355,13 +356,13 @@ class ParameterRefits:
                 0.0 * center,
                 scale * rscales,
             )
-            size = np.sqrt(scale * np.sum(rscales)) * np.abs(center) + np.linalg.norm(moves, axis=0)
+            size = np.sqrt(scale * np.sum(rscales)) * np.abs(center) + linalg.norm(moves, axis=0)
             if self.parameters.slope is None:
                 along = np.eye(self.fit.num_params)
             else:
                 along = self.parameters.slope
             errors = (
-                lengths(self.fit, along) * np.linalg.norm(error_moves, axis=0)
+                lengths(self.fit, along) * linalg.norm(error_moves, axis=0)
                 + (len(error) + 16) * UNIT * size
             )
         frame = pd.DataFrame(self.values, index=self.index, columns=self.parameters.names)
@@ -546,7 +547,7 @@ def degrees(weights: Float[Array, "units replicates"]) -> float:
     tolerance = 1e-5
     if weights.shape[0] < weights.shape[1]:
         weights = weights.T
-    values = np.linalg.eigvalsh(weights.T @ weights)
+    values = linalg.eigvalsh(weights.T @ weights)
     return float(max((values > tolerance**2 * values.max()).sum() - 1, 1))
 
 

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Scalar, Shaped
+from numpy import ndarray
 
 from .._runtime import Arrays, Module, TwoCounts, static
 from ..objectives import aligned_copy
@@ -67,7 +68,7 @@ class Layout(Module):
 
     place: Int[Arrays, "rows lanes"]
     starts: Bool[Arrays, "rows lanes"]
-    inverse: Int[np.ndarray, " steps"]
+    inverse: Int[ndarray, " steps"]
     zeros: bool = static()
 
     @property
@@ -108,7 +109,7 @@ class Layout(Module):
         """
         return laid.reshape(laid.shape[0] * laid.shape[1], *laid.shape[2:])[self.inverse]
 
-    def lay_out(self, steps: np.ndarray, fill: float = 0) -> Shaped[np.ndarray, "rows lanes ..."]:
+    def lay_out(self, steps: ndarray, fill: float = 0) -> Shaped[ndarray, "rows lanes ..."]:
         """Lay out data of the steps in NumPy.
 
         Parameters
@@ -126,7 +127,7 @@ class Layout(Module):
         padding = np.full((1, *steps.shape[1:]), fill, steps.dtype)
         return aligned_copy(np.concatenate([steps, padding])[self.place])
 
-    def slots(self, lengths: Int[np.ndarray, " sequences"]) -> Int[np.ndarray, "sequences longest"]:
+    def slots(self, lengths: Int[ndarray, " sequences"]) -> Int[ndarray, "sequences longest"]:
         """Find the places of the steps of each sequence.
 
         Parameters
@@ -164,7 +165,7 @@ class Layout(Module):
 
 
 def layout(
-    lengths: Int[np.ndarray, " sequences"],
+    lengths: Int[ndarray, " sequences"],
     zeros: bool = False,
     parts: int = 1,
 ) -> Layout:
@@ -212,7 +213,7 @@ def layout(
     return Layout(place.astype(np.int32), starts, inverse, zeros)
 
 
-def _pack_lanes(lengths: np.ndarray, capacity: int) -> list[list[int]]:
+def _pack_lanes(lengths: ndarray, capacity: int) -> list[list[int]]:
     """Pack sequences into as few lanes as first-fit finds, the longest first."""
     bins: list[list[int]] = []
     free_rows: list[int] = []

@@ -25,6 +25,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, Float, Int
+from numpy import ndarray
 from numpy.typing import ArrayLike
 
 from .._runtime import AnyFunction
@@ -32,7 +33,7 @@ from .loopy import Messages, messages
 from .passes import MEMORY, Passes, passes
 
 Shape = tuple[int, ...]
-HostArrays = list[np.ndarray]
+HostArrays = list[ndarray]
 
 __all__ = [
     "best",
@@ -45,14 +46,14 @@ __all__ = [
 __dir__ = __all__.copy
 
 # [lanes, sites, states], where lanes, any number of axes, broadcast
-Sites = Float[Array | np.ndarray, "..."]
-Edges = Float[Array | np.ndarray, "..."]  # [lanes, edges, states, states]
+Sites = Float[Array | ndarray, "..."]
+Edges = Float[Array | ndarray, "..."]  # [lanes, edges, states, states]
 Sums = Passes | Messages
 
 
 def tree(
     num_sites: int,
-    edges: Int[np.ndarray, "edges 2"],
+    edges: Int[ndarray, "edges 2"],
     num_states: int,
     memory: float = MEMORY,
     inference: str = "exact",
@@ -198,12 +199,12 @@ def pair_marginals(
 
 
 def draw(
-    sites: Float[np.ndarray, "sites states"],
-    edges: Float[np.ndarray, "edges states states"],
+    sites: Float[ndarray, "sites states"],
+    edges: Float[ndarray, "edges states states"],
     tree: Sums,
     num_draws: int,
     rng: np.random.Generator,
-) -> Int[np.ndarray, "draws sites"]:
+) -> Int[ndarray, "draws sites"]:
     """Draw configurations.
 
     Parameters
@@ -238,10 +239,10 @@ def draw(
 
 
 def best(
-    sites: Float[np.ndarray, "sites states"],
-    edges: Float[np.ndarray, "edges states states"],
+    sites: Float[ndarray, "sites states"],
+    edges: Float[ndarray, "edges states states"],
     tree: Sums,
-) -> Int[np.ndarray, " sites"]:
+) -> Int[ndarray, " sites"]:
     """Find the most probable configuration.
 
     Parameters
@@ -271,7 +272,7 @@ def best(
     return tree.walk(_column(sites, edges), 1, np.random.default_rng(0), best=True)[0]
 
 
-def _column(sites: np.ndarray, edges: np.ndarray) -> Float[np.ndarray, "numbers 1"]:
+def _column(sites: ndarray, edges: ndarray) -> Float[ndarray, "numbers 1"]:
     return np.concatenate([sites.ravel(), edges.ravel()])[:, None]
 
 
@@ -318,9 +319,7 @@ def _shapes(lanes: Shape, tree: Sums) -> tuple[Shape, Shape]:
 # NumPy
 
 
-def _numbers_first(
-    sites: np.ndarray, edges: np.ndarray | None, lanes: Shape, tree: Sums
-) -> np.ndarray:
+def _numbers_first(sites: ndarray, edges: ndarray | None, lanes: Shape, tree: Sums) -> ndarray:
     """Potentials as `[numbers, lanes]`."""
     out = np.empty((tree.edges.stop, *lanes))
     out[tree.sites] = np.moveaxis(sites.reshape(*sites.shape[:-2], -1), -1, 0)
@@ -331,7 +330,7 @@ def _numbers_first(
     return out.reshape(tree.edges.stop, -1)
 
 
-def _lanes_first(marginals: np.ndarray, lanes: Shape, tree: Sums, edges: bool) -> HostArrays:
+def _lanes_first(marginals: ndarray, lanes: Shape, tree: Sums, edges: bool) -> HostArrays:
     if edges:
         parts = [marginals[tree.sites], marginals[tree.edges]]
     else:
@@ -352,7 +351,7 @@ def _chunks(count: int, size: int) -> list[slice]:
     return [slice(*pair) for pair in itertools.pairwise(bounds)]
 
 
-def _sums_by_passes(sites: np.ndarray, edges: np.ndarray, *, tree: Sums, level: int) -> HostArrays:
+def _sums_by_passes(sites: ndarray, edges: ndarray, *, tree: Sums, level: int) -> HostArrays:
     lanes = _lanes(sites.shape[:-2], edges.shape[:-3])
     potentials = _numbers_first(sites, edges, lanes, tree)
     count = potentials.shape[1]
@@ -372,9 +371,9 @@ def _sums_by_passes(sites: np.ndarray, edges: np.ndarray, *, tree: Sums, level: 
 
 
 def _tangents_by_passes(
-    sites: np.ndarray,
-    edges: np.ndarray,
-    *changes: np.ndarray,
+    sites: ndarray,
+    edges: ndarray,
+    *changes: ndarray,
     tree: Sums,
     edges_in: bool,
     edges_out: bool,
@@ -451,7 +450,7 @@ def _on_host(function: Callable[..., HostArrays]) -> AnyFunction:
     """
 
     def lower(ctx, *args, **params) -> list[Any]:
-        def call(*arrays: np.ndarray) -> HostArrays:
+        def call(*arrays: ndarray) -> HostArrays:
             return [
                 part.reshape(*part.shape, 1).view(np.uint32)
                 for part in function(*map(np.asarray, arrays), **params)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import scipy.sparse
 from jaxtyping import Int
+from numpy import ndarray
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from .._runtime import Slow, TwoCounts
@@ -52,7 +53,7 @@ class Clique:
         return self.eliminated_sites + self.separator
 
 
-def neighbours(num_sites: int, edges: Int[np.ndarray, "edges 2"]) -> Graph:
+def neighbours(num_sites: int, edges: Int[ndarray, "edges 2"]) -> Graph:
     graph: Graph = [set() for _ in range(num_sites)]
     for s, t in edges.tolist():
         graph[s].add(t)
@@ -60,7 +61,7 @@ def neighbours(num_sites: int, edges: Int[np.ndarray, "edges 2"]) -> Graph:
     return graph
 
 
-def clique_tree(scopes: Scopes, edges: Int[np.ndarray, "edges 2"], num_states: int) -> list[Clique]:
+def clique_tree(scopes: Scopes, edges: Int[ndarray, "edges 2"], num_states: int) -> list[Clique]:
     """Cliques, children first, with every potential of a site or edge in the smallest clique that
     holds it.
     """
@@ -267,7 +268,7 @@ def _merge_cliques(scopes: Scopes, num_states: int) -> list[Clique]:
     return cliques
 
 
-def _place(cliques: list[Clique], edges: Int[np.ndarray, "edges 2"]) -> None:
+def _place(cliques: list[Clique], edges: Int[ndarray, "edges 2"]) -> None:
     """Put every potential into the smallest clique that has its sites."""
     edge_of = {(min(s, t), max(s, t)): number for number, (s, t) in enumerate(edges.tolist())}
     placed = set()

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 from jaxtyping import Array, Float, Int
+from numpy import ndarray
 
 from .._runtime import Indices, Module, TwoCounts, static
 from ..objectives import aligned_copy
@@ -16,8 +17,8 @@ class SparseFeatures(Module):
     Padding has the column `number`.
     """
 
-    columns: Int[np.ndarray, "steps width"]
-    values: Float[np.ndarray, "steps width"]
+    columns: Int[ndarray, "steps width"]
+    values: Float[ndarray, "steps width"]
     number: int = static()
 
     @property
@@ -41,9 +42,9 @@ class SparseFeatures(Module):
 class ColumnFeatures(Module):
     """Sparse features column by column, in chunks of a few steps; padding has the step `number`."""
 
-    steps: Int[np.ndarray, "chunks few"]
-    values: Float[np.ndarray, "chunks few"]
-    column: Int[np.ndarray, " chunks"]
+    steps: Int[ndarray, "chunks few"]
+    values: Float[ndarray, "chunks few"]
+    column: Int[ndarray, " chunks"]
     number: int = static()
 
     def times(
@@ -100,8 +101,8 @@ def to_columns(features: SparseFeatures) -> ColumnFeatures:
 
 
 def _weighted_rows(
-    places: Int[Array | np.ndarray, "rows width"],
-    values: Float[Array | np.ndarray, "rows width"],
+    places: Int[Array | ndarray, "rows width"],
+    values: Float[Array | ndarray, "rows width"],
     matrix: Float[Array, "n k"],
 ) -> Float[Array, "rows k"]:
     """Compute `Σ_i values[:, i] matrix[places[:, i]]`, the place n being none.

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
+from numpy import linalg
 
 Array = np.ndarray
 Squares = Float[Array, "*matrices k k"]
@@ -27,8 +28,8 @@ def cholesky(matrices: Squares) -> Squares:
     if k == 1:
         return np.sqrt(np.where(matrices > 0, matrices, np.nan))
     try:
-        return np.linalg.cholesky(matrices)
-    except np.linalg.LinAlgError:
+        return linalg.cholesky(matrices)
+    except linalg.LinAlgError:
         pass
     out = np.full((int(np.prod(matrices.shape[:-2])), k, k), np.nan)
     for index, matrix in enumerate(matrices.reshape(-1, k, k)):
@@ -77,8 +78,8 @@ class Curvature(NamedTuple):
             pairs = zip(self.factor, right, strict=True)
             answer = np.stack([scipy.linalg.lapack.dpotrs(L.T, b)[0] for L, b in pairs])
         else:
-            half = np.linalg.solve(self.factor, right)
-            answer = np.linalg.solve(self.factor.swapaxes(-1, -2), half)
+            half = linalg.solve(self.factor, right)
+            answer = linalg.solve(self.factor.swapaxes(-1, -2), half)
         return self._masked(answer)
 
     def step(self, gradient: Float[Array, "*matrices k"]) -> Float[Array, "*matrices k"]:

@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
+from numpy import ndarray
 
 from .._runtime.jax import Array, Arrays, compile_static, float64, jax, jnp
 from .mapped_design import CHEAP_COPY_ENTRIES, SourcedDesign
 
-RefitUnits = Float[np.ndarray, "refits units"]
+RefitUnits = Float[ndarray, "refits units"]
 
 DEVICE_BLOCK = 2**22  # numbers in one block of rows
 REFITS_A_CALL = 64  # refits of one call
@@ -80,14 +81,14 @@ class Resident(SourcedDesign):
         """Arguments of `_by_block` and `_sum`: the rows, and how they are cut."""
         return self.source, self.ones, self.dtype, self._step
 
-    def _by_block(self, function, parts: Arrays, dtype=float) -> np.ndarray:
+    def _by_block(self, function, parts: Arrays, dtype=float) -> ndarray:
         """Apply a function of a block of rows and of a part to all rows: `[parts, units]`."""
         out = np.empty((len(parts), len(self)), dtype)
         for chunk in _powers(len(parts)):
             out[chunk] = jax.device_get(_by_block(function, *self._blocks, parts[chunk]))
         return out
 
-    def _sum(self, function, weight: Arrays, shape: tuple[int, ...]) -> np.ndarray:
+    def _sum(self, function, weight: Arrays, shape: tuple[int, ...]) -> ndarray:
         """Sum a function of blocks of rows and of their weights, `[refits, units]`, over all
         blocks: `[refits, *shape]`.
         """
@@ -97,8 +98,8 @@ class Resident(SourcedDesign):
         return out
 
     def _select_rows(
-        self, units: Int[np.ndarray, "..."] | slice, columns: Arrays | None, dtype
-    ) -> np.ndarray:
+        self, units: Int[ndarray, "..."] | slice, columns: Arrays | None, dtype
+    ) -> ndarray:
         """Selected rows in memory, or their products with columns."""
         if isinstance(units, slice):
             units = np.arange(len(self))[units]
@@ -111,21 +112,21 @@ class Resident(SourcedDesign):
             )
         return out.reshape(*units.shape, -1)
 
-    def rows(self, units: Int[np.ndarray, "..."] | slice) -> Float[np.ndarray, "*some params"]:
+    def rows(self, units: Int[ndarray, "..."] | slice) -> Float[ndarray, "*some params"]:
         """Selected rows, in memory."""
         return self._select_rows(units, None, self.dtype)
 
-    def predictors(self, theta: Float[np.ndarray, "refits params"]) -> RefitUnits:
+    def predictors(self, theta: Float[ndarray, "refits params"]) -> RefitUnits:
         """Compute x_nᵀθ of every unit."""
         return self._by_block(_predictors, theta, self.dtype)
 
-    def pull(self, slope: RefitUnits) -> Float[np.ndarray, "refits params"]:
+    def pull(self, slope: RefitUnits) -> Float[ndarray, "refits params"]:
         """Compute Σ_n slope_n x_n."""
         return self._sum(_pull, slope, self.shape[1:])
 
     def unit_predictors(
-        self, units: Int[np.ndarray, "*refits width"], theta: Float[np.ndarray, "*refits params"]
-    ) -> Float[np.ndarray, "*refits width"]:
+        self, units: Int[ndarray, "*refits width"], theta: Float[ndarray, "*refits params"]
+    ) -> Float[ndarray, "*refits width"]:
         """Compute x_nᵀθ of the listed units."""
         flat = units.reshape(-1, units.shape[-1])
         theta = theta.reshape(-1, theta.shape[-1])
@@ -136,7 +137,7 @@ class Resident(SourcedDesign):
             )
         return out.reshape(units.shape)
 
-    def take(self, units: Int[np.ndarray, " some"] | slice) -> "Resident":
+    def take(self, units: Int[ndarray, " some"] | slice) -> "Resident":
         """Design of the selected rows, on the device."""
         if isinstance(units, slice):
             units = np.arange(len(self))[units]
@@ -145,43 +146,43 @@ class Resident(SourcedDesign):
         )
 
     def multiply(
-        self, units: np.ndarray, images: Float[np.ndarray, "params some"]
-    ) -> Float[np.ndarray, "units some"]:
+        self, units: ndarray, images: Float[ndarray, "params some"]
+    ) -> Float[ndarray, "units some"]:
         """Multiply the listed rows by columns, in the precision of the columns."""
         return self._select_rows(units, images, images.dtype)
 
     @property
-    def lengths(self) -> Float[np.ndarray, " units"]:
+    def lengths(self) -> Float[ndarray, " units"]:
         """Norms ‖x_n‖."""
         return np.sqrt(jax.device_get(_by_block(_squares, *self._blocks)))
 
-    def below(self, rows: Float[np.ndarray, "more params"]) -> "Resident":
+    def below(self, rows: Float[ndarray, "more params"]) -> "Resident":
         """Append rows: a copy in float64, on the device."""
         return Resident(_below(self.source, self.ones, rows), False)
 
     def whiten(
-        self, units: np.ndarray | slice, root: Float[np.ndarray, "rank params"]
-    ) -> Float[np.ndarray, "... rank"]:
+        self, units: ndarray | slice, root: Float[ndarray, "rank params"]
+    ) -> Float[ndarray, "... rank"]:
         """Compute root x_n of the listed units."""
         return self._select_rows(units, root.T, self.dtype)
 
-    def products(self, weight: RefitUnits) -> Float[np.ndarray, "refits params params"]:
+    def products(self, weight: RefitUnits) -> Float[ndarray, "refits params params"]:
         """Compute Σ_n weight_n x_n x_nᵀ."""
         out = self._sum(_products, weight, 2 * self.shape[1:])
         # float32 products are not symmetric to the last digit
         return 0.5 * (out + out.swapaxes(1, 2))
 
     def forms(
-        self, matrices: Float[np.ndarray, "forms params params"]
-    ) -> Float[np.ndarray, "units forms"]:
+        self, matrices: Float[ndarray, "forms params params"]
+    ) -> Float[ndarray, "units forms"]:
         """Compute x_nᵀ M x_n."""
         return np.ascontiguousarray(self._by_block(_forms, matrices).T)
 
-    def sizes(self, root: Float[np.ndarray, "rank params"]) -> Float[np.ndarray, " units"]:
+    def sizes(self, root: Float[ndarray, "rank params"]) -> Float[ndarray, " units"]:
         """Squares ‖root x_n‖² of all rows."""
         return self.sizes_by_refit(root.T[None])[0]
 
-    def sizes_by_refit(self, roots: Float[np.ndarray, "refits params rank"]) -> RefitUnits:
+    def sizes_by_refit(self, roots: Float[ndarray, "refits params rank"]) -> RefitUnits:
         """Squares ‖rootᵀ x_n‖² of all rows for the root of each refit."""
         return self._by_block(_sizes, roots)
 
@@ -196,7 +197,7 @@ def _powers(count: int, most: int = REFITS_A_CALL) -> Iterator[slice]:
 
 
 @float64
-def _restore(source: np.ndarray, ones: bool, dtype: Any) -> Resident:
+def _restore(source: ndarray, ones: bool, dtype: Any) -> Resident:
     return Resident(jnp.asarray(source), ones, dtype)
 
 

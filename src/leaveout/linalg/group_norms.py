@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from numpy import linalg
 
 Array = np.ndarray
 Thetas = Float[Array, "... params"]
@@ -93,7 +94,7 @@ class Norms:
 
     def reach(self, root: Float[Array, "... rank params"]) -> Reach:
         """Reach in the norm of A, where rootᵀ root = A⁻¹."""
-        largest = lambda params: np.linalg.norm(root[..., params], 2, axis=(-2, -1)) ** 2
+        largest = lambda params: linalg.norm(root[..., params], 2, axis=(-2, -1)) ** 2
         return Reach(
             np.stack([largest(member) for member in self.member], -1),
             np.asarray(largest(self.member.any(0))),
@@ -144,7 +145,7 @@ def descend_by_groups(
     is_grouped = norms.member.any(0)
     free = np.flatnonzero(~is_grouped)
     grouped = np.flatnonzero(is_grouped)
-    along = np.linalg.lstsq(
+    along = linalg.lstsq(
         gram[np.ix_(free, free)], np.c_[gram[np.ix_(free, grouped)], right[free]], rcond=None
     )[0]
     inner = gram[np.ix_(grouped, grouped)] - gram[np.ix_(grouped, free)] @ along[:, :-1]
@@ -152,7 +153,7 @@ def descend_by_groups(
     slope = inner @ theta[grouped] - (right[grouped] - gram[np.ix_(grouped, free)] @ along[:, -1])
     groups = [np.flatnonzero(member) for member in norms.member[:, grouped]]
     curvatures = [
-        max(float(np.linalg.norm(inner[np.ix_(members, members)], 2)), 1e-300) for members in groups
+        max(float(linalg.norm(inner[np.ix_(members, members)], 2)), 1e-300) for members in groups
     ]
     group_sweeps = 2000  # sweeps over all groups when h stands beside a quadratic
     for _ in range(group_sweeps):

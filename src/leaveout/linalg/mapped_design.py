@@ -44,7 +44,7 @@ def elsewhere(array: Array) -> bool:
 
 def is_mapped(array: Any) -> bool:
     """Whether an array is, or is part of, a memory-mapped file."""
-    while isinstance(array, np.ndarray):
+    while isinstance(array, Array):
         if isinstance(array, np.memmap):
             return True
         array = array.base

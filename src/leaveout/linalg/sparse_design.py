@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import scipy
 from jaxtyping import Float, Int
+from numpy import ndarray
 
 from .._runtime import Indices, TwoCounts, UnitNumbers
 from .._runtime.jax import NUMPY, Array, Module, jax, jnp, static
@@ -25,9 +26,9 @@ class SparseDesign(SingleOutput, Module):
     Row n has the entries `indptr[n]` to `indptr[n + 1]`, in rising columns.
     """
 
-    data: Float[np.ndarray, " entries"]
-    indices: Int[np.ndarray, " entries"]
-    indptr: Int[np.ndarray, " bounds"]
+    data: Float[ndarray, " entries"]
+    indices: Int[ndarray, " entries"]
+    indptr: Int[ndarray, " bounds"]
     shape: TwoCounts = static()
     longest: int = static()  # entries of the fullest row
 
@@ -127,8 +128,8 @@ class SparseDesign(SingleOutput, Module):
         return (self._csc @ slope[0])[None]
 
     def unit_predictors(
-        self, units: Int[np.ndarray, "*refits width"], theta: Float[np.ndarray, "*refits params"]
-    ) -> Float[np.ndarray, "*refits width"]:
+        self, units: Int[ndarray, "*refits width"], theta: Float[ndarray, "*refits params"]
+    ) -> Float[ndarray, "*refits width"]:
         """Compute x_nᵀθ of the listed units."""
         rows = self.csr[units.ravel()]
         refit = np.repeat(np.arange(units.size) // max(units.shape[-1], 1), np.diff(rows.indptr))
@@ -139,13 +140,13 @@ class SparseDesign(SingleOutput, Module):
         """Design of the selected rows."""
         return self[units]
 
-    def rows(self, units: np.ndarray | slice) -> Float[np.ndarray, "some params"]:
+    def rows(self, units: ndarray | slice) -> Float[ndarray, "some params"]:
         """Selected rows as a dense array."""
         return self.csr[units].toarray()
 
     def multiply(
-        self, units: np.ndarray, images: Float[np.ndarray, "params some"]
-    ) -> Float[np.ndarray, "units some"]:
+        self, units: ndarray, images: Float[ndarray, "params some"]
+    ) -> Float[ndarray, "units some"]:
         """Multiply the listed rows by columns, in the precision of the columns."""
         return self.csr[units].astype(images.dtype) @ images
 
@@ -158,13 +159,13 @@ class SparseDesign(SingleOutput, Module):
         """Norms ‖x_n‖."""
         return np.sqrt((self**2).predictors(np.ones((1, self.shape[1])))[0])
 
-    def below(self, rows: Float[np.ndarray, "more params"]) -> "SparseDesign":
+    def below(self, rows: Float[ndarray, "more params"]) -> "SparseDesign":
         """Append rows."""
         return SparseDesign.from_csr(
             scipy.sparse.vstack([self.csr, scipy.sparse.csr_array(rows)], format="csr")
         )
 
-    def whiten(self, units: np.ndarray | slice, root: Directions) -> Float[np.ndarray, "... rank"]:
+    def whiten(self, units: ndarray | slice, root: Directions) -> Float[ndarray, "... rank"]:
         """Compute root x_n of the listed units."""
         if isinstance(units, slice) or units.ndim == 1:
             return self.csr[units] @ root.T
@@ -200,8 +201,8 @@ class SparseDesign(SingleOutput, Module):
         return out
 
     def forms(
-        self, matrices: Float[np.ndarray, "forms params params"]
-    ) -> Float[np.ndarray, "units forms"]:
+        self, matrices: Float[ndarray, "forms params params"]
+    ) -> Float[ndarray, "units forms"]:
         """Compute x_nᵀ M x_n."""
         out = np.empty((self.shape[0], len(matrices)))
         for block in self._blocks():

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float, Int
+from numpy import ndarray
 
 from .._runtime import AnyFunction, Shape, TwoArrays, record
 from .._runtime.jax import (
@@ -61,7 +62,7 @@ HESSIAN_ENTRIES = 2**23  # numbers in Hessians that are held at the same time
 
 def weights_of(
     rows: RefitRows, n: int, lanes: Lanes | slice = slice(None)
-) -> Float[np.ndarray, "lanes units"]:
+) -> Float[ndarray, "lanes units"]:
     """Weights of the selected refits over all units."""
     lanes = np.arange(len(rows.index))[lanes]
     weight = np.asarray(rows.weight)[lanes]
@@ -138,10 +139,10 @@ class LinearBatch:
     model: Predictors
     rows: RefitRows
     num_units: int
-    constant: Callable[[], np.ndarray] | None = None
+    constant: Callable[[], ndarray] | None = None
     second: Matrices | None = None
 
-    def _weigh(self, lanes: np.ndarray) -> TwoArrays:
+    def _weigh(self, lanes: ndarray) -> TwoArrays:
         """Weights of rows and of the penalty in some refits; those of a single one are kept."""
         if len(lanes) == len(self.rows.index) == 1:
             return self._only_weights
@@ -152,8 +153,8 @@ class LinearBatch:
         return self.model.weigh(weights_of(self.rows, self.num_units))
 
     def _weighted_terms(
-        self, theta: np.ndarray, lanes: np.ndarray, orders: Shape
-    ) -> tuple[list[np.ndarray], np.ndarray]:
+        self, theta: ndarray, lanes: ndarray, orders: Shape
+    ) -> tuple[list[ndarray], ndarray]:
         """Derivatives of the loss at θ times ω, and κ."""
         eta = self.model.eta(theta)
         omega, kappa = self._weigh(lanes)
@@ -164,7 +165,7 @@ class LinearBatch:
             ]
         return parts, kappa
 
-    def _penalty(self, theta: np.ndarray, lanes: Lanes) -> TwoArrays:
+    def _penalty(self, theta: ndarray, lanes: Lanes) -> TwoArrays:
         """Value and gradient of the penalty beside the rows."""
         if self.second is None:
             return self.model.penalty_terms(theta)
@@ -179,7 +180,7 @@ class LinearBatch:
         gradient = self.model.design.pull(slope) + kappa[:, None] * pushed
         return np.fmin(value, np.inf), gradient
 
-    def values(self, theta: Float[np.ndarray, "#lanes params"], lanes: Lanes) -> PerLane:
+    def values(self, theta: Float[ndarray, "#lanes params"], lanes: Lanes) -> PerLane:
         """Evaluate F at the parameters of each refit, or at some that they share."""
         (loss,), kappa = self._weighted_terms(theta, lanes, (0,))
         return loss.sum(1) + kappa * self._penalty(theta, lanes)[0]
@@ -275,8 +276,8 @@ class DerivedBatch:
         return self._map_lanes(_slopes, lanes, theta, held=True)
 
     def around(
-        self, theta: Points, moves: Float[np.ndarray, "lanes moves params"], lanes: Lanes
-    ) -> tuple[HeldOutLosses, Float[np.ndarray, "lanes moves"]]:
+        self, theta: Points, moves: Float[ndarray, "lanes moves params"], lanes: Lanes
+    ) -> tuple[HeldOutLosses, Float[ndarray, "lanes moves"]]:
         """Held-out losses, and the sum of their absolute changes along each of the given moves."""
         return self._map_lanes(_around, lanes, theta, moves, held=True)
 
@@ -301,8 +302,8 @@ class DerivedBatch:
     def _map_lanes(
         self,
         program: Callable,
-        lanes: np.ndarray,
-        *parts: np.ndarray,
+        lanes: ndarray,
+        *parts: ndarray,
         held: bool = False,
         local: bool = False,
         dear: int = 1,
@@ -320,7 +321,7 @@ class DerivedBatch:
         together = _power(2, count)
         size = self._size(together, dear, held)
 
-        def run_group(lanes: np.ndarray, *parts: np.ndarray) -> PyTree:
+        def run_group(lanes: ndarray, *parts: ndarray) -> PyTree:
             filled = [
                 np.concatenate([part, np.repeat(part[-1:], size - len(part), axis=0)])
                 for part in (lanes, *parts)
@@ -342,7 +343,7 @@ class DerivedBatch:
             run_group(*(part[k : k + size] for part in (lanes, *parts)))
             for k in range(0, max(len(lanes), 1), size)
         ]
-        if not isinstance(rows.index, np.ndarray):
+        if not isinstance(rows.index, ndarray):
             results = jax.device_get(results)
         return jax.tree.map(lambda *pieces: np.concatenate(pieces)[: len(lanes)], *results)
 
@@ -434,7 +435,7 @@ class Function:
         """Compute ∇²F at raveled parameters."""
         return self.of.hessian(vector[None], ONE)[0]
 
-    def products(self, vector: Vector) -> Callable[[np.ndarray], Vector]:
+    def products(self, vector: Vector) -> Callable[[ndarray], Vector]:
         """Return the function that multiplies ∇²F at raveled parameters by a vector."""
         multiply = self.of.products(vector[None], ONE)
         return lambda along: multiply(along[None])[0]
@@ -549,7 +550,7 @@ def held_out(
     return losses
 
 
-def influence(objective: AbstractObjective, theta: PyTree, root: Matrix) -> np.ndarray:
+def influence(objective: AbstractObjective, theta: PyTree, root: Matrix) -> ndarray:
     """Whitened `∂²F/∂θ∂w_n` of every unit at weights one, `[units, params]`."""
     if isinstance(objective, AbstractClosedForm):
         return objective.jacobian(ravel(theta)) @ root.T

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from numpy import ndarray
 
 from .._runtime import Array, ArrayFunction, Arrays as Arrays, PyTree, Scalar, cached_on
 from ..plans import RefitRows
@@ -49,11 +50,11 @@ STENCIL = (-2, -1, 1, 2), (1 / 12, -8 / 12, 8 / 12, -1 / 12)
 # and of a second derivative
 SECOND_STENCIL = (-2, -1, 0, 1, 2), (-1 / 12, 16 / 12, -30 / 12, 16 / 12, -1 / 12)
 
-State = np.ndarray | None
+State = ndarray | None
 ValueAndGradient = tuple[PerLane, Points, State]
-Weights = Float[np.ndarray, "lanes units"]
-Entries = Int[np.ndarray, "lanes width"]  # the units that each refit lists
-Scored = Bool[np.ndarray, "lanes width"]  # which of them it scores
+Weights = Float[ndarray, "lanes units"]
+Entries = Int[ndarray, "lanes width"]  # the units that each refit lists
+Scored = Bool[ndarray, "lanes width"]  # which of them it scores
 
 
 class AbstractByArrays(abc.ABC):
@@ -135,8 +136,8 @@ class AbstractClosedForm(AbstractObjective):
         """
 
     def values(
-        self, theta: Points, weights: Float[np.ndarray, "sets units"]
-    ) -> Float[np.ndarray, "places sets"]:
+        self, theta: Points, weights: Float[ndarray, "sets units"]
+    ) -> Float[ndarray, "places sets"]:
         """Evaluate F alone at many θ, each with some sets of weights.
 
         The default takes F from `look`, and begins from the state that the first set leaves.
@@ -298,7 +299,7 @@ class AbstractClosedForm(AbstractObjective):
     # step of differences of refits of runs along a direction; their error goes with its square
     difference: ClassVar[float] = 0.05
 
-    def jacobian(self, theta: PyTree) -> Float[np.ndarray, "units params"]:
+    def jacobian(self, theta: PyTree) -> Float[ndarray, "units params"]:
         """Compute `∂²F/∂θ∂w_n` at weights one, by differences of gradients along the weight of each
         unit.
 
@@ -322,7 +323,7 @@ class AbstractClosedForm(AbstractObjective):
 
     def predictions(
         self, theta: Points, weights: Weights, index: Entries, kind: str, state: State = None
-    ) -> Float[np.ndarray, "lanes width ..."]:
+    ) -> Float[ndarray, "lanes width ..."]:
         """Predict the listed units, given all units that are seen.
 
         Parameters
@@ -353,7 +354,7 @@ class AbstractClosedForm(AbstractObjective):
             "Use cross_validate(..., evaluate=) or fold_parameters()."
         )
 
-    def predictor_covariance(self, theta: Vector) -> Float[np.ndarray, "units units"] | None:
+    def predictor_covariance(self, theta: Vector) -> Float[ndarray, "units units"] | None:
         """Posterior covariance of the units' linear predictors at weights one, if each unit has a
         Gaussian one.
 
@@ -405,11 +406,11 @@ class AbstractClosedForm(AbstractObjective):
 
 
 def one_by_one(
-    scores: Callable[[Vector], tuple[np.ndarray | None, np.ndarray]],
-) -> Callable[[Points], tuple[np.ndarray | None, np.ndarray]]:
+    scores: Callable[[Vector], tuple[ndarray | None, ndarray]],
+) -> Callable[[Points], tuple[ndarray | None, ndarray]]:
     """Return the scores of runs at many θ, as `Costs.runs` gives, from a function of one θ."""
 
-    def scores_at(points: Points) -> tuple[np.ndarray | None, np.ndarray]:
+    def scores_at(points: Points) -> tuple[ndarray | None, ndarray]:
         losses, joint = zip(*map(scores, points), strict=True)
         return None if losses[0] is None else np.array(losses), np.array(joint)
 
@@ -429,7 +430,7 @@ class AbstractSolved(AbstractClosedForm):
 
     @abc.abstractmethod
     def solve(
-        self, index: Entries, weight: Float[np.ndarray, "lanes width"], changed: bool = False
+        self, index: Entries, weight: Float[ndarray, "lanes width"], changed: bool = False
     ) -> Points:
         """Compute θ̂(w) of a batch of refits, whose listed units have these weights and all others
         one.
@@ -462,7 +463,7 @@ class ClosedFormBatch:
     # state from which the next evaluation of each refit begins
     states: dict[int, Any] = field(default_factory=dict)
     # the last refits that were weighed, and their weights
-    weighed: tuple[bytes, np.ndarray] = (b"", np.zeros((0, 0)))
+    weighed: tuple[bytes, ndarray] = (b"", np.zeros((0, 0)))
 
     def __copy__(self) -> "ClosedFormBatch":
         return replace(self, states={})  # each start of a fit has states of its own
@@ -550,8 +551,8 @@ class ClosedFormBatch:
         return self._by_group(evaluate, lanes, theta)[0]
 
     def around(
-        self, theta: Points, moves: Float[np.ndarray, "lanes moves params"], lanes: Lanes
-    ) -> tuple[HeldOutLosses, Float[np.ndarray, "lanes moves"]]:
+        self, theta: Points, moves: Float[ndarray, "lanes moves params"], lanes: Lanes
+    ) -> tuple[HeldOutLosses, Float[ndarray, "lanes moves"]]:
         """Held-out losses, and the sum of their absolute changes along each of the given moves."""
         places = np.concatenate([theta[:, None], theta[:, None] + moves], 1)
         flat = self.losses(places.reshape(-1, theta.shape[1]), np.repeat(lanes, places.shape[1]))
@@ -590,7 +591,7 @@ class ClosedFormBatch:
 
     def predictions(
         self, theta: Points, lanes: Lanes, kind: str
-    ) -> Float[np.ndarray, "lanes width ..."]:
+    ) -> Float[ndarray, "lanes width ..."]:
         """Predict the units of a batch."""
         index = np.asarray(self.rows.index)
         evaluate = lambda points, group: (
@@ -600,7 +601,7 @@ class ClosedFormBatch:
         )
         return self._by_group(evaluate, lanes, theta)[0]
 
-    def _center(self) -> Float[np.ndarray, "1 params"]:
+    def _center(self) -> Float[ndarray, "1 params"]:
         return np.asarray(ravel(self.like), float)[None]
 
     def _anchor_states(self, count: int = 1) -> State:
@@ -638,9 +639,7 @@ class ClosedFormBatch:
         held = np.asarray(self.rows.held)[lanes]
         return self.weights(lanes), index, held, self._start_states(lanes)
 
-    def _by_group(
-        self, evaluate: Callable[..., Sequence[np.ndarray]], lanes: Lanes, *points: Points
-    ):
+    def _by_group(self, evaluate: Callable[..., Sequence[ndarray]], lanes: Lanes, *points: Points):
         """Apply a function to the refits in groups, so that the weights and states of a group fit
         into memory.
         """

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from numpy import ndarray
 
 from .._runtime import (
     AnyFunction,
@@ -51,26 +52,26 @@ PerListed = Float[Arrays, " width"]
 Hessian = Float[Array, "params params"]
 
 # Arrays of the refits in a batch that are computed together, its lanes, or of all its refits.
-Lanes = Int[np.ndarray, " lanes"]  # their places in the batch
-Flags = Bool[np.ndarray, " lanes"]
-PerLane = Float[np.ndarray, " lanes"]
-PerRefit = Float[np.ndarray, " refits"]
-Points = Float[np.ndarray, "lanes params"]  # parameters, gradients or steps
-RefitPoints = Float[np.ndarray, "refits params"]
-Matrices = Float[np.ndarray, "lanes params params"]
-Vector = Float[np.ndarray, " params"]
-Matrix = Float[np.ndarray, "params params"]
-PerUnit = Float[np.ndarray, " units"]
-RefitFlags = Bool[np.ndarray, " refits"]
-RefitNumbers = Int[np.ndarray, " refits"]
-RefitValues = Float[np.ndarray, "refits ..."]  # numbers of each refit, or of each output of it
-Displacements = Float[np.ndarray, "refits rank"]
-Selection = Int[np.ndarray, " selected"]
-HeldOutLosses = Float[np.ndarray, "lanes ..."]  # of the units of each refit, or joint
+Lanes = Int[ndarray, " lanes"]  # their places in the batch
+Flags = Bool[ndarray, " lanes"]
+PerLane = Float[ndarray, " lanes"]
+PerRefit = Float[ndarray, " refits"]
+Points = Float[ndarray, "lanes params"]  # parameters, gradients or steps
+RefitPoints = Float[ndarray, "refits params"]
+Matrices = Float[ndarray, "lanes params params"]
+Vector = Float[ndarray, " params"]
+Matrix = Float[ndarray, "params params"]
+PerUnit = Float[ndarray, " units"]
+RefitFlags = Bool[ndarray, " refits"]
+RefitNumbers = Int[ndarray, " refits"]
+RefitValues = Float[ndarray, "refits ..."]  # numbers of each refit, or of each output of it
+Displacements = Float[ndarray, "refits rank"]
+Selection = Int[ndarray, " selected"]
+HeldOutLosses = Float[ndarray, "lanes ..."]  # of the units of each refit, or joint
 LINE = 64  # bytes
 
 
-def room(shape: Shape, dtype: Any = np.float64) -> np.ndarray:
+def room(shape: Shape, dtype: Any = np.float64) -> ndarray:
     """Uninitialised array that begins at a cache line, so that JAX uses its memory in every call
     without a copy.
     """
@@ -80,7 +81,7 @@ def room(shape: Shape, dtype: Any = np.float64) -> np.ndarray:
     return memory[first : first + size].view(dtype).reshape(shape)
 
 
-def aligned_copy(value: Any) -> np.ndarray:
+def aligned_copy(value: Any) -> ndarray:
     """Copy an array to memory that begins at a cache line."""
     array = np.asarray(value)
     out = room(array.shape, array.dtype)
@@ -88,7 +89,7 @@ def aligned_copy(value: Any) -> np.ndarray:
     return out
 
 
-def as_stored(value: Any) -> np.ndarray:
+def as_stored(value: Any) -> ndarray:
     """Copy an array as float64 to memory that begins at a cache line, which is how objectives store
     their data.
     """
@@ -101,7 +102,7 @@ def leaves_of(theta: PyTree) -> list[Any]:
         return [leaf for name in sorted(theta) for leaf in leaves_of(theta[name])]
     if isinstance(theta, Module):
         return [leaf for branch in branches_of(theta).values() for leaf in leaves_of(branch)]
-    if isinstance(theta, np.ndarray | np.generic):
+    if isinstance(theta, ndarray | np.generic):
         return [theta]
     return jax.tree.leaves(theta)
 
@@ -110,7 +111,7 @@ def map_arrays(function: AnyFunction, theta: PyTree) -> PyTree:
     """Apply a function to every array of a tree. Arrays, and dicts and modules of these, are
     handled without JAX.
     """
-    if isinstance(theta, np.ndarray | np.generic):
+    if isinstance(theta, ndarray | np.generic):
         return function(theta)
     if type(theta) is dict:
         return {name: map_arrays(function, theta[name]) for name in sorted(theta)}
@@ -125,7 +126,7 @@ def map_arrays(function: AnyFunction, theta: PyTree) -> PyTree:
 def ravel(theta: PyTree) -> Any:
     """Concatenate the arrays of a tree to one vector, `[params]`."""
     leaves = leaves_of(theta)
-    if leaves and all(isinstance(leaf, np.ndarray | np.generic) for leaf in leaves):
+    if leaves and all(isinstance(leaf, ndarray | np.generic) for leaf in leaves):
         return np.concatenate([leaf.ravel() for leaf in leaves])
     return jax.flatten_util.ravel_pytree(theta)[0]
 
@@ -137,16 +138,16 @@ def unravel(vector: Float[Array, " params"], like: PyTree) -> PyTree:
     return jax.flatten_util.ravel_pytree(like)[1](vector)
 
 
-def unflatten(vector: np.ndarray, like: PyTree) -> PyTree:
+def unflatten(vector: ndarray, like: PyTree) -> PyTree:
     """Reshape a vector to the tree `like` by NumPy, outside compiled code.
 
     JAX would run one program for every leaf.
     """
-    if isinstance(like, np.ndarray):
+    if isinstance(like, ndarray):
         if like.ndim == 1:
             return vector
         return vector.reshape(like.shape)
-    if type(like) is dict and all(isinstance(leaf, np.ndarray) for leaf in like.values()):
+    if type(like) is dict and all(isinstance(leaf, ndarray) for leaf in like.values()):
         names = sorted(like)
         parts = np.split(vector, np.cumsum([like[name].size for name in names])[:-1])
         return {
@@ -192,9 +193,9 @@ class Distribution(NamedTuple):
     distribution for printed results.
     """
 
-    dispersion: Callable[[Any, np.ndarray], np.ndarray]
-    scores: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]]
-    draw: Callable[[np.random.Generator, np.ndarray, np.ndarray], np.ndarray]
+    dispersion: Callable[[Any, ndarray], ndarray]
+    scores: dict[str, Callable[[ndarray, ndarray, ndarray], ndarray]]
+    draw: Callable[[np.random.Generator, ndarray, ndarray], ndarray]
     note: str = ""
 
 
@@ -264,18 +265,18 @@ class Units:
     # blocks of neighbours, if neighbours are not the next in order
     blocks: UnitNumbers | None = None
     # units that have an observation; others are never scored
-    observed: Bool[np.ndarray, " units"] | None = None
+    observed: Bool[ndarray, " units"] | None = None
     # (refits, units, weights) of left-out entries -> those that have a loss, if that depends on
     # other left-out units
-    scorable: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] | None = None
+    scorable: Callable[[ndarray, ndarray, ndarray], ndarray] | None = None
     weight: PerUnit | None = None  # weights in the mean loss, if units differ
     target: PerUnit | None = None  # response that predictions are compared with
     # response that the loss is a function of, if that is not `target`
-    response: np.ndarray | None = None
+    response: ndarray | None = None
     # from means of the response to predictions of the target
     inverse: ArrayFunction | None = None
     # stratum, place in time, event, entry: of models of risks
-    risk: Float[np.ndarray, "units facts"] | None = None
+    risk: Float[ndarray, "units facts"] | None = None
     kinds: Strings = ("response", "link")  # kinds of predictions
     classes: int = 0  # number of classes, if the target is the number of a class
     # predictive distribution of the target, computed on demand
@@ -283,7 +284,7 @@ class Units:
     # (fit, data of other units, kind, offset) -> their predictions, if the model has any
     predict_new: Callable[[Any, Any, str, Any], Any] | None = None
     # columns of numbers of the rows, by name
-    features: Callable[[], Mapping[str, np.ndarray]] = dict
+    features: Callable[[], Mapping[str, ndarray]] = dict
     score: str = ""  # name of the held-out loss, such as `LOG_DENSITY`; "" if it is not known
     # unit of each row of the data, if a unit is several rows
     rows: RowNumbers | None = None
@@ -297,13 +298,13 @@ class Units:
         return self.serial is False
 
     @property
-    def modelled(self) -> np.ndarray | None:
+    def modelled(self) -> ndarray | None:
         """The response that the loss is a function of."""
         if self.response is None:
             return self.target
         return self.response
 
-    def to_target(self, means: np.ndarray) -> np.ndarray:
+    def to_target(self, means: ndarray) -> ndarray:
         """Convert means of the response that the loss is a function of to predictions of the
         target.
 
@@ -344,10 +345,10 @@ class Units:
 
     def scored_entries(
         self,
-        refit: Int[np.ndarray, " entries"],
-        index: Int[np.ndarray, " entries"],
-        weight: Float[np.ndarray, " entries"],
-    ) -> Bool[np.ndarray, " entries"]:
+        refit: Int[ndarray, " entries"],
+        index: Int[ndarray, " entries"],
+        weight: Float[ndarray, " entries"],
+    ) -> Bool[ndarray, " entries"]:
         """Find the left-out entries that have a held-out loss.
 
         Parameters
@@ -442,14 +443,14 @@ class Parameters:
     start: Callable[[int], PyTree] | None = None
     canonical: Callable[[PyTree], PyTree] = _same
     names: Callable[[], list[str]] = list
-    symmetries: Callable[[PyTree], Float[np.ndarray, "flat params"]] = lambda theta: np.zeros(
+    symmetries: Callable[[PyTree], Float[ndarray, "flat params"]] = lambda theta: np.zeros(
         (0, size_of(theta))
     )
     penalty_curvature: Callable[[PyTree], Float[Array, " params"]] = lambda theta: jnp.zeros(
         size_of(theta)
     )
-    shares: Callable[[PyTree], Float[np.ndarray, "units parts"] | None] = lambda theta: None
-    undetermined: Callable[[np.ndarray, np.ndarray], RefitFlags] = lambda index, weight: np.zeros(
+    shares: Callable[[PyTree], Float[ndarray, "units parts"] | None] = lambda theta: None
+    undetermined: Callable[[ndarray, ndarray], RefitFlags] = lambda index, weight: np.zeros(
         len(index), bool
     )
     warning: Callable[[PyTree], str] = lambda theta: ""
@@ -504,8 +505,8 @@ class Costs(NamedTuple):
     # by which F falls; or None
     runs: (
         Callable[
-            [PyTree, np.ndarray, np.ndarray],
-            Callable[[Points], tuple[np.ndarray | None, np.ndarray]] | None,
+            [PyTree, ndarray, ndarray],
+            Callable[[Points], tuple[ndarray | None, ndarray]] | None,
         ]
         | None
     ) = None

@@ -27,6 +27,7 @@ import numpy as np
 import pandas as pd
 import scipy
 from jaxtyping import Bool, Float, Int
+from numpy import linalg
 
 from .._runtime import Lines, PrintedResult, Slow, conventional, record, warn
 from ..data import numbers
@@ -78,7 +79,7 @@ class BandedRows:
             weight = model.sample_weight
         root = np.sqrt(weight)
         if model.intercept:
-            self.u = root / np.linalg.norm(root)
+            self.u = root / linalg.norm(root)
         else:
             self.u = np.zeros(n)
         within = lambda part: part - np.multiply.outer(self.u, self.u @ part)
@@ -177,7 +178,7 @@ class BandedFactor:
         """Bounds of the rounding errors of the mean losses, and the losses of all scored
         entries.
         """
-        length = np.linalg.norm(y, axis=0)
+        length = linalg.norm(y, axis=0)
         error = np.zeros(y.shape[1])
         losses = []
         for inverse, (h, scored), e in zip(self.inverse, self.rows.folds, remainder, strict=True):
@@ -186,7 +187,7 @@ class BandedFactor:
                 (len(y) + len(self.w) + 16)
                 * UNIT
                 * self.spread
-                * np.linalg.norm(inverse)
+                * linalg.norm(inverse)
                 * (length + size)
             )
             error += (size + 0.5 * half) * half
@@ -330,7 +331,7 @@ class Search:
         damped = curvature + (self.damping[:, None] * size + floor)[:, :, None] * np.eye(
             slope.shape[1]
         )
-        step = -np.linalg.solve(damped, slope[..., None])[..., 0]
+        step = -linalg.solve(damped, slope[..., None])[..., 0]
         round_reach = 2.0  # largest change of a log penalty in a round
         step /= np.maximum(np.abs(step).max(1, keepdims=True) / round_reach, 1.0)
         rho = np.clip(self.rho + step, *self.ends)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import scipy
 from jaxtyping import Float, Int
+from numpy import linalg
 from numpy.typing import ArrayLike
 
 if TYPE_CHECKING:
@@ -555,7 +556,7 @@ def _is_crowded(fitted: Fit) -> bool:
         return False
     # ‖|L⁻¹| s‖² of a column, from which its rounding errors reach 10⁻¹⁰ of a loss
     crowded_condition = 1e4
-    size = condition(fitted.quadratic.root, np.linalg.norm(fitted.quadratic.factor, axis=1))
+    size = condition(fitted.quadratic.root, linalg.norm(fitted.quadratic.factor, axis=1))
     return float(size) > crowded_condition * fitted.num_params
 
 
@@ -918,7 +919,7 @@ def _evaluate_curvature(
     null_space = as_stored(scaled_flat(flat, hessian))
     # F depends on these directions, but the host's fit ignores them
     if len(null_space) and getattr(objective, "cut", None):
-        gradient = gradient - null_space.T @ (np.linalg.pinv(null_space).T @ gradient)
+        gradient = gradient - null_space.T @ (linalg.pinv(null_space).T @ gradient)
     if len(null_space):
         hessian = hessian + null_space.T @ null_space
     return {
@@ -936,7 +937,7 @@ def _build_fit(objective: AbstractObjective, theta: PyTree, result: StepResult) 
         as_stored(result.pop(name)) for name in ("gradient", "factor", "null_space")
     )
     whitener = as_stored(scipy.linalg.lapack.dtrtri(factor, lower=1)[0])
-    decrement = float(np.linalg.norm(whitener @ gradient))
+    decrement = float(linalg.norm(whitener @ gradient))
     parts = factor, whitener, null_space
     return _build_anchor(objective, theta, result["value"], gradient, parts, decrement)
 

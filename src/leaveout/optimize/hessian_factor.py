@@ -1,6 +1,7 @@
 """Cholesky factor of H at θ̂, or an error that names the parameters which make H indefinite."""
 
 import numpy as np
+from numpy import linalg
 
 from .._runtime import PyTree, kind_of
 from ..linalg import Curvature
@@ -27,13 +28,13 @@ def cholesky(hessian: Array, objective: AbstractObjective, theta: PyTree, caller
         return curvature.factor
     diagonal = np.diag(hessian)
     scale = np.sqrt(diagonal if (diagonal > 0).all() else np.ones(len(hessian)))
-    values, vectors = np.linalg.eigh(hessian / np.multiply.outer(scale, scale))
+    values, vectors = linalg.eigh(hessian / np.multiply.outer(scale, scale))
     curvature = Curvature.of(hessian, 0.0)
     if curvature.definite and values[0] > 1e-13 * len(hessian):
         return curvature.factor
     remedy = ""
     if caller == "anchor" and not isinstance(objective, AbstractLinearPredictor):
-        shift = -np.linalg.eigvalsh(hessian)[0]
+        shift = -linalg.eigvalsh(hessian)[0]
         remedy = f" A damping= larger by {shift:.3g} makes the matrix of the steps definite."
     raise indefinite(objective, theta, caller, float(values[0]), vectors[:, 0], remedy)
 
@@ -116,6 +117,6 @@ def coordinates(
         if least <= 0:
             direction = whitener.unwhiten(vector)
             raise indefinite(
-                objective, F.to_tree(theta), caller, least, direction / np.linalg.norm(direction)
+                objective, F.to_tree(theta), caller, least, direction / linalg.norm(direction)
             )
     return whitener, null_space

@@ -22,6 +22,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import scipy
 from jaxtyping import Float
+from numpy import linalg
+from numpy.random import default_rng
 
 from .._runtime import Module, PyTree, Slow
 from ..linalg import Lanes, LaneState, Proposal, SparseDesign, decrements, solve
@@ -134,7 +136,7 @@ def sketch(F: Function, coordinates: Scaling, theta: Vector, rank: int) -> Nystr
 
     Ω spans what A makes of random vectors.
     """
-    along = np.random.default_rng(0).standard_normal((rank, theta.size), np.float32)
+    along = default_rng(0).standard_normal((rank, theta.size), np.float32)
     scale = coordinates.scale.astype(np.float32)
     image = np.empty_like(along)
     with Slow("curvature", 2 * rank) as bar:
@@ -143,13 +145,13 @@ def sketch(F: Function, coordinates: Scaling, theta: Vector, rank: int) -> Nystr
                 out[:] = scale * products(F, theta, (scale * vector)[None])[0] - vector
                 bar.advance(1)
             if not power:
-                along = np.ascontiguousarray(np.linalg.qr(image.T)[0].T)
-    values, vectors = np.linalg.eigh((along @ image.T).astype(float))
+                along = np.ascontiguousarray(linalg.qr(image.T)[0].T)
+    values, vectors = linalg.eigh((along @ image.T).astype(float))
     resolved = values > SMALLEST_SINGLE_SHARE * values.max()
     half = (vectors[:, resolved] / np.sqrt(values[resolved])).T.astype(
         np.float32
     ) @ image  # Â = halfᵀ half
-    values, vectors = np.linalg.eigh((half @ half.T).astype(float))
+    values, vectors = linalg.eigh((half @ half.T).astype(float))
     return NystromPreconditioner((vectors / np.sqrt(1 + values)).T.astype(np.float32) @ half)
 
 
@@ -172,7 +174,7 @@ def orthonormal(
 ) -> DeflationPreconditioner:
     """H-orthonormal basis of the span of directions, some of which may be alike up to rounding."""
     inside = directions @ images.T
-    values, vectors = np.linalg.eigh((inside + inside.T) / 2)
+    values, vectors = linalg.eigh((inside + inside.T) / 2)
     resolved = values > SMALLEST_RESOLVED_CURVATURE * values.max(initial=0.0)
     vectors = (vectors[:, resolved] / np.sqrt(values[resolved])).T
     return DeflationPreconditioner(vectors @ directions, vectors @ images, diagonal)
@@ -276,7 +278,7 @@ def learn(
     most = most_learnt(F, theta.size)
     if _has_sparse_rows(F):
         return learnt
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     # number of solves to learn from (for a CRF they reduce 38 products of a solve to 38 %, two more
     # to 34 %)
     solves = 2
@@ -330,7 +332,7 @@ def scaling(objective: AbstractObjective, F: Function, theta: Vector) -> Scaling
         return Scaling(as_stored(F.of.diagonal(theta) ** -0.5))
     penalty_curvature = np.asarray(objective.parameters.penalty_curvature(F.to_tree(theta)), float)
     diagonal_probes = 32  # number of products for an estimate of the diagonal
-    signs = np.random.default_rng(0).choice([-1.0, 1.0], (diagonal_probes, len(penalty_curvature)))
+    signs = default_rng(0).choice([-1.0, 1.0], (diagonal_probes, len(penalty_curvature)))
     for probes in (signs[:1], signs):  # the first product decides whether all are needed
         estimate = np.mean(probes * products(F, theta, probes), 0)
         least = 1e-3 * max(float(np.median(np.abs(estimate))), 1e-300)
@@ -363,7 +365,7 @@ def least_curvature(
         return scaling.whiten(product(step) + null_space.T @ (null_space @ step))
 
     operator = scipy.sparse.linalg.LinearOperator((size, size), matvec=along, dtype=float)
-    start = np.random.default_rng(0).standard_normal(size)
+    start = default_rng(0).standard_normal(size)
     try:
         values, vectors = scipy.sparse.linalg.eigsh(
             operator, k=1, which="SA", v0=start, ncv=20, maxiter=20, tol=1e-2
@@ -371,7 +373,7 @@ def least_curvature(
     # a cluster of eigenvalues near the end, not negative, is known well enough
     except scipy.sparse.linalg.ArpackNoConvergence as stopped:
         if not len(stopped.eigenvalues):
-            vector = start / np.linalg.norm(start)
+            vector = start / linalg.norm(start)
             return float(vector @ along(vector)), vector
         values = stopped.eigenvalues
         vectors = stopped.eigenvectors
@@ -417,7 +419,7 @@ def _newton(objective: AbstractObjective, F: Function, theta: Vector) -> Minimis
     def propose(state: LaneState, lanes: Lanes) -> Proposal:
         nonlocal learnt, before
         whitened = coordinates.whiten(state.gradient)
-        size = float(np.linalg.norm(whitened))
+        size = float(linalg.norm(whitened))
         tol = max(LOOSE, min(ROUGH, size / before if before else ROUGH))
         before = size
         if _has_sparse_rows(F):

@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 from jaxtyping import Float, Int
+from numpy import linalg
 
 from .._runtime import cached_on
 from ..linalg import UNIT, DenseDesign, PerUnit, Predictors
@@ -94,9 +95,9 @@ class LeastNorm:
     def factorised_rows(self) -> "FactorisedRows":
         """The factor of all rows."""
         Q, s, V, mean, root, gap, is_clear = self._factor(self.weight)
-        u = root / np.linalg.norm(root) if self.intercept else np.zeros(len(root))
+        u = root / linalg.norm(root) if self.intercept else np.zeros(len(root))
         Q = Q - np.outer(u, u @ Q)  # centring leaves 1e-16 / s along u
-        level = float(u @ (root * self.y) / np.linalg.norm(root)) if self.intercept else 0.0
+        level = float(u @ (root * self.y) / linalg.norm(root)) if self.intercept else 0.0
         full = len(s) == np.sum(self.weight > 0) - self.intercept
         certain = is_clear and (not self.cut or np.isfinite(cut_floor(self.cut, self._singular())))
         return FactorisedRows(
@@ -108,7 +109,7 @@ class LeastNorm:
             mean = self.weight @ self.x / self.weight.sum()
         else:
             mean = np.zeros(self.x.shape[1])
-        return np.linalg.svd(np.sqrt(self.weight)[:, None] * (self.x - mean), compute_uv=False)
+        return linalg.svd(np.sqrt(self.weight)[:, None] * (self.x - mean), compute_uv=False)
 
     def _factor(self, weight: PerUnit) -> tuple[Array, Array, Array, Array, Array, float, bool]:
         """Compute Q, s, V of the weighted and centred rows up to the host's cut.
@@ -121,10 +122,10 @@ class LeastNorm:
             mean = weight @ self.z / weight.sum()
         else:
             mean = np.zeros(self.z.shape[1])
-        Q, s, V = np.linalg.svd(root[:, None] * (self.z - mean), full_matrices=False)
+        Q, s, V = linalg.svd(root[:, None] * (self.z - mean), full_matrices=False)
         largest = float(s.max(initial=0.0))
         # rounding error of centring
-        shift = largest + float(np.linalg.norm(root)) * float(np.abs(mean).max(initial=0.0))
+        shift = largest + float(linalg.norm(root)) * float(np.abs(mean).max(initial=0.0))
         rounding = self.spare * shift
         least = max(self.cut * largest, rounding)
         good = s > least
@@ -184,14 +185,14 @@ class LeastNorm:
         level = omega @ self.y / omega.sum() if self.intercept else 0.0
         damped = s / (s**2 + 1) if self.has_penalty else 1 / s
         b = V @ (damped * (Q.T @ (root * (self.y - level))))
-        size = float(np.linalg.norm(root * (self.y - level)) / np.sqrt(omega.max()))
+        size = float(linalg.norm(root * (self.y - level)) / np.sqrt(omega.max()))
         spread = 0.0
         if self.natural is not None and len(s) < len(b):
             null = scipy.linalg.null_space(V.T)
             along = self.natural @ null
             coef = self.natural @ b
             spread = self._norm_error(along, coef)
-            b -= null @ np.linalg.lstsq(along, coef, rcond=None)[0]
+            b -= null @ linalg.lstsq(along, coef, rcond=None)[0]
         return (
             self.coefficient_map @ b,
             float(level - mean @ b),
@@ -205,11 +206,7 @@ class LeastNorm:
         if self.natural is None:
             return 0.0
         return float(
-            CAUTION
-            * UNIT
-            * np.linalg.cond(self.natural)
-            * np.linalg.norm(coef)
-            / np.linalg.norm(along, -2)
+            CAUTION * UNIT * linalg.cond(self.natural) * linalg.norm(coef) / linalg.norm(along, -2)
         )
 
     def _digits(self, level: float) -> float:
@@ -237,7 +234,7 @@ class LeastNorm:
         if self.has_penalty:
             ridge_rows = Q / np.sqrt(s**2 + 1)
             inner = determined_block + ridge_rows @ ridge_rows.T
-            values, vectors = np.linalg.eigh(inner)
+            values, vectors = linalg.eigh(inner)
             if not values[0] > NONZERO_FROM * (self.spare if rows.full else rounding) * (
                 values[-1] if rows.full else 1.0
             ):
@@ -248,7 +245,7 @@ class LeastNorm:
             else:
                 worst = float(1 / values[0])
         else:
-            values, vectors = np.linalg.eigh(determined_block)
+            values, vectors = linalg.eigh(determined_block)
             is_determined = values > max(np.sqrt(rounding), NONZERO_FROM * rounding)
             if not (rows.full or is_determined.all()) or (self.cut * rows.gap) ** 2 * 10 > values[
                 is_determined
@@ -264,7 +261,7 @@ class LeastNorm:
                 norm = np.diag(1 / s) if self.natural is None else self.natural @ (rows.V / s)
                 along = norm @ (Q.T @ V0)
                 coef = norm @ (t - Q.T @ r)
-                r = r + V0 @ np.linalg.lstsq(along, coef, rcond=None)[0]
+                r = r + V0 @ linalg.lstsq(along, coef, rcond=None)[0]
                 spread = self._norm_error(along, coef)
         response_change = -(Q.T @ r)  # change of t as predictions take the place of y
         damped = s / (s**2 + 1) if self.has_penalty else 1 / s
@@ -274,7 +271,7 @@ class LeastNorm:
             level = rows.level - float(self.weight[o] @ r) / float(self.weight.sum())
         else:
             level = 0.0
-        size = float(np.linalg.norm(rows.target) / np.sqrt(self.weight.max()))
+        size = float(linalg.norm(rows.target) / np.sqrt(self.weight.max()))
         off = spread + rounding * worst * (size + float(np.abs(r).max(initial=0.0)))
         return self.coefficient_map @ b, level - float(rows.mean @ b), off + self._digits(level)
 

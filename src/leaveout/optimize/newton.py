@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 from jaxtyping import Float
+from numpy import linalg
 
 from .._runtime import TwoArrays
 from ..linalg import (
@@ -174,7 +175,7 @@ def _nearby(F: Function, theta: Vector, flat: Flat) -> bool:
     if not curvature_at_end.definite:
         return False
     root = curvature_at_end.root.T
-    size = float(np.linalg.norm(F.look(theta)[1] @ root))
+    size = float(linalg.norm(F.look(theta)[1] @ root))
     model = F.of.model
     eta = model.eta(theta[None])
     (curvature,) = model.loss.derivatives(eta[0], model.y, (2,))
@@ -192,7 +193,7 @@ def _nearby(F: Function, theta: Vector, flat: Flat) -> bool:
     proved_reach = 1e-6
     return bool(
         enclosure.distance[0]
-        <= proved_reach * max(1.0, float(np.linalg.norm(curvature_at_end.factor.T @ theta)))
+        <= proved_reach * max(1.0, float(linalg.norm(curvature_at_end.factor.T @ theta)))
     )
 
 
@@ -294,7 +295,7 @@ def _unwhitener(parts: tuple[DiagonalBlocks, ...]) -> "scipy.sparse.linalg.Linea
             curvature = Curvature.of(matrices, 0.0)
             root = curvature.root.swapaxes(1, 2)
             indefinite = ~curvature.definite
-            values, vectors = np.linalg.eigh(matrices[indefinite])
+            values, vectors = linalg.eigh(matrices[indefinite])
             root[indefinite] = vectors / np.sqrt(np.maximum(np.abs(values), floor))[:, None, :]
             roots.append((entries, root))
     size = sum(entries.size for entries, _ in roots)
@@ -435,7 +436,7 @@ class _HessianSteps(SharedFactors):
     def measure(self, step: RefitPoints, gradient: RefitPoints) -> PerRefit:
         if self.metric is None:
             return np.full(len(step), np.inf)
-        return np.linalg.norm(step @ self.metric, axis=1)
+        return linalg.norm(step @ self.metric, axis=1)
 
     def _curvature(self, theta: RefitPoints, lanes: Array) -> tuple[Curvature, Any]:
         """Factor Hessians, and mark the finite ones.
@@ -476,7 +477,7 @@ def newton(
     # are 1e-2
     step_rounding = 1e-6
 
-    lengths = lambda move: np.linalg.norm(move @ hessians.metric, axis=1)
+    lengths = lambda move: linalg.norm(move @ hessians.metric, axis=1)
     largest = lambda move: np.abs(move).max(1, initial=0.0)
 
     def propose(state: LaneState, places: Lanes) -> Proposal:

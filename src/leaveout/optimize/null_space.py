@@ -17,14 +17,13 @@ it. A direction that is flat at θ̂ only, as under separation, is not among the
 import numpy as np
 import scipy
 from jaxtyping import Float
+from numpy import linalg, ndarray
 
 from .._runtime import Array, Arrays, PyTree, compile_static, jnp
 from ..objectives import AbstractLinearPredictor, AbstractObjective, function, ravel
 
 
-def unseen_directions(
-    objective: AbstractObjective, theta: PyTree
-) -> Float[np.ndarray, "flat params"]:
+def unseen_directions(objective: AbstractObjective, theta: PyTree) -> Float[ndarray, "flat params"]:
     """Return the functionals F of the unseen directions, with the model's own symmetries; empty if
     every direction is seen.
 
@@ -37,7 +36,7 @@ def unseen_directions(
         return _functionals(objective, theta, _cut(objective))
     size = np.asarray(ravel(theta)).size
     root = _root(objective, size)
-    scale = np.linalg.norm(root, axis=0)
+    scale = linalg.norm(root, axis=0)
     scale[scale == 0] = 1.0
     # pivot of a repeated column, relative to the largest; float64 gives 1e-15, H resolves 1e-7
     repeated_column_pivot = 1e-11
@@ -51,7 +50,7 @@ def unseen_directions(
         triangle[:rank, :rank], triangle[:rank, rank:]
     ).T
     null[:, order[rank:]] = np.eye(size - rank)
-    null = np.linalg.qr(null.T)[0].T
+    null = linalg.qr(null.T)[0].T
     # a penalty that is not quadratic may be flat far out
     # curvature of a penalty, relative to the largest of a parameter, below which it counts as none
     penalty_curvature_share = 1e-13
@@ -66,7 +65,7 @@ def unseen_directions(
         hessian = (
             function(objective, point).hessian(np.asarray(ravel(point))) / scale / scale[:, None]
         )
-        values, vectors = np.linalg.eigh(null @ hessian @ null.T)
+        values, vectors = linalg.eigh(null @ hessian @ null.T)
         null = (
             vectors[
                 :,
@@ -77,7 +76,7 @@ def unseen_directions(
     return _functionals(objective, theta, null / scale)
 
 
-def _cut(objective) -> Float[np.ndarray, "flat params"]:
+def _cut(objective) -> Float[ndarray, "flat params"]:
     """Return the directions that the host treats as unseen.
 
     Those of its centred rows' smallest singular values.
@@ -90,15 +89,15 @@ def _cut(objective) -> Float[np.ndarray, "flat params"]:
         mean = weight @ x / weight.sum()
     else:
         mean = np.zeros(x.shape[1])
-    root = np.linalg.qr(np.sqrt(weight)[:, None] * (x - mean), mode="r")
-    _, s, vectors = np.linalg.svd(root, full_matrices=True)
+    root = linalg.qr(np.sqrt(weight)[:, None] * (x - mean), mode="r")
+    _, s, vectors = linalg.svd(root, full_matrices=True)
     null = vectors[np.sum(s > objective.cut * s.max(initial=0.0)) :]
     if objective.intercept:
         return np.c_[null, -null @ mean]
     return null
 
 
-def _root(objective: AbstractLinearPredictor, size: int) -> Float[np.ndarray, "some params"]:
+def _root(objective: AbstractLinearPredictor, size: int) -> Float[ndarray, "some params"]:
     """Compute the triangle R with `RᵀR = Σ_n U_nᵀ U_n` over the units of positive weight, computed
     by blocks.
     """
@@ -119,7 +118,7 @@ def _root(objective: AbstractLinearPredictor, size: int) -> Float[np.ndarray, "s
         else:
             rows = model.design.whiten(chunk, np.eye(size))
         root = np.asarray(
-            np.linalg.qr(np.concatenate([root, np.asarray(rows).reshape(-1, size)]), mode="r")
+            linalg.qr(np.concatenate([root, np.asarray(rows).reshape(-1, size)]), mode="r")
         )
     return root
 
@@ -132,8 +131,8 @@ def _rows(objective: AbstractLinearPredictor, units: Arrays) -> Array:
 
 
 def _functionals(
-    objective: AbstractLinearPredictor, theta: PyTree, null: Float[np.ndarray, "null params"]
-) -> np.ndarray:
+    objective: AbstractLinearPredictor, theta: PyTree, null: Float[ndarray, "null params"]
+) -> ndarray:
     """Functionals F of null directions, and the symmetries that are not among them."""
     symmetries = np.asarray(objective.parameters.symmetries(theta), float)
     if not len(null):
@@ -142,8 +141,8 @@ def _functionals(
     if getattr(objective, "intercept", False):
         counted[:, -1] = 0.0
     along = null * counted.ravel()
-    functionals = np.linalg.solve(along @ null.T, along)
-    basis = np.linalg.qr(null.T)[0]
+    functionals = linalg.solve(along @ null.T, along)
+    basis = linalg.qr(null.T)[0]
     remaining = symmetries - (symmetries @ basis) @ basis.T
-    values, vectors = np.linalg.eigh(remaining @ remaining.T)
+    values, vectors = linalg.eigh(remaining @ remaining.T)
     return np.concatenate([functionals, vectors[:, values > 0.5].T @ remaining])

@@ -5,12 +5,13 @@ from typing import Any
 import numpy as np
 import scipy
 from jaxtyping import Int
+from numpy import ndarray
 from numpy.typing import ArrayLike
 
 from .._runtime import pd
 from ..data import places
 
-Edges = Int[np.ndarray, "edges 2"]
+Edges = Int[ndarray, "edges 2"]
 
 
 def read_edges(
@@ -172,14 +173,14 @@ def distances(edges: Edges, num_sites: int, radius: int) -> "scipy.sparse.csr_ar
     return counts
 
 
-def blocks(edges: Edges, num_sites: int, count: int) -> Int[np.ndarray, " sites"]:
+def blocks(edges: Edges, num_sites: int, count: int) -> Int[ndarray, " sites"]:
     """Label `count` blocks of neighbouring sites of nearly one size, by repeated bisection of the
     graph.
     """
     label = np.zeros(num_sites, int)
     graph = adjacency(edges, num_sites)
 
-    def cut(sites: Int[np.ndarray, " piece"], parts: int, first: int) -> None:
+    def cut(sites: Int[ndarray, " piece"], parts: int, first: int) -> None:
         if parts == 1:
             label[sites] = first
             return
@@ -193,7 +194,7 @@ def blocks(edges: Edges, num_sites: int, count: int) -> Int[np.ndarray, " sites"
     return label
 
 
-def _order_sites(graph: "scipy.sparse.csr_array") -> Int[np.ndarray, " piece"]:
+def _order_sites(graph: "scipy.sparse.csr_array") -> Int[ndarray, " piece"]:
     """Order the sites of a piece from one end to the other, one connected component after
     another.
     """

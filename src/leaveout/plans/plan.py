@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, ParamSpec,
 
 import numpy as np
 import scipy
+from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
 from .._runtime import (
@@ -1086,7 +1087,7 @@ def kfold(
 
 def _repeated(
     caller: str,
-    draw: Callable[[np.random.Generator], Sequence[IntArray]],
+    draw: Callable[[Generator], Sequence[IntArray]],
     rng: Rng,
     num_repeats: int,
 ) -> list[IntArray]:
@@ -1147,7 +1148,7 @@ def stratified(
         code = np.searchsorted(np.quantile(code, np.arange(1, 10) / 10), code)
     k = count("stratified: k", k, 2, int(np.bincount(code).max()))
 
-    def draw(random: np.random.Generator) -> list[IntArray]:
+    def draw(random: Generator) -> list[IntArray]:
         order = np.lexsort((random.random(n), code))
         return [order[fold::k] for fold in range(k)]
 
@@ -1609,7 +1610,7 @@ def groups(labels: ArrayLike, k: int | None = None, *, rng: Rng = 0, num_repeats
         k = count("groups: k", k, 2, len(levels))
         sizes = np.bincount(code)
 
-        def draw(random: np.random.Generator) -> list[IntArray]:
+        def draw(random: Generator) -> list[IntArray]:
             fold = np.zeros(len(levels), int)
             filled = np.zeros(k)
             for group in np.lexsort((random.random(len(levels)), -np.frexp(sizes)[1])):
@@ -1871,7 +1872,7 @@ def nearest_neighbour_matched(
 
 
 def _clusterings(
-    points: FloatArray, sizes: IntArray, kind: str, rng: np.random.Generator
+    points: FloatArray, sizes: IntArray, kind: str, rng: Generator
 ) -> Iterator[IntArray]:
     """Cluster points into each of the given numbers of clusters."""
     if kind == "hierarchical":

@@ -23,6 +23,7 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 from jaxtyping import Float, Int
+from numpy import linalg
 
 from .._runtime import ThreeArrays, TwoNumbers, record
 from .._runtime.jax import Arrays, PyTree, cached_on, compile_static, jax
@@ -159,7 +160,7 @@ class OwnHessians(RefitMetric):
         hessian = root @ self.F.hessian(self.fit.quadratic.at(u), lanes) @ root.T
         curvature = Curvature.of(hessian)
         share = curvature.solve(self.hessian[lanes]) - np.eye(len(root))
-        self.change[lanes] = np.linalg.norm(share, axis=(1, 2))
+        self.change[lanes] = linalg.norm(share, axis=(1, 2))
         self.hessian[lanes] = hessian
         is_first = ~u.any(1) & ~curvature.definite
         return np.where(is_first[:, None], gradient, curvature.step(gradient))
@@ -249,11 +250,11 @@ def own_metric(fit: Fit, rows: RefitRows) -> tuple[RefitMetric, RefitFlags, Refi
     gram = (z @ z.swapaxes(1, 2)).reshape(len(z), -1, outputs, count)
     change = np.eye(count) + (curvature @ gram).reshape(len(z), count, count)
     try:
-        inverse = np.linalg.inv(change)
-    except np.linalg.LinAlgError:
+        inverse = linalg.inv(change)
+    except linalg.LinAlgError:
         inverse = np.array(
             [
-                np.linalg.inv(m) if np.linalg.matrix_rank(m) == count else np.full(m.shape, np.inf)
+                linalg.inv(m) if linalg.matrix_rank(m) == count else np.full(m.shape, np.inf)
                 for m in change
             ]
         )
@@ -312,14 +313,14 @@ def _dense(fit: Fit, rows: RefitRows) -> tuple[DenseMetric, RefitFlags]:
     pivots = np.array([_least_pivot(hessian) for hessian in hessians])
     singular = ~(pivots > SINGULAR_SHARE)
     return DenseMetric(
-        np.linalg.inv(np.where(singular[:, None, None], np.eye(fit.num_params), hessians))
+        linalg.inv(np.where(singular[:, None, None], np.eye(fit.num_params), hessians))
     ), singular
 
 
 def _least_pivot(hessian: Matrix) -> float:
     try:
-        return float(np.diag(np.linalg.cholesky(hessian)).min() ** 2)
-    except np.linalg.LinAlgError:
+        return float(np.diag(linalg.cholesky(hessian)).min() ** 2)
+    except linalg.LinAlgError:
         return -np.inf
 
 
@@ -848,7 +849,7 @@ def _cut(fit: Fit) -> float:
     hessian = fit.hessian
     if objective.intercept:
         hessian = hessian[:-1, :-1] - np.outer(hessian[-1, :-1], hessian[-1, :-1]) / hessian[-1, -1]
-    values = np.linalg.eigvalsh(hessian)
+    values = linalg.eigvalsh(hessian)
     # share of the largest eigenvalue of H above which an eigenvalue is not rounding
     if values[0] > 1e-8 * values[-1]:
         return cut_floor(cut, np.sqrt(values))
@@ -881,11 +882,11 @@ def whitening_error(
     scale = np.sqrt(
         np.diag(model.design.gram(weight[None], curvature[None])[0]) + np.diag(penalty_hessian)
     )
-    condition_root = float(np.linalg.norm(np.abs(root) @ scale))
+    condition_root = float(linalg.norm(np.abs(root) @ scale))
     size = float(np.trace(gram + inner))
     rounding = (p + 2) * 2.0**-53 * condition_root * np.sqrt(size)  # rounding of Z
     return (
-        float(np.linalg.norm(gram + inner - np.eye(len(root))))
+        float(linalg.norm(gram + inner - np.eye(len(root))))
         + (n + 8) * 2.0**-53 * size
         + 2 * np.sqrt(size) * rounding
         + rounding**2
@@ -1000,13 +1001,13 @@ class FoldMetric:
         self.off = anchor.rounding.step * size
         removed = np.sqrt(np.maximum(lost_curvature, 0.0))
         inner = removed[:, :, None] * gram * removed[:, None, :]
-        least = 1 - np.maximum(np.linalg.eigvalsh(inner)[:, -1], 0.0)
+        least = 1 - np.maximum(linalg.eigvalsh(inner)[:, -1], 0.0)
         good = least > anchor.floor + self.off
         system = np.eye(width) - lost_curvature[:, :, None] * gram
         system[~good] = np.eye(width)
         core = lost_curvature[:, :, None] * np.eye(width)
         self.hessian = LowRank(z, core)
-        self.inverse = LowRank(z, -np.linalg.solve(system, core))
+        self.inverse = LowRank(z, -linalg.solve(system, core))
         self.kept_share = np.where(good, np.minimum(least - self.off, 1.0), 0.0)
 
     def _dense(self, anchor: LinearFitCache, rows: RefitRows, delta: Array, units: Array) -> None:
@@ -1033,12 +1034,12 @@ class FoldMetric:
             gram = anchor.model.design.gram(omega, anchor.curvature[None])
             gram += kappa[:, None, None] * anchor.model.bending(anchor.theta[None]) + anchor.flat
             hessian = anchor.root @ gram @ anchor.root.T
-        distance = np.linalg.norm(hessian - np.eye(rank), axis=(1, 2))
+        distance = linalg.norm(hessian - np.eye(rank), axis=(1, 2))
         least = 1 - distance
         largest = 1 + distance
         distant = np.flatnonzero(distance > FAR)
         least[distant], largest[distant] = (
-            np.linalg.eigvalsh(hessian[distant])[:, k] for k in (0, -1)
+            linalg.eigvalsh(hessian[distant])[:, k] for k in (0, -1)
         )
         if z is not None:  # sums of rows that are whitened before
             size = 1 + np.einsum(
@@ -1056,7 +1057,7 @@ class FoldMetric:
         self.kept_share = np.where(good, np.minimum(least - self.off, 1.0), 0.0)
         hessian[~good] = np.eye(rank)
         self.hessian = DenseMetric(hessian)
-        self.inverse = DenseMetric(np.linalg.inv(hessian))
+        self.inverse = DenseMetric(linalg.inv(hessian))
 
     def solve(self, gradient: Displacements, which: Array) -> Displacements:
         return self.inverse.solve(gradient, gradient, which)
@@ -1069,8 +1070,8 @@ class FoldMetric:
     ) -> PerRefit:
         """Bound what steps leave of their gradients, in the norms of the refits' metrics."""
         image = self.hessian.solve(step, step, which)
-        remainder = np.linalg.norm(image + gradient, axis=1)
-        remainder += 2 * self.off[which] * np.linalg.norm(step, axis=1)
+        remainder = linalg.norm(image + gradient, axis=1)
+        remainder += 2 * self.off[which] * linalg.norm(step, axis=1)
         share = self.kept_share[which]
         return remainder / np.sqrt(np.where(share > 0, share, 1.0))
 

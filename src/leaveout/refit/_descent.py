@@ -48,6 +48,8 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import scipy
 from jaxtyping import Float, Int
+from numpy import linalg, ndarray
+from numpy.random import default_rng
 
 from .._runtime import RESULTS, record
 from .._runtime.jax import Array, Arrays, cached_on, compile_static, jax, jnp
@@ -325,12 +327,12 @@ class Descent:
         largest = np.full(len(lanes), np.inf)
 
         def image(direction: Points, places: Lanes) -> Points:
-            size = np.linalg.norm(direction, axis=1, keepdims=True) / length
+            size = linalg.norm(direction, axis=1, keepdims=True) / length
             gradient = self.gradient(point[places] + direction / size, lanes[places])
             return (gradient - base_gradient[places]) * size
 
         def is_settled(places: Lanes, matrices: Matrices, following: PerLane) -> Flags:
-            values, vectors = np.linalg.eigh(matrices)
+            values, vectors = linalg.eigh(matrices)
             deviations = np.abs(1 - values)
             rows = np.arange(len(places))
             farthest = np.argmax(deviations, 1)
@@ -348,7 +350,7 @@ class Descent:
         solution = conjugate_gradients.solve(
             image,
             lambda dual, places: self.metric.solve(dual, point[places], lanes[places]),
-            np.random.default_rng(0).standard_normal(point.shape[1]) * np.ones_like(point),
+            default_rng(0).standard_normal(point.shape[1]) * np.ones_like(point),
             min(PRODUCTS, point.shape[1]),
             settled=is_settled,
         )
@@ -373,8 +375,8 @@ class Descent:
         eye = np.eye(fit.num_params)
         theta = fit.quadratic.at(u)
         change = root @ self.F.hessian_changes(theta, lanes) @ root.T
-        size = lambda matrices: np.linalg.norm(matrices, axis=(1, 2))
-        length = np.linalg.norm(u, axis=1)
+        size = lambda matrices: linalg.norm(matrices, axis=(1, 2))
+        length = linalg.norm(u, axis=1)
         far = np.argsort(length)[-MEASURED:]
         hessian = _function_of(fit).hessian
         hessians = root @ np.array([hessian(point) for point in theta[far]]) @ root.T
@@ -484,8 +486,8 @@ class WeightMoves(NamedTuple):
 
     u: Points
     step: Points  # NaN before the first
-    moves: Float[np.ndarray, "lanes moves params"]
-    changes: Float[np.ndarray, "lanes moves params"]
+    moves: Float[ndarray, "lanes moves params"]
+    changes: Float[ndarray, "lanes moves params"]
 
     def accelerate(self, u: Points, plain: Points) -> "tuple[WeightMoves, Points, PerLane]":
         """Accelerate the plain steps of refits at `u`.
@@ -496,16 +498,16 @@ class WeightMoves(NamedTuple):
         displacement = u - self.u
         change = plain - self.step
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.linalg.norm(displacement - change, axis=1)
-            ratio /= np.linalg.norm(displacement, axis=1)
-            length = np.linalg.norm(change, axis=1)[:, None]
+            ratio = linalg.norm(displacement - change, axis=1)
+            ratio /= linalg.norm(displacement, axis=1)
+            length = linalg.norm(change, axis=1)[:, None]
             is_valid = np.isfinite(length) & (length > 0)
             move = np.where(is_valid, displacement / length, 0.0)[:, None]
             change = np.where(is_valid, change / length, 0.0)[:, None]
         moves = np.concatenate([move, self.moves[:, : DEPTH - 1]], 1)
         changes = np.concatenate([change, self.changes[:, : DEPTH - 1]], 1)
         # least eigenvalue of the correlations of the changes that is used
-        gram = np.linalg.pinv(changes @ changes.swapaxes(1, 2), 1e-13, hermitian=True)
+        gram = linalg.pinv(changes @ changes.swapaxes(1, 2), 1e-13, hermitian=True)
         correction = (moves - changes).swapaxes(1, 2) @ (gram @ (changes @ plain[:, :, None]))
         ratio = np.fmin(ratio, np.inf)
         return WeightMoves(u, plain, moves, changes), plain + correction[:, :, 0], ratio
@@ -601,7 +603,7 @@ def _step(
     if isinstance(batch.metric, Products):
         # factor on the estimated remainder of a solve (for a CRF it was 0.4 to 0.8 of this)
         distance += 2.0 * batch.metric.remainder[lanes]
-    extra = np.linalg.norm(step - plain, axis=1)
+    extra = linalg.norm(step - plain, axis=1)
     share = np.minimum(1.0, distance / np.maximum(extra, 1e-300))
     extra *= share
     step = plain + share[:, None] * (step - plain)
@@ -668,9 +670,9 @@ class Sample(NamedTuple):
     """Sampled units, the number of units each stands for, and their whitened gradients at θ̂."""
 
     objective: AbstractObjective
-    weight: Float[np.ndarray, " selected"]  # 1 / (m p) of one draw
-    times: Float[np.ndarray, " selected"]  # how often each was drawn
-    influence: Float[np.ndarray, "selected params"]
+    weight: Float[ndarray, " selected"]  # 1 / (m p) of one draw
+    times: Float[ndarray, " selected"]  # how often each was drawn
+    influence: Float[ndarray, "selected params"]
 
 
 def available(fit: Fit, rows: RefitRows) -> bool:
@@ -698,7 +700,7 @@ def samples(fit: Fit) -> tuple[Sample, ...]:
     size = np.sum(fit.quadratic.influence**2, 1)
     chance = 0.8 * size / max(size.sum(), 1e-300) + 0.2 / n
     chance /= chance.sum()
-    indices = np.random.default_rng(0).choice(n, max(SIZES), p=chance)
+    indices = default_rng(0).choice(n, max(SIZES), p=chance)
     parts = []
     for m in SIZES:
         units, times = np.unique(indices[:m], return_counts=True)
@@ -732,7 +734,7 @@ def whitened_gradients(
     return np.asarray(gradient)[: len(lanes)], np.asarray(error)[: len(lanes)]
 
 
-def _pad(count: int, most: int) -> Int[np.ndarray, " padded"]:
+def _pad(count: int, most: int) -> Int[ndarray, " padded"]:
     """Places of some refits, the last of them repeated up to a power of eight, or up to `most`."""
     # least number of refits in one call
     size = min(max(8 ** int(np.ceil(np.log2(max(count, 1)) / 3)), 64), few_size(max(most, count)))
@@ -779,7 +781,7 @@ def take_sampled_steps(batch: Descent) -> DescentCandidates:
             break
         gradient, unsure = whitened_gradients(batch.fit, batch.rows, u, lanes, size)
         step = batch.metric.solve(gradient, u, lanes)
-        length = np.linalg.norm(step, axis=1)
+        length = linalg.norm(step, axis=1)
         ratio = length / np.maximum(first, 1e-300)
         q = np.minimum(FIRST_SAFETY * ratio, 0.95)
         shrinks = ratio < 0.5
@@ -930,7 +932,7 @@ def _descend(batch: Descent, refit: DescentCandidates, weights: PerUnit) -> Desc
         refit = _finish(batch, F, descent, refit)
         if not refit.open.any():
             return refit
-    length = np.maximum(1.0, np.linalg.norm(refit.u, axis=1))
+    length = np.maximum(1.0, linalg.norm(refit.u, axis=1))
     is_converged = refit.size <= LAST_STEP_RATIO * length
     result = np.where(is_converged, refit.result, RESULTS.not_converged)
     return _settle(
@@ -1027,7 +1029,7 @@ def _finish(
         is_near = bool(batch.enough(look).all()) or floor
         refit = look.candidates
         if is_near:
-            direction = fit.quadratic.raw(np.random.default_rng(0).standard_normal(theta.size))
+            direction = fit.quadratic.raw(default_rng(0).standard_normal(theta.size))
             # where F curves down at the end of Newton steps, that is no minimum
             if fit.objective.convex or not curves_down(product, descent.newton, direction):
                 return refit._replace(open=np.zeros(1, bool))
@@ -1045,12 +1047,12 @@ def _product(fit: Fit, F: Function, theta: Vector) -> Callable[[Vector], Vector]
 def _place(fit: Fit, refit: DescentCandidates, theta: Vector, step: Vector) -> DescentCandidates:
     """Move a refit to θ, with the step that led there or the next one."""
     displacement, step = fit.quadratic.back(np.stack([theta - fit.vector, step]))
-    size = np.array([np.linalg.norm(step)])
+    size = np.array([linalg.norm(step)])
     return refit._replace(u=displacement[None], step=step[None], size=size)
 
 
 def _unit(vectors: Points) -> Points:
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-300)
+    return vectors / np.maximum(linalg.norm(vectors, axis=-1, keepdims=True), 1e-300)
 
 
 def _beyond(keep: float) -> float:
@@ -1073,7 +1075,7 @@ class ExpandedMetric(RefitMetric):
         self.expansion = expansion
         self.place = np.full(len(expansion.start), -1)
         self.place[candidates.lanes] = np.arange(len(candidates.lanes))
-        self.inverse = np.linalg.inv(expansion.curvature(candidates.u, candidates.lanes))
+        self.inverse = linalg.inv(expansion.curvature(candidates.u, candidates.lanes))
 
     def solve(self, gradient, u, lanes):
         del u
@@ -1098,7 +1100,7 @@ def expand(batch: Descent) -> DescentCandidates:
         error = expansion.change(expanded.u, expanded.distance_left, everyone)
         expanded = expanded._replace(losses=losses, error=error)
     candidates = batch.open_candidates
-    first = np.linalg.norm(expansion.start[candidates.lanes], axis=1)
+    first = linalg.norm(expansion.start[candidates.lanes], axis=1)
     gradients = candidates.gradients + expansion.gradients / len(batch.open)
     candidates = candidates._replace(first=first, size=first, gradients=gradients)
     is_valid = np.isfinite(expanded.error[candidates.lanes])
@@ -1170,7 +1172,7 @@ def _ratio(batch: Descent, candidates: DescentCandidates, expanded: ExpandedBatc
     estimate = expanded.error[lanes] + rounding * (1 + total(losses))
     distance = expanded.distance_left[lanes] + rounding
     changes = total(losses - expanded.losses[lanes]) / estimate
-    return float(np.max([changes, np.linalg.norm(step, axis=1) / distance]))
+    return float(np.max([changes, linalg.norm(step, axis=1) / distance]))
 
 
 # costs are gradients of a refit

@@ -25,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 from jaxtyping import Float, Int
+from numpy import linalg
 
 from .._runtime import RESULTS, cached_on, record
 from ..linalg import (
@@ -236,7 +237,7 @@ def first_look(
         units,
         metric,
         growth,
-        np.linalg.norm(step, axis=1),
+        linalg.norm(step, axis=1),
         Candidates(
             step,
             anchor.eta[units],
@@ -306,7 +307,7 @@ def _follow_the_expansion(state: CertifiedBatch, lanes: Lanes) -> Displacements:
         row_moves = (z @ point[:, :, None])[:, :, 0]
         remainder = third_term(anchor, point) + ((changed * row_moves**2)[:, None] @ z)[:, 0]
         point = start - 0.5 * metric.solve(remainder, lanes)
-    good = np.linalg.norm(point - start, axis=1) <= 0.1 * state.first[lanes]
+    good = linalg.norm(point - start, axis=1) <= 0.1 * state.first[lanes]
     u = u.copy()
     u[lanes[good]] = point[good]
     return u
@@ -368,7 +369,7 @@ def _place(
     half[~np.isfinite(after)] = np.inf
     if digits is None:
         size = total(np.abs(center), 2)
-        length = np.linalg.norm(part.u, axis=1)[:, None]
+        length = linalg.norm(part.u, axis=1)[:, None]
         digits = anchor.rounding.predictor(anchor.length[units], size, length)
     half += digits
     return part._replace(center=center, half=half, radius=radius, proved_radius=proved_radius)
@@ -413,7 +414,7 @@ def _evaluate(state: CertifiedBatch, lanes: Lanes, u: Points) -> tuple[Array, Ar
     omega, kappa = model.weigh(state.weights(lanes))
     weighted_slopes = np.empty_like(eta)
     noise = np.empty(len(lanes))
-    move = np.linalg.norm(u, axis=1)
+    move = linalg.norm(u, axis=1)
     for places in tiles(np.arange(len(lanes)), eta[0].size):
         chunk = slice(places[0], places[-1] + 1)  # views
         (slope,) = model.loss.derivatives(eta[chunk], model.y, (1,))
@@ -495,7 +496,7 @@ def _ball(
     kept_share = state.metric.kept_share[lanes]
     balls = Ball(*np.full((2, len(lanes)), np.inf))
     growth = state.growth[lanes]
-    length = np.linalg.norm(u, axis=1)
+    length = linalg.norm(u, axis=1)
     # with larger weights its sums prove next to nothing
     if (may_take_gaps.any() or np.isfinite(state.target)) and growth.min() == 1:
         balls = anchor.table.ball(size, kept_share, growth, length)
@@ -520,7 +521,7 @@ def estimate(state: CertifiedBatch, lanes: Lanes) -> CertifiedBatch:
     others it is proportional to the length, from the largest one nearby, and is no less than the
     contraction of the last step.
     """
-    length = np.linalg.norm(state.candidates.u[lanes], axis=1)
+    length = linalg.norm(state.candidates.u[lanes], axis=1)
     order = np.argsort(-length, kind="stable")
     lanes = lanes[order]
     length = np.maximum(length[order], 1e-300)
@@ -557,7 +558,7 @@ def _relative_length(
     state: CertifiedBatch, lanes: Lanes, part: Candidates, distance: PerLane
 ) -> PerLane:
     """Length of a move, in the norm of the refits' metrics, relative to the move from θ̂."""
-    length = np.linalg.norm(part.u, axis=1) * np.sqrt(state.metric.kept_share[lanes])
+    length = linalg.norm(part.u, axis=1) * np.sqrt(state.metric.kept_share[lanes])
     return distance / np.maximum(length, 1e-300)
 
 
@@ -767,7 +768,7 @@ def _step_by_factors(
     norm, share, length = bounded(extents, rounding, anchor.roots is not None)
     blur = rounding.predictor(length, total(np.abs(eta), 2))
     noise = gradient_error(model, rounding, omega, slope, curvature, eta, length, blur)
-    decrement = np.linalg.norm(whitened, axis=1)
+    decrement = linalg.norm(whitened, axis=1)
     size = decrement + noise
     reference = curvature if anchor.roots is None else np.ones(norm.shape)
     bounds = CurvatureBounds(reference, reference)
@@ -781,7 +782,7 @@ def _step_by_factors(
     digits += 4 * UNIT * size[:, None] * norm
     # the step is added to u, from which θ comes back by L⁻¹
     step = -np.einsum("rpk,rk->rp", root, whitened)
-    step_rounding = np.abs(step) @ np.linalg.norm(np.asarray(state.fit.quadratic.factor), axis=1)
+    step_rounding = np.abs(step) @ linalg.norm(np.asarray(state.fit.quadratic.factor), axis=1)
     step_rounding *= 2 * (theta.shape[1] + 4) * UNIT * anchor.rounding.root
     digits += step_rounding[:, None] * anchor.length
     # otherwise a full step may lead further away
@@ -807,7 +808,7 @@ def _step_by_factors(
         radius[good] = across * after[good] + step_rounding[good]
     state = state.merge(lanes, part._replace(radius=radius))
     # displacement, in lengths of the first step, from which a refit diverges
-    is_distant = np.linalg.norm(way.u, axis=1) > 1e7 * (1 + state.first[lanes])
+    is_distant = linalg.norm(way.u, axis=1) > 1e7 * (1 + state.first[lanes])
     diverges = ~closed & (
         is_distant | (step_share == 0) | _vanishing_groups(state, _theta(state, way.u))
     )
@@ -842,7 +843,7 @@ def across_metrics(fit: Fit, root: Float[Array, "lanes params rank"]) -> PerLane
         power = square / largest[:, None, None]
         for _ in range(SQUARINGS):
             power = power @ power
-        largest = largest * np.linalg.norm(power, axis=(1, 2)) ** (0.5**SQUARINGS)
+        largest = largest * linalg.norm(power, axis=(1, 2)) ** (0.5**SQUARINGS)
         return UP * np.sqrt(
             largest + (n + 5 * p + 8) * UNIT * condition(root.swapaxes(1, 2), scale)
         )
@@ -957,11 +958,11 @@ def _gradient(state: CertifiedBatch, way: Way) -> tuple[Points, Array, PerLane]:
         change[chunk] = weight_terms(way.omega[chunk], curvature)
         change[chunk] -= weight_terms(anchor.weight, anchor.curvature)
     gradient = anchor.leftover + way.u + anchor.sums(bends)
-    length = np.linalg.norm(way.u, axis=1)
+    length = linalg.norm(way.u, axis=1)
     noise = anchor.rounding.gradient(sums, length) + anchor.noise + anchor.rounding.off * length
     # an estimate counts rounding at its usual size: signs are random, in sums and among their terms
     scale = np.sqrt(np.sum(np.asarray(state.fit.quadratic.factor) ** 2, 1))
-    noise *= np.linalg.norm(anchor.root * scale) / (anchor.rounding.root * anchor.rounding.rows)
+    noise *= linalg.norm(anchor.root * scale) / (anchor.rounding.root * anchor.rounding.rows)
     return gradient, change, noise / np.sqrt(state.metric.kept_share[way.lanes])
 
 

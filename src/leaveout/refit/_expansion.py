@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+from numpy import linalg
 
 from ..objectives import (
     Directions,
@@ -97,13 +98,13 @@ class Beyond(NamedTuple):
         They are the largest along an axis or, if that is more, those of the a whose a ⊗ a ⊗ a has
         these values along the axes, as for the loss of a linear predictor.
         """
-        length = np.linalg.norm(u, axis=1)
+        length = linalg.norm(u, axis=1)
         along = (u @ self.axes.T).T
         joint = self.joint[:, lanes]
         loss_derivatives = self.loss_derivatives[:, lanes]
         a = np.cbrt(joint)
         b = np.cbrt(loss_derivatives)
-        of_one = np.linalg.norm(a, axis=0) * np.sum(a * along, 0) ** 2
+        of_one = linalg.norm(a, axis=0) * np.sum(a * along, 0) ** 2
         third = np.abs(np.einsum("iln,il->ln", b, along)) ** 3
         return (
             np.maximum(np.abs(joint).max(0) * length**2, of_one),
@@ -199,10 +200,10 @@ class Expansion:
         """
         slopes = np.moveaxis(self.slopes[:, lanes], 0, -1)
         curves = self._square(self.curves[:, lanes])
-        steep = np.linalg.norm(slopes + np.einsum("nlij,nj->nli", curves, u), axis=-1)
+        steep = linalg.norm(slopes + np.einsum("nlij,nj->nli", curves, u), axis=-1)
         is_finite = np.isfinite(remainder)
         distance = np.where(is_finite, remainder, 0.0)[:, None]
-        unit_changes = distance * (steep + 0.5 * distance * np.linalg.norm(curves, axis=(-1, -2)))
+        unit_changes = distance * (steep + 0.5 * distance * linalg.norm(curves, axis=(-1, -2)))
         return np.where(
             is_finite, self.runs.place_scores(unit_changes, self.rows, lanes).sum(1), np.inf
         )
@@ -224,7 +225,7 @@ class Expansion:
             with np.errstate(all="ignore"):
                 step = _solve(np.eye(size) - curves + curvature_change, residual)
                 u = u - step
-                moving = ~(np.linalg.norm(step, axis=1) <= 1e-12 * (1 + np.linalg.norm(u, axis=1)))
+                moving = ~(linalg.norm(step, axis=1) <= 1e-12 * (1 + linalg.norm(u, axis=1)))
             if not moving.any():
                 break
         return np.where(moving[:, None], np.nan, u)
@@ -233,7 +234,7 @@ class Expansion:
         """Derivatives along the principal axes of the displacements, weighted by their effect."""
         is_finite = np.isfinite(u).all(1)
         weighed = u[is_finite] * np.abs(self.slopes[:, is_finite]).sum((0, 2))[:, None]
-        axes = np.linalg.eigh(weighed.T @ weighed)[1].T
+        axes = linalg.eigh(weighed.T @ weighed)[1].T
         along = self.fit.quadratic.unwhiten(np.repeat(axes, 2, axis=0))
         sign = np.tile([1.0, -1.0], len(axes))
         third_difference = 0.2  # whitened step of the differences that give third derivatives
@@ -244,7 +245,7 @@ class Expansion:
         for k, (up, down) in enumerate(zip(pushed, pushed, strict=True)):
             loss_derivatives[k], joint[k] = up[0] - down[0], up[1] - down[1]
         bends = self.fit.quadratic.whiten(self.runs.bends(points))
-        fourth = np.linalg.norm(bends[::2] - bends[1::2], axis=1).max()
+        fourth = linalg.norm(bends[::2] - bends[1::2], axis=1).max()
         return Beyond(
             axes,
             loss_derivatives / (2 * third_difference),
@@ -254,8 +255,8 @@ class Expansion:
 
     def _judge(self, u: Points, lanes: Lanes, beyond: Beyond) -> Directions:
         """Remaining distances, losses and their errors."""
-        length = np.linalg.norm(u, axis=1)
-        away = np.linalg.norm(self.curvature(u, lanes) - np.eye(self.fit.num_params), axis=(1, 2))
+        length = linalg.norm(u, axis=1)
+        away = linalg.norm(self.curvature(u, lanes) - np.eye(self.fit.num_params), axis=(1, 2))
         third, third_losses = beyond.along(u, lanes)
         residual = 0.5 * third + beyond.fourth * length**3 / 6
         # largest difference between the fold's curvature and the full fit's at which the expansion
@@ -289,6 +290,6 @@ def _solve(
     matrices: Float[Array, "lanes n n"], vectors: Float[Array, "lanes n"]
 ) -> Float[Array, "lanes n"]:
     try:
-        return np.linalg.solve(matrices, vectors[..., None])[..., 0]
-    except np.linalg.LinAlgError:
+        return linalg.solve(matrices, vectors[..., None])[..., 0]
+    except linalg.LinAlgError:
         return np.full_like(vectors, np.nan)

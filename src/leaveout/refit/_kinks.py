@@ -51,6 +51,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from numpy import linalg
 
 from .._runtime import NO_REFIT_CODES, RESULTS, TwoArrays, among, cached_on, record
 from ..linalg import UNIT, Norms, change, gates, leaving_signs, segments, weight_terms
@@ -389,7 +390,7 @@ class Conditions:
             np.where(rows.index < active_fit.units, rows.weight - 1, 0.0)[lanes]
             * anchor.weight[units]
         )
-        length = np.linalg.norm(self.center[lanes], axis=1)
+        length = linalg.norm(self.center[lanes], axis=1)
         radius = self.radius[lanes]
         slopes, range_ = _slopes(
             active_fit,
@@ -431,7 +432,7 @@ class Conditions:
                 + np.einsum("lk,lkj->lj", slopes[chunk], entries)
             )
             error = np.multiply.outer(
-                radius[chunk], np.linalg.norm(cross_curvature, axis=0)
+                radius[chunk], linalg.norm(cross_curvature, axis=0)
             ) + np.multiply.outer(curvature_error[chunk], largest[columns])
             error += (
                 np.einsum("lk,lkj->lj", range_[chunk], np.abs(entries))
@@ -754,7 +755,7 @@ def _refit_alone(
         point = solution.theta[solution.place][None]
         (gradient,) = objective.look(point, weights)[1]
         (hessian,) = objective.hessians(point, weights)
-        step = np.linalg.solve(hessian, gradient)
+        step = linalg.solve(hessian, gradient)
         refined[solution.place] -= step
         distance = 2 * float(np.sqrt(max(gradient @ step, 0.0)))
     # a Newton step more shows what is left; twice that
@@ -973,7 +974,7 @@ class Following:
         back = active_fit.fit.quadratic.back(move[:, active_fit.place])
         error, reach = refits.error.copy(), radius.copy()
         error[which] += points[0][2] + np.abs(difference).sum(1)
-        reach[which] += points[0][1] + np.linalg.norm(back, axis=1)
+        reach[which] += points[0][1] + linalg.norm(back, axis=1)
         joined = replace(refits, error=error, ball=lambda: (center, reach))
         self.result[part.lanes] = refits.result[which]
         self.parts.append(part._replace(refits=joined))

@@ -27,6 +27,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from numpy import linalg
 
 from .._runtime import RESULTS, NamedValues, cached_on, record
 from ..linalg import UNIT, UP, Directions, PerRow, Predictors, condition
@@ -168,7 +169,7 @@ def distances(fit: Fit, batch: RefitBatch, theta: RefitPoints) -> tuple[PerRefit
         return np.full(len(theta), np.inf), nowhere
     center, radius = batch.ball()
     if fit.quadratic.predictors is None:
-        distance = radius + np.linalg.norm(fit.quadratic.back(theta - fit.vector) - center, axis=1)
+        distance = radius + linalg.norm(fit.quadratic.back(theta - fit.vector) - center, axis=1)
         proved = nowhere
     else:
         anchor = linear_cache(fit)
@@ -192,7 +193,7 @@ def lengths_of_moves(fit: Fit, moves: RefitPoints) -> tuple[PerRefit, PerRefit]:
 
     Relative to H's own, and of the products.
     """
-    length = np.linalg.norm(fit.quadratic.back(moves), axis=1)
+    length = linalg.norm(fit.quadratic.back(moves), axis=1)
     if fit.quadratic.predictors is None:
         return length, np.zeros(len(length))
     size = np.abs(moves) @ _scale(fit)
@@ -208,7 +209,7 @@ def lengths(fit: Fit, rows: Float[Array, "rows params"]) -> PerRow:
 
     The largest change of xᵀθ by a move of length one in the norm of H.
     """
-    computed = np.linalg.norm(fit.quadratic.whiten(rows), axis=1)
+    computed = linalg.norm(fit.quadratic.whiten(rows), axis=1)
     if fit.quadratic.predictors is None:
         return computed
     anchor = linear_cache(fit)
@@ -224,14 +225,14 @@ def distance_of_fit(fit: Fit) -> tuple[float, bool]:
     if fit.quadratic.predictors is None:
         return float(fit.decrement), False
     anchor = linear_cache(fit)
-    slope = np.array([np.linalg.norm(anchor.leftover) * anchor.rounding.growth + anchor.noise])
+    slope = np.array([linalg.norm(anchor.leftover) * anchor.rounding.growth + anchor.noise])
     distance = float(anchor.table.ball(slope, np.ones(1), np.ones(1)).distance[0])
     return distance, bool(np.isfinite(distance)) and anchor.rounding.off < 0.5
 
 
 def _scale(fit: Fit) -> Vector:
     """Return √H_jj."""
-    return np.linalg.norm(np.asarray(fit.quadratic.factor), axis=1)
+    return linalg.norm(np.asarray(fit.quadratic.factor), axis=1)
 
 
 def fill_undetermined(fit: Fit, rows: RefitRows, batch: RefitBatch) -> tuple[RefitRows, RefitBatch]:
@@ -363,7 +364,7 @@ def _within(
     eta = model.unit_predictors(units[None], solution.theta)[0]
     losses, slope = model.unit_loss.derivatives(eta, model.y[units], (0, 1))
     slopes = np.einsum("nk,nkp->np", slope.reshape(len(index), -1), rows)
-    error = float(solution.size[0]) * float(np.linalg.norm(slopes, axis=1)[inside].sum())
+    error = float(solution.size[0]) * float(linalg.norm(slopes, axis=1)[inside].sum())
     return Undetermined(solution.theta[0], error, losses, inside)
 
 
@@ -371,7 +372,7 @@ def undetermined_directions(fit: Fit, weights: PerUnit) -> Float[Array, "null ra
     """Return the null vectors of a refit's Hessian in the fit's whitened coordinates, one a row."""
     root = np.asarray(fit.quadratic.whitener)
     F = function(fit.objective, fit.theta, weights)
-    values, vectors = np.linalg.eigh(
+    values, vectors = linalg.eigh(
         root
         @ (F.hessian(fit.vector) + fit.quadratic.null_space.T @ fit.quadratic.null_space)
         @ root.T
@@ -398,5 +399,5 @@ def inverse_root(fit: Fit) -> Directions:
     """Return L⁻¹ without flat directions, so that its product with itself is `H⁻¹`."""
     if not len(fit.quadratic.null_space):
         return fit.quadratic.root
-    across = np.linalg.qr(fit.quadratic.null_space.T)[0]
+    across = linalg.qr(fit.quadratic.null_space.T)[0]
     return fit.quadratic.root - (fit.quadratic.root @ across) @ across.T

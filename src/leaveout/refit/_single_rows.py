@@ -82,6 +82,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Float, Int
+from numpy import linalg
 
 from .._runtime import ArrayFunction, cached_on
 from ..linalg import (
@@ -254,7 +255,7 @@ def _invert_outputs(
     curvatures: Float[Array, "refits outputs outputs"],
 ) -> Float[Array, "refits outputs outputs"]:
     """Compute (I − zᵀz ℓ″)⁻¹ of several outputs."""
-    return np.linalg.inv(np.eye(inner.shape[1]) - inner @ curvatures)
+    return linalg.inv(np.eye(inner.shape[1]) - inner @ curvatures)
 
 
 LONG = 0.5  # M b from which the remainder is larger than the term
@@ -410,7 +411,7 @@ def settle_rows(anchor: LinearFitCache, look: OneRow) -> tuple[PerRefit, PerRefi
     )
     steepness = np.abs(along)
     root = np.sqrt(look.kept_share)
-    leftover = float(np.linalg.norm(anchor.leftover)) + anchor.noise / root
+    leftover = float(linalg.norm(anchor.leftover)) + anchor.noise / root
     with np.errstate(over="ignore", invalid="ignore"):
         distance = look.after + leftover
         for _ in range(3):
@@ -787,8 +788,8 @@ def _advance(anchor: LinearFitCache, steps: RowSteps, addition: Array | float) -
     moves = steps.along[:, None] * steps.gram
     moves += addition - anchor.common
     moves[np.arange(len(moves)), steps.look.unit] = 0.0
-    length = np.linalg.norm(candidates(anchor, steps), axis=1)
-    step_length = np.linalg.norm(steps.step, axis=1)
+    length = linalg.norm(candidates(anchor, steps), axis=1)
+    step_length = linalg.norm(steps.step, axis=1)
     blur = anchor.product_rounding * (step_length + UNDERFLOW)
     return steps._replace(moves=moves, length=length + 2 * step_length, blur=blur)
 
@@ -915,5 +916,5 @@ def _pull(anchor: LinearFitCache, steps: RowSteps, sums: RowSums) -> RowSteps:
     residual = rounding / np.sqrt(kept_share)
     bounds = sums.size + steps.noise + steps.residual, change_length + steps.noise + residual
     steps = _bound(anchor, steps, sums, np.fmin(*bounds), True)
-    residual += 4 * steps.off / kept_share**2 * np.linalg.norm(gradient, axis=1)
+    residual += 4 * steps.off / kept_share**2 * linalg.norm(gradient, axis=1)
     return steps._replace(gradient=gradient, step=-solve(gradient), residual=residual)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, cast
 
 import numpy as np
+from numpy import linalg, ndarray
 
 from .._runtime import RESULTS, NamedValues, TwoArrays
 from .._runtime.jax import Array, Arrays, Module, cached_on, compile_static, jax, jnp
@@ -67,7 +68,7 @@ class AbstractRefit(Module):
     quadratic: ClassVar[bool] = False  # whether its first step reaches the minimiser of a quadratic
     iterates: ClassVar[bool] = False  # whether it iterates to the minimiser of each refit
 
-    def judged(self, refits: np.ndarray, num_refits: int) -> np.ndarray:
+    def judged(self, refits: ndarray, num_refits: int) -> ndarray:
         """Mark refits whose errors are computed: all, or those in a random sample if `errors` is
         "sampled".
 
@@ -117,7 +118,7 @@ class AbstractRefit(Module):
         """
         return self
 
-    def refit_penalties(self, stack: Stack, scale: np.ndarray) -> PathRefit | None:
+    def refit_penalties(self, stack: Stack, scale: ndarray) -> PathRefit | None:
         """Refit single rows under many penalties at once.
 
         Parameters
@@ -257,7 +258,7 @@ class NewtonStep(AbstractRefit):
 
     own_hessians = probes = quadratic = True
 
-    def refit_penalties(self, stack: Stack, scale: np.ndarray) -> PathRefit | None:
+    def refit_penalties(self, stack: Stack, scale: ndarray) -> PathRefit | None:
         return Settling(stack, CLOSE_ENOUGH * scale, hurry=True).run()
 
     def __call__(self, fit: Fit, rows: RefitRows, *, judge: bool = True) -> RefitBatch:
@@ -384,7 +385,7 @@ class Certified(AbstractRefit):
         # largest error of parameters, relative to the first step
         return Exact(min(self.rtol, 0.1))
 
-    def refit_penalties(self, stack: Stack, scale: np.ndarray) -> PathRefit | None:
+    def refit_penalties(self, stack: Stack, scale: ndarray) -> PathRefit | None:
         if self.proofs == "always":
             return None
         return Settling(stack, self.rtol * scale, hurry=False).run()
@@ -412,7 +413,7 @@ class Certified(AbstractRefit):
         # share of the tolerance below which errors count as equal
         return replace(refits, error=np.maximum(refits.error, 1e-4 * allowed * rows.held.any(1)))
 
-    def _allowed(self, fit: Fit, rows: RefitRows) -> np.ndarray:
+    def _allowed(self, fit: Fit, rows: RefitRows) -> ndarray:
         return self.rtol * float(rows.scale) * _num_scored(fit, rows)
 
     def _enclose(self, fit: Fit, rows: RefitRows) -> RefitBatch:
@@ -437,24 +438,24 @@ def _solved(fit: Fit, rows: RefitRows, judge: bool) -> RefitBatch:
     )
     safety = 10.0  # of a single draw of the last digits
     radius, error = (
-        safety * np.linalg.norm(theta - perturbed, axis=1),
+        safety * linalg.norm(theta - perturbed, axis=1),
         safety * np.abs(scores - perturbed_scores).sum(1),
     )
     radius, error = (part if judge else np.full(len(theta), np.inf) for part in (radius, error))
     result = np.where(np.isfinite(theta).all(1), RESULTS.successful, RESULTS.nonfinite)
     ball = lambda: (theta - fit.vector, radius)
-    step_length = np.linalg.norm(theta - fit.vector, axis=1)
+    step_length = linalg.norm(theta - fit.vector, axis=1)
     return RefitBatch(lambda: theta, error, result, scores, None, ball, step_length)
 
 
-def _num_scored(fit: Fit, rows: RefitRows) -> np.ndarray:
+def _num_scored(fit: Fit, rows: RefitRows) -> ndarray:
     """Count the losses of each refit: one for each scored unit, or one joint loss."""
     if fit.objective.pointwise:
         return np.maximum(rows.held.sum(1), 1)
     return np.ones(len(rows.held))
 
 
-def _batch_at(fit: Fit, rows: RefitRows, u: np.ndarray, judge: bool) -> RefitBatch:
+def _batch_at(fit: Fit, rows: RefitRows, u: ndarray, judge: bool) -> RefitBatch:
     """Return refits at the displacements u."""
     if not judge:
         return RefitBatch(
@@ -508,7 +509,7 @@ def _judge(batch: Descent) -> RefitBatch:
         error=candidates.error + loss_change(candidates.losses, reported.lanes),
         result=reported.result,
         scores=reported_losses(),
-        step_length=np.maximum(np.linalg.norm(reported.u, axis=1), candidates.first),
+        step_length=np.maximum(linalg.norm(reported.u, axis=1), candidates.first),
     )
 
 
@@ -516,8 +517,8 @@ def _enclose(
     fit: Fit,
     rows: RefitRows,
     enough: linear.Enough,
-    error: Callable[[linear.EnclosedRefits], np.ndarray],
-    allowed: np.ndarray | None = None,
+    error: Callable[[linear.EnclosedRefits], ndarray],
+    allowed: ndarray | None = None,
     target: float = np.inf,
     *,
     always: bool = False,
@@ -586,7 +587,7 @@ def _by_class(
     return _join(fit, parts)
 
 
-def _join(fit: Fit, parts: list[tuple[np.ndarray, Fit, RefitBatch]]) -> RefitBatch:
+def _join(fit: Fit, parts: list[tuple[ndarray, Fit, RefitBatch]]) -> RefitBatch:
     """Join refits of a batch that start from several fits with the coordinates of one model."""
     order = np.argsort(np.concatenate([lanes for lanes, _, _ in parts]))
     collect = lambda name: np.concatenate([getattr(batch, name) for *_, batch in parts])[order]
@@ -658,7 +659,7 @@ def _newton_step(fit: Fit, rows: RefitRows, judge: bool) -> RefitBatch:
 
 
 def _judged_by_proof(
-    state: linear.FirstStep, reported: np.ndarray, theta: Callable[[], np.ndarray]
+    state: linear.FirstStep, reported: ndarray, theta: Callable[[], ndarray]
 ) -> RefitBatch:
     """Return refits with the errors of losses at held predictors, from the proved or estimated
     place of the exact refits.
@@ -704,7 +705,7 @@ def _crossings(
     )
 
 
-def _expansion(fit: Fit, rows: RefitRows, order: int) -> np.ndarray:
+def _expansion(fit: Fit, rows: RefitRows, order: int) -> ndarray:
     """Infinitesimal jackknife in whitened coordinates, from J = ∂²F/∂θ∂w, computed once, or along
     each refit's own path.
     """
@@ -775,7 +776,7 @@ def _chunk(fit: Fit, rows: RefitRows) -> int:
     return passes(fit.objective)
 
 
-def _whitened_steps(fit: Fit, gradients: np.ndarray) -> np.ndarray:
+def _whitened_steps(fit: Fit, gradients: ndarray) -> ndarray:
     """Compute minus the whitened steps by the full fit's Hessian."""
     whitened = fit.quadratic.whiten(gradients)
     if fit.quadratic.factor is not None:

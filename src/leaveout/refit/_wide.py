@@ -33,6 +33,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
+from numpy.random import default_rng
 
 from .._runtime import RESULTS, ThreeArrays, TwoArrays, cached_on
 from ..linalg import (
@@ -413,7 +414,7 @@ class Probes:
         The means of the three numbers, and of their products with one another.
         """
         model = self.wide_model
-        rng = np.random.default_rng(len(self.groups))
+        rng = default_rng(len(self.groups))
         x, transpose = model.single
         v = rng.choice(np.array([-1.0, 1.0], np.float32), (model.units, SIZE))
         s, t, a, second, inverse = (
@@ -491,7 +492,7 @@ class Probes:
 
     def _leverages(self, count: int) -> ProbedLeverages:
         h, without, spread = self._means(count)
-        rng = np.random.default_rng(0)
+        rng = default_rng(0)
         rows = self.rows(np.flatnonzero(self.wide_model.omega > 0))
         length = self.step(h[rows.units], rows)[1]
         random = rng.choice(rows.units, min(RANDOM, len(rows.units)), replace=False)

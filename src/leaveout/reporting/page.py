@@ -64,7 +64,7 @@ def _cells(column: pd.Series) -> list[Any]:
     return [_plain(value) for value in column]
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any):
     """Convert a value to JSON; None if a number is not finite."""
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"

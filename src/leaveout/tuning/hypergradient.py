@@ -68,8 +68,8 @@ PerHyper = Float[ndarray, " hyper"]
 Build = Callable[..., AbstractObjective]
 # function of targets, held-out predictors and weights of all units: the criterion, and its slope in
 # each predictor
-PooledMeasure = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[float, np.ndarray]]
-Among = np.ndarray | None  # units to score; None for all
+PooledMeasure = Callable[[ndarray, ndarray, ndarray], tuple[float, ndarray]]
+Among = ndarray | None  # units to score; None for all
 # fields of an estimate that refits fill, without errors
 REFIT_FIELDS = "losses", "result", "elsewhere"
 # width of a smoothed step of the area, in standard deviations of the predictors
@@ -660,7 +660,7 @@ def smoothed_area(
 
 
 def _is_array(leaf) -> bool:
-    return isinstance(leaf, np.ndarray | np.generic | jax.Array)
+    return isinstance(leaf, ndarray | np.generic | jax.Array)
 
 
 class Adjoint:

@@ -34,6 +34,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
+from numpy import linalg
+from numpy.random import default_rng
 
 from .._runtime import Indices, ThreeArrays, TwoArrays
 from ..linalg import (
@@ -300,7 +302,7 @@ class SampledProducts:
     """
 
     def __init__(self, rows: StandardisedColumns, ridge: float):
-        self.units = np.random.default_rng(0).choice(
+        self.units = default_rng(0).choice(
             len(rows.y), min(NUM_SAFETY_ROWS, len(rows.y)), replace=False
         )
         self.x = rows.x[self.units]
@@ -389,7 +391,7 @@ class LassoMinimum:
         )
         basis = np.stack([t, t * np.abs(t)], 1)
         level = max(float(np.sqrt(np.mean(t**2))), 1e-300)
-        coefficients = np.linalg.lstsq(basis[sample.units], move, rcond=None)[0]
+        coefficients = linalg.lstsq(basis[sample.units], move, rcond=None)[0]
         length = level * np.maximum(np.abs(t) / level, 1.0) ** 1.5
         share = np.sqrt(
             np.mean(((move - basis[sample.units] @ coefficients) / length[sample.units]) ** 2)
@@ -436,7 +438,7 @@ class LassoMinimum:
         all_rows = len(active) * (joining.size + leaving.size) <= 10_000
         if not all_rows:  # from a sample of rows
             # number of sampled rows
-            units = np.random.default_rng(0).choice(len(t), min(500, len(t)), replace=False)
+            units = default_rng(0).choice(len(t), min(500, len(t)), replace=False)
             x = rows.x[units][:, active]
             weight = np.abs(t[units, None])
             change = np.max(
@@ -464,7 +466,7 @@ class LassoMinimum:
     def _digits(self) -> PerUnit:
         """Bound the rounding errors of the residuals, as sums, times n."""
         count = len(self.residual) + len(self.rows.gram) + 16
-        return count * UNIT * (np.linalg.norm(self.coef) * self.rows.length + np.abs(self.rows.y))
+        return count * UNIT * (linalg.norm(self.coef) * self.rows.length + np.abs(self.rows.y))
 
     def _distance(self, root: Float[Array, "some some"]) -> tuple[Vector, float]:
         """Bound rounding errors of the gradient, and the distance of the coefficients from the
@@ -472,12 +474,12 @@ class LassoMinimum:
         """
         scale = self.rows.scale
         active = self.active
-        size = scale[active] @ np.abs(self.coef) + np.linalg.norm(self.rows.y)
+        size = scale[active] @ np.abs(self.coef) + linalg.norm(self.rows.y)
         blur = (len(self.residual) + len(scale) + 8) * UNIT * size * scale
         ridge = np.where(self.rows.free[active], 0.0, self.run.ridge)
         column_norms = np.sqrt(scale[active] ** 2 + ridge)
         gradient = self.gradient[active] + self.a * self.sign + ridge * self.coef
-        length = np.linalg.norm(gradient @ root) + np.sqrt(
+        length = linalg.norm(gradient @ root) + np.sqrt(
             condition(
                 root.T, blur[active] + 4 * UNIT * (self.a + column_norms**2 * np.abs(self.coef))
             )

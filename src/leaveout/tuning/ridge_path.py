@@ -15,6 +15,7 @@ estimated by its usual size.
 
 import numpy as np
 from jaxtyping import Float
+from numpy import linalg
 
 from ..linalg import UNIT
 from ..models.glm import AbstractRegression, Squared
@@ -33,7 +34,7 @@ def applies(objective: object) -> bool:
         objective.loss_function, Squared
     ):
         return False
-    dense = isinstance(objective.design, np.ndarray)  # the principal axes are dense
+    dense = isinstance(objective.design, Array)  # the principal axes are dense
     return dense and objective.loss_function.self_concordance == 0 and objective.class_code is None
 
 
@@ -60,19 +61,19 @@ class _Axes:
         )
         z = x - self.center
         scatter = (z.T if self.plain else z.T * self.omega) @ z
-        values, self.vectors = np.linalg.eigh(scatter)
+        values, self.vectors = linalg.eigh(scatter)
         self.values, self.z = np.maximum(values, 0.0), z @ self.vectors
         # how far V is from orthogonal, and VΛVᵀ from the scatter; and the rounding of both, and of
         # the scatter
         self.skew = (
-            np.linalg.norm(self.vectors.T @ self.vectors - np.eye(len(values)))
+            linalg.norm(self.vectors.T @ self.vectors - np.eye(len(values)))
             + 4 * len(values) ** 2 * UNIT
         )
-        distance = np.linalg.norm(scatter @ self.vectors - self.vectors * self.values)
+        distance = linalg.norm(scatter @ self.vectors - self.vectors * self.values)
         self.scatter_error = distance + (n + 4 * len(values) + 16) * UNIT * np.trace(scatter)
         self.projection = (self.omega * (self.target - self.level)) @ self.z
         self.square = self.z**2
-        self.length = np.linalg.norm(x, axis=1)
+        self.length = linalg.norm(x, axis=1)
         self.diagonal = np.diag(scatter) + self.center**2 / (self.share or 1.0)  # diagonal of XᵀΩX
 
     def step_error(
@@ -161,7 +162,7 @@ def _leave_rows_out(axes: _Axes, alpha: PerAlpha, plan: Plan, proved: bool) -> t
         losses = 0.5 * held**2
         residual = np.abs(held)
         # an upper bound of Σ_j |x_ij coef_j|
-        bound = np.multiply.outer(np.linalg.norm(coef, axis=1), select(axes.length))
+        bound = np.multiply.outer(linalg.norm(coef, axis=1), select(axes.length))
         bound += residual
         bound += np.abs(level)[:, None] + select(axes.shift)
         bound *= (len(omega) + 4 * len(axes.values) + 16) * UNIT

@@ -46,6 +46,7 @@ import numpy as np
 import pandas as pd
 import scipy
 from jaxtyping import Float
+from numpy import linalg
 
 from .._runtime import Lines, NamedNumbers, Shape, TwoArrays, TwoCounts, float64, record, warn
 from ..linalg import Curvature, RefitPoints, weight_terms
@@ -345,10 +346,10 @@ class _Metric:
             if self.matrix.shape[1] == 1:
                 share = share / self.matrix[:, 0]
                 return share * self.z[:, 0], share * self.products[:, 0]
-            share = np.linalg.solve(self.matrix, share[:, :, None])[:, :, 0]
+            share = linalg.solve(self.matrix, share[:, :, None])[:, :, 0]
         v = np.matmul(share[:, None, :], self.z)[:, 0]
         if not self.low:
-            v = np.linalg.solve(self.matrix, v[:, :, None])[:, :, 0]
+            v = linalg.solve(self.matrix, v[:, :, None])[:, :, 0]
         return v, np.matmul(self.z, v[:, :, None])[:, :, 0]
 
 
@@ -403,7 +404,7 @@ class RestrictedLikelihood:
                 if span == (a, b)
             ]
             # the space on which any of them acts, for every λ
-            values, vectors = np.linalg.eigh(sum(parts))
+            values, vectors = linalg.eigh(sum(parts))
             # share of the largest eigenvalue of a penalty below which one counts as zero
             seen = vectors[:, values > 1e-9 * values[-1]]
             curvature = Curvature.of(seen.T @ penalty[a:b, a:b] @ seen, 0.0)
@@ -701,7 +702,7 @@ def _inverse(curvature: SmoothPairs, free: Array) -> SmoothPairs:
     Flat directions, and those of negative curvature, get zero.
     """
     out = np.zeros_like(curvature)
-    values, vectors = np.linalg.eigh(curvature[np.ix_(free, free)])
+    values, vectors = linalg.eigh(curvature[np.ix_(free, free)])
     # share of the largest curvature in ρ below which a direction does not move
     sharp = values > 1e-6 * np.abs(values).max(initial=0.0)
     out[np.ix_(free, free)] = (vectors[:, sharp] / values[sharp]) @ vectors[:, sharp].T

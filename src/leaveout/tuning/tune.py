@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args, over
 import numpy as np
 import pandas as pd
 import scipy
+from numpy.random import default_rng
 from numpy.typing import ArrayLike
 
 from .._runtime import (
@@ -303,7 +304,7 @@ class Tuning(PrintedResult):
         if self.how.sampler == "by gradient":
             return self._excess(self.how.nested_trials)
         comparable = self._comparable
-        rng = np.random.default_rng(self.seed)
+        rng = default_rng(self.seed)
         labels = [
             group_units(self.estimate, rng)
             for _ in range(OPTIMISM_DRAWS if len(comparable) > 1 else 0)
@@ -955,7 +956,7 @@ def by_gradient(study: TrialStudy) -> SearchEnd:
     if fit is not None and kinks(fit.objective) is not None:
         final_estimate = cross_validate(fit, study.plan, strategy=criterion(fit), bases="frozen")
         ended += "; the curve, of exact refits, has kinks where coefficients come and go"
-    rng = np.random.default_rng(study.seed)
+    rng = default_rng(study.seed)
     start = np.log(list(best.hyper.values()))
     nested = []
     curvature = _criterion_curvature(study.trials, best)
@@ -1100,8 +1101,7 @@ def by_path(study: TrialStudy) -> SearchEnd:
         names = [part for part in vars(first) if part not in ("penalty", "loss_function")]
         parts: Any = [(vars(first)[part], vars(model).get(part)) for part in names]
         alike = all(
-            a is b or (np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b)
-            for a, b in parts
+            a is b or (np.array_equal(a, b) if isinstance(a, Array) else a == b) for a, b in parts
         )
         losses = [repr(getattr(objective, "loss_function", "")) for objective in (first, model)]
         if type(first) is not type(model) or not alike or losses[0] != losses[1]:

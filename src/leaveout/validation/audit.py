@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
+from numpy import linalg
 
 from .._runtime import ArrayFunction, Slow, StepResult, steps
 from ..models.glm import kinks
@@ -151,7 +152,7 @@ def repeat_minimiser(
         ):
             length /= 2
             trial_value, trial_gradient = value_and_gradient(u + length * step)
-        if at_rounding and not np.linalg.norm(trial_gradient) < 0.5 * size:  # no further progress
+        if at_rounding and not linalg.norm(trial_gradient) < 0.5 * size:  # no further progress
             return u, True
         if length <= 1e-10:
             return u, False
@@ -219,7 +220,7 @@ def _solve_least_squares(
     cut = max(system.cut, 32 * max(x.shape[0] + p * system.has_penalty, p) * 2.0**-52)
     natural = system.coefficient_map
     if system.natural is not None:
-        natural = np.linalg.inv(system.natural)
+        natural = linalg.inv(system.natural)
     for basis in (np.eye(p), natural):  # the second decides which solution is of least norm
         rows = np.sqrt(omega)[:, None] * ((x - mean) @ basis)
         target = np.sqrt(omega) * (y - response_mean)
@@ -227,7 +228,7 @@ def _solve_least_squares(
             rows = np.r_[rows, np.sqrt(ridge)[:, None] * basis]
             target = np.r_[target, np.zeros(p)]
             # columns of one length: scales apart would add rounding
-            length = np.linalg.norm(rows, axis=0)
+            length = linalg.norm(rows, axis=0)
             rows = rows / length
             basis = basis / length
         solution, _, _, s = scipy.linalg.lstsq(rows, target, cond=cut)

@@ -94,7 +94,7 @@ class Collected(NamedTuple):
 Collect = Callable[[Batch, RefitBatch], Collected]
 
 
-class CollectedColumns(dict[str, np.ndarray]):
+class CollectedColumns(dict[str, Array]):
     """Arrays with a row for each refit or each entry of a plan, filled as batches arrive, and sums
     of single numbers.
     """

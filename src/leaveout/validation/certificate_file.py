@@ -118,7 +118,7 @@ def certify(
         "labels": labels,
     }
     penalty = model.penalty
-    if not isinstance(penalty, np.ndarray):
+    if not isinstance(penalty, Array):
         penalty = penalty.toarray()
     diagonal = np.diag(penalty)
     if np.array_equal(penalty, np.diag(diagonal)):

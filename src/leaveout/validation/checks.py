@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 from jaxtyping import Float, Int
+from numpy import linalg
+from numpy.random import default_rng
 
 from .._runtime import (
     RESULTS,
@@ -397,7 +399,7 @@ def _check_units(fit: Fit, plan: Plan) -> str:
     # standard deviations
     rows = np.unique(label, return_index=True)[1]
     z = _standardised(features)[rows]
-    sample = np.random.default_rng(0).permutation(len(rows))[:MAX_KINDS]
+    sample = default_rng(0).permutation(len(rows))[:MAX_KINDS]
     nearest = scipy.spatial.cKDTree(z).query(z[sample], MAX_PARTNERS + 1)[1][:, 1:]
     near_correlation, near_error = _correlation(
         residuals, np.repeat(rows[sample], MAX_PARTNERS), rows[nearest.ravel()]
@@ -422,7 +424,7 @@ def _nearest_pairs(columns: list[PerUnit]) -> Int[Array, "2 pairs"]:
 
     Among equal rows chance decides.
     """
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     max_products = 10**8  # largest number of products for a search that no tree shortens
     z = _standardised(columns)
     sample = rng.permutation(len(z))[: max_products // z.size]
@@ -452,9 +454,7 @@ def _kinds(columns: list[PerUnit]) -> UnitNumbers:
     of matrices would round equal rows differently.
     """
     value = np.zeros(len(columns[0]))
-    for column, share in zip(
-        columns, np.random.default_rng(0).standard_normal(len(columns)), strict=True
-    ):
+    for column, share in zip(columns, default_rng(0).standard_normal(len(columns)), strict=True):
         value += share * column
     return level_numbers(value)
 
@@ -536,7 +536,7 @@ def _check_collinear(fit: Fit, plan: Plan) -> str:
     if not 2 <= count <= n - 2 or count**2 * n > max_column_products:
         return ""
     z = _standardised(list(features.values()))
-    value, vector = np.linalg.eigh(z.T @ z / n)
+    value, vector = linalg.eigh(z.T @ z / n)
     if value[0] < 1e-13 * count:
         return ""
     inflation = (vector**2 / value).sum(1)
@@ -561,9 +561,9 @@ def _check_dropped_columns(fit: Fit, plan: Plan) -> str:
     features = objective.units.features()
     if not cut or not len(fit.quadratic.null_space):
         return ""
-    null = np.linalg.qr(fit.quadratic.null_space[:, : len(features)].T)[0]
+    null = linalg.qr(fit.quadratic.null_space[:, : len(features)].T)[0]
     centred = np.stack([column - column.mean() for column in features.values()], 1)
-    scale = np.linalg.norm(centred, axis=0)
+    scale = linalg.norm(centred, axis=0)
     scale[scale == 0] = 1.0
     triangle, order = scipy.linalg.qr(centred / scale, mode="r", pivoting=True)
     pivots = np.abs(np.diag(triangle))
@@ -575,9 +575,9 @@ def _check_dropped_columns(fit: Fit, plan: Plan) -> str:
         triangle[:rank, :rank], triangle[:rank, rank:]
     )
     combinations[order[rank:]] = np.eye(len(features) - rank)
-    combinations = np.linalg.qr(combinations / scale[:, None])[0]
+    combinations = linalg.qr(combinations / scale[:, None])[0]
     # of what the host leaves out beyond these
-    share = np.linalg.norm(null - combinations @ (combinations.T @ null), axis=1)
+    share = linalg.norm(null - combinations @ (combinations.T @ null), axis=1)
     # most of a direction of length one
     names = [name for name, size in zip(features, share, strict=True) if size > 0.5]
     if not names:

@@ -38,6 +38,7 @@ from typing import Any, Literal
 import numpy as np
 import scipy
 from jaxtyping import Float
+from numpy.random import default_rng
 from numpy.typing import NDArray
 
 from .._runtime import BoolArray, FloatArray, NamedValues, Strings, TwoNumbers, level_numbers
@@ -101,7 +102,7 @@ class AbstractFunctional(abc.ABC):
         """
         if not np.isfinite(errors).all():
             return np.inf
-        rng = np.random.default_rng(0)
+        rng = default_rng(0)
         value = self.value(y, prediction, weight)
         total = 0.0
         moving = rng.permutation(
@@ -567,7 +568,7 @@ class Measure:
         if isinstance(functional, Mean):
             return abs(functional.scale) * unsure.astype(float)
         codes = self.form(mean)
-        rows = np.random.default_rng(0).permutation(np.flatnonzero(unsure))
+        rows = default_rng(0).permutation(np.flatnonzero(unsure))
         value = functional.value(y, codes, weight)
         moves = [
             abs(

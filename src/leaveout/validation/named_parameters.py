@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from numpy import ndarray
+from numpy import linalg, ndarray
 
 from .._runtime import RESULTS
 from .._runtime.jax import Array, PyTree, compile_static, jax, jnp
@@ -119,7 +119,7 @@ def partial_refits(
                 part if parameters.slope is None else part @ parameters.slope.T
                 for part in (free, inverse_root(fit))
             )
-            touched = np.linalg.norm(along, axis=0) > TOUCHED * np.linalg.norm(root, axis=0)
+            touched = linalg.norm(along, axis=0) > TOUCHED * linalg.norm(root, axis=0)
             values = np.where(touched, np.nan, parameters.values_of(refitted.theta)[0])
             refits[k] = PartialRefit(refitted.theta[0], float(refitted.size[0]), free, values)
     return refits
@@ -131,7 +131,7 @@ def _named_arrays(parameters: PyTree) -> list[tuple[str, Any]]:
     Dicts of arrays, as models in closed form have, are read without JAX.
     """
     if isinstance(parameters, dict) and all(
-        isinstance(leaf, np.ndarray | np.generic) for leaf in parameters.values()
+        isinstance(leaf, ndarray | np.generic) for leaf in parameters.values()
     ):
         return sorted(parameters.items())
     return [

@@ -38,7 +38,7 @@ class Transform(NamedTuple):
     domain: str
 
 
-def _with_last(u: Any) -> Any:
+def _with_last(u: Any):
     return jnp.concatenate([u, jnp.zeros((*u.shape[:-1], 1))], -1)
 
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import scipy
+from numpy import ndarray
 from numpy.typing import ArrayLike
 
 import leaveout as lo
@@ -178,7 +179,7 @@ def from_posterior(
         ),
         data=data,
         note="the prior is flat" if log_prior is None else "",
-        response=y if isinstance(y, np.ndarray) and y.ndim == 1 else None,
+        response=y if isinstance(y, ndarray) and y.ndim == 1 else None,
     )
     posterior = model.posterior(caller, named_draws, integrate)
 
@@ -205,7 +206,7 @@ def _call_for_number(description: str, function: AnyFunction, *args):
             return number * 1.0
     kind = (
         f"{result.dtype} of shape {result.shape}"
-        if isinstance(result, jax.Array | np.ndarray)
+        if isinstance(result, jax.Array | ndarray)
         else type(result).__name__
     )
     raise TypeError(
@@ -220,7 +221,7 @@ def _densities(
     coordinates: DrawCoordinates,
     effect: str | None,
     effect_log_prior: Any,
-) -> Any:
+):
     """Return the densities of (u, data, effects), the same function for other data, so that nothing
     is compiled anew.
     """
@@ -367,7 +368,7 @@ def _of_model(caller: str, draws: NamedArrays, chains: int, model) -> Posterior:
         labels = [f"theta[{k}]" for k in range(size)]
     natural = lambda v: objective.parameters.natural(unflatten(v, like))
 
-    def to_theta(caller: str, draws: NamedArrays) -> np.ndarray:
+    def to_theta(caller: str, draws: NamedArrays) -> ndarray:
         example = natural(np.asarray(ravel(like)))
         by_name = "" not in draws and isinstance(example, Mapping)
         arrays = pick_draws(
@@ -383,10 +384,10 @@ def _of_model(caller: str, draws: NamedArrays, chains: int, model) -> Posterior:
             [np.asarray(ravel(map_arrays(np.asarray, unconstrain(row)))) for row in rows]
         )
 
-    def to_parameters(u: np.ndarray):
+    def to_parameters(u: ndarray):
         rows = [natural(v) for v in u]
         if not isinstance(rows[0], Mapping):
-            if isinstance(rows[0], np.ndarray):
+            if isinstance(rows[0], ndarray):
                 return np.stack(rows)
             return jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
         return {str(name): np.stack([np.asarray(row[name]) for row in rows]) for name in rows[0]}

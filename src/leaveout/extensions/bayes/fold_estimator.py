@@ -520,8 +520,8 @@ class FoldEstimator:
         folds = np.arange(self.plan.num_refits)
         results = list[FoldResult]()
         good = np.zeros(len(folds), bool)
-        before = list[np.ndarray]()
-        within = list[np.ndarray]()
+        before = list[Array]()
+        within = list[Array]()
         # what all folds share is then computed once
         together = CAPACITY if posterior.block_losses is None else SMOOTHED_WEIGHTS
         for batch in _parts(folds, together // len(posterior.draws)):

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 from jaxtyping import Float, Float32
+from numpy import linalg
 from scipy.special import logsumexp
 
 from ... import Fit
@@ -242,7 +243,7 @@ class GaussianProposal(NamedTuple):
 def about(draws: Array, weight: Array | None = None) -> GaussianProposal:
     """Return the Gaussian of the moments of draws."""
     spread = np.atleast_2d(np.cov(draws.T, aweights=weight))
-    gaussian = _gaussian(mean := np.average(draws, 0, weight), np.linalg.pinv(spread))
+    gaussian = _gaussian(mean := np.average(draws, 0, weight), linalg.pinv(spread))
     if gaussian is not None:
         return gaussian
     return GaussianProposal(mean, np.diag(1 / draws.std(0)))
@@ -311,8 +312,8 @@ def _about_draws(posterior: Posterior, weights: Array) -> TwoArrays:
     hessians = gaussian.factor @ (above - below) / (2 * step)
     precision = gaussian.factor @ gaussian.factor.T
     precisions = precision + hessians[1:] - hessians[:1]
-    precisions = np.where(np.linalg.eigvalsh(precisions)[:, :1, None] > 0, precisions, precision)
-    return gaussian.mean - np.linalg.solve(precisions, (slope[1:] - slope[:1])[..., None])[
+    precisions = np.where(linalg.eigvalsh(precisions)[:, :1, None] > 0, precisions, precision)
+    return gaussian.mean - linalg.solve(precisions, (slope[1:] - slope[:1])[..., None])[
         ..., 0
     ], precisions
 

@@ -370,8 +370,8 @@ class Posterior(AbstractPosterior):
         """Evaluate F and the losses of some units of a model of linear predictors."""
         model = self._predictors
         omega, kappa = model.weigh(weights[None])
-        values = list[np.ndarray]()
-        losses = list[np.ndarray]()
+        values = list[Array]()
+        losses = list[Array]()
         for points in self._parts(theta):
             eta = model.eta(points)
             with np.errstate(over="ignore", invalid="ignore"):

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from numpy import ndarray
+from numpy.random import Generator
 
 from ... import losses
 from ...developer import (
@@ -23,7 +24,7 @@ from .sampled import DRAWN, Integrated, Sampled
 
 # responses `[draws, some]` at θ `[draws, params]`, of some units, given units of some weights, by a
 # generator
-DrawResponses = Callable[[np.ndarray, np.ndarray, np.ndarray, np.random.Generator], np.ndarray]
+DrawResponses = Callable[[ndarray, ndarray, ndarray, Generator], ndarray]
 
 
 def responses_of(objective: AbstractObjective, like: PyTree) -> DrawResponses | None:
@@ -37,7 +38,7 @@ def responses_of(objective: AbstractObjective, like: PyTree) -> DrawResponses | 
         return None
     squared = isinstance(getattr(objective, "loss_function", None), losses.Squared)
 
-    def draw(theta: ndarray, units: ndarray, weights: ndarray, rng: np.random.Generator) -> ndarray:
+    def draw(theta: ndarray, units: ndarray, weights: ndarray, rng: Generator) -> ndarray:
         del weights  # units are independent given θ
         size = min(len(theta), max(1, CAPACITY // objective.num_units))
         mean = np.asarray(_means(objective, like, theta, units, size))
@@ -69,7 +70,7 @@ def draw_by_jax(
         )
 
     @float64
-    def draw(theta: ndarray, units: ndarray, weights: ndarray, rng: np.random.Generator) -> ndarray:
+    def draw(theta: ndarray, units: ndarray, weights: ndarray, rng: Generator) -> ndarray:
         effects = draw_effects(objective, like, theta, weights, rng)
         padded = np.resize(units, 2 ** int(np.ceil(np.log2(len(units)))))  # few programs
         return np.asarray(respond_at_all(_keys(rng, theta), theta, effects, padded), float)[
@@ -84,7 +85,7 @@ def draw_effects(
     like: PyTree,
     theta: ndarray,
     weights: ndarray,
-    rng: np.random.Generator,
+    rng: Generator,
 ) -> ndarray:
     """Draw effects that are integrated out, `[draws, effects]`, given θ and the units that
     weigh.
@@ -95,7 +96,7 @@ def draw_effects(
     return np.asarray(_effects(objective, like, _keys(rng, theta), theta, weights, size))
 
 
-def _keys(rng: np.random.Generator, theta: ndarray) -> Array:
+def _keys(rng: Generator, theta: ndarray) -> Array:
     return jax.random.split(jax.random.PRNGKey(int(rng.integers(2**31))), len(theta))
 
 

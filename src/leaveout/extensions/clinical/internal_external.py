@@ -279,7 +279,7 @@ def internal_external(
         for k in range(len(refits)):
             prediction = (
                 predictions[k]
-                if isinstance(predictions, np.ndarray)
+                if isinstance(predictions, Array)
                 else tuple(part[k] for part in predictions)
             )
             if (members := (held[k] > 0) & counts).any():

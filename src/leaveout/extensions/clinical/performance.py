@@ -26,6 +26,7 @@ import numpy as np
 import pandas as pd
 import scipy
 from jaxtyping import Float
+from numpy import linalg
 
 from ... import Cox, Fit
 from ...developer import (
@@ -355,7 +356,7 @@ def logistic(
         tiny = 1e-15 * np.trace(H, axis1=1, axis2=2)[:, None, None] * np.eye(columns)
         matrices = np.where(sound[:, None, None], H + tiny, np.eye(columns))
         gradient = np.stack([dot(residual, column) for column in z], 1)
-        step = np.linalg.solve(matrices, gradient[..., None])[..., 0]
+        step = linalg.solve(matrices, gradient[..., None])[..., 0]
         done = (np.abs(step) <= tol * (1 + np.abs(theta - step))).all(1)
         return Proposal(step, v.sum(1), done & sound, ~sound)
 
@@ -383,7 +384,7 @@ def regression(
     """
     if linear:
         H = Z.T @ (Z * w[:, None])
-        theta = np.linalg.lstsq(H, Z.T @ (w * y), rcond=None)[0]
+        theta = linalg.lstsq(H, Z.T @ (w * y), rcond=None)[0]
         residual = y - Z @ theta
         freedom = w.sum() - Z.shape[1]
         variance = np.nan
@@ -395,7 +396,7 @@ def regression(
         variance = 1.0
     if not np.isfinite(H).all():
         return theta, np.full(H.shape, np.nan)
-    inverse = np.linalg.pinv(H, hermitian=True)
+    inverse = linalg.pinv(H, hermitian=True)
     if label is None:
         return theta, variance * inverse
     code = level_numbers(label)

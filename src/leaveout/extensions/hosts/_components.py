@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 from jaxtyping import Float, Int
+from numpy import linalg
 from numpy.typing import ArrayLike
 
 from ... import losses
@@ -98,7 +99,7 @@ class AbstractComponents(AbstractSolved):
         caller = type(self).__name__
         self.labels, X, y = match_labels(caller, X=X, y=y)
         rows, self.names = design(caller, X, False)
-        if not isinstance(rows, np.ndarray):
+        if not isinstance(rows, Array):
             raise TypeError(
                 f"{caller}: X must be a dense array in memory; give X.toarray(), if it is not too large for that."
             )
@@ -307,7 +308,7 @@ class PartialLeastSquares(AbstractComponents):
     def directions(self, moments: Moments, scale: Array) -> Array:
         cross = moments.cross.copy()
         full_cross = moments.cross
-        floor = EMPTY * np.linalg.norm(cross, axis=1).max(1)
+        floor = EMPTY * linalg.norm(cross, axis=1).max(1)
         rotations: list[Array] = []
         loadings: list[Array] = []
         coef = np.zeros_like(cross)
@@ -337,14 +338,14 @@ class PartialLeastSquares(AbstractComponents):
         """Leading left singular vector of C by the power method, from the first target that is
         left; zero if none is.
         """
-        length = np.linalg.norm(cross, axis=1)
+        length = linalg.norm(cross, axis=1)
         open_targets = length > floor[:, None]
         toward = np.eye(length.shape[1])[open_targets.argmax(1)]
         w = np.zeros(cross.shape[:2])
         active = open_targets.any(1)
         for _ in range(self.max_iter):
             new = np.einsum("lpt,lt->lp", cross, toward)
-            new /= np.maximum(np.linalg.norm(new, axis=1, keepdims=True), np.finfo(float).tiny)
+            new /= np.maximum(linalg.norm(new, axis=1, keepdims=True), np.finfo(float).tiny)
             change = np.sum((new - w) ** 2, 1)
             w[active] = new[active]
             toward = np.einsum("lpt,lp->lt", cross, w)
@@ -386,11 +387,11 @@ class PrincipalComponents(AbstractComponents):
 
     def directions(self, moments: Moments, scale: Array) -> Array:
         if moments.rows is None:
-            power, axes = np.linalg.eigh(moments.formed() * scale[:, :, None] * scale[:, None, :])
+            power, axes = linalg.eigh(moments.formed() * scale[:, :, None] * scale[:, None, :])
             power = power[:, ::-1]
             axes = axes[:, :, ::-1]
         else:
-            _, root, lines = np.linalg.svd(moments.rows * scale, full_matrices=False)
+            _, root, lines = linalg.svd(moments.rows * scale, full_matrices=False)
             power = root[None] ** 2
             axes = lines.T[None]
         power = np.maximum(power, 0.0)
@@ -455,7 +456,7 @@ def _sums(model: AbstractComponents) -> tuple[CrossProducts, CrossProducts]:
             changed(part, part)
             for part in ((model.design - center) / spread, (model.y - middle) / size)
         )
-        lengths = np.linalg.norm(x, axis=0), np.linalg.norm(y, axis=0)
+        lengths = linalg.norm(x, axis=0), linalg.norm(y, axis=0)
         gram = None
         if x.shape[1] <= len(x):
             gram = changed(x.T @ x, np.multiply.outer(lengths[0], lengths[0]))

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.random import default_rng
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.feature_selection import SelectorMixin
@@ -66,7 +67,7 @@ def learns_response(step: Step, y) -> bool:
         )
         return any(model is not None and get_tags(model).target_tags.required for model in models)
     X, y = _sample(step, y)
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     transformed = lambda response: clone(transformer).fit(X, response).transform(X)
     try:
         columns = transformed(y)
@@ -89,7 +90,7 @@ def encodes_across_folds(step: Step, y) -> bool:
 
 
 def _sample(step: Step, y) -> tuple[Any, np.ndarray]:
-    rows = np.random.default_rng(0).permutation(len(y))[:PERMUTED_ROWS]
+    rows = default_rng(0).permutation(len(y))[:PERMUTED_ROWS]
     return _safe_indexing(step.X, rows), np.asarray(y)[rows]
 
 

@@ -128,7 +128,7 @@ def from_glum(
     )
 
 
-def _columns(estimator: Any, X: Any) -> Any:
+def _columns(estimator: Any, X: Any):
     """Return the columns that glum makes of a table with categories, or by a formula.
 
     Any other matrix as it is.

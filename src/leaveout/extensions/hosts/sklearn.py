@@ -499,7 +499,7 @@ def read(
         host = replace(host, loss=host.loss.over(width * (scale or 1.0)))
     names = () if hasattr(X, "columns") else _feature_names(fitted)
     # transformed rows keep their labels
-    if labels.index is not None and isinstance(X, np.ndarray) and X.ndim == 2:
+    if labels.index is not None and isinstance(X, Array) and X.ndim == 2:
         X = pd.DataFrame(X, index=labels.index, columns=[f"x{j}" for j in range(X.shape[1])])
     remark = join_remarks(*remarks, host.choice_note)
     if isinstance(estimator, PLSRegression | Pipeline) or _has_several_targets(estimator):
@@ -514,7 +514,7 @@ def read(
     if (
         type(estimator) is linear_model.LinearRegression
         and not estimator.positive
-        and isinstance(objective.design, np.ndarray)
+        and isinstance(objective.design, Array)
     ):
         # before version 1.7 scikit-learn cut at rounding
         vars(objective)["cut"] = float(getattr(estimator, "tol", 0.0))
@@ -585,7 +585,7 @@ def _inverse(estimator, values: Array) -> Array:
     return values
 
 
-def _rows_to_predict(estimator: Any, X: Any) -> Any:
+def _rows_to_predict(estimator: Any, X: Any):
     """Read rows to predict, in the form that the regression at the end of an estimator takes."""
     if searches(estimator):
         return _rows_to_predict(estimator.best_estimator_, X)
@@ -984,7 +984,7 @@ def _component_parameters(estimator) -> NamedArrays:
     return parameters
 
 
-def _columns(estimator: Any, X: Any) -> Any:
+def _columns(estimator: Any, X: Any):
     """Put the columns of a DataFrame into the order in which the estimator was fitted."""
     names = getattr(estimator, "feature_names_in_", None)
     if (

@@ -258,7 +258,7 @@ def _errors(results) -> HostErrors:
     return HostErrors(kind, dof=dof, cases=counts_cases and kind == "HC0", **options)
 
 
-def _frame(model: Any) -> Any:
+def _frame(model: Any):
     """Return the design as a frame with its names."""
     exog = np.asarray(model.exog, float)
     names = list(getattr(model, "exog_names", []))[: exog.shape[1]]
@@ -568,7 +568,7 @@ def _mixed_linear(results, drop: str) -> Fit:
     model = results.model
     parameters = {"coef": np.asarray(results.fe_params), "scale": np.sqrt(float(results.scale))}
     blocks = list[EffectBlock]()
-    codes = dict[str, tuple[np.ndarray, np.ndarray]]()
+    codes = dict[str, tuple[Array, Array]]()
     if model.k_re:
         effects = np.asarray(model.exog_re, float)
         host_names = list(getattr(model.data, "exog_re_names", None) or [])

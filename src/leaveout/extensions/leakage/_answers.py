@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.random import default_rng
 
 from ...developer import BoolArray, FloatArray, RowFlags
 from ._injection import refusal, unshown
@@ -273,7 +274,7 @@ def _bundles(study: LeakageStudy, k: int, cut: float) -> list[Bundle]:
     drop_share = 0.1
     max_bundles = 4  # largest number of bundles of a fold's exposed rows
     count = min(max_bundles, int(np.ceil(mates(exposed).sum() / (drop_share * len(fold.train)))))
-    parts = bundles(exposed, study.filed_clusters, count, np.random.default_rng([study.seed, 5, k]))
+    parts = bundles(exposed, study.filed_clusters, count, default_rng([study.seed, 5, k]))
     return [Bundle(k, rows, mates(rows)) for rows in parts]
 
 
@@ -326,7 +327,7 @@ def _without(study: LeakageStudy, part: Bundle, drop: BoolArray) -> FitRequest:
 
 
 def _control_rows(study: LeakageStudy, part: Bundle, number: int, control: int) -> BoolArray:
-    rng = np.random.default_rng([study.seed, 6, part.fold, number, control])
+    rng = default_rng([study.seed, 6, part.fold, number, control])
     return like_size(part.drop, study.folds[part.fold].train, study.filed_clusters, rng)
 
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from numpy.random import Generator
 
 from ...developer import FloatArray, IntArray, level_numbers
 from ._tables import PairIndices, PairNumbers
@@ -117,9 +118,7 @@ class RecordBlocks(NamedTuple):
         return np.where(self.connected, (weight + self.ground) @ _inside(k), -np.inf)
 
 
-def draw_blocks(
-    graph: Graph, k: int, num: int, rng: np.random.Generator
-) -> Bool[Array, "num pairs"]:
+def draw_blocks(graph: Graph, k: int, num: int, rng: Generator) -> Bool[Array, "num pairs"]:
     """Draw partitions of blocks of `k` nodes each, and mark the pairs that are inside clusters."""
     nodes = len(graph.size)
     block = level_numbers(graph.block)
@@ -210,7 +209,7 @@ def _sums(weight: BlockSubsets, k: int) -> BlockSubsets:
 
 
 def _draw(
-    weight: FloatArray, sums: FloatArray, num: int, k: int, rng: np.random.Generator
+    weight: FloatArray, sums: FloatArray, num: int, k: int, rng: Generator
 ) -> Int[Array, "blocks num k"]:
     """Draw partitions; return the least node of the cluster of each node."""
     remaining = np.full((len(weight), num), (1 << k) - 1)

@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int
+from numpy import ndarray
+from numpy.random import Generator
 
 from ...developer import FloatArray, IntArray, Slow, level_numbers, warn
 from ._blocks import PULL, Graph, NodeNumbers, components
@@ -49,7 +51,7 @@ class BlockChains(NamedTuple):
     ground: float
 
 
-def draw_chain(graph: Graph, num: int, rng: np.random.Generator) -> Bool[np.ndarray, "num pairs"]:
+def draw_chain(graph: Graph, num: int, rng: Generator) -> Bool[ndarray, "num pairs"]:
     """Draw partitions by Markov chains, and mark the pairs that are inside clusters.
 
     There are as many chains as cost little, at most one for each draw, each started with every
@@ -124,8 +126,8 @@ def _pull_weights(chains: BlockChains, graph: Graph, label: IntArray, gain: floa
 
 
 def _move(
-    chains: BlockChains, label: IntArray, share: FloatArray, rng: np.random.Generator
-) -> tuple[Int[np.ndarray, " picked"], NodeNumbers, Bool[np.ndarray, " picked"]]:
+    chains: BlockChains, label: IntArray, share: FloatArray, rng: Generator
+) -> tuple[Int[ndarray, " picked"], NodeNumbers, Bool[ndarray, " picked"]]:
     """Take one step of all chains.
 
     Return the picked `share` of pairs, the new clusters, and the pairs without conflicts.

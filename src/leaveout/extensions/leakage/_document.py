@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
+from numpy import linalg, ndarray
+from numpy.random import Generator, default_rng
 from numpy.typing import ArrayLike, NDArray
 
 from ... import Fit
@@ -76,9 +78,9 @@ class BlockBootstrap(PrintedResult):
     4.0
     """
 
-    levels: Float[np.ndarray, " levels"]
-    losses: Float[np.ndarray, "levels ..."]
-    variance: Float[np.ndarray, "levels ..."]
+    levels: Float[ndarray, " levels"]
+    losses: Float[ndarray, "levels ..."]
+    variance: Float[ndarray, "levels ..."]
     A: Any
     num_boot: int
     direction: Direction = field(default="train")
@@ -149,10 +151,10 @@ class BlockBootstrap(PrintedResult):
             )
         if linear:  # in the number of leaked records (§5), with two parameters
             share = np.arange(self.A.shape[1]) / (self.A.shape[1] - 1)
-            inverse = np.linalg.pinv(self.A @ np.column_stack([np.ones(len(share)), share]))
+            inverse = linalg.pinv(self.A @ np.column_stack([np.ones(len(share)), share]))
             start, slope = inverse @ self.losses
             e = start + slope * share
-            return Curve(e, np.inf, inverse[0], float(np.linalg.norm(self.A @ e - self.losses)), 2)
+            return Curve(e, np.inf, inverse[0], float(linalg.norm(self.A @ e - self.losses)), 2)
         if not squared:
             return solve_unsquared(self.A, self.losses, order, lam, monotone)
         return solve_curve(
@@ -318,7 +320,7 @@ class _Job:
             sides = self.test, self.train
         with Slow("draws", self.num_boot * len(levels)) as bar:
             for number, level in enumerate(levels):
-                rng = np.random.default_rng([self.seed, number])
+                rng = default_rng([self.seed, number])
                 for start in range(0, self.num_boot, step):
                     draws = range(start, min(start + step, self.num_boot))
                     # a test set has fits of its own
@@ -374,7 +376,7 @@ class _Job:
             self.measure.losses(self.y[side_rows], side_predictions)
             for side_rows, side_predictions in zip((self.test, train_rows), predicted, strict=True)
         ]
-        rng = np.random.default_rng([self.seed, number, 1])
+        rng = default_rng([self.seed, number, 1])
         values = np.empty((len(rows), len(levels)))
         # tested on mixtures at all levels of records that it was not trained on
         for f, drawn_rows in enumerate(rows):
@@ -389,7 +391,7 @@ class _Job:
         return {"losses": values}
 
     def _mixture(
-        self, rng: np.random.Generator, count: int, p: float, first: NDArray, second: NDArray
+        self, rng: Generator, count: int, p: float, first: NDArray, second: NDArray
     ) -> IntArray:
         """Draw `size` records with replacement, from `first` with probability p, else from
         `second`.
@@ -446,8 +448,8 @@ def solve_unsquared(A: ArrayLike, b: ArrayLike, order: int, lam: float, monotone
     for _ in range(40):
         middle = (low + high) / 2
         e = squared_solution(10**middle)
-        if 10**middle * np.linalg.norm(D @ e) < lam * np.linalg.norm(A @ e - b):
+        if 10**middle * linalg.norm(D @ e) < lam * linalg.norm(A @ e - b):
             low = middle
         else:
             high = middle
-    return Curve(e, 10**middle, np.zeros(0), float(np.linalg.norm(A @ e - b)), order)
+    return Curve(e, 10**middle, np.zeros(0), float(linalg.norm(A @ e - b)), order)

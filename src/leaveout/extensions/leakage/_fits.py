@@ -23,6 +23,7 @@ from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float, Int
+from numpy import linalg
 from numpy.typing import NDArray
 
 from ... import losses
@@ -225,7 +226,7 @@ class LeastSquares(AbstractLinear):
         coef, doubtful = _solve_stack(gram, np.matmul(X.transpose(0, 2, 1), y[..., None])[..., 0])
         # squaring X lost digits that its singular values keep
         for f in np.flatnonzero(doubtful & (self.penalty == 0)):
-            coef[f] = np.linalg.lstsq(X[f], y[f], rcond=None)[0]
+            coef[f] = linalg.lstsq(X[f], y[f], rcond=None)[0]
         return np.column_stack([coef, centre - np.einsum("fd,fd->f", coef, mean)])
 
 
@@ -369,15 +370,15 @@ def _solve_stack(matrix: NDArray, right: NDArray) -> SolvedFits:
     # variance inflation of a column beyond which normal equations are not used
     max_variance_inflation = 1e10
     try:
-        inverse = np.linalg.inv(unit)
+        inverse = linalg.inv(unit)
         # at least one; large where columns are nearly dependent
         spread = np.diagonal(inverse, axis1=1, axis2=2)
         doubtful = ~((spread > 0) & (spread < max_variance_inflation)).all(1)
-    except np.linalg.LinAlgError:
+    except linalg.LinAlgError:
         inverse = np.zeros(unit.shape)
         doubtful = np.ones(len(unit), bool)
     if doubtful.any():
-        inverse[doubtful] = np.linalg.pinv(
+        inverse[doubtful] = linalg.pinv(
             unit[doubtful], rcond=1 / max_variance_inflation, hermitian=True
         )
     return np.matmul(inverse, (right / scale)[..., None])[..., 0] / scale, np.asarray(doubtful)

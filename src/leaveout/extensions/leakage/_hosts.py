@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
+from numpy import ndarray
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone, is_classifier
 from sklearn.dummy import DummyClassifier
@@ -59,7 +60,7 @@ class Task(NamedTuple):
 
     X: Any
     y: NDArray
-    codes: Float[np.ndarray, " records"]
+    codes: Float[ndarray, " records"]
     measure: Measure
     refit: AbstractRefit
 
@@ -117,7 +118,7 @@ def prepare(
             f"{caller}: y is {target[0]} in all {len(target)} records: there is nothing to learn, and no score that "
             "mates could change. Give a target that varies."
         )
-    if isinstance(X, np.ndarray) and X.dtype.kind == "f" and np.isinf(X).any():
+    if isinstance(X, ndarray) and X.dtype.kind == "f" and np.isinf(X).any():
         raise ValueError(f"{caller}: X holds infinite values.")
     if not isinstance(estimator, Fit):
         check_columns(caller, estimator, X, target)
@@ -242,7 +243,7 @@ class PlanHost(AbstractLearner):
         )
 
     def predict_counts(
-        self, times: Int[np.ndarray, "fits records"], shared: SharedColumns, extra: ExtraRows
+        self, times: Int[ndarray, "fits records"], shared: SharedColumns, extra: ExtraRows
     ) -> Predictions:
         """Predict from fits in which every record counts as often as `times` says."""
         n = self.glm.num_units
@@ -312,7 +313,7 @@ def make_learner(
             "'zero_one', 'brier', 'logistic' or 'multinomial'."
         )
     # sparse columns have no batch
-    if isinstance(X, np.ndarray) or hasattr(X, "iloc"):
+    if isinstance(X, ndarray) or hasattr(X, "iloc"):
         batched = _batch_learner(estimator, X, codes, measure)
         if batched is not None:
             return batched

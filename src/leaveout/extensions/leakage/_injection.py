@@ -18,6 +18,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Int
+from numpy import ndarray
+from numpy.random import default_rng
 from numpy.typing import ArrayLike, NDArray
 
 from ...developer import IntArray, Rng, TwoCounts, conventional, count, level_numbers, record
@@ -109,9 +111,9 @@ class Draws(NamedTuple):
     that no level trains on.
     """
 
-    train: Int[np.ndarray, "draws levels size"]  # type: ignore[assignment]
-    score_mask: Bool[np.ndarray, "draws levels test"]  # type: ignore[assignment]
-    outside: Int[np.ndarray, "draws outside"]  # type: ignore[assignment]
+    train: Int[ndarray, "draws levels size"]  # type: ignore[assignment]
+    score_mask: Bool[ndarray, "draws levels test"]  # type: ignore[assignment]
+    outside: Int[ndarray, "draws outside"]  # type: ignore[assignment]
 
 
 @record
@@ -157,7 +159,7 @@ class FoldInjection:
         orders = []
         counts = []
         for r in range(start, stop):
-            rng = np.random.default_rng([self.seed, self.number, r])
+            rng = default_rng([self.seed, self.number, r])
             train_orders.append(rng.permutation(train)[: self.size + self.num_left])
             if self.mechanism == "record":
                 order = rng.permutation(len(test))
@@ -304,7 +306,7 @@ def make_folds(
         if not 2 <= count <= len(names):
             raise ValueError(f"{caller}: cv must be from 2 to the {len(names)} clusters; got {cv}.")
         cv = GroupKFold(count)
-        split_labels = np.random.default_rng([seed, 4]).permutation(len(names))[codes]
+        split_labels = default_rng([seed, 4]).permutation(len(names))[codes]
     folds = []
     for k, pair in enumerate(check_cv(cv).split(X, y, split_labels)):
         train, test = (

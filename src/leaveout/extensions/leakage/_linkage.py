@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
+from numpy.random import default_rng
 from numpy.typing import ArrayLike, NDArray
 
 from ...developer import (
@@ -486,7 +487,7 @@ class Linkage(PrintedResult):
         seed = count("Linkage.partitions: rng", rng, 0)
         if seed == 0 and num <= self._num_partitions:
             return self._draw_partitions[:num].astype(int)
-        random = np.random.default_rng([seed, 5])
+        random = default_rng([seed, 5])
         tables = 1 if self.calibration is None else min(num, TABLES)
         out = []
         for chunk in np.array_split(np.arange(num), tables):
@@ -592,7 +593,7 @@ class Linkage(PrintedResult):
             One a draw.
         """
         if self.given is not None:
-            recall = self.given[1].draw(NUM_PARTITIONS, np.random.default_rng(6))
+            recall = self.given[1].draw(NUM_PARTITIONS, default_rng(6))
             return [UniformMislinking(1 - float(np.sqrt(r)), r, r).shares(folds) for r in recall]
         linkage = self.for_rows(len(folds[0].clusters))
         return [_shares(label, folds) for label in linkage._draw_partitions]

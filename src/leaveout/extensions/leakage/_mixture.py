@@ -9,12 +9,14 @@ from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Float, Int
+from numpy import ndarray
+from numpy.random import Generator, default_rng
 from numpy.typing import ArrayLike
 
 from ...developer import FloatArray, Lines, PrintedResult, Rng, conventional, count, record
 
-ClusterLaw = Callable[[np.random.Generator, int], FloatArray]
-RecordLaw = Callable[[np.random.Generator, FloatArray], tuple[FloatArray, FloatArray]]
+ClusterLaw = Callable[[Generator, int], FloatArray]
+RecordLaw = Callable[[Generator, FloatArray], tuple[FloatArray, FloatArray]]
 
 
 @record
@@ -44,10 +46,10 @@ class Mixture(PrintedResult):
     (1.0, 1.0)
     """
 
-    X: Float[np.ndarray, "records features"]
-    y: Float[np.ndarray, " records"]
-    clusters: Int[np.ndarray, " records"]
-    filed: Int[np.ndarray, " records"]
+    X: Float[ndarray, "records features"]
+    y: Float[ndarray, " records"]
+    clusters: Int[ndarray, " records"]
+    filed: Int[ndarray, " records"]
 
     @property
     def precision(self) -> float:
@@ -81,12 +83,12 @@ def num_pairs(labels: ArrayLike) -> int:
     return int(np.sum(sizes * (sizes - 1) // 2))
 
 
-def normal_clusters(random: np.random.Generator, num_clusters: int) -> FloatArray:
+def normal_clusters(random: Generator, num_clusters: int) -> FloatArray:
     """Draw the means of four features and of y, normal with standard deviations of 1.5 and 1."""
     return random.normal(size=(num_clusters, 5)) * [1.5, 1.5, 1.5, 1.5, 1.0]
 
 
-def normal_records(random: np.random.Generator, means: FloatArray) -> tuple[FloatArray, FloatArray]:
+def normal_records(random: Generator, means: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Draw records about their means, with standard deviations of 0.7 (X) and 0.3 (y)."""
     records = means + random.normal(size=means.shape) * [0.7, 0.7, 0.7, 0.7, 0.3]
     return records[:, :-1], records[:, -1]
@@ -159,7 +161,7 @@ def mixture(
         raise ValueError(
             f"mixture: shares must be {k} probabilities that sum to 1, one for each cluster; got {shares!r}."
         )
-    random = np.random.default_rng(rng)
+    random = default_rng(rng)
     phi = cluster_law(random, k)
     clusters = random.choice(k, n, p=pi)
     X, y = record_law(random, np.asarray(phi)[clusters])

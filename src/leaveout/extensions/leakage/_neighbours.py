@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+from numpy import linalg
 
 from ...developer import FloatArray, IntArray, numbers
 from ._tables import PairIndices, PairNumbers
@@ -43,7 +44,7 @@ def points(caller: str, X, metric: str) -> Points:
         )
     if metric == "euclidean":
         return array
-    length = np.linalg.norm(array, axis=1, keepdims=True)
+    length = linalg.norm(array, axis=1, keepdims=True)
     if (length == 0).any():
         raise ValueError(
             f"{caller}: row {np.flatnonzero(length == 0)[0]} of X is zero and has no angle; use metric='euclidean'."
@@ -111,7 +112,7 @@ def distances(X: FloatArray, left_rows: IntArray, right_rows: IntArray) -> PairN
     out = np.empty(len(left_rows))
     for start in range(0, len(left_rows), 100_000):
         chunk = slice(start, start + 100_000)
-        out[chunk] = np.linalg.norm(X[left_rows[chunk]] - X[right_rows[chunk]], axis=1)
+        out[chunk] = linalg.norm(X[left_rows[chunk]] - X[right_rows[chunk]], axis=1)
     return out
 
 
@@ -141,7 +142,7 @@ def _within(
         )
         count = np.diff(limits.astype(int))
     query = np.repeat(np.arange(len(queries)), count)
-    close = np.linalg.norm(queries[query] - X[neighbour], axis=1) <= radius
+    close = linalg.norm(queries[query] - X[neighbour], axis=1) <= radius
     return query[close], neighbour[close]
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from ...developer import FloatArray, TwoNumbers, codes, flags, numbers, pandas_of, record
@@ -49,7 +50,7 @@ class Rate(NamedTuple):
             return float(np.sqrt(a * b / (a + b + 1)) / (a + b))
         return 0.0
 
-    def draw(self, num: int, rng: np.random.Generator) -> Float[np.ndarray, " num"]:
+    def draw(self, num: int, rng: Generator) -> Float[np.ndarray, " num"]:
         if np.isfinite(self.num_labelled):
             return rng.beta(*self._law(), num)
         return np.full(num, self.estimate)
@@ -155,7 +156,7 @@ class PairCalibration:
             )
         return cls(np.asarray(score, float), matches, weight, method)
 
-    def __call__(self, score: FloatArray, rng: np.random.Generator | None = None) -> PairNumbers:
+    def __call__(self, score: FloatArray, rng: Generator | None = None) -> PairNumbers:
         """Compute the probabilities; with `rng`, from labels drawn anew with replacement."""
         count = len(self.score)
         if rng is None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+from numpy import linalg
 from scipy.optimize import brentq, nnls
 
 from ...developer import FloatArray, record
@@ -64,7 +65,7 @@ class PooledSystem:
 
         Losses are not drawn around b, whose noise would then count twice and make λ too small.
         """
-        values, vectors = np.linalg.eigh(self.noise)
+        values, vectors = linalg.eigh(self.noise)
         root = vectors * np.sqrt(np.maximum(values, 0.0))
         rng = np.random.default_rng([seed, 2])
         system = self.system
@@ -104,9 +105,9 @@ class PooledSystem:
         floor = losses.min() - 8 * spread  # so low that a is above it
         # 1e-4: share of the mean variance of a level, as few draws leave directions without any
         jitter = 1e-4 * np.trace(self.noise) / len(losses) + 1e-24 * spread**2
-        root = np.linalg.cholesky(self.noise + jitter * np.eye(len(losses)))
-        curves = np.linalg.solve(root, self.A @ np.exp(-np.outer(self.grid, mates * rates)))
-        targets = np.linalg.solve(root, losses - floor)
+        root = linalg.cholesky(self.noise + jitter * np.eye(len(losses)))
+        curves = linalg.solve(root, self.A @ np.exp(-np.outer(self.grid, mates * rates)))
+        targets = linalg.solve(root, losses - floor)
         misfits = np.array([nnls(curves[:, [0, k]], targets)[1] ** 2 for k in range(1, len(rates))])
         # 4: two standard deviations of the rate
         fitting = misfits <= misfits.min() + 4 * max(1.0, misfits.min() / len(losses))
@@ -156,7 +157,7 @@ class PooledSystem:
             use = slice(0, min(max(num_low, degree + 2), len(self.b)))
             powers = np.stack([self.A[use] @ self.grid**k for k in range(degree + 1)], 1)
             weights = np.zeros(len(self.b))
-            weights[use] = np.linalg.pinv(powers)[0]
+            weights[use] = linalg.pinv(powers)[0]
             out[name] = float(weights @ self.b), weights
         return out
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+from numpy import linalg
 from numpy.typing import ArrayLike
 from scipy.optimize import nnls
 
@@ -146,7 +147,7 @@ def solve_curve(
         # (A_test both)ᵀ
         if linear:
             basis = np.column_stack([1 - share, share])
-            rows = b @ np.linalg.pinv(test @ basis).T
+            rows = b @ linalg.pinv(test @ basis).T
         else:
             basis = np.eye(test.shape[1])
             rows = System(test, order).linear(b.T, lam).T
@@ -159,7 +160,7 @@ def solve_curve(
             for d in range(1 if linear else F.shape[1]):
                 F[:, d] = nonincreasing(M, np.concatenate([rows[:, d], padding]))
         E = F @ basis.T
-        return Curve(E, lam, np.zeros(0), float(np.linalg.norm(train @ E @ test.T - b)), order)
+        return Curve(E, lam, np.zeros(0), float(linalg.norm(train @ E @ test.T - b)), order)
     system = System(_finite("A", A, 2), order)
     losses = _finite("b", b, 1)
     if len(losses) != len(system.A):
@@ -208,18 +209,18 @@ class System:
             np.polynomial.legendre.legvander(np.linspace(-1, 1, counts), self.order - 1), float
         )
         R = right_inverse(counts, self.order)
-        Q, triangle = np.linalg.qr(self.A @ P)
+        Q, triangle = linalg.qr(self.A @ P)
         if np.min(np.abs(np.diag(triangle))) < 1e-10 * np.max(np.abs(triangle)):
             raise ValueError(
                 "solve_curve: the levels are too alike to tell a trend; inject more at the top level."
             )
         AR = self.A @ R
-        U, s, Vt = np.linalg.svd(AR - Q @ (Q.T @ AR), full_matrices=False)
+        U, s, Vt = linalg.svd(AR - Q @ (Q.T @ AR), full_matrices=False)
         keep = s > 1e-12 * s[0]
         U = U[:, keep]
         s = s[keep]
         Vt = Vt[keep]
-        first = np.linalg.solve(triangle.T, P[0])  # ê₀ = P₀ a + R₀ z, a = triangle⁻¹ Qᵀ (b − A R z)
+        first = linalg.solve(triangle.T, P[0])  # ê₀ = P₀ a + R₀ z, a = triangle⁻¹ Qᵀ (b − A R z)
         along = (R[0] - first @ (Q.T @ AR)) @ Vt.T
         self.parts.update(
             P=P, R=R, Q=Q, triangle=triangle, AR=AR, U=U, s=s, Vt=Vt, first=first, along=along
@@ -247,7 +248,7 @@ class System:
         """Compute `H_λ b`; b may have columns."""
         q = self.parts
         z = q["Vt"].T @ ((q["s"] / (q["s"] ** 2 + lam)) * (q["U"].T @ b).T).T
-        return q["P"] @ np.linalg.solve(q["triangle"], q["Q"].T @ (b - q["AR"] @ z)) + q["R"] @ z
+        return q["P"] @ linalg.solve(q["triangle"], q["Q"].T @ (b - q["AR"] @ z)) + q["R"] @ z
 
     def solve(self, b: FloatArray, lam: float, shape: Shape | None) -> Curve:
         """Solve for one curve; a score that rises with leakage is negated."""
@@ -272,7 +273,7 @@ class System:
                     M, np.concatenate([sign * b, np.zeros(len(M) - len(b))]), roof, floor
                 )
         return Curve(
-            e, float(lam), self.weights(lam), float(np.linalg.norm(self.A @ e - b)), self.order
+            e, float(lam), self.weights(lam), float(linalg.norm(self.A @ e - b)), self.order
         )
 
 
@@ -294,7 +295,7 @@ def nonincreasing(
             if np.min(e[-1]) > floor - depth:
                 return e
     steps = np.cumsum(M, 1).reshape(len(M), -1)  # M times the upper triangle of ones
-    scale = np.linalg.norm(steps, axis=0)
+    scale = linalg.norm(steps, axis=0)
     scale[scale == 0] = 1.0
     r = r - lower * M.reshape(len(M), -1).sum(1)
     x = nnls(steps / scale, r, maxiter=50 * steps.shape[1])[0] / scale

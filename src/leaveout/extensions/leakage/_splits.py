@@ -6,6 +6,7 @@ Folds nearest to the filed ones, bundles of exposed rows, controls of similar si
 import numpy as np
 import pandas as pd
 from jaxtyping import Int
+from numpy.random import Generator
 from scipy import sparse
 
 from ...developer import FloatArray, IntArray, RowFlags, level_numbers
@@ -114,9 +115,7 @@ def as_folds(fold: Rows, clusters: Rows) -> list[LeakageFold]:
     ]
 
 
-def bundles(
-    rows: RowNumbers, clusters: Rows, count: int, rng: np.random.Generator
-) -> list[RowNumbers]:
+def bundles(rows: RowNumbers, clusters: Rows, count: int, rng: Generator) -> list[RowNumbers]:
     """Divide rows into so many parts of similar size, of whole clusters."""
     names, code, sizes = np.unique(clusters[rows], return_inverse=True, return_counts=True)
     order = rng.permutation(len(names))
@@ -125,9 +124,7 @@ def bundles(
     return [bundle for k in range(count) if len(bundle := rows[part[code] == k])]
 
 
-def like_size(
-    drop: RowFlags, train: RowNumbers, clusters: Rows, rng: np.random.Generator
-) -> RowFlags:
+def like_size(drop: RowFlags, train: RowNumbers, clusters: Rows, rng: Generator) -> RowFlags:
     """Select as many other rows of `train` as `drop` has, from clusters of similar size.
 
     Each selected cluster loses the same share of its rows as its match. Clusters that lose a row by

@@ -5,6 +5,7 @@ The influence of each record as tested, and as trained on.
 
 import numpy as np
 from jaxtyping import Float, Int
+from numpy import ndarray
 
 from ._injection import FoldInjection
 from ._models import Shares
@@ -15,7 +16,7 @@ from ._variance import TrainingInfluence
 MIN_CLUSTERS_A_SIDE = 8  # clusters on each side below which records are the independent units
 
 
-def units(plan: list[FoldInjection]) -> tuple[Int[np.ndarray, " records"], bool]:
+def units(plan: list[FoldInjection]) -> tuple[Int[ndarray, " records"], bool]:
     """Return the independent units, and whether these are clusters.
 
     They are records if clusters are few.
@@ -59,11 +60,11 @@ def left_out(work: FitWork) -> FoldEffects | None:
 
 def as_tested(
     plan: list[FoldInjection],
-    records: list[Float[np.ndarray, "levels _"]],
+    records: list[Float[ndarray, "levels _"]],
     levels: list[LevelDraws],
     weights: LevelNumbers,
     shares: Shares | None,
-) -> Float[np.ndarray, " records"]:
+) -> Float[ndarray, " records"]:
     """Compute the influence of every record, as tested, on `Σ_k w_k weights @ mean(levels_k)`.
 
     w is the share of the records that a fold tests. The influence follows from each record's mean

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
+from numpy import ndarray
 
 from ...developer import FloatArray, IntArray, TwoCounts, numbers, pandas_of
 
@@ -15,8 +16,8 @@ ENDS = ("unique_id_l", "unique_id_r"), ("left", "right")
 WEIGHT = "match_weight"  # Splink's log₂ of the odds
 PROBABILITY = "match_probability", "probability"
 AGREE = 1e-9  # largest difference of two probabilities that count as one number
-PairIndices = Int[np.ndarray, " pairs"]
-PairNumbers = Float[np.ndarray, " pairs"]
+PairIndices = Int[ndarray, " pairs"]
+PairNumbers = Float[ndarray, " pairs"]
 
 
 class PairTable(NamedTuple):
@@ -111,7 +112,7 @@ def frame_of(caller: str, pairs: Any) -> pd.DataFrame:
         return values.set_axis(values.index.set_names(["left", "right"])).reset_index()
     if isinstance(pairs, pd.DataFrame):
         return pairs
-    if isinstance(pairs, np.ndarray) and pairs.dtype.names:  # the form of dedupe's scores
+    if isinstance(pairs, ndarray) and pairs.dtype.names:  # the form of dedupe's scores
         return pd.DataFrame(
             {
                 "left": pairs["pairs"][:, 0],
@@ -125,11 +126,11 @@ def frame_of(caller: str, pairs: Any) -> pd.DataFrame:
         and all(np.ndim(column) == 1 for column in pairs)
     ):
         return pd.DataFrame(dict(zip(("left", "right", "probability"), pairs, strict=False)))
-    if not isinstance(pairs, np.ndarray):
+    if not isinstance(pairs, ndarray):
         try:
             pairs = [
                 (*pair[0], *pair[1:])
-                if isinstance(pair[0], tuple | list | np.ndarray)
+                if isinstance(pair[0], tuple | list | ndarray)
                 else tuple(pair)
                 for pair in pairs
             ]

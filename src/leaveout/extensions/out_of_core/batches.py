@@ -247,7 +247,7 @@ def open_parts(
         return _of_arrow(data, (target, columns, weight, offset))
     if module in ("dask", "dask_expr"):
         return _of_dask(data, (target, columns, weight, offset))
-    if isinstance(data, np.ndarray):
+    if isinstance(data, Array):
         return _of_arrays(data, target, weight, offset)
     raise TypeError(
         f"scan: data must be the name of a Parquet file, of a folder or pattern of them, a dataset of pyarrow, a memory "

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
+from numpy import linalg
 
 from ...developer import PROGRAM_ROUNDING, REASONS, UNIT, UP, RowFlags, RowNumbers, change
 from .pass_runner import PassRunner
@@ -137,14 +138,14 @@ def _refit(run: PassRunner, anchor: PassFit, rows: LeftOutRows) -> tuple[PerRow,
         step = -solved(gradient)
         noise = 4 * anchor.noise / np.sqrt(share)
         length = np.sqrt(np.maximum(-np.sum(gradient * step, 1), 0.0)) + noise
-        ball = anchor.table.ball(length, share, grown, np.linalg.norm(u, axis=1))
+        ball = anchor.table.ball(length, share, grown, linalg.norm(u, axis=1))
         going = determined & (np.isfinite(ball.after) | (length < 0.5 * before))
         u = np.where(going[:, None], u + step, u)
         before = np.where(going, length, before)
         first = np.where(np.isfinite(first), first, length)
         center = eta + np.einsum("np,np->n", z, u)
-        away = np.linalg.norm(u, axis=1)
-        remaining = noise + 2 * relative_error * np.linalg.norm(step, axis=1) / np.sqrt(share)
+        away = linalg.norm(u, axis=1)
+        remaining = noise + 2 * relative_error * linalg.norm(step, axis=1) / np.sqrt(share)
         half = np.where(
             going & np.isfinite(ball.after),
             np.sqrt(size / share) * (ball.after + remaining),
@@ -187,11 +188,11 @@ def _by_newton(
         totals = run.add_up(weighted_gradients, "refits", theta, True)
         gradient = totals["gradient"] + theta @ run.penalty - slope[:, None] * rows.x
         hessian = totals["hessian"] + run.penalty - curvature[:, None, None] * outer
-        least = np.linalg.eigvalsh(anchor.root @ hessian @ anchor.root.T)[:, 0]
+        least = linalg.eigvalsh(anchor.root @ hessian @ anchor.root.T)[:, 0]
         good = least > anchor.floor
         hessian[~good], least = np.eye(len(anchor.theta)), np.where(good, least, 1.0)
         step, solved_rows = (
-            -np.linalg.solve(hessian, part[..., None])[..., 0] for part in (gradient, rows.x)
+            -linalg.solve(hessian, part[..., None])[..., 0] for part in (gradient, rows.x)
         )
         noise = 4 * anchor.noise / np.sqrt(least)
         length = np.sqrt(np.maximum(-np.sum(gradient * step, 1), 0.0)) + noise

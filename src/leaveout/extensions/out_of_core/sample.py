@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
+from numpy.random import default_rng
 
 from ...developer import (
     DenseDesign,
@@ -61,7 +62,7 @@ class DrawnRows(NamedTuple):
 
 def draw_sample(block: RowBlock, large: PerRow) -> DrawnRows:
     """Draw a sample of one block."""
-    rng = np.random.default_rng([1, block.start])
+    rng = default_rng([1, block.start])
     below = np.cumsum(np.maximum(large, 1e-300))
     first = np.searchsorted(below / below[-1], rng.random(DRAWS - EVEN_DRAWS), side="right")
     rows = np.append(np.minimum(first, len(large) - 1), rng.integers(len(large), size=EVEN_DRAWS))
@@ -82,7 +83,7 @@ def merge_samples(first: DrawnRows, other: DrawnRows) -> DrawnRows:
         np.full(DRAWS - EVEN_DRAWS, other.total / max(float(total), 1e-300)),
         np.full(EVEN_DRAWS, other.number / count),
     )
-    second = np.random.default_rng([2, int(count)]).random(DRAWS) < share
+    second = default_rng([2, int(count)]).random(DRAWS) < share
     parts = [
         np.where(second.reshape(-1, *[1] * (b.ndim - 1)), b, a)
         for a, b in zip(first[:6], other[:6], strict=True)

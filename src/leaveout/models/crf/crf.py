@@ -30,6 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from jaxtyping import Array, Float, Int
+from numpy import ndarray
 from numpy.typing import ArrayLike
 
 from ..._runtime import (
@@ -127,12 +128,12 @@ class CRF(AbstractObjective):
 
     block: SequenceBlock
     # places of each sequence in the layout; −1 is padding
-    slots: Int[np.ndarray, "sequences longest"]
-    codes: Int[np.ndarray, " steps"]
-    lengths: Int[np.ndarray, " sequences"]
+    slots: Int[ndarray, "sequences longest"]
+    codes: Int[ndarray, " steps"]
+    lengths: Int[ndarray, " sequences"]
     # the free entries of parameters of which only some are free
-    free: dict[str, Int[np.ndarray, " free"]]
-    sequence: Int[np.ndarray, " steps"]
+    free: dict[str, Int[ndarray, " free"]]
+    sequence: Int[ndarray, " steps"]
     penalty: penalties.AbstractPenalty
     drop: str = static()
     num_labels: int = static()
@@ -577,7 +578,7 @@ class CRF(AbstractObjective):
         )
 
     def with_labels(
-        self, labels: Sequence[str], read: Callable[[Any], tuple[Any, np.ndarray]]
+        self, labels: Sequence[str], read: Callable[[Any], tuple[Any, ndarray]]
     ) -> Self:
         """Copy the model for a host that names its labels, and reads its features and lengths
         itself.
@@ -685,7 +686,7 @@ class CRF(AbstractObjective):
     # for users
 
     @float64
-    def decode(self, parameters: GivenParameters, sequences: ArrayLike | None = None) -> np.ndarray:
+    def decode(self, parameters: GivenParameters, sequences: ArrayLike | None = None) -> ndarray:
         """Find the most probable labels, by the Viterbi algorithm.
 
         Parameters
@@ -719,7 +720,7 @@ class CRF(AbstractObjective):
     @float64
     def _of_new(
         self, parameters: GivenParameters, lengths: Any, scores: Any, features: Any, kind: str
-    ) -> np.ndarray:
+    ) -> ndarray:
         if kind not in ("label", "state"):
             raise ValueError(
                 f'CRF: predictions of new sequences are of kind "label" or "state"; got {kind!r}.'
@@ -753,7 +754,7 @@ class CRF(AbstractObjective):
             return np.asarray(_lattice.marginals(theta, new.block))
         return self.names.labels(np.asarray(_lattice.decode(theta, new.block)))
 
-    def join(self, parts: ArrayLike) -> np.ndarray:
+    def join(self, parts: ArrayLike) -> ndarray:
         """Put predictions by sequence one after another.
 
         Parameters
@@ -810,7 +811,7 @@ class CRF(AbstractObjective):
             np.asarray(probabilities), self.codes, self.sequence, self.names, self.steps.index
         )
 
-    def labels_of(self, sequences: ArrayLike | None = None) -> np.ndarray:
+    def labels_of(self, sequences: ArrayLike | None = None) -> ndarray:
         """Return the labels of sequences, as they were given.
 
         Parameters

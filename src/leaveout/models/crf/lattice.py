@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Scalar
+from numpy import ndarray
 
 from ..._runtime import Arrays, Module, PyTree, compile_static
 from ...inference.chain import (
@@ -57,12 +58,12 @@ class SequenceBlock(Module):
 
 
 def lay_out(
-    codes: Int[np.ndarray, " steps"],
-    lengths: Int[np.ndarray, " sequences"],
+    codes: Int[ndarray, " steps"],
+    lengths: Int[ndarray, " sequences"],
     num_labels: int,
-    scores: Float[np.ndarray, "steps labels"] | None,
-    features: Float[np.ndarray, "steps features"] | SparseFeatures | None,
-) -> tuple[SequenceBlock, Int[np.ndarray, "sequences longest"]]:
+    scores: Float[ndarray, "steps labels"] | None,
+    features: Float[ndarray, "steps features"] | SparseFeatures | None,
+) -> tuple[SequenceBlock, Int[ndarray, "sequences longest"]]:
     """Lay out all sequences in few lanes.
 
     Return the layout and the places of each sequence's steps, with −1 for padding.
@@ -94,7 +95,7 @@ def lay_out(
     return block, where.slots(lengths)
 
 
-def flat_directions(K: int) -> Float[np.ndarray, "flat params"]:
+def flat_directions(K: int) -> Float[ndarray, "flat params"]:
     """Directions of the parameters in which no probability changes.
 
     These are a shift of all starts, ends or transitions; and u_j − u_k on the transition from j to

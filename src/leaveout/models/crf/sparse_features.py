@@ -263,7 +263,7 @@ class Indicators(AbstractByArrays):
         }
         return np.concatenate([np.ravel(parts[name]) for name in self.shapes])[self.free]
 
-    def _features(self, dtype: Any) -> Any:
+    def _features(self, dtype: Any):
         """Features in single or double precision."""
         if dtype == np.float32:
             return self.rough_features

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Inexact, Int
+from numpy import ndarray
 from numpy.typing import ArrayLike
 from scipy.cluster import vq
 
@@ -36,11 +37,11 @@ from ..._runtime.jax import (
 from ...objectives import as_stored
 
 Parameters = Mapping[str, Arrays]
-Observations = Float[np.ndarray, "steps channels"]
-Past = Float[np.ndarray, "past channels"]  # observations before a step, in the same sequence
-Row = Float[np.ndarray, " channels"]  # the observation of one step
-Lengths = Int[np.ndarray, " sequences"]
-StepFlags = Bool[np.ndarray, " steps"]
+Observations = Float[ndarray, "steps channels"]
+Past = Float[ndarray, "past channels"]  # observations before a step, in the same sequence
+Row = Float[ndarray, " channels"]  # the observation of one step
+Lengths = Int[ndarray, " sequences"]
+StepFlags = Bool[ndarray, " steps"]
 LogDensities = Inexact[Arrays, "steps states"]
 Means = Float[Array, "steps states channels"]
 
@@ -74,21 +75,21 @@ class Constraint(NamedTuple):
     """
 
     natural: Callable[[Any], Any]
-    unconstrained: Callable[[np.ndarray], ArrayLike]
+    unconstrained: Callable[[ndarray], ArrayLike]
     # marks as many entries as θ has
-    entries: Callable[[Shape], Bool[np.ndarray, "..."]] = lambda shape: np.ones(shape, bool)
+    entries: Callable[[Shape], Bool[ndarray, "..."]] = lambda shape: np.ones(shape, bool)
     # tells which entries, rows or matrices are in the domain
-    legal: Callable[[np.ndarray], Bool[np.ndarray, "..."] | np.bool_] = np.isfinite
+    legal: Callable[[ndarray], Bool[ndarray, "..."] | np.bool_] = np.isfinite
     domain: str = "finite"  # name of the domain in messages
     leading: bool = True  # whether arrays of NumPy may have further leading axes
 
 
-def _log_ratios(p: np.ndarray) -> np.ndarray:
+def _log_ratios(p: ndarray) -> ndarray:
     # keeps a last entry of zero finite
     return np.log(p[..., :-1]) - np.log(np.maximum(p[..., -1:], 1e-300))
 
 
-def but_last(shape: Shape) -> Bool[np.ndarray, "..."]:
+def but_last(shape: Shape) -> Bool[ndarray, "..."]:
     """Mark all entries but the last of each row."""
     return np.broadcast_to(np.arange(shape[-1]) < shape[-1] - 1, shape)
 
@@ -104,13 +105,13 @@ def _simplex(ratios: Arrays) -> Arrays:
 
 def log_simplex(logits: Arrays) -> Arrays:
     """Logarithms of the probabilities of logits, over the last axis."""
-    if not isinstance(logits, np.ndarray):
+    if not isinstance(logits, ndarray):
         return jax.nn.log_softmax(logits, axis=-1)
     shifted = logits - logits.real.max(-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
-def _sums_to_one(p: np.ndarray) -> Bool[np.ndarray, "*rows"] | np.bool_:
+def _sums_to_one(p: ndarray) -> Bool[ndarray, "*rows"] | np.bool_:
     return (p >= 0).all(-1) & np.isclose(p.sum(-1), 1)
 
 
@@ -136,7 +137,7 @@ SIMPLEX = Constraint(  # over the last axis, against the last entry
 )
 
 
-def check(x: np.ndarray, inside: np.ndarray, emission: str, domain: str) -> None:
+def check(x: ndarray, inside: ndarray, emission: str, domain: str) -> None:
     """Raise ValueError if an observed entry of x is outside the emission's domain.
 
     NaN is missing and accepted.
@@ -350,7 +351,7 @@ class AbstractEmission(Module):
 
         return jax.vmap(jax.vmap(density, (axes, None)), (None, 0))(parameters, data)
 
-    def statistics(self, data: PyTree) -> Float[np.ndarray, "steps statistics"] | None:
+    def statistics(self, data: PyTree) -> Float[ndarray, "steps statistics"] | None:
         """Return numbers of each step of which its log-densities are sums, weighted by the
         coefficients that `table` returns; None, the default, if that has the log-densities.
 
@@ -436,7 +437,7 @@ class AbstractEmission(Module):
 
     closed_slopes: ClassVar[bool] = False  # whether `slopes` is there
 
-    def slopes(self, parameters: Parameters, data: PyTree, expected: np.ndarray) -> Parameters:
+    def slopes(self, parameters: Parameters, data: PyTree, expected: ndarray) -> Parameters:
         """Differentiate `Σ_t expected_{kt} log e_t(k)` in the natural parameters, where these are
         many.
 
@@ -457,8 +458,8 @@ class AbstractEmission(Module):
         raise NotImplementedError
 
     def curvature(
-        self, parameters: Parameters, data: PyTree, expected: Float[np.ndarray, "steps states"]
-    ) -> Float[np.ndarray, "states own own"] | None:
+        self, parameters: Parameters, data: PyTree, expected: Float[ndarray, "steps states"]
+    ) -> Float[ndarray, "states own own"] | None:
         """Compute `−Σ_t expected_{tk} ∇² log e_t(k)` in the unconstrained parameters of each state
         k.
 
@@ -632,7 +633,7 @@ class AbstractPrior(Module):
         return f"{type(self).__name__.removesuffix('Prior')}({', '.join(shown)})"
 
 
-def _short(array: np.ndarray) -> str:
+def _short(array: ndarray) -> str:
     """Write a number, a few numbers, or the shape of an array."""
     if array.ndim == 0:
         return f"{array:.4g}"
@@ -788,8 +789,8 @@ class AbstractWithPrior(AbstractEmission):
 
 
 def clusters(
-    x: Float[np.ndarray, "steps features"], num_states: int, seed: int
-) -> Int[np.ndarray, " steps"]:
+    x: Float[ndarray, "steps features"], num_states: int, seed: int
+) -> Int[ndarray, " steps"]:
     """Label standardised rows by k-means, with centres from a subsample.
 
     Too few rows are labelled in turn.

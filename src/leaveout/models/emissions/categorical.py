@@ -4,6 +4,7 @@
 """
 
 import numpy as np
+from numpy.random import Generator
 
 from ..._runtime import Array, PyTree, Scalar, jnp, numpy_of, static
 from ...objectives import LOG_PROBABILITY
@@ -103,7 +104,7 @@ class Categorical(AbstractWithPrior):
         return numpy_of(probability).broadcast_to(probability, (len(data), *probability.shape))
 
     def draw(
-        self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator
+        self, parameters: Parameters, state: int, step: int, past: Past, rng: Generator
     ) -> Row:
         p = np.asarray(parameters["probability"], float)[state]
         return np.array([float(rng.choice(self.num_symbols, p=p / p.sum()))])
@@ -179,6 +180,6 @@ class Observed(AbstractEmission):
         return jnp.broadcast_to(parameters["state"], (len(data), self.number, self.number))
 
     def draw(
-        self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator
+        self, parameters: Parameters, state: int, step: int, past: Past, rng: Generator
     ) -> Row:
         return np.array([float(state)])

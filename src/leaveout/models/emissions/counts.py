@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Inexact, Int
+from numpy.random import Generator
 from numpy.typing import ArrayLike
 from scipy.special import gammaln as gammaln_of_data, loggamma
 
@@ -392,7 +393,7 @@ class Poisson(AbstractCounts):
         return data.count @ xp.log(rate).T - expected + common[:, None]
 
     def draw(
-        self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator
+        self, parameters: Parameters, state: int, step: int, past: Past, rng: Generator
     ) -> Row:
         rate = np.asarray(parameters["rate"])[state]
         return np.atleast_1d(rng.poisson(self.factor_of_step(parameters, step) * rate)).astype(
@@ -490,7 +491,7 @@ class NegativeBinomial(AbstractCounts):
         return {**start, "size": single(np.tile(size, (num_states, 1)))}
 
     def draw(
-        self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator
+        self, parameters: Parameters, state: int, step: int, past: Past, rng: Generator
     ) -> Row:
         mean, size = (
             np.atleast_1d(np.asarray(parameters[name])[state]) for name in ("mean", "size")
@@ -581,7 +582,7 @@ class Binomial(AbstractWithPrior):
         return numpy_of(mean).broadcast_to(mean, (len(data["count"]), *mean.shape))
 
     def draw(
-        self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator
+        self, parameters: Parameters, state: int, step: int, past: Past, rng: Generator
     ) -> Row:
         return np.atleast_1d(
             rng.binomial(self.trials, np.asarray(parameters["probability"])[state])

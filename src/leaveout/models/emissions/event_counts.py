@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Inexact, Int
+from numpy import ndarray
 from numpy.typing import ArrayLike
 from scipy.special import gammaln
 
@@ -46,7 +47,7 @@ MEAN_ONE = Constraint(
 class SeasonCounts(Module):
     """Row of each step in a table over (season, count)."""
 
-    row: Int[np.ndarray, " steps"]
+    row: Int[ndarray, " steps"]
     length: int = static()
 
 
@@ -92,8 +93,8 @@ class EventCounts(AbstractWithPrior):
 
     score = LOG_PROBABILITY
 
-    season: Int[np.ndarray, " steps"]
-    future: Int[np.ndarray, " ahead"]
+    season: Int[ndarray, " steps"]
+    future: Int[ndarray, " ahead"]
     num_seasons: int = static()
 
     def __init__(self, season: ArrayLike, future: ArrayLike = (), prior: Choice = "default"):

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Inexact, Int
+from numpy import linalg, ndarray
+from numpy.random import Generator, default_rng
 from numpy.typing import ArrayLike
 
 from ..._runtime import NamedArrays, TwoArrays
@@ -86,10 +88,10 @@ def _sweeps(
 
 def inverse(matrix: Arrays) -> tuple[Arrays, Arrays]:
     """Compute the inverse and the log-determinant of positive definite matrices."""
-    if not isinstance(matrix, np.ndarray):
+    if not isinstance(matrix, ndarray):
         return _swept_inverse(matrix)
-    sign, log_det = np.linalg.slogdet(matrix)
-    return np.linalg.inv(matrix), log_det + np.log(sign)
+    sign, log_det = linalg.slogdet(matrix)
+    return linalg.inv(matrix), log_det + np.log(sign)
 
 
 @make_on_first_call
@@ -123,18 +125,18 @@ def _covariance(vector: Arrays) -> Arrays:
     return factor @ xp.swapaxes(factor, -1, -2)
 
 
-def _log_cholesky(matrix: Float[np.ndarray, "... n n"]) -> Float[np.ndarray, "... entries"]:
+def _log_cholesky(matrix: Float[ndarray, "... n n"]) -> Float[ndarray, "... entries"]:
     size = matrix.shape[-1]
     factors = np.full(matrix.shape, np.nan)
     for place in np.ndindex(matrix.shape[:-2]):
-        with contextlib.suppress(np.linalg.LinAlgError):
-            factors[place] = np.linalg.cholesky(matrix[place])
+        with contextlib.suppress(linalg.LinAlgError):
+            factors[place] = linalg.cholesky(matrix[place])
     diagonal = np.eye(size, dtype=bool)
     lower = np.where(diagonal, np.log(np.where(diagonal, factors, 1.0)), factors)
     return lower[(..., *np.tril_indices(size))]
 
 
-def _symmetric(matrix: np.ndarray) -> Bool[np.ndarray, "..."] | np.bool_:
+def _symmetric(matrix: ndarray) -> Bool[ndarray, "..."] | np.bool_:
     scale = np.sqrt(np.abs(np.diagonal(matrix, axis1=-2, axis2=-1)))
     skew = np.abs(matrix - np.swapaxes(matrix, -1, -2))
     return (skew <= SKEW * scale[..., :, None] * scale[..., None, :]).all((-2, -1))
@@ -169,7 +171,7 @@ class CovarianceKind(Module):
     """Kind of a covariance, and its value if it is fixed."""
 
     kind: str = static()
-    value: Float[np.ndarray, "..."] | None
+    value: Float[ndarray, "..."] | None
 
     def __init__(self, emission: str, covariance: "str | ArrayLike"):
         if isinstance(covariance, str):
@@ -189,7 +191,7 @@ class CovarianceKind(Module):
         matrices = value if value.ndim else value[None, None]
         symmetric = np.allclose(matrices, np.swapaxes(matrices, -1, -2), rtol=1e-10, atol=0)
         if not (
-            np.isfinite(matrices).all() and symmetric and (np.linalg.eigvalsh(matrices) > 0).all()
+            np.isfinite(matrices).all() and symmetric and (linalg.eigvalsh(matrices) > 0).all()
         ):
             raise ValueError(
                 f"{emission}: a fixed covariance must be symmetric, positive definite and finite; got\n{value}"
@@ -270,7 +272,7 @@ class CovarianceKind(Module):
     def start(
         self,
         residual: Observations,
-        labels: Int[np.ndarray, " steps"],
+        labels: Int[ndarray, " steps"],
         num_states: int,
     ) -> NamedArrays:
         """Compute the covariance of the residuals in each cluster, shrunk a little towards that of
@@ -296,19 +298,19 @@ class CovarianceKind(Module):
         }
 
     def noise(
-        self, parameters: Mapping[str, Arrays], state: int, channels: int, rng: np.random.Generator
-    ) -> np.ndarray:
+        self, parameters: Mapping[str, Arrays], state: int, channels: int, rng: Generator
+    ) -> ndarray:
         """Draw the noise of one observation in a state."""
         value = np.asarray(parameters["covariance"])
         if "covariance" not in self.shared:
             value = value[state]
         normal = rng.standard_normal(channels)
         if self.matrices:
-            return np.linalg.cholesky(value) @ normal
+            return linalg.cholesky(value) @ normal
         return np.sqrt(value) * normal
 
 
-def centre(x: np.ndarray) -> np.ndarray:
+def centre(x: ndarray) -> ndarray:
     """Compute the mean of each channel, zero without observations."""
     seen = x[~np.isnan(x).any(axis=1)]
     if len(seen):
@@ -316,7 +318,7 @@ def centre(x: np.ndarray) -> np.ndarray:
     return np.zeros(x.shape[1])
 
 
-def squares(x: np.ndarray, about: np.ndarray | float) -> np.ndarray:
+def squares(x: ndarray, about: ndarray | float) -> ndarray:
     """Compute the mean square of each channel about a point.
 
     One if that is zero or nothing is observed.
@@ -336,7 +338,7 @@ class AbstractGaussian(AbstractWithPrior):
 
     covariance: CovarianceKind
 
-    def scale_prior(self, square: np.ndarray) -> dict[str, AbstractPrior]:
+    def scale_prior(self, square: ndarray) -> dict[str, AbstractPrior]:
         """Return the prior of the covariance: two pseudo-observations of a tenth of each channel's
         squared scale.
 
@@ -440,7 +442,7 @@ class Gaussian(AbstractGaussian):
     def initial(self, data: PyTree, observed: StepFlags, num_states: int, seed: int) -> Parameters:
         x = np.asarray(data)[observed]
         labels = clusters(x, num_states, seed)
-        alone = np.random.default_rng(seed).choice(len(x), num_states)
+        alone = default_rng(seed).choice(len(x), num_states)
         mean = np.stack(
             [
                 x[labels == k].mean(0) if (labels == k).any() else x[alone[k]]
@@ -454,7 +456,7 @@ class Gaussian(AbstractGaussian):
         return numpy_of(mean).broadcast_to(mean, (len(data), *mean.shape))
 
     def draw(
-        self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator
+        self, parameters: Parameters, state: int, step: int, past: Past, rng: Generator
     ) -> Row:
         mean = np.asarray(parameters["mean"])[state]
         return mean + self.covariance.noise(parameters, state, len(mean), rng)

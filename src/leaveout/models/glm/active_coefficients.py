@@ -27,8 +27,8 @@ from . import penalties
 from .glm import GLM, AbstractRegression
 
 # of parameters of the whole model that no kink and no bound holds
-Places = Int[np.ndarray, " active"]
-PerPlace = Float[np.ndarray, " active"]
+Places = Int[ndarray, " active"]
+PerPlace = Float[ndarray, " active"]
 
 
 @record
@@ -101,7 +101,7 @@ class FullModel:
 
     def spread(self, theta: Any, place: Places, fixed_values: Vector) -> Any:
         """θ of the whole model, from some of its parameters and the values of the others."""
-        xp = np if isinstance(theta, np.ndarray) else jnp
+        xp = np if isinstance(theta, ndarray) else jnp
         index = np.full(len(self.slope), len(place))
         index[place] = np.arange(len(place))
         return (

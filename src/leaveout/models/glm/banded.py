@@ -99,7 +99,7 @@ class BandedRidge:
             w=sample_weight,
         )
         designs = [design("BandedRidge", part, False) for part in parts]
-        if any(not isinstance(x, np.ndarray) for x, _ in designs):
+        if any(not isinstance(x, Array) for x, _ in designs):
             raise TypeError("BandedRidge: X must be dense; give X.toarray().")
         if len({len(x) for x, _ in designs}) > 1:
             raise ValueError(

@@ -98,7 +98,7 @@ class DualGLM(AbstractRegression):
         u = theta[..., : self.num_features]
         p = len(self.ridge)
         weights = u @ self.row_basis.T
-        if isinstance(weights, np.ndarray):
+        if isinstance(weights, Array):
             flat = self.original.lines.pull(weights.reshape(-1, weights.shape[-1]))[:, :p]
             coef = flat.reshape(*weights.shape[:-1], -1)
         else:

@@ -41,7 +41,7 @@ class AbstractFamilyLoss(AbstractMeanLoss):
         if not self.family.parameter:
             return 1.0, 0.0
         value = getattr(self, self.family.parameter)
-        if isinstance(value, np.ndarray):
+        if isinstance(value, ndarray):
             value = float(value)
         return value, numpy_of(value).log(value)
 

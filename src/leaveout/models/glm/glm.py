@@ -582,7 +582,7 @@ class AbstractRegression(AbstractLinearPredictor):
     @property
     def lines(self) -> DenseDesign | SparseDesign | MappedDesign | Resident:
         """The rows of the design, as refits of them are computed."""
-        if isinstance(self.design, np.ndarray):
+        if isinstance(self.design, ndarray):
             return DenseDesign(self.design)
         return self.design
 
@@ -919,7 +919,7 @@ class Regression(AbstractRegression):
         )
 
 
-def _copy_to_memory(model: Any) -> Any:
+def _copy_to_memory(model: Any):
     """Copy rows that are mapped or on a device into memory, where the computation needs them there.
 
     This is needed for mapped rows that JAX has to see, for coordinate descent, and for models that
@@ -945,7 +945,7 @@ def _two_labels(caller: str, y, loss: losses.AbstractLoss) -> tuple[Any, tuple[A
     Any other y as it is, and none.
     """
     kind = ""
-    are_numbers = isinstance(y, np.ndarray) and y.dtype.kind in PLAIN
+    are_numbers = isinstance(y, ndarray) and y.dtype.kind in PLAIN
     if np.ndim(y) == 1 and isinstance(loss, losses.Binomial) and not are_numbers:
         kind = pd.api.types.infer_dtype(y, skipna=True)
     if kind not in ("string", "categorical"):

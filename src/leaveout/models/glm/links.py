@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Float
+from numpy import ndarray
 
 from ..._runtime import Arrays, Module, numpy_of, static
 
@@ -129,7 +130,7 @@ class Power(AbstractLink):
     array([0.5 , 0.25])
     """
 
-    exponent: Float[np.ndarray, ""]
+    exponent: Float[ndarray, ""]
     even: bool = static()
 
     def __init__(self, exponent: float):
@@ -178,7 +179,7 @@ class NegativeBinomialLink(AbstractLink):
     array([-0.693, -0.405])
     """
 
-    dispersion: Float[np.ndarray, ""]
+    dispersion: Float[ndarray, ""]
 
     def __init__(self, dispersion: float = 1.0):
         if not (np.isfinite(dispersion) and dispersion > 0):
@@ -244,7 +245,7 @@ def name_of(link: AbstractLink) -> str:
     """
     if isinstance(link, Power):
         names = {-1.0: "inverse", 0.5: "sqrt", -2.0: "inverse_squared", 1.0: "identity"}
-        if isinstance(link.exponent, np.ndarray):
+        if isinstance(link.exponent, ndarray):
             return names.get(float(link.exponent), "")
         return ""
     return {Identity: "identity", Log: "log"}.get(type(link), "")

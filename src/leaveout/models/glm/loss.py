@@ -18,7 +18,7 @@ from ...objectives import LOG_PROBABILITY
 from . import links
 from .distributions import Family, Formulas
 
-Number = Float[np.ndarray, ""]
+Number = Float[ndarray, ""]
 # the M of |ℓ‴| ≤ M ℓ″ by the links under which ℓ is convex; None if ℓ″ falls as |η| grows
 Convex = dict[str, float | None]
 # not a derivative of a convex loss, so that nothing is proved of a ball that leaves the domain

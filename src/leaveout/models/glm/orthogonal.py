@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import scipy
 from jaxtyping import Bool, Float
+from numpy import linalg
 
 from ..._runtime import static
 from ...linalg import UNIT
@@ -76,7 +77,7 @@ class OrthogonalGLM(GLM):
         return super()._natural(theta @ self.basis.T)
 
     def _to_unconstrained(self, parameters):
-        return np.linalg.solve(self.basis, super()._to_unconstrained(parameters))
+        return linalg.solve(self.basis, super()._to_unconstrained(parameters))
 
     @property
     def units(self) -> Units:
@@ -88,7 +89,7 @@ def orthogonal_form(model: Any) -> OrthogonalGLM | None:
 
     None where neither is to be had.
     """
-    if type(model) is not GLM or model.classes or not isinstance(model.design, np.ndarray):
+    if type(model) is not GLM or model.classes or not isinstance(model.design, Array):
         return None
     weight = model.row_weights
     plain = is_least_squares(model) and isinstance(model.penalty, penalties.Zero) and not model.cut
@@ -110,7 +111,7 @@ def orthogonal_form(model: Any) -> OrthogonalGLM | None:
     if not model.intercept:  # columns near zero, such as those of a factor, may span the constant
         off_centre &= np.ptp(x, 0) > 0
         places = np.flatnonzero(~off_centre)
-        constant = np.linalg.lstsq(x[:, places], np.ones(len(x)))[0]
+        constant = linalg.lstsq(x[:, places], np.ones(len(x)))[0]
         if not np.allclose(x[:, places] @ constant, 1, rtol=0, atol=DEPENDENT):
             return None
     basis[np.ix_(places, np.flatnonzero(off_centre))] = -np.outer(constant, mean[off_centre])
@@ -132,10 +133,10 @@ def _orthogonal_basis(model: GLM, weight: PerUnit) -> Matrix | None:
     x = np.asarray(model.design)
     count = model.num_features
     rows = np.sqrt(weight)[:, None] * (np.roll(x, 1, axis=1) if model.intercept else x)
-    length = np.linalg.norm(rows, axis=0)
+    length = linalg.norm(rows, axis=0)
     if not (np.isfinite(length).all() and length.all()) or len(x) < x.shape[1]:
         return None
-    triangle = np.linalg.qr(rows / length, mode="r")
+    triangle = linalg.qr(rows / length, mode="r")
     if np.abs(np.diag(triangle)).min() < DEPENDENT:
         return None
     basis = scipy.linalg.solve_triangular(triangle, np.eye(len(triangle))) / length[:, None]
@@ -143,7 +144,7 @@ def _orthogonal_basis(model: GLM, weight: PerUnit) -> Matrix | None:
         basis = np.roll(basis, -1, axis=(0, 1))
         basis[:, -1] = np.eye(len(basis))[-1]
     z, error = product(x, basis)
-    norm = np.linalg.norm(z[:, :count], axis=1) + (
+    norm = linalg.norm(z[:, :count], axis=1) + (
         1 / np.sqrt(weight.sum()) if model.intercept else 0.0
     )
     if np.all(error[:, :count] <= 0.25 * UNIT * norm[:, None]):

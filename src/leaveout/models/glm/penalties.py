@@ -62,7 +62,7 @@ __all__ = [
 ]
 __dir__ = __all__.copy
 
-AnyShape = Float[np.ndarray, "..."]
+AnyShape = Float[ndarray, "..."]
 
 Model = TypeVar("Model")
 

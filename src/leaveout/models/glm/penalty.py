@@ -16,7 +16,7 @@ from ...linalg import Norms
 from .loss import members_of
 from .losses import AbstractLoss, PseudoHuber as Rounded
 
-PerFeature = Float[np.ndarray, " features"]
+PerFeature = Float[ndarray, " features"]
 PenaltyLike: TypeAlias = "AbstractPenalty | Callable[..., Any] | None"
 
 

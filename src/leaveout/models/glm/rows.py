@@ -89,7 +89,7 @@ def design(
     names = names or _default_names(array.shape[1])
     if scipy.sparse.issparse(array):
         check_range(caller, names, 1.0 * abs(array).max(0).toarray().ravel())
-    elif isinstance(array, np.ndarray) and not elsewhere(array):
+    elif isinstance(array, ndarray) and not elsewhere(array):
         check_range(caller, names, np.maximum(array.max(0), -1.0 * array.min(0)))
     return _with_ones(array, intercept), names
 
@@ -109,7 +109,7 @@ def check_range(caller: str, names: Sequence[str], largest: Float[ndarray, " col
 
 def by_name(rows: Any, names: ColumnNames) -> dict[str, ndarray]:
     """Return the columns of rows in memory."""
-    if isinstance(rows, np.ndarray):
+    if isinstance(rows, ndarray):
         return dict(zip(names, rows.T, strict=False))
     return {}
 
@@ -119,7 +119,7 @@ def _default_names(count: int) -> ColumnNames:
 
 
 def _check_finite(caller: str, name: str, array, columns: ColumnNames) -> None:
-    if not scipy.sparse.issparse(array) and not isinstance(array, np.ndarray):
+    if not scipy.sparse.issparse(array) and not isinstance(array, ndarray):
         if is_finite(array):
             return
         array = np.asarray(array)
@@ -148,7 +148,7 @@ def _check_finite(caller: str, name: str, array, columns: ColumnNames) -> None:
 def _with_ones(array, intercept: bool) -> ndarray | SparseDesign | MappedDesign | Resident:
     if scipy.sparse.issparse(array):
         return SparseDesign.from_csr(array.astype(float), intercept)
-    if not isinstance(array, np.ndarray):
+    if not isinstance(array, ndarray):
         return Resident(array, bool(intercept))
     if elsewhere(array):
         return MappedDesign(array, bool(intercept))

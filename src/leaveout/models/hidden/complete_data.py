@@ -14,6 +14,7 @@ from differences of these. JAX derives the emissions of a user.
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray
 
 from ..._runtime import NamedArrays, NamedValues, TwoArrays
 from ..._runtime.jax import (
@@ -38,7 +39,7 @@ DIFFERENCE = (
 )
 SAMPLE = 2**10  # steps that tell whether observations repeat
 TABLE_ENTRIES = 2**22  # numbers in the tables of one group of complex steps
-Numbers = np.ndarray  # real or complex
+Numbers = ndarray  # real or complex
 
 
 class ExpectedCounts(NamedTuple):
@@ -126,7 +127,7 @@ class CompleteData:
         free = {name: self.natural(point[None], name)[0] for name in self.emission.free}
         return {**free, **self.emission.fixed}
 
-    def prior(self, points: Numbers) -> np.ndarray:
+    def prior(self, points: Numbers) -> ndarray:
         """Log-density of the prior of the emission's parameters."""
         total = np.zeros(len(points))
         if self.has_prior:
@@ -196,7 +197,7 @@ class CompleteData:
         if not self.shared.size:
             closed = self.emission.curvature(self.parameters(point), self.data, seen.T)
 
-        def slopes(places: np.ndarray) -> np.ndarray:
+        def slopes(places: ndarray) -> ndarray:
             length = DIFFERENCE * np.maximum(1.0, np.abs(point[places]))
             points = np.repeat(point[None], 4, axis=0)
             points[:, places] += np.array(STENCIL[0])[:, None] * length
@@ -246,7 +247,7 @@ class CompleteData:
         slopes = np.concatenate([initial, transition.reshape(len(steps), K * K)], 1)
         return _finite(slopes.imag / COMPLEX_STEP).reshape(len(points), len(self.chain), K + K * K)
 
-    def with_prior(self, counts: ExpectedCounts) -> np.ndarray:
+    def with_prior(self, counts: ExpectedCounts) -> ndarray:
         """Counts of first states and moves, with those of the prior, `[refits, logarithms]`."""
         pairs = zip(("initial", "transition"), counts[1:], strict=True)
         total = [
@@ -254,7 +255,7 @@ class CompleteData:
         ]
         return np.concatenate(total, 1)
 
-    def log_prior(self, points: Numbers) -> np.ndarray:
+    def log_prior(self, points: Numbers) -> ndarray:
         """Log-density of the prior of each refit."""
         total = self.prior(points)
         for name, logs in zip(("initial", "transition"), self.logs(points), strict=True):
@@ -328,7 +329,7 @@ class CompleteData:
         )
 
 
-def _finite(slopes: np.ndarray) -> np.ndarray:
+def _finite(slopes: ndarray) -> ndarray:
     return np.where(np.isfinite(slopes), slopes, 0.0)
 
 
@@ -353,7 +354,7 @@ class DerivedData(CompleteData):
         real, slopes = _table_slopes(self.model, thetas.real, thetas.imag / COMPLEX_STEP)
         return np.asarray(real) + 1j * COMPLEX_STEP * np.asarray(slopes)
 
-    def prior(self, points: Numbers) -> np.ndarray:
+    def prior(self, points: Numbers) -> ndarray:
         return np.asarray(_priors(self.model, points[:, self.columns])).real
 
     def emission_slopes(self, points: Numbers, seen: Numbers) -> Numbers:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Inexact
+from numpy import ndarray
 from numpy.typing import ArrayLike
 
 from ..._runtime import NamedArrays, NamedValues, Strings, Texts
@@ -30,8 +31,8 @@ from ..emissions._base import (
 )
 from ..emissions.gaussian import MATRIX
 
-Steps = np.ndarray | pd.Series  # one value for each step or site, in the type of the data
-Table = np.ndarray | pd.DataFrame  # several values
+Steps = ndarray | pd.Series  # one value for each step or site, in the type of the data
+Table = ndarray | pd.DataFrame  # several values
 Shape = tuple[int, ...]
 PREDICTIONS = "response", "state"  # kinds of predictions
 # share of a usual value below which a probability, a rate or a variance is at the boundary
@@ -54,7 +55,7 @@ class HasParameters(Protocol):
     def parameters(self) -> NamedArrays: ...
 
 
-GivenParameters = dict[str, np.ndarray] | dict[str, ArrayLike] | HasParameters
+GivenParameters = dict[str, ndarray] | dict[str, ArrayLike] | HasParameters
 
 
 class SeriesLabels(Names):
@@ -70,19 +71,19 @@ class SeriesLabels(Names):
         """Labels of the units if these are steps; None if they are sequences."""
         return None if drop == "sequence" else self.index
 
-    def series(self, values: np.ndarray, name: Hashable = None) -> Steps:
+    def series(self, values: ndarray, name: Hashable = None) -> Steps:
         """Return one value a step: a Series if the data came as a Series or DataFrame."""
         if self.index is None:
             return values
         return pd.Series(values, index=self.index, name=name)
 
-    def frame(self, values: np.ndarray, columns: Collection[Any]) -> Table:
+    def frame(self, values: ndarray, columns: Collection[Any]) -> Table:
         """Return several values a step."""
         if self.index is None:
             return values
         return pd.DataFrame(values, index=self.index, columns=columns)
 
-    def channels(self, values: np.ndarray) -> Steps | Table:
+    def channels(self, values: ndarray) -> Steps | Table:
         """Return values of channels in the type of the data.
 
         The shape is `[steps, channels]`, or `[steps]` if the data had no axis of channels. If the
@@ -95,7 +96,7 @@ class SeriesLabels(Names):
         return self.frame(values, self.columns)
 
     def forecast_table(
-        self, steps: int, parts: Mapping[Hashable, Float[np.ndarray, "horizon channels"]]
+        self, steps: int, parts: Mapping[Hashable, Float[ndarray, "horizon channels"]]
     ) -> pd.DataFrame:
         """Table of the steps after the data, a column for each part.
 
@@ -156,7 +157,7 @@ class FieldLabels(Names):
             return self.index
         return pd.MultiIndex.from_product([self.fields, self.index])
 
-    def sites(self, values: np.ndarray) -> Steps:
+    def sites(self, values: ndarray) -> Steps:
         """Return one value a site.
 
         A Series if the data came as a Series, without an axis of fields if the data had none.
@@ -167,7 +168,7 @@ class FieldLabels(Names):
             return values
         return pd.Series(values, index=self.index, name="state")
 
-    def states(self, values: np.ndarray) -> Table:
+    def states(self, values: ndarray) -> Table:
         """Return one value for each site and state."""
         if self.single:
             values = values[0]
@@ -201,7 +202,7 @@ def read_series(x: ArrayLike) -> tuple[Observations, SeriesLabels]:
     return array, SeriesLabels(index, columns, getattr(x, "name", None))
 
 
-def read_fields(x: ArrayLike) -> tuple[Float[np.ndarray, "fields sites channels"], FieldLabels]:
+def read_fields(x: ArrayLike) -> tuple[Float[ndarray, "fields sites channels"], FieldLabels]:
     """Read the data as float64, with NaN where missing."""
     index = index_of(x)
     fields = None
@@ -254,7 +255,7 @@ def read_weights(
     return array
 
 
-def _describe_weights(weights: np.ndarray, num_units: int) -> str:
+def _describe_weights(weights: ndarray, num_units: int) -> str:
     """Describe the error in an array of weights."""
     if weights.shape != (num_units,):
         return f"shape {list(weights.shape)}"
@@ -313,9 +314,9 @@ def read_lengths(model: str, lengths: ArrayLike | None, steps: int, size_text: s
 class AbstractHiddenStates(AbstractObjective):
     """Objective whose units are observed through emissions of hidden states."""
 
-    x: Float[np.ndarray, "... channels"]
+    x: Float[ndarray, "... channels"]
     data: PyTree  # x as prepared by the emission
-    dense: Bool[np.ndarray, "..."]  # whether there is an observation
+    dense: Bool[ndarray, "..."]  # whether there is an observation
     emission: AbstractEmission
     drop: str = static()
     joint: bool = static()
@@ -336,7 +337,7 @@ class AbstractHiddenStates(AbstractObjective):
         """Shapes of the free parameters among `latent`."""
 
     @abc.abstractmethod
-    def latent_unconstrained(self, name: str, value: np.ndarray) -> np.ndarray:
+    def latent_unconstrained(self, name: str, value: ndarray) -> ndarray:
         """Part of θ for one of the parameters `latent`."""
 
     @abc.abstractmethod
@@ -480,7 +481,7 @@ class AbstractHiddenStates(AbstractObjective):
     def on_boundary(
         self,
         result: NamedArrays,
-        spread: Float[np.ndarray, " channels"],
+        spread: Float[ndarray, " channels"],
         support: NamedValues,
     ) -> str:
         """Name natural parameters at a boundary in a sentence, or return "".
@@ -508,7 +509,7 @@ class AbstractHiddenStates(AbstractObjective):
         return not self.joint
 
     @abc.abstractmethod
-    def seen_wholes(self) -> Bool[np.ndarray, " wholes"]:
+    def seen_wholes(self) -> Bool[ndarray, " wholes"]:
         """Mark the sequences or fields that have an observation."""
 
     @property
@@ -577,7 +578,7 @@ class AbstractHiddenStates(AbstractObjective):
         )
 
 
-def _outside(value: np.ndarray, result: np.ndarray, constraint: Constraint) -> list[int] | None:
+def _outside(value: ndarray, result: ndarray, constraint: Constraint) -> list[int] | None:
     """Find the first entry, row or matrix of a natural parameter that is outside its domain or has
     no finite θ.
     """
@@ -590,7 +591,7 @@ def _outside(value: np.ndarray, result: np.ndarray, constraint: Constraint) -> l
     return infinite[0][:-1] if infinite else None
 
 
-def entries(name: str, which: Bool[np.ndarray, "..."]) -> list[str]:
+def entries(name: str, which: Bool[ndarray, "..."]) -> list[str]:
     """Names of the entries of a parameter where `which` is true, such as `start[0]`."""
     return [name + (str(index) if index else "") for index in np.argwhere(which).tolist()]
 
@@ -611,9 +612,9 @@ def mixture(
 def near_edge(
     emission: AbstractEmission,
     name: str,
-    value: np.ndarray,
-    spread: Float[np.ndarray, " channels"],
-    free: np.ndarray | bool = True,
+    value: ndarray,
+    spread: Float[ndarray, " channels"],
+    free: ndarray | bool = True,
 ) -> list[str]:
     """Describe the entries of a parameter that are at a boundary, and their values.
 
@@ -639,8 +640,8 @@ def near_edge(
 
 
 def _small(
-    emission: AbstractEmission, name: str, value: np.ndarray, spread: Float[np.ndarray, " channels"]
-) -> Bool[np.ndarray, "..."]:
+    emission: AbstractEmission, name: str, value: ndarray, spread: Float[ndarray, " channels"]
+) -> Bool[ndarray, "..."]:
     """Mark entries of a parameter that are close to zero, at a degenerate state.
 
     A variance is compared with those of other states in the same channel and with the variance of
@@ -658,8 +659,8 @@ def _small(
 
 
 def _least_eigenvalue(
-    matrix: Float[np.ndarray, "... n n"], spread: Float[np.ndarray, " n"]
-) -> Float[np.ndarray, "..."]:
+    matrix: Float[ndarray, "... n n"], spread: Float[ndarray, " n"]
+) -> Float[ndarray, "..."]:
     """Least eigenvalue of covariances, in units in which the variance of each channel is one."""
     scaled = matrix / np.sqrt(spread[:, None] * spread)
     return np.linalg.eigvalsh(np.where(np.isfinite(scaled), scaled, 0.0))[..., 0]

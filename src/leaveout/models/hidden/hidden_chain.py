@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from numpy.random import Generator, default_rng
 from numpy.typing import ArrayLike
 
 from ..._runtime import Module, NamedArrays, PyTree, Shape, Strings, static
@@ -221,7 +222,7 @@ class States(Module):
     def start(self, seed: int) -> NamedArrays:
         """Return natural parameters to start a fit from, with persistent states."""
         K = self.number
-        rng = np.random.default_rng(seed)
+        rng = default_rng(seed)
         stay = rng.uniform(0.6, 0.95)
         moves = (1 - stay) * rng.dirichlet(np.full(K, 5.0), K) + stay * np.eye(K)
         return {"initial": np.full(K, 1 / K), "transition": moves}
@@ -550,7 +551,7 @@ def futures(
     ValueError if an observation that they regress on is missing.
     """
     natural_parameters = hmm.parameters.natural(theta)
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     steps = len(hmm.x)
     first = hmm.posterior_at(theta).filtered[0, -1] @ natural_parameters["transition"]
     reach = hmm.emission.reach
@@ -577,7 +578,7 @@ def draw(
     past: Past,
     first_step: int,
     num_steps: int,
-    rng: np.random.Generator,
+    rng: Generator,
 ) -> tuple[Observations, Int[Array, " steps"]]:
     """Draw steps from `first_step` on and their states, the first of them from `first`."""
     arrays = {name: np.asarray(value) for name, value in parameters.items()}

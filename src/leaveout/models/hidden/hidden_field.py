@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 from jaxtyping import Array, Bool, Float, Int, Scalar
+from numpy import ndarray
 from numpy.typing import ArrayLike
 
 from ..._runtime import (
@@ -112,7 +113,7 @@ def read_coupling(
     num_states: int,
     flat: bool,
     directed: bool,
-) -> tuple[np.ndarray, np.ndarray | None]:
+) -> tuple[ndarray, ndarray | None]:
     """Return φ, or its start if it is free, and its prior or None.
 
     `directed` tells whether the edges have a direction.
@@ -157,7 +158,7 @@ def read_coupling(
 
 def read_external(
     external: "ArrayLike | External | None", index: Any, num_sites: int, num_states: int, flat: bool
-) -> tuple[np.ndarray | None, np.ndarray | None, np.ndarray | None]:
+) -> tuple[ndarray | None, ndarray | None, ndarray | None]:
     """Return h or the start of γ, D, and the prior of γ."""
     if external is None:
         return None, None, None
@@ -208,14 +209,14 @@ def _in_order(name: str, value, index):
     return value if order is None else value.iloc[order]
 
 
-def _describe_value(value: np.ndarray) -> str:
+def _describe_value(value: ndarray) -> str:
     finite = "" if np.isfinite(value).all() else ", some not finite"
     if value.size <= 9:
         return str(value.tolist())
     return f"an array of shape {list(value.shape)}{finite}"
 
 
-def _prior(caller: str, mean_and_sd: TwoNumbers | None) -> np.ndarray | None:
+def _prior(caller: str, mean_and_sd: TwoNumbers | None) -> ndarray | None:
     if mean_and_sd is None:
         return None
     prior = as_stored(mean_and_sd)
@@ -243,16 +244,16 @@ class AbstractHiddenField(AbstractHiddenStates):
 
     latent: ClassVar[Strings] = ("coupling", "external")
 
-    x: Float[np.ndarray, "fields sites channels"]
-    edges: Int[np.ndarray, "edges 2"]
+    x: Float[ndarray, "fields sites channels"]
+    edges: Int[ndarray, "edges 2"]
     data: PyTree  # x as prepared by the emission, fields one after another
-    dense: Bool[np.ndarray, "fields sites"]  # whether there is an observation
-    coupling: Float[np.ndarray, "..."]  # held fixed, or the start
-    coupling_prior: Float[np.ndarray, "2"] | None  # mean and standard deviation
-    external: Float[np.ndarray, "..."] | None  # h, held fixed; or the start of γ
-    design: Float[np.ndarray, "sites terms"] | None  # covariates, if γ is learned
-    external_prior: Float[np.ndarray, "2"] | None
-    normaliser: Float[np.ndarray, ""] | None  # log Z of one field, if the potentials are fixed
+    dense: Bool[ndarray, "fields sites"]  # whether there is an observation
+    coupling: Float[ndarray, "..."]  # held fixed, or the start
+    coupling_prior: Float[ndarray, "2"] | None  # mean and standard deviation
+    external: Float[ndarray, "..."] | None  # h, held fixed; or the start of γ
+    design: Float[ndarray, "sites terms"] | None  # covariates, if γ is learned
+    external_prior: Float[ndarray, "2"] | None
+    normaliser: Float[ndarray, ""] | None  # log Z of one field, if the potentials are fixed
     tree: Sums = static()
     number: int = static()
     learned: bool = static()  # whether the coupling is learned
@@ -294,21 +295,21 @@ class AbstractHiddenField(AbstractHiddenStates):
         return {**shapes, "external": self.external.shape}
 
     @property
-    def _scale(self) -> Float[np.ndarray, "terms 1"]:
+    def _scale(self) -> Float[ndarray, "terms 1"]:
         """Standard deviations of the covariates, with one for the intercept; θ has γ in these."""
         assert self.design is not None
         sd = self.design.std(0)
         return (sd + (sd == 0))[:, None]
 
     @property
-    def _matrix_entries(self) -> Bool[np.ndarray, "states states"]:
+    def _matrix_entries(self) -> Bool[ndarray, "states states"]:
         """Marks of the entries of a learned matrix that θ has as differences from the last one."""
         every_entry = np.ones((self.num_states, self.num_states), bool)
         marks = every_entry if self.directed else np.triu(every_entry)
         marks[-1, -1] = False
         return marks
 
-    def latent_unconstrained(self, name: str, value: np.ndarray) -> np.ndarray:
+    def latent_unconstrained(self, name: str, value: ndarray) -> ndarray:
         if name == "external":
             scaled = value * self._scale
             return scaled[:, :-1] - scaled[:, -1:]
@@ -531,7 +532,7 @@ def _potentials_of(field: AbstractHiddenField, theta: PyTree) -> tuple[Array, Ar
     return seen + field.outside(theta), field.pair_potentials(theta)
 
 
-def decode_field(field: AbstractHiddenField, theta: PyTree) -> Int[np.ndarray, "fields sites"]:
+def decode_field(field: AbstractHiddenField, theta: PyTree) -> Int[ndarray, "fields sites"]:
     """Find the best configuration of each field."""
     seen, edges = (np.asarray(part) for part in _potentials_of(field, theta))
     return np.array([clique.best(sites, edges, field.tree) for sites in seen])
@@ -539,7 +540,7 @@ def decode_field(field: AbstractHiddenField, theta: PyTree) -> Int[np.ndarray, "
 
 def draw(
     field: AbstractHiddenField, theta: PyTree, num_fields: int, rng: np.random.Generator
-) -> tuple[Float[np.ndarray, "fields sites ..."], Int[np.ndarray, "fields sites"]]:
+) -> tuple[Float[ndarray, "fields sites ..."], Int[ndarray, "fields sites"]]:
     """Draw states from the roots down, and an observation at each site."""
     outside = np.asarray(field.outside(theta))
     edges = np.asarray(_potentials_of(field, theta)[1])
@@ -592,8 +593,8 @@ def lowest(field: AbstractHiddenField, starts: list[dict[str, ArrayLike]]) -> di
 
 
 def _maximand(
-    vector: np.ndarray, field: AbstractHiddenField, like: PyTree, states: Array, pairs: Array
-) -> list[np.ndarray]:
+    vector: ndarray, field: AbstractHiddenField, like: PyTree, states: Array, pairs: Array
+) -> list[ndarray]:
     return [
         np.asarray(part)
         for part in _minus_expected(field, unravel(jnp.asarray(vector), like), states, pairs)

@@ -18,6 +18,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Bool, Int
+from numpy import ndarray
 from numpy.typing import ArrayLike
 
 from ..._runtime import (
@@ -193,7 +194,7 @@ class HMM(AbstractHiddenChain):
     def latent_shapes(self) -> dict[str, Shape]:
         return self.states.free
 
-    def latent_unconstrained(self, name: str, value: np.ndarray) -> np.ndarray:
+    def latent_unconstrained(self, name: str, value: ndarray) -> ndarray:
         return self.states.to_unconstrained(name, value)
 
     def latent_names(self, name: str) -> list[str]:
@@ -260,7 +261,7 @@ class HMM(AbstractHiddenChain):
 
     # the contract of an objective
 
-    def seen_wholes(self) -> Bool[np.ndarray, " sequences"]:
+    def seen_wholes(self) -> Bool[ndarray, " sequences"]:
         return np.bincount(self.sequence, self.dense, len(self.lengths)) > 0
 
     @property
@@ -445,7 +446,7 @@ class HMM(AbstractHiddenChain):
     @float64
     def simulate(
         self, parameters: GivenParameters, num_steps: int, *, rng: Rng = 0
-    ) -> tuple[np.ndarray, Int[np.ndarray, " steps"]]:
+    ) -> tuple[ndarray, Int[ndarray, " steps"]]:
         """Draw a sequence from the model.
 
         Parameters

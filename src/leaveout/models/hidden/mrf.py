@@ -30,6 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from jaxtyping import Array, Bool, Float, Int
+from numpy import ndarray
 from numpy.typing import ArrayLike
 
 from ..._runtime import (
@@ -139,7 +140,7 @@ class MRF(AbstractHiddenField):
         "field": "whole fields are left out",
     }
 
-    block: Int[np.ndarray, " sites"]
+    block: Int[ndarray, " sites"]
     labels: FieldLabels = static()
 
     @float64
@@ -363,7 +364,7 @@ class MRF(AbstractHiddenField):
 
     # the contract of an objective
 
-    def seen_wholes(self) -> Bool[np.ndarray, " fields"]:
+    def seen_wholes(self) -> Bool[ndarray, " fields"]:
         return np.asarray(self.dense.any(1))
 
     @property
@@ -539,7 +540,7 @@ class MRF(AbstractHiddenField):
     @float64
     def simulate(
         self, parameters: GivenParameters, num_fields: int, *, rng: Rng = 0
-    ) -> tuple[np.ndarray, Int[np.ndarray, "fields sites"]]:
+    ) -> tuple[ndarray, Int[ndarray, "fields sites"]]:
         """Draw fields from the model over this graph.
 
         Parameters
@@ -616,7 +617,7 @@ def _against_exact(field: AbstractHiddenField, theta: PyTree) -> pd.DataFrame:
     return pd.DataFrame([*rows, total_row], index=[*range(len(rows)), "all"])
 
 
-def _parts(field: AbstractHiddenField) -> list[tuple[np.ndarray, np.ndarray, Sums]]:
+def _parts(field: AbstractHiddenField) -> list[tuple[ndarray, ndarray, Sums]]:
     """Divide the graph into as few blocks of neighbouring sites as exact sums allow.
 
     Return sites, edges and exact sums.
@@ -644,18 +645,18 @@ def _parts(field: AbstractHiddenField) -> list[tuple[np.ndarray, np.ndarray, Sum
         count *= 2
 
 
-def _renumber_edges(edges: Edges, sites: Int[np.ndarray, " part"]) -> Edges:
+def _renumber_edges(edges: Edges, sites: Int[ndarray, " part"]) -> Edges:
     return np.searchsorted(sites, edges).reshape(-1, 2)
 
 
 def _losses(
     field: AbstractHiddenField,
     densities: jax.Array,
-    dense: np.ndarray,
-    outside: np.ndarray,
-    pairs: np.ndarray,
+    dense: ndarray,
+    outside: ndarray,
+    pairs: ndarray,
     sums: Sums,
-) -> tuple[Float[np.ndarray, " observed"], Float[np.ndarray, "fields sites states"], float]:
+) -> tuple[Float[ndarray, " observed"], Float[ndarray, "fields sites states"], float]:
     """Compute the loss of every observed site with that site left out.
 
     The state probabilities of all sites given all data, and log p(x), are returned beside it.

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from numpy import linalg
 
 from ..._runtime import Indices, PyTree, RowNumbers, ThreeArrays, TwoArrays
 from ...objectives import (
@@ -61,7 +62,7 @@ class DesignRegressions(NamedTuple):
         information = self.information
         collinear_share = 1e-13
         finite = np.isfinite(information).all((1, 2), keepdims=True)
-        size, basis = np.linalg.eigh(np.where(finite, information, 0.0))
+        size, basis = linalg.eigh(np.where(finite, information, 0.0))
         logdet = np.where(size > collinear_share * size[:, -1:], np.log(size), np.inf).sum(1)
         return logdet, np.einsum(
             "ljk,kli->jli", (basis / size[:, None]) @ basis.swapaxes(1, 2), self.residual
@@ -195,9 +196,7 @@ class AbstractEngine(abc.ABC):
         )
         return 0.5 * (
             logdet
-            - np.linalg.slogdet(
-                regressions.information[0] - np.moveaxis(cluster_information, 2, 0)
-            )[1]
+            - linalg.slogdet(regressions.information[0] - np.moveaxis(cluster_information, 2, 0))[1]
         )
 
 
@@ -256,7 +255,7 @@ class AbstractLatentModel(AbstractClosedForm):
         rows.
         """
         observed = self._row_units >= 0
-        return np.linalg.qr(self.engine.data.design[observed])[0], self._row_units[observed]
+        return linalg.qr(self.engine.data.design[observed])[0], self._row_units[observed]
 
     def _undetermined(
         self, index: Int[Array, "refits width"], weight: Float[Array, "refits width"]
@@ -271,7 +270,7 @@ class AbstractLatentModel(AbstractClosedForm):
         undetermined = np.sum(leverages[index] * out, 1) >= 1 - rounding
         for lane in np.flatnonzero(undetermined):
             undetermined[lane] = (
-                np.linalg.norm(basis[np.isin(unit, index[lane][out[lane]])], 2) ** 2 >= 1 - rounding
+                linalg.norm(basis[np.isin(unit, index[lane][out[lane]])], 2) ** 2 >= 1 - rounding
             )
         return undetermined
 

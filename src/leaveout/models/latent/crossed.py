@@ -10,6 +10,7 @@ from typing import Self
 
 import numpy as np
 import scipy
+from numpy import linalg
 from numpy.typing import NDArray
 
 from ..._runtime import TwoArrays, record
@@ -202,14 +203,14 @@ class CrossedFactors(LaplaceEngine):
         W, residual = (
             part[0, rows].reshape(count, size) for part in (mode.losses[2], mode.eta - data.y)
         )
-        cavity = K @ np.linalg.inv(np.eye(size) - W[:, :, None] * K)
+        cavity = K @ linalg.inv(np.eye(size) - W[:, :, None] * K)
         residual = residual + np.einsum("kij,kj->ki", cavity, W * residual)
         total = cavity + np.eye(size) / W[:, :, None]
         variances = np.einsum("kii->ki", total)
         half = 0.5 * np.log(2 * np.pi)
         fixed = (data.size * data.fixed)[rows].reshape(count, size).sum(1) + size * half
-        joint = 0.5 * np.linalg.slogdet(total)[1] + 0.5 * np.sum(
-            residual * np.linalg.solve(total, residual[..., None])[..., 0], 1
+        joint = 0.5 * linalg.slogdet(total)[1] + 0.5 * np.sum(
+            residual * linalg.solve(total, residual[..., None])[..., 0], 1
         )
         return joint + fixed, 0.5 * np.sum(np.log(variances) + residual**2 / variances, 1) + fixed
 
@@ -233,7 +234,7 @@ def joint_density(
         loss, slope, curvature = data.response.orders(mean + shift, tau, data.y, (0, 1, 2))
         value = float(data.size @ loss + 0.5 * dual @ shift)
         root = np.sqrt(data.size * curvature)
-        low = np.linalg.cholesky(np.eye(len(mean)) + root[:, None] * covariance * root)
+        low = linalg.cholesky(np.eye(len(mean)) + root[:, None] * covariance * root)
         target = data.size * curvature * shift - data.size * slope
         solved = scipy.linalg.cho_solve((low, True), root * (covariance @ target))
         return np.array(value), lambda fresh: dual - (target - root * solved)

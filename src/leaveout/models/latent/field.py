@@ -373,7 +373,7 @@ def _check_choice(name: str, value: object, facts: Strings) -> None:
         )
 
 
-def _area_graph(edges: Any) -> Any:
+def _area_graph(edges: Any):
     """Build the graph of the areas of a GeoDataFrame that touch."""
     if not (hasattr(edges, "geometry") and hasattr(edges, "crs")):
         return edges

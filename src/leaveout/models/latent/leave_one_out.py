@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
+from numpy import linalg
 
 from ...linalg import Lanes, LaneState, Proposal, anywhere, iterate, without_values
 from .laplace import LaplaceMode, times
@@ -129,9 +130,9 @@ def _leave_out(
     changed = (new_second - second)[:, count:]  # the others, to first order
     inside = np.eye(count) + block * delta[:, None, :]
     outer = across[:, count:]
-    sign, logdet = np.linalg.slogdet(inside)
+    sign, logdet = linalg.slogdet(inside)
     right = np.concatenate([block[:, :, :1], outer.swapaxes(1, 2)], 2)
-    solved = np.linalg.solve(inside, right)
+    solved = linalg.solve(inside, right)
     near_variance = solved[:, 0, 0]
     spread = np.diag(C)[ring[:, count:]]
     # variance from the other rows, given the near ones
@@ -168,7 +169,7 @@ def _solve_neighbours(mode: LaplaceMode, block: Array, neighbours: Array) -> Nea
         q, delta = _changes(mode, state.theta, neighbours[rows])
         residual = state.theta + np.einsum("sij,sj->si", block[rows], q)
         matrices = np.eye(len(q[0])) + block[rows] * delta[:, None, :]
-        step = np.linalg.solve(matrices, residual[..., None])[..., 0]
+        step = linalg.solve(matrices, residual[..., None])[..., 0]
         length = np.abs(step).max(1)
         return Proposal(step, length, length <= LAST_STEP_LENGTH)
 

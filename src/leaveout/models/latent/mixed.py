@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 import scipy
 from jaxtyping import Bool, Float, Int
-from numpy import ndarray
+from numpy import linalg, ndarray
 from numpy.typing import ArrayLike, NDArray
 
 from ..._runtime import (
@@ -394,8 +394,8 @@ class Mixed(AbstractLatentModel):
                     "Mixed: trials must be positive, and are for binomial proportions."
                 )
             fixed = ways(size * y, size) / size
-        length = np.linalg.norm(X, axis=0)
-        Q, R = np.linalg.qr(X / np.where(length > 0, length, 1.0))
+        length = linalg.norm(X, axis=0)
+        Q, R = linalg.qr(X / np.where(length > 0, length, 1.0))
         # residual of a column, relative to its size, below which it is a combination of the columns
         # before it
         collinear_share = 1e-10
@@ -408,7 +408,7 @@ class Mixed(AbstractLatentModel):
             raise ValueError(
                 f"Mixed: column {name!r} of the fixed part is zero, or a combination of those before it: leave it out."
             )
-        transform = np.linalg.solve(R, np.eye(len(R))) / length[:, None] * np.sqrt(n) * unit
+        transform = linalg.solve(R, np.eye(len(R))) / length[:, None] * np.sqrt(n) * unit
         return ResponseRows(
             Q * np.sqrt(n), shift / unit, y / unit, size, fixed, response
         ), transform
@@ -469,7 +469,7 @@ class Mixed(AbstractLatentModel):
             for name, value in natural.items()
         }
         return np.concatenate(
-            [np.linalg.solve(self.transform, coef), *free, response.loss.unconstrained(shared)]
+            [linalg.solve(self.transform, coef), *free, response.loss.unconstrained(shared)]
         )
 
     def _names(self):
@@ -590,7 +590,7 @@ class Mixed(AbstractLatentModel):
         wide_effects = [
             f"{factor.columns[i]} by {factor.name}"
             for factor, root in zip(self.factors, self._roots(theta), strict=True)
-            for i in np.flatnonzero(np.linalg.norm(root, axis=1) > separated_deviation)
+            for i in np.flatnonzero(linalg.norm(root, axis=1) > separated_deviation)
         ]
         if wide_effects and self.data.response.title in ("binomial", "ordinal"):
             wide = f"Mixed: {', '.join(wide_effects)} varies by more than {separated_deviation:g} logits"
@@ -616,7 +616,7 @@ class Mixed(AbstractLatentModel):
             first += len(factor.row)
             free = ~zero[factor.column]
             free_factors.append(replace(factor, row=factor.row[free], column=factor.column[free]))
-            nothing = zero & (np.linalg.norm(root, axis=1) < ZERO_DEVIATION)
+            nothing = zero & (linalg.norm(root, axis=1) < ZERO_DEVIATION)
             reasons += [
                 f"the variance of {factor.columns[i]} by {factor.name} is zero"
                 for i in np.flatnonzero(nothing)
@@ -649,7 +649,7 @@ class Mixed(AbstractLatentModel):
         full_model = self._with_factors(self.full_factors)
         loadings = np.empty((len(thetas), 0))
         parts = split(thetas, self.data, self.factors)
-        missing = list[Bool[np.ndarray, " effects"]]()
+        missing = list[Bool[ndarray, " effects"]]()
         pivot_difference = 1e-3  # step of pivots from zero, for the slope of F in their squares
         for full, factor, free in zip(self.full_factors, self.factors, parts.free, strict=True):
             root = factor.root(free)
@@ -667,7 +667,7 @@ class Mixed(AbstractLatentModel):
             G = full.root(slope / (2 * pivot_difference))
             G = G + np.tril(G, -1).swapaxes(1, 2)
             if zero.any():
-                falls |= np.linalg.eigvalsh(G[:, zero][:, :, zero])[:, 0] < -slack
+                falls |= linalg.eigvalsh(G[:, zero][:, :, zero])[:, 0] < -slack
         return falls
 
     # F
@@ -682,7 +682,7 @@ class Mixed(AbstractLatentModel):
         value, gradient, state = super().look(theta, weights, state)
         if not self.restricted:
             return value, gradient, state
-        fixed = 0.5 * len(self.transform) * np.log(2 * np.pi) + np.linalg.slogdet(self.transform)[1]
+        fixed = 0.5 * len(self.transform) * np.log(2 * np.pi) + linalg.slogdet(self.transform)[1]
         with np.errstate(all="ignore"):
             restricted_value, slope = self.engine.restricted(
                 np.asarray(theta, float), np.asarray(weights, float), state
@@ -921,7 +921,7 @@ class Mixed(AbstractLatentModel):
         new), and labels.
         """
         if data is None:
-            X = self.data.design @ np.linalg.inv(self.transform) * self.unit
+            X = self.data.design @ linalg.inv(self.transform) * self.unit
             return (
                 X,
                 [f.design for f in self.factors],
@@ -1028,7 +1028,7 @@ class Mixed(AbstractLatentModel):
         """
         if index is None:
             return self._predict_rows(theta, data, level, new, offset)
-        return super().predict(theta, cast(np.ndarray, weights), index, kind)
+        return super().predict(theta, cast(ndarray, weights), index, kind)
 
     @conventional
     @float64
@@ -1205,7 +1205,7 @@ def _design(X, intercept: bool) -> tuple[ndarray, Strings]:
     if hasattr(X, "columns") and not len(X.columns):
         return np.zeros((len(X), 0)), ()
     columns, names = design("Mixed", X, False)
-    if not isinstance(columns, np.ndarray):
+    if not isinstance(columns, ndarray):
         raise TypeError("Mixed: X is sparse; give X.toarray().")
     if not intercept:
         return np.array(columns), names
@@ -1221,6 +1221,6 @@ def _without_effects(data: ResponseRows, first: float, tau: ndarray) -> ndarray:
             data.offset + Q @ z, tau[:, None], data.y, (0, 1, 2)
         )
         hessian = (Q.T * (data.size * curvature)) @ Q + 1e-6 * len(Q) * np.eye(len(z))
-        return data.size @ loss, lambda fresh: np.linalg.solve(hessian, Q.T @ (data.size * slope))
+        return data.size @ loss, lambda fresh: linalg.solve(hessian, Q.T @ (data.size * slope))
 
     return newton(look, Q.T @ np.full(len(Q), first) / len(Q), most=12)[0]

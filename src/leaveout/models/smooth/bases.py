@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import scipy
 from jaxtyping import Float
+from numpy import linalg
 
 from ..._runtime import PerRow, TwoNumbers, record
 from ...data import codes
@@ -134,7 +135,7 @@ def thin_plate(caller: str, x: Float[Array, "rows axes"], k: int) -> Basis:
     points = (points - center) / scale
     kernel = _kernel(points, points)
     if len(points) <= MAX_DENSE_POINTS:
-        values, vectors = np.linalg.eigh(kernel)
+        values, vectors = linalg.eigh(kernel)
         lead = np.argsort(-np.abs(values), kind="stable")[:k]
         values = values[lead]
         vectors = vectors[:, lead]
@@ -142,7 +143,7 @@ def thin_plate(caller: str, x: Float[Array, "rows axes"], k: int) -> Basis:
         start = np.linspace(1.0, 2.0, len(points))
         values, vectors = scipy.sparse.linalg.eigsh(kernel, k, which="LM", v0=start, tol=1e-13)
     flat = np.c_[np.ones(len(points)), points]
-    free = np.linalg.qr(vectors.T @ flat, mode="complete")[0][:, d + 1 :]
+    free = linalg.qr(vectors.T @ flat, mode="complete")[0][:, d + 1 :]
     inner = vectors @ free
     roughness = free.T @ (values[:, None] * free)
     design = partial(_plate, points, inner, center, scale)
@@ -259,7 +260,7 @@ def summing_to_zero(design: Design) -> Float[Array, "size fewer"]:
     """Restrict a basis to functions that sum to zero over the rows, as otherwise a constant could
     belong to any term.
     """
-    return np.linalg.qr(design.sum(0)[:, None], mode="complete")[0][:, 1:]
+    return linalg.qr(design.sum(0)[:, None], mode="complete")[0][:, 1:]
 
 
 def diagonalise_roughness(basis: Basis) -> Float[Array, "size size"]:
@@ -267,7 +268,7 @@ def diagonalise_roughness(basis: Basis) -> Float[Array, "size size"]:
 
     In this basis H stays well conditioned under a heavy penalty, once its diagonal is scaled.
     """
-    return np.linalg.eigh(basis.penalties[0])[1]
+    return linalg.eigh(basis.penalties[0])[1]
 
 
 def scale_basis(basis: Basis, design: Design) -> tuple[Basis, Design]:

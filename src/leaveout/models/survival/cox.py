@@ -265,7 +265,7 @@ class Cox(AbstractClosedForm):
             raise TypeError(
                 "Cox: X must be dense; got a sparse matrix. Give X.toarray(), if it is not too large for that."
             )
-        if isinstance(rows, np.ndarray):
+        if isinstance(rows, Array):
             self.design = rows
         else:
             self.design = as_stored(rows)
