@@ -164,7 +164,7 @@ def text_within(
     half = max(TERMINAL_WIDTH - wide - 3, 8) // 2
     names = [
         name if len(name) <= 2 * half + 1 else f"{name[:half]}…{name[-half:]}"
-        for name in map(str, frame.index)
+        for name in map(_row_name, frame.index)
     ]
     plain = pd.DataFrame(frame).set_axis(names)
     shown = list(main)
@@ -175,6 +175,12 @@ def text_within(
     return plain[shown].to_string(
         float_format=number, max_rows=pd.options.display.max_rows
     ), omitted
+
+
+def _row_name(label: object) -> str:
+    if isinstance(label, tuple):
+        return ", ".join(map(str, label))
+    return str(label)
 
 
 class PrintedResult:

@@ -116,6 +116,14 @@ def test_weights_offsets_and_ways_to_name_factors():
         np.testing.assert_allclose(fit.coef, want, atol=1e-9)
 
 
+def test_squared_loss_need_not_be_named():
+    data = panel("squared")
+    fit, named = (lo.fit(lo.GLM("y ~ a | state", data, *loss)) for loss in ((), ("squared",)))
+    np.testing.assert_array_equal(fit.coef, named.coef)
+    with pytest.raises(TypeError, match="loss must be given"):
+        lo.GLM("y ~ a", data)
+
+
 @pytest.mark.parametrize("kind", ["poisson", "logistic"])
 def test_separated_levels_are_said(kind):
     data = panel(kind)

@@ -318,6 +318,8 @@ def absorb_effects(build, X, y, absorb, *args, **options):
                 "GLM: name absorbed factors once, 'y ~ x | state + year' or absorb=; a formula has two parts."
             )
         absorb = parts[0] if parts else absorb
+    if not args:
+        options = {"loss": "squared"} | options
     base = build(X, y, *args, **options | {"intercept": False})
     loss = base.loss_function
     is_plain = isinstance(base.penalty, penalties.Zero) and base.class_code is None

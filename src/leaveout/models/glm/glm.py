@@ -751,12 +751,12 @@ class GLM(AbstractRegression):
         Factors whose levels have effects that are eliminated and not returned, as columns of the
         table or as labels of the rows, `[units]` or `[units, factors]`; a formula has them behind a
         bar, "y ~ x | state + year". Under a loss with |ℓ‴| ≤ M ℓ″ for a constant M ("squared",
-        "poisson", "logistic", `NegativeBinomial(2.0)`) and no penalty. Fits, refits and standard
-        errors of the coefficients are those with a column for each level, at the cost of the
-        coefficients alone. Rows of separated levels get weight zero, with a warning: those whose
-        counts are all zero, or whose events are all alike. A row is not scored by a refit in which
-        its level has no effect left. The model is no `GLM` then, has no intercept, and predicts no
-        new rows.
+        which need not be named, "poisson", "logistic", `NegativeBinomial(2.0)`) and no penalty.
+        Fits, refits and standard errors of the coefficients are those with a column for each level,
+        at the cost of the coefficients alone. Rows of separated levels get weight zero, with a
+        warning: those whose counts are all zero, or whose events are all alike. A row is not scored
+        by a refit in which its level has no effect left. The model is no `GLM` then, has no
+        intercept, and predicts no new rows.
 
     Raises
     ------
