@@ -159,7 +159,7 @@ class PlanReader:
         held = plan.held & units.scored_entries(plan.refit, plan.index, plan.weight)
         if not held.any():
             raise ValueError(
-                f"{self.caller}: no held-out unit has a loss: every one that the plan scores is missing, or its absorbed effect leaves with it."
+                f"{self.caller}: no held-out unit has a loss: each is missing, or leaves with its absorbed effect."
             )
         names = units.names
         if plan.serial and names is not None:
