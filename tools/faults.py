@@ -2540,6 +2540,13 @@ FAULTS = (
         "test_differences",
     ),
     Fault(
+        "the rule of the honest loss has seen the unit",
+        "recalibrate._learn",
+        "learner(q[entries], y[pairs.index[entries]])",
+        'learner(units["alone"], y)',
+        "test_recalibrate",
+    ),
+    Fault(
         "a unit's loss is in the weights of its rivals",
         "compare._p_value_of_best",
         "(excess.sum(0) - excess) / (n - 1)",

@@ -362,6 +362,9 @@ from .validation.metrics import (
 # names of parameters
 from .validation.named_parameters import name_parameters as name_parameters
 
+# plans of random folds and of their pairs
+from .validation.repeated_folds import random_folds as random_folds
+
 # scikit-learn's scorers
 from .validation.scorers import (
     LabelFunction as LabelFunction,
