@@ -28,11 +28,10 @@ from jaxtyping import Array, Float, Int
 from numpy import ndarray
 from numpy.typing import ArrayLike
 
-from .._runtime import AnyFunction
+from .._runtime import AnyFunction, Shape
 from .loopy import Messages, messages
 from .passes import MEMORY, Passes, passes
 
-Shape = tuple[int, ...]
 HostArrays = list[ndarray]
 
 __all__ = [

@@ -13,7 +13,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from .._runtime import Arrays, Indices, Shape, TwoArrays, TwoCounts, record
+from .._runtime import Arrays, Indices, PerRow, Shape, TwoArrays, TwoCounts, record
 from .group_norms import Norms
 
 Array = np.ndarray
@@ -22,7 +22,6 @@ PerOutput = Float[Array, "... outputs"]
 RefitPoints = Float[Array, "refits params"]
 RefitUnits = Float[Array, "refits units"]
 RowUnits = Float[Array, "... units"]
-PerRow = Float[Array, " rows"]
 RefitRoots = Float[Array, "refits params rank"]
 RefitMatrices = Float[Array, "refits params params"]
 RowValues = Float[Array, "... rows"]

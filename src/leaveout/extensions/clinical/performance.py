@@ -37,6 +37,7 @@ from ...developer import (
     Lanes,
     LaneState,
     Lines,
+    PerRow,
     PrintedTable,
     Proposal,
     Ranking,
@@ -61,7 +62,6 @@ from ...developer import (
 Array = np.ndarray
 Points = Float[Array, "refits rows"]
 PerRefit = Float[Array, " refits"]
-PerRow = Float[Array, " rows"]
 Measures = dict[str, PerRefit]
 NEWTON_STEPS = 30  # steps of a recalibration, which takes five, before it counts as separated
 NEWTON_TOL = 1e-8  # last step of Newton's method, whose square is then rounding

@@ -28,6 +28,7 @@ from ...developer import (
     OWN_HESSIAN_BELOW,
     DenseDesign,
     Loss,
+    PerRow,
     RadiusTable,
     Rounding,
     Row,
@@ -46,7 +47,6 @@ from .batches import RowBlock
 from .sample import DrawnRows, draw_sample, estimate_errors, merge_samples
 
 Array = np.ndarray
-PerRow = Float[Array, " rows"]
 Sums = dict[str, Array]
 SUMS = 10  # number of sums in `sum_losses`
 # numbers of rows with the largest errors, and with the longest steps, that are kept to be refitted

@@ -8,16 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
 from numpy import linalg
 
-from ...developer import PROGRAM_ROUNDING, REASONS, UNIT, UP, RowFlags, RowNumbers, change
+from ...developer import PROGRAM_ROUNDING, REASONS, UNIT, UP, PerRow, RowFlags, RowNumbers, change
 from .pass_runner import PassRunner
 from .passes import WORST, LeftOutRows, PassFit, weighted_gradients
 from .result import Scan
 
 Array = np.ndarray
-PerRow = Float[Array, " rows"]
 MAX_PASSES = 8  # largest number of passes over the data
 # largest number of rows with Hessians of their own, and of their steps
 MAX_FAR_ROWS = 16

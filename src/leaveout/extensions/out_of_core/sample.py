@@ -17,6 +17,7 @@ from ...developer import (
     DenseDesign,
     Loss,
     OneRow,
+    PerRow,
     Rounding,
     RowFlags,
     RowSample,
@@ -29,7 +30,6 @@ from ...developer import (
 from .batches import RowBlock
 
 Array = np.ndarray
-PerRow = Float[Array, " rows"]
 PerDrawn = Float[Array, " drawn"]
 # rows of a sample, and the number of uniform draws; others are drawn in proportion to a bound of
 # their terms

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Inexact
 from numpy import ndarray
 from numpy.typing import ArrayLike
 
-from ..._runtime import NamedArrays, NamedValues, Strings, Texts
+from ..._runtime import NamedArrays, NamedValues, Shape, Strings, Texts
 from ..._runtime.jax import Array, Arrays, PyTree, jax, numpy_of, static
 from ...data import Names, index_of, numbers, pandas_of, places
 from ...objectives import AbstractObjective, PerUnit, Units, as_stored, float64
@@ -33,7 +33,6 @@ from ..emissions.gaussian import MATRIX
 
 Steps = ndarray | pd.Series  # one value for each step or site, in the type of the data
 Table = ndarray | pd.DataFrame  # several values
-Shape = tuple[int, ...]
 PREDICTIONS = "response", "state"  # kinds of predictions
 # share of a usual value below which a probability, a rate or a variance is at the boundary
 BOUNDARY_SHARE = 1e-6
