@@ -168,7 +168,7 @@ def losses(
     """
     ax = axes_of(ax, (6.0, 5.0))
     table = estimate.table()
-    table = table[np.isfinite(table[["loss", "no_update"]]).all(1)]
+    table = table[np.isfinite(table[["loss", "no_update"]]).all(axis=1)]
     lowest = table.no_update.min()
     ax.axline((lowest, lowest), slope=1, label="loss unchanged", **REFERENCE)
     ax.scatter(
