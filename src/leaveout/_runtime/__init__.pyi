@@ -84,14 +84,17 @@ from .providers import (
 from .results import (
     NO_REFIT_CODES as NO_REFIT_CODES,
     RESULTS as RESULTS,
+    TERMINAL_WIDTH as TERMINAL_WIDTH,
     AbstractPosterior as AbstractPosterior,
     Lines as Lines,
     PagedResult as PagedResult,
     PrintedResult as PrintedResult,
+    PrintedTable as PrintedTable,
     SettledBy as SettledBy,
     among as among,
     kind_of as kind_of,
     record as record,
+    text_within as text_within,
 )
 from .signatures import (
     readable as readable,

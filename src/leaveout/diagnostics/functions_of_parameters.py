@@ -28,13 +28,11 @@ from jaxtyping import Float
 from numpy import linalg
 from numpy.typing import ArrayLike
 
-from .._runtime import Lines, conventional, float64, record
-from .._runtime.results import PrintedTable
+from .._runtime import Lines, PrintedTable, conventional, float64, record
 from ..data import share
 from ..objectives import map_arrays, unravel
 from ..optimize import Fit
-from ..plans import Plan, PlanLike, ReplicateWeights, leave_one_out
-from ..plans.plan import groups as plan_of_groups
+from ..plans import Plan, PlanLike, ReplicateWeights, groups as plan_of_groups, leave_one_out
 from ..refit import AbstractRefit, Exact, lengths
 from ..validation.cross_validate import reader_for, strategy_of
 from ..validation.mean_intervals import bca_ends
@@ -235,7 +233,7 @@ def functional(
     bias = np.sqrt(scales) @ scaled_moves(values, estimate, scales)
     errors = np.full(len(se), np.inf)
     if fit.quadratic.factor is not None:
-        refit_errors = np.where(np.isfinite(refits.theta).all(axis=1), refits.error, 0.0)
+        refit_errors = np.where(np.isfinite(refits.theta).all(1), refits.error, 0.0)
         errors = lengths(fit, slope) * linalg.norm(
             np.sqrt(scales) * (refit_errors + refit_errors.mean())
         )
@@ -272,7 +270,7 @@ def functional(
 
 
 def _refits_and_scales(
-    fit: Fit, plan: Any, strategy: AbstractRefit
+    fit: Fit, plan, strategy: AbstractRefit
 ) -> tuple[ParameterRefits, Array, float | None, bool]:
     """Refit a plan; return the refits, the scale of each, the degrees of freedom, and whether it is
     a bootstrap.
@@ -389,12 +387,12 @@ class _Values:
         NaN where it does not exist, or does not determine the value.
         """
         theta = self.refits.theta
-        existing = np.flatnonzero(np.isfinite(theta).all(axis=1))
+        existing = np.flatnonzero(np.isfinite(theta).all(1))
         computed = self.evaluate(theta[existing], list(existing))
         values = np.full((len(theta), computed.shape[1]), np.nan)
         values[existing] = computed
         for k, null in self.refits.free.items():
-            displaced = self.evaluate((theta[k] + null.sum(axis=0))[None], [k])[0]
+            displaced = self.evaluate((theta[k] + null.sum(0))[None], [k])[0]
             values[
                 k, np.abs(displaced - values[k]) > SAME * lengths(self.refits.fit, self.slope())
             ] = np.nan

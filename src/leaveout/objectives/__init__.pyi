@@ -45,6 +45,7 @@ from .contiguous_folds import (
 )
 from .objective import (
     LOG_DENSITY as LOG_DENSITY,
+    LOG_LIKELIHOOD as LOG_LIKELIHOOD,
     LOG_PROBABILITY as LOG_PROBABILITY,
     AbstractLinearPredictor as AbstractLinearPredictor,
     AbstractObjective as AbstractObjective,

@@ -14,6 +14,7 @@ from .plan import (
     few_more as few_more,
     few_size as few_size,
     groups as groups,
+    kfold as kfold,
     leave_one_out as leave_one_out,
     plan_of_entries as plan_of_entries,
 )

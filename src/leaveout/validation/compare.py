@@ -15,12 +15,20 @@ import scipy
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from .._runtime import RESULTS, NamedValues, Rng, conventional, level_numbers, provided, warn
-from .._runtime.arrays import NamedArrays
-from .._runtime.results import TERMINAL_WIDTH, text_within
+from .._runtime import (
+    RESULTS,
+    TERMINAL_WIDTH,
+    NamedArrays,
+    NamedValues,
+    Rng,
+    conventional,
+    level_numbers,
+    provided,
+    text_within,
+    warn,
+)
 from ..data import UnitColumn, join_remarks, share
-from ..objectives import LOG_DENSITY, LOG_PROBABILITY
-from ..objectives.objective import LOG_LIKELIHOOD
+from ..objectives import LOG_DENSITY, LOG_LIKELIHOOD, LOG_PROBABILITY
 from ..plans import Plan
 from .checks import FEW_UNITS
 from .differences import TARGETS, DifferenceError, DifferenceMethod, difference_errors
@@ -227,7 +235,7 @@ def _p_value_of_best(losses: Float[Array, "groups models"], model: int) -> float
     hardest = np.take_along_axis(excess, held_out.argmax(1)[:, None], 1)
     temperature = np.sqrt(n) / (TEMPERATURE * hardest.std(ddof=1))
     weight = scipy.special.softmax(temperature * held_out, axis=1)
-    margin = np.sum(weight * excess, axis=1)
+    margin = np.sum(weight * excess, 1)
     return float(scipy.special.ndtr(-np.sqrt(n) * margin.mean() / margin.std(ddof=1)))
 
 
@@ -616,7 +624,7 @@ def fit_pareto(excess: Float[Array, " tail"]) -> tuple[float, float]:
 def probability_of_worse(difference: float, se: float) -> float:
     """Return the probability that a difference, by its standard error, is above zero."""
     if np.isnan(se):
-        return float("nan")
+        return np.nan
     if se > 0:
         return float(scipy.special.ndtr(difference / se))
     return 0.5 + 0.5 * float(np.sign(difference))
@@ -627,7 +635,7 @@ def _stacking_weights(values: NamedArrays, weight: Array) -> Float[Array, " mode
 
     They solve `min −Σ w log Σ_k a_k e^{−l_k}`, Σ a = 1, a ≥ 0.
     """
-    losses = np.stack(list(values.values()), axis=1)
+    losses = np.stack(list(values.values()), 1)
     seen = np.isfinite(losses).all(1) & (weight > 0)
     losses = losses[seen]
     weight = weight[seen] / weight[seen].sum()

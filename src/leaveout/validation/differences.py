@@ -18,8 +18,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from jaxtyping import Float
 
-from .._runtime import Rng
-from .._runtime.arrays import NamedArrays
+from .._runtime import NamedArrays, Rng
 from ..data import count
 from ..plans import Plan
 from .estimate import Estimate

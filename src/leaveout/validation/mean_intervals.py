@@ -172,9 +172,9 @@ def bca_ends(
     the jackknife's, both `[refits, values]`.
     """
     determined = np.ma.masked_invalid(jackknife)
-    moves = (determined.mean(axis=0) - determined).filled(0.0)
-    size = np.sum(moves**2, axis=0) ** 1.5
-    a = np.sum(moves**3, axis=0) / (6 * np.where(size > 0, size, 1.0))
+    moves = (determined.mean(0) - determined).filled(0.0)
+    size = np.sum(moves**2, 0) ** 1.5
+    a = np.sum(moves**3, 0) / (6 * np.where(size > 0, size, 1.0))
     ends = np.empty((2, len(estimate)))
     for j, column in enumerate(draws.T):
         column = column[np.isfinite(column)]

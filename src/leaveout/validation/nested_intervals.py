@@ -198,7 +198,7 @@ def error_of_nested(
     gap = _mean(inner, other) - _mean(outer, single.refit)
     # sums of the deviations of a group from the mean of its fold
     cell = single.refit // K * num_groups + label[single.index]
-    fold_of_cell = np.empty(num_repeats * num_groups, np.int64)
+    fold_of_cell = np.empty(num_repeats * num_groups, int)
     fold_of_cell[cell] = single.refit
     sums = np.bincount(cell, outer - _mean(outer, single.refit)[single.refit])
     count = np.bincount(fold_of_cell)

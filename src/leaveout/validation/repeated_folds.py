@@ -11,8 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from .._runtime import level_numbers, record
-from ..plans import Plan, plan_of_entries
-from ..plans.plan import kfold
+from ..plans import Plan, kfold, plan_of_entries
 from .cross_validate import cross_validate
 from .estimate import Estimate
 from .standard_errors import independent
@@ -74,7 +73,7 @@ def random_folds(
 ) -> RandomFolds:
     """Draw folds of whole groups, once for each repeat."""
     size = int(label.max()) + 1
-    fold = np.empty((num_repeats, size), np.int64)
+    fold = np.empty((num_repeats, size), int)
     for k, group_fold in enumerate(fold):
         plan = kfold(size, num_folds, rng=seed + k)
         group_fold[plan.index] = plan.refit
