@@ -5,6 +5,7 @@ The conditions of a minimum, by differences of the likelihood itself.
 
 import numpy as np
 import pytest
+from sklearn.linear_model import Lasso
 
 import leaveout as lo
 from tests.oracles import likelihoods
@@ -140,3 +141,27 @@ def test_a_penalty_that_grows_with_the_rows_has_no_part_in_their_loss():
     keep[0, 7] = 0.0
     losses = [model.losses(theta, keep, np.array([[7]]), np.array([[True]]))[0] for model in models]
     assert losses[0] == pytest.approx(losses[1], rel=1e-12)
+
+
+@pytest.mark.parametrize("strategy", [lo.Certified(), lo.Exact()])
+def test_a_refit_without_active_coefficients(strategy):
+    """Under a penalty that holds all but two, five of ten refits hold all of them."""
+    rng = np.random.default_rng(7)
+    X = rng.standard_normal((90, 10))
+    y = X[:, :5].sum(1) + rng.standard_normal(90)
+    alpha = 3 * np.sqrt(180 * np.log(10))
+    fit = lo.fit(lo.GLM(X, y, "squared", lo.penalties.Lasso(alpha), intercept=False))
+    plan = lo.kfold(90, k=10)
+    estimate = lo.cross_validate(fit, plan, strategy=strategy, metric="mse")
+    theta = lo.fold_parameters(fit, plan, strategy=strategy)["coef"]
+    fold = np.empty(90, int)
+    fold[plan.index] = plan.refit
+    for k in range(10):
+        host = Lasso(alpha / (fold != k).sum(), fit_intercept=False, tol=1e-13, max_iter=100_000)
+        want = host.fit(X[fold != k], y[fold != k]).coef_
+        np.testing.assert_allclose(theta[k], want, atol=1e-9)
+        unit = plan.index[plan.refit == k]
+        losses = estimate.losses[plan.refit == k]
+        np.testing.assert_allclose(losses, (y[unit] - X[unit] @ want) ** 2 / 2, atol=1e-9)
+    assert (theta == 0).all(1).sum() == 5
+    assert np.isfinite(estimate.error).all() and np.isfinite(estimate.metrics.error["mse"])

@@ -79,6 +79,7 @@ from ..optimize import (
 from ..plans import CAPACITY, RefitRows
 from ._anchor import OWN_HESSIAN_BELOW, LinearFitCache, linear_cache, slope_error
 from ._descent import LOSS_ROUNDING
+from ._linear import losses
 from ._refit_batch import RefitBatch
 from ._strategies import AbstractRefit, Certified, Exact
 
@@ -807,6 +808,8 @@ class Following:
         self.result = np.full(len(rows.index), int(RESULTS.uncertified))
         self.gradients = 0.0
         self.alone = list[int]()
+        # parameters of refits of which none is active
+        self.empty: dict[int, Vector] = {}
         # refits under least squares, on parameters of which they move one or cannot be decided
         self.visits: dict[int, ActiveBatch] = {}
 
@@ -1000,10 +1003,11 @@ class Following:
         except NoMinimiser:
             self.result[lane] = RESULTS.undetermined
             return
-        if len(solution.place):
-            active_fit = self._fit_near(solution.place, solution.sign, solution.theta)
-        else:
-            active_fit = None
+        if not len(solution.place):
+            self.empty[lane] = solution.theta
+            self.result[lane] = RESULTS.successful
+            return
+        active_fit = self._fit_near(solution.place, solution.sign, solution.theta)
         if active_fit is not None:
             self._keep_proved(active_fit, lanes, self._refit_again(active_fit, lanes))
             self.alone = [number for number in self.alone if number != lane]
@@ -1027,11 +1031,21 @@ class Following:
                 scores[lanes] = done.scores[which]
             else:  # the losses are reported at another point than the refit's candidate
                 error[lanes] += np.abs(done.scores[which] - scores[lanes]).sum(1)
+        for lane, parameters in self.empty.items():
+            rows = self._select(np.array([lane]))
+            eta = self.active_fit.anchor.model.unit_predictors(
+                np.minimum(rows.index, self.active_fit.units - 1),
+                parameters[None, self.active_fit.place],
+            )
+            scores[lane] = losses(self.active_fit.fit, rows, eta)[0]
+            error[lane] = LOSS_ROUNDING * np.abs(scores[lane]).sum()
 
         def theta() -> Array:
             out = self.active_fit.full_parameters(first.theta)
             for lanes, active_fit, done, which, _ in self.parts if iterates else ():
                 out[lanes] = active_fit.full_parameters(done.theta[which])
+            for lane, parameters in self.empty.items() if iterates else ():
+                out[lane] = parameters
             return out
 
         rank = max(
@@ -1048,6 +1062,7 @@ class Following:
                 assert done.ball is not None
                 middle, reach = done.ball()
                 center[lanes, : middle.shape[1]], radius[lanes] = middle[which], reach[which]
+            radius[list(self.empty)] = 0.0
             return center, radius
 
         def parameters_at(u: Array) -> Array:
@@ -1056,6 +1071,8 @@ class Following:
                 out[lanes] = active_fit.full_parameters(
                     active_fit.fit.quadratic.at(u[lanes, : len(active_fit.anchor.root)])
                 )
+            for lane, parameters in self.empty.items():
+                out[lane] = parameters
             return out
 
         return RefitBatch(
