@@ -97,7 +97,10 @@ def test_the_contract_is_what_extensions_import():
             assert inspect.getdoc(value), name
 
 
-LISTED = ("_runtime", "data", "linalg", "plans", "objectives", "models/glm", "optimize")
+LISTED = (
+    *("_runtime", "data", "linalg", "plans", "objectives", "models/glm", "optimize"),
+    "refit",
+)
 
 
 @pytest.mark.parametrize("room", LISTED)

@@ -66,7 +66,7 @@ from .plans.plan import (
     rolling as rolling,
     stratified as stratified,
 )
-from .refit import (
+from .refit._strategies import (
     Certified as Certified,
     Exact as Exact,
     InfinitesimalJackknife as InfinitesimalJackknife,

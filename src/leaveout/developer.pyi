@@ -49,7 +49,7 @@ from ._runtime.fingerprint import fingerprint as fingerprint
 from ._runtime.interrupt import stoppable as stoppable
 
 # JAX, imported when it is used, and compiled programs
-from ._runtime.jax import (
+from ._runtime.lazy_jax import (
     Array as Array,
     Arrays as Arrays,
     PyTree as PyTree,
@@ -248,13 +248,13 @@ from .plans.plan import CAPACITY as CAPACITY, Batch as Batch, RefitRows as Refit
 from .plans.reading import PlanLike as PlanLike
 
 # steps of refits, without single rows too, and their errors
-from .refit import AbstractRefit as AbstractRefit, RefitBatch as RefitBatch
 from .refit._anchor import (
     OWN_HESSIAN_BELOW as OWN_HESSIAN_BELOW,
     curvature_error as curvature_error,
     gradient_error as gradient_error,
 )
 from .refit._linear import within as within
+from .refit._refit_batch import RefitBatch as RefitBatch
 from .refit._single_rows import (
     OneRow as OneRow,
     Row as Row,
@@ -264,6 +264,7 @@ from .refit._single_rows import (
     next_term as next_term,
     sherman_morrison_step as sherman_morrison_step,
 )
+from .refit._strategies import AbstractRefit as AbstractRefit
 
 # pages
 from .reporting.page import (

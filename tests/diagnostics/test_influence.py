@@ -15,7 +15,7 @@ from flint import arb
 from typer.testing import CliRunner
 
 import leaveout as lo
-from leaveout._runtime.jax import float64
+from leaveout._runtime.lazy_jax import float64
 from leaveout.diagnostics.influence import Moves
 from leaveout.diagnostics.measures import dispersion, dispersions
 from leaveout.extensions.cli import app

@@ -14,7 +14,7 @@ from jax.tree_util import Partial
 from typer.testing import CliRunner
 
 import leaveout as lo
-from leaveout._runtime.jax import float64
+from leaveout._runtime.lazy_jax import float64
 from leaveout.extensions.cli import app
 from leaveout.tuning import hypergradient as _hyper, tune as _tune
 from leaveout.validation.cross_validate import EstimateBuilder, reader_for

@@ -28,7 +28,7 @@ from numpy import ndarray
 
 from .checkpoint import StepResult, keep, making, num_saved_steps, read_step
 from .interrupt import side_by_side
-from .jax import cached_on, carry_settings, jax
+from .lazy_jax import cached_on, carry_settings, jax
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController

@@ -16,8 +16,7 @@ import scipy
 from jaxtyping import Bool, Int
 from numpy.typing import ArrayLike
 
-from .._runtime import ArrayFunction, UnitNumbers, is_pandas, pd, record
-from .._runtime.jax import float64, foreign, jax, jnp
+from .._runtime import ArrayFunction, UnitNumbers, float64, foreign, is_pandas, jax, jnp, pd, record
 
 Array = np.ndarray
 

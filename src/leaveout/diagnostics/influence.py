@@ -34,12 +34,13 @@ from .._runtime import (
     TwoArrays,
     among,
     conventional,
+    float64,
+    jax,
     keeping,
     kind_of,
     provided,
     stoppable,
 )
-from .._runtime.jax import float64, jax
 from ..data import join_remarks, numbers, pandas_of
 from ..linalg import FUNCTION
 from ..models.glm import AbstractRegression

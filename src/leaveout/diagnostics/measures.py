@@ -25,8 +25,19 @@ import pandas as pd
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from .._runtime import File, conventional, kind_of
-from .._runtime.jax import Array, Arrays, PyTree, cached_on, compile_static, float64, jax, jnp
+from .._runtime import (
+    Array,
+    Arrays,
+    File,
+    PyTree,
+    cached_on,
+    compile_static,
+    conventional,
+    float64,
+    jax,
+    jnp,
+    kind_of,
+)
 from ..data import under_labels
 from ..linalg import LossOfSeveral
 from ..models.glm import GLM, AbsorbedGLM, DualGLM, OrthogonalGLM

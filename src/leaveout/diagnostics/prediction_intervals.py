@@ -39,11 +39,11 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
+from .._runtime import float64, jax
 from .._runtime.arrays import level_numbers
 from .._runtime.checkpoint import File, keeping, read_or_make
 from .._runtime.conventions import Rng, conventional, warn
 from .._runtime.interrupt import stoppable
-from .._runtime.jax import float64, jax
 from .._runtime.progress import Slow
 from .._runtime.results import record
 from ..data.arrays import UnitColumn, codes, index_of, match_labels, share, under_labels

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from .._runtime.jax import Array, Arrays, compile_static, float64, jax, jnp
+from .._runtime import Array, Arrays, compile_static, float64, jax, jnp
 from .mapped_design import CHEAP_COPY_ENTRIES, SourcedDesign
 
 RefitUnits = Float[ndarray, "refits units"]

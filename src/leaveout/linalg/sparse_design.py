@@ -15,8 +15,7 @@ import scipy
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from .._runtime import Indices, TwoCounts, UnitNumbers
-from .._runtime.jax import NUMPY, Array, Module, jax, jnp, static
+from .._runtime import NUMPY, Array, Indices, Module, TwoCounts, UnitNumbers, jax, jnp, static
 from .design import Directions, PerUnit, RefitMatrices, RefitPoints, RefitUnits, SingleOutput
 
 

@@ -16,15 +16,18 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from .._runtime import AnyFunction, Shape, TwoArrays, record
-from .._runtime.jax import (
+from .._runtime import (
+    AnyFunction,
     Array,
     Arrays,
     PyTree,
+    Shape,
+    TwoArrays,
     cached_on,
     compile_static,
     jax,
     jnp,
+    record,
     resident,
     select_lanes,
 )

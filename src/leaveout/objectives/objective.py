@@ -20,27 +20,25 @@ from numpy import ndarray
 
 from .._runtime import (
     AnyFunction,
+    Array,
     ArrayFunction,
+    Arrays as Arrays,
     Indices,
+    Module,
     NamedValues,
+    PyTree,
     RowNumbers,
+    Scalar,
     Shape,
     Strings,
     UnitNumbers,
-    conventional,
-    kind_of,
-)
-from .._runtime.jax import (
-    Array,
-    Arrays as Arrays,
-    Module,
-    PyTree,
-    Scalar,
     branches_of,
     call_traced,
+    conventional,
     float64 as float64,
     jax,
     jnp,
+    kind_of,
     static,
 )
 from ..data import Names, TransformedResponse, count, match_labels, numbers, on_device

@@ -25,8 +25,16 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import linalg
 
-from .._runtime import ThreeArrays, TwoNumbers, record
-from .._runtime.jax import Arrays, PyTree, cached_on, compile_static, jax
+from .._runtime import (
+    Arrays,
+    PyTree,
+    ThreeArrays,
+    TwoNumbers,
+    cached_on,
+    compile_static,
+    jax,
+    record,
+)
 from ..linalg import (
     EVERYONE,
     FUNCTION,

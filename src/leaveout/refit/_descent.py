@@ -51,8 +51,7 @@ from jaxtyping import Float, Int
 from numpy import linalg, ndarray
 from numpy.random import default_rng
 
-from .._runtime import RESULTS, record
-from .._runtime.jax import Array, Arrays, cached_on, compile_static, jax, jnp
+from .._runtime import RESULTS, Array, Arrays, cached_on, compile_static, jax, jnp, record
 from ..linalg import conjugate_gradients
 from ..objectives import (
     COMPILING,

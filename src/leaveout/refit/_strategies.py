@@ -16,8 +16,18 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy import linalg, ndarray
 
-from .._runtime import RESULTS, NamedValues, TwoArrays
-from .._runtime.jax import Array, Arrays, Module, cached_on, compile_static, jax, jnp
+from .._runtime import (
+    RESULTS,
+    Array,
+    Arrays,
+    Module,
+    NamedValues,
+    TwoArrays,
+    cached_on,
+    compile_static,
+    jax,
+    jnp,
+)
 from ..data import share
 from ..linalg import Predictors
 from ..models.glm import GLM, DualGLM, PerWeight

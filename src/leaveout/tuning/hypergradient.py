@@ -36,8 +36,20 @@ import scipy
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from .._runtime import RESULTS, NamedValues, StepResult, Strings, read_or_make
-from .._runtime.jax import Array, Arrays, PyTree, call_traced, is_traced, jax, jnp
+from .._runtime import (
+    RESULTS,
+    Array,
+    Arrays,
+    NamedValues,
+    PyTree,
+    StepResult,
+    Strings,
+    call_traced,
+    is_traced,
+    jax,
+    jnp,
+    read_or_make,
+)
 from ..linalg import weight_terms
 from ..models.glm import ActiveCox, FullModel, Ridge, kinks
 from ..objectives import (
@@ -52,12 +64,20 @@ from ..objectives import (
 from ..optimize import at_rest
 from ..optimize.fit import Fit, column_curvature, fit as minimum
 from ..plans import Batch, Plan
-from ..refit import AbstractRefit, Exact, NewtonStep, RefitBatch
-from ..refit._anchor import LinearFitCache, linear_cache
-from ..refit._descent import Descent, begin
-from ..refit._enclosure import CertifiedBatch, first_look
-from ..refit._kinks import refit_active_set as along_zeros
-from ..refit._linear import losses as losses_at
+from ..refit import (
+    AbstractRefit,
+    CertifiedBatch,
+    Descent,
+    Exact,
+    LinearFitCache,
+    NewtonStep,
+    RefitBatch,
+    begin,
+    first_look,
+    linear_cache,
+    losses as losses_at,
+    refit_active_set as along_zeros,
+)
 from ..validation.cross_validate import EstimateBuilder
 from ..validation.estimate import Estimate
 from ..validation.scoring import HeldOutLoss

@@ -52,8 +52,7 @@ from ..linalg import (
 from ..models.glm import AbstractPenalty, ElasticNet, Lasso
 from ..optimize import CANCELLED_PRODUCT, TIE_DISTANCE
 from ..plans import Plan
-from ..refit._anchor import OWN_HESSIAN_BELOW
-from ..refit._penalty_stack import PathRefit
+from ..refit import OWN_HESSIAN_BELOW, PathRefit
 from .ridge_path import PerAlpha, applies as is_least_squares
 
 Array = np.ndarray

@@ -54,8 +54,7 @@ from ..optimize import PerTarget, at_zeros, candidates
 from ..optimize.fit import DOUBTFUL, Fit, anchored_at, fit, uncached
 from ..optimize.newton import newton
 from ..plans import Plan, PlanLike
-from ..refit import AbstractRefit
-from ..refit._penalty_stack import Leaving, PathRefit, PerPenalty, Stack, groups
+from ..refit import AbstractRefit, Leaving, PathRefit, PerPenalty, Stack, groups
 from ..validation.audit import affordable, choose_refits, repeat_refits
 from ..validation.batches import blank, keep_freed, one_thread
 from ..validation.checks import of_refits

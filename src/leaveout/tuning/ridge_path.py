@@ -20,8 +20,7 @@ from numpy import linalg
 from ..linalg import UNIT
 from ..models.glm import AbstractRegression, Squared
 from ..plans import Plan
-from ..refit._anchor import GROUP, OWN_HESSIAN_BELOW, PASS
-from ..refit._penalty_stack import PathRefit
+from ..refit import GROUP, OWN_HESSIAN_BELOW, PASS, PathRefit
 from ..validation.estimate import LOSS_ROUNDING as NEGLIGIBLE
 
 Array = np.ndarray

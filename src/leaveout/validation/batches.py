@@ -41,14 +41,14 @@ from ..plans import CAPACITY, Batch, Plan, RefitRows
 from ..refit import (
     AbstractRefit,
     RefitBatch,
+    by_probes,
     expandable,
     fill_undetermined,
     is_narrow,
     refit_active_set,
     refits_by_class,
+    unit_losses,
 )
-from ..refit._linear import unit_losses
-from ..refit._wide import by_probes
 from .estimate import Estimate, PrintedTexts
 from .scoring import HeldOutLoss, NamedScore, scores
 

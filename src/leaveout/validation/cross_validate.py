@@ -27,11 +27,17 @@ from .._runtime import (
     File,
     FloatArray,
     IntArray,
+    Module,
     NamedValues,
+    PyTree,
     SettledBy,
     StepResult,
     among,
+    cached_on,
     conventional,
+    float64,
+    function_name,
+    jax,
     keeping,
     log,
     record,
@@ -39,7 +45,6 @@ from .._runtime import (
     warn,
 )
 from .._runtime.fingerprint import fingerprint
-from .._runtime.jax import Module, PyTree, cached_on, float64, function_name, jax
 from ..data import FormulaReader, count, under_labels
 from ..models.glm import Zero
 from ..objectives import AbstractObjective, plan_reader, weights_of, work

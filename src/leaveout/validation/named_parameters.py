@@ -9,8 +9,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy import linalg, ndarray
 
-from .._runtime import RESULTS
-from .._runtime.jax import Array, PyTree, compile_static, jax, jnp
+from .._runtime import RESULTS, Array, PyTree, compile_static, jax, jnp
 from ..models.glm import GLM, AbsorbedGLM, OrthogonalGLM, kinks
 from ..objectives import (
     GRADIENT_DIFFERENCE,

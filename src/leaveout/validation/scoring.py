@@ -24,8 +24,17 @@ import numpy as np
 from numpy import ndarray
 from numpy.typing import ArrayLike, NDArray
 
-from .._runtime import FloatArray, IntArray, record, warn
-from .._runtime.jax import Array, Arrays, PyTree, compile_static, jax
+from .._runtime import (
+    Array,
+    Arrays,
+    FloatArray,
+    IntArray,
+    PyTree,
+    compile_static,
+    jax,
+    record,
+    warn,
+)
 from ..objectives import (
     LOG_DENSITY,
     LOG_PROBABILITY,

@@ -21,13 +21,13 @@ from numpy import ndarray
 from numpy.typing import ArrayLike
 from scipy.cluster import vq
 
-from ..._runtime import Shape
-from ..._runtime.jax import (
+from ..._runtime import (
     Array,
     Arrays,
     Module,
     PyTree,
     Scalar,
+    Shape,
     call_traced,
     jax,
     jnp,

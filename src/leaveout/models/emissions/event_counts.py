@@ -11,7 +11,7 @@ from numpy import ndarray
 from numpy.typing import ArrayLike
 from scipy.special import gammaln
 
-from ..._runtime.jax import Arrays, Module, PyTree, Scalar, jax, jnp, numpy_of, static
+from ..._runtime import Arrays, Module, PyTree, Scalar, jax, jnp, numpy_of, static
 from ...objectives import LOG_PROBABILITY
 from ._base import (
     POSITIVE,

@@ -19,12 +19,13 @@ from numpy import linalg, ndarray
 from numpy.random import Generator, default_rng
 from numpy.typing import ArrayLike
 
-from ..._runtime import NamedArrays, TwoArrays
-from ..._runtime.jax import (
+from ..._runtime import (
     Array,
     Arrays,
     Module,
+    NamedArrays,
     PyTree,
+    TwoArrays,
     jax,
     jnp,
     make_on_first_call,

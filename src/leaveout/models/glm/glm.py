@@ -24,8 +24,20 @@ from jaxtyping import Bool, Float
 from numpy import ndarray
 from numpy.typing import ArrayLike
 
-from ..._runtime import AnyFunction, NamedValues, Strings, pd
-from ..._runtime.jax import Array, Arrays as Arrays, PyTree, Scalar, float64, jax, jnp, static
+from ..._runtime import (
+    AnyFunction,
+    Array,
+    Arrays as Arrays,
+    NamedValues,
+    PyTree,
+    Scalar,
+    Strings,
+    float64,
+    jax,
+    jnp,
+    pd,
+    static,
+)
 from ...data import (
     PLAIN,
     FormulaReader,

@@ -4,7 +4,7 @@ copied.
 
 import numpy as np
 
-from ..._runtime.jax import Array, Arrays, jax, jnp, make_on_first_call
+from ..._runtime import Array, Arrays, jax, jnp, make_on_first_call
 from ...linalg import SparseDesign
 from .rows import pick
 

@@ -12,8 +12,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from ..._runtime import NamedValues, Shape
-from ..._runtime.jax import Array, Arrays, Module, Scalar, compile_static, jax, jnp
+from ..._runtime import Array, Arrays, Module, NamedValues, Scalar, Shape, compile_static, jax, jnp
 from ...objectives import LOG_PROBABILITY
 from . import links
 from .distributions import Family, Formulas

@@ -13,11 +13,12 @@ import numpy as np
 import scipy
 from numpy import ndarray
 
-from ..._runtime import AnyFunction, TwoNumbers
-from ..._runtime.jax import (
+from ..._runtime import (
+    AnyFunction,
     Array,
     Arrays,
     Scalar,
+    TwoNumbers,
     call_traced,
     jax,
     jnp,

@@ -6,7 +6,7 @@ import numpy as np
 import scipy
 from numpy import ndarray
 
-from ..._runtime.jax import Array, Arrays, jax, special_of
+from ..._runtime import Array, Arrays, jax, special_of
 from ...objectives import LOG_PROBABILITY
 from .distributions import Formulas
 from .loss import AbstractLoss

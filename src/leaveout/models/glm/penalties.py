@@ -24,8 +24,7 @@ from jaxtyping import Bool, Float
 from numpy import ndarray
 from numpy.typing import ArrayLike
 
-from ..._runtime import pd
-from ..._runtime.jax import Array, Scalar, compile_static, is_traced, jax, jnp, numpy_of
+from ..._runtime import Array, Scalar, compile_static, is_traced, jax, jnp, numpy_of, pd
 from ...linalg import Norms
 from ...objectives import as_stored
 from .loss import Number

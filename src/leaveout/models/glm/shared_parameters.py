@@ -20,8 +20,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from ..._runtime import NamedValues
-from ..._runtime.jax import Array, Arrays, jax, jnp, jspecial, numpy_of, special_of, static
+from ..._runtime import Array, Arrays, NamedValues, jax, jnp, jspecial, numpy_of, special_of, static
 from ...objectives import LOG_DENSITY, LOG_PROBABILITY
 from . import distributions
 from .distributions import are_counts, domain, moments, thresholds

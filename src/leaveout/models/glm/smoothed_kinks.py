@@ -22,7 +22,7 @@ from typing import Any, Self
 import numpy as np
 import scipy
 
-from ..._runtime.jax import Scalar, jax, jnp
+from ..._runtime import Scalar, jax, jnp
 from ...data import share
 from .distributions import Formulas, domain
 from .loss import AbstractLoss, Number, positive

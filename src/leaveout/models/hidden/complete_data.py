@@ -16,13 +16,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy import ndarray
 
-from ..._runtime import NamedArrays, NamedValues, TwoArrays
-from ..._runtime.jax import (
+from ..._runtime import (
     Array,
     Arrays,
     Module,
+    NamedArrays,
+    NamedValues,
     PyTree,
     Scalar,
+    TwoArrays,
     cached_on,
     compile_static,
     float64,

@@ -13,8 +13,19 @@ from jaxtyping import Bool, Float, Inexact
 from numpy import ndarray
 from numpy.typing import ArrayLike
 
-from ..._runtime import NamedArrays, NamedValues, Shape, Strings, Texts
-from ..._runtime.jax import Array, Arrays, PyTree, jax, numpy_of, static
+from ..._runtime import (
+    Array,
+    Arrays,
+    NamedArrays,
+    NamedValues,
+    PyTree,
+    Shape,
+    Strings,
+    Texts,
+    jax,
+    numpy_of,
+    static,
+)
 from ...data import Names, index_of, numbers, pandas_of, places
 from ...objectives import AbstractObjective, PerUnit, Units, as_stored, float64
 from ..emissions._base import (

@@ -16,11 +16,11 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 import leaveout as lo
-from leaveout._runtime import jax as _jax
+from leaveout._runtime import lazy_jax as _jax
 from leaveout._runtime.fingerprint import Foreign, fingerprint
 from leaveout.models.hidden.complete_data import DerivedData, _tables
 
-WHERE = "import jax; from leaveout._runtime import jax as _jax; _jax.ensure_jax(); print(jax.config.jax_compilation_cache_dir)"
+WHERE = "import jax; from leaveout._runtime import lazy_jax as _jax; _jax.ensure_jax(); print(jax.config.jax_compilation_cache_dir)"
 FIT = """
 import numpy as np, leaveout as lo
 x = np.arange(20.0) % 7
