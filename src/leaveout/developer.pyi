@@ -6,7 +6,9 @@ from . import inference as inference, models as models
 # names of types of arrays
 from ._runtime.arrays import (
     AnyFunction as AnyFunction,
+    AnyTuple as AnyTuple,
     ArrayFunction as ArrayFunction,
+    ArrayTuple as ArrayTuple,
     BoolArray as BoolArray,
     FloatArray as FloatArray,
     Indices as Indices,
@@ -14,6 +16,7 @@ from ._runtime.arrays import (
     NamedArrays as NamedArrays,
     NamedNumbers as NamedNumbers,
     NamedValues as NamedValues,
+    NumberAndArray as NumberAndArray,
     PerRow as PerRow,
     RowFlags as RowFlags,
     RowNumbers as RowNumbers,
@@ -23,6 +26,8 @@ from ._runtime.arrays import (
     TwoArrays as TwoArrays,
     TwoCounts as TwoCounts,
     TwoNumbers as TwoNumbers,
+    TwoTexts as TwoTexts,
+    UnaryFunction as UnaryFunction,
     UnitNumbers as UnitNumbers,
     level_numbers as level_numbers,
 )
@@ -127,10 +132,12 @@ from .linalg.curvature import Curvature as Curvature
 # rows of linear predictors, and their losses
 from .linalg.design import (
     DENSE_BLOCK as DENSE_BLOCK,
+    AnyShape as AnyShape,
     DenseDesign as DenseDesign,
     Loss as Loss,
     MultiOutputDesign as MultiOutputDesign,
     Predictors as Predictors,
+    RefitUnits as RefitUnits,
     StackedLoss as StackedLoss,
     weight_terms as weight_terms,
 )
@@ -204,9 +211,15 @@ from .objectives.objective import (
     LOG_PROBABILITY as LOG_PROBABILITY,
     AbstractObjective as AbstractObjective,
     Hessian as Hessian,
+    Matrix as Matrix,
+    PerLane as PerLane,
     PerListed as PerListed,
+    PerUnit as PerUnit,
     Points as Points,
+    RefitFlags as RefitFlags,
+    RefitPoints as RefitPoints,
     UnitIndex as UnitIndex,
+    Vector as Vector,
     as_stored as as_stored,
     display_name as display_name,
     leaves_of as leaves_of,

@@ -28,6 +28,17 @@ RowNumbers = Int[ndarray, " rows"]
 RowFlags = Bool[ndarray, " rows"]
 PerRow = Float[ndarray, " rows"]
 UnitNumbers = Int[ndarray, " units"]
+UnaryFunction = Callable[[Any], Any]
+AnyTuple = tuple[Any, ...]
+TwoTexts = tuple[str, str]
+ListedUnits = Int[ndarray, "refits width"]
+ListedValues = Float[ndarray, "refits width"]
+ArrayTuple = tuple[ndarray, ...]
+UnitVectors = Float[ndarray, "units params"]
+StepNumbers = Int[ndarray, " steps"]
+NumberAndArray = tuple[float, ndarray]
+ThreeArrayFunction = Callable[[ndarray, ndarray, ndarray], ndarray]
+UnitFlags = Bool[ndarray, " units"]
 
 
 def level_numbers(labels: Any) -> IntArray:

@@ -7,13 +7,13 @@ order. The same call reads the steps in the file, and computes the rest. The fil
 SQLite: whenever the process dies, a step is in it whole or not at all.
 """
 
-import contextlib
 import io
 import json
 import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Self
@@ -156,7 +156,7 @@ class Journal:
 
     def close(self) -> None:
         """Write everything to disk, and close the file."""
-        with contextlib.suppress(sqlite3.Error):
+        with suppress(sqlite3.Error):
             if self.base.in_transaction:
                 self.base.execute("COMMIT")
         self.base.close()
@@ -178,7 +178,7 @@ def _hash_dependencies(caller: str, dependencies: NamedValues) -> dict[str, str]
     return hashes
 
 
-@contextlib.contextmanager
+@contextmanager
 def keeping(caller: str, file: File | None, dependencies: NamedValues) -> Iterator[None]:
     """Keep the steps computed inside in a file, for a run that depends on `dependencies` alone.
 
@@ -235,7 +235,7 @@ def keep(result: StepResult) -> None:
         journal.add(result)
 
 
-@contextlib.contextmanager
+@contextmanager
 def making() -> Iterator[None]:
     """Mark that a step is being computed, so that no part of it counts as a step of its own."""
     outer_journal = _journal.set(None)

@@ -5,7 +5,6 @@ The hash does not reveal the values. Two runs of one program give the same hash.
 """
 
 import dataclasses
-import functools
 import hashlib
 import inspect
 import sys
@@ -13,6 +12,7 @@ import sysconfig
 import types
 from collections.abc import Collection, Iterable
 from enum import Enum
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -75,11 +75,7 @@ class _Hash:
             return self._update("module", value.__name__)
         if isinstance(value, type):
             return self._class(value)
-        if (
-            inspect.isroutine(value)
-            or isinstance(value, functools.partial)
-            or hasattr(value, "__wrapped__")
-        ):
+        if inspect.isroutine(value) or isinstance(value, partial) or hasattr(value, "__wrapped__"):
             return self._function(value)
         return self._object(value)
 
@@ -132,7 +128,7 @@ class _Hash:
         self._parts("functions", functions)
 
     def _function(self, value) -> None:
-        if isinstance(value, functools.partial):
+        if isinstance(value, partial):
             return self._parts("partial", [value.func, value.args, value.keywords])
         if inspect.ismethod(value):
             return self._parts("method", [value.__func__, value.__self__])
@@ -176,7 +172,7 @@ class _Trusting(_Hash):
 
     def _class(self, value: type) -> None:
         for cls in value.__mro__:
-            definition = functools.reduce(
+            definition = reduce(
                 lambda part, name: getattr(part, name, None),
                 cls.__qualname__.split("."),
                 self._home(cls),

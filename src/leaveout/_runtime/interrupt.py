@@ -9,11 +9,11 @@ import collections
 import contextlib
 import contextvars
 import functools
-import itertools
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
@@ -105,9 +105,9 @@ def side_by_side(
     Ctrl-C, does not wait for threads that still run.
     """
     remaining = iter(items)
-    first_items = list(itertools.islice(remaining, 2 * workers + 1)) if workers > 1 else []
+    first_items = list(islice(remaining, 2 * workers + 1)) if workers > 1 else []
     num_alone = 1 if len(first_items) > 2 * workers else 0
-    for item in itertools.chain(first_items[:num_alone], remaining if workers == 1 else ()):
+    for item in chain(first_items[:num_alone], remaining if workers == 1 else ()):
         yield item, run(item)
     if workers == 1 or not first_items:
         return
@@ -115,7 +115,7 @@ def side_by_side(
     waiting = collections.deque[Any]()
     pool = ThreadPoolExecutor(workers, initializer=lambda: _stop_event.set(stop_event))
     try:
-        for item in itertools.chain(first_items[num_alone:], remaining):
+        for item in chain(first_items[num_alone:], remaining):
             waiting.append((item, pool.submit(run, item)))
             if len(waiting) > workers:
                 item, future = waiting.popleft()

@@ -3,9 +3,9 @@ text.
 """
 
 import enum
-import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, dataclass_transform
 
 import numpy as np
@@ -145,7 +145,7 @@ def lines_as_text(lines: Iterable[tuple[str, str]], width: int = 15) -> str:
 def lines_as_html(lines: Iterable[tuple[str, str]]) -> str:
     """Write lines of a name and a text as a table of HTML."""
     rows = "".join(
-        f"<tr><th style='text-align:left'>{html.escape(name)}</th><td style='text-align:left'>{html.escape(text)}</td></tr>"
+        f"<tr><th style='text-align:left'>{escape(name)}</th><td style='text-align:left'>{escape(text)}</td></tr>"
         for name, text in lines
     )
     return f"<table>{rows}</table>"
@@ -219,10 +219,7 @@ class PrintedResult:
             The table.
         """
         cell = lambda text: (
-            html.escape(text, quote=False)
-            .replace("\\", "\\\\")
-            .replace("|", "\\|")
-            .replace("\n", " ")
+            escape(text, quote=False).replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
         )
         return "\n".join(
             [
@@ -276,9 +273,7 @@ class PrintedTable(PrintedResult):
         cells += [
             [str(name), *map(number, row)] for name, *row in shown.astype(object).itertuples()
         ]
-        escaped = [
-            [html.escape(cell, quote=False).replace("|", "\\|") for cell in row] for row in cells
-        ]
+        escaped = [[escape(cell, quote=False).replace("|", "\\|") for cell in row] for row in cells]
         return (
             super().to_markdown() + "\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in escaped)
         )

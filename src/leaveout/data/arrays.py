@@ -7,7 +7,7 @@ carries no information, and an array has no labels: these go by position.
 """
 
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,7 +16,19 @@ import scipy
 from jaxtyping import Bool, Int
 from numpy.typing import ArrayLike
 
-from .._runtime import ArrayFunction, UnitNumbers, float64, foreign, is_pandas, jax, jnp, pd, record
+from .._runtime import (
+    AnyTuple,
+    ArrayFunction,
+    UnaryFunction,
+    UnitNumbers,
+    float64,
+    foreign,
+    is_pandas,
+    jax,
+    jnp,
+    pd,
+    record,
+)
 
 Array = np.ndarray
 
@@ -104,8 +116,8 @@ class Names:
     """
 
     index: Any = None
-    read: Callable[[Any], Any] | None = None
-    classes: tuple[Any, ...] = ()
+    read: UnaryFunction | None = None
+    classes: AnyTuple = ()
     table: "pd.DataFrame | None" = None
     name: Hashable = None
 
@@ -263,7 +275,7 @@ def places(
     )
 
 
-def match_labels(caller: str, **arguments: Any) -> tuple[Any, ...]:
+def match_labels(caller: str, **arguments: Any) -> AnyTuple:
     """Return the common labels and the name of `y` as `Names`, then the arguments in the order of
     the first one that carries labels.
 

@@ -14,7 +14,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._runtime import AnyFunction, BoolArray, FloatArray, NamedNumbers, NamedValues, is_pandas, pd
+from .._runtime import (
+    AnyFunction,
+    BoolArray,
+    FloatArray,
+    NamedNumbers,
+    NamedValues,
+    TwoTexts,
+    is_pandas,
+    pd,
+)
 from .arrays import pandas_of
 
 LEVEL = re.compile(r"""^(\w+)\[\s*(['"]?)(.+?)\2\s*\]$""")  # y['yes'], as bambi writes an event
@@ -47,7 +56,7 @@ def join_remarks(*remarks: str) -> str:
     return "; ".join(filter(None, remarks))
 
 
-def _calls(formula: str) -> list[tuple[str, str]]:
+def _calls(formula: str) -> list[TwoTexts]:
     """Return the names and texts of the calls of a formula that learn from rows."""
     calls = [(*_parse_call(formula, call), call.start()) for call in CALL.finditer(formula)]
     return [(name, formula[start:end]) for name, end, start in calls if name]
@@ -281,7 +290,7 @@ class FormulaReader(NamedTuple):
         return new_columns(self.caller, self.spec, data)
 
     @property
-    def learned(self) -> list[tuple[str, str]]:
+    def learned(self) -> list[TwoTexts]:
         """Names and texts of the calls that can learn anew."""
         names = {call.partition("(")[0] for call in self.spec.transform_state}
         return [(name, text) for name, text in _calls(self.formula) if name in names]
@@ -298,7 +307,7 @@ class FormulaReader(NamedTuple):
             )
         )
 
-    def remarks(self, learning: list[str], relearned: bool) -> tuple[str, str]:
+    def remarks(self, learning: list[str], relearned: bool) -> TwoTexts:
         """Return the remark that all calls keep what they learned, and what is true where those of
         `learning` may be `relearned`.
         """

@@ -43,6 +43,7 @@ from ..objectives import (
     LOG_PROBABILITY,
     AbstractLinearPredictor,
     AbstractObjective,
+    Matrix,
     function,
 )
 from ..objectives.unit_weights import UnitWeights, unit_weights
@@ -358,7 +359,7 @@ def _has_expected_information(fit: Fit) -> bool:
     return is_one and type(model.loss_function).variance is not AbstractLoss.variance
 
 
-def _expected_hessian(fit: Fit) -> Float[Array, "params params"]:
+def _expected_hessian(fit: Fit) -> Matrix:
     """Return the expectation of H.
 
     ℓ″ of a log likelihood is linear in y, so that it is H at y = μ.
@@ -421,7 +422,7 @@ def _of_kind(fit: Fit, cov_type: str, options: Options) -> Covariance:
     # a sum of squares over cases
     z = fit.quadratic.influence / np.sqrt(sizes)[:, None]
     factor = 1.0
-    lines = dict[str, str]()
+    lines = Texts()
     if kind in ("HC2", "HC3"):
         objective = fit.objective
         if (

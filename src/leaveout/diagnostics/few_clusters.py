@@ -14,7 +14,7 @@ Methods 1, 2012). All is taken at the fit (unrestricted), or where the coefficie
 """
 
 import copy
-import itertools
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -43,16 +43,14 @@ def bootstrap_tests(fit, label, names, num_resamples, rng):
         draws = rng.choice(values, (num_resamples, len(groups)))
         least = 1 / num_resamples
         if len(values) ** len(groups) <= num_resamples:
-            draws = np.array([*itertools.product(values, repeat=len(groups))])
+            draws = np.array([*product(values, repeat=len(groups))])
             least = 2 / len(draws)
         weights[law] = np.vstack([np.ones(len(groups)), draws]), least
     rows = {}
     for place, name in enumerate(names):
         theta = ravel(model.parameters.unconstrained(fit.parameters))
         starts = {"restricted": _without(model, place), "unrestricted": theta}
-        for (null, start), (law, (draws, least)) in itertools.product(
-            starts.items(), weights.items()
-        ):
+        for (null, start), (law, (draws, least)) in product(starts.items(), weights.items()):
             (t, *others), size = _statistics(model, start, place, groups, draws)
             if null == "unrestricted":
                 t = theta[place] / size

@@ -17,7 +17,6 @@ jackknife's moves d = mean f − f_(i), over units, or over the groups that the 
 """
 
 import inspect
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
@@ -28,9 +27,9 @@ from jaxtyping import Float
 from numpy import linalg
 from numpy.typing import ArrayLike
 
-from .._runtime import Lines, PrintedTable, conventional, float64, record
+from .._runtime import AnyFunction, Lines, PrintedTable, conventional, float64, record
 from ..data import share
-from ..objectives import map_arrays, unravel
+from ..objectives import PerUnit, Vector, map_arrays, unravel
 from ..optimize import Fit
 from ..plans import Plan, PlanLike, ReplicateWeights, groups as plan_of_groups, leave_one_out
 from ..refit import AbstractRefit, Exact, lengths
@@ -60,7 +59,7 @@ class Refit:
     """
 
     fit: Fit
-    weights: Float[Array, " units"]
+    weights: PerUnit
 
     def predict(self, X: Any, kind: str | None = None, *, offset: ArrayLike | None = None) -> Array:
         """Predict rows, as `lo.predict` does.
@@ -158,7 +157,7 @@ class Functional(PrintedTable):
 def functional(
     fit: Fit,
     plan: PlanLike | ReplicateWeights,
-    f: Callable[..., Any] | str,
+    f: AnyFunction | str,
     *,
     interval: Interval | None = None,
     level: float = 0.95,
@@ -300,7 +299,7 @@ def _refits_and_scales(
 class _Values:
     """The values of a function at the refits of a plan."""
 
-    def __init__(self, refits: ParameterRefits, f: Callable[..., Any] | str):
+    def __init__(self, refits: ParameterRefits, f: AnyFunction | str):
         self.refits = refits
         self.scalar = True
         self.names = pd.Index(["f"])
@@ -368,7 +367,7 @@ class _Values:
             )
         return array.reshape(len(thetas), -1)
 
-    def _refit(self, theta: Float[Array, " params"], number: int | None) -> Refit:
+    def _refit(self, theta: Vector, number: int | None) -> Refit:
         fit = self.refits.fit
         plan = self.refits.plan
         weight = fit.objective.units.weight

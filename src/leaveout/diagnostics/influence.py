@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
 
 from .._runtime import (
     NO_REFIT_CODES,
@@ -44,7 +43,7 @@ from .._runtime import (
 from ..data import join_remarks, numbers, pandas_of
 from ..linalg import FUNCTION
 from ..models.glm import AbstractRegression
-from ..objectives import LinearBatch, functions, weights_of, work
+from ..objectives import LinearBatch, PerRefit, RefitPoints, functions, weights_of, work
 from ..objectives.unit_weights import unit_weights
 from ..optimize import Fit, without
 from ..plans import Batch, Plan, PlanLike
@@ -317,9 +316,7 @@ def refit_all(
     return over_refits(caller, fit, plan, refit, record, judge=judge)
 
 
-def _objective_changes(
-    fit: Fit, batch: Batch, theta: Float[Array, "refits params"]
-) -> Float[Array, " refits"]:
+def _objective_changes(fit: Fit, batch: Batch, theta: RefitPoints) -> PerRefit:
     """Return the change of F for the remaining units, per unit."""
     F = functions(fit.objective, fit.theta, batch.rows)
     n = fit.objective.num_units

@@ -22,14 +22,17 @@ from typing import Any, cast
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from numpy import ndarray
 
 from .._runtime import (
     Array,
     Arrays,
     File,
+    ListedUnits,
+    ListedValues,
     PyTree,
+    UnitVectors,
     cached_on,
     compile_static,
     conventional,
@@ -39,9 +42,9 @@ from .._runtime import (
     kind_of,
 )
 from ..data import under_labels
-from ..linalg import LossOfSeveral
+from ..linalg import LossOfSeveral, RefitUnits
 from ..models.glm import GLM, AbsorbedGLM, DualGLM, OrthogonalGLM
-from ..objectives import AbstractLinearPredictor
+from ..objectives import AbstractLinearPredictor, PerRefit, PerUnit, RefitPoints
 from ..objectives.unit_weights import unit_weights
 from ..optimize import Fit, without
 from ..plans import Plan, RefitRows, leave_one_out
@@ -94,7 +97,7 @@ def leverage(fit: Fit) -> pd.Series:
 
 
 @float64
-def hat_diagonal(fit: Fit) -> Float[ndarray, " units"]:
+def hat_diagonal(fit: Fit) -> PerUnit:
     """Compute the leverages as an array."""
     objective = require_hessian(fit, "leverage").objective
     without("leverage", objective)
@@ -325,9 +328,7 @@ def studentized_residuals(
     return under_labels(residuals, objective.units.names, "studentized_residual")
 
 
-def _moves(
-    fit: Fit, refit: AbstractRefit, caller: str, checkpoint: File | None
-) -> Float[ndarray, "units params"]:
+def _moves(fit: Fit, refit: AbstractRefit, caller: str, checkpoint: File | None) -> UnitVectors:
     """Compute `θ̂_(i) − θ̂` of every unit."""
     without(caller, require_hessian(fit, caller).objective)
     return (
@@ -395,9 +396,9 @@ def dispersion(
 def dispersions(
     fit: Fit,
     plan: Plan,
-    thetas: Float[ndarray, "refits params"],
-    open_directions: Float[ndarray, " refits"] | None = None,
-) -> Float[ndarray, " refits"]:
+    thetas: RefitPoints,
+    open_directions: PerRefit | None = None,
+) -> PerRefit:
     """Estimate φ̂ of every refit of a plan, from the units that it sees, some of which leave
     directions open.
     """
@@ -430,9 +431,7 @@ def has_dispersion(fit: Fit) -> bool:
     )
 
 
-def _pearson(
-    fit: Fit, thetas: Float[ndarray, "refits params"], weights: Float[ndarray, "refits units"]
-) -> Float[ndarray, " refits"]:
+def _pearson(fit: Fit, thetas: RefitPoints, weights: RefitUnits) -> PerRefit:
     """Compute `Σ_j w_j s_j (y_j − μ_j)² / V(μ_j)` at several parameters, each with weights of its
     own.
     """
@@ -445,8 +444,8 @@ def _pearson(
 
 
 def mean_and_variance(
-    fit: Fit, thetas: Float[ndarray, "refits params"], units: Int[ndarray, "refits width"]
-) -> tuple[Float[ndarray, "refits width"], Float[ndarray, "refits width"]]:
+    fit: Fit, thetas: RefitPoints, units: ListedUnits
+) -> tuple[ListedValues, ListedValues]:
     """Predict the means of units at several parameters, and the variances there."""
     objective: Any = fit.objective
     ones = np.ones(units.shape)

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 import scipy
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from numpy import linalg
 from numpy.typing import ArrayLike
 
@@ -38,6 +38,7 @@ from .._runtime import (
 )
 from ..data import count, generator, index_of, numbers, pandas_of, share
 from ..linalg import UNIT
+from ..objectives import PerRefit, RefitNumbers
 from ..optimize import Fit
 from ..plans import Plan, ReplicateWeights, check_scales, plan_of_entries
 from ..refit import AbstractRefit, Exact, distance_of_fit, lengths
@@ -315,10 +316,10 @@ class ParameterRefits:
     parameters: NamedParameters
     theta: Float[Array, "refits params"]
     values: Float[Array, "refits natural"]
-    error: Float[Array, " refits"]
+    error: PerRefit
     fit_error: float
     proved: bool
-    result: Int[Array, " refits"]
+    result: RefitNumbers
     index: pd.Index
     free: dict[int, Float[Array, "null params"]]
 
@@ -334,7 +335,7 @@ class ParameterRefits:
         self,
         kind: str,
         scale: float,
-        rscales: Float[Array, " refits"],
+        rscales: PerRefit,
         about_mean: bool,
         dof: float,
         notes: Texts,
@@ -382,9 +383,7 @@ def mean_of(values: Float[Array, "refits some"]) -> Float[Array, " some"]:
     )
 
 
-def scaled_moves(
-    values: Float[Array, "refits some"], center: Array, scales: Float[Array, " refits"]
-) -> Array:
+def scaled_moves(values: Float[Array, "refits some"], center: Array, scales: PerRefit) -> Array:
     """Return √scale (value − center), zero where a refit does not determine the value, and the
     others raised for it.
     """

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Scalar, Shaped
 from numpy import ndarray
 
-from .._runtime import Arrays, Module, TwoCounts, static
+from .._runtime import Arrays, Module, StepNumbers, TwoCounts, static
 from ..objectives import aligned_copy
 from .lanes import SMALLEST_NORMALISER
 
@@ -68,7 +68,7 @@ class Layout(Module):
 
     place: Int[Arrays, "rows lanes"]
     starts: Bool[Arrays, "rows lanes"]
-    inverse: Int[ndarray, " steps"]
+    inverse: StepNumbers
     zeros: bool = static()
 
     @property

@@ -29,6 +29,7 @@ import scipy.sparse
 from jaxtyping import Bool, Float, Int
 from scipy.sparse.csgraph import minimum_spanning_tree
 
+from ..objectives import PerLane
 from .passes import Downward, Edges, GraphSums, Stack, Tangent
 
 Array = np.ndarray
@@ -43,7 +44,7 @@ class FixedPoint(NamedTuple):
     The origin of a message is `P(j | k)`, the distribution of the state that it comes from.
     """
 
-    log_partition: Float[Array, " lanes"]
+    log_partition: PerLane
     sites: Float[Array, "sites states lanes"]
     edges: Float[Array, "edges states states lanes"]
     origin: Float[Array, "messages states states lanes"]
@@ -74,7 +75,7 @@ class Messages(GraphSums):
         loopy_table_entries = 2**21  # numbers in the tables of the lanes of one call
         return max(1, loopy_table_entries // self.entries)
 
-    def log_partition(self, potentials: Stack) -> Float[Array, " lanes"]:
+    def log_partition(self, potentials: Stack) -> PerLane:
         return self._find_fixed_point(potentials).log_partition
 
     def run(self, potentials: Stack, *, edges: bool) -> tuple[FixedPoint, Downward]:

@@ -16,9 +16,9 @@ matrix are added up, and summed over, as arrays of many axes.
 """
 
 import collections
-import functools
 import math
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -26,6 +26,7 @@ import scipy.sparse
 from jaxtyping import Float, Int
 
 from .._runtime import Shape
+from ..objectives import PerLane
 from .elimination import Clique, Scopes, best_scopes, clique_tree, neighbours
 
 Array = np.ndarray
@@ -117,7 +118,7 @@ class Upward(NamedTuple):
     Log Z `[lanes]`, and the conditional probabilities P of every step.
     """
 
-    log_partition: Float[Array, " lanes"]
+    log_partition: PerLane
     conditionals: list[Array]
 
 
@@ -277,7 +278,7 @@ class Passes(GraphSums):
             step.down(table, out, edges)
         return out[: len(change)]
 
-    def log_partition(self, potentials: Stack) -> Float[Array, " lanes"]:
+    def log_partition(self, potentials: Stack) -> PerLane:
         return self.up(self._stack(potentials)).log_partition
 
     def _stack(self, potentials: Array) -> Array:
@@ -323,13 +324,13 @@ class Passes(GraphSums):
         return z
 
 
-@functools.lru_cache(maxsize=16)
+@lru_cache(maxsize=16)
 def passes(num_sites: int, edges: bytes, num_states: int, memory: float = np.inf) -> Passes:
     """Return the passes over a graph, built once; `edges` are the bytes of int64 `[edges, 2]`."""
     return Passes(num_sites, np.frombuffer(edges, np.int64).reshape(-1, 2), num_states, memory)
 
 
-@functools.lru_cache(maxsize=16)
+@lru_cache(maxsize=16)
 def _scopes(num_sites: int, edges: bytes, num_states: int) -> Scopes:
     return best_scopes(
         neighbours(num_sites, np.frombuffer(edges, np.int64).reshape(-1, 2)), num_states

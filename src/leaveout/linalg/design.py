@@ -4,16 +4,27 @@ F(θ, w) = Σ_n ω_n(w) ℓ(η_n, y_n) + κ(w) (½ θᵀPθ + Σ_g a_g ‖θ_g�
 η_n = x_nᵀθ + o_n, or one for each of several outputs
 """
 
-import abc
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, cast
 
 import numpy as np
 import scipy
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
-from .._runtime import Arrays, Indices, PerRow, Shape, TwoArrays, TwoCounts, record
+from .._runtime import (
+    Arrays,
+    ArrayTuple,
+    Indices,
+    ListedUnits,
+    PerRow,
+    Shape,
+    TwoArrays,
+    TwoCounts,
+    UnitVectors,
+    record,
+)
 from .group_norms import Norms
 
 Array = np.ndarray
@@ -52,7 +63,7 @@ class Loss(Protocol):
     def peak(self, y: Array) -> Array | None:
         """Place where ℓ″ is largest, if ℓ″ is unimodal; else None."""
 
-    def derivatives(self, eta: Array, y: Array, orders: Shape) -> tuple[Array, ...]:
+    def derivatives(self, eta: Array, y: Array, orders: Shape) -> ArrayTuple:
         """Derivatives of ℓ in η of the given orders, order 0 being ℓ itself."""
 
     def terms(self, order: int, size: Array, eta: Array, y: Array) -> Array:
@@ -115,7 +126,7 @@ class StackedLoss:
     def peak(self, y: PerUnit) -> PerRow | None:
         return self._all_rows(self.units.peak(y), self.penalty.peak(np.zeros(())))
 
-    def derivatives(self, eta: RowValues, y: PerUnit, orders: Shape) -> tuple[Array, ...]:
+    def derivatives(self, eta: RowValues, y: PerUnit, orders: Shape) -> ArrayTuple:
         eta_units, eta_penalty = np.split(eta, self.split[:1], axis=-1)
         parts = (
             self.units.derivatives(eta_units, y, orders),
@@ -180,7 +191,7 @@ def apply_curvature(curvature: Array, move: Array) -> Array:
     return np.einsum("...kl,...l->...k", curvature, move)
 
 
-class SingleOutput(abc.ABC):
+class SingleOutput(ABC):
     """Rows of one linear predictor a unit, wherever they are stored.
 
     What follows from a few primitives is written here.
@@ -188,23 +199,23 @@ class SingleOutput(abc.ABC):
 
     outputs: ClassVar[int] = 1
 
-    @abc.abstractmethod
+    @abstractmethod
     def predictors(self, theta: RefitPoints) -> RefitUnits:
         """Compute x_nᵀθ of every unit."""
 
-    @abc.abstractmethod
+    @abstractmethod
     def pull(self, slope: RefitUnits) -> RefitPoints:
         """Compute Σ_n slope_n x_n."""
 
-    @abc.abstractmethod
+    @abstractmethod
     def products(self, weight: RefitUnits) -> RefitMatrices:
         """Compute Σ_n weight_n x_n x_nᵀ."""
 
-    @abc.abstractmethod
+    @abstractmethod
     def rows(self, units: Array | slice) -> Float[Array, "*some params"]:
         """Selected rows as an array."""
 
-    @abc.abstractmethod
+    @abstractmethod
     def sizes(self, root: Directions) -> PerUnit:
         """Squares ‖root x_n‖² of all rows."""
 
@@ -258,7 +269,7 @@ class DenseDesign(SingleOutput):
     The products of pairs of columns may be kept, for many curvatures.
     """
 
-    x: Float[Array, "units params"]
+    x: UnitVectors
     pairs: Float[Array, "pairs units"] | None = None
 
     @property
@@ -619,7 +630,7 @@ class Predictors:
         return cast(LossOfSeveral, self.loss).roots(eta)
 
     def unit_predictors(
-        self, units: Int[Array, "refits width"], theta: RefitPoints
+        self, units: ListedUnits, theta: RefitPoints
     ) -> Float[Array, "refits width ..."]:
         """Compute the linear predictors of the listed units, through those of all rows if the list
         is long.

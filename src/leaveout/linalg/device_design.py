@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from .._runtime import Array, Arrays, compile_static, float64, jax, jnp
+from .._runtime import AnyTuple, Array, Arrays, Indices, Shape, compile_static, float64, jax, jnp
 from .mapped_design import CHEAP_COPY_ENTRIES, SourcedDesign
 
 RefitUnits = Float[ndarray, "refits units"]
@@ -60,7 +60,7 @@ class Resident(SourcedDesign):
     def __repr__(self) -> str:
         return f"{self.source.dtype} on {', '.join(map(str, self.source.devices()))}"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> AnyTuple:
         """Pickle the rows, for the memory or the device of another process."""
         return _restore, (np.asarray(self.source), self.ones, self.dtype)
 
@@ -77,7 +77,7 @@ class Resident(SourcedDesign):
         return max(1, min(DEVICE_BLOCK // max(1, self.shape[1]), len(self)))
 
     @property
-    def _blocks(self) -> tuple[Any, ...]:
+    def _blocks(self) -> AnyTuple:
         """Arguments of `_by_block` and `_sum`: the rows, and how they are cut."""
         return self.source, self.ones, self.dtype, self._step
 
@@ -88,7 +88,7 @@ class Resident(SourcedDesign):
             out[chunk] = jax.device_get(_by_block(function, *self._blocks, parts[chunk]))
         return out
 
-    def _sum(self, function, weight: Arrays, shape: tuple[int, ...]) -> ndarray:
+    def _sum(self, function, weight: Arrays, shape: Shape) -> ndarray:
         """Sum a function of blocks of rows and of their weights, `[refits, units]`, over all
         blocks: `[refits, *shape]`.
         """
@@ -137,7 +137,7 @@ class Resident(SourcedDesign):
             )
         return out.reshape(units.shape)
 
-    def take(self, units: Int[ndarray, " some"] | slice) -> "Resident":
+    def take(self, units: Indices | slice) -> "Resident":
         """Design of the selected rows, on the device."""
         if isinstance(units, slice):
             units = np.arange(len(self))[units]

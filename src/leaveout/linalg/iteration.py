@@ -7,7 +7,7 @@ Every function is a lane, which goes by θ ← θ − t s, t = 1, ½, ¼, …
 - `accept` says which points are taken, but for the first; for the others t shrinks.
 """
 
-import abc
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -143,7 +143,7 @@ def everyone_or(lanes: Int[Array, " lanes"], count: int) -> Lanes:
     return EVERYONE if len(lanes) == count else lanes
 
 
-class SharedFactors(abc.ABC):
+class SharedFactors(ABC):
     """Steps by factors that serve for as long as these shrink by the ratio `reuse`, or are no
     longer than `floor`.
 
@@ -157,11 +157,11 @@ class SharedFactors(abc.ABC):
         self.present = np.zeros(count, bool)
         self.fresh = np.zeros(count, bool)
 
-    @abc.abstractmethod
+    @abstractmethod
     def renew(self, theta: Points, lanes: Array) -> None:
         """Compute the factors of some lanes anew."""
 
-    @abc.abstractmethod
+    @abstractmethod
     def solve(self, gradient: Points, lanes: Array) -> Points:
         """Compute steps by the factors; NaN where a factor gives none."""
 

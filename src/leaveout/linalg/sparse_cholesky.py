@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import scipy
 from jaxtyping import Bool, Float, Int
+from scipy import linalg, sparse
 
 from .._runtime import TwoArrays, TwoCounts, record
 from .curvature import Squares, cholesky
@@ -52,8 +52,8 @@ class Group(NamedTuple):
     # places in the workspace to which the updated rows are added
     above: Entries
     # the same, if several rows go to one place
-    place_sums: "tuple[Int[Array, ' places'], scipy.sparse.csr_array] | None"
-    summed_rows: "scipy.sparse.csr_array | None"
+    place_sums: "tuple[Int[Array, ' places'], sparse.csr_array] | None"
+    summed_rows: "sparse.csr_array | None"
 
 
 @record
@@ -89,9 +89,9 @@ class Pattern:
             self._key, np.maximum(row, column) * self.size + np.minimum(row, column)
         )
 
-    def values(self, matrix: "scipy.sparse.sparray") -> Float[Array, " entries"]:
+    def values(self, matrix: "sparse.sparray") -> Float[Array, " entries"]:
         """Entries of a matrix of this pattern."""
-        lower = scipy.sparse.coo_array(scipy.sparse.tril(matrix))
+        lower = sparse.coo_array(sparse.tril(matrix))
         out = np.zeros(len(self.row))
         np.add.at(out, self.entries(lower.row, lower.col), lower.data)
         return out
@@ -202,14 +202,14 @@ class FrontalFactor:
         return space[:, self.pattern.place]
 
 
-def pattern(matrix: "scipy.sparse.sparray", first: Places | None = None) -> Pattern:
+def pattern(matrix: "sparse.sparray", first: Places | None = None) -> Pattern:
     """Pattern of a symmetric matrix with a full diagonal, and fronts of its factor.
 
     Columns `first` are eliminated first.
     """
     size = matrix.shape[0]
-    full = scipy.sparse.csr_array(abs(matrix) + scipy.sparse.eye_array(size, format="csr"))
-    lower = scipy.sparse.coo_array(scipy.sparse.tril(full))
+    full = sparse.csr_array(abs(matrix) + sparse.eye_array(size, format="csr"))
+    lower = sparse.coo_array(sparse.tril(full))
     lower = lower.row.astype(int), lower.col.astype(int)
     by_row = np.lexsort(lower[::-1])
     row = lower[0][by_row]
@@ -220,7 +220,7 @@ def pattern(matrix: "scipy.sparse.sparray", first: Places | None = None) -> Patt
     return Pattern(size, row, column, order, groups, place, length)
 
 
-def _elimination_columns(full: "scipy.sparse.csr_array", first: Array) -> tuple[Array, list[Array]]:
+def _elimination_columns(full: "sparse.csr_array", first: Array) -> tuple[Array, list[Array]]:
     """Columns in the order of elimination, and the rows below each in its factor.
 
     Children come before their parents and next to them. Columns beside `first` come in the order of
@@ -231,12 +231,12 @@ def _elimination_columns(full: "scipy.sparse.csr_array", first: Array) -> tuple[
     reduced = full[remaining][:, remaining]
     if first.size:
         reduced = reduced + full[remaining][:, first] @ full[first][:, remaining]
-    dominant = scipy.sparse.csc_array(
+    dominant = sparse.csc_array(
         (np.ones(reduced.nnz), reduced.indices, reduced.indptr), shape=reduced.shape
     )
-    dominant = scipy.sparse.csc_array(dominant + scipy.sparse.diags_array(dominant.sum(0) + 1.0))
+    dominant = sparse.csc_array(dominant + sparse.diags_array(dominant.sum(0) + 1.0))
     options = {"SymmetricMode": True}
-    by_degree = scipy.sparse.linalg.splu(
+    by_degree = sparse.linalg.splu(
         dominant, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0, options=options
     ).perm_c
     eliminated = np.concatenate([first, remaining[np.argsort(by_degree)]])
@@ -381,7 +381,7 @@ def _entries(fronts: list[Front], lengths: Array, front: Array, i: Array, j: Arr
 
 def _scatter_sums(
     above: Int[Array, "fronts r r"], padding: int
-) -> "tuple[Array, scipy.sparse.csr_array] | None":
+) -> "tuple[Array, sparse.csr_array] | None":
     """Places below the diagonals of fronts to which updated rows are added, and the matrix of the
     sums.
     """
@@ -400,7 +400,7 @@ def _product(matrix: Float[Array, "*some m k"], right: Columns) -> Float[Array, 
     return matrix @ right
 
 
-def _summed_rows(rows: Int[Array, "fronts r"], size: int) -> "scipy.sparse.csr_array | None":
+def _summed_rows(rows: Int[Array, "fronts r"], size: int) -> "sparse.csr_array | None":
     flat = rows.ravel()
     targets = np.flatnonzero(flat != size)
     if len(np.unique(flat[targets])) == len(targets):
@@ -410,9 +410,9 @@ def _summed_rows(rows: Int[Array, "fronts r"], size: int) -> "scipy.sparse.csr_a
 
 def _sums(
     row: Int[Array, " ones"], column: Int[Array, " ones"], shape: TwoCounts
-) -> "scipy.sparse.csr_array":
+) -> "sparse.csr_array":
     """Matrix of ones at these places, with short integers."""
-    return scipy.sparse.csr_array(
+    return sparse.csr_array(
         (np.ones(len(row)), (row.astype(np.int32), column.astype(np.int32))), shape=shape
     )
 
@@ -448,9 +448,7 @@ def _solved(lower: Array, right: Array, transposed: int) -> Array:
     solution = np.empty_like(right)
     for index in np.ndindex(right.shape[:-2] if right.size else (0,)):
         # in LAPACK's order
-        solution[index] = scipy.linalg.lapack.dtrtrs(
-            lower[index].T, right[index], trans=transposed
-        )[0]
+        solution[index] = linalg.lapack.dtrtrs(lower[index].T, right[index], trans=transposed)[0]
     return solution
 
 
@@ -459,9 +457,7 @@ def _inverse_grams(triangles: Squares) -> Squares:
     k = triangles.shape[-1]
     if k < TRIANGULAR:
         return triangles.swapaxes(-1, -2) @ triangles
-    halves = np.array(
-        [scipy.linalg.lapack.dpotri(matrix.T)[0] for matrix in triangles.reshape(-1, k, k)]
-    )
+    halves = np.array([linalg.lapack.dpotri(matrix.T)[0] for matrix in triangles.reshape(-1, k, k)])
     grams = halves + halves.swapaxes(-1, -2)
     np.einsum("lkk->lk", grams)[...] /= 2
     return grams.reshape(triangles.shape)

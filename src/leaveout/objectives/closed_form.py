@@ -10,7 +10,7 @@ differences of exact gradients, with steps relative to each parameter (θ should
 scale), unless the author gives it.
 """
 
-import abc
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -19,7 +19,15 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
-from .._runtime import Array, ArrayFunction, Arrays as Arrays, PyTree, Scalar, cached_on
+from .._runtime import (
+    Array,
+    ArrayFunction,
+    Arrays as Arrays,
+    PyTree,
+    Scalar,
+    UnitVectors,
+    cached_on,
+)
 from ..plans import RefitRows
 from .objective import (
     AbstractObjective,
@@ -57,7 +65,7 @@ Entries = Int[ndarray, "lanes width"]  # the units that each refit lists
 Scored = Bool[ndarray, "lanes width"]  # which of them it scores
 
 
-class AbstractByArrays(abc.ABC):
+class AbstractByArrays(ABC):
     """F(·, w) of another objective in NumPy, for models where that is faster than compiled
     derivatives.
 
@@ -68,15 +76,15 @@ class AbstractByArrays(abc.ABC):
     alpha: Vector
     together: int
 
-    @abc.abstractmethod
+    @abstractmethod
     def look(self, theta: Vector, weights: PerUnit) -> tuple[float, Vector]:
         """Evaluate F and its gradient; F is infinite where it has no value."""
 
-    @abc.abstractmethod
+    @abstractmethod
     def product(self, theta: Vector, weights: PerUnit, vector: Vector) -> Vector:
         """Multiply ∇²F by a vector."""
 
-    @abc.abstractmethod
+    @abstractmethod
     def diagonal(self, theta: Vector) -> Vector:
         """Diagonal of ∇²F at weights of one, exact or approximate, positive."""
 
@@ -112,7 +120,7 @@ class AbstractClosedForm(AbstractObjective):
     array([3.])
     """
 
-    @abc.abstractmethod
+    @abstractmethod
     def look(self, theta: Points, weights: Weights, state: State = None) -> ValueAndGradient:
         """Evaluate F and its gradients for a batch of refits.
 
@@ -299,7 +307,7 @@ class AbstractClosedForm(AbstractObjective):
     # step of differences of refits of runs along a direction; their error goes with its square
     difference: ClassVar[float] = 0.05
 
-    def jacobian(self, theta: PyTree) -> Float[ndarray, "units params"]:
+    def jacobian(self, theta: PyTree) -> UnitVectors:
         """Compute `∂²F/∂θ∂w_n` at weights one, by differences of gradients along the weight of each
         unit.
 
@@ -428,7 +436,7 @@ class AbstractSolved(AbstractClosedForm):
     F(θ, w) = ½ ‖θ − θ̂(w)‖², and no refit iterates.
     """
 
-    @abc.abstractmethod
+    @abstractmethod
     def solve(
         self, index: Entries, weight: Float[ndarray, "lanes width"], changed: bool = False
     ) -> Points:

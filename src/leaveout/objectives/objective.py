@@ -7,9 +7,9 @@ of a hyperparameter, compiles nothing anew. Its author writes `loss`. Everything
 which a model overrides where it knows better.
 """
 
-import abc
 import copy
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
@@ -31,6 +31,8 @@ from .._runtime import (
     Scalar,
     Shape,
     Strings,
+    ThreeArrayFunction,
+    UnitFlags,
     UnitNumbers,
     branches_of,
     call_traced,
@@ -192,7 +194,7 @@ class Distribution(NamedTuple):
     """
 
     dispersion: Callable[[Any, ndarray], ndarray]
-    scores: dict[str, Callable[[ndarray, ndarray, ndarray], ndarray]]
+    scores: dict[str, ThreeArrayFunction]
     draw: Callable[[np.random.Generator, ndarray, ndarray], ndarray]
     note: str = ""
 
@@ -263,10 +265,10 @@ class Units:
     # blocks of neighbours, if neighbours are not the next in order
     blocks: UnitNumbers | None = None
     # units that have an observation; others are never scored
-    observed: Bool[ndarray, " units"] | None = None
+    observed: UnitFlags | None = None
     # (refits, units, weights) of left-out entries -> those that have a loss, if that depends on
     # other left-out units
-    scorable: Callable[[ndarray, ndarray, ndarray], ndarray] | None = None
+    scorable: ThreeArrayFunction | None = None
     weight: PerUnit | None = None  # weights in the mean loss, if units differ
     target: PerUnit | None = None  # response that predictions are compared with
     # response that the loss is a function of, if that is not `target`
@@ -556,11 +558,11 @@ class AbstractObjective(Module):
             cls.__init__ = conventional(cls.__init__)  # type: ignore[method-assign]
 
     @property
-    @abc.abstractmethod
+    @abstractmethod
     def num_units(self) -> int:
         """Number of units that can be left out."""
 
-    @abc.abstractmethod
+    @abstractmethod
     def loss(self, theta: PyTree, weights: UnitWeights) -> Scalar:
         """Evaluate `F(θ, w)`.
 
@@ -1059,23 +1061,23 @@ class AbstractLinearPredictor(AbstractObjective):
     """
 
     @property
-    @abc.abstractmethod
+    @abstractmethod
     def outputs(self) -> int:
         """Number of linear predictors of a unit."""
 
     @property
-    @abc.abstractmethod
+    @abstractmethod
     def low_rank(self) -> bool:
         """Whether leaving units out changes F in their own terms only (κ = 1, and no weight but
         their own).
         """
 
     @property
-    @abc.abstractmethod
+    @abstractmethod
     def smooth(self) -> bool:
         """Whether ℓ is known to be twice continuously differentiable."""
 
-    @abc.abstractmethod
+    @abstractmethod
     def rows(self, index: UnitIndex) -> Float[Array, "width outputs params"]:
         """Rows `U_n` of the listed units; any row for padding.
 
@@ -1090,7 +1092,7 @@ class AbstractLinearPredictor(AbstractObjective):
             Their rows.
         """
 
-    @abc.abstractmethod
+    @abstractmethod
     def derivative(self, theta: PyTree, index: UnitIndex, order: int) -> Arrays:
         """Compute `ω_n(1)` times the derivative of ℓ in η of the given order.
 
@@ -1109,7 +1111,7 @@ class AbstractLinearPredictor(AbstractObjective):
             Derivatives of the listed units.
         """
 
-    @abc.abstractmethod
+    @abstractmethod
     def crossings(self, start: PyTree, end: PyTree) -> Scalar:
         """Count units whose ℓ″ jumps between two parameters; zero for smooth losses.
 

@@ -10,9 +10,8 @@ errors and resamples. A model whose losses hold their weights already, as Cox's,
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool
 
-from .._runtime import kind_of
+from .._runtime import UnitFlags, kind_of
 from ..plans import PlanReader
 from .objective import AbstractLinearPredictor, AbstractObjective, PerUnit
 
@@ -31,7 +30,7 @@ class UnitWeights:
     of_model: PerUnit
 
     @property
-    def weigh(self) -> Bool[Array, " units"]:
+    def weigh(self) -> UnitFlags:
         """Mark the units that weigh."""
         return self.values > 0
 

@@ -12,9 +12,9 @@ held parameters no longer change, Newton's method on the others arrives, and the
 Karush, Kuhn and Tucker decide whether the active set was right.
 """
 
-import functools
 import warnings
 from collections.abc import Callable
+from functools import cache, partial
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -317,9 +317,7 @@ class WeightedProblem:
             and model.quadratic
             and np.count_nonzero(weights) > len(kinked.slope)
         )
-        self.second = (
-            functools.cache(functools.partial(constant, model, weights)) if narrow else None
-        )
+        self.second = cache(partial(constant, model, weights)) if narrow else None
 
 
 def minimise_with_kinks(
@@ -425,7 +423,7 @@ def _minimise_active(problem: WeightedProblem, theta: Array) -> ActiveMinimiser 
             objective = kinked.restrict(place, sign, theta)
             F = function(objective, theta[place], weights).of
             if second is not None and kinked.norms is None and isinstance(F, LinearBatch):
-                F.constant = functools.partial(_submatrix, second, place)
+                F.constant = partial(_submatrix, second, place)
             solution = newton(F, theta[place][None], ONE, np.zeros((0, len(place))))
             if not solution.converged[0]:
                 return None

@@ -17,7 +17,7 @@ its predictions in the place of y_o. If other weights change, or if it is not cl
 the rows o alone determine, an SVD computes the refit.
 """
 
-import functools
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -91,7 +91,7 @@ class LeastNorm:
         self.z = self.x @ self.coefficient_map
         self.spare = UNIT * CAUTION * (n + p)
 
-    @functools.cached_property
+    @cached_property
     def factorised_rows(self) -> "FactorisedRows":
         """The factor of all rows."""
         Q, s, V, mean, root, gap, is_clear = self._factor(self.weight)
@@ -143,7 +143,7 @@ class LeastNorm:
             gap = 1.0
         return Q[:, good], values, V[good].T, mean, root, gap, bool(is_clear)
 
-    @functools.cached_property
+    @cached_property
     def floor(self) -> float:
         """Share of the information that a refit must keep (`cut_floor`)."""
         if self.cut:

@@ -22,7 +22,7 @@ import scipy
 from jaxtyping import Float
 from numpy import linalg
 
-from .._runtime import TwoArrays
+from .._runtime import NumberAndArray, TwoArrays
 from ..linalg import (
     MAX_LOOKS,
     SMALLEST_SHARE,
@@ -214,7 +214,7 @@ def descend(
         unwhitener = scipy.sparse.eye_array(theta.size)
     lowest = scipy.optimize.OptimizeResult(x=np.zeros_like(theta), fun=np.inf)
 
-    def look(u: Array) -> tuple[float, Array]:
+    def look(u: Array) -> NumberAndArray:
         value, gradient = F.look(theta + unwhitener @ u)
         same = abs(value - lowest.fun) <= VALUE_ROUNDING * abs(value) and not np.array_equal(
             u, lowest.x

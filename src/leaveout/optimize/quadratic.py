@@ -8,7 +8,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from .._runtime import Module, PyTree, cached_on, float64, static
+from .._runtime import Module, PyTree, UnitVectors, cached_on, float64, static
 from ..linalg import Predictors, weight_terms
 from ..objectives import AbstractObjective, Vector, function, influence, leaves_of
 from .hessian_products import (
@@ -174,7 +174,7 @@ class LocalQuadratic(Module):
 
     @property
     @cached_on
-    def influence(self) -> Float[Array, "units params"]:
+    def influence(self) -> UnitVectors:
         """Whitened derivative `L⁻¹ ∂²F/∂θ∂w_n` of every unit.
 
         The infinitesimal jackknife moves θ̂ by minus it times δ, whitened.

@@ -3,10 +3,10 @@
 from typing import Any
 
 import numpy as np
-import scipy
 from jaxtyping import Int
 from numpy import ndarray
 from numpy.typing import ArrayLike
+from scipy import sparse
 
 from .._runtime import pd
 from ..data import places
@@ -31,8 +31,8 @@ def read_edges(
     labels = None
     if hasattr(edges, "is_directed") and hasattr(edges, "nodes"):
         pairs, count, labels = _of_networkx(caller, edges)
-    elif scipy.sparse.issparse(edges) or scipy.sparse.issparse(getattr(edges, "sparse", None)):
-        pairs, count = _of_sparse(caller, edges if scipy.sparse.issparse(edges) else edges.sparse)
+    elif sparse.issparse(edges) or sparse.issparse(getattr(edges, "sparse", None)):
+        pairs, count = _of_sparse(caller, edges if sparse.issparse(edges) else edges.sparse)
         # for both kinds of libpysal's graphs
         ids = getattr(edges, "unique_ids", getattr(edges, "id_order", None))
         labels = None if ids is None else pd.Index(ids)
@@ -106,7 +106,7 @@ def _of_networkx(caller: str, graph) -> "tuple[Edges, int, pd.Index]":
 
 
 def _of_sparse(caller: str, matrix) -> tuple[Edges, int]:
-    matrix = scipy.sparse.coo_array(matrix)
+    matrix = sparse.coo_array(matrix)
     if matrix.shape[0] != matrix.shape[1]:
         raise ValueError(
             f"{caller}: the adjacency matrix must be square; got {list(matrix.shape)}."
@@ -115,17 +115,15 @@ def _of_sparse(caller: str, matrix) -> tuple[Edges, int]:
         raise ValueError(
             f"{caller}: the adjacency matrix holds negative or infinite values or NaN; nonzero means an edge."
         )
-    linked = scipy.sparse.csr_array(
-        (matrix.data != 0, (matrix.row, matrix.col)), shape=matrix.shape
-    )
+    linked = sparse.csr_array((matrix.data != 0, (matrix.row, matrix.col)), shape=matrix.shape)
     linked.eliminate_zeros()
-    oneway = scipy.sparse.coo_array(linked > linked.T)
+    oneway = sparse.coo_array(linked > linked.T)
     if oneway.nnz:
         raise ValueError(
             f"{caller}: {oneway.nnz} edges are one-sided, the first from site {oneway.row[0]} to {oneway.col[0]} but not back; "
             "make the adjacency A symmetric, as by A.maximum(A.T)."
         )
-    upper = scipy.sparse.coo_array(scipy.sparse.triu(linked))
+    upper = sparse.coo_array(sparse.triu(linked))
     return np.stack([upper.row, upper.col], 1).astype(int), matrix.shape[0]
 
 
@@ -150,19 +148,19 @@ def _check(caller: str, pairs: Edges, count: int) -> None:
         )
 
 
-def adjacency(edges: Edges, num_sites: int) -> "scipy.sparse.csr_array":
+def adjacency(edges: Edges, num_sites: int) -> "sparse.csr_array":
     arcs = np.concatenate([edges, edges[:, ::-1]])
-    return scipy.sparse.csr_array(
+    return sparse.csr_array(
         (np.ones(len(arcs)), (arcs[:, 0], arcs[:, 1])), shape=(num_sites, num_sites)
     )
 
 
-def distances(edges: Edges, num_sites: int, radius: int) -> "scipy.sparse.csr_array":
+def distances(edges: Edges, num_sites: int, radius: int) -> "sparse.csr_array":
     """One plus the number of edges between sites at most `radius` apart, as a sparse matrix.
 
     No entry for others.
     """
-    neighbourhood = counts = scipy.sparse.eye_array(num_sites, format="csr")
+    neighbourhood = counts = sparse.eye_array(num_sites, format="csr")
     step = adjacency(edges, num_sites) + neighbourhood
     for _ in range(radius):
         neighbourhood = (neighbourhood @ step).sign()
@@ -194,11 +192,11 @@ def blocks(edges: Edges, num_sites: int, count: int) -> Int[ndarray, " sites"]:
     return label
 
 
-def _order_sites(graph: "scipy.sparse.csr_array") -> Int[ndarray, " piece"]:
+def _order_sites(graph: "sparse.csr_array") -> Int[ndarray, " piece"]:
     """Order the sites of a piece from one end to the other, one connected component after
     another.
     """
-    _, component = scipy.sparse.csgraph.connected_components(graph, directed=False)
+    _, component = sparse.csgraph.connected_components(graph, directed=False)
     order = []
     for sites in np.split(
         np.argsort(component, kind="stable"), np.cumsum(np.bincount(component))[:-1]
@@ -207,11 +205,11 @@ def _order_sites(graph: "scipy.sparse.csr_array") -> Int[ndarray, " piece"]:
         coordinate = np.arange(len(sites))
         # sites up to which a piece is cut by the second eigenvector of its Laplacian
         if len(sites) > 1000:
-            end = scipy.sparse.csgraph.breadth_first_order(
+            end = sparse.csgraph.breadth_first_order(
                 subgraph, 0, directed=False, return_predecessors=False
             )[-1]
-            coordinate = scipy.sparse.csgraph.shortest_path(subgraph, indices=end, unweighted=True)
+            coordinate = sparse.csgraph.shortest_path(subgraph, indices=end, unweighted=True)
         elif len(sites) > 2:
-            coordinate = np.linalg.eigh(scipy.sparse.csgraph.laplacian(subgraph).toarray())[1][:, 1]
+            coordinate = np.linalg.eigh(sparse.csgraph.laplacian(subgraph).toarray())[1][:, 1]
         order.append(sites[np.argsort(coordinate, kind="stable")])
     return np.concatenate(order)

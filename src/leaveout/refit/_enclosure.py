@@ -27,7 +27,7 @@ import scipy
 from jaxtyping import Float, Int
 from numpy import linalg
 
-from .._runtime import RESULTS, cached_on, record
+from .._runtime import RESULTS, ListedUnits, ListedValues, cached_on, record
 from ..linalg import (
     UNIT,
     UP,
@@ -155,8 +155,8 @@ class CertifiedBatch:
     anchor: LinearFitCache
     target: float
     allowed_radius: PerRefit
-    delta: Float[Array, "refits width"]
-    units: Int[Array, "refits width"]
+    delta: ListedValues
+    units: ListedUnits
     metric: FoldMetric
     growth: PerRefit
     first: PerRefit

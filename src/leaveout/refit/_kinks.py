@@ -53,7 +53,16 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy import linalg
 
-from .._runtime import NO_REFIT_CODES, RESULTS, TwoArrays, among, cached_on, record
+from .._runtime import (
+    NO_REFIT_CODES,
+    RESULTS,
+    ArrayTuple,
+    Shape,
+    TwoArrays,
+    among,
+    cached_on,
+    record,
+)
 from ..linalg import UNIT, Norms, change, gates, leaving_signs, segments, weight_terms
 from ..models.glm import ActiveCox, FullModel, PerPlace, kinks
 from ..objectives import (
@@ -88,7 +97,7 @@ PerHeld = Float[Array, " held"]
 
 
 # active parameters, their signs, values of the others
-Key = tuple[tuple[int, ...], tuple[float, ...], bytes]
+Key = tuple[Shape, tuple[float, ...], bytes]
 
 
 @record
@@ -964,7 +973,7 @@ class Following:
         """Keep a refit that is one of two that differ in a parameter, which within rounding of its
         bound is held or not; its error counts both.
         """
-        points = list[tuple[Array, ...]]()
+        points = list[ArrayTuple]()
         for part in sorted(parts, key=lambda part: len(part.active_fit.place)):
             _, active_fit, refits, which, _ = part
             assert refits.ball is not None and refits.scores is not None

@@ -30,7 +30,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime import RESULTS, SettledBy, record
+from .._runtime import RESULTS, ListedValues, SettledBy, record
 from ..linalg import EVERYONE, change, everyone_or
 from ..objectives import (
     Displacements,
@@ -151,7 +151,7 @@ class EnclosedRefits(NamedTuple):
     """Result of a batch: held predictors with errors, codes, proofs, and the raveled θ."""
 
     center: Float[Array, "refits width ..."]
-    half: Float[Array, "refits width"]
+    half: ListedValues
     result: RefitNumbers
     proved: RefitFlags
     theta: Callable[[], RefitPoints]
@@ -274,7 +274,7 @@ class RowBatch:
     budget: float
     dear: float
     center: Float[Array, "refits width ..."]
-    half: Float[Array, "refits width"]
+    half: ListedValues
     open: Flags
     unseen: Flags
     settled_by: RefitNumbers
@@ -789,7 +789,7 @@ def unit_losses(fit: Fit) -> PerUnit:
     return anchor.loss[: anchor.units]
 
 
-def losses(fit: Fit, rows: RefitRows, eta: Array) -> Float[Array, "refits width"]:
+def losses(fit: Fit, rows: RefitRows, eta: Array) -> ListedValues:
     """Held-out losses at predictors, zero where not scored."""
     model = linear_cache(fit).model
     index = np.asarray(rows.index)

@@ -29,7 +29,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy import linalg
 
-from .._runtime import RESULTS, NamedValues, cached_on, record
+from .._runtime import RESULTS, NamedValues, UnaryFunction, cached_on, record
 from ..linalg import UNIT, UP, Directions, PerRow, Predictors, condition
 from ..models.glm import kinks
 from ..objectives import (
@@ -67,7 +67,7 @@ class Rung(NamedTuple):
     name: str
     applies: Callable[[Any], bool]
     cost: Callable[[Any], float]
-    step: Callable[[Any], Any]
+    step: UnaryFunction
     evidence: Literal["enclosure", "estimate"] = "estimate"
 
 

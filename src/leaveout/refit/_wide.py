@@ -35,7 +35,7 @@ import scipy
 from jaxtyping import Bool, Float, Int
 from numpy.random import default_rng
 
-from .._runtime import RESULTS, ThreeArrays, TwoArrays, cached_on
+from .._runtime import RESULTS, ArrayTuple, ThreeArrays, TwoArrays, cached_on
 from ..linalg import (
     AnyShape,
     Lanes,
@@ -378,7 +378,7 @@ class Probes:
 
     def __init__(self, wide_model: WideModel):
         self.wide_model = wide_model
-        self.groups = list[tuple[Array, ...]]()
+        self.groups = list[ArrayTuple]()
         weight = wide_model.curvature
         # least curvature with which rows are probed, relative to the mean
         self.scale = np.sqrt(np.maximum(weight, 1e-2 * max(float(weight.mean()), 1e-300)))
@@ -408,7 +408,7 @@ class Probes:
             out[start:stop] = block.sum(1)
         return t**2 * (out - self.size**2 * t)
 
-    def _draw(self) -> tuple[Array, ...]:
+    def _draw(self) -> ArrayTuple:
         """Draw one more group.
 
         The means of the three numbers, and of their products with one another.
@@ -542,7 +542,7 @@ class Probes:
             error = leverages.error_factor * np.max(errors, 0).sum(0)
         return reported, np.where(np.isfinite(error) & np.isfinite(reported), error, np.inf), draws
 
-    def _refit_rows(self, units: Selection) -> tuple[Array, ...]:
+    def _refit_rows(self, units: Selection) -> ArrayTuple:
         """Refit some rows by solves of their own.
 
         η after one step, the step's length, η of their refits, and its change by the last step.

@@ -10,7 +10,7 @@ import importlib.metadata
 import io
 import platform
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import field
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 
-from .._runtime import Lines, NamedValues, record
+from .._runtime import Lines, NamedValues, UnaryFunction, record
 from ..data import label_texts as worded
 from ..validation.checks import Check
 from . import plot
@@ -86,7 +86,7 @@ class Figure:
     name: str
     title: str
     caption: str
-    draw: Callable[[Any], Any]
+    draw: UnaryFunction
     marks: pd.DataFrame | None = None
     height: float = 4.0  # inches
 

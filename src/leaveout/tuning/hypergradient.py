@@ -40,7 +40,9 @@ from .._runtime import (
     RESULTS,
     Array,
     Arrays,
+    ListedValues,
     NamedValues,
+    NumberAndArray,
     PyTree,
     StepResult,
     Strings,
@@ -55,6 +57,8 @@ from ..models.glm import ActiveCox, FullModel, Ridge, kinks
 from ..objectives import (
     AbstractClosedForm,
     AbstractObjective,
+    Matrix,
+    Vector,
     fold_weights,
     held_out,
     own_passes,
@@ -88,7 +92,7 @@ PerHyper = Float[ndarray, " hyper"]
 Build = Callable[..., AbstractObjective]
 # function of targets, held-out predictors and weights of all units: the criterion, and its slope in
 # each predictor
-PooledMeasure = Callable[[ndarray, ndarray, ndarray], tuple[float, ndarray]]
+PooledMeasure = Callable[[ndarray, ndarray, ndarray], NumberAndArray]
 Among = ndarray | None  # units to score; None for all
 # fields of an estimate that refits fill, without errors
 REFIT_FIELDS = "losses", "result", "elsewhere"
@@ -585,7 +589,7 @@ def criterion(fit: Fit) -> AbstractRefit:
 
 def _loss_changes(
     kinked: FullModel,
-    theta: Float[ndarray, " params"],
+    theta: Vector,
     weights: Float[ndarray, "1 units"],
     units: Int[ndarray, " held"],
     share: Float[ndarray, " held"],
@@ -648,7 +652,7 @@ def smoothed_area(
     y: PerUnit,
     eta: PerUnit,
     weight: PerUnit,
-) -> tuple[float, ndarray]:
+) -> NumberAndArray:
     """Compute minus the area under the curve, with steps smoothed over h = `WIDTH` standard
     deviations of the predictors.
 
@@ -702,7 +706,7 @@ class Adjoint:
             np.zeros(self.anchor.units),
         )
 
-    def add(self, state: CertifiedBatch, slope: Float[ndarray, "refits width"]) -> None:
+    def add(self, state: CertifiedBatch, slope: ListedValues) -> None:
         """Add a batch, given the gradient of the criterion in each held-out predictor."""
         metric = state.metric
         refits = np.arange(len(slope))
@@ -728,7 +732,7 @@ class Adjoint:
         self.adjoints += p.sum(0)
         self.curvature += p.T @ q
 
-    def slope(self) -> Float[ndarray, "params params"]:
+    def slope(self) -> Matrix:
         """Return G, the gradient of the criterion in P."""
         anchor = self.anchor
         root = self.anchor.root

@@ -33,11 +33,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from numpy import linalg
 from numpy.random import default_rng
 
-from .._runtime import Indices, ThreeArrays, TwoArrays
+from .._runtime import Indices, ThreeArrays, TwoArrays, UnitFlags, UnitVectors
 from ..linalg import (
     UNIT,
     UP,
@@ -116,7 +116,7 @@ class StandardisedColumns:
         )
 
     @functools.cached_property
-    def single(self) -> Float[Array, "units params"]:
+    def single(self) -> UnitVectors:
         """Columns in float32."""
         return np.asarray(self.x, np.float32)
 
@@ -349,9 +349,7 @@ class LassoMinimum:
         )
         self.inactive = np.setdiff1d(np.arange(len(self.theta)), self.active)
 
-    def sample_moves(
-        self, sample: SampledProducts, t: PerUnit
-    ) -> tuple[Array, Array, Bool[Array, " units"]]:
+    def sample_moves(self, sample: SampledProducts, t: PerUnit) -> tuple[Array, Array, UnitFlags]:
         """Compute the result of `left_out` for all rows from a sample: a row's move is about b₁ t +
         b₂ t |t|.
 
@@ -401,9 +399,7 @@ class LassoMinimum:
             np.zeros(len(t), bool),
         )
 
-    def left_out(
-        self, sample: SampledProducts | None
-    ) -> tuple[Array, Array, Bool[Array, " units"]]:
+    def left_out(self, sample: SampledProducts | None) -> tuple[Array, Array, UnitFlags]:
         """Compute the residual of every row from a refit without it, its error, and whether that is
         proved.
         """

@@ -48,7 +48,19 @@ import scipy
 from jaxtyping import Float
 from numpy import linalg
 
-from .._runtime import Lines, NamedNumbers, Shape, TwoArrays, TwoCounts, float64, record, warn
+from .._runtime import (
+    ArrayTuple,
+    Lines,
+    ListedValues,
+    NamedNumbers,
+    Shape,
+    TwoArrays,
+    TwoCounts,
+    UnitVectors,
+    float64,
+    record,
+    warn,
+)
 from ..linalg import Curvature, RefitPoints, weight_terms
 from ..models.smooth.additive import Additive
 from ..models.smooth.bases import against
@@ -88,12 +100,12 @@ class CriterionLook(NamedTuple):
 class PenalisedRows:
     """Rows, losses and penalties of F; `spans` are the coefficients on which each penalty acts."""
 
-    x: Float[Array, "units params"]
+    x: UnitVectors
     offset: Any
     y: PerUnit
     weight: PerUnit
     loss: Any
-    matrices: tuple[Array, ...]
+    matrices: ArrayTuple
     spans: tuple[TwoCounts, ...]
 
     def penalty(self, rho: PerSmooth) -> ParamPairs:
@@ -110,7 +122,7 @@ class PenalisedRows:
         ]
         return np.exp(rho) * np.array(products)
 
-    def derivatives(self, eta: Array, orders: Shape, units: Any = slice(None)) -> tuple[Array, ...]:
+    def derivatives(self, eta: Array, orders: Shape, units: Any = slice(None)) -> ArrayTuple:
         return self.loss.derivatives(eta, self.y[units], orders)
 
     def weighted(self, eta: PerUnit, orders: Shape) -> list[PerUnit]:
@@ -308,9 +320,7 @@ class _CriterionSums:
 class _Metric:
     """`I + Σ weight z zᵀ` of every refit; IndefiniteHessianError if one is singular."""
 
-    def __init__(
-        self, z: Float[Array, "refits width params"], weight: Float[Array, "refits width"]
-    ):
+    def __init__(self, z: Float[Array, "refits width params"], weight: ListedValues):
         self.z = z
         self.low = z.shape[1] < z.shape[2]  # in as many dimensions as there are rows
         transposed = z.swapaxes(1, 2)
@@ -338,9 +348,7 @@ class _Metric:
         self.products = self.matrix
         self.matrix = size + (weight[:, :, None] * self.matrix if self.low else self.matrix)
 
-    def solve(
-        self, share: Float[Array, "refits width"]
-    ) -> tuple[RefitPoints, Float[Array, "refits width"]]:
+    def solve(self, share: ListedValues) -> tuple[RefitPoints, ListedValues]:
         """Multiply Σ share z by the inverse, and return the products of that with z too."""
         if self.low:  # M⁻¹ Zᵀ = Zᵀ (I + W Z Zᵀ)⁻¹
             if self.matrix.shape[1] == 1:

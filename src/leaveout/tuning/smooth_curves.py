@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import scipy
-from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from .._runtime import HeadedTable, NamedNumbers, conventional, float64, kind_of
@@ -33,7 +32,7 @@ from ..diagnostics.measures import dispersion
 from ..models.glm import column
 from ..models.smooth.additive import Additive
 from ..models.smooth.terms import LABELS, BoundTerm
-from ..objectives import plan_reader
+from ..objectives import PerRefit, plan_reader
 from ..optimize import Fit
 from ..plans import Plan
 from .smooth import (
@@ -147,7 +146,7 @@ def _scoring(plan: Plan) -> tuple[Plan, Plan]:
     return plan, Plan(indptr, plan.index[held], plan.weight[held], held[held], plan.num_units)
 
 
-def _share(scored_plan: Plan) -> Float[Array, " refits"]:
+def _share(scored_plan: Plan) -> PerRefit:
     """Return the weight of each refit, so that every unit counts once."""
     times = np.bincount(scored_plan.index, minlength=scored_plan.num_units)
     return np.diff(scored_plan.indptr) / np.bincount(scored_plan.refit, times[scored_plan.index])

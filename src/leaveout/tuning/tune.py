@@ -41,6 +41,7 @@ from .._runtime import (
     Module,
     NamedNumbers,
     NamedValues,
+    NumberAndArray,
     PyTree,
     Rng,
     Slow,
@@ -82,7 +83,7 @@ if TYPE_CHECKING:
 Array = np.ndarray
 Hyper = dict[str, Any]  # values, or ranges, by the name of the hyperparameter
 Sampler = Literal["gradient", "optuna", "path"]
-Space = Mapping[str, tuple[float, float] | list[Any]]
+Space = Mapping[str, TwoNumbers | list[Any]]
 
 OPTIMISM_DRAWS = 20  # draws of groups of the units for the optimism of choosing among trials
 # columns of the table besides the hyperparameters
@@ -1023,7 +1024,7 @@ def descend_boxes(
     """
     seen: dict[bytes, tuple[float, Array, Any]] = {}
 
-    def look(x: Array) -> tuple[float, Array]:
+    def look(x: Array) -> NumberAndArray:
         if x.tobytes() not in seen:
             if len(seen) == most:
                 raise _NoTrialLeft

@@ -18,7 +18,15 @@ from numpy import linalg
 
 from .._runtime import ArrayFunction, Slow, StepResult, steps
 from ..models.glm import kinks
-from ..objectives import function, lists_all_units, weights_of
+from ..objectives import (
+    Matrix,
+    PerUnit,
+    RefitNumbers,
+    Vector,
+    function,
+    lists_all_units,
+    weights_of,
+)
 from ..optimize import Fit, NoMinimiser, minimise_with_kinks
 from ..optimize.least_norm import least_norm
 from .estimate import Estimate, Repetition
@@ -36,7 +44,7 @@ REASONS = "longest step", "largest error", "random"
 
 
 def foremost_by_reason(
-    refits: Int[Array, " refits"],
+    refits: RefitNumbers,
     move: PerRefit,
     error: PerRefit,
     is_proved: Array,
@@ -108,7 +116,7 @@ def affordable(gradients: float, operations: float) -> int:
 
 
 def repeat_minimiser(
-    fit: Fit, weights: Float[Array, " units"], start: Float[Array, " rank"]
+    fit: Fit, weights: PerUnit, start: Float[Array, " rank"]
 ) -> tuple[Float[Array, " rank"], bool]:
     """Descend from `start`; return the whitened minimiser, and whether it was reached.
 
@@ -163,7 +171,7 @@ def repeat_minimiser(
 
 
 def step_by_hessian(
-    fit: Fit, hessian: Float[Array, "params params"], gradient: Float[Array, " rank"]
+    fit: Fit, hessian: Matrix, gradient: Float[Array, " rank"]
 ) -> Float[Array, " rank"]:
     """Compute Newton's step, with the curvature of the coordinates along flat directions.
 
@@ -199,9 +207,7 @@ def step_by_products(
     return step
 
 
-def _solve_least_squares(
-    fit: Fit, weights: Float[Array, " units"]
-) -> tuple[Float[Array, " params"], bool] | None:
+def _solve_least_squares(fit: Fit, weights: PerUnit) -> tuple[Vector, bool] | None:
     """Solve least squares of least norm by SciPy's `lstsq` on the rows that stay, in a basis
     without flat directions.
 

@@ -17,6 +17,7 @@ from .._runtime import (
     RESULTS,
     FloatArray,
     Interrupted,
+    NamedArrays,
     SettledBy,
     Slow,
     StepResult,
@@ -94,7 +95,7 @@ class Collected(NamedTuple):
 Collect = Callable[[Batch, RefitBatch], Collected]
 
 
-class CollectedColumns(dict[str, Array]):
+class CollectedColumns(NamedArrays):
     """Arrays with a row for each refit or each entry of a plan, filled as batches arrive, and sums
     of single numbers.
     """

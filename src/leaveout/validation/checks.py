@@ -29,6 +29,7 @@ from .._runtime import (
     Indices,
     Strings,
     TwoNumbers,
+    TwoTexts,
     UnitNumbers,
     float64,
     is_pandas,
@@ -117,7 +118,7 @@ class Check(NamedTuple):
         return f"{self.code} {self.severity}: {'; '.join(filter(None, (self.reason, self.remedy)))}"
 
 
-def _split_message(code: RESULTS) -> tuple[str, str]:
+def _split_message(code: RESULTS) -> TwoTexts:
     """Split the message of a code into a reason and its last part, the remedy."""
     if not code:
         return "the error is above a tenth of the standard error", "use Exact()"
@@ -139,7 +140,7 @@ def _severity(code: RESULTS) -> str:
     return "warning"
 
 
-CHECKS: dict[str, tuple[str, str]] = {  # severity and remedy of every finding
+CHECKS: dict[str, TwoTexts] = {  # severity and remedy of every finding
     "LO101": ("warning", "drop copies, or keep them in one fold by lo.groups"),
     "LO102": (
         "warning",

@@ -20,7 +20,9 @@ from .._runtime import (
     TERMINAL_WIDTH,
     NamedArrays,
     NamedValues,
+    NumberAndArray,
     Rng,
+    TwoNumbers,
     conventional,
     level_numbers,
     provided,
@@ -605,7 +607,7 @@ def tail_index(values: Array) -> float:
     return fit_pareto(excess)[0]
 
 
-def fit_pareto(excess: Float[Array, " tail"]) -> tuple[float, float]:
+def fit_pareto(excess: Float[Array, " tail"]) -> TwoNumbers:
     """Estimate k and the scale of a generalised Pareto distribution from sorted numbers (Zhang and
     Stephens, 2009).
     """
@@ -641,7 +643,7 @@ def _stacking_weights(values: NamedArrays, weight: Array) -> Float[Array, " mode
     weight = weight[seen] / weight[seen].sum()
     density = np.exp(losses.min(1, keepdims=True) - losses)
 
-    def criterion(logits: Array) -> tuple[float, Array]:
+    def criterion(logits: Array) -> NumberAndArray:
         share = scipy.special.softmax(logits)
         mixed = density @ share
         slope = -(weight / mixed) @ density

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
-import scipy
+from scipy import fft, special
 
-from .._runtime import FloatArray
+from .._runtime import FloatArray, TwoNumbers
 from ..plans import Plan
 from .standard_errors import StandardError, independent, naive, standard_error
 
@@ -45,14 +45,14 @@ class MetricValue:
     standard_error: float
     error: float
     averaged: str
-    bounds: tuple[float, float]
+    bounds: TwoNumbers
     dof: float
 
     def interval(self, level: float) -> Interval:
         """Return the interval by Student's t, with the error of the refits on both sides, within
         the bounds.
         """
-        quantile = float(scipy.special.stdtrit(self.dof, 0.5 + level / 2))
+        quantile = float(special.stdtrit(self.dof, 0.5 + level / 2))
         half = quantile * self.standard_error + self.error
         low, high = np.clip([self.value - half, self.value + half], *self.bounds).tolist()
         return Interval(low, high, level, "clusters" if np.isfinite(self.dof) else "naive")
@@ -96,7 +96,7 @@ def half_width(
     if np.sum(np.isfinite(losses) & (weight > 0)) < 2:
         raise ValueError("interval: it needs two scored units or more.")
     if method == "naive":
-        return float(scipy.special.ndtri(tail)) * naive(losses, weight, plan.of_cases)
+        return float(special.ndtri(tail)) * naive(losses, weight, plan.of_cases)
     if method == "clusters" and plan.clusters is None:
         raise ValueError(
             "interval: method='clusters' needs a plan of groups, such as lo.groups(labels)."
@@ -106,10 +106,7 @@ def half_width(
     error: StandardError = standard_error(losses, weight, plan)
     if np.isnan(error.value):
         raise ValueError(f"interval: method={method!r} is {error.kind}.")
-    return (
-        float(scipy.special.stdtrit(independent(losses, weight, plan).units - 1, tail))
-        * error.value
-    )
+    return float(special.stdtrit(independent(losses, weight, plan).units - 1, tail)) * error.value
 
 
 def _series(losses: FloatArray, weight: FloatArray, tail: float) -> float:
@@ -129,8 +126,8 @@ def _series(losses: FloatArray, weight: FloatArray, tail: float) -> float:
         * (losses[seen] - np.average(losses[seen], weights=weight[seen]))
     )
     count = max(2, round(0.4 * n ** (2 / 3)))
-    waves = np.sqrt(2 / n) * scipy.fft.dct(contributions, type=2)[1 : count + 1] / 2
-    return float(scipy.special.stdtrit(count, tail) * np.sqrt(np.mean(waves**2) / n))
+    waves = np.sqrt(2 / n) * fft.dct(contributions, type=2)[1 : count + 1] / 2
+    return float(special.stdtrit(count, tail) * np.sqrt(np.mean(waves**2) / n))
 
 
 def of_folds(losses: FloatArray, weight: FloatArray, plan: Plan, level: float) -> float:
@@ -138,10 +135,10 @@ def of_folds(losses: FloatArray, weight: FloatArray, plan: Plan, level: float) -
     the folds share.
     """
     se, dof = corrected(losses, weight, plan)
-    return float(scipy.special.stdtrit(dof, 0.5 + level / 2)) * se
+    return float(special.stdtrit(dof, 0.5 + level / 2)) * se
 
 
-def corrected(losses: FloatArray, weight: FloatArray, plan: Plan) -> tuple[float, float]:
+def corrected(losses: FloatArray, weight: FloatArray, plan: Plan) -> TwoNumbers:
     """Compute s √(1/J + n₂/n₁) of the means of J folds, and the degrees of freedom."""
     seen = plan.held & np.isfinite(losses)
     mass = np.bincount(plan.refit[seen], weight[plan.index[seen]], plan.num_refits)
@@ -179,7 +176,7 @@ def bca_ends(
     for j, column in enumerate(draws.T):
         column = column[np.isfinite(column)]
         below = np.mean(column < estimate[j]) + 0.5 * np.mean(column == estimate[j])
-        bias = scipy.special.ndtri(np.clip(below, 0.5 / len(column), 1 - 0.5 / len(column)))
-        z = bias + scipy.special.ndtri([(1 - level) / 2, (1 + level) / 2])
-        ends[:, j] = np.quantile(column, scipy.special.ndtr(bias + z / (1 - a[j] * z)))
+        bias = special.ndtri(np.clip(below, 0.5 / len(column), 1 - 0.5 / len(column)))
+        z = bias + special.ndtri([(1 - level) / 2, (1 + level) / 2])
+        ends[:, j] = np.quantile(column, special.ndtr(bias + z / (1 - a[j] * z)))
     return ends[0], ends[1]

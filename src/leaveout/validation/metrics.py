@@ -36,12 +36,22 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-import scipy
 from jaxtyping import Float
 from numpy.random import default_rng
 from numpy.typing import NDArray
+from scipy import special
 
-from .._runtime import BoolArray, FloatArray, NamedValues, Strings, TwoNumbers, level_numbers
+from .._runtime import (
+    AnyFunction,
+    AnyTuple,
+    BoolArray,
+    FloatArray,
+    NamedValues,
+    Strings,
+    TwoNumbers,
+    level_numbers,
+)
+from ..linalg import AnyShape
 from ..models.glm import BERNOULLI
 from ..objectives import LOG_DENSITY, Units
 
@@ -53,7 +63,7 @@ Metric = Literal[
     "kappa", "concordance",
 ]  # fmt: skip
 # a name, one of scikit-learn's names or scorers, or a function
-AnyMetric = Metric | str | Callable[..., Any]
+AnyMetric = Metric | str | AnyFunction
 ScoreName = Literal["log_density", "squared_error", "absolute_error", "zero_one", "crps"]
 Needs = Literal[
     "response", "label", "probability", "probabilities", "decision", "distribution", "risk"
@@ -142,9 +152,7 @@ class Mean(AbstractFunctional):
     function: Callable[[FloatArray, FloatArray], NDArray]
     by_fit: bool = False
 
-    def records(
-        self, y: Float[Array, "..."], prediction: Float[Array, "..."]
-    ) -> Float[Array, "fits rows"]:
+    def records(self, y: AnyShape, prediction: AnyShape) -> Float[Array, "fits rows"]:
         """Compute losses of many fits `[fits, rows]` from predictions `[fits, rows, ...]`.
 
         Y is `[rows]` or `[fits, rows]`.
@@ -491,7 +499,7 @@ class Measure:
         Callable[[FloatArray, FloatArray, FloatArray, float], tuple[FloatArray, FloatArray]] | None
     ) = None
     way_out: str = ""  # advice where a model lacks it
-    labels: tuple[Any, ...] | None = None  # the classes of the model that is measured
+    labels: AnyTuple | None = None  # the classes of the model that is measured
 
     @property
     def per_record(self) -> bool:
@@ -534,7 +542,7 @@ class Measure:
         that the measure takes.
         """
         if self.needs == "decision":
-            return np.asarray(scipy.special.logit(mean))
+            return np.asarray(special.logit(mean))
         if self.needs == "label":
             mean = mean.argmax(1) if mean.ndim > 1 else mean > 1 - mean
         return np.asarray(mean, float)
@@ -578,9 +586,7 @@ class Measure:
         ]
         return float(np.mean(moves)) * len(rows) if moves else 0.0
 
-    def losses(
-        self, y: Float[Array, "..."], prediction: Float[Array, "..."]
-    ) -> Float[Array, "fits rows"]:
+    def losses(self, y: AnyShape, prediction: AnyShape) -> Float[Array, "fits rows"]:
         """Return the losses of the rows for many fits, given predictions `[fits, rows, ...]`, for a
         mean over rows.
         """
@@ -734,7 +740,7 @@ def pinball(y: NDArray, mu: NDArray, alpha: float = 0.5) -> NDArray:
 
 
 def poisson_deviance(y: NDArray, mu: NDArray) -> NDArray:
-    return 2 * (scipy.special.xlogy(y, y) - scipy.special.xlogy(y, mu) - y + mu)
+    return 2 * (special.xlogy(y, y) - special.xlogy(y, mu) - y + mu)
 
 
 def gamma_deviance(y: NDArray, mu: NDArray) -> NDArray:
@@ -745,14 +751,14 @@ def deviance_moments(y: NDArray, mu: NDArray, deviance: Callable) -> NDArray:
     """Return the deviance, the response, and the y log y or −log y of the deviance from a constant
     mean.
     """
-    log_term = scipy.special.xlogy(y, y) if deviance is poisson_deviance else -np.log(y)
+    log_term = special.xlogy(y, y) if deviance is poisson_deviance else -np.log(y)
     return np.stack([deviance(y, mu), y, log_term], -1)
 
 
 def explained_deviance(mean: NDArray, deviance: Callable) -> float:
     """Compute D², the share of the deviance from the mean that predictions explain."""
     if deviance is poisson_deviance:
-        at_mean = scipy.special.xlogy(mean[1], mean[1])
+        at_mean = special.xlogy(mean[1], mean[1])
     else:
         at_mean = -np.log(mean[1])
     return float(1 - mean[0] / (2 * (mean[2] - at_mean)))

@@ -2,19 +2,19 @@
 NaN; the others stay.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 from numpy import linalg, ndarray
 
-from .._runtime import RESULTS, Array, PyTree, compile_static, jax, jnp
+from .._runtime import RESULTS, Array, ArrayFunction, PyTree, compile_static, jax, jnp
 from ..models.glm import GLM, AbsorbedGLM, OrthogonalGLM, kinks
 from ..objectives import (
     GRADIENT_DIFFERENCE,
     AbstractClosedForm,
     AbstractObjective,
+    Vector,
     leaves_of,
     ravel,
     unravel,
@@ -37,7 +37,7 @@ class NamedParameters(NamedTuple):
     """
 
     names: list[str]
-    values_of: Callable[[ndarray], ndarray]
+    values_of: ArrayFunction
     slope: Float[ndarray, "natural params"] | None
 
 
@@ -91,7 +91,7 @@ class PartialRefit(NamedTuple):
     One of its minimisers, and what all of them have in common.
     """
 
-    theta: Float[ndarray, " params"]
+    theta: Vector
     error: float  # Newton's last step
     free: Float[ndarray, "null params"]
     values: Float[ndarray, " natural"]  # natural parameters, NaN where they are not determined

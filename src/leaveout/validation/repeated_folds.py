@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime import level_numbers, record
+from .._runtime import UnitNumbers, level_numbers, record
 from ..plans import Plan, kfold, plan_of_entries
 from .cross_validate import cross_validate
 from .estimate import Estimate
@@ -27,7 +27,7 @@ class RandomFolds:
     """The fold of every unit in every repeat, and the number of the group of every unit."""
 
     fold: Int[Array, "repeats units"]
-    label: Int[Array, " units"]
+    label: UnitNumbers
     num_folds: int
 
     @property
@@ -68,9 +68,7 @@ class RandomFolds:
         return repeat * self.num_folds + pair_sum - self.fold[repeat, unit]
 
 
-def random_folds(
-    label: Int[Array, " units"], num_folds: int, num_repeats: int, seed: int
-) -> RandomFolds:
+def random_folds(label: UnitNumbers, num_folds: int, num_repeats: int, seed: int) -> RandomFolds:
     """Draw folds of whole groups, once for each repeat."""
     size = int(label.max()) + 1
     fold = np.empty((num_repeats, size), int)
@@ -94,7 +92,7 @@ def bootstrap_folds(folds: RandomFolds, counts: Float[Array, "repeats units"]) -
 
 
 def draw_counts(
-    label: Int[Array, " units"], num_draws: int, rng: np.random.Generator
+    label: UnitNumbers, num_draws: int, rng: np.random.Generator
 ) -> Float[Array, "draws units"]:
     """Draw groups with replacement, and count how often each unit is in every draw."""
     size = int(label.max()) + 1
@@ -114,7 +112,7 @@ def independent_groups(
     estimate: Estimate,
     contributions: Sequence[Float[Array, " units"]],
     partial: bool = False,
-) -> Int[Array, " units"]:
+) -> UnitNumbers:
     """Number the independent groups of units, the fewest of those of several losses or differences
     of them; −1 for a unit without a loss, if the plan may be `partial`. ValueError where there are
     too few.

@@ -26,10 +26,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._runtime import (
     Array,
+    ArrayFunction,
     Arrays,
     FloatArray,
     IntArray,
     PyTree,
+    ThreeArrayFunction,
     compile_static,
     jax,
     record,
@@ -148,7 +150,7 @@ class OfDistribution(NamedScore):
     fit: Fit
     title: str
     distribution: Distribution
-    score: Callable[[ndarray, ndarray, ndarray], ndarray]
+    score: ThreeArrayFunction
 
     def losses(self, rows: RefitRows, theta: ndarray) -> FloatArray:
         y = np.asarray(self.fit.objective.units.target)
@@ -290,7 +292,7 @@ def largest_change(
     fit: Fit,
     batch: RefitBatch,
     values: ndarray,
-    function: Callable[[ndarray], ndarray],
+    function: ArrayFunction,
     directions: Literal[2, 8] = MOVE_DIRECTIONS,
 ) -> FloatArray:
     """Estimate the largest difference of a function of θ, `values` at the reported refits, from its

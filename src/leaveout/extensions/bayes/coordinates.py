@@ -11,7 +11,7 @@ posterior density is that of x times |det c′(u)|. The logarithm of this factor
 | softmax, stick_breaking | last axis sums to one | log of x over its last entry | Σ log x |
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,7 +19,17 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from ...developer import Array, NamedArrays, NamedValues, Shape, jax, jnp, numbers
+from ...developer import (
+    Array,
+    NamedArrays,
+    NamedValues,
+    Shape,
+    TwoTexts,
+    UnaryFunction,
+    jax,
+    jnp,
+    numbers,
+)
 
 # draws below which the tail of weights, a fifth of them, has too few to be smoothed
 MIN_DRAWS = 100
@@ -31,10 +41,10 @@ class Transform(NamedTuple):
     And which values x may have.
     """
 
-    constrain: Callable[[Any], Any]
-    unconstrain: Callable[[Any], Any]
-    log_jacobian: Callable[[Any], Any]
-    inside: Callable[[Any], Any]
+    constrain: UnaryFunction
+    unconstrain: UnaryFunction
+    log_jacobian: UnaryFunction
+    inside: UnaryFunction
     domain: str
 
 
@@ -189,7 +199,7 @@ class DrawCoordinates:
     `kinds` are the names of parameters with their transforms, all others have none.
     """
 
-    kinds: tuple[tuple[str, str], ...]
+    kinds: tuple[TwoTexts, ...]
 
     @classmethod
     def read(

@@ -3,14 +3,14 @@
 From the draws as they are, from moved draws too, or from those of a multivariate t.
 """
 
-import contextlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache, cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy
 from jaxtyping import Float
+from scipy import sparse
 from scipy.special import expit
 
 from ... import Plan
@@ -193,7 +193,7 @@ class FoldEstimator:
     pointwise: bool
 
     @cached_property
-    def away(self) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array]:
+    def away(self) -> tuple[sparse.csr_array, sparse.csr_array]:
         """One minus the weights of every refit, `[refits, units]`, and the same with its scored
         units at one.
         """
@@ -201,7 +201,7 @@ class FoldEstimator:
         shape = self.plan.num_refits, self.plan.num_units
         entries = [away, np.where(self.plan.held, 0.0, away)]
         reductions, unscored = (
-            scipy.sparse.csr_array((data, self.plan.index, self.plan.indptr), shape, copy=True)
+            sparse.csr_array((data, self.plan.index, self.plan.indptr), shape, copy=True)
             for data in entries
         )
         unscored.eliminate_zeros()
@@ -220,9 +220,9 @@ class FoldEstimator:
     def evaluate(self, folds: IntArray, theta: Places) -> Evaluation:
         """Evaluate folds at some θ."""
         rows = [matrix[folds] for matrix in self.away]
-        nothing = scipy.sparse.csr_array((1, self.plan.num_units))
+        nothing = sparse.csr_array((1, self.plan.num_units))
         total, values = np.split(
-            self.posterior.values_without(theta, scipy.sparse.vstack([nothing, *rows], "csr")), [1]
+            self.posterior.values_without(theta, sparse.vstack([nothing, *rows], "csr")), [1]
         )
         reduced, full = np.split(values, 2)
         seen = np.subtract(
@@ -543,7 +543,7 @@ class FoldEstimator:
         raw_k = np.array([fold.k for fold in results])
         bad = np.flatnonzero(~good | self.unvisited(folds, results, np.concatenate(before)))
         stopped = bad
-        with Slow("folds", len(bad)) as bar, contextlib.suppress(KeyboardInterrupt):
+        with Slow("folds", len(bad)) as bar, suppress(KeyboardInterrupt):
             for batch in _parts(bad, CAPACITY // self.plan.num_units):
                 gaussians = cache(
                     partial(gaussians_of_refits, posterior, 1 - self.away[0][batch].toarray())
@@ -594,7 +594,7 @@ class FoldEstimator:
         """
         results = list(estimates.results)
         stopped = np.array([k for k, fold in enumerate(results) if not fold.accepted], int)
-        with contextlib.suppress(KeyboardInterrupt):
+        with suppress(KeyboardInterrupt):
             for k in stopped.copy():
                 results[k] = self.read_or_make(partial(self.resample, int(k), results[k], refit))
                 stopped = stopped[1:]

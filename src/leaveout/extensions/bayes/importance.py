@@ -22,7 +22,7 @@ from numpy import linalg
 from scipy.special import logsumexp
 
 from ... import Fit
-from ...developer import Curvature, TwoArrays, fit_pareto, functions, newton, whole
+from ...developer import Curvature, RefitUnits, TwoArrays, fit_pareto, functions, newton, whole
 from .posterior import CHECKED_DRAWS, Draws, Posterior, batch_means
 
 Array = np.ndarray
@@ -262,9 +262,7 @@ def gaussian_of(posterior: Posterior) -> GaussianProposal:
     return (None if fit is None else _gaussian(fit.vector, fit.hessian)) or about(posterior.draws)
 
 
-def gaussians_of_refits(
-    posterior: Posterior, weights: Float[Array, "refits units"]
-) -> list[GaussianProposal | None]:
+def gaussians_of_refits(posterior: Posterior, weights: RefitUnits) -> list[GaussianProposal | None]:
     """Return the Gaussians at the modes of refits, or by a step from the mean of the draws.
 
     None where there is none.

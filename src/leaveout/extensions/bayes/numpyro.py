@@ -1,8 +1,8 @@
 """Posteriors of NumPyro's models, through their log densities in JAX."""
 
-import functools
 import inspect
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -132,9 +132,7 @@ def from_numpyro(
     draws = read_draws(caller, mcmc)
 
     def log_probs(u: NamedValues) -> NamedValues:
-        filled = handlers.substitute(
-            seeded, substitute_fn=functools.partial(util._unconstrain_reparam, u)
-        )
+        filled = handlers.substitute(seeded, substitute_fn=partial(util._unconstrain_reparam, u))
         log_densities, _ = util.compute_log_probs(filled, args, kwargs, {}, sum_log_prob=False)
         for name in latent:  # the Jacobian of a transform belongs to the density of its site
             jacobian = f"_{name}_log_det"
@@ -159,7 +157,7 @@ def from_numpyro(
 
     def draw_responses(key, u: NamedValues):
         filled = handlers.substitute(
-            handlers.seed(model, key), substitute_fn=functools.partial(util._unconstrain_reparam, u)
+            handlers.seed(model, key), substitute_fn=partial(util._unconstrain_reparam, u)
         )
         distribution = handlers.trace(filled).get_trace(*args, **kwargs)[unit["name"]]["fn"]
         return distribution.expand(shape).sample(jax.random.fold_in(key, 1))

@@ -16,8 +16,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import scipy
 from jaxtyping import Float
+from scipy import sparse
 
 from ... import RESULTS, Fit, fit as minimise
 from ...developer import (
@@ -30,6 +30,7 @@ from ...developer import (
     Indices,
     Lines,
     NamedArrays,
+    PerUnit,
     PyTree,
     TwoArrays,
     UnitNumbers,
@@ -203,7 +204,7 @@ class Posterior(AbstractPosterior):
         return self.objective.predictors
 
     @float64
-    def values(self, theta: Draws, weights: Float[Array, " units"]) -> Array:
+    def values(self, theta: Draws, weights: PerUnit) -> Array:
         """Evaluate F(·, w) at many θ.
 
         Parameters
@@ -221,9 +222,7 @@ class Posterior(AbstractPosterior):
         return self.evaluate(theta, weights, np.zeros(0, int))[0]
 
     @float64
-    def values_without(
-        self, theta: Places, away: scipy.sparse.csr_array
-    ) -> Float[Array, "sets places"]:
+    def values_without(self, theta: Places, away: sparse.csr_array) -> Float[Array, "sets places"]:
         """Evaluate F at many θ, each without some sets of units.
 
         Losses of blocks of units are used where they are known and leave as a whole.
@@ -244,7 +243,7 @@ class Posterior(AbstractPosterior):
         sizes = np.bincount(self.blocks)
         if not len(theta):
             return np.zeros((away.shape[0], 0))
-        share = away @ scipy.sparse.csr_array(
+        share = away @ sparse.csr_array(
             (np.ones(n), self.blocks, np.arange(n + 1)), shape=(n, len(sizes))
         )
         size = sizes[share.indices]
@@ -262,7 +261,7 @@ class Posterior(AbstractPosterior):
             losses = self.block_losses[:, blocks]
         else:
             value, losses = self.values_and_losses(theta, blocks)
-        block_share = scipy.sparse.csr_array(
+        block_share = sparse.csr_array(
             (share.data, column, share.indptr), shape=(away.shape[0], len(blocks))
         )
         with np.errstate(invalid="ignore"):  # a block of density zero
@@ -271,7 +270,7 @@ class Posterior(AbstractPosterior):
             values[:, zero] = self._values_of_infinite(theta[zero], share)
         return values
 
-    def _values_of_infinite(self, theta: Array, share: scipy.sparse.csr_array) -> Array:
+    def _values_of_infinite(self, theta: Array, share: sparse.csr_array) -> Array:
         """Evaluate F without some sets of blocks where some blocks have no density."""
         losses = self.values_and_losses(theta, np.arange(share.shape[1]))[1]
         never = ~np.isfinite(losses)
@@ -387,7 +386,7 @@ class Posterior(AbstractPosterior):
         return np.concatenate(values), np.concatenate(losses)
 
     @float64
-    def looks(self, theta: Draws, weights: Float[Array, " units"]) -> tuple[Any, Any]:
+    def looks(self, theta: Draws, weights: PerUnit) -> tuple[Any, Any]:
         """Evaluate F(·, w) and its gradient at many θ.
 
         Parameters

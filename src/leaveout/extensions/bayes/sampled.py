@@ -26,6 +26,7 @@ from ...developer import (
     Arrays,
     PyTree,
     Scalar,
+    UnitNumbers,
     jax,
     jnp,
     static,
@@ -115,7 +116,7 @@ class Integrated(Sampled):
     `quadratic` says whether log densities of units and effects are quadratic in the effects.
     """
 
-    code: Int[ndarray, " units"]
+    code: UnitNumbers
     present: Int[ndarray, " groups"]
     start: Float[ndarray, " effects"]
     scale: Float[ndarray, " effects"]

@@ -15,6 +15,8 @@ from ...developer import (
     GRADIENT_DIFFERENCE,
     LOG_LIKELIHOOD,
     NamedArrays,
+    NumberAndArray,
+    PerUnit,
     Points,
     State,
     UnitNumbers,
@@ -49,7 +51,7 @@ class StanDensity(AbstractClosedForm):
     def units(self) -> Units:
         return Units(score=LOG_LIKELIHOOD)
 
-    def _log_lik(self, theta: Array) -> Float[Array, " units"]:
+    def _log_lik(self, theta: Array) -> PerUnit:
         try:
             return self.model.param_constrain(
                 theta, include_tp=True, include_gq=True, rng=self.rng
@@ -57,7 +59,7 @@ class StanDensity(AbstractClosedForm):
         except RuntimeError:  # Stan's, where a parameter is out of its domain
             return np.full(len(self.places), -np.inf)
 
-    def _evaluate(self, theta: Array, reduction: Array) -> tuple[float, Array]:
+    def _evaluate(self, theta: Array, reduction: Array) -> NumberAndArray:
         """Evaluate F, infinite where it has no value, and the gradient of the model's own term."""
         try:
             density, gradient = self.model.log_density_gradient(np.ascontiguousarray(theta))

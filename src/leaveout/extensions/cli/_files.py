@@ -5,7 +5,6 @@ unusable input.
 from __future__ import annotations
 
 import codecs
-import contextlib
 import csv
 import io
 import re
@@ -14,6 +13,7 @@ import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -271,7 +271,7 @@ def _from_header(content: str, notes: list[str]) -> str:
     enough = 3  # lines alike, from which the first of them is a header
     starts = []
     for mark in MARKS:
-        with contextlib.suppress(csv.Error):  # a cell that is too long
+        with suppress(csv.Error):  # a cell that is too long
             sizes = [len(row) for row in csv.reader(lines, delimiter=mark)]
             start = next((k for k, size in enumerate(sizes) if size > 1), len(lines))
             if len(lines) == len(sizes) >= start + enough and len(set(sizes[start:])) == 1:
@@ -400,7 +400,7 @@ def picture(draw: Callable[[], Any], file: Path | None) -> None:
     if file is None:
         return
     with warnings.catch_warnings(action="ignore", category=UserWarning), writing(file):
-        with contextlib.suppress(ImportError):  # drawing reports a missing library
+        with suppress(ImportError):  # drawing reports a missing library
             import matplotlib
 
             matplotlib.use("agg")

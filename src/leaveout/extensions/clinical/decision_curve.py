@@ -15,12 +15,11 @@ whose contributions of units are those of Kaplan–Meier's influence function.
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool
 from numpy.typing import ArrayLike
 from scipy import stats
 
 from ... import Estimate, Fit
-from ...developer import Lines, conventional, float64, numbers, record, share
+from ...developer import Lines, RowFlags, TwoNumbers, conventional, float64, numbers, record, share
 from .held_out_rows import HeldOutRows, held_out_rows
 from .performance import Continuous, PerformanceTable, PerRow, Survival, kaplan_meier_influence
 
@@ -184,12 +183,12 @@ def decision_curve(
     return DecisionCurve(table, rows.measure.fit, level, rows.time, rows.note)
 
 
-def _mean(rows: HeldOutRows, values: PerRow) -> tuple[float, float]:
+def _mean(rows: HeldOutRows, values: PerRow) -> TwoNumbers:
     """Return the mean over units, and its standard error."""
     return float(np.average(values, weights=rows.weight)), rows.mean(values).value
 
 
-def _contributions(rows: HeldOutRows, treated: Bool[Array, " rows"], t: float) -> PerRow:
+def _contributions(rows: HeldOutRows, treated: RowFlags, t: float) -> PerRow:
     """Return the contribution of each row to the net benefit, which is their mean."""
     odds = t / (1 - t)
     if not isinstance(rows.measure, Survival):

@@ -8,10 +8,17 @@ from typing import Any
 
 import numpy as np
 import scipy
-from jaxtyping import Int
 
 from ... import Estimate, Exact, Fit, Plan
-from ...developer import StandardError, average_by_unit, join_remarks, naive, record, standard_error
+from ...developer import (
+    RowNumbers,
+    StandardError,
+    average_by_unit,
+    join_remarks,
+    naive,
+    record,
+    standard_error,
+)
 from .internal_validation import REFIT_TOL, Validation, over_resamples
 from .performance import NO_RISKS, AbstractPerformance, Continuous, PerRow, Survival, performance
 
@@ -28,7 +35,7 @@ class HeldOutRows:
     """
 
     measure: AbstractPerformance
-    unit: Int[Array, " rows"]
+    unit: RowNumbers
     score: PerRow
     weight: PerRow
     plan: Plan | None
@@ -59,7 +66,7 @@ class HeldOutRows:
         return None if self.plan is None else self.plan.clusters
 
     @property
-    def label(self) -> Int[Array, " rows"] | None:
+    def label(self) -> RowNumbers | None:
         """Label of the independent units of rows, if these are not the rows themselves."""
         if self.clusters is not None:
             return self.clusters[self.unit]

@@ -22,6 +22,7 @@ from ...developer import (
     NO_REFIT_CODES,
     AbstractRefit,
     Lines,
+    NamedNumbers,
     conventional,
     float64,
     reader_for,
@@ -335,7 +336,7 @@ class Rows(NamedTuple):
     weight: PerRow
     copies: PerRow
 
-    def mean(self, values: PerRow, name: str) -> dict[str, float]:
+    def mean(self, values: PerRow, name: str) -> NamedNumbers:
         """Return a weighted mean, and its standard error over independent rows."""
         mean = np.average(values, weights=self.weight)
         variance = np.sum(self.weight**2 / self.copies * (values - mean) ** 2)
@@ -343,7 +344,7 @@ class Rows(NamedTuple):
 
 
 @np.errstate(all="ignore")
-def _binary(measure: Binary, eta: PerRow, members: Array) -> dict[str, float]:
+def _binary(measure: Binary, eta: PerRow, members: Array) -> NamedNumbers:
     x = eta[members]
     y = measure.y[members]
     w = measure.case[members]
@@ -373,7 +374,7 @@ def _binary(measure: Binary, eta: PerRow, members: Array) -> dict[str, float]:
 
 
 @np.errstate(all="ignore")
-def _survival(measure: Survival, prediction: Any, members: Array) -> dict[str, float]:
+def _survival(measure: Survival, prediction: Any, members: Array) -> NamedNumbers:
     eta, w = prediction[0], np.where(members, measure.case, 0.0)
     risk = measure.risk[members]
     died = measure.risk[:, 2] * w
@@ -393,7 +394,7 @@ def _survival(measure: Survival, prediction: Any, members: Array) -> dict[str, f
 
 
 @np.errstate(all="ignore")
-def _linear(measure: Continuous, mean: PerRow, members: Array) -> dict[str, float]:
+def _linear(measure: Continuous, mean: PerRow, members: Array) -> NamedNumbers:
     x = mean[members]
     y = measure.y[members]
     w = measure.case[members]

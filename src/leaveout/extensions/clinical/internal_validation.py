@@ -39,7 +39,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import pandas as pd
 import scipy
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from ... import RESULTS, Exact, Fit, Plan, bootstrap, groups as groups_of
@@ -52,10 +52,13 @@ from ...developer import (
     CollectedColumns,
     File,
     Lines,
+    PerUnit,
     PlanLike,
     RefitBatch,
+    RefitFlags,
     Rng,
     StepResult,
+    TwoNumbers,
     UnitWeights,
     among,
     cache_key,
@@ -459,7 +462,7 @@ def check_method(caller: str, method: Method | None, plan: Plan) -> None:
         )
 
 
-def bootstrap_of_cases(caller: str, cases: Float[Array, " units"], number: int, seed: int) -> Plan:
+def bootstrap_of_cases(caller: str, cases: PerUnit, number: int, seed: int) -> Plan:
     """Draw as many cases as there are.
 
     A unit of f cases, c of which are drawn, has the weight c/f.
@@ -491,7 +494,7 @@ RefitRowsOf = Callable[[Array, Array, Array, Array], StepResult]
 class Resampled(NamedTuple):
     """Refits of resamples: which exist, their codes, and columns by name."""
 
-    exists: Bool[Array, " refits"]
+    exists: RefitFlags
     result: pd.Series
     columns: StepResult
 
@@ -625,7 +628,7 @@ def interval(
     value: float,
     train: Float[Array, " resamples"],
     on_all: Float[Array, " resamples"],
-    bounds: tuple[float, float],
+    bounds: TwoNumbers,
     quantile: float,
 ) -> Any:
     """Return the ends of the interval of a corrected measure, from those of resamples on their own

@@ -24,24 +24,29 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 import pandas as pd
-import scipy
 from jaxtyping import Float
 from numpy import linalg
+from scipy import special
 
 from ... import Cox, Fit
 from ...developer import (
     LEAST_PROBABILITY,
     LOG_PROBABILITY,
+    AnyShape,
     BoolArray,
     Concordance,
     Lanes,
     LaneState,
     Lines,
+    NamedNumbers,
+    NamedValues,
     PerRow,
     PrintedTable,
     Proposal,
     Ranking,
+    RefitPoints,
     StepResult,
+    TwoNumbers,
     UnitWeights,
     anywhere,
     areas,
@@ -104,7 +109,7 @@ class AbstractPerformance(abc.ABC):
     fit: Fit
     weights: UnitWeights
     y: PerRow
-    LIMITS: ClassVar[dict[str, tuple[float, float]]]
+    LIMITS: ClassVar[dict[str, TwoNumbers]]
 
     def __init__(self, fit: Fit, are_cases: bool = False):
         self.fit = fit
@@ -116,11 +121,11 @@ class AbstractPerformance(abc.ABC):
         """The weight of each row."""
         return self.weights.values
 
-    def predict(self, theta: Float[Array, "refits params"], weights: Points) -> Any:
+    def predict(self, theta: RefitPoints, weights: Points) -> Any:
         """Predict every row by each refit, whose weights are given."""
         return predictions(self.fit, whole(weights), theta, "link")
 
-    def bounds(self, name: str) -> tuple[float, float] | None:
+    def bounds(self, name: str) -> TwoNumbers | None:
         """Return the least and largest value of a measure, None if its interval would not cover."""
         return next((ends for start, ends in self.LIMITS.items() if name.startswith(start)), None)
 
@@ -147,11 +152,11 @@ class AbstractPerformance(abc.ABC):
         `seen` tells that the refits were made of these rows.
         """
 
-    def curve_errors(self, prediction: Any, weights: PerRow) -> dict[str, float]:
+    def curve_errors(self, prediction: Any, weights: PerRow) -> NamedNumbers:
         """Return E_max and E_avg by each curve, for one refit."""
         return {}
 
-    def no_information(self, prediction: Any, weights: Float[Array, "1 rows"]) -> dict[str, float]:
+    def no_information(self, prediction: Any, weights: Float[Array, "1 rows"]) -> NamedNumbers:
         """Measure predictions that are paired with outcomes at random, by permutations of them."""
         rng = np.random.default_rng(0)
         shuffles = 50
@@ -165,7 +170,7 @@ class AbstractPerformance(abc.ABC):
         return {name: float(np.nanmean([draw[name][0] for draw in draws])) for name in draws[0]}
 
 
-def _finite(measures: dict[str, Any]) -> Measures:
+def _finite(measures: NamedValues) -> Measures:
     return {name: np.where(np.isfinite(value), value, np.nan) for name, value in measures.items()}
 
 
@@ -186,7 +191,7 @@ class Binary(AbstractPerformance):
         p = predictions(self.fit, whole(weights), theta, "response")
         if p.ndim > 2:
             p = p[..., 1]
-        return scipy.special.logit(np.clip(p, LEAST_PROBABILITY, 1 - LEAST_PROBABILITY))
+        return special.logit(np.clip(p, LEAST_PROBABILITY, 1 - LEAST_PROBABILITY))
 
     def __call__(self, prediction, weights, seen):
         if self.sorted[0] is not prediction:  # the same predictions are measured on several rows
@@ -213,7 +218,7 @@ class Binary(AbstractPerformance):
         eta = prediction[weighted]
         y = self.y[weighted]
         w = weights[weighted]
-        p = scipy.special.expit(eta)
+        p = special.expit(eta)
         for smoother in ("lowess", "spline"):
             distances = np.abs(curve(eta, y, w, p, smoother, False)[0] - p)
             errors |= {
@@ -259,10 +264,8 @@ class SortedPredictors(Ranking):
             for lp in (sign * x, sign * line)
         )
         share = events / n
-        p = scipy.special.expit(x)
-        null = (
-            -2 * n * (scipy.special.xlogy(share, share) + scipy.special.xlogy(1 - share, 1 - share))
-        )
+        p = special.expit(x)
+        null = -2 * n * (special.xlogy(share, share) + special.xlogy(1 - share, 1 - share))
         spread = lambda values: np.abs(gini(values, w))
         cases = np.where(n < 2, np.nan, n)  # weights that sum to one count no cases
         D = (null - recalibrated - 1) / cases
@@ -277,7 +280,7 @@ class SortedPredictors(Ranking):
             "Q": D - U,
             "B": dot(w, (y - p) ** 2) / n,
             "g": np.abs(b) * spread(x),
-            "gp": spread(scipy.special.expit(line)),
+            "gp": spread(special.expit(line)),
             "AUC": auc,
             "average_precision": thresholds(self, y, w)[0] / events,
             "log_loss": deviance / (2 * n),
@@ -291,8 +294,8 @@ def scale(least: float, most: float) -> tuple[Any, Any, Any]:
     """
     if np.isfinite(most - least):
         span = most - least
-        transform = lambda x: scipy.special.logit((x - least) / span)
-        inverse = lambda z: least + span * scipy.special.expit(z)
+        transform = lambda x: special.logit((x - least) / span)
+        inverse = lambda z: least + span * special.expit(z)
         return transform, inverse, lambda x: span / ((x - least) * (most - x))
     if np.isfinite(least):
         return (
@@ -339,7 +342,7 @@ def logistic(
         z = Z[:, part]
         weight = w[part]
         theta = state.theta
-        p = scipy.special.expit(sum(z[k] * theta[:, k, None] for k in range(columns)) + offset)
+        p = special.expit(sum(z[k] * theta[:, k, None] for k in range(columns)) + offset)
         v = weight * p * (1 - p)
         residual = weight * (p - y[part])
         weighted = [v * column for column in z]
@@ -392,7 +395,7 @@ def regression(
             variance = (w @ residual**2) / freedom
     else:
         theta, H = (part[0] for part in logistic(Z.T[:, None], y[None], w[None], offset, tol=1e-12))
-        residual = y - scipy.special.expit(Z @ theta + offset)
+        residual = y - special.expit(Z @ theta + offset)
         variance = 1.0
     if not np.isfinite(H).all():
         return theta, np.full(H.shape, np.nan)
@@ -424,14 +427,14 @@ def curve(
     if linear:
         inverse_link = lambda x: x
     else:
-        inverse_link = scipy.special.expit
+        inverse_link = special.expit
     if smoother == "lowess":
         return np.stack(
             [lowess_curve(inverse_link(eta), y, w, grid), *np.full((2, len(grid)), np.nan)]
         )
     knots = spline_knots(eta, w)
     theta, cov = regression(spline_basis(eta, knots), y, w, label, linear)
-    basis = spline_basis(grid if linear else scipy.special.logit(grid), knots)
+    basis = spline_basis(grid if linear else special.logit(grid), knots)
     middle = basis @ theta
     half = z * np.sqrt(np.einsum("np,pq,nq->n", basis, cov, basis))
     return inverse_link(np.stack([middle, middle - half, middle + half]))
@@ -470,9 +473,7 @@ def lowess_curve(
     return np.interp(grid, level, np.where(alone, mean, smooth[first]), left=np.nan, right=np.nan)
 
 
-def spline_basis(
-    eta: Float[Array, "..."], knots: Float[Array, " knots"]
-) -> Float[Array, "... columns"]:
+def spline_basis(eta: AnyShape, knots: Float[Array, " knots"]) -> Float[Array, "... columns"]:
     """Return a column of ones, η, and the restricted cubic splines of η, which are linear beyond
     the outer knots.
     """

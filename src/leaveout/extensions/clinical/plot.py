@@ -1,12 +1,12 @@
 """Plots of calibration, net benefit, stability, and of how well two classes are told apart."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from ... import Estimate, Fit
-from ...developer import DASHED, METRICS, axes_of, band, legend, legend_above
+from ...developer import DASHED, METRICS, NamedValues, axes_of, band, legend, legend_above
 from .calibration import Calibration, calibration as calibrate
 from .decision_curve import DecisionCurve, decision_curve as decide
 from .held_out_rows import HeldOutRows, held_out_rows
@@ -94,7 +94,7 @@ def calibration(
     for number, (name, (_, color, sign)) in zip(
         counts / max(1, counts.max()), parts.items(), strict=True
     ):
-        style: dict[str, Any] = {"color": color, "linewidth": 0, "label": name or None}
+        style: NamedValues = {"color": color, "linewidth": 0, "label": name or None}
         ax.bar(bins[:-1], sign * number * tall, np.diff(bins), low - tall, align="edge", **style)
     until = ""
     if agreement.time is not None:

@@ -19,8 +19,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
-import scipy
 from numpy.typing import ArrayLike
+from scipy import special
 
 from ... import Exact, Fit, Plan, groups as plan_of_groups, leave_one_out, predict
 from ...developer import (
@@ -318,7 +318,7 @@ def _probabilities(caller: str, measure: Binary, plan: Plan) -> PerRow:
             f"{caller}: {np.sum(~exists)} of {len(exists)} refits do not exist. A penalty, such as lo.penalties.Ridge(1.0), "
             "gives each one."
         )
-    p = scipy.special.expit(columns["score"])
+    p = special.expit(columns["score"])
     return np.clip(p, LEAST_PROBABILITY, 1 - LEAST_PROBABILITY)
 
 
@@ -326,13 +326,13 @@ def _logistic(columns: Features, p: PerRow, target: PerRow) -> tuple[Rule, Array
     """Regress a target on functions of the predictions; return the rule and the coefficients."""
     features = lambda q: np.column_stack([*(column(q) for column in columns), np.ones(len(q))])
     theta, _ = regression(features(p), target, np.ones(len(p)), None, False)
-    return lambda q: scipy.special.expit(features(q) @ theta), theta
+    return lambda q: special.expit(features(q) @ theta), theta
 
 
 def _platt(p: PerRow, y: PerRow) -> Rule:
     positive = y.sum()
     target = np.where(y > 0, (positive + 1) / (positive + 2), 1 / (len(y) - positive + 2))
-    return _logistic([scipy.special.logit], p, target)[0]
+    return _logistic([special.logit], p, target)[0]
 
 
 def _beta(p: PerRow, y: PerRow) -> Rule:

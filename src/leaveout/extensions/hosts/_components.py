@@ -17,7 +17,7 @@ sums lose by rounding is estimated: sums that are changed in their last digits a
 
 import copy
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -29,9 +29,12 @@ from ...developer import (
     AbstractSolved,
     ArrayFunction,
     Names,
+    PerLane,
+    PerUnit,
     Points,
     State,
     Strings,
+    UnaryFunction,
     Weights,
     as_stored,
     cached_on,
@@ -73,7 +76,7 @@ class Moments(NamedTuple):
     C, and S by its products with vectors or, of one fold, by its rows.
     """
 
-    total: Float[Array, " lanes"]
+    total: PerLane
     mean: tuple[Float[Array, "lanes features"], Float[Array, "lanes targets"]]
     cross: Float[Array, "lanes features targets"]
     times: ArrayFunction
@@ -241,7 +244,7 @@ class AbstractComponents(AbstractSolved):
             x @ standard_coef[:, :, :-1].swapaxes(1, 2) + standard_coef[:, None, :, -1]
         )
 
-    def reading(self, read: Callable[[Any], Any], labels: Names, names: Strings = ()) -> Self:
+    def reading(self, read: UnaryFunction, labels: Names, names: Strings = ()) -> Self:
         """Copy the model for a host that builds its columns from data itself, as for a `GLM`."""
         out = copy.copy(self)
         index = labels.index if self.labels.index is None else self.labels.index
@@ -332,9 +335,7 @@ class PartialLeastSquares(AbstractComponents):
             loadings.append(loading)
         return coef
 
-    def _weights(
-        self, cross: Float[Array, "lanes features targets"], floor: Float[Array, " lanes"]
-    ) -> Array:
+    def _weights(self, cross: Float[Array, "lanes features targets"], floor: PerLane) -> Array:
         """Leading left singular vector of C by the power method, from the first target that is
         left; zero if none is.
         """
@@ -507,7 +508,7 @@ def _moments(
     return Moments(total, (mean, target), cross, times, formed, (x_squares, y_squares))
 
 
-def _moments_of_rows(sums: CrossProducts, weight: Float[Array, " units"]) -> Moments:
+def _moments_of_rows(sums: CrossProducts, weight: PerUnit) -> Moments:
     """Moments of one fold over its own rows, centred before they are multiplied.
 
     A column that is constant there is zero.

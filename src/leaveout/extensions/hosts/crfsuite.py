@@ -17,7 +17,7 @@ import numpy as np
 import scipy.sparse
 
 from ... import CRF, Fit, penalties
-from ...developer import NamedArrays
+from ...developer import NamedArrays, TwoTexts
 from ._fit_at_host import fit_at_host
 
 Array = np.ndarray
@@ -30,8 +30,8 @@ class Weights(NamedTuple):
 
     attributes: dict[str, int]
     labels: dict[str, int]
-    states: dict[tuple[str, str], float]
-    transitions: dict[tuple[str, str], float]
+    states: dict[TwoTexts, float]
+    transitions: dict[TwoTexts, float]
 
 
 def from_crfsuite(

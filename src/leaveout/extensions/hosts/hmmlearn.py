@@ -23,7 +23,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from ... import HMM, Fit, anchor, emissions, fit
-from ...developer import NamedArrays, NamedValues, Scalar, Shape, inverse, jnp, warn
+from ...developer import AnyShape, NamedArrays, NamedValues, Scalar, Shape, inverse, jnp, warn
 from ...models import Dirichlet
 from ...validation import IndefiniteHessianError
 
@@ -206,8 +206,8 @@ class HostGaussian(emissions.Gaussian):
     score = ""
 
     mean: Float[Array, "states channels"]  # means_prior
-    weight: Float[Array, "..."]  # λ
-    scale: Float[Array, "..."]  # Ψ
+    weight: AnyShape  # λ
+    scale: AnyShape  # Ψ
     power: Float[Array, ""]  # c₀
 
     def __init__(self, model: Any):

@@ -13,7 +13,7 @@ from sklearn.base import clone
 import leaveout as lo
 
 from ... import GLM, Fit
-from ...developer import Array, jax, jnp, jspecial, match_labels
+from ...developer import Array, TwoTexts, jax, jnp, jspecial, match_labels
 from ._fit_at_host import fit_at_host, is_repeated, kind_of_host
 
 
@@ -23,7 +23,7 @@ def softplus_poisson(eta: Float[Array, ""], y: Float[Array, ""]) -> Float[Array,
     return mean - y * jnp.log(mean) + jspecial.gammaln(y + 1)
 
 
-LOSSES: dict[tuple[str, str], Any] = {
+LOSSES: dict[TwoTexts, Any] = {
     ("PoissonObservations", "exp"): "poisson",
     ("PoissonObservations", "softplus"): softplus_poisson,
     ("BernoulliObservations", "logistic"): "logistic",

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-import scipy
 from numpy.typing import ArrayLike
+from scipy import sparse
 from sklearn import linear_model, svm
 from sklearn.base import ClassifierMixin, RegressorMixin, clone
 from sklearn.compose import TransformedTargetRegressor
@@ -28,6 +28,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ... import GLM, Fit, Regression, fit, losses, penalties
 from ...developer import (
+    AnyTuple,
     NamedArrays,
     NamedValues,
     Strings,
@@ -559,7 +560,7 @@ class HostRows:
         return _rows_to_predict(self.estimator, X)
 
     @property
-    def classes(self) -> tuple[Any, ...]:
+    def classes(self) -> AnyTuple:
         return tuple(np.asarray(getattr(self.estimator, "classes_", ())).tolist())
 
     @property
@@ -1018,7 +1019,7 @@ def _objective(
     if (
         penalty is not None
         and (host.l1 or host.positive)
-        and scipy.sparse.issparse(X)
+        and sparse.issparse(X)
         and np.prod(np.shape(X)) <= MAX_DENSE_ENTRIES
     ):
         X = X.toarray()  # models with kinks or bounds need dense columns
@@ -1073,8 +1074,8 @@ def _with_constant(X, value: float):
     if isinstance(X, pd.DataFrame):
         return pd.concat([X, pd.Series(value, X.index, name="intercept")], axis=1)
     constant = np.full((np.shape(X)[0], 1), value)
-    if scipy.sparse.issparse(X):
-        return scipy.sparse.hstack([X, constant], format="csr")
+    if sparse.issparse(X):
+        return sparse.hstack([X, constant], format="csr")
     return np.hstack([X, constant])
 
 

@@ -27,6 +27,7 @@ from ...developer import (
     NamedValues,
     Names,
     TwoArrays,
+    UnaryFunction,
     is_default_index,
     join_remarks,
     stateful_remark,
@@ -36,7 +37,7 @@ from ._fit_at_host import add_remark, fit_at_host
 
 Array = np.ndarray
 
-LINK_READERS: dict[str, Callable[[Any], Any]] = {  # links by name
+LINK_READERS: dict[str, UnaryFunction] = {  # links by name
     "Identity": lambda link: "identity",
     "Log": lambda link: "log",
     "InversePower": lambda link: "inverse",
@@ -568,7 +569,7 @@ def _mixed_linear(results, drop: str) -> Fit:
     model = results.model
     parameters = {"coef": np.asarray(results.fe_params), "scale": np.sqrt(float(results.scale))}
     blocks = list[EffectBlock]()
-    codes = dict[str, tuple[Array, Array]]()
+    codes = dict[str, TwoArrays]()
     if model.k_re:
         effects = np.asarray(model.exog_re, float)
         host_names = list(getattr(model.data, "exog_re_names", None) or [])

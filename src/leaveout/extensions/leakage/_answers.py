@@ -6,9 +6,9 @@ mates. Each of the others removes records from training; `LeakageStudy.answer` s
 the naive score to the removal of the whole exposure.
 """
 
-import functools
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -136,7 +136,7 @@ def impute(study: LeakageStudy) -> Answer:
     draws remove less, the answer is refused before any fit.
     """
     assumption = "links are drawn from calibrated probabilities; exposed records gain alike"
-    refused = functools.partial(Answer, "imputed", assumption)
+    refused = partial(Answer, "imputed", assumption)
     if study.fold is None:
         return refused(NO_SWITCH_REASON)
     if not study.cuts:
@@ -178,7 +178,7 @@ def purge(study: LeakageStudy) -> Answer:
     """Predict rows that may have mates in training without these, and compare with fits that lack
     as many other rows.
     """
-    return study.line("purge", f"{study.assumption}; {TYPICAL}", functools.partial(_purge, study))
+    return study.line("purge", f"{study.assumption}; {TYPICAL}", partial(_purge, study))
 
 
 def average(study: LeakageStudy, purge: Answer, coarser: Answer) -> Answer:
@@ -348,7 +348,7 @@ def extrapolate(study: LeakageStudy, corrected: Callable[[], LeakageResult]) -> 
 
     Refuse if it refuses, or before its fits if injection cannot show the leakage.
     """
-    refused = functools.partial(Answer, "extrapolated", ASSUMPTION)
+    refused = partial(Answer, "extrapolated", ASSUMPTION)
     if hidden := refusal(unshown(study.folds, study.linkage)):
         return refused(hidden)
     try:

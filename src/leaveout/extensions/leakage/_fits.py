@@ -17,7 +17,7 @@ decrement gᵀH⁻¹g by too little. Gradients of all fits at one place of their
 matrices over the rows that they share.
 """
 
-import abc
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -66,7 +66,7 @@ Features = Float[Array, "fits size features"]
 Predictions = tuple[Float[Array, "fits shared ..."], Float[Array, "fits extra ..."]]
 
 
-class AbstractLearner(abc.ABC):
+class AbstractLearner(ABC):
     """Learner that computes many fits in one call, and predicts from each."""
 
     name: str  # description of the fits, for the printed result
@@ -81,7 +81,7 @@ class AbstractLearner(abc.ABC):
         """Return a copy that works in one process."""
         return self
 
-    @abc.abstractmethod
+    @abstractmethod
     def __call__(
         self, train: Rows, shared: SharedColumns, extra: ExtraRows, seeds: Seeds
     ) -> Predictions:
@@ -102,7 +102,7 @@ class AbstractLinear(AbstractLearner):
     standardises: bool
     needs: str  # a response or, for two classes, a label, a probability or a decision value
 
-    @abc.abstractmethod
+    @abstractmethod
     def solve(self, X: Features, y: Responses) -> FloatArray:
         """Compute coefficients with the intercept last, `[fits, features + 1]`."""
 
@@ -125,7 +125,7 @@ class AbstractLinear(AbstractLearner):
         outside = np.einsum("fmd,fd->fm", self.X[extra], coef[:, :-1]) + coef[:, -1:]
         return self.response(eta), self.response(outside)
 
-    @abc.abstractmethod
+    @abstractmethod
     def together(self, train: Rows) -> SolvedFits:
         """Compute coefficients and intercepts from shared sums, and mark the fits for which these
         are inaccurate.
@@ -236,7 +236,7 @@ class AbstractClasses(AbstractLinear):
     If a training set has one class only, that class is predicted with probability one.
     """
 
-    @abc.abstractmethod
+    @abstractmethod
     def minimise(self, Z: Design, y: Responses) -> FloatArray:
         """Compute coefficients `[fits, params]` for fits with both classes.
 

@@ -11,13 +11,12 @@ the within-part of Rubin's rules. Student's degrees of freedom are Satterthwaite
 these sizes. The effect of clusters through training is measured by leaving pairs of folds out.
 """
 
-import functools
 import hashlib
 import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -103,7 +102,7 @@ class PredictionWork:
         began = time.perf_counter()
         batches = [unfitted[k : k + size] for k in range(0, len(unfitted), size)]
         for batch, result in steps(
-            functools.partial(_predict_batch, self.learner.alone(), self.seed),
+            partial(_predict_batch, self.learner.alone(), self.seed),
             batches,
             jobs=1 if glm else self.learner.jobs,
         ):

@@ -19,6 +19,8 @@ from jaxtyping import Float
 
 from ...developer import (
     DENSE_BLOCK,
+    AnyTuple,
+    ArrayTuple,
     PerRow,
     Strings,
     describe_rows,
@@ -214,7 +216,7 @@ class Slice:
     """
 
     x: Array
-    vectors: tuple[Array, ...]
+    vectors: ArrayTuple
 
     def read(self, roles: Roles, size: int) -> Iterator[ReadRows]:
         del roles
@@ -225,11 +227,11 @@ class Slice:
                 [np.asarray(part[chunk], float) for part in self.vectors],
             )
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> AnyTuple:
         return Slice._again, (describe_rows(self.x), tuple(map(describe_rows, self.vectors)))
 
     @classmethod
-    def _again(cls, x, vectors: tuple[Any, ...]) -> "Slice":
+    def _again(cls, x, vectors: AnyTuple) -> "Slice":
         return cls(map_rows(x), tuple(map(map_rows, vectors)))
 
 
@@ -281,7 +283,7 @@ def _dataset(name: str | os.PathLike):
         ) from error
 
 
-def _roles(request: tuple[Any, ...], numeric: dict[str, bool]) -> Roles:
+def _roles(request: AnyTuple, numeric: dict[str, bool]) -> Roles:
     """Assign the columns to their roles; all that have no other role are features."""
     target, columns, weight, offset = request
     for role, name in (("target", target), ("sample_weight", weight), ("offset", offset)):
@@ -324,7 +326,7 @@ def _number_parts(listed: Sequence[tuple[int, str, Any, Any]]) -> tuple[FilePart
     return tuple(parts)
 
 
-def _of_arrow(data, request: tuple[Any, ...]) -> Batches:
+def _of_arrow(data, request: AnyTuple) -> Batches:
     import pyarrow as pa
     import pyarrow.dataset as ds
 
@@ -365,7 +367,7 @@ def _of_arrow(data, request: tuple[Any, ...]) -> Batches:
     return Batches(_number_parts(listed), _roles(request, numeric))
 
 
-def _of_dask(data, request: tuple[Any, ...]) -> Batches:
+def _of_dask(data, request: AnyTuple) -> Batches:
     import dask
 
     if hasattr(data, "columns"):

@@ -5,15 +5,15 @@ Results come in the order of the parts, so that sums do not depend on the worker
 another gets its parts. A cluster reads each part once, and keeps it where there is memory.
 """
 
-import functools
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...developer import AnyFunction, over as steps_over
+from ...developer import AnyFunction, AnyTuple, over as steps_over
 from .batches import Batches, FilePart, fill_part
 
 PassResult = dict[str, np.ndarray]
@@ -28,8 +28,8 @@ class Pass(NamedTuple):
 
     function: AnyFunction
     ones: bool
-    arguments: tuple[Any, ...]
-    part_arguments: list[tuple[Any, ...]] | None = None
+    arguments: AnyTuple
+    part_arguments: list[AnyTuple] | None = None
 
     def apply(self, data: Batches, part: FilePart) -> PassResult:
         if self.part_arguments is None:
@@ -45,7 +45,7 @@ def over(data: Batches, a: Pass, first: int = 0) -> Iterator[PassResult]:
     if data.delayed or _client() is not None:
         yield from _by_dask(data, a, parts)
         return
-    for _, result in steps_over(functools.partial(a.apply, _bare(data)), parts):
+    for _, result in steps_over(partial(a.apply, _bare(data)), parts):
         yield result
 
 
@@ -97,7 +97,7 @@ def _tasks(data: Batches, a: Pass, parts: tuple[FilePart, ...]) -> list[Any]:
     import dask
 
     task = dask.delayed(_apply_to_part, pure=False)
-    shared = dask.delayed(functools.partial(a.apply, _bare(data)), pure=False, traverse=False)
+    shared = dask.delayed(partial(a.apply, _bare(data)), pure=False, traverse=False)
     rows = [part.rows if data.delayed else _HiddenRows(part.rows) for part in parts]
     return [
         task(shared, replace(part, rows=None), part_rows)

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import scipy
-from jaxtyping import Float
 
 from ... import GLM, fit, losses
 from ...developer import (
@@ -20,6 +19,7 @@ from ...developer import (
     Slow,
     StepResult,
     TwoArrays,
+    Vector,
     cholesky,
     condition,
     factor_error,
@@ -93,7 +93,7 @@ class PassRunner:
         self.passes += 1
         return read_or_make(make)
 
-    def evaluate(self, theta: Float[Array, " params"]) -> StepResult:
+    def evaluate(self, theta: Vector) -> StepResult:
         """Return F, its gradient and its Hessian at θ."""
         if not self.cache or not np.array_equal(self.cache["theta"], theta):
             totals = self.add_up(sums, "fit", theta)
@@ -119,7 +119,7 @@ class PassRunner:
         del lanes
         return self.evaluate(theta[0])["hessian"][None].copy()
 
-    def _descend(self, start: Float[Array, " params"]) -> NewtonResult:
+    def _descend(self, start: Vector) -> NewtonResult:
         return newton(self, start[None], ONE, np.zeros((0, self.model.design.shape[1])))  # type: ignore[arg-type]
 
     def left_out(self, rtol: float, audit: int) -> tuple[Scan, PassFit, LeftOutRows, RowNumbers]:

@@ -13,9 +13,9 @@ process read them.
                         and Σ ω ℓ″(xᵀθ_r) x xᵀ             the few of them that move far
 """
 
-import contextlib
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -28,12 +28,14 @@ from ...developer import (
     OWN_HESSIAN_BELOW,
     DenseDesign,
     Loss,
+    Matrix,
     PerRow,
     RadiusTable,
     Rounding,
     Row,
     RowFlags,
     RowNumbers,
+    Vector,
     bounded,
     change,
     curvature_error,
@@ -61,9 +63,9 @@ class PassFit(NamedTuple):
     the table of proofs, once it is there.
     """
 
-    theta: Float[Array, " params"]
-    root: Float[Array, "params params"]
-    leftover: Float[Array, " params"]
+    theta: Vector
+    root: Matrix
+    leftover: Vector
     rounding: Rounding
     level: float  # the mean loss, about which squares are summed
     noise: float = 0.0
@@ -104,9 +106,7 @@ class LeftOutRows(NamedTuple):
 
 
 @float64
-def sums(
-    blocks: Iterator[RowBlock], loss: losses.AbstractLoss, theta: Float[Array, " params"]
-) -> Sums:
+def sums(blocks: Iterator[RowBlock], loss: losses.AbstractLoss, theta: Vector) -> Sums:
     """Compute F without its penalty, its gradient and Hessian, and the sum of weights."""
     p = len(theta)
     value = np.zeros(())
@@ -334,7 +334,7 @@ def beginning(file: Path, process: int | str) -> Path:
     return file.with_name(f".{file.name}.{process}.part")
 
 
-@contextlib.contextmanager
+@contextmanager
 def atomic_file(file: str | Path) -> Iterator[Path]:
     """Yield the path under which to write a file that then appears whole or not at all."""
     partial = beginning(Path(file), os.getpid())
@@ -345,7 +345,7 @@ def atomic_file(file: str | Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _writing(file: str | None) -> Iterator[Callable[[LeftOutRows], object]]:
     """Yield a function that writes rows, losses and errors into a Parquet file."""
     if file is None:

@@ -13,6 +13,7 @@ from jaxtyping import Float
 
 from ...developer import (
     Lines,
+    Matrix,
     NamedArrays,
     NamedValues,
     PrintedResult,
@@ -64,7 +65,7 @@ class Scan(PrintedResult):
     model: Any  # model of the first rows, with names, loss and penalty
     count: int
     fitted: NamedArrays
-    factor: Float[Array, "params params"]
+    factor: Matrix
     totals: Float[Array, "10"]
     every: NamedArrays | None
     folder: Path | None
@@ -80,7 +81,7 @@ class Scan(PrintedResult):
         }
 
     @property
-    def hessian(self) -> Float[Array, "params params"]:
+    def hessian(self) -> Matrix:
         """The Hessian ∇²F at the minimiser, the intercept last."""
         return self.factor @ self.factor.T
 

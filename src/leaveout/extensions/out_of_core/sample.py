@@ -16,6 +16,7 @@ from numpy.random import default_rng
 from ...developer import (
     DenseDesign,
     Loss,
+    Matrix,
     OneRow,
     PerRow,
     Rounding,
@@ -102,7 +103,7 @@ class _AnchorRows:
     third: PerRow
     weight: PerRow
     common: PerRow
-    root: Float[Array, "params params"]
+    root: Matrix
     rounding: Rounding
     roots: None = None
     by_whitened_rows: bool = False

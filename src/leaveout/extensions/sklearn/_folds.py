@@ -4,10 +4,9 @@ The host is fitted once, on all rows. For every fold it gets the parameters of t
 fold that the whole fit does not determine is fitted by the host.
 """
 
-import functools
 import warnings
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -221,7 +220,7 @@ class CalledScorer(NamedScore):
             folds.fits[0],
             folds,
             score,
-            functools.lru_cache(cached_folds)(self._rows),
+            lru_cache(cached_folds)(self._rows),
         )
         self.test_keys = {_key(np.sort(test)) for _, test in folds.splits}
 
@@ -272,9 +271,7 @@ class HostFolds:
         """Predictions of the estimator of every fold."""
         results = (
             result
-            for _, result in steps(
-                functools.partial(self._predictions, predict), range(len(self.splits))
-            )
+            for _, result in steps(partial(self._predictions, predict), range(len(self.splits)))
         )
         return [
             result["labels"].astype(object) if "labels" in result else result["values"]

@@ -6,8 +6,8 @@ rows × columns: one fit pays from a number of folds on that grows with the colu
 estimated, never timed.
 """
 
-import contextlib
 import logging
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -183,7 +183,7 @@ def _num_classes(y) -> int:
     return len(np.unique(np.asarray(y)))
 
 
-def checked_once(estimator, scorings: list[Any]) -> contextlib.AbstractContextManager[object]:
+def checked_once(estimator, scorings: list[Any]) -> AbstractContextManager[object]:
     """Let scikit-learn check its parameters now, and not again in every fold.
 
     It does so in every fold where they may differ between folds, or be those of a user's code.
@@ -198,13 +198,13 @@ def checked_once(estimator, scorings: list[Any]) -> contextlib.AbstractContextMa
     homes = {str(getattr(part, "__module__", None)).split(".")[0] for part in parts}
     are_names = all(scoring is None or isinstance(scoring, str) for scoring in scorings)
     if homes != {"sklearn"} or not are_names or any(map(searches, parts)):
-        return contextlib.nullcontext()
+        return nullcontext()
     try:
         for part in parts:
             if hasattr(part, "_validate_params"):
                 part._validate_params()
     except ValueError:
-        return contextlib.nullcontext()
+        return nullcontext()
     return config_context(skip_parameter_validation=True)
 
 

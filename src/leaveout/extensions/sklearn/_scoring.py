@@ -8,7 +8,7 @@ test rows of every fold, also at parameters within the refit's error.
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ from ...developer import (
     LOG_DENSITY,
     LOG_PROBABILITY,
     NO_REFIT_CODES,
+    AnyFunction,
     Batch,
     Called,
     Collect,
@@ -54,7 +55,7 @@ from ..hosts.sklearn import usual_score
 from ._folds import CalledScorer, FoldData, OneFit, Score, Scores
 
 ErrorScore = float | Literal["raise"]
-Scoring = str | Callable[..., Any]
+Scoring = str | AnyFunction
 # largest log loss, as scikit-learn keeps probabilities off 0 and 1
 LARGEST = -np.log(np.finfo(np.float64).eps)
 

@@ -41,6 +41,7 @@ from ..._runtime import (
     PyTree,
     Scalar,
     Shape,
+    StepNumbers,
     cached_on,
     static,
 )
@@ -129,11 +130,11 @@ class CRF(AbstractObjective):
     block: SequenceBlock
     # places of each sequence in the layout; −1 is padding
     slots: Int[ndarray, "sequences longest"]
-    codes: Int[ndarray, " steps"]
+    codes: StepNumbers
     lengths: Int[ndarray, " sequences"]
     # the free entries of parameters of which only some are free
     free: dict[str, Int[ndarray, " free"]]
-    sequence: Int[ndarray, " steps"]
+    sequence: StepNumbers
     penalty: penalties.AbstractPenalty
     drop: str = static()
     num_labels: int = static()

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Scalar
 from numpy import ndarray
 
-from ..._runtime import Arrays, Module, PyTree, compile_static
+from ..._runtime import Arrays, Module, PyTree, StepNumbers, compile_static
 from ...inference.chain import (
     Layout,
     Potentials,
@@ -58,7 +58,7 @@ class SequenceBlock(Module):
 
 
 def lay_out(
-    codes: Int[ndarray, " steps"],
+    codes: StepNumbers,
     lengths: Int[ndarray, " sequences"],
     num_labels: int,
     scores: Float[ndarray, "steps labels"] | None,

@@ -26,15 +26,15 @@ are part of emissions.)
 Results of the passes at a few θ are kept for all products there.
 """
 
-import functools
 from collections.abc import Callable
+from functools import lru_cache, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from ..._runtime import NamedArrays, NamedValues
+from ..._runtime import NamedArrays, NamedValues, Shape, StepNumbers
 from ...inference.lanes import SMALLEST_NORMALISER
 from ...objectives import AbstractByArrays
 
@@ -42,7 +42,7 @@ Array = np.ndarray
 
 Vector = Float[Array, " params"]
 StepLabels = Float[Array, "steps labels"]
-Shapes = dict[str, tuple[int, ...]]
+Shapes = dict[str, Shape]
 Steps = Float[Array, "steps states"]
 Table = Float[Array, "states states"]
 Weight = Float[Array, " steps"]
@@ -52,9 +52,9 @@ class StepOrder(NamedTuple):
     """Order of the steps: the first ones of all sequences, then the second ones, and so on."""
 
     # numbers of the steps, as they stand in all sequences one after another
-    order: Int[Array, " steps"]
+    order: StepNumbers
     bounds: list[int]  # first step of each time, and the end
-    unit: Int[Array, " steps"]  # sequence of each step
+    unit: StepNumbers  # sequence of each step
     last: Int[Array, " sequences"]  # last step of each sequence
     previous: Int[Array, " moves"]  # step before each one that is not the first
 
@@ -148,7 +148,7 @@ def _pair_counts(step_order: StepOrder, out_of: Steps, into: Steps) -> Table:
 
 def forward_backward(step_order: StepOrder, emission: Steps, transition: Table) -> PassResult:
     """Run the forward–backward pass; a normaliser that underflows makes log Z infinite."""
-    top = functools.reduce(np.maximum, emission.T)
+    top = reduce(np.maximum, emission.T)
     peak = transition.max()
     epsilon = np.exp(emission - top[:, None])
     matrix = np.exp(transition - peak)
@@ -202,7 +202,7 @@ class Indicators(AbstractByArrays):
 
     def __init__(
         self,
-        codes: Int[Array, " steps"],
+        codes: StepNumbers,
         lengths: Int[Array, " sequences"],
         emissions: tuple["scipy.sparse.csr_array", StepLabels | None],
         shapes: Shapes,
@@ -222,12 +222,12 @@ class Indicators(AbstractByArrays):
         self.free, self.alpha = parameters
         self.start = slice(0, self.step_order.bounds[1])
         cached_places = 4  # places θ whose results are kept: two for each of two threads
-        self.passes: Callable[[bytes], tuple[PassResult, NamedValues, Array]] = functools.lru_cache(
+        self.passes: Callable[[bytes], tuple[PassResult, NamedValues, Array]] = lru_cache(
             cached_places
         )(self._run_passes)
         # in single precision sixteen for each thread, or as many as have 2²⁴ entries in each array
         self.together = int(np.clip(2**24 // (len(codes) * shapes["end"][0]), 2, 16))
-        self.rough_passes: Callable[[bytes], PassResult] = functools.lru_cache(2 * self.together)(
+        self.rough_passes: Callable[[bytes], PassResult] = lru_cache(2 * self.together)(
             self._run_rough_passes
         )
 

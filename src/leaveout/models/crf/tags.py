@@ -13,7 +13,7 @@ import scipy.sparse
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime import Shape, TwoArrays
+from ..._runtime import Shape, StepNumbers, TwoArrays
 from ...data import Names, numbers
 from ...inference.sparse import SparseFeatures
 from ...objectives import as_stored
@@ -191,8 +191,8 @@ def seen_pairs(codes: Array, lengths: Array, num_labels: int) -> Array:
 
 def rank_steps(
     probabilities: Float[Array, "steps labels"],
-    codes: Int[Array, " steps"],
-    sequence: Int[Array, " steps"],
+    codes: StepNumbers,
+    sequence: StepNumbers,
     names: LabelNames,
     index: pd.Index | None,
 ) -> Table:

@@ -7,10 +7,10 @@ Jacobian, so that the posterior mode does not depend on the parametrisation. A p
 given takes its scale from the data, once, by `with_data`; hyperparameters that were given stay.
 """
 
-import abc
 import copy
 import dataclasses
 import warnings
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -22,12 +22,15 @@ from numpy.typing import ArrayLike
 from scipy.cluster import vq
 
 from ..._runtime import (
+    AnyTuple,
     Array,
     Arrays,
     Module,
     PyTree,
     Scalar,
     Shape,
+    StepNumbers,
+    UnaryFunction,
     call_traced,
     jax,
     jnp,
@@ -74,7 +77,7 @@ class Constraint(NamedTuple):
     0.0
     """
 
-    natural: Callable[[Any], Any]
+    natural: UnaryFunction
     unconstrained: Callable[[ndarray], ArrayLike]
     # marks as many entries as θ has
     entries: Callable[[Shape], Bool[ndarray, "..."]] = lambda shape: np.ones(shape, bool)
@@ -169,11 +172,11 @@ class AbstractEmission(Module):
     """
 
     @property
-    @abc.abstractmethod
+    @abstractmethod
     def free(self) -> dict[str, Constraint]:
         """Free parameters by name, each with its `Constraint`."""
 
-    @abc.abstractmethod
+    @abstractmethod
     def log_density(self, parameters: Parameters, datum: PyTree) -> Scalar:
         """Compute the log-density of one step's datum in one state, by JAX.
 
@@ -190,7 +193,7 @@ class AbstractEmission(Module):
             The log-density.
         """
 
-    @abc.abstractmethod
+    @abstractmethod
     def initial(self, data: PyTree, observed: StepFlags, num_states: int, seed: int) -> Parameters:
         """Return natural parameters from which a fit starts.
 
@@ -624,7 +627,7 @@ class AbstractPrior(Module):
                 raise ValueError(f"{prior} prior: {name} must be positive and finite; got {array}.")
             setattr(self, name, array)
 
-    @abc.abstractmethod
+    @abstractmethod
     def __call__(self, value: Arrays) -> Arrays:
         """Compute the log-density up to a constant, of each entry or matrix."""
 
@@ -716,7 +719,7 @@ class DirichletPrior(AbstractPrior):
 
 
 Priors = dict[str, AbstractPrior]
-Choice = Mapping[str, tuple[Any, ...] | None] | None | Literal["default"]
+Choice = Mapping[str, AnyTuple | None] | None | Literal["default"]
 
 
 class AbstractWithPrior(AbstractEmission):
@@ -727,7 +730,7 @@ class AbstractWithPrior(AbstractEmission):
     prior: Priors
     adaptive: frozenset[str] = static()
 
-    @abc.abstractmethod
+    @abstractmethod
     def default_prior(self, x: Observations) -> Priors:
         """Return the default priors at the data's scale, which is one where nothing is observed."""
 
@@ -788,9 +791,7 @@ class AbstractWithPrior(AbstractEmission):
         )
 
 
-def clusters(
-    x: Float[ndarray, "steps features"], num_states: int, seed: int
-) -> Int[ndarray, " steps"]:
+def clusters(x: Float[ndarray, "steps features"], num_states: int, seed: int) -> StepNumbers:
     """Label standardised rows by k-means, with centres from a subsample.
 
     Too few rows are labelled in turn.

@@ -7,7 +7,7 @@ steps without density, at least the order. Give models of different orders the s
 their losses are of the same observations.
 """
 
-import abc
+from abc import abstractmethod
 from typing import Any
 
 import numpy as np
@@ -60,7 +60,7 @@ class AbstractAutoregression(AbstractGaussian):
         self.covariance = CovarianceKind(name, covariance)
         self._choose_prior(prior)
 
-    @abc.abstractmethod
+    @abstractmethod
     def predictions(self, parameters: Parameters, past: StepLags) -> Any:
         """Compute the mean of every step in every state, in NumPy or in JAX, as the past is."""
 
@@ -127,7 +127,7 @@ class AbstractAutoregression(AbstractGaussian):
             slopes["covariance"] = by_state
         return slopes
 
-    @abc.abstractmethod
+    @abstractmethod
     def prediction_slopes(
         self,
         parameters: Parameters,
@@ -156,7 +156,7 @@ class AbstractAutoregression(AbstractGaussian):
             curvatures.append(sum(parts))
         return np.array(curvatures)
 
-    @abc.abstractmethod
+    @abstractmethod
     def _curvature(self, parameters, precision, x, features, expected):
         """Compute the curvature of one state `[own, own]`, where steps are `expected`.
 

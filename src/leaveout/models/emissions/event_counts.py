@@ -11,7 +11,7 @@ from numpy import ndarray
 from numpy.typing import ArrayLike
 from scipy.special import gammaln
 
-from ..._runtime import Arrays, Module, PyTree, Scalar, jax, jnp, numpy_of, static
+from ..._runtime import Arrays, Module, PyTree, Scalar, StepNumbers, jax, jnp, numpy_of, static
 from ...objectives import LOG_PROBABILITY
 from ._base import (
     POSITIVE,
@@ -47,7 +47,7 @@ MEAN_ONE = Constraint(
 class SeasonCounts(Module):
     """Row of each step in a table over (season, count)."""
 
-    row: Int[ndarray, " steps"]
+    row: StepNumbers
     length: int = static()
 
 
@@ -93,7 +93,7 @@ class EventCounts(AbstractWithPrior):
 
     score = LOG_PROBABILITY
 
-    season: Int[ndarray, " steps"]
+    season: StepNumbers
     future: Int[ndarray, " ahead"]
     num_seasons: int = static()
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Inexact, Int
+from jaxtyping import Bool, Float, Inexact
 from numpy import linalg, ndarray
 from numpy.random import Generator, default_rng
 from numpy.typing import ArrayLike
@@ -25,6 +25,7 @@ from ..._runtime import (
     Module,
     NamedArrays,
     PyTree,
+    StepNumbers,
     TwoArrays,
     jax,
     jnp,
@@ -273,7 +274,7 @@ class CovarianceKind(Module):
     def start(
         self,
         residual: Observations,
-        labels: Int[ndarray, " steps"],
+        labels: StepNumbers,
         num_states: int,
     ) -> NamedArrays:
         """Compute the covariance of the residuals in each cluster, shrunk a little towards that of

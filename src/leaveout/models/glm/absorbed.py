@@ -23,7 +23,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import scipy
+from scipy import sparse
 
 from ..._runtime import float64, pd, warn
 from ...data import codes, join_remarks, match_labels, named_column, split_outside
@@ -122,14 +122,14 @@ class AbsorbedGLM(AbstractClosedForm):
         """Indicators of all levels, `[levels, units]`."""
         ones = np.ones(self.level.size)
         places = self.level.ravel(), np.tile(np.arange(self.num_units), len(self.level))
-        return scipy.sparse.csr_array((ones, places))
+        return sparse.csr_array((ones, places))
 
     def components(self, counted, factor):
         """Number the sets of levels of the first factor and another one that rows connect."""
         links = self.level[0, counted], self.level[factor, counted]
         shape = 2 * self.indicators.shape[:1]
-        graph = scipy.sparse.coo_array((np.ones(counted.sum()), links), shape)
-        return scipy.sparse.csgraph.connected_components(graph, directed=False)[1]
+        graph = sparse.coo_array((np.ones(counted.sum()), links), shape)
+        return sparse.csgraph.connected_components(graph, directed=False)[1]
 
     @cached_property
     def effects(self):
@@ -153,7 +153,7 @@ class AbsorbedGLM(AbstractClosedForm):
         factor, unit = np.nonzero(self.effects >= 0)
         places = self.effects[factor, unit], unit
         shape = self.effects.max() + 1, self.num_units
-        return scipy.sparse.csr_array((np.ones(len(unit)), places), shape)
+        return sparse.csr_array((np.ones(len(unit)), places), shape)
 
     @cached_property
     def pattern(self):
@@ -169,7 +169,7 @@ class AbsorbedGLM(AbstractClosedForm):
             places.append((self.pattern.entries(first[units], second[units]), units))
         entries, units = np.concatenate(places, 1)
         shape = len(self.pattern.row), self.num_units
-        return scipy.sparse.csr_array((np.ones(len(units)), (entries, units)), shape)
+        return sparse.csr_array((np.ones(len(units)), (entries, units)), shape)
 
     def factor(self, curvature):
         """Factor A of each refit; an effect without curvature stands alone."""

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from ..._runtime import NamedValues, jnp, record, static
+from ..._runtime import NamedValues, ThreeArrays, jnp, record, static
 from ...data import join_remarks
 from ...linalg import Array, Norms, Predictors, SparseDesign
 from ...objectives import Vector
@@ -179,7 +179,7 @@ class ActiveModel:
     def _restrict(
         self,
         full_model: FullModel,
-        active: tuple[ndarray, ndarray, ndarray],
+        active: ThreeArrays,
         text: str,
         **new,
     ) -> None:
@@ -216,7 +216,7 @@ class ActiveGLM(ActiveModel, GLM):
     rest: Vector
     summary: str = static()
 
-    def __init__(self, full_model: FullModel, active: tuple[ndarray, ndarray, ndarray], text: str):
+    def __init__(self, full_model: FullModel, active: ThreeArrays, text: str):
         glm = full_model.model
         place, sign, _ = active
         features = place[place < glm.num_features]
@@ -266,7 +266,7 @@ class ActiveCox(ActiveModel, Cox):
     rest: Vector
     summary: str = static()
 
-    def __init__(self, full_model: FullCox, active: tuple[ndarray, ndarray, ndarray], text: str):
+    def __init__(self, full_model: FullCox, active: ThreeArrays, text: str):
         cox = full_model.model
         place, sign, _ = active
         design = cox.design[:, place]

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
+from ..._runtime import AnyTuple, Strings
 from ...data import Names, codes, match_labels, numbers
 from .rows import column, design
 
@@ -67,9 +68,9 @@ class BandedRidge:
     design: Float[Array, "units features"]
     y: Float[Array, "units targets"]
     band: Int[Array, " features"]
-    bands: tuple[Any, ...]
-    names: tuple[str, ...]
-    targets: tuple[Any, ...]
+    bands: AnyTuple
+    names: Strings
+    targets: AnyTuple
     sample_weight: Float[Array, " units"] | None
     intercept: bool
     shared: bool

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from ..._runtime import Arrays, TwoNumbers, numpy_of, special_of
+from ..._runtime import Arrays, NumberAndArray, ThreeArrayFunction, TwoNumbers, numpy_of, special_of
 from ...objectives import LOG_DENSITY, LOG_PROBABILITY
 
 Array = np.ndarray
@@ -91,7 +91,7 @@ class Family(abc.ABC):
         """Draw responses."""
         raise NotImplementedError
 
-    def start(self, y: Array, weight: Array, share: float = 1.0) -> tuple[float, Array]:
+    def start(self, y: Array, weight: Array, share: float = 1.0) -> NumberAndArray:
         """Return an η without regressors and τ, from which a fit starts.
 
         Moments, with φ times a share.
@@ -123,10 +123,10 @@ class Family(abc.ABC):
         raise NotImplementedError
 
     # CRPS, a function of the mean, φ and y
-    crps: Callable[[Array, Array, Array], Array] | None = None
+    crps: ThreeArrayFunction | None = None
 
     @property
-    def scores(self) -> dict[str, Callable[[Array, Array, Array], Array]]:
+    def scores(self) -> dict[str, ThreeArrayFunction]:
         """Proper scores by name, functions of the mean, φ and y."""
 
         def density(mean, phi, y):

@@ -14,24 +14,28 @@ thresholds) as without, and changes τ too.
 """
 
 import copy
-import functools
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, Self, cast
 
 import numpy as np
 import scipy
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from numpy import ndarray
 from numpy.typing import ArrayLike
 
 from ..._runtime import (
     AnyFunction,
+    AnyTuple,
     Array,
     Arrays as Arrays,
     NamedValues,
     PyTree,
     Scalar,
     Strings,
+    TwoArrays,
+    UnaryFunction,
+    UnitFlags,
     float64,
     jax,
     jnp,
@@ -98,8 +102,8 @@ class AbstractRegression(AbstractLinearPredictor):
     loss_function: losses.AbstractLoss
     penalty: penalties.AbstractPenalty
     intercept: bool = static()
-    classes: tuple[Any, ...] = static()
-    levels: tuple[Any, ...] = static()
+    classes: AnyTuple = static()
+    levels: AnyTuple = static()
     is_balanced: int = static()
     names: Strings = static()
     remark: str = static()
@@ -235,7 +239,7 @@ class AbstractRegression(AbstractLinearPredictor):
         """Copy the model with another penalty; its data are shared, and not read again."""
         return _copy_to_memory(penalties.under(self, penalty, self.num_features))
 
-    def relearn(self, seen: Bool[ndarray, " units"]) -> Self:
+    def relearn(self, seen: UnitFlags) -> Self:
         """Copy the model, with the columns of its formula by what the `seen` rows teach."""
         model = copy.copy(self)
         reader = cast(FormulaReader, self.labels.read)
@@ -522,7 +526,7 @@ class AbstractRegression(AbstractLinearPredictor):
             return eta
         return self.loss_function.inverse_link(eta, *tau)
 
-    def reading(self, read: Callable[[Any], Any], labels: Names, names: Strings = ()) -> Self:
+    def reading(self, read: UnaryFunction, labels: Names, names: Strings = ()) -> Self:
         """Copy the model for a host that builds its columns from data itself.
 
         `read` builds those of new rows. `labels` are those of the rows, and `names` those of the
@@ -628,7 +632,7 @@ class AbstractRegression(AbstractLinearPredictor):
             loss = StackedLoss(function, curved.loss, (self.num_units, len(curved.rows)))
             if offset is not None:
                 offset = np.append(offset, np.zeros(len(curved.rows)))
-        weigh = functools.partial(self._weigh_rows, penalty_weights=curved.weight)
+        weigh = partial(self._weigh_rows, penalty_weights=curved.weight)
         norms = self.penalty.norms(self.num_features)
         if norms is not None:
             norms = norms.pad(pad)
@@ -646,7 +650,7 @@ class AbstractRegression(AbstractLinearPredictor):
             norms=norms,
         )
 
-    def _weigh_rows(self, weights: ndarray, penalty_weights: ndarray) -> tuple[ndarray, ndarray]:
+    def _weigh_rows(self, weights: ndarray, penalty_weights: ndarray) -> TwoArrays:
         """Compute ω and κ of many refits.
 
         ω of the penalty's rows, which is κ times theirs, follows that of the units.
@@ -695,7 +699,7 @@ class AbstractRegression(AbstractLinearPredictor):
             weight=self.sample_weight,
             classes=classes(self.loss_function, len(self.classes), self.scale),
             distribution=self._distribution,
-            features=functools.partial(by_name, self.design, self.names),
+            features=partial(by_name, self.design, self.names),
             score=self.scale,
         ).measured_as(self.labels.response)
 
@@ -951,7 +955,7 @@ def _copy_to_memory(model: Any):
     return model
 
 
-def _two_labels(caller: str, y, loss: losses.AbstractLoss) -> tuple[Any, tuple[Any, ...]]:
+def _two_labels(caller: str, y, loss: losses.AbstractLoss) -> tuple[Any, AnyTuple]:
     """Return the two labels of a binary y as zero and one, and the labels.
 
     Any other y as it is, and none.

@@ -4,7 +4,7 @@ identity, log, inverse (1/μ), sqrt, inverse_squared (1/μ²), Power(p): μ^p, c
 μ)), NegativeBinomial(α): log(αμ / (1 + αμ))
 """
 
-import abc
+from abc import abstractmethod
 from collections.abc import Callable
 
 import numpy as np
@@ -30,11 +30,11 @@ class AbstractLink(Module):
     `inverse` is NaN outside the domain of η. Arrays are of NumPy or JAX.
     """
 
-    @abc.abstractmethod
+    @abstractmethod
     def __call__(self, mean: Arrays) -> Arrays:
         """Compute `g(μ)`."""
 
-    @abc.abstractmethod
+    @abstractmethod
     def inverse(self, eta: Arrays) -> Arrays:
         """Compute `μ = g⁻¹(η)`.
 

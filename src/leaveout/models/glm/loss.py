@@ -4,7 +4,7 @@ A loss is `ℓ(η, y)`, a loss through a mean `ℓ(μ(η), y)`, or a loss with p
 share `ℓ(η, τ, y)`.
 """
 
-import abc
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar, cast
 
@@ -12,7 +12,19 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from ..._runtime import Array, Arrays, Module, NamedValues, Scalar, Shape, compile_static, jax, jnp
+from ..._runtime import (
+    Array,
+    Arrays,
+    ArrayTuple,
+    Module,
+    NamedValues,
+    NumberAndArray,
+    Scalar,
+    Shape,
+    compile_static,
+    jax,
+    jnp,
+)
 from ...objectives import LOG_PROBABILITY
 from . import links
 from .distributions import Family, Formulas
@@ -44,7 +56,7 @@ class AbstractLoss(Module):
     family: ClassVar[Family | None] = None
     scale_name: ClassVar[str | None] = None  # scale of ℓ, if it is the same for all y
 
-    @abc.abstractmethod
+    @abstractmethod
     def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
         """Compute the loss of one observation."""
 
@@ -217,7 +229,7 @@ class AbstractLoss(Module):
         """
         return {}
 
-    def derivatives(self, eta: ndarray, y: ndarray, orders: Shape) -> tuple[ndarray, ...]:
+    def derivatives(self, eta: ndarray, y: ndarray, orders: Shape) -> ArrayTuple:
         """Compute the loss and its derivatives in η, in NumPy by a closed form, or else by JAX.
 
         Parameters
@@ -335,7 +347,7 @@ class AbstractMeanLoss(AbstractLoss):
     link: links.AbstractLink
     convex_links: ClassVar[Convex] = {}
 
-    @abc.abstractmethod
+    @abstractmethod
     def of_mean(self, mean: Scalar, log_mean: Scalar, y: Scalar) -> Scalar:
         """Compute the loss of a mean. If y may be negative, so may the mean.
 
@@ -383,11 +395,11 @@ class AbstractSharedLoss(AbstractLoss):
     own = 1
     convex = False
 
-    @abc.abstractmethod
+    @abstractmethod
     def __call__(self, eta: Scalar, tau: Float[Array, " own"], y: Scalar) -> Scalar:  # type: ignore[override]
         """Compute the loss of one observation."""
 
-    @abc.abstractmethod
+    @abstractmethod
     def natural(self, tau: Float[Arrays, " own"]) -> dict[str, Arrays]:
         """Return τ in natural parameters, by name.
 
@@ -402,7 +414,7 @@ class AbstractSharedLoss(AbstractLoss):
             Natural parameters.
         """
 
-    @abc.abstractmethod
+    @abstractmethod
     def unconstrained(self, parameters: NamedValues) -> ndarray:
         """Return τ from natural parameters; the inverse of `natural`.
 
@@ -417,8 +429,8 @@ class AbstractSharedLoss(AbstractLoss):
             Unconstrained parameters τ.
         """
 
-    @abc.abstractmethod
-    def start(self, y: ndarray, weight: ndarray) -> tuple[float, ndarray]:
+    @abstractmethod
+    def start(self, y: ndarray, weight: ndarray) -> NumberAndArray:
         """Return an intercept and τ from which a fit starts.
 
         Parameters
@@ -449,7 +461,7 @@ class AbstractSharedLoss(AbstractLoss):
         """
         return tau
 
-    @abc.abstractmethod
+    @abstractmethod
     def inverse_link(self, eta: Arrays, tau: Arrays) -> Arrays:  # type: ignore[override]
         """Return the prediction on the scale of the response.
 

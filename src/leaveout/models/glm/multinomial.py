@@ -3,10 +3,10 @@
 from typing import ClassVar
 
 import numpy as np
-import scipy
 from numpy import ndarray
+from scipy import special
 
-from ..._runtime import Array, Arrays, jax, special_of
+from ..._runtime import Array, Arrays, TwoArrays, jax, special_of
 from ...objectives import LOG_PROBABILITY
 from .distributions import Formulas
 from .loss import AbstractLoss
@@ -103,7 +103,7 @@ class Multinomial(AbstractLoss):
         root[..., k, k] = np.sqrt(p) * (e @ (1 - np.eye(len(k))) / total)
         return root
 
-    def third(self, eta: ndarray, along: ndarray, across: ndarray) -> tuple[ndarray, ndarray]:
+    def third(self, eta: ndarray, along: ndarray, across: ndarray) -> TwoArrays:
         """Compute third derivatives, Σ_k p_k (s_k − s̄)² (d_k − d̄), along directions s twice and d
         once.
 
@@ -131,7 +131,7 @@ class Multinomial(AbstractLoss):
         size = others @ np.abs(across, out=across) + np.abs(last)
         return derivative[..., 0, :], size[..., 0, :]
 
-    def ratios(self, eta: ndarray, at: ndarray) -> tuple[ndarray, ndarray]:
+    def ratios(self, eta: ndarray, at: ndarray) -> TwoArrays:
         """Bound how ℓ″ changes between two linear predictors, by the ratios of their probabilities.
 
         Since vᵀ∇²ℓ v = min over m of Σ_k p_k (v_k − m)², ℓ″ at `eta` lies between `low` and `high`
@@ -148,10 +148,10 @@ class Multinomial(AbstractLoss):
             `low` and `high`: the least and the largest ratio of the probabilities at `eta` to those
             at `at`.
         """
-        change = scipy.special.log_softmax(eta, axis=-1) - scipy.special.log_softmax(at, axis=-1)
+        change = special.log_softmax(eta, axis=-1) - special.log_softmax(at, axis=-1)
         return np.exp(change.min(-1)), np.exp(np.minimum(change.max(-1), 700.0))
 
-    def within(self, eta: ndarray, y: ndarray, spread: ndarray) -> tuple[ndarray, ndarray]:
+    def within(self, eta: ndarray, y: ndarray, spread: ndarray) -> TwoArrays:
         """Bound the change of the loss within a spread of the linear predictors.
 
         ℓ(η + s) − ℓ(η) = log Σ_k p_k e^{s_k − s_y} lies between log(p_y + (1 − p_y) e^{∓spread}).
@@ -171,7 +171,7 @@ class Multinomial(AbstractLoss):
             Bounds on the fall and on the rise of the loss.
         """
         hot = np.asarray(y)[..., None] == np.arange(eta.shape[-1])
-        complement = np.where(hot, 0.0, scipy.special.softmax(eta, axis=-1)).sum(-1)
+        complement = np.where(hot, 0.0, special.softmax(eta, axis=-1)).sum(-1)
         capped = np.minimum(spread, 50.0)
         rise = np.log1p(complement * np.expm1(capped)) + (spread - capped)
         with np.errstate(divide="ignore"):
@@ -179,9 +179,7 @@ class Multinomial(AbstractLoss):
                 spread, -np.log1p(np.maximum(complement * np.expm1(-spread), -1.0))
             ), rise
 
-    def corrected(
-        self, eta: ndarray, y: ndarray, change: ndarray, error: ndarray
-    ) -> tuple[ndarray, ndarray]:
+    def corrected(self, eta: ndarray, y: ndarray, change: ndarray, error: ndarray) -> TwoArrays:
         """Move the predictor of class y until the loss has changed.
 
         Parameters

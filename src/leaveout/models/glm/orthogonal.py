@@ -17,10 +17,10 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import scipy
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from numpy import linalg
 
-from ..._runtime import static
+from ..._runtime import UnitFlags, static
 from ...linalg import UNIT
 from ...objectives import Matrix, PerUnit, Units, as_stored
 from . import losses, penalties
@@ -68,7 +68,7 @@ class OrthogonalGLM(GLM):
             return OrthogonalGLM(model, self.basis, True)
         return model
 
-    def relearn(self, seen: Bool[Array, " units"]) -> Self:
+    def relearn(self, seen: UnitFlags) -> Self:
         model = copy.copy(self)
         vars(model)["design"] = as_stored(self.coordinates(self.original.relearn(seen).design))
         return model

@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike
 
 from ..._runtime import Array, Scalar, compile_static, is_traced, jax, jnp, numpy_of, pd
 from ...linalg import Norms
-from ...objectives import as_stored
+from ...objectives import PerRefit, as_stored
 from .loss import Number
 from .losses import Straight
 from .penalty import (
@@ -636,7 +636,7 @@ def curvature(
 def derivatives(
     penalty: AbstractPenalty, theta: Float[ndarray, "refits features"]
 ) -> tuple[
-    Float[ndarray, " refits"],
+    PerRefit,
     Float[ndarray, "refits features"],
     Float[ndarray, "refits features features"],
 ]:

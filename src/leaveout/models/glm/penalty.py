@@ -3,7 +3,7 @@
 Sums, multiples, functions.
 """
 
-import abc
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -47,12 +47,12 @@ class CurvedTerms(NamedTuple):
 class AbstractPenalty(Module):
     """Penalty: a function of the coefficients, `[features]` or `[outputs, features]`."""
 
-    @abc.abstractmethod
+    @abstractmethod
     def __call__(self, coef: Array) -> Scalar:
         """Compute the penalty."""
 
     @property
-    @abc.abstractmethod
+    @abstractmethod
     def quadratic(self) -> bool:
         """Whether the third derivative of the penalty is zero."""
 

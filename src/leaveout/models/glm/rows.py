@@ -9,7 +9,7 @@ from jaxtyping import Float
 from numpy import ndarray
 from numpy.typing import ArrayLike
 
-from ..._runtime import Array, Arrays, Shape, jnp, require_memory
+from ..._runtime import Array, Arrays, NamedArrays, Shape, jnp, require_memory
 from ...data import compress_rows, numbers, on_device
 from ...linalg import (
     DENSE_BLOCK,
@@ -107,7 +107,7 @@ def check_range(caller: str, names: Sequence[str], largest: Float[ndarray, " col
         )
 
 
-def by_name(rows: Any, names: ColumnNames) -> dict[str, ndarray]:
+def by_name(rows: Any, names: ColumnNames) -> NamedArrays:
     """Return the columns of rows in memory."""
     if isinstance(rows, ndarray):
         return dict(zip(names, rows.T, strict=False))

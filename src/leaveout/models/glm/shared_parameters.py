@@ -20,7 +20,18 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from ..._runtime import Array, Arrays, NamedValues, jax, jnp, jspecial, numpy_of, special_of, static
+from ..._runtime import (
+    Array,
+    Arrays,
+    NamedValues,
+    NumberAndArray,
+    jax,
+    jnp,
+    jspecial,
+    numpy_of,
+    special_of,
+    static,
+)
 from ...objectives import LOG_DENSITY, LOG_PROBABILITY
 from . import distributions
 from .distributions import are_counts, domain, moments, thresholds
@@ -98,7 +109,7 @@ class NegativeBinomialDispersion(AbstractFamilyScale):
             tau = tau - eta
         return super().__call__(eta, tau, y)
 
-    def start(self, y: ndarray, weight: ndarray) -> tuple[float, ndarray]:
+    def start(self, y: ndarray, weight: ndarray) -> NumberAndArray:
         if not self.linear:
             return super().start(y, weight)
         mean, variance = moments(y, weight)
@@ -142,7 +153,7 @@ class Beta(AbstractScaleLoss):
         constant = jspecial.gammaln(a) + jspecial.gammaln(b) - jspecial.gammaln(precision)
         return constant - (a - 1) * jnp.log(y) - (b - 1) * jnp.log1p(-y)
 
-    def start(self, y: ndarray, weight: ndarray) -> tuple[float, ndarray]:
+    def start(self, y: ndarray, weight: ndarray) -> NumberAndArray:
         mean, variance = moments(y, weight)
         return float(np.log(mean / (1 - mean))), np.log(
             [max(mean * (1 - mean) / max(variance, 1e-12) - 1, 0.5)]
@@ -242,7 +253,7 @@ class HuberScale(AbstractScaleLoss):
             linear, 2 * self.epsilon * jnp.abs(r) - scale * self.epsilon**2, r**2 / scale
         )
 
-    def start(self, y: ndarray, weight: ndarray) -> tuple[float, ndarray]:
+    def start(self, y: ndarray, weight: ndarray) -> NumberAndArray:
         median = float(np.median(y))
         return median, np.log([max(1.48 * float(np.median(np.abs(y - median))), 1e-6)])
 
@@ -322,7 +333,7 @@ class Ordinal(AbstractSharedLoss):
             )
         return np.r_[cut[0], np.log(np.diff(cut))]
 
-    def start(self, y: ndarray, weight: ndarray) -> tuple[float, ndarray]:
+    def start(self, y: ndarray, weight: ndarray) -> NumberAndArray:
         share = np.cumsum(np.bincount(y.astype(int), weight, self.num_levels))[:-1] / weight.sum()
         share = np.clip(share, 1e-3, 1 - 1e-3)
         cut = np.log(share / (1 - share)) + 1e-3 * np.arange(len(share))

@@ -15,12 +15,12 @@ summed over the kinks of a loss, as these s are feasible in the dual, and the pe
 bound is tight where θ is stationary.
 """
 
-import abc
 import copy
+from abc import abstractmethod
 from typing import Any, Self
 
 import numpy as np
-import scipy
+from scipy import special
 
 from ..._runtime import Scalar, jax, jnp
 from ...data import share
@@ -43,7 +43,7 @@ class AbstractRounded(AbstractLoss):
 
     width: Number
 
-    @abc.abstractmethod
+    @abstractmethod
     def kinks(self, y: Any) -> Kinks:
         """Return the kinks of the loss, `Σ a max(0, bη + c)`.
 
@@ -59,7 +59,7 @@ class AbstractRounded(AbstractLoss):
         """
 
     @property
-    @abc.abstractmethod
+    @abstractmethod
     def kink_name(self) -> str:
         """Name of the loss with its kinks."""
 
@@ -95,10 +95,10 @@ class AbstractRounded(AbstractLoss):
     def formulas(self, eta: Array, y: Array) -> Formulas:
         h = float(self.width)
         kinks = [(a, b, (b * eta + c) / h) for a, b, c in self.kinks(y)]
-        curvature = lambda t: scipy.special.expit(t) * scipy.special.expit(-t)
+        curvature = lambda t: special.expit(t) * special.expit(-t)
         return {
             0: lambda: sum(a * h * np.logaddexp(0, t) for a, _, t in kinks),
-            1: lambda: sum(a * b * scipy.special.expit(t) for a, b, t in kinks),
+            1: lambda: sum(a * b * special.expit(t) for a, b, t in kinks),
             2: lambda: sum(a * curvature(t) / h for a, _, t in kinks),
             3: lambda: sum(-a * b * curvature(t) * np.tanh(t / 2) / h**2 for a, b, t in kinks),
         }
@@ -147,10 +147,10 @@ class AbstractRounded(AbstractLoss):
             The bound of each row, zero or more.
         """
         h = float(self.width)
-        entropy = scipy.special.entr
+        entropy = special.entr
         kinks = [(a, (b * eta + c) / h) for a, b, c in self.kinks(np.asarray(y, float))]
         kink_gap = lambda t, s: np.maximum(t, 0) - np.logaddexp(0, t) + entropy(s) + entropy(1 - s)
-        return np.maximum(sum(a * h * kink_gap(t, scipy.special.expit(t)) for a, t in kinks), 0.0)
+        return np.maximum(sum(a * h * kink_gap(t, special.expit(t)) for a, t in kinks), 0.0)
 
     @property
     def self_concordance(self) -> float | Number | None:

@@ -24,6 +24,7 @@ from ..._runtime import (
     NamedValues,
     PyTree,
     Scalar,
+    Shape,
     TwoArrays,
     cached_on,
     compile_static,
@@ -62,7 +63,7 @@ class CompleteData:
         self.states = hmm.states
         self.num_states = hmm.num_states
         self.has_prior = hmm.states.prior is not None
-        self.parts = dict[str, tuple[slice, tuple[int, ...]]]()
+        self.parts = dict[str, tuple[slice, Shape]]()
         start = 0
         for name, shape in hmm.parts:
             self.parts[name] = slice(start, start + int(np.prod(shape))), shape

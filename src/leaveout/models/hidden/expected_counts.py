@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from ..._runtime import NamedValues, TwoArrays, cached_on
+from ..._runtime import ArrayTuple, ListedValues, NamedValues, TwoArrays, UnitVectors, cached_on
 from ...inference.compiled import Loops, loops
 from ...inference.lanes import ChainSums, RefitSteps, chain_sums, sum_by_row
 from ...objectives import STENCIL, Matrix, PerUnit, Vector
@@ -38,7 +38,7 @@ class ChainEvaluation(NamedTuple):
 
     log_z: Numbers
     counts: ExpectedCounts
-    losses: Float[Array, "refits width"]
+    losses: ListedValues
 
 
 def observation_weights(hmm: Any, weights: UnitWeights) -> RefitSteps:
@@ -197,7 +197,7 @@ def _count_tangents(
         yield group, ExpectedCounts(*((part.T / lengths[group]).T for part in tangents)), center
 
 
-def jacobian(hmm: Any, point: Vector) -> Float[Array, "units params"]:
+def jacobian(hmm: Any, point: Vector) -> UnitVectors:
     """Compute ∂²F/∂θ∂w_n at weights one."""
     steps = point + 1j * COMPLEX_STEP * np.eye(len(point))
     size = _group_size(hmm)
@@ -298,7 +298,7 @@ class CompiledPasses:
         transition: Numbers,
         weight: Float[Array, "steps lanes"],
         units: Units,
-    ) -> tuple[Array, ...]:
+    ) -> ArrayTuple:
         """Evaluate a few refits: log Z, losses of the units, and expected counts."""
         count = len(densities)
         lanes = self.loops.lanes

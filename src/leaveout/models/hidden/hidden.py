@@ -3,7 +3,7 @@
 Readers of sequences and fields, results in the type of the data, and the parameters.
 """
 
-import abc
+from abc import abstractmethod
 from collections.abc import Collection, Hashable, Mapping
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -14,6 +14,7 @@ from numpy import ndarray
 from numpy.typing import ArrayLike
 
 from ..._runtime import (
+    AnyTuple,
     Array,
     Arrays,
     NamedArrays,
@@ -65,7 +66,7 @@ class HasParameters(Protocol):
     def parameters(self) -> NamedArrays: ...
 
 
-GivenParameters = dict[str, ndarray] | dict[str, ArrayLike] | HasParameters
+GivenParameters = NamedArrays | dict[str, ArrayLike] | HasParameters
 
 
 class SeriesLabels(Names):
@@ -330,27 +331,27 @@ class AbstractHiddenStates(AbstractObjective):
     emission: AbstractEmission
     drop: str = static()
     joint: bool = static()
-    shapes: tuple[Any, ...] = static()  # shapes of the emission's free parameters
+    shapes: AnyTuple = static()  # shapes of the emission's free parameters
     labels: Any = static()  # of the steps or sites
     latent: ClassVar[Strings]  # natural parameters of the states' distribution
     # what is left out by each `drop`; the last leaves whole sequences or fields out
     styles: ClassVar[Texts]
 
     @property
-    @abc.abstractmethod
+    @abstractmethod
     def num_states(self) -> int:
         """Number of states."""
 
     @property
-    @abc.abstractmethod
+    @abstractmethod
     def latent_shapes(self) -> dict[str, Shape]:
         """Shapes of the free parameters among `latent`."""
 
-    @abc.abstractmethod
+    @abstractmethod
     def latent_unconstrained(self, name: str, value: ndarray) -> ndarray:
         """Part of θ for one of the parameters `latent`."""
 
-    @abc.abstractmethod
+    @abstractmethod
     def log_likelihood(self, parameters: GivenParameters) -> float:
         """Compute log p(x; θ), without the prior.
 
@@ -518,7 +519,7 @@ class AbstractHiddenStates(AbstractObjective):
     def pointwise(self) -> bool:
         return not self.joint
 
-    @abc.abstractmethod
+    @abstractmethod
     def seen_wholes(self) -> Bool[ndarray, " wholes"]:
         """Mark the sequences or fields that have an observation."""
 

@@ -5,14 +5,24 @@ The states have an initial distribution and a transition matrix, each free or fi
 these.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.random import Generator, default_rng
 from numpy.typing import ArrayLike
 
-from ..._runtime import Module, NamedArrays, PyTree, Shape, Strings, static
+from ..._runtime import (
+    AnyTuple,
+    Module,
+    NamedArrays,
+    PyTree,
+    Shape,
+    StepNumbers,
+    Strings,
+    UnitVectors,
+    static,
+)
 from ...inference.lanes import ChainSums, has_stationary, stationary
 from ...objectives import (
     AbstractClosedForm,
@@ -105,7 +115,7 @@ class States(Module):
     edge: dict[str, Bool[Array, "..."]] | None
     number: int = static()
     stationary: bool = static()
-    masks: tuple[Any, ...] = static()  # free probabilities by name, if others are zero
+    masks: AnyTuple = static()  # free probabilities by name, if others are zero
 
     def __init__(self, number: int, initial: ArrayLike, transition: ArrayLike, prior: object):
         self.number = number
@@ -317,11 +327,11 @@ class AbstractHiddenChain(AbstractHiddenStates, AbstractClosedForm):
     x: Observations
     data: PyTree  # x as prepared by the emission
     dense: StepFlags  # whether the step has a density
-    sequence: Int[Array, " steps"]
-    position: Int[Array, " steps"]  # position of each step in its sequence
+    sequence: StepNumbers
+    position: StepNumbers  # position of each step in its sequence
     lengths: Lengths
     states: States
-    parts: tuple[Any, ...] = static()  # names and shapes of the parts of θ
+    parts: AnyTuple = static()  # names and shapes of the parts of θ
     # whether each state's emission depends on its own part of θ only
     separate_states: bool = static()
 
@@ -378,7 +388,7 @@ class AbstractHiddenChain(AbstractHiddenStates, AbstractClosedForm):
         return np.array([hessian(self, *refit) for refit in zip(theta, weights, strict=True)])
 
     @float64
-    def jacobian(self, theta: PyTree) -> Float[Array, "units params"]:
+    def jacobian(self, theta: PyTree) -> UnitVectors:
         return jacobian(self, ravel(theta))
 
     @float64
@@ -579,7 +589,7 @@ def draw(
     first_step: int,
     num_steps: int,
     rng: Generator,
-) -> tuple[Observations, Int[Array, " steps"]]:
+) -> tuple[Observations, StepNumbers]:
     """Draw steps from `first_step` on and their states, the first of them from `first`."""
     arrays = {name: np.asarray(value) for name, value in parameters.items()}
     transition = arrays["transition"]

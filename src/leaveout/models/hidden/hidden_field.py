@@ -41,6 +41,7 @@ from ..._runtime import (
 from ...data import index_of, numbers, pandas_of, places
 from ...inference import clique
 from ...inference.clique import Sums, log_partition, marginals, pair_marginals
+from ...linalg import AnyShape
 from ...objectives import UnitWeights, as_stored, float64, ravel, unravel
 from ..emissions._base import but_last
 from .hidden import IDLE_STATE_COUNT, AbstractHiddenStates, FieldLabels, Shape, entries
@@ -248,9 +249,9 @@ class AbstractHiddenField(AbstractHiddenStates):
     edges: Int[ndarray, "edges 2"]
     data: PyTree  # x as prepared by the emission, fields one after another
     dense: Bool[ndarray, "fields sites"]  # whether there is an observation
-    coupling: Float[ndarray, "..."]  # held fixed, or the start
+    coupling: AnyShape  # held fixed, or the start
     coupling_prior: Float[ndarray, "2"] | None  # mean and standard deviation
-    external: Float[ndarray, "..."] | None  # h, held fixed; or the start of γ
+    external: AnyShape | None  # h, held fixed; or the start of γ
     design: Float[ndarray, "sites terms"] | None  # covariates, if γ is learned
     external_prior: Float[ndarray, "2"] | None
     normaliser: Float[ndarray, ""] | None  # log Z of one field, if the potentials are fixed

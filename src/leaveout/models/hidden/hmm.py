@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from typing import ClassVar, Literal
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool
 from numpy import ndarray
 from numpy.typing import ArrayLike
 
@@ -27,6 +27,7 @@ from ..._runtime import (
     NamedValues,
     PyTree,
     Rng,
+    StepNumbers,
     Texts,
     conventional,
     static,
@@ -446,7 +447,7 @@ class HMM(AbstractHiddenChain):
     @float64
     def simulate(
         self, parameters: GivenParameters, num_steps: int, *, rng: Rng = 0
-    ) -> tuple[ndarray, Int[ndarray, " steps"]]:
+    ) -> tuple[ndarray, StepNumbers]:
         """Draw a sequence from the model.
 
         Parameters

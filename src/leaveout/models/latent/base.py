@@ -3,16 +3,26 @@
 Refits, held-out losses and predictions, by the engine that computes F.
 """
 
-import abc
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from numpy import linalg
 
-from ..._runtime import Indices, PyTree, RowNumbers, ThreeArrays, TwoArrays
+from ..._runtime import (
+    ArrayTuple,
+    Indices,
+    ListedUnits,
+    ListedValues,
+    PyTree,
+    RowNumbers,
+    ThreeArrays,
+    TwoArrays,
+    UnitVectors,
+)
 from ...objectives import (
     GRADIENT_DIFFERENCE,
     AbstractClosedForm,
@@ -69,7 +79,7 @@ class DesignRegressions(NamedTuple):
         )
 
 
-class AbstractEngine(abc.ABC):
+class AbstractEngine(ABC):
     """F(θ, w) of a batch of refits, its gradients, and the posterior of the linear predictors.
 
     `outer_weights` tells whether weights stand outside of the integrals, one for each level of the
@@ -79,43 +89,43 @@ class AbstractEngine(abc.ABC):
     outer_weights: bool
 
     @property
-    @abc.abstractmethod
+    @abstractmethod
     def data(self) -> ResponseRows:
         """The rows, in the order of the model."""
 
     @property
-    @abc.abstractmethod
+    @abstractmethod
     def costs(self) -> Costs:
         """Costs of a gradient."""
 
-    @abc.abstractmethod
+    @abstractmethod
     def look(self, theta: Points, weights: Weights, state: State) -> ValueAndGradient:
         """Compute F, its gradients, and the modes."""
 
-    @abc.abstractmethod
-    def jacobian(self, theta: Vector) -> Float[Array, "units params"]:
+    @abstractmethod
+    def jacobian(self, theta: Vector) -> UnitVectors:
         """Compute ∂²F/∂θ∂w at weights one."""
 
-    @abc.abstractmethod
+    @abstractmethod
     def predictors(self, theta: Points, weights: Weights, state: State = None) -> ThreeArrays:
         """Compute mean and variance of every row's predictor given the seen rows `[refits, rows]`,
         and τ `[shared, refits, 1]`.
         """
 
-    @abc.abstractmethod
+    @abstractmethod
     def covariances(self, theta: Vector) -> TwoArrays:
         """Covariance of all rows' predictors given β and all data, `[rows, rows]`.
 
         And wℓ″ of each row.
         """
 
-    @abc.abstractmethod
+    @abstractmethod
     def regressions(
         self, theta: Points, weights: Weights, state: State = None
     ) -> DesignRegressions:
         """Regress the columns of the design on the effects."""
 
-    @abc.abstractmethod
+    @abstractmethod
     def by_loadings(
         self, slopes: Float[Array, "couplings refits rows"]
     ) -> Float[Array, "refits hyper"]:
@@ -207,7 +217,7 @@ RESTRICTED_ENTRIES = 2**20
 def jacobian_by_differences(
     by_weight: Callable[[Points, State], tuple[Float[Array, "points units"], State]],
     theta: Vector,
-) -> Float[Array, "units params"]:
+) -> UnitVectors:
     """Compute ∂²F/∂θ∂w by central differences of the exact ∂F/∂w, which `by_weight` returns with
     its state.
     """
@@ -229,7 +239,7 @@ class AbstractLatentModel(AbstractClosedForm):
     """
 
     @property
-    @abc.abstractmethod
+    @abstractmethod
     def engine(self) -> Any:
         """The engine, made once."""
 
@@ -237,7 +247,7 @@ class AbstractLatentModel(AbstractClosedForm):
         with np.errstate(all="ignore"):
             return self.engine.look(np.asarray(theta, float), np.asarray(weights, float), state)
 
-    def jacobian(self, theta: PyTree) -> Float[Array, "units params"]:
+    def jacobian(self, theta: PyTree) -> UnitVectors:
         return self.engine.jacobian(np.asarray(theta, float))
 
     def predictor_covariance(self, theta: Vector) -> Float[Array, "units units"] | None:
@@ -245,7 +255,7 @@ class AbstractLatentModel(AbstractClosedForm):
         return with_coefficients(covariance, self.engine.data.design, curvature)
 
     @property
-    @abc.abstractmethod
+    @abstractmethod
     def _row_units(self) -> RowNumbers:
         """The unit of each row, −1 for rows without a response."""
 
@@ -257,9 +267,7 @@ class AbstractLatentModel(AbstractClosedForm):
         observed = self._row_units >= 0
         return linalg.qr(self.engine.data.design[observed])[0], self._row_units[observed]
 
-    def _undetermined(
-        self, index: Int[Array, "refits width"], weight: Float[Array, "refits width"]
-    ) -> RefitFlags:
+    def _undetermined(self, index: ListedUnits, weight: ListedValues) -> RefitFlags:
         """Say of which refits the rows leave a coefficient open, whose prior is flat."""
         # share of a direction's squares that is rounding
         basis, unit = self._basis
@@ -278,7 +286,7 @@ class AbstractLatentModel(AbstractClosedForm):
         self,
         theta: Points,
         weights: Weights,
-        index: Int[Array, "refits width"],
+        index: ListedUnits,
         held: Bool[Array, "refits width"],
         state: State = None,
     ) -> RefitValues:
@@ -293,10 +301,10 @@ class AbstractLatentModel(AbstractClosedForm):
         self,
         theta: Points,
         weights: Weights,
-        index: Int[Array, "refits width"],
+        index: ListedUnits,
         kind: str,
         state: State = None,
-    ) -> Float[Array, "refits width"]:
+    ) -> ListedValues:
         mean, variance, tau, _ = self._conditional_moments(theta, weights, index, state)
         if kind == "link":
             return mean
@@ -304,7 +312,7 @@ class AbstractLatentModel(AbstractClosedForm):
 
     def _conditional_moments(
         self, theta: Points, weights: Weights, index: Array, state: State
-    ) -> tuple[Array, ...]:
+    ) -> ArrayTuple:
         """Compute means and variances of the linear predictors of some rows given the seen ones,
         `[refits, width]`.
 

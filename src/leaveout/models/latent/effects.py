@@ -27,6 +27,7 @@ from ..._runtime import (
     Shape,
     Strings,
     TwoArrays,
+    TwoCounts,
     record,
 )
 from ...data import codes, frame_of, index_of, match_labels, numbers, pandas_of, reading, response
@@ -382,7 +383,7 @@ def factors(
             raise ValueError(
                 f"Mixed: the effect {columns[int(np.argmin(size))]!r} of {name} is zero in every row."
             )
-        pairs = list[tuple[int, int]]()
+        pairs = list[TwoCounts]()
         first = 0
         for width in (width for block in factor_blocks for width in block.sizes):
             pairs += [(first + i, first + j) for i in range(width) for j in range(i + 1)]

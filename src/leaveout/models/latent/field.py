@@ -8,7 +8,7 @@ that of `MRF`, its cost does not depend on cliques. A held-out site's loss is âˆ
 everything seen): its likelihood, integrated over the posterior of Î·_s given the seen sites.
 """
 
-import functools
+from functools import cached_property, partial
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
@@ -17,7 +17,17 @@ import scipy
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime import Indices, RowNumbers, Strings, ThreeArrays, TwoArrays, conventional, static
+from ..._runtime import (
+    Indices,
+    ListedUnits,
+    ListedValues,
+    RowNumbers,
+    Strings,
+    ThreeArrays,
+    TwoArrays,
+    conventional,
+    static,
+)
 from ...data import Names, match_labels, numbers
 from ...objectives import (
     LOG_DENSITY,
@@ -155,12 +165,12 @@ class GaussianField(AbstractLatentModel):
         )
         self.graph.terms  # noqa: B018  raises for a graph that the structure does not support
 
-    @functools.cached_property
+    @cached_property
     def graph(self) -> AbstractStructure:
         """Precision of the field."""
         return STRUCTURES[self.structure](self.edges, len(self.y))
 
-    @functools.cached_property
+    @cached_property
     def engine(self) -> LaplaceEngine:
         y = np.where(self.observed, self.y, 0.0)
         if self.family == "binomial":
@@ -181,10 +191,10 @@ class GaussianField(AbstractLatentModel):
         self,
         theta: Points,
         weights: Weights,
-        index: Int[Array, "refits width"],
+        index: ListedUnits,
         kind: str,
         state: State = None,
-    ) -> Float[Array, "refits width"]:
+    ) -> ListedValues:
         means = super().predictions(theta, weights, index, kind, state)
         if kind == "link":
             return means
@@ -205,7 +215,7 @@ class GaussianField(AbstractLatentModel):
         ones = np.ones((1, self.num_units))
         mode = self.engine.full_mode(np.asarray(like))
         sites = np.asarray(first, int)
-        ring = rings(mode, sites, functools.partial(self._alone, mode))
+        ring = rings(mode, sites, partial(self._alone, mode))
         start = mode.starts(self.engine.keeps_factors)
         if ring is None:
             return None

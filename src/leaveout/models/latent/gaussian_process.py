@@ -23,7 +23,18 @@ import scipy
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime import PerRow, PyTree, RowNumbers, Strings, TwoArrays, static
+from ..._runtime import (
+    ArrayTuple,
+    ListedUnits,
+    ListedValues,
+    PerRow,
+    PyTree,
+    RowNumbers,
+    Strings,
+    TwoArrays,
+    UnitVectors,
+    static,
+)
 from ...data import Names, match_labels, numbers
 from ...linalg import cholesky
 from ...objectives import (
@@ -357,9 +368,7 @@ class GaussianProcess(AbstractClosedForm):
         slope[:, 1:] = grown - 1
         return np.sum(grown - theta[:, 1:], 1), slope
 
-    def _in_parts(
-        self, function: Callable[..., tuple[Array, ...]], *arrays: Array
-    ) -> tuple[Array, ...]:
+    def _in_parts(self, function: Callable[..., ArrayTuple], *arrays: Array) -> ArrayTuple:
         """Apply a function to as many places as are factorised together."""
         size = max(1, FACTORISED_ENTRIES // self.num_units**2)
         with np.errstate(all="ignore"):
@@ -470,7 +479,7 @@ class GaussianProcess(AbstractClosedForm):
         self,
         theta: Points,
         weights: Weights,
-        index: Int[Array, "refits width"],
+        index: ListedUnits,
         held: Bool[Array, "refits width"],
         state: State = None,
     ) -> RefitValues:
@@ -485,15 +494,15 @@ class GaussianProcess(AbstractClosedForm):
         self,
         theta: Points,
         weights: Weights,
-        index: Int[Array, "refits width"],
+        index: ListedUnits,
         kind: str,
         state: State = None,
-    ) -> Float[Array, "refits width"]:
+    ) -> ListedValues:
         return np.take_along_axis(
             self._conditional(theta, weights)[0], np.minimum(index, self.num_units - 1), axis=1
         )
 
-    def jacobian(self, theta: PyTree) -> Float[Array, "units params"]:
+    def jacobian(self, theta: PyTree) -> UnitVectors:
         """Compute ∂²F/∂θ∂w, by central differences of ∂F/∂w_n = E[−log p(y_n | f)] over f given all
         rows.
 

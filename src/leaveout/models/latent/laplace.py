@@ -41,7 +41,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from ..._runtime import Indices, RowNumbers, ThreeArrays, TwoArrays, TwoCounts, record
+from ..._runtime import Indices, RowNumbers, ThreeArrays, TwoArrays, TwoCounts, UnitVectors, record
 from ...linalg import FrontalFactor, Pattern, cholesky, pattern
 from ...objectives import Costs, Points, State, ValueAndGradient, Vector, Weights
 from .base import AbstractEngine, DesignRegressions, jacobian_by_differences
@@ -349,7 +349,7 @@ class Latent:
         """Factorise a batch of matrices."""
         return Solver(self.incidence.pattern.factor(values), self.field.constraint)
 
-    def refits(self, theta: Float[Array, "lanes params"], weights: Rows) -> LatentRefits:
+    def refits(self, theta: Points, weights: Rows) -> LatentRefits:
         """Split a batch of θ and w into its parts."""
         p, q, _ = self.sizes
         psi = theta[:, p : p + q]
@@ -370,9 +370,7 @@ class Latent:
             loadings,
         )
 
-    def mode(
-        self, theta: Float[Array, "lanes params"], weights: Rows, start: State = None
-    ) -> LaplaceMode:
+    def mode(self, theta: Points, weights: Rows, start: State = None) -> LaplaceMode:
         """Find the modes by Newton's method from `start`, as of `LaplaceMode.starts`, or from
         zero.
         """
@@ -415,7 +413,7 @@ class Latent:
             vars(mode)["value"] = np.where(ended, mode.value, np.inf)
             return mode
 
-    def gradient(self, mode: LaplaceMode) -> Float[Array, "lanes params"]:
+    def gradient(self, mode: LaplaceMode) -> Points:
         """∂F/∂θ."""
         refits = mode.refits
         data = self.data
@@ -519,7 +517,7 @@ class LaplaceEngine(AbstractEngine):
             and self.latent.incidence.pattern.length * self.num_units <= kept_entries
         )
 
-    def jacobian(self, theta: Vector) -> Float[Array, "units params"]:
+    def jacobian(self, theta: Vector) -> UnitVectors:
         rows = np.flatnonzero(self.unit >= 0)
 
         def by_weight(theta: Points, state: State) -> tuple[Float[Array, "points units"], State]:

@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import linalg
 
+from ..._runtime import Indices, Shape
 from ...linalg import Lanes, LaneState, Proposal, anywhere, iterate, without_values
 from .laplace import LaplaceMode, times
 from .quadrature import marginal_losses
@@ -56,7 +57,7 @@ class Rings(NamedTuple):
     num_near: int
 
 
-Exactly = Callable[[Int[Array, " some"]], RowsAlone]
+Exactly = Callable[[Indices], RowsAlone]
 
 
 def alone(mode: LaplaceMode, rings: Rings) -> RowsAlone:
@@ -79,7 +80,7 @@ def alone(mode: LaplaceMode, rings: Rings) -> RowsAlone:
     return RowsAlone(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def rings(mode: LaplaceMode, rows: Int[Array, " some"], exactly: Exactly) -> Rings | None:
+def rings(mode: LaplaceMode, rows: Indices, exactly: Exactly) -> Rings | None:
     """Choose for each row the rows most correlated with it, as many as make a pass accurate enough.
 
     Accuracy is judged by `exactly` on the rows with most correlation outside their ring. None if no
@@ -152,9 +153,7 @@ def _leave_out(
     return RowsAlone(loss, -(inner + 0.5 * (np.where(sign > 0, logdet, np.nan) + trace)))
 
 
-def _weighted_orders(
-    mode: LaplaceMode, eta: Array, rows: Array, orders: tuple[int, ...]
-) -> list[Array]:
+def _weighted_orders(mode: LaplaceMode, eta: Array, rows: Array, orders: Shape) -> list[Array]:
     """Compute derivatives of the weighted losses of some rows."""
     data = mode.latent.data
     derivatives = data.response.orders(eta, mode.refits.tau, data.y[rows], orders)

@@ -26,17 +26,23 @@ from typing import Any, Literal, Self, cast
 import numpy as np
 import pandas as pd
 import scipy
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from numpy import linalg, ndarray
 from numpy.typing import ArrayLike, NDArray
 
 from ..._runtime import (
+    AnyTuple,
     Array,
     Arrays as Arrays,
     HeadedTable,
+    ListedUnits,
+    ListedValues,
     NamedValues,
     PyTree,
+    RowNumbers,
     Strings,
+    TwoArrays,
+    UnitVectors,
     conventional,
     float64,
     static,
@@ -59,11 +65,15 @@ from ...objectives import (
     DiagonalBlocks,
     Parameters,
     Points,
+    RefitFlags,
+    RefitPoints,
+    RefitValues,
     State,
     UnitIndex,
     Units,
     UnitWeights,
     ValueAndGradient,
+    Vector,
     Weights,
     one_by_one,
 )
@@ -171,7 +181,7 @@ class Mixed(AbstractLatentModel):
     restricted: bool = static()
     quadrature: int = static()
     names: Strings = static()
-    levels: tuple[Any, ...] = static()
+    levels: AnyTuple = static()
     labels: Names = static()
     spec: Any = static()
 
@@ -239,7 +249,7 @@ class Mixed(AbstractLatentModel):
         y: ArrayLike,
         family: Any,
         blocks: tuple[EffectBlock, ...],
-        known: dict[str, tuple[ndarray, ndarray]],
+        known: dict[str, TwoArrays],
         drop: str = ROWS,
         method: str = "ML",
     ) -> Self:
@@ -636,9 +646,9 @@ class Mixed(AbstractLatentModel):
     def _leaving(
         self,
         like,
-        thetas: Float[ndarray, "refits params"],
+        thetas: RefitPoints,
         weights: Float[ndarray, "refits units"],
-    ) -> Bool[ndarray, " refits"]:
+    ) -> RefitFlags:
         """Tell for which refits F would fall if an entry that is held at zero left it.
 
         As F(Σ) = F(ΛΛᵀ), ∂F/∂Λ = 2GΛ with G = ∂F/∂Σ. A pivot would leave zero where G, on the
@@ -689,7 +699,7 @@ class Mixed(AbstractLatentModel):
             )
         return value + restricted_value - fixed, gradient + slope, state
 
-    def jacobian(self, theta: PyTree) -> Float[ndarray, "units params"]:
+    def jacobian(self, theta: PyTree) -> UnitVectors:
         jacobian = super().jacobian(theta)
         if not self.restricted:
             return jacobian
@@ -703,10 +713,10 @@ class Mixed(AbstractLatentModel):
         self,
         theta: Points,
         weights: Weights,
-        index: Int[ndarray, "refits width"],
+        index: ListedUnits,
         held: Bool[ndarray, "refits width"],
         state: State = None,
-    ) -> Float[ndarray, "refits ..."]:
+    ) -> RefitValues:
         held = np.asarray(held, bool) & (index < self.num)
         lane, place = np.nonzero(held)
         unit = index[lane, place]
@@ -771,10 +781,10 @@ class Mixed(AbstractLatentModel):
         self,
         theta: Points,
         weights: Weights,
-        index: Int[ndarray, "refits width"],
+        index: ListedUnits,
         kind: str,
         state: State = None,
-    ) -> Float[ndarray, "refits width"]:
+    ) -> ListedValues:
         """Predict the response of rows, or their linear predictors, given the seen rows of their
         clusters.
 
@@ -808,15 +818,13 @@ class Mixed(AbstractLatentModel):
             )
         return self.unit * super().predictions(theta, weights, index, kind, state)
 
-    def predictor_covariance(
-        self, theta: Float[ndarray, " params"]
-    ) -> Float[ndarray, "units units"] | None:
+    def predictor_covariance(self, theta: Vector) -> Float[ndarray, "units units"] | None:
         if self.drop == ROWS:
             return super().predictor_covariance(theta)
         return None
 
     @property
-    def _row_units(self) -> Int[ndarray, " rows"]:
+    def _row_units(self) -> RowNumbers:
         return self.code
 
     @property

@@ -17,14 +17,14 @@ prior in two dimensions (Fuglstad et al. 2019). With these a maximum exists away
 boundaries.
 """
 
-import abc
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy
 from jaxtyping import Float, Int
+from scipy import sparse, special
 
 from ..._runtime import record
 from ...linalg import pattern
@@ -46,14 +46,14 @@ WithGradient = Callable[[Array], ValueAndSlope]  # of ψ: a value and its gradie
 def natural_of(name: str, value: Array) -> Array:
     """Natural parameter from the unconstrained one."""
     if name in SHARES:
-        return scipy.special.expit(value)
+        return special.expit(value)
     return np.exp(value)
 
 
 def unconstrained_of(name: str, value: Array) -> Array:
     """Unconstrained parameter from the natural one; the inverse of `natural_of`."""
     if name in SHARES:
-        return scipy.special.logit(value)
+        return special.logit(value)
     return np.log(value)
 
 
@@ -62,7 +62,7 @@ SHARES = "rho", "mixing"  # parameters between zero and one; all others are posi
 
 def _shares(value: Array) -> ValueAndSlope:
     """Return a share, and one less it."""
-    return scipy.special.expit(value), scipy.special.expit(-value)
+    return special.expit(value), special.expit(-value)
 
 
 def prior_of(name: str, value: Float[Array, " lanes"], scale: float) -> ValueAndSlope:
@@ -81,7 +81,7 @@ def prior_of(name: str, value: Float[Array, " lanes"], scale: float) -> ValueAnd
 
 
 @record
-class AbstractStructure(abc.ABC):
+class AbstractStructure(ABC):
     """Structure of a field on a graph of edges `[edges, 2]`."""
 
     edges: Edges
@@ -89,11 +89,11 @@ class AbstractStructure(abc.ABC):
     names: ClassVar[ParameterNames] = ("sd", "mixing")
 
     @property
-    @abc.abstractmethod
-    def terms(self) -> "list[scipy.sparse.csr_array]":
+    @abstractmethod
+    def terms(self) -> "list[sparse.csr_array]":
         """Matrices Q_k."""
 
-    @abc.abstractmethod
+    @abstractmethod
     def coefficients(self, psi: PsiPoints) -> ValueAndSlope:
         """Compute c and ∂c/∂ψ."""
 
@@ -116,19 +116,17 @@ class AbstractStructure(abc.ABC):
         return self._logdet if self.sites <= EIGEN else None
 
     @cached_property
-    def touching(self) -> "scipy.sparse.csr_array":
+    def touching(self) -> "sparse.csr_array":
         return adjacency(self.edges, self.sites)
 
     @cached_property
-    def laplacian(self) -> "scipy.sparse.csr_array":
+    def laplacian(self) -> "sparse.csr_array":
         """The graph's Laplacian R."""
-        return scipy.sparse.csr_array(
-            scipy.sparse.diags_array(self.touching.sum(1)) - self.touching
-        )
+        return sparse.csr_array(sparse.diags_array(self.touching.sum(1)) - self.touching)
 
     @property
-    def eye(self) -> "scipy.sparse.csr_array":
-        return scipy.sparse.eye_array(self.sites, format="csr")
+    def eye(self) -> "sparse.csr_array":
+        return sparse.eye_array(self.sites, format="csr")
 
     @cached_property
     def spectrum(self) -> Float[Array, " sites"]:
@@ -151,15 +149,15 @@ class CAR(AbstractStructure):
             )
 
     @property
-    def terms(self) -> "list[scipy.sparse.csr_array]":
+    def terms(self) -> "list[sparse.csr_array]":
         return [
-            scipy.sparse.csr_array(scipy.sparse.diags_array(self.touching.sum(1))),
+            sparse.csr_array(sparse.diags_array(self.touching.sum(1))),
             self.touching,
         ]
 
     def coefficients(self, psi: PsiPoints) -> ValueAndSlope:
         tau = np.exp(-2 * psi[:, 0])
-        rho = scipy.special.expit(psi[:, 1])
+        rho = special.expit(psi[:, 1])
         c = np.stack([tau, -tau * rho], 1)
         return c, np.stack([-2 * c, np.stack([np.zeros_like(tau), -tau * rho * (1 - rho)], 1)], 2)
 
@@ -169,7 +167,7 @@ class Leroux(AbstractStructure):
     """Leroux's field, between independence and the intrinsic field."""
 
     @property
-    def terms(self) -> "list[scipy.sparse.csr_array]":
+    def terms(self) -> "list[sparse.csr_array]":
         return [self.laplacian, self.eye]
 
     def coefficients(self, psi: PsiPoints) -> ValueAndSlope:
@@ -188,7 +186,7 @@ class Leroux(AbstractStructure):
         )
 
 
-def _solver(matrix: "scipy.sparse.csr_array", constraint: Array) -> Solver:
+def _solver(matrix: "sparse.csr_array", constraint: Array) -> Solver:
     nonzeros = pattern(matrix)
     return Solver(nonzeros.factor(nonzeros.values(matrix)[None]), constraint)
 
@@ -207,7 +205,7 @@ class ICAR(AbstractStructure):
 
     @cached_property
     def components(self) -> Int[Array, " sites"]:
-        return scipy.sparse.csgraph.connected_components(self.touching, directed=False)[1]
+        return sparse.csgraph.connected_components(self.touching, directed=False)[1]
 
     @property
     def constraint(self) -> Array:
@@ -215,7 +213,7 @@ class ICAR(AbstractStructure):
         return (self.components == several[:, None]).astype(float)
 
     @cached_property
-    def scaled_precision(self) -> "scipy.sparse.csr_array":
+    def scaled_precision(self) -> "sparse.csr_array":
         """R* with a few entries added that are zero on A u = 0 and make it positive definite."""
         raw = self._pin(np.ones(self.sites))
         constraint = self.constraint
@@ -226,33 +224,33 @@ class ICAR(AbstractStructure):
         means = np.bincount(self.components, logs) / np.bincount(self.components)
         return self._pin(np.exp(means)[self.components])
 
-    def _pin(self, scale: Float[Array, " sites"]) -> "scipy.sparse.csr_array":
+    def _pin(self, scale: Float[Array, " sites"]) -> "sparse.csr_array":
         """Return R times its scale on every component, made positive definite.
 
         For one site j of each component, a (1 e_jᵀ + e_j 1ᵀ) is added, with a as large as keeps the
         matrix positive definite; it is zero on A u = 0. Sites without neighbours get a one.
         """
-        out = scipy.sparse.csr_array(scipy.sparse.diags_array(scale) @ self.laplacian)
+        out = sparse.csr_array(sparse.diags_array(scale) @ self.laplacian)
         for number in np.flatnonzero(np.bincount(self.components) > 1):
             members = np.flatnonzero(self.components == number)
             site = members[np.argmax(self.touching.sum(1)[members])]
-            ground = scipy.sparse.csc_array(
-                self.laplacian[members][:, members] + scipy.sparse.eye_array(len(members)) * 1e-10
+            ground = sparse.csc_array(
+                self.laplacian[members][:, members] + sparse.eye_array(len(members)) * 1e-10
             )
             unit = (members == site).astype(float)
             # about that of R's inverse
-            bound = unit @ scipy.sparse.linalg.spsolve(ground, unit - 1 / len(members)) + 1e-12
+            bound = unit @ sparse.linalg.spsolve(ground, unit - 1 / len(members)) + 1e-12
             size = scale[site] / (len(members) * bound)
             values = np.full(len(members), size)
-            row = scipy.sparse.csr_array(
+            row = sparse.csr_array(
                 (values, (np.full(len(members), site), members)), shape=out.shape
             )
             out = out + row + row.T
         alone = ~self.constraint.any(0)
-        return scipy.sparse.csr_array(out + scipy.sparse.diags_array(alone.astype(float)))
+        return sparse.csr_array(out + sparse.diags_array(alone.astype(float)))
 
     @property
-    def terms(self) -> "list[scipy.sparse.csr_array]":
+    def terms(self) -> "list[sparse.csr_array]":
         return [self.scaled_precision]
 
     def coefficients(self, psi: PsiPoints) -> ValueAndSlope:
@@ -289,17 +287,15 @@ class BYM2(ICAR):
         return np.hstack([np.zeros_like(spatial), spatial])
 
     @property
-    def terms(self) -> "list[scipy.sparse.csr_array]":
-        zero = scipy.sparse.csr_array((self.sites, self.sites))
+    def terms(self) -> "list[sparse.csr_array]":
+        zero = sparse.csr_array((self.sites, self.sites))
         blocks = (
             (self.eye, zero, zero),
             (zero, self.eye, zero),
             (zero, zero, self.eye),
             (zero, zero, self._spatial.scaled_precision),
         )
-        return [
-            scipy.sparse.csr_array(scipy.sparse.block_array([[a, b], [b, d]])) for a, b, d in blocks
-        ]
+        return [sparse.csr_array(sparse.block_array([[a, b], [b, d]])) for a, b, d in blocks]
 
     @cached_property
     def _spatial(self) -> ICAR:
@@ -320,7 +316,7 @@ class BYM2(ICAR):
 
     def _logdet(self, psi):
         value = self._spatial.constant + self.sites * (np.logaddexp(0, psi[:, 1]) - 2 * psi[:, 0])
-        slope = np.stack([np.full(len(psi), -2.0), scipy.special.expit(psi[:, 1])], 1)
+        slope = np.stack([np.full(len(psi), -2.0), special.expit(psi[:, 1])], 1)
         return value, self.sites * slope
 
 
@@ -331,8 +327,8 @@ class Matern(AbstractStructure):
     names: ClassVar[ParameterNames] = ("sd", "range")
 
     @property
-    def terms(self) -> "list[scipy.sparse.csr_array]":
-        return [self.eye, self.laplacian, scipy.sparse.csr_array(self.laplacian @ self.laplacian)]
+    def terms(self) -> "list[sparse.csr_array]":
+        return [self.eye, self.laplacian, sparse.csr_array(self.laplacian @ self.laplacian)]
 
     def coefficients(self, psi: PsiPoints) -> ValueAndSlope:
         square = 8 * np.exp(-2 * psi[:, 1])  # κ²

@@ -14,7 +14,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from ..._runtime import FloatArray, Shape, record
+from ..._runtime import FloatArray, NumberAndArray, Shape, record
 from ..glm import AbstractLoss, losses
 
 Array = np.ndarray
@@ -84,7 +84,7 @@ class Response:
             self.num_shared, *shape
         ) if self.num_shared else np.zeros((0, *shape))
 
-    def start(self, y: Array) -> tuple[float, Array]:
+    def start(self, y: Array) -> NumberAndArray:
         """Return an intercept and τ to start from, where random effects take a share of what
         scatters.
         """

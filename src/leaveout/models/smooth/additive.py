@@ -32,7 +32,7 @@ from ...data import Names, index_of, is_default_index, stateful_remark
 from ..glm import GLM, losses, penalties
 from .terms import BoundTerm, Smooth, bind, column, frame_of, parse
 
-Strengths = ArrayLike | dict[str, float]
+Strengths = ArrayLike | NamedNumbers
 
 
 class Roughness(penalties.AbstractPenalty):

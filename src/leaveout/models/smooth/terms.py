@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from ..._runtime import PerRow, Shape, Strings, TwoNumbers, record
+from ..._runtime import ArrayTuple, PerRow, Shape, Strings, TwoNumbers, record
 from ...data import codes, count, match_labels, numbers, pandas_of
 from . import bases as bases
 from .bases import Design
@@ -458,7 +458,7 @@ class BoundTerm:
     label: str
     term: Smooth
     basis: bases.Basis
-    columns: tuple[Array, ...]
+    columns: ArrayTuple
     level: Any = None  # level of `by`, if that holds labels
 
     def design(self, frame: pd.DataFrame) -> Design:

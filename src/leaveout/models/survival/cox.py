@@ -39,15 +39,20 @@ import functools
 from typing import Any, Literal, Self
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
 from ..._runtime import (
+    ArrayTuple,
+    ListedUnits,
+    ListedValues,
     PerRow,
     RowFlags,
     RowNumbers,
     Strings,
+    UnitFlags,
     UnitNumbers,
+    UnitVectors,
     cached_on,
     pd,
     record,
@@ -427,7 +432,7 @@ class Cox(AbstractClosedForm):
                 matrices[k] += mixed + mixed.T + (by_deaths * dying) @ dying.T
         return matrices
 
-    def jacobian(self, theta: Vector) -> Float[Array, "units params"]:
+    def jacobian(self, theta: Vector) -> UnitVectors:
         sums = self.sums(theta[None], np.ones((1, self.num_units)))
         ties, by_risk, by_dying = self._slopes(sums, ones=False)
         *_, m, at_risk, dying = sums
@@ -530,7 +535,7 @@ class Cox(AbstractClosedForm):
         return np.add.reduceat(values[:, self.dead], self.begin, axis=1)
 
     @property
-    def _opens(self) -> Bool[Array, " units"]:
+    def _opens(self) -> UnitFlags:
         opens = np.zeros(self.num_units, bool)
         opens[self.first] = True
         return opens
@@ -570,7 +575,7 @@ class Cox(AbstractClosedForm):
         moments = risk * self.design.T
         return self._of_risk(moments), self._of_dying(moments)
 
-    def _slopes(self, sums: Sums, ones: bool = True) -> tuple[Array, ...]:
+    def _slopes(self, sums: Sums, ones: bool = True) -> ArrayTuple:
         """E of each time with its derivatives, `[4, refits, times]`, and the derivatives of F by S
         and by D.
 
@@ -614,10 +619,10 @@ class Cox(AbstractClosedForm):
         self,
         theta: Points,
         weights: Weights,
-        index: Int[Array, "refits width"],
+        index: ListedUnits,
         kind: str,
         state: State = None,
-    ) -> Float[Array, "refits width"]:
+    ) -> ListedValues:
         units = np.minimum(index, self.num_units - 1)
         model = self._model_of(theta)
         eta = np.einsum("rwp,rp->rw", model.design[units], theta)
