@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
-from jaxtyping import Bool, Int
+from jaxtyping import Bool
 from numpy.typing import ArrayLike
 
 from .._runtime import (
     AnyTuple,
     ArrayFunction,
+    EntryIndex,
     UnaryFunction,
     UnitNumbers,
     float64,
@@ -478,7 +479,7 @@ def flags(caller: str, name: str, value: ArrayLike) -> Bool[Array, " entries"]:
     return array.astype(bool)
 
 
-def whole(caller: str, name: str, value: ArrayLike) -> Int[Array, " entries"]:
+def whole(caller: str, name: str, value: ArrayLike) -> EntryIndex:
     """Return an argument as int64.
 
     Raise if a number is not whole, since rounding it would name another unit.

@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy import linalg
 
-from .._runtime import UnitNumbers, kind_of
+from .._runtime import SubsetValues, UnitNumbers, kind_of
 from ..data import numbers
 from ..models.glm import GLM, AbsorbedGLM, Squared, Zero
 from ..optimize.fit import Fit, fit as fit_model
@@ -114,7 +114,7 @@ def _adjusted(
     return D[:, None] * (vectors @ (_root(values)[:, None] * (vectors.T @ (D[:, None] * target))))
 
 
-def _root(values: Float[Array, " some"]) -> Float[Array, " some"]:
+def _root(values: SubsetValues) -> SubsetValues:
     """Compute values^(−½), zero where a value is zero but for rounding."""
     positive = values > LEVERAGE_ONE * values.max()
     return np.where(positive, np.where(positive, values, 1.0) ** -0.5, 0.0)

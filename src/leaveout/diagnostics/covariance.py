@@ -26,7 +26,17 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from .._runtime import HeadedTable, Texts, UnitNumbers, conventional, float64, kind_of, record, warn
+from .._runtime import (
+    ArrayList,
+    HeadedTable,
+    Texts,
+    UnitNumbers,
+    conventional,
+    float64,
+    kind_of,
+    record,
+    warn,
+)
 from ..data import UnitColumn, check_times, codes, count as check_count, index_of, pandas_of
 from ..models.glm import (
     GLM,
@@ -523,7 +533,7 @@ def _columns_within(fit: Fit, labels: list[UnitNumbers]) -> int:
     model: Any = getattr(fit.objective, "original", fit.objective)
     present = np.flatnonzero(unit_weights(fit.objective).weigh)
     labels = [label[present] for label in labels]
-    divisions = list[Array]()
+    divisions = ArrayList()
     if isinstance(model, AbsorbedGLM):
         divisions += [*model.level[:, present]]
         model = model.base

@@ -27,7 +27,16 @@ from jaxtyping import Float
 from numpy import linalg
 from numpy.typing import ArrayLike
 
-from .._runtime import AnyFunction, Lines, PrintedTable, conventional, float64, record
+from .._runtime import (
+    AnyFunction,
+    AnyPair,
+    Lines,
+    ParamRows,
+    PrintedTable,
+    conventional,
+    float64,
+    record,
+)
 from ..data import share
 from ..objectives import PerUnit, Vector, map_arrays, unravel
 from ..optimize import Fit
@@ -136,7 +145,7 @@ class Functional(PrintedTable):
         return float(values[0]) if self.one else values
 
     @property
-    def interval(self) -> tuple[Any, Any]:
+    def interval(self) -> AnyPair:
         """The ends of the interval."""
         return self.low, self.high
 
@@ -329,9 +338,7 @@ class _Values:
                 f"functional: f must be a function of the parameters, or the name of one; got {type(f).__name__}."
             )
 
-    def evaluate(
-        self, thetas: Float[Array, "some params"], refits: list[int | None]
-    ) -> Float[Array, "some values"]:
+    def evaluate(self, thetas: ParamRows, refits: list[int | None]) -> Float[Array, "some values"]:
         """Evaluate the function at some θ with the weights of the refits of the given numbers.
 
         None is the fit.

@@ -31,7 +31,9 @@ from .._runtime import (
     File,
     ListedUnits,
     ListedValues,
+    ParamRows,
     PyTree,
+    SubsetValues,
     UnitVectors,
     cached_on,
     compile_static,
@@ -371,10 +373,10 @@ def require_hessian(fit: Fit, caller: str) -> Fit:
 
 def dispersion(
     fit: Fit,
-    thetas: Float[ndarray, "some params"] | None = None,
+    thetas: ParamRows | None = None,
     weights: Float[ndarray, "some units"] | None = None,
-    open_directions: float | Float[ndarray, " some"] = 0.0,
-) -> Float[ndarray, " some"]:
+    open_directions: float | SubsetValues = 0.0,
+) -> SubsetValues:
     """Estimate φ̂ at parameters fitted with given weights (by default the fit's), NaN without a
     degree of freedom.
 

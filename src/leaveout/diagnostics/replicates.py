@@ -29,6 +29,7 @@ from .._runtime import (
     HeadedTable,
     Lines,
     Rng,
+    SubsetValues,
     Texts,
     among,
     conventional,
@@ -38,7 +39,7 @@ from .._runtime import (
 )
 from ..data import count, generator, index_of, numbers, pandas_of, share
 from ..linalg import UNIT
-from ..objectives import PerRefit, RefitNumbers
+from ..objectives import Matrix, PerRefit, RefitNumbers, RefitPoints, Vector
 from ..optimize import Fit
 from ..plans import Plan, ReplicateWeights, check_scales, plan_of_entries
 from ..refit import AbstractRefit, Exact, distance_of_fit, lengths
@@ -246,10 +247,10 @@ class Covariance(HeadedTable):
 def covariance_of(
     fit: Fit,
     parameters: NamedParameters,
-    value: Float[Array, "params params"],
+    value: Matrix,
     kind: str,
     dof: ArrayLike | None = None,
-    errors: Float[Array, " params"] | None = None,
+    errors: Vector | None = None,
     **facts: Any,
 ) -> Covariance:
     """Return a `Covariance` of natural parameters."""
@@ -314,7 +315,7 @@ class ParameterRefits:
     fit: Fit
     plan: Plan
     parameters: NamedParameters
-    theta: Float[Array, "refits params"]
+    theta: RefitPoints
     values: Float[Array, "refits natural"]
     error: PerRefit
     fit_error: float
@@ -374,7 +375,7 @@ class ParameterRefits:
         )
 
 
-def mean_of(values: Float[Array, "refits some"]) -> Float[Array, " some"]:
+def mean_of(values: Float[Array, "refits some"]) -> SubsetValues:
     """Return the mean over the refits that determine each value; NaN if none does."""
     determined = ~np.isnan(values)
     number = determined.sum(0)

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Scalar, Shaped
 from numpy import ndarray
 
-from .._runtime import Arrays, Module, StepNumbers, TwoCounts, static
+from .._runtime import Arrays, Module, SequenceLengths, StepNumbers, TwoCounts, static
 from ..objectives import aligned_copy
 from .lanes import SMALLEST_NORMALISER
 
@@ -127,7 +127,7 @@ class Layout(Module):
         padding = np.full((1, *steps.shape[1:]), fill, steps.dtype)
         return aligned_copy(np.concatenate([steps, padding])[self.place])
 
-    def slots(self, lengths: Int[ndarray, " sequences"]) -> Int[ndarray, "sequences longest"]:
+    def slots(self, lengths: SequenceLengths) -> Int[ndarray, "sequences longest"]:
         """Find the places of the steps of each sequence.
 
         Parameters
@@ -165,7 +165,7 @@ class Layout(Module):
 
 
 def layout(
-    lengths: Int[ndarray, " sequences"],
+    lengths: SequenceLengths,
     zeros: bool = False,
     parts: int = 1,
 ) -> Layout:

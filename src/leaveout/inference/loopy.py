@@ -26,10 +26,10 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from scipy.sparse.csgraph import minimum_spanning_tree
 
-from ..objectives import PerLane
+from ..objectives import Flags, PerLane
 from .passes import Downward, Edges, GraphSums, Stack, Tangent
 
 Array = np.ndarray
@@ -174,7 +174,7 @@ class Messages(GraphSums):
         """Compute λ at the start of each message, without the message that goes back."""
         return total[self.start] - np.roll(m, self.num_edges, 0)
 
-    def _iterate(self, step, m: Array) -> tuple[Array, Bool[Array, " lanes"]]:
+    def _iterate(self, step, m: Array) -> tuple[Array, Flags]:
         """Iterate `step` from m until all lanes have settled.
 
         Return its fixed point and which lanes have settled.

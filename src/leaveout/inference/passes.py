@@ -25,7 +25,7 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Float, Int
 
-from .._runtime import Shape
+from .._runtime import ArrayList, Shape
 from ..objectives import PerLane
 from .elimination import Clique, Scopes, best_scopes, clique_tree, neighbours
 
@@ -119,7 +119,7 @@ class Upward(NamedTuple):
     """
 
     log_partition: PerLane
-    conditionals: list[Array]
+    conditionals: ArrayList
 
 
 class Downward(NamedTuple):
@@ -128,7 +128,7 @@ class Downward(NamedTuple):
     """
 
     marginals: Stack
-    separators: list[Array]
+    separators: ArrayList
     edges: bool
 
 
@@ -197,7 +197,7 @@ class Passes(GraphSums):
         """Number of fields in one pass."""
         return max(1, PASS_TABLE_ENTRIES // self.entries)
 
-    def _tables(self, lanes: Shape) -> list[Array]:
+    def _tables(self, lanes: Shape) -> ArrayList:
         """Allocate the tables of all steps in one piece, so that they are contiguous."""
         memory = np.empty((self.entries, *lanes))
         start = 0
@@ -505,7 +505,7 @@ class _Builder:
         writes = slice(self.start[members[0]], self.start[members[0]] + width)
         return Narrow(reads, configurations, writes, self.layout.edges)
 
-    def _reads(self, number: int) -> list[Array]:
+    def _reads(self, number: int) -> ArrayList:
         """Return the places in the stack that a clique reads, for each entry of the table."""
         K = self.K
         clique = self.cliques[number]

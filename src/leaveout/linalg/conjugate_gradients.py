@@ -15,6 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from .._runtime import ArrayList
+
 Array = np.ndarray
 Lanes = Int[Array, " lanes"]
 PerSystem = Float[Array, " systems"]
@@ -63,7 +65,7 @@ def solve(
     least = np.ones(len(right))
     is_convex = np.ones(len(right), bool)
     diagonal = [np.zeros(len(right))]
-    off_diagonal = list[Array]()
+    off_diagonal = ArrayList()
     lanes = np.flatnonzero(square > enough)
     for k in range(most):
         if not lanes.size:
@@ -113,7 +115,7 @@ def solve(
     return Solution(x, square, length, least, is_convex)
 
 
-def _tridiagonal(diagonal: list[Array], off_diagonal: list[Array], lanes: Lanes) -> Array:
+def _tridiagonal(diagonal: ArrayList, off_diagonal: ArrayList, lanes: Lanes) -> Array:
     """Lower triangles of the tridiagonal matrices of some systems."""
     size = len(diagonal)
     matrices = np.zeros((len(lanes), size, size))

@@ -18,7 +18,9 @@ from .._runtime import (
     ArrayTuple,
     Indices,
     ListedUnits,
+    ParamColumns,
     PerRow,
+    RefitRows,
     Shape,
     TwoArrays,
     TwoCounts,
@@ -292,9 +294,7 @@ class DenseDesign(SingleOutput):
         """Selected rows as an array."""
         return self.x[units]
 
-    def multiply(
-        self, units: Array, images: Float[Array, "params some"]
-    ) -> Float[Array, "units some"]:
+    def multiply(self, units: Array, images: ParamColumns) -> Float[Array, "units some"]:
         """Multiply the listed rows by columns, in the precision of the columns."""
         return np.asarray(self.x[units], images.dtype) @ images
 
@@ -588,7 +588,7 @@ class Predictors:
     loss: Loss
     # a matrix `[params, params]`; a diagonal one of very many columns in compressed rows
     penalty: Any
-    weigh: Callable[[Array], tuple[Float[Array, "refits rows"], Float[Array, " refits"]]]
+    weigh: Callable[[Array], tuple[RefitRows, Float[Array, " refits"]]]
     separate: bool
     inverse_link: Callable[[Arrays], Arrays]
     norms: Norms | None  # the penalty's norms of groups, none of which is zero

@@ -16,7 +16,18 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from .._runtime import AnyTuple, Array, Arrays, Indices, Shape, compile_static, float64, jax, jnp
+from .._runtime import (
+    AnyTuple,
+    Array,
+    Arrays,
+    Indices,
+    ParamColumns,
+    Shape,
+    compile_static,
+    float64,
+    jax,
+    jnp,
+)
 from .mapped_design import CHEAP_COPY_ENTRIES, SourcedDesign
 
 RefitUnits = Float[ndarray, "refits units"]
@@ -145,9 +156,7 @@ class Resident(SourcedDesign):
             self, source=_select_rows(self.source, False, self.source.dtype, units, None)
         )
 
-    def multiply(
-        self, units: ndarray, images: Float[ndarray, "params some"]
-    ) -> Float[ndarray, "units some"]:
+    def multiply(self, units: ndarray, images: ParamColumns) -> Float[ndarray, "units some"]:
         """Multiply the listed rows by columns, in the precision of the columns."""
         return self._select_rows(units, images, images.dtype)
 

@@ -40,7 +40,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from jaxtyping import Float
 
-from .._runtime import ArrayFunction, TwoArrays
+from .._runtime import ArrayFunction, ArrayList, TwoArrays
 from .design import Loss, LossOfSeveral, RefitUnits, RowUnits
 from .rounding import FUNCTION, TINY, UP
 
@@ -206,7 +206,7 @@ class RadiusTable:
 
     scale: Array
     # C below and beyond, and beyond at twice the radius
-    sums: list[Array]
+    sums: ArrayList
     best_levels: list[TwoArrays]
 
     RADII = 10.0 ** np.arange(-6, 2.5, 0.12)  # in units of 1 / max M k, if the loss has an M

@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 from jaxtyping import Float
 
-from .._runtime import Indices, Module, TwoCounts, record
+from .._runtime import Indices, Module, ParamColumns, TwoCounts, record
 from .design import (
     DENSE_BLOCK,
     EVERYONE,
@@ -157,9 +157,7 @@ class MappedDesign(SourcedDesign):
             places = units
         return replace(self, source=RowSelection(self.source, places))
 
-    def multiply(
-        self, units: Array, images: Float[Array, "params some"]
-    ) -> Float[Array, "units some"]:
+    def multiply(self, units: Array, images: ParamColumns) -> Float[Array, "units some"]:
         """Multiply the listed rows by columns, in the precision of the columns."""
         return replace(self, dtype=images.dtype).rows(units) @ images
 

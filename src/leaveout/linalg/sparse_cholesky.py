@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy import linalg, sparse
 
-from .._runtime import TwoArrays, TwoCounts, record
+from .._runtime import ArrayList, EntryValues, TwoArrays, TwoCounts, record
 from .curvature import Squares, cholesky
 
 Array = np.ndarray
@@ -72,7 +72,7 @@ class Pattern:
     length: int
 
     @cached_property
-    def times(self) -> Float[Array, " entries"]:
+    def times(self) -> EntryValues:
         """Number of times that each entry stands in the matrix.
 
         Once on the diagonal, twice off it.
@@ -89,7 +89,7 @@ class Pattern:
             self._key, np.maximum(row, column) * self.size + np.minimum(row, column)
         )
 
-    def values(self, matrix: "sparse.sparray") -> Float[Array, " entries"]:
+    def values(self, matrix: "sparse.sparray") -> EntryValues:
         """Entries of a matrix of this pattern."""
         lower = sparse.coo_array(sparse.tril(matrix))
         out = np.zeros(len(self.row))
@@ -220,7 +220,7 @@ def pattern(matrix: "sparse.sparray", first: Places | None = None) -> Pattern:
     return Pattern(size, row, column, order, groups, place, length)
 
 
-def _elimination_columns(full: "sparse.csr_array", first: Array) -> tuple[Array, list[Array]]:
+def _elimination_columns(full: "sparse.csr_array", first: Array) -> tuple[Array, ArrayList]:
     """Columns in the order of elimination, and the rows below each in its factor.
 
     Children come before their parents and next to them. Columns beside `first` come in the order of
@@ -266,7 +266,7 @@ def _elimination_columns(full: "sparse.csr_array", first: Array) -> tuple[Array,
     ]
 
 
-def _supernodes(below: list[Array], leaf: Bool[Array, " size"]) -> list[Front]:
+def _supernodes(below: ArrayList, leaf: Bool[Array, " size"]) -> list[Front]:
     """Fronts, each by its first column, number of columns and rows below; neighbours are merged if
     that adds few zeros.
 

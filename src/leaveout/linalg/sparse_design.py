@@ -15,7 +15,21 @@ import scipy
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from .._runtime import NUMPY, Array, Indices, Module, TwoCounts, UnitNumbers, jax, jnp, static
+from .._runtime import (
+    NUMPY,
+    Array,
+    EntryIndex,
+    EntryValues,
+    Indices,
+    Module,
+    ParamColumns,
+    ParamRows,
+    TwoCounts,
+    UnitNumbers,
+    jax,
+    jnp,
+    static,
+)
 from .design import Directions, PerUnit, RefitMatrices, RefitPoints, RefitUnits, SingleOutput
 
 
@@ -25,8 +39,8 @@ class SparseDesign(SingleOutput, Module):
     Row n has the entries `indptr[n]` to `indptr[n + 1]`, in rising columns.
     """
 
-    data: Float[ndarray, " entries"]
-    indices: Int[ndarray, " entries"]
+    data: EntryValues
+    indices: EntryIndex
     indptr: Int[ndarray, " bounds"]
     shape: TwoCounts = static()
     longest: int = static()  # entries of the fullest row
@@ -139,13 +153,11 @@ class SparseDesign(SingleOutput, Module):
         """Design of the selected rows."""
         return self[units]
 
-    def rows(self, units: ndarray | slice) -> Float[ndarray, "some params"]:
+    def rows(self, units: ndarray | slice) -> ParamRows:
         """Selected rows as a dense array."""
         return self.csr[units].toarray()
 
-    def multiply(
-        self, units: ndarray, images: Float[ndarray, "params some"]
-    ) -> Float[ndarray, "units some"]:
+    def multiply(self, units: ndarray, images: ParamColumns) -> Float[ndarray, "units some"]:
         """Multiply the listed rows by columns, in the precision of the columns."""
         return self.csr[units].astype(images.dtype) @ images
 

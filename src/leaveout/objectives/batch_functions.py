@@ -19,7 +19,9 @@ from numpy import ndarray
 from .._runtime import (
     AnyFunction,
     Array,
+    ArrayList,
     Arrays,
+    MakeArray,
     PyTree,
     Shape,
     TwoArrays,
@@ -142,7 +144,7 @@ class LinearBatch:
     model: Predictors
     rows: RefitRows
     num_units: int
-    constant: Callable[[], ndarray] | None = None
+    constant: MakeArray | None = None
     second: Matrices | None = None
 
     def _weigh(self, lanes: ndarray) -> TwoArrays:
@@ -157,7 +159,7 @@ class LinearBatch:
 
     def _weighted_terms(
         self, theta: ndarray, lanes: ndarray, orders: Shape
-    ) -> tuple[list[ndarray], ndarray]:
+    ) -> tuple[ArrayList, ndarray]:
         """Derivatives of the loss at θ times ω, and κ."""
         eta = self.model.eta(theta)
         omega, kappa = self._weigh(lanes)

@@ -23,6 +23,7 @@ from .._runtime import (
     Array,
     ArrayFunction,
     Arrays as Arrays,
+    LaneEntries,
     PyTree,
     Scalar,
     UnitVectors,
@@ -437,9 +438,7 @@ class AbstractSolved(AbstractClosedForm):
     """
 
     @abstractmethod
-    def solve(
-        self, index: Entries, weight: Float[ndarray, "lanes width"], changed: bool = False
-    ) -> Points:
+    def solve(self, index: Entries, weight: LaneEntries, changed: bool = False) -> Points:
         """Compute θ̂(w) of a batch of refits, whose listed units have these weights and all others
         one.
 

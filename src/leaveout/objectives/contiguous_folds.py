@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime import PyTree, TwoArrays, record
+from .._runtime import LaneEntries, ParamRows, PyTree, TwoArrays, record
 from ..plans import RefitRows
 from .closed_form import AbstractClosedForm
 from .objective import AbstractObjective, Lanes, Points, Vector
@@ -50,7 +50,7 @@ class Runs:
 
     def place_scores(
         self,
-        values: Float[Array, "lanes width"],
+        values: LaneEntries,
         rows: RefitRows,
         lanes: Lanes | slice = slice(None),
     ) -> Float[Array, "lanes entries"]:
@@ -75,7 +75,7 @@ class Runs:
             first, second = ((part[:, :-1], part[:, -1]) for part in pair)
             yield first, second
 
-    def bends(self, directions: Directions) -> Float[Array, "some params"]:
+    def bends(self, directions: Directions) -> ParamRows:
         """Compute ∇³F(θ, 1) along both directions, at each θ."""
         objective = self.objective
         size = objective.costs.lanes or 1

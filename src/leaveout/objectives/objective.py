@@ -23,6 +23,8 @@ from .._runtime import (
     Array,
     ArrayFunction,
     Arrays as Arrays,
+    EntryIndex,
+    EntryValues,
     Indices,
     Module,
     NamedValues,
@@ -345,9 +347,9 @@ class Units:
 
     def scored_entries(
         self,
-        refit: Int[ndarray, " entries"],
-        index: Int[ndarray, " entries"],
-        weight: Float[ndarray, " entries"],
+        refit: EntryIndex,
+        index: EntryIndex,
+        weight: EntryValues,
     ) -> Bool[ndarray, " entries"]:
         """Find the left-out entries that have a held-out loss.
 

@@ -13,7 +13,6 @@ Karush, Kuhn and Tucker decide whether the active set was right.
 """
 
 import warnings
-from collections.abc import Callable
 from functools import cache, partial
 from typing import NamedTuple, cast
 
@@ -21,7 +20,7 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from .._runtime import PyTree, TwoArrays, kind_of
+from .._runtime import MakeArray, PyTree, TwoArrays, kind_of
 from ..linalg import (
     Curvature,
     Lanes,
@@ -548,7 +547,7 @@ def _quadratic_step(
     return solution
 
 
-def _submatrix(second: Callable[[], Array], places: Subset) -> Float[Array, "some some"]:
+def _submatrix(second: MakeArray, places: Subset) -> Float[Array, "some some"]:
     return second().take(places, axis=0).take(places, axis=1)
 
 

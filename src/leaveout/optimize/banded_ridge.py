@@ -29,7 +29,7 @@ import scipy
 from jaxtyping import Bool, Float, Int
 from numpy import linalg
 
-from .._runtime import Lines, PrintedResult, Slow, conventional, record, warn
+from .._runtime import ArrayList, Lines, PrintedResult, Slow, conventional, record, warn
 from ..data import numbers
 from ..linalg import UNIT, Curvature
 from ..models.glm import BandedRidge
@@ -149,7 +149,7 @@ class BandedFactor:
             for inverse, (h, _) in zip(self.inverse, self.rows.folds, strict=True)
         ]
 
-    def residuals(self, y: TargetColumns) -> tuple[Float[Array, "params targets"], list[Array]]:
+    def residuals(self, y: TargetColumns) -> tuple[Float[Array, "params targets"], ArrayList]:
         """Compute B, and the residuals e of every fold."""
         coefficients = self.w.T @ y
         residual = y - self.v @ coefficients
@@ -174,7 +174,7 @@ class BandedFactor:
         parts = [self._target_losses(self.rows.y[:, batch]) for batch in self.rows.batches(targets)]
         return TargetLosses(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
-    def entries(self, y: TargetColumns, remainder: list[Array]) -> tuple[TargetValues, Array]:
+    def entries(self, y: TargetColumns, remainder: ArrayList) -> tuple[TargetValues, Array]:
         """Bounds of the rounding errors of the mean losses, and the losses of all scored
         entries.
         """

@@ -25,8 +25,8 @@ from jaxtyping import Float
 from numpy import linalg
 from numpy.random import default_rng
 
-from .._runtime import Module, PyTree, Slow
-from ..linalg import Lanes, LaneState, Proposal, SparseDesign, decrements, solve
+from .._runtime import Module, ParamRows, PyTree, Slow
+from ..linalg import Directions, Lanes, LaneState, Proposal, SparseDesign, decrements, solve
 from ..objectives import (
     ONE,
     AbstractObjective,
@@ -124,7 +124,7 @@ class NystromPreconditioner(NamedTuple):
     preconditioning, 2023), and the inverse is I − RᵀR. It is at least H⁻¹.
     """
 
-    rows: Float[Array, "rank params"]
+    rows: Directions
 
     def about(self, gradient: RefitPoints) -> RefitPoints:
         """Approximate `H⁻¹ g`, from above."""
@@ -170,7 +170,7 @@ def most_learnt(F: Function, size: int) -> int:
 
 
 def orthonormal(
-    directions: Float[Array, "some params"], images: Float[Array, "some params"], diagonal: Vector
+    directions: ParamRows, images: ParamRows, diagonal: Vector
 ) -> DeflationPreconditioner:
     """H-orthonormal basis of the span of directions, some of which may be alike up to rounding."""
     inside = directions @ images.T

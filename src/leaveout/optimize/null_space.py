@@ -19,7 +19,7 @@ import scipy
 from jaxtyping import Float
 from numpy import linalg, ndarray
 
-from .._runtime import Array, Arrays, PyTree, compile_static, jnp
+from .._runtime import Array, Arrays, ParamRows, PyTree, compile_static, jnp
 from ..objectives import AbstractLinearPredictor, AbstractObjective, function, ravel
 
 
@@ -97,7 +97,7 @@ def _cut(objective) -> Float[ndarray, "flat params"]:
     return null
 
 
-def _root(objective: AbstractLinearPredictor, size: int) -> Float[ndarray, "some params"]:
+def _root(objective: AbstractLinearPredictor, size: int) -> ParamRows:
     """Compute the triangle R with `RᵀR = Σ_n U_nᵀ U_n` over the units of positive weight, computed
     by blocks.
     """

@@ -15,7 +15,17 @@ from dataclasses import field
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime import PyTree, Slow, StepResult, kind_of, read_or_make, record, steps, workers
+from .._runtime import (
+    ArrayList,
+    PyTree,
+    Slow,
+    StepResult,
+    kind_of,
+    read_or_make,
+    record,
+    steps,
+    workers,
+)
 from ..objectives import (
     AbstractObjective,
     Function,
@@ -159,7 +169,7 @@ class StartRunner:
     Contains everything that another process needs.
     """
 
-    starts: list[Array]
+    starts: ArrayList
     F: Function
     minimise: Callable[[Function, Array], Minimisation]
     bar: Slow
@@ -192,7 +202,7 @@ class StartRunner:
 
 
 def descended_from(
-    starts: list[Array], F: Function, minimise: Callable[[Function, Array], Minimisation]
+    starts: ArrayList, F: Function, minimise: Callable[[Function, Array], Minimisation]
 ) -> list[Minimisation]:
     """Run the descent from each start, and sort the results, lowest minimum first."""
     runs = []

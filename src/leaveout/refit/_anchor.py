@@ -26,7 +26,9 @@ from jaxtyping import Float, Int
 from numpy import linalg
 
 from .._runtime import (
+    ArrayList,
     Arrays,
+    PerDirection,
     PyTree,
     ThreeArrays,
     TwoNumbers,
@@ -80,6 +82,7 @@ from ..objectives import (
     RefitFlags,
     RefitPoints,
     Vector,
+    Weights,
     derive_batch,
     function,
 )
@@ -379,7 +382,7 @@ class LinearFitCache:
     length: PerUnit
     inner: UnitRows  # U H⁻¹Uᵀ
     flat: Matrix | float  # curvature added along flat directions
-    leftover: Float[Array, " rank"]
+    leftover: PerDirection
     noise: float  # rounding error of the gradient at θ̂, in the norm of H⁻¹
     rounding: Rounding
     curvature_rounding: float  # share by which curvatures at θ̂ may be off
@@ -621,7 +624,7 @@ class LinearFitCache:
             return UP * (SINGLE_SUM + 8) * SINGLE_UNIT
         return 0.0
 
-    def moves_of_corrections(self, moves: Displacements) -> Float[Array, "lanes units"]:
+    def moves_of_corrections(self, moves: Displacements) -> Weights:
         """Moves of the predictors along short moves of u."""
         if not self.product_rounding:
             return self.products(moves)
@@ -632,7 +635,7 @@ class LinearFitCache:
             predictors += moves[:, columns].astype(np.float32) @ rows[:, columns].T
         return predictors
 
-    def gradient_of_corrections(self, slopes: Float[Array, "lanes units"]) -> Displacements:
+    def gradient_of_corrections(self, slopes: Weights) -> Displacements:
         """Whitened gradient of small slopes."""
         return self.gradient_of_slopes(slopes) if self.product_rounding else self.sums(slopes)
 
@@ -1084,9 +1087,7 @@ class FoldMetric:
         return remainder / np.sqrt(np.where(share > 0, share, 1.0))
 
 
-def weights(
-    rows: RefitRows, n: int, lanes: Array | slice = EVERYONE
-) -> Float[Array, "lanes units"]:
+def weights(rows: RefitRows, n: int, lanes: Array | slice = EVERYONE) -> Weights:
     """Weights of every unit in some refits, for reading only: they may be the array of the plan."""
     weight = np.asarray(rows.weight)[lanes]
     if rows.index.shape[1] == n:
@@ -1098,17 +1099,17 @@ def weights(
     return out
 
 
-def tiles(lanes: Array, n: int) -> list[Array]:
+def tiles(lanes: Array, n: int) -> ArrayList:
     """Split refits into groups whose arrays `[refits, units]` stay in a cache."""
     return groups(lanes, PASS // n)
 
 
-def passes(lanes: Array, n: int, p: int) -> list[Array]:
+def passes(lanes: Array, n: int, p: int) -> ArrayList:
     """Split refits like `tiles`, or into larger groups where products take hardly longer."""
     return groups(lanes, max(PASS // n, min(max(GROUP, p // WIDE), HERD // n)))
 
 
-def groups(lanes: Array, size: int) -> list[Array]:
+def groups(lanes: Array, size: int) -> ArrayList:
     return [lanes[start : start + max(size, 1)] for start in range(0, len(lanes), max(size, 1))]
 
 

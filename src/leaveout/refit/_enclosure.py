@@ -27,7 +27,7 @@ import scipy
 from jaxtyping import Float, Int
 from numpy import linalg
 
-from .._runtime import RESULTS, ListedUnits, ListedValues, cached_on, record
+from .._runtime import RESULTS, LaneEntries, ListedUnits, ListedValues, cached_on, record
 from ..linalg import (
     UNIT,
     UP,
@@ -55,6 +55,7 @@ from ..objectives import (
     Points,
     RefitFlags,
     RefitPoints,
+    Weights,
 )
 from ..optimize import Fit
 from ..plans import RefitRows
@@ -127,7 +128,7 @@ class Candidates(NamedTuple):
 
     u: Float[Array, "lanes rank"]
     center: Float[Array, "lanes width ..."]
-    half: Float[Array, "lanes width"]
+    half: LaneEntries
     slope: PerLane
     noise: PerLane
     radius: PerLane
@@ -166,7 +167,7 @@ class CertifiedBatch:
     def theta(self) -> RefitPoints:
         return self.anchor.theta + self.candidates.u @ self.anchor.root
 
-    def weights(self, lanes: Lanes) -> Float[Array, "lanes units"]:
+    def weights(self, lanes: Lanes) -> Weights:
         """Weights of the selected refits."""
         return weights(self.rows, self.anchor.units, lanes)
 
@@ -617,7 +618,7 @@ class Way(NamedTuple):
     """
 
     lanes: Lanes
-    omega: Float[Array, "lanes units"]
+    omega: Weights
     kappa: PerLane
     u: Points
     eta: Float[Array, "lanes units ..."]

@@ -23,6 +23,7 @@ from numpy import linalg
 
 from ..objectives import (
     Directions,
+    HeldOutLosses,
     Lanes,
     Matrices,
     Matrix,
@@ -127,7 +128,7 @@ class ScaledExpansion(NamedTuple):
         """Errors of their summed held-out losses."""
         return self.times * self.expansion.error[self.lanes]
 
-    def losses(self) -> Float[Array, "lanes ..."]:
+    def losses(self) -> HeldOutLosses:
         """Held-out losses."""
         return self.expansion.losses[self.lanes]
 

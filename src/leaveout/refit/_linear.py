@@ -30,7 +30,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime import RESULTS, ListedValues, SettledBy, record
+from .._runtime import RESULTS, LaneEntries, ListedValues, SettledBy, record
 from ..linalg import EVERYONE, change, everyone_or
 from ..objectives import (
     Displacements,
@@ -137,7 +137,7 @@ class EnclosureLook(NamedTuple):
     """
 
     center: Float[Array, "lanes width ..."]
-    half: Float[Array, "lanes width"]
+    half: LaneEntries
     slope: PerLane
     noise: PerLane
     first: PerLane
@@ -248,7 +248,7 @@ class RowCandidates(NamedTuple):
 
     lanes: Lanes
     center: Float[Array, "lanes width ..."]
-    half: Float[Array, "lanes width"]
+    half: LaneEntries
     settled_by: Lanes | SettledBy
     closed: Lanes
     unseen: Lanes

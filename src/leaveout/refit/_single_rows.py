@@ -105,6 +105,7 @@ from ..objectives import (
     RefitNumbers,
     RefitValues,
     Selection,
+    Weights,
 )
 from ..optimize import Fit
 from ._anchor import (
@@ -686,14 +687,14 @@ class RowSteps(NamedTuple):
     lanes: Lanes
     look: OneRow
     z: Points
-    gram: Float[Array, "lanes units"]
+    gram: Weights
     along: PerLane
     off: PerLane
     step: Points
-    moves: Float[Array, "lanes units"]
+    moves: Weights
     length: PerLane
     blur: PerLane
-    remainder: Float[Array, "lanes units"]
+    remainder: Weights
     gradient: Points
     residual: PerLane
     summed: PerLane

@@ -20,6 +20,7 @@ from .._runtime import (
     RESULTS,
     Array,
     Arrays,
+    MakeArray,
     Module,
     NamedValues,
     TwoArrays,
@@ -668,9 +669,7 @@ def _newton_step(fit: Fit, rows: RefitRows, judge: bool) -> RefitBatch:
     return replace(judged, result=result, error=np.where(step.lost_curvature, np.inf, judged.error))
 
 
-def _judged_by_proof(
-    state: linear.FirstStep, reported: ndarray, theta: Callable[[], ndarray]
-) -> RefitBatch:
+def _judged_by_proof(state: linear.FirstStep, reported: ndarray, theta: MakeArray) -> RefitBatch:
     """Return refits with the errors of losses at held predictors, from the proved or estimated
     place of the exact refits.
     """

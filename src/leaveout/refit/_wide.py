@@ -35,7 +35,16 @@ import scipy
 from jaxtyping import Bool, Float, Int
 from numpy.random import default_rng
 
-from .._runtime import RESULTS, ArrayTuple, ThreeArrays, TwoArrays, cached_on
+from .._runtime import (
+    RESULTS,
+    AnyPair,
+    ArrayList,
+    ArrayTuple,
+    LaneEntries,
+    ThreeArrays,
+    TwoArrays,
+    cached_on,
+)
 from ..linalg import (
     AnyShape,
     Lanes,
@@ -113,7 +122,7 @@ class WideModel:
         return self.squares @ self.curvature + self.kappa * self.penalty_diagonal
 
     @cached_property
-    def single(self) -> tuple[Any, Any]:
+    def single(self) -> AnyPair:
         """Rows and their transpose in float32."""
         return self.x.astype(np.float32), self.transpose.astype(np.float32)
 
@@ -184,8 +193,8 @@ class WideRefit(NamedTuple):
     """
 
     theta: Points
-    center: Float[Array, "lanes width"]
-    before: Float[Array, "lanes width"]
+    center: LaneEntries
+    before: LaneEntries
     first: PerLane
     converged: Flags
 
@@ -217,7 +226,7 @@ def _settle(wide_model: WideModel, rows: RefitRows, start: Points, steps: int) -
     converged = np.zeros(count, bool)
     first, path_length, num_steps = np.zeros((3, count))
 
-    def predict(theta: Points, lanes: Lanes) -> Float[Array, "lanes width"]:
+    def predict(theta: Points, lanes: Lanes) -> LaneEntries:
         return wide_model.predict(theta.T)[units[lanes], np.arange(len(theta))[:, None]]
 
     def look(theta: Points, lanes: Lanes) -> tuple[PerLane, Points]:
@@ -443,7 +452,7 @@ class Probes:
                 break
         return self.leverages(count)
 
-    def _means(self, count: int) -> list[Array]:
+    def _means(self, count: int) -> ArrayList:
         """Leverages h by the first groups, without each of them, and their standard errors."""
         means, moments = (np.array(part) for part in zip(*self.groups[:count], strict=True))
         mean = means.mean(0)

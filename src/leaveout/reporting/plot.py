@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from .._runtime import NamedValues, Rng, TwoNumbers, conventional
+from .._runtime import NamedValues, Rng, ThreeNumbers, TwoNumbers, conventional
 from ..data import label_texts, places
 from ..diagnostics.functions_of_parameters import functional
 from ..diagnostics.measures import cooks_distance, hat_diagonal
@@ -1231,7 +1231,7 @@ def forest(
     table: pd.DataFrame,
     ax: "Axes | None" = None,
     *,
-    pooled: tuple[float, float, float] | None = None,
+    pooled: ThreeNumbers | None = None,
     prediction: TwoNumbers | None = None,
     reference: float | None = None,
     marked: Any = None,

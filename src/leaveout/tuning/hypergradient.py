@@ -40,6 +40,7 @@ from .._runtime import (
     RESULTS,
     Array,
     Arrays,
+    EntryValues,
     ListedValues,
     NamedValues,
     NumberAndArray,
@@ -146,7 +147,7 @@ def shares(estimate: Estimate, among: Among) -> Float[ndarray, " losses"]:
     return loss_shares(estimate.plan, weight)
 
 
-def loss_shares(plan: Plan, weight: PerUnit) -> Float[ndarray, " entries"]:
+def loss_shares(plan: Plan, weight: PerUnit) -> EntryValues:
     """Return the weight of each loss in the weighted mean over units.
 
     A unit that is scored often counts once.

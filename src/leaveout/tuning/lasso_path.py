@@ -37,7 +37,16 @@ from jaxtyping import Float, Int
 from numpy import linalg
 from numpy.random import default_rng
 
-from .._runtime import Indices, ThreeArrays, TwoArrays, UnitFlags, UnitVectors
+from .._runtime import (
+    Indices,
+    ParamColumns,
+    ParamRows,
+    SubsetValues,
+    ThreeArrays,
+    TwoArrays,
+    UnitFlags,
+    UnitVectors,
+)
 from ..linalg import (
     UNIT,
     UP,
@@ -223,7 +232,7 @@ class PathRun:
             self.factor[:count, :count], right, lower=True, trans=1, check_finite=False
         )
 
-    def roots(self, first: int, last: int) -> Float[Array, "params some"]:
+    def roots(self, first: int, last: int) -> ParamColumns:
         """Return some columns of W."""
         out = np.zeros((len(self.rows.gram), last - first))
         out[self.active[:last]] = self.backward(np.eye(last)[:, first:])
@@ -277,8 +286,8 @@ class Change(NamedTuple):
     W, signs ± of W Wᵀ, its number of columns at each α of a run, and whether it replaces all.
     """
 
-    root: Float[Array, "params some"]
-    sign: Float[Array, " some"]
+    root: ParamColumns
+    sign: SubsetValues
     ends: Int[Array, " alphas"]
     replaces_all: bool
 
@@ -311,9 +320,9 @@ class SampledProducts:
 
     def add(
         self,
-        root: Float[Array, "params some"],
-        sign: Float[Array, " some"],
-        across: Float[Array, "some params"],
+        root: ParamColumns,
+        sign: SubsetValues,
+        across: ParamRows,
     ) -> None:
         """Add ± W Wᵀ of some more columns; `across` is WᵀXᵀX."""
         scaled = (self.x @ root) * sign

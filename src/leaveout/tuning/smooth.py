@@ -50,6 +50,7 @@ from numpy import linalg
 
 from .._runtime import (
     ArrayTuple,
+    EntryValues,
     Lines,
     ListedValues,
     NamedNumbers,
@@ -92,7 +93,7 @@ class CriterionLook(NamedTuple):
 
     value: float
     slope: PerSmooth
-    losses: Float[Array, " entries"] | None = None
+    losses: EntryValues | None = None
     by_weight: PerUnit | None = None
 
 
@@ -215,7 +216,7 @@ class Neighbourhoods:
 
     model: PenalisedRows
     plan: Plan
-    share: Float[Array, " entries"]
+    share: EntryValues
     theta: PerParam
     looks: int = 0
     batches: list[Batch] = field(init=False)
@@ -432,7 +433,7 @@ class NestedChoice(NamedTuple):
 
     mean: float
     optimism: float
-    losses: Float[Array, " entries"]
+    losses: EntryValues
     smoothing: pd.DataFrame
 
 

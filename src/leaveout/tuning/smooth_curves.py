@@ -26,7 +26,7 @@ import pandas as pd
 import scipy
 from numpy.typing import ArrayLike
 
-from .._runtime import HeadedTable, NamedNumbers, conventional, float64, kind_of
+from .._runtime import ArrayList, HeadedTable, NamedNumbers, conventional, float64, kind_of
 from ..data import index_of, match_labels, share
 from ..diagnostics.measures import dispersion
 from ..models.glm import column
@@ -296,7 +296,7 @@ def _quantile(degrees: float, level: float) -> float:
     return float(scipy.stats.t.ppf((1 + level) / 2, degrees))
 
 
-def _grid(term: BoundTerm, points: int) -> list[Array]:
+def _grid(term: BoundTerm, points: int) -> ArrayList:
     """Return the values of the columns at which a term is evaluated, in the form that its basis
     takes.
     """

@@ -16,7 +16,7 @@ import scipy
 from jaxtyping import Bool, Float, Int
 from numpy import linalg
 
-from .._runtime import ArrayFunction, Slow, StepResult, steps
+from .._runtime import ArrayFunction, PerDirection, Slow, StepResult, steps
 from ..models.glm import kinks
 from ..objectives import (
     Matrix,
@@ -115,9 +115,7 @@ def affordable(gradients: float, operations: float) -> int:
     return max(int(SHARE * gradients / REPEATING), int(least))
 
 
-def repeat_minimiser(
-    fit: Fit, weights: PerUnit, start: Float[Array, " rank"]
-) -> tuple[Float[Array, " rank"], bool]:
+def repeat_minimiser(fit: Fit, weights: PerUnit, start: PerDirection) -> tuple[PerDirection, bool]:
     """Descend from `start`; return the whitened minimiser, and whether it was reached.
 
     Steps avoid flat directions, along which F varies by rounding only.
@@ -170,9 +168,7 @@ def repeat_minimiser(
     return u, False
 
 
-def step_by_hessian(
-    fit: Fit, hessian: Matrix, gradient: Float[Array, " rank"]
-) -> Float[Array, " rank"]:
+def step_by_hessian(fit: Fit, hessian: Matrix, gradient: PerDirection) -> PerDirection:
     """Compute Newton's step, with the curvature of the coordinates along flat directions.
 
     It is zero where the Hessian is singular.
@@ -185,8 +181,8 @@ def step_by_hessian(
 
 
 def step_by_products(
-    fit: Fit, product: ArrayFunction, gradient: Float[Array, " rank"], size: float
-) -> Float[Array, " rank"]:
+    fit: Fit, product: ArrayFunction, gradient: PerDirection, size: float
+) -> PerDirection:
     """Compute that step by conjugate gradients on products, to a tenth or the `size`."""
     flat_directions = np.asarray(fit.quadratic.null_space)
 

@@ -14,7 +14,7 @@ still not be the global minimiser.
 import numpy as np
 from jaxtyping import Bool, Float
 
-from .._runtime import cached_on
+from .._runtime import ParamColumns, cached_on
 from ..linalg import Lanes, LaneState, Proposal, iterate
 from ..objectives import Functions, RefitPoints, float64, function, functions, runs
 from ..optimize import LARGE_NUM_PARAMETERS, SAME_MINIMUM, START_ROUNDING, Fit, LocalQuadratic
@@ -33,7 +33,7 @@ DOUBT = 4.0
 class Root:
     """A root S of the inverse Hessian at another minimum, S Sᵀ ≈ H⁻¹."""
 
-    def __init__(self, scale: Float[Array, "params some"]):
+    def __init__(self, scale: ParamColumns):
         self.scale = scale
 
     def whiten(self, gradient: RefitPoints) -> Float[Array, "refits some"]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime import UnitNumbers, level_numbers, record
+from .._runtime import EntryIndex, EntryValues, UnitNumbers, level_numbers, record
 from ..plans import Plan, kfold, plan_of_entries
 from .cross_validate import cross_validate
 from .estimate import Estimate
@@ -56,9 +56,7 @@ class RandomFolds:
         indptr = np.cumsum([0, *map(len, units)])
         return Plan(indptr, np.concatenate(units), zeros, zeros == 0, self.fold.shape[1])
 
-    def other_fold(
-        self, refit: Int[Array, " entries"], unit: Int[Array, " entries"]
-    ) -> Int[Array, " entries"]:
+    def other_fold(self, refit: EntryIndex, unit: EntryIndex) -> EntryIndex:
         """Number the fold that leaves beside that of a unit by a refit of `leave_pairs`, as the
         refits of `leave_folds` are.
         """
@@ -136,7 +134,7 @@ def independent_groups(
     )
 
 
-def refit_again(caller: str, name: str, estimate: Estimate, plan: Plan) -> Float[Array, " entries"]:
+def refit_again(caller: str, name: str, estimate: Estimate, plan: Plan) -> EntryValues:
     """Compute the losses of an estimate's fit by the refits of another plan."""
     fit, strategy, evaluate = estimate._refittable(caller, name)
     again = cross_validate(fit, plan, strategy=strategy, evaluate=evaluate, audit=0, bases="frozen")

@@ -17,9 +17,11 @@ from ... import Plan
 from ...developer import (
     CAPACITY,
     ArrayFunction,
+    ArrayList,
     BoolArray,
     FloatArray,
     IntArray,
+    MakeArray,
     NamedValues,
     Slow,
     StepResult,
@@ -230,9 +232,7 @@ class FoldEstimator:
         )
         return Evaluation(total[0], reduced, seen)
 
-    def units(
-        self, k: int, places: Callable[[], Array], log_weights: PerPlace
-    ) -> LogDensities | None:
+    def units(self, k: int, places: MakeArray, log_weights: PerPlace) -> LogDensities | None:
         """Estimate log p(y_n) of the units that a fold scores one by one, from places of weights of
         mean one.
         """
@@ -372,7 +372,7 @@ class FoldEstimator:
         self,
         name: str,
         k: int,
-        extra_places: Callable[[], Array],
+        extra_places: MakeArray,
         log_proposal: PerPlace,
     ) -> tuple[FoldResult, float]:
         """Estimate a fold from the draws and as many other places, and return the share of the
@@ -399,7 +399,7 @@ class FoldEstimator:
         folds: IntArray,
         log_weights: FoldPlaces,
         evaluation: Evaluation,
-        places: Callable[[], Array],
+        places: MakeArray,
     ) -> list[FoldResult]:
         """Combine the normalisers of folds and, unless it is that of the posterior, of all that
         their elpd is relative to.
@@ -520,8 +520,8 @@ class FoldEstimator:
         folds = np.arange(self.plan.num_refits)
         results = list[FoldResult]()
         good = np.zeros(len(folds), bool)
-        before = list[Array]()
-        within = list[Array]()
+        before = ArrayList()
+        within = ArrayList()
         # what all folds share is then computed once
         together = CAPACITY if posterior.block_losses is None else SMOOTHED_WEIGHTS
         for batch in _parts(folds, together // len(posterior.draws)):

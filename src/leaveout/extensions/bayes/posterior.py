@@ -26,6 +26,8 @@ from ...developer import (
     AbstractObjective,
     AbstractPosterior,
     AnyFunction,
+    AnyPair,
+    ArrayList,
     Arrays,
     Indices,
     Lines,
@@ -360,7 +362,7 @@ class Posterior(AbstractPosterior):
         value, losses = (np.concatenate(part)[: len(theta)] for part in zip(*pieces, strict=True))
         return value, losses
 
-    def _parts(self, theta: Array) -> list[Array]:
+    def _parts(self, theta: Array) -> ArrayList:
         """Split many θ into parts whose densities fit into memory."""
         size = max(1, CAPACITY // self.objective.num_units)
         return np.split(theta, range(size, len(theta), size))
@@ -369,8 +371,8 @@ class Posterior(AbstractPosterior):
         """Evaluate F and the losses of some units of a model of linear predictors."""
         model = self._predictors
         omega, kappa = model.weigh(weights[None])
-        values = list[Array]()
-        losses = list[Array]()
+        values = ArrayList()
+        losses = ArrayList()
         for points in self._parts(theta):
             eta = model.eta(points)
             with np.errstate(over="ignore", invalid="ignore"):
@@ -386,7 +388,7 @@ class Posterior(AbstractPosterior):
         return np.concatenate(values), np.concatenate(losses)
 
     @float64
-    def looks(self, theta: Draws, weights: PerUnit) -> tuple[Any, Any]:
+    def looks(self, theta: Draws, weights: PerUnit) -> AnyPair:
         """Evaluate F(·, w) and its gradient at many θ.
 
         Parameters

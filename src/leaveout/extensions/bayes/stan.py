@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from ...developer import (
     GRADIENT_DIFFERENCE,
     LOG_LIKELIHOOD,
+    LaneEntries,
     NamedArrays,
     NumberAndArray,
     PerUnit,
@@ -105,7 +106,7 @@ class StanDensity(AbstractClosedForm):
         index: Int[Array, "lanes width"],
         held: Bool[Array, "lanes width"],
         state: State = None,
-    ) -> Float[Array, "lanes width"]:
+    ) -> LaneEntries:
         all_losses = np.stack([-self._log_lik(point) for point in theta])
         return np.take_along_axis(all_losses, np.minimum(index, self.num_units - 1), axis=1)
 

@@ -19,6 +19,7 @@ from ...developer import (
     Card,
     Figure,
     FormulaReader,
+    NamedCounts,
     Page,
     PageTable,
     count,
@@ -195,7 +196,7 @@ def _answers(
     curve: Calibration,
     decisions: DecisionCurve,
     across: InternalExternal | None,
-    excluded: dict[str, int],
+    excluded: NamedCounts,
 ) -> list[Card]:
     """Write the cards: who is in the data and who is not, discrimination, calibration, net benefit,
     a new centre.

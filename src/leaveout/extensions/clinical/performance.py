@@ -32,6 +32,7 @@ from ... import Cox, Fit
 from ...developer import (
     LEAST_PROBABILITY,
     LOG_PROBABILITY,
+    AnyPair,
     AnyShape,
     BoolArray,
     Concordance,
@@ -183,7 +184,7 @@ class Binary(AbstractPerformance):
     )
 
     # the predictions of the last call, and their parts in order
-    sorted: tuple[Any, Any] = (None, [])
+    sorted: AnyPair = (None, [])
 
     def predict(self, theta, weights):
         if getattr(getattr(self.fit.objective, "loss_function", None), "link", None) == "logit":

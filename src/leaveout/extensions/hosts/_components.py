@@ -28,6 +28,8 @@ from ... import losses
 from ...developer import (
     AbstractSolved,
     ArrayFunction,
+    ArrayList,
+    LaneEntries,
     Names,
     PerLane,
     PerUnit,
@@ -140,7 +142,7 @@ class AbstractComponents(AbstractSolved):
     def solve(
         self,
         index: Int[Array, "lanes width"],
-        weight: Float[Array, "lanes width"],
+        weight: LaneEntries,
         changed: bool = False,
     ) -> Points:
         sums = _sums(self)[changed]
@@ -312,8 +314,8 @@ class PartialLeastSquares(AbstractComponents):
         cross = moments.cross.copy()
         full_cross = moments.cross
         floor = EMPTY * linalg.norm(cross, axis=1).max(1)
-        rotations: list[Array] = []
-        loadings: list[Array] = []
+        rotations: ArrayList = []
+        loadings: ArrayList = []
         coef = np.zeros_like(cross)
         for _ in range(self.count):
             w = self._weights(cross, floor)
@@ -467,9 +469,7 @@ def _sums(model: AbstractComponents) -> tuple[CrossProducts, CrossProducts]:
     return sums[0], sums[1]
 
 
-def _moments(
-    sums: CrossProducts, index: Int[Array, "lanes width"], delta: Float[Array, "lanes width"]
-) -> Moments:
+def _moments(sums: CrossProducts, index: Int[Array, "lanes width"], delta: LaneEntries) -> Moments:
     """Moments of folds: those of all rows with what the weights of the listed rows change."""
     x = sums.x
     y = sums.y

@@ -13,7 +13,7 @@ normal.
 import numpy as np
 
 from ... import Separable, losses
-from ...developer import Array, jax, jnp, jspecial, static
+from ...developer import Array, ArrayList, jax, jnp, jspecial, static
 
 NOTHING = -1e30  # logarithm of what is not there, whose derivatives are zero
 NamedParts = dict[str, Array]  # parameters, or what is known of a row, by name
@@ -94,7 +94,7 @@ def _log_rest(value: Array) -> Array:
     return jnp.log(-jnp.expm1(value))
 
 
-def pad_groups(parts: list[np.ndarray], size: int) -> np.ndarray:
+def pad_groups(parts: ArrayList, size: int) -> np.ndarray:
     """Stack arrays of the members of groups, padded with zeros to one number of members."""
     return np.stack(
         [np.pad(part, [(0, size - len(part)), *[(0, 0)] * (part.ndim - 1)]) for part in parts]

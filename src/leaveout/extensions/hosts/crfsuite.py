@@ -17,7 +17,7 @@ import numpy as np
 import scipy.sparse
 
 from ... import CRF, Fit, penalties
-from ...developer import NamedArrays, TwoTexts
+from ...developer import NamedArrays, NamedCounts, TwoTexts
 from ._fit_at_host import fit_at_host
 
 Array = np.ndarray
@@ -28,8 +28,8 @@ LIKELIHOOD_ALGORITHMS = "lbfgs", "l2sgd"  # algorithms that minimise a penalised
 class Weights(NamedTuple):
     """Weights of a CRFsuite model, by name."""
 
-    attributes: dict[str, int]
-    labels: dict[str, int]
+    attributes: NamedCounts
+    labels: NamedCounts
     states: dict[TwoTexts, float]
     transitions: dict[TwoTexts, float]
 
@@ -177,7 +177,7 @@ def _arrays(weights: Weights) -> tuple[NamedArrays, NamedArrays]:
 
 
 def _read(
-    caller: str, attributes: dict[str, int], X: Sequence[Sequence[Any]]
+    caller: str, attributes: NamedCounts, X: Sequence[Sequence[Any]]
 ) -> tuple[scipy.sparse.csr_array, Array]:
     """Read the known attributes of all steps, one sentence after another, and the lengths of the
     sentences.
@@ -215,7 +215,7 @@ def _read(
     ), np.array(lengths)
 
 
-def _codes(codes: dict[str, int], y: Sequence[Sequence[str]], lengths: Array) -> Array:
+def _codes(codes: NamedCounts, y: Sequence[Sequence[str]], lengths: Array) -> Array:
     label_lengths = np.array([len(labels) for labels in y])
     if len(label_lengths) != len(lengths) or (label_lengths != lengths).any():
         number = (

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.random import default_rng
 
-from ...developer import BoolArray, FloatArray, RowFlags
+from ...developer import BoolArray, FloatArray, NamedCounts, RowFlags
 from ._injection import refusal, unshown
 from ._models import LeakageFold
 from ._result import LeakageResult
@@ -47,7 +47,7 @@ TYPICAL = "what is dropped is typical of its clusters but for the mates"
 ASSUMPTION = "leaks are records of the test clusters like any other, and the loss goes on below the least leakage as above it"
 
 
-def prices(study: LeakageStudy) -> dict[str, int]:
+def prices(study: LeakageStudy) -> NamedCounts:
     """Count the fits of the first look at each answer, without those for injection.
 
     More are run if the Monte-Carlo error is not small.

@@ -22,6 +22,7 @@ from ...developer import (
     PrintedResult,
     Rng,
     RowFlags,
+    ThreeNumbers,
     TwoCounts,
     TwoNumbers,
     codes,
@@ -220,8 +221,8 @@ class Linkage(PrintedResult):
 
     @staticmethod
     def from_rates(
-        precision: float | tuple[float, float, float],
-        recall: float | tuple[float, float, float],
+        precision: float | ThreeNumbers,
+        recall: float | ThreeNumbers,
         *,
         labelled: float | TwoNumbers | None = None,
     ) -> "Linkage":

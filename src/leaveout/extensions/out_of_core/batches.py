@@ -20,6 +20,7 @@ from jaxtyping import Float
 from ...developer import (
     DENSE_BLOCK,
     AnyTuple,
+    ArrayList,
     ArrayTuple,
     PerRow,
     Strings,
@@ -31,7 +32,7 @@ from ...developer import (
 )
 
 Array = np.ndarray
-ReadRows = tuple[Array, list[Array]]
+ReadRows = tuple[Array, ArrayList]
 PART_ROWS = 2**18  # number of rows in a part of an array
 INSTALL = "pip install 'leaveout[{}]'"
 

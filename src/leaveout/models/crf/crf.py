@@ -40,6 +40,7 @@ from ..._runtime import (
     NamedValues,
     PyTree,
     Scalar,
+    SequenceLengths,
     Shape,
     StepNumbers,
     cached_on,
@@ -131,7 +132,7 @@ class CRF(AbstractObjective):
     # places of each sequence in the layout; −1 is padding
     slots: Int[ndarray, "sequences longest"]
     codes: StepNumbers
-    lengths: Int[ndarray, " sequences"]
+    lengths: SequenceLengths
     # the free entries of parameters of which only some are free
     free: dict[str, Int[ndarray, " free"]]
     sequence: StepNumbers

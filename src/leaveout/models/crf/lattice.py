@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Scalar
 from numpy import ndarray
 
-from ..._runtime import Arrays, Module, PyTree, StepNumbers, compile_static
+from ..._runtime import Arrays, Module, PyTree, SequenceLengths, StepNumbers, compile_static
 from ...inference.chain import (
     Layout,
     Potentials,
@@ -59,7 +59,7 @@ class SequenceBlock(Module):
 
 def lay_out(
     codes: StepNumbers,
-    lengths: Int[ndarray, " sequences"],
+    lengths: SequenceLengths,
     num_labels: int,
     scores: Float[ndarray, "steps labels"] | None,
     features: Float[ndarray, "steps features"] | SparseFeatures | None,

@@ -34,7 +34,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from ..._runtime import NamedArrays, NamedValues, Shape, StepNumbers
+from ..._runtime import NamedArrays, NamedValues, SequenceLengths, Shape, StepNumbers
 from ...inference.lanes import SMALLEST_NORMALISER
 from ...objectives import AbstractByArrays
 
@@ -55,7 +55,7 @@ class StepOrder(NamedTuple):
     order: StepNumbers
     bounds: list[int]  # first step of each time, and the end
     unit: StepNumbers  # sequence of each step
-    last: Int[Array, " sequences"]  # last step of each sequence
+    last: SequenceLengths  # last step of each sequence
     previous: Int[Array, " moves"]  # step before each one that is not the first
 
     @property
@@ -68,7 +68,7 @@ class StepOrder(NamedTuple):
         ]
 
 
-def order_steps(lengths: Int[Array, " sequences"]) -> StepOrder:
+def order_steps(lengths: SequenceLengths) -> StepOrder:
     """Order the steps of sequences of given lengths."""
     longest_first = np.argsort(-lengths, kind="stable")
     first = (np.cumsum(lengths) - lengths)[longest_first]
@@ -203,7 +203,7 @@ class Indicators(AbstractByArrays):
     def __init__(
         self,
         codes: StepNumbers,
-        lengths: Int[Array, " sequences"],
+        lengths: SequenceLengths,
         emissions: tuple["scipy.sparse.csr_array", StepLabels | None],
         shapes: Shapes,
         parameters: tuple[Int[Array, " params"], Vector],

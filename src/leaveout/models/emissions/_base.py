@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike
 from scipy.cluster import vq
 
 from ..._runtime import (
+    AnyFlags,
     AnyTuple,
     Array,
     Arrays,
@@ -80,9 +81,9 @@ class Constraint(NamedTuple):
     natural: UnaryFunction
     unconstrained: Callable[[ndarray], ArrayLike]
     # marks as many entries as θ has
-    entries: Callable[[Shape], Bool[ndarray, "..."]] = lambda shape: np.ones(shape, bool)
+    entries: Callable[[Shape], AnyFlags] = lambda shape: np.ones(shape, bool)
     # tells which entries, rows or matrices are in the domain
-    legal: Callable[[ndarray], Bool[ndarray, "..."] | np.bool_] = np.isfinite
+    legal: Callable[[ndarray], AnyFlags | np.bool_] = np.isfinite
     domain: str = "finite"  # name of the domain in messages
     leading: bool = True  # whether arrays of NumPy may have further leading axes
 
@@ -92,7 +93,7 @@ def _log_ratios(p: ndarray) -> ndarray:
     return np.log(p[..., :-1]) - np.log(np.maximum(p[..., -1:], 1e-300))
 
 
-def but_last(shape: Shape) -> Bool[ndarray, "..."]:
+def but_last(shape: Shape) -> AnyFlags:
     """Mark all entries but the last of each row."""
     return np.broadcast_to(np.arange(shape[-1]) < shape[-1] - 1, shape)
 

@@ -11,10 +11,10 @@ from abc import abstractmethod
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from ..._runtime import Arrays, NamedArrays, PyTree, numpy_of, static
+from ..._runtime import Arrays, EntryIndex, NamedArrays, PyTree, numpy_of, static
 from ._base import (
     REAL,
     Choice,
@@ -198,7 +198,7 @@ class AbstractAutoregression(AbstractGaussian):
         )
 
 
-def _linear(first: int, outputs: int, lags: int, inputs: int) -> Int[Array, " entries"]:
+def _linear(first: int, outputs: int, lags: int, inputs: int) -> EntryIndex:
     """Return the places of the bias of a linear map, and then of its matrices by lag.
 
     Its entries are ordered by output and feature, from `first` on.

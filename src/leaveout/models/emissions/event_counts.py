@@ -11,7 +11,18 @@ from numpy import ndarray
 from numpy.typing import ArrayLike
 from scipy.special import gammaln
 
-from ..._runtime import Arrays, Module, PyTree, Scalar, StepNumbers, jax, jnp, numpy_of, static
+from ..._runtime import (
+    AnyPair,
+    Arrays,
+    Module,
+    PyTree,
+    Scalar,
+    StepNumbers,
+    jax,
+    jnp,
+    numpy_of,
+    static,
+)
 from ...objectives import LOG_PROBABILITY
 from ._base import (
     POSITIVE,
@@ -205,7 +216,7 @@ class EventCounts(AbstractWithPrior):
             logs = np.log(np.moveaxis(ratios, 0, -1))
         else:
 
-            def ratio(before, parts) -> tuple[Any, Any]:
+            def ratio(before, parts) -> AnyPair:
                 value = parts[0] - parts[1] / before
                 return value, value
 

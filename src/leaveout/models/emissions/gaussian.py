@@ -14,12 +14,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Inexact
+from jaxtyping import Float, Inexact
 from numpy import linalg, ndarray
 from numpy.random import Generator, default_rng
 from numpy.typing import ArrayLike
 
 from ..._runtime import (
+    AnyFlags,
     Array,
     Arrays,
     Module,
@@ -138,7 +139,7 @@ def _log_cholesky(matrix: Float[ndarray, "... n n"]) -> Float[ndarray, "... entr
     return lower[(..., *np.tril_indices(size))]
 
 
-def _symmetric(matrix: ndarray) -> Bool[ndarray, "..."] | np.bool_:
+def _symmetric(matrix: ndarray) -> AnyFlags | np.bool_:
     scale = np.sqrt(np.abs(np.diagonal(matrix, axis1=-2, axis2=-1)))
     skew = np.abs(matrix - np.swapaxes(matrix, -1, -2))
     return (skew <= SKEW * scale[..., :, None] * scale[..., None, :]).all((-2, -1))

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from ..._runtime import NamedValues, ThreeArrays, jnp, record, static
+from ..._runtime import NamedValues, RowCoefficients, ThreeArrays, jnp, record, static
 from ...data import join_remarks
 from ...linalg import Array, Norms, Predictors, SparseDesign
 from ...objectives import Vector
@@ -249,7 +249,7 @@ class ActiveGLM(ActiveModel, GLM):
     def _to_unconstrained(self, parameters):
         return self.whole.model._to_unconstrained(parameters)[..., self.place]
 
-    def new_rows(self, caller: str, X: Any) -> Float[ndarray, "rows coefficients"] | SparseDesign:
+    def new_rows(self, caller: str, X: Any) -> RowCoefficients | SparseDesign:
         return self.whole.model.new_rows(caller, X)
 
 

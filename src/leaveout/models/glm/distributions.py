@@ -18,17 +18,24 @@ a quadrature. CRPS has closed forms (Jordan, Krüger & Lerch, Journal of Statist
 """
 
 import abc
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from scipy import special
 
-from ..._runtime import Arrays, NumberAndArray, ThreeArrayFunction, TwoNumbers, numpy_of, special_of
+from ..._runtime import (
+    Arrays,
+    MakeArray,
+    NumberAndArray,
+    ThreeArrayFunction,
+    TwoNumbers,
+    numpy_of,
+    special_of,
+)
 from ...objectives import LOG_DENSITY, LOG_PROBABILITY
 
 Array = np.ndarray
-Formulas = dict[int, Callable[[], Array]]  # formulas by the order of the derivative
+Formulas = dict[int, MakeArray]  # formulas by the order of the derivative
 # exponent whose squared exponential does not overflow; no row of a refit has a larger curvature
 HUGE = 500.0
 LARGEST_COUNT = 1e18  # mean of Poisson's distribution above which NumPy's integers overflow

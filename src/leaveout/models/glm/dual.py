@@ -17,7 +17,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from ..._runtime import ArrayFunction, jnp, static
+from ..._runtime import ArrayFunction, RowCoefficients, jnp, static
 from ...data import join_remarks
 from ...linalg import MappedDesign, Resident, SparseDesign
 from ...objectives import PerUnit, Units, as_stored
@@ -119,10 +119,10 @@ class DualGLM(AbstractRegression):
         u = (along @ self.row_basis).reshape(*theta.shape[:-1], -1)
         return np.concatenate([u, level + (coef @ self.mean)[..., None]], -1)
 
-    def new_rows(self, caller: str, X: Any) -> Float[Array, "rows coefficients"]:
+    def new_rows(self, caller: str, X: Any) -> RowCoefficients:
         return self.coordinates(self.original.new_rows(caller, X))
 
-    def coordinates(self, rows: Any) -> Float[Array, "rows coefficients"]:
+    def coordinates(self, rows: Any) -> RowCoefficients:
         x = rows
         if isinstance(rows, SparseDesign | MappedDesign):
             x = rows.rows(slice(None))
@@ -209,9 +209,7 @@ def _gram(
     return out
 
 
-def _with_ones(
-    rows: Float[Array, "rows rank"], intercept: bool
-) -> Float[Array, "rows coefficients"]:
+def _with_ones(rows: Float[Array, "rows rank"], intercept: bool) -> RowCoefficients:
     if intercept:
         return np.append(rows, np.ones((len(rows), 1)), axis=1)
     return rows

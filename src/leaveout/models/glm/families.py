@@ -10,7 +10,7 @@ import numpy as np
 import scipy
 from numpy import ndarray
 
-from ..._runtime import Array, Arrays, jnp, jspecial, numpy_of, static
+from ..._runtime import AnyPair, Array, Arrays, jnp, jspecial, numpy_of, static
 from ...objectives import LOG_DENSITY
 from . import distributions, links
 from .distributions import Formulas, domain, exponential
@@ -36,7 +36,7 @@ class AbstractFamilyLoss(AbstractMeanLoss):
     family: ClassVar[distributions.Family]
 
     @property
-    def parameter_and_log(self) -> tuple[Any, Any]:
+    def parameter_and_log(self) -> AnyPair:
         """The parameter of the family and its logarithm."""
         if not self.family.parameter:
             return 1.0, 0.0

@@ -26,11 +26,13 @@ from numpy.typing import ArrayLike
 
 from ..._runtime import (
     AnyFunction,
+    AnyPair,
     AnyTuple,
     Array,
     Arrays as Arrays,
     NamedValues,
     PyTree,
+    RowCoefficients,
     Scalar,
     Strings,
     TwoArrays,
@@ -543,7 +545,7 @@ class AbstractRegression(AbstractLinearPredictor):
             vars(out)["names"] = names + self.names[len(names) :]
         return out
 
-    def new_rows(self, caller: str, X: Any) -> Float[ndarray, "rows coefficients"] | SparseDesign:
+    def new_rows(self, caller: str, X: Any) -> RowCoefficients | SparseDesign:
         """Read rows to be predicted, other than those of the design."""
         if self.labels.read is not None:
             X = self.labels.read(X)
@@ -660,7 +662,7 @@ class AbstractRegression(AbstractLinearPredictor):
             omega = np.concatenate([omega, np.multiply.outer(kappa, penalty_weights)], 1)
         return omega, kappa
 
-    def _weigh(self, weights, xp=np) -> tuple[Any, Any]:
+    def _weigh(self, weights, xp=np) -> AnyPair:
         """Compute ω and κ of one refit or of many, in NumPy or in JAX."""
         omega = weights
         if self.sample_weight is not None:

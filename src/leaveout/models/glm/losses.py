@@ -16,6 +16,7 @@ from numpy import ndarray
 from ..._runtime import (
     AnyFunction,
     Array,
+    ArrayList,
     Arrays,
     Scalar,
     TwoNumbers,
@@ -303,7 +304,7 @@ def _logistic(eta: ndarray, y: ndarray) -> Formulas:
     If all y are zero or one, these are the probabilities of the other class and of y. It works in
     place, since each pass over large arrays takes as long as the exponential.
     """
-    cache: list[ndarray] = []
+    cache: ArrayList = []
     sign = 1 - 2 * np.asarray(y)
     binary = bool((np.abs(sign) == 1).all())
 

@@ -13,7 +13,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from ..._runtime import ArrayTuple, ListedValues, NamedValues, TwoArrays, UnitVectors, cached_on
+from ..._runtime import (
+    ArrayList,
+    ArrayTuple,
+    ListedValues,
+    NamedValues,
+    TwoArrays,
+    UnitVectors,
+    cached_on,
+)
 from ...inference.compiled import Loops, loops
 from ...inference.lanes import ChainSums, RefitSteps, chain_sums, sum_by_row
 from ...objectives import STENCIL, Matrix, PerUnit, Vector
@@ -283,7 +291,7 @@ class CompiledPasses:
             part = part[np.minimum(np.arange(lanes), len(part) - 1)]
         return np.ascontiguousarray(np.moveaxis(part, 0, -1))
 
-    def _weights(self, weights: UnitWeights, groups: list[slice]) -> list[Array]:
+    def _weights(self, weights: UnitWeights, groups: list[slice]) -> ArrayList:
         """Weights of the observations in lanes, those of the last call if refits are the same."""
         if getattr(self.room, "weights", None) is not weights:
             visible = observation_weights(self.hmm, weights)

@@ -14,6 +14,7 @@ from numpy import ndarray
 from numpy.typing import ArrayLike
 
 from ..._runtime import (
+    AnyFlags,
     AnyTuple,
     Array,
     Arrays,
@@ -327,7 +328,7 @@ class AbstractHiddenStates(AbstractObjective):
 
     x: Float[ndarray, "... channels"]
     data: PyTree  # x as prepared by the emission
-    dense: Bool[ndarray, "..."]  # whether there is an observation
+    dense: AnyFlags  # whether there is an observation
     emission: AbstractEmission
     drop: str = static()
     joint: bool = static()
@@ -602,7 +603,7 @@ def _outside(value: ndarray, result: ndarray, constraint: Constraint) -> list[in
     return infinite[0][:-1] if infinite else None
 
 
-def entries(name: str, which: Bool[ndarray, "..."]) -> list[str]:
+def entries(name: str, which: AnyFlags) -> list[str]:
     """Names of the entries of a parameter where `which` is true, such as `start[0]`."""
     return [name + (str(index) if index else "") for index in np.argwhere(which).tolist()]
 
@@ -652,7 +653,7 @@ def near_edge(
 
 def _small(
     emission: AbstractEmission, name: str, value: ndarray, spread: Float[ndarray, " channels"]
-) -> Bool[ndarray, "..."]:
+) -> AnyFlags:
     """Mark entries of a parameter that are close to zero, at a degenerate state.
 
     A variance is compared with those of other states in the same channel and with the variance of

@@ -13,6 +13,7 @@ from numpy.random import Generator, default_rng
 from numpy.typing import ArrayLike
 
 from ..._runtime import (
+    AnyFlags,
     AnyTuple,
     Module,
     NamedArrays,
@@ -112,7 +113,7 @@ class States(Module):
     transition: Float[Array, "states states"] | None
     prior: Dirichlet | None
     # probabilities held at zero because the fit put them there
-    edge: dict[str, Bool[Array, "..."]] | None
+    edge: dict[str, AnyFlags] | None
     number: int = static()
     stationary: bool = static()
     masks: AnyTuple = static()  # free probabilities by name, if others are zero

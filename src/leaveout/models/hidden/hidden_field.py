@@ -29,6 +29,7 @@ from numpy import ndarray
 from numpy.typing import ArrayLike
 
 from ..._runtime import (
+    ArrayList,
     Arrays as Arrays,
     Module,
     NamedArrays,
@@ -595,7 +596,7 @@ def lowest(field: AbstractHiddenField, starts: list[dict[str, ArrayLike]]) -> di
 
 def _maximand(
     vector: ndarray, field: AbstractHiddenField, like: PyTree, states: Array, pairs: Array
-) -> list[ndarray]:
+) -> ArrayList:
     return [
         np.asarray(part)
         for part in _minus_expected(field, unravel(jnp.asarray(vector), like), states, pairs)

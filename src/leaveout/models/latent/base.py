@@ -18,6 +18,8 @@ from ..._runtime import (
     ListedUnits,
     ListedValues,
     PyTree,
+    RefitRows,
+    RowCoefficients,
     RowNumbers,
     ThreeArrays,
     TwoArrays,
@@ -50,12 +52,12 @@ class DesignRegressions(NamedTuple):
     − RᵀW dA U − Uᵀ dAᵀ WR. Rows are in an order of the engine's own, except those of `eta`.
     """
 
-    eta: Float[Array, "refits rows"]  # linear predictors at the modes
-    design: Float[Array, "rows coefficients"]
+    eta: RefitRows  # linear predictors at the modes
+    design: RowCoefficients
     unit: RowNumbers
-    outer: Float[Array, "refits rows"] | float  # weights outside of the integrals
+    outer: RefitRows | float  # weights outside of the integrals
     # W, the curvatures ℓ″ at the modes with the weights inside
-    weight: Float[Array, "refits rows"]
+    weight: RefitRows
     effects: Float[Array, "couplings coefficients refits rows"]  # U at the effects of each row
     residual: Float[Array, "coefficients refits rows"]
 
@@ -260,7 +262,7 @@ class AbstractLatentModel(AbstractClosedForm):
         """The unit of each row, −1 for rows without a response."""
 
     @functools.cached_property
-    def _basis(self) -> tuple[Float[Array, "rows coefficients"], RowNumbers]:
+    def _basis(self) -> tuple[RowCoefficients, RowNumbers]:
         """Orthonormal basis of the design of the rows that have a response, and the units of these
         rows.
         """

@@ -13,7 +13,7 @@ import scipy
 from numpy import linalg
 from numpy.typing import NDArray
 
-from ..._runtime import TwoArrays, record
+from ..._runtime import ArrayList, TwoArrays, record
 from ...objectives import State
 from .effects import GroupingFactor, split
 from .laplace import Field, Incidence, LaplaceEngine, LaplaceMode, Latent
@@ -133,7 +133,7 @@ class CrossedFactors(LaplaceEngine):
         order = np.argsort(self.unit, kind="stable")
         return np.split(order, np.cumsum(np.bincount(self.unit))[:-1])
 
-    def effects(self, theta: Array, codes: list[Array], designs: list[Array]) -> TwoArrays:
+    def effects(self, theta: Array, codes: ArrayList, designs: ArrayList) -> TwoArrays:
         """Mean and variance of `zᵀu` given all data, at θ `[params]`, for rows with these levels.
 
         −1 is a new level.

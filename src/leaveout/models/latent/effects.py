@@ -20,6 +20,7 @@ import scipy
 from jaxtyping import Float, Int
 
 from ..._runtime import (
+    ArrayList,
     FloatArray,
     NamedValues,
     PerRow,
@@ -263,7 +264,7 @@ class BoundFormula:
     # factors, each with formulaic's specification of the terms that vary over it
     effects: tuple[tuple[str, Any], ...]
 
-    def new(self, data: Any) -> tuple[Array, list[Array]]:
+    def new(self, data: Any) -> tuple[Array, ArrayList]:
         """Return the rows of the fixed part and of each block for new data."""
         data = pandas_of("Mixed", "data", data)
         X = np.asarray(self.fixed_part.get_model_matrix(data), float)

@@ -27,8 +27,10 @@ from ..._runtime import (
     ArrayTuple,
     ListedUnits,
     ListedValues,
+    MakeArray,
     PerRow,
     PyTree,
+    RefitRows,
     RowNumbers,
     Strings,
     TwoArrays,
@@ -82,7 +84,7 @@ def _rbf(r):
 
 
 # k(r), and a function that returns −k′(r) / r
-KERNELS: dict[str, Callable[[Array], tuple[Array, Callable[[], Array]]]] = {
+KERNELS: dict[str, Callable[[Array], tuple[Array, MakeArray]]] = {
     "rbf": _rbf,
     "matern12": _matern12,
     "matern32": _matern32,
@@ -457,9 +459,7 @@ class GaussianProcess(AbstractClosedForm):
             correlation + correlation.swapaxes(1, 2) + np.eye(self.num_units)
         )
 
-    def _conditional(
-        self, theta: Points, weights: Weights
-    ) -> tuple[Float[Array, "refits rows"], Float[Array, "refits rows"]]:
+    def _conditional(self, theta: Points, weights: Weights) -> tuple[RefitRows, RefitRows]:
         """Compute means and variances of f + μ given the seen rows."""
 
         def moments(theta: Points, weights: Weights) -> TwoArrays:

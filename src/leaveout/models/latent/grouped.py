@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._runtime import ThreeArrays, TwoArrays, record
+from ..._runtime import ArrayList, ThreeArrays, TwoArrays, record
 from ...objectives import STENCIL, Costs
 from .base import AbstractEngine, DesignRegressions
 from .effects import GroupingFactor, split
@@ -407,7 +407,7 @@ class OneFactor(AbstractEngine):
     def by_loadings(self, slopes: Array) -> Array:
         return np.sum(self.factor.by_free(slopes, self.design), -1).T
 
-    def effects(self, theta: Array, codes: list[Array], designs: list[Array]) -> TwoArrays:
+    def effects(self, theta: Array, codes: ArrayList, designs: ArrayList) -> TwoArrays:
         """Mean and variance of `zᵀu` given all data, at θ `[params]`, for rows with these levels.
 
         −1 is a new level.

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import linalg
 
-from ..._runtime import Indices, Shape
+from ..._runtime import ArrayList, Indices, Shape, SubsetValues
 from ...linalg import Lanes, LaneState, Proposal, anywhere, iterate, without_values
 from .laplace import LaplaceMode, times
 from .quadrature import marginal_losses
@@ -46,8 +46,8 @@ class RowsAlone(NamedTuple):
     −log p(y_s | the others), and F less F without the row.
     """
 
-    losses: Float[Array, " some"]
-    joint: Float[Array, " some"]
+    losses: SubsetValues
+    joint: SubsetValues
 
 
 class Rings(NamedTuple):
@@ -153,7 +153,7 @@ def _leave_out(
     return RowsAlone(loss, -(inner + 0.5 * (np.where(sign > 0, logdet, np.nan) + trace)))
 
 
-def _weighted_orders(mode: LaplaceMode, eta: Array, rows: Array, orders: Shape) -> list[Array]:
+def _weighted_orders(mode: LaplaceMode, eta: Array, rows: Array, orders: Shape) -> ArrayList:
     """Compute derivatives of the weighted losses of some rows."""
     data = mode.latent.data
     derivatives = data.response.orders(eta, mode.refits.tau, data.y[rows], orders)

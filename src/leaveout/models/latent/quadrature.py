@@ -32,7 +32,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._runtime import ArrayFunction, FloatArray, IntArray, Shape, record
+from ..._runtime import ArrayFunction, ArrayList, FloatArray, IntArray, Shape, record
 from .modes import ValueAndSteps, newton
 from .responses import Orders, Response, ResponseRows
 
@@ -135,7 +135,7 @@ def cholesky(M: Array) -> Array:
 
 def forward(low: Array, v: Array) -> Array:
     """Compute L⁻¹v."""
-    x: list[Array] = []
+    x: ArrayList = []
     for i in range(len(low)):
         x.append(_subtract_products(v[i], low[i, :i], x) / low[i, i])
     return np.array(x)
@@ -143,7 +143,7 @@ def forward(low: Array, v: Array) -> Array:
 
 def backward(low: Array, v: Array) -> Array:
     """Compute L⁻ᵀv."""
-    x: list[Array] = []
+    x: ArrayList = []
     for i in reversed(range(len(low))):
         x.insert(0, _subtract_products(v[i], low[i + 1 :, i], x) / low[i, i])
     return np.array(x)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from ..._runtime import ArrayTuple, PerRow, Shape, Strings, TwoNumbers, record
+from ..._runtime import ArrayList, ArrayTuple, PerRow, Shape, Strings, TwoNumbers, record
 from ...data import codes, count, match_labels, numbers, pandas_of
 from . import bases as bases
 from .bases import Design
@@ -485,7 +485,7 @@ class BoundTerm:
         ]
 
 
-def _read(term: Smooth, frame: pd.DataFrame) -> list[Array]:
+def _read(term: Smooth, frame: pd.DataFrame) -> ArrayList:
     """Return the columns of a term in the form that its basis takes."""
     if term.call == "s" and term.bs[0] == "tp":
         return [np.column_stack([_numbers(term.label, frame, name) for name in term.columns])]
