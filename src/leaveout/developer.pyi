@@ -36,6 +36,7 @@ from ._runtime.arrays import (
     UnaryFunction as UnaryFunction,
     UnitNumbers as UnitNumbers,
     level_numbers as level_numbers,
+    silence as silence,
 )
 
 # steps that a file keeps, for a call that continues

@@ -49,6 +49,7 @@ from .arrays import (
     UnitNumbers as UnitNumbers,
     UnitVectors as UnitVectors,
     level_numbers as level_numbers,
+    silence as silence,
 )
 from .checkpoint import (
     ArrayRecord as ArrayRecord,

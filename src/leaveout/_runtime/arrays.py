@@ -57,6 +57,12 @@ NamedCounts = dict[str, int]
 SequenceLengths = Int[ndarray, " sequences"]
 
 
+def silence(*errors: str) -> np.errstate:
+    """Return a context without warnings of floating-point errors: all, divide, over or invalid."""
+    state: Any = dict.fromkeys(errors, "ignore")
+    return np.errstate(**state)
+
+
 def level_numbers(labels: Any) -> IntArray:
     """Return the number of each label among the distinct ones, in their order."""
     return np.unique(labels, return_inverse=True)[1]

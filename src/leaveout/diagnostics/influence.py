@@ -38,6 +38,7 @@ from .._runtime import (
     keeping,
     kind_of,
     provided,
+    silence,
     stoppable,
 )
 from ..data import join_remarks, numbers, pandas_of
@@ -412,7 +413,7 @@ def _prediction_function(fit: Fit, prediction) -> tuple[RefitStatistic, Predicti
 
 def mean_errors(inverse_link: Callable[[Array], Any], eta: Array, half_width: Array) -> TwoArrays:
     """Compute means at predictors within `half_width`, with error bounds, infinite at poles."""
-    with np.errstate(all="ignore"):
+    with silence("all"):
         value, low, high = (
             np.asarray(inverse_link(predictor))
             for predictor in (eta, eta - half_width, eta + half_width)

@@ -42,6 +42,7 @@ from .._runtime import (
     jax,
     jnp,
     kind_of,
+    silence,
 )
 from ..data import under_labels
 from ..linalg import LossOfSeveral, RefitUnits
@@ -325,7 +326,7 @@ def studentized_residuals(
         * variance
         / np.maximum(1 - hat_diagonal(fit), 0.0)
     )
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with silence("divide", "invalid"):
         residuals = np.sqrt(weight) * (np.asarray(objective.y) - mean) / np.sqrt(square)
     return under_labels(residuals, objective.units.names, "studentized_residual")
 
@@ -440,7 +441,7 @@ def _pearson(fit: Fit, thetas: RefitPoints, weights: RefitUnits) -> PerRefit:
     objective: Any = fit.objective
     everyone = np.broadcast_to(np.arange(objective.num_units), weights.shape)
     mean, variance = mean_and_variance(fit, thetas, everyone)
-    with np.errstate(all="ignore"):
+    with silence("all"):
         terms = weights * objective.row_weights * (objective.y - mean) ** 2 / variance
     return np.sum(np.where(weights == 0, 0.0, terms), 1)
 
@@ -453,5 +454,5 @@ def mean_and_variance(
     ones = np.ones(units.shape)
     rows = RefitRows(units, ones, ones > 0, np.zeros(()), np.asarray(len(units)))
     mean = modelled_predictions(fit, rows, thetas, "response")
-    with np.errstate(all="ignore"):
+    with silence("all"):
         return mean, np.asarray(objective.loss_function.variance(mean))

@@ -35,6 +35,7 @@ from .._runtime import (
     conventional,
     float64,
     record,
+    silence,
     warn,
 )
 from ..data import count, generator, index_of, numbers, pandas_of, share
@@ -170,7 +171,7 @@ class Covariance(HeadedTable):
         else:
             law = scipy.stats.t(self.dof.to_numpy())
         se = self.standard_errors
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with silence("divide", "invalid"):
             ratio = self.estimate / se
         half = law.ppf((1 + level) / 2) * se
         table = {

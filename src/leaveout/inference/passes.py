@@ -25,7 +25,7 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Float, Int
 
-from .._runtime import ArrayList, Shape
+from .._runtime import ArrayList, Shape, silence
 from ..objectives import PerLane
 from .elimination import Clique, Scopes, best_scopes, clique_tree, neighbours
 
@@ -236,7 +236,7 @@ class Passes(GraphSums):
             conditional -= top
             np.exp(conditional, out=conditional)
             total = conditional.sum(0)
-            with np.errstate(divide="ignore"):
+            with silence("divide"):
                 stack[step.writes] = np.log(total) + top
             conditional /= np.where(total == 0, 1.0, total)
         return Upward(stack[self.roots].sum(0), conditionals)

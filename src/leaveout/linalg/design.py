@@ -26,6 +26,7 @@ from .._runtime import (
     TwoCounts,
     UnitVectors,
     record,
+    silence,
 )
 from .group_norms import Norms
 
@@ -179,7 +180,7 @@ def weight_terms(weight: RowUnits, part: AnyShape) -> AnyShape:
 
     Zero where the weight is zero, as a left-out row may be outside the domain of ℓ.
     """
-    with np.errstate(invalid="ignore"):
+    with silence("invalid"):
         out = scale_units(weight, part)
     if not np.isfinite(out.sum()):
         out[np.broadcast_to(weight == 0, out.shape[: weight.ndim])] = 0.0

@@ -40,7 +40,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from jaxtyping import Float
 
-from .._runtime import ArrayFunction, ArrayList, TwoArrays
+from .._runtime import ArrayFunction, ArrayList, TwoArrays, silence
 from .design import Loss, LossOfSeveral, RefitUnits, RowUnits
 from .rounding import FUNCTION, TINY, UP
 
@@ -85,7 +85,7 @@ def gaps(
         if not factor.min() > 0:
             np.maximum(factor, 0.0, out=factor)
         low = bounds.least * factor
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with silence("divide", "invalid"):
             high = np.divide(bounds.most, factor, out=factor)
             np.fmin(high, loss.ceiling, out=high)
     else:
@@ -115,7 +115,7 @@ def _by_ends(loss: Loss, y: Array, eta: Array, half_width: Array, blur: Array | 
         loss.terms(1, np.abs(slope), place, y)
         for slope, place in ((up, eta + span), (down, eta - span), (center, eta))
     )
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+    with silence("divide", "invalid", "over"):
         # the least secant from η is that to an end
         rounding = UP * (FUNCTION * slopes + 4 * blur * high) / half_width
         low = np.fmax(ends, np.minimum(up - center, center - down) / span - rounding)
@@ -136,7 +136,7 @@ def share(gap: Array, reference: Array, size: Array) -> Float[Array, "*refits"]:
     else:
         part = 1.0
     reference = np.maximum(reference, smallest_curvature)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+    with silence("divide", "invalid", "over"):
         ratio = gap / reference
         weight = size * reference
         total = np.vecdot(weight, ratio)
@@ -178,7 +178,7 @@ def ball(
         below = beyond
     else:
         below = np.fmin(beyond, share(np.maximum(gap.below, 0.0), reference, size) + penalty_share)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+    with silence("divide", "invalid", "over"):
         distance = UP * slope / (1 - below)
         proved = (below < 1) & (distance < radius) | (slope == 0)
         distance = np.where(proved, distance, np.inf)
@@ -406,7 +406,7 @@ class RadiusTable:
             start = move * scale
         slope = slope * scale
         root = np.sqrt(keep)
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        with silence("divide", "invalid", "over"):
             ratio = growth / keep
             k = np.searchsorted(self.RADII, start + 1.01 * slope / root)
             for offset in (0, 1, 2, 4, 8) if move is None else (0, 2):
@@ -446,7 +446,7 @@ def change(loss: Loss, y: Array, reported: Array, center: Array, half: Array) ->
         span = np.where(bounded, half, 0.0)
     slope, most = _rise(loss, y, center, span)
     (base,) = loss.derivatives(reported, y, (0,))
-    with np.errstate(invalid="ignore"):
+    with silence("invalid"):
         rounding = FUNCTION * loss.terms(0, np.abs(base), reported, y) + TINY
         if reported is not center:  # otherwise no fall is larger than the rise on the other side
             (center_loss,) = loss.derivatives(center, y, (0,))
@@ -471,7 +471,7 @@ def _rise(loss: Loss, y: Array, center: Array, span: Array) -> TwoArrays:
     slope = slope + FUNCTION * loss.terms(1, slope, center, y)
     long_moves = np.arange(len(center))
     short_move = 0.1  # M s of a move over which ℓ″ hardly changes
-    with np.errstate(invalid="ignore", over="ignore"):
+    with silence("invalid", "over"):
         most = slope * span
         if loss.self_concordance is not None:
             relative_change = np.asarray(loss.self_concordance) * span

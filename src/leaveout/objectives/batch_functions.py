@@ -32,6 +32,7 @@ from .._runtime import (
     record,
     resident,
     select_lanes,
+    silence,
 )
 from ..linalg import (
     MultiOutputDesign,
@@ -163,7 +164,7 @@ class LinearBatch:
         """Derivatives of the loss at θ times ω, and κ."""
         eta = self.model.eta(theta)
         omega, kappa = self._weigh(lanes)
-        with np.errstate(over="ignore", invalid="ignore"):
+        with silence("over", "invalid"):
             parts = [
                 weight_terms(omega, part)
                 for part in self.model.loss.derivatives(eta, self.model.y, orders)

@@ -43,6 +43,7 @@ from .._runtime import (
     jax,
     jnp,
     kind_of,
+    silence,
     static,
 )
 from ..data import Names, TransformedResponse, count, match_labels, numbers, on_device
@@ -324,7 +325,7 @@ class Units:
             return means
         finite = np.isfinite(means)
         predictions = np.full(np.shape(means), np.nan)
-        with np.errstate(all="ignore"):
+        with silence("all"):
             predictions[finite] = self.inverse(means[finite])
         return predictions
 

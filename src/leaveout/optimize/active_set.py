@@ -20,7 +20,7 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from .._runtime import MakeArray, PyTree, TwoArrays, kind_of
+from .._runtime import MakeArray, PyTree, TwoArrays, kind_of, silence
 from ..linalg import (
     Curvature,
     Lanes,
@@ -276,7 +276,7 @@ def look(kinked: FullModel, weights: PerUnit, theta: Vector) -> ActivePoint:
         ridge = kappa * kinked.ridge
     else:
         omega, kappa = (part[0] for part in model.weigh(weights[None]))
-        with np.errstate(over="ignore", invalid="ignore"):
+        with silence("over", "invalid"):
             derivatives = model.loss.derivatives(model.eta(theta[None])[0], model.y, (0, 1, 2))
             loss, slope, curvature = (weight_terms(omega, part) for part in derivatives)
         ridge = kappa * kinked.ridge

@@ -22,7 +22,7 @@ import scipy
 from jaxtyping import Float
 from numpy import linalg
 
-from .._runtime import NumberAndArray, TwoArrays
+from .._runtime import NumberAndArray, TwoArrays, silence
 from ..linalg import (
     MAX_LOOKS,
     SMALLEST_SHARE,
@@ -227,7 +227,7 @@ def descend(
         return value, unwhitener.T @ gradient
 
     # line searches try points where F overflows, and go back
-    with np.errstate(over="ignore", invalid="ignore"):
+    with silence("over", "invalid"):
         start = np.zeros_like(theta)
         try:
             result = scipy.optimize.minimize(look, start, jac=True, method=method, options=options)

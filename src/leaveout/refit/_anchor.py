@@ -36,6 +36,7 @@ from .._runtime import (
     compile_static,
     jax,
     record,
+    silence,
 )
 from ..linalg import (
     EVERYONE,
@@ -269,7 +270,7 @@ def own_metric(fit: Fit, rows: RefitRows) -> tuple[RefitMetric, RefitFlags, Refi
                 for m in change
             ]
         )
-    with np.errstate(invalid="ignore"):
+    with silence("invalid"):
         core = (
             (inverse.reshape(len(z), count, -1, outputs).swapaxes(1, 2) @ curvature)
             .swapaxes(1, 2)
@@ -430,7 +431,7 @@ class LinearFitCache:
             parts = loss.terms(1, size, eta, self.model.y)
             if parts is not size:
                 term_sums = weight_terms(omega, parts) @ self.length
-        with np.errstate(over="ignore", invalid="ignore"):
+        with silence("over", "invalid"):
             predictor_error = (
                 growth
                 * np.exp(curvature_change)
@@ -491,7 +492,7 @@ class LinearFitCache:
     @cached_property
     def inverse_mass(self) -> PerUnit:
         """1 / ω ℓ″, zero where ω is."""
-        with np.errstate(divide="ignore"):
+        with silence("divide"):
             return np.where(self.weight > 0, 1 / self.mass, 0.0)
 
     @cached_property
@@ -515,7 +516,7 @@ class LinearFitCache:
     @cached_property
     def flatness(self) -> PerUnit:
         """1 / ω ℓ″, for one output: Σ (x_nᵀδ)² / flatness_n ≤ ‖δ‖²_H (1 + δ)."""
-        with np.errstate(divide="ignore"):
+        with silence("divide"):
             return (1 + 2 * self.rounding.off) / self.mass
 
     @cached_property
@@ -959,7 +960,7 @@ def curvature_error(model: Any, curvature: Array, eta: Array, blur: Array) -> An
     elif concordance is None:
         return np.zeros(eta.shape[:-1])
     else:
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with silence("divide", "invalid"):
             rounding = FUNCTION * model.loss.terms(2, curvature, eta, model.y) / curvature
         error = 2 * np.asarray(concordance) * blur + np.where(curvature > 0, rounding, FUNCTION)
     error = np.max(error, -1, initial=0.0)

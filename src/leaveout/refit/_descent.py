@@ -51,7 +51,7 @@ from jaxtyping import Float, Int
 from numpy import linalg, ndarray
 from numpy.random import default_rng
 
-from .._runtime import RESULTS, Array, Arrays, cached_on, compile_static, jax, jnp, record
+from .._runtime import RESULTS, Array, Arrays, cached_on, compile_static, jax, jnp, record, silence
 from ..linalg import conjugate_gradients
 from ..objectives import (
     COMPILING,
@@ -304,7 +304,7 @@ class Descent:
         A distance above the length of the first step counts as uninformative too.
         """
         q = self.contractions(candidates.lanes, point, gradient)
-        with np.errstate(invalid="ignore"):  # a step without an end
+        with silence("invalid"):  # a step without an end
             distance = candidates.size * q / (1 - np.minimum(q, MAX_CONTRACTION))
         is_informative = (q < MAX_CONTRACTION) & (distance <= candidates.first)
         return np.where(is_informative, distance, np.inf)
@@ -496,7 +496,7 @@ class WeightMoves(NamedTuple):
         """
         displacement = u - self.u
         change = plain - self.step
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with silence("divide", "invalid"):
             ratio = linalg.norm(displacement - change, axis=1)
             ratio /= linalg.norm(displacement, axis=1)
             length = linalg.norm(change, axis=1)[:, None]
@@ -645,7 +645,7 @@ def _judge(
     places = np.flatnonzero(np.isfinite(candidates.distance_left) & ready)
     if not (last or batch.metric.is_newton) and places.size:
         part = take(candidates, places)
-        with np.errstate(invalid="ignore", divide="ignore"):  # zero before the first look
+        with silence("invalid", "divide"):  # zero before the first look
             foretold = part.error * part.distance_left / part.looked_at
         look = DescentLook(batch, part, np.nan_to_num(foretold, posinf=0.0))
         places = places[batch.enough(look)]

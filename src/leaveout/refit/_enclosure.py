@@ -27,7 +27,7 @@ import scipy
 from jaxtyping import Float, Int
 from numpy import linalg
 
-from .._runtime import RESULTS, LaneEntries, ListedUnits, ListedValues, cached_on, record
+from .._runtime import RESULTS, LaneEntries, ListedUnits, ListedValues, cached_on, record, silence
 from ..linalg import (
     UNIT,
     UP,
@@ -277,7 +277,7 @@ def _radius_of_error(
     """
     if anchor.roots is not None:
         return np.full(len(units), np.inf)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with silence("divide", "invalid"):
         terms = np.abs(anchor.slope) * anchor.norm, anchor.slope**2 * anchor.flatness
         held = np.asarray(rows.held)
         sums, squares = (np.einsum("rk,rk->r", held, part[units]) for part in terms)
@@ -361,7 +361,7 @@ def _place(
             )
     radius = part.radius
     proved_radius = np.full(len(lanes), np.inf)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with silence("divide", "invalid"):
         if norm is None:
             after = after / np.sqrt(metric.kept_share[lanes])
             radius = proved_radius = after
@@ -449,7 +449,7 @@ def _step(state: CertifiedBatch, lanes: Lanes, last: bool) -> Candidates:
     # The next λ is about λ²/λ_before, and the proof gives twice that at best. If that is more
     # than allowed, a proof from all gaps waits for another step.
     if not last:
-        with np.errstate(invalid="ignore"):  # 0 · ∞ where losses have no slope: any radius
+        with silence("invalid"):  # 0 · ∞ where losses have no slope: any radius
             may_take_gaps &= ~(2 * slope**2 > part.slope * state.allowed_radius[lanes] * root)
     balls = _ball(state, lanes, part.u, eta, omega, slope, may_take_gaps | ~shrinks)
     good = shrinks | (np.isfinite(balls.after) & (balls.after <= 0.5 * balls.distance))
@@ -651,7 +651,7 @@ def _value(state: CertifiedBatch, omega: Array, kappa: PerLane, eta: Array, u: P
 
 def _losses(state: CertifiedBatch, omega: Array, eta: Array) -> PerLane:
     model = state.anchor.model
-    with np.errstate(over="ignore", invalid="ignore"):
+    with silence("over", "invalid"):
         (loss,) = model.loss.derivatives(eta, model.y, (0,))
         return np.fmin(weight_terms(omega, loss).sum(1), np.inf)
 
@@ -837,7 +837,7 @@ def across_metrics(fit: Fit, root: Float[Array, "lanes params rank"]) -> PerLane
     factor = np.asarray(fit.quadratic.factor)
     scale = np.sqrt(np.sum(factor**2, 1))
     n, p = linear_cache(fit).model.design.shape
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a refit that diverges
+    with silence("over", "invalid", "divide"):  # a refit that diverges
         whitened_root = factor.T @ root
         square = whitened_root.swapaxes(1, 2) @ whitened_root
         largest = np.trace(square, axis1=1, axis2=2)

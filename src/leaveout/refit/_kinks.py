@@ -62,6 +62,7 @@ from .._runtime import (
     among,
     cached_on,
     record,
+    silence,
 )
 from ..linalg import UNIT, Norms, change, gates, leaving_signs, segments, weight_terms
 from ..models.glm import ActiveCox, FullModel, PerPlace, kinks
@@ -158,7 +159,7 @@ class Active:
         reach = self.anchor.reach
         if norms is None or reach is None:
             return np.ones(len(theta), bool)
-        with np.errstate(invalid="ignore"):
+        with silence("invalid"):
             return (norms.lengths(theta) > np.multiply.outer(radius, np.sqrt(reach.groups))).all(1)
 
     def holds(self, key: Key) -> bool:
@@ -300,7 +301,7 @@ class Conditions:
             theta[:, active_fit.limited_parameters] - floor,
             ceiling - theta[:, active_fit.limited_parameters],
         )
-        with np.errstate(invalid="ignore"):
+        with silence("invalid"):
             self.may_leave = (
                 ~(
                     self.room
@@ -623,7 +624,7 @@ class Conditions:
 
 def _psi(t: PerRefit) -> PerRefit:
     """Compute (eᵗ − 1 − t)/t²."""
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+    with silence("over", "divide", "invalid"):
         exact = (np.expm1(t) - t) / t**2
     # M s, beyond which nothing is decided
     return np.where(t < 1e-2, 0.51, np.where(t > 50.0, np.inf, exact))
@@ -632,7 +633,7 @@ def _psi(t: PerRefit) -> PerRefit:
 def _slopes(active_fit: Active, units: Array | slice, eta: Array, half: Array) -> TwoArrays:
     """Compute the slope ℓ′, and its error if η has the error `half`; ℓ′ increases."""
     model = active_fit.anchor.model
-    with np.errstate(over="ignore", invalid="ignore"):
+    with silence("over", "invalid"):
         low, slope, high = (
             model.unit_loss.derivatives(predictor, model.y[units], (1,))[0]
             for predictor in (eta - half, eta, eta + half)
@@ -712,7 +713,7 @@ def _keeps(
     ranges = np.multiply.outer(radius, np.sqrt(np.sum(fit.quadratic.root**2, 0)))
     floor, ceiling = segments(full_model, model.place, model.sign)
     active_theta = theta[:, model.place]
-    with np.errstate(invalid="ignore"):
+    with silence("invalid"):
         keeps = ((active_theta - ranges > floor) & (active_theta + ranges < ceiling)).all(1)
     least, most = (part[held] for part in gates(full_model, model.rest))
     gradient_error = np.multiply.outer(2 * radius, _size(fit)[held])
@@ -729,7 +730,7 @@ def _keeps(
             full_model.slope,
             np.multiply.outer(np.abs(pushed).sum(1), full_model.largest),
         )[:, held]
-        with np.errstate(invalid="ignore"):
+        with silence("invalid"):
             low, high = (
                 np.nan_to_num(np.multiply.outer(kappa, part), posinf=np.inf, neginf=-np.inf)
                 for part in (least, most)

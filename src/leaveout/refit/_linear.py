@@ -30,7 +30,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime import RESULTS, LaneEntries, ListedValues, SettledBy, record
+from .._runtime import RESULTS, LaneEntries, ListedValues, SettledBy, record, silence
 from ..linalg import EVERYONE, change, everyone_or
 from ..objectives import (
     Displacements,
@@ -775,7 +775,7 @@ def error(
         and np.isfinite(radius).any()
     ):
         slope = np.abs(model.unit_loss.derivatives(middle, model.y[unit], (1,))[0])
-        with np.errstate(invalid="ignore"):
+        with silence("invalid"):
             gain = total(slope * anchor.norm[unit]) - np.sqrt(
                 total(slope**2 * anchor.flatness[unit])
             )

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime import ArrayRecord, record
+from .._runtime import ArrayRecord, record, silence
 from ..linalg import (
     Extent,
     Predictors,
@@ -130,7 +130,7 @@ class Stack:
         off = factor_error(condition_square, len(model.y), hessian.shape[1])
         self.floor = np.maximum(OWN_HESSIAN_BELOW, 4 * off)
         diagonal = np.einsum("kpp->kp", hessian)
-        with np.errstate(divide="ignore"):
+        with silence("divide"):
             self.bad |= (1 / (diagonal * np.einsum("kpp->kp", self.root) ** 2)).min(1) < DOUBTFUL
         norm, self.inner = self._extents()
         bulk = np.einsum("kp,kp->k", np.abs(theta), np.sqrt(diagonal))

@@ -84,7 +84,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import linalg
 
-from .._runtime import ArrayFunction, cached_on
+from .._runtime import ArrayFunction, cached_on, silence
 from ..linalg import (
     FUNCTION,
     UNIT,
@@ -234,7 +234,7 @@ def sherman_morrison_step(
     digits = rounded(center, slope / root) + row.norm / root * (
         noise / root + 2 * off / kept_share * slope
     )
-    with np.errstate(invalid="ignore"):
+    with silence("invalid"):
         half = np.where(determined, row.norm / root * after, np.inf) + digits
     return OneRow(
         unit,
@@ -413,7 +413,7 @@ def settle_rows(anchor: LinearFitCache, look: OneRow) -> tuple[PerRefit, PerRefi
     steepness = np.abs(along)
     root = np.sqrt(look.kept_share)
     leftover = float(linalg.norm(anchor.leftover)) + anchor.noise / root
-    with np.errstate(over="ignore", invalid="ignore"):
+    with silence("over", "invalid"):
         distance = look.after + leftover
         for _ in range(3):
             reach = longest * distance / root
@@ -757,7 +757,7 @@ def take_row_steps(
     """Step at most so often, until each refit is near `enough`, which gets every candidate, or
     steps do not shrink.
     """
-    with np.errstate(all="ignore"):  # steps that diverge
+    with silence("all"):  # steps that diverge
         steps = _begin(anchor, look, gram)
         for k in range(most + 1):
             before = steps.slope

@@ -44,6 +44,7 @@ from .._runtime import (
     ThreeArrays,
     TwoArrays,
     cached_on,
+    silence,
 )
 from ..linalg import (
     AnyShape,
@@ -509,7 +510,7 @@ class Probes:
         longest = rows.units[order[:LONGEST]]
         units = np.concatenate([random, np.setdiff1d(longest, random)])
         step, lengths, exact, last = self._refit_rows(units)
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with silence("divide", "invalid"):
             curvature = np.where(lengths > 0, np.abs(exact - step) / lengths**2, 0.0)
         exact_losses = self.loss(exact, units)
         step_errors = (exact_losses - self.loss(step, units))[: len(random)]
@@ -543,7 +544,7 @@ class Probes:
         width = SAFETY * leverages.spread[units]
         step_error = leverages.step_curvature * length**2
         errors = []
-        with np.errstate(invalid="ignore"):
+        with silence("invalid"):
             for sign in (1, -1):
                 end = self.losses(np.maximum(h + sign * width, 0.0), rows)
                 beyond = self.loss(eta + sign * step_error, units)
@@ -563,7 +564,7 @@ class Probes:
         # accurate to the square of the residual, or float32
         h = np.asarray(model.x[units].multiply(solved.T).sum(1)).ravel()
         eta, length = self.step(h, self.rows(units))
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with silence("divide", "invalid"):
             share = np.nan_to_num((eta - model.eta[units]) / h, posinf=0.0, neginf=0.0)
         index = units[:, None]
         rows = RefitRows(

@@ -60,6 +60,7 @@ from .._runtime import (
     UnitVectors,
     float64,
     record,
+    silence,
     warn,
 )
 from ..linalg import Curvature, RefitPoints, weight_terms
@@ -160,7 +161,7 @@ def minimum(model: PenalisedRows, rho: PerSmooth, theta: PerParam) -> SmoothingM
 
     def evaluate(theta: Array) -> tuple[Array, Array, Array, float]:
         eta = model.eta(theta)
-        with np.errstate(all="ignore"):
+        with silence("all"):
             losses, slope, curvature = model.weighted(eta, (0, 1, 2))
             value = float(np.sum(losses) + 0.5 * theta @ penalty @ theta)
         return eta, slope, curvature, value if np.isfinite(value) else np.inf

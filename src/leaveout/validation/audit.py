@@ -16,7 +16,7 @@ import scipy
 from jaxtyping import Bool, Float, Int
 from numpy import linalg
 
-from .._runtime import ArrayFunction, PerDirection, Slow, StepResult, steps
+from .._runtime import ArrayFunction, PerDirection, Slow, StepResult, silence, steps
 from ..models.glm import kinks
 from ..objectives import (
     Matrix,
@@ -196,7 +196,7 @@ def step_by_products(
     rank = len(gradient)
     hessian = scipy.sparse.linalg.LinearOperator((rank, rank), multiply, dtype=float)
     # rounding along undetermined directions
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with silence("divide", "invalid"):
         step, _ = scipy.sparse.linalg.cg(
             hessian, -gradient, rtol=min(0.1, size), maxiter=10 * rank + 10
         )

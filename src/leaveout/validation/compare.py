@@ -26,6 +26,7 @@ from .._runtime import (
     conventional,
     level_numbers,
     provided,
+    silence,
     text_within,
     warn,
 )
@@ -613,7 +614,7 @@ def fit_pareto(excess: Float[Array, " tail"]) -> TwoNumbers:
     """
     n = len(excess)
     grid = np.arange(0.5, 30 + int(np.sqrt(n)))  # the authors' points and factor 3
-    with np.errstate(all="ignore"):  # of numbers that are nearly equal, whose k is not finite
+    with silence("all"):  # of numbers that are nearly equal, whose k is not finite
         rate = (1 - np.sqrt(len(grid) / grid)) / (3 * excess[int(n / 4 + 0.5) - 1]) + 1 / excess[-1]
         k = np.log1p(-rate[:, None] * excess).mean(1)
         weight = scipy.special.softmax(n * (np.log(-rate / k) - k - 1))

@@ -50,6 +50,7 @@ from .._runtime import (
     Strings,
     TwoNumbers,
     level_numbers,
+    silence,
 )
 from ..linalg import AnyShape
 from ..models.glm import BERNOULLI
@@ -797,7 +798,7 @@ class Ranking:
         self.x = self.sort(predictions)
         size = np.minimum(np.abs(self.x), np.finfo(float).max)
         middle = np.maximum(size[:, n // 4], size[:, 3 * n // 4])[:, None]
-        with np.errstate(invalid="ignore"):
+        with silence("invalid"):
             new = np.diff(self.x, axis=1) > tie * np.maximum(size[:, 1:], middle)
         places = np.arange(1, n)
         self.first = np.maximum.accumulate(
@@ -831,7 +832,7 @@ def dot(a: NDArray, b: NDArray) -> FloatArray:
     return np.einsum("fr,fr->f", a, b)
 
 
-@np.errstate(divide="ignore", invalid="ignore")
+@silence("divide", "invalid")
 def areas(ranking: Ranking, positive: NDArray, weight: NDArray) -> FloatArray:
     """Compute the area under the ROC curve of each fit."""
     hit = weight * positive
@@ -978,7 +979,7 @@ def quietly(function: Callable, *args: Any, **keywords: Any) -> Any:
 
     A ratio 0/0 is zero there.
     """
-    with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):
+    with warnings.catch_warnings(action="ignore"), silence("all"):
         return function(*args, **keywords)
 
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from .._runtime import FloatArray, NamedValues
+from .._runtime import FloatArray, NamedValues, silence
 from ..models.glm import (
     GLM,
     AbstractMeanLoss,
@@ -90,7 +90,7 @@ def _of_means(model: GLM, plan: Plan) -> FloatArray:
     weight = np.asarray(model.row_weights)
     change = weight[plan.index] * (plan.weight - 1)
     total = weight.sum() + np.bincount(plan.refit, change, plan.num_refits)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with silence("divide", "invalid"):
         mean = (
             weight @ y + np.bincount(plan.refit, change * y[plan.index], plan.num_refits)
         ) / total

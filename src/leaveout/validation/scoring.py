@@ -35,6 +35,7 @@ from .._runtime import (
     compile_static,
     jax,
     record,
+    silence,
     warn,
 )
 from ..objectives import (
@@ -135,7 +136,7 @@ class OfPredictions(NamedScore):
         target = np.asarray(self.fit.objective.units.target)
         held = rows.held
         out = np.zeros((2, *rows.index.shape))
-        with np.errstate(invalid="ignore"):
+        with silence("invalid"):
             out[:, held] = self.measure.of_means(
                 target[rows.index[held]], predicted[held], errors[held], np.ones(int(held.sum()))
             )
@@ -155,7 +156,7 @@ class OfDistribution(NamedScore):
     def losses(self, rows: RefitRows, theta: ndarray) -> FloatArray:
         y = np.asarray(self.fit.objective.units.target)
         mean = predictions(self.fit, rows, theta, "response")
-        with np.errstate(all="ignore"):
+        with silence("all"):
             values = self.score(
                 mean,
                 self.distribution.dispersion(rows, theta),
@@ -389,7 +390,7 @@ def modelled_predictions(fit: Fit, rows: RefitRows, theta: ndarray, kind: str) -
     model = fit.quadratic.predictor_data
     if model is not None:
         eta = model.unit_predictors(np.minimum(rows.index, len(model.y) - 1), theta)
-        with np.errstate(all="ignore"):
+        with silence("all"):
             if kind == "link":
                 return eta
             return np.asarray(model.inverse_link(eta))

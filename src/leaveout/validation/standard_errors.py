@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .._runtime import FloatArray, IntArray, level_numbers
+from .._runtime import FloatArray, IntArray, level_numbers, silence
 from ..plans import Plan
 
 MIN_BLOCKS = 20  # blocks or clusters below which there is no block standard error
@@ -88,7 +88,7 @@ def average_by_unit(unit: IntArray, values: NDArray, count: int) -> FloatArray:
     """
     times = np.bincount(unit, minlength=count)
     columns = values.reshape(len(values), math.prod(values.shape[1:])).T
-    with np.errstate(invalid="ignore"):
+    with silence("invalid"):
         means = [
             np.where(times > 0, np.bincount(unit, column, count) / np.maximum(times, 1), np.nan)
             for column in columns

@@ -31,6 +31,7 @@ from ...developer import (
     num_saved_steps,
     read_step,
     record,
+    silence,
 )
 from .coordinates import read_draws
 from .importance import (
@@ -253,7 +254,7 @@ class FoldEstimator:
         """
         terms = log_weights - self.posterior.losses_at(theta, self.held(k)).T
         value = log_mean(terms.T)
-        with np.errstate(invalid="ignore"):  # of a density that is zero at all places
+        with silence("invalid"):  # of a density that is zero at all places
             return value, np.exp(terms - value[:, None]) - np.exp(log_weights)
 
     @cached_property
@@ -530,7 +531,7 @@ class FoldEstimator:
             estimates = self._weigh(
                 "draws", batch, log_weights, evaluation, lambda: posterior.draws
             )
-            with np.errstate(invalid="ignore"):  # of weights that are zero
+            with silence("invalid"):  # of weights that are zero
                 even = log_weights.std(-1) < EVEN_SPREAD
             good[batch] = even & [fold.accepted and fold.k < GOOD_K for fold in estimates]
             for j in np.flatnonzero(~good[batch]):

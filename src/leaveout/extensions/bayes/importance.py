@@ -22,7 +22,16 @@ from numpy import linalg
 from scipy.special import logsumexp
 
 from ... import Fit
-from ...developer import Curvature, RefitUnits, TwoArrays, fit_pareto, functions, newton, whole
+from ...developer import (
+    Curvature,
+    RefitUnits,
+    TwoArrays,
+    fit_pareto,
+    functions,
+    newton,
+    silence,
+    whole,
+)
 from .posterior import CHECKED_DRAWS, Draws, Posterior, batch_means
 
 Array = np.ndarray
@@ -131,7 +140,7 @@ def log_mean(log_values: Array) -> Array:
     """Logarithm of the mean of exponentials over the first axis."""
     top = log_values.max(0)
     top = np.where(np.isfinite(top), top, 0.0)
-    with np.errstate(divide="ignore"):
+    with silence("divide"):
         return top + np.log(np.exp(log_values - top).mean(0))
 
 
@@ -162,7 +171,7 @@ def summarise(
     draws = len(posterior.draws)
     top = smoothed.max(-1, keepdims=True)
     top = np.where(np.isfinite(top), top, 0.0)
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+    with silence("over", "invalid", "divide"):
         ratio = np.exp(smoothed - top)
         mean = ratio.mean(-1, keepdims=True)
         value = top + np.log(mean)
@@ -180,7 +189,7 @@ def summarise(
         ],
         0,
     )
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with silence("divide", "invalid"):
         share = count**2 / square(ratio) / draws
         effective = share * draws * np.where(batched > plain, plain / batched, 1.0)
     return Normaliser(value[..., 0], k, means, effective, share), ratio, smoothed - value

@@ -45,6 +45,7 @@ from ...developer import (
     join_remarks,
     map_arrays,
     record,
+    silence,
     unflatten,
     unravel,
     warn,
@@ -266,7 +267,7 @@ class Posterior(AbstractPosterior):
         block_share = sparse.csr_array(
             (share.data, column, share.indptr), shape=(away.shape[0], len(blocks))
         )
-        with np.errstate(invalid="ignore"):  # a block of density zero
+        with silence("invalid"):  # a block of density zero
             values = value - block_share @ losses.T
         if (zero := np.flatnonzero(~np.isfinite(value))).size:  # what leaves may be why
             values[:, zero] = self._values_of_infinite(theta[zero], share)
@@ -375,7 +376,7 @@ class Posterior(AbstractPosterior):
         losses = ArrayList()
         for points in self._parts(theta):
             eta = model.eta(points)
-            with np.errstate(over="ignore", invalid="ignore"):
+            with silence("over", "invalid"):
                 (row_losses,) = model.loss.derivatives(eta, model.y, (0,))
                 values.append(
                     weight_terms(omega, row_losses).sum(1) + kappa * model.penalty_terms(points)[0]

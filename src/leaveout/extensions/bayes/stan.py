@@ -24,6 +24,7 @@ from ...developer import (
     ValueAndGradient,
     Weights,
     conventional,
+    silence,
     static,
 )
 from ...models import AbstractClosedForm, Units
@@ -85,7 +86,7 @@ class StanDensity(AbstractClosedForm):
             if np.isfinite(value[k]) and reduction.any():
                 total = lambda place, reduction=reduction: self._left_out(place, reduction)
                 moves = np.diag(GRADIENT_DIFFERENCE * np.maximum(1.0, np.abs(point)))
-                with np.errstate(invalid="ignore"):  # beside the edge of a domain
+                with silence("invalid"):  # beside the edge of a domain
                     slope[k] += [
                         (total(point + move) - total(point - move)) / (2 * move.sum())
                         for move in moves

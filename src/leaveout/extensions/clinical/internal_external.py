@@ -28,6 +28,7 @@ from ...developer import (
     reader_for,
     record,
     share,
+    silence,
     strategy_of,
 )
 from .internal_validation import REFIT_TOL, over_resamples
@@ -130,7 +131,7 @@ class InternalExternal(PerformanceTable):
         se = self.centres[f"{measure}_se"].to_numpy()
         between = self.table.loc[measure, "tau2"]
         # a centre whose patients are ranked without a fault has no interval
-        with np.errstate(all="ignore"):
+        with silence("all"):
             half = scipy.stats.norm.ppf((1 + self.level) / 2) * se * np.abs(derivative(value))
             ends = {
                 "estimate": value,
@@ -313,7 +314,7 @@ def internal_external(
     for name in listed:
         transform, inverse, derivative = scale(*ENDS.get(name, LINE))
         value, se = table[name].to_numpy(), table[f"{name}_se"].to_numpy()
-        with np.errstate(all="ignore"):
+        with silence("all"):
             summary = pool(transform(value), se * np.abs(derivative(value)), tau2, level)
         pooled[{"C": "logit C", "OE": "log OE"}.get(name, name)] = summary
         ends = {"estimate": summary["mu"], **summary[["low", "high", "pi_low", "pi_high"]]}
@@ -343,7 +344,7 @@ class Rows(NamedTuple):
         return {name: float(mean), f"{name}_se": float(np.sqrt(variance) / self.weight.sum())}
 
 
-@np.errstate(all="ignore")
+@silence("all")
 def _binary(measure: Binary, eta: PerRow, members: Array) -> NamedNumbers:
     x = eta[members]
     y = measure.y[members]
@@ -373,7 +374,7 @@ def _binary(measure: Binary, eta: PerRow, members: Array) -> NamedNumbers:
     )
 
 
-@np.errstate(all="ignore")
+@silence("all")
 def _survival(measure: Survival, prediction: Any, members: Array) -> NamedNumbers:
     eta, w = prediction[0], np.where(members, measure.case, 0.0)
     risk = measure.risk[members]
@@ -393,7 +394,7 @@ def _survival(measure: Survival, prediction: Any, members: Array) -> NamedNumber
     return measures | {"OE_se": ratio / np.sqrt(observed) if observed > 0 else np.nan}
 
 
-@np.errstate(all="ignore")
+@silence("all")
 def _linear(measure: Continuous, mean: PerRow, members: Array) -> NamedNumbers:
     x = mean[members]
     y = measure.y[members]

@@ -71,6 +71,7 @@ from ...developer import (
     reader_for,
     record,
     share,
+    silence,
     strategy_of,
     warn,
     weights_of,
@@ -362,7 +363,7 @@ def validate(
                 list(measure(prediction, rows, seen).values())
             )
             for k in np.flatnonzero(refits < num_curves) if smooth else ():
-                with np.errstate(all="ignore"):
+                with silence("all"):
                     measures[k, part, len(apparent) :] = list(
                         measure.curve_errors(prediction[k], rows[k]).values()
                     )
@@ -566,7 +567,7 @@ def left_out_shares(plan: Plan) -> PerRefit:
     return np.bincount(refit, 1 / times[unit], plan.num_refits) / np.sum(times > 0)
 
 
-@np.errstate(invalid="ignore")
+@silence("invalid")
 def _corrected(
     orig: pd.Series, train: Array, tested: Array, plan: Plan, method: str, gamma: pd.Series
 ) -> pd.DataFrame:
@@ -623,7 +624,7 @@ def student_quantile(plan: Plan, used: int, level: float, weights: UnitWeights) 
     return float(scipy.stats.t.ppf((1 + level) / 2, min(used, clusters) - 1))
 
 
-@np.errstate(all="ignore")
+@silence("all")
 def interval(
     value: float,
     train: Float[Array, " resamples"],

@@ -59,6 +59,7 @@ from ...developer import (
     objective_of,
     predictions,
     record,
+    silence,
     thresholds,
     unit_weights,
     whole,
@@ -248,7 +249,7 @@ class SortedPredictors(Ranking):
         super().__init__(eta, TIE)
         self.y = self.sort(y)
 
-    @np.errstate(all="ignore")
+    @silence("all")
     def measure(self, weights: Points) -> Measures:
         """Measure the predictors on weighted rows."""
         x = self.x
@@ -320,7 +321,7 @@ def gini(x: Points, w: Points) -> PerRefit:
     return 2 * np.sum(w * x * balance, 1) / np.where(n < 2, np.nan, n * (n - 1))[:, 0]
 
 
-@np.errstate(all="ignore")
+@silence("all")
 def logistic(
     Z: Float[Array, "columns refits rows"],
     y: Points,
@@ -411,7 +412,7 @@ def regression(
     )
 
 
-@np.errstate(all="ignore")
+@silence("all")
 def curve(
     eta: PerRow,
     y: PerRow,
@@ -462,7 +463,7 @@ def lowess_curve(
     rows = np.repeat(order, times[order])
     x = p[rows]
     hundredth = 0.01 * np.ptp(x)  # R's delta: points closer than this are interpolated
-    with np.errstate(all="ignore"), warnings.catch_warnings():
+    with silence("all"), warnings.catch_warnings():
         # statsmodels divides by a zero distance where more tie than a neighbourhood holds
         warnings.simplefilter("ignore")
         smooth = lowess(
@@ -507,7 +508,7 @@ class Continuous(AbstractPerformance):
     def predict(self, theta, weights):
         return predictions(self.fit, whole(weights), theta, "response")
 
-    @np.errstate(all="ignore")
+    @silence("all")
     def __call__(self, prediction, weights, seen):
         ranking = Ranking(prediction)
         x = ranking.x
@@ -621,7 +622,7 @@ class Survival(AbstractPerformance):
         """The time until which risks are predicted, of several."""
         return float(self.times[len(self.times) // 2])
 
-    @np.errstate(all="ignore")
+    @silence("all")
     def scores(self, prediction):
         hazard = prediction[1][:, :, np.searchsorted(self.grid, self.middle)] * np.exp(
             prediction[0]
@@ -636,12 +637,12 @@ class Survival(AbstractPerformance):
         G_own, G = self.censoring(self.case[None], np.array([time]))
         dead = (self.censoring.time <= time) & (self.risk[:, 2] == 1)
         late = self.censoring.time > time
-        with np.errstate(all="ignore"):
+        with silence("all"):
             return dead * 1.0, self.case * np.where(
                 dead, 1 / G_own[0], np.where(late, 1 / G[0, 0], 0.0)
             )
 
-    @np.errstate(all="ignore")
+    @silence("all")
     def __call__(self, prediction, weights, seen):
         eta, base, _ = prediction
         n = weights.sum(1)
@@ -753,7 +754,7 @@ def kaplan_meier_influence(time: PerRow, event: PerRow, weight: PerRow, until: f
     early = level <= until
     hazard = np.where(early, died / at_risk, 0.0)
     alive = float(np.prod(1 - hazard))
-    with np.errstate(all="ignore"):  # where all who are at risk die, survival is zero
+    with silence("all"):  # where all who are at risk die, survival is zero
         inverse_risk = np.where(early, 1 / (at_risk * (1 - hazard)), 0.0)
         past = (
             np.cumsum(hazard * inverse_risk)[code]

@@ -35,6 +35,7 @@ from ...developer import (
     random_folds,
     reader_for,
     record,
+    silence,
     squares,
     standard_error,
     surprise,
@@ -294,7 +295,7 @@ def _learn(
     for name, loss in losses.items():
         usual = loss(y, before(units["predicted"]))
         learned = loss(y, honest)
-        with np.errstate(invalid="ignore"):
+        with silence("invalid"):
             difference = learned - usual
         se = np.nan
         if np.isfinite(difference).all():

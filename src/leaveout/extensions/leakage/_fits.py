@@ -40,6 +40,7 @@ from ...developer import (
     anywhere,
     decrements,
     iterate,
+    silence,
     workers,
 )
 
@@ -248,7 +249,7 @@ class AbstractClasses(AbstractLinear):
             return eta
         if self.needs == "label":
             return np.where(eta > 0, 1.0, 0.0)
-        with np.errstate(over="ignore"):
+        with silence("over"):
             return 1 / (1 + np.exp(-eta))
 
     def together(self, train: Rows) -> SolvedFits:

@@ -22,7 +22,7 @@ own probability; blocks of a few records are drawn exactly, by the sums over all
 import numpy as np
 from jaxtyping import Int
 
-from ...developer import FloatArray, IntArray, TwoCounts
+from ...developer import FloatArray, IntArray, TwoCounts, silence
 from ._blocks import (
     MAX_ENUMERATED_RECORDS,
     NEVER,
@@ -66,7 +66,7 @@ def draw_partitions(
     size = np.bincount(node, minlength=1)
     # pairs of the same two nodes are merged, with their evidence added; unlisted pairs count
     # equally in every cluster
-    with np.errstate(divide="ignore"):
+    with silence("divide"):
         odds = np.maximum(np.log(p) - np.log1p(-p), NEVER)
     key, place = np.unique(np.minimum(a, b) * len(size) + np.maximum(a, b), return_inverse=True)
     low = key // len(size)

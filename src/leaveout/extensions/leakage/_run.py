@@ -28,6 +28,7 @@ from ...developer import (
     over,
     read_step,
     record,
+    silence,
 )
 from ...validation import Interrupted
 from ..hosts.sklearn import SklearnEstimator
@@ -333,7 +334,7 @@ def one_piece(work: FitWork, piece: Piece) -> StepResult:
     if record_values is None:
         return result
     record_values = np.where(scored, record_values, 0.0)
-    with np.errstate(invalid="ignore"):
+    with silence("invalid"):
         result["cluster"] = by_level(
             _by_cluster(record_values, members) / _by_cluster(scored * 1.0, members)
         )

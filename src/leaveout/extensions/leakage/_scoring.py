@@ -28,6 +28,7 @@ from ...developer import (
     Picklable,
     function_name,
     of_scorer,
+    silence,
     squares,
     surprise,
 )
@@ -131,7 +132,7 @@ def _user_measure(
             f"leakage_corrected: loss must return one number a record, ({len(y)},), or one in all; got shape {best.shape}."
         )
     name = function_name(user_function)
-    with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):
+    with warnings.catch_warnings(action="ignore"), silence("all"):
         shuffled = np.mean(function(y, np.roll(perfect, len(y) // 2 + 1, axis=0)))
     if shuffled < best.mean() - 1e-9 * abs(best.mean()):
         raise ValueError(

@@ -42,6 +42,7 @@ from ...developer import (
     float64,
     gradient_error,
     sherman_morrison_step,
+    silence,
     weight_terms,
     within,
 )
@@ -121,7 +122,7 @@ def sums(blocks: Iterator[RowBlock], loss: losses.AbstractLoss, theta: Vector) -
                 f"scan: rows {block.start} to {block.start + len(block.y) - 1}: {error}"
             ) from None
         eta = block.x @ theta + block.offset
-        with np.errstate(over="ignore", invalid="ignore"):
+        with silence("over", "invalid"):
             parts = [
                 weight_terms(block.weight, part)
                 for part in loss.derivatives(eta, block.y, (0, 1, 2))

@@ -10,7 +10,17 @@ import numpy as np
 import pandas as pd
 from numpy import linalg
 
-from ...developer import PROGRAM_ROUNDING, REASONS, UNIT, UP, PerRow, RowFlags, RowNumbers, change
+from ...developer import (
+    PROGRAM_ROUNDING,
+    REASONS,
+    UNIT,
+    UP,
+    PerRow,
+    RowFlags,
+    RowNumbers,
+    change,
+    silence,
+)
 from .pass_runner import PassRunner
 from .passes import WORST, LeftOutRows, PassFit, weighted_gradients
 from .result import Scan
@@ -96,7 +106,7 @@ def refit_rows(
 
 
 # rows whose steps diverge are refitted in another way
-@np.errstate(over="ignore", invalid="ignore")
+@silence("over", "invalid")
 def _refit(run: PassRunner, anchor: PassFit, rows: LeftOutRows) -> tuple[PerRow, PerRow, RowFlags]:
     """Return the losses at the end of the steps, a proved bound on their errors, and whether the
     steps converged.

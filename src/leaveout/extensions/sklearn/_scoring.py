@@ -49,6 +49,7 @@ from ...developer import (
     predictions_of,
     reader_for,
     record,
+    silence,
     warn,
 )
 from ..hosts.sklearn import usual_score
@@ -275,7 +276,7 @@ def of_predictions(measure: Measure, folds: OneFit, collected: list[Predictions]
             np.broadcast_to(measure.error(y, mean, bound, w), len(w)), weights=w
         )
         # areas of rows of one class are not defined
-        with contextlib.suppress(ValueError), np.errstate(all="ignore"):
+        with contextlib.suppress(ValueError), silence("all"):
             out[:, k] = np.mean([(value(*entry), error(*entry)) for entry in columns], 0)
     return out
 
@@ -288,7 +289,7 @@ def shares(mean: NDArray, bound: NDArray) -> tuple[NDArray, NDArray]:
     )
 
 
-@np.errstate(divide="ignore", invalid="ignore")
+@silence("divide", "invalid")
 def prediction_errors(folds: OneFit, predicted: NDArray, method: str) -> NDArray:
     """Estimate the largest differences of predictions from those of exact refits.
 

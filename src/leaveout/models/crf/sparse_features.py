@@ -34,7 +34,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from ..._runtime import NamedArrays, NamedValues, SequenceLengths, Shape, StepNumbers
+from ..._runtime import NamedArrays, NamedValues, SequenceLengths, Shape, StepNumbers, silence
 from ...inference.lanes import SMALLEST_NORMALISER
 from ...objectives import AbstractByArrays
 
@@ -170,7 +170,7 @@ def forward_backward(step_order: StepOrder, emission: Steps, transition: Table) 
         np.multiply(epsilon[current], backward[current], out=epsilon_beta[current])
         np.matmul(epsilon_beta[current], matrix.T, out=backward[previous])
     np.multiply(epsilon[start], backward[start], out=epsilon_beta[start])
-    with np.errstate(divide="ignore"):
+    with silence("divide"):
         log_normaliser = np.log(total) + top
     log_normaliser[step_order.bounds[1] :] += peak
     return PassResult(
@@ -279,7 +279,7 @@ class Indicators(AbstractByArrays):
     def _run_rough_passes(self, vector: bytes) -> PassResult:
         """Results of the passes in single precision, or as they are where that overflows."""
         passes = self.passes(vector)[0]
-        with np.errstate(over="ignore"):
+        with silence("over"):
             arrays = [part.astype(np.float32) for part in passes[1:]]
         if all(np.isfinite(part).all() for part in arrays):
             return PassResult(passes.step_order, *arrays)

@@ -36,6 +36,7 @@ from ..._runtime import (
     jax,
     jnp,
     numpy_of,
+    silence,
     static,
 )
 from ...objectives import as_stored
@@ -807,7 +808,7 @@ def clusters(x: Float[ndarray, "steps features"], num_states: int, seed: int) ->
     else:
         sample = z[rng.choice(len(z), 5000, replace=False)]
     # a cluster is empty if there are fewer distinct rows than states
-    with warnings.catch_warnings(), np.errstate(invalid="ignore"):
+    with warnings.catch_warnings(), silence("invalid"):
         warnings.simplefilter("ignore", UserWarning)
         centres, _ = vq.kmeans2(sample, num_states, 30, minit="++", rng=rng)
     return vq.vq(z, centres)[0].astype(int)

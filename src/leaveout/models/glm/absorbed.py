@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from ..._runtime import float64, pd, warn
+from ..._runtime import float64, pd, silence, warn
 from ...data import codes, join_remarks, match_labels, named_column, split_outside
 from ...linalg import Proposal, anywhere, decrements, iterate, pattern, weight_terms
 from ...objectives import AbstractClosedForm, Costs, Parameters, as_stored, one_by_one
@@ -189,7 +189,7 @@ class AbsorbedGLM(AbstractClosedForm):
         sums = [self.indicators @ (weights * pull).T for pull in self.pulls]
         return np.min(sums, 0) <= 0
 
-    @np.errstate(all="ignore")
+    @silence("all")
     def profile(self, theta, weights, state=None):
         """Minimise over the effects of each refit.
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy import ndarray
 from scipy import special
 
-from ..._runtime import Array, Arrays, TwoArrays, jax, special_of
+from ..._runtime import Array, Arrays, TwoArrays, jax, silence, special_of
 from ...objectives import LOG_PROBABILITY
 from .distributions import Formulas
 from .loss import AbstractLoss
@@ -174,7 +174,7 @@ class Multinomial(AbstractLoss):
         complement = np.where(hot, 0.0, special.softmax(eta, axis=-1)).sum(-1)
         capped = np.minimum(spread, 50.0)
         rise = np.log1p(complement * np.expm1(capped)) + (spread - capped)
-        with np.errstate(divide="ignore"):
+        with silence("divide"):
             return np.minimum(
                 spread, -np.log1p(np.maximum(complement * np.expm1(-spread), -1.0))
             ), rise
@@ -201,7 +201,7 @@ class Multinomial(AbstractLoss):
         """
         loss = self.formulas(eta, y)[0]()
         hot = y[..., None] == np.arange(eta.shape[-1])
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        with silence("divide", "invalid", "over"):
             complement = -np.expm1(-loss - change)
             move = np.log(-np.expm1(-loss) / complement) - change
             spread = np.log1p(np.expm1(error) / complement)

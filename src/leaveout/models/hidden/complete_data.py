@@ -31,6 +31,7 @@ from ..._runtime import (
     float64,
     jax,
     jnp,
+    silence,
     static,
 )
 from ...objectives import STENCIL, DiagonalBlocks, Matrix, Vector, leaves_of, map_arrays, unravel
@@ -112,7 +113,7 @@ class CompleteData:
     def tables(self, points: Numbers) -> Numbers:
         """Compute the coefficients of the statistics, `[refits, states, statistics]`."""
         parameters = {name: self.natural(points, name) for name in self.emission.free}
-        with np.errstate(all="ignore"):
+        with silence("all"):
             return self.emission.tables(parameters, self.data)
 
     def natural(self, points: Numbers, name: str) -> Numbers:
@@ -120,7 +121,7 @@ class CompleteData:
         constraint = self.emission.free[name]
         place, shape = self.parts[name]
         part = points[:, place].reshape(len(points), *shape)
-        with np.errstate(all="ignore"):
+        with silence("all"):
             if constraint.leading:
                 return constraint.natural(part)
             return np.array([constraint.natural(value) for value in part])
@@ -134,7 +135,7 @@ class CompleteData:
         """Log-density of the prior of the emission's parameters."""
         total = np.zeros(len(points))
         if self.has_prior:
-            with np.errstate(all="ignore"):
+            with silence("all"):
                 for name, prior in self.emission.prior.items():
                     total += prior(self.natural(points, name)).reshape(len(points), -1).sum(1)
         return total
@@ -187,7 +188,7 @@ class CompleteData:
         """Derivatives of the log-density of the prior of the emission's parameters."""
         out = np.zeros((len(points), self.num_params))
         if self.has_prior:
-            with np.errstate(all="ignore"):
+            with silence("all"):
                 for name, prior in self.emission.prior.items():
                     out[:, self.parts[name][0]] = self._pull(points, name, prior)
         return out

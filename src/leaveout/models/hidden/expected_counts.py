@@ -21,6 +21,7 @@ from ..._runtime import (
     TwoArrays,
     UnitVectors,
     cached_on,
+    silence,
 )
 from ...inference.compiled import Loops, loops
 from ...inference.lanes import ChainSums, RefitSteps, chain_sums, sum_by_row
@@ -355,7 +356,7 @@ class CompiledPasses:
             by_step = np.moveaxis(seen * weight[:, None], 0, -1)
             seen = np.moveaxis(sum_by_row(by_step, self.code, self.complete.num_rows), -1, 0)
         refit = np.arange(count)[:, None]
-        with np.errstate(divide="ignore"):
+        with silence("divide"):
             losses = -np.log(mixed.reshape(-1, lanes)[units, refit]) - top[self.code[units], refit]
         return (
             log_z[:count],

@@ -26,6 +26,7 @@ from ..._runtime import (
     Texts,
     jax,
     numpy_of,
+    silence,
     static,
 )
 from ...data import Names, index_of, numbers, pandas_of, places
@@ -440,7 +441,7 @@ class AbstractHiddenStates(AbstractObjective):
         ).items():
             emission_constraint = self.emission.free.get(name)
             constraint = LATENT[name] if emission_constraint is None else emission_constraint
-            with np.errstate(divide="ignore", invalid="ignore"):  # logarithms of zeros are infinite
+            with silence("divide", "invalid"):  # logarithms of zeros are infinite
                 coordinates = np.asarray(
                     self.latent_unconstrained(name, value)
                     if emission_constraint is None
@@ -617,7 +618,7 @@ def mixture(
     if xp is not np:
         top = jax.lax.stop_gradient(top)
     top = xp.where(xp.isfinite(top), top, 0.0)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with silence("divide", "invalid"):
         return xp.log((states * xp.exp(densities - top)).sum(-1)) + top[..., 0]
 
 

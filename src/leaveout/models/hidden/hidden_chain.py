@@ -22,6 +22,7 @@ from ..._runtime import (
     StepNumbers,
     Strings,
     UnitVectors,
+    silence,
     static,
 )
 from ...inference.lanes import ChainSums, has_stationary, stationary
@@ -186,7 +187,7 @@ class States(Module):
         """Compute the logarithms of the initial distribution and of the transition matrix; the
         parts of θ may have leading axes.
         """
-        with np.errstate(divide="ignore"):
+        with silence("divide"):
             if "transition" in self.free:
                 transition = self._logs("transition", theta)
             else:

@@ -24,6 +24,7 @@ from ..._runtime import (
     ThreeArrays,
     TwoArrays,
     UnitVectors,
+    silence,
 )
 from ...objectives import (
     GRADIENT_DIFFERENCE,
@@ -246,7 +247,7 @@ class AbstractLatentModel(AbstractClosedForm):
         """The engine, made once."""
 
     def look(self, theta: Points, weights: Weights, state: State = None) -> ValueAndGradient:
-        with np.errstate(all="ignore"):
+        with silence("all"):
             return self.engine.look(np.asarray(theta, float), np.asarray(weights, float), state)
 
     def jacobian(self, theta: PyTree) -> UnitVectors:

@@ -35,6 +35,7 @@ from ..._runtime import (
     Strings,
     TwoArrays,
     UnitVectors,
+    silence,
     static,
 )
 from ...data import Names, match_labels, numbers
@@ -373,7 +374,7 @@ class GaussianProcess(AbstractClosedForm):
     def _in_parts(self, function: Callable[..., ArrayTuple], *arrays: Array) -> ArrayTuple:
         """Apply a function to as many places as are factorised together."""
         size = max(1, FACTORISED_ENTRIES // self.num_units**2)
-        with np.errstate(all="ignore"):
+        with silence("all"):
             parts = [
                 function(*(array[k : k + size] for array in arrays))
                 for k in range(0, max(1, len(arrays[0])), size)
@@ -430,7 +431,7 @@ class GaussianProcess(AbstractClosedForm):
             values = np.pad(np.cumsum(terms, 1), ((0, 0), (1, 0)))[:, size]
         else:
             (values,) = self._in_parts(lambda chunk: (self._without(chunk, seen),), theta)
-        with np.errstate(over="ignore", invalid="ignore"):
+        with silence("over", "invalid"):
             values = values + size * (theta[:, -1:] + HALF_LOG) + self._prior(theta)[0][:, None]
         return np.fmin(values, np.inf)
 
@@ -564,7 +565,7 @@ class GaussianProcess(AbstractClosedForm):
         index = np.asarray(first, int)[:, None]
 
         def unit_changes(theta: Vector) -> TwoArrays:
-            with np.errstate(all="ignore"):
+            with silence("all"):
                 inverse, beta = self._factorise(theta[None]).inverse()
                 loss = _eliminate(inverse, beta, index)[0] + theta[-1] + HALF_LOG
             return loss[:, None], loss

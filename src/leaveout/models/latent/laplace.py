@@ -41,7 +41,16 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from ..._runtime import Indices, RowNumbers, ThreeArrays, TwoArrays, TwoCounts, UnitVectors, record
+from ..._runtime import (
+    Indices,
+    RowNumbers,
+    ThreeArrays,
+    TwoArrays,
+    TwoCounts,
+    UnitVectors,
+    record,
+    silence,
+)
 from ...linalg import FrontalFactor, Pattern, cholesky, pattern
 from ...objectives import Costs, Points, State, ValueAndGradient, Vector, Weights
 from .base import AbstractEngine, DesignRegressions, jacobian_by_differences
@@ -385,7 +394,7 @@ class Latent:
             places, solvers = zip(*start[:, 0], strict=True)
             u = np.nan_to_num(np.array(places), posinf=0.0, neginf=0.0)
             solver = solvers[0] if len(u) == 1 else None
-        with np.errstate(all="ignore"):
+        with silence("all"):
             refits = self.refits(theta, weights)
 
             def look(u: Array) -> ValueAndSteps:
@@ -418,7 +427,7 @@ class Latent:
         refits = mode.refits
         data = self.data
         response = self.data.response
-        with np.errstate(all="ignore"):
+        with silence("all"):
             s, g, t = mode.leverage_terms
             _, first, second = mode.losses
             by_eta = first + s - second * t
@@ -474,7 +483,7 @@ class Latent:
         """∂F/∂w of every row."""
         data = self.data
         response = self.data.response
-        with np.errstate(all="ignore"):
+        with silence("all"):
             _, _, t = mode.leverage_terms
             value, slope, curvature = response.orders(mode.eta, mode.refits.tau, data.y, (0, 1, 2))
             value = value + response.constant(mode.refits.tau, data.y)[0] + data.fixed

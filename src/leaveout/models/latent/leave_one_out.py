@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import linalg
 
-from ..._runtime import ArrayList, Indices, Shape, SubsetValues
+from ..._runtime import ArrayList, Indices, Shape, SubsetValues, silence
 from ...linalg import Lanes, LaneState, Proposal, anywhere, iterate, without_values
 from .laplace import LaplaceMode, times
 from .quadrature import marginal_losses
@@ -67,7 +67,7 @@ def alone(mode: LaplaceMode, rings: Rings) -> RowsAlone:
         return RowsAlone(*np.full((2, len(rows)), np.nan))
     covariance = mode.latent.covariance(mode, np.arange(len(mode.eta[0])))
     rows_left_out_at_a_time = 256  # rows that are left out at a time
-    with np.errstate(all="ignore"):
+    with silence("all"):
         data = mode.latent.data
         (third,) = data.response.orders(mode.eta, mode.refits.tau, data.y, (3,))
         tilt = times(mode.refits.weights, third)[0] * np.diag(covariance)

@@ -45,6 +45,7 @@ from ..._runtime import (
     UnitVectors,
     conventional,
     float64,
+    silence,
     static,
 )
 from ...data import (
@@ -693,7 +694,7 @@ class Mixed(AbstractLatentModel):
         if not self.restricted:
             return value, gradient, state
         fixed = 0.5 * len(self.transform) * np.log(2 * np.pi) + linalg.slogdet(self.transform)[1]
-        with np.errstate(all="ignore"):
+        with silence("all"):
             restricted_value, slope = self.engine.restricted(
                 np.asarray(theta, float), np.asarray(weights, float), state
             )
@@ -1060,7 +1061,7 @@ class Mixed(AbstractLatentModel):
         for factor, free in zip(self.factors, self._parts(theta).free, strict=True):
             covariance = factor.covariance(free[0], self.unit)
             sd = np.sqrt(np.diag(covariance))
-            with np.errstate(invalid="ignore", divide="ignore"):
+            with silence("invalid", "divide"):
                 correlation = covariance / np.outer(sd, sd)
             together = factor.root(np.ones(len(factor.row))) != 0
             for i, name in enumerate(factor.columns):

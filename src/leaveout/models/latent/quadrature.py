@@ -32,7 +32,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._runtime import ArrayFunction, ArrayList, FloatArray, IntArray, Shape, record
+from ..._runtime import ArrayFunction, ArrayList, FloatArray, IntArray, Shape, record, silence
 from .modes import ValueAndSteps, newton
 from .responses import Orders, Response, ResponseRows
 
@@ -391,7 +391,7 @@ def log_trapezoid(log: ArrayFunction, reach: Array, size: int) -> FloatArray:
         log_sums = [np.logaddexp.reduce(log(np.multiply.outer(part, reach))) for part in parts]
         return np.logaddexp.reduce(log_sums)
 
-    with np.errstate(all="ignore"):
+    with silence("all"):
         count = INTERVALS
         total = log_sum(np.linspace(-1, 1, INTERVALS + 1))
         value = total - np.log(count)

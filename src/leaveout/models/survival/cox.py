@@ -56,6 +56,7 @@ from ..._runtime import (
     cached_on,
     pd,
     record,
+    silence,
     static,
 )
 from ...data import (
@@ -370,7 +371,7 @@ class Cox(AbstractClosedForm):
         value, gradient, *_ = self._by_units(theta, weights)
         return value, gradient, None
 
-    @np.errstate(all="ignore")  # F may be infinite far from the fit
+    @silence("all")  # F may be infinite far from the fit
     def _by_units(
         self, theta: Points, weights: Weights
     ) -> tuple[PerLane, Points, RefitUnits, PerLane]:
@@ -413,7 +414,7 @@ class Cox(AbstractClosedForm):
         """Derivatives of F by the linear predictors."""
         return sums.risk * self.over_units(by_risk, by_dying) - sums.cases * self.event
 
-    @np.errstate(all="ignore")
+    @silence("all")
     def hessians(self, theta: Points, weights: Weights, state: State = None) -> Matrices:
         sums = self.sums(theta, weights)
         ties, by_risk, by_dying = self._slopes(sums)
@@ -748,7 +749,7 @@ class UnitScores:
     def __call__(self, points: Points) -> tuple[None, Float[Array, "places folds"]]:
         return None, np.array([self._scores(theta) for theta in points])
 
-    @np.errstate(all="ignore")
+    @silence("all")
     def _scores(self, theta: Vector) -> Float[Array, " folds"]:
         cox = self.cox
         sums = cox.sums(theta[None], np.ones((1, cox.num_units)))
