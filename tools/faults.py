@@ -2220,7 +2220,7 @@ FAULTS = (
     Fault(
         "an audit ends at the first short gradient",
         "repeat_minimiser",
-        "math.sqrt(step @ step)",
+        "sqrt(step @ step)",
         "size",
         "validation/test_audit",
     ),

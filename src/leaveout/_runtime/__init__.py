@@ -4,6 +4,6 @@
 placeholder `jax` has the name of its module, and is taken from there.
 """
 
-from .namespaces import attach as _attach
+from .namespaces import attach
 
-__getattr__, __dir__, __all__ = _attach(__name__, __file__, for_users=False)
+__getattr__, __dir__, __all__ = attach(__name__, __file__, False)

@@ -6,13 +6,13 @@ The hash does not reveal the values. Two runs of one program give the same hash.
 
 import dataclasses
 import hashlib
-import inspect
 import sys
 import sysconfig
 import types
 from collections.abc import Collection, Iterable
 from enum import Enum
 from functools import partial, reduce
+from inspect import isfunction, ismethod, isroutine, unwrap
 from typing import Any
 
 import numpy as np
@@ -75,7 +75,7 @@ class _Hash:
             return self._update("module", value.__name__)
         if isinstance(value, type):
             return self._class(value)
-        if inspect.isroutine(value) or isinstance(value, partial) or hasattr(value, "__wrapped__"):
+        if isroutine(value) or isinstance(value, partial) or hasattr(value, "__wrapped__"):
             return self._function(value)
         return self._object(value)
 
@@ -121,26 +121,24 @@ class _Hash:
         """Add a class by its name, and the functions of the caller's own classes too."""
         self._update("class", f"{value.__module__}.{value.__qualname__}")
         functions = [
-            part
-            for part in vars(value).values()
-            if inspect.isfunction(part) and _is_user_code(part)
+            part for part in vars(value).values() if isfunction(part) and _is_user_code(part)
         ]
         self._parts("functions", functions)
 
     def _function(self, value) -> None:
         if isinstance(value, partial):
             return self._parts("partial", [value.func, value.args, value.keywords])
-        if inspect.ismethod(value):
+        if ismethod(value):
             return self._parts("method", [value.__func__, value.__self__])
-        if inspect.isfunction(value) and not _is_user_code(value):
-            value = inspect.unwrap(value)
+        if isfunction(value) and not _is_user_code(value):
+            value = unwrap(value)
         # as compiled functions have
-        if not inspect.isfunction(value) and hasattr(value, "__wrapped__"):
+        if not isfunction(value) and hasattr(value, "__wrapped__"):
             return self._parts("wrapped", [value.__wrapped__])
         self._update(
             "function", f"{value.__module__}.{getattr(value, '__qualname__', value.__name__)}"
         )
-        if inspect.isfunction(value):
+        if isfunction(value):
             self._parts(
                 "given",
                 [value.__defaults__, value.__kwdefaults__, *map(_content, value.__closure__ or ())],
@@ -182,7 +180,7 @@ class _Trusting(_Hash):
         super()._class(value)
 
     def _function(self, value) -> None:
-        if inspect.isfunction(value):
+        if isfunction(value):
             self._home(value)
             self._update(
                 "place", str((value.__code__.co_firstlineno, *value.__code__.co_positions()))

@@ -4,8 +4,8 @@ import functools
 import importlib.util
 import os
 import sys
-import threading
 from collections.abc import Callable
+from threading import Lock, Timer
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 SECONDS_BEFORE_BAR = 2.0  # seconds
-ONE = threading.Lock()  # a second bar would overwrite the first
+ONE = Lock()  # a second bar would overwrite the first
 
 
 class Slow:
@@ -27,8 +27,8 @@ class Slow:
         self.label = label
         self.total = total
         self.num_done = 0
-        self.changing = threading.Lock()
-        self.clock: threading.Timer | None = None
+        self.changing = Lock()
+        self.clock: Timer | None = None
 
     @functools.cached_property
     def bar(self) -> "Progress":
@@ -57,7 +57,7 @@ class Slow:
 
     def __enter__(self) -> "Slow":
         if _has_viewer() and ONE.acquire(blocking=False):
-            self.clock = threading.Timer(SECONDS_BEFORE_BAR, self._show)
+            self.clock = Timer(SECONDS_BEFORE_BAR, self._show)
             self.clock.daemon = True
             self.clock.start()
         return self

@@ -1,5 +1,5 @@
 """Readers of arguments and files: arrays, frames and labels; CoNLL files; data sets."""
 
-from .._runtime.namespaces import attach as _attach
+from .._runtime.namespaces import attach
 
-__getattr__, __dir__, __all__ = _attach(__name__, __file__, for_users=False)
+__getattr__, __dir__, __all__ = attach(__name__, __file__, False)

@@ -16,8 +16,8 @@ at level 1 − 2α are
 jackknife's moves d = mean f − f_(i), over units, or over the groups that the bootstrap draws.
 """
 
-import inspect
 from dataclasses import replace
+from inspect import Parameter, signature
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -324,11 +324,11 @@ class _Values:
         elif callable(f):
             self.column = None
             self.f = f
-            kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-            parameters = inspect.signature(f).parameters.values()
+            kinds = Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD
+            parameters = signature(f).parameters.values()
             self.two = (
                 sum(
-                    parameter.kind in kinds and parameter.default is inspect.Parameter.empty
+                    parameter.kind in kinds and parameter.default is Parameter.empty
                     for parameter in parameters
                 )
                 == 2

@@ -18,8 +18,8 @@ zero or one. No transition may be impossible. Probabilities are normalised at ev
 import functools
 import importlib.util
 import itertools
-import re
 from collections.abc import Callable, Iterator
+from re import findall, search, sub
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -168,10 +168,10 @@ def _function(template: str, states: int, lanes: int) -> Routine:
         "LANES": lanes,
         "WIDTH": states * lanes,
     }
-    lines[0] = re.sub(r"def (\w+)", rf"def \1_{states}_{lanes}", lines[0])
+    lines[0] = sub(r"def (\w+)", rf"def \1_{states}_{lanes}", lines[0])
     # numba keeps what it compiles by this file and the name
     exec(compile("\n".join(lines), __file__, "exec"), namespace)
-    return namespace[re.findall(r"\w+", lines[0])[1]]
+    return namespace[findall(r"\w+", lines[0])[1]]
 
 
 def _placed(text: str, states: int, lanes: int, lane: int, indices: dict[str, int]) -> str:
@@ -179,8 +179,8 @@ def _placed(text: str, states: int, lanes: int, lane: int, indices: dict[str, in
     number = lambda axes: functools.reduce(
         lambda place, axis: place * states + indices[axis], axes, 0
     )
-    text = re.sub(r"(\w)<(\w*)>", lambda match: f"{match[1]}{number(match[2])}_{lane}", text)
-    return re.sub(r"<(\w*)>", lambda match: str(number(match[1]) * lanes + lane), text)
+    text = sub(r"(\w)<(\w*)>", lambda match: f"{match[1]}{number(match[2])}_{lane}", text)
+    return sub(r"<(\w*)>", lambda match: str(number(match[1]) * lanes + lane), text)
 
 
 def _lines(template: str) -> Iterator[tuple[str, list[str], str, str]]:
@@ -188,7 +188,7 @@ def _lines(template: str) -> Iterator[tuple[str, list[str], str, str]]:
     for line in template.strip().splitlines():
         target, _, summand = line.partition("sum ")
         axis, _, term = summand.partition(": ")
-        yield target, sorted(set("".join(re.findall(r"<(\w*)>", target)))), axis, term
+        yield target, sorted(set("".join(findall(r"<(\w*)>", target)))), axis, term
 
 
 def _written_out(template: str, states: int, lanes: int) -> Iterator[str]:
@@ -196,7 +196,7 @@ def _written_out(template: str, states: int, lanes: int) -> Iterator[str]:
     for target, axes, axis, term in _lines(template):
         for values in itertools.product(range(states), repeat=len(axes)):
             indices = dict(zip(axes, values, strict=True))
-            for lane in range(lanes if re.search(r"<\w*>", target) else 1):
+            for lane in range(lanes if search(r"<\w*>", target) else 1):
                 terms = (
                     _placed(term, states, lanes, lane, indices | {axis: k})
                     for k in range(states if axis else 0)
@@ -209,15 +209,15 @@ def _looped(template: str) -> Iterator[str]:
     place = lambda axes: (
         " + ".join(f"{axis} * STATES ** {len(axes) - k}" for k, axis in enumerate(axes, 1)) or "0"
     )
-    fill = lambda text: re.sub(
+    fill = lambda text: sub(
         r"(\w?)<(\w*)>", lambda m: f"{m[1]}[{place(m[2])}]" if m[1] else place(m[2]), text
     )
     arrays = [
         f"{name} = np.empty(STATES ** {len(axes)})"
-        for name, axes in re.findall(r"(\w)<(\w*)>", template)
+        for name, axes in findall(r"(\w)<(\w*)>", template)
     ]
     for target, axes, axis, term in _lines(template):
-        indent, text = re.findall(r"( *)(.*)", target)[0]
+        indent, text = findall(r"( *)(.*)", target)[0]
         adding = [axis, *axes], text.replace(" = ", " += ") + term
         for inner, statement in ((axes, text + "0.0"), adding) if axis else ((axes, text),):
             for depth, index in enumerate(inner):

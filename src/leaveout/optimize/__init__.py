@@ -1,5 +1,5 @@
 """Newton's method, BFGS, Hessian products, active sets, starts, and the fit."""
 
-from .._runtime.namespaces import attach as _attach
+from .._runtime.namespaces import attach
 
-__getattr__, __dir__, __all__ = _attach(__name__, __file__, for_users=False)
+__getattr__, __dir__, __all__ = attach(__name__, __file__, False)

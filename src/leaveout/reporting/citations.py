@@ -4,10 +4,10 @@ The theorem behind its errors, the papers whose methods it uses, and software.
 """
 
 import dataclasses
-import re
 import sys
 from importlib.metadata import version
 from importlib.resources import files
+from re import M, S, findall, sub
 from typing import Any
 
 from .._runtime import Lines, PrintedResult, Texts
@@ -32,8 +32,7 @@ class Citations(PrintedResult):
             lines = []
         for key, entry in self.entries.items():
             part = {
-                name: re.sub("[{}]", "", text)
-                for name, text in re.findall(r"(\w+) = \{(.*)\}", entry)
+                name: sub("[{}]", "", text) for name, text in findall(r"(\w+) = \{(.*)\}", entry)
             }
             where = [
                 part[name]
@@ -82,18 +81,18 @@ def cite(result: Any) -> Citations:
     software = "@software{leaveout,\n  author = {The leaveout developers},\n  title = {leaveout: one fit, every fold},"
     software += f"\n  howpublished = {{version {version('leaveout')}}},\n}}"
     used = {
-        *re.findall(r"\w+", " ".join(_names(result))),
+        *findall(r"\w+", " ".join(_names(result))),
         "numpy",
         "scipy",
         *({"jax"} & sys.modules.keys()),
     }
     entries = {"leaveout": software}
-    for entry in re.findall(
-        r"^@.*?^\}", files(__package__).joinpath("references.bib").read_text("utf-8"), re.M | re.S
+    for entry in findall(
+        r"^@.*?^\}", files(__package__).joinpath("references.bib").read_text("utf-8"), M | S
     ):
-        keywords = re.findall(r"keywords = \{(.*)\}", entry)[0].split(", ")
+        keywords = findall(r"keywords = \{(.*)\}", entry)[0].split(", ")
         if used & set(keywords):
-            entries[re.findall(r"\{(\w+),", entry)[0]] = re.sub(r"\n  keywords = .*", "", entry)
+            entries[findall(r"\{(\w+),", entry)[0]] = sub(r"\n  keywords = .*", "", entry)
     return Citations(THEOREM if _is_proved(result) else "", entries)
 
 

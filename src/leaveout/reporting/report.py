@@ -5,11 +5,11 @@ self-contained page.
 import hashlib
 import inspect
 import os
-import re
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from re import search, sub
 from types import ModuleType
 from typing import Literal
 
@@ -304,7 +304,7 @@ def _calls_of_glm(estimate: Estimate, file: str) -> list[str]:
     unit_arrays = [name for name in ("sample_weight", "offset") if getattr(model, name) is not None]
     arrays = (
         ("indptr", "index", "weight", "held", "clusters", "blocks")
-        if re.search("[<']", plan.call or "<")  # arrays, or names of columns
+        if search("[<']", plan.call or "<")  # arrays, or names of columns
         else ()
     )
     plan_arrays = [name for name in arrays if getattr(plan, name) is not None]
@@ -334,7 +334,7 @@ def _calls_of_glm(estimate: Estimate, file: str) -> list[str]:
         else f"plan = {plan.call}",
     ]
     # objects that have no call, and long arrays
-    return [] if re.search(r"<|\.\.\.", "".join(lines)) else lines
+    return [] if search(r"<|\.\.\.", "".join(lines)) else lines
 
 
 def _call_of(part, room: ModuleType) -> str:
@@ -348,9 +348,9 @@ def _call_of(part, room: ModuleType) -> str:
     with np.printoptions(floatmode="unique", threshold=100):
         text = "<"
         if has_call:
-            text = re.sub(r"\b(array|inf)\b", r"np.\1", SCALAR.sub(r"\1", repr(part)))
+            text = sub(r"\b(array|inf)\b", r"np.\1", SCALAR.sub(r"\1", repr(part)))
     prefix = f"lo.{room.__name__.rpartition('.')[2]}"
-    return re.sub(
+    return sub(
         r"\b([A-Z]\w*)\(",
         lambda kind: f"{'lo.losses.links' if kind[1] in vars(links) else prefix}.{kind[0]}",
         text,

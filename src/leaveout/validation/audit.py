@@ -8,8 +8,8 @@ at most a tenth of the operations of the call, or one refit is repeated if that 
 of them.
 """
 
-import math
 from functools import partial
+from math import sqrt
 
 import numpy as np
 import scipy
@@ -136,7 +136,7 @@ def repeat_minimiser(fit: Fit, weights: PerUnit, start: PerDirection) -> tuple[P
     value, gradient = value_and_gradient(start)
     max_audit_newton_steps = 60  # largest number of Newton steps
     for _ in range(max_audit_newton_steps):
-        size = math.sqrt(gradient @ gradient)
+        size = sqrt(gradient @ gradient)
         if not size:
             return u, True
         theta = origin + quadratic.unwhiten(u)
@@ -146,7 +146,7 @@ def repeat_minimiser(fit: Fit, weights: PerUnit, start: PerDirection) -> tuple[P
             step = step_by_products(fit, F.products(theta), gradient, size)
         if not (step @ gradient < 0):
             step = -gradient
-        if math.sqrt(step @ step) <= LAST_AUDIT_STEP * (1 + math.sqrt(u @ u)):
+        if sqrt(step @ step) <= LAST_AUDIT_STEP * (1 + sqrt(u @ u)):
             return u + step, True
         length = 1.0
         trial_value, trial_gradient = value_and_gradient(u + step)

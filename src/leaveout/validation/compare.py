@@ -11,9 +11,9 @@ from typing import ClassVar
 
 import numpy as np
 import pandas as pd
-import scipy
 from jaxtyping import Float
 from numpy.typing import ArrayLike
+from scipy import optimize, special
 
 from .._runtime import (
     RESULTS,
@@ -237,9 +237,9 @@ def _p_value_of_best(losses: Float[Array, "groups models"], model: int) -> float
     # the spread of the excess over the rival that seems best without the group
     hardest = np.take_along_axis(excess, held_out.argmax(1)[:, None], 1)
     temperature = np.sqrt(n) / (TEMPERATURE * hardest.std(ddof=1))
-    weight = scipy.special.softmax(temperature * held_out, axis=1)
+    weight = special.softmax(temperature * held_out, axis=1)
     margin = np.sum(weight * excess, 1)
-    return float(scipy.special.ndtr(-np.sqrt(n) * margin.mean() / margin.std(ddof=1)))
+    return float(special.ndtr(-np.sqrt(n) * margin.mean() / margin.std(ddof=1)))
 
 
 @conventional
@@ -457,9 +457,7 @@ def compare(
     if is_density:
         place = int(table.columns.get_loc("approximation_error"))
         table.insert(place, "weight", _stacking_weights(values, estimates[best]._weight))
-        table.insert(
-            place + 1, "pseudo_bma", scipy.special.softmax(table["elpd_diff"].to_numpy(float))
-        )
+        table.insert(place + 1, "pseudo_bma", special.softmax(table["elpd_diff"].to_numpy(float)))
     _warn(table, estimates, values, best)
     if method is not None:
         table = _add_intervals(table, errors, method, level)
@@ -476,7 +474,7 @@ def _add_intervals(
     error = pd.DataFrame.from_dict(errors, orient="index", columns=DifferenceError._fields).reindex(
         table.index
     )
-    quantile = scipy.special.stdtrit(error["dof"].to_numpy(), 0.5 + level / 2)
+    quantile = special.stdtrit(error["dof"].to_numpy(), 0.5 + level / 2)
     half = (quantile * error["value"] + table["approximation_error"]).fillna(0.0)
     return table.assign(
         low=table["difference"] - half,
@@ -555,7 +553,7 @@ def _is_order_statistic(means: Array) -> bool:
     """
     gains = np.sort(means)[(len(means) - 1) // 2] - means
     spread = np.sqrt(np.mean(gains[gains >= np.median(gains)] ** 2))
-    return bool(gains.max() <= spread * scipy.special.ndtri(1 - 0.5 / (len(means) - 1)))
+    return bool(gains.max() <= spread * special.ndtri(1 - 0.5 / (len(means) - 1)))
 
 
 def _diagnosis(difference: Array, estimate: Estimate, is_density: bool) -> str:
@@ -617,7 +615,7 @@ def fit_pareto(excess: Float[Array, " tail"]) -> TwoNumbers:
     with silence("all"):  # of numbers that are nearly equal, whose k is not finite
         rate = (1 - np.sqrt(len(grid) / grid)) / (3 * excess[int(n / 4 + 0.5) - 1]) + 1 / excess[-1]
         k = np.log1p(-rate[:, None] * excess).mean(1)
-        weight = scipy.special.softmax(n * (np.log(-rate / k) - k - 1))
+        weight = special.softmax(n * (np.log(-rate / k) - k - 1))
         weight[weight < 10 * np.finfo(float).eps] = 0.0
         posterior_rate = rate @ weight / weight.sum()
         k_of_rate = np.log1p(-posterior_rate * excess).mean()
@@ -629,7 +627,7 @@ def probability_of_worse(difference: float, se: float) -> float:
     if np.isnan(se):
         return np.nan
     if se > 0:
-        return float(scipy.special.ndtr(difference / se))
+        return float(special.ndtr(difference / se))
     return 0.5 + 0.5 * float(np.sign(difference))
 
 
@@ -645,15 +643,15 @@ def _stacking_weights(values: NamedArrays, weight: Array) -> Float[Array, " mode
     density = np.exp(losses.min(1, keepdims=True) - losses)
 
     def criterion(logits: Array) -> NumberAndArray:
-        share = scipy.special.softmax(logits)
+        share = special.softmax(logits)
         mixed = density @ share
         slope = -(weight / mixed) @ density
         return float(-weight @ np.log(mixed)), share * (slope - share @ slope)
 
-    solution = scipy.optimize.minimize(
+    solution = optimize.minimize(
         criterion, np.zeros(losses.shape[1]), jac=True, method="L-BFGS-B", tol=1e-12
     )
-    return scipy.special.softmax(solution.x)
+    return special.softmax(solution.x)
 
 
 def _add_jacobian(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-import typer
+from typer import Argument, CallbackParam, Option, models
 
 import leaveout as lo
 
@@ -31,13 +31,13 @@ PAGES = ".html", ".htm"
 
 def option(
     text: str, *flags: str, choices: Sequence[str] = (), least: int | None = None
-) -> typer.models.OptionInfo:
+) -> models.OptionInfo:
     """Make an option of one of the choices, or of a number that is not less than the least.
 
     `{}` in its help is the choices.
     """
 
-    def check(param: typer.CallbackParam, value):
+    def check(param: CallbackParam, value):
         if choices and value is not None and value not in choices:
             fail(f"{param.opts[0]} {value}: it must be one of {', '.join(choices)}.")
         if least is not None and value < least:
@@ -45,9 +45,7 @@ def option(
         return value
 
     limited = bool(choices) or least is not None
-    return typer.Option(
-        *flags, help=text.format(", ".join(choices)), callback=check if limited else None
-    )
+    return Option(*flags, help=text.format(", ".join(choices)), callback=check if limited else None)
 
 
 class OptionsOf:
@@ -55,7 +53,7 @@ class OptionsOf:
     defaults; their help is given.
     """
 
-    def __init__(self, verb: Callable[..., Any], **texts: str | typer.models.OptionInfo) -> None:
+    def __init__(self, verb: Callable[..., Any], **texts: str | models.OptionInfo) -> None:
         parameters = inspect.signature(verb).parameters
         kinds = get_type_hints(verb)
         self.options: dict[str, tuple[Any, Any]] = {}
@@ -194,19 +192,17 @@ def split_names(text: str | None) -> list[str]:
 
 def input_file(text: str, *flags: str):
     """Make an option for a file that is read."""
-    return typer.Option(*flags, help=text, readable=False)
+    return Option(*flags, help=text, readable=False)
 
 
 def output_file(text: str, *flags: str, check: Callable[[Path | None], Path | None] = writable):
     """Make an option for a file that is written."""
-    return typer.Option(*flags, help=text, readable=False, callback=check)
+    return Option(*flags, help=text, readable=False, callback=check)
 
 
 Data = Annotated[
     Path,
-    typer.Argument(
-        help="A CSV file with a header, or Parquet; - is standard input.", readable=False
-    ),
+    Argument(help="A CSV file with a header, or Parquet; - is standard input.", readable=False),
 ]
 Table = Annotated[Path | None, output_file("A CSV file for the table.")]
 Plot = Annotated[Path | None, output_file("A file for a picture (png, pdf, svg).", check=drawable)]
@@ -236,7 +232,7 @@ class FoldOptions:
     checkpoint: Checkpoint = None
     mute: Annotated[
         str | None,
-        typer.Option(help="Codes of checks not to tell, as LO103,LO202.", callback=muting),
+        Option(help="Codes of checks not to tell, as LO103,LO202.", callback=muting),
     ] = None
     metric: Annotated[
         list[str] | None,

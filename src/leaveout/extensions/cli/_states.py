@@ -5,9 +5,9 @@ Numbers of states, emissions, and models that are fitted and cross-validated in 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from re import fullmatch
 from typing import Annotated, Any
 
 import numpy as np
@@ -39,10 +39,10 @@ class StateSearch(FoldOptions):
         text = self.states.replace(" ", "")
         counts = (
             sorted({int(part) for part in text.split(",")})
-            if re.fullmatch(r"\d+(,\d+)*", text)
+            if fullmatch(r"\d+(,\d+)*", text)
             else []
         )
-        if span := re.fullmatch(r"(\d+)-(\d+)", text):
+        if span := fullmatch(r"(\d+)-(\d+)", text):
             counts = list(range(int(span[1]), int(span[2]) + 1))
         if not counts or min(counts) < 1:
             fail(

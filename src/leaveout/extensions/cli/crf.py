@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import scipy
 import typer
+from scipy import sparse
 
 import leaveout as lo
 
@@ -137,7 +137,7 @@ def crf(
 
 def indicators(
     words: np.ndarray, lengths: list[int], most: int
-) -> tuple[scipy.sparse.csr_array, list[str]]:
+) -> tuple[sparse.csr_array, list[str]]:
     """Build the most frequent indicators of words, shapes, endings and neighbours, `[steps,
     indicators]`.
     """
@@ -162,7 +162,7 @@ def indicators(
     column = place[codes]
     inside = column >= 0
     entries = np.ones(inside.sum()), (row[inside], column[inside])
-    return scipy.sparse.csr_array(entries, shape=(len(words), len(selection))), [
+    return sparse.csr_array(entries, shape=(len(words), len(selection))), [
         str(names[k]) for k in selection
     ]
 

@@ -38,9 +38,9 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
-import scipy
 from jaxtyping import Float
 from numpy.typing import ArrayLike
+from scipy import special, stats
 
 from ... import RESULTS, Exact, Fit, Plan, bootstrap, groups as groups_of
 from ...developer import (
@@ -621,7 +621,7 @@ def student_quantile(plan: Plan, used: int, level: float, weights: UnitWeights) 
     clusters = np.inf
     if plan.clusters is not None:
         clusters = len(np.unique(plan.clusters))
-    return float(scipy.stats.t.ppf((1 + level) / 2, min(used, clusters) - 1))
+    return float(stats.t.ppf((1 + level) / 2, min(used, clusters) - 1))
 
 
 @silence("all")
@@ -648,7 +648,7 @@ def _with_emax(table: pd.DataFrame) -> pd.DataFrame:
     make.
     """
     a, b = table.loc[["Intercept", "Slope"], "index.corrected"]
-    most = np.abs(scipy.special.expit(a + b * scipy.special.logit(EMAX_GRID)) - EMAX_GRID).max()
+    most = np.abs(special.expit(a + b * special.logit(EMAX_GRID)) - EMAX_GRID).max()
     row = pd.DataFrame(
         [[0.0, 0.0, most, most, most, np.nan, np.nan, table.loc["Slope", "n"]]], ["Emax"], COLUMNS
     )

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import scipy
 from numpy.typing import ArrayLike
+from scipy import sparse
 
 from ... import GLM, Cox, Fit, Mixed, Regression, fit, losses, penalties
 from ...developer import (
@@ -587,9 +587,7 @@ def _mixed_linear(results, drop: str) -> Fit:
         places = np.concatenate(
             [np.asarray(model.row_indices[label]) for label in model.group_labels]
         )
-        columns = scipy.sparse.csr_array(scipy.sparse.block_diag(parts, format="csr"))[
-            np.argsort(places)
-        ]
+        columns = sparse.csr_array(sparse.block_diag(parts, format="csr"))[np.argsort(places)]
         levels = [
             f"{label}:{j}"
             for label, part in zip(model.group_labels, parts, strict=True)

@@ -16,7 +16,7 @@ from numpy.random import default_rng
 
 from ...developer import BoolArray, FloatArray, NamedCounts, RowFlags
 from ._injection import refusal, unshown
-from ._models import LeakageFold
+from ._models import Folds
 from ._result import LeakageResult
 from ._splits import RowNumbers, as_folds, bundles, join_capped, like_size, nearest_folds
 from ._study import (
@@ -249,7 +249,7 @@ def _removed_mate_share(study: LeakageStudy) -> float:
     return np.nan
 
 
-def _remaining_exposure(study: LeakageStudy, folds: list[LeakageFold]) -> float:
+def _remaining_exposure(study: LeakageStudy, folds: Folds) -> float:
     """Return the exposure on these folds."""
     return float(
         np.concatenate([study.linkage.mates(fold.train, fold.test) for fold in folds]).mean()

@@ -23,7 +23,7 @@ from numpy.random import default_rng
 from numpy.typing import ArrayLike, NDArray
 
 from ...developer import IntArray, Rng, TwoCounts, conventional, count, level_numbers, record
-from ._models import Leakage, LeakageFold, MatePairs
+from ._models import Folds, Leakage, LeakageFold, MatePairs
 
 SLOPE_SHARE = 0.1  # share of V̂ at which the slope is tested
 # least and largest number of draws at each level, if the errors decide
@@ -200,9 +200,7 @@ class FoldInjection:
         return Draws(trained, place[:, None] >= injected[..., None], from_train[:, self.size :])
 
 
-def plan_injection(
-    folds: list[LeakageFold], injection: Injection, seed: int
-) -> list[FoldInjection]:
+def plan_injection(folds: Folds, injection: Injection, seed: int) -> list[FoldInjection]:
     """Plan levels and sizes for every fold, with levels at the same shares of each fold's maximum.
 
     Raises ValueError if V̂ cannot supply the top level, or T̂ the training set.
@@ -277,7 +275,7 @@ def slope_level(plan: list[FoldInjection]) -> int:
 
 def make_folds(
     caller: str, X, y: NDArray, groups: ArrayLike, cv, seed: int
-) -> tuple[list[LeakageFold], NDArray]:
+) -> tuple[Folds, NDArray]:
     """Return folds of whole clusters, and the names of the clusters. `cv` is a number of folds, a
     splitter or pairs of rows.
 
@@ -451,7 +449,7 @@ class InjectedSplits:
         return min(5, len(np.unique(np.asarray(groups)))) * self.num_repeats
 
 
-def unshown(folds: list[LeakageFold], leakage: Leakage) -> float:
+def unshown(folds: Folds, leakage: Leakage) -> float:
     """Compute the share of possible leakage on tested records that have no mate among the tested
     records.
 

@@ -32,7 +32,7 @@ from ...developer import (
     share,
 )
 from ._binomial import check_probabilities
-from ._mislinking import LeakageFold, Shares, UniformMislinking, uniform_mislinking
+from ._mislinking import Folds, Shares, UniformMislinking, uniform_mislinking
 from ._neighbours import distances, near_pairs, points, read_threshold
 from ._pair_calibration import (
     TAILS,
@@ -558,7 +558,7 @@ class Linkage(PrintedResult):
         out[right[tested[left]]] = True
         return out
 
-    def shares(self, folds: list[LeakageFold]) -> Shares:
+    def shares(self, folds: Folds) -> Shares:
         """Compute the expected shares of leakage in each fold, over the draws.
 
         If an entity is on both sides of a fold, the fewer records are misplaced; of halves either.
@@ -580,7 +580,7 @@ class Linkage(PrintedResult):
         check_probabilities("Linkage.shares", shares.p_train, shares.p_test)
         return shares
 
-    def shares_drawn(self, folds: list[LeakageFold]) -> list[Shares]:
+    def shares_drawn(self, folds: Folds) -> list[Shares]:
         """Compute the shares of leakage under each drawn partition, or under drawn rates.
 
         Parameters
@@ -779,7 +779,7 @@ def _rows(caller: str, name: str, value: ArrayLike, rows: int) -> Indices:
     return array.astype(int)
 
 
-def _shares(label: NDArray[np.integer], folds: list[LeakageFold]) -> Shares:
+def _shares(label: NDArray[np.integer], folds: Folds) -> Shares:
     p_train, p_test, exposed = np.zeros((3, len(folds)))
     entities = int(label.max(initial=-1)) + 1
     for k, fold in enumerate(folds):

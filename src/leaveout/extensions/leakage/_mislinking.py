@@ -32,6 +32,9 @@ class LeakageFold(NamedTuple):
         return (num_clusters - num_tested) / max(num_clusters - 1, 1)
 
 
+Folds = list[LeakageFold]
+
+
 class Shares(NamedTuple):
     """The leakage in each fold: the shares of records `p_train` and `p_test`, and `exposed`.
 
@@ -54,7 +57,7 @@ class UniformMislinking:
     recall: float
     mechanism = "record"
 
-    def shares(self, folds: list[LeakageFold]) -> Shares:
+    def shares(self, folds: Folds) -> Shares:
         sizes = np.bincount(folds[0].clusters)
         mean_size = np.mean(sizes[sizes > 0])
         # 10: records of a cluster from which a recall far below the precision means entities cut in

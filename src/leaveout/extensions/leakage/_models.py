@@ -14,7 +14,8 @@ from ._binomial import check_probabilities
 from ._linkage import Linkage
 from ._mislinking import (
     PRECISION_RECALL_GAP,
-    LeakageFold,
+    Folds,
+    LeakageFold as LeakageFold,
     Shares,
     UniformMislinking,
     check_rates,
@@ -26,7 +27,7 @@ from ._mislinking import (
 class Leakage(Protocol):
     mechanism: str
 
-    def shares(self, folds: list[LeakageFold]) -> Shares: ...
+    def shares(self, folds: Folds) -> Shares: ...
 
 
 @runtime_checkable
@@ -47,7 +48,7 @@ class DrawnLeakage(Protocol):
 
     knows_pairs: bool
 
-    def shares_drawn(self, folds: list[LeakageFold]) -> list[Shares]: ...
+    def shares_drawn(self, folds: Folds) -> list[Shares]: ...
 
 
 @record
@@ -88,7 +89,7 @@ class RecordLeakage:
     def __post_init__(self) -> None:
         check_probabilities("RecordLeakage", self.p_train, self.p_test)
 
-    def shares(self, folds: list[LeakageFold]) -> Shares:
+    def shares(self, folds: Folds) -> Shares:
         """Return the shares of leakage in each fold.
 
         Parameters
@@ -224,7 +225,7 @@ class SplitLeakage:
             )
         return SplitLeakage(2 * (1 - recall))
 
-    def shares(self, folds: list[LeakageFold]) -> Shares:
+    def shares(self, folds: Folds) -> Shares:
         """Return the shares of leakage in each fold.
 
         Parameters

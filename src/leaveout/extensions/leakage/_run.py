@@ -35,7 +35,7 @@ from ..hosts.sklearn import SklearnEstimator
 from ._fits import FIT_BATCH_ENTRIES, AbstractLearner
 from ._hosts import Task
 from ._injection import FoldInjection, Injection
-from ._models import LeakageFold
+from ._models import Folds
 
 Array = np.ndarray
 
@@ -251,7 +251,7 @@ def run(work: FitWork, draws: TwoCounts, enough: Enough | None = None) -> list[F
 def describe_run(
     estimator: SklearnEstimator | Fit,
     task: Task,
-    folds: list[LeakageFold],
+    folds: Folds,
     injection: Injection,
     seed: int,
 ) -> NamedValues:

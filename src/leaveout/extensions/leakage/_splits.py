@@ -11,7 +11,7 @@ from scipy import sparse
 
 from ...developer import FloatArray, IntArray, RowFlags, level_numbers
 from ._blocks import components
-from ._models import LeakageFold
+from ._models import Folds, LeakageFold
 
 MAX_FOLD_RATIO = 1.3  # largest size of a fold, relative to the mean
 Rows = Int[np.ndarray, " rows"]  # label of every row
@@ -24,7 +24,7 @@ def join_clusters(filed: Rows, draws: Rows) -> Rows:
     return components(size + int(draws.max()) + 1, filed, size + draws)[filed]
 
 
-def fold_of(folds: list[LeakageFold]) -> Rows | None:
+def fold_of(folds: Folds) -> Rows | None:
     """Return the fold that tests each row, if every row is tested once by a fit to all other folds;
     else None.
     """
@@ -107,7 +107,7 @@ def nearest_folds(fold: Rows, clusters: Rows) -> Rows | None:
     return None
 
 
-def as_folds(fold: Rows, clusters: Rows) -> list[LeakageFold]:
+def as_folds(fold: Rows, clusters: Rows) -> Folds:
     """Return pairs of rows: each fold is tested by a fit to all others."""
     return [
         LeakageFold(np.flatnonzero(fold != k), np.flatnonzero(fold == k), clusters)

@@ -37,7 +37,7 @@ from ...developer import (
 from ._fits import FIT_BATCH_ENTRIES, AbstractLearner
 from ._hosts import PlanHost
 from ._linkage import Linkage
-from ._models import LeakageFold
+from ._models import Folds
 from ._pair_calibration import Rate
 from ._splits import Rows, fold_of
 from ._variance import Variance, over_units
@@ -113,7 +113,7 @@ class PredictionWork:
         self.seconds += time.perf_counter() - began
         return [self.predictions[key] for key in keys]
 
-    def predict_folds(self, folds: list[LeakageFold]) -> Predictions:
+    def predict_folds(self, folds: Folds) -> Predictions:
         """Predict the test rows of each fold by its training rows."""
         return self([FitRequest(fold.train, fold.test) for fold in folds])
 
@@ -141,7 +141,7 @@ def _predict_batch(
 
 
 def leave_pairs_out(
-    folds: list[LeakageFold], y: FloatArray, score: Measure, work: PredictionWork
+    folds: Folds, y: FloatArray, score: Measure, work: PredictionWork
 ) -> FoldEffects:
     """Compute the change of fold i's contribution to the score when fold j leaves its training, by
     fits without both.
@@ -219,7 +219,7 @@ class LeakageStudy:
     known.
     """
 
-    folds: list[LeakageFold]
+    folds: Folds
     y: FloatArray
     score: Measure
     linkage: Linkage
@@ -252,9 +252,7 @@ class LeakageStudy:
     def naive(self) -> FoldScore:
         return self.score_predictions(self.predictions)
 
-    def score_predictions(
-        self, predictions: Predictions, folds: list[LeakageFold] | None = None
-    ) -> FoldScore:
+    def score_predictions(self, predictions: Predictions, folds: Folds | None = None) -> FoldScore:
         """Compute Σ_k n_k/n score(fold k); for mean losses, the mean over all rows."""
         if folds is None:
             folds = self.folds

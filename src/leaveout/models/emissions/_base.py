@@ -120,6 +120,7 @@ def _sums_to_one(p: ndarray) -> Bool[ndarray, "*rows"] | np.bool_:
     return (p >= 0).all(-1) & np.isclose(p.sum(-1), 1)
 
 
+Constraints = dict[str, Constraint]
 REAL = Constraint(lambda v: v, lambda v: v)
 POSITIVE = Constraint(
     lambda v: numpy_of(v).exp(v),
@@ -175,7 +176,7 @@ class AbstractEmission(Module):
 
     @property
     @abstractmethod
-    def free(self) -> dict[str, Constraint]:
+    def free(self) -> Constraints:
         """Free parameters by name, each with its `Constraint`."""
 
     @abstractmethod

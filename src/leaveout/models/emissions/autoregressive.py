@@ -18,7 +18,7 @@ from ..._runtime import Arrays, EntryIndex, NamedArrays, PyTree, numpy_of, stati
 from ._base import (
     REAL,
     Choice,
-    Constraint,
+    Constraints,
     Lengths,
     LogDensities,
     MatrixNormal,
@@ -278,7 +278,7 @@ class Autoregressive(AbstractAutoregression):
         }
 
     @property
-    def free(self) -> dict[str, Constraint]:
+    def free(self) -> Constraints:
         return {
             "bias": REAL,
             **({"coefficients": REAL} if self.lags else {}),
@@ -404,7 +404,7 @@ class NeuralAutoregressive(AbstractAutoregression):
         }
 
     @property
-    def free(self) -> dict[str, Constraint]:
+    def free(self) -> Constraints:
         names = "output_bias", "output_weights", "input_weights", "input_bias"
         return {**dict.fromkeys(names, REAL), **self.covariance.free}
 

@@ -13,7 +13,7 @@ from ._base import (
     AbstractEmission,
     AbstractWithPrior,
     Choice,
-    Constraint,
+    Constraints,
     DirichletPrior,
     Lengths,
     LogDensities,
@@ -81,7 +81,7 @@ class Categorical(AbstractWithPrior):
         return {"probability": DirichletPrior(1 + 1 / self.num_symbols)}
 
     @property
-    def free(self) -> dict[str, Constraint]:
+    def free(self) -> Constraints:
         return {"probability": SIMPLEX}
 
     def prepare(self, x: Observations, lengths: Lengths) -> PyTree:
@@ -148,7 +148,7 @@ class Observed(AbstractEmission):
         self.number = int(num_states)
 
     @property
-    def free(self) -> dict[str, Constraint]:
+    def free(self) -> Constraints:
         return {}
 
     @property

@@ -26,6 +26,7 @@ from ._base import (
     BetaPrior,
     Choice,
     Constraint,
+    Constraints,
     GammaPrior,
     Lengths,
     LogDensities,
@@ -216,7 +217,7 @@ class AbstractCounts(AbstractWithPrior):
         return prior
 
     @property
-    def free(self) -> dict[str, Constraint]:
+    def free(self) -> Constraints:
         """Free parameters; `coefficients` are in standard deviations of their covariates."""
         if self.covariates is None:
             return {self.mean_name: POSITIVE}
@@ -448,7 +449,7 @@ class NegativeBinomial(AbstractCounts):
         return dict([mean, ("size", GammaPrior(2.0, 0.1)), *coefficients])
 
     @property
-    def free(self) -> dict[str, Constraint]:
+    def free(self) -> Constraints:
         mean, *coefficients = super().free.items()
         return dict([mean, ("size", POSITIVE), *coefficients])
 
@@ -549,7 +550,7 @@ class Binomial(AbstractWithPrior):
         return {"probability": BetaPrior(1.5, 1.5)}
 
     @property
-    def free(self) -> dict[str, Constraint]:
+    def free(self) -> Constraints:
         return {"probability": PROBABILITY}
 
     def prepare(self, x: Observations, lengths: Lengths) -> PyTree:

@@ -29,6 +29,7 @@ from ._base import (
     AbstractWithPrior,
     Choice,
     Constraint,
+    Constraints,
     DirichletPrior,
     GammaPrior,
     Lengths,
@@ -131,7 +132,7 @@ class EventCounts(AbstractWithPrior):
         return {"rate": rate, "seasonal": seasonal, "excess_shape": excess, "excess_rate": excess}
 
     @property
-    def free(self) -> dict[str, Constraint]:
+    def free(self) -> Constraints:
         return {
             "rate": POSITIVE,
             "seasonal": MEAN_ONE,

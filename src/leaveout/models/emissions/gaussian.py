@@ -42,6 +42,7 @@ from ._base import (
     AbstractWithPrior,
     Choice,
     Constraint,
+    Constraints,
     InverseGamma,
     Lengths,
     LogDensities,
@@ -207,7 +208,7 @@ class CovarianceKind(Module):
         return self.kind in ("full", "tied")
 
     @property
-    def free(self) -> dict[str, Constraint]:
+    def free(self) -> Constraints:
         if self.value is not None:
             return {}
         return {"covariance": MATRIX if self.matrices else POSITIVE}
@@ -402,7 +403,7 @@ class Gaussian(AbstractGaussian):
         return {"mean": Normal(mean, 3 * np.sqrt(square)), **self.scale_prior(square)}
 
     @property
-    def free(self) -> dict[str, Constraint]:
+    def free(self) -> Constraints:
         return {"mean": REAL, **self.covariance.free}
 
     def prepare(self, x: Observations, lengths: Lengths) -> PyTree:

@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
-import scipy
 from jaxtyping import Float
+from scipy import linalg
 
 from ..._runtime import ArrayFunction, RowCoefficients, jnp, static
 from ...data import join_remarks
@@ -56,8 +56,8 @@ class DualGLM(AbstractRegression):
         gram = _gram(original, ridge, mean, share)
         largest = _largest_eigenvalue(lambda v: gram @ v, len(gram))
         # pivots below their rounding count as zero
-        factor, pivots, rank, _ = scipy.linalg.lapack.dpstrf(gram, lower=1)
-        inverse = np.tril(scipy.linalg.lapack.dtrtri(factor[:rank, :rank], lower=1)[0])
+        factor, pivots, rank, _ = linalg.lapack.dpstrf(gram, lower=1)
+        inverse = np.tril(linalg.lapack.dtrtri(factor[:rank, :rank], lower=1)[0])
         place = pivots - 1
         rows = np.empty((len(gram), rank))
         rows[place] = np.tril(factor)[:, :rank]

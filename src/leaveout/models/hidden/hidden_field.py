@@ -23,10 +23,10 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy
 from jaxtyping import Array, Bool, Float, Int, Scalar
 from numpy import ndarray
 from numpy.typing import ArrayLike
+from scipy import optimize, sparse
 
 from ..._runtime import (
     ArrayList,
@@ -233,8 +233,8 @@ def has_direction(edges: Any) -> bool:
     """Tell whether edges have a direction: pairs have, graphs and adjacency matrices have not."""
     return not (
         hasattr(edges, "nodes")
-        or scipy.sparse.issparse(edges)
-        or scipy.sparse.issparse(getattr(edges, "sparse", None))
+        or sparse.issparse(edges)
+        or sparse.issparse(getattr(edges, "sparse", None))
     )
 
 
@@ -575,7 +575,7 @@ def climb(
             break
         states, pairs = expected_pairs(field, theta)
         start = np.asarray(ravel(theta))
-        solution = scipy.optimize.minimize(
+        solution = optimize.minimize(
             _maximand, start, (field, theta, states, pairs), "BFGS", True, options=PRECISE
         )
         theta = jax.tree.map(np.asarray, unravel(jnp.asarray(solution.x), theta))

@@ -11,7 +11,7 @@ reads the fixed part and the terms before bars.
 """
 
 import itertools
-import re
+from re import fullmatch, sub
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -213,8 +213,8 @@ def bars(formula: str) -> tuple[str, list[Bar]]:
         raise ValueError(
             f"Mixed: formula {formula!r}: write what varies by a factor in parentheses, as (1 + x | patient)."
         )
-    fixed_part = re.sub(
-        r"\s+", " ", re.sub(r"\+\s*\0|\0\s*\+", "", fixed_part).replace("\0", "1")
+    fixed_part = sub(
+        r"\s+", " ", sub(r"\+\s*\0|\0\s*\+", "", fixed_part).replace("\0", "1")
     ).strip()
     return (fixed_part + " 1" if fixed_part.endswith("~") else fixed_part), effect_bars
 
@@ -224,7 +224,7 @@ def _bar(formula: str, inside: str) -> list[Bar]:
     correlated = not factor.startswith("|")
     factor = factor.lstrip("|").strip()
     parts = [part.strip() for part in factor.split("/")]
-    if not effects or not all(parts) or "|" in factor or not re.fullmatch(r"[\w.:\s/`]+", factor):
+    if not effects or not all(parts) or "|" in factor or not fullmatch(r"[\w.:\s/`]+", factor):
         raise ValueError(
             f"Mixed: formula {formula!r}: ({inside}) is no (effects | factor), a factor being a, a:b or a/b."
         )

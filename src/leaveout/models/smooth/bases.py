@@ -17,9 +17,9 @@ smoothing with B-splines*, 1996.) Splines are SciPy's. Beyond the data `cr` and 
 `cc` is periodic.
 """
 
-import math
 from collections.abc import Callable
 from functools import partial
+from math import pi
 from typing import Any
 
 import numpy as np
@@ -175,8 +175,8 @@ def _kernel(
     r = scipy.spatial.distance.cdist(x, points)
     d = x.shape[1]
     if d == 2:
-        return scipy.special.xlogy(r**2, r) / (8 * math.pi)
-    return r**3 / 12 if d == 1 else -r / (8 * math.pi)
+        return scipy.special.xlogy(r**2, r) / (8 * pi)
+    return r**3 / 12 if d == 1 else -r / (8 * pi)
 
 
 def effects(caller: str, labels: Any) -> Basis:
