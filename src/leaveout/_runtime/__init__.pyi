@@ -19,7 +19,6 @@ from .arrays import (
     ListedValues as ListedValues,
     MakeArray as MakeArray,
     NamedArrays as NamedArrays,
-    NamedCounts as NamedCounts,
     NamedNumbers as NamedNumbers,
     NamedValues as NamedValues,
     NumberAndArray as NumberAndArray,
