@@ -1,7 +1,7 @@
 """What a decision rests upon: is a model better, what is its loss where it will be used, and do
 intervals say so? Simulations, whose tables go into results/decisions.md.
 
-    python benchmarks/decisions.py [differences ...] [--quick] [--sets 1000]
+    python benchmarks/decisions.py [differences target ...] [--quick] [--sets 1000]
 
 differences
 95 % intervals of `lo.compare(method=)` for the difference of two models' risks, of lasso λ against
@@ -20,6 +20,10 @@ probabilities of an overfitted logistic regression, recalibrated on leave-one-ou
 by scikit-learn's CalibratedClassifierCV in five folds: the mean distance from the true
 probabilities of 2,000 fresh rows, its spread over data sets, and the honest loss against theirs
 
+target
+the loss in a population whose first feature is larger, by `Estimate.target` and unweighted, and
+intervals for responses there (shifted.py)
+
 The full run is made for three hours of two cores, --quick with 20 sets a cell for ten minutes.
 """
 
@@ -33,6 +37,7 @@ import joblib
 import numpy as np
 import pandas as pd
 import scipy
+import shifted
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.linear_model import LogisticRegression
 from speed.common import main
@@ -398,7 +403,17 @@ def recalibrate(quick: bool, sets: int) -> None:
     write("recalibrate", {"Recalibrated probabilities.": rows}, note)
 
 
-PARTS = {"differences": differences, "clusters": clusters, "recalibrate": recalibrate}
+def target(quick: bool, sets: int) -> None:
+    """The loss, and intervals for responses, in another population."""
+    write("target", *shifted.tables(quick, sets))
+
+
+PARTS = {
+    "differences": differences,
+    "clusters": clusters,
+    "recalibrate": recalibrate,
+    "target": target,
+}
 
 if __name__ == "__main__":
     main(PARTS, __doc__, quick=False, sets=1000)

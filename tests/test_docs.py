@@ -448,7 +448,7 @@ def test_the_calls_on_one_page(tmp_path, monkeypatch):
     estimates = [lo.cross_validate(each, lo.leave_one_out(), metric="auc") for each in fits]
     given = {
         **{"lo": lo, "GridSearchCV": GridSearchCV, "table": table, "X": X, "y": y},
-        **{"fit": fits[0], "cv": estimates[0], "cv_large": estimates[1], "X_new": table[:3]},
+        **{"fit": fits[0], "cv": estimates[0], "cv_large": estimates[1], "X_new": table[:40]},
         "other": lo.fit(lo.GLM("y ~ age + dose", table, "squared")),
         "counts": rng.poisson(np.where(np.arange(240) // 40 % 2, 2, 9)),
         "model": LogisticRegression(tol=1e-9).fit(X, y),

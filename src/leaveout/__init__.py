@@ -15,6 +15,7 @@ _provide(  # what the core calls of later rooms and of extensions
     report=lambda: _import(".reporting.report", __name__),
     no_model=lambda: _import(".validation.no_model", __name__),
     bca=lambda: _import(".validation.bca", __name__),
+    target=lambda: _import(".validation.target", __name__),
     nested=lambda: _import(".validation.nested_intervals", __name__),
     fit_answers=lambda: _import(".diagnostics.fit_answers", __name__),
     covariance=lambda: _import(".diagnostics.covariance", __name__),

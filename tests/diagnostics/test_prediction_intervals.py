@@ -847,3 +847,73 @@ def test_a_small_group_has_infinite_ends_and_the_others_their_own():
         ValueError, match="needs 9 rows or more, left out one by one; there are 3 in group 2"
     ):
         lo.interval(fit, X[:1], level=0.9, groups=g, new_groups=[2])
+
+
+SHIFTED = Z + np.array([0.4, 0.0, 0.0])
+RATIO = lambda x: np.exp(0.4 * x[:, 0] - 0.08)
+
+
+@pytest.mark.parametrize("plan", [None, lo.kfold(k=6)])
+def test_known_weights_are_those_of_the_weighted_jackknife(plan):
+    """The quantiles of Prinster, Liu & Saria, by sorting all values with infinity."""
+    fit = lo.fit(lo.GLM(X, Y, "squared"))
+    arguments = {} if plan is None else {"method": "cv+", "plan": plan}
+    folds = np.arange(N)[:, None]
+    if plan is not None:
+        folds = [test for _, test in plan._bind(N)]
+    means, distance = scratch(folds, new=SHIFTED)
+    table = lo.interval(
+        fit, SHIFTED, level=0.8, sample_weight=RATIO(X), new_weight=RATIO(SHIFTED), **arguments
+    )
+    for k, weight in enumerate(RATIO(SHIFTED)):
+        mass = np.append(RATIO(X), weight) / (RATIO(X).sum() + weight)
+        ends = []
+        for sign in (-1, 1):
+            values = np.append(sign * means[k] + distance, np.inf)
+            order = np.argsort(values)
+            ends.append(sign * values[order][np.searchsorted(np.cumsum(mass[order]), 0.8)])
+        np.testing.assert_allclose(table[["low", "high"]].iloc[k], ends, atol=1e-6)
+    assert table.attrs["at_least"] == pytest.approx(0.6 - (0 if plan is None else (2 / N) ** 0.5))
+    assert "at least 60.0%" in repr(table) or plan is not None
+
+
+def test_weights_of_one_change_nothing():
+    fit = lo.fit(lo.GLM(X, Y, "squared"))
+    weighted = lo.interval(fit, Z, sample_weight=np.ones(N), new_weight=np.ones(len(Z)))
+    plain = lo.interval(fit, Z)
+    np.testing.assert_array_equal(weighted.to_numpy(), plain.to_numpy())
+    assert "coverage" in repr(weighted)
+    assert "coverage" not in repr(plain)
+
+
+def test_weights_of_a_target_are_approximate():
+    fit = lo.fit(lo.GLM(X, Y, "squared"))
+    target = lo.cross_validate(fit, lo.leave_one_out()).target(SHIFTED)
+    table = lo.interval(fit, SHIFTED, level=0.6, sample_weight=target)
+    known = lo.interval(
+        fit, SHIFTED, level=0.6, sample_weight=target.weights, new_weight=target.weigh(SHIFTED)
+    )
+    np.testing.assert_array_equal(table.to_numpy(), known.to_numpy())
+    assert "approximate, since the weights are estimated" in repr(table)
+    assert table.attrs["at_least"] == 0.0
+    far_row = 60.0 * target.fit.parameters["coef"][None]
+    with pytest.warns(UserWarning, match="the ends of 1 of 1 rows are infinite"):
+        far = lo.interval(fit, far_row, level=0.8, sample_weight=target)
+    assert np.isinf(far[["low", "high"]].to_numpy()).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"sample_weight": np.ones(N)}, "known weights need new_weight="),
+        ({"sample_weight": np.ones(3), "new_weight": np.ones(15)}, "one a unit, 60; got 3"),
+        ({"sample_weight": -np.ones(N), "new_weight": np.ones(15)}, "of 0 or more"),
+        ({"sample_weight": np.ones(N), "new_weight": np.ones(2)}, "one value for each of the 15"),
+        ({"sample_weight": np.ones(N), "method": "minmax"}, r"goes with method 'plus' or 'cv\+'"),
+        ({"sample_weight": np.ones(N), "groups": LABELS}, "without groups"),
+    ],
+)
+def test_weights_that_do_not_serve_are_refused(arguments, message):
+    fit = lo.fit(lo.GLM(X, Y, "squared"))
+    with pytest.raises(ValueError, match=message):
+        lo.interval(fit, Z, **arguments)

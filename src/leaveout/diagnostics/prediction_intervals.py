@@ -23,6 +23,10 @@ of the weight (Romano, Sesia & Candès, NeurIPS 2020). Scores are
     the same and λ for each place of c behind the k-th (Angelopoulos, Bates, Malik & Jordan, ICLR
     2021)
 
+Where new rows have another distribution of x than the units, with ratio w of the densities, unit i
+has the weight w_i / (Σ w + w(x)) and infinity w(x) / (Σ w + w(x)): the jackknife+ then covers at
+least 2 level − 1 (Prinster, Liu & Saria, JAWS, NeurIPS 2022), if w is known.
+
 The exact refit is within ρ_k of the one reported, in the norm of H: the error of x'θ_k is at most
 ‖x‖_{H⁻¹} ρ_k, a product of one number for each row and one for each refit, with the rounding of θ_k
 and of x'θ_k in it (`refit._distance`). Every R_i and every μ_k(x) is widened by this and by its own
@@ -43,6 +47,7 @@ from .._runtime import float64, jax
 from .._runtime.arrays import level_numbers
 from .._runtime.checkpoint import File, keeping, read_or_make
 from .._runtime.conventions import Rng, conventional, warn
+from .._runtime.headed_table import HeadedTable
 from .._runtime.interrupt import stoppable
 from .._runtime.progress import Slow
 from .._runtime.results import record
@@ -58,6 +63,7 @@ from ..optimize.fit import Fit
 from ..plans.plan import Plan, groups as groups_of, kfold, leave_one_out
 from ..refit import AbstractRefit, lengths
 from ..validation.cross_validate import cache_key, objective_of, reader_for, strategy_of
+from ..validation.target import Target
 from .influence import mean_errors, refit_all
 
 Array = np.ndarray
@@ -131,6 +137,8 @@ class Request:
     score: Score = "lac"
     raps: tuple[float, int] = (0.1, 2)
     rng: Rng = None
+    sample_weight: Target | ArrayLike | None = None
+    new_weight: ArrayLike | None = None
 
     def __post_init__(self) -> None:
         share(f"{self.caller}: level", self.level)
@@ -168,6 +176,8 @@ def interval(
     new_groups: ArrayLike | None = None,
     offset: ArrayLike | None = None,
     inverse: Callable[[Any], Any] | None = None,
+    sample_weight: Target | ArrayLike | None = None,
+    new_weight: ArrayLike | None = None,
     strategy: AbstractRefit | None = None,
     checkpoint: File | None = None,
 ) -> pd.DataFrame:
@@ -205,6 +215,12 @@ def interval(
     inverse : callable, optional
         A monotone function of arrays, from the response of the model to what the ends shall be in,
         such as `np.exp` for a model of a logarithm. A TransformedTargetRegressor brings its own.
+    sample_weight : Target or array_like, `[units]`, optional
+        For new rows of a target population: a result of `Estimate.target`, whose weights are
+        estimated, so that the coverage is approximate; or the known ratio of the densities there
+        and here at every unit. For "plus" and "cv+", without groups.
+    new_weight : array_like, `[rows]`, optional
+        The known ratio at every new row, on the scale of `sample_weight`.
     strategy : AbstractRefit, default `Certified()`
         The strategy of the refits.
     checkpoint : path, optional
@@ -233,8 +249,8 @@ def interval(
     Warns
     -----
     UserWarning
-        If a row lies outside the span of the data, or its group has too few units for the level;
-        its ends are infinite.
+        If a row lies outside the span of the data, its group has too few units for the level, or
+        it weighs more than the level leaves; its ends are infinite.
 
     See Also
     --------
@@ -264,8 +280,9 @@ def interval(
             "interval: it takes one fit; those of two quantiles go into lo.quantile_interval(low, high, X_new)."
         )
     request = Request(
-        "interval", level, method, plan, groups, new_groups, offset, strategy, checkpoint
-    )
+        "interval", level, method, plan, groups, new_groups, offset, strategy, checkpoint,
+        sample_weight=sample_weight, new_weight=new_weight,
+    )  # fmt: skip
     return _intervals((fit,), X_new, inverse, request)
 
 
@@ -531,6 +548,9 @@ def _intervals(
     for transformation in (objective.units.inverse, inverse):
         if transformation is not None:
             table = _transform(caller, table, transformation)
+    if request.sample_weight is not None:
+        table = HeadedTable(table)
+        table.heading = [(name, solved.facts[name]) for name in ("method", "coverage")]
     table.attrs |= solved.facts | {"score": "quantiles" if len(sides) > 1 else "residuals"}
     return table
 
@@ -602,13 +622,19 @@ def _solve(sides: tuple[Fit, ...], X_new: Any, request: Request) -> Solved:
     _check_counts(request, "rows" if chosen.clusters is None else "groups", small, len(parts))
     count = objective.num_units
     draws = request.draws(count + rows)
+    needed = np.full(rows, level)
+    if request.sample_weight is not None:
+        ((where, held),) = parts
+        weight, needed = _target_weights(request, X_new, chosen, rows, held)
+        parts = [(where, held._replace(weight=weight))]
     key = cache_key(
         sides[0],
         chosen,
         request.strategy,
         X_new=designs,
         offset=shifts,
-        level=float(level),
+        weights=[held.weight for _, held in parts],
+        needed=needed,
         method=method,
     )
     if classes:
@@ -633,8 +659,10 @@ def _solve(sides: tuple[Fit, ...], X_new: Any, request: Request) -> Solved:
                     compute = _sets(
                         sides[0], side_refits[0], held, level, method, rule, draws[:count]
                     )
+                    of_rows = draws[count:]
                 else:
-                    compute = _ends(sides, side_refits, held, level, method)
+                    compute = _ends(sides, side_refits, held, method)
+                    of_rows = needed
                 size = max(
                     1,
                     PREDICTIONS_AT_A_TIME
@@ -644,10 +672,16 @@ def _solve(sides: tuple[Fit, ...], X_new: Any, request: Request) -> Solved:
                 for k in range(0, len(where), size * BLOCKS_AT_A_TIME):
                     chunk = where[k : k + size * BLOCKS_AT_A_TIME]
 
-                    def make(chunk=chunk, compute=compute, side_refits=side_refits, size=size):
+                    def make(
+                        chunk=chunk,
+                        compute=compute,
+                        side_refits=side_refits,
+                        size=size,
+                        of_rows=of_rows,
+                    ):
                         blocks = np.split(chunk, range(size, len(chunk), size))
                         ends = [
-                            compute(new_rows.predict(side_refits, block), draws[count + block])
+                            compute(new_rows.predict(side_refits, block), of_rows[block])
                             for block in blocks
                         ]
                         return {"ends": np.hstack(ends)}
@@ -672,8 +706,13 @@ def _solve(sides: tuple[Fit, ...], X_new: Any, request: Request) -> Solved:
         covered = level
     else:
         covered = max(0.0, 2 * level - 1 - slack)
+    coverage = f"at least {covered:.1%} of new responses"
+    if isinstance(request.sample_weight, Target):
+        coverage = f"approximate, since the weights are estimated; {coverage} by known ones"
+        covered = 0.0
     facts = {
         "level": level,
+        "coverage": coverage,
         "method": f"{kind}{'-minmax' if method == 'minmax' else '+'}{' in each group' if members else ''}",
         # share of new responses; in groups no theorem is known for folds
         "at_least": covered if by_row or not members else 0.0,
@@ -1101,8 +1140,46 @@ def _held(objective: AbstractRegression, plan: Plan, units: Bool[Array, " units"
     return Held(unit, refit, 1 / (len(size) + 1) / size[group], len(size))
 
 
+def _target_weights(
+    request: Request, X_new: Any, plan: Plan, rows: int, held: Held
+) -> tuple[Float[Array, " held"], PerRow]:
+    """Return the weights of the held-out units, of sum one, and the sum that the ends of each new
+    row need.
+
+    Warn of rows whose ends are infinite.
+    """
+    if request.method == "minmax" or request.new_groups is not None or plan.clusters is not None:
+        raise ValueError(
+            "interval: sample_weight= goes with method 'plus' or 'cv+', without groups."
+        )
+    ratio = request.sample_weight
+    new_ratio = request.new_weight
+    if isinstance(ratio, Target):
+        new_ratio = ratio.weigh(X_new)
+        ratio = ratio.weights
+    if new_ratio is None:
+        raise ValueError(
+            "interval: known weights need new_weight=, those of the new rows; a Target, from Estimate.target, has them."
+        )
+    ratio = UnitColumn.read("interval", "sample_weight", ratio, plan.num_units).in_order(
+        "interval", plan.names
+    )
+    weight = np.asarray(ratio, float)[held.unit]
+    new_weight = column("interval", "new_weight", new_ratio, rows)
+    if min(weight.min(), new_weight.min()) < 0 or not weight.any():
+        raise ValueError("interval: weights are ratios of densities, of 0 or more.")
+    needed = request.level * (1 + new_weight / weight.sum())
+    beyond = np.sum(needed > 1)
+    if beyond:
+        warn(
+            f"interval: the ends of {beyond} of {rows} rows are infinite: at level={request.level:g} their weights are too "
+            "large beside those of all units."
+        )
+    return weight / weight.sum(), needed
+
+
 def _ends(
-    sides: Sequence[Fit], refits: list[Refits], held: Held, level: float, method: str
+    sides: Sequence[Fit], refits: list[Refits], held: Held, method: str
 ) -> Callable[[list[Any], Array], Array]:
     """Return a function that computes the ends of new rows, and their largest widening, from
     predictions by every refit.
@@ -1127,32 +1204,33 @@ def _ends(
         slice(None) if in_order else held.refit,
     )
 
-    def quantile(values: Float[Array, "rows units"]) -> PerRow:
-        """Return the least value at or below which `level` of the weight lies.
+    def quantile(values: Float[Array, "rows units"], needed: PerRow) -> PerRow:
+        """Return the least value at or below which the `needed` weight lies.
 
         The values are reordered in place.
         """
-        if np.ptp(weight) == 0:
-            rank = int(np.ceil(level / weight[0] * (1 - COUNT_ROUNDING))) - 1
+        if np.ptp(weight) == 0 and np.ptp(needed) == 0 and needed[0] <= weight.sum():
+            rank = int(np.ceil(needed[0] / weight[0] * (1 - COUNT_ROUNDING))) - 1
             values.partition(rank, axis=1)
             return _beyond(values[:, rank])
         order = np.argsort(values, axis=1)
-        rank = np.sum(np.cumsum(weight[order], axis=1) < level * (1 - COUNT_ROUNDING), axis=1)
-        return _beyond(
-            np.take_along_axis(values, np.take_along_axis(order, rank[:, None], 1), 1)[:, 0]
-        )
+        sums = np.cumsum(weight[order], axis=1)
+        rank = np.sum(sums < needed[:, None] * (1 - COUNT_ROUNDING), axis=1)
+        ranked = np.take_along_axis(values, order, 1)
+        ranked = np.c_[ranked, np.full(len(ranked), np.inf)]
+        return _beyond(np.take_along_axis(ranked, rank[:, None], 1)[:, 0])
 
-    def end(bounds: Float[Array, "rows refits"]) -> PerRow:
+    def end(bounds: Float[Array, "rows refits"], needed: PerRow) -> PerRow:
         if method == "minmax":
-            return _beyond(bounds.max(1)) + quantile(distance[None].copy())
+            return _beyond(bounds.max(1)) + quantile(distance[None].copy(), needed[:1])
         values = bounds[:, by_unit]
         values += distance
-        return quantile(values)
+        return quantile(values, needed)
 
-    def ends(means: list[Any], _: Array) -> Array:
+    def ends(means: list[Any], needed: PerRow) -> Array:
         low = means[0]
         high = means[-1]
-        outer = np.stack([end(low.error - low.value), end(high.error + high.value)])
+        outer = np.stack([end(low.error - low.value, needed), end(high.error + high.value, needed)])
         outer += END_ROUNDING * np.abs(outer)
         return np.stack([-outer[0], outer[1], np.maximum(low.error, high.error).max(1) + most])
 

@@ -10,7 +10,7 @@ import math
 import os
 import pickle
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -487,6 +487,78 @@ class Estimate(PrintedResult):
         return provided("bca").bca_interval(
             self, share("confidence_interval: level", level), metric, num_resamples, rng
         )
+
+    @conventional
+    def target(
+        self,
+        X_new: Any = None,
+        *,
+        margins: Mapping[str, Any] | None = None,
+        n: float | None = None,
+        data: Any = None,
+        distance: bool | list[str] = False,
+        metric: Any = (),
+    ) -> Any:
+        """Estimate the held-out loss in a target population, by weights of the scored units.
+
+        Weights balance the covariates of the units with margins of the target (entropy balancing),
+        or are the ratio of the densities of its rows and of the units (a logistic regression). The
+        mean is that of the target if, given these covariates, the response is distributed alike
+        here and there. Its standard error counts that the weights are estimated.
+
+        Parameters
+        ----------
+        X_new : array_like, `[rows, features]`, or DataFrame, optional
+            Rows of the target, in the form of the data of the fit.
+        margins : dict, optional
+            What is known of the target instead: by the name of a column, or an expression in
+            columns such as "age ** 2", its mean; or, by the name of a column of levels, a dict or
+            Series of the share of each.
+        n : float, optional
+            The number of rows of the sample that margins come from, whose error then counts; by
+            default they are known. Of `X_new` it is the number of its rows; `np.inf` says that
+            these are the whole target.
+        data : DataFrame, optional
+            One row a unit: the columns in which the target may differ, instead of those of the
+            model. `X_new` then has them too. Models without a design of rows need it for `X_new`.
+        distance : bool or list of str, default False
+            Whether the distance to the nearest unit of the training set is a covariate too, in all
+            covariates in standard deviations, or in the columns of the list, such as coordinates.
+        metric : str, scorer, callable, or a list or dict of them, default ()
+            Measures of the held-out predictions in the target, as in `cross_validate`.
+
+        Returns
+        -------
+        Target
+            The loss with its standard error, the weights, and how well they balance.
+
+        Raises
+        ------
+        ValueError
+            If margins cannot be met, which are named; if rows of `X_new` lie outside the support of
+            the scored units, which are named; if arguments do not go together.
+
+        See Also
+        --------
+        interval : Prediction intervals take the result as their `sample_weight`.
+
+        References
+        ----------
+        J. Hainmueller, Entropy balancing for causal effects, Political Analysis 20, 2012.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import leaveout as lo
+        >>> rng = np.random.default_rng(0)
+        >>> x = rng.normal(size=200)
+        >>> y = x + (0.5 + (x > 0)) * rng.normal(size=200)
+        >>> cv = lo.cross_validate(lo.fit(lo.GLM(x[:, None], y, "squared")), lo.leave_one_out())
+        >>> target = cv.target(margins={"x0": 0.8})
+        >>> round(cv.mean, 2), round(target.mean, 2), round(target.se, 2)
+        (0.73, 1.13, 0.24)
+        """
+        return provided("target").target(self, X_new, margins, n, data, distance, metric)
 
     @cached_property
     def audit(self) -> "pd.DataFrame | None":

@@ -15,7 +15,7 @@ influence of each unit or, for functions that are only called, from the measure 
 (the jackknife), and a bound of the effect of the refits' errors, from the error of each prediction.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -42,7 +42,13 @@ from .mean_intervals import MetricValue
 from .metrics import Called, Measure, Ranks
 from .scorers import measure_of
 from .scoring import largest_change, predictions
-from .standard_errors import MIN_BLOCKS, average_by_unit, independent, standard_error
+from .standard_errors import (
+    MIN_BLOCKS,
+    StandardError,
+    average_by_unit,
+    independent,
+    standard_error,
+)
 
 Array = np.ndarray
 
@@ -208,12 +214,25 @@ def prediction_kind(measures: Mapping[str, Measure]) -> str:
 
 
 def measure(
-    measures: Mapping[str, Measure], fit: Fit, predictions: Predictions, average: Average | None
+    measures: Mapping[str, Measure],
+    fit: Fit,
+    predictions: Predictions,
+    average: Average | None,
+    weight: FloatArray | None = None,
+    sampling: Callable[..., StandardError] = standard_error,
 ) -> dict[str, MetricValue]:
-    """Compute metrics of predictions, by their names."""
+    """Compute metrics of predictions, by their names.
+
+    The weights of units are by default the model's; `sampling` computes the standard error of the
+    mean of their contributions.
+    """
     plan = predictions.plan
+    if weight is None:
+        weight = unit_weights(fit.objective, plan.of_cases).values
     values = {
-        name: metric_value(measure, in_order(fit, predictions, measure), average)
+        name: metric_value(
+            measure, in_order(fit, predictions, measure)._replace(weight=weight), average
+        )
         for name, measure in measures.items()
     }
     width = np.diff(plan.indptr).max()
@@ -229,7 +248,6 @@ def measure(
             "refits are ranked against each other, and each refit leans away from the class it left out (of a model of an "
             "intercept alone the AUC is 0, not 0.5). Compare losses, or use large folds, or folds that each hold every class."
         )
-    weight = unit_weights(fit.objective, plan.of_cases).values
     measured = dict[str, MetricValue]()
     for name, value in values.items():
         measure = measures[name]
@@ -239,7 +257,7 @@ def measure(
         description = value.description
         if measure.needs == "label" and measure.title:
             description += f", {measure.title}"
-        se = standard_error(value.values, weight, unit_plan).value
+        se = sampling(value.values, weight, unit_plan).value
         measured[name] = MetricValue(
             value.value, se, value.error, description, measure.bounds, freedom
         )
