@@ -40,27 +40,39 @@ from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
-from .._runtime import float64, jax
-from .._runtime.arrays import level_numbers
-from .._runtime.checkpoint import File, keeping, read_or_make
-from .._runtime.conventions import Rng, conventional, warn
-from .._runtime.headed_table import HeadedTable
-from .._runtime.interrupt import stoppable
-from .._runtime.progress import Slow
-from .._runtime.results import record
-from ..data.arrays import UnitColumn, codes, index_of, match_labels, share, under_labels
-from ..data.formulas import named_column
-from ..linalg.rounding import FUNCTION, UNIT, UP
-from ..linalg.sparse_design import SparseDesign
-from ..models.glm.active_coefficients import kinks
-from ..models.glm.glm import AbstractRegression
-from ..models.glm.rows import column
-from ..objectives.objective import display_name
-from ..optimize.fit import Fit
-from ..plans.plan import Plan, groups as groups_of, kfold, leave_one_out
+from .._runtime import (
+    AnyTuple,
+    File,
+    HeadedTable,
+    Indices,
+    NamedValues,
+    Rng,
+    RowCoefficients,
+    RowFlags,
+    Slow,
+    Strings,
+    UnaryFunction,
+    UnitFlags,
+    conventional,
+    float64,
+    jax,
+    keeping,
+    level_numbers,
+    read_or_make,
+    record,
+    silence,
+    stoppable,
+    warn,
+)
+from ..data import UnitColumn, codes, index_of, match_labels, named_column, share, under_labels
+from ..linalg import FUNCTION, UNIT, UP, SparseDesign
+from ..models.glm import AbstractRegression, column, kinks
+from ..objectives import PerRefit, PerUnit, RefitPoints, display_name
+from ..optimize import Fit
+from ..plans import Plan, groups as groups_of, kfold, leave_one_out
 from ..refit import AbstractRefit, lengths
 from ..validation.cross_validate import cache_key, objective_of, reader_for, strategy_of
 from ..validation.target import Target
@@ -69,7 +81,7 @@ from .influence import mean_errors, refit_all
 Array = np.ndarray
 Numbers = Float[Array, "..."]
 PerRow = Float[Array, " rows"]
-Design = Float[Array, "rows coefficients"] | SparseDesign
+Design = RowCoefficients | SparseDesign
 Method = Literal["plus", "minmax", "cv+"]
 METHODS = get_args(Method)
 Score = Literal["lac", "aps", "raps"]
@@ -89,8 +101,8 @@ class Refits(NamedTuple):
     The distance is in the norm of H. A flag tells whether a theorem proves the bound.
     """
 
-    theta: Float[Array, "refits params"]
-    radius: Float[Array, " refits"]
+    theta: RefitPoints
+    radius: PerRefit
     proved: bool
 
 
@@ -149,7 +161,7 @@ class Request:
                 f"{self.caller}: raps must be (λ, k), both zero or more; got {self.raps!r}."
             )
 
-    def check(self, name: str, value: str, choices: tuple[str, ...]) -> None:
+    def check(self, name: str, value: str, choices: Strings) -> None:
         """Raise ValueError if an argument is none of the choices."""
         if value not in choices:
             raise ValueError(
@@ -175,7 +187,7 @@ def interval(
     groups: ArrayLike | None = None,
     new_groups: ArrayLike | None = None,
     offset: ArrayLike | None = None,
-    inverse: Callable[[Any], Any] | None = None,
+    inverse: UnaryFunction | None = None,
     sample_weight: Target | ArrayLike | None = None,
     new_weight: ArrayLike | None = None,
     strategy: AbstractRefit | None = None,
@@ -299,7 +311,7 @@ def quantile_interval(
     groups: ArrayLike | None = None,
     new_groups: ArrayLike | None = None,
     offset: ArrayLike | None = None,
-    inverse: Callable[[Any], Any] | None = None,
+    inverse: UnaryFunction | None = None,
     strategy: AbstractRefit | None = None,
     checkpoint: File | None = None,
 ) -> pd.DataFrame:
@@ -525,7 +537,7 @@ def prediction_sets(
 
 
 def _intervals(
-    sides: tuple[Fit, ...], X_new: Any, inverse: Callable[[Any], Any] | None, request: Request
+    sides: tuple[Fit, ...], X_new: Any, inverse: UnaryFunction | None, request: Request
 ) -> pd.DataFrame:
     """Compute the intervals of numbers from one fit, or those of two quantiles."""
     caller = request.caller
@@ -563,7 +575,7 @@ class NewRows:
     designs: list[Design]
     shifts: list[Any]
 
-    def predict(self, refits: Sequence[Refits], rows: Int[Array, " some"]) -> list[Any]:
+    def predict(self, refits: Sequence[Refits], rows: Indices) -> list[Any]:
         """Predict some of the rows by every refit of each fit."""
         return [
             _predict_by_refits(*side, rows)
@@ -579,8 +591,8 @@ class Solved:
 
     rows: NewRows
     ends: Float[Array, "ends rows"]
-    outside: Bool[Array, " rows"]
-    facts: dict[str, Any]
+    outside: RowFlags
+    facts: NamedValues
 
     def means(self) -> PerRow:
         """Predict the rows by the fits themselves, on average of these."""
@@ -820,7 +832,7 @@ def _predictions(
     if shift is not None:
         eta = eta + shift
     loss_parameters = (fit.vector[design.shape[1] :],) if objective.own else ()
-    with np.errstate(over="ignore"):  # a mean beyond float64 is infinite
+    with silence("over"):  # a mean beyond float64 is infinite
         predictions = np.asarray(
             eta if kind == "link" else objective.loss_function.inverse_link(eta, *loss_parameters)
         )
@@ -850,7 +862,7 @@ def _regression(caller: str, fit: Fit) -> AbstractRegression:
     return objective
 
 
-def _classes(objective: AbstractRegression) -> tuple[Any, ...]:
+def _classes(objective: AbstractRegression) -> AnyTuple:
     """Return the classes whose probabilities the model predicts.
 
     None if its response is a number.
@@ -871,7 +883,7 @@ def _members(
     groups: ArrayLike | None,
     new_groups: ArrayLike | None,
     rows: int,
-) -> list[tuple[Int[Array, " some"], Bool[Array, " units"], str]]:
+) -> list[tuple[Indices, UnitFlags, str]]:
     """Return the new rows of each group, a mark of its units, and its name.
 
     Nothing without groups of new rows.
@@ -975,7 +987,7 @@ def _predict_by_refits(
     refits: Refits,
     design: Design,
     shift: Float[Array, "rows ..."] | None,
-    rows: Int[Array, " some"],
+    rows: Indices,
 ) -> Means | Probabilities:
     """Predict some rows by every refit, `[rows, refits]`, or their classes, `[rows, refits,
     classes]`.
@@ -1042,7 +1054,7 @@ def _response(
     link: Any = objective.loss_function.inverse_link
 
     def inverse_link(eta: Array) -> Array:
-        with np.errstate(all="ignore"):
+        with silence("all"):
             return np.asarray(jax.vmap(link, (-1, 0), -1)(eta, tau) if objective.own else link(eta))
 
     if objective.classes:
@@ -1070,7 +1082,7 @@ def _response(
     return Means(*mean_errors(inverse_link, eta, error))
 
 
-def _rows_outside_span(caller: str, fit: Fit, design: Design) -> Bool[Array, " rows"]:
+def _rows_outside_span(caller: str, fit: Fit, design: Design) -> RowFlags:
     """Mark rows outside the span of the fitted rows, whose prediction depends on the choice of
     least norm.
     """
@@ -1125,7 +1137,7 @@ def _check_counts(
         )
 
 
-def _held(objective: AbstractRegression, plan: Plan, units: Bool[Array, " units"]) -> Held:
+def _held(objective: AbstractRegression, plan: Plan, units: UnitFlags) -> Held:
     """Return the held-out units among the given ones."""
     members = plan.held & units[plan.index]
     if objective.sample_weight is not None:
@@ -1244,7 +1256,7 @@ def _sets(
     level: float,
     method: str,
     score: Callable[..., Array],
-    draws: Float[Array, " units"],
+    draws: PerUnit,
 ) -> Callable[[list[Any], Array], Array]:
     """Return a function that computes which classes are in the sets of new rows, and their largest
     widening.
@@ -1307,7 +1319,7 @@ def _score(
     return values
 
 
-def _transform(caller: str, table: pd.DataFrame, inverse: Callable[[Any], Any]) -> pd.DataFrame:
+def _transform(caller: str, table: pd.DataFrame, inverse: UnaryFunction) -> pd.DataFrame:
     """Map predictions and ends by a monotone function.
 
     Ends that it does not map to a number are infinite.
@@ -1315,7 +1327,7 @@ def _transform(caller: str, table: pd.DataFrame, inverse: Callable[[Any], Any]) 
     values = table.to_numpy()
     finite = np.isfinite(values)
     mapped = np.full(values.shape, np.nan)
-    with np.errstate(all="ignore"):
+    with silence("all"):
         mapped[finite] = np.reshape(inverse(values[finite]), -1)
     step = np.diff(mapped[finite][np.argsort(values[finite])])
     step = step[np.isfinite(step)]

@@ -25,9 +25,11 @@ from .._runtime import (
     FloatArray,
     IntArray,
     Lines,
+    NamedValues,
     PrintedResult,
     Rng,
     SettledBy,
+    Strings,
     among,
     conventional,
     pd,
@@ -167,7 +169,7 @@ class Estimate(PrintedResult):
     response: np.ndarray | None = None  # response of the losses, if the model has one
     classes: bool = False  # whether `response` has numbers of classes
     fit: Fit | None = None  # the fit, whose rows and columns are checked
-    mute: tuple[str, ...] = ()  # codes of checks that are not reported
+    mute: Strings = ()  # codes of checks that are not reported
     # the strategy and the score, for refits of other plans
     call: "tuple[AbstractRefit, Any] | None" = None
     mean_error: float | None = None  # error of `mean` by probes, if errors of refits average out
@@ -807,7 +809,7 @@ class Estimate(PrintedResult):
             return []
         return of_data(self.fit, self.plan)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> NamedValues:
         """Return the state to pickle or copy, without the fit if a function in it cannot be
         pickled.
         """

@@ -32,6 +32,7 @@ from .._runtime import (
     among,
     level_numbers,
     record,
+    silence,
     warn,
 )
 from ..objectives.unit_weights import unit_weights
@@ -365,7 +366,7 @@ def _mean_over_units(measure: Measure, held: HeldOutPredictions) -> Value:
     """Average a measure of single predictions over units, each its mean over refits."""
     n = len(held.weight)
     weight = held.weight[held.unit]
-    with np.errstate(all="ignore"):
+    with silence("all"):
         by_row = measure.of_means(held.target, held.prediction, held.errors, weight)
     values, error = (average_by_unit(held.unit, column, n) for column in by_row)
     seen = np.bincount(held.unit, minlength=n) > 0
@@ -430,7 +431,7 @@ def _of_part(
     # a share of the variance
     if measure.high == 1.0 and measure.needs == "response" and np.sum(weight > 0) < 2:
         return None
-    with np.errstate(all="ignore"):
+    with silence("all"):
         values, error = measure.of_means(held.target, held.prediction, held.errors, weight)
         if measure.per_record:
             error = float(np.average(error, weights=weight))

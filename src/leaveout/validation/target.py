@@ -35,7 +35,17 @@ from typing import Any
 import numpy as np
 import scipy
 
-from .._runtime import BoolArray, FloatArray, Lines, PrintedTable, is_pandas, pd, record
+from .._runtime import (
+    BoolArray,
+    FloatArray,
+    Lines,
+    NamedNumbers,
+    PrintedTable,
+    Strings,
+    is_pandas,
+    pd,
+    record,
+)
 from ..data import (
     index_of,
     match_labels,
@@ -88,7 +98,7 @@ class Covariates:
     sources: list[str]
     factors: list[str] | None
     names: list[str]
-    coordinates: tuple[str, ...] | None = None
+    coordinates: Strings | None = None
 
     def read(self, X_new: Any) -> "pd.DataFrame":
         """Return new rows in the columns of the table."""
@@ -390,11 +400,11 @@ def _values(frame: "pd.DataFrame", name: str) -> "pd.Series":
 
 def _read_margins(
     margins: Mapping[str, Any], table: "pd.DataFrame", scored: BoolArray
-) -> tuple[dict[str, float], list[str], BoolArray]:
+) -> tuple[NamedNumbers, list[str], BoolArray]:
     """Return the means of margins by the names of their covariates, the columns of levels, and a
     mark of the units whose levels have a share in the target.
     """
-    means = dict[str, float]()
+    means = NamedNumbers()
     factors = list[str]()
     within = np.ones(len(table), bool)
     for name, value in margins.items():
