@@ -646,8 +646,8 @@ def derivatives(
     """
     curved = penalty.curved_terms(theta.shape[1])
     if curved is None:
-        value, slope, curvature = zip(*(_derived(penalty, coef) for coef in theta), strict=True)
-        return np.array(value), np.array(slope), np.array(curvature)
+        values, slopes, curvatures = zip(*(_derived(penalty, coef) for coef in theta), strict=True)
+        return np.array(values), np.array(slopes), np.array(curvatures)
     second = penalty.second(theta.shape[1])
     product = theta @ second
     value, slope, curvature = (
