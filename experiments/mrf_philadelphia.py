@@ -166,21 +166,22 @@ def picture(name: str, field: Field, found: dict, seconds: pd.Series, out: Path)
     axes = bottom.subplots(1, len(found), squeeze=False)[0]
     for ax, (beta, one) in zip(axes, found.items(), strict=True):
         exact = one["losses"]["Exact"]
-        for name, marker, colour in (("IJ", "o", "tab:red"), ("Certified", "x", "tab:blue")):
+        for way, marker, colour in (("IJ", "o", "tab:red"), ("Certified", "x", "tab:blue")):
             ax.scatter(
                 exact,
-                one["losses"][name],
+                one["losses"][way],
                 s=12,
                 marker=marker,
                 color=colour,
                 alpha=0.6,
                 linewidths=0.7,
-                label=name,
+                label=way,
             )
         ax.axline((exact.min(), exact.min()), slope=1, color="0.4", linewidth=0.7, linestyle="--")
         ax.set(
             title=f"β = {beta:g}", xlabel="held-out loss, exact refit", xscale="log", yscale="log"
         )
+        ax.xaxis.set_minor_formatter("")
     axes[0].set(ylabel="held-out loss, approximate")
     axes[0].legend(frameon=False)
     saved.picture(figure, name, dpi=80)

@@ -67,7 +67,7 @@ if not os.environ.get("LEAVEOUT_UNCHECKED"):
     )
 
 import leaveout as lo
-from leaveout._runtime import jax as _jax
+from leaveout._runtime import lazy_jax as _jax
 
 # every test traces: that checks shapes, and sees what it puts in the place of constants
 _jax.KEEPING = False

@@ -16,7 +16,7 @@ import pytest
 import scipy.optimize
 
 import leaveout as lo
-from leaveout._runtime import jax as _jax
+from leaveout._runtime import lazy_jax as _jax
 from leaveout.data import arrays as _read
 from leaveout.linalg import device_design as _resident
 

@@ -47,7 +47,7 @@ def fitted(model, start=None):
 @pytest.mark.parametrize(
     "kind", ["zip", "zip, design", "zinb", "zinb, p=1", "hurdle", "hurdle, negative binomial"]
 )
-@pytest.mark.slow_for("zinb", "zip", "zip, design")
+@pytest.mark.slow_for("zinb", "zip", "zip, design", "hurdle, negative binomial")
 def test_counts_left_out_are_the_hosts_refits(kind):
     model = counts(kind)
     whole = fitted(model(np.arange(N)))
