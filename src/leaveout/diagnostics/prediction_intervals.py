@@ -49,6 +49,7 @@ from .._runtime import (
     HeadedTable,
     Indices,
     NamedValues,
+    PerRow,
     Rng,
     RowCoefficients,
     RowFlags,
@@ -80,7 +81,6 @@ from .influence import mean_errors, refit_all
 
 Array = np.ndarray
 Numbers = Float[Array, "..."]
-PerRow = Float[Array, " rows"]
 Design = RowCoefficients | SparseDesign
 Method = Literal["plus", "minmax", "cv+"]
 METHODS = get_args(Method)

@@ -19,8 +19,8 @@ from .._runtime import (
     Indices,
     ListedUnits,
     ParamColumns,
+    PerRefitRow,
     PerRow,
-    RefitRows,
     Shape,
     TwoArrays,
     TwoCounts,
@@ -589,7 +589,7 @@ class Predictors:
     loss: Loss
     # a matrix `[params, params]`; a diagonal one of very many columns in compressed rows
     penalty: Any
-    weigh: Callable[[Array], tuple[RefitRows, Float[Array, " refits"]]]
+    weigh: Callable[[Array], tuple[PerRefitRow, Float[Array, " refits"]]]
     separate: bool
     inverse_link: Callable[[Arrays], Arrays]
     norms: Norms | None  # the penalty's norms of groups, none of which is zero

@@ -17,8 +17,8 @@ from ..._runtime import (
     Indices,
     ListedUnits,
     ListedValues,
+    PerRefitRow,
     PyTree,
-    RefitRows,
     RowCoefficients,
     RowNumbers,
     ThreeArrays,
@@ -53,12 +53,12 @@ class DesignRegressions(NamedTuple):
     − RᵀW dA U − Uᵀ dAᵀ WR. Rows are in an order of the engine's own, except those of `eta`.
     """
 
-    eta: RefitRows  # linear predictors at the modes
+    eta: PerRefitRow  # linear predictors at the modes
     design: RowCoefficients
     unit: RowNumbers
-    outer: RefitRows | float  # weights outside of the integrals
+    outer: PerRefitRow | float  # weights outside of the integrals
     # W, the curvatures ℓ″ at the modes with the weights inside
-    weight: RefitRows
+    weight: PerRefitRow
     effects: Float[Array, "couplings coefficients refits rows"]  # U at the effects of each row
     residual: Float[Array, "coefficients refits rows"]
 

@@ -28,9 +28,9 @@ from ..._runtime import (
     ListedUnits,
     ListedValues,
     MakeArray,
+    PerRefitRow,
     PerRow,
     PyTree,
-    RefitRows,
     RowNumbers,
     Strings,
     TwoArrays,
@@ -460,7 +460,7 @@ class GaussianProcess(AbstractClosedForm):
             correlation + correlation.swapaxes(1, 2) + np.eye(self.num_units)
         )
 
-    def _conditional(self, theta: Points, weights: Weights) -> tuple[RefitRows, RefitRows]:
+    def _conditional(self, theta: Points, weights: Weights) -> tuple[PerRefitRow, PerRefitRow]:
         """Compute means and variances of f + μ given the seen rows."""
 
         def moments(theta: Points, weights: Weights) -> TwoArrays:
