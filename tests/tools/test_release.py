@@ -25,6 +25,31 @@ def test_the_recipe_runs_with_the_same_dependencies():
     assert found == {*PROJECT["dependencies"], f"python{PROJECT['requires-python']}"}
 
 
+PAPER = text("paper/paper.md").split("---\n", 2)[2]
+# those of the author guide of the Journal of Open Source Software (January 2026)
+SECTIONS = [
+    "Summary",
+    "Statement of need",
+    "State of the field",
+    "Software design",
+    "Research impact statement",
+    "AI usage disclosure",
+    "Acknowledgements",
+    "References",
+]
+
+
 def test_every_reference_of_the_paper_is_there_and_cited():
-    cited = set(re.findall(r"@([a-z]+\d{4}[a-z]*)", text("paper/paper.md")))
+    cited = set(re.findall(r"@([a-z]+\d{4}[a-z]*)", PAPER))
     assert cited == set(re.findall(r"^@\w+\{(\w+),", text("paper/paper.bib"), re.MULTILINE))
+
+
+def test_the_paper_has_its_journals_sections_and_length():
+    assert re.findall("^# (.*)$", PAPER, re.MULTILINE) == SECTIONS
+    assert 750 <= len(PAPER.split()) <= 1750
+
+
+def test_the_pictures_of_the_paper_are_there():
+    pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", PAPER)
+    assert pictures
+    assert all((ROOT / "paper" / picture).exists() for picture in pictures)
