@@ -537,7 +537,10 @@ def main() -> None:
         write(table(found))
     worse = [measure.name for measure in found if not measure.holds]
     if worse:
-        sys.exit(f"further from the goal than CONTRIBUTING.md says: {'; '.join(worse)}")
+        sys.exit(
+            f"further from the goal than CONTRIBUTING.md says: {'; '.join(worse)}. Look for what the change makes superfluous; "
+            "then --write puts today's figures there, and the commit says what they buy."
+        )
 
 
 if __name__ == "__main__":
