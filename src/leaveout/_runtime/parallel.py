@@ -260,7 +260,7 @@ def _compute(parcel: "_Parcel", item) -> _Outcome:
 def _portable(error: Exception) -> Exception:
     """The error itself, or a RuntimeError with its text if it cannot be pickled."""
     try:
-        pickle.loads(pickle.dumps(error))
+        pickle.loads(pickle.dumps(error))  # noqa: S301 (what it wrote itself)
     except Exception:
         return RuntimeError(f"{type(error).__name__}: {error}")
     return error

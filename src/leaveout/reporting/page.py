@@ -117,7 +117,7 @@ class Figure:
             canvas.savefig(file, format="svg", transparent=True)
         ElementTree.register_namespace("", SVG)
         ElementTree.register_namespace("xlink", XLINK)
-        root = ElementTree.fromstring(file.getvalue())
+        root = ElementTree.fromstring(file.getvalue())  # noqa: S314 (Matplotlib's)
         root.attrib |= {"role": "img", "aria-label": self.title}
         marked = root.iterfind(f".//*[@id='marks']//{{{SVG}}}use")
         for mark, hint in zip(marked, hints, strict=True):

@@ -6,13 +6,14 @@ Zero gradient at its parameters, its likelihood and posterior, and its own refit
 import numpy as np
 import pytest
 import scipy.optimize
-from hmmlearn import hmm as host
-from hmmlearn.vhmm import VariationalGaussianHMM
 from sklearn.exceptions import NotFittedError
 
 import leaveout as lo
 from leaveout import RESULTS
 from leaveout.objectives.objective import ravel, unflatten
+
+host = pytest.importorskip("hmmlearn.hmm", reason="hmmlearn has no wheel for this Python")
+variational = pytest.importorskip("hmmlearn.vhmm")
 
 rng = np.random.default_rng(0)
 T, LENGTHS = 300, [120, 100, 80]
@@ -228,7 +229,11 @@ def fitted(model, x=REAL):
             TypeError,
             "GMMHMM is not supported.*GaussianHMM",
         ),
-        (lambda: lo.from_hmmlearn(VariationalGaussianHMM(2), REAL), TypeError, "not supported"),
+        (
+            lambda: lo.from_hmmlearn(variational.VariationalGaussianHMM(2), REAL),
+            TypeError,
+            "not supported",
+        ),
         (lambda: lo.from_hmmlearn(3, REAL), TypeError, "int is not supported"),
         (lambda: lo.from_hmmlearn(host.GaussianHMM(2), REAL), NotFittedError, "not fitted"),
         (lambda: lo.from_hmmlearn(fitted(host.GaussianHMM(2)), REAL[:, :1]), ValueError, "shape"),

@@ -56,6 +56,9 @@ Y = {
 }
 WEIGHT = rng.gamma(2.0, 0.5, N)
 TIGHT = {"tol": 1e-10, "max_iter": 10_000}
+ATTRIBUTES = {"use_legacy_attributes": False}
+if "use_legacy_attributes" not in LogisticRegressionCV().get_params():  # older than 1.8
+    ATTRIBUTES = {}
 HOSTS = {
     "LinearRegression": (LinearRegression(), "real"),
     "Ridge": (Ridge(2.0), "real"),
@@ -196,7 +199,7 @@ CHOSEN = {
         LogisticRegressionCV(
             Cs=[0.1, 1.0],
             l1_ratios=(0,),
-            use_legacy_attributes=False,
+            **ATTRIBUTES,
             scoring="neg_log_loss",
             **TIGHT,
         ),
@@ -207,7 +210,7 @@ CHOSEN = {
         LogisticRegressionCV(
             Cs=[0.1, 1.0],
             l1_ratios=(0,),
-            use_legacy_attributes=False,
+            **ATTRIBUTES,
             scoring="neg_log_loss",
             class_weight={"a": 2.0, "b": 0.5, "c": 1.0},
             **TIGHT,
