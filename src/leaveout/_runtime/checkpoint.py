@@ -136,7 +136,7 @@ class Journal:
     def add(self, result: StepResult) -> None:
         """Add the result of the next step; it is on disk within two seconds."""
         stream = io.BytesIO()
-        np.savez(stream, allow_pickle=False, **result)
+        np.savez(stream, **result)
         blob = stream.getvalue()
         try:
             self.base.execute(

@@ -407,11 +407,12 @@ class Median(AbstractFunctional):
     allows_negative_weights = False
 
     def value(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> float:
-        from sklearn.metrics import median_absolute_error
-
-        return self.scale * float(
-            median_absolute_error(0 * y, self.function(y, prediction), sample_weight=weight)
+        losses = self.function(y, prediction)
+        low, minus_high = (
+            np.quantile(values, 0.5, weights=weight, method="inverted_cdf")
+            for values in (losses, -losses)
         )
+        return self.scale * float(low - minus_high) / 2
 
     def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> Rows:
         losses = self.function(y, prediction)

@@ -40,6 +40,8 @@ from sklearn.svm import LinearSVC
 import leaveout as lo
 from leaveout.extensions.hosts.sklearn import describe, with_parameters
 
+pytestmark = pytest.mark.filterwarnings("ignore:l1_ratios? parameter is only used")  # before 1.8
+
 rng = np.random.default_rng(0)
 N = 120
 X = rng.standard_normal((N, 4)) + 0.5
