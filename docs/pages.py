@@ -29,6 +29,8 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 log = logging.getLogger("mkdocs.hooks.pages")
 RESULTS = Path(__file__).parents[1] / "benchmarks"
 WIDTH = 100  # characters of what is printed
+# who searches wants a page that explains first
+BOOSTS = {"benchmarks/": 0.3, "reproductions/": 0.3, "reference/": 0.5, "gallery": 0.5}
 SETUP = f"""
 import warnings
 import pandas as pd
@@ -52,8 +54,9 @@ def on_files(files, config):
 
 
 def on_page_markdown(text, page, config, files):
-    if page.file.src_uri.startswith(("benchmarks/", "reproductions/")):
-        page.meta["search"] = {"boost": 0.3}  # who searches wants a page that explains first
+    for folder, boost in BOOSTS.items():
+        if page.file.src_uri.startswith(folder):
+            page.meta["search"] = {"boost": boost}
     text = text.replace("](../benchmarks/", "](benchmarks/")  # beside the pages on the site
     if not page.meta.get("run"):
         return text
@@ -153,6 +156,15 @@ def on_page_content(html, **_):
         return convert(formula[2:-2], display="block" if display else "inline")
 
     html = re.sub(r'<(span|div) class="arithmatex">(.*?)</\1>', typeset, html, flags=re.DOTALL)
+    html = re.sub(r"<th([^>]*)></th>", r"<td\1></td>", html)  # an empty cell is no header
     return re.sub(
         r"(<table>.*?</table>)", r'<div class="wide" tabindex="0">\1</div>', html, flags=re.DOTALL
+    )
+
+
+def on_post_page(html, **_):
+    """Names of the parts that screen readers list."""
+    html = html.replace('role="dialog"', 'role="dialog" aria-label="Search"')
+    return html.replace(
+        'class="md-path" aria-label="Navigation"', 'class="md-path" aria-label="Path"'
     )
