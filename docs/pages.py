@@ -152,8 +152,10 @@ def on_page_content(html, **_):
 
     def typeset(found):
         formula = unescape(found[2]).strip()
-        display = formula.startswith(r"\[")
-        return convert(formula[2:-2], display="block" if display else "inline")
+        if formula.startswith(r"\("):
+            return convert(formula[2:-2])
+        block = convert(formula[2:-2], display="block")
+        return block.replace("<math ", '<math tabindex="0" ', 1)  # a long one scrolls by keys
 
     html = re.sub(r'<(span|div) class="arithmatex">(.*?)</\1>', typeset, html, flags=re.DOTALL)
     html = re.sub(r"<th([^>]*)></th>", r"<td\1></td>", html)  # an empty cell is no header
