@@ -2080,7 +2080,7 @@ FAULTS = (
     Fault(
         "a row is in the sum over the others",
         "_single_rows._of_one",
-        "term[itself[mine] - start, place[mine]] = 0.0",
+        "term[itself[is_inside] - chunk.start, place[is_inside]] = 0.0",
         "pass",
         "test_enclosure_theorem test_linear",
     ),
@@ -2101,7 +2101,7 @@ FAULTS = (
     Fault(
         "several outputs: a sampled row is in the sum over the others",
         "_single_rows._of_several",
-        "terms[place[is_inside], itself[is_inside] - start] = 0.0",
+        "terms[place[is_inside], itself[is_inside] - chunk.start] = 0.0",
         "pass",
         "test_multinomial",
     ),

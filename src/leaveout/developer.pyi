@@ -37,6 +37,7 @@ from ._runtime.arrays import (
     UnitNumbers as UnitNumbers,
     level_numbers as level_numbers,
     silence as silence,
+    slices as slices,
 )
 
 # steps that a file keeps, for a call that continues

@@ -49,6 +49,7 @@ from .arrays import (
     UnitVectors as UnitVectors,
     level_numbers as level_numbers,
     silence as silence,
+    slices as slices,
 )
 from .checkpoint import (
     ArrayRecord as ArrayRecord,

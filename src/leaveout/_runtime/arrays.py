@@ -63,6 +63,12 @@ def silence(*errors: str) -> np.errstate:
     return np.errstate(**state)
 
 
+def slices(count: int, size: int) -> list[slice]:
+    """Cut so many places into slices of `size`, at least one, the last of them shorter."""
+    size = max(size, 1)
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+
 def level_numbers(labels: Any) -> IntArray:
     """Return the number of each label among the distinct ones, in their order."""
     return np.unique(labels, return_inverse=True)[1]

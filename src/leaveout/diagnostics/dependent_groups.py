@@ -16,7 +16,7 @@ For a linear predictor under a quadratic penalty, C = X H⁻¹ Xᵀ.
 import numpy as np
 from jaxtyping import Float
 
-from .._runtime import float64
+from .._runtime import float64, slices
 from ..data import count
 from ..objectives import AbstractClosedForm, display_name
 from ..optimize import Fit, without
@@ -94,13 +94,11 @@ def auto_groups(fit: Fit, size: int, *, absolute: bool = True) -> Plan:
     deviation = np.sqrt(variance)
     # a certain predictor is correlated with nothing
     deviation = np.where(deviation > 0, deviation, np.inf)
-    # so many correlations are in memory at once
     rows = np.empty((n, size), int)
-    chunk_size = max(1, 2**22 // n)
     # difference of correlations that counts as a tie, which the order of units breaks
     correlation_tie = 1e-9
-    for start in range(0, n, chunk_size):
-        chunk = np.arange(start, min(start + chunk_size, n))
+    for part in slices(n, 2**22 // n):  # so many correlations are in memory at once
+        chunk = np.arange(n)[part]
         if covariance is None:
             rows_of_covariance = root[chunk] @ root.T
         else:

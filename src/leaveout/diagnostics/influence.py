@@ -39,6 +39,7 @@ from .._runtime import (
     kind_of,
     provided,
     silence,
+    slices,
     stoppable,
 )
 from ..data import join_remarks, numbers, pandas_of
@@ -323,9 +324,8 @@ def _objective_changes(fit: Fit, batch: Batch, theta: RefitPoints) -> PerRefit:
     n = fit.objective.num_units
     scale = unit_weights(fit.objective).scale
     out = np.empty(len(theta))
-    size = max(1, CACHED // n)
-    for start in range(0, len(theta), size):
-        lanes = np.arange(start, min(start + size, len(theta)))
+    for part in slices(len(theta), CACHED // n):
+        lanes = np.arange(len(theta))[part]
         if isinstance(F, LinearBatch):
             change = F.values(theta[lanes], lanes) - F.values(fit.vector[None], lanes)
         else:

@@ -65,6 +65,7 @@ from .._runtime import (
     read_or_make,
     record,
     silence,
+    slices,
     stoppable,
     warn,
 )
@@ -1034,8 +1035,8 @@ def _length(fit: Fit, design: Design) -> PerRow:
     """
     q = design.shape[1]
     classes = cast(AbstractRegression, fit.objective).classes
-    size = max(1, BLOCKS_AT_A_TIME * PREDICTIONS_AT_A_TIME // fit.num_params)
-    blocks = (design[k : k + size] for k in range(0, len(design), size))
+    size = BLOCKS_AT_A_TIME * PREDICTIONS_AT_A_TIME // fit.num_params
+    blocks = (design[part] for part in slices(len(design), size))
     parts = [x.rows(slice(None)) if isinstance(x, SparseDesign) else x for x in blocks]
     class_lengths = []
     for before in range(0, q * max(1, len(classes)), q):

@@ -27,6 +27,7 @@ from .._runtime import (
     UnitVectors,
     record,
     silence,
+    slices,
 )
 from .group_norms import Norms
 
@@ -353,7 +354,7 @@ class DenseDesign(SingleOutput):
         n, p = self.shape
         size = DENSE_BLOCK // (p * (p + 1) // 2)
         if 2 * count >= p and size >= 2 * p:
-            return [slice(k, k + size) for k in range(0, n, size)]
+            return slices(n, size)
         return []
 
     def products(self, weight: RefitUnits) -> RefitMatrices:
@@ -379,9 +380,9 @@ class DenseDesign(SingleOutput):
                 continue
             is_convex = (refit_weight >= 0).all()
             out[k] = 0.0
-            for start in range(0, len(self.x), size):
-                x = self.x[start : start + size]
-                block_weight = refit_weight[start : start + size, None]
+            for block in slices(len(self.x), size):
+                x = self.x[block]
+                block_weight = refit_weight[block, None]
                 if is_convex:
                     x = x * np.sqrt(block_weight)
                     out[k] += x.T @ x
@@ -412,8 +413,7 @@ class DenseDesign(SingleOutput):
         cached_block = 2**16  # numbers in a block that is read twice: half a core's cache
         block = min(n, max(128, cached_block // p))
         buffer = np.empty((block, p))
-        for start in range(0, n, block):
-            units = slice(start, start + block)
+        for units in slices(n, block):
             z = buffer[: len(self.x[units])]
             z[...] = self.x[units]
             scipy.linalg.blas.dtrmm(1.0, root.T, z.T, trans_a=1, overwrite_b=1)
@@ -497,9 +497,7 @@ class MultiOutputDesign:
         out = np.zeros((len(omega), self.outputs, q, self.outputs, q))
         diagonal = np.arange(self.outputs)
         n = self.shape[0]
-        size = max(1, DENSE_BLOCK // (n * len(k)))
-        for start in range(0, len(omega), size):
-            refits = slice(start, start + size)
+        for refits in slices(len(omega), DENSE_BLOCK // (n * len(k))):
             weight = np.moveaxis(scale_units(omega[refits], curvature[refits][..., k, m]), -1, 1)
             half = self.base.products(weight.reshape(-1, n)).reshape(-1, len(k), q, q)
             out[refits, k, :, m, :] = out[refits, m, :, k, :] = half.swapaxes(0, 1)
@@ -549,9 +547,8 @@ class MultiOutputDesign:
         """
         projected = self.without_shifts(root)
         inverse = projected.T @ projected
-        size = max(1, DENSE_BLOCK // self.outputs**2)
         parts = []
-        for block in (slice(k, k + size) for k in range(0, self.shape[0], size)):
+        for block in slices(self.shape[0], DENSE_BLOCK // self.outputs**2):
             inner = self.inner(block, inverse)
             square = np.einsum("nkk->nk", inner)
             squared_range = square[:, :, None] + square[:, None, :] - 2 * inner

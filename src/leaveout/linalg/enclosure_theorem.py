@@ -40,7 +40,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from jaxtyping import Float
 
-from .._runtime import ArrayFunction, ArrayList, TwoArrays, silence
+from .._runtime import ArrayFunction, ArrayList, TwoArrays, silence, slices
 from .design import Loss, LossOfSeveral, RefitUnits, RowUnits
 from .rounding import FUNCTION, TINY, UP
 
@@ -241,8 +241,7 @@ class RadiusTable:
             self.scale = np.where(largest > 0, largest, STRAIGHT if penalty is None else 1.0)
             mass = np.zeros((count, bins))
             block_rows = 2**17
-            for start in range(0, scaled_norm.shape[1], block_rows):
-                block = slice(start, start + block_rows)
+            for block in slices(scaled_norm.shape[1], block_rows):
                 share = scaled_norm[:, block] / self.scale[:, None]
                 place = -20 * np.log10(np.maximum(share, 1e-300))
                 place = np.minimum(place.astype(int), bins - 1) + bins * np.arange(count)[:, None]

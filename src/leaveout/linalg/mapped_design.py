@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 from jaxtyping import Float
 
-from .._runtime import Indices, Module, ParamColumns, TwoCounts, record
+from .._runtime import Indices, Module, ParamColumns, TwoCounts, record, slices
 from .design import (
     DENSE_BLOCK,
     EVERYONE,
@@ -109,8 +109,7 @@ class MappedDesign(SourcedDesign):
 
     def blocks(self) -> Iterator[tuple[slice, DenseDesign]]:
         """Yield the slice and the rows of each block."""
-        for start in range(0, len(self), self.step):
-            block = slice(start, min(start + self.step, len(self)))
+        for block in slices(len(self), self.step):
             yield block, DenseDesign(self.rows(block))
 
     def rows(self, units: Array | slice) -> Float[Array, "*some params"]:

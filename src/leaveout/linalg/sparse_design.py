@@ -28,6 +28,7 @@ from .._runtime import (
     UnitNumbers,
     jax,
     jnp,
+    slices,
     static,
 )
 from .design import Directions, PerUnit, RefitMatrices, RefitPoints, RefitUnits, SingleOutput
@@ -193,8 +194,7 @@ class SparseDesign(SingleOutput, Module):
 
     def _blocks(self) -> list[slice]:
         sparse_block = 2**20  # numbers in one block of rows
-        size = max(1, sparse_block // max(self.shape[1], 1))
-        return [slice(start, start + size) for start in range(0, self.shape[0], size)]
+        return slices(self.shape[0], sparse_block // max(self.shape[1], 1))
 
     def products(self, weight: RefitUnits) -> RefitMatrices:
         """Compute Σ_n weight_n x_n x_nᵀ."""

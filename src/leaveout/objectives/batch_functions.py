@@ -33,6 +33,7 @@ from .._runtime import (
     resident,
     select_lanes,
     silence,
+    slices,
 )
 from ..linalg import (
     MultiOutputDesign,
@@ -69,8 +70,7 @@ HESSIAN_ENTRIES = 2**23  # numbers in Hessians that are held at the same time
 def weights_of(
     rows: RefitRows, n: int, lanes: Lanes | slice = slice(None)
 ) -> Float[ndarray, "lanes units"]:
-    """Weights of the selected refits over all units."""
-    lanes = np.arange(len(rows.index))[lanes]
+    """Weights of the selected refits over all units, for reading only: they may be the plan's."""
     weight = np.asarray(rows.weight)[lanes]
     if weight.shape[1] == n:
         return weight
@@ -346,8 +346,8 @@ class DerivedBatch:
             )
 
         results = [
-            run_group(*(part[k : k + size] for part in (lanes, *parts)))
-            for k in range(0, max(len(lanes), 1), size)
+            run_group(*(part[group] for part in (lanes, *parts)))
+            for group in slices(max(len(lanes), 1), size)
         ]
         if not isinstance(rows.index, ndarray):
             results = jax.device_get(results)

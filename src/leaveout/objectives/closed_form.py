@@ -28,6 +28,7 @@ from .._runtime import (
     Scalar,
     UnitVectors,
     cached_on,
+    slices,
 )
 from ..plans import RefitRows
 from .objective import (
@@ -290,8 +291,7 @@ class AbstractClosedForm(AbstractObjective):
         # lanes that a cache holds
         slopes = np.empty_like(ends)
         most = self.costs.lanes or 2**15 // self.num_units
-        together = max(1, most // max(len(theta), 1))
-        for places in (slice(k, k + together) for k in range(0, len(ends), together)):
+        for places in slices(len(ends), most // max(len(theta), 1)):
             part = ends[places]
             lane_weights, start = (
                 None if array is None else np.tile(array, (len(part), 1))
@@ -655,12 +655,12 @@ class ClosedFormBatch:
         else:
             usual = self._anchor_states()
         # entries of weights and states that are in memory together
-        size = self.objective.costs.lanes or max(
-            1, 2**21 // (self.objective.num_units + (0 if usual is None else usual.size))
+        size = self.objective.costs.lanes or 2**21 // (
+            self.objective.num_units + (0 if usual is None else usual.size)
         )
         pieces = [
-            evaluate(*(part[k : k + size] for part in (*points, lanes)))
-            for k in range(0, max(len(lanes), 1), size)
+            evaluate(*(part[group] for part in (*points, lanes)))
+            for group in slices(max(len(lanes), 1), size)
         ]
         return tuple(np.concatenate(parts) for parts in zip(*pieces, strict=True))
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime import LaneEntries, ParamRows, PyTree, TwoArrays, record
+from .._runtime import LaneEntries, ParamRows, PyTree, TwoArrays, record, slices
 from ..plans import RefitRows
 from .closed_form import AbstractClosedForm
 from .objective import AbstractObjective, Lanes, Points, Vector
@@ -83,7 +83,7 @@ class Runs:
         start = objective.look(directions[0][:1], ones[:1])[2]
 
         def slopes(places: Points) -> Points:
-            groups = [places[k : k + size] for k in range(0, len(places), size)]
+            groups = [places[part] for part in slices(len(places), size)]
             starts = [None if start is None else np.repeat(start, len(g), 0) for g in groups]
             looks = (
                 objective.look(group, ones[: len(group)], state)

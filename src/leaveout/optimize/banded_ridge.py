@@ -29,7 +29,7 @@ import scipy
 from jaxtyping import Bool, Float, Int
 from numpy import linalg
 
-from .._runtime import ArrayList, Lines, PrintedResult, Slow, conventional, record, warn
+from .._runtime import ArrayList, Lines, PrintedResult, Slow, conventional, record, slices, warn
 from ..data import numbers
 from ..linalg import UNIT, Curvature
 from ..models.glm import BandedRidge
@@ -111,8 +111,8 @@ class BandedRows:
 
     def batches(self, targets: Targets) -> list[Int[Array, " part"]]:
         target_batch_entries = 2**22  # numbers in an array of one batch of targets
-        step = max(1, target_batch_entries // max(self.x.shape))
-        return [targets[k : k + step] for k in range(0, len(targets), step)]
+        size = target_batch_entries // max(self.x.shape)
+        return [targets[part] for part in slices(len(targets), size)]
 
 
 class BandedFactor:

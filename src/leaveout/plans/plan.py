@@ -34,6 +34,7 @@ from .._runtime import (
     pd,
     record,
     require_memory,
+    slices,
 )
 from ..data import (
     TIMES,
@@ -734,8 +735,8 @@ class Plan(PrintedResult):
             most = max(1, capacity // (width * cost_per_entry + cost_per_refit))
             # equal batches: two shapes at most
             size = -(-count // max(-(-count // most), least))
-            for start in range(0, count, size):
-                refits = np.arange(start, min(start + size, count))
+            for part in slices(count, size):
+                refits = np.arange(count)[part]
                 yield self._batch(refits if alike else members[refits], width)
 
     def some(self, refits: IntArray) -> "Plan":

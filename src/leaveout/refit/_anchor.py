@@ -37,9 +37,9 @@ from .._runtime import (
     jax,
     record,
     silence,
+    slices,
 )
 from ..linalg import (
-    EVERYONE,
     FUNCTION,
     UNIT,
     UP,
@@ -86,6 +86,7 @@ from ..objectives import (
     Weights,
     derive_batch,
     function,
+    weights_of,
 )
 from ..optimize import ROUGH, Fit, NystromPreconditioner, Solve, sketch
 from ..optimize.least_norm import cut_floor, least_norm
@@ -217,8 +218,8 @@ class Products(RefitMetric):
         is_varied = isinstance(self.F, HostBatch) and (theta != theta[0]).any()
         # refits at different θ whose products are computed together, as the model keeps data of so
         # many
-        size = self.F.arrays.together if is_varied else max(len(lanes), 1)
-        for chunk in (slice(k, k + size) for k in range(0, len(lanes), size)):
+        size = self.F.arrays.together if is_varied else len(lanes)
+        for chunk in slices(len(lanes), size):
             solve = Solve(self.F, *self.preconditioner)
             step[chunk] = solve(
                 theta[chunk], gradient[chunk].astype(self.kind), lanes[chunk], self.tol
@@ -608,8 +609,7 @@ class LinearFitCache:
         if root is not None:
             return np.asarray(design.pull(slopes) @ root.T, float)
         gradient = np.zeros((len(slopes), len(self.root)))
-        for k in range(0, len(self.eta), SINGLE_SUM):
-            chunk = slice(k, k + SINGLE_SUM)
+        for chunk in slices(len(self.eta), SINGLE_SUM):
             gradient += cast(DenseDesign, design).take(chunk).pull(slopes[:, chunk])
         return gradient
 
@@ -631,8 +631,7 @@ class LinearFitCache:
             return self.products(moves)
         rows = cast(DenseDesign, self.single[0]).x
         predictors = np.zeros((len(moves), len(rows)))
-        for k in range(0, rows.shape[1], SINGLE_SUM):
-            columns = slice(k, k + SINGLE_SUM)
+        for columns in slices(rows.shape[1], SINGLE_SUM):
             predictors += moves[:, columns].astype(np.float32) @ rows[:, columns].T
         return predictors
 
@@ -1042,7 +1041,7 @@ class FoldMetric:
                 slopes = scale_units(change, anchor.slope[indices][None])
                 self.pull[k] = anchor.root @ fold_design.pull(slopes)[0]
         else:
-            omega, kappa = anchor.model.weigh(weights(rows, anchor.units))
+            omega, kappa = anchor.model.weigh(weights_of(rows, anchor.units))
             gram = anchor.model.design.gram(omega, anchor.curvature[None])
             gram += kappa[:, None, None] * anchor.model.bending(anchor.theta[None]) + anchor.flat
             hessian = anchor.root @ gram @ anchor.root.T
@@ -1088,18 +1087,6 @@ class FoldMetric:
         return remainder / np.sqrt(np.where(share > 0, share, 1.0))
 
 
-def weights(rows: RefitRows, n: int, lanes: Array | slice = EVERYONE) -> Weights:
-    """Weights of every unit in some refits, for reading only: they may be the array of the plan."""
-    weight = np.asarray(rows.weight)[lanes]
-    if rows.index.shape[1] == n:
-        return weight
-    index = np.asarray(rows.index)[lanes]
-    out = np.ones((len(index), n))
-    real = index < n
-    out[np.nonzero(real)[0], index[real]] = weight[real]
-    return out
-
-
 def tiles(lanes: Array, n: int) -> ArrayList:
     """Split refits into groups whose arrays `[refits, units]` stay in a cache."""
     return groups(lanes, PASS // n)
@@ -1111,7 +1098,7 @@ def passes(lanes: Array, n: int, p: int) -> ArrayList:
 
 
 def groups(lanes: Array, size: int) -> ArrayList:
-    return [lanes[start : start + max(size, 1)] for start in range(0, len(lanes), max(size, 1))]
+    return [lanes[part] for part in slices(len(lanes), size)]
 
 
 def span(numbers: Array) -> Array | slice:

@@ -51,7 +51,18 @@ from jaxtyping import Float, Int
 from numpy import linalg, ndarray
 from numpy.random import default_rng
 
-from .._runtime import RESULTS, Array, Arrays, cached_on, compile_static, jax, jnp, record, silence
+from .._runtime import (
+    RESULTS,
+    Array,
+    Arrays,
+    cached_on,
+    compile_static,
+    jax,
+    jnp,
+    record,
+    silence,
+    slices,
+)
 from ..linalg import conjugate_gradients
 from ..objectives import (
     COMPILING,
@@ -814,11 +825,11 @@ def take_newton_steps(batch: Descent) -> DescentCandidates:
     count = len(candidates.lanes)
     gradient_cost = work(objective, params)
     # At 2e5 operations a gradient of 11 parameters a refit took 30 ms, and 130 ms side by side.
-    size = max(1, HESSIAN_ENTRIES // params**2)
+    size = HESSIAN_ENTRIES // params**2
     cheap = count * NEWTON_GRADIENTS * params * gradient_cost <= COMPILING
     if (gradient_cost >= 1e5 or cheap) and not isinstance(batch.F, ClosedFormBatch):
         size = 1
-    chunks = [take(candidates, slice(k, k + size)) for k in range(0, count, size)]
+    chunks = [take(candidates, part) for part in slices(count, size)]
     return _settle(batch, join([_minimise(batch, chunk, size == 1) for chunk in chunks]))
 
 

@@ -56,6 +56,7 @@ from ..objectives import (
     RefitFlags,
     RefitPoints,
     Weights,
+    weights_of,
 )
 from ..optimize import Fit
 from ..plans import RefitRows
@@ -72,7 +73,6 @@ from ._anchor import (
     span,
     tiles,
     total,
-    weights,
 )
 from ._refit_batch import put, take
 
@@ -169,7 +169,7 @@ class CertifiedBatch:
 
     def weights(self, lanes: Lanes) -> Weights:
         """Weights of the selected refits."""
-        return weights(self.rows, self.anchor.units, lanes)
+        return weights_of(self.rows, self.anchor.units, lanes)
 
     def merge(self, lanes: Lanes, part: Candidates, gradients: float = 0.0) -> "CertifiedBatch":
         """Return the batch with other candidates of some refits, which cost so many gradients."""
@@ -321,7 +321,7 @@ def _gradients(
     gradients = []
     ratios = []
     for lanes in passes(np.arange(len(growth)), anchor.eta.size, len(anchor.root)):
-        omega, kappa = anchor.model.weigh(weights(rows, anchor.units, lanes))
+        omega, kappa = anchor.model.weigh(weights_of(rows, anchor.units, lanes))
         gradient = anchor.model.design.pull(scale_units(omega, anchor.slope[None]))
         gradient = gradient + kappa[:, None] * anchor.model.penalty_terms(anchor.theta[None])[1]
         gradients.append(gradient @ anchor.root.T)

@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy import linalg
 
+from .._runtime import slices
 from ..objectives import (
     Directions,
     HeldOutLosses,
@@ -186,11 +187,11 @@ class Expansion:
         """Solve the expansion of all refits."""
         count = len(self.losses)
         # entries in the curvatures of folds that are solved at once
-        group = max(1, 2**20 // (self.fit.num_params**2 * self.runs.width))
-        groups = [np.arange(k, min(k + group, count)) for k in range(0, count, group)]
-        u = np.concatenate([self._root(lanes) for lanes in groups])
+        size = 2**20 // (self.fit.num_params**2 * self.runs.width)
+        batches = [np.arange(count)[part] for part in slices(count, size)]
+        u = np.concatenate([self._root(lanes) for lanes in batches])
         beyond = self._beyond(u)
-        parts = [self._judge(u[lanes], lanes, beyond) for lanes in groups]
+        parts = [self._judge(u[lanes], lanes, beyond) for lanes in batches]
         distances, losses, error = (np.concatenate(part) for part in zip(*parts, strict=True))
         return ExpandedBatch(u, distances, self.runs.shape_losses(losses), error)
 

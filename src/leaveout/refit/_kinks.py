@@ -63,6 +63,7 @@ from .._runtime import (
     cached_on,
     record,
     silence,
+    slices,
 )
 from ..linalg import UNIT, Norms, change, gates, leaving_signs, segments, weight_terms
 from ..models.glm import ActiveCox, FullModel, PerPlace, kinks
@@ -87,7 +88,7 @@ from ..optimize import (
     minimise_with_kinks,
 )
 from ..plans import CAPACITY, RefitRows
-from ._anchor import OWN_HESSIAN_BELOW, LinearFitCache, linear_cache, slope_error
+from ._anchor import OWN_HESSIAN_BELOW, LinearFitCache, groups, linear_cache, slope_error
 from ._descent import LOSS_ROUNDING
 from ._linear import losses
 from ._refit_batch import RefitBatch
@@ -434,8 +435,7 @@ class Conditions:
             self.keeps[lanes] = True
             return
         cross_curvature = active_fit.cross_curvature(columns)
-        step = max(1, CAPACITY // (units.shape[1] * len(columns)))
-        for chunk in (slice(k, k + step) for k in range(0, len(lanes), step)):
+        for chunk in slices(len(lanes), CAPACITY // (units.shape[1] * len(columns))):
             entries = x[units[chunk][:, :, None], active_fit.held[columns]]
             gradient = (
                 active_fit.gradient[columns]
@@ -456,10 +456,9 @@ class Conditions:
         active_fit = self.active_fit
         model = self.active_fit.full_model.smooth
         n = self.active_fit.units
-        step = max(1, CAPACITY // n)
         everyone = np.arange(len(active_fit.held))
         self.pairs = [part[~np.isin(part[:, 0], lanes)] for part in self.pairs]
-        for chunk in (lanes[k : k + step] for k in range(0, len(lanes), step)):
+        for chunk in groups(lanes, CAPACITY // n):
             omega, kappa = model.weigh(weights_of(self.rows, n, chunk))
             least, most = (
                 np.multiply.outer(np.maximum(kappa, 1e-300), part) for part in active_fit.gates
@@ -719,9 +718,7 @@ def _keeps(
     gradient_error = np.multiply.outer(2 * radius, _size(fit)[held])
     lanes = np.flatnonzero(keeps & np.isfinite(radius))
     keeps[~np.isfinite(radius)] = False
-    for chunk in (
-        lanes[k : k + max(1, CAPACITY // n)] for k in range(0, len(lanes), max(1, CAPACITY // n))
-    ):
+    for chunk in groups(lanes, CAPACITY // n):
         _, gradient, pushed, kappa = full_model.smooth._by_units(
             theta[chunk], weights_of(rows, n, chunk)
         )

@@ -591,10 +591,9 @@ def _iterate(batch: RowBatch) -> RowCandidates:
     lanes = batch.lanes
     step = batch.step
     anchor = batch.anchor
-    size = max(1, CAPACITY // (4 * len(anchor.root) * anchor.model.design.outputs))
+    size = CAPACITY // (4 * len(anchor.root) * anchor.model.design.outputs)
     states = []
-    for start in range(0, len(lanes), size):
-        chunk = lanes[start : start + size]
+    for chunk in groups(lanes, size):
         allowed = None if step.allowed is None else step.allowed[chunk]
         state, _ = _to_the_end(
             first_look(step.fit, step.rows.take(chunk), step.target, allowed),

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime import ArrayRecord, record, silence
+from .._runtime import ArrayRecord, record, silence, slices
 from ..linalg import (
     Extent,
     Predictors,
@@ -98,8 +98,7 @@ class PathRefit(ArrayRecord):
 def groups(count: int, model: Predictors) -> list[slice]:
     """Split penalties into groups whose arrays stay in a cache."""
     number = -(-count * model.design.shape[0] // TOGETHER)
-    size = -(-count // min(number, count))
-    return [slice(k, k + size) for k in range(0, count, size)]
+    return slices(count, -(-count // min(number, count)))
 
 
 class Stack:
@@ -203,8 +202,7 @@ class Stack:
             return np.stack([part.norm for part in parts]), np.stack([part.size for part in parts])
         size = WHITENED_ENTRIES // (n * p)
         parts = [
-            self.design.extents(self.root[k : k + size], self.curvature)
-            for k in range(0, count, size)
+            self.design.extents(self.root[part], self.curvature) for part in slices(count, size)
         ]
         return np.concatenate([part.norm for part in parts]), np.concatenate(
             [part.size for part in parts]

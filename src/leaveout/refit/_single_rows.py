@@ -84,7 +84,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import linalg
 
-from .._runtime import ArrayFunction, cached_on, silence
+from .._runtime import ArrayFunction, cached_on, silence, slices
 from ..linalg import (
     FUNCTION,
     UNIT,
@@ -355,13 +355,12 @@ def product_sums(anchor: LinearFitCache, look: OneRow) -> ProductSums:
         if rows is None:
             all_products = anchor.products(direction).T
         direction = np.ascontiguousarray(direction.T, kind)
-        for start in range(0, len(anchor.eta), UNITS):
-            block = slice(start, start + UNITS)
+        for block in slices(len(anchor.eta), UNITS):
             if rows is None:
                 product = all_products[block].copy()
             else:
                 product = rows[block] @ direction
-            place = unit[lanes] - start
+            place = unit[lanes] - block.start
             inside = np.flatnonzero((place >= 0) & (place < len(product)))
             product[place[inside], inside] = 0.0
             square = product * product
@@ -535,16 +534,14 @@ def _of_one(
     sums = np.empty((3, len(look.unit)))
     itself, place = _itself(index, look.unit)
     # numbers in float32: half a core's cache
-    step = max(1, 2**17 // len(index))
-    for start in range(0, len(look.unit), step):
-        chunk = slice(start, start + step)
+    for chunk in slices(len(look.unit), 2**17 // len(index)):
         gram = design.multiply(look.unit[chunk], images)
         term = gram * along[chunk, None]
         term -= common
         term *= term
         term *= gram
-        is_inside = (start <= itself) & (itself < start + step)
-        term[itself[is_inside] - start, place[is_inside]] = 0.0
+        is_inside = (chunk.start <= itself) & (itself < chunk.stop)
+        term[itself[is_inside] - chunk.start, place[is_inside]] = 0.0
         sums[0, chunk] = term @ third
         sums[2, chunk] = np.abs(term) @ size
         sums[1, chunk] = np.square(term, out=term) @ squared if sampled else 0.0
@@ -580,21 +577,19 @@ def _of_several(
     ends = single(ends[:, :, :-1, None])
     sums = np.empty((3, len(along)))
     itself, place = _itself(index, look.unit)
-    for start in range(0, len(along), REFITS_AT_A_TIME):
-        chunk = slice(start, start + REFITS_AT_A_TIME)
+    for chunk in slices(len(along), REFITS_AT_A_TIME):
         rows = single(design.base.rows(look.unit[chunk]))
         moves = (ends[:, chunk] * rows[:, None]).reshape(-1, len(inverse)) @ inverse
         moves = moves.reshape(2, len(rows), -1, design.features)
         moves[0] -= leftover
         images = moves.transpose(3, 0, 2, 1).reshape(design.features, -1)
         terms, sizes = np.empty((2, len(index), len(rows)), images.dtype)
-        size = max(1, PASS // images.shape[1])
-        for block in (slice(k, k + size) for k in range(0, len(index), size)):
+        for block in slices(len(index), PASS // images.shape[1]):
             products = design.base.multiply(index[block], images)
             products = products.reshape(len(products), 2, -1, len(rows))
             terms[block], sizes[block] = loss.third(eta[block], products[:, 0], products[:, 1])
-        is_inside = (start <= itself) & (itself < start + len(rows))
-        terms[place[is_inside], itself[is_inside] - start] = 0.0
+        is_inside = (chunk.start <= itself) & (itself < chunk.stop)
+        terms[place[is_inside], itself[is_inside] - chunk.start] = 0.0
         sums[0, chunk] = weight @ terms
         absolute = weight @ np.abs(terms)
         squares = weight**2 @ np.square(terms, out=terms)
@@ -804,9 +799,7 @@ def _evaluate(anchor: LinearFitCache, steps: RowSteps) -> tuple[RowSteps, RowSum
     columns = np.empty((6, count))
     noise = np.empty(count)
     shift = 2 * anchor.curvature_rate * steps.blur  # by which rounding of t may change ℓ″
-    size = max(1, PASS // len(model.y))
-    for start in range(0, count, size):
-        chunk = slice(start, start + size)
+    for chunk in slices(count, PASS // len(model.y)):
         moves = steps.moves[chunk]
         gram = steps.gram[chunk]
         length = steps.length[chunk]

@@ -45,6 +45,7 @@ from .._runtime import (
     TwoArrays,
     cached_on,
     silence,
+    slices,
 )
 from ..linalg import (
     AnyShape,
@@ -210,10 +211,10 @@ def settle_wide(
     if start is None:
         start = np.broadcast_to(wide_model.theta, (len(rows.index), len(wide_model.theta)))
     # numbers in the vectors of one array, which stay near a cache
-    size = max(1, 2**20 // len(wide_model.theta))
+    size = 2**20 // len(wide_model.theta)
     parts = []
-    for first in range(0, len(rows.index), size):
-        lanes = np.arange(first, min(first + size, len(rows.index)))
+    for part in slices(len(rows.index), size):
+        lanes = np.arange(len(rows.index))[part]
         parts.append(_settle(wide_model, rows.take(lanes), start[lanes], steps))
     return join(parts)
 

@@ -46,6 +46,7 @@ from .._runtime import (
     TwoArrays,
     UnitFlags,
     UnitVectors,
+    slices,
 )
 from ..linalg import (
     UNIT,
@@ -513,9 +514,7 @@ class LassoMinimum:
         variances = inverse[leaves, np.arange(len(leaves))]
         solved = np.concatenate([inside, inverse], 1).astype(data.dtype)
         block = 1_000  # rows at a time, which fit into a cache
-        for part in (
-            slice(k, k + block) for k in range(0, len(t) if solved.shape[1] else 0, block)
-        ):
+        for part in slices(len(t) if solved.shape[1] else 0, block):
             x = data[part]
             part_t = t[part]
             sums = move[part], size[part]

@@ -32,6 +32,7 @@ from ...developer import (
     read_step,
     record,
     silence,
+    slices,
 )
 from .coordinates import read_draws
 from .importance import (
@@ -603,4 +604,4 @@ class FoldEstimator:
 
 
 def _parts(folds: IntArray, size: int) -> Iterator[IntArray]:
-    return (folds[start : start + max(1, size)] for start in range(0, len(folds), max(1, size)))
+    return (folds[part] for part in slices(len(folds), size))

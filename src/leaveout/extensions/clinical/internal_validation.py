@@ -72,6 +72,7 @@ from ...developer import (
     record,
     share,
     silence,
+    slices,
     strategy_of,
     warn,
     weights_of,
@@ -523,8 +524,8 @@ def over_resamples(
         exists = np.flatnonzero(~among(outcome.result, NO_REFIT_CODES))
         held_rows = rows._replace(weight=np.where(rows.held, rows.weight, 1.0))
         columns: StepResult = {}
-        for start in range(0, len(exists), size):
-            lanes = exists[start : start + size]
+        for part in slices(len(exists), size):
+            lanes = exists[part]
             numbers = collect(
                 batch.refits[lanes],
                 np.asarray(outcome.theta)[lanes],

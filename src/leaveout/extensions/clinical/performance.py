@@ -60,6 +60,7 @@ from ...developer import (
     predictions,
     record,
     silence,
+    slices,
     thresholds,
     unit_weights,
     whole,
@@ -197,8 +198,6 @@ class Binary(AbstractPerformance):
 
     def __call__(self, prediction, weights, seen):
         if self.sorted[0] is not prediction:  # the same predictions are measured on several rows
-            size = max(1, AT_A_TIME // prediction.shape[1])
-            parts = [slice(k, k + size) for k in range(0, len(prediction), size)]
             self.sorted = (
                 prediction,
                 [
@@ -208,7 +207,7 @@ class Binary(AbstractPerformance):
                             prediction[part], np.broadcast_to(self.y, prediction[part].shape)
                         ),
                     )
-                    for part in parts
+                    for part in slices(len(prediction), AT_A_TIME // prediction.shape[1])
                 ],
             )
         batches = [predictors.measure(weights[part]) for part, predictors in self.sorted[1]]

@@ -47,6 +47,7 @@ from ...developer import (
     match_labels,
     new_rows,
     pd,
+    slices,
     static,
 )
 from ...models import Parameters, Units
@@ -150,11 +151,9 @@ class AbstractComponents(AbstractSolved):
         index, delta = np.minimum(index, n - 1), np.where(index < n, weight - 1.0, 0.0)
         p = self.design.shape[1]
         solutions = np.empty((len(index), self.y.shape[1] * (p + 1)))
-        batch_size = max(1, BATCH // (p * (index.shape[1] + (p if self.forms else 8))))
-        for lanes in (
-            np.arange(k, min(k + batch_size, len(index))) for k in range(0, len(index), batch_size)
-        ):
-            row_lanes = lanes
+        batch_size = BATCH // (p * (index.shape[1] + (p if self.forms else 8)))
+        for batch in slices(len(index), batch_size):
+            row_lanes = lanes = np.arange(len(index))[batch]
             if not self.by_rows:
                 moments = _moments(sums, index[lanes], delta[lanes])
                 solutions[lanes] = self._coefficients(moments)

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy import linalg
 
-from ...developer import FloatArray, IntArray, numbers
+from ...developer import FloatArray, IntArray, numbers, slices
 from ._tables import PairIndices, PairNumbers
 
 ALL = 20_000  # rows up to which every neighbour is found; ten seconds at 64 columns
@@ -110,8 +110,7 @@ def near_pairs(caller: str, X: Points, radius: float) -> NearPairs:
 
 def distances(X: FloatArray, left_rows: IntArray, right_rows: IntArray) -> PairNumbers:
     out = np.empty(len(left_rows))
-    for start in range(0, len(left_rows), 100_000):
-        chunk = slice(start, start + 100_000)
+    for chunk in slices(len(left_rows), 100_000):
         out[chunk] = linalg.norm(X[left_rows[chunk]] - X[right_rows[chunk]], axis=1)
     return out
 

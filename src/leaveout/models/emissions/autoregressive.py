@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from ..._runtime import Arrays, EntryIndex, NamedArrays, PyTree, numpy_of, static
+from ..._runtime import Arrays, EntryIndex, NamedArrays, PyTree, numpy_of, slices, static
 from ._base import (
     REAL,
     Choice,
@@ -148,10 +148,9 @@ class AbstractAutoregression(AbstractGaussian):
         curvatures = []
         for k, precision in enumerate(self._precisions(parameters, seen.shape[1], x.shape[1])):
             state = {name: parameters[name][k] for name in self.free}
-            groups = (slice(t, t + STEPS_AT_A_TIME) for t in range(0, len(x), STEPS_AT_A_TIME))
             parts = (
                 self._curvature(state, precision, x[group], features[group], seen[group, k])
-                for group in groups
+                for group in slices(len(x), STEPS_AT_A_TIME)
             )
             curvatures.append(sum(parts))
         return np.array(curvatures)

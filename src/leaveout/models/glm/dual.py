@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import linalg
 
-from ..._runtime import ArrayFunction, RowCoefficients, jnp, static
+from ..._runtime import ArrayFunction, RowCoefficients, jnp, slices, static
 from ...data import join_remarks
 from ...linalg import MappedDesign, Resident, SparseDesign
 from ...objectives import PerUnit, Units, as_stored
@@ -197,13 +197,11 @@ def _gram(
         row_means = gram @ share
         return gram - row_means - row_means[:, None] + share @ row_means
     out = np.zeros((n, n))
-    step = GRAM_COLUMNS
     if isinstance(model.design, MappedDesign | Resident):
         source = model.design.source
     else:
         source = model.design
-    for start in range(0, p, step):
-        columns = slice(start, min(start + step, p))
+    for columns in slices(p, GRAM_COLUMNS):
         part = (np.asarray(source[:, columns], float) - mean[columns]) / np.sqrt(ridge[columns])
         out += part @ part.T
     return out

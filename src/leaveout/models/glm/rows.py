@@ -9,7 +9,7 @@ from jaxtyping import Float
 from numpy import ndarray
 from numpy.typing import ArrayLike
 
-from ..._runtime import Array, Arrays, NamedArrays, Shape, jnp, require_memory
+from ..._runtime import Array, Arrays, NamedArrays, Shape, jnp, require_memory, slices
 from ...data import compress_rows, numbers, on_device
 from ...linalg import (
     DENSE_BLOCK,
@@ -126,10 +126,8 @@ def _check_finite(caller: str, name: str, array, columns: ColumnNames) -> None:
     values = array
     if scipy.sparse.issparse(array):
         values = array.data
-    step = max(1, DENSE_BLOCK // max(1, values[:1].size))
-    if array.dtype.kind != "f" or all(
-        np.isfinite(values[k : k + step]).all() for k in range(0, len(values), step)
-    ):
+    blocks = slices(len(values), DENSE_BLOCK // max(1, values[:1].size))
+    if array.dtype.kind != "f" or all(np.isfinite(values[block]).all() for block in blocks):
         return
     finite = np.isfinite(values)
     if values is not array:

@@ -32,6 +32,7 @@ from ..._runtime import (
     jax,
     jnp,
     silence,
+    slices,
     static,
 )
 from ...objectives import STENCIL, DiagonalBlocks, Matrix, Vector, leaves_of, map_arrays, unravel
@@ -151,8 +152,8 @@ class CompleteData:
             return out.T
         directions = np.zeros((len(self.places), self.num_params))
         directions[np.arange(len(self.places))[:, None], self.places] = COMPLEX_STEP
-        size = max(1, TABLE_ENTRIES // max(1, len(self.places) * seen[0].size))
-        for group in (slice(k, k + size) for k in range(0, len(points), size)):
+        size = TABLE_ENTRIES // max(1, len(self.places) * seen[0].size)
+        for group in slices(len(points), size):
             steps = points[group] + 1j * directions[:, None]
             tables = self.tables(steps.reshape(-1, self.num_params))
             slopes = _finite(tables.imag / COMPLEX_STEP).reshape(*steps.shape[:2], *seen.shape[1:])

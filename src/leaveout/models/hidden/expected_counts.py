@@ -22,6 +22,7 @@ from ..._runtime import (
     UnitVectors,
     cached_on,
     silence,
+    slices,
 )
 from ...inference.compiled import Loops, loops
 from ...inference.lanes import ChainSums, RefitSteps, chain_sums, sum_by_row
@@ -195,7 +196,7 @@ def _count_tangents(
         shares = np.array(STENCIL[1]) / COUNT_DIFFERENCE
         size = 2  # parameters whose four places fill the lanes of a pass
     lengths = np.maximum(1.0, np.abs(point))
-    for group in (slice(k, k + size) for k in range(0, len(point), size)):
+    for group in slices(len(point), size):
         moves = np.multiply.outer(shifts, np.diag(lengths)[group])
         points = (point + moves).reshape(-1, len(point))
         counts = evaluate(hmm, points, np.repeat(weights[None], len(points), axis=0)).counts
@@ -209,8 +210,7 @@ def _count_tangents(
 def jacobian(hmm: Any, point: Vector) -> UnitVectors:
     """Compute ∂²F/∂θ∂w_n at weights one."""
     steps = point + 1j * COMPLEX_STEP * np.eye(len(point))
-    size = _group_size(hmm)
-    groups = (steps[k : k + size] for k in range(0, len(point), size))
+    groups = (steps[part] for part in slices(len(point), _group_size(hmm)))
     return -np.concatenate([_weight_slopes(hmm, group).imag / COMPLEX_STEP for group in groups]).T
 
 
@@ -275,8 +275,7 @@ class CompiledPasses:
     def __call__(self, points: Numbers, weights: UnitWeights, units: Units) -> ChainEvaluation:
         densities = self.complete.densities(points)
         initial, transition = self.complete.logs(points)
-        lanes = self.loops.lanes
-        groups = [slice(k, k + lanes) for k in range(0, len(points), lanes)]
+        groups = slices(len(points), self.loops.lanes)
         parts = [
             self._pass(densities[group], initial[group], transition[group], weight, units[group])
             for group, weight in zip(groups, self._weights(weights, groups), strict=True)

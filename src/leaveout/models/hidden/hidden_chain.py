@@ -23,6 +23,7 @@ from ..._runtime import (
     Strings,
     UnitVectors,
     silence,
+    slices,
     static,
 )
 from ...inference.lanes import ChainSums, has_stationary, stationary
@@ -495,7 +496,7 @@ class RunLosses:
         self, points: Points
     ) -> tuple[Float[Array, "lanes folds width"] | None, Float[Array, "lanes folds"]]:
         size = self.chain.costs.lanes or 1
-        groups = (points[k : k + size] for k in range(0, len(points), size))
+        groups = (points[part] for part in slices(len(points), size))
         losses, joint = zip(*map(self._group_losses, groups), strict=True)
         return None if losses[0] is None else np.concatenate(losses), np.concatenate(joint)
 

@@ -13,7 +13,7 @@ import scipy
 from numpy import linalg
 from numpy.typing import NDArray
 
-from ..._runtime import ArrayList, TwoArrays, record
+from ..._runtime import ArrayList, TwoArrays, record, slices
 from ...objectives import State
 from .effects import GroupingFactor, split
 from .laplace import Field, Incidence, LaplaceEngine, LaplaceMode, Latent
@@ -142,8 +142,7 @@ class CrossedFactors(LaplaceEngine):
         free = split(theta[None], self.data, self.factors).free
         mean = np.zeros(len(codes[0]))
         variance = np.zeros(len(codes[0]))
-        for start in range(0, len(mean), SIDES):
-            rows = slice(start, start + SIDES)
+        for rows in slices(len(mean), SIDES):
             end = 0
             right = np.zeros((mode.u.shape[1], len(mean[rows])))
             for factor, lam, code, design in zip(self.factors, free, codes, designs, strict=True):

@@ -36,6 +36,7 @@ from ..._runtime import (
     TwoArrays,
     UnitVectors,
     silence,
+    slices,
     static,
 )
 from ...data import Names, match_labels, numbers
@@ -373,11 +374,11 @@ class GaussianProcess(AbstractClosedForm):
 
     def _in_parts(self, function: Callable[..., ArrayTuple], *arrays: Array) -> ArrayTuple:
         """Apply a function to as many places as are factorised together."""
-        size = max(1, FACTORISED_ENTRIES // self.num_units**2)
+        size = FACTORISED_ENTRIES // self.num_units**2
         with silence("all"):
             parts = [
-                function(*(array[k : k + size] for array in arrays))
-                for k in range(0, max(1, len(arrays[0])), size)
+                function(*(array[part] for array in arrays))
+                for part in slices(max(1, len(arrays[0])), size)
             ]
         return tuple(map(np.concatenate, zip(*parts, strict=True)))
 

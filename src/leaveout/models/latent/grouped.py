@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._runtime import ArrayList, ThreeArrays, TwoArrays, record
+from ..._runtime import ArrayList, ThreeArrays, TwoArrays, record, slices
 from ...objectives import STENCIL, Costs
 from .base import AbstractEngine, DesignRegressions
 from .effects import GroupingFactor, split
@@ -141,9 +141,8 @@ class OneFactor(AbstractEngine):
             start = None if state is None else state[:1]
             value, gradient, modes = self.cluster_gradients(theta[:1], start)
             return weights @ value[0], weights @ gradient[0], np.repeat(modes, len(theta), 0)
-        size = max(1, NODE_ENTRIES // (len(self.order) * _num_nodes(self.rule)))
-        chunks = [slice(k, k + size) for k in range(0, len(theta), size)]
-        parts = [self._evaluate(theta[k], weights[k], state, k) for k in chunks]
+        size = NODE_ENTRIES // (len(self.order) * _num_nodes(self.rule))
+        parts = [self._evaluate(theta[k], weights[k], state, k) for k in slices(len(theta), size)]
         value, gradient, modes = (np.concatenate(part) for part in zip(*parts, strict=True))
         return value, gradient, modes
 

@@ -50,6 +50,7 @@ from ..._runtime import (
     UnitVectors,
     record,
     silence,
+    slices,
 )
 from ...linalg import FrontalFactor, Pattern, cholesky, pattern
 from ...objectives import Costs, Points, State, ValueAndGradient, Vector, Weights
@@ -469,10 +470,8 @@ class Latent:
             half = mode.solver.factor.whiten(self.columns(mode.refits, rows))[0]
             return half.T @ half
         blocks = []
-        for k in range(0, len(rows), covariance_columns):
-            solved = mode.solver.solve(self.columns(mode.refits, rows[k : k + covariance_columns]))[
-                0
-            ]
+        for part in slices(len(rows), covariance_columns):
+            solved = mode.solver.solve(self.columns(mode.refits, rows[part]))[0]
             parts = zip(self.incidence.index, mode.refits.loadings, strict=True)
             blocks.append(
                 sum(loadings[0, rows, None] * solved[index[rows]] for index, loadings in parts)

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import linalg
 
-from ..._runtime import ArrayList, Indices, Shape, SubsetValues, silence
+from ..._runtime import ArrayList, Indices, Shape, SubsetValues, silence, slices
 from ...linalg import Lanes, LaneState, Proposal, anywhere, iterate, without_values
 from .laplace import LaplaceMode, times
 from .quadrature import marginal_losses
@@ -73,8 +73,8 @@ def alone(mode: LaplaceMode, rings: Rings) -> RowsAlone:
         tilt = times(mode.refits.weights, third)[0] * np.diag(covariance)
         tilt_product = covariance @ tilt
         chunks = (
-            rings._replace(rows=rings.rows[k : k + rows_left_out_at_a_time])
-            for k in range(0, len(rows), rows_left_out_at_a_time)
+            rings._replace(rows=rings.rows[part])
+            for part in slices(len(rows), rows_left_out_at_a_time)
         )
         parts = [_leave_out(mode, covariance, chunk, tilt, tilt_product) for chunk in chunks]
     return RowsAlone(*map(np.concatenate, zip(*parts, strict=True)))
