@@ -36,6 +36,7 @@ from ._runtime.arrays import (
     UnaryFunction as UnaryFunction,
     UnitNumbers as UnitNumbers,
     level_numbers as level_numbers,
+    members_by_label as members_by_label,
     silence as silence,
     slices as slices,
 )
@@ -116,6 +117,7 @@ from .data.arrays import (
     codes as codes,
     count as count,
     flags as flags,
+    floats as floats,
     generator as generator,
     index_of as index_of,
     is_default_index as is_default_index,
@@ -385,7 +387,7 @@ from .validation.metrics import (
 from .validation.named_parameters import name_parameters as name_parameters
 
 # plans of random folds and of their pairs
-from .validation.repeated_folds import random_folds as random_folds
+from .validation.repeated_folds import paired_folds as paired_folds
 
 # scikit-learn's scorers
 from .validation.scorers import (

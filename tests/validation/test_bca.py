@@ -8,7 +8,7 @@ import scipy
 from sklearn.metrics import r2_score
 
 import leaveout as lo
-from leaveout.validation import bca
+from leaveout.validation import bca, repeated_folds
 from leaveout.validation.repeated_folds import draw_counts, random_folds
 from tests.helpers import fitted
 
@@ -71,11 +71,13 @@ def test_it_is_efrons_by_refits_from_scratch(metric):
 
 
 def test_many_units_leave_by_pairs_of_folds(monkeypatch):
-    monkeypatch.setattr(bca, "MOST_PAIRED", 30)
-    monkeypatch.setattr(bca, "FOLDS_PAIRED", 10)
+    monkeypatch.setattr(repeated_folds, "MOST_PAIRED", 30)
+    monkeypatch.setattr(repeated_folds, "FOLDS_PAIRED", 10)
     sizes = []
-    draw = bca.random_folds
-    monkeypatch.setattr(bca, "random_folds", lambda *args: sizes.append(args[1]) or draw(*args))
+    for module in (repeated_folds, bca):
+        monkeypatch.setattr(
+            module, "random_folds", lambda *args: sizes.append(args[1]) or random_folds(*args)
+        )
     cv = lo.cross_validate(fitted("logistic"), 5, metric="auc")
     low, high, *_ = cv.confidence_interval(metric="auc", num_resamples=40)
     assert sizes[:2] == [10, 5] and 0 <= low < cv.metrics.loc["auc", "value"] < high <= 1

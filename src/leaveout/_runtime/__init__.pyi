@@ -48,6 +48,7 @@ from .arrays import (
     UnitNumbers as UnitNumbers,
     UnitVectors as UnitVectors,
     level_numbers as level_numbers,
+    members_by_label as members_by_label,
     silence as silence,
     slices as slices,
 )

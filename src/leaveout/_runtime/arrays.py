@@ -72,3 +72,9 @@ def slices(count: int, size: int) -> list[slice]:
 def level_numbers(labels: Any) -> IntArray:
     """Return the number of each label among the distinct ones, in their order."""
     return np.unique(labels, return_inverse=True)[1]
+
+
+def members_by_label(labels: IntArray, count: int = 0) -> list[IntArray]:
+    """Return the places of each of the labels 0, 1, …, of at least so many, in their order."""
+    ends = np.cumsum(np.bincount(labels, minlength=count))
+    return np.split(np.argsort(labels, kind="stable"), ends[:-1])

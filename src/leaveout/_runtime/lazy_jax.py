@@ -359,8 +359,7 @@ def compile_static(function: Callable[P, R]) -> Callable[P, R]:
         import jax  # not the placeholder, which looks for the module at every name
 
         leaves, tree = jax.tree.flatten((args, kwargs))
-        tracer = jax.core.Tracer
-        if any(isinstance(leaf, tracer) for leaf in leaves):
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             return program.nested(*args, **kwargs)
         place = _place(leaves)
         if place is not None:
@@ -749,7 +748,6 @@ class Module(abc.ABC):  # noqa: B024
             _unregistered.append(cls)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        del args, kwargs
         if _unregistered and "jax" in sys.modules:
             ensure_jax()
         return super().__new__(cls)

@@ -11,6 +11,7 @@ from .arrays import (
     compress_rows as compress_rows,
     count as count,
     flags as flags,
+    floats as floats,
     generator as generator,
     index_of as index_of,
     is_default_index as is_default_index,

@@ -362,7 +362,7 @@ def on_device(caller: str, name: str, value: Any) -> Any:
 
 
 def numbers(caller: str, name: str, value: Any) -> Array:
-    """Return an argument as float64, with NaN where a number is missing or masked.
+    """Return an argument as an array of numbers, with NaN where one is missing or masked.
 
     Categories (also of numbers), text, dates, complex numbers and the like raise TypeError.
     """
@@ -417,6 +417,11 @@ def numbers(caller: str, name: str, value: Any) -> Array:
             f"{caller}: {name} must hold numbers; these columns do not: {kinds_of_columns}. {advice}."
         )
     return np.array(read, float).T.reshape(value.shape)
+
+
+def floats(caller: str, name: str, value: Any) -> Array:
+    """Return an argument as float64, read as by `numbers`."""
+    return np.asarray(numbers(caller, name, value), float)
 
 
 def compress_rows(caller: str, name: str, value: Any) -> Any:

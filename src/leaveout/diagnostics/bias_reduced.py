@@ -26,7 +26,7 @@ from jaxtyping import Float
 from numpy import linalg
 
 from .._runtime import SubsetValues, UnitNumbers, kind_of
-from ..data import numbers
+from ..data import floats
 from ..models.glm import GLM, AbsorbedGLM, Squared, Zero
 from ..optimize.fit import Fit, fit as fit_model
 
@@ -146,7 +146,7 @@ def _variances(fit: Fit, variances: object) -> Float[Array, " units"]:
     n = fit.objective.num_units
     if variances is None:
         return np.ones(n)
-    values = np.asarray(numbers("covariance", "working_variance", variances), float)
+    values = floats("covariance", "working_variance", variances)
     if values.shape != (n,) or not (np.isfinite(values).all() and (values > 0).all()):
         raise ValueError(
             f"covariance: working_variance must be one positive number a unit, {n}; got shape {values.shape}."

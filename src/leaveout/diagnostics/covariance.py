@@ -281,8 +281,7 @@ def _few_clusters(fit, groups, num_resamples, rng):
             result = covariance(fit, kind, groups=groups)
             tables[name] = result.summary()[["std err", "t", "P>|t|"]].assign(df=result.dof)
     label, count = _labels(fit, groups)
-    names = tables[name].index
-    tests = bootstrap_tests(with_columns(fit), label, names, num_resamples, rng)
+    tests = bootstrap_tests(with_columns(fit), label, tables[name].index, num_resamples, rng)
     table = pd.concat([pd.concat(tables), tests]).swaplevel()
     table = HeadedTable(table.sort_index(level=0, sort_remaining=False))
     bootstrap = "scores of clusters"
@@ -447,7 +446,7 @@ def _of_kind(fit: Fit, cov_type: str, options: Options) -> Covariance:
             raise ValueError(
                 f"covariance: unit {np.argmin(room)} has leverage one, which HC2 and HC3 divide by; use 'HC1'."
             )
-        z = z / np.sqrt(room)[:, None] ** (1 if kind == "HC2" else 2)
+        z /= np.sqrt(room)[:, None] ** (1 if kind == "HC2" else 2)
     if kind == "cluster":
         label, count = _labels(fit, table)
         if count < MIN_BLOCKS:

@@ -42,7 +42,7 @@ from .._runtime import (
     slices,
     stoppable,
 )
-from ..data import join_remarks, numbers, pandas_of
+from ..data import floats, join_remarks, pandas_of
 from ..linalg import FUNCTION
 from ..models.glm import AbstractRegression
 from ..objectives import LinearBatch, PerRefit, RefitPoints, functions, weights_of, work
@@ -380,7 +380,7 @@ def _prediction_function(fit: Fit, prediction) -> tuple[RefitStatistic, Predicti
                 f"{', '.join(row.index[:8])}."
             )
         row = row[list(names)].infer_objects()
-    x = np.asarray(numbers("influence", "prediction", row), float)
+    x = floats("influence", "prediction", row)
     if x.ndim == 2 and len(x) == 1:
         x = x[0]
     if x.shape != (objective.as_given.num_features,) or not np.isfinite(x).all():
@@ -420,7 +420,7 @@ def mean_errors(inverse_link: Callable[[Array], Any], eta: Array, half_width: Ar
         )
         between = (np.minimum(low, high) <= value) & (value <= np.maximum(low, high))
         errors = np.maximum(np.abs(low - value), np.abs(high - value))
-        errors = errors + 2 * FUNCTION * np.max(np.abs([value, low, high]), 0)
+        errors += 2 * FUNCTION * np.max(np.abs([value, low, high]), 0)
     return value, np.where(
         between & np.isfinite(errors), errors, np.where(np.isnan(value), 0.0, np.inf)
     )

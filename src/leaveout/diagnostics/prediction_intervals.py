@@ -70,7 +70,7 @@ from .._runtime import (
     warn,
 )
 from ..data import UnitColumn, codes, index_of, match_labels, named_column, share, under_labels
-from ..linalg import FUNCTION, UNIT, UP, SparseDesign
+from ..linalg import FUNCTION, UNIT, UP, AnyShape, SparseDesign
 from ..models.glm import AbstractRegression, column, kinks
 from ..objectives import PerRefit, PerUnit, RefitPoints, display_name
 from ..optimize import Fit
@@ -81,7 +81,6 @@ from ..validation.target import Target
 from .influence import mean_errors, refit_all
 
 Array = np.ndarray
-Numbers = Float[Array, "..."]
 Design = RowCoefficients | SparseDesign
 Method = Literal["plus", "minmax", "cv+"]
 METHODS = get_args(Method)
@@ -110,15 +109,15 @@ class Refits(NamedTuple):
 class Means(NamedTuple):
     """The predictions of the response, and their errors against the exact refits."""
 
-    value: Numbers
-    error: Numbers
+    value: AnyShape
+    error: AnyShape
 
 
 class Probabilities(NamedTuple):
     """Bounds on the probabilities of classes by the exact refits, `[..., classes]`."""
 
-    low: Numbers
-    high: Numbers
+    low: AnyShape
+    high: AnyShape
 
 
 class Held(NamedTuple):
@@ -1047,9 +1046,9 @@ def _length(fit: Fit, design: Design) -> PerRow:
 
 def _response(
     objective: AbstractRegression,
-    eta: Numbers,
+    eta: AnyShape,
     tau: Float[Array, "refits own"],
-    error: Numbers,
+    error: AnyShape,
 ) -> Means | Probabilities:
     """Return the means, or the probabilities of classes, of predictors with errors."""
     link: Any = objective.loss_function.inverse_link
@@ -1111,7 +1110,7 @@ def _rows_outside_span(caller: str, fit: Fit, design: Design) -> RowFlags:
     return outside
 
 
-def _beyond(values: Numbers) -> Numbers:
+def _beyond(values: AnyShape) -> AnyShape:
     """Replace NaN by infinity, so that an unknown value lies beyond all others."""
     return np.fmin(values, np.inf)
 
@@ -1297,7 +1296,7 @@ def _sets(
 def _score(
     low: Float[Array, "*rows classes"],
     high: Float[Array, "*rows classes"],
-    draws: Numbers,
+    draws: AnyShape,
     *,
     score: Score,
     raps: tuple[float, int],

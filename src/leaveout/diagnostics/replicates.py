@@ -38,7 +38,7 @@ from .._runtime import (
     silence,
     warn,
 )
-from ..data import count, generator, index_of, numbers, pandas_of, share
+from ..data import count, floats, generator, index_of, pandas_of, share
 from ..linalg import UNIT
 from ..objectives import Matrix, PerRefit, RefitNumbers, RefitPoints, Vector
 from ..optimize import Fit
@@ -591,7 +591,7 @@ def refit_weights(
 
 def _factors(caller: str, fit: Fit, weights) -> tuple[Float[Array, "units replicates"], Any]:
     table = pandas_of(caller, "weights", weights)
-    factors = np.asarray(numbers(caller, "weights", table), float)
+    factors = floats(caller, "weights", table)
     units = objective_of(caller, fit).num_units
     rows = fit.objective.units.rows
     # what the fit lacks leaves by its label later

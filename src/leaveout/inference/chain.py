@@ -320,7 +320,7 @@ class _Linear:
             return jnp.einsum("jl,jkl->kl", p, matrix)
         out = p[0] * matrix[0]
         for j in range(1, len(p)):
-            out = out + p[j] * matrix[j]
+            out += p[j] * matrix[j]
         return out
 
 
@@ -531,9 +531,9 @@ def _log_partition_jvp(primals, tangents):
         (sums.initial, sums.transition, states), potential_tangents, strict=True
     ):
         if tangent is not None:
-            change = change + jnp.sum(expected * tangent)
+            change += jnp.sum(expected * tangent)
     if worth_tangent is not None:
-        change = change + jnp.sum(sums.log_normaliser * worth_tangent)
+        change += jnp.sum(sums.log_normaliser * worth_tangent)
     return _weigh_evidence(sums.log_normaliser, worth), change
 
 

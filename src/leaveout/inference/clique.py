@@ -28,11 +28,9 @@ from jaxtyping import Array, Float, Int
 from numpy import ndarray
 from numpy.typing import ArrayLike
 
-from .._runtime import AnyFunction, Shape
+from .._runtime import AnyFunction, ArrayList, Shape
 from .loopy import Messages, messages
 from .passes import MEMORY, Passes, passes
-
-HostArrays = list[ndarray]
 
 __all__ = [
     "best",
@@ -306,8 +304,12 @@ tangents_p: Primitive = Primitive("field_tangents")
 sums_p.multiple_results = tangents_p.multiple_results = True
 
 
-def _lanes(*shapes: Shape) -> Shape:
-    return tuple(max(sizes) if min(sizes) else 0 for sizes in zip(*shapes, strict=True))
+def _lanes(sites: Any, edges: Any, *changes: Any) -> Shape:
+    """Lanes of potentials, and of changes of them, that broadcast against one another."""
+    shapes = sites.shape[:-2], edges.shape[:-3]
+    num_axes = len(shapes[0])
+    sizes = zip(*shapes, *(change.shape[:num_axes] for change in changes), strict=True)
+    return tuple(max(axis) if min(axis) else 0 for axis in sizes)
 
 
 def _shapes(lanes: Shape, tree: Sums) -> tuple[Shape, Shape]:
@@ -329,7 +331,7 @@ def _numbers_first(sites: ndarray, edges: ndarray | None, lanes: Shape, tree: Su
     return out.reshape(tree.edges.stop, -1)
 
 
-def _lanes_first(marginals: ndarray, lanes: Shape, tree: Sums, edges: bool) -> HostArrays:
+def _lanes_first(marginals: ndarray, lanes: Shape, tree: Sums, edges: bool) -> ArrayList:
     if edges:
         parts = [marginals[tree.sites], marginals[tree.edges]]
     else:
@@ -350,8 +352,8 @@ def _chunks(count: int, size: int) -> list[slice]:
     return [slice(*pair) for pair in itertools.pairwise(bounds)]
 
 
-def _sums_by_passes(sites: ndarray, edges: ndarray, *, tree: Sums, level: int) -> HostArrays:
-    lanes = _lanes(sites.shape[:-2], edges.shape[:-3])
+def _sums_by_passes(sites: ndarray, edges: ndarray, *, tree: Sums, level: int) -> ArrayList:
+    lanes = _lanes(sites, edges)
     potentials = _numbers_first(sites, edges, lanes, tree)
     count = potentials.shape[1]
     total = np.empty(count)
@@ -376,13 +378,13 @@ def _tangents_by_passes(
     tree: Sums,
     edges_in: bool,
     edges_out: bool,
-) -> HostArrays:
+) -> ArrayList:
     """Tangents of the marginals along changes of the potentials.
 
     Axes along which only the change is long are tangents, which share the passes of the potentials.
     """
-    potential_lanes = _lanes(sites.shape[:-2], edges.shape[:-3])
-    lanes = _lanes(potential_lanes, *(change.shape[: len(potential_lanes)] for change in changes))
+    potential_lanes = _lanes(sites, edges)
+    lanes = _lanes(sites, edges, *changes)
     # lanes first, tangents last
     order = sorted(
         range(len(potential_lanes)), key=lambda axis: potential_lanes[axis] == 1 < lanes[axis]
@@ -410,7 +412,7 @@ def _tangents_by_passes(
 # JAX
 
 
-def _eager(function: Callable[..., HostArrays]) -> Callable[..., list[Array]]:
+def _eager(function: Callable[..., ArrayList]) -> Callable[..., list[Array]]:
     """Make a function of NumPy arrays one of JAX's, outside of compiled programs."""
     return lambda *args, **params: [
         jnp.asarray(part) for part in function(*map(np.asarray, args), **params)
@@ -425,7 +427,7 @@ tangents_p.def_impl(_eager(_tangents_by_passes))
 def _sums_abstract(
     sites: ShapedArray, edges: ShapedArray, *, tree: Sums, level: int
 ) -> list[ShapedArray]:
-    lanes = _lanes(sites.shape[:-2], edges.shape[:-3])
+    lanes = _lanes(sites, edges)
     return [
         ShapedArray(shape, sites.dtype) for shape in (lanes, *_shapes(lanes, tree))[: level + 1]
     ]
@@ -435,21 +437,18 @@ def _sums_abstract(
 def _tangents_abstract(
     sites: Any, edges: Any, *changes: Any, tree: Sums, edges_in: bool, edges_out: bool
 ) -> list[ShapedArray]:
-    potential_lanes = _lanes(sites.shape[:-2], edges.shape[:-3])
-    shapes = _shapes(
-        _lanes(potential_lanes, *(change.shape[: len(potential_lanes)] for change in changes)), tree
-    )
+    shapes = _shapes(_lanes(sites, edges, *changes), tree)
     return [ShapedArray(shape, sites.dtype) for shape in shapes[: 1 + edges_out]]
 
 
-def _on_host(function: Callable[..., HostArrays]) -> AnyFunction:
+def _on_host(function: Callable[..., ArrayList]) -> AnyFunction:
     """Lowering that calls a function of NumPy arrays from a compiled program.
 
     Doubles come back as pairs of integers, which no thread's setting can round to single precision.
     """
 
     def lower(ctx, *args, **params) -> list[Any]:
-        def call(*arrays: ndarray) -> HostArrays:
+        def call(*arrays: ndarray) -> ArrayList:
             return [
                 part.reshape(*part.shape, 1).view(np.uint32)
                 for part in function(*map(np.asarray, arrays), **params)
@@ -508,7 +507,7 @@ def _sums_jvp(primals, changes, *, tree: Sums, level: int) -> tuple[list[Array],
     sums = sums_p.bind(sites, edges, tree=tree, level=max(level, 2 if edges_in else 1))
     tangent = jnp.sum(sums[1] * changes[0], (-2, -1))
     if edges_in:
-        tangent = tangent + jnp.sum(sums[2] * changes[1], (-3, -2, -1))
+        tangent += jnp.sum(sums[2] * changes[1], (-3, -2, -1))
     out = [tangent]
     if level:
         out += tangents_p.bind(

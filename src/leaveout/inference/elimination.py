@@ -184,9 +184,10 @@ def _greedy(
         adjacent = graph[v]
         if most is not None and len(adjacent) > most:
             return scopes
-        # all others are its neighbours, and so the graph is complete
+        # all others are its neighbours: the graph is complete, and eliminated in any order
         if most is None and len(adjacent) == len(graph) - len(scopes) - 1:
-            return _complete_graph_scopes(graph, scopes)
+            others = [site for site in range(len(graph)) if site not in scopes]
+            return scopes | {site: set(others[k + 1 :]) for k, site in enumerate(others)}
         remaining_entries -= states ** (len(adjacent) + 1)
         if remaining_entries < 0:
             return scopes
@@ -196,15 +197,6 @@ def _greedy(
             costs[u] = cost(graph, u)
             heapq.heappush(heap, (costs[u], u))
     return scopes
-
-
-def _complete_graph_scopes(graph: Graph, scopes: Scopes) -> Scopes:
-    """Scopes of a complete graph, eliminated in any order."""
-    open_sites = [v for v in range(len(graph)) if v not in scopes]
-    return {
-        **scopes,
-        **{v: set(open_sites[position + 1 :]) for position, v in enumerate(open_sites)},
-    }
 
 
 def _scopes_of_order(graph: Graph, order: list[int], most: int) -> Scopes:

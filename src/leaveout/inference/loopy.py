@@ -79,7 +79,7 @@ class Messages(GraphSums):
         return self._find_fixed_point(potentials).log_partition
 
     def run(self, potentials: Stack, *, edges: bool) -> tuple[FixedPoint, Downward]:
-        del edges  # computed with the marginals of sites in any case
+        # computed with the marginals of sites in any case
         point = self._find_fixed_point(potentials)
         lanes = potentials.shape[1]
         return point, Downward(
@@ -92,7 +92,6 @@ class Messages(GraphSums):
         self, point: FixedPoint, down: Downward, change: Tangent, *, edges: bool
     ) -> Tangent:
         """Change of the beliefs along a change of the potentials, by the linearised fixed point."""
-        del down
         shape = change.shape[1:]
         of_sites, psi = self._parts(change.reshape(len(change), -1))
         # repeat the beliefs of a lane for each of its tangents

@@ -143,20 +143,16 @@ def covariance(
             step_features = _dense(step_features)
             weighed = weigh[:, None] * step_features
             same = jnp.einsum("lk,lf,lg->kfg", states, weighed, step_features)
-            sums["weight"] = sums["weight"] + jnp.einsum("lf,lke->fke", weighed, later_counts)
-            sums["same"] = sums["same"] + same
+            sums["weight"] += jnp.einsum("lf,lke->fke", weighed, later_counts)
+            sums["same"] += same
             feature_counts = (states[:, :, None] * step_features[:, None])[..., None] * eye[:, None]
-            later_counts = later_counts + jnp.pad(
+            later_counts += jnp.pad(
                 feature_counts.reshape(lanes, K, F * K), ((0, 0), (0, 0), (K + K * K, 0))
             )
         total = later_counts.sum(1)
         out = out.at[write].set(jnp.concatenate([total[:, :K], states, total[:, K:]], 1))
-        sums["start"] = sums["start"] + jnp.einsum(
-            "l,lke->ke", jnp.where(start, weigh, 0.0), later_counts
-        )
-        sums["pair"] = sums["pair"] + jnp.einsum(
-            "ljk,lke->kje", weigh[:, None, None] * origin, later_counts
-        )
+        sums["start"] += jnp.einsum("l,lke->ke", jnp.where(start, weigh, 0.0), later_counts)
+        sums["pair"] += jnp.einsum("ljk,lke->kje", weigh[:, None, None] * origin, later_counts)
         move_counts = (eye[None, :, :, None] * (origin * states[:, None])[:, None]).reshape(
             lanes, K, K * K
         )

@@ -253,14 +253,12 @@ class SingleOutput(ABC):
 
     def extent(self, root: Directions, shares: Array) -> Extent:
         """Extent of all rows in the norm of (rootᵀ root)⁻¹."""
-        del shares
         size = self.sizes(root)
         norm = np.sqrt(size)
         return Extent(norm, size, norm, size)
 
     def extents(self, roots: RefitRoots, shares: Array) -> Extent:
         """Extent of all rows for each refit, in the refit's own norm."""
-        del shares
         size = self.sizes_by_refit(roots)
         norm = np.sqrt(size)
         return Extent(norm, size, norm, size)

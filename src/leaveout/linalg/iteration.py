@@ -75,7 +75,6 @@ def descends(state: LaneState, value: PerLane, gradient: Points) -> Flags:
 
 def anywhere(state: LaneState, value: PerLane, gradient: Points) -> Flags:
     """Take every point."""
-    del gradient
     return value == value
 
 

@@ -23,11 +23,11 @@ from .design import (
     RefitMatrices,
     RefitPoints,
     RefitRoots,
+    RefitUnits,
     SingleOutput,
 )
 
 Array = np.ndarray
-RefitUnits = Float[Array, "refits units"]
 CHEAP_COPY_ENTRIES = 2**21  # numbers below which a copy in float64 is cheap
 
 
@@ -87,7 +87,6 @@ class SourcedDesign(SingleOutput, Module):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         """Copy all rows to memory."""
-        del copy
         return np.asarray(self.rows(EVERYONE), dtype)
 
     def single(self) -> Self:

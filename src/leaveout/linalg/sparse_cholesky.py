@@ -17,13 +17,12 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy import linalg, sparse
 
-from .._runtime import ArrayList, EntryValues, TwoArrays, TwoCounts, record
+from .._runtime import ArrayList, EntryValues, Indices, TwoArrays, TwoCounts, record
 from .curvature import Squares, cholesky
 
 Array = np.ndarray
 
 Entries = Int[Array, " entries"]
-Places = Int[Array, " some"]
 # Stacks of right-hand sides of matrices.
 Columns = Float[Array, "*some k n"]
 
@@ -83,7 +82,7 @@ class Pattern:
     def _key(self) -> Entries:
         return self.row * self.size + self.column
 
-    def entries(self, row: Places, column: Places) -> Places:
+    def entries(self, row: Indices, column: Indices) -> Indices:
         """Positions of the entries (row, column) among those of the pattern."""
         return np.searchsorted(
             self._key, np.maximum(row, column) * self.size + np.minimum(row, column)
@@ -194,7 +193,7 @@ class FrontalFactor:
                 )
                 quotient = _backward(triangles, below.swapaxes(-1, -2)).swapaxes(-1, -2)
                 between = -(rows_inverse @ quotient)
-                block = block - quotient.swapaxes(-1, -2) @ between
+                block -= quotient.swapaxes(-1, -2) @ between
                 front[..., k:, :k] = between
                 if group.width > k:
                     front[..., k:, k:], front[..., :k, k:] = rows_inverse, between.swapaxes(-1, -2)
@@ -202,7 +201,7 @@ class FrontalFactor:
         return space[:, self.pattern.place]
 
 
-def pattern(matrix: "sparse.sparray", first: Places | None = None) -> Pattern:
+def pattern(matrix: "sparse.sparray", first: Indices | None = None) -> Pattern:
     """Pattern of a symmetric matrix with a full diagonal, and fronts of its factor.
 
     Columns `first` are eliminated first.
@@ -364,7 +363,7 @@ def _laid_out(
     return groups, order[columns], base[s] + _entries(fronts, width, s, i, j), int(area.sum())
 
 
-def _local(front: Front, rows: Places) -> Places:
+def _local(front: Front, rows: Indices) -> Indices:
     """Positions of rows in a front."""
     first, k, below = front
     return np.where(rows < first + k, rows - first, k + np.searchsorted(below, rows))

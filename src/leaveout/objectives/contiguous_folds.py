@@ -20,7 +20,6 @@ from .objective import AbstractObjective, Lanes, Points, Vector
 
 Array = np.ndarray
 
-Scores = tuple[Array, Array]  # scores of units, and joint scores of folds
 # scores of runs at many θ, from the model
 RunScores = Callable[[Points], tuple[Array | None, Array]]
 Directions = tuple[Array, Array, Array]  # raveled θ, and two directions from each
@@ -35,7 +34,7 @@ class Runs:
     first: Int[Array, " folds"]
     width: int
 
-    def scores(self, theta: Vector) -> Scores:
+    def scores(self, theta: Vector) -> TwoArrays:
         """Held-out loss of every unit of each run `[folds, width]`, and the joint scores s_o
         `[folds]`.
 
@@ -44,7 +43,7 @@ class Runs:
         losses, joint = self._scores(theta[None])
         return losses[0], joint[0]
 
-    def _scores(self, points: Points) -> Scores:
+    def _scores(self, points: Points) -> TwoArrays:
         losses, joint = self.scores_at(points)
         return (joint[..., None] if losses is None else losses), joint
 
@@ -64,7 +63,7 @@ class Runs:
         """Return losses in the shape that the model gives: one for each fold if they are joint."""
         return losses if self.objective.pointwise else losses[:, 0]
 
-    def derivatives(self, directions: Directions) -> Iterator[tuple[Scores, Scores]]:
+    def derivatives(self, directions: Directions) -> Iterator[tuple[TwoArrays, TwoArrays]]:
         """Yield derivatives of the scores at each θ, along its first direction, and along both."""
 
         def scores(places: Points) -> Array:

@@ -46,7 +46,7 @@ from .._runtime import (
     silence,
     static,
 )
-from ..data import Names, TransformedResponse, count, match_labels, numbers, on_device
+from ..data import Names, TransformedResponse, count, floats, match_labels, on_device
 from ..linalg import Predictors, is_finite
 
 UnitIndex = Int[Arrays, " width"]  # places of the units that a refit lists
@@ -1138,7 +1138,7 @@ def _checked_data(leaf) -> Arrays:
     resident = on_device("Separable", "data", leaf)
     if resident is not None and is_finite(resident):
         return resident
-    array = np.asarray(numbers("Separable", "data", leaf), float)
+    array = floats("Separable", "data", leaf)
     if not np.isfinite(array).all():
         raise ValueError(
             f"data hold {np.sum(~np.isfinite(array))} values that are NaN or infinite; drop or impute them."

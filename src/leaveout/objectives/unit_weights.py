@@ -15,8 +15,6 @@ from .._runtime import UnitFlags, kind_of
 from ..plans import PlanReader
 from .objective import AbstractLinearPredictor, AbstractObjective, PerUnit
 
-Array = np.ndarray
-
 
 @dataclass(frozen=True)
 class UnitWeights:

@@ -18,9 +18,9 @@ from typing import NamedTuple, cast
 
 import numpy as np
 import scipy
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
-from .._runtime import MakeArray, PyTree, TwoArrays, kind_of, silence
+from .._runtime import Indices, MakeArray, PyTree, TwoArrays, kind_of, silence
 from ..linalg import (
     Curvature,
     Lanes,
@@ -53,7 +53,6 @@ from .hessian_factor import far_out
 from .newton import newton
 
 Array = np.ndarray
-Subset = Int[Array, " some"]
 OnSubset = Float[Array, " some"]
 # distance, relative to a_j, at which a gradient counts as at the edge of its interval
 TIE_DISTANCE = 1e-9
@@ -499,7 +498,7 @@ def _descend(problem: WeightedProblem, theta: Array, tolerance: float) -> Vector
 
 def _quadratic_step(
     problem: WeightedProblem,
-    places: Subset,
+    places: Indices,
     theta: OnSubset,
     point: ActivePoint,
     tolerance: float,
@@ -547,7 +546,7 @@ def _quadratic_step(
     return solution
 
 
-def _submatrix(second: MakeArray, places: Subset) -> Float[Array, "some some"]:
+def _submatrix(second: MakeArray, places: Indices) -> Float[Array, "some some"]:
     return second().take(places, axis=0).take(places, axis=1)
 
 
@@ -563,9 +562,7 @@ def _by_products(
     free = a == 0
     out = np.empty(len(a))
     free_gram = gram[np.ix_(free, free)]
-    along = Curvature.of(free_gram).solve(
-        np.concatenate([gram[np.ix_(free, ~free)], right[free, None]], 1)
-    )
+    along = Curvature.of(free_gram).solve(np.column_stack([gram[np.ix_(free, ~free)], right[free]]))
     reduced_gram = gram[np.ix_(~free, ~free)] - gram[np.ix_(~free, free)] @ along[:, :-1]
     if not np.all(np.diag(reduced_gram) >= CANCELLED_PRODUCT * np.diag(gram)[~free]):
         return None
@@ -593,7 +590,7 @@ def _by_products(
 
 def _by_columns(
     model: FullModel,
-    places: Subset,
+    places: Indices,
     theta: OnSubset,
     point: ActivePoint,
     tolerance: float,
@@ -643,7 +640,7 @@ def _coordinates(
         return lasso_path(x, y, alphas=[1 / len(x)], **options)[1][:, 0]
 
 
-def _scale_columns(model: FullModel, places: Subset, root: PerUnit, ridge: Vector) -> Array:
+def _scale_columns(model: FullModel, places: Indices, root: PerUnit, ridge: Vector) -> Array:
     """Return the columns of the rows √c x and, if there are ridges, √ridge, in column-major
     order.
     """

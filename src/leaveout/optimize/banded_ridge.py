@@ -29,8 +29,19 @@ import scipy
 from jaxtyping import Bool, Float, Int
 from numpy import linalg
 
-from .._runtime import ArrayList, Lines, PrintedResult, Slow, conventional, record, slices, warn
-from ..data import numbers
+from .._runtime import (
+    ArrayList,
+    Indices,
+    Lines,
+    PrintedResult,
+    Slow,
+    conventional,
+    members_by_label,
+    record,
+    slices,
+    warn,
+)
+from ..data import floats
 from ..linalg import UNIT, Curvature
 from ..models.glm import BandedRidge
 from ..plans import Plan
@@ -41,7 +52,6 @@ TargetBands = Float[Array, "targets bands"]
 BandValues = Float[Array, " bands"]
 Targets = Int[Array, " targets"]
 TargetColumns = Float[Array, "units targets"]
-Subset = Int[Array, " some"]
 LEVELS = 7  # number of penalties, the same for all bands, from which targets start
 GAIN = 1e-4  # least relative gain of a target's loss that is worth a round
 # damping of the first step; the least; the factor by which it falls after a step that helps, and
@@ -223,13 +233,10 @@ class BandedFactor:
 
 def _group_targets(
     rho: TargetBands,
-) -> list[tuple[BandValues, Subset]]:
+) -> list[tuple[BandValues, Indices]]:
     """Group targets by their point."""
     points, which = np.unique(rho, axis=0, return_inverse=True)
-    order = np.argsort(which.ravel(), kind="stable")
-    return list(
-        zip(points, np.split(order, np.cumsum(np.bincount(which.ravel()))[:-1]), strict=True)
-    )
+    return list(zip(points, members_by_label(which.ravel()), strict=True))
 
 
 class Search:
@@ -283,10 +290,10 @@ class Search:
                 "tune: the folds are not determined at the penalties that it starts from: raise the bounds."
             )
 
-    def _who(self, places: Subset) -> Targets:
+    def _who(self, places: Indices) -> Targets:
         return self.everyone if self.is_shared else places
 
-    def _try(self, places: Subset, rho: Float[Array, "some bands"]) -> Bool[Array, " some"]:
+    def _try(self, places: Indices, rho: Float[Array, "some bands"]) -> Bool[Array, " some"]:
         """Move the targets that are better at the proposed points there, and mark them."""
         better = np.zeros(len(places), bool)
         for point, place in _group_targets(rho):
@@ -485,7 +492,7 @@ def candidates(model: BandedRidge, penalties: Any, plan: Plan) -> PerTarget:
     """Evaluate candidate penalties, `[candidates]` or `[candidates, bands]`, for every target, and
     choose the best.
     """
-    alpha = np.asarray(numbers("path", "penalties", penalties), float)
+    alpha = floats("path", "penalties", penalties)
     if alpha.ndim == 1:
         alpha = np.repeat(alpha[:, None], len(model.bands), axis=1)
     if alpha.ndim != 2 or alpha.shape[1] != len(model.bands) or not len(alpha):

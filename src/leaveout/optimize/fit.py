@@ -50,6 +50,7 @@ from ..objectives import (
     AbstractLinearPredictor,
     AbstractObjective,
     Function,
+    Matrix,
     Vector,
     as_stored,
     display_name,
@@ -66,7 +67,7 @@ from .hessian_products import (
     decrement_of,
     minimise_by_products,
 )
-from .newton import Flat, Matrix, Minimisation, minimise, scaled_flat, with_flat
+from .newton import Flat, Minimisation, minimise, scaled_flat, with_flat
 from .null_space import unseen_directions
 from .quadratic import LocalQuadratic
 from .starts import (
@@ -921,7 +922,7 @@ def _evaluate_curvature(
     if len(null_space) and getattr(objective, "cut", None):
         gradient = gradient - null_space.T @ (linalg.pinv(null_space).T @ gradient)
     if len(null_space):
-        hessian = hessian + null_space.T @ null_space
+        hessian += null_space.T @ null_space
     return {
         "value": np.asarray(value),
         "gradient": np.asarray(gradient),

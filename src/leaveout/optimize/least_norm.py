@@ -230,7 +230,7 @@ class LeastNorm:
         spread = 0.0
         residual = np.zeros(len(o)) if rows.full else rows.target[o] - Q @ t
         if not rows.full:
-            residual = residual - rows.u[o] * (rows.u @ rows.target)
+            residual -= rows.u[o] * (rows.u @ rows.target)
         if self.has_penalty:
             ridge_rows = Q / np.sqrt(s**2 + 1)
             inner = determined_block + ridge_rows @ ridge_rows.T
@@ -261,12 +261,12 @@ class LeastNorm:
                 norm = np.diag(1 / s) if self.natural is None else self.natural @ (rows.V / s)
                 along = norm @ (Q.T @ V0)
                 coef = norm @ (t - Q.T @ r)
-                r = r + V0 @ linalg.lstsq(along, coef, rcond=None)[0]
+                r += V0 @ linalg.lstsq(along, coef, rcond=None)[0]
                 spread = self._norm_error(along, coef)
         response_change = -(Q.T @ r)  # change of t as predictions take the place of y
         damped = s / (s**2 + 1) if self.has_penalty else 1 / s
         b = rows.V @ (damped * (t + response_change))
-        r = r / root
+        r /= root
         if self.intercept:
             level = rows.level - float(self.weight[o] @ r) / float(self.weight.sum())
         else:

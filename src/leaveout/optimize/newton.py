@@ -50,6 +50,7 @@ from ..objectives import (
     Function,
     Functions,
     LinearBatch,
+    Matrix,
     PerRefit,
     PerUnit,
     RefitFlags,
@@ -60,7 +61,6 @@ from ..objectives import (
 )
 
 Array = np.ndarray
-Matrix = Float[Array, "params params"]
 AnyMatrices = Float[Array, "*some params params"]
 
 # Newton steps, and halvings of them, before a minimisation counts as not converged
@@ -136,8 +136,13 @@ def minimise(
             if large:
                 run = contract(F, theta, steps_by(state.newton))
             else:
-                propose = _SharedHessian(F, flat).propose
-                run = contract(F, theta, propose, enough=QUICK * FLOOR_DECREMENT, accept=descends)
+                run = contract(
+                    F,
+                    theta,
+                    _SharedHessian(F, flat).propose,
+                    enough=QUICK * FLOOR_DECREMENT,
+                    accept=descends,
+                )
             limits = runaway_step * np.maximum(1.0, np.abs(run.theta))
             settled = large or (np.abs(run.step) <= limits).all()
             if run.length[0] < FLOOR_DECREMENT and run.share[0] > SMALLEST_SHARE and settled:
@@ -307,8 +312,7 @@ def _unwhitener(parts: tuple[DiagonalBlocks, ...]) -> "scipy.sparse.linalg.Linea
             out[entries] = (matrices @ np.ravel(vector)[entries][..., None])[..., 0]
         return out
 
-    operator = scipy.sparse.linalg.LinearOperator
-    return operator(
+    return scipy.sparse.linalg.LinearOperator(
         (size, size), lambda v: times(v, False), rmatvec=lambda v: times(v, True), dtype=float
     )
 
@@ -343,11 +347,12 @@ def with_few_hessians(F: Function, theta: Vector, flat: Flat) -> Minimisation:
         shift = SMALLEST_ADDED_CURVATURE * np.abs(np.diag(hessian)).max()
         while not curvature.definite and np.isfinite(shift):
             curvature = Curvature.of(hessian + shift * np.eye(len(hessian)))
-            shift = 10 * shift
+            shift *= 10
         if not curvature.definite:
             break
-        unwhitener = curvature.root.T
-        theta, _ = descend(F, theta, unwhitener=unwhitener, gtol=1e-6, ftol=1e-15, maxiter=WALK)
+        theta, _ = descend(
+            F, theta, unwhitener=curvature.root.T, gtol=1e-6, ftol=1e-15, maxiter=WALK
+        )
     return Minimisation(F.look(theta)[0], theta, False)
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from .._runtime import Module, PyTree, UnitVectors, cached_on, float64, static
 from ..linalg import Predictors, weight_terms
-from ..objectives import AbstractObjective, Vector, function, influence, leaves_of
+from ..objectives import AbstractObjective, Matrix, Vector, function, influence, leaves_of
 from .hessian_products import (
     FINE,
     Coordinates,
@@ -20,7 +20,7 @@ from .hessian_products import (
     learn,
     solve_once,
 )
-from .newton import Flat, Matrix
+from .newton import Flat
 
 Array = np.ndarray
 
@@ -110,10 +110,9 @@ class LocalQuadratic(Module):
             )
         columns = np.asarray(vector, float).reshape(self.vector.size, -1).T
         points = np.broadcast_to(self.vector, columns.shape)
-        F = function(self.objective, self.theta).of
         lanes = np.zeros(len(columns), int)
         u = solve_once(
-            F,
+            function(self.objective, self.theta).of,
             self.coordinates,
             self.null_space,
             points,

@@ -138,7 +138,7 @@ def _around(objective: AbstractObjective, first: PyTree, seeds: range) -> Iterat
             WIDER[k % len(WIDER)] * scale * np.random.default_rng(seed).standard_normal(len(centre))
         )
         while not np.isfinite(np.sum(F.look(centre + away)[1])) and np.abs(away).max() > 0:
-            away = away / 2  # the move leaves the domain of a link, or exponentials overflow
+            away /= 2  # the move leaves the domain of a link, or exponentials overflow
         yield unflatten(centre + away, first)
 
 

@@ -8,7 +8,7 @@ from numpy import ndarray
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from .._runtime import pd
+from .._runtime import members_by_label, pd
 from ..data import places
 
 Edges = Int[ndarray, "edges 2"]
@@ -198,9 +198,7 @@ def _order_sites(graph: "sparse.csr_array") -> Int[ndarray, " piece"]:
     """
     _, component = sparse.csgraph.connected_components(graph, directed=False)
     order = []
-    for sites in np.split(
-        np.argsort(component, kind="stable"), np.cumsum(np.bincount(component))[:-1]
-    ):
+    for sites in members_by_label(component):
         subgraph = graph[sites][:, sites]
         coordinate = np.arange(len(sites))
         # sites up to which a piece is cut by the second eigenvector of its Laplacian

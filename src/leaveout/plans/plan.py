@@ -31,6 +31,7 @@ from .._runtime import (
     Rng,
     conventional,
     is_pandas,
+    members_by_label,
     pd,
     record,
     require_memory,
@@ -42,12 +43,12 @@ from ..data import (
     codes,
     count,
     flags,
+    floats,
     generator,
     index_of,
     match_columns,
     match_labels,
     named_column,
-    numbers,
     pandas_of,
     places,
     share,
@@ -343,7 +344,7 @@ class Plan(PrintedResult):
 
     def __post_init__(self) -> None:
         entries = {
-            "weight": np.asarray(numbers("Plan", "weight", self.weight), float),
+            "weight": floats("Plan", "weight", self.weight),
             "indptr": whole("Plan", "indptr", self.indptr),
             "index": whole("Plan", "index", self.index),
             "held": flags("Plan", "held", self.held),
@@ -1025,7 +1026,7 @@ def leave_one_out(num_units: int | None = None, *, cases: bool | ArrayLike = Fal
     n = count("leave_one_out: num_units", num_units, 2)
     numbers_of_cases = np.ones(n)
     if cases is not False:
-        numbers_of_cases = np.asarray(numbers("leave_one_out", "cases", cases), float)
+        numbers_of_cases = floats("leave_one_out", "cases", cases)
     if numbers_of_cases.shape != (n,) or np.any(numbers_of_cases % 1):
         raise ValueError(
             f"leave_one_out: cases must be whole numbers, as sample_weight, one for each of {n} units."
@@ -1096,11 +1097,6 @@ def _repeated(
     random = generator(caller, rng)
     num_repeats = count(f"{caller}: num_repeats", num_repeats, 1)
     return [fold for _ in range(num_repeats) for fold in draw(random)]
-
-
-def _members(fold: IntArray, k: int) -> list[IntArray]:
-    """List the units of each of k folds, from the number of the fold of each unit."""
-    return np.split(np.argsort(fold, kind="stable"), np.cumsum(np.bincount(fold, minlength=k))[:-1])
 
 
 @scheme("k")
@@ -1245,7 +1241,7 @@ def contiguous(
     random = generator("contiguous", rng)
     number = count("contiguous: num_folds", num_folds, 1)
     runs = []
-    for units in _members(steps.series, steps.series.max() + 1):
+    for units in members_by_label(steps.series):
         size = _subset_size("contiguous", len(units), fraction)
         _require_entries("contiguous", number * size)
         runs.append(
@@ -1606,7 +1602,7 @@ def groups(labels: ArrayLike, k: int | None = None, *, rng: Rng = 0, num_repeats
     if k is None:
         if num_repeats != 1:
             raise ValueError("groups: every group by itself is the same in every repeat; give k=.")
-        folds = _members(code, len(levels))
+        folds = members_by_label(code)
     else:
         k = count("groups: k", k, 2, len(levels))
         sizes = np.bincount(code)
@@ -1617,7 +1613,7 @@ def groups(labels: ArrayLike, k: int | None = None, *, rng: Rng = 0, num_repeats
             for group in np.lexsort((random.random(len(levels)), -np.frexp(sizes)[1])):
                 fold[group] = np.argmin(filled)
                 filled[fold[group]] += sizes[group]
-            return _members(fold[code], k)
+            return members_by_label(fold[code], k)
 
         folds = _repeated("groups", draw, rng, num_repeats)
     names = levels if k is None else None
@@ -1682,7 +1678,7 @@ def blocks(
     buffer = count("blocks: buffer", buffer, 0, n)
     folds = []
     around = []
-    for units in _members(steps.series, steps.series.max() + 1):
+    for units in members_by_label(steps.series):
         cuts: Any = k
         if size is not None:
             cuts = range(size, len(units), size)
@@ -1814,7 +1810,7 @@ def nearest_neighbour_matched(
     caller = "nearest_neighbour_matched"
     new_points = match_columns(caller, "new_points", new_points, "points", points)
     data_places, new_places = (
-        np.asarray(numbers(caller, name, coordinates), float)
+        floats(caller, name, coordinates)
         for name, coordinates in (("points", points), ("new_points", new_points))
     )
     if data_places.ndim != 2 or new_places.ndim != 2 or data_places.shape[1] != new_places.shape[1]:
@@ -1869,7 +1865,7 @@ def nearest_neighbour_matched(
                 best = W
     note = f"W = {best:.3g} between the nearest-neighbour distances of folds and of new places ({note})"
     kind: NamedValues = {} if label is None else {"serial": True, "blocks": label.astype(int)}
-    return _plan(_members(fold, k), n, names=index_of(points), note=note, **kind)
+    return _plan(members_by_label(fold, k), n, names=index_of(points), note=note, **kind)
 
 
 def _clusterings(

@@ -26,7 +26,16 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from .._runtime import FloatArray, IntArray, Rng, conventional
-from ..data import codes, count, generator, index_of, match_labels, named_column, numbers, pandas_of
+from ..data import (
+    codes,
+    count,
+    floats,
+    generator,
+    index_of,
+    match_labels,
+    named_column,
+    pandas_of,
+)
 
 Factors = NDArray[np.floating]
 
@@ -319,12 +328,12 @@ def read(
         raise ValueError(
             f"survey.read: no column begins with {prefix!r}; there are {', '.join(map(str, table.columns[:8]))}."
         )
-    replicate_weights = np.asarray(numbers("survey.read", "replicate weights", table[names]), float)
+    replicate_weights = floats("survey.read", "replicate weights", table[names])
     if weight is None:
         base = np.ones(len(replicate_weights))
     else:
         column = named_column(table, weight, "survey.read")
-        base = np.asarray(numbers("survey.read", "weight", column), float)
+        base = floats("survey.read", "weight", column)
     if not (
         np.isfinite(replicate_weights).all()
         and np.isfinite(base).all()

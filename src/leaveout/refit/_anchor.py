@@ -121,7 +121,6 @@ class IdentityMetric(RefitMetric):
     """Metric of the full fit: the identity in whitened coordinates."""
 
     def solve(self, gradient, u, lanes):
-        del u, lanes
         return gradient
 
 
@@ -136,7 +135,6 @@ class LowRank(RefitMetric):
     core: Float[Array, "refits touched touched"]
 
     def solve(self, gradient, u, lanes):
-        del u
         z = self.rows[lanes]
         inner = np.einsum("rkl,rl->rk", self.core[lanes], np.einsum("rkp,rp->rk", z, gradient))
         return gradient - np.einsum("rkp,rk->rp", z, inner)
@@ -149,7 +147,6 @@ class DenseMetric(RefitMetric):
     inverse: RefitMatrices
 
     def solve(self, gradient, u, lanes):
-        del u
         return np.einsum("rij,rj->ri", self.inverse[lanes], gradient)
 
 

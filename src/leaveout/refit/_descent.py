@@ -1088,7 +1088,6 @@ class ExpandedMetric(RefitMetric):
         self.inverse = linalg.inv(expansion.curvature(candidates.u, candidates.lanes))
 
     def solve(self, gradient, u, lanes):
-        del u
         return np.einsum("rij,rj->ri", self.inverse[self.place[lanes]], gradient)
 
     def change(self, u: Points, remainder: PerLane, lanes: Lanes) -> PerLane:

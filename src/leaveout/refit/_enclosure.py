@@ -91,12 +91,6 @@ MAX_CONTRACTION = 0.9
 STALL_RATIO = 0.5  # a step that leaves a larger share of the gradient needs another metric
 
 
-def _is_cheap(anchor: LinearFitCache, gradients: int) -> bool:
-    """Tell whether T takes fewer operations than so many gradients."""
-    p = len(anchor.root)
-    return p * p * (p + 1) <= (4 * p + ELEMENTWISE) * gradients
-
-
 @cached_on
 def _third(anchor: LinearFitCache) -> Float[Array, "pairs rank"]:
     """Compute T = Σ ω ℓ‴ z ⊗ z ⊗ z, its first two axes as pairs, and pairs off the diagonal
@@ -294,12 +288,9 @@ def _follow_the_expansion(state: CertifiedBatch, lanes: Lanes) -> Displacements:
     metric = state.metric
     u = state.candidates.u
     is_supported = anchor.is_small and anchor.roots is None and anchor.model.norms is None
-    if (
-        not lanes.size
-        or metric.z is None
-        or not is_supported
-        or not _is_cheap(anchor, int(state.rows.num_refits))
-    ):
+    p = len(anchor.root)
+    is_cheap = p * p * (p + 1) <= (4 * p + ELEMENTWISE) * state.rows.num_refits
+    if not lanes.size or metric.z is None or not is_supported or not is_cheap:
         return u
     start = point = u[lanes]
     z = metric.z[lanes]
@@ -323,7 +314,7 @@ def _gradients(
     for lanes in passes(np.arange(len(growth)), anchor.eta.size, len(anchor.root)):
         omega, kappa = anchor.model.weigh(weights_of(rows, anchor.units, lanes))
         gradient = anchor.model.design.pull(scale_units(omega, anchor.slope[None]))
-        gradient = gradient + kappa[:, None] * anchor.model.penalty_terms(anchor.theta[None])[1]
+        gradient += kappa[:, None] * anchor.model.penalty_terms(anchor.theta[None])[1]
         gradients.append(gradient @ anchor.root.T)
         ratio = growth[lanes]
         if not anchor.model.separate:
@@ -844,7 +835,7 @@ def across_metrics(fit: Fit, root: Float[Array, "lanes params rank"]) -> PerLane
         power = square / largest[:, None, None]
         for _ in range(SQUARINGS):
             power = power @ power
-        largest = largest * linalg.norm(power, axis=(1, 2)) ** (0.5**SQUARINGS)
+        largest *= linalg.norm(power, axis=(1, 2)) ** (0.5**SQUARINGS)
         return UP * np.sqrt(
             largest + (n + 5 * p + 8) * UNIT * condition(root.swapaxes(1, 2), scale)
         )
@@ -928,7 +919,6 @@ def _value_by_rows(
     state: CertifiedBatch, omega: Array, kappa: PerLane, eta: Array, u: Points
 ) -> PerLane:
     """F as in `_gradient`."""
-    del kappa
     anchor = state.anchor
     moves = eta - anchor.eta
     pulled = apply_curvature(anchor.curvature[None], moves)

@@ -226,7 +226,7 @@ class Expansion:
             residual = start + u + np.einsum("nij,nj->ni", 0.5 * curvature_change - curves, u)
             with np.errstate(all="ignore"):
                 step = _solve(np.eye(size) - curves + curvature_change, residual)
-                u = u - step
+                u -= step
                 moving = ~(linalg.norm(step, axis=1) <= 1e-12 * (1 + linalg.norm(u, axis=1)))
             if not moving.any():
                 break

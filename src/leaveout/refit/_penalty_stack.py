@@ -210,8 +210,7 @@ class Stack:
 
     def spread_to_lanes(self, part: Float[Array, "penalties units"]) -> PerLane:
         """Spread one number a unit to the lanes."""
-        unit = self.leaving.unit
-        return np.ravel(part if self.in_order else part[:, unit])
+        return np.ravel(part if self.in_order else part[:, self.leaving.unit])
 
     @cached_property
     def in_order(self) -> bool:
@@ -229,9 +228,7 @@ class Stack:
     @cached_property
     def curvature_rate(self) -> PerPenalty:
         """Largest M k of each penalty."""
-        concordance = self.model.loss.self_concordance
-
-        return np.max(np.asarray(concordance) * self.norm, 1)
+        return np.max(np.asarray(self.model.loss.self_concordance) * self.norm, 1)
 
     @cached_property
     def flat(self) -> tuple[Array, Array, Array, Array]:

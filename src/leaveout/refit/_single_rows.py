@@ -213,14 +213,15 @@ def sherman_morrison_step(
     curvatures = scale_units(lost_weight, row.curvature)
     kept_share = 1 - lost_weight * row.share
     off = off * (1 + np.abs(lost_weight) * row.share)
-    kept_share = kept_share - off
+    kept_share -= off
     determined = kept_share > floor
     kept_share = np.where(determined, np.minimum(kept_share, 1.0), 1.0)
     along = row.common - apply_curvature(row.inner, slopes)  # z · gradient
     if row.inner.ndim == 1:  # as it is computed, as `kept_share` is a lower bound
         inverse = 1 / np.where(determined, 1 - curvatures * row.inner, 1.0)
     else:
-        inverse = _invert_outputs(row.inner, np.where(determined[:, None, None], curvatures, 0.0))
+        own_curvatures = np.where(determined[:, None, None], curvatures, 0.0)
+        inverse = linalg.inv(np.eye(row.inner.shape[1]) - row.inner @ own_curvatures)
     step = apply_curvature(inverse, along)
     length = (
         gradient_square
@@ -249,14 +250,6 @@ def sherman_morrison_step(
         digits,
         determined,
     )
-
-
-def _invert_outputs(
-    inner: Float[Array, "refits outputs outputs"],
-    curvatures: Float[Array, "refits outputs outputs"],
-) -> Float[Array, "refits outputs outputs"]:
-    """Compute (I − zᵀz ℓ″)⁻¹ of several outputs."""
-    return linalg.inv(np.eye(inner.shape[1]) - inner @ curvatures)
 
 
 LONG = 0.5  # M b from which the remainder is larger than the term
@@ -622,7 +615,7 @@ def estimated_half(
     move = np.abs(term.move)
     size = term.size
     if sampled:
-        move = move + SAMPLE_SAFETY[0] * term.spread
+        move += SAMPLE_SAFETY[0] * term.spread
         return np.where(
             size**2 >= LEAST_ROWS * term.spread**2,
             move * (1 + curvature_change * np.exp(curvature_change)) + look.digits,

@@ -144,7 +144,6 @@ class AbstractRefit(Module):
         Settled or None
             The results; None, the default, if the strategy has no such shortcut.
         """
-        del stack, scale
         return None
 
 
@@ -330,7 +329,6 @@ class Exact(AbstractRefit):
         return _enclose(fit, rows, self._is_converged, at_end, target=self.tol)
 
     def _is_converged(self, lanes, visible):
-        del lanes
         at_floor = (
             (visible.slope <= 2 * visible.noise)
             & np.isfinite(visible.slope)
@@ -790,10 +788,9 @@ def _whitened_steps(fit: Fit, gradients: ndarray) -> ndarray:
     whitened = fit.quadratic.whiten(gradients)
     if fit.quadratic.factor is not None:
         return -whitened
-    F = function(fit.objective, fit.theta).of
     points = np.broadcast_to(fit.vector, whitened.shape)
     return -solve_once(
-        F,
+        function(fit.objective, fit.theta).of,
         fit.quadratic.coordinates,
         fit.quadratic.null_space,
         points,

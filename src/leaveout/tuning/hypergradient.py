@@ -59,6 +59,7 @@ from ..objectives import (
     AbstractClosedForm,
     AbstractObjective,
     Matrix,
+    PerUnit,
     Vector,
     fold_weights,
     held_out,
@@ -87,7 +88,6 @@ from ..validation.cross_validate import EstimateBuilder
 from ..validation.estimate import Estimate
 from ..validation.scoring import HeldOutLoss
 
-PerUnit = Float[ndarray, " units"]
 PerHyper = Float[ndarray, " hyper"]
 
 Build = Callable[..., AbstractObjective]
@@ -569,14 +569,14 @@ class LossSlopes:
             )
             q = fit.quadratic.unwhiten(u)
             sums = self._refit_slopes(rho, leaves, fit.theta, fit.vector, (*args, p, q), chunk)
-            by_rho = by_rho + np.asarray(sums[0])
+            by_rho += np.asarray(sums[0])
             by_theta = by_theta + np.asarray(sums[1]) + r.sum(0)
-            adjoint = adjoint + p.sum(0)
-            products = products + q.T @ p
+            adjoint += p.sum(0)
+            products += q.T @ p
         if fit.objective.local:
             common = self._common(rho, leaves, fit.theta, fit.vector, adjoint, products)
-            by_rho = by_rho - np.asarray(common[0])
-            by_theta = by_theta - np.asarray(common[1])
+            by_rho -= np.asarray(common[0])
+            by_theta -= np.asarray(common[1])
         last = self._common(rho, leaves, fit.theta, fit.vector, fit.solve(by_theta), None)
         return by_rho - np.asarray(last[0])
 
@@ -611,9 +611,7 @@ def _loss_changes(
         hessian += kappa * norms.select(np.flatnonzero(active)).hessian(theta[active][None])[0]
         length = norms.lengths(theta)[:, None]
         group_slope = np.divide(change[2], length, out=np.zeros_like(change[2]), where=length > 0)
-        gradient_change = (
-            gradient_change + (norms.member.T @ group_slope)[: len(coef)] * coef[:, None]
-        )
+        gradient_change += (norms.member.T @ group_slope)[: len(coef)] * coef[:, None]
     slope = model.unit_loss.derivatives(eta[units], model.y[units], (1,))[0]
     adjoint = scipy.linalg.solve(hessian, x[units].T @ (share * slope), assume_a="pos")
     return -kappa * adjoint[: int(active[: len(coef)].sum())] @ gradient_change[active[: len(coef)]]

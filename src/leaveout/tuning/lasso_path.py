@@ -60,13 +60,13 @@ from ..linalg import (
     leaving_signs,
 )
 from ..models.glm import AbstractPenalty, ElasticNet, Lasso
+from ..objectives import PerUnit
 from ..optimize import CANCELLED_PRODUCT, TIE_DISTANCE
 from ..plans import Plan
 from ..refit import OWN_HESSIAN_BELOW, PathRefit
 from .ridge_path import PerAlpha, applies as is_least_squares
 
 Array = np.ndarray
-PerUnit = Float[Array, " units"]
 Columns = Float[Array, "some cols"]
 PathPoints = Float[Array, "alphas params"]
 # active columns beyond which a sample of rows gives the errors of losses, and float32 the leverages
@@ -144,8 +144,8 @@ class StandardisedColumns:
         if self.free.any():
             cross = self.gram[penalised, -1]
             size = self.gram[-1, -1]
-            gram = gram - np.multiply.outer(cross / size, cross)
-            moments = moments - cross * (self.moments[-1] / size)
+            gram -= np.multiply.outer(cross / size, cross)
+            moments -= cross * (self.moments[-1] / size)
             y = y - self.x[:, -1] * (self.moments[-1] / size)
         theta[:, penalised] = enet_path(
             self.x[:, penalised[0] : penalised[-1] + 1],

@@ -35,7 +35,7 @@ from .._runtime import (
     read_or_make,
     record,
 )
-from ..data import count, numbers
+from ..data import count, floats
 from ..linalg import Curvature, Predictors
 from ..models.glm import (
     AbstractPenalty,
@@ -549,7 +549,7 @@ def _label_penalties(objective: Model, penalties: Penalties) -> dict[Any, Abstra
             labels = range(len(penalty_list))
         penalty_by_label = dict(zip(labels, penalty_list, strict=True))
     else:
-        alphas = np.asarray(numbers("path", "penalties", penalties), float)
+        alphas = floats("path", "penalties", penalties)
         if (
             alphas.ndim != 1
             or not (np.isfinite(alphas) & (alphas > 0)).all()
@@ -887,8 +887,8 @@ def _audit_points(points: dict[Any, PathPoint], audit: int, operations: float) -
             HeldOutLoss(point.fit, point.judged.plan, None), point.judged, chosen, point.start
         )
         point.repetitions = repetitions
-        count = count + len(repetitions)
-        missed = missed + sum(repetition.beyond for repetition in repetitions)
+        count += len(repetitions)
+        missed += sum(repetition.beyond for repetition in repetitions)
     possessive = "their"
     refits = "refits"
     if count == 1:

@@ -66,7 +66,7 @@ from .._runtime import (
 from ..linalg import Curvature, RefitPoints, weight_terms
 from ..models.smooth.additive import Additive
 from ..models.smooth.bases import against
-from ..objectives import plan_reader
+from ..objectives import PerUnit, Vector, plan_reader
 from ..optimize import IndefiniteHessianError
 from ..optimize.fit import Fit, anchor, fit as fitted
 from ..plans import Batch, Plan
@@ -78,8 +78,6 @@ from .tune import LONGEST_STEP, descend_boxes
 
 Array = np.ndarray
 PerSmooth = Float[Array, " smooths"]
-PerUnit = Float[Array, " units"]
-PerParam = Float[Array, " params"]
 SmoothPairs = Float[Array, "smooths smooths"]
 ParamPairs = Float[Array, "params params"]
 
@@ -131,7 +129,7 @@ class PenalisedRows:
         """Derivatives of all units times their weights."""
         return [weight_terms(self.weight, part) for part in self.derivatives(eta, orders)]
 
-    def eta(self, theta: PerParam) -> PerUnit:
+    def eta(self, theta: Vector) -> PerUnit:
         return self.x @ theta + self.offset
 
 
@@ -139,7 +137,7 @@ class PenalisedRows:
 class SmoothingMinimum:
     """θ̂ at some ρ: the predictors there, ω ℓ′, ω ℓ″, and L⁻¹, H = L Lᵀ."""
 
-    theta: PerParam
+    theta: Vector
     value: float
     penalty: ParamPairs
     eta: PerUnit
@@ -152,7 +150,7 @@ class SmoothingMinimum:
         return self.root.T @ (self.root @ v)
 
 
-def minimum(model: PenalisedRows, rho: PerSmooth, theta: PerParam) -> SmoothingMinimum:
+def minimum(model: PenalisedRows, rho: PerSmooth, theta: Vector) -> SmoothingMinimum:
     """Minimise F by Newton's method with halved steps, from θ.
 
     Raises IndefiniteHessianError if H is singular, RuntimeError if F has no minimum.
@@ -218,7 +216,7 @@ class Neighbourhoods:
     model: PenalisedRows
     plan: Plan
     share: EntryValues
-    theta: PerParam
+    theta: Vector
     looks: int = 0
     batches: list[Batch] = field(init=False)
 
@@ -369,7 +367,7 @@ class RestrictedLikelihood:
 
     model: PenalisedRows
     profiles_dispersion: bool  # whether φ is estimated
-    theta: PerParam
+    theta: Vector
     looks: int = 0
 
     def __call__(self, rho: PerSmooth) -> CriterionLook:
@@ -420,8 +418,8 @@ class RestrictedLikelihood:
             curvature = Curvature.of(seen.T @ penalty[a:b, a:b] @ seen, 0.0)
             half = curvature.root @ seen.T
             inverse[a:b, a:b] = half.T @ half
-            logdet = logdet + float(curvature.logdet)
-            rank = rank + seen.shape[1]
+            logdet += float(curvature.logdet)
+            rank += seen.shape[1]
         return logdet, inverse, rank
 
 

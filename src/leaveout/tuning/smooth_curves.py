@@ -46,7 +46,6 @@ from .smooth import (
     minimum,
 )
 
-Array = np.ndarray
 # number of points of a curve; along each side of a surface
 SMOOTH_POINTS = 200
 SIDE = 40
@@ -286,9 +285,8 @@ def _curve(
         np.einsum("np,pq,nq->n", design, coefficient_spread.covariance[span, span], design)
     )
     half_width = _quantile(coefficient_spread.degrees[term.label], level) * se
-    names = term.term.columns
     flat = [part for x in grid for part in (x.T if x.ndim == 2 else [x])]
-    table = pd.DataFrame({"term": term.label, **dict(zip(names, flat, strict=True))})
+    table = pd.DataFrame({"term": term.label, **dict(zip(term.term.columns, flat, strict=True))})
     return table.assign(value=value, se=se, low=value - half_width, high=value + half_width)
 
 

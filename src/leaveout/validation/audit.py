@@ -13,14 +13,16 @@ from math import sqrt
 
 import numpy as np
 import scipy
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Int
 from numpy import linalg
 
 from .._runtime import ArrayFunction, PerDirection, Slow, StepResult, silence, steps
 from ..models.glm import kinks
 from ..objectives import (
     Matrix,
+    PerRefit,
     PerUnit,
+    RefitFlags,
     RefitNumbers,
     Vector,
     function,
@@ -33,8 +35,6 @@ from .estimate import Estimate, Repetition
 from .scoring import HeldOutLoss
 
 Array = np.ndarray
-PerRefit = Float[Array, " refits"]
-RefitMarks = Bool[Array, " refits"]
 SHARE = 0.1  # share of the operations of a call
 REPEATING = 30  # approximate number of gradients of one repetition
 TRIFLE = 2e8  # operations that take a tenth of a second or less
@@ -66,7 +66,7 @@ def foremost_by_reason(
     ]
 
 
-def _foremost(key: PerRefit, first: RefitMarks, number: int) -> Int[Array, " number"]:
+def _foremost(key: PerRefit, first: RefitFlags, number: int) -> Int[Array, " number"]:
     """Return the positions of the largest keys, those marked `first` before all others.
 
     Only these are sorted.
@@ -85,10 +85,10 @@ def _foremost(key: PerRefit, first: RefitMarks, number: int) -> Int[Array, " num
 
 
 def choose_refits(
-    exists: RefitMarks,
+    exists: RefitFlags,
     move: PerRefit,
     error: PerRefit,
-    is_proved: RefitMarks,
+    is_proved: RefitFlags,
     number: int,
 ) -> dict[int, str]:
     """Choose `number` of the refits that exist, taking the reasons in turn.
@@ -231,7 +231,7 @@ def _solve_least_squares(fit: Fit, weights: PerUnit) -> tuple[Vector, bool] | No
             target = np.r_[target, np.zeros(p)]
             # columns of one length: scales apart would add rounding
             length = linalg.norm(rows, axis=0)
-            rows = rows / length
+            rows /= length
             basis = basis / length
         solution, _, _, s = scipy.linalg.lstsq(rows, target, cond=cut)
 

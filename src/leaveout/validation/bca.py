@@ -11,7 +11,7 @@ that of 50 random folds of them.
 import numpy as np
 from jaxtyping import Float
 
-from .._runtime import Rng, record
+from .._runtime import Rng, record, slices
 from ..data import count
 from ..plans import CAPACITY, Plan
 from .cross_validate import held_out, strategy_of_predictions
@@ -23,14 +23,13 @@ from .repeated_folds import (
     bootstrap_folds,
     draw_counts,
     independent_groups,
+    paired_folds,
     random_folds,
     refit_again,
     usual_folds,
 )
 
 Array = np.ndarray
-MOST_PAIRED = 300  # groups whose pairs are all left out
-FOLDS_PAIRED = 50
 
 
 def _loss(target: Array, loss: Array) -> Array:
@@ -96,24 +95,21 @@ def bca_interval(
         _, parts = divide(measure, scores.of(plan), None)
         scores = Scores(estimate, measure, parts in ("folds", "refits"))
     held = scores.of(plan)
-    value = scores.value(held, np.ones(plan.num_units))
-    num_groups = int(label.max()) + 1
-    num_paired = num_groups
-    if num_groups > MOST_PAIRED:
-        num_paired = FOLDS_PAIRED
-    folds = random_folds(label, num_paired, 1, seed)
+    everyone = np.ones(plan.num_units)
+    value = scores.value(held, everyone)
+    folds = paired_folds(label, seed)
     pairs = scores.of(folds.leave_pairs())
     other = folds.other_fold(pairs.refit, pairs.unit)
-    everyone = np.ones(plan.num_units)
     alone = Scores(estimate, scores.measure)
-    jackknife = np.array([alone.value(pairs.take(other == k), everyone) for k in range(num_paired)])
+    jackknife = np.array(
+        [alone.value(pairs.take(other == k), everyone) for k in range(folds.num_folds)]
+    )
     random = np.random.default_rng(seed)
-    num_folds = usual_folds(plan, num_groups)
-    size = max(1, CAPACITY // (num_folds * plan.num_units))
+    num_folds = usual_folds(plan, folds.num_groups)
     draws = []
-    for first in range(0, num_resamples, size):
-        counts = draw_counts(label, min(size, num_resamples - first), random)
-        folds = random_folds(label, num_folds, len(counts), seed + first)
+    for part in slices(num_resamples, CAPACITY // (num_folds * plan.num_units)):
+        counts = draw_counts(label, part.stop - part.start, random)
+        folds = random_folds(label, num_folds, len(counts), seed + part.start)
         drawn = scores.of(bootstrap_folds(folds, counts))
         for sample, times in enumerate(counts):
             of_sample = drawn.take(drawn.refit // num_folds == sample)

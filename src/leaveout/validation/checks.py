@@ -37,6 +37,7 @@ from .._runtime import (
     pd,
 )
 from ..data import label_texts
+from ..objectives import PerUnit
 from ..optimize import Fit
 from ..plans import Plan, RefitRows
 from .held_out_predictions import repeats
@@ -44,7 +45,6 @@ from .scoring import predictions
 from .standard_errors import independent
 
 Array = np.ndarray
-PerUnit = Float[Array, " units"]
 
 ROWS = 200_000  # largest number of rows that are compared with one another
 VALUES = 10  # least number of values of a column that measures something; fewer are kinds

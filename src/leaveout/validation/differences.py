@@ -168,6 +168,6 @@ def _spread_of_samples(means: Float[np.ndarray, " samples_splits"], plan: Plan) 
 
 def _spread_of_halves(means: Float[np.ndarray, " halves"], plan: Plan) -> float:
     """Compute the root of half the mean square of the differences of both halves."""
-    del plan  # it is of means over any folds
+    # it is of means over any folds
     first, second = means.reshape(-1, 2).T
     return float(np.mean((first - second) ** 2 / 2) ** 0.5)

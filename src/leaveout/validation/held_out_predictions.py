@@ -31,6 +31,7 @@ from .._runtime import (
     StepResult,
     among,
     level_numbers,
+    members_by_label,
     record,
     silence,
     warn,
@@ -284,7 +285,7 @@ def in_order(fit: Fit, predictions: Predictions, measure: Measure) -> HeldOutPre
         if not units.classes:  # two numbers: the nearer is the label
             low, high = map(float, measure.labels)
             values = (values - low) / (high - low)
-            errors = errors / (high - low)
+            errors /= high - low
         elif values.ndim > 1 and values.shape[1] == 2:
             values = values[:, 1]
             errors = errors[:, 1]
@@ -354,9 +355,9 @@ def metric_value(
     part, name = divide(measure, held, average)
     weight = held.weight[held.unit]
     if name == POOLING_NOTE:
-        weight = weight / np.bincount(held.unit)[held.unit]
-    entries = np.split(np.argsort(part, kind="stable"), np.cumsum(np.bincount(part))[:-1])
-    parts = PredictionParts([rows for rows in entries if len(rows)], weight, name)
+        weight /= np.bincount(held.unit)[held.unit]
+    entries = [rows for rows in members_by_label(part) if len(rows)]
+    parts = PredictionParts(entries, weight, name)
     if isinstance(measure.functional, Called):
         return _leave_groups_out(measure, held, parts)
     return _mean_over_parts(measure, held, parts)

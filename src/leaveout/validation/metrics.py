@@ -47,6 +47,7 @@ from .._runtime import (
     BoolArray,
     FloatArray,
     NamedValues,
+    PerRow,
     Strings,
     TwoNumbers,
     level_numbers,
@@ -69,7 +70,6 @@ ScoreName = Literal["log_density", "squared_error", "absolute_error", "zero_one"
 Needs = Literal[
     "response", "label", "probability", "probabilities", "decision", "distribution", "risk"
 ]
-Rows = Float[Array, " rows"]
 Fits = Iterable[tuple[FloatArray, FloatArray, FloatArray]]  # rows, predictions, weights
 NEARBY_MEANS = 0.01  # relative change of the means below which the gradient is not computed anew
 # step of central differences, relative to a mean weight or a mean; their error goes with its square
@@ -96,9 +96,9 @@ class AbstractFunctional(abc.ABC):
         return float(np.average(self.pseudo(y, prediction, weight), weights=weight))
 
     @abc.abstractmethod
-    def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> Rows: ...
+    def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> PerRow: ...
 
-    def pseudo_of_fits(self, fits: Fits) -> Iterator[Rows]:
+    def pseudo_of_fits(self, fits: Fits) -> Iterator[PerRow]:
         """Compute `pseudo` of every fit's rows, predictions and weights."""
         return (self.pseudo(*fit) for fit in fits)
 
@@ -166,12 +166,12 @@ class Mean(AbstractFunctional):
         )
         return self.scale * value.reshape(prediction.shape[:2])
 
-    def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> Rows:
+    def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> PerRow:
         return self.records(y, prediction[None])[0]
 
     def error(
         self, y: FloatArray, prediction: FloatArray, errors: FloatArray, weight: FloatArray
-    ) -> Rows:
+    ) -> PerRow:
         """Return the largest change of each row's loss at the ends of its prediction, which bounds
         that of a convex loss.
         """
@@ -201,10 +201,10 @@ class OfMeans(AbstractFunctional):
             self.combine(weight @ self.statistics(y, prediction) / weight.sum())
         )
 
-    def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> Rows:
+    def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> PerRow:
         return next(self.pseudo_of_fits([(y, prediction, weight)]))
 
-    def pseudo_of_fits(self, fits: Fits) -> Iterator[Rows]:
+    def pseudo_of_fits(self, fits: Fits) -> Iterator[PerRow]:
         """Compute `pseudo` of many fits.
 
         A gradient serves for fits with similar means, as influences only give errors.
@@ -268,7 +268,7 @@ class Ranks(AbstractFunctional):
     frequent: bool = False
     strict: bool = False
 
-    def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> Rows:
+    def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> PerRow:
         of_class = area if self.statistic == "area" else precision
         if prediction.ndim == 1:
             is_positive = (y == y.max()) != self.flipped
@@ -325,7 +325,7 @@ class Concordance(AbstractFunctional):
     are in order, b_i of its comparable ones, and B of all, the influence is `Σw (a_i − C b_i) / B`.
     """
 
-    def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> Rows:
+    def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> PerRow:
         good, pairs = ordered_pairs(y, prediction, prediction, weight)
         value = weight @ good / (weight @ pairs)
         return self.scale * (value + 2 * weight.sum() * (good - value * pairs) / (weight @ pairs))
@@ -414,7 +414,7 @@ class Median(AbstractFunctional):
         )
         return self.scale * float(low - minus_high) / 2
 
-    def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> Rows:
+    def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> PerRow:
         losses = self.function(y, prediction)
         value = self.value(y, prediction, weight)
         order = np.argsort(losses)
@@ -448,7 +448,7 @@ class Called(AbstractFunctional):
         seen = weight > 0
         return self.scale * float(quietly(self.function, y[seen], prediction[seen]))
 
-    def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> Rows:
+    def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> PerRow:
         if not self.weighs:
             raise ValueError(
                 "it takes no sample_weight, so rows have no influence on it, and it no SE."
@@ -597,7 +597,7 @@ class Measure:
         self.check(value)
         return value
 
-    def target(self, y: NDArray) -> Rows:
+    def target(self, y: NDArray) -> PerRow:
         """Return y in the form of the measure: the numbers of classes in order, or y itself."""
         if self.classes:
             y = level_numbers(y)
@@ -611,13 +611,13 @@ class Measure:
 
     def pseudo(
         self, y: FloatArray, prediction: FloatArray, weight: FloatArray | None = None
-    ) -> Rows:
+    ) -> PerRow:
         """Compute the value plus the influence of each row, whose weighted mean is the value."""
         return self._call_functional("pseudo", y, prediction, weight)
 
     def influence(
         self, y: FloatArray, prediction: FloatArray, weight: FloatArray | None = None
-    ) -> Rows:
+    ) -> PerRow:
         """Compute the influence of each row, with `Σ w_i IF_i = 0`.
 
         ValueError if rows have none (see `weighs`).
@@ -625,7 +625,7 @@ class Measure:
         pseudo = self.pseudo(y, prediction, weight)
         return pseudo - np.average(pseudo, weights=weight)
 
-    def pseudo_of_fits(self, fits: Fits) -> Iterator[Rows]:
+    def pseudo_of_fits(self, fits: Fits) -> Iterator[PerRow]:
         """Compute `pseudo` of the rows, predictions and weights of many fits."""
         assert self.functional is not None
         try:
@@ -893,7 +893,7 @@ def thresholds(
     return dot(gains, share), share, total, gains
 
 
-def precision(positive: NDArray, predictions: NDArray, weight: NDArray) -> Rows:
+def precision(positive: NDArray, predictions: NDArray, weight: NDArray) -> PerRow:
     """Compute average precision plus each row's influence."""
     ranking = Ranking(predictions[None])
     is_positive, w = (ranking.sort(part[None]) for part in (positive, weight))

@@ -12,16 +12,15 @@ still not be the global minimiser.
 """
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from .._runtime import ParamColumns, cached_on
 from ..linalg import Lanes, LaneState, Proposal, iterate
-from ..objectives import Functions, RefitPoints, float64, function, functions, runs
+from ..objectives import Functions, RefitFlags, RefitPoints, float64, function, functions, runs
 from ..optimize import LARGE_NUM_PARAMETERS, SAME_MINIMUM, START_ROUNDING, Fit, LocalQuadratic
 from ..plans import RefitRows
 
 Array = np.ndarray
-RefitMarks = Bool[Array, " refits"]
 
 # gradients from each minimum: for every refit, and for those that may be lower there
 LOOK = 4
@@ -68,8 +67,8 @@ def _other_minima(fit: Fit) -> list[tuple[Array, Root | None]]:
 
 @float64
 def lower(
-    fit: Fit, rows: RefitRows, theta: RefitPoints, exists: RefitMarks
-) -> tuple[RefitMarks, RefitPoints]:
+    fit: Fit, rows: RefitRows, theta: RefitPoints, exists: RefitFlags
+) -> tuple[RefitFlags, RefitPoints]:
     """Find the refits of a batch that have a lower minimum elsewhere, and the raveled θ of the
     lowest that was found.
 
@@ -101,7 +100,7 @@ def lower(
     return is_lower, best
 
 
-def _promising(fit: Fit, rows: RefitRows) -> RefitMarks:
+def _promising(fit: Fit, rows: RefitRows) -> RefitFlags:
     """Mark the refits that may be lower elsewhere: those that one step from another minimum would
     take below their value at θ̂.
 

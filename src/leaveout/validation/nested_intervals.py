@@ -165,10 +165,10 @@ def nested(
     outer, inner = estimates
     nested_error = error_of_nested(folds, outer.plan, inner.plan, outer.losses, inner.losses)
     ratio = 2 - 2 / num_folds
-    center = np.mean(inner.losses) - ratio * (np.mean(inner.losses) - np.mean(outer.losses))
+    center = float(ratio * np.mean(outer.losses) + (1 - ratio) * np.mean(inner.losses))
     error = abs(1 - ratio) * inner.approximation_error + ratio * outer.approximation_error
     half = float(scipy.special.ndtri(0.5 + level / 2) * nested_error.value + error)
-    return Interval(float(center) - half, float(center) + half, level, "nested")
+    return Interval(center - half, center + half, level, "nested")
 
 
 class NestedError(NamedTuple):

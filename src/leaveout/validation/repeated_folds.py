@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime import EntryIndex, EntryValues, UnitNumbers, level_numbers, record
+from .._runtime import EntryIndex, EntryValues, UnitNumbers, level_numbers, members_by_label, record
 from ..plans import Plan, kfold, plan_of_entries
 from .cross_validate import cross_validate
 from .estimate import Estimate
@@ -20,6 +20,8 @@ Array = np.ndarray
 FOLDS = 10  # where the plan of an estimate has no number of folds to follow
 MIN_FOLDS = 3
 MOST_FOLDS = 20  # of a plan that is taken for one of folds
+MOST_PAIRED = 300  # groups whose pairs are all left out
+FOLDS_PAIRED = 50
 
 
 @record
@@ -49,8 +51,7 @@ class RandomFolds:
     def _leave(self, sets: Int[Array, "sets size"]) -> Plan:
         units = []
         for fold in self.fold:
-            ends = np.cumsum(np.bincount(fold, minlength=self.num_folds))
-            members = np.split(np.argsort(fold, kind="stable"), ends[:-1])
+            members = members_by_label(fold, self.num_folds)
             units += [np.concatenate([members[k] for k in folds]) for folds in sets]
         zeros = np.zeros(sum(map(len, units)))
         indptr = np.cumsum([0, *map(len, units)])
@@ -74,6 +75,14 @@ def random_folds(label: UnitNumbers, num_folds: int, num_repeats: int, seed: int
         plan = kfold(size, num_folds, rng=seed + k)
         group_fold[plan.index] = plan.refit
     return RandomFolds(fold[:, label], label, num_folds)
+
+
+def paired_folds(label: UnitNumbers, seed: int) -> RandomFolds:
+    """Draw folds whose pairs can all be left out: each group, or `FOLDS_PAIRED` of many groups."""
+    num_folds = int(label.max()) + 1
+    if num_folds > MOST_PAIRED:
+        num_folds = FOLDS_PAIRED
+    return random_folds(label, num_folds, 1, seed)
 
 
 def bootstrap_folds(folds: RandomFolds, counts: Float[Array, "repeats units"]) -> Plan:

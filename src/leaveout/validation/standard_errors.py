@@ -163,5 +163,5 @@ def _block_length(losses: FloatArray) -> int:
     correlated = time[window[0]] if window.size else n
     tau = max(1.0, correlated)
     if tau > 1.5:
-        tau = 6 * tau
+        tau *= 6
     return int(max(1, min(n, np.ceil(max(tau, n ** (1 / 3))))))

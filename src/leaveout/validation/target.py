@@ -290,7 +290,7 @@ def target(
     new = new_rows = None
     if margins is not None:
         shares, factors, within = _read_margins(margins, table, base > 0)
-        base = base * within
+        base *= within
         names = [*shares]
         means = np.array([*shares.values()])
         covariates = Covariates(table, model, [*margins], factors, names)

@@ -10,6 +10,7 @@ from sklearn.isotonic import IsotonicRegression
 
 import leaveout as lo
 from leaveout.extensions.clinical import recalibrate as module
+from leaveout.validation import repeated_folds
 from tests.helpers import fitted
 
 N = 18
@@ -131,8 +132,8 @@ def test_beta_keeps_to_rising_rules():
 
 
 def test_many_units_leave_by_pairs_of_folds(monkeypatch):
-    monkeypatch.setattr(module, "MOST_PAIRED", 40)
-    monkeypatch.setattr(module, "FOLDS_PAIRED", 6)
+    monkeypatch.setattr(repeated_folds, "MOST_PAIRED", 40)
+    monkeypatch.setattr(repeated_folds, "FOLDS_PAIRED", 6)
     fit = fitted("logistic")
     found = lo.clinical.recalibrate(fit, rng=1)
     held_out = np.asarray(lo.cross_predict(fit, lo.kfold(60, 6, rng=1)))

@@ -163,7 +163,6 @@ class PosteriorEstimate(Estimate):
         ndarray of int
             The numbers of the refits.
         """
-        del threshold
         return np.flatnonzero(self.result != RESULTS.successful)
 
     @conventional

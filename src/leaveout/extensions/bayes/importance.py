@@ -175,7 +175,7 @@ def summarise(
         ratio = np.exp(smoothed - top)
         mean = ratio.mean(-1, keepdims=True)
         value = top + np.log(mean)
-        ratio = ratio / mean
+        ratio /= mean
     square = lambda values: np.einsum("...i,...i->...", values, values)
     paired = by_draw(ratio, draws) - 1
     means = means_of_batches(paired, posterior)

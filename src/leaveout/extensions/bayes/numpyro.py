@@ -140,7 +140,7 @@ def from_numpyro(
                 jacobian in log_densities
                 and log_densities[jacobian].shape == log_densities[name].shape
             ):
-                log_densities[name] = log_densities[name] + log_densities.pop(jacobian)
+                log_densities[name] += log_densities.pop(jacobian)
         return log_densities
 
     unconstrain = jax.jit(

@@ -556,7 +556,12 @@ def check_posterior(caller: str, posterior: Posterior) -> Posterior:
         )
     away = draws[rows] - draws[rows].mean(0)
     product = away * slope
-    error = lambda values: np.maximum(batch_error(values, posterior.chains), 1e-12)
+
+    def error(values: Array) -> Array:
+        """Monte-Carlo standard error of means over draws, by batches of successive draws."""
+        means = batch_means(values, posterior.chains)
+        return np.maximum(means.std(0, ddof=1) / np.sqrt(len(means)), 1e-12)
+
     size = product.mean(0)
     shift = slope.mean(0) * spread
     wrong = (np.abs(size - 1) > IDENTITY_ERRORS * error(product)) & (np.abs(size - 1) > LARGE)
@@ -581,12 +586,6 @@ def check_posterior(caller: str, posterior: Posterior) -> Posterior:
             "converged."
         )
     return posterior
-
-
-def batch_error(values: Float[Array, "draws ..."], chains: int) -> Array:
-    """Monte-Carlo standard error of means over draws, by batches of successive draws."""
-    means = batch_means(values, chains)
-    return means.std(0, ddof=1) / np.sqrt(len(means))
 
 
 def batch_means(values: Float[Array, "draws ..."], chains: int, batches: int = BATCHES) -> Array:

@@ -39,7 +39,7 @@ def responses_of(objective: AbstractObjective, like: PyTree) -> DrawResponses | 
     squared = isinstance(getattr(objective, "loss_function", None), losses.Squared)
 
     def draw(theta: ndarray, units: ndarray, weights: ndarray, rng: Generator) -> ndarray:
-        del weights  # units are independent given θ
+        # units are independent given θ
         size = min(len(theta), max(1, CAPACITY // objective.num_units))
         mean = np.asarray(_means(objective, like, theta, units, size))
         if squared:

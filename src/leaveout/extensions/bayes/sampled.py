@@ -103,7 +103,6 @@ class Sampled(AbstractObjective):
         index: Int[Arrays, " width"],
         held: Float[Arrays, " width"],
     ) -> Array:
-        del weights, held
         return -self.densities(theta, self.data).units.at[index].get(mode="clip")
 
 

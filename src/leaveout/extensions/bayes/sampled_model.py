@@ -310,7 +310,6 @@ def densities_by_name(
 
     def of_effect(effect: str | None) -> Callable[..., Conditional]:
         def densities(u, data, z=None) -> Conditional:
-            del data
             log_densities = dict(log_probs(u if effect is None else {**u, effect: z}))
             units, effects = (
                 log_densities.pop(unit),

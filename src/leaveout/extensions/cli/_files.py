@@ -102,7 +102,8 @@ class FileTable:
         if (
             not len(wrong)
             and (distinct := number[column.notna()].nunique()) < column.nunique()
-            and _is_padded(column)
+            and column.dtype.kind not in "biuf"
+            and column.astype(str).str.fullmatch(r"0\d+").any()
         ):
             fail(
                 f"column {name!r} holds {column.nunique()} labels that are {distinct} numbers, as '01' and '1'; {way}."
@@ -145,10 +146,6 @@ def is_dates(column: pd.Series) -> bool:
     return not pd.api.types.is_numeric_dtype(column) and bool(
         cells.astype(str).str.fullmatch(DATE.pattern).all()
     )
-
-
-def _is_padded(column: pd.Series) -> bool:
-    return column.dtype.kind not in "biuf" and bool(column.astype(str).str.fullmatch(r"0\d+").any())
 
 
 def shorten_names(names: list[str]) -> str:

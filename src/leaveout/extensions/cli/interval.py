@@ -71,16 +71,19 @@ def interval(
         X = new_design(new_rows, rows, model, prepared_model.objective)
         shift = new_rows.numbers(model.offset, NUMBERS) if model.offset else None
         with one_line(""):
-            options: Any = {
-                "offset": shift,
-                "strategy": fold_options.strategy,
-                "checkpoint": fold_options.checkpoint,
-            }
             fit = fit_model(prepared_model)
             verb: Any = lo.interval
             if fit.objective.units.classes:
                 verb = lo.prediction_sets
-            table = verb(fit, X, plan=prepared_model.folds, **intervals, **options)
+            table = verb(
+                fit,
+                X,
+                plan=prepared_model.folds,
+                offset=shift,
+                strategy=fold_options.strategy,
+                checkpoint=fold_options.checkpoint,
+                **intervals,
+            )
     remarks = (
         f"{rows.name}: {len(rows.frame)} rows",
         rows.note,

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from ... import Estimate, Exact, Fit, Plan
-from ...developer import Lines, conventional, float64, numbers, reader_for, record, share
+from ...developer import Lines, conventional, float64, floats, reader_for, record, share
 from .held_out_rows import HeldOutRows, held_out_rows
 from .internal_validation import (
     REFIT_TOL,
@@ -193,7 +193,7 @@ def calibration(
             inner = np.sort(p)
         grid = np.linspace(inner[0], inner[-1], CURVE_POINTS)
     else:
-        grid = np.asarray(numbers("calibration", "predictions", predictions), float).ravel()
+        grid = floats("calibration", "predictions", predictions).ravel()
         if not linear and not ((grid > 0) & (grid < 1)).all():
             raise ValueError(
                 "calibration: predictions must lie between 0 and 1, as probabilities do."

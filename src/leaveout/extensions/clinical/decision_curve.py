@@ -19,11 +19,19 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from ... import Estimate, Fit
-from ...developer import Lines, RowFlags, TwoNumbers, conventional, float64, numbers, record, share
+from ...developer import (
+    Lines,
+    RowFlags,
+    TwoNumbers,
+    conventional,
+    float64,
+    floats,
+    record,
+    share,
+)
 from .held_out_rows import HeldOutRows, held_out_rows
 from .performance import Continuous, PerformanceTable, PerRow, Survival, kaplan_meier_influence
 
-Array = np.ndarray
 THRESHOLDS = np.arange(1, 100) / 100
 PRINTED = 10  # rows of a printed table at most
 
@@ -157,7 +165,7 @@ def decision_curve(
     """
     t = THRESHOLDS
     if thresholds is not None:
-        t = np.asarray(numbers("decision_curve", "thresholds", thresholds), float).ravel()
+        t = floats("decision_curve", "thresholds", thresholds).ravel()
     if not t.size or not ((t > 0) & (t < 1)).all():
         raise ValueError(
             f"decision_curve: thresholds must lie between 0 and 1; got {thresholds!r}."
@@ -199,7 +207,7 @@ def _contributions(rows: HeldOutRows, treated: RowFlags, t: float) -> PerRow:
         assert rows.time is not None
         alive = kaplan_meier_influence(
             rows.measure.censoring.time[rows.unit][treated],
-            rows.measure.risk[rows.unit, 2][treated],
+            rows.measure.y[rows.unit][treated],
             rows.weight[treated],
             rows.time,
         )

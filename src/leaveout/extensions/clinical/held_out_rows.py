@@ -142,8 +142,9 @@ def held_out_rows(
         )
 
     plan = source.plan
-    collect = measure.scores_of_refits
-    exists, _, columns = over_resamples(caller, fit, plan, Exact(REFIT_TOL), collect, by_unit=True)
+    exists, _, columns = over_resamples(
+        caller, fit, plan, Exact(REFIT_TOL), measure.scores_of_refits, by_unit=True
+    )
     scored = plan.held & exists[plan.refit]
     units = plan.index[scored]
     values = columns["score"][scored]
@@ -156,11 +157,8 @@ def held_out_rows(
     units = units[order]
     values = values[order]
     times = np.bincount(units, minlength=n)
-    note = "; ".join(
-        filter(
-            None, (f"held out, {source.plan.call or 'a plan that was given'}", measure.weights.note)
-        )
-    )
+    held_out = f"held out, {source.plan.call or 'a plan that was given'}"
+    note = join_remarks(held_out, measure.weights.note)
     if not exists.all():
         missing = f"{np.sum(~exists)} of {len(exists)} refits do not exist"
         note += f"; {missing}, {np.sum(times == 0)} units have no prediction"

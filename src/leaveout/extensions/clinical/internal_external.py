@@ -294,15 +294,8 @@ def internal_external(
     table = pd.DataFrame(columns, index=pd.Index(names, name="centre"))
     number = counts * measure.weights.copies
     counted = {"n": np.bincount(label, number, len(names)).astype(int)}
-    events = (
-        measure.y
-        if isinstance(measure, Binary)
-        else measure.risk[:, 2]
-        if isinstance(measure, Survival)
-        else None
-    )
-    if events is not None:
-        counted["events"] = np.bincount(label, events * number, len(names)).astype(int)
+    if not isinstance(measure, Continuous):
+        counted["events"] = np.bincount(label, measure.y * number, len(names)).astype(int)
     table = pd.concat([pd.DataFrame(counted, table.index), table], axis=1)
     table["result"] = result.to_numpy()
     errors = [name for name in table.columns if name.endswith("_se")]
@@ -378,7 +371,7 @@ def _binary(measure: Binary, eta: PerRow, members: Array) -> NamedNumbers:
 def _survival(measure: Survival, prediction: Any, members: Array) -> NamedNumbers:
     eta, w = prediction[0], np.where(members, measure.case, 0.0)
     risk = measure.risk[members]
-    died = measure.risk[:, 2] * w
+    died = measure.y * w
     measures = {"C": np.nan, "C_se": np.nan}
     with contextlib.suppress(ValueError):  # if no pair is comparable
         rows = Rows(w[members], measure.weights.copies[members])

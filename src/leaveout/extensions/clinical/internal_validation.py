@@ -562,10 +562,9 @@ def left_out_shares(plan: Plan) -> PerRefit:
 
     The mean, over units, of one over the number of refits that leave the unit out.
     """
-    refit = plan.scored_refits
     unit = plan.scored_units
     times = np.bincount(unit, minlength=plan.num_units)
-    return np.bincount(refit, 1 / times[unit], plan.num_refits) / np.sum(times > 0)
+    return np.bincount(plan.scored_refits, 1 / times[unit], plan.num_refits) / np.sum(times > 0)
 
 
 @silence("invalid")

@@ -202,11 +202,7 @@ def _answers(
     a new centre.
     """
     patients = measure.case
-    if isinstance(measure, Survival):
-        happened = measure.risk[:, 2]
-    else:
-        happened = measure.y
-    events = patients @ happened
+    events = patients @ measure.y
     exclusions = "; ".join(f"{number} left out: {reason}" for reason, number in excluded.items())
     weighted = ""
     if measure.weights.note:

@@ -96,8 +96,9 @@ class PerformanceTable(PrintedTable):
 
     def _lines(self) -> Lines:
         objective = self.fit.objective
-        params = self.fit.num_params
-        model = f"{kind_of(objective)}, {params} parameters, {objective.num_units} units"
+        model = (
+            f"{kind_of(objective)}, {self.fit.num_params} parameters, {objective.num_units} units"
+        )
         return [("model", model), *super()._lines()]
 
 
@@ -105,6 +106,7 @@ class AbstractPerformance(abc.ABC):
     """Measures of a fit's predictions: `predict` predicts every row by some refits, the call
     measures predictions.
 
+    `y` are the responses, or for Cox's model whether a row ended in the event.
     `LIMITS` has the least and largest value of those measures whose intervals cover in simulations,
     by the name's beginning.
     """
@@ -570,6 +572,7 @@ class Survival(AbstractPerformance):
         super().__init__(fit, are_cases)
         self.model = cast(Cox, fit.objective)
         self.risk = np.asarray(self.model.units.risk)
+        self.y = self.risk[:, 2]
         time = np.asarray(self.model.time)
         event = np.asarray(self.model.event) == 1
         if self.model.spans is None:
@@ -613,7 +616,7 @@ class Survival(AbstractPerformance):
         )
         # S of the model's own weights is S times their scale
         scale = self.weights.scale
-        deaths = weights @ self.risk[:, 2]
+        deaths = weights @ self.y
         return value / scale - deaths * np.log(scale), np.sum(gradient * eta, 1) / scale
 
     @property
@@ -634,7 +637,7 @@ class Survival(AbstractPerformance):
         1/Ĝ, zero if it is censored before.
         """
         G_own, G = self.censoring(self.case[None], np.array([time]))
-        dead = (self.censoring.time <= time) & (self.risk[:, 2] == 1)
+        dead = (self.censoring.time <= time) & (self.y == 1)
         late = self.censoring.time > time
         with silence("all"):
             return dead * 1.0, self.case * np.where(
@@ -675,22 +678,15 @@ class Survival(AbstractPerformance):
     def _until_times(self, eta: Points, base: Array, weights: Points) -> Measures:
         G_own, G_grid = self.censoring(weights, self.grid)
         last = self.censoring.time <= self.times[-1]
-        uno = [
-            np.where(last & (g > 0), self.risk[:, 2] / np.where(g > 0, g, 1.0) ** 2, 0.0)
-            for g in G_own
-        ]
+        uno = [np.where(last & (g > 0), self.y / np.where(g > 0, g, 1.0) ** 2, 0.0) for g in G_own]
         marks = zip(uno, eta, weights, strict=True)
         pairs = np.array(
             [concordance(np.column_stack([self.risk[:, :2], u]), *pair) for u, *pair in marks]
         )
-        return {"C_uno": pairs} | self._at_times(
-            base * np.exp(eta)[:, :, None], weights, G_own, G_grid
-        )
-
-    def _at_times(self, hazard: Array, weights: Points, G_own: Points, G_grid: Array) -> Measures:
+        hazard = base * np.exp(eta)[:, :, None]
         time = self.censoring.time
-        died = self.risk[:, 2] == 1
-        by_time = {}
+        died = self.y == 1
+        measures = {"C_uno": pairs}
         briers = np.empty(G_grid.shape)
         over = lambda G: np.divide(weights, G, out=np.zeros_like(weights), where=weights > 0)
         case = over(G_own)
@@ -704,15 +700,13 @@ class Survival(AbstractPerformance):
                 positive = ranking.sort(np.broadcast_to(dead * 1.0, mass.shape))
                 area = areas(ranking, positive, ranking.sort(mass))
                 # some hazards are not known
-                by_time[f"AUC({t:g})"] = np.where(np.isnan(briers[:, k]), np.nan, area)
-        measures = by_time | {
+                measures[f"AUC({t:g})"] = np.where(np.isnan(briers[:, k]), np.nan, area)
+        measures |= {
             f"Brier({t:g})": briers[:, k] for k, t in enumerate(self.grid) if t in self.times
         }
-        return measures | (
-            {"IBS": np.trapezoid(briers, self.grid, axis=1) / np.ptp(self.times)}
-            if len(self.times) > 1
-            else {}
-        )
+        if len(self.times) > 1:
+            measures["IBS"] = np.trapezoid(briers, self.grid, axis=1) / np.ptp(self.times)
+        return measures
 
 
 class Censoring:

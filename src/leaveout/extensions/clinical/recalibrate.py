@@ -32,7 +32,7 @@ from ...developer import (
     count,
     float64,
     level_numbers,
-    random_folds,
+    paired_folds,
     reader_for,
     record,
     silence,
@@ -49,8 +49,6 @@ Rule = Callable[[PerRow], Array]
 Learner = Callable[[PerRow, PerRow], Rule]
 Features = list[Callable[[PerRow], PerRow]]
 Losses = dict[str, Callable[[PerRow, Array], PerRow]]
-MOST_PAIRED = 300  # units or groups whose pairs are all left out
-FOLDS_PAIRED = 50
 
 
 @record
@@ -268,12 +266,9 @@ def _learn(
     label = np.arange(len(y))
     if single.clusters is not None:
         label = level_numbers(single.clusters)
-    num_folds = int(label.max()) + 1
-    if num_folds < 3:
-        raise ValueError(f"{caller}: groups must be 3 or more; got {num_folds}.")
-    if num_folds > MOST_PAIRED:
-        num_folds = FOLDS_PAIRED
-    folds = random_folds(label, num_folds, 1, seed)
+    if label.max() < 2:
+        raise ValueError(f"{caller}: groups must be 3 or more; got {label.max() + 1}.")
+    folds = paired_folds(label, seed)
     units = {}
     for name, refits in (("alone", single), ("predicted", folds.leave_folds())):
         units[name] = np.empty(len(y))
@@ -282,7 +277,7 @@ def _learn(
     q = _probabilities(caller, measure, pairs)
     other = folds.other_fold(pairs.refit, pairs.index)
     honest = np.empty(len(y))
-    for k in range(num_folds):
+    for k in range(folds.num_folds):
         entries = other == k
         members = folds.fold[0] == k
         rule = learner(q[entries], y[pairs.index[entries]])
@@ -311,9 +306,9 @@ def _learn(
 
 def _probabilities(caller: str, measure: Binary, plan: Plan) -> PerRow:
     """Predict the units that each refit leaves out."""
-    strategy = Exact(REFIT_TOL)
-    collect = measure.scores_of_refits
-    exists, _, columns = over_resamples(caller, measure.fit, plan, strategy, collect, by_unit=True)
+    exists, _, columns = over_resamples(
+        caller, measure.fit, plan, Exact(REFIT_TOL), measure.scores_of_refits, by_unit=True
+    )
     if not exists.all():
         raise ValueError(
             f"{caller}: {np.sum(~exists)} of {len(exists)} refits do not exist. A penalty, such as lo.penalties.Ridge(1.0), "

@@ -222,7 +222,7 @@ class AbstractComponents(AbstractSolved):
         center, spread, middle, size = _origin(self)
         coef = np.asarray(parameters["coef"], float).reshape(len(size), len(spread))
         level = np.reshape(parameters["intercept"], -1) - middle + coef @ center
-        standard_coef = np.concatenate([coef * spread, level[:, None]], 1) / size[:, None]
+        standard_coef = np.column_stack([coef * spread, level]) / size[:, None]
         return np.ravel(standard_coef) * np.sqrt(len(self.design))
 
     def losses(
@@ -351,7 +351,7 @@ class PartialLeastSquares(AbstractComponents):
             change = np.sum((new - w) ** 2, 1)
             w[active] = new[active]
             toward = np.einsum("lpt,lp->lt", cross, w)
-            active = active & (change >= self.tol)
+            active &= change >= self.tol
             if cross.shape[2] == 1 or not active.any():
                 break
         return w

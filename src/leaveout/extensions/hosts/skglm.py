@@ -67,7 +67,7 @@ def from_skglm(estimator: Any, X: ArrayLike, y: ArrayLike) -> Fit:
     _, X, y = match_labels("from_skglm", X=X, y=y)
     penalty = readers[name]()
     if getattr(estimator, "positive", False):
-        penalty = penalty + penalties.Box()
+        penalty += penalties.Box()
     target, loss = _target(estimator, np.ravel(np.asarray(y)))
     objective = GLM(
         X, target, loss, penalties.per_weight(penalty), intercept=estimator.fit_intercept

@@ -305,7 +305,7 @@ def _marked_law(draws: int, p: float, pool: int | None) -> tuple[int, FloatArray
         share = max(p * pool - low, 0.0)
         law = (1 - share) * _hypergeometric(counts, pool, low, draws)
         if share > 0:
-            law = law + share * _hypergeometric(counts, pool, low + 1, draws)
+            law += share * _hypergeometric(counts, pool, low + 1, draws)
     support = np.flatnonzero(law > NEGLIGIBLE)
     return int(counts[support[0]]), law[support[0] : support[-1] + 1]
 

@@ -208,7 +208,7 @@ class LeastSquares(AbstractLinear):
         shift = U.mean(0) * np.append(
             np.full(self.X.shape[1], float(self.centres)), [float(self.intercept), 0.0]
         )
-        U = U - shift
+        U -= shift
         if self.centres:
             U[:, :-2][:, constant] = 0.0
         return U, shift, constant

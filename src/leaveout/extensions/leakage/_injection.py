@@ -22,7 +22,16 @@ from numpy import ndarray
 from numpy.random import default_rng
 from numpy.typing import ArrayLike, NDArray
 
-from ...developer import IntArray, Rng, TwoCounts, conventional, count, level_numbers, record
+from ...developer import (
+    IntArray,
+    Rng,
+    TwoCounts,
+    conventional,
+    count,
+    level_numbers,
+    members_by_label,
+    record,
+)
 from ._models import Folds, Leakage, LeakageFold, MatePairs
 
 SLOPE_SHARE = 0.1  # share of V̂ at which the slope is tested
@@ -165,11 +174,8 @@ class FoldInjection:
                 order = rng.permutation(len(test))
                 count = self.levels
             else:  # halves of clusters in random order; a single record has no half
-                codes = level_numbers(self.fold.clusters[test])
-                members = np.split(
-                    np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1]
-                )
-                members = [rows for rows in members if len(rows) > 1]
+                clusters = members_by_label(level_numbers(self.fold.clusters[test]))
+                members = [rows for rows in clusters if len(rows) > 1]
                 halves = [
                     rng.permutation(members[k])[: len(members[k]) // 2]
                     for k in rng.permutation(len(members))

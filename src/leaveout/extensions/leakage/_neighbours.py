@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy import linalg
 
-from ...developer import FloatArray, IntArray, numbers, slices
+from ...developer import FloatArray, IntArray, floats, slices
 from ._tables import PairIndices, PairNumbers
 
 ALL = 20_000  # rows up to which every neighbour is found; ten seconds at 64 columns
@@ -37,7 +37,7 @@ def points(caller: str, X, metric: str) -> Points:
     """
     if metric not in ("cosine", "euclidean"):
         raise ValueError(f"{caller}: metric must be 'cosine' or 'euclidean'; got {metric!r}.")
-    array = np.asarray(numbers(caller, "X", X), float)
+    array = floats(caller, "X", X)
     if array.ndim != 2 or not len(array) or not np.isfinite(array).all():
         raise ValueError(
             f"{caller}: X must be finite numbers of shape (rows, features); got shape {array.shape}."

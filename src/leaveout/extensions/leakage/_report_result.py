@@ -445,8 +445,9 @@ class LeakageReport(PagedResult, ComparableResult):
             if answer.change is not None:
                 carries = answer.change + answer.correction / self.tested.sum()
                 frame["carries"] = carries[frame.pop("place").to_numpy()]
-                order = frame.carries.abs().sort_values(ascending=False, kind="stable").index
-                return frame.reindex(order)
+                return frame.reindex(
+                    frame.carries.abs().sort_values(ascending=False, kind="stable").index
+                )
         return frame.assign(carries=np.nan)
 
     @property

@@ -189,8 +189,7 @@ def classifies(estimator, y: NDArray) -> bool:
     """Tell whether the estimator predicts classes."""
     if not isinstance(estimator, Fit):
         return is_classifier(estimator)
-    classes = estimator.objective.units.classes
-    return bool(classes) or (
+    return bool(estimator.objective.units.classes) or (
         type(getattr(estimator.objective, "loss_function", None)).__name__ == "Binomial"
         and len(np.unique(y)) == 2
     )

@@ -29,6 +29,7 @@ from ...developer import (
     FloatArray,
     Measure,
     NamedNumbers,
+    PerRow,
     Slow,
     StepResult,
     record,
@@ -50,7 +51,6 @@ SWEEP_SHARES = 0.5, 0.8, 0.95, 1.0
 NONE = "no pair across folds is listed"
 MIN_EXPOSURE_REMOVED = 0.5  # least share of the exposure that an answer must remove
 Predictions = list[FloatArray]  # predictions of each fold's test rows, in their order
-Influences = Float[Array, " rows"]
 FoldEffects = Float[Array, "folds folds"]
 
 
@@ -170,7 +170,7 @@ class FoldScore(NamedTuple):
     """Score over all folds, with every row's influence on it, which sum to zero."""
 
     value: float
-    influence: Influences
+    influence: PerRow
 
 
 class ControlPoint(NamedTuple):
@@ -182,7 +182,7 @@ class ControlPoint(NamedTuple):
 
     cut: float
     difference: float
-    influence: Influences
+    influence: PerRow
     monte_carlo: float
     exposed: float
 
@@ -202,8 +202,8 @@ class Answer:
     refusal: str = ""
     score: float = np.nan
     correction: float = np.nan
-    influence: Influences | None = None
-    change: Influences | None = None
+    influence: PerRow | None = None
+    change: PerRow | None = None
     exposed: float = np.nan
     monte_carlo: float = 0.0
     between: float = 0.0

@@ -198,8 +198,9 @@ def _scored_together(
     builders = [model_builder]
     builders += [EstimateBuilder(HeldOutLoss(fit, plan, score), strategy) for score in scores]
     collect = _JointColumns([builder.collect for builder in builders])
-    scale = model_builder.blank.scale
-    columns = over_refits("cross_validate", fit, plan, strategy, collect, judge=True, scale=scale)
+    columns = over_refits(
+        "cross_validate", fit, plan, strategy, collect, judge=True, scale=model_builder.blank.scale
+    )
     estimates = []
     for k, builder in enumerate(builders):
         prefix = f"{k} "

@@ -56,6 +56,7 @@ from ...objectives import (
     Hessian,
     Parameters,
     PerListed,
+    UnitIndex,
     Units,
     UnitWeights,
     float64,
@@ -66,8 +67,6 @@ from ..hidden.hidden import GivenParameters, read_lengths, read_parameters
 from . import lattice as _lattice, tags as _tags
 from .lattice import SequenceBlock
 from .sparse_features import Indicators
-
-WidthIndex = Int[Arrays, " width"]
 
 RIDGE = penalties.Ridge(1.0)
 
@@ -314,7 +313,7 @@ class CRF(AbstractObjective):
         return free_parameters
 
     def _start(self, seed):
-        del seed  # F(·, 1) is convex
+        # F(·, 1) is convex
         return {name: np.zeros(shape) for name, shape in self._free_shapes.items()}
 
     def _penalty_curvature(self, theta):
@@ -368,13 +367,13 @@ class CRF(AbstractObjective):
     def _dense(self, index: Arrays, delta: Array) -> Float[Array, " units"]:
         return jnp.zeros(self.num_units).at[index].add(delta, mode="drop")
 
-    def _sequences(self, index: Arrays) -> WidthIndex:
+    def _sequences(self, index: Arrays) -> UnitIndex:
         """Return the sequences of the listed units; padding gets the number of sequences."""
         if self.drop == "sequence":
             return index
         return jnp.asarray(self.sequence).at[index].get(mode="fill", fill_value=len(self.lengths))
 
-    def _gather(self, sequences: WidthIndex) -> tuple[SequenceBlock, Int[Array, "rows width"]]:
+    def _gather(self, sequences: UnitIndex) -> tuple[SequenceBlock, Int[Array, "rows width"]]:
         """Gather the listed sequences, one in each lane, with their places among all."""
         slots = jnp.asarray(self.slots).at[sequences].get(mode="clip").T
         inside = (slots >= 0) & (sequences < len(self.lengths))
@@ -413,7 +412,7 @@ class CRF(AbstractObjective):
         counts = (lane == jnp.arange(len(index))) & (index < self.num_units)
         return block, weights, counts * 1.0
 
-    def _row(self, index: Arrays) -> WidthIndex:
+    def _row(self, index: Arrays) -> UnitIndex:
         """Return the place of a label within its sequence."""
         first = jnp.cumsum(jnp.asarray(self.lengths)) - self.lengths
         return index - first.at[self._sequences(index)].get(mode="clip")
@@ -435,7 +434,7 @@ class CRF(AbstractObjective):
         weights = self._lay_out(1 + self._dense(index, delta))
         return self.block, weights, jnp.ones(len(self.lengths))
 
-    def perturbation(self, theta: PyTree, index: WidthIndex, delta: PerListed) -> Scalar:
+    def perturbation(self, theta: PyTree, index: UnitIndex, delta: PerListed) -> Scalar:
         theta = self._full_parameters(theta)
         block, weights, worth = self._listed(index, delta)
         places = _lattice.per_place(block, worth)
@@ -453,7 +452,7 @@ class CRF(AbstractObjective):
         label_part = _lattice.known_hessian(theta, self.block, self._lay_out(weights), ones)
         return self._part(_lattice.spread(theta, self.block, ones) - label_part) + penalty_curvature
 
-    def hessian_change(self, theta: PyTree, index: WidthIndex, delta: PerListed) -> Hessian:
+    def hessian_change(self, theta: PyTree, index: UnitIndex, delta: PerListed) -> Hessian:
         theta = self._full_parameters(theta)
         block, weights, worth = self._listed(index, delta)
         if weights is None:
@@ -464,7 +463,7 @@ class CRF(AbstractObjective):
         self,
         theta: PyTree,
         weights: Float[Array, " units"],
-        index: WidthIndex,
+        index: UnitIndex,
         held: PerListed,
     ) -> Array:
         theta = self._full_parameters(theta)
@@ -506,7 +505,7 @@ class CRF(AbstractObjective):
         self,
         theta: PyTree,
         weights: UnitWeights | None = None,
-        index: WidthIndex | None = None,
+        index: UnitIndex | None = None,
         kind: str = "label",
         *,
         lengths: ArrayLike | None = None,

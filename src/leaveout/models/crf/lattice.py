@@ -119,14 +119,14 @@ def emission(theta: PyTree, block: SequenceBlock) -> Scores:
     """Compute the scores of the labels at each step, including that of an end."""
     out = jnp.asarray(block.ends)[..., None] * theta["end"]
     if block.scores is not None:
-        out = out + block.scores
+        out += block.scores
     if block.features is not None:
         weights = theta["weights"]
         if isinstance(block.features, SparseFeatures) and block.columns is not None:
             feature_scores = block.columns.times(block.features, weights)
         else:
             feature_scores = block.features @ weights
-        out = out + feature_scores.reshape(out.shape)
+        out += feature_scores.reshape(out.shape)
     return out
 
 

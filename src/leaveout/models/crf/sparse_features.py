@@ -36,11 +36,10 @@ from jaxtyping import Float, Int
 
 from ..._runtime import NamedArrays, NamedValues, SequenceLengths, Shape, StepNumbers, silence
 from ...inference.lanes import SMALLEST_NORMALISER
-from ...objectives import AbstractByArrays
+from ...objectives import AbstractByArrays, Vector
 
 Array = np.ndarray
 
-Vector = Float[Array, " params"]
 StepLabels = Float[Array, "steps labels"]
 Shapes = dict[str, Shape]
 Steps = Float[Array, "steps states"]

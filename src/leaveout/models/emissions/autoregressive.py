@@ -143,7 +143,7 @@ class AbstractAutoregression(AbstractGaussian):
             return None
         x = data["x"]
         past = data["past"].reshape(len(x), self.lags * x.shape[1])
-        features = np.concatenate([np.ones((len(x), 1)), past], 1)
+        features = np.insert(past, 0, 1.0, axis=1)
         seen = expected * data["dense"][:, None]
         curvatures = []
         for k, precision in enumerate(self._precisions(parameters, seen.shape[1], x.shape[1])):
@@ -318,7 +318,7 @@ class Autoregressive(AbstractAutoregression):
         channels = x.shape[1]
         response = x / scale
         regressors = (past / scale).reshape(len(x), -1)
-        features = np.concatenate([np.ones((len(x), 1)), regressors], 1)
+        features = np.insert(regressors, 0, 1.0, axis=1)
         walk = np.eye(1 + self.lags * channels, channels, -1)
         weights = np.stack(
             [_ridge(features[labels == k], response[labels == k], walk) for k in range(num_states)]
@@ -449,16 +449,14 @@ class NeuralAutoregressive(AbstractAutoregression):
         weighted_output = precision @ parameters["output_weights"]
         matrix = np.moveaxis(weights, 0, 1).reshape(hidden, -1)
         layer = np.tanh(features[:, 1:] @ matrix.T + parameters["input_bias"])
-        units = np.concatenate([np.ones((len(x), 1)), layer], 1)
+        units = np.insert(layer, 0, 1.0, axis=1)
         slope = 1 - layer**2
         error = (x - layer @ parameters["output_weights"].T - parameters["output_bias"]) @ precision
         layer_slope = error @ parameters["output_weights"]  # ∂/∂h
         layer_curvature = (
             slope[:, :, None] * slope[:, None] * (parameters["output_weights"].T @ weighted_output)
         )
-        layer_curvature = (
-            layer_curvature + np.eye(hidden) * (2 * layer * slope * layer_slope)[:, None]
-        )
+        layer_curvature += np.eye(hidden) * (2 * layer * slope * layer_slope)[:, None]
         summed = lambda a, b: (expected[:, None] * a.reshape(len(x), -1)).T @ b.reshape(len(x), -1)
         outer = lambda a, b: a[:, :, None] * b[:, None]
         width = features.shape[1]
@@ -491,7 +489,7 @@ class NeuralAutoregressive(AbstractAutoregression):
         for k in range(num_states):
             members = labels == k
             layer = np.tanh(np.einsum("tmr,mhr->th", past[members], inside[k]) + shift[k])
-            features = np.concatenate([np.ones((len(layer), 1)), layer], 1)
+            features = np.insert(layer, 0, 1.0, axis=1)
             outside[k] = _ridge(features, x[members] / scale, towards) * scale
             residual[members] = x[members] - features @ outside[k]
         return {

@@ -482,8 +482,10 @@ class NegativeBinomial(AbstractCounts):
             rows = loggamma(count + size) - loggamma(size)
         else:
             return AbstractEmission.log_densities(self, parameters, data)
-        terms = rows + _success(count, mean * factor, size)
-        return xp.sum(terms, 2) - data.log_factorial[:, None]
+        mean = mean * factor
+        # x log(m / (s + m)) + s log(s / (s + m))
+        success = count * (xp.log(mean) - xp.log(size + mean)) - size * xp.log1p(mean / size)
+        return xp.sum(rows + success, 2) - data.log_factorial[:, None]
 
     def initial(self, data: PyTree, observed: StepFlags, num_states: int, seed: int) -> Parameters:
         start, expected = self._start(data, observed, num_states, seed)
@@ -499,12 +501,6 @@ class NegativeBinomial(AbstractCounts):
         )
         mean = self.factor_of_step(parameters, step) * mean
         return rng.poisson(rng.gamma(size, mean / size)).astype(float)
-
-
-def _success(x: Arrays, mean: Arrays, size: Arrays) -> Arrays:
-    """Compute `x log(m / (s + m)) + s log(s / (s + m))`."""
-    xp = numpy_of(mean)
-    return x * (xp.log(mean) - xp.log(size + mean)) - size * xp.log1p(mean / size)
 
 
 class Binomial(AbstractWithPrior):

@@ -269,8 +269,9 @@ class CovarianceKind(Module):
         elif precision.ndim == 2:
             square = ((residual @ precision) * residual).sum(-1)
         else:
-            einsum = numpy_of(residual).einsum
-            square = einsum("...kr,krs,...ks->...k", residual, precision, residual)
+            square = numpy_of(residual).einsum(
+                "...kr,krs,...ks->...k", residual, precision, residual
+            )
         return -0.5 * (square + log_det + residual.shape[-1] * LOG_TAU)
 
     def start(

@@ -199,7 +199,7 @@ class AbsorbedGLM(AbstractClosedForm):
         omega[(self.indicators.T @ self.loose(omega) > 0).T] = 0.0
         fixed = self.base.lines.predictors(theta)
         if self.base.offset is not None:
-            fixed = fixed + self.base.offset
+            fixed += self.base.offset
         if state is None:
             state = np.zeros((len(theta), self.columns.shape[0]))
             state[:, self.effects[0]] = self.loss_function.start(self.y, self.row_weights)

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
 from ..._runtime import AnyTuple, Strings
-from ...data import Names, codes, match_labels, numbers
+from ...data import Names, codes, floats, match_labels
 from .rows import column, design
 
 Array = np.ndarray
@@ -151,7 +151,7 @@ class BandedRidge:
 
 
 def _targets(Y, n: int) -> Float[Array, "units targets"]:
-    y = np.asarray(numbers("BandedRidge", "Y", Y), float)
+    y = floats("BandedRidge", "Y", Y)
     if y.ndim == 1:
         y = y[:, None]
     if y.ndim != 2 or len(y) != n or not y.shape[1]:

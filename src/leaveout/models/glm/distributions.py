@@ -458,7 +458,7 @@ def _hypergeometric(a: Array, x: Array) -> Array:
             * width
             * np.cosh(v)
         )
-        total = total + (value if v else value / 2)
+        total += value if v else value / 2
     return 4 / np.pi * step * total
 
 

@@ -209,5 +209,5 @@ def _gram(
 
 def _with_ones(rows: Float[Array, "rows rank"], intercept: bool) -> RowCoefficients:
     if intercept:
-        return np.append(rows, np.ones((len(rows), 1)), axis=1)
+        return np.insert(rows, rows.shape[1], 1.0, axis=1)
     return rows

@@ -115,7 +115,7 @@ class Squared(AbstractMeanLoss):
     scale_name = "half the squared error"
     has_dispersion = True
     convex_links: ClassVar[Convex] = {"identity": 0.0}
-    fourth: ClassVar[float] = 0.0
+    fourth = 0.0
 
     def __init__(self, link: str | links.AbstractLink = "identity"):
         self.link = links.resolve(link)
@@ -168,7 +168,7 @@ class Poisson(AbstractFamilyLoss):
     family = distributions.POISSON
     # ℓ″ = e^η; y/η²; 2 + 2y/η²
     convex_links: ClassVar[Convex] = {"log": 1.0, "identity": None, "sqrt": None}
-    fourth: ClassVar[float] = 1.0
+    fourth = 1.0
 
     def __init__(self, link: str | links.AbstractLink = "log"):
         self.link = links.resolve(link)
@@ -190,7 +190,19 @@ class Poisson(AbstractFamilyLoss):
         return {}
 
 
-class Gamma(AbstractFamilyLoss):
+class AbstractShapeLoss(AbstractFamilyLoss):
+    """Loss of positive responses with a shape, which is held fixed."""
+
+    shape: Number
+    link: links.AbstractLink
+    has_dispersion = True
+
+    def __init__(self, shape: float = 1.0, link: str | links.AbstractLink = "log"):
+        self.shape = positive(f"{type(self).__name__}: shape", shape)
+        self.link = links.resolve(link)
+
+
+class Gamma(AbstractShapeLoss):
     """Gamma loss, `ν (y/μ + log μ) − (ν − 1) log y − ν log ν + log Γ(ν)`: −log of the gamma density
     of mean μ and shape ν.
 
@@ -219,16 +231,9 @@ class Gamma(AbstractFamilyLoss):
     array([0.307, 1.921])
     """
 
-    shape: Number
-    link: links.AbstractLink
     family = distributions.GAMMA
-    has_dispersion = True
     convex_links: ClassVar[Convex] = {"log": 1.0, "inverse": None}  # ℓ″ = νy e^{−η}; ν/η²
-    fourth: ClassVar[float] = 1.0
-
-    def __init__(self, shape: float = 1.0, link: str | links.AbstractLink = "log"):
-        self.shape = positive("Gamma: shape", shape)
-        self.link = links.resolve(link)
+    fourth = 1.0
 
     def _formulas_under(self, link: str, eta: ndarray, y: ndarray) -> Formulas:
         if link != "inverse":
@@ -244,7 +249,7 @@ class Gamma(AbstractFamilyLoss):
         return within(eta > 0, formulas)
 
 
-class InverseGaussian(AbstractFamilyLoss):
+class InverseGaussian(AbstractShapeLoss):
     """Inverse Gaussian loss, `λ (y − μ)² / (2 μ² y) + ½ log(2π y³ / λ)`: −log of the density of
     mean μ and shape λ.
 
@@ -270,15 +275,8 @@ class InverseGaussian(AbstractFamilyLoss):
     array([0.919, 2.209])
     """
 
-    shape: Number
-    link: links.AbstractLink
     family = distributions.INVERSE_GAUSSIAN
-    has_dispersion = True
     convex_links: ClassVar[Convex] = {"inverse_squared": None}  # ℓ″ = λ/4 η^{−3/2}
-
-    def __init__(self, shape: float = 1.0, link: str | links.AbstractLink = "log"):
-        self.shape = positive("InverseGaussian: shape", shape)
-        self.link = links.resolve(link)
 
     def _formulas_under(self, link: str, eta: ndarray, y: ndarray) -> Formulas:
         if link != "inverse_squared":
@@ -327,7 +325,7 @@ class NegativeBinomial(AbstractFamilyLoss):
     link: links.AbstractLink
     family = distributions.NEGATIVE_BINOMIAL
     convex_links: ClassVar[Convex] = {"log": 1.0}  # ℓ″ = (y + 1/α) p (1 − p), p = αμ / (1 + αμ)
-    fourth: ClassVar[float] = 1.0
+    fourth = 1.0
 
     def __init__(self, dispersion: float = 1.0, link: str | links.AbstractLink = "log"):
         self.dispersion = positive("NegativeBinomial: dispersion", dispersion)

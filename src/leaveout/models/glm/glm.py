@@ -842,7 +842,7 @@ class GLM(AbstractRegression):
         weights: ArrayLike | str | None = None,
         absorb: Any = None,
     ):
-        del absorb  # `__new__` makes another model where effects are absorbed
+        # `__new__` makes another model where effects are absorbed
         resolve = lambda y: (losses.resolve(loss), y, ())
         self._bind(
             X,

@@ -514,7 +514,7 @@ class AbstractRobust(AbstractLoss):
     """
 
     delta: Number
-    ceiling: ClassVar[float] = 1.0
+    ceiling = 1.0
     title: ClassVar[str]
 
     def peak(self, y: ndarray) -> ndarray | None:
@@ -645,9 +645,9 @@ class Straight(AbstractLoss):
     (array([1.5]), array([1.]))
     """
 
-    ceiling: ClassVar[float] = 0.0
-    self_concordance: ClassVar[float] = 0.0
-    fourth: ClassVar[float] = 0.0
+    ceiling = 0.0
+    self_concordance = 0.0
+    fourth = 0.0
 
     def __call__(self, eta: Array, y: Array) -> Array:
         return eta
@@ -677,7 +677,7 @@ class SquaredHinge(AbstractLoss):
 
     scale_name = "squared hinge"
     smooth = False
-    ceiling: ClassVar[float] = 2.0
+    ceiling = 2.0
 
     def __call__(self, eta: Array, y: Array) -> Array:
         return jnp.maximum(1 - y * eta, 0.0) ** 2

@@ -1,7 +1,5 @@
 """Loss of several classes, with one linear predictor for each."""
 
-from typing import ClassVar
-
 import numpy as np
 from numpy import ndarray
 from scipy import special
@@ -28,7 +26,7 @@ class Multinomial(AbstractLoss):
     """
 
     scale_name = LOG_PROBABILITY
-    self_concordance: ClassVar[float] = 1.0  # |E[(s − s̄)(v − v̄)²]| ≤ (max s − min s) Var v
+    self_concordance = 1.0  # |E[(s − s̄)(v − v̄)²]| ≤ (max s − min s) Var v
 
     def __call__(self, eta: Array, y: Array) -> Array:
         return jax.nn.logsumexp(eta) - eta[y.astype(int)]

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from numpy import ndarray
 from numpy.typing import ArrayLike
 
-from ..._runtime import Array, Arrays, NamedArrays, Shape, jnp, require_memory, slices
+from ..._runtime import Array, Arrays, NamedArrays, Shape, Strings, jnp, require_memory, slices
 from ...data import compress_rows, numbers, on_device
 from ...linalg import (
     DENSE_BLOCK,
@@ -21,8 +21,6 @@ from ...linalg import (
     is_finite,
 )
 from ...objectives import as_stored, room
-
-ColumnNames = tuple[str, ...]
 
 # absolute value beyond which products of four are beyond float64, as their inverses are
 LARGEST = 1e100
@@ -57,7 +55,7 @@ def times(weight: Arrays, value: Arrays) -> Arrays:
 
 def design(
     caller: str, X: ArrayLike, intercept: bool
-) -> tuple[ndarray | SparseDesign | MappedDesign | Resident, ColumnNames]:
+) -> tuple[ndarray | SparseDesign | MappedDesign | Resident, Strings]:
     """Return the rows, with a last column of ones if there is an intercept, and the names of the
     columns.
     """
@@ -107,18 +105,18 @@ def check_range(caller: str, names: Sequence[str], largest: Float[ndarray, " col
         )
 
 
-def by_name(rows: Any, names: ColumnNames) -> NamedArrays:
+def by_name(rows: Any, names: Strings) -> NamedArrays:
     """Return the columns of rows in memory."""
     if isinstance(rows, ndarray):
         return dict(zip(names, rows.T, strict=False))
     return {}
 
 
-def _default_names(count: int) -> ColumnNames:
+def _default_names(count: int) -> Strings:
     return tuple(f"x{j}" for j in range(count))
 
 
-def _check_finite(caller: str, name: str, array, columns: ColumnNames) -> None:
+def _check_finite(caller: str, name: str, array, columns: Strings) -> None:
     if not scipy.sparse.issparse(array) and not isinstance(array, ndarray):
         if is_finite(array):
             return
@@ -160,7 +158,7 @@ def _with_ones(array, intercept: bool) -> ndarray | SparseDesign | MappedDesign 
     return design
 
 
-def new_rows(caller: str, X: Any, names: ColumnNames, intercept: bool) -> ndarray | SparseDesign:
+def new_rows(caller: str, X: Any, names: Strings, intercept: bool) -> ndarray | SparseDesign:
     """Read other rows of a model whose columns are called `names`.
 
     The columns of a DataFrame are found by their names, in any order and among others. They are

@@ -113,7 +113,7 @@ def held_out_losses(hmm: Any, sums: ChainSums, densities: Numbers, steps: Units)
 
 def step_powers(hmm: Any, weights: UnitWeights) -> RefitSteps:
     """Powers of moves between steps with weights, w_{t−1} w_t, and of first states, w_1."""
-    before = np.concatenate([np.ones((len(weights), 1)), weights[:, :-1]], 1)
+    before = np.insert(weights[:, :-1], 0, 1.0, axis=1)
     return np.where(hmm.position == 0, weights, before * weights)
 
 

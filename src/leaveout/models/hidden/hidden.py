@@ -29,7 +29,7 @@ from ..._runtime import (
     silence,
     static,
 )
-from ...data import Names, index_of, numbers, pandas_of, places
+from ...data import Names, floats, index_of, numbers, pandas_of, places
 from ...objectives import AbstractObjective, PerUnit, Units, as_stored, float64
 from ..emissions._base import (
     POSITIVE,
@@ -255,11 +255,7 @@ def read_weights(
     if names is not None and index is not None and len(index) == num_units:
         order = places(model, "weights", index, "x", names)
         weights = weights if order is None else weights.iloc[order]  # type: ignore[union-attr]
-    array = (
-        np.ones(num_units)
-        if weights is None
-        else np.asarray(numbers(model, "weights", weights), float)
-    )
+    array = np.ones(num_units) if weights is None else floats(model, "weights", weights)
     if array.shape != (num_units,) or not (np.isfinite(array) & (array >= 0)).all():
         raise ValueError(
             f"{model}: weights must be {num_units} numbers, one a unit, finite, not negative; "

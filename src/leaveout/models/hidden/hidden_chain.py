@@ -5,8 +5,6 @@ The states have an initial distribution and a transition matrix, each free or fi
 these.
 """
 
-from typing import ClassVar
-
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.random import Generator, default_rng
@@ -324,8 +322,8 @@ class AbstractHiddenChain(AbstractHiddenStates, AbstractClosedForm):
     `F(θ, w)` as in `hmm`, from the densities of an emission.
     """
 
-    latent: ClassVar[Strings] = ("initial", "transition")
-    difference: ClassVar[float] = 2e-3
+    latent = ("initial", "transition")
+    difference = 2e-3
 
     x: Observations
     data: PyTree  # x as prepared by the emission
@@ -416,17 +414,13 @@ class AbstractHiddenChain(AbstractHiddenStates, AbstractClosedForm):
 
     def _means(self, vector: Vector, states: Array, steps: Array) -> Array:
         """Mean observations of some steps from the probabilities of their states."""
-        parameters = self.emission_parameters(unflatten(vector, self._template))
+        template = {name: np.zeros(shape) for name, shape in self.parts}
+        parameters = self.emission_parameters(unflatten(vector, template))
         data = map_arrays(lambda leaf: leaf[steps], self.data)
         return np.asarray(self.means(states, parameters, data))
 
-    @property
-    def _template(self) -> NamedArrays:
-        return {name: np.zeros(shape) for name, shape in self.parts}
-
     def runs(self, theta: PyTree, first: Array, length: Array) -> "RunLosses":
         """Return the losses of left-out runs of steps, a `RunLosses`, at any θ."""
-        del theta
         return RunLosses(self, first, length)
 
     def posterior_at(self, theta: PyTree, weights: Array | None = None) -> ChainSums:
@@ -508,9 +502,8 @@ class RunLosses:
         starts = np.equal(chain.position, 0)[self.step][..., None]
         width, folds = self.step.shape
         unseen = np.empty((width, len(points), folds, chain.num_states))
-        filtered = sums.filtered
         evidence_ahead = sums.evidence_ahead
-        p = filtered[:, self.before]
+        p = sums.filtered[:, self.before]
         for k in range(width):
             first = initial[:, None] * p.sum(2, keepdims=True)
             p = np.where(starts[k], first, p @ transition)
@@ -545,7 +538,6 @@ def leaving(
     The derivative is `∂F/∂p_jk − Σ_l p_jl ∂F/∂p_jl`, as the others of the row shrink in proportion.
     At a minimum it is not negative (Karush, Kuhn & Tucker).
     """
-    del like
     barely = 1e-8  # a probability that stands for zero, where logarithms are taken
     counts = evaluate(hmm, thetas, weights, barely=barely).counts
     falls = np.zeros(len(thetas), bool)

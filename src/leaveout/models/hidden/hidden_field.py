@@ -18,7 +18,7 @@ entry.
 BFGS finds the maximum: the only sum over configurations in it is Z, if φ or h is learned.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,12 +34,11 @@ from ..._runtime import (
     Module,
     NamedArrays,
     PyTree,
-    Strings,
     TwoNumbers,
     compile_static,
     static,
 )
-from ...data import index_of, numbers, pandas_of, places
+from ...data import floats, index_of, pandas_of, places
 from ...inference import clique
 from ...inference.clique import Sums, log_partition, marginals, pair_marginals
 from ...linalg import AnyShape
@@ -165,9 +164,7 @@ def read_external(
     if external is None:
         return None, None, None
     if not isinstance(external, External):
-        value = np.asarray(
-            numbers("MRF", "external", _in_order("external", external, index)), float
-        )
+        value = floats("MRF", "external", _in_order("external", external, index))
         if value.shape != (num_sites, num_states) or not np.isfinite(value).all():
             raise ValueError(
                 f"MRF: external must be finite numbers, sites by states {[num_sites, num_states]}, or developer.models.External(...); "
@@ -180,9 +177,8 @@ def read_external(
         )
     design = np.ones((num_sites, 1))
     if external.covariates is not None:
-        covariates = np.asarray(
-            numbers("External", "covariates", _in_order("covariates", external.covariates, index)),
-            float,
+        covariates = floats(
+            "External", "covariates", _in_order("covariates", external.covariates, index)
         )
         if covariates.ndim == 1:
             covariates = covariates[:, None]
@@ -244,7 +240,7 @@ class AbstractHiddenField(AbstractHiddenStates):
     `F(θ, w)` as in `mrf`, from an emission's densities.
     """
 
-    latent: ClassVar[Strings] = ("coupling", "external")
+    latent = ("coupling", "external")
 
     x: Float[ndarray, "fields sites channels"]
     edges: Int[ndarray, "edges 2"]
@@ -432,11 +428,11 @@ class AbstractHiddenField(AbstractHiddenStates):
             mean, sd = self.coupling_prior
             if jnp.ndim(value) > 1:  # the prior mean of a matrix is on its diagonal, centred
                 mean = mean * (jnp.eye(len(value)) - 1 / len(value))
-            total = total - 0.5 * jnp.sum(((value - mean) / sd) ** 2)
+            total -= 0.5 * jnp.sum(((value - mean) / sd) ** 2)
         if self.external_prior is not None and self.design is not None:
             mean, sd = self.external_prior
             scaled = self.external_of(theta) * self._scale
-            total = total - 0.5 * jnp.sum(((scaled - mean) / sd) ** 2)
+            total -= 0.5 * jnp.sum(((scaled - mean) / sd) ** 2)
         return total
 
     @float64
@@ -619,7 +615,7 @@ def _minus_expected(
                 + jnp.sum(pairs * field.pair_potentials(theta))
                 + jnp.sum(states * field.outside(theta))
             )
-            total = total - len(field.x) * field.log_normaliser(theta)
+            total -= len(field.x) * field.log_normaliser(theta)
         return -total
 
     result, gradient = jax.value_and_grad(value)(theta)

@@ -288,9 +288,7 @@ class HMM(AbstractHiddenChain):
         keys = refit.astype(int) * self.num_units + index
         held_out = weight == 0
         for lag in range(1, self.emission.reach + 1):
-            scorable = scorable & ~(
-                (self.position[index] >= lag) & np.isin(keys - lag, keys[held_out])
-            )
+            scorable &= ~((self.position[index] >= lag) & np.isin(keys - lag, keys[held_out]))
         return scorable
 
     @property

@@ -47,7 +47,7 @@ from ..._runtime import (
 )
 from ...inference.clique import Sums, log_partition, marginals, tree
 from ...inference.elimination import entries as table_entries, first_scopes, neighbours
-from ...objectives import Costs, Parameters, PerListed, UnitWeights, as_stored, float64
+from ...objectives import Costs, Parameters, PerListed, UnitIndex, UnitWeights, as_stored, float64
 from ...plans import Edges, blocks, read_edges
 from ..emissions._base import AbstractEmission
 from . import hidden_field as _hidden_field
@@ -60,8 +60,6 @@ from .hidden_field import (
     read_coupling,
     read_external,
 )
-
-WidthIndex = Int[Arrays, " width"]
 
 ORDERS = 24  # largest number of orders of the states that are tried at a start
 LEARN = "a coupling, lo.developer.models.Free(...), or an external field, lo.developer.models.External(...)"
@@ -292,7 +290,7 @@ class MRF(AbstractHiddenField):
         self,
         theta: PyTree,
         weights: Float[Array, " units"],
-        index: WidthIndex,
+        index: UnitIndex,
         held: PerListed,
     ) -> Array:
         if self.drop == "field":
@@ -339,7 +337,7 @@ class MRF(AbstractHiddenField):
         data = jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], self.data)
         return self.densities(theta, data), jnp.asarray(self.dense)[place]
 
-    def perturbation(self, theta: PyTree, index: WidthIndex, delta: PerListed) -> Scalar:
+    def perturbation(self, theta: PyTree, index: UnitIndex, delta: PerListed) -> Scalar:
         if self.drop != "field" or len(index) == self.num_units:
             return super().perturbation(theta, index, delta)
         return jnp.where(index < self.num_units, delta, 0.0) @ self.losses(
@@ -350,7 +348,7 @@ class MRF(AbstractHiddenField):
         self,
         theta: PyTree,
         weights: UnitWeights,
-        index: WidthIndex,
+        index: UnitIndex,
         kind: str,
     ) -> Array:
         self.check_kind(kind, "sites")

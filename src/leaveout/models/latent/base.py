@@ -36,13 +36,13 @@ from ...objectives import (
     RefitValues,
     State,
     ValueAndGradient,
+    Vector,
     Weights,
 )
 from .quadrature import marginal_losses, marginal_means, with_coefficients
 from .responses import ResponseRows
 
 Array = np.ndarray
-Vector = Float[Array, " params"]
 
 
 class DesignRegressions(NamedTuple):

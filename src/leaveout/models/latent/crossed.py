@@ -13,7 +13,7 @@ import scipy
 from numpy import linalg
 from numpy.typing import NDArray
 
-from ..._runtime import ArrayList, TwoArrays, record, slices
+from ..._runtime import ArrayList, TwoArrays, members_by_label, record, slices
 from ...objectives import State
 from .effects import GroupingFactor, split
 from .laplace import Field, Incidence, LaplaceEngine, LaplaceMode, Latent
@@ -130,8 +130,7 @@ class CrossedFactors(LaplaceEngine):
     @functools.cached_property
     def members(self) -> list[NDArray[np.int64]]:
         """The rows of each unit."""
-        order = np.argsort(self.unit, kind="stable")
-        return np.split(order, np.cumsum(np.bincount(self.unit))[:-1])
+        return members_by_label(self.unit)
 
     def effects(self, theta: Array, codes: ArrayList, designs: ArrayList) -> TwoArrays:
         """Mean and variance of `zᵀu` given all data, at θ `[params]`, for rows with these levels.

@@ -31,7 +31,16 @@ from ..._runtime import (
     TwoCounts,
     record,
 )
-from ...data import codes, frame_of, index_of, match_labels, numbers, pandas_of, reading, response
+from ...data import (
+    codes,
+    floats,
+    frame_of,
+    index_of,
+    match_labels,
+    pandas_of,
+    reading,
+    response,
+)
 from .responses import ResponseRows
 
 Array = np.ndarray
@@ -348,7 +357,7 @@ def array_blocks(
             names = tuple(map(str, slopes.columns))
         else:
             names = ()
-        slope_columns = np.asarray(numbers("Mixed", "slopes", slopes), float)
+        slope_columns = floats("Mixed", "slopes", slopes)
         if slope_columns.ndim == 1:
             slope_columns = slope_columns[:, None]
         if slope_columns.shape[0] != n or slope_columns.ndim != 2:

@@ -28,7 +28,7 @@ from ..._runtime import (
     conventional,
     static,
 )
-from ...data import Names, match_labels, numbers
+from ...data import Names, floats, match_labels
 from ...objectives import (
     LOG_DENSITY,
     LOG_PROBABILITY,
@@ -318,7 +318,6 @@ class GaussianField(AbstractLatentModel):
         return np.array([intercept, *(coef * self.scale), *hyper])
 
     def _start(self, seed):
-        del seed
         y, offset, trials = (part[self.observed] for part in (self.y, self.offset, self.trials))
         mean = {
             "poisson": lambda: np.log(y.sum() / np.exp(offset).sum()),
@@ -397,7 +396,7 @@ def _area_graph(edges: Any):
 
 
 def _response(y) -> tuple[PerSite, Bool[Array, " sites"]]:
-    y = np.asarray(numbers("GaussianField", "y", y), float)
+    y = floats("GaussianField", "y", y)
     if y.ndim != 1 or len(y) < 3:
         raise ValueError(
             f"GaussianField: y must be [sites], three at least; got shape {list(y.shape)}."
@@ -422,7 +421,7 @@ def _sizes(name: str, value, request: bool, sites: int) -> PerSite:
         if name == "exposure":
             family = "poisson"
         raise ValueError(f"GaussianField: {name} goes with family={family!r}.")
-    array = np.asarray(numbers("GaussianField", name, value), float)
+    array = floats("GaussianField", name, value)
     if array.shape != (sites,) or not np.isfinite(array).all() or not (array > 0).all():
         raise ValueError(
             f"GaussianField: {name} must be [{sites}], positive and finite; got shape {list(array.shape)}."
@@ -461,7 +460,7 @@ def _covariates(X, observed: Array) -> ThreeArrays:
     count = len(observed)
     if X is None:
         return np.ones((count, 1)), np.zeros(0), np.ones(0)
-    X = np.asarray(numbers("GaussianField", "X", X), float)
+    X = floats("GaussianField", "X", X)
     if X.ndim == 1:
         X = X[:, None]
     if X.shape[:1] != (count,) or X.ndim != 2 or not np.isfinite(X).all():

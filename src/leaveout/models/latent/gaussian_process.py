@@ -39,7 +39,7 @@ from ..._runtime import (
     slices,
     static,
 )
-from ...data import Names, match_labels, numbers
+from ...data import Names, floats, match_labels
 from ...linalg import cholesky
 from ...objectives import (
     LOG_DENSITY,
@@ -51,6 +51,7 @@ from ...objectives import (
     State,
     Units,
     ValueAndGradient,
+    Vector,
     Weights,
     as_stored,
     one_by_one,
@@ -60,7 +61,6 @@ from .base import jacobian_by_differences
 
 Array = np.ndarray
 PlaceRows = Float[Array, "places rows"]
-Vector = Float[Array, " params"]
 
 
 def _matern12(r):
@@ -215,7 +215,7 @@ class GaussianProcess(AbstractClosedForm):
 
     def _predict_new(self, fit, X, kind, offset):
         """Compute the means of f + μ at new rows, k(x, X) (K + σ²I)⁻¹ (y − μ) + μ."""
-        del kind  # the link is the identity
+        # the link is the identity
         if offset is not None:
             raise ValueError("predict: the model has no offset, but one was given.")
         labels, X = match_labels("predict", X=X)
@@ -489,7 +489,7 @@ class GaussianProcess(AbstractClosedForm):
         mean, variance = (
             np.take_along_axis(part, rows, axis=1) for part in self._conditional(theta, weights)
         )
-        variance = variance + np.exp(2 * theta[:, -1:])
+        variance += np.exp(2 * theta[:, -1:])
         return 0.5 * ((self.y[rows] - mean) ** 2 / variance + np.log(2 * np.pi * variance))
 
     def predictions(
@@ -560,7 +560,6 @@ class GaussianProcess(AbstractClosedForm):
         """Return the pass over the data that computes the exact changes by leaving out each single
         row.
         """
-        del like
         if (length > 1).any():
             return None
         index = np.asarray(first, int)[:, None]
@@ -595,10 +594,7 @@ def _eliminate(
 
 
 def _read(X, y) -> tuple[Float[Array, "rows features"], PerRow]:
-    X, y = (
-        np.asarray(numbers("GaussianProcess", name, value), float)
-        for name, value in (("X", X), ("y", y))
-    )
+    X, y = (floats("GaussianProcess", name, value) for name, value in (("X", X), ("y", y)))
     if X.ndim == 1:
         X = X[:, None]
     max_process_rows = 10_000  # largest number of rows, whose covariance takes 800 megabytes

@@ -127,7 +127,7 @@ def _leave_out(
     constant = data.constant(mode.refits.tau)
     loss_change[:, 0] = -value[:, 0] - times(mode.refits.weights[:, rows], constant)[0]
     inner = (loss_change - first * d - 0.5 * second * d**2).sum(1)
-    inner = inner - 0.5 * np.einsum("sk,sk->s", q, d[:, :count])
+    inner -= 0.5 * np.einsum("sk,sk->s", q, d[:, :count])
     changed = (new_second - second)[:, count:]  # the others, to first order
     inside = np.eye(count) + block * delta[:, None, :]
     outer = across[:, count:]
@@ -137,7 +137,7 @@ def _leave_out(
     near_variance = solved[:, 0, 0]
     spread = np.diag(C)[ring[:, count:]]
     # variance from the other rows, given the near ones
-    spread = spread - np.einsum("sji,si,sij->sj", outer, delta, solved[:, :, 1:])
+    spread -= np.einsum("sji,si,sij->sj", outer, delta, solved[:, :, 1:])
     # q of the others
     outer_q = (new_first - (first + second * d))[:, count:]
     full_q = np.concatenate([q, outer_q], 1)

@@ -542,7 +542,6 @@ class Mixed(AbstractLatentModel):
         tuple of Blocks
             One block with all parameters.
         """
-        del weights
         theta = np.asarray(theta, float)
         response = self.data.response
         data = self.data
@@ -557,7 +556,7 @@ class Mixed(AbstractLatentModel):
         ]
         (scores,) = response.shared_derivatives(eta, tau, data.y, (0,))
         scores = scores + response.constant(tau, data.y)[1]
-        scores = scores - np.average(scores, axis=1, weights=data.size)[:, None]
+        scores -= np.average(scores, axis=1, weights=data.size)[:, None]
         block = scipy.linalg.block_diag(
             regressions.information[0], *blocks, (data.size * scores) @ scores.T
         )
@@ -656,7 +655,6 @@ class Mixed(AbstractLatentModel):
         effects of such pivots, has a negative eigenvalue; as GΛ = 0 at the minimum, these effects
         determine the sign of G.
         """
-        del like
         full_model = self._with_factors(self.full_factors)
         loadings = np.empty((len(thetas), 0))
         parts = split(thetas, self.data, self.factors)
@@ -978,7 +976,7 @@ class Mixed(AbstractLatentModel):
             covariates = np.asarray(new_rows("predict", new, self.names[ones:], False))
             X = covariates
             if ones:
-                X = np.hstack([np.ones((len(covariates), 1)), covariates])
+                X = np.insert(covariates, 0, 1.0, axis=1)
             blocks, codes_by_name = array_blocks(groupings, slopes, len(X))
             codes_by_name = dict(zip(names, codes_by_name.values(), strict=True))
             raw = {name: block.design.T for name, block in zip(names, blocks, strict=True)}
@@ -1218,7 +1216,7 @@ def _design(X, intercept: bool) -> tuple[ndarray, Strings]:
         raise TypeError("Mixed: X is sparse; give X.toarray().")
     if not intercept:
         return np.array(columns), names
-    return np.hstack([np.ones((len(columns), 1)), columns]), ("Intercept", *names)
+    return np.insert(columns, 0, 1.0, axis=1), ("Intercept", *names)
 
 
 def _without_effects(data: ResponseRows, first: float, tau: ndarray) -> ndarray:

@@ -26,7 +26,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import sparse, special
 
-from ..._runtime import record
+from ..._runtime import Strings, TwoArrays, record
 from ...linalg import pattern
 from ...plans import Edges, adjacency
 from .laplace import Field, Solver
@@ -37,10 +37,8 @@ FIELD_PRIOR_RATE = 2.0
 # sites up to which eigenvalues are computed once, instead of a factor for each determinant
 EIGEN = 800
 Array = np.ndarray
-ParameterNames = tuple[str, ...]
-ValueAndSlope = tuple[Array, Array]
 PsiPoints = Float[Array, "lanes psi"]
-WithGradient = Callable[[Array], ValueAndSlope]  # of ψ: a value and its gradient
+WithGradient = Callable[[Array], TwoArrays]  # of ψ: a value and its gradient
 
 
 def natural_of(name: str, value: Array) -> Array:
@@ -60,12 +58,12 @@ def unconstrained_of(name: str, value: Array) -> Array:
 SHARES = "rho", "mixing"  # parameters between zero and one; all others are positive
 
 
-def _shares(value: Array) -> ValueAndSlope:
+def _shares(value: Array) -> TwoArrays:
     """Return a share, and one less it."""
     return special.expit(value), special.expit(-value)
 
 
-def prior_of(name: str, value: Float[Array, " lanes"], scale: float) -> ValueAndSlope:
+def prior_of(name: str, value: Float[Array, " lanes"], scale: float) -> TwoArrays:
     """Compute −log of the density of the natural parameter, and its derivative in the unconstrained
     one.
     """
@@ -86,7 +84,7 @@ class AbstractStructure(ABC):
 
     edges: Edges
     sites: int
-    names: ClassVar[ParameterNames] = ("sd", "mixing")
+    names: ClassVar[Strings] = ("sd", "mixing")
 
     @property
     @abstractmethod
@@ -94,7 +92,7 @@ class AbstractStructure(ABC):
         """Matrices Q_k."""
 
     @abstractmethod
-    def coefficients(self, psi: PsiPoints) -> ValueAndSlope:
+    def coefficients(self, psi: PsiPoints) -> TwoArrays:
         """Compute c and ∂c/∂ψ."""
 
     @property
@@ -138,7 +136,7 @@ class AbstractStructure(ABC):
 class CAR(AbstractStructure):
     """Conditional autoregression: each site about ρ times the mean of its neighbours."""
 
-    names: ClassVar[ParameterNames] = ("sd", "rho")
+    names = ("sd", "rho")
 
     def __post_init__(self) -> None:
         alone = np.flatnonzero(self.touching.sum(1) == 0)
@@ -155,7 +153,7 @@ class CAR(AbstractStructure):
             self.touching,
         ]
 
-    def coefficients(self, psi: PsiPoints) -> ValueAndSlope:
+    def coefficients(self, psi: PsiPoints) -> TwoArrays:
         tau = np.exp(-2 * psi[:, 0])
         rho = special.expit(psi[:, 1])
         c = np.stack([tau, -tau * rho], 1)
@@ -170,7 +168,7 @@ class Leroux(AbstractStructure):
     def terms(self) -> "list[sparse.csr_array]":
         return [self.laplacian, self.eye]
 
-    def coefficients(self, psi: PsiPoints) -> ValueAndSlope:
+    def coefficients(self, psi: PsiPoints) -> TwoArrays:
         tau = np.exp(-2 * psi[:, 0])
         share, complement = _shares(psi[:, 1])
         c = np.stack([tau * share, tau * complement], 1)
@@ -195,7 +193,7 @@ def _solver(matrix: "sparse.csr_array", constraint: Array) -> Solver:
 class ICAR(AbstractStructure):
     """R* / σ², of variance about σ²."""
 
-    names: ClassVar[ParameterNames] = ("sd",)
+    names = ("sd",)
 
     def __post_init__(self) -> None:
         if not len(self.edges):
@@ -253,7 +251,7 @@ class ICAR(AbstractStructure):
     def terms(self) -> "list[sparse.csr_array]":
         return [self.scaled_precision]
 
-    def coefficients(self, psi: PsiPoints) -> ValueAndSlope:
+    def coefficients(self, psi: PsiPoints) -> TwoArrays:
         tau = np.exp(-2 * psi)
         return tau, (-2 * tau)[..., None]
 
@@ -279,7 +277,7 @@ class ICAR(AbstractStructure):
 class BYM2(ICAR):
     """Field of which a share φ of the variance is spatial; the latent variables are x, then u."""
 
-    names: ClassVar[ParameterNames] = ("sd", "mixing")
+    names = ("sd", "mixing")
 
     @property
     def constraint(self) -> Array:
@@ -301,7 +299,7 @@ class BYM2(ICAR):
     def _spatial(self) -> ICAR:
         return ICAR(self.edges, self.sites)
 
-    def coefficients(self, psi: PsiPoints) -> ValueAndSlope:
+    def coefficients(self, psi: PsiPoints) -> TwoArrays:
         tau = np.exp(-2 * psi[:, 0])
         share, complement = _shares(psi[:, 1])
         odds = share / complement
@@ -324,13 +322,13 @@ class BYM2(ICAR):
 class Matern(AbstractStructure):
     """Matérn field with precision ∝ (κ²I + R)², of smoothness one on a grid."""
 
-    names: ClassVar[ParameterNames] = ("sd", "range")
+    names = ("sd", "range")
 
     @property
     def terms(self) -> "list[sparse.csr_array]":
         return [self.eye, self.laplacian, sparse.csr_array(self.laplacian @ self.laplacian)]
 
-    def coefficients(self, psi: PsiPoints) -> ValueAndSlope:
+    def coefficients(self, psi: PsiPoints) -> TwoArrays:
         square = 8 * np.exp(-2 * psi[:, 1])  # κ²
         scale = np.exp(-2 * psi[:, 0]) / (4 * np.pi)
         c = scale[:, None] * np.stack([square, np.full_like(square, 2.0), 1 / square], 1)

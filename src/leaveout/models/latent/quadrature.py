@@ -398,7 +398,7 @@ def log_trapezoid(log: ArrayFunction, reach: Array, size: int) -> FloatArray:
         change = np.full(reach.shape, np.inf)
         while change.max(initial=0.0) > STAYS and count < MAX_INTERVALS:
             total = np.logaddexp(total, log_sum((2 * np.arange(count) + 1) / count - 1))
-            count = 2 * count
+            count *= 2
             previous = value
             value = total - np.log(count)
             change = np.where(value == previous, 0.0, np.abs(value - previous))

@@ -55,7 +55,7 @@ class Roughness(penalties.AbstractPenalty):
         xp = numpy_of(self.strengths)
         total = xp.zeros((features, features))
         for strength, matrix, (a, b) in zip(self.strengths, self.matrices, self.spans, strict=True):
-            total = total + strength * xp.pad(xp.asarray(matrix), ((a, features - b),) * 2)
+            total += strength * xp.pad(xp.asarray(matrix), ((a, features - b),) * 2)
         return total
 
     @property

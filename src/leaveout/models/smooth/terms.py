@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ..._runtime import ArrayList, ArrayTuple, PerRow, Shape, Strings, TwoNumbers, record
-from ...data import codes, count, match_labels, numbers, pandas_of
+from ...data import codes, count, floats, match_labels, pandas_of
 from . import bases as bases
 from .bases import Design
 
@@ -431,7 +431,7 @@ def frame_of(data: Any, name: str = "data") -> pd.DataFrame:
 
 
 def _numbers(caller: str, frame: pd.DataFrame, name: str) -> PerRow:
-    values = np.asarray(numbers(caller, name, column(frame, name)), float)
+    values = floats(caller, name, column(frame, name))
     if not np.isfinite(values).all():
         raise ValueError(
             f"{caller}: {name!r} holds {np.sum(~np.isfinite(values))} NaN or infinite values; drop or impute."

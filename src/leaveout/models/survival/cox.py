@@ -492,7 +492,7 @@ class Cox(AbstractClosedForm):
         """
         eta = theta @ self.design.T
         if self.offset is not None:
-            eta = eta + self.offset
+            eta += self.offset
         return self.sums_of(eta, weights)
 
     def sums_of(self, eta: RefitUnits, weights: Weights) -> Sums:
@@ -628,7 +628,7 @@ class Cox(AbstractClosedForm):
         model = self._model_of(theta)
         eta = np.einsum("rwp,rp->rw", model.design[units], theta)
         if model.offset is not None:
-            eta = eta + model.offset[units]
+            eta += model.offset[units]
         return eta if kind == "link" else np.exp(eta)
 
     @property
@@ -682,7 +682,7 @@ class Cox(AbstractClosedForm):
         rows = np.asarray(new_rows("predict", X, self.names, False))
         eta = rows @ fit.parameters["coef"]
         if offset is not None:
-            eta = eta + column("predict", "offset", offset, len(rows))
+            eta += column("predict", "offset", offset, len(rows))
         values = eta if kind == "link" else np.exp(eta)
         return pd.Series(values, index=index, name="prediction")
 

@@ -64,7 +64,7 @@ class Ranges:
                 nodes.append(node[mask])
                 units.append(everyone[mask])
             low = (low + 1) // 2
-            high = high // 2
+            high //= 2
         place = np.concatenate(nodes), np.concatenate(units)
         self.parts = sparse.csr_array(
             (np.ones(len(place[0])), place), shape=(2 * times, ranges.shape[1])
