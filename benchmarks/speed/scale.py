@@ -660,7 +660,7 @@ def targets(quick: bool) -> None:
     )
     start = time.process_time()
     model, ends = (
-        lo.BandedRidge(dict(enumerate(seen)), y[:n], intercept=False),
+        lo.tuning.BandedRidge(dict(enumerate(seen)), y[:n], intercept=False),
         (SCALES[0], SCALES[-1]),
     )
     few = lo.tune(model, ends, lo.groups(run), num_trials=ROUNDS)

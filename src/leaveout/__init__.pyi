@@ -38,7 +38,6 @@ from .extensions.out_of_core.scan import scan as scan
 from .models import emissions as emissions
 from .models.crf.crf import CRF as CRF
 from .models.glm import losses as losses, penalties as penalties
-from .models.glm.banded import BandedRidge as BandedRidge
 from .models.glm.glm import GLM as GLM, Regression as Regression
 from .models.hidden.hmm import HMM as HMM
 from .models.hidden.mrf import MRF as MRF
@@ -85,5 +84,6 @@ from .validation.cross_validate import (
     fold_parameters as fold_parameters,
 )
 from .validation.estimate import Estimate as Estimate
+from .validation.merge import merge as merge
 
 __version__: str

@@ -4,6 +4,7 @@ Derivatives under jit and vmap.
 """
 
 import itertools
+import pickle
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import scipy.spatial
 
+from leaveout._runtime.fingerprint import fingerprint
 from leaveout.inference import elimination, passes
 from leaveout.inference.clique import log_partition, marginals, pair_marginals, tree
 
@@ -319,3 +321,19 @@ def test_equal_graphs_are_equal():
     assert passes.Passes(4, ring(4), 2) == tree(4, ring(4), 2)
     assert hash(passes.Passes(4, ring(4), 2)) == hash(tree(4, ring(4), 2))
     assert tree(4, ring(4), 3) != tree(4, ring(4), 2)
+
+
+@pytest.mark.parametrize("inference", ["exact", "bethe", "trw"])
+def test_sums_stand_for_their_graph_alone(inference):
+    """In checkpoints and other processes: passes that were made before change nothing."""
+    graph = ring(5)
+    sums = tree(5, graph, 2, inference=inference)
+    before = fingerprint(sums)
+    potentials = np.random.default_rng(0).standard_normal((10 + 20, 1))
+    found, _ = sums.run(potentials, edges=True)
+    assert fingerprint(sums) == before
+    sent = pickle.loads(pickle.dumps(sums))
+    assert sent == sums and fingerprint(sent) == before
+    np.testing.assert_array_equal(
+        sent.run(potentials, edges=True)[0].log_partition, found.log_partition
+    )

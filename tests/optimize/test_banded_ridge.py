@@ -58,7 +58,7 @@ PLANS = {
 def test_folds_are_scikit_learns(plan, intercept, spread):
     """Weights whose logarithms have a standard deviation of 2: every loss within what is said."""
     X, Y, w = made(spread=spread)
-    model = lo.BandedRidge(X, Y, sample_weight=w if spread else None, intercept=intercept)
+    model = lo.tuning.BandedRidge(X, Y, sample_weight=w if spread else None, intercept=intercept)
     alpha = np.exp(2 * np.random.default_rng(1).standard_normal((3, 3)))
     found = lo.path(model, alpha, PLANS[plan])
     exact = np.array([refits(X, Y, w, a, PLANS[plan], intercept) for a in alpha])
@@ -87,7 +87,7 @@ def test_folds_are_scikit_learns(plan, intercept, spread):
 def test_slopes_are_differences(plan):
     X, Y, w = made(n=60, spread=0.7)
     rows, everyone, step = (
-        BandedRows(lo.BandedRidge(X, Y, sample_weight=w), PLANS[plan]),
+        BandedRows(lo.tuning.BandedRidge(X, Y, sample_weight=w), PLANS[plan]),
         np.arange(4),
         1e-4,
     )
@@ -113,7 +113,7 @@ def test_slopes_are_differences(plan):
 @pytest.mark.parametrize("shared", [False, True])
 def test_penalties_end_where_no_other_search_is_better(shared):
     X, Y, _ = made(n=120, targets=6, seed=3)
-    model, plan = lo.BandedRidge(X, Y, shared=shared), lo.groups(np.repeat(range(6), 20))
+    model, plan = lo.tuning.BandedRidge(X, Y, shared=shared), lo.groups(np.repeat(range(6), 20))
     found = lo.tune(model, (1e-2, 1e4), plan)
     rows, low, high = BandedRows(model, plan), np.log(1e-2), np.log(1e4)
     assert np.all((found.alpha >= 1e-2 * (1 - 1e-9)) & (found.alpha <= 1e4 * (1 + 1e-9)))
@@ -139,8 +139,8 @@ def test_many_targets_go_to_few_points():
     all bands.
     """
     X, Y, w = made(n=60, targets=400, seed=5)
-    found, plan = lo.tune(lo.BandedRidge(X, Y), (1e-1, 1e5), PLANS["runs"]), PLANS["runs"]
-    grid = lo.path(lo.BandedRidge(X, Y), np.geomspace(1e-1, 1e5, 9)[1:-1], plan)
+    found, plan = lo.tune(lo.tuning.BandedRidge(X, Y), (1e-1, 1e5), PLANS["runs"]), PLANS["runs"]
+    grid = lo.path(lo.tuning.BandedRidge(X, Y), np.geomspace(1e-1, 1e5, 9)[1:-1], plan)
     assert np.all(found.mean <= grid.mean + 1e-12) and found.mean.mean() < 0.99 * grid.mean.mean()
     assert len(np.unique(found.alpha, axis=0)) < 400
     for t in (0, 17, 399):
@@ -154,19 +154,21 @@ def test_frames_labels_and_more_columns_than_rows():
     frames = {name: pd.DataFrame(x, index=names) for name, x in X.items()}
     targets = pd.DataFrame(Y, index=names, columns=list("wxyz"))[::-1]
     plan = lo.groups(np.repeat(range(5), 6))
-    one = lo.path(lo.BandedRidge(X, Y), [1.0, 10.0], plan)
-    two = lo.path(lo.BandedRidge(frames, targets), [1.0, 10.0], plan)
+    one = lo.path(lo.tuning.BandedRidge(X, Y), [1.0, 10.0], plan)
+    two = lo.path(lo.tuning.BandedRidge(frames, targets), [1.0, 10.0], plan)
     np.testing.assert_allclose(one.mean, two.mean, rtol=1e-12)
     assert list(two.table().index) == list("wxyz")
     labels = np.array(list("abc"))[BAND]
     order = np.random.default_rng(0).permutation(len(BAND))
     three = lo.path(
-        lo.BandedRidge(np.concatenate(list(X.values()), axis=1)[:, order], Y, bands=labels[order]),
+        lo.tuning.BandedRidge(
+            np.concatenate(list(X.values()), axis=1)[:, order], Y, bands=labels[order]
+        ),
         [1.0, 10.0],
         plan,
     )
     np.testing.assert_allclose(one.mean, three.mean, rtol=1e-12)
-    alone = lo.path(lo.BandedRidge(X["c"], Y[:, 0]), [3.0], plan)
+    alone = lo.path(lo.tuning.BandedRidge(X["c"], Y[:, 0]), [3.0], plan)
     known = lo.cross_validate(
         lo.fit(lo.GLM(X["c"], Y[:, 0], "squared", lo.penalties.Ridge(3.0))), plan
     )
@@ -181,7 +183,7 @@ def test_what_is_ugly():
     odd = {"a": np.c_[X["a"], X["a"], 0 * Y[:, 0]], "b": 1e6 * X["c"]}
     Y = np.c_[Y[:, :2], np.ones(40), X["a"] @ [1.0, 2.0, 3.0]]
     plan = lo.groups(np.repeat(range(4), 10))
-    found = lo.tune(lo.BandedRidge(odd, Y), {"a": (1e-9, 1e6), "b": (1e-9, 1e14)}, plan)
+    found = lo.tune(lo.tuning.BandedRidge(odd, Y), {"a": (1e-9, 1e6), "b": (1e-9, 1e14)}, plan)
     assert np.isfinite(found.mean).all() and np.all(found.mean >= 0) and found.mean[2] < 1e-20
     x, band = np.concatenate(list(odd.values()), axis=1), np.repeat([0, 1], [7, 40])
     for t in range(4):
@@ -201,7 +203,7 @@ def test_a_candidate_that_is_too_small_is_passed_over():
     X, Y, _ = made(n=40)
     plan = lo.leave_one_out(40)
     for shared in (False, True):
-        model = lo.BandedRidge(X, Y, shared=shared)
+        model = lo.tuning.BandedRidge(X, Y, shared=shared)
         with pytest.warns(
             UserWarning, match=r"penalties \[1e-15, 1e-15, 1e-15\] are passed over.*too small"
         ):
@@ -219,19 +221,23 @@ def test_a_candidate_that_is_too_small_is_passed_over():
 
 def test_what_is_refused():
     X, Y, _ = made()
-    model, plan, bad = lo.BandedRidge(X, Y), PLANS["runs"], Y.copy()
+    model, plan, bad = lo.tuning.BandedRidge(X, Y), PLANS["runs"], Y.copy()
     bad[3, 2] = np.nan
     for error, match, call in (
-        (ValueError, "in 1 targets, the first \\[2\\]", lambda: lo.BandedRidge(X, bad)),
-        (ValueError, "of the 60 rows", lambda: lo.BandedRidge(X, Y[1:])),
-        (ValueError, "give no `bands`", lambda: lo.BandedRidge(X, Y, bands=BAND)),
-        (ValueError, "one label a column", lambda: lo.BandedRidge(X["a"], Y, bands=[0, 1])),
-        (ValueError, "holds no band", lambda: lo.BandedRidge({}, Y)),
-        (ValueError, "must be positive", lambda: lo.BandedRidge(X, Y, sample_weight=np.zeros(60))),
+        (ValueError, "in 1 targets, the first \\[2\\]", lambda: lo.tuning.BandedRidge(X, bad)),
+        (ValueError, "of the 60 rows", lambda: lo.tuning.BandedRidge(X, Y[1:])),
+        (ValueError, "give no `bands`", lambda: lo.tuning.BandedRidge(X, Y, bands=BAND)),
+        (ValueError, "one label a column", lambda: lo.tuning.BandedRidge(X["a"], Y, bands=[0, 1])),
+        (ValueError, "holds no band", lambda: lo.tuning.BandedRidge({}, Y)),
+        (
+            ValueError,
+            "must be positive",
+            lambda: lo.tuning.BandedRidge(X, Y, sample_weight=np.zeros(60)),
+        ),
         (
             ValueError,
             "of the same units",
-            lambda: lo.BandedRidge({"a": X["a"], "b": X["b"][1:]}, Y),
+            lambda: lo.tuning.BandedRidge({"a": X["a"], "b": X["b"][1:]}, Y),
         ),
         (ValueError, "positive and finite", lambda: lo.path(model, [0.0, 1.0], plan)),
         (ValueError, r"\[candidates, 3 bands\]", lambda: lo.path(model, np.ones((2, 2)), plan)),
@@ -277,7 +283,9 @@ def test_columns_far_larger_than_their_penalties_lose_no_digits():
         rng.standard_normal(40),
     )
     y += 2 * X["a"][:, 0] + X["b"][:, 0]
-    found = lo.path(lo.BandedRidge(X, y, intercept=False), [0.1], lo.groups(np.repeat(range(8), 5)))
+    found = lo.path(
+        lo.tuning.BandedRidge(X, y, intercept=False), [0.1], lo.groups(np.repeat(range(8), 5))
+    )
     rows = np.r_[np.c_[X["a"], X["b"]], np.sqrt(0.1) * np.eye(8)]
     exact = np.linalg.lstsq(rows, np.r_[y, np.zeros(8)])[0]
     assert found.parameters["coef"][0] == pytest.approx(exact, rel=1e-9, abs=1e-9)

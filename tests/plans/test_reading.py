@@ -154,10 +154,10 @@ VERBS = {
     ),
     "interval": lambda plan: lo.interval(linear(), X, plan=plan),
     "path": lambda plan: lo.path(lo.GLM(X, Y, "squared"), [0.1, 1.0], plan).best.mean,
-    "path of bands": lambda plan: lo.path(lo.BandedRidge(X, Y), [0.1, 1.0], plan).losses,
+    "path of bands": lambda plan: lo.path(lo.tuning.BandedRidge(X, Y), [0.1, 1.0], plan).losses,
     "tune": tuned,
     "tune of bands": lambda plan: (
-        lo.tune(lo.BandedRidge(X, Y), (0.1, 10.0), plan, num_trials=3).losses
+        lo.tune(lo.tuning.BandedRidge(X, Y), (0.1, 10.0), plan, num_trials=3).losses
     ),
     "smooth": lambda plan: lo.smooth(additive(), plan).edf,
     "curves": lambda plan: lo.tuning.curves(lo.fit(additive()), plan),

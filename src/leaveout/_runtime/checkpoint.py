@@ -30,6 +30,7 @@ TABLES = "CREATE TABLE run (of TEXT); CREATE TABLE steps (number INTEGER PRIMARY
 
 File = str | os.PathLike[str]
 StepResult = dict[str, np.ndarray]  # results of a step
+NamedTexts = dict[str, str]
 
 
 class ArrayRecord:
@@ -47,18 +48,15 @@ class ArrayRecord:
 
 
 class Journal:
-    """Steps of one run, which is identified by a hash of each thing that it depends on."""
+    """Steps of one run, which is identified by a hash of each thing that it depends on.
 
-    def __init__(self, caller: str, file: File, dependencies: NamedValues):
+    Without these `hashes`, the file must exist; it has its own, and is only read.
+    """
+
+    def __init__(self, caller: str, file: File, hashes: NamedTexts | None):
         if not isinstance(file, str | os.PathLike):
             raise TypeError(f"{caller}: checkpoint must be the name of a file; got {file!r}.")
-        from importlib.metadata import version
-
         self.name = f"{caller}: checkpoint={os.fspath(file)}"
-        self.hashes = {
-            "verb": caller,
-            "version of leaveout": f"{version('leaveout')}, format 2",  # of the arrays of steps
-        } | _hash_dependencies(caller, dependencies)
         self.path = Path(file)
         self.position = 0
         self.commit_time = time.monotonic()
@@ -66,9 +64,11 @@ class Journal:
             raise ValueError(f"{self.name}: there is no folder {self.path.parent}; make it first.")
         if self.path.is_dir():
             raise ValueError(f"{self.name} is a folder; name a file in it.")
+        mode = "rw" if hashes is None else "rwc"
+        address = f"{self.path.absolute().as_uri()}?mode={mode}"
         try:
-            self.base = sqlite3.connect(self.path, isolation_level=None, timeout=0)
-            self.count = self._open()
+            self.base = sqlite3.connect(address, isolation_level=None, timeout=0, uri=True)
+            self.hashes, self.count = self._open(hashes)
         except sqlite3.OperationalError as error:
             why = (
                 "is in use by another process"
@@ -79,25 +79,26 @@ class Journal:
         except sqlite3.DatabaseError as error:
             raise self._damage_error(str(error)) from error
 
-    def _open(self) -> int:
-        """Open or create the tables, and count the steps in them."""
+    def _open(self, hashes: NamedTexts | None) -> tuple[NamedTexts, int]:
+        """Open or create the tables; return the hashes, and the number of steps in them."""
         base = self.base
         base.execute("PRAGMA locking_mode = EXCLUSIVE")
-        base.execute("BEGIN EXCLUSIVE")
-        if not base.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        base.execute("BEGIN" if hashes is None else "BEGIN EXCLUSIVE")
+        if hashes and not base.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             base.execute(f"PRAGMA application_id = {OURS}")
             for statement in TABLES.split(";"):
                 base.execute(statement)
-            base.execute("INSERT INTO run VALUES (?)", [json.dumps(self.hashes)])
+            base.execute("INSERT INTO run VALUES (?)", [json.dumps(hashes)])
         if base.execute("PRAGMA application_id").fetchone()[0] != OURS:
             raise sqlite3.DatabaseError("a database of something else")
-        self.check(self.hashes, json.loads(base.execute("SELECT of FROM run").fetchone()[0]))
+        saved_hashes = json.loads(base.execute("SELECT of FROM run").fetchone()[0])
+        self.check(hashes or saved_hashes, saved_hashes)
         count, last = base.execute("SELECT count(*), max(number) FROM steps").fetchone()
         if count != (0 if last is None else last + 1):
             raise sqlite3.DatabaseError("steps are missing")
-        return count
+        return saved_hashes, count
 
-    def check(self, hashes: dict[str, str], saved_hashes: dict[str, str]) -> None:
+    def check(self, hashes: NamedTexts, saved_hashes: NamedTexts) -> None:
         """Raise ValueError if the run in the file depends on other things."""
         differences = [
             name for name in hashes | saved_hashes if hashes.get(name) != saved_hashes.get(name)
@@ -179,10 +180,16 @@ def _hash_dependencies(caller: str, dependencies: NamedValues) -> dict[str, str]
 
 
 @contextmanager
-def keeping(caller: str, file: File | None, dependencies: NamedValues) -> Iterator[None]:
-    """Keep the steps computed inside in a file, for a run that depends on `dependencies` alone.
+def keeping(
+    caller: str,
+    file: File | Journal | None,
+    dependencies: NamedValues,
+    part: slice | None = None,
+) -> Iterator[None]:
+    """Keep the steps computed inside in a file, for a run that depends on `dependencies` alone, or
+    for a part of it: every `part.step`-th batch of refits from `part.start` on.
 
-    Without a file keep nothing.
+    Without a file keep nothing; a journal is read.
 
     Raises ValueError if the file belongs to another run, is not a checkpoint, is damaged or is in
     use.
@@ -190,7 +197,20 @@ def keeping(caller: str, file: File | None, dependencies: NamedValues) -> Iterat
     if file is None:
         yield
         return
-    journal = Journal(caller, file, dependencies)
+    from importlib.metadata import version
+
+    hashes = {
+        "verb": caller,
+        "version of leaveout": f"{version('leaveout')}, format 2",  # of the arrays of steps
+        **_hash_dependencies(caller, dependencies),
+    }
+    if part is not None:
+        hashes |= {"part": str(part.start), "number of parts": str(part.step)}
+    if isinstance(file, Journal):
+        journal = file
+        journal.check(hashes, journal.hashes)
+    else:
+        journal = Journal(caller, file, hashes)
     outer_journal = _journal.set(journal)
     try:
         yield

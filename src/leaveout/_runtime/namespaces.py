@@ -11,7 +11,7 @@ from typing import Any
 # rooms whose names a user may look for at the root; the last one that has a name is named
 ROOMS = (
     *("developer", "emissions", "losses", "penalties", "sklearn", "terms", "survey"),
-    *("validation", "bayes", "clinical", "diagnostics"),
+    *("tuning", "validation", "bayes", "clinical", "diagnostics"),
 )
 
 NEEDS_JAX = (

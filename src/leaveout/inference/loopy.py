@@ -29,6 +29,7 @@ import scipy.sparse
 from jaxtyping import Float, Int
 from scipy.sparse.csgraph import minimum_spanning_tree
 
+from .._runtime import AnyTuple
 from ..objectives import Flags, PerLane
 from .passes import Downward, Edges, GraphSums, Stack, Tangent
 
@@ -69,6 +70,9 @@ class Messages(GraphSums):
         self.into = scipy.sparse.csr_array(
             (self.weights.ravel(), where), shape=(num_sites, 2 * len(edges))
         )
+
+    def __getnewargs__(self) -> AnyTuple:
+        return *super().__getnewargs__(), self.key[0]
 
     @property
     def lanes(self) -> int:

@@ -25,7 +25,7 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Float, Int
 
-from .._runtime import ArrayList, Shape, silence
+from .._runtime import AnyTuple, ArrayList, Shape, silence
 from ..objectives import PerLane
 from .elimination import Clique, Scopes, best_scopes, clique_tree, neighbours
 
@@ -151,6 +151,14 @@ class GraphSums:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, GraphSums) and self.key == other.key
+
+    def __getnewargs__(self) -> AnyTuple:
+        """Return the arguments, which stand for these sums in files and other processes."""
+        edges = np.frombuffer(self.key[3], int).reshape(-1, 2)
+        return self.num_sites, edges, self.num_states
+
+    def __reduce__(self) -> AnyTuple:
+        return type(self), self.__getnewargs__()
 
 
 class Passes(GraphSums):

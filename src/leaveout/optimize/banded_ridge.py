@@ -397,7 +397,7 @@ class PerTarget(PrintedResult):
     >>> rng = np.random.default_rng(0)
     >>> X, Y = rng.standard_normal((30, 4)), rng.standard_normal((30, 2))
     >>> Y[:, 0] += 2 * X[:, 0]
-    >>> found = lo.path(lo.BandedRidge(X, Y), [1.0, 100.0], lo.kfold(k=5))
+    >>> found = lo.path(lo.tuning.BandedRidge(X, Y), [1.0, 100.0], lo.kfold(k=5))
     >>> found.alpha.ravel()
     array([  1., 100.])
     """

@@ -7,6 +7,7 @@ depends on the model and the plan only.
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
@@ -310,6 +311,7 @@ def over_refits(
     scale: float | None = None,
     times: int = 1,
     refit_fold: Callable[[Refitter, Batch], StepResult] | None = None,
+    part: slice | None = None,
     partial: Callable[[CollectedColumns], object] | None = None,
 ) -> CollectedColumns:
     """Refit without each fold of a plan, and collect numbers of the refits.
@@ -317,7 +319,8 @@ def over_refits(
     `collect` gets every refitted batch, here or in another process, and `partial` what is collected
     so far if Ctrl-C stops the call. If the refits are to be judged, their losses get errors.
     `scale` is the naive standard error of the mean with no update, if it is known already; `times`
-    such plans share the work allowed for one. `refit_fold` refits one fold in another way.
+    such plans share the work allowed for one. `refit_fold` refits one fold in another way. `part`
+    selects the batches that are made.
     """
     keep_freed()
     columns = CollectedColumns(plan)
@@ -339,6 +342,8 @@ def over_refits(
         if refit_fold is not None:
             make = functools.partial(refit_fold, refitter)
             batch_list = [plan._one(k) for k in range(plan.num_refits)]
+        if part is not None:
+            batch_list = itertools.islice(batch_list, part.start, None, part.step)
         with contextlib.closing(steps(make, batch_list, batches.threads)) as results:
             for batch, arrays in results:
                 columns.merge(batch, arrays)

@@ -12,6 +12,8 @@ parameters in the same way.
 """
 
 import contextlib
+import functools
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -40,11 +42,13 @@ from .._runtime import (
     jax,
     keeping,
     log,
+    read_or_make,
     record,
     require_memory,
     warn,
 )
 from .._runtime.fingerprint import fingerprint
+from .._runtime.packing import pack
 from ..data import FormulaReader, count, under_labels
 from ..models.glm import Zero
 from ..objectives import AbstractObjective, plan_reader, weights_of, work
@@ -109,6 +113,7 @@ def cross_validate(
     average: Average | None = None,
     audit: int = 5,
     checkpoint: File | None = None,
+    part: tuple[int, int] | None = None,
     groups: ArrayLike | None = None,
     bases: Literal["refit", "frozen"] = "refit",
 ) -> Estimate:
@@ -164,6 +169,12 @@ def cross_validate(
     checkpoint : path, optional
         A file that keeps what is done. A call that was killed continues from there, to the same
         numbers.
+    part : tuple of int, optional
+        `(k, K)` makes the k-th of K parts of the refits alone, for the tasks of a scheduler, and
+        keeps them in `checkpoint`, from which `lo.merge` makes the whole estimate. Tasks may be
+        counted from 0 to K − 1 or from 1 to K, as part K is part 0. What is returned is that of a
+        call that was stopped: other refits have the code `interrupted`. The file of part 0 holds
+        the fit and its data too.
     groups : array-like or str, optional
         Labels of groups for a number of folds or a splitter, or the name of their column in the
         data of the fit: groups stay together, and standard errors are over them.
@@ -216,6 +227,7 @@ def cross_validate(
         )
     score = find_score(fit, evaluate)
     audit = count("cross_validate: audit", audit, 0)
+    share = batches_of_part(part, checkpoint)
     measures_by_name = measures("cross_validate", fit, metric, plan, average)
     metrics = tuple(measures_by_name)
     predict = None
@@ -232,9 +244,26 @@ def cross_validate(
     if fold_bases is not None:
         key["bases"] = fold_bases.reader.table
         num_audited = 0
-    with one_thread(fit.objective, fit.num_params), keeping("cross_validate", checkpoint, key):
+    kept = keeping("cross_validate", checkpoint, key, share)
+    with one_thread(fit.objective, fit.num_params), kept:
+        if share is not None and share.start == 0:
+            call = {
+                "fit": fit,
+                "plan": plan,
+                "strategy": strategy,
+                "evaluate": evaluate,
+                "metric": metric,
+                "average": average,
+                "audit": audit,
+                "bases": bases,
+            }
+            read_or_make(functools.partial(pack, call))
         builder = EstimateBuilder(HeldOutLoss(fit, plan, score), strategy, num_audited, predict)
-        builder.run(refit_fold=fold_bases)
+        builder.run(refit_fold=fold_bases, part=share)
+        if share is not None:
+            read_or_make(functools.partial(dict, complete=np.array(True)))
+            remark = f"none: this is part {share.start} of {share.step}, and lo.merge audits all"
+            return builder.partial(builder.columns, remark)
         with builder.stoppable():
             estimate = builder.draft
             if evaluate is not None and strategy.in_standard_errors and fold_bases is None:
@@ -274,6 +303,23 @@ def cross_validate(
             function = repr(chosen)
     labels = replace(estimate.labels, note=note, asked=", ".join(changed), function=function)
     return replace(estimate, labels=labels)
+
+
+def batches_of_part(part: tuple[int, int] | None, checkpoint: object) -> slice | None:
+    """Return which batches are those of a part, None of no part; ValueError if it cannot be one."""
+    if part is None:
+        return None
+    try:
+        k, total = map(operator.index, part)
+    except (TypeError, ValueError):
+        k, total = 1, 0
+    if not 0 <= k <= total or not total:
+        raise ValueError(
+            f"cross_validate: part must be (k, K), two whole numbers, with k from 0 to K − 1 or from 1 to K; got {part!r}."
+        )
+    if checkpoint is None:
+        raise ValueError("cross_validate: part= needs checkpoint=FILE, which lo.merge reads.")
+    return slice(k % total, None, total)
 
 
 def cache_key(fit: Fit, plan: Plan, refit: AbstractRefit, **options: object) -> dict[str, object]:
@@ -784,8 +830,10 @@ class EstimateBuilder:
         done = lambda: count if self.columns else 0
         return interruptible("cross_validate", done, count, lambda: self.partial(self.columns))
 
-    def partial(self, columns: CollectedColumns) -> Estimate:
-        """Return the estimate so far.
+    def partial(
+        self, columns: CollectedColumns, audit: str = "none, since it was stopped"
+    ) -> Estimate:
+        """Return the estimate so far, with a sentence about its audit.
 
         Refits that were not run have a code of their own and NaN losses.
         """
@@ -796,7 +844,7 @@ class EstimateBuilder:
         error = np.where(missing, np.inf, estimate.error)
         baseline = np.where(entries, np.nan, estimate.baseline)
         estimate = replace(estimate, error=error, baseline=baseline)
-        return self.finish(estimate, audit="none, since it was stopped")
+        return self.finish(estimate, audit=audit)
 
     def finish(
         self,

@@ -59,7 +59,7 @@ class BandedRidge:
     --------
     >>> import leaveout as lo
     >>> rng = np.random.default_rng(0)
-    >>> lo.BandedRidge(
+    >>> lo.tuning.BandedRidge(
     ...     {"a": rng.normal(size=(9, 2)), "b": rng.normal(size=(9, 3))}, rng.normal(size=(9, 4))
     ... )
     BandedRidge(9 units, 4 targets; bands a: 2, b: 3)
