@@ -217,6 +217,7 @@ def test_what_a_file_cannot_hold_is_given(tmp_path):
     ):
         lo.merge(files)
     assert_same(lo.merge(files, fit, evaluate=score), whole)
+    assert_same(lo.merge(files, fit=fit, plan=plan, evaluate=score), whole)
 
 
 PARTS = """

@@ -15,8 +15,6 @@ from typing import Any
 from .._runtime import File, StepResult, conventional
 from .._runtime.checkpoint import Journal
 from .._runtime.packing import Lacking, unpack
-from ..optimize import Fit
-from ..plans import PlanLike
 from .cross_validate import cross_validate
 from .estimate import Estimate
 
@@ -74,12 +72,7 @@ class Parts(Journal):
 
 
 @conventional
-def merge(
-    files: Sequence[File] | File,
-    fit: Fit | None = None,
-    plan: PlanLike | None = None,
-    **arguments: Any,
-) -> Estimate:
+def merge(files: Sequence[File] | File, *arguments: Any, **options: Any) -> Estimate:
     """Merge the parts of a cross-validation that were made apart, as by the tasks of a cluster.
 
     The estimate is that of one call in one process, to the same digits: losses, errors, codes, the
@@ -90,13 +83,10 @@ def merge(
     files : list of path, or path
         The files of all parts, `checkpoint` of `cross_validate(fit, plan, part=(k, K),
         checkpoint=FILE)` for each k, in any order; or their pattern, such as "run-*.ckpt".
-    fit : Fit, optional
-        The fit, where the file of part 0 cannot hold it: a model with functions of your own or a
-        formula, or more than 256 MiB. Nothing in a file is executed, and no pickle is read.
-    plan : Plan, int or splitter, optional
-        The plan, likewise.
-    **arguments
-        Other arguments of the calls, likewise, such as a function in `evaluate`.
+    *arguments, **options
+        Those of `cross_validate`, fit and plan first, where the file of part 0 cannot hold them: a
+        model with functions of your own or a formula, more than 256 MiB, a function in `evaluate`.
+        Nothing in a file is executed, and no pickle is read.
 
     Returns
     -------
@@ -107,7 +97,7 @@ def merge(
     ------
     ValueError
         If a part is missing, is not complete, is there twice, or is of another run, of another
-        number of parts, or of another version of leaveout; or if the files do not hold an argument
+        number of parts, or of another version of leaveout; or if the files cannot hold an argument
         that is not given.
 
     See Also
@@ -135,12 +125,12 @@ def merge(
     if not names:
         raise ValueError(f"merge: there are no files {files!r}.")
     parts = Parts(names)
-    call = unpack(parts.call) | {"checkpoint": parts}
-    given = arguments | {"fit": fit, "plan": plan}
-    call |= {name: value for name, value in given.items() if value is not None}
+    call = unpack(parts.call) | {"checkpoint": parts} | options
+    for name in ("fit", "plan")[: len(arguments)]:
+        del call[name]
     lacking = [f"{name} ({part})" for name, part in call.items() if isinstance(part, Lacking)]
     if lacking:
         raise ValueError(
             f"merge: the files cannot hold {', '.join(lacking)}: give it, as in lo.merge(files, fit, plan)."
         )
-    return cross_validate(**call)
+    return cross_validate(*arguments, **call)
