@@ -7,6 +7,7 @@ Functions are not kept, and a file can have none called.
 """
 
 import json
+import re
 from dataclasses import is_dataclass
 from functools import cached_property
 from importlib import import_module
@@ -20,13 +21,9 @@ from .pandas import is_pandas, pd
 
 PLAIN = bool, int, float, str, type(None)
 COLLECTIONS = {cls.__name__: cls for cls in (tuple, list, dict, frozenset)}
-# modules whose records are kept
-ROOMS = tuple(
-    f"{__package__.split('.')[0]}.{room}."
-    for room in (
-        *("data", "inference", "linalg", "models"),
-        *("objectives", "optimize", "plans", "refit"),
-    )
+# classes that are kept: `module:name`
+RECORDS = re.compile(
+    r"leaveout\.(data|inference|linalg|models|objectives|optimize|plans|refit)\.[\w.]+:\w+"
 )
 MAX_PACKED_BYTES = 2**28  # of the arrays of one value, of which a copy is written
 
@@ -37,44 +34,42 @@ class Lacking(str):
 
 def pack(values: NamedValues) -> StepResult:
     """Take values apart, except those that cannot be kept."""
-    arrays: StepResult = {}
+    packed: StepResult = {}
     for name, value in values.items():
-        parts: StepResult = {}
+        arrays: StepResult = {}
         try:
-            outline = _outline(value, f"{name} ", parts, {})
-            if sum(array.nbytes for array in parts.values()) > MAX_PACKED_BYTES:
+            outline = _outline(value, f"{name} ", arrays, {})
+            if sum(array.nbytes for array in arrays.values()) > MAX_PACKED_BYTES:
                 raise TypeError("more than 256 MiB")
+            packed |= arrays
         except TypeError as error:
-            parts = {}
             outline = ["lacking", str(error)]
-        arrays |= parts | {name: np.array(json.dumps(outline))}
-    return arrays
+        packed[name] = np.array(json.dumps(outline))
+    return packed
 
 
-def _outline(
-    value: Any, prefix: str, arrays: StepResult, places: dict[int, tuple[int, Any]]
-) -> Any:
+def _outline(value: Any, prefix: str, arrays: StepResult, places: NamedValues) -> Any:
     """List the kind of a value and the outlines of its parts, or name its place if it came before.
 
     Add its arrays to `arrays`, and its place, by id, to `places`.
     """
     if type(value) in PLAIN:
         return value
-    if id(value) in places:
-        return ["again", places[id(value)][0]]
+    key = str(id(value))
+    if key in places:
+        return ["again", places[key][0]]
     if isinstance(value, np.ndarray) and value.dtype != object:
-        key = f"{prefix}{len(arrays)}"
-        arrays[key] = value
-        return ["array", key]
+        name = f"{prefix}{len(arrays)}"
+        arrays[name] = value
+        return ["array", name]
     outline = [_outline(part, prefix, arrays, places) for part in _take_apart(value)]
-    places[id(value)] = len(places), value
+    places[key] = len(places), value  # alive, so that no other gets its id
     return outline
 
 
 def _take_apart(value: Any) -> list[Any]:
     """List the name of a value's kind, and its parts."""
     cls = type(value)
-    kind = f"{cls.__module__}:{cls.__qualname__}"
     if cls is dict:
         return ["dict", *value.items()]
     if cls in COLLECTIONS.values():
@@ -90,19 +85,20 @@ def _take_apart(value: Any) -> list[Any]:
     if is_pandas(value, "DataFrame"):
         columns = [pd.Index(column) for _, column in value.items()]
         return ["DataFrame", value.index, value.columns, *columns]
-    if kind.startswith(ROOMS) and hasattr(value, "__getnewargs__"):
+    kind = f"{cls.__module__}:{cls.__qualname__}"
+    if RECORDS.fullmatch(kind) and hasattr(value, "__getnewargs__"):
         return [kind, *value.__getnewargs__()]
-    if kind.startswith(ROOMS) and is_dataclass(value):
+    if RECORDS.fullmatch(kind) and is_dataclass(value):
         is_cached = lambda name: isinstance(getattr(cls, name, None), cached_property)
         return [kind, {name: part for name, part in vars(value).items() if not is_cached(name)}]
     raise TypeError(kind.replace(":", "."))
 
 
-def unpack(arrays: StepResult) -> NamedValues:
+def unpack(packed: StepResult) -> NamedValues:
     """Put values together again, `Lacking` where one was not kept."""
     return {
-        name: _make(json.loads(str(outline)), arrays, [])
-        for name, outline in arrays.items()
+        name: _make(json.loads(str(outline)), packed, [])
+        for name, outline in packed.items()
         if " " not in name
     }
 
@@ -123,9 +119,9 @@ def _make(outline: Any, arrays: StepResult, values: list[Any]) -> Any:
 
 def _assemble(kind: str, parts: list[Any]) -> Any:
     """Make a value of a kind from its parts."""
-    if kind in COLLECTIONS:
-        return COLLECTIONS[kind](parts)
     match kind:
+        case "tuple" | "list" | "dict" | "frozenset":
+            return COLLECTIONS[kind](parts)
         case "lacking":
             return Lacking(*parts)
         case "scalar":
@@ -140,13 +136,13 @@ def _assemble(kind: str, parts: list[Any]) -> Any:
             table.columns = names  # a copy would have another index
             return table
     cls = None
-    if kind.startswith(ROOMS):
+    if RECORDS.fullmatch(kind):
         module, name = kind.split(":")
         cls = getattr(import_module(module), name)
     if hasattr(cls, "__getnewargs__"):
         return cls(*parts)
     if not is_dataclass(cls):
-        raise ValueError(f"{kind} is no record of the package.")
+        raise ValueError(f"{kind} is no record of leaveout.")
     value = cls.__new__(cls)
     vars(value).update(*parts)
     return value
