@@ -9,6 +9,7 @@ import threading
 import time
 import tracemalloc
 
+import fsspec
 import joblib
 import numpy as np
 import pandas as pd
@@ -601,3 +602,37 @@ def test_a_file_of_text_is_read_and_another_refused(tmp_path):
         lo.scan(str(tmp_path / "rows.txt"), "y", "squared")
     with pytest.raises(TypeError, match="target must be the name of a column"):
         lo.scan(str(tmp_path / "rows.csv"))
+
+
+def test_files_of_an_object_store(tmp_path):
+    """By fsspec, here in its store in memory; a state knows them again."""
+    frame, store = table(), fsspec.filesystem("memory")
+    for k, some in enumerate(np.array_split(np.arange(N), 3)):
+        with store.open(f"/shop/{k}.parquet", "wb") as file:
+            pq.write_table(pa.Table.from_pandas(frame.iloc[some]), file, row_group_size=130)
+    files = parquet(tmp_path, frame)
+    here, *there = (
+        lo.scan(name, "y", "logistic", RIDGE, columns=NAMES, checkpoint=tmp_path / file)
+        for name, file in (
+            (files, "here"),
+            ("memory://shop/*.parquet", "there"),
+            ("memory://shop/*.parquet", "there"),
+            ("memory://shop", "folder"),
+        )
+    )
+    for found in there:
+        np.testing.assert_array_equal(found.losses, here.losses)
+    with store.open("/shop/2.parquet", "wb") as file:
+        pq.write_table(pa.Table.from_pandas(frame.iloc[600:899]), file)
+    with pytest.raises(ValueError, match="of another run: other data"):
+        lo.scan(
+            "memory://shop/*.parquet",
+            "y",
+            "logistic",
+            RIDGE,
+            columns=NAMES,
+            checkpoint=tmp_path / "there",
+        )
+    with pytest.raises(ValueError, match="there is no file memory://nowhere/"):
+        lo.scan("memory://nowhere/*.parquet", "y")
+    store.rm("/shop", recursive=True)

@@ -267,17 +267,25 @@ def _dataset(name: str | os.PathLike):
             f"scan: Parquet files are read by pyarrow: {INSTALL.format('parquet')}"
         ) from error
     text = os.fspath(name)
-    if any(sign in text for sign in "*?["):
-        files = sorted(glob.glob(text))
+    store = None
+    if "://" in text:
+        try:
+            import fsspec
+        except ImportError as error:
+            raise ImportError(
+                f"scan: {text} is read by fsspec: pip install fsspec, and what it needs for this store."
+            ) from error
+        store, path = fsspec.url_to_fs(text)
+        files = sorted(store.glob(path))
     else:
-        files = [text]
-    if not files or not Path(files[0]).exists():
+        files = sorted(glob.glob(text)) or [text] * Path(text).exists()
+    if not files:
         raise ValueError(f"scan: there is no file {text}.")
     kind = "parquet"
     if files[0].endswith(".csv"):
         kind = "csv"
     try:
-        return ds.dataset(files if len(files) > 1 else files[0], format=kind)
+        return ds.dataset(files if len(files) > 1 else files[0], filesystem=store, format=kind)
     except (OSError, ValueError) as error:
         raise ValueError(
             f"scan: {text} does not read as {kind}; write it as Parquet, or as CSV that ends in .csv."
@@ -359,8 +367,10 @@ def _of_arrow(data, request: AnyTuple) -> Batches:
                 if groups
                 else Path(path).name or "a table in memory"
             )
-            file = Path(path)
-            stamp = (file.stat().st_size, file.stat().st_mtime_ns) if path and file.exists() else ()
+            stamp = ()
+            if path:
+                info = fragment.filesystem.get_file_info(path)
+                stamp = info.size, info.mtime_ns
             count = (
                 sum(group.num_rows for group in piece.row_groups) if groups else piece.count_rows()
             )

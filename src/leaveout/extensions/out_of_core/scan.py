@@ -50,9 +50,9 @@ def scan(
     Parameters
     ----------
     data : path, dataset, data frame or array
-        The name of a Parquet file, a folder or a pattern of them, a dataset of pyarrow, or a data
-        frame of Dask. It may also be an array, a memory map or an array of Dask, `[rows,
-        features]`.
+        The name of a Parquet file, a folder or a pattern of them, here or in an object store
+        ("s3://bucket/*.parquet", by fsspec), a dataset of pyarrow, or a data frame of Dask. It may
+        also be an array, a memory map or an array of Dask, `[rows, features]`.
     target : str or array
         The response: the name of a column, or an array if `data` is one.
     loss : str, loss or callable
