@@ -33,6 +33,9 @@ from leaveout.sklearn import OneFitSearchCV, cross_validate
 from leaveout.validation import batches as _walk
 from leaveout.validation.cross_validate import fold_thetas
 
+ENDED = (
+    os.WEXITED | os.WNOHANG | os.WNOWAIT
+)  # asks whether a child ended, and lets it be asked again
 rng = np.random.default_rng(0)
 N = 900
 X = rng.standard_normal((N, 3))
@@ -177,6 +180,25 @@ def chain(**more):
     )
 
 
+def crf(**more):
+    """Sentences of three labels."""
+    random = np.random.default_rng(2)
+    lengths = random.integers(3, 9, 60)
+    scores = random.standard_normal((lengths.sum(), 3))
+    labels = (scores + random.gumbel(size=scores.shape)).argmax(1)
+    fit = lo.fit(lo.CRF(labels, lengths, scores=scores))
+    return values(lo.cross_validate(fit, lo.leave_one_out(), strategy=lo.Exact(), **more))
+
+
+def posterior(**more):
+    """Draws of a posterior that is almost normal."""
+    z = np.random.default_rng(3).standard_normal((1000, len(FIT.vector)))
+    found = lo.bayes.elpd(
+        lo.bayes.from_posterior(FIT.quadratic.at(z), FIT), lo.kfold(N, 60, rng=0), **more
+    )
+    return [found.losses, found.table().select_dtypes("number").to_numpy(float)]
+
+
 VERBS = {
     "metrics": lambda **more: values(
         lo.cross_validate(FIT, TOGETHER, metric=("mse", "brier"), **more)
@@ -200,11 +222,22 @@ VERBS = {
     "folds": folds,
     "search": search,
 }
-COMPILED = {"chain": chain, "influence": influence, "ridges": ridges, "network": network}
+COMPILED = {
+    "chain": chain,
+    "crf": crf,
+    "posterior": posterior,
+    "influence": influence,
+    "ridges": ridges,
+    "network": network,
+}
 
 
 def attempt(verb: str, file: Path, out: Path, seconds: float | None) -> bool:
-    """One child, killed after so many seconds if it is still there, or left alone: was it?"""
+    """One child, killed so many seconds after it has begun if it is still there, or left alone: was
+    it?
+    """
+    begun = file.with_suffix(".begun")
+    begun.unlink(missing_ok=True)
     if verb in COMPILED:
         child = subprocess.Popen(
             [sys.executable, "-m", "tests.interrupted_program", "0", verb, file, out]
@@ -212,6 +245,8 @@ def attempt(verb: str, file: Path, out: Path, seconds: float | None) -> bool:
     elif not (child := os.fork()):
         alone(VERBS[verb], file, out)
     if seconds is not None:
+        while not begun.exists() and not os.waitid(os.P_PID, child, ENDED):
+            time.sleep(0.01)
         time.sleep(seconds)
         os.kill(child, signal.SIGKILL)
     status = os.waitpid(child, 0)[1]
@@ -222,6 +257,7 @@ def attempt(verb: str, file: Path, out: Path, seconds: float | None) -> bool:
 
 def alone(verb: Callable[..., list], file: Path, out: Path) -> None:
     """A child's life."""
+    file.with_suffix(".begun").touch()
     found = verb(checkpoint=file)
     with out.with_suffix(".part").open("wb") as stream:
         np.savez(stream, *found)
@@ -246,14 +282,13 @@ def main(verb: str, kills: int) -> str:
     whole, moments, there = (VERBS | COMPILED)[verb](), np.random.default_rng(kills), []
     with TemporaryDirectory() as folder:
         file, out = Path(folder) / "run.ckpt", Path(folder) / "out.npz"
-        start = time.perf_counter()
         attempt(verb, file, out, None)
-        seconds = time.perf_counter() - start
+        seconds = out.stat().st_mtime - file.with_suffix(".begun").stat().st_mtime
         while len(there) < kills:
             if out.exists():  # it was through before: from the start
                 out.unlink()
                 file.unlink()
-            if attempt(verb, file, out, moments.uniform(0, 0.8 * seconds)):
+            if attempt(verb, file, out, moments.uniform(0, 0.9 * seconds)):
                 there.append(steps(file))
         attempt(verb, file, out, None)
         total = steps(file)
@@ -267,19 +302,16 @@ def main(verb: str, kills: int) -> str:
     return f"{verb}: killed {kills} times, {middle} between the first and the last of {total} steps: {came}"
 
 
+def write_many_steps() -> None:
+    """Small batches, each of which is written at once."""
+    _checkpoint.PAUSE = 0.0
+    _walk.CAPACITY = 2**9
+    _run.FIT_BATCH_ENTRIES = _fits.FIT_BATCH_ENTRIES = 2**13
+    _prediction.BLOCKS_AT_A_TIME = 1
+
+
 if __name__ == "__main__":
-    _checkpoint.PAUSE = 0.0  # every step is written
-    (
-        _walk.CAPACITY,
-        _run.FIT_BATCH_ENTRIES,
-        _fits.FIT_BATCH_ENTRIES,
-        _prediction.BLOCKS_AT_A_TIME,
-    ) = (
-        2**9,
-        2**13,
-        2**13,
-        1,
-    )  # many steps
+    write_many_steps()
     if sys.argv[1] == "0":
         alone(COMPILED[sys.argv[2]], *map(Path, sys.argv[3:]))
     for verb in sys.argv[2:] or VERBS:

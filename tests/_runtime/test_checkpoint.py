@@ -99,7 +99,7 @@ def test_killed_a_hundred_times(verb):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("verb", ["chain", "network"])
+@pytest.mark.parametrize("verb", ["chain", "crf", "posterior", "network"])
 def test_killed_many_times_and_compiled_each(verb):
     (line,) = killed(20, verb)
     assert line.endswith("steps: same"), line
@@ -228,7 +228,9 @@ def test_what_is_no_whole_checkpoint_is_refused_and_left_alone(file, tmp_path):
         ):
             print(name, lo.cross_validate(fit, PLAN, checkpoint=file))
         assert file.read_bytes() == damaged, name
-    file.write_bytes(b"")  # killed before anything was written
+    file.write_bytes(b"")  # killed before anything was written, or cut
+    with pytest.warns(UserWarning, match="run.ckpt is empty: the run begins anew"):
+        assert same(lo.cross_validate(fit, PLAN, checkpoint=file), whole)
     assert same(lo.cross_validate(fit, PLAN, checkpoint=file), whole)
     other = tmp_path / "other.db"
     with sqlite3.connect(other) as base:
@@ -236,7 +238,8 @@ def test_what_is_no_whole_checkpoint_is_refused_and_left_alone(file, tmp_path):
     base.close()
     wrong = (
         (other, "of something else"),
-        (tmp_path, "is a folder"),
+        (tmp_path, "is no file on a disk"),
+        (os.devnull, "is no file on a disk"),
         (tmp_path / "no" / "run", "there is no folder"),
     )
     for path, what in wrong:
@@ -363,6 +366,39 @@ def test_a_file_serves_one_run_at_a_time(file):
     assert lo.cross_validate(fit, lo.kfold(k=2), evaluate=evaluate, checkpoint=file).mean == 0
 
 
+def interrupt(*words):
+    raise KeyboardInterrupt
+
+
+class Interrupting:
+    """A database that is interrupted when it is written for the last time."""
+
+    in_transaction = True
+    execute = interrupt
+
+    def __init__(self, base: sqlite3.Connection):
+        self.close = base.close
+
+
+@pytest.mark.filterwarnings("ignore:.*is empty")
+@pytest.mark.parametrize("moment", ["check", "close"])
+def test_ctrl_c_while_the_file_is_opened_or_closed_leaves_it_free(moment, file, monkeypatch):
+    fit, close = logistic(), _checkpoint.Journal.close
+    whole = lo.cross_validate(fit, PLAN)
+
+    def interrupted_close(self):
+        self.base = Interrupting(self.base)
+        close(self)
+
+    with monkeypatch.context() as patch:
+        change = {"check": interrupt, "close": interrupted_close}[moment]
+        patch.setattr(_checkpoint.Journal, moment, change)
+        with pytest.raises(KeyboardInterrupt) as kept:
+            lo.cross_validate(fit, PLAN, checkpoint=file)
+    assert same(lo.cross_validate(fit, PLAN, checkpoint=file), whole)
+    assert kept.value.__traceback__ is not None  # it holds what was interrupted, as sys.last_value
+
+
 def test_a_full_disk_is_told_and_the_run_goes_on(file, monkeypatch):
     fit, add = logistic(), _checkpoint.Journal._digest
     whole = lo.cross_validate(fit, PLAN)
@@ -373,11 +409,27 @@ def test_a_full_disk_is_told_and_the_run_goes_on(file, monkeypatch):
         return add(self, blob)
 
     monkeypatch.setattr(_checkpoint.Journal, "_digest", full)
-    with pytest.warns(
-        UserWarning, match="cannot be written .*disk is full.*what comes is not kept"
-    ):
+    with pytest.warns(UserWarning, match="cannot be written .*disk is full.*is not kept"):
         assert same(lo.cross_validate(fit, PLAN, checkpoint=file), whole)
     monkeypatch.undo()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no limit of the size of files")
+def test_a_disk_that_is_full_at_the_end_is_told(file):
+    """Steps of the last two seconds are written when the file is closed."""
+    import resource
+
+    fit = logistic()
+    whole = lo.cross_validate(fit, PLAN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**12, limits[1]))
+    try:
+        with pytest.warns(UserWarning, match="cannot be written .*is not kept"):
+            assert same(lo.cross_validate(fit, PLAN, checkpoint=file), whole)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with pytest.warns(UserWarning, match="is empty"):
+        assert same(lo.cross_validate(fit, PLAN, checkpoint=file), whole)
 
 
 def test_a_run_goes_on_where_there_are_other_cores(tmp_path, monkeypatch):

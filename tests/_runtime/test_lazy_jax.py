@@ -278,12 +278,26 @@ def test_another_shape_constant_setting_or_source_is_another_program(folder, mon
     assert len(list(folder.iterdir())) == 4
 
 
-@pytest.mark.parametrize("damage", [b"", b"damaged", None], ids=["empty", "no pickle", "cut"])
+def flipped(content: bytes) -> bytes:
+    """Change one bit in the middle, where it is the text of the program."""
+    place = len(content) // 2
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+
+
+DAMAGES = {
+    "empty": lambda content: b"",
+    "no program": lambda content: b"damaged",
+    "cut": lambda content: content[: len(content) // 2],
+    "one bit": flipped,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_file_is_made_anew(folder, damage):
     first = asked(fresh(folder), chain(X))
     (file,) = folder.iterdir()
     whole = file.read_bytes()
-    file.write_bytes(whole[: len(whole) // 2] if damage is None else damage)
+    file.write_bytes(DAMAGES[damage](whole))
     with pytest.warns(UserWarning, match="does not hold"):
         assert asked(fresh(folder), chain(X)) == first
     assert len(file.read_bytes()) > len(whole) // 2

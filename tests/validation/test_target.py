@@ -369,6 +369,13 @@ def test_levels_are_of_any_kind(kind):
     np.testing.assert_allclose(target.weights, expected.weights, rtol=1e-9)
 
 
+def test_shares_of_what_are_no_levels_name_the_levels():
+    with pytest.raises(ValueError, match=r"margins of 'age' must be shares.*Levels are \d+"):
+        CV.target(margins={"age": {"<60": 0.5, ">=60": 0.5}})
+    with pytest.raises(ValueError, match=r"Levels are '[FM]', '[FM]'\."):
+        CV.target(margins={"sex": {"f": 0.5, "m": 0.5}})
+
+
 def test_constant_columns_do_no_harm():
     data = TABLE[["age"]].assign(one=0.1, zero=0.0)
     expected = CV.target(margins={"age": 54.0})

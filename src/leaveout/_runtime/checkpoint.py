@@ -62,13 +62,18 @@ class Journal:
         self.commit_time = time.monotonic()
         if not self.path.parent.is_dir():
             raise ValueError(f"{self.name}: there is no folder {self.path.parent}; make it first.")
-        if self.path.is_dir():
-            raise ValueError(f"{self.name} is a folder; name a file in it.")
+        exists = self.path.exists()
+        if exists and not self.path.is_file():  # a folder, /dev/null
+            raise ValueError(f"{self.name} is no file on a disk; name one.")
         mode = "rw" if hashes is None else "rwc"
         address = f"{self.path.absolute().as_uri()}?mode={mode}"
         try:
             self.base = sqlite3.connect(address, isolation_level=None, timeout=0, uri=True)
-            self.hashes, self.count = self._open(hashes)
+            try:
+                self.hashes, self.count = self._open(hashes, exists)
+            except BaseException:  # Ctrl-C too, after which the next call opens the file
+                self.base.close()
+                raise
         except sqlite3.OperationalError as error:
             why = (
                 "is in use by another process"
@@ -76,15 +81,17 @@ class Journal:
                 else f"cannot be opened ({error})"
             )
             raise ValueError(f"{self.name} {why}; name another file.") from error
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, TypeError, json.JSONDecodeError) as error:
             raise self._damage_error(str(error)) from error
 
-    def _open(self, hashes: NamedTexts | None) -> tuple[NamedTexts, int]:
+    def _open(self, hashes: NamedTexts | None, exists: bool) -> tuple[NamedTexts, int]:
         """Open or create the tables; return the hashes, and the number of steps in them."""
         base = self.base
         base.execute("PRAGMA locking_mode = EXCLUSIVE")
         base.execute("BEGIN" if hashes is None else "BEGIN EXCLUSIVE")
         if hashes and not base.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            if exists:
+                warn(f"{self.name} is empty: the run begins anew.")
             base.execute(f"PRAGMA application_id = {OURS}")
             for statement in TABLES.split(";"):
                 base.execute(statement)
@@ -104,13 +111,11 @@ class Journal:
             name for name in hashes | saved_hashes if hashes.get(name) != saved_hashes.get(name)
         ]
         if differences:
-            self.base.close()
             raise ValueError(
                 f"{self.name} is of another run: other {', '.join(differences)}; remove it, or name another file."
             )
 
     def _damage_error(self, why: str) -> ValueError:
-        self.base.close()
         return ValueError(
             f"{self.name} is no checkpoint, or is damaged ({why}); remove it, or name another file."
         )
@@ -157,10 +162,14 @@ class Journal:
 
     def close(self) -> None:
         """Write everything to disk, and close the file."""
-        with suppress(sqlite3.Error):
-            if self.base.in_transaction:
-                self.base.execute("COMMIT")
-        self.base.close()
+        try:
+            with suppress(sqlite3.ProgrammingError):  # it was closed before
+                if self.base.in_transaction:
+                    self.base.execute("COMMIT")
+        except sqlite3.Error as error:
+            warn(f"{self.name} cannot be written ({error}): what was made last is not kept.")
+        finally:
+            self.base.close()
 
 
 _journal: ContextVar[Journal | None] = ContextVar("journal", default=None)

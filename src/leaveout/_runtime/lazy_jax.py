@@ -575,17 +575,16 @@ def _settings() -> list[str]:
 def _read(file: Path) -> ExportedCall | None:
     """The program of this name.
 
-    None, with a warning, if the file holds anything else, and None if there is no file.
+    None, with a warning, if the file holds anything else, and None if it cannot be read. A damaged
+    program would not only be another one: XLA may end the process.
     """
     try:
-        name, *program = pickle.loads(file.read_bytes())  # noqa: S301 (its own folder, which SECURITY.md names)
+        digest, _, program = file.read_bytes().partition(b"\n")
         os.utime(file)
-    except FileNotFoundError:
+    except OSError:
         return None
-    except Exception:  # of a damaged file, of any class
-        name = None
-    if name == file.name:
-        return tuple(program)
+    if digest == fingerprint((file.name, program)).encode():
+        return pickle.loads(program)  # noqa: S301 (its own folder, which SECURITY.md names)
     _say_replaced(file)
     return None
 
@@ -600,9 +599,10 @@ def _write(file: Path, program: ExportedCall) -> None:
     Do nothing if it cannot be written.
     """
     try:
+        pickled = pickle.dumps(program)
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as draft:
-            draft.write(pickle.dumps((file.name, *program)))
+            draft.write(fingerprint((file.name, pickled)).encode() + b"\n" + pickled)
         os.replace(draft.name, file)
         forget_programs(file.parent)
     except Exception:  # the program is there all the same

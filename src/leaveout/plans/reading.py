@@ -159,7 +159,8 @@ class PlanReader:
         held = plan.held & units.scored_entries(plan.refit, plan.index, plan.weight)
         if not held.any():
             raise ValueError(
-                f"{self.caller}: no held-out unit has a loss: each is missing, or leaves with its absorbed effect."
+                f"{self.caller}: no held-out unit has a loss: each is missing, or leaves with its absorbed effect, of which refits "
+                "know nothing: leave out parts of levels, as by lo.kfold(k=10)."
             )
         names = units.names
         if plan.serial and names is not None:

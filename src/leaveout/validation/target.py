@@ -29,6 +29,7 @@ here in standard deviations of the columns, without weights of importance.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -413,13 +414,15 @@ def _read_margins(
             continue
         levels = _values(table, name)
         shares = pd.Series(value, dtype=float)
-        shares.index = shares.index.astype(levels.dtype)
+        with suppress(ValueError):  # names that are no levels
+            shares.index = shares.index.astype(levels.dtype)
         unit_share = levels.map(shares).to_numpy(float)
         lacking = scored & np.isnan(unit_share)
         if lacking.any() or not (shares >= 0).all() or abs(shares.sum() - 1) > SHARE_ERROR:
             raise ValueError(
                 f"target: margins of {name!r} must be shares, 0 or more, of all its levels, and sum to 1; they sum to "
-                f"{shares.sum():g}, and {lacking.sum()} scored units have a level without one."
+                f"{shares.sum():g}, and {lacking.sum()} scored units have a level without one. Levels are "
+                f"{', '.join(map(repr, levels.unique()[:4].tolist()))}{', …' * (levels.nunique() > 4)}."
             )
         within &= unit_share > 0
         factors.append(name)
