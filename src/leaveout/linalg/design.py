@@ -554,12 +554,12 @@ class MultiOutputDesign:
             share = np.linalg.eigvalsh(roots[block].swapaxes(1, 2) @ inner @ roots[block])[:, -1]
             length = np.sqrt(np.maximum(square.max(1), 0.0)) / (1 - 1 / self.outputs)
             parts.append((norm, np.maximum(share, 0.0), length, inner))
-        return Extent(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+        return Extent(*map(np.concatenate, zip(*parts, strict=True)))
 
     def extents(self, roots: RefitRoots, shares: Float[Array, "refits ..."]) -> Extent:
         """Extent of all rows for each refit, in the refit's own norm and with its own factors B."""
         parts = [self.extent(root.T, factors) for root, factors in zip(roots, shares, strict=True)]
-        return Extent(*(np.stack(part) for part in zip(*parts, strict=True)))
+        return Extent(*map(np.stack, zip(*parts, strict=True)))
 
 
 DENSE_BLOCK = 2**20  # numbers in one block of rows

@@ -662,7 +662,7 @@ class ClosedFormBatch:
             evaluate(*(part[group] for part in (*points, lanes)))
             for group in slices(max(len(lanes), 1), size)
         ]
-        return tuple(np.concatenate(parts) for parts in zip(*pieces, strict=True))
+        return tuple(map(np.concatenate, zip(*pieces, strict=True)))
 
 
 @cached_on

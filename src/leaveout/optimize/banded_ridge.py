@@ -182,7 +182,7 @@ class BandedFactor:
 
     def target_losses(self, targets: Targets) -> TargetLosses:
         parts = [self._target_losses(self.rows.y[:, batch]) for batch in self.rows.batches(targets)]
-        return TargetLosses(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+        return TargetLosses(*map(np.concatenate, zip(*parts, strict=True)))
 
     def entries(self, y: TargetColumns, remainder: ArrayList) -> tuple[TargetValues, Array]:
         """Bounds of the rounding errors of the mean losses, and the losses of all scored

@@ -246,7 +246,7 @@ class Solve:
         if not self.directions:
             return self.inverse
         directions, images, diagonal = self.inverse
-        along, new_images = (np.array(part) for part in zip(*self.directions, strict=True))
+        along, new_images = map(np.array, zip(*self.directions, strict=True))
         return orthonormal(
             np.concatenate([directions, along]), np.concatenate([images, new_images]), diagonal
         )

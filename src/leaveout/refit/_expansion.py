@@ -192,7 +192,7 @@ class Expansion:
         u = np.concatenate([self._root(lanes) for lanes in batches])
         beyond = self._beyond(u)
         parts = [self._judge(u[lanes], lanes, beyond) for lanes in batches]
-        distances, losses, error = (np.concatenate(part) for part in zip(*parts, strict=True))
+        distances, losses, error = map(np.concatenate, zip(*parts, strict=True))
         return ExpandedBatch(u, distances, self.runs.shape_losses(losses), error)
 
     def change(self, u: Points, remainder: PerLane, lanes: Lanes) -> PerLane:

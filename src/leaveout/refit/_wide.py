@@ -456,7 +456,7 @@ class Probes:
 
     def _means(self, count: int) -> ArrayList:
         """Leverages h by the first groups, without each of them, and their standard errors."""
-        means, moments = (np.array(part) for part in zip(*self.groups[:count], strict=True))
+        means, moments = map(np.array, zip(*self.groups[:count], strict=True))
         mean = means.mean(0)
         moment = moments.mean(0)
         covariance = (moment - mean[:, None] * mean).sum(-1)  # sum over all rows

@@ -37,6 +37,8 @@ REFERENCE: NamedValues = {"color": "0.5", "linewidth": 0.8, "zorder": 0}
 DASHED = REFERENCE | {"linestyle": "--"}
 # one a unit or a refit
 POINT_STYLE: NamedValues = {"s": 14, "alpha": 0.6, "linewidths": 0, "color": "tab:blue"}
+DOTS: NamedValues = {"fmt": "o", "color": "tab:blue", "markersize": 4}
+RINGS: NamedValues = {"facecolors": "none", "edgecolors": "tab:red"}
 INFLUENCE_LABELS = {  # labels of the columns of an `Influence`
     "cook": "Cook's distance",
     "loss": "held-out loss",
@@ -131,6 +133,15 @@ def _label_points(ax: "Axes", names, x, y) -> None:
         boxes.append(box)
 
 
+def _mark_surprising(
+    ax: "Axes", losses: np.ndarray, num_named: int, words: list[str], x, y, size: int
+) -> None:
+    """Draw rings around the units of the largest losses, and their names."""
+    most = pd.Series(losses).dropna().nlargest(num_named).index
+    ax.scatter(x[most], y[most], s=size, zorder=3, label="most surprising", **RINGS)
+    _label_points(ax, [words[unit] for unit in most], x[most], y[most])
+
+
 def losses(
     estimate: Estimate,
     ax: "Axes | None" = None,
@@ -176,14 +187,7 @@ def losses(
     )
     flagged = table[table.refit.isin(estimate.flagged())]
     if len(flagged):
-        ax.scatter(
-            flagged.no_update,
-            flagged.loss,
-            s=40,
-            facecolors="none",
-            edgecolors="tab:red",
-            label="flagged",
-        )
+        ax.scatter(flagged.no_update, flagged.loss, s=40, label="flagged", **RINGS)
     label = next(name for name in ("unit", "group", "refit") if name in table)
     worst = table.loc[(table.loss - table.no_update).nlargest(num_named).index]
     ax.vlines(
@@ -401,12 +405,10 @@ def path(
             penalties,
             held,
             bars,
-            fmt="o",
-            color="tab:blue",
-            markersize=4,
             linewidth=1,
             capsize=3,
             label="held out, ± SE",
+            **DOTS,
         )
         ax.set_xticks(place, [str(value) for value in table.index])
     marks = {"best": (best, "tab:red")}
@@ -497,17 +499,7 @@ def tuning(
         bars = None
     else:
         bars = np.nan_to_num([trial.estimate.se for trial in complete])
-    ax.errorbar(
-        positions,
-        value,
-        bars,
-        fmt="o",
-        color="tab:blue",
-        markersize=4,
-        linewidth=0.6,
-        alpha=0.8,
-        label="trials",
-    )
+    ax.errorbar(positions, value, bars, linewidth=0.6, alpha=0.8, label="trials", **DOTS)
     if pruned:
         ax.plot(
             [place(trial) for trial in pruned],
@@ -594,14 +586,7 @@ def leverage(
         np.unique(plan.index[plan.held & np.isin(plan.refit, estimate.flagged())])
     ].dropna()
     if len(flagged):
-        ax.scatter(
-            flagged.leverage,
-            flagged.loss,
-            s=40,
-            facecolors="none",
-            edgecolors="tab:red",
-            label="flagged",
-        )
+        ax.scatter(flagged.leverage, flagged.loss, s=40, label="flagged", **RINGS)
         ax.legend(frameon=False)
     most = [*{*table.rise.nlargest(num_named).index, *flagged.index[:20]}]
     _label_points(ax, names[most], table.leverage[most], table.loss[most])
@@ -922,11 +907,7 @@ def states(
         )
     ax = axes_of(ax, (9.0, 3.5))
     path = hmm.decode(fit)
-    if isinstance(path, pd.Series):
-        index = path.index
-    else:
-        index = pd.RangeIndex(len(path))
-    words = label_texts(index)
+    index = pd.Series(path).index
     x = hmm.x[:, channel]
     times = positions(index)
     path = np.asarray(path)
@@ -941,17 +922,7 @@ def states(
             times[path == k], x[path == k], s=12, color=f"C{k % 10}", zorder=2, label=f"state {k}"
         )
     if estimate is not None:
-        most = pd.Series(estimate._unit_losses).dropna().nlargest(num_named).index.to_numpy()
-        ax.scatter(
-            times[most],
-            x[most],
-            s=70,
-            facecolors="none",
-            edgecolors="tab:red",
-            zorder=3,
-            label="most surprising",
-        )
-        _label_points(ax, [words[t] for t in most], times[most], x[most])
+        _mark_surprising(ax, estimate._unit_losses, num_named, label_texts(index), times, x, 70)
     legend_above(ax, 4, None)
     ax.set(xlabel=index.name, ylabel=hmm.labels.name)
     return ax
@@ -1084,27 +1055,13 @@ def field(
             zorder=2,
         )
         ax.figure.colorbar(points, ax=ax, label="effect", shrink=0.7)
-    if estimate is not None:
-        losses = (
-            pd.Series(estimate._unit_losses.reshape(number, sites)[which])
-            .dropna()
-            .nlargest(num_named)
-        )
-        most = losses.index.to_numpy()
-        ax.scatter(
-            *positions[most].T,
-            s=90,
-            facecolors="none",
-            edgecolors="tab:red",
-            zorder=3,
-            label="most surprising",
-        )
-    if ax.get_legend_handles_labels()[1]:
-        legend_above(ax, 4, None)
     ax.set_aspect("equal")
     ax.set_axis_off()
     if estimate is not None:
-        _label_points(ax, names[most], *positions[most].T)
+        losses = estimate._unit_losses.reshape(number, sites)[which]
+        _mark_surprising(ax, losses, num_named, label_texts(names), *positions.T, 90)
+    if ax.get_legend_handles_labels()[1]:
+        legend_above(ax, 4, None)
     return ax
 
 
@@ -1197,10 +1154,8 @@ def smooth(
             np.arange(len(order)),
             value,
             np.abs(ends[:, order] - value),
-            fmt="o",
-            color="tab:blue",
-            markersize=4,
             linewidth=1,
+            **DOTS,
         )
         if len(order) <= 30:
             ax.set_xticks(
@@ -1340,12 +1295,7 @@ def forest(
                 label=interval_label,
                 zorder=2,
             )
-            ax.legend(
-                frameon=False,
-                fontsize=8,
-                loc="upper left",
-                bbox_to_anchor=(0, -0.3 / (1 + 0.1 * count)),
-            )
+            legend(ax, "upper left", bbox_to_anchor=(0, -0.3 / (1 + 0.1 * count)))
         ax.axhline(len(rows) - 0.5, color="0.85", linewidth=0.8)
     if reference is not None and np.isfinite(reference):
         ax.axvline(reference, **DASHED)

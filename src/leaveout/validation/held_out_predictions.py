@@ -355,7 +355,7 @@ def metric_value(
     part, name = divide(measure, held, average)
     weight = held.weight[held.unit]
     if name == POOLING_NOTE:
-        weight /= np.bincount(held.unit)[held.unit]
+        weight = weight / np.bincount(held.unit)[held.unit]
     entries = [rows for rows in members_by_label(part) if len(rows)]
     parts = PredictionParts(entries, weight, name)
     if isinstance(measure.functional, Called):

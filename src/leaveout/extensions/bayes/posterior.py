@@ -411,7 +411,7 @@ class Posterior(AbstractPosterior):
             points, np.arange(len(points))
         )
         pieces = [look(points) for points in self._parts(theta)]
-        value, slope = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
+        value, slope = map(np.concatenate, zip(*pieces, strict=True))
         return value + np.sum(weights * self.constant), slope
 
     @cached_property

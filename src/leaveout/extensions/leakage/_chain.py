@@ -174,7 +174,7 @@ def _move(
             np.bincount(node_zone[part], chains.size[nodes[part]], len(u))
             for part in (in_v0, ~in_v0)
         ]
-        weight += chains.ground * records[0] * records[1]
+        weight = weight + chains.ground * records[0] * records[1]
     ready = (pieces == 1) & ~in_v0[place[v]]
     together = rng.logistic(size=len(u)) < weight
     new_label = np.where(

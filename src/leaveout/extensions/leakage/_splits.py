@@ -8,6 +8,7 @@ import pandas as pd
 from jaxtyping import Int
 from numpy.random import Generator
 from scipy import sparse
+from scipy.cluster.hierarchy import DisjointSet
 
 from ...developer import FloatArray, IntArray, RowFlags, level_numbers
 from ._blocks import components
@@ -62,22 +63,12 @@ def join_capped(
         .to_numpy()
     )
     sizes = np.bincount(filed).tolist()
-    root = list(range(int(filed.max()) + 1))
+    joined = DisjointSet(range(len(sizes)))
     for first, second in joins.tolist():
-        x = _root(root, first)
-        y = _root(root, second)
-        if x != y and sizes[x] + sizes[y] <= max_rows:
-            root[y] = x
-            sizes[x] += sizes[y]
-    roots = [_root(root, k) for k in range(len(root))]
-    return level_numbers(roots)[filed]
-
-
-def _root(root: list[int], k: int) -> int:
-    while root[k] != k:
-        root[k] = root[root[k]]
-        k = root[k]
-    return k
+        size = sizes[joined[first]] + sizes[joined[second]]
+        if size <= max_rows and joined.merge(first, second):
+            sizes[joined[first]] = size
+    return level_numbers([joined[k] for k in range(len(sizes))])[filed]
 
 
 def nearest_folds(fold: Rows, clusters: Rows) -> Rows | None:

@@ -187,7 +187,7 @@ class CrossedFactors(LaplaceEngine):
                     block = slice(last, last := last + len(members[k]))
                     blocks.append((members[k], K[None, block, block]))
         block_losses = [self._without(mode, rows, K) for rows, K in blocks]
-        changes, losses = (np.concatenate(part) for part in zip(*block_losses, strict=True))
+        changes, losses = map(np.concatenate, zip(*block_losses, strict=True))
         return changes, changes if joint else losses
 
     def _without(self, mode: LaplaceMode, rows: NDArray, K: NDArray) -> tuple[NDArray, NDArray]:

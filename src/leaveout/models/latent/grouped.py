@@ -143,7 +143,7 @@ class OneFactor(AbstractEngine):
             return weights @ value[0], weights @ gradient[0], np.repeat(modes, len(theta), 0)
         size = NODE_ENTRIES // (len(self.order) * _num_nodes(self.rule))
         parts = [self._evaluate(theta[k], weights[k], state, k) for k in slices(len(theta), size)]
-        value, gradient, modes = (np.concatenate(part) for part in zip(*parts, strict=True))
+        value, gradient, modes = map(np.concatenate, zip(*parts, strict=True))
         return value, gradient, modes
 
     @property

@@ -193,7 +193,7 @@ def _solver(matrix: "sparse.csr_array", constraint: Array) -> Solver:
 class ICAR(AbstractStructure):
     """R* / σ², of variance about σ²."""
 
-    names = ("sd",)
+    names: ClassVar[Strings] = ("sd",)
 
     def __post_init__(self) -> None:
         if not len(self.edges):
