@@ -17,6 +17,7 @@ is Markdown; the exit code is 1 if a row failed. It needs `pip install "leaveout
 
 import argparse
 import email
+import json
 import os
 import re
 import subprocess
@@ -202,7 +203,7 @@ def try_environment(place: Path, interpreter: Path, resolution: str) -> str:
     packages = installed(interpreter)
     space = size(place)
     mb = f"{space:.0f}"
-    if resolution == "highest" and space > MAX_MB:
+    if resolution == "highest" and round(space) > MAX_MB:
         mb += f" {FAULTS[2]} {MAX_MB}"
     agree = tool("uv", "pip", "check", "--python", interpreter, check=False).returncode == 0
     start = time.perf_counter()
@@ -240,23 +241,30 @@ def licences(out: Path, wheel: Path, python: str, page: Path) -> None:
     } - {"leaveout"}
     optional = environment(out / "env-extras", python, "highest", "--no-deps", *sorted(extras))
     assert required and optional
-    options = ["--format=markdown", "--from=mixed", "--order=name"]
-    tables = [
-        tool("piplicenses", "--python", interpreter, *options, *more).stdout.strip()
-        for interpreter, more in (
-            (required, ["--ignore-packages", "leaveout"]),
-            (optional, []),
-        )
-    ]
+    tables = [licence_table(interpreter) for interpreter in (required, optional)]
     page.write_text(
-        "# Licences\n\nleaveout itself is under the Apache License 2.0. It contains no code of other projects. "
-        "`python tools/release.py --licences docs/licences.md`\nwrote this page from what the packages say of "
-        "themselves.\n\n## What `pip install leaveout` brings\n\n"
-        f"{tables[0]}\n\n## What the extras name\n\nThese come only with the extra that names them. What they "
-        f"bring in turn is not listed.\n\n{tables[1]}\n",
+        "# Licences\n\nleaveout itself is under the Apache License 2.0. These are the licences of what it "
+        "installs, as the packages name them;\n`python tools/release.py --licences docs/licences.md` wrote "
+        "the page.\n\n## What `pip install leaveout` brings\n\n"
+        f"{tables[0]}\n## What the extras name\n\nEach comes only with the extra that names it. What it "
+        "brings in turn is not listed. Where the licence is a form of the GPL, as of\nscikit-survival, whoever "
+        f"passes the package on has duties that leaveout's own licence does not bring.\n\n{tables[1]}",
         encoding="utf-8",
     )
     say(f"Wrote {page}.\n")
+
+
+def licence_table(interpreter: Path) -> str:
+    """Packages of an environment with the first lines of their licences."""
+    options = ["--format=json", "--from=mixed", "--order=name", "--ignore-packages", "leaveout"]
+    packages = json.loads(
+        tool("piplicenses", "--python", interpreter, *options).stdout,
+    )
+    lines = ["| package | version | licence |", "|---|---|---|"]
+    for package in packages:
+        licence = package["License"].splitlines()[0]
+        lines.append(f"| {package['Name']} | {package['Version']} | {licence} |")
+    return "\n".join(lines) + "\n"
 
 
 def run_tests(out: Path, wheel: Path, python: str, tests: Sequence[str]) -> None:

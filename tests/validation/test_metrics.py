@@ -30,6 +30,8 @@ def test_every_name_has_one_entry():
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_are_scikit_learns(name):
+    if not hasattr(sklearn.metrics, name):
+        pytest.skip("needs scikit-learn 1.8")
     assert of_function(getattr(sklearn.metrics, name)) is FUNCTIONS[name]
 
 

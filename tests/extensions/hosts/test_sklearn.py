@@ -58,9 +58,9 @@ Y = {
 }
 WEIGHT = rng.gamma(2.0, 0.5, N)
 TIGHT = {"tol": 1e-10, "max_iter": 10_000}
-ATTRIBUTES = {"use_legacy_attributes": False}
+ATTRIBUTES, MIXED = {"use_legacy_attributes": False}, {}
 if "use_legacy_attributes" not in LogisticRegressionCV().get_params():  # older than 1.8
-    ATTRIBUTES = {}
+    ATTRIBUTES, MIXED = {}, {"penalty": "elasticnet"}
 HOSTS = {
     "LinearRegression": (LinearRegression(), "real"),
     "Ridge": (Ridge(2.0), "real"),
@@ -206,7 +206,7 @@ CHOSEN = {
             **TIGHT,
         ),
         "binary",
-        lambda cv: LogisticRegression(C=cv.C_, **TIGHT),
+        lambda cv: LogisticRegression(C=np.ravel(cv.C_)[0], **TIGHT),
     ),
     "LogisticRegressionCV, class weights": (
         LogisticRegressionCV(
@@ -218,7 +218,7 @@ CHOSEN = {
             **TIGHT,
         ),
         "three",
-        lambda cv: LogisticRegression(C=cv.C_, class_weight=cv.class_weight, **TIGHT),
+        lambda cv: LogisticRegression(C=np.ravel(cv.C_)[0], class_weight=cv.class_weight, **TIGHT),
     ),
 }
 
@@ -644,7 +644,9 @@ def test_what_a_host_minimises_is_read_before_it_is_fitted():
         ),
         (
             lambda: lo.from_sklearn(
-                LogisticRegression(l1_ratio=1, solver="saga", max_iter=9999).fit(X, Y["three"]),
+                LogisticRegression(l1_ratio=1, solver="saga", max_iter=9999, **MIXED).fit(
+                    X, Y["three"]
+                ),
                 X,
                 Y["three"],
             ),
