@@ -247,12 +247,6 @@ class FoldOptions:
     def strategy(self) -> lo.developer.AbstractRefit:
         return getattr(lo, REFITS[self.refit])()
 
-    @property
-    def measures(self) -> dict[str, Any]:
-        if self.metric:
-            return {"metric": [name.replace("-", "_") for name in self.metric]}
-        return {}
-
     def checkpoint_of(self, number: int) -> Path | None:
         """Number the file of the checkpoint for each of several models.
 
@@ -266,13 +260,14 @@ class FoldOptions:
     def cross_validate(self, fit: lo.Fit, folds: lo.Plan, number: int = 1) -> lo.Estimate:
         """Cross-validate the fit of a model, which is one of several by its number."""
         score: Any = None if self.score is None else self.score.replace("-", "_")
+        measures: Any = [name.replace("-", "_") for name in self.metric or ()]
         estimate = lo.cross_validate(
             fit,
             folds,
             strategy=self.strategy,
             evaluate=score,
             checkpoint=self.checkpoint_of(number),
-            **self.measures,
+            metric=measures,
         )
         return estimate.muted(*split_names(self.mute))
 
