@@ -1,8 +1,8 @@
 """Many rows, columns and targets: time, memory and errors where no matrix of the parameters can be
 formed.
 
-    taskset -c 0 python benchmarks/speed/scale.py [sparse folds targets rows cluster features
-    million] [--quick]
+    taskset -c 0 python benchmarks/speed/scale.py [sparse folds targets rows cluster parts
+    features million] [--quick]
 
 sparse
 rows with few entries, each left out, against scikit-learn's fit and SciPy's refits of its objective
@@ -11,6 +11,7 @@ targets     banded ridge regression of many targets: `lo.tune` against himalaya'
 rows
 leave-one-out against the number of rows, from Parquet files, from a memory map, in memory
 cluster     a scan and refits by workers of Dask and loky, against one process
+parts       refits by one and by two tasks of a scheduler, merged, and by workers of loky
 features
 a CRF on the indicators of experiments/crf_features.py (WNUT 2017, in `LEAVEOUT_DATA`) against
 sklearn-crfsuite million
@@ -440,6 +441,91 @@ def cluster(quick: bool) -> None:
     )
 
 
+GROWN = {False: (400_000, 40, 400), True: (20_000, 10, 40)}  # rows, columns, folds
+
+
+def _regression(quick: bool) -> tuple[lo.Fit, lo.Plan]:
+    """Folds of which each takes steps of its own."""
+    n, p, folds = GROWN[quick]
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n, p))
+    y = (rng.random(n) < scipy.special.expit(X[:, 0])) * 1.0
+    model = lo.GLM(X, y, "logistic", lo.penalties.Ridge(ALPHA))
+    return lo.fit(model), lo.random_subsets(n, 0.2, folds, rng=0)
+
+
+def _chain(quick: bool) -> tuple[lo.Fit, lo.Plan]:
+    """A hidden Markov model, and sets of its steps."""
+    n, _, folds = GROWN[quick]
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(n // 20) + 3 * (rng.random(n // 20) < 0.5)
+    fit = lo.fit(lo.HMM(x, lo.emissions.Gaussian(), 2), num_starts=1)
+    return fit, lo.random_subsets(len(x), 0.2, folds // 4, rng=0)
+
+
+MODELS = {"logistic regression": _regression, "hidden Markov model": _chain}
+
+
+def _part(kind: str, quick: bool, k: int, count: int, file: str, times: Any) -> None:
+    """Make a part in a process of its own, and tell how long the fit and the part took."""
+    start = time.perf_counter()
+    fit, plan = MODELS[kind](quick)
+    fitted = time.perf_counter()
+    lo.cross_validate(fit, plan, strategy=lo.Exact(), audit=0, part=(k, count), checkpoint=file)
+    times.put((fitted - start, time.perf_counter() - fitted))
+
+
+def parts(quick: bool) -> None:
+    """One task against two at once, as of a scheduler, and against joblib's two workers.
+
+    The clock counts everything: imports, data, fit, refits.
+    """
+    context = multiprocessing.get_context("spawn")
+    for kind, make in MODELS.items():
+        rows = list[dict[str, Any]]()
+        fit, plan = make(quick)
+        start = time.perf_counter()
+        whole = lo.cross_validate(fit, plan, strategy=lo.Exact(), audit=0)
+        rows.append({"by": "one call", "refits, s": time.perf_counter() - start})
+        with joblib.parallel_config("loky", n_jobs=2):
+            lo.cross_validate(fit, plan.some([0, 1]), strategy=lo.Exact(), audit=0)
+            start = time.perf_counter()
+            lo.cross_validate(fit, plan, strategy=lo.Exact(), audit=0)
+            rows.append({"by": "loky, 2 workers", "refits, s": time.perf_counter() - start})
+        for count in (1, 2):
+            with tempfile.TemporaryDirectory() as folder:
+                files = [f"{folder}/{k}.ckpt" for k in range(count)]
+                times = context.Queue()
+                start = time.perf_counter()
+                tasks = [
+                    context.Process(target=_part, args=(kind, quick, k, count, file, times))
+                    for k, file in enumerate(files)
+                ]
+                for task in tasks:
+                    task.start()
+                told = [times.get() for _ in tasks]
+                for task in tasks:
+                    task.join()
+                clock = time.perf_counter() - start
+                start = time.perf_counter()
+                merged = lo.merge(files)
+                merging = time.perf_counter() - start
+                size = sum(Path(file).stat().st_size for file in files)
+            fits, refits = zip(*told, strict=True)
+            rows.append(
+                {
+                    "by": f"{count} task{'s' if count > 1 else ''}",
+                    "refits, s": max(refits),
+                    "fit, s": max(fits),
+                    "clock, s": clock,
+                    "merge, s": merging,
+                    "files, MiB": size / 2**20,
+                    "largest difference": np.nanmax(np.abs(merged.losses - whole.losses)),
+                }
+            )
+        show(f"parts: {plan.num_refits} refits of a {kind}", rows)
+
+
 INDICATORS = {False: (None, 5_000), True: (400, 800)}  # sentences, indicators
 LEFT, TENTH = {False: 20, True: 10}, 10  # sentences left out by themselves; folds
 C2 = 0.5
@@ -715,6 +801,7 @@ PARTS = {
     "targets": targets,
     "rows": rows,
     "cluster": cluster,
+    "parts": parts,
     "features": features,
     "million": million,
 }

@@ -141,7 +141,7 @@ def _assemble(kind: str, parts: list[Any]) -> Any:
         cls = getattr(import_module(module), name)
     if hasattr(cls, "__getnewargs__"):
         return cls(*parts)
-    if not is_dataclass(cls):
+    if not isinstance(cls, type) or not is_dataclass(cls):
         raise ValueError(f"{kind} is no record of leaveout.")
     value = cls.__new__(cls)
     vars(value).update(*parts)
