@@ -119,7 +119,7 @@ def merge(files: Sequence[File] | File, *arguments: Any, **options: Any) -> Esti
     >>> round(cv.mean, 4) == round(lo.cross_validate(fit, lo.kfold(k=10)).mean, 4)
     True
     """
-    names = files
+    names: Any = files
     if isinstance(files, str | os.PathLike):
         names = sorted(glob.glob(os.fspath(files)))
     if not names:

@@ -367,7 +367,7 @@ def _of_arrow(data, request: AnyTuple) -> Batches:
                 if groups
                 else Path(path).name or "a table in memory"
             )
-            stamp = ()
+            stamp: AnyTuple = ()
             if path:
                 info = fragment.filesystem.get_file_info(path)
                 stamp = info.size, info.mtime_ns
