@@ -265,6 +265,22 @@ def served(site):
     server.server_close()
 
 
+# what a screen reader or a keyboard would miss: skipped headings, header cells and dialogs without
+# words, parts that scroll but take no keys
+STRUCTURE = """() => {
+  const all = (selector) => [...document.querySelectorAll(selector)];
+  const titles = all(".md-content :is(h1, h2, h3, h4, h5, h6)").map((title) => +title.tagName[1]);
+  const missed = titles.filter((level, place) => level > (place ? titles[place - 1] : 0) + 1);
+  if (titles.filter((level) => level === 1).length !== 1) missed.push("one h1");
+  const unnamed = all("[role=dialog]:not([aria-label])");
+  unnamed.push(...all("th").filter((cell) => !cell.textContent.trim()));
+  const scrolls = (part) => part.scrollWidth > part.clientWidth + 1 && /auto|scroll/.test(getComputedStyle(part).overflowX);
+  const keyless = all(".md-content *").filter((part) => part.clientWidth && part.tabIndex < 0);
+  unnamed.push(...keyless.filter(scrolls));
+  return [...missed, ...unnamed.map((part) => part.outerHTML.slice(0, 80))];
+}"""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
@@ -301,6 +317,8 @@ def test_pages_fit_the_screen_and_fetch_nothing_elsewhere(site, served, width, s
             name,
             outputs,
         )
+        missed = page.evaluate(STRUCTURE)
+        assert not missed or name == "404.html", (name, missed)
         texts = page.evaluate(CONTRAST)
         assert texts and min(texts)[0] >= LEAST, (name, min(texts))
     context.close()
