@@ -573,3 +573,11 @@ def test_underflow_is_meant_whatever_the_caller_makes_of_it(loss, scale):
         fit = lo.fit(lo.GLM(X * [scale, 1, 1], y, loss, lo.penalties.Ridge(1.0)))
         cv = lo.cross_validate(fit, lo.leave_one_out())
         assert np.isfinite(cv.mean) and str(cv)
+
+
+def test_few_rows_in_single_precision_warn_of_nothing():
+    """Limits of columns are not those of their precision."""
+    x = np.random.default_rng(0).standard_normal((30, 2)).astype(np.float32)
+    with warnings.catch_warnings(action="error"):
+        model = lo.GLM(x, x[:, 0] > 0, "logistic", lo.penalties.Ridge(1.0))
+    assert model.num_units == 30

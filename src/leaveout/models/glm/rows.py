@@ -23,7 +23,7 @@ from ...linalg import (
 from ...objectives import as_stored, room
 
 # absolute value beyond which products of four are beyond float64, as their inverses are
-LARGEST = 1e100
+LARGEST = np.float64(1e100)
 
 
 def pick(array: Any, index: Any) -> Array:
