@@ -19,7 +19,10 @@ from pathlib import Path
 import jupytext
 import nbformat
 from latex2mathml.converter import convert
+from markdown import Extension
+from markdown.inlinepatterns import SimpleTextInlineProcessor
 from mkdocs.exceptions import PluginError
+from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
@@ -44,6 +47,18 @@ LACKING = """
 
     The data of this page were not there when the site was built: {}
 """
+
+
+class Subscripts(Extension):
+    """An underscore is a subscript, as in θ̂_(i), and emphasises nothing."""
+
+    def extendMarkdown(self, md):
+        md.inlinePatterns.register(SimpleTextInlineProcessor("(_)"), "subscript", 65)
+
+
+@event_priority(100)  # before the extensions are passed on to docstrings
+def on_config(config):
+    config.markdown_extensions.append(Subscripts())
 
 
 def on_files(files, config):
