@@ -21,9 +21,9 @@ from .._runtime import PagedResult, provided
 from ..data import label_texts as worded
 from ..models.glm import GLM, links, losses, penalties
 from ..optimize import SCALAR
-from ..validation.checks import Check
+from ..validation.checks import Check, by_severity
 from ..validation.compare import compare
-from ..validation.estimate import Estimate
+from ..validation.estimate import Estimate, plus_minus
 from . import plot
 from .page import Figure, Page, PageTable, row_bars, write_page
 from .questions import Card, choice, first_answer, first_choice, question
@@ -211,9 +211,6 @@ def _answers(estimate: Estimate) -> list[Card]:
         )
     except ValueError as none:
         interval = "not available", str(none).partition(": ")[2]
-    plus = ""
-    if np.isfinite(se.value):
-        plus = f" ± {se.value:.2g}"
     proved = estimate._approximation().partition(", ")[2]
     missing = estimate._missing
     held = int(estimate._places.held.sum())
@@ -227,7 +224,7 @@ def _answers(estimate: Estimate) -> list[Card]:
     return [
         (
             "Held-out loss",
-            f"{estimate.mean:.5g}{plus}",
+            f"{estimate.mean:.5g}{plus_minus(se.value)}",
             f"{unit}{', ' if estimate.score else ''}{estimate.score}; SE: {se.kind}{without}",
         ),
         ("95 % interval", *interval),
@@ -491,10 +488,8 @@ def _comparison_facts(table: pd.DataFrame, score: str) -> list[Card]:
     cards = []
     first = "Best" if table["missing"].any() else "Lowest mean"
     for rank, (name, model) in zip((first, "Next"), table.iterrows(), strict=False):
-        plus = ""
-        if np.isfinite(model.se):
-            plus = f" ± {model.se:.2g}"
-        text = f"{model['mean']:.5g}{plus} a unit{score and ', '}{score}; SE: {model.kind}"
+        mean = f"{model['mean']:.5g}{plus_minus(model.se)}"
+        text = f"{mean} a unit{score and ', '}{score}; SE: {model.kind}"
         cards.append((rank, str(name), text + _without(table, model)))
     return cards
 
@@ -512,12 +507,9 @@ def _together(estimates: dict[str, Estimate]) -> list[tuple[str, Check]]:
     for name, estimate in estimates.items():
         for check in estimate.checks():
             models.setdefault(check, []).append(str(name))
-    order = sorted(
-        models, key=lambda check: (("error", "warning", "info").index(check.severity), check.code)
-    )
     return [
         ("all models" if len(models[check]) == len(estimates) else ", ".join(models[check]), check)
-        for check in order
+        for check in sorted(models, key=by_severity)
     ]
 
 

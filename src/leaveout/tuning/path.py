@@ -266,18 +266,11 @@ class Path(PrintedResult):
 
     def _facts(self) -> Lines:
         best = self.best
-        mean = self.best.mean
-        value, kind = best.estimate.standard_error
-        interval = ""
-        if np.isfinite(value):
-            interval = f" ± {value:.2g}"
-        score = best.estimate.score
-        score_text = f", {score}" if score else ""
         lower_mean = lambda point: point.mean - point.estimate.approximation_error
         close = [
             p
             for p in self._comparable
-            if p is not best and lower_mean(p) <= mean + best.estimate.approximation_error
+            if p is not best and lower_mean(p) <= best.mean + best.estimate.approximation_error
         ]
         ends = False
         if self.values.dtype == float:
@@ -304,10 +297,7 @@ class Path(PrintedResult):
             ("penalties", f"{len(self.points)}: {join_texts(self.values)}"),
             ("stopped", self.labels.stopped),
             ("refits", f"{self.plan.num_refits} under each, {self.labels.refit}"),
-            (
-                "best",
-                f"{value_text(best.value)}: held-out loss {mean:.6g}{interval} a unit{score_text} (SE {kind})",
-            ),
+            ("best", f"{value_text(best.value)}: held-out loss {best.estimate._mean_text}"),
             ("one SE", within or ""),
             ("approximation", f"± {worst:.1g} on a mean at most, {proved:.0%} of refits proved"),
             (
@@ -701,14 +691,11 @@ def _estimate_points(
             before = penalty_fit.parameters
             same = uncached(penalty_fit)
             estimate = replace(builder.finish(builder.draft), fit=same)
-            make_both = (
-                lambda same=same: same,
-                lambda fit, estimate=estimate: estimate,
-            )
             points[value] = PathPoint(
                 value,
                 penalty,
-                *make_both,
+                lambda same=same: same,
+                lambda fit, estimate=estimate: estimate,
                 _mean(estimate),
                 _mean_error(estimate.error),
                 partial(builder.choose, estimate),

@@ -72,7 +72,7 @@ from ..optimize.fit import Fit, anchor, fit as fitted
 from ..plans import Batch, Plan
 from ..refit import Exact
 from ..validation.cross_validate import cross_validate
-from ..validation.estimate import Estimate, PrintedResult
+from ..validation.estimate import Estimate, PrintedResult, plus_minus
 from .hypergradient import loss_shares
 from .tune import LONGEST_STEP, descend_boxes
 
@@ -678,11 +678,10 @@ class Smoothing(PrintedResult):
         ]
         if self.plan is not None:
             e = self.estimate
-            se = f" ± {e.se:.2g}" if np.isfinite(e.se) else ""
             lines += [
                 (
                     "held-out loss",
-                    f"{e.mean:.6g}{se} a unit at this λ, {e.score} ({e._approximation()})",
+                    f"{e.mean:.6g}{plus_minus(e.se)} a unit at this λ, {e.score} ({e._approximation()})",
                 )
             ]
         if self.method == "NCV":

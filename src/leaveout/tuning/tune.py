@@ -177,11 +177,9 @@ def group_units(estimate: Estimate, rng: np.random.Generator) -> Array:
     """
     plan = estimate.plan
     if estimate.joint:
-        count = estimate.plan.num_refits
-    else:
-        count = estimate.plan.num_units
-    if plan.clusters is None or estimate.joint:
-        which = np.arange(count)
+        which = np.arange(plan.num_refits)
+    elif plan.clusters is None:
+        which = np.arange(plan.num_units)
     else:
         which = level_numbers(plan.clusters)
     total = int(which.max()) + 1
@@ -328,18 +326,15 @@ class Tuning(PrintedResult):
         """Compute by how much trials chosen without a group exceed the best trial there, over draws
         of the groups.
         """
-        over = lambda trial, label: np.array(
-            [self._over(trial, label == g) for g in range(label.max() + 1)]
-        )
         excesses = []
         for label, chosen in nested:
-            values = np.array(
+            over = lambda trial, g, label=label: self._over(trial, label == g)
+            excess = np.array(
                 [
-                    np.nan if trial is None else self._over(trial, label == g)
+                    np.nan if trial is None else over(trial, g) - over(self.best, g)
                     for g, trial in enumerate(chosen)
                 ]
             )
-            excess = values - over(self.best, label)
             size = np.bincount(label)
             if (seen := np.isfinite(excess)).any():
                 excesses.append(np.average(excess[seen], weights=size[seen]))
@@ -377,11 +372,6 @@ class Tuning(PrintedResult):
 
     def _facts(self) -> Lines:
         e = self.estimate
-        se = self.estimate.standard_error
-        interval = ""
-        if np.isfinite(se.value):
-            interval = f" ± {se.value:.2g}"
-        unit = "a refit, joint" if e.joint else "a unit"
         num_close = 0
         # trials a tenth of an e-fold away or more, whose means are within both errors of the best's
         if self.metric is None:
@@ -439,10 +429,7 @@ class Tuning(PrintedResult):
                 if self.at_bound
                 else "",
             ),
-            (
-                "held-out loss",
-                f"{e.mean:.6g}{interval} {unit}{f', {e.score}' if e.score else ''} (SE {se.kind})",
-            ),
+            ("held-out loss", e._mean_text),
             ("approximation", e._approximation()),
             *((name, str(metric)) for name, metric in e.measured.items()),
             ("optimism", choosing),
@@ -595,10 +582,8 @@ class TrialStudy:
     def comparable(self, hyper: Hyper, fit: Fit, estimate: Estimate) -> None:
         """Raise unless trials have one response and, without a metric, one score."""
         loss = getattr(fit.objective, "loss_function", None)
-        has_kind = estimate.score in (LOG_DENSITY, LOG_PROBABILITY) or not isinstance(loss, Module)
-        if has_kind:
-            description = estimate.score
-        else:
+        description = estimate.score
+        if description not in (LOG_DENSITY, LOG_PROBABILITY) and isinstance(loss, Module):
             description = f"by {loss!r}"
         trial_response = estimate.response
         if not self.measures:
@@ -909,11 +894,9 @@ def by_gradient(study: TrialStudy) -> SearchEnd:
         for among, look in zip(groups, slopes.of_groups(fit, plan, rho, groups), strict=True):
             along = look.slope * rho
             plan = look.estimate.plan
-            center = look.center
-            if center is None:
-                predicted = None
-            else:
-                values = center[plan.scored_units]
+            predicted = None
+            if look.center is not None:
+                values = look.center[plan.scored_units]
                 missing = np.zeros(plan.num_refits, bool)
                 predicted = Predictions(plan, "link", values, np.zeros_like(values), missing)
             fields: NamedValues = {

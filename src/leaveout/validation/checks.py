@@ -118,6 +118,11 @@ class Check(NamedTuple):
         return f"{self.code} {self.severity}: {'; '.join(filter(None, (self.reason, self.remedy)))}"
 
 
+def by_severity(check: Check) -> tuple[int, str]:
+    """Put errors first, then warnings."""
+    return ("error", "warning", "info").index(check.severity), check.code
+
+
 def _split_message(code: RESULTS) -> TwoTexts:
     """Split the message of a code into a reason and its last part, the remedy."""
     if not code:

@@ -42,7 +42,7 @@ from ..optimize import Fit
 from ..plans import Plan
 from .arviz import elpd_data
 from .certificate_file import certify, write
-from .checks import Check, codes_to_mute, of_data, of_losses, of_refits
+from .checks import Check, by_severity, codes_to_mute, of_data, of_losses, of_refits
 from .mean_intervals import METHODS, Interval, Method, MetricValue, half_width, of_folds, usual
 from .standard_errors import StandardError, average_by_unit, naive, standard_error
 
@@ -606,16 +606,14 @@ class Estimate(PrintedResult):
         """
         if self.mean_error is not None:
             return self.mean_error
-        if self.joint:
-            scored = np.ones(self.plan.num_refits)
-        else:
-            scored = self._sum_by_refit(np.ones(len(self.losses)))
         entry = np.where(self._places.held, self._weight[self._places.unit], 0.0) / np.average(
             self._weight
         )
         if self.joint:
+            scored = np.ones(self.plan.num_refits)
             heaviest = entry
         else:
+            scored = self._sum_by_refit(np.ones(len(self.losses)))
             heaviest = np.maximum.reduceat(entry, self.plan.indptr[:-1])
         # the others have errors that were not asked for
         scored = np.where(np.isnan(self.error), 0.0, scored)
@@ -798,10 +796,7 @@ class Estimate(PrintedResult):
             *of_units,
             *of_refits(self.flagged(), self.result, self.plan, self.labels.refit),
         ]
-        return sorted(
-            checks,
-            key=lambda check: (("error", "warning", "info").index(check.severity), check.code),
-        )
+        return sorted(checks, key=by_severity)
 
     @cached_property
     def _of_data(self) -> list[Check]:
@@ -937,24 +932,28 @@ class Estimate(PrintedResult):
             *([("muted", muted)] if muted else []),
         ]
 
+    @property
+    def _mean_text(self) -> str:
+        """The mean, what it is of, and its standard error."""
+        se = self.standard_error
+        unit = "a refit, joint" if self.joint else "a unit"
+        unit += f", {self.score}" if self.score else ""
+        return f"{self.mean:.6g}{plus_minus(se.value)} {unit} (SE {se.kind})"
+
     def _numbers(self) -> Lines:
         """List all printed lines except the checks and the note."""
         plan = self.plan
-        se = self.standard_error
         random = self.monte_carlo_error
-        se_text = f" ± {se.value:.2g}" if np.isfinite(se.value) else ""
         random_text = ""
         if np.isfinite(random):
             random_text = f"± {random:.2g} on that mean, by another draw of them"
-        unit_text = "a refit, joint" if self.joint else "a unit"
-        unit_text += f", {self.score}" if self.score else ""
         missing = self._missing
         interval = ""
         elsewhere = ""
-        headline = f"{self.mean:.6g}{se_text} {unit_text} (SE {se.kind})"
+        headline = self._mean_text
         if not np.isfinite(self.losses).any():
             headline = "not available: no held-out loss exists (see checks)"
-        if np.isnan(se.value):  # a series may be too short for a standard error by blocks
+        if np.isnan(self.se):  # a series may be too short for a standard error by blocks
             with contextlib.suppress(ValueError):
                 limits = self.interval()
                 interval = (
@@ -1165,6 +1164,11 @@ class Estimate(PrintedResult):
             The file that was written.
         """
         return provided("report").report(self, path, title=title, **options)
+
+
+def plus_minus(error: float) -> str:
+    """Write an error behind its number, if it is known."""
+    return f" ± {error:.2g}" if np.isfinite(error) else ""
 
 
 def _leaves_out_all_sets(plan: Plan) -> bool:
