@@ -16,6 +16,7 @@ def test_nothing_in_a_file_is_executed():
     kind = f"{type(model).__module__}:GLM"
     for other in (
         "os:system",
+        "builtins:str",
         "leaveout.extensions.cli:app",
         "leaveout.optimize.fit:fit",
         "leaveout.optimize.fit:np",
