@@ -142,7 +142,7 @@ class Journal:
     def add(self, result: StepResult) -> None:
         """Add the result of the next step; it is on disk within two seconds."""
         stream = io.BytesIO()
-        np.savez(stream, **result)
+        np.savez(stream, **result)  # type: ignore[arg-type]
         blob = stream.getvalue()
         try:
             self.base.execute(
