@@ -134,7 +134,7 @@ def _label_points(ax: "Axes", names, x, y) -> None:
 
 
 def _mark_surprising(
-    ax: "Axes", losses: np.ndarray, num_named: int, words: list[str], x, y, size: int
+    ax: "Axes", losses: np.ndarray, num_named: int, words: list[str], size: int, x, y
 ) -> None:
     """Draw rings around the units of the largest losses, and their names."""
     most = pd.Series(losses).dropna().nlargest(num_named).index
@@ -922,7 +922,7 @@ def states(
             times[path == k], x[path == k], s=12, color=f"C{k % 10}", zorder=2, label=f"state {k}"
         )
     if estimate is not None:
-        _mark_surprising(ax, estimate._unit_losses, num_named, label_texts(index), times, x, 70)
+        _mark_surprising(ax, estimate._unit_losses, num_named, label_texts(index), 70, times, x)
     legend_above(ax, 4, None)
     ax.set(xlabel=index.name, ylabel=hmm.labels.name)
     return ax
@@ -1059,7 +1059,7 @@ def field(
     ax.set_axis_off()
     if estimate is not None:
         losses = estimate._unit_losses.reshape(number, sites)[which]
-        _mark_surprising(ax, losses, num_named, label_texts(names), *positions.T, 90)
+        _mark_surprising(ax, losses, num_named, label_texts(names), 90, *positions.T)
     if ax.get_legend_handles_labels()[1]:
         legend_above(ax, 4, None)
     return ax

@@ -55,9 +55,9 @@ def test_counts_left_out_are_the_hosts_refits(kind):
     everyone = model(np.arange(N))
     assert float(fit.value) == pytest.approx(-everyone.loglike(whole.params), rel=1e-10)
     plan = lo.kfold(N, 20, rng=0)
-    found = lo.cross_validate(fit, plan)
+    found = lo.cross_validate(fit, plan, audit=0)
     losses = found.per_unit()
-    for fold in range(0, 20, 6):
+    for fold in (0, 12):
         held = plan.matrix()[fold] == 0
         again = fitted(model(np.flatnonzero(~held)), whole.params).params
         truth = model(np.flatnonzero(~held)).loglike(again) - everyone.loglike(again)
@@ -80,7 +80,7 @@ def test_groups_of_a_conditional_logit_are_its_units(shifted):
 
     whole = host(np.full(n, True))
     fit = lo.from_statsmodels(whole.fit(method="bfgs", gtol=1e-8, disp=0))
-    found = lo.cross_validate(fit, lo.leave_one_out())
+    found = lo.cross_validate(fit, lo.leave_one_out(), audit=0)
     assert "of one outcome say nothing" in fit.objective.note
     labels = fit.objective.units.names
     for k in range(0, len(labels), 4):
