@@ -155,8 +155,8 @@ FAULTS = (
     Fault(
         "a program is taken from the file of another",
         "lazy_jax._read",
-        "name == file.name",
-        "name is not None",
+        "digest == fingerprint((file.name, program)).encode()",
+        "digest",
         "test_lazy_jax",
     ),
     Fault(
@@ -2782,6 +2782,13 @@ FAULTS = (
         "Journal.check",
         "if other:\n    ...",
         "if not there:\n    ...",
+        "test_checkpoint",
+    ),
+    Fault(
+        "an empty checkpoint begins anew without a word",
+        "Journal._open",
+        "if exists:\n    ...",
+        "if not exists:\n    ...",
         "test_checkpoint",
     ),
     Fault(

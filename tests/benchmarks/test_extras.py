@@ -31,7 +31,7 @@ FOLDERS = ("benchmarks", "tests", "tools", "experiments")
 OURS = {"leaveout", "leaveout_verify", "speed", *FOLDERS} | {
     path.stem for part in FOLDERS for path in (ROOT / part).rglob("*.py")
 }
-BROUGHT = {"xarray": "arviz"}  # by another package
+BROUGHT = {"fsspec": "dask", "xarray": "arviz"}  # by another package
 
 
 def extra(name):
