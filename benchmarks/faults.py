@@ -569,19 +569,17 @@ def workers(quick: bool) -> Outcomes:
         except ImportError:
             yield "a worker of Dask killed", "not run: no Dask"
             return
-        with (
-            LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
-            Client(cluster) as client,
-        ):
-            for k in range(1 if quick else 3):
-                client.wait_for_workers(2)  # with one alone the caller makes everything
-                with joblib.parallel_config("dask"):
-                    reply = answer(lambda k=k: call(deadly(folder / f"dask {k}")))
-                outcome = judge(reply, digest)
-                yield (
-                    "a worker of Dask killed",
-                    outcome if (folder / f"dask {k}").exists() else "NOBODY DIED",
-                )
+        for k in range(1 if quick else 3):
+            with (
+                LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+                Client(cluster),
+                joblib.parallel_config("dask"),
+            ):
+                reply = answer(partial(call, deadly(folder / f"dask {k}")))
+            outcome = judge(reply, digest)
+            if not (folder / f"dask {k}").exists():
+                outcome = "NOBODY DIED"
+            yield "a worker of Dask killed", outcome
 
 
 def memory(quick: bool) -> Outcomes:
