@@ -303,16 +303,13 @@ def _purge(study: LeakageStudy, cut: float) -> ControlPoint | str:
             controls.append(
                 study.score_predictions(_replace_predictions(study, parts, study.work(requests)))
             )
-        sums = np.array(
-            [[influence[part.rows].sum() for part in parts] for _, influence in controls]
-        )
+        values, influences = zip(*controls, strict=True)
+        sums = [[influence[part.rows].sum() for part in parts] for influence in influences]
         noise = float(np.sum(np.var(sums, 0, ddof=1))) / count
-        influence = clean.influence - np.mean(
-            [control_influence for _, control_influence in controls], 0
-        )
+        influence = clean.influence - np.mean(influences, 0)
         if _is_small(study, noise, influence):
             break
-    difference = clean.value - float(np.mean([value for value, _ in controls]))
+    difference = clean.value - float(np.mean(values))
     remaining = np.zeros(len(study.y))  # exposure through pairs below the cut
     for fold, mates in zip(study.folds, study.mates, strict=True):
         remaining[fold.test] = mates
@@ -360,8 +357,12 @@ def extrapolate(study: LeakageStudy, corrected: Callable[[], LeakageResult]) -> 
     # scores without an influence are refused before
     assert result.influence is not None and result.naive_influence is not None
     change = result.influence - result.naive_influence
-    errors = {
-        "monte_carlo": result.se_mc**2,
-        "between": result.se_p**2 + max(result.se_extrapolation, result.overhang / 2) ** 2,
-    }
-    return study.correct("extrapolated", ASSUMPTION, result.correction, change, 0.0, **errors)
+    return study.correct(
+        "extrapolated",
+        ASSUMPTION,
+        result.correction,
+        change,
+        0.0,
+        monte_carlo=result.se_mc**2,
+        between=result.se_p**2 + max(result.se_extrapolation, result.overhang / 2) ** 2,
+    )

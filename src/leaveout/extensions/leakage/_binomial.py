@@ -53,9 +53,10 @@ def binomial_matrix(p: ArrayLike, n: int) -> Float[np.ndarray, "levels counts"]:
     """
     n = count("binomial_matrix: n", n, 1)
     p = np.atleast_1d(np.asarray(p, float))
-    if p.ndim != 1 or not np.all((p >= 0) & (p <= 1)):
+    inside = (p >= 0) & (p <= 1)
+    if p.ndim != 1 or not inside.all():
         raise ValueError(
-            f"binomial_matrix: p must be probabilities, one a level; got {_worst(p, (p >= 0) & (p <= 1))}."
+            f"binomial_matrix: p must be probabilities, one a level; got {_worst(p, inside)}."
         )
     return stats.binom.pmf(np.arange(n + 1), n, p[:, None])
 
@@ -113,12 +114,7 @@ def stratified_matrix(
     n = count("stratified_matrix: n", n, 1)
     check_probabilities("stratified_matrix", p_train, p_test)
     counts = np.atleast_1d(np.asarray(levels))
-    if (
-        counts.ndim != 1
-        or not np.all(counts == np.floor(counts))
-        or counts.min() < 0
-        or counts.max() > n
-    ):
+    if counts.ndim != 1 or not np.isin(counts, range(n + 1)).all():
         raise ValueError(
             f"stratified_matrix: levels must be whole numbers from 0 to n = {n}; got {levels!r}."
         )

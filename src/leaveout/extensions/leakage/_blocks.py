@@ -122,8 +122,8 @@ def draw_blocks(graph: Graph, k: int, num: int, rng: Generator) -> Bool[Array, "
     """Draw partitions of blocks of `k` nodes each, and mark the pairs that are inside clusters."""
     nodes = len(graph.size)
     block = level_numbers(graph.block)
-    member = np.unique(np.r_[block * nodes + graph.a, block * nodes + graph.b])
-    x, y = (np.searchsorted(member, block * nodes + end) - k * block for end in (graph.a, graph.b))
+    member, places = np.unique(block * nodes + [graph.a, graph.b], return_inverse=True)
+    x, y = places - k * block
     pair = _pairs(k)[x, y]
     size = graph.size[member % nodes].reshape(-1, k)
     inside = np.zeros((num, len(block)), bool)

@@ -63,11 +63,7 @@ def draw_chain(graph: Graph, num: int, rng: Generator) -> Bool[ndarray, "num pai
     # 20_000: pairs in all chains below which one more chain costs almost nothing
     copies = int(np.clip(20_000 // len(graph.a), 1, num))
     nodes = len(graph.size)  # each is copied for each of its blocks and for each chain
-    key, ends = np.unique(
-        np.r_[graph.block * nodes + graph.a, graph.block * nodes + graph.b], return_inverse=True
-    )
-    a = ends[: len(graph.a)]
-    b = ends[len(graph.a) :]
+    key, (a, b) = np.unique(graph.block * nodes + [graph.a, graph.b], return_inverse=True)
     block = level_numbers(graph.block)
     likely = np.tile(graph.target / graph.times, copies)
     copy = lambda values, step: (values + step * np.arange(copies)[:, None]).ravel()
@@ -183,8 +179,8 @@ def _move(
         np.where(label[u] == label[v], len(touched) + np.arange(len(u)), label[u]),
     )
     label = label.copy()
-    moving = nodes[in_v0 & ready[node_zone]]
-    label[moving] = new_label[node_zone[in_v0 & ready[node_zone]]]
+    moving = in_v0 & ready[node_zone]
+    label[nodes[moving]] = new_label[node_zone[moving]]
     if label.max() > SPARSE * len(label):
         label = level_numbers(label)
     return picked, label, free

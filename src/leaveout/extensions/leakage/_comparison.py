@@ -74,24 +74,18 @@ class ComparableResult(AbstractComparable):
 
 def _table_row(number: ComparableMean, best: ComparableMean) -> NamedValues:
     """Return the row of the table for one number."""
-    same = number is best
     difference = number.value - best.value
     se = se_difference = np.nan
     if number.spread is not None and best.spread is not None:
         se = number.spread.error
-        se_difference = 0.0 if same else number.spread.minus(best.spread).error
+        se_difference = number.spread.minus(best.spread).error
     error = 0.0  # the Monte-Carlo error of the difference, over the draws that both share
-    if (
-        not same
-        and number.draws is not None
-        and best.draws is not None
-        and number.weight is not None
-    ):
+    if number.draws is not None and best.draws is not None and number.weight is not None:
         count = min(number.draws.shape[1], best.draws.shape[1])
         variance = np.var(number.draws[:, :count] - best.draws[:, :count], 1, ddof=1) / count
         error = float(np.sqrt(number.weight**2 @ variance))
     towards = -1.0 if number.more_is_better else 1.0
-    if same:
+    if number is best:
         worse = 0.5
     else:
         worse = probability_of_worse(towards * difference, float(np.hypot(se_difference, error)))

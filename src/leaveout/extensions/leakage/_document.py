@@ -250,7 +250,7 @@ def binomial_block_bootstrap(
             f"{caller}: {task.measure.name} is not a mean over records; give a loss of one record."
         )
     sides = [np.asarray(rows, int) for rows in (train, test)]
-    if min(map(len, sides)) < 2 or np.intersect1d(sides[0], sides[1]).size:
+    if min(map(len, sides)) < 2 or np.intersect1d(*sides).size:
         raise ValueError(
             f"{caller}: train and test must be two records or more each, with none in common."
         )
@@ -310,14 +310,12 @@ class _Job:
         # draws that are kept together
         if test_only:
             step = 64
-        else:
-            step = max(1, 2 * FIT_BATCH_ENTRIES // draw_entries)
-        num_columns = len(levels) if two_sided else 1
-        out = np.empty((len(levels), self.num_boot, num_columns))
-        if test_only:
             sides = self.train, self.test
         else:
+            step = max(1, 2 * FIT_BATCH_ENTRIES // draw_entries)
             sides = self.test, self.train
+        num_columns = len(levels) if two_sided else 1
+        out = np.empty((len(levels), self.num_boot, num_columns))
         with Slow("draws", self.num_boot * len(levels)) as bar:
             for number, level in enumerate(levels):
                 rng = default_rng([self.seed, number])
@@ -351,10 +349,10 @@ class _Job:
             losses = self.measure.losses(
                 self.y[self.test], self.learner(rows, self.test, none, np.arange(len(rows)))[0]
             )
-            place = np.full(max(rows.max(), self.test.max()) + 1, len(self.test))
+            place = np.full(len(self.y), len(self.test))
             place[self.test] = np.arange(len(self.test))
             fresh = np.ones((len(rows), len(self.test) + 1), bool)
-            fresh[np.arange(len(rows))[:, None], place[rows]] = False
+            np.put_along_axis(fresh, place[rows], False, 1)
             count = fresh[:, :-1].sum(1)  # records of V̂ that a fit was not trained on
             if not count.all():
                 raise ValueError(

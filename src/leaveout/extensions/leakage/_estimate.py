@@ -159,10 +159,7 @@ def leakage_corrected(
     shares = leakage.shares(folds)
     clusters = folds[0].clusters
     outside = bool(np.any(shares.p_test > 0))
-    if bins is not None and not score.per_record:
-        raise ValueError(
-            f"leakage_corrected: {score.name} is not a mean over records, and has no bins=."
-        )
+
     if outside and not score.removes:
         raise ValueError(
             f"leakage_corrected: {score.name}: T̂'s records in V̂ (p_test > 0): {NO_MIXTURE}. Use a loss of one record, or "
@@ -193,11 +190,15 @@ def leakage_corrected(
         mixture = tuple(shares.p_test / (1 - shares.p_train - shares.p_test))
     edges = None
     if bins is not None:
+        if not score.per_record:
+            raise ValueError(
+                f"leakage_corrected: {score.name} is not a mean over records, and has no bins=."
+            )
         edges = np.asarray(bins, float)
-    if edges is not None and (edges.ndim != 1 or len(edges) < 3 or not np.all(np.diff(edges) > 0)):
-        raise ValueError(
-            f"leakage_corrected: bins must be three or more rising edges; got {bins!r}."
-        )
+        if edges.ndim != 1 or len(edges) < 3 or not np.all(np.diff(edges) > 0):
+            raise ValueError(
+                f"leakage_corrected: bins must be three or more rising edges; got {bins!r}."
+            )
     work = FitWork(plan, learner, score, task.codes, outside, mixture, edges)
     drawn_shares = []
     if isinstance(leakage, DrawnLeakage) and leakage.knows_pairs:
@@ -233,9 +234,7 @@ def leakage_corrected(
         for _ in range(IID_REPEATS):
             for test in np.array_split(random.permutation(records), max(len(plan), 2)):
                 remainder = np.setdiff1d(records, test)
-                requests.append(
-                    FitRequest(random.permutation(remainder)[: min(size, len(remainder))], test)
-                )
+                requests.append(FitRequest(random.permutation(remainder)[:size], test))
         predicted = PredictionWork(learner, seed)(requests)
         values = [
             score(work.y[request.test], prediction)

@@ -257,12 +257,11 @@ class Linkage(PrintedResult):
         """
         caller = "Linkage.from_rates"
         numbers = labelled if isinstance(labelled, tuple) else (labelled, labelled)
-        names = ("precision", precision), ("recall", recall)
-        rates = [
-            read_rate(caller, name, value, count)
-            for (name, value), count in zip(names, numbers, strict=True)
-        ]
-        return Linkage(None, given=(rates[0], rates[1]))
+        rates = (
+            read_rate(caller, "precision", precision, numbers[0]),
+            read_rate(caller, "recall", recall, numbers[1]),
+        )
+        return Linkage(None, given=rates)
 
     @staticmethod
     def from_labelled(
@@ -804,4 +803,4 @@ def _cells(
     """
     entities = int(label.max(initial=-1)) + 1
     key, count = np.unique(filed.astype(int) * entities + label, return_counts=True)
-    return key // max(entities, 1), key % max(entities, 1), count
+    return *divmod(key, max(entities, 1)), count

@@ -82,16 +82,11 @@ def near_pairs(caller: str, X: Points, radius: float) -> NearPairs:
     query_rows = 2000  # rows searched at once
     num_found = num_pairs
     if len(X) <= ALL:
-        rows = [
-            (start, *_within(X, X[start : start + query_rows], radius))
-            for start in range(0, len(X), query_rows)
+        pairs = [
+            np.add(np.stack(_within(X, X[rows], radius), 1), [rows.start, 0])
+            for rows in slices(len(X), query_rows)
         ]
-        left, right = (
-            np.concatenate(part)
-            for part in zip(
-                *((query + start, neighbour) for start, query, neighbour in rows), strict=True
-            )
-        )
+        left, right = np.concatenate(pairs).T
     else:
         index = _index(X)
         while True:
@@ -103,8 +98,7 @@ def near_pairs(caller: str, X: Points, radius: float) -> NearPairs:
     low = np.minimum(left, right)
     high = np.maximum(left, right)
     key = np.unique(low[low != high] * len(X) + high[low != high])
-    low = key // len(X)
-    high = key % len(X)
+    low, high = divmod(key, len(X))
     return NearPairs(low, high, distances(X, low, high), num_found / num_pairs)
 
 

@@ -69,8 +69,7 @@ def draw_partitions(
     with silence("divide"):
         odds = np.maximum(np.log(p) - np.log1p(-p), NEVER)
     key, place = np.unique(np.minimum(a, b) * len(size) + np.maximum(a, b), return_inverse=True)
-    low = key // len(size)
-    high = key % len(size)
+    low, high = divmod(key, len(size))
     times = np.bincount(place, minlength=len(key))
     ground = float(np.log(unlisted) - np.log1p(-unlisted))
     weight = np.bincount(place, odds, len(key)) - ground * times
@@ -79,7 +78,7 @@ def draw_partitions(
     else:
         block = biconnected_blocks(len(size), low, high)
     graph = Graph(low, high, weight, np.bincount(place, p, len(key)), times, block, size, ground)
-    order = np.unique(np.r_[block * len(size) + low, block * len(size) + high])
+    order = np.unique(block * len(size) + [low, high])
     # number of nodes of each pair's block
     members = np.bincount(order // max(len(size), 1), minlength=1)[block]
     inside = np.zeros((num, len(low)), bool)

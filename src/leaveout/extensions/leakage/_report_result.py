@@ -68,10 +68,7 @@ def estimate_unlisted(X, study: LeakageStudy, mates: pd.DataFrame) -> NearMates 
     """
     from sklearn.neighbors import NearestNeighbors
 
-    if hasattr(X, "tocsr"):
-        data = None
-    else:
-        data = finite_columns(X)
+    data = finite_columns(X)
     sure = mates[mates.probability >= 0.5]
     min_listed_pairs = 5  # least number of listed pairs that shows how near mates are
     if data is None or len(sure) < min_listed_pairs:
@@ -81,7 +78,7 @@ def estimate_unlisted(X, study: LeakageStudy, mates: pd.DataFrame) -> NearMates 
     rng = np.random.default_rng([study.seed, 7])
     link = study.linkage
     count = len(data)
-    listed_pairs = np.minimum(link.left, link.right) * count + np.maximum(link.left, link.right)
+    listed_pairs = link.left * count + link.right
     mate = dict(zip(sure.place, sure.mate_place, strict=True))
     sizes = []
     neighbours = []
@@ -385,8 +382,8 @@ class LeakageReport(PagedResult, ComparableResult):
                 noise = first.monte_carlo + first.between + second.monte_carlo + second.between
                 se = (self.over_clusters(first.change - second.change).value + noise) ** 0.5
                 difference = first.score - second.score
-                rows.append({"first": first.name, "second": second.name, "difference": difference, "se": se,
-                             "apart": abs(difference) > disagreement * se})  # fmt: skip
+                apart = abs(difference) > disagreement * se
+                rows.append((first.name, second.name, difference, se, apart))
         return pd.DataFrame(rows, columns=["first", "second", "difference", "se", "apart"])
 
     @property

@@ -205,7 +205,7 @@ def run(work: FitWork, draws: TwoCounts, enough: Enough | None = None) -> list[F
     checkpointed = {}
     while num_saved_steps():
         result = read_step()
-        checkpointed[Piece(*(int(x) for x in result.pop("piece")))] = result
+        checkpointed[Piece(*result.pop("piece").tolist())] = result
     total = levels * len(work.plan) * progress.most
 
     def finished_pieces() -> Iterator[tuple[Piece, StepResult]]:
@@ -356,17 +356,14 @@ def one_piece(work: FitWork, piece: Piece) -> StepResult:
             0.0,
         )
         result["naive"] = filed[None]
-        if filed_values is None:
-            result["naive_record"] = np.zeros((1, len(test)))
-        else:
-            result["naive_record"] = filed_values.sum(0)[None]
+        assert filed_values is not None
+        result["naive_record"] = filed_values.sum(0)[None]
     if work.outside and score.per_record:
         result["outside"] = by_level(score.losses(y[extra], extra_predictions).mean(1))
     if work.edges is not None:
         bin_number = np.searchsorted(work.edges[1:-1], record_values, side="right")
         shares = [
-            np.where(scored, bin_number == k, False).sum(1) / scored.sum(1)
-            for k in range(len(work.edges) - 1)
+            (scored & (bin_number == k)).sum(1) / scored.sum(1) for k in range(len(work.edges) - 1)
         ]
         result["histogram"] = by_level(np.stack(shares, -1))
     return result

@@ -171,13 +171,9 @@ def resolve_score(scoring, estimator, y: NDArray) -> Measure:
             )
         scoring = sklearn.metrics.get_scorer(scoring)
     if not hasattr(scoring, "_score_func"):
-        if hasattr(scoring, "__name__"):
-            kind = scoring.__name__
-        else:
-            kind = type(scoring).__name__
         raise TypeError(
-            f"scoring={kind}: a name or sklearn.metrics.make_scorer(metric) is needed, whose metric can be asked with "
-            "predictions; a function of (estimator, X, y) cannot."
+            f"scoring={function_name(scoring)}: a name or sklearn.metrics.make_scorer(metric) is needed, whose metric can be asked "
+            "with predictions; a function of (estimator, X, y) cannot."
         )
     classes = None
     if classifies(estimator, y):

@@ -138,10 +138,7 @@ def like_size(drop: RowFlags, train: RowNumbers, clusters: Rows, rng: Generator)
         )[:count]
     rows = rng.permutation(train[~drop[train]])
     code = clusters[rows]
-    order = np.argsort(code, kind="stable")  # within each cluster, rows in random order
-    first = np.concatenate([[0], np.cumsum(np.bincount(code, minlength=len(size)))])[code[order]]
-    rank = np.empty(len(rows))
-    rank[order] = np.arange(len(rows)) - first
+    rank = pd.Series(rows).groupby(code).cumcount().to_numpy()  # rows in random order
     chosen = rank < np.round(take * size)[code]
     # the rest is filled up by whole clusters, untouched ones first
     cluster_rank = rng.permutation(len(size))

@@ -319,8 +319,9 @@ class LeakageStudy:
                     "place": tested_end[use],
                     "mate_place": trained_end[use],
                     "probability": link.probability[use],
+                    "exposed": exposed[tested_end[use]],
                 }
-                tables.append(pd.DataFrame(columns).assign(exposed=exposed[tested_end[use]]))
+                tables.append(pd.DataFrame(columns))
         pairs = pd.concat(tables).sort_values("probability", ascending=False, kind="stable")
         return pairs.drop_duplicates("place").sort_values("place", ignore_index=True)
 
@@ -385,17 +386,16 @@ class LeakageStudy:
         """
         removed_share = self.removed(point.exposed) * self.listed_rate.estimate
         correction = point.difference / removed_share
-        between = (
-            between / removed_share**2
-            + (correction * self.listed_rate.error / self.listed_rate.estimate) ** 2
-        )
-        details = {
-            "monte_carlo": point.monte_carlo / removed_share**2,
-            "between": between,
-            "curve": curve,
-        }
+        listing_error = correction * self.listed_rate.error / self.listed_rate.estimate
         return self.correct(
-            name, assumption, correction, point.influence / removed_share, point.exposed, **details
+            name,
+            assumption,
+            correction,
+            point.influence / removed_share,
+            point.exposed,
+            monte_carlo=point.monte_carlo / removed_share**2,
+            between=between / removed_share**2 + listing_error**2,
+            curve=curve,
         )
 
     def correct(

@@ -73,7 +73,7 @@ def read_pairs(
             "say of which rows: ids=, their names or their number."
         )
     table = PairTable(left, right, _probability(caller, frame, probability, default))
-    return table.once(caller, None if ids is None else _names(caller, ids)), rows
+    return table.once(caller, _names(caller, ids)), rows
 
 
 def read_two_sided(caller: str, pairs, sides: TwoCounts, probability: str | None) -> PairTable:
@@ -100,11 +100,7 @@ def frame_of(caller: str, pairs: Any) -> pd.DataFrame:
     tuples or arrays.
     """
     pairs = pandas_of(caller, "pairs", pairs)
-    if (
-        isinstance(pairs, pd.Series | pd.DataFrame)
-        and isinstance(pairs.index, pd.MultiIndex)
-        and pairs.index.nlevels == 2
-    ):
+    if isinstance(pairs, pd.Series | pd.DataFrame) and pairs.index.nlevels == 2:
         # the form of recordlinkage
         values = pairs
         if isinstance(pairs, pd.Series):
@@ -148,12 +144,9 @@ def frame_of(caller: str, pairs: Any) -> pd.DataFrame:
 
 def ends(caller: str, frame: pd.DataFrame, ids) -> tuple[IntArray, IntArray, int]:
     """Return the rows of both names of each pair, and the number of rows."""
+    names = _names(caller, ids)
     if not len(frame):
-        return (
-            np.zeros(0, int),
-            np.zeros(0, int),
-            0 if ids is None else len(_names(caller, ids)),
-        )
+        return np.zeros(0, int), np.zeros(0, int), 0 if names is None else len(names)
     if frame.shape[1] < 2:
         raise ValueError(
             f"{caller}: pairs needs two columns of names; the only one is {frame.columns[0]!r}. Give one row a pair: "
@@ -169,7 +162,6 @@ def ends(caller: str, frame: pd.DataFrame, ids) -> tuple[IntArray, IntArray, int
             f"{caller}: {incomplete.sum()} of the pairs lack a name, first that of row {np.argmax(incomplete)}; drop such pairs."
         )
     sources = ["source_dataset_l", "source_dataset_r"]
-    names = None if ids is None else _names(caller, ids)
     if isinstance(names, pd.MultiIndex):
         if not set(sources) <= set(frame.columns):
             raise ValueError(
@@ -194,8 +186,10 @@ def ends(caller: str, frame: pd.DataFrame, ids) -> tuple[IntArray, IntArray, int
     return rows[0], rows[1], len(names)
 
 
-def _names(caller: str, ids) -> pd.Index:
-    """Return the names of all rows; for a number of rows these are their numbers."""
+def _names(caller: str, ids) -> pd.Index | None:
+    """Return the names of all rows, if given; for a number of rows these are their numbers."""
+    if ids is None:
+        return None
     if isinstance(ids, int | np.integer) and not isinstance(ids, bool):
         return pd.RangeIndex(int(ids))
     if isinstance(ids, pd.DataFrame):
@@ -247,10 +241,10 @@ def _probability(
             f"{caller}: pairs needs rows of two names and a probability; the columns are {', '.join(map(str, frame.columns))}. "
             "Say which by probability=."
         )
-    if not np.all((p >= 0) & (p <= 1)):
-        wrong = p[~((p >= 0) & (p <= 1))][0]
+    wrong = p[~((p >= 0) & (p <= 1))]
+    if len(wrong):
         raise ValueError(
-            f"{caller}: probabilities must lie in [0, 1], without NaN; {columns[0] if columns else WEIGHT} holds {wrong:g}. Divide "
+            f"{caller}: probabilities must lie in [0, 1], without NaN; {columns[0] if columns else WEIGHT} holds {wrong[0]:g}. Divide "
             "percentages by 100; other scores become probabilities by Linkage.from_labelled(sample, pairs)."
         )
     return p
