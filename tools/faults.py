@@ -1180,8 +1180,8 @@ FAULTS = (
     Fault(
         "a first step may pass a hill",
         "BFGS._line_search",
-        "length = min(1.0, self.longest * promise**-0.5)",
-        "length = 1.0",
+        "min(1.0, self.longest * promise**-0.5)",
+        "1.0",
         "test_bfgs test_certificate",
     ),
     Fault(
@@ -1216,8 +1216,8 @@ FAULTS = (
     Fault(
         "the trials of a formula are lost",
         "AbstractRegression._bind",
-        "weight = as_stored(num_trials * weight)",
-        "pass",
+        "as_stored(num_trials * weight)",
+        "weight",
         "test_formulas",
     ),
     Fault(
@@ -2451,8 +2451,8 @@ FAULTS = (
     Fault(
         "the steps of a chain get scores",
         "covariance._refuse",
-        "AFFINE * size",
-        "size + apart",
+        "AFFINE * np.abs(gradients).sum(0).max()",
+        "np.inf",
         "test_covariance",
     ),
     Fault(

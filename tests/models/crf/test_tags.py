@@ -260,7 +260,7 @@ LABELS, GIVEN = [0, 1, 1, 0], np.zeros((4, 2))
         (LABELS, [2.0, 2.0], {}, "lengths must be whole numbers"),
         (LABELS, [4], {}, "needs several sequences"),
         (LABELS, [2, 2], {"drop": "step"}, "drop must be one of 'sequence', 'label'"),
-        (LABELS, [2, 2], {"num_labels": 1}, "num_labels must be a whole number, 2 or more"),
+        (LABELS, [2, 2], {"num_labels": 1}, "num_labels must be a whole number of 2 or more"),
         (LABELS, [2, 2], {"scores": np.zeros((3, 2))}, "with 4 steps; got shape"),
         (
             LABELS,

@@ -173,23 +173,16 @@ class CRF(AbstractObjective):
                 'CRF: drop="sequence" needs several sequences; got one. Leave its labels out: drop="label".'
             )
         self.drop = drop
-        if scores is None:
-            fixed_scores = None
-        else:
-            fixed_scores = _tags.read_scores(scores, self.codes, self.lengths)
-        if features is None:
-            feature_rows = None
-        else:
-            feature_rows = _tags.read_features(features, len(self.codes))
-        if feature_rows is None:
-            self.num_features = 0
-        else:
-            self.num_features = feature_rows.shape[1]
+        if scores is not None:
+            scores = _tags.read_scores(scores, self.codes, self.lengths)
+        if features is not None:
+            features = _tags.read_features(features, len(self.codes))
+        self.num_features = 0 if features is None else features.shape[1]
         self.free = _tags.read_free(free or {}, self._shapes)
         self.penalty = self._check_penalty(penalty)
         self.sequence = np.repeat(np.arange(len(self.lengths)), self.lengths).astype(np.int32)
         self.block, self.slots = _lattice.lay_out(
-            self.codes, self.lengths, self.num_labels, fixed_scores, feature_rows
+            self.codes, self.lengths, self.num_labels, scores, features
         )
 
     def _check_penalty(self, penalty: object) -> penalties.AbstractPenalty:
@@ -231,11 +224,10 @@ class CRF(AbstractObjective):
     @property
     def _shapes(self) -> dict[str, Shape]:
         K = self.num_labels
+        shapes = {"end": (K,), "start": (K,), "transition": (K, K)}
         if self.num_features:
-            feature_shapes = {"weights": (self.num_features, K)}
-        else:
-            feature_shapes = {}
-        return {"end": (K,), "start": (K,), "transition": (K, K), **feature_shapes}
+            shapes["weights"] = self.num_features, K
+        return shapes
 
     @property
     def _free_shapes(self) -> dict[str, Shape]:
@@ -361,8 +353,8 @@ class CRF(AbstractObjective):
         """Tell whether the sequences of the listed units, padded to the longest, have fewer steps
         than all sequences.
         """
-        is_part = len(index) != self.num_units
-        return is_part and len(index) * self.slots.shape[1] < len(self.codes)
+        part = len(index)
+        return part != self.num_units and part * self.slots.shape[1] < len(self.codes)
 
     def _dense(self, index: Arrays, delta: Array) -> Float[Array, " units"]:
         return jnp.zeros(self.num_units).at[index].add(delta, mode="drop")
@@ -385,10 +377,7 @@ class CRF(AbstractObjective):
         )
         layout = self.block.layout.side_by_side(inside)
         unit = jnp.broadcast_to(jnp.arange(len(sequences)), slots.shape)
-        if self.block.scores is None:
-            scores = None
-        else:
-            scores = laid(self.block.scores)
+        scores = None if self.block.scores is None else laid(self.block.scores)
         return SequenceBlock(
             layout,
             laid(self.block.labels),
@@ -472,10 +461,7 @@ class CRF(AbstractObjective):
             codes = jnp.asarray(self.codes).at[index].get(mode="clip")
             return -jnp.log(jnp.take_along_axis(states, codes[:, None], 1)[:, 0])
         short = self._is_short(index)
-        if short:
-            block = self._gather(index)[0]
-        else:
-            block = self.block
+        block = self._gather(index)[0] if short else self.block
         steps = _lattice.chain(theta, block).log_normaliser - _lattice.path(
             theta, block, _lattice.emission(theta, block)
         )
@@ -559,8 +545,7 @@ class CRF(AbstractObjective):
             # F is linear in each weight
             return ravel(jax.grad(self.perturbation)(theta, unit[None], jnp.ones(1)))
 
-        units = jnp.arange(self.num_units)
-        return jax.lax.map(unit_gradient, units, batch_size=self.costs.lanes)
+        return jax.lax.map(unit_gradient, jnp.arange(self.num_units), batch_size=self.costs.lanes)
 
     def subset(self, units: Indices) -> "AbstractObjective | None":
         if self.drop == "label" or self.num_features or self.free or not self.penalty.quadratic:
@@ -651,17 +636,13 @@ class CRF(AbstractObjective):
 
     @property
     def note(self) -> str:
-        name = type(self.penalty).__name__
+        penalty = f"Penalty: {type(self.penalty).__name__}"
         alpha = getattr(self.penalty, "alpha", None)
-        if alpha is None or np.ndim(alpha):
-            penalty = name
-        else:
-            penalty = f"{name}({float(alpha):g})"
         if isinstance(self.penalty, penalties.Zero):
-            penalty_text = "No penalty"
-        else:
-            penalty_text = f"Penalty: {penalty}"
-        return f'drop="{self.drop}": {STYLES[self.drop]}. {penalty_text}.'
+            penalty = "No penalty"
+        elif alpha is not None and not np.ndim(alpha):
+            penalty += f"({float(alpha):g})"
+        return f'drop="{self.drop}": {STYLES[self.drop]}. {penalty}.'
 
     def _warning(self, theta):
         """Name transitions that are not in the data, and whose weights diverge without a
@@ -825,10 +806,9 @@ class CRF(AbstractObjective):
         array
             Labels of the sequences, one after another.
         """
-        if sequences is None:
-            codes = self.codes
-        else:
-            codes = self.codes[self._steps(sequences)]
+        codes = self.codes
+        if sequences is not None:
+            codes = codes[self._steps(sequences)]
         return self.names.labels(codes)
 
 
@@ -848,10 +828,9 @@ def _make_indicators(crf: CRF) -> Indicators:
     block = crf.block
     place = block.layout.inverse
     assert isinstance(block.features, SparseFeatures)
-    if block.scores is None:
-        scores = None
-    else:
-        scores = np.reshape(block.scores, (-1, crf.num_labels))[place]
+    scores = block.scores
+    if scores is not None:
+        scores = np.reshape(scores, (-1, crf.num_labels))[place]
     return Indicators(
         crf.codes,
         crf.lengths,

@@ -68,13 +68,11 @@ def lay_out(
 
     Return the layout and the places of each sequence's steps, with −1 for padding.
     """
-    if scores is None:
-        finite = np.zeros((1, 1))
-    else:
+    zeros = False
+    if scores is not None:
         finite = np.where(np.isfinite(scores), scores, np.nan)
-    zeros = bool(np.max(np.nanmax(finite, 1) - np.nanmin(finite, 1)) > SCORE_RANGE)
-    parts = max(1, round(len(codes) * num_labels / LATTICE_ENTRIES))
-    where = layout(lengths, zeros, parts=parts)
+        zeros = bool(np.max(np.nanmax(finite, 1) - np.nanmin(finite, 1)) > SCORE_RANGE)
+    where = layout(lengths, zeros, parts=max(1, round(len(codes) * num_labels / LATTICE_ENTRIES)))
     laid = where.lay_out
     last = np.zeros(len(codes), bool)
     last[np.cumsum(lengths) - 1] = True

@@ -214,10 +214,7 @@ class Indicators(AbstractByArrays):
         self.features = features[order]
         self.codes = codes[order]
         self.rough_features = self.features.astype(np.float32)
-        if scores is None:
-            self.scores = None
-        else:
-            self.scores = scores[order]
+        self.scores = None if scores is None else scores[order]
         self.free, self.alpha = parameters
         self.start = slice(0, self.step_order.bounds[1])
         cached_places = 4  # places θ whose results are kept: two for each of two threads

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
 from ..._runtime import Shape, StepNumbers, TwoArrays
-from ...data import Names, numbers
+from ...data import Names, count, numbers
 from ...inference.sparse import SparseFeatures
 from ...objectives import as_stored
 
@@ -53,14 +53,11 @@ def read_labels(
     array = np.asarray(labels)
     if array.ndim != 1 or not array.size:
         raise ValueError(f"CRF: labels must be one label a step, [steps]; got shape {array.shape}.")
-    if num_labels is not None and (not isinstance(num_labels, int | np.integer) or num_labels < 2):
-        raise ValueError(f"CRF: num_labels must be a whole number, 2 or more; got {num_labels!r}.")
-    if columns is not None and num_labels not in (None, columns):
-        raise ValueError(f"CRF: scores have {columns} columns, but num_labels is {num_labels}.")
-    if num_labels is None:
-        count = columns
-    else:
-        count = int(num_labels)
+    number = columns
+    if num_labels is not None:
+        number = count("CRF: num_labels", num_labels, 2)
+        if columns not in (None, number):
+            raise ValueError(f"CRF: scores have {columns} columns, but num_labels is {number}.")
     if array.dtype.kind in "OUS":
         if not all(isinstance(label, str | np.str_) for label in array):
             raise TypeError(
@@ -71,9 +68,9 @@ def read_labels(
                 "CRF: with scores, labels must be whole numbers: the columns of scores that they stand for."
             )
         names, codes = np.unique(array.astype(str), return_inverse=True)
-        if count is not None and count != len(names):
+        if number is not None and number != len(names):
             raise ValueError(
-                f"CRF: labels have {len(names)} names, but num_labels is {count}; leave it out."
+                f"CRF: labels have {len(names)} names, but num_labels is {number}; leave it out."
             )
         if len(names) < 2:
             raise ValueError(f"CRF: at least two labels are needed; all are {str(names[0])!r}.")
@@ -82,16 +79,16 @@ def read_labels(
         raise TypeError(
             f"CRF: labels must be text or whole numbers from 0; got an array of {array.dtype}."
         )
-    if count is None:
-        count = int(array.max()) + 1
-    outside = np.flatnonzero((array < 0) | (array >= count))
+    if number is None:
+        number = int(array.max()) + 1
+    outside = np.flatnonzero((array < 0) | (array >= number))
     if outside.size:
         raise ValueError(
-            f"CRF: label {array[outside[0]]} at step {outside[0]} is outside 0, …, {count - 1} ({outside.size} labels are)."
+            f"CRF: label {array[outside[0]]} at step {outside[0]} is outside 0, …, {number - 1} ({outside.size} labels are)."
         )
-    if count < 2:
+    if number < 2:
         raise ValueError("CRF: at least two labels are needed; give num_labels=.")
-    return array.astype(np.int32), count, LabelNames()
+    return array.astype(np.int32), number, LabelNames()
 
 
 def read_scores(scores: ArrayLike, codes: Array, lengths: Array) -> Array:
@@ -171,10 +168,7 @@ def read_free(
 def counts(crf: Any) -> Float[Array, "units labels"]:
     """Count the steps of each unit with each label."""
     out = np.zeros((crf.num_units, crf.num_labels))
-    if crf.drop == "sequence":
-        units = crf.sequence
-    else:
-        units = np.arange(len(crf.codes))
+    units = crf.sequence if crf.drop == "sequence" else np.arange(len(crf.codes))
     np.add.at(out, (units, crf.codes), 1.0)
     return out
 
@@ -212,8 +206,7 @@ def rank_steps(
     columns |= {"likeliest other": names.labels(likeliest), "its probability": p[steps, likeliest]}
     if index is None:
         index = pd.RangeIndex(len(steps), name="step")
-    table = pd.DataFrame(columns, index=index)
-    return table.sort_values("probability", kind="stable")
+    return pd.DataFrame(columns, index=index).sort_values("probability", kind="stable")
 
 
 def _numbers(name: str, value) -> Array:

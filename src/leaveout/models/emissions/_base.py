@@ -116,10 +116,6 @@ def log_simplex(logits: Arrays) -> Arrays:
     return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
-def _sums_to_one(p: ndarray) -> Bool[ndarray, "*rows"] | np.bool_:
-    return (p >= 0).all(-1) & np.isclose(p.sum(-1), 1)
-
-
 Constraints = dict[str, Constraint]
 REAL = Constraint(lambda v: v, lambda v: v)
 POSITIVE = Constraint(
@@ -138,7 +134,7 @@ SIMPLEX = Constraint(  # over the last axis, against the last entry
     _simplex,
     _log_ratios,
     but_last,
-    _sums_to_one,
+    lambda p: (p >= 0).all(-1) & np.isclose(p.sum(-1), 1),
     "probabilities that sum to one in each row",
 )
 
@@ -804,10 +800,7 @@ def clusters(x: Float[ndarray, "steps features"], num_states: int, seed: int) ->
         return rng.permutation(num_states)[: len(x)]
     sd = x.std(0)
     z = (x - x.mean(0)) / np.where(sd > 0, sd, 1.0)
-    if len(z) <= 5000:
-        sample = z
-    else:
-        sample = z[rng.choice(len(z), 5000, replace=False)]
+    sample = z if len(z) <= 5000 else z[rng.choice(len(z), 5000, replace=False)]
     # a cluster is empty if there are fewer distinct rows than states
     with warnings.catch_warnings(), silence("invalid"):
         warnings.simplefilter("ignore", UserWarning)

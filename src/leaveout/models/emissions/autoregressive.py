@@ -15,6 +15,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from ..._runtime import Arrays, EntryIndex, NamedArrays, PyTree, numpy_of, slices, static
+from ...data import count
 from ._base import (
     REAL,
     Choice,
@@ -51,12 +52,10 @@ class AbstractAutoregression(AbstractGaussian):
         self, order: int, skip: int | None, covariance: "str | ArrayLike", prior: Choice
     ) -> None:
         name = type(self).__name__
-        if not isinstance(order, int | np.integer) or order < 0:
-            raise ValueError(f"{name}: order must be a non-negative integer; got {order}.")
+        self.lags = count(f"{name}: order", order, 0)
         if skip is not None and skip < order:
             raise ValueError(f"{name}: skip must be at least the order, {order}; got {skip}.")
-        self.lags = int(order)
-        self.skip = int(order if skip is None else skip)
+        self.skip = self.lags if skip is None else int(skip)
         self.covariance = CovarianceKind(name, covariance)
         self._choose_prior(prior)
 
@@ -74,8 +73,7 @@ class AbstractAutoregression(AbstractGaussian):
     def _has_regressors(self, x, lengths, skip):
         """Mark steps after the first `skip` of a sequence whose regressors are observed."""
         seen = ~np.isnan(x).any(axis=1)
-        starts = np.cumsum(lengths) - lengths
-        complete = np.arange(len(x)) - np.repeat(starts, lengths) >= skip
+        complete = np.arange(len(x)) - np.repeat(np.cumsum(lengths) - lengths, lengths) >= skip
         for lag in range(1, self.lags + 1):
             complete[lag:] &= seen[:-lag]
         return complete
@@ -142,8 +140,7 @@ class AbstractAutoregression(AbstractGaussian):
         if self.covariance.value is None:
             return None
         x = data["x"]
-        past = data["past"].reshape(len(x), self.lags * x.shape[1])
-        features = np.insert(past, 0, 1.0, axis=1)
+        features = np.insert(data["past"].reshape(len(x), self.lags * x.shape[1]), 0, 1.0, axis=1)
         seen = expected * data["dense"][:, None]
         curvatures = []
         for k, precision in enumerate(self._precisions(parameters, seen.shape[1], x.shape[1])):
@@ -317,8 +314,7 @@ class Autoregressive(AbstractAutoregression):
         x, past, scale, labels = self._clustered(data, observed, num_states, seed)
         channels = x.shape[1]
         response = x / scale
-        regressors = (past / scale).reshape(len(x), -1)
-        features = np.insert(regressors, 0, 1.0, axis=1)
+        features = np.insert((past / scale).reshape(len(x), -1), 0, 1.0, axis=1)
         walk = np.eye(1 + self.lags * channels, channels, -1)
         weights = np.stack(
             [_ridge(features[labels == k], response[labels == k], walk) for k in range(num_states)]
@@ -385,11 +381,8 @@ class NeuralAutoregressive(AbstractAutoregression):
         skip: int | None = None,
         prior: Choice = "default",
     ):
-        if not isinstance(hidden, int | np.integer) or hidden < 1 or order == 0:
-            raise ValueError(
-                f"NeuralAutoregressive: hidden and order must be positive integers; got {hidden} and {order}."
-            )
-        self.hidden = int(hidden)
+        self.hidden = count("NeuralAutoregressive: hidden", hidden, 1)
+        count("NeuralAutoregressive: order", order, 1)
         self._bind(order, skip, covariance, prior)
 
     def default_prior(self, x: Observations) -> Priors:

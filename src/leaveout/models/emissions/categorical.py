@@ -7,6 +7,7 @@ import numpy as np
 from numpy.random import Generator
 
 from ..._runtime import Array, PyTree, Scalar, jnp, numpy_of, static
+from ...data import count
 from ...objectives import LOG_PROBABILITY
 from ._base import (
     SIMPLEX,
@@ -70,11 +71,7 @@ class Categorical(AbstractWithPrior):
     num_symbols: int = static()
 
     def __init__(self, num_symbols: int, prior: Choice = "default"):
-        if not isinstance(num_symbols, int | np.integer) or num_symbols < 2:
-            raise ValueError(
-                f"Categorical: num_symbols must be an integer of at least 2; got {num_symbols}."
-            )
-        self.num_symbols = int(num_symbols)
+        self.num_symbols = count("Categorical: num_symbols", num_symbols, 2)
         self._choose_prior(prior)
 
     def default_prior(self, x: Observations) -> Priors:
@@ -141,11 +138,7 @@ class Observed(AbstractEmission):
     number: int = static()
 
     def __init__(self, num_states: int):
-        if not isinstance(num_states, int | np.integer) or num_states < 2:
-            raise ValueError(
-                f"Observed: num_states must be an integer of at least 2; got {num_states!r}."
-            )
-        self.number = int(num_states)
+        self.number = count("Observed: num_states", num_states, 2)
 
     @property
     def free(self) -> Constraints:

@@ -132,11 +132,8 @@ class AbstractCounts(AbstractWithPrior):
         self.names, exposure, covariates = match_labels(
             emission, exposure=exposure, covariates=covariates
         )
-        if exposure is None:
-            factor = None
-        else:
+        if exposure is not None:
             factor = numbers(emission, "exposure", exposure)
-        if factor is not None:
             if factor.ndim != 1 or factor.dtype == bool:
                 raise ValueError(
                     f"{emission}: exposure must be one number a step or site; got {factor.dtype} of shape {factor.shape}."
@@ -147,34 +144,26 @@ class AbstractCounts(AbstractWithPrior):
                     f"{emission}: exposure must be positive and finite; got {wrong.sum()} other values, the first "
                     f"{factor[wrong][0]:g} at step or site {np.flatnonzero(wrong)[0]}."
                 )
-        if factor is None:
-            self.exposure = None
-        else:
-            self.exposure = as_stored(factor)
-        if covariates is None:
-            self.covariates = None
-        else:
-            self.covariates = _read_covariates(emission, covariates)
-        if (
-            self.exposure is not None
-            and self.covariates is not None
-            and len(self.exposure) != len(self.covariates)
-        ):
+            exposure = as_stored(factor)
+        if covariates is not None:
+            covariates = _read_covariates(emission, covariates)
+        if exposure is not None and covariates is not None and len(exposure) != len(covariates):
             raise ValueError(
-                f"{emission}: exposure has {len(self.exposure)} numbers, but covariates have {len(self.covariates)} rows."
+                f"{emission}: exposure has {len(exposure)} numbers, but covariates have {len(covariates)} rows."
             )
+        self.exposure = exposure
+        self.covariates = covariates
         self._choose_prior(prior)
 
     @property
     def _factors(self) -> NamedArrays:
         """Log exposure and covariates, if there are any."""
-        if self.exposure is None:
-            factors = {}
-        else:
-            factors = {"exposure": np.log(self.exposure)}
-        if self.covariates is None:
-            return factors
-        return {**factors, "covariates": self.covariates}
+        factors = {}
+        if self.exposure is not None:
+            factors["exposure"] = np.log(self.exposure)
+        if self.covariates is not None:
+            factors["covariates"] = self.covariates
+        return factors
 
     def match_labels(self, caller: str, index: pd.Index | None) -> AbstractEmission:
         """Put exposure and covariates into the order of the data's labels, if both have labels.
@@ -192,9 +181,7 @@ class AbstractCounts(AbstractWithPrior):
         out = copy.copy(self)
         for part in ("exposure", "covariates"):
             array = getattr(self, part)
-            if array is None:
-                vars(out)[part] = None
-            else:
+            if array is not None:
                 vars(out)[part] = as_stored(array[order])
         return out
 

@@ -148,9 +148,7 @@ class EventCounts(AbstractWithPrior):
     def shared(self) -> frozenset[str]:
         return frozenset(self.free)
 
-    @property
-    def num_states(self) -> int | None:
-        return 2
+    num_states = 2
 
     def prepare(self, x: Observations, lengths: Lengths) -> PyTree:
         if x.shape[1] != 1:

@@ -329,10 +329,7 @@ def squares(x: ndarray, about: ndarray | float) -> ndarray:
     One if that is zero or nothing is observed.
     """
     seen = x[~np.isnan(x).any(axis=1)]
-    if len(seen):
-        square = np.mean((seen - about) ** 2, 0)
-    else:
-        square = np.zeros(x.shape[1])
+    square = np.mean((seen - about) ** 2, 0) if len(seen) else np.zeros(x.shape[1])
     return np.where(square > 0, square, 1.0)
 
 
@@ -419,8 +416,7 @@ class Gaussian(AbstractGaussian):
         # an exponential family: 1, x and xxᵀ, centred against cancellation
         x = data - data.mean(0)
         i, j = self._pairs(x.shape[1])
-        ones = np.ones((len(x), 1))
-        return numpy_of(x).concatenate([ones, x, x[:, i] * x[:, j]], axis=1)
+        return numpy_of(x).concatenate([np.ones((len(x), 1)), x, x[:, i] * x[:, j]], axis=1)
 
     def table(self, parameters: Parameters, data: PyTree) -> Any:
         mean = parameters["mean"] - data.mean(0)

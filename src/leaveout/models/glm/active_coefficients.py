@@ -70,9 +70,7 @@ class FullModel:
     @cached_property
     def smooth(self) -> Any:
         ridge = penalties.Ridge(self.ridge[: self.num_features])
-        predictors = self.model.under(around(self.model.penalty, ridge)).predictors
-
-        return predictors
+        return self.model.under(around(self.model.penalty, ridge)).predictors
 
     @cached_property
     def largest(self) -> Vector:

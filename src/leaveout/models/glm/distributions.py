@@ -183,13 +183,8 @@ class GaussianFamily(Family):
         return tau + 0.5 * np.log(2 * np.pi)
 
     def formulas_of_tau(self, eta, phi, tau, y):
-        precision = np.exp(-2 * tau)
-        r = y - eta
-        return {
-            0: lambda: -precision * r**2,
-            1: lambda: 2 * precision * r,
-            2: lambda: np.broadcast_to(-2 * precision, r.shape),
-        }
+        functions = self.formulas(eta, phi, tau, y)
+        return {k: lambda k=k: -2 * functions[k]() for k in range(3)}
 
     def constant_of_tau(self, phi, tau, y):
         return np.ones(np.broadcast_shapes(tau.shape, y.shape))
@@ -384,7 +379,8 @@ class NegativeBinomialFamily(Family):
     def formulas(self, eta, alpha, tau, y):
         s = 1 / alpha
         x = eta + tau
-        p, q = special.expit(x), special.expit(-x)
+        p = special.expit(x)
+        q = special.expit(-x)
         return {
             0: lambda: (s + y) * np.logaddexp(0.0, x) - y * eta,
             1: lambda: s * p - y * q,
@@ -412,7 +408,8 @@ class NegativeBinomialFamily(Family):
     def formulas_of_tau(self, eta, alpha, tau, y):
         s = 1 / alpha
         x = eta + tau
-        p, q = special.expit(x), special.expit(-x)
+        p = special.expit(x)
+        q = special.expit(-x)
         return {
             0: lambda: (s + y) * p - s * np.logaddexp(0.0, x),
             1: lambda: p * (y * q - s * p),

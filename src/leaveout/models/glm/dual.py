@@ -160,11 +160,10 @@ def ridge_strengths(model: Any) -> PerFeature | None:
     """Strengths r of a ridge on every coefficient of a GLM; None for other models."""
     if type(model) is not GLM:
         return None
-    if isinstance(model.penalty, PerWeight):
-        inner = model.penalty.penalty
-    else:
-        inner = model.penalty
-    diagonal = inner.diagonal(model.num_features)
+    penalty = model.penalty
+    if isinstance(penalty, PerWeight):
+        penalty = penalty.penalty
+    diagonal = penalty.diagonal(model.num_features)
     if diagonal is not None and np.all(np.asarray(diagonal) > 0):
         return np.array(diagonal, float)
     return None
@@ -197,10 +196,9 @@ def _gram(
         row_means = gram @ share
         return gram - row_means - row_means[:, None] + share @ row_means
     out = np.zeros((n, n))
-    if isinstance(model.design, MappedDesign | Resident):
-        source = model.design.source
-    else:
-        source = model.design
+    source: Any = model.design
+    if isinstance(source, MappedDesign | Resident):
+        source = source.source
     for columns in slices(p, GRAM_COLUMNS):
         part = (np.asarray(source[:, columns], float) - mean[columns]) / np.sqrt(ridge[columns])
         out += part @ part.T

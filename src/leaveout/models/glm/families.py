@@ -471,9 +471,7 @@ class Tweedie(AbstractMeanLoss):
             return self.link_name == "identity"
         return self.link_name == "log" and self.kind in ("Poisson", "gamma", "compound")
 
-    @property
-    def remark(self) -> str:
-        return "the loss is half the Tweedie deviance over φ; compare it with models of the same power and φ"
+    remark = "the loss is half the Tweedie deviance over φ; compare it with models of the same power and φ"
 
 
 class AbstractQuasiLoss(AbstractLoss):

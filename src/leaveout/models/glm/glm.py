@@ -202,27 +202,19 @@ class AbstractRegression(AbstractLinearPredictor):
                 raise ValueError(
                     f"{caller}: trials must be positive, and are for binomial proportions y."
                 )
-            if weight is None:
-                weight = num_trials
-            else:
-                weight = as_stored(num_trials * weight)
+            weight = num_trials if weight is None else as_stored(num_trials * weight)
         elif weight is not None and _are_trials(self.loss_function, self.y, weight):
             num_trials = np.where(weight > 0, weight, 1.0)
         self.sample_weight = weight
         self.trials = num_trials
-        if self.sample_weight is not None and (
-            (self.sample_weight < 0).any() or not self.sample_weight.any()
-        ):
+        if weight is not None and ((weight < 0).any() or not weight.any()):
             raise ValueError(f"{caller}: sample_weight must not be negative, nor zero everywhere.")
         outputs = (len(self.classes),) if self.classes else ()
         if offset is not None and self.classes:
             offset = np.broadcast_to(
                 numbers(caller, "offset", offset).reshape(n, -1), (n, *outputs)
             )
-        if offset is None:
-            self.offset = None
-        else:
-            self.offset = column(caller, "offset", offset, n, outputs)
+        self.offset = None if offset is None else column(caller, "offset", offset, n, outputs)
         if class_weight not in (None, "balanced"):
             raise ValueError(
                 f"{caller}: class_weight must be None or 'balanced'; got {class_weight!r}. Use sample_weight."
@@ -330,10 +322,7 @@ class AbstractRegression(AbstractLinearPredictor):
             *shared,
         }:
             expected = ", ".join(map(repr, ["intercept", "coef", *shared]))
-            if isinstance(parameters, dict):
-                got = sorted(parameters)
-            else:
-                got = type(parameters).__name__
+            got = sorted(parameters) if isinstance(parameters, dict) else type(parameters).__name__
             raise ValueError(f"{caller}: parameters are {{{expected}}}; got {got}.")
         coef = np.asarray(parameters["coef"], float)
         intercept = np.asarray(parameters.get("intercept", 0.0), float)
@@ -343,10 +332,9 @@ class AbstractRegression(AbstractLinearPredictor):
             )
         if not self.intercept and np.any(intercept != 0):
             raise ValueError(f"{caller}: this model has no intercept, yet one was given.")
+        parts = [coef]
         if self.intercept:
-            parts = [coef, np.broadcast_to(intercept, shape)[..., None]]
-        else:
-            parts = [coef]
+            parts.append(np.broadcast_to(intercept, shape)[..., None])
         if shared:
             parts.append(self.loss_function.unconstrained(parameters))
         return np.concatenate(parts, -1)
@@ -364,7 +352,8 @@ class AbstractRegression(AbstractLinearPredictor):
         return [*names, *shared_names]
 
     def _penalty_curvature(self, theta):
-        kappa, shape = self._weigh(jnp.ones(self.num_units), jnp)[1], np.shape(theta)
+        kappa = self._weigh(jnp.ones(self.num_units), jnp)[1]
+        shape = np.shape(theta)
         return penalties.curvature(
             lambda v: kappa * self.penalty(self._coef(v.reshape(shape))), jnp.ravel(theta)
         )
@@ -399,10 +388,7 @@ class AbstractRegression(AbstractLinearPredictor):
             isinstance(index, slice) or len(index) == self.num_units
         )
         q = self.design.shape[1]
-        if all_rows:
-            x = cast(Array, self.design)
-        else:
-            x = pick(self.design, index)
+        x = cast(Array, self.design) if all_rows else pick(self.design, index)
         if not self.own:
             return x @ theta.T + shift(self.offset, index)
         eta = x @ theta[:q] + shift(self.offset, index)
@@ -638,7 +624,6 @@ class AbstractRegression(AbstractLinearPredictor):
         norms = self.penalty.norms(self.num_features)
         if norms is not None:
             norms = norms.pad(pad)
-        separate = self.class_code is None and not isinstance(self.penalty, penalties.PerWeight)
         return Predictors(
             rows,
             0.0 if offset is None else offset,
@@ -647,7 +632,7 @@ class AbstractRegression(AbstractLinearPredictor):
             loss,
             matrix,
             weigh,
-            separate,
+            self.low_rank,
             function.inverse_link,
             norms=norms,
         )

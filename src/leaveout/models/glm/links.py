@@ -85,9 +85,7 @@ class Identity(AbstractLink):
     def inverse(self, eta: Arrays) -> Arrays:
         return eta
 
-    @property
-    def inside(self) -> float:
-        return 1.0
+    inside = 1.0
 
 
 class Log(AbstractLink):
@@ -155,9 +153,7 @@ class Power(AbstractLink):
             return log(eta**2)
         return log(eta) / self.exponent
 
-    @property
-    def inside(self) -> float:
-        return 1.0
+    inside = 1.0
 
 
 class NegativeBinomialLink(AbstractLink):

@@ -56,12 +56,15 @@ class Multinomial(AbstractLoss):
         hot = np.moveaxis(np.equal.outer(np.arange(eta.shape[-1]), y), 0, -1)
         top = eta.max(-1, keepdims=True)
         e = np.exp(eta - top)
-        total, other_sum = e.sum(-1, keepdims=True), np.where(hot, 0.0, e).sum(-1, keepdims=True)
+        total = e.sum(-1, keepdims=True)
+        other_sum = np.where(hot, 0.0, e).sum(-1, keepdims=True)
         response_eta = np.where(hot, eta - top, 0.0).sum(-1, keepdims=True)
 
         def second() -> ndarray:  # diag(p) − p pᵀ
-            p, complement = e / total, e @ (1 - np.eye(e.shape[-1])) / total
-            out, k = -p[..., :, None] * p[..., None, :], np.arange(p.shape[-1])
+            p = e / total
+            complement = e @ (1 - np.eye(e.shape[-1])) / total
+            out = -p[..., :, None] * p[..., None, :]
+            k = np.arange(p.shape[-1])
             out[..., k, k] = p * complement
             return out
 

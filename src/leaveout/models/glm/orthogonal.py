@@ -182,8 +182,7 @@ def _slices(numbers: RowColumns, axis: int, bits: int) -> list[RowColumns]:
     """Cut numbers into slices of so many bits, counted from the largest along an axis."""
     slices = []
     for _ in range(SLICES):
-        size = np.abs(numbers).max(axis, keepdims=True)
-        grid = np.ldexp(1.5, np.frexp(size)[1] + 52 - bits)
+        grid = np.ldexp(1.5, np.frexp(np.abs(numbers).max(axis, keepdims=True))[1] + 52 - bits)
         slices.append((numbers + grid) - grid)
         numbers = numbers - slices[-1]
     return slices

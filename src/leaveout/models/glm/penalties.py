@@ -354,9 +354,8 @@ class GroupLasso(AbstractKinked):
         levels, code, size = np.unique(labels, return_inverse=True, return_counts=True)
         self.member = code == np.arange(len(levels))[:, None]
         if weights is None:
-            self.weights = np.sqrt(size)
-        else:
-            self.weights = _not_negative("GroupLasso: weights", weights)
+            weights = np.sqrt(size)
+        self.weights = _not_negative("GroupLasso: weights", weights)
         if self.weights.shape != (len(levels),):
             raise ValueError(
                 f"GroupLasso: weights must be one a group, of {len(levels)}; got shape {self.weights.shape}."

@@ -51,10 +51,7 @@ def distribution(
     value = getattr(loss, name, 1.0)
     dispersion = value
     if tweedie:
-        if attributes.power:
-            dispersion = 1 / value
-        else:
-            dispersion = value**0.5
+        dispersion = 1 / value if attributes.power else value**0.5
     note = ""
     if loss.has_dispersion:
         note = f"of the {name} {value:g}, which is as it was given: nothing has estimated it"
@@ -99,10 +96,7 @@ class ResidualVariance:
         self.rows = rows
         self.y = np.asarray(y)
         self.offset = 0.0 if offset is None else offset
-        if weight is None:
-            self.weight = np.ones(len(self.y))
-        else:
-            self.weight = np.asarray(weight)
+        self.weight = np.ones(len(self.y)) if weight is None else np.asarray(weight)
         self.mean = loss.inverse_link
         self.linear = loss.convex
 

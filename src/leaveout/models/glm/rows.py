@@ -59,10 +59,7 @@ def design(
     """Return the rows, with a last column of ones if there is an intercept, and the names of the
     columns.
     """
-    if hasattr(X, "columns"):
-        names = tuple(str(c) for c in X.columns)
-    else:
-        names = ()
+    names = tuple(str(c) for c in getattr(X, "columns", ()))
     if len(set(names)) < len(names):
         raise ValueError(
             f"{caller}: X has duplicate column names: {sorted({c for c in names if names.count(c) > 1})}."
@@ -70,7 +67,6 @@ def design(
     array = compress_rows(caller, "X", X)
     if array is None:  # JAX's array for many rows on a device, and NumPy's otherwise
         resident = on_device(caller, "X", X)
-        array = None
         if resident is not None:
             array = device_copy(resident)
     if array is None:
@@ -128,14 +124,13 @@ def _check_finite(caller: str, name: str, array, columns: Strings) -> None:
     if array.dtype.kind != "f" or all(np.isfinite(values[block]).all() for block in blocks):
         return
     finite = np.isfinite(values)
+    first = ""
     if values is not array:
         where = np.unique(array.indices[~finite])
     else:
         where = np.flatnonzero(~finite.all(0))
-    bad = [columns[j] if columns else int(j) for j in where]
-    first = ""
-    if values is array:
         first = f", the first in row {int(np.argmin(finite.all(1)))}"
+    bad = [columns[j] if columns else int(j) for j in where]
     raise ValueError(
         f"{caller}: {name} holds {np.sum(~finite)} NaN or infinite values, in columns {bad[:5]}{first}; drop or impute."
     )
@@ -176,9 +171,8 @@ def new_rows(caller: str, X: Any, names: Strings, intercept: bool) -> ndarray | 
             raise ValueError(f"{caller}: X_new has duplicate column names: {duplicates}.")
         if not missing:
             X = X[[X.columns[columns.index(name)] for name in names]]
-    sparse = compress_rows(caller, "X_new", X)
-    array = sparse
-    if sparse is None:
+    array = compress_rows(caller, "X_new", X)
+    if array is None:
         array = numbers(caller, "X_new", X)
     if array.ndim != 2 or array.shape[1] != len(names) or not array.shape[0]:
         raise ValueError(

@@ -307,6 +307,4 @@ class Hinge(AbstractRounded):
     def check(self, y: Array) -> None:
         domain(y, np.abs(y) == 1, "hinge", "−1 or 1")
 
-    @property
-    def kink_name(self) -> str:
-        return "hinge loss"
+    kink_name = "hinge loss"

@@ -157,8 +157,7 @@ class CompleteData:
             steps = points[group] + 1j * directions[:, None]
             tables = self.tables(steps.reshape(-1, self.num_params))
             slopes = _finite(tables.imag / COMPLEX_STEP).reshape(*steps.shape[:2], *seen.shape[1:])
-            by_place = np.einsum("grkf,rkf->gkr", slopes, seen[group])
-            np.add.at(out[:, group], self.places, by_place)
+            np.add.at(out[:, group], self.places, np.einsum("grkf,rkf->gkr", slopes, seen[group]))
         return out.T
 
     def _pull(self, points: Numbers, name: str, slope) -> Numbers:
@@ -448,7 +447,6 @@ def separate_states(emission: AbstractEmission, theta: PyTree) -> bool:
             for k in range(len(before)):
                 perturbed = np.array(theta[name], float)
                 perturbed[k] += 0.1
-                after = np.asarray(constraint.natural(perturbed))
-                if np.delete(before != after, k, 0).any():
+                if np.delete(before != np.asarray(constraint.natural(perturbed)), k, 0).any():
                     return False
     return True

@@ -187,7 +187,8 @@ def _count_tangents(
     """Derivatives of the expected counts along every parameter, in groups, and the counts: by
     complex steps, or by differences, as compiled passes are of real numbers.
     """
-    shifts, shares = np.array([1j * COMPLEX_STEP]), np.array([-1j / COMPLEX_STEP])
+    shifts = np.array([1j * COMPLEX_STEP])
+    shares = np.array([-1j / COMPLEX_STEP])
     size = _group_size(hmm)
     compiled = compiled_passes(hmm) is not None
     if compiled:
@@ -221,8 +222,7 @@ def _weight_slopes(hmm, points: Numbers) -> Numbers:
     sums, table = chain_posterior(hmm, points, visible)
     if hmm.drop == "sequence":
         return sequence_evidence(hmm, sums)
-    steps = np.broadcast_to(np.arange(hmm.num_steps), ones.shape)
-    densities = densities_at(hmm, table, steps)
+    densities = densities_at(hmm, table, np.broadcast_to(np.arange(hmm.num_steps), ones.shape))
     slopes = np.where(visible > 0, times(sums.states, densities).sum(2), 0.0)
     total = slopes.copy()
     for lag in range(1, hmm.emission.reach + 1):  # a step is a regressor of later ones
@@ -311,8 +311,7 @@ class CompiledPasses:
         count = len(densities)
         lanes = self.loops.lanes
         # an observation whose density is not a number is impossible
-        invalid = np.isnan(densities).any(1, keepdims=True)
-        densities = np.where(invalid, -np.inf, densities)
+        densities = np.where(np.isnan(densities).any(1, keepdims=True), -np.inf, densities)
         top = densities.max(1)
         top = np.where(np.isfinite(top), top, 0.0)
         plain = self._lay(np.exp(densities - top[:, None]).swapaxes(1, 2))

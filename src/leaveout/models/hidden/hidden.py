@@ -29,7 +29,7 @@ from ..._runtime import (
     silence,
     static,
 )
-from ...data import Names, floats, index_of, numbers, pandas_of, places
+from ...data import Names, count, floats, index_of, numbers, pandas_of, places
 from ...objectives import AbstractObjective, PerUnit, Units, as_stored, float64
 from ..emissions._base import (
     POSITIVE,
@@ -232,9 +232,8 @@ def read_fields(x: ArrayLike) -> tuple[Float[ndarray, "fields sites channels"], 
     single = array.ndim == 1
     if single:
         array = array[None, :, None]
-    else:
-        if array.ndim == 2:
-            array = array[..., None]
+    elif array.ndim == 2:
+        array = array[..., None]
     if array.shape[1] < 2:
         raise ValueError(f"MRF: at least two sites are needed; got {array.shape[1]}.")
     if np.isinf(array).any():
@@ -279,11 +278,7 @@ def read_parameters(
     optional: Collection[str] = (),
 ) -> NamedArrays:
     """Read natural parameters of these shapes from a `Fit` or a dict; more may be `optional`."""
-    mapping = (
-        parameters
-        if isinstance(parameters, dict)
-        else getattr(parameters, "parameters", parameters)
-    )
+    mapping = getattr(parameters, "parameters", parameters)
     if (
         not isinstance(mapping, dict)
         or set(shapes) - set(mapping)
@@ -379,10 +374,7 @@ class AbstractHiddenStates(AbstractObjective):
                 f"HMM: {type(emission).__name__} is for fields; a chain whose states are seen is a Markov chain: its "
                 "transitions are counted."
             )
-        if not isinstance(num_states, int | np.integer) or num_states < 1:
-            raise ValueError(
-                f"{model}: num_states must be a whole number, 1 or more; got {num_states!r}."
-            )
+        count(f"{model}: num_states", num_states, 1)
         if emission.num_states not in (None, num_states):
             raise ValueError(
                 f"{model}: {type(emission).__name__} has {emission.num_states} states; got num_states={num_states}."
@@ -462,11 +454,11 @@ class AbstractHiddenStates(AbstractObjective):
         """Raise ValueError if the data cannot determine the parameters, with or without a `prior`
         of all of them.
         """
-        count = len(self._names())
+        free = len(self._names())
         seen = int(self.dense.sum())
-        if seen < self.num_states or (not prior and seen * self.x.shape[-1] < count):
+        if seen < self.num_states or (not prior and seen * self.x.shape[-1] < free):
             raise ValueError(
-                f"{type(self).__name__}: {seen * self.x.shape[-1]} observations cannot determine {count} parameters of "
+                f"{type(self).__name__}: {seen * self.x.shape[-1]} observations cannot determine {free} parameters of "
                 f"{self.num_states} states; take fewer states{'' if prior else ', or a prior'}."
             )
 
@@ -534,8 +526,8 @@ class AbstractHiddenStates(AbstractObjective):
             "kinds": PREDICTIONS,
             "response": self.x,
             "score": self.emission.score,
+            "observed": None if seen.all() else seen,  # units with an observation to score
         }
-        facts["observed"] = None if seen.all() else seen  # units with an observation to score
         if self.drop == "sequence":
             chains: Any = self
             facts |= {"rows": chains.sequence, "row_names": chains.labels.index}
@@ -632,7 +624,8 @@ def near_edge(
     constraint = emission.free.get(name, SIMPLEX)
     spread = np.where(spread > 0, spread, 1.0)
     if constraint is MATRIX:
-        least = _least_eigenvalue(value, spread)
+        scaled = value / np.sqrt(spread[:, None] * spread)
+        least = np.linalg.eigvalsh(np.where(np.isfinite(scaled), scaled, 0.0))[..., 0]
         return [
             f"{name}{index or ''} (smallest eigenvalue {least[*index]:.1g})"
             for index in np.argwhere(least < BOUNDARY_SHARE).tolist()
@@ -665,11 +658,3 @@ def _small(
         < BOUNDARY_SHARE
         * np.maximum(states, spread if name == "covariance" else BOUNDARY_SHARE * value.max())
     )
-
-
-def _least_eigenvalue(
-    matrix: Float[ndarray, "... n n"], spread: Float[ndarray, " n"]
-) -> Float[ndarray, "..."]:
-    """Least eigenvalue of covariances, in units in which the variance of each channel is one."""
-    scaled = matrix / np.sqrt(spread[:, None] * spread)
-    return np.linalg.eigvalsh(np.where(np.isfinite(scaled), scaled, 0.0))[..., 0]

@@ -326,7 +326,6 @@ class AbstractHiddenChain(AbstractHiddenStates, AbstractClosedForm):
     difference = 2e-3
 
     x: Observations
-    data: PyTree  # x as prepared by the emission
     dense: StepFlags  # whether the step has a density
     sequence: StepNumbers
     position: StepNumbers  # position of each step in its sequence
@@ -425,10 +424,11 @@ class AbstractHiddenChain(AbstractHiddenStates, AbstractClosedForm):
 
     def posterior_at(self, theta: PyTree, weights: Array | None = None) -> ChainSums:
         """Run the passes at one θ."""
-        steps = np.ones(self.num_steps) if weights is None else weights
-        if weights is not None and self.drop == "sequence":
-            steps = weights[self.sequence]
-        visible = observation_weights(self, np.asarray(steps, float)[None])
+        if weights is None:
+            weights = np.ones(self.num_units)
+        if self.drop == "sequence":
+            weights = weights[self.sequence]
+        visible = observation_weights(self, np.asarray(weights, float)[None])
         return chain_posterior(self, ravel(theta)[None], visible)[0]
 
     @float64
@@ -482,8 +482,7 @@ class RunLosses:
     ):
         self.chain = chain
         self.length = length
-        offset = np.arange(length.max())
-        self.step = np.minimum(first + offset[:, None], chain.num_steps - 1)
+        self.step = np.minimum(first + np.arange(length.max())[:, None], chain.num_steps - 1)
         self.before = first - 1
 
     def __call__(
@@ -505,8 +504,7 @@ class RunLosses:
         evidence_ahead = sums.evidence_ahead
         p = sums.filtered[:, self.before]
         for k in range(width):
-            first = initial[:, None] * p.sum(2, keepdims=True)
-            p = np.where(starts[k], first, p @ transition)
+            p = np.where(starts[k], initial[:, None] * p.sum(2, keepdims=True), p @ transition)
             unseen[k] = p
         for k in reversed(range(width)):
             last = np.equal(self.length - 1, k)[:, None]

@@ -519,8 +519,7 @@ def expected_pairs(
     """Compute state probabilities, and the expected number of fields with each pair of states at
     each edge.
     """
-    sites, edges = _potentials_of(field, theta)
-    states, pairs = pair_marginals(sites, edges, field.tree)
+    states, pairs = pair_marginals(*_potentials_of(field, theta), field.tree)
     return states, pairs.sum(0)
 
 
@@ -604,10 +603,8 @@ def _minus_expected(
     field: AbstractHiddenField, theta: PyTree, states: Array, pairs: Array
 ) -> tuple[Scalar, Array]:
     def value(theta):
-        seen, logs = (
-            states * field.dense[..., None],
-            field.emission.weigh(jnp.ones(()), field.densities(theta)),
-        )
+        seen = states * field.dense[..., None]
+        logs = field.emission.weigh(jnp.ones(()), field.densities(theta))
         total = jnp.sum(seen * jnp.where(seen > 0, logs, 0.0)) + field.log_prior(theta)
         if field.prior_learned:
             total = (

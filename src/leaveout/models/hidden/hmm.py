@@ -155,12 +155,11 @@ class HMM(AbstractHiddenChain):
                 "HMM: with one sequence and no prior a free initial distribution has no interior optimum: all its mass goes "
                 'to one state. Choose initial="stationary", initial=[...] (a distribution), or a prior.'
             )
-        data, self.dense, start = self.read_emission(emission, x, self.lengths)
+        self.data, self.dense, start = self.read_emission(emission, x, self.lengths)
         self.check_size(prior is not None)
         self.sequence = np.repeat(np.arange(len(self.lengths)), self.lengths).astype(np.int32)
         first = np.cumsum(self.lengths) - self.lengths
         self.position = (np.arange(len(x)) - first[self.sequence]).astype(np.int32)
-        self.data = data
         theta = self._to_unconstrained({**self.states.start(0), **start})
         self.parts = tuple((name, np.shape(theta[name])) for name in sorted(theta))
         self.separate_states = separate_states(self.emission, theta)

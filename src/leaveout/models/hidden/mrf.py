@@ -43,7 +43,6 @@ from ..._runtime import (
     Slow,
     Texts,
     conventional,
-    static,
 )
 from ...inference.clique import Sums, log_partition, marginals, tree
 from ...inference.elimination import entries as table_entries, first_scopes, neighbours
@@ -51,7 +50,7 @@ from ...objectives import Costs, Parameters, PerListed, UnitIndex, UnitWeights, 
 from ...plans import Edges, blocks, read_edges
 from ..emissions._base import AbstractEmission
 from . import hidden_field as _hidden_field
-from .hidden import FieldLabels, GivenParameters, Steps, Table, mixture, read_fields, read_weights
+from .hidden import GivenParameters, Steps, Table, mixture, read_fields, read_weights
 from .hidden_field import (
     AbstractHiddenField,
     External,
@@ -139,7 +138,6 @@ class MRF(AbstractHiddenField):
     }
 
     block: Int[ndarray, " sites"]
-    labels: FieldLabels = static()
 
     @float64
     def __init__(
@@ -247,11 +245,9 @@ class MRF(AbstractHiddenField):
         emission_parameters = self.emission.initial(
             self.data, self.dense.ravel(), self.number, seed
         )
-        prior = {
-            name: value
-            for name, value in (("coupling", self.coupling), ("external", self.external))
-            if value is not None
-        }
+        prior = {"coupling": self.coupling}
+        if self.external is not None:
+            prior["external"] = self.external
         orders = (
             itertools.permutations(range(self.number))
             if self.distinct_states and emission_parameters
@@ -302,10 +298,7 @@ class MRF(AbstractHiddenField):
             densities = self.densities(theta)
             complete_weights = jnp.asarray(weights).at[index].max(held, mode="drop")
             emissions = jnp.stack(
-                [
-                    self.weighted_emissions(weights, densities),
-                    self.weighted_emissions(complete_weights, densities),
-                ]
+                [self.weighted_emissions(w, densities) for w in (weights, complete_weights)]
             ) + self.outside(theta)
             without, complete = jnp.sum(log_partition(emissions, pairs, self.tree), -1)
             return without - complete

@@ -151,7 +151,8 @@ class AbstractEngine(ABC):
                 theta[chunk], weights[chunk], None if state is None else state[chunk]
             )
             logdet, solved = regressions.solve()
-            value[chunk], weight = 0.5 * logdet, regressions.weight * regressions.outer
+            value[chunk] = 0.5 * logdet
+            weight = regressions.weight * regressions.outer
             by_loadings = self.by_loadings(
                 -weight * np.einsum("cjli,jli->cli", regressions.effects, solved)
             )

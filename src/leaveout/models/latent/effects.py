@@ -353,10 +353,7 @@ def array_blocks(
     design = np.ones((n, 1))
     columns = ("Intercept",)
     if slopes is not None:
-        if hasattr(slopes, "columns"):
-            names = tuple(map(str, slopes.columns))
-        else:
-            names = ()
+        names = tuple(map(str, getattr(slopes, "columns", ())))
         slope_columns = floats("Mixed", "slopes", slopes)
         if slope_columns.ndim == 1:
             slope_columns = slope_columns[:, None]

@@ -150,10 +150,7 @@ class GaussianField(AbstractLatentModel):
         self.trials = _sizes("trials", trials, family == "binomial", count)
         self.offset = as_stored(np.log(_sizes("exposure", exposure, family == "poisson", count)))
         _check_response(family, self.y[self.observed], self.trials[self.observed])
-        if isinstance(X, pd.DataFrame):
-            self.columns = tuple(map(str, X.columns))
-        else:
-            self.columns = ()
+        self.columns = tuple(map(str, getattr(X, "columns", ())))
         self.rows, self.center, self.scale = _covariates(X, self.observed)
         self.edges, _, _ = read_edges("GaussianField", _area_graph(edges), count, self.labels.index)
         self.family = family
@@ -214,8 +211,7 @@ class GaussianField(AbstractLatentModel):
             return None
         ones = np.ones((1, self.num_units))
         mode = self.engine.full_mode(np.asarray(like))
-        sites = np.asarray(first, int)
-        ring = rings(mode, sites, partial(self._alone, mode))
+        ring = rings(mode, np.asarray(first, int), partial(self._alone, mode))
         start = mode.starts(self.engine.keeps_factors)
         if ring is None:
             return None

@@ -188,10 +188,7 @@ class GaussianProcess(AbstractClosedForm):
             raise ValueError(f"GaussianProcess: prior must be 'default' or None; got {prior!r}.")
         self.labels, X, y = match_labels("GaussianProcess", X=X, y=y)
         count = 1 if np.ndim(X) < 2 else np.shape(X)[1]
-        if hasattr(X, "columns"):
-            columns = X.columns
-        else:
-            columns = (f"x{j}" for j in range(count))
+        columns = getattr(X, "columns", [f"x{j}" for j in range(count)])
         self.columns = tuple(map(str, columns))
         self.X, self.y = _read(X, y)
         deviation = self.X.std(0)
@@ -296,12 +293,10 @@ class GaussianProcess(AbstractClosedForm):
     @cached_property
     def _squares(self) -> Float[Array, "lengths rows rows"]:
         """Compute squared distances along every feature with a length of its own."""
-        if len(self.spread) == 1:
-            parts = [self.X]
-        else:
+        parts = [self.X]
+        if len(self.spread) > 1:
             parts = [column[:, None] for column in self.X.T]
-        squares = [scipy.spatial.distance.cdist(x, x, "sqeuclidean") for x in parts]
-        return np.maximum(squares, 0.0)
+        return np.maximum([scipy.spatial.distance.cdist(x, x, "sqeuclidean") for x in parts], 0.0)
 
     def _pairs(self, matrices: Float[Array, "some rows rows"]) -> Float[Array, "some pairs"]:
         """Return the lower triangles."""

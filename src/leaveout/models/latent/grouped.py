@@ -199,8 +199,7 @@ class OneFactor(AbstractEngine):
         total = self.rows.total
         of_z = [total(slopes.e * column) for column in self.sorted_rows.design.T]
         of_free = map(total, self.factor.by_free(slopes.a, self.design))
-        gradient = np.stack([*of_z, *of_free, *map(total, slopes.tau)], -1)
-        return slopes.value, gradient, modes
+        return slopes.value, np.stack([*of_z, *of_free, *map(total, slopes.tau)], -1), modes
 
     def jacobian(self, theta: Array) -> Array:
         """Compute `∂²F/∂θ∂w_n` at weights one.
@@ -356,16 +355,14 @@ class OneFactor(AbstractEngine):
         return np.concatenate([function(chunk) for chunk in chunks], -1)
 
     def predictors(self, theta: Array, weights: Array, state: Array | None = None) -> ThreeArrays:
-        if self.outer_weights:
-            omega = weights[:, self.rows.cluster]
-        else:
-            omega = weights[:, self.order]
+        omega = weights[:, self.rows.cluster if self.outer_weights else self.order]
         clusters = self.make_clusters(theta, omega)
         mode = clusters.mode()
         spread = np.sum(forward(np.take(mode.low, self.rows.cluster, -1), clusters.a) ** 2, 0)
         mean = np.empty_like(mode.eta)
         variance = np.empty_like(mode.eta)
-        mean[:, self.order], variance[:, self.order] = mode.eta, spread
+        mean[:, self.order] = mode.eta
+        variance[:, self.order] = spread
         return mean, variance, clusters.tau
 
     def covariances(self, theta: Array) -> TwoArrays:

@@ -276,8 +276,7 @@ class LaplaceMode:
     @cached_property
     def value(self) -> Lanes:
         """The objective F."""
-        data = self.latent.data
-        constant = np.broadcast_to(data.constant(self.refits.tau), self.eta.shape)
+        constant = np.broadcast_to(self.latent.data.constant(self.refits.tau), self.eta.shape)
         value = self.inner + np.sum(times(self.refits.weights, constant), 1)
         value = value + 0.5 * (self.solver.logdet - self.normaliser[0]) + self.prior[0]
         return np.where(np.isfinite(value), value, np.inf)
@@ -339,8 +338,7 @@ class Latent:
 
     def rmatvec(self, refits: LatentRefits, r: Rows) -> LaneEffects:
         """Aᵀ r."""
-        products = np.concatenate(list(refits.loadings * r), -1)
-        return (self.incidence.gather @ products.T).T
+        return (self.incidence.gather @ np.concatenate(list(refits.loadings * r), -1).T).T
 
     def gram(self, refits: LatentRefits, curvature: Rows) -> Float[Array, "lanes entries"]:
         """Aᵀ diag(r) A."""

@@ -132,8 +132,7 @@ def _leave_out(
     inside = np.eye(count) + block * delta[:, None, :]
     outer = across[:, count:]
     sign, logdet = linalg.slogdet(inside)
-    right = np.concatenate([block[:, :, :1], outer.swapaxes(1, 2)], 2)
-    solved = linalg.solve(inside, right)
+    solved = linalg.solve(inside, np.concatenate([block[:, :, :1], outer.swapaxes(1, 2)], 2))
     near_variance = solved[:, 0, 0]
     spread = np.diag(C)[ring[:, count:]]
     # variance from the other rows, given the near ones

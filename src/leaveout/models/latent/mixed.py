@@ -318,16 +318,10 @@ class Mixed(AbstractLatentModel):
         if (y == y[0]).all():
             raise ValueError(f"Mixed: y is {y[0]:g} in every row: there is nothing to tell.")
         self.factors = self.full_factors = factors(blocks, codes_by_name)
-        if response.quadratic:
-            self.unit = float(y.std())
-        else:
-            self.unit = 1.0
+        self.unit = float(y.std()) if response.quadratic else 1.0
         self.data, self.transform = self._data(X, y, response, offset, trials)
         self.quadrature = count("Mixed: quadrature", quadrature, 1, 101)
-        if score is None:
-            self.joint = drop != ROWS
-        else:
-            self.joint = score == "joint"
+        self.joint = drop != ROWS if score is None else score == "joint"
         self._check(drop, score)
         self.drop = drop
         units = {ROWS: (np.arange(n), n)}
@@ -392,10 +386,7 @@ class Mixed(AbstractLatentModel):
         """
         n = len(y)
         unit = self.unit
-        if offset is None:
-            shift = np.zeros(n)
-        else:
-            shift = column("Mixed", "offset", offset, n)
+        shift = np.zeros(n) if offset is None else column("Mixed", "offset", offset, n)
         size = np.ones(n)
         fixed = np.full(n, np.log(unit))
         if trials is not None:
@@ -412,10 +403,7 @@ class Mixed(AbstractLatentModel):
         collinear_share = 1e-10
         poor = np.flatnonzero(np.abs(np.diag(R)) <= collinear_share)
         if poor.size or len(R) < X.shape[1]:
-            if poor.size:
-                name = self.names[int(poor[0])]
-            else:
-                name = self.names[-1]
+            name = self.names[int(poor[0]) if poor.size else -1]
             raise ValueError(
                 f"Mixed: column {name!r} of the fixed part is zero, or a combination of those before it: leave it out."
             )
@@ -731,10 +719,7 @@ class Mixed(AbstractLatentModel):
         """Compute the losses of listed units, each in a refit."""
         if self.drop == ROWS:
             return self.engine.conditional(theta, weights, lane, unit, state)
-        if self.joint:
-            losses = self.engine.joint
-        else:
-            losses = self.engine.pointwise
+        losses = self.engine.joint if self.joint else self.engine.pointwise
         return losses(theta, weights, lane, unit, state)
 
     @property
@@ -837,10 +822,7 @@ class Mixed(AbstractLatentModel):
             "predict_new": self._predict_new,
         }
         if rows:
-            if outer_weights:
-                blocks = None
-            else:
-                blocks = self.factors[0].code
+            blocks = None if outer_weights else self.factors[0].code
             return Units(names=self.labels.index, target=y, blocks=blocks, **facts)
         (levels,) = (f.levels for f in self.factors if f.name == self.drop)
         return Units(
@@ -1183,10 +1165,7 @@ class Mixed(AbstractLatentModel):
             parts = [self.spec.fixed_part, *(spec for _, spec in self.spec.effects)]
             formulas = [part.formula for part in parts]
         remark = stateful_remark(" + ".join(map(str, formulas)))
-        if remark:
-            remark = f" {remark[:1].upper()}{remark[1:]}."
-        else:
-            remark = ""
+        remark = f" {remark[:1].upper()}{remark[1:]}." if remark else ""
         kind = "Restricted" if self.restricted else "Marginal"
         return f'drop="{self.drop}": {scoring}. {kind} likelihood ({method}), no prior.{zero}{alone}{remark}'
 

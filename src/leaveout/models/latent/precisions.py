@@ -238,8 +238,7 @@ class ICAR(AbstractStructure):
             unit = (members == site).astype(float)
             # about that of R's inverse
             bound = unit @ sparse.linalg.spsolve(ground, unit - 1 / len(members)) + 1e-12
-            size = scale[site] / (len(members) * bound)
-            values = np.full(len(members), size)
+            values = np.full(len(members), scale[site] / (len(members) * bound))
             row = sparse.csr_array(
                 (values, (np.full(len(members), site), members)), shape=out.shape
             )

@@ -240,10 +240,7 @@ class Clusters:
     def _select(self, selection: NDArray) -> "Clusters":
         """Select clusters."""
         rows = selection[self.rows.cluster]
-        if self.tau.shape[-1] == 1:
-            tau = self.tau
-        else:
-            tau = self.tau[..., rows]
+        tau = self.tau if self.tau.shape[-1] == 1 else self.tau[..., rows]
         parts = (
             self.e[..., rows],
             self.a[..., rows],
@@ -414,10 +411,7 @@ def marginal_losses(data: ResponseRows, mean: Array, variance: Array, tau: Array
     spread = np.sqrt(np.maximum(variance, 0.0))[None]
     omega = np.broadcast_to(data.size, mean.shape)
     rows = Clusters(data.response, single_rows, mean, spread, tau, data.y, omega, data.fixed)
-    if data.response.quadratic:
-        rule = None
-    else:
-        rule = Rule.product(1, RULE_NODES)
+    rule = None if data.response.quadratic else Rule.product(1, RULE_NODES)
     return rows.score(rule)
 
 

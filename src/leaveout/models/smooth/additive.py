@@ -58,9 +58,7 @@ class Roughness(penalties.AbstractPenalty):
             total += strength * xp.pad(xp.asarray(matrix), ((a, features - b),) * 2)
         return total
 
-    @property
-    def quadratic(self) -> bool:
-        return True
+    quadratic = True
 
     def __repr__(self) -> str:
         return f"Roughness({np.array2string(np.asarray(self.strengths), precision=4)})"

@@ -68,10 +68,7 @@ def cubic(caller: str, x: PerRow, k: int, period: TwoNumbers | None, cyclic: boo
         knots = np.linspace(*period, k)
     else:
         knots = spread(caller, x, k)
-    if cyclic:
-        values = np.vstack([np.eye(k - 1), np.eye(k - 1)[:1]])
-    else:
-        values = np.eye(k)
+    values = np.vstack([np.eye(k - 1), np.eye(k - 1)[:1]]) if cyclic else np.eye(k)
     spline = scipy.interpolate.CubicSpline(
         knots, values, bc_type="periodic" if cyclic else "natural"
     )
@@ -201,10 +198,7 @@ def markov(caller: str, labels: Any, edges: Any) -> Basis:
         raise ValueError(f"{caller}: bs='mrf' needs edges=, a graph of the sites.")
     levels = codes(caller, "x", labels)[1]
     pairs, count, names = read_edges(caller, edges, None, None)
-    if names is None:
-        sites = np.arange(count)
-    else:
-        sites = np.asarray(names)
+    sites = np.arange(count) if names is None else np.asarray(names)
     strangers = levels[~np.isin(levels, sites)]
     if len(strangers):
         raise ValueError(

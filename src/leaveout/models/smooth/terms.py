@@ -220,14 +220,8 @@ def ti(
 
 
 def _product(call: str, columns: Strings, k, bs, by: str | None) -> Smooth:
-    if np.ndim(k) == 0:
-        ks = (k,) * len(columns)
-    else:
-        ks = tuple(k)
-    if isinstance(bs, str):
-        kinds = (bs,) * len(columns)
-    else:
-        kinds = tuple(bs)
+    ks = (k,) * len(columns) if np.ndim(k) == 0 else tuple(k)
+    kinds = (bs,) * len(columns) if isinstance(bs, str) else tuple(bs)
     if len(columns) < 2 or not len(ks) == len(kinds) == len(columns):
         raise ValueError(
             f"{call}: it takes two columns or more, and k and bs one for all or one for each; got {columns}."
@@ -268,10 +262,7 @@ def parse(formula: Any) -> Formula:
 
     Raise ValueError if it is not valid.
     """
-    if isinstance(formula, str | Smooth):
-        terms = [formula]
-    else:
-        terms = list(formula)
+    terms = [formula] if isinstance(formula, str | Smooth) else list(formula)
     term_smooths = [term for term in terms if isinstance(term, Smooth)]
     pieces = [piece for piece in terms if not isinstance(piece, Smooth)]
     if not all(isinstance(piece, str) for piece in pieces):
@@ -298,18 +289,13 @@ def parse(formula: Any) -> Formula:
     return Formula(response, smooths, linear, intercept)
 
 
-def _formulaic() -> Any:
+def _split(text: str) -> tuple[str | None, list[Smooth], str, bool]:
     try:
         import formulaic
     except ImportError as error:
         raise ImportError(
             "Additive: formulas need formulaic: pip install 'leaveout[formula]'."
         ) from error
-    return formulaic
-
-
-def _split(text: str) -> tuple[str | None, list[Smooth], str, bool]:
-    formulaic = _formulaic()
     try:
         parsed = formulaic.Formula(text)
     except Exception as error:
@@ -511,10 +497,7 @@ def bind(term: Smooth, frame: pd.DataFrame) -> list[tuple[BoundTerm, Design]]:
         ]
     if len(parts) > 1:
         parts = [bases.under(part, bases.diagonalise_roughness(part)) for part in parts]
-    if len(parts) > 1:
-        basis = bases.tensor(parts)
-    else:
-        basis = parts[0]
+    basis = bases.tensor(parts) if len(parts) > 1 else parts[0]
     design = basis.design(*columns)
     levels = _levels(term, frame)
     free = term.call == "ti" or term.bs == ("re",) or (term.by is not None and levels is None)

@@ -271,10 +271,7 @@ class Cox(AbstractClosedForm):
             raise TypeError(
                 "Cox: X must be dense; got a sparse matrix. Give X.toarray(), if it is not too large for that."
             )
-        if isinstance(rows, Array):
-            self.design = rows
-        else:
-            self.design = as_stored(rows)
+        self.design = rows if isinstance(rows, Array) else as_stored(rows)
         n = len(self.design)
         self.time = column("Cox", "time", time, n)
         self.event = column("Cox", "event", event, n)
@@ -284,25 +281,21 @@ class Cox(AbstractClosedForm):
             raise ValueError(
                 "Cox: event must be 1 where it was seen, 0 where it was censored, and 1 somewhere."
             )
-        if offset is None:
-            self.offset = None
-        else:
-            self.offset = column("Cox", "offset", offset, n)
-        if sample_weight is None:
-            self.sample_weight = None
-        else:
-            self.sample_weight = column("Cox", "sample_weight", sample_weight, n)
-        if self.sample_weight is not None and (self.sample_weight <= 0).any():
-            raise ValueError(
-                "Cox: sample_weight must be positive: leave other rows out of the data."
-            )
+        self.offset = None if offset is None else column("Cox", "offset", offset, n)
+        if sample_weight is not None:
+            sample_weight = column("Cox", "sample_weight", sample_weight, n)
+            if (sample_weight <= 0).any():
+                raise ValueError(
+                    "Cox: sample_weight must be positive: leave other rows out of the data."
+                )
+        self.sample_weight = sample_weight
         begins = None
         if entry is not None:
             begins = column("Cox", "entry", entry, n)
-        if begins is not None and (begins >= self.time).any():
-            row = int(np.argmax(begins >= self.time))
-            ends = f"row {row} enters at {begins[row]:g} and ends at {self.time[row]:g}"
-            raise ValueError(f"Cox: entry must be before time; {ends}.")
+            if (begins >= self.time).any():
+                row = int(np.argmax(begins >= self.time))
+                ends = f"row {row} enters at {begins[row]:g} and ends at {self.time[row]:g}"
+                raise ValueError(f"Cox: entry must be before time; {ends}.")
         self.penalty = penalties.resolve(penalty)
         self.ties = ties
         self.remark = remark
@@ -311,10 +304,7 @@ class Cox(AbstractClosedForm):
             raise ValueError(
                 f"Cox: strata must have one label for each of the {n} rows; got shape {np.shape(strata)}."
             )
-        if strata is None:
-            stratum = np.zeros(n, int)
-        else:
-            stratum = codes("Cox", "strata", strata)[0]
+        stratum = np.zeros(n, int) if strata is None else codes("Cox", "strata", strata)[0]
         self.order, self.first, self.last, self.group, self.spans = _risk_sets(
             self.time, begins, self.event == 1, stratum
         )
@@ -454,15 +444,10 @@ class Cox(AbstractClosedForm):
         )
         if not isinstance(self.penalty, penalties.PerWeight):
             return slopes
-        if self.penalty.rows:
-            grown = np.ones((self.num_units, 1))
-        else:
-            grown = sums.cases.T
+        grown = np.ones((self.num_units, 1)) if self.penalty.rows else sums.cases.T
         return slopes + grown * penalties.derivatives(self.penalty, theta[None])[1]
 
-    @property
-    def pointwise(self) -> bool:
-        return False
+    pointwise = False
 
     def losses(
         self, theta: Points, weights: Weights, index: Any, held: Any, state: State = None
@@ -810,10 +795,7 @@ def alone(cox: Cox, theta: Vector, units: Int[Array, " folds"]) -> UnitScores:
     time = np.repeat(np.arange(len(count))[::-1], count[::-1])
     begin = np.append(np.cumsum(count[::-1])[::-1] - count, 0)  # the first row of each time
     nth = np.arange(len(time)) - begin[time]
-    if cox.ties == "efron":
-        share = nth / count[time]
-    else:
-        share = np.zeros(len(time))
+    share = nth / count[time] if cox.ties == "efron" else np.zeros(len(time))
     opens = np.append(True, np.diff(cox.first[time]) != 0)
     at_risk = sums.at_risk[0, time] - share * sums.dying[0, time]
     # the last of the times at which a unit is at risk

@@ -118,10 +118,8 @@ def efron(m: Numbers, z: Numbers) -> Float[Array, "4 ..."]:
     stirling_from = 20.0
     large = z - m > stirling_from
     terms = np.empty((4, *np.shape(m)))
-    terms[:, large], terms[:, ~large] = (
-        _by_series(m[large], z[large]),
-        _by_gamma(m[~large], z[~large]),
-    )
+    terms[:, large] = _by_series(m[large], z[large])
+    terms[:, ~large] = _by_gamma(m[~large], z[~large])
     return terms
 
 
