@@ -42,8 +42,7 @@ def bias_reduced(
     model = fit.quadratic.predictors
     root = fit.quadratic.root
     assert model is not None and isinstance(fit.objective, GLM)
-    eta = model.eta(fit.vector[None])[0]
-    slope, curvature = model.loss.derivatives(eta, model.y, (1, 2))
+    slope, curvature = model.loss.derivatives(model.eta(fit.vector[None])[0], model.y, (1, 2))
     p = fit.num_params
     w = fit.objective.row_weights * curvature
     residual = -slope / curvature
@@ -92,10 +91,7 @@ def _adjusted(
     """Compute A_g W_g Z_g of a cluster."""
     target = w[:, None] * Z
     if np.all(phi == phi[0]):
-        if np.all(w == w[0]):
-            columns = Z
-        else:
-            columns = np.hstack([Z, target])
+        columns = Z if np.all(w == w[0]) else np.hstack([Z, target])
         Q = linalg.qr(columns)[0]
         inside = Q.T @ Z
         tied = Q.T @ target

@@ -320,10 +320,9 @@ class Options:
         else:
             bias = f"{type(getattr(penalty, 'penalty', penalty)).__name__}: standard errors do not count its bias"
         by_host = ", as the host has it" * (self.host is not None)
-        if self.host is not None and units.meaning:
+        meaning = units.meaning
+        if self.host is not None and meaning:
             meaning = "as the host counts them"
-        else:
-            meaning = units.meaning
         return (
             {"standard errors": f"{kind}: {WORDS.get(kind, 'jackknife')}{by_host}"}
             | lines
@@ -743,7 +742,8 @@ def _sandwich(
 
 def _check_kind(fit: Fit, cov_type: str, options: Options) -> str:
     """Return the kind of covariance, and raise ValueError if arguments do not go together."""
-    kind, maxlags = KINDS.get(str(cov_type).lower()), options.maxlags
+    kind = KINDS.get(str(cov_type).lower())
+    maxlags = options.maxlags
     if kind is None:
         raise ValueError(
             f"covariance: kind must be one of {', '.join(map(repr, KINDS.values()))}; got {cov_type!r}"
@@ -767,7 +767,8 @@ def _check_kind(fit: Fit, cov_type: str, options: Options) -> str:
     }
     allowed = {"groups": ungrouped, "working_variance": ["CR2"]}
     for name, kinds in required.items():
-        permitted, value = kinds + allowed.get(name, []), getattr(options, name)
+        permitted = kinds + allowed.get(name, [])
+        value = getattr(options, name)
         if (value is None and kind in kinds) or (value is not None and kind not in permitted):
             choices = " or ".join(map(repr, permitted))
             raise ValueError(
@@ -848,8 +849,7 @@ def _refuse(fit: Fit, kind: str) -> None:
     ]
     gradients = fit.quadratic.raw(fit.quadratic.influence)
     difference = np.abs(gradients.sum(0) - (ends[1] - ends[0])).max()
-    size = np.abs(gradients).sum(0).max()
-    if not difference <= AFFINE * size:
+    if not difference <= AFFINE * np.abs(gradients).sum(0).max():
         raise TypeError(
             f"covariance: the units of this {name} have no gradients that add up to its own, as the steps of one chain, or the "
             "sites of one field, have none. Leave out whole sequences (drop='sequence'), or give kind='nonrobust'."

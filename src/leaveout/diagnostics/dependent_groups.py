@@ -99,20 +99,14 @@ def auto_groups(fit: Fit, size: int, *, absolute: bool = True) -> Plan:
     correlation_tie = 1e-9
     for part in slices(n, 2**22 // n):  # so many correlations are in memory at once
         chunk = np.arange(n)[part]
-        if covariance is None:
-            rows_of_covariance = root[chunk] @ root.T
-        else:
-            rows_of_covariance = covariance[chunk]
+        rows_of_covariance = root[chunk] @ root.T if covariance is None else covariance[chunk]
         correlations = rows_of_covariance / deviation[chunk, None] / deviation
         if absolute:
             correlations = np.abs(correlations)
         correlations = np.round(correlations / correlation_tie) * correlation_tie
         correlations[np.arange(len(chunk)), chunk] = np.inf
         rows[chunk] = np.argsort(-correlations, 1, kind="stable")[:, :size]
-    if units.observed is None:
-        observed = np.ones(n, bool)
-    else:
-        observed = np.asarray(units.observed)
+    observed = np.ones(n, bool) if units.observed is None else np.asarray(units.observed)
     scored = np.flatnonzero(observed)
     index = rows[scored]
     return Plan(

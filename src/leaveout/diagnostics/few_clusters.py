@@ -64,8 +64,7 @@ def _statistics(model, theta, place, groups, draws):
     """Return t of each draw, and the standard error by the clusters' scores."""
     predictors = model.predictors
     omega = predictors.weigh(np.ones((1, model.num_units)))[0][0]
-    eta = predictors.eta(theta[None])[0]
-    derivatives = predictors.loss.derivatives(eta, model.y, (1, 2))
+    derivatives = predictors.loss.derivatives(predictors.eta(theta[None])[0], model.y, (1, 2))
     slope, curvature = (weight_terms(omega, part) for part in derivatives)
     rows = predictors.design.rows(slice(None))
     inverse = linalg.inv((rows.T * curvature) @ rows)

@@ -256,10 +256,7 @@ def functional(
         spread = se
         if kind == "delta":
             spread = linalg.norm(moves_about_mean(refits.theta) @ slope.T, axis=0)
-        if dof is None:
-            law = scipy.stats.norm
-        else:
-            law = scipy.stats.t(dof)
+        law = scipy.stats.norm if dof is None else scipy.stats.t(dof)
         half = law.ppf((1 + level) / 2) * spread
         low = estimate - half
         high = estimate + half
@@ -378,10 +375,7 @@ class _Values:
         fit = self.refits.fit
         plan = self.refits.plan
         weight = fit.objective.units.weight
-        if weight is None:
-            weights = np.ones(plan.num_units)
-        else:
-            weights = np.array(weight, float)
+        weights = np.ones(plan.num_units) if weight is None else np.array(weight, float)
         if number is not None:
             weights *= plan.some(np.array([number])).matrix()[0]
         parameters: Any = unravel(theta, fit.theta)  # type: ignore[arg-type]

@@ -189,16 +189,13 @@ def _make_result(
     theta = moves.theta.copy()
     num_open = np.zeros(len(plan))
     for k, partial in partial_refits(fit, plan, moves.result, parameters).items():
-        values[k], theta[k], moves.error[k], num_open[k] = (
-            partial.values,
-            partial.theta,
-            partial.error,
-            len(partial.free),
-        )
+        values[k] = partial.values
+        theta[k] = partial.theta
+        moves.error[k] = partial.error
+        num_open[k] = len(partial.free)
+    phi = np.full(len(plan), fit_dispersion)
     if cheap:
         phi = dispersions(fit, plan, theta, num_open)
-    else:
-        phi = np.full(len(plan), fit_dispersion)
     size = fit.rank * fit_dispersion
     changes = (values - estimates) / spread(fit, parameters.slope) / np.sqrt(phi)[:, None]
     # the parameter that each refit moves most
@@ -256,10 +253,8 @@ class Moves:
         *,
         others: bool = False,
     ):
-        fit_value, (fit_error, fit_proved) = (
-            np.nan if watch is None else watch(fit.vector[None])[0],
-            distance_of_fit(fit),
-        )
+        fit_value = np.nan if watch is None else watch(fit.vector[None])[0]
+        fit_error, fit_proved = distance_of_fit(fit)
         fit_value_error = 0.0
         if error is not None:
             fit_value_error = error(fit.vector[None], np.array([fit_error]))[0]
@@ -448,10 +443,7 @@ def _losses(estimate: Estimate) -> NamedValues:
         mass > 0, summed(entry_weight * values) / np.where(mass > 0, mass, 1.0), np.nan
     )
     size = summed(entry_weight * np.abs(loss) / times)
-    if size.sum() > 0:
-        share = size / size.sum()
-    else:
-        share = np.zeros(count)
+    share = size / size.sum() if size.sum() > 0 else np.zeros(count)
     columns = {
         "units": np.diff(estimate.plan.indptr),
         "loss": mean(loss),

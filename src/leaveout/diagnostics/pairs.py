@@ -61,8 +61,7 @@ def pairs_of(
     chosen = _candidates(fit, plan, table, int(count))
     # units of both, of which those of four or more are scored by one of them
     shape = plan.num_refits, plan.num_units
-    marks = np.where(plan.held, 4, 1)
-    left_out = scipy.sparse.csr_array((marks, plan.index, plan.indptr), shape)
+    left_out = scipy.sparse.csr_array((np.where(plan.held, 4, 1), plan.index, plan.indptr), shape)
     pairs = np.array(list(itertools.combinations(chosen, 2)), int).reshape(-1, 2)
     union = left_out[pairs[:, 0]] + left_out[pairs[:, 1]]
     some_stay = np.diff(union.indptr) < plan.num_units

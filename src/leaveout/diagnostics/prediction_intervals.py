@@ -706,18 +706,13 @@ def _solve(sides: tuple[Fit, ...], X_new: Any, request: Request) -> Solved:
         outside[where] = True
     by_row = np.diff(chosen.indptr).max() == 1
     grouped = chosen.clusters is not None
+    kind = "jackknife" if by_row else "CV"
     if grouped:
         kind = "leave-one-group-out jackknife"
-    else:
-        kind = "jackknife" if by_row else "CV"
-    if by_row or grouped:
-        slack = 0.0
-    else:
-        slack = (2 / int(chosen.held.sum())) ** 0.5
+    slack = 0.0 if by_row or grouped else (2 / int(chosen.held.sum())) ** 0.5
+    covered = max(0.0, 2 * level - 1 - slack)
     if method == "minmax" and by_row:
         covered = level
-    else:
-        covered = max(0.0, 2 * level - 1 - slack)
     coverage = f"at least {covered:.1%} of new responses"
     if isinstance(request.sample_weight, Target):
         coverage = f"approximate, since the weights are estimated; {coverage} by known ones"
@@ -926,10 +921,7 @@ def _plan(request: Request, fit: Fit, groups: ArrayLike | None) -> Plan:
     if groups is not None:
         plan = groups_of(groups)
     if plan is None:
-        if request.method == "cv+":
-            plan = kfold(k=min(10, n))
-        else:
-            plan = leave_one_out()
+        plan = kfold(k=min(10, n)) if request.method == "cv+" else leave_one_out()
     plan = reader_for(caller, fit).resolve(plan)
     if plan.serial or plan.weight.any() or (np.bincount(plan.scored_units, minlength=n) != 1).any():
         raise ValueError(
@@ -996,10 +988,7 @@ def _predict_by_refits(
     q = design.shape[1]
     x = design[rows]
     several = (len(objective.classes),) if objective.classes else ()
-    if several:
-        coefficients = refits.theta.reshape(-1, q)
-    else:
-        coefficients = refits.theta[:, :q]
+    coefficients = refits.theta.reshape(-1, q) if several else refits.theta[:, :q]
     eta = (x @ coefficients.T).reshape(len(rows), len(refits.theta), *several)
     if shift is not None:
         eta += shift[rows, None]
@@ -1057,10 +1046,9 @@ def _response(
         with silence("all"):
             return np.asarray(jax.vmap(link, (-1, 0), -1)(eta, tau) if objective.own else link(eta))
 
+    size = np.abs(eta)
     if objective.classes:
-        size = np.abs(eta).max(-1)
-    else:
-        size = np.abs(eta)
+        size = size.max(-1)
     error = UP * (error + 4 * UNIT * size)
     # each of two predictors may be off, so that the odds change by the square at most
     if objective.classes:
@@ -1090,10 +1078,9 @@ def _rows_outside_span(caller: str, fit: Fit, design: Design) -> RowFlags:
         return np.zeros(len(design), bool)
     q = design.shape[1]
     several = len(cast(AbstractRegression, fit.objective).classes)
+    parts = fit.quadratic.flat[None, :q]
     if several:
         parts = fit.quadratic.flat.reshape(several, q, -1)
-    else:
-        parts = fit.quadratic.flat[None, :q]
     components = np.stack([design @ part for part in parts])
     if several:
         # a common shift of all classes' predictors changes no probability
@@ -1144,10 +1131,7 @@ def _held(objective: AbstractRegression, plan: Plan, units: UnitFlags) -> Held:
         members &= objective.sample_weight[plan.index] > 0
     unit = plan.index[members]
     refit = plan.refit[members]
-    if plan.clusters is None:
-        group = np.arange(len(unit))
-    else:
-        group = level_numbers(plan.clusters[unit])
+    group = np.arange(len(unit)) if plan.clusters is None else level_numbers(plan.clusters[unit])
     size = np.bincount(group)
     return Held(unit, refit, 1 / (len(size) + 1) / size[group], len(size))
 
@@ -1211,10 +1195,8 @@ def _ends(
     in_order = (
         len(held.unit) == len(refits[0].theta) and (held.refit == np.arange(len(held.refit))).all()
     )
-    most, by_unit = (
-        max(float(side.error.max(initial=0.0)) for side in held_means),
-        slice(None) if in_order else held.refit,
-    )
+    most = max(float(side.error.max(initial=0.0)) for side in held_means)
+    by_unit = slice(None) if in_order else held.refit
 
     def quantile(values: Float[Array, "rows units"], needed: PerRow) -> PerRow:
         """Return the least value at or below which the `needed` weight lies.
@@ -1278,8 +1260,7 @@ def _sets(
         below = held_scores[:, None] < (
             values.min(1, keepdims=True) if method == "minmax" else values[:, held.refit]
         )
-        alike = np.ptp(held.weight) == 0
-        if alike:
+        if np.ptp(held.weight) == 0:
             share = below.sum(1) * held.weight[0]
         else:
             share = np.einsum("u,ruc->rc", held.weight, below)

@@ -166,10 +166,7 @@ class Covariance(HeadedTable):
         """
         share("summary: level", level)
         t = "z" if self.dof is None else "t"
-        if self.dof is None:
-            law = scipy.stats.norm
-        else:
-            law = scipy.stats.t(self.dof.to_numpy())
+        law = scipy.stats.norm if self.dof is None else scipy.stats.t(self.dof.to_numpy())
         se = self.standard_errors
         with silence("divide", "invalid"):
             ratio = self.estimate / se
@@ -413,7 +410,10 @@ def refit_plan(caller: str, fit: Fit, plan: Any, strategy: AbstractRefit) -> Par
     proved = bool((results["proved"][~among(result, NO_REFIT_CODES)] > 0).all())
     partial = partial_refits(fit, plan, result, parameters)
     for k, refit in partial.items():
-        theta[k], error[k], values[k], proved = refit.theta, refit.error, refit.values, False
+        theta[k] = refit.theta
+        error[k] = refit.error
+        values[k] = refit.values
+        proved = False
     free = {k: refit.free for k, refit in partial.items()}
     fit_error, fit_proved = distance_of_fit(fit)
     refits = ParameterRefits(

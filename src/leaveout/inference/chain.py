@@ -550,8 +550,7 @@ def _chunked_sums(potentials: Potentials, layout: Layout, worth: RowLanes | None
         part_posterior = posterior(potentials._replace(emission=emission), where, worth)
         return part_posterior._replace(filtered=None)
 
-    places = jnp.asarray(layout.place), jnp.asarray(layout.starts)
-    arrays = potentials.emission, *places, worth
+    arrays = potentials.emission, jnp.asarray(layout.place), jnp.asarray(layout.starts), worth
     if lanes <= MAX_SCAN_LANES or lanes % MAX_SCAN_LANES:
         return sum_part(arrays)
     cut = lambda leaf: jnp.moveaxis(leaf.reshape(rows, -1, MAX_SCAN_LANES, *leaf.shape[2:]), 1, 0)

@@ -332,10 +332,9 @@ def _numbers_first(sites: ndarray, edges: ndarray | None, lanes: Shape, tree: Su
 
 
 def _lanes_first(marginals: ndarray, lanes: Shape, tree: Sums, edges: bool) -> ArrayList:
+    parts = [marginals[tree.sites]]
     if edges:
-        parts = [marginals[tree.sites], marginals[tree.edges]]
-    else:
-        parts = [marginals[tree.sites]]
+        parts.append(marginals[tree.edges])
     shapes = _shapes(lanes, tree)
     return [
         np.ascontiguousarray(np.moveaxis(part, 0, -1)).reshape(s)
@@ -345,10 +344,7 @@ def _lanes_first(marginals: ndarray, lanes: Shape, tree: Sums, edges: bool) -> A
 
 def _chunks(count: int, size: int) -> list[slice]:
     """Split `count` items into slices of nearly one size, at most `size`."""
-    if count:
-        bounds = np.linspace(0, count, -(-count // size) + 1).astype(int).tolist()
-    else:
-        bounds = []
+    bounds = np.linspace(0, count, -(-count // size) + 1).astype(int).tolist()
     return [slice(*pair) for pair in itertools.pairwise(bounds)]
 
 
@@ -362,7 +358,8 @@ def _sums_by_passes(sites: ndarray, edges: ndarray, *, tree: Sums, level: int) -
         chunk_potentials = np.ascontiguousarray(potentials[:, chunk])
         if level:
             up, down = tree.run(chunk_potentials, edges=level == 2)
-            total[chunk], beliefs[:, chunk] = up.log_partition, down.marginals
+            total[chunk] = up.log_partition
+            beliefs[:, chunk] = down.marginals
         else:
             total[chunk] = tree.log_partition(chunk_potentials)
     return [

@@ -25,6 +25,8 @@ from jaxtyping import Bool, Float, Int, Shaped
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order
 
+from .._runtime import silence
+
 Array = np.ndarray
 StepCodes = Int[Array, " steps"]
 RefitSteps = Float[Array, "refits steps"]
@@ -231,8 +233,7 @@ class _Segments:
 
     def lay(self, steps: Numbers, fill) -> Numbers:
         """Lay out `[refits, ..., steps]` as `[rows, refits, ..., segments]`."""
-        beyond = -self.steps % self.rows
-        padding = np.full((*steps.shape[:-1], beyond), fill, steps.dtype)
+        padding = np.full((*steps.shape[:-1], -self.steps % self.rows), fill, steps.dtype)
         padded = np.concatenate([steps, padding], -1)
         cut = padded.reshape(*steps.shape[:-1], -1, self.rows)
         return np.ascontiguousarray(np.moveaxis(cut, -1, 0))
@@ -392,7 +393,7 @@ def chain_sums(
         code = np.arange(len(starts))
     if weight is None:
         weight = np.ones((len(emission), len(starts)))
-    with np.errstate(divide="ignore", over="ignore", invalid="ignore", under="ignore"):
+    with silence("all"):
         segments = _Segments(initial, transition, emission, starts, code, weight, power, zeros)
         arithmetic = segments.arithmetic
         above, below = segments.ends()

@@ -58,10 +58,7 @@ class Messages(GraphSums):
         edges = np.ascontiguousarray(edges, int)
         super().__init__(kind, num_sites, edges, num_states)
         self.entries = 2 * len(edges) * num_states**2 + num_sites * num_states
-        if kind == "trw":
-            edge_weights = spanning(num_sites, edges)
-        else:
-            edge_weights = np.ones(len(edges))
+        edge_weights = spanning(num_sites, edges) if kind == "trw" else np.ones(len(edges))
         self.weights = np.tile(edge_weights, 2)[:, None, None]
         # site at which each message starts; messages against the direction of the edges come second
         self.start = np.concatenate([edges[:, 0], edges[:, 1]])
@@ -138,19 +135,19 @@ class Messages(GraphSums):
         of_sites = of_sites - top
 
         def step(m: Array) -> Array:
-            update = _log_sum(psi + self._out(self._total(of_sites, m), m)[:, :, None], 1)
+            update = _log_sum(psi + self._out(self._total(of_sites, m), m)[:, :, None])
             return update - update.mean(1, keepdims=True)
 
         m, good = self._iterate(
             step, np.zeros((2 * self.num_edges, self.num_states, potentials.shape[1]))
         )
         total = self._total(of_sites, m)
-        site_normalisers = _log_sum(total, 1)
+        site_normalisers = _log_sum(total)
         out = self._out(total - site_normalisers[:, None], m)
         logs = psi + out[:, :, None]
-        origin = np.exp(logs - _log_sum(logs, 1)[:, None])
+        origin = np.exp(logs - _log_sum(logs)[:, None])
         pairs = logs[: self.num_edges] + out[self.num_edges :, None]
-        of_pairs = _log_sum(pairs.reshape(self.num_edges, -1, pairs.shape[-1]), 1)
+        of_pairs = _log_sum(pairs.reshape(self.num_edges, -1, pairs.shape[-1]))
         log_partition = (site_normalisers + top[:, 0]).sum(0) + (
             self.weights[: self.num_edges, 0] * of_pairs
         ).sum(0)
@@ -198,11 +195,11 @@ class Messages(GraphSums):
         return m, change <= message_tolerance
 
 
-def _log_sum(logs: Array, axis: int) -> Array:
-    top = logs.max(axis, keepdims=True)
+def _log_sum(logs: Array) -> Array:
+    top = logs.max(1, keepdims=True)
     top = np.where(np.isneginf(top), 0.0, top)
     with np.errstate(divide="ignore"):
-        return np.log(np.exp(logs - top).sum(axis)) + top.squeeze(axis)
+        return np.log(np.exp(logs - top).sum(1)) + top.squeeze(1)
 
 
 def spanning(num_sites: int, edges: Edges) -> Float[Array, " edges"]:

@@ -154,8 +154,7 @@ class GraphSums:
 
     def __getnewargs__(self) -> AnyTuple:
         """Return the arguments, which stand for these sums in files and other processes."""
-        edges = np.frombuffer(self.key[3], int).reshape(-1, 2)
-        return self.num_sites, edges, self.num_states
+        return self.num_sites, np.frombuffer(self.key[3], int).reshape(-1, 2), self.num_states
 
     def __reduce__(self) -> AnyTuple:
         return type(self), self.__getnewargs__()

@@ -112,7 +112,8 @@ def solve_box(
         if np.isnan(target).any():
             if len(fresh) < 2:
                 return theta
-            free[fresh], fresh = False, fresh[[np.argmax(np.abs(beyond[fresh]))]]
+            free[fresh] = False
+            fresh = fresh[[np.argmax(np.abs(beyond[fresh]))]]
             free[fresh] = True
             continue
         floor, ceiling = segments(box, active, sign[active])
@@ -132,11 +133,9 @@ def solve_box(
             first = max(float(share[met].min()), 0.0)
             stops = met & (share <= first)
             theta[active] += first * (target - theta[active])
-            theta[active[stops]], free[active[stops]], fresh = (
-                stop[stops],
-                False,
-                fresh[~np.isin(fresh, active[stops])],
-            )
+            theta[active[stops]] = stop[stops]
+            free[active[stops]] = False
+            fresh = fresh[~np.isin(fresh, active[stops])]
             continue
         theta[active] = target
         beyond = np.where(free, 0.0, excess(box, theta, gram @ theta - right))
@@ -145,5 +144,6 @@ def solve_box(
         )
         if not fresh.size:
             break
-        sign[fresh], free[fresh] = leaving_signs(a, theta, beyond)[fresh], True
+        sign[fresh] = leaving_signs(a, theta, beyond)[fresh]
+        free[fresh] = True
     return theta

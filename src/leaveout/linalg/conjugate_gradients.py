@@ -102,8 +102,7 @@ def solve(
             ends = after <= enough[lanes]
         if settled is None and has_ritz_values:
             judged = lanes if has_parts or k + 1 == most else lanes[ends]
-            matrices = _tridiagonal(diagonal, off_diagonal, judged)
-            least[judged] = np.linalg.eigvalsh(matrices)[:, 0]
+            least[judged] = np.linalg.eigvalsh(_tridiagonal(diagonal, off_diagonal, judged))[:, 0]
             if has_parts:
                 distance = np.maximum(least[lanes], 1e-300) * length[lanes]
                 ends = after <= parts[lanes] ** 2 * distance

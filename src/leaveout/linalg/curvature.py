@@ -78,8 +78,7 @@ class Curvature(NamedTuple):
             pairs = zip(self.factor, right, strict=True)
             answer = np.stack([scipy.linalg.lapack.dpotrs(L.T, b)[0] for L, b in pairs])
         else:
-            half = linalg.solve(self.factor, right)
-            answer = linalg.solve(self.factor.swapaxes(-1, -2), half)
+            answer = linalg.solve(self.factor.swapaxes(-1, -2), linalg.solve(self.factor, right))
         return self._masked(answer)
 
     def step(self, gradient: Float[Array, "*matrices k"]) -> Float[Array, "*matrices k"]:

@@ -361,10 +361,7 @@ class DenseDesign(SingleOutput):
         blocks = self._pair_blocks(len(weight))
         out = np.empty((len(weight), p, p))
         if self.pairs is not None or blocks:
-            if self.pairs is None:
-                half = 0.0
-            else:
-                half = weight @ self.pairs.T
+            half = 0.0 if self.pairs is None else weight @ self.pairs.T
             for block in blocks if self.pairs is None else ():
                 half += weight[:, block] @ self._pairs(block).T
             i, j = np.triu_indices(p)
@@ -599,10 +596,9 @@ class Predictors:
 
     def bending(self, theta: RefitPoints) -> Float[Array, "#refits params params"]:
         """Hessian of the penalty beside the rows."""
-        if isinstance(self.penalty, Array):
-            penalty = self.penalty
-        else:
-            penalty = self.penalty.toarray()
+        penalty = self.penalty
+        if not isinstance(penalty, Array):
+            penalty = penalty.toarray()
         if self.norms is None:
             return penalty[None]
         return penalty + self.norms.hessian(theta)
@@ -636,8 +632,7 @@ class Predictors:
         gather_cost = 16  # cost of gathering a row, in products with one
         if gather_cost * units.shape[1] >= len(self.y):
             return self.eta(theta)[np.arange(len(units))[:, None], units]
-        if isinstance(self.offset, Array) and self.offset.ndim:
-            offset = self.offset[units]
-        else:
-            offset = self.offset
+        offset = self.offset
+        if isinstance(offset, Array) and offset.ndim:
+            offset = offset[units]
         return self.design.unit_predictors(units, theta) + offset

@@ -131,10 +131,9 @@ def share(gap: Array, reference: Array, size: Array) -> Float[Array, "*refits"]:
     smallest_curvature = 1e-200  # curvature of a unit below which it counts as none
     # for these (e − τa)₊ is at most (e − τa₀)₊ + τa₀, with a₀ the smallest curvature
     clamped = reference < smallest_curvature
+    part = 1.0
     if clamped.any():
         part = 1 + smallest_curvature * np.sum(np.where(clamped, size, 0.0), -1)
-    else:
-        part = 1.0
     reference = np.maximum(reference, smallest_curvature)
     with silence("divide", "invalid", "over"):
         ratio = gap / reference
@@ -313,17 +312,14 @@ class RadiusTable:
             self.scale = np.ones(1)
             sums = [*tally]
         else:
+            first = cls.FAR
+            largest = STRAIGHT
             if tally.any():
                 first = int(np.argmax(tally > 0))
-            else:
-                first = cls.FAR
+                # rounded up
+                largest = 10.0 ** ((cls.FAR - first) / 20) if first else 1e300
             bins = len(cls.BINS)
-            # rounded up
-            if first:
-                largest = 10.0 ** ((cls.FAR - first) / 20)
-            else:
-                largest = 1e300
-            self.scale = np.array([largest if tally.any() else STRAIGHT])
+            self.scale = np.array([largest])
             mass = np.pad(tally, (0, bins))[first : first + bins]
             mass[-1] += tally[first + bins :].sum()
             sums = [(mass @ part).reshape(1, len(cls.RADII), -1) for part in cls._shares()]

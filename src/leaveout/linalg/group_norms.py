@@ -172,5 +172,6 @@ def descend_by_groups(
         if change <= tolerance * norms.weight.max():
             break
     out = theta.copy()
-    out[grouped], out[free] = current, along[:, -1] - along[:, :-1] @ current
+    out[grouped] = current
+    out[free] = along[:, -1] - along[:, :-1] @ current
     return out

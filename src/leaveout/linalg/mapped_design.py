@@ -149,10 +149,7 @@ class MappedDesign(SourcedDesign):
 
     def take(self, units: Indices | slice) -> "MappedDesign":
         """Design of the selected rows, without copying them."""
-        if isinstance(units, slice):
-            places = np.arange(len(self))[units]
-        else:
-            places = units
+        places = np.arange(len(self))[units] if isinstance(units, slice) else units
         return replace(self, source=RowSelection(self.source, places))
 
     def multiply(self, units: Array, images: ParamColumns) -> Float[Array, "units some"]:

@@ -196,7 +196,8 @@ class FrontalFactor:
                 block -= quotient.swapaxes(-1, -2) @ between
                 front[..., k:, :k] = between
                 if group.width > k:
-                    front[..., k:, k:], front[..., :k, k:] = rows_inverse, between.swapaxes(-1, -2)
+                    front[..., k:, k:] = rows_inverse
+                    front[..., :k, k:] = between.swapaxes(-1, -2)
             front[..., :k, :k] = block
         return space[:, self.pattern.place]
 

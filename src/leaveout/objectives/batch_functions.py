@@ -183,8 +183,7 @@ class LinearBatch:
         (loss, slope), kappa = self._weighted_terms(theta, lanes, (0, 1))
         penalty, pushed = self._penalty(theta, lanes)
         value = loss.sum(1) + kappa * penalty
-        gradient = self.model.design.pull(slope) + kappa[:, None] * pushed
-        return np.fmin(value, np.inf), gradient
+        return np.fmin(value, np.inf), self.model.design.pull(slope) + kappa[:, None] * pushed
 
     def values(self, theta: Float[ndarray, "#lanes params"], lanes: Lanes) -> PerLane:
         """Evaluate F at the parameters of each refit, or at some that they share."""
@@ -419,8 +418,7 @@ def derive_batch(
         return ClosedFormBatch(
             objective, like, rows, lambda lanes: weights_of(rows, objective.num_units, lanes)
         )
-    costs = objective.costs
-    if costs.arrays is not None:
+    if objective.costs.arrays is not None:
         return HostBatch(objective, like, rows)
     return DerivedBatch(objective, like, rows)
 
@@ -458,17 +456,14 @@ def function(
     objective: AbstractObjective, like: PyTree, weights: PerUnit | None = None
 ) -> Function:
     """Return F at the given weights, by default one."""
-    if weights is None:
-        all_weights = np.ones(objective.num_units)
-    else:
+    all_weights = np.ones(objective.num_units)
+    if weights is not None:
         all_weights = np.asarray(weights, float)
     batch = functions(objective, like, whole(all_weights[None]))
     if isinstance(batch, LinearBatch) and batch.model.quadratic:
-        hessian = cache(partial(constant, batch.model, all_weights))
+        batch.constant = cache(partial(constant, batch.model, all_weights))
         if weights is None:
             batch.constant = partial(_hessian, objective)
-        else:
-            batch.constant = hessian
     return Function(batch, like)
 
 

@@ -326,7 +326,7 @@ class AbstractClosedForm(AbstractObjective):
         for unit in range(self.num_units):
             weights = np.ones((len(STENCIL[0]), self.num_units))
             weights[:, unit] += WEIGHT_DIFFERENCE * np.array(STENCIL[0])
-            slopes = self.look(np.tile(theta, (len(weights), 1)), weights, None)[1]
+            slopes = self.look(np.tile(theta, (len(weights), 1)), weights)[1]
             rows.append(np.array(STENCIL[1]) @ slopes / WEIGHT_DIFFERENCE)
         return np.array(rows)
 
@@ -488,10 +488,7 @@ class ClosedFormBatch:
 
         def evaluate(theta, group):
             unshared = self._unshared
-            if unshared:
-                start = None
-            else:
-                start = self._start_states(group)
+            start = None if unshared else self._start_states(group)
             value, gradient, state = self.objective.look(theta, self.weights(group), start)
             if unshared and np.isfinite(value).all():
                 self.states[-1] = state
@@ -564,8 +561,7 @@ class ClosedFormBatch:
         places = np.concatenate([theta[:, None], theta[:, None] + moves], 1)
         flat = self.losses(places.reshape(-1, theta.shape[1]), np.repeat(lanes, places.shape[1]))
         losses = flat.reshape(*places.shape[:2], -1)
-        changes = np.abs(losses[:, 1:] - losses[:, :1]).sum(2)
-        return flat[:: places.shape[1]], changes
+        return flat[:: places.shape[1]], np.abs(losses[:, 1:] - losses[:, :1]).sum(2)
 
     def path(self, direction: Points | None = None) -> Points:
         """Compute the derivative of ∇F along the path s ↦ θ̂(1 + s δ) at s = 0.
@@ -650,10 +646,7 @@ class ClosedFormBatch:
         """Apply a function to the refits in groups, so that the weights and states of a group fit
         into memory.
         """
-        if self._unshared:
-            usual = None
-        else:
-            usual = self._anchor_states()
+        usual = None if self._unshared else self._anchor_states()
         # entries of weights and states that are in memory together
         size = self.objective.costs.lanes or 2**21 // (
             self.objective.num_units + (0 if usual is None else usual.size)

@@ -650,7 +650,8 @@ class AbstractObjective(Module):
             One row a unit.
         """
         by_weight = jax.grad(lambda w, v: self.loss(unravel(v, theta), w))
-        ones, start = jnp.ones(self.num_units), ravel(theta)
+        ones = jnp.ones(self.num_units)
+        start = ravel(theta)
         along = lambda direction: jax.jvp(lambda v: by_weight(ones, v), (start,), (direction,))[1]
         return jax.lax.map(along, jnp.eye(len(start))).T
 
@@ -887,10 +888,7 @@ class Separable(AbstractObjective):
             "Separable", **{f"data[{k}]": leaf for k, leaf in enumerate(leaves)}
         )
         leaves = [_checked_data(leaf) for leaf in leaves]
-        if tree is None:
-            self.data = leaves[0]
-        else:
-            self.data = jax.tree.unflatten(tree, leaves)
+        self.data = leaves[0] if tree is None else jax.tree.unflatten(tree, leaves)
         sizes = {len(leaf) for leaf in jax.tree.leaves(self.data)}
         if len(sizes) != 1:
             raise ValueError(

@@ -93,12 +93,11 @@ def restrict_to_active(
     if restriction is None:
         return objective, theta
     kinked = restriction.whole
-    if theta is None:
-        start = None
-    else:
+    start = None
+    if theta is not None:
         start = np.asarray(objective.parameters.unconstrained(theta), float)
-    if start is not None and len(start) < len(kinked.slope):
-        start = None
+        if len(start) < len(kinked.slope):
+            start = None
     try:
         minimiser = minimise_with_kinks(kinked, np.ones(objective.num_units), start)
     except NoMinimiser as error:
@@ -139,10 +138,7 @@ def dual_form(objective: AbstractObjective, curvature: str, caller: str) -> Abst
     """Return the model in coordinates of its rows if `curvature` is "rows", or "auto" and rows are
     fewer, and not so many that products with sparse rows cost less; else itself.
     """
-    if curvature in ("rows", "auto"):
-        ridge = ridge_strengths(objective)
-    else:
-        ridge = None
+    ridge = ridge_strengths(objective) if curvature in ("rows", "auto") else None
     if curvature == "rows" and ridge is None:
         description = kind_of(objective)
         if isinstance(objective, AbstractRegression):
@@ -232,10 +228,7 @@ def _describe_active(model: FullModel, minimiser: ActiveMinimiser) -> str:
     )
     j = int(np.argmin(margin))
     if margin[j] <= TIE_DISTANCE:
-        if theta[j] == 0 and a[j] > 0:
-            where = "zero"
-        else:
-            where = "there"
+        where = "zero" if theta[j] == 0 and a[j] > 0 else "there"
         return f"{text}; {model.parameter_name(j)} is at a tie: whether it is {where} is within rounding"
     if not a[j] > 0:
         return f"{text}; {model.parameter_name(j)} is nearest to leaving its bound"
@@ -324,10 +317,7 @@ def minimise_with_kinks(
     """Minimise F(·, w). Raises `NoMinimiser` if the parameters that are not held are not
     determined.
     """
-    if start is None:
-        theta = model.start()
-    else:
-        theta = start.copy()
+    theta = model.start() if start is None else start.copy()
     problem = WeightedProblem(model, weights)
     # first tolerance if L is quadratic, as one round then gets nearly all signs right
     quadratic_round_tolerance = 0.1
@@ -401,7 +391,8 @@ def _independent(problem: WeightedProblem, theta: Array) -> tuple[Vector, bool]:
             -active_theta, along, out=np.full(len(active_theta), np.inf), where=towards
         )
         theta[place] = active_theta + distance.min() * along
-        theta[place[np.argmin(distance)]], changed = 0.0, True
+        theta[place[np.argmin(distance)]] = 0.0
+        changed = True
     return theta, changed
 
 
@@ -418,8 +409,7 @@ def _minimise_active(problem: WeightedProblem, theta: Array) -> ActiveMinimiser 
     for _ in range(max_sign_failures):
         place, sign = _active(kinked, theta)
         if len(place):
-            objective = kinked.restrict(place, sign, theta)
-            F = function(objective, theta[place], weights).of
+            F = function(kinked.restrict(place, sign, theta), theta[place], weights).of
             if second is not None and kinked.norms is None and isinstance(F, LinearBatch):
                 F.constant = partial(_submatrix, second, place)
             solution = newton(F, theta[place][None], ONE, np.zeros((0, len(place))))
@@ -473,10 +463,7 @@ def _descend(problem: WeightedProblem, theta: Array, tolerance: float) -> Vector
         )
         slope = np.where(held, _beyond(kinked, theta, point), point.gradient + penalty_slope)
         largest = float(point.a.max() if norms is None else point.kappa * norms.weight.max())
-        if norms is None:
-            size = point.gradient
-        else:
-            size = norms.spread(norms.lengths(point.gradient))
+        size = point.gradient if norms is None else norms.spread(norms.lengths(point.gradient))
         places = np.flatnonzero(
             ~held | (np.abs(size) >= kept_at_zero * (point.a if norms is None else point.unit))
         )
@@ -568,10 +555,6 @@ def _by_products(
         return None
     a = a[~free]
     if len(a):
-        arguments = {
-            "precompute": reduced_gram / np.multiply.outer(a, a),
-            "Xy": (right[~free] - right[free] @ along[:, :-1]) / a,
-        }
         y = np.sqrt(np.maximum([size - right[free] @ along[:, -1]], 0.0))
         out[~free] = (
             _coordinates(
@@ -579,7 +562,8 @@ def _by_products(
                 y,
                 theta[~free] * a,
                 tolerance,
-                **arguments,
+                precompute=reduced_gram / np.multiply.outer(a, a),
+                Xy=(right[~free] - right[free] @ along[:, :-1]) / a,
                 check_input=False,
             )
             / a
@@ -617,7 +601,8 @@ def _by_columns(
         solution = _coordinates(
             columns, target - q @ level, theta[~free] * a, tolerance, precompute=precompute
         )
-        out[~free], level = solution / a, level - across @ solution
+        out[~free] = solution / a
+        level = level - across @ solution
     out[free] = scipy.linalg.solve_triangular(r, level)
     return out
 

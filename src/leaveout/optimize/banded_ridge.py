@@ -83,15 +83,9 @@ class BandedRows:
 
     def __init__(self, model: BandedRidge, plan: Plan):
         n = model.num_units
-        if model.sample_weight is None:
-            weight = np.ones(n)
-        else:
-            weight = model.sample_weight
+        weight = np.ones(n) if model.sample_weight is None else model.sample_weight
         root = np.sqrt(weight)
-        if model.intercept:
-            self.u = root / linalg.norm(root)
-        else:
-            self.u = np.zeros(n)
+        self.u = root / linalg.norm(root) if model.intercept else np.zeros(n)
         within = lambda part: part - np.multiply.outer(self.u, self.u @ part)
         self.weight = weight
         self.root = root
@@ -109,10 +103,7 @@ class BandedRows:
             band += [b] * x.shape[1]
         self.x = np.concatenate(parts, 1)
         self.band = np.array(band, int)
-        if self.x.shape[1] <= n:
-            self.gram = self.x.T @ self.x
-        else:
-            self.gram = None
+        self.gram = self.x.T @ self.x if self.x.shape[1] <= n else None
         self.folds = [
             BandedFold(plan.index[a:z], plan.held[a:z])
             for a, z in zip(plan.indptr[:-1], plan.indptr[1:], strict=True)
@@ -135,10 +126,7 @@ class BandedFactor:
         self.rows = rows
         root = alpha[rows.band] ** -0.5
         self.v = rows.x * root
-        if rows.gram is None:
-            inner = self.v @ self.v.T
-        else:
-            inner = rows.gram * root * root[:, None]
+        inner = self.v @ self.v.T if rows.gram is None else rows.gram * root * root[:, None]
         inner[np.diag_indices(len(inner))] += 1
         self.w = Curvature.of(inner).solve(self.v if rows.gram is None else self.v.T)
         if rows.gram is not None:
@@ -259,10 +247,7 @@ class Search:
         self.count = 1 if shared else len(self.everyone)
         self.rounds = 0
         self.factors = 0
-        if start is None:
-            levels = np.linspace(*self.ends, LEVELS + 2)[1:-1]
-        else:
-            levels = start[None]
+        levels = np.linspace(*self.ends, LEVELS + 2)[1:-1] if start is None else start[None]
         with Slow("penalties", len(levels)) as bar:
             losses = []
             for rho in levels:
@@ -313,7 +298,8 @@ class Search:
                 mask = slice(None) if self.is_shared else good
                 self.best_losses.error[self._who(members[good])] = results.error[mask]
                 self.best_losses.losses[self._who(members[good])] = results.losses[mask]
-            self.rho[members[good]], better[place] = point, good
+            self.rho[members[good]] = point
+            better[place] = good
         return better
 
     def descend(self, rounds: int) -> None:
@@ -355,7 +341,8 @@ class Search:
         gains = np.array(
             [_gain(slope[places], damped[places], center - self.rho[places]) for center in centers]
         )
-        rho[places], gain[places] = centers[gains.argmax(0)], gains.max(0)
+        rho[places] = centers[gains.argmax(0)]
+        gain[places] = gains.max(0)
         return rho, gain
 
 
@@ -577,10 +564,7 @@ def descend_penalties(
     log_start = None
     if start is not None:
         if not isinstance(start, Mapping) or set(start) != set(model.bands):
-            if isinstance(start, Mapping):
-                got = list(start)
-            else:
-                got = repr(start)
+            got = list(start) if isinstance(start, Mapping) else repr(start)
             raise ValueError(
                 f"tune: start must have a penalty for each band, {list(model.bands)}, by name; got {got}."
             )

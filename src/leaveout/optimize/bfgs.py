@@ -61,8 +61,7 @@ class BFGS:
         """Multiply a gradient by P."""
         moves = self.moves[: self.count]
         turns = self.turns[: self.count]
-        product = turns.T @ (moves @ gradient) + moves.T @ (turns @ gradient)
-        return self.start(gradient) + product
+        return self.start(gradient) + (turns.T @ (moves @ gradient) + moves.T @ (turns @ gradient))
 
     def descend(self, enough: Callable[[float], bool], most: int) -> bool:
         """Descend until the decrement √(gᵀPg) is small enough.
@@ -92,7 +91,8 @@ class BFGS:
         elif change > 0:
             step_change = step - self.step
             v = (0.5 * (1 + y @ step_change / change) * s - step_change) / change
-            self.moves[self.count], self.turns[self.count] = s, v
+            self.moves[self.count] = s
+            self.turns[self.count] = v
             self.count += 1
             step = step + s * (v @ gradient) + v * (s @ gradient)
         self.theta = self.theta + s
@@ -107,10 +107,7 @@ class BFGS:
 
         A first step is no longer than one, unless P₀ is trusted, as it may lead over a hill.
         """
-        if self.count:
-            length = 1.0
-        else:
-            length = min(1.0, self.longest * promise**-0.5)
+        length = 1.0 if self.count else min(1.0, self.longest * promise**-0.5)
         low = 0.0, -promise
         high = np.inf, np.nan
         max_line_looks = 30  # largest number of evaluations along one direction
@@ -157,10 +154,7 @@ def _between(low: TwoNumbers, high: TwoNumbers) -> float:
     b, rising = high
     if not np.isfinite(b):
         return 4 * a
-    if rising > 0:
-        zero = a - falling * (b - a) / (rising - falling)
-    else:
-        zero = np.nan
+    zero = a - falling * (b - a) / (rising - falling) if rising > 0 else np.nan
     if np.isfinite(zero):
         return min(max(zero, a + 0.1 * (b - a)), b - 0.1 * (b - a))
     return 0.5 * (a + b)

@@ -519,7 +519,6 @@ def fit(
     )
     if num_starts is not None:
         num_starts = count("fit: num_starts", num_starts, 1)
-    seed = count("fit: seed", seed, 0)
     identity = {
         "model or data": objective,
         "theta0": theta0,
@@ -618,9 +617,8 @@ def _lowest(
         )
         if bounded is None:
             runs = [run for run in runs[1:] if run[2] and np.isfinite(run[0])]
-        if not runs:
-            raise
-        if bounded is None:
+            if not runs:
+                raise
             fitted = _fit_at_end(objective, runs[0], starts[0], flat)
             warn(
                 f"{error} Of {len(starts)} starts this one went lowest; the lowest minimum of the others is taken."
@@ -776,7 +774,13 @@ def anchor(
     True
     """
     if damping:
-        _check_damping(objective, damping)
+        if not (np.isfinite(damping) and damping > 0):
+            raise ValueError(f"anchor: damping must be 0 or a positive number; got {damping!r}.")
+        if isinstance(objective, AbstractLinearPredictor):
+            raise ValueError(
+                f"anchor: damping={damping:g}, but proofs for {kind_of(objective)} need H itself. Its H is indefinite at "
+                "no θ, unless the loss is not convex; lo.penalties.Ridge(...) keeps it away from singular."
+            )
     fitted, remainder = standing(objective, theta, curvature, damping)
     if remainder > WARN:
         message = describe_distance(objective, remainder)
@@ -818,17 +822,6 @@ def standing(
 
     fitted = _without_cancellation(objective, make)
     return fitted, max(float(fitted.decrement), np.sqrt(2 * fallen))
-
-
-def _check_damping(objective: AbstractObjective, damping: float) -> None:
-    """Raise unless steps of this model may use another matrix than H."""
-    if not (np.isfinite(damping) and damping > 0):
-        raise ValueError(f"anchor: damping must be 0 or a positive number; got {damping!r}.")
-    if isinstance(objective, AbstractLinearPredictor):
-        raise ValueError(
-            f"anchor: damping={damping:g}, but proofs for {kind_of(objective)} need H itself. Its H is indefinite at "
-            "no θ, unless the loss is not convex; lo.penalties.Ridge(...) keeps it away from singular."
-        )
 
 
 def describe_distance(objective: AbstractObjective, remainder: float) -> str:
@@ -953,12 +946,11 @@ def _build_anchor(
 ) -> Fit:
     value = np.asarray(value)
     result = RESULTS.successful if decrement <= WARN else RESULTS.not_converged
-    minima = alone(value, theta)
     return Fit(
         LocalQuadratic(objective, theta, *parts),
         value,
         gradient,
         np.asarray(decrement),
         np.asarray(result),
-        minima,
+        alone(value, theta),
     )

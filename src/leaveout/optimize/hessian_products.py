@@ -422,10 +422,7 @@ def _newton(objective: AbstractObjective, F: Function, theta: Vector) -> Minimis
         size = float(linalg.norm(whitened))
         tol = max(LOOSE, min(ROUGH, size / before if before else ROUGH))
         before = size
-        if _has_sparse_rows(F):
-            keep = 0
-        else:
-            keep = most - len(learnt.directions)
+        keep = 0 if _has_sparse_rows(F) else most - len(learnt.directions)
         learning = Solve(F.of, coordinates, null_space, learnt, keep)
         u = learning(state.theta, whitened, ONE, tol)
         learnt = learning.extended_inverse()

@@ -233,8 +233,7 @@ class LeastNorm:
             residual -= rows.u[o] * (rows.u @ rows.target)
         if self.has_penalty:
             ridge_rows = Q / np.sqrt(s**2 + 1)
-            inner = determined_block + ridge_rows @ ridge_rows.T
-            values, vectors = linalg.eigh(inner)
+            values, vectors = linalg.eigh(determined_block + ridge_rows @ ridge_rows.T)
             if not values[0] > NONZERO_FROM * (self.spare if rows.full else rounding) * (
                 values[-1] if rows.full else 1.0
             ):

@@ -115,7 +115,9 @@ def minimise(
 
     `weights` are those of F.
     """
-    theta, large, state = start, start.size > LARGE_NUM_PARAMETERS, None
+    theta = start
+    large = start.size > LARGE_NUM_PARAMETERS
+    state = None
     # largest last step, relative to a parameter or to one; a longer one means that parameters
     # diverge
     runaway_step = 1e-3
@@ -185,10 +187,7 @@ def _nearby(F: Function, theta: Vector, flat: Flat) -> bool:
     eta = model.eta(theta[None])
     (curvature,) = model.loss.derivatives(eta[0], model.y, (2,))
     norm, mass, *_ = model.design.extent(root.T, model.shares(eta[0], curvature))
-    if model.design.outputs > 1:
-        reference = np.ones(len(norm))
-    else:
-        reference = curvature
+    reference = np.ones(len(norm)) if model.design.outputs > 1 else curvature
     gap = gaps(
         model.loss, model.y, eta, CurvatureBounds(reference, reference), 2 * size * norm, reference
     )

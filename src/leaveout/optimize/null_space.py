@@ -85,10 +85,7 @@ def _cut(objective) -> Float[ndarray, "flat params"]:
     weight = objective.sample_weight
     if weight is None:
         weight = np.ones(len(x))
-    if objective.intercept:
-        mean = weight @ x / weight.sum()
-    else:
-        mean = np.zeros(x.shape[1])
+    mean = weight @ x / weight.sum() if objective.intercept else np.zeros(x.shape[1])
     root = linalg.qr(np.sqrt(weight)[:, None] * (x - mean), mode="r")
     _, s, vectors = linalg.svd(root, full_matrices=True)
     null = vectors[np.sum(s > objective.cut * s.max(initial=0.0)) :]

@@ -127,10 +127,7 @@ def _around(objective: AbstractObjective, first: PyTree, seeds: range) -> Iterat
     centre = np.asarray(ravel(first))
     n = objective.num_units
     curvature = np.abs(np.diag(F.hessian(centre)))
-    if (curvature > 0).any():
-        usual = np.median(curvature[curvature > 0])
-    else:
-        usual = float(n)
+    usual = np.median(curvature[curvature > 0]) if (curvature > 0).any() else float(n)
     flat_start_curvature = 1e-3  # least curvature that moves are scaled by, relative to the median
     scale = np.sqrt(n / (len(centre) * np.maximum(curvature, flat_start_curvature * usual)))
     for k, seed in enumerate(seeds):

@@ -392,9 +392,8 @@ class Plan(PrintedResult):
                 f"Plan: refit {entry[repeated[0]] // self.num_units} lists a unit twice."
             )
         all_units = np.bincount(self.refit, self.weight == 0, self.num_refits) == self.num_units
-        no_units = np.diff(self.indptr) == 0
         for wrong, problem in (
-            (no_units, "leave nothing out; drop these empty folds"),
+            (np.diff(self.indptr) == 0, "leave nothing out; drop these empty folds"),
             (all_units, "leave out every unit"),
         ):
             if wrong.any():
@@ -1336,10 +1335,7 @@ def _number_steps(
     """Number the steps of every series; ValueError if times fall within one."""
     n = count(f"{caller}: num_units", num_units, 2)
     labels, groups, times = match_labels(caller, groups=groups, times=times)
-    if groups is None:
-        series = np.zeros(n, int)
-    else:
-        series = codes(caller, "groups", groups)[0].astype(int)
+    series = np.zeros(n, int) if groups is None else codes(caller, "groups", groups)[0].astype(int)
     clock = np.arange(n) if times is None else codes(caller, "times", times)[0]
     if not len(series) == len(clock) == n:
         raise ValueError(

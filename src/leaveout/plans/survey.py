@@ -332,8 +332,7 @@ def read(
     if weight is None:
         base = np.ones(len(replicate_weights))
     else:
-        column = named_column(table, weight, "survey.read")
-        base = floats("survey.read", "weight", column)
+        base = floats("survey.read", "weight", named_column(table, weight, "survey.read"))
     if not (
         np.isfinite(replicate_weights).all()
         and np.isfinite(base).all()

@@ -320,8 +320,7 @@ def _dense(fit: Fit, rows: RefitRows) -> tuple[DenseMetric, RefitFlags]:
     change = derive_batch(fit.objective, fit.theta, rows).hessian_changes(theta, lanes)
     root = fit.quadratic.root
     hessians = np.eye(fit.num_params) + root @ change @ root.T
-    pivots = np.array([_least_pivot(hessian) for hessian in hessians])
-    singular = ~(pivots > SINGULAR_SHARE)
+    singular = ~(np.array([_least_pivot(hessian) for hessian in hessians]) > SINGULAR_SHARE)
     return DenseMetric(
         linalg.inv(np.where(singular[:, None, None], np.eye(fit.num_params), hessians))
     ), singular
@@ -406,9 +405,10 @@ class LinearFitCache:
     @cached_property
     def slope_rounding_sums(self) -> Float[Array, " 2"]:
         """Sums of these with the curvatures at θ̂."""
-        return self.weight @ (
-            curvature_sizes(self.curvature, self.eta)[:, None] * self.slope_rounding
-        )
+        sizes = self.curvature
+        if self.roots is not None:
+            sizes = np.abs(sizes).sum((-2, -1))
+        return self.weight @ (sizes[:, None] * self.slope_rounding)
 
     def gradient_error(
         self, omega: Array, eta: Array, slope: Array, move: PerLane, growth: PerLane
@@ -649,10 +649,7 @@ class LinearFitCache:
 
     def whiten(self, units: Int[Array, "*refits width"]) -> Float[Array, "*refits touched rank"]:
         """Whitened rows of the listed units, one row for each output."""
-        if self.is_small:
-            z = self.rows[units]
-        else:
-            z = self.model.design.whiten(units, self.root)
+        z = self.rows[units] if self.is_small else self.model.design.whiten(units, self.root)
         if self.roots is None:
             return z
         return z.reshape(*units.shape[:-1], -1, len(self.root))
@@ -905,7 +902,8 @@ def _norm_share(norms: Norms | None, theta: Array, reach: Reach | None) -> Penal
     """Share that norms of groups add to the table."""
     if norms is None or reach is None:
         return None
-    length, root = norms.lengths(theta), np.sqrt(reach.groups)
+    length = norms.lengths(theta)
+    root = np.sqrt(reach.groups)
     return PenaltyShare(
         float(np.max(root / length)),
         lambda radius: np.asarray(norms.share(length, np.multiply.outer(radius, root), reach)),
@@ -963,13 +961,6 @@ def curvature_error(model: Any, curvature: Array, eta: Array, blur: Array) -> An
     return np.where(error < KNOWN_MOVE, error, np.inf)
 
 
-def curvature_sizes(curvature: Array, eta: Array) -> RowUnits:
-    """Sum the sizes of a unit's second derivatives."""
-    if curvature.ndim == eta.ndim:
-        return curvature
-    return np.abs(curvature).sum((-2, -1))
-
-
 class FoldMetric:
     """Inverse of each fold's own Hessian at θ̂, whitened, and that Hessian's least eigenvalue
     `kept_share`, zero if it has none.
@@ -1005,8 +996,7 @@ class FoldMetric:
         lost_curvature = self.lost_curvature
         width = lost_curvature.shape[1]
         gram = z @ z.swapaxes(1, 2)
-        size = 1 + np.einsum("rk,rkk->r", np.abs(lost_curvature), gram)
-        self.off = anchor.rounding.step * size
+        self.off = anchor.rounding.step * (1 + np.einsum("rk,rkk->r", np.abs(lost_curvature), gram))
         removed = np.sqrt(np.maximum(lost_curvature, 0.0))
         inner = removed[:, :, None] * gram * removed[:, None, :]
         least = 1 - np.maximum(linalg.eigvalsh(inner)[:, -1], 0.0)
@@ -1077,8 +1067,7 @@ class FoldMetric:
         which: Array,
     ) -> PerRefit:
         """Bound what steps leave of their gradients, in the norms of the refits' metrics."""
-        image = self.hessian.solve(step, step, which)
-        remainder = linalg.norm(image + gradient, axis=1)
+        remainder = linalg.norm(self.hessian.solve(step, step, which) + gradient, axis=1)
         remainder += 2 * self.off[which] * linalg.norm(step, axis=1)
         share = self.kept_share[which]
         return remainder / np.sqrt(np.where(share > 0, share, 1.0))

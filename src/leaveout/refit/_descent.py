@@ -473,8 +473,7 @@ def own_hessians_are_cheap(F: Functions, rows: RefitRows, params: int) -> bool:
     count, width = rows.index.shape
     if not (isinstance(F, DerivedBatch) and F.objective.local):
         return False
-    is_short = params * width <= F.objective.num_units
-    return is_short and count * params**2 <= HESSIAN_ENTRIES
+    return params * width <= F.objective.num_units and count * params**2 <= HESSIAN_ENTRIES
 
 
 def refine(batch: Descent, enough: Enough, hurry: bool = False, sampled: bool = True) -> Descent:
@@ -755,7 +754,8 @@ def _pad(count: int, most: int) -> Int[ndarray, " padded"]:
 def _chunked_gradients(
     fit: Fit, sample: Sample, index: Arrays, weight: Arrays, held: Arrays, u: Arrays, chunk: int
 ) -> tuple[Array, Array]:
-    m, count = jnp.sum(sample.times), len(sample.times)
+    m = jnp.sum(sample.times)
+    count = len(sample.times)
     whitener = jnp.asarray(fit.quadratic.whitener)
     vector = lambda u: ravel(fit.theta) + u @ whitener
     unwhitened = lambda u: unravel(vector(u), fit.theta)
@@ -873,8 +873,7 @@ def newton_start(
     is_close = candidates.size <= 0.1 * candidates.first
     if is_close.any():
         theta = batch.fit.quadratic.at(candidates.u[is_close])
-        values = F.look(theta, lanes[is_close])[0]
-        lower = values < F.look(start[is_close], lanes[is_close])[0]
+        lower = F.look(theta, lanes[is_close])[0] < F.look(start[is_close], lanes[is_close])[0]
         start[np.flatnonzero(is_close)[lower]] = theta[lower]
     return start
 
@@ -931,8 +930,9 @@ def descend_alone(batch: Descent) -> DescentCandidates:
     batch = replace(batch, metric=IdentityMetric())  # lengths are whitened ones
     candidates = batch.open_candidates
     weights = weights_of(batch.rows, batch.fit.objective.num_units, candidates.lanes)
-    refits = [_descend(batch, take(candidates, [k]), weight) for k, weight in enumerate(weights)]
-    return join(refits)
+    return join(
+        [_descend(batch, take(candidates, [k]), weight) for k, weight in enumerate(weights)]
+    )
 
 
 def _descend(batch: Descent, refit: DescentCandidates, weights: PerUnit) -> DescentCandidates:
@@ -942,8 +942,7 @@ def _descend(batch: Descent, refit: DescentCandidates, weights: PerUnit) -> Desc
         refit = _finish(batch, F, descent, refit)
         if not refit.open.any():
             return refit
-    length = np.maximum(1.0, linalg.norm(refit.u, axis=1))
-    is_converged = refit.size <= LAST_STEP_RATIO * length
+    is_converged = refit.size <= LAST_STEP_RATIO * np.maximum(1.0, linalg.norm(refit.u, axis=1))
     result = np.where(is_converged, refit.result, RESULTS.not_converged)
     return _settle(
         batch,

@@ -252,8 +252,7 @@ def first_look(
     if np.isfinite(target):
         is_near = after <= target * state.first * np.sqrt(kept_share)
         expanded = _follow_the_expansion(state, np.flatnonzero(determined & ~is_near))
-        is_moved = (expanded != step).any(1)
-        after = np.where(is_moved, np.inf, after)
+        after = np.where((expanded != step).any(1), np.inf, after)
         state = replace(state, candidates=state.candidates._replace(u=expanded))
     if allowed is None or anchor.roots is not None:
         return replace(state, candidates=_place(state, everyone, state.candidates, after))
@@ -468,8 +467,7 @@ def _step(state: CertifiedBatch, lanes: Lanes, last: bool) -> Candidates:
     if estimable.size:
         estimated = take(part, estimable)
         relative_length = _relative_length(state, lanes[estimable], estimated, estimated.slope)
-        contraction = estimated.contraction * (1 + relative_length)
-        estimated = estimated._replace(contraction=contraction)
+        estimated = estimated._replace(contraction=estimated.contraction * (1 + relative_length))
         part = put(part, [(estimable, _estimate_radii(state, lanes[estimable], estimated))])
     return part
 
@@ -627,7 +625,9 @@ def _begin(state: CertifiedBatch, lanes: Lanes, value_of: Callable[..., PerLane]
     fit_eta = np.broadcast_to(state.anchor.eta, eta.shape)
     fit_value = value_of(state, omega, kappa, fit_eta, np.zeros_like(u))
     lower = ~(value < fit_value)
-    u[lower], eta[lower], value[lower] = 0.0, state.anchor.eta, fit_value[lower]
+    u[lower] = 0.0
+    eta[lower] = state.anchor.eta
+    value[lower] = fit_value[lower]
     return Way(lanes, omega, kappa, u, eta, value, np.full(len(lanes), np.inf))
 
 

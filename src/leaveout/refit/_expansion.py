@@ -245,7 +245,8 @@ class Expansion:
         loss_derivatives = np.empty((len(axes), *self.losses.shape))
         joint = np.empty((len(axes), len(u)))
         for k, (up, down) in enumerate(zip(pushed, pushed, strict=True)):
-            loss_derivatives[k], joint[k] = up[0] - down[0], up[1] - down[1]
+            loss_derivatives[k] = up[0] - down[0]
+            joint[k] = up[1] - down[1]
         bends = self.fit.quadratic.whiten(self.runs.bends(points))
         fourth = linalg.norm(bends[::2] - bends[1::2], axis=1).max()
         return Beyond(

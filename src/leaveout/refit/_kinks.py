@@ -311,7 +311,8 @@ class Conditions:
                 & exists[:, None]
             )
         signs = ~self.may_leave.any(1) & active_fit.stays(theta, self.radius)
-        self.theta, self.is_outside = theta, self.room <= 0
+        self.theta = theta
+        self.is_outside = self.room <= 0
         self.keeps, self.ties = np.zeros((2, len(theta)), bool)
         # refit, parameter that may be released, ∇_jL, error of that, its bounds
         self.pairs = [np.zeros((0, 6))]
@@ -388,7 +389,8 @@ class Conditions:
             > self.active_fit.tie[column.astype(int)]
         )
         may_move, open_ = np.zeros((2, len(self.keeps)), bool)
-        may_move[lane.astype(int)], open_[lane[~is_certain].astype(int)] = True, True
+        may_move[lane.astype(int)] = True
+        open_[lane[~is_certain].astype(int)] = True
         return (may_move & ~open_)[lanes]
 
     def _by_change(self, lanes: Array) -> None:
@@ -519,7 +521,8 @@ class Conditions:
             np.add.at(total, lane, change * move)
             np.add.at(size, lane, np.abs(most * move))
 
-        lane, column = self.joining[:, 0].astype(int), self.joining[:, 1].astype(int)
+        lane = self.joining[:, 0].astype(int)
+        column = self.joining[:, 1].astype(int)
         if lane.size:
             columns, inverse = np.unique(column, return_inverse=True)
             cross_curvature = active_fit.cross_curvature(columns)
@@ -533,10 +536,8 @@ class Conditions:
                 - np.sum(cross_curvature**2, 0)
             )[inverse]
             _, _, gradient, error, low, high = self.joining.T
-            change, most = (
-                np.clip(gradient, low, high) - gradient,
-                np.maximum(low - gradient, gradient - high) + error,
-            )
+            change = np.clip(gradient, low, high) - gradient
+            most = np.maximum(low - gradient, gradient - high) + error
             add(
                 lane,
                 along,
@@ -587,7 +588,8 @@ class Conditions:
         is_released = np.abs(excess) > active_fit.tie[column]
         leaves = self.is_outside[lane]
         if not (is_released.any() or leaves.any()):  # those whose place is within rounding
-            is_released[:], leaves = True, self.may_leave[lane]
+            is_released[:] = True
+            leaves = self.may_leave[lane]
             excess = np.where(excess == 0, refit_pairs[:, 2], excess)
         released = active_fit.held[column[is_released]]
         is_leaving = np.zeros(len(active_fit.place), bool)
@@ -653,20 +655,19 @@ def refit_active_cox(
     )
     theta = model.spread(fit.quadratic.at(center))
     reported = model.spread(first.theta)
-    if first.scores is None:
-        scores = np.full(len(error), np.nan)
-    else:
-        scores = np.array(first.scores)
+    scores = np.full(len(error), np.nan) if first.scores is None else np.array(first.scores)
     alone = ~_keeps(fit, model, rows, center, radius) | among(result, NO_REFIT_CODES)
     for lane in np.flatnonzero(alone):
         solution = _refit_alone(model, rows, np.array([lane]), theta[lane])
         result[lane] = RESULTS.undetermined if solution is None else RESULTS.successful
         if solution is None:
-            radius[lane], error[lane] = np.inf, np.inf
+            radius[lane] = np.inf
+            error[lane] = np.inf
             continue
         theta[lane], radius[lane], loss, error[lane] = solution
         if refit.iterates:
-            reported[lane], scores[lane] = theta[lane], loss
+            reported[lane] = theta[lane]
+            scores[lane] = loss
         else:  # the loss is reported at another point than the refit
             error[lane] += abs(loss - scores[lane])
     moves = np.where(alone[:, None], 0.0, center)
@@ -982,7 +983,8 @@ class Following:
         # the loop ends with the set that has the parameter
         move, _, _, difference = (first - last for first, last in zip(*points, strict=True))
         back = active_fit.fit.quadratic.back(move[:, active_fit.place])
-        error, reach = refits.error.copy(), radius.copy()
+        error = refits.error.copy()
+        reach = radius.copy()
         error[which] += points[0][2] + np.abs(difference).sum(1)
         reach[which] += points[0][1] + linalg.norm(back, axis=1)
         joined = replace(refits, error=error, ball=lambda: (center, reach))
@@ -1032,7 +1034,8 @@ class Following:
             assert (
                 done.scores is not None and done.proved is not None and done.step_length is not None
             )
-            error[lanes], proved[lanes] = done.error[which], done.proved[which] & ~tied
+            error[lanes] = done.error[which]
+            proved[lanes] = done.proved[which] & ~tied
             step_length[lanes] = done.step_length[which]
             if active_fit is self.active_fit or iterates:
                 scores[lanes] = done.scores[which]
@@ -1064,11 +1067,13 @@ class Following:
 
         @cache
         def ball() -> TwoArrays:
-            center, radius = np.zeros((count, rank)), np.full(count, np.inf)
+            center = np.zeros((count, rank))
+            radius = np.full(count, np.inf)
             for lanes, _, done, which, _ in self.parts:
                 assert done.ball is not None
                 middle, reach = done.ball()
-                center[lanes, : middle.shape[1]], radius[lanes] = middle[which], reach[which]
+                center[lanes, : middle.shape[1]] = middle[which]
+                radius[lanes] = reach[which]
             radius[list(self.empty)] = 0.0
             return center, radius
 

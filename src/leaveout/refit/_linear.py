@@ -102,16 +102,13 @@ class FirstStep:
         self.anchor = linear_cache(fit)
         self.target = target
         self.allowed = allowed
-        model = self.anchor.model
-        self.single = model.separate and rows.index.shape[1] == 1
+        self.single = self.anchor.model.separate and rows.index.shape[1] == 1
         if self.single:
             self.row_step = one_row(
                 fit, np.asarray(rows.index)[:, 0], np.asarray(rows.weight)[:, 0]
             )
-            self.center, self.lost_curvature = (
-                self.row_step.center[:, None],
-                ~self.row_step.is_determined,
-            )
+            self.center = self.row_step.center[:, None]
+            self.lost_curvature = ~self.row_step.is_determined
         else:
             self.center = self.state.candidates.center
             self.lost_curvature = self.state.metric.kept_share == 0
@@ -498,7 +495,8 @@ def _step_by_products(batch: RowBatch, lanes: Lanes) -> RowCandidates:
     def judge(place: Array, steps: RowSteps) -> Flags:
         nonlocal gradients
         gradients += 0.5 * len(place)
-        middle[place], half_widths[place] = steps.center[:, None], steps.half[:, None]
+        middle[place] = steps.center[:, None]
+        half_widths[place] = steps.half[:, None]
         last[place] += 1
         seen = (
             middle[place],
@@ -572,10 +570,7 @@ def _take_samples(batch: RowBatch) -> RowCandidates:
             part[:, None] for part in single_rows.from_sample(anchor, look, center[chosen, 0], size)
         )
         errors[chosen] = error(fit, rows.take(chosen), points, points, half_widths)
-        if batch.hurry:
-            good = np.isfinite(errors[chosen])
-        else:
-            good = within(errors, allowed)[chosen]
+        good = np.isfinite(errors[chosen]) if batch.hurry else within(errors, allowed)[chosen]
         half[chosen[good]] = half_widths[good]
         center[chosen[good]] = points[good]
         is_estimated[chosen[good]] = True
@@ -619,10 +614,6 @@ def _iterate(batch: RowBatch) -> RowCandidates:
     )
 
 
-def _prove_by_products(batch: RowBatch) -> RowCandidates:
-    return _step_by_products(batch, batch.affordable(batch.stepping_lanes, batch.cost_of_products))
-
-
 # What happens to single rows that the first look leaves open. Proofs are bought while the budget
 # lasts. Then an estimate takes the place of two gradients that would cost more, and what it cannot
 # settle takes steps whatever they cost.
@@ -638,7 +629,9 @@ RUNGS = (
         "products",
         lambda batch: batch.affordable(batch.stepping_lanes, batch.cost_of_products).size > 0,
         lambda batch: batch.cost_of_products * len(batch.stepping_lanes),
-        _prove_by_products,
+        lambda batch: _step_by_products(
+            batch, batch.affordable(batch.stepping_lanes, batch.cost_of_products)
+        ),
         "enclosure",
     ),
     Rung(

@@ -327,7 +327,8 @@ class Settling:
         self.center = self.first.copy()
         self.half = stack.look.half.copy()
         self.losses = stack.losses(slice(None), self.first)  # the reported losses
-        self.proved, self.wrong = np.ones(len(self.half), bool), np.zeros(len(self.half))
+        self.proved = np.ones(len(self.half), bool)
+        self.wrong = np.zeros(len(self.half))
         # each look costs a gradient's share of a row
         self.gradients = np.full(len(allowed), len(stack.leaving.unit) / stack.eta.shape[1])
         self.judge(slice(None), self.center, self.half)
@@ -397,11 +398,9 @@ class Settling:
             self.judge(lanes, center, half)
             good = np.isfinite(self.wrong[lanes]) if self.hurry else self._accept()[lanes]
             settled = lanes[good]
-            self.center[settled], self.half[settled], self.proved[settled] = (
-                center[good],
-                half[good],
-                False,
-            )
+            self.center[settled] = center[good]
+            self.half[settled] = half[good]
+            self.proved[settled] = False
             lanes = lanes[~good]
         return np.union1d(lanes, long_steps)
 
@@ -435,7 +434,8 @@ class Settling:
         np.add.at(self.gradients, self.stack.penalty[lanes], 1 / 8)
         is_better = half < self.half[lanes]
         better = lanes[is_better]
-        self.center[better], self.half[better] = center[is_better], half[is_better]
+        self.center[better] = center[is_better]
+        self.half[better] = half[is_better]
         self.proved[better] = True
         self.judge(better, self.center[better], self.half[better])
         tolerance = self.tolerance[self.stack.penalty[lanes]]

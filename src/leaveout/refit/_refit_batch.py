@@ -319,13 +319,15 @@ def _of_least_norm(fit: Fit, rows: RefitRows, batch: RefitBatch) -> RefitBatch:
         theta = np.append(coef, level) if system.intercept else coef
         losses = np.where(held, 0.5 * residual**2, 0.0)
         refits.append((lane, Undetermined(theta, errors.sum(), losses, held)))
-        distances[place], result[lane] = distance, RESULTS.successful
+        distances[place] = distance
+        result[lane] = RESULTS.successful
     completed = _with_refits(batch, refits)
 
     def ball():
         theta = completed.theta[undetermined]
         count = len(completed.theta)
-        center, radius = np.zeros((count, fit.num_params)), np.full(count, np.inf)
+        center = np.zeros((count, fit.num_params))
+        radius = np.full(count, np.inf)
         if batch.ball is not None:
             center, radius = (np.array(part) for part in batch.ball())
         center[undetermined] = fit.quadratic.back(

@@ -164,7 +164,8 @@ class Row(NamedTuple):
 
 def one_row(fit: Fit, unit: Array, weight: Array) -> OneRow:
     """Take the first look at refits that each change the weight of one row."""
-    anchor, index = linear_cache(fit), span(unit)
+    anchor = linear_cache(fit)
+    index = span(unit)
     gradient_square = float(anchor.leftover @ anchor.leftover)
     common = anchor.common[index] if gradient_square else 0.0
     parts = anchor.eta[index], anchor.slope[index], anchor.curvature[index], anchor.norm[index]
@@ -332,10 +333,12 @@ def product_sums(anchor: LinearFitCache, look: OneRow) -> ProductSums:
     scale = anchor.norm.max() * anchor.norm[unit]
     kind: type[np.floating]
     if anchor.product_rounding:
-        kind, rounding_unit = np.float32, SINGLE_UNIT
+        kind = np.float32
+        rounding_unit = SINGLE_UNIT
         rows = cast(DenseDesign, anchor.single[0]).x
     else:
-        kind, rounding_unit = np.float64, UNIT
+        kind = np.float64
+        rounding_unit = UNIT
         rows = None
     together = LANES
     if rows is None:  # all products of these are there at once
@@ -349,10 +352,7 @@ def product_sums(anchor: LinearFitCache, look: OneRow) -> ProductSums:
             all_products = anchor.products(direction).T
         direction = np.ascontiguousarray(direction.T, kind)
         for block in slices(len(anchor.eta), UNITS):
-            if rows is None:
-                product = all_products[block].copy()
-            else:
-                product = rows[block] @ direction
+            product = all_products[block].copy() if rows is None else rows[block] @ direction
             place = unit[lanes] - block.start
             inside = np.flatnonzero((place >= 0) & (place < len(product)))
             product[place[inside], inside] = 0.0

@@ -446,10 +446,8 @@ def _solved(fit: Fit, rows: RefitRows, judge: bool) -> RefitBatch:
         for parameters in (theta, perturbed)
     )
     safety = 10.0  # of a single draw of the last digits
-    radius, error = (
-        safety * linalg.norm(theta - perturbed, axis=1),
-        safety * np.abs(scores - perturbed_scores).sum(1),
-    )
+    radius = safety * linalg.norm(theta - perturbed, axis=1)
+    error = safety * np.abs(scores - perturbed_scores).sum(1)
     radius, error = (part if judge else np.full(len(theta), np.inf) for part in (radius, error))
     result = np.where(np.isfinite(theta).all(1), RESULTS.successful, RESULTS.nonfinite)
     ball = lambda: (theta - fit.vector, radius)
@@ -602,7 +600,8 @@ def _join(fit: Fit, parts: list[tuple[ndarray, Fit, RefitBatch]]) -> RefitBatch:
     collect = lambda name: np.concatenate([getattr(batch, name) for *_, batch in parts])[order]
 
     def ball() -> TwoArrays:
-        centers, radii = [], []
+        centers = []
+        radii = []
         for _, class_fit, batch in parts:
             center, radius = batch.ball()
             if class_fit is not fit:
@@ -676,12 +675,10 @@ def _judged_by_proof(state: linear.FirstStep, reported: ndarray, theta: MakeArra
     floor = CLOSE_ENOUGH * float(rows.scale) * _num_scored(fit, rows)
     judge = linear.Judge(fit, rows, floor, reported)
     refits = linear.enclose(state, judge, hurry=True, allowed=floor)
-    error = judge.final_errors(refits)
-    result = np.zeros(len(rows.index), int)
     return RefitBatch(
         theta,
-        error,
-        result,
+        judge.final_errors(refits),
+        np.zeros(len(rows.index), int),
         judge.reported_losses,
         refits.proved,
         refits.ball,
@@ -741,22 +738,15 @@ def _expansion(fit: Fit, rows: RefitRows, order: int) -> ndarray:
             )
     F = derive_batch(fit.objective, fit.theta, rows)
     if isinstance(F, ClosedFormBatch):
-        first = _whitened_steps(fit, F.path())
-        if order == 1:
-            return first
-        return first + 0.5 * _whitened_steps(fit, F.path(fit.quadratic.unwhiten(first)))
-    objective = fit.objective
-    gradients = np.asarray(
-        _path(objective, fit.theta, rows.index, rows.weight, None, _chunk(fit, rows))
-    )
-    first = _whitened_steps(fit, gradients)
+        path = F.path
+    else:
+        path = lambda direction=None: np.asarray(
+            _path(fit.objective, fit.theta, rows.index, rows.weight, direction, _chunk(fit, rows))
+        )
+    first = _whitened_steps(fit, path())
     if order == 1:
         return first
-    direction = fit.quadratic.unwhiten(first)
-    gradients = np.asarray(
-        _path(objective, fit.theta, rows.index, rows.weight, direction, _chunk(fit, rows))
-    )
-    return first + 0.5 * _whitened_steps(fit, gradients)
+    return first + 0.5 * _whitened_steps(fit, path(fit.quadratic.unwhiten(first)))
 
 
 def _second_derivative(fit: Fit, model: Predictors, rows: RefitRows, direction: Points) -> Points:
@@ -813,7 +803,8 @@ def _path(
     """Differentiate ∇F along the path s ↦ θ̂(1 + s δ) at s = 0, once, or twice if the first
     derivative of the path is given.
     """
-    ones, start = jnp.ones(objective.num_units), ravel(like)
+    ones = jnp.ones(objective.num_units)
+    start = ravel(like)
     delta = jnp.where(index < objective.num_units, weight - 1.0, 0.0)
 
     def push(v, index, delta, s):

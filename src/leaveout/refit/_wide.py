@@ -167,8 +167,7 @@ class WideModel:
 
     def value(self, theta: ParamLanes, omega: Array, kappa: Array) -> ThreeArrays:
         """Evaluate F, its gradients, and ω ℓ″ for some refits."""
-        eta = self.predict(theta)
-        parts = self.model.loss.derivatives(eta.T, self.model.y, (0, 1, 2))
+        parts = self.model.loss.derivatives(self.predict(theta).T, self.model.y, (0, 1, 2))
         loss, slope, curvature = (weight_terms(omega, part) for part in parts)
         pushed = self.penalty @ theta
         F = loss.sum(1) + 0.5 * kappa * np.einsum("pk,pk->k", theta, pushed)
@@ -302,7 +301,8 @@ def one_step(fit: Fit, rows: RefitRows) -> RefitBatch:
     """
     wide_model = cast(WideModel, wide(fit))
     exact = exactly(fit, rows)
-    refits, held = settle_wide(wide_model, rows, steps=1), np.asarray(rows.held)
+    refits = settle_wide(wide_model, rows, steps=1)
+    held = np.asarray(rows.held)
     y = wide_model.model.y[np.where(rows.index < wide_model.units, rows.index, 0)]
     losses = np.where(held, wide_model.model.unit_loss.derivatives(refits.center, y, (0,))[0], 0.0)
     error = np.abs(losses - exact.scores).sum(1) + exact.error
@@ -395,8 +395,7 @@ class Probes:
         self.scale = np.sqrt(np.maximum(weight, 1e-2 * max(float(weight.mean()), 1e-300)))
         penalty_curvature = wide_model.kappa * wide_model.penalty_diagonal
         diagonal = np.where(penalty_curvature > 0, penalty_curvature, wide_model.diagonal)
-        light = _light(np.diff(wide_model.transpose.indptr))
-        self.inverse = np.where(light, 1 / diagonal, 0.0)
+        self.inverse = np.where(_light(np.diff(wide_model.transpose.indptr)), 1 / diagonal, 0.0)
         self.size = self.scale**2 * (wide_model.squares.T @ self.inverse)  # a
         self.second = self._second()
         self.leverages = cache(self._leverages)
@@ -508,8 +507,7 @@ class Probes:
         length = self.step(h[rows.units], rows)[1]
         random = rng.choice(rows.units, min(RANDOM, len(rows.units)), replace=False)
         order = np.argsort(-np.nan_to_num(length, nan=np.inf), kind="stable")
-        longest = rows.units[order[:LONGEST]]
-        units = np.concatenate([random, np.setdiff1d(longest, random)])
+        units = np.concatenate([random, np.setdiff1d(rows.units[order[:LONGEST]], random)])
         step, lengths, exact, last = self._refit_rows(units)
         with silence("divide", "invalid"):
             curvature = np.where(lengths > 0, np.abs(exact - step) / lengths**2, 0.0)
@@ -618,7 +616,8 @@ def refit_by_probes(
     if inaccurate.size:
         exact = exactly(fit, rows.take(inaccurate))
         losses[inaccurate] = cast(Array, exact.scores)[:, 0]
-        error[inaccurate], result[inaccurate] = exact.error, exact.result
+        error[inaccurate] = exact.error
+        result[inaccurate] = exact.result
     settled = np.union1d(np.flatnonzero(itself), inaccurate)
     draws[:, settled] = losses[settled]
     count = len(estimates.without) * SIZE
